@@ -1,0 +1,40 @@
+// Conditions a user or an operator can meet, each with a stable code. Bugs are assertions (assert.ts).
+// The mapping from code to exit status and HTTP status happens once, at the edge.
+
+export type ErrorCode =
+  | "usage"
+  | "invalid_config"
+  | "invalid_json"
+  | "invalid_field"
+  | "context_length_exceeded"
+  | "kv_budget_too_small"
+  | "not_found"
+  | "model_unreadable"
+  | "native_library_missing"
+  | "core_version"
+  | "core_full"
+  | "core_trap"
+  | "worker_failed"
+  | "no_worker"
+  | "output_failed"
+  | "interrupted";
+
+export class AppError extends Error {
+  readonly code: ErrorCode;
+
+  constructor(code: ErrorCode, message: string, options?: { cause?: unknown }) {
+    super(message, options);
+    this.name = "AppError";
+    this.code = code;
+  }
+}
+
+/** A field of some input is wrong: names where it stands, the field, what was seen and the bound. */
+export class InvalidFieldError extends AppError {
+  readonly field: string;
+
+  constructor(options: { where: string; field: string; problem: string }) {
+    super("invalid_field", `${options.where}: ${options.field} ${options.problem}`);
+    this.field = options.field;
+  }
+}

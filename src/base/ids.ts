@@ -1,0 +1,18 @@
+// Branded identifiers: a request id cannot be passed where a group id is wanted.
+
+declare const brand: unique symbol;
+type Branded<T, B extends string> = T & { readonly [brand]: B };
+
+/** One prompt and its responses. Unique within a rollout. */
+export type GroupId = Branded<string, "GroupId">;
+/** One response being made. Dense small integers: they index the heaps of the core. */
+export type RequestId = Branded<number, "RequestId">;
+/** One engine. Dense small integers. */
+export type WorkerId = Branded<number, "WorkerId">;
+/** Counts weight updates. Tokens, KV and drafts of another epoch are unusable. */
+export type WeightEpoch = Branded<number, "WeightEpoch">;
+
+export const groupId = (value: string): GroupId => value as GroupId;
+export const requestId = (value: number): RequestId => value as RequestId;
+export const workerId = (value: number): WorkerId => value as WorkerId;
+export const weightEpoch = (value: number): WeightEpoch => value as WeightEpoch;

@@ -1,0 +1,128 @@
+// The one port between the rollout and an engine. Every kind of worker implements it: the embedded
+// engine, a stock vLLM, a worker on another machine, a simulated one.
+//
+// Life of a request on a worker: `run` makes it waiting, then running; the worker streams `tokens`;
+// at the end of the chunk it says `chunk_done` and the request is *parked*: its KV stays until the
+// next `run` (which then needs no prefill), an `export`, or a `release`. A worker short of KV drops
+// parked KV first (`evicted`), oldest first, and only then preempts the youngest running request, as vLLM does
+// (the request goes back to the worker's own waiting queue and is recomputed).
+
+import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { FinishReason, RequestSpec } from "../request/request.ts";
+
+/** What a worker can hold; constant over its life. */
+export interface WorkerCapacity {
+  /** Requests that run at the same time, at most. */
+  readonly slots: number;
+  /** KV budget in tokens, over all requests resident on the worker (running and parked). */
+  readonly kvTokens: number;
+  /** Prompt + output of one request, at most. */
+  readonly contextTokens: number;
+  /** Bytes of KV a token takes when it is exported. */
+  readonly kvBytesPerToken: number;
+}
+
+/** Exported KV of one request: the first `tokens` tokens of prompt + output. */
+export interface KvBlob {
+  readonly tokens: number;
+  readonly bytes: ArrayBuffer;
+}
+
+/** high: probes and the tail; they draft deeper (paper section 3.4.1). */
+export type PriorityClass = "high" | "low";
+
+export type WorkerCommand =
+  /**
+   * Generate at most `chunkTokens` more tokens. `output` holds all tokens generated so far; what is
+   * not resident and not in `kv` is prefilled. A `kv` that cannot be loaded is ignored (recompute).
+   */
+  | {
+      kind: "run";
+      request: RequestSpec;
+      output: Int32Array;
+      chunkTokens: number;
+      priority: PriorityClass;
+      kv: KvBlob | null;
+    }
+  /** Change the class of a request that is waiting or running here; unknown ids are ignored. */
+  | { kind: "prioritize"; requestId: RequestId; priority: PriorityClass }
+  /** Hand out a parked request's KV, and free it here. Answered by `exported`. */
+  | { kind: "export"; requestId: RequestId }
+  /** Free whatever is held for the request, running or parked. No answer. */
+  | { kind: "release"; requestId: RequestId }
+  /** The group will run here: keep a draft replica of it for `ttlMs` after its last use. */
+  | { kind: "register_group"; groupId: GroupId; prompt: Int32Array; ttlMs: number }
+  /** Tokens of one response of a registered group, made on any worker. Idempotent by offset. */
+  | { kind: "delta"; groupId: GroupId; sampleIndex: number; offset: number; tokens: Int32Array }
+  | { kind: "drop_group"; groupId: GroupId }
+  /**
+   * Load other weights. Requests, KV and drafts of the old epoch are dropped without notice; events
+   * sent afterwards carry the new epoch, beginning with `reloaded`.
+   */
+  | { kind: "reload"; modelPath: string; epoch: WeightEpoch };
+
+export type WorkerEvent =
+  /** `offset` counts output tokens before these. `logprobs[i]` belongs to `tokens[i]`. */
+  | {
+      kind: "tokens";
+      requestId: RequestId;
+      offset: number;
+      tokens: Int32Array;
+      logprobs: Float32Array;
+    }
+  /** `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. */
+  | { kind: "chunk_done"; requestId: RequestId; finish: FinishReason | null }
+  /** `kv` null: nothing was held any more. */
+  | { kind: "exported"; requestId: RequestId; kv: KvBlob | null }
+  /** Parked KV was dropped to make room. */
+  | { kind: "evicted"; requestId: RequestId }
+  /** The engine took a running request's KV; it will recompute `tokens` tokens by itself. */
+  | { kind: "preempted"; requestId: RequestId; tokens: number }
+  | { kind: "stats"; stats: WorkerStats }
+  | { kind: "reloaded"; epoch: WeightEpoch }
+  /** A registered group's replica missed tokens: the log is wanted again from `offset`. */
+  | { kind: "gap"; groupId: GroupId; sampleIndex: number; offset: number }
+  /** The worker is gone; nothing else will follow. */
+  | { kind: "failed"; message: string };
+
+/** Counters are cumulative since the worker started; gauges are as of the last step. */
+export interface WorkerStats {
+  /** Gauges. */
+  readonly running: number;
+  readonly waiting: number;
+  readonly kvTokensUsed: number;
+  /** Counters. */
+  readonly steps: number;
+  /** Time inside engine steps, ms. */
+  readonly busyMs: number;
+  /** Time inside the drafter, ms (part of busyMs). */
+  readonly draftMs: number;
+  readonly outputTokens: number;
+  /** Tokens that passed through prefill, recomputed ones included. */
+  readonly prefillTokens: number;
+  /** Prefilled tokens that had been computed before: after a preemption, an eviction or a move without KV. */
+  readonly recomputedTokens: number;
+  readonly preemptions: number;
+  /** Draft tokens verified, and those among them that the target model drew as well. */
+  readonly draftedTokens: number;
+  readonly acceptedTokens: number;
+  /** Verifications of at least one draft token: mean acceptance length = 1 + accepted / drafts. */
+  readonly drafts: number;
+  /** KV blobs loaded, and refused (wrong, corrupt or no room): the latter were recomputed. */
+  readonly kvLoads: number;
+  readonly kvLoadFailures: number;
+}
+
+/** Events of one engine step or more, in order, all of one weight epoch. */
+export type WorkerListener = (epoch: WeightEpoch, events: readonly WorkerEvent[]) => void;
+
+export interface Worker {
+  readonly workerId: WorkerId;
+  readonly capacity: WorkerCapacity;
+  /** Never blocks and never throws; a worker that has failed ignores commands. */
+  send(commands: readonly WorkerCommand[]): void;
+  /** Exactly one listener; set before the first command. */
+  listen(listener: WorkerListener): void;
+  /** Stops the engine and frees it. Safe to call twice. */
+  close(): Promise<void>;
+}
