@@ -8,6 +8,7 @@
 // (the request goes back to the worker's own waiting queue and is recomputed).
 
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../request/request.ts";
 
 /** What a worker can hold; constant over its life. */
@@ -32,6 +33,7 @@ export interface KvBlob {
 export type PriorityClass = "high" | "low";
 
 export type WorkerCommand =
+  | GroupUpdate
   /**
    * Generate at most `chunkTokens` more tokens. `output` holds all tokens generated so far; what is
    * not resident and not in `kv` is prefilled. A `kv` that cannot be loaded is ignored (recompute).
@@ -43,6 +45,8 @@ export type WorkerCommand =
       chunkTokens: number;
       priority: PriorityClass;
       kv: KvBlob | null;
+      /** The draft group and the sequence in it that this request is; null: no drafts for it. */
+      draft: DraftSource | null;
     }
   /** Change the class of a request that is waiting or running here; unknown ids are ignored. */
   | { kind: "prioritize"; requestId: RequestId; priority: PriorityClass }
@@ -50,11 +54,6 @@ export type WorkerCommand =
   | { kind: "export"; requestId: RequestId }
   /** Free whatever is held for the request, running or parked. No answer. */
   | { kind: "release"; requestId: RequestId }
-  /** The group will run here: keep a draft replica of it for `ttlMs` after its last use. */
-  | { kind: "register_group"; groupId: GroupId; prompt: Int32Array; ttlMs: number }
-  /** Tokens of one response of a registered group, made on any worker. Idempotent by offset. */
-  | { kind: "delta"; groupId: GroupId; sampleIndex: number; offset: number; tokens: Int32Array }
-  | { kind: "drop_group"; groupId: GroupId }
   /**
    * Load other weights. Requests, KV and drafts of the old epoch are dropped without notice; events
    * sent afterwards carry the new epoch, beginning with `reloaded`.

@@ -1,0 +1,94 @@
+// How much to draft now, on one engine: the length cap of each priority class from MBA, and the
+// acceptance below which one more draft token costs more time than it saves. Off where it does not pay.
+
+import { Acceptance } from "./acceptance.ts";
+import { DRAFT_TOKENS_MAX } from "./drafter.ts";
+import { LAMBDA, marginalBenefitLengths } from "./mba.ts";
+import { bestUniformGamma, type StepTimes } from "./throughput.ts";
+
+export interface ClassPlan {
+  /** Draft tokens per request; 0: do not draft. */
+  readonly tokensMax: number;
+  /** Least cumulative probability, as the drafter returns it, of a token worth verifying. */
+  readonly probabilityMin: number;
+  readonly tree: boolean;
+}
+
+export interface DraftPlan {
+  readonly high: ClassPlan;
+  readonly low: ClassPlan;
+}
+
+/**
+ * The paper caps drafts at 8 (gamma_max), with one length for all requests of a class. Here every
+ * token is also judged by its own probability, so a longer cap costs nothing where tokens are unlikely.
+ */
+const GAMMA_CAP = 16;
+/** A verified draft token must be worth this much more than its cost: profiles are noisy. */
+const MARGIN = 1.05;
+
+const OFF: ClassPlan = { tokensMax: 0, probabilityMin: 1, tree: false };
+
+export class DraftBudget {
+  readonly #acceptance = new Acceptance(GAMMA_CAP);
+
+  observe(position: number, probability: number, accepted: boolean): void {
+    this.#acceptance.observe(position, probability, accepted);
+  }
+
+  /**
+   * The plan for a batch of `high` + `low` decoding requests.
+   *
+   * Verifying one more row costs dT; a step yields B tokens in T. The row raises throughput iff its
+   * acceptance exceeds dT * B / T (with B and T those of plain decoding: drafts that pay only raise B / T
+   * together). The high class, being what the iteration waits for, accepts 1 / lambda of that.
+   */
+  plan(input: { high: number; low: number; stepMs: StepTimes }): DraftPlan {
+    const batch = input.high + input.low;
+    if (batch === 0) return { high: OFF, low: OFF };
+    const acceptanceMin = MARGIN * acceptanceToPay(input.stepMs, batch);
+    const gammaUniform = bestUniformGamma(input.stepMs, {
+      batch,
+      alpha: this.#acceptance.rate,
+      gammaMax: GAMMA_CAP,
+    });
+    const lengths = marginalBenefitLengths({
+      high: input.high,
+      low: input.low,
+      // Tokens below the threshold are never verified, so one that is above it always may be.
+      gammaUniform: Math.max(1, gammaUniform),
+      acceptance: (position) => this.#acceptance.through(position),
+      gammaMax: GAMMA_CAP,
+      lambda: LAMBDA,
+      benefit: "gain",
+    });
+    const highMin = input.low > 0 ? acceptanceMin / LAMBDA : acceptanceMin;
+    return {
+      high: this.#classPlan(lengths.high, highMin),
+      low: this.#classPlan(lengths.low, acceptanceMin),
+    };
+  }
+
+  #classPlan(tokensMax: number, acceptanceMin: number): ClassPlan {
+    const probabilityMin = this.#acceptance.thresholdFor(acceptanceMin);
+    if (tokensMax === 0 || probabilityMin > 1) return OFF;
+    return {
+      tokensMax: Math.min(tokensMax, DRAFT_TOKENS_MAX),
+      probabilityMin,
+      // Two branches can only both pay where less than half a chance pays.
+      tree: acceptanceMin < TREE_ACCEPTANCE_MAX,
+    };
+  }
+}
+
+/** Above this, a second branch at a fork (probability < 1/2) cannot be worth its rows and its KV copy. */
+const TREE_ACCEPTANCE_MAX = 0.25;
+
+/** dT * B / T: the acceptance at which one more verified row neither gains nor loses. */
+export function acceptanceToPay(times: StepTimes, batch: number): number {
+  const plain = times.ms(batch, batch);
+  // The slope over a few rows: a single row is below what a profile resolves.
+  const rows = Math.max(2, batch);
+  const slope = (times.ms(batch, batch + rows) - plain) / rows;
+  return (Math.max(0, slope) * batch) / plain;
+}

@@ -1,0 +1,17 @@
+// What keeps a draft replica up to date: registrations and token-log deltas. Deltas are idempotent by
+// offset, so repeats are harmless and a replica can always be brought up to date from the log.
+
+import type { GroupId } from "../base/ids.ts";
+
+/** Where a request drafts from: a draft group, and which of its sequences the request itself is. */
+export interface DraftSource {
+  readonly groupId: GroupId;
+  readonly sampleIndex: number;
+}
+
+export type GroupUpdate =
+  /** The group will run here: keep a draft replica of it for `ttlMs` after its last use. */
+  | { kind: "register_group"; groupId: GroupId; prompt: Int32Array; ttlMs: number }
+  /** Tokens of one response of a registered group, made on any worker. Idempotent by offset. */
+  | { kind: "delta"; groupId: GroupId; sampleIndex: number; offset: number; tokens: Int32Array }
+  | { kind: "drop_group"; groupId: GroupId };

@@ -1,0 +1,43 @@
+// The throughput model of speculation (paper, section 3.4.1): what a draft of a given length is worth
+// for a batch on an engine whose step times were measured.
+
+/** Measured time of one engine step. */
+export interface StepTimes {
+  /**
+   * Milliseconds of a step that verifies `rows` tokens of `batch` requests, rows >= batch >= 1.
+   * rows = batch is a plain decode step.
+   */
+  ms(batch: number, rows: number): number;
+}
+
+/** Expected tokens per request and step with `gamma` draft tokens, each accepted with probability alpha. */
+export function expectedTokens(alpha: number, gamma: number): number {
+  if (alpha >= 1) return gamma + 1;
+  return (1 - alpha ** (gamma + 1)) / (1 - alpha);
+}
+
+/** T_SD(B, gamma): milliseconds per token of each request. gamma = 0 is plain decoding. */
+export function msPerToken(
+  times: StepTimes,
+  options: { batch: number; gamma: number; alpha: number },
+): number {
+  const { batch, gamma, alpha } = options;
+  return times.ms(batch, batch * (gamma + 1)) / expectedTokens(alpha, gamma);
+}
+
+/** The uniform draft length, 0..gammaMax, with the least time per token; the shorter of equals. */
+export function bestUniformGamma(
+  times: StepTimes,
+  options: { batch: number; alpha: number; gammaMax: number },
+): number {
+  let best = 0;
+  let bestMs = Number.POSITIVE_INFINITY;
+  for (let gamma = 0; gamma <= options.gammaMax; gamma += 1) {
+    const ms = msPerToken(times, { batch: options.batch, gamma, alpha: options.alpha });
+    if (ms < bestMs) {
+      best = gamma;
+      bestMs = ms;
+    }
+  }
+  return best;
+}

@@ -1,0 +1,63 @@
+// On which worker a chunk runs: where its KV is while the load is balanced, else on the least loaded
+// worker with room (paper, section 4.5.3). Admission keeps each worker within its slots and its KV
+// budget with the whole chunk reserved, so that an admitted chunk is never preempted for lack of KV.
+
+import type { WorkerId } from "../base/ids.ts";
+import { contextTokens, type Request } from "../request/buffer.ts";
+
+/** A worker as the scheduler sees it. The scheduler works on its own copies. */
+export interface Slot {
+  readonly workerId: WorkerId;
+  /** Requests it may run at the same time. */
+  readonly slots: number;
+  /** Requests dispatched to it and not yet returned: the load signal. */
+  inFlight: number;
+  /** KV tokens not reserved by running requests nor held by parked ones. May be negative under `group`. */
+  kvTokensFree: number;
+}
+
+/**
+ * Affinity holds while load(home) - min(load) <= min(AFFINITY_SPREAD_MAX, min(load) / AFFINITY_SPREAD_DIVISOR).
+ * The paper's threshold is 32 with hundreds in flight on each instance; the quotient scales it down
+ * to small workers, and to zero in the tail, where one request more or less is everything.
+ */
+export const AFFINITY_SPREAD_MAX = 32;
+export const AFFINITY_SPREAD_DIVISOR = 4;
+
+/** KV tokens a worker must have free to run `chunkTokens` more of the request. */
+export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number): number {
+  const held = request.residentOn === slot.workerId ? request.residentTokens : 0;
+  return contextTokens(request) + chunkTokens - held;
+}
+
+export function hasRoom(request: Request, slot: Slot, chunkTokens: number): boolean {
+  return (
+    slot.inFlight < slot.slots && tokensNeeded(request, slot, chunkTokens) <= slot.kvTokensFree
+  );
+}
+
+/** The worker for the chunk, or null when none has room now. */
+export function place(
+  request: Request,
+  slots: readonly Slot[],
+  chunkTokens: number,
+): Slot | null {
+  let least: Slot | null = null;
+  let home: Slot | null = null;
+  for (const slot of slots) {
+    if (!hasRoom(request, slot, chunkTokens)) continue;
+    if (slot.workerId === request.residentOn) home = slot;
+    if (least === null || isLessLoaded(slot, least)) least = slot;
+  }
+  if (home === null || least === null) return least;
+  const spreadMax = Math.min(
+    AFFINITY_SPREAD_MAX,
+    Math.floor(least.inFlight / AFFINITY_SPREAD_DIVISOR),
+  );
+  return home.inFlight - least.inFlight <= spreadMax ? home : least;
+}
+
+function isLessLoaded(a: Slot, b: Slot): boolean {
+  if (a.inFlight !== b.inFlight) return a.inFlight < b.inFlight;
+  return a.kvTokensFree > b.kvTokensFree;
+}
