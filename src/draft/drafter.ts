@@ -41,12 +41,7 @@ export interface Drafter {
    * Appends tokens of one response. `offset` counts its output tokens before these; what is already
    * there is skipped, so repeats are harmless. Unregistered groups are ignored.
    */
-  update(
-    groupId: GroupId,
-    sampleIndex: number,
-    offset: number,
-    tokens: Int32Array,
-  ): UpdateResult;
+  update(groupId: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): UpdateResult;
   /** O(1) in the group's tokens. */
   drop(groupId: GroupId): void;
   /** Forgets everything: a new weight epoch. */

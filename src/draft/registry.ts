@@ -79,7 +79,12 @@ export class DraftRegistry {
       const source = present(this.source(request), "a dirty request has a source");
       const offset = replica.sent.get(request.spec.requestId) ?? 0;
       if (offset >= request.response.length) continue;
-      updates.push({ kind: "delta", ...source, offset, tokens: request.response.tokens(offset).slice() });
+      updates.push({
+        kind: "delta",
+        ...source,
+        offset,
+        tokens: request.response.tokens(offset).slice(),
+      });
       replica.sent.set(request.spec.requestId, request.response.length);
     }
     replica.dirty.clear();

@@ -37,11 +37,7 @@ export function hasRoom(request: Request, slot: Slot, chunkTokens: number): bool
 }
 
 /** The worker for the chunk, or null when none has room now. */
-export function place(
-  request: Request,
-  slots: readonly Slot[],
-  chunkTokens: number,
-): Slot | null {
+export function place(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
   let least: Slot | null = null;
   let home: Slot | null = null;
   for (const slot of slots) {

@@ -1,0 +1,24 @@
+import { expect, test } from "bun:test";
+import { FIELDS, type Field, parseField } from "./fields.ts";
+
+test("parseField: names the flag, the value and the bound of a number out of range", () => {
+  expect(() => parseField(FIELDS.workers, "0")).toThrow("--workers is 0; it lies between 1 and 64");
+  expect(() => parseField(FIELDS.workers, "65")).toThrow("between 1 and 64");
+});
+
+test("parseField: refuses what is not a whole number", () => {
+  for (const text of ["", " ", "1.5", "x", "1e400", "NaN", "12abc"]) {
+    expect(() => parseField(FIELDS.workers, text)).toThrow("a whole number");
+  }
+});
+
+test("parseField: names the choices", () => {
+  expect(() => parseField(FIELDS.policy, "best")).toThrow("seer, divided, group");
+});
+
+test("fields: every default lies in its own range", () => {
+  for (const field of Object.values(FIELDS) as Field[]) {
+    if (field.kind === "switch" || field.default === null) continue;
+    expect(parseField(field, String(field.default))).toBe(field.default);
+  }
+});

@@ -1,0 +1,224 @@
+// The one table of options: flag, default, range, help. `--help`, the checks and the parsed settings
+// all come from it; a command names the fields it takes.
+
+import { AppError } from "../base/errors.ts";
+
+interface FieldBase {
+  readonly flag: string;
+  readonly help: string;
+}
+
+export interface NumberField extends FieldBase {
+  readonly kind: "integer" | "number";
+  readonly metavar: string;
+  readonly min: number;
+  readonly max: number;
+  readonly default: number | null;
+}
+
+export interface ChoiceField extends FieldBase {
+  readonly kind: "choice";
+  readonly choices: readonly string[];
+  readonly default: string | null;
+}
+
+export interface TextField extends FieldBase {
+  readonly kind: "text";
+  readonly metavar: string;
+  readonly default: string | null;
+}
+
+export interface SwitchField extends FieldBase {
+  readonly kind: "switch";
+}
+
+export type Field = NumberField | ChoiceField | TextField | SwitchField;
+
+const integer = (
+  flag: string,
+  options: { metavar: string; min: number; max: number; default: number | null; help: string },
+): NumberField => ({ kind: "integer", flag, ...options });
+
+export const FIELDS = {
+  model: {
+    kind: "text",
+    flag: "--model",
+    metavar: "FILE.gguf",
+    default: null,
+    help: "the model, a GGUF file (default: the bundled foretoken-3m, q8_0)",
+  },
+  workers: integer("--workers", {
+    metavar: "N",
+    min: 1,
+    max: 64,
+    default: 2,
+    help: "engines to run, one thread each",
+  }),
+  slots: integer("--slots", {
+    metavar: "N",
+    min: 1,
+    max: 128,
+    default: 16,
+    help: "requests that one worker runs at the same time",
+  }),
+  groupSize: integer("--group-size", {
+    metavar: "G",
+    min: 1,
+    max: 256,
+    default: 8,
+    help: "responses to each prompt that does not say `n` itself",
+  }),
+  limit: integer("--limit", {
+    metavar: "N",
+    min: 1,
+    max: 16_384,
+    default: null,
+    help: "take only the first N prompts (default: all)",
+  }),
+  maxTokens: integer("--max-tokens", {
+    metavar: "N",
+    min: 1,
+    max: 1_048_576,
+    default: 2048,
+    help: "output tokens of one response, at most",
+  }),
+  temperature: {
+    kind: "number",
+    flag: "--temperature",
+    metavar: "T",
+    min: 0,
+    max: 100,
+    default: 1,
+    help: "0 is greedy",
+  },
+  seed: integer("--seed", {
+    metavar: "N",
+    min: 0,
+    max: Number.MAX_SAFE_INTEGER,
+    default: 42,
+    help: "the same seed draws the same responses, however they are scheduled",
+  }),
+  chunkTokens: integer("--chunk-tokens", {
+    metavar: "N",
+    min: 1,
+    max: 1_048_576,
+    default: 64,
+    help: "output tokens of one chunk: after it a request may move to another worker",
+  }),
+  kvTokens: integer("--kv-tokens", {
+    metavar: "N",
+    min: 16,
+    max: 16_777_216,
+    default: 4096,
+    help: "KV budget of one worker, in tokens",
+  }),
+  poolMemoryMb: integer("--pool-memory-mb", {
+    metavar: "MB",
+    min: 0,
+    max: 1_048_576,
+    default: 256,
+    help: "DRAM of the KV pool",
+  }),
+  poolDiskMb: integer("--pool-disk-mb", {
+    metavar: "MB",
+    min: 0,
+    max: 16_777_216,
+    default: 1024,
+    help: "SSD of the KV pool, used when the DRAM is full; 0: none",
+  }),
+  poolDir: {
+    kind: "text",
+    flag: "--pool-dir",
+    metavar: "DIR",
+    default: null,
+    help: "where the pool's SSD tier lies (default: a new directory under the system's temporary one)",
+  },
+  policy: {
+    kind: "choice",
+    flag: "--policy",
+    choices: ["seer", "divided", "group"],
+    default: "seer",
+    help: "seer: chunks, probes first, longest group first. divided: chunks, first come first served. group: whole groups to workers in turn, as veRL does",
+  },
+  draft: {
+    kind: "choice",
+    flag: "--draft",
+    choices: ["grouped", "self", "off"],
+    default: null,
+    help: "speculative decoding from the group's responses or the request's own (default: grouped with seer, off with the others)",
+  },
+  compare: {
+    kind: "text",
+    flag: "--compare",
+    metavar: "POLICY,...",
+    default: null,
+    help: "run each policy in turn on the same seeds and print the table; POLICY:DRAFT sets a policy's drafting",
+  },
+  deterministic: {
+    kind: "switch",
+    flag: "--deterministic",
+    help: "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
+  },
+  out: {
+    kind: "text",
+    flag: "--out",
+    metavar: "RESPONSES.jsonl",
+    default: null,
+    help: "a line for every response, written as its group finishes (required)",
+  },
+  report: {
+    kind: "text",
+    flag: "--report",
+    metavar: "REPORT.json",
+    default: null,
+    help: "write the closing table as JSON",
+  },
+  json: { kind: "switch", flag: "--json", help: "print the report as JSON in place of the table" },
+  quiet: { kind: "switch", flag: "--quiet", help: "no progress and no table" },
+} as const satisfies Record<string, Field>;
+
+export type FieldName = keyof typeof FIELDS;
+
+type ValueOf<F extends Field> = F extends { kind: "switch" }
+  ? boolean
+  : F extends { kind: "integer" | "number" }
+    ? F["default"] extends number
+      ? number
+      : number | null
+    : F extends { kind: "choice"; choices: readonly (infer C)[] }
+      ? F["default"] extends string
+        ? C
+        : C | null
+      : string | null;
+
+export type Settings<N extends FieldName> = { [K in N]: ValueOf<(typeof FIELDS)[K]> };
+
+/** Turns a flag's text into its value. Throws `usage` naming flag, value and bound. */
+export function parseField(field: Field, text: string): string | number {
+  switch (field.kind) {
+    case "text":
+      if (text === "") throw new AppError("usage", `${field.flag} is empty`);
+      return text;
+    case "choice":
+      if (field.choices.includes(text)) return text;
+      throw new AppError(
+        "usage",
+        `${field.flag} is "${text}"; it is one of ${field.choices.join(", ")}`,
+      );
+    case "switch":
+      throw new AppError("usage", `${field.flag} takes no value`);
+    default: {
+      const value = text.trim() === "" ? Number.NaN : Number(text);
+      const isFit = field.kind === "integer" ? Number.isSafeInteger(value) : Number.isFinite(value);
+      const what = field.kind === "integer" ? "a whole number" : "a number";
+      if (!isFit) throw new AppError("usage", `${field.flag} is "${text}"; it is ${what}`);
+      if (value < field.min || value > field.max) {
+        throw new AppError(
+          "usage",
+          `${field.flag} is ${text}; it lies between ${field.min} and ${field.max}`,
+        );
+      }
+      return value;
+    }
+  }
+}

@@ -1,0 +1,23 @@
+import { expect, test } from "bun:test";
+import { LengthEstimate } from "./length-estimate.ts";
+
+test("estimate: is the upper bound until a response has finished", () => {
+  const estimate = new LengthEstimate(1000);
+  estimate.progressed(300);
+  expect(estimate.tokens).toBe(1000);
+  expect(estimate.informed).toBe(false);
+});
+
+test("estimate: is the longest finished response", () => {
+  const estimate = new LengthEstimate(1000);
+  estimate.finished(200);
+  estimate.finished(50);
+  expect(estimate.tokens).toBe(200);
+});
+
+test("estimate: a running response that is longer already raises it", () => {
+  const estimate = new LengthEstimate(1000);
+  estimate.finished(200);
+  estimate.progressed(350);
+  expect(estimate.tokens).toBe(350);
+});

@@ -1,0 +1,48 @@
+import { expect, test } from "bun:test";
+import { workerId } from "../base/ids.ts";
+import { Response } from "./response.ts";
+
+const ids = (...tokens: number[]) => Int32Array.from(tokens);
+const logprobs = (count: number) => new Float32Array(count).fill(-1);
+
+test("append: takes what is new and skips what repeats", () => {
+  const response = new Response(100);
+  response.append(0, ids(1, 2, 3), logprobs(3));
+  expect(response.append(1, ids(2, 3, 4), logprobs(3))).toEqual({
+    kind: "ok",
+    fresh: 1,
+    repeated: 2,
+  });
+  expect([...response.tokens()]).toEqual([1, 2, 3, 4]);
+});
+
+test("append: a gap changes nothing and says how much is missing", () => {
+  const response = new Response(100);
+  response.append(0, ids(1), logprobs(1));
+  expect(response.append(3, ids(9), logprobs(1))).toEqual({ kind: "gap", missing: 2 });
+  expect([...response.tokens()]).toEqual([1]);
+});
+
+test("append: grows past its first reservation and keeps every token", () => {
+  const response = new Response(5000);
+  for (let i = 0; i < 5000; i += 1) response.append(i, ids(i), logprobs(1));
+  expect(response.length).toBe(5000);
+  expect(response.tokens().every((token, i) => token === i)).toBe(true);
+});
+
+test("append: refuses more than tokensMax", () => {
+  const response = new Response(2);
+  expect(() => response.append(0, ids(1, 2, 3), logprobs(3))).toThrow("tokensMax");
+});
+
+test("openChunk: counts each chunk's tokens from its offset", () => {
+  const response = new Response(100);
+  response.openChunk(workerId(0));
+  response.append(0, ids(1, 2), logprobs(2));
+  response.openChunk(workerId(1));
+  response.append(2, ids(3), logprobs(1));
+  expect(response.chunks).toEqual([
+    { workerId: workerId(0), offset: 0, tokens: 2 },
+    { workerId: workerId(1), offset: 2, tokens: 1 },
+  ]);
+});

@@ -1,0 +1,67 @@
+// What each worker holds, as the rollout accounts for it: requests in flight and KV tokens reserved
+// by running and held by parked or departing requests. The scheduler's view is made from it.
+
+import { assert, present } from "../base/assert.ts";
+import type { WorkerId } from "../base/ids.ts";
+import type { Slot } from "../schedule/placement.ts";
+import type { Worker } from "./worker.ts";
+
+interface Account {
+  readonly worker: Worker;
+  inFlight: number;
+  kvTokens: number;
+}
+
+export class Ledger {
+  readonly #accounts = new Map<WorkerId, Account>();
+
+  constructor(workers: readonly Worker[]) {
+    for (const worker of workers) {
+      this.#accounts.set(worker.workerId, { worker, inFlight: 0, kvTokens: 0 });
+    }
+  }
+
+  get workerCount(): number {
+    return this.#accounts.size;
+  }
+
+  /** null: the worker has failed and was removed. */
+  worker(workerId: WorkerId): Worker | null {
+    return this.#accounts.get(workerId)?.worker ?? null;
+  }
+
+  workers(): Worker[] {
+    return [...this.#accounts.values()].map((account) => account.worker);
+  }
+
+  remove(workerId: WorkerId): void {
+    this.#accounts.delete(workerId);
+  }
+
+  /** Adds to what the worker holds; negative amounts give back. A removed worker is ignored. */
+  add(workerId: WorkerId, amounts: { inFlight: number; kvTokens: number }): void {
+    const account = this.#accounts.get(workerId);
+    if (account === undefined) return;
+    account.inFlight += amounts.inFlight;
+    account.kvTokens += amounts.kvTokens;
+    assert(account.inFlight >= 0, `worker ${workerId} gave back more requests than it had`);
+    assert(account.kvTokens >= 0, `worker ${workerId} gave back more KV than it had`);
+  }
+
+  kvTokens(workerId: WorkerId): number {
+    return present(this.#accounts.get(workerId), `worker ${workerId} is in the ledger`).kvTokens;
+  }
+
+  slots(): Slot[] {
+    const slots: Slot[] = [];
+    for (const { worker, inFlight, kvTokens } of this.#accounts.values()) {
+      slots.push({
+        workerId: worker.workerId,
+        slots: worker.capacity.slots,
+        inFlight,
+        kvTokensFree: worker.capacity.kvTokens - kvTokens,
+      });
+    }
+    return slots;
+  }
+}

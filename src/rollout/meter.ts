@@ -1,0 +1,240 @@
+// Counts what happens in a run and renders it as Progress and RunReport. It changes nothing.
+
+import type { Clock } from "../base/clock.ts";
+import type { WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { KvPoolStats } from "../kv/pool.ts";
+import type { RequestBuffer } from "../request/buffer.ts";
+import type { Progress, RunReport, WorkerReport } from "./report.ts";
+import type { Worker, WorkerStats } from "./worker.ts";
+
+/** Tail: the last 10 % of requests (paper, Fig. 8). */
+const TAIL_SHARE = 0.1;
+/** tokens/s is shown over about this long. */
+const RATE_WINDOW_MS = 1000;
+
+interface WorkerTally {
+  readonly worker: Worker;
+  stats: WorkerStats | null;
+  outputTokens: number;
+  kvTokensPeak: number;
+  lastTokenMs: number;
+}
+
+export class Meter {
+  readonly #clock: Clock;
+  readonly #buffer: RequestBuffer;
+  readonly #tallies = new Map<WorkerId, WorkerTally>();
+  #startMs = 0;
+  #endMs = 0;
+  #tailStartMs = 0;
+  #rateStartMs = 0;
+  #rateStartTokens = 0;
+  #tokensPerS = 0;
+  #outputTokens = 0;
+  #chunks = 0;
+  #migrations = 0;
+  #migratedBytes = 0;
+  #lost = 0;
+  #duplicated = 0;
+  #poolMemoryPeak = 0;
+  #poolDiskPeak = 0;
+
+  constructor(options: { clock: Clock; buffer: RequestBuffer; workers: readonly Worker[] }) {
+    this.#clock = options.clock;
+    this.#buffer = options.buffer;
+    for (const worker of options.workers) {
+      this.#tallies.set(worker.workerId, {
+        worker,
+        stats: null,
+        outputTokens: 0,
+        kvTokensPeak: 0,
+        lastTokenMs: 0,
+      });
+    }
+  }
+
+  started(): void {
+    this.#startMs = this.#clock.nowMs();
+    this.#endMs = this.#startMs;
+    this.#tailStartMs = this.#startMs;
+    this.#rateStartMs = this.#startMs;
+  }
+
+  ended(): void {
+    this.#endMs = this.#clock.nowMs();
+  }
+
+  tokens(workerId: WorkerId, fresh: number): void {
+    this.#outputTokens += fresh;
+    const tally = this.#tallies.get(workerId);
+    if (tally === undefined) return;
+    tally.outputTokens += fresh;
+    tally.lastTokenMs = this.#clock.nowMs();
+  }
+
+  lost(tokens: number): void {
+    this.#lost += tokens;
+  }
+
+  duplicated(tokens: number): void {
+    this.#duplicated += tokens;
+  }
+
+  chunk(): void {
+    this.#chunks += 1;
+  }
+
+  migration(): void {
+    this.#migrations += 1;
+  }
+
+  migratedBytes(bytes: number): void {
+    this.#migratedBytes += bytes;
+  }
+
+  requestFinished(): void {
+    const total = this.#buffer.requests.length;
+    const tail = Math.ceil(total * TAIL_SHARE);
+    if (this.#buffer.finishedCount === total - tail) this.#tailStartMs = this.#clock.nowMs();
+  }
+
+  stats(workerId: WorkerId, stats: WorkerStats): void {
+    const tally = this.#tallies.get(workerId);
+    if (tally === undefined) return;
+    tally.stats = stats;
+    tally.kvTokensPeak = Math.max(tally.kvTokensPeak, stats.kvTokensUsed);
+  }
+
+  pool(stats: KvPoolStats): void {
+    this.#poolMemoryPeak = Math.max(this.#poolMemoryPeak, stats.memoryBytes);
+    this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
+  }
+
+  progress(): Progress {
+    const now = this.#clock.nowMs();
+    const elapsedMs = now - this.#startMs;
+    if (now - this.#rateStartMs >= RATE_WINDOW_MS) {
+      const tokens = this.#outputTokens - this.#rateStartTokens;
+      this.#tokensPerS = (tokens * 1000) / (now - this.#rateStartMs);
+      this.#rateStartMs = now;
+      this.#rateStartTokens = this.#outputTokens;
+    }
+    const { requests, groups, finishedCount } = this.#buffer;
+    let running = 0;
+    for (const tally of this.#tallies.values()) running += tally.stats?.running ?? 0;
+    const left = requests.length - finishedCount;
+    return {
+      elapsedS: elapsedMs / 1000,
+      groupsDone: groups.reduce((n, g) => n + (g.finished === g.requests.length ? 1 : 0), 0),
+      groups: groups.length,
+      requestsDone: finishedCount,
+      requests: requests.length,
+      outputTokens: this.#outputTokens,
+      tokensPerS: this.#tokensPerS,
+      running,
+      waiting: Math.max(0, left - running),
+      migrations: this.#migrations,
+      preemptions: this.#sum((s) => s.preemptions),
+      meanAcceptanceLength: this.#meanAcceptanceLength(),
+      etaS: this.#etaS(elapsedMs),
+      workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
+        worker: worker.workerId,
+        running: stats?.running ?? 0,
+        slots: worker.capacity.slots,
+        kvTokensUsed: stats?.kvTokensUsed ?? 0,
+        kvTokens: worker.capacity.kvTokens,
+      })),
+    };
+  }
+
+  report(options: {
+    policy: string;
+    draft: string;
+    deterministic: boolean;
+    epoch: WeightEpoch;
+    interrupted: boolean;
+    pool: KvPoolStats;
+  }): RunReport {
+    const wallS = (this.#endMs - this.#startMs) / 1000;
+    const accepted = this.#sum((s) => s.acceptedTokens);
+    return {
+      policy: options.policy,
+      draft: options.draft,
+      deterministic: options.deterministic,
+      weight_epoch: options.epoch,
+      groups: this.#buffer.groups.length,
+      requests: this.#buffer.requests.length,
+      finished_requests: this.#buffer.finishedCount,
+      wall_s: wallS,
+      output_tokens: this.#outputTokens,
+      output_tokens_per_s: wallS > 0 ? this.#outputTokens / wallS : 0,
+      tail_s: (this.#endMs - this.#tailStartMs) / 1000,
+      preemptions: this.#sum((s) => s.preemptions),
+      recomputed_tokens: this.#sum((s) => s.recomputedTokens),
+      chunks: this.#chunks,
+      migrations: this.#migrations,
+      migrated_bytes: this.#migratedBytes,
+      drafted_tokens: this.#sum((s) => s.draftedTokens),
+      accepted_tokens: accepted,
+      mean_acceptance_length: this.#meanAcceptanceLength(),
+      tokens_per_step: this.#outputTokens / Math.max(1, this.#outputTokens - accepted),
+      lost_tokens: this.#lost,
+      duplicated_tokens: this.#duplicated,
+      kv_pool: {
+        memory_bytes_peak: this.#poolMemoryPeak,
+        disk_bytes_peak: this.#poolDiskPeak,
+        hits: options.pool.hits,
+        misses: options.pool.misses,
+        corrupt: options.pool.corrupt,
+        evictions: options.pool.evictions,
+        disk_errors: options.pool.diskErrors,
+      },
+      workers: [...this.#tallies.values()].map((tally) => this.#workerReport(tally)),
+      interrupted: options.interrupted,
+    };
+  }
+
+  #workerReport({
+    worker,
+    stats,
+    outputTokens,
+    kvTokensPeak,
+    lastTokenMs,
+  }: WorkerTally): WorkerReport {
+    const wallMs = Math.max(1e-9, this.#endMs - this.#startMs);
+    return {
+      worker: worker.workerId,
+      busy_share: (stats?.busyMs ?? 0) / wallMs,
+      idle_tail_s: (this.#endMs - Math.max(lastTokenMs, this.#startMs)) / 1000,
+      output_tokens: outputTokens,
+      prefill_tokens: stats?.prefillTokens ?? 0,
+      recomputed_tokens: stats?.recomputedTokens ?? 0,
+      preemptions: stats?.preemptions ?? 0,
+      steps: stats?.steps ?? 0,
+      drafted_tokens: stats?.draftedTokens ?? 0,
+      accepted_tokens: stats?.acceptedTokens ?? 0,
+      kv_tokens_peak: kvTokensPeak,
+      kv_tokens: worker.capacity.kvTokens,
+      draft_share: (stats?.draftMs ?? 0) / Math.max(1e-9, stats?.busyMs ?? 0),
+    };
+  }
+
+  /** Finished requests are mostly short ones, so tokens per request at the end are taken from all so far. */
+  #etaS(elapsedMs: number): number | null {
+    const { requests, finishedCount } = this.#buffer;
+    if (finishedCount < Math.max(1, requests.length * 0.05) || this.#tokensPerS === 0) return null;
+    const share = finishedCount / requests.length;
+    return (elapsedMs * (1 - share)) / share / 1000;
+  }
+
+  #meanAcceptanceLength(): number {
+    const drafts = this.#sum((s) => s.drafts);
+    return drafts === 0 ? 1 : 1 + this.#sum((s) => s.acceptedTokens) / drafts;
+  }
+
+  #sum(value: (stats: WorkerStats) => number): number {
+    let total = 0;
+    for (const { stats } of this.#tallies.values()) if (stats !== null) total += value(stats);
+    return total;
+  }
+}

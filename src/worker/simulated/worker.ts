@@ -1,0 +1,221 @@
+// A simulated worker: it computes nothing, and says so. It obeys the worker port to the letter, in
+// steps that its owner takes, with every token a function of (request, position); so a test or the
+// simulator knows what must come out, whatever was moved, repeated or lost on the way.
+
+import { assert, present } from "../../base/assert.ts";
+import { fold32 } from "../../base/hash.ts";
+import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
+import type { FinishReason, RequestSpec } from "../../request/request.ts";
+import type {
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+  WorkerStats,
+} from "../../rollout/worker.ts";
+
+/** Output tokens after which a request stops by itself. */
+export type LengthOf = (request: RequestSpec) => number;
+
+interface Resident {
+  readonly spec: RequestSpec;
+  position: number;
+  chunkLeft: number;
+  /** Tokens whose KV is there. */
+  kvTokens: number;
+}
+
+/** The one token that belongs to (request, position). */
+export function simulatedToken(requestId: RequestId, position: number): number {
+  return fold32(requestId, position) % 1000;
+}
+
+export class SimulatedWorker implements Worker {
+  readonly workerId: WorkerId;
+  readonly capacity: WorkerCapacity;
+  readonly #epoch: WeightEpoch;
+  readonly #lengthOf: LengthOf;
+  #listener: WorkerListener | null = null;
+  /** In order of arrival: FCFS. */
+  #waiting: Resident[] = [];
+  #running: Resident[] = [];
+  #parked = new Map<RequestId, Resident>();
+  /** Answers to commands, sent with the next step. */
+  #events: WorkerEvent[] = [];
+  #isDead = false;
+  #counters = { steps: 0, outputTokens: 0, prefillTokens: 0, recomputedTokens: 0, preemptions: 0 };
+  #kvLoads = 0;
+
+  constructor(options: {
+    workerId: WorkerId;
+    capacity: WorkerCapacity;
+    epoch: WeightEpoch;
+    lengthOf: LengthOf;
+  }) {
+    this.workerId = options.workerId;
+    this.capacity = options.capacity;
+    this.#epoch = options.epoch;
+    this.#lengthOf = options.lengthOf;
+  }
+
+  listen(listener: WorkerListener): void {
+    assert(this.#listener === null, "a worker has exactly one listener");
+    this.#listener = listener;
+  }
+
+  send(commands: readonly WorkerCommand[]): void {
+    if (this.#isDead) return;
+    for (const command of commands) this.#obey(command);
+  }
+
+  /** KV tokens held now, running and parked. */
+  get kvTokensUsed(): number {
+    let used = 0;
+    for (const resident of this.#running) used += resident.kvTokens;
+    for (const resident of this.#parked.values()) used += resident.kvTokens;
+    return used;
+  }
+
+  get isIdle(): boolean {
+    return this.#waiting.length + this.#running.length + this.#events.length === 0;
+  }
+
+  /** One engine step: admits, makes a token for every running request, and reports. */
+  step(): void {
+    if (this.#isDead) return;
+    this.#admit();
+    this.#makeRoom();
+    for (const resident of [...this.#running]) this.#decode(resident);
+    this.#counters.steps += 1;
+    const events = this.#events;
+    this.#events = [];
+    events.push({ kind: "stats", stats: this.stats() });
+    this.#listener?.(this.#epoch, events);
+  }
+
+  /** The worker dies; everything it held and had not reported is gone. */
+  kill(): void {
+    if (this.#isDead) return;
+    this.#isDead = true;
+    this.#listener?.(this.#epoch, [{ kind: "failed", message: "killed" }]);
+  }
+
+  /** Drops the parked request that has been parked longest, as an engine short of KV does. */
+  evictOne(): void {
+    const [first] = this.#parked.keys();
+    if (first === undefined) return;
+    this.#parked.delete(first);
+    this.#events.push({ kind: "evicted", requestId: first });
+  }
+
+  async close(): Promise<void> {
+    this.#isDead = true;
+  }
+
+  stats(): WorkerStats {
+    return {
+      running: this.#running.length,
+      waiting: this.#waiting.length,
+      kvTokensUsed: this.kvTokensUsed,
+      busyMs: this.#counters.steps,
+      draftMs: 0,
+      draftedTokens: 0,
+      acceptedTokens: 0,
+      drafts: 0,
+      kvLoads: this.#kvLoads,
+      kvLoadFailures: 0,
+      ...this.#counters,
+    };
+  }
+
+  #obey(command: WorkerCommand): void {
+    switch (command.kind) {
+      case "run": {
+        const { request, output, chunkTokens, kv } = command;
+        const parked = this.#parked.get(request.requestId);
+        this.#parked.delete(request.requestId);
+        if (kv !== null) this.#kvLoads += 1;
+        const kvTokens = parked?.kvTokens ?? kv?.tokens ?? 0;
+        const resident = {
+          spec: request,
+          position: output.length,
+          chunkLeft: chunkTokens,
+          kvTokens,
+        };
+        this.#waiting.push(resident);
+        return;
+      }
+      case "export": {
+        const parked = this.#parked.get(command.requestId);
+        this.#parked.delete(command.requestId);
+        const kv =
+          parked === undefined ? null : { tokens: parked.kvTokens, bytes: new ArrayBuffer(8) };
+        this.#events.push({ kind: "exported", requestId: command.requestId, kv });
+        return;
+      }
+      case "release":
+        this.#parked.delete(command.requestId);
+        this.#running = this.#running.filter((r) => r.spec.requestId !== command.requestId);
+        this.#waiting = this.#waiting.filter((r) => r.spec.requestId !== command.requestId);
+        return;
+      default:
+        return;
+    }
+  }
+
+  #admit(): void {
+    while (this.#running.length < this.capacity.slots) {
+      const next = this.#waiting[0];
+      if (next === undefined) return;
+      const context = next.spec.prompt.length + next.position;
+      if (this.kvTokensUsed + context + 1 > this.capacity.kvTokens) return;
+      this.#waiting.shift();
+      this.#counters.prefillTokens += context - next.kvTokens;
+      if (next.position > 0) this.#counters.recomputedTokens += context - next.kvTokens;
+      next.kvTokens = context;
+      this.#running.push(next);
+    }
+  }
+
+  /** vLLM's order: the youngest running request goes back to the head of the queue. */
+  #makeRoom(): void {
+    while (this.kvTokensUsed + this.#running.length > this.capacity.kvTokens) {
+      if (this.#parked.size > 0) {
+        this.evictOne();
+        continue;
+      }
+      const youngest = present(this.#running.pop(), "KV is held by running requests");
+      this.#counters.preemptions += 1;
+      this.#events.push({
+        kind: "preempted",
+        requestId: youngest.spec.requestId,
+        tokens: youngest.kvTokens,
+      });
+      youngest.kvTokens = 0;
+      this.#waiting.unshift(youngest);
+    }
+  }
+
+  #decode(resident: Resident): void {
+    const { requestId, sampling } = resident.spec;
+    this.#events.push({
+      kind: "tokens",
+      requestId,
+      offset: resident.position,
+      tokens: Int32Array.of(simulatedToken(requestId, resident.position)),
+      logprobs: Float32Array.of(-resident.position),
+    });
+    resident.position += 1;
+    resident.chunkLeft -= 1;
+    resident.kvTokens += 1;
+    this.#counters.outputTokens += 1;
+    let finish: FinishReason | null = null;
+    if (resident.position >= this.#lengthOf(resident.spec)) finish = "stop";
+    else if (resident.position >= sampling.tokensMax) finish = "length";
+    if (finish === null && resident.chunkLeft > 0) return;
+    this.#running = this.#running.filter((r) => r !== resident);
+    if (finish === null) this.#parked.set(requestId, resident);
+    this.#events.push({ kind: "chunk_done", requestId, finish });
+  }
+}

@@ -1,0 +1,95 @@
+// Holds the layer table: which folder of src may import which. CONVENTIONS and ARCHITECTURE.md show the
+// same table. Also holds what the layers up to rollout may not name.
+
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
+import { dirname, join, relative, resolve } from "node:path";
+import { Glob } from "bun";
+
+const ROOT = resolve(import.meta.dir, "..");
+const SRC = join(ROOT, "src");
+
+const BELOW_ROLLOUT = [
+  "base",
+  "config",
+  "wasm",
+  "request",
+  "context",
+  "kv",
+  "draft",
+  "schedule",
+] as const;
+
+const MAY_IMPORT: Record<string, readonly string[]> = {
+  base: [],
+  config: ["base"],
+  wasm: ["base"],
+  request: ["base"],
+  context: ["base", "request"],
+  kv: ["base", "request"],
+  draft: ["base", "request", "wasm"],
+  schedule: ["base", "wasm", "request", "context", "kv", "draft"],
+  rollout: BELOW_ROLLOUT,
+  worker: [...BELOW_ROLLOUT, "rollout"],
+};
+
+/** Time, chance and I/O are passed into these. `src/wasm` reads one file: the core. */
+const PURE = ["base", "config", "request", "context", "kv", "draft", "schedule", "rollout"];
+const IMPURE_NAMES =
+  /\b(Bun\.|fetch\(|new Date|Date\.now|setTimeout|setInterval|performance\.now|process\.|Math\.random)/;
+
+const sources = [...new Glob("**/*.ts").scanSync(SRC)].filter((file) => !file.includes(".test."));
+
+function importsOf(file: string): string[] {
+  const text = readFileSync(join(SRC, file), "utf8");
+  const found: string[] = [];
+  for (const match of text.matchAll(/(?:from|import\()\s*"(\.[^"]+)"/g)) {
+    const target = match[1] ?? "";
+    found.push(relative(SRC, resolve(SRC, dirname(file), target)));
+  }
+  return found;
+}
+
+const folderOf = (file: string): string => (file.includes("/") ? (file.split("/")[0] ?? "") : "");
+
+test("layers: every import goes to a folder that the table allows", () => {
+  const wrong: string[] = [];
+  for (const file of sources) {
+    const folder = folderOf(file);
+    const allowed = MAY_IMPORT[folder];
+    if (allowed === undefined) continue;
+    for (const target of importsOf(file)) {
+      const other = folderOf(target);
+      if (other !== folder && !allowed.includes(other)) wrong.push(`${file} imports ${target}`);
+    }
+  }
+  expect(wrong).toEqual([]);
+});
+
+test("layers: kinds of worker do not import one another", () => {
+  const wrong: string[] = [];
+  for (const file of sources) {
+    const [folder, kind] = file.split("/");
+    if (folder !== "worker") continue;
+    for (const target of importsOf(file)) {
+      const [otherFolder, otherKind, rest] = target.split("/");
+      if (otherFolder === "worker" && rest !== undefined && otherKind !== kind) {
+        wrong.push(`${file} imports ${target}`);
+      }
+    }
+  }
+  expect(wrong).toEqual([]);
+});
+
+test("layers: from base to rollout nothing names a clock, chance, or the outside", () => {
+  const wrong: string[] = [];
+  for (const file of sources) {
+    if (!PURE.includes(folderOf(file))) continue;
+    const lines = readFileSync(join(SRC, file), "utf8").split("\n");
+    for (const [i, line] of lines.entries()) {
+      const code = line.replace(/\/\/.*$/, "").replace(/^\s*\*.*$/, "");
+      if (IMPURE_NAMES.test(code)) wrong.push(`${file}:${i + 1}: ${line.trim()}`);
+    }
+  }
+  expect(wrong).toEqual([]);
+});
