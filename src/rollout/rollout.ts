@@ -18,8 +18,9 @@ import {
   type Request,
   RequestBuffer,
 } from "../request/buffer.ts";
-import type { IndexedHeap, PolicyName } from "../schedule/policy.ts";
+import type { PolicyName } from "../schedule/policy.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
+import type { CoreExports } from "../wasm/load.ts";
 import { Ledger } from "./ledger.ts";
 import { Meter } from "./meter.ts";
 import type { Progress, RunReport } from "./report.ts";
@@ -38,7 +39,8 @@ export interface RolloutOptions {
   readonly deterministic: boolean;
   readonly pool: KvPool;
   readonly clock: Clock;
-  readonly newHeap: () => IndexedHeap;
+  /** Holds the scheduler's heaps. */
+  readonly core: CoreExports;
   /** Called once for each group, as it finishes. What it throws ends the rollout. */
   readonly onGroup: (group: Group) => void;
 }
@@ -79,7 +81,7 @@ export class Rollout {
       buffer: this.#buffer,
       context: this.#context,
       chunkTokens: options.chunkTokens,
-      newHeap: options.newHeap,
+      core: options.core,
     });
     this.#registry = new DraftRegistry(options.draft);
     this.#ledger = new Ledger(options.workers);

@@ -4,9 +4,11 @@ import { unreachable } from "../base/assert.ts";
 import type { ContextManager } from "../context/context.ts";
 import type { RequestBuffer } from "../request/buffer.ts";
 import { FifoPolicy } from "../schedule/fifo.ts";
-import type { IndexedHeap, PolicyName } from "../schedule/policy.ts";
+import type { PolicyName } from "../schedule/policy.ts";
 import { ProbeFirstPolicy } from "../schedule/probe-first.ts";
 import { Scheduler } from "../schedule/scheduler.ts";
+import { Heap } from "../wasm/heap.ts";
+import type { CoreExports } from "../wasm/load.ts";
 
 export function schedulerFor(
   policy: PolicyName,
@@ -14,18 +16,21 @@ export function schedulerFor(
     buffer: RequestBuffer;
     context: ContextManager;
     chunkTokens: number;
-    newHeap: () => IndexedHeap;
+    core: CoreExports;
   },
 ): Scheduler {
-  const { buffer, context, chunkTokens, newHeap } = options;
+  const { buffer, context, chunkTokens, core } = options;
   const { groups, requests } = buffer;
   switch (policy) {
     case "group":
-      return new Scheduler(new FifoPolicy(requests, newHeap()), { kind: "pinned" });
+      return new Scheduler(new FifoPolicy(requests, new Heap(core)), { kind: "pinned" });
     case "divided":
-      return new Scheduler(new FifoPolicy(requests, newHeap()), { kind: "divided", chunkTokens });
+      return new Scheduler(new FifoPolicy(requests, new Heap(core)), {
+        kind: "divided",
+        chunkTokens,
+      });
     case "seer": {
-      const heaps = { probes: newHeap(), lengths: newHeap(), served: newHeap() };
+      const heaps = { probes: new Heap(core), lengths: new Heap(core), served: new Heap(core) };
       const order = new ProbeFirstPolicy({ groups, requests, context, heaps });
       return new Scheduler(order, { kind: "divided", chunkTokens });
     }

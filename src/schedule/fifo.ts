@@ -3,13 +3,14 @@
 
 import { present } from "../base/assert.ts";
 import type { Request } from "../request/buffer.ts";
-import type { IndexedHeap, SchedulePolicy } from "./policy.ts";
+import type { Heap } from "../wasm/heap.ts";
+import type { SchedulePolicy } from "./policy.ts";
 
 export class FifoPolicy implements SchedulePolicy {
-  readonly #heap: IndexedHeap;
+  readonly #heap: Heap;
   readonly #requests: readonly Request[];
 
-  constructor(requests: readonly Request[], heap: IndexedHeap) {
+  constructor(requests: readonly Request[], heap: Heap) {
     this.#requests = requests;
     this.#heap = heap;
   }
@@ -20,7 +21,7 @@ export class FifoPolicy implements SchedulePolicy {
 
   peek(): Request | null {
     const id = this.#heap.peek();
-    return id < 0 ? null : present(this.#requests[id], `request ${id} is not in the buffer`);
+    return id === null ? null : present(this.#requests[id], `request ${id} is not in the buffer`);
   }
 
   take(request: Request): void {

@@ -18,17 +18,3 @@ export interface SchedulePolicy {
   /** true: `request` runs in the high class of the draft budget. */
   isUrgent(request: Request): boolean;
 }
-
-/** A min-heap of small integer ids by key, ties on the lower id. Implemented in core.wasm. */
-export interface IndexedHeap {
-  readonly size: number;
-  /** The id with the lowest key, or -1. */
-  peek(): number;
-  /** Adds an id that is not in the heap. */
-  push(id: number, key: number): void;
-  /** Changes the key of an id that is in the heap. */
-  update(id: number, key: number): void;
-  /** Takes an id out; false if it was not in the heap. */
-  remove(id: number): boolean;
-  has(id: number): boolean;
-}

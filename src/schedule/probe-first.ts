@@ -6,18 +6,19 @@
 import { assert, present } from "../base/assert.ts";
 import type { ContextManager } from "../context/context.ts";
 import type { Group, Request } from "../request/buffer.ts";
-import type { IndexedHeap, SchedulePolicy } from "./policy.ts";
+import type { Heap } from "../wasm/heap.ts";
+import type { SchedulePolicy } from "./policy.ts";
 
 /** The paper says "occasionally" (section 3.3) and gives no number: about 6 % of the picks here. */
 export const STARVATION_PERIOD = 16;
 
 export interface ProbeFirstHeaps {
   /** Probes by tokens generated. */
-  readonly probes: IndexedHeap;
+  readonly probes: Heap;
   /** Groups with waiting requests by estimated length, longest first (keys are negative). */
-  readonly lengths: IndexedHeap;
+  readonly lengths: Heap;
   /** The same groups by times served. */
-  readonly served: IndexedHeap;
+  readonly served: Heap;
 }
 
 export class ProbeFirstPolicy implements SchedulePolicy {
@@ -54,11 +55,12 @@ export class ProbeFirstPolicy implements SchedulePolicy {
 
   peek(): Request | null {
     const probe = this.#heaps.probes.peek();
-    if (probe >= 0) return present(this.#requests[probe], `request ${probe} is not in the buffer`);
+    if (probe !== null)
+      return present(this.#requests[probe], `request ${probe} is not in the buffer`);
     const { lengths, served } = this.#heaps;
     const isStarvationTurn = this.#picks % STARVATION_PERIOD === STARVATION_PERIOD - 1;
     const index = (isStarvationTurn ? served : lengths).peek();
-    if (index < 0) return null;
+    if (index === null) return null;
     return leastGenerated(this.#members(index));
   }
 

@@ -43,7 +43,7 @@ export class SimulatedWorker implements Worker {
   #parked = new Map<RequestId, Resident>();
   /** Answers to commands, sent with the next step. */
   #events: WorkerEvent[] = [];
-  #isDead = false;
+  isDead = false;
   #counters = { steps: 0, outputTokens: 0, prefillTokens: 0, recomputedTokens: 0, preemptions: 0 };
   #kvLoads = 0;
 
@@ -65,7 +65,7 @@ export class SimulatedWorker implements Worker {
   }
 
   send(commands: readonly WorkerCommand[]): void {
-    if (this.#isDead) return;
+    if (this.isDead) return;
     for (const command of commands) this.#obey(command);
   }
 
@@ -83,7 +83,7 @@ export class SimulatedWorker implements Worker {
 
   /** One engine step: admits, makes a token for every running request, and reports. */
   step(): void {
-    if (this.#isDead) return;
+    if (this.isDead) return;
     this.#admit();
     this.#makeRoom();
     for (const resident of [...this.#running]) this.#decode(resident);
@@ -96,8 +96,8 @@ export class SimulatedWorker implements Worker {
 
   /** The worker dies; everything it held and had not reported is gone. */
   kill(): void {
-    if (this.#isDead) return;
-    this.#isDead = true;
+    if (this.isDead) return;
+    this.isDead = true;
     this.#listener?.(this.#epoch, [{ kind: "failed", message: "killed" }]);
   }
 
@@ -110,7 +110,7 @@ export class SimulatedWorker implements Worker {
   }
 
   async close(): Promise<void> {
-    this.#isDead = true;
+    this.isDead = true;
   }
 
   stats(): WorkerStats {

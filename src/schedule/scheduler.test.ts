@@ -1,0 +1,218 @@
+import { expect, test } from "bun:test";
+import { present } from "../base/assert.ts";
+import { groupId, workerId } from "../base/ids.ts";
+import { ContextManager } from "../context/context.ts";
+import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { Heap } from "../wasm/heap.ts";
+import { loadCore } from "../wasm/load.ts";
+import { FifoPolicy } from "./fifo.ts";
+import type { Slot } from "./placement.ts";
+import { place } from "./placement.ts";
+import { ProbeFirstPolicy, STARVATION_PERIOD } from "./probe-first.ts";
+import { Scheduler } from "./scheduler.ts";
+
+const core = loadCore();
+const TOKENS_MAX = 1000;
+
+function bufferOf(groups: number, size: number): RequestBuffer {
+  return new RequestBuffer(
+    Array.from({ length: groups }, (_, i) => ({
+      groupId: groupId(`g${i}`),
+      prompt: Int32Array.of(1, 2, 3),
+      size,
+      sampling: { temperature: 1, seed: 0, tokensMax: TOKENS_MAX, stopTokenIds: [] },
+    })),
+  );
+}
+
+function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstPolicy {
+  const heaps = { probes: new Heap(core), lengths: new Heap(core), served: new Heap(core) };
+  return new ProbeFirstPolicy({ groups: buffer.groups, requests: buffer.requests, context, heaps });
+}
+
+function slot(id: number, overrides: Partial<Slot> = {}): Slot {
+  return { workerId: workerId(id), slots: 16, inFlight: 0, kvTokensFree: 10_000, ...overrides };
+}
+
+function member(buffer: RequestBuffer, group: number, sample: number): Request {
+  return present(buffer.groups[group]?.requests[sample], "the request exists");
+}
+
+function generate(request: Request, tokens: number): void {
+  const from = request.response.length;
+  request.response.append(from, new Int32Array(tokens), new Float32Array(tokens));
+}
+
+/** Serves everything the policy has, one at a time, as group:sample. */
+function order(policy: ProbeFirstPolicy | FifoPolicy): string[] {
+  const served: string[] = [];
+  for (let request = policy.peek(); request !== null; request = policy.peek()) {
+    policy.take(request);
+    served.push(`${request.group.index}:${request.spec.sampleIndex}`);
+  }
+  return served;
+}
+
+test("seer: every group's probe is served before any other request", () => {
+  const buffer = bufferOf(3, 3);
+  const policy = probeFirst(buffer, new ContextManager(buffer.groups));
+  for (const request of buffer.requests.toReversed()) policy.add(request);
+  expect(order(policy).slice(0, 3)).toEqual(["0:0", "1:0", "2:0"]);
+});
+
+test("seer: of the probes, the one with the fewest tokens is served first", () => {
+  const buffer = bufferOf(3, 1);
+  generate(member(buffer, 0, 0), 50);
+  generate(member(buffer, 1, 0), 10);
+  generate(member(buffer, 2, 0), 30);
+  const policy = probeFirst(buffer, new ContextManager(buffer.groups));
+  for (const request of buffer.requests) policy.add(request);
+  expect(order(policy)).toEqual(["1:0", "2:0", "0:0"]);
+});
+
+test("seer: after the probes, the group with the longest estimate is served first", () => {
+  const buffer = bufferOf(3, 3);
+  const context = new ContextManager(buffer.groups);
+  const policy = probeFirst(buffer, context);
+  const lengths = [100, 300, 200];
+  for (const group of buffer.groups) {
+    const probe = member(buffer, group.index, 0);
+    generate(probe, lengths[group.index] ?? 0);
+    context.finished(probe);
+    for (const request of group.requests.slice(1)) policy.add(request);
+  }
+  expect(order(policy)).toEqual(["1:1", "1:2", "2:1", "2:2", "0:1", "0:2"]);
+});
+
+test("seer: a group whose estimate rises while it waits moves up", () => {
+  const buffer = bufferOf(2, 3);
+  const context = new ContextManager(buffer.groups);
+  const policy = probeFirst(buffer, context);
+  for (const [index, tokens] of [100, 50].entries()) {
+    const probe = member(buffer, index, 0);
+    generate(probe, tokens);
+    context.finished(probe);
+    policy.add(member(buffer, index, 2));
+  }
+  const running = member(buffer, 1, 1);
+  generate(running, 400);
+  context.progressed(running);
+  policy.refresh(running.group);
+  expect(order(policy)).toEqual(["1:2", "0:2"]);
+});
+
+test("seer: a waiting probe joins the rest when a sibling finishes first", () => {
+  const buffer = bufferOf(2, 2);
+  const context = new ContextManager(buffer.groups);
+  const policy = probeFirst(buffer, context);
+  policy.add(member(buffer, 0, 0));
+  policy.add(member(buffer, 1, 0));
+  const sibling = member(buffer, 0, 1);
+  generate(sibling, 20);
+  context.finished(sibling);
+  policy.refresh(sibling.group);
+  expect(policy.isUrgent(member(buffer, 0, 0))).toBe(false);
+  expect(order(policy)).toEqual(["1:0", "0:0"]);
+});
+
+test("seer: a group with a short estimate is served within one starvation period", () => {
+  const buffer = bufferOf(2, 64);
+  const context = new ContextManager(buffer.groups);
+  const policy = probeFirst(buffer, context);
+  for (const [index, tokens] of [900, 1].entries()) {
+    const probe = member(buffer, index, 0);
+    generate(probe, tokens);
+    context.finished(probe);
+  }
+  for (const request of buffer.requests) if (request.spec.sampleIndex > 0) policy.add(request);
+  const served = order(policy).slice(0, STARVATION_PERIOD);
+  expect(served.filter((name) => name.startsWith("1:")).length).toBe(1);
+});
+
+test("seer: the order does not depend on the order of arrival", () => {
+  const buffer = bufferOf(5, 4);
+  const context = new ContextManager(buffer.groups);
+  const forward = probeFirst(buffer, context);
+  const backward = probeFirst(buffer, context);
+  for (const request of buffer.requests) forward.add(request);
+  for (const request of buffer.requests.toReversed()) backward.add(request);
+  expect(order(backward)).toEqual(order(forward));
+});
+
+test("divided: requests are served in order of arrival, also after a chunk", () => {
+  const buffer = bufferOf(2, 2);
+  const policy = new FifoPolicy(buffer.requests, new Heap(core));
+  for (const request of buffer.requests.toReversed()) policy.add(request);
+  expect(order(policy)).toEqual(["0:0", "0:1", "1:0", "1:1"]);
+});
+
+test("place: stays where the KV is while the load is balanced, else goes to the least loaded", () => {
+  const request = member(bufferOf(1, 1), 0, 0);
+  request.residentOn = workerId(0);
+  request.residentTokens = 3;
+  const at = (home: number, other: number) =>
+    place(request, [slot(0, { inFlight: home }), slot(1, { inFlight: other })], 8)?.workerId;
+  expect(at(0, 0)).toBe(workerId(0));
+  expect(at(1, 0)).toBe(workerId(1));
+  expect(at(10, 8)).toBe(workerId(0));
+  expect(at(12, 8)).toBe(workerId(1));
+});
+
+test("place: a worker without a slot or without KV for the whole chunk is no choice", () => {
+  const request = member(bufferOf(1, 1), 0, 0);
+  expect(place(request, [slot(0, { inFlight: 16 })], 8)).toBeNull();
+  expect(place(request, [slot(0, { kvTokensFree: 10 })], 8)).toBeNull();
+  expect(place(request, [slot(0, { kvTokensFree: 11 })], 8)?.workerId).toBe(workerId(0));
+});
+
+test("schedule: never dispatches beyond a worker's slots or KV budget", () => {
+  const buffer = bufferOf(4, 8);
+  const context = new ContextManager(buffer.groups);
+  const mode = { kind: "divided", chunkTokens: 32 } as const;
+  const scheduler = new Scheduler(probeFirst(buffer, context), mode);
+  for (const request of buffer.requests) scheduler.enqueue(request);
+  const slots = [slot(0, { slots: 4 }), slot(1, { slots: 16, kvTokensFree: 100 })];
+  const commands = scheduler.schedule(slots);
+  const on = (id: number) => commands.filter((c) => c.workerId === workerId(id)).length;
+  expect(on(0)).toBe(4);
+  expect(on(1)).toBe(Math.floor(100 / (3 + 32)));
+});
+
+test("schedule: a chunk is cut at the response's tokensMax", () => {
+  const buffer = bufferOf(1, 1);
+  generate(member(buffer, 0, 0), TOKENS_MAX - 5);
+  const policy = new FifoPolicy(buffer.requests, new Heap(core));
+  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 64 });
+  scheduler.enqueue(member(buffer, 0, 0));
+  expect(scheduler.schedule([slot(0)])).toMatchObject([{ kind: "dispatch", chunkTokens: 5 }]);
+});
+
+test("schedule: parked KV of requests that must wait makes way", () => {
+  const buffer = bufferOf(1, 3);
+  const policy = new FifoPolicy(buffer.requests, new Heap(core));
+  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 8 });
+  for (const request of buffer.requests) {
+    request.residentOn = workerId(0);
+    request.residentTokens = 3;
+    scheduler.enqueue(request);
+  }
+  const commands = scheduler.schedule([slot(0, { slots: 1 })]);
+  expect(commands.map((c) => `${c.kind} ${c.request.spec.sampleIndex}`)).toEqual([
+    "dispatch 0",
+    "offload 1",
+    "offload 2",
+  ]);
+});
+
+test("group: whole groups go to the workers in turn, undivided, without admission", () => {
+  const buffer = bufferOf(3, 4);
+  const policy = new FifoPolicy(buffer.requests, new Heap(core));
+  const scheduler = new Scheduler(policy, { kind: "pinned" });
+  for (const request of buffer.requests) scheduler.enqueue(request);
+  const commands = scheduler.schedule([slot(0, { slots: 1 }), slot(1, { slots: 1 })]);
+  expect(commands.length).toBe(12);
+  for (const command of commands) {
+    expect(command).toMatchObject({ kind: "dispatch", chunkTokens: TOKENS_MAX });
+    expect(command.workerId).toBe(workerId(command.request.group.index % 2));
+  }
+});
