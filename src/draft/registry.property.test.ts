@@ -1,0 +1,122 @@
+// The registry's deltas, applied by offset, bring every worker's logs up to the responses.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { present } from "../base/assert.ts";
+import { groupId, workerId } from "../base/ids.ts";
+import { RequestBuffer } from "../request/buffer.ts";
+import type { GroupUpdate } from "./group-update.ts";
+import { DraftRegistry } from "./registry.ts";
+
+const WORKERS = 3;
+
+/** One worker's logs: group -> sample -> tokens. Refuses gaps, skips repeats. */
+class Logs {
+  readonly groups = new Map<string, Map<number, number[]>>();
+
+  apply(update: GroupUpdate): void {
+    if (update.kind === "register_group") {
+      if (!this.groups.has(update.groupId)) this.groups.set(update.groupId, new Map());
+    } else if (update.kind === "drop_group") {
+      this.groups.delete(update.groupId);
+    } else {
+      this.append(update.groupId, update);
+    }
+  }
+
+  append(id: string, delta: { sampleIndex: number; offset: number; tokens: Int32Array }): void {
+    const group = present(this.groups.get(id), "a delta comes after its registration");
+    const log = group.get(delta.sampleIndex) ?? [];
+    group.set(delta.sampleIndex, log);
+    if (delta.offset > log.length) throw new Error("a delta leaves a gap");
+    log.push(...delta.tokens.subarray(log.length - delta.offset));
+  }
+}
+
+const actions = fc.array(
+  fc.record({
+    request: fc.nat({ max: 5 }),
+    worker: fc.nat({ max: WORKERS - 1 }),
+    kind: fc.constantFrom("run" as const, "run" as const, "forget" as const, "gap" as const),
+  }),
+  { maxLength: 60 },
+);
+
+for (const mode of ["grouped", "self"] as const) {
+  test(`registry, ${mode}: replicas converge to the responses`, () => {
+    fc.assert(
+      fc.property(actions, (steps) => {
+        const buffer = new RequestBuffer(
+          [0, 1].map((i) => ({
+            groupId: groupId(`g${i}`),
+            prompt: Int32Array.of(7),
+            size: 3,
+            sampling: { temperature: 1, seed: 0, tokensMax: 1000, stopTokenIds: [] },
+          })),
+        );
+        const registry = new DraftRegistry(mode);
+        const logs = Array.from({ length: WORKERS }, () => new Logs());
+        const flushAll = () => {
+          for (let w = 0; w < WORKERS; w += 1) {
+            for (const update of registry.flush(workerId(w))) logs[w]?.apply(update);
+          }
+        };
+        for (const step of steps) {
+          const request = present(buffer.requests[step.request], "six requests");
+          const replica = present(logs[step.worker], "three workers");
+          const source = present(registry.source(request), "drafting is on");
+          if (step.kind === "forget") {
+            registry.forget(workerId(step.worker));
+            replica.groups.clear();
+          } else if (step.kind === "gap") {
+            const log = replica.groups.get(source.groupId)?.get(source.sampleIndex);
+            if (log === undefined) continue;
+            log.length = Math.floor(log.length / 2);
+            registry.missing(request, workerId(step.worker), log.length);
+          } else {
+            for (const u of registry.dispatched(request, workerId(step.worker))) replica.apply(u);
+            for (const u of registry.flush(workerId(step.worker))) replica.apply(u);
+            const offset = request.response.length;
+            const tokens = Int32Array.of(offset, offset + 1);
+            request.response.append(offset, tokens, new Float32Array(2));
+            replica.append(source.groupId, { sampleIndex: source.sampleIndex, offset, tokens });
+            registry.generated(request, workerId(step.worker));
+          }
+        }
+        flushAll();
+        expect([...registry.stale()]).toEqual([]);
+        for (const [w, replica] of logs.entries()) {
+          for (const request of buffer.requests) {
+            const source = present(registry.source(request), "drafting is on");
+            const group = replica.groups.get(source.groupId);
+            if (group === undefined) continue;
+            const log = group.get(source.sampleIndex) ?? [];
+            expect([w, log]).toEqual([w, [...request.response.tokens()]]);
+          }
+        }
+        for (const request of buffer.requests) {
+          for (const [id, updates] of registry.retired(request)) {
+            for (const update of updates) logs[id]?.apply(update);
+          }
+        }
+        expect(logs.every((replica) => replica.groups.size === 0)).toBe(true);
+      }),
+      { numRuns: 500 },
+    );
+  });
+}
+
+test("registry, off: has no source and sends nothing", () => {
+  const buffer = new RequestBuffer([
+    {
+      groupId: groupId("g"),
+      prompt: Int32Array.of(1),
+      size: 1,
+      sampling: { temperature: 1, seed: 0, tokensMax: 10, stopTokenIds: [] },
+    },
+  ]);
+  const request = present(buffer.requests[0], "one request");
+  const registry = new DraftRegistry("off");
+  expect(registry.source(request)).toBeNull();
+  expect(registry.dispatched(request, workerId(0))).toEqual([]);
+});
