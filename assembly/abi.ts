@@ -1,0 +1,30 @@
+// The contract between the core and its hosts: the version, status codes and record layouts.
+// This file is the source; scripts/build-core.ts writes the TypeScript copy (src/wasm/abi.ts) from
+// it. It holds one `export const NAME: i32 = NUMBER;` a line and nothing else.
+
+// Raised with every change of an exported signature, a record layout or a constant below.
+export const ABI_VERSION: i32 = 1;
+
+// Results are >= 0; these are the errors.
+export const STATUS_OK: i32 = 0;
+export const STATUS_FULL: i32 = -1;
+export const STATUS_INVALID: i32 = -2;
+export const STATUS_ABSENT: i32 = -3;
+export const STATUS_DUPLICATE: i32 = -4;
+
+// Bounds.
+export const DRAFT_TOKENS_MAX: i32 = 32;
+export const SEQUENCES_MAX: i32 = 4096;
+export const GROUP_TOKENS_MAX: i32 = 16777215;
+export const CONTEXT_TOKENS_DEFAULT: i32 = 64;
+
+// An append record in the input area: words group, sequence, count, then `count` tokens.
+export const APPEND_HEADER_WORDS: i32 = 3;
+
+// A draft record in the input area, after the append records: words group, sequence, tokensMax,
+// flags, probabilityMin (f32 bits), weight (f32 bits).
+export const DRAFT_WORDS: i32 = 6;
+export const DRAFT_FLAG_TREE: i32 = 1;
+
+// The words of a group's figures as `group_figures` writes them.
+export const FIGURES_WORDS: i32 = 6;

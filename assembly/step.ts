@@ -1,0 +1,102 @@
+// The batched call of one engine step: append records, then draft records, both read from the input
+// area; statuses and drafts go to the output area. All appends come first, so that drafts see every
+// sibling's newest tokens and do not depend on the order of records.
+
+import {
+  APPEND_HEADER_WORDS,
+  DRAFT_FLAG_TREE,
+  DRAFT_TOKENS_MAX,
+  DRAFT_WORDS,
+  STATUS_INVALID,
+  STATUS_OK,
+} from "./abi";
+import { largeGiveBack, largeTake } from "./memory/pool";
+import { G_DEAD, groupAt, isGroup } from "./suffix/arena";
+import { draftInto, draftPath, draftTree, PROBABILITY_FLOOR } from "./suffix/propose";
+import { matchState, ownEnds, sequenceAppend, sequenceSeen } from "./suffix/tree";
+
+let input: usize = 0;
+let inputBytes: usize = 0;
+let output: usize = 0;
+let outputBytes: usize = 0;
+let outputDrafts: i32 = 0;
+
+function area(at: usize, held: usize, bytes: usize): usize {
+  if (held != 0) largeGiveBack(at, held);
+  return largeTake(bytes);
+}
+
+// Makes the input area hold `words` words; returns its address, 0 if there is no room. What it held is lost.
+export function inputReserve(words: i32): usize {
+  const bytes = (<usize>words) << 2;
+  if (bytes > inputBytes) {
+    input = area(input, inputBytes, bytes);
+    inputBytes = input == 0 ? 0 : bytes;
+  }
+  return input;
+}
+
+// The output area: how many appends failed, starts (drafts + 1 words), then tokens, parents and
+// probabilities, each with room for DRAFT_TOKENS_MAX words for each of the `drafts` reserved. Returns its
+// address, 0 if there is no room.
+export function outputReserve(drafts: i32): usize {
+  const bytes = ((<usize>drafts + 2) << 2) * (1 + 3 * <usize>DRAFT_TOKENS_MAX);
+  if (bytes > outputBytes) {
+    output = area(output, outputBytes, bytes);
+    outputBytes = output == 0 ? 0 : bytes;
+  }
+  outputDrafts = drafts;
+  return output;
+}
+
+// Appends of `records` records; each record's group word is replaced by its status. Returns the
+// address after them.
+function appends(records: i32): usize {
+  let at = input;
+  let failed: i32 = 0;
+  for (let i: i32 = 0; i < records; i++) {
+    const group = groupAt(load<u32>(at));
+    const count = load<u32>(at, 8);
+    const tokens = at + ((<usize>APPEND_HEADER_WORDS) << 2);
+    let status = STATUS_INVALID;
+    if (isGroup(group)) status = sequenceAppend(group, load<u32>(at, 4), tokens, count);
+    if (status != STATUS_OK) failed += 1;
+    store<i32>(at, status);
+    at = tokens + ((<usize>count) << 2);
+  }
+  store<i32>(output, failed);
+  return at;
+}
+
+function draft(record: usize): i32 {
+  const group = groupAt(load<u32>(record));
+  if (!isGroup(group) || load<u32>(group, G_DEAD) != 0) return 0;
+  const sequence = sequenceSeen(group, load<u32>(record, 4));
+  const tokensMax = min<i32>(load<i32>(record, 8), DRAFT_TOKENS_MAX);
+  if (tokensMax <= 0) return 0;
+  const pMin = max<f64>(<f64>load<f32>(record, 16), PROBABILITY_FLOOR);
+  const match = matchState(group, sequence);
+  const ends = ownEnds(group, sequence);
+  if ((load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0)
+    return draftTree(match, ends, tokensMax, pMin);
+  return draftPath(match, ends, tokensMax, pMin);
+}
+
+// Returns the number of draft tokens, or STATUS_INVALID if a reserve is missing or too small.
+export function step(appendRecords: i32, draftRecords: i32): i32 {
+  if (input == 0 || output == 0 || draftRecords > outputDrafts) return STATUS_INVALID;
+  let record = appends(appendRecords);
+  const room = (<usize>outputDrafts * <usize>DRAFT_TOKENS_MAX) << 2;
+  const starts = output + 4;
+  const tokens = starts + ((<usize>outputDrafts + 1) << 2);
+  let count: i32 = 0;
+  for (let i: i32 = 0; i < draftRecords; i++) {
+    store<i32>(starts + ((<usize>i) << 2), count);
+    const at = tokens + ((<usize>count) << 2);
+    draftInto(at, at + room, at + 2 * room);
+    count += draft(record);
+    record += (<usize>DRAFT_WORDS) << 2;
+  }
+  store<i32>(starts + ((<usize>draftRecords) << 2), count);
+  return count;
+}

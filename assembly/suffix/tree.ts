@@ -1,0 +1,292 @@
+// The online generalized suffix automaton of one group: its sequences grow in any interleaving and
+// every count and best edge is right after each token. Its links are the compressed suffix tree of the
+// reversed texts. (Blumer et al. 1985 for the construction; Takagi et al. 2020 for many growing texts.)
+//
+// The prompt is stored once: its last state is where every response begins. A position of the prompt
+// counts once; the prompt's end counts once for each response begun, so that the counts of what
+// follows never exceed the count of what precedes.
+//
+// Counts and best edges are kept for classes whose shortest string has at most `depth` tokens: a
+// sequence that repeats itself would otherwise cost time proportional to its length for every token.
+
+import {
+  CONTEXT_TOKENS_DEFAULT,
+  DRAFT_TOKENS_MAX,
+  GROUP_TOKENS_MAX,
+  SEQUENCES_MAX,
+  STATUS_FULL,
+  STATUS_INVALID,
+  STATUS_OK,
+} from "../abi";
+import { poolHasRoom } from "../memory/pool";
+import {
+  arenaDrop,
+  blockGiveBack,
+  blockTake,
+  descriptorTake,
+  G_DEAD,
+  G_PROMPT,
+  G_PROMPT_BEFORE,
+  G_PROMPT_TOKEN,
+  G_ROOT,
+  G_SEQ_CAPACITY,
+  G_SEQ_COUNT,
+  G_SEQS,
+  G_STARTED,
+  G_TOKENS,
+} from "./arena";
+import {
+  countOf,
+  edgeAdd,
+  edgeOf,
+  edgeRaised,
+  edgeRedirect,
+  lenOf,
+  linkOf,
+  setCount,
+  setLink,
+  stateCopy,
+  stateTake,
+} from "./node";
+
+// A sequence's record: state of its whole text; of its last `depth` tokens; output tokens; and the
+// two words of its run of states (node.ts).
+export const SEQ_BYTES: usize = 32;
+export const Q_LAST: usize = 0;
+export const Q_TOP: usize = 4;
+export const Q_TOKENS: usize = 8;
+const Q_CURSOR: usize = 12;
+
+let context: u32 = CONTEXT_TOKENS_DEFAULT;
+let depth: u32 = CONTEXT_TOKENS_DEFAULT + DRAFT_TOKENS_MAX;
+
+export function treeContext(tokens: u32): void {
+  context = tokens;
+  depth = tokens + DRAFT_TOKENS_MAX;
+}
+
+export function treeDepth(): u32 {
+  return depth;
+}
+
+export function groupTake(): usize {
+  const group = descriptorTake();
+  if (group == 0) return 0;
+  const root = stateTake(group, group + G_PROMPT + Q_CURSOR, 0);
+  if (root == 0) {
+    arenaDrop(group);
+    return 0;
+  }
+  setCount(root, 0);
+  store<u32>(group, <u32>root, G_ROOT);
+  store<u32>(group, <u32>root, G_PROMPT + Q_LAST);
+  store<u32>(group, <u32>root, G_PROMPT + Q_TOP);
+  return group;
+}
+
+// The record of a sequence, made on first use; 0 if there is no room for it.
+export function sequenceOf(group: usize, index: u32): usize {
+  const count = load<u32>(group, G_SEQ_COUNT);
+  if (index >= count && !sequencesExtend(group, index + 1)) return 0;
+  return <usize>load<u32>(group, G_SEQS) + <usize>index * SEQ_BYTES;
+}
+
+// The record if the sequence has one, else 0.
+export function sequenceSeen(group: usize, index: u32): usize {
+  if (index >= load<u32>(group, G_SEQ_COUNT)) return 0;
+  return <usize>load<u32>(group, G_SEQS) + <usize>index * SEQ_BYTES;
+}
+
+function sequencesExtend(group: usize, count: u32): bool {
+  const capacity = load<u32>(group, G_SEQ_CAPACITY);
+  const held = load<u32>(group, G_SEQ_COUNT);
+  let table: usize = load<u32>(group, G_SEQS);
+  if (count > capacity) {
+    // Large blocks lose 8 B to their header; a table one record short of a power of two fits both.
+    let room: u32 = capacity == 0 ? 8 : (capacity + 1) * 2;
+    while (room - 1 < count) room *= 2;
+    const wider = blockTake(group, <usize>room * SEQ_BYTES);
+    if (wider == 0) return false;
+    if (table != 0) {
+      memory.copy(wider, table, <usize>held * SEQ_BYTES);
+      blockGiveBack(group, table, <usize>(capacity + 1) * SEQ_BYTES);
+    }
+    table = wider;
+    store<u32>(group, <u32>wider, G_SEQS);
+    store<u32>(group, room - 1, G_SEQ_CAPACITY);
+  }
+  for (let i = held; i < count; i++) {
+    const sequence = table + <usize>i * SEQ_BYTES;
+    memory.fill(sequence, 0, SEQ_BYTES);
+    store<u32>(sequence, load<u32>(group, G_PROMPT + Q_LAST), Q_LAST);
+    store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOP), Q_TOP);
+  }
+  store<u32>(group, count, G_SEQ_COUNT);
+  return true;
+}
+
+// Worst cases of one token: an edge for each state of the suffix path, each taking a new block.
+function hasRoom(sequence: usize): bool {
+  return poolHasRoom(65536 + <usize>lenOf(load<u32>(sequence, Q_LAST)) * 64);
+}
+
+// The prompt, in one or several calls, before any sequence has begun.
+export function promptAppend(group: usize, tokens: usize, count: u32): i32 {
+  if (load<u32>(group, G_SEQ_COUNT) != 0) return STATUS_INVALID;
+  const sequence = group + G_PROMPT;
+  for (let i: u32 = 0; i < count; i++) {
+    const token = load<u32>(tokens + ((<usize>i) << 2));
+    if (<i32>token < 0) return STATUS_INVALID;
+    if (!canAppend(group, sequence)) return STATUS_FULL;
+    const before = normalTop(load<u32>(sequence, Q_TOP));
+    store<u32>(group, <u32>before, G_PROMPT_BEFORE);
+    store<u32>(group, token, G_PROMPT_TOKEN);
+    append(group, sequence, token);
+  }
+  return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
+}
+
+function canAppend(group: usize, sequence: usize): bool {
+  if (load<u32>(group, G_DEAD) != 0) return false;
+  const tokens = load<u32>(group, G_TOKENS);
+  if (tokens < <u32>GROUP_TOKENS_MAX && hasRoom(sequence)) return true;
+  store<u32>(group, 1, G_DEAD);
+  return false;
+}
+
+// Output tokens of one sequence. Once a group is full it stays so: a sequence with a hole is useless.
+export function sequenceAppend(group: usize, index: u32, tokens: usize, count: u32): i32 {
+  if (index >= <u32>SEQUENCES_MAX) return STATUS_INVALID;
+  const sequence = sequenceOf(group, index);
+  if (sequence == 0) return STATUS_FULL;
+  for (let i: u32 = 0; i < count; i++) {
+    const token = load<u32>(tokens + ((<usize>i) << 2));
+    if (<i32>token < 0) return STATUS_INVALID;
+    if (!canAppend(group, sequence)) return STATUS_FULL;
+    if (load<u32>(sequence, Q_TOKENS) == 0) promptEndBegun(group);
+    append(group, sequence, token);
+  }
+  return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
+}
+
+// Another response begins: from the second on, the end of the prompt counts once more.
+function promptEndBegun(group: usize): void {
+  const started = load<u32>(group, G_STARTED);
+  store<u32>(group, started + 1, G_STARTED);
+  const before: usize = load<u32>(group, G_PROMPT_BEFORE);
+  if (started == 0 || before == 0) return;
+  const token = load<u32>(group, G_PROMPT_TOKEN);
+  const t = normalTop(before);
+  raise(t, countedTarget(t, token), token);
+}
+
+// The class of the last `depth` tokens, after others may have split the one it was.
+export function normalTop(top: usize): usize {
+  let t = top;
+  let link = linkOf(t);
+  while (link != 0 && lenOf(link) >= depth) {
+    t = link;
+    link = linkOf(t);
+  }
+  return t;
+}
+
+function countedTarget(t: usize, token: u32): usize {
+  return normalTop(edgeOf(t, token));
+}
+
+function append(group: usize, sequence: usize, token: u32): void {
+  const last: usize = load<u32>(sequence, Q_LAST);
+  const length = lenOf(last) + 1;
+  const cursor = sequence + Q_CURSOR;
+  let current = edgeOf(last, token);
+  if (current == 0) {
+    current = stateTake(group, cursor, length);
+    if (current == 0) return;
+    const p = edgesTo(group, last, token, current);
+    if (p == 0) {
+      setLink(current, load<u32>(group, G_ROOT));
+    } else {
+      setLink(current, split(group, cursor, p, token, edgeOf(p, token)));
+    }
+  } else {
+    current = split(group, cursor, last, token, current);
+  }
+  const top = normalTop(load<u32>(sequence, Q_TOP));
+  const counted = countedTarget(top, token);
+  store<u32>(sequence, <u32>current, Q_LAST);
+  store<u32>(sequence, <u32>counted, Q_TOP);
+  store<u32>(sequence, load<u32>(sequence, Q_TOKENS) + 1, Q_TOKENS);
+  store<u32>(group, load<u32>(group, G_TOKENS) + 1, G_TOKENS);
+  raise(top, counted, token);
+}
+
+// Adds the edge to every state of the suffix path that lacks it; returns the first that has it, 0 if none.
+function edgesTo(group: usize, from: usize, token: u32, target: usize): usize {
+  let p = from;
+  while (p != 0 && edgeOf(p, token) == 0) {
+    edgeAdd(group, p, token, target);
+    // The group has run out of room and will not be read again.
+    if (load<u32>(group, G_DEAD) != 0) return 0;
+    p = linkOf(p);
+  }
+  return p;
+}
+
+// The class of exactly the strings that end at p's strings followed by the token: q itself, or a new
+// class with q's shorter strings.
+function split(group: usize, cursor: usize, p: usize, token: u32, q: usize): usize {
+  const length = lenOf(p) + 1;
+  if (lenOf(q) == length) return q;
+  const clone = stateTake(group, cursor, length);
+  if (clone == 0) return q;
+  stateCopy(group, clone, q);
+  setLink(q, clone);
+  let at = p;
+  while (at != 0 && edgeRedirect(at, token, q, clone)) at = linkOf(at);
+  return clone;
+}
+
+// Adds one occurrence to every class on the link path of `counted`, and tells the states whose edge
+// leads there: exactly those on the link path of `from` (two pointers, both paths in decreasing length).
+// Edges of longer states than `counted` lead to classes that are not counted.
+function raise(from: usize, counted: usize, token: u32): void {
+  let p = from;
+  let v = counted;
+  let length = lenOf(v);
+  while (length != 0) {
+    const count = countOf(v) + 1;
+    setCount(v, count);
+    const link = linkOf(v);
+    const shorter = lenOf(link);
+    while (p != 0) {
+      const pl = lenOf(p);
+      if (pl < shorter) break;
+      if (pl < length) edgeRaised(p, token, v, count);
+      p = linkOf(p);
+    }
+    v = link;
+    length = shorter;
+  }
+  setCount(v, countOf(v) + 1);
+}
+
+// The class of the sequence's last `context` tokens: a draft that starts there reads only counted classes.
+export function matchState(group: usize, sequence: usize): usize {
+  let s = normalTop(
+    sequence == 0 ? load<u32>(group, G_PROMPT + Q_TOP) : load<u32>(sequence, Q_TOP),
+  );
+  let link = linkOf(s);
+  while (link != 0 && lenOf(link) >= context) {
+    s = link;
+    link = linkOf(s);
+  }
+  return s;
+}
+
+// How many of the occurrences of a sequence's own end have no continuation: its end is one, except
+// at the prompt's end once others have gone on from there.
+export function ownEnds(group: usize, sequence: usize): u32 {
+  if (sequence != 0 && load<u32>(sequence, Q_TOKENS) != 0) return 1;
+  return load<u32>(group, G_STARTED) == 0 ? 1 : 0;
+}

@@ -1,0 +1,59 @@
+// The heap's edges: sizes, limits and misuse.
+
+import { expect, test } from "bun:test";
+import { AssertionError } from "../base/assert.ts";
+import { mix32 } from "../base/hash.ts";
+import { Heap } from "./heap.ts";
+import { loadCore } from "./load.ts";
+
+test("heap: 20,000 entries come out sorted", () => {
+  const heap = new Heap(loadCore());
+  const keys = Array.from({ length: 20_000 }, (_, id) => mix32(id) % 5000);
+  for (const [id, key] of keys.entries()) heap.push(id, key);
+  const wanted = keys
+    .map((key, id) => ({ key, id }))
+    .toSorted((a, b) => a.key - b.key || a.id - b.id)
+    .map(({ id }) => id);
+  expect(heap.check()).toBe(0);
+  expect(keys.map(() => heap.pop())).toEqual(wanted);
+});
+
+test("heap: an empty heap has nothing to give", () => {
+  const heap = new Heap(loadCore());
+  expect([heap.peek(), heap.pop(), heap.key(0), heap.size]).toEqual([null, null, null, 0]);
+  expect([heap.has(7), heap.remove(7), heap.update(7, 1)]).toEqual([false, false, false]);
+});
+
+test("heap: an id is pushed once, in range, with a key", () => {
+  const heap = new Heap(loadCore());
+  heap.push(3, 1);
+  expect(() => heap.push(3, 2)).toThrow(AssertionError);
+  expect(() => heap.push(-1, 2)).toThrow(AssertionError);
+  expect(() => heap.push(1 << 24, 2)).toThrow(AssertionError);
+  expect(() => heap.push(1.5, 2)).toThrow(AssertionError);
+  expect(() => heap.push(4, Number.NaN)).toThrow(AssertionError);
+  expect(heap.size).toBe(1);
+});
+
+test("heap: a full instance refuses an entry and keeps what it has", () => {
+  const heap = new Heap(loadCore({ limitBytes: 64 * 1024 }));
+  let pushed = 0;
+  const fill = () => {
+    for (; pushed < 100_000; pushed += 1) heap.push(pushed, -pushed);
+  };
+  expect(fill).toThrow("core's byte limit");
+  expect(pushed).toBeGreaterThan(500);
+  expect(heap.check()).toBe(0);
+  expect(heap.size).toBe(pushed);
+  expect(heap.pop()).toBe(pushed - 1);
+});
+
+test("heap: freed heaps make room for others", () => {
+  const core = loadCore({ limitBytes: 256 * 1024 });
+  for (let round = 0; round < 200; round += 1) {
+    const heap = new Heap(core);
+    for (let id = 0; id < 2000; id += 1) heap.push(id, id);
+    heap.free();
+  }
+  expect(core.used_bytes()).toBeLessThan(64 * 1024);
+});

@@ -1,0 +1,85 @@
+// An indexed priority queue in the core: integer ids ordered by (key, id), lowest first. Owns its
+// entries in the instance's memory until `free`.
+
+import { assert } from "../base/assert.ts";
+import { AppError } from "../base/errors.ts";
+import { STATUS_ABSENT, STATUS_DUPLICATE, STATUS_FULL } from "./abi.ts";
+import type { CoreExports } from "./load.ts";
+
+/** Ids are dense integers, 0 <= id < 2^24: memory grows with the largest. Keys are any number but NaN. */
+export class Heap {
+  readonly #core: CoreExports;
+  readonly #handle: number;
+
+  /** Throws AppError `core_full`. */
+  constructor(core: CoreExports) {
+    this.#core = core;
+    this.#handle = core.heap_create();
+    if (this.#handle < 0) throw full();
+  }
+
+  get size(): number {
+    return this.#core.heap_count(this.#handle);
+  }
+
+  /** The id must not be there yet. Throws AppError `core_full`. */
+  push(id: number, key: number): void {
+    checkEntry(id, key);
+    const status = this.#core.heap_push(this.#handle, id, key);
+    if (status === STATUS_FULL) throw full();
+    assert(status !== STATUS_DUPLICATE, `heap: id ${id} is there already`);
+  }
+
+  /** Removes and returns the first id; null if there is none. */
+  pop(): number | null {
+    const id = this.#core.heap_pop(this.#handle);
+    return id === STATUS_ABSENT ? null : id;
+  }
+
+  peek(): number | null {
+    const id = this.#core.heap_peek(this.#handle);
+    return id === STATUS_ABSENT ? null : id;
+  }
+
+  has(id: number): boolean {
+    return this.#core.heap_has(this.#handle, id) !== 0;
+  }
+
+  /** null if the id is not there. */
+  key(id: number): number | null {
+    const key = this.#core.heap_key(this.#handle, id);
+    return Number.isNaN(key) ? null : key;
+  }
+
+  /** Changes the key; false if the id is not there. */
+  update(id: number, key: number): boolean {
+    checkEntry(id, key);
+    return this.#core.heap_update(this.#handle, id, key) !== STATUS_ABSENT;
+  }
+
+  /** false if the id was not there. */
+  remove(id: number): boolean {
+    return this.#core.heap_remove(this.#handle, id) !== STATUS_ABSENT;
+  }
+
+  /** 0 if sound, else the number of the broken rule (assembly/heap/check.ts). For tests. */
+  check(): number {
+    return this.#core.heap_check(this.#handle);
+  }
+
+  /** The heap must not be used afterwards. */
+  free(): void {
+    this.#core.heap_drop(this.#handle);
+  }
+}
+
+const ID_END = 1 << 24;
+
+function checkEntry(id: number, key: number): void {
+  assert(id >= 0 && id < ID_END && Number.isInteger(id), `heap: id ${id} is not in [0, 2^24)`);
+  assert(!Number.isNaN(key), "heap: a key is not a number");
+}
+
+function full(): AppError {
+  return new AppError("core_full", "the core's byte limit leaves no room for a heap entry");
+}

@@ -1,0 +1,228 @@
+// The group indexes of one core instance, driven by batches: appended tokens are written straight into
+// the core's input area and cross together with the next drafts, in one call. Owns the instance's
+// input and output areas; knows handles, not names.
+
+import { assert } from "../base/assert.ts";
+import { AppError } from "../base/errors.ts";
+import {
+  APPEND_HEADER_WORDS,
+  DRAFT_FLAG_TREE,
+  DRAFT_TOKENS_MAX,
+  DRAFT_WORDS,
+  FIGURES_WORDS,
+  STATUS_FULL,
+  STATUS_OK,
+} from "./abi.ts";
+import { type CoreExports, type CoreOptions, loadCore } from "./load.ts";
+
+/** What a group takes and holds. */
+export interface GroupFigures {
+  readonly bytes: number;
+  readonly states: number;
+  /** Prompt and output tokens. */
+  readonly tokens: number;
+  readonly sequences: number;
+  /** It ran out of room: nothing is appended and nothing drafted any more. */
+  readonly isFull: boolean;
+  readonly promptTokens: number;
+}
+
+/** Views of the core's memory: valid until the next call of the index. */
+export interface DraftViews {
+  readonly start: Int32Array;
+  readonly tokens: Int32Array;
+  readonly parents: Int32Array;
+  readonly probabilities: Float32Array;
+}
+
+/** One draft that is wanted. */
+export interface DraftWanted {
+  readonly tokensMax: number;
+  readonly probabilityMin: number;
+  readonly tree: boolean;
+}
+
+/**
+ * Room for about 60,000 tokens between two steps; more makes an extra call, nothing else. With the
+ * records of 900 drafts it fills 256 KiB.
+ */
+const INPUT_WORDS = 60_000;
+const DRAFTS_MIN = 128;
+
+export class SuffixIndex {
+  readonly core: CoreExports;
+  readonly #onFull: (handle: number) => void;
+  /** The input area; drafts of one step grow it. */
+  #inputWords = 0;
+  #inputAt = 0;
+  #input = new Int32Array(0);
+  #inputFloats = new Float32Array(0);
+  #outputAt = 0;
+  #outputDrafts = 0;
+  #failed = new Int32Array(0);
+  #views: DraftViews = {
+    start: new Int32Array(1),
+    tokens: new Int32Array(0),
+    parents: new Int32Array(0),
+    probabilities: new Float32Array(0),
+  };
+  /** Words and records of the input area that wait to be appended, and drafts behind them. */
+  #words = 0;
+  #appends = 0;
+  #drafts = 0;
+  readonly #appendHandles: number[] = [];
+
+  /** `onFull` is told of a group that ran out of room, after the call in which it did. */
+  constructor(options: CoreOptions, onFull: (handle: number) => void) {
+    this.core = loadCore(options);
+    this.#onFull = onFull;
+    this.#reserve(DRAFTS_MIN);
+  }
+
+  /** A handle; null if there is no room. `prompt` holds ids >= 0. */
+  create(prompt: Int32Array): number | null {
+    this.flush();
+    const handle = this.core.group_create();
+    if (handle === STATUS_FULL) return null;
+    for (let from = 0; from < prompt.length; from += INPUT_WORDS) {
+      const part = prompt.subarray(from, from + INPUT_WORDS);
+      this.#refresh();
+      this.#input.set(part, 0);
+      if (this.core.group_prompt(handle, this.#inputAt, part.length) === STATUS_OK) continue;
+      this.core.group_drop(handle);
+      return null;
+    }
+    return handle;
+  }
+
+  /** O(1) in the group's tokens; what waits to be appended is appended first. */
+  drop(handle: number): void {
+    this.flush();
+    this.core.group_drop(handle);
+  }
+
+  /** Drops what waits to be appended: every group is about to go. */
+  discard(): void {
+    this.#words = 0;
+    this.#appends = 0;
+    this.#appendHandles.length = 0;
+  }
+
+  /** Queues `tokens[from..]` for the sequence. Tokens are ids >= 0, 0 <= sequence < SEQUENCES_MAX. */
+  append(handle: number, sequence: number, tokens: Int32Array, from: number): void {
+    let at = from;
+    while (at < tokens.length) {
+      if (this.#words + APPEND_HEADER_WORDS + 1 > INPUT_WORDS) this.flush();
+      this.#refresh();
+      const room = INPUT_WORDS - this.#words - APPEND_HEADER_WORDS;
+      const count = Math.min(room, tokens.length - at);
+      const input = this.#input;
+      let word = this.#words;
+      input[word] = handle;
+      input[word + 1] = sequence;
+      input[word + 2] = count;
+      word += APPEND_HEADER_WORDS;
+      for (let i = 0; i < count; i += 1) input[word + i] = tokens[at + i] ?? 0;
+      this.#words = word + count;
+      this.#appends += 1;
+      this.#appendHandles.push(handle);
+      at += count;
+    }
+  }
+
+  /** Makes room for `drafts` drafts in the next step. Before the first `draft` of it. */
+  begin(drafts: number): void {
+    if (drafts > this.#outputDrafts) {
+      this.flush();
+      this.#reserve(2 * drafts);
+    }
+    this.#refresh();
+    this.#drafts = 0;
+  }
+
+  /** Asks for a draft behind those asked for since `begin`; a handle below zero gets none. */
+  draft(handle: number, sequence: number, wanted: DraftWanted): void {
+    const at = this.#words + this.#drafts * DRAFT_WORDS;
+    const input = this.#input;
+    input[at] = Math.max(handle, 0);
+    input[at + 1] = sequence;
+    input[at + 2] = wanted.tokensMax;
+    input[at + 3] = wanted.tree ? DRAFT_FLAG_TREE : 0;
+    this.#inputFloats[at + 4] = wanted.probabilityMin;
+    this.#inputFloats[at + 5] = 1;
+    this.#drafts += 1;
+  }
+
+  /** The one call of a step: appends what waits, then drafts. */
+  step(): DraftViews {
+    const status = this.core.step(this.#appends, this.#drafts);
+    assert(status >= 0, `core step: status ${status}`);
+    this.#refresh();
+    const failures = this.#failed[0] ?? 0;
+    const handles = failures > 0 ? this.#failures() : [];
+    this.discard();
+    this.#drafts = 0;
+    for (const handle of handles) this.#onFull(handle);
+    return this.#views;
+  }
+
+  /** Appends what waits. */
+  flush(): void {
+    if (this.#appends === 0) return;
+    this.#drafts = 0;
+    this.step();
+  }
+
+  /** What waits is appended first. */
+  figures(handle: number): GroupFigures {
+    this.flush();
+    this.core.group_figures(handle, this.#inputAt);
+    this.#refresh();
+    const [bytes = 0, states = 0, tokens = 0, sequences = 0, dead = 0, promptTokens = 0] =
+      this.#input.subarray(0, FIGURES_WORDS);
+    return { bytes, states, tokens, sequences, isFull: dead !== 0, promptTokens };
+  }
+
+  /** The handles of the records that failed, each once. */
+  #failures(): number[] {
+    const failed = new Set<number>();
+    let word = 0;
+    for (const handle of this.#appendHandles) {
+      if (this.#input[word] !== STATUS_OK) failed.add(handle);
+      word += APPEND_HEADER_WORDS + (this.#input[word + 2] ?? 0);
+    }
+    return [...failed];
+  }
+
+  #reserve(drafts: number): void {
+    const words = INPUT_WORDS + drafts * DRAFT_WORDS;
+    this.#inputAt = this.core.input_reserve(words) >>> 0;
+    this.#outputAt = this.core.output_reserve(drafts) >>> 0;
+    if (this.#inputAt === 0 || this.#outputAt === 0) {
+      throw new AppError("core_full", "the core's memory leaves no room for a step's records");
+    }
+    this.#inputWords = words;
+    this.#outputDrafts = drafts;
+    this.#input = new Int32Array(0);
+    this.#refresh();
+  }
+
+  /** Growing memory detaches every view, so none is used without this check. */
+  #refresh(): void {
+    const { buffer } = this.core.memory;
+    if (this.#input.buffer === buffer) return;
+    this.#input = new Int32Array(buffer, this.#inputAt, this.#inputWords);
+    this.#inputFloats = new Float32Array(buffer, this.#inputAt, this.#inputWords);
+    const drafts = this.#outputDrafts;
+    const room = drafts * DRAFT_TOKENS_MAX;
+    const startAt = this.#outputAt + 4;
+    const tokensAt = startAt + (drafts + 1) * 4;
+    this.#failed = new Int32Array(buffer, this.#outputAt, 1);
+    this.#views = {
+      start: new Int32Array(buffer, startAt, drafts + 1),
+      tokens: new Int32Array(buffer, tokensAt, room),
+      parents: new Int32Array(buffer, tokensAt + room * 4, room),
+      probabilities: new Float32Array(buffer, tokensAt + room * 8, room),
+    };
+  }
+}
