@@ -1,0 +1,192 @@
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { KvPoolTwin, sum } from "../../test/reference/kv-pool-twin.ts";
+import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
+import { blobOf, keyOf } from "../../test/suite/kv-pool-suite.ts";
+import { ManualClock } from "../base/clock.ts";
+import { weightEpoch } from "../base/ids.ts";
+import { EmbeddedKvPool } from "./embedded-pool.ts";
+import { epochOf } from "./key.ts";
+
+const TOKENS = 8;
+const EPOCHS = 3;
+
+type Operation =
+  | { kind: "put"; token: number; size: number; epoch: number }
+  | { kind: "get" | "has" | "release"; token: number; epoch: number }
+  | { kind: "lease"; token: number; ttlMs: number; epoch: number }
+  | { kind: "advance_clock"; ms: number }
+  | { kind: "advance_epoch"; epoch: number }
+  | { kind: "settle" };
+
+const token = fc.nat(TOKENS - 1);
+const epoch = fc.nat(EPOCHS - 1);
+
+const operation: fc.Arbitrary<Operation> = fc.oneof(
+  {
+    weight: 8,
+    arbitrary: fc.record({
+      kind: fc.constant("put" as const),
+      token,
+      size: fc.integer({ min: 1, max: 40 }),
+      epoch,
+    }),
+  },
+  {
+    weight: 6,
+    arbitrary: fc.record({ kind: fc.constantFrom("get" as const, "has", "release"), token, epoch }),
+  },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("lease" as const),
+      token,
+      ttlMs: fc.nat(30),
+      epoch,
+    }),
+  },
+  {
+    weight: 2,
+    arbitrary: fc.record({ kind: fc.constant("advance_clock" as const), ms: fc.nat(20) }),
+  },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("advance_epoch" as const), epoch }) },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant("settle" as const) }) },
+);
+
+const limits = fc.record({
+  memory: fc.integer({ min: 0, max: 120 }),
+  disk: fc.integer({ min: 0, max: 160 }),
+});
+
+function makePool(memory: number, disk: number, pending: number) {
+  const clock = new ManualClock();
+  const files = new MemoryFiles();
+  const pool = new EmbeddedKvPool({
+    clock,
+    memoryBytesMax: memory,
+    disk: { files, bytesMax: disk, pendingBytesMax: pending },
+  });
+  return { clock, files, pool };
+}
+
+test("EmbeddedKvPool: agrees with its twin after every operation", async () => {
+  await fc.assert(
+    fc.asyncProperty(limits, fc.array(operation, { maxLength: 60 }), async (limit, operations) => {
+      const { clock, files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
+      const twin = new KvPoolTwin(limit.memory, limit.disk);
+      let now = weightEpoch(0);
+      for (const op of operations) {
+        if (op.kind === "advance_clock") {
+          clock.advance(op.ms);
+          twin.nowMs += op.ms;
+        } else if (op.kind === "settle") {
+          await pool.settled();
+        } else if (op.kind === "advance_epoch") {
+          if (op.epoch > now) now = weightEpoch(op.epoch);
+          pool.advanceEpoch(weightEpoch(op.epoch));
+          twin.advanceEpoch(now);
+        } else {
+          const key = keyOf(op.token, weightEpoch(op.epoch));
+          if (op.kind === "put") {
+            const bytes = blobOf(op.token, op.size);
+            const copy = new Uint8Array(bytes.slice(0));
+            const wanted = op.epoch >= now && twin.put(key, copy);
+            expect(pool.put(key, bytes)).toBe(wanted);
+          } else if (op.kind === "get") {
+            const got = await pool.get(key);
+            const wanted = twin.get(key);
+            expect(got === null ? [] : [...new Uint8Array(got)]).toEqual([...(wanted ?? [])]);
+          } else if (op.kind === "has") {
+            expect(pool.has(key)).toBe(twin.find(key) !== undefined);
+          } else if (op.kind === "lease") {
+            expect(pool.lease(key, op.ttlMs)).toBe(twin.lease(key, op.ttlMs));
+          } else {
+            pool.release([key]);
+            twin.release(key);
+          }
+        }
+        const stats = pool.stats();
+        expect(stats.diskBytes).toBe(sum(twin.disk));
+        expect(stats.evictions).toBe(twin.evictions);
+        expect(stats).toMatchObject({ corrupt: 0, diskErrors: 0 });
+      }
+      await pool.settled();
+      expect(pool.stats().memoryBytes).toBe(sum(twin.memory));
+      expect(files.bytes()).toBe(sum(twin.disk));
+      await pool.close();
+      expect(files.files.size).toBe(0);
+    }),
+    { numRuns: 300 },
+  );
+});
+
+test("EmbeddedKvPool: whatever fails, and in whatever order, bytes are right or absent", async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.scheduler(),
+      limits,
+      fc.nat(80),
+      fc.array(operation, { maxLength: 40 }),
+      fc.array(fc.boolean(), { minLength: 1, maxLength: 40 }),
+      async (s, limit, pending, operations, faults) => {
+        const { clock, files, pool } = makePool(limit.memory, limit.disk, pending);
+        let fault = 0;
+        files.before = async (kind) => {
+          await s.schedule(Promise.resolve(), kind);
+          fault += 1;
+          if (faults[fault % faults.length] === true && kind !== "removeAll") throw failure("EIO");
+        };
+        let now = 0;
+        const steps = operations.map((op) => ({
+          label: op.kind,
+          builder: async () => {
+            if (op.kind === "advance_clock") clock.advance(op.ms);
+            else if (op.kind === "advance_epoch") {
+              now = Math.max(now, op.epoch);
+              pool.advanceEpoch(weightEpoch(op.epoch));
+            } else if (op.kind !== "settle") {
+              const key = keyOf(op.token, weightEpoch(op.epoch));
+              if (op.kind === "put") pool.put(key, blobOf(op.token, 20));
+              else if (op.kind === "lease") pool.lease(key, op.ttlMs);
+              else if (op.kind === "release") pool.release([key]);
+              else if (op.kind === "get") {
+                const got = await pool.get(key);
+                if (got !== null) {
+                  expect(got).toEqual(blobOf(op.token, 20));
+                  expect(epochOf(key)).toBeGreaterThanOrEqual(now);
+                }
+              }
+            }
+            const { memoryBytes, diskBytes } = pool.stats();
+            expect(memoryBytes).toBeLessThanOrEqual(limit.memory + pending);
+            expect(diskBytes).toBeLessThanOrEqual(limit.disk);
+          },
+        }));
+        s.scheduleSequence(steps);
+        await s.waitIdle();
+        const closing = pool.close();
+        await s.waitIdle();
+        await closing;
+        expect(files.files.size).toBe(0);
+        expect(pool.stats()).toMatchObject({ memoryBytes: 0, diskBytes: 0, corrupt: 0 });
+      },
+    ),
+    { numRuns: 300 },
+  );
+});
+
+test("EmbeddedKvPool: files on a healthy disk never exceed the disk tier's limit", async () => {
+  await fc.assert(
+    fc.asyncProperty(limits, fc.array(operation, { maxLength: 60 }), async (limit, operations) => {
+      const { files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
+      for (const op of operations) {
+        if (op.kind === "put") pool.put(keyOf(op.token), blobOf(op.token, op.size));
+        else if (op.kind === "release") pool.release([keyOf(op.token)]);
+        else await null;
+      }
+      await pool.settled();
+      expect(files.bytesPeak).toBeLessThanOrEqual(limit.disk);
+    }),
+    { numRuns: 200 },
+  );
+});

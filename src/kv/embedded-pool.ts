@@ -1,0 +1,297 @@
+// The KV pool of one machine: a DRAM tier, then an SSD tier in a directory. Every decision (what is stored,
+// what is demoted, what goes) is taken at once, in the call that needs the room; only the moving of
+// bytes to and from the disk happens in the background.
+//
+//   put -> memory --(least recently used, no room)--> disk --(no room)--> gone
+//                         bytes stay in DRAM until the file is complete
+//
+// It holds KV of one model, engine build and cache layout; the key says the rest. It is a cache: whatever
+// goes wrong with the disk is counted and ends in "not stored" or "not there", never in an exception.
+// It starts empty: epochs are numbered anew by each run, so files of another run cannot be trusted.
+
+import { assert } from "../base/assert.ts";
+import type { Clock } from "../base/clock.ts";
+import { type WeightEpoch, weightEpoch } from "../base/ids.ts";
+import { checksum } from "./checksum.ts";
+import { DiskQueue } from "./disk-queue.ts";
+import { epochOf } from "./key.ts";
+import { type Blob, LruTier } from "./lru-tier.ts";
+import type { KvKey, KvPool, KvPoolStats } from "./pool.ts";
+import type { TierFiles } from "./tier-files.ts";
+
+export interface EmbeddedKvPoolOptions {
+  readonly clock: Clock;
+  /** Limit of the DRAM tier. */
+  readonly memoryBytesMax: number;
+  /** null: what does not fit in memory is dropped. */
+  readonly disk: {
+    readonly files: TierFiles;
+    readonly bytesMax: number;
+    /** DRAM for blobs on their way to the disk, besides `memoryBytesMax`. Beyond it they are dropped. */
+    readonly pendingBytesMax: number;
+  } | null;
+}
+
+/** `memoryBytes` counts blobs on their way to the disk too, and so does `diskBytes`. */
+export interface EmbeddedKvPoolStats extends KvPoolStats {
+  readonly memoryBytesPeak: number;
+  readonly diskBytesPeak: number;
+  /** Blobs written to the disk. */
+  readonly demotions: number;
+}
+
+export class EmbeddedKvPool implements KvPool {
+  readonly #clock: Clock;
+  readonly #files: TierFiles | null;
+  readonly #pendingBytesMax: number;
+  readonly #index = new Map<KvKey, Blob>();
+  readonly #memory: LruTier;
+  readonly #disk: LruTier;
+  readonly #queue = new DiskQueue();
+  /** Epochs that may have a folder on disk. */
+  readonly #folders = new Set<WeightEpoch>();
+  #epoch = weightEpoch(0);
+  #closed: Promise<void> | null = null;
+  /** Bytes that leave DRAM once they are on disk. */
+  #pendingBytes = 0;
+  #memoryBytesPeak = 0;
+  #puts = 0;
+  #hits = 0;
+  #misses = 0;
+  #corrupt = 0;
+  #evictions = 0;
+  #diskErrors = 0;
+  #demotions = 0;
+
+  constructor(options: EmbeddedKvPoolOptions) {
+    const pendingBytesMax = options.disk?.pendingBytesMax ?? 0;
+    assert(pendingBytesMax >= 0, "the limit on pending bytes is not negative");
+    this.#clock = options.clock;
+    this.#memory = new LruTier(options.memoryBytesMax);
+    this.#disk = new LruTier(options.disk?.bytesMax ?? 0);
+    this.#files = options.disk?.files ?? null;
+    this.#pendingBytesMax = pendingBytesMax;
+  }
+
+  put(key: KvKey, bytes: ArrayBuffer): boolean {
+    const epoch = epochOf(key);
+    if (this.#closed !== null || epoch < this.#epoch || bytes.byteLength === 0) return false;
+    if (this.#index.has(key)) return true;
+    const size = bytes.byteLength;
+    const victims = this.#memory.victims(size, this.#clock.nowMs());
+    if (victims === null) return false;
+    for (const victim of victims) this.#demote(victim);
+    const blob: Blob = {
+      key,
+      epoch,
+      size,
+      checksum: checksum(bytes),
+      bytes,
+      file: "none",
+      leaseUntilMs: Number.NEGATIVE_INFINITY,
+    };
+    this.#memory.add(blob);
+    this.#index.set(key, blob);
+    this.#memoryBytesPeak = Math.max(this.#memoryBytesPeak, this.#memoryBytes());
+    this.#puts += 1;
+    return true;
+  }
+
+  async get(key: KvKey): Promise<ArrayBuffer | null> {
+    const blob = this.#index.get(key);
+    const bytes = blob === undefined ? null : await this.#fetch(blob);
+    if (bytes === null) this.#misses += 1;
+    else this.#hits += 1;
+    return bytes;
+  }
+
+  has(key: KvKey): boolean {
+    return this.#index.has(key);
+  }
+
+  lease(key: KvKey, ttlMs: number): boolean {
+    const blob = this.#index.get(key);
+    if (blob === undefined) return false;
+    blob.leaseUntilMs = Math.max(blob.leaseUntilMs, this.#clock.nowMs() + ttlMs);
+    return true;
+  }
+
+  release(keys: readonly KvKey[]): void {
+    for (const key of keys) {
+      const blob = this.#index.get(key);
+      if (blob !== undefined) this.#drop(blob);
+    }
+  }
+
+  advanceEpoch(epoch: WeightEpoch): void {
+    if (epoch <= this.#epoch || this.#closed !== null) return;
+    this.#epoch = epoch;
+    for (const blob of this.#index.values()) if (blob.epoch < epoch) this.#forget(blob);
+    for (const old of this.#folders) {
+      if (old >= epoch) continue;
+      this.#folders.delete(old);
+      // One removal for the whole folder, however many files it holds.
+      this.#queue.push(() => this.#attempt((files) => files.removeFolder(`${old}`)));
+    }
+  }
+
+  stats(): EmbeddedKvPoolStats {
+    return {
+      memoryBytes: this.#memoryBytes(),
+      diskBytes: this.#disk.bytes,
+      puts: this.#puts,
+      hits: this.#hits,
+      misses: this.#misses,
+      corrupt: this.#corrupt,
+      evictions: this.#evictions,
+      diskErrors: this.#diskErrors,
+      memoryBytesPeak: this.#memoryBytesPeak,
+      diskBytesPeak: this.#disk.bytesPeak,
+      demotions: this.#demotions,
+    };
+  }
+
+  /** Resolves when everything decided so far has been done on disk. */
+  settled(): Promise<void> {
+    return this.#queue.idle();
+  }
+
+  close(): Promise<void> {
+    this.#closed ??= this.#close();
+    return this.#closed;
+  }
+
+  async #close(): Promise<void> {
+    for (const blob of this.#index.values()) this.#forget(blob);
+    this.#queue.clear();
+    await this.#queue.idle();
+    await this.#attempt((files) => files.removeAll());
+  }
+
+  #memoryBytes(): number {
+    return this.#memory.bytes + this.#pendingBytes;
+  }
+
+  /** A copy of the blob's bytes, checked; null, and the blob gone, where that is impossible. */
+  async #fetch(blob: Blob): Promise<ArrayBuffer | null> {
+    (this.#memory.has(blob) ? this.#memory : this.#disk).touch(blob);
+    let copy: ArrayBuffer | null;
+    if (blob.bytes !== null) {
+      copy = blob.bytes.slice(0);
+    } else {
+      const read = await this.#read(blob);
+      // Released, evicted or outdated during the read: then it is not there any more.
+      if (this.#index.get(blob.key) !== blob) return null;
+      if (read.kind === "failed") {
+        this.#diskErrors += 1;
+        this.#drop(blob);
+        return null;
+      }
+      copy = read.bytes;
+    }
+    if (copy !== null && copy.byteLength === blob.size && checksum(copy) === blob.checksum) {
+      return copy;
+    }
+    this.#corrupt += 1;
+    this.#drop(blob);
+    return null;
+  }
+
+  async #read(
+    blob: Blob,
+  ): Promise<{ kind: "read"; bytes: ArrayBuffer | null } | { kind: "failed" }> {
+    if (this.#files === null) return { kind: "failed" };
+    try {
+      return { kind: "read", bytes: await this.#files.read(pathOf(blob), blob.size) };
+    } catch {
+      return { kind: "failed" };
+    }
+  }
+
+  /** Moves a blob from the memory tier to the disk tier, or drops it where there is no room for it. */
+  #demote(blob: Blob): void {
+    const fits = this.#pendingBytes + blob.size <= this.#pendingBytesMax;
+    const victims =
+      this.#files !== null && fits ? this.#disk.victims(blob.size, this.#clock.nowMs()) : null;
+    if (victims === null) {
+      this.#evictions += 1;
+      this.#drop(blob);
+      return;
+    }
+    for (const victim of victims) {
+      this.#evictions += 1;
+      this.#drop(victim);
+    }
+    this.#memory.remove(blob);
+    this.#disk.add(blob);
+    this.#pendingBytes += blob.size;
+    this.#folders.add(blob.epoch);
+    blob.file = "queued";
+    this.#queue.push(() => this.#write(blob));
+  }
+
+  /** Writes a queued blob's file: complete under another name first, so that no reader sees half of it. */
+  async #write(blob: Blob): Promise<void> {
+    if (blob.file !== "queued" || blob.bytes === null) return;
+    const { bytes } = blob;
+    const path = pathOf(blob);
+    const partial = `${path}.tmp`;
+    blob.file = "writing";
+    const written = await this.#attempt(async (files) => {
+      await files.write(partial, bytes);
+      await files.rename(partial, path);
+    });
+    this.#pendingBytes -= blob.size;
+    blob.bytes = null;
+    blob.file = "written";
+    const wanted = this.#index.get(blob.key) === blob;
+    if (!written) {
+      await this.#attempt((files) => files.remove(partial));
+      if (!wanted) return;
+      this.#evictions += 1;
+      this.#forget(blob);
+      return;
+    }
+    this.#demotions += 1;
+    if (!wanted) await this.#attempt((files) => files.remove(path));
+  }
+
+  /** Removes a blob from both tiers, its file included. */
+  #drop(blob: Blob): void {
+    const onDisk = blob.file === "written";
+    this.#forget(blob);
+    if (onDisk) {
+      const path = pathOf(blob);
+      this.#queue.push(() => this.#attempt((files) => files.remove(path)));
+    }
+  }
+
+  /** Removes a blob from the books and from DRAM. A file that is complete stays for the caller to deal with. */
+  #forget(blob: Blob): void {
+    this.#index.delete(blob.key);
+    this.#memory.remove(blob);
+    this.#disk.remove(blob);
+    if (blob.file === "writing") return;
+    if (blob.file === "queued") {
+      blob.file = "none";
+      this.#pendingBytes -= blob.size;
+    }
+    blob.bytes = null;
+  }
+
+  /** Runs one operation on the files; false, and counted, when it failed. */
+  async #attempt(operation: (files: TierFiles) => Promise<void>): Promise<boolean> {
+    if (this.#files === null) return true;
+    try {
+      await operation(this.#files);
+      return true;
+    } catch {
+      this.#diskErrors += 1;
+      return false;
+    }
+  }
+}
+
+function pathOf(blob: Blob): string {
+  return `${blob.epoch}/${blob.key}.kv`;
+}

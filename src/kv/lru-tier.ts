@@ -1,0 +1,86 @@
+// One tier's book-keeping: which blobs it holds, in order of last use, and how many bytes. Decides which
+// ones would have to go to make room. It moves no bytes and deletes nothing.
+
+import { assert } from "../base/assert.ts";
+import type { WeightEpoch } from "../base/ids.ts";
+import type { KvKey } from "./pool.ts";
+
+/**
+ * A blob of the embedded pool. `bytes` is null once it is only in its file.
+ * file: none -> queued (to be written) -> writing -> written; a queued one can go back to none.
+ */
+export interface Blob {
+  readonly key: KvKey;
+  readonly epoch: WeightEpoch;
+  readonly size: number;
+  readonly checksum: number;
+  bytes: ArrayBuffer | null;
+  file: "none" | "queued" | "writing" | "written";
+  /** Leased while `now < leaseUntilMs`. */
+  leaseUntilMs: number;
+}
+
+export class LruTier {
+  readonly bytesMax: number;
+  /** Least recently used first: a Map keeps the order of insertion, and `touch` inserts again. */
+  readonly #blobs = new Map<KvKey, Blob>();
+  #bytes = 0;
+  #bytesPeak = 0;
+
+  constructor(bytesMax: number) {
+    assert(bytesMax >= 0, "a tier's limit is not negative");
+    this.bytesMax = bytesMax;
+  }
+
+  /** 0 <= bytes <= bytesMax. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  get bytesPeak(): number {
+    return this.#bytesPeak;
+  }
+
+  has(blob: Blob): boolean {
+    return this.#blobs.get(blob.key) === blob;
+  }
+
+  /** The blob becomes the most recently used. There is room for it (`victims`). */
+  add(blob: Blob): void {
+    assert(!this.#blobs.has(blob.key), "a tier holds a key once");
+    this.#blobs.set(blob.key, blob);
+    this.#bytes += blob.size;
+    assert(this.#bytes <= this.bytesMax, "a tier stays within its limit");
+    this.#bytesPeak = Math.max(this.#bytesPeak, this.#bytes);
+  }
+
+  /** Makes a blob it holds the most recently used. */
+  touch(blob: Blob): void {
+    assert(this.has(blob), "only a blob of this tier can be touched");
+    this.#blobs.delete(blob.key);
+    this.#blobs.set(blob.key, blob);
+  }
+
+  remove(blob: Blob): void {
+    if (!this.has(blob)) return;
+    this.#blobs.delete(blob.key);
+    this.#bytes -= blob.size;
+  }
+
+  /**
+   * The blobs that must go so that `size` more bytes fit: least recently used first, leased ones skipped.
+   * null: it cannot be done, so nobody has to go.
+   */
+  victims(size: number, nowMs: number): readonly Blob[] | null {
+    const victims: Blob[] = [];
+    let excess = this.#bytes + size - this.bytesMax;
+    if (excess <= 0) return victims;
+    for (const blob of this.#blobs.values()) {
+      if (nowMs < blob.leaseUntilMs) continue;
+      victims.push(blob);
+      excess -= blob.size;
+      if (excess <= 0) return victims;
+    }
+    return null;
+  }
+}

@@ -1,0 +1,92 @@
+// The slow, obvious twin of the embedded KV pool: two arrays, oldest use first, and no background.
+
+import type { WeightEpoch } from "../../src/base/ids.ts";
+import { epochOf } from "../../src/kv/key.ts";
+import type { KvKey } from "../../src/kv/pool.ts";
+
+interface Entry {
+  readonly key: KvKey;
+  readonly bytes: Uint8Array;
+  leaseUntilMs: number;
+}
+
+export class KvPoolTwin {
+  memory: Entry[] = [];
+  disk: Entry[] = [];
+  nowMs = 0;
+  evictions = 0;
+  readonly #memoryBytesMax: number;
+  readonly #diskBytesMax: number;
+
+  constructor(memoryBytesMax: number, diskBytesMax: number) {
+    this.#memoryBytesMax = memoryBytesMax;
+    this.#diskBytesMax = diskBytesMax;
+  }
+
+  put(key: KvKey, bytes: Uint8Array): boolean {
+    if (this.find(key) !== undefined) return true;
+    const leased = sum(this.memory.filter((entry) => entry.leaseUntilMs > this.nowMs));
+    if (leased + bytes.length > this.#memoryBytesMax) return false;
+    while (sum(this.memory) + bytes.length > this.#memoryBytesMax) {
+      this.#demote(this.#takeOldest(this.memory));
+    }
+    this.memory.push({ key, bytes, leaseUntilMs: -1 });
+    return true;
+  }
+
+  get(key: KvKey): Uint8Array | null {
+    for (const tier of [this.memory, this.disk]) {
+      const at = tier.findIndex((entry) => entry.key === key);
+      if (at >= 0) tier.push(...tier.splice(at, 1));
+    }
+    return this.find(key)?.bytes ?? null;
+  }
+
+  lease(key: KvKey, ttlMs: number): boolean {
+    const entry = this.find(key);
+    if (entry === undefined) return false;
+    entry.leaseUntilMs = Math.max(entry.leaseUntilMs, this.nowMs + ttlMs);
+    return true;
+  }
+
+  release(key: KvKey): void {
+    this.#keep((entry) => entry.key !== key);
+  }
+
+  advanceEpoch(epoch: WeightEpoch): void {
+    this.#keep((entry) => epochOf(entry.key) >= epoch);
+  }
+
+  find(key: KvKey): Entry | undefined {
+    return [...this.memory, ...this.disk].find((entry) => entry.key === key);
+  }
+
+  #demote(entry: Entry): void {
+    const leased = sum(this.disk.filter((other) => other.leaseUntilMs > this.nowMs));
+    if (leased + entry.bytes.length > this.#diskBytesMax) {
+      this.evictions += 1;
+      return;
+    }
+    while (sum(this.disk) + entry.bytes.length > this.#diskBytesMax) {
+      this.#takeOldest(this.disk);
+      this.evictions += 1;
+    }
+    this.disk.push(entry);
+  }
+
+  #takeOldest(tier: Entry[]): Entry {
+    const at = tier.findIndex((entry) => entry.leaseUntilMs <= this.nowMs);
+    const [entry] = tier.splice(at, 1);
+    if (entry === undefined) throw new Error("nothing to take");
+    return entry;
+  }
+
+  #keep(wanted: (entry: Entry) => boolean): void {
+    this.memory = this.memory.filter(wanted);
+    this.disk = this.disk.filter(wanted);
+  }
+}
+
+export function sum(entries: readonly Entry[]): number {
+  return entries.reduce((total, entry) => total + entry.bytes.length, 0);
+}
