@@ -1,0 +1,102 @@
+// The groups this engine drafts for: which are registered, how long they stay, and what flows into their
+// replicas. The drafter holds the tokens; this decides when a group is forgotten.
+
+import type { Clock } from "../../base/clock.ts";
+import type { GroupId } from "../../base/ids.ts";
+import type { Drafter } from "../../draft/drafter.ts";
+import type { WorkerEvent } from "../../rollout/worker.ts";
+import type { Sequence } from "./sequence.ts";
+
+/** Groups past their time are looked for this often. */
+const SWEEP_MS = 1000;
+
+interface Group {
+  readonly ttlMs: number;
+  usedMs: number;
+}
+
+export class DraftGroups {
+  readonly #drafter: Drafter;
+  readonly #clock: Clock;
+  readonly #groups = new Map<GroupId, Group>();
+  #sweptMs: number;
+
+  constructor(drafter: Drafter, clock: Clock) {
+    this.#drafter = drafter;
+    this.#clock = clock;
+    this.#sweptMs = clock.nowMs();
+  }
+
+  get size(): number {
+    return this.#groups.size;
+  }
+
+  /** `resident`: requests of any group that are here; the group's own enter the replica at once. */
+  register(
+    command: { groupId: GroupId; prompt: Int32Array; ttlMs: number },
+    resident: Iterable<Sequence>,
+  ): void {
+    const { groupId, prompt, ttlMs } = command;
+    this.#groups.set(groupId, { ttlMs, usedMs: this.#clock.nowMs() });
+    this.#drafter.register(groupId, prompt);
+    for (const sequence of resident) {
+      if (sequence.spec.groupId === groupId) this.catchUp(sequence);
+    }
+  }
+
+  /** A delta from elsewhere; the event to send when tokens before it are missing. */
+  delta(command: {
+    groupId: GroupId;
+    sampleIndex: number;
+    offset: number;
+    tokens: Int32Array;
+  }): WorkerEvent | null {
+    const { groupId, sampleIndex, offset, tokens } = command;
+    if (!this.#use(groupId)) return null;
+    const result = this.#drafter.update(groupId, sampleIndex, offset, tokens);
+    return result.kind === "gap"
+      ? { kind: "gap", groupId, sampleIndex, offset: result.have }
+      : null;
+  }
+
+  /** All output of a request that has just come, so that its own tokens have no gap. */
+  catchUp(sequence: Sequence): void {
+    if (sequence.outputLength > 0) this.append(sequence, sequence.promptLength);
+  }
+
+  /** The sequence's tokens from position `from` on have been drawn here. */
+  append(sequence: Sequence, from: number): void {
+    const { groupId, sampleIndex } = sequence.spec;
+    if (!this.#use(groupId)) return;
+    const tokens = sequence.tokens.subarray(from, sequence.length);
+    this.#drafter.update(groupId, sampleIndex, from - sequence.promptLength, tokens);
+  }
+
+  drop(groupId: GroupId): void {
+    this.#groups.delete(groupId);
+    this.#drafter.drop(groupId);
+  }
+
+  clear(): void {
+    this.#groups.clear();
+    this.#drafter.clear();
+  }
+
+  /** Forgets groups that nothing has used for their time to live. `resident` requests use theirs. */
+  sweep(resident: Iterable<Sequence>): void {
+    const nowMs = this.#clock.nowMs();
+    if (nowMs - this.#sweptMs < SWEEP_MS) return;
+    this.#sweptMs = nowMs;
+    for (const sequence of resident) this.#use(sequence.spec.groupId);
+    for (const [groupId, group] of this.#groups) {
+      if (nowMs - group.usedMs > group.ttlMs) this.drop(groupId);
+    }
+  }
+
+  #use(groupId: GroupId): boolean {
+    const group = this.#groups.get(groupId);
+    if (group === undefined) return false;
+    group.usedMs = this.#clock.nowMs();
+    return true;
+  }
+}

@@ -1,0 +1,159 @@
+// Opens libllama in this thread and gives it a typed face. Pointers are numbers and may be passed between
+// the threads of the process. The CPU back end belongs to the process: it is loaded once, portable or
+// fastest, and cannot be changed afterwards.
+
+import { cc, dlopen, type Pointer, ptr } from "bun:ffi";
+import { fileURLToPath } from "node:url";
+import { AppError } from "../../base/errors.ts";
+import { type LibraryFiles, locateLibrary } from "./platform.ts";
+
+/** Fresh storage that C may keep the address of: a small typed array without its own buffer moves. */
+export function nativeBytes(bytes: number): Uint8Array<ArrayBuffer> {
+  return new Uint8Array(new ArrayBuffer(bytes));
+}
+
+/** `text` as UTF-8 with a final zero. */
+export function cString(text: string): Uint8Array<ArrayBuffer> {
+  const utf8 = new TextEncoder().encode(text);
+  const bytes = nativeBytes(utf8.length + 1);
+  bytes.set(utf8);
+  return bytes;
+}
+
+function openGgml(file: string) {
+  return dlopen(file, {
+    ggml_backend_load: { args: ["ptr"], returns: "ptr" },
+    ggml_backend_load_all_from_path: { args: ["ptr"], returns: "void" },
+  });
+}
+
+function openLlama(file: string) {
+  return dlopen(file, {
+    llama_backend_init: { args: [], returns: "void" },
+    llama_log_set: { args: ["ptr", "ptr"], returns: "void" },
+    llama_time_us: { args: [], returns: "i64" },
+    llama_max_parallel_sequences: { args: [], returns: "u64" },
+    llama_model_default_params: { args: ["ptr"], returns: "void" },
+    llama_context_default_params: { args: ["ptr"], returns: "void" },
+    llama_model_load_from_file: { args: ["ptr", "ptr"], returns: "ptr" },
+    llama_init_from_model: { args: ["ptr", "ptr"], returns: "ptr" },
+    llama_decode: { args: ["ptr", "ptr"], returns: "i32" },
+    llama_get_logits_ith: { args: ["ptr", "i32"], returns: "ptr" },
+    llama_free: { args: ["ptr"], returns: "void" },
+    llama_model_free: { args: ["ptr"], returns: "void" },
+    llama_model_get_vocab: { args: ["ptr"], returns: "ptr" },
+    llama_model_n_ctx_train: { args: ["ptr"], returns: "i32" },
+    llama_model_n_embd: { args: ["ptr"], returns: "i32" },
+    llama_model_n_layer: { args: ["ptr"], returns: "i32" },
+    llama_model_n_head_kv: { args: ["ptr"], returns: "i32" },
+    llama_model_is_recurrent: { args: ["ptr"], returns: "bool" },
+    llama_model_is_hybrid: { args: ["ptr"], returns: "bool" },
+    llama_model_has_encoder: { args: ["ptr"], returns: "bool" },
+    llama_model_meta_val_str: { args: ["ptr", "ptr", "ptr", "u64"], returns: "i32" },
+    llama_vocab_n_tokens: { args: ["ptr"], returns: "i32" },
+    llama_vocab_eos: { args: ["ptr"], returns: "i32" },
+    llama_vocab_is_eog: { args: ["ptr", "i32"], returns: "bool" },
+    llama_vocab_type: { args: ["ptr"], returns: "i32" },
+    llama_tokenize: {
+      args: ["ptr", "ptr", "i32", "ptr", "i32", "bool", "bool"],
+      returns: "i32",
+    },
+    llama_token_to_piece: { args: ["ptr", "i32", "ptr", "i32", "i32", "bool"], returns: "i32" },
+    llama_get_memory: { args: ["ptr"], returns: "ptr" },
+    llama_memory_seq_rm: { args: ["ptr", "i32", "i32", "i32"], returns: "bool" },
+    llama_state_seq_get_size: { args: ["ptr", "i32"], returns: "u64" },
+    llama_state_seq_get_data: { args: ["ptr", "ptr", "u64", "i32"], returns: "u64" },
+    llama_state_seq_set_data: { args: ["ptr", "ptr", "u64", "i32"], returns: "u64" },
+  });
+}
+
+function compileShim() {
+  return cc({
+    source: fileURLToPath(new URL("../../../native/llama-shim.c", import.meta.url)),
+    symbols: {
+      shim_model_default_params: { args: ["ptr", "ptr"], returns: "void" },
+      shim_context_default_params: { args: ["ptr", "ptr"], returns: "void" },
+      shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+      shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+      shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+      shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
+    },
+  });
+}
+
+export type LlamaSymbols = ReturnType<typeof openLlama>["symbols"];
+export type ShimSymbols = ReturnType<typeof compileShim>["symbols"];
+
+/** libllama as one thread sees it. */
+export interface LlamaLibrary {
+  readonly llama: LlamaSymbols;
+  readonly shim: ShimSymbols;
+  readonly files: LibraryFiles;
+}
+
+/** Address of a function of the library, for the shim to call. */
+export function addressOf(symbol: object): Pointer {
+  const address = Reflect.get(symbol, "ptr");
+  if (typeof address !== "number") throw new TypeError("not a native function");
+  return address as Pointer;
+}
+
+/** A pointer the library returned, or null. */
+export function pointerOf(value: Pointer | bigint | null): Pointer | null {
+  return value === null ? null : (Number(value) as Pointer);
+}
+
+let opened: LlamaLibrary | null = null;
+
+/**
+ * Opens the library in this thread, silently. Needs no back end yet.
+ * @throws AppError native_library_missing.
+ */
+export function openLibrary(): LlamaLibrary {
+  if (opened !== null) return opened;
+  const files = locateLibrary();
+  try {
+    const llama = openLlama(files.llama).symbols;
+    // A log callback in JavaScript would be called from foreign threads; this function of the library
+    // ignores its arguments and has no effect, which is all that silence needs.
+    llama.llama_log_set(addressOf(llama.llama_time_us), null);
+    opened = { llama, shim: compileShim().symbols, files };
+    return opened;
+  } catch (cause) {
+    throw new AppError("native_library_missing", `cannot open ${files.llama}: ${String(cause)}`, {
+      cause,
+    });
+  }
+}
+
+let backend: "portable" | "fastest" | null = null;
+
+/**
+ * Loads the CPU back end of the process; call it on the main thread before any worker thread starts.
+ * @throws AppError native_library_missing when it cannot be loaded, invalid_config when the process
+ * already has the other one.
+ */
+export function loadBackend(library: LlamaLibrary, options: { deterministic: boolean }): void {
+  const wanted = options.deterministic ? "portable" : "fastest";
+  if (backend === wanted) return;
+  if (backend !== null) {
+    throw new AppError(
+      "invalid_config",
+      `this process runs the ${backend} llama.cpp kernels and cannot change to the ${wanted} ones`,
+    );
+  }
+  const ggml = openGgml(library.files.ggml).symbols;
+  if (wanted === "fastest") {
+    ggml.ggml_backend_load_all_from_path(ptr(cString(library.files.folder)));
+  } else {
+    const file = library.files.portableBackend;
+    if (file === null || ggml.ggml_backend_load(ptr(cString(file))) === null) {
+      throw new AppError(
+        "native_library_missing",
+        `deterministic runs need the portable llama.cpp kernels (${file ?? "none for this platform"}), which cannot be loaded`,
+      );
+    }
+  }
+  library.llama.llama_backend_init();
+  backend = wanted;
+}

@@ -1,0 +1,96 @@
+// Draws tokens from rows of logits with the kernel of assembly/sample, and says which uniform number a
+// token is drawn with. Nothing here depends on batches, drafts or workers, so a draw does not either.
+
+import { type Pointer, ptr } from "bun:ffi";
+import { readFileSync } from "node:fs";
+import { assert } from "../../base/assert.ts";
+import { AppError } from "../../base/errors.ts";
+import { fold32, hashString } from "../../base/hash.ts";
+import type { RequestSpec } from "../../request/request.ts";
+
+interface SampleExports {
+  readonly resultOffset: () => number;
+  readonly rowOffset: () => number;
+  readonly rowLength: (n: number) => number;
+  readonly memoryBytes: (n: number) => number;
+  readonly sample: (n: number, temperature: number, u: number) => number;
+}
+
+export interface SamplingKey {
+  readonly hi: number;
+  readonly lo: number;
+}
+
+/** Key of a response's random numbers: its seed, group and index in the group, and nothing else. */
+export function samplingKey(
+  spec: Pick<RequestSpec, "groupId" | "sampleIndex" | "sampling">,
+): SamplingKey {
+  const { seed } = spec.sampling;
+  const seedLow = seed | 0;
+  const seedHigh = Math.floor(seed / 4294967296) | 0;
+  const half = (salt: number): number =>
+    fold32(hashString(spec.groupId, fold32(fold32(salt, seedLow), seedHigh)), spec.sampleIndex);
+  return { hi: half(0x243f6a88), lo: half(0x85a308d3) };
+}
+
+const KERNEL = new URL("../../../build/sample.wasm", import.meta.url);
+const PAGE_BYTES = 65536;
+
+export class Sampler {
+  /** Logits to sample from go here: `vocabularySize` numbers. */
+  readonly row: Float32Array;
+  /** Where `row` lies, for C to write to. The memory never grows, so it never moves. */
+  readonly rowPointer: Pointer;
+  readonly #vocabularySize: number;
+  readonly #kernel: SampleExports;
+  readonly #logprob: Float64Array;
+
+  /** @throws AppError core_version: the kernel has not been built. */
+  constructor(vocabularySize: number) {
+    const kernel = compileKernel();
+    // The kernel's own layout decides how much memory its row needs, so a first instance is asked.
+    const probe = instantiate(kernel, new WebAssembly.Memory({ initial: 1 }));
+    const pages = Math.ceil(probe.memoryBytes(vocabularySize) / PAGE_BYTES);
+    const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
+    this.#kernel = instantiate(kernel, memory);
+    this.#vocabularySize = vocabularySize;
+    this.#logprob = new Float64Array(memory.buffer, this.#kernel.resultOffset(), 1);
+    const offset = this.#kernel.rowOffset();
+    const padded = new Float32Array(memory.buffer, offset, this.#kernel.rowLength(vocabularySize));
+    padded.fill(Number.NEGATIVE_INFINITY);
+    this.row = padded.subarray(0, vocabularySize);
+    this.rowPointer = ptr(this.row);
+  }
+
+  /**
+   * The token that `row` and the uniform number `u` give. temperature 0: the likeliest, lowest id first.
+   * Its log-probability is then in `logprob`.
+   */
+  draw(temperature: number, u: number): number {
+    const token = this.#kernel.sample(this.#vocabularySize, temperature, u);
+    assert(token >= 0 && token < this.#vocabularySize, "the model's logits are numbers");
+    return token;
+  }
+
+  /** Of the last token drawn, in the distribution it was drawn from (temperature 0: softmax of the logits). */
+  get logprob(): number {
+    return this.#logprob[0] as number;
+  }
+}
+
+function compileKernel(): WebAssembly.Module {
+  try {
+    return new WebAssembly.Module(readFileSync(KERNEL));
+  } catch (cause) {
+    throw new AppError(
+      "core_version",
+      `${KERNEL.pathname} is missing or not readable; build it with: bun run build`,
+      { cause },
+    );
+  }
+}
+
+function instantiate(module: WebAssembly.Module, memory: WebAssembly.Memory): SampleExports {
+  const { exports } = new WebAssembly.Instance(module, { env: { memory } });
+  return exports as unknown as SampleExports;
+}

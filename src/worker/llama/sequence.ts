@@ -1,0 +1,104 @@
+// One request as the engine holds it: its tokens, how many of them have their KV, and where that lies.
+// Plain state with its invariant; the engine moves it between waiting, running and parked.
+//
+//   0 <= computed < length <= tokens.length
+//   [ prompt ............ | output of earlier chunks | output of this chunk ]
+//   0                     promptLength               chunkStart    length   chunkEnd
+//
+// The last token of a decoding sequence is always pending: drawn, and not computed yet.
+
+import type { RequestSpec } from "../../request/request.ts";
+import type { KvBlob, PriorityClass, WorkerCommand } from "../../rollout/worker.ts";
+import { type SamplingKey, samplingKey } from "./sampler.ts";
+
+export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
+
+export interface ShadowDraft {
+  /** Length of the sequence when it was proposed. */
+  readonly at: number;
+  readonly tokens: Int32Array;
+  readonly probabilities: Float32Array;
+}
+
+export class Sequence {
+  readonly spec: RequestSpec;
+  readonly key: SamplingKey;
+  readonly tokens: Int32Array;
+  readonly promptLength: number;
+  readonly chunkStart: number;
+  /** Length at which the chunk, or the whole response, ends. */
+  readonly chunkEnd: number;
+  /** Of the tokens drawn in this chunk. */
+  readonly logprobs: Float32Array;
+  priority: PriorityClass;
+  length: number;
+  /** Leading tokens whose KV is resident here, in `stream` or in `swapped`. */
+  computed = 0;
+  /** Leading tokens whose KV was computed at some time, here or elsewhere: computing them again is a recompute. */
+  computedBefore: number;
+  /** Stream of the context that holds the KV; -1: none. */
+  stream = -1;
+  /** KV moved out of the context to free its stream, with room for a blob's header before it. */
+  swapped: ArrayBuffer | null = null;
+  /** KV that came with the request and has not been loaded yet. */
+  kv: KvBlob | null;
+  /** Length up to which the tokens have been sent. */
+  sent: number;
+  /** Of the current step: its rows in the batch, and its draft's paths (from = to: no draft). */
+  firstRow = 0;
+  rowCount = 0;
+  pathFrom = 0;
+  pathTo = 0;
+  /** A draft that is compared with what gets drawn, and not verified. */
+  shadow: ShadowDraft | null = null;
+
+  constructor(command: RunCommand) {
+    const { request, output, chunkTokens } = command;
+    this.spec = request;
+    this.key = samplingKey(request);
+    this.promptLength = request.prompt.length;
+    this.length = this.promptLength + output.length;
+    this.chunkStart = this.length;
+    const left = Math.min(chunkTokens, request.sampling.tokensMax - output.length);
+    this.chunkEnd = this.length + Math.max(0, left);
+    this.tokens = new Int32Array(this.chunkEnd);
+    this.tokens.set(request.prompt);
+    this.tokens.set(output, this.promptLength);
+    this.logprobs = new Float32Array(this.chunkEnd - this.chunkStart);
+    this.priority = command.priority;
+    this.kv = command.kv;
+    // A response that goes on was computed somewhere up to its pending token.
+    this.computedBefore = output.length > 0 ? this.length - 1 : 0;
+    this.sent = this.length;
+  }
+
+  get outputLength(): number {
+    return this.length - this.promptLength;
+  }
+
+  /** Tokens that must be computed before the next one can be drawn. */
+  get pending(): number {
+    return this.length - this.computed;
+  }
+
+  append(token: number, logprob: number): void {
+    this.logprobs[this.length - this.chunkStart] = logprob;
+    this.tokens[this.length] = token;
+    this.length += 1;
+  }
+
+  /** The KV is gone; whatever was computed will count as recomputed. */
+  forgetKv(): void {
+    this.computedBefore = Math.max(this.computedBefore, this.computed);
+    this.computed = 0;
+    this.swapped = null;
+  }
+
+  /** How many leading tokens this and the other sequence share, of the other's resident ones. */
+  sharedWith(other: Sequence): number {
+    const limit = Math.min(other.computed, this.length - 1);
+    let shared = 0;
+    while (shared < limit && this.tokens[shared] === other.tokens[shared]) shared += 1;
+    return shared;
+  }
+}

@@ -1,0 +1,48 @@
+// The three structs of llama.h that cross by value, as bytes: field offsets of llama.cpp 0.5.0 on 64-bit
+// platforms (checked against llama.h with offsetof). Defaults come from the library; only named fields change.
+
+export const MODEL_PARAMS_BYTES = 80;
+export const CONTEXT_PARAMS_BYTES = 160;
+export const BATCH_BYTES = 56;
+
+const MODEL_VOCAB_ONLY = 72;
+
+const CONTEXT_N_CTX = 0;
+const CONTEXT_N_BATCH = 4;
+const CONTEXT_N_UBATCH = 8;
+const CONTEXT_N_SEQ_MAX = 12;
+const CONTEXT_N_THREADS = 28;
+const CONTEXT_N_THREADS_BATCH = 32;
+const CONTEXT_FLASH_ATTENTION = 52;
+const CONTEXT_NO_PERF = 130;
+const CONTEXT_KV_UNIFIED = 133;
+
+/** Word index of each pointer in llama_batch; word 0 holds the row count, word 2 (embeddings) stays 0. */
+export const BATCH_WORD = { tokens: 1, positions: 3, streamCounts: 4, streams: 5, outputs: 6 };
+
+/**
+ * Rows per graph. 64 or more query rows of one stream would switch flash attention to a tiled kernel
+ * with another summing order, so this is what keeps results independent of how rows are batched.
+ */
+export const UBATCH_ROWS = 48;
+
+export function setModelParams(params: DataView, options: { vocabularyOnly: boolean }): void {
+  params.setUint8(MODEL_VOCAB_ONLY, options.vocabularyOnly ? 1 : 0);
+}
+
+export function setContextParams(
+  params: DataView,
+  options: { streams: number; streamTokens: number; batchRows: number },
+): void {
+  params.setUint32(CONTEXT_N_CTX, options.streams * options.streamTokens, true);
+  params.setUint32(CONTEXT_N_BATCH, options.batchRows, true);
+  params.setUint32(CONTEXT_N_UBATCH, UBATCH_ROWS, true);
+  params.setUint32(CONTEXT_N_SEQ_MAX, options.streams, true);
+  // One thread per engine: several engines share the machine, and ggml's threads spin at barriers.
+  params.setInt32(CONTEXT_N_THREADS, 1, true);
+  params.setInt32(CONTEXT_N_THREADS_BATCH, 1, true);
+  params.setInt32(CONTEXT_FLASH_ATTENTION, 1, true);
+  params.setUint8(CONTEXT_NO_PERF, 1);
+  // Each stream has its own cells, so one request's attention sums do not depend on its neighbours.
+  params.setUint8(CONTEXT_KV_UNIFIED, 0);
+}

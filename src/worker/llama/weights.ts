@@ -1,0 +1,170 @@
+// A model's weights: loaded once per process, read by every engine thread through its pointer, freed by
+// whoever loaded it. It decides which files are readable and which architectures the engine can serve.
+
+import { type Pointer, ptr } from "bun:ffi";
+import { closeSync, openSync, readSync } from "node:fs";
+import { assert } from "../../base/assert.ts";
+import { AppError } from "../../base/errors.ts";
+import { addressOf, cString, type LlamaLibrary, nativeBytes, pointerOf } from "./native.ts";
+import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
+
+/** Two models with equal shapes can take each other's place in a running worker. */
+export interface ModelShape {
+  readonly architecture: string;
+  readonly vocabularySize: number;
+  readonly layers: number;
+  readonly embedding: number;
+  readonly kvHeads: number;
+}
+
+/** Plain data: it crosses threads. */
+export interface ModelInfo {
+  readonly path: string;
+  readonly shape: ModelShape;
+  /** Context the model was trained for, in tokens. */
+  readonly contextTokens: number;
+  readonly eosTokenId: number;
+  /** Every token that ends a text, eos included, ascending. */
+  readonly stopTokenIds: readonly number[];
+}
+
+const GGUF_MAGIC = 0x46554747;
+const META_VALUE_BYTES = 128;
+
+export class LlamaWeights {
+  readonly library: LlamaLibrary;
+  readonly pointer: Pointer;
+  readonly info: ModelInfo;
+
+  private constructor(library: LlamaLibrary, pointer: Pointer, info: ModelInfo) {
+    this.library = library;
+    this.pointer = pointer;
+    this.info = info;
+  }
+
+  /**
+   * Blocks while the file is read. `vocabularyOnly`: no weights, for a tokenizer alone.
+   * @throws AppError model_unreadable, naming the file.
+   */
+  static load(
+    library: LlamaLibrary,
+    path: string,
+    options: { vocabularyOnly: boolean } = { vocabularyOnly: false },
+  ): LlamaWeights {
+    checkMagic(path);
+    const params = nativeBytes(MODEL_PARAMS_BYTES);
+    library.shim.shim_model_default_params(
+      addressOf(library.llama.llama_model_default_params),
+      ptr(params),
+    );
+    setModelParams(new DataView(params.buffer), options);
+    const pointer = pointerOf(
+      library.shim.shim_model_load(
+        addressOf(library.llama.llama_model_load_from_file),
+        ptr(cString(path)),
+        ptr(params),
+      ),
+    );
+    if (pointer === null)
+      throw unreadable(path, "llama.cpp cannot load it (damaged or unsupported)");
+    const problem = options.vocabularyOnly ? null : unsupported(library, pointer);
+    if (problem !== null) {
+      library.llama.llama_model_free(pointer);
+      throw unreadable(path, problem);
+    }
+    return new LlamaWeights(library, pointer, readInfo(library, pointer, { path, ...options }));
+  }
+
+  /** A model that another thread loaded and keeps alive. */
+  static share(library: LlamaLibrary, pointer: number, info: ModelInfo): LlamaWeights {
+    assert(pointer > 0, "a shared model has an address");
+    return new LlamaWeights(library, pointer as Pointer, info);
+  }
+
+  /** Only the loader calls it, when no context uses the model any more. */
+  free(): void {
+    this.library.llama.llama_model_free(this.pointer);
+  }
+}
+
+function unreadable(path: string, problem: string): AppError {
+  return new AppError("model_unreadable", `${path}: ${problem}`);
+}
+
+/** Gives a plain reason for the commonest mistakes; what is behind the magic is llama.cpp's to judge. */
+function checkMagic(path: string): void {
+  const head = new DataView(new ArrayBuffer(4));
+  let bytes = 0;
+  try {
+    const file = openSync(path, "r");
+    try {
+      bytes = readSync(file, head, 0, 4, 0);
+    } finally {
+      closeSync(file);
+    }
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
+  }
+  if (bytes < 4 || head.getUint32(0, true) !== GGUF_MAGIC)
+    throw unreadable(path, "not a GGUF file");
+}
+
+/** The engine removes the tail of a sequence and feeds tokens only: some architectures cannot do that. */
+function unsupported(library: LlamaLibrary, pointer: Pointer): string | null {
+  const { llama } = library;
+  if (llama.llama_model_is_recurrent(pointer) || llama.llama_model_is_hybrid(pointer)) {
+    return "recurrent models cannot take back rejected drafts and are not supported";
+  }
+  if (llama.llama_model_has_encoder(pointer)) return "encoder models are not supported";
+  return null;
+}
+
+function readInfo(
+  library: LlamaLibrary,
+  pointer: Pointer,
+  source: { path: string; vocabularyOnly: boolean },
+): ModelInfo {
+  const { llama } = library;
+  const vocab = pointerOf(llama.llama_model_get_vocab(pointer));
+  assert(vocab !== null, "a loaded model has a vocabulary");
+  const vocabularySize = llama.llama_vocab_n_tokens(vocab);
+  const stopTokenIds: number[] = [];
+  for (let token = 0; token < vocabularySize; token += 1) {
+    if (llama.llama_vocab_is_eog(vocab, token)) stopTokenIds.push(token);
+  }
+  return {
+    path: source.path,
+    shape: {
+      architecture: metaString(library, pointer, "general.architecture"),
+      vocabularySize,
+      layers: llama.llama_model_n_layer(pointer),
+      embedding: llama.llama_model_n_embd(pointer),
+      // Aborts the process where no layer was read.
+      kvHeads: source.vocabularyOnly ? 0 : llama.llama_model_n_head_kv(pointer),
+    },
+    contextTokens: llama.llama_model_n_ctx_train(pointer),
+    eosTokenId: llama.llama_vocab_eos(vocab),
+    stopTokenIds,
+  };
+}
+
+function metaString(library: LlamaLibrary, pointer: Pointer, key: string): string {
+  const value = nativeBytes(META_VALUE_BYTES);
+  const length = library.llama.llama_model_meta_val_str(
+    pointer,
+    ptr(cString(key)),
+    ptr(value),
+    META_VALUE_BYTES,
+  );
+  if (length < 0) return "";
+  return new TextDecoder().decode(value.subarray(0, Math.min(length, META_VALUE_BYTES - 1)));
+}
+
+/** The first difference between two shapes, or null. */
+export function shapeDifference(current: ModelShape, next: ModelShape): string | null {
+  for (const key of ["architecture", "vocabularySize", "layers", "embedding", "kvHeads"] as const) {
+    if (current[key] !== next[key]) return `${key} is ${next[key]}, was ${current[key]}`;
+  }
+  return null;
+}
