@@ -46,3 +46,13 @@ test("acceptance: a drafter that promises too much meets a higher threshold", ()
   }
   expect(acceptance.thresholdFor(0.6)).toBeGreaterThan(0.74);
 });
+
+test("acceptance: the rate is that of the tokens likely enough to be verified", () => {
+  const acceptance = new Acceptance(8);
+  acceptance.watch(0.5);
+  for (let i = 0; i < 2000; i += 1) {
+    acceptance.observe(1, 0.9, uniformAt(KEY, 2 * i) < 0.9);
+    acceptance.observe(1, 0.1, uniformAt(KEY, 2 * i + 1) < 0.1);
+  }
+  expect(acceptance.rate).toBeCloseTo(0.9, 1);
+});

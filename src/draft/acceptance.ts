@@ -8,8 +8,8 @@ import { assert } from "../base/assert.ts";
 const DECAY = 0.9998;
 /** Pseudo-observations behind every estimate, so that few observations cannot swing it. */
 const PRIOR_WEIGHT = 8;
-/** Acceptance assumed at first: the paper's self-drafting row, 1.70 tokens a step (Table 2). */
-const PRIOR_ACCEPTANCE = 0.5;
+/** Acceptance assumed at first, of a token that was likely enough to be verified. */
+const PRIOR_ACCEPTANCE = 0.8;
 const BIN_COUNT = 20;
 
 export class Acceptance {
@@ -22,6 +22,7 @@ export class Acceptance {
   #reached = PRIOR_WEIGHT;
   #kept = PRIOR_WEIGHT * PRIOR_ACCEPTANCE;
   #previousAccepted = true;
+  #probabilityMin = 0;
 
   constructor(positionsMax: number) {
     this.#positionsMax = positionsMax;
@@ -36,18 +37,27 @@ export class Acceptance {
   observe(position: number, probability: number, accepted: boolean): void {
     assert(position >= 1, "draft positions start at 1");
     const value = accepted ? 1 : 0;
+    const bin = binOf(probability);
+    this.#binOffered[bin] = (this.#binOffered[bin] ?? 0) * DECAY + 1;
+    this.#binAccepted[bin] = (this.#binAccepted[bin] ?? 0) * DECAY + value;
+    if (probability < this.#probabilityMin) return;
     if (position <= this.#positionsMax) {
       this.#offered[position] = (this.#offered[position] ?? 0) * DECAY + 1;
       this.#accepted[position] = (this.#accepted[position] ?? 0) * DECAY + value;
     }
-    const bin = binOf(probability);
-    this.#binOffered[bin] = (this.#binOffered[bin] ?? 0) * DECAY + 1;
-    this.#binAccepted[bin] = (this.#binAccepted[bin] ?? 0) * DECAY + value;
     if (position === 1 || this.#previousAccepted) {
       this.#reached = this.#reached * DECAY + 1;
       this.#kept = this.#kept * DECAY + value;
     }
     this.#previousAccepted = accepted;
+  }
+
+  /**
+   * From now on, rate and position statistics count only tokens at least this likely: those that a
+   * plan would have verified. Calibration counts all, so that drafts made only to learn teach it too.
+   */
+  watch(probabilityMin: number): void {
+    this.#probabilityMin = probabilityMin;
   }
 
   /** alpha: probability that a draft token is accepted when all before it were. */

@@ -47,6 +47,7 @@ export class DraftBudget {
     const batch = input.high + input.low;
     if (batch === 0) return { high: OFF, low: OFF };
     const acceptanceMin = MARGIN * acceptanceToPay(input.stepMs, batch);
+    this.#acceptance.watch(this.#acceptance.thresholdFor(acceptanceMin));
     const gammaUniform = bestUniformGamma(input.stepMs, {
       batch,
       alpha: this.#acceptance.rate,
