@@ -1,0 +1,155 @@
+import { afterAll, expect, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { AppError } from "../base/errors.ts";
+import { LINE_BYTES_MAX, loadPrompts, type PromptLine } from "./prompts.ts";
+
+const root = mkdtempSync(join(tmpdir(), "foretoken-prompts-"));
+afterAll(() => rmSync(root, { recursive: true, force: true }));
+
+let files = 0;
+function fileOf(content: string | Uint8Array): string {
+  files += 1;
+  const path = join(root, `${files}.jsonl`);
+  writeFileSync(path, content);
+  return path;
+}
+
+function load(content: string | Uint8Array, limit: number | null = null): Promise<PromptLine[]> {
+  return loadPrompts(fileOf(content), { vocabularySize: 100, limit });
+}
+
+async function refusal(content: string | Uint8Array): Promise<{ code: string; message: string }> {
+  try {
+    await load(content);
+  } catch (error) {
+    if (error instanceof AppError) {
+      return {
+        code: error.code,
+        message: error.message.slice(error.message.indexOf(".jsonl") + 6),
+      };
+    }
+    throw error;
+  }
+  throw new Error("was not refused");
+}
+
+test("loadPrompts: reads text, token ids and n", async () => {
+  const prompts = await load(
+    '{"id": "a", "prompt": "two words"}\n{"id": "b", "token_ids": [0, 99, 7], "n": 256}\n',
+  );
+  expect(prompts).toEqual([
+    { line: 1, id: "a", prompt: { kind: "text", text: "two words" }, n: null },
+    { line: 2, id: "b", prompt: { kind: "token_ids", tokenIds: Int32Array.of(0, 99, 7) }, n: 256 },
+  ]);
+});
+
+test("loadPrompts: takes CRLF, a byte order mark, blank lines and a last line without its end", async () => {
+  const prompts = await load('\uFEFF{"id":"a","prompt":"x"}\r\n\r\n  \n{"id":"b","prompt":"y"}');
+  expect(prompts.map(({ line, id }) => [line, id])).toEqual([
+    [1, "a"],
+    [4, "b"],
+  ]);
+});
+
+test("loadPrompts: text keeps every character, line separators of Unicode included", async () => {
+  const text = 'κόσμε 漢字 🧮 \u2028\u2029\u0085 \\ " \t end';
+  const [prompt] = await load(`${JSON.stringify({ id: "ü", prompt: text })}\n`);
+  expect(prompt).toEqual({ line: 1, id: "ü", prompt: { kind: "text", text }, n: null });
+});
+
+test("loadPrompts: a limit stops before what follows is looked at", async () => {
+  const prompts = await load('{"id":"a","prompt":"x"}\n{"id":"b","prompt":"y"}\nnot JSON\n', 2);
+  expect(prompts.map(({ id }) => id)).toEqual(["a", "b"]);
+});
+
+test("loadPrompts: characters cut anywhere by the reads come out whole", async () => {
+  // 64 KiB reads: every offset of a 4-byte character falls on a boundary somewhere in here.
+  const lines = Array.from({ length: 60 }, (_, i) =>
+    JSON.stringify({ id: `id${i}`, prompt: `${"x".repeat(i)}${"🧮".repeat(1500)}` }),
+  );
+  const prompts = await load(lines.join("\n"));
+  expect(prompts).toHaveLength(60);
+  for (const [i, { prompt }] of prompts.entries()) {
+    expect(prompt).toEqual({ kind: "text", text: `${"x".repeat(i)}${"🧮".repeat(1500)}` });
+  }
+});
+
+const good = '{"id":"a","prompt":"x"}\n';
+
+const refused: [name: string, content: string, code: string, ...parts: string[]][] = [
+  ["malformed JSON", `${good}{"id": "b", "prompt": }\n`, "invalid_json", ":2: ", "not valid JSON"],
+  ["a cut last line", `${good}{"id": "b", "pro`, "invalid_json", ":2: ", "not valid JSON"],
+  ["an array", '["a"]', "invalid_json", ":1: ", '["a"]', "one JSON object"],
+  ["null", "null", "invalid_json", ":1: ", "null"],
+  ["a missing id", `${good}\n{"prompt":"x"}`, "invalid_field", ":3: id is missing"],
+  ["an id that is a number", '{"id":7,"prompt":"x"}', "invalid_field", ":1: id is 7", "a string"],
+  ["an empty id", '{"id":"","prompt":"x"}', "invalid_field", ":1: id is empty"],
+  ["an endless id", `{"id":"${"x".repeat(257)}","prompt":"x"}`, "invalid_field", "257", "256"],
+  ["a second use of an id", `${good}${good}`, "invalid_field", ':2: id is "a", as on line 1'],
+  ["neither prompt nor ids", '{"id":"a"}', "invalid_field", ":1: prompt is missing", "token_ids"],
+  ["both", '{"id":"a","prompt":"x","token_ids":[1]}', "invalid_field", "one of them"],
+  ["an empty prompt", '{"id":"a","prompt":""}', "invalid_field", ":1: prompt is empty"],
+  ["a prompt that is no text", '{"id":"a","prompt":["x"]}', "invalid_field", 'prompt is ["x"]'],
+  ["half a surrogate pair", '{"id":"a","prompt":"\\ud800"}', "invalid_field", "surrogate"],
+  ["empty token ids", '{"id":"a","token_ids":[]}', "invalid_field", ":1: token_ids is empty"],
+  ["ids that are no array", '{"id":"a","token_ids":"1"}', "invalid_field", 'token_ids is "1"'],
+  [
+    "a token beyond the vocabulary",
+    '{"id":"a","token_ids":[1,100]}',
+    "invalid_field",
+    "token_ids[1] is 100",
+    "between 0 and 99",
+  ],
+  ["a negative token", '{"id":"a","token_ids":[-1]}', "invalid_field", "token_ids[0] is -1"],
+  ["half a token", '{"id":"a","token_ids":[0.5]}', "invalid_field", "token_ids[0] is 0.5"],
+  ["a token that is text", '{"id":"a","token_ids":["1"]}', "invalid_field", 'token_ids[0] is "1"'],
+  ["n of 0", '{"id":"a","prompt":"x","n":0}', "invalid_field", ":1: n is 0", "between 1 and 256"],
+  ["n of 257", '{"id":"a","prompt":"x","n":257}', "invalid_field", ":1: n is 257", "1 and 256"],
+  ["n of 1.5", '{"id":"a","prompt":"x","n":1.5}', "invalid_field", ":1: n is 1.5"],
+  ["n of null", '{"id":"a","prompt":"x","n":null}', "invalid_field", ":1: n is null"],
+  [
+    "an unknown field",
+    '{"id":"a","prompt":"x","max":1}',
+    "invalid_field",
+    ":1: max is not a known field",
+    "token_ids",
+  ],
+  ["an empty file", "", "invalid_json", ": holds no prompt"],
+  ["a file of blank lines", "\n \r\n\n", "invalid_json", ": holds no prompt"],
+];
+
+for (const [name, content, code, ...parts] of refused) {
+  test(`loadPrompts: refuses ${name}`, async () => {
+    const error = await refusal(content);
+    expect(error.code).toBe(code);
+    for (const part of parts) expect(error.message).toContain(part);
+    expect(error.message).not.toContain("\n");
+    expect(error.message.length).toBeLessThan(250);
+  });
+}
+
+test("loadPrompts: refuses bytes that are not UTF-8, and names the line", async () => {
+  const bytes = Buffer.concat([Buffer.from(good), Buffer.from([0x7b, 0xff, 0xfe, 0x7d, 0x0a])]);
+  expect(await refusal(bytes)).toEqual({ code: "invalid_json", message: ":2: is not UTF-8" });
+});
+
+test("loadPrompts: refuses an endless line before it is in memory", async () => {
+  const error = await refusal(Buffer.alloc(LINE_BYTES_MAX + 1, 0x20));
+  expect(error.code).toBe("invalid_json");
+  expect(error.message).toContain(`longer than ${LINE_BYTES_MAX} bytes`);
+});
+
+test("loadPrompts: a file that is not there, and a directory, are named with the reason", async () => {
+  for (const [path, reason] of [
+    [join(root, "nothing.jsonl"), "ENOENT"],
+    [root, "EISDIR"],
+  ] as const) {
+    const loading = loadPrompts(path, { vocabularySize: 100, limit: null });
+    expect(loading).rejects.toMatchObject({ code: "usage" });
+    expect(loading).rejects.toThrow(reason);
+    expect(loading).rejects.toThrow("cannot read the prompts");
+    await loading.catch(() => undefined);
+  }
+});
