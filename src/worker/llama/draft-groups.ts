@@ -40,7 +40,7 @@ export class DraftGroups {
     this.#groups.set(groupId, { ttlMs, usedMs: this.#clock.nowMs() });
     this.#drafter.register(groupId, prompt);
     for (const sequence of resident) {
-      if (sequence.spec.groupId === groupId) this.catchUp(sequence);
+      if (sequence.draft?.groupId === groupId) this.catchUp(sequence);
     }
   }
 
@@ -66,8 +66,8 @@ export class DraftGroups {
 
   /** The sequence's tokens from position `from` on have been drawn here. */
   append(sequence: Sequence, from: number): void {
-    const { groupId, sampleIndex } = sequence.spec;
-    if (!this.#use(groupId)) return;
+    if (sequence.draft === null || !this.#use(sequence.draft.groupId)) return;
+    const { groupId, sampleIndex } = sequence.draft;
     const tokens = sequence.tokens.subarray(from, sequence.length);
     this.#drafter.update(groupId, sampleIndex, from - sequence.promptLength, tokens);
   }
@@ -87,7 +87,7 @@ export class DraftGroups {
     const nowMs = this.#clock.nowMs();
     if (nowMs - this.#sweptMs < SWEEP_MS) return;
     this.#sweptMs = nowMs;
-    for (const sequence of resident) this.#use(sequence.spec.groupId);
+    for (const { draft } of resident) if (draft !== null) this.#use(draft.groupId);
     for (const [groupId, group] of this.#groups) {
       if (nowMs - group.usedMs > group.ttlMs) this.drop(groupId);
     }

@@ -7,6 +7,7 @@
 //
 // The last token of a decoding sequence is always pending: drawn, and not computed yet.
 
+import type { DraftSource } from "../../draft/group-update.ts";
 import type { RequestSpec } from "../../request/request.ts";
 import type { KvBlob, PriorityClass, WorkerCommand } from "../../rollout/worker.ts";
 import { type SamplingKey, samplingKey } from "./sampler.ts";
@@ -22,6 +23,8 @@ export interface ShadowDraft {
 
 export class Sequence {
   readonly spec: RequestSpec;
+  /** Where its drafts come from; null: it is not drafted for. */
+  readonly draft: DraftSource | null;
   readonly key: SamplingKey;
   readonly tokens: Int32Array;
   readonly promptLength: number;
@@ -55,6 +58,7 @@ export class Sequence {
   constructor(command: RunCommand) {
     const { request, output, chunkTokens } = command;
     this.spec = request;
+    this.draft = command.draft;
     this.key = samplingKey(request);
     this.promptLength = request.prompt.length;
     this.length = this.promptLength + output.length;

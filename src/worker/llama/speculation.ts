@@ -4,6 +4,7 @@
 import type { Clock } from "../../base/clock.ts";
 import type { GroupId } from "../../base/ids.ts";
 import { DRAFT_TOKENS_MAX, type DraftAsk, type Drafter, type Drafts } from "../../draft/drafter.ts";
+import type { DraftSource } from "../../draft/group-update.ts";
 import { DraftPaths } from "./draft-paths.ts";
 import type { Residency } from "./residency.ts";
 import type { Sequence } from "./sequence.ts";
@@ -165,29 +166,24 @@ export class Speculation {
   #collect(decoding: readonly Sequence[], priority: "high" | "low", plan: ClassPlan): void {
     if (plan.tokensMax <= 0) return;
     for (const sequence of decoding) {
-      if (sequence.priority !== priority) continue;
+      if (sequence.priority !== priority || sequence.draft === null) continue;
       // A step yields one token more than it accepts, and must not go beyond the chunk.
       const left = sequence.chunkEnd - sequence.length - 1;
       const tokensMax = Math.min(plan.tokensMax, left, DRAFT_TOKENS_MAX);
-      if (tokensMax > 0) this.#ask(sequence, tokensMax, plan);
+      if (tokensMax > 0) this.#ask(sequence, sequence.draft, { ...plan, tokensMax });
     }
   }
 
-  #ask(
-    sequence: Sequence,
-    tokensMax: number,
-    plan: { probabilityMin: number; tree: boolean },
-  ): void {
+  #ask(sequence: Sequence, source: DraftSource, plan: ClassPlan): void {
     const index = this.#asks.length;
-    const { groupId, sampleIndex } = sequence.spec;
     let ask = this.#pool[index];
     if (ask === undefined) {
-      ask = { groupId, sampleIndex, tokensMax, probabilityMin: 0, tree: false };
+      ask = { ...source, ...plan };
       this.#pool.push(ask);
     }
-    ask.groupId = groupId;
-    ask.sampleIndex = sampleIndex;
-    ask.tokensMax = tokensMax;
+    ask.groupId = source.groupId;
+    ask.sampleIndex = source.sampleIndex;
+    ask.tokensMax = plan.tokensMax;
     ask.probabilityMin = plan.probabilityMin;
     ask.tree = plan.tree;
     this.#asks.push(ask);
@@ -241,9 +237,11 @@ export class Speculation {
     const plan = { probabilityMin: SHADOW_PROBABILITY_MIN, tree: false };
     for (const sequence of decoding) {
       const left = sequence.chunkEnd - sequence.length;
-      if (sequence.shadow === null && left > 0) {
-        this.#ask(sequence, Math.min(SHADOW_TOKENS_MAX, left), plan);
-      }
+      if (sequence.shadow !== null || sequence.draft === null || left <= 0) continue;
+      this.#ask(sequence, sequence.draft, {
+        ...plan,
+        tokensMax: Math.min(SHADOW_TOKENS_MAX, left),
+      });
     }
     const { start, tokens, probabilities } = this.#drafter.propose(this.#asks);
     for (let i = 0; i < this.#asking.length; i += 1) {

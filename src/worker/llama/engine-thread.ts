@@ -1,0 +1,146 @@
+// The thread of one engine: takes commands between steps, runs steps while there is work, sleeps when
+// there is none, and sends events in batches. Started by worker.ts with a message of kind `open`.
+
+import { assert, unreachable } from "../../base/assert.ts";
+import { AppError } from "../../base/errors.ts";
+import { DraftBudget } from "../../draft/budget.ts";
+import { Replica } from "../../draft/replica.ts";
+import { LlamaEngine } from "./engine.ts";
+import {
+  type EngineSettings,
+  type FromEngine,
+  packEvents,
+  type SharedWeights,
+  type ToEngine,
+  transfersOf,
+} from "./messages.ts";
+import { openLibrary } from "./native.ts";
+import { LlamaWeights } from "./weights.ts";
+
+declare const self: Worker;
+
+/** Tokens wait at most about this long for company; everything else leaves after its step. */
+const FLUSH_MS = 4;
+/** Figures are sent at most so often, and with every end of a chunk. */
+const STATS_MS = 100;
+/** Memory for draft replicas of one engine: some hundred groups of a few thousand tokens. */
+const REPLICA_BYTES = 256 * 1024 * 1024;
+
+const clock = { nowMs: () => performance.now() };
+
+class EngineThread {
+  readonly #engine: LlamaEngine;
+  #loop: NodeJS.Immediate | null = null;
+  #flushedMs = 0;
+  #statsMs = 0;
+
+  constructor(weights: SharedWeights, settings: EngineSettings) {
+    this.#engine = new LlamaEngine({
+      model: share(weights),
+      slots: settings.slots,
+      kvTokens: settings.kvTokens,
+      contextTokens: settings.contextTokens,
+      epoch: settings.epoch,
+      clock,
+      speculation: {
+        drafter: new Replica({ limitBytes: REPLICA_BYTES }),
+        planner: new DraftBudget(),
+      },
+    });
+    if (settings.profileMs > 0) this.#engine.profile(settings.profileMs);
+    send({ kind: "opened", capacity: this.#engine.capacity });
+  }
+
+  receive(message: Exclude<ToEngine, { kind: "open" }>): void {
+    switch (message.kind) {
+      case "commands":
+        for (const command of message.commands) this.#engine.command(command);
+        this.#wake();
+        break;
+      case "drop_all":
+        this.#flush();
+        this.#engine.dropAll();
+        break;
+      case "reload":
+        this.#engine.reload(share(message.weights), message.epoch);
+        send({ kind: "reloaded" });
+        this.#wake();
+        break;
+      case "close":
+        this.stop();
+        self.onmessage = null;
+        send({ kind: "closed" });
+        break;
+      default:
+        unreachable(message);
+    }
+  }
+
+  /** Frees the engine; nothing runs afterwards. */
+  stop(): void {
+    if (this.#loop !== null) clearImmediate(this.#loop);
+    this.#loop = null;
+    this.#engine.close();
+  }
+
+  #wake(): void {
+    this.#loop ??= setImmediate(() => guard(() => this.#turn()));
+  }
+
+  /** One step; messages that came meanwhile are delivered before the next one. */
+  #turn(): void {
+    this.#loop = null;
+    const worked = this.#engine.step();
+    const nowMs = clock.nowMs();
+    if (!worked || this.#engine.urgent || nowMs - this.#flushedMs >= FLUSH_MS) this.#flush();
+    if (worked) this.#wake();
+  }
+
+  #flush(): void {
+    const nowMs = clock.nowMs();
+    const figuresDue = this.#engine.urgent || nowMs - this.#statsMs >= STATS_MS;
+    const events = this.#engine.drain();
+    this.#flushedMs = nowMs;
+    if (events.length === 0 && !figuresDue) return;
+    if (figuresDue) {
+      this.#statsMs = nowMs;
+      events.push({ kind: "stats", stats: this.#engine.stats() });
+    }
+    const packed = packEvents(events);
+    send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
+  }
+}
+
+function share(weights: SharedWeights): LlamaWeights {
+  return LlamaWeights.share(openLibrary(), weights.pointer, weights.info);
+}
+
+function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {
+  self.postMessage(message, transfers);
+}
+
+/** A worker that throws is gone: whatever it was, the rollout hears it as one `failed` event. */
+function guard(act: () => void): void {
+  try {
+    act();
+  } catch (error) {
+    self.onmessage = null;
+    thread?.stop();
+    const code = error instanceof AppError ? error.code : "worker_failed";
+    const message = error instanceof Error ? error.message : String(error);
+    send({ kind: "failed", code, message });
+  }
+}
+
+let thread: EngineThread | null = null;
+
+self.onmessage = ({ data }: MessageEvent<ToEngine>) =>
+  guard(() => {
+    if (data.kind === "open") {
+      assert(thread === null, "a thread has one engine");
+      thread = new EngineThread(data.weights, data.settings);
+      return;
+    }
+    assert(thread !== null, "an engine is opened first");
+    thread.receive(data);
+  });

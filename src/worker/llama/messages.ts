@@ -1,0 +1,122 @@
+// What passes between an engine's thread and the thread of the rollout. Token events, nearly all of the
+// traffic, travel as two transferred buffers: a message then costs a few microseconds however many they are.
+
+import { assert } from "../../base/assert.ts";
+import type { ErrorCode } from "../../base/errors.ts";
+import { requestId, type WeightEpoch } from "../../base/ids.ts";
+import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
+import type { ModelInfo } from "./weights.ts";
+
+/** Weights that this process has loaded: any of its threads may use the pointer. */
+export interface SharedWeights {
+  readonly pointer: number;
+  readonly info: ModelInfo;
+}
+
+export interface EngineSettings {
+  readonly slots: number;
+  readonly kvTokens: number;
+  readonly contextTokens: number;
+  readonly epoch: WeightEpoch;
+  /** Time the step-cost profile may take; 0: none is made. */
+  readonly profileMs: number;
+}
+
+export type EngineCommand = Exclude<WorkerCommand, { kind: "reload" }>;
+
+export type ToEngine =
+  | { kind: "open"; weights: SharedWeights; settings: EngineSettings }
+  | { kind: "commands"; commands: readonly EngineCommand[] }
+  /** Other weights are being loaded: drop all that belongs to the present ones. */
+  | { kind: "drop_all" }
+  | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }
+  | { kind: "close" };
+
+export type FromEngine =
+  | { kind: "opened"; capacity: WorkerCapacity }
+  | { kind: "events"; epoch: WeightEpoch; events: PackedEvents }
+  /** The weights of the epoch before are no longer in use here. */
+  | { kind: "reloaded" }
+  /** The engine is gone, and freed. */
+  | { kind: "failed"; code: ErrorCode; message: string }
+  | { kind: "closed" };
+
+/** Four words head a token event: request id, offset, tokens, and the other events that come before it. */
+const HEAD_WORDS = 4;
+
+export interface PackedEvents {
+  /** Heads of the token events, then their tokens in the same order. */
+  readonly words: Int32Array<ArrayBuffer>;
+  readonly tokenEvents: number;
+  readonly logprobs: Float32Array<ArrayBuffer>;
+  readonly others: readonly WorkerEvent[];
+}
+
+export function packEvents(events: readonly WorkerEvent[]): PackedEvents {
+  let tokenEvents = 0;
+  let tokenCount = 0;
+  for (const event of events) {
+    if (event.kind !== "tokens") continue;
+    tokenEvents += 1;
+    tokenCount += event.tokens.length;
+  }
+  const words = new Int32Array(tokenEvents * HEAD_WORDS + tokenCount);
+  const logprobs = new Float32Array(tokenCount);
+  const others: WorkerEvent[] = [];
+  let head = 0;
+  let at = 0;
+  for (const event of events) {
+    if (event.kind !== "tokens") {
+      others.push(event);
+      continue;
+    }
+    words[head] = event.requestId;
+    words[head + 1] = event.offset;
+    words[head + 2] = event.tokens.length;
+    words[head + 3] = others.length;
+    words.set(event.tokens, tokenEvents * HEAD_WORDS + at);
+    logprobs.set(event.logprobs, at);
+    head += HEAD_WORDS;
+    at += event.tokens.length;
+  }
+  return { words, tokenEvents, logprobs, others };
+}
+
+/** The events in their order; token events are views of the packed buffers. */
+export function unpackEvents(packed: PackedEvents): WorkerEvent[] {
+  const { words, tokenEvents, logprobs, others } = packed;
+  const events: WorkerEvent[] = [];
+  const tokensAt = tokenEvents * HEAD_WORDS;
+  let at = 0;
+  let other = 0;
+  for (let head = 0; head < tokensAt; head += HEAD_WORDS) {
+    const [id, offset, count, before] = words.subarray(head, head + HEAD_WORDS);
+    assert(
+      id !== undefined && offset !== undefined && count !== undefined && before !== undefined,
+      "a head is whole",
+    );
+    while (other < before) {
+      events.push(others[other] as WorkerEvent);
+      other += 1;
+    }
+    events.push({
+      kind: "tokens",
+      requestId: requestId(id),
+      offset,
+      tokens: words.subarray(tokensAt + at, tokensAt + at + count),
+      logprobs: logprobs.subarray(at, at + count),
+    });
+    at += count;
+  }
+  for (; other < others.length; other += 1) events.push(others[other] as WorkerEvent);
+  return events;
+}
+
+/** Buffers that move with a message in place of being copied. */
+export function transfersOf(packed: PackedEvents): ArrayBuffer[] {
+  const buffers = [packed.words.buffer, packed.logprobs.buffer];
+  for (const event of packed.others) {
+    if (event.kind === "exported" && event.kv !== null) buffers.push(event.kv.bytes);
+  }
+  return buffers;
+}

@@ -1,0 +1,138 @@
+// The embedded engine's door: opens a model once for the process, and any number of workers on it.
+
+import { type WeightEpoch, workerId } from "../../base/ids.ts";
+import type { Worker as RolloutWorker } from "../../rollout/worker.ts";
+import { loadBackend, openLibrary } from "./native.ts";
+import { LlamaTokenizer, type Tokenizer } from "./tokenizer.ts";
+import type { ModelInfo } from "./weights.ts";
+import { type WeightsLease, WeightsStore } from "./weights-store.ts";
+import { LlamaWorker } from "./worker.ts";
+
+export interface LlamaModelOptions {
+  readonly path: string;
+  /**
+   * Portable kernels whose results do not depend on how requests are batched, several times slower. It
+   * belongs to the process: a model of the other kind cannot be opened in it any more.
+   */
+  readonly deterministic: boolean;
+}
+
+/** An opened model: its weights stay in memory until it and every worker on it are closed. */
+export interface LlamaModel {
+  readonly path: string;
+  readonly deterministic: boolean;
+  readonly tokenizer: Tokenizer;
+  readonly vocabularySize: number;
+  /** Prompt + output the model was trained for, in tokens. */
+  readonly contextTokens: number;
+  readonly eosTokenId: number;
+  /** Every token that ends a text, eos included. */
+  readonly stopTokenIds: readonly number[];
+  /** Opens workers on this model's weights. @throws AppError as `openLlamaWorkers`. */
+  openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]>;
+  /** Safe to call twice. */
+  close(): void;
+}
+
+export interface LlamaWorkersOptions {
+  readonly workers: number;
+  /** Of each worker: see WorkerCapacity. */
+  readonly slots: number;
+  readonly kvTokens: number;
+  readonly contextTokens: number;
+  /** Weight epoch of the model as it is now. */
+  readonly epoch: WeightEpoch;
+}
+
+/**
+ * Each engine measures its steps for about so long at start. All do it at the same time, so that the
+ * times are those of engines which share the machine, as they will when they work.
+ */
+const PROFILE_MS = 350;
+
+/** @throws AppError native_library_missing, model_unreadable, or invalid_config (see `deterministic`). */
+export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaModel> {
+  const library = openLibrary();
+  loadBackend(library, options);
+  const store = new WeightsStore(library);
+  const lease = await store.acquire(options.path, null);
+  try {
+    const tokenizer = new LlamaTokenizer(library, options.path);
+    return new OpenedModel(options, { store, lease, tokenizer });
+  } catch (error) {
+    lease.release();
+    throw error;
+  }
+}
+
+/** @throws AppError invalid_config or worker_failed; then no worker is left running. */
+export async function openLlamaWorkers(
+  model: LlamaModel,
+  options: LlamaWorkersOptions,
+): Promise<RolloutWorker[]> {
+  return await model.openWorkers(options);
+}
+
+class OpenedModel implements LlamaModel {
+  readonly path: string;
+  readonly deterministic: boolean;
+  readonly tokenizer: LlamaTokenizer;
+  readonly #store: WeightsStore;
+  readonly #lease: WeightsLease;
+  #closed = false;
+
+  constructor(
+    options: LlamaModelOptions,
+    parts: { store: WeightsStore; lease: WeightsLease; tokenizer: LlamaTokenizer },
+  ) {
+    this.path = options.path;
+    this.deterministic = options.deterministic;
+    this.tokenizer = parts.tokenizer;
+    this.#store = parts.store;
+    this.#lease = parts.lease;
+  }
+
+  get #info(): ModelInfo {
+    return this.#lease.weights.info;
+  }
+
+  get vocabularySize(): number {
+    return this.#info.shape.vocabularySize;
+  }
+
+  get contextTokens(): number {
+    return this.#info.contextTokens;
+  }
+
+  get eosTokenId(): number {
+    return this.#info.eosTokenId;
+  }
+
+  get stopTokenIds(): readonly number[] {
+    return this.#info.stopTokenIds;
+  }
+
+  async openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]> {
+    const { workers, ...capacity } = options;
+    const settings = { ...capacity, profileMs: PROFILE_MS };
+    const opening = Array.from({ length: workers }, async (_, index) => {
+      const lease = await this.#store.acquire(this.path, null);
+      return LlamaWorker.open({ workerId: workerId(index), store: this.#store, lease, settings });
+    });
+    const results = await Promise.allSettled(opening);
+    const failure = results.find((result) => result.status === "rejected");
+    const opened = results.flatMap((result) =>
+      result.status === "fulfilled" ? [result.value] : [],
+    );
+    if (failure === undefined) return opened;
+    await Promise.all(opened.map((worker) => worker.close()));
+    throw failure.reason;
+  }
+
+  close(): void {
+    if (this.#closed) return;
+    this.#closed = true;
+    this.tokenizer.close();
+    this.#lease.release();
+  }
+}

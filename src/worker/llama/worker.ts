@@ -1,0 +1,200 @@
+// The worker port on an engine in a thread of its own. It passes commands and events in batches, brings
+// other weights for a reload, and turns whatever ends the thread into one `failed` event.
+
+import { assert, unreachable } from "../../base/assert.ts";
+import { AppError } from "../../base/errors.ts";
+import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
+import type {
+  Worker as RolloutWorker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+} from "../../rollout/worker.ts";
+import {
+  type EngineCommand,
+  type EngineSettings,
+  type FromEngine,
+  type ToEngine,
+  unpackEvents,
+} from "./messages.ts";
+import type { WeightsLease, WeightsStore } from "./weights-store.ts";
+
+export interface LlamaWorkerOptions {
+  readonly workerId: WorkerId;
+  readonly store: WeightsStore;
+  /** The worker's from now on. */
+  readonly lease: WeightsLease;
+  readonly settings: EngineSettings;
+}
+
+/** A step of a large prefill is the longest that an engine does not look at its messages. */
+const CLOSE_MS_MAX = 10_000;
+
+export class LlamaWorker implements RolloutWorker {
+  readonly workerId: WorkerId;
+  readonly capacity: WorkerCapacity;
+  readonly #thread: Worker;
+  readonly #store: WeightsStore;
+  /** Weights the engine uses now; the next ones are in `#leases` from their loading on. */
+  readonly #leases: WeightsLease[];
+  #epoch: WeightEpoch;
+  #listener: WorkerListener | null = null;
+  #queue: WorkerCommand[] = [];
+  #flushing = false;
+  #state: "running" | "failed" | "closed" = "running";
+  #closing: Promise<void> | null = null;
+  #onClosed: () => void = () => {};
+
+  private constructor(thread: Worker, capacity: WorkerCapacity, options: LlamaWorkerOptions) {
+    this.workerId = options.workerId;
+    this.capacity = capacity;
+    this.#thread = thread;
+    this.#store = options.store;
+    this.#leases = [options.lease];
+    this.#epoch = options.settings.epoch;
+    thread.onmessage = ({ data }: MessageEvent<FromEngine>) => this.#receive(data);
+    thread.onerror = (event) => this.#fail(event.message);
+    thread.addEventListener("close", () => this.#exited());
+  }
+
+  /** Starts the engine's thread and waits until it can take commands. @throws AppError as the engine does. */
+  static async open(options: LlamaWorkerOptions): Promise<LlamaWorker> {
+    const thread = new Worker(new URL("./engine-thread.ts", import.meta.url).href);
+    const opened = new Promise<WorkerCapacity>((resolve, reject) => {
+      thread.onmessage = ({ data }: MessageEvent<FromEngine>) => {
+        if (data.kind === "opened") resolve(data.capacity);
+        else if (data.kind === "failed") reject(new AppError(data.code, data.message));
+      };
+      thread.onerror = (event) => reject(new AppError("worker_failed", event.message));
+    });
+    const { settings } = options;
+    post(thread, { kind: "open", weights: options.lease.weights, settings });
+    try {
+      return new LlamaWorker(thread, await opened, options);
+    } catch (error) {
+      thread.terminate();
+      options.lease.release();
+      throw error;
+    }
+  }
+
+  listen(listener: WorkerListener): void {
+    assert(this.#listener === null, "a worker has one listener");
+    this.#listener = listener;
+  }
+
+  /** `kv` bytes of a `run` move to the engine: the sender's buffer is empty afterwards. */
+  send(commands: readonly WorkerCommand[]): void {
+    if (this.#state !== "running") return;
+    this.#queue.push(...commands);
+    if (this.#flushing) return;
+    this.#flushing = true;
+    // Commands sent in one turn cost one message.
+    queueMicrotask(() => void this.#flush());
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  /** Posts what is queued, in order; a reload holds back what comes after it until its weights are there. */
+  async #flush(): Promise<void> {
+    while (this.#queue.length > 0 && this.#state === "running") {
+      const reloadAt = this.#queue.findIndex((command) => command.kind === "reload");
+      const end = reloadAt < 0 ? this.#queue.length : reloadAt;
+      const commands = this.#queue.splice(0, end) as EngineCommand[];
+      if (commands.length > 0) this.#post({ kind: "commands", commands }, kvBuffers(commands));
+      const reload = this.#queue.shift();
+      if (reload?.kind === "reload") await this.#reload(reload);
+    }
+    this.#flushing = false;
+  }
+
+  async #reload(command: { modelPath: string; epoch: WeightEpoch }): Promise<void> {
+    this.#post({ kind: "drop_all" });
+    try {
+      const lease = await this.#store.acquire(command.modelPath, command.epoch);
+      if (this.#state !== "running") {
+        lease.release();
+        return;
+      }
+      this.#leases.push(lease);
+      this.#post({ kind: "reload", weights: lease.weights, epoch: command.epoch });
+    } catch (error) {
+      this.#fail(error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  #receive(message: FromEngine): void {
+    switch (message.kind) {
+      case "events":
+        this.#epoch = message.epoch;
+        this.#deliver(unpackEvents(message.events));
+        break;
+      case "reloaded":
+        this.#leases.shift()?.release();
+        break;
+      case "failed":
+        this.#fail(message.message);
+        this.#onClosed();
+        break;
+      case "closed":
+        this.#onClosed();
+        break;
+      case "opened":
+        break;
+      default:
+        unreachable(message);
+    }
+  }
+
+  #deliver(events: readonly WorkerEvent[]): void {
+    if (this.#state === "running") this.#listener?.(this.#epoch, events);
+  }
+
+  #fail(message: string): void {
+    if (this.#state !== "running") return;
+    this.#deliver([{ kind: "failed", message }]);
+    this.#state = "failed";
+    this.#queue = [];
+  }
+
+  #exited(): void {
+    this.#fail("the engine's thread has ended");
+    this.#onClosed();
+  }
+
+  async #close(): Promise<void> {
+    const running = this.#state === "running";
+    this.#state = "closed";
+    this.#queue = [];
+    if (running) {
+      const closed = new Promise<void>((resolve) => {
+        this.#onClosed = resolve;
+        setTimeout(resolve, CLOSE_MS_MAX).unref();
+      });
+      this.#post({ kind: "close" });
+      await closed;
+    }
+    this.#thread.terminate();
+    for (const lease of this.#leases.splice(0)) lease.release();
+  }
+
+  #post(message: ToEngine, transfers: ArrayBuffer[] = []): void {
+    post(this.#thread, message, transfers);
+  }
+}
+
+function post(thread: Worker, message: ToEngine, transfers: ArrayBuffer[] = []): void {
+  thread.postMessage(message, transfers);
+}
+
+function kvBuffers(commands: readonly EngineCommand[]): ArrayBuffer[] {
+  const buffers: ArrayBuffer[] = [];
+  for (const command of commands) {
+    if (command.kind === "run" && command.kv !== null) buffers.push(command.kv.bytes);
+  }
+  return buffers;
+}
