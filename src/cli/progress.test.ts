@@ -1,0 +1,255 @@
+import { expect, test } from "bun:test";
+import { stripVTControlCharacters } from "node:util";
+import fc from "fast-check";
+import { Screen } from "../../test/reference/screen.ts";
+import type { Progress } from "../rollout/report.ts";
+import { ProgressDisplay, plainLine, renderProgress } from "./progress.ts";
+import type { Terminal } from "./terminal.ts";
+
+function progressOf(overrides: Partial<Progress> = {}): Progress {
+  return {
+    elapsedS: 12.4,
+    groupsDone: 9,
+    groups: 16,
+    requestsDone: 80,
+    requests: 128,
+    outputTokens: 34120,
+    tokensPerS: 3411.7,
+    running: 29,
+    waiting: 19,
+    migrations: 42,
+    preemptions: 3,
+    meanAcceptanceLength: 2.314,
+    etaS: 75,
+    workers: [
+      { worker: 0, running: 16, slots: 16, kvTokensUsed: 2908, kvTokens: 4096 },
+      { worker: 1, running: 13, slots: 16, kvTokensUsed: 4000, kvTokens: 4096 },
+    ],
+    ...overrides,
+  };
+}
+
+function terminalOf(overrides: Partial<Terminal> = {}): Terminal {
+  return { live: true, columns: 100, rows: 24, color: false, unicode: true, ...overrides };
+}
+
+const facts = [
+  "seer",
+  "63%",
+  "80/128 requests",
+  "9/16 groups",
+  "0:12",
+  "ETA 1:15",
+  "3,412 tok/s",
+  "29 running",
+  "19 waiting",
+  "42 moved",
+  "3 preempted",
+  "acceptance 2.31",
+  "71% kv 16/16 slots",
+  "98% kv 13/16 slots",
+];
+
+for (const columns of [40, 80, 100, 200]) {
+  test(`renderProgress: tells everything on ${columns} columns`, () => {
+    const lines = renderProgress("seer", progressOf(), terminalOf({ columns }));
+    const text = lines.join("\n").replaceAll(/ +/g, " ");
+    for (const fact of facts) expect(text).toContain(fact);
+    for (const line of lines) expect(line.length).toBeLessThan(columns);
+  });
+}
+
+const naturals = fc.nat(10_000_000);
+const progressArbitrary: fc.Arbitrary<Progress> = fc.record({
+  elapsedS: fc.double({ min: 0, max: 1e6, noNaN: true }),
+  groupsDone: naturals,
+  groups: naturals,
+  requestsDone: naturals,
+  requests: naturals,
+  outputTokens: naturals,
+  tokensPerS: fc.double({ min: 0, max: 1e9, noNaN: true }),
+  running: naturals,
+  waiting: naturals,
+  migrations: naturals,
+  preemptions: naturals,
+  meanAcceptanceLength: fc.double({ min: 1, max: 33, noNaN: true }),
+  etaS: fc.option(fc.double({ min: 0, max: 1e6, noNaN: true })),
+  workers: fc.array(
+    fc.record({
+      worker: fc.nat(999),
+      running: fc.nat(128),
+      slots: fc.nat(128),
+      kvTokensUsed: naturals,
+      kvTokens: naturals,
+    }),
+    { maxLength: 64 },
+  ),
+});
+
+test("renderProgress: no line is as wide as the terminal, no frame as high", () => {
+  fc.assert(
+    fc.property(
+      progressArbitrary,
+      fc.integer({ min: 2, max: 200 }),
+      fc.integer({ min: 2, max: 50 }),
+      fc.boolean(),
+      (progress, columns, rows, color) => {
+        const lines = renderProgress("divided", progress, terminalOf({ columns, rows, color }));
+        expect(lines.length).toBeLessThan(rows);
+        for (const line of lines) {
+          expect(stripVTControlCharacters(line).length).toBeLessThan(columns);
+        }
+      },
+    ),
+    { numRuns: 300 },
+  );
+});
+
+test("renderProgress: many workers take few lines, and the rest is counted", () => {
+  const workers = Array.from({ length: 64 }, (_, worker) => ({
+    worker,
+    running: 1,
+    slots: 16,
+    kvTokensUsed: 100,
+    kvTokens: 4096,
+  }));
+  const lines = renderProgress("seer", progressOf({ workers }), terminalOf({ columns: 80 }));
+  expect(lines.length).toBeLessThan(10);
+  expect(lines.at(-1)).toBe("and 54 workers more");
+});
+
+test("renderProgress: a bar is full only when all is done", () => {
+  const bar = (requestsDone: number) =>
+    renderProgress("seer", progressOf({ requestsDone }), terminalOf({ columns: 120 }))[0] ?? "";
+  expect(bar(0)).not.toContain("█");
+  expect(bar(0)).toContain(" 0%");
+  expect(bar(127)).toContain("░");
+  expect(bar(127)).toContain("99%");
+  expect(bar(128)).not.toContain("░");
+  expect(bar(128)).toContain("100%");
+});
+
+test("renderProgress: without colour there is no escape, without Unicode only ASCII", () => {
+  const plain = renderProgress("seer", progressOf(), terminalOf({ unicode: false })).join("\n");
+  expect(plain).toMatch(/^[\x20-\x7e\n]*$/);
+  expect(plain).toContain("#####");
+  const colored = renderProgress("seer", progressOf(), terminalOf({ color: true })).join("\n");
+  expect(colored).toContain("\u001B[");
+  expect(stripVTControlCharacters(colored)).toBe(
+    renderProgress("seer", progressOf(), terminalOf()).join("\n"),
+  );
+});
+
+test("renderProgress: says nothing about the end before there is something to go by", () => {
+  const lines = renderProgress("seer", progressOf({ etaS: null }), terminalOf()).join("\n");
+  expect(lines).not.toContain("ETA");
+});
+
+test("plainLine: is one line with the same facts", () => {
+  expect(plainLine("seer", progressOf())).toBe(
+    "seer 0:12, 80/128 requests, 9/16 groups, 3,412 tok/s, 29 running, 19 waiting, 42 moved, " +
+      "3 preempted, acceptance 2.31, ETA 1:15, kv 71% 98%",
+  );
+});
+
+function pipe(): { text: string; write(text: string): boolean } {
+  return {
+    text: "",
+    write(text: string): boolean {
+      this.text += text;
+      return true;
+    },
+  };
+}
+
+test("ProgressDisplay: away from a terminal it writes a line every few seconds, and one at the end", () => {
+  const stream = pipe();
+  const display = new ProgressDisplay({ stream, title: "seer", quiet: false, env: {} });
+  for (let tenth = 0; tenth <= 120; tenth += 1) {
+    display.update(progressOf({ elapsedS: tenth / 10 }));
+  }
+  display.update(progressOf({ elapsedS: 12.1, requestsDone: 128, groupsDone: 16 }));
+  display.finish();
+  display.finish();
+  const lines = stream.text.trimEnd().split("\n");
+  expect(lines.map((line) => line.slice(0, 14))).toEqual([
+    "seer 0:00, 80/",
+    "seer 0:05, 80/",
+    "seer 0:10, 80/",
+    "seer finished:",
+  ]);
+  expect(lines[3]).toBe("seer finished: 128/128 requests, 16/16 groups, 34,120 tokens in 0:12");
+  expect(stream.text).not.toContain("\u001B");
+});
+
+test("ProgressDisplay: quiet, it writes nothing at all", () => {
+  for (const stream of [pipe(), new Screen(80)]) {
+    const display = new ProgressDisplay({ stream, title: "seer", quiet: true, env: {} });
+    display.update(progressOf());
+    display.note("stopping");
+    display.finish();
+    expect("raw" in stream ? stream.raw : stream.text).toBe("");
+  }
+});
+
+test("ProgressDisplay: on a terminal it draws over its own lines and leaves one", () => {
+  const screen = new Screen(80);
+  screen.write("before\n");
+  const display = new ProgressDisplay({ stream: screen, title: "seer", quiet: false, env: {} });
+  for (let step = 0; step <= 80; step += 1) {
+    const workers = progressOf().workers.slice(0, 1 + (step % 2));
+    display.update(progressOf({ elapsedS: step / 5, requestsDone: step, workers }));
+    const lines = screen.lines();
+    expect(lines[0]).toBe("before");
+    expect(lines).toHaveLength(4);
+    expect(lines[1]).toContain(`${step}/128 requests`);
+  }
+  display.finish();
+  screen.write("after\n");
+  expect(screen.lines()).toEqual([
+    "before",
+    "seer stopped: 80/128 requests, 9/16 groups, 34,120 tokens in 0:16",
+    "after",
+  ]);
+});
+
+test("ProgressDisplay: frames that come too fast are passed over", () => {
+  const screen = new Screen(80);
+  const display = new ProgressDisplay({ stream: screen, title: "seer", quiet: false, env: {} });
+  display.update(progressOf({ elapsedS: 1, running: 1 }));
+  display.update(progressOf({ elapsedS: 1.05, running: 2 }));
+  expect(screen.lines()[1]).toContain("1 running");
+  display.update(progressOf({ elapsedS: 1.11, running: 3 }));
+  expect(screen.lines()[1]).toContain("3 running");
+});
+
+test("ProgressDisplay: a note stays above the live lines", () => {
+  const screen = new Screen(80);
+  const display = new ProgressDisplay({ stream: screen, title: "seer", quiet: false, env: {} });
+  display.update(progressOf({ elapsedS: 1 }));
+  display.note("stopping");
+  display.update(progressOf({ elapsedS: 1.01 }));
+  expect(screen.lines()).toHaveLength(4);
+  expect(screen.lines()[0]).toBe("stopping");
+  display.finish();
+  expect(screen.lines()).toHaveLength(2);
+});
+
+test("ProgressDisplay: NO_COLOR leaves the lines and takes the colour", () => {
+  const colors = (env: Record<string, string>) => {
+    const screen = new Screen(80);
+    const display = new ProgressDisplay({ stream: screen, title: "seer", quiet: false, env });
+    display.update(progressOf());
+    display.finish();
+    return screen.raw.includes("m\u2588") || /\[\d+m/.test(screen.raw);
+  };
+  expect(colors({})).toBe(true);
+  expect(colors({ NO_COLOR: "" })).toBe(true);
+  expect(colors({ NO_COLOR: "1" })).toBe(false);
+});
+
+test("ProgressDisplay: a run that was never heard of leaves nothing", () => {
+  const stream = pipe();
+  new ProgressDisplay({ stream, title: "seer", quiet: false }).finish();
+  expect(stream.text).toBe("");
+});

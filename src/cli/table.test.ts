@@ -1,0 +1,243 @@
+import { expect, test } from "bun:test";
+import { stripVTControlCharacters } from "node:util";
+import type { RunReport, WorkerReport } from "../rollout/report.ts";
+import {
+  comparisonTable,
+  describeRatio,
+  runTable,
+  TABLE_COLUMNS_MAX,
+  type TableOptions,
+} from "./table.ts";
+
+const plain: TableOptions = { color: false, unicode: true };
+
+function workerOf(worker: number): WorkerReport {
+  return {
+    worker,
+    busy_share: 0.93 - worker * 0.01,
+    idle_tail_s: worker * 0.5,
+    output_tokens: 17_664,
+    prefill_tokens: 900,
+    recomputed_tokens: 1200,
+    preemptions: 31,
+    steps: 4000,
+    drafted_tokens: 100,
+    accepted_tokens: 60,
+    kv_tokens_peak: 4000,
+    kv_tokens: 4096,
+    draft_share: 0.02,
+  };
+}
+
+function runOf(overrides: Partial<RunReport> = {}): RunReport {
+  return {
+    policy: "group",
+    draft: "off",
+    deterministic: false,
+    weight_epoch: 0,
+    groups: 16,
+    requests: 128,
+    finished_requests: 128,
+    wall_s: 17.84,
+    output_tokens: 35_328,
+    output_tokens_per_s: 1980.3,
+    tail_s: 8.31,
+    preemptions: 62,
+    recomputed_tokens: 21_340,
+    chunks: 128,
+    migrations: 0,
+    migrated_bytes: 0,
+    drafted_tokens: 0,
+    accepted_tokens: 0,
+    mean_acceptance_length: 1,
+    tokens_per_step: 1,
+    lost_tokens: 0,
+    duplicated_tokens: 0,
+    kv_pool: {
+      memory_bytes_peak: 0,
+      disk_bytes_peak: 0,
+      hits: 0,
+      misses: 0,
+      corrupt: 0,
+      evictions: 0,
+      disk_errors: 0,
+    },
+    workers: [workerOf(0), workerOf(1)],
+    interrupted: false,
+    ...overrides,
+  };
+}
+
+const group = runOf();
+const seer = runOf({
+  policy: "seer",
+  draft: "grouped",
+  wall_s: 12.3,
+  tail_s: 2.2,
+  output_tokens_per_s: 2872.2,
+  preemptions: 0,
+  recomputed_tokens: 2134,
+  migrations: 72,
+  migrated_bytes: 41e6,
+  drafted_tokens: 21_000,
+  accepted_tokens: 13_400,
+  mean_acceptance_length: 2.31,
+  tokens_per_step: 1.62,
+  kv_pool: { ...runOf().kv_pool, memory_bytes_peak: 23.1e6, hits: 70, misses: 2 },
+});
+
+/** The cells of the row with this name, split where columns part. */
+function row(table: string, name: string): string[] {
+  const line = table.split("\n").find((one) => one.startsWith(name));
+  return line === undefined ? [] : line.slice(name.length).trim().split(/ {2,}/);
+}
+
+function widest(table: string): number {
+  return Math.max(...table.split("\n").map((line) => stripVTControlCharacters(line).length));
+}
+
+test("runTable: shows what the report says, in the units people read", () => {
+  const table = runTable("seer", seer, plain);
+  expect(table).toContain("16 groups, 128 responses");
+  expect(row(table, "wall time")).toEqual(["12.3 s"]);
+  expect(row(table, "tail time (last 10 %)")).toEqual(["2.20 s"]);
+  expect(row(table, "output tokens/s")).toEqual(["2,872"]);
+  expect(row(table, "preemptions")).toEqual(["0"]);
+  expect(row(table, "recomputed tokens")).toEqual(["2,134"]);
+  expect(row(table, "migrations")).toEqual(["72 (41.0 MB)"]);
+  expect(row(table, "drafted tokens")).toEqual(["21,000"]);
+  expect(row(table, "accepted tokens")).toEqual(["13,400 (64%)"]);
+  expect(row(table, "mean acceptance length")).toEqual(["2.31"]);
+  expect(row(table, "KV pool hits / misses")).toEqual(["70 / 2"]);
+  expect(row(table, "KV pool peak")).toEqual(["23.1 MB"]);
+  expect(row(table, "tokens lost / twice")).toEqual(["0 / 0"]);
+  expect(table).not.toContain("vs");
+});
+
+test("runTable: has a line for every worker", () => {
+  const table = runTable("seer", seer, plain);
+  expect(row(table, "0 ")).toEqual(["93%", "0.00 s", "17,664", "1,200", "31", "98% of 4,096"]);
+  expect(row(table, "1 ")).toEqual(["92%", "0.50 s", "17,664", "1,200", "31", "98% of 4,096"]);
+});
+
+test("runTable: trouble is shown only where there was some", () => {
+  expect(runTable("seer", seer, plain)).not.toContain("disk errors");
+  const kv_pool = { ...seer.kv_pool, disk_errors: 4, corrupt: 1 };
+  const table = runTable("seer", runOf({ kv_pool, lost_tokens: 3 }), plain);
+  expect(row(table, "disk errors / corrupt")).toEqual(["4 / 1"]);
+  expect(row(table, "tokens lost / twice")).toEqual(["3 / 0"]);
+});
+
+test("comparisonTable: sets every run against the first", () => {
+  const table = comparisonTable({ group, seer }, plain);
+  expect(row(table, " ")).toEqual(["group", "seer", "vs group"]);
+  expect(row(table, "wall time")).toEqual(["17.8 s", "12.3 s", "1.45x faster"]);
+  expect(row(table, "tail time (last 10 %)")).toEqual(["8.31 s", "2.20 s", "3.78x faster"]);
+  expect(row(table, "output tokens/s")).toEqual(["1,980", "2,872", "1.45x more"]);
+  expect(row(table, "preemptions")).toEqual(["62", "0", "none"]);
+  expect(row(table, "recomputed tokens")).toEqual(["21,340", "2,134", "10.0x fewer"]);
+  expect(row(table, "drafts")).toEqual(["off", "grouped"]);
+});
+
+test("comparisonTable: worker lines name their run", () => {
+  const table = comparisonTable({ group, seer }, plain);
+  expect(row(table, "group ").slice(0, 2)).toEqual(["0", "93%"]);
+  expect(row(table, "seer ").slice(0, 2)).toEqual(["0", "93%"]);
+});
+
+test("comparisonTable: an interrupted run is marked and not compared", () => {
+  const cut = { ...seer, interrupted: true, finished_requests: 40 };
+  const table = comparisonTable({ group, seer: cut }, plain);
+  expect(table).toContain("seer (cut)");
+  expect(row(table, "wall time")).toEqual(["17.8 s", "12.3 s"]);
+  expect(row(table, "responses finished")).toEqual(["128 of 128", "40 of 128"]);
+});
+
+test("comparisonTable: three runs of usual names stand in one table", () => {
+  const table = comparisonTable({ group, divided: seer, seer }, plain);
+  expect(row(table, "wall time")).toHaveLength(5);
+  expect(table.match(/^wall time/gm)).toHaveLength(1);
+});
+
+test("comparisonTable: fits, however many runs and workers and however long their names", () => {
+  const huge = runOf({
+    wall_s: 123_456,
+    tail_s: 99_999,
+    output_tokens: 9_999_999_999,
+    output_tokens_per_s: 123_456_789,
+    preemptions: 99_999_999,
+    recomputed_tokens: 9_999_999_999,
+    migrations: 9_999_999,
+    migrated_bytes: 9e15,
+    drafted_tokens: 9_999_999_999,
+    accepted_tokens: 9_999_999_998,
+    workers: Array.from({ length: 8 }, (_, i) => ({
+      ...workerOf(i),
+      output_tokens: 999_999_999,
+      recomputed_tokens: 99_999_999,
+      idle_tail_s: 99_999,
+      kv_tokens_peak: 16_777_216,
+      kv_tokens: 16_777_216,
+    })),
+  });
+  const many = runOf({ workers: Array.from({ length: 64 }, (_, i) => workerOf(i)) });
+  const runs = {
+    group,
+    "divided:grouped-and-a-long-name": huge,
+    "seer:off": many,
+    "seer:self": huge,
+    seer,
+  };
+  for (const options of [plain, { color: true, unicode: false }]) {
+    const table = comparisonTable(runs, options);
+    expect(widest(table)).toBeLessThanOrEqual(TABLE_COLUMNS_MAX);
+    for (const name of ["group", "divided:grouped-", "seer:off", "seer:self", "seer"]) {
+      expect(table).toContain(name);
+    }
+  }
+});
+
+test("comparisonTable: many workers of a run share a line", () => {
+  const many = runOf({ workers: Array.from({ length: 64 }, (_, i) => workerOf(i)) });
+  const table = runTable("many", many, plain);
+  expect(row(table, "all 64")).toEqual([
+    "30-93%",
+    "0.0-31.5 s",
+    "1,130,496",
+    "76,800",
+    "1,984",
+    "98-98%",
+  ]);
+});
+
+test("comparisonTable: without Unicode only ASCII, without colour no escape", () => {
+  expect(comparisonTable({ group, seer }, { color: false, unicode: false })).toMatch(
+    /^[\x20-\x7e\n]*$/,
+  );
+  const colored = comparisonTable({ group, seer }, { color: true, unicode: true });
+  expect(colored).toContain("\u001B[32m1.45x faster");
+  expect(stripVTControlCharacters(colored)).toBe(comparisonTable({ group, seer }, plain));
+});
+
+test("comparisonTable: no run, no table", () => {
+  expect(comparisonTable({}, plain)).toBe("no runs");
+});
+
+test("describeRatio: says which way round it is", () => {
+  const ratios: [...Parameters<typeof describeRatio>, string][] = [
+    ["time", 10, 5, false, "2.00x faster"],
+    ["time", 5, 10, false, "2.00x slower"],
+    ["rate", 10, 5, false, "2.00x less"],
+    ["rate", 5, 10, false, "2.00x more"],
+    ["count", 50, 4, false, "12.5x fewer"],
+    ["count", 4, 50, false, "12.5x more"],
+    ["count", 0, 4, false, "from none"],
+    ["count", 4, 0, false, "none"],
+    ["count", 0, 0, false, "same"],
+    ["time", 10, 10.04, false, "same"],
+    ["time", 5, 10, true, "\u001B[31m2.00x slower\u001B[39m"],
+  ];
+  for (const [kind, from, to, color, text] of ratios) {
+    expect(describeRatio(kind, from, to, color)).toBe(text);
+  }
+});
