@@ -1,0 +1,94 @@
+// The bounds of the draft service: what a server keeps, what a frame may hold, how long a client waits.
+// Every queue, table and frame of src/draft/service has its limit here.
+
+import { GROUP_TOKENS_MAX, SEQUENCES_MAX } from "../../wasm/abi.ts";
+
+/** Raised when a frame changes its meaning. Peers of another version are refused. */
+export const DRAFT_PROTOCOL_VERSION = 1;
+
+/** Bounds that hold for every frame, whatever a server is configured to: the core's own (assembly/abi.ts). */
+export const SAMPLES_MAX = SEQUENCES_MAX;
+export const LOG_TOKENS_MAX = GROUP_TOKENS_MAX;
+export const GROUP_ID_BYTES_MAX = 256;
+export const TTL_MS_MAX = 86_400_000;
+
+export interface DraftServerLimits {
+  /** Groups kept; one more drops the one that was used longest ago. */
+  readonly groupsMax: number;
+  /** Responses of one group, at most SAMPLES_MAX. */
+  readonly samplesMax: number;
+  /** Bytes of one group's prompt and logs; tokens beyond are refused as `full`. */
+  readonly groupBytesMax: number;
+  /** Bytes of all groups; one more drops the one that was used longest ago. */
+  readonly bytesMax: number;
+  /** How far behind a log's end tokens may begin or reach and still be held until the hole closes. */
+  readonly windowTokens: number;
+  /** Bytes of one frame, either way. */
+  readonly frameBytesMax: number;
+}
+
+export const DRAFT_SERVER_LIMITS: DraftServerLimits = {
+  groupsMax: 4096,
+  samplesMax: 256,
+  groupBytesMax: 64 * 2 ** 20,
+  bytesMax: 2 ** 30,
+  windowTokens: 4096,
+  frameBytesMax: 2 ** 20,
+};
+
+export interface DraftClientLimits {
+  readonly groupsMax: number;
+  /** Bytes of all logs; one more drops the group that was used longest ago. */
+  readonly bytesMax: number;
+  /** As the server's: tokens ahead of a log's end that are held until the hole closes. */
+  readonly windowTokens: number;
+  /** Bytes of one frame sent, at most; the server's own bound counts too. */
+  readonly frameBytesMax: number;
+  /** Frames sent and not yet answered, for each server. */
+  readonly inFlightMax: number;
+  /** Appended tokens are sent when so many wait, or when the oldest has waited `flushMs`. */
+  readonly batchTokens: number;
+  readonly flushMs: number;
+  /** Between two fetches from one server. */
+  readonly fetchMs: number;
+  /** A server that leaves a frame unanswered for so long is taken for lost. */
+  readonly replyMsMax: number;
+  /** The first pause before a lost server is dialled again; doubles up to the second. */
+  readonly retryMsMin: number;
+  readonly retryMsMax: number;
+  /** A group that the server dropped or refused is registered again after this. */
+  readonly reregisterMs: number;
+  /**
+   * Tokens that another engine made and the server has lost are sent from here when nobody else has
+   * done so for this long.
+   */
+  readonly restoreMs: number;
+}
+
+export const DRAFT_CLIENT_LIMITS: DraftClientLimits = {
+  groupsMax: 1024,
+  bytesMax: 512 * 2 ** 20,
+  windowTokens: 65_536,
+  frameBytesMax: 2 ** 20,
+  inFlightMax: 32,
+  batchTokens: 4096,
+  flushMs: 10,
+  fetchMs: 50,
+  replyMsMax: 10_000,
+  retryMsMin: 100,
+  retryMsMax: 5_000,
+  reregisterMs: 1_000,
+  restoreMs: 1_000,
+};
+
+/** Bytes that a group id takes on the wire, at most: UTF-8 takes three for a UTF-16 unit. */
+export function idBytes(id: string): number {
+  return 3 * id.length;
+}
+
+/** Upper bounds of what the fields around ids and tokens take in a frame (proto/draft.proto). */
+export const FRAME_OVERHEAD_BYTES = 64;
+export const GROUP_OVERHEAD_BYTES = 32;
+export const DELTA_OVERHEAD_BYTES = 24;
+export const COUNT_BYTES = 5;
+export const TOKEN_BYTES = 4;

@@ -1,0 +1,125 @@
+// What draft clients and draft servers say to each other, as values; src/proto/draft-codec.ts turns
+// them into frames and back. Each client message gets exactly one answer, in order.
+
+import type { GroupId, WeightEpoch } from "../../base/ids.ts";
+
+/** Tokens of one response. `offset` counts its output tokens before these. */
+export interface SampleDelta {
+  readonly sampleIndex: number;
+  readonly offset: number;
+  readonly tokens: Int32Array;
+}
+
+export interface GroupDelta {
+  readonly groupId: GroupId;
+  readonly deltas: readonly SampleDelta[];
+}
+
+/** What a client has of a group: output tokens by sample index. */
+export interface CacheState {
+  readonly groupId: GroupId;
+  readonly have: readonly number[];
+}
+
+/** The first message of a connection, and only that. */
+export interface Hello {
+  readonly kind: "hello";
+  readonly protocolVersion: number;
+}
+
+/** Keep the group's logs for `ttlMs` after their last use. Again: the longer time counts. */
+export interface RegisterGroup {
+  readonly kind: "register_group";
+  readonly epoch: WeightEpoch;
+  readonly groupId: GroupId;
+  readonly ttlMs: number;
+  readonly prompt: Int32Array;
+}
+
+/** `update_cst` of the paper, for many responses at once. */
+export interface Update {
+  readonly kind: "update";
+  readonly epoch: WeightEpoch;
+  readonly groups: readonly GroupDelta[];
+}
+
+/** `fetch_cst` of the paper: whatever the client lacks. */
+export interface Fetch {
+  readonly kind: "fetch";
+  readonly epoch: WeightEpoch;
+  readonly states: readonly CacheState[];
+}
+
+export type ClientMessage = Hello | RegisterGroup | Update | Fetch;
+
+export interface Welcome {
+  readonly kind: "welcome";
+  readonly protocolVersion: number;
+  /** Another number: the server began anew and has lost its logs. */
+  readonly instanceId: number;
+  readonly epoch: WeightEpoch;
+  readonly frameBytesMax: number;
+}
+
+/** stale_epoch: the message is of an older weight epoch than the server; nothing was done. */
+export type AnswerStatus = "ok" | "stale_epoch";
+
+/** conflict: the group has another prompt. full: it does not fit. */
+export type RegisterStatus = AnswerStatus | "conflict" | "full";
+
+export interface Registered {
+  readonly kind: "registered";
+  readonly epoch: WeightEpoch;
+  readonly status: RegisterStatus;
+  readonly groupId: GroupId;
+  readonly version: number;
+  /** Output tokens that the server has, by sample index. */
+  readonly have: readonly number[];
+}
+
+/**
+ * held: kept until the tokens before them arrive. gap: too far ahead; send again from `have`.
+ * full: beyond the group's bytes or samples. unknown: the group is not registered (any more).
+ */
+export const REFUSAL_REASONS = ["held", "gap", "full", "unknown"] as const;
+export type RefusalReason = (typeof REFUSAL_REASONS)[number];
+
+export interface UpdateRefusal {
+  readonly groupId: GroupId;
+  readonly sampleIndex: number;
+  readonly reason: RefusalReason;
+  readonly have: number;
+}
+
+/** Deltas that are not named were taken. */
+export interface Updated {
+  readonly kind: "updated";
+  readonly epoch: WeightEpoch;
+  readonly status: AnswerStatus;
+  readonly refusals: readonly UpdateRefusal[];
+}
+
+/** The client has more of the response than the server, which has `have` tokens. */
+export interface SampleBehind {
+  readonly sampleIndex: number;
+  readonly have: number;
+}
+
+export interface FetchedGroup extends GroupDelta {
+  /** Counts the appends taken since the group was made: if it falls, the group was dropped and made anew. */
+  readonly version: number;
+  readonly behind: readonly SampleBehind[];
+}
+
+export interface Fetched {
+  readonly kind: "fetched";
+  readonly epoch: WeightEpoch;
+  readonly status: AnswerStatus;
+  /** Groups with nothing to say are left out. */
+  readonly groups: readonly FetchedGroup[];
+  readonly unknown: readonly GroupId[];
+  /** The frame was full: fetch again at once. */
+  readonly more: boolean;
+}
+
+export type ServerMessage = Welcome | Registered | Updated | Fetched;

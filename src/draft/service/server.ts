@@ -1,0 +1,284 @@
+// The draft server of the paper (Table 5), without its sockets: aggregates the tokens of each group
+// by response and answers what a client lacks. A state machine: one message in, one answer out, time
+// passed in. It never pushes, and never keeps anything about a client.
+
+import type { Clock } from "../../base/clock.ts";
+import { type GroupId, type WeightEpoch, weightEpoch } from "../../base/ids.ts";
+import {
+  COUNT_BYTES,
+  DELTA_OVERHEAD_BYTES,
+  DRAFT_SERVER_LIMITS,
+  type DraftServerLimits,
+  FRAME_OVERHEAD_BYTES,
+  GROUP_OVERHEAD_BYTES,
+  idBytes,
+  TOKEN_BYTES,
+} from "./limits.ts";
+import type {
+  CacheState,
+  Fetch,
+  Fetched,
+  FetchedGroup,
+  Registered,
+  RegisterGroup,
+  SampleBehind,
+  SampleDelta,
+  Update,
+  Updated,
+  UpdateRefusal,
+} from "./message.ts";
+import { type ServerGroup, ServerGroups } from "./server-groups.ts";
+
+export interface DraftServerOptions {
+  readonly clock: Clock;
+  /** Any number below 2^32; a server that begins anew should take another. */
+  readonly instanceId: number;
+  readonly limits?: Partial<DraftServerLimits>;
+}
+
+/** Counters since the server began; groups, bytes and epoch as of now. */
+export interface DraftServerStats {
+  readonly epoch: WeightEpoch;
+  readonly groups: number;
+  readonly bytes: number;
+  readonly registered: number;
+  readonly updates: number;
+  /** Tokens taken into logs, and those that were there already. */
+  readonly tokensTaken: number;
+  readonly tokensRepeated: number;
+  readonly fetches: number;
+  readonly tokensFetched: number;
+  readonly held: number;
+  readonly gaps: number;
+  /** Deltas or groups refused for lack of room. */
+  readonly full: number;
+  readonly unknown: number;
+  readonly conflicts: number;
+  /** Messages of an older epoch. */
+  readonly stale: number;
+  readonly groupsExpired: number;
+  readonly groupsEvicted: number;
+  /** Weight epochs begun; each dropped every group. */
+  readonly epochs: number;
+}
+
+const NO_COUNTS = {
+  registered: 0,
+  updates: 0,
+  tokensTaken: 0,
+  tokensRepeated: 0,
+  fetches: 0,
+  tokensFetched: 0,
+  held: 0,
+  gaps: 0,
+  full: 0,
+  unknown: 0,
+  conflicts: 0,
+  stale: 0,
+  epochs: 0,
+};
+
+export class DraftServer {
+  readonly limits: DraftServerLimits;
+  readonly instanceId: number;
+  readonly #clock: Clock;
+  readonly #groups: ServerGroups;
+  readonly #counts = { ...NO_COUNTS };
+  #epoch = weightEpoch(0);
+
+  constructor(options: DraftServerOptions) {
+    this.limits = { ...DRAFT_SERVER_LIMITS, ...options.limits };
+    this.instanceId = options.instanceId;
+    this.#clock = options.clock;
+    this.#groups = new ServerGroups(this.limits);
+  }
+
+  get epoch(): WeightEpoch {
+    return this.#epoch;
+  }
+
+  /** Idempotent: registering again keeps the logs and renews the lifetime. */
+  register(message: RegisterGroup): Registered {
+    const { groupId } = message;
+    const answer = { kind: "registered", groupId, version: 0, have: [] } as const;
+    if (!this.#admit(message.epoch)) {
+      return { ...answer, epoch: this.#epoch, status: "stale_epoch" };
+    }
+    const nowMs = this.#clock.nowMs();
+    const epoch = this.#epoch;
+    const known = this.#groups.use(groupId, nowMs);
+    if (known !== null && !isEqual(known.prompt, message.prompt)) {
+      this.#counts.conflicts += 1;
+      return { ...answer, epoch, status: "conflict" };
+    }
+    const { prompt, ttlMs } = message;
+    const group = known ?? this.#groups.create(groupId, { prompt, ttlMs, nowMs });
+    if (group === null) {
+      this.#counts.full += 1;
+      return { ...answer, epoch, status: "full" };
+    }
+    this.#counts.registered += 1;
+    group.ttlMs = Math.max(group.ttlMs, ttlMs);
+    const have = group.logs.map((log) => log?.length ?? 0);
+    return { ...answer, epoch, status: "ok", version: group.version, have };
+  }
+
+  update(message: Update): Updated {
+    if (!this.#admit(message.epoch)) {
+      return { kind: "updated", epoch: this.#epoch, status: "stale_epoch", refusals: [] };
+    }
+    this.#counts.updates += 1;
+    const nowMs = this.#clock.nowMs();
+    const refusals: UpdateRefusal[] = [];
+    // Refusals that do not fit in a frame stay unsaid: a fetch tells what the server lacks.
+    const room = this.#room();
+    const refuse = (refusal: UpdateRefusal) => {
+      if (take(room, idBytes(refusal.groupId) + GROUP_OVERHEAD_BYTES)) refusals.push(refusal);
+    };
+    for (const { groupId, deltas } of message.groups) {
+      const group = this.#groups.use(groupId, nowMs);
+      if (group === null) {
+        this.#counts.unknown += 1;
+        refuse({ groupId, sampleIndex: 0, reason: "unknown", have: 0 });
+        continue;
+      }
+      for (const delta of deltas) {
+        const refusal = this.#append(group, delta, nowMs);
+        if (refusal !== null) refuse(refusal);
+      }
+    }
+    return { kind: "updated", epoch: this.#epoch, status: "ok", refusals };
+  }
+
+  /** The answer fits in a frame; `more` says that something was left for the next one. */
+  fetch(message: Fetch): Fetched {
+    if (!this.#admit(message.epoch)) {
+      const epoch = this.#epoch;
+      return {
+        kind: "fetched",
+        epoch,
+        status: "stale_epoch",
+        groups: [],
+        unknown: [],
+        more: false,
+      };
+    }
+    this.#counts.fetches += 1;
+    const nowMs = this.#clock.nowMs();
+    const groups: FetchedGroup[] = [];
+    const unknown: GroupId[] = [];
+    const room = this.#room();
+    for (const state of message.states) {
+      const group = this.#groups.use(state.groupId, nowMs);
+      if (group !== null) {
+        const fetched = lacking(group, state, room);
+        if (fetched === null) continue;
+        groups.push(fetched);
+        for (const { tokens } of fetched.deltas) this.#counts.tokensFetched += tokens.length;
+      } else if (take(room, idBytes(state.groupId) + COUNT_BYTES)) {
+        unknown.push(state.groupId);
+        this.#counts.unknown += 1;
+      }
+    }
+    const epoch = this.#epoch;
+    return { kind: "fetched", epoch, status: "ok", groups, unknown, more: room.isSpent };
+  }
+
+  /** Frees what has expired. Its owner calls it now and then; nothing depends on it but memory. */
+  sweep(): void {
+    this.#groups.sweep(this.#clock.nowMs());
+  }
+
+  stats(): DraftServerStats {
+    const { expired, evicted } = this.#groups.dropped;
+    return {
+      ...this.#counts,
+      epoch: this.#epoch,
+      groups: this.#groups.size,
+      bytes: this.#groups.bytes,
+      groupsExpired: expired,
+      groupsEvicted: evicted,
+    };
+  }
+
+  #room(): Room {
+    return { bytes: this.limits.frameBytesMax - FRAME_OVERHEAD_BYTES, isSpent: false };
+  }
+
+  #append(group: ServerGroup, delta: SampleDelta, nowMs: number): UpdateRefusal | null {
+    const result = this.#groups.append(group, delta, nowMs);
+    if ("added" in result) {
+      this.#counts.tokensTaken += result.added;
+      this.#counts.tokensRepeated += Math.max(delta.tokens.length - result.added, 0);
+      return null;
+    }
+    if (result.reason === "held") this.#counts.held += 1;
+    else if (result.reason === "gap") this.#counts.gaps += 1;
+    else this.#counts.full += 1;
+    return { groupId: group.groupId, sampleIndex: delta.sampleIndex, ...result };
+  }
+
+  /** false: of an older epoch. A newer one drops everything: its drafts would be of other weights. */
+  #admit(epoch: WeightEpoch): boolean {
+    if (epoch < this.#epoch) {
+      this.#counts.stale += 1;
+      return false;
+    }
+    if (epoch > this.#epoch) {
+      this.#epoch = epoch;
+      this.#groups.clear();
+      this.#counts.epochs += 1;
+    }
+    return true;
+  }
+}
+
+interface Room {
+  bytes: number;
+  /** Something did not fit. */
+  isSpent: boolean;
+}
+
+function take(room: Room, bytes: number): boolean {
+  if (room.bytes < bytes) {
+    room.isSpent = true;
+    return false;
+  }
+  room.bytes -= bytes;
+  return true;
+}
+
+/** What the client lacks of the group, and what it has and the server lacks; null: neither. */
+function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGroup | null {
+  const deltas: SampleDelta[] = [];
+  const behind: SampleBehind[] = [];
+  const base = idBytes(group.groupId) + GROUP_OVERHEAD_BYTES;
+  let isBaseTaken = false;
+  const samples = Math.max(group.logs.length, state.have.length);
+  for (let sampleIndex = 0; sampleIndex < samples; sampleIndex += 1) {
+    const offset = state.have[sampleIndex] ?? 0;
+    const log = group.logs[sampleIndex] ?? null;
+    const have = log?.length ?? 0;
+    if (offset === have) continue;
+    isBaseTaken ||= take(room, base);
+    if (!isBaseTaken) return null;
+    if (offset > have) {
+      if (take(room, DELTA_OVERHEAD_BYTES)) behind.push({ sampleIndex, have });
+      continue;
+    }
+    if (log === null || !take(room, DELTA_OVERHEAD_BYTES)) continue;
+    const fitting = Math.min(have - offset, Math.floor(room.bytes / TOKEN_BYTES));
+    if (fitting < have - offset) room.isSpent = true;
+    if (fitting === 0) continue;
+    take(room, fitting * TOKEN_BYTES);
+    deltas.push({ sampleIndex, offset, tokens: log.view(offset, offset + fitting) });
+  }
+  if (deltas.length === 0 && behind.length === 0) return null;
+  return { groupId: group.groupId, version: group.version, deltas, behind };
+}
+
+function isEqual(a: Int32Array, b: Int32Array): boolean {
+  if (a.length !== b.length) return false;
+  for (let i = 0; i < a.length; i += 1) if (a[i] !== b[i]) return false;
+  return true;
+}

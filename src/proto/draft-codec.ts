@@ -1,0 +1,286 @@
+// Frames of the draft service: typed messages to bytes and back, by proto/draft.proto. Every decoded
+// field is checked here, once: an empty frame, and one that means something else, are valid protobuf.
+// Never throws on what a peer sent.
+
+import { readFileSync } from "node:fs";
+import protobuf from "protobufjs";
+import { assert } from "../base/assert.ts";
+import { type GroupId, groupId, type WeightEpoch, weightEpoch } from "../base/ids.ts";
+import {
+  GROUP_ID_BYTES_MAX,
+  idBytes,
+  LOG_TOKENS_MAX,
+  SAMPLES_MAX,
+  TOKEN_BYTES,
+  TTL_MS_MAX,
+} from "../draft/service/limits.ts";
+import {
+  type AnswerStatus,
+  type CacheState,
+  type ClientMessage,
+  type FetchedGroup,
+  type GroupDelta,
+  REFUSAL_REASONS,
+  type RegisterStatus,
+  type SampleBehind,
+  type SampleDelta,
+  type ServerMessage,
+  type UpdateRefusal,
+} from "../draft/service/message.ts";
+
+export type Decoded<M> =
+  | { readonly kind: "ok"; readonly message: M }
+  /** Not protobuf of this schema. */
+  | { readonly kind: "undecodable"; readonly problem: string }
+  /** A field is missing or out of its range. */
+  | { readonly kind: "invalid_message"; readonly problem: string };
+
+const SCHEMA = new URL("../../proto/draft.proto", import.meta.url);
+const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
+const clientFrame = root.lookupType("foretoken.draft.v1.ClientFrame");
+const serverFrame = root.lookupType("foretoken.draft.v1.ServerFrame");
+
+/** In the order of the schema's enums, from 1. */
+const STATUSES = ["ok", "stale_epoch", "conflict", "full"] as const;
+
+/** Tokens travel as they lie in memory; every host of Bun is little-endian. */
+assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");
+
+export function encodeClientMessage(message: ClientMessage): Uint8Array {
+  switch (message.kind) {
+    case "hello":
+      return encode(clientFrame, { hello: message });
+    case "register_group":
+      return encode(clientFrame, {
+        registerGroup: { ...message, prompt: toBytes(message.prompt) },
+      });
+    case "update":
+      return encode(clientFrame, {
+        update: { epoch: message.epoch, groups: message.groups.map(groupFields) },
+      });
+    case "fetch":
+      return encode(clientFrame, { fetch: message });
+  }
+}
+
+export function encodeServerMessage(message: ServerMessage): Uint8Array {
+  switch (message.kind) {
+    case "welcome":
+      return encode(serverFrame, { welcome: message });
+    case "registered":
+      return encode(serverFrame, { registered: { ...message, status: statusNumber(message) } });
+    case "updated": {
+      const refusals = message.refusals.map((refusal) => ({
+        ...refusal,
+        reason: REFUSAL_REASONS.indexOf(refusal.reason) + 1,
+      }));
+      const updated = { epoch: message.epoch, status: statusNumber(message), refusals };
+      return encode(serverFrame, { updated });
+    }
+    case "fetched": {
+      const groups = message.groups.map((group) => ({ ...group, ...groupFields(group) }));
+      return encode(serverFrame, {
+        fetched: { ...message, status: statusNumber(message), groups },
+      });
+    }
+  }
+}
+
+export function decodeClientMessage(frame: Uint8Array): Decoded<ClientMessage> {
+  return decode(clientFrame, frame, clientMessage);
+}
+
+export function decodeServerMessage(frame: Uint8Array): Decoded<ServerMessage> {
+  return decode(serverFrame, frame, serverMessage);
+}
+
+/** What protobufjs makes of a frame: fields in camel case; those left out have their defaults. */
+type Fields = Readonly<Record<string, unknown>>;
+
+/** Thrown by the checks below and caught in `decode`, nowhere else. */
+class InvalidMessage extends Error {}
+
+function encode(type: protobuf.Type, fields: Record<string, object>): Uint8Array {
+  return type.encode(fields as unknown as protobuf.Message).finish();
+}
+
+function decode<M>(
+  type: protobuf.Type,
+  frame: Uint8Array,
+  check: (fields: Fields) => M,
+): Decoded<M> {
+  let fields: Fields;
+  try {
+    fields = type.decode(frame) as unknown as Fields;
+  } catch (error) {
+    return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
+  }
+  try {
+    return { kind: "ok", message: check(fields) };
+  } catch (error) {
+    if (!(error instanceof InvalidMessage)) throw error;
+    return { kind: "invalid_message", problem: error.message };
+  }
+}
+
+function clientMessage(frame: Fields): ClientMessage {
+  const kind = frame.body;
+  const body = bodyOf(frame);
+  switch (kind) {
+    case "hello":
+      return { kind, protocolVersion: count(body, "protocolVersion") };
+    case "registerGroup": {
+      const ttlMs = count(body, "ttlMs", { min: 1, max: TTL_MS_MAX });
+      const prompt = tokensOf(body, "prompt");
+      return { kind: "register_group", epoch: epochOf(body), groupId: idOf(body), ttlMs, prompt };
+    }
+    case "update":
+      return { kind, epoch: epochOf(body), groups: listOf(body, "groups").map(groupDelta) };
+    case "fetch":
+      return { kind, epoch: epochOf(body), states: listOf(body, "states").map(cacheState) };
+    default:
+      throw new InvalidMessage("the frame has no body");
+  }
+}
+
+function serverMessage(frame: Fields): ServerMessage {
+  const kind = frame.body;
+  const body = bodyOf(frame);
+  switch (kind) {
+    case "welcome": {
+      const protocolVersion = count(body, "protocolVersion");
+      const instanceId = count(body, "instanceId");
+      const frameBytesMax = count(body, "frameBytesMax", { min: 1 });
+      return { kind, protocolVersion, instanceId, epoch: epochOf(body), frameBytesMax };
+    }
+    case "registered": {
+      const answer = { kind, epoch: epochOf(body), status: statusOf(body), groupId: idOf(body) };
+      return { ...answer, version: count(body, "version"), have: countsOf(body) } as const;
+    }
+    case "updated": {
+      const refusals = listOf(body, "refusals").map(updateRefusal);
+      return { kind, epoch: epochOf(body), status: answerStatus(body), refusals };
+    }
+    case "fetched": {
+      const groups = listOf(body, "groups").map(fetchedGroup);
+      const unknown = (body.unknown as readonly string[]).map((id) => idOf({ groupId: id }));
+      const more = body.more === true;
+      return { kind, epoch: epochOf(body), status: answerStatus(body), groups, unknown, more };
+    }
+    default:
+      throw new InvalidMessage("the frame has no body");
+  }
+}
+
+function groupDelta(fields: Fields): GroupDelta {
+  return { groupId: idOf(fields), deltas: listOf(fields, "deltas").map(sampleDelta) };
+}
+
+function fetchedGroup(fields: Fields): FetchedGroup {
+  const behind = listOf(fields, "behind").map(
+    (entry): SampleBehind => ({ sampleIndex: sampleIndexOf(entry), have: haveOf(entry) }),
+  );
+  return { ...groupDelta(fields), version: count(fields, "version"), behind };
+}
+
+function sampleDelta(fields: Fields): SampleDelta {
+  const tokens = tokensOf(fields, "tokens");
+  if (tokens.length === 0) throw new InvalidMessage("tokens is empty");
+  const offset = count(fields, "offset", { max: LOG_TOKENS_MAX - tokens.length });
+  return { sampleIndex: sampleIndexOf(fields), offset, tokens };
+}
+
+function cacheState(fields: Fields): CacheState {
+  return { groupId: idOf(fields), have: countsOf(fields) };
+}
+
+function updateRefusal(fields: Fields): UpdateRefusal {
+  const reason = REFUSAL_REASONS[count(fields, "reason") - 1];
+  if (reason === undefined) throw new InvalidMessage(`reason is ${fields.reason}`);
+  const sampleIndex = sampleIndexOf(fields);
+  return { groupId: idOf(fields), sampleIndex, reason, have: haveOf(fields) };
+}
+
+function bodyOf(frame: Fields): Fields {
+  const kind = frame.body;
+  return (typeof kind === "string" ? (frame[kind] as Fields) : null) ?? {};
+}
+
+function listOf(fields: Fields, name: string): readonly Fields[] {
+  return fields[name] as readonly Fields[];
+}
+
+function count(fields: Fields, name: string, range: { min?: number; max?: number } = {}): number {
+  const value = fields[name] as number;
+  const { min = 0, max = 0xffffffff } = range;
+  if (value >= min && value <= max) return value;
+  throw new InvalidMessage(`${name} is ${value}, not in [${min}, ${max}]`);
+}
+
+function sampleIndexOf(fields: Fields): number {
+  return count(fields, "sampleIndex", { max: SAMPLES_MAX - 1 });
+}
+
+function haveOf(fields: Fields): number {
+  return count(fields, "have", { max: LOG_TOKENS_MAX });
+}
+
+function epochOf(fields: Fields): WeightEpoch {
+  return weightEpoch(count(fields, "epoch"));
+}
+
+function idOf(fields: Fields): GroupId {
+  const id = fields.groupId as string;
+  if (id === "" || idBytes(id) > GROUP_ID_BYTES_MAX) {
+    throw new InvalidMessage(`group_id is empty or takes more than ${GROUP_ID_BYTES_MAX} bytes`);
+  }
+  return groupId(id);
+}
+
+function countsOf(fields: Fields): readonly number[] {
+  const counts = fields.have as readonly number[];
+  if (counts.length > SAMPLES_MAX) throw new InvalidMessage(`have names ${counts.length} samples`);
+  for (const have of counts) haveOf({ have });
+  return counts;
+}
+
+function statusOf(fields: Fields): RegisterStatus {
+  const status = STATUSES[count(fields, "status") - 1];
+  if (status === undefined) throw new InvalidMessage(`status is ${fields.status}`);
+  return status;
+}
+
+function answerStatus(fields: Fields): AnswerStatus {
+  const status = statusOf(fields);
+  if (status === "ok" || status === "stale_epoch") return status;
+  throw new InvalidMessage(`status is ${status}`);
+}
+
+function statusNumber(message: { status: RegisterStatus }): number {
+  return STATUSES.indexOf(message.status) + 1;
+}
+
+function groupFields(group: GroupDelta): object {
+  const deltas = group.deltas.map(({ sampleIndex, offset, tokens }) => ({
+    sampleIndex,
+    offset,
+    tokens: toBytes(tokens),
+  }));
+  return { groupId: group.groupId, deltas };
+}
+
+function toBytes(tokens: Int32Array): Uint8Array {
+  return new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength);
+}
+
+/** A copy: the frame's bytes need not be aligned, and belong to the socket. */
+function tokensOf(fields: Fields, name: string): Int32Array {
+  const bytes = fields[name] as Uint8Array;
+  if (bytes.length % TOKEN_BYTES !== 0) throw new InvalidMessage(`${name} ends within a token`);
+  const tokens = new Int32Array(bytes.length / TOKEN_BYTES);
+  new Uint8Array(tokens.buffer).set(bytes);
+  for (let i = 0; i < tokens.length; i += 1) {
+    if ((tokens[i] ?? 0) < 0) throw new InvalidMessage(`${name}[${i}] is ${tokens[i]}, below 0`);
+  }
+  return tokens;
+}
