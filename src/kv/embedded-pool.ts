@@ -271,7 +271,7 @@ export class EmbeddedKvPool implements KvPool {
     this.#index.delete(blob.key);
     this.#memory.remove(blob);
     this.#disk.remove(blob);
-    if (blob.file === "writing") return;
+    // One that is being written stays counted as pending until the disk has let go of its bytes.
     if (blob.file === "queued") {
       blob.file = "none";
       this.#pendingBytes -= blob.size;
