@@ -11,7 +11,7 @@ import { type FinishedResponse, formatFloat32, formatLine, ResponseWriter } from
 const root = mkdtempSync(join(tmpdir(), "foretoken-responses-"));
 let mounted: string | null = null;
 afterAll(() => {
-  if (mounted !== null) spawnSync("umount", [mounted]);
+  if (mounted !== null) spawnSync("umount", ["-l", mounted]);
   rmSync(root, { recursive: true, force: true });
 });
 

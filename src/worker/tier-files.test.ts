@@ -13,7 +13,7 @@ import { DirectoryTierFiles } from "./tier-files.ts";
 const root = mkdtempSync(join(tmpdir(), "foretoken-tier-files-"));
 const mounts: string[] = [];
 afterAll(async () => {
-  for (const directory of mounts) spawnSync("umount", [directory]);
+  for (const directory of mounts) spawnSync("umount", ["-l", directory]);
   await rm(root, { recursive: true, force: true });
 });
 
