@@ -4,8 +4,17 @@ import { type Command, InvalidArgumentError, Option } from "commander";
 import { AppError } from "../base/errors.ts";
 import { FIELDS, type Field, type FieldName, parseField, type Settings } from "../config/fields.ts";
 
-export function addFields(command: Command, names: readonly FieldName[]): Command {
-  for (const name of names) command.addOption(optionOf(FIELDS[name]));
+/** `defaults` replace those of the table where a command has its own. */
+export function addFields(
+  command: Command,
+  names: readonly FieldName[],
+  defaults: { readonly [N in FieldName]?: number | string } = {},
+): Command {
+  for (const name of names) {
+    const option = optionOf(FIELDS[name]);
+    const own = defaults[name];
+    command.addOption(own === undefined ? option : option.default(own));
+  }
   return command;
 }
 

@@ -34,10 +34,10 @@ export interface SwitchField extends FieldBase {
 
 export type Field = NumberField | ChoiceField | TextField | SwitchField;
 
-const integer = (
+const integer = <D extends number | null>(
   flag: string,
-  options: { metavar: string; min: number; max: number; default: number | null; help: string },
-): NumberField => ({ kind: "integer", flag, ...options });
+  options: { metavar: string; min: number; max: number; default: D; help: string },
+) => ({ kind: "integer" as const, flag, ...options });
 
 export const FIELDS = {
   model: {
@@ -146,6 +146,13 @@ export const FIELDS = {
     choices: ["grouped", "self", "off"],
     default: null,
     help: "speculative decoding from the group's responses or the request's own (default: grouped with seer, off with the others)",
+  },
+  draftBudget: {
+    kind: "choice",
+    flag: "--draft-budget",
+    choices: ["adaptive", "always"],
+    default: "adaptive",
+    help: "adaptive: draft what pays at the measured step times. always: draft whether it pays or not",
   },
   compare: {
     kind: "text",

@@ -24,8 +24,11 @@ export interface DraftPlan {
  * token is also judged by its own probability, so a longer cap costs nothing where tokens are unlikely.
  */
 const GAMMA_CAP = 16;
-/** A verified draft token must be worth this much more than its cost: profiles are noisy. */
-const MARGIN = 1.05;
+/**
+ * A verified draft token must be worth this much more than its cost. Profiles are noisy, and a token
+ * near the break-even gains next to nothing, so it is not worth the risk of a loss.
+ */
+const MARGIN = 1.2;
 
 const OFF: ClassPlan = { tokensMax: 0, probabilityMin: 1, tree: false };
 
@@ -81,6 +84,20 @@ export class DraftBudget {
     };
   }
 }
+
+/** Drafts whether it pays or not: to check that drafts change nothing, and to see what the budget saves. */
+export class ConstantBudget {
+  readonly #plan: ClassPlan = { tokensMax: 8, probabilityMin: 0.1, tree: true };
+
+  observe(): void {}
+
+  plan(): DraftPlan {
+    return { high: this.#plan, low: this.#plan };
+  }
+}
+
+export const BUDGET_NAMES = ["adaptive", "always"] as const;
+export type BudgetName = (typeof BUDGET_NAMES)[number];
 
 /** Above this, a second branch at a fork (probability < 1/2) cannot be worth its rows and its KV copy. */
 const TREE_ACCEPTANCE_MAX = 0.25;

@@ -66,6 +66,8 @@ export class Rollout {
   readonly #pending = new Map<RequestId, Pending>();
   /** What the pool holds of each request: its newest blob, and how many tokens that covers. */
   readonly #pooled = new Map<RequestId, { key: KvKey; tokens: number }>();
+  /** How many requests a blob belongs to: siblings with equal texts share one. */
+  readonly #pooledBy = new Map<KvKey, number>();
   /** Commands of the current turn, by worker: each worker gets one message a turn. */
   readonly #outbox = new Map<WorkerId, WorkerCommand[]>();
   readonly #done = Promise.withResolvers<RunReport>();
@@ -226,14 +228,21 @@ export class Rollout {
     if (!pool.put(key, kv.bytes)) return;
     pool.lease(key, KV_LEASE_MS);
     this.#pooled.set(requestId, { key, tokens: kv.tokens });
+    this.#pooledBy.set(key, (this.#pooledBy.get(key) ?? 0) + 1);
     this.#meter.pool(pool.stats());
   }
 
   #releasePooled(requestId: RequestId): void {
     const pooled = this.#pooled.get(requestId);
     if (pooled === undefined) return;
-    this.#options.pool.release([pooled.key]);
     this.#pooled.delete(requestId);
+    const others = (this.#pooledBy.get(pooled.key) ?? 1) - 1;
+    if (others > 0) {
+      this.#pooledBy.set(pooled.key, others);
+    } else {
+      this.#pooledBy.delete(pooled.key);
+      this.#options.pool.release([pooled.key]);
+    }
   }
 
   #evicted(workerId: WorkerId, request: Request): void {

@@ -3,7 +3,7 @@
 
 import { assert, unreachable } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
-import { DraftBudget } from "../../draft/budget.ts";
+import { ConstantBudget, DraftBudget } from "../../draft/budget.ts";
 import { Replica } from "../../draft/replica.ts";
 import { LlamaEngine } from "./engine.ts";
 import {
@@ -44,7 +44,7 @@ class EngineThread {
       clock,
       speculation: {
         drafter: new Replica({ limitBytes: REPLICA_BYTES }),
-        planner: new DraftBudget(),
+        planner: settings.draftBudget === "always" ? new ConstantBudget() : new DraftBudget(),
       },
     });
     if (settings.profileMs > 0) this.#engine.profile(settings.profileMs);

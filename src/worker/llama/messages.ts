@@ -4,6 +4,7 @@
 import { assert } from "../../base/assert.ts";
 import type { ErrorCode } from "../../base/errors.ts";
 import { requestId, type WeightEpoch } from "../../base/ids.ts";
+import type { BudgetName } from "../../draft/budget.ts";
 import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
 import type { ModelInfo } from "./weights.ts";
 
@@ -20,6 +21,7 @@ export interface EngineSettings {
   readonly epoch: WeightEpoch;
   /** Time the step-cost profile may take; 0: none is made. */
   readonly profileMs: number;
+  readonly draftBudget: BudgetName;
 }
 
 export type EngineCommand = Exclude<WorkerCommand, { kind: "reload" }>;

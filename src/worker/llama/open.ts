@@ -1,6 +1,7 @@
 // The embedded engine's door: opens a model once for the process, and any number of workers on it.
 
 import { type WeightEpoch, workerId } from "../../base/ids.ts";
+import type { BudgetName } from "../../draft/budget.ts";
 import type { Worker as RolloutWorker } from "../../rollout/worker.ts";
 import { loadBackend, openLibrary } from "./native.ts";
 import { LlamaTokenizer, type Tokenizer } from "./tokenizer.ts";
@@ -42,6 +43,8 @@ export interface LlamaWorkersOptions {
   readonly contextTokens: number;
   /** Weight epoch of the model as it is now. */
   readonly epoch: WeightEpoch;
+  /** Default: adaptive. */
+  readonly draftBudget?: BudgetName;
 }
 
 /**
@@ -113,8 +116,8 @@ class OpenedModel implements LlamaModel {
   }
 
   async openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]> {
-    const { workers, ...capacity } = options;
-    const settings = { ...capacity, profileMs: PROFILE_MS };
+    const { workers, draftBudget = "adaptive", ...capacity } = options;
+    const settings = { ...capacity, draftBudget, profileMs: PROFILE_MS };
     const opening = Array.from({ length: workers }, async (_, index) => {
       const lease = await this.#store.acquire(this.path, null);
       return LlamaWorker.open({ workerId: workerId(index), store: this.#store, lease, settings });

@@ -1,0 +1,100 @@
+// The wiring: the only place where the rollout, the embedded engines, the KV pool and the core meet.
+
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import type { Clock } from "./base/clock.ts";
+import { weightEpoch } from "./base/ids.ts";
+import type { BudgetName } from "./draft/budget.ts";
+import type { DraftMode } from "./draft/registry.ts";
+import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
+import type { Group, GroupSpec } from "./request/buffer.ts";
+import type { Progress, RunReport } from "./rollout/report.ts";
+import { Rollout } from "./rollout/rollout.ts";
+import type { PolicyName } from "./schedule/policy.ts";
+import { loadCore } from "./wasm/load.ts";
+import type { LlamaModel } from "./worker/llama/open.ts";
+import { DirectoryTierFiles } from "./worker/tier-files.ts";
+
+export const BUNDLED_MODEL = join(import.meta.dir, "..", "model", "foretoken-3m-q8_0.gguf");
+
+export const wallClock: Clock = { nowMs: () => performance.now() };
+
+export interface IterationOptions {
+  readonly model: LlamaModel;
+  readonly groups: readonly GroupSpec[];
+  readonly workers: number;
+  readonly slots: number;
+  readonly kvTokens: number;
+  readonly chunkTokens: number;
+  readonly policy: PolicyName;
+  readonly draft: DraftMode;
+  readonly draftBudget: BudgetName;
+  readonly poolMemoryBytes: number;
+  readonly poolDiskBytes: number;
+  /** Parent of the pool's own directory, which is removed at the end; null: the system's temporary one. */
+  readonly poolDir: string | null;
+  readonly onGroup: (group: Group) => void;
+  /** Called about `PROGRESS_HZ` times a second. */
+  readonly onProgress: (progress: Progress) => void;
+  /** Ends the run as it stands. */
+  readonly signal: AbortSignal;
+}
+
+const PROGRESS_HZ = 5;
+
+/** Runs one iteration on fresh embedded engines and frees them. */
+export async function runIteration(options: IterationOptions): Promise<RunReport> {
+  const { model, groups } = options;
+  const contextTokens = Math.max(
+    ...groups.map((group) => group.prompt.length + group.sampling.tokensMax),
+  );
+  const epoch = weightEpoch(0);
+  const pool = await openPool(options);
+  const workers = await model.openWorkers({
+    workers: options.workers,
+    slots: options.slots,
+    kvTokens: options.kvTokens,
+    contextTokens,
+    epoch,
+    draftBudget: options.draftBudget,
+  });
+  const rollout = new Rollout({
+    groups,
+    workers,
+    policy: options.policy,
+    draft: options.draft,
+    chunkTokens: options.chunkTokens,
+    epoch,
+    deterministic: model.deterministic,
+    pool,
+    clock: wallClock,
+    core: loadCore(),
+    onGroup: options.onGroup,
+  });
+  const interrupt = () => rollout.interrupt();
+  options.signal.addEventListener("abort", interrupt);
+  const timer = setInterval(() => options.onProgress(rollout.progress()), 1000 / PROGRESS_HZ);
+  try {
+    const running = rollout.run();
+    if (options.signal.aborted) interrupt();
+    const report = await running;
+    options.onProgress(rollout.progress());
+    return report;
+  } finally {
+    clearInterval(timer);
+    options.signal.removeEventListener("abort", interrupt);
+    await Promise.all(workers.map((worker) => worker.close()));
+    await pool.close();
+  }
+}
+
+/** DRAM for blobs on their way to the disk: some hundred milliseconds of writing. */
+const PENDING_BYTES_MAX = 64 * 1024 * 1024;
+
+async function openPool(options: IterationOptions): Promise<EmbeddedKvPool> {
+  const { poolMemoryBytes: memoryBytesMax, poolDiskBytes: bytesMax } = options;
+  if (bytesMax === 0) return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk: null });
+  const files = await DirectoryTierFiles.open(options.poolDir ?? tmpdir());
+  const disk = { files, bytesMax, pendingBytesMax: PENDING_BYTES_MAX };
+  return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk });
+}

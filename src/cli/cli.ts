@@ -1,0 +1,49 @@
+// The command-line tool: its commands, and the one place where an error becomes an exit status.
+
+import { Command, CommanderError } from "commander";
+import packageJson from "../../package.json" with { type: "json" };
+import { AppError } from "../base/errors.ts";
+import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./exit.ts";
+import { rolloutCommand } from "./rollout-command.ts";
+import { verifyCommand } from "./verify-command.ts";
+
+/** Runs the tool; returns the exit status. Errors are told on stderr. */
+export async function main(args: readonly string[]): Promise<number> {
+  let status = 0;
+  const program = new Command("foretoken")
+    .description("A rollout sidecar for synchronous LLM reinforcement learning.")
+    .version(packageJson.version)
+    .exitOverride()
+    .showHelpAfterError("(foretoken COMMAND --help lists the options)");
+  const setStatus = (value: number) => {
+    status = value;
+  };
+  program.addCommand(rolloutCommand(setStatus).exitOverride());
+  program.addCommand(verifyCommand(setStatus).exitOverride());
+  try {
+    await program.parseAsync(args, { from: "user" });
+    return status;
+  } catch (error) {
+    return statusOf(error);
+  }
+}
+
+function statusOf(error: unknown): number {
+  // commander has printed its message already; --help and --version end here too, with status 0.
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : EXIT_USAGE;
+  if (!(error instanceof AppError)) throw error;
+  console.error(`foretoken: ${error.message} [${error.code}]`);
+  switch (error.code) {
+    case "usage":
+    case "invalid_config":
+    case "invalid_json":
+    case "invalid_field":
+    case "context_length_exceeded":
+    case "kv_budget_too_small":
+      return EXIT_USAGE;
+    case "interrupted":
+      return EXIT_INTERRUPTED;
+    default:
+      return EXIT_FAILED;
+  }
+}

@@ -1,0 +1,58 @@
+// Turns prompt lines into the groups of one iteration, and checks that every request can be served:
+// the model's context and a worker's KV budget must hold it whole. Bad input ends here.
+
+import { AppError } from "../base/errors.ts";
+import { groupId } from "../base/ids.ts";
+import { type GroupSpec, REQUESTS_MAX } from "../request/buffer.ts";
+import type { PromptLine } from "./prompts.ts";
+
+export interface JobOptions {
+  /** Names the prompt file in messages. */
+  readonly path: string;
+  readonly groupSize: number;
+  readonly maxTokens: number;
+  readonly temperature: number;
+  readonly seed: number;
+  readonly kvTokens: number;
+  readonly contextTokens: number;
+  readonly stopTokenIds: readonly number[];
+  readonly encode: (text: string) => Int32Array;
+}
+
+export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): GroupSpec[] {
+  let requests = 0;
+  const groups = prompts.map((line) => {
+    const { prompt } = line;
+    const tokens = prompt.kind === "text" ? options.encode(prompt.text) : prompt.tokenIds;
+    checkSize(line, tokens.length, options);
+    const size = line.n ?? options.groupSize;
+    requests += size;
+    const { temperature, seed, maxTokens: tokensMax, stopTokenIds } = options;
+    const sampling = { temperature, seed, tokensMax, stopTokenIds };
+    return { groupId: groupId(line.id), prompt: tokens, size, sampling };
+  });
+  if (requests > REQUESTS_MAX) {
+    const problem = `${requests} responses are asked for; an iteration holds at most ${REQUESTS_MAX}`;
+    throw new AppError("invalid_config", `${options.path}: ${problem}`);
+  }
+  return groups;
+}
+
+function checkSize(line: PromptLine, promptTokens: number, options: JobOptions): void {
+  const where = `${options.path}:${line.line}: prompt "${line.id}"`;
+  const total = promptTokens + options.maxTokens;
+  const sum = `has ${promptTokens} tokens; with --max-tokens ${options.maxTokens} that is ${total}`;
+  if (promptTokens === 0) throw new AppError("invalid_field", `${where} has no tokens`);
+  if (total > options.contextTokens) {
+    throw new AppError(
+      "context_length_exceeded",
+      `${where} ${sum}, more than the model's context of ${options.contextTokens}`,
+    );
+  }
+  if (total > options.kvTokens) {
+    throw new AppError(
+      "kv_budget_too_small",
+      `${where} ${sum}, more than a worker's whole KV budget, --kv-tokens ${options.kvTokens}`,
+    );
+  }
+}
