@@ -17,6 +17,7 @@ import {
   groupHandle,
   isGroup,
 } from "./suffix/arena";
+import { calibrationBegin } from "./suffix/calibrate";
 import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
 import { bestToken, countOf, edgeOf, lenOf } from "./suffix/node";
 import { groupTake, matchState, promptAppend, sequenceSeen, treeContext } from "./suffix/tree";
@@ -27,10 +28,12 @@ export function abi_version(): i32 {
   return ABI_VERSION;
 }
 
-// Before the first group: bytes all groups and heaps may take, and the longest context to match.
-export function configure(limitBytes: u32, contextTokens: u32): void {
+// Before the first group: bytes all groups and heaps may take, the longest context to match, and whether
+// probabilities learn from the fate of drafts.
+export function configure(limitBytes: u32, contextTokens: u32, learning: bool): void {
   poolLimit(limitBytes);
   treeContext(contextTokens);
+  calibrationBegin(learning);
 }
 
 export function used_bytes(): u32 {

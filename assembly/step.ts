@@ -11,9 +11,18 @@ import {
   STATUS_OK,
 } from "./abi";
 import { largeGiveBack, largeTake } from "./memory/pool";
-import { G_DEAD, groupAt, isGroup } from "./suffix/arena";
+import { G_DEAD, G_PROMPT, groupAt, isGroup } from "./suffix/arena";
+import { SOURCES } from "./suffix/node";
 import { draftInto, draftPath, draftTree, PROBABILITY_FLOOR } from "./suffix/propose";
-import { matchState, ownEnds, sequenceAppend, sequenceSeen } from "./suffix/tree";
+import {
+  draftKeep,
+  draftsBegin,
+  matchState,
+  ownEnds,
+  Q_TOKEN,
+  sequenceAppend,
+  sequenceSeen,
+} from "./suffix/tree";
 
 let input: usize = 0;
 let inputBytes: usize = 0;
@@ -36,16 +45,17 @@ export function inputReserve(words: i32): usize {
   return input;
 }
 
-// The output area: how many appends failed, starts (drafts + 1 words), then tokens, parents and
-// probabilities, each with room for DRAFT_TOKENS_MAX words for each of the `drafts` reserved. Returns its
+// The output area: how many appends failed, starts (drafts + 1 words), then tokens, parents,
+// probabilities and reasons (suffix/propose.ts), each with room for DRAFT_TOKENS_MAX words for each of the `drafts` reserved. Returns its
 // address, 0 if there is no room.
 export function outputReserve(drafts: i32): usize {
-  const bytes = ((<usize>drafts + 2) << 2) * (1 + 3 * <usize>DRAFT_TOKENS_MAX);
+  const bytes = ((<usize>drafts + 2) << 2) * (1 + 4 * <usize>DRAFT_TOKENS_MAX);
   if (bytes > outputBytes) {
     output = area(output, outputBytes, bytes);
     outputBytes = output == 0 ? 0 : bytes;
   }
   outputDrafts = drafts;
+  draftsBegin(0, 0);
   return output;
 }
 
@@ -68,7 +78,8 @@ function appends(records: i32): usize {
   return at;
 }
 
-function draft(record: usize): i32 {
+// Drafts for one record, to `tokens`, the `at`-th token of the step.
+function draft(record: usize, tokens: usize, room: usize, at: i32): i32 {
   const group = groupAt(load<u32>(record));
   if (!isGroup(group) || load<u32>(group, G_DEAD) != 0) return 0;
   const sequence = sequenceSeen(group, load<u32>(record, 4));
@@ -77,9 +88,14 @@ function draft(record: usize): i32 {
   const pMin = max<f64>(<f64>load<f32>(record, 16), PROBABILITY_FLOOR);
   const match = matchState(group, sequence);
   const ends = ownEnds(group, sequence);
-  if ((load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0)
-    return draftTree(match, ends, tokensMax, pMin);
-  return draftPath(match, ends, tokensMax, pMin);
+  const before = load<u32>(sequence == 0 ? group + G_PROMPT : sequence, Q_TOKEN);
+  draftInto(tokens, room, before, load<u32>(record, 4) % SOURCES);
+  const count =
+    (load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0
+      ? draftTree(match, ends, tokensMax, pMin)
+      : draftPath(match, ends, tokensMax, pMin);
+  draftKeep(sequence, at, count);
+  return count;
 }
 
 // Returns the number of draft tokens, or STATUS_INVALID if a reserve is missing or too small.
@@ -90,11 +106,10 @@ export function step(appendRecords: i32, draftRecords: i32): i32 {
   const starts = output + 4;
   const tokens = starts + ((<usize>outputDrafts + 1) << 2);
   let count: i32 = 0;
+  if (draftRecords > 0) draftsBegin(tokens, room);
   for (let i: i32 = 0; i < draftRecords; i++) {
     store<i32>(starts + ((<usize>i) << 2), count);
-    const at = tokens + ((<usize>count) << 2);
-    draftInto(at, at + room, at + 2 * room);
-    count += draft(record);
+    count += draft(record, tokens + ((<usize>count) << 2), room, count);
     record += (<usize>DRAFT_WORDS) << 2;
   }
   store<i32>(starts + ((<usize>draftRecords) << 2), count);

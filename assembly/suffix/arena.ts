@@ -27,9 +27,8 @@ export const G_SEQ_COUNT: usize = 44;
 export const G_TOKENS: usize = 48;
 // The record of the prompt's end, laid out like a sequence (tree.ts): 24 B.
 export const G_PROMPT: usize = 52;
-// The class of the prompt's bounded suffix before its last token, and that token.
+// The class of the prompt's bounded suffix before its last token.
 export const G_PROMPT_BEFORE: usize = 76;
-export const G_PROMPT_TOKEN: usize = 80;
 export const G_STARTED: usize = 84;
 export const G_DEAD: usize = 88;
 export const G_STATES: usize = 92;

@@ -2,7 +2,7 @@
 //
 //   0  len:24 | kind:8     longest string of the class; how the edges are kept
 //   4  link                class of the longest suffix with more occurrences; 0 for the root
-//   8  count               occurrences of the class's strings
+//   8  count:24 | source:8 occurrences of the class's strings; who wrote the latest one
 //  12  bestToken           token of the most frequent edge, lowest id on ties; NONE without edges
 //  16  ref                 kind 0: unused; 1: the only target; else the edge block
 //
@@ -14,18 +14,20 @@ import { blockGiveBack, blockRoom, blockTake, G_STATES, runTake } from "./arena"
 
 export const NONE: u32 = 0xffffffff;
 export const STATE_BYTES: usize = 20;
+export const SOURCES: u32 = 128;
+export const PROMPT_SOURCE: u32 = 128;
 const LEN: usize = 0;
 const KIND: usize = 3;
 const LINK: usize = 4;
 const COUNT: usize = 8;
 const BEST: usize = 12;
 const REF: usize = 16;
-const LEN_MASK: u32 = 0xffffff;
+const LOW_24: u32 = 0xffffff;
 const ARRAY_MAX: u32 = 8;
 const HASHED: u32 = 16;
 
 export function lenOf(v: usize): u32 {
-  return load<u32>(v, LEN) & LEN_MASK;
+  return load<u32>(v, LEN) & LOW_24;
 }
 
 export function linkOf(v: usize): usize {
@@ -37,11 +39,19 @@ export function setLink(v: usize, link: usize): void {
 }
 
 export function countOf(v: usize): u32 {
-  return load<u32>(v, COUNT);
+  return load<u32>(v, COUNT) & LOW_24;
 }
 
-export function setCount(v: usize, count: u32): void {
-  store<u32>(v, count, COUNT);
+// Who wrote the latest occurrence: a sequence's index modulo SOURCES, or PROMPT_SOURCE.
+export function sourceOf(v: usize): u32 {
+  return load<u8>(v, COUNT + 3);
+}
+
+// One occurrence more, written by `source`; returns the count.
+export function countRaise(v: usize, source: u32): u32 {
+  const count = countOf(v) + 1;
+  store<u32>(v, count | (source << 24), COUNT);
+  return count;
 }
 
 export function kindOf(v: usize): u32 {
@@ -250,7 +260,7 @@ export function stateCopy(group: usize, to: usize, from: usize): void {
   const kind = kindOf(from);
   const ref: usize = load<u32>(from, REF);
   setLink(to, linkOf(from));
-  setCount(to, countOf(from));
+  store<u32>(to, load<u32>(from, COUNT), COUNT);
   let copy = ref;
   if (kind >= 2) {
     const bytes = blockBytes(kind);

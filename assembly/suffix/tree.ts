@@ -27,7 +27,6 @@ import {
   G_DEAD,
   G_PROMPT,
   G_PROMPT_BEFORE,
-  G_PROMPT_TOKEN,
   G_ROOT,
   G_SEQ_CAPACITY,
   G_SEQ_COUNT,
@@ -35,27 +34,35 @@ import {
   G_STARTED,
   G_TOKENS,
 } from "./arena";
+import { isLearning } from "./calibrate";
 import {
-  countOf,
+  countRaise,
   edgeAdd,
   edgeOf,
   edgeRaised,
   edgeRedirect,
   lenOf,
   linkOf,
-  setCount,
+  PROMPT_SOURCE,
+  SOURCES,
   setLink,
   stateCopy,
   stateTake,
 } from "./node";
+import { draftFate } from "./propose";
 
-// A sequence's record: state of its whole text; of its last `depth` tokens; output tokens; and the
-// two words of its run of states (node.ts).
+// A sequence's record: state of its whole text; of its last `depth` tokens; its last token; the two
+// words of its run of states (node.ts); and of its last draft (step.ts) the number of the step, where
+// it begins, its length and the token of it that was reached plus one.
 export const SEQ_BYTES: usize = 32;
 export const Q_LAST: usize = 0;
 export const Q_TOP: usize = 4;
-export const Q_TOKENS: usize = 8;
+export const Q_TOKEN: usize = 8;
 const Q_CURSOR: usize = 12;
+export const Q_DRAFT_STEP: usize = 20;
+export const Q_DRAFT_AT: usize = 24;
+export const Q_DRAFT_COUNT: usize = 28;
+export const Q_DRAFT_REACHED: usize = 30;
 
 let context: u32 = CONTEXT_TOKENS_DEFAULT;
 let depth: u32 = CONTEXT_TOKENS_DEFAULT + DRAFT_TOKENS_MAX;
@@ -77,7 +84,6 @@ export function groupTake(): usize {
     arenaDrop(group);
     return 0;
   }
-  setCount(root, 0);
   store<u32>(group, <u32>root, G_ROOT);
   store<u32>(group, <u32>root, G_PROMPT + Q_LAST);
   store<u32>(group, <u32>root, G_PROMPT + Q_TOP);
@@ -120,9 +126,15 @@ function sequencesExtend(group: usize, count: u32): bool {
     memory.fill(sequence, 0, SEQ_BYTES);
     store<u32>(sequence, load<u32>(group, G_PROMPT + Q_LAST), Q_LAST);
     store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOP), Q_TOP);
+    store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOKEN), Q_TOKEN);
   }
   store<u32>(group, count, G_SEQ_COUNT);
   return true;
+}
+
+// Output tokens of the sequence.
+export function tokensOf(group: usize, sequence: usize): u32 {
+  return lenOf(load<u32>(sequence, Q_LAST)) - lenOf(load<u32>(group, G_PROMPT + Q_LAST));
 }
 
 // Worst cases of one token: an edge for each state of the suffix path, each taking a new block.
@@ -140,8 +152,7 @@ export function promptAppend(group: usize, tokens: usize, count: u32): i32 {
     if (!canAppend(group, sequence)) return STATUS_FULL;
     const before = normalTop(load<u32>(sequence, Q_TOP));
     store<u32>(group, <u32>before, G_PROMPT_BEFORE);
-    store<u32>(group, token, G_PROMPT_TOKEN);
-    append(group, sequence, token);
+    append(group, sequence, token, PROMPT_SOURCE);
   }
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
 }
@@ -163,10 +174,48 @@ export function sequenceAppend(group: usize, index: u32, tokens: usize, count: u
     const token = load<u32>(tokens + ((<usize>i) << 2));
     if (<i32>token < 0) return STATUS_INVALID;
     if (!canAppend(group, sequence)) return STATUS_FULL;
-    if (load<u32>(sequence, Q_TOKENS) == 0) promptEndBegun(group);
-    append(group, sequence, token);
+    if (tokensOf(group, sequence) == 0) promptEndBegun(group);
+    if (load<u32>(sequence, Q_DRAFT_STEP) != 0) draftSettle(sequence, token);
+    append(group, sequence, token, index % SOURCES);
   }
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
+}
+
+// The drafts of the last step, still in the output area: the step's number, and the first token.
+let draftStep: u32 = 0;
+let draftTokens: usize = 0;
+let draftRoom: usize = 0;
+
+// A step begins to draft into an area whose arrays lie `room` bytes apart; earlier drafts are gone.
+export function draftsBegin(tokens: usize, room: usize): void {
+  draftStep += 1;
+  draftTokens = tokens;
+  draftRoom = room;
+}
+
+// Remembers the draft of `count` tokens that begins with the token at index `at`.
+export function draftKeep(sequence: usize, at: i32, count: i32): void {
+  if (sequence == 0 || count == 0 || !isLearning()) return;
+  store<u32>(sequence, draftStep, Q_DRAFT_STEP);
+  store<i32>(sequence, at, Q_DRAFT_AT);
+  store<u16>(sequence, <u16>count, Q_DRAFT_COUNT);
+  store<u16>(sequence, 0, Q_DRAFT_REACHED);
+}
+
+// The fate of the draft's tokens that follow what was accepted so far is known: learn from it.
+function draftSettle(sequence: usize, token: u32): void {
+  if (load<u32>(sequence, Q_DRAFT_STEP) == draftStep) {
+    const tokens = draftTokens + ((<usize>load<u32>(sequence, Q_DRAFT_AT)) << 2);
+    const count: i32 = load<u16>(sequence, Q_DRAFT_COUNT);
+    const parent = <i32>load<u16>(sequence, Q_DRAFT_REACHED) - 1;
+    const last = load<u32>(sequence, Q_TOKEN);
+    const reached = draftFate(tokens, draftRoom, count, parent, last, token);
+    if (reached >= 0) {
+      store<u16>(sequence, <u16>(reached + 1), Q_DRAFT_REACHED);
+      return;
+    }
+  }
+  store<u32>(sequence, 0, Q_DRAFT_STEP);
 }
 
 // Another response begins: from the second on, the end of the prompt counts once more.
@@ -175,9 +224,9 @@ function promptEndBegun(group: usize): void {
   store<u32>(group, started + 1, G_STARTED);
   const before: usize = load<u32>(group, G_PROMPT_BEFORE);
   if (started == 0 || before == 0) return;
-  const token = load<u32>(group, G_PROMPT_TOKEN);
+  const token = load<u32>(group, G_PROMPT + Q_TOKEN);
   const t = normalTop(before);
-  raise(t, countedTarget(t, token), token);
+  raise(t, countedTarget(t, token), token, PROMPT_SOURCE);
 }
 
 // The class of the last `depth` tokens, after others may have split the one it was.
@@ -195,7 +244,7 @@ function countedTarget(t: usize, token: u32): usize {
   return normalTop(edgeOf(t, token));
 }
 
-function append(group: usize, sequence: usize, token: u32): void {
+function append(group: usize, sequence: usize, token: u32, source: u32): void {
   const last: usize = load<u32>(sequence, Q_LAST);
   const length = lenOf(last) + 1;
   const cursor = sequence + Q_CURSOR;
@@ -216,9 +265,9 @@ function append(group: usize, sequence: usize, token: u32): void {
   const counted = countedTarget(top, token);
   store<u32>(sequence, <u32>current, Q_LAST);
   store<u32>(sequence, <u32>counted, Q_TOP);
-  store<u32>(sequence, load<u32>(sequence, Q_TOKENS) + 1, Q_TOKENS);
+  store<u32>(sequence, token, Q_TOKEN);
   store<u32>(group, load<u32>(group, G_TOKENS) + 1, G_TOKENS);
-  raise(top, counted, token);
+  raise(top, counted, token, source);
 }
 
 // Adds the edge to every state of the suffix path that lacks it; returns the first that has it, 0 if none.
@@ -250,13 +299,12 @@ function split(group: usize, cursor: usize, p: usize, token: u32, q: usize): usi
 // Adds one occurrence to every class on the link path of `counted`, and tells the states whose edge
 // leads there: exactly those on the link path of `from` (two pointers, both paths in decreasing length).
 // Edges of longer states than `counted` lead to classes that are not counted.
-function raise(from: usize, counted: usize, token: u32): void {
+function raise(from: usize, counted: usize, token: u32, source: u32): void {
   let p = from;
   let v = counted;
   let length = lenOf(v);
   while (length != 0) {
-    const count = countOf(v) + 1;
-    setCount(v, count);
+    const count = countRaise(v, source);
     const link = linkOf(v);
     const shorter = lenOf(link);
     while (p != 0) {
@@ -268,7 +316,7 @@ function raise(from: usize, counted: usize, token: u32): void {
     v = link;
     length = shorter;
   }
-  setCount(v, countOf(v) + 1);
+  countRaise(v, source);
 }
 
 // The class of the sequence's last `context` tokens: a draft that starts there reads only counted classes.
@@ -287,6 +335,6 @@ export function matchState(group: usize, sequence: usize): usize {
 // How many of the occurrences of a sequence's own end have no continuation: its end is one, except
 // at the prompt's end once others have gone on from there.
 export function ownEnds(group: usize, sequence: usize): u32 {
-  if (sequence != 0 && load<u32>(sequence, Q_TOKENS) != 0) return 1;
+  if (sequence != 0 && tokensOf(group, sequence) != 0) return 1;
   return load<u32>(group, G_STARTED) == 0 ? 1 : 0;
 }

@@ -188,7 +188,7 @@ test("bad input: negative tokens, offsets and sample indexes are refused and cha
 });
 
 test("replicas: the same tokens in another interleaving give the same drafts", () => {
-  const [one, other] = [ready(), ready()];
+  const [one, other] = [ready({ learning: false }), ready({ learning: false })];
   const outputs = [0, 1, 2, 3].map((k) =>
     Int32Array.from({ length: 400 }, (_, i) => ((i * (k + 3)) % 17) + ((i >> 4) % 3)),
   );

@@ -21,6 +21,8 @@ export interface ReplicaOptions {
   readonly limitBytes?: number;
   /** Longest context that drafts match, in tokens. */
   readonly contextTokens?: number;
+  /** Probabilities learn from the fate of drafts; default true. Without it, equal logs give equal drafts. */
+  readonly learning?: boolean;
 }
 
 export interface ReplicaStats {

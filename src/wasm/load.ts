@@ -9,7 +9,7 @@ import { ABI_VERSION, CONTEXT_TOKENS_DEFAULT } from "./abi.ts";
 export interface CoreExports {
   readonly memory: WebAssembly.Memory;
   abi_version(): number;
-  configure(limitBytes: number, contextTokens: number): void;
+  configure(limitBytes: number, contextTokens: number, learning: number): void;
   used_bytes(): number;
   input_reserve(words: number): number;
   output_reserve(drafts: number): number;
@@ -45,6 +45,8 @@ export interface CoreOptions {
   readonly limitBytes?: number;
   /** Longest context that drafts match, in tokens, >= 1. */
   readonly contextTokens?: number;
+  /** Probabilities learn from the fate of drafts; default true. Without it, equal logs give equal drafts. */
+  readonly learning?: boolean;
 }
 
 const CORE = new URL("../../build/core.wasm", import.meta.url);
@@ -74,7 +76,8 @@ export function loadCore(options: CoreOptions = {}): CoreExports {
     throw new AppError("core_version", message);
   }
   const limitBytes = Math.min(options.limitBytes ?? LIMIT_BYTES_MAX, LIMIT_BYTES_MAX);
-  core.configure(limitBytes, options.contextTokens ?? CONTEXT_TOKENS_DEFAULT);
+  const learning = options.learning === false ? 0 : 1;
+  core.configure(limitBytes, options.contextTokens ?? CONTEXT_TOKENS_DEFAULT, learning);
   return core;
 }
 

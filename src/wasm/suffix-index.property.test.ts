@@ -174,7 +174,7 @@ function programs(alphabet: readonly number[], contextTokens: number) {
 }
 
 function holds(alphabet: readonly number[], contextTokens: number, numRuns: number): void {
-  const options = { contextTokens };
+  const options = { contextTokens, learning: false };
   const index = new SuffixIndex(options, unexpectedFull);
   fc.assert(
     fc.property(programs(alphabet, contextTokens), (program) => {

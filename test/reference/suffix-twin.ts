@@ -21,15 +21,56 @@ export interface TwinAsk {
 interface Item {
   readonly p: number;
   readonly text: readonly number[];
-  /** null: go on in this shorter context. */
-  readonly token: number | null;
+  readonly token: number;
   readonly parent: number;
 }
 
-const DISCOUNT = 0.5;
+/** A context that is interpolated: its counts times `scale` are shares. */
+interface Level {
+  readonly text: readonly number[];
+  readonly scale: number;
+}
+
+/** The contexts of one draft token, longest first, and what they leave to any token alike. */
+interface Blend {
+  readonly levels: readonly Level[];
+  readonly rest: number;
+}
+
 const CLASSES = 4;
+const SHARE_REST = 0.05;
+const SHARE_PART = 0.5;
 const SCAN_MAX = 64;
-const PROBABILITY_FLOOR = 1 / 512;
+const PROBABILITY_FLOOR = 1 / 128;
+
+/** log(odds), linear between eight steps an octave from 2^-10 to 2^11. */
+function logitOf(share: number): number {
+  const odds = Math.fround(share / Math.max(1 - share, 1e-9));
+  if (odds < 2 ** -10) return Math.fround(Math.log(2 ** -10));
+  if (odds >= 2 ** 11) return Math.fround(Math.log(2 ** 11));
+  const octave = Math.floor(Math.log2(odds));
+  // Rounding in log2 must not push a power of two into the octave below.
+  const exponent =
+    2 ** octave > odds ? octave - 1 : 2 ** (octave + 1) <= odds ? octave + 1 : octave;
+  const eighths = (odds / 2 ** exponent - 1) * 8;
+  const step = Math.floor(eighths);
+  const at = (i: number) => Math.fround(Math.log(2 ** exponent * (1 + i / 8)));
+  return at(step) + (at(step + 1) - at(step)) * (eighths - step);
+}
+
+/** The logistic function, linear between sixteen steps a unit in [-12, 12]. */
+function squash(z: number): number {
+  const at = (Math.min(Math.max(z, -12), 12 - 0.001) + 12) * 16;
+  const step = Math.floor(at);
+  const value = (i: number) => Math.fround(1 / (1 + Math.exp(-(i / 16 - 12))));
+  return value(step) + (value(step + 1) - value(step)) * (at - step);
+}
+
+/** The probability where the model starts (assembly/suffix/calibrate.ts). */
+function accepted(share: number, length: number): number {
+  const l = Math.min(Math.floor(Math.log2(length)), 6);
+  return squash(-0.6 + 0.053 * l + 0.74 * logitOf(share));
+}
 
 export class SuffixTwin {
   readonly prompt: readonly number[];
@@ -77,17 +118,17 @@ export class SuffixTwin {
   path(sequence: number, ask: TwinAsk): TwinDraft {
     const draft: TwinDraft = { tokens: [], parents: [], probabilities: [] };
     const pMin = Math.max(Math.fround(ask.probabilityMin), PROBABILITY_FLOOR);
-    let text = this.match(sequence);
+    let text: readonly number[] = this.match(sequence);
     let ends = this.#ownEnds(sequence);
     let p = 1;
     while (draft.tokens.length < ask.tokensMax) {
-      const classes = this.#gather(text, ends);
-      const [token, q] = this.#mostProbable(classes, ends);
-      p *= Math.min(1, q);
-      if (token === null || p < pMin) break;
+      const blend = this.#blend(text, ends);
+      const [token, q] = this.#mostProbable(blend);
+      if (token === null) break;
+      p *= q;
+      if (p < pMin) break;
       emit(draft, token, draft.tokens.length - 1, p);
-      const from = classes.find((c) => this.#context(c.text).next.has(token));
-      text = [...(from?.text ?? []), token];
+      text = this.#after(blend, token);
       ends = 0;
     }
     return draft;
@@ -96,43 +137,21 @@ export class SuffixTwin {
   tree(sequence: number, ask: TwinAsk): TwinDraft {
     const draft: TwinDraft = { tokens: [], parents: [], probabilities: [] };
     const pMin = Math.max(Math.fround(ask.probabilityMin), PROBABILITY_FLOOR);
-    const ends = this.#ownEnds(sequence);
     const queue: Item[] = [];
-    const proposed = new Set<string>();
-    const expand = (text: readonly number[], p: number, parent: number, own: number): void => {
-      const [here, ...shorter] = this.#classes(text);
-      if (here === undefined) return;
-      const { next } = this.#context(here);
-      const total = this.count(here) - own;
-      const link = shorter[0];
-      if (next.size === 0 || total < 1) {
-        if (link !== undefined) queue.push({ p, text: link, token: null, parent });
-        return;
+    const expand = (text: readonly number[], p: number, parent: number, ends: number): void => {
+      const blend = this.#blend(text, ends);
+      for (const token of this.#candidates(blend, (pMin / p) * SHARE_PART)) {
+        const q = p * this.#accepted(blend, token);
+        if (q >= pMin) queue.push({ p: q, text: this.#after(blend, token), token, parent });
       }
-      const scale = p / total;
-      const only = next.size > SCAN_MAX ? this.best(here) : null;
-      for (const [token, n] of next) {
-        const q = scale * (n - DISCOUNT);
-        if (q < pMin || proposed.has(`${parent},${token}`)) continue;
-        if (only !== null && token !== only) continue;
-        proposed.add(`${parent},${token}`);
-        queue.push({ p: q, text: [...here, token], token, parent });
-      }
-      const left = scale * DISCOUNT * next.size;
-      if (link === undefined || left < pMin) return;
-      queue.push({ p: Math.min(p, left), text: link, token: null, parent });
     };
-    expand(this.match(sequence), 1, -1, ends);
+    expand(this.match(sequence), 1, -1, this.#ownEnds(sequence));
     while (draft.tokens.length < ask.tokensMax) {
       queue.sort(byRank);
       const item = queue.shift();
       if (item === undefined) break;
-      if (item.token === null) {
-        expand(item.text, item.p, item.parent, item.parent < 0 ? ends : 0);
-      } else {
-        emit(draft, item.token, item.parent, Math.min(1, item.p));
-        expand(item.text, item.p, draft.tokens.length - 1, 0);
-      }
+      emit(draft, item.token, item.parent, item.p);
+      expand(item.text, item.p, draft.tokens.length - 1, 0);
     }
     return draft;
   }
@@ -160,38 +179,81 @@ export class SuffixTwin {
     return classes;
   }
 
-  #gather(text: readonly number[], ends: number): { text: number[]; weight: number }[] {
-    const found: { text: number[]; weight: number }[] = [];
+  /** Witten and Bell: each context that has been continued leaves deg / (total + deg) to the next. */
+  #blend(text: readonly number[], ends: number): Blend {
+    const levels: Level[] = [];
     let weight = 1;
     for (const suffix of this.#classes(text)) {
       const total = this.count(suffix) - ends;
       const degree = this.#context(suffix).next.size;
       if (degree === 0 || total < 1) continue;
-      found.push({ text: suffix, weight });
-      weight = Math.min(1, (weight * DISCOUNT * degree) / total);
-      if (found.length === CLASSES) break;
+      const scale = weight / (total + degree);
+      levels.push({ text: suffix, scale });
+      weight = scale * degree;
+      if (levels.length === CLASSES) break;
     }
-    return found;
+    return { levels, rest: weight * SHARE_REST };
   }
 
-  #mostProbable(
-    classes: readonly { text: number[]; weight: number }[],
-    ends: number,
-  ): [number | null, number] {
+  #accepted(blend: Blend, token: number): number {
+    let share = 0;
+    for (const { text, scale } of blend.levels) {
+      const n = this.#context(text).next.get(token);
+      if (n !== undefined) share += scale * n;
+    }
+    return accepted(share + blend.rest, this.#longest(blend.levels[0]?.text ?? []));
+  }
+
+  /** The context behind the token: what the longest context that has it becomes. */
+  #after(blend: Blend, token: number): number[] {
+    const level = blend.levels.find(({ text }) => this.#context(text).next.has(token));
+    return [...(level?.text ?? []), token];
+  }
+
+  #candidates(blend: Blend, shareMin: number): Set<number> {
+    const candidates = new Set<number>();
+    for (const { text, scale } of blend.levels) {
+      const { next } = this.#context(text);
+      const only = next.size > SCAN_MAX ? this.best(text) : null;
+      for (const [token, n] of next) {
+        if (only !== null && token !== only) continue;
+        if (scale * n >= shareMin) candidates.add(token);
+      }
+    }
+    return candidates;
+  }
+
+  /** The best of the contexts' best continuations. */
+  #mostProbable(blend: Blend): [number | null, number] {
     let best: number | null = null;
     let bestQ = 0;
-    for (const { text } of classes) {
+    for (const { text } of blend.levels) {
       const token = this.best(text);
       if (token === null || token === best) continue;
-      let q = 0;
-      for (const c of classes) {
-        const n = this.#context(c.text).next.get(token);
-        if (n === undefined) continue;
-        q += (c.weight * (n - DISCOUNT)) / (this.count(c.text) - ends);
-      }
+      const q = this.#accepted(blend, token);
       if (q > bestQ || (q === bestQ && best !== null && token < best)) [best, bestQ] = [token, q];
     }
     return [best, bestQ];
+  }
+
+  /** Length of the longest string that ends wherever `text` does; more than 64 is all the same. */
+  #longest(text: readonly number[]): number {
+    let longest = [...text];
+    for (let more: readonly number[] | null = longest; more !== null; ) {
+      longest = [...more];
+      more = longest.length > 64 ? null : this.#oneLonger(longest);
+    }
+    return longest.length;
+  }
+
+  /** The text with the token that always stands before it; null if there is none. */
+  #oneLonger(text: readonly number[]): number[] | null {
+    const n = this.count(text);
+    for (const token of this.#context([]).next.keys()) {
+      const longer = [token, ...text];
+      if (this.count(longer) === n) return longer;
+    }
+    return null;
   }
 
   #context(text: readonly number[]): Context {
@@ -238,7 +300,7 @@ function addEnd(contexts: Map<string, Context>, text: readonly number[], weight:
 function byRank(a: Item, b: Item): number {
   if (a.p !== b.p) return b.p - a.p;
   if (a.parent !== b.parent) return a.parent - b.parent;
-  return (a.token ?? Number.MAX_VALUE) - (b.token ?? Number.MAX_VALUE);
+  return a.token - b.token;
 }
 
 function emit(draft: TwinDraft, token: number, parent: number, p: number): void {
