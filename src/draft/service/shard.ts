@@ -405,7 +405,10 @@ export class DraftShard {
         this.#groups.append(group, delta, false);
         const sample = group.samples[delta.sampleIndex] ?? null;
         const end = delta.offset + delta.tokens.length;
-        if (sample !== null) sample.sent = Math.max(sample.sent, end);
+        if (sample === null) continue;
+        sample.sent = Math.max(sample.sent, end);
+        // Tokens made here that had waited for these may follow now.
+        if (sample.log.length > sample.sent) this.#dirty.add(sample);
       }
       for (const { sampleIndex, have } of behind) {
         const sample = group.samples[sampleIndex] ?? null;
