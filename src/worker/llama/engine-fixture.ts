@@ -1,0 +1,324 @@
+// What the engine's tests share: the bundled model on portable kernels, a drafter whose drafts are written
+// by the test, and a driver that collects what an engine says. Used by tests only.
+
+import { join } from "node:path";
+import { assert } from "../../base/assert.ts";
+import type { Clock } from "../../base/clock.ts";
+import { AppError } from "../../base/errors.ts";
+import { mix32 } from "../../base/hash.ts";
+import { type GroupId, groupId, requestId, weightEpoch } from "../../base/ids.ts";
+import type { DraftAsk, Drafter, Drafts, UpdateResult } from "../../draft/drafter.ts";
+import type { RequestSpec } from "../../request/request.ts";
+import type { KvBlob, WorkerEvent } from "../../rollout/worker.ts";
+import { type EngineOptions, LlamaEngine } from "./engine.ts";
+import { type LlamaLibrary, loadBackend, openLibrary } from "./native.ts";
+import type { RunCommand } from "./sequence.ts";
+import type { ClassPlan, DraftPlanner } from "./speculation.ts";
+import { LlamaTokenizer } from "./tokenizer.ts";
+import { LlamaWeights } from "./weights.ts";
+
+const MODEL_FOLDER = join(import.meta.dir, "..", "..", "..", "model");
+export const MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-q8_0.gguf");
+export const OTHER_MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-f16.gguf");
+
+/** Why the tests of the native library are skipped; null: they run. */
+export const skipReason: string | null = (() => {
+  try {
+    openLibrary();
+    return null;
+  } catch (error) {
+    if (!(error instanceof AppError) || error.code !== "native_library_missing") throw error;
+    console.log(`skipped: ${error.message}`);
+    return error.message;
+  }
+})();
+
+/** Time that stands still: an engine's results must not need any. */
+export const stillClock: Clock = { nowMs: () => 0 };
+
+interface Shared {
+  readonly library: LlamaLibrary;
+  readonly model: LlamaWeights;
+  readonly tokenizer: LlamaTokenizer;
+}
+
+let shared: Shared | null = null;
+
+/** The bundled model on portable kernels, loaded once for all tests of the process. */
+export function sharedModel(): Shared {
+  if (shared === null) {
+    const library = openLibrary();
+    loadBackend(library, { deterministic: true });
+    const model = LlamaWeights.load(library, MODEL_PATH);
+    shared = { library, model, tokenizer: new LlamaTokenizer(library, MODEL_PATH) };
+  }
+  return shared;
+}
+
+export const EPOCH = weightEpoch(0);
+
+export function newEngine(options: Partial<EngineOptions> = {}): LlamaEngine {
+  return new LlamaEngine({
+    model: sharedModel().model,
+    slots: 4,
+    kvTokens: 4000,
+    contextTokens: 512,
+    epoch: EPOCH,
+    clock: stillClock,
+    speculation: null,
+    ...options,
+  });
+}
+
+const PROMPTS = [
+  "<|user|>countdown 3 7 8 to 29<|assistant|>",
+  "<|user|>collatz 648<|assistant|>",
+  "<|user|>sort 9 27 4<|assistant|>",
+  "<|user|>total 3 8 1<|assistant|>",
+];
+
+/** Request `id` of a fixed family: prompts in turn, one group per prompt. */
+export function newRequest(
+  id: number,
+  sampling: Partial<RequestSpec["sampling"]> = {},
+): RequestSpec {
+  const prompt = PROMPTS[id % PROMPTS.length] ?? "";
+  return {
+    requestId: requestId(id),
+    groupId: groupId(`g${id % PROMPTS.length}`),
+    sampleIndex: Math.floor(id / PROMPTS.length),
+    prompt: sharedModel().tokenizer.encode(prompt),
+    sampling: { temperature: 1, seed: 7, tokensMax: 48, stopTokenIds: [1359], ...sampling },
+  };
+}
+
+/** A `run` from the start, without KV, in one chunk, unless told otherwise. */
+export function run(request: RequestSpec, options: Partial<RunCommand> = {}): RunCommand {
+  return {
+    kind: "run",
+    request,
+    output: new Int32Array(0),
+    chunkTokens: request.sampling.tokensMax,
+    priority: "low",
+    kv: null,
+    draft: { groupId: request.groupId, sampleIndex: request.sampleIndex },
+    ...options,
+  };
+}
+
+export interface Response {
+  readonly tokens: number[];
+  readonly logprobs: number[];
+  finish: string | null;
+  chunks: number;
+}
+
+/** Applies an engine's events, checking that no token is lost, repeated or out of order. */
+export class Collector {
+  readonly responses = new Map<number, Response>();
+  readonly others: WorkerEvent[] = [];
+  readonly exported = new Map<number, KvBlob | null>();
+
+  response(id: number): Response {
+    let response = this.responses.get(id);
+    if (response === undefined) {
+      response = { tokens: [], logprobs: [], finish: null, chunks: 0 };
+      this.responses.set(id, response);
+    }
+    return response;
+  }
+
+  output(id: number): Int32Array {
+    return Int32Array.from(this.response(id).tokens);
+  }
+
+  take(events: readonly WorkerEvent[]): void {
+    for (const event of events) {
+      if (event.kind === "tokens") {
+        const response = this.response(event.requestId);
+        assert(event.offset === response.tokens.length, "tokens come in order, each once");
+        assert(response.finish === null, "nothing comes after the end");
+        assert(event.tokens.length === event.logprobs.length, "each token has its logprob");
+        response.tokens.push(...event.tokens);
+        response.logprobs.push(...event.logprobs);
+      } else if (event.kind === "chunk_done") {
+        const response = this.response(event.requestId);
+        response.finish = event.finish;
+        response.chunks += 1;
+      } else if (event.kind === "exported") {
+        this.exported.set(event.requestId, event.kv);
+      }
+      if (event.kind !== "tokens") this.others.push(event);
+    }
+  }
+}
+
+/** Steps until nothing is left to do. */
+export function runToEnd(engine: LlamaEngine, collector = new Collector()): Collector {
+  while (engine.step()) collector.take(engine.drain());
+  collector.take(engine.drain());
+  return collector;
+}
+
+const references = new Map<string, Response>();
+
+/** The response of a request that runs alone, undisturbed, prompt and output one token at a time. */
+export function soloResponse(request: RequestSpec): Response {
+  const { prompt, ...rest } = request;
+  const name = JSON.stringify([rest, [...prompt]]);
+  let response = references.get(name);
+  if (response === undefined) {
+    const engine = newEngine({ slots: 1, prefillRows: 1 });
+    engine.command(run(request));
+    response = runToEnd(engine).response(request.requestId);
+    engine.close();
+    references.set(name, response);
+  }
+  return response;
+}
+
+/** One draft as a test writes it: tokens with the index of the token before, -1 for the first. */
+export interface ScriptedDraft {
+  readonly tokens: readonly number[];
+  readonly parents: readonly number[];
+}
+
+/** What a script may look at: the response drawn so far, and all of it as it will be. */
+export interface ScriptView {
+  readonly ask: DraftAsk;
+  readonly have: number;
+  readonly future: readonly number[];
+  /** Changes with every call: a script's source of variety. */
+  readonly dice: number;
+}
+
+/** A drafter that proposes what a script says, and insists on being kept up to date without a gap. */
+export class ScriptedDrafter implements Drafter {
+  readonly have = new Map<string, number[]>();
+  proposals = 0;
+  readonly #groups = new Set<GroupId>();
+  readonly #future: (ask: DraftAsk) => readonly number[];
+  readonly #script: (view: ScriptView) => ScriptedDraft;
+  #dice = 1;
+
+  constructor(
+    future: (ask: DraftAsk) => readonly number[],
+    script: (view: ScriptView) => ScriptedDraft,
+  ) {
+    this.#future = future;
+    this.#script = script;
+  }
+
+  register(group: GroupId): void {
+    this.#groups.add(group);
+  }
+
+  has(group: GroupId): boolean {
+    return this.#groups.has(group);
+  }
+
+  update(group: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): UpdateResult {
+    if (!this.#groups.has(group)) return { kind: "ok" };
+    const log = this.#log(group, sampleIndex);
+    if (offset > log.length) return { kind: "gap", have: log.length };
+    log.push(...tokens.subarray(log.length - offset));
+    return { kind: "ok" };
+  }
+
+  drop(group: GroupId): void {
+    this.#groups.delete(group);
+    for (const name of this.have.keys()) {
+      if (name.startsWith(`${group}/`)) this.have.delete(name);
+    }
+  }
+
+  clear(): void {
+    this.#groups.clear();
+    this.have.clear();
+  }
+
+  propose(asks: readonly DraftAsk[]): Drafts {
+    this.proposals += 1;
+    const start = [0];
+    const tokens: number[] = [];
+    const parents: number[] = [];
+    const probabilities: number[] = [];
+    for (const ask of asks) {
+      if (this.#groups.has(ask.groupId)) {
+        this.#dice = mix32(this.#dice + 1);
+        const have = this.#log(ask.groupId, ask.sampleIndex).length;
+        const future = this.#future(ask);
+        const draft = this.#script({ ask, have, future, dice: this.#dice });
+        tokens.push(...draft.tokens);
+        parents.push(...draft.parents);
+        probabilities.push(...draft.tokens.map((_, i) => 0.9 ** i));
+      }
+      start.push(tokens.length);
+    }
+    return {
+      start: Int32Array.from(start),
+      tokens: Int32Array.from(tokens),
+      parents: Int32Array.from(parents),
+      probabilities: Float32Array.from(probabilities),
+    };
+  }
+
+  #log(group: GroupId, sampleIndex: number): number[] {
+    const name = `${group}/${sampleIndex}`;
+    let log = this.have.get(name);
+    if (log === undefined) {
+      log = [];
+      this.have.set(name, log);
+    }
+    return log;
+  }
+}
+
+/** A path: what will be drawn, up to `right` tokens, then one token that will not. */
+export function pathDraft(view: ScriptView, right: number): ScriptedDraft {
+  const { ask, have, future } = view;
+  const tokens = future.slice(have, have + Math.min(ask.tokensMax, right));
+  if (tokens.length < ask.tokensMax) tokens.push(wrongToken(future[have + tokens.length]));
+  return { tokens, parents: tokens.map((_, i) => i - 1) };
+}
+
+/** A wrong path that looks best, and beside it, from the root, a right one of up to `right` tokens. */
+export function treeDraft(view: ScriptView, right: number): ScriptedDraft {
+  const { ask, have, future } = view;
+  const wrong = wrongToken(future[have]);
+  const half = Math.ceil(ask.tokensMax / 2);
+  const tokens = [wrong];
+  const parents = [-1];
+  for (let i = 1; i < half; i += 1) {
+    tokens.push(wrong);
+    parents.push(i - 1);
+  }
+  const branch = future.slice(have, have + Math.min(right, ask.tokensMax - half));
+  for (let i = 0; i < branch.length; i += 1) {
+    parents.push(i === 0 ? -1 : tokens.length - 1);
+    tokens.push(branch[i] as number);
+  }
+  return { tokens, parents };
+}
+
+export function wrongToken(right: number | undefined): number {
+  return right === 100 ? 101 : 100;
+}
+
+/** Plans the same for both classes, always; remembers what it is told. */
+export class FixedPlanner implements DraftPlanner {
+  readonly observed: { position: number; probability: number; accepted: boolean }[] = [];
+  readonly #plan: ClassPlan;
+
+  constructor(plan: Partial<ClassPlan> = {}) {
+    this.#plan = { tokensMax: 6, probabilityMin: 0, tree: false, ...plan };
+  }
+
+  plan(): { high: ClassPlan; low: ClassPlan } {
+    return { high: this.#plan, low: this.#plan };
+  }
+
+  observe(position: number, probability: number, accepted: boolean): void {
+    this.observed.push({ position, probability, accepted });
+  }
+}
