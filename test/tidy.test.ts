@@ -30,11 +30,22 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   draft: ["base", "request", "wasm"],
   schedule: ["base", "wasm", "request", "context", "kv", "draft"],
   rollout: BELOW_ROLLOUT,
+  replay: ["base", "request", "wasm", "draft"],
   worker: [...BELOW_ROLLOUT, "rollout"],
 };
 
 /** Time, chance and I/O are passed into these. `src/wasm` reads one file: the core. */
-const PURE = ["base", "config", "request", "context", "kv", "draft", "schedule", "rollout"];
+const PURE = [
+  "base",
+  "config",
+  "request",
+  "context",
+  "kv",
+  "draft",
+  "schedule",
+  "rollout",
+  "replay",
+];
 const IMPURE_NAMES =
   /(?<![#.\w])(Bun\.|fetch\(|new Date|Date\.now|setTimeout|setInterval|performance\.now|process\.|Math\.random)/;
 

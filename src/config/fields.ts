@@ -166,6 +166,66 @@ export const FIELDS = {
     flag: "--deterministic",
     help: "portable kernels: logits do not depend on the batch, so every run is bit-identical (about 5 times slower)",
   },
+  drafter: {
+    kind: "text",
+    flag: "--drafter",
+    metavar: "NAME,...",
+    default: "self,grouped,tree",
+    help: "self: a path from the response's own prompt and text. grouped: a path, from its siblings too. tree: a tree, from its siblings too",
+  },
+  siblings: {
+    kind: "text",
+    flag: "--siblings",
+    metavar: "N,...",
+    default: null,
+    help: "siblings that a response drafts from: concurrent: groups are cut to N + 1 responses; complete: the first N others (default: all)",
+  },
+  mode: {
+    kind: "text",
+    flag: "--mode",
+    metavar: "NAME,...",
+    default: "concurrent",
+    help: "concurrent: all responses of a group are made at the same time. complete: the siblings are all there before",
+  },
+  budget: integer("--budget", {
+    metavar: "N",
+    min: 1,
+    max: 32,
+    default: 16,
+    help: "draft tokens of one verification step, at most",
+  }),
+  live: integer("--live", {
+    metavar: "N",
+    min: 1,
+    max: 1024,
+    default: 8,
+    help: "groups made at the same time (complete: responses)",
+  }),
+  probabilityMin: {
+    kind: "number",
+    flag: "--probability-min",
+    metavar: "P",
+    min: 0,
+    max: 1,
+    default: null,
+    help: "draft only tokens that are accepted with at least this probability (default: 0.1)",
+  },
+  draftedPerStep: {
+    kind: "number",
+    flag: "--drafted-per-step",
+    metavar: "X",
+    min: 0.01,
+    max: 32,
+    default: null,
+    help: "find the probability at which each drafter drafts X tokens a step, so that they compare at equal cost",
+  },
+  limitGroups: integer("--limit-groups", {
+    metavar: "N",
+    min: 1,
+    max: 1_048_576,
+    default: null,
+    help: "take only the first N groups of each file (default: all)",
+  }),
   out: {
     kind: "text",
     flag: "--out",
@@ -196,7 +256,9 @@ type ValueOf<F extends Field> = F extends { kind: "switch" }
       ? F["default"] extends string
         ? C
         : C | null
-      : string | null;
+      : F extends { kind: "text"; default: string }
+        ? string
+        : string | null;
 
 export type Settings<N extends FieldName> = { [K in N]: ValueOf<(typeof FIELDS)[K]> };
 

@@ -1,0 +1,209 @@
+// `foretoken replay`: what drafting would accept on recorded responses. Reads the options, runs the cells
+// of the comparison one by one, and writes the report.
+
+import { mkdirSync, writeFileSync } from "node:fs";
+import { dirname } from "node:path";
+import { Command } from "commander";
+import type { Clock } from "../base/clock.ts";
+import { AppError } from "../base/errors.ts";
+import type { Settings } from "../config/fields.ts";
+import { Replica } from "../draft/replica.ts";
+import { type CellOptions, type CellResult, runCell, type Threshold } from "../replay/cell.ts";
+import { DRAFTER_KINDS, REPLAY_MODES } from "../replay/replay.ts";
+import { TraceSource } from "../replay/source.ts";
+import { RESPONSES_MAX } from "../replay/trace.ts";
+import { addFields, readFields } from "./commander-fields.ts";
+import { readGroups } from "./replay-files.ts";
+import { ReplayProgress } from "./replay-progress.ts";
+import { replayTable } from "./replay-table.ts";
+
+const FIELD_NAMES = [
+  "drafter",
+  "siblings",
+  "mode",
+  "budget",
+  "draftedPerStep",
+  "probabilityMin",
+  "live",
+  "limitGroups",
+  "report",
+  "json",
+  "quiet",
+] as const;
+
+export type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
+
+/** The report file. */
+export interface ReplayReport {
+  readonly results: readonly CellResult[];
+}
+
+const PROBABILITY_MIN = 0.1;
+/** So far from the wanted cost the comparison is not at equal cost any more, and it is said. */
+const COST_TOLERANCE = 0.02;
+
+const EXAMPLES = `
+TRACES are responses as \`foretoken rollout\` writes them (*.jsonl: group, index, token_ids and, if known,
+prompt_token_ids; lines of a group beside one another), or traces (*.json); each may be gzipped (*.gz).
+
+Examples:
+  $ foretoken replay out/responses.jsonl
+  $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 --mode concurrent,complete --drafted-per-step 4
+`;
+
+const clock: Clock = { nowMs: () => performance.now() };
+
+export function replayCommand(setStatus: (status: number) => void): Command {
+  const command = new Command("replay")
+    .description("Replay recorded responses: what drafting would have accepted, and at what cost.")
+    .argument("<traces...>", "recorded responses, grouped by prompt")
+    .addHelpText("after", EXAMPLES);
+  addFields(command, FIELD_NAMES);
+  return command.action(async (traces: string[]) => {
+    await replayFiles(traces, readFields(command, FIELD_NAMES));
+    setStatus(0);
+  });
+}
+
+async function replayFiles(traces: readonly string[], settings: ReplaySettings): Promise<void> {
+  const report = await replayReport(traces, settings);
+  if (settings.report !== null) writeReport(settings.report, report);
+  if (settings.json) console.log(JSON.stringify(report, null, 2));
+  else if (!settings.quiet) console.log(replayTable(report.results));
+  for (const warning of settings.quiet ? [] : warningsOf(report)) console.error(warning);
+}
+
+/** Runs every cell. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
+export async function replayReport(
+  traces: readonly string[],
+  settings: ReplaySettings,
+): Promise<ReplayReport> {
+  const cells = cellsOf(settings);
+  const progress = new ReplayProgress({
+    stream: process.stderr,
+    env: process.env,
+    quiet: settings.quiet,
+    clock,
+    cells: cells.length * traces.length,
+  });
+  const results: CellResult[] = [];
+  try {
+    for (const file of traces) {
+      const source = new TraceSource({
+        open: () => readGroups(file),
+        groupsMax: settings.limitGroups,
+      });
+      const ofFile: CellResult[] = [];
+      for (const cell of cells) {
+        progress.begin(`${file}, ${cell.drafter}, ${cell.mode}`);
+        ofFile.push(
+          alike(cell, ofFile) ??
+            (await runCell(
+              source,
+              { file, ...cell },
+              {
+                newDrafter: () => new Replica(),
+                clock,
+                onRound: (pass, tokens) => progress.update(pass, tokens),
+              },
+            )),
+        );
+      }
+      results.push(...ofFile);
+    }
+  } finally {
+    progress.finish();
+  }
+  return { results };
+}
+
+type Cell = Omit<CellOptions, "file">;
+
+function cellsOf(settings: ReplaySettings): Cell[] {
+  const { budget, live } = settings;
+  const drafters = namesOf("--drafter", settings.drafter, DRAFTER_KINDS);
+  const modes = namesOf("--mode", settings.mode, REPLAY_MODES);
+  const siblings = settings.siblings === null ? [null] : countsOf(settings.siblings);
+  const threshold = thresholdOf(settings);
+  return modes.flatMap((mode) =>
+    drafters.flatMap((drafter) =>
+      siblings.map((count) => ({ drafter, mode, siblings: count, budget, live, threshold })),
+    ),
+  );
+}
+
+function thresholdOf(settings: ReplaySettings): Threshold {
+  const { draftedPerStep, probabilityMin, budget } = settings;
+  if (draftedPerStep === null) {
+    return { kind: "given", probabilityMin: probabilityMin ?? PROBABILITY_MIN };
+  }
+  if (probabilityMin !== null) {
+    throw new AppError(
+      "usage",
+      "--drafted-per-step finds what --probability-min gives: one of them",
+    );
+  }
+  if (draftedPerStep > budget) {
+    const message = `--drafted-per-step is ${draftedPerStep}, more than --budget ${budget} allows`;
+    throw new AppError("usage", message);
+  }
+  return { kind: "drafted", perStep: draftedPerStep };
+}
+
+/** A response that drafts from itself, with all others absent, does not notice how many they would be. */
+function alike(cell: Cell, results: readonly CellResult[]): CellResult | null {
+  if (cell.drafter !== "self" || cell.mode !== "complete") return null;
+  const found = results.find(({ drafter, mode }) => drafter === "self" && mode === "complete");
+  return found === undefined ? null : { ...found, siblings: cell.siblings ?? 0 };
+}
+
+function namesOf<N extends string>(flag: string, text: string, known: readonly N[]): N[] {
+  const names = text.split(",").map((name) => {
+    const found = known.find((one) => one === name);
+    if (found !== undefined) return found;
+    throw new AppError("usage", `${flag} names "${name}"; it is one of ${known.join(", ")}`);
+  });
+  return unlessTwice(flag, text, names);
+}
+
+function countsOf(text: string): number[] {
+  const counts = text.split(",").map((part) => {
+    const count = part.trim() === "" ? Number.NaN : Number(part);
+    if (Number.isInteger(count) && count >= 0 && count < RESPONSES_MAX) return count;
+    const bound = `a whole number between 0 and ${RESPONSES_MAX - 1}`;
+    throw new AppError("usage", `--siblings names "${part}"; it is ${bound}`);
+  });
+  return unlessTwice("--siblings", text, counts);
+}
+
+function unlessTwice<T>(flag: string, text: string, values: T[]): T[] {
+  if (new Set(values).size === values.length) return values;
+  throw new AppError("usage", `${flag} is "${text}"; it names one twice`);
+}
+
+function writeReport(path: string, report: ReplayReport): void {
+  try {
+    mkdirSync(dirname(path), { recursive: true });
+    writeFileSync(path, `${JSON.stringify(report, null, 2)}\n`);
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
+  }
+}
+
+function warningsOf({ results }: ReplayReport): string[] {
+  const warnings: string[] = [];
+  for (const result of results) {
+    const { drafted_per_step: drafted, drafted_per_step_wanted: wanted, refused_updates } = result;
+    const name = `${result.file}, ${result.drafter}, ${result.mode}, ${result.siblings} siblings`;
+    if (wanted !== null && Math.abs(drafted - wanted) > wanted * COST_TOLERANCE) {
+      warnings.push(
+        `${name}: ${drafted.toFixed(2)} tokens drafted a step is as near ${wanted} as it gets`,
+      );
+    }
+    if (refused_updates > 0) {
+      warnings.push(`${name}: the drafter ran out of room ${refused_updates} times`);
+    }
+  }
+  return warnings;
+}
