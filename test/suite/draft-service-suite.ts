@@ -53,7 +53,8 @@ export function newClient(
   dials: Record<string, Dial>,
   options: { id?: number; limits?: Partial<DraftClientLimits> } = {},
 ): TestClient {
-  const replica = new Replica({ limitBytes: 64 << 20 });
+  // Learning replicas draft alike only if they were asked alike.
+  const replica = new Replica({ limitBytes: 64 << 20, learning: false });
   const client = new DraftClient({
     drafter: replica,
     servers: Object.entries(dials).map(([name, dial]) => ({ name, dial })),
