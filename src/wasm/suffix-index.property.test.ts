@@ -96,6 +96,35 @@ class AppendCommand implements fc.Command<Model, Real> {
   }
 }
 
+/** Appends what another sequence has written, or the beginning of it: long repeats, equal sequences, prefixes. */
+class CopyCommand implements fc.Command<Model, Real> {
+  readonly group: number;
+  readonly from: number;
+  readonly to: number;
+  readonly tokensMax: number;
+
+  constructor(group: number, from: number, to: number, tokensMax: number) {
+    this.group = group;
+    this.from = from;
+    this.to = to;
+    this.tokensMax = tokensMax;
+  }
+
+  check(model: Readonly<Model>): boolean {
+    const twin = model.twins[this.group];
+    return twin !== null && (twin?.outputs[this.from]?.length ?? 0) > 0;
+  }
+
+  run(model: Model, real: Real): void {
+    const tokens = model.twins[this.group]?.outputs[this.from]?.slice(0, this.tokensMax) ?? [];
+    new AppendCommand(this.group, this.to, tokens).run(model, real);
+  }
+
+  toString(): string {
+    return `copy(${this.group}, ${this.from}, ${this.to}, ${this.tokensMax})`;
+  }
+}
+
 class DraftCommand implements fc.Command<Model, Real> {
   readonly group: number;
   readonly probabilityMin: number;
@@ -155,51 +184,102 @@ class TurnCommand implements fc.Command<Model, Real> {
   }
 }
 
-function programs(alphabet: readonly number[], contextTokens: number) {
-  const token = fc.constantFrom(...alphabet);
-  const tokens = fc.array(token, { minLength: 1, maxLength: 12, size: "max" });
+interface Shape {
+  readonly alphabet: readonly number[];
+  readonly contextTokens?: number;
+  readonly sequences?: number;
+  /** Tokens of one append, at most. */
+  readonly tokensMax?: number;
+  readonly commandsMax?: number;
+}
+
+function programs(shape: Shape) {
+  const { contextTokens = 64, sequences = 7, tokensMax = 12, commandsMax = 40 } = shape;
+  const token = fc.constantFrom(...shape.alphabet);
+  const tokens = fc.array(token, { minLength: 1, maxLength: tokensMax, size: "max" });
   const prompt = fc.array(token, { maxLength: 8, size: "max" });
   const group = fc.nat(1);
+  const sequence = fc.nat(sequences - 1);
   const append = fc
-    .tuple(group, fc.nat(6), tokens)
-    .map(([g, sequence, list]) => new AppendCommand(g, sequence, list));
+    .tuple(group, sequence, tokens)
+    .map(([g, to, list]) => new AppendCommand(g, to, list));
+  const copy = fc
+    .tuple(group, sequence, sequence, fc.constantFrom(5, 20, 50))
+    .map(([g, from, to, max]) => new CopyCommand(g, from, to, max));
   const draft = fc
     .tuple(group, fc.constantFrom(0, 0.02, 0.1, 0.3, 0.9))
     .map(([g, p]) => new DraftCommand(g, p));
   const turn = fc.tuple(group, prompt).map(([g, list]) => new TurnCommand(g, list, contextTokens));
-  return fc.commands([append, append, append, append, draft, turn], {
-    maxCommands: 40,
-    size: "max",
-  });
+  const kinds = [append, append, append, copy, copy, draft, turn];
+  return fc.commands(kinds, { maxCommands: commandsMax, size: "max" });
 }
 
-function holds(alphabet: readonly number[], contextTokens: number, numRuns: number): void {
-  const options = { contextTokens, learning: false };
-  const index = new SuffixIndex(options, unexpectedFull);
+const begin = (index: SuffixIndex, contextTokens: number) => {
+  const real: Real = { index, handles: [null, null] };
+  const model: Model = { twins: [null, null] };
+  for (const g of [0, 1]) new TurnCommand(g, [5, 5, 6], contextTokens).run(model, real);
+  return { model, real };
+};
+
+const end = (real: Real) => {
+  for (const handle of real.handles) if (handle !== null) real.index.drop(handle);
+};
+
+function holds(shape: Shape, numRuns: number): void {
+  const contextTokens = shape.contextTokens ?? 64;
+  const index = new SuffixIndex({ contextTokens, learning: false }, unexpectedFull);
   fc.assert(
-    fc.property(programs(alphabet, contextTokens), (program) => {
-      const real: Real = { index, handles: [null, null] };
-      const begin = () => {
-        const model: Model = { twins: [null, null] };
-        for (const g of [0, 1]) new TurnCommand(g, [5, 5, 6], contextTokens).run(model, real);
-        return { model, real };
-      };
-      fc.modelRun(begin, program);
-      for (const handle of real.handles) if (handle !== null) index.drop(handle);
+    fc.property(programs(shape), (program) => {
+      const { model, real } = begin(index, contextTokens);
+      fc.modelRun(() => ({ model, real }), program);
+      end(real);
     }),
     { numRuns },
   );
 }
 
-test("index: one token only", () => holds([7], 64, 400));
-test("index: two tokens", () => holds([0, 1], 64, 800));
+/** One fixed program, checked at its end. */
+function follows(outputs: readonly (readonly number[])[], contextTokens = 64): void {
+  const index = new SuffixIndex({ contextTokens, learning: false }, unexpectedFull);
+  const { model, real } = begin(index, contextTokens);
+  for (const [k, tokens] of outputs.entries()) new AppendCommand(0, k, tokens).run(model, real);
+  for (const p of [0, 0.1]) new DraftCommand(0, p).run(model, real);
+  end(real);
+}
+
+const upTo = (n: number) => Array.from({ length: n }, (_, i) => i);
+
+test("index: one token only", () => holds({ alphabet: [7] }, 200));
+test("index: two tokens", () => holds({ alphabet: [0, 1] }, 300));
 test("index: four tokens, the smallest and the largest id among them", () =>
-  holds([0, 1, 2, LARGEST], 64, 800));
+  holds({ alphabet: [0, 1, 2, LARGEST] }, 300));
+test("index: contexts bounded to four tokens", () =>
+  holds({ alphabet: [0, 1], contextTokens: 4 }, 300));
+test("index: few sequences, longer than the bound of one token and a draft", () =>
+  holds({ alphabet: [3, 4], contextTokens: 1, sequences: 2, tokensMax: 40, commandsMax: 16 }, 200));
 test("index: many tokens", () =>
-  holds(
-    Array.from({ length: 60 }, (_, i) => i * 977),
-    64,
-    60,
-  ));
-test("index: contexts bounded to four tokens", () => holds([0, 1], 4, 800));
-test("index: contexts bounded to one token", () => holds([3, 4, 5], 1, 600));
+  holds({ alphabet: upTo(150), sequences: 2, tokensMax: 90, commandsMax: 14 }, 40));
+
+test("index: contexts with 40 and with 100 continuations", () => {
+  follows([
+    upTo(40).flatMap((i) => [200, 300 + i]),
+    [200],
+    upTo(100).flatMap((i) => [201, 300 + i]),
+    [201],
+    upTo(4).flatMap(() => [201, 310]),
+  ]);
+});
+
+test("index: a split moves the best of many edges", () => {
+  follows([
+    [...upTo(12), 50, 51, 50, 51, 50, 51, 50, 51],
+    [...upTo(12), 60, 51, 60],
+    [50, 60, 51],
+  ]);
+});
+
+test("index: a sequence that repeats one token, and one that leaves the loop", () => {
+  follows([upTo(90).fill(8), [...upTo(70).fill(8), 9, 8, 8], [8]], 4);
+  const left = [...upTo(40).fill(8), 9];
+  follows([left, left, left, upTo(41).fill(8)], 1);
+});
