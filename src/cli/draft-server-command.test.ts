@@ -1,0 +1,59 @@
+// The command as a process: it says where it listens, serves, and leaves when told to.
+
+import { expect, test } from "bun:test";
+import { join } from "node:path";
+import type { Command } from "commander";
+import { WebSocket } from "ws";
+import { DRAFT_PROTOCOL_VERSION } from "../draft/service/limits.ts";
+import { decodeServerMessage, encodeClientMessage } from "../proto/draft-codec.ts";
+import { draftServerCommand } from "./draft-server-command.ts";
+
+const MODULE = join(import.meta.dir, "draft-server-command.ts");
+const RUN = `
+  import { draftServerCommand } from ${JSON.stringify(MODULE)};
+  await draftServerCommand((status) => { process.exitCode = status; })
+    .parseAsync(process.argv.slice(1), { from: "user" });
+`;
+
+async function lineOf(
+  reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>,
+): Promise<string> {
+  let text = "";
+  while (!text.includes("\n")) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    text += new TextDecoder().decode(value);
+  }
+  return text;
+}
+
+test("draft-server: says where it listens, serves, and Ctrl-C tells its peers to go", async () => {
+  const child = Bun.spawn([process.execPath, "-e", RUN, "--", "--port", "0", "--json"], {
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  const reader = child.stdout.getReader();
+  const first = await lineOf(reader);
+  expect(first).toMatch(/^draft server on ws:\/\/127\.0\.0\.1:\d+\/v1\/draft\n$/);
+  const socket = new WebSocket(first.trim().replace("draft server on ", ""));
+  const closed = new Promise<number>((resolve) => socket.once("close", resolve));
+  const answer = new Promise<Uint8Array>((resolve) => socket.once("message", resolve));
+  await new Promise((resolve) => socket.once("open", resolve));
+  socket.send(encodeClientMessage({ kind: "hello", protocolVersion: DRAFT_PROTOCOL_VERSION }));
+  expect(decodeServerMessage(await answer)).toMatchObject({ message: { kind: "welcome" } });
+  child.kill("SIGINT");
+  expect(await closed).toBe(1001);
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    rest += new TextDecoder().decode(part.value);
+  }
+  expect(JSON.parse(rest)).toMatchObject({ server: { groups: 0 }, service: { accepted: 1 } });
+  expect(await child.exited).toBe(0);
+});
+
+test("draft-server: a port out of range is told by flag and bound", async () => {
+  const command: Command = draftServerCommand(() => {}).exitOverride();
+  command.configureOutput({ writeErr: () => {} });
+  const run = command.parseAsync(["--port", "70000"], { from: "user" });
+  expect(run).rejects.toThrow("--port is 70000; it lies between 0 and 65535");
+});
