@@ -15,25 +15,21 @@ const RUN = `
     .parseAsync(process.argv.slice(1), { from: "user" });
 `;
 
-async function lineOf(
-  reader: ReadableStreamDefaultReader<Uint8Array<ArrayBuffer>>,
-): Promise<string> {
-  let text = "";
-  while (!text.includes("\n")) {
-    const { value, done } = await reader.read();
-    if (done) break;
-    text += new TextDecoder().decode(value);
-  }
-  return text;
-}
-
 test("draft-server: says where it listens, serves, and Ctrl-C tells its peers to go", async () => {
   const child = Bun.spawn([process.execPath, "-e", RUN, "--", "--port", "0", "--json"], {
     stdout: "pipe",
     stderr: "inherit",
   });
-  const reader = child.stdout.getReader();
-  const first = await lineOf(reader);
+  let text = "";
+  const isListening = Promise.withResolvers<void>();
+  const reading = (async () => {
+    for await (const part of child.stdout) {
+      text += new TextDecoder().decode(part);
+      if (text.includes("\n")) isListening.resolve();
+    }
+  })();
+  await isListening.promise;
+  const first = text;
   expect(first).toMatch(/^draft server on ws:\/\/127\.0\.0\.1:\d+\/v1\/draft\n$/);
   const socket = new WebSocket(first.trim().replace("draft server on ", ""));
   const closed = new Promise<number>((resolve) => socket.once("close", resolve));
@@ -43,10 +39,8 @@ test("draft-server: says where it listens, serves, and Ctrl-C tells its peers to
   expect(decodeServerMessage(await answer)).toMatchObject({ message: { kind: "welcome" } });
   child.kill("SIGINT");
   expect(await closed).toBe(1001);
-  let rest = "";
-  for (let part = await reader.read(); !part.done; part = await reader.read()) {
-    rest += new TextDecoder().decode(part.value);
-  }
+  await reading;
+  const rest = text.slice(first.length);
   expect(JSON.parse(rest)).toMatchObject({ server: { groups: 0 }, service: { accepted: 1 } });
   expect(await child.exited).toBe(0);
 });

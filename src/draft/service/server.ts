@@ -43,10 +43,13 @@ export interface DraftServerStats {
   readonly bytes: number;
   readonly registered: number;
   readonly updates: number;
+  /** Deltas that added tokens. */
+  readonly deltasTaken: number;
   /** Tokens taken into logs, and those that were there already. */
   readonly tokensTaken: number;
   readonly tokensRepeated: number;
   readonly fetches: number;
+  readonly deltasFetched: number;
   readonly tokensFetched: number;
   readonly held: number;
   readonly gaps: number;
@@ -65,9 +68,11 @@ export interface DraftServerStats {
 const NO_COUNTS = {
   registered: 0,
   updates: 0,
+  deltasTaken: 0,
   tokensTaken: 0,
   tokensRepeated: 0,
   fetches: 0,
+  deltasFetched: 0,
   tokensFetched: 0,
   held: 0,
   gaps: 0,
@@ -174,6 +179,7 @@ export class DraftServer {
         const fetched = lacking(group, state, room);
         if (fetched === null) continue;
         groups.push(fetched);
+        this.#counts.deltasFetched += fetched.deltas.length;
         for (const { tokens } of fetched.deltas) this.#counts.tokensFetched += tokens.length;
       } else if (take(room, idBytes(state.groupId) + COUNT_BYTES)) {
         unknown.push(state.groupId);
@@ -208,6 +214,7 @@ export class DraftServer {
   #append(group: ServerGroup, delta: SampleDelta, nowMs: number): UpdateRefusal | null {
     const result = this.#groups.append(group, delta, nowMs);
     if ("added" in result) {
+      if (result.added > 0) this.#counts.deltasTaken += 1;
       this.#counts.tokensTaken += result.added;
       this.#counts.tokensRepeated += Math.max(delta.tokens.length - result.added, 0);
       return null;
