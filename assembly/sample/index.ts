@@ -13,8 +13,17 @@
 const BLOCK: i32 = 64;
 /** 1/10!, 1/9!, ..., 1/1!, 1/0!. */
 const COEFFICIENTS: usize = memory.data<f64>([
-  1.0 / 3628800.0, 1.0 / 362880.0, 1.0 / 40320.0, 1.0 / 5040.0, 1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0,
-  1.0 / 6.0, 0.5, 1.0, 1.0,
+  1.0 / 3628800.0,
+  1.0 / 362880.0,
+  1.0 / 40320.0,
+  1.0 / 5040.0,
+  1.0 / 720.0,
+  1.0 / 120.0,
+  1.0 / 24.0,
+  1.0 / 6.0,
+  0.5,
+  1.0,
+  1.0,
 ]);
 
 const RESULT: usize = (__heap_base + 15) & ~15;
@@ -110,9 +119,18 @@ function fillBlock(from: usize, to: usize, max: f64, scale: f64): f64 {
   let sum3 = f64x2.splat(0);
   for (let at = from, end = from + BLOCK * 4; at < end; at += 32) {
     const x0 = f64x2.mul(f64x2.sub(f64x2.promote_low_f32x4(v128.load64_zero(at)), maxes), scales);
-    const x1 = f64x2.mul(f64x2.sub(f64x2.promote_low_f32x4(v128.load64_zero(at, 8)), maxes), scales);
-    const x2 = f64x2.mul(f64x2.sub(f64x2.promote_low_f32x4(v128.load64_zero(at, 16)), maxes), scales);
-    const x3 = f64x2.mul(f64x2.sub(f64x2.promote_low_f32x4(v128.load64_zero(at, 24)), maxes), scales);
+    const x1 = f64x2.mul(
+      f64x2.sub(f64x2.promote_low_f32x4(v128.load64_zero(at, 8)), maxes),
+      scales,
+    );
+    const x2 = f64x2.mul(
+      f64x2.sub(f64x2.promote_low_f32x4(v128.load64_zero(at, 16)), maxes),
+      scales,
+    );
+    const x3 = f64x2.mul(
+      f64x2.sub(f64x2.promote_low_f32x4(v128.load64_zero(at, 24)), maxes),
+      scales,
+    );
 
     let c = f64x2.splat(LOG2E);
     const magic = f64x2.splat(MAGIC);

@@ -109,6 +109,53 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     engine.close();
   });
 
+  test("an engine that has been profiled draws the same", () => {
+    const specs = requests(3);
+    let nowMs = 0;
+    const clock = {
+      nowMs: () => {
+        nowMs += 1;
+        return nowMs;
+      },
+    };
+    const engine = newEngine({ clock });
+    const cost = engine.profile(60);
+    expect(cost.ms(4, 4)).toBeGreaterThan(0);
+    for (const spec of specs) engine.command(run(spec));
+    expectSolo(runToEnd(engine), specs);
+    engine.close();
+  });
+
+  test("while the plan is off nothing is verified, and shadow drafts tell what would have been", () => {
+    const spec = newRequest(0);
+    const drafter = drafterFor([spec], (view) => pathDraft(view, 2));
+    const planner = new FixedPlanner({ tokensMax: 0 });
+    const engine = newEngine({ speculation: { drafter, planner } });
+    register(engine, [spec]);
+    engine.command(run(spec));
+    expectSolo(runToEnd(engine), [spec]);
+    expect(engine.stats()).toMatchObject({ drafts: 0, draftedTokens: 0 });
+    expect(drafter.proposals).toBeLessThan(5);
+    expect(planner.observed.slice(0, 3).map((seen) => [seen.position, seen.accepted])).toEqual([
+      [1, true],
+      [2, true],
+      [3, false],
+    ]);
+    engine.close();
+  });
+
+  test("a request without a draft source, or of a group not registered, is not drafted for", () => {
+    const specs = [newRequest(0), newRequest(1)];
+    const drafter = drafterFor(specs, (view) => pathDraft(view, 3));
+    const engine = newEngine({ speculation: { drafter, planner: new FixedPlanner() } });
+    register(engine, [newRequest(0)]);
+    engine.command(run(newRequest(0), { draft: null }));
+    engine.command(run(newRequest(1)));
+    expectSolo(runToEnd(engine), specs);
+    expect(engine.stats().drafts).toBe(0);
+    engine.close();
+  });
+
   test("everything at once: small chunks, moves between engines, drafts, trees, tight KV", () => {
     storm({ seed: 1, engines: 2, kvTokens: 190 });
   });
@@ -215,12 +262,14 @@ describe.skipIf(skipReason !== null)("sampling", () => {
 
   test("temperature 0: the response does not depend on the seed, and each logprob is the highest", () => {
     const greedy = newRequest(1, { temperature: 0, tokensMax: 24 });
-    const other = { ...greedy, sampling: { ...greedy.sampling, seed: 99 } };
     const { tokens, logprobs } = soloResponse(greedy);
-    expect(soloResponse(other).tokens).toEqual(tokens);
-    // No other token of 1,376 can have half of the probability or more.
-    const sampled = soloResponse(newRequest(1, { tokensMax: 24 }));
-    expect(logprobs[0]).toBeGreaterThanOrEqual(sampled.logprobs[0] ?? 0);
+    for (let seed = 0; seed < 8; seed += 1) {
+      const { sampling } = greedy;
+      const other = { ...greedy, sampling: { ...sampling, seed } };
+      expect(soloResponse(other).tokens).toEqual(tokens);
+      const drawn = newRequest(1, { seed, tokensMax: 1 });
+      expect(soloResponse(drawn).logprobs[0]).toBeLessThanOrEqual(logprobs[0] ?? -1);
+    }
   });
 
   test("a response ends with its first stop token, also inside an accepted draft", () => {

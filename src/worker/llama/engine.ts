@@ -6,7 +6,6 @@
 import { assert, unreachable } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
-import { uniformAt } from "../../base/hash.ts";
 import type { RequestId, WeightEpoch } from "../../base/ids.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../draft/drafter.ts";
 import type { FinishReason } from "../../request/request.ts";
@@ -18,12 +17,14 @@ import type {
 } from "../../rollout/worker.ts";
 import { LlamaContext } from "./context.ts";
 import { DraftGroups } from "./draft-groups.ts";
+import { checkCapacity, checkRun } from "./limits.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
 import { type DraftPlanner, Speculation } from "./speculation.ts";
 import { ProfiledStepCost, profileSteps, type StepCost } from "./step-cost.ts";
 import { EngineProbe } from "./step-probe.ts";
+import { Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
 
 export interface EngineOptions {
@@ -45,7 +46,6 @@ export interface EngineOptions {
 const PREFILL_ROWS = 96;
 /** Rows of one llama_decode, at most. What slots and prefill leave is for drafts. */
 const BATCH_ROWS = 512;
-export const SLOTS_MAX = 128;
 const SPARE_STREAMS_MAX = 16;
 
 export class LlamaEngine {
@@ -58,6 +58,7 @@ export class LlamaEngine {
   readonly #groups: DraftGroups | null;
   #context: LlamaContext;
   #residency: Residency;
+  #stepper: Stepper;
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
   #cost: StepCost = new ProfiledStepCost([{ batch: 1, rows: 1, ms: 1 }], 0);
@@ -68,7 +69,6 @@ export class LlamaEngine {
   readonly #waiting: Sequence[] = [];
   /** Oldest first. */
   readonly #parked = new Set<Sequence>();
-  readonly #decoding: Sequence[] = [];
 
   #events: WorkerEvent[] = [];
   readonly #unsent = new Set<Sequence>();
@@ -88,7 +88,7 @@ export class LlamaEngine {
 
   /** @throws AppError worker_failed, or invalid_config for a capacity the engine cannot have. */
   constructor(options: EngineOptions) {
-    checkOptions(options);
+    checkCapacity({ ...options, modelContextTokens: options.model.info.contextTokens });
     this.#options = options;
     this.#epoch = options.epoch;
     this.#shape = options.model.info.shape;
@@ -101,6 +101,7 @@ export class LlamaEngine {
     const { speculation, clock, slots } = options;
     this.#speculation = speculation && new Speculation({ ...speculation, clock, slots });
     this.#groups = speculation && new DraftGroups(speculation.drafter, clock);
+    this.#stepper = this.#newStepper();
     this.capacity = {
       slots,
       kvTokens: options.kvTokens,
@@ -184,6 +185,7 @@ export class LlamaEngine {
     this.#context.free();
     this.#context = this.#openContext(model);
     this.#residency = new Residency(this.#context, this.#streams);
+    this.#stepper = this.#newStepper();
     this.#epoch = epoch;
     this.#push({ kind: "reloaded", epoch });
   }
@@ -208,9 +210,8 @@ export class LlamaEngine {
     this.#groups?.sweep(this.#all.values());
     // As in vLLM, a step that had to preempt admits nobody: the room it made is spoken for.
     if (!this.#makeRoom()) this.#admit();
-    this.#collectRows();
-    this.#context.decode();
-    this.#readRows();
+    this.#advance();
+    this.#settle();
     this.#counts.steps += 1;
     this.#counts.busyMs += this.#options.clock.nowMs() - startMs;
     return true;
@@ -253,6 +254,20 @@ export class LlamaEngine {
     });
   }
 
+  #newStepper(): Stepper {
+    return new Stepper(
+      {
+        context: this.#context,
+        residency: this.#residency,
+        sampler: this.#sampler,
+        speculation: this.#speculation,
+        prefillRows: this.#prefillRows,
+        draftRows: BATCH_ROWS - this.#options.slots - this.#prefillRows,
+      },
+      this.#counts,
+    );
+  }
+
   #probe(): EngineProbe {
     const { slots, clock } = this.#options;
     const rowsMax = Math.min(BATCH_ROWS, slots * (DRAFT_TOKENS_MAX + 1));
@@ -260,7 +275,7 @@ export class LlamaEngine {
   }
 
   #run(command: RunCommand): void {
-    this.#check(command);
+    checkRun(command, { ...this.#options, vocabularySize: this.#shape.vocabularySize });
     const { requestId } = command.request;
     const sequence = new Sequence(command);
     const earlier = this.#all.get(requestId);
@@ -282,29 +297,6 @@ export class LlamaEngine {
     this.#waiting.push(sequence);
     this.#residency.setIdle(sequence);
     this.#groups?.catchUp(sequence);
-  }
-
-  /** What upstream must have refused already; here it stops the engine, which must not hang. */
-  #check({ request, output, chunkTokens }: RunCommand): void {
-    const { kvTokens, contextTokens } = this.#options;
-    const { vocabularySize } = this.#shape;
-    const tokens = request.prompt.length + request.sampling.tokensMax;
-    const name = `request ${request.requestId} of group ${request.groupId}`;
-    if (request.prompt.length === 0) throw refused(name, "has an empty prompt");
-    if (!(chunkTokens >= 1)) throw refused(name, `asks for a chunk of ${chunkTokens} tokens`);
-    if (tokens > contextTokens) {
-      throw refused(name, `may take ${tokens} tokens, the context holds ${contextTokens}`);
-    }
-    // The last token is never computed.
-    if (tokens - 1 > kvTokens) {
-      throw refused(name, `may take ${tokens - 1} KV tokens, the budget is ${kvTokens}`);
-    }
-    for (const list of [request.prompt, output]) {
-      const wrong = list.find((token) => token < 0 || token >= vocabularySize);
-      if (wrong !== undefined) {
-        throw refused(name, `holds token ${wrong}, the vocabulary ends at ${vocabularySize - 1}`);
-      }
-    }
   }
 
   #export(requestId: RequestId): void {
@@ -428,90 +420,32 @@ export class LlamaEngine {
     if (found === "refused") this.#counts.kvLoadFailures += 1;
   }
 
-  /** Puts the step's rows into the batch: a token of each decoding request with its drafts, and prefill. */
-  #collectRows(): void {
-    this.#decoding.length = 0;
-    for (const sequence of this.#running) {
-      sequence.pathFrom = 0;
-      sequence.pathTo = 0;
-      sequence.rowCount = 0;
-      if (sequence.pending === 1) this.#decoding.push(sequence);
-    }
-    this.#propose();
-    for (const sequence of this.#decoding) this.#addDecodeRows(sequence);
-    let left = this.#prefillRows;
-    for (const sequence of this.#running) {
-      if (sequence.pending > 1 && left > 0) left -= this.#addPrefillRows(sequence, left);
-    }
-    const used = this.#residentInStep();
-    assert(used <= this.#options.kvTokens, "the KV budget is kept");
-    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, used);
-  }
-
-  #propose(): void {
-    if (this.#speculation === null || this.#groups?.size === 0) return;
-    const tokens = this.#options.kvTokens - this.#committed();
-    const rows = BATCH_ROWS - this.#options.slots - this.#prefillRows;
-    this.#speculation.propose(this.#decoding, this.#residency, {
-      room: { rows, tokens },
+  #advance(): void {
+    const { kvTokens } = this.#options;
+    const added = this.#stepper.plan(this.#running, {
+      room: kvTokens - this.#committed(),
+      drafting: this.#groups !== null && this.#groups.size > 0,
       stepMs: this.#cost,
     });
-  }
-
-  #addDecodeRows(sequence: Sequence): void {
-    const position = sequence.computed;
-    const pending = sequence.tokens[position] as number;
-    if (sequence.pathFrom === sequence.pathTo) {
-      sequence.firstRow = this.#context.add(pending, position, sequence.stream, true);
-      sequence.rowCount = 1;
-      return;
-    }
-    const speculation = this.#speculating();
-    const { paths, proposed } = speculation;
-    for (let path = sequence.pathFrom; path < sequence.pathTo; path += 1) {
-      const stream = paths.streams[path] as number;
-      paths.rows[path] = this.#context.add(pending, position, stream, true);
-      sequence.rowCount += 1;
-      for (let i = 0; i < paths.length(path); i += 1) {
-        const token = proposed.tokens[paths.node(path, i)] as number;
-        this.#context.add(token, position + 1 + i, stream, true);
-        sequence.rowCount += 1;
-      }
+    const used = this.#resident() + added;
+    assert(used <= kvTokens, "the KV budget is kept");
+    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, used);
+    this.#stepper.run(this.#running);
+    for (const sequence of this.#running) {
+      if (sequence.length === sequence.known) continue;
+      this.#groups?.append(sequence, sequence.known);
+      sequence.known = sequence.length;
+      this.#unsent.add(sequence);
     }
   }
 
-  #addPrefillRows(sequence: Sequence, left: number): number {
-    const from = sequence.computed;
-    const to = Math.min(sequence.length, from + left);
-    for (let position = from; position < to; position += 1) {
-      const token = sequence.tokens[position] as number;
-      const last = position + 1 === sequence.length;
-      sequence.firstRow = this.#context.add(token, position, sequence.stream, last);
-    }
-    sequence.rowCount = to - from;
-    this.#counts.prefillTokens += to - from;
-    const again = Math.min(to, sequence.computedBefore) - from;
-    this.#counts.recomputedTokens += Math.max(0, again);
-    return to - from;
-  }
-
-  /** KV tokens resident while the collected rows are computed. */
-  #residentInStep(): number {
-    let tokens = this.#resident() + this.#context.rows;
-    for (const sequence of this.#decoding) {
-      const branches = sequence.pathTo - sequence.pathFrom - 1;
-      if (branches > 0) tokens += branches * sequence.computed;
-    }
-    return tokens;
-  }
-
-  #readRows(): void {
+  /** Ends responses and chunks that are complete; the others stay, in their order. */
+  #settle(): void {
     let kept = 0;
     for (let i = 0; i < this.#running.length; i += 1) {
       const sequence = this.#running[i] as Sequence;
-      const finish = this.#readSequence(sequence);
-      if (finish !== null) {
-        this.#finish(sequence, finish);
+      if (sequence.finish !== null) {
+        this.#finish(sequence, sequence.finish);
       } else if (sequence.length === sequence.chunkEnd) {
         this.#park(sequence);
       } else {
@@ -520,83 +454,6 @@ export class LlamaEngine {
       }
     }
     this.#running.length = kept;
-  }
-
-  #readSequence(sequence: Sequence): FinishReason | null {
-    if (sequence.rowCount === 0) return null;
-    const decoded = sequence.computed + 1 === sequence.length;
-    if (!decoded) {
-      sequence.computed += sequence.rowCount;
-      if (sequence.pending > 0) return null;
-    }
-    if (sequence.sent === sequence.length) this.#unsent.add(sequence);
-    const from = sequence.length;
-    const finish =
-      sequence.pathFrom < sequence.pathTo ? this.#verify(sequence) : this.#drawOne(sequence);
-    this.#counts.outputTokens += sequence.length - from;
-    this.#groups?.append(sequence, from);
-    this.#speculation?.settleShadow(sequence);
-    return finish;
-  }
-
-  #drawOne(sequence: Sequence): FinishReason | null {
-    sequence.computed = sequence.length;
-    return this.#draw(sequence, sequence.firstRow);
-  }
-
-  /** Draws the next token from a row of logits; not null: it ended the response. */
-  #draw(sequence: Sequence, row: number): FinishReason | null {
-    const { sampling } = sequence.spec;
-    this.#context.copyLogits(row, this.#sampler.rowPointer);
-    const u = sampling.temperature > 0 ? uniformAt(sequence.key, sequence.outputLength) : 0;
-    const token = this.#sampler.draw(sampling.temperature, u);
-    sequence.append(token, this.#sampler.logprob);
-    if (sampling.stopTokenIds.includes(token)) return "stop";
-    return sequence.outputLength >= sampling.tokensMax ? "length" : null;
-  }
-
-  /** Draws along the drafts as long as they agree with what is drawn; keeps the branch that did. */
-  #verify(sequence: Sequence): FinishReason | null {
-    const speculation = this.#speculating();
-    const { paths, proposed } = speculation;
-    const { pathFrom, pathTo } = sequence;
-    const from = sequence.length;
-    let path = pathFrom;
-    let accepted = 0;
-    let acceptedOnFirst = 0;
-    let finish: FinishReason | null = null;
-    for (;;) {
-      finish = this.#draw(sequence, (paths.rows[path] as number) + accepted);
-      const token = sequence.tokens[sequence.length - 1] as number;
-      const at = { from: pathFrom, to: pathTo, path, depth: accepted };
-      const next = paths.follow(proposed, at, token);
-      if (next >= 0) {
-        accepted += 1;
-        path = next;
-        if (path === pathFrom) acceptedOnFirst = accepted;
-      }
-      if (next < 0 || finish !== null) break;
-    }
-    speculation.acceptedTokens += accepted;
-    speculation.observe(sequence, acceptedOnFirst, finish !== null);
-    sequence.computed = from + accepted;
-    this.#commitPath(sequence, path);
-    return finish;
-  }
-
-  /** Makes the stream of `path` the sequence's, cut to what was accepted, and frees the other branches. */
-  #commitPath(sequence: Sequence, path: number): void {
-    const { paths } = this.#speculating();
-    for (let other = sequence.pathFrom; other < sequence.pathTo; other += 1) {
-      if (other !== path) this.#residency.releaseBranch(paths.streams[other] as number);
-    }
-    sequence.stream = paths.streams[path] as number;
-    this.#residency.truncate(sequence, sequence.computed);
-  }
-
-  #speculating(): Speculation {
-    assert(this.#speculation !== null, "only an engine with a drafter has drafts");
-    return this.#speculation;
   }
 
   #finish(sequence: Sequence, finish: FinishReason): void {
@@ -633,25 +490,6 @@ export class LlamaEngine {
     this.#events.push(event);
     this.#urgent = true;
   }
-}
-
-function checkOptions(options: EngineOptions): void {
-  const { slots, kvTokens, contextTokens, model } = options;
-  const problem =
-    !Number.isInteger(slots) || slots < 1 || slots > SLOTS_MAX
-      ? `slots is ${slots}, not in 1..${SLOTS_MAX}`
-      : !Number.isInteger(kvTokens) || kvTokens < 1
-        ? `kvTokens is ${kvTokens}, not a positive integer`
-        : !Number.isInteger(contextTokens) ||
-            contextTokens < 2 ||
-            contextTokens > model.info.contextTokens
-          ? `contextTokens is ${contextTokens}, not in 2..${model.info.contextTokens} (the model's)`
-          : null;
-  if (problem !== null) throw new AppError("invalid_config", `embedded engine: ${problem}`);
-}
-
-function refused(name: string, problem: string): AppError {
-  return new AppError("worker_failed", `${name} can never run here: it ${problem}`);
 }
 
 function remove(list: Sequence[], sequence: Sequence): void {

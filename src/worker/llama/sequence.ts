@@ -8,7 +8,7 @@
 // The last token of a decoding sequence is always pending: drawn, and not computed yet.
 
 import type { DraftSource } from "../../draft/group-update.ts";
-import type { RequestSpec } from "../../request/request.ts";
+import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type { KvBlob, PriorityClass, WorkerCommand } from "../../rollout/worker.ts";
 import { type SamplingKey, samplingKey } from "./sampler.ts";
 
@@ -47,9 +47,12 @@ export class Sequence {
   kv: KvBlob | null;
   /** Length up to which the tokens have been sent. */
   sent: number;
+  /** Length up to which the tokens have reached the draft replica. */
+  known: number;
   /** Of the current step: its rows in the batch, and its draft's paths (from = to: no draft). */
   firstRow = 0;
   rowCount = 0;
+  finish: FinishReason | null = null;
   pathFrom = 0;
   pathTo = 0;
   /** A draft that is compared with what gets drawn, and not verified. */
@@ -74,6 +77,7 @@ export class Sequence {
     // A response that goes on was computed somewhere up to its pending token.
     this.computedBefore = output.length > 0 ? this.length - 1 : 0;
     this.sent = this.length;
+    this.known = this.length;
   }
 
   get outputLength(): number {

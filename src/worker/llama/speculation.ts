@@ -111,13 +111,14 @@ export class Speculation {
     // The high class first: when room is short, it is the one that gets it.
     this.#collect(decoding, "high", plan.high);
     this.#collect(decoding, "low", plan.low);
-    if (this.#asks.length > 0) {
+    const verifying = this.#asks.length > 0;
+    if (verifying) {
       this.#proposed = this.#drafter.propose(this.#asks);
-      this.#layOut(residency, options.room);
     } else if (plan.high.tokensMax === 0 && plan.low.tokensMax === 0) {
       this.#proposeShadows(decoding);
     }
     this.draftMs += this.#clock.nowMs() - startMs;
+    if (verifying) this.#layOut(residency, options.room);
   }
 
   /** Tells the planner how the first path of a sequence fared: its first `accepted` tokens were drawn. */

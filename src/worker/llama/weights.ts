@@ -17,6 +17,8 @@ export interface ModelShape {
   readonly kvHeads: number;
 }
 
+const SHAPE_KEYS = ["architecture", "vocabularySize", "layers", "embedding", "kvHeads"] as const;
+
 /** Plain data: it crosses threads. */
 export interface ModelInfo {
   readonly path: string;
@@ -163,7 +165,7 @@ function metaString(library: LlamaLibrary, pointer: Pointer, key: string): strin
 
 /** The first difference between two shapes, or null. */
 export function shapeDifference(current: ModelShape, next: ModelShape): string | null {
-  for (const key of ["architecture", "vocabularySize", "layers", "embedding", "kvHeads"] as const) {
+  for (const key of SHAPE_KEYS) {
     if (current[key] !== next[key]) return `${key} is ${next[key]}, was ${current[key]}`;
   }
   return null;

@@ -1,0 +1,57 @@
+// What an engine refuses: capacities it cannot have, and requests that could never run on it. Both are caught
+// before, by whoever takes them from a user; here they end the engine rather than let it hang.
+
+import { AppError } from "../../base/errors.ts";
+import type { RunCommand } from "./sequence.ts";
+
+/** Decoding rows of a step: with prefill and drafts they share one batch. */
+export const SLOTS_MAX = 128;
+
+export interface EngineLimits {
+  readonly kvTokens: number;
+  readonly contextTokens: number;
+}
+
+/** @throws AppError invalid_config. */
+export function checkCapacity(
+  capacity: EngineLimits & { slots: number; modelContextTokens: number },
+): void {
+  check("slots", capacity.slots, { min: 1, max: SLOTS_MAX });
+  check("kvTokens", capacity.kvTokens, { min: 1, max: Number.MAX_SAFE_INTEGER });
+  check("contextTokens", capacity.contextTokens, { min: 2, max: capacity.modelContextTokens });
+}
+
+function check(name: string, value: number, range: { min: number; max: number }): void {
+  if (Number.isInteger(value) && value >= range.min && value <= range.max) return;
+  throw new AppError(
+    "invalid_config",
+    `embedded engine: ${name} is ${value}, not in ${range.min}..${range.max}`,
+  );
+}
+
+/** @throws AppError worker_failed. */
+export function checkRun(
+  { request, output, chunkTokens }: RunCommand,
+  limits: EngineLimits & { vocabularySize: number },
+): void {
+  const tokens = request.prompt.length + request.sampling.tokensMax;
+  const refuse = (problem: string): never => {
+    const name = `request ${request.requestId} of group ${request.groupId}`;
+    throw new AppError("worker_failed", `${name} can never run here: it ${problem}`);
+  };
+  if (request.prompt.length === 0) refuse("has an empty prompt");
+  if (!(chunkTokens >= 1)) refuse(`asks for a chunk of ${chunkTokens} tokens`);
+  if (tokens > limits.contextTokens) {
+    refuse(`may take ${tokens} tokens, the context holds ${limits.contextTokens}`);
+  }
+  // The last token is never computed.
+  if (tokens - 1 > limits.kvTokens) {
+    refuse(`may take ${tokens - 1} KV tokens, the budget is ${limits.kvTokens}`);
+  }
+  for (const list of [request.prompt, output]) {
+    const wrong = list.find((token) => token < 0 || token >= limits.vocabularySize);
+    if (wrong !== undefined) {
+      refuse(`holds token ${wrong}, the vocabulary ends at ${limits.vocabularySize - 1}`);
+    }
+  }
+}

@@ -1,0 +1,198 @@
+// One pass over the running requests: lays out their rows, computes them, draws their tokens. It decides
+// how the rows of a step are shared between decoding, drafts and prefill; who runs is decided before it.
+
+import { assert } from "../../base/assert.ts";
+import { uniformAt } from "../../base/hash.ts";
+import type { FinishReason } from "../../request/request.ts";
+import type { LlamaContext } from "./context.ts";
+import type { Residency } from "./residency.ts";
+import type { Sampler } from "./sampler.ts";
+import type { Sequence } from "./sequence.ts";
+import type { Speculation } from "./speculation.ts";
+import type { StepCost } from "./step-cost.ts";
+
+export interface StepperOptions {
+  readonly context: LlamaContext;
+  readonly residency: Residency;
+  readonly sampler: Sampler;
+  readonly speculation: Speculation | null;
+  /** Tokens prefilled in one step, at most. */
+  readonly prefillRows: number;
+  /** Rows that drafts may add to a step, at most. */
+  readonly draftRows: number;
+}
+
+/** Cumulative; they outlive a change of weights. */
+export interface StepperCounts {
+  outputTokens: number;
+  prefillTokens: number;
+  recomputedTokens: number;
+}
+
+export class Stepper {
+  readonly #options: StepperOptions;
+  readonly #counts: StepperCounts;
+  readonly #decoding: Sequence[] = [];
+
+  constructor(options: StepperOptions, counts: StepperCounts) {
+    this.#options = options;
+    this.#counts = counts;
+  }
+
+  /**
+   * Decides each request's rows: its pending token and drafts, or a piece of prefill. Drafts take at most
+   * `room` KV tokens. Returns the KV tokens that the step adds, copies for branches included.
+   */
+  plan(
+    running: readonly Sequence[],
+    options: { room: number; drafting: boolean; stepMs: StepCost },
+  ): number {
+    this.#decoding.length = 0;
+    for (const sequence of running) {
+      sequence.pathFrom = 0;
+      sequence.pathTo = 0;
+      if (sequence.pending === 1) this.#decoding.push(sequence);
+    }
+    const { speculation, residency, draftRows, prefillRows } = this.#options;
+    if (speculation !== null && options.drafting) {
+      const room = { rows: draftRows, tokens: options.room };
+      speculation.propose(this.#decoding, residency, { room, stepMs: options.stepMs });
+    }
+    let prefillLeft = prefillRows;
+    let tokens = 0;
+    for (const sequence of running) {
+      if (sequence.pending === 1) {
+        sequence.rowCount = this.#decodeRowCount(sequence);
+        tokens += Math.max(0, sequence.pathTo - sequence.pathFrom - 1) * sequence.computed;
+      } else {
+        sequence.rowCount = Math.min(sequence.pending, prefillLeft);
+        prefillLeft -= sequence.rowCount;
+      }
+      tokens += sequence.rowCount;
+    }
+    return tokens;
+  }
+
+  /** Computes what `plan` laid out and draws tokens; sets `finish` where a response ended. */
+  run(running: readonly Sequence[]): void {
+    for (const sequence of running) {
+      if (sequence.pending === 1) this.#addDecodeRows(sequence);
+      else this.#addPrefillRows(sequence);
+    }
+    this.#options.context.decode();
+    for (const sequence of running) if (sequence.rowCount > 0) this.#read(sequence);
+  }
+
+  #decodeRowCount(sequence: Sequence): number {
+    let rows = Math.max(1, sequence.pathTo - sequence.pathFrom);
+    for (let path = sequence.pathFrom; path < sequence.pathTo; path += 1) {
+      rows += this.#speculating().paths.length(path);
+    }
+    return rows;
+  }
+
+  #addDecodeRows(sequence: Sequence): void {
+    const { context } = this.#options;
+    const position = sequence.computed;
+    const pending = sequence.tokens[position] as number;
+    if (sequence.pathFrom === sequence.pathTo) {
+      sequence.firstRow = context.add(pending, position, sequence.stream, true);
+      return;
+    }
+    const { paths, proposed } = this.#speculating();
+    for (let path = sequence.pathFrom; path < sequence.pathTo; path += 1) {
+      const stream = paths.streams[path] as number;
+      paths.rows[path] = context.add(pending, position, stream, true);
+      for (let i = 0; i < paths.length(path); i += 1) {
+        const token = proposed.tokens[paths.node(path, i)] as number;
+        context.add(token, position + 1 + i, stream, true);
+      }
+    }
+  }
+
+  #addPrefillRows(sequence: Sequence): void {
+    const from = sequence.computed;
+    const to = from + sequence.rowCount;
+    for (let position = from; position < to; position += 1) {
+      const token = sequence.tokens[position] as number;
+      const last = position + 1 === sequence.length;
+      sequence.firstRow = this.#options.context.add(token, position, sequence.stream, last);
+    }
+    this.#counts.prefillTokens += to - from;
+    const again = Math.min(to, sequence.computedBefore) - from;
+    this.#counts.recomputedTokens += Math.max(0, again);
+  }
+
+  #read(sequence: Sequence): void {
+    if (sequence.pending > 1) {
+      sequence.computed += sequence.rowCount;
+      if (sequence.pending > 0) return;
+    }
+    const from = sequence.length;
+    sequence.finish =
+      sequence.pathFrom < sequence.pathTo ? this.#verify(sequence) : this.#drawOne(sequence);
+    this.#counts.outputTokens += sequence.length - from;
+    this.#options.speculation?.settleShadow(sequence);
+  }
+
+  #drawOne(sequence: Sequence): FinishReason | null {
+    sequence.computed = sequence.length;
+    return this.#draw(sequence, sequence.firstRow);
+  }
+
+  /** Draws the next token from a row of logits; not null: it ended the response. */
+  #draw(sequence: Sequence, row: number): FinishReason | null {
+    const { sampling } = sequence.spec;
+    this.#options.context.copyLogits(row, this.#options.sampler.rowPointer);
+    const u = sampling.temperature > 0 ? uniformAt(sequence.key, sequence.outputLength) : 0;
+    const token = this.#options.sampler.draw(sampling.temperature, u);
+    sequence.append(token, this.#options.sampler.logprob);
+    if (sampling.stopTokenIds.includes(token)) return "stop";
+    return sequence.outputLength >= sampling.tokensMax ? "length" : null;
+  }
+
+  /** Draws along the drafts as long as they agree with what is drawn; keeps the branch that did. */
+  #verify(sequence: Sequence): FinishReason | null {
+    const speculation = this.#speculating();
+    const { paths, proposed } = speculation;
+    const { pathFrom, pathTo } = sequence;
+    const from = sequence.length;
+    let path = pathFrom;
+    let accepted = 0;
+    let acceptedOnFirst = 0;
+    let finish: FinishReason | null = null;
+    for (;;) {
+      finish = this.#draw(sequence, (paths.rows[path] as number) + accepted);
+      const token = sequence.tokens[sequence.length - 1] as number;
+      const at = { from: pathFrom, to: pathTo, path, depth: accepted };
+      const next = paths.follow(proposed, at, token);
+      if (next >= 0) {
+        accepted += 1;
+        path = next;
+        if (path === pathFrom) acceptedOnFirst = accepted;
+      }
+      if (next < 0 || finish !== null) break;
+    }
+    speculation.acceptedTokens += accepted;
+    speculation.observe(sequence, acceptedOnFirst, finish !== null);
+    sequence.computed = from + accepted;
+    this.#commitPath(sequence, path);
+    return finish;
+  }
+
+  /** Makes the stream of `path` the sequence's, cut to what was accepted, and frees the other branches. */
+  #commitPath(sequence: Sequence, path: number): void {
+    const { paths } = this.#speculating();
+    for (let other = sequence.pathFrom; other < sequence.pathTo; other += 1) {
+      if (other !== path) this.#options.residency.releaseBranch(paths.streams[other] as number);
+    }
+    sequence.stream = paths.streams[path] as number;
+    this.#options.residency.truncate(sequence, sequence.computed);
+  }
+
+  #speculating(): Speculation {
+    const { speculation } = this.#options;
+    assert(speculation !== null, "only an engine with a drafter has drafts");
+    return speculation;
+  }
+}
