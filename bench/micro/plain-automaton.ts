@@ -15,7 +15,7 @@ interface Sequence {
 }
 
 /** Grows by doubling, as a typed array must. */
-function doubled(array: Int32Array): Int32Array {
+function doubled(array: Int32Array): Int32Array<ArrayBuffer> {
   const wider = new Int32Array(array.length * 2);
   wider.set(array);
   return wider;

@@ -1,0 +1,89 @@
+// What every bench shares: the seed, the conditions a result was taken under, ratio tables and JSON.
+
+import { execFileSync } from "node:child_process";
+import { writeFileSync } from "node:fs";
+import { cpus, loadavg } from "node:os";
+
+export const SEED = 42;
+
+/** One measured quantity. Lower is better for every unit used here. */
+export interface Measurement {
+  readonly name: string;
+  readonly unit: "ns" | "us" | "bytes";
+  readonly value: number;
+  /** The same work by something else, in the same run. */
+  readonly baselines: Readonly<Record<string, number>>;
+  /** The value to stay at or below, if one is set. */
+  readonly target?: number;
+}
+
+export interface Conditions {
+  readonly commit: string;
+  readonly runtime: string;
+  readonly cpu: string;
+  readonly load_1m: number;
+  readonly seed: number;
+}
+
+export function conditions(): Conditions {
+  let commit = "unknown";
+  try {
+    commit = execFileSync("git", ["rev-parse", "--short", "HEAD"], { encoding: "utf8" }).trim();
+  } catch {
+    // Not a checkout: the result says so.
+  }
+  const runtime = `bun ${Bun.version}`;
+  const [cpu] = cpus();
+  const load = loadavg()[0] ?? 0;
+  return { commit, runtime, cpu: cpu?.model ?? "unknown", load_1m: load, seed: SEED };
+}
+
+function figure(value: number): string {
+  return value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+
+function row(cells: readonly string[]): string {
+  const [name = "", ...rest] = cells;
+  return `${name.padEnd(46)}${rest.map((cell) => cell.padStart(14)).join("")}`;
+}
+
+/** A line for each measurement: its value, its target, each baseline's value and how many times ours it is. */
+export function ratioTable(measurements: readonly Measurement[]): string {
+  const lines = [row(["", "ours", "target", "baseline", "ratio"])];
+  for (const { name, unit, value, baselines, target } of measurements) {
+    const goal = target === undefined ? "" : `<= ${figure(target)}`;
+    lines.push(row([name, `${figure(value)} ${unit}`, goal]));
+    for (const [who, other] of Object.entries(baselines)) {
+      lines.push(
+        row([`  ${who}`, "", "", `${figure(other)} ${unit}`, `${figure(other / value)}x`]),
+      );
+    }
+  }
+  return lines.join("\n");
+}
+
+export function writeResults(path: string, measurements: readonly Measurement[]): void {
+  const results = { conditions: conditions(), measurements };
+  writeFileSync(path, `${JSON.stringify(results, null, 2)}\n`);
+}
+
+/** Median of the runs of `work`, each in ms. */
+export function medianMs(runs: number, work: () => void): number {
+  const times = Array.from({ length: runs }, () => {
+    const start = performance.now();
+    work();
+    return performance.now() - start;
+  });
+  return times.toSorted((a, b) => a - b)[runs >> 1] ?? 0;
+}
+
+/** A 32-bit xorshift generator (Marsaglia 2003): fast, seeded, good enough for workloads. */
+export function generator(seed: number): () => number {
+  let state = seed | 0 || 1;
+  return () => {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    return (state >>> 0) / 4294967296;
+  };
+}

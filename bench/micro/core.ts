@@ -1,0 +1,351 @@
+// Micro benches of the core, each beside baselines in the same run: an n-gram drafter on a JavaScript Map
+// and the same automaton in plain TypeScript. Prints a ratio table.
+//
+//   bun bench/micro/core.ts [--smoke] [--json FILE]
+
+import { parseArgs } from "node:util";
+import { measure } from "mitata";
+import { mix32 } from "../../src/base/hash.ts";
+import { Heap } from "../../src/wasm/heap.ts";
+import { loadCore } from "../../src/wasm/load.ts";
+import { SuffixIndex } from "../../src/wasm/suffix-index.ts";
+import { type Measurement, medianMs, ratioTable, SEED, writeResults } from "../harness.ts";
+import { MapDrafter } from "./map-drafter.ts";
+import { PlainAutomaton } from "./plain-automaton.ts";
+import { texts, type Workload } from "./workload.ts";
+
+interface Sizes {
+  readonly runs: number;
+  /** Tokens of a sibling in the append and the live benches. */
+  readonly tokens: number;
+  readonly loop: number;
+  readonly heap: number;
+  readonly drops: number;
+}
+
+const FULL: Sizes = { runs: 5, tokens: 8192, loop: 32_768, heap: 16_384, drops: 1000 };
+const SMOKE: Sizes = { runs: 1, tokens: 256, loop: 512, heap: 256, drops: 10 };
+/** Tokens that a response gains in a step: the mean acceptance length of the drafts. */
+const STEP_TOKENS = 2;
+const ASK = { tokensMax: 16, probabilityMin: 0.1 };
+
+const noneFull = (): never => {
+  throw new Error("the bench outgrew the core");
+};
+
+interface Drafting {
+  append(sequence: number, token: number): void;
+  path(sequence: number, tokensMax: number, probabilityMin: number): number[];
+}
+
+/** Feeds whole groups, their siblings in turn, `tokens` tokens each. */
+function feed(
+  index: SuffixIndex,
+  handles: readonly number[],
+  groups: readonly Int32Array[][],
+): void {
+  const length = groups[0]?.[0]?.length ?? 0;
+  for (let at = 0; at < length; at += STEP_TOKENS) {
+    for (const [g, group] of groups.entries()) {
+      const handle = handles[g] ?? 0;
+      for (let k = 0; k < group.length; k += 1) {
+        const text = group[k];
+        if (text !== undefined) index.append(handle, k, text.subarray(at, at + STEP_TOKENS), 0);
+      }
+    }
+  }
+  index.flush();
+}
+
+function feedBaseline(drafting: Drafting, group: readonly Int32Array[], end: number): void {
+  for (let at = 0; at < end; at += 1) {
+    for (const [k, text] of group.entries()) drafting.append(k, text[at] ?? 0);
+  }
+}
+
+/** ns for each token of one group of 16, and bytes. */
+function appendBench(sizes: Sizes): Measurement[] {
+  const groups = texts({ groups: 1, siblings: 16, tokens: sizes.tokens }, SEED);
+  const count = 16 * sizes.tokens;
+  const index = new SuffixIndex({}, noneFull);
+  let bytes = 0;
+  let drop = 0;
+  const ours = medianMs(sizes.runs + 1, () => {
+    const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
+    feed(index, [handle], groups);
+    bytes = index.figures(handle).bytes / count;
+    const start = performance.now();
+    index.drop(handle);
+    drop = performance.now() - start;
+  });
+  const group = groups[0] ?? [];
+  const perToken = (make: () => Drafting) =>
+    (medianMs(1, () => feedBaseline(make(), group, sizes.tokens)) * 1e6) / count;
+  const baselines = {
+    "the same in TypeScript": perToken(() => new PlainAutomaton()),
+    "n-grams in a Map": perToken(() => new MapDrafter()),
+  };
+  return [
+    {
+      name: "append, 16 siblings, a token",
+      unit: "ns",
+      value: (ours * 1e6) / count,
+      baselines,
+      target: 130,
+    },
+    { name: "stored token", unit: "bytes", value: bytes, baselines: {}, target: 48 },
+    { name: "drop of that group", unit: "us", value: drop * 1000, baselines: {} },
+  ];
+}
+
+/** All requests draft a path and gain STEP_TOKENS, step after step: ns a token, and us a draft. */
+function stepBench(shape: Workload, tree: boolean): { perToken: number; perStep: number } {
+  const groups = texts(shape, SEED);
+  const index = new SuffixIndex({}, noneFull);
+  const handles = groups.map(() => index.create(Int32Array.of(1, 2, 3)) ?? 0);
+  const requests = shape.groups * shape.siblings;
+  const steps = Math.floor(shape.tokens / STEP_TOKENS);
+  const start = performance.now();
+  for (let step = 0; step < steps; step += 1) {
+    const at = step * STEP_TOKENS;
+    for (const [g, group] of groups.entries()) {
+      for (let k = 0; k < group.length; k += 1) {
+        const text = group[k];
+        if (text !== undefined)
+          index.append(handles[g] ?? 0, k, text.subarray(at, at + STEP_TOKENS), 0);
+      }
+    }
+    index.begin(requests);
+    for (const handle of handles) {
+      for (let k = 0; k < shape.siblings; k += 1) index.draft(handle, k, { ...ASK, tree });
+    }
+    index.step();
+  }
+  const ms = performance.now() - start;
+  return { perToken: (ms * 1e6) / (requests * steps * STEP_TOKENS), perStep: (ms * 1000) / steps };
+}
+
+function stepBaseline(shape: Workload, make: () => Drafting): number {
+  const groups = texts(shape, SEED);
+  const drafting = groups.map(make);
+  const start = performance.now();
+  for (let at = 0; at < shape.tokens; at += 1) {
+    for (const [g, group] of groups.entries()) {
+      for (const [k, text] of group.entries()) {
+        drafting[g]?.append(k, text[at] ?? 0);
+        if (at % STEP_TOKENS === 0) drafting[g]?.path(k, ASK.tokensMax, ASK.probabilityMin);
+      }
+    }
+  }
+  const count = shape.groups * shape.siblings * shape.tokens;
+  return ((performance.now() - start) * 1e6) / count;
+}
+
+function stepBenches(sizes: Sizes): Measurement[] {
+  const small = { groups: 16, siblings: 8, tokens: sizes.tokens };
+  const large = { groups: 128, siblings: 8, tokens: sizes.tokens >> 2 };
+  const path = stepBench(small, false);
+  const tree = stepBench(small, true);
+  const thousand = stepBench(large, false);
+  // The baselines are slow and grow slower: a quarter of the tokens favours them.
+  const short = { ...small, tokens: sizes.tokens >> 2 };
+  const baselines = {
+    "the same in TypeScript": stepBaseline(short, () => new PlainAutomaton()),
+    "n-grams in a Map": stepBaseline(
+      { ...small, tokens: sizes.tokens >> 4 },
+      () => new MapDrafter(),
+    ),
+  };
+  return [
+    {
+      name: "append + path, 128 requests, a token",
+      unit: "ns",
+      value: path.perToken,
+      baselines,
+      target: 400,
+    },
+    {
+      name: "append + tree, 128 requests, a token",
+      unit: "ns",
+      value: tree.perToken,
+      baselines: {},
+    },
+    {
+      name: "append + path, 1,024 requests, a token",
+      unit: "ns",
+      value: thousand.perToken,
+      baselines: {},
+    },
+    {
+      name: "step with paths, 128 requests",
+      unit: "us",
+      value: path.perStep,
+      baselines: {},
+      target: 200,
+    },
+    { name: "step with paths, 1,024 requests", unit: "us", value: thousand.perStep, baselines: {} },
+  ];
+}
+
+/** One draft through one JS call, the requests of a group in turn. */
+async function draftBench(sizes: Sizes): Promise<Measurement[]> {
+  const groups = texts({ groups: 1, siblings: 16, tokens: sizes.tokens }, SEED);
+  const group = groups[0] ?? [];
+  const index = new SuffixIndex({}, noneFull);
+  const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
+  feed(index, [handle], groups);
+  const plain = new PlainAutomaton();
+  const map = new MapDrafter();
+  const baselineEnd = Math.min(sizes.tokens, 2048);
+  feedBaseline(plain, group, baselineEnd);
+  feedBaseline(map, group, baselineEnd);
+  let k = 0;
+  const timed = async (work: () => void) => (await measure(work)).avg / 1000;
+  const ours = (tree: boolean, count: number) => {
+    const ask = { ...ASK, tree };
+    return () => {
+      index.begin(count);
+      for (let i = 0; i < count; i += 1) index.draft(handle, (k + i) % 16, ask);
+      index.step();
+      k += 1;
+    };
+  };
+  const baselines = {
+    "the same in TypeScript": await timed(() => {
+      plain.path(k++ % 16, ASK.tokensMax, ASK.probabilityMin);
+    }),
+    "n-grams in a Map": await timed(() => {
+      map.path(k++ % 16, ASK.tokensMax, ASK.probabilityMin);
+    }),
+  };
+  const path = await timed(ours(false, 1));
+  const tree = await timed(ours(true, 1));
+  const sixteen = (await timed(ours(false, 16))) / 16;
+  const call = await timed(() => {
+    index.core.abi_version();
+  });
+  return [
+    { name: "path of 16, JS call included", unit: "us", value: path, baselines, target: 0.4 },
+    { name: "path of 16, one of 16 in a call", unit: "us", value: sixteen, baselines: {} },
+    { name: "tree of 16, JS call included", unit: "us", value: tree, baselines: {}, target: 2.5 },
+    { name: "empty call from JS", unit: "ns", value: call * 1000, baselines: {} },
+  ];
+}
+
+/** A sequence that repeats one token. */
+function loopBench(sizes: Sizes): Measurement[] {
+  const index = new SuffixIndex({}, noneFull);
+  const handle = index.create(Int32Array.of(1)) ?? 0;
+  index.append(handle, 0, new Int32Array(sizes.loop).fill(7), 0);
+  index.flush();
+  const more = new Int32Array(1000).fill(7);
+  const append = medianMs(5, () => {
+    index.append(handle, 0, more, 0);
+    index.flush();
+  });
+  const draft = medianMs(5, () => {
+    for (let i = 0; i < 1000; i += 1) {
+      index.begin(1);
+      index.draft(handle, 0, { ...ASK, tree: false });
+      index.step();
+    }
+  });
+  const name = `in a loop of ${sizes.loop}, period 1`;
+  return [
+    { name: `append ${name}`, unit: "us", value: append, baselines: {}, target: 1 },
+    { name: `path ${name}`, unit: "us", value: draft, baselines: {}, target: 2 },
+  ];
+}
+
+/** ns for each operation of a heap of `sizes.heap` entries: update the first, and pop then push. */
+function heapBench(sizes: Sizes): Measurement[] {
+  const heap = new Heap(loadCore());
+  const sorted: { id: number; key: number }[] = [];
+  for (let id = 0; id < sizes.heap; id += 1) {
+    heap.push(id, mix32(id));
+    sorted.push({ id, key: mix32(id) });
+  }
+  const ops = 20_000;
+  let turn = 0;
+  const update = medianMs(5, () => {
+    for (let i = 0; i < ops; i += 1) {
+      turn += 1;
+      heap.update(mix32(turn) % sizes.heap, mix32(turn + 7));
+    }
+  });
+  const cycle = medianMs(5, () => {
+    for (let i = 0; i < ops; i += 1) {
+      turn += 1;
+      heap.push(heap.pop() ?? 0, mix32(turn));
+    }
+  });
+  // What most would write: one array kept sorted by sort() after each change.
+  const resort = medianMs(1, () => {
+    for (let i = 0; i < 20; i += 1) {
+      const entry = sorted[0];
+      if (entry !== undefined) entry.key = mix32(i);
+      sorted.sort((a, b) => a.key - b.key || a.id - b.id);
+    }
+  });
+  const baselines = { "sort() of an array": (resort * 1e6) / 20 };
+  return [
+    {
+      name: `heap of ${sizes.heap}: update a key`,
+      unit: "ns",
+      value: (update * 1e6) / ops,
+      baselines,
+    },
+    {
+      name: `heap of ${sizes.heap}: pop and push`,
+      unit: "ns",
+      value: (cycle * 1e6) / ops,
+      baselines,
+    },
+  ];
+}
+
+/** Many live groups come and go in turn: what a drop costs, and that nothing is lost to fragmentation. */
+function churnBench(sizes: Sizes): Measurement[] {
+  const groups = texts({ groups: sizes.drops, siblings: 4, tokens: 128 }, SEED);
+  const index = new SuffixIndex({}, noneFull);
+  const live = () => groups.map(() => index.create(Int32Array.of(1, 2, 3)) ?? 0);
+  let handles = live();
+  feed(index, handles, groups);
+  const first = index.core.memory.buffer.byteLength;
+  let drop = 0;
+  for (let round = 0; round < 3; round += 1) {
+    const start = performance.now();
+    for (const handle of handles) index.drop(handle);
+    drop = ((performance.now() - start) * 1e6) / sizes.drops;
+    handles = live();
+    feed(index, handles, groups);
+  }
+  const grown = index.core.memory.buffer.byteLength / first;
+  const each = (index.core.used_bytes() >>> 0) / (sizes.drops * 512);
+  return [
+    { name: `drop, ${sizes.drops} groups of 512 tokens`, unit: "ns", value: drop, baselines: {} },
+    { name: "stored token of those groups", unit: "bytes", value: each, baselines: {} },
+    { name: "memory after 3 rounds, times the first", unit: "bytes", value: grown, baselines: {} },
+  ];
+}
+
+export async function coreBenches(sizes: Sizes): Promise<Measurement[]> {
+  return [
+    ...appendBench(sizes),
+    ...stepBenches(sizes),
+    ...(await draftBench(sizes)),
+    ...loopBench(sizes),
+    ...churnBench(sizes),
+    ...heapBench(sizes),
+  ];
+}
+
+export const SMOKE_SIZES = SMOKE;
+
+if (import.meta.main) {
+  const options = { smoke: { type: "boolean" }, json: { type: "string" } } as const;
+  const { values } = parseArgs({ options });
+  const measurements = await coreBenches(values.smoke === true ? SMOKE : FULL);
+  console.log(ratioTable(measurements));
+  if (values.json !== undefined) writeResults(values.json, measurements);
+}
