@@ -84,6 +84,16 @@ test("seer: after the probes, the group with the longest estimate is served firs
   expect(order(policy)).toEqual(["1:1", "1:2", "2:1", "2:2", "0:1", "0:2"]);
 });
 
+test("seer: within a group, the response that has come furthest is served first", () => {
+  const buffer = bufferOf(1, 4);
+  const context = new ContextManager(buffer.groups);
+  const policy = probeFirst(buffer, context);
+  context.finished(member(buffer, 0, 0));
+  generate(member(buffer, 0, 2), 40);
+  for (const sample of [1, 2, 3]) policy.add(member(buffer, 0, sample));
+  expect(order(policy)).toEqual(["0:2", "0:1", "0:3"]);
+});
+
 test("seer: a group whose estimate rises while it waits moves up", () => {
   const buffer = bufferOf(2, 3);
   const context = new ContextManager(buffer.groups);
