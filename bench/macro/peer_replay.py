@@ -21,7 +21,7 @@ PROGRESS_S = 5.0
 
 
 class Sums:
-    """What is counted; `cpu_s` is the time inside the peer, its Python included."""
+    """What is counted; `cpu_s` is the CPU time inside the peer, its Python included."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -34,7 +34,10 @@ class Sums:
 class Live:
     """One response in the making: `text` is prompt and recorded response, `at` the tokens that are out."""
 
-    def __init__(self, name: str, prompt: list[int], response: list[int]) -> None:
+    def __init__(
+        self, cache: SuffixDecodingCache, name: str, prompt: list[int], response: list[int]
+    ) -> None:
+        self.cache = cache
         self.name = name
         self.text = np.array(prompt + response, dtype=np.int32)
         self.at = len(prompt)
@@ -59,7 +62,7 @@ def accepted_of(live: Live, tokens: list[int], parents: list[int]) -> int:
     return longest
 
 
-def step(cache: SuffixDecodingCache, lives: list[Live], args: argparse.Namespace, sums: Sums) -> None:
+def step(lives: list[Live], args: argparse.Namespace, sums: Sums) -> None:
     """One engine step of every live response.
 
     `--order serial`: a response's new tokens enter the cache before the next response drafts. It favours
@@ -69,8 +72,8 @@ def step(cache: SuffixDecodingCache, lives: list[Live], args: argparse.Namespace
     fresh: list[tuple[Live, np.ndarray]] = []
     for live in lives:
         context = live.text[max(0, live.at - depth) : live.at]
-        begun = time.perf_counter()
-        draft = cache.speculate(
+        begun = time.thread_time()
+        draft = live.cache.speculate(
             live.name,
             context,
             max_spec_tokens=args.budget,
@@ -79,7 +82,7 @@ def step(cache: SuffixDecodingCache, lives: list[Live], args: argparse.Namespace
             min_token_prob=args.min_prob,
             use_tree_spec=args.tree,
         )
-        sums.cpu_s += time.perf_counter() - begun
+        sums.cpu_s += time.thread_time() - begun
         accepted = accepted_of(live, draft.token_ids, draft.parents)
         to = min(len(live.text), live.at + accepted + 1)
         tokens = live.text[live.at : to]
@@ -89,21 +92,19 @@ def step(cache: SuffixDecodingCache, lives: list[Live], args: argparse.Namespace
         sums.tokens += to - live.at
         live.at = to
         if args.order == "serial":
-            extend(cache, [(live, tokens)], sums)
+            extend([(live, tokens)], sums)
         else:
             fresh.append((live, tokens))
-    extend(cache, fresh, sums)
+    extend(fresh, sums)
 
 
-def extend(
-    cache: SuffixDecodingCache, fresh: list[tuple[Live, np.ndarray]], sums: Sums
-) -> None:
-    begun = time.perf_counter()
+def extend(fresh: list[tuple[Live, np.ndarray]], sums: Sums) -> None:
+    begun = time.thread_time()
     for live, tokens in fresh:
-        cache.add_active_response(live.name, tokens)
+        live.cache.add_active_response(live.name, tokens)
         if live.done():
-            cache.stop_request(live.name)
-    sums.cpu_s += time.perf_counter() - begun
+            live.cache.stop_request(live.name)
+    sums.cpu_s += time.thread_time() - begun
 
 
 def groups_of(lines: Iterator[str]) -> Iterator[tuple[list[int], list[list[int]]]]:
@@ -112,16 +113,19 @@ def groups_of(lines: Iterator[str]) -> Iterator[tuple[list[int], list[list[int]]
         yield group["prompt"], group["responses"]
 
 
-def start(cache: SuffixDecodingCache, lives: list[Live], prompt: list[int], sums: Sums) -> None:
-    begun = time.perf_counter()
+def start(lives: list[Live], prompt: list[int], sums: Sums) -> None:
+    begun = time.thread_time()
     for live in lives:
-        cache.start_request(live.name, np.array(prompt, dtype=np.int32))
-    sums.cpu_s += time.perf_counter() - begun
+        live.cache.start_request(live.name, np.array(prompt, dtype=np.int32))
+    sums.cpu_s += time.thread_time() - begun
 
 
 def replay_concurrent(args: argparse.Namespace, sums: Sums) -> None:
-    """`--live` groups at a time, one cache for all, every response advances one step a round."""
-    cache = SuffixDecodingCache(max_tree_depth=args.depth, max_cached_requests=args.cached)
+    """`--live` groups at a time, every response advances one step a round.
+
+    `--scope engine`: one cache for all, as deployed. `group`: a cache for each group, dropped with it.
+    """
+    shared = new_cache(args)
     waiting = enumerate(groups_of(sys.stdin))
     live_groups: list[list[Live]] = []
     told = time.monotonic()
@@ -131,13 +135,14 @@ def replay_concurrent(args: argparse.Namespace, sums: Sums) -> None:
             if following is None:
                 break
             number, (prompt, responses) = following
-            lives = [Live(f"{number}/{i}", prompt, r) for i, r in enumerate(responses) if r]
-            start(cache, lives, prompt, sums)
+            cache = new_cache(args) if args.scope == "group" else shared
+            lives = [Live(cache, f"{number}/{i}", prompt, r) for i, r in enumerate(responses) if r]
+            start(lives, prompt, sums)
             if lives:
                 live_groups.append(lives)
         if not live_groups:
             return
-        step(cache, [live for lives in live_groups for live in lives], args, sums)
+        step([live for lives in live_groups for live in lives], args, sums)
         left = [[live for live in lives if not live.done()] for lives in live_groups]
         live_groups = [lives for lives in left if lives]
         if time.monotonic() - told > PROGRESS_S:
@@ -149,7 +154,7 @@ def replay_complete(args: argparse.Namespace, sums: Sums) -> None:
     """One response at a time, its siblings already in the cache; a cache for each group."""
     told = time.monotonic()
     for prompt, responses in groups_of(sys.stdin):
-        cache = SuffixDecodingCache(max_tree_depth=args.depth, max_cached_requests=args.cached)
+        cache = new_cache(args)
         for i, response in enumerate(responses):
             load(cache, f"old/{i}", response)
         for i, response in enumerate(responses):
@@ -157,15 +162,19 @@ def replay_complete(args: argparse.Namespace, sums: Sums) -> None:
                 continue
             # The recorded target itself must not be in the cache that drafts it.
             cache.evict_cached_response(f"old/{i}")
-            live = Live(f"new/{i}", prompt, response)
-            start(cache, [live], prompt, sums)
+            live = Live(cache, f"new/{i}", prompt, response)
+            start([live], prompt, sums)
             while not live.done():
-                step(cache, [live], args, sums)
+                step([live], args, sums)
                 if time.monotonic() - told > PROGRESS_S:
                     told = time.monotonic()
                     print(f"peer: {sums.tokens} tokens", file=sys.stderr, flush=True)
             cache.evict_cached_response(live.name)
             load(cache, f"old/{i}", response)
+
+
+def new_cache(args: argparse.Namespace) -> SuffixDecodingCache:
+    return SuffixDecodingCache(max_tree_depth=args.depth, max_cached_requests=args.cached)
 
 
 def load(cache: SuffixDecodingCache, name: str, response: list[int]) -> None:
@@ -184,6 +193,7 @@ def main() -> None:
     parser.add_argument("--offset", type=float, required=True)
     parser.add_argument("--min-prob", type=float, required=True)
     parser.add_argument("--live", type=int, required=True)
+    parser.add_argument("--scope", choices=["engine", "group"], default="engine")
     parser.add_argument("--order", choices=["serial", "batched"], default="serial")
     parser.add_argument("--tree", action="store_true")
     args = parser.parse_args()

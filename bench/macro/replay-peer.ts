@@ -4,12 +4,13 @@
 //
 //   bun bench/macro/replay-peer.ts TRACES... [--python PYTHON] [--mode concurrent|complete]
 //       [--responses N] [--limit-groups N] [--live 8] [--depth 24] [--factor 1] [--offset 0]
-//       [--min-prob 0.1] [--order serial|batched] [--json FILE]
+//       [--min-prob 0.1] [--order serial|batched] [--scope engine|group] [--json FILE]
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
 import { basename, join } from "node:path";
 import { parseArgs } from "node:util";
+import { cpuClock } from "../../src/cli/replay-command.ts";
 import { readGroups } from "../../src/cli/replay-files.ts";
 import { Replica } from "../../src/draft/replica.ts";
 import { type CellResult, runCell } from "../../src/replay/cell.ts";
@@ -36,6 +37,7 @@ const { values, positionals } = parseArgs({
     offset: { type: "string", default: "0" },
     "min-prob": { type: "string", default: "0.1" },
     order: { type: "string", default: "serial" },
+    scope: { type: "string", default: "engine" },
     json: { type: "string" },
   },
 });
@@ -94,6 +96,7 @@ function sourceOf(file: string): TraceSource {
 
 async function peerSums(source: TraceSource, mode: ReplayMode): Promise<PeerSums> {
   const flags = ["--mode", mode, "--order", values.order, "--live", values.live];
+  flags.push("--scope", values.scope);
   flags.push("--depth", values.depth, "--cached", String(PEER_CACHED_REQUESTS));
   flags.push("--budget", String(BUDGET), "--factor", values.factor, "--offset", values.offset);
   flags.push("--min-prob", values["min-prob"]);
@@ -140,7 +143,7 @@ async function ourRow(
   const result = await runCell(
     source,
     { file, drafter, mode, siblings: null, budget: BUDGET, live, threshold },
-    { newDrafter: () => new Replica(), clock: { nowMs: () => performance.now() } },
+    { newDrafter: () => new Replica(), clock: cpuClock },
   );
   return {
     file: basename(file),

@@ -51,7 +51,15 @@ Examples:
   $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 --mode concurrent,complete --drafted-per-step 4
 `;
 
-const clock: Clock = { nowMs: () => performance.now() };
+const wallClock: Clock = { nowMs: () => performance.now() };
+
+/** CPU time of this thread: other processes on the machine do not count as drafting. */
+export const cpuClock: Clock = {
+  nowMs: () => {
+    const { user, system } = process.threadCpuUsage();
+    return (user + system) / 1000;
+  },
+};
 
 export function replayCommand(setStatus: (status: number) => void): Command {
   const command = new Command("replay")
@@ -83,7 +91,7 @@ export async function replayReport(
     stream: process.stderr,
     env: process.env,
     quiet: settings.quiet,
-    clock,
+    clock: wallClock,
     cells: cells.length * traces.length,
   });
   const results: CellResult[] = [];
@@ -103,7 +111,7 @@ export async function replayReport(
               { file, ...cell },
               {
                 newDrafter: () => new Replica(),
-                clock,
+                clock: cpuClock,
                 onRound: (pass, tokens) => progress.update(pass, tokens),
               },
             )),
@@ -194,15 +202,15 @@ function writeReport(path: string, report: ReplayReport): void {
 function warningsOf({ results }: ReplayReport): string[] {
   const warnings: string[] = [];
   for (const result of results) {
-    const { drafted_per_step: drafted, drafted_per_step_wanted: wanted, refused_updates } = result;
+    const { drafted_per_step: drafted, drafted_per_step_wanted: wanted, full_groups } = result;
     const name = `${result.file}, ${result.drafter}, ${result.mode}, ${result.siblings} siblings`;
     if (wanted !== null && Math.abs(drafted - wanted) > wanted * COST_TOLERANCE) {
       warnings.push(
         `${name}: ${drafted.toFixed(2)} tokens drafted a step is as near ${wanted} as it gets`,
       );
     }
-    if (refused_updates > 0) {
-      warnings.push(`${name}: the drafter ran out of room ${refused_updates} times`);
+    if (full_groups > 0) {
+      warnings.push(`${name}: the drafter had no room for ${full_groups} groups`);
     }
   }
   return warnings;

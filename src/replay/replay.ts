@@ -50,8 +50,8 @@ export interface ReplayOutcome {
   readonly calibration: Calibration;
   /** Time in the drafter: registering, appending, proposing and dropping; siblings loaded beforehand excluded. */
   readonly drafterMs: number;
-  /** Updates that a group without room refused. */
-  readonly refused: number;
+  /** Groups of the drafter that ran out of room, and drafted nothing from then on. */
+  readonly fullGroups: number;
 }
 
 export interface ReplayHost {
@@ -73,6 +73,7 @@ interface Batch {
 interface Source {
   readonly id: GroupId;
   left: number;
+  isFull: boolean;
 }
 
 interface Live {
@@ -107,7 +108,7 @@ class Replay {
   #batches = 0;
   #sources = 0;
   #tokens = 0;
-  #refused = 0;
+  #fullGroups = 0;
   #drafterMs = 0;
 
   constructor(options: ReplayOptions, host: ReplayHost) {
@@ -132,7 +133,7 @@ class Replay {
       groups: this.#tallies,
       calibration: this.#calibration,
       drafterMs: this.#drafterMs,
-      refused: this.#refused,
+      fullGroups: this.#fullGroups,
     };
   }
 
@@ -155,6 +156,7 @@ class Replay {
   }
 
   #start({ prompt, before, targets, tally }: Batch): void {
+    if (targets.length === 0) return;
     const shared =
       this.#options.drafter === "self" ? null : this.#register(prompt, before, targets.length);
     const batch = { left: 0 };
@@ -187,6 +189,7 @@ class Replay {
   #register(prompt: Int32Array, before: readonly Int32Array[], left: number): Source {
     const { drafter } = this.#host;
     const id = groupId(String(this.#sources));
+    const source: Source = { id, left, isFull: false };
     this.#sources += 1;
     const begun = this.#host.clock.nowMs();
     drafter.register(id, prompt);
@@ -195,10 +198,10 @@ class Replay {
     if (before.length > 0) drafter.propose([]);
     this.#drafterMs += this.#host.clock.nowMs() - begun;
     for (const [i, response] of before.entries()) {
-      if (response.length > 0) this.#append(id, i, 0, response);
+      if (response.length > 0) this.#append(source, i, 0, response);
     }
     if (before.length > 0) drafter.propose([]);
-    return { id, left };
+    return source;
   }
 
   /** One step of every live response; true if a response has ended. */
@@ -226,7 +229,7 @@ class Replay {
     const judged = clock.nowMs();
     for (const one of live) {
       this.#append(
-        one.source.id,
+        one.source,
         one.ask.sampleIndex,
         one.sent,
         one.response.subarray(one.sent, one.at),
@@ -237,10 +240,13 @@ class Replay {
     return hasEnded;
   }
 
-  #append(id: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): void {
-    const result = this.#host.drafter.update(id, sampleIndex, offset, tokens);
+  #append(source: Source, sampleIndex: number, offset: number, tokens: Int32Array): void {
+    if (source.isFull) return;
+    const result = this.#host.drafter.update(source.id, sampleIndex, offset, tokens);
     assert(result.kind !== "gap", "every token of a response is sent, in order");
-    if (result.kind === "full") this.#refused += 1;
+    if (result.kind === "ok") return;
+    source.isFull = true;
+    this.#fullGroups += 1;
   }
 
   #retire(): void {

@@ -1,0 +1,49 @@
+import { expect, test } from "bun:test";
+import { bootstrapRatio, quantile } from "./bootstrap.ts";
+
+const mixed = Array.from({ length: 40 }, (_, i) => ({ numerator: i % 5, denominator: 2 }));
+
+test("bootstrap: groups that are all alike leave no doubt", () => {
+  const alike = [1, 2, 3].map((times) => ({ numerator: 3 * times, denominator: 2 * times }));
+  expect(bootstrapRatio(alike)).toEqual([1.5, 1.5]);
+});
+
+test("bootstrap: the interval of a mean is that of the normal approximation", () => {
+  // Values 0, 0.5, ..., 2 eight times each: mean 1, standard error sqrt(0.5 / 40) = 0.112.
+  const [low, high] = bootstrapRatio(mixed) ?? [0, 0];
+  expect(low).toBeCloseTo(1 - 1.96 * 0.112, 1);
+  expect(high).toBeCloseTo(1 + 1.96 * 0.112, 1);
+});
+
+test("bootstrap: two groups are drawn as (a, a), (a, b), (b, a) or (b, b)", () => {
+  const two = [
+    { numerator: 0, denominator: 1 },
+    { numerator: 1, denominator: 1 },
+  ];
+  expect(bootstrapRatio(two)).toEqual([0, 1]);
+  expect(bootstrapRatio(two, { level: 0.2 })).toEqual([0.5, 0.5]);
+});
+
+test("bootstrap: a group weighs by its denominator", () => {
+  const heavy = [...mixed, { numerator: 0, denominator: 10_000 }];
+  const [low] = bootstrapRatio(heavy) ?? [1];
+  expect(low).toBeLessThan(0.01);
+});
+
+test("bootstrap: the same seed gives the same interval, another one another", () => {
+  expect(bootstrapRatio(mixed, { seed: 1 })).toEqual(bootstrapRatio(mixed, { seed: 1 }));
+  expect(bootstrapRatio(mixed, { seed: 1 })).not.toEqual(bootstrapRatio(mixed, { seed: 2 }));
+});
+
+test("bootstrap: below two groups that count there is no interval", () => {
+  const empty = { numerator: 0, denominator: 0 };
+  expect(bootstrapRatio([])).toBeNull();
+  expect(bootstrapRatio([{ numerator: 1, denominator: 2 }, empty])).toBeNull();
+});
+
+test("quantile: lies between the two nearest values", () => {
+  const sorted = Float64Array.of(1, 2, 4);
+  expect([0, 0.25, 0.5, 0.75, 1].map((share) => quantile(sorted, share))).toEqual([
+    1, 1.5, 2, 3, 4,
+  ]);
+});
