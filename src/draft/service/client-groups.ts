@@ -44,7 +44,7 @@ export interface ClientGroup {
   state: ClientGroupState;
   /** While new: not registered before this time. */
   retryAtMs: number;
-  /** The server's version that was fetched last. */
+  /** The server's version that was heard of last. */
   version: number;
   bytes: number;
   isFull: boolean;

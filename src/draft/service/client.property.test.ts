@@ -46,7 +46,7 @@ class Network {
   /** Empty, and small: two groups that grow do not fit for long. */
   restart(index: number): void {
     this.#instanceId += 1;
-    const limits = { windowTokens: 24, frameBytesMax: 700, bytesMax: 6000 };
+    const limits = { windowTokens: 24, frameBytesMax: 1024, bytesMax: 6000 };
     this.#servers[index] = new DraftServer({
       clock: this.clock,
       instanceId: this.#instanceId,

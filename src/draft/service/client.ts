@@ -117,6 +117,14 @@ export class DraftClient {
   }
 
   /**
+   * Appends that the group's server had taken when it last told of the group; null: not registered here.
+   * A number that fell belongs to a group that was dropped and made anew.
+   */
+  versionOf(groupId: GroupId): number | null {
+    return this.#groups.get(groupId)?.version ?? null;
+  }
+
+  /**
    * The engine made tokens of a response, or was given them with it; `offset` counts its output tokens
    * before these. Idempotent. gap: tokens before `offset` are missing, here and in what is held back;
    * hand over the response from `have`. Groups that are not registered are ignored.

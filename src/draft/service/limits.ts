@@ -81,6 +81,9 @@ export const DRAFT_CLIENT_LIMITS: DraftClientLimits = {
   restoreMs: 1_000,
 };
 
+/** Less than this has no room for one token of a group with the longest name. */
+export const FRAME_BYTES_MIN = 1024;
+
 /** Bytes that a group id takes on the wire, at most: UTF-8 takes three for a UTF-16 unit. */
 export function idBytes(id: string): number {
   return 3 * id.length;

@@ -2,6 +2,7 @@
 // by response and answers what a client lacks. A state machine: one message in, one answer out, time
 // passed in. It never pushes, and never keeps anything about a client.
 
+import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { type GroupId, type WeightEpoch, weightEpoch } from "../../base/ids.ts";
 import {
@@ -9,6 +10,7 @@ import {
   DELTA_OVERHEAD_BYTES,
   DRAFT_SERVER_LIMITS,
   type DraftServerLimits,
+  FRAME_BYTES_MIN,
   FRAME_OVERHEAD_BYTES,
   GROUP_OVERHEAD_BYTES,
   idBytes,
@@ -93,6 +95,7 @@ export class DraftServer {
 
   constructor(options: DraftServerOptions) {
     this.limits = { ...DRAFT_SERVER_LIMITS, ...options.limits };
+    assert(this.limits.frameBytesMax >= FRAME_BYTES_MIN, "a frame has room for a group's name");
     this.instanceId = options.instanceId;
     this.#clock = options.clock;
     this.#groups = new ServerGroups(this.limits);
@@ -175,6 +178,8 @@ export class DraftServer {
     const room = this.#room();
     for (const state of message.states) {
       const group = this.#groups.use(state.groupId, nowMs);
+      // A frame that is full stays full; the rest is only kept alive.
+      if (room.isSpent) continue;
       if (group !== null) {
         const fetched = lacking(group, state, room);
         if (fetched === null) continue;

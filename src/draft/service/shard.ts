@@ -314,7 +314,7 @@ export class DraftShard {
   #receive(message: ServerMessage): void {
     const asked = this.#inFlight.shift();
     if (asked === undefined || ANSWER_OF[asked.kind] !== message.kind) {
-      this.#lose(`a ${message.kind} that was not asked for`);
+      this.#lose(`the server sent ${message.kind}, which was not asked for`);
       return;
     }
     if (message.kind === "welcome") {

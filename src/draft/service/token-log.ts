@@ -19,6 +19,8 @@ interface Segment {
 }
 
 const CAPACITY_MIN = 64;
+/** What a held piece takes beside its tokens, about: pieces of one token must not look free. */
+const SEGMENT_BYTES = 128;
 const REPEAT: LogAppend = { kind: "ok", added: 0 };
 const HELD: LogAppend = { kind: "held" };
 const GAP: LogAppend = { kind: "gap" };
@@ -35,12 +37,13 @@ export class TokenLog {
   }
 
   get bytes(): number {
-    return (this.#tokens.length + this.#heldTokens) * TOKEN_BYTES;
+    const tokens = this.#tokens.length + this.#heldTokens;
+    return tokens * TOKEN_BYTES + this.#held.length * SEGMENT_BYTES;
   }
 
   /** Bytes more that the log takes, at most, after an append of `count` tokens at `offset`. */
   growthBytes(offset: number, count: number): number {
-    if (offset > this.#length) return count * TOKEN_BYTES;
+    if (offset > this.#length) return count * TOKEN_BYTES + SEGMENT_BYTES;
     const needed = offset + count + this.#heldTokens;
     if (needed <= this.#tokens.length) return 0;
     return (capacityFor(needed) - this.#tokens.length) * TOKEN_BYTES;
