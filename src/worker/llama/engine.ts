@@ -422,6 +422,7 @@ export class LlamaEngine {
 
   #advance(): void {
     const { kvTokens } = this.#options;
+    this.#residency.gather(this.#running);
     const added = this.#stepper.plan(this.#running, {
       room: kvTokens - this.#committed(),
       drafting: this.#groups !== null && this.#groups.size > 0,
