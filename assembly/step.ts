@@ -10,6 +10,7 @@ import {
   STATUS_INVALID,
   STATUS_OK,
 } from "./abi";
+import { budgetCut } from "./budget";
 import { largeGiveBack, largeTake } from "./memory/pool";
 import { G_DEAD, G_PROMPT, groupAt, isGroup } from "./suffix/arena";
 import { SOURCES } from "./suffix/node";
@@ -24,6 +25,7 @@ import {
   sequenceSeen,
 } from "./suffix/tree";
 
+const RECORD_BYTES: usize = (<usize>DRAFT_WORDS) << 2;
 let input: usize = 0;
 let inputBytes: usize = 0;
 let output: usize = 0;
@@ -78,8 +80,8 @@ function appends(records: i32): usize {
   return at;
 }
 
-// Drafts for one record, to `tokens`, the `at`-th token of the step.
-function draft(record: usize, tokens: usize, room: usize, at: i32): i32 {
+// Drafts for one record, to `tokens`; how many.
+function draft(record: usize, tokens: usize, room: usize): i32 {
   const group = groupAt(load<u32>(record));
   if (!isGroup(group) || load<u32>(group, G_DEAD) != 0) return 0;
   const sequence = sequenceSeen(group, load<u32>(record, 4));
@@ -90,18 +92,28 @@ function draft(record: usize, tokens: usize, room: usize, at: i32): i32 {
   const ends = ownEnds(group, sequence);
   const before = load<u32>(sequence == 0 ? group + G_PROMPT : sequence, Q_TOKEN);
   draftInto(tokens, room, before, load<u32>(record, 4) % SOURCES);
-  const count =
-    (load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0
-      ? draftTree(match, ends, tokensMax, pMin)
-      : draftPath(match, ends, tokensMax, pMin);
-  draftKeep(sequence, at, count);
-  return count;
+  if ((load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0)
+    return draftTree(match, ends, tokensMax, pMin);
+  return draftPath(match, ends, tokensMax, pMin);
 }
 
-// Returns the number of draft tokens, or STATUS_INVALID if a reserve is missing or too small.
-export function step(appendRecords: i32, draftRecords: i32): i32 {
+// Remembers each record's draft, so that its fate can be learnt from.
+function keep(records: usize, count: i32, starts: usize): void {
+  let record = records;
+  for (let i: i32 = 0; i < count; i++) {
+    const at = load<i32>(starts + ((<usize>i) << 2));
+    const end = load<i32>(starts + ((<usize>i) << 2), 4);
+    const group = groupAt(load<u32>(record));
+    if (at < end) draftKeep(sequenceSeen(group, load<u32>(record, 4)), at, end - at);
+    record += RECORD_BYTES;
+  }
+}
+
+// Returns the number of draft tokens, at most `budget` for all records together, or STATUS_INVALID if a
+// reserve is missing or too small.
+export function step(appendRecords: i32, draftRecords: i32, budget: i32): i32 {
   if (input == 0 || output == 0 || draftRecords > outputDrafts) return STATUS_INVALID;
-  let record = appends(appendRecords);
+  const records = appends(appendRecords);
   const room = (<usize>outputDrafts * <usize>DRAFT_TOKENS_MAX) << 2;
   const starts = output + 4;
   const tokens = starts + ((<usize>outputDrafts + 1) << 2);
@@ -109,9 +121,11 @@ export function step(appendRecords: i32, draftRecords: i32): i32 {
   if (draftRecords > 0) draftsBegin(tokens, room);
   for (let i: i32 = 0; i < draftRecords; i++) {
     store<i32>(starts + ((<usize>i) << 2), count);
-    count += draft(record, tokens + ((<usize>count) << 2), room, count);
-    record += (<usize>DRAFT_WORDS) << 2;
+    count += draft(records + <usize>i * RECORD_BYTES, tokens + ((<usize>count) << 2), room);
   }
   store<i32>(starts + ((<usize>draftRecords) << 2), count);
+  const weights = records + 20;
+  count = budgetCut(starts, draftRecords, tokens, room, weights, RECORD_BYTES, budget);
+  keep(records, draftRecords, starts);
   return count;
 }

@@ -30,6 +30,8 @@ import {
 // Contexts interpolated for one token.
 const CLASSES: i32 = 4;
 const SHARE_REST: f64 = 0.05;
+// A context that could add less than this to a share is not worth its cache misses.
+const WEIGHT_MIN: f64 = 0.03;
 // A class with more continuations proposes its best one only: it says little, and a scan costs.
 const SCAN_MAX: u32 = 64;
 export const PROBABILITY_FLOOR: f64 = 1.0 / 128.0;
@@ -126,7 +128,7 @@ function gather(s: usize, ends: u32): void {
   let v = s;
   let link = linkOf(v);
   classCount = 0;
-  while (link != 0 && classCount < CLASSES) {
+  while (link != 0 && classCount < CLASSES && weight >= WEIGHT_MIN) {
     const degree = degreeOf(v);
     const count = countOf(v);
     if (degree != 0 && count > ends) {
@@ -143,28 +145,20 @@ function gather(s: usize, ends: u32): void {
   rest = weight * SHARE_REST;
 }
 
-// The share of a continuation.
+// Where the continuation last asked about leads, from the longest context that has it.
+let targetSeen: usize = 0;
+
+// The share of a continuation; sets `targetSeen`.
 function shareOf(token: u32): f64 {
   let share: f64 = 0;
+  targetSeen = 0;
   for (let j: i32 = 0; j < classCount; j++) {
     const target = edgeOf(classAt(j), token);
-    if (target != 0) share += scaleAt(j) * <f64>countOf(target);
+    if (target == 0) continue;
+    share += scaleAt(j) * <f64>countOf(target);
+    if (targetSeen == 0) targetSeen = target;
   }
   return share + rest;
-}
-
-// Where the continuation leads: from the longest context that has it.
-function targetOf(token: u32): usize {
-  for (let j: i32 = 0; j < classCount; j++) {
-    const target = edgeOf(classAt(j), token);
-    if (target != 0) return target;
-  }
-  return 0;
-}
-
-// Whether the continuation was last written by the sequence itself.
-function isOwn(token: u32): bool {
-  return sourceOf(targetOf(token)) == own;
 }
 
 // One chain of the most probable tokens. Returns its length.
@@ -178,23 +172,25 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
     let best: u32 = NONE;
     let bestQ: f64 = 0;
     let bestReason: u32 = 0;
+    let next: usize = 0;
     for (let j: i32 = 0; j < classCount; j++) {
       const token = bestToken(classAt(j));
       if (token == best) continue;
       const logit = logitOf(shareOf(token));
-      const set = weightsOf(contextLength, true, isOwn(token));
+      const set = weightsOf(contextLength, true, sourceOf(targetSeen) == own);
       const q = accepted(logit, set, after, token);
       if (q > bestQ || (q == bestQ && token < best)) {
         best = token;
         bestQ = q;
         bestReason = reasonOf(logit, set);
+        next = targetSeen;
       }
     }
     if (best == NONE) break;
     p *= bestQ;
     if (p < probabilityMin) break;
     emit(best, outCount - 1, p, bestReason);
-    s = targetOf(best);
+    s = next;
     open = 0;
     after = best;
   }
@@ -293,12 +289,13 @@ function candidatesFrom(shareMin: f64): void {
   }
 }
 
-// The largest share of a candidate, each stored beside its token.
+// The largest share of a candidate; each candidate: share, token, target.
 function sharesOf(): f64 {
   let largest: f64 = 0;
   for (let i: i32 = 0; i < candidateCount; i++) {
     const share = shareOf(load<u32>(candidateAt(i), 8));
     store<f64>(candidateAt(i), share);
+    store<u32>(candidateAt(i), <u32>targetSeen, 12);
     largest = max<f64>(largest, share);
   }
   return largest;
@@ -311,10 +308,11 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, after: u32, probabilit
   for (let i: i32 = 0; i < candidateCount; i++) {
     const token = load<u32>(candidateAt(i), 8);
     const share = load<f64>(candidateAt(i));
+    const target: usize = load<u32>(candidateAt(i), 12);
     const logit = logitOf(share);
-    const set = weightsOf(contextLength, share == largest, isOwn(token));
+    const set = weightsOf(contextLength, share == largest, sourceOf(target) == own);
     const q = p * accepted(logit, set, after, token);
-    if (q >= probabilityMin) push(q, targetOf(token), token, parent, reasonOf(logit, set));
+    if (q >= probabilityMin) push(q, target, token, parent, reasonOf(logit, set));
   }
 }
 

@@ -21,10 +21,12 @@ interface Sizes {
   readonly loop: number;
   readonly heap: number;
   readonly drops: number;
+  /** CPU time that each timed call gets, ms. */
+  readonly callMs: number;
 }
 
-const FULL: Sizes = { runs: 5, tokens: 8192, loop: 32_768, heap: 16_384, drops: 1000 };
-const SMOKE: Sizes = { runs: 1, tokens: 256, loop: 512, heap: 256, drops: 10 };
+const FULL: Sizes = { runs: 5, tokens: 8192, loop: 32_768, heap: 16_384, drops: 1000, callMs: 500 };
+export const SMOKE: Sizes = { runs: 1, tokens: 256, loop: 512, heap: 256, drops: 10, callMs: 2 };
 /** Tokens that a response gains in a step: the mean acceptance length of the drafts. */
 const STEP_TOKENS = 2;
 const ASK = { tokensMax: 16, probabilityMin: 0.1 };
@@ -200,7 +202,8 @@ async function draftBench(sizes: Sizes): Promise<Measurement[]> {
   feedBaseline(plain, group, baselineEnd);
   feedBaseline(map, group, baselineEnd);
   let k = 0;
-  const timed = async (work: () => void) => (await measure(work)).avg / 1000;
+  const timed = async (work: () => void) =>
+    (await measure(work, { min_cpu_time: sizes.callMs * 1e6 })).avg / 1000;
   const ours = (tree: boolean, count: number) => {
     const ask = { ...ASK, tree };
     return () => {
@@ -339,8 +342,6 @@ export async function coreBenches(sizes: Sizes): Promise<Measurement[]> {
     ...heapBench(sizes),
   ];
 }
-
-export const SMOKE_SIZES = SMOKE;
 
 if (import.meta.main) {
   const options = { smoke: { type: "boolean" }, json: { type: "string" } } as const;

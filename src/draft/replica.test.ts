@@ -81,6 +81,58 @@ test("propose: parents precede children and probabilities never rise along a pat
   }
 });
 
+test("proposeWithin: the tokens of highest weight times probability are kept", () => {
+  const replica = ready({ learning: false });
+  for (const sample of [0, 1, 2, 3]) {
+    replica.update(A, sample, 0, ids(10, 11, 12 + (sample % 2), 14, 15, 16 + sample));
+  }
+  const asks = [5, 6, 7, 8].map((k) => ask(k, { tree: k !== 6, tokensMax: 20 }));
+  for (const k of [5, 6, 7]) replica.update(A, k, 0, ids(10, 11).subarray(0, k - 5));
+  const weights = Float32Array.of(1, 0.5, 2, 0.25);
+  const all = replica.propose(asks);
+  const whole = all.start.slice(0, 5);
+  const gains: { gain: number; draft: number }[] = [];
+  for (const [i, weight] of weights.entries()) {
+    for (const p of all.probabilities.subarray(whole[i], whole[i + 1]))
+      gains.push({ gain: p * weight, draft: i });
+  }
+  const tokens = all.tokens.slice(0, whole[4]);
+  const parents = all.parents.slice(0, whole[4]);
+  expect(gains.length).toBeGreaterThan(30);
+  gains.sort((a, b) => b.gain - a.gain || a.draft - b.draft);
+  for (const budget of [0, 1, 2, 7, 20, gains.length - 1, gains.length, 1000]) {
+    const kept = replica.proposeWithin(asks, weights, budget);
+    const wanted = [0, 1, 2, 3].map(
+      (i) => gains.slice(0, budget).filter((g) => g.draft === i).length,
+    );
+    const sizes = [0, 1, 2, 3].map((i) => (kept.start[i + 1] ?? 0) - (kept.start[i] ?? 0));
+    expect(sizes).toEqual(wanted);
+    for (const i of [0, 1, 2, 3]) {
+      const [at, size, from] = [kept.start[i] ?? 0, sizes[i] ?? 0, whole[i] ?? 0];
+      expect(kept.tokens.slice(at, at + size)).toEqual(tokens.slice(from, from + size));
+      expect(kept.parents.slice(at, at + size)).toEqual(parents.slice(from, from + size));
+    }
+  }
+});
+
+test("learning: a draft that is refused again and again loses its probability, and one accepted gains", () => {
+  const first = (truth: number): number[] => {
+    const replica = ready();
+    for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(10, 11, 12));
+    return Array.from({ length: 200 }, (_, round) => {
+      replica.update(A, 3 + round, 0, ids(10, 11));
+      const { start, probabilities } = replica.propose([ask(3 + round, { probabilityMin: 0.01 })]);
+      expect(start[1]).toBe(1);
+      const p = probabilities[0] ?? 0;
+      replica.update(A, 3 + round, 2, ids(truth + (truth === 12 ? 0 : round)));
+      return p;
+    });
+  };
+  const refused = first(1000);
+  expect(refused.at(-1)).toBeLessThan(0.2 * (refused[0] ?? 0));
+  expect(first(12).at(-1)).toBeGreaterThan(0.97);
+});
+
 test("update: repeats and overlaps change nothing", () => {
   const [once, twice] = [ready(), ready()];
   once.update(A, 0, 0, count(50, 80));

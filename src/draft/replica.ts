@@ -95,12 +95,17 @@ export class Replica implements Drafter {
   }
 
   propose(asks: readonly DraftAsk[]): Drafts {
-    this.#index.begin(asks.length);
-    for (const ask of asks) {
-      const handle = this.#groups.get(ask.groupId)?.handle ?? NO_HANDLE;
-      this.#index.draft(handle, ask.sampleIndex, ask);
-    }
+    this.#ask(asks, null);
     return this.#index.step();
+  }
+
+  /**
+   * Like `propose`, under a budget for the whole batch: of all the asks' drafts, the `tokensMax` tokens
+   * with the highest weight times probability. `weights[i]` > 0 is what an accepted token of ask i is worth.
+   */
+  proposeWithin(asks: readonly DraftAsk[], weights: Float32Array, tokensMax: number): Drafts {
+    this.#ask(asks, weights);
+    return this.#index.step(tokensMax);
   }
 
   stats(): ReplicaStats {
@@ -108,6 +113,17 @@ export class Replica implements Drafter {
     const groups = this.#groups.size;
     const usedBytes = this.#index.core.used_bytes() >>> 0;
     return { groups, fullGroups: groups - this.#byHandle.size, usedBytes };
+  }
+
+  #ask(asks: readonly DraftAsk[], weights: Float32Array | null): void {
+    const index = this.#index;
+    index.begin(asks.length);
+    for (let i = 0; i < asks.length; i += 1) {
+      const ask = asks[i];
+      if (ask === undefined) continue;
+      const handle = this.#groups.get(ask.groupId)?.handle ?? NO_HANDLE;
+      index.draft(handle, ask.sampleIndex, ask, weights?.[i] ?? 1);
+    }
   }
 
   #giveUp(handle: number): void {

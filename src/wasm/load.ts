@@ -13,7 +13,7 @@ export interface CoreExports {
   used_bytes(): number;
   input_reserve(words: number): number;
   output_reserve(drafts: number): number;
-  step(appendRecords: number, draftRecords: number): number;
+  step(appendRecords: number, draftRecords: number, budget: number): number;
   group_create(): number;
   group_prompt(group: number, tokens: number, count: number): number;
   group_drop(group: number): number;

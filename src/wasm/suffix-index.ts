@@ -48,6 +48,7 @@ export interface DraftWanted {
  */
 const INPUT_WORDS = 60_000;
 const DRAFTS_MIN = 128;
+const TOKENS_MAX = 0x7fffffff;
 
 export class SuffixIndex {
   readonly core: CoreExports;
@@ -140,8 +141,11 @@ export class SuffixIndex {
     this.#drafts = 0;
   }
 
-  /** Asks for a draft behind those asked for since `begin`; a handle below zero gets none. */
-  draft(handle: number, sequence: number, wanted: DraftWanted): void {
+  /**
+   * Asks for a draft behind those asked for since `begin`; a handle below zero gets none. `weight` is what
+   * an accepted token of it is worth beside those of others, under a budget.
+   */
+  draft(handle: number, sequence: number, wanted: DraftWanted, weight = 1): void {
     const at = this.#words + this.#drafts * DRAFT_WORDS;
     const input = this.#input;
     input[at] = Math.max(handle, 0);
@@ -149,13 +153,16 @@ export class SuffixIndex {
     input[at + 2] = wanted.tokensMax;
     input[at + 3] = wanted.tree ? DRAFT_FLAG_TREE : 0;
     this.#inputFloats[at + 4] = wanted.probabilityMin;
-    this.#inputFloats[at + 5] = 1;
+    this.#inputFloats[at + 5] = weight;
     this.#drafts += 1;
   }
 
-  /** The one call of a step: appends what waits, then drafts. */
-  step(): DraftViews {
-    const status = this.core.step(this.#appends, this.#drafts);
+  /**
+   * The one call of a step: appends what waits, then drafts. Of all drafts together the `tokensMax`
+   * tokens with the highest weight times probability are kept.
+   */
+  step(tokensMax = TOKENS_MAX): DraftViews {
+    const status = this.core.step(this.#appends, this.#drafts, tokensMax);
     assert(status >= 0, `core step: status ${status}`);
     this.#refresh();
     const failures = this.#failed[0] ?? 0;

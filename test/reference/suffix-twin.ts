@@ -39,6 +39,7 @@ interface Blend {
 
 const CLASSES = 4;
 const SHARE_REST = 0.05;
+const WEIGHT_MIN = 0.03;
 const SHARE_PART = 0.5;
 const SCAN_MAX = 64;
 const PROBABILITY_FLOOR = 1 / 128;
@@ -190,7 +191,7 @@ export class SuffixTwin {
       const scale = weight / (total + degree);
       levels.push({ text: suffix, scale });
       weight = scale * degree;
-      if (levels.length === CLASSES) break;
+      if (levels.length === CLASSES || weight < WEIGHT_MIN) break;
     }
     return { levels, rest: weight * SHARE_REST };
   }
