@@ -137,6 +137,8 @@ async function runOne(options: {
     title: run.name,
     quiet: settings.quiet,
   });
+  const say = () => display.note("stopping: finished groups are kept; once more to quit at once");
+  abort.signal.addEventListener("abort", say);
   try {
     return await runIteration({
       model,
@@ -156,6 +158,7 @@ async function runOne(options: {
       signal: abort.signal,
     });
   } finally {
+    abort.signal.removeEventListener("abort", say);
     display.finish();
   }
 }
@@ -220,7 +223,6 @@ function show(reports: Record<string, RunReport>, settings: RolloutSettings): vo
 function abortOnSignal(abort: AbortController): () => void {
   const stop = () => {
     if (abort.signal.aborted) process.exit(EXIT_INTERRUPTED);
-    process.stderr.write("\nstopping: finished groups are kept; once more to quit at once\n");
     abort.abort();
   };
   process.on("SIGINT", stop);

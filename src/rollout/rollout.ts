@@ -45,8 +45,8 @@ export interface RolloutOptions {
   readonly onGroup: (group: Group) => void;
 }
 
-/** A parked blob outlives any pause of its request within an iteration. */
-const KV_LEASE_MS = 600_000;
+/** KV that a worker is about to load stays in the pool for this long: Mooncake's default lease. */
+const KV_LEASE_MS = 10_000;
 
 /** A chunk that was assigned while the request's KV was still leaving another worker. */
 interface Pending {
@@ -226,7 +226,7 @@ export class Rollout {
     if (this.#pooled.get(requestId)?.key === key) return;
     this.#releasePooled(requestId);
     if (!pool.put(key, kv.bytes)) return;
-    pool.lease(key, KV_LEASE_MS);
+    if (this.#pending.has(requestId)) pool.lease(key, KV_LEASE_MS);
     this.#pooled.set(requestId, { key, tokens: kv.tokens });
     this.#pooledBy.set(key, (this.#pooledBy.get(key) ?? 0) + 1);
     this.#meter.pool(pool.stats());

@@ -1,0 +1,298 @@
+// The command-line tool end to end, on the bundled model.
+
+import { expect, test } from "bun:test";
+import {
+  cpSync,
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import type { ReportFile } from "../../src/rollout/report.ts";
+import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, start } from "./tool.ts";
+
+const missing = engineMissing();
+if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
+const engineTest = test.skipIf(missing !== null);
+
+interface ResponseLine {
+  readonly group: string;
+  readonly index: number;
+  readonly token_ids: readonly number[];
+  readonly logprobs: readonly number[];
+  readonly text: string;
+  readonly finish_reason: string;
+  readonly weight_epoch: number;
+  readonly chunks: readonly { worker: number; offset: number; tokens: number }[];
+}
+
+function readLines(path: string): ResponseLine[] {
+  const text = readFileSync(path, "utf8");
+  if (text !== "" && !text.endsWith("\n")) throw new Error("the last line is torn");
+  return text
+    .split("\n")
+    .slice(0, -1)
+    .map((line) => JSON.parse(line) as ResponseLine);
+}
+
+function readReport(path: string): ReportFile {
+  return JSON.parse(readFileSync(path, "utf8")) as ReportFile;
+}
+
+engineTest(
+  "verify: 64 requests over 3 workers equal themselves alone, bit for bit",
+  async () => {
+    const { status, stdout } = await foretoken(
+      "verify",
+      "--max-tokens",
+      "256",
+      "--json",
+      "--quiet",
+    );
+    const report = JSON.parse(stdout);
+    expect(report.differences).toEqual([]);
+    expect(report.requests).toBe(64);
+    expect(report.equal_requests).toBe(64);
+    // The check is of use only if all that could have changed a token did happen.
+    expect(report.moved_requests).toBeGreaterThan(32);
+    expect(report.full_stack.drafted_tokens).toBeGreaterThan(1000);
+    expect(report.full_stack.accepted_tokens).toBeGreaterThan(500);
+    expect(report.full_stack.kv_pool.hits).toBeGreaterThan(0);
+    expect(report.full_stack.lost_tokens + report.full_stack.duplicated_tokens).toBe(0);
+    expect(status).toBe(0);
+  },
+  180_000,
+);
+
+engineTest(
+  "rollout: compares policies on the same seeds and writes whole responses",
+  async () => {
+    const folder = scratch();
+    const [out, reportPath] = [join(folder, "deep", "out.jsonl"), join(folder, "report.json")];
+    const { status, stdout } = await foretoken(
+      ...["rollout", PROMPTS, "--limit", "6", "--max-tokens", "400", "--kv-tokens", "1500"],
+      ...["--compare", "group,divided,seer,seer:self", "--out", out, "--report", reportPath],
+    );
+    expect(status).toBe(0);
+    expect(stdout).toContain("wall time");
+    const { runs } = readReport(reportPath);
+    expect(Object.keys(runs)).toEqual(["group", "divided", "seer", "seer:self"]);
+    for (const run of Object.values(runs)) {
+      expect(run.finished_requests).toBe(48);
+      expect(run.lost_tokens).toBe(0);
+      expect(run.duplicated_tokens).toBe(0);
+      for (const worker of run.workers) {
+        expect(worker.kv_tokens_peak).toBeLessThanOrEqual(worker.kv_tokens);
+      }
+    }
+    expect(runs.group?.preemptions).toBeGreaterThan(0);
+    expect(runs.seer?.preemptions).toBe(0);
+    const lines = readLines(out);
+    expect(new Set(lines.map((line) => `${line.group} ${line.index}`)).size).toBe(48);
+    for (const line of lines) {
+      expect(line.logprobs.length).toBe(line.token_ids.length);
+      expect(Math.max(...line.logprobs)).toBeLessThanOrEqual(0);
+      expect(line.chunks.reduce((sum, chunk) => sum + chunk.tokens, 0)).toBe(line.token_ids.length);
+      expect(line.weight_epoch).toBe(0);
+      if (line.finish_reason === "stop") expect(line.text).toEndWith("<|end|>");
+      else expect(line.token_ids.length).toBe(400);
+    }
+  },
+  120_000,
+);
+
+engineTest(
+  "rollout: the same seed gives the same responses whatever the policy, deterministic",
+  async () => {
+    const folder = scratch();
+    const run = async (name: string, ...args: string[]) => {
+      const out = join(folder, `${name}.jsonl`);
+      const common = [
+        "--limit",
+        "3",
+        "--group-size",
+        "4",
+        "--max-tokens",
+        "120",
+        "--deterministic",
+      ];
+      const { status } = await foretoken(
+        "rollout",
+        PROMPTS,
+        ...common,
+        "--quiet",
+        "--out",
+        out,
+        ...args,
+      );
+      expect(status).toBe(0);
+      return readLines(out)
+        .map(({ group, index, token_ids, logprobs }) =>
+          JSON.stringify({ group, index, token_ids, logprobs }),
+        )
+        .toSorted();
+    };
+    const seer = await run("seer", "--workers", "3", "--chunk-tokens", "8");
+    expect(await run("group", "--policy", "group", "--workers", "1")).toEqual(seer);
+    expect(await run("other", "--seed", "43")).not.toEqual(seer);
+  },
+  120_000,
+);
+
+engineTest(
+  "rollout: an interrupt keeps finished groups and exits with 130",
+  async () => {
+    const folder = scratch();
+    const [out, reportPath] = [join(folder, "out.jsonl"), join(folder, "report.json")];
+    const child = start([
+      ...["rollout", PROMPTS, "--limit", "64", "--deterministic", "--max-tokens", "600"],
+      ...["--policy", "divided", "--out", out, "--report", reportPath],
+    ]);
+    const deadline = performance.now() + 60_000;
+    while (!existsSync(out) || readFileSync(out, "utf8") === "") {
+      if (performance.now() > deadline) throw new Error("no group finished in 60 s");
+      await Bun.sleep(20);
+    }
+    child.kill("SIGINT");
+    const { status, stderr } = await ended(child);
+    expect(status).toBe(130);
+    expect(stderr).toContain("stopping");
+    const lines = readLines(out);
+    expect(lines.length).toBeGreaterThan(0);
+    const sizes = Map.groupBy(lines, (line) => line.group);
+    for (const group of sizes.values()) expect(group.length).toBe(8);
+    const run = readReport(reportPath).runs.divided;
+    expect(run?.interrupted).toBe(true);
+    expect(run?.finished_requests).toBeGreaterThanOrEqual(lines.length);
+  },
+  120_000,
+);
+
+const isRoot = process.platform === "linux" && process.getuid?.() === 0;
+test.skipIf(missing !== null || !isRoot)(
+  "rollout: a full disk under the SSD tier costs time and nothing else",
+  async () => {
+    const folder = scratch();
+    const disk = join(folder, "disk");
+    mkdirSync(disk);
+    const mount = Bun.spawnSync(["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", disk]);
+    if (mount.exitCode !== 0) {
+      console.warn("skipped: this process may not mount a small file system");
+      return;
+    }
+    try {
+      const reportPath = join(folder, "report.json");
+      const { status } = await foretoken(
+        ...[
+          "rollout",
+          PROMPTS,
+          "--limit",
+          "6",
+          "--max-tokens",
+          "400",
+          "--kv-tokens",
+          "600",
+          "--quiet",
+        ],
+        ...["--chunk-tokens", "16", "--pool-memory-mb", "1", "--pool-dir", disk],
+        ...["--out", join(folder, "out.jsonl"), "--report", reportPath],
+      );
+      expect(status).toBe(0);
+      const run = readReport(reportPath).runs.seer;
+      expect(run?.finished_requests).toBe(48);
+      expect(run?.kv_pool.disk_errors).toBeGreaterThan(0);
+      expect(run?.lost_tokens).toBe(0);
+    } finally {
+      Bun.spawnSync(["umount", "-l", disk]);
+    }
+  },
+  120_000,
+);
+
+const GOOD = '{"id":"a","prompt":"<|user|>total 6 2 6<|assistant|>"}';
+
+/** Each: what is wrong, the lines, more arguments, and what the message must name. */
+const BAD_INPUT: readonly [string, readonly string[], readonly string[], readonly string[]][] = [
+  ["malformed JSON", [GOOD, '{"id":'], [], [":2", "invalid_json"]],
+  ["a wrong field", [GOOD, '{"id":"b","prompt":7}'], [], [":2", "prompt"]],
+  ["an unknown field", ['{"id":"b","prompt":"x","seed":1}'], [], [":1", "seed"]],
+  ["an id twice", [GOOD, GOOD], [], [":2", "id"]],
+  ["n out of range", ['{"id":"b","prompt":"x","n":0}'], [], [":1", "n", "256"]],
+  ["a token out of vocabulary", ['{"id":"b","token_ids":[1,9999]}'], [], [":1", "9999", "1375"]],
+  ["no prompts", [""], [], ["prompts"]],
+  ["more tokens than the context", [GOOD], ["--max-tokens", "5000"], ["5000", "4096"]],
+  ["a KV budget below one request", [GOOD], ["--kv-tokens", "512"], ["--kv-tokens 512", "2048"]],
+  ["a number out of range", [GOOD], ["--workers", "0"], ["--workers is 0", "64"]],
+  ["an unknown flag", [GOOD], ["--fast"], ["--fast"]],
+  ["an unknown policy", [GOOD], ["--compare", "group,best"], ['"best"', "seer"]],
+];
+
+for (const [what, lines, args, wanted] of BAD_INPUT) {
+  engineTest(`bad input: ${what} is named, with status 2, and nothing is written`, async () => {
+    const folder = scratch();
+    const prompts = join(folder, "prompts.jsonl");
+    writeFileSync(prompts, lines.map((line) => `${line}\n`).join(""));
+    const out = join(folder, "out.jsonl");
+    const { status, stderr } = await foretoken("rollout", prompts, "--out", out, ...args);
+    for (const text of wanted) expect(stderr).toContain(text);
+    expect(stderr).not.toContain("at main");
+    expect(status).toBe(2);
+    expect(existsSync(out)).toBe(false);
+  });
+}
+
+engineTest("bad input: an unreadable model is named", async () => {
+  const folder = scratch();
+  const model = join(folder, "model.gguf");
+  writeFileSync(
+    model,
+    readFileSync(join(ROOT, "model", "foretoken-3m-q8_0.gguf")).subarray(0, 100_000),
+  );
+  for (const path of [model, PROMPTS, join(folder, "absent.gguf")]) {
+    const { status, stderr } = await foretoken(
+      "rollout",
+      PROMPTS,
+      "--out",
+      join(folder, "o"),
+      "--model",
+      path,
+    );
+    expect(stderr).toContain(path);
+    expect(stderr).toContain("model_unreadable");
+    expect(status).toBe(1);
+  }
+});
+
+engineTest("bad input: an output that cannot be written is named", async () => {
+  const { status, stderr } = await foretoken(
+    "rollout",
+    PROMPTS,
+    "--limit",
+    "1",
+    "--out",
+    "/dev/null/out.jsonl",
+  );
+  expect(stderr).toContain("/dev/null/out.jsonl");
+  expect(status).toBe(1);
+});
+
+test("bad input: without the native library the tool says what to install", async () => {
+  const folder = scratch();
+  for (const name of ["src", "build", "model", "package.json"]) {
+    cpSync(join(ROOT, name), join(folder, name), { recursive: true });
+  }
+  mkdirSync(join(folder, "node_modules"));
+  for (const name of readdirSync(join(ROOT, "node_modules"))) {
+    if (name === "@node-llama-cpp") continue;
+    symlinkSync(join(ROOT, "node_modules", name), join(folder, "node_modules", name));
+  }
+  const child = start(["rollout", PROMPTS, "--out", join(folder, "out.jsonl")], folder);
+  const { status, stderr } = await ended(child);
+  expect(stderr).toContain("@node-llama-cpp/");
+  expect(stderr).toContain("npm install");
+  expect(stderr).toContain("native_library_missing");
+  expect(status).toBe(1);
+});

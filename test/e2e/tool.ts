@@ -1,0 +1,50 @@
+// Runs the command-line tool as its user would: as a process of its own.
+
+import { mkdtempSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { locateLibrary } from "../../src/worker/llama/platform.ts";
+
+export const ROOT = resolve(import.meta.dir, "..", "..");
+export const PROMPTS = join(ROOT, "model", "prompts.jsonl");
+
+/** null, or why the embedded engine cannot run here. */
+export function engineMissing(): string | null {
+  try {
+    locateLibrary();
+    return null;
+  } catch (error) {
+    return error instanceof Error ? error.message : String(error);
+  }
+}
+
+export function scratch(): string {
+  return mkdtempSync(join(tmpdir(), "foretoken-e2e-"));
+}
+
+export interface Ended {
+  readonly status: number;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+export function start(args: readonly string[], root = ROOT) {
+  return Bun.spawn([process.execPath, join(root, "src", "main.ts"), ...args], {
+    stdin: "ignore",
+    stdout: "pipe",
+    stderr: "pipe",
+  });
+}
+
+export async function ended(child: ReturnType<typeof start>): Promise<Ended> {
+  const [stdout, stderr, status] = await Promise.all([
+    new Response(child.stdout).text(),
+    new Response(child.stderr).text(),
+    child.exited,
+  ]);
+  return { status, stdout, stderr };
+}
+
+export async function foretoken(...args: string[]): Promise<Ended> {
+  return await ended(start(args));
+}
