@@ -159,7 +159,7 @@ export class DraftServer {
   }
 
   /** The answer fits in a frame; `more` says that something was left for the next one. */
-  fetch(message: Fetch): Fetched {
+  fetchDeltas(message: Fetch): Fetched {
     if (!this.#admit(message.epoch)) {
       const epoch = this.#epoch;
       return {

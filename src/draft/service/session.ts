@@ -35,7 +35,7 @@ export class DraftSession {
       case "update":
         return { kind: "reply", message: this.#server.update(message) };
       case "fetch":
-        return { kind: "reply", message: this.#server.fetch(message) };
+        return { kind: "reply", message: this.#server.fetchDeltas(message) };
     }
   }
 
