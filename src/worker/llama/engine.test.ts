@@ -1,7 +1,7 @@
 // The engine against itself: whatever the batch, the chunks, the drafts, the moves and the preemptions, tokens
 // and logprobs are, bit for bit, those of the request run alone. And the budget, queue and port rules.
 
-import { describe, expect, test } from "bun:test";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mix32 } from "../../base/hash.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import type { RequestSpec } from "../../request/request.ts";
@@ -23,6 +23,10 @@ import {
   soloResponse,
   treeDraft,
 } from "./engine-fixture.ts";
+
+// Portable kernels are slow, and the machine may be busy.
+setDefaultTimeout(60_000);
+
 import { LlamaWeights } from "./weights.ts";
 
 const requests = (count: number): RequestSpec[] =>

@@ -22,7 +22,7 @@ import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
 import { type DraftPlanner, Speculation } from "./speculation.ts";
-import { ProfiledStepCost, profileSteps, type StepCost } from "./step-cost.ts";
+import { LearnedStepCost, ProfiledStepCost, profileSteps, type StepCost } from "./step-cost.ts";
 import { EngineProbe } from "./step-probe.ts";
 import { Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
@@ -61,7 +61,7 @@ export class LlamaEngine {
   #stepper: Stepper;
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
-  #cost: StepCost = new ProfiledStepCost([{ batch: 1, rows: 1, ms: 1 }], 0);
+  #cost = new LearnedStepCost(new ProfiledStepCost([{ batch: 1, rows: 1, ms: 1 }], 0));
 
   readonly #all = new Map<RequestId, Sequence>();
   /** In order of admission: the last is the youngest. */
@@ -132,7 +132,10 @@ export class LlamaEngine {
   /** Measures what steps cost, in about `budgetMs`. Only while nothing is here; leaves no trace. */
   profile(budgetMs: number): StepCost {
     assert(this.#all.size === 0, "only an empty engine is profiled");
-    this.#cost = profileSteps(this.#probe(), budgetMs);
+    const probe = this.#probe();
+    this.#cost = new LearnedStepCost(profileSteps(probe, budgetMs));
+    probe.close();
+    this.#stepper = this.#newStepper();
     return this.#cost;
   }
 
@@ -261,6 +264,8 @@ export class LlamaEngine {
         residency: this.#residency,
         sampler: this.#sampler,
         speculation: this.#speculation,
+        clock: this.#options.clock,
+        stepMs: this.#cost,
         prefillRows: this.#prefillRows,
         draftRows: BATCH_ROWS - this.#options.slots - this.#prefillRows,
       },
@@ -426,7 +431,6 @@ export class LlamaEngine {
     const added = this.#stepper.plan(this.#running, {
       room: kvTokens - this.#committed(),
       drafting: this.#groups !== null && this.#groups.size > 0,
-      stepMs: this.#cost,
     });
     const used = this.#resident() + added;
     assert(used <= kvTokens, "the KV budget is kept");

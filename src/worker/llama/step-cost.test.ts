@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { ProfiledStepCost, profileSteps } from "./step-cost.ts";
+import { LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
 
 const SAMPLES = [
   { batch: 1, rows: 1, ms: 1 },
@@ -70,4 +70,23 @@ test("profileSteps: keeps to its time, plain steps first", () => {
   profileSteps(probe, 40);
   expect(probe.nowMs()).toBeLessThan(60);
   for (const batch of [1, 2, 4, 8, 16]) expect(probe.asked).toContain(`${batch}x1`);
+});
+
+test("LearnedStepCost: takes on what plain steps and draft rows really cost", () => {
+  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+  expect(cost.ms(1, 5)).toBeCloseTo(3, 9);
+  for (let i = 0; i < 400; i += 1) cost.observe(1, 1, 2);
+  expect(cost.ms(1, 1)).toBeCloseTo(2, 2);
+  // Drafts of 4 tokens were profiled at 2 ms, and really add 6.
+  for (let i = 0; i < 400; i += 1) cost.observe(1, 5, 8);
+  expect(cost.ms(1, 5)).toBeCloseTo(8, 1);
+  expect(cost.ms(1, 1)).toBeCloseTo(2, 2);
+});
+
+test("LearnedStepCost: one step in which the machine slept hardly counts, and time never turns negative", () => {
+  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+  cost.observe(1, 1, 5000);
+  expect(cost.ms(1, 1)).toBeLessThan(1.1);
+  for (let i = 0; i < 400; i += 1) cost.observe(1, 5, 0.001);
+  expect(cost.ms(1, 5)).toBeGreaterThan(cost.ms(1, 1));
 });

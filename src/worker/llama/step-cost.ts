@@ -79,6 +79,54 @@ export class ProfiledStepCost implements StepCost {
   }
 }
 
+/** Weight of a new observation: some hundred steps decide, a second or so. */
+const LEARNING_RATE = 0.02;
+/** One slow step (the machine was busy elsewhere) moves an estimate no further than this many times its value. */
+const OUTLIER = 4;
+const FACTOR_MIN = 0.05;
+
+/**
+ * The profile, corrected by the steps that really run. They differ from it: attention gets dearer as
+ * responses grow, and drafts of unequal lengths need more graphs than the equal ones that were measured.
+ */
+export class LearnedStepCost implements StepCost {
+  readonly #profile: StepCost;
+  /** Real over profiled time: of plain steps, and of what draft rows add to them. */
+  #plain = 1;
+  #extra = 1;
+
+  constructor(profile: StepCost) {
+    this.#profile = profile;
+  }
+
+  ms(batch: number, rows: number): number {
+    const plainMs = this.#profile.ms(batch, batch);
+    return plainMs * this.#plain + (this.#profile.ms(batch, rows) - plainMs) * this.#extra;
+  }
+
+  branchMs(tokens: number): number {
+    return this.#profile.branchMs(tokens);
+  }
+
+  /** A step of decoding requests alone took `ms`. */
+  observe(batch: number, rows: number, ms: number): void {
+    const plainMs = this.#profile.ms(batch, batch);
+    if (ms <= 0 || plainMs <= 0) return;
+    if (rows === batch) {
+      this.#plain = learn(this.#plain, ms / plainMs);
+      return;
+    }
+    const extraMs = this.#profile.ms(batch, rows) - plainMs;
+    if (extraMs <= 0) return;
+    this.#extra = learn(this.#extra, (ms - plainMs * this.#plain) / extraMs);
+  }
+}
+
+function learn(factor: number, seen: number): number {
+  const bounded = Math.min(Math.max(seen, FACTOR_MIN), factor * OUTLIER);
+  return factor + LEARNING_RATE * (bounded - factor);
+}
+
 /** More rows cannot take less time: a dip is noise, and would make drafts look free. */
 function rising(samples: readonly StepSample[]): number[] {
   let least = 0;

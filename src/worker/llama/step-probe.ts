@@ -1,5 +1,5 @@
 // Measures a context with sequences of its own, before any request is there: the real steps behind the
-// step-cost profile, and the size of KV. It leaves every stream empty.
+// step-cost profile, and the size of KV. Once closed it has left every stream empty.
 
 import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
@@ -16,6 +16,9 @@ export class EngineProbe implements StepProbe {
   readonly rowsMax: number;
   readonly #context: LlamaContext;
   readonly #clock: Clock;
+  /** KV of PROBE_TOKENS tokens; streams 0..filled - 1 hold it. */
+  #kv: Uint8Array | null = null;
+  #filled = 0;
 
   constructor(context: LlamaContext, options: { slots: number; rowsMax: number; clock: Clock }) {
     this.#context = context;
@@ -50,33 +53,47 @@ export class EngineProbe implements StepProbe {
     const startMs = this.nowMs();
     this.#context.decode();
     const ms = this.nowMs() - startMs;
-    for (let stream = 0; stream < batch; stream += 1) this.#context.clear(stream);
+    for (let stream = 0; stream < batch; stream += 1) this.#context.truncate(stream, PROBE_TOKENS);
     return ms;
   }
 
   branchMsPerToken(): number {
-    this.#spread(1);
-    const copy = new Uint8Array(new ArrayBuffer(this.#context.stateBytes(0)));
+    const copy = this.#probeKv();
     const startMs = this.nowMs();
     for (let i = 0; i < COPIES; i += 1) {
       this.#context.exportStream(0, copy);
       this.#context.importStream(1, copy);
     }
     const ms = (this.nowMs() - startMs) / (COPIES * PROBE_TOKENS);
-    this.#context.clear(0);
-    this.#context.clear(1);
+    if (this.#filled === 1) this.#context.clear(1);
     return ms;
+  }
+
+  /** Empties the streams it has used. */
+  close(): void {
+    for (let stream = 0; stream < this.#filled; stream += 1) this.#context.clear(stream);
+    this.#filled = 0;
+    this.#kv = null;
   }
 
   /** Gives streams 0..batch - 1 the same KV: computed once, then copied. */
   #spread(batch: number): void {
-    for (let from = 0; from < PROBE_TOKENS; from += PROBE_CHUNK)
-      this.#fill(from, from + PROBE_CHUNK);
-    const copy = new Uint8Array(new ArrayBuffer(this.#context.stateBytes(0)));
-    this.#context.exportStream(0, copy);
-    for (let stream = 1; stream < batch; stream += 1) {
-      assert(this.#context.importStream(stream, copy), "a context takes a copy of its own stream");
+    const copy = this.#probeKv();
+    for (; this.#filled < batch; this.#filled += 1) {
+      const taken = this.#context.importStream(this.#filled, copy);
+      assert(taken, "a context takes a copy of its own stream");
     }
+  }
+
+  #probeKv(): Uint8Array {
+    if (this.#kv !== null) return this.#kv;
+    for (let from = 0; from < PROBE_TOKENS; from += PROBE_CHUNK) {
+      this.#fill(from, from + PROBE_CHUNK);
+    }
+    this.#filled = 1;
+    this.#kv = new Uint8Array(new ArrayBuffer(this.#context.stateBytes(0)));
+    this.#context.exportStream(0, this.#kv);
+    return this.#kv;
   }
 
   #fill(from: number, to: number): void {

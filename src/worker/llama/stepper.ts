@@ -2,6 +2,7 @@
 // how the rows of a step are shared between decoding, drafts and prefill; who runs is decided before it.
 
 import { assert } from "../../base/assert.ts";
+import type { Clock } from "../../base/clock.ts";
 import { uniformAt } from "../../base/hash.ts";
 import type { FinishReason } from "../../request/request.ts";
 import type { LlamaContext } from "./context.ts";
@@ -9,13 +10,16 @@ import type { Residency } from "./residency.ts";
 import type { Sampler } from "./sampler.ts";
 import type { Sequence } from "./sequence.ts";
 import type { Speculation } from "./speculation.ts";
-import type { StepCost } from "./step-cost.ts";
+import type { LearnedStepCost } from "./step-cost.ts";
 
 export interface StepperOptions {
   readonly context: LlamaContext;
   readonly residency: Residency;
   readonly sampler: Sampler;
   readonly speculation: Speculation | null;
+  readonly clock: Clock;
+  /** Asked by the draft planner, and told what steps took. */
+  readonly stepMs: LearnedStepCost;
   /** Tokens prefilled in one step, at most. */
   readonly prefillRows: number;
   /** Rows that drafts may add to a step, at most. */
@@ -52,20 +56,17 @@ export class Stepper {
    * Decides each request's rows: its pending token and drafts, or a piece of prefill. Drafts take at most
    * `room` KV tokens. Returns the KV tokens that the step adds, copies for branches included.
    */
-  plan(
-    running: readonly Sequence[],
-    options: { room: number; drafting: boolean; stepMs: StepCost },
-  ): number {
+  plan(running: readonly Sequence[], options: { room: number; drafting: boolean }): number {
     this.#decoding.length = 0;
     for (const sequence of running) {
       sequence.pathFrom = 0;
       sequence.pathTo = 0;
       if (sequence.pending === 1) this.#decoding.push(sequence);
     }
-    const { speculation, residency, draftRows, prefillRows } = this.#options;
+    const { speculation, residency, stepMs, draftRows, prefillRows } = this.#options;
     if (speculation !== null && options.drafting) {
       const room = { rows: draftRows, tokens: options.room };
-      speculation.propose(this.#decoding, residency, { room, stepMs: options.stepMs });
+      speculation.propose(this.#decoding, residency, { room, stepMs });
     }
     let prefillLeft = prefillRows;
     let tokens = 0;
@@ -90,8 +91,17 @@ export class Stepper {
       else if (path < 0) this.#addPendingRow(sequence);
       else this.#addPathRows(sequence, path);
     }
-    this.#options.context.decode();
+    this.#decode();
     for (const sequence of running) if (sequence.rowCount > 0) this.#read(sequence);
+  }
+
+  #decode(): void {
+    const { context, clock, stepMs } = this.#options;
+    const rows = context.rows;
+    const startMs = clock.nowMs();
+    context.decode();
+    const prefills = this.#parts.some(({ sequence }) => sequence.pending > 1);
+    if (!prefills) stepMs.observe(this.#parts.length, rows, clock.nowMs() - startMs);
   }
 
   #decodeRowCount(sequence: Sequence): number {

@@ -1,6 +1,6 @@
 // The worker in its thread: the life of a request through the port, weight epochs, and every way to fail.
 
-import { afterAll, describe, expect, test } from "bun:test";
+import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -16,6 +16,9 @@ import {
   soloResponse,
 } from "./engine-fixture.ts";
 import { type LlamaModel, openLlamaModel, openLlamaWorkers } from "./open.ts";
+
+// Portable kernels are slow, and the machine may be busy.
+setDefaultTimeout(60_000);
 
 /** Listens to a worker; `until` resolves when the condition holds after some event. */
 class Ear {
