@@ -12,7 +12,7 @@
 // What a token's probability was made of is kept beside it until the next drafts, so that calibrate.ts
 // can learn from its fate.
 
-import { accepted, learn, logitOf, weightsOf } from "./calibrate";
+import { accepted, isLearning, learn, logitOf, weightsOf } from "./calibrate";
 import {
   bestTarget,
   bestToken,
@@ -64,6 +64,7 @@ let outCount: i32 = 0;
 // The token that the draft follows, and what the sequence writes as (node.ts).
 let before: u32 = 0;
 let own: u32 = 0;
+const NO_SOURCE: u32 = 255;
 
 // `room` bytes lie between the arrays. The last array holds reasons: a logit whose lowest five bits
 // are its set of weights.
@@ -74,7 +75,8 @@ export function draftInto(tokens: usize, room: usize, tokenBefore: u32, source: 
   outReasons = tokens + 3 * room;
   outCount = 0;
   before = tokenBefore;
-  own = source;
+  // Who wrote last depends on the interleaving; what does not learn must not.
+  own = isLearning() ? source : NO_SOURCE;
 }
 
 function emit(token: u32, parent: i32, probability: f64, reason: u32): void {
