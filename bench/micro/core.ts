@@ -9,7 +9,7 @@ import { mix32 } from "../../src/base/hash.ts";
 import { Heap } from "../../src/wasm/heap.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { SuffixIndex } from "../../src/wasm/suffix-index.ts";
-import { type Measurement, medianMs, ratioTable, SEED, writeResults } from "../harness.ts";
+import { fastestMs, type Measurement, ratioTable, SEED, writeResults } from "../harness.ts";
 import { MapDrafter } from "./map-drafter.ts";
 import { PlainAutomaton } from "./plain-automaton.ts";
 import { texts, type Workload } from "./workload.ts";
@@ -40,22 +40,30 @@ interface Drafting {
   path(sequence: number, tokensMax: number, probabilityMin: number): number[];
 }
 
-/** Feeds whole groups, their siblings in turn, `tokens` tokens each. */
+/** Appends STEP_TOKENS tokens from `at` to every sibling. */
+function gain(
+  index: SuffixIndex,
+  handles: readonly number[],
+  groups: readonly Int32Array[][],
+  at: number,
+): void {
+  for (const [g, group] of groups.entries()) {
+    for (let k = 0; k < group.length; k += 1) {
+      const text = group[k];
+      if (text === undefined) continue;
+      index.append(handles[g] ?? 0, k, text.subarray(at, at + STEP_TOKENS), 0);
+    }
+  }
+}
+
+/** Feeds whole groups, their siblings in turn. */
 function feed(
   index: SuffixIndex,
   handles: readonly number[],
   groups: readonly Int32Array[][],
 ): void {
   const length = groups[0]?.[0]?.length ?? 0;
-  for (let at = 0; at < length; at += STEP_TOKENS) {
-    for (const [g, group] of groups.entries()) {
-      const handle = handles[g] ?? 0;
-      for (let k = 0; k < group.length; k += 1) {
-        const text = group[k];
-        if (text !== undefined) index.append(handle, k, text.subarray(at, at + STEP_TOKENS), 0);
-      }
-    }
-  }
+  for (let at = 0; at < length; at += STEP_TOKENS) gain(index, handles, groups, at);
   index.flush();
 }
 
@@ -72,7 +80,7 @@ function appendBench(sizes: Sizes): Measurement[] {
   const index = new SuffixIndex({}, noneFull);
   let bytes = 0;
   let drop = 0;
-  const ours = medianMs(sizes.runs + 1, () => {
+  const ours = fastestMs(sizes.runs + 1, () => {
     const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
     feed(index, [handle], groups);
     bytes = index.figures(handle).bytes / count;
@@ -82,7 +90,7 @@ function appendBench(sizes: Sizes): Measurement[] {
   });
   const group = groups[0] ?? [];
   const perToken = (make: () => Drafting) =>
-    (medianMs(1, () => feedBaseline(make(), group, sizes.tokens)) * 1e6) / count;
+    (fastestMs(1, () => feedBaseline(make(), group, sizes.tokens)) * 1e6) / count;
   const baselines = {
     "the same in TypeScript": perToken(() => new PlainAutomaton()),
     "n-grams in a Map": perToken(() => new MapDrafter()),
@@ -101,29 +109,28 @@ function appendBench(sizes: Sizes): Measurement[] {
 }
 
 /** All requests draft a path and gain STEP_TOKENS, step after step: ns a token, and us a draft. */
-function stepBench(shape: Workload, tree: boolean): { perToken: number; perStep: number } {
+function stepBench(
+  shape: Workload,
+  tree: boolean,
+  runs: number,
+): { perToken: number; perStep: number } {
   const groups = texts(shape, SEED);
   const index = new SuffixIndex({}, noneFull);
-  const handles = groups.map(() => index.create(Int32Array.of(1, 2, 3)) ?? 0);
   const requests = shape.groups * shape.siblings;
   const steps = Math.floor(shape.tokens / STEP_TOKENS);
-  const start = performance.now();
-  for (let step = 0; step < steps; step += 1) {
-    const at = step * STEP_TOKENS;
-    for (const [g, group] of groups.entries()) {
-      for (let k = 0; k < group.length; k += 1) {
-        const text = group[k];
-        if (text !== undefined)
-          index.append(handles[g] ?? 0, k, text.subarray(at, at + STEP_TOKENS), 0);
+  const ask = { ...ASK, tree };
+  const ms = fastestMs(runs, () => {
+    const handles = groups.map(() => index.create(Int32Array.of(1, 2, 3)) ?? 0);
+    for (let step = 0; step < steps; step += 1) {
+      gain(index, handles, groups, step * STEP_TOKENS);
+      index.begin(requests);
+      for (const handle of handles) {
+        for (let k = 0; k < shape.siblings; k += 1) index.draft(handle, k, ask);
       }
+      index.step();
     }
-    index.begin(requests);
-    for (const handle of handles) {
-      for (let k = 0; k < shape.siblings; k += 1) index.draft(handle, k, { ...ASK, tree });
-    }
-    index.step();
-  }
-  const ms = performance.now() - start;
+    for (const handle of handles) index.drop(handle);
+  });
   return { perToken: (ms * 1e6) / (requests * steps * STEP_TOKENS), perStep: (ms * 1000) / steps };
 }
 
@@ -146,9 +153,9 @@ function stepBaseline(shape: Workload, make: () => Drafting): number {
 function stepBenches(sizes: Sizes): Measurement[] {
   const small = { groups: 16, siblings: 8, tokens: sizes.tokens };
   const large = { groups: 128, siblings: 8, tokens: sizes.tokens >> 2 };
-  const path = stepBench(small, false);
-  const tree = stepBench(small, true);
-  const thousand = stepBench(large, false);
+  const path = stepBench(small, false, sizes.runs);
+  const tree = stepBench(small, true, sizes.runs);
+  const thousand = stepBench(large, false, sizes.runs);
   // The baselines are slow and grow slower: a quarter of the tokens favours them.
   const short = { ...small, tokens: sizes.tokens >> 2 };
   const baselines = {
@@ -203,7 +210,7 @@ async function draftBench(sizes: Sizes): Promise<Measurement[]> {
   feedBaseline(map, group, baselineEnd);
   let k = 0;
   const timed = async (work: () => void) =>
-    (await measure(work, { min_cpu_time: sizes.callMs * 1e6 })).avg / 1000;
+    (await measure(work, { min_cpu_time: sizes.callMs * 1e6 })).p50 / 1000;
   const ours = (tree: boolean, count: number) => {
     const ask = { ...ASK, tree };
     return () => {
@@ -242,11 +249,11 @@ function loopBench(sizes: Sizes): Measurement[] {
   index.append(handle, 0, new Int32Array(sizes.loop).fill(7), 0);
   index.flush();
   const more = new Int32Array(1000).fill(7);
-  const append = medianMs(5, () => {
+  const append = fastestMs(5, () => {
     index.append(handle, 0, more, 0);
     index.flush();
   });
-  const draft = medianMs(5, () => {
+  const draft = fastestMs(5, () => {
     for (let i = 0; i < 1000; i += 1) {
       index.begin(1);
       index.draft(handle, 0, { ...ASK, tree: false });
@@ -270,20 +277,20 @@ function heapBench(sizes: Sizes): Measurement[] {
   }
   const ops = 20_000;
   let turn = 0;
-  const update = medianMs(5, () => {
+  const update = fastestMs(5, () => {
     for (let i = 0; i < ops; i += 1) {
       turn += 1;
       heap.update(mix32(turn) % sizes.heap, mix32(turn + 7));
     }
   });
-  const cycle = medianMs(5, () => {
+  const cycle = fastestMs(5, () => {
     for (let i = 0; i < ops; i += 1) {
       turn += 1;
       heap.push(heap.pop() ?? 0, mix32(turn));
     }
   });
   // What most would write: one array kept sorted by sort() after each change.
-  const resort = medianMs(1, () => {
+  const resort = fastestMs(1, () => {
     for (let i = 0; i < 20; i += 1) {
       const entry = sorted[0];
       if (entry !== undefined) entry.key = mix32(i);

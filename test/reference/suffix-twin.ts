@@ -68,10 +68,9 @@ function squash(z: number): number {
 }
 
 /** The probability where the model starts (assembly/suffix/calibrate.ts). */
-function accepted(share: number, length: number, isLikeliest: boolean): number {
+function accepted(share: number, length: number): number {
   const l = Math.min(Math.floor(Math.log2(length)), 5);
-  const [bias, rise, slope] = isLikeliest ? [-1.1, 0.19, 0.66] : [-0.8, 0.07, 0.87];
-  return squash(bias + rise * l + slope * logitOf(share));
+  return squash(-0.6 + 0.053 * l + 0.74 * logitOf(share));
 }
 
 export class SuffixTwin {
@@ -142,11 +141,8 @@ export class SuffixTwin {
     const queue: Item[] = [];
     const expand = (text: readonly number[], p: number, parent: number, ends: number): void => {
       const blend = this.#blend(text, ends);
-      const candidates = [...this.#candidates(blend, (pMin / p) * SHARE_PART)];
-      const largest = Math.max(...candidates.map((token) => this.#share(blend, token)));
-      for (const token of candidates) {
-        const isLikeliest = this.#share(blend, token) === largest;
-        const q = p * this.#accepted(blend, token, isLikeliest);
+      for (const token of this.#candidates(blend, (pMin / p) * SHARE_PART)) {
+        const q = p * this.#accepted(blend, token);
         if (q >= pMin) queue.push({ p: q, text: this.#after(blend, token), token, parent });
       }
     };
@@ -200,18 +196,13 @@ export class SuffixTwin {
     return { levels, rest: weight * SHARE_REST };
   }
 
-  #share(blend: Blend, token: number): number {
+  #accepted(blend: Blend, token: number): number {
     let share = 0;
     for (const { text, scale } of blend.levels) {
       const n = this.#context(text).next.get(token);
       if (n !== undefined) share += scale * n;
     }
-    return share + blend.rest;
-  }
-
-  #accepted(blend: Blend, token: number, isLikeliest: boolean): number {
-    const length = this.#longest(blend.levels[0]?.text ?? []);
-    return accepted(this.#share(blend, token), length, isLikeliest);
+    return accepted(share + blend.rest, this.#longest(blend.levels[0]?.text ?? []));
   }
 
   /** The context behind the token: what the longest context that has it becomes. */
@@ -240,7 +231,7 @@ export class SuffixTwin {
     for (const { text } of blend.levels) {
       const token = this.best(text);
       if (token === null || token === best) continue;
-      const q = this.#accepted(blend, token, true);
+      const q = this.#accepted(blend, token);
       if (q > bestQ || (q === bestQ && best !== null && token < best)) [best, bestQ] = [token, q];
     }
     return [best, bestQ];
