@@ -110,6 +110,7 @@ function draw(seed: number, draft: "off" | "linear" | "tree"): Record<string, nu
     contextTokens: 128,
     epoch: EPOCH,
     clock: stillClock,
+    cpuClock: stillClock,
     speculation: draft === "off" ? null : { drafter, planner },
   });
   engine.command({ kind: "register_group", groupId: group, prompt, ttlMs: 1e9 });

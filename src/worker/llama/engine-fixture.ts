@@ -65,6 +65,7 @@ export function newEngine(options: Partial<EngineOptions> = {}): LlamaEngine {
     contextTokens: 512,
     epoch: EPOCH,
     clock: stillClock,
+    cpuClock: stillClock,
     speculation: null,
     ...options,
   });

@@ -42,6 +42,7 @@ class EngineThread {
       contextTokens: settings.contextTokens,
       epoch: settings.epoch,
       clock,
+      cpuClock: { nowMs: () => openLibrary().shim.shim_thread_cpu_ms() },
       speculation: {
         drafter: new Replica({ limitBytes: REPLICA_BYTES }),
         planner: settings.draftBudget === "always" ? new ConstantBudget() : new DraftBudget(),

@@ -122,7 +122,7 @@ describe.skipIf(skipReason !== null)("exactness", () => {
         return nowMs;
       },
     };
-    const engine = newEngine({ clock });
+    const engine = newEngine({ cpuClock: clock });
     const cost = engine.profile(60);
     expect(cost.ms(4, 4)).toBeGreaterThan(0);
     for (const spec of specs) engine.command(run(spec));

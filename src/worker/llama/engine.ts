@@ -34,6 +34,8 @@ export interface EngineOptions {
   readonly contextTokens: number;
   readonly epoch: WeightEpoch;
   readonly clock: Clock;
+  /** Measures steps for the draft planner: CPU time of this thread, which contention does not distort. */
+  readonly cpuClock: Clock;
   /** null: never drafts. */
   readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner } | null;
   /** Tokens prefilled in one step, at most, over all requests. */
@@ -264,7 +266,7 @@ export class LlamaEngine {
         residency: this.#residency,
         sampler: this.#sampler,
         speculation: this.#speculation,
-        clock: this.#options.clock,
+        cpuClock: this.#options.cpuClock,
         stepMs: this.#cost,
         prefillRows: this.#prefillRows,
         draftRows: BATCH_ROWS - this.#options.slots - this.#prefillRows,
@@ -274,9 +276,9 @@ export class LlamaEngine {
   }
 
   #probe(): EngineProbe {
-    const { slots, clock } = this.#options;
+    const { slots, cpuClock } = this.#options;
     const rowsMax = Math.min(BATCH_ROWS, slots * (DRAFT_TOKENS_MAX + 1));
-    return new EngineProbe(this.#context, { slots, rowsMax, clock });
+    return new EngineProbe(this.#context, { slots, rowsMax, clock: cpuClock });
   }
 
   #run(command: RunCommand): void {

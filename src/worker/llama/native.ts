@@ -76,6 +76,7 @@ function compileShim() {
       shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
       shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
       shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+      shim_thread_cpu_ms: { args: [], returns: "f64" },
       shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
     },
   });

@@ -48,8 +48,8 @@ export interface LlamaWorkersOptions {
 }
 
 /**
- * Each engine measures its steps for about so long at start. All do it at the same time, so that the
- * times are those of engines which share the machine, as they will when they work.
+ * CPU time for which each engine measures its steps at start. All do it at the same time, so that caches are
+ * shared as they will be when the engines work.
  */
 const PROFILE_MS = 350;
 

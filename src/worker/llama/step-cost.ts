@@ -83,7 +83,7 @@ export class ProfiledStepCost implements StepCost {
 const LEARNING_RATE = 0.02;
 /** One slow step (the machine was busy elsewhere) moves an estimate no further than this many times its value. */
 const OUTLIER = 4;
-const FACTOR_MIN = 0.05;
+const FACTOR_MIN = 0.25;
 
 /**
  * The profile, corrected by the steps that really run. They differ from it: attention gets dearer as
@@ -171,8 +171,8 @@ export function profileSteps(probe: StepProbe, budgetMs: number): ProfiledStepCo
     if (samples.length > 0 && probe.nowMs() + expectedMs > endMs) continue;
     const times: number[] = [];
     for (let i = 0; i < REPEATS; i += 1) times.push(probe.stepMs(batch, perSequence));
-    times.sort((a, b) => a - b);
-    const ms = times[REPEATS >> 1] as number;
+    // What disturbs a step only ever lengthens it.
+    const ms = Math.min(...times);
     samples.push({ batch, rows, ms });
     msPerRow = ms / rows;
   }

@@ -17,7 +17,7 @@ export interface StepperOptions {
   readonly residency: Residency;
   readonly sampler: Sampler;
   readonly speculation: Speculation | null;
-  readonly clock: Clock;
+  readonly cpuClock: Clock;
   /** Asked by the draft planner, and told what steps took. */
   readonly stepMs: LearnedStepCost;
   /** Tokens prefilled in one step, at most. */
@@ -96,12 +96,12 @@ export class Stepper {
   }
 
   #decode(): void {
-    const { context, clock, stepMs } = this.#options;
+    const { context, cpuClock, stepMs } = this.#options;
     const rows = context.rows;
-    const startMs = clock.nowMs();
+    const startMs = cpuClock.nowMs();
     context.decode();
     const prefills = this.#parts.some(({ sequence }) => sequence.pending > 1);
-    if (!prefills) stepMs.observe(this.#parts.length, rows, clock.nowMs() - startMs);
+    if (!prefills) stepMs.observe(this.#parts.length, rows, cpuClock.nowMs() - startMs);
   }
 
   #decodeRowCount(sequence: Sequence): number {
