@@ -24,8 +24,8 @@ export interface ClientSample {
    */
   lostHave: number;
   lostSinceMs: number;
-  /** The server has no room for it: nothing more is sent until the group is registered again. */
-  isRefused: boolean;
+  /** Not sent before this time: the server had no room for it. */
+  sendAtMs: number;
 }
 
 /**
@@ -183,7 +183,7 @@ export class ClientGroups {
       sentAtFetch: 0,
       lostHave: -1,
       lostSinceMs: 0,
-      isRefused: false,
+      sendAtMs: Number.NEGATIVE_INFINITY,
     };
     group.samples[sampleIndex] = sample;
     return sample;

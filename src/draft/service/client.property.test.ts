@@ -19,10 +19,18 @@ import { DraftSession } from "./session.ts";
 
 const CLIENTS = 3;
 const SAMPLES = 3;
+const TOKENS_MAX = 120;
 const TTL_MS = 3_600_000;
 const GROUPS = ["x", "y"].map(groupId);
 const PROMPT = Int32Array.of(4, 5);
-const LIMITS = { reregisterMs: 2, restoreMs: 3, replyMsMax: 20, inFlightMax: 3, windowTokens: 64 };
+const LIMITS = {
+  reregisterMs: 2,
+  restoreMs: 3,
+  refusedMs: 5,
+  replyMsMax: 20,
+  inFlightMax: 3,
+  windowTokens: 64,
+};
 
 /** Two servers whose links hold messages back until told to pass one on, and may break at any. */
 class Network {
@@ -43,10 +51,10 @@ class Network {
     };
   }
 
-  /** Empty, and small: two groups that grow do not fit for long. */
+  /** Empty, and just large enough for both groups at their longest. */
   restart(index: number): void {
     this.#instanceId += 1;
-    const limits = { windowTokens: 24, frameBytesMax: 1024, bytesMax: 6000 };
+    const limits = { windowTokens: 24, frameBytesMax: 1024, bytesMax: 9000 };
     this.#servers[index] = new DraftServer({
       clock: this.clock,
       instanceId: this.#instanceId,
@@ -76,7 +84,7 @@ class Network {
       epoch: server.epoch,
       groupId: groupId("large"),
       ttlMs: 1,
-      prompt: new Int32Array(1300),
+      prompt: new Int32Array(2000),
     });
   }
 }
@@ -199,7 +207,7 @@ function play(
     if (step.kind === "write") {
       const log = present(logs[step.group]?.[step.sample], "a log");
       const offset = Math.max(0, log.length - step.repeated);
-      for (let i = 0; i < step.count; i += 1) {
+      for (let i = 0; i < step.count && log.length < TOKENS_MAX; i += 1) {
         log.push(tokenAt(step.group, step.sample, log.length));
       }
       const id = present(GROUPS[step.group], "a group");

@@ -139,14 +139,16 @@ test("releaseGroup: nothing is sent for it any more", () => {
   expect([client.has(A), replica.has(A)]).toEqual([false, false]);
 });
 
-test("poll: a response that its server has no room for is not sent again and again", () => {
-  const { client, server, run } = withServer({ groupBytesMax: 4096 });
+test("poll: a response that its server has no room for is sent again after a while, not at once", () => {
+  const { client, server, run } = withServer({ groupBytesMax: 4096, limits: { refusedMs: 200 } });
   client.registerGroup(A, TTL);
   client.append(A, { sampleIndex: 0, offset: 0, tokens: new Int32Array(2000) });
   run(50);
   client.append(A, { sampleIndex: 0, offset: 2000, tokens: new Int32Array(10) });
-  run(50);
+  run(100);
   expect(server.stats()).toMatchObject({ full: 1, tokensTaken: 0 });
+  run(200);
+  expect(server.stats()).toMatchObject({ full: 2, tokensTaken: 0 });
 });
 
 test("poll: a prompt larger than a frame is refused here, and the group drafts alone", () => {

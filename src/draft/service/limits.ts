@@ -58,6 +58,8 @@ export interface DraftClientLimits {
   readonly retryMsMax: number;
   /** A group that the server dropped or refused is registered again after this. */
   readonly reregisterMs: number;
+  /** A response that the server had no room for is sent again after this. */
+  readonly refusedMs: number;
   /**
    * Tokens that another engine made and the server has lost are sent from here when nobody else has
    * done so for this long.
@@ -78,6 +80,7 @@ export const DRAFT_CLIENT_LIMITS: DraftClientLimits = {
   retryMsMin: 100,
   retryMsMax: 5_000,
   reregisterMs: 1_000,
+  refusedMs: 10_000,
   restoreMs: 1_000,
 };
 

@@ -21,18 +21,22 @@ export interface Unsent {
 }
 
 /** As much as fits in a frame; it counts as sent. Samples with nothing to send leave `dirty`. */
-export function takeUnsent(dirty: Set<ClientSample>, frameBytesMax: number): Unsent {
+export function takeUnsent(
+  dirty: Set<ClientSample>,
+  options: { frameBytesMax: number; nowMs: number },
+): Unsent {
   const byGroup = new Map<GroupId, SampleDelta[]>();
   const taken: [ClientSample, number][] = [];
-  let room = frameBytesMax - FRAME_OVERHEAD_BYTES;
+  let room = options.frameBytesMax - FRAME_OVERHEAD_BYTES;
   let tokens = 0;
   for (const sample of dirty) {
     const { group, sampleIndex, log, sent } = sample;
     // A group that is being registered names what it has to send when it is.
-    if (log.length <= sent || group.state !== "ready" || sample.isRefused) {
+    if (log.length <= sent || group.state !== "ready") {
       dirty.delete(sample);
       continue;
     }
+    if (sample.sendAtMs > options.nowMs) continue;
     const known = byGroup.get(group.groupId);
     room -= DELTA_OVERHEAD_BYTES;
     if (known === undefined) room -= idBytes(group.groupId) + GROUP_OVERHEAD_BYTES;

@@ -284,7 +284,10 @@ export class DraftShard {
     const isDue = this.#nowMs >= this.#flushedAtMs + this.#limits.flushMs;
     if (!isDue && this.#waitingTokens < this.#limits.batchTokens) return;
     while (this.#canPost()) {
-      const { groups, taken, tokens } = takeUnsent(this.#dirty, this.#frameBytesMax);
+      const { groups, taken, tokens } = takeUnsent(this.#dirty, {
+        frameBytesMax: this.#frameBytesMax,
+        nowMs: this.#nowMs,
+      });
       if (groups.length === 0) break;
       const message = { kind: "update", epoch: this.#epoch, groups } as const;
       if (!this.#post(message, { kind: "update", sentAtMs: this.#nowMs })) {
@@ -369,7 +372,7 @@ export class DraftShard {
     this.#fetchAtMs = AT_ONCE;
     for (const sample of group.samples) {
       if (sample === null) continue;
-      sample.isRefused = false;
+      sample.sendAtMs = AT_ONCE;
       this.#serverHas(sample, message.have[sample.sampleIndex] ?? 0);
     }
   }
@@ -384,9 +387,9 @@ export class DraftShard {
       }
       const sample = group.samples[sampleIndex] ?? null;
       if (sample === null) continue;
-      if (reason === "full") sample.isRefused = true;
-      if (reason !== "gap") continue;
-      this.#counts.gaps += 1;
+      if (reason === "held") continue;
+      if (reason === "gap") this.#counts.gaps += 1;
+      else sample.sendAtMs = this.#nowMs + this.#limits.refusedMs;
       this.#serverHas(sample, Math.min(sample.sent, have));
     }
   }
@@ -412,7 +415,7 @@ export class DraftShard {
       }
       for (const { sampleIndex, have } of behind) {
         const sample = group.samples[sampleIndex] ?? null;
-        if (sample === null || sample.isRefused || have >= sample.sentAtFetch) continue;
+        if (sample === null || have >= sample.sentAtFetch) continue;
         this.#counts.repairs += 1;
         this.#serverHas(sample, Math.min(sample.sent, have));
       }
