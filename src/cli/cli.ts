@@ -3,7 +3,9 @@
 import { Command, CommanderError } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { AppError } from "../base/errors.ts";
+import { draftServerCommand } from "./draft-server-command.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./exit.ts";
+import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
 import { verifyCommand } from "./verify-command.ts";
 
@@ -18,8 +20,9 @@ export async function main(args: readonly string[]): Promise<number> {
   const setStatus = (value: number) => {
     status = value;
   };
-  program.addCommand(rolloutCommand(setStatus).exitOverride());
-  program.addCommand(verifyCommand(setStatus).exitOverride());
+  for (const command of [rolloutCommand, verifyCommand, replayCommand, draftServerCommand]) {
+    program.addCommand(command(setStatus).exitOverride());
+  }
   try {
     await program.parseAsync(args, { from: "user" });
     return status;
