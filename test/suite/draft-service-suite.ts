@@ -4,7 +4,7 @@
 import { expect, test } from "bun:test";
 import { present } from "../../src/base/assert.ts";
 import { type GroupId, groupId, weightEpoch } from "../../src/base/ids.ts";
-import type { DraftAsk } from "../../src/draft/drafter.ts";
+import type { DraftAsk, Drafts } from "../../src/draft/drafter.ts";
 import { Replica } from "../../src/draft/replica.ts";
 import { DraftClient } from "../../src/draft/service/client.ts";
 import {
@@ -12,7 +12,7 @@ import {
   type DraftClientLimits,
   type DraftServerLimits,
 } from "../../src/draft/service/limits.ts";
-import type { Dial, Link } from "../../src/draft/service/link.ts";
+import type { Dial } from "../../src/draft/service/link.ts";
 import type { ClientMessage, ServerMessage } from "../../src/draft/service/message.ts";
 import { shardOf } from "../../src/draft/service/rendezvous.ts";
 import type { DraftServerStats } from "../../src/draft/service/server.ts";
@@ -48,13 +48,17 @@ export interface TestClient {
   readonly replica: Replica;
 }
 
+/** Learning replicas draft alike only if they were asked alike. */
+export function newReplica(): Replica {
+  return new Replica({ limitBytes: 64 << 20, learning: false });
+}
+
 export function newClient(
   harness: { nowMs(): number },
   dials: Record<string, Dial>,
-  options: { id?: number; limits?: Partial<DraftClientLimits> } = {},
+  options: { id?: number; limits?: Partial<DraftClientLimits>; replica?: Replica } = {},
 ): TestClient {
-  // Learning replicas draft alike only if they were asked alike.
-  const replica = new Replica({ limitBytes: 64 << 20, learning: false });
+  const replica = options.replica ?? newReplica();
   const client = new DraftClient({
     drafter: replica,
     servers: Object.entries(dials).map(([name, dial]) => ({ name, dial })),
@@ -73,6 +77,14 @@ export function tokensOf(seed: number, count: number): Int32Array {
 
 /** Tokens drafted for each of the group's first `samples` responses. */
 export function draftsOf(client: DraftClient, group: GroupId, samples: number): number[][] {
+  return draftsFrom((asks) => client.batchSpeculate(asks), group, samples);
+}
+
+function draftsFrom(
+  propose: (asks: readonly DraftAsk[]) => Drafts,
+  group: GroupId,
+  samples: number,
+): number[][] {
   const asks: DraftAsk[] = Array.from({ length: samples }, (_, sampleIndex) => ({
     groupId: group,
     sampleIndex,
@@ -80,12 +92,15 @@ export function draftsOf(client: DraftClient, group: GroupId, samples: number): 
     probabilityMin: 0.001,
     tree: true,
   }));
-  const { start, tokens, parents } = client.batchSpeculate(asks);
+  const { start, tokens, parents } = propose(asks);
   return asks.map((_, i) => [
     ...tokens.subarray(start[i], start[i + 1]),
     ...parents.subarray(start[i], start[i + 1]),
   ]);
 }
+
+/** Cores take long to collect, so those that a test needs often are used again. */
+const reference = newReplica();
 
 /** What a replica drafts that was handed the logs directly. */
 export function expectedDrafts(
@@ -93,13 +108,11 @@ export function expectedDrafts(
   logs: readonly Int32Array[],
   prompt: Int32Array = PROMPT,
 ): number[][] {
-  const { client, replica } = newClient({ nowMs: () => 0 }, { none: () => SILENT });
-  client.registerGroup(group, { prompt, ttlMs: TTL_MS });
-  for (const [i, tokens] of logs.entries()) replica.update(group, i, 0, tokens);
-  return draftsOf(client, group, logs.length);
+  reference.clear();
+  reference.register(group, prompt);
+  for (const [i, tokens] of logs.entries()) reference.update(group, i, 0, tokens);
+  return draftsFrom((asks) => reference.propose(asks), group, logs.length);
 }
-
-const SILENT: Link = { send: () => "closed", close: () => {} };
 
 async function until(
   harness: DraftHarness,
