@@ -24,7 +24,7 @@ let exitCode = run([bun, join("scripts", "build-core.ts")]);
 let [passed, failed, skipped] = [0, exitCode === 0 ? 0 : 1, 0];
 if (exitCode === 0) {
   const report = ["--reporter=junit", `--reporter-outfile=${results}`];
-  exitCode = run([bun, "test", ...report, ...process.argv.slice(2)]);
+  exitCode = run([bun, "test", "--timeout", "60000", ...report, ...process.argv.slice(2)]);
   let xml = "";
   try {
     xml = readFileSync(results, "utf8");

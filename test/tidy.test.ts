@@ -30,8 +30,10 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   draft: ["base", "request", "wasm"],
   schedule: ["base", "wasm", "request", "context", "kv", "draft"],
   rollout: BELOW_ROLLOUT,
+  proto: ["base", "draft"],
   replay: ["base", "request", "wasm", "draft"],
   worker: [...BELOW_ROLLOUT, "rollout"],
+  server: [...BELOW_ROLLOUT, "rollout", "proto"],
 };
 
 /** Time, chance and I/O are passed into these. `src/wasm` reads one file: the core. */
