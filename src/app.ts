@@ -3,7 +3,7 @@
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import type { Clock } from "./base/clock.ts";
-import { weightEpoch } from "./base/ids.ts";
+import type { WeightEpoch } from "./base/ids.ts";
 import type { BudgetName } from "./draft/budget.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
@@ -21,6 +21,8 @@ export const wallClock: Clock = { nowMs: () => performance.now() };
 
 export interface IterationOptions {
   readonly model: LlamaModel;
+  /** Of the model's weights: stamped on every response. */
+  readonly epoch: WeightEpoch;
   readonly groups: readonly GroupSpec[];
   readonly workers: number;
   readonly slots: number;
@@ -44,11 +46,10 @@ const PROGRESS_HZ = 5;
 
 /** Runs one iteration on fresh embedded engines and frees them. */
 export async function runIteration(options: IterationOptions): Promise<RunReport> {
-  const { model, groups } = options;
+  const { model, groups, epoch } = options;
   const contextTokens = Math.max(
     ...groups.map((group) => group.prompt.length + group.sampling.tokensMax),
   );
-  const epoch = weightEpoch(0);
   const pool = await openPool(options);
   const workers = await model.openWorkers({
     workers: options.workers,

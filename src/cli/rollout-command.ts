@@ -48,6 +48,8 @@ const FIELD_NAMES = [
 
 type RolloutSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
+/** The tool runs one iteration on the weights it has opened: the first epoch. */
+const EPOCH = weightEpoch(0);
 const MIB = 1024 * 1024;
 
 const EXAMPLES = `
@@ -142,6 +144,7 @@ async function runOne(options: {
   try {
     return await runIteration({
       model,
+      epoch: EPOCH,
       groups,
       workers: settings.workers,
       slots: settings.slots,
@@ -172,7 +175,7 @@ function finishedResponses(group: Group, model: LlamaModel) {
     text: model.tokenizer.decode(response.tokens()),
     logprobs: response.logprobs(),
     finishReason: present(response.finish, "a finished group has only finished responses"),
-    weightEpoch: weightEpoch(0),
+    weightEpoch: EPOCH,
     chunks: response.chunks,
   }));
 }

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { Command } from "commander";
 import { BUNDLED_MODEL, runIteration } from "../app.ts";
 import { present } from "../base/assert.ts";
+import { weightEpoch } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
 import type { Group, GroupSpec, Request } from "../request/buffer.ts";
 import type { RunReport } from "../rollout/report.ts";
@@ -159,6 +160,7 @@ async function runOnce(
       // Right drafts and wrong ones, paths and trees, as many as possible: this is a check, not a race.
       draftBudget: "always",
       model,
+      epoch: weightEpoch(0),
       groups,
       poolMemoryBytes: POOL_BYTES,
       poolDiskBytes: 0,

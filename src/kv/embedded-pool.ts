@@ -9,10 +9,10 @@
 // goes wrong with the disk is counted and ends in "not stored" or "not there", never in an exception.
 // It starts empty: epochs are numbered anew by each run, so files of another run cannot be trusted.
 
+import { crc32 } from "node:zlib";
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import { type WeightEpoch, weightEpoch } from "../base/ids.ts";
-import { checksum } from "./checksum.ts";
 import { DiskQueue } from "./disk-queue.ts";
 import { epochOf } from "./key.ts";
 import { type Blob, LruTier } from "./lru-tier.ts";
@@ -85,7 +85,7 @@ export class EmbeddedKvPool implements KvPool {
       key,
       epoch,
       size,
-      checksum: checksum(bytes),
+      checksum: crc32(new Uint8Array(bytes)),
       bytes,
       file: "none",
       leaseUntilMs: Number.NEGATIVE_INFINITY,
@@ -189,7 +189,11 @@ export class EmbeddedKvPool implements KvPool {
       }
       copy = read.bytes;
     }
-    if (copy !== null && copy.byteLength === blob.size && checksum(copy) === blob.checksum) {
+    if (
+      copy !== null &&
+      copy.byteLength === blob.size &&
+      crc32(new Uint8Array(copy)) === blob.checksum
+    ) {
       return copy;
     }
     this.#corrupt += 1;
