@@ -75,7 +75,7 @@ for (const mode of ["grouped", "self"] as const) {
             registry.missing(request, workerId(step.worker), log.length);
           } else {
             for (const u of registry.dispatched(request, workerId(step.worker))) replica.apply(u);
-            for (const u of registry.flush(workerId(step.worker))) replica.apply(u);
+            for (const u of registry.flush(workerId(step.worker), request)) replica.apply(u);
             const offset = request.response.length;
             const tokens = Int32Array.of(offset, offset + 1);
             request.response.append(offset, tokens, new Float32Array(2));

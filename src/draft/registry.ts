@@ -70,12 +70,13 @@ export class DraftRegistry {
     replica.dirty.add(request);
   }
 
-  /** Deltas that bring the worker up to date. */
-  flush(workerId: WorkerId): GroupUpdate[] {
+  /** Deltas that bring the worker up to date: with all requests, or with one of them. */
+  flush(workerId: WorkerId, only: Request | null = null): GroupUpdate[] {
     const replica = this.#replicas.get(workerId);
     if (replica === undefined || replica.dirty.size === 0) return [];
     const updates: GroupUpdate[] = [];
-    for (const request of replica.dirty) {
+    for (const request of only === null ? replica.dirty : [only]) {
+      if (!replica.dirty.delete(request)) continue;
       const source = present(this.source(request), "a dirty request has a source");
       const offset = replica.sent.get(request.spec.requestId) ?? 0;
       if (offset >= request.response.length) continue;
@@ -87,7 +88,6 @@ export class DraftRegistry {
       });
       replica.sent.set(request.spec.requestId, request.response.length);
     }
-    replica.dirty.clear();
     return updates;
   }
 

@@ -48,6 +48,12 @@ export interface RolloutOptions {
 /** KV that a worker is about to load stays in the pool for this long: Mooncake's default lease. */
 const KV_LEASE_MS = 10_000;
 
+/**
+ * Siblings' tokens go out to each worker at most so often. A message costs the engine it goes to about as
+ * much as a hundred tokens of drafting, and a draft loses little by siblings that lag a few dozen tokens.
+ */
+const DELTA_INTERVAL_MS = 50;
+
 /** A chunk that was assigned while the request's KV was still leaving another worker. */
 interface Pending {
   readonly workerId: WorkerId;
@@ -71,6 +77,7 @@ export class Rollout {
   /** Commands of the current turn, by worker: each worker gets one message a turn. */
   readonly #outbox = new Map<WorkerId, WorkerCommand[]>();
   readonly #done = Promise.withResolvers<RunReport>();
+  #deltasDueMs = Number.NEGATIVE_INFINITY;
   #ended = false;
 
   constructor(options: RolloutOptions) {
@@ -285,10 +292,17 @@ export class Rollout {
       return;
     }
     for (const command of this.#scheduler.schedule(this.#ledger.slots())) this.#execute(command);
+    this.#multicast();
+    this.#flush();
+  }
+
+  #multicast(): void {
+    const nowMs = this.#options.clock.nowMs();
+    if (nowMs < this.#deltasDueMs) return;
+    this.#deltasDueMs = nowMs + DELTA_INTERVAL_MS;
     for (const workerId of this.#registry.stale()) {
       for (const update of this.#registry.flush(workerId)) this.#post(workerId, update);
     }
-    this.#flush();
   }
 
   #execute(command: ScheduleCommand): void {
@@ -356,9 +370,9 @@ export class Rollout {
     request.workerId = workerId;
     request.response.openChunk(workerId);
     this.#meter.chunk();
-    // The replica is brought up to date first, the request's own tokens included.
+    // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);
-    for (const update of this.#registry.flush(workerId)) this.#post(workerId, update);
+    for (const update of this.#registry.flush(workerId, request)) this.#post(workerId, update);
     this.#post(workerId, {
       kind: "run",
       request: request.spec,
