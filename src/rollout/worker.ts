@@ -48,8 +48,6 @@ export type WorkerCommand =
       /** The draft group and the sequence in it that this request is; null: no drafts for it. */
       draft: DraftSource | null;
     }
-  /** Change the class of a request that is waiting or running here; unknown ids are ignored. */
-  | { kind: "prioritize"; requestId: RequestId; priority: PriorityClass }
   /** Hand out a parked request's KV, and free it here. Answered by `exported`. */
   | { kind: "export"; requestId: RequestId }
   /** Free whatever is held for the request, running or parked. No answer. */

@@ -147,11 +147,6 @@ export class LlamaEngine {
       case "run":
         this.#run(command);
         break;
-      case "prioritize": {
-        const sequence = this.#all.get(command.requestId);
-        if (sequence !== undefined) sequence.priority = command.priority;
-        break;
-      }
       case "export":
         this.#export(command.requestId);
         break;
