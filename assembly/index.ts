@@ -20,7 +20,14 @@ import {
 import { calibrationBegin } from "./suffix/calibrate";
 import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
 import { bestToken, countOf, edgeOf, lenOf } from "./suffix/node";
-import { groupTake, matchState, promptAppend, sequenceSeen, treeContext } from "./suffix/tree";
+import {
+  groupTake,
+  historyAppend,
+  matchState,
+  promptAppend,
+  sequenceSeen,
+  treeContext,
+} from "./suffix/tree";
 
 export { inputReserve as input_reserve, outputReserve as output_reserve, step } from "./step";
 
@@ -52,6 +59,14 @@ export function group_prompt(handle: i32, tokens: usize, count: i32): i32 {
   const group = groupAt(handle);
   if (!isGroup(group) || count < 0) return STATUS_INVALID;
   return promptAppend(group, tokens, count);
+}
+
+// A whole response of an earlier epoch, from the beginning of the input area; after the prompt, before
+// any sequence has begun. After STATUS_FULL the group is of no use any more.
+export function group_history(handle: i32, tokens: usize, count: i32): i32 {
+  const group = groupAt(handle);
+  if (!isGroup(group) || count < 0) return STATUS_INVALID;
+  return historyAppend(group, tokens, count);
 }
 
 export function group_drop(handle: i32): i32 {

@@ -7,9 +7,12 @@
 // Lengths of contexts by powers of two: 1, 2-3, 4-7, ..., 32 and more.
 const LENGTHS: u32 = 6;
 // A bias and a slope for each length and kind: the likeliest continuation or another; last written by a
-// sibling or by the sequence itself.
-const KINDS: u32 = 4;
-const weights: usize = memory.data(6 * 4 * 16, 16);
+// sibling, by the sequence itself, or by none of the group (history only).
+const KINDS: u32 = 6;
+export const WRITTEN_BY_SIBLING: u32 = 0;
+export const WRITTEN_BY_OWN: u32 = 2;
+export const WRITTEN_BY_HISTORY: u32 = 4;
+const weights: usize = memory.data(6 * 6 * 16, 16);
 const WEIGHT_RATE: f64 = 0.002;
 
 const CELLS_BITS: u32 = 12;
@@ -84,9 +87,9 @@ function squash(z: f64): f64 {
 }
 
 // The set of weights for a context of `length` >= 1 tokens.
-export function weightsOf(length: u32, isLikeliest: bool, isOwn: bool): u32 {
+export function weightsOf(length: u32, isLikeliest: bool, writtenBy: u32): u32 {
   const l = min<u32>(31 - clz(length), LENGTHS - 1);
-  return KINDS * l + (isLikeliest ? 0 : 1) + (isOwn ? 2 : 0);
+  return KINDS * l + (isLikeliest ? 0 : 1) + writtenBy;
 }
 
 function cell(table: usize, token: u32): usize {

@@ -16,6 +16,7 @@ export const NONE: u32 = 0xffffffff;
 export const STATE_BYTES: usize = 20;
 export const SOURCES: u32 = 128;
 export const PROMPT_SOURCE: u32 = 128;
+export const HISTORY_SOURCE: u32 = 129;
 const LEN: usize = 0;
 const KIND: usize = 3;
 const LINK: usize = 4;
@@ -42,7 +43,8 @@ export function countOf(v: usize): u32 {
   return load<u32>(v, COUNT) & LOW_24;
 }
 
-// Who wrote the latest occurrence: a sequence's index modulo SOURCES, or PROMPT_SOURCE.
+// Who wrote the latest occurrence: a sequence's index modulo SOURCES, PROMPT_SOURCE, or HISTORY_SOURCE. History
+// comes before all sequences, so the last means that none of them has written it.
 export function sourceOf(v: usize): u32 {
   return load<u8>(v, COUNT + 3);
 }

@@ -12,13 +12,23 @@
 // What a token's probability was made of is kept beside it until the next drafts, so that calibrate.ts
 // can learn from its fate.
 
-import { accepted, isLearning, learn, logitOf, weightsOf } from "./calibrate";
+import {
+  accepted,
+  isLearning,
+  learn,
+  logitOf,
+  WRITTEN_BY_HISTORY,
+  WRITTEN_BY_OWN,
+  WRITTEN_BY_SIBLING,
+  weightsOf,
+} from "./calibrate";
 import {
   bestTarget,
   bestToken,
   countOf,
   degreeOf,
   edgeOf,
+  HISTORY_SOURCE,
   lenOf,
   linkOf,
   NONE,
@@ -65,8 +75,9 @@ let outCount: i32 = 0;
 let before: u32 = 0;
 let own: u32 = 0;
 const NO_SOURCE: u32 = 255;
+const SET_BITS: u32 = 63;
 
-// `room` bytes lie between the arrays. The last array holds reasons: a logit whose lowest five bits
+// `room` bytes lie between the arrays. The last array holds reasons: a logit whose lowest six bits
 // are its set of weights.
 export function draftInto(tokens: usize, room: usize, tokenBefore: u32, source: u32): void {
   outTokens = tokens;
@@ -88,8 +99,14 @@ function emit(token: u32, parent: i32, probability: f64, reason: u32): void {
   outCount += 1;
 }
 
+function writtenBy(target: usize): u32 {
+  const source = sourceOf(target);
+  if (source == HISTORY_SOURCE) return WRITTEN_BY_HISTORY;
+  return source == own ? WRITTEN_BY_OWN : WRITTEN_BY_SIBLING;
+}
+
 function reasonOf(logit: f64, set: u32): u32 {
-  return (reinterpret<u32>(<f32>logit) & ~31) | set;
+  return (reinterpret<u32>(<f32>logit) & ~SET_BITS) | set;
 }
 
 // Learns from the draft of `count` tokens at `tokens` that `token` followed its token `parent` (-1:
@@ -109,7 +126,13 @@ export function draftFate(
     if (load<i32>(at + room) != parent) continue;
     const drafted = load<u32>(at);
     const reason = load<u32>(at + 3 * room);
-    learn(<f64>reinterpret<f32>(reason & ~31), reason & 31, after, drafted, drafted == token);
+    learn(
+      <f64>reinterpret<f32>(reason & ~SET_BITS),
+      reason & SET_BITS,
+      after,
+      drafted,
+      drafted == token,
+    );
     if (drafted == token) found = i;
   }
   return found;
@@ -179,7 +202,7 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
       const token = bestToken(classAt(j));
       if (token == best) continue;
       const logit = logitOf(shareOf(token));
-      const set = weightsOf(contextLength, true, sourceOf(targetSeen) == own);
+      const set = weightsOf(contextLength, true, writtenBy(targetSeen));
       const q = accepted(logit, set, after, token);
       if (q > bestQ || (q == bestQ && token < best)) {
         best = token;
@@ -312,7 +335,7 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, after: u32, probabilit
     const share = load<f64>(candidateAt(i));
     const target: usize = load<u32>(candidateAt(i), 12);
     const logit = logitOf(share);
-    const set = weightsOf(contextLength, share == largest, sourceOf(target) == own);
+    const set = weightsOf(contextLength, share == largest, writtenBy(target));
     const q = p * accepted(logit, set, after, token);
     if (q >= probabilityMin) push(q, target, token, parent, reasonOf(logit, set));
   }

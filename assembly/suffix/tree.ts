@@ -41,6 +41,7 @@ import {
   edgeOf,
   edgeRaised,
   edgeRedirect,
+  HISTORY_SOURCE,
   lenOf,
   linkOf,
   PROMPT_SOURCE,
@@ -124,9 +125,7 @@ function sequencesExtend(group: usize, count: u32): bool {
   for (let i = held; i < count; i++) {
     const sequence = table + <usize>i * SEQ_BYTES;
     memory.fill(sequence, 0, SEQ_BYTES);
-    store<u32>(sequence, load<u32>(group, G_PROMPT + Q_LAST), Q_LAST);
-    store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOP), Q_TOP);
-    store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOKEN), Q_TOKEN);
+    atPromptEnd(group, sequence);
   }
   store<u32>(group, count, G_SEQ_COUNT);
   return true;
@@ -144,7 +143,7 @@ function hasRoom(sequence: usize): bool {
 
 // The prompt, in one or several calls, before any sequence has begun.
 export function promptAppend(group: usize, tokens: usize, count: u32): i32 {
-  if (load<u32>(group, G_SEQ_COUNT) != 0) return STATUS_INVALID;
+  if (load<u32>(group, G_STARTED) != 0 || load<u32>(group, G_SEQ_COUNT) != 0) return STATUS_INVALID;
   const sequence = group + G_PROMPT;
   for (let i: u32 = 0; i < count; i++) {
     const token = load<u32>(tokens + ((<usize>i) << 2));
@@ -155,6 +154,30 @@ export function promptAppend(group: usize, tokens: usize, count: u32): i32 {
     append(group, sequence, token, PROMPT_SOURCE);
   }
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
+}
+
+// The record of the response of an earlier epoch that is being appended: none of them ever grows again.
+const past: usize = memory.data(32, 16);
+
+// One whole response of an earlier epoch. Sequences that begin later see it as text of nobody.
+export function historyAppend(group: usize, tokens: usize, count: u32): i32 {
+  if (load<u32>(group, G_SEQ_COUNT) != 0) return STATUS_INVALID;
+  memory.fill(past, 0, SEQ_BYTES);
+  atPromptEnd(group, past);
+  for (let i: u32 = 0; i < count; i++) {
+    const token = load<u32>(tokens + ((<usize>i) << 2));
+    if (<i32>token < 0) return STATUS_INVALID;
+    if (!canAppend(group, past)) return STATUS_FULL;
+    if (i == 0) promptEndBegun(group);
+    append(group, past, token, HISTORY_SOURCE);
+  }
+  return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
+}
+
+function atPromptEnd(group: usize, sequence: usize): void {
+  store<u32>(sequence, load<u32>(group, G_PROMPT + Q_LAST), Q_LAST);
+  store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOP), Q_TOP);
+  store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOKEN), Q_TOKEN);
 }
 
 function canAppend(group: usize, sequence: usize): bool {

@@ -222,6 +222,19 @@ test("full: a group beyond the limit drafts nothing and frees its room for other
   expect(replica.has(A)).toBe(false);
 });
 
+test("full: a full group says so whatever the offset, again and again", () => {
+  const replica = ready({ limitBytes: 1000 });
+  for (const offset of [0, 1, 50, 2, 51]) {
+    expect(replica.update(A, 0, offset, ids(1))).toEqual({ kind: "full" });
+  }
+  const outgrown = ready({ limitBytes: 1 << 20 });
+  for (let i = 0; i < 100; i += 1) {
+    const result = outgrown.update(A, 0, i * 1000, count(i * 1000, (i + 1) * 1000));
+    outgrown.propose([]);
+    if (i > 50) expect(result).toEqual({ kind: "full" });
+  }
+});
+
 test("full: a limit too small for anything leaves every group full and throws nothing", () => {
   const replica = ready({ limitBytes: 1000 });
   expect(replica.update(A, 0, 0, ids(1))).toEqual({ kind: "full" });

@@ -1,19 +1,25 @@
 // A worker's replica of the token logs of its draft groups, and the drafts made from them. It owns
 // one core instance. Tokens that arrive between two proposals cross into it together with the next
 // one, in one call. When a group no longer fits, its memory is freed and it drafts nothing: drafting
-// may only ever cost time. Lifetimes are the caller's.
+// may only ever cost time. With a history, a group whose prompt has a past begins with it in its index, and
+// leaves its own responses there. Lifetimes are the caller's.
 
 import { InvalidFieldError } from "../base/errors.ts";
 import type { GroupId } from "../base/ids.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
+import { LIMIT_BYTES_MAX } from "../wasm/load.ts";
 import { SuffixIndex } from "../wasm/suffix-index.ts";
+import { checkTokens } from "./check-tokens.ts";
 import type { DraftAsk, Drafter, Drafts, UpdateResult } from "./drafter.ts";
+import type { History, Recording } from "./history.ts";
 
 interface Group {
   /** null: it no longer fits. */
   handle: number | null;
   /** Output tokens had of each response, by sample index. */
   readonly have: number[];
+  /** null: without a history. */
+  readonly recording: Recording | null;
 }
 
 export interface ReplicaOptions {
@@ -23,6 +29,8 @@ export interface ReplicaOptions {
   readonly contextTokens?: number;
   /** Probabilities learn from the fate of drafts; default true. Without it, equal logs give equal drafts. */
   readonly learning?: boolean;
+  /** Earlier responses to the same prompts; of this replica alone, for it tells it of every epoch. */
+  readonly history?: History;
 }
 
 export interface ReplicaStats {
@@ -35,21 +43,33 @@ export interface ReplicaStats {
 const OK: UpdateResult = { kind: "ok" };
 const FULL: UpdateResult = { kind: "full" };
 const NO_HANDLE = -1;
+const WHERE = "draft replica";
+const REGISTER_PROMPT = { where: WHERE, field: "register.prompt" };
+const UPDATE_TOKENS = { where: WHERE, field: "update.tokens" };
+/** What an index takes for a token, at most, roughly; measured are 35 to 50. */
+const INDEX_BYTES_PER_TOKEN = 64;
+/** Pasts may fill the memory up to this part: live tokens are worth more. */
+const PAST_PART = 0.5;
 
 export class Replica implements Drafter {
   readonly #index: SuffixIndex;
   readonly #groups = new Map<GroupId, Group>();
   readonly #byHandle = new Map<number, Group>();
+  readonly #history: History | null;
+  readonly #limitBytes: number;
 
   /** Throws AppError `core_version` without a core of this build. */
   constructor(options: ReplicaOptions = {}) {
     this.#index = new SuffixIndex(options, (handle) => this.#giveUp(handle));
+    this.#history = options.history ?? null;
+    this.#limitBytes = options.limitBytes ?? LIMIT_BYTES_MAX;
   }
 
   register(groupId: GroupId, prompt: Int32Array): void {
     if (this.#groups.has(groupId)) return;
-    checkTokens(prompt, "register.prompt");
-    const group: Group = { handle: this.#index.create(prompt), have: [] };
+    checkTokens(prompt, REGISTER_PROMPT);
+    const handle = this.#create(prompt);
+    const group: Group = { handle, have: [], recording: this.#history?.begin(prompt) ?? null };
     this.#groups.set(groupId, group);
     if (group.handle !== null) this.#byHandle.set(group.handle, group);
   }
@@ -65,15 +85,19 @@ export class Replica implements Drafter {
     if (!Number.isSafeInteger(offset) || offset < 0) {
       throw wrong("update.offset", `is ${offset}, not a count`);
     }
+    // It keeps no count any more, so no offset is a gap.
+    if (group.handle === null) return FULL;
     const have = group.have[sampleIndex] ?? 0;
     if (offset > have) return { kind: "gap", have };
     const from = have - offset;
-    if (from >= tokens.length) return group.handle === null ? FULL : OK;
-    checkTokens(tokens, "update.tokens");
-    if (group.handle === null) return FULL;
+    if (from >= tokens.length) return OK;
+    checkTokens(tokens, UPDATE_TOKENS);
     while (group.have.length <= sampleIndex) group.have.push(0);
     group.have[sampleIndex] = offset + tokens.length;
     this.#index.append(group.handle, sampleIndex, tokens, from);
+    if (group.recording !== null) {
+      this.#history?.record(group.recording, sampleIndex, tokens, from);
+    }
     return group.handle === null ? FULL : OK;
   }
 
@@ -81,14 +105,18 @@ export class Replica implements Drafter {
     const group = this.#groups.get(groupId);
     if (group === undefined) return;
     this.#groups.delete(groupId);
+    this.#file(group);
     if (group.handle === null) return;
     const handle = group.handle;
     this.#byHandle.delete(handle);
     this.#index.drop(handle);
   }
 
+  /** A new weight epoch. The groups' responses go into the history, if there is one. */
   clear(): void {
     this.#index.discard();
+    for (const group of this.#groups.values()) this.#file(group);
+    this.#history?.advance();
     for (const handle of this.#byHandle.keys()) this.#index.drop(handle);
     this.#groups.clear();
     this.#byHandle.clear();
@@ -115,6 +143,25 @@ export class Replica implements Drafter {
     return { groups, fullGroups: groups - this.#byHandle.size, usedBytes };
   }
 
+  /** An index that begins with the prompt's past, if there is one and room for it. */
+  #create(prompt: Int32Array): number | null {
+    const handle = this.#index.create(prompt);
+    if (handle === null || this.#history === null) return handle;
+    for (const response of this.#history.past(prompt)) {
+      const used = this.#index.core.used_bytes() >>> 0;
+      const needed = response.length * INDEX_BYTES_PER_TOKEN;
+      if (used + needed > this.#limitBytes * PAST_PART) break;
+      if (this.#index.past(handle, response)) continue;
+      this.#index.drop(handle);
+      return this.#index.create(prompt);
+    }
+    return handle;
+  }
+
+  #file(group: Group): void {
+    if (group.recording !== null) this.#history?.end(group.recording);
+  }
+
   #ask(asks: readonly DraftAsk[], weights: Float32Array | null): void {
     const index = this.#index;
     index.begin(asks.length);
@@ -136,18 +183,10 @@ export class Replica implements Drafter {
 }
 
 function wrong(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "draft replica", field, problem });
+  return new InvalidFieldError({ where: WHERE, field, problem });
 }
 
 function checkSampleIndex(sampleIndex: number): void {
   if (Number.isInteger(sampleIndex) && sampleIndex >= 0 && sampleIndex < SEQUENCES_MAX) return;
   throw wrong("sampleIndex", `is ${sampleIndex}, not in [0, ${SEQUENCES_MAX})`);
-}
-
-/** Core and wire hold token ids in 32 bits, and ids are never negative. */
-function checkTokens(tokens: Int32Array, field: string): void {
-  for (let i = 0; i < tokens.length; i += 1) {
-    const token = tokens[i] ?? 0;
-    if (token < 0) throw wrong(`${field}[${i}]`, `is ${token}, below 0`);
-  }
 }

@@ -16,6 +16,7 @@ export interface CoreExports {
   step(appendRecords: number, draftRecords: number, budget: number): number;
   group_create(): number;
   group_prompt(group: number, tokens: number, count: number): number;
+  group_history(group: number, tokens: number, count: number): number;
   group_drop(group: number): number;
   group_figures(group: number, to: number): number;
   group_check(group: number): number;
@@ -50,7 +51,8 @@ export interface CoreOptions {
 }
 
 const CORE = new URL("../../build/core.wasm", import.meta.url);
-const LIMIT_BYTES_MAX = 0xf0000000;
+/** What one instance may take. */
+export const LIMIT_BYTES_MAX = 0xf0000000;
 
 let compiled: WebAssembly.Module | null = null;
 

@@ -47,6 +47,8 @@ export interface DraftWanted {
  * records of 900 drafts it fills 256 KiB.
  */
 const INPUT_WORDS = 60_000;
+/** One response of history crosses in one call. */
+export const HISTORY_TOKENS_MAX = INPUT_WORDS;
 const DRAFTS_MIN = 128;
 const TOKENS_MAX = 0x7fffffff;
 
@@ -94,6 +96,20 @@ export class SuffixIndex {
       return null;
     }
     return handle;
+  }
+
+  /**
+   * A whole response of an earlier epoch, before anything is appended to a sequence of the group; tokens are
+   * ids >= 0, the first HISTORY_TOKENS_MAX of them count. false: the group is full and of no use any more.
+   */
+  past(handle: number, tokens: Int32Array): boolean {
+    this.flush();
+    const part = tokens.subarray(0, HISTORY_TOKENS_MAX);
+    this.#refresh();
+    this.#input.set(part, 0);
+    const status = this.core.group_history(handle, this.#inputAt, part.length);
+    assert(status === STATUS_OK || status === STATUS_FULL, `core history: status ${status}`);
+    return status === STATUS_OK;
   }
 
   /** O(1) in the group's tokens; what waits to be appended is appended first. */

@@ -1,0 +1,164 @@
+// A replica with a history: what it drafts from the past, when a past is there, and when it is not used.
+
+import { expect, test } from "bun:test";
+import { type GroupId, groupId } from "../base/ids.ts";
+import { History } from "./history.ts";
+import { Replica } from "./replica.ts";
+
+const A = groupId("a");
+const B = groupId("b");
+const ids = (...tokens: number[]) => Int32Array.from(tokens);
+const PROMPT = ids(1, 2, 3);
+
+/** Tokens drafted for a response, and their probabilities. */
+function draft(replica: Replica, id: GroupId, sampleIndex: number) {
+  const ask = { groupId: id, sampleIndex, tokensMax: 8, probabilityMin: 0.01, tree: false };
+  const { start, tokens, probabilities } = replica.propose([ask]);
+  const end = start[1] ?? 0;
+  return {
+    tokens: [...tokens.subarray(0, end)],
+    probabilities: [...probabilities.subarray(0, end)],
+  };
+}
+
+function withPast(history: History, ...responses: Int32Array[]): Replica {
+  history.put(PROMPT, responses);
+  history.advance();
+  return new Replica({ history });
+}
+
+test("history: the first response of a prompt that was seen drafts from its past", () => {
+  const replica = withPast(new History(), ids(10, 11, 12), ids(10, 11, 12), ids(10, 11, 12));
+  replica.register(A, PROMPT);
+  expect(draft(replica, A, 0).tokens).toEqual([10, 11, 12]);
+  replica.update(A, 0, 0, ids(50, 11));
+  expect(draft(replica, A, 0).tokens[0]).toBe(12);
+});
+
+test("history: another prompt has no past", () => {
+  const history = new History();
+  const replica = withPast(history, ids(10, 11, 12));
+  replica.register(A, ids(1, 2));
+  expect(draft(replica, A, 0).tokens).toEqual([]);
+  expect(history.stats()).toMatchObject({ asked: 1, found: 0 });
+});
+
+test("history: a dropped group's responses are the past of the next epoch, not of this one", () => {
+  const replica = new Replica({ history: new History() });
+  replica.register(A, PROMPT);
+  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(10, 11, 12));
+  replica.update(A, 0, 2, ids(12, 13));
+  replica.drop(A);
+  replica.register(B, PROMPT);
+  expect(draft(replica, B, 0).tokens).toEqual([]);
+  replica.clear();
+  replica.register(B, PROMPT);
+  expect(draft(replica, B, 0).tokens).toEqual([10, 11, 12, 13]);
+});
+
+test("history: a new epoch forgets live groups and keeps their responses as the past", () => {
+  const history = new History();
+  const replica = new Replica({ history });
+  replica.register(A, PROMPT);
+  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(10, 11, 12));
+  replica.clear();
+  expect(replica.has(A)).toBe(false);
+  expect(history.stats()).toMatchObject({ prompts: 1, responses: 3, recordingBytes: 0 });
+  replica.register(A, PROMPT);
+  expect(draft(replica, A, 0).tokens).toEqual([10, 11, 12]);
+});
+
+test("history: live responses outvote the past as they come in", () => {
+  const replica = withPast(new History(), ids(10, 11, 12), ids(10, 11, 12));
+  replica.register(A, PROMPT);
+  expect(draft(replica, A, 9).tokens[0]).toBe(10);
+  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
+  expect(draft(replica, A, 9).tokens).toEqual([20, 21, 22]);
+});
+
+test("history: a past that is refused loses its probability, what siblings write does not", () => {
+  const history = new History({ responsesMax: 3, limitBytes: 1 << 24 });
+  const replica = new Replica({ history });
+  // Tokens of one round appear in no other, so that only the kind of evidence can be learned.
+  const ask = (round: number) => {
+    const at = 1000 + round * 20;
+    const id = groupId(String(round));
+    const prompt = ids(at);
+    const seen = ids(at + 1, at + 2, at + 3);
+    history.put(prompt, [seen, seen, seen]);
+    history.advance();
+    replica.register(id, prompt);
+    replica.update(id, 0, 0, ids(at + 1, at + 2));
+    const past = draft(replica, id, 0);
+    replica.update(id, 0, 2, ids(at + 4));
+    for (const sample of [1, 2, 3]) replica.update(id, sample, 0, ids(at + 5, at + 6, at + 7));
+    replica.update(id, 4, 0, ids(at + 5, at + 6));
+    const live = draft(replica, id, 4);
+    replica.update(id, 4, 2, ids(at + 7));
+    replica.drop(id);
+    return { past: past.probabilities[0] ?? 0, live: live.probabilities[0] ?? 0 };
+  };
+  const first = ask(0);
+  for (let round = 1; round < 400; round += 1) ask(round);
+  const last = ask(400);
+  expect(first.past).toBeGreaterThan(0.5);
+  expect(last.past).toBeLessThan(0.8 * first.past);
+  expect(last.live).toBeGreaterThan(first.live);
+});
+
+test("history: a past that would take more than half of the memory is left out", () => {
+  const long = Int32Array.from({ length: 20_000 }, (_, i) => i);
+  const history = new History();
+  history.put(PROMPT, [long]);
+  history.advance();
+  const replica = new Replica({ history, limitBytes: 2 << 20 });
+  replica.register(A, PROMPT);
+  expect(draft(replica, A, 0).tokens).toEqual([]);
+  for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
+  expect(draft(replica, A, 9).tokens).toEqual([20, 21, 22]);
+});
+
+test("history: no response is longer than what crosses into the core at once", () => {
+  const long = Int32Array.from({ length: 100_000 }, (_, i) => i);
+  const history = new History();
+  const replica = new Replica({ history });
+  replica.register(A, PROMPT);
+  replica.update(A, 0, 0, long.subarray(0, 40_000));
+  replica.update(A, 0, 40_000, long.subarray(40_000));
+  history.put(ids(7), [long]);
+  replica.clear();
+  const lengths = [...history.past(PROMPT), ...history.past(ids(7))].map(({ length }) => length);
+  expect(lengths).toEqual([40_000, 60_000]);
+  replica.register(A, ids(7));
+  replica.update(A, 0, 0, ids(100_001, 59_990));
+  expect(draft(replica, A, 0).tokens[0]).toBe(59_991);
+});
+
+test("history: half as many responses of each older epoch are kept", () => {
+  const history = new History({ responsesMax: 4, generationsMax: 3 });
+  for (const epoch of [0, 1, 2, 3]) {
+    history.put(
+      PROMPT,
+      [0, 1, 2, 3, 4].map((i) => ids(epoch, i)),
+    );
+    for (let other = 0; other < 5; other += 1) history.advance();
+  }
+  const past = history.past(PROMPT).map((list) => [...list]);
+  expect(past).toEqual([
+    [3, 0],
+    [3, 1],
+    [3, 2],
+    [3, 3],
+    [2, 0],
+    [2, 1],
+    [1, 0],
+  ]);
+});
+
+test("history: a negative token is refused, and nothing is filed", () => {
+  const history = new History();
+  expect(() => history.put(PROMPT, [ids(1), ids(2, -3)])).toThrow(
+    "put.responses[1][1] is -3, below 0",
+  );
+  expect(history.stats()).toMatchObject({ prompts: 0, usedBytes: 0 });
+});

@@ -1,0 +1,231 @@
+// Earlier responses to the same prompt, for trainers that come back to their prompts: a weaker draft
+// source than the group's own. Owns token logs only, by prompt, and all their bounds: bytes (the least
+// recently used prompt goes first, its oldest epoch first), epochs and responses of each prompt. It builds
+// no index; whatever it returns can make drafts better or worse, never a response wrong.
+
+import { assert } from "../base/assert.ts";
+import { fold32 } from "../base/hash.ts";
+import { HISTORY_TOKENS_MAX } from "../wasm/suffix-index.ts";
+import { checkTokens } from "./check-tokens.ts";
+
+export interface HistoryOptions {
+  /** Bytes that all logs may take together, those being recorded included; default 64 MiB. */
+  readonly limitBytes?: number;
+  /** Epochs kept of a prompt, of those in which it was seen: others may lie between. >= 1, default 2. */
+  readonly generationsMax?: number;
+  /** Responses kept of a prompt's latest epoch; each older one has half as many. >= 1, default 8. */
+  readonly responsesMax?: number;
+}
+
+export interface HistoryStats {
+  readonly prompts: number;
+  readonly responses: number;
+  /** Logs of live groups. */
+  readonly recordingBytes: number;
+  /** All logs, those of live groups included. */
+  readonly usedBytes: number;
+  /** Prompts asked for, and those of them that had a past. */
+  readonly asked: number;
+  readonly found: number;
+}
+
+/** What a live group has written so far. Made and ended by History only. */
+export interface Recording {
+  readonly key: number;
+  readonly logs: Map<number, Log>;
+}
+
+interface Log {
+  tokens: Int32Array;
+  length: number;
+  /** Nothing more is recorded: later tokens would follow a hole. */
+  isClosed: boolean;
+}
+
+interface Generation {
+  readonly epoch: number;
+  responses: Int32Array[];
+}
+
+const LIMIT_BYTES = 64 * 1024 * 1024;
+const GENERATIONS_MAX = 2;
+const RESPONSES_MAX = 8;
+/** What an engine takes for a typed array and its place, about: so that short logs are bounded too. */
+const LOG_BYTES = 128;
+const LOG_TOKENS_MIN = 256;
+const NOTHING = new Int32Array(0);
+/** Recorded groups may take this part of the limit: else a large batch would push out all of the past. */
+const RECORDING_PART = 0.5;
+
+export class History {
+  readonly #limitBytes: number;
+  readonly #generationsMax: number;
+  readonly #responsesMax: number;
+  /** The least recently used prompt first. */
+  readonly #prompts = new Map<number, Generation[]>();
+  #epoch = 0;
+  #responses = 0;
+  #keptBytes = 0;
+  #recordingBytes = 0;
+  #asked = 0;
+  #found = 0;
+
+  constructor(options: HistoryOptions = {}) {
+    this.#limitBytes = options.limitBytes ?? LIMIT_BYTES;
+    this.#generationsMax = options.generationsMax ?? GENERATIONS_MAX;
+    this.#responsesMax = options.responsesMax ?? RESPONSES_MAX;
+    assert(this.#limitBytes >= 0, "history: limitBytes >= 0");
+    assert(this.#generationsMax >= 1, "history: generationsMax >= 1");
+    assert(this.#responsesMax >= 1, "history: responsesMax >= 1");
+  }
+
+  /** What comes from now on is of another weight epoch. */
+  advance(): void {
+    this.#epoch += 1;
+  }
+
+  /** Responses to the prompt of earlier epochs, the latest first. They belong to the history and must not be changed. */
+  past(prompt: Int32Array): readonly Int32Array[] {
+    this.#asked += 1;
+    const key = keyOf(prompt);
+    const generations = this.#prompts.get(key);
+    if (generations === undefined) return [];
+    this.#prompts.delete(key);
+    this.#prompts.set(key, generations);
+    // A group that is registered anew has responses of this epoch here; they come again as live ones.
+    const earlier = generations.filter(({ epoch }) => epoch < this.#epoch);
+    if (earlier.length > 0) this.#found += 1;
+    return earlier.flatMap(({ responses }) => responses);
+  }
+
+  /** Files copies of responses to the prompt, as written in this epoch. Throws AppError `invalid_field`. */
+  put(prompt: Int32Array, responses: readonly Int32Array[]): void {
+    for (const [i, tokens] of responses.entries()) {
+      checkTokens(tokens, { where: "draft history", field: `put.responses[${i}]` });
+    }
+    const copies = responses.map((tokens) => tokens.slice(0, HISTORY_TOKENS_MAX));
+    this.#file(keyOf(prompt), copies);
+  }
+
+  /** Begins to record a live group; `end` it exactly once. */
+  begin(prompt: Int32Array): Recording {
+    return { key: keyOf(prompt), logs: new Map() };
+  }
+
+  /**
+   * Records `tokens[from..]` of a response, of the first `responsesMax` that begin. Beyond a bound no more of
+   * a response is recorded: a beginning is of use too.
+   */
+  record(recording: Recording, sampleIndex: number, tokens: Int32Array, from: number): void {
+    let log = recording.logs.get(sampleIndex);
+    if (log === undefined) {
+      if (recording.logs.size === this.#responsesMax || !this.#take(LOG_BYTES)) return;
+      log = { tokens: NOTHING, length: 0, isClosed: false };
+      recording.logs.set(sampleIndex, log);
+    }
+    if (log.isClosed) return;
+    const length = log.length + tokens.length - from;
+    if (length > log.tokens.length && !this.#grow(log, length)) {
+      log.isClosed = true;
+      return;
+    }
+    log.tokens.set(from === 0 ? tokens : tokens.subarray(from), log.length);
+    log.length = length;
+  }
+
+  /** Files what was recorded, as written in this epoch. */
+  end(recording: Recording): void {
+    const responses: Int32Array[] = [];
+    for (const { tokens, length } of recording.logs.values()) {
+      this.#recordingBytes -= LOG_BYTES + 4 * tokens.length;
+      responses.push(tokens.slice(0, length));
+    }
+    recording.logs.clear();
+    this.#file(recording.key, responses);
+  }
+
+  stats(): HistoryStats {
+    return {
+      prompts: this.#prompts.size,
+      responses: this.#responses,
+      recordingBytes: this.#recordingBytes,
+      usedBytes: this.#keptBytes + this.#recordingBytes,
+      asked: this.#asked,
+      found: this.#found,
+    };
+  }
+
+  /** Room for `length` tokens at least; false if a bound is in the way. */
+  #grow(log: Log, length: number): boolean {
+    if (length > HISTORY_TOKENS_MAX) return false;
+    const room = Math.min(
+      HISTORY_TOKENS_MAX,
+      Math.max(LOG_TOKENS_MIN, length, 2 * log.tokens.length),
+    );
+    if (!this.#take(4 * (room - log.tokens.length))) return false;
+    const wider = new Int32Array(room);
+    wider.set(log.tokens.subarray(0, log.length));
+    log.tokens = wider;
+    return true;
+  }
+
+  /** Bytes for recording; false if there are none left. */
+  #take(bytes: number): boolean {
+    if (this.#recordingBytes + bytes > this.#limitBytes * RECORDING_PART) return false;
+    this.#recordingBytes += bytes;
+    this.#evict();
+    return true;
+  }
+
+  #file(key: number, responses: readonly Int32Array[]): void {
+    const written = responses.filter(({ length }) => length > 0);
+    if (written.length === 0) return;
+    const generations = this.#prompts.get(key) ?? [];
+    for (const generation of generations) this.#count(generation.responses, -1);
+    const latest = generations[0];
+    if (latest?.epoch === this.#epoch) latest.responses.push(...written);
+    else generations.unshift({ epoch: this.#epoch, responses: written });
+    generations.length = Math.min(generations.length, this.#generationsMax);
+    for (const [age, generation] of generations.entries()) {
+      // Half as many for each generation of age: that is how the past decays.
+      const count = Math.max(1, Math.floor(this.#responsesMax / 2 ** age));
+      generation.responses = generation.responses.slice(0, count);
+      this.#count(generation.responses, 1);
+    }
+    this.#prompts.delete(key);
+    this.#prompts.set(key, generations);
+    this.#evict();
+  }
+
+  #count(responses: readonly Int32Array[], sign: 1 | -1): void {
+    this.#responses += sign * responses.length;
+    for (const { length } of responses) this.#keptBytes += sign * (LOG_BYTES + 4 * length);
+  }
+
+  /** Of the least recently used prompt, the oldest generation; until the rest fits. */
+  #evict(): void {
+    for (const [key, generations] of this.#prompts) {
+      while (this.#keptBytes + this.#recordingBytes > this.#limitBytes) {
+        const oldest = generations.pop();
+        if (oldest === undefined) break;
+        this.#count(oldest.responses, -1);
+      }
+      if (generations.length > 0) return;
+      this.#prompts.delete(key);
+    }
+  }
+}
+
+/**
+ * 53 bits of two 32-bit hashes. Prompts that collide share a past: drafts of the one are then made from
+ * responses to the other, and refused.
+ */
+function keyOf(prompt: Int32Array): number {
+  let [high, low] = [prompt.length, ~prompt.length];
+  for (let i = 0; i < prompt.length; i += 1) {
+    const token = prompt[i] ?? 0;
+    high = fold32(high, token);
+    low = fold32(low, token);
+  }
+  return high * 2 ** 21 + (low >>> 11);
+}

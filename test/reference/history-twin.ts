@@ -1,0 +1,82 @@
+// The slow, obvious twin of src/draft/history.ts: one flat list of responses in the order of their prompts'
+// last use, cut to its bounds after every change.
+
+interface Entry {
+  readonly prompt: string;
+  readonly epoch: number;
+  readonly tokens: readonly number[];
+}
+
+export interface HistoryTwinOptions {
+  readonly limitBytes: number;
+  readonly generationsMax: number;
+  readonly responsesMax: number;
+}
+
+const LOG_BYTES = 128;
+
+export class HistoryTwin {
+  readonly #options: HistoryTwinOptions;
+  /** Within a prompt in the order filed. */
+  #entries: Entry[] = [];
+  #epoch = 0;
+
+  constructor(options: HistoryTwinOptions) {
+    this.#options = options;
+  }
+
+  get bytes(): number {
+    return this.#entries.reduce((sum, { tokens }) => sum + LOG_BYTES + 4 * tokens.length, 0);
+  }
+
+  get prompts(): number {
+    return new Set(this.#entries.map(({ prompt }) => prompt)).size;
+  }
+
+  get responses(): number {
+    return this.#entries.length;
+  }
+
+  advance(): void {
+    this.#epoch += 1;
+  }
+
+  past(prompt: string): number[][] {
+    this.#use(prompt);
+    const epochs = this.#epochsOf(prompt).filter((epoch) => epoch < this.#epoch);
+    return epochs.flatMap((epoch) => this.#of(prompt, epoch).map(({ tokens }) => [...tokens]));
+  }
+
+  put(prompt: string, responses: readonly (readonly number[])[]): void {
+    const written = responses.filter(({ length }) => length > 0);
+    for (const tokens of written) this.#entries.push({ prompt, epoch: this.#epoch, tokens });
+    if (written.length === 0) return;
+    this.#use(prompt);
+    const { limitBytes, generationsMax, responsesMax } = this.#options;
+    for (const [age, epoch] of this.#epochsOf(prompt).entries()) {
+      const kept = age < generationsMax ? Math.max(1, responsesMax >> age) : 0;
+      const gone = new Set(this.#of(prompt, epoch).slice(kept));
+      this.#entries = this.#entries.filter((entry) => !gone.has(entry));
+    }
+    while (this.bytes > limitBytes) {
+      const first = this.#entries[0]?.prompt ?? "";
+      const oldest = this.#epochsOf(first).at(-1);
+      this.#entries = this.#entries.filter((e) => e.prompt !== first || e.epoch !== oldest);
+    }
+  }
+
+  #use(prompt: string): void {
+    const others = this.#entries.filter((entry) => entry.prompt !== prompt);
+    this.#entries = [...others, ...this.#entries.filter((entry) => entry.prompt === prompt)];
+  }
+
+  #of(prompt: string, epoch: number): Entry[] {
+    return this.#entries.filter((entry) => entry.prompt === prompt && entry.epoch === epoch);
+  }
+
+  /** Latest first. */
+  #epochsOf(prompt: string): number[] {
+    const epochs = this.#entries.filter((e) => e.prompt === prompt).map(({ epoch }) => epoch);
+    return [...new Set(epochs)].toSorted((a, b) => b - a);
+  }
+}
