@@ -41,7 +41,7 @@ const DEFAULTS = {
   kvTokens: 1024,
   limit: 8,
   maxTokens: 384,
-  chunkTokens: 16,
+  chunkTokens: 8,
 } as const;
 
 const BUNDLED_PROMPTS = join(import.meta.dir, "..", "..", "model", "prompts.jsonl");

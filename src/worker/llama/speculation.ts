@@ -31,7 +31,7 @@ const TREE_PATHS_MAX = 8;
 /** A plan holds for so many steps while the batch does not change. */
 const PLAN_STEPS = 8;
 /** While drafting is off, every so many steps a draft is made only to learn whether it would have been accepted. */
-const SHADOW_STEPS = 64;
+const SHADOW_STEPS = 32;
 const SHADOW_TOKENS_MAX = 8;
 const SHADOW_PROBABILITY_MIN = 0.05;
 
