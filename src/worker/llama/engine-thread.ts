@@ -4,6 +4,7 @@
 import { assert, unreachable } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
 import { ConstantBudget, DraftBudget } from "../../draft/budget.ts";
+import { History } from "../../draft/history.ts";
 import { Replica } from "../../draft/replica.ts";
 import { LlamaEngine } from "./engine.ts";
 import {
@@ -44,7 +45,7 @@ class EngineThread {
       clock,
       cpuClock: { nowMs: () => openLibrary().shim.shim_thread_cpu_ms() },
       speculation: {
-        drafter: new Replica({ limitBytes: REPLICA_BYTES }),
+        drafter: new Replica({ limitBytes: REPLICA_BYTES, history: new History() }),
         planner: settings.draftBudget === "always" ? new ConstantBudget() : new DraftBudget(),
       },
     });
