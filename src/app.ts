@@ -8,8 +8,8 @@ import type { BudgetName } from "./draft/budget.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "./request/buffer.ts";
+import { Iteration } from "./rollout/iteration.ts";
 import type { Progress, RunReport } from "./rollout/report.ts";
-import { Rollout } from "./rollout/rollout.ts";
 import type { PolicyName } from "./schedule/policy.ts";
 import { loadCore } from "./wasm/load.ts";
 import type { LlamaModel } from "./worker/llama/open.ts";
@@ -59,7 +59,7 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
     epoch,
     draftBudget: options.draftBudget,
   });
-  const rollout = new Rollout({
+  const iteration = new Iteration({
     groups,
     workers,
     policy: options.policy,
@@ -72,14 +72,14 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
     core: loadCore(),
     onGroup: options.onGroup,
   });
-  const interrupt = () => rollout.interrupt();
+  const interrupt = () => iteration.interrupt();
   options.signal.addEventListener("abort", interrupt);
-  const timer = setInterval(() => options.onProgress(rollout.progress()), 1000 / PROGRESS_HZ);
+  const timer = setInterval(() => options.onProgress(iteration.progress()), 1000 / PROGRESS_HZ);
   try {
-    const running = rollout.run();
+    const running = iteration.run();
     if (options.signal.aborted) interrupt();
     const report = await running;
-    options.onProgress(rollout.progress());
+    options.onProgress(iteration.progress());
     return report;
   } finally {
     clearInterval(timer);

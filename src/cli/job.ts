@@ -4,6 +4,7 @@
 import { AppError } from "../base/errors.ts";
 import { groupId } from "../base/ids.ts";
 import { type GroupSpec, REQUESTS_MAX } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import type { PromptLine } from "./prompts.ts";
 
 export interface JobOptions {
@@ -28,7 +29,7 @@ export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): G
     const size = line.n ?? options.groupSize;
     requests += size;
     const { temperature, seed, maxTokens: tokensMax, stopTokenIds } = options;
-    const sampling = { temperature, seed, tokensMax, stopTokenIds };
+    const sampling = { temperature, seed, tokensMax, stopTokenIds, ...SAMPLING_DEFAULTS };
     return { groupId: groupId(line.id), prompt: tokens, size, sampling };
   });
   if (requests > REQUESTS_MAX) {

@@ -26,8 +26,8 @@ function response(overrides: Partial<FinishedResponse> = {}): FinishedResponse {
     finishReason: "stop",
     weightEpoch: weightEpoch(4),
     chunks: [
-      { workerId: workerId(1), offset: 0, tokens: 2 },
-      { workerId: workerId(0), offset: 2, tokens: 1 },
+      { workerId: workerId(1), epoch: weightEpoch(4), offset: 0, tokens: 2 },
+      { workerId: workerId(0), epoch: weightEpoch(4), offset: 2, tokens: 1 },
     ],
     ...overrides,
   };

@@ -53,6 +53,8 @@ function runOf(overrides: Partial<RunReport> = {}): RunReport {
     tokens_per_step: 1,
     lost_tokens: 0,
     duplicated_tokens: 0,
+    late_tokens: 0,
+    restarted_tokens: 0,
     kv_pool: {
       memory_bytes_peak: 0,
       disk_bytes_peak: 0,

@@ -2,7 +2,7 @@
 // any has finished, the upper bound. The progress of running responses is a lower bound on top.
 
 export class LengthEstimate {
-  readonly #tokensMax: number;
+  #tokensMax: number;
   #finishedMax = -1;
   #runningMax = 0;
 
@@ -19,6 +19,11 @@ export class LengthEstimate {
   get tokens(): number {
     if (this.#finishedMax < 0) return this.#tokensMax;
     return Math.max(this.#finishedMax, this.#runningMax);
+  }
+
+  /** A response of the group may have `tokensMax` output tokens. */
+  bounded(tokensMax: number): void {
+    this.#tokensMax = Math.max(this.#tokensMax, tokensMax);
   }
 
   finished(tokens: number): void {

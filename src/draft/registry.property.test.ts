@@ -4,7 +4,8 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
-import { RequestBuffer } from "../request/buffer.ts";
+import { type GroupSpec, RequestBuffer } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import type { GroupUpdate } from "./group-update.ts";
 import { DraftRegistry } from "./registry.ts";
 
@@ -42,18 +43,24 @@ const actions = fc.array(
   { maxLength: 60 },
 );
 
+function groupOf(index: number, size: number): GroupSpec {
+  const sampling = {
+    temperature: 1,
+    seed: 0,
+    tokensMax: 1000,
+    stopTokenIds: [],
+    ...SAMPLING_DEFAULTS,
+  };
+  return { groupId: groupId(`g${index}`), prompt: Int32Array.of(7), size, sampling };
+}
+
 for (const mode of ["grouped", "self"] as const) {
   test(`registry, ${mode}: replicas converge to the responses`, () => {
     fc.assert(
       fc.property(actions, (steps) => {
-        const buffer = new RequestBuffer(
-          [0, 1].map((i) => ({
-            groupId: groupId(`g${i}`),
-            prompt: Int32Array.of(7),
-            size: 3,
-            sampling: { temperature: 1, seed: 0, tokensMax: 1000, stopTokenIds: [] },
-          })),
-        );
+        const buffer = new RequestBuffer();
+        for (const i of [0, 1]) buffer.add(groupOf(i, 3));
+        const requests = [...buffer.requests];
         const registry = new DraftRegistry(mode);
         const logs = Array.from({ length: WORKERS }, () => new Logs());
         const flushAll = () => {
@@ -62,7 +69,7 @@ for (const mode of ["grouped", "self"] as const) {
           }
         };
         for (const step of steps) {
-          const request = present(buffer.requests[step.request], "six requests");
+          const request = present(requests[step.request], "six requests");
           const replica = present(logs[step.worker], "three workers");
           const source = present(registry.source(request), "drafting is on");
           if (step.kind === "forget") {
@@ -107,15 +114,9 @@ for (const mode of ["grouped", "self"] as const) {
 }
 
 test("registry, off: has no source and sends nothing", () => {
-  const buffer = new RequestBuffer([
-    {
-      groupId: groupId("g"),
-      prompt: Int32Array.of(1),
-      size: 1,
-      sampling: { temperature: 1, seed: 0, tokensMax: 10, stopTokenIds: [] },
-    },
-  ]);
-  const request = present(buffer.requests[0], "one request");
+  const buffer = new RequestBuffer();
+  const group = buffer.add(groupOf(0, 1));
+  const request = present(group.requests[0], "one request");
   const registry = new DraftRegistry("off");
   expect(registry.source(request)).toBeNull();
   expect(registry.dispatched(request, workerId(0))).toEqual([]);

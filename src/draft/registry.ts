@@ -24,6 +24,8 @@ interface Replica {
 export class DraftRegistry {
   readonly #mode: DraftMode;
   readonly #replicas = new Map<WorkerId, Replica>();
+  /** Replicas know another beginning of these: they are drafted for no more. */
+  readonly #restarted = new Set<Request>();
 
   constructor(mode: DraftMode) {
     this.#mode = mode;
@@ -31,7 +33,7 @@ export class DraftRegistry {
 
   source(request: Request): DraftSource | null {
     const { groupId: id, sampleIndex } = request.spec;
-    if (this.#mode === "off") return null;
+    if (this.#mode === "off" || this.#restarted.has(request)) return null;
     if (this.#mode === "grouped") return { groupId: id, sampleIndex };
     return { groupId: groupId(`${id}#${sampleIndex}`), sampleIndex: 0 };
   }
@@ -94,9 +96,10 @@ export class DraftRegistry {
   /** The source has no use any more: updates to send, by worker. */
   retired(request: Request): Map<WorkerId, GroupUpdate[]> {
     const updates = new Map<WorkerId, GroupUpdate[]>();
+    const siblings = this.#mode === "grouped" ? request.group.requests : [request];
+    for (const sibling of siblings) this.#restarted.delete(sibling);
     const source = this.source(request);
     if (source === null) return updates;
-    const siblings = this.#mode === "grouped" ? request.group.requests : [request];
     for (const [workerId, replica] of this.#replicas) {
       if (!replica.groups.delete(source.groupId)) continue;
       for (const sibling of siblings) {
@@ -106,6 +109,18 @@ export class DraftRegistry {
       updates.set(workerId, [{ kind: "drop_group", groupId: source.groupId }]);
     }
     return updates;
+  }
+
+  /** The response was taken back and begins anew, with other tokens perhaps. */
+  restarted(request: Request): void {
+    if (this.#mode === "off") return;
+    this.#restarted.add(request);
+    for (const replica of this.#replicas.values()) replica.dirty.delete(request);
+  }
+
+  /** No worker has a replica any more. */
+  clear(): void {
+    this.#replicas.clear();
   }
 
   /** The worker is gone. */

@@ -1,9 +1,12 @@
-// The request buffer: every group and request of one iteration, and where each request stands.
+// The request buffer: every group and request that is not done with, and where each request stands.
 // It owns the responses. It decides nothing.
+//
+// Request ids are never used twice, so a late message of a worker cannot be taken for another request's.
+// Indexes are dense and used again: they index the heaps of the core.
 
 import { assert, present } from "../base/assert.ts";
 import { type GroupId, type RequestId, requestId, type WorkerId } from "../base/ids.ts";
-import type { RequestSpec, SamplingParams } from "./request.ts";
+import { type DrawKey, drawKey, type RequestSpec, type SamplingParams } from "./request.ts";
 import { Response } from "./response.ts";
 
 /** One prompt and how many responses to it are wanted. */
@@ -14,23 +17,39 @@ export interface GroupSpec {
   readonly sampling: SamplingParams;
 }
 
+/** A response wanted of a group. */
+export interface Wanted {
+  readonly sampling: SamplingParams;
+  readonly draw: DrawKey;
+  /** See RequestSpec. */
+  readonly divisible: boolean;
+  /** Lower is served earlier, as in vLLM; 0 is usual. */
+  readonly priority: number;
+}
+
 export interface Group {
-  readonly spec: GroupSpec;
-  /** Position in the iteration; indexes the group heaps. */
+  readonly groupId: GroupId;
+  readonly prompt: Int32Array;
+  /** Dense, and free for another group once this one is removed. */
   readonly index: number;
   readonly requests: readonly Request[];
   finished: number;
+  /** No request joins it any more. */
+  isClosed: boolean;
 }
 
 /**
  * waiting: in the buffer, to be scheduled. moving: scheduled, its KV is on the way.
- * running: on `workerId`. finished: complete.
+ * running: on `workerId`. finished: complete, or given up.
  */
 export type RequestStatus = "waiting" | "moving" | "running" | "finished";
 
 export interface Request {
   readonly spec: RequestSpec;
   readonly group: Group;
+  /** Dense, and free for another request once the group is removed. */
+  readonly index: number;
+  readonly priority: number;
   readonly response: Response;
   status: RequestStatus;
   /** The worker that runs it, or ran its last chunk; null before the first. */
@@ -44,62 +63,145 @@ export interface Request {
 /** 1,000 groups of 16 are one iteration; a sidecar holds 16 of those at most. */
 export const REQUESTS_MAX = 262_144;
 
+interface OpenGroup extends Group {
+  readonly requests: Request[];
+}
+
 export class RequestBuffer {
-  readonly groups: readonly Group[];
-  readonly requests: readonly Request[];
-  #finished = 0;
+  readonly #groups = new Map<GroupId, OpenGroup>();
+  readonly #groupAt: (OpenGroup | null)[] = [];
+  readonly #groupHoles: number[] = [];
+  readonly #requests = new Map<RequestId, Request>();
+  readonly #requestAt: (Request | null)[] = [];
+  readonly #requestHoles: number[] = [];
+  #nextId = 0;
+  #unfinished = 0;
 
-  constructor(specs: readonly GroupSpec[]) {
-    const groups: Group[] = [];
-    const requests: Request[] = [];
-    for (const spec of specs) {
-      assert(spec.size >= 1, "a group has at least one request");
-      assert(requests.length + spec.size <= REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
-      const members: Request[] = [];
-      const group: Group = { spec, index: groups.length, requests: members, finished: 0 };
-      for (let sampleIndex = 0; sampleIndex < spec.size; sampleIndex += 1) {
-        const request: Request = {
-          spec: {
-            requestId: requestId(requests.length),
-            groupId: spec.groupId,
-            sampleIndex,
-            prompt: spec.prompt,
-            sampling: spec.sampling,
-          },
-          group,
-          response: new Response(spec.sampling.tokensMax),
-          status: "waiting",
-          workerId: null,
-          residentOn: null,
-          residentTokens: 0,
-        };
-        members.push(request);
-        requests.push(request);
-      }
-      groups.push(group);
+  /** A group of `size` requests that is complete from the start. */
+  add(spec: GroupSpec): Group {
+    assert(spec.size >= 1, "a group has at least one request");
+    const group = this.open(spec.groupId, spec.prompt);
+    for (let index = 0; index < spec.size; index += 1) {
+      const draw = drawKey(spec.sampling.seed, spec.groupId, index);
+      this.join(group, { sampling: spec.sampling, draw, divisible: true, priority: 0 });
     }
-    this.groups = groups;
-    this.requests = requests;
+    group.isClosed = true;
+    return group;
   }
 
-  get finishedCount(): number {
-    return this.#finished;
+  /** An empty group, which requests may join until it is closed. Its id must be free. */
+  open(groupId: GroupId, prompt: Int32Array): Group {
+    assert(!this.#groups.has(groupId), `group ${groupId} is there already`);
+    const index = this.#groupHoles.pop() ?? this.#groupAt.length;
+    const group: OpenGroup = {
+      groupId,
+      prompt,
+      index,
+      requests: [],
+      finished: 0,
+      isClosed: false,
+    };
+    this.#groupAt[index] = group;
+    this.#groups.set(groupId, group);
+    return group;
   }
 
-  request(id: RequestId): Request {
-    return present(this.requests[id], `request ${id} is not in the buffer`);
+  join(to: Group, wanted: Wanted): Request {
+    const group = present(this.#groups.get(to.groupId), `group ${to.groupId} is in the buffer`);
+    assert(group === to && !group.isClosed, `group ${to.groupId} is open`);
+    assert(this.#requests.size < REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
+    const { sampling, draw, divisible, priority } = wanted;
+    const id = requestId(this.#nextId);
+    this.#nextId += 1;
+    const index = this.#requestHoles.pop() ?? this.#requestAt.length;
+    const request: Request = {
+      spec: {
+        requestId: id,
+        groupId: group.groupId,
+        sampleIndex: group.requests.length,
+        prompt: group.prompt,
+        sampling,
+        draw,
+        divisible,
+      },
+      group,
+      index,
+      priority,
+      response: new Response(sampling.tokensMax, sampling.topLogprobs),
+      status: "waiting",
+      workerId: null,
+      residentOn: null,
+      residentTokens: 0,
+    };
+    group.requests.push(request);
+    this.#requestAt[index] = request;
+    this.#requests.set(id, request);
+    this.#unfinished += 1;
+    return request;
   }
 
-  /** Marks the request finished; returns true when its group is complete. */
+  /** Forgets a group all of whose requests are finished. */
+  remove(group: Group): void {
+    assert(group.finished === group.requests.length, "a removed group has nothing left to do");
+    assert(this.#groups.delete(group.groupId), `group ${group.groupId} is in the buffer`);
+    this.#groupAt[group.index] = null;
+    this.#groupHoles.push(group.index);
+    for (const request of group.requests) {
+      this.#requests.delete(request.spec.requestId);
+      this.#requestAt[request.index] = null;
+      this.#requestHoles.push(request.index);
+    }
+  }
+
+  get groups(): Iterable<Group> {
+    return this.#groups.values();
+  }
+
+  get requests(): Iterable<Request> {
+    return this.#requests.values();
+  }
+
+  get size(): number {
+    return this.#requests.size;
+  }
+
+  /** Requests that are not finished. */
+  get unfinished(): number {
+    return this.#unfinished;
+  }
+
+  group(id: GroupId): Group | null {
+    return this.#groups.get(id) ?? null;
+  }
+
+  /** null: it is done with and forgotten, or never was. */
+  request(id: RequestId): Request | null {
+    return this.#requests.get(id) ?? null;
+  }
+
+  groupAt(index: number): Group {
+    return present(this.#groupAt[index], `group number ${index} is not in the buffer`);
+  }
+
+  requestAt(index: number): Request {
+    return present(this.#requestAt[index], `request number ${index} is not in the buffer`);
+  }
+
+  /** Marks the request finished; returns true when its group is closed and complete. */
   finish(request: Request): boolean {
     assert(request.status !== "finished", "a request finishes once");
     request.status = "finished";
     request.residentOn = null;
     request.residentTokens = 0;
-    this.#finished += 1;
+    this.#unfinished -= 1;
     request.group.finished += 1;
-    return request.group.finished === request.group.requests.length;
+    return isComplete(request.group);
   }
+}
+
+/** Nothing of the group is left to do, and nothing can come. */
+export function isComplete(group: Group): boolean {
+  return group.isClosed && group.finished === group.requests.length;
 }
 
 /** Prompt + output tokens: what the request's KV holds when nothing is missing. */

@@ -1,6 +1,38 @@
 // What a request is: one response being made for one prompt. Plain data, shared by every layer.
 
+import { fold32, hashString } from "../base/hash.ts";
 import type { GroupId, RequestId } from "../base/ids.ts";
+
+/** Changes to the logits before a token is drawn. Semantics and names as in vLLM's SamplingParams. */
+export interface LogitShaping {
+  /** Stop tokens cannot be drawn before this many output tokens, >= 0. */
+  readonly tokensMin: number;
+  /** Only the `topK` likeliest tokens, >= 1; 0: all. */
+  readonly topK: number;
+  /** Only the likeliest tokens that hold this much probability, 0 < topP <= 1. */
+  readonly topP: number;
+  /** Only tokens at least this likely relative to the likeliest, 0 <= minP <= 1. */
+  readonly minP: number;
+  /** Divides positive and multiplies negative logits of tokens in prompt or output, > 0; 1: off. */
+  readonly repetitionPenalty: number;
+  /** Subtracted once from tokens in the output, -2..2; 0: off. */
+  readonly presencePenalty: number;
+  /** Subtracted for each occurrence in the output, -2..2; 0: off. */
+  readonly frequencyPenalty: number;
+  /** Added to single tokens' logits. */
+  readonly logitBias: readonly { readonly token: number; readonly bias: number }[];
+}
+
+export const NO_SHAPING: LogitShaping = {
+  tokensMin: 0,
+  topK: 0,
+  topP: 1,
+  minP: 0,
+  repetitionPenalty: 1,
+  presencePenalty: 0,
+  frequencyPenalty: 0,
+  logitBias: [],
+};
 
 /** How tokens are drawn. `temperature` 0 means greedy (lowest token id wins a tie). */
 export interface SamplingParams {
@@ -12,10 +44,38 @@ export interface SamplingParams {
   readonly tokensMax: number;
   /** Tokens that end the response; the one that ended it is the response's last token. */
   readonly stopTokenIds: readonly number[];
+  /** null: logits are used as they are. */
+  readonly shaping: LogitShaping | null;
+  /** Likeliest alternatives reported with every token, 0..20. */
+  readonly topLogprobs: number;
+  /** Further fields for the engine's own API, passed on as they came (`structured_outputs`, ...); null: none. */
+  readonly engineFields: Readonly<Record<string, unknown>> | null;
 }
 
-/** Why a response ended: a stop token, or `tokensMax`. */
-export type FinishReason = "stop" | "length";
+/** What most requests leave alone. */
+export const SAMPLING_DEFAULTS = {
+  shaping: null,
+  topLogprobs: 0,
+  engineFields: null,
+} as const satisfies Partial<SamplingParams>;
+
+/** Why a response ended: a stop token, `tokensMax`, or somebody gave it up. */
+export type FinishReason = "stop" | "length" | "abort";
+
+/** Names a response's random numbers: two 32-bit words. */
+export interface DrawKey {
+  readonly hi: number;
+  readonly lo: number;
+}
+
+/** Key of a response's random numbers: a seed, the name of a group, an index in it, and nothing else. */
+export function drawKey(seed: number, group: string, index: number): DrawKey {
+  const seedLow = seed | 0;
+  const seedHigh = Math.floor(seed / 4294967296) | 0;
+  const half = (salt: number): number =>
+    fold32(hashString(group, fold32(fold32(salt, seedLow), seedHigh)), index);
+  return { hi: half(0x243f6a88), lo: half(0x85a308d3) };
+}
 
 export interface RequestSpec {
   readonly requestId: RequestId;
@@ -24,4 +84,7 @@ export interface RequestSpec {
   readonly sampleIndex: number;
   readonly prompt: Int32Array;
   readonly sampling: SamplingParams;
+  readonly draw: DrawKey;
+  /** false: some state of its sampling lives in the engine, so it must run in one piece. */
+  readonly divisible: boolean;
 }

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { workerId } from "../base/ids.ts";
+import { weightEpoch, workerId } from "../base/ids.ts";
 import { Response } from "./response.ts";
 
 const ids = (...tokens: number[]) => Int32Array.from(tokens);
@@ -36,13 +36,14 @@ test("append: refuses more than tokensMax", () => {
 });
 
 test("openChunk: counts each chunk's tokens from its offset", () => {
+  const epoch = weightEpoch(3);
   const response = new Response(100);
-  response.openChunk(workerId(0));
+  response.openChunk(workerId(0), epoch);
   response.append(0, ids(1, 2), logprobs(2));
-  response.openChunk(workerId(1));
+  response.openChunk(workerId(1), epoch);
   response.append(2, ids(3), logprobs(1));
   expect(response.chunks).toEqual([
-    { workerId: workerId(0), offset: 0, tokens: 2 },
-    { workerId: workerId(1), offset: 2, tokens: 1 },
+    { workerId: workerId(0), epoch, offset: 0, tokens: 2 },
+    { workerId: workerId(1), epoch, offset: 2, tokens: 1 },
   ]);
 });

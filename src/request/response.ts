@@ -2,14 +2,23 @@
 // offset only, so nothing is lost, repeated or reordered without being seen.
 
 import { assert } from "../base/assert.ts";
-import type { WorkerId } from "../base/ids.ts";
+import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { FinishReason } from "./request.ts";
 
 /** One dispatch of a divided request: `tokens` output tokens from `offset` on, made by `workerId`. */
 export interface Chunk {
   readonly workerId: WorkerId;
+  readonly epoch: WeightEpoch;
   readonly offset: number;
   tokens: number;
+}
+
+/** The likeliest alternatives at each of some positions: rows of `count`, likeliest first. */
+export interface TopLogprobs {
+  readonly count: number;
+  /** Rows of `count` token ids; -1 where an engine reported fewer. */
+  readonly tokens: Int32Array;
+  readonly logprobs: Float32Array;
 }
 
 export type AppendResult =
@@ -25,10 +34,16 @@ export class Response {
   #tokens = new Int32Array(INITIAL_TOKENS);
   #logprobs = new Float32Array(INITIAL_TOKENS);
   #length = 0;
+  readonly #topCount: number;
+  #topTokens = new Int32Array(0);
+  #topLogprobs = new Float32Array(0);
 
-  constructor(tokensMax: number) {
+  constructor(tokensMax: number, topLogprobs = 0) {
     assert(tokensMax >= 1, "a response holds at least one token");
     this.tokensMax = tokensMax;
+    this.#topCount = topLogprobs;
+    this.#topTokens = new Int32Array(INITIAL_TOKENS * topLogprobs);
+    this.#topLogprobs = new Float32Array(INITIAL_TOKENS * topLogprobs);
   }
 
   /** Output tokens so far: 0 <= length <= tokensMax. */
@@ -46,12 +61,31 @@ export class Response {
     return this.#logprobs.subarray(from, this.#length);
   }
 
-  openChunk(workerId: WorkerId): void {
-    this.chunks.push({ workerId, offset: this.#length, tokens: 0 });
+  /** null: none were asked for. Views, valid until the next append. */
+  topLogprobs(from = 0): TopLogprobs | null {
+    const count = this.#topCount;
+    if (count === 0) return null;
+    return {
+      count,
+      tokens: this.#topTokens.subarray(from * count, this.#length * count),
+      logprobs: this.#topLogprobs.subarray(from * count, this.#length * count),
+    };
   }
 
-  /** Appends `tokens`, the first of which is output token number `offset`; skips what is already there. */
-  append(offset: number, tokens: Int32Array, logprobs: Float32Array): AppendResult {
+  openChunk(workerId: WorkerId, epoch: WeightEpoch): void {
+    this.chunks.push({ workerId, epoch, offset: this.#length, tokens: 0 });
+  }
+
+  /**
+   * Appends `tokens`, the first of which is output token number `offset`; skips what is already there.
+   * `top`: rows for the same tokens, with as many alternatives as the response was made for.
+   */
+  append(
+    offset: number,
+    tokens: Int32Array,
+    logprobs: Float32Array,
+    top: TopLogprobs | null = null,
+  ): AppendResult {
     assert(tokens.length === logprobs.length, "every token has a logprob");
     if (offset > this.#length) return { kind: "gap", missing: offset - this.#length };
     const repeated = Math.min(this.#length - offset, tokens.length);
@@ -60,20 +94,42 @@ export class Response {
     this.#reserve(this.#length + fresh);
     this.#tokens.set(tokens.subarray(repeated), this.#length);
     this.#logprobs.set(logprobs.subarray(repeated), this.#length);
+    if (this.#topCount > 0) this.#appendTop(top, repeated, fresh);
     this.#length += fresh;
     const chunk = this.chunks.at(-1);
     if (chunk !== undefined) chunk.tokens += fresh;
     return { kind: "ok", fresh, repeated };
   }
 
+  /** Takes everything back: the response begins anew. */
+  restart(): void {
+    this.chunks.length = 0;
+    this.#length = 0;
+  }
+
+  #appendTop(top: TopLogprobs | null, repeated: number, fresh: number): void {
+    const count = this.#topCount;
+    const at = this.#length * count;
+    if (top === null || top.count !== count) {
+      this.#topTokens.fill(-1, at, at + fresh * count);
+      return;
+    }
+    this.#topTokens.set(top.tokens.subarray(repeated * count), at);
+    this.#topLogprobs.set(top.logprobs.subarray(repeated * count), at);
+  }
+
   #reserve(length: number): void {
     if (length <= this.#tokens.length) return;
     const capacity = Math.min(this.tokensMax, Math.max(length, this.#tokens.length * 2));
-    const tokens = new Int32Array(capacity);
-    const logprobs = new Float32Array(capacity);
-    tokens.set(this.#tokens.subarray(0, this.#length));
-    logprobs.set(this.#logprobs.subarray(0, this.#length));
-    this.#tokens = tokens;
-    this.#logprobs = logprobs;
+    this.#tokens = grown(this.#tokens, new Int32Array(capacity));
+    this.#logprobs = grown(this.#logprobs, new Float32Array(capacity));
+    if (this.#topCount === 0) return;
+    this.#topTokens = grown(this.#topTokens, new Int32Array(capacity * this.#topCount));
+    this.#topLogprobs = grown(this.#topLogprobs, new Float32Array(capacity * this.#topCount));
   }
+}
+
+function grown<T extends Int32Array | Float32Array>(from: T, to: T): T {
+  to.set(from);
+  return to;
 }

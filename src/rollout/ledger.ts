@@ -1,7 +1,7 @@
 // What each worker holds, as the rollout accounts for it: requests in flight and KV tokens reserved
 // by running and held by parked or departing requests. The scheduler's view is made from it.
 
-import { assert, present } from "../base/assert.ts";
+import { assert } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { Slot } from "../schedule/placement.ts";
 import type { Worker } from "./worker.ts";
@@ -15,10 +15,9 @@ interface Account {
 export class Ledger {
   readonly #accounts = new Map<WorkerId, Account>();
 
-  constructor(workers: readonly Worker[]) {
-    for (const worker of workers) {
-      this.#accounts.set(worker.workerId, { worker, inFlight: 0, kvTokens: 0 });
-    }
+  add(worker: Worker): void {
+    assert(!this.#accounts.has(worker.workerId), `worker ${worker.workerId} is there already`);
+    this.#accounts.set(worker.workerId, { worker, inFlight: 0, kvTokens: 0 });
   }
 
   get workerCount(): number {
@@ -39,7 +38,7 @@ export class Ledger {
   }
 
   /** Adds to what the worker holds; negative amounts give back. A removed worker is ignored. */
-  add(workerId: WorkerId, amounts: { inFlight: number; kvTokens: number }): void {
+  book(workerId: WorkerId, amounts: { inFlight: number; kvTokens: number }): void {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
     account.inFlight += amounts.inFlight;
@@ -48,8 +47,19 @@ export class Ledger {
     assert(account.kvTokens >= 0, `worker ${workerId} gave back more KV than it had`);
   }
 
-  kvTokens(workerId: WorkerId): number {
-    return present(this.#accounts.get(workerId), `worker ${workerId} is in the ledger`).kvTokens;
+  /** Requests in flight on all workers. */
+  get inFlight(): number {
+    let total = 0;
+    for (const account of this.#accounts.values()) total += account.inFlight;
+    return total;
+  }
+
+  /** Every worker dropped all that it held. */
+  clear(): void {
+    for (const account of this.#accounts.values()) {
+      account.inFlight = 0;
+      account.kvTokens = 0;
+    }
   }
 
   slots(): Slot[] {

@@ -3,7 +3,7 @@
 import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
-import type { RequestBuffer } from "../request/buffer.ts";
+import type { Request } from "../request/buffer.ts";
 import type { Progress, RunReport, WorkerReport } from "./report.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
@@ -22,42 +22,49 @@ interface WorkerTally {
 
 export class Meter {
   readonly #clock: Clock;
-  readonly #buffer: RequestBuffer;
   readonly #tallies = new Map<WorkerId, WorkerTally>();
-  #startMs = 0;
-  #endMs = 0;
-  #tailStartMs = 0;
-  #rateStartMs = 0;
+  #startMs: number;
+  #endMs: number;
+  #rateStartMs: number;
   #rateStartTokens = 0;
   #tokensPerS = 0;
+  #groups = 0;
+  #groupsDone = 0;
+  #requests = 0;
+  /** When each request finished, in order. */
+  readonly #finishedMs: number[] = [];
   #outputTokens = 0;
   #chunks = 0;
   #migrations = 0;
   #migratedBytes = 0;
   #lost = 0;
   #duplicated = 0;
+  #late = 0;
+  #restarted = 0;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
-  constructor(options: { clock: Clock; buffer: RequestBuffer; workers: readonly Worker[] }) {
-    this.#clock = options.clock;
-    this.#buffer = options.buffer;
-    for (const worker of options.workers) {
-      this.#tallies.set(worker.workerId, {
-        worker,
-        stats: null,
-        outputTokens: 0,
-        kvTokensPeak: 0,
-        lastTokenMs: 0,
-      });
-    }
+  /** Time counts from now on. */
+  constructor(clock: Clock) {
+    this.#clock = clock;
+    this.#startMs = clock.nowMs();
+    this.#endMs = this.#startMs;
+    this.#rateStartMs = this.#startMs;
   }
 
-  started(): void {
-    this.#startMs = this.#clock.nowMs();
-    this.#endMs = this.#startMs;
-    this.#tailStartMs = this.#startMs;
-    this.#rateStartMs = this.#startMs;
+  worker(worker: Worker): void {
+    this.#tallies.set(worker.workerId, {
+      worker,
+      stats: null,
+      outputTokens: 0,
+      kvTokensPeak: 0,
+      lastTokenMs: 0,
+    });
+  }
+
+  requestJoined(request: Request): void {
+    if (request.spec.sampleIndex === 0) this.#groups += 1;
+    this.#requests += 1;
   }
 
   ended(): void {
@@ -74,6 +81,16 @@ export class Meter {
 
   lost(tokens: number): void {
     this.#lost += tokens;
+  }
+
+  /** Tokens of requests that had been given up or gone elsewhere: refused. */
+  late(tokens: number): void {
+    this.#late += tokens;
+  }
+
+  /** Tokens that were taken back. */
+  restarted(tokens: number): void {
+    this.#restarted += tokens;
   }
 
   duplicated(tokens: number): void {
@@ -93,9 +110,11 @@ export class Meter {
   }
 
   requestFinished(): void {
-    const total = this.#buffer.requests.length;
-    const tail = Math.ceil(total * TAIL_SHARE);
-    if (this.#buffer.finishedCount === total - tail) this.#tailStartMs = this.#clock.nowMs();
+    this.#finishedMs.push(this.#clock.nowMs());
+  }
+
+  groupFinished(): void {
+    this.#groupsDone += 1;
   }
 
   stats(workerId: WorkerId, stats: WorkerStats): void {
@@ -119,16 +138,16 @@ export class Meter {
       this.#rateStartMs = now;
       this.#rateStartTokens = this.#outputTokens;
     }
-    const { requests, groups, finishedCount } = this.#buffer;
+    const requestsDone = this.#finishedMs.length;
     let running = 0;
     for (const tally of this.#tallies.values()) running += tally.stats?.running ?? 0;
-    const left = requests.length - finishedCount;
+    const left = this.#requests - requestsDone;
     return {
       elapsedS: elapsedMs / 1000,
-      groupsDone: groups.reduce((n, g) => n + (g.finished === g.requests.length ? 1 : 0), 0),
-      groups: groups.length,
-      requestsDone: finishedCount,
-      requests: requests.length,
+      groupsDone: this.#groupsDone,
+      groups: this.#groups,
+      requestsDone,
+      requests: this.#requests,
       outputTokens: this.#outputTokens,
       tokensPerS: this.#tokensPerS,
       running,
@@ -162,13 +181,13 @@ export class Meter {
       draft: options.draft,
       deterministic: options.deterministic,
       weight_epoch: options.epoch,
-      groups: this.#buffer.groups.length,
-      requests: this.#buffer.requests.length,
-      finished_requests: this.#buffer.finishedCount,
+      groups: this.#groups,
+      requests: this.#requests,
+      finished_requests: this.#finishedMs.length,
       wall_s: wallS,
       output_tokens: this.#outputTokens,
       output_tokens_per_s: wallS > 0 ? this.#outputTokens / wallS : 0,
-      tail_s: (this.#endMs - this.#tailStartMs) / 1000,
+      tail_s: (this.#endMs - this.#tailStartMs()) / 1000,
       preemptions: this.#sum((s) => s.preemptions),
       recomputed_tokens: this.#sum((s) => s.recomputedTokens),
       chunks: this.#chunks,
@@ -180,6 +199,8 @@ export class Meter {
       tokens_per_step: this.#outputTokens / Math.max(1, this.#outputTokens - accepted),
       lost_tokens: this.#lost,
       duplicated_tokens: this.#duplicated,
+      late_tokens: this.#late,
+      restarted_tokens: this.#restarted,
       kv_pool: {
         memory_bytes_peak: this.#poolMemoryPeak,
         disk_bytes_peak: this.#poolDiskPeak,
@@ -221,10 +242,16 @@ export class Meter {
 
   /** Finished requests are mostly short ones, so tokens per request at the end are taken from all so far. */
   #etaS(elapsedMs: number): number | null {
-    const { requests, finishedCount } = this.#buffer;
-    if (finishedCount < Math.max(1, requests.length * 0.05) || this.#tokensPerS === 0) return null;
-    const share = finishedCount / requests.length;
+    const done = this.#finishedMs.length;
+    if (done < Math.max(1, this.#requests * 0.05) || this.#tokensPerS === 0) return null;
+    const share = done / this.#requests;
     return (elapsedMs * (1 - share)) / share / 1000;
+  }
+
+  /** The tail begins when all but the last TAIL_SHARE of the requests have finished. */
+  #tailStartMs(): number {
+    const before = this.#requests - Math.ceil(this.#requests * TAIL_SHARE);
+    return before === 0 ? this.#startMs : (this.#finishedMs[before - 1] ?? this.#endMs);
   }
 
   #meanAcceptanceLength(): number {

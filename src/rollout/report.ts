@@ -51,6 +51,9 @@ export interface RunReport {
   /** Tokens expected by offset that never came, and tokens that came twice. Both are 0 in a right run. */
   readonly lost_tokens: number;
   readonly duplicated_tokens: number;
+  /** Tokens of requests that had been given up, refused; and tokens taken back from undivided requests. */
+  readonly late_tokens: number;
+  readonly restarted_tokens: number;
   readonly kv_pool: {
     readonly memory_bytes_peak: number;
     readonly disk_bytes_peak: number;

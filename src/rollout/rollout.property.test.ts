@@ -9,11 +9,12 @@ import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { DRAFT_MODES } from "../draft/registry.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { POLICY_NAMES } from "../schedule/policy.ts";
 import { loadCore } from "../wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../worker/simulated/worker.ts";
+import { Iteration } from "./iteration.ts";
 import type { RunReport } from "./report.ts";
-import { Rollout } from "./rollout.ts";
 
 const core = loadCore();
 const TOKENS_MAX = 60;
@@ -58,7 +59,13 @@ function groupsOf(scenario: Scenario): GroupSpec[] {
     groupId: groupId(`g${i}`),
     prompt: Int32Array.from({ length: 1 + (i % 5) }, (_, k) => k),
     size,
-    sampling: { temperature: 1, seed: 1, tokensMax: TOKENS_MAX, stopTokenIds: [] },
+    sampling: {
+      temperature: 1,
+      seed: 1,
+      tokensMax: TOKENS_MAX,
+      stopTokenIds: [],
+      ...SAMPLING_DEFAULTS,
+    },
   }));
 }
 
@@ -87,7 +94,7 @@ async function drive(scenario: Scenario): Promise<{
         lengthOf: (r) => 1 + (fold32(scenario.lengthSeed, r.requestId) % (TOKENS_MAX + 10)),
       }),
   );
-  const rollout = new Rollout({
+  const iteration = new Iteration({
     groups: groupsOf(scenario),
     workers,
     policy: scenario.policy,
@@ -102,7 +109,7 @@ async function drive(scenario: Scenario): Promise<{
   });
   let report: RunReport | null = null;
   let failure: unknown = null;
-  rollout.run().then(
+  iteration.run().then(
     (value) => {
       report = value;
     },

@@ -1,52 +1,66 @@
-// Runs one rollout iteration: carries out what the scheduler decides, on workers, and takes in what
-// they make. It owns the lives of the requests; it never decides an order or a place.
+// Carries out what the scheduler decides, on workers, and takes in what they make. It owns the lives of
+// the requests; it never decides an order or a place. Groups and workers come and go while it runs.
 //
 // A request: waiting -> (moving, while its KV is on the way) -> running -> waiting ... -> finished.
 
 import { assert, present } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
-import { AppError } from "../base/errors.ts";
-import type { RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
-import { kvKey } from "../kv/key.ts";
-import type { KvKey, KvPool } from "../kv/pool.ts";
+import type { KvPool } from "../kv/pool.ts";
 import {
   contextTokens,
   type Group,
   type GroupSpec,
+  isComplete,
   type Request,
   RequestBuffer,
+  type Wanted,
 } from "../request/buffer.ts";
+import type { FinishReason } from "../request/request.ts";
 import type { PolicyName } from "../schedule/policy.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { Ledger } from "./ledger.ts";
 import { Meter } from "./meter.ts";
-import type { Progress, RunReport } from "./report.ts";
+import { PooledKv } from "./pooled-kv.ts";
 import { schedulerFor } from "./scheduler-for.ts";
-import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
+import type { KvBlob, Worker, WorkerCommand, WorkerEvent, WorkerStats } from "./worker.ts";
 
 export interface RolloutOptions {
-  readonly groups: readonly GroupSpec[];
-  /** Fresh workers, all with the weights of `epoch`; the rollout listens to them but does not close them. */
-  readonly workers: readonly Worker[];
   readonly policy: PolicyName;
   readonly draft: DraftMode;
   /** Output tokens of one chunk, >= 1; the `group` policy does not divide. */
   readonly chunkTokens: number;
+  /** Of the workers' weights at the start. */
   readonly epoch: WeightEpoch;
-  readonly deterministic: boolean;
   readonly pool: KvPool;
   readonly clock: Clock;
   /** Holds the scheduler's heaps. */
   readonly core: CoreExports;
-  /** Called once for each group, as it finishes. What it throws ends the rollout. */
-  readonly onGroup: (group: Group) => void;
+  readonly listener: RolloutListener;
 }
 
-/** KV that a worker is about to load stays in the pool for this long: Mooncake's default lease. */
-const KV_LEASE_MS = 10_000;
+/** Hears of everything, in order, inside the turn in which it happens. It may call the rollout back. */
+export interface RolloutListener {
+  /** Output tokens from `offset` on are new. */
+  tokens(request: Request, offset: number): void;
+  /** Its `response.finish` says why. */
+  finished(request: Request): void;
+  /** A closed group has only finished requests; it is forgotten afterwards. */
+  groupFinished(group: Group): void;
+  /** Its tokens are taken back: it could not go on from them, and begins anew. */
+  restarted(request: Request): void;
+  stats(workerId: WorkerId, stats: WorkerStats): void;
+  /** The worker is removed; what it ran goes on elsewhere, or waits for a worker. */
+  workerFailed(worker: Worker, message: string): void;
+  /** A bug: the rollout has stopped and must not be used. */
+  broken(error: unknown): void;
+}
+
+/** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
+export type PauseMode = "keep" | "wait" | "abort";
 
 /**
  * Siblings' tokens go out to each worker at most so often. A message costs the engine it goes to about as
@@ -60,32 +74,38 @@ interface Pending {
   readonly chunkTokens: number;
 }
 
+interface Waiter {
+  readonly isOver: () => boolean;
+  readonly resolve: () => void;
+}
+
 export class Rollout {
+  readonly meter: Meter;
   readonly #options: RolloutOptions;
-  readonly #buffer: RequestBuffer;
-  readonly #context: ContextManager;
+  readonly #listener: RolloutListener;
+  readonly #buffer = new RequestBuffer();
+  readonly #context = new ContextManager();
   readonly #scheduler: Scheduler;
   readonly #registry: DraftRegistry;
-  readonly #ledger: Ledger;
-  readonly #meter: Meter;
+  readonly #ledger = new Ledger();
+  readonly #pooled: PooledKv;
   readonly #exporting = new Map<RequestId, { from: WorkerId; tokens: number }>();
   readonly #pending = new Map<RequestId, Pending>();
-  /** What the pool holds of each request: its newest blob, and how many tokens that covers. */
-  readonly #pooled = new Map<RequestId, { key: KvKey; tokens: number }>();
-  /** How many requests a blob belongs to: siblings with equal texts share one. */
-  readonly #pooledBy = new Map<KvKey, number>();
   /** Commands of the current turn, by worker: each worker gets one message a turn. */
   readonly #outbox = new Map<WorkerId, WorkerCommand[]>();
-  readonly #done = Promise.withResolvers<RunReport>();
+  /** Requests that came while the rollout was paused. */
+  readonly #arrivals = new Set<Request>();
+  #waiters: Waiter[] = [];
+  #epoch: WeightEpoch;
   #deltasDueMs = Number.NEGATIVE_INFINITY;
-  #ended = false;
+  #pause: PauseMode | null = null;
+  #isWoken = false;
+  #isStopped = false;
 
   constructor(options: RolloutOptions) {
-    assert(options.workers.length > 0, "a rollout has at least one worker");
-    assert(options.groups.length > 0, "a rollout has at least one group");
     this.#options = options;
-    this.#buffer = new RequestBuffer(options.groups);
-    this.#context = new ContextManager(this.#buffer.groups);
+    this.#listener = options.listener;
+    this.#epoch = options.epoch;
     this.#scheduler = schedulerFor(options.policy, {
       buffer: this.#buffer,
       context: this.#context,
@@ -93,68 +113,170 @@ export class Rollout {
       core: options.core,
     });
     this.#registry = new DraftRegistry(options.draft);
-    this.#ledger = new Ledger(options.workers);
-    this.#meter = new Meter({
-      clock: options.clock,
-      buffer: this.#buffer,
-      workers: options.workers,
-    });
+    this.#pooled = new PooledKv(options.pool);
+    this.meter = new Meter(options.clock);
   }
 
-  /** Resolves when every request has finished, or after `interrupt`. Call once. */
-  run(): Promise<RunReport> {
-    for (const worker of this.#options.workers) {
-      worker.listen((epoch, events) => this.#receive(worker.workerId, epoch, events));
+  get epoch(): WeightEpoch {
+    return this.#epoch;
+  }
+
+  /** null: it runs. */
+  get pauseMode(): PauseMode | null {
+    return this.#pause;
+  }
+
+  /** Requests that are not finished. */
+  get unfinished(): number {
+    return this.#buffer.unfinished;
+  }
+
+  get workers(): Worker[] {
+    return this.#ledger.workers();
+  }
+
+  group(id: GroupId): Group | null {
+    return this.#buffer.group(id);
+  }
+
+  /** The worker has the weights of the rollout's epoch, and nobody listens to it yet. */
+  addWorker(worker: Worker): void {
+    this.#ledger.add(worker);
+    this.meter.worker(worker);
+    worker.listen((epoch, events) => this.#receive(worker, epoch, events));
+    this.#wake();
+  }
+
+  /** As if the worker had failed. */
+  removeWorker(worker: Worker, reason: string): void {
+    if (this.#ledger.worker(worker.workerId) !== worker) return;
+    this.#turn(() => this.#failed(worker, reason));
+  }
+
+  /** A group that is complete from the start. */
+  submit(spec: GroupSpec): Group {
+    const group = this.#buffer.add(spec);
+    for (const request of group.requests) this.#enter(request);
+    return group;
+  }
+
+  /** An empty group that requests may `join`. Its id must be free. */
+  open(groupId: GroupId, prompt: Int32Array): Group {
+    return this.#buffer.open(groupId, prompt);
+  }
+
+  join(group: Group, wanted: Wanted): Request {
+    const request = this.#buffer.join(group, wanted);
+    this.#enter(request);
+    return request;
+  }
+
+  /** No request joins the group any more; it is forgotten as soon as all of them are finished. */
+  close(group: Group): void {
+    if (group.isClosed) return;
+    group.isClosed = true;
+    if (isComplete(group)) this.#turn(() => this.#retire(group));
+  }
+
+  /** Gives a request up; its response ends with `abort`. Nothing happens if it is finished. */
+  abort(request: Request): void {
+    if (request.status === "finished" || this.#isStopped) return;
+    this.#turn(() => this.#abort(request));
+  }
+
+  /** Resolves when the pause has taken hold: `keep`: nothing runs. `wait`, `abort`: nothing is left. */
+  async pause(mode: PauseMode): Promise<void> {
+    this.#pause = mode;
+    if (mode === "keep") return await this.#until(() => this.#isQuiet());
+    if (mode === "abort") {
+      this.#turn(() => {
+        for (const request of [...this.#buffer.requests]) {
+          if (request.status !== "finished" && !this.#arrivals.has(request)) this.#abort(request);
+        }
+      });
     }
-    this.#meter.started();
-    for (const request of this.#buffer.requests) this.#scheduler.enqueue(request);
-    this.#guard(() => this.#pump());
-    return this.#done.promise;
+    await this.#until(() => this.#buffer.unfinished === this.#arrivals.size && this.#isQuiet());
   }
 
-  /** Ends the run as it stands: finished groups were handed out, the rest is dropped. */
-  interrupt(): void {
-    this.#end(true);
+  resume(): void {
+    this.#pause = null;
+    for (const request of this.#arrivals) this.#scheduler.enqueue(request);
+    this.#arrivals.clear();
+    this.#wake();
   }
 
-  progress(): Progress {
-    return this.#meter.progress();
-  }
-
-  #receive(workerId: WorkerId, epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
-    // A late message: of weights that are no longer current, of a removed worker, or after the end.
-    if (this.#ended || epoch !== this.#options.epoch) return;
-    if (this.#ledger.worker(workerId) === null) return;
-    this.#guard(() => {
-      for (const event of events) this.#take(workerId, event);
-      this.#pump();
+  /**
+   * Every worker has the weights of `epoch` now. Requests that are not finished go on under them; KV and
+   * drafts of the old ones are dropped, and late tokens refused.
+   */
+  advance(epoch: WeightEpoch): void {
+    assert(epoch > this.#epoch, "weight epochs go up");
+    this.#turn(() => {
+      this.#epoch = epoch;
+      this.#outbox.clear();
+      this.#exporting.clear();
+      this.#pending.clear();
+      this.#pooled.clear();
+      this.#registry.clear();
+      this.#ledger.clear();
+      for (const request of this.#buffer.requests) this.#unplace(request);
+      for (const worker of this.#ledger.workers()) {
+        this.#post(worker.workerId, { kind: "advance", epoch });
+      }
     });
   }
 
-  #take(workerId: WorkerId, event: WorkerEvent): void {
+  /** Stops as it stands: nothing is scheduled and nothing heard any more. */
+  stop(): void {
+    this.#isStopped = true;
+  }
+
+  #enter(request: Request): void {
+    this.#context.joined(request);
+    this.meter.requestJoined(request);
+    if (this.#pause === null) this.#scheduler.enqueue(request);
+    else this.#arrivals.add(request);
+    this.#wake();
+  }
+
+  #receive(worker: Worker, epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+    // A late message: of weights that are no longer current, of a removed worker, or after the end.
+    if (this.#isStopped || epoch !== this.#epoch) return;
+    if (this.#ledger.worker(worker.workerId) !== worker) return;
+    this.#turn(() => {
+      for (const event of events) this.#take(worker, event);
+    });
+  }
+
+  #take(worker: Worker, event: WorkerEvent): void {
+    const { workerId } = worker;
     switch (event.kind) {
       case "tokens":
-        this.#tokens(workerId, event);
+        this.#tokens(worker, event);
         return;
       case "chunk_done":
         this.#chunkDone(workerId, event);
         return;
       case "exported":
-        this.#exported(this.#buffer.request(event.requestId), event.kv);
+        this.#exported(event.requestId, event.kv);
         return;
       case "evicted":
         this.#evicted(workerId, this.#buffer.request(event.requestId));
         return;
       case "stats":
-        this.#meter.stats(workerId, event.stats);
+        this.meter.stats(workerId, event.stats);
+        this.#listener.stats(workerId, event.stats);
         return;
       case "gap":
-        for (const request of this.#requestsOf(event.groupId, event.sampleIndex)) {
-          this.#registry.missing(request, workerId, event.offset);
+        for (const request of this.#buffer.requests) {
+          const source = this.#registry.source(request);
+          if (source?.groupId === event.groupId && source.sampleIndex === event.sampleIndex) {
+            this.#registry.missing(request, workerId, event.offset);
+          }
         }
         return;
       case "failed":
-        this.#failed(workerId, event.message);
+        this.#failed(worker, event.message);
         return;
       case "preempted":
       case "reloaded":
@@ -162,138 +284,203 @@ export class Rollout {
     }
   }
 
-  #tokens(workerId: WorkerId, event: Extract<WorkerEvent, { kind: "tokens" }>): void {
-    const request = this.#buffer.request(event.requestId);
-    if (request.status !== "running" || request.workerId !== workerId) {
-      this.#meter.duplicated(event.tokens.length);
+  #running(id: RequestId, workerId: WorkerId): Request | null {
+    const request = this.#buffer.request(id);
+    return request?.status === "running" && request.workerId === workerId ? request : null;
+  }
+
+  #tokens(worker: Worker, event: Extract<WorkerEvent, { kind: "tokens" }>): void {
+    const request = this.#running(event.requestId, worker.workerId);
+    if (request === null) {
+      this.meter.late(event.tokens.length);
       return;
     }
-    const result = request.response.append(event.offset, event.tokens, event.logprobs);
+    const { response } = request;
+    const from = response.length;
+    const result = response.append(event.offset, event.tokens, event.logprobs, event.top);
     if (result.kind === "gap") {
-      this.#meter.lost(result.missing);
-      this.#failed(workerId, `lost ${result.missing} tokens of request ${event.requestId}`);
+      this.meter.lost(result.missing);
+      this.#failed(worker, `lost ${result.missing} tokens of request ${event.requestId}`);
       return;
     }
-    this.#meter.tokens(workerId, result.fresh);
-    this.#meter.duplicated(result.repeated);
+    this.meter.tokens(worker.workerId, result.fresh);
+    this.meter.duplicated(result.repeated);
     this.#context.progressed(request);
     this.#scheduler.refresh(request.group);
-    this.#registry.generated(request, workerId);
+    this.#registry.generated(request, worker.workerId);
+    if (result.fresh > 0) this.#listener.tokens(request, from);
   }
 
   #chunkDone(workerId: WorkerId, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
-    const request = this.#buffer.request(event.requestId);
-    if (request.status !== "running" || request.workerId !== workerId) return;
+    const request = this.#running(event.requestId, workerId);
+    if (request === null) return;
     if (event.finish !== null) {
-      this.#ledger.add(workerId, { inFlight: -1, kvTokens: -request.residentTokens });
-      request.response.finish = event.finish;
-      this.#finish(request);
+      this.#ledger.book(workerId, { inFlight: -1, kvTokens: -request.residentTokens });
+      this.#finish(request, event.finish);
       return;
     }
     const held = contextTokens(request);
-    this.#ledger.add(workerId, { inFlight: -1, kvTokens: held - request.residentTokens });
+    this.#ledger.book(workerId, { inFlight: -1, kvTokens: held - request.residentTokens });
     request.residentTokens = held;
     request.status = "waiting";
     this.#scheduler.enqueue(request);
   }
 
-  #finish(request: Request): void {
-    const { requestId } = request.spec;
+  /** What it held on a worker has been given back already. */
+  #finish(request: Request, reason: FinishReason): void {
+    const { group } = request;
+    request.response.finish = reason;
     const isGroupDone = this.#buffer.finish(request);
-    this.#context.finished(request);
-    this.#scheduler.refresh(request.group);
-    this.#releasePooled(requestId);
-    this.#meter.requestFinished();
-    if (this.#options.draft === "self" || isGroupDone) {
-      for (const [workerId, updates] of this.#registry.retired(request)) {
-        for (const update of updates) this.#post(workerId, update);
-      }
+    if (reason === "abort") this.#context.aborted(request);
+    else this.#context.finished(request);
+    this.#scheduler.refresh(group);
+    this.#pooled.release(request.spec.requestId);
+    this.meter.requestFinished();
+    if (this.#options.draft === "self") this.#dropDrafts(request);
+    this.#listener.finished(request);
+    if (isGroupDone) this.#retire(group);
+  }
+
+  #retire(group: Group): void {
+    const first = group.requests[0];
+    if (first !== undefined && this.#options.draft === "grouped") this.#dropDrafts(first);
+    this.meter.groupFinished();
+    this.#listener.groupFinished(group);
+    this.#context.forget(group);
+    this.#buffer.remove(group);
+  }
+
+  #dropDrafts(request: Request): void {
+    for (const [workerId, updates] of this.#registry.retired(request)) {
+      for (const update of updates) this.#post(workerId, update);
     }
-    if (isGroupDone) this.#options.onGroup(request.group);
+  }
+
+  #abort(request: Request): void {
+    const { requestId } = request.spec;
+    const { residentOn, residentTokens } = request;
+    if (!this.#arrivals.delete(request) && request.status === "waiting") {
+      this.#scheduler.remove(request);
+    }
+    this.#pending.delete(requestId);
+    if (residentOn !== null) {
+      const inFlight = request.status === "waiting" ? 0 : -1;
+      this.#ledger.book(residentOn, { inFlight, kvTokens: -residentTokens });
+      if (request.status !== "moving") this.#post(residentOn, { kind: "release", requestId });
+    }
+    this.#finish(request, "abort");
   }
 
   /** The KV of a request has left its worker, or is known to be gone (`kv` null). */
-  #exported(request: Request, kv: KvBlob | null): void {
-    const { requestId } = request.spec;
+  #exported(requestId: RequestId, kv: KvBlob | null): void {
     const leaving = this.#exporting.get(requestId);
     if (leaving === undefined) return;
     this.#exporting.delete(requestId);
-    this.#ledger.add(leaving.from, { inFlight: 0, kvTokens: -leaving.tokens });
-    if (kv !== null) this.#store(request, kv);
+    this.#ledger.book(leaving.from, { inFlight: 0, kvTokens: -leaving.tokens });
+    const request = this.#buffer.request(requestId);
+    if (request === null || request.status === "finished") return;
     const pending = this.#pending.get(requestId);
+    if (kv !== null) {
+      this.#pooled.store(request, { kv, epoch: this.#epoch, leased: pending !== undefined });
+      this.meter.pool(this.#options.pool.stats());
+    }
     if (pending === undefined) return;
     this.#pending.delete(requestId);
     this.#launchFromPool(request, pending);
   }
 
-  #store(request: Request, kv: KvBlob): void {
-    const { pool, epoch } = this.#options;
-    const { requestId } = request.spec;
-    const key = kvKey(epoch, allTokens(request), kv.tokens);
-    if (this.#pooled.get(requestId)?.key === key) return;
-    this.#releasePooled(requestId);
-    if (!pool.put(key, kv.bytes)) return;
-    if (this.#pending.has(requestId)) pool.lease(key, KV_LEASE_MS);
-    this.#pooled.set(requestId, { key, tokens: kv.tokens });
-    this.#pooledBy.set(key, (this.#pooledBy.get(key) ?? 0) + 1);
-    this.#meter.pool(pool.stats());
-  }
-
-  #releasePooled(requestId: RequestId): void {
-    const pooled = this.#pooled.get(requestId);
-    if (pooled === undefined) return;
-    this.#pooled.delete(requestId);
-    const others = (this.#pooledBy.get(pooled.key) ?? 1) - 1;
-    if (others > 0) {
-      this.#pooledBy.set(pooled.key, others);
-    } else {
-      this.#pooledBy.delete(pooled.key);
-      this.#options.pool.release([pooled.key]);
-    }
-  }
-
-  #evicted(workerId: WorkerId, request: Request): void {
-    if (request.status !== "waiting" || request.residentOn !== workerId) return;
-    this.#ledger.add(workerId, { inFlight: 0, kvTokens: -request.residentTokens });
+  #evicted(workerId: WorkerId, request: Request | null): void {
+    if (request?.status !== "waiting" || request.residentOn !== workerId) return;
+    this.#ledger.book(workerId, { inFlight: 0, kvTokens: -request.residentTokens });
     request.residentOn = null;
     request.residentTokens = 0;
     this.#scheduler.unparked(request);
   }
 
   /** A worker is gone: what it ran goes back to the buffer and is recomputed elsewhere. */
-  #failed(workerId: WorkerId, message: string): void {
+  #failed(worker: Worker, message: string): void {
+    const { workerId } = worker;
     this.#ledger.remove(workerId);
     this.#registry.forget(workerId);
     this.#outbox.delete(workerId);
-    if (this.#ledger.workerCount === 0) {
-      throw new AppError("no_worker", `worker ${workerId} failed and none is left: ${message}`);
-    }
     for (const [id, leaving] of [...this.#exporting]) {
-      if (leaving.from === workerId) this.#exported(this.#buffer.request(id), null);
+      if (leaving.from === workerId) this.#exported(id, null);
     }
     for (const request of this.#buffer.requests) {
-      if (request.residentOn !== workerId) continue;
-      request.residentOn = null;
-      request.residentTokens = 0;
-      if (request.status === "waiting") {
-        this.#scheduler.unparked(request);
-      } else {
-        this.#pending.delete(request.spec.requestId);
-        request.status = "waiting";
-        this.#scheduler.enqueue(request);
-      }
+      if (request.residentOn === workerId) this.#unplace(request);
+    }
+    this.#listener.workerFailed(worker, message);
+  }
+
+  /** Whatever the request has on a worker is gone; if it ran, it waits again. */
+  #unplace(request: Request): void {
+    request.residentOn = null;
+    request.residentTokens = 0;
+    if (request.status === "finished") return;
+    if (request.status === "waiting") {
+      this.#scheduler.unparked(request);
+      return;
+    }
+    this.#pending.delete(request.spec.requestId);
+    request.status = "waiting";
+    if (!request.spec.divisible && request.response.length > 0) {
+      this.meter.restarted(request.response.length);
+      request.response.restart();
+      this.#registry.restarted(request);
+      this.#listener.restarted(request);
+    }
+    this.#scheduler.enqueue(request);
+  }
+
+  /** Runs one turn: what happened, then what follows from it. Turns within turns are part of the first. */
+  #turn(happen: () => void): void {
+    if (this.#isStopped) return;
+    try {
+      happen();
+      this.#wake();
+    } catch (error) {
+      this.#isStopped = true;
+      this.#listener.broken(error);
     }
   }
 
+  /** Everything that happens before the next microtask is scheduled together. */
+  #wake(): void {
+    if (this.#isWoken) return;
+    this.#isWoken = true;
+    queueMicrotask(() => {
+      this.#isWoken = false;
+      if (this.#isStopped) return;
+      try {
+        this.#pump();
+      } catch (error) {
+        this.#isStopped = true;
+        this.#listener.broken(error);
+      }
+    });
+  }
+
   #pump(): void {
-    if (this.#ended) return;
-    if (this.#buffer.finishedCount === this.#buffer.requests.length) {
-      this.#end(false);
-      return;
+    if (this.#pause !== "keep") {
+      for (const command of this.#scheduler.schedule(this.#ledger.slots())) this.#execute(command);
     }
-    for (const command of this.#scheduler.schedule(this.#ledger.slots())) this.#execute(command);
     this.#multicast();
     this.#flush();
+    if (this.#waiters.length === 0) return;
+    const over = this.#waiters.filter((waiter) => waiter.isOver());
+    this.#waiters = this.#waiters.filter((waiter) => !over.includes(waiter));
+    for (const waiter of over) waiter.resolve();
+  }
+
+  #isQuiet(): boolean {
+    return this.#ledger.inFlight === 0 && this.#exporting.size === 0;
+  }
+
+  #until(isOver: () => boolean): Promise<void> {
+    return new Promise((resolve) => {
+      this.#waiters.push({ isOver, resolve });
+      this.#wake();
+    });
   }
 
   #multicast(): void {
@@ -314,10 +501,10 @@ export class Rollout {
     const { chunkTokens } = command;
     const isThere = request.residentOn === workerId;
     if (request.residentOn !== null && !isThere) this.#startExport(request);
-    if (request.workerId !== null && request.workerId !== workerId) this.#meter.migration();
+    if (request.workerId !== null && request.workerId !== workerId) this.meter.migration();
     const reserved = contextTokens(request) + chunkTokens;
     const already = isThere ? request.residentTokens : 0;
-    this.#ledger.add(workerId, { inFlight: 1, kvTokens: reserved - already });
+    this.#ledger.book(workerId, { inFlight: 1, kvTokens: reserved - already });
     request.residentOn = workerId;
     request.residentTokens = reserved;
     if (isThere) {
@@ -343,23 +530,26 @@ export class Rollout {
   }
 
   #launchFromPool(request: Request, pending: Pending): void {
-    const pooled = this.#pooled.get(request.spec.requestId);
-    if (pooled === undefined) {
+    const blob = this.#pooled.blob(request.spec.requestId);
+    if (blob === null) {
       this.#launch(request, pending, null);
       return;
     }
     request.status = "moving";
-    void this.#options.pool.get(pooled.key).then((bytes) => {
-      // While the disk was read, the worker may have failed and the request gone back to the buffer.
+    const epoch = this.#epoch;
+    void this.#options.pool.get(blob.key).then((bytes) => {
+      // While the disk was read, the worker may have failed, the request gone back to the buffer or been
+      // given up, or the weights changed.
       const isStillWanted =
-        request.status === "moving" && request.residentOn === pending.workerId && !this.#ended;
+        request.status === "moving" &&
+        request.residentOn === pending.workerId &&
+        this.#epoch === epoch;
       if (!isStillWanted) return;
-      this.#guard(() => {
+      this.#turn(() => {
         if (bytes !== null && request.workerId !== pending.workerId) {
-          this.#meter.migratedBytes(bytes.byteLength);
+          this.meter.migratedBytes(bytes.byteLength);
         }
-        this.#launch(request, pending, bytes === null ? null : { tokens: pooled.tokens, bytes });
-        this.#flush();
+        this.#launch(request, pending, bytes === null ? null : { tokens: blob.tokens, bytes });
       });
     });
   }
@@ -368,8 +558,8 @@ export class Rollout {
     const { workerId, chunkTokens } = pending;
     request.status = "running";
     request.workerId = workerId;
-    request.response.openChunk(workerId);
-    this.#meter.chunk();
+    request.response.openChunk(workerId, this.#epoch);
+    this.meter.chunk();
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);
     for (const update of this.#registry.flush(workerId, request)) this.#post(workerId, update);
@@ -384,13 +574,6 @@ export class Rollout {
     });
   }
 
-  #requestsOf(id: string, sampleIndex: number): Request[] {
-    return this.#buffer.requests.filter((request) => {
-      const source = this.#registry.source(request);
-      return source !== null && source.groupId === id && source.sampleIndex === sampleIndex;
-    });
-  }
-
   #post(workerId: WorkerId, command: WorkerCommand): void {
     const commands = this.#outbox.get(workerId);
     if (commands === undefined) this.#outbox.set(workerId, [command]);
@@ -401,32 +584,4 @@ export class Rollout {
     for (const [workerId, commands] of this.#outbox) this.#ledger.worker(workerId)?.send(commands);
     this.#outbox.clear();
   }
-
-  /** Runs one turn; whatever it throws ends the rollout with that error. */
-  #guard(turn: () => void): void {
-    try {
-      turn();
-    } catch (error) {
-      this.#ended = true;
-      this.#done.reject(error);
-    }
-  }
-
-  #end(interrupted: boolean): void {
-    if (this.#ended) return;
-    this.#ended = true;
-    this.#meter.ended();
-    this.#flush();
-    const { policy, draft, deterministic, epoch, pool } = this.#options;
-    this.#done.resolve(
-      this.#meter.report({ policy, draft, deterministic, epoch, interrupted, pool: pool.stats() }),
-    );
-  }
-}
-
-function allTokens(request: Request): Int32Array {
-  const tokens = new Int32Array(contextTokens(request));
-  tokens.set(request.spec.prompt);
-  tokens.set(request.response.tokens(), request.spec.prompt.length);
-  return tokens;
 }

@@ -20,18 +20,17 @@ export function schedulerFor(
   },
 ): Scheduler {
   const { buffer, context, chunkTokens, core } = options;
-  const { groups, requests } = buffer;
   switch (policy) {
     case "group":
-      return new Scheduler(new FifoPolicy(requests, new Heap(core)), { kind: "pinned" });
+      return new Scheduler(new FifoPolicy(buffer, new Heap(core)), { kind: "pinned" });
     case "divided":
-      return new Scheduler(new FifoPolicy(requests, new Heap(core)), {
+      return new Scheduler(new FifoPolicy(buffer, new Heap(core)), {
         kind: "divided",
         chunkTokens,
       });
     case "seer": {
       const heaps = { probes: new Heap(core), lengths: new Heap(core), served: new Heap(core) };
-      const order = new ProbeFirstPolicy({ groups, requests, context, heaps });
+      const order = new ProbeFirstPolicy({ buffer, context, heaps });
       return new Scheduler(order, { kind: "divided", chunkTokens });
     }
     default:

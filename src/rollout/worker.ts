@@ -9,7 +9,8 @@
 
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
-import type { FinishReason, RequestSpec } from "../request/request.ts";
+import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
+import type { TopLogprobs } from "../request/response.ts";
 
 /** What a worker can hold; constant over its life. */
 export interface WorkerCapacity {
@@ -56,7 +57,12 @@ export type WorkerCommand =
    * Load other weights. Requests, KV and drafts of the old epoch are dropped without notice; events
    * sent afterwards carry the new epoch, beginning with `reloaded`.
    */
-  | { kind: "reload"; modelPath: string; epoch: WeightEpoch };
+  | { kind: "reload"; modelPath: string; epoch: WeightEpoch }
+  /**
+   * The weights have become those of `epoch` by way of `control`. As after `reload`: what belongs to the old
+   * epoch is dropped without notice, and events carry the new one, beginning with `reloaded`.
+   */
+  | { kind: "advance"; epoch: WeightEpoch };
 
 export type WorkerEvent =
   /** `offset` counts output tokens before these. `logprobs[i]` belongs to `tokens[i]`. */
@@ -66,6 +72,8 @@ export type WorkerEvent =
       offset: number;
       tokens: Int32Array;
       logprobs: Float32Array;
+      /** null: none were asked for. */
+      top: TopLogprobs | null;
     }
   /** `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. */
   | { kind: "chunk_done"; requestId: RequestId; finish: FinishReason | null }
@@ -113,13 +121,49 @@ export interface WorkerStats {
 /** Events of one engine step or more, in order, all of one weight epoch. */
 export type WorkerListener = (epoch: WeightEpoch, events: readonly WorkerEvent[]) => void;
 
+/** A request to an engine's control plane, in the shape of vLLM's HTTP routes. */
+export interface ControlRequest {
+  readonly method: "GET" | "POST";
+  /** With its leading slash, without its query. */
+  readonly path: string;
+  readonly query: Readonly<Record<string, string>>;
+  /** As parsed JSON; null: none. */
+  readonly body: unknown;
+  /** The weight epoch that begins if this request changes the weights. */
+  readonly nextEpoch: WeightEpoch;
+}
+
+/** `status` 404: this engine has no such route; 502: it could not be reached. `body`: JSON. */
+export interface ControlAnswer {
+  readonly status: number;
+  readonly body: unknown;
+}
+
+/**
+ * divided: a response may stop after any token and go on, here or elsewhere, as if nothing had happened.
+ * whole: only in one piece. refused: this engine cannot honour `field`.
+ */
+export type SamplingSupport =
+  | { readonly kind: "divided" }
+  | { readonly kind: "whole" }
+  | { readonly kind: "refused"; readonly field: string; readonly reason: string };
+
 export interface Worker {
   readonly workerId: WorkerId;
+  /** What people call it: a URL, or which embedded engine it is. */
+  readonly name: string;
   readonly capacity: WorkerCapacity;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command. */
   listen(listener: WorkerListener): void;
+  /** Whether responses drawn so can be made here. */
+  supports(sampling: SamplingParams): SamplingSupport;
+  /**
+   * Passes a request to the engine's control plane. Never rejects. Nothing may be running when the weights
+   * change; the caller sees to it.
+   */
+  control(request: ControlRequest): Promise<ControlAnswer>;
   /** Stops the engine and frees it. Safe to call twice. */
   close(): Promise<void>;
 }

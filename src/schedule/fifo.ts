@@ -1,31 +1,35 @@
 // First come, first served over requests: a request that has begun keeps its place in the queue.
 // The order of the `group` and `divided` policies, which know nothing about lengths.
 
-import { present } from "../base/assert.ts";
-import type { Request } from "../request/buffer.ts";
+import type { Request, RequestBuffer } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
-import type { SchedulePolicy } from "./policy.ts";
+import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
 
 export class FifoPolicy implements SchedulePolicy {
   readonly #heap: Heap;
-  readonly #requests: readonly Request[];
+  readonly #buffer: RequestBuffer;
 
-  constructor(requests: readonly Request[], heap: Heap) {
-    this.#requests = requests;
+  constructor(buffer: RequestBuffer, heap: Heap) {
+    this.#buffer = buffer;
     this.#heap = heap;
   }
 
   add(request: Request): void {
-    this.#heap.push(request.spec.requestId, request.spec.requestId);
+    const key = request.priority * PRIORITY_STRIDE + request.spec.requestId;
+    this.#heap.push(request.index, key);
   }
 
   peek(): Request | null {
-    const id = this.#heap.peek();
-    return id === null ? null : present(this.#requests[id], `request ${id} is not in the buffer`);
+    const index = this.#heap.peek();
+    return index === null ? null : this.#buffer.requestAt(index);
   }
 
   take(request: Request): void {
-    this.#heap.remove(request.spec.requestId);
+    this.#heap.remove(request.index);
+  }
+
+  remove(request: Request): void {
+    this.#heap.remove(request.index);
   }
 
   refresh(): void {}

@@ -13,8 +13,15 @@ export interface SchedulePolicy {
   peek(): Request | null;
   /** Takes the request that `peek` returned out of the candidates. */
   take(request: Request): void;
+  /** Takes a request out because it was given up; nothing happens if it is no candidate. */
+  remove(request: Request): void;
   /** What the context knows about the group has changed. */
   refresh(group: Group): void;
   /** true: `request` runs in the high class of the draft budget. */
   isUrgent(request: Request): boolean;
 }
+
+/** A client's priority comes before everything else that orders requests: keys below are smaller than this. */
+export const PRIORITY_STRIDE = 2 ** 32;
+/** |priority| of a request, at most: keys stay exact in a double. */
+export const PRIORITY_MAX = 2 ** 20;

@@ -5,9 +5,9 @@
 
 import { assert, present } from "../base/assert.ts";
 import type { ContextManager } from "../context/context.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import type { Group, Request, RequestBuffer } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
-import type { SchedulePolicy } from "./policy.ts";
+import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
 
 /** The paper says "occasionally" (section 3.3) and gives no number: about 6 % of the picks here. */
 export const STARVATION_PERIOD = 16;
@@ -21,33 +21,38 @@ export interface ProbeFirstHeaps {
   readonly served: Heap;
 }
 
+interface Waiting {
+  readonly group: Group;
+  readonly members: Set<Request>;
+  /** Times a request of the group was picked. */
+  served: number;
+  /** The group's probe until it is one of the rest. */
+  probe: Request | null;
+}
+
 export class ProbeFirstPolicy implements SchedulePolicy {
-  readonly #groups: readonly Group[];
-  readonly #requests: readonly Request[];
+  readonly #buffer: RequestBuffer;
   readonly #context: ContextManager;
   readonly #heaps: ProbeFirstHeaps;
-  /** Waiting requests of each group that are not in the probe heap. */
-  readonly #waiting: Set<Request>[];
-  readonly #servedCount: Int32Array;
+  /** By group index: waiting requests that are not in the probe heap. */
+  readonly #waiting: Waiting[] = [];
   #picks = 0;
 
   constructor(options: {
-    groups: readonly Group[];
-    requests: readonly Request[];
+    buffer: RequestBuffer;
     context: ContextManager;
     heaps: ProbeFirstHeaps;
   }) {
-    this.#groups = options.groups;
-    this.#requests = options.requests;
+    this.#buffer = options.buffer;
     this.#context = options.context;
     this.#heaps = options.heaps;
-    this.#waiting = options.groups.map(() => new Set());
-    this.#servedCount = new Int32Array(options.groups.length);
   }
 
   add(request: Request): void {
     if (this.#context.isProbe(request)) {
-      this.#heaps.probes.push(request.spec.requestId, request.response.length);
+      this.#of(request.group).probe = request;
+      const key = request.priority * PRIORITY_STRIDE + request.response.length;
+      this.#heaps.probes.push(request.index, key);
     } else {
       this.#addToRest(request);
     }
@@ -55,38 +60,34 @@ export class ProbeFirstPolicy implements SchedulePolicy {
 
   peek(): Request | null {
     const probe = this.#heaps.probes.peek();
-    if (probe !== null)
-      return present(this.#requests[probe], `request ${probe} is not in the buffer`);
+    if (probe !== null) return this.#buffer.requestAt(probe);
     const { lengths, served } = this.#heaps;
     const isStarvationTurn = this.#picks % STARVATION_PERIOD === STARVATION_PERIOD - 1;
     const index = (isStarvationTurn ? served : lengths).peek();
     if (index === null) return null;
-    return mostGenerated(this.#members(index));
+    return mostGenerated(this.#of(this.#buffer.groupAt(index)).members);
   }
 
   take(request: Request): void {
-    const { index } = request.group;
-    this.#servedCount[index] = (this.#servedCount[index] ?? 0) + 1;
-    if (this.#heaps.probes.remove(request.spec.requestId)) return;
+    this.#of(request.group).served += 1;
+    if (this.#heaps.probes.remove(request.index)) return;
     this.#picks += 1;
-    const members = this.#members(index);
-    assert(members.delete(request), "only a waiting request is taken");
-    if (members.size === 0) {
-      this.#heaps.lengths.remove(index);
-      this.#heaps.served.remove(index);
-    } else {
-      this.#heaps.served.update(index, this.#servedCount[index] ?? 0);
-    }
+    assert(this.#takeFromRest(request), "only a waiting request is taken");
+  }
+
+  remove(request: Request): void {
+    if (!this.#heaps.probes.remove(request.index)) this.#takeFromRest(request);
   }
 
   refresh(group: Group): void {
-    const probe = present(group.requests[0], "a group has at least one request");
     // A sibling finished before the probe: the group is known, so its probe is one of the rest.
-    if (!this.#context.isProbe(probe) && this.#heaps.probes.remove(probe.spec.requestId)) {
-      this.#addToRest(probe);
+    const { probe } = this.#of(group);
+    if (probe !== null && !this.#context.isProbe(probe)) {
+      this.#of(group).probe = null;
+      if (this.#heaps.probes.remove(probe.index)) this.#addToRest(probe);
     }
     if (this.#heaps.lengths.has(group.index)) {
-      this.#heaps.lengths.update(group.index, -this.#context.estimate(group));
+      this.#heaps.lengths.update(group.index, this.#lengthKey(group));
     }
   }
 
@@ -95,17 +96,41 @@ export class ProbeFirstPolicy implements SchedulePolicy {
   }
 
   #addToRest(request: Request): void {
-    const { index } = request.group;
-    const members = this.#members(index);
+    const { group } = request;
+    const { members, served } = this.#of(group);
     members.add(request);
-    if (this.#heaps.lengths.has(index)) return;
-    this.#heaps.lengths.push(index, -this.#context.estimate(request.group));
-    this.#heaps.served.push(index, this.#servedCount[index] ?? 0);
+    if (this.#heaps.lengths.has(group.index)) return;
+    this.#heaps.lengths.push(group.index, this.#lengthKey(group));
+    this.#heaps.served.push(group.index, served);
   }
 
-  #members(index: number): Set<Request> {
-    assert(index < this.#groups.length, `group ${index} is not in the buffer`);
-    return present(this.#waiting[index], `group ${index} is not in the buffer`);
+  /** false: it was not there. */
+  #takeFromRest(request: Request): boolean {
+    const { index } = request.group;
+    const { members, served } = this.#of(request.group);
+    if (!members.delete(request)) return false;
+    if (members.size === 0) {
+      this.#heaps.lengths.remove(index);
+      this.#heaps.served.remove(index);
+    } else {
+      this.#heaps.served.update(index, served);
+    }
+    return true;
+  }
+
+  /** A group has the priority that its first request came with. */
+  #lengthKey(group: Group): number {
+    const priority = group.requests[0]?.priority ?? 0;
+    return priority * PRIORITY_STRIDE - this.#context.estimate(group);
+  }
+
+  /** An index that was used before belongs to a new group now, and begins anew. */
+  #of(group: Group): Waiting {
+    const known = this.#waiting[group.index];
+    if (known !== undefined && known.group === group) return known;
+    const waiting: Waiting = { group, members: new Set(), served: 0, probe: null };
+    this.#waiting[group.index] = waiting;
+    return waiting;
   }
 }
 

@@ -3,6 +3,7 @@ import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
 import { FifoPolicy } from "./fifo.ts";
@@ -15,19 +16,28 @@ const core = loadCore();
 const TOKENS_MAX = 1000;
 
 function bufferOf(groups: number, size: number): RequestBuffer {
-  return new RequestBuffer(
-    Array.from({ length: groups }, (_, i) => ({
+  const buffer = new RequestBuffer();
+  const sampling = { temperature: 1, seed: 0, tokensMax: TOKENS_MAX, stopTokenIds: [] };
+  for (let i = 0; i < groups; i += 1) {
+    buffer.add({
       groupId: groupId(`g${i}`),
       prompt: Int32Array.of(1, 2, 3),
       size,
-      sampling: { temperature: 1, seed: 0, tokensMax: TOKENS_MAX, stopTokenIds: [] },
-    })),
-  );
+      sampling: { ...sampling, ...SAMPLING_DEFAULTS },
+    });
+  }
+  return buffer;
+}
+
+function contextOf(buffer: RequestBuffer): ContextManager {
+  const context = new ContextManager();
+  for (const request of buffer.requests) context.joined(request);
+  return context;
 }
 
 function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstPolicy {
   const heaps = { probes: new Heap(core), lengths: new Heap(core), served: new Heap(core) };
-  return new ProbeFirstPolicy({ groups: buffer.groups, requests: buffer.requests, context, heaps });
+  return new ProbeFirstPolicy({ buffer, context, heaps });
 }
 
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
@@ -35,7 +45,7 @@ function slot(id: number, overrides: Partial<Slot> = {}): Slot {
 }
 
 function member(buffer: RequestBuffer, group: number, sample: number): Request {
-  return present(buffer.groups[group]?.requests[sample], "the request exists");
+  return present(buffer.groupAt(group).requests[sample], "the request exists");
 }
 
 function generate(request: Request, tokens: number): void {
@@ -55,8 +65,8 @@ function order(policy: ProbeFirstPolicy | FifoPolicy): string[] {
 
 test("seer: every group's probe is served before any other request", () => {
   const buffer = bufferOf(3, 3);
-  const policy = probeFirst(buffer, new ContextManager(buffer.groups));
-  for (const request of buffer.requests.toReversed()) policy.add(request);
+  const policy = probeFirst(buffer, contextOf(buffer));
+  for (const request of [...buffer.requests].toReversed()) policy.add(request);
   expect(order(policy).slice(0, 3)).toEqual(["0:0", "1:0", "2:0"]);
 });
 
@@ -65,14 +75,14 @@ test("seer: of the probes, the one with the fewest tokens is served first", () =
   generate(member(buffer, 0, 0), 50);
   generate(member(buffer, 1, 0), 10);
   generate(member(buffer, 2, 0), 30);
-  const policy = probeFirst(buffer, new ContextManager(buffer.groups));
+  const policy = probeFirst(buffer, contextOf(buffer));
   for (const request of buffer.requests) policy.add(request);
   expect(order(policy)).toEqual(["1:0", "2:0", "0:0"]);
 });
 
 test("seer: after the probes, the group with the longest estimate is served first", () => {
   const buffer = bufferOf(3, 3);
-  const context = new ContextManager(buffer.groups);
+  const context = contextOf(buffer);
   const policy = probeFirst(buffer, context);
   const lengths = [100, 300, 200];
   for (const group of buffer.groups) {
@@ -86,7 +96,7 @@ test("seer: after the probes, the group with the longest estimate is served firs
 
 test("seer: within a group, the response that has come furthest is served first", () => {
   const buffer = bufferOf(1, 4);
-  const context = new ContextManager(buffer.groups);
+  const context = contextOf(buffer);
   const policy = probeFirst(buffer, context);
   context.finished(member(buffer, 0, 0));
   generate(member(buffer, 0, 2), 40);
@@ -96,7 +106,7 @@ test("seer: within a group, the response that has come furthest is served first"
 
 test("seer: a group whose estimate rises while it waits moves up", () => {
   const buffer = bufferOf(2, 3);
-  const context = new ContextManager(buffer.groups);
+  const context = contextOf(buffer);
   const policy = probeFirst(buffer, context);
   for (const [index, tokens] of [100, 50].entries()) {
     const probe = member(buffer, index, 0);
@@ -113,7 +123,7 @@ test("seer: a group whose estimate rises while it waits moves up", () => {
 
 test("seer: a waiting probe joins the rest when a sibling finishes first", () => {
   const buffer = bufferOf(2, 2);
-  const context = new ContextManager(buffer.groups);
+  const context = contextOf(buffer);
   const policy = probeFirst(buffer, context);
   policy.add(member(buffer, 0, 0));
   policy.add(member(buffer, 1, 0));
@@ -127,7 +137,7 @@ test("seer: a waiting probe joins the rest when a sibling finishes first", () =>
 
 test("seer: a group with a short estimate is served within one starvation period", () => {
   const buffer = bufferOf(2, 64);
-  const context = new ContextManager(buffer.groups);
+  const context = contextOf(buffer);
   const policy = probeFirst(buffer, context);
   for (const [index, tokens] of [900, 1].entries()) {
     const probe = member(buffer, index, 0);
@@ -141,18 +151,18 @@ test("seer: a group with a short estimate is served within one starvation period
 
 test("seer: the order does not depend on the order of arrival", () => {
   const buffer = bufferOf(5, 4);
-  const context = new ContextManager(buffer.groups);
+  const context = contextOf(buffer);
   const forward = probeFirst(buffer, context);
   const backward = probeFirst(buffer, context);
   for (const request of buffer.requests) forward.add(request);
-  for (const request of buffer.requests.toReversed()) backward.add(request);
+  for (const request of [...buffer.requests].toReversed()) backward.add(request);
   expect(order(backward)).toEqual(order(forward));
 });
 
 test("divided: requests are served in order of arrival, also after a chunk", () => {
   const buffer = bufferOf(2, 2);
-  const policy = new FifoPolicy(buffer.requests, new Heap(core));
-  for (const request of buffer.requests.toReversed()) policy.add(request);
+  const policy = new FifoPolicy(buffer, new Heap(core));
+  for (const request of [...buffer.requests].toReversed()) policy.add(request);
   expect(order(policy)).toEqual(["0:0", "0:1", "1:0", "1:1"]);
 });
 
@@ -177,7 +187,7 @@ test("place: a worker without a slot or without KV for the whole chunk is no cho
 
 test("schedule: never dispatches beyond a worker's slots or KV budget", () => {
   const buffer = bufferOf(4, 8);
-  const context = new ContextManager(buffer.groups);
+  const context = contextOf(buffer);
   const mode = { kind: "divided", chunkTokens: 32 } as const;
   const scheduler = new Scheduler(probeFirst(buffer, context), mode);
   for (const request of buffer.requests) scheduler.enqueue(request);
@@ -191,7 +201,7 @@ test("schedule: never dispatches beyond a worker's slots or KV budget", () => {
 test("schedule: a chunk is cut at the response's tokensMax", () => {
   const buffer = bufferOf(1, 1);
   generate(member(buffer, 0, 0), TOKENS_MAX - 5);
-  const policy = new FifoPolicy(buffer.requests, new Heap(core));
+  const policy = new FifoPolicy(buffer, new Heap(core));
   const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 64 });
   scheduler.enqueue(member(buffer, 0, 0));
   expect(scheduler.schedule([slot(0)])).toMatchObject([{ kind: "dispatch", chunkTokens: 5 }]);
@@ -199,7 +209,7 @@ test("schedule: a chunk is cut at the response's tokensMax", () => {
 
 test("schedule: parked KV of requests that must wait makes way", () => {
   const buffer = bufferOf(1, 3);
-  const policy = new FifoPolicy(buffer.requests, new Heap(core));
+  const policy = new FifoPolicy(buffer, new Heap(core));
   const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 8 });
   for (const request of buffer.requests) {
     request.residentOn = workerId(0);
@@ -216,7 +226,7 @@ test("schedule: parked KV of requests that must wait makes way", () => {
 
 test("group: whole groups go to the workers in turn, undivided, without admission", () => {
   const buffer = bufferOf(3, 4);
-  const policy = new FifoPolicy(buffer.requests, new Heap(core));
+  const policy = new FifoPolicy(buffer, new Heap(core));
   const scheduler = new Scheduler(policy, { kind: "pinned" });
   for (const request of buffer.requests) scheduler.enqueue(request);
   const commands = scheduler.schedule([slot(0, { slots: 1 }), slot(1, { slots: 1 })]);

@@ -49,6 +49,12 @@ export class Scheduler {
     this.#parked.delete(request);
   }
 
+  /** The request was given up. */
+  remove(request: Request): void {
+    this.#policy.remove(request);
+    this.#parked.delete(request);
+  }
+
   isUrgent(request: Request): boolean {
     return this.#policy.isUrgent(request);
   }
@@ -63,7 +69,9 @@ export class Scheduler {
       const left = request.spec.sampling.tokensMax - request.response.length;
       assert(left >= 1, "a waiting request has tokens left");
       const chunkTokens =
-        this.#mode.kind === "pinned" ? left : Math.min(left, this.#mode.chunkTokens);
+        this.#mode.kind === "pinned" || !request.spec.divisible
+          ? left
+          : Math.min(left, this.#mode.chunkTokens);
       const slot =
         this.#mode.kind === "pinned"
           ? present(slots[request.group.index % slots.length], "there is a slot for every group")

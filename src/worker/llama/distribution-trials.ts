@@ -4,7 +4,7 @@
 
 import { groupId, requestId } from "../../base/ids.ts";
 import type { DraftAsk } from "../../draft/drafter.ts";
-import type { RequestSpec } from "../../request/request.ts";
+import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import { LlamaContext } from "./context.ts";
 import { LlamaEngine } from "./engine.ts";
 import {
@@ -120,7 +120,9 @@ function draw(seed: number, draft: "off" | "linear" | "tree"): Record<string, nu
     sampleIndex: id,
     prompt,
     // A third token, never counted, lets drafts go beyond the second.
-    sampling: { temperature: 1, seed, tokensMax: 3, stopTokenIds: [] },
+    sampling: { temperature: 1, seed, tokensMax: 3, stopTokenIds: [], ...SAMPLING_DEFAULTS },
+    draw: drawKey(seed, group, id),
+    divisible: true,
   });
   for (let id = 0; id < TRIALS; id += 1) engine.command(run(spec(id)));
   const collector = runToEnd(engine, new Collector());

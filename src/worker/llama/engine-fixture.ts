@@ -8,7 +8,7 @@ import { AppError } from "../../base/errors.ts";
 import { mix32 } from "../../base/hash.ts";
 import { type GroupId, groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import type { DraftAsk, Drafter, Drafts, UpdateResult } from "../../draft/drafter.ts";
-import type { RequestSpec } from "../../request/request.ts";
+import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../rollout/worker.ts";
 import { type EngineOptions, LlamaEngine } from "./engine.ts";
 import { type LlamaLibrary, loadBackend, openLibrary } from "./native.ts";
@@ -84,12 +84,18 @@ export function newRequest(
   sampling: Partial<RequestSpec["sampling"]> = {},
 ): RequestSpec {
   const prompt = PROMPTS[id % PROMPTS.length] ?? "";
+  const group = groupId(`g${id % PROMPTS.length}`);
+  const sampleIndex = Math.floor(id / PROMPTS.length);
+  const plain = { temperature: 1, seed: 7, tokensMax: 48, stopTokenIds: [1359] };
+  const params = { ...plain, ...SAMPLING_DEFAULTS, ...sampling };
   return {
     requestId: requestId(id),
-    groupId: groupId(`g${id % PROMPTS.length}`),
-    sampleIndex: Math.floor(id / PROMPTS.length),
+    groupId: group,
+    sampleIndex,
     prompt: sharedModel().tokenizer.encode(prompt),
-    sampling: { temperature: 1, seed: 7, tokensMax: 48, stopTokenIds: [1359], ...sampling },
+    sampling: params,
+    draw: drawKey(params.seed, group, sampleIndex),
+    divisible: true,
   };
 }
 

@@ -4,7 +4,7 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mix32 } from "../../base/hash.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
-import type { RequestSpec } from "../../request/request.ts";
+import { drawKey, type RequestSpec } from "../../request/request.ts";
 import type { LlamaEngine } from "./engine.ts";
 import {
   Collector,
@@ -245,15 +245,15 @@ function storm(options: { seed: number; engines: number; kvTokens: number }): vo
 }
 
 describe.skipIf(skipReason !== null)("sampling", () => {
-  test("seed, group and sample index each change the response; the request id and the batch do not", () => {
+  test("the draw key changes the response; the request id, the group and the batch do not", () => {
     const base = newRequest(0, { tokensMax: 24, temperature: 2 });
     const specs = [
       base,
-      { ...base, requestId: requestId(1) },
-      { ...base, requestId: requestId(2), sampleIndex: 5 },
-      { ...base, requestId: requestId(3), groupId: groupId("another") },
-      { ...base, requestId: requestId(4), sampling: { ...base.sampling, seed: 8 } },
-      { ...base, requestId: requestId(5), sampling: { ...base.sampling, seed: 7 + 2 ** 40 } },
+      { ...base, requestId: requestId(1), groupId: groupId("another"), sampleIndex: 5 },
+      { ...base, requestId: requestId(2), draw: drawKey(7, "g0", 5) },
+      { ...base, requestId: requestId(3), draw: drawKey(7, "another", 0) },
+      { ...base, requestId: requestId(4), draw: drawKey(8, "g0", 0) },
+      { ...base, requestId: requestId(5), draw: drawKey(7 + 2 ** 40, "g0", 0) },
     ];
     const engine = newEngine({ slots: 6 });
     for (const spec of specs) engine.command(run(spec));

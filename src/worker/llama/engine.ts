@@ -9,15 +9,11 @@ import { AppError } from "../../base/errors.ts";
 import type { RequestId, WeightEpoch } from "../../base/ids.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../draft/drafter.ts";
 import type { FinishReason } from "../../request/request.ts";
-import type {
-  WorkerCapacity,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerStats,
-} from "../../rollout/worker.ts";
+import type { WorkerCapacity, WorkerEvent, WorkerStats } from "../../rollout/worker.ts";
 import { LlamaContext } from "./context.ts";
 import { DraftGroups } from "./draft-groups.ts";
 import { checkCapacity, checkRun } from "./limits.ts";
+import type { EngineCommand } from "./messages.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
@@ -142,7 +138,7 @@ export class LlamaEngine {
   }
 
   /** @throws AppError worker_failed: a request that can never run here. The engine is then unusable. */
-  command(command: Exclude<WorkerCommand, { kind: "reload" }>): void {
+  command(command: EngineCommand): void {
     switch (command.kind) {
       case "run":
         this.#run(command);
@@ -163,6 +159,9 @@ export class LlamaEngine {
       }
       case "drop_group":
         this.#groups?.drop(command.groupId);
+        break;
+      case "advance":
+        this.#advanceTo(command.epoch);
         break;
       default:
         unreachable(command);
@@ -186,6 +185,14 @@ export class LlamaEngine {
     this.#context = this.#openContext(model);
     this.#residency = new Residency(this.#context, this.#streams);
     this.#stepper = this.#newStepper();
+    this.#epoch = epoch;
+    this.#push({ kind: "reloaded", epoch });
+  }
+
+  /** The weights are those of `epoch` already, or count as such from now on. */
+  #advanceTo(epoch: WeightEpoch): void {
+    if (epoch === this.#epoch) return;
+    this.dropAll();
     this.#epoch = epoch;
     this.#push({ kind: "reloaded", epoch });
   }
@@ -484,6 +491,7 @@ export class LlamaEngine {
       offset: sent - promptLength,
       tokens: sequence.tokens.slice(sent, length),
       logprobs: sequence.logprobs.slice(sent - chunkStart, length - chunkStart),
+      top: null,
     });
     sequence.sent = length;
   }

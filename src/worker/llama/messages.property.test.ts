@@ -13,6 +13,7 @@ const eventArbitrary: fc.Arbitrary<WorkerEvent> = fc.oneof(
       offset,
       tokens: Int32Array.from(tokens),
       logprobs: Float32Array.from(tokens, (token) => -token / 7),
+      top: null,
     })),
   fc.nat(999).map((id) => ({ kind: "evicted" as const, requestId: requestId(id) })),
   fc.nat(999).map((id) => ({

@@ -107,6 +107,7 @@ export function unpackEvents(packed: PackedEvents): WorkerEvent[] {
       offset,
       tokens: words.subarray(tokensAt + at, tokensAt + at + count),
       logprobs: logprobs.subarray(at, at + count),
+      top: null,
     });
     at += count;
   }

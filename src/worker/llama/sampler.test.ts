@@ -2,8 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { uniformAt } from "../../base/hash.ts";
-import { groupId } from "../../base/ids.ts";
-import { Sampler, samplingKey } from "./sampler.ts";
+import { Sampler } from "./sampler.ts";
 
 const SIZE = 1000;
 
@@ -90,20 +89,4 @@ test("draw: frequencies over uniforms of one key are the probabilities", () => {
   }, 0);
   // 99.9 % quantile with 3 degrees of freedom.
   expect(chi2).toBeLessThan(16.27);
-});
-
-test("samplingKey: seed (all 53 bits), group and index enter; nothing else does", () => {
-  const sampling = { temperature: 1, seed: 1, tokensMax: 9, stopTokenIds: [] };
-  const base = { groupId: groupId("a"), sampleIndex: 0, sampling };
-  const keys = [
-    base,
-    { ...base, sampling: { ...sampling, seed: 2 } },
-    { ...base, sampling: { ...sampling, seed: 1 + 2 ** 33 } },
-    { ...base, sampling: { ...sampling, seed: -1 } },
-    { ...base, groupId: groupId("b") },
-    { ...base, sampleIndex: 1 },
-  ].map((spec) => JSON.stringify(samplingKey(spec)));
-  expect(new Set(keys).size).toBe(keys.length);
-  const cooler = { ...base, sampling: { ...sampling, temperature: 0.5, tokensMax: 1 } };
-  expect(samplingKey(cooler)).toEqual(samplingKey(base));
 });

@@ -1,12 +1,9 @@
-// Draws tokens from rows of logits with the kernel of assembly/sample, and says which uniform number a
-// token is drawn with. Nothing here depends on batches, drafts or workers, so a draw does not either.
+// Draws tokens from rows of logits with the kernel of assembly/sample. Nothing here depends on batches, drafts or workers, so a draw does not either.
 
 import { type Pointer, ptr } from "bun:ffi";
 import { readFileSync } from "node:fs";
 import { assert } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
-import { fold32, hashString } from "../../base/hash.ts";
-import type { RequestSpec } from "../../request/request.ts";
 
 interface SampleExports {
   readonly resultOffset: () => number;
@@ -14,23 +11,6 @@ interface SampleExports {
   readonly rowLength: (n: number) => number;
   readonly memoryBytes: (n: number) => number;
   readonly sample: (n: number, temperature: number, u: number) => number;
-}
-
-export interface SamplingKey {
-  readonly hi: number;
-  readonly lo: number;
-}
-
-/** Key of a response's random numbers: its seed, group and index in the group, and nothing else. */
-export function samplingKey(
-  spec: Pick<RequestSpec, "groupId" | "sampleIndex" | "sampling">,
-): SamplingKey {
-  const { seed } = spec.sampling;
-  const seedLow = seed | 0;
-  const seedHigh = Math.floor(seed / 4294967296) | 0;
-  const half = (salt: number): number =>
-    fold32(hashString(spec.groupId, fold32(fold32(salt, seedLow), seedHigh)), spec.sampleIndex);
-  return { hi: half(0x243f6a88), lo: half(0x85a308d3) };
 }
 
 const KERNEL = new URL("../../../build/sample.wasm", import.meta.url);

@@ -10,7 +10,6 @@
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type { KvBlob, PriorityClass, WorkerCommand } from "../../rollout/worker.ts";
-import { type SamplingKey, samplingKey } from "./sampler.ts";
 
 export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
 
@@ -25,7 +24,6 @@ export class Sequence {
   readonly spec: RequestSpec;
   /** Where its drafts come from; null: it is not drafted for. */
   readonly draft: DraftSource | null;
-  readonly key: SamplingKey;
   readonly tokens: Int32Array;
   readonly promptLength: number;
   readonly chunkStart: number;
@@ -62,7 +60,6 @@ export class Sequence {
     const { request, output, chunkTokens } = command;
     this.spec = request;
     this.draft = command.draft;
-    this.key = samplingKey(request);
     this.promptLength = request.prompt.length;
     this.length = this.promptLength + output.length;
     this.chunkStart = this.length;

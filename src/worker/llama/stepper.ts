@@ -194,7 +194,7 @@ export class Stepper {
   #draw(sequence: Sequence, row: number): FinishReason | null {
     const { sampling } = sequence.spec;
     this.#options.context.copyLogits(row, this.#options.sampler.rowPointer);
-    const u = sampling.temperature > 0 ? uniformAt(sequence.key, sequence.outputLength) : 0;
+    const u = sampling.temperature > 0 ? uniformAt(sequence.spec.draw, sequence.outputLength) : 0;
     const token = this.#options.sampler.draw(sampling.temperature, u);
     sequence.append(token, this.#options.sampler.logprob);
     if (sampling.stopTokenIds.includes(token)) return "stop";

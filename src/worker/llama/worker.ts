@@ -4,8 +4,12 @@
 import { assert, unreachable } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
+import type { SamplingParams } from "../../request/request.ts";
 import type {
+  ControlAnswer,
+  ControlRequest,
   Worker as RolloutWorker,
+  SamplingSupport,
   WorkerCapacity,
   WorkerCommand,
   WorkerEvent,
@@ -33,6 +37,7 @@ const CLOSE_MS_MAX = 10_000;
 
 export class LlamaWorker implements RolloutWorker {
   readonly workerId: WorkerId;
+  readonly name: string;
   readonly capacity: WorkerCapacity;
   readonly #thread: Worker;
   readonly #store: WeightsStore;
@@ -48,6 +53,7 @@ export class LlamaWorker implements RolloutWorker {
 
   private constructor(thread: Worker, capacity: WorkerCapacity, options: LlamaWorkerOptions) {
     this.workerId = options.workerId;
+    this.name = `embedded engine ${options.workerId}`;
     this.capacity = capacity;
     this.#thread = thread;
     this.#store = options.store;
@@ -82,6 +88,19 @@ export class LlamaWorker implements RolloutWorker {
   listen(listener: WorkerListener): void {
     assert(this.#listener === null, "a worker has one listener");
     this.#listener = listener;
+  }
+
+  supports(sampling: SamplingParams): SamplingSupport {
+    const reason = "is not supported by the embedded engine";
+    const [field] = Object.keys(sampling.engineFields ?? {});
+    if (field !== undefined) return { kind: "refused", field, reason };
+    if (sampling.shaping !== null) return { kind: "refused", field: "logit shaping", reason };
+    if (sampling.topLogprobs > 0) return { kind: "refused", field: "top_logprobs", reason };
+    return { kind: "divided" };
+  }
+
+  async control(request: ControlRequest): Promise<ControlAnswer> {
+    return { status: 404, body: { error: `${this.name} has no route ${request.path}` } };
   }
 
   /** `kv` bytes of a `run` move to the engine: the sender's buffer is empty afterwards. */

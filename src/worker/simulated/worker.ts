@@ -7,6 +7,8 @@ import { fold32 } from "../../base/hash.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type {
+  ControlAnswer,
+  SamplingSupport,
   Worker,
   WorkerCapacity,
   WorkerCommand,
@@ -33,8 +35,9 @@ export function simulatedToken(requestId: RequestId, position: number): number {
 
 export class SimulatedWorker implements Worker {
   readonly workerId: WorkerId;
+  readonly name: string;
   readonly capacity: WorkerCapacity;
-  readonly #epoch: WeightEpoch;
+  #epoch: WeightEpoch;
   readonly #lengthOf: LengthOf;
   #listener: WorkerListener | null = null;
   /** In order of arrival: FCFS. */
@@ -54,6 +57,7 @@ export class SimulatedWorker implements Worker {
     lengthOf: LengthOf;
   }) {
     this.workerId = options.workerId;
+    this.name = `simulated worker ${options.workerId}`;
     this.capacity = options.capacity;
     this.#epoch = options.epoch;
     this.#lengthOf = options.lengthOf;
@@ -62,6 +66,14 @@ export class SimulatedWorker implements Worker {
   listen(listener: WorkerListener): void {
     assert(this.#listener === null, "a worker has exactly one listener");
     this.#listener = listener;
+  }
+
+  supports(): SamplingSupport {
+    return { kind: "divided" };
+  }
+
+  async control(): Promise<ControlAnswer> {
+    return { status: 404, body: { error: "a simulated worker has no control plane" } };
   }
 
   send(commands: readonly WorkerCommand[]): void {
@@ -159,6 +171,13 @@ export class SimulatedWorker implements Worker {
         this.#running = this.#running.filter((r) => r.spec.requestId !== command.requestId);
         this.#waiting = this.#waiting.filter((r) => r.spec.requestId !== command.requestId);
         return;
+      case "advance":
+        this.#epoch = command.epoch;
+        this.#waiting = [];
+        this.#running = [];
+        this.#parked.clear();
+        this.#events = [{ kind: "reloaded", epoch: command.epoch }];
+        return;
       default:
         return;
     }
@@ -205,6 +224,7 @@ export class SimulatedWorker implements Worker {
       offset: resident.position,
       tokens: Int32Array.of(simulatedToken(requestId, resident.position)),
       logprobs: Float32Array.of(-resident.position),
+      top: null,
     });
     resident.position += 1;
     resident.chunkLeft -= 1;

@@ -1,0 +1,86 @@
+// One rollout iteration over workers of its own: every group submitted at the start, a report at the end.
+
+import { assert } from "../base/assert.ts";
+import { AppError } from "../base/errors.ts";
+import type { Group, GroupSpec } from "../request/buffer.ts";
+import type { Progress, RunReport } from "./report.ts";
+import { Rollout, type RolloutOptions } from "./rollout.ts";
+import type { Worker } from "./worker.ts";
+
+export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
+  readonly groups: readonly GroupSpec[];
+  /** Fresh workers, all with the weights of `epoch`; the iteration listens to them but does not close them. */
+  readonly workers: readonly Worker[];
+  readonly deterministic: boolean;
+  /** Called once for each group, as it finishes. What it throws ends the iteration. */
+  readonly onGroup: (group: Group) => void;
+}
+
+export class Iteration {
+  readonly #options: IterationOptions;
+  readonly #rollout: Rollout;
+  readonly #done = Promise.withResolvers<RunReport>();
+  #isOver = false;
+
+  constructor(options: IterationOptions) {
+    assert(options.workers.length > 0, "an iteration has at least one worker");
+    assert(options.groups.length > 0, "an iteration has at least one group");
+    this.#options = options;
+    this.#rollout = new Rollout({
+      ...options,
+      listener: {
+        tokens() {},
+        finished() {},
+        restarted() {},
+        stats() {},
+        groupFinished: (group) => this.#groupFinished(group),
+        workerFailed: (worker, message) => this.#workerFailed(worker, message),
+        broken: (error) => this.#reject(error),
+      },
+    });
+  }
+
+  /** Resolves when every request has finished, or after `interrupt`. Call once. */
+  run(): Promise<RunReport> {
+    for (const group of this.#options.groups) this.#rollout.submit(group);
+    for (const worker of this.#options.workers) this.#rollout.addWorker(worker);
+    return this.#done.promise;
+  }
+
+  /** Ends the run as it stands: finished groups were handed out, the rest is dropped. */
+  interrupt(): void {
+    this.#end(true);
+  }
+
+  progress(): Progress {
+    return this.#rollout.meter.progress();
+  }
+
+  #groupFinished(group: Group): void {
+    this.#options.onGroup(group);
+    if (this.#rollout.unfinished === 0) this.#end(false);
+  }
+
+  #workerFailed(worker: Worker, message: string): void {
+    if (this.#rollout.workers.length > 0) return;
+    this.#reject(new AppError("no_worker", `${worker.name} failed and none is left: ${message}`));
+  }
+
+  #reject(error: unknown): void {
+    this.#isOver = true;
+    this.#rollout.stop();
+    this.#done.reject(error);
+  }
+
+  #end(interrupted: boolean): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#rollout.stop();
+    const { policy, draft, deterministic, epoch, pool } = this.#options;
+    const { meter } = this.#rollout;
+    meter.ended();
+    this.#done.resolve(
+      meter.report({ policy, draft, deterministic, epoch, interrupted, pool: pool.stats() }),
+    );
+  }
+}

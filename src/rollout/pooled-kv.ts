@@ -1,0 +1,70 @@
+// What the KV pool holds of each request: its newest blob. Siblings with equal texts share one, so a blob
+// is released when the last request that it belongs to lets go of it.
+
+import type { RequestId, WeightEpoch } from "../base/ids.ts";
+import { kvKey } from "../kv/key.ts";
+import type { KvKey, KvPool } from "../kv/pool.ts";
+import { contextTokens, type Request } from "../request/buffer.ts";
+import type { KvBlob } from "./worker.ts";
+
+/** KV that a worker is about to load stays in the pool for this long: Mooncake's default lease. */
+const KV_LEASE_MS = 10_000;
+
+export interface PooledBlob {
+  readonly key: KvKey;
+  readonly tokens: number;
+}
+
+export class PooledKv {
+  readonly #pool: KvPool;
+  readonly #blobs = new Map<RequestId, PooledBlob>();
+  readonly #owners = new Map<KvKey, number>();
+
+  constructor(pool: KvPool) {
+    this.#pool = pool;
+  }
+
+  /** `leased`: a worker is about to load it. A blob that the pool refuses is simply not there. */
+  store(request: Request, options: { kv: KvBlob; epoch: WeightEpoch; leased: boolean }): void {
+    const { kv, epoch, leased } = options;
+    const { requestId } = request.spec;
+    const key = kvKey(epoch, allTokens(request), kv.tokens);
+    if (this.#blobs.get(requestId)?.key === key) return;
+    this.release(requestId);
+    if (!this.#pool.put(key, kv.bytes)) return;
+    if (leased) this.#pool.lease(key, KV_LEASE_MS);
+    this.#blobs.set(requestId, { key, tokens: kv.tokens });
+    this.#owners.set(key, (this.#owners.get(key) ?? 0) + 1);
+  }
+
+  blob(requestId: RequestId): PooledBlob | null {
+    return this.#blobs.get(requestId) ?? null;
+  }
+
+  release(requestId: RequestId): void {
+    const blob = this.#blobs.get(requestId);
+    if (blob === undefined) return;
+    this.#blobs.delete(requestId);
+    const others = (this.#owners.get(blob.key) ?? 1) - 1;
+    if (others > 0) {
+      this.#owners.set(blob.key, others);
+    } else {
+      this.#owners.delete(blob.key);
+      this.#pool.release([blob.key]);
+    }
+  }
+
+  /** The weights have changed: no blob is of any use. */
+  clear(): void {
+    this.#pool.release([...this.#owners.keys()]);
+    this.#blobs.clear();
+    this.#owners.clear();
+  }
+}
+
+function allTokens(request: Request): Int32Array {
+  const tokens = new Int32Array(contextTokens(request));
+  tokens.set(request.spec.prompt);
+  tokens.set(request.response.tokens(), request.spec.prompt.length);
+  return tokens;
+}
