@@ -32,8 +32,10 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   rollout: BELOW_ROLLOUT,
   proto: ["base", "draft"],
   replay: ["base", "request", "wasm", "draft"],
-  worker: [...BELOW_ROLLOUT, "rollout"],
-  server: [...BELOW_ROLLOUT, "rollout", "proto"],
+  text: ["base"],
+  metrics: [...BELOW_ROLLOUT, "rollout"],
+  worker: [...BELOW_ROLLOUT, "rollout", "proto", "text"],
+  server: [...BELOW_ROLLOUT, "rollout", "proto", "text", "metrics"],
 };
 
 /** Time, chance and I/O are passed into these. `src/wasm` reads one file: the core. */

@@ -178,10 +178,13 @@ export class Rollout {
     if (isComplete(group)) this.#turn(() => this.#retire(group));
   }
 
-  /** Gives a request up; its response ends with `abort`. Nothing happens if it is finished. */
-  abort(request: Request): void {
+  /**
+   * Ends a response as it stands. abort: it is given up. stop: its text is complete (a stop string).
+   * Nothing happens if it is finished.
+   */
+  end(request: Request, reason: "abort" | "stop"): void {
     if (request.status === "finished" || this.#isStopped) return;
-    this.#turn(() => this.#abort(request));
+    this.#turn(() => this.#cut(request, reason));
   }
 
   /** Resolves when the pause has taken hold: `keep`: nothing runs. `wait`, `abort`: nothing is left. */
@@ -191,7 +194,9 @@ export class Rollout {
     if (mode === "abort") {
       this.#turn(() => {
         for (const request of [...this.#buffer.requests]) {
-          if (request.status !== "finished" && !this.#arrivals.has(request)) this.#abort(request);
+          if (request.status !== "finished" && !this.#arrivals.has(request)) {
+            this.#cut(request, "abort");
+          }
         }
       });
     }
@@ -356,7 +361,7 @@ export class Rollout {
     }
   }
 
-  #abort(request: Request): void {
+  #cut(request: Request, reason: "abort" | "stop"): void {
     const { requestId } = request.spec;
     const { residentOn, residentTokens } = request;
     if (!this.#arrivals.delete(request) && request.status === "waiting") {
@@ -368,7 +373,7 @@ export class Rollout {
       this.#ledger.book(residentOn, { inFlight, kvTokens: -residentTokens });
       if (request.status !== "moving") this.#post(residentOn, { kind: "release", requestId });
     }
-    this.#finish(request, "abort");
+    this.#finish(request, reason);
   }
 
   /** The KV of a request has left its worker, or is known to be gone (`kv` null). */

@@ -1,0 +1,40 @@
+// The port between token ids and text. Text is an edge convenience: between the edges there are only ids.
+// One implementation per kind of model file; all of them give the same ids as the model's own tokenizer.
+
+/** Turns a stream of tokens into text. Characters split over several tokens come out whole. */
+export interface Detokenizer {
+  /** The text that has become certain with these tokens; may be empty. */
+  push(tokens: ArrayLike<number>): string;
+  /** What is left at the end; bytes that are not UTF-8 become U+FFFD. */
+  flush(): string;
+}
+
+/** A chat message as clients send it; templates read further fields (`tool_calls`, ...) as they come. */
+export interface ChatMessage {
+  readonly role: string;
+  readonly content: string | null;
+  readonly [field: string]: unknown;
+}
+
+export interface ChatOptions {
+  /** End with the beginning of an assistant's turn. */
+  readonly addGenerationPrompt: boolean;
+  /** Leave the last message open, so that the model goes on with it. */
+  readonly continueFinalMessage: boolean;
+  readonly tools: readonly unknown[] | null;
+  /** Further variables of the template. */
+  readonly variables: Readonly<Record<string, unknown>>;
+}
+
+export interface Text {
+  readonly vocabularySize: number;
+  /** Special tokens written in the text become their ids. `addSpecial`: the tokenizer's own (BOS) are added. */
+  encode(text: string, options: { addSpecial: boolean }): Int32Array;
+  /** @throws InvalidFieldError for a token out of vocabulary. */
+  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean }): string;
+  detokenizer(options: { skipSpecial: boolean }): Detokenizer;
+  /** The bytes of one token, special ones written out. @throws InvalidFieldError as `decode`. */
+  bytes(token: number): Uint8Array;
+  /** The prompt that the model's chat template makes. @throws AppError invalid_field: no template, or it refuses. */
+  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string;
+}
