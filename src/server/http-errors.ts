@@ -1,0 +1,84 @@
+// How a condition looks over HTTP: its status, and vLLM's error body. The one place that knows both.
+
+import { AppError, type ErrorCode, InvalidFieldError } from "../base/errors.ts";
+
+const STATUS: Record<ErrorCode, number> = {
+  usage: 400,
+  invalid_config: 500,
+  invalid_json: 400,
+  invalid_field: 400,
+  context_length_exceeded: 400,
+  kv_budget_too_small: 400,
+  not_found: 404,
+  conflict: 409,
+  payload_too_large: 413,
+  unauthorized: 401,
+  queue_full: 429,
+  draining: 503,
+  no_worker: 503,
+  worker_failed: 502,
+  deadline_exceeded: 504,
+  model_unreadable: 500,
+  native_library_missing: 500,
+  core_version: 500,
+  core_full: 500,
+  core_trap: 500,
+  output_failed: 500,
+  interrupted: 503,
+};
+
+/** Seconds after which a client may try again. */
+const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
+  queue_full: 1,
+  draining: 5,
+  no_worker: 1,
+};
+
+export interface ErrorBody {
+  readonly error: {
+    readonly message: string;
+    readonly type: string;
+    readonly param: string | null;
+    readonly code: number;
+  };
+}
+
+export function statusOf(error: unknown): number {
+  return error instanceof AppError ? STATUS[error.code] : 500;
+}
+
+/** vLLM's ErrorResponse: `{"error": {"message", "type", "param", "code"}}`, code being the HTTP status. */
+export function errorBody(error: unknown): ErrorBody {
+  const status = statusOf(error);
+  const message = error instanceof Error ? error.message : String(error);
+  const param = error instanceof InvalidFieldError ? error.field : null;
+  return { error: { message, type: typeOf(status), param, code: status } };
+}
+
+export function errorResponse(error: unknown): Response {
+  const headers = new Headers();
+  const retryAfter = error instanceof AppError ? RETRY_AFTER_S[error.code] : undefined;
+  if (retryAfter !== undefined) headers.set("retry-after", String(retryAfter));
+  return Response.json(errorBody(error), { status: statusOf(error), headers });
+}
+
+function typeOf(status: number): string {
+  switch (status) {
+    case 400:
+      return "BadRequestError";
+    case 401:
+      return "AuthenticationError";
+    case 404:
+      return "NotFoundError";
+    case 409:
+      return "ConflictError";
+    case 413:
+      return "PayloadTooLargeError";
+    case 429:
+      return "RateLimitError";
+    case 503:
+      return "ServiceUnavailableError";
+    default:
+      return "InternalServerError";
+  }
+}

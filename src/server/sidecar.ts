@@ -1,0 +1,227 @@
+// The sidecar behind every protocol: takes what clients ask for into the rollout, and tells them what becomes
+// of it. It knows no wire format; the routes know no rollout.
+
+import { assert } from "../base/assert.ts";
+import { AppError, InvalidFieldError } from "../base/errors.ts";
+import type { WeightEpoch } from "../base/ids.ts";
+import type { Group, Request } from "../request/buffer.ts";
+import { type DrawKey, drawKey, type SamplingParams } from "../request/request.ts";
+import { Rollout, type RolloutListener, type RolloutOptions } from "../rollout/rollout.ts";
+import { PRIORITY_MAX } from "../schedule/policy.ts";
+import { GroupBook } from "./group-book.ts";
+
+/** What a client wants: `n` responses to one prompt. */
+export interface Ask {
+  readonly prompt: Int32Array;
+  readonly n: number;
+  /** Its `seed` counts only where `seeded`; else random numbers are fresh ones. */
+  readonly sampling: SamplingParams;
+  readonly seeded: boolean;
+  /** The client's name for the group; null: the prompt decides. */
+  readonly group: string | null;
+  /** Lower is served earlier. */
+  readonly priority: number;
+}
+
+/** Hears of one generation, inside the rollout's turn: it must not throw, and not take long. */
+export interface GenerationListener {
+  /** Output tokens from `offset` on are new. */
+  tokens(index: number, request: Request, offset: number): void;
+  finished(index: number, request: Request): void;
+  /** The response's tokens are taken back; it begins anew. */
+  restarted(index: number, request: Request): void;
+}
+
+export interface Generation {
+  readonly requests: readonly Request[];
+  /** Ends one response as it stands. */
+  end(index: number, reason: "abort" | "stop"): void;
+  /** Gives up whatever is not finished. */
+  abort(): void;
+}
+
+/** Hears of everything: for streams, metrics and logs. As GenerationListener. */
+export type SidecarObserver = Partial<RolloutListener> & {
+  joined?(request: Request): void;
+  advanced?(epoch: WeightEpoch): void;
+};
+
+export interface SidecarLimits {
+  /** Requests that are not finished, at most; one more is told `queue_full`. */
+  readonly requestsMax: number;
+  /** Groups that later requests may join, at most. */
+  readonly groupsMax: number;
+  /** Of finished responses in such groups, for siblings to draft from. */
+  readonly keptTokensMax: number;
+  readonly keptResponsesMax: number;
+}
+
+export interface SidecarOptions {
+  readonly rollout: Omit<RolloutOptions, "listener">;
+  readonly vocabularySize: number;
+  readonly limits: SidecarLimits;
+  /** 32 random bits. */
+  readonly random: () => number;
+}
+
+interface Place {
+  readonly listener: GenerationListener;
+  readonly index: number;
+}
+
+export class Sidecar {
+  readonly rollout: Rollout;
+  readonly #options: SidecarOptions;
+  readonly #book: GroupBook;
+  readonly #places = new Map<Request, Place>();
+  readonly #observers = new Set<SidecarObserver>();
+  #isDraining = false;
+
+  constructor(options: SidecarOptions) {
+    this.#options = options;
+    this.rollout = new Rollout({ ...options.rollout, listener: this.#listener() });
+    this.#book = new GroupBook({ rollout: this.rollout, ...options.limits });
+  }
+
+  get isDraining(): boolean {
+    return this.#isDraining;
+  }
+
+  /** Tokens of prompt + output that every worker has room for. */
+  get contextTokens(): number {
+    const { workers } = this.rollout;
+    return Math.min(
+      ...workers.map(({ capacity }) => Math.min(capacity.contextTokens, capacity.kvTokens)),
+    );
+  }
+
+  /**
+   * Begins `ask.n` responses.
+   * @throws AppError draining, no_worker, queue_full, context_length_exceeded, invalid_field.
+   */
+  generate(ask: Ask, listener: GenerationListener): Generation {
+    const divisible = this.#check(ask);
+    const { sampling, seeded, priority } = ask;
+    const group = this.#book.groupFor(ask.prompt, ask.group);
+    const requests: Request[] = [];
+    for (let index = 0; index < ask.n; index += 1) {
+      const draw = seeded ? drawKey(sampling.seed, "", index) : this.#freshKey();
+      const request = this.rollout.join(group, { sampling, draw, divisible, priority });
+      this.#places.set(request, { listener, index });
+      requests.push(request);
+      for (const observer of this.#observers) observer.joined?.(request);
+    }
+    return {
+      requests,
+      end: (index, reason) => {
+        const request = requests[index];
+        assert(request !== undefined, `response ${index} is one of the generation's`);
+        this.rollout.end(request, reason);
+      },
+      abort: () => {
+        for (const request of requests) this.rollout.end(request, "abort");
+      },
+    };
+  }
+
+  /** Returns what ends the observation. */
+  observe(observer: SidecarObserver): () => void {
+    this.#observers.add(observer);
+    return () => this.#observers.delete(observer);
+  }
+
+  /** All workers have the weights of the next epoch: nothing of the old one is used any more. */
+  advance(epoch: WeightEpoch): void {
+    this.#book.closeAll();
+    this.rollout.advance(epoch);
+    for (const observer of this.#observers) observer.advanced?.(epoch);
+  }
+
+  /** Takes nothing new; resolves when nothing is left to do. */
+  async drain(): Promise<void> {
+    this.#isDraining = true;
+    this.#book.closeAll();
+    if (this.rollout.unfinished === 0) return;
+    await new Promise<void>((resolve) => {
+      const stop = this.observe({
+        finished: () => {
+          if (this.rollout.unfinished > 0) return;
+          stop();
+          resolve();
+        },
+      });
+    });
+  }
+
+  /** Whether the response can be divided. */
+  #check(ask: Ask): boolean {
+    const { prompt, n, sampling, priority } = ask;
+    if (this.#isDraining) throw new AppError("draining", "the server takes no new requests");
+    const { workers } = this.rollout;
+    if (workers.length === 0) throw new AppError("no_worker", "no worker is in service");
+    const { requestsMax } = this.#options.limits;
+    if (this.rollout.unfinished + n > requestsMax) {
+      throw new AppError("queue_full", `${requestsMax} requests are in hand, the server's maximum`);
+    }
+    if (prompt.length === 0) throw invalid("prompt", "holds no tokens");
+    const { vocabularySize } = this.#options;
+    for (const token of prompt) {
+      if (token >= 0 && token < vocabularySize) continue;
+      throw invalid("prompt", `holds token ${token}, not in 0..${vocabularySize - 1}`);
+    }
+    const wanted = prompt.length + sampling.tokensMax;
+    if (wanted > this.contextTokens) {
+      const message = `prompt (${prompt.length} tokens) + max_tokens (${sampling.tokensMax}) is ${wanted}, beyond the ${this.contextTokens} tokens that every worker has room for`;
+      throw new AppError("context_length_exceeded", message);
+    }
+    if (!Number.isInteger(priority) || Math.abs(priority) > PRIORITY_MAX) {
+      throw invalid("priority", `is ${priority}, not a whole number in ±${PRIORITY_MAX}`);
+    }
+    let divisible = true;
+    for (const worker of workers) {
+      const support = worker.supports(sampling);
+      if (support.kind === "refused")
+        throw invalid(support.field, `${support.reason} (${worker.name})`);
+      if (support.kind === "whole") divisible = false;
+    }
+    return divisible;
+  }
+
+  #freshKey(): DrawKey {
+    return { hi: this.#options.random(), lo: this.#options.random() };
+  }
+
+  #listener(): RolloutListener {
+    const each = (tell: (observer: SidecarObserver) => void) => {
+      for (const observer of this.#observers) tell(observer);
+    };
+    return {
+      tokens: (request, offset) => {
+        const place = this.#places.get(request);
+        place?.listener.tokens(place.index, request, offset);
+        each((observer) => observer.tokens?.(request, offset));
+      },
+      finished: (request) => {
+        const place = this.#places.get(request);
+        this.#places.delete(request);
+        this.#book.finished(request);
+        place?.listener.finished(place.index, request);
+        each((observer) => observer.finished?.(request));
+      },
+      restarted: (request) => {
+        const place = this.#places.get(request);
+        place?.listener.restarted(place.index, request);
+        each((observer) => observer.restarted?.(request));
+      },
+      groupFinished: (group: Group) => each((observer) => observer.groupFinished?.(group)),
+      stats: (workerId, stats) => each((observer) => observer.stats?.(workerId, stats)),
+      workerFailed: (worker, message) =>
+        each((observer) => observer.workerFailed?.(worker, message)),
+      broken: (error) => each((observer) => observer.broken?.(error)),
+    };
+  }
+}
+
+function invalid(field: string, problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field, problem });
+}
