@@ -190,7 +190,7 @@ export class Rollout {
   /** Resolves when the pause has taken hold: `keep`: nothing runs. `wait`, `abort`: nothing is left. */
   async pause(mode: PauseMode): Promise<void> {
     this.#pause = mode;
-    if (mode === "keep") return await this.#until(() => this.#isQuiet());
+    if (mode === "keep") return await this.#until(() => this.isQuiet);
     if (mode === "abort") {
       this.#turn(() => {
         for (const request of [...this.#buffer.requests]) {
@@ -200,7 +200,7 @@ export class Rollout {
         }
       });
     }
-    await this.#until(() => this.#buffer.unfinished === this.#arrivals.size && this.#isQuiet());
+    await this.#until(() => this.#buffer.unfinished === this.#arrivals.size && this.isQuiet);
   }
 
   resume(): void {
@@ -219,21 +219,37 @@ export class Rollout {
     this.#turn(() => {
       this.#epoch = epoch;
       this.#outbox.clear();
-      this.#exporting.clear();
-      this.#pending.clear();
-      this.#pooled.clear();
       this.#registry.clear();
-      this.#ledger.clear();
-      for (const request of this.#buffer.requests) this.#unplace(request);
+      this.#displaceAll();
       for (const worker of this.#ledger.workers()) {
         this.#post(worker.workerId, { kind: "advance", epoch });
       }
     });
   }
 
+  /** The workers have dropped, or may drop, whatever KV waiting requests have left there. Only while it is quiet. */
+  forgetKv(): void {
+    assert(this.isQuiet, "nothing runs");
+    this.#turn(() => {
+      for (const { spec, residentOn } of this.#buffer.requests) {
+        if (residentOn === null) continue;
+        this.#post(residentOn, { kind: "release", requestId: spec.requestId });
+      }
+      this.#displaceAll();
+    });
+  }
+
   /** Stops as it stands: nothing is scheduled and nothing heard any more. */
   stop(): void {
     this.#isStopped = true;
+  }
+
+  #displaceAll(): void {
+    this.#exporting.clear();
+    this.#pending.clear();
+    this.#pooled.clear();
+    this.#ledger.clear();
+    for (const request of this.#buffer.requests) this.#unplace(request);
   }
 
   #enter(request: Request): void {
@@ -477,7 +493,8 @@ export class Rollout {
     for (const waiter of over) waiter.resolve();
   }
 
-  #isQuiet(): boolean {
+  /** Nothing runs, and no KV is on its way. */
+  get isQuiet(): boolean {
     return this.#ledger.inFlight === 0 && this.#exporting.size === 0;
   }
 

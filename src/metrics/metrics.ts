@@ -1,0 +1,181 @@
+// Prometheus metrics: vLLM's names where they mean the same, ours with the prefix `foretoken_`. It only
+// counts; what it is told comes from the sidecar's observer.
+
+import { Counter, Gauge, Histogram, Registry } from "prom-client";
+import type { WorkerId } from "../base/ids.ts";
+import type { Request } from "../request/buffer.ts";
+import type { Meter } from "../rollout/meter.ts";
+import type { WorkerStats } from "../rollout/worker.ts";
+
+export interface MetricsSources {
+  readonly modelName: string;
+  readonly meter: Meter;
+  /** Requests that are not finished. */
+  readonly unfinished: () => number;
+  readonly epoch: () => number;
+  /** By state: how many workers. */
+  readonly workerStates: () => Readonly<Record<string, number>>;
+}
+
+/** Counters of WorkerStats under their names here; an engine that starts anew begins at 0 again. */
+const WORKER_COUNTERS = [
+  ["preemptions", "vllm:num_preemptions_total", "Requests that an engine preempted."],
+  ["prefillTokens", "vllm:prompt_tokens_total", "Tokens prefilled, recomputed ones included."],
+  ["draftedTokens", "vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified."],
+  ["acceptedTokens", "vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted."],
+  ["drafts", "vllm:spec_decode_num_drafts_total", "Drafts verified."],
+  ["recomputedTokens", "foretoken_recomputed_tokens_total", "Tokens prefilled a second time."],
+  ["steps", "foretoken_engine_steps_total", "Engine steps."],
+  ["kvLoads", "foretoken_kv_loads_total", "KV blobs that engines loaded in place of recomputing."],
+  ["kvLoadFailures", "foretoken_kv_load_failures_total", "KV blobs that engines refused."],
+] as const satisfies readonly (readonly [keyof WorkerStats, string, string])[];
+
+/** Seconds; a response of a rollout takes from milliseconds to half an hour. */
+const LATENCY_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800];
+const LENGTH_BUCKETS = [16, 64, 256, 1024, 4096, 16_384, 32_768, 65_536, 131_072];
+
+export class Metrics {
+  readonly #registry = new Registry();
+  readonly #sources: MetricsSources;
+  readonly #counters = new Map<string, Counter>();
+  readonly #last = new Map<WorkerId, WorkerStats>();
+  readonly #generation: Counter;
+  readonly #success: Counter;
+  readonly #lengths: Histogram;
+  readonly #latency: Histogram;
+  readonly #joinedMs = new WeakMap<Request, number>();
+  readonly #nowMs: () => number;
+
+  constructor(sources: MetricsSources, nowMs: () => number) {
+    this.#sources = sources;
+    this.#nowMs = nowMs;
+    this.#registry.setDefaultLabels({ model_name: sources.modelName });
+    const registers = [this.#registry];
+    const labelNames = ["engine"];
+    for (const [, name, help] of WORKER_COUNTERS) {
+      this.#counters.set(name, new Counter({ name, help, labelNames, registers }));
+    }
+    this.#generation = new Counter({
+      name: "vllm:generation_tokens_total",
+      help: "Output tokens.",
+      registers,
+    });
+    this.#success = new Counter({
+      name: "vllm:request_success_total",
+      help: "Finished requests.",
+      labelNames: ["finished_reason"],
+      registers,
+    });
+    this.#lengths = new Histogram({
+      name: "vllm:request_generation_tokens",
+      help: "Output tokens of a finished request.",
+      buckets: LENGTH_BUCKETS,
+      registers,
+    });
+    this.#latency = new Histogram({
+      name: "vllm:e2e_request_latency_seconds",
+      help: "From a request's arrival to its end.",
+      buckets: LATENCY_BUCKETS,
+      registers,
+    });
+    this.#gauges();
+  }
+
+  get contentType(): string {
+    return this.#registry.contentType;
+  }
+
+  async text(): Promise<string> {
+    return await this.#registry.metrics();
+  }
+
+  joined(request: Request): void {
+    this.#joinedMs.set(request, this.#nowMs());
+  }
+
+  tokens(count: number): void {
+    this.#generation.inc(count);
+  }
+
+  finished(request: Request): void {
+    this.#success.inc({ finished_reason: request.response.finish ?? "abort" });
+    this.#lengths.observe(request.response.length);
+    const joinedMs = this.#joinedMs.get(request);
+    if (joinedMs !== undefined) this.#latency.observe((this.#nowMs() - joinedMs) / 1000);
+  }
+
+  stats(workerId: WorkerId, stats: WorkerStats): void {
+    const last = this.#last.get(workerId);
+    const isSame = last !== undefined && stats.steps >= last.steps;
+    for (const [field, name] of WORKER_COUNTERS) {
+      const added = stats[field] - (isSame ? last[field] : 0);
+      if (added > 0) this.#counters.get(name)?.inc({ engine: workerId }, added);
+    }
+    this.#last.set(workerId, stats);
+  }
+
+  #gauges(): void {
+    const progress = () => this.#sources.meter.progress();
+    this.#perWorker(
+      "vllm:num_requests_running",
+      "Requests in engines' running batches.",
+      (w) => w.running,
+    );
+    this.#perWorker("vllm:kv_cache_usage_perc", "Share of the KV budget in use, 0 to 1.", (w) =>
+      w.kvTokens === 0 ? 0 : w.kvTokensUsed / w.kvTokens,
+    );
+    this.#gauge("vllm:num_requests_waiting", "Requests that do not run.", () =>
+      Math.max(0, this.#sources.unfinished() - progress().running),
+    );
+    this.#gauge("foretoken_weight_epoch", "Weight updates so far.", this.#sources.epoch);
+    this.#gauge(
+      "foretoken_migrations",
+      "Chunks that ran elsewhere than the one before.",
+      () => progress().migrations,
+    );
+    this.#gauge(
+      "foretoken_mean_acceptance_length",
+      "1 + accepted / drafts.",
+      () => progress().meanAcceptanceLength,
+    );
+    const states = this.#sources.workerStates;
+    new Gauge({
+      name: "foretoken_workers",
+      help: "Workers by state.",
+      labelNames: ["state"],
+      registers: [this.#registry],
+      collect() {
+        for (const [state, count] of Object.entries(states())) this.set({ state }, count);
+      },
+    });
+  }
+
+  #gauge(name: string, help: string, value: () => number): void {
+    new Gauge({
+      name,
+      help,
+      registers: [this.#registry],
+      collect() {
+        this.set(value());
+      },
+    });
+  }
+
+  #perWorker(
+    name: string,
+    help: string,
+    value: (worker: ReturnType<Meter["progress"]>["workers"][number]) => number,
+  ): void {
+    const { meter } = this.#sources;
+    new Gauge({
+      name,
+      help,
+      labelNames: ["engine"],
+      registers: [this.#registry],
+      collect() {
+        for (const worker of meter.progress().workers)
+          this.set({ engine: worker.worker }, value(worker));
+      },
+    });
+  }
+}

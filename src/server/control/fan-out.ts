@@ -1,0 +1,84 @@
+// Sends one control request to every engine and makes one answer of theirs.
+
+import { AppError } from "../../base/errors.ts";
+import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
+import { jsonResponse } from "../route.ts";
+import type { Member, Reachable } from "../worker-pool.ts";
+
+export interface Answered {
+  readonly member: Member;
+  readonly answer: ControlAnswer;
+}
+
+export interface Outcome {
+  readonly answers: readonly Answered[];
+  readonly failed: readonly Answered[];
+}
+
+/** `requestOf`: an engine's own version of the request, by its place in the order of engines. */
+export async function fanOut(
+  engines: readonly Reachable[],
+  requestOf: (index: number) => ControlRequest,
+): Promise<Outcome> {
+  const answers = await Promise.all(
+    engines.map(async ({ member, worker }, index) => ({
+      member,
+      answer: await worker.control(requestOf(index)),
+    })),
+  );
+  return { answers, failed: answers.filter(({ answer }) => !isSuccess(answer)) };
+}
+
+export function isSuccess(answer: ControlAnswer): boolean {
+  return answer.status >= 200 && answer.status < 300;
+}
+
+/**
+ * One engine's answer stands for all where all agree that it worked. Otherwise the engines that failed are
+ * named; a status that they all share (404: no such route) is the answer's too.
+ */
+export function merged(outcome: Outcome): Response {
+  const { answers, failed } = outcome;
+  const first = answers[0];
+  if (first === undefined) throw new AppError("no_worker", "no worker can be reached");
+  if (failed.length === 0) return whole(first.answer);
+  const statuses = new Set(answers.map(({ answer }) => answer.status));
+  const status = statuses.size === 1 ? first.answer.status : 500;
+  return jsonResponse(
+    {
+      error: {
+        message: `${failed.length} of ${answers.length} workers failed: ${failed.map(told).join("; ")}`,
+        type: status < 500 ? "BadRequestError" : "InternalServerError",
+        param: null,
+        code: status,
+      },
+      workers: answers.map(({ member, answer }) => ({
+        worker: member.source.name,
+        status: answer.status,
+        answer: answer.body,
+      })),
+    },
+    status,
+  );
+}
+
+/** Some routes of vLLM's answer plain text, or nothing. */
+function whole({ body, status }: ControlAnswer): Response {
+  if (body === null) return new Response(null, { status });
+  if (typeof body === "string") return new Response(body, { status });
+  return jsonResponse(body, status);
+}
+
+export function told({ member, answer }: Answered): string {
+  return `${member.source.name} answered ${answer.status}: ${reasonOf(answer.body)}`;
+}
+
+const REASON_CHARACTERS = 500;
+
+function reasonOf(body: unknown): string {
+  const error = typeof body === "object" && body !== null && "error" in body ? body.error : body;
+  const message =
+    typeof error === "object" && error !== null && "message" in error ? error.message : error;
+  const text = typeof message === "string" ? message : JSON.stringify(message);
+  return (text ?? "no reason").slice(0, REASON_CHARACTERS);
+}

@@ -1,0 +1,232 @@
+// The control plane: vLLM's routes, answered as if all engines were one.
+
+import { InvalidFieldError } from "../../base/errors.ts";
+import type { PauseMode } from "../../rollout/rollout.ts";
+import type { ControlRequest } from "../../rollout/worker.ts";
+import { type Exchange, jsonResponse, type Route } from "../route.ts";
+import type { Sidecar } from "../sidecar.ts";
+import { reachable, type WorkerPool } from "../worker-pool.ts";
+import { fanOut, isSuccess, merged } from "./fan-out.ts";
+import { requestOf, type WeightUpdates } from "./weights.ts";
+
+export interface ControlOptions {
+  readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
+  readonly weights: WeightUpdates;
+  /** Told by GET /version. */
+  readonly version: string;
+  /** Gives up requests by the ids that clients gave them; returns how many were there. */
+  readonly abortRequests: (ids: readonly string[]) => number;
+}
+
+/** Methods of `/collective_rpc` that change the weights. */
+const RELOADING = /reload_weights|update_weights|load_weights|update_parameter/;
+
+export function controlRoutes(options: ControlOptions): Route[] {
+  const { sidecar, weights } = options;
+  const get = (path: string, handle: Route["handle"]): Route => ({ method: "GET", path, handle });
+  const post = (path: string, handle: Route["handle"]): Route => ({ method: "POST", path, handle });
+  const everywhere = (exchange: Exchange) => broadcast(options, exchange);
+  return [
+    get("/health", () => health(options)),
+    get("/ping", () => health(options)),
+    post("/ping", () => health(options)),
+    get("/version", () => jsonResponse({ version: options.version })),
+    get("/load", () => jsonResponse({ server_load: sidecar.rollout.unfinished })),
+    get("/server_info", (exchange) => first(options, exchange)),
+    get("/get_world_size", (exchange) => worldSize(options, exchange)),
+    get("/weight_info", () => jsonResponse({ weight_version: weights.current })),
+    post("/init_weight_transfer_engine", (exchange) => initWeightTransfer(options, exchange)),
+    post("/start_weight_update", (exchange) => weights.start(exchange)),
+    post("/update_weights", (exchange) => weights.update(exchange)),
+    post("/finish_weight_update", (exchange) => weights.finish(exchange)),
+    post("/update_weight_version", (exchange) => renameWeights(weights, exchange)),
+    post("/shutdown_weight_transfer_engine", everywhere),
+    post("/start_draft_weight_update", everywhere),
+    post("/weight_checker", everywhere),
+    post("/v1/load_lora_adapter", (exchange) => weights.whole(exchange)),
+    post("/v1/unload_lora_adapter", (exchange) => weights.whole(exchange)),
+    post("/collective_rpc", (exchange) => collectiveRpc(options, exchange)),
+    post("/pause", (exchange) => pause(options, exchange)),
+    post("/resume", () => resume(sidecar)),
+    get("/is_paused", () => jsonResponse({ is_paused: sidecar.rollout.pauseMode !== null })),
+    post("/sleep", (exchange) => sleep(options, exchange)),
+    post("/wake_up", (exchange) => wakeUp(options, exchange)),
+    get("/is_sleeping", (exchange) => isSleeping(options, exchange)),
+    post("/reset_prefix_cache", (exchange) => resetPrefixCache(options, exchange)),
+    post("/reset_mm_cache", everywhere),
+    post("/reset_encoder_cache", everywhere),
+    post("/abort_requests", (exchange) => abortRequests(options, exchange)),
+    post("/inference/v1/abort_requests", (exchange) => abortRequests(options, exchange)),
+    get("/foretoken/workers", () => jsonResponse({ workers: workersOf(options) })),
+  ];
+}
+
+/** Every worker as it stands: also what `/health` says when none serves. */
+function workersOf({ pool }: ControlOptions) {
+  return pool.members.map(({ source, workerId, state, reason, worker }) => ({
+    worker: workerId,
+    name: source.name,
+    state,
+    reason,
+    slots: worker?.capacity.slots ?? null,
+    kv_tokens: worker?.capacity.kvTokens ?? null,
+    context_tokens: worker?.capacity.contextTokens ?? null,
+  }));
+}
+
+function health(options: ControlOptions): Response {
+  const isServing = options.pool.members.some(({ state }) => state === "ready");
+  if (isServing && !options.sidecar.isDraining) return new Response(null, { status: 200 });
+  const status = options.sidecar.isDraining ? "draining" : "no worker is in service";
+  return jsonResponse({ status, workers: workersOf(options) }, 503);
+}
+
+async function broadcast(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+  return merged(await fanOut(reachable(options.pool.members), () => request));
+}
+
+/** All engines are of a kind: one answers for all. */
+async function first(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+  return merged(await fanOut(reachable(options.pool.members).slice(0, 1), () => request));
+}
+
+async function sizes(options: ControlOptions, query: ControlRequest["query"]): Promise<number[]> {
+  const { sidecar, pool } = options;
+  const request: ControlRequest = {
+    method: "GET",
+    path: "/get_world_size",
+    query,
+    body: null,
+    nextEpoch: sidecar.rollout.epoch,
+  };
+  const { answers } = await fanOut(reachable(pool.members), () => request);
+  // An engine without the route (vLLM without its development mode) is a world of one.
+  return answers.map(({ answer }) => {
+    const { body } = answer;
+    const isTold = typeof body === "object" && body !== null && "world_size" in body;
+    return isTold && isSuccess(answer) ? Number(body.world_size) : 1;
+  });
+}
+
+async function worldSize(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const all = await sizes(options, Object.fromEntries(exchange.url.searchParams));
+  return jsonResponse({ world_size: all.reduce((sum, size) => sum + size, 0) });
+}
+
+/** Each engine's ranks follow those of the engines before it. */
+async function initWeightTransfer(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const all = await sizes(options, {});
+  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+  const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));
+  const engines = reachable(options.pool.members);
+  return merged(
+    await fanOut(engines, (index) => ({
+      ...request,
+      body: shifted(request.body, offsets[index] ?? 0),
+    })),
+  );
+}
+
+function shifted(body: unknown, by: number): unknown {
+  if (typeof body !== "object" || body === null || !("init_info" in body)) return body;
+  const info = body.init_info;
+  if (typeof info !== "object" || info === null || !("rank_offset" in info)) return body;
+  return { ...body, init_info: { ...info, rank_offset: Number(info.rank_offset) + by } };
+}
+
+async function renameWeights(weights: WeightUpdates, exchange: Exchange): Promise<Response> {
+  const version = stringField(await exchange.json(), "new_version");
+  weights.rename(version);
+  return jsonResponse({ weight_version: version });
+}
+
+async function collectiveRpc(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const method = stringField(await exchange.json(), "method");
+  if (RELOADING.test(method)) return await options.weights.whole(exchange);
+  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+  const outcome = await fanOut(reachable(options.pool.members), () => request);
+  if (outcome.failed.length > 0) return merged(outcome);
+  const results = outcome.answers.flatMap(({ answer }) => {
+    const { body } = answer;
+    const isList = typeof body === "object" && body !== null && "results" in body;
+    return isList && Array.isArray(body.results) ? body.results : [body];
+  });
+  return jsonResponse({ results });
+}
+
+async function pause(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const { searchParams } = exchange.url;
+  const mode = searchParams.get("mode") ?? "abort";
+  if (mode !== "abort" && mode !== "wait" && mode !== "keep") {
+    throw invalid("mode", `is "${mode}"; it is one of abort, wait, keep`);
+  }
+  await options.sidecar.rollout.pause(mode satisfies PauseMode);
+  if (searchParams.get("clear_cache") !== "false") forgetKv(options);
+  return jsonResponse({ status: "paused" });
+}
+
+function resume(sidecar: Sidecar): Response {
+  sidecar.rollout.resume();
+  return jsonResponse({ status: "resumed" });
+}
+
+async function sleep(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const mode = exchange.url.searchParams.get("mode") ?? "keep";
+  await options.sidecar.rollout.pause(mode === "abort" || mode === "wait" ? mode : "keep");
+  forgetKv(options);
+  return await broadcast(options, exchange);
+}
+
+async function wakeUp(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const answer = await broadcast(options, exchange);
+  const tags = exchange.url.searchParams.getAll("tags");
+  // Trainers wake weights first, update them, and wake the KV cache last: only then can anything run.
+  if (answer.ok && (tags.length === 0 || tags.includes("kv_cache")))
+    options.sidecar.rollout.resume();
+  return answer;
+}
+
+async function isSleeping(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+  const outcome = await fanOut(reachable(options.pool.members), () => request);
+  const asleep = outcome.answers.some(({ answer }) => {
+    const { body } = answer;
+    return typeof body === "object" && body !== null && "is_sleeping" in body && body.is_sleeping;
+  });
+  return jsonResponse({ is_sleeping: asleep });
+}
+
+async function resetPrefixCache(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const answer = await broadcast(options, exchange);
+  if (answer.ok && options.sidecar.rollout.isQuiet) forgetKv(options);
+  return answer;
+}
+
+/** Nothing runs: KV that requests have left anywhere is dropped, and recomputed when it is wanted. */
+function forgetKv({ sidecar }: ControlOptions): void {
+  sidecar.rollout.forgetKv();
+}
+
+async function abortRequests(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const body = await exchange.json();
+  const ids =
+    typeof body === "object" && body !== null && "request_ids" in body ? body.request_ids : null;
+  if (!Array.isArray(ids) || ids.some((id) => typeof id !== "string")) {
+    throw invalid("request_ids", "is not a list of strings");
+  }
+  return jsonResponse({ status: "aborted", aborted: options.abortRequests(ids) });
+}
+
+function stringField(body: unknown, field: string): string {
+  const value: unknown =
+    typeof body === "object" && body !== null ? Reflect.get(body, field) : undefined;
+  if (typeof value !== "string" || value === "") throw invalid(field, "is not a string");
+  return value;
+}
+
+function invalid(field: string, problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field, problem });
+}

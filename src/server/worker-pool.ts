@@ -1,0 +1,217 @@
+// The workers behind the sidecar: opens them, opens a failed one again with growing pauses, and keeps one
+// whose weights are not current out of the rollout. Only a worker with the current weights ever serves.
+
+import { assert } from "../base/assert.ts";
+import type { Clock } from "../base/clock.ts";
+import { AppError } from "../base/errors.ts";
+import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
+import type { ControlRequest, Worker } from "../rollout/worker.ts";
+import type { Sidecar } from "./sidecar.ts";
+
+/** Where a worker comes from. */
+export interface WorkerSource {
+  /** What people call it. */
+  readonly name: string;
+  /**
+   * true: the engine is a server of its own, which holds its weights whoever is connected to it. false: it is
+   * opened with the weights that the sidecar began with.
+   */
+  readonly keepsWeights: boolean;
+  /** @throws AppError: it cannot be reached, or is not what it should be. */
+  open(options: { workerId: WorkerId; epoch: WeightEpoch }): Promise<Worker>;
+}
+
+/** ready: it serves. fenced: it is there, with weights that are not current. down: it is not there. */
+export type MemberState = "ready" | "fenced" | "down";
+
+export interface Member {
+  readonly source: WorkerSource;
+  readonly workerId: WorkerId;
+  readonly state: MemberState;
+  /** Why it does not serve; null: it does. */
+  readonly reason: string | null;
+  /** For its control plane; null: it is down. */
+  readonly worker: Worker | null;
+}
+
+type Mutable<T> = { -readonly [K in keyof T]: T[K] };
+type OwnMember = Mutable<Member> & { retryMs: number };
+
+export interface WorkerPoolOptions {
+  readonly sources: readonly WorkerSource[];
+  readonly clock: Clock;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  readonly changed: (member: Member) => void;
+}
+
+/** Between two tries to open a worker that is down: at first, and at most. */
+const RETRY_MS = 500;
+const RETRY_MS_MAX = 30_000;
+
+export class WorkerPool {
+  readonly #options: WorkerPoolOptions;
+  readonly #members: OwnMember[];
+  readonly #cancels = new Set<() => void>();
+  #sidecar: Sidecar | null = null;
+  /** What gives an engine the current weights, where a request alone can; null: only the trainer can. */
+  #weights: ControlRequest | null = null;
+  #initialEpoch: WeightEpoch | null = null;
+  #isClosed = false;
+
+  constructor(options: WorkerPoolOptions) {
+    assert(options.sources.length > 0, "a pool has at least one worker");
+    this.#options = options;
+    this.#members = options.sources.map((source, index) => ({
+      source,
+      workerId: workerId(index),
+      state: "down" as const,
+      reason: "not opened yet",
+      worker: null,
+      retryMs: RETRY_MS,
+    }));
+  }
+
+  get members(): readonly Member[] {
+    return this.#members;
+  }
+
+  /** Opens every worker. @throws AppError the first failure; then none is left open. */
+  async open(epoch: WeightEpoch): Promise<readonly Worker[]> {
+    this.#initialEpoch = epoch;
+    const results = await Promise.allSettled(
+      this.#members.map(async (member) => {
+        const worker = await member.source.open({ workerId: member.workerId, epoch });
+        Object.assign(member, { worker, state: "ready", reason: null });
+        return worker;
+      }),
+    );
+    const failure = results.find((result) => result.status === "rejected");
+    if (failure !== undefined) {
+      await this.close();
+      throw failure.reason;
+    }
+    return results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
+  }
+
+  /** Hands the opened workers to the sidecar's rollout, and looks after them from now on. */
+  attach(sidecar: Sidecar): void {
+    this.#sidecar = sidecar;
+    sidecar.observe({ workerFailed: (worker, message) => this.#failed(worker, message) });
+    for (const { worker } of this.#members) {
+      if (worker !== null) sidecar.rollout.addWorker(worker);
+    }
+  }
+
+  /**
+   * The weights have changed on `current`; every other member is fenced, for `reason`. Call before the sidecar
+   * advances. `request`: what would do the same to an engine that comes later; null: nothing known would.
+   */
+  changedWeights(options: {
+    current: ReadonlySet<Member>;
+    request: ControlRequest | null;
+    reasonOf: (member: Member) => string;
+  }): void {
+    this.#weights = options.request;
+    for (const member of this.#members) {
+      if (member.state === "ready" && !options.current.has(member)) {
+        this.#fence(member, options.reasonOf(member));
+      }
+    }
+  }
+
+  /** Members that were fenced and have the current weights now serve again. Call after the sidecar advanced. */
+  async unfence(members: ReadonlySet<Member>): Promise<void> {
+    const fenced = this.#members.filter((m) => members.has(m) && m.state === "fenced");
+    await Promise.all(fenced.map((member) => this.#reopen(member, { hasWeights: true })));
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    for (const cancel of this.#cancels) cancel();
+    await Promise.all(this.#members.map((member) => member.worker?.close()));
+  }
+
+  #fence(member: OwnMember, reason: string): void {
+    member.state = "fenced";
+    member.reason = reason;
+    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker, reason);
+    this.#options.changed(member);
+  }
+
+  #failed(worker: Worker, message: string): void {
+    const member = this.#members.find((m) => m.worker === worker);
+    // A fenced worker is removed from the rollout by the pool itself.
+    if (member === undefined || member.state !== "ready") return;
+    this.#down(member, message);
+  }
+
+  #down(member: OwnMember, reason: string): void {
+    void member.worker?.close();
+    Object.assign(member, { state: "down", worker: null, reason });
+    this.#options.changed(member);
+    if (this.#isClosed) return;
+    const cancel = this.#options.later(() => {
+      this.#cancels.delete(cancel);
+      void this.#reopen(member, { hasWeights: false });
+    }, member.retryMs);
+    this.#cancels.add(cancel);
+    member.retryMs = Math.min(RETRY_MS_MAX, member.retryMs * 2);
+  }
+
+  /** Opens the member anew; it serves if its weights are, or can be made, current. */
+  async #reopen(member: OwnMember, options: { hasWeights: boolean }): Promise<void> {
+    const sidecar = this.#sidecar;
+    if (sidecar === null || this.#isClosed) return;
+    const { epoch } = sidecar.rollout;
+    const { source } = member;
+    try {
+      await member.worker?.close();
+      member.worker = null;
+      const worker = await source.open({ workerId: member.workerId, epoch });
+      if (this.#isClosed) {
+        await worker.close();
+        return;
+      }
+      member.worker = worker;
+      member.retryMs = RETRY_MS;
+      const isCurrent =
+        epoch === this.#initialEpoch ||
+        (options.hasWeights && source.keepsWeights) ||
+        (await this.#giveWeights(worker, epoch));
+      // The weights may have changed again while it was brought up to date.
+      if (isCurrent && sidecar.rollout.epoch === epoch) this.#ready(member, worker, sidecar);
+      else this.#fence(member, "came back without the current weights");
+    } catch (error) {
+      this.#down(member, error instanceof Error ? error.message : String(error));
+    }
+  }
+
+  #ready(member: OwnMember, worker: Worker, sidecar: Sidecar): void {
+    member.state = "ready";
+    member.reason = null;
+    sidecar.rollout.addWorker(worker);
+    this.#options.changed(member);
+  }
+
+  async #giveWeights(worker: Worker, epoch: WeightEpoch): Promise<boolean> {
+    if (this.#weights === null) return false;
+    const answer = await worker.control({ ...this.#weights, nextEpoch: epoch });
+    if (answer.status < 300) worker.send([{ kind: "advance", epoch }]);
+    return answer.status < 300;
+  }
+}
+
+export interface Reachable {
+  readonly member: Member;
+  readonly worker: Worker;
+}
+
+/** The members that can be spoken to, in order. @throws AppError no_worker: there is none. */
+export function reachable(members: readonly Member[]): Reachable[] {
+  const there = members.flatMap((member) =>
+    member.worker === null ? [] : [{ member, worker: member.worker }],
+  );
+  if (there.length === 0) throw new AppError("no_worker", "no worker can be reached");
+  return there;
+}
