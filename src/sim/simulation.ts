@@ -1,0 +1,447 @@
+// One simulated rollout iteration: carries out what the production scheduler decides, on modelled engines, in virtual
+// time. It mirrors what src/rollout does with workers (the same buffer, context, ledger and commands) and, like
+// it, decides neither an order nor a place.
+
+import { assert, present } from "../base/assert.ts";
+import { groupId, type RequestId, type WorkerId, workerId } from "../base/ids.ts";
+import { ContextManager } from "../context/context.ts";
+import { contextTokens, type Request, RequestBuffer } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
+import { Ledger } from "../rollout/ledger.ts";
+import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
+import { counted, countOnly } from "./counted-response.ts";
+import { ModelledEngine, type Run } from "./engine.ts";
+import { EnginePort } from "./engine-port.ts";
+import type { GroupLengths } from "./lengths.ts";
+import { Recorder, type Series } from "./recorder.ts";
+import type { Speculation } from "./speculation.ts";
+import { StepModel } from "./step-time.ts";
+import { Timeline } from "./timeline.ts";
+import { engineSlots, type Workload } from "./workload.ts";
+
+/** What the simulation asks of a scheduler: the production one, or a baseline's with the same face. */
+export type SimScheduler = Pick<
+  Scheduler,
+  "enqueue" | "refresh" | "unparked" | "isUrgent" | "schedule"
+>;
+
+/** What a scheduler may be built from. `lengthOf` is for oracles alone. */
+export interface SchedulerParts {
+  readonly buffer: RequestBuffer;
+  readonly context: ContextManager;
+  readonly model: StepModel;
+  readonly instances: number;
+  readonly lengthOf: (request: Request) => number;
+}
+
+export interface SimulationOptions {
+  readonly workload: Workload;
+  readonly lengths: GroupLengths;
+  readonly schedulerFor: (parts: SchedulerParts) => SimScheduler;
+  /** null: no drafting. Called once for each engine. */
+  readonly speculationFor: ((engine: number) => Speculation) | null;
+  /** Chance that the next draft token is accepted, for a request that is about to run. */
+  readonly qualityOf: (request: Request) => number;
+  /** Stops when so many groups have finished; null: all. */
+  readonly groupsWanted: number | null;
+  /** Output tokens that request number i has from an earlier iteration; absent: none. */
+  readonly progress: readonly number[] | null;
+  /** Keeps time series of every engine, for charts. */
+  readonly isRecorded: boolean;
+}
+
+/** Times in seconds. */
+export interface SimulationResult {
+  readonly wallS: number;
+  /** From the end of the first 90 % of requests to the end of all (paper, Fig. 8). */
+  readonly tailS: number;
+  readonly outputTokens: number;
+  readonly preemptions: number;
+  readonly recomputedTokens: number;
+  readonly chunks: number;
+  readonly migrations: number;
+  readonly migratedBytes: number;
+  readonly poolBytesPeak: number;
+  /** Mean over instances of the time between their last token and the end, over the wall time. */
+  readonly idleShare: number;
+  /** Between the first and the last instance to run out of work, over the wall time. */
+  readonly finishSpread: number;
+  /** When the 5 % of requests that end last had begun, on average, over the wall time. */
+  readonly lateStartShare: number;
+  readonly tokensPerStep: number;
+  /** Output tokens of each request, by number; unfinished ones too. */
+  readonly reached: readonly number[];
+  readonly finishedGroups: number;
+  readonly finishedLengths: readonly number[];
+  readonly series: Series | null;
+}
+
+type Due =
+  | { kind: "exported"; request: Request; from: WorkerId; tokens: number }
+  | { kind: "loaded"; request: Request; workerId: WorkerId; chunkTokens: number; kvTokens: number }
+  | { kind: "progress" };
+
+/** Tail: the last 10 % of requests (paper, Fig. 8). */
+const TAIL_SHARE = 0.1;
+/** The paper tells when the last 5 % had begun. */
+const LAST_SHARE = 0.05;
+/** How often running lengths reach the context between the ends of chunks. */
+const PROGRESS_MS = 30_000;
+
+export class Simulation {
+  readonly #options: SimulationOptions;
+  readonly #buffer = new RequestBuffer();
+  readonly #context = new ContextManager();
+  readonly #ledger = new Ledger();
+  readonly #scheduler: SimScheduler;
+  readonly #model: StepModel;
+  readonly #engines: ModelledEngine[] = [];
+  readonly #timeline = new Timeline<Due>();
+  readonly #lengths: Int32Array;
+  readonly #exporting = new Map<RequestId, { from: WorkerId; tokens: number }>();
+  readonly #pending = new Map<RequestId, { workerId: WorkerId; chunkTokens: number }>();
+  readonly #pooled = new Map<RequestId, number>();
+  readonly #linkFreeMs: Float64Array;
+  readonly #recorder: Recorder | null;
+  readonly #startedMs: number[] = [];
+  readonly #finishedMs: number[] = [];
+  readonly #finishedStartMs: number[] = [];
+  readonly #finishedLengths: number[] = [];
+  #nowMs = 0;
+  #poolTokens = 0;
+  #poolTokensPeak = 0;
+  #migratedTokens = 0;
+  #migrations = 0;
+  #chunks = 0;
+  #finishedGroups = 0;
+  #progressIsDue = false;
+
+  constructor(options: SimulationOptions) {
+    const { workload, lengths } = options;
+    this.#options = options;
+    this.#model = new StepModel(workload);
+    this.#lengths = Int32Array.from(lengths.flat());
+    this.#linkFreeMs = new Float64Array(workload.instances);
+    this.#recorder = options.isRecorded ? new Recorder(workload.instances) : null;
+    this.#scheduler = options.schedulerFor({
+      buffer: this.#buffer,
+      context: this.#context,
+      model: this.#model,
+      instances: workload.instances,
+      lengthOf: (request) => this.#lengthOf(request),
+    });
+    this.#addGroups();
+    this.#addEngines();
+  }
+
+  run(): SimulationResult {
+    for (const request of this.#buffer.requests) {
+      if (request.response.length < this.#lengthOf(request)) this.#scheduler.enqueue(request);
+    }
+    this.#pump();
+    while (!this.#isDone) this.#turn();
+    return this.#result();
+  }
+
+  get #isDone(): boolean {
+    const { groupsWanted } = this.#options;
+    if (groupsWanted !== null && this.#finishedGroups >= groupsWanted) return true;
+    return this.#buffer.unfinished === 0;
+  }
+
+  #addGroups(): void {
+    const { workload, lengths, progress } = this.#options;
+    const prompt = new Int32Array(workload.promptTokens);
+    const sampling = {
+      temperature: 1,
+      seed: 0,
+      tokensMax: workload.shape.tokensMax,
+      stopTokenIds: [],
+      ...SAMPLING_DEFAULTS,
+    };
+    for (const [index, members] of lengths.entries()) {
+      const id = groupId(`g${index}`);
+      const group = this.#buffer.add({ groupId: id, prompt, size: members.length, sampling });
+      for (const request of group.requests) {
+        countOnly(request);
+        this.#context.joined(request);
+        const reached = progress?.[request.index] ?? 0;
+        if (reached > 0) counted(request).reach(reached);
+      }
+    }
+  }
+
+  #addEngines(): void {
+    const { workload, speculationFor } = this.#options;
+    const contextMax = workload.promptTokens + workload.shape.tokensMax;
+    assert(contextMax < this.#model.kvTokens, "the longest request fits into one engine");
+    for (let i = 0; i < workload.instances; i += 1) {
+      const engine = new ModelledEngine({
+        workerId: workerId(i),
+        slots: engineSlots(workload.deployment),
+        model: this.#model,
+        speculation: speculationFor === null ? null : speculationFor(i),
+        events: this,
+      });
+      this.#engines.push(engine);
+      this.#ledger.add(new EnginePort(engine, contextMax));
+    }
+  }
+
+  #turn(): void {
+    let atMs = this.#timeline.nextMs;
+    for (const engine of this.#engines) atMs = Math.min(atMs, engine.nextMs);
+    assert(Number.isFinite(atMs), "work is left, so something is due");
+    this.#nowMs = atMs;
+    for (const engine of this.#engines) {
+      if (engine.nextMs > atMs) continue;
+      engine.advance(atMs);
+      engine.settle();
+      this.#recorder?.sample(atMs, engine);
+    }
+    while (this.#timeline.nextMs <= atMs) {
+      const due = this.#timeline.take();
+      if (due !== null) this.#take(due);
+    }
+    this.#pump();
+  }
+
+  #take(due: Due): void {
+    switch (due.kind) {
+      case "exported":
+        this.#exported(due.request, due.from, due.tokens);
+        return;
+      case "loaded":
+        this.#start(due.request, due, due.kvTokens);
+        return;
+      case "progress":
+        this.#progressIsDue = false;
+        this.#observeProgress();
+        return;
+    }
+  }
+
+  #pump(): void {
+    if (this.#isDone) return;
+    const touched = new Set<ModelledEngine>();
+    for (const command of this.#scheduler.schedule(this.#ledger.slots())) {
+      const engine = this.#execute(command);
+      if (engine !== null) touched.add(engine);
+    }
+    for (const engine of touched) {
+      engine.settle();
+      this.#recorder?.sample(this.#nowMs, engine);
+    }
+    if (this.#progressIsDue) return;
+    this.#progressIsDue = true;
+    this.#timeline.add(this.#nowMs + PROGRESS_MS, { kind: "progress" });
+  }
+
+  /** Returns the engine that got something to do at once. */
+  #execute(command: ScheduleCommand): ModelledEngine | null {
+    const { request, workerId: to } = command;
+    if (command.kind === "offload") {
+      this.#startExport(request);
+      return null;
+    }
+    const { chunkTokens } = command;
+    const isThere = request.residentOn === to;
+    if (request.residentOn !== null && !isThere) this.#startExport(request);
+    if (request.workerId !== null && request.workerId !== to) {
+      this.#migrations += 1;
+      this.#migratedTokens += contextTokens(request);
+    }
+    const reserved = contextTokens(request) + chunkTokens;
+    const already = isThere ? request.residentTokens : 0;
+    this.#ledger.book(to, { inFlight: 1, kvTokens: reserved - already });
+    request.residentOn = to;
+    request.residentTokens = reserved;
+    if (isThere) return this.#launch(request, { workerId: to, chunkTokens }, 0);
+    request.status = "moving";
+    if (this.#exporting.has(request.spec.requestId)) {
+      this.#pending.set(request.spec.requestId, { workerId: to, chunkTokens });
+      return null;
+    }
+    return this.#loadAndLaunch(request, { workerId: to, chunkTokens });
+  }
+
+  #startExport(request: Request): void {
+    const from = present(request.residentOn, "only resident KV is exported");
+    const { requestId } = request.spec;
+    const tokens = request.residentTokens;
+    this.#exporting.set(requestId, { from, tokens });
+    request.residentOn = null;
+    request.residentTokens = 0;
+    const atMs = this.#transfer(from, tokens);
+    this.#timeline.add(atMs, { kind: "exported", request, from, tokens });
+  }
+
+  /** When a transfer of `tokens` over the instance's link ends, if it starts as soon as the link is free. */
+  #transfer(id: WorkerId, tokens: number): number {
+    const startMs = Math.max(this.#nowMs, this.#linkFreeMs[id] ?? 0);
+    const endMs = startMs + this.#model.transferMs(tokens);
+    this.#linkFreeMs[id] = endMs;
+    return endMs;
+  }
+
+  #exported(request: Request, from: WorkerId, tokens: number): void {
+    const { requestId } = request.spec;
+    this.#exporting.delete(requestId);
+    const engine = this.#engine(from);
+    engine.advance(this.#nowMs);
+    engine.unpark(requestId);
+    engine.freed();
+    this.#ledger.book(from, { inFlight: 0, kvTokens: -tokens });
+    this.#poolTokens += tokens - (this.#pooled.get(requestId) ?? 0);
+    this.#poolTokensPeak = Math.max(this.#poolTokensPeak, this.#poolTokens);
+    this.#pooled.set(requestId, tokens);
+    const pending = this.#pending.get(requestId);
+    if (pending === undefined) return;
+    this.#pending.delete(requestId);
+    this.#loadAndLaunch(request, pending)?.settle();
+  }
+
+  #loadAndLaunch(
+    request: Request,
+    to: { workerId: WorkerId; chunkTokens: number },
+  ): ModelledEngine | null {
+    const kvTokens = this.#pooled.get(request.spec.requestId);
+    if (kvTokens === undefined) return this.#launch(request, to, 0);
+    const atMs = this.#transfer(to.workerId, kvTokens);
+    this.#timeline.add(atMs, { kind: "loaded", request, ...to, kvTokens });
+    return null;
+  }
+
+  #start(
+    request: Request,
+    to: { workerId: WorkerId; chunkTokens: number },
+    kvTokens: number,
+  ): void {
+    const engine = this.#launch(request, to, kvTokens);
+    engine.settle();
+    this.#recorder?.sample(this.#nowMs, engine);
+  }
+
+  #launch(
+    request: Request,
+    to: { workerId: WorkerId; chunkTokens: number },
+    kvTokens: number,
+  ): ModelledEngine {
+    request.status = "running";
+    request.workerId = to.workerId;
+    this.#chunks += 1;
+    const position = request.response.length;
+    const left = this.#lengthOf(request) - position;
+    const tokens = Math.min(left, to.chunkTokens);
+    const engine = this.#engine(to.workerId);
+    const run: Run = {
+      request,
+      position,
+      tokens,
+      isLast: tokens === left,
+      context: contextTokens(request),
+      kvTokens,
+      left: tokens,
+      quality: this.#options.speculationFor === null ? 0 : this.#options.qualityOf(request),
+      isUrgent: this.#scheduler.isUrgent(request),
+      rate: 1,
+      rows: 1,
+    };
+    engine.submit(run, this.#nowMs);
+    return engine;
+  }
+
+  /** From an engine: a chunk begins, or goes on after a preemption. */
+  admitted(_engine: ModelledEngine, run: Run): void {
+    this.#startedMs[run.request.index] ??= this.#nowMs;
+  }
+
+  /** From an engine: a chunk is over. */
+  chunkEnded(engine: ModelledEngine, run: Run): void {
+    const { request } = run;
+    counted(request).reach(run.position + run.tokens);
+    if (!run.isLast) {
+      const held = contextTokens(request);
+      const kvTokens = held - request.residentTokens;
+      this.#ledger.book(engine.workerId, { inFlight: -1, kvTokens });
+      request.residentTokens = held;
+      request.status = "waiting";
+      this.#context.progressed(request);
+      this.#scheduler.refresh(request.group);
+      this.#scheduler.enqueue(request);
+      return;
+    }
+    this.#ledger.book(engine.workerId, { inFlight: -1, kvTokens: -request.residentTokens });
+    request.response.finish = "stop";
+    const isGroupDone = this.#buffer.finish(request);
+    if (isGroupDone) this.#finishedGroups += 1;
+    this.#context.finished(request);
+    this.#scheduler.refresh(request.group);
+    this.#poolTokens -= this.#pooled.get(request.spec.requestId) ?? 0;
+    this.#pooled.delete(request.spec.requestId);
+    this.#finishedMs.push(this.#nowMs);
+    this.#finishedStartMs.push(this.#startedMs[request.index] ?? 0);
+    this.#finishedLengths.push(request.response.length);
+  }
+
+  /** Tokens stream in production; here they are looked at now and then. */
+  #observeProgress(): void {
+    for (const engine of this.#engines) {
+      if (engine.running.length === 0) continue;
+      engine.advance(this.#nowMs);
+      for (const run of engine.running) {
+        const reached = run.position + Math.floor(run.tokens - run.left);
+        if (reached <= run.request.response.length) continue;
+        counted(run.request).reach(reached);
+        if (this.#options.speculationFor !== null)
+          run.quality = this.#options.qualityOf(run.request);
+        this.#context.progressed(run.request);
+        this.#scheduler.refresh(run.request.group);
+      }
+      this.#recorder?.sample(this.#nowMs, engine);
+    }
+  }
+
+  #engine(id: WorkerId): ModelledEngine {
+    return present(this.#engines[id], `engine ${id} is there`);
+  }
+
+  #lengthOf(request: Request): number {
+    return this.#lengths[request.index] ?? 0;
+  }
+
+  #result(): SimulationResult {
+    const wallMs = this.#nowMs;
+    const finished = this.#finishedMs;
+    const tailFrom = finished[finished.length - Math.ceil(finished.length * TAIL_SHARE) - 1] ?? 0;
+    const ends = this.#engines.map((engine) => engine.counters.lastTokenMs);
+    const last = this.#finishedStartMs.slice(Math.floor(finished.length * (1 - LAST_SHARE)));
+    const sum = (value: (engine: ModelledEngine) => number) =>
+      this.#engines.reduce((total, engine) => total + value(engine), 0);
+    const outputTokens = sum((engine) => engine.counters.outputTokens);
+    const running = sum((engine) => engine.counters.sequenceSteps);
+    return {
+      wallS: wallMs / 1000,
+      tailS: (wallMs - tailFrom) / 1000,
+      outputTokens,
+      preemptions: sum((engine) => engine.counters.preemptions),
+      recomputedTokens: sum((engine) => engine.counters.recomputedTokens),
+      chunks: this.#chunks,
+      migrations: this.#migrations,
+      migratedBytes: this.#migratedTokens * this.#model.kvBytesPerToken,
+      poolBytesPeak: this.#poolTokensPeak * this.#model.kvBytesPerToken,
+      idleShare: (wallMs - meanOf(ends)) / wallMs,
+      finishSpread: (Math.max(...ends) - Math.min(...ends)) / wallMs,
+      lateStartShare: meanOf(last) / wallMs,
+      tokensPerStep: outputTokens / Math.max(1, running),
+      reached: [...this.#buffer.requests].map((request) => request.response.length),
+      finishedGroups: this.#finishedGroups,
+      finishedLengths: this.#finishedLengths,
+      series: this.#recorder?.series ?? null,
+    };
+  }
+}
+
+function meanOf(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0) / Math.max(1, values.length);
+}

@@ -1,0 +1,80 @@
+// The systems that are compared, each as the scheduler that it uses. veRL, divided and Seer are the production
+// schedulers as they stand; oracles and baselines differ in the order or the placement alone.
+
+import type { Request } from "../request/buffer.ts";
+import { schedulerFor } from "../rollout/scheduler-for.ts";
+import type { SchedulePolicy } from "../schedule/policy.ts";
+import { Scheduler } from "../schedule/scheduler.ts";
+import { Heap } from "../wasm/heap.ts";
+import type { CoreExports } from "../wasm/load.ts";
+import type { SchedulerParts, SimScheduler } from "./simulation.ts";
+import { StreamRlOracle } from "./streamrl-oracle.ts";
+
+export const SYSTEM_NAMES = [
+  "verl",
+  "streamrl-oracle",
+  "partial-rollout",
+  "divided",
+  "seer",
+  "oracle",
+] as const;
+export type SystemName = (typeof SYSTEM_NAMES)[number];
+
+export function simSchedulerFor(
+  system: SystemName,
+  parts: SchedulerParts,
+  options: { chunkTokens: number; core: CoreExports },
+): SimScheduler {
+  const { buffer, context } = parts;
+  const { chunkTokens, core } = options;
+  switch (system) {
+    case "verl":
+    // What makes a rollout partial is when it ends (experiment.ts), not who runs where.
+    case "partial-rollout":
+      return schedulerFor("group", { buffer, context, chunkTokens, core });
+    case "streamrl-oracle":
+      return new StreamRlOracle(parts.lengthOf);
+    case "divided":
+    case "seer":
+      return schedulerFor(system, { buffer, context, chunkTokens, core });
+    case "oracle":
+      return new Scheduler(new OraclePolicy(parts, new Heap(core)), {
+        kind: "divided",
+        chunkTokens,
+      });
+  }
+}
+
+/** Longest true remaining length first: what no system can know. */
+class OraclePolicy implements SchedulePolicy {
+  readonly #parts: SchedulerParts;
+  readonly #heap: Heap;
+
+  constructor(parts: SchedulerParts, heap: Heap) {
+    this.#parts = parts;
+    this.#heap = heap;
+  }
+
+  add(request: Request): void {
+    this.#heap.push(request.index, request.response.length - this.#parts.lengthOf(request));
+  }
+
+  peek(): Request | null {
+    const index = this.#heap.peek();
+    return index === null ? null : this.#parts.buffer.requestAt(index);
+  }
+
+  take(request: Request): void {
+    this.#heap.remove(request.index);
+  }
+
+  remove(request: Request): void {
+    this.#heap.remove(request.index);
+  }
+
+  refresh(): void {}
+
+  isUrgent(): boolean {
+    return false;
+  }
+}

@@ -1,0 +1,129 @@
+// The workloads: the paper's three (seer.md, Table 3), and any log of responses. A workload says what is asked of
+// which engines; it decides nothing about who runs what.
+
+import {
+  H800,
+  type Hardware,
+  KIMI_K2,
+  MOONLIGHT,
+  type ModelSpec,
+  QWEN2_VL_72B,
+} from "./hardware.ts";
+import { type GroupLengths, type LengthShape, TRACE_CORRELATION } from "./lengths.ts";
+import type { Deployment, EngineConstants } from "./step-time.ts";
+
+export const WORKLOAD_NAMES = ["moonlight", "qwen2-vl-72b", "kimi-k2"] as const;
+export type WorkloadName = (typeof WORKLOAD_NAMES)[number];
+
+/** How the veRL + SD baseline of the paper drafts (its Fig. 11). */
+export type VanillaDraft =
+  /** Suffix decoding from the response's own text. */
+  | { readonly kind: "self" }
+  /** A draft model or an extra head: constant acceptance, and milliseconds for each draft token. */
+  | {
+      readonly kind: "model";
+      readonly acceptance: number;
+      readonly gammaMax: number;
+      readonly draftMs: number;
+    };
+
+export interface Workload {
+  readonly name: string;
+  readonly hardware: Hardware;
+  readonly model: ModelSpec;
+  readonly deployment: Deployment;
+  readonly instances: number;
+  readonly promptTokens: number;
+  readonly shape: LengthShape;
+  /** Lengths to use in place of sampled ones. */
+  readonly lengths: GroupLengths | null;
+  readonly constants: EngineConstants;
+  readonly vanilla: VanillaDraft;
+  /** Mean acceptance length of a linear draft from the response's own text (paper, Table 2 and Fig. 11). */
+  readonly selfAcceptanceLength: number;
+}
+
+/** max_num_seqs, vLLM's default for years: requests that one data-parallel rank runs at the same time. */
+const RANK_SLOTS = 256;
+
+export function engineSlots(deployment: Deployment): number {
+  return deployment.kind === "experts" ? RANK_SLOTS * deployment.gpus : RANK_SLOTS;
+}
+
+/** The paper gives no prompt lengths: some hundred tokens for mathematics, an image and a question for vision. */
+const MATH_PROMPT_TOKENS = 256;
+const VISION_PROMPT_TOKENS = 1280;
+
+/** Draft tokens whose acceptance (1 - a^(g+1)) / (1 - a) is the published mean acceptance length. */
+const QWEN_7B_DRAFT: VanillaDraft = {
+  kind: "model",
+  acceptance: 0.6,
+  gammaMax: 3,
+  // Fitted on veRL with SD. Its roofline is 1.5 ms: 15.2 GB over 8 GPUs, and 28 layers of two all-reduces.
+  draftMs: 9,
+};
+const MTP_HEAD: VanillaDraft = { kind: "model", acceptance: 0.74, gammaMax: 1, draftMs: 2 };
+
+export const WORKLOADS: Readonly<Record<WorkloadName, Workload>> = {
+  moonlight: {
+    name: "moonlight",
+    hardware: H800,
+    model: MOONLIGHT,
+    deployment: { gpus: 1, kind: "tensor" },
+    instances: 32,
+    promptTokens: MATH_PROMPT_TOKENS,
+    shape: shapeOf({
+      groups: 400,
+      groupSize: 8,
+      tokensMax: 65_536,
+      tokensMean: 22_386,
+      spread: 0.95,
+    }),
+    lengths: null,
+    constants: { slowdown: 1.87, speculation: 0.13 },
+    vanilla: { kind: "self" },
+    selfAcceptanceLength: 1.67,
+  },
+  "qwen2-vl-72b": {
+    name: "qwen2-vl-72b",
+    hardware: H800,
+    model: QWEN2_VL_72B,
+    deployment: { gpus: 8, kind: "tensor" },
+    instances: 16,
+    promptTokens: VISION_PROMPT_TOKENS,
+    shape: shapeOf({
+      groups: 600,
+      groupSize: 16,
+      tokensMax: 40_960,
+      tokensMean: 7_615,
+      spread: 0.95,
+    }),
+    lengths: null,
+    constants: { slowdown: 1.8, speculation: 0.17 },
+    vanilla: QWEN_7B_DRAFT,
+    selfAcceptanceLength: 1.7,
+  },
+  "kimi-k2": {
+    name: "kimi-k2",
+    hardware: H800,
+    model: KIMI_K2,
+    deployment: { gpus: 32, kind: "experts" },
+    instances: 8,
+    promptTokens: MATH_PROMPT_TOKENS,
+    shape: shapeOf({
+      groups: 800,
+      groupSize: 8,
+      tokensMax: 98_304,
+      tokensMean: 38_959,
+      spread: 0.95,
+    }),
+    lengths: null,
+    constants: { slowdown: 2.52, speculation: 0.2 },
+    vanilla: MTP_HEAD,
+    selfAcceptanceLength: 1.67,
+  },
+};
+
+function shapeOf(shape: Omit<LengthShape, "correlation">): LengthShape {
+  return { ...shape, correlation: TRACE_CORRELATION };
+}
