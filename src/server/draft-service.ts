@@ -8,7 +8,7 @@ import { AppError } from "../base/errors.ts";
 import type { DraftServer } from "../draft/service/server.ts";
 import { DraftSession } from "../draft/service/session.ts";
 import { decodeClientMessage, encodeServerMessage } from "../proto/draft-codec.ts";
-import { CLOSE, closeReason } from "./close-codes.ts";
+import { CLOSE, closeReason } from "../proto/close-codes.ts";
 
 export const DRAFT_PATH = "/v1/draft";
 
