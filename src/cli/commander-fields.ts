@@ -1,8 +1,18 @@
-// Puts fields of the one options table on a commander command, and reads them back as typed settings.
+// Puts fields of the one options table on a commander command, and reads them back as typed settings: from
+// flags first, then the environment, then a configuration file, then the defaults.
 
-import { type Command, InvalidArgumentError, Option } from "commander";
+import { readFileSync } from "node:fs";
+import { type Command, Help, InvalidArgumentError, Option } from "commander";
 import { AppError } from "../base/errors.ts";
-import { FIELDS, type Field, type FieldName, parseField, type Settings } from "../config/fields.ts";
+import {
+  envName,
+  FIELDS,
+  type Field,
+  type FieldName,
+  parseField,
+  type Settings,
+} from "../config/fields.ts";
+import { settingsIn } from "../config/file.ts";
 
 /** `defaults` replace those of the table where a command has its own. */
 export function addFields(
@@ -15,34 +25,76 @@ export function addFields(
     const own = defaults[name];
     command.addOption(own === undefined ? option : option.default(own));
   }
-  return command;
+  return command
+    .configureHelp({ optionDescription: withoutEnv })
+    .addHelpText("after", ENVIRONMENT_NOTE);
 }
 
-/** The settings of `names` after parsing; absent fields without a default are null. */
+const ENVIRONMENT_NOTE = `
+Every option can stand in the environment too: --kv-tokens is FORETOKEN_KV_TOKENS. A flag comes before it.`;
+
+/** The environment's names follow a rule, so that the help says it once. */
+function withoutEnv(option: Option): string {
+  const plain: Option = Object.assign(Object.create(option), { envVar: undefined });
+  return new Help().optionDescription(plain);
+}
+
+/**
+ * The settings of `names` after parsing; absent fields without a default are null.
+ * @throws AppError invalid_config: what the configuration file says cannot be.
+ */
 export function readFields<N extends FieldName>(
   command: Command,
   names: readonly N[],
 ): Settings<N> {
   const options = command.opts() as Record<string, unknown>;
+  const path = options.config;
+  const filed = typeof path === "string" ? readConfig(path, names) : null;
   const settings: Record<string, unknown> = {};
   for (const name of names) {
     const key = optionOf(FIELDS[name]).attributeName();
-    settings[name] = options[key] ?? (FIELDS[name].kind === "switch" ? false : null);
+    const source = command.getOptionValueSource(key);
+    const isGiven = source !== undefined && source !== "default";
+    const fallback = options[key] ?? (FIELDS[name].kind === "switch" ? false : null);
+    settings[name] = !isGiven && filed?.has(name) ? filed.get(name) : fallback;
   }
   return settings as Settings<N>;
 }
 
+function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, unknown> {
+  let content: unknown;
+  try {
+    const text = readFileSync(path, "utf8");
+    content = path.endsWith(".json") ? JSON.parse(text) : Bun.TOML.parse(text);
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new AppError("invalid_config", `--config ${path}: ${reason}`, { cause });
+  }
+  return settingsIn(content, { where: path, names });
+}
+
 function optionOf(field: Field): Option {
-  if (field.kind === "switch") return new Option(field.flag, field.help);
+  if (field.kind === "switch") return new Option(field.flag, field.help).env(envName(field));
   const metavar = field.kind === "choice" ? field.choices.join("|") : field.metavar;
-  const option = new Option(`${field.flag} <${metavar}>`, field.help);
+  const option = new Option(`${field.flag} <${metavar}>`, field.help).env(envName(field));
+  if (field.kind === "list") {
+    // A value from the environment holds all of them; a flag holds one, and may come again.
+    return option
+      .default([])
+      .argParser((text, before: readonly string[]) => [
+        ...before,
+        ...text.split(",").map((one) => String(parse(field, one.trim()))),
+      ]);
+  }
   if (field.default !== null) option.default(field.default);
-  return option.argParser((text) => {
-    try {
-      return parseField(field, text);
-    } catch (error) {
-      if (error instanceof AppError) throw new InvalidArgumentError(error.message);
-      throw error;
-    }
-  });
+  return option.argParser((text) => parse(field, text));
+}
+
+function parse(field: Field, text: string): string | number {
+  try {
+    return parseField(field, text);
+  } catch (error) {
+    if (error instanceof AppError) throw new InvalidArgumentError(error.message);
+    throw error;
+  }
 }

@@ -1,5 +1,5 @@
-// The one table of options: flag, default, range, help. `--help`, the checks and the parsed settings
-// all come from it; a command names the fields it takes.
+// The one table of options: flag, default, range, help. `--help`, the checks, the environment variables, the
+// keys of a configuration file and the parsed settings all come from it; a command names the fields it takes.
 
 import { AppError } from "../base/errors.ts";
 
@@ -32,7 +32,14 @@ export interface SwitchField extends FieldBase {
   readonly kind: "switch";
 }
 
-export type Field = NumberField | ChoiceField | TextField | SwitchField;
+/** May be given several times; in the environment its values stand between commas. */
+export interface ListField extends FieldBase {
+  readonly kind: "list";
+  readonly metavar: string;
+  readonly default: readonly string[];
+}
+
+export type Field = NumberField | ChoiceField | TextField | SwitchField | ListField;
 
 const integer = <D extends number | null>(
   flag: string,
@@ -296,6 +303,90 @@ export const FIELDS = {
     default: null,
     help: "write the closing table as JSON",
   },
+  worker: {
+    kind: "list",
+    flag: "--worker",
+    metavar: "URL",
+    default: [],
+    help: "an engine: http://HOST:PORT of a vLLM server, or ws://HOST:PORT of `foretoken worker`; once for each",
+  },
+  llama: integer("--llama", {
+    metavar: "N",
+    min: 0,
+    max: 64,
+    default: 0,
+    help: "embedded engines to run beside or in place of --worker",
+  }),
+  contextTokens: integer("--max-model-len", {
+    metavar: "N",
+    min: 16,
+    max: 16_777_216,
+    default: null,
+    help: "prompt + output of one request on an embedded engine, at most (default: what model and KV budget allow)",
+  }),
+  tokenizer: {
+    kind: "text",
+    flag: "--tokenizer",
+    metavar: "DIR",
+    default: null,
+    help: "a model's Hugging Face directory, for text (default: the embedded model's own, or where the vLLM server's model lies)",
+  },
+  servedModelName: {
+    kind: "text",
+    flag: "--served-model-name",
+    metavar: "NAME",
+    default: null,
+    help: "what clients call the model (default: what the engines call it)",
+  },
+  apiToken: {
+    kind: "text",
+    flag: "--api-token",
+    metavar: "TOKEN",
+    default: null,
+    help: "what clients must send as `Authorization: Bearer TOKEN`; better given in the environment (default: none)",
+  },
+  requestsMax: integer("--max-requests", {
+    metavar: "N",
+    min: 1,
+    max: 131_072,
+    default: 65_536,
+    help: "requests in hand; one more is told 429",
+  }),
+  bodyMb: integer("--max-body-mb", {
+    metavar: "MB",
+    min: 1,
+    max: 1024,
+    default: 64,
+    help: "size of a request's body",
+  }),
+  retryGraceS: integer("--retry-grace-s", {
+    metavar: "S",
+    min: 0,
+    max: 3600,
+    default: 30,
+    help: "a request whose client has gone goes on for so long, for the same request to take it over",
+  }),
+  drainS: integer("--drain-s", {
+    metavar: "S",
+    min: 0,
+    max: 86_400,
+    default: 600,
+    help: "at the first SIGTERM or SIGINT, requests in hand have so long to end",
+  }),
+  log: {
+    kind: "choice",
+    flag: "--log",
+    choices: ["text", "json", "off"],
+    default: "text",
+    help: "form of the log on stderr",
+  },
+  config: {
+    kind: "text",
+    flag: "--config",
+    metavar: "FILE",
+    default: null,
+    help: "settings from a TOML or JSON file: keys are the flags' names with _ for -; flags and environment come before it",
+  },
   json: { kind: "switch", flag: "--json", help: "print the report as JSON in place of the table" },
   quiet: { kind: "switch", flag: "--quiet", help: "no progress and no table" },
 } as const satisfies Record<string, Field>;
@@ -304,24 +395,37 @@ export type FieldName = keyof typeof FIELDS;
 
 type ValueOf<F extends Field> = F extends { kind: "switch" }
   ? boolean
-  : F extends { kind: "integer" | "number" }
-    ? F["default"] extends number
-      ? number
-      : number | null
-    : F extends { kind: "choice"; choices: readonly (infer C)[] }
-      ? F["default"] extends string
-        ? C
-        : C | null
-      : F extends { kind: "text"; default: string }
-        ? string
-        : string | null;
+  : F extends { kind: "list" }
+    ? readonly string[]
+    : F extends { kind: "integer" | "number" }
+      ? F["default"] extends number
+        ? number
+        : number | null
+      : F extends { kind: "choice"; choices: readonly (infer C)[] }
+        ? F["default"] extends string
+          ? C
+          : C | null
+        : F extends { kind: "text"; default: string }
+          ? string
+          : string | null;
 
 export type Settings<N extends FieldName> = { [K in N]: ValueOf<(typeof FIELDS)[K]> };
+
+/** `--kv-tokens` is KV_TOKENS with the prefix FORETOKEN_ in the environment. */
+export function envName(field: Field): string {
+  return `FORETOKEN_${field.flag.slice(2).replaceAll("-", "_").toUpperCase()}`;
+}
+
+/** `--kv-tokens` is `kv_tokens` in a configuration file. */
+export function fileKey(field: Field): string {
+  return field.flag.slice(2).replaceAll("-", "_");
+}
 
 /** Turns a flag's text into its value. Throws `usage` naming flag, value and bound. */
 export function parseField(field: Field, text: string): string | number {
   switch (field.kind) {
     case "text":
+    case "list":
       if (text === "") throw new AppError("usage", `${field.flag} is empty`);
       return text;
     case "choice":
