@@ -116,6 +116,9 @@ export function run(request: RequestSpec, options: Partial<RunCommand> = {}): Ru
 export interface Response {
   readonly tokens: number[];
   readonly logprobs: number[];
+  /** Rows of alternatives, one after another. */
+  readonly topTokens: number[];
+  readonly topLogprobs: number[];
   finish: string | null;
   chunks: number;
 }
@@ -129,7 +132,14 @@ export class Collector {
   response(id: number): Response {
     let response = this.responses.get(id);
     if (response === undefined) {
-      response = { tokens: [], logprobs: [], finish: null, chunks: 0 };
+      response = {
+        tokens: [],
+        logprobs: [],
+        topTokens: [],
+        topLogprobs: [],
+        finish: null,
+        chunks: 0,
+      };
       this.responses.set(id, response);
     }
     return response;
@@ -148,6 +158,11 @@ export class Collector {
         assert(event.tokens.length === event.logprobs.length, "each token has its logprob");
         response.tokens.push(...event.tokens);
         response.logprobs.push(...event.logprobs);
+        if (event.top !== null) {
+          assert(event.top.tokens.length === event.tokens.length * event.top.count, "whole rows");
+          response.topTokens.push(...event.top.tokens);
+          response.topLogprobs.push(...event.top.logprobs);
+        }
       } else if (event.kind === "chunk_done") {
         const response = this.response(event.requestId);
         response.finish = event.finish;

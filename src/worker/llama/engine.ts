@@ -485,13 +485,22 @@ export class LlamaEngine {
   #sendTokens(sequence: Sequence): void {
     if (!this.#unsent.delete(sequence)) return;
     const { sent, length, chunkStart, promptLength } = sequence;
+    const count = sequence.spec.sampling.topLogprobs;
+    const [from, to] = [(sent - chunkStart) * count, (length - chunkStart) * count];
     this.#events.push({
       kind: "tokens",
       requestId: sequence.spec.requestId,
       offset: sent - promptLength,
       tokens: sequence.tokens.slice(sent, length),
       logprobs: sequence.logprobs.slice(sent - chunkStart, length - chunkStart),
-      top: null,
+      top:
+        count === 0
+          ? null
+          : {
+              count,
+              tokens: sequence.topTokens.slice(from, to),
+              logprobs: sequence.topLogprobs.slice(from, to),
+            },
     });
     sequence.sent = length;
   }

@@ -3,6 +3,7 @@
 
 import { AppError } from "../../base/errors.ts";
 import type { RunCommand } from "./sequence.ts";
+import { samplingSupport } from "./shaping.ts";
 
 /** Decoding rows of a step: with prefill and drafts they share one batch. */
 export const SLOTS_MAX = 128;
@@ -48,6 +49,8 @@ export function checkRun(
   if (tokens - 1 > limits.kvTokens) {
     refuse(`may take ${tokens - 1} KV tokens, the budget is ${limits.kvTokens}`);
   }
+  const support = samplingSupport(request.sampling, limits.vocabularySize);
+  if (support.kind === "refused") refuse(`has ${support.field}, which ${support.reason}`);
   for (const list of [request.prompt, output]) {
     const wrong = list.find((token) => token < 0 || token >= limits.vocabularySize);
     if (wrong !== undefined) {

@@ -6,14 +6,26 @@ import { packEvents, transfersOf, unpackEvents } from "./messages.ts";
 
 const eventArbitrary: fc.Arbitrary<WorkerEvent> = fc.oneof(
   fc
-    .tuple(fc.nat(999), fc.nat(5000), fc.array(fc.nat(151_000), { maxLength: 8 }))
-    .map(([id, offset, tokens]) => ({
+    .tuple(
+      fc.nat(999),
+      fc.nat(5000),
+      fc.array(fc.nat(151_000), { minLength: 1, maxLength: 8 }),
+      fc.nat(3),
+    )
+    .map(([id, offset, tokens, count]) => ({
       kind: "tokens" as const,
       requestId: requestId(id),
       offset,
       tokens: Int32Array.from(tokens),
       logprobs: Float32Array.from(tokens, (token) => -token / 7),
-      top: null,
+      top:
+        count === 0
+          ? null
+          : {
+              count,
+              tokens: Int32Array.from({ length: tokens.length * count }, (_, i) => i - 1),
+              logprobs: Float32Array.from({ length: tokens.length * count }, (_, i) => -i / 3),
+            },
     })),
   fc.nat(999).map((id) => ({ kind: "evicted" as const, requestId: requestId(id) })),
   fc.nat(999).map((id) => ({

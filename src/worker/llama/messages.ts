@@ -43,13 +43,17 @@ export type FromEngine =
   | { kind: "failed"; code: ErrorCode; message: string }
   | { kind: "closed" };
 
-/** Four words head a token event: request id, offset, tokens, and the other events that come before it. */
-const HEAD_WORDS = 4;
+/**
+ * Five words head a token event: request id, offset, tokens, the other events that come before it, and the
+ * alternatives of each token.
+ */
+const HEAD_WORDS = 5;
 
 export interface PackedEvents {
-  /** Heads of the token events, then their tokens in the same order. */
+  /** Heads of the token events, then their tokens in the same order, then the alternatives of these. */
   readonly words: Int32Array<ArrayBuffer>;
   readonly tokenEvents: number;
+  /** Of the tokens, then of the alternatives. */
   readonly logprobs: Float32Array<ArrayBuffer>;
   readonly others: readonly WorkerEvent[];
 }
@@ -57,16 +61,20 @@ export interface PackedEvents {
 export function packEvents(events: readonly WorkerEvent[]): PackedEvents {
   let tokenEvents = 0;
   let tokenCount = 0;
+  let topCount = 0;
   for (const event of events) {
     if (event.kind !== "tokens") continue;
     tokenEvents += 1;
     tokenCount += event.tokens.length;
+    topCount += event.top?.tokens.length ?? 0;
   }
-  const words = new Int32Array(tokenEvents * HEAD_WORDS + tokenCount);
-  const logprobs = new Float32Array(tokenCount);
+  const tokensAt = tokenEvents * HEAD_WORDS;
+  const words = new Int32Array(tokensAt + tokenCount + topCount);
+  const logprobs = new Float32Array(tokenCount + topCount);
   const others: WorkerEvent[] = [];
   let head = 0;
   let at = 0;
+  let topAt = tokenCount;
   for (const event of events) {
     if (event.kind !== "tokens") {
       others.push(event);
@@ -76,8 +84,14 @@ export function packEvents(events: readonly WorkerEvent[]): PackedEvents {
     words[head + 1] = event.offset;
     words[head + 2] = event.tokens.length;
     words[head + 3] = others.length;
-    words.set(event.tokens, tokenEvents * HEAD_WORDS + at);
+    words[head + 4] = event.top?.count ?? 0;
+    words.set(event.tokens, tokensAt + at);
     logprobs.set(event.logprobs, at);
+    if (event.top !== null) {
+      words.set(event.top.tokens, tokensAt + topAt);
+      logprobs.set(event.top.logprobs, topAt);
+      topAt += event.top.tokens.length;
+    }
     head += HEAD_WORDS;
     at += event.tokens.length;
   }
@@ -90,26 +104,35 @@ export function unpackEvents(packed: PackedEvents): WorkerEvent[] {
   const events: WorkerEvent[] = [];
   const tokensAt = tokenEvents * HEAD_WORDS;
   let at = 0;
+  let topAt = 0;
+  for (let head = 0; head < tokensAt; head += HEAD_WORDS) topAt += words[head + 2] as number;
   let other = 0;
   for (let head = 0; head < tokensAt; head += HEAD_WORDS) {
-    const [id, offset, count, before] = words.subarray(head, head + HEAD_WORDS);
-    assert(
-      id !== undefined && offset !== undefined && count !== undefined && before !== undefined,
-      "a head is whole",
-    );
+    assert(head + HEAD_WORDS <= words.length, "a head is whole");
+    const count = words[head + 2] as number;
+    const before = words[head + 3] as number;
+    const alternatives = words[head + 4] as number;
     while (other < before) {
       events.push(others[other] as WorkerEvent);
       other += 1;
     }
     events.push({
       kind: "tokens",
-      requestId: requestId(id),
-      offset,
+      requestId: requestId(words[head] as number),
+      offset: words[head + 1] as number,
       tokens: words.subarray(tokensAt + at, tokensAt + at + count),
       logprobs: logprobs.subarray(at, at + count),
-      top: null,
+      top:
+        alternatives === 0
+          ? null
+          : {
+              count: alternatives,
+              tokens: words.subarray(tokensAt + topAt, tokensAt + topAt + count * alternatives),
+              logprobs: logprobs.subarray(topAt, topAt + count * alternatives),
+            },
     });
     at += count;
+    topAt += count * alternatives;
   }
   for (; other < others.length; other += 1) events.push(others[other] as WorkerEvent);
   return events;

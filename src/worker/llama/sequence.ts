@@ -10,6 +10,7 @@
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type { KvBlob, PriorityClass, WorkerCommand } from "../../rollout/worker.ts";
+import { ShapingState } from "./shaping.ts";
 
 export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
 
@@ -31,6 +32,11 @@ export class Sequence {
   readonly chunkEnd: number;
   /** Of the tokens drawn in this chunk. */
   readonly logprobs: Float32Array;
+  /** Alternatives of the tokens drawn in this chunk, `sampling.topLogprobs` each. */
+  readonly topTokens: Int32Array;
+  readonly topLogprobs: Float32Array;
+  /** null: logits are used as they are. */
+  readonly shaping: ShapingState | null;
   priority: PriorityClass;
   length: number;
   /** Leading tokens whose KV is resident here, in `stream` or in `swapped`. */
@@ -68,7 +74,13 @@ export class Sequence {
     this.tokens = new Int32Array(this.chunkEnd);
     this.tokens.set(request.prompt);
     this.tokens.set(output, this.promptLength);
-    this.logprobs = new Float32Array(this.chunkEnd - this.chunkStart);
+    const chunkLength = this.chunkEnd - this.chunkStart;
+    this.logprobs = new Float32Array(chunkLength);
+    const { shaping, topLogprobs } = request.sampling;
+    this.topTokens = new Int32Array(chunkLength * topLogprobs);
+    this.topLogprobs = new Float32Array(chunkLength * topLogprobs);
+    this.shaping = shaping && new ShapingState(request, shaping);
+    for (const token of output) this.shaping?.note(token);
     this.priority = command.priority;
     this.kv = command.kv;
     // A response that goes on was computed somewhere up to its pending token.
@@ -90,6 +102,7 @@ export class Sequence {
     this.logprobs[this.length - this.chunkStart] = logprob;
     this.tokens[this.length] = token;
     this.length += 1;
+    this.shaping?.note(token);
   }
 
   /** The KV is gone; whatever was computed will count as recomputed. */

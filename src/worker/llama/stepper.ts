@@ -4,7 +4,7 @@
 import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { uniformAt } from "../../base/hash.ts";
-import type { FinishReason } from "../../request/request.ts";
+import type { FinishReason, LogitShaping } from "../../request/request.ts";
 import type { LlamaContext } from "./context.ts";
 import type { Residency } from "./residency.ts";
 import type { Sampler } from "./sampler.ts";
@@ -193,12 +193,28 @@ export class Stepper {
   /** Draws the next token from a row of logits; not null: it ended the response. */
   #draw(sequence: Sequence, row: number): FinishReason | null {
     const { sampling } = sequence.spec;
-    this.#options.context.copyLogits(row, this.#options.sampler.rowPointer);
+    const { sampler } = this.#options;
+    this.#options.context.copyLogits(row, sampler.rowPointer);
+    if (sampling.shaping !== null) this.#shape(sequence, sampling.shaping);
     const u = sampling.temperature > 0 ? uniformAt(sequence.spec.draw, sequence.outputLength) : 0;
-    const token = this.#options.sampler.draw(sampling.temperature, u);
-    sequence.append(token, this.#options.sampler.logprob);
+    const token = sampler.draw(sampling.temperature, u);
+    if (sampling.topLogprobs > 0) {
+      const count = sampling.topLogprobs;
+      const at = (sequence.length - sequence.chunkStart) * count;
+      const { topTokens: tokens, topLogprobs: logprobs } = sequence;
+      sampler.writeTop(sampling.temperature, count, { tokens, logprobs, at });
+    }
+    sequence.append(token, sampler.logprob);
     if (sampling.stopTokenIds.includes(token)) return "stop";
     return sequence.outputLength >= sampling.tokensMax ? "length" : null;
+  }
+
+  /** As in vLLM, a greedy request is shaped but not filtered: it takes the likeliest token anyhow. */
+  #shape(sequence: Sequence, shaping: LogitShaping): void {
+    const { sampler } = this.#options;
+    const { temperature } = sequence.spec.sampling;
+    sequence.shaping?.apply(sampler.row, sequence.outputLength);
+    if (temperature > 0) sampler.filter(temperature, shaping);
   }
 
   /** Draws along the drafts as long as they agree with what is drawn; keeps the branch that did. */

@@ -22,6 +22,7 @@ import {
   type ToEngine,
   unpackEvents,
 } from "./messages.ts";
+import { samplingSupport } from "./shaping.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
 export interface LlamaWorkerOptions {
@@ -41,6 +42,8 @@ export class LlamaWorker implements RolloutWorker {
   readonly capacity: WorkerCapacity;
   readonly #thread: Worker;
   readonly #store: WeightsStore;
+  /** The same for all weights that may take the first ones' place. */
+  readonly #vocabularySize: number;
   /** Weights the engine uses now; the next ones are in `#leases` from their loading on. */
   readonly #leases: WeightsLease[];
   #epoch: WeightEpoch;
@@ -57,6 +60,7 @@ export class LlamaWorker implements RolloutWorker {
     this.capacity = capacity;
     this.#thread = thread;
     this.#store = options.store;
+    this.#vocabularySize = options.lease.weights.info.shape.vocabularySize;
     this.#leases = [options.lease];
     this.#epoch = options.settings.epoch;
     thread.onmessage = ({ data }: MessageEvent<FromEngine>) => this.#receive(data);
@@ -91,12 +95,7 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
-    const reason = "is not supported by the embedded engine";
-    const [field] = Object.keys(sampling.engineFields ?? {});
-    if (field !== undefined) return { kind: "refused", field, reason };
-    if (sampling.shaping !== null) return { kind: "refused", field: "logit shaping", reason };
-    if (sampling.topLogprobs > 0) return { kind: "refused", field: "top_logprobs", reason };
-    return { kind: "divided" };
+    return samplingSupport(sampling, this.#vocabularySize);
   }
 
   async control(request: ControlRequest): Promise<ControlAnswer> {
