@@ -249,7 +249,7 @@ function promptEndBegun(group: usize): void {
   if (started == 0 || before == 0) return;
   const token = load<u32>(group, G_PROMPT + Q_TOKEN);
   const t = normalTop(before);
-  raise(t, countedTarget(t, token), token, PROMPT_SOURCE);
+  raise(t, normalTop(edgeOf(t, token)), token, PROMPT_SOURCE);
 }
 
 // The class of the last `depth` tokens, after others may have split the one it was.
@@ -263,29 +263,28 @@ export function normalTop(top: usize): usize {
   return t;
 }
 
-function countedTarget(t: usize, token: u32): usize {
-  return normalTop(edgeOf(t, token));
-}
-
 function append(group: usize, sequence: usize, token: u32, source: u32): void {
   const last: usize = load<u32>(sequence, Q_LAST);
-  const length = lenOf(last) + 1;
   const cursor = sequence + Q_CURSOR;
   let current = edgeOf(last, token);
   if (current == 0) {
-    current = stateTake(group, cursor, length);
+    current = stateTake(group, cursor, lenOf(last) + 1);
     if (current == 0) return;
-    const p = edgesTo(group, last, token, current);
+    edgeAdd(group, last, token, current);
+    const p = edgesTo(group, linkOf(last), token, current);
     if (p == 0) {
       setLink(current, load<u32>(group, G_ROOT));
     } else {
-      setLink(current, split(group, cursor, p, token, edgeOf(p, token)));
+      setLink(current, split(group, cursor, p, token, found));
     }
   } else {
     current = split(group, cursor, last, token, current);
   }
   const top = normalTop(load<u32>(sequence, Q_TOP));
-  const counted = countedTarget(top, token);
+  const target = top == last ? current : edgeOf(top, token);
+  // An edge has found no room: the group is dead and will not be read again.
+  if (target == 0) return;
+  const counted = normalTop(target);
   store<u32>(sequence, <u32>current, Q_LAST);
   store<u32>(sequence, <u32>counted, Q_TOP);
   store<u32>(sequence, token, Q_TOKEN);
@@ -293,16 +292,20 @@ function append(group: usize, sequence: usize, token: u32, source: u32): void {
   raise(top, counted, token, source);
 }
 
-// Adds the edge to every state of the suffix path that lacks it; returns the first that has it, 0 if none.
+// Where the edge leads that ended the last walk of edgesTo.
+let found: usize = 0;
+
+// Adds the edge to every state of the suffix path that lacks it; returns the first that has it, 0 if
+// none, and sets `found`.
 function edgesTo(group: usize, from: usize, token: u32, target: usize): usize {
   let p = from;
-  while (p != 0 && edgeOf(p, token) == 0) {
+  while (p != 0) {
+    found = edgeOf(p, token);
+    if (found != 0) return p;
     edgeAdd(group, p, token, target);
-    // The group has run out of room and will not be read again.
-    if (load<u32>(group, G_DEAD) != 0) return 0;
     p = linkOf(p);
   }
-  return p;
+  return 0;
 }
 
 // The class of exactly the strings that end at p's strings followed by the token: q itself, or a new
@@ -321,25 +324,27 @@ function split(group: usize, cursor: usize, p: usize, token: u32, q: usize): usi
 
 // Adds one occurrence to every class on the link path of `counted`, and tells the states whose edge
 // leads there: exactly those on the link path of `from` (two pointers, both paths in decreasing length).
-// Edges of longer states than `counted` lead to classes that are not counted.
+// Edges of longer states than `counted` lead to classes that are not counted. Every class but the root
+// has such a state, so one test for each state moves both pointers.
 function raise(from: usize, counted: usize, token: u32, source: u32): void {
-  let p = from;
   let v = counted;
-  let length = lenOf(v);
-  while (length != 0) {
-    const count = countRaise(v, source);
-    const link = linkOf(v);
-    const shorter = lenOf(link);
-    while (p != 0) {
-      const pl = lenOf(p);
-      if (pl < shorter) break;
-      if (pl < length) edgeRaised(p, token, v, count);
-      p = linkOf(p);
+  let p = from;
+  const length = lenOf(v);
+  while (p != 0 && lenOf(p) >= length) p = linkOf(p);
+  let count = countRaise(v, source);
+  let link = linkOf(v);
+  let shorter = lenOf(link);
+  while (p != 0) {
+    if (lenOf(p) < shorter) {
+      v = link;
+      count = countRaise(v, source);
+      link = linkOf(v);
+      shorter = lenOf(link);
     }
-    v = link;
-    length = shorter;
+    edgeRaised(p, token, v, count);
+    p = linkOf(p);
   }
-  countRaise(v, source);
+  if (link != 0) countRaise(link, source);
 }
 
 // The class of the sequence's last `context` tokens: a draft that starts there reads only counted classes.
