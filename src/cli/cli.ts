@@ -7,6 +7,7 @@ import { draftServerCommand } from "./draft-server-command.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./exit.ts";
 import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
+import { serveCommand } from "./serve-command.ts";
 import { verifyCommand } from "./verify-command.ts";
 
 /** Runs the tool; returns the exit status. Errors are told on stderr. */
@@ -20,7 +21,8 @@ export async function main(args: readonly string[]): Promise<number> {
   const setStatus = (value: number) => {
     status = value;
   };
-  for (const command of [rolloutCommand, verifyCommand, replayCommand, draftServerCommand]) {
+  const commands = [rolloutCommand, serveCommand, verifyCommand, replayCommand, draftServerCommand];
+  for (const command of commands) {
     program.addCommand(command(setStatus).exitOverride());
   }
   try {

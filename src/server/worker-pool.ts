@@ -2,7 +2,6 @@
 // whose weights are not current out of the rollout. Only a worker with the current weights ever serves.
 
 import { assert } from "../base/assert.ts";
-import type { Clock } from "../base/clock.ts";
 import { AppError } from "../base/errors.ts";
 import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
 import type { ControlRequest, Worker } from "../rollout/worker.ts";
@@ -39,7 +38,6 @@ type OwnMember = Mutable<Member> & { retryMs: number };
 
 export interface WorkerPoolOptions {
   readonly sources: readonly WorkerSource[];
-  readonly clock: Clock;
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly changed: (member: Member) => void;

@@ -1,8 +1,9 @@
 // The embedded engine's door: opens a model once for the process, and any number of workers on it.
 
-import { type WeightEpoch, workerId } from "../../base/ids.ts";
+import { type WeightEpoch, type WorkerId, workerId } from "../../base/ids.ts";
 import type { BudgetName } from "../../draft/budget.ts";
 import type { Worker as RolloutWorker } from "../../rollout/worker.ts";
+import type { Text } from "../../text/text.ts";
 import { loadBackend, openLibrary } from "./native.ts";
 import { LlamaTokenizer, type Tokenizer } from "./tokenizer.ts";
 import type { ModelInfo } from "./weights.ts";
@@ -23,6 +24,8 @@ export interface LlamaModel {
   readonly path: string;
   readonly deterministic: boolean;
   readonly tokenizer: Tokenizer;
+  /** The same vocabulary, and the chat template, as the text port. */
+  readonly text: Text;
   readonly vocabularySize: number;
   /** Prompt + output the model was trained for, in tokens. */
   readonly contextTokens: number;
@@ -37,6 +40,8 @@ export interface LlamaModel {
 
 export interface LlamaWorkersOptions {
   readonly workers: number;
+  /** Of the first one; the others follow. Default: 0. */
+  readonly firstWorkerId?: WorkerId;
   /** Of each worker: see WorkerCapacity. */
   readonly slots: number;
   readonly kvTokens: number;
@@ -95,6 +100,10 @@ class OpenedModel implements LlamaModel {
     this.#lease = parts.lease;
   }
 
+  get text(): Text {
+    return this.tokenizer;
+  }
+
   get #info(): ModelInfo {
     return this.#lease.weights.info;
   }
@@ -116,11 +125,12 @@ class OpenedModel implements LlamaModel {
   }
 
   async openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]> {
-    const { workers, draftBudget = "adaptive", ...capacity } = options;
+    const { workers, firstWorkerId = 0, draftBudget = "adaptive", ...capacity } = options;
     const settings = { ...capacity, draftBudget, profileMs: PROFILE_MS };
     const opening = Array.from({ length: workers }, async (_, index) => {
       const lease = await this.#store.acquire(this.path, null);
-      return LlamaWorker.open({ workerId: workerId(index), store: this.#store, lease, settings });
+      const id = workerId(firstWorkerId + index);
+      return LlamaWorker.open({ workerId: id, store: this.#store, lease, settings });
     });
     const results = await Promise.allSettled(opening);
     const failure = results.find((result) => result.status === "rejected");

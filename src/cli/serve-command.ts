@@ -1,0 +1,177 @@
+// `foretoken serve`: the sidecar, until it is told to stop.
+
+import { Command } from "commander";
+import packageJson from "../../package.json" with { type: "json" };
+import { BUNDLED_MODEL } from "../app.ts";
+import { AppError } from "../base/errors.ts";
+import type { Settings } from "../config/fields.ts";
+import {
+  KEPT_RESPONSES_MAX,
+  KEPT_TOKENS_MAX,
+  llamaSources,
+  type RunningSidecar,
+  type ServeEvents,
+  startSidecar,
+} from "../serve.ts";
+import { openLlamaModel } from "../worker/llama/open.ts";
+import { addFields, readFields } from "./commander-fields.ts";
+import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
+import { createLog, type Log } from "./log.ts";
+
+const FIELD_NAMES = [
+  "worker",
+  "llama",
+  "host",
+  "port",
+  "model",
+  "tokenizer",
+  "servedModelName",
+  "slots",
+  "kvTokens",
+  "contextTokens",
+  "chunkTokens",
+  "policy",
+  "draft",
+  "draftBudget",
+  "deterministic",
+  "poolMemoryMb",
+  "apiToken",
+  "requestsMax",
+  "bodyMb",
+  "retryGraceS",
+  "drainS",
+  "log",
+  "config",
+] as const;
+
+type ServeSettings = Settings<(typeof FIELD_NAMES)[number]>;
+
+const MIB = 1024 * 1024;
+/** vLLM's own port. */
+const PORT = 8000;
+/** A server's requests are longer than those of the example job. */
+const KV_TOKENS = 32_768;
+/** More groups than one iteration has (1,000). */
+const GROUPS_MAX = 4096;
+
+const EXAMPLES = `
+Examples:
+  $ foretoken serve --llama 2                                     two embedded engines on the bundled model
+  $ foretoken serve --worker http://gpu-0:8000 --worker http://gpu-1:8000
+  $ foretoken serve --config foretoken.toml
+`;
+
+export function serveCommand(setStatus: (status: number) => void): Command {
+  const command = new Command("serve")
+    .description("Stand in front of a pool of engines and look like one `vllm serve` to a trainer.")
+    .addHelpText("after", EXAMPLES);
+  addFields(command, FIELD_NAMES, { port: PORT, kvTokens: KV_TOKENS });
+  return command.action(async () => {
+    setStatus(await serve(readFields(command, FIELD_NAMES)));
+  });
+}
+
+async function serve(settings: ServeSettings): Promise<number> {
+  if (settings.worker.length + settings.llama === 0) {
+    throw new AppError("usage", "there is nothing to serve with: give --worker URL, or --llama N");
+  }
+  const log = createLog(settings.log, (line) => process.stderr.write(line));
+  const model = await openLlamaModel({
+    path: settings.model ?? BUNDLED_MODEL,
+    deterministic: settings.deterministic,
+  });
+  const stopping = untilSignal();
+  const broken = Promise.withResolvers<never>();
+  try {
+    const running = await startSidecar({
+      host: settings.host,
+      port: settings.port,
+      apiToken: settings.apiToken,
+      bodyBytesMax: settings.bodyMb * MIB,
+      limits: {
+        requestsMax: settings.requestsMax,
+        groupsMax: GROUPS_MAX,
+        keptTokensMax: KEPT_TOKENS_MAX,
+        keptResponsesMax: KEPT_RESPONSES_MAX,
+      },
+      policy: settings.policy,
+      draft: settings.draft ?? "grouped",
+      chunkTokens: settings.chunkTokens,
+      poolMemoryBytes: settings.poolMemoryMb * MIB,
+      sources: llamaSources(model, {
+        count: settings.llama,
+        slots: settings.slots,
+        kvTokens: settings.kvTokens,
+        contextTokens: settings.contextTokens ?? Math.min(model.contextTokens, settings.kvTokens),
+        draftBudget: settings.draftBudget,
+      }),
+      modelName: settings.servedModelName ?? "foretoken",
+      vocabularySize: model.vocabularySize,
+      version: packageJson.version,
+      events: eventsOf(log, broken.reject),
+    });
+    console.log(`foretoken on ${running.url}`);
+    return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
+  } finally {
+    model.close();
+  }
+}
+
+function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
+  return {
+    workerChanged: ({ source, state, reason }) =>
+      log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
+    weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
+    answered: ({ method, path, status, ms }) => {
+      const level = status >= 500 ? "warn" : "debug";
+      if (level !== "debug") log(level, "answered", { method, path, status, ms: Math.round(ms) });
+    },
+    failed: (error) => log("error", "failed", { error: told(error) }),
+    broken: (error) => {
+      log("error", "broken", { error: told(error) });
+      broken(error);
+    },
+  };
+}
+
+async function untilStopped(
+  running: RunningSidecar,
+  signals: { readonly first: Promise<void>; readonly second: Promise<void> },
+  settings: ServeSettings,
+  log: Log,
+): Promise<number> {
+  await signals.first;
+  const unfinished = running.sidecar.rollout.unfinished;
+  log("info", "draining", { unfinished, seconds: settings.drainS });
+  const timeUp = new Promise<"time_up">((resolve) => {
+    setTimeout(() => resolve("time_up"), settings.drainS * 1000).unref();
+  });
+  const outcome = await Promise.race([
+    running.drain().then(() => "drained" as const),
+    signals.second.then(() => "second_signal" as const),
+    timeUp,
+  ]);
+  log("info", "stopped", { outcome, unfinished: running.sidecar.rollout.unfinished });
+  await running.stop();
+  if (outcome === "drained") return 0;
+  return outcome === "second_signal" ? EXIT_INTERRUPTED : EXIT_FAILED;
+}
+
+function told(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}
+
+/** The first SIGINT or SIGTERM, and the one after it. */
+function untilSignal(): { readonly first: Promise<void>; readonly second: Promise<void> } {
+  const first = Promise.withResolvers<void>();
+  const second = Promise.withResolvers<void>();
+  let count = 0;
+  const heard = () => {
+    count += 1;
+    if (count === 1) first.resolve();
+    else second.resolve();
+  };
+  process.on("SIGINT", heard);
+  process.on("SIGTERM", heard);
+  return { first: first.promise, second: second.promise };
+}

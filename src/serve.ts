@@ -1,0 +1,198 @@
+// The wiring of the sidecar: workers of every kind, the KV pool, the rollout, and the server in front of them.
+
+import { wallClock } from "./app.ts";
+import { AppError } from "./base/errors.ts";
+import { weightEpoch } from "./base/ids.ts";
+import type { BudgetName } from "./draft/budget.ts";
+import type { DraftMode } from "./draft/registry.ts";
+import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
+import { Metrics } from "./metrics/metrics.ts";
+import type { PolicyName } from "./schedule/policy.ts";
+import { controlRoutes } from "./server/control/routes.ts";
+import { WeightUpdates } from "./server/control/weights.ts";
+import { type AccessEntry, type HttpServer, serveHttp } from "./server/http.ts";
+import type { Route } from "./server/route.ts";
+import { Sidecar, type SidecarLimits } from "./server/sidecar.ts";
+import { type Member, WorkerPool, type WorkerSource } from "./server/worker-pool.ts";
+import { loadCore } from "./wasm/load.ts";
+import type { LlamaModel } from "./worker/llama/open.ts";
+
+export interface ServeOptions {
+  readonly host: string;
+  readonly port: number;
+  readonly apiToken: string | null;
+  readonly bodyBytesMax: number;
+  readonly limits: SidecarLimits;
+  readonly policy: PolicyName;
+  readonly draft: DraftMode;
+  readonly chunkTokens: number;
+  readonly poolMemoryBytes: number;
+  readonly sources: readonly WorkerSource[];
+  readonly modelName: string;
+  readonly vocabularySize: number;
+  readonly version: string;
+  readonly events: ServeEvents;
+}
+
+/** What an operator wants to hear of. */
+export interface ServeEvents {
+  workerChanged(member: Member): void;
+  weightsChanged(epoch: number, version: string): void;
+  answered(entry: AccessEntry): void;
+  failed(error: unknown): void;
+  /** A bug stopped the rollout: nothing can be served any more. */
+  broken(error: unknown): void;
+}
+
+export interface RunningSidecar {
+  readonly url: URL;
+  readonly sidecar: Sidecar;
+  /** Takes nothing new; resolves when all that was in hand has ended. */
+  drain(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+const EPOCH = weightEpoch(0);
+const FRAME_BYTES_MAX = 1024 * 1024;
+/** Finished responses kept for their siblings to come: 128 MiB of tokens and logprobs. */
+export const KEPT_TOKENS_MAX = 16 * 1024 * 1024;
+export const KEPT_RESPONSES_MAX = 65_536;
+
+/** @throws AppError: a worker cannot be opened, or the address is taken. */
+export async function startSidecar(options: ServeOptions): Promise<RunningSidecar> {
+  const pool = new WorkerPool({
+    sources: options.sources,
+    later: (act, ms) => {
+      const timer = setTimeout(act, ms);
+      return () => clearTimeout(timer);
+    },
+    changed: (member) => options.events.workerChanged(member),
+  });
+  await pool.open(EPOCH);
+  const kv = new EmbeddedKvPool({
+    clock: wallClock,
+    memoryBytesMax: options.poolMemoryBytes,
+    disk: null,
+  });
+  const sidecar = new Sidecar({
+    rollout: {
+      policy: options.policy,
+      draft: options.draft,
+      chunkTokens: options.chunkTokens,
+      epoch: EPOCH,
+      pool: kv,
+      clock: wallClock,
+      core: loadCore(),
+    },
+    vocabularySize: options.vocabularySize,
+    limits: options.limits,
+    random: () => crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
+  });
+  const weights = new WeightUpdates({ sidecar, pool });
+  const metrics = meteredBy(sidecar, pool, options.modelName);
+  sidecar.observe({
+    advanced: (epoch) => options.events.weightsChanged(epoch, weights.version(epoch)),
+    broken: (error) => options.events.broken(error),
+  });
+  pool.attach(sidecar);
+  let http: HttpServer;
+  try {
+    http = serveHttp({
+      host: options.host,
+      port: options.port,
+      routes: [
+        ...controlRoutes({
+          sidecar,
+          pool,
+          weights,
+          version: options.version,
+          abortRequests: () => 0,
+        }),
+        metricsRoute(metrics),
+      ],
+      sockets: {},
+      apiToken: options.apiToken,
+      bodyBytesMax: options.bodyBytesMax,
+      frameBytesMax: FRAME_BYTES_MAX,
+      answered: options.events.answered,
+      failed: options.events.failed,
+    });
+  } catch (cause) {
+    await pool.close();
+    await kv.close();
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new AppError("invalid_config", `${options.host}:${options.port}: ${reason}`, { cause });
+  }
+  return {
+    url: http.url,
+    sidecar,
+    drain: () => sidecar.drain(),
+    stop: async () => {
+      sidecar.rollout.stop();
+      await http.stop();
+      await pool.close();
+      await kv.close();
+    },
+  };
+}
+
+function meteredBy(sidecar: Sidecar, pool: WorkerPool, modelName: string): Metrics {
+  const metrics = new Metrics(
+    {
+      modelName,
+      meter: sidecar.rollout.meter,
+      unfinished: () => sidecar.rollout.unfinished,
+      epoch: () => sidecar.rollout.epoch,
+      workerStates: () => {
+        const counts: Record<string, number> = { ready: 0, fenced: 0, down: 0 };
+        for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
+        return counts;
+      },
+    },
+    () => wallClock.nowMs(),
+  );
+  sidecar.observe({
+    joined: (request) => metrics.joined(request),
+    tokens: (request, offset) => metrics.tokens(request.response.length - offset),
+    finished: (request) => metrics.finished(request),
+    stats: (workerId, stats) => metrics.stats(workerId, stats),
+  });
+  return metrics;
+}
+
+function metricsRoute(metrics: Metrics): Route {
+  return {
+    method: "GET",
+    path: "/metrics",
+    handle: async () =>
+      new Response(await metrics.text(), { headers: { "content-type": metrics.contentType } }),
+  };
+}
+
+/** Embedded engines on one model. */
+export function llamaSources(
+  model: LlamaModel,
+  options: {
+    count: number;
+    slots: number;
+    kvTokens: number;
+    contextTokens: number;
+    draftBudget: BudgetName;
+  },
+): WorkerSource[] {
+  const { count, ...capacity } = options;
+  return Array.from({ length: count }, (_, index) => ({
+    name: `embedded engine ${index}`,
+    keepsWeights: false,
+    open: async ({ workerId, epoch }) => {
+      const [worker] = await model.openWorkers({
+        workers: 1,
+        firstWorkerId: workerId,
+        epoch,
+        ...capacity,
+      });
+      if (worker === undefined) throw new AppError("worker_failed", "no engine was opened");
+      return worker;
+    },
+  }));
+}
