@@ -25,16 +25,16 @@ export const G_SEQS: usize = 36;
 export const G_SEQ_CAPACITY: usize = 40;
 export const G_SEQ_COUNT: usize = 44;
 export const G_TOKENS: usize = 48;
-// The record of the prompt's end, laid out like a sequence (tree.ts): 24 B.
-export const G_PROMPT: usize = 52;
 // The class of the prompt's bounded suffix before its last token.
-export const G_PROMPT_BEFORE: usize = 76;
-export const G_STARTED: usize = 84;
-export const G_DEAD: usize = 88;
-export const G_STATES: usize = 92;
-const G_FREE: usize = 96;
+export const G_PROMPT_BEFORE: usize = 52;
+export const G_STARTED: usize = 56;
+export const G_DEAD: usize = 60;
+// The record of the prompt's end, laid out like a sequence (tree.ts): 64 B.
+export const G_PROMPT: usize = 64;
+export const G_STATES: usize = 128;
+const G_FREE: usize = 132;
 const FREE_CLASSES: usize = 8;
-const DESCRIPTOR_BYTES: usize = 128;
+const DESCRIPTOR_BYTES: usize = 256;
 const MAGIC: u32 = 0x67726f75;
 
 const SMALL_MAX: usize = 2048;
@@ -62,11 +62,11 @@ export function descriptorTake(): usize {
 
 // Handles are addresses in units of a descriptor, so that they stay positive beyond 2 GiB.
 export function groupHandle(group: usize): i32 {
-  return <i32>(group >> 7);
+  return <i32>(group >> 8);
 }
 
 export function groupAt(handle: u32): usize {
-  return (<usize>handle) << 7;
+  return (<usize>handle) << 8;
 }
 
 export function isGroup(group: usize): bool {

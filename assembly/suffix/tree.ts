@@ -52,18 +52,21 @@ import {
 } from "./node";
 import { draftFate } from "./propose";
 
-// A sequence's record: state of its whole text; of its last `depth` tokens; its last token; the two
-// words of its run of states (node.ts); and of its last draft (step.ts) the number of the step, where
-// it begins, its length and the token of it that was reached plus one.
-export const SEQ_BYTES: usize = 32;
+// A sequence's record: state of its whole text; of its last `depth` tokens; its last token; of its last
+// draft (step.ts) the number of the step, where it begins, its length and the token of it that was
+// reached plus one; and two words for each of its runs of states (node.ts). Those of whole texts follow
+// each other along the text and so do those split off, but not the ones mixed with the others: apart,
+// an append or a draft that goes along a text finds the next state in the same cache line.
+export const SEQ_BYTES: usize = 64;
 export const Q_LAST: usize = 0;
 export const Q_TOP: usize = 4;
 export const Q_TOKEN: usize = 8;
-const Q_CURSOR: usize = 12;
-export const Q_DRAFT_STEP: usize = 20;
-export const Q_DRAFT_AT: usize = 24;
-export const Q_DRAFT_COUNT: usize = 28;
-export const Q_DRAFT_REACHED: usize = 30;
+export const Q_DRAFT_STEP: usize = 12;
+export const Q_DRAFT_AT: usize = 16;
+export const Q_DRAFT_COUNT: usize = 20;
+export const Q_DRAFT_REACHED: usize = 22;
+const Q_WHOLE: usize = 24;
+const Q_SPLIT: usize = 32;
 
 let context: u32 = CONTEXT_TOKENS_DEFAULT;
 let depth: u32 = CONTEXT_TOKENS_DEFAULT + DRAFT_TOKENS_MAX;
@@ -80,7 +83,7 @@ export function treeDepth(): u32 {
 export function groupTake(): usize {
   const group = descriptorTake();
   if (group == 0) return 0;
-  const root = stateTake(group, group + G_PROMPT + Q_CURSOR, 0);
+  const root = stateTake(group, group + G_PROMPT + Q_WHOLE, 0);
   if (root == 0) {
     arenaDrop(group);
     return 0;
@@ -157,7 +160,7 @@ export function promptAppend(group: usize, tokens: usize, count: u32): i32 {
 }
 
 // The record of the response of an earlier epoch that is being appended: none of them ever grows again.
-const past: usize = memory.data(32, 16);
+const past: usize = memory.data(64, 16);
 
 // One whole response of an earlier epoch. Sequences that begin later see it as text of nobody.
 export function historyAppend(group: usize, tokens: usize, count: u32): i32 {
@@ -265,20 +268,20 @@ export function normalTop(top: usize): usize {
 
 function append(group: usize, sequence: usize, token: u32, source: u32): void {
   const last: usize = load<u32>(sequence, Q_LAST);
-  const cursor = sequence + Q_CURSOR;
+  const splits = sequence + Q_SPLIT;
   let current = edgeOf(last, token);
   if (current == 0) {
-    current = stateTake(group, cursor, lenOf(last) + 1);
+    current = stateTake(group, sequence + Q_WHOLE, lenOf(last) + 1);
     if (current == 0) return;
     edgeAdd(group, last, token, current);
     const p = edgesTo(group, linkOf(last), token, current);
     if (p == 0) {
       setLink(current, load<u32>(group, G_ROOT));
     } else {
-      setLink(current, split(group, cursor, p, token, found));
+      setLink(current, split(group, splits, p, token, found));
     }
   } else {
-    current = split(group, cursor, last, token, current);
+    current = split(group, splits, last, token, current);
   }
   const top = normalTop(load<u32>(sequence, Q_TOP));
   const target = top == last ? current : edgeOf(top, token);
