@@ -154,7 +154,7 @@ export function blockTake(group: usize, bytes: usize): usize {
   if (bytes <= SMALL_MAX) {
     const list = group + G_FREE + (sizeClass(bytes) << 2);
     const block: usize = load<u32>(list);
-    if (block == 0) return runTake(group, bytes);
+    if (block == 0) return blockSplit(group, bytes);
     store<u32>(list, load<u32>(block));
     return block;
   }
@@ -165,6 +165,22 @@ export function blockTake(group: usize, bytes: usize): usize {
   store<u32>(group, <u32>area, G_LARGE);
   store<u32>(group, load<u32>(group, G_LARGE_BYTES) + <u32>bytes, G_LARGE_BYTES);
   return area + LARGE_HEADER_BYTES;
+}
+
+// From the smallest larger free block, else from the open chunk. Without this, what runs leave of their
+// chunks would serve the few tables of just that size only.
+function blockSplit(group: usize, bytes: usize): usize {
+  for (let size = bytes << 1; size <= SMALL_MAX; size <<= 1) {
+    const list = group + G_FREE + (sizeClass(size) << 2);
+    const block: usize = load<u32>(list);
+    if (block == 0) continue;
+    store<u32>(list, load<u32>(block));
+    for (let half = size >> 1; half >= bytes; half >>= 1) {
+      pushFree(group, block + half, sizeClass(half));
+    }
+    return block;
+  }
+  return runTake(group, bytes);
 }
 
 export function blockRoom(bytes: usize): usize {
