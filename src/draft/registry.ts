@@ -48,7 +48,7 @@ export class DraftRegistry {
     replica.groups.add(source.groupId);
     for (const sibling of siblings) {
       replica.sent.set(sibling.spec.requestId, 0);
-      if (sibling.response.length > 0) replica.dirty.add(sibling);
+      if (sibling.response.length > 0 && !this.#restarted.has(sibling)) replica.dirty.add(sibling);
     }
     const { prompt } = request.spec;
     return [{ kind: "register_group", groupId: source.groupId, prompt, ttlMs: REPLICA_TTL_MS }];
