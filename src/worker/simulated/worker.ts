@@ -8,6 +8,7 @@ import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type {
   ControlAnswer,
+  ControlRequest,
   SamplingSupport,
   Worker,
   WorkerCapacity,
@@ -72,8 +73,8 @@ export class SimulatedWorker implements Worker {
     return { kind: "divided" };
   }
 
-  async control(): Promise<ControlAnswer> {
-    return { status: 404, body: { error: "a simulated worker has no control plane" } };
+  async control({ path }: ControlRequest): Promise<ControlAnswer> {
+    return { status: 404, body: { error: `a simulated worker has no route ${path}` } };
   }
 
   send(commands: readonly WorkerCommand[]): void {

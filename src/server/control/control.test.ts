@@ -1,0 +1,370 @@
+// The control plane over several engines: one answer, one weight epoch, and no engine with old weights in service.
+
+import { expect, test } from "bun:test";
+import { ManualClock } from "../../base/clock.ts";
+import { weightEpoch } from "../../base/ids.ts";
+import { EmbeddedKvPool } from "../../kv/embedded-pool.ts";
+import type { Request } from "../../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../request/request.ts";
+import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
+import { loadCore } from "../../wasm/load.ts";
+import { SimulatedWorker } from "../../worker/simulated/worker.ts";
+import type { Exchange } from "../route.ts";
+import { Sidecar } from "../sidecar.ts";
+import { WorkerPool } from "../worker-pool.ts";
+import { controlRoutes } from "./routes.ts";
+import { WeightUpdates } from "./weights.ts";
+
+type Script = (request: ControlRequest) => ControlAnswer;
+
+class ScriptedWorker extends SimulatedWorker {
+  readonly heard: ControlRequest[] = [];
+  script: Script = () => ({ status: 200, body: {} });
+
+  override async control(request: ControlRequest): Promise<ControlAnswer> {
+    this.heard.push(request);
+    return this.script(request);
+  }
+}
+
+class Fixture {
+  /** Every worker that was ever opened, the newest of an index last. */
+  readonly opened: ScriptedWorker[][] = [[], [], []];
+  readonly finished: Request[] = [];
+  readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
+  readonly #later: (() => void)[] = [];
+  readonly #routes: ReturnType<typeof controlRoutes>;
+  refusesToOpen = false;
+
+  private constructor(keepsWeights: boolean) {
+    const clock = new ManualClock();
+    this.pool = new WorkerPool({
+      sources: this.opened.map((list, index) => ({
+        name: `engine-${index}`,
+        keepsWeights,
+        open: async ({ workerId, epoch }) => {
+          if (this.refusesToOpen) throw new Error("connection refused");
+          const worker = new ScriptedWorker({
+            workerId,
+            capacity: { slots: 2, kvTokens: 1000, contextTokens: 100, kvBytesPerToken: 8 },
+            epoch,
+            lengthOf: () => 30,
+          });
+          list.push(worker);
+          return worker;
+        },
+      })),
+      later: (act) => {
+        this.#later.push(act);
+        return () => {};
+      },
+      changed: () => {},
+    });
+    this.sidecar = new Sidecar({
+      rollout: {
+        policy: "seer",
+        draft: "grouped",
+        chunkTokens: 4,
+        epoch: weightEpoch(0),
+        pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
+        clock,
+        core: loadCore(),
+      },
+      vocabularySize: 1000,
+      limits: { requestsMax: 100, groupsMax: 10, keptTokensMax: 1000, keptResponsesMax: 100 },
+      random: () => 7,
+    });
+    this.sidecar.observe({ finished: (request) => this.finished.push(request) });
+    this.#routes = controlRoutes({
+      sidecar: this.sidecar,
+      pool: this.pool,
+      weights: new WeightUpdates({ sidecar: this.sidecar, pool: this.pool }),
+      version: "1.2.3",
+      abortRequests: (ids) => ids.length,
+    });
+  }
+
+  static async open(options: { keepsWeights: boolean } = { keepsWeights: true }): Promise<Fixture> {
+    const fixture = new Fixture(options.keepsWeights);
+    await fixture.pool.open(weightEpoch(0));
+    fixture.pool.attach(fixture.sidecar);
+    return fixture;
+  }
+
+  worker(index: number): ScriptedWorker {
+    const worker = this.opened[index]?.at(-1);
+    if (worker === undefined) throw new Error(`engine-${index} was not opened`);
+    return worker;
+  }
+
+  get states(): string[] {
+    return this.pool.members.map(({ state }) => state);
+  }
+
+  async call(
+    method: "GET" | "POST",
+    target: string,
+    body: unknown = null,
+  ): Promise<{ status: number; body: unknown }> {
+    const url = new URL(target, "http://sidecar");
+    const route = this.#routes.find((r) => r.method === method && r.path === url.pathname);
+    if (route === undefined) throw new Error(`no route ${target}`);
+    const exchange: Exchange = {
+      method,
+      url,
+      params: {},
+      headers: new Headers(),
+      signal: new AbortController().signal,
+      bytes: async () => new Uint8Array(),
+      json: async () => body,
+    };
+    let answer: Response | null = null;
+    let failure: unknown = null;
+    Promise.resolve(route.handle(exchange)).then(
+      (response) => {
+        answer = response;
+      },
+      (error) => {
+        failure = error;
+      },
+    );
+    for (let i = 0; i < 500 && answer === null && failure === null; i += 1) await this.step();
+    if (failure !== null) throw failure;
+    const response = answer as Response | null;
+    if (response === null) throw new Error(`${target} was not answered`);
+    const text = await response.text();
+    return { status: response.status, body: text === "" ? null : JSON.parse(text) };
+  }
+
+  ask(n: number): readonly Request[] {
+    return this.sidecar.generate(
+      {
+        prompt: Int32Array.of(1, 2, 3),
+        n,
+        sampling: {
+          temperature: 1,
+          seed: 0,
+          tokensMax: 50,
+          stopTokenIds: [],
+          ...SAMPLING_DEFAULTS,
+        },
+        seeded: false,
+        group: null,
+        priority: 0,
+      },
+      { tokens() {}, finished() {}, restarted() {} },
+    ).requests;
+  }
+
+  async step(): Promise<void> {
+    for (const list of this.opened) list.at(-1)?.step();
+    await new Promise<void>((resolve) => setImmediate(resolve));
+  }
+
+  async steps(count: number): Promise<void> {
+    for (let i = 0; i < count; i += 1) await this.step();
+  }
+
+  /** What was to happen later happens now. */
+  async retry(): Promise<void> {
+    for (const act of this.#later.splice(0)) act();
+    await this.steps(3);
+  }
+}
+
+const failing: Script = () => ({ status: 500, body: { error: { message: "CUDA error" } } });
+const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
+
+test("get_world_size: the sum of the engines'", async () => {
+  const fixture = await Fixture.open();
+  for (const [i, size] of [1, 4, 2].entries()) {
+    fixture.worker(i).script = () => ({ status: 200, body: { world_size: size } });
+  }
+  expect((await fixture.call("GET", "/get_world_size")).body).toEqual({ world_size: 7 });
+});
+
+test("init_weight_transfer_engine: each engine's ranks follow those before it", async () => {
+  const fixture = await Fixture.open();
+  for (const [i, size] of [1, 4, 2].entries()) {
+    fixture.worker(i).script = () => ({ status: 200, body: { world_size: size } });
+  }
+  const info = { master_address: "a", master_port: 1, rank_offset: 1, world_size: 8 };
+  await fixture.call("POST", "/init_weight_transfer_engine", { init_info: info });
+  const bodies = [0, 1, 2].map((i) => fixture.worker(i).heard.at(-1)?.body);
+  expect(bodies).toEqual([1, 2, 6].map((rank) => ({ init_info: { ...info, rank_offset: rank } })));
+});
+
+test("start, update, finish: one weight epoch, under the trainer's name for it", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["b"] } });
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+  await fixture.call("POST", "/finish_weight_update", { weight_version: "step-9" });
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+  expect((await fixture.call("GET", "/weight_info")).body).toEqual({ weight_version: "step-9" });
+});
+
+test("start, finish: without an update the weights are the same", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+});
+
+test("collective_rpc reload_weights: requests in hand go on under the new epoch, stamped chunk by chunk", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(4);
+  await fixture.steps(6);
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
+  await fixture.steps(80);
+  for (const { response } of requests) {
+    expect(response.finish).toBe("stop");
+    const epochs = [
+      ...new Set<number>(response.chunks.filter((c) => c.tokens > 0).map((c) => c.epoch)),
+    ];
+    expect(epochs).toEqual([0, 1]);
+  }
+});
+
+test("an engine that fails an update is named and fenced, the others go on with the new weights", async () => {
+  const fixture = await Fixture.open();
+  fixture.worker(1).script = failing;
+  const answer = await fixture.call("POST", "/collective_rpc", reload);
+  expect(answer.status).toBe(500);
+  expect(JSON.stringify(answer.body)).toContain("engine-1 answered 500: CUDA error");
+  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+  const requests = fixture.ask(6);
+  await fixture.steps(80);
+  for (const request of requests) {
+    expect(request.response.finish).toBe("stop");
+    expect(
+      request.response.chunks.every((chunk) => chunk.workerId !== fixture.worker(1).workerId),
+    ).toBe(true);
+  }
+});
+
+test("a fenced engine serves again once it has the current weights", async () => {
+  const fixture = await Fixture.open();
+  fixture.worker(1).script = failing;
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(1).script = () => ({ status: 200, body: { results: [null] } });
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
+  const requests = fixture.ask(6);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+test("an update that every engine refuses changes nothing", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) {
+    fixture.worker(i).script = () => ({
+      status: 400,
+      body: { error: { message: "no such file" } },
+    });
+  }
+  const answer = await fixture.call("POST", "/collective_rpc", reload);
+  expect(answer.status).toBe(400);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+});
+
+test("an engine that misses one update of several is fenced at the end", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  fixture.worker(2).script = failing;
+  expect((await fixture.call("POST", "/update_weights", {})).status).toBe(500);
+  fixture.worker(2).script = () => ({ status: 200, body: {} });
+  await fixture.call("POST", "/update_weights", {});
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.states).toEqual(["ready", "ready", "fenced"]);
+});
+
+test("an engine that dies before any update comes back and serves", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(4);
+  await fixture.steps(3);
+  fixture.worker(0).kill();
+  expect(fixture.states).toEqual(["down", "ready", "ready"]);
+  fixture.refusesToOpen = true;
+  await fixture.retry();
+  expect(fixture.states[0]).toBe("down");
+  fixture.refusesToOpen = false;
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+test("an engine that comes back after an update by path is given that path first", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(0).kill();
+  await fixture.retry();
+  expect(fixture.states[0]).toBe("ready");
+  expect(fixture.worker(0).heard.map(({ path, body }) => [path, body])).toEqual([
+    ["/collective_rpc", reload],
+  ]);
+});
+
+test("an engine that comes back after weights that only the trainer has stays fenced", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  await fixture.call("POST", "/finish_weight_update", {});
+  fixture.worker(0).kill();
+  await fixture.retry();
+  expect(fixture.states[0]).toBe("fenced");
+  expect(fixture.pool.members[0]?.reason).toBe("came back without the current weights");
+});
+
+test("pause abort: gives up what runs, keeps what comes until resume", async () => {
+  const fixture = await Fixture.open();
+  const before = fixture.ask(3);
+  await fixture.steps(3);
+  await fixture.call("POST", "/pause?mode=abort");
+  expect(before.map(({ response }) => response.finish)).toEqual(["abort", "abort", "abort"]);
+  const late = fixture.ask(1);
+  await fixture.steps(5);
+  expect(late[0]?.response.length).toBe(0);
+  expect((await fixture.call("GET", "/is_paused")).body).toEqual({ is_paused: true });
+  await fixture.call("POST", "/resume");
+  await fixture.steps(40);
+  expect(late[0]?.response.finish).toBe("stop");
+});
+
+test("pause: names a mode it does not know", async () => {
+  const fixture = await Fixture.open();
+  expect(fixture.call("POST", "/pause?mode=now")).rejects.toThrow(
+    'mode is "now"; it is one of abort, wait, keep',
+  );
+});
+
+test("health: 503 with every worker's state when none serves", async () => {
+  const fixture = await Fixture.open();
+  expect((await fixture.call("GET", "/health")).status).toBe(200);
+  for (const i of [0, 1, 2]) fixture.worker(i).kill();
+  const answer = await fixture.call("GET", "/health");
+  expect(answer.status).toBe(503);
+  expect(JSON.stringify(answer.body)).toContain('"reason":"killed"');
+});
+
+test("sleep and wake_up: nothing runs in between, KV cache last", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(2);
+  await fixture.steps(3);
+  await fixture.call("POST", "/sleep?level=1");
+  expect(fixture.sidecar.rollout.isQuiet).toBe(true);
+  await fixture.call("POST", "/wake_up?tags=weights");
+  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
+  await fixture.call("POST", "/wake_up?tags=kv_cache");
+  await fixture.steps(60);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
