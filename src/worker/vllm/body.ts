@@ -1,0 +1,161 @@
+// The body of one chunk's request: sampling parameters in vLLM's words, for either endpoint. Every chunk is a
+// request of its own to the server, whose prompt is prompt + output so far.
+
+import { fold32 } from "../../base/hash.ts";
+import type { DraftSource } from "../../draft/group-update.ts";
+import type { DrawKey, RequestSpec, SamplingParams } from "../../request/request.ts";
+
+export type Endpoint = "generate" | "completions";
+
+export const ENDPOINT_PATHS: Readonly<Record<Endpoint, string>> = {
+  generate: "/inference/v1/generate",
+  completions: "/v1/completions",
+};
+
+/** What a server understands, found by asking it. */
+export interface Dialect {
+  readonly endpoint: Endpoint;
+  readonly model: string;
+  /** It runs with `--scheduling-policy priority`; otherwise any priority but 0 is a 400. */
+  readonly hasPriorities: boolean;
+  /** Logprobs it reports at each position, at most (`--max-logprobs`). */
+  readonly logprobsMax: number;
+  /** It knows `stream_interval`, and the count of tokens with every event. */
+  readonly hasStreamSettings: boolean;
+}
+
+export interface ChunkAsk {
+  /** "ft-<requestId>-<chunk>-<attempt>". */
+  readonly name: string;
+  readonly spec: RequestSpec;
+  /** Output tokens before this request. */
+  readonly offset: number;
+  /** Prompt + output so far. */
+  readonly tokens: Int32Array;
+  /** At most this many new ones. */
+  readonly tokensMax: number;
+  /** Lower is served earlier. */
+  readonly priority: number;
+  readonly cacheSalt: string;
+  readonly streamInterval: number;
+  readonly draft: DraftSource | null;
+}
+
+/** Fields of GenerateRequest that stand beside `sampling_params`. */
+const GENERATE_TOP_FIELDS = new Set([
+  "model",
+  "features",
+  "content_parts",
+  "kv_transfer_params",
+  "ec_transfer_params",
+  "reasoning_ended",
+  "reasoning_parser_kwargs",
+]);
+
+/**
+ * The seed of the part of a response that begins at `offset`: 52 bits. vLLM's V1 runner starts a random
+ * generator at it, so a seed used for two parts would draw both with the same numbers.
+ */
+export function chunkSeed(draw: DrawKey, offset: number): number {
+  const high = fold32(draw.hi, offset);
+  const low = fold32(draw.lo, offset);
+  return (high >>> 6) * 67_108_864 + (low >>> 6);
+}
+
+export function chunkBody(ask: ChunkAsk, dialect: Dialect): string {
+  const { spec, tokensMax } = ask;
+  const { sampling } = spec;
+  const { engineFields } = sampling;
+  const isGenerate = dialect.endpoint === "generate";
+  const extra = {
+    ...objectOf(engineFields?.extra_args),
+    ...objectOf(engineFields?.vllm_xargs),
+    foretoken_group: ask.draft?.groupId ?? spec.groupId,
+    foretoken_sample: ask.draft?.sampleIndex ?? spec.sampleIndex,
+    foretoken_offset: ask.offset,
+    foretoken_draft: ask.draft === null ? 0 : 1,
+  };
+  const top: Record<string, unknown> = {
+    model: dialect.model,
+    request_id: ask.name,
+    stream: true,
+    stream_options: {
+      include_usage: true,
+      ...(dialect.hasStreamSettings ? { continuous_usage_stats: true } : {}),
+    },
+    cache_salt: ask.cacheSalt,
+    ...(dialect.hasPriorities ? { priority: ask.priority } : {}),
+  };
+  const params: Record<string, unknown> = {
+    max_tokens: tokensMax,
+    ...drawing(sampling, spec.draw, ask),
+    logprobs: logprobsAsked(sampling.topLogprobs, dialect),
+    ...(dialect.hasStreamSettings ? { stream_interval: ask.streamInterval } : {}),
+  };
+  for (const [field, value] of Object.entries(engineFields ?? {})) {
+    if (value === null || field === "extra_args" || field === "vllm_xargs") continue;
+    if (isGenerate && GENERATE_TOP_FIELDS.has(field)) top[field] = value;
+    else params[field] = value;
+  }
+  // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
+  const ids = `[${ask.tokens.join(",")}]`;
+  if (isGenerate) {
+    // Stop strings are the one thing that needs the text.
+    if (engineFields?.stop === undefined) params.detokenize = false;
+    params.extra_args = extra;
+    return `{"token_ids":${ids},${JSON.stringify({ ...top, sampling_params: params }).slice(1)}`;
+  }
+  const completion = {
+    ...top,
+    ...params,
+    vllm_xargs: extra,
+    return_token_ids: true,
+    return_tokens_as_token_ids: true,
+    add_special_tokens: false,
+  };
+  return `{"prompt":${ids},${JSON.stringify(completion).slice(1)}`;
+}
+
+/**
+ * `generate` counts the token drawn among those it is asked for, and leaves out the least likely one in its
+ * place (seen in 0.32): one more is asked for where that is allowed.
+ */
+function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: Dialect): number {
+  if (topLogprobs === 0 || endpoint === "completions") return topLogprobs;
+  return Math.min(topLogprobs + 1, Math.max(logprobsMax, topLogprobs));
+}
+
+function drawing(
+  sampling: SamplingParams,
+  draw: DrawKey,
+  { offset, tokensMax }: ChunkAsk,
+): Record<string, unknown> {
+  const { shaping, temperature, stopTokenIds } = sampling;
+  const fields: Record<string, unknown> = {
+    temperature,
+    // With `ignore_eos` the server ends at `stop_token_ids` and at nothing else, the model's EOS included.
+    ignore_eos: true,
+    stop_token_ids: stopTokenIds,
+  };
+  // A greedy request draws nothing; a seed would cost the server a generator.
+  if (temperature > 0) fields.seed = chunkSeed(draw, offset);
+  if (shaping === null) return fields;
+  const tokensMin = Math.min(Math.max(0, shaping.tokensMin - offset), tokensMax);
+  if (tokensMin > 0) fields.min_tokens = tokensMin;
+  if (shaping.topK > 0) fields.top_k = shaping.topK;
+  if (shaping.topP < 1) fields.top_p = shaping.topP;
+  if (shaping.minP > 0) fields.min_p = shaping.minP;
+  if (shaping.repetitionPenalty !== 1) fields.repetition_penalty = shaping.repetitionPenalty;
+  if (shaping.presencePenalty !== 0) fields.presence_penalty = shaping.presencePenalty;
+  if (shaping.frequencyPenalty !== 0) fields.frequency_penalty = shaping.frequencyPenalty;
+  if (shaping.logitBias.length > 0) {
+    fields.logit_bias = Object.fromEntries(
+      shaping.logitBias.map(({ token, bias }) => [String(token), bias]),
+    );
+  }
+  return fields;
+}
+
+function objectOf(value: unknown): object {
+  return typeof value === "object" && value !== null ? value : {};
+}

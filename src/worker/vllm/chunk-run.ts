@@ -1,0 +1,211 @@
+// One chunk on a server: which tokens it has brought, from whatever number of attempts, and how it stands. Tokens
+// are taken by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
+
+import type { DraftSource } from "../../draft/group-update.ts";
+import type { FinishReason, RequestSpec } from "../../request/request.ts";
+import type { WorkerEvent } from "../../rollout/worker.ts";
+import type { StreamEvent } from "./stream-event.ts";
+
+type Piece = Extract<StreamEvent, { kind: "piece" }>;
+
+/**
+ * more: the chunk goes on. full: it has all that it may have. broken: tokens are missing, or are none; nothing of the
+ * piece was taken.
+ */
+export type Taken = "more" | "full" | "broken";
+
+/** short: the server ended before the chunk was used up. */
+export type Outcome =
+  | { readonly kind: "finished"; readonly reason: FinishReason }
+  | { readonly kind: "used_up" }
+  | { readonly kind: "short" };
+
+const INITIAL_TOKENS = 64;
+
+export class ChunkRun {
+  readonly spec: RequestSpec;
+  readonly draft: DraftSource | null;
+  readonly isUrgent: boolean;
+  /** Counts the chunks of its worker. */
+  readonly chunk: number;
+  readonly chunkTokens: number;
+  /** Attempts before this one. */
+  attempt = 0;
+  /** Attempts in a row, this one left out, that brought no token. */
+  barren = 0;
+  /** When the server was last heard of in this matter. */
+  heardMs = 0;
+  /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */
+  cancel: (() => void) | null = null;
+  isOpen = false;
+  /** What the server said at the end of this attempt. */
+  reason: string | null = null;
+  readonly #output: Int32Array;
+  readonly #topCount: number;
+  #tokens: Int32Array;
+  #logprobs: Float32Array;
+  #topTokens: Int32Array;
+  #topLogprobs: Float32Array;
+  #length = 0;
+  /** Tokens that were handed on. */
+  #delivered = 0;
+  /** Tokens that were there when the attempt began, and those that the server says it has made since. */
+  #base = 0;
+  #counted = 0;
+  #hasStopped = false;
+
+  constructor(options: {
+    spec: RequestSpec;
+    output: Int32Array;
+    chunkTokens: number;
+    draft: DraftSource | null;
+    isUrgent: boolean;
+    chunk: number;
+  }) {
+    this.spec = options.spec;
+    this.draft = options.draft;
+    this.isUrgent = options.isUrgent;
+    this.chunk = options.chunk;
+    this.chunkTokens = Math.min(
+      options.chunkTokens,
+      options.spec.sampling.tokensMax - options.output.length,
+    );
+    this.#output = options.output;
+    this.#topCount = options.spec.sampling.topLogprobs;
+    const room = Math.min(this.chunkTokens, INITIAL_TOKENS);
+    this.#tokens = new Int32Array(room);
+    this.#logprobs = new Float32Array(room);
+    this.#topTokens = new Int32Array(room * this.#topCount);
+    this.#topLogprobs = new Float32Array(room * this.#topCount);
+  }
+
+  /** Output tokens so far, those of earlier chunks included. */
+  get offset(): number {
+    return this.#output.length + this.#length;
+  }
+
+  /** Tokens that this chunk has brought. */
+  get made(): number {
+    return this.#length;
+  }
+
+  get tokensLeft(): number {
+    return this.chunkTokens - this.#length;
+  }
+
+  /** It has all that it may have, whatever the server still says. */
+  get isFull(): boolean {
+    return this.#hasStopped || this.#length >= this.chunkTokens;
+  }
+
+  /** The attempt has brought something. */
+  get hasProgressed(): boolean {
+    return this.#length > this.#base;
+  }
+
+  /** Output whose KV an engine has computed before: all but the last token of it. */
+  get computedBefore(): number {
+    const output = this.#output.length + this.#base;
+    return output === 0 ? 0 : this.spec.prompt.length + output - 1;
+  }
+
+  /** Prompt + output so far. */
+  context(): Int32Array {
+    const { prompt } = this.spec;
+    const all = new Int32Array(prompt.length + this.offset);
+    all.set(prompt);
+    all.set(this.#output, prompt.length);
+    all.set(this.#tokens.subarray(0, this.#length), prompt.length + this.#output.length);
+    return all;
+  }
+
+  /** The next attempt goes on where the tokens end; what must come in one piece begins anew. */
+  begin(): void {
+    if (!this.spec.divisible) this.#length = 0;
+    this.#base = this.#length;
+    this.#counted = 0;
+    this.reason = null;
+  }
+
+  take(piece: Piece): Taken {
+    const { tokens, usage } = piece;
+    const count = tokens.length;
+    const from = usage === null ? this.#counted : usage.completionTokens - count;
+    const skipped = this.#length - this.#base - from;
+    if (skipped < 0 || piece.logprobs.length < count) return "broken";
+    for (let i = 0; i < count; i += 1) if (!isToken(tokens[i])) return "broken";
+    this.#counted = Math.max(this.#counted, from + count);
+    for (let i = skipped; i < count && !this.isFull; i += 1) this.#append(piece, i);
+    if (piece.finishReason !== null) this.reason = piece.finishReason;
+    return this.isFull ? "full" : "more";
+  }
+
+  /** `contextTokens`: prompt + output that the server holds of one request. */
+  outcome(contextTokens: number): Outcome {
+    const { sampling, prompt } = this.spec;
+    const isStop = this.#hasStopped || this.reason === "stop" || this.reason === "repetition";
+    if (isStop) return { kind: "finished", reason: "stop" };
+    if (this.offset >= sampling.tokensMax) return { kind: "finished", reason: "length" };
+    if (this.#length >= this.chunkTokens) return { kind: "used_up" };
+    if (prompt.length + this.offset >= contextTokens) return { kind: "finished", reason: "length" };
+    return { kind: "short" };
+  }
+
+  /** What was not handed on yet; null: nothing, or it must come in one piece and is not whole. */
+  deliver(isOver: boolean): WorkerEvent | null {
+    const from = this.#delivered;
+    const to = this.#length;
+    if (from === to || (!this.spec.divisible && !isOver)) return null;
+    this.#delivered = to;
+    const count = this.#topCount;
+    return {
+      kind: "tokens",
+      requestId: this.spec.requestId,
+      offset: this.#output.length + from,
+      tokens: this.#tokens.slice(from, to),
+      logprobs: this.#logprobs.slice(from, to),
+      top:
+        count === 0
+          ? null
+          : {
+              count,
+              tokens: this.#topTokens.slice(from * count, to * count),
+              logprobs: this.#topLogprobs.slice(from * count, to * count),
+            },
+    };
+  }
+
+  #append(piece: Piece, i: number): void {
+    if (this.#length === this.#tokens.length) this.#grow();
+    const at = this.#length;
+    const token = piece.tokens[i] ?? 0;
+    this.#tokens[at] = token;
+    this.#logprobs[at] = piece.logprobs[i] ?? 0;
+    const count = this.#topCount;
+    const row = piece.alternatives[i];
+    for (let k = 0; k < count; k += 1) {
+      this.#topTokens[at * count + k] = row?.[2 * k] ?? -1;
+      this.#topLogprobs[at * count + k] = row?.[2 * k + 1] ?? Number.NEGATIVE_INFINITY;
+    }
+    this.#length = at + 1;
+    if (this.spec.sampling.stopTokenIds.includes(token)) this.#hasStopped = true;
+  }
+
+  #grow(): void {
+    const room = Math.min(this.chunkTokens, this.#tokens.length * 2);
+    this.#tokens = grown(this.#tokens, new Int32Array(room));
+    this.#logprobs = grown(this.#logprobs, new Float32Array(room));
+    if (this.#topCount === 0) return;
+    this.#topTokens = grown(this.#topTokens, new Int32Array(room * this.#topCount));
+    this.#topLogprobs = grown(this.#topLogprobs, new Float32Array(room * this.#topCount));
+  }
+}
+
+function isToken(value: number | undefined): boolean {
+  return value !== undefined && Number.isInteger(value) && value >= 0 && value <= 0x7fffffff;
+}
+
+function grown<T extends Int32Array | Float32Array>(from: T, to: T): T {
+  to.set(from);
+  return to;
+}

@@ -1,0 +1,27 @@
+// The engine's control plane in vLLM's own words: a request goes through as it is.
+
+import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
+import type { HttpAnswer, HttpCall } from "./http.ts";
+
+export function controlCall({ method, path, query, body }: ControlRequest): HttpCall {
+  const parameters = new URLSearchParams(query).toString();
+  return {
+    method,
+    path: parameters === "" ? path : `${path}?${parameters}`,
+    body: body === null || body === undefined ? null : JSON.stringify(body),
+  };
+}
+
+/** What is not JSON becomes a string; an empty body null. */
+export function controlAnswer(url: string, answer: HttpAnswer): ControlAnswer {
+  if (answer.kind === "unreachable") {
+    return { status: 502, body: { error: `${url}: ${answer.message}` } };
+  }
+  const { status, body } = answer;
+  if (body === "") return { status, body: null };
+  try {
+    return { status, body: JSON.parse(body) };
+  } catch {
+    return { status, body };
+  }
+}

@@ -1,0 +1,52 @@
+// Every wait, retry and buffer of a vLLM worker, in one place, with the reasons for the defaults.
+
+export interface VllmLimits {
+  /** The start: until /health answers 200, ms. A server that loads a large model takes minutes. */
+  readonly startMsMax: number;
+  /** A probe, a health check or a poll of the metrics, ms. A server whose engine holds its cores starves for seconds. */
+  readonly checkMsMax: number;
+  /** A control request, ms: weights of a large model take minutes to load. */
+  readonly controlMsMax: number;
+  /** A stream silent for this long has the server's health checked, ms. Preempted and queued requests are silent. */
+  readonly stallMs: number;
+  /** A stream silent for this long on a healthy server is closed and asked for again, ms. */
+  readonly silenceMsMax: number;
+  /** Health checks that fail one after the other before the worker gives up. */
+  readonly healthFailuresMax: number;
+  /** Attempts at a chunk, one after the other, that bring no token. */
+  readonly barrenAttemptsMax: number;
+  /** Pause before the second attempt, ms; doubles with each barren one. */
+  readonly retryMs: number;
+  readonly retryMsMax: number;
+  /** Metrics are polled so often, ms. */
+  readonly pollMs: number;
+  /** Events of this long go out together, ms; 0: of one turn of the event loop. */
+  readonly coalesceMs: number;
+  /** Streams open at the same time; more wait here. */
+  readonly streamsMax: number;
+  /** Tokens of one server event, at most; the server is asked for more of them the more streams are open. */
+  readonly streamIntervalMax: number;
+  /** One line of a stream, bytes. A completion's first event repeats the prompt. */
+  readonly lineBytesMax: number;
+  /** Any other answer, bytes. */
+  readonly answerBytesMax: number;
+}
+
+/** With these a server that is gone is given up after about 13 s, a hung one after about 2 min. */
+export const VLLM_LIMITS: VllmLimits = {
+  startMsMax: 600_000,
+  checkMsMax: 30_000,
+  controlMsMax: 600_000,
+  stallMs: 10_000,
+  silenceMsMax: 600_000,
+  healthFailuresMax: 3,
+  barrenAttemptsMax: 8,
+  retryMs: 100,
+  retryMsMax: 10_000,
+  pollMs: 1_000,
+  coalesceMs: 0,
+  streamsMax: 16_384,
+  streamIntervalMax: 16,
+  lineBytesMax: 16 * 1024 * 1024,
+  answerBytesMax: 16 * 1024 * 1024,
+};

@@ -1,0 +1,129 @@
+// Reads what a worker needs from vLLM's /metrics (Prometheus text, 0.22 to 0.32). A name that is missing counts
+// as zero; what several engines of one server report is added up.
+
+export interface ServerMetrics {
+  /** Gauges. */
+  readonly running: number;
+  readonly waiting: number;
+  /** 0..1, of the blocks; engines' mean. */
+  readonly kvUsage: number;
+  /** Counters since the server started. */
+  readonly counters: ServerCounters;
+  /** When the server's process started, s since 1970; 0: not said. */
+  readonly startedS: number;
+  /** null: no `vllm:cache_config_info`. */
+  readonly cache: CacheConfig | null;
+}
+
+export interface ServerCounters {
+  readonly steps: number;
+  readonly preemptions: number;
+  readonly promptTokens: number;
+  readonly generationTokens: number;
+  readonly drafts: number;
+  readonly draftedTokens: number;
+  readonly acceptedTokens: number;
+  /** Prompt tokens loaded through a KV connector. */
+  readonly externalHitTokens: number;
+}
+
+export interface CacheConfig {
+  readonly blockSize: number;
+  /** Of all engines. */
+  readonly blocks: number;
+  readonly engines: number;
+}
+
+/** Names without `_total`, which older client libraries leave away. */
+const RUNNING = "vllm:num_requests_running";
+const WAITING = "vllm:num_requests_waiting";
+const KV_USAGE = ["vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"] as const;
+const CACHE_CONFIG = "vllm:cache_config_info";
+const STARTED = "process_start_time_seconds";
+const COUNTERS: Readonly<Record<keyof ServerCounters, string>> = {
+  steps: "vllm:iteration_tokens_total_count",
+  preemptions: "vllm:num_preemptions",
+  promptTokens: "vllm:prompt_tokens",
+  generationTokens: "vllm:generation_tokens",
+  drafts: "vllm:spec_decode_num_drafts",
+  draftedTokens: "vllm:spec_decode_num_draft_tokens",
+  acceptedTokens: "vllm:spec_decode_num_accepted_tokens",
+  externalHitTokens: "vllm:external_prefix_cache_hits",
+};
+
+export const NO_COUNTERS: ServerCounters = {
+  steps: 0,
+  preemptions: 0,
+  promptTokens: 0,
+  generationTokens: 0,
+  drafts: 0,
+  draftedTokens: 0,
+  acceptedTokens: 0,
+  externalHitTokens: 0,
+};
+
+export function readMetrics(text: string): ServerMetrics {
+  const sums = new Map<string, number>();
+  const samples = new Map<string, number>();
+  let cache: CacheConfig | null = null;
+  for (const line of text.split("\n")) {
+    if (!line.startsWith("vllm:") && !line.startsWith(STARTED)) continue;
+    const labelsAt = line.indexOf("{");
+    const valueAt = line.lastIndexOf(" ") + 1;
+    const nameEnd = labelsAt < 0 ? valueAt - 1 : labelsAt;
+    const name = line.slice(0, nameEnd).replace(/_total$/, "");
+    if (name === CACHE_CONFIG) {
+      cache = added(cache, line);
+      continue;
+    }
+    const value = Number(line.slice(valueAt));
+    if (!Number.isFinite(value)) continue;
+    sums.set(name, (sums.get(name) ?? 0) + value);
+    samples.set(name, (samples.get(name) ?? 0) + 1);
+  }
+  const sum = (name: string): number => sums.get(name) ?? 0;
+  const usageName = KV_USAGE.find((name) => sums.has(name)) ?? KV_USAGE[0];
+  return {
+    running: sum(RUNNING),
+    waiting: sum(WAITING),
+    kvUsage: sum(usageName) / (samples.get(usageName) ?? 1),
+    counters: mapCounters((key) => sum(COUNTERS[key])),
+    startedS: sum(STARTED),
+    cache,
+  };
+}
+
+export function mapCounters(value: (key: keyof ServerCounters) => number): ServerCounters {
+  return {
+    steps: value("steps"),
+    preemptions: value("preemptions"),
+    promptTokens: value("promptTokens"),
+    generationTokens: value("generationTokens"),
+    drafts: value("drafts"),
+    draftedTokens: value("draftedTokens"),
+    acceptedTokens: value("acceptedTokens"),
+    externalHitTokens: value("externalHitTokens"),
+  };
+}
+
+/** Whether the process that reported `after` is not the one that reported `before`. */
+export function hasRestarted(before: ServerMetrics, after: ServerMetrics): boolean {
+  if (before.startedS !== after.startedS) return true;
+  const { counters } = before;
+  return (
+    after.counters.promptTokens < counters.promptTokens ||
+    after.counters.generationTokens < counters.generationTokens
+  );
+}
+
+function added(cache: CacheConfig | null, line: string): CacheConfig | null {
+  const blockSize = Number(labelOf(line, "block_size"));
+  const blocks = Number(labelOf(line, "num_gpu_blocks") ?? labelOf(line, "num_cpu_blocks"));
+  if (!(blockSize > 0) || !(blocks > 0)) return cache;
+  if (cache === null) return { blockSize, blocks, engines: 1 };
+  return { blockSize, blocks: cache.blocks + blocks, engines: cache.engines + 1 };
+}
+
+function labelOf(line: string, label: string): string | null {
+  return new RegExp(`[{,]${label}="([^"]*)"`).exec(line)?.[1] ?? null;
+}

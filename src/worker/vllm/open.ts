@@ -1,0 +1,81 @@
+// The door to a stock vLLM server (>= 0.22): finds out what it can do, and opens a worker on it.
+
+import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
+import { type TimerClock, wallTimers } from "./clock.ts";
+import { HttpClient } from "./http.ts";
+import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
+import { probe } from "./probe.ts";
+import { type VllmNotice, VllmWorker } from "./worker.ts";
+
+export interface VllmWorkerOptions {
+  readonly workerId: WorkerId;
+  /** "http://host:port", with a path where the server has one. */
+  readonly url: string;
+  /** Of the weights that the server has now. Default: 0. */
+  readonly epoch?: WeightEpoch;
+  /** Sent as a bearer token. */
+  readonly apiKey?: string;
+  /** Default: the first one that the server lists and that is no adapter. */
+  readonly model?: string;
+  /** Instead of what the server says (development mode), or vLLM's default of 256. */
+  readonly slots?: number;
+  /** Instead of the server's block count. */
+  readonly kvTokens?: number;
+  /** Instead of the server's `max_model_len`. */
+  readonly contextTokens?: number;
+  /** What moving a token's KV costs, for reports; this worker exports none. Default: 0. */
+  readonly kvBytesPerToken?: number;
+  /**
+   * Begins the salt of the server's prefix cache; the weight epoch follows. All workers of a run must have the same,
+   * so that they can share a cache; another run on servers that go on must have another one. Default: "foretoken".
+   */
+  readonly cacheSalt?: string;
+  readonly limits?: Partial<VllmLimits>;
+  /** Default: the wall clock. */
+  readonly clock?: TimerClock;
+  readonly notice?: (notice: VllmNotice) => void;
+}
+
+/**
+ * Waits until the server is healthy and has made a token.
+ * @throws AppError worker_failed, unauthorized, not_found or invalid_config; each names the URL.
+ */
+export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWorker> {
+  const limits = { ...VLLM_LIMITS, ...options.limits };
+  const clock = options.clock ?? wallTimers;
+  const notice = options.notice ?? (() => {});
+  const client = new HttpClient({
+    url: options.url,
+    apiKey: options.apiKey ?? null,
+    clock,
+    answerBytesMax: limits.answerBytesMax,
+  });
+  const cacheSalt = options.cacheSalt ?? "foretoken";
+  try {
+    const capabilities = await probe({
+      client,
+      clock,
+      limits,
+      cacheSalt,
+      model: options.model ?? null,
+      slots: options.slots ?? null,
+      kvTokens: options.kvTokens ?? null,
+      contextTokens: options.contextTokens ?? null,
+    });
+    for (const message of capabilities.warnings) notice({ kind: "warning", message });
+    return new VllmWorker({
+      workerId: options.workerId,
+      epoch: options.epoch ?? (0 as WeightEpoch),
+      client,
+      clock,
+      limits,
+      capabilities,
+      kvBytesPerToken: options.kvBytesPerToken ?? 0,
+      cacheSalt,
+      notice,
+    });
+  } catch (error) {
+    client.close();
+    throw error;
+  }
+}

@@ -1,0 +1,338 @@
+// Finds out what a server is and can do, before anything is asked of it: versions differ, so it is asked and
+// not assumed. What it cannot do without is an error that names the URL and what is missing.
+
+import { AppError } from "../../base/errors.ts";
+import { groupId, requestId } from "../../base/ids.ts";
+import { type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
+import { chunkBody, type Dialect, ENDPOINT_PATHS, type Endpoint } from "./body.ts";
+import { pause, type TimerClock } from "./clock.ts";
+import type { HttpAnswer, HttpClient } from "./http.ts";
+import type { VllmLimits } from "./limits.ts";
+import { type CacheConfig, readMetrics, type ServerMetrics } from "./metrics.ts";
+import { SseReader } from "./sse.ts";
+import { errorMessage, readEvent } from "./stream-event.ts";
+
+export interface Capabilities extends Dialect {
+  /** "0.32.0"; null: not said. */
+  readonly version: string | null;
+  /** Prompt + output of one request. */
+  readonly contextTokens: number;
+  /** Requests that its engines run at the same time. */
+  readonly slots: number;
+  readonly kvTokens: number;
+  /** It drafts by itself. */
+  readonly isSpeculative: boolean;
+  /** It was there when the metrics were. */
+  readonly metrics: ServerMetrics;
+  /** What works worse than it could, and what to do about it. */
+  readonly warnings: readonly string[];
+}
+
+export interface ProbeOptions {
+  readonly client: HttpClient;
+  readonly clock: TimerClock;
+  readonly limits: VllmLimits;
+  readonly cacheSalt: string;
+  /** What to take instead of what the server says, or where it says nothing. */
+  readonly model: string | null;
+  readonly slots: number | null;
+  readonly kvTokens: number | null;
+  readonly contextTokens: number | null;
+}
+
+/** vLLM's default for an online server on most devices; its `max_num_seqs` is seen in development mode only. */
+const SLOTS_DEFAULT = 256;
+/** vLLM's default `--max-logprobs`. */
+const LOGPROBS_MAX_DEFAULT = 20;
+const HEALTH_PAUSE_MS = 250;
+
+/** @throws AppError worker_failed, unauthorized or invalid_config. */
+export async function probe(options: ProbeOptions): Promise<Capabilities> {
+  await waitForHealth(options);
+  const version = jsonField(await ask(options, "/version"), "version");
+  const model = await modelOf(options);
+  const info = await serverInfo(options);
+  const { logprobsMax, policy } = info;
+  const dialect = await dialectOf(options, { model: model.id, logprobsMax, policy });
+  const metrics = await metricsOf(options);
+  const slots = options.slots ?? (info.slots ?? SLOTS_DEFAULT) * (metrics.cache?.engines ?? 1);
+  const contextTokens = options.contextTokens ?? model.contextTokens;
+  return {
+    ...dialect,
+    version: typeof version === "string" ? version : null,
+    contextTokens,
+    slots,
+    kvTokens: options.kvTokens ?? kvBudget(options, { cache: metrics.cache, slots, contextTokens }),
+    isSpeculative: info.isSpeculative,
+    metrics,
+    warnings: warningsOf(dialect, info),
+  };
+}
+
+export type CanaryResult =
+  | { readonly kind: "ok"; readonly hasCount: boolean }
+  | { readonly kind: "refused"; readonly status: number; readonly message: string }
+  | { readonly kind: "unreachable"; readonly message: string };
+
+/** Has the server make one token: the proof that it serves. */
+export async function canary(
+  client: HttpClient,
+  options: { dialect: Dialect; cacheSalt: string; msMax: number },
+): Promise<CanaryResult> {
+  const { dialect, cacheSalt, msMax } = options;
+  const body = chunkBody(
+    {
+      name: "ft-probe",
+      spec: PROBE,
+      offset: 0,
+      tokens: PROBE.prompt,
+      tokensMax: 1,
+      priority: -1,
+      cacheSalt,
+      streamInterval: 2,
+      draft: null,
+    },
+    dialect,
+  );
+  const call = { method: "POST" as const, path: ENDPOINT_PATHS[dialect.endpoint], body };
+  const answer = await client.answer(call, msMax);
+  if (answer.kind === "unreachable") return answer;
+  const { status } = answer;
+  if (status !== 200) return { kind: "refused", status, message: errorMessage(answer.body) };
+  return readCanary(answer.body);
+}
+
+const PROBE: RequestSpec = {
+  requestId: requestId(0),
+  groupId: groupId("probe"),
+  sampleIndex: 0,
+  prompt: Int32Array.of(0),
+  sampling: {
+    temperature: 0,
+    seed: 0,
+    tokensMax: 1,
+    stopTokenIds: [],
+    ...SAMPLING_DEFAULTS,
+  },
+  draw: { hi: 0, lo: 0 },
+  divisible: true,
+};
+
+function readCanary(body: string): CanaryResult {
+  let result: CanaryResult = { kind: "refused", status: 0, message: "its stream holds no token" };
+  new SseReader(body.length + 1).push(Buffer.from(body), (data) => {
+    const event = readEvent(data, 0);
+    if (event.kind === "error") {
+      result = { kind: "refused", status: event.status, message: event.message };
+      return false;
+    }
+    if (event.kind !== "piece" || event.tokens.length === 0) return true;
+    const hasCount = event.usage?.completionTokens === event.tokens.length;
+    if ((event.tokens[0] ?? -1) < 0) {
+      result = { kind: "refused", status: 0, message: "it reports no token ids" };
+    } else if (event.logprobs.length !== event.tokens.length) {
+      result = { kind: "refused", status: 0, message: "it reports no logprobs" };
+    } else result = { kind: "ok", hasCount };
+    return false;
+  });
+  return result;
+}
+
+async function waitForHealth({ client, clock, limits }: ProbeOptions): Promise<void> {
+  const endMs = clock.nowMs() + limits.startMsMax;
+  for (;;) {
+    const answer = await client.answer(
+      { method: "GET", path: "/health", body: null },
+      limits.checkMsMax,
+    );
+    if (answer.kind === "answer" && answer.status === 200) return;
+    const problem = problemOf(answer);
+    if (answer.kind === "answer" && (answer.status === 401 || answer.status === 403)) {
+      throw new AppError("unauthorized", `${client.url} refuses the API key: ${problem}`);
+    }
+    if (clock.nowMs() >= endMs) {
+      throw new AppError("worker_failed", `${client.url} is not healthy: /health: ${problem}`);
+    }
+    await pause(clock, Math.min(HEALTH_PAUSE_MS, limits.startMsMax));
+  }
+}
+
+async function ask(options: ProbeOptions, path: string): Promise<HttpAnswer> {
+  const { client, limits } = options;
+  return await client.answer({ method: "GET", path, body: null }, limits.checkMsMax);
+}
+
+async function modelOf(options: ProbeOptions): Promise<{ id: string; contextTokens: number }> {
+  const { url } = options.client;
+  const answer = await ask(options, "/v1/models");
+  if (answer.kind === "answer" && answer.status === 401) {
+    throw new AppError("unauthorized", `${url} refuses the API key (--api-key)`);
+  }
+  const list = jsonField(answer, "data");
+  if (!Array.isArray(list)) {
+    throw new AppError("worker_failed", `${url}/v1/models lists no model: ${problemOf(answer)}`);
+  }
+  const models: Record<string, unknown>[] = list;
+  // Adapters (LoRA) have a parent.
+  const model =
+    options.model === null
+      ? (models.find((entry) => entry.parent == null) ?? models[0])
+      : models.find((entry) => entry.id === options.model);
+  const id = model?.id;
+  if (typeof id !== "string") {
+    const names = models.map((entry) => String(entry.id)).join(", ");
+    const wanted = options.model === null ? "a model" : `the model "${options.model}"`;
+    throw new AppError("not_found", `${url} does not serve ${wanted}; it serves: ${names}`);
+  }
+  const contextTokens = options.contextTokens ?? model?.max_model_len;
+  if (typeof contextTokens !== "number" || contextTokens < 2) {
+    throw new AppError("worker_failed", `${url}/v1/models does not say max_model_len of ${id}`);
+  }
+  return { id, contextTokens };
+}
+
+interface ServerInfo {
+  readonly slots: number | null;
+  /** null: not seen. */
+  readonly policy: string | null;
+  readonly logprobsMode: string | null;
+  readonly logprobsMax: number;
+  readonly isSpeculative: boolean;
+  readonly showsCachedTokens: boolean | null;
+}
+
+/** Development mode only (VLLM_SERVER_DEV_MODE=1); older versions answer with Python's text of the settings. */
+async function serverInfo(options: ProbeOptions): Promise<ServerInfo> {
+  const answer = await ask(options, "/server_info?config_format=json");
+  const text = answer.kind === "answer" && answer.status === 200 ? answer.body : "";
+  const find = (name: string, value: string): string | null =>
+    new RegExp(`["']?\\b${name}["']?\\s*[:=]\\s*["']?(${value})`).exec(text)?.[1] ?? null;
+  const slots = Number(find("max_num_seqs", "\\d+") ?? 0);
+  const logprobsMax = Number(find("max_logprobs", "-?\\d+") ?? LOGPROBS_MAX_DEFAULT);
+  const speculative = find("speculative_config", "\\w+|[({<]");
+  return {
+    slots: slots > 0 ? slots : null,
+    policy: /["']?\bpolicy["']?\s*[:=]\s*["'](fcfs|priority)/.exec(text)?.[1] ?? null,
+    logprobsMode: find("logprobs_mode", "\\w+"),
+    // -1: as many as the vocabulary has. The port reports 20 at most.
+    logprobsMax: logprobsMax < 0 ? Number.MAX_SAFE_INTEGER : logprobsMax,
+    isSpeculative: speculative !== null && !/^(null|None)$/.test(speculative),
+    showsCachedTokens: flagOf(find("enable_prompt_tokens_details", "true|false|True|False")),
+  };
+}
+
+function flagOf(text: string | null): boolean | null {
+  return text === null ? null : text.toLowerCase() === "true";
+}
+
+async function dialectOf(
+  options: ProbeOptions,
+  known: { model: string; logprobsMax: number; policy: string | null },
+): Promise<Dialect> {
+  const { client, limits, cacheSalt } = options;
+  const problems: string[] = [];
+  for (const endpoint of ["generate", "completions"] as const) {
+    const path = ENDPOINT_PATHS[endpoint];
+    const there = await ask(options, path);
+    // A POST route answers 405 to GET; disabled scale-out endpoints answer 403, unknown ones 404.
+    const isThere = there.kind === "answer" && there.status !== 403 && there.status !== 404;
+    if (!isThere) {
+      problems.push(`${path}: ${problemOf(there)}`);
+      continue;
+    }
+    for (const settings of settingsToTry(known.policy)) {
+      const { model, logprobsMax } = known;
+      const dialect: Dialect = { endpoint, model, logprobsMax, ...settings };
+      const result = await canary(client, { dialect, cacheSalt, msMax: limits.startMsMax });
+      if (result.kind === "ok") return { ...dialect, ...(result.hasCount ? {} : NO_SETTINGS) };
+      problems.push(`${path}: ${result.message}`);
+      // Nothing that is left away helps against these.
+      if (result.kind === "unreachable" || result.status >= 500) break;
+    }
+  }
+  const why = [...new Set(problems)].join("; ");
+  const missing = "token ids in, and token ids with logprobs out (vLLM >= 0.22)";
+  throw new AppError("worker_failed", `${client.url} has no endpoint for ${missing}: ${why}`);
+}
+
+const NO_SETTINGS = { hasStreamSettings: false } as const;
+
+/** From the most that a server may understand to the least. */
+function settingsToTry(
+  policy: string | null,
+): Pick<Dialect, "hasPriorities" | "hasStreamSettings">[] {
+  const all = { hasPriorities: true, hasStreamSettings: true };
+  const fair = { hasPriorities: false, hasStreamSettings: true };
+  const plain = { hasPriorities: false, hasStreamSettings: false };
+  if (policy === "fcfs") return [fair, plain];
+  return [all, fair, plain];
+}
+
+async function metricsOf(options: ProbeOptions): Promise<ServerMetrics> {
+  const answer = await ask(options, "/metrics");
+  if (answer.kind === "answer" && answer.status === 200) return readMetrics(answer.body);
+  throw new AppError(
+    "worker_failed",
+    `${options.client.url}/metrics cannot be read: ${problemOf(answer)}`,
+  );
+}
+
+/**
+ * vLLM hands out KV in whole blocks and keeps the first one for itself, so every request may waste all but one
+ * token of its last block: that much is left free, up to half of the KV, so that admission by tokens preempts nothing.
+ * One request of the greatest length always fits, as vLLM makes sure of at its start.
+ */
+function kvBudget(
+  options: ProbeOptions,
+  server: { cache: CacheConfig | null; slots: number; contextTokens: number },
+): number {
+  const { cache, slots, contextTokens } = server;
+  if (cache === null) {
+    const missing = "vllm:cache_config_info with block_size and num_gpu_blocks";
+    throw new AppError(
+      "worker_failed",
+      `${options.client.url}/metrics lacks ${missing}: say how many KV tokens the server holds`,
+    );
+  }
+  const tokens = (cache.blocks - cache.engines) * cache.blockSize;
+  const wasted = Math.min(slots * (cache.blockSize - 1), Math.floor(tokens / 2));
+  return Math.max(tokens - wasted, Math.min(contextTokens, tokens));
+}
+
+function warningsOf(dialect: Dialect, info: ServerInfo): string[] {
+  const warnings: string[] = [];
+  if (info.logprobsMode !== null && info.logprobsMode !== "processed_logprobs") {
+    warnings.push(
+      `logprobs are ${info.logprobsMode}: those of the tokens as drawn need --logprobs-mode processed_logprobs`,
+    );
+  }
+  if (!dialect.hasPriorities) {
+    warnings.push("no priorities: the tail is served first with --scheduling-policy priority");
+  }
+  if (info.showsCachedTokens === false) {
+    warnings.push(
+      "cached tokens are not reported, so reuse of KV cannot be seen: --enable-prompt-tokens-details",
+    );
+  }
+  if (dialect.endpoint === ("completions" satisfies Endpoint)) {
+    warnings.push("/inference/v1/generate is not there or not enabled: --enable-scale-out");
+  }
+  return warnings;
+}
+
+function jsonField(answer: HttpAnswer, field: string): unknown {
+  if (answer.kind !== "answer" || answer.status !== 200) return null;
+  try {
+    const json: unknown = JSON.parse(answer.body);
+    return typeof json === "object" && json !== null ? Reflect.get(json, field) : null;
+  } catch {
+    return null;
+  }
+}
+
+function problemOf(answer: HttpAnswer): string {
+  if (answer.kind === "unreachable") return answer.message;
+  return answer.status === 200
+    ? "the answer is not what was expected"
+    : `HTTP ${answer.status} ${errorMessage(answer.body).slice(0, 200)}`;
+}

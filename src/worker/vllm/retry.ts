@@ -1,0 +1,51 @@
+// What a refusal means, and how long to wait before the next attempt. Pure arithmetic.
+
+import { fold32 } from "../../base/hash.ts";
+import type { ChunkRun } from "./chunk-run.ts";
+import type { VllmLimits } from "./limits.ts";
+
+/** request: it can never run here. worker: nothing can. passing: another attempt may succeed. */
+export type Refusal = "request" | "worker" | "passing";
+
+/** By the status of an answer, or of an error inside a stream; 0: not said. */
+export function classify(status: number): Refusal {
+  switch (status) {
+    // The key is not accepted; the route or the model is gone.
+    case 401:
+    case 403:
+    case 404:
+    case 405:
+      return "worker";
+    // The client closed too early; the server asks for patience. 499 is what a proxy makes of the first.
+    case 408:
+    case 425:
+    case 429:
+    case 499:
+      return "passing";
+    default:
+      return status >= 400 && status < 500 ? "request" : "passing";
+  }
+}
+
+/**
+ * Doubles with each attempt that brought nothing. Spread by half, by the request's number, so that the requests of a
+ * server that comes back do not come back together, and a run can be repeated.
+ */
+export function retryDelayMs(
+  run: ChunkRun,
+  limits: VllmLimits,
+  retryAfterMs: number | null,
+): number {
+  const steps = Math.max(0, run.barren - 1);
+  const whole = Math.min(limits.retryMsMax, limits.retryMs * 2 ** Math.min(steps, 30));
+  const spread = fold32(run.spec.requestId, run.attempt) / 2 ** 32;
+  const asked = Math.min(limits.retryMsMax, retryAfterMs ?? 0);
+  return Math.max(asked, whole * (0.5 + spread / 2));
+}
+
+/** Streams for each further token of an event: 1 token while they are few and watched, more when they are many. */
+const STREAMS_PER_TOKEN = 64;
+
+export function streamInterval(openStreams: number, max: number): number {
+  return Math.min(max, 1 + Math.floor(openStreams / STREAMS_PER_TOKEN));
+}

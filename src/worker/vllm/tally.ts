@@ -1,0 +1,87 @@
+// What a worker reports of itself: its own counts, and what the server's metrics have gone up by since it was
+// opened. A server that restarts begins at zero again; what it had counted before is kept.
+
+import type { WorkerStats } from "../../rollout/worker.ts";
+import type { ChunkRun } from "./chunk-run.ts";
+import {
+  hasRestarted,
+  mapCounters,
+  NO_COUNTERS,
+  type ServerCounters,
+  type ServerMetrics,
+} from "./metrics.ts";
+import type { EventUsage } from "./stream-event.ts";
+
+export class Tally {
+  #latest: ServerMetrics;
+  #base: ServerCounters;
+  /** Counted by processes that are gone. */
+  #before = NO_COUNTERS;
+  #outputTokens = 0;
+  #prefillTokens = 0;
+  #recomputedTokens = 0;
+  #busyMs = 0;
+  #busySinceMs: number | null = null;
+
+  constructor(metrics: ServerMetrics) {
+    this.#latest = metrics;
+    this.#base = metrics.counters;
+  }
+
+  /** true: the server is another process than the one before. */
+  metrics(metrics: ServerMetrics): boolean {
+    const restarted = hasRestarted(this.#latest, metrics);
+    if (restarted) {
+      const sofar = this.#sinceOpened();
+      this.#before = sofar;
+      this.#base = NO_COUNTERS;
+    }
+    this.#latest = metrics;
+    return restarted;
+  }
+
+  made(tokens: number): void {
+    this.#outputTokens += tokens;
+  }
+
+  /** The server has said how much of an attempt's prompt it found. Without a count of cached tokens: nothing. */
+  prefilled(run: ChunkRun, usage: EventUsage): void {
+    const computed = Math.max(0, usage.promptTokens - (usage.cachedTokens ?? 0));
+    this.#prefillTokens += computed;
+    // The last output token has no KV anywhere: computing it repeats nothing.
+    const fresh = run.computedBefore === 0 ? computed : 1;
+    this.#recomputedTokens += Math.max(0, computed - fresh);
+  }
+
+  /** Streams are open from now on, or none is any more. */
+  busy(isBusy: boolean, nowMs: number): void {
+    if (this.#busySinceMs !== null) this.#busyMs += nowMs - this.#busySinceMs;
+    this.#busySinceMs = isBusy ? nowMs : null;
+  }
+
+  stats(kvTokens: number): WorkerStats {
+    const counters = this.#sinceOpened();
+    return {
+      running: this.#latest.running,
+      waiting: this.#latest.waiting,
+      kvTokensUsed: Math.round(this.#latest.kvUsage * kvTokens),
+      steps: counters.steps,
+      busyMs: this.#busyMs,
+      draftMs: 0,
+      outputTokens: this.#outputTokens,
+      prefillTokens: this.#prefillTokens,
+      recomputedTokens: this.#recomputedTokens,
+      preemptions: counters.preemptions,
+      draftedTokens: counters.draftedTokens,
+      acceptedTokens: counters.acceptedTokens,
+      drafts: counters.drafts,
+      kvLoads: 0,
+      kvLoadFailures: 0,
+    };
+  }
+
+  #sinceOpened(): ServerCounters {
+    const { counters } = this.#latest;
+    return mapCounters((key) => this.#before[key] + Math.max(0, counters[key] - this.#base[key]));
+  }
+}

@@ -1,0 +1,564 @@
+// The worker port on a stock vLLM server: one streaming request for each chunk. It owns the streams and sees that
+// whatever happens to one, no token is lost or comes twice: an attempt goes on where the one before ended.
+// It never holds KV: what the server's prefix cache has of a continuation is found there by its tokens.
+
+import { assert, unreachable } from "../../base/assert.ts";
+import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
+import type { SamplingParams } from "../../request/request.ts";
+import type {
+  ControlAnswer,
+  ControlRequest,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+} from "../../rollout/worker.ts";
+import { chunkBody, ENDPOINT_PATHS } from "./body.ts";
+import { ChunkRun } from "./chunk-run.ts";
+import type { TimerClock } from "./clock.ts";
+import { controlAnswer, controlCall } from "./control.ts";
+import type { HttpClient } from "./http.ts";
+import type { VllmLimits } from "./limits.ts";
+import { readMetrics } from "./metrics.ts";
+import { type Capabilities, canary } from "./probe.ts";
+import { classify, retryDelayMs, streamInterval } from "./retry.ts";
+import { SseReader } from "./sse.ts";
+import { errorMessage, readEvent } from "./stream-event.ts";
+import { supportOf } from "./support.ts";
+import { Tally } from "./tally.ts";
+
+/** What an operator may want to know; none of it is an error of the rollout. */
+export type VllmNotice =
+  | { readonly kind: "retry"; readonly requestId: RequestId; readonly reason: string }
+  /** The request can never run here; it ends as given up. */
+  | { readonly kind: "refused"; readonly requestId: RequestId; readonly reason: string }
+  | { readonly kind: "restarted" }
+  | { readonly kind: "warning"; readonly message: string };
+
+export interface VllmWorkerParts {
+  readonly workerId: WorkerId;
+  readonly epoch: WeightEpoch;
+  readonly client: HttpClient;
+  readonly clock: TimerClock;
+  readonly limits: VllmLimits;
+  readonly capabilities: Capabilities;
+  readonly kvBytesPerToken: number;
+  readonly cacheSalt: string;
+  readonly notice: (notice: VllmNotice) => void;
+}
+
+type Run = Extract<WorkerCommand, { kind: "run" }>;
+
+/** Among requests of one urgency, those that have come furthest go first and are preempted last. */
+const URGENT_PRIORITY = -(2 ** 31);
+
+export class VllmWorker implements Worker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: WorkerCapacity;
+  readonly #parts: VllmWorkerParts;
+  readonly #tally: Tally;
+  #epoch: WeightEpoch;
+  #listener: WorkerListener | null = null;
+  readonly #runs = new Map<RequestId, ChunkRun>();
+  /** Runs that wait until a stream may be opened, in order. */
+  readonly #held = new Set<ChunkRun>();
+  #openStreams = 0;
+  #chunks = 0;
+  /** Connections whose stream is over, until the server ends them. */
+  readonly #lingering = new Map<() => void, number>();
+  readonly #dirty = new Set<ChunkRun>();
+  #events: WorkerEvent[] = [];
+  #cancelFlush: (() => void) | null = null;
+  #cancelTick: (() => void) | null = null;
+  #state: "running" | "failed" | "closed" = "running";
+  /** The server's weights are not those that it starts with. */
+  #hasOtherWeights = false;
+  #isReloading = false;
+  /** A connection has failed since the server was last known to be the same process. */
+  #isSuspect = false;
+  #isPolling = false;
+  #pollFailures = 0;
+  #isChecking = false;
+  #checkedMs = Number.NEGATIVE_INFINITY;
+  #healthFailures = 0;
+  #proof: Promise<boolean> | null = null;
+
+  constructor(parts: VllmWorkerParts) {
+    const { capabilities } = parts;
+    this.#parts = parts;
+    this.workerId = parts.workerId;
+    this.name = parts.client.url;
+    this.capacity = {
+      slots: capabilities.slots,
+      kvTokens: capabilities.kvTokens,
+      contextTokens: capabilities.contextTokens,
+      kvBytesPerToken: parts.kvBytesPerToken,
+    };
+    this.#epoch = parts.epoch;
+    this.#tally = new Tally(capabilities.metrics);
+    this.#scheduleTick();
+  }
+
+  /** What the server was found to be. */
+  get capabilities(): Capabilities {
+    return this.#parts.capabilities;
+  }
+
+  listen(listener: WorkerListener): void {
+    assert(this.#listener === null, "a worker has one listener");
+    this.#listener = listener;
+  }
+
+  supports(sampling: SamplingParams): SamplingSupport {
+    return supportOf(sampling, this.#parts.capabilities);
+  }
+
+  send(commands: readonly WorkerCommand[]): void {
+    for (const command of commands) if (this.#state === "running") this.#obey(command);
+  }
+
+  async control(request: ControlRequest): Promise<ControlAnswer> {
+    const { client, limits } = this.#parts;
+    return controlAnswer(
+      client.url,
+      await client.answer(controlCall(request), limits.controlMsMax),
+    );
+  }
+
+  async close(): Promise<void> {
+    if (this.#state === "closed") return;
+    this.#state = "closed";
+    this.#letGo();
+    this.#parts.client.close();
+  }
+
+  #obey(command: WorkerCommand): void {
+    switch (command.kind) {
+      case "run":
+        this.#run(command);
+        return;
+      case "export":
+        this.#say({ kind: "exported", requestId: command.requestId, kv: null });
+        return;
+      case "release":
+        this.#forget(command.requestId);
+        return;
+      case "advance":
+        this.#advance(command.epoch);
+        return;
+      case "reload":
+        void this.#reload(command.modelPath, command.epoch);
+        return;
+      // A stock server keeps no draft groups.
+      case "register_group":
+      case "delta":
+      case "drop_group":
+        return;
+      default:
+        unreachable(command);
+    }
+  }
+
+  #run({ request, output, chunkTokens, priority, draft }: Run): void {
+    this.#forget(request.requestId);
+    this.#chunks += 1;
+    const run = new ChunkRun({
+      spec: request,
+      output,
+      chunkTokens,
+      draft,
+      isUrgent: priority === "high",
+      chunk: this.#chunks,
+    });
+    this.#runs.set(request.requestId, run);
+    this.#launch(run);
+  }
+
+  /** Whatever there is of the request ends without a word. */
+  #forget(requestId: RequestId): void {
+    const run = this.#runs.get(requestId);
+    if (run === undefined) return;
+    this.#close(run);
+    this.#runs.delete(requestId);
+    this.#held.delete(run);
+    this.#dirty.delete(run);
+    this.#launchHeld();
+  }
+
+  #advance(epoch: WeightEpoch): void {
+    this.#hasOtherWeights = true;
+    for (const run of this.#runs.values()) this.#close(run);
+    this.#runs.clear();
+    this.#held.clear();
+    this.#dirty.clear();
+    this.#events = [];
+    this.#epoch = epoch;
+    this.#say({ kind: "reloaded", epoch });
+  }
+
+  async #reload(modelPath: string, epoch: WeightEpoch): Promise<void> {
+    this.#advance(epoch);
+    this.#events = [];
+    this.#isReloading = true;
+    const answer = await this.control({
+      method: "POST",
+      path: "/collective_rpc",
+      query: {},
+      body: { method: "reload_weights", kwargs: { weights_path: modelPath } },
+      nextEpoch: epoch,
+    });
+    if (this.#state !== "running" || this.#epoch !== epoch) return;
+    this.#isReloading = false;
+    if (answer.status !== 200) {
+      this.#fail(`it did not load ${modelPath}: ${JSON.stringify(answer.body)}`);
+      return;
+    }
+    this.#say({ kind: "reloaded", epoch });
+    this.#launchHeld();
+  }
+
+  /** A server that may have restarted may have its first weights again: nothing runs there until that is known. */
+  get #mayLaunch(): boolean {
+    if (this.#isReloading || (this.#isSuspect && this.#hasOtherWeights)) return false;
+    return this.#openStreams < this.#parts.limits.streamsMax;
+  }
+
+  #launchHeld(): void {
+    for (const run of this.#held) {
+      if (!this.#mayLaunch) return;
+      this.#held.delete(run);
+      this.#launch(run);
+    }
+  }
+
+  #launch(run: ChunkRun): void {
+    run.cancel = null;
+    if (!this.#mayLaunch) {
+      this.#held.add(run);
+      return;
+    }
+    const { client, clock, limits, capabilities, cacheSalt } = this.#parts;
+    run.begin();
+    run.heardMs = clock.nowMs();
+    const generated = run.offset;
+    const body = chunkBody(
+      {
+        name: `ft-${run.spec.requestId}-${run.chunk}-${run.attempt}`,
+        spec: run.spec,
+        offset: generated,
+        tokens: run.context(),
+        tokensMax: run.tokensLeft,
+        priority: (run.isUrgent ? URGENT_PRIORITY : 0) - generated,
+        cacheSalt: `${cacheSalt}-w${this.#epoch}`,
+        streamInterval: streamInterval(this.#openStreams, limits.streamIntervalMax),
+        draft: run.draft,
+      },
+      capabilities,
+    );
+    const reader = new SseReader(limits.lineBytesMax);
+    const path = ENDPOINT_PATHS[capabilities.endpoint];
+    this.#opened(run);
+    const cancel = client.stream(
+      { method: "POST", path, body },
+      {
+        data: (bytes) => {
+          if (run.cancel !== cancel) return;
+          if (reader.push(bytes, (data) => this.#event(run, data))) return;
+          this.#retry(run, `a line of its stream exceeds ${limits.lineBytesMax} bytes`);
+        },
+        ended: (message) => this.#ended(run, message, cancel),
+        refused: (status, answer, retryAfterMs) => {
+          this.#refusedBy(run, status, errorMessage(answer), retryAfterMs);
+        },
+      },
+    );
+    run.cancel = cancel;
+  }
+
+  #opened(run: ChunkRun): void {
+    run.isOpen = true;
+    this.#openStreams += 1;
+    if (this.#openStreams === 1) this.#tally.busy(true, this.#parts.clock.nowMs());
+  }
+
+  /** Closes the run's stream, or ends its pause. */
+  #close(run: ChunkRun): void {
+    run.cancel?.();
+    run.cancel = null;
+    this.#noLongerOpen(run);
+  }
+
+  #noLongerOpen(run: ChunkRun): void {
+    if (!run.isOpen) return;
+    run.isOpen = false;
+    this.#openStreams -= 1;
+    if (this.#openStreams === 0) this.#tally.busy(false, this.#parts.clock.nowMs());
+  }
+
+  /** Returns whether the stream goes on. */
+  #event(run: ChunkRun, data: Buffer): boolean {
+    run.heardMs = this.#parts.clock.nowMs();
+    const event = readEvent(data, run.spec.sampling.topLogprobs);
+    switch (event.kind) {
+      case "piece": {
+        // All was there already, and the server goes on: it did not see the stop.
+        if (run.isFull && event.tokens.length > 0 && run.reason === null) {
+          this.#settle(run);
+          return false;
+        }
+        const before = run.made;
+        const taken = run.take(event);
+        if (taken === "broken") {
+          this.#retry(run, "tokens of its stream are missing or out of order");
+          return false;
+        }
+        this.#tally.made(run.made - before);
+        if (run.made > before) this.#touch(run);
+        return true;
+      }
+      case "usage":
+        this.#tally.prefilled(run, event.usage);
+        return true;
+      case "done":
+        this.#linger(run);
+        this.#settle(run);
+        return false;
+      case "error":
+        this.#refusedBy(run, event.status, event.message, null);
+        return false;
+      case "unreadable":
+        this.#retry(run, "an event of its stream is not readable");
+        return false;
+      default:
+        return unreachable(event);
+    }
+  }
+
+  #ended(run: ChunkRun, message: string | null, cancel: () => void): void {
+    if (this.#lingering.delete(cancel) || run.cancel !== cancel) return;
+    if (message !== null) this.#isSuspect = true;
+    run.cancel = null;
+    if (run.reason !== null || run.isFull) this.#settle(run);
+    else this.#retry(run, message ?? "its stream ended without a word");
+  }
+
+  /** The server has yet to end the connection, which can then be used again. */
+  #linger(run: ChunkRun): void {
+    if (run.cancel === null) return;
+    this.#lingering.set(run.cancel, this.#parts.clock.nowMs());
+    run.cancel = null;
+  }
+
+  /** The attempt has come to its end. */
+  #settle(run: ChunkRun): void {
+    const outcome = run.outcome(this.capacity.contextTokens);
+    if (outcome.kind === "short") {
+      const reason = `it ended early (${run.reason ?? "[DONE] without a reason"})`;
+      // What has come is a shorter chunk; without any, the rollout would only send it here again.
+      if (run.made === 0 || !run.spec.divisible) this.#retry(run, reason);
+      else this.#finish(run, null);
+      return;
+    }
+    this.#finish(run, outcome.kind === "finished" ? outcome.reason : null);
+  }
+
+  #finish(run: ChunkRun, finish: "stop" | "length" | "abort" | null): void {
+    const { requestId } = run.spec;
+    const tokens = finish === "abort" ? null : run.deliver(true);
+    this.#forget(requestId);
+    if (tokens !== null) this.#say(tokens);
+    this.#say({ kind: "chunk_done", requestId, finish });
+  }
+
+  /** `status` 0: not said. */
+  #refusedBy(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void {
+    const reason = status === 0 ? message : `HTTP ${status}: ${message}`;
+    switch (classify(status)) {
+      case "request":
+        this.#refuse(run, reason);
+        return;
+      case "worker":
+        this.#fail(reason);
+        return;
+      case "passing":
+        this.#retry(run, reason, retryAfterMs);
+        return;
+    }
+  }
+
+  #refuse(run: ChunkRun, reason: string): void {
+    this.#parts.notice({ kind: "refused", requestId: run.spec.requestId, reason });
+    this.#finish(run, "abort");
+  }
+
+  #retry(run: ChunkRun, reason: string, retryAfterMs: number | null = null): void {
+    const { clock, limits } = this.#parts;
+    this.#close(run);
+    run.barren = run.hasProgressed ? 0 : run.barren + 1;
+    run.attempt += 1;
+    if (run.barren >= limits.barrenAttemptsMax) {
+      void this.#exhausted(run, reason);
+      return;
+    }
+    this.#parts.notice({ kind: "retry", requestId: run.spec.requestId, reason });
+    const delayMs = retryDelayMs(run, limits, retryAfterMs);
+    run.cancel = clock.after(delayMs, () => this.#launch(run));
+    this.#launchHeld();
+  }
+
+  /** Either the request is one that this server cannot run, or the server runs nothing any more. */
+  async #exhausted(run: ChunkRun, reason: string): Promise<void> {
+    const serves = await this.#serves();
+    if (this.#state !== "running" || this.#runs.get(run.spec.requestId) !== run) return;
+    if (serves) this.#refuse(run, `${run.barren} attempts brought nothing: ${reason}`);
+    else this.#fail(reason);
+  }
+
+  #serves(): Promise<boolean> {
+    const { client, limits, capabilities, cacheSalt } = this.#parts;
+    const options = { dialect: capabilities, cacheSalt, msMax: limits.checkMsMax };
+    this.#proof ??= canary(client, options).then((result) => {
+      this.#proof = null;
+      return result.kind === "ok";
+    });
+    return this.#proof;
+  }
+
+  #fail(message: string): void {
+    if (this.#state !== "running") return;
+    for (const run of this.#dirty) this.#sayTokens(run);
+    this.#events.push({ kind: "failed", message: `${this.name}: ${message}` });
+    const events = this.#events;
+    this.#letGo();
+    this.#state = "failed";
+    this.#listener?.(this.#epoch, events);
+  }
+
+  #letGo(): void {
+    for (const run of this.#runs.values()) this.#close(run);
+    for (const cancel of this.#lingering.keys()) cancel();
+    this.#runs.clear();
+    this.#held.clear();
+    this.#dirty.clear();
+    this.#lingering.clear();
+    this.#events = [];
+    this.#cancelFlush?.();
+    this.#cancelTick?.();
+  }
+
+  #touch(run: ChunkRun): void {
+    this.#dirty.add(run);
+    this.#scheduleFlush();
+  }
+
+  #say(event: WorkerEvent): void {
+    this.#events.push(event);
+    this.#scheduleFlush();
+  }
+
+  #sayTokens(run: ChunkRun): void {
+    const event = run.deliver(false);
+    if (event !== null) this.#events.push(event);
+  }
+
+  #scheduleFlush(): void {
+    const { clock, limits } = this.#parts;
+    this.#cancelFlush ??= clock.after(limits.coalesceMs, () => this.#flush());
+  }
+
+  #flush(): void {
+    this.#cancelFlush = null;
+    for (const run of this.#dirty) this.#sayTokens(run);
+    this.#dirty.clear();
+    const events = this.#events;
+    this.#events = [];
+    if (events.length === 0) return;
+    if (events.some((event) => event.kind === "chunk_done")) {
+      events.push({ kind: "stats", stats: this.#tally.stats(this.capacity.kvTokens) });
+    }
+    this.#listener?.(this.#epoch, events);
+  }
+
+  #scheduleTick(): void {
+    const { clock, limits } = this.#parts;
+    const ms = Math.min(limits.pollMs, limits.stallMs);
+    this.#cancelTick = clock.after(ms, () => {
+      if (this.#state !== "running") return;
+      this.#scheduleTick();
+      void this.#poll();
+      this.#watch();
+    });
+  }
+
+  /** Reads the metrics, and from them whether the server is still the same process. */
+  async #poll(): Promise<void> {
+    if (this.#isPolling) return;
+    this.#isPolling = true;
+    const { client, limits } = this.#parts;
+    const call = { method: "GET" as const, path: "/metrics", body: null };
+    const answer = await client.answer(call, limits.checkMsMax);
+    this.#isPolling = false;
+    if (this.#state !== "running") return;
+    if (answer.kind !== "answer" || answer.status !== 200) {
+      this.#isSuspect = true;
+      this.#pollFailures += 1;
+      if (this.#held.size > 0 && this.#pollFailures >= limits.barrenAttemptsMax) {
+        this.#fail(answer.kind === "answer" ? `/metrics: HTTP ${answer.status}` : answer.message);
+      }
+      return;
+    }
+    this.#pollFailures = 0;
+    if (this.#tally.metrics(readMetrics(answer.body))) {
+      if (this.#hasOtherWeights) {
+        this.#fail("it has restarted, with the weights it was first given");
+        return;
+      }
+      this.#parts.notice({ kind: "restarted" });
+    }
+    this.#isSuspect = false;
+    this.#say({ kind: "stats", stats: this.#tally.stats(this.capacity.kvTokens) });
+    this.#launchHeld();
+  }
+
+  /** Silence is not death: a queued, preempted or paused request says nothing. The server's health decides. */
+  #watch(): void {
+    const { clock, limits } = this.#parts;
+    const nowMs = clock.nowMs();
+    for (const [cancel, sinceMs] of this.#lingering) {
+      if (nowMs - sinceMs < limits.stallMs) continue;
+      this.#lingering.delete(cancel);
+      cancel();
+    }
+    let hasSilent = false;
+    for (const run of this.#runs.values()) {
+      if (!run.isOpen || nowMs - run.heardMs < limits.stallMs) continue;
+      if (run.reason !== null || run.isFull) this.#settle(run);
+      else if (nowMs - run.heardMs >= limits.silenceMsMax) {
+        this.#retry(run, `its stream was silent for ${limits.silenceMsMax} ms`);
+      } else hasSilent = true;
+    }
+    const isDue = nowMs - this.#checkedMs >= limits.stallMs;
+    if (hasSilent && isDue && !this.#isChecking) void this.#check();
+  }
+
+  async #check(): Promise<void> {
+    this.#isChecking = true;
+    const { client, clock, limits } = this.#parts;
+    const call = { method: "GET" as const, path: "/health", body: null };
+    const answer = await client.answer(call, limits.checkMsMax);
+    this.#isChecking = false;
+    this.#checkedMs = clock.nowMs();
+    if (this.#state !== "running") return;
+    if (answer.kind === "answer" && answer.status === 200) {
+      this.#healthFailures = 0;
+      return;
+    }
+    this.#healthFailures += 1;
+    if (this.#healthFailures < limits.healthFailuresMax) return;
+    const problem = answer.kind === "answer" ? `HTTP ${answer.status}` : answer.message;
+    this.#fail(`it is silent and not healthy: ${problem}`);
+  }
+}
