@@ -19,6 +19,8 @@ import { LlamaWeights } from "./weights.ts";
 
 const MODEL_FOLDER = join(import.meta.dir, "..", "..", "..", "model");
 export const MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-q8_0.gguf");
+/** The same model as Hugging Face has it, without its weights. */
+export const HF_FOLDER = join(MODEL_FOLDER, "..", "test", "fixtures", "foretoken-3m-hf");
 export const OTHER_MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-f16.gguf");
 
 /** Why the tests of the native library are skipped; null: they run. */

@@ -51,6 +51,7 @@ function openLlama(file: string) {
     llama_model_has_encoder: { args: ["ptr"], returns: "bool" },
     llama_model_meta_val_str: { args: ["ptr", "ptr", "ptr", "u64"], returns: "i32" },
     llama_vocab_n_tokens: { args: ["ptr"], returns: "i32" },
+    llama_vocab_bos: { args: ["ptr"], returns: "i32" },
     llama_vocab_eos: { args: ["ptr"], returns: "i32" },
     llama_vocab_is_eog: { args: ["ptr", "i32"], returns: "bool" },
     llama_vocab_type: { args: ["ptr"], returns: "i32" },

@@ -1,11 +1,14 @@
-// Text to token ids and back, by the model's own vocabulary. Text is an edge convenience: everything
-// between the edges is ids. It keeps a vocabulary of its own, so that it outlives a weight update.
+// The Text port over a GGUF file: its vocabulary by way of llama.cpp, its chat template. Text is an edge
+// convenience: everything between the edges is ids. It outlives a weight update.
 
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../base/assert.ts";
-import { AppError, InvalidFieldError } from "../../base/errors.ts";
+import { AppError } from "../../base/errors.ts";
+import { ChatTemplate } from "../../text/chat-template.ts";
+import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "../../text/decoding.ts";
+import type { ChatMessage, ChatOptions, Detokenizer, Text } from "../../text/text.ts";
 import { type LlamaLibrary, nativeBytes, pointerOf } from "./native.ts";
-import { LlamaWeights } from "./weights.ts";
+import { LlamaWeights, metaString } from "./weights.ts";
 
 const VOCABULARY_NONE = 0;
 const PIECE_BYTES = 64;
@@ -18,11 +21,17 @@ export interface Tokenizer {
   decode(tokens: ArrayLike<number>): string;
 }
 
-export class LlamaTokenizer implements Tokenizer {
+const AS_WRITTEN = { skipSpecial: false };
+const NOTHING_ADDED = { addSpecial: false };
+
+export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
   readonly vocabularySize: number;
   readonly #weights: LlamaWeights;
   readonly #vocab: Pointer;
+  readonly #template: ChatTemplate;
+  /** Both are bounded by the vocabulary. */
   readonly #pieces = new Map<number, Uint8Array>();
+  readonly #special = new Map<number, boolean>();
   readonly #piece = nativeBytes(PIECE_BYTES);
 
   /** @throws AppError model_unreadable: no such file, not GGUF, or a model without a vocabulary. */
@@ -37,74 +46,95 @@ export class LlamaTokenizer implements Tokenizer {
       this.#weights.free();
       throw new AppError("model_unreadable", `${path}: the model has no tokenizer`);
     }
+    const { pointer } = this.#weights;
+    const source = metaString(library, pointer, "tokenizer.chat_template");
+    this.#template = new ChatTemplate(source === "" ? null : source, this.#namedTokens());
   }
 
-  encode(text: string): Int32Array {
+  encode(text: string, options: { addSpecial: boolean } = NOTHING_ADDED): Int32Array {
     const utf8 = new TextEncoder().encode(text);
-    if (utf8.length === 0) return new Int32Array(0);
-    const bytes = nativeBytes(utf8.length);
+    // The library is given the length without the final byte, which is there so that none is empty.
+    const bytes = nativeBytes(utf8.length + 1);
     bytes.set(utf8);
-    // No token is shorter than a byte, so this is always room enough.
-    const out = new Int32Array(new ArrayBuffer((utf8.length + 1) * 4));
+    // No token is shorter than a byte, and at most two are added: this is always room enough.
+    const out = new Int32Array(new ArrayBuffer((utf8.length + 3) * 4));
     const count = this.#weights.library.llama.llama_tokenize(
       this.#vocab,
       ptr(bytes),
-      bytes.length,
+      utf8.length,
       ptr(out),
       out.length,
-      false,
+      options.addSpecial,
       true,
     );
     assert(count >= 0, "the token buffer holds a token per byte");
     return out.slice(0, count);
   }
 
-  decode(tokens: ArrayLike<number>): string {
-    const pieces: Uint8Array[] = [];
-    let bytes = 0;
-    for (let i = 0; i < tokens.length; i += 1) {
-      const piece = this.#pieceOf(tokens[i] as number);
-      pieces.push(piece);
-      bytes += piece.length;
-    }
-    const all = new Uint8Array(bytes);
-    let at = 0;
-    for (const piece of pieces) {
-      all.set(piece, at);
-      at += piece.length;
-    }
-    return new TextDecoder("utf-8", { ignoreBOM: true }).decode(all);
+  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean } = AS_WRITTEN): string {
+    return decodeTokens(this, tokens, options);
+  }
+
+  detokenizer(options: { skipSpecial: boolean }): Detokenizer {
+    return new ByteDetokenizer(this, options);
+  }
+
+  bytes(token: number): Uint8Array {
+    return tokenBytes(this, token).slice();
+  }
+
+  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string {
+    return this.#template.render(messages, options);
   }
 
   close(): void {
     this.#weights.free();
   }
 
-  /** Bounded by the vocabulary. */
-  #pieceOf(token: number): Uint8Array {
-    const known = this.#pieces.get(token);
-    if (known !== undefined) return known;
-    if (!Number.isInteger(token) || token < 0 || token >= this.vocabularySize) {
-      throw new InvalidFieldError({
-        where: "decode",
-        field: "token",
-        problem: `is ${token}, not in 0..${this.vocabularySize - 1}`,
-      });
+  pieceOf(token: number): Uint8Array {
+    let piece = this.#pieces.get(token);
+    if (piece === undefined) {
+      piece = this.#readPiece(token, true);
+      this.#pieces.set(token, piece);
     }
-    let buffer = this.#piece;
-    let length = this.#toPiece(token, buffer);
-    if (length < 0) {
-      buffer = nativeBytes(-length);
-      length = this.#toPiece(token, buffer);
-    }
-    assert(length >= 0, "the piece buffer has the size the library asked for");
-    const piece = buffer.slice(0, length);
-    this.#pieces.set(token, piece);
     return piece;
   }
 
-  #toPiece(token: number, buffer: Uint8Array): number {
+  /** The library writes special tokens out only when it is asked to. */
+  isSpecial(token: number): boolean {
+    let special = this.#special.get(token);
+    if (special === undefined) {
+      special = this.pieceOf(token).length > 0 && this.#readPiece(token, false).length === 0;
+      this.#special.set(token, special);
+    }
+    return special;
+  }
+
+  /** What templates call the first and last token of a text. */
+  #namedTokens(): Record<string, string> {
     const { llama } = this.#weights.library;
-    return llama.llama_token_to_piece(this.#vocab, token, ptr(buffer), buffer.length, 0, true);
+    const names: Record<string, string> = {};
+    const add = (name: string, token: number): void => {
+      if (token >= 0) names[name] = this.decode([token]);
+    };
+    add("bos_token", llama.llama_vocab_bos(this.#vocab));
+    add("eos_token", llama.llama_vocab_eos(this.#vocab));
+    return names;
+  }
+
+  #readPiece(token: number, special: boolean): Uint8Array {
+    let buffer = this.#piece;
+    let length = this.#toPiece(token, buffer, special);
+    if (length < 0) {
+      buffer = nativeBytes(-length);
+      length = this.#toPiece(token, buffer, special);
+    }
+    assert(length >= 0, "the piece buffer has the size the library asked for");
+    return buffer.slice(0, length);
+  }
+
+  #toPiece(token: number, buffer: Uint8Array, special: boolean): number {
+    const { llama } = this.#weights.library;
+    return llama.llama_token_to_piece(this.#vocab, token, ptr(buffer), buffer.length, 0, special);
   }
 }

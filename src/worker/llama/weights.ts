@@ -151,16 +151,21 @@ function readInfo(
   };
 }
 
-function metaString(library: LlamaLibrary, pointer: Pointer, key: string): string {
-  const value = nativeBytes(META_VALUE_BYTES);
-  const length = library.llama.llama_model_meta_val_str(
-    pointer,
-    ptr(cString(key)),
-    ptr(value),
-    META_VALUE_BYTES,
-  );
-  if (length < 0) return "";
-  return new TextDecoder().decode(value.subarray(0, Math.min(length, META_VALUE_BYTES - 1)));
+/** A value of the file's metadata; empty: there is none. */
+export function metaString(library: LlamaLibrary, pointer: Pointer, key: string): string {
+  let value = nativeBytes(META_VALUE_BYTES);
+  let length = readMeta(library, pointer, key, value);
+  if (length >= META_VALUE_BYTES) {
+    value = nativeBytes(length + 1);
+    length = readMeta(library, pointer, key, value);
+  }
+  return new TextDecoder().decode(value.subarray(0, Math.max(0, length)));
+}
+
+/** Bytes of the value, whether it fits or not; negative: there is none. */
+function readMeta(library: LlamaLibrary, pointer: Pointer, key: string, value: Uint8Array): number {
+  const { llama } = library;
+  return llama.llama_model_meta_val_str(pointer, ptr(cString(key)), ptr(value), value.length);
 }
 
 /** The first difference between two shapes, or null. */

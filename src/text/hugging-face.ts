@@ -1,0 +1,195 @@
+// The Text port over the files of a Hugging Face model: tokenizer.json, tokenizer_config.json and
+// chat_template.jinja. Ids are those of the `tokenizers` library; bytes of tokens are worked out here, as
+// that library decodes to text only, which loses characters that several tokens share.
+
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Tokenizer } from "@huggingface/tokenizers";
+import { AppError } from "../base/errors.ts";
+import { ChatTemplate } from "./chat-template.ts";
+import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "./decoding.ts";
+import type { ChatMessage, ChatOptions, Detokenizer, Text } from "./text.ts";
+
+interface AddedToken {
+  readonly id: number;
+  readonly content: string;
+  readonly special: boolean;
+}
+
+interface TokenizerFile {
+  readonly added_tokens?: readonly AddedToken[];
+  readonly decoder?: { readonly type: string; readonly decoders?: readonly { type: string }[] };
+}
+
+/** Decoders whose tokens are characters, byte tokens `<0xNN>`, and "▁" for a blank. */
+const PLAIN_DECODERS = ["Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "Sequence"];
+
+/** Reads the files once. @throws AppError model_unreadable, naming the file. */
+export function openHuggingFaceText(folder: string): Text {
+  const path = join(folder, "tokenizer.json");
+  const file = readJson(path) as TokenizerFile;
+  const configPath = join(folder, "tokenizer_config.json");
+  const config = existsSync(configPath) ? (readJson(configPath) as Record<string, unknown>) : {};
+  const modelPath = join(folder, "config.json");
+  const model = existsSync(modelPath) ? (readJson(modelPath) as Record<string, unknown>) : {};
+  try {
+    const tokenizer = new Tokenizer(file, config);
+    const template = new ChatTemplate(templateOf(folder, config), namedTokens(config));
+    const table = new Vocabulary(tokenizer, file, Number(model.vocab_size ?? 0));
+    return new HuggingFaceText(tokenizer, table, template);
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
+  }
+}
+
+class HuggingFaceText implements Text {
+  readonly #tokenizer: Tokenizer;
+  readonly #table: TokenTable;
+  readonly #template: ChatTemplate;
+
+  constructor(tokenizer: Tokenizer, table: TokenTable, template: ChatTemplate) {
+    this.#tokenizer = tokenizer;
+    this.#table = table;
+    this.#template = template;
+  }
+
+  get vocabularySize(): number {
+    return this.#table.vocabularySize;
+  }
+
+  encode(text: string, options: { addSpecial: boolean }): Int32Array {
+    const { ids } = this.#tokenizer.encode(text, { add_special_tokens: options.addSpecial });
+    return Int32Array.from(ids);
+  }
+
+  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean }): string {
+    return decodeTokens(this.#table, tokens, options);
+  }
+
+  detokenizer(options: { skipSpecial: boolean }): Detokenizer {
+    return new ByteDetokenizer(this.#table, options);
+  }
+
+  bytes(token: number): Uint8Array {
+    return tokenBytes(this.#table, token).slice();
+  }
+
+  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string {
+    return this.#template.render(messages, options);
+  }
+}
+
+class Vocabulary implements TokenTable {
+  readonly vocabularySize: number;
+  readonly #tokenizer: Tokenizer;
+  readonly #added = new Map<number, AddedToken>();
+  readonly #toBytes: (token: string) => Uint8Array;
+  /** Bounded by the vocabulary. */
+  readonly #pieces = new Map<number, Uint8Array>();
+
+  /** `sizeMin`: ids the model has beyond the tokenizer's, as padding; they stand for nothing. */
+  constructor(tokenizer: Tokenizer, file: TokenizerFile, sizeMin: number) {
+    this.#tokenizer = tokenizer;
+    for (const token of file.added_tokens ?? []) this.#added.set(token.id, token);
+    let size = sizeMin;
+    for (const id of tokenizer.get_vocab(true).values()) size = Math.max(size, id + 1);
+    this.vocabularySize = size;
+    this.#toBytes = bytesOfPiece(file);
+  }
+
+  isSpecial(token: number): boolean {
+    return this.#added.get(token)?.special === true;
+  }
+
+  pieceOf(token: number): Uint8Array {
+    let piece = this.#pieces.get(token);
+    if (piece === undefined) {
+      const added = this.#added.get(token);
+      const content = this.#tokenizer.id_to_token(token) ?? "";
+      piece = added === undefined ? this.#toBytes(content) : utf8(added.content);
+      this.#pieces.set(token, piece);
+    }
+    return piece;
+  }
+}
+
+function utf8(text: string): Uint8Array {
+  return new TextEncoder().encode(text);
+}
+
+/** @throws Error: a decoder whose tokens are not pieces of the text. */
+function bytesOfPiece({ decoder }: TokenizerFile): (token: string) => Uint8Array {
+  const steps = decoder?.decoders?.map(({ type }) => type) ?? [];
+  const types = [decoder?.type ?? "none", ...steps];
+  if (types.includes("ByteLevel")) return byteLevelBytes;
+  const foreign = types.find((type) => !PLAIN_DECODERS.includes(type));
+  if (foreign !== undefined) throw new Error(`decoder ${foreign} is not supported`);
+  return plainBytes;
+}
+
+function plainBytes(token: string): Uint8Array {
+  const byte = /^<0x([0-9A-F]{2})>$/.exec(token);
+  return byte === null
+    ? utf8(token.replaceAll("▁", " "))
+    : Uint8Array.of(Number.parseInt(byte[1] ?? "", 16));
+}
+
+/**
+ * GPT-2's alphabet (openai/gpt-2, encoder.py, bytes_to_unicode): printable bytes stand for themselves, the
+ * others, in ascending order, for the characters from U+0100 on.
+ */
+const BYTE_OF: ReadonlyMap<string, number> = (() => {
+  const map = new Map<string, number>();
+  let next = 0x100;
+  for (let byte = 0; byte < 256; byte += 1) {
+    const printable =
+      (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
+    map.set(String.fromCharCode(printable ? byte : next), byte);
+    if (!printable) next += 1;
+  }
+  return map;
+})();
+
+function byteLevelBytes(token: string): Uint8Array {
+  const bytes: number[] = [];
+  for (const character of token) {
+    const byte = BYTE_OF.get(character);
+    // A token that is no byte-level piece stands for its own characters.
+    if (byte === undefined) return utf8(token);
+    bytes.push(byte);
+  }
+  return Uint8Array.from(bytes);
+}
+
+/** `bos_token`, `eos_token` and their like: a string, or an object with its content. */
+function namedTokens(config: Record<string, unknown>): Record<string, string> {
+  const tokens: Record<string, string> = {};
+  for (const [name, value] of Object.entries(config)) {
+    if (!name.endsWith("_token")) continue;
+    const content =
+      typeof value === "object" && value !== null ? Reflect.get(value, "content") : value;
+    if (typeof content === "string") tokens[name] = content;
+  }
+  return tokens;
+}
+
+/** The file of its own wins, as in transformers; of several named ones, `default`. */
+function templateOf(folder: string, config: Record<string, unknown>): string | null {
+  const path = join(folder, "chat_template.jinja");
+  if (existsSync(path)) return readFileSync(path, "utf8");
+  const template = config.chat_template;
+  if (typeof template === "string") return template;
+  if (!Array.isArray(template)) return null;
+  const named = template.find((one) => one?.name === "default");
+  return typeof named?.template === "string" ? named.template : null;
+}
+
+function readJson(path: string): unknown {
+  try {
+    return JSON.parse(readFileSync(path, "utf8"));
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
+  }
+}
