@@ -1,0 +1,267 @@
+// Messages of the sidecar to bytes and back, by proto/link.proto: commands and control requests. Never
+// throws on what a peer sent.
+
+import { requestId } from "../../base/ids.ts";
+import type { Decoded } from "../../proto/draft-codec.ts";
+import type { LogitShaping, RequestSpec, SamplingParams } from "../../request/request.ts";
+import type { ControlRequest, KvBlob } from "../../rollout/worker.ts";
+import {
+  bodyOf,
+  bytesOf,
+  count,
+  counts,
+  decodeAs,
+  encodeAs,
+  epochOf,
+  type Fields,
+  groupIdOf,
+  InvalidMessage,
+  jsonOf,
+  listOf,
+  messageOf,
+  optionalOf,
+  real,
+  requestIdOf,
+  textOf,
+  toBytes,
+  tokensOf,
+  typeOf,
+} from "./fields.ts";
+import {
+  BARRIER_ID,
+  INT_MAX,
+  JSON_CHARS_MAX,
+  LOGIT_BIAS_MAX,
+  NAME_CHARS_MAX,
+  STOP_TOKENS_MAX,
+  TOP_LOGPROBS_MAX,
+  TTL_MS_MAX,
+} from "./limits.ts";
+import type { SidecarMessage, WireCommand, WirePrompt } from "./message.ts";
+
+const messageType = typeOf("SidecarMessage");
+
+const COMMANDS_MAX = 1_048_576;
+const FORGET_MAX = 1_048_576;
+const QUERY_MAX = 1024;
+const PATH_CHARS_MAX = 4096;
+
+export function encodeSidecarMessage(message: SidecarMessage): Uint8Array {
+  if (message.kind === "commands") {
+    return encodeAs(messageType, { commands: { commands: message.commands.map(commandFields) } });
+  }
+  const { controlId, request } = message;
+  const control = {
+    controlId,
+    isPost: request.method === "POST",
+    path: request.path,
+    query: request.query,
+    body: JSON.stringify(request.body ?? null),
+    nextEpoch: request.nextEpoch,
+  };
+  return encodeAs(messageType, { control });
+}
+
+export function decodeSidecarMessage(bytes: Uint8Array): Decoded<SidecarMessage> {
+  return decodeAs(messageType, bytes, (fields): SidecarMessage => {
+    const { name, body } = bodyOf(fields);
+    if (name === "commands") {
+      return { kind: name, commands: listOf(body, "commands", COMMANDS_MAX).map(commandOf) };
+    }
+    const controlId = count(body, "controlId", { max: 0xffffffff });
+    return { kind: "control", controlId, request: controlOf(body) };
+  });
+}
+
+/** `kv` alone, as it travels; also of the host's `exported`. */
+export function kvFields(kv: KvBlob | null): object | null {
+  return kv === null ? null : { tokens: kv.tokens, bytes: new Uint8Array(kv.bytes) };
+}
+
+export function kvOf(fields: Fields): KvBlob | null {
+  const kv = optionalOf(fields, "kv");
+  return kv === null ? null : { tokens: count(kv, "tokens"), bytes: bytesOf(kv, "bytes") };
+}
+
+function commandFields(command: WireCommand): object {
+  switch (command.kind) {
+    case "run":
+      return { run: runFields(command) };
+    case "export":
+      return { export: command };
+    case "release":
+      return { release: command };
+    case "register_group":
+      return { registerGroup: { ...command, prompt: promptFields(command.prompt) } };
+    case "delta":
+      return { delta: { ...command, tokens: toBytes(command.tokens) } };
+    case "drop_group":
+      return { dropGroup: command };
+    case "reload":
+      return { reload: command };
+    case "advance":
+      return { advance: command };
+    case "forget":
+      return { forget: command };
+  }
+}
+
+function runFields(command: Extract<WireCommand, { kind: "run" }>): object {
+  const { request, prompt, output, kv } = command;
+  const { sampling, draw } = request;
+  return {
+    ...command,
+    ...request,
+    prompt: promptFields(prompt),
+    sampling: {
+      ...sampling,
+      engineFields: sampling.engineFields === null ? "" : JSON.stringify(sampling.engineFields),
+    },
+    drawHi: draw.hi,
+    drawLo: draw.lo,
+    output: toBytes(output),
+    isHighPriority: command.priority === "high",
+    kv: kvFields(kv),
+  };
+}
+
+function promptFields({ promptId, tokens }: WirePrompt): object {
+  return tokens === null ? { promptId } : { promptId, isNew: true, tokens: toBytes(tokens) };
+}
+
+function commandOf(fields: Fields): WireCommand {
+  const { name, body } = bodyOf(fields);
+  switch (name) {
+    case "run":
+      return runOf(body);
+    case "export":
+    case "release":
+      return { kind: name, requestId: requestIdOf(body) };
+    case "registerGroup": {
+      const ttlMs = count(body, "ttlMs", { max: TTL_MS_MAX });
+      return { kind: "register_group", groupId: groupIdOf(body), prompt: promptOf(body), ttlMs };
+    }
+    case "delta": {
+      const tokens = tokensOf(body, "tokens");
+      const offset = count(body, "offset", { max: INT_MAX - tokens.length });
+      const sampleIndex = count(body, "sampleIndex");
+      return { kind: name, groupId: groupIdOf(body), sampleIndex, offset, tokens };
+    }
+    case "dropGroup":
+      return { kind: "drop_group", groupId: groupIdOf(body) };
+    case "reload":
+      return {
+        kind: name,
+        modelPath: textOf(body, "modelPath", PATH_CHARS_MAX),
+        epoch: epochOf(body),
+      };
+    case "advance":
+      return { kind: name, epoch: epochOf(body) };
+    case "forget": {
+      const promptIds = counts(body, "promptIds", { listMax: FORGET_MAX });
+      const ids = counts(body, "requestIds", { listMax: FORGET_MAX, max: BARRIER_ID - 1 });
+      return { kind: name, promptIds, requestIds: ids.map(requestId) };
+    }
+    default:
+      throw new InvalidMessage("there is no body");
+  }
+}
+
+function runOf(body: Fields): WireCommand {
+  const output = tokensOf(body, "output");
+  const draft = optionalOf(body, "draft");
+  return {
+    kind: "run",
+    run: count(body, "run", { min: 1 }),
+    request: requestOf(body),
+    prompt: promptOf(body),
+    outputFrom: count(body, "outputFrom", { max: INT_MAX - output.length }),
+    output,
+    chunkTokens: count(body, "chunkTokens", { min: 1 }),
+    priority: body.isHighPriority === true ? "high" : "low",
+    kv: kvOf(body),
+    draft:
+      draft === null
+        ? null
+        : { groupId: groupIdOf(draft), sampleIndex: count(draft, "sampleIndex") },
+  };
+}
+
+function requestOf(body: Fields): Omit<RequestSpec, "prompt"> {
+  return {
+    requestId: requestIdOf(body),
+    groupId: groupIdOf(body),
+    sampleIndex: count(body, "sampleIndex"),
+    sampling: samplingOf(messageOf(body, "sampling")),
+    draw: {
+      hi: count(body, "drawHi", { max: 0xffffffff }),
+      lo: count(body, "drawLo", { max: 0xffffffff }),
+    },
+    divisible: body.divisible === true,
+  };
+}
+
+function samplingOf(fields: Fields): SamplingParams {
+  const shaping = optionalOf(fields, "shaping");
+  return {
+    temperature: real(fields, "temperature", { min: 0 }),
+    seed: count(fields, "seed", { min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER }),
+    tokensMax: count(fields, "tokensMax", { min: 1 }),
+    stopTokenIds: counts(fields, "stopTokenIds", { listMax: STOP_TOKENS_MAX }),
+    shaping: shaping === null ? null : shapingOf(shaping),
+    topLogprobs: count(fields, "topLogprobs", { max: TOP_LOGPROBS_MAX }),
+    engineFields: engineFieldsOf(fields),
+  };
+}
+
+function shapingOf(fields: Fields): LogitShaping {
+  return {
+    tokensMin: count(fields, "tokensMin"),
+    topK: count(fields, "topK"),
+    topP: real(fields, "topP", { min: 0, max: 1 }),
+    minP: real(fields, "minP", { min: 0, max: 1 }),
+    repetitionPenalty: real(fields, "repetitionPenalty", { min: 0 }),
+    presencePenalty: real(fields, "presencePenalty"),
+    frequencyPenalty: real(fields, "frequencyPenalty"),
+    logitBias: listOf(fields, "logitBias", LOGIT_BIAS_MAX).map((entry) => ({
+      token: count(entry, "token"),
+      bias: real(entry, "bias"),
+    })),
+  };
+}
+
+function engineFieldsOf(fields: Fields): Record<string, unknown> | null {
+  if (fields.engineFields === "") return null;
+  const value = jsonOf(fields, "engineFields");
+  if (typeof value === "object" && value !== null && !Array.isArray(value)) {
+    return value as Record<string, unknown>;
+  }
+  throw new InvalidMessage("engineFields is not an object");
+}
+
+function promptOf(body: Fields): WirePrompt {
+  const fields = messageOf(body, "prompt");
+  const promptId = count(fields, "promptId");
+  const tokens = tokensOf(fields, "tokens");
+  if (fields.isNew === true) return { promptId, tokens };
+  if (tokens.length > 0) throw new InvalidMessage("a prompt that is not new has tokens");
+  return { promptId, tokens: null };
+}
+
+function controlOf(body: Fields): ControlRequest {
+  const entries = Object.entries(body.query as Record<string, string>);
+  if (entries.length > QUERY_MAX) {
+    throw new InvalidMessage(`query holds ${entries.length}, above ${QUERY_MAX}`);
+  }
+  const chars = entries.reduce((sum, [key, value]) => sum + key.length + value.length, 0);
+  if (chars > JSON_CHARS_MAX) throw new InvalidMessage("query is too long");
+  const path = textOf(body, "path", NAME_CHARS_MAX);
+  if (!path.startsWith("/")) throw new InvalidMessage("path does not begin with a slash");
+  return {
+    method: body.isPost === true ? "POST" : "GET",
+    path,
+    query: Object.fromEntries(entries),
+    body: jsonOf(body, "body"),
+    nextEpoch: epochOf(body, "nextEpoch"),
+  };
+}

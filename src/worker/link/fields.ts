@@ -1,0 +1,179 @@
+// Reads the fields of decoded protobuf and checks each: an empty frame, and one that means something
+// else, are valid protobuf. What is wrong is told by a value of `Decoded`, never by a throw.
+
+import { readFileSync } from "node:fs";
+import protobuf from "protobufjs";
+import { assert } from "../../base/assert.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
+import { type GroupId, groupId, type RequestId, requestId, weightEpoch } from "../../base/ids.ts";
+import type { Decoded } from "../../proto/draft-codec.ts";
+import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
+
+const SCHEMA = new URL("../../../proto/link.proto", import.meta.url);
+const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
+
+/** Words travel as they lie in memory; every host of Bun is little-endian. */
+assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");
+
+export function typeOf(name: string): protobuf.Type {
+  return root.lookupType(`foretoken.link.v1.${name}`);
+}
+
+/** What protobufjs makes of a message: fields in camel case; those left out have their defaults. */
+export type Fields = Readonly<Record<string, unknown>>;
+
+/** Thrown by the checks below and caught in `decodeAs`, nowhere else. */
+export class InvalidMessage extends Error {}
+
+export function encodeAs(type: protobuf.Type, fields: object): Uint8Array {
+  return type.encode(fields as protobuf.Message).finish();
+}
+
+export function decodeAs<M>(
+  type: protobuf.Type,
+  bytes: Uint8Array,
+  check: (fields: Fields) => M,
+): Decoded<M> {
+  let fields: Fields;
+  try {
+    fields = type.decode(bytes) as unknown as Fields;
+  } catch (error) {
+    return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
+  }
+  try {
+    return { kind: "ok", message: check(fields) };
+  } catch (error) {
+    if (!(error instanceof InvalidMessage)) throw error;
+    return { kind: "invalid_message", problem: error.message };
+  }
+}
+
+/** The member of the `oneof body` that is set, by its name. */
+export function bodyOf(fields: Fields): { name: string; body: Fields } {
+  const name = fields.body;
+  if (typeof name !== "string") throw new InvalidMessage("there is no body");
+  return { name, body: fields[name] as Fields };
+}
+
+export function messageOf(fields: Fields, name: string): Fields {
+  const value = optionalOf(fields, name);
+  if (value === null) throw new InvalidMessage(`${name} is missing`);
+  return value;
+}
+
+export function optionalOf(fields: Fields, name: string): Fields | null {
+  return (fields[name] as Fields | null | undefined) ?? null;
+}
+
+export function listOf(fields: Fields, name: string, max: number): readonly Fields[] {
+  const list = fields[name] as readonly Fields[];
+  if (list.length > max) throw new InvalidMessage(`${name} holds ${list.length}, above ${max}`);
+  return list;
+}
+
+/** A whole number; 64-bit fields arrive as objects. */
+export function count(
+  fields: Fields,
+  name: string,
+  { min = 0, max = INT_MAX }: { min?: number; max?: number } = {},
+): number {
+  const value = plainNumber(fields[name]);
+  if (Number.isSafeInteger(value) && value >= min && value <= max) return value;
+  throw new InvalidMessage(`${name} is ${value}, not in [${min}, ${max}]`);
+}
+
+export function counts(
+  fields: Fields,
+  name: string,
+  options: { listMax: number; max?: number },
+): number[] {
+  const list = fields[name] as readonly number[];
+  if (list.length > options.listMax) {
+    throw new InvalidMessage(`${name} holds ${list.length}, above ${options.listMax}`);
+  }
+  const { max = INT_MAX } = options;
+  for (const value of list) {
+    if (value > max) throw new InvalidMessage(`${name} holds ${value}, above ${max}`);
+  }
+  return [...list];
+}
+
+export function real(
+  fields: Fields,
+  name: string,
+  { min = -Number.MAX_VALUE, max = Number.MAX_VALUE }: { min?: number; max?: number } = {},
+): number {
+  const value = fields[name] as number;
+  if (value >= min && value <= max) return value;
+  throw new InvalidMessage(`${name} is ${value}, not in [${min}, ${max}]`);
+}
+
+export function textOf(fields: Fields, name: string, charsMax: number): string {
+  const value = fields[name] as string;
+  if (value.length <= charsMax) return value;
+  throw new InvalidMessage(`${name} has ${value.length} characters, above ${charsMax}`);
+}
+
+export function jsonOf(fields: Fields, name: string): unknown {
+  const text = textOf(fields, name, JSON_CHARS_MAX);
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new InvalidMessage(`${name} is not JSON`);
+  }
+}
+
+export function epochOf(fields: Fields, name = "epoch"): WeightEpoch {
+  return weightEpoch(count(fields, name, { max: 0xffffffff }));
+}
+
+export function requestIdOf(fields: Fields): RequestId {
+  return requestId(count(fields, "requestId", { max: BARRIER_ID - 1 }));
+}
+
+export function groupIdOf(fields: Fields): GroupId {
+  const id = textOf(fields, "groupId", NAME_CHARS_MAX);
+  if (id === "") throw new InvalidMessage("groupId is empty");
+  return groupId(id);
+}
+
+/** Of an array, without a copy. */
+export function toBytes(words: Int32Array | Float32Array): Uint8Array {
+  return new Uint8Array(words.buffer, words.byteOffset, words.byteLength);
+}
+
+/** A copy: the frame's bytes need not be aligned, and belong to the socket. */
+export function wordsOf(fields: Fields, name: string): Int32Array<ArrayBuffer> {
+  return new Int32Array(copyOf(fields, name));
+}
+
+export function floatsOf(fields: Fields, name: string): Float32Array<ArrayBuffer> {
+  return new Float32Array(copyOf(fields, name));
+}
+
+/** Token ids: none is below 0. */
+export function tokensOf(fields: Fields, name: string): Int32Array<ArrayBuffer> {
+  const tokens = wordsOf(fields, name);
+  for (let i = 0; i < tokens.length; i += 1) {
+    if ((tokens[i] ?? 0) < 0) throw new InvalidMessage(`${name}[${i}] is ${tokens[i]}, below 0`);
+  }
+  return tokens;
+}
+
+export function bytesOf(fields: Fields, name: string): ArrayBuffer {
+  const bytes = fields[name] as Uint8Array;
+  const copy = new Uint8Array(bytes.length);
+  copy.set(bytes);
+  return copy.buffer;
+}
+
+function copyOf(fields: Fields, name: string): ArrayBuffer {
+  const { length } = fields[name] as Uint8Array;
+  if (length % TOKEN_BYTES !== 0) throw new InvalidMessage(`${name} ends within a word`);
+  return bytesOf(fields, name);
+}
+
+function plainNumber(value: unknown): number {
+  if (typeof value === "number") return value;
+  return (value as { toNumber(): number }).toNumber();
+}

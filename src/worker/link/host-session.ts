@@ -1,0 +1,238 @@
+// What a host knows about one session with a sidecar: prompts, outputs, runs, what its worker holds. Turns
+// commands of the wire into the port's, refusing what could harm the worker, and events back. It can say
+// what makes the worker as it was before. Owns no socket.
+
+import { type GroupId, type RequestId, requestId } from "../../base/ids.ts";
+import type { RequestSpec } from "../../request/request.ts";
+import type { Worker, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
+import { BARRIER_ID } from "./limits.ts";
+import type { HostLimits, WireCommand, WireEvent, WirePrompt } from "./message.ts";
+import { TokenLogs } from "./token-logs.ts";
+
+export interface Refusal {
+  readonly kind: "refuse";
+  /** invalid_message: a value that cannot be; unexpected_message: at the wrong moment. */
+  readonly reason: "invalid_message" | "unexpected_message";
+  readonly problem: string;
+}
+
+export type HostCommands = { readonly kind: "ok"; readonly commands: WorkerCommand[] } | Refusal;
+
+/** Thrown by the checks below and caught in `commands`, nowhere else. */
+class Refused extends Error {
+  readonly reason: Refusal["reason"];
+
+  constructor(reason: Refusal["reason"], problem: string) {
+    super(problem);
+    this.reason = reason;
+  }
+}
+
+export class HostSession {
+  readonly #worker: Worker;
+  readonly #limits: HostLimits;
+  readonly #vocabularySize: number;
+  readonly #prompts = new Map<number, Int32Array>();
+  #promptTokens = 0;
+  readonly #logs = new TokenLogs();
+  /** Requests that run. */
+  readonly #runOf = new Map<RequestId, number>();
+  /** Requests of which the worker holds something, running or parked. */
+  readonly #held = new Set<RequestId>();
+  readonly #groups = new Set<GroupId>();
+  #runMax = 0;
+
+  constructor(worker: Worker, limits: HostLimits, vocabularySize: number) {
+    this.#worker = worker;
+    this.#limits = limits;
+    this.#vocabularySize = vocabularySize;
+  }
+
+  commands(wire: readonly WireCommand[]): HostCommands {
+    try {
+      const commands: WorkerCommand[] = [];
+      for (const command of wire) {
+        const translated = this.#translate(command);
+        if (translated !== null) commands.push(translated);
+      }
+      return { kind: "ok", commands };
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      return { kind: "refuse", reason: error.reason, problem: error.message };
+    }
+  }
+
+  /** `kvBytesMax`: KV beyond it is not sent. */
+  events(events: readonly WorkerEvent[], kvBytesMax: number): WireEvent[] {
+    const wire: WireEvent[] = [];
+    let kvBytesLeft = kvBytesMax;
+    for (const event of events) {
+      switch (event.kind) {
+        case "tokens": {
+          const run = this.#runOf.get(event.requestId);
+          if (run === undefined) break;
+          this.#logs.append(event.requestId, event.offset, event.tokens);
+          const { offset, tokens, logprobs, top } = event;
+          wire.push({ kind: "tokens", run, offset, tokens, logprobs, top });
+          break;
+        }
+        case "chunk_done": {
+          const run = this.#runOf.get(event.requestId);
+          if (run === undefined) break;
+          this.#runOf.delete(event.requestId);
+          if (event.finish !== null) {
+            this.#held.delete(event.requestId);
+            this.#logs.forget(event.requestId);
+          }
+          wire.push({ kind: "chunk_done", run, finish: event.finish });
+          break;
+        }
+        case "exported": {
+          this.#held.delete(event.requestId);
+          const bytes = event.kv?.bytes.byteLength ?? 0;
+          const isFit = bytes <= kvBytesLeft;
+          if (isFit) kvBytesLeft -= bytes;
+          wire.push(isFit ? event : { ...event, kv: null });
+          break;
+        }
+        case "evicted":
+          this.#held.delete(event.requestId);
+          wire.push(event);
+          break;
+        default:
+          wire.push(event);
+      }
+    }
+    return wire;
+  }
+
+  /**
+   * What makes the worker as it was before the session. The last of these asks about a request that no
+   * sidecar has: once `exported` answers it, nothing of this session follows.
+   */
+  ending(): WorkerCommand[] {
+    return [
+      ...[...this.#held].map((id) => ({ kind: "release", requestId: id }) as const),
+      ...[...this.#groups].map((groupId) => ({ kind: "drop_group", groupId }) as const),
+      { kind: "export", requestId: requestId(BARRIER_ID) },
+    ];
+  }
+
+  #translate(command: WireCommand): WorkerCommand | null {
+    switch (command.kind) {
+      case "run":
+        return this.#run(command);
+      case "release":
+        this.#runOf.delete(command.requestId);
+        this.#held.delete(command.requestId);
+        this.#logs.forget(command.requestId);
+        return command;
+      case "register_group": {
+        const { groupId, ttlMs } = command;
+        const prompt = this.#prompt(command.prompt);
+        this.#groups.add(groupId);
+        if (this.#groups.size > this.#limits.requestsMax) {
+          throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} groups`);
+        }
+        return { kind: "register_group", groupId, prompt, ttlMs };
+      }
+      case "drop_group":
+        this.#groups.delete(command.groupId);
+        return command;
+      case "delta":
+        this.#checkTokens(command.tokens, "a delta");
+        return command;
+      case "advance":
+      case "reload":
+        this.#runOf.clear();
+        this.#held.clear();
+        this.#groups.clear();
+        return command;
+      case "forget":
+        this.#forget(command);
+        return null;
+      case "export":
+        return command;
+    }
+  }
+
+  #run(command: Extract<WireCommand, { kind: "run" }>): WorkerCommand {
+    const { run, chunkTokens, priority, kv, draft, outputFrom } = command;
+    const id = command.request.requestId;
+    const what = `request ${id}`;
+    if (run <= this.#runMax) throw new Refused("invalid_message", `run ${run} is not a new one`);
+    if (this.#runOf.has(id)) throw new Refused("unexpected_message", `${what} runs already`);
+    this.#runMax = run;
+    const prompt = this.#prompt(command.prompt);
+    this.#checkTokens(command.output, what);
+    if (!this.#logs.begin(id, outputFrom, command.output)) {
+      throw new Refused("invalid_message", `${what} goes on from ${outputFrom}, not known here`);
+    }
+    if (this.#logs.size > this.#limits.requestsMax || this.#held.size > this.#limits.requestsMax) {
+      throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} requests`);
+    }
+    const output = this.#logs.output(id);
+    const request = { ...command.request, prompt };
+    this.#checkRun(request, output, what);
+    this.#runOf.set(id, run);
+    this.#held.add(id);
+    return { kind: "run", request, output, chunkTokens, priority, kv, draft };
+  }
+
+  /** A request that could never run would end the engine. */
+  #checkRun({ prompt, sampling }: RequestSpec, output: Int32Array, what: string): void {
+    const { contextTokens, kvTokens } = this.#worker.capacity;
+    const tokens = prompt.length + sampling.tokensMax;
+    const refuse = (problem: string): never => {
+      throw new Refused("invalid_message", `${what} can never run here: it ${problem}`);
+    };
+    if (prompt.length === 0) refuse("has an empty prompt");
+    if (output.length >= sampling.tokensMax) refuse("is at its end");
+    if (tokens > contextTokens) refuse(`may take ${tokens} tokens of ${contextTokens}`);
+    // The last token is never computed.
+    if (tokens - 1 > kvTokens) refuse(`may take ${tokens - 1} KV tokens of ${kvTokens}`);
+    const support = this.#worker.supports(sampling);
+    if (support.kind === "refused") refuse(`asks for ${support.field}, which ${support.reason}`);
+  }
+
+  #prompt({ promptId, tokens }: WirePrompt): Int32Array {
+    const known = this.#prompts.get(promptId);
+    if (tokens === null) {
+      if (known !== undefined) return known;
+      throw new Refused("invalid_message", `prompt ${promptId} is not known here`);
+    }
+    if (known !== undefined) {
+      throw new Refused("invalid_message", `prompt ${promptId} is not a new one`);
+    }
+    this.#checkTokens(tokens, `prompt ${promptId}`);
+    this.#prompts.set(promptId, tokens);
+    this.#promptTokens += tokens.length;
+    const isFull = this.#promptTokens > this.#limits.promptTokensMax && this.#prompts.size > 1;
+    if (isFull || this.#prompts.size > this.#limits.requestsMax) {
+      throw new Refused("invalid_message", "prompts beyond the limit");
+    }
+    return tokens;
+  }
+
+  #checkTokens(tokens: Int32Array, what: string): void {
+    for (let i = 0; i < tokens.length; i += 1) {
+      const token = tokens[i] ?? -1;
+      if (token >= 0 && token < this.#vocabularySize) continue;
+      throw new Refused("invalid_message", `${what} holds token ${token}, out of vocabulary`);
+    }
+  }
+
+  #forget({
+    promptIds,
+    requestIds,
+  }: {
+    promptIds: readonly number[];
+    requestIds: readonly RequestId[];
+  }) {
+    for (const promptId of promptIds) {
+      this.#promptTokens -= this.#prompts.get(promptId)?.length ?? 0;
+      this.#prompts.delete(promptId);
+    }
+    for (const id of requestIds) this.#logs.forget(id);
+  }
+}

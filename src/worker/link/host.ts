@@ -1,0 +1,392 @@
+// Serves one worker to one sidecar at a time over a WebSocket server. Decides who may have the worker, which
+// session a connection belongs to, and when a session is over. A session outlives its connections; when it
+// ends, the worker is made as it was before. Never waits for a peer, and keeps a bounded amount for it.
+
+import { createHash, timingSafeEqual } from "node:crypto";
+import type { AddressInfo } from "node:net";
+import { type WebSocket, WebSocketServer } from "ws";
+import type { Clock } from "../../base/clock.ts";
+import { AppError } from "../../base/errors.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
+import { CLOSE } from "../../proto/close-codes.ts";
+import type { Worker, WorkerEvent } from "../../rollout/worker.ts";
+import { decodeSidecarMessage } from "./command-codec.ts";
+import { type Closed, Connection, isFatal } from "./connection.ts";
+import { Delivery } from "./delivery.ts";
+import { encodeHostMessage } from "./event-codec.ts";
+import { HostSession } from "./host-session.ts";
+import {
+  BARRIER_ID,
+  FRAME_OVERHEAD_BYTES,
+  LINK_LIMITS,
+  LINK_PATH,
+  LINK_PROTOCOL_VERSION,
+  type LinkLimits,
+} from "./limits.ts";
+import type { Data, FrameBody, Hello, HostMessage, SidecarMessage } from "./message.ts";
+import { supportTable } from "./support.ts";
+
+export interface LinkHostOptions {
+  /** Nobody listens to it yet; the host does not close it. */
+  readonly worker: Worker;
+  /** What the weights are called; sidecars compare it. */
+  readonly modelId: string;
+  readonly vocabularySize: number;
+  /** Of the worker's weights now. */
+  readonly epoch: WeightEpoch;
+  readonly host: string;
+  /** 0: any free one. */
+  readonly port: number;
+  /** Asked of every sidecar; null: none is. */
+  readonly token: string | null;
+  readonly clock: Clock;
+  readonly limits?: Partial<LinkLimits>;
+}
+
+/** Counters since the host began. */
+export interface LinkHostStats {
+  readonly connections: number;
+  readonly sessions: number;
+  readonly resumed: number;
+  /** Connections that the host ended, by close code. */
+  readonly closed: Readonly<Record<number, number>>;
+}
+
+interface Session {
+  readonly id: string;
+  readonly state: HostSession;
+  readonly delivery: Delivery;
+  /** What the sidecar takes of one message. */
+  readonly messageBytesMax: number;
+  connection: Connection | null;
+  expiry: ReturnType<typeof setTimeout> | null;
+  controls: number;
+}
+
+interface Peer {
+  readonly connection: Connection;
+  /** For its hello. */
+  readonly deadline: ReturnType<typeof setTimeout>;
+  session: Session | null;
+}
+
+/** Room in a message for what surrounds exported KV. */
+const EVENTS_BYTES = 2 ** 20;
+
+export class LinkHost {
+  /** Where it listens, as a sidecar dials it. */
+  readonly url: string;
+  /** Resolves with the reason when the worker has failed; the host then serves no more. */
+  readonly failed: Promise<string>;
+  readonly #options: LinkHostOptions;
+  readonly #limits: LinkLimits;
+  readonly #sockets: WebSocketServer;
+  readonly #peers = new Set<Peer>();
+  readonly #supports: ReturnType<typeof supportTable>;
+  readonly #onFailed: (message: string) => void;
+  readonly #counts = { connections: 0, sessions: 0, resumed: 0 };
+  readonly #closedBy: Record<number, number> = {};
+  #epoch: WeightEpoch;
+  #session: Session | null = null;
+  /** The worker still has to answer for the last session. */
+  #isClearing = false;
+  #failure: string | null = null;
+  #isClosing = false;
+
+  private constructor(options: LinkHostOptions, limits: LinkLimits, sockets: WebSocketServer) {
+    this.#options = options;
+    this.#limits = limits;
+    this.#sockets = sockets;
+    this.#epoch = options.epoch;
+    this.#supports = supportTable(options.worker);
+    const { promise, resolve } = Promise.withResolvers<string>();
+    this.failed = promise;
+    this.#onFailed = resolve;
+    const { address, port, family } = sockets.address() as AddressInfo;
+    this.url = `ws://${family === "IPv6" ? `[${address}]` : address}:${port}`;
+    options.worker.listen((epoch, events) => this.#heard(epoch, events));
+    sockets.on("connection", (socket, request) => {
+      this.#accept(socket, request.headers.origin !== undefined);
+    });
+  }
+
+  /** Listens. @throws AppError usage if the address cannot be had. */
+  static async listen(options: LinkHostOptions): Promise<LinkHost> {
+    const limits = { ...LINK_LIMITS, ...options.limits };
+    const { host, port } = options;
+    const sockets = new WebSocketServer({
+      host,
+      port,
+      path: LINK_PATH,
+      maxPayload: limits.frameBytesMax + FRAME_OVERHEAD_BYTES,
+      perMessageDeflate: false,
+      clientTracking: false,
+    });
+    await new Promise<void>((resolve, reject) => {
+      sockets.once("listening", resolve);
+      sockets.once("error", (cause) => {
+        const message = `cannot listen on ${host}:${port}: ${cause.message}`;
+        reject(new AppError("usage", message, { cause }));
+      });
+    });
+    return new LinkHost(options, limits, sockets);
+  }
+
+  stats(): LinkHostStats {
+    return { ...this.#counts, closed: { ...this.#closedBy } };
+  }
+
+  /** Stops listening and tells the sidecar to go. The worker is the caller's to close. Safe to call twice. */
+  async close(): Promise<void> {
+    if (this.#isClosing) return;
+    this.#isClosing = true;
+    const stopped = new Promise<void>((resolve) => this.#sockets.close(() => resolve()));
+    for (const peer of this.#peers) this.#end(peer, CLOSE.goingAway, "draining");
+    this.#endSession();
+    await stopped;
+  }
+
+  #accept(socket: WebSocket, isBrowser: boolean): void {
+    this.#counts.connections += 1;
+    const connection: Connection = new Connection(socket, {
+      limits: this.#limits,
+      clock: this.#options.clock,
+      listener: {
+        frame: (body, ack) => this.#frame(peer, body, ack),
+        closed: (closed) => this.#closed(peer, closed),
+      },
+    });
+    const deadline = setTimeout(() => {
+      if (peer.session === null) this.#end(peer, CLOSE.protocol, "no hello in time");
+    }, this.#limits.silenceMsMax);
+    const peer: Peer = { connection, deadline, session: null };
+    this.#peers.add(peer);
+    // Any page that a browser shows can dial loopback; no page is a sidecar.
+    if (isBrowser) this.#end(peer, CLOSE.version, "unauthorized: browsers are not served");
+    else if (this.#isClosing) this.#end(peer, CLOSE.goingAway, "draining");
+    else if (this.#peers.size > PEERS_MAX) this.#end(peer, CLOSE.tryLater, "too many connections");
+  }
+
+  #frame(peer: Peer, body: FrameBody, ack: number): void {
+    const { session } = peer;
+    switch (body.kind) {
+      case "hello":
+        if (session === null) this.#hello(peer, body, ack);
+        else this.#end(peer, CLOSE.protocol, "unexpected_message: a second hello");
+        return;
+      case "data":
+        if (session !== null) this.#data(peer, session, body);
+        return;
+      case "bye":
+        peer.connection.end(1000, "");
+        if (session !== null && session === this.#session) this.#endSession();
+        return;
+      default:
+        this.#end(peer, CLOSE.protocol, `unexpected_message: a ${body.kind}`);
+    }
+  }
+
+  #hello(peer: Peer, hello: Hello, ack: number): void {
+    if (hello.protocolVersion !== LINK_PROTOCOL_VERSION) {
+      const versions = `${hello.protocolVersion}, not ${LINK_PROTOCOL_VERSION}`;
+      this.#end(peer, CLOSE.version, `version: the sidecar speaks ${versions}`);
+      return;
+    }
+    if (!isToken(hello.token, this.#options.token)) {
+      this.#end(peer, CLOSE.version, "unauthorized: another token is asked for");
+      return;
+    }
+    if (this.#failure !== null) {
+      this.#end(peer, CLOSE.goingAway, `worker_failed: ${this.#failure}`);
+      return;
+    }
+    const current = this.#session;
+    if (current !== null && current.id === hello.sessionId) {
+      this.#resume(peer, current, ack);
+      return;
+    }
+    if (!hello.isNew) {
+      this.#end(peer, CLOSE.protocol, "unexpected_message: the session is not known here");
+      return;
+    }
+    if (current !== null || this.#isClearing) {
+      this.#end(peer, CLOSE.tryLater, "busy: the worker belongs to another sidecar");
+      return;
+    }
+    this.#counts.sessions += 1;
+    const session: Session = {
+      id: hello.sessionId,
+      state: new HostSession(
+        this.#options.worker,
+        this.#hostLimits(),
+        this.#options.vocabularySize,
+      ),
+      delivery: new Delivery(this.#limits),
+      messageBytesMax: Math.min(hello.messageBytesMax, this.#limits.messageBytesMax),
+      connection: null,
+      expiry: null,
+      controls: 0,
+    };
+    this.#session = session;
+    this.#attach(peer, session);
+  }
+
+  /** The connection before may not know yet that it is broken. */
+  #resume(peer: Peer, session: Session, ack: number): void {
+    if (!session.delivery.rewind(ack)) {
+      this.#end(peer, CLOSE.invalid, `invalid_message: ack is ${ack}, more than was sent`);
+      this.#endSession();
+      return;
+    }
+    this.#counts.resumed += 1;
+    session.connection?.terminate("replaced by another connection");
+    this.#attach(peer, session);
+  }
+
+  #attach(peer: Peer, session: Session): void {
+    if (session.expiry !== null) clearTimeout(session.expiry);
+    session.expiry = null;
+    session.connection = peer.connection;
+    peer.session = session;
+    const { modelId, vocabularySize, worker } = this.#options;
+    peer.connection.carry(session.delivery);
+    peer.connection.send({
+      kind: "welcome",
+      protocolVersion: LINK_PROTOCOL_VERSION,
+      epoch: this.#epoch,
+      modelId,
+      vocabularySize,
+      workerName: worker.name,
+      capacity: worker.capacity,
+      supports: this.#supports,
+      limits: this.#hostLimits(),
+    });
+  }
+
+  #hostLimits() {
+    const { messageBytesMax, promptTokensMax, outputTokensMax, requestsMax } = this.#limits;
+    return { messageBytesMax, promptTokensMax, outputTokensMax, requestsMax };
+  }
+
+  #data(peer: Peer, session: Session, frame: Data): void {
+    if (session !== this.#session || session.connection !== peer.connection) return;
+    const accepted = session.delivery.accept(frame);
+    if (accepted.kind === "nothing") return;
+    if (accepted.kind === "refuse") {
+      this.#refuse(peer, CLOSE.protocol, `unexpected_message: ${accepted.problem}`);
+      return;
+    }
+    const decoded = decodeSidecarMessage(accepted.payload);
+    if (decoded.kind === "ok") this.#take(peer, session, decoded.message);
+    else this.#refuse(peer, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
+  }
+
+  #take(peer: Peer, session: Session, message: SidecarMessage): void {
+    const { worker } = this.#options;
+    if (message.kind === "commands") {
+      const translated = session.state.commands(message.commands);
+      if (translated.kind === "ok") {
+        worker.send(translated.commands);
+        return;
+      }
+      const code = translated.reason === "invalid_message" ? CLOSE.invalid : CLOSE.protocol;
+      this.#refuse(peer, code, `${translated.reason}: ${translated.problem}`);
+      return;
+    }
+    const { controlId } = message;
+    session.controls += 1;
+    if (session.controls > this.#limits.controlsMax) {
+      this.#refuse(peer, CLOSE.protocol, "unexpected_message: too many control requests");
+      return;
+    }
+    void worker.control(message.request).then((answer) => {
+      session.controls -= 1;
+      this.#say(session, { kind: "control_answer", controlId, answer });
+    });
+  }
+
+  #heard(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+    this.#epoch = epoch;
+    const failure = events.find((event) => event.kind === "failed");
+    if (this.#isClearing) {
+      const answer = events.find(
+        (event) => event.kind === "exported" && event.requestId === BARRIER_ID,
+      );
+      if (answer !== undefined) this.#isClearing = false;
+    } else if (this.#session !== null) {
+      const session = this.#session;
+      const room = Math.min(session.messageBytesMax, this.#limits.messageBytesMax) - EVENTS_BYTES;
+      const free = this.#limits.bufferBytesMax / 2 - session.delivery.bytes;
+      const wire = session.state.events(events, Math.min(room, free));
+      if (wire.length > 0) this.#say(session, { kind: "events", epoch, events: wire });
+    }
+    if (failure?.kind === "failed") {
+      this.#failure = failure.message;
+      this.#onFailed(failure.message);
+    }
+  }
+
+  #say(session: Session, message: HostMessage): void {
+    if (session !== this.#session) return;
+    if (!session.delivery.push(encodeHostMessage(message))) {
+      this.#overflow(session);
+      return;
+    }
+    session.connection?.flush();
+  }
+
+  /** The worker stops, for what it makes can no longer be kept. */
+  #overflow(session: Session): void {
+    const reason = `slow_consumer: ${session.delivery.bytes} bytes wait to be read`;
+    for (const peer of this.#peers) {
+      if (peer.session === session) this.#end(peer, CLOSE.tryLater, reason);
+    }
+    this.#endSession();
+  }
+
+  /** The peer has sent what cannot be: it would send the same again. */
+  #refuse(peer: Peer, code: number, reason: string): void {
+    this.#end(peer, code, reason);
+    this.#endSession();
+  }
+
+  #end(peer: Peer, code: number, reason: string): void {
+    this.#closedBy[code] = (this.#closedBy[code] ?? 0) + 1;
+    peer.connection.end(code, reason);
+  }
+
+  #closed(peer: Peer, closed: Closed): void {
+    this.#peers.delete(peer);
+    clearTimeout(peer.deadline);
+    const { session } = peer;
+    if (session === null || session.connection !== peer.connection) return;
+    session.connection = null;
+    if (session !== this.#session) return;
+    if (isFatal(closed)) {
+      this.#endSession();
+      return;
+    }
+    session.expiry = setTimeout(() => {
+      if (session === this.#session) this.#endSession();
+    }, this.#limits.resumeMsMax);
+  }
+
+  #endSession(): void {
+    const session = this.#session;
+    if (session === null) return;
+    this.#session = null;
+    if (session.expiry !== null) clearTimeout(session.expiry);
+    this.#isClearing = true;
+    this.#options.worker.send(session.state.ending());
+  }
+}
+
+/** Sidecars that dial at the same time; one of them has the worker. */
+const PEERS_MAX = 64;
+
+/** In constant time: how long it takes says nothing about the token. */
+function isToken(given: string, wanted: string | null): boolean {
+  if (wanted === null) return true;
+  const hash = (text: string) => createHash("sha256").update(text).digest();
+  return timingSafeEqual(hash(given), hash(wanted));
+}

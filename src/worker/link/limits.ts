@@ -1,0 +1,75 @@
+// The bounds of the worker link: what a frame and a message may hold, what each side keeps for the other,
+// how long it waits. Every buffer, table and wait of src/worker/link has its limit here.
+
+/** Raised when a frame changes its meaning. Peers of another version are refused. */
+export const LINK_PROTOCOL_VERSION = 1;
+
+export const LINK_PATH = "/v1/link";
+
+/** Bounds that hold for every frame, whatever the sides are configured to. */
+export const ID_BYTES_MAX = 64;
+export const NAME_CHARS_MAX = 4096;
+export const JSON_CHARS_MAX = 16 * 2 ** 20;
+export const TTL_MS_MAX = 86_400_000;
+/** Ids, offsets and counts travel in 32 signed bits, in packed events as in engines. */
+export const INT_MAX = 0x7fffffff;
+/** A request id that no sidecar may use: the host asks its worker about it to learn what has been heard. */
+export const BARRIER_ID = INT_MAX;
+export const STOP_TOKENS_MAX = 4096;
+export const LOGIT_BIAS_MAX = 4096;
+/** vLLM's own bound on logprobs (max_logprobs). */
+export const TOP_LOGPROBS_MAX = 20;
+export const TOKEN_BYTES = 4;
+
+/** Bytes that the fields around a payload take in a frame, at most (proto/link.proto). */
+export const FRAME_OVERHEAD_BYTES = 64;
+
+export interface LinkLimits {
+  /** Payload of one frame; larger messages travel in several. */
+  readonly frameBytesMax: number;
+  /** One message, either way. KV beyond it is not sent: it is recomputed. */
+  readonly messageBytesMax: number;
+  /** Bytes sent and not yet acknowledged; beyond it the session is over. */
+  readonly bufferBytesMax: number;
+  /** Bytes that the socket may hold; beyond it frames wait in the buffer above. */
+  readonly socketBytesMax: number;
+  /** Each side says at least so often that it is there, and what it has. */
+  readonly heartbeatMs: number;
+  /** A peer that has said nothing for so long is taken for lost; it has as long to say hello. */
+  readonly silenceMsMax: number;
+  /** A peer that has acknowledged nothing of what was sent for so long is too slow. */
+  readonly stallMsMax: number;
+  /** After a cut a session can be gone on with for so long. */
+  readonly resumeMsMax: number;
+  /** The first pause before a lost host is dialled again; doubles up to the second. */
+  readonly retryMsMin: number;
+  readonly retryMsMax: number;
+  /** A peer has this long to answer a close. */
+  readonly closeMsMax: number;
+  /** Prompts that the host remembers, in tokens; the one used longest ago is forgotten. */
+  readonly promptTokensMax: number;
+  /** Outputs that the host remembers, in tokens; the one run longest ago is forgotten. */
+  readonly outputTokensMax: number;
+  /** Requests on the worker, and outputs remembered. */
+  readonly requestsMax: number;
+  /** Control requests that wait for their answers. */
+  readonly controlsMax: number;
+}
+
+export const LINK_LIMITS: LinkLimits = {
+  frameBytesMax: 2 ** 20,
+  messageBytesMax: 128 * 2 ** 20,
+  bufferBytesMax: 256 * 2 ** 20,
+  socketBytesMax: 4 * 2 ** 20,
+  heartbeatMs: 2_000,
+  silenceMsMax: 10_000,
+  stallMsMax: 30_000,
+  resumeMsMax: 30_000,
+  retryMsMin: 50,
+  retryMsMax: 2_000,
+  closeMsMax: 2_000,
+  promptTokensMax: 16 * 2 ** 20,
+  outputTokensMax: 16 * 2 ** 20,
+  requestsMax: 65_536,
+  controlsMax: 256,
+};

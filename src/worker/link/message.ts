@@ -1,0 +1,145 @@
+// What passes over a worker link, as plain data: frames, which a connection carries, and messages, which a
+// session delivers once and in order whatever happens to its connections. src/worker/link/*-codec.ts turn
+// them into bytes.
+
+import type { GroupId, RequestId, WeightEpoch } from "../../base/ids.ts";
+import type { DraftSource } from "../../draft/group-update.ts";
+import type { FinishReason, RequestSpec } from "../../request/request.ts";
+import type { TopLogprobs } from "../../request/response.ts";
+import type {
+  ControlAnswer,
+  ControlRequest,
+  KvBlob,
+  PriorityClass,
+  WorkerCapacity,
+  WorkerEvent,
+} from "../../rollout/worker.ts";
+import type { SupportTable } from "./support.ts";
+
+/** What the host keeps for the sidecar: the sidecar counts, and says what may be forgotten. */
+export interface HostLimits {
+  readonly messageBytesMax: number;
+  readonly promptTokensMax: number;
+  readonly outputTokensMax: number;
+  readonly requestsMax: number;
+}
+
+export interface Hello {
+  readonly kind: "hello";
+  readonly protocolVersion: number;
+  readonly token: string;
+  /** Random: no other sidecar has it. */
+  readonly sessionId: string;
+  /** false: the session is known to have begun. */
+  readonly isNew: boolean;
+  readonly messageBytesMax: number;
+}
+
+export interface Welcome {
+  readonly kind: "welcome";
+  readonly protocolVersion: number;
+  readonly epoch: WeightEpoch;
+  readonly modelId: string;
+  readonly vocabularySize: number;
+  readonly workerName: string;
+  readonly capacity: WorkerCapacity;
+  readonly supports: SupportTable;
+  readonly limits: HostLimits;
+}
+
+export interface Data {
+  readonly kind: "data";
+  /** From 1, without holes. */
+  readonly seq: number;
+  /** The message goes on in the next data frame. */
+  readonly more: boolean;
+  readonly payload: Uint8Array;
+}
+
+export type FrameBody =
+  | Hello
+  | Welcome
+  | Data
+  | { readonly kind: "heartbeat" }
+  | { readonly kind: "bye" };
+
+export interface Frame {
+  /** Sequence number of the last data frame that the sender has taken; 0: none. */
+  readonly ack: number;
+  readonly body: FrameBody;
+}
+
+/** `tokens` null: the host has the prompt of this number. */
+export interface WirePrompt {
+  readonly promptId: number;
+  readonly tokens: Int32Array | null;
+}
+
+export type WireCommand =
+  | {
+      readonly kind: "run";
+      /** Numbers the runs of a session, so that late events of an earlier run are known as such. */
+      readonly run: number;
+      /** Without its prompt. */
+      readonly request: Omit<RequestSpec, "prompt">;
+      readonly prompt: WirePrompt;
+      /** The host has the output up to here; `output` is what follows. */
+      readonly outputFrom: number;
+      readonly output: Int32Array;
+      readonly chunkTokens: number;
+      readonly priority: PriorityClass;
+      readonly kv: KvBlob | null;
+      readonly draft: DraftSource | null;
+    }
+  | { readonly kind: "export"; readonly requestId: RequestId }
+  | { readonly kind: "release"; readonly requestId: RequestId }
+  | {
+      readonly kind: "register_group";
+      readonly groupId: GroupId;
+      readonly prompt: WirePrompt;
+      readonly ttlMs: number;
+    }
+  | {
+      readonly kind: "delta";
+      readonly groupId: GroupId;
+      readonly sampleIndex: number;
+      readonly offset: number;
+      readonly tokens: Int32Array;
+    }
+  | { readonly kind: "drop_group"; readonly groupId: GroupId }
+  | { readonly kind: "reload"; readonly modelPath: string; readonly epoch: WeightEpoch }
+  | { readonly kind: "advance"; readonly epoch: WeightEpoch }
+  | {
+      readonly kind: "forget";
+      readonly promptIds: readonly number[];
+      readonly requestIds: readonly RequestId[];
+    };
+
+export type SidecarMessage =
+  | { readonly kind: "commands"; readonly commands: readonly WireCommand[] }
+  | { readonly kind: "control"; readonly controlId: number; readonly request: ControlRequest };
+
+/** An event of the worker port; what belongs to a run names it by its number. */
+export type WireEvent =
+  | {
+      readonly kind: "tokens";
+      readonly run: number;
+      readonly offset: number;
+      readonly tokens: Int32Array;
+      readonly logprobs: Float32Array;
+      readonly top: TopLogprobs | null;
+    }
+  | { readonly kind: "chunk_done"; readonly run: number; readonly finish: FinishReason | null }
+  | Exclude<WorkerEvent, { kind: "tokens" | "chunk_done" }>;
+
+export type HostMessage =
+  | {
+      readonly kind: "events";
+      readonly epoch: WeightEpoch;
+      readonly events: readonly WireEvent[];
+    }
+  | {
+      readonly kind: "control_answer";
+      readonly controlId: number;
+      readonly answer: ControlAnswer;
+    };

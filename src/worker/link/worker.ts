@@ -1,0 +1,391 @@
+// A worker on another machine, as the rollout sees it: the port on one session with a host. A connection
+// that breaks is made again and the session goes on, without loss and without repeats. When that cannot be,
+// the worker has failed, once; the rollout recovers. Never blocks, and keeps a bounded amount.
+
+import { assert } from "../../base/assert.ts";
+import type { Clock } from "../../base/clock.ts";
+import { AppError } from "../../base/errors.ts";
+import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
+import { CLOSE } from "../../proto/close-codes.ts";
+import type { SamplingParams } from "../../request/request.ts";
+import type {
+  ControlAnswer,
+  ControlRequest,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+} from "../../rollout/worker.ts";
+import { encodeSidecarMessage } from "./command-codec.ts";
+import { type Closed, type Connection, type ConnectionStats, isFatal } from "./connection.ts";
+import { Delivery } from "./delivery.ts";
+import { type DialOptions, dial, hostUrl } from "./dial.ts";
+import { decodeHostMessage } from "./event-codec.ts";
+import { LINK_LIMITS, type LinkLimits } from "./limits.ts";
+import type { Data, HostMessage, SidecarMessage, Welcome, WireCommand } from "./message.ts";
+import { SidecarState } from "./sidecar-state.ts";
+import { supportOf } from "./support.ts";
+
+export interface LinkWorkerOptions {
+  readonly workerId: WorkerId;
+  /** `ws://HOST:PORT` */
+  readonly url: string;
+  /** What the host asks for; default: nothing. */
+  readonly token?: string;
+  readonly clock: Clock;
+  readonly limits?: Partial<LinkLimits>;
+}
+
+/** Counters since the worker was opened. */
+export interface LinkWorkerStats {
+  readonly reconnects: number;
+  readonly received: ConnectionStats;
+  readonly sent: ConnectionStats;
+}
+
+/** A worker that also says which model it has: all workers of a rollout must have the same. */
+export interface LinkedWorker extends Worker {
+  readonly modelId: string;
+  readonly vocabularySize: number;
+  /** Weight epoch of the worker, as last heard or commanded. */
+  readonly epoch: WeightEpoch;
+  linkStats(): LinkWorkerStats;
+}
+
+/** Room in a message for what surrounds runs. */
+const MESSAGE_SLACK_BYTES = 2 ** 20;
+/** What the fields of a command without arrays take, about. */
+const COMMAND_BYTES = 1024;
+
+/**
+ * Dials until a host answers, `limits.resumeMsMax` at most.
+ * @throws AppError usage (the URL), unauthorized (the token), worker_failed (anything else).
+ */
+export function openLinkWorker(options: LinkWorkerOptions): Promise<LinkedWorker> {
+  const limits = { ...LINK_LIMITS, ...options.limits };
+  const { clock, token = null } = options;
+  const dialOptions: DialOptions = { url: hostUrl(options.url), token, limits, clock };
+  const startMs = clock.nowMs();
+  const sessionId = crypto.randomUUID();
+  return new Promise((resolve, reject) => {
+    let worker: LinkWorker | null = null;
+    let pauseMs = limits.retryMsMin;
+    const attempt = (): void => {
+      dial(
+        dialOptions,
+        { sessionId, isNew: true, received: 0 },
+        {
+          welcome: (connection, welcome) => {
+            worker = new LinkWorker(options.workerId, { dial: dialOptions, sessionId, welcome });
+            worker.begin(connection);
+            resolve(worker);
+          },
+          data: (connection, frame) => worker?.data(connection, frame),
+          closed: (connection, closed) => {
+            if (worker !== null) worker.disconnected(connection, closed);
+            else if (isFatal(closed) || clock.nowMs() - startMs + pauseMs > limits.resumeMsMax) {
+              reject(openError(dialOptions.url, closed));
+            } else {
+              setTimeout(attempt, pauseMs);
+              pauseMs = Math.min(2 * pauseMs, limits.retryMsMax);
+            }
+          },
+        },
+      );
+    };
+    attempt();
+  });
+}
+
+function openError(url: URL, { reason }: Closed): AppError {
+  const code = reason.startsWith("unauthorized") ? "unauthorized" : "worker_failed";
+  return new AppError(code, `worker ${url.origin}: ${reason}`);
+}
+
+class LinkWorker implements LinkedWorker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: WorkerCapacity;
+  readonly modelId: string;
+  readonly vocabularySize: number;
+  readonly #dial: DialOptions;
+  readonly #limits: LinkLimits;
+  readonly #sessionId: string;
+  readonly #welcome: Welcome;
+  readonly #session: SidecarState;
+  readonly #delivery: Delivery;
+  /** The one that carries the session, or that shall. */
+  #connection: Connection | null = null;
+  #retry: ReturnType<typeof setTimeout> | null = null;
+  #pauseMs: number;
+  #cutMs = 0;
+  #epoch: WeightEpoch;
+  #listener: WorkerListener | null = null;
+  #state: "running" | "failed" | "closed" = "running";
+  #failure: string | null = null;
+  readonly #controls = new Map<number, (answer: ControlAnswer) => void>();
+  #controlCount = 0;
+  #onDisconnected: () => void = () => {};
+  #reconnects = 0;
+  readonly #past = { received: { frames: 0, bytes: 0 }, sent: { frames: 0, bytes: 0 } };
+
+  constructor(
+    workerId: WorkerId,
+    session: { dial: DialOptions; sessionId: string; welcome: Welcome },
+  ) {
+    const { dial: options, welcome } = session;
+    this.workerId = workerId;
+    this.#sessionId = session.sessionId;
+    this.name = options.url.origin;
+    this.capacity = welcome.capacity;
+    this.modelId = welcome.modelId;
+    this.vocabularySize = welcome.vocabularySize;
+    this.#dial = options;
+    this.#limits = options.limits;
+    this.#welcome = welcome;
+    this.#session = new SidecarState(welcome.limits, welcome.vocabularySize);
+    this.#delivery = new Delivery(options.limits);
+    this.#pauseMs = options.limits.retryMsMin;
+    this.#epoch = welcome.epoch;
+  }
+
+  get epoch(): WeightEpoch {
+    return this.#epoch;
+  }
+
+  listen(listener: WorkerListener): void {
+    assert(this.#listener === null, "a worker has one listener");
+    this.#listener = listener;
+    const message = this.#failure;
+    if (message !== null) {
+      queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message }]));
+    }
+  }
+
+  supports(sampling: SamplingParams): SamplingSupport {
+    return supportOf(this.#welcome.supports, sampling);
+  }
+
+  send(commands: readonly WorkerCommand[]): void {
+    if (this.#state !== "running" || commands.length === 0) return;
+    for (const command of commands) {
+      if (command.kind === "advance" || command.kind === "reload") this.#epoch = command.epoch;
+    }
+    const bytesMax = this.#welcome.limits.messageBytesMax - MESSAGE_SLACK_BYTES;
+    const free = this.#limits.bufferBytesMax / 2 - this.#delivery.bytes;
+    const wire = this.#session.commands(commands, Math.min(bytesMax, free));
+    let from = 0;
+    let bytes = 0;
+    for (const [i, command] of wire.entries()) {
+      const size = sizeOf(command);
+      if (bytes > 0 && bytes + size > bytesMax) {
+        this.#say({ kind: "commands", commands: wire.slice(from, i) });
+        from = i;
+        bytes = 0;
+      }
+      bytes += size;
+    }
+    this.#say({ kind: "commands", commands: from === 0 ? wire : wire.slice(from) });
+  }
+
+  control(request: ControlRequest): Promise<ControlAnswer> {
+    if (this.#state !== "running") return Promise.resolve(this.#unreachable());
+    if (this.#controls.size >= this.#limits.controlsMax) {
+      const error = `${this.name} has not answered ${this.#controls.size} requests yet`;
+      return Promise.resolve({ status: 502, body: { error } });
+    }
+    this.#controlCount += 1;
+    const controlId = this.#controlCount;
+    return new Promise((resolve) => {
+      this.#controls.set(controlId, resolve);
+      this.#say({ kind: "control", controlId, request });
+    });
+  }
+
+  async close(): Promise<void> {
+    const connection = this.#connection;
+    const wasRunning = this.#state === "running";
+    this.#stop("closed");
+    if (connection === null || !wasRunning) return;
+    const gone = new Promise<void>((resolve) => {
+      this.#onDisconnected = resolve;
+    });
+    connection.send({ kind: "bye" });
+    connection.end(1000, "");
+    await gone;
+  }
+
+  linkStats(): LinkWorkerStats {
+    const { received, sent } = this.#connection ?? {};
+    return {
+      reconnects: this.#reconnects,
+      received: sum(this.#past.received, received),
+      sent: sum(this.#past.sent, sent),
+    };
+  }
+
+  /** The session's first connection. */
+  begin(connection: Connection): void {
+    this.#connection = connection;
+    connection.carry(this.#delivery);
+  }
+
+  data(connection: Connection, frame: Data): void {
+    if (this.#state !== "running") return;
+    const accepted = this.#delivery.accept(frame);
+    if (accepted.kind === "nothing") return;
+    if (accepted.kind === "refuse") {
+      this.#refuse(connection, CLOSE.protocol, `unexpected_message: ${accepted.problem}`);
+      return;
+    }
+    const decoded = decodeHostMessage(accepted.payload);
+    if (decoded.kind === "ok") this.#take(connection, decoded.message);
+    else this.#refuse(connection, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
+  }
+
+  disconnected(connection: Connection, closed: Closed): void {
+    if (connection !== this.#connection) return;
+    this.#past.received = sum(this.#past.received, connection.received);
+    this.#past.sent = sum(this.#past.sent, connection.sent);
+    this.#connection = null;
+    this.#onDisconnected();
+    if (this.#state !== "running") return;
+    if (isFatal(closed)) this.#fail(`${this.name} closed: ${closed.reason}`);
+    else {
+      this.#cutMs = this.#dial.clock.nowMs();
+      this.#pauseMs = this.#limits.retryMsMin;
+      this.#redial();
+    }
+  }
+
+  #redial(): void {
+    this.#retry = null;
+    const wanted = {
+      sessionId: this.#sessionId,
+      isNew: false,
+      received: this.#delivery.received,
+    };
+    let isResumed = false;
+    this.#connection = dial(this.#dial, wanted, {
+      welcome: (connection, _welcome, ack) => {
+        isResumed = true;
+        this.#resume(connection, ack);
+      },
+      data: (connection, frame) => this.data(connection, frame),
+      closed: (connection, closed) => {
+        if (isResumed) this.disconnected(connection, closed);
+        else this.#notResumed(closed);
+      },
+    });
+  }
+
+  #resume(connection: Connection, ack: number): void {
+    if (!this.#delivery.rewind(ack)) {
+      this.#refuse(connection, CLOSE.invalid, `invalid_message: ack is ${ack}`);
+      return;
+    }
+    this.#reconnects += 1;
+    connection.carry(this.#delivery);
+  }
+
+  #notResumed(closed: Closed): void {
+    this.#connection = null;
+    this.#onDisconnected();
+    if (this.#state !== "running") return;
+    const awayMs = this.#dial.clock.nowMs() - this.#cutMs;
+    if (isFatal(closed) || awayMs + this.#pauseMs > this.#limits.resumeMsMax) {
+      this.#fail(`${this.name} is lost: ${closed.reason}`);
+      return;
+    }
+    this.#retry = setTimeout(() => this.#redial(), this.#pauseMs);
+    this.#pauseMs = Math.min(2 * this.#pauseMs, this.#limits.retryMsMax);
+  }
+
+  #say(message: SidecarMessage): void {
+    if (this.#state !== "running") return;
+    if (this.#delivery.push(encodeSidecarMessage(message))) {
+      this.#connection?.flush();
+      return;
+    }
+    const reason = `slow_consumer: ${this.#delivery.bytes} bytes wait to be read`;
+    const connection = this.#connection;
+    this.#fail(`${this.name} does not take its commands: ${reason}`);
+    connection?.end(CLOSE.tryLater, reason);
+  }
+
+  #take(connection: Connection, message: HostMessage): void {
+    if (message.kind === "control_answer") {
+      const resolve = this.#controls.get(message.controlId);
+      this.#controls.delete(message.controlId);
+      resolve?.(message.answer);
+      return;
+    }
+    const translated = this.#session.events(message.events);
+    if (translated.kind === "invalid") {
+      this.#refuse(connection, CLOSE.invalid, `invalid_message: ${translated.problem}`);
+      return;
+    }
+    if (message.epoch > this.#epoch) this.#epoch = message.epoch;
+    const { events } = translated;
+    const failure = events.find((event) => event.kind === "failed");
+    if (failure?.kind === "failed") {
+      this.#deliver(
+        message.epoch,
+        events.filter((event) => event.kind !== "failed"),
+      );
+      this.#fail(failure.message);
+    } else this.#deliver(message.epoch, events);
+  }
+
+  #deliver(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+    if (events.length > 0) this.#listener?.(epoch, events);
+  }
+
+  #refuse(connection: Connection, code: number, reason: string): void {
+    connection.end(code, reason);
+    this.#fail(`${this.name}: ${reason}`);
+  }
+
+  #fail(message: string): void {
+    if (this.#state !== "running") return;
+    this.#stop("failed");
+    this.#failure = message;
+    this.#connection?.end(1000, "");
+    // Of the epoch that the rollout has by now: it hears no other.
+    this.#deliver(this.#epoch, [{ kind: "failed", message }]);
+  }
+
+  #stop(state: "failed" | "closed"): void {
+    if (this.#state === "running") this.#state = state;
+    if (this.#retry !== null) clearTimeout(this.#retry);
+    this.#retry = null;
+    for (const resolve of this.#controls.values()) resolve(this.#unreachable());
+    this.#controls.clear();
+  }
+
+  #unreachable(): ControlAnswer {
+    return { status: 502, body: { error: `${this.name} cannot be reached` } };
+  }
+}
+
+function sizeOf(command: WireCommand): number {
+  switch (command.kind) {
+    case "run": {
+      const { output, kv, prompt } = command;
+      const tokenBytes = output.byteLength + (prompt.tokens?.byteLength ?? 0);
+      return COMMAND_BYTES + tokenBytes + (kv?.bytes.byteLength ?? 0);
+    }
+    case "register_group":
+      return COMMAND_BYTES + (command.prompt.tokens?.byteLength ?? 0);
+    case "delta":
+      return COMMAND_BYTES + command.tokens.byteLength;
+    default:
+      return COMMAND_BYTES;
+  }
+}
+
+function sum(a: ConnectionStats, b: ConnectionStats | undefined): ConnectionStats {
+  return { frames: a.frames + (b?.frames ?? 0), bytes: a.bytes + (b?.bytes ?? 0) };
+}
