@@ -1,0 +1,176 @@
+// Reads the head of a GGUF file (version 2 or 3: ggml-org/ggml, docs/gguf.md): which tensors it holds, of what
+// type and where, and the few values of its metadata that a conversion needs. It never reads the tensors.
+
+import { closeSync, fstatSync, openSync, readSync } from "node:fs";
+import { AppError } from "../../base/errors.ts";
+
+/** Types that weights can be written in; the numbers are ggml's. */
+export const GGML_TYPE = { f32: 0, f16: 1, q8_0: 8, bf16: 30 } as const;
+/** Weights per block of q8_0: a scale in f16, then a byte each. */
+export const Q8_BLOCK = 32;
+export const Q8_BLOCK_BYTES = 34;
+
+export interface GgufTensor {
+  readonly name: string;
+  /** Innermost first: a matrix of `rows` rows is [columns, rows]. */
+  readonly dimensions: readonly number[];
+  readonly type: number;
+  /** Of its data, from the start of the file. */
+  readonly offset: number;
+}
+
+export interface GgufHead {
+  readonly path: string;
+  readonly fileBytes: number;
+  /** Where the tensors' data begins. */
+  readonly dataOffset: number;
+  readonly tensors: readonly GgufTensor[];
+  /** Numbers, booleans and strings of the metadata; no arrays. */
+  readonly values: ReadonlyMap<string, string | number | boolean>;
+}
+
+const MAGIC = 0x46554747;
+const ALIGNMENT_DEFAULT = 32;
+const FIRST_READ_BYTES = 1 << 20;
+/** Heads grow with the vocabulary: 150,000 tokens take about 6 MB. */
+const HEAD_BYTES_MAX = 1 << 28;
+
+/** @throws AppError model_unreadable, naming the file. */
+export function readGgufHead(path: string): GgufHead {
+  const unreadable = (problem: string, cause?: unknown): AppError =>
+    new AppError("model_unreadable", `${path}: ${problem}`, { cause });
+  let file: number;
+  try {
+    file = openSync(path, "r");
+  } catch (cause) {
+    throw unreadable(cause instanceof Error ? cause.message : String(cause), cause);
+  }
+  try {
+    const fileBytes = fstatSync(file).size;
+    const limit = Math.min(fileBytes, HEAD_BYTES_MAX);
+    for (let bytes = Math.min(limit, FIRST_READ_BYTES); ; bytes = Math.min(limit, bytes * 4)) {
+      const buffer = new Uint8Array(bytes);
+      const read = readSync(file, buffer, 0, bytes, 0);
+      try {
+        return { path, fileBytes, ...parseHead(new HeadReader(buffer.subarray(0, read))) };
+      } catch (error) {
+        if (!(error instanceof RangeError)) throw unreadable(String(error), error);
+        if (bytes >= limit) throw unreadable("its head is cut short", error);
+      }
+    }
+  } finally {
+    closeSync(file);
+  }
+}
+
+/** Throws RangeError where the bytes end too soon. */
+class HeadReader {
+  readonly #view: DataView;
+  readonly #bytes: Uint8Array;
+  at = 0;
+
+  constructor(bytes: Uint8Array) {
+    this.#bytes = bytes;
+    this.#view = new DataView(bytes.buffer, bytes.byteOffset, bytes.length);
+  }
+
+  u32(): number {
+    this.at += 4;
+    return this.#view.getUint32(this.at - 4, true);
+  }
+
+  u64(): number {
+    this.at += 8;
+    return Number(this.#view.getBigUint64(this.at - 8, true));
+  }
+
+  string(): string {
+    const length = this.u64();
+    const from = this.at;
+    this.skip(length);
+    return new TextDecoder().decode(this.#bytes.subarray(from, this.at));
+  }
+
+  skip(bytes: number): void {
+    if (!(bytes >= 0 && this.at + bytes <= this.#bytes.length)) throw new RangeError("cut short");
+    this.at += bytes;
+  }
+
+  /** A number or boolean of the type. */
+  scalar(type: number): number | boolean {
+    const from = this.at;
+    this.skip(scalarBytes(type));
+    const view = this.#view;
+    switch (type) {
+      case 0:
+        return view.getUint8(from);
+      case 1:
+        return view.getInt8(from);
+      case 2:
+        return view.getUint16(from, true);
+      case 3:
+        return view.getInt16(from, true);
+      case 4:
+        return view.getUint32(from, true);
+      case 5:
+        return view.getInt32(from, true);
+      case 6:
+        return view.getFloat32(from, true);
+      case 7:
+        return view.getUint8(from) !== 0;
+      case 10:
+        return Number(view.getBigUint64(from, true));
+      case 11:
+        return Number(view.getBigInt64(from, true));
+      default:
+        return view.getFloat64(from, true);
+    }
+  }
+}
+
+const STRING = 8;
+const ARRAY = 9;
+
+function scalarBytes(type: number): number {
+  const bytes = [1, 1, 2, 2, 4, 4, 4, 1, undefined, undefined, 8, 8, 8][type];
+  if (bytes === undefined) throw new Error(`unknown type ${type} in its metadata`);
+  return bytes;
+}
+
+function parseHead(reader: HeadReader): Omit<GgufHead, "path" | "fileBytes"> {
+  if (reader.u32() !== MAGIC) throw new Error("not a GGUF file");
+  const version = reader.u32();
+  if (version !== 2 && version !== 3) throw new Error(`GGUF version ${version} is not supported`);
+  const tensorCount = reader.u64();
+  const valueCount = reader.u64();
+  const values = new Map<string, string | number | boolean>();
+  for (let i = 0; i < valueCount; i += 1) {
+    const key = reader.string();
+    const type = reader.u32();
+    if (type === STRING) values.set(key, reader.string());
+    else if (type === ARRAY) skipArray(reader);
+    else values.set(key, reader.scalar(type));
+  }
+  const heads: GgufTensor[] = [];
+  for (let i = 0; i < tensorCount; i += 1) {
+    const name = reader.string();
+    const dimensions = Array.from({ length: reader.u32() }, () => reader.u64());
+    heads.push({ name, dimensions, type: reader.u32(), offset: reader.u64() });
+  }
+  const alignment = Number(values.get("general.alignment") ?? ALIGNMENT_DEFAULT);
+  const dataOffset = Math.ceil(reader.at / alignment) * alignment;
+  const tensors = heads.map((one) => ({ ...one, offset: dataOffset + one.offset }));
+  return { dataOffset, tensors, values };
+}
+
+function skipArray(reader: HeadReader): void {
+  const type = reader.u32();
+  const count = reader.u64();
+  if (type === ARRAY) {
+    for (let i = 0; i < count; i += 1) skipArray(reader);
+  } else if (type === STRING) {
+    for (let i = 0; i < count; i += 1) reader.skip(reader.u64());
+  } else {
+    reader.skip(count * scalarBytes(type));
+  }
+}
