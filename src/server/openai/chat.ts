@@ -1,0 +1,302 @@
+// POST /v1/chat/completions and its two relatives: /tokens takes the prompt as tokens beside the messages
+// (prime-rl), /render answers with the request to /inference/v1/generate that the chat amounts to. Answers
+// are field by field vLLM's (vllm/entrypoints/openai/chat_completion/protocol.py).
+
+import * as v from "valibot";
+import type { ChatMessage } from "../../text/text.ts";
+import type { Exchange } from "../route.ts";
+import {
+  COMMON_ENTRIES,
+  OPENAI_ENTRIES,
+  truncated,
+  type Usage,
+  usageWanted,
+  withFormat,
+} from "./common-fields.ts";
+import { advanced, endOf, escaped, idsOf, NO_END, spanOf } from "./completions.ts";
+import type { StreamView } from "./event-stream.ts";
+import {
+  checked,
+  fieldsOfAnyKind,
+  flag,
+  ignored,
+  integer,
+  listOf,
+  oneOf,
+  text,
+  tokenList,
+  unsupported,
+} from "./fields.ts";
+import type { Job } from "./job.ts";
+import { chatLogprobs, type TokenNames, tokensJson, usageJson } from "./json.ts";
+import type { Cursor, Output } from "./output.ts";
+import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
+import {
+  drawingOf,
+  invalid,
+  SAMPLING_ENTRIES,
+  TOKENS_MAX,
+  TOP_LOGPROBS_MAX,
+} from "./sampling-fields.ts";
+
+const MESSAGES_MAX = 65_536;
+const TOOLS_MAX = 1024;
+const PARSER = "no worker parses tool calls; send tool_choice: none and parse the text";
+
+const message = v.looseObject(
+  {
+    role: text,
+    content: v.nullish(v.union([text, v.array(v.unknown())], "is not a text or a list of parts")),
+  },
+  "is not an object",
+);
+
+/** What messages become a prompt by; /tokenize takes the same. */
+export const TEMPLATE_ENTRIES = {
+  tools: v.nullish(listOf(fieldsOfAnyKind, TOOLS_MAX)),
+  add_generation_prompt: flag,
+  continue_final_message: flag,
+  chat_template: unsupported("prompts are made with the model's own template"),
+  chat_template_kwargs: v.nullish(fieldsOfAnyKind),
+  documents: v.nullish(listOf(fieldsOfAnyKind, TOOLS_MAX)),
+  reasoning_effort: oneOf("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+  media_io_kwargs: unsupported("prompts are text"),
+  mm_processor_kwargs: unsupported("prompts are text"),
+  required_prefix_token_ids: unsupported("send the tokens to /v1/chat/completions/tokens"),
+} as const;
+
+export const messageList = listOf(message, MESSAGES_MAX);
+
+const CHAT_ENTRIES = {
+  ...SAMPLING_ENTRIES,
+  ...COMMON_ENTRIES,
+  ...OPENAI_ENTRIES,
+  ...TEMPLATE_ENTRIES,
+  messages: messageList,
+  max_completion_tokens: integer(1, TOKENS_MAX),
+  logprobs: flag,
+  top_logprobs: integer(0, TOP_LOGPROBS_MAX),
+  tool_choice: unsupported(PARSER, "none"),
+  return_prompt_text: flag,
+  echo: unsupported("only the new message is answered", false),
+  // Without tools and parsers they mean nothing.
+  parallel_tool_calls: ignored,
+  include_reasoning: ignored,
+  modalities: unsupported("answers are text"),
+  audio: unsupported("answers are text"),
+  functions: unsupported("tools takes its place"),
+  function_call: unsupported("tool_choice takes its place"),
+} as const;
+
+export const chatRequest = v.strictObject(CHAT_ENTRIES);
+export const chatTokensRequest = v.strictObject({ ...CHAT_ENTRIES, tokens: tokenList });
+
+type Fields = v.InferOutput<typeof chatRequest>;
+type TemplateFields = Pick<Fields, keyof typeof TEMPLATE_ENTRIES | "messages">;
+
+interface ChatPlan {
+  readonly prepared: Prepared;
+  readonly fields: Fields;
+  readonly prompt: Int32Array;
+}
+
+export function prepareChat(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+  return planChat(plane, exchange, checked(chatRequest, body), null).prepared;
+}
+
+export function prepareChatTokens(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+  const { tokens, ...fields } = checked(chatTokensRequest, body);
+  return planChat(plane, exchange, fields, plane.promptOf(tokens, "tokens")).prepared;
+}
+
+/** What /inference/v1/generate would have to be sent. */
+export function renderChatRequest(plane: DataPlane, exchange: Exchange, body: unknown): object {
+  const { prepared, fields, prompt } = planChat(plane, exchange, checked(chatRequest, body), null);
+  const sampling = withFormat(fields);
+  const params: Record<string, unknown> = {};
+  for (const name of Object.keys(SAMPLING_ENTRIES) as (keyof typeof SAMPLING_ENTRIES)[]) {
+    if (sampling[name] !== undefined && sampling[name] !== null) params[name] = sampling[name];
+  }
+  params.max_tokens = prepared.asks[0]?.sampling.tokensMax;
+  if (fields.logprobs === true) params.logprobs = fields.top_logprobs ?? 0;
+  if (fields.vllm_xargs !== undefined && fields.vllm_xargs !== null) {
+    params.extra_args = fields.vllm_xargs;
+  }
+  return {
+    request_id: `chatcmpl-${fields.request_id ?? crypto.randomUUID().replaceAll("-", "")}`,
+    token_ids: [...prompt],
+    features: null,
+    sampling_params: params,
+    model: fields.model ?? plane.modelName,
+    stream: fields.stream ?? false,
+    stream_options: fields.stream_options ?? null,
+    cache_salt: fields.cache_salt ?? null,
+    priority: fields.priority ?? 0,
+    kv_transfer_params: null,
+  };
+}
+
+/** @throws InvalidFieldError; AppError as Text.renderChat. */
+export function renderMessages(plane: DataPlane, fields: TemplateFields): string {
+  if (fields.messages.length === 0) throw invalid("messages", "is empty");
+  const continues = fields.continue_final_message ?? false;
+  // vLLM has a generation prompt by default, and refuses both only when both are asked for.
+  if (continues && fields.add_generation_prompt === true) {
+    throw invalid("continue_final_message", "and add_generation_prompt are both true");
+  }
+  const variables: Record<string, unknown> = { ...fields.chat_template_kwargs };
+  if (fields.documents) variables.documents = fields.documents;
+  if (fields.reasoning_effort) variables.reasoning_effort ??= fields.reasoning_effort;
+  return plane.text.renderChat(fields.messages.map(plainMessage), {
+    addGenerationPrompt: !continues && (fields.add_generation_prompt ?? true),
+    continueFinalMessage: continues,
+    tools: fields.tools ?? null,
+    variables,
+  });
+}
+
+function plainMessage(given: v.InferOutput<typeof message>, index: number): ChatMessage {
+  const { content } = given;
+  if (typeof content === "string" || content === null || content === undefined) {
+    return { ...given, content: content ?? null };
+  }
+  const parts = content.map((part, i) => {
+    const isText =
+      typeof part === "object" && part !== null && "text" in part && typeof part.text === "string";
+    if (isText) return part.text;
+    throw invalid(`messages.${index}.content.${i}`, "is not a part of text: prompts are text");
+  });
+  return { ...given, content: parts.join("\n") };
+}
+
+function planChat(
+  plane: DataPlane,
+  exchange: Exchange,
+  given: Fields,
+  tokens: Int32Array | null,
+): ChatPlan {
+  const fields = withFormat(given);
+  plane.checkModel(fields.model);
+  if (fields.tools && fields.tools.length > 0 && fields.tool_choice !== "none") {
+    throw invalid("tool_choice", `is "auto" by default when there are tools: ${PARSER}`);
+  }
+  if (typeof fields.top_logprobs === "number" && fields.top_logprobs > 0 && !fields.logprobs) {
+    throw invalid("top_logprobs", `is ${fields.top_logprobs}, but logprobs is not true`);
+  }
+  const tokensMax = fields.max_completion_tokens ?? fields.max_tokens ?? null;
+  const extraArgs = { ...fields.vllm_xargs };
+  const group = groupOf(exchange.headers, fields, extraArgs);
+  const topLogprobs = fields.top_logprobs ?? 0;
+  const own = { topLogprobs, tokensMax, extraArgs };
+  const drawing = drawingOf(fields, own, plane.samplingContext(""));
+  const written = tokens === null ? renderMessages(plane, fields) : null;
+  const whole =
+    tokens ?? plane.text.encode(written ?? "", { addSpecial: fields.add_special_tokens ?? false });
+  const { truncate_prompt_tokens: keep, truncation_side: side } = fields;
+  const room = (plane.contextTokens ?? 0) - (tokensMax ?? 0);
+  const prompt = Int32Array.from(truncated(whole, { keep, side, room }));
+  if (prompt.length === 0) throw invalid("messages", "make a prompt without tokens");
+  const about = { tokensMax, clamps: false, group, priority: fields.priority ?? 0 };
+  const prepared = {
+    asks: plane.asksOf([prompt], drawing, about),
+    stops: drawing.stops,
+    wantsText: true,
+    isStream: fields.stream ?? false,
+    requestId: fields.request_id ?? null,
+    answer: new ChatAnswer(plane, fields, { usage: usageWanted(fields), promptText: written }),
+  };
+  return { prepared, fields, prompt };
+}
+
+class ChatAnswer implements Answer {
+  readonly #plane: DataPlane;
+  readonly #usage: Usage;
+  readonly #names: TokenNames;
+  readonly #top: number | null;
+  readonly #returnsIds: boolean;
+  readonly #role: string;
+  readonly #promptText: string | null;
+
+  constructor(
+    plane: DataPlane,
+    fields: Fields,
+    about: { usage: Usage; promptText: string | null },
+  ) {
+    this.#plane = plane;
+    this.#usage = about.usage;
+    this.#names = fields.return_tokens_as_token_ids ? plane.numberedNames : plane.writtenNames;
+    this.#top = fields.logprobs === true ? (fields.top_logprobs ?? 0) : null;
+    this.#returnsIds = fields.return_token_ids ?? false;
+    const continues = fields.continue_final_message === true;
+    const isNew = !continues && (fields.add_generation_prompt ?? true);
+    this.#role = isNew ? "assistant" : (fields.messages.at(-1)?.role ?? "assistant");
+    this.#promptText = fields.return_prompt_text === true ? about.promptText : null;
+  }
+
+  whole(job: Job): string {
+    const choices = job.outputs.map((output) => this.#choice(output));
+    const usage = usageJson(job.promptTokens, job.completionTokens);
+    return `{${this.#opening(job, "chat.completion")},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"prompt_logprobs":null,${this.#promptJson(job)},"kv_transfer_params":null}`;
+  }
+
+  stream(job: Job): StreamView {
+    const opening = `data: {${this.#opening(job, "chat.completion.chunk")},"choices":[`;
+    return {
+      head: () => this.#head(job, opening),
+      delta: (output, cursor) => this.#delta(opening, output, cursor),
+      tail: () => {
+        if (!this.#usage.atEnd) return "";
+        return `${opening}],"usage":${usageJson(job.promptTokens, job.completionTokens)}}\n\n`;
+      },
+    };
+  }
+
+  #opening(job: Job, object: string): string {
+    const { modelName } = this.#plane;
+    return `"id":"chatcmpl-${escaped(job.id)}","object":"${object}","created":${job.created},"model":${JSON.stringify(modelName)}`;
+  }
+
+  #promptJson(job: Job): string {
+    const [ask] = job.plan.asks;
+    const ids = this.#returnsIds ? `[${ask?.prompt.join(",") ?? ""}]` : "null";
+    return `"prompt_token_ids":${ids},"prompt_text":${JSON.stringify(this.#promptText)}`;
+  }
+
+  #choice(output: Output): string {
+    const span = spanOf(output, 0);
+    const logprobs = this.#logprobs(span);
+    const content = JSON.stringify(output.pieces.join(""));
+    const ids = this.#returnsIds ? idsOf(output, 0) : "null";
+    return `{"index":${output.index},"message":{"role":${JSON.stringify(this.#role)},"content":${content},"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":${logprobs},${endOf(output, this.#plane)},"token_ids":${ids},"routed_experts":null}`;
+  }
+
+  /** vLLM opens with a chunk for each choice that holds the role. */
+  #head(job: Job, opening: string): string {
+    const usage = this.#usage.always ? `,"usage":${usageJson(job.promptTokens, 0)}` : "";
+    const prompt = this.#promptJson(job);
+    const role = JSON.stringify(this.#role);
+    return job.outputs
+      .map(
+        ({ index }) =>
+          `${opening}{"index":${index},"delta":{"role":${role},"content":""},"logprobs":null,"finish_reason":null}],${prompt}${usage}}\n\n`,
+      )
+      .join("");
+  }
+
+  #delta(opening: string, output: Output, cursor: Cursor): string {
+    const news = advanced(output, cursor, this.#top !== null || this.#returnsIds);
+    if (news === null) return "";
+    const { span, piece } = news;
+    const ids = this.#returnsIds ? (span === null ? "[]" : tokensJson(span)) : "null";
+    const end = cursor.isOver ? endOf(output, this.#plane) : NO_END;
+    const usage = this.#usage.always
+      ? `,"usage":${usageJson(output.prompt.length, cursor.tokens)}`
+      : "";
+    return `${opening}{"index":${output.index},"delta":{"content":${JSON.stringify(piece)}},"logprobs":${this.#logprobs(span)},${end},"token_ids":${ids}}]${usage}}\n\n`;
+  }
+
+  #logprobs(span: ReturnType<typeof spanOf>): string {
+    if (this.#top === null) return "null";
+    return span === null ? `{"content":[]}` : chatLogprobs(span, this.#names, this.#top);
+  }
+}

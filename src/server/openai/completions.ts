@@ -1,0 +1,215 @@
+// POST /v1/completions: its schema, and its answers, field by field as vLLM writes them
+// (vllm/entrypoints/openai/completion/protocol.py). Choices are in the order of the prompts.
+
+import * as v from "valibot";
+import type { Exchange } from "../route.ts";
+import {
+  COMMON_ENTRIES,
+  OPENAI_ENTRIES,
+  truncated,
+  type Usage,
+  usageWanted,
+  withFormat,
+} from "./common-fields.ts";
+import type { StreamView } from "./event-stream.ts";
+import { checked, flag, integer, isTokenList, text, tokenList, unsupported } from "./fields.ts";
+import type { Job } from "./job.ts";
+import { completionLogprobs, type TokenNames, tokensJson, usageJson } from "./json.ts";
+import type { Cursor, Output } from "./output.ts";
+import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
+import { drawingOf, invalid, SAMPLING_ENTRIES, TOP_LOGPROBS_MAX } from "./sampling-fields.ts";
+
+/** vLLM's, and OpenAI's. */
+const TOKENS_MAX_DEFAULT = 16;
+const PROMPTS_MAX = 16_384;
+
+const prompts = v.union(
+  [text, v.array(text), tokenList, v.array(tokenList)],
+  "is not a text, a list of texts, a list of token ids or a list of such lists",
+);
+
+export const completionsRequest = v.strictObject({
+  ...SAMPLING_ENTRIES,
+  ...COMMON_ENTRIES,
+  ...OPENAI_ENTRIES,
+  prompt: prompts,
+  logprobs: integer(0, TOP_LOGPROBS_MAX),
+  echo: flag,
+  suffix: unsupported("nothing is inserted between texts", ""),
+  prompt_embeds: unsupported("prompts are tokens"),
+});
+
+type Fields = v.InferOutput<typeof completionsRequest>;
+
+export function prepareCompletions(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+  const fields = withFormat(checked(completionsRequest, body));
+  plane.checkModel(fields.model);
+  const tokensMax = fields.max_tokens ?? TOKENS_MAX_DEFAULT;
+  const extraArgs = { ...fields.vllm_xargs };
+  const group = groupOf(exchange.headers, fields, extraArgs);
+  const own = { topLogprobs: fields.logprobs ?? 0, tokensMax, extraArgs };
+  const drawing = drawingOf(fields, own, plane.samplingContext(""));
+  const given = promptsOf(fields.prompt, plane, fields.add_special_tokens ?? true);
+  const cut = given.map((tokens) => truncatedPrompt(tokens, fields, tokensMax, plane));
+  if (fields.echo === true && typeof fields.logprobs === "number") {
+    throw invalid("echo", "is true with logprobs: no worker computes logprobs of prompts");
+  }
+  const priority = fields.priority ?? 0;
+  return {
+    asks: plane.asksOf(cut, drawing, { tokensMax, clamps: false, group, priority }),
+    stops: drawing.stops,
+    wantsText: true,
+    isStream: fields.stream ?? false,
+    requestId: fields.request_id ?? null,
+    answer: new CompletionsAnswer(plane, fields, usageWanted(fields)),
+  };
+}
+
+function truncatedPrompt(
+  tokens: Int32Array,
+  fields: Fields,
+  tokensMax: number,
+  plane: DataPlane,
+): Int32Array {
+  const { truncate_prompt_tokens: keep, truncation_side: side } = fields;
+  const room = (plane.contextTokens ?? 0) - tokensMax;
+  return Int32Array.from(truncated(tokens, { keep, side, room }));
+}
+
+function promptsOf(prompt: Fields["prompt"], plane: DataPlane, addSpecial: boolean): Int32Array[] {
+  const encoded = (one: string, field: string): Int32Array => {
+    const tokens = plane.text.encode(one, { addSpecial });
+    if (tokens.length === 0) throw invalid(field, "holds no tokens");
+    return tokens;
+  };
+  if (typeof prompt === "string") return [encoded(prompt, "prompt")];
+  if (prompt.length === 0) throw invalid("prompt", "is empty");
+  if (isTokenList(prompt)) return [plane.promptOf(prompt, "prompt")];
+  if (prompt.length > PROMPTS_MAX) {
+    throw invalid("prompt", `holds ${prompt.length} prompts, more than ${PROMPTS_MAX}`);
+  }
+  return prompt.map((one, i) =>
+    typeof one === "string" ? encoded(one, `prompt.${i}`) : plane.promptOf(one, `prompt.${i}`),
+  );
+}
+
+class CompletionsAnswer implements Answer {
+  readonly #plane: DataPlane;
+  readonly #usage: Usage;
+  readonly #names: TokenNames;
+  readonly #top: number | null;
+  readonly #returnsIds: boolean;
+  readonly #echoes: boolean;
+
+  constructor(plane: DataPlane, fields: Fields, usage: Usage) {
+    this.#plane = plane;
+    this.#usage = usage;
+    this.#names = fields.return_tokens_as_token_ids ? plane.numberedNames : plane.writtenNames;
+    this.#top = fields.logprobs ?? null;
+    this.#returnsIds = fields.return_token_ids ?? false;
+    this.#echoes = fields.echo ?? false;
+  }
+
+  whole(job: Job): string {
+    const choices = job.outputs.map((output) => this.#choice(output));
+    const usage = usageJson(job.promptTokens, job.completionTokens);
+    return `{${this.#opening(job)},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"kv_transfer_params":null}`;
+  }
+
+  stream(job: Job): StreamView {
+    const opening = `data: {${this.#opening(job)},"choices":[{"index":`;
+    return {
+      head: () => "",
+      delta: (output, cursor) => this.#delta(opening, output, cursor),
+      tail: () => {
+        if (!this.#usage.atEnd) return "";
+        const usage = usageJson(job.promptTokens, job.completionTokens);
+        return `data: {${this.#opening(job)},"choices":[],"usage":${usage}}\n\n`;
+      },
+    };
+  }
+
+  #opening(job: Job): string {
+    const { modelName } = this.#plane;
+    return `"id":"cmpl-${escaped(job.id)}","object":"text_completion","created":${job.created},"model":${JSON.stringify(modelName)}`;
+  }
+
+  #choice(output: Output): string {
+    const span = spanOf(output, 0);
+    const options = { names: this.#names, top: this.#top ?? 0, offset: 0 };
+    const logprobs =
+      this.#top === null || span === null ? "null" : completionLogprobs(span, options).json;
+    const prompt = this.#returnsIds ? `[${output.prompt.join(",")}]` : "null";
+    const ids = this.#returnsIds ? idsOf(output, 0) : "null";
+    const written = JSON.stringify(this.#echo(output) + output.pieces.join(""));
+    return `{"index":${output.index},"text":${written},"logprobs":${logprobs},${endOf(output, this.#plane)},"token_ids":${ids},"prompt_logprobs":null,"prompt_token_ids":${prompt},"routed_experts":null}`;
+  }
+
+  #delta(opening: string, output: Output, cursor: Cursor): string {
+    const isFirst = cursor.tokens === 0 && cursor.pieces === 0;
+    const news = advanced(output, cursor, this.#top !== null || this.#returnsIds);
+    if (news === null) return "";
+    const { span, piece } = news;
+    let logprobs = "null";
+    if (this.#top !== null && span !== null) {
+      const options = { names: this.#names, top: this.#top, offset: cursor.offset };
+      const made = completionLogprobs(span, options);
+      logprobs = made.json;
+      cursor.offset = made.offset;
+    }
+    const echo = isFirst ? this.#echo(output) : "";
+    const ids = this.#returnsIds ? (span === null ? "[]" : tokensJson(span)) : "null";
+    const prompt = this.#returnsIds && isFirst ? `[${output.prompt.join(",")}]` : "null";
+    const end = cursor.isOver ? endOf(output, this.#plane) : NO_END;
+    const usage = this.#usage.always
+      ? `,"usage":${usageJson(output.prompt.length, cursor.tokens)}`
+      : "";
+    return `${opening}${output.index},"text":${JSON.stringify(echo + piece)},"logprobs":${logprobs},${end},"prompt_token_ids":${prompt},"token_ids":${ids}}]${usage}}\n\n`;
+  }
+
+  #echo(output: Output): string {
+    return this.#echoes ? this.#plane.text.decode(output.prompt, { skipSpecial: false }) : "";
+  }
+}
+
+export const NO_END = `"finish_reason":null,"stop_reason":null`;
+
+/** Why a response ended, and under which weights its tokens were drawn. */
+export function endOf(output: Output, plane: DataPlane): string {
+  const versions = JSON.stringify(output.weightSpans(plane.version));
+  return `"finish_reason":"${output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
+}
+
+export function spanOf(output: Output, from: number) {
+  const { response } = output;
+  return response === null || output.tokens <= from ? null : { response, from, to: output.tokens };
+}
+
+export function idsOf(output: Output, from: number): string {
+  const span = spanOf(output, from);
+  return span === null ? "[]" : tokensJson(span);
+}
+
+/**
+ * Moves the cursor over what is new; null: nothing to write. Tokens that show neither as text nor as ids wait
+ * for the text that they become.
+ */
+export function advanced(
+  output: Output,
+  cursor: Cursor,
+  showsTokens: boolean,
+): { span: ReturnType<typeof spanOf>; piece: string } | null {
+  const span = spanOf(output, cursor.tokens);
+  const piece = output.pieces.slice(cursor.pieces).join("");
+  const isOver = output.finish !== null;
+  if (piece === "" && !isOver && (span === null || !showsTokens)) return null;
+  cursor.tokens = output.tokens;
+  cursor.pieces = output.pieces.length;
+  cursor.isOver = isOver;
+  return { span, piece };
+}
+
+/** Inside a JSON string. */
+export function escaped(written: string): string {
+  return JSON.stringify(written).slice(1, -1);
+}

@@ -1,0 +1,164 @@
+// The data plane: what trainers and OpenAI clients send to one `vllm serve`, and SGLang's /generate. The
+// routes, and for each the schema that its body is checked against.
+
+import type { GenericSchema } from "valibot";
+import { type Exchange, jsonResponse, type Route } from "../route.ts";
+import { abortSglang, sglangAbortRequest, workerList } from "../sglang/control.ts";
+import { prepareSglang, sglangRequest } from "../sglang/generate.ts";
+import {
+  chatRequest,
+  chatTokensRequest,
+  prepareChat,
+  prepareChatTokens,
+  renderChatRequest,
+} from "./chat.ts";
+import { completionsRequest, prepareCompletions } from "./completions.ts";
+import { jsonSchemaOf } from "./fields.ts";
+import { generateRequest, prepareGenerate } from "./generate.ts";
+import { DataPlane, type DataPlaneOptions, type Prepared } from "./plane.ts";
+import {
+  detokenize,
+  detokenizeRequest,
+  modelList,
+  modelNamed,
+  tokenize,
+  tokenizeRequest,
+} from "./tokenize.ts";
+
+/** For the OpenAPI document. */
+export interface RouteDescription {
+  readonly method: Route["method"];
+  readonly path: string;
+  readonly summary: string;
+  /** JSON Schema of the body; null: it takes none. */
+  readonly request: object | null;
+  readonly streams: boolean;
+}
+
+type Prepare = (plane: DataPlane, exchange: Exchange, body: unknown) => Prepared;
+type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object;
+
+interface Endpoint {
+  readonly method: Route["method"];
+  readonly path: string;
+  readonly summary: string;
+  readonly schema: GenericSchema | null;
+  readonly act:
+    | { readonly kind: "generates"; readonly prepare: Prepare; readonly streams: boolean }
+    | { readonly kind: "replies"; readonly reply: Reply };
+}
+
+const generates = (prepare: Prepare, streams = true) =>
+  ({ kind: "generates", prepare, streams }) as const;
+const replies = (reply: Reply) => ({ kind: "replies", reply }) as const;
+
+const ENDPOINTS: readonly Endpoint[] = [
+  {
+    method: "POST",
+    path: "/v1/completions",
+    summary: "Responses to one or more prompts, as text and tokens",
+    schema: completionsRequest,
+    act: generates(prepareCompletions),
+  },
+  {
+    method: "POST",
+    path: "/v1/chat/completions",
+    summary: "Responses to a conversation",
+    schema: chatRequest,
+    act: generates(prepareChat),
+  },
+  {
+    method: "POST",
+    path: "/v1/chat/completions/tokens",
+    summary: "Responses to a conversation whose prompt is given as tokens",
+    schema: chatTokensRequest,
+    act: generates(prepareChatTokens),
+  },
+  {
+    method: "POST",
+    path: "/v1/chat/completions/render",
+    summary: "The request to /inference/v1/generate that a conversation amounts to",
+    schema: chatRequest,
+    act: replies(renderChatRequest),
+  },
+  {
+    method: "POST",
+    path: "/inference/v1/generate",
+    summary: "Responses to one prompt, token ids in and out",
+    schema: generateRequest,
+    act: generates(prepareGenerate),
+  },
+  {
+    method: "POST",
+    path: "/tokenize",
+    summary: "The tokens of a text or a conversation",
+    schema: tokenizeRequest,
+    act: replies((plane, _exchange, body) => tokenize(plane, body)),
+  },
+  {
+    method: "POST",
+    path: "/detokenize",
+    summary: "The text of tokens",
+    schema: detokenizeRequest,
+    act: replies((plane, _exchange, body) => detokenize(plane, body)),
+  },
+  {
+    method: "GET",
+    path: "/v1/models",
+    summary: "The model that is served, and its context",
+    schema: null,
+    act: replies((plane) => modelList(plane)),
+  },
+  {
+    method: "GET",
+    path: "/v1/models/:model",
+    summary: "One model",
+    schema: null,
+    act: replies((plane, exchange) => modelNamed(plane, exchange.params.model ?? "")),
+  },
+  {
+    method: "POST",
+    path: "/generate",
+    summary: "Responses in SGLang's shape",
+    schema: sglangRequest,
+    act: generates(prepareSglang, false),
+  },
+  {
+    method: "POST",
+    path: "/abort_request",
+    summary: "Gives up a request, or all, in SGLang's shape",
+    schema: sglangAbortRequest,
+    act: replies((plane, _exchange, body) => abortSglang(plane, body)),
+  },
+  {
+    method: "GET",
+    path: "/workers",
+    summary: "The servers behind this one, in SGLang's shape: this one",
+    schema: null,
+    act: replies((_plane, exchange) => workerList(exchange)),
+  },
+];
+
+/** One set of routes serves one sidecar. */
+export function dataPlaneRoutes(options: DataPlaneOptions): Route[] {
+  const plane = new DataPlane(options);
+  return ENDPOINTS.map(({ method, path, act }) => ({
+    method,
+    path,
+    handle: async (exchange) => {
+      const body = method === "GET" ? null : await exchange.json();
+      if (act.kind === "replies") return jsonResponse(act.reply(plane, exchange, body));
+      return await plane.respond(exchange, act.prepare(plane, exchange, body));
+    },
+  }));
+}
+
+export function describeDataPlane(): RouteDescription[] {
+  return ENDPOINTS.map(({ method, path, summary, schema, act }) => ({
+    method,
+    path,
+    summary,
+    request: schema === null ? null : jsonSchemaOf(schema),
+    streams: act.kind === "generates" && act.streams,
+  }));
+}

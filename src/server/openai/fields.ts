@@ -1,0 +1,146 @@
+// Pieces of request schemas, and the one way a body is checked against one. Every message names the field,
+// what was seen and the bound. Fields that are null count as absent, as vLLM has it; a field that nobody
+// knows is refused, because what it was meant to change would silently not happen.
+
+import { type ConversionConfig, toJsonSchema } from "@valibot/to-json-schema";
+import * as v from "valibot";
+import { InvalidFieldError } from "../../base/errors.ts";
+
+interface Seen {
+  readonly input: unknown;
+}
+
+const SHOWN_CHARACTERS = 80;
+/** Longest name a client may give to a request, a group or a salt (vLLM's bound on cache_salt). */
+const NAME_CHARACTERS_MAX = 1024;
+
+function show(value: unknown): string {
+  const text = JSON.stringify(value) ?? String(value);
+  return text.length <= SHOWN_CHARACTERS ? text : `${text.slice(0, SHOWN_CHARACTERS)}...`;
+}
+
+function isNot(bound: string): (seen: Seen) => string {
+  return ({ input }) => `is ${show(input)}, not ${bound}`;
+}
+
+export const flag = v.nullish(v.boolean(isNot("true or false")));
+
+export function integer(min: number, max: number) {
+  const message = isNot(`a whole number in ${min}..${max}`);
+  return v.nullish(
+    v.pipe(
+      v.number(message),
+      v.integer(message),
+      v.minValue(min, message),
+      v.maxValue(max, message),
+    ),
+  );
+}
+
+export function number(min: number, max: number) {
+  const bound = max === Number.POSITIVE_INFINITY ? `a number >= ${min}` : `in ${min}..${max}`;
+  const message = isNot(bound);
+  return v.nullish(v.pipe(v.number(message), v.minValue(min, message), v.maxValue(max, message)));
+}
+
+/** Above `min`, `max` included. */
+export function numberAbove(min: number, max: number) {
+  const bound = max === Number.POSITIVE_INFINITY ? `> ${min}` : `> ${min} and <= ${max}`;
+  const message = isNot(`a number ${bound}`);
+  return v.nullish(v.pipe(v.number(message), v.gtValue(min, message), v.maxValue(max, message)));
+}
+
+export function oneOf<const T extends readonly string[]>(...names: T) {
+  return v.nullish(v.picklist(names, isNot(`one of ${names.join(", ")}`)));
+}
+
+const nameMessage = isNot(`a text of 1..${NAME_CHARACTERS_MAX} characters`);
+export const name = v.nullish(
+  v.pipe(
+    v.string(nameMessage),
+    v.minLength(1, nameMessage),
+    v.maxLength(NAME_CHARACTERS_MAX, nameMessage),
+  ),
+);
+
+export const text = v.string(isNot("a text"));
+
+export const fieldsOfAnyKind = v.record(v.string(), v.unknown(), isNot("an object"));
+
+export function listOf<T extends v.GenericSchema>(item: T, max: number) {
+  const message = isNot(`a list of at most ${max}`);
+  return v.pipe(
+    v.array(item, message),
+    v.maxLength(max, ({ input }: Seen) => `has ${lengthOf(input)} entries, more than ${max}`),
+  );
+}
+
+function lengthOf(value: unknown): number {
+  return Array.isArray(value) ? value.length : 0;
+}
+
+const TOKEN_MAX = 2 ** 31 - 1;
+
+function isToken(value: unknown): value is number {
+  return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= TOKEN_MAX;
+}
+
+export function isTokenList(value: unknown): value is number[] {
+  return Array.isArray(value) && value.every(isToken);
+}
+
+function tokenListProblem({ input }: Seen): string {
+  if (!Array.isArray(input)) return isNot("a list of token ids")({ input });
+  const at = input.findIndex((token) => !isToken(token));
+  return `holds ${show(input[at])} at index ${at}, not a token id`;
+}
+
+/** One check for the whole list: prompts have thousands of tokens. */
+export const tokenList = v.custom<number[]>(isTokenList, tokenListProblem);
+
+/** A field that must be absent, or hold one of the `harmless` values; anything else cannot be honoured. */
+export function unsupported(why: string, ...harmless: readonly unknown[]) {
+  return v.nullish(
+    v.custom<unknown>(
+      (value) => harmless.includes(value),
+      ({ input }: Seen) => `is ${show(input)}, which cannot be honoured: ${why}`,
+    ),
+  );
+}
+
+/** Changes nothing that a client could see in the answer. */
+export const ignored = v.nullish(v.unknown());
+
+/** @throws InvalidFieldError naming the first field that is wrong. */
+export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.InferOutput<T> {
+  const result = v.safeParse(schema, body, { abortEarly: true });
+  if (result.success) return result.output;
+  const [issue] = result.issues;
+  const path = issue.path?.map(({ key }) => String(key)).join(".") ?? "";
+  const where = "request";
+  if (path === "") {
+    throw new InvalidFieldError({
+      where,
+      field: "body",
+      problem: `is ${show(body)}, not an object`,
+    });
+  }
+  if (issue.type === "strict_object") {
+    const isMissing = issue.expected !== "never";
+    const problem = isMissing ? "is missing" : "is not a field that this server knows";
+    throw new InvalidFieldError({ where, field: path, problem });
+  }
+  throw new InvalidFieldError({ where, field: path, problem: issue.message });
+}
+
+const TOKEN_LIST_SCHEMA = { type: "array", items: { type: "integer", minimum: 0 } } as const;
+
+/** A schema as JSON Schema, for the OpenAPI document. */
+export function jsonSchemaOf(schema: v.GenericSchema): object {
+  const config: ConversionConfig = {
+    errorMode: "ignore",
+    typeMode: "input",
+    overrideSchema: ({ valibotSchema }) => (valibotSchema === tokenList ? TOKEN_LIST_SCHEMA : null),
+  };
+  return toJsonSchema(schema, config);
+}

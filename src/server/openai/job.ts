@@ -1,0 +1,193 @@
+// What one HTTP request set going: all its responses, and who follows them. It outlives the connection that
+// asked for it, so that a repeated request can take it over. It knows no wire format.
+
+import { assert } from "../../base/assert.ts";
+import { AppError } from "../../base/errors.ts";
+import type { Request } from "../../request/buffer.ts";
+import type { Text } from "../../text/text.ts";
+import type { Ask, Generation, GenerationListener, Sidecar } from "../sidecar.ts";
+import { Output } from "./output.ts";
+import type { StopRules } from "./sampling-fields.ts";
+
+/** Hears that outputs have grown, after the turn in which they did. */
+export interface JobReader {
+  news(outputs: readonly Output[]): void;
+  failed(error: unknown): void;
+}
+
+export interface JobPlan {
+  /** The client's id, or a fresh one. */
+  readonly id: string;
+  /** One for each prompt. */
+  readonly asks: readonly Ask[];
+  readonly stops: StopRules;
+  /** null: nobody wants text. */
+  readonly text: Text | null;
+}
+
+export interface JobContext {
+  readonly sidecar: Sidecar;
+  readonly turns: Turns;
+}
+
+/** Gathers what happens until the event loop comes round, so that each reader is told once. */
+export class Turns {
+  readonly #jobs = new Set<Job>();
+  #isPlanned = false;
+
+  touch(job: Job): void {
+    this.#jobs.add(job);
+    if (this.#isPlanned) return;
+    this.#isPlanned = true;
+    setImmediate(() => {
+      this.#isPlanned = false;
+      const jobs = [...this.#jobs];
+      this.#jobs.clear();
+      for (const touched of jobs) touched.settle();
+    });
+  }
+}
+
+export class Job {
+  readonly id: string;
+  /** Wall-clock seconds. */
+  readonly created = Math.floor(Date.now() / 1000);
+  readonly plan: JobPlan;
+  readonly outputs: readonly Output[];
+  /** Rejects if the rollout breaks. */
+  readonly done: Promise<void>;
+  readonly #context: JobContext;
+  readonly #generations: Generation[] = [];
+  readonly #requests = new Map<Output, Request>();
+  readonly #readers = new Set<JobReader>();
+  readonly #dirty = new Set<Output>();
+  #unfinished: number;
+  #isDone = false;
+  #resolve: () => void = () => undefined;
+  #reject: (error: unknown) => void = () => undefined;
+
+  /** @throws AppError as Sidecar.generate; then nothing has begun. */
+  constructor(plan: JobPlan, context: JobContext) {
+    this.id = plan.id;
+    this.plan = plan;
+    this.#context = context;
+    this.done = new Promise((resolve, reject) => {
+      this.#resolve = resolve;
+      this.#reject = reject;
+    });
+    // Whoever waits hears of it; nobody has to.
+    this.done.catch(() => undefined);
+    this.#unfinished = plan.asks.reduce((sum, { n }) => sum + n, 0);
+    const outputs: Output[] = [];
+    this.outputs = outputs;
+    try {
+      for (const ask of plan.asks) this.#begin(ask, outputs);
+    } catch (error) {
+      this.abort();
+      throw error;
+    }
+  }
+
+  get isDone(): boolean {
+    return this.#isDone;
+  }
+
+  get promptTokens(): number {
+    return this.plan.asks.reduce((sum, { prompt }) => sum + prompt.length, 0);
+  }
+
+  get completionTokens(): number {
+    return this.outputs.reduce((sum, { tokens }) => sum + tokens, 0);
+  }
+
+  /** Brings all outputs up to date for a new reader; returns what ends the reading. */
+  read(reader: JobReader): () => void {
+    this.#readers.add(reader);
+    for (const [output, request] of this.#requests) output.advance(request);
+    return () => this.#readers.delete(reader);
+  }
+
+  abort(): void {
+    for (const generation of this.#generations) generation.abort();
+  }
+
+  /** The rollout has stopped for good. */
+  fail(error: unknown): void {
+    if (this.#isDone) return;
+    this.#isDone = true;
+    const failure = new AppError("worker_failed", "the rollout has stopped; restart the server", {
+      cause: error,
+    });
+    this.#reject(failure);
+    for (const reader of [...this.#readers]) reader.failed(failure);
+  }
+
+  /** Takes in what has come since the last turn. */
+  settle(): void {
+    if (this.#isDone) return;
+    const grown = [...this.#dirty];
+    this.#dirty.clear();
+    for (const output of grown) {
+      const request = this.#requests.get(output);
+      if (request !== undefined) output.advance(request);
+    }
+    // A stop string has ended its response just now, so that nothing is left to be told of it later.
+    for (const output of grown) if (output.finish !== null) this.#dirty.delete(output);
+    for (const reader of [...this.#readers]) reader.news(grown);
+    if (this.#unfinished > 0 || this.#dirty.size > 0) return;
+    this.#isDone = true;
+    this.#resolve();
+  }
+
+  #begin(ask: Ask, outputs: Output[]): void {
+    const { stops, text } = this.plan;
+    const { skipSpecial } = stops;
+    const base = outputs.length;
+    let generation: Generation | null = null;
+    for (let index = 0; index < ask.n; index += 1) {
+      const output = new Output({
+        index: base + index,
+        prompt: ask.prompt,
+        stops,
+        detokenizer: text === null ? null : () => text.detokenizer({ skipSpecial }),
+        stopped: () => generation?.end(index, "stop"),
+      });
+      outputs.push(output);
+    }
+    generation = this.#context.sidecar.generate(ask, this.#listener(outputs, base));
+    this.#generations.push(generation);
+    for (const [index, request] of generation.requests.entries()) {
+      const output = outputs[base + index];
+      if (output !== undefined) this.#requests.set(output, request);
+    }
+  }
+
+  #listener(outputs: readonly Output[], base: number): GenerationListener {
+    const outputAt = (index: number): Output => {
+      const output = outputs[base + index];
+      assert(output !== undefined, `response ${index} is one of the job's`);
+      return output;
+    };
+    return {
+      tokens: (index) => {
+        const output = outputAt(index);
+        // What nobody follows is taken in at once, at its end.
+        if (this.#readers.size > 0 || output.isWatched) this.#touch(output);
+      },
+      finished: (index) => {
+        this.#unfinished -= 1;
+        this.#touch(outputAt(index));
+      },
+      restarted: (index) => {
+        const output = outputAt(index);
+        output.restart();
+        this.#touch(output);
+      },
+    };
+  }
+
+  #touch(output: Output): void {
+    this.#dirty.add(output);
+    this.#context.turns.touch(this);
+  }
+}

@@ -1,0 +1,207 @@
+// Fragments of answers as JSON text. Answers carry a number or three for every token, so these are written
+// directly: objects per token would cost more than everything else that a token passes through here.
+
+import { assert } from "../../base/assert.ts";
+import type { Response } from "../../request/response.ts";
+import type { Text } from "../../text/text.ts";
+
+/** JSON has no infinities: vLLM writes this for them. */
+const LOGPROB_MIN = -9999;
+
+/** The span of tokens that a fragment is about. */
+export interface Span {
+  readonly response: Response;
+  readonly from: number;
+  readonly to: number;
+}
+
+export function tokensJson({ response, from, to }: Span): string {
+  return `[${response
+    .tokens(from)
+    .subarray(0, to - from)
+    .join(",")}]`;
+}
+
+export function logprobText(logprob: number): string {
+  return logprob >= LOGPROB_MIN ? String(logprob) : `${LOGPROB_MIN}.0`;
+}
+
+/** How tokens are printed where a token is named by its text. */
+export interface TokenNames {
+  /** As a JSON string. */
+  json(token: number): string;
+  /** Characters, as printed. */
+  characters(token: number): number;
+  /** Its bytes, as a JSON list. */
+  bytesJson(token: number): string;
+}
+
+/** `token_id:N`: for clients that must know exactly which token it was. */
+export class NumberedNames implements TokenNames {
+  readonly #text: Text | null;
+
+  constructor(text: Text | null) {
+    this.#text = text;
+  }
+
+  json(token: number): string {
+    return `"token_id:${token}"`;
+  }
+
+  characters(token: number): number {
+    return "token_id:".length + String(token).length;
+  }
+
+  bytesJson(token: number): string {
+    return this.#text === null ? "null" : `[${this.#text.bytes(token).join(",")}]`;
+  }
+}
+
+/** The tokens' own text; each is worked out once, and there are no more than the vocabulary has. */
+export class WrittenNames implements TokenNames {
+  readonly #text: Text;
+  readonly #known = new Map<number, { json: string; characters: number; bytes: string }>();
+
+  constructor(text: Text) {
+    this.#text = text;
+  }
+
+  json(token: number): string {
+    return this.#of(token).json;
+  }
+
+  characters(token: number): number {
+    return this.#of(token).characters;
+  }
+
+  bytesJson(token: number): string {
+    return this.#of(token).bytes;
+  }
+
+  #of(token: number): { json: string; characters: number; bytes: string } {
+    const known = this.#known.get(token);
+    if (known !== undefined) return known;
+    const bytes = this.#text.bytes(token);
+    const written = new TextDecoder().decode(bytes);
+    const entry = {
+      json: JSON.stringify(written),
+      characters: written.length,
+      bytes: `[${bytes.join(",")}]`,
+    };
+    this.#known.set(token, entry);
+    return entry;
+  }
+}
+
+interface Candidate {
+  readonly token: number;
+  readonly logprob: number;
+  /** 1: the likeliest; null: not known. */
+  readonly rank: number | null;
+}
+
+/** The drawn token, then the likeliest others: vLLM's order, of which each endpoint shows a beginning. */
+function candidatesAt({ response }: Span, position: number, max: number): Candidate[] {
+  const token = response.tokens(position)[0] ?? -1;
+  const logprob = response.logprobs(position)[0] ?? LOGPROB_MIN;
+  const top = response.topLogprobs(position);
+  const others: Candidate[] = [];
+  let rank: number | null = null;
+  for (let i = 0; top !== null && i < top.count; i += 1) {
+    const other = top.tokens[i] ?? -1;
+    if (other === token) rank = i + 1;
+    else if (other >= 0) {
+      others.push({ token: other, logprob: top.logprobs[i] ?? LOGPROB_MIN, rank: i + 1 });
+    }
+  }
+  return [{ token, logprob, rank }, ...others].slice(0, max);
+}
+
+/** OpenAI's completion logprobs; `top` alternatives beside the drawn token. `offset`: of the first token. */
+export function completionLogprobs(
+  span: Span,
+  options: { names: TokenNames; top: number; offset: number },
+): { json: string; offset: number } {
+  const { names, top } = options;
+  const { response, from, to } = span;
+  const tokens = response.tokens(from);
+  const logprobs = response.logprobs(from);
+  const count = to - from;
+  const written: string[] = [];
+  const values: string[] = [];
+  const offsets: number[] = [];
+  const tops: string[] = [];
+  let { offset } = options;
+  for (let i = 0; i < count; i += 1) {
+    const token = tokens[i] ?? 0;
+    const value = logprobText(logprobs[i] ?? LOGPROB_MIN);
+    const name = names.json(token);
+    written.push(name);
+    values.push(value);
+    offsets.push(offset);
+    offset += names.characters(token);
+    if (top === 0) tops.push(`{${name}:${value}}`);
+    else {
+      const entries = candidatesAt(span, from + i, top + 1).map(
+        ({ token: other, logprob }) => `${names.json(other)}:${logprobText(logprob)}`,
+      );
+      tops.push(`{${entries.join(",")}}`);
+    }
+  }
+  const json = `{"text_offset":[${offsets.join(",")}],"token_logprobs":[${values.join(",")}],"tokens":[${written.join(",")}],"top_logprobs":[${tops.join(",")}]}`;
+  return { json, offset };
+}
+
+/** OpenAI's chat logprobs. */
+export function chatLogprobs(span: Span, names: TokenNames, top: number): string {
+  const { response, from, to } = span;
+  const tokens = response.tokens(from);
+  const logprobs = response.logprobs(from);
+  const parts: string[] = [];
+  const entry = (token: number, logprob: number): string =>
+    `{"token":${names.json(token)},"logprob":${logprobText(logprob)},"bytes":${names.bytesJson(token)}`;
+  for (let i = 0; i < to - from; i += 1) {
+    const head = entry(tokens[i] ?? 0, logprobs[i] ?? LOGPROB_MIN);
+    const others =
+      top === 0
+        ? ""
+        : candidatesAt(span, from + i, top)
+            .map(({ token, logprob }) => `${entry(token, logprob)}}`)
+            .join(",");
+    parts.push(`${head},"top_logprobs":[${others}]}`);
+  }
+  return `{"content":[${parts.join(",")}]}`;
+}
+
+/**
+ * Logprobs of /inference/v1/generate. Newer vLLM writes `token_id`, older `"token":"token_id:N"`; clients of
+ * either find theirs.
+ */
+export function generateLogprobs(span: Span, top: number): string {
+  const { response, from, to } = span;
+  const tokens = response.tokens(from);
+  const logprobs = response.logprobs(from);
+  const parts: string[] = [];
+  for (let i = 0; i < to - from; i += 1) {
+    const token = tokens[i] ?? 0;
+    const value = logprobText(logprobs[i] ?? LOGPROB_MIN);
+    if (top === 0) {
+      const plain = `"token_id":${token},"token":"token_id:${token}","logprob":${value},"rank":null`;
+      parts.push(`{${plain},"top_logprobs":[{${plain}}]}`);
+      continue;
+    }
+    const entries = candidatesAt(span, from + i, top).map(
+      (one) =>
+        `"token_id":${one.token},"token":"token_id:${one.token}","logprob":${logprobText(one.logprob)},"rank":${one.rank}`,
+    );
+    const [drawn] = entries;
+    assert(drawn !== undefined, "the drawn token is always there");
+    parts.push(`{${drawn},"top_logprobs":[${entries.map((one) => `{${one}}`).join(",")}]}`);
+  }
+  return `{"content":[${parts.join(",")}]}`;
+}
+
+/** `prompt_tokens_details` is null, as vLLM's without --enable-prompt-tokens-details: workers do not tell. */
+export function usageJson(promptTokens: number, completionTokens: number): string {
+  return `{"prompt_tokens":${promptTokens},"total_tokens":${promptTokens + completionTokens},"completion_tokens":${completionTokens},"prompt_tokens_details":null}`;
+}

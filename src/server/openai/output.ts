@@ -1,0 +1,161 @@
+// One response as a client sees it: which of its tokens count, its text, and why it ended. Several readers can
+// follow it, each with its own cursor; it keeps no queue for any of them.
+
+import type { WeightEpoch } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
+import type { FinishReason } from "../../request/request.ts";
+import type { Detokenizer } from "../../text/text.ts";
+import type { StopRules } from "./sampling-fields.ts";
+import { StopText } from "./stop-text.ts";
+
+/** A response's span of output tokens drawn under one weight version: start <= i < end. */
+export interface WeightSpan {
+  readonly version: string;
+  readonly start: number;
+  readonly end: number;
+}
+
+/** How far a reader has read one output. */
+export interface Cursor {
+  tokens: number;
+  pieces: number;
+  /** Characters of printed tokens so far: OpenAI's text_offset. */
+  offset: number;
+  isOver: boolean;
+  restarts: number;
+}
+
+export function newCursor(): Cursor {
+  return { tokens: 0, pieces: 0, offset: 0, isOver: false, restarts: 0 };
+}
+
+export interface OutputOptions {
+  readonly index: number;
+  readonly prompt: Int32Array;
+  readonly stops: StopRules;
+  /** null: nobody wants text. */
+  readonly detokenizer: (() => Detokenizer) | null;
+  /** A stop string is complete: the response is to be ended. */
+  readonly stopped: () => void;
+}
+
+export class Output {
+  readonly index: number;
+  readonly prompt: Int32Array;
+  readonly #options: OutputOptions;
+  #request: Request | null = null;
+  #text: StopText | null;
+  #tokens = 0;
+  #finish: FinishReason | null = null;
+  #stopReason: number | string | null = null;
+  #lastStop = -1;
+  #restarts = 0;
+
+  constructor(options: OutputOptions) {
+    this.#options = options;
+    this.index = options.index;
+    this.prompt = options.prompt;
+    this.#text = this.#newText();
+  }
+
+  /** Stop strings end it, so that it must be looked at as it grows. */
+  get isWatched(): boolean {
+    return this.#options.stops.strings.length > 0;
+  }
+
+  /** Tokens that count: up to the one that completed a stop string. */
+  get tokens(): number {
+    return this.#tokens;
+  }
+
+  /** null: more may come. */
+  get finish(): FinishReason | null {
+    return this.#finish;
+  }
+
+  /** As vLLM's stop_reason: the stop string or token id; null for the model's EOS and all else. */
+  get stopReason(): number | string | null {
+    return this.#stopReason;
+  }
+
+  get restarts(): number {
+    return this.#restarts;
+  }
+
+  /** Certain text, in pieces. */
+  get pieces(): readonly string[] {
+    return this.#text?.pieces ?? [];
+  }
+
+  get response() {
+    return this.#request?.response ?? null;
+  }
+
+  /** Takes in what the response has by now. */
+  advance(request: Request): void {
+    this.#request = request;
+    if (this.#finish !== null) return;
+    const { response } = request;
+    const fresh = response.tokens(this.#tokens);
+    if (fresh.length > 0) this.#take(fresh);
+    if (this.#text !== null && this.#text.stopped !== null) {
+      this.#end("stop", this.#text.stopped);
+      this.#options.stopped();
+      return;
+    }
+    if (response.finish === null) return;
+    this.#text?.end();
+    // The end of the text can complete a stop string too, when its last character was not whole before.
+    const stopped = this.#text?.stopped ?? null;
+    if (stopped !== null) this.#end("stop", stopped);
+    else this.#end(response.finish, this.#tokenReason(response.finish));
+  }
+
+  /** Its tokens were taken back. */
+  restart(): void {
+    this.#text = this.#newText();
+    this.#tokens = 0;
+    this.#lastStop = -1;
+    this.#restarts += 1;
+  }
+
+  weightSpans(version: (epoch: WeightEpoch) => string): WeightSpan[] {
+    const spans: { version: string; start: number; end: number }[] = [];
+    for (const { epoch, offset, tokens } of this.response?.chunks ?? []) {
+      const end = Math.min(offset + tokens, this.#tokens);
+      if (end <= offset) continue;
+      const last = spans.at(-1);
+      const name = version(epoch);
+      if (last !== undefined && last.version === name) last.end = end;
+      else spans.push({ version: name, start: offset, end });
+    }
+    return spans;
+  }
+
+  #newText(): StopText | null {
+    const { detokenizer, stops } = this.#options;
+    return detokenizer === null ? null : new StopText(detokenizer(), stops);
+  }
+
+  #take(fresh: Int32Array): void {
+    const { stops } = this.#options;
+    const last = fresh[fresh.length - 1] ?? -1;
+    // A stop token ends the response, so it can only be the last one; vLLM keeps it out of the text.
+    const isStop = stops.tokens.has(last);
+    if (isStop) this.#lastStop = last;
+    const texted = isStop && !stops.keepStop ? fresh.subarray(0, -1) : fresh;
+    const taken = this.#text === null ? texted.length : this.#text.push(texted);
+    const isCut = this.#text !== null && this.#text.stopped !== null;
+    this.#tokens += isCut ? taken : fresh.length;
+  }
+
+  #tokenReason(finish: FinishReason): number | null {
+    const isNamed = finish === "stop" && this.#lastStop >= 0;
+    return isNamed && this.#lastStop !== this.#options.stops.eos ? this.#lastStop : null;
+  }
+
+  #end(finish: FinishReason, reason: number | string | null): void {
+    this.#finish = finish;
+    this.#stopReason = reason;
+  }
+}

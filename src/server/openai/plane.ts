@@ -1,0 +1,243 @@
+// What all routes of the data plane share: the options, the jobs in hand, and the one way from a checked
+// request to an answer.
+
+import { AppError } from "../../base/errors.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
+import type { Text } from "../../text/text.ts";
+import type { Exchange } from "../route.ts";
+import type { Ask, Sidecar } from "../sidecar.ts";
+import { eventStream, type StreamView } from "./event-stream.ts";
+import { Job, Turns } from "./job.ts";
+import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
+import { RetryBook, type RetryLimits } from "./retries.ts";
+import { type Drawing, invalid, type SamplingContext, type StopRules } from "./sampling-fields.ts";
+
+export interface DataPlaneLimits extends RetryLimits {
+  /** Responses that one request may ask for, over all its prompts. */
+  readonly responsesMax: number;
+  /** A streaming client that takes nothing for so long is dropped. */
+  readonly stallMsMax: number;
+}
+
+export const DATA_PLANE_LIMITS: DataPlaneLimits = {
+  responsesMax: 16_384,
+  stallMsMax: 30_000,
+  graceMs: 30_000,
+  orphansMax: 1024,
+  keptTokensMax: 16_000_000,
+};
+
+export interface DataPlaneOptions {
+  readonly sidecar: Sidecar;
+  readonly text: Text;
+  /** Names under which clients may ask for the model; the first is the one in answers. */
+  readonly modelNames: readonly [string, ...string[]];
+  /** Tokens that end a response unless `ignore_eos`; the first is the EOS proper. */
+  readonly eosTokenIds: readonly number[];
+  /** The name of the weights of an epoch, as the trainer gave it. */
+  readonly version: (epoch: WeightEpoch) => string;
+  readonly limits?: Partial<DataPlaneLimits>;
+  /** Runs `run` after `ms`; returns what prevents it. Default: setTimeout. */
+  readonly after?: (ms: number, run: () => void) => () => void;
+}
+
+/** How one request's answer is written. */
+export interface Answer {
+  whole(job: Job): string;
+  stream(job: Job): StreamView;
+}
+
+export interface Prepared {
+  readonly asks: readonly Ask[];
+  readonly stops: StopRules;
+  readonly wantsText: boolean;
+  readonly isStream: boolean;
+  /** The body's own id; the X-Request-Id header goes before it. */
+  readonly requestId: string | null;
+  readonly answer: Answer;
+}
+
+export class DataPlane {
+  readonly sidecar: Sidecar;
+  readonly text: Text;
+  readonly modelName: string;
+  readonly modelNames: readonly string[];
+  readonly limits: DataPlaneLimits;
+  /** Wall-clock seconds. */
+  readonly startedS = Math.floor(Date.now() / 1000);
+  readonly version: (epoch: WeightEpoch) => string;
+  readonly writtenNames: TokenNames;
+  readonly numberedNames: TokenNames;
+  readonly #eosTokenIds: readonly number[];
+  readonly #after: (ms: number, run: () => void) => () => void;
+  readonly #retries: RetryBook;
+  readonly #turns = new Turns();
+  readonly #jobs = new Set<Job>();
+
+  constructor(options: DataPlaneOptions) {
+    this.sidecar = options.sidecar;
+    this.text = options.text;
+    this.modelNames = options.modelNames;
+    this.modelName = options.modelNames[0];
+    this.limits = { ...DATA_PLANE_LIMITS, ...options.limits };
+    this.version = options.version;
+    this.writtenNames = new WrittenNames(options.text);
+    this.numberedNames = new NumberedNames(options.text);
+    this.#eosTokenIds = options.eosTokenIds;
+    this.#after = options.after ?? later;
+    this.#retries = new RetryBook({ ...this.limits, after: this.#after });
+    options.sidecar.observe({
+      advanced: () => this.#retries.clear(),
+      broken: (error) => {
+        for (const job of this.#jobs) job.fail(error);
+      },
+    });
+  }
+
+  /** Jobs that are not finished. */
+  get jobs(): Iterable<Job> {
+    return this.#jobs;
+  }
+
+  /** null: no worker is in service. */
+  get contextTokens(): number | null {
+    const tokens = this.sidecar.contextTokens;
+    return Number.isFinite(tokens) ? tokens : null;
+  }
+
+  samplingContext(at: string): SamplingContext {
+    return { vocabularySize: this.text.vocabularySize, eosTokenIds: this.#eosTokenIds, at };
+  }
+
+  /** @throws AppError not_found for a model that is not served here. */
+  checkModel(model: string | null | undefined): void {
+    if (model === null || model === undefined || this.modelNames.includes(model)) return;
+    throw new AppError("not_found", `The model \`${model}\` does not exist.`);
+  }
+
+  /** @throws InvalidFieldError naming `field`. */
+  promptOf(tokens: readonly number[], field: string): Int32Array {
+    if (tokens.length === 0) throw invalid(field, "holds no tokens");
+    const { vocabularySize } = this.text;
+    for (const token of tokens) {
+      if (token >= vocabularySize) {
+        throw invalid(field, `holds token ${token}, not in 0..${vocabularySize - 1}`);
+      }
+    }
+    return Int32Array.from(tokens);
+  }
+
+  /** One ask for each prompt. `tokensMax` null: as many as the context has room for. */
+  asksOf(
+    prompts: readonly Int32Array[],
+    drawing: Drawing,
+    about: { tokensMax: number | null; clamps: boolean; group: string | null; priority: number },
+  ): Ask[] {
+    const { sampling, seeded, n } = drawing;
+    const { responsesMax } = this.limits;
+    if (prompts.length * n > responsesMax) {
+      const problem = `is ${n}: with ${prompts.length} prompts that is ${prompts.length * n} responses, more than ${responsesMax} in one request`;
+      throw invalid("n", problem);
+    }
+    return prompts.map((prompt) => {
+      const room = (this.contextTokens ?? 0) - prompt.length;
+      if (room < 1 && this.contextTokens !== null) {
+        const message = `the prompt has ${prompt.length} tokens and leaves no room for a response: workers hold ${this.contextTokens}`;
+        throw new AppError("context_length_exceeded", message);
+      }
+      const most = Math.max(1, room);
+      const wanted = about.tokensMax ?? most;
+      const tokensMax = about.clamps ? Math.min(wanted, most) : wanted;
+      const { group, priority } = about;
+      return { prompt, n, sampling: { ...sampling, tokensMax }, seeded, group, priority };
+    });
+  }
+
+  /** @throws AppError as Sidecar.generate; conflict. */
+  async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
+    const { asks, stops, isStream, answer } = prepared;
+    const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
+    const body = await exchange.bytes();
+    const path = exchange.url.pathname;
+    const lease = this.#retries.lease({ path, id, body, adoptable: !isStream }, () => {
+      const text = prepared.wantsText || stops.strings.length > 0 ? this.text : null;
+      const plan = { id: id ?? crypto.randomUUID().replaceAll("-", ""), asks, stops, text };
+      return this.#keep(new Job(plan, { sidecar: this.sidecar, turns: this.#turns }));
+    });
+    const { job } = lease;
+    if (isStream) {
+      return eventStream(job, answer.stream(job), {
+        stallMsMax: this.limits.stallMsMax,
+        after: this.#after,
+        closed: (gone) => lease.release(gone),
+      });
+    }
+    let isGone = true;
+    try {
+      isGone = !(await doneBefore(job, exchange.signal));
+      if (isGone) return new Response(null, { status: CLIENT_GONE });
+      const headers = { "content-type": "application/json" };
+      return new Response(answer.whole(job), { headers });
+    } finally {
+      lease.release(isGone);
+    }
+  }
+
+  #keep(job: Job): Job {
+    this.#jobs.add(job);
+    const forget = () => this.#jobs.delete(job);
+    job.done.then(forget, forget);
+    return job;
+  }
+}
+
+/** Nobody sees it; as nginx writes it in its log. */
+const CLIENT_GONE = 499;
+
+/** false: the client went first. */
+async function doneBefore(job: Job, signal: AbortSignal): Promise<boolean> {
+  if (job.isDone) return true;
+  if (signal.aborted) return false;
+  let leave: () => void = () => undefined;
+  const gone = new Promise<boolean>((resolve) => {
+    leave = () => resolve(false);
+    signal.addEventListener("abort", leave, { once: true });
+  });
+  try {
+    return await Promise.race([job.done.then(() => true), gone]);
+  } finally {
+    signal.removeEventListener("abort", leave);
+  }
+}
+
+function later(ms: number, run: () => void): () => void {
+  const timer = setTimeout(run, ms);
+  timer.unref();
+  return () => clearTimeout(timer);
+}
+
+/**
+ * The group that a client names: the header X-Foretoken-Group, or `group_id` in the body or in its extra
+ * arguments (taken out of them). A salt separates groups, as it separates caches in vLLM. X-Session-ID and
+ * X-SMG-Routing-Key are not asked: trainers give each trajectory its own, so that they would split groups.
+ */
+export function groupOf(
+  headers: Headers,
+  fields: {
+    readonly group_id?: string | null | undefined;
+    readonly cache_salt?: string | null | undefined;
+  },
+  extraArgs: Record<string, unknown>,
+): string | null {
+  const inside = extraArgs.group_id;
+  if (inside !== undefined && typeof inside !== "string" && typeof inside !== "number") {
+    throw invalid("group_id", `is ${JSON.stringify(inside)}, not a text`);
+  }
+  delete extraArgs.group_id;
+  const named =
+    headers.get("x-foretoken-group") ??
+    fields.group_id ??
+    (inside === undefined ? null : String(inside));
+  const salt = fields.cache_salt ?? null;
+  return salt === null ? named : `${named ?? ""} salt ${salt}`;
+}

@@ -1,0 +1,186 @@
+// Makes repeated requests harmless. Trainers repeat a POST after a failure, most of them without an id:
+//
+//  - With an id: the same body again gets the same responses, while they are made and for a while after.
+//  - Without one: if the client goes away in the middle, its responses are finished as orphans, and the same
+//    body sent again within the grace time takes them over. Two clients that are both there are two requests,
+//    whatever they send: eight equal single requests are eight samples.
+//
+// Nothing is handed on from one weight epoch to the next. Everything here has a bound.
+
+import { createHash } from "node:crypto";
+import { AppError } from "../../base/errors.ts";
+import type { Job } from "./job.ts";
+
+export interface RetryLimits {
+  /** Responses without a client go on for so long, and finished ones are kept for so long. */
+  readonly graceMs: number;
+  /** Jobs without a client, at most; the oldest one is given up for one more. */
+  readonly orphansMax: number;
+  /** Output tokens of finished jobs that are kept, at most. */
+  readonly keptTokensMax: number;
+}
+
+export interface RetryOptions extends RetryLimits {
+  readonly after: (ms: number, run: () => void) => () => void;
+}
+
+export interface RetryKey {
+  readonly path: string;
+  /** null: the client gave none. */
+  readonly id: string | null;
+  readonly body: Uint8Array;
+  /** Without an id: whether its responses become orphans; else they are given up with the client. */
+  readonly adoptable: boolean;
+}
+
+/** One client's hold on a job. */
+export interface Lease {
+  readonly job: Job;
+  /** Exactly once. `gone`: the client left before it had everything. */
+  release(gone: boolean): void;
+}
+
+interface Entry {
+  readonly key: RetryKey;
+  readonly job: Job;
+  /** Of path and body; worked out when it is first needed. */
+  hash: string | null;
+  clients: number;
+  /** Output tokens that it counted for when its last client left. */
+  tokens: number;
+  /** While nobody is there: what would end it. */
+  cancelExpiry: (() => void) | null;
+}
+
+export class RetryBook {
+  readonly #options: RetryOptions;
+  readonly #named = new Map<string, Entry>();
+  /** By hash of path and body; those of clients without an id. */
+  readonly #orphans = new Map<string, Entry[]>();
+  /** All entries that nobody holds, oldest first. */
+  readonly #idle = new Set<Entry>();
+  #keptTokens = 0;
+
+  constructor(options: RetryOptions) {
+    this.#options = options;
+  }
+
+  /** Entries that no client holds. */
+  get idle(): number {
+    return this.#idle.size;
+  }
+
+  /** @throws AppError conflict: another request with this id is being served; and what `begin` throws. */
+  lease(key: RetryKey, begin: () => Job): Lease {
+    const found = key.id === null ? this.#adopt(key) : this.#namedLike(key);
+    const entry = found ?? newEntry(key, begin());
+    if (found === null && key.id !== null) this.#named.set(nameOf(key), entry);
+    this.#wake(entry);
+    entry.clients += 1;
+    let isReleased = false;
+    return {
+      job: entry.job,
+      release: (gone) => {
+        if (isReleased) return;
+        isReleased = true;
+        entry.clients -= 1;
+        if (entry.clients === 0) this.#left(entry, gone);
+      },
+    };
+  }
+
+  /** New weights: what was drawn under the old ones is given to nobody new. */
+  clear(): void {
+    for (const entry of [...this.#idle]) this.#remove(entry);
+    for (const [name, { job }] of this.#named) if (job.isDone) this.#named.delete(name);
+  }
+
+  #namedLike(key: RetryKey): Entry | null {
+    const there = this.#named.get(nameOf(key));
+    if (there === undefined) return null;
+    if (hashOf(there) === bodyHash(key)) return there;
+    if (!there.job.isDone) {
+      const message = `request_id: another request with the id ${JSON.stringify(key.id)} is being served`;
+      throw new AppError("conflict", message);
+    }
+    this.#remove(there);
+    return null;
+  }
+
+  #adopt(key: RetryKey): Entry | null {
+    if (this.#orphans.size === 0) return null;
+    return this.#orphans.get(bodyHash(key))?.[0] ?? null;
+  }
+
+  #left(entry: Entry, gone: boolean): void {
+    const { key, job } = entry;
+    // Delivered, and no id under which it could be asked for again.
+    if (key.id === null && !gone) return;
+    const isKept = key.id === null ? key.adoptable : this.#named.get(nameOf(key)) === entry;
+    if (!isKept) {
+      job.abort();
+      return;
+    }
+    if (key.id === null) {
+      const hash = hashOf(entry);
+      const there = this.#orphans.get(hash);
+      if (there === undefined) this.#orphans.set(hash, [entry]);
+      else there.push(entry);
+    }
+    this.#idle.add(entry);
+    entry.tokens = job.completionTokens;
+    this.#keptTokens += entry.tokens;
+    entry.cancelExpiry = this.#options.after(this.#options.graceMs, () => this.#remove(entry));
+    const { orphansMax, keptTokensMax } = this.#options;
+    while (this.#idle.size > orphansMax || this.#keptTokens > keptTokensMax) {
+      const [oldest] = this.#idle;
+      if (oldest === undefined) return;
+      this.#remove(oldest);
+    }
+  }
+
+  /** A client holds it again. */
+  #wake(entry: Entry): void {
+    entry.cancelExpiry?.();
+    entry.cancelExpiry = null;
+    if (!this.#idle.delete(entry)) return;
+    this.#keptTokens -= entry.tokens;
+    if (entry.key.id === null) this.#forgetOrphan(entry);
+  }
+
+  #remove(entry: Entry): void {
+    this.#wake(entry);
+    if (entry.key.id !== null && this.#named.get(nameOf(entry.key)) === entry) {
+      this.#named.delete(nameOf(entry.key));
+    }
+    if (entry.clients === 0) entry.job.abort();
+  }
+
+  #forgetOrphan(entry: Entry): void {
+    const hash = hashOf(entry);
+    const left = (this.#orphans.get(hash) ?? []).filter((other) => other !== entry);
+    if (left.length === 0) this.#orphans.delete(hash);
+    else this.#orphans.set(hash, left);
+  }
+}
+
+function nameOf({ path, id }: RetryKey): string {
+  return `${path} ${id}`;
+}
+
+function newEntry(key: RetryKey, job: Job): Entry {
+  const hash = key.id === null ? null : bodyHash(key);
+  // The hash stands for the body, which may be large.
+  const kept = hash === null ? key : { ...key, body: new Uint8Array(0) };
+  return { key: kept, job, hash, clients: 0, tokens: 0, cancelExpiry: null };
+}
+
+function hashOf(entry: Entry): string {
+  entry.hash ??= bodyHash(entry.key);
+  return entry.hash;
+}
+
+/** Cryptographic: the answer to one body must not be fetched with another. */
+function bodyHash({ path, body }: RetryKey): string {
+  return createHash("sha256").update(path).update("\0").update(body).digest("hex");
+}

@@ -1,0 +1,227 @@
+// The sampling parameters of a request, under vLLM's names: their schema, and what they become. Each is
+// honoured here, given to the engine, or refused by name.
+
+import * as v from "valibot";
+import { InvalidFieldError } from "../../base/errors.ts";
+import { type LogitShaping, NO_SHAPING, type SamplingParams } from "../../request/request.ts";
+import {
+  fieldsOfAnyKind,
+  flag,
+  ignored,
+  integer,
+  listOf,
+  number,
+  numberAbove,
+  text,
+  tokenList,
+  unsupported,
+} from "./fields.ts";
+
+/** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
+export const TOP_LOGPROBS_MAX = 20;
+export const TOKENS_MAX = 2 ** 31 - 1;
+const STOP_STRINGS_MAX = 64;
+const LOGIT_BIAS_MAX = 100;
+
+const stops = listOf(v.pipe(text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);
+
+const GUIDED = "structured_outputs takes its place";
+const TRANSFER = "KV moves between workers by itself";
+
+/** What the three generating endpoints of vLLM have in common. */
+export const SAMPLING_ENTRIES = {
+  n: integer(1, 16_384),
+  temperature: number(0, Number.POSITIVE_INFINITY),
+  top_p: numberAbove(0, 1),
+  top_k: integer(-1, TOKENS_MAX),
+  min_p: number(0, 1),
+  repetition_penalty: numberAbove(0, Number.POSITIVE_INFINITY),
+  presence_penalty: number(-2, 2),
+  frequency_penalty: number(-2, 2),
+  logit_bias: v.nullish(
+    v.record(v.string(), v.unknown(), "is not an object of token ids and biases"),
+  ),
+  seed: integer(Number.MIN_SAFE_INTEGER, Number.MAX_SAFE_INTEGER),
+  stop: v.nullish(v.union([text, stops], "is not a text or a list of texts")),
+  stop_token_ids: v.nullish(tokenList),
+  include_stop_str_in_output: flag,
+  ignore_eos: flag,
+  min_tokens: integer(0, TOKENS_MAX),
+  skip_special_tokens: flag,
+  // Detokenizers here never put spaces between tokens, so both values mean the same.
+  spaces_between_special_tokens: flag,
+  prompt_logprobs: unsupported("no worker computes logprobs of prompts"),
+  // The engine's own business: Worker.supports decides.
+  allowed_token_ids: v.nullish(tokenList),
+  bad_words: v.nullish(listOf(text, 1024)),
+  logprob_token_ids: v.nullish(tokenList),
+  repetition_detection: v.nullish(fieldsOfAnyKind),
+  structured_outputs: v.nullish(fieldsOfAnyKind),
+  thinking_token_budget: integer(-1, TOKENS_MAX),
+  // Refused.
+  best_of: unsupported("only n responses are drawn", 1),
+  use_beam_search: unsupported("responses are sampled", false),
+  watermarking: unsupported("no worker marks its samples", false),
+  logits_processors: unsupported("no code is run for clients"),
+  guided_json: unsupported(GUIDED),
+  guided_regex: unsupported(GUIDED),
+  guided_choice: unsupported(GUIDED),
+  guided_grammar: unsupported(GUIDED),
+  guided_decoding: unsupported(GUIDED),
+  routed_experts_prompt_start: unsupported("no worker reports experts", 0),
+  return_routed_experts: unsupported("no worker reports experts", false),
+  // Without beam search it means nothing.
+  length_penalty: ignored,
+} as const;
+
+const samplingObject = v.object(SAMPLING_ENTRIES);
+export type SamplingFields = v.InferOutput<typeof samplingObject>;
+
+export interface SamplingContext {
+  readonly vocabularySize: number;
+  /** The first is the model's EOS, the others end a response as well. */
+  readonly eosTokenIds: readonly number[];
+  /** Prefix of the fields' names in messages. */
+  readonly at: string;
+}
+
+/** What is the same for all prompts of a request. */
+export interface Drawing {
+  readonly sampling: Omit<SamplingParams, "tokensMax">;
+  readonly seeded: boolean;
+  readonly n: number;
+  readonly stops: StopRules;
+}
+
+/** What ends a response besides its length, and what of it becomes text. */
+export interface StopRules {
+  readonly strings: readonly string[];
+  readonly keepStop: boolean;
+  /** Strings and tokens end nothing before there are more tokens than this. */
+  readonly tokensMin: number;
+  readonly tokens: ReadonlySet<number>;
+  /** Ends a response without being named as the reason; -1: none. */
+  readonly eos: number;
+  readonly skipSpecial: boolean;
+}
+
+export function invalid(field: string, problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field, problem });
+}
+
+/** @throws InvalidFieldError. `topLogprobs`: 0..20. `extraArgs`: further fields for the engine. */
+export function drawingOf(
+  fields: SamplingFields,
+  own: { topLogprobs: number; tokensMax: number | null; extraArgs: Record<string, unknown> },
+  context: SamplingContext,
+): Drawing {
+  const { eosTokenIds, at, vocabularySize } = context;
+  const eos = fields.ignore_eos === true ? [] : eosTokenIds;
+  for (const token of fields.stop_token_ids ?? []) {
+    if (token >= vocabularySize) {
+      const problem = `holds token ${token}, not in 0..${vocabularySize - 1}`;
+      throw invalid(`${at}stop_token_ids`, problem);
+    }
+  }
+  const stopTokenIds = [...new Set([...eos, ...(fields.stop_token_ids ?? [])])];
+  const tokensMin = fields.min_tokens ?? 0;
+  if (own.tokensMax !== null && tokensMin > own.tokensMax) {
+    throw invalid(`${at}min_tokens`, `is ${tokensMin}, beyond max_tokens, ${own.tokensMax}`);
+  }
+  const temperature = fields.temperature ?? 1;
+  const seed = fields.seed === -1 ? null : (fields.seed ?? null);
+  return {
+    sampling: {
+      temperature,
+      seed: seed ?? 0,
+      stopTokenIds,
+      shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length, context }),
+      topLogprobs: own.topLogprobs,
+      engineFields: engineFieldsOf(fields, own.extraArgs),
+    },
+    seeded: seed !== null,
+    n: fields.n ?? 1,
+    stops: {
+      strings: stopStringsOf(fields.stop, at),
+      keepStop: fields.include_stop_str_in_output ?? false,
+      tokensMin,
+      tokens: new Set(stopTokenIds),
+      eos: eos[0] ?? -1,
+      skipSpecial: fields.skip_special_tokens ?? true,
+    },
+  };
+}
+
+function stopStringsOf(stop: SamplingFields["stop"], at: string): readonly string[] {
+  if (stop === null || stop === undefined) return [];
+  if (stop === "") throw invalid(`${at}stop`, "is an empty text");
+  return typeof stop === "string" ? [stop] : stop;
+}
+
+/** null where every value is neutral, so that engines need not look. */
+function shapingOf(
+  fields: SamplingFields,
+  about: { temperature: number; stops: number; context: SamplingContext },
+): LogitShaping | null {
+  // The likeliest token is in every selection of likely ones, so that greedy drawing needs none (as in vLLM).
+  const isGreedy = about.temperature === 0;
+  const shaping: LogitShaping = {
+    tokensMin: about.stops === 0 ? 0 : (fields.min_tokens ?? 0),
+    topK: isGreedy ? 0 : Math.max(0, fields.top_k ?? 0),
+    topP: isGreedy ? 1 : (fields.top_p ?? 1),
+    minP: isGreedy ? 0 : (fields.min_p ?? 0),
+    repetitionPenalty: fields.repetition_penalty ?? 1,
+    presencePenalty: fields.presence_penalty ?? 0,
+    frequencyPenalty: fields.frequency_penalty ?? 0,
+    logitBias: logitBiasOf(fields.logit_bias ?? {}, about.context),
+  };
+  const isNeutral =
+    shaping.tokensMin === NO_SHAPING.tokensMin &&
+    shaping.topK === NO_SHAPING.topK &&
+    shaping.topP === NO_SHAPING.topP &&
+    shaping.minP === NO_SHAPING.minP &&
+    shaping.repetitionPenalty === NO_SHAPING.repetitionPenalty &&
+    shaping.presencePenalty === NO_SHAPING.presencePenalty &&
+    shaping.frequencyPenalty === NO_SHAPING.frequencyPenalty &&
+    shaping.logitBias.length === 0;
+  return isNeutral ? null : shaping;
+}
+
+function logitBiasOf(
+  fields: Readonly<Record<string, unknown>>,
+  { vocabularySize, at }: SamplingContext,
+): LogitShaping["logitBias"] {
+  const biases: { token: number; bias: number }[] = [];
+  for (const [key, bias] of Object.entries(fields)) {
+    const token = Number(key);
+    if (!/^\d+$/.test(key) || token >= vocabularySize) {
+      throw invalid(`${at}logit_bias`, `names token ${key}, not in 0..${vocabularySize - 1}`);
+    }
+    if (typeof bias !== "number" || Math.abs(bias) > LOGIT_BIAS_MAX) {
+      const problem = `gives token ${key} ${JSON.stringify(bias)}, not a number in ±${LOGIT_BIAS_MAX}`;
+      throw invalid(`${at}logit_bias`, problem);
+    }
+    if (bias !== 0) biases.push({ token, bias });
+  }
+  return biases;
+}
+
+function engineFieldsOf(
+  fields: SamplingFields,
+  extraArgs: Readonly<Record<string, unknown>>,
+): Readonly<Record<string, unknown>> | null {
+  const budget = fields.thinking_token_budget ?? -1;
+  const passed: Record<string, unknown> = {
+    allowed_token_ids: fields.allowed_token_ids,
+    bad_words: fields.bad_words?.length === 0 ? null : fields.bad_words,
+    logprob_token_ids: fields.logprob_token_ids,
+    repetition_detection: fields.repetition_detection,
+    structured_outputs: fields.structured_outputs,
+    thinking_token_budget: budget === -1 ? null : budget,
+    extra_args: Object.keys(extraArgs).length === 0 ? null : extraArgs,
+  };
+  const there = Object.entries(passed).filter(([, value]) => value !== null && value !== undefined);
+  return there.length === 0 ? null : Object.fromEntries(there);
+}
+
+export const refusedTransfer = unsupported(TRANSFER);

@@ -1,0 +1,34 @@
+// The little of SGLang's control plane that slime asks of a router: who the workers are, and giving up.
+
+import * as v from "valibot";
+import { checked, flag, ignored, name } from "../openai/fields.ts";
+import type { DataPlane } from "../openai/plane.ts";
+import { invalid } from "../openai/sampling-fields.ts";
+import type { Exchange } from "../route.ts";
+
+export const sglangAbortRequest = v.strictObject({
+  rid: name,
+  abort_all: flag,
+  finished_reason: ignored,
+  abort_message: ignored,
+});
+
+/** To slime this server is the only worker: what it sends to each worker is meant for all of ours. */
+export function workerList(exchange: Exchange): object {
+  return { workers: [{ url: exchange.url.origin, worker_type: "regular", is_healthy: true }] };
+}
+
+/** Their answers come as they stand, with finish_reason abort. */
+export function abortSglang(plane: DataPlane, body: unknown): object {
+  const { rid, abort_all: all } = checked(sglangAbortRequest, body);
+  if (all !== true && (rid === null || rid === undefined)) {
+    throw invalid("rid", "or abort_all must be there");
+  }
+  let aborted = 0;
+  for (const job of [...plane.jobs]) {
+    if (all !== true && job.id !== rid) continue;
+    job.abort();
+    aborted += 1;
+  }
+  return { success: true, aborted };
+}

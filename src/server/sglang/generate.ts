@@ -1,0 +1,233 @@
+// SGLang's native POST /generate and GET /workers, as slime and miles use them: one request per sample, token
+// ids and logprobs in `meta_info`. Fields and answers as in sglang/srt/managers/io_struct.py.
+
+import * as v from "valibot";
+import { AppError } from "../../base/errors.ts";
+import { spanOf } from "../openai/completions.ts";
+import type { StreamView } from "../openai/event-stream.ts";
+import {
+  checked,
+  fieldsOfAnyKind,
+  flag,
+  ignored,
+  integer,
+  isTokenList,
+  name,
+  number,
+  numberAbove,
+  text,
+  tokenList,
+  unsupported,
+} from "../openai/fields.ts";
+import type { Job } from "../openai/job.ts";
+import { logprobText } from "../openai/json.ts";
+import type { Output } from "../openai/output.ts";
+import { type Answer, type DataPlane, groupOf, type Prepared } from "../openai/plane.ts";
+import {
+  drawingOf,
+  invalid,
+  SAMPLING_ENTRIES,
+  TOKENS_MAX,
+  TOP_LOGPROBS_MAX,
+} from "../openai/sampling-fields.ts";
+import type { Exchange } from "../route.ts";
+
+/** SGLang's. */
+const TOKENS_MAX_DEFAULT = 128;
+const PROMPTS = "prompts are tokens of text";
+const STRUCTURE = "structured_outputs at a vLLM endpoint takes its place";
+
+const samplingParams = v.strictObject({
+  max_new_tokens: integer(1, TOKENS_MAX),
+  min_new_tokens: integer(0, TOKENS_MAX),
+  n: integer(1, 16_384),
+  temperature: number(0, Number.POSITIVE_INFINITY),
+  top_p: numberAbove(0, 1),
+  top_k: integer(-1, TOKENS_MAX),
+  min_p: number(0, 1),
+  repetition_penalty: numberAbove(0, Number.POSITIVE_INFINITY),
+  presence_penalty: number(-2, 2),
+  frequency_penalty: number(-2, 2),
+  logit_bias: SAMPLING_ENTRIES.logit_bias,
+  stop: SAMPLING_ENTRIES.stop,
+  stop_token_ids: SAMPLING_ENTRIES.stop_token_ids,
+  sampling_seed: SAMPLING_ENTRIES.seed,
+  ignore_eos: flag,
+  skip_special_tokens: flag,
+  spaces_between_special_tokens: flag,
+  /** What ended the response stays in the text. */
+  no_stop_trim: flag,
+  custom_params: v.nullish(fieldsOfAnyKind),
+  stop_regex: unsupported("stop takes texts"),
+  json_schema: unsupported(STRUCTURE),
+  regex: unsupported(STRUCTURE),
+  ebnf: unsupported(STRUCTURE),
+  structural_tag: unsupported(STRUCTURE),
+  stream_interval: ignored,
+});
+
+export const sglangRequest = v.strictObject({
+  input_ids: v.nullish(v.union([tokenList, v.array(tokenList)], "is not a list of token ids")),
+  text: v.nullish(v.union([text, v.array(text)], "is not a text or a list of texts")),
+  sampling_params: v.nullish(samplingParams),
+  return_logprob: flag,
+  top_logprobs_num: integer(0, TOP_LOGPROBS_MAX),
+  /** -1: only the output's, which is all that there is. */
+  logprob_start_len: unsupported("no worker computes logprobs of prompts", -1),
+  return_text_in_logprobs: flag,
+  rid: name,
+  group_id: name,
+  priority: integer(-(2 ** 31), 2 ** 31 - 1),
+  stream: unsupported("stream from a vLLM endpoint", false),
+  return_hidden_states: unsupported("no worker returns them", false),
+  return_routed_experts: unsupported("no worker reports experts", false),
+  token_ids_logprob: unsupported("top_logprobs_num takes its place"),
+  input_embeds: unsupported(PROMPTS),
+  image_data: unsupported(PROMPTS),
+  video_data: unsupported(PROMPTS),
+  audio_data: unsupported(PROMPTS),
+  lora_path: unsupported("all responses are drawn from the same weights"),
+  session_params: unsupported("send the whole prompt"),
+  custom_logit_processor: unsupported("no code is run for clients"),
+  model: v.nullish(text),
+  log_metrics: ignored,
+  return_bytes: ignored,
+});
+
+type Fields = v.InferOutput<typeof sglangRequest>;
+
+export function prepareSglang(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+  const fields = checked(sglangRequest, body);
+  plane.checkModel(fields.model);
+  const params = fields.sampling_params ?? {};
+  const tokensMax = params.max_new_tokens ?? TOKENS_MAX_DEFAULT;
+  const extraArgs = { ...params.custom_params };
+  const group = groupOf(exchange.headers, fields, extraArgs);
+  const topLogprobs = fields.return_logprob === true ? (fields.top_logprobs_num ?? 0) : 0;
+  const drawing = drawingOf(
+    {
+      ...params,
+      seed: params.sampling_seed,
+      min_tokens: params.min_new_tokens,
+      include_stop_str_in_output: params.no_stop_trim,
+    },
+    { topLogprobs, tokensMax, extraArgs },
+    plane.samplingContext("sampling_params."),
+  );
+  const { prompts, isBatch } = promptsOf(fields, plane);
+  const about = { tokensMax, clamps: false, group, priority: fields.priority ?? 0 };
+  return {
+    asks: plane.asksOf(prompts, drawing, about),
+    stops: drawing.stops,
+    wantsText: true,
+    isStream: false,
+    requestId: fields.rid ?? null,
+    answer: new SglangAnswer(plane, fields, isBatch || drawing.n > 1),
+  };
+}
+
+function promptsOf(
+  { input_ids: ids, text: written }: Fields,
+  plane: DataPlane,
+): { prompts: Int32Array[]; isBatch: boolean } {
+  const hasIds = ids !== null && ids !== undefined;
+  if (hasIds === (written !== null && written !== undefined)) {
+    throw invalid("input_ids", "or text must be there, and not both");
+  }
+  if (hasIds) {
+    if (ids.length === 0) throw invalid("input_ids", "holds no tokens");
+    if (isTokenList(ids)) return { prompts: [plane.promptOf(ids, "input_ids")], isBatch: false };
+    return { prompts: ids.map((one, i) => plane.promptOf(one, `input_ids.${i}`)), isBatch: true };
+  }
+  const texts = typeof written === "string" ? [written] : (written ?? []);
+  if (texts.length === 0) throw invalid("text", "is empty");
+  const prompts = texts.map((one) => {
+    const tokens = plane.text.encode(one, { addSpecial: true });
+    if (tokens.length === 0) throw invalid("text", "holds no tokens");
+    return tokens;
+  });
+  return { prompts, isBatch: typeof written !== "string" };
+}
+
+class SglangAnswer implements Answer {
+  readonly #plane: DataPlane;
+  readonly #isList: boolean;
+  readonly #returnsLogprobs: boolean;
+  readonly #writesTokens: boolean;
+  readonly #top: number;
+
+  constructor(plane: DataPlane, fields: Fields, isList: boolean) {
+    this.#plane = plane;
+    this.#isList = isList;
+    this.#returnsLogprobs = fields.return_logprob ?? false;
+    this.#writesTokens = fields.return_text_in_logprobs ?? false;
+    this.#top = fields.top_logprobs_num ?? 0;
+  }
+
+  whole(job: Job): string {
+    const parts = job.outputs.map((output) => this.#one(job, output));
+    return this.#isList ? `[${parts.join(",")}]` : (parts[0] ?? "null");
+  }
+
+  stream(): StreamView {
+    throw new AppError("invalid_field", "stream: this endpoint does not stream");
+  }
+
+  #one(job: Job, output: Output): string {
+    const span = spanOf(output, 0);
+    const ids = span === null ? [] : [...span.response.tokens().subarray(0, span.to)];
+    const versions = output.weightSpans(this.#plane.version);
+    const id = this.#isList ? `${job.id}-${output.index}` : job.id;
+    const meta = {
+      id,
+      finish_reason: finishOf(output),
+      prompt_tokens: output.prompt.length,
+      completion_tokens: output.tokens,
+      weight_version: versions.at(-1)?.version ?? null,
+      weight_versions: versions,
+    };
+    const logprobs = this.#returnsLogprobs ? this.#logprobs(output) : "";
+    const metaJson = `${JSON.stringify(meta).slice(0, -1)}${logprobs}}`;
+    return `{"text":${JSON.stringify(output.pieces.join(""))},"output_ids":${JSON.stringify(ids)},"meta_info":${metaJson}}`;
+  }
+
+  /** Triples of logprob, token id and, where asked for, text. */
+  #logprobs(output: Output): string {
+    const span = spanOf(output, 0);
+    const triples: string[] = [];
+    const rows: string[] = [];
+    const tokens = span?.response.tokens() ?? [];
+    const logprobs = span?.response.logprobs() ?? [];
+    const top = span?.response.topLogprobs() ?? null;
+    for (let i = 0; i < output.tokens; i += 1) {
+      triples.push(this.#triple(logprobs[i] ?? 0, tokens[i] ?? 0));
+      if (top === null) continue;
+      const row: string[] = [];
+      for (let k = i * top.count; k < (i + 1) * top.count; k += 1) {
+        const token = top.tokens[k] ?? -1;
+        if (token >= 0) row.push(this.#triple(top.logprobs[k] ?? 0, token));
+      }
+      rows.push(`[${row.join(",")}]`);
+    }
+    const tops = this.#top > 0 ? `,"output_top_logprobs":[${rows.join(",")}]` : "";
+    return `,"output_token_logprobs":[${triples.join(",")}]${tops}`;
+  }
+
+  #triple(logprob: number, token: number): string {
+    const written = this.#writesTokens ? this.#plane.writtenNames.json(token) : "null";
+    return `[${logprobText(logprob)},${token},${written}]`;
+  }
+}
+
+function finishOf(output: Output): object {
+  switch (output.finish) {
+    case "length":
+      return { type: "length", length: output.tokens };
+    case "abort":
+      return { type: "abort", message: "Abort before completion" };
+    default: {
+      const last = output.response?.tokens()[output.tokens - 1];
+      return { type: "stop", matched: output.stopReason ?? last ?? null };
+    }
+  }
+}
