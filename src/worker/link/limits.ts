@@ -21,11 +21,11 @@ export const LOGIT_BIAS_MAX = 4096;
 export const TOP_LOGPROBS_MAX = 20;
 export const TOKEN_BYTES = 4;
 
-/** Bytes that the fields around a payload take in a frame, at most (proto/link.proto). */
-export const FRAME_OVERHEAD_BYTES = 64;
+/** Bytes of a frame beyond its payload, at most: a welcome, the largest without one, fits as well. */
+export const FRAME_OVERHEAD_BYTES = 64 * 1024;
 
 export interface LinkLimits {
-  /** Payload of one frame; larger messages travel in several. */
+  /** Payload of one frame, the same on both sides; larger messages travel in several. */
   readonly frameBytesMax: number;
   /** One message, either way. KV beyond it is not sent: it is recomputed. */
   readonly messageBytesMax: number;

@@ -1,0 +1,63 @@
+// What the link's tests share: a host and a worker on it, waits by condition. Used by tests only.
+
+import { weightEpoch, workerId } from "../../base/ids.ts";
+import type { Worker } from "../../rollout/worker.ts";
+import { LinkHost, type LinkHostOptions } from "./host.ts";
+import type { LinkLimits } from "./limits.ts";
+import { type LinkedWorker, openLinkWorker } from "./worker.ts";
+
+export const clock = { nowMs: () => performance.now() };
+
+/** Quick enough for tests; every wait is one that a test waits for. */
+export const QUICK: Partial<LinkLimits> = {
+  retryMsMin: 1,
+  retryMsMax: 8,
+  heartbeatMs: 20,
+  closeMsMax: 200,
+};
+
+export function listen(worker: Worker, options: Partial<LinkHostOptions> = {}): Promise<LinkHost> {
+  return LinkHost.listen({
+    worker,
+    modelId: "simulated",
+    vocabularySize: 1000,
+    epoch: weightEpoch(0),
+    host: "127.0.0.1",
+    port: 0,
+    token: null,
+    clock,
+    limits: QUICK,
+    ...options,
+  });
+}
+
+export function open(
+  url: string,
+  options: { token?: string; limits?: Partial<LinkLimits>; id?: number } = {},
+): Promise<LinkedWorker> {
+  const { id = 0, limits = {}, ...rest } = options;
+  return openLinkWorker({
+    workerId: workerId(id),
+    url,
+    clock,
+    limits: { ...QUICK, ...limits },
+    ...rest,
+  });
+}
+
+export const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+/** Takes turns until the condition holds. */
+export async function until(isTrue: () => boolean, what: string): Promise<void> {
+  const endMs = performance.now() + 20_000;
+  while (!isTrue()) {
+    if (performance.now() > endMs) throw new Error(`waited in vain: ${what}`);
+    await turn();
+  }
+}
+
+/** All that was sent before, either way, has been heard when this resolves. */
+export async function settled(worker: Worker): Promise<void> {
+  const request = { method: "GET", path: "/", query: {}, body: null } as const;
+  await worker.control({ ...request, nextEpoch: weightEpoch(0) });
+}

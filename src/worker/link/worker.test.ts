@@ -1,0 +1,15 @@
+import { workerSuite } from "../../../test/suite/worker-suite.ts";
+import { listen, open, settled } from "./link-fixture.ts";
+
+workerSuite("linked", async (simulated) => {
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  return {
+    worker,
+    settled: () => settled(worker),
+    close: async () => {
+      await worker.close();
+      await host.close();
+    },
+  };
+});

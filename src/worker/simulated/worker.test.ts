@@ -1,0 +1,9 @@
+// The simulated worker by the contract of workers.
+
+import { workerSuite } from "../../../test/suite/worker-suite.ts";
+
+workerSuite("simulated", async (worker) => ({
+  worker,
+  settled: async () => {},
+  close: () => worker.close(),
+}));
