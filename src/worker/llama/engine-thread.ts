@@ -3,6 +3,7 @@
 
 import { assert, unreachable } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
 import { ConstantBudget, DraftBudget } from "../../draft/budget.ts";
 import { History } from "../../draft/history.ts";
 import { Replica } from "../../draft/replica.ts";
@@ -64,8 +65,16 @@ class EngineThread {
         this.#engine.dropAll();
         break;
       case "reload":
-        this.#engine.reload(share(message.weights), message.epoch);
-        send({ kind: "reloaded" });
+        this.#reload(share(message.weights), message.epoch);
+        break;
+      case "sleep":
+        this.#engine.sleep();
+        this.#flush();
+        send({ kind: "done" });
+        break;
+      case "wake":
+        this.#engine.wake();
+        send({ kind: "done" });
         this.#wake();
         break;
       case "close":
@@ -83,6 +92,19 @@ class EngineThread {
     if (this.#loop !== null) clearImmediate(this.#loop);
     this.#loop = null;
     this.#engine.close();
+  }
+
+  #reload(weights: LlamaWeights, epoch: WeightEpoch): void {
+    this.#flush();
+    try {
+      this.#engine.reload(weights, epoch);
+    } catch (error) {
+      if (!(error instanceof AppError)) throw error;
+      send({ kind: "reload_refused", code: error.code, message: error.message });
+      return;
+    }
+    send({ kind: "reloaded" });
+    this.#wake();
   }
 
   #wake(): void {

@@ -54,6 +54,7 @@ export class LlamaEngine {
   readonly #sampler: Sampler;
   readonly #speculation: Speculation | null;
   readonly #groups: DraftGroups | null;
+  #model: LlamaWeights;
   #context: LlamaContext;
   #residency: Residency;
   #stepper: Stepper;
@@ -71,6 +72,7 @@ export class LlamaEngine {
   #events: WorkerEvent[] = [];
   readonly #unsent = new Set<Sequence>();
   #urgent = false;
+  #asleep = false;
 
   readonly #counts = {
     steps: 0,
@@ -94,7 +96,8 @@ export class LlamaEngine {
     const spare = Math.max(2, Math.min(SPARE_STREAMS_MAX, options.slots));
     this.#streams = options.slots + (options.spareStreams ?? spare);
     this.#sampler = new Sampler(this.#shape.vocabularySize);
-    this.#context = this.#openContext(options.model);
+    this.#model = options.model;
+    this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, clock, slots } = options;
     this.#speculation = speculation && new Speculation({ ...speculation, clock, slots });
@@ -170,7 +173,8 @@ export class LlamaEngine {
 
   /**
    * Other weights: whatever was computed, drafted or not yet drained under the old ones is dropped.
-   * @throws AppError model_unreadable when the model cannot take the old one's place.
+   * @throws AppError when the model cannot take the old one's place, which it then keeps: model_unreadable
+   * and nothing has happened, or worker_failed and all requests are dropped.
    */
   reload(model: LlamaWeights, epoch: WeightEpoch): void {
     const difference = shapeDifference(this.#shape, model.info.shape);
@@ -181,10 +185,17 @@ export class LlamaEngine {
       );
     }
     this.dropAll();
-    this.#context.free();
-    this.#context = this.#openContext(model);
-    this.#residency = new Residency(this.#context, this.#streams);
-    this.#stepper = this.#newStepper();
+    const old = this.#model;
+    this.#model = model;
+    if (!this.#asleep) {
+      try {
+        this.#renewContext();
+      } catch (error) {
+        this.#model = old;
+        this.#renewContext();
+        throw error;
+      }
+    }
     this.#epoch = epoch;
     this.#push({ kind: "reloaded", epoch });
   }
@@ -195,6 +206,27 @@ export class LlamaEngine {
     this.dropAll();
     this.#epoch = epoch;
     this.#push({ kind: "reloaded", epoch });
+  }
+
+  /**
+   * Frees the context and with it all KV. Nothing is lost: parked requests are told `evicted`, the others wait
+   * and are recomputed after `wake`.
+   */
+  sleep(): void {
+    if (this.#asleep) return;
+    for (let i = this.#running.length; i > 0; i -= 1)
+      this.#preempt(this.#running.pop() as Sequence);
+    for (const sequence of [...this.#parked]) this.#evict(sequence);
+    for (const sequence of this.#waiting) this.#residency.drop(sequence);
+    this.#context.free();
+    this.#asleep = true;
+  }
+
+  /** @throws AppError worker_failed: there is no memory for the context any more. */
+  wake(): void {
+    if (!this.#asleep) return;
+    this.#renewContext();
+    this.#asleep = false;
   }
 
   /** Forgets every request, group and event, without notice. */
@@ -212,7 +244,7 @@ export class LlamaEngine {
 
   /** One engine pass. false: there was nothing to do. @throws AppError worker_failed. */
   step(): boolean {
-    if (this.#running.length === 0 && this.#waiting.length === 0) return false;
+    if (this.#asleep || (this.#running.length === 0 && this.#waiting.length === 0)) return false;
     const startMs = this.#options.clock.nowMs();
     this.#groups?.sweep(this.#all.values());
     // As in vLLM, a step that had to preempt admits nobody: the room it made is spoken for.
@@ -252,9 +284,16 @@ export class LlamaEngine {
     this.#context.free();
   }
 
-  #openContext(model: LlamaWeights): LlamaContext {
+  #renewContext(): void {
+    this.#context.free();
+    this.#context = this.#openContext();
+    this.#residency = new Residency(this.#context, this.#streams);
+    this.#stepper = this.#newStepper();
+  }
+
+  #openContext(): LlamaContext {
     const streamTokens = this.#options.contextTokens + DRAFT_TOKENS_MAX;
-    return new LlamaContext(model, {
+    return new LlamaContext(this.#model, {
       streams: this.#streams,
       streamTokens,
       batchRows: BATCH_ROWS,

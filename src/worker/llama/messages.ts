@@ -32,6 +32,9 @@ export type ToEngine =
   /** Other weights are being loaded: drop all that belongs to the present ones. */
   | { kind: "drop_all" }
   | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }
+  /** Both are answered by `done`. */
+  | { kind: "sleep" }
+  | { kind: "wake" }
   | { kind: "close" };
 
 export type FromEngine =
@@ -39,6 +42,9 @@ export type FromEngine =
   | { kind: "events"; epoch: WeightEpoch; events: PackedEvents }
   /** The weights of the epoch before are no longer in use here. */
   | { kind: "reloaded" }
+  /** The new weights cannot serve; those of the epoch before still do. */
+  | { kind: "reload_refused"; code: ErrorCode; message: string }
+  | { kind: "done" }
   /** The engine is gone, and freed. */
   | { kind: "failed"; code: ErrorCode; message: string }
   | { kind: "closed" };

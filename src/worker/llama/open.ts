@@ -62,7 +62,7 @@ const PROFILE_MS = 350;
 export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaModel> {
   const library = openLibrary();
   loadBackend(library, options);
-  const store = new WeightsStore(library);
+  const store = new WeightsStore(library, options.path);
   const lease = await store.acquire(options.path, null);
   try {
     const tokenizer = new LlamaTokenizer(library, options.path);

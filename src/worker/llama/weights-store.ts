@@ -7,7 +7,7 @@ import type { WeightEpoch } from "../../base/ids.ts";
 import type { SharedWeights } from "./messages.ts";
 import type { LlamaLibrary } from "./native.ts";
 import { LlamaWeights } from "./weights.ts";
-import type { LoadAnswer } from "./weights-thread.ts";
+import type { LoadAnswer, LoadRequest } from "./weights-thread.ts";
 
 /** One holder's claim on loaded weights. */
 export interface WeightsLease {
@@ -23,18 +23,24 @@ interface Entry {
 
 export class WeightsStore {
   readonly #library: LlamaLibrary;
+  readonly #base: string;
   readonly #entries = new Map<string, Entry>();
 
-  constructor(library: LlamaLibrary) {
+  /** `base`: the GGUF file whose form safetensors are converted to. */
+  constructor(library: LlamaLibrary, base: string) {
     this.#library = library;
+    this.#base = base;
   }
 
-  /** Loads the file, or joins who has loaded it for this epoch. @throws AppError model_unreadable. */
+  /**
+   * Loads a GGUF file, a .safetensors file or a folder of these, or joins who has loaded it for this epoch.
+   * @throws AppError model_unreadable.
+   */
   async acquire(path: string, epoch: WeightEpoch | null): Promise<WeightsLease> {
     const name = `${epoch}:${path}`;
     let entry = this.#entries.get(name);
     if (entry === undefined) {
-      entry = { loading: loadInThread(path), holders: 0 };
+      entry = { loading: loadInThread({ path, base: this.#base }), holders: 0 };
       this.#entries.set(name, entry);
     }
     const held = entry;
@@ -66,7 +72,7 @@ export class WeightsStore {
   }
 }
 
-function loadInThread(path: string): Promise<SharedWeights> {
+function loadInThread(request: LoadRequest): Promise<SharedWeights> {
   const thread = new Worker(new URL("./weights-thread.ts", import.meta.url).href);
   const loaded = new Promise<SharedWeights>((resolve, reject) => {
     thread.onmessage = ({ data }: MessageEvent<LoadAnswer>) => {
@@ -74,9 +80,9 @@ function loadInThread(path: string): Promise<SharedWeights> {
       else reject(new AppError(data.code, data.message));
     };
     thread.onerror = (event) => {
-      reject(new AppError("model_unreadable", `${path}: ${event.message}`));
+      reject(new AppError("model_unreadable", `${request.path}: ${event.message}`));
     };
   });
-  thread.postMessage(path);
+  thread.postMessage(request);
   return loaded.finally(() => thread.terminate());
 }

@@ -15,6 +15,7 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../rollout/worker.ts";
+import { answerControl, type Controlled } from "./control.ts";
 import {
   type EngineCommand,
   type EngineSettings,
@@ -23,6 +24,7 @@ import {
   unpackEvents,
 } from "./messages.ts";
 import { samplingSupport } from "./shaping.ts";
+import { shapeDifference } from "./weights.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
 export interface LlamaWorkerOptions {
@@ -31,6 +33,12 @@ export interface LlamaWorkerOptions {
   /** The worker's from now on. */
   readonly lease: WeightsLease;
   readonly settings: EngineSettings;
+}
+
+/** Weights on their way into the engine; `end` null: they serve. */
+interface Swap {
+  readonly lease: WeightsLease;
+  readonly end: (error: AppError | null) => void;
 }
 
 /** A step of a large prefill is the longest that an engine does not look at its messages. */
@@ -44,8 +52,13 @@ export class LlamaWorker implements RolloutWorker {
   readonly #store: WeightsStore;
   /** The same for all weights that may take the first ones' place. */
   readonly #vocabularySize: number;
-  /** Weights the engine uses now; the next ones are in `#leases` from their loading on. */
-  readonly #leases: WeightsLease[];
+  /** Weights the engine uses now. */
+  #lease: WeightsLease;
+  /** In the order in which they were sent to the engine. */
+  readonly #swaps: Swap[] = [];
+  /** Who waits for the engine's `done`, in order. */
+  readonly #acts: ((error: AppError | null) => void)[] = [];
+  #isSleeping = false;
   #epoch: WeightEpoch;
   #listener: WorkerListener | null = null;
   #queue: WorkerCommand[] = [];
@@ -61,7 +74,7 @@ export class LlamaWorker implements RolloutWorker {
     this.#thread = thread;
     this.#store = options.store;
     this.#vocabularySize = options.lease.weights.info.shape.vocabularySize;
-    this.#leases = [options.lease];
+    this.#lease = options.lease;
     this.#epoch = options.settings.epoch;
     thread.onmessage = ({ data }: MessageEvent<FromEngine>) => this.#receive(data);
     thread.onerror = (event) => this.#fail(event.message);
@@ -99,7 +112,19 @@ export class LlamaWorker implements RolloutWorker {
   }
 
   async control(request: ControlRequest): Promise<ControlAnswer> {
-    return { status: 404, body: { error: `${this.name} has no route ${request.path}` } };
+    const engine: Controlled = {
+      isSleeping: this.#isSleeping,
+      changeWeights: (path, epoch) => this.#changeWeights(path, epoch),
+      sleep: async () => {
+        await this.#act({ kind: "sleep" });
+        this.#isSleeping = true;
+      },
+      wake: async () => {
+        await this.#act({ kind: "wake" });
+        this.#isSleeping = false;
+      },
+    };
+    return await answerControl(engine, request);
   }
 
   /** `kv` bytes of a `run` move to the engine: the sender's buffer is empty afterwards. */
@@ -132,17 +157,47 @@ export class LlamaWorker implements RolloutWorker {
 
   async #reload(command: { modelPath: string; epoch: WeightEpoch }): Promise<void> {
     this.#post({ kind: "drop_all" });
-    try {
-      const lease = await this.#store.acquire(command.modelPath, command.epoch);
-      if (this.#state !== "running") {
-        lease.release();
-        return;
-      }
-      this.#leases.push(lease);
-      this.#post({ kind: "reload", weights: lease.weights, epoch: command.epoch });
-    } catch (error) {
-      this.#fail(error instanceof Error ? error.message : String(error));
+    // What comes after it may be sent as soon as the new weights are on their way.
+    await new Promise<void>((posted) => {
+      this.#changeWeights(command.modelPath, command.epoch, posted).catch((error: unknown) => {
+        this.#fail(error instanceof Error ? error.message : String(error));
+        posted();
+      });
+    });
+  }
+
+  /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
+  async #changeWeights(path: string, epoch: WeightEpoch, posted = () => {}): Promise<void> {
+    const lease = await this.#store.acquire(path, epoch);
+    const { shape } = this.#lease.weights.info;
+    const difference = shapeDifference(shape, lease.weights.info.shape);
+    if (difference !== null) {
+      lease.release();
+      throw new AppError("model_unreadable", `${path}: another kind of model: ${difference}`);
     }
+    if (this.#state !== "running") {
+      lease.release();
+      throw this.#gone();
+    }
+    const swapped = new Promise<void>((resolve, reject) => {
+      this.#swaps.push({ lease, end: (error) => (error === null ? resolve() : reject(error)) });
+    });
+    this.#post({ kind: "reload", weights: lease.weights, epoch });
+    posted();
+    await swapped;
+  }
+
+  /** Resolves when the engine has done it. @throws AppError worker_failed. */
+  #act(message: ToEngine): Promise<void> {
+    if (this.#state !== "running") return Promise.reject(this.#gone());
+    return new Promise((resolve, reject) => {
+      this.#acts.push((error) => (error === null ? resolve() : reject(error)));
+      this.#post(message);
+    });
+  }
+
+  #gone(): AppError {
+    return new AppError("worker_failed", `${this.name} is ${this.#state}`);
   }
 
   #receive(message: FromEngine): void {
@@ -152,7 +207,13 @@ export class LlamaWorker implements RolloutWorker {
         this.#deliver(unpackEvents(message.events));
         break;
       case "reloaded":
-        this.#leases.shift()?.release();
+        this.#swapped(null);
+        break;
+      case "reload_refused":
+        this.#swapped(new AppError(message.code, message.message));
+        break;
+      case "done":
+        this.#acts.shift()?.(null);
         break;
       case "failed":
         this.#fail(message.message);
@@ -168,6 +229,15 @@ export class LlamaWorker implements RolloutWorker {
     }
   }
 
+  #swapped(error: AppError | null): void {
+    const swap = this.#swaps.shift();
+    assert(swap !== undefined, "an engine takes only weights that it was sent");
+    const unused = error === null ? this.#lease : swap.lease;
+    if (error === null) this.#lease = swap.lease;
+    unused.release();
+    swap.end(error);
+  }
+
   #deliver(events: readonly WorkerEvent[]): void {
     if (this.#state === "running") this.#listener?.(this.#epoch, events);
   }
@@ -177,6 +247,8 @@ export class LlamaWorker implements RolloutWorker {
     this.#deliver([{ kind: "failed", message }]);
     this.#state = "failed";
     this.#queue = [];
+    for (const end of this.#acts.splice(0)) end(this.#gone());
+    for (const swap of this.#swaps) swap.end(this.#gone());
   }
 
   #exited(): void {
@@ -197,7 +269,12 @@ export class LlamaWorker implements RolloutWorker {
       await closed;
     }
     this.#thread.terminate();
-    for (const lease of this.#leases.splice(0)) lease.release();
+    for (const end of this.#acts.splice(0)) end(this.#gone());
+    for (const { lease, end } of this.#swaps.splice(0)) {
+      end(this.#gone());
+      lease.release();
+    }
+    this.#lease.release();
   }
 
   #post(message: ToEngine, transfers: ArrayBuffer[] = []): void {
