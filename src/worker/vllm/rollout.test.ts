@@ -1,0 +1,226 @@
+// The rollout over vLLM workers on stand-ins that show every fault there is, thousands of requests by seed: each
+// response comes out whole, once, in order. A failing seed says how to repeat it: SEED=n bun test <this file>.
+
+import { expect, test } from "bun:test";
+import { FAULT_KINDS, seededFaults } from "../../../test/stand-in/faults.ts";
+import {
+  standInCandidates,
+  standInLogprob,
+  standInResponse,
+} from "../../../test/stand-in/tokens.ts";
+import { VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { fold32 } from "../../base/hash.ts";
+import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
+import { EmbeddedKvPool } from "../../kv/embedded-pool.ts";
+import type { Request } from "../../request/buffer.ts";
+import { drawKey, NO_SHAPING, type SamplingParams } from "../../request/request.ts";
+import { Rollout } from "../../rollout/rollout.ts";
+import { loadCore } from "../../wasm/load.ts";
+import { wallTimers } from "./clock.ts";
+import type { VllmLimits } from "./limits.ts";
+import { openVllmWorker } from "./open.ts";
+import type { VllmWorker } from "./worker.ts";
+
+const core = loadCore();
+const TOKENS_MAX = 120;
+const SEEDS = 14;
+const SCENARIO_MS_MAX = 20_000;
+
+const LIMITS: Partial<VllmLimits> = {
+  stallMs: 10,
+  silenceMsMax: 80,
+  retryMs: 1,
+  retryMsMax: 4,
+  pollMs: 10,
+  barrenAttemptsMax: 40,
+  checkMsMax: 5_000,
+};
+
+/** Numbers that belong to a seed. */
+class Dice {
+  readonly #seed: number;
+  #rolls = 0;
+
+  constructor(seed: number) {
+    this.#seed = seed;
+  }
+
+  below(limit: number): number {
+    this.#rolls += 1;
+    return fold32(this.#seed, this.#rolls) % limit;
+  }
+
+  of<T>(values: readonly [T, ...T[]]): T {
+    return values[this.below(values.length)] ?? values[0];
+  }
+}
+
+function samplingOf(dice: Dice, seed: number): SamplingParams {
+  return {
+    temperature: dice.below(2),
+    seed,
+    tokensMax: 1 + dice.below(TOKENS_MAX),
+    stopTokenIds: Array.from({ length: dice.below(30) }, () => dice.below(1000)),
+    shaping: {
+      ...NO_SHAPING,
+      tokensMin: dice.of([0, 0, 5, 40]),
+      // Counted in the engine: such a response must come in one piece.
+      presencePenalty: dice.of([0, 0, 0, 0, 0.5]),
+    },
+    topLogprobs: dice.of([0, 0, 1, 2]),
+    engineFields: null,
+  };
+}
+
+interface Outcome {
+  readonly finished: readonly Request[];
+  readonly submitted: number;
+  readonly failures: readonly string[];
+  readonly killed: number;
+  readonly lost: number;
+  readonly shown: ReadonlyMap<string, number>;
+}
+
+async function play(seed: number): Promise<Outcome> {
+  const dice = new Dice(seed);
+  const servers: VllmStandIn[] = [];
+  const workers: VllmWorker[] = [];
+  const share = dice.of([0, 0.1, 0.3]);
+  const count = 2 + dice.below(3);
+  for (let i = 0; i < count; i += 1) {
+    const faults = seededFaults(fold32(seed, i), { share, tokensMax: 40, kinds: FAULT_KINDS });
+    const slots = 8 + dice.below(40);
+    const server = await VllmStandIn.start({
+      slots,
+      blockSize: dice.of([16, 4]),
+      blocks: dice.of([2000, 200]),
+      generate: dice.of(["enabled", "enabled", "disabled"]),
+      hasPriorities: dice.below(3) > 0,
+      spelling: dice.of(["0.32", "0.22"]),
+      // The probe's own request is the first to arrive.
+      faults: (arrival) => (arrival < 2 ? null : faults(arrival)),
+      silenceMs: 30,
+      downMs: 5,
+    });
+    servers.push(server);
+    const settings = { workerId: workerId(i), url: server.url, limits: LIMITS };
+    workers.push(await openVllmWorker(settings));
+  }
+  const finished: Request[] = [];
+  const failures: string[] = [];
+  const over = Promise.withResolvers<void>();
+  let submitted = 0;
+  let killed = 0;
+  const killAt = dice.below(3) === 0 ? 20 + dice.below(60) : -1;
+  const rollout = new Rollout({
+    policy: dice.of(["seer", "divided"]),
+    draft: dice.of(["grouped", "off"]),
+    chunkTokens: 1 + dice.below(64),
+    epoch: weightEpoch(0),
+    pool: new EmbeddedKvPool({ clock: wallTimers, memoryBytesMax: 0, disk: null }),
+    clock: wallTimers,
+    core,
+    listener: {
+      tokens() {},
+      restarted() {},
+      stats() {},
+      groupFinished() {},
+      finished(request) {
+        finished.push(request);
+        if (finished.length === killAt) {
+          killed += 1;
+          void servers[0]?.stop();
+        }
+        if (finished.length === submitted) over.resolve();
+      },
+      workerFailed: (_, message) => failures.push(message),
+      broken: (error) => over.reject(error),
+    },
+  });
+  const groups = 20 + dice.below(20);
+  for (let i = 0; i < groups; i += 1) {
+    const prompt = Int32Array.from({ length: 1 + dice.below(50) }, () => dice.below(1000));
+    const id = groupId(`g${i}`);
+    const group = rollout.open(id, prompt);
+    const size = 1 + dice.below(16);
+    const sampling = samplingOf(dice, seed);
+    const divisible = workers.every((worker) => worker.supports(sampling).kind === "divided");
+    for (let k = 0; k < size; k += 1) {
+      submitted += 1;
+      rollout.join(group, { sampling, draw: drawKey(seed, id, k), divisible, priority: 0 });
+    }
+  }
+  for (const worker of workers) rollout.addWorker(worker);
+  const timer = setTimeout(
+    () => over.reject(new Error(`no end: ${finished.length} of ${submitted} finished`)),
+    SCENARIO_MS_MAX,
+  );
+  try {
+    await over.promise;
+  } finally {
+    clearTimeout(timer);
+    rollout.stop();
+    await Promise.all(workers.map((worker) => worker.close()));
+    await Promise.all(servers.map((server) => (server.isStopped ? null : server.stop())));
+  }
+  const shown = new Map<string, number>();
+  for (const server of servers) {
+    for (const [kind, times] of server.shown) shown.set(kind, (shown.get(kind) ?? 0) + times);
+  }
+  const { lost_tokens: lost } = rollout.meter.report({
+    policy: "",
+    draft: "",
+    deterministic: false,
+    epoch: weightEpoch(0),
+    interrupted: false,
+    pool: new EmbeddedKvPool({ clock: wallTimers, memoryBytesMax: 0, disk: null }).stats(),
+  });
+  return { finished, submitted, failures, killed, lost, shown };
+}
+
+function check(request: Request): void {
+  const { spec, response } = request;
+  const { sampling } = spec;
+  const wanted = standInResponse({
+    prompt: spec.prompt,
+    sample: spec.sampleIndex,
+    tokensMin: sampling.shaping?.tokensMin ?? 0,
+    tokensMax: sampling.tokensMax,
+    stopTokenIds: sampling.stopTokenIds,
+  });
+  expect([...response.tokens()]).toEqual(wanted);
+  const last = wanted.at(-1) ?? -1;
+  const stops =
+    sampling.stopTokenIds.includes(last) && wanted.length > (sampling.shaping?.tokensMin ?? 0);
+  expect(response.finish).toBe(stops ? "stop" : "length");
+  expect([...response.logprobs()]).toEqual(wanted.map(standInLogprob).map(Math.fround));
+  const top = response.topLogprobs();
+  if (top !== null) {
+    const rows = wanted.map((token) => standInCandidates(token).slice(0, sampling.topLogprobs));
+    expect([...top.tokens]).toEqual(rows.flat().map((candidate) => candidate.token));
+    expect([...top.logprobs]).toEqual(rows.flat().map(({ logprob }) => Math.fround(logprob)));
+  }
+  const inChunks = response.chunks.reduce((sum, chunk) => sum + chunk.tokens, 0);
+  expect(inChunks).toBe(wanted.length);
+}
+
+const only = process.env.SEED;
+const seeds = only === undefined ? Array.from({ length: SEEDS }, (_, i) => i) : [Number(only)];
+const faultsSeen = new Map<string, number>();
+
+for (const seed of seeds) {
+  test(`rollout over vLLM: every token comes once, whatever fails (SEED=${seed})`, async () => {
+    const outcome = await play(seed);
+    expect(outcome.finished.length).toBe(outcome.submitted);
+    for (const request of outcome.finished) check(request);
+    expect(outcome.lost).toBe(0);
+    expect(outcome.failures.length).toBe(outcome.killed);
+    for (const [kind, times] of outcome.shown) {
+      faultsSeen.set(kind, (faultsSeen.get(kind) ?? 0) + times);
+    }
+  }, 30_000);
+}
+
+test.if(only === undefined)("rollout over vLLM: the seeds show every kind of fault", () => {
+  expect([...faultsSeen.keys()].toSorted()).toEqual([...FAULT_KINDS].toSorted());
+});

@@ -1,0 +1,139 @@
+// vLLM's JSON, as a live 0.32 writes it: events and bodies of both endpoints, errors, metrics. Text only.
+
+import type { StandInEngine } from "./engine.ts";
+import { standInCandidates, standInLogprob } from "./tokens.ts";
+
+export interface Usage {
+  readonly prompt: number;
+  readonly output: number;
+  readonly cached: number;
+}
+
+export interface Shape {
+  readonly endpoint: "generate" | "completions";
+  readonly id: string;
+  readonly model: string;
+  /** null: no logprobs. */
+  readonly logprobs: number | null;
+  /** Names tokens in completions: what servers before `return_token_ids` lack. */
+  readonly returnsTokenIds: boolean;
+  readonly continuousUsage: boolean;
+}
+
+export interface Piece {
+  readonly tokens: readonly number[];
+  readonly finish: string | null;
+  readonly stop: number | null;
+  readonly usage: Usage;
+}
+
+export function pieceJson(shape: Shape, piece: Piece): unknown {
+  const usage = shape.continuousUsage ? { usage: usageJson(piece.usage, false) } : {};
+  const choice = {
+    index: 0,
+    finish_reason: piece.finish,
+    stop_reason: piece.stop,
+    ...(shape.returnsTokenIds ? { token_ids: piece.tokens } : {}),
+  };
+  if (shape.endpoint === "generate") {
+    const versions = piece.finish === null ? null : [{ version: "default", start: 0, end: 1 }];
+    const extra = { routed_experts: null, sampling_mask: null, weight_versions: versions };
+    const logprobs = generateLogprobs(shape, piece.tokens);
+    return {
+      request_id: shape.id,
+      ...usage,
+      output_mode: "tokens",
+      choices: [{ ...choice, ...extra, logprobs }],
+    };
+  }
+  return {
+    id: shape.id,
+    object: "text_completion",
+    created: 0,
+    model: shape.model,
+    choices: [{ text: "", ...choice, logprobs: completionLogprobs(shape, piece.tokens) }],
+    ...usage,
+  };
+}
+
+export function usageEventJson(shape: Shape, usage: Usage): unknown {
+  const name =
+    shape.endpoint === "generate" ? { request_id: shape.id } : { id: shape.id, model: shape.model };
+  return { ...name, usage: usageJson(usage, true), choices: [] };
+}
+
+export function usageJson(usage: Usage, hasDetails: boolean): unknown {
+  return {
+    prompt_tokens: usage.prompt,
+    total_tokens: usage.prompt + usage.output,
+    completion_tokens: usage.output,
+    prompt_tokens_details: hasDetails ? { cached_tokens: usage.cached } : null,
+  };
+}
+
+export function errorJson(status: number, message: string): unknown {
+  const type = status < 500 ? "BadRequestError" : "InternalServerError";
+  return { error: { message, type, param: null, code: status } };
+}
+
+/** The token drawn comes first and counts, so that of `logprobs` alternatives the last one may be missing. */
+function generateLogprobs({ logprobs }: Shape, tokens: readonly number[]): unknown {
+  if (logprobs === null) return null;
+  const content = tokens.map((token) => {
+    const candidates = standInCandidates(token);
+    const drawn = candidates.filter((candidate) => candidate.token === token);
+    const others = candidates.filter((candidate) => candidate.token !== token);
+    const listed = [...drawn, ...others].slice(0, logprobs);
+    return {
+      token_id: token,
+      logprob: standInLogprob(token),
+      rank: drawn[0]?.rank,
+      top_logprobs: listed.map(({ token: id, logprob, rank }) => ({ token_id: id, logprob, rank })),
+    };
+  });
+  return { content };
+}
+
+/** The likeliest, and the token drawn as well where it is not one of them. */
+function completionLogprobs({ logprobs }: Shape, tokens: readonly number[]): unknown {
+  if (logprobs === null) return null;
+  return {
+    text_offset: tokens.map(() => 0),
+    token_logprobs: tokens.map(standInLogprob),
+    tokens: tokens.map((token) => `token_id:${token}`),
+    top_logprobs: tokens.map((token) => {
+      const listed = standInCandidates(token).filter(
+        (candidate) => candidate.rank <= logprobs || candidate.token === token,
+      );
+      return Object.fromEntries(
+        listed.map(({ token: id, logprob }) => [`token_id:${id}`, logprob]),
+      );
+    }),
+  };
+}
+
+/** `spelling` 0.22: gauges and counters as older releases and client libraries name them. */
+export function metricsText(
+  engine: StandInEngine,
+  options: { spelling: "0.22" | "0.32"; startedS: number },
+): string {
+  const { counters } = engine;
+  const { blocks, blockSize } = engine.options;
+  const isOld = options.spelling === "0.22";
+  const total = isOld ? "" : "_total";
+  const labels = '{engine="0",model_name="stand-in"}';
+  const lines = [
+    "# HELP vllm:num_requests_running Number of requests in model execution batches.",
+    `process_start_time_seconds ${options.startedS}`,
+    `vllm:num_requests_running${labels} ${engine.running}.0`,
+    `vllm:num_requests_waiting${labels} ${engine.waiting}.0`,
+    `vllm:${isOld ? "gpu" : "kv"}_cache_usage_perc${labels} ${engine.blocksUsed / blocks}`,
+    `vllm:num_preemptions${total}${labels} ${counters.preemptions}.0`,
+    `vllm:num_preemptions_created${labels} 1.7952741654939282e+09`,
+    `vllm:prompt_tokens${total}${labels} ${counters.promptTokens}.0`,
+    `vllm:generation_tokens${total}${labels} ${counters.generationTokens}.0`,
+    `vllm:iteration_tokens_total_count${labels} ${counters.steps}.0`,
+    `vllm:cache_config_info{block_size="${blockSize}",engine="0",num_cpu_blocks="None",num_gpu_blocks="${blocks}",user_specified_block_size="False"} 1.0`,
+  ];
+  return `${lines.join("\n")}\n`;
+}

@@ -1,0 +1,417 @@
+// A stand-in for a vLLM server, and no vLLM: it speaks the protocol (both endpoints, streams, metrics, control
+// routes, as a live 0.32 was seen to) and makes tokens that a test can foretell, and it shows faults on demand that a
+// real server shows only by accident. It stands on node:http, which can break a connection in mid-line.
+
+import http, { type IncomingMessage, type ServerResponse } from "node:http";
+import type { AddressInfo } from "node:net";
+import { type EngineOptions, StandInEngine } from "./engine.ts";
+import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
+import {
+  errorJson,
+  metricsText,
+  type Piece,
+  pieceJson,
+  type Shape,
+  usageEventJson,
+  usageJson,
+} from "./shapes.ts";
+import { StandInStream } from "./stream.ts";
+import { VOCABULARY_SIZE } from "./tokens.ts";
+
+export interface StandInOptions extends EngineOptions {
+  readonly faults: FaultPlan;
+  /** disabled: 403, as without --enable-scale-out. */
+  readonly generate: "enabled" | "disabled" | "missing";
+  readonly returnsTokenIds: boolean;
+  /** --scheduling-policy priority. */
+  readonly hasPriorities: boolean;
+  /** VLLM_SERVER_DEV_MODE=1. */
+  readonly isDevMode: boolean;
+  readonly spelling: "0.22" | "0.32";
+  /** Tells the count of tokens with every event, when asked to. */
+  readonly hasContinuousUsage: boolean;
+  readonly apiKey: string | null;
+  /** How long it is silent when a request is "preempted", and down when it restarts, ms. */
+  readonly silenceMs: number;
+  readonly downMs: number;
+}
+
+export const STAND_IN_DEFAULTS: StandInOptions = {
+  slots: 64,
+  blocks: 4096,
+  blockSize: 16,
+  contextTokens: 4096,
+  faults: NO_FAULTS,
+  generate: "enabled",
+  returnsTokenIds: true,
+  hasPriorities: true,
+  isDevMode: true,
+  spelling: "0.32",
+  hasContinuousUsage: true,
+  apiKey: null,
+  silenceMs: 20,
+  downMs: 10,
+};
+
+type Body = Readonly<Record<string, unknown>>;
+
+export class VllmStandIn {
+  readonly options: StandInOptions;
+  engine: StandInEngine;
+  /** Bodies of the requests for tokens that came, newest last; the first 10,000. */
+  readonly bodies: Body[] = [];
+  /** Faults shown, by kind. */
+  readonly shown = new Map<string, number>();
+  /** While it is false, /health says 503. */
+  isHealthy = true;
+  restarts = 0;
+  isStopped = false;
+  weightVersion = "default";
+  #server: http.Server;
+  #port = 0;
+  #arrivals = 0;
+  #startedS = 1_795_274_109.5;
+  #isSleeping = false;
+
+  private constructor(options: StandInOptions) {
+    this.options = options;
+    this.engine = new StandInEngine(options);
+    this.#server = this.#newServer();
+  }
+
+  static async start(options: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
+    const standIn = new VllmStandIn({ ...STAND_IN_DEFAULTS, ...options });
+    await standIn.#listen(0);
+    return standIn;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${this.#port}`;
+  }
+
+  async stop(): Promise<void> {
+    this.isStopped = true;
+    this.#server.closeAllConnections();
+    await new Promise<void>((resolve) => this.#server.close(() => resolve()));
+  }
+
+  /** Breaks every connection, forgets everything, and comes back after `downMs`, at the same port. */
+  async restart(): Promise<void> {
+    this.restarts += 1;
+    const server = this.#server;
+    this.engine = new StandInEngine(this.options);
+    this.#startedS += 100;
+    server.closeAllConnections();
+    await new Promise<void>((resolve) => server.close(() => resolve()));
+    await new Promise<void>((resolve) => setTimeout(resolve, this.options.downMs));
+    if (this.isStopped) return;
+    this.#server = this.#newServer();
+    await this.#listen(this.#port);
+  }
+
+  #newServer(): http.Server {
+    const server = http.createServer((request, response) => {
+      request.on("error", () => {});
+      response.on("error", () => {});
+      readBody(request, (text) => this.#answer(request, response, text));
+    });
+    server.keepAliveTimeout = 5_000;
+    return server;
+  }
+
+  async #listen(port: number): Promise<void> {
+    await new Promise<void>((resolve) => this.#server.listen(port, "127.0.0.1", resolve));
+    this.#port = (this.#server.address() as AddressInfo).port;
+  }
+
+  #answer(request: IncomingMessage, response: ServerResponse, text: string): void {
+    const { pathname, searchParams } = new URL(request.url ?? "/", "http://stand-in");
+    const method = request.method ?? "GET";
+    const { apiKey } = this.options;
+    if (pathname.startsWith("/v1/") && apiKey !== null) {
+      if (request.headers.authorization !== `Bearer ${apiKey}`) {
+        send(response, 401, { error: "Unauthorized" });
+        return;
+      }
+    }
+    const endpoint = this.#endpointOf(pathname);
+    if (endpoint === "disabled") {
+      send(response, 403, errorJson(403, "Scale-out endpoints are disabled."));
+    } else if (endpoint !== null) {
+      if (method !== "POST") send(response, 405, { detail: "Method Not Allowed" });
+      else this.#tokens(endpoint, { request, response, text });
+    } else {
+      const answer = this.#route(method, pathname, searchParams, text);
+      if (typeof answer.body === "string") sendText(response, answer.status, answer.body);
+      else send(response, answer.status, answer.body);
+    }
+  }
+
+  #endpointOf(path: string): "generate" | "completions" | "disabled" | null {
+    if (path === "/v1/completions") return "completions";
+    if (path !== "/inference/v1/generate" || this.options.generate === "missing") return null;
+    return this.options.generate === "enabled" ? "generate" : "disabled";
+  }
+
+  #route(
+    method: string,
+    path: string,
+    query: URLSearchParams,
+    text: string,
+  ): { status: number; body: unknown } {
+    const { engine, options } = this;
+    const ok = (body: unknown) => ({ status: 200, body });
+    switch (`${method} ${path}`) {
+      case "GET /health":
+        return { status: this.isHealthy ? 200 : 503, body: "" };
+      case "GET /version":
+        return ok({ version: `${options.spelling}.0+stand-in` });
+      case "GET /v1/models":
+        return ok({
+          object: "list",
+          data: [
+            { id: "adapter", object: "model", parent: "stand-in", max_model_len: null },
+            {
+              id: "stand-in",
+              object: "model",
+              parent: null,
+              max_model_len: options.contextTokens,
+              owned_by: "a stand-in for vLLM",
+            },
+          ],
+        });
+      case "GET /metrics":
+        return ok(metricsText(engine, { spelling: options.spelling, startedS: this.#startedS }));
+      case "GET /load":
+        return ok({ server_load: engine.running + engine.waiting });
+    }
+    if (!options.isDevMode) return { status: 404, body: { detail: "Not Found" } };
+    switch (`${method} ${path}`) {
+      case "GET /server_info":
+        return ok({
+          vllm_config: {
+            model_config: { max_logprobs: 20, logprobs_mode: "processed_logprobs" },
+            scheduler_config: {
+              max_num_seqs: options.slots,
+              policy: options.hasPriorities ? "priority" : "fcfs",
+            },
+            speculative_config: null,
+          },
+        });
+      case "POST /pause": {
+        const mode = query.get("mode") ?? "abort";
+        if (mode !== "abort" && mode !== "wait" && mode !== "keep") {
+          return { status: 400, body: errorJson(400, `unknown mode ${mode}`) };
+        }
+        engine.pause(mode);
+        return ok({ status: "paused" });
+      }
+      case "POST /resume":
+        engine.resume();
+        return ok({ status: "resumed" });
+      case "GET /is_paused":
+        return ok({ is_paused: engine.pauseMode !== null });
+      case "POST /sleep":
+      case "POST /wake_up":
+        this.#isSleeping = path === "/sleep";
+        return ok("");
+      case "GET /is_sleeping":
+        return ok({ is_sleeping: this.#isSleeping });
+      case "POST /reset_prefix_cache":
+        engine.clearCache();
+        return ok({ success: true });
+      case "POST /collective_rpc":
+        return ok({ results: [null] });
+      case "GET /get_world_size":
+        return ok({ world_size: 1 });
+      case "GET /weight_info":
+        return ok({ weight_version: this.weightVersion });
+      case "POST /update_weight_version":
+        this.weightVersion = String(jsonOf(text)?.new_version);
+        return ok({ weight_version: this.weightVersion });
+      case "POST /v1/load_lora_adapter":
+        return ok("Success: LoRA adapter loaded.");
+      case "POST /abort_requests":
+      case "POST /inference/v1/abort_requests":
+        return ok({ status: "aborted", aborted: this.#abort(jsonOf(text)?.request_ids) });
+      default:
+        return { status: 404, body: { detail: "Not Found" } };
+    }
+  }
+
+  /** Unknown ids are counted too, as the real one does. */
+  #abort(ids: unknown): number {
+    if (!Array.isArray(ids) || ids.length === 0) return this.engine.abortAll();
+    for (const id of ids) this.engine.abort(String(id), false);
+    return ids.length;
+  }
+
+  #tokens(
+    endpoint: "generate" | "completions",
+    exchange: { request: IncomingMessage; response: ServerResponse; text: string },
+  ): void {
+    const { request, response, text } = exchange;
+    const body = jsonOf(text);
+    if (body === null) {
+      send(response, 400, errorJson(400, "the body is not JSON"));
+      return;
+    }
+    if (this.bodies.length < 10_000) this.bodies.push(body);
+    const problem = this.#problemOf(endpoint, body);
+    if (problem !== null) {
+      send(response, 400, errorJson(400, problem));
+      return;
+    }
+    const fault = this.options.faults(this.#arrivals);
+    this.#arrivals += 1;
+    switch (fault?.kind) {
+      case "unavailable":
+        this.#count(fault);
+        response.setHeader("retry-after", "0");
+        send(response, 503, errorJson(503, "the stand-in is not available"));
+        return;
+      case "broken":
+        this.#count(fault);
+        send(response, 500, errorJson(500, "the stand-in is broken"));
+        return;
+      case "hang":
+        this.#count(fault);
+        return;
+      case "restart":
+        this.#count(fault);
+        void this.restart();
+        return;
+    }
+    this.#generate(endpoint, { request, response, body, fault });
+  }
+
+  #count(fault: Fault): void {
+    this.shown.set(fault.kind, (this.shown.get(fault.kind) ?? 0) + 1);
+  }
+
+  #problemOf(endpoint: "generate" | "completions", body: Body): string | null {
+    const ids = body[endpoint === "generate" ? "token_ids" : "prompt"];
+    if (!Array.isArray(ids) || ids.length === 0) return "the prompt has no token ids";
+    const wrong = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= VOCABULARY_SIZE);
+    if (wrong !== undefined) return `Token id ${wrong} is out of vocabulary`;
+    const params = paramsOf(endpoint, body);
+    const { contextTokens, hasPriorities } = this.options;
+    if (ids.length >= contextTokens) return `the prompt has ${ids.length} tokens`;
+    if (
+      endpoint === "completions" &&
+      ids.length + numberOf(params.max_tokens, 16) > contextTokens
+    ) {
+      return `max_tokens is too large: ${params.max_tokens}`;
+    }
+    if (!hasPriorities && numberOf(body.priority, 0) !== 0) {
+      return "Got priority but Priority scheduling is not enabled.";
+    }
+    return null;
+  }
+
+  #generate(
+    endpoint: "generate" | "completions",
+    exchange: {
+      request: IncomingMessage;
+      response: ServerResponse;
+      body: Body;
+      fault: Fault | null;
+    },
+  ): void {
+    const { response, body, fault } = exchange;
+    const { engine, options } = this;
+    const params = paramsOf(endpoint, body);
+    const prompt = body[endpoint === "generate" ? "token_ids" : "prompt"] as number[];
+    const extra = (params[endpoint === "generate" ? "extra_args" : "vllm_xargs"] ?? {}) as Body;
+    const name = String(body.request_id ?? `anonymous-${this.#arrivals}`);
+    const id = endpoint === "generate" ? `generate-tokens-${name}` : `cmpl-${name}-0`;
+    const streamOptions = (body.stream_options ?? {}) as Body;
+    const shape: Shape = {
+      endpoint,
+      id: endpoint === "generate" ? id : `cmpl-${name}`,
+      model: "stand-in",
+      logprobs: typeof params.logprobs === "number" ? params.logprobs : null,
+      returnsTokenIds: options.returnsTokenIds,
+      continuousUsage: options.hasContinuousUsage && streamOptions.continuous_usage_stats === true,
+    };
+    const isStream = body.stream === true;
+    const stream = new StandInStream({
+      response,
+      fault,
+      silenceMs: options.silenceMs,
+      shown: (shownFault) => this.#count(shownFault),
+      abort: (silently) => engine.abort(id, silently),
+    });
+    const all: number[] = [];
+    let pending: number[] = [];
+    const interval = numberOf(params.stream_interval, 1);
+    response.on("close", () => engine.abort(id, true));
+    if (isStream) stream.begin();
+    engine.add({
+      id,
+      prompt,
+      sample: numberOf(extra.foretoken_sample, 0),
+      tokensMax: Math.min(numberOf(params.max_tokens, 16), options.contextTokens - prompt.length),
+      tokensMin: numberOf(params.min_tokens, 0),
+      stopTokenIds: Array.isArray(params.stop_token_ids) ? params.stop_token_ids : [],
+      ignoreEos: params.ignore_eos === true,
+      cacheSalt: String(body.cache_salt ?? ""),
+      priority: numberOf(body.priority, 0),
+      made: ({ token, finish, stop, cached }) => {
+        if (token !== null) {
+          all.push(token);
+          pending.push(token);
+        }
+        const usage = { prompt: prompt.length, output: all.length, cached };
+        if (!isStream) {
+          if (finish === null) return;
+          const piece = { tokens: all, finish, stop, usage };
+          const whole = pieceJson({ ...shape, continuousUsage: false }, piece) as object;
+          send(response, 200, { ...whole, usage: usageJson(usage, true) });
+          return;
+        }
+        const isDue = all.length === 1 || pending.length >= interval || finish !== null;
+        if (!isDue) return;
+        const piece: Piece = { tokens: pending, finish, stop, usage };
+        pending = [];
+        stream.piece(pieceJson(shape, piece), all.length);
+        if (finish === null) return;
+        if (streamOptions.include_usage === true) stream.event(usageEventJson(shape, usage));
+        stream.done();
+      },
+    });
+  }
+}
+
+function paramsOf(endpoint: "generate" | "completions", body: Body): Body {
+  if (endpoint === "completions") return body;
+  return (body.sampling_params ?? {}) as Body;
+}
+
+function numberOf(value: unknown, otherwise: number): number {
+  return typeof value === "number" ? value : otherwise;
+}
+
+function jsonOf(text: string): Body | null {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return null;
+  }
+}
+
+function readBody(request: IncomingMessage, done: (text: string) => void): void {
+  const parts: Buffer[] = [];
+  request.on("data", (part: Buffer) => parts.push(part));
+  request.on("end", () => done(Buffer.concat(parts).toString("utf8")));
+}
+
+function send(response: ServerResponse, status: number, body: unknown): void {
+  response.writeHead(status, { "content-type": "application/json" });
+  response.end(JSON.stringify(body));
+}
+
+function sendText(response: ServerResponse, status: number, text: string): void {
+  response.writeHead(status, { "content-type": "text/plain" });
+  response.end(text);
+}
