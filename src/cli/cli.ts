@@ -9,6 +9,7 @@ import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
 import { serveCommand } from "./serve-command.ts";
 import { verifyCommand } from "./verify-command.ts";
+import { workerCommand } from "./worker-command.ts";
 
 /** Runs the tool; returns the exit status. Errors are told on stderr. */
 export async function main(args: readonly string[]): Promise<number> {
@@ -21,7 +22,14 @@ export async function main(args: readonly string[]): Promise<number> {
   const setStatus = (value: number) => {
     status = value;
   };
-  const commands = [rolloutCommand, serveCommand, verifyCommand, replayCommand, draftServerCommand];
+  const commands = [
+    rolloutCommand,
+    serveCommand,
+    verifyCommand,
+    replayCommand,
+    draftServerCommand,
+    workerCommand,
+  ];
   for (const command of commands) {
     program.addCommand(command(setStatus).exitOverride());
   }

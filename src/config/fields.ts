@@ -143,9 +143,9 @@ export const FIELDS = {
   policy: {
     kind: "choice",
     flag: "--policy",
-    choices: ["seer", "divided", "group"],
+    choices: ["seer", "foretoken", "divided", "group"],
     default: "seer",
-    help: "seer: chunks, probes first, longest group first. divided: chunks, first come first served. group: whole groups to workers in turn, as veRL does",
+    help: "seer: chunks, probes first, longest group first. foretoken: chunks, the response with the fewest tokens first. divided: chunks, first come first served. group: whole groups to workers in turn, as veRL does",
   },
   draft: {
     kind: "choice",
@@ -254,6 +254,20 @@ export const FIELDS = {
     default: 7447,
     help: "the port to listen on; 0: any free one",
   }),
+  listen: {
+    kind: "text",
+    flag: "--listen",
+    metavar: "HOST:PORT",
+    default: "127.0.0.1:7448",
+    help: "where a worker listens for its sidecar; port 0: any free one; beyond loopback give it a token",
+  },
+  workerToken: {
+    kind: "text",
+    flag: "--worker-token",
+    metavar: "TOKEN",
+    default: null,
+    help: "what a worker asks of its sidecar; better given in the environment (default: nothing)",
+  },
   draftGroups: integer("--max-groups", {
     metavar: "N",
     min: 1,
@@ -344,6 +358,13 @@ export const FIELDS = {
     metavar: "TOKEN",
     default: null,
     help: "what clients must send as `Authorization: Bearer TOKEN`; better given in the environment (default: none)",
+  },
+  workerToken: {
+    kind: "text",
+    flag: "--worker-token",
+    metavar: "TOKEN",
+    default: null,
+    help: "what the engines ask for; better given in the environment (default: none)",
   },
   requestsMax: integer("--max-requests", {
     metavar: "N",

@@ -5,8 +5,8 @@ import { type RawData, WebSocket } from "ws";
 import { AppError } from "../base/errors.ts";
 import type { Dial, Link, LinkEvents, LinkSend } from "../draft/service/link.ts";
 import type { ClientMessage } from "../draft/service/message.ts";
-import { decodeServerMessage, encodeClientMessage } from "../proto/draft-codec.ts";
 import { CLOSE, closeReason } from "../proto/close-codes.ts";
+import { decodeServerMessage, encodeClientMessage } from "../proto/draft-codec.ts";
 
 export interface DraftDialOptions {
   /** `ws://HOST:PORT/v1/draft`. */

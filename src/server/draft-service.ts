@@ -7,8 +7,8 @@ import { type RawData, type WebSocket, WebSocketServer } from "ws";
 import { AppError } from "../base/errors.ts";
 import type { DraftServer } from "../draft/service/server.ts";
 import { DraftSession } from "../draft/service/session.ts";
-import { decodeClientMessage, encodeServerMessage } from "../proto/draft-codec.ts";
 import { CLOSE, closeReason } from "../proto/close-codes.ts";
+import { decodeClientMessage, encodeServerMessage } from "../proto/draft-codec.ts";
 
 export const DRAFT_PATH = "/v1/draft";
 

@@ -1,0 +1,111 @@
+// `foretoken worker`: one embedded engine, for a sidecar on another machine to drive over a WebSocket
+// (docs/PROTOCOL.md), until it is told to stop. It keeps nothing: what is lost with it, the sidecar has
+// made again elsewhere.
+
+import { basename } from "node:path";
+import { Command } from "commander";
+import { BUNDLED_MODEL, wallClock } from "../app.ts";
+import { AppError } from "../base/errors.ts";
+import { weightEpoch } from "../base/ids.ts";
+import type { Settings } from "../config/fields.ts";
+import { LinkHost } from "../worker/link/host.ts";
+import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
+import { addFields, readFields } from "./commander-fields.ts";
+import { EXIT_FAILED } from "./exit.ts";
+
+const FIELD_NAMES = [
+  "model",
+  "listen",
+  "workerToken",
+  "slots",
+  "kvTokens",
+  "contextTokens",
+  "draftBudget",
+  "deterministic",
+] as const;
+
+type WorkerSettings = Settings<(typeof FIELD_NAMES)[number]>;
+
+/** Of the weights as they are opened; the sidecar counts from there. */
+const EPOCH = weightEpoch(0);
+
+const EXAMPLES = `
+Examples:
+  foretoken worker                                       the bundled model, loopback only
+  FORETOKEN_WORKER_TOKEN=... foretoken worker --model m.gguf --listen 0.0.0.0:7448
+`;
+
+export function workerCommand(setStatus: (status: number) => void): Command {
+  const command = new Command("worker")
+    .description("Run one engine for a sidecar on another machine.")
+    .addHelpText("after", EXAMPLES);
+  addFields(command, FIELD_NAMES);
+  return command.action(async () => {
+    setStatus(await serveWorker(readFields(command, FIELD_NAMES)));
+  });
+}
+
+async function serveWorker(settings: WorkerSettings): Promise<number> {
+  const address = parseAddress(settings.listen);
+  const path = settings.model ?? BUNDLED_MODEL;
+  const model = await openLlamaModel({ path, deterministic: settings.deterministic });
+  try {
+    return await serveModel(model, settings, address);
+  } finally {
+    model.close();
+  }
+}
+
+async function serveModel(
+  model: LlamaModel,
+  settings: WorkerSettings,
+  address: { host: string; port: number },
+): Promise<number> {
+  const { slots, kvTokens, draftBudget } = settings;
+  const contextTokens = settings.contextTokens ?? Math.min(model.contextTokens, kvTokens);
+  const capacity = { slots, kvTokens, contextTokens, draftBudget };
+  const [worker] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...capacity });
+  if (worker === undefined) throw new AppError("worker_failed", "the engine did not open");
+  try {
+    const host = await LinkHost.listen({
+      ...address,
+      worker,
+      modelId: basename(model.path),
+      vocabularySize: model.vocabularySize,
+      epoch: EPOCH,
+      token: settings.workerToken,
+      clock: wallClock,
+    });
+    const stopped = untilSignal();
+    console.log(`worker on ${host.url}`);
+    const failure = await Promise.race([stopped, host.failed]);
+    await host.close();
+    if (failure === null) return 0;
+    console.error(`foretoken: the engine has failed: ${failure} [worker_failed]`);
+    return EXIT_FAILED;
+  } finally {
+    await worker.close();
+  }
+}
+
+/** `HOST:PORT`, the host in brackets if it is an IPv6 address. @throws AppError usage. */
+function parseAddress(listen: string): { host: string; port: number } {
+  const [, bracketed, plain, digits] = /^(?:\[([^\]]+)\]|([^:]+)):(\d{1,5})$/.exec(listen) ?? [];
+  const host = bracketed ?? plain;
+  const port = Number(digits);
+  if (host !== undefined && port <= 65_535) return { host, port };
+  throw new AppError("usage", `--listen is "${listen}"; it is HOST:PORT, like 127.0.0.1:7448`);
+}
+
+/** null: the first SIGINT or SIGTERM; a second one ends the process as it always does. */
+function untilSignal(): Promise<null> {
+  return new Promise((resolve) => {
+    const stop = () => {
+      process.off("SIGINT", stop);
+      process.off("SIGTERM", stop);
+      resolve(null);
+    };
+    process.on("SIGINT", stop);
+    process.on("SIGTERM", stop);
+  });
+}

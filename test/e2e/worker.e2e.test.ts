@@ -1,0 +1,114 @@
+// A worker as a process of its own: a rollout over it gives the tokens of the engine in this process.
+
+import { expect, test } from "bun:test";
+import { BUNDLED_MODEL, wallClock } from "../../src/app.ts";
+import { groupId, weightEpoch, workerId } from "../../src/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
+import type { Group, GroupSpec } from "../../src/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { Iteration } from "../../src/rollout/iteration.ts";
+import type { Worker } from "../../src/rollout/worker.ts";
+import { loadCore } from "../../src/wasm/load.ts";
+import { openLinkWorker } from "../../src/worker/link/worker.ts";
+import { openLlamaModel } from "../../src/worker/llama/open.ts";
+import { engineMissing, foretoken, start } from "./tool.ts";
+
+const missing = engineMissing();
+if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
+const engineTest = test.skipIf(missing !== null);
+
+const EPOCH = weightEpoch(0);
+const TOKEN = "a long and secret token";
+const CAPACITY = { slots: 4, kvTokens: 1024, contextTokens: 256 };
+
+function groupsOf(encode: (text: string) => Int32Array): GroupSpec[] {
+  return ["countdown 3 7 8 to 29", "collatz 648"].map((text, i) => ({
+    groupId: groupId(`g${i}`),
+    prompt: encode(`<|user|>${text}<|assistant|>`),
+    size: 4,
+    sampling: {
+      temperature: 1,
+      seed: 11,
+      tokensMax: 64,
+      stopTokenIds: [1359],
+      ...SAMPLING_DEFAULTS,
+    },
+  }));
+}
+
+async function responses(workers: readonly Worker[], groups: readonly GroupSpec[]) {
+  const done = new Map<string, { tokens: number[]; logprobs: number[] }>();
+  const report = await new Iteration({
+    groups,
+    workers,
+    policy: "seer",
+    draft: "grouped",
+    chunkTokens: 16,
+    epoch: EPOCH,
+    deterministic: true,
+    pool: new EmbeddedKvPool({ clock: wallClock, memoryBytesMax: 2 ** 24, disk: null }),
+    clock: wallClock,
+    core: loadCore(),
+    onGroup: ({ requests }: Group) => {
+      for (const { spec, response } of requests) {
+        done.set(`${spec.groupId}/${spec.sampleIndex}`, {
+          tokens: [...response.tokens()],
+          logprobs: [...response.logprobs()],
+        });
+      }
+    },
+  }).run();
+  return { done, report };
+}
+
+/** The address that the process says it listens on. */
+async function addressOf(child: ReturnType<typeof start>): Promise<string> {
+  let text = "";
+  for await (const part of child.stdout) {
+    text += new TextDecoder().decode(part);
+    if (text.includes("\n")) break;
+  }
+  expect(text).toMatch(/^worker on ws:\/\/127\.0\.0\.1:\d+\n$/);
+  return text.trim().replace("worker on ", "");
+}
+
+engineTest(
+  "worker: a rollout over a worker process equals one over the engine in this process, bit for bit",
+  async () => {
+    const child = start([
+      ...["worker", "--listen", "127.0.0.1:0", "--deterministic", "--worker-token", TOKEN],
+      ...["--slots", "4", "--kv-tokens", "1024", "--max-model-len", "256"],
+    ]);
+    const url = await addressOf(child);
+    const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
+    const groups = groupsOf((text) => model.tokenizer.encode(text));
+    const options = { workerId: workerId(0), url, clock: wallClock };
+    await expect(openLinkWorker({ ...options, token: "another" })).rejects.toMatchObject({
+      code: "unauthorized",
+    });
+    const worker = await openLinkWorker({ ...options, token: TOKEN });
+    expect(worker).toMatchObject({
+      modelId: "foretoken-3m-q8_0.gguf",
+      vocabularySize: model.vocabularySize,
+      capacity: CAPACITY,
+    });
+    const linked = await responses([worker], groups);
+    await worker.close();
+    const local = await model.openWorkers({ workers: 1, epoch: EPOCH, ...CAPACITY });
+    const embedded = await responses(local, groups);
+    expect(linked.done).toEqual(embedded.done);
+    expect(linked.done.size).toBe(8);
+    expect(linked.report.lost_tokens + linked.report.duplicated_tokens).toBe(0);
+    for (const one of local) await one.close();
+    model.close();
+    child.kill("SIGTERM");
+    expect(await child.exited).toBe(0);
+  },
+  60_000,
+);
+
+test("worker: an address that is none is told by flag", async () => {
+  const { status, stderr } = await foretoken("worker", "--listen", "7448");
+  expect(status).toBe(2);
+  expect(stderr).toContain('--listen is "7448"; it is HOST:PORT');
+});
