@@ -21,6 +21,7 @@ import {
   flag,
   ignored,
   integer,
+  isNot,
   listOf,
   oneOf,
   text,
@@ -46,9 +47,9 @@ const PARSER = "no worker parses tool calls; send tool_choice: none and parse th
 const message = v.looseObject(
   {
     role: text,
-    content: v.nullish(v.union([text, v.array(v.unknown())], "is not a text or a list of parts")),
+    content: v.nullish(v.union([text, v.array(v.unknown())], isNot("a text or a list of parts"))),
   },
-  "is not an object",
+  isNot("an object"),
 );
 
 /** What messages become a prompt by; /tokenize takes the same. */

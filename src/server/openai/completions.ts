@@ -12,7 +12,16 @@ import {
   withFormat,
 } from "./common-fields.ts";
 import type { StreamView } from "./event-stream.ts";
-import { checked, flag, integer, isTokenList, text, tokenList, unsupported } from "./fields.ts";
+import {
+  checked,
+  flag,
+  integer,
+  isNot,
+  isTokenList,
+  text,
+  tokenList,
+  unsupported,
+} from "./fields.ts";
 import type { Job } from "./job.ts";
 import { completionLogprobs, type TokenNames, tokensJson, usageJson } from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
@@ -25,7 +34,7 @@ const PROMPTS_MAX = 16_384;
 
 const prompts = v.union(
   [text, v.array(text), tokenList, v.array(tokenList)],
-  "is not a text, a list of texts, a list of token ids or a list of such lists",
+  isNot("a text, a list of texts, a list of token ids or a list of such lists"),
 );
 
 export const completionsRequest = v.strictObject({

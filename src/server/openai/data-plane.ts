@@ -139,9 +139,23 @@ const ENDPOINTS: readonly Endpoint[] = [
   },
 ];
 
-/** One set of routes serves one sidecar. */
-export function dataPlaneRoutes(options: DataPlaneOptions): Route[] {
+export interface DataPlaneSide {
+  readonly routes: Route[];
+  /** Gives up the requests that clients named so; returns how many there were. */
+  readonly abort: (requestIds: readonly string[]) => number;
+}
+
+/** One data plane serves one sidecar. */
+export function dataPlane(options: DataPlaneOptions): DataPlaneSide {
   const plane = new DataPlane(options);
+  return { routes: routesOf(plane), abort: (ids) => abortNamed(plane, ids) };
+}
+
+export function dataPlaneRoutes(options: DataPlaneOptions): Route[] {
+  return dataPlane(options).routes;
+}
+
+function routesOf(plane: DataPlane): Route[] {
   return ENDPOINTS.map(({ method, path, act }) => ({
     method,
     path,

@@ -61,6 +61,8 @@ class EventSource implements JobReader {
   #cancelStall: (() => void) | null = null;
   #open: number;
   #hasHead = false;
+  /** Enqueueing asks for more at once. */
+  #isSending = false;
   #isClosed = false;
 
   constructor(job: Job, view: StreamView, options: StreamOptions) {
@@ -112,7 +114,13 @@ class EventSource implements JobReader {
   }
 
   #send(): void {
-    if (this.#isClosed) return;
+    if (this.#isClosed || this.#isSending) return;
+    this.#isSending = true;
+    this.#sendNews();
+    this.#isSending = false;
+  }
+
+  #sendNews(): void {
     let text = "";
     if (!this.#hasHead) {
       this.#hasHead = true;

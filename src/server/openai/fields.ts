@@ -19,7 +19,8 @@ function show(value: unknown): string {
   return text.length <= SHOWN_CHARACTERS ? text : `${text.slice(0, SHOWN_CHARACTERS)}...`;
 }
 
-function isNot(bound: string): (seen: Seen) => string {
+/** The message of a value that is not what it should be. */
+export function isNot(bound: string): (seen: Seen) => string {
   return ({ input }) => `is ${show(input)}, not ${bound}`;
 }
 

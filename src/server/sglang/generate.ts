@@ -11,6 +11,7 @@ import {
   flag,
   ignored,
   integer,
+  isNot,
   isTokenList,
   name,
   number,
@@ -67,8 +68,8 @@ const samplingParams = v.strictObject({
 });
 
 export const sglangRequest = v.strictObject({
-  input_ids: v.nullish(v.union([tokenList, v.array(tokenList)], "is not a list of token ids")),
-  text: v.nullish(v.union([text, v.array(text)], "is not a text or a list of texts")),
+  input_ids: v.nullish(v.union([tokenList, v.array(tokenList)], isNot("a list of token ids"))),
+  text: v.nullish(v.union([text, v.array(text)], isNot("a text or a list of texts"))),
   sampling_params: v.nullish(samplingParams),
   return_logprob: flag,
   top_logprobs_num: integer(0, TOP_LOGPROBS_MAX),

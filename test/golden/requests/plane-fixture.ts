@@ -1,0 +1,227 @@
+// The data plane behind a real HTTP server, over simulated workers that a test steps: every token that comes
+// out is known beforehand. Its text is a tiny one: bytes, numbers and one special token.
+
+import { ManualClock } from "../../../src/base/clock.ts";
+import { InvalidFieldError } from "../../../src/base/errors.ts";
+import { weightEpoch, workerId } from "../../../src/base/ids.ts";
+import { EmbeddedKvPool } from "../../../src/kv/embedded-pool.ts";
+import type { RequestSpec } from "../../../src/request/request.ts";
+import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
+import { dataPlaneRoutes } from "../../../src/server/openai/data-plane.ts";
+import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
+import { Sidecar } from "../../../src/server/sidecar.ts";
+import type { Detokenizer, Text } from "../../../src/text/text.ts";
+import { loadCore } from "../../../src/wasm/load.ts";
+import { SimulatedWorker } from "../../../src/worker/simulated/worker.ts";
+
+export const EOS = 1000;
+const VOCABULARY = 1001;
+const BYTES = 256;
+const STEPS_MAX = 20_000;
+
+/** 0..255 are bytes, 256..999 their own number after a blank, 1000 is the special token <eos>. */
+export class TinyText implements Text {
+  readonly vocabularySize = VOCABULARY;
+
+  bytes(token: number): Uint8Array {
+    if (!(token >= 0 && token < VOCABULARY)) {
+      const problem = `is ${token}, not in 0..${VOCABULARY - 1}`;
+      throw new InvalidFieldError({ where: "text", field: "token", problem });
+    }
+    if (token < BYTES) return Uint8Array.of(token);
+    return new TextEncoder().encode(token === EOS ? "<eos>" : ` ${token}`);
+  }
+
+  encode(text: string, options: { addSpecial: boolean }): Int32Array {
+    const tokens: number[] = options.addSpecial ? [EOS] : [];
+    for (const [i, part] of text.split("<eos>").entries()) {
+      if (i > 0) tokens.push(EOS);
+      tokens.push(...new TextEncoder().encode(part));
+    }
+    return Int32Array.from(tokens);
+  }
+
+  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean }): string {
+    const detokenizer = this.detokenizer(options);
+    return detokenizer.push(tokens) + detokenizer.flush();
+  }
+
+  detokenizer({ skipSpecial }: { skipSpecial: boolean }): Detokenizer {
+    const decoder = new TextDecoder();
+    return {
+      push: (tokens) => {
+        let text = "";
+        for (const token of Array.from(tokens)) {
+          if (token === EOS && skipSpecial) continue;
+          text += decoder.decode(this.bytes(token), { stream: true });
+        }
+        return text;
+      },
+      flush: () => decoder.decode(),
+    };
+  }
+
+  renderChat(
+    messages: readonly { role: string; content: string | null }[],
+    options: { addGenerationPrompt: boolean },
+  ): string {
+    const turns = messages.map(({ role, content }) => `[${role}] ${content ?? ""}\n`);
+    return turns.join("") + (options.addGenerationPrompt ? "[assistant] " : "");
+  }
+}
+
+export interface FixtureOptions {
+  /** Output tokens after which a response stops by itself; default: 5 + its number modulo 7. */
+  readonly lengthOf?: (request: RequestSpec) => number;
+  readonly limits?: Partial<DataPlaneLimits>;
+  readonly contextTokens?: number;
+  readonly requestsMax?: number;
+  readonly chunkTokens?: number;
+}
+
+interface Timer {
+  readonly dueMs: number;
+  readonly run: () => void;
+}
+
+/** One server with two workers. `close` it. */
+export class PlaneFixture {
+  readonly workers: readonly SimulatedWorker[];
+  readonly sidecar: Sidecar;
+  readonly clock = new ManualClock();
+  readonly #http: HttpServer;
+  readonly #timers = new Set<Timer>();
+  readonly failures: unknown[] = [];
+
+  constructor(options: FixtureOptions = {}) {
+    const epoch = weightEpoch(0);
+    const contextTokens = options.contextTokens ?? 4096;
+    const capacity = { slots: 64, kvTokens: 65_536, contextTokens, kvBytesPerToken: 8 };
+    const lengthOf = options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7));
+    this.workers = [0, 1].map(
+      (id) => new SimulatedWorker({ workerId: workerId(id), capacity, epoch, lengthOf }),
+    );
+    let draws = 0;
+    this.sidecar = new Sidecar({
+      rollout: {
+        policy: "seer",
+        draft: "grouped",
+        chunkTokens: options.chunkTokens ?? 4,
+        epoch,
+        pool: new EmbeddedKvPool({ clock: this.clock, memoryBytesMax: 1_000_000, disk: null }),
+        clock: this.clock,
+        core: loadCore(),
+      },
+      vocabularySize: VOCABULARY,
+      limits: {
+        requestsMax: options.requestsMax ?? 10_000,
+        groupsMax: 100,
+        keptTokensMax: 100_000,
+        keptResponsesMax: 1000,
+      },
+      random: () => {
+        draws += 1;
+        return draws;
+      },
+    });
+    for (const worker of this.workers) this.sidecar.rollout.addWorker(worker);
+    this.#http = serveHttp({
+      host: "127.0.0.1",
+      port: 0,
+      routes: dataPlaneRoutes({
+        sidecar: this.sidecar,
+        text: new TinyText(),
+        modelNames: ["tiny"],
+        eosTokenIds: [EOS],
+        version: (of) => `step-${of}`,
+        after: (ms, run) => this.#after(ms, run),
+        ...(options.limits === undefined ? {} : { limits: options.limits }),
+      }),
+      sockets: {},
+      apiToken: null,
+      bodyBytesMax: 1_000_000,
+      frameBytesMax: 1_000_000,
+      answered: () => undefined,
+      failed: (error) => this.failures.push(error),
+    });
+  }
+
+  get url(): string {
+    return this.#http.url.origin;
+  }
+
+  /** Sends a request; nothing is generated until the workers are stepped. */
+  post(path: string, body: unknown, init: RequestInit = {}): Promise<Response> {
+    const headers = { "content-type": "application/json", ...(init.headers ?? {}) };
+    const text = typeof body === "string" ? body : JSON.stringify(body);
+    return fetch(this.url + path, { ...init, method: "POST", headers, body: text });
+  }
+
+  /** Steps the workers until the promise is settled. */
+  async until<T>(promise: Promise<T>): Promise<T> {
+    let isSettled = false;
+    const settled = () => {
+      isSettled = true;
+    };
+    promise.then(settled, settled);
+    for (let step = 0; step < STEPS_MAX && !isSettled; step += 1) await this.step();
+    return await promise;
+  }
+
+  /** Waits for a condition while nothing is stepped. */
+  async when(isTrue: () => boolean): Promise<void> {
+    for (let turn = 0; turn < STEPS_MAX; turn += 1) {
+      if (isTrue()) return;
+      await new Promise<void>((resolve) => setImmediate(resolve));
+    }
+    throw new Error("the condition never held");
+  }
+
+  async step(count = 1): Promise<void> {
+    for (let i = 0; i < count; i += 1) {
+      for (const worker of this.workers) if (!worker.isIdle) worker.step();
+      this.clock.advance(1);
+      await new Promise<void>((resolve) => setImmediate(resolve));
+    }
+  }
+
+  async json(path: string, body: unknown, init: RequestInit = {}): Promise<unknown> {
+    const response = await this.until(this.post(path, body, init));
+    return await response.json();
+  }
+
+  /** All events of a stream, as JSON, and whether it ended with [DONE]. */
+  async events(path: string, body: unknown): Promise<{ events: unknown[]; isDone: boolean }> {
+    const text = await this.until(this.post(path, body).then((response) => response.text()));
+    return eventsOf(text);
+  }
+
+  /** Lets the grace and stall times pass. */
+  pass(ms: number): void {
+    this.clock.advance(ms);
+    for (const timer of [...this.#timers]) {
+      if (timer.dueMs > this.clock.nowMs()) continue;
+      this.#timers.delete(timer);
+      timer.run();
+    }
+  }
+
+  async close(): Promise<void> {
+    await this.#http.stop();
+  }
+
+  #after(ms: number, run: () => void): () => void {
+    const timer = { dueMs: this.clock.nowMs() + ms, run };
+    this.#timers.add(timer);
+    return () => this.#timers.delete(timer);
+  }
+}
+
+export function eventsOf(text: string): { events: unknown[]; isDone: boolean } {
+  const data = text
+    .split("\n\n")
+    .filter((event) => event !== "")
+    .map((event) => event.replace(/^data: /, ""));
+  const isDone = data.at(-1) === "[DONE]";
+  return { events: (isDone ? data.slice(0, -1) : data).map((one) => JSON.parse(one)), isDone };
+}
