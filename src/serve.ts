@@ -3,7 +3,6 @@
 import { wallClock } from "./app.ts";
 import { AppError } from "./base/errors.ts";
 import { weightEpoch } from "./base/ids.ts";
-import type { BudgetName } from "./draft/budget.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
@@ -11,11 +10,13 @@ import type { PolicyName } from "./schedule/policy.ts";
 import { controlRoutes } from "./server/control/routes.ts";
 import { WeightUpdates } from "./server/control/weights.ts";
 import { type AccessEntry, type HttpServer, serveHttp } from "./server/http.ts";
+import { dataPlane } from "./server/openai/data-plane.ts";
 import type { Route } from "./server/route.ts";
 import { Sidecar, type SidecarLimits } from "./server/sidecar.ts";
+import { StreamService } from "./server/stream/service.ts";
 import { type Member, WorkerPool, type WorkerSource } from "./server/worker-pool.ts";
+import type { ModelSide } from "./sources.ts";
 import { loadCore } from "./wasm/load.ts";
-import type { LlamaModel } from "./worker/llama/open.ts";
 
 export interface ServeOptions {
   readonly host: string;
@@ -28,8 +29,9 @@ export interface ServeOptions {
   readonly chunkTokens: number;
   readonly poolMemoryBytes: number;
   readonly sources: readonly WorkerSource[];
-  readonly modelName: string;
-  readonly vocabularySize: number;
+  readonly model: ModelSide;
+  /** Milliseconds for which a request whose client has gone goes on. */
+  readonly retryGraceMs: number;
   readonly version: string;
   readonly events: ServeEvents;
 }
@@ -84,16 +86,26 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
       clock: wallClock,
       core: loadCore(),
     },
-    vocabularySize: options.vocabularySize,
+    vocabularySize: options.model.text.vocabularySize,
     limits: options.limits,
-    random: () => crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
+    random: randomWord,
   });
   const weights = new WeightUpdates({ sidecar, pool });
-  const metrics = meteredBy(sidecar, pool, options.modelName);
+  const metrics = meteredBy(sidecar, pool, options.model.names[0]);
   sidecar.observe({
     advanced: (epoch) => options.events.weightsChanged(epoch, weights.version(epoch)),
     broken: (error) => options.events.broken(error),
   });
+  const { text, names, eosTokenIds } = options.model;
+  const plane = dataPlane({
+    sidecar,
+    text,
+    modelNames: names,
+    eosTokenIds,
+    version: (epoch) => weights.version(epoch),
+    limits: { graceMs: options.retryGraceMs },
+  });
+  const stream = new StreamService({ sidecar, text, random: randomWord, every: repeatedly });
   pool.attach(sidecar);
   let http: HttpServer;
   try {
@@ -106,11 +118,12 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
           pool,
           weights,
           version: options.version,
-          abortRequests: () => 0,
+          abortRequests: plane.abort,
         }),
+        ...plane.routes,
         metricsRoute(metrics),
       ],
-      sockets: {},
+      sockets: { "/v1/stream": stream },
       apiToken: options.apiToken,
       bodyBytesMax: options.bodyBytesMax,
       frameBytesMax: FRAME_BYTES_MAX,
@@ -134,6 +147,15 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
       await kv.close();
     },
   };
+}
+
+function randomWord(): number {
+  return crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
+}
+
+function repeatedly(act: () => void, ms: number): () => void {
+  const timer = setInterval(act, ms);
+  return () => clearInterval(timer);
 }
 
 function meteredBy(sidecar: Sidecar, pool: WorkerPool, modelName: string): Metrics {
@@ -167,32 +189,4 @@ function metricsRoute(metrics: Metrics): Route {
     handle: async () =>
       new Response(await metrics.text(), { headers: { "content-type": metrics.contentType } }),
   };
-}
-
-/** Embedded engines on one model. */
-export function llamaSources(
-  model: LlamaModel,
-  options: {
-    count: number;
-    slots: number;
-    kvTokens: number;
-    contextTokens: number;
-    draftBudget: BudgetName;
-  },
-): WorkerSource[] {
-  const { count, ...capacity } = options;
-  return Array.from({ length: count }, (_, index) => ({
-    name: `embedded engine ${index}`,
-    keepsWeights: false,
-    open: async ({ workerId, epoch }) => {
-      const [worker] = await model.openWorkers({
-        workers: 1,
-        firstWorkerId: workerId,
-        epoch,
-        ...capacity,
-      });
-      if (worker === undefined) throw new AppError("worker_failed", "no engine was opened");
-      return worker;
-    },
-  }));
 }

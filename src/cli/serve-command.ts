@@ -2,18 +2,17 @@
 
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
-import { BUNDLED_MODEL } from "../app.ts";
 import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
 import {
   KEPT_RESPONSES_MAX,
   KEPT_TOKENS_MAX,
-  llamaSources,
   type RunningSidecar,
   type ServeEvents,
   startSidecar,
 } from "../serve.ts";
-import { openLlamaModel } from "../worker/llama/open.ts";
+import type { WorkerSource } from "../server/worker-pool.ts";
+import { llamaSources, type ModelSide, openModelSide, remoteSource } from "../sources.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { createLog, type Log } from "./log.ts";
@@ -36,6 +35,7 @@ const FIELD_NAMES = [
   "deterministic",
   "poolMemoryMb",
   "apiToken",
+  "workerToken",
   "requestsMax",
   "bodyMb",
   "retryGraceS",
@@ -76,9 +76,14 @@ async function serve(settings: ServeSettings): Promise<number> {
     throw new AppError("usage", "there is nothing to serve with: give --worker URL, or --llama N");
   }
   const log = createLog(settings.log, (line) => process.stderr.write(line));
-  const model = await openLlamaModel({
-    path: settings.model ?? BUNDLED_MODEL,
+  const model = await openModelSide({
+    urls: settings.worker,
+    llamaCount: settings.llama,
+    model: settings.model,
+    tokenizer: settings.tokenizer,
+    servedName: settings.servedModelName,
     deterministic: settings.deterministic,
+    token: settings.workerToken,
   });
   const stopping = untilSignal();
   const broken = Promise.withResolvers<never>();
@@ -98,23 +103,36 @@ async function serve(settings: ServeSettings): Promise<number> {
       draft: settings.draft ?? "grouped",
       chunkTokens: settings.chunkTokens,
       poolMemoryBytes: settings.poolMemoryMb * MIB,
-      sources: llamaSources(model, {
-        count: settings.llama,
-        slots: settings.slots,
-        kvTokens: settings.kvTokens,
-        contextTokens: settings.contextTokens ?? Math.min(model.contextTokens, settings.kvTokens),
-        draftBudget: settings.draftBudget,
-      }),
-      modelName: settings.servedModelName ?? "foretoken",
-      vocabularySize: model.vocabularySize,
+      sources: sourcesOf(settings, model, log),
+      model,
+      retryGraceMs: settings.retryGraceS * 1000,
       version: packageJson.version,
       events: eventsOf(log, broken.reject),
     });
     console.log(`foretoken on ${running.url}`);
     return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
   } finally {
-    model.close();
+    model.llama?.close();
   }
+}
+
+function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerSource[] {
+  const sources = settings.worker.map((url) =>
+    remoteSource(url, {
+      token: settings.workerToken,
+      notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),
+    }),
+  );
+  if (settings.llama === 0 || model.llama === null) return sources;
+  const { contextTokens } = model.llama;
+  const embedded = llamaSources(model.llama, {
+    count: settings.llama,
+    slots: settings.slots,
+    kvTokens: settings.kvTokens,
+    contextTokens: settings.contextTokens ?? Math.min(contextTokens, settings.kvTokens),
+    draftBudget: settings.draftBudget,
+  });
+  return [...sources, ...embedded];
 }
 
 function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {

@@ -176,3 +176,13 @@ export function describeDataPlane(): RouteDescription[] {
     streams: act.kind === "generates" && act.streams,
   }));
 }
+
+function abortNamed(plane: DataPlane, requestIds: readonly string[]): number {
+  let aborted = 0;
+  for (const job of [...plane.jobs]) {
+    if (!requestIds.includes(job.id)) continue;
+    job.abort();
+    aborted += 1;
+  }
+  return aborted;
+}

@@ -1,0 +1,22 @@
+import { afterAll, expect, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { eosTokensOf } from "./eos.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "foretoken-eos-"));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const write = (name: string, text: string) => writeFileSync(join(folder, name), text);
+
+test("eosTokensOf: takes generation_config.json before config.json, one token or several", () => {
+  expect(() => eosTokensOf(folder)).toThrow("no file there says which token ends a text");
+  write("config.json", '{"eos_token_id": 7}');
+  expect(eosTokensOf(folder)).toEqual([7]);
+  write("generation_config.json", '{"eos_token_id": [5, 6]}');
+  expect(eosTokensOf(folder)).toEqual([5, 6]);
+  write("generation_config.json", "{}");
+  expect(eosTokensOf(folder)).toEqual([7]);
+  write("generation_config.json", "{");
+  expect(() => eosTokensOf(folder)).toThrow("generation_config.json");
+});
