@@ -3,8 +3,8 @@
 
 import { describe, expect, test } from "bun:test";
 import { join } from "node:path";
-import type { TrialCounts } from "./distribution-trials.ts";
-import { skipReason } from "./engine-fixture.ts";
+import type { TrialCounts } from "../../../test/llama/distribution-trials.ts";
+import { skipReason } from "../../../test/llama/engine-fixture.ts";
 
 function chiSquare(counts: Record<string, number>, { exact, trials }: TrialCounts): number {
   let rest = trials;
@@ -28,7 +28,7 @@ function quantile(degrees: number): number {
 
 describe.skipIf(skipReason !== null)("distribution", () => {
   test("the joint of the first two tokens is the model's: plain, with drafts, with trees", async () => {
-    const program = join(import.meta.dir, "distribution-trials.ts");
+    const program = join(import.meta.dir, "../../../test/llama/distribution-trials.ts");
     const child = Bun.spawn([process.execPath, program], { stdout: "pipe", stderr: "inherit" });
     const output = await new Response(child.stdout).text();
     expect(await child.exited).toBe(0);

@@ -2,10 +2,6 @@
 // and logprobs are, bit for bit, those of the request run alone. And the budget, queue and port rules.
 
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mix32 } from "../../base/hash.ts";
-import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
-import { drawKey, type RequestSpec } from "../../request/request.ts";
-import type { LlamaEngine } from "./engine.ts";
 import {
   Collector,
   FixedPlanner,
@@ -22,7 +18,11 @@ import {
   skipReason,
   soloResponse,
   treeDraft,
-} from "./engine-fixture.ts";
+} from "../../../test/llama/engine-fixture.ts";
+import { mix32 } from "../../base/hash.ts";
+import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
+import { drawKey, type RequestSpec } from "../../request/request.ts";
+import type { LlamaEngine } from "./engine.ts";
 
 // Portable kernels are slow, and the machine may be busy.
 setDefaultTimeout(60_000);

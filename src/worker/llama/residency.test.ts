@@ -1,8 +1,14 @@
 // Streams and what lies in them, on a real context.
 
 import { describe, expect, test } from "bun:test";
+import {
+  EPOCH,
+  newRequest,
+  run,
+  sharedModel,
+  skipReason,
+} from "../../../test/llama/engine-fixture.ts";
 import { LlamaContext } from "./context.ts";
-import { EPOCH, newRequest, run, sharedModel, skipReason } from "./engine-fixture.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { Sequence } from "./sequence.ts";

@@ -4,12 +4,6 @@
 import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import fc from "fast-check";
 import {
-  type LogitShaping,
-  NO_SHAPING,
-  type RequestSpec,
-  SAMPLING_DEFAULTS,
-} from "../../request/request.ts";
-import {
   Collector,
   FixedPlanner,
   newEngine,
@@ -22,7 +16,13 @@ import {
   skipReason,
   soloResponse,
   treeDraft,
-} from "./engine-fixture.ts";
+} from "../../../test/llama/engine-fixture.ts";
+import {
+  type LogitShaping,
+  NO_SHAPING,
+  type RequestSpec,
+  SAMPLING_DEFAULTS,
+} from "../../request/request.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState, samplingSupport } from "./shaping.ts";
 

@@ -5,9 +5,9 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
+import { HF_FOLDER, sharedModel, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { openHuggingFaceText } from "../../text/hugging-face.ts";
 import type { ChatMessage, ChatOptions, Text } from "../../text/text.ts";
-import { HF_FOLDER, sharedModel, skipReason } from "./engine-fixture.ts";
 
 const textArbitrary = fc
   .array(

@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { sharedModel, skipReason } from "./engine-fixture.ts";
+import { sharedModel, skipReason } from "../../../test/llama/engine-fixture.ts";
 
 describe.skipIf(skipReason !== null)("tokenizer", () => {
   const tokenizer = () => sharedModel().tokenizer;

@@ -4,51 +4,21 @@ import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { requestId, type WeightEpoch, weightEpoch } from "../../base/ids.ts";
-import type { Worker, WorkerEvent, WorkerStats } from "../../rollout/worker.ts";
+import { Ear, finished } from "../../../test/llama/ear.ts";
 import {
-  Collector,
   MODEL_PATH,
   newRequest,
   OTHER_MODEL_PATH,
   run,
   skipReason,
   soloResponse,
-} from "./engine-fixture.ts";
+} from "../../../test/llama/engine-fixture.ts";
+import { requestId, weightEpoch } from "../../base/ids.ts";
+import type { Worker } from "../../rollout/worker.ts";
 import { type LlamaModel, openLlamaModel, openLlamaWorkers } from "./open.ts";
 
 // Portable kernels are slow, and the machine may be busy.
 setDefaultTimeout(60_000);
-
-/** Listens to a worker; `until` resolves when the condition holds after some event. */
-class Ear {
-  readonly collector = new Collector();
-  readonly epochs: WeightEpoch[] = [];
-  stats: WorkerStats | null = null;
-  #waiting: { done: () => boolean; resolve: () => void }[] = [];
-
-  constructor(worker: Worker) {
-    worker.listen((epoch, events) => this.#hear(epoch, events));
-  }
-
-  until(done: () => boolean): Promise<void> {
-    if (done()) return Promise.resolve();
-    return new Promise((resolve) => this.#waiting.push({ done, resolve }));
-  }
-
-  kinds(): string[] {
-    return this.collector.others.map((event) => event.kind);
-  }
-
-  #hear(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
-    this.epochs.push(epoch);
-    this.collector.take(events);
-    for (const event of events) if (event.kind === "stats") this.stats = event.stats;
-    const ready = this.#waiting.filter(({ done }) => done());
-    this.#waiting = this.#waiting.filter((one) => !ready.includes(one));
-    for (const { resolve } of ready) resolve();
-  }
-}
 
 const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
 
@@ -219,9 +189,3 @@ describe.skipIf(skipReason !== null)("worker", () => {
     await expect(opening).rejects.toMatchObject({ code: "invalid_config" });
   });
 });
-
-function finished(ear: Ear): number {
-  let count = 0;
-  for (const { finish } of ear.collector.responses.values()) if (finish !== null) count += 1;
-  return count;
-}

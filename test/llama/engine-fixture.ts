@@ -2,25 +2,25 @@
 // by the test, and a driver that collects what an engine says. Used by tests only.
 
 import { join } from "node:path";
-import { assert } from "../../base/assert.ts";
-import type { Clock } from "../../base/clock.ts";
-import { AppError } from "../../base/errors.ts";
-import { mix32 } from "../../base/hash.ts";
-import { type GroupId, groupId, requestId, weightEpoch } from "../../base/ids.ts";
-import type { DraftAsk, Drafter, Drafts, UpdateResult } from "../../draft/drafter.ts";
-import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
-import type { KvBlob, WorkerEvent } from "../../rollout/worker.ts";
-import { type EngineOptions, LlamaEngine } from "./engine.ts";
-import { type LlamaLibrary, loadBackend, openLibrary } from "./native.ts";
-import type { RunCommand } from "./sequence.ts";
-import type { ClassPlan, DraftPlanner } from "./speculation.ts";
-import { LlamaTokenizer } from "./tokenizer.ts";
-import { LlamaWeights } from "./weights.ts";
+import { assert } from "../../src/base/assert.ts";
+import type { Clock } from "../../src/base/clock.ts";
+import { AppError } from "../../src/base/errors.ts";
+import { mix32 } from "../../src/base/hash.ts";
+import { type GroupId, groupId, requestId, weightEpoch } from "../../src/base/ids.ts";
+import type { DraftAsk, Drafter, Drafts, UpdateResult } from "../../src/draft/drafter.ts";
+import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import type { KvBlob, WorkerEvent } from "../../src/rollout/worker.ts";
+import { type EngineOptions, LlamaEngine } from "../../src/worker/llama/engine.ts";
+import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/worker/llama/native.ts";
+import type { RunCommand } from "../../src/worker/llama/sequence.ts";
+import type { ClassPlan, DraftPlanner } from "../../src/worker/llama/speculation.ts";
+import { LlamaTokenizer } from "../../src/worker/llama/tokenizer.ts";
+import { LlamaWeights } from "../../src/worker/llama/weights.ts";
 
-const MODEL_FOLDER = join(import.meta.dir, "..", "..", "..", "model");
+const MODEL_FOLDER = join(import.meta.dir, "..", "..", "model");
 export const MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-q8_0.gguf");
 /** The same model as Hugging Face has it, without its weights. */
-export const HF_FOLDER = join(MODEL_FOLDER, "..", "test", "fixtures", "foretoken-3m-hf");
+export const HF_FOLDER = join(import.meta.dir, "..", "fixtures", "foretoken-3m-hf");
 export const OTHER_MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-f16.gguf");
 
 /** Why the tests of the native library are skipped; null: they run. */

@@ -2,11 +2,15 @@
 // fastest kernels it draws the first two tokens of many responses, plain and drafted, and prints how often
 // each pair came, next to the exact probabilities.
 
-import { groupId, requestId } from "../../base/ids.ts";
-import type { DraftAsk } from "../../draft/drafter.ts";
-import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
-import { LlamaContext } from "./context.ts";
-import { LlamaEngine } from "./engine.ts";
+import { groupId, requestId } from "../../src/base/ids.ts";
+import type { DraftAsk } from "../../src/draft/drafter.ts";
+import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { LlamaContext } from "../../src/worker/llama/context.ts";
+import { LlamaEngine } from "../../src/worker/llama/engine.ts";
+import { loadBackend, openLibrary } from "../../src/worker/llama/native.ts";
+import { Sampler } from "../../src/worker/llama/sampler.ts";
+import { LlamaTokenizer } from "../../src/worker/llama/tokenizer.ts";
+import { LlamaWeights } from "../../src/worker/llama/weights.ts";
 import {
   Collector,
   EPOCH,
@@ -18,10 +22,6 @@ import {
   ScriptedDrafter,
   stillClock,
 } from "./engine-fixture.ts";
-import { loadBackend, openLibrary } from "./native.ts";
-import { Sampler } from "./sampler.ts";
-import { LlamaTokenizer } from "./tokenizer.ts";
-import { LlamaWeights } from "./weights.ts";
 
 const TRIALS = 2000;
 /** Its next two tokens are about as undecided as any, and it is short. */
