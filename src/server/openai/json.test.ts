@@ -1,0 +1,98 @@
+import { expect, test } from "bun:test";
+import { TinyText } from "../../../test/golden/requests/plane-fixture.ts";
+import { Response } from "../../request/response.ts";
+import {
+  chatLogprobs,
+  completionLogprobs,
+  generateLogprobs,
+  logprobText,
+  NumberedNames,
+  tokensJson,
+  WrittenNames,
+} from "./json.ts";
+
+/** Two tokens: the first is the second likeliest of its position, the other none of the likeliest. */
+function twoTokens() {
+  const response = new Response(10, 2);
+  response.append(0, Int32Array.of(97, 98), Float32Array.of(-0.5, -8), {
+    count: 2,
+    tokens: Int32Array.of(99, 97, 99, -1),
+    logprobs: Float32Array.of(-0.25, -0.5, -0.125, 0),
+  });
+  return { response, from: 0, to: 2 };
+}
+
+const written = new WrittenNames(new TinyText());
+const numbered = new NumberedNames(new TinyText());
+
+test("completionLogprobs: the drawn token, then as many of the likeliest as were asked for", () => {
+  const { json, offset } = completionLogprobs(twoTokens(), { names: written, top: 2, offset: 3 });
+  expect(JSON.parse(json)).toEqual({
+    text_offset: [3, 4],
+    token_logprobs: [-0.5, -8],
+    tokens: ["a", "b"],
+    top_logprobs: [
+      { a: -0.5, c: -0.25 },
+      { b: -8, c: -0.125 },
+    ],
+  });
+  expect(offset).toBe(5);
+});
+
+test("completionLogprobs: numbered names count for the offsets as they are printed", () => {
+  const { json } = completionLogprobs(twoTokens(), { names: numbered, top: 0, offset: 0 });
+  expect(JSON.parse(json)).toEqual({
+    text_offset: [0, 11],
+    token_logprobs: [-0.5, -8],
+    tokens: ["token_id:97", "token_id:98"],
+    top_logprobs: [{ "token_id:97": -0.5 }, { "token_id:98": -8 }],
+  });
+});
+
+test("chatLogprobs: bytes are the token's own, alternatives begin with the drawn token", () => {
+  expect(JSON.parse(chatLogprobs(twoTokens(), numbered, 1))).toEqual({
+    content: [
+      {
+        token: "token_id:97",
+        logprob: -0.5,
+        bytes: [97],
+        top_logprobs: [{ token: "token_id:97", logprob: -0.5, bytes: [97] }],
+      },
+      {
+        token: "token_id:98",
+        logprob: -8,
+        bytes: [98],
+        top_logprobs: [{ token: "token_id:98", logprob: -8, bytes: [98] }],
+      },
+    ],
+  });
+});
+
+test("generateLogprobs: ids and ranks; a rank is null where the engine did not report it", () => {
+  const { content } = JSON.parse(generateLogprobs(twoTokens(), 2));
+  const entry = (id: number, logprob: number, rank: number | null) => ({
+    token_id: id,
+    token: `token_id:${id}`,
+    logprob,
+    rank,
+  });
+  expect(content).toEqual([
+    { ...entry(97, -0.5, 2), top_logprobs: [entry(97, -0.5, 2), entry(99, -0.25, 1)] },
+    { ...entry(98, -8, null), top_logprobs: [entry(98, -8, null), entry(99, -0.125, 1)] },
+  ]);
+});
+
+test("logprobText: what JSON cannot hold becomes vLLM's -9999", () => {
+  expect([Number.NEGATIVE_INFINITY, Number.NaN, -10_000].map(logprobText)).toEqual([
+    "-9999.0",
+    "-9999.0",
+    "-9999.0",
+  ]);
+  expect(logprobText(-1e-7)).toBe("-1e-7");
+});
+
+test("tokensJson: the span and nothing after it", () => {
+  const { response } = twoTokens();
+  expect(tokensJson({ response, from: 0, to: 1 })).toBe("[97]");
+  expect(tokensJson({ response, from: 1, to: 2 })).toBe("[98]");
+});

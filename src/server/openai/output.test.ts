@@ -1,0 +1,127 @@
+import { expect, test } from "bun:test";
+import { EOS, TinyText } from "../../../test/golden/requests/plane-fixture.ts";
+import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
+import { RequestBuffer } from "../../request/buffer.ts";
+import { drawKey, SAMPLING_DEFAULTS } from "../../request/request.ts";
+import { Output } from "./output.ts";
+import type { StopRules } from "./sampling-fields.ts";
+
+const STOP = 999;
+const RULES: StopRules = {
+  strings: [],
+  keepStop: false,
+  tokensMin: 0,
+  tokens: new Set([EOS, STOP]),
+  eos: EOS,
+  skipSpecial: true,
+};
+
+function made(rules: Partial<StopRules> = {}) {
+  const buffer = new RequestBuffer();
+  const group = buffer.open(groupId("g"), Int32Array.of(1));
+  const sampling = {
+    temperature: 1,
+    seed: 1,
+    tokensMax: 100,
+    stopTokenIds: [EOS, STOP],
+    ...SAMPLING_DEFAULTS,
+  };
+  const draw = drawKey(1, "g", 0);
+  const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0 });
+  const stops = { ...RULES, ...rules };
+  let ends = 0;
+  const output = new Output({
+    index: 0,
+    prompt: group.prompt,
+    stops,
+    detokenizer: () => new TinyText().detokenizer({ skipSpecial: stops.skipSpecial }),
+    stopped: () => {
+      ends += 1;
+    },
+  });
+  const { response } = request;
+  const add = (...tokens: number[]) => {
+    response.append(response.length, Int32Array.from(tokens), new Float32Array(tokens.length));
+    output.advance(request);
+  };
+  const finish = (reason: "stop" | "length" | "abort") => {
+    response.finish = reason;
+    output.advance(request);
+  };
+  const text = () => output.pieces.join("");
+  return { output, request, response, add, finish, text, ends: () => ends };
+}
+
+test("output: the EOS counts as a token, is no text, and is not named as the reason", () => {
+  const { output, add, finish, text } = made({ skipSpecial: false });
+  add(97, 98, EOS);
+  finish("stop");
+  expect([output.tokens, output.finish, output.stopReason]).toEqual([3, "stop", null]);
+  expect(text()).toBe("ab");
+});
+
+test("output: another stop token is named as the reason, and stays in the text on demand", () => {
+  const kept = made({ keepStop: true });
+  kept.add(97, STOP);
+  kept.finish("stop");
+  expect([kept.output.stopReason, kept.text()]).toEqual([STOP, "a 999"]);
+  const cut = made();
+  cut.add(97, STOP);
+  cut.finish("stop");
+  expect([cut.output.stopReason, cut.text()]).toEqual([STOP, "a"]);
+});
+
+test("output: a stop string over two tokens ends the response, and later tokens do not count", () => {
+  const { output, add, text, ends, response } = made({ strings: ["bc"] });
+  add(97, 98);
+  expect([output.finish, ends()]).toEqual([null, 0]);
+  add(99, 100, 101);
+  expect([output.finish, output.stopReason, output.tokens, ends()]).toEqual(["stop", "bc", 3, 1]);
+  expect(text()).toBe("a");
+  expect(response.length).toBe(5);
+});
+
+test("output: text that a stop string could still take back is held until the end", () => {
+  const { add, finish, text } = made({ strings: ["bcd"] });
+  add(97, 98, 99);
+  expect(text()).toBe("a");
+  finish("length");
+  expect(text()).toBe("abc");
+});
+
+test("output: stop strings end nothing before min_tokens", () => {
+  const { output, add } = made({ strings: ["a"], tokensMin: 2 });
+  add(97, 97);
+  expect(output.finish).toBe(null);
+  add(97);
+  expect([output.finish, output.tokens]).toEqual(["stop", 3]);
+});
+
+test("output: weight spans merge chunks of one version and end where the text was cut", () => {
+  const { output, request, response, add } = made({ strings: ["e"] });
+  const chunk = (epoch: number, ...tokens: number[]) => {
+    response.openChunk(workerId(0), weightEpoch(epoch));
+    add(...tokens);
+  };
+  chunk(1, 97, 98);
+  chunk(1, 99);
+  chunk(1);
+  chunk(2, 100, 101, 102);
+  output.advance(request);
+  expect(output.weightSpans((epoch) => `v${epoch}`)).toEqual([
+    { version: "v1", start: 0, end: 3 },
+    { version: "v2", start: 3, end: 5 },
+  ]);
+});
+
+test("output: begins anew when its tokens are taken back", () => {
+  const { output, request, response, add, finish, text } = made();
+  add(97, 98);
+  response.restart();
+  output.restart();
+  output.advance(request);
+  expect([output.tokens, text(), output.restarts]).toEqual([0, "", 1]);
+  add(99);
+  finish("length");
+  expect(text()).toBe("c");
+});
