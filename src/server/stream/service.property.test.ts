@@ -1,0 +1,216 @@
+// Whatever the order of tokens, subscriptions, cuts, resumptions, slow reading, deaths of workers and
+// changes of weights: a client has exactly the response's tokens, once, in order, in both formats.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { fold32 } from "../../base/hash.ts";
+import { weightEpoch } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
+import type { StreamFormat } from "./frame.ts";
+import { StreamService } from "./service.ts";
+import {
+  askFor,
+  type Bed,
+  clientMessage,
+  DEAF,
+  FakeSocket,
+  newBed,
+  Reader,
+  readFrame,
+} from "./stream-fixture.ts";
+
+type Action =
+  | { kind: "step" }
+  | { kind: "ask"; prompt: number; n: number }
+  | { kind: "follow"; client: number; what: "request" | "group" | "all"; which: number }
+  | { kind: "cut"; client: number }
+  | { kind: "reading"; client: number; is: boolean }
+  | { kind: "kill" }
+  | { kind: "abort"; which: number }
+  | { kind: "advance" };
+
+const CLIENTS = 3;
+const client = fc.nat({ max: CLIENTS - 1 });
+const action: fc.Arbitrary<Action> = fc.oneof(
+  { weight: 6, arbitrary: fc.constant({ kind: "step" as const }) },
+  {
+    weight: 3,
+    arbitrary: fc.record({
+      kind: fc.constant("ask" as const),
+      prompt: fc.nat({ max: 3 }),
+      n: fc.integer({ min: 1, max: 4 }),
+    }),
+  },
+  {
+    weight: 5,
+    arbitrary: fc.record({
+      kind: fc.constant("follow" as const),
+      client,
+      what: fc.constantFrom("request" as const, "group" as const, "all" as const),
+      which: fc.nat(),
+    }),
+  },
+  { weight: 2, arbitrary: fc.record({ kind: fc.constant("cut" as const), client }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({ kind: fc.constant("reading" as const), client, is: fc.boolean() }),
+  },
+  { weight: 1, arbitrary: fc.constant({ kind: "kill" as const }) },
+  { weight: 1, arbitrary: fc.record({ kind: fc.constant("abort" as const), which: fc.nat() }) },
+  { weight: 1, arbitrary: fc.constant({ kind: "advance" as const }) },
+);
+
+/** One connection after another; what it has of a response outlives them. */
+class Follower {
+  readonly format: StreamFormat;
+  readonly #service: StreamService;
+  readonly #requests: readonly Request[];
+  socket: FakeSocket;
+  /** By subscription: filters overlap, and each is promised for itself. */
+  readers = new Map<string, Reader>();
+
+  constructor(service: StreamService, format: StreamFormat, requests: readonly Request[]) {
+    this.format = format;
+    this.#service = service;
+    this.#requests = requests;
+    this.socket = this.#connect();
+  }
+
+  #connect(): FakeSocket {
+    const socket = new FakeSocket((data) => {
+      const frame = readFrame(data);
+      const reader = this.readers.get(frame.subscription) ?? new Reader();
+      this.readers.set(frame.subscription, reader);
+      reader.read(frame);
+    });
+    this.#service.open(socket, new URLSearchParams({ format: this.format }));
+    return socket;
+  }
+
+  follow(what: "request" | "group" | "all", which: number): void {
+    const request = this.#requests[which % Math.max(1, this.#requests.length)];
+    if (request === undefined) return;
+    const { requestId, groupId } = request.spec;
+    const filters = {
+      request: { request: requestId },
+      group: { group: groupId },
+      all: { all: true },
+    };
+    const key = { request: `request:${requestId}`, group: `group:${groupId}`, all: "all" }[what];
+    const known = this.readers.get(key)?.known.get(requestId);
+    const isOpen = this.#isSubscribed(key);
+    if (isOpen) return;
+    let subscribe: Record<string, unknown> = filters[what];
+    if (what === "request" && known !== undefined && known.finish === null) {
+      subscribe = { ...subscribe, offset: known.tokens.length, attempt: known.attempt };
+    } else {
+      this.readers.delete(key);
+    }
+    this.#service.message(this.socket, clientMessage(this.format, { subscribe }));
+  }
+
+  #isSubscribed(key: string): boolean {
+    const states = this.readers.get(key)?.frames.flatMap(({ state }) => state ?? []) ?? [];
+    return states.at(-1) === "subscribed";
+  }
+
+  cut(): void {
+    this.#service.close(this.socket);
+    // A cut connection has no subscriptions; requests are resumed, the others begin anew.
+    for (const [key, reader] of this.readers) {
+      if (!key.startsWith("request:")) this.readers.delete(key);
+      else reader.frames.length = 0;
+    }
+    this.socket = this.#connect();
+  }
+
+  reading(is: boolean): void {
+    this.socket.isReading = is;
+    if (!is) return;
+    this.socket.readAll();
+    this.#service.drain(this.socket);
+  }
+}
+
+async function act(
+  one: Action,
+  world: { bed: Bed; requests: Request[]; followers: readonly Follower[] },
+): Promise<void> {
+  const { bed, requests, followers } = world;
+  switch (one.kind) {
+    case "step":
+      return await bed.step();
+    case "ask":
+      requests.push(
+        ...bed.sidecar.generate(askFor([one.prompt, 1, 2], one.n, { group: "p" }), DEAF).requests,
+      );
+      return;
+    case "follow":
+      return followers[one.client]?.follow(one.what, one.which);
+    case "cut":
+      return followers[one.client]?.cut();
+    case "reading":
+      return followers[one.client]?.reading(one.is);
+    case "kill":
+      bed.addWorker();
+      bed.workers.find((worker) => !worker.isDead)?.kill();
+      return;
+    case "abort": {
+      const request = requests[one.which % Math.max(1, requests.length)];
+      if (request !== undefined) bed.sidecar.rollout.end(request, "abort");
+      return;
+    }
+    case "advance":
+      bed.sidecar.advance(weightEpoch(bed.sidecar.rollout.epoch + 1));
+      return;
+  }
+}
+
+test("stream: every client gets exactly the response's tokens, once, in order", async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(action, { minLength: 5, maxLength: 60 }),
+      fc.boolean(),
+      fc.nat(),
+      async (actions, isWhole, seed) => {
+        const lengthOf = ({ requestId }: { requestId: number }) =>
+          1 + (fold32(seed, requestId) % 40);
+        const bed = newBed({ workers: 2, lengthOf, isWhole });
+        const service = new StreamService({
+          sidecar: bed.sidecar,
+          text: null,
+          random: () => seed,
+          every: () => () => {},
+        });
+        const requests: Request[] = [];
+        const followers = Array.from(
+          { length: CLIENTS },
+          (_, i) => new Follower(service, i === 1 ? "json" : "protobuf", requests),
+        );
+        for (const one of actions) await act(one, { bed, requests, followers });
+        await bed.finish();
+        let followed = 0;
+        for (const follower of followers) {
+          follower.reading(true);
+          for (const [key, reader] of follower.readers) {
+            const states = reader.frames.flatMap(({ state }) => state ?? []);
+            if (states[0] !== "subscribed") continue;
+            for (const [id, known] of reader.known) {
+              const request = requests.find(({ spec }) => spec.requestId === id);
+              const tokens = [...(request?.response.tokens() ?? [])];
+              const from = known.tokens.lastIndexOf(-1) + 1;
+              expect(known.tokens.slice(from)).toEqual(tokens.slice(from));
+              expect(known.tokens.length).toBe(tokens.length);
+              expect(known.finish as string | null).toBe(request?.response.finish ?? null);
+              if (key !== "all") expect(from).toBe(0);
+              followed += 1;
+            }
+          }
+          expect(follower.socket.closed).toBeNull();
+        }
+        fc.pre(followed > 0);
+      },
+    ),
+    { numRuns: 150 },
+  );
+});

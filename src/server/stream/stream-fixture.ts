@@ -1,0 +1,293 @@
+// For tests of the token streams: a sidecar on simulated workers, sockets without a network, and a client
+// that holds a stream to its promise: every token once, in order.
+
+import { readFileSync } from "node:fs";
+import protobuf from "protobufjs";
+import { assert, present } from "../../base/assert.ts";
+import { ManualClock } from "../../base/clock.ts";
+import { weightEpoch, workerId } from "../../base/ids.ts";
+import { EmbeddedKvPool } from "../../kv/embedded-pool.ts";
+import { SAMPLING_DEFAULTS } from "../../request/request.ts";
+import type { SamplingSupport } from "../../rollout/worker.ts";
+import { loadCore } from "../../wasm/load.ts";
+import { type LengthOf, SimulatedWorker } from "../../worker/simulated/worker.ts";
+import type { Socket } from "../http.ts";
+import { type Ask, Sidecar, type SidecarLimits } from "../sidecar.ts";
+import type { FinishedEntry, JoinedEntry, RestartedEntry, StreamFormat } from "./frame.ts";
+
+const core = loadCore();
+
+/** Responses made here run in one piece, so they begin anew when a worker dies. */
+class WholeWorker extends SimulatedWorker {
+  override supports(): SamplingSupport {
+    return { kind: "whole" };
+  }
+}
+
+export const VOCABULARY = 1000;
+
+export interface Bed {
+  readonly sidecar: Sidecar;
+  readonly workers: SimulatedWorker[];
+  readonly clock: ManualClock;
+  /** One engine step of every worker, and what follows from it. */
+  step(): Promise<void>;
+  /** Until nothing is left to do. */
+  finish(): Promise<void>;
+  addWorker(): void;
+}
+
+export function newBed(options: {
+  workers: number;
+  lengthOf: LengthOf;
+  isWhole?: boolean;
+  slots?: number;
+  limits?: Partial<SidecarLimits>;
+}): Bed {
+  const clock = new ManualClock();
+  let random = 0;
+  const sidecar = new Sidecar({
+    rollout: {
+      policy: "seer",
+      draft: "grouped",
+      chunkTokens: 7,
+      epoch: weightEpoch(0),
+      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1 << 20, disk: null }),
+      clock,
+      core,
+    },
+    vocabularySize: VOCABULARY,
+    limits: {
+      requestsMax: 10_000,
+      groupsMax: 1_000,
+      keptTokensMax: 1_000_000,
+      keptResponsesMax: 10_000,
+      ...options.limits,
+    },
+    random: () => {
+      random += 1;
+      return random;
+    },
+  });
+  const workers: SimulatedWorker[] = [];
+  const addWorker = () => {
+    const Kind = options.isWhole === true ? WholeWorker : SimulatedWorker;
+    const worker = new Kind({
+      workerId: workerId(workers.length),
+      capacity: {
+        slots: options.slots ?? 4,
+        kvTokens: 4_000,
+        contextTokens: 1_000,
+        kvBytesPerToken: 8,
+      },
+      epoch: sidecar.rollout.epoch,
+      lengthOf: options.lengthOf,
+    });
+    workers.push(worker);
+    sidecar.rollout.addWorker(worker);
+  };
+  for (let i = 0; i < options.workers; i += 1) addWorker();
+  const settle = async () => {
+    for (let i = 0; i < 8; i += 1) await Promise.resolve();
+  };
+  const step = async () => {
+    await settle();
+    clock.advance(5);
+    for (const worker of workers) worker.step();
+    await settle();
+  };
+  const finish = async () => {
+    for (let i = 0; sidecar.rollout.unfinished > 0; i += 1) {
+      assert(i < 20_000, "the rollout comes to an end");
+      await step();
+    }
+  };
+  return { sidecar, workers, clock, step, finish, addWorker };
+}
+
+export function askFor(prompt: readonly number[], n: number, fields: Partial<Ask> = {}): Ask {
+  return {
+    prompt: Int32Array.from(prompt),
+    n,
+    sampling: { temperature: 1, seed: 0, tokensMax: 100, stopTokenIds: [], ...SAMPLING_DEFAULTS },
+    seeded: false,
+    group: null,
+    priority: 0,
+    ...fields,
+  };
+}
+
+export const DEAF = { tokens: () => {}, finished: () => {}, restarted: () => {} };
+
+/** A socket whose other end reads when it is told to. */
+export class FakeSocket implements Socket {
+  readonly unread: (string | Uint8Array)[] = [];
+  bufferedBytes = 0;
+  /** Everything is read at once. */
+  isReading = true;
+  closed: { code: number; reason: string } | null = null;
+  readonly #read: (data: string | Uint8Array) => void;
+
+  constructor(read: (data: string | Uint8Array) => void) {
+    this.#read = read;
+  }
+
+  send(data: string | Uint8Array): number {
+    assert(this.closed === null, "nothing is sent after a close");
+    if (this.isReading) {
+      this.#read(data);
+      return data.length;
+    }
+    this.unread.push(data);
+    this.bufferedBytes += data.length;
+    return -1;
+  }
+
+  /** The other end reads what waits. */
+  readAll(): void {
+    for (const data of this.unread.splice(0)) this.#read(data);
+    this.bufferedBytes = 0;
+  }
+
+  close(code: number, reason: string): void {
+    this.closed = { code, reason };
+  }
+}
+
+/** A frame as a client sees it, in either format. */
+export interface ReadFrame {
+  readonly subscription: string;
+  readonly state: string | null;
+  readonly refused: { readonly code: string; readonly message: string } | null;
+  readonly joined: readonly JoinedEntry[];
+  readonly restarted: readonly RestartedEntry[];
+  readonly tokens: readonly {
+    request: number;
+    offset: number;
+    token_ids: number[];
+    text: string | null;
+  }[];
+  readonly lengths: readonly { request: number; length: number }[];
+  readonly finished: readonly FinishedEntry[];
+  readonly groupsFinished: readonly string[];
+  readonly weightEpoch: number | null;
+  readonly progress: Readonly<Record<string, unknown>> | null;
+}
+
+const SCHEMA = new URL("../../../proto/stream.proto", import.meta.url);
+const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"), { keepCase: true });
+const streamFrame = root.lookupType("foretoken.stream.v1.StreamFrame");
+const clientFrame = root.lookupType("foretoken.stream.v1.ClientFrame");
+
+type Fields = Record<string, unknown>;
+
+export function readFrame(data: string | Uint8Array): ReadFrame {
+  if (typeof data === "string") return fromFields(JSON.parse(data) as Fields);
+  const fields = streamFrame.toObject(streamFrame.decode(data), { enums: String }) as Fields;
+  const columns = fields.tokens as Record<string, number[] | undefined> | undefined;
+  const lengths = fields.lengths as Record<string, number[] | undefined> | undefined;
+  const state = fields.state as string | undefined;
+  let at = 0;
+  return fromFields({
+    ...fields,
+    state: state?.replace("STATE_", "").toLowerCase(),
+    tokens: columns?.requests?.map((request, i) => {
+      const from = at;
+      at += columns.counts?.[i] ?? 0;
+      const text = columns.texts?.[i] as unknown;
+      const offset = columns.offsets?.[i];
+      return { request, offset, token_ids: columns.token_ids?.slice(from, at) ?? [], text };
+    }),
+    lengths: lengths?.requests?.map((request, i) => ({ request, length: lengths.lengths?.[i] })),
+  });
+}
+
+/** protobuf leaves zeros out. */
+const ZEROS = {
+  request: 0,
+  index: 0,
+  offset: 0,
+  attempt: 0,
+  prompt_tokens: 0,
+  length: 0,
+  weight_epoch: 0,
+};
+
+function fromFields(fields: Fields): ReadFrame {
+  const list = <T>(name: string): T[] => (fields[name] as T[] | undefined) ?? [];
+  return {
+    subscription: String(fields.subscription),
+    state: (fields.state as string | undefined) ?? null,
+    refused: (fields.refused as ReadFrame["refused"]) ?? null,
+    joined: list<JoinedEntry>("joined").map((one) => ({ ...ZEROS, ...one })),
+    restarted: list<RestartedEntry>("restarted").map((one) => ({ ...ZEROS, ...one })),
+    tokens: list<ReadFrame["tokens"][number]>("tokens").map((one) => ({
+      ...one,
+      text: one.text ?? null,
+    })),
+    lengths: list("lengths"),
+    finished: list<FinishedEntry>("finished").map((one) => ({ ...ZEROS, ...one })),
+    groupsFinished: list("groups_finished"),
+    weightEpoch: (fields.weight_epoch as number | undefined) ?? null,
+    progress: (fields.progress as Fields | undefined) ?? null,
+  };
+}
+
+/** A client's message in either format. `subscribe` and `unsubscribe` as in JSON. */
+export function clientMessage(
+  format: StreamFormat,
+  message: { subscribe?: Fields; unsubscribe?: Fields },
+): string | Uint8Array {
+  if (format === "json") return JSON.stringify(message);
+  const { subscribe, unsubscribe } = message;
+  const { offset, attempt, text, ...filter } = subscribe ?? {};
+  const fields =
+    subscribe === undefined
+      ? { unsubscribe }
+      : { subscribe: { filter, offset, attempt: attempt ?? undefined, text } };
+  return clientFrame.encode(clientFrame.fromObject(fields)).finish();
+}
+
+interface Known {
+  readonly tokens: number[];
+  attempt: number;
+  finish: string | null;
+}
+
+/** What a client has of each response; it asserts that nothing is missing and nothing comes twice. */
+export class Reader {
+  readonly known = new Map<number, Known>();
+  readonly frames: ReadFrame[] = [];
+
+  read(frame: ReadFrame): void {
+    this.frames.push(frame);
+    for (const { request, offset, attempt } of frame.joined) {
+      const known = this.known.get(request);
+      if (known === undefined) {
+        // What is before the offset was never asked for.
+        const tokens = new Array<number>(offset).fill(-1);
+        this.known.set(request, { tokens, attempt, finish: null });
+      } else {
+        if (known.attempt !== attempt) known.tokens.length = 0;
+        known.attempt = attempt;
+        assert(known.tokens.length === offset, `request ${request} goes on where it was`);
+      }
+    }
+    for (const { request, attempt } of frame.restarted) {
+      const known = present(this.known.get(request), "a restarted response is known");
+      Object.assign(known, { tokens: [], attempt });
+    }
+    for (const { request, offset, token_ids } of frame.tokens) {
+      const known = present(this.known.get(request), `request ${request} was declared`);
+      assert(known.tokens.length === offset, `${request}: ${offset}, not ${known.tokens.length}`);
+      assert(known.finish === null, "no tokens follow the end");
+      known.tokens.push(...token_ids);
+    }
+    for (const { request, finish_reason, length } of frame.finished) {
+      const known = present(this.known.get(request), "a finished response is known");
+      assert(known.finish === null, "a response finishes once");
+      assert(known.tokens.length === length, "all tokens are there at the end");
+      known.finish = finish_reason;
+    }
+  }
+}

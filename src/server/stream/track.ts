@@ -1,0 +1,110 @@
+// The responses that clients can ask for by number, and the groups they can ask for by name, for as long as
+// the rollout holds them. It says which; it sends nothing.
+
+import type { GroupId } from "../../base/ids.ts";
+import type { Group, Request } from "../../request/buffer.ts";
+import type { Topic } from "./topic.ts";
+
+/** What has happened to a response in a turn; bits. */
+export const JOINED = 1;
+export const RESTARTED = 2;
+export const TOKENS = 4;
+export const FINISHED = 8;
+
+/** One response, and what clients are to be told of it. */
+export interface Track {
+  readonly request: Request;
+  readonly group: GroupTracks;
+  /** Changes when the response begins anew; its tokens so far are void then. */
+  attempt: number;
+  /** Of the current turn, and where its tokens begin. */
+  flags: number;
+  from: number;
+  /** Since the last progress frame. */
+  progressFlags: number;
+  /** null: nobody follows this response alone. */
+  topic: Topic | null;
+}
+
+export interface GroupTracks {
+  readonly group: Group;
+  readonly tracks: Track[];
+  /** The rollout has forgotten it: no response joins any more. */
+  isRetired: boolean;
+  topic: Topic | null;
+}
+
+export class TrackBook {
+  readonly #tracks = new Map<number, Track>();
+  readonly #groups = new Map<GroupId, GroupTracks>();
+  /** By the name that a client gave; the newest of that name. */
+  readonly #named = new Map<string, GroupTracks>();
+  readonly #firstAttempt: number;
+
+  /** `firstAttempt` differs between servers, so that a client sees that it resumes at another one. */
+  constructor(firstAttempt: number) {
+    this.#firstAttempt = firstAttempt;
+  }
+
+  joined(request: Request): Track {
+    const group = this.#groups.get(request.group.groupId) ?? this.#opened(request.group);
+    const track: Track = {
+      request,
+      group,
+      attempt: this.#firstAttempt,
+      flags: 0,
+      from: 0,
+      progressFlags: 0,
+      topic: null,
+    };
+    group.tracks.push(track);
+    this.#tracks.set(request.spec.requestId, track);
+    return track;
+  }
+
+  restarted(request: Request): void {
+    const track = this.#tracks.get(request.spec.requestId);
+    if (track !== undefined) track.attempt = (track.attempt + 1) >>> 0;
+  }
+
+  retired(group: Group): GroupTracks | null {
+    const tracks = this.#groups.get(group.groupId);
+    if (tracks === undefined) return null;
+    tracks.isRetired = true;
+    this.#groups.delete(group.groupId);
+    const name = nameOf(group);
+    if (this.#named.get(name) === tracks) this.#named.delete(name);
+    for (const { request } of tracks.tracks) this.#tracks.delete(request.spec.requestId);
+    return tracks;
+  }
+
+  get size(): number {
+    return this.#tracks.size;
+  }
+
+  all(): Iterable<Track> {
+    return this.#tracks.values();
+  }
+
+  track(request: number): Track | null {
+    return this.#tracks.get(request) ?? null;
+  }
+
+  /** By the server's name for it, or by a client's. */
+  group(name: string): GroupTracks | null {
+    return this.#groups.get(name as GroupId) ?? this.#named.get(name) ?? null;
+  }
+
+  #opened(group: Group): GroupTracks {
+    const tracks: GroupTracks = { group, tracks: [], isRetired: false, topic: null };
+    this.#groups.set(group.groupId, tracks);
+    this.#named.set(nameOf(group), tracks);
+    return tracks;
+  }
+}
+
+/** The group book writes a client's name behind a number of its own: `g7:name`. */
+function nameOf(group: Group): string {
+  const { groupId } = group;
+  return groupId.slice(groupId.indexOf(":") + 1);
+}
