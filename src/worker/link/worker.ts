@@ -63,13 +63,13 @@ const COMMAND_BYTES = 1024;
  * Dials until a host answers, `limits.resumeMsMax` at most.
  * @throws AppError usage (the URL), unauthorized (the token), worker_failed (anything else).
  */
-export function openLinkWorker(options: LinkWorkerOptions): Promise<LinkedWorker> {
+export async function openLinkWorker(options: LinkWorkerOptions): Promise<LinkedWorker> {
   const limits = { ...LINK_LIMITS, ...options.limits };
   const { clock, token = null } = options;
   const dialOptions: DialOptions = { url: hostUrl(options.url), token, limits, clock };
   const startMs = clock.nowMs();
   const sessionId = crypto.randomUUID();
-  return new Promise((resolve, reject) => {
+  return await new Promise((resolve, reject) => {
     let worker: LinkWorker | null = null;
     let pauseMs = limits.retryMsMin;
     const attempt = (): void => {

@@ -1,0 +1,380 @@
+// What a host refuses, with which close code, and that it serves the next sidecar as if nothing had been.
+
+import { expect, test } from "bun:test";
+import { WebSocket } from "ws";
+import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
+import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
+import type { WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
+import { SimulatedWorker } from "../simulated/worker.ts";
+import { encodeSidecarMessage } from "./command-codec.ts";
+import { decodeFrame, encodeFrame } from "./frame-codec.ts";
+import type { LinkHost } from "./host.ts";
+import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
+import { listen, open, QUICK, settled, until } from "./link-fixture.ts";
+import type { FrameBody, SidecarMessage, WireCommand } from "./message.ts";
+
+const HELLO: FrameBody = {
+  kind: "hello",
+  protocolVersion: LINK_PROTOCOL_VERSION,
+  token: "",
+  sessionId: "one",
+  isNew: true,
+  messageBytesMax: LINK_LIMITS.messageBytesMax,
+};
+
+/** Sends what the test says, and nothing else. */
+class Raw {
+  readonly socket: WebSocket;
+  readonly bodies: FrameBody[] = [];
+  readonly closed: Promise<{ code: number; reason: string }>;
+
+  private constructor(socket: WebSocket) {
+    this.socket = socket;
+    socket.on("message", (data: Uint8Array) => {
+      const decoded = decodeFrame(data);
+      if (decoded.kind === "ok") this.bodies.push(decoded.message.body);
+    });
+    socket.on("error", () => {});
+    this.closed = new Promise((resolve) =>
+      socket.once("close", (code, reason) => resolve({ code, reason: reason.toString() })),
+    );
+  }
+
+  static async open(host: LinkHost, headers: Record<string, string> = {}): Promise<Raw> {
+    const raw = new Raw(new WebSocket(host.url + LINK_PATH, { headers }));
+    await new Promise((resolve) => raw.socket.once("open", resolve));
+    return raw;
+  }
+
+  body(body: FrameBody, ack = 0): void {
+    this.socket.send(encodeFrame({ ack, body }), () => {});
+  }
+
+  message(seq: number, message: SidecarMessage): void {
+    this.body({ kind: "data", seq, more: false, payload: encodeSidecarMessage(message) });
+  }
+
+  commands(seq: number, ...commands: WireCommand[]): void {
+    this.message(seq, { kind: "commands", commands });
+  }
+}
+
+/** A good sidecar is served: the host, and its worker, have taken no harm. */
+async function expectServing(host: LinkHost, simulated: SimulatedWorker): Promise<void> {
+  let isOpen = false;
+  const opening = open(host.url).finally(() => {
+    isOpen = true;
+  });
+  await until(() => {
+    // The worker answers for the session before in its next step.
+    if (!simulated.isIdle) simulated.step();
+    return isOpen;
+  }, "a session");
+  const worker = await opening;
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  const spec = newSpec(1);
+  worker.send([runOf(spec, { chunkTokens: 4 })]);
+  await settled(worker);
+  for (let i = 0; i < 5; i += 1) simulated.step();
+  await settled(worker);
+  const tokens = events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
+  expect(tokens).toEqual([...tokensOf(spec, 0, 4)]);
+  await worker.close();
+}
+
+const { prompt: _, ...REQUEST } = newSpec(7);
+const RUN: Extract<WireCommand, { kind: "run" }> = {
+  kind: "run",
+  run: 1,
+  request: REQUEST,
+  prompt: { promptId: 1, tokens: Int32Array.of(1, 2) },
+  outputFrom: 0,
+  output: new Int32Array(0),
+  chunkTokens: 4,
+  priority: "low",
+  kv: null,
+  draft: null,
+};
+
+const data = (payload: Uint8Array): FrameBody => ({ kind: "data", seq: 1, more: false, payload });
+
+const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void][] = [
+  ["a text frame", 1003, /^unexpected_text/, (raw) => raw.socket.send("hello")],
+  ["bytes that are no frame", 1007, /^undecodable/, (raw) => raw.socket.send(Uint8Array.of(10, 9))],
+  ["an empty frame", 1007, /^invalid_message/, (raw) => raw.socket.send(new Uint8Array(0))],
+  ["data before the hello", 1002, /before the hello/, (raw) => raw.commands(1, RUN)],
+  [
+    "another version",
+    1008,
+    /^version: .* 9, not 1/,
+    (raw) => raw.body({ ...HELLO, protocolVersion: 9 } as FrameBody),
+  ],
+  [
+    "a session that it does not know",
+    1002,
+    /not known here/,
+    (raw) => raw.body({ ...HELLO, isNew: false } as FrameBody),
+  ],
+];
+
+const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void][] = [
+  ["a second hello", 1002, /second hello/, (raw) => raw.body(HELLO)],
+  [
+    "a welcome's place taken by data after a hole",
+    1002,
+    /came after/,
+    (raw) => raw.commands(2, RUN),
+  ],
+  [
+    "a message that cannot be decoded",
+    1007,
+    /^undecodable/,
+    (raw) => raw.body(data(Uint8Array.of(10, 9))),
+  ],
+  [
+    "a message without a body",
+    1007,
+    /^invalid_message/,
+    (raw) => raw.body(data(new Uint8Array(0))),
+  ],
+  [
+    "an acknowledgement of what was not sent",
+    1007,
+    /ack is 5/,
+    (raw) => raw.body({ kind: "heartbeat" }, 5),
+  ],
+  [
+    "a prompt out of vocabulary",
+    1007,
+    /token 1000, out of vocabulary/,
+    (raw) => raw.commands(1, { ...RUN, prompt: { promptId: 1, tokens: Int32Array.of(1000) } }),
+  ],
+  [
+    "an empty prompt",
+    1007,
+    /empty prompt/,
+    (raw) => raw.commands(1, { ...RUN, prompt: { promptId: 1, tokens: new Int32Array(0) } }),
+  ],
+  [
+    "a prompt that was never sent",
+    1007,
+    /prompt 3 is not known/,
+    (raw) => raw.commands(1, { ...RUN, prompt: { promptId: 3, tokens: null } }),
+  ],
+  [
+    "an output that it does not have",
+    1007,
+    /goes on from 5/,
+    (raw) => raw.commands(1, { ...RUN, outputFrom: 5 }),
+  ],
+  [
+    "a request longer than its context",
+    1007,
+    /can never run here/,
+    (raw) => {
+      const sampling = { ...REQUEST.sampling, tokensMax: 127 };
+      raw.commands(1, { ...RUN, request: { ...REQUEST, sampling } });
+    },
+  ],
+  [
+    "a request that runs already",
+    1002,
+    /runs already/,
+    (raw) => raw.commands(1, RUN, { ...RUN, run: 2, prompt: { promptId: 1, tokens: null } }),
+  ],
+];
+
+for (const [name, code, reason, send] of [...BAD, ...AFTER_HELLO]) {
+  test(`host: ${name} closes with ${code}, and the next sidecar is served`, async () => {
+    const simulated = newSimulated();
+    const host = await listen(simulated);
+    const raw = await Raw.open(host);
+    if (AFTER_HELLO.some(([other]) => other === name)) {
+      raw.body(HELLO);
+      await until(() => raw.bodies.some(({ kind }) => kind === "welcome"), "a welcome");
+    }
+    send(raw);
+    const closed = await raw.closed;
+    expect(closed.code).toBe(code);
+    expect(closed.reason).toMatch(reason);
+    await expectServing(host, simulated);
+    await host.close();
+  });
+}
+
+test("host: a browser is not served", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const raw = await Raw.open(host, { Origin: "http://example.com" });
+  expect((await raw.closed).code).toBe(1008);
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: another token is refused, the right one is taken", async () => {
+  const host = await listen(newSimulated(), { token: "secret" });
+  await expect(open(host.url)).rejects.toMatchObject({ code: "unauthorized" });
+  await expect(open(host.url, { token: "Secret" })).rejects.toMatchObject({ code: "unauthorized" });
+  const worker = await open(host.url, { token: "secret" });
+  await worker.close();
+  await host.close();
+});
+
+test("host: a worker belongs to one sidecar; the next one waits for it", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const first = await open(host.url);
+  const second = open(host.url);
+  await until(() => (host.stats().closed[1013] ?? 0) > 0, "the second is told to wait");
+  expect(host.stats().sessions).toBe(1);
+  await first.close();
+  await until(() => !simulated.isIdle, "the host asks its worker");
+  simulated.step();
+  await (await second).close();
+  expect(host.stats().sessions).toBe(2);
+  await host.close();
+});
+
+test("host: what a sidecar leaves behind is released before the next one comes", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  worker.send([runOf(newSpec(1), { chunkTokens: 4 }), runOf(newSpec(2))]);
+  await settled(worker);
+  for (let i = 0; i < 6; i += 1) simulated.step();
+  expect(simulated.kvTokensUsed).toBeGreaterThan(0);
+  await worker.close();
+  await until(() => simulated.kvTokensUsed === 0, "all is released");
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: a sidecar that stays away beyond the limit loses its session, and the worker is released", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated, { limits: { ...QUICK, resumeMsMax: 30 } });
+  const raw = await Raw.open(host);
+  raw.body(HELLO);
+  raw.commands(1, RUN);
+  await until(() => !simulated.isIdle, "the run has come");
+  simulated.step();
+  raw.socket.terminate();
+  await until(() => simulated.kvTokensUsed === 0, "all is released");
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: a sidecar that takes nothing is dropped as slow, and the worker stops", async () => {
+  const simulated = newSimulated(0, 1000);
+  const host = await listen(simulated, {
+    limits: { ...QUICK, bufferBytesMax: 20_000, heartbeatMs: 10_000 },
+  });
+  const raw = await Raw.open(host);
+  raw.body(HELLO);
+  raw.commands(1, { ...RUN, chunkTokens: 32 });
+  await until(() => !simulated.isIdle, "the run has come");
+  // It reads, but never says that it has: only stats follow the tokens.
+  for (let i = 0; i < 300; i += 1) simulated.step();
+  expect(await raw.closed).toMatchObject({
+    code: 1013,
+    reason: expect.stringContaining("slow_consumer"),
+  });
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: a close tells the sidecar to go, whose worker has failed once", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  await host.close();
+  await until(() => events.length > 0, "the worker has failed");
+  expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("draining") }]);
+  worker.send([runOf(newSpec(1))]);
+  await worker.close();
+  await host.close();
+});
+
+test("link: a failure is told in the epoch that the rollout has advanced to", async () => {
+  const host = await listen(newSimulated());
+  const worker = await open(host.url);
+  const epochs: number[] = [];
+  worker.listen((epoch) => epochs.push(epoch));
+  worker.send([{ kind: "advance", epoch: weightEpoch(4) }]);
+  await host.close();
+  await until(() => epochs.length > 0, "the worker has failed");
+  expect(epochs).toEqual([weightEpoch(4)]);
+});
+
+test("link: a worker that failed before anybody listened says so to its listener", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  simulated.kill();
+  expect(await host.failed).toBe("killed");
+  await settled(worker);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  await until(() => events.length > 0, "the failure");
+  expect(events).toEqual([{ kind: "failed", message: "killed" }]);
+  await host.close();
+});
+
+test("link: a prompt crosses once, and of an output only what the host lacks", async () => {
+  class Recording extends SimulatedWorker {
+    readonly commands: WorkerCommand[] = [];
+    override send(commands: readonly WorkerCommand[]): void {
+      this.commands.push(...commands);
+      super.send(commands);
+    }
+  }
+  const capacity = { slots: 4, kvTokens: 400_000, contextTokens: 200_000, kvBytesPerToken: 8 };
+  const { workerId } = newSimulated();
+  const lengthOf = () => 150_000;
+  const simulated = new Recording({ workerId, capacity, epoch: weightEpoch(0), lengthOf });
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  worker.listen(() => {});
+  const plain = newSpec(1, { tokensMax: 90_000 });
+  const spec = { ...plain, prompt: new Int32Array(100_000).fill(3) };
+  const group = { kind: "register_group", groupId: groupId("g"), ttlMs: 1000 } as const;
+  const sentBy = async (...commands: WorkerCommand[]) => {
+    const before = worker.linkStats().sent.bytes;
+    worker.send(commands);
+    await settled(worker);
+    for (let i = 0; i < 4; i += 1) simulated.step();
+    await settled(worker);
+    return worker.linkStats().sent.bytes - before;
+  };
+  // Made elsewhere: the whole context crosses, prompt and output.
+  const output = tokensOf(spec, 0, 50_000);
+  const first = await sentBy({ ...group, prompt: spec.prompt }, {
+    ...runOf(spec, { chunkTokens: 3 }),
+    output,
+  } as WorkerCommand);
+  expect(first).toBeGreaterThan(4 * 150_000);
+  expect(first).toBeLessThan(4 * 150_000 + 2000);
+  // The next chunk: nothing of it does.
+  const second = await sentBy(runOf(spec, { from: 50_003, chunkTokens: 3 }));
+  expect(second).toBeLessThan(1000);
+  // Five tokens were made elsewhere in between.
+  await sentBy({ kind: "export", requestId: requestId(1) });
+  const third = await sentBy(runOf(spec, { from: 50_011, chunkTokens: 3 }));
+  expect(third).toBeLessThan(1000);
+  const runs = simulated.commands.filter((command) => command.kind === "run");
+  expect(runs.map((run) => run.output.length)).toEqual([50_000, 50_003, 50_011]);
+  for (const run of runs) {
+    expect(run.request.prompt).toEqual(spec.prompt);
+    expect(run.output).toEqual(tokensOf(spec, 0, run.output.length));
+  }
+  // Another output altogether, as after a restart: what the host has of the old one is not used.
+  const other = tokensOf(newSpec(2), 0, 40);
+  await sentBy({ kind: "advance", epoch: weightEpoch(1) });
+  await sentBy({ ...runOf(spec), output: other, chunkTokens: 1 } as WorkerCommand);
+  const last = simulated.commands.findLast((command) => command.kind === "run");
+  expect(last?.output).toEqual(other);
+  await worker.close();
+  await host.close();
+}, 20_000);
