@@ -66,7 +66,11 @@ export const name = v.nullish(
 
 export const text = v.string(isNot("a text"));
 
-export const fieldsOfAnyKind = v.record(v.string(), v.unknown(), isNot("an object"));
+function isObject(value: unknown): value is Record<string, unknown> {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+export const fieldsOfAnyKind = v.custom<Record<string, unknown>>(isObject, isNot("an object"));
 
 export function listOf<T extends v.GenericSchema>(item: T, max: number) {
   const message = isNot(`a list of at most ${max}`);
@@ -134,6 +138,7 @@ export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.
   throw new InvalidFieldError({ where, field: path, problem: issue.message });
 }
 
+const OBJECT_SCHEMA = { type: "object" } as const;
 const TOKEN_LIST_SCHEMA = { type: "array", items: { type: "integer", minimum: 0 } } as const;
 
 /** A schema as JSON Schema, for the OpenAPI document. */
@@ -141,7 +146,10 @@ export function jsonSchemaOf(schema: v.GenericSchema): object {
   const config: ConversionConfig = {
     errorMode: "ignore",
     typeMode: "input",
-    overrideSchema: ({ valibotSchema }) => (valibotSchema === tokenList ? TOKEN_LIST_SCHEMA : null),
+    overrideSchema: ({ valibotSchema }) => {
+      if (valibotSchema === tokenList) return TOKEN_LIST_SCHEMA;
+      return valibotSchema === fieldsOfAnyKind ? OBJECT_SCHEMA : null;
+    },
   };
   return toJsonSchema(schema, config);
 }

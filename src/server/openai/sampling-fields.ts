@@ -39,9 +39,7 @@ export const SAMPLING_ENTRIES = {
   repetition_penalty: numberAbove(0, Number.POSITIVE_INFINITY),
   presence_penalty: number(-2, 2),
   frequency_penalty: number(-2, 2),
-  logit_bias: v.nullish(
-    v.record(v.string(), v.unknown(), isNot("an object of token ids and biases")),
-  ),
+  logit_bias: v.nullish(fieldsOfAnyKind),
   seed: integer(Number.MIN_SAFE_INTEGER, Number.MAX_SAFE_INTEGER),
   stop: v.nullish(v.union([text, stops], isNot("a text or a list of texts"))),
   stop_token_ids: v.nullish(tokenList),

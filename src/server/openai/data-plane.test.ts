@@ -1,0 +1,333 @@
+// The routes over HTTP: what is refused and how, what groups are made of, and clients that go away.
+
+import { afterEach, expect, test } from "bun:test";
+import { type FixtureOptions, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import { weightEpoch } from "../../base/ids.ts";
+import type { Request as Wanted } from "../../request/buffer.ts";
+import { describeDataPlane } from "./data-plane.ts";
+
+const open: PlaneFixture[] = [];
+
+function fixtureOf(options: FixtureOptions = {}): PlaneFixture {
+  const fixture = new PlaneFixture(options);
+  open.push(fixture);
+  return fixture;
+}
+
+afterEach(async () => {
+  for (const fixture of open.splice(0)) await fixture.close();
+});
+
+const GENERATE = "/inference/v1/generate";
+const CHAT = "/v1/chat/completions";
+const COMPLETIONS = "/v1/completions";
+
+interface ErrorSeen {
+  readonly error: { message: string; type: string; param: string | null; code: number };
+}
+
+const GOOD: Record<string, object> = {
+  [COMPLETIONS]: { prompt: "a", max_tokens: 2 },
+  [CHAT]: { messages: [{ role: "user", content: "a" }], max_tokens: 2 },
+  "/v1/chat/completions/tokens": { messages: [], tokens: [1], max_tokens: 2 },
+  "/v1/chat/completions/render": { messages: [{ role: "user", content: "a" }] },
+  [GENERATE]: { token_ids: [1], sampling_params: { max_tokens: 2 } },
+  "/generate": { input_ids: [1], sampling_params: { max_new_tokens: 2 } },
+  "/tokenize": { prompt: "a" },
+  "/detokenize": { tokens: [97] },
+};
+
+const text = "x";
+/** Path, what is added to a good body, and the field that the answer must name. */
+const BAD: [string, object, string][] = [
+  ...(
+    [
+      ["n", 0],
+      ["n", 1.5],
+      ["n", 20_000],
+      ["temperature", -0.1],
+      ["temperature", text],
+      ["top_p", 0],
+      ["top_p", 1.1],
+      ["top_k", -2],
+      ["top_k", 0.5],
+      ["min_p", 2],
+      ["repetition_penalty", 0],
+      ["presence_penalty", 2.1],
+      ["frequency_penalty", -3],
+      ["logit_bias", { x: 1 }],
+      ["logit_bias", { 5: 200 }],
+      ["logit_bias", []],
+      ["seed", 2 ** 60],
+      ["seed", text],
+      ["stop", 5],
+      ["stop", ""],
+      ["stop_token_ids", [-1]],
+      ["stop_token_ids", [1001]],
+      ["min_tokens", 3],
+      ["ignore_eos", 1],
+      ["prompt_logprobs", 1],
+      ["best_of", 2],
+      ["use_beam_search", true],
+      ["watermarking", true],
+      ["logits_processors", ["a"]],
+      ["guided_json", {}],
+      ["guided_regex", "a"],
+      ["guided_choice", ["a"]],
+      ["guided_grammar", "a"],
+      ["bad_words", text],
+      ["allowed_token_ids", text],
+      ["routed_experts_prompt_start", 3],
+    ] as const
+  ).flatMap(([field, value]): [string, object, string][] => [
+    [COMPLETIONS, { [field]: value }, field],
+    [CHAT, { [field]: value }, field],
+    [
+      GENERATE,
+      { sampling_params: { max_tokens: 2, [field]: value } },
+      field === "n" && value === 20_000 ? "sampling_params.n" : `sampling_params.${field}`,
+    ],
+  ]),
+  ...(
+    [
+      ["temprature", 1],
+      ["stream", "yes"],
+      ["stream_options", { include_usage: true }],
+      ["priority", 2 ** 40],
+      ["request_id", ""],
+      ["cache_salt", ""],
+      ["cache_salt", 5],
+      ["group_id", 5],
+      ["kv_transfer_params", { a: 1 }],
+      ["model", 5],
+    ] as const
+  ).flatMap(([field, value]): [string, object, string][] =>
+    [COMPLETIONS, CHAT, GENERATE].map((path) => [path, { [field]: value }, field]),
+  ),
+  [COMPLETIONS, { prompt: null }, "prompt"],
+  [COMPLETIONS, { prompt: [] }, "prompt"],
+  [COMPLETIONS, { prompt: [[]] }, "prompt.0"],
+  [COMPLETIONS, { prompt: [[1], ["a"]] }, "prompt"],
+  [COMPLETIONS, { prompt: [1, 1001] }, "prompt"],
+  [COMPLETIONS, { prompt: [[1], [1001]] }, "prompt.1"],
+  [COMPLETIONS, { logprobs: 21 }, "logprobs"],
+  [COMPLETIONS, { logprobs: true }, "logprobs"],
+  [COMPLETIONS, { max_tokens: 0 }, "max_tokens"],
+  [COMPLETIONS, { echo: true, logprobs: 1 }, "echo"],
+  [COMPLETIONS, { suffix: "b" }, "suffix"],
+  [COMPLETIONS, { truncate_prompt_tokens: -2 }, "truncate_prompt_tokens"],
+  [COMPLETIONS, { truncation_side: "middle" }, "truncation_side"],
+  [COMPLETIONS, { response_format: { type: "xml" } }, "response_format.type"],
+  [COMPLETIONS, { response_format: { type: "json_schema" } }, "response_format.json_schema"],
+  [
+    COMPLETIONS,
+    { response_format: { type: "json_object" }, structured_outputs: { regex: "a" } },
+    "response_format",
+  ],
+  [COMPLETIONS, { vllm_xargs: { group_id: [1] } }, "group_id"],
+  [CHAT, { messages: [] }, "messages"],
+  [CHAT, { messages: "hi" }, "messages"],
+  [CHAT, { messages: [{ content: "a" }] }, "messages.0.role"],
+  [CHAT, { messages: [{ role: "user", content: 5 }] }, "messages.0.content"],
+  [
+    CHAT,
+    { messages: [{ role: "user", content: [{ type: "image_url", image_url: {} }] }] },
+    "messages.0.content.0",
+  ],
+  [CHAT, { top_logprobs: 2 }, "top_logprobs"],
+  [CHAT, { logprobs: 3 }, "logprobs"],
+  [CHAT, { tool_choice: "auto" }, "tool_choice"],
+  [CHAT, { tools: [{ type: "function" }] }, "tool_choice"],
+  [CHAT, { chat_template: "x" }, "chat_template"],
+  [CHAT, { echo: true }, "echo"],
+  [CHAT, { continue_final_message: true, add_generation_prompt: true }, "continue_final_message"],
+  [CHAT, { required_prefix_token_ids: [1] }, "required_prefix_token_ids"],
+  ["/v1/chat/completions/tokens", { tokens: [] }, "tokens"],
+  ["/v1/chat/completions/render", { messages: 5 }, "messages"],
+  [GENERATE, { token_ids: [] }, "token_ids"],
+  [GENERATE, { token_ids: [1001] }, "token_ids"],
+  [GENERATE, { token_ids: ["1"] }, "token_ids"],
+  [GENERATE, { sampling_params: null }, "sampling_params"],
+  [GENERATE, { sampling_params: { logprobs: -1 } }, "sampling_params.logprobs"],
+  [GENERATE, { sampling_params: { detokenize: false, stop: ["a"] } }, "sampling_params.detokenize"],
+  [GENERATE, { sampling_params: { bogus: 1 } }, "sampling_params.bogus"],
+  [GENERATE, { features: { mm_hashes: {} } }, "features"],
+  [GENERATE, { output_mode: "audio" }, "output_mode"],
+  ["/generate", { input_ids: null }, "input_ids"],
+  ["/generate", { text: "both" }, "input_ids"],
+  ["/generate", { input_ids: [] }, "input_ids"],
+  ["/generate", { input_ids: [[1], [1001]] }, "input_ids.1"],
+  ["/generate", { stream: true }, "stream"],
+  ["/generate", { logprob_start_len: 0 }, "logprob_start_len"],
+  ["/generate", { image_data: ["x"] }, "image_data"],
+  ["/generate", { sampling_params: { regex: "a" } }, "sampling_params.regex"],
+  ["/generate", { sampling_params: { min_new_tokens: 500 } }, "sampling_params.min_tokens"],
+  ["/tokenize", { messages: [{ role: "user", content: "a" }] }, "prompt"],
+  ["/tokenize", { prompt: 5 }, "prompt"],
+  ["/detokenize", { tokens: [1001] }, "tokens"],
+  ["/detokenize", { tokens: "a" }, "tokens"],
+  ["/abort_request", {}, "rid"],
+];
+
+test("routes: every bad field is a 400 that names it, and the next good request works", async () => {
+  const fixture = fixtureOf();
+  for (const [path, added, field] of BAD) {
+    const response = await fixture.until(fixture.post(path, { ...GOOD[path], ...added }));
+    expect([path, added, response.status]).toEqual([path, added, 400]);
+    const { error } = (await response.json()) as ErrorSeen;
+    expect([path, field, response.status, error.param, error.code, error.type]).toEqual([
+      path,
+      field,
+      400,
+      field,
+      400,
+      "BadRequestError",
+    ]);
+    expect(error.message).toContain(field);
+  }
+  for (const [path, body] of Object.entries(GOOD)) {
+    const response = await fixture.until(fixture.post(path, body));
+    expect([path, response.status]).toEqual([path, 200]);
+  }
+  expect(fixture.failures).toEqual([]);
+  expect(fixture.sidecar.rollout.unfinished).toBe(0);
+});
+
+test("routes: a body that is no object, or no JSON, is a 400", async () => {
+  const fixture = fixtureOf();
+  for (const path of Object.keys(GOOD)) {
+    for (const body of ["[]", "5", '"a"', "{", ""]) {
+      const response = await fixture.post(path, body);
+      expect([path, body, response.status]).toEqual([path, body, 400]);
+    }
+  }
+});
+
+test("routes: a model that is not served is a 404 in vLLM's words", async () => {
+  const fixture = fixtureOf();
+  for (const path of [COMPLETIONS, CHAT, GENERATE, "/tokenize", "/detokenize"]) {
+    const response = await fixture.post(path, { ...GOOD[path], model: "other" });
+    const { error } = (await response.json()) as ErrorSeen;
+    expect([response.status, error.message]).toEqual([404, "The model `other` does not exist."]);
+  }
+});
+
+test("routes: beyond the context, generate gives what there is room for and completions refuse", async () => {
+  const fixture = fixtureOf({ contextTokens: 20, lengthOf: () => 1000 });
+  const body = { token_ids: [1, 2], sampling_params: { max_tokens: 500 } };
+  const generated = await fixture.json(GENERATE, body);
+  expect(generated).toMatchObject({
+    usage: { completion_tokens: 18 },
+    choices: [{ finish_reason: "length" }],
+  });
+  const refused = await fixture.post(COMPLETIONS, { prompt: [1, 2], max_tokens: 500 });
+  expect(refused.status).toBe(400);
+  const chat = { messages: [{ role: "user", content: "too long" }] };
+  expect(await fixture.json(CHAT, chat)).toMatchObject({ error: { code: 400 } });
+  const cut = { prompt: [1, 2, 3, 4, 5], max_tokens: 18, truncate_prompt_tokens: -1 };
+  const truncated = await fixture.json(COMPLETIONS, { ...cut, return_token_ids: true });
+  expect(truncated).toMatchObject({ choices: [{ prompt_token_ids: [4, 5] }] });
+});
+
+test("routes: completions default to 16 tokens, chat to what the context has room for", async () => {
+  const fixture = fixtureOf({ contextTokens: 100, lengthOf: () => 1000 });
+  const completion = await fixture.json(COMPLETIONS, { prompt: [1] });
+  expect(completion).toMatchObject({ usage: { completion_tokens: 16 } });
+  const chat = await fixture.json(CHAT, { messages: [{ role: "user", content: "hi" }] });
+  expect(chat).toMatchObject({ usage: { total_tokens: 100 } });
+});
+
+test("routes: prompt and name and salt make the group", async () => {
+  const fixture = fixtureOf();
+  const groups: string[] = [];
+  fixture.sidecar.observe({ joined: (request: Wanted) => groups.push(request.spec.groupId) });
+  const ask = async (extra: object, headers: Record<string, string> = {}) => {
+    const { length } = groups;
+    await fixture.json(GENERATE, { ...GOOD[GENERATE], ...extra }, { headers });
+    return groups.slice(length).join();
+  };
+  const plain = await ask({});
+  expect(await ask({}, { "x-session-id": "s", "x-smg-routing-key": "k" })).toBe(plain);
+  expect(await ask({ token_ids: [2] })).not.toBe(plain);
+  const named = await ask({ group_id: "a" });
+  expect(named).not.toBe(plain);
+  expect(await ask({}, { "x-foretoken-group": "a" })).toBe(named);
+  const inside = { sampling_params: { max_tokens: 2, extra_args: { group_id: "a" } } };
+  expect(await ask(inside)).toBe(named);
+  const salted = await ask({ cache_salt: "s" });
+  expect([plain, named]).not.toContain(salted);
+  expect(await ask({ cache_salt: "s" })).toBe(salted);
+});
+
+test("routes: choices of several prompts are in the order of the prompts", async () => {
+  const fixture = fixtureOf();
+  const body = { prompt: [[1], [2, 3]], n: 2, return_token_ids: true };
+  const { choices } = (await fixture.json(COMPLETIONS, body)) as {
+    choices: { index: number; prompt_token_ids: number[] }[];
+  };
+  expect(choices.map(({ index, prompt_token_ids }) => [index, ...prompt_token_ids])).toEqual([
+    [0, 1],
+    [1, 1],
+    [2, 2, 3],
+    [3, 2, 3],
+  ]);
+});
+
+test("routes: a full queue is a 429, and nothing of the request is left behind", async () => {
+  const fixture = fixtureOf({ requestsMax: 3 });
+  const response = await fixture.post(COMPLETIONS, { prompt: [[1], [2]], n: 2 });
+  expect([response.status, response.headers.get("retry-after")]).toEqual([429, "1"]);
+  await fixture.step(30);
+  expect(fixture.sidecar.rollout.unfinished).toBe(0);
+});
+
+test("routes: a paused rollout's abort comes as finish_reason abort", async () => {
+  const fixture = fixtureOf({ lengthOf: () => 1000 });
+  const answer = fixture.post(GENERATE, { token_ids: [1], sampling_params: {} });
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
+  await fixture.step(3);
+  await fixture.until(fixture.sidecar.rollout.pause("abort"));
+  const { choices } = (await (await answer).json()) as { choices: { finish_reason: string }[] };
+  expect(choices[0]?.finish_reason).toBe("abort");
+});
+
+test("routes: an unseen weight epoch splits the spans of a response", async () => {
+  const fixture = fixtureOf({ lengthOf: () => 8 });
+  const answer = fixture.post(GENERATE, { token_ids: [1], sampling_params: {} });
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
+  await fixture.step(3);
+  fixture.sidecar.advance(weightEpoch(5));
+  const { choices } = (await (await fixture.until(answer)).json()) as {
+    choices: { weight_versions: { version: string; start: number; end: number }[] }[];
+  };
+  const spans = choices[0]?.weight_versions ?? [];
+  expect(spans.map(({ version }) => version)).toEqual(["step-0", "step-5"]);
+  expect([spans[0]?.start, spans[1]?.end]).toEqual([0, 8]);
+  expect(spans[0]?.end).toBe(spans[1]?.start ?? -1);
+});
+
+test("routes: SGLang's abort ends a request as it stands", async () => {
+  const fixture = fixtureOf({ lengthOf: () => 1000 });
+  const params = { max_new_tokens: 500 };
+  const answer = fixture.post("/generate", { input_ids: [1], rid: "r", sampling_params: params });
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
+  expect(await (await fixture.post("/abort_request", { rid: "other" })).json()).toEqual({
+    success: true,
+    aborted: 0,
+  });
+  await fixture.post("/abort_request", { abort_all: true });
+  expect(await (await answer).json()).toMatchObject({
+    meta_info: { id: "r", finish_reason: { type: "abort" } },
+  });
+});
+
+test("describeDataPlane: every body has a schema that names its fields", () => {
+  const routes = describeDataPlane();
+  for (const { method, request } of routes) expect(request === null).toBe(method === "GET");
+  const generate = routes.find(({ path }) => path === GENERATE)?.request;
+  expect(generate).toMatchObject({
+    type: "object",
+    required: ["token_ids", "sampling_params"],
+    properties: { token_ids: { type: "array", items: { type: "integer" } } },
+  });
+});

@@ -1,0 +1,173 @@
+// Every stream, put together again, is the answer that does not stream, whenever the client reads.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import {
+  EOS,
+  eventsOf,
+  PlaneFixture,
+  TinyText,
+} from "../../../test/golden/requests/plane-fixture.ts";
+import { prepareChat } from "./chat.ts";
+import { prepareCompletions } from "./completions.ts";
+import { eventStream } from "./event-stream.ts";
+import { prepareGenerate } from "./generate.ts";
+import { Job, Turns } from "./job.ts";
+import { DataPlane } from "./plane.ts";
+
+interface Choice {
+  index: number;
+  text?: string;
+  delta?: { content?: string };
+  message?: { content: string };
+  logprobs: Record<string, unknown[]> | null;
+  token_ids: number[] | null;
+  finish_reason: string | null;
+  stop_reason: unknown;
+  weight_versions?: unknown;
+  prompt_token_ids?: number[] | null;
+}
+
+interface Body {
+  choices: Choice[];
+  usage?: unknown;
+  prompt_token_ids?: number[] | null;
+}
+
+/** What a client knows of each choice at the end. */
+function seen(bodies: readonly Body[]) {
+  const choices = new Map<number, Record<string, unknown>>();
+  let usage: unknown = null;
+  let prompt: unknown = null;
+  for (const body of bodies) {
+    usage = body.usage ?? usage;
+    prompt ??= body.prompt_token_ids ?? null;
+    for (const choice of body.choices) {
+      const known = choices.get(choice.index) ?? { text: "", ids: [], logprobs: {}, prompt: null };
+      const text = choice.text ?? choice.delta?.content ?? choice.message?.content ?? "";
+      known.text = String(known.text) + text;
+      known.ids = [...(known.ids as number[]), ...(choice.token_ids ?? [])];
+      const logprobs = known.logprobs as Record<string, unknown[]>;
+      for (const [name, values] of Object.entries(choice.logprobs ?? {})) {
+        logprobs[name] = [...(logprobs[name] ?? []), ...values];
+      }
+      known.prompt ??= choice.prompt_token_ids ?? null;
+      expect(known.finish ?? null).toBe(null);
+      if (choice.finish_reason !== null) {
+        known.finish = [choice.finish_reason, choice.stop_reason, choice.weight_versions];
+      }
+      choices.set(choice.index, known);
+    }
+  }
+  return { choices: [...choices.entries()].sort(([a], [b]) => a - b), usage, prompt };
+}
+
+const common = {
+  return_token_ids: fc.boolean(),
+  return_tokens_as_token_ids: fc.boolean(),
+  include_stop_str_in_output: fc.boolean(),
+  max_tokens: fc.integer({ min: 1, max: 30 }),
+  n: fc.integer({ min: 1, max: 3 }),
+  stop: fc.array(fc.constantFrom("1", " 2", "34", "5 ", "0 1"), { maxLength: 2 }),
+};
+const stream = { stream: true, stream_options: { include_usage: true } };
+
+const requests = fc.oneof(
+  fc.record({ ...common, logprobs: fc.constantFrom(null, 0, 2), echo: fc.boolean() }).map((own) => {
+    const echo = own.echo && own.logprobs === null;
+    return { prepare: prepareCompletions, body: { ...own, ...stream, echo, prompt: ["ab", "c"] } };
+  }),
+  fc.record({ ...common, logprobs: fc.boolean() }).map((own) => ({
+    prepare: prepareChat,
+    body: { ...own, ...stream, messages: [{ role: "user", content: "hi" }] },
+  })),
+  fc
+    .record({ mode: fc.constantFrom("text", "tokens"), logprobs: fc.constantFrom(null, 0, 2) })
+    .chain(({ mode, logprobs }) =>
+      fc.record(common).map(({ return_token_ids, return_tokens_as_token_ids: _, ...params }) => ({
+        prepare: prepareGenerate,
+        body: {
+          ...stream,
+          return_token_ids,
+          output_mode: mode,
+          token_ids: [1, 2],
+          sampling_params: { ...params, logprobs },
+        },
+      })),
+    ),
+);
+
+const scenarios = fc.record({
+  request: requests,
+  /** Engine steps before each read. */
+  pauses: fc.array(fc.nat({ max: 4 }), { maxLength: 10 }),
+  chunkTokens: fc.integer({ min: 1, max: 9 }),
+  length: fc.integer({ min: 1, max: 35 }),
+});
+
+test("streams: put together, they are the answer that does not stream", async () => {
+  await fc.assert(
+    fc.asyncProperty(scenarios, async ({ request, pauses, chunkTokens, length }) => {
+      const lengthOf = ({ requestId }: { requestId: number }) => length + requestId;
+      const fixture = new PlaneFixture({ lengthOf, chunkTokens });
+      try {
+        const { sidecar } = fixture;
+        const plane = new DataPlane({
+          sidecar,
+          text: new TinyText(),
+          modelNames: ["tiny"],
+          eosTokenIds: [EOS],
+          version: (epoch) => `v${epoch}`,
+        });
+        const prepared = request.prepare(plane, exchange(), request.body);
+        const { asks, stops, answer } = prepared;
+        const text = prepared.wantsText || stops.strings.length > 0 ? plane.text : null;
+        const job = new Job({ id: "x", asks, stops, text }, { sidecar, turns: new Turns() });
+        let isGone: boolean | null = null;
+        const response = eventStream(job, answer.stream(job), {
+          stallMsMax: 1000,
+          after: () => () => undefined,
+          closed: (gone) => {
+            isGone = gone;
+          },
+        });
+        const written = await fixture.until(read(response, fixture, pauses));
+        const { events, isDone } = eventsOf(written);
+        expect([isDone, isGone]).toEqual([true, false]);
+        const whole = JSON.parse(answer.whole(job));
+        expect(seen(events as Body[])).toEqual(seen([whole]));
+      } finally {
+        await fixture.close();
+      }
+    }),
+    { numRuns: 150 },
+  );
+}, 30_000);
+
+async function read(
+  response: Response,
+  fixture: PlaneFixture,
+  pauses: readonly number[],
+): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  let turn = 0;
+  for await (const bytes of response.body ?? []) {
+    text += decoder.decode(bytes, { stream: true });
+    await fixture.step(pauses[turn] ?? 0);
+    turn += 1;
+  }
+  return text;
+}
+
+function exchange() {
+  return {
+    method: "POST",
+    url: new URL("http://x/"),
+    params: {},
+    headers: new Headers(),
+    signal: new AbortController().signal,
+    bytes: async () => new Uint8Array(0),
+    json: async () => null,
+  };
+}
