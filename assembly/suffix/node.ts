@@ -1,19 +1,20 @@
-// States of the suffix automaton and their edges. A state is 20 B and is named by its address:
+// States of the suffix automaton and their edges. A state is 24 B and is named by its address:
 //
 //   0  len:24 | kind:8     longest string of the class; how the edges are kept
 //   4  link                class of the longest suffix with more occurrences; 0 for the root
 //   8  count:24 | source:8 occurrences of the class's strings; who wrote the latest one
 //  12  bestToken           token of the most frequent edge, lowest id on ties; NONE without edges
-//  16  ref                 kind 0: unused; 1: the only target; else the edge block
+//  16  bestTarget          0 without edges
+//  20  ref                 the edge block from two edges on
 //
-// An edge block is a power of two of bytes. Kinds 2 to 8 (= the degree): pairs (token, target), the
-// best edge first. Kind 16 + log2(bytes): a hash table; its first pair is (degree, best target), free
-// slots hold token NONE. So `ref + 4` holds the best target in both, and most states need no block.
+// So the best edge is followed without a look at blocks. An edge block is a power of two of bytes and
+// holds all edges as pairs (token, target) in any order. Kinds 2 to 8 (= the degree): an array. Kind
+// 16 + log2(bytes): a hash table; its first word is the degree, free slots hold token NONE.
 
 import { blockGiveBack, blockRoom, blockTake, G_STATES, runTake } from "./arena";
 
 export const NONE: u32 = 0xffffffff;
-export const STATE_BYTES: usize = 20;
+export const STATE_BYTES: usize = 24;
 export const SOURCES: u32 = 128;
 export const PROMPT_SOURCE: u32 = 128;
 export const HISTORY_SOURCE: u32 = 129;
@@ -22,7 +23,8 @@ const KIND: usize = 3;
 const LINK: usize = 4;
 const COUNT: usize = 8;
 const BEST: usize = 12;
-const REF: usize = 16;
+const TARGET: usize = 16;
+const REF: usize = 20;
 const LOW_24: u32 = 0xffffff;
 const ARRAY_MAX: u32 = 8;
 const HASHED: u32 = 16;
@@ -66,10 +68,7 @@ export function bestToken(v: usize): u32 {
 
 // 0 without edges.
 export function bestTarget(v: usize): usize {
-  const kind = kindOf(v);
-  const ref: usize = load<u32>(v, REF);
-  if (kind <= 1) return ref;
-  return load<u32>(ref, 4);
+  return load<u32>(v, TARGET);
 }
 
 export function degreeOf(v: usize): u32 {
@@ -78,7 +77,7 @@ export function degreeOf(v: usize): u32 {
 }
 
 // Sequences take states in runs of this many, so that states made one after the other for one
-// sequence lie side by side however the sequences interleave (six runs fill a chunk).
+// sequence lie side by side however the sequences interleave (five runs fill a chunk).
 const RUN_STATES: usize = 34;
 
 // `cursor` holds two words, the next free state of the sequence's run and the run's end.
@@ -90,10 +89,10 @@ export function stateTake(group: usize, cursor: usize, len: u32): usize {
     store<u32>(cursor, <u32>(v + RUN_STATES * STATE_BYTES), 4);
   }
   store<u32>(cursor, <u32>(v + STATE_BYTES));
-  store<u32>(v, len, LEN);
-  store<u64>(v, 0, LINK);
-  store<u32>(v, NONE, BEST);
-  store<u32>(v, 0, REF);
+  // The link too.
+  store<u64>(v, len, LEN);
+  store<u64>(v, (<u64>NONE) << 32, COUNT);
+  store<u32>(v, 0, TARGET);
   store<u32>(group, load<u32>(group, G_STATES) + 1, G_STATES);
   return v;
 }
@@ -106,6 +105,7 @@ function arrayBytes(degree: u32): usize {
   return degree <= 2 ? 16 : degree <= 4 ? 32 : 64;
 }
 
+// kind >= 2.
 function blockBytes(kind: u32): usize {
   return kind < HASHED ? arrayBytes(kind) : 1 << (kind - HASHED);
 }
@@ -135,11 +135,8 @@ function pairOf(ref: usize, kind: u32, token: u32): usize {
 }
 
 export function edgeOf(v: usize, token: u32): usize {
+  if (load<u32>(v, BEST) == token) return load<u32>(v, TARGET);
   const kind = kindOf(v);
-  if (load<u32>(v, BEST) == token) {
-    const ref: usize = load<u32>(v, REF);
-    return kind <= 1 ? ref : load<u32>(ref, 4);
-  }
   if (kind <= 1) return 0;
   const at = pairOf(load<u32>(v, REF), kind, token);
   return at == 0 ? 0 : load<u32>(at, 4);
@@ -148,16 +145,16 @@ export function edgeOf(v: usize, token: u32): usize {
 // Replaces the edge's target if it is `from`; says whether it was.
 export function edgeRedirect(v: usize, token: u32, from: usize, to: usize): bool {
   const kind = kindOf(v);
-  const ref: usize = load<u32>(v, REF);
-  if (kind <= 1) {
-    if (load<u32>(v, BEST) != token || ref != from) return false;
-    store<u32>(v, <u32>to, REF);
-    return true;
+  if (load<u32>(v, BEST) == token) {
+    if (load<u32>(v, TARGET) != <u32>from) return false;
+    store<u32>(v, <u32>to, TARGET);
+    if (kind <= 1) return true;
+  } else if (kind <= 1) {
+    return false;
   }
-  const at = pairOf(ref, kind, token);
+  const at = pairOf(load<u32>(v, REF), kind, token);
   if (at == 0 || load<u32>(at, 4) != <u32>from) return false;
   store<u32>(at, <u32>to, 4);
-  if (kind >= HASHED && load<u32>(v, BEST) == token) store<u32>(ref, <u32>to, 4);
   return true;
 }
 
@@ -172,21 +169,12 @@ function hashedInsert(ref: usize, slots: u32, token: u32, target: u32): void {
   store<u32>(at, target, 4);
 }
 
-// Moves the pairs [from, end) and the header into a new hash table of `kind`; 0 if there is no room.
-function hashedBuild(
-  group: usize,
-  kind: u32,
-  degree: u32,
-  best: u32,
-  from: usize,
-  end: usize,
-): usize {
+// Moves the pairs [from, end) into a new hash table of `kind`; 0 if there is no room.
+function hashedBuild(group: usize, kind: u32, from: usize, end: usize): usize {
   const bytes: usize = 1 << (kind - HASHED);
   const ref = blockTake(group, bytes);
   if (ref == 0) return 0;
   memory.fill(ref, 0xff, blockRoom(bytes));
-  store<u32>(ref, degree);
-  store<u32>(ref, best, 4);
   const slots = slotsOf(kind);
   for (let at = from; at < end; at += 8) {
     const token = load<u32>(at);
@@ -205,73 +193,69 @@ function become(group: usize, v: usize, kind: u32, ref: usize): void {
 // Adds an edge that is not there. Leaves the state as it was if there is no room (the group is dead then).
 export function edgeAdd(group: usize, v: usize, token: u32, target: usize): void {
   const kind = kindOf(v);
-  const ref: usize = load<u32>(v, REF);
   if (kind == 0) {
     store<u8>(v, 1, KIND);
     store<u32>(v, token, BEST);
-    store<u32>(v, <u32>target, REF);
+    store<u32>(v, <u32>target, TARGET);
     return;
   }
-  if (kind < ARRAY_MAX) {
-    let block = ref;
-    if (kind == 1 || kind == 2 || kind == 4) {
-      block = blockTake(group, arrayBytes(kind + 1));
-      if (block == 0) return;
-      if (kind == 1) {
-        store<u32>(block, load<u32>(v, BEST));
-        store<u32>(block, <u32>ref, 4);
-      } else {
-        memory.copy(block, ref, kind << 3);
-      }
-      become(group, v, kind + 1, block);
-    } else {
-      store<u8>(v, <u8>(kind + 1), KIND);
-    }
-    store<u32>(block + (kind << 3), token);
-    store<u32>(block + (kind << 3), <u32>target, 4);
+  if (kind >= ARRAY_MAX) {
+    hashedAdd(group, v, kind, token, target);
     return;
   }
-  hashedAdd(group, v, kind, ref, token, target);
+  let block: usize = load<u32>(v, REF);
+  if (kind == 1 || kind == 2 || kind == 4) {
+    const wider = blockTake(group, arrayBytes(kind + 1));
+    if (wider == 0) return;
+    memory.copy(wider, kind == 1 ? v + BEST : block, kind << 3);
+    become(group, v, kind + 1, wider);
+    block = wider;
+  } else {
+    store<u8>(v, <u8>(kind + 1), KIND);
+  }
+  store<u32>(block + (kind << 3), token);
+  store<u32>(block + (kind << 3), <u32>target, 4);
 }
 
-function hashedAdd(group: usize, v: usize, kind: u32, ref: usize, token: u32, target: usize): void {
-  let table = ref;
+function hashedAdd(group: usize, v: usize, kind: u32, token: u32, target: usize): void {
+  let table: usize = load<u32>(v, REF);
   let now = kind;
   if (kind == ARRAY_MAX) {
     now = HASHED + 7;
-    table = hashedBuild(group, now, kind, load<u32>(ref, 4), ref, ref + (kind << 3));
+    table = hashedBuild(group, now, table, table + (kind << 3));
     if (table == 0) return;
     become(group, v, now, table);
+    store<u32>(table, kind);
   } else {
     const slots = slotsOf(kind);
-    const degree = load<u32>(ref);
     // A load of 7/8 at most: probes stay short because growth halves it.
+    const degree = load<u32>(table);
     if (degree + 1 > slots - (slots >> 3)) {
       now = kind + 1;
-      table = hashedBuild(group, now, degree, load<u32>(ref, 4), ref + 8, ref + 8 + (slots << 3));
+      table = hashedBuild(group, now, table + 8, table + 8 + (slots << 3));
       if (table == 0) return;
       become(group, v, now, table);
+      store<u32>(table, degree);
     }
   }
   hashedInsert(table, slotsOf(now), token, <u32>target);
   store<u32>(table, load<u32>(table) + 1);
 }
 
-// Copies count, link and edges of `from` to the fresh state `to`; false if there is no room.
+// Copies count, link and edges of `from` to the fresh state `to`.
 export function stateCopy(group: usize, to: usize, from: usize): void {
   const kind = kindOf(from);
-  const ref: usize = load<u32>(from, REF);
   setLink(to, linkOf(from));
   store<u32>(to, load<u32>(from, COUNT), COUNT);
-  let copy = ref;
+  let copy: usize = 0;
   if (kind >= 2) {
     const bytes = blockBytes(kind);
     copy = blockTake(group, bytes);
     if (copy == 0) return;
-    memory.copy(copy, ref, blockRoom(bytes));
+    memory.copy(copy, load<u32>(from, REF), blockRoom(bytes));
   }
   store<u8>(to, <u8>kind, KIND);
-  store<u32>(to, load<u32>(from, BEST), BEST);
+  store<u64>(to, load<u64>(from, BEST), BEST);
   store<u32>(to, <u32>copy, REF);
 }
 
@@ -279,38 +263,24 @@ export function stateCopy(group: usize, to: usize, from: usize): void {
 // it beats the present one, or ties with a lower token. Content alone decides, never arrival order,
 // so replicas agree whatever the interleaving.
 export function edgeRaised(v: usize, token: u32, target: usize, count: u32): void {
-  const kind = kindOf(v);
   const best = load<u32>(v, BEST);
-  if (kind <= 1 || best == token) return;
-  const ref: usize = load<u32>(v, REF);
-  const seen = countOf(load<u32>(ref, 4));
+  if (best == token) return;
+  const seen = countOf(load<u32>(v, TARGET));
   if (count < seen || (count == seen && token > best)) return;
   store<u32>(v, token, BEST);
-  if (kind >= HASHED) {
-    store<u32>(ref, <u32>target, 4);
-    return;
-  }
-  const at = pairOf(ref, kind, token);
-  // Absent only if the edge found no room; the group is dead then.
-  if (at == 0) return;
-  store<u64>(at, load<u64>(ref));
-  store<u32>(ref, token);
-  store<u32>(ref, <u32>target, 4);
+  store<u32>(v, <u32>target, TARGET);
 }
 
-// Iteration over the pairs of a state with kind >= 2: `for (at = pairsBegin(v); at < pairsEnd(v); at += 8)`,
-// skipping pairs whose token is NONE.
+// Iteration over the pairs of a state: `for (at = pairsBegin(v); at < pairsEnd(v); at += 8)`, skipping
+// pairs whose token is NONE.
 export function pairsBegin(v: usize): usize {
+  const kind = kindOf(v);
+  if (kind <= 1) return v + BEST;
   const ref: usize = load<u32>(v, REF);
-  return kindOf(v) < HASHED ? ref : ref + 8;
+  return kind < HASHED ? ref : ref + 8;
 }
 
 export function pairsEnd(v: usize): usize {
   const kind = kindOf(v);
-  const ref: usize = load<u32>(v, REF);
-  return kind < HASHED ? ref + (kind << 3) : ref + 8 + (slotsOf(kind) << 3);
-}
-
-export function isHashed(kind: u32): bool {
-  return kind >= HASHED;
+  return pairsBegin(v) + ((kind < HASHED ? kind : slotsOf(kind)) << 3);
 }
