@@ -8,6 +8,7 @@ import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./exit.ts";
 import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
 import { serveCommand } from "./serve-command.ts";
+import { simulateCommand } from "./simulate-command.ts";
 import { verifyCommand } from "./verify-command.ts";
 import { workerCommand } from "./worker-command.ts";
 
@@ -27,6 +28,7 @@ export async function main(args: readonly string[]): Promise<number> {
     serveCommand,
     verifyCommand,
     replayCommand,
+    simulateCommand,
     draftServerCommand,
     workerCommand,
   ];

@@ -3,6 +3,7 @@
 import { unreachable } from "../base/assert.ts";
 import type { ContextManager } from "../context/context.ts";
 import type { RequestBuffer } from "../request/buffer.ts";
+import { FewestTokensPolicy } from "../schedule/fewest-tokens.ts";
 import { FifoPolicy } from "../schedule/fifo.ts";
 import type { PolicyName } from "../schedule/policy.ts";
 import { ProbeFirstPolicy } from "../schedule/probe-first.ts";
@@ -33,6 +34,11 @@ export function schedulerFor(
       const order = new ProbeFirstPolicy({ buffer, context, heaps });
       return new Scheduler(order, { kind: "divided", chunkTokens });
     }
+    case "foretoken":
+      return new Scheduler(new FewestTokensPolicy({ buffer, heap: new Heap(core) }), {
+        kind: "divided",
+        chunkTokens,
+      });
     default:
       return unreachable(policy);
   }

@@ -3,7 +3,7 @@
 
 import type { Group, Request } from "../request/buffer.ts";
 
-export const POLICY_NAMES = ["group", "divided", "seer"] as const;
+export const POLICY_NAMES = ["group", "divided", "seer", "foretoken"] as const;
 export type PolicyName = (typeof POLICY_NAMES)[number];
 
 export interface SchedulePolicy {

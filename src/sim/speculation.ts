@@ -4,6 +4,7 @@
 
 import { assert } from "../base/assert.ts";
 import { DraftBudget, type DraftPlan } from "../draft/budget.ts";
+import { DRAFT_TOKENS_MAX } from "../draft/drafter.ts";
 import { bestUniformGamma, expectedTokens, type StepTimes } from "../draft/throughput.ts";
 import type { Random } from "./random.ts";
 
@@ -133,6 +134,16 @@ export function groupedAcceptanceLength(own: number, references: number): number
   const published = (LENGTHS[i - 1] ?? 0) * (1 - share) + (LENGTHS[i] ?? 0) * share;
   const first = LENGTHS[0] ?? 1;
   return 1 + ((published - 1) * (own - 1)) / (first - 1);
+}
+
+/** What a step yields for one request at most: all siblings there, drafts as long as they come, at no cost. */
+export function bestTokensPerStep(workload: {
+  readonly selfAcceptanceLength: number;
+  readonly shape: { readonly groupSize: number };
+}): number {
+  const { selfAcceptanceLength, shape } = workload;
+  const length = groupedAcceptanceLength(selfAcceptanceLength, shape.groupSize - 1);
+  return 1 + outcome(qualityFor(length), 0, DRAFT_TOKENS_MAX).accepted;
 }
 
 function apply(run: Drafting, plan: DraftPlan): void {

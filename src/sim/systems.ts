@@ -17,6 +17,7 @@ export const SYSTEM_NAMES = [
   "divided",
   "seer",
   "oracle",
+  "foretoken",
 ] as const;
 export type SystemName = (typeof SYSTEM_NAMES)[number];
 
@@ -36,6 +37,7 @@ export function simSchedulerFor(
       return new StreamRlOracle(parts.lengthOf);
     case "divided":
     case "seer":
+    case "foretoken":
       return schedulerFor(system, { buffer, context, chunkTokens, core });
     case "oracle":
       return new Scheduler(new OraclePolicy(parts, new Heap(core)), {
