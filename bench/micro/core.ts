@@ -40,6 +40,9 @@ interface Drafting {
   path(sequence: number, tokensMax: number, probabilityMin: number): number[];
 }
 
+/** What a worker has just decoded: the index copies it, so one array serves all. */
+const delta = new Int32Array(STEP_TOKENS);
+
 /** Appends STEP_TOKENS tokens from `at` to every sibling. */
 function gain(
   index: SuffixIndex,
@@ -51,7 +54,8 @@ function gain(
     for (let k = 0; k < group.length; k += 1) {
       const text = group[k];
       if (text === undefined) continue;
-      index.append(handles[g] ?? 0, k, text.subarray(at, at + STEP_TOKENS), 0);
+      for (let i = 0; i < STEP_TOKENS; i += 1) delta[i] = text[at + i] ?? 0;
+      index.append(handles[g] ?? 0, k, delta, 0);
     }
   }
 }
