@@ -21,6 +21,8 @@ export interface Ask {
   readonly group: string | null;
   /** Lower is served earlier. */
   readonly priority: number;
+  /** With the seed it names the random numbers, as a group's id does for `foretoken rollout`; none: "". */
+  readonly drawGroup?: string;
 }
 
 /** Hears of one generation, inside the rollout's turn: it must not throw, and not take long. */
@@ -105,7 +107,7 @@ export class Sidecar {
     const group = this.#book.groupFor(ask.prompt, ask.group);
     const requests: Request[] = [];
     for (let index = 0; index < ask.n; index += 1) {
-      const draw = seeded ? drawKey(sampling.seed, "", index) : this.#freshKey();
+      const draw = seeded ? drawKey(sampling.seed, ask.drawGroup ?? "", index) : this.#freshKey();
       const request = this.rollout.join(group, { sampling, draw, divisible, priority });
       this.#places.set(request, { listener, index });
       requests.push(request);
