@@ -6,6 +6,7 @@ import { InvalidFieldError } from "../../../src/base/errors.ts";
 import { weightEpoch, workerId } from "../../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../../src/kv/embedded-pool.ts";
 import type { RequestSpec } from "../../../src/request/request.ts";
+import type { SamplingSupport } from "../../../src/rollout/worker.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataPlaneRoutes } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
@@ -18,6 +19,7 @@ export const EOS = 1000;
 const VOCABULARY = 1001;
 const BYTES = 256;
 const STEPS_MAX = 20_000;
+const WAIT_MS_MAX = 10_000;
 
 /** 0..255 are bytes, 256..999 their own number after a blank, 1000 is the special token <eos>. */
 export class TinyText implements Text {
@@ -77,6 +79,14 @@ export interface FixtureOptions {
   readonly contextTokens?: number;
   readonly requestsMax?: number;
   readonly chunkTokens?: number;
+  /** The workers take responses in one piece only. */
+  readonly whole?: boolean;
+}
+
+class WholeWorker extends SimulatedWorker {
+  override supports(): SamplingSupport {
+    return { kind: "whole" };
+  }
 }
 
 interface Timer {
@@ -92,14 +102,17 @@ export class PlaneFixture {
   readonly #http: HttpServer;
   readonly #timers = new Set<Timer>();
   readonly failures: unknown[] = [];
+  /** Statuses of all answers so far. */
+  readonly statuses: number[] = [];
 
   constructor(options: FixtureOptions = {}) {
     const epoch = weightEpoch(0);
     const contextTokens = options.contextTokens ?? 4096;
     const capacity = { slots: 64, kvTokens: 65_536, contextTokens, kvBytesPerToken: 8 };
     const lengthOf = options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7));
+    const Kind = options.whole === true ? WholeWorker : SimulatedWorker;
     this.workers = [0, 1].map(
-      (id) => new SimulatedWorker({ workerId: workerId(id), capacity, epoch, lengthOf }),
+      (id) => new Kind({ workerId: workerId(id), capacity, epoch, lengthOf }),
     );
     let draws = 0;
     this.sidecar = new Sidecar({
@@ -141,7 +154,7 @@ export class PlaneFixture {
       apiToken: null,
       bodyBytesMax: 1_000_000,
       frameBytesMax: 1_000_000,
-      answered: () => undefined,
+      answered: ({ status }) => this.statuses.push(status),
       failed: (error) => this.failures.push(error),
     });
   }
@@ -170,11 +183,11 @@ export class PlaneFixture {
 
   /** Waits for a condition while nothing is stepped. */
   async when(isTrue: () => boolean): Promise<void> {
-    for (let turn = 0; turn < STEPS_MAX; turn += 1) {
-      if (isTrue()) return;
+    const startMs = performance.now();
+    while (!isTrue()) {
+      if (performance.now() - startMs > WAIT_MS_MAX) throw new Error("the condition never held");
       await new Promise<void>((resolve) => setImmediate(resolve));
     }
-    throw new Error("the condition never held");
   }
 
   async step(count = 1): Promise<void> {

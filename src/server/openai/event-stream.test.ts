@@ -1,0 +1,145 @@
+// Streams that do not end well: a client that does not read, a worker that fails, a rollout that breaks.
+
+import { afterEach, expect, test } from "bun:test";
+import {
+  EOS,
+  eventsOf,
+  type FixtureOptions,
+  PlaneFixture,
+  TinyText,
+} from "../../../test/golden/requests/plane-fixture.ts";
+import { eventStream } from "./event-stream.ts";
+import { prepareGenerate } from "./generate.ts";
+import { Job, Turns } from "./job.ts";
+import { type Answer, DataPlane } from "./plane.ts";
+
+const STALL_MS = 1000;
+const open: PlaneFixture[] = [];
+
+afterEach(async () => {
+  for (const fixture of open.splice(0)) await fixture.close();
+});
+
+function begun(length: number, options: FixtureOptions = {}) {
+  const fixture = new PlaneFixture({ lengthOf: () => length, ...options });
+  open.push(fixture);
+  const { sidecar } = fixture;
+  const plane = new DataPlane({
+    sidecar,
+    text: new TinyText(),
+    modelNames: ["tiny"],
+    eosTokenIds: [EOS],
+    version: String,
+  });
+  const timers: (() => void)[] = [];
+  const exchange = {
+    method: "POST",
+    url: new URL("http://x/"),
+    params: {},
+    headers: new Headers(),
+    signal: new AbortController().signal,
+    bytes: async () => new Uint8Array(0),
+    json: async () => null,
+  };
+  const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
+  const { asks, stops, answer } = prepareGenerate(plane, exchange, body);
+  const job = new Job({ id: "x", asks, stops, text: null }, { sidecar, turns: new Turns() });
+  const ends: boolean[] = [];
+  const follow = (by: Answer = answer): Response =>
+    eventStream(job, by.stream(job), {
+      stallMsMax: STALL_MS,
+      after: (_ms, run) => {
+        timers.push(run);
+        return () => {
+          timers.splice(timers.indexOf(run), 1);
+        };
+      },
+      closed: (gone) => ends.push(gone),
+    });
+  return { fixture, job, follow, timers, ends };
+}
+
+test("streams: a client that takes nothing is dropped, and costs no memory until then", async () => {
+  const { fixture, follow, timers, ends } = begun(500);
+  const response = follow();
+  await fixture.step(100);
+  expect(timers.length).toBe(1);
+  timers[0]?.();
+  expect(ends).toEqual([true]);
+  expect(response.text()).rejects.toThrow("the client took nothing for 1000 ms");
+});
+
+test("streams: a client that reads late gets all of it, in few pieces", async () => {
+  const { fixture, follow, timers, ends } = begun(500);
+  const response = follow();
+  await fixture.step(700);
+  let pieces = 0;
+  let text = "";
+  const decoder = new TextDecoder();
+  for await (const bytes of response.body ?? []) {
+    pieces += 1;
+    text += decoder.decode(bytes);
+  }
+  const { events, isDone } = eventsOf(text);
+  const tokens = (events as { choices: { token_ids: number[] }[] }[]).flatMap(
+    ({ choices }) => choices[0]?.token_ids ?? [],
+  );
+  expect([tokens.length, isDone, pieces < 5]).toEqual([500, true, true]);
+  expect([ends, timers]).toEqual([[false], []]);
+});
+
+test("streams: an error after the first byte is an event, and no [DONE] follows", async () => {
+  const { fixture, job, follow, ends } = begun(500);
+  const text = follow().text();
+  await fixture.step(5);
+  job.fail(new Error("broken"));
+  const { events, isDone } = eventsOf(await text);
+  expect(isDone).toBe(false);
+  expect(events.length).toBeGreaterThan(1);
+  expect(events.at(-1)).toEqual({
+    error: {
+      message: "the rollout has stopped; restart the server",
+      type: "InternalServerError",
+      param: null,
+      code: 502,
+    },
+  });
+  expect(ends).toEqual([true]);
+});
+
+test("streams: tokens that a client has seen cannot be taken back: that is an error", async () => {
+  const { fixture, follow } = begun(50, { whole: true });
+  const text = follow().text();
+  await fixture.step(5);
+  for (const worker of fixture.workers) if (!worker.isIdle) worker.kill();
+  const { events, isDone } = eventsOf(await fixture.until(text));
+  expect(isDone).toBe(false);
+  expect(events.at(-1)).toMatchObject({ error: { code: 502 } });
+});
+
+test("streams: tokens that nobody has seen yet begin anew in silence", async () => {
+  const { fixture, job, follow } = begun(50, { whole: true });
+  await fixture.step(5);
+  for (const worker of fixture.workers) if (!worker.isIdle) worker.kill();
+  const { isDone } = eventsOf(await fixture.until(follow().text()));
+  expect([isDone, job.completionTokens]).toEqual([true, 50]);
+});
+
+test("streams: a second client reads the same responses at its own pace", async () => {
+  const { fixture, follow } = begun(30);
+  const first = follow().text();
+  await fixture.step(10);
+  const second = follow().text();
+  const [one, two] = await fixture.until(Promise.all([first, second]));
+  const idsOf = (text: string) =>
+    (eventsOf(text).events as { choices: { token_ids: number[] }[] }[]).flatMap(
+      ({ choices }) => choices[0]?.token_ids ?? [],
+    );
+  expect(idsOf(two)).toEqual(idsOf(one));
+});
+
+test("jobs: a rollout that breaks is an error to those who wait", async () => {
+  const { job } = begun(30);
+  job.fail(new Error("broken"));
+  expect(job.done).rejects.toThrow("the rollout has stopped");
+});

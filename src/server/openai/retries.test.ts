@@ -1,0 +1,185 @@
+// Repeated requests, and clients that go away, over HTTP.
+
+import { afterEach, expect, test } from "bun:test";
+import { type FixtureOptions, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import { weightEpoch } from "../../base/ids.ts";
+
+const GENERATE = "/inference/v1/generate";
+const COMPLETIONS = "/v1/completions";
+const GRACE_MS = 1_000_000;
+const open: PlaneFixture[] = [];
+
+/** `joined`: responses that were begun. */
+function fixtureOf(options: FixtureOptions = {}) {
+  const limits = { graceMs: GRACE_MS, ...options.limits };
+  const fixture = new PlaneFixture({ lengthOf: () => 20, ...options, limits });
+  open.push(fixture);
+  let joined = 0;
+  fixture.sidecar.observe({
+    joined: () => {
+      joined += 1;
+    },
+  });
+  return { fixture, rollout: fixture.sidecar.rollout, joined: () => joined };
+}
+
+afterEach(async () => {
+  for (const fixture of open.splice(0)) await fixture.close();
+});
+
+const body = { token_ids: [1, 2], sampling_params: { max_tokens: 50 } };
+const tokensOf = async (answer: Response | Promise<Response>) => {
+  const { choices } = (await (await answer).json()) as { choices: { token_ids: number[] }[] };
+  return choices[0]?.token_ids ?? [];
+};
+
+/** How many of its clients have gone, as its log has it. */
+const counted = new WeakMap<PlaneFixture, number>();
+
+/** Sends a request, waits for it to run, and goes away. */
+async function leave(fixture: PlaneFixture, path: string, sent: object): Promise<void> {
+  const { rollout } = fixture.sidecar;
+  const before = rollout.unfinished;
+  const controller = new AbortController();
+  const answer = fixture.post(path, sent, { signal: controller.signal });
+  const failed = answer.then((response) => response.text()).catch(() => "gone");
+  await fixture.when(() => rollout.unfinished > before);
+  await fixture.step(2);
+  controller.abort();
+  expect(await failed).toBe("gone");
+  // The server hears of it a little later than the client; 499 stands in its log then.
+  if ("stream" in sent) return;
+  const gone = () => fixture.statuses.filter((status) => status === 499).length;
+  const before499 = counted.get(fixture) ?? 0;
+  await fixture.when(() => gone() > before499);
+  counted.set(fixture, gone());
+}
+
+test("retries: the same id and body, in flight, get the same responses", async () => {
+  const { fixture, joined } = fixtureOf();
+  const first = fixture.post(GENERATE, { ...body, request_id: "a" });
+  await fixture.when(() => joined() === 1);
+  const second = fixture.post(GENERATE, { ...body, request_id: "a" });
+  const [one, two] = await fixture.until(Promise.all([first, second]));
+  expect(await one.text()).toBe(await two.text());
+  expect(joined()).toBe(1);
+});
+
+test("retries: the same id and body get the finished responses again, until the grace ends", async () => {
+  const { fixture, joined } = fixtureOf();
+  const send = () => fixture.until(fixture.post(GENERATE, { ...body, request_id: "a" }));
+  const first = await tokensOf(send());
+  expect(await tokensOf(send())).toEqual(first);
+  expect(joined()).toBe(1);
+  fixture.pass(GRACE_MS + 1);
+  expect(await tokensOf(send())).not.toEqual(first);
+  expect(joined()).toBe(2);
+});
+
+test("retries: another body under an id that is being served is a 409", async () => {
+  const { fixture, joined } = fixtureOf();
+  const first = fixture.post(GENERATE, { ...body, request_id: "a" });
+  await fixture.when(() => joined() === 1);
+  const other = { ...body, token_ids: [3], request_id: "a" };
+  const refused = await fixture.post(GENERATE, other);
+  expect([refused.status, await refused.json()]).toEqual([
+    409,
+    {
+      error: {
+        message: 'request_id: another request with the id "a" is being served',
+        type: "ConflictError",
+        param: null,
+        code: 409,
+      },
+    },
+  ]);
+  expect((await fixture.until(first)).status).toBe(200);
+  expect((await fixture.until(fixture.post(GENERATE, other))).status).toBe(200);
+  expect(joined()).toBe(2);
+});
+
+test("retries: the header's id goes before the body's", async () => {
+  const { fixture, joined } = fixtureOf();
+  const headers = { "x-request-id": "h" };
+  const answer = await fixture.json(GENERATE, { ...body, request_id: "a" }, { headers });
+  expect(answer).toMatchObject({ request_id: "generate-tokens-h" });
+  await fixture.json(GENERATE, { ...body, request_id: "a" }, { headers });
+  expect(joined()).toBe(1);
+});
+
+test("retries: eight equal requests whose clients are all there are eight samples", async () => {
+  const { fixture, joined } = fixtureOf();
+  const answers = Array.from({ length: 8 }, () => fixture.post(GENERATE, body));
+  await fixture.when(() => joined() === 8);
+  const all = await fixture.until(Promise.all(answers.map(tokensOf)));
+  expect(new Set(all.map(String)).size).toBe(8);
+});
+
+test("retries: without an id, the same body takes over what a client left", async () => {
+  const { fixture, joined, rollout } = fixtureOf();
+  await leave(fixture, GENERATE, body);
+  expect(rollout.unfinished).toBe(1);
+  const other = await tokensOf(fixture.until(fixture.post(GENERATE, { ...body, priority: 1 })));
+  expect(joined()).toBe(2);
+  const adopted = await tokensOf(fixture.until(fixture.post(GENERATE, body)));
+  expect(joined()).toBe(2);
+  expect(adopted).not.toEqual(other);
+  // It is taken over once.
+  await fixture.json(GENERATE, body);
+  expect(joined()).toBe(3);
+});
+
+test("retries: what was left is finished in the meantime, and kept", async () => {
+  const { fixture, joined, rollout } = fixtureOf();
+  await leave(fixture, COMPLETIONS, { prompt: [1], n: 2 });
+  await fixture.step(40);
+  expect(rollout.unfinished).toBe(0);
+  const response = await fixture.post(COMPLETIONS, { prompt: [1], n: 2 });
+  expect(await response.json()).toMatchObject({ usage: { completion_tokens: 32 } });
+  expect(joined()).toBe(2);
+});
+
+test("retries: what nobody takes over is given up after the grace time", async () => {
+  const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000 });
+  await leave(fixture, GENERATE, { token_ids: [1], sampling_params: {} });
+  expect(rollout.unfinished).toBe(1);
+  fixture.pass(GRACE_MS + 1);
+  expect(rollout.unfinished).toBe(0);
+});
+
+test("retries: beyond the bound, the oldest orphan is given up", async () => {
+  const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000, limits: { orphansMax: 2 } });
+  for (const token of [1, 2, 3]) {
+    await leave(fixture, GENERATE, { token_ids: [token], sampling_params: {} });
+  }
+  expect(rollout.unfinished).toBe(2);
+});
+
+test("retries: a stream without an id ends with its client", async () => {
+  const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000 });
+  await leave(fixture, GENERATE, { token_ids: [1], sampling_params: {}, stream: true });
+  await fixture.when(() => rollout.unfinished === 0);
+});
+
+test("retries: a stream with an id is told from its beginning to the client that comes back", async () => {
+  const { fixture, joined } = fixtureOf();
+  const streamed = { ...body, stream: true, request_id: "s" };
+  await leave(fixture, GENERATE, streamed);
+  const { events, isDone } = await fixture.events(GENERATE, streamed);
+  expect([joined(), isDone]).toEqual([1, true]);
+  const tokens = (events as { choices: { token_ids: number[] }[] }[]).flatMap(
+    ({ choices }) => choices[0]?.token_ids ?? [],
+  );
+  expect(tokens.length).toBe(20);
+});
+
+test("retries: new weights end what was kept of the old ones", async () => {
+  const { fixture, joined, rollout } = fixtureOf({ lengthOf: () => 30 });
+  await fixture.json(GENERATE, { ...body, request_id: "a" });
+  await leave(fixture, GENERATE, body);
+  fixture.sidecar.advance(weightEpoch(1));
+  expect(rollout.unfinished).toBe(0);
+  await fixture.json(GENERATE, { ...body, request_id: "a" });
+  await fixture.json(GENERATE, body);
+  expect(joined()).toBe(4);
+});
