@@ -21,7 +21,8 @@ import type { TimerClock } from "./clock.ts";
 import { controlAnswer, controlCall } from "./control.ts";
 import type { HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
-import { readMetrics } from "./metrics.ts";
+import type { ServerMetrics } from "./metrics.ts";
+import { Monitor } from "./monitor.ts";
 import { type Capabilities, canary } from "./probe.ts";
 import { classify, retryDelayMs, streamInterval } from "./retry.ts";
 import { SseReader } from "./sse.ts";
@@ -72,18 +73,13 @@ export class VllmWorker implements Worker {
   readonly #dirty = new Set<ChunkRun>();
   #events: WorkerEvent[] = [];
   #cancelFlush: (() => void) | null = null;
-  #cancelTick: (() => void) | null = null;
+  readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
   /** The server's weights are not those that it starts with. */
   #hasOtherWeights = false;
   #isReloading = false;
   /** A connection has failed since the server was last known to be the same process. */
   #isSuspect = false;
-  #isPolling = false;
-  #pollFailures = 0;
-  #isChecking = false;
-  #checkedMs = Number.NEGATIVE_INFINITY;
-  #healthFailures = 0;
   #proof: Promise<boolean> | null = null;
 
   constructor(parts: VllmWorkerParts) {
@@ -99,7 +95,12 @@ export class VllmWorker implements Worker {
     };
     this.#epoch = parts.epoch;
     this.#tally = new Tally(capabilities.metrics);
-    this.#scheduleTick();
+    this.#monitor = new Monitor(parts, {
+      watched: (nowMs) => this.#watched(nowMs),
+      polled: (metrics) => this.#polled(metrics),
+      pollFailed: (failures, problem) => this.#pollFailed(failures, problem),
+      unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
+    });
   }
 
   /** What the server was found to be. */
@@ -446,7 +447,7 @@ export class VllmWorker implements Worker {
     this.#lingering.clear();
     this.#events = [];
     this.#cancelFlush?.();
-    this.#cancelTick?.();
+    this.#monitor.stop();
   }
 
   #touch(run: ChunkRun): void {
@@ -482,36 +483,27 @@ export class VllmWorker implements Worker {
     this.#listener?.(this.#epoch, events);
   }
 
-  #scheduleTick(): void {
-    const { clock, limits } = this.#parts;
-    const ms = Math.min(limits.pollMs, limits.stallMs);
-    this.#cancelTick = clock.after(ms, () => {
-      if (this.#state !== "running") return;
-      this.#scheduleTick();
-      void this.#poll();
-      this.#watch();
-    });
+  #watched(nowMs: number): boolean {
+    const { stallMs, silenceMsMax } = this.#parts.limits;
+    for (const [cancel, sinceMs] of this.#lingering) {
+      if (nowMs - sinceMs < stallMs) continue;
+      this.#lingering.delete(cancel);
+      cancel();
+    }
+    let isSilent = false;
+    for (const run of this.#runs.values()) {
+      const silentMs = nowMs - run.heardMs;
+      if (!run.isOpen || silentMs < stallMs) continue;
+      if (run.reason !== null || run.isFull) this.#settle(run);
+      // A queued, preempted or paused request says nothing: silence alone is no failure for a long time.
+      else if (silentMs < silenceMsMax) isSilent = true;
+      else this.#retry(run, `its stream was silent for ${silenceMsMax} ms`);
+    }
+    return isSilent;
   }
 
-  /** Reads the metrics, and from them whether the server is still the same process. */
-  async #poll(): Promise<void> {
-    if (this.#isPolling) return;
-    this.#isPolling = true;
-    const { client, limits } = this.#parts;
-    const call = { method: "GET" as const, path: "/metrics", body: null };
-    const answer = await client.answer(call, limits.checkMsMax);
-    this.#isPolling = false;
-    if (this.#state !== "running") return;
-    if (answer.kind !== "answer" || answer.status !== 200) {
-      this.#isSuspect = true;
-      this.#pollFailures += 1;
-      if (this.#held.size > 0 && this.#pollFailures >= limits.barrenAttemptsMax) {
-        this.#fail(answer.kind === "answer" ? `/metrics: HTTP ${answer.status}` : answer.message);
-      }
-      return;
-    }
-    this.#pollFailures = 0;
-    if (this.#tally.metrics(readMetrics(answer.body))) {
+  #polled(metrics: ServerMetrics): void {
+    if (this.#tally.metrics(metrics)) {
       if (this.#hasOtherWeights) {
         this.#fail("it has restarted, with the weights it was first given");
         return;
@@ -523,42 +515,9 @@ export class VllmWorker implements Worker {
     this.#launchHeld();
   }
 
-  /** Silence is not death: a queued, preempted or paused request says nothing. The server's health decides. */
-  #watch(): void {
-    const { clock, limits } = this.#parts;
-    const nowMs = clock.nowMs();
-    for (const [cancel, sinceMs] of this.#lingering) {
-      if (nowMs - sinceMs < limits.stallMs) continue;
-      this.#lingering.delete(cancel);
-      cancel();
-    }
-    let hasSilent = false;
-    for (const run of this.#runs.values()) {
-      if (!run.isOpen || nowMs - run.heardMs < limits.stallMs) continue;
-      if (run.reason !== null || run.isFull) this.#settle(run);
-      else if (nowMs - run.heardMs >= limits.silenceMsMax) {
-        this.#retry(run, `its stream was silent for ${limits.silenceMsMax} ms`);
-      } else hasSilent = true;
-    }
-    const isDue = nowMs - this.#checkedMs >= limits.stallMs;
-    if (hasSilent && isDue && !this.#isChecking) void this.#check();
-  }
-
-  async #check(): Promise<void> {
-    this.#isChecking = true;
-    const { client, clock, limits } = this.#parts;
-    const call = { method: "GET" as const, path: "/health", body: null };
-    const answer = await client.answer(call, limits.checkMsMax);
-    this.#isChecking = false;
-    this.#checkedMs = clock.nowMs();
-    if (this.#state !== "running") return;
-    if (answer.kind === "answer" && answer.status === 200) {
-      this.#healthFailures = 0;
-      return;
-    }
-    this.#healthFailures += 1;
-    if (this.#healthFailures < limits.healthFailuresMax) return;
-    const problem = answer.kind === "answer" ? `HTTP ${answer.status}` : answer.message;
-    this.#fail(`it is silent and not healthy: ${problem}`);
+  #pollFailed(failures: number, problem: string): void {
+    this.#isSuspect = true;
+    if (this.#held.size > 0 && failures >= this.#parts.limits.barrenAttemptsMax)
+      this.#fail(problem);
   }
 }

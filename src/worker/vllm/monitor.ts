@@ -1,0 +1,95 @@
+// Looks at a server from time to time: its metrics about once a second, its health when streams are silent. It says
+// what it saw; what follows from it is the worker's affair.
+
+import type { TimerClock } from "./clock.ts";
+import type { HttpAnswer, HttpClient } from "./http.ts";
+import type { VllmLimits } from "./limits.ts";
+import { readMetrics, type ServerMetrics } from "./metrics.ts";
+
+export interface MonitorListener {
+  /** About once a second, before anything else. Returns whether a stream is silent for too long to be left alone. */
+  watched(nowMs: number): boolean;
+  polled(metrics: ServerMetrics): void;
+  /** The metrics were asked for `failures` times in a row without success. */
+  pollFailed(failures: number, problem: string): void;
+  /** Health checks failed too often, one after the other. */
+  unhealthy(problem: string): void;
+}
+
+export class Monitor {
+  readonly #client: HttpClient;
+  readonly #clock: TimerClock;
+  readonly #limits: VllmLimits;
+  readonly #listener: MonitorListener;
+  #cancelTick: (() => void) | null = null;
+  #isStopped = false;
+  #isPolling = false;
+  #pollFailures = 0;
+  #isChecking = false;
+  #checkedMs = Number.NEGATIVE_INFINITY;
+  #healthFailures = 0;
+
+  constructor(
+    parts: { client: HttpClient; clock: TimerClock; limits: VllmLimits },
+    listener: MonitorListener,
+  ) {
+    this.#client = parts.client;
+    this.#clock = parts.clock;
+    this.#limits = parts.limits;
+    this.#listener = listener;
+    this.#schedule();
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.#cancelTick?.();
+  }
+
+  #schedule(): void {
+    const { pollMs, stallMs } = this.#limits;
+    this.#cancelTick = this.#clock.after(Math.min(pollMs, stallMs), () => {
+      this.#schedule();
+      void this.#poll();
+      const nowMs = this.#clock.nowMs();
+      const isSilent = this.#listener.watched(nowMs);
+      if (isSilent && nowMs - this.#checkedMs >= stallMs) void this.#check();
+    });
+  }
+
+  async #poll(): Promise<void> {
+    if (this.#isPolling) return;
+    this.#isPolling = true;
+    const answer = await this.#get("/metrics");
+    this.#isPolling = false;
+    if (this.#isStopped) return;
+    const problem = problemOf(answer);
+    if (answer.kind === "answer" && problem === null) {
+      this.#pollFailures = 0;
+      this.#listener.polled(readMetrics(answer.body));
+      return;
+    }
+    this.#pollFailures += 1;
+    this.#listener.pollFailed(this.#pollFailures, `/metrics: ${problem}`);
+  }
+
+  async #check(): Promise<void> {
+    if (this.#isChecking) return;
+    this.#isChecking = true;
+    const problem = problemOf(await this.#get("/health"));
+    this.#isChecking = false;
+    this.#checkedMs = this.#clock.nowMs();
+    this.#healthFailures = problem === null ? 0 : this.#healthFailures + 1;
+    if (this.#isStopped || problem === null) return;
+    if (this.#healthFailures >= this.#limits.healthFailuresMax) this.#listener.unhealthy(problem);
+  }
+
+  #get(path: string): Promise<HttpAnswer> {
+    return this.#client.answer({ method: "GET", path, body: null }, this.#limits.checkMsMax);
+  }
+}
+
+/** null: it is as it should be. */
+function problemOf(answer: HttpAnswer): string | null {
+  if (answer.kind === "unreachable") return answer.message;
+  return answer.status === 200 ? null : `HTTP ${answer.status}`;
+}
