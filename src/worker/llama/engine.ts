@@ -2,6 +2,7 @@
 // decides who runs, who waits and whose KV stays within the token budget, as vLLM does: waiting requests
 // enter first come first served; when KV is short, parked KV goes first, oldest first, then the youngest running
 // request is preempted. It must never let any of that, or a draft, change a token that is drawn.
+// It is long, and one class, because waiting, running, parked and asleep are one state with one KV budget.
 
 import { assert, unreachable } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";

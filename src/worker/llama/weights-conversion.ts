@@ -207,18 +207,27 @@ function packBf16(weights: Float32Array<ArrayBuffer>, out: Uint16Array): void {
  * (ggml-quants.c, quantize_row_q8_0_ref). f64 rounded to f32 after each operation gives f32's own results.
  */
 function packQ8(weights: Float32Array, out: Uint8Array): void {
-  const view = new DataView(out.buffer);
-  for (let from = 0, at = 0; from < weights.length; from += Q8_BLOCK, at += Q8_BLOCK_BYTES) {
+  const quants = new Int8Array(out.buffer);
+  const blocks = weights.length / Q8_BLOCK;
+  const scales = new Float16Array(blocks);
+  const scaleBytes = new Uint8Array(scales.buffer);
+  for (let block = 0; block < blocks; block += 1) {
+    const from = block * Q8_BLOCK;
+    const at = block * Q8_BLOCK_BYTES;
     let largest = 0;
     for (let i = from; i < from + Q8_BLOCK; i += 1) {
-      largest = Math.max(largest, Math.abs(weights[i] as number));
+      const size = Math.abs(weights[i] as number);
+      if (size > largest) largest = size;
     }
     const scale = Math.fround(largest / 127);
     const inverse = scale === 0 ? 0 : Math.fround(1 / scale);
-    view.setFloat16(at, scale, true);
+    scales[block] = scale;
+    out[at] = scaleBytes[block * 2] as number;
+    out[at + 1] = scaleBytes[block * 2 + 1] as number;
     for (let i = 0; i < Q8_BLOCK; i += 1) {
       const value = Math.fround((weights[from + i] as number) * inverse);
-      view.setInt8(at + 2 + i, Math.trunc(value + Math.sign(value) * 0.5));
+      // Converted to a byte, a number loses its fraction.
+      quants[at + 2 + i] = value < 0 ? value - 0.5 : value + 0.5;
     }
   }
 }
