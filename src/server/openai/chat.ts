@@ -29,7 +29,7 @@ import {
   unsupported,
 } from "./fields.ts";
 import type { Job } from "./job.ts";
-import { chatLogprobs, type TokenNames, tokensJson, usageJson } from "./json.ts";
+import { alternativesFor, chatLogprobs, type TokenNames, tokensJson, usageJson } from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
 import {
@@ -187,7 +187,7 @@ function planChat(
   const tokensMax = fields.max_completion_tokens ?? fields.max_tokens ?? null;
   const extraArgs = { ...fields.vllm_xargs };
   const group = groupOf(exchange.headers, fields, extraArgs);
-  const topLogprobs = fields.top_logprobs ?? 0;
+  const topLogprobs = alternativesFor(fields.top_logprobs ?? 0);
   const own = { topLogprobs, tokensMax, extraArgs };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
   const written = tokens === null ? renderMessages(plane, fields) : null;

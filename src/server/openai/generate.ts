@@ -17,7 +17,7 @@ import {
   unsupported,
 } from "./fields.ts";
 import type { Job } from "./job.ts";
-import { chatLogprobs, generateLogprobs, tokensJson, usageJson } from "./json.ts";
+import { alternativesFor, chatLogprobs, generateLogprobs, tokensJson, usageJson } from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
 import {
@@ -69,7 +69,7 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
   const tokensMax = params.max_tokens ?? null;
   const extraArgs = { ...params.extra_args };
   const group = groupOf(exchange.headers, fields, extraArgs);
-  const own = { topLogprobs: params.logprobs ?? 0, tokensMax, extraArgs };
+  const own = { topLogprobs: alternativesFor(params.logprobs ?? 0), tokensMax, extraArgs };
   const drawing = drawingOf(params, own, plane.samplingContext("sampling_params."));
   const isText = fields.output_mode === "text";
   if (params.detokenize === false && (isText || drawing.stops.strings.length > 0)) {

@@ -117,6 +117,14 @@ function candidatesAt({ response }: Span, position: number, max: number): Candid
   return [{ token, logprob, rank }, ...others].slice(0, max);
 }
 
+/**
+ * Alternatives that an engine must report for a list of `shown` candidates. The drawn token comes first in it,
+ * so that a list of one (SkyRL and prime-rl send logprobs: 1) asks nothing of the engine.
+ */
+export function alternativesFor(shown: number): number {
+  return shown <= 1 ? 0 : shown;
+}
+
 /** OpenAI's completion logprobs; `top` alternatives beside the drawn token. `offset`: of the first token. */
 export function completionLogprobs(
   span: Span,
