@@ -6,7 +6,8 @@ import { join } from "node:path";
 import fc from "fast-check";
 import { AppError } from "../base/errors.ts";
 import { weightEpoch, workerId } from "../base/ids.ts";
-import { type FinishedResponse, formatFloat32, formatLine, ResponseWriter } from "./responses.ts";
+import { type FinishedResponse, formatFloat32, formatLine } from "../request/response-line.ts";
+import { ResponseWriter } from "./responses.ts";
 
 const root = mkdtempSync(join(tmpdir(), "foretoken-responses-"));
 let mounted: string | null = null;

@@ -6,22 +6,7 @@ import { closeSync, fsyncSync, ftruncateSync, mkdirSync, openSync, writeSync } f
 import { dirname } from "node:path";
 import { assert } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
-import type { WeightEpoch } from "../base/ids.ts";
-import type { FinishReason } from "../request/request.ts";
-import type { Chunk } from "../request/response.ts";
-
-/** One response, complete. `logprobs[i]` belongs to `tokenIds[i]`. */
-export interface FinishedResponse {
-  readonly group: string;
-  readonly index: number;
-  readonly promptTokenIds: Int32Array;
-  readonly tokenIds: Int32Array;
-  readonly text: string;
-  readonly logprobs: Float32Array;
-  readonly finishReason: FinishReason;
-  readonly weightEpoch: WeightEpoch;
-  readonly chunks: readonly Chunk[];
-}
+import { type FinishedResponse, formatLine } from "../request/response-line.ts";
 
 export class ResponseWriter {
   readonly #path: string;
@@ -96,46 +81,4 @@ function syncIfPossible(file: number): void {
     const code = error instanceof Error && "code" in error ? error.code : null;
     if (code !== "EINVAL" && code !== "ENOTSUP" && code !== "EROFS") throw error;
   }
-}
-
-/** One response as a line of JSON, without its line end. */
-export function formatLine(response: FinishedResponse): string {
-  assert(response.tokenIds.length === response.logprobs.length, "every token has a logprob");
-  const chunks = response.chunks.map(({ workerId, offset, tokens }) =>
-    JSON.stringify({ worker: workerId, offset, tokens }),
-  );
-  const logprobs = Array.from(response.logprobs, formatFloat32);
-  return [
-    `{"group":${JSON.stringify(response.group)}`,
-    `"index":${response.index}`,
-    `"prompt_token_ids":[${response.promptTokenIds.join(",")}]`,
-    `"token_ids":[${response.tokenIds.join(",")}]`,
-    `"text":${JSON.stringify(response.text)}`,
-    `"logprobs":[${logprobs.join(",")}]`,
-    `"finish_reason":${JSON.stringify(response.finishReason)}`,
-    `"weight_epoch":${response.weightEpoch}`,
-    `"chunks":[${chunks.join(",")}]}`,
-  ].join(",");
-}
-
-/** 9 significant decimal digits tell any two float32 apart (IEEE 754, 5.12.2); most need 7 or 8. */
-const DIGITS_MAX = 9;
-const DIGITS_FIRST = 7;
-
-/**
- * The shortest decimal that reads back as the same float32, also through a float64: the file is compared
- * bit for bit by its readers, and "-1.3862944" is half as long as the float64 digits of the same number.
- */
-export function formatFloat32(value: number): string {
-  assert(Number.isFinite(value), "JSON has no other than finite numbers");
-  if (value === 0) return Object.is(value, -0) ? "-0" : "0";
-  let digits = DIGITS_FIRST;
-  while (digits < DIGITS_MAX && !readsBack(value, digits)) digits += 1;
-  while (digits > 1 && readsBack(value, digits - 1)) digits -= 1;
-  assert(readsBack(value, digits), "9 digits are enough for a float32");
-  return String(Number(value.toPrecision(digits)));
-}
-
-function readsBack(value: number, digits: number): boolean {
-  return Math.fround(Number(value.toPrecision(digits))) === value;
 }

@@ -1,0 +1,183 @@
+// What a client asks for with POST /v1/rollouts: the schema of the body, and the groups it becomes. Everything
+// is checked before the first response begins.
+
+import * as v from "valibot";
+import { AppError, InvalidFieldError } from "../../base/errors.ts";
+import type { SamplingParams } from "../../request/request.ts";
+import type { Text } from "../../text/text.ts";
+import { checked, flag, integer, isNot, listOf, name, text, tokenList } from "../openai/fields.ts";
+import { drawingOf, SAMPLING_ENTRIES, TOKENS_MAX } from "../openai/sampling-fields.ts";
+
+export interface RolloutLimits {
+  /** Of one rollout. */
+  readonly groupsMax: number;
+  readonly requestsMax: number;
+  /** Rollouts held at the same time, those that are over included. */
+  readonly rolloutsMax: number;
+  /** Output tokens of rollouts that are over and can still be fetched. */
+  readonly keptTokensMax: number;
+}
+
+export const ROLLOUT_LIMITS: RolloutLimits = {
+  groupsMax: 16_384,
+  requestsMax: 65_536,
+  rolloutsMax: 256,
+  // 128 MiB of tokens and logprobs.
+  keptTokensMax: 16 * 2 ** 20,
+};
+
+/** The same as for a line of `foretoken rollout`. */
+const GROUP_SIZE_MAX = 256;
+const ID_CHARACTERS_MAX = 256;
+
+const id = v.pipe(
+  v.string(isNot("a text")),
+  v.minLength(1, "is empty"),
+  v.maxLength(ID_CHARACTERS_MAX, `has more than ${ID_CHARACTERS_MAX} characters`),
+);
+
+/** vLLM's names. Stop strings are not among them: a rollout deals in token ids. */
+const {
+  n: _n,
+  stop: _stop,
+  include_stop_str_in_output: _include,
+  skip_special_tokens: _skip,
+  spaces_between_special_tokens: _spaces,
+  ...SAMPLING
+} = SAMPLING_ENTRIES;
+
+const SamplingSchema = v.strictObject({ ...SAMPLING, max_tokens: integer(1, TOKENS_MAX) });
+
+export const RolloutRequestSchema = v.strictObject({
+  /** Names the rollout; a second request with the same id and body attaches to the first. */
+  id: name,
+  groups: listOf(
+    v.strictObject({
+      id,
+      prompt: v.nullish(text),
+      token_ids: v.nullish(tokenList),
+      n: integer(1, GROUP_SIZE_MAX),
+      sampling: v.nullish(SamplingSchema),
+    }),
+    ROLLOUT_LIMITS.groupsMax,
+  ),
+  /** Of every group that has no number of its own. */
+  n: integer(1, GROUP_SIZE_MAX),
+  sampling: v.nullish(SamplingSchema),
+  priority: integer(-(2 ** 20), 2 ** 20),
+  /** It goes on when the client has gone. */
+  detached: flag,
+});
+
+type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
+type GroupFields = RolloutFields["groups"][number];
+
+export interface GroupPlan {
+  readonly id: string;
+  readonly prompt: Int32Array;
+  readonly n: number;
+  readonly sampling: SamplingParams;
+  readonly seeded: boolean;
+}
+
+export interface RolloutPlan {
+  /** null: the server names it. */
+  readonly id: string | null;
+  readonly groups: readonly GroupPlan[];
+  readonly requests: number;
+  readonly priority: number;
+  readonly isDetached: boolean;
+}
+
+export interface PlanContext {
+  readonly text: Text;
+  readonly eosTokenIds: readonly number[];
+  readonly limits: RolloutLimits;
+}
+
+/** @throws AppError invalid_field. */
+export function planOf(body: unknown, context: PlanContext): RolloutPlan {
+  const fields = checked(RolloutRequestSchema, body);
+  const { groupsMax, requestsMax } = context.limits;
+  if (fields.groups.length === 0) throw invalid("groups", "is empty");
+  if (fields.groups.length > groupsMax) {
+    throw invalid("groups", `has ${fields.groups.length} entries, more than ${groupsMax}`);
+  }
+  const ids = new Set<string>();
+  let requests = 0;
+  const groups = fields.groups.map((group, i) => {
+    if (ids.has(group.id)) throw invalid(`groups.${i}.id`, `is ${group.id}, as an earlier one`);
+    ids.add(group.id);
+    const plan = groupOf(group, { fields, context, at: `groups.${i}.` });
+    requests += plan.n;
+    return plan;
+  });
+  if (requests > requestsMax) {
+    throw invalid("groups", `ask for ${requests} responses, more than ${requestsMax}`);
+  }
+  return {
+    id: fields.id ?? null,
+    groups,
+    requests,
+    priority: fields.priority ?? 0,
+    isDetached: fields.detached ?? false,
+  };
+}
+
+function groupOf(
+  group: GroupFields,
+  options: { fields: RolloutFields; context: PlanContext; at: string },
+): GroupPlan {
+  const { fields, context, at } = options;
+  const { vocabularySize } = context.text;
+  const own = { ...fields.sampling, ...group.sampling };
+  const tokensMax = own.max_tokens ?? null;
+  if (tokensMax === null) throw invalid(`${at}sampling.max_tokens`, "is missing");
+  const drawing = drawingOf(
+    own,
+    { topLogprobs: 0, tokensMax, extraArgs: {} },
+    { vocabularySize, eosTokenIds: context.eosTokenIds, at: `${at}sampling.` },
+  );
+  return {
+    id: group.id,
+    prompt: promptOf(group, { text: context.text, at }),
+    n: group.n ?? fields.n ?? 1,
+    sampling: { ...drawing.sampling, tokensMax },
+    seeded: drawing.seeded,
+  };
+}
+
+function promptOf(group: GroupFields, options: { text: Text; at: string }): Int32Array {
+  const { prompt, token_ids: ids } = group;
+  const { text: codec, at } = options;
+  if ((prompt ?? null) !== null && (ids ?? null) !== null) {
+    throw invalid(`${at}prompt`, "stands beside token_ids; a group has one of them");
+  }
+  if (typeof prompt === "string") {
+    const tokens = codec.encode(prompt, { addSpecial: true });
+    if (tokens.length === 0) throw invalid(`${at}prompt`, "has no tokens");
+    return tokens;
+  }
+  if (ids === null || ids === undefined) {
+    throw invalid(`${at}prompt`, "is missing, and so is token_ids; a group has one of them");
+  }
+  if (ids.length === 0) throw invalid(`${at}token_ids`, "is empty");
+  const wrong = ids.findIndex((token) => token >= codec.vocabularySize);
+  if (wrong >= 0) {
+    const bound = `not in 0..${codec.vocabularySize - 1}`;
+    throw invalid(`${at}token_ids.${wrong}`, `is ${ids[wrong]}, ${bound}`);
+  }
+  return Int32Array.from(ids);
+}
+
+/** The same error, saying which group it is about. */
+export function inGroup(error: unknown, groupId: string): unknown {
+  if (!(error instanceof AppError)) return error;
+  return new AppError(error.code, `group ${JSON.stringify(groupId)}: ${error.message}`, {
+    cause: error,
+  });
+}
+
+export function invalid(field: string, problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field, problem });
+}

@@ -1,0 +1,78 @@
+// What a client's rollout took: a report about its own responses. Keys that RunReport has mean the same here;
+// what belongs to workers is in /metrics, for other rollouts share them.
+
+import type { WeightEpoch } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
+
+export interface RolloutReport {
+  readonly weight_epoch: number;
+  readonly groups: number;
+  readonly finished_groups: number;
+  readonly requests: number;
+  readonly finished_requests: number;
+  /** From the request to the last response's end. */
+  readonly wall_s: number;
+  readonly output_tokens: number;
+  readonly output_tokens_per_s: number;
+  /** Time spent only on the last 10 % of requests to finish (paper, Fig. 8). */
+  readonly tail_s: number;
+  readonly chunks: number;
+  /** Chunks that ran on another worker than the chunk before. */
+  readonly migrations: number;
+  /** How often a response that cannot be divided began anew. */
+  readonly restarts: number;
+  /** How many finished so. */
+  readonly finish_reasons: {
+    readonly stop: number;
+    readonly length: number;
+    readonly abort: number;
+  };
+  /** It was ended before all its responses were. */
+  readonly interrupted: boolean;
+}
+
+const TAIL_SHARE = 0.1;
+
+export function reportOf(facts: {
+  requests: readonly Request[];
+  groups: number;
+  finishedGroups: number;
+  startMs: number;
+  endMs: number;
+  /** When each request finished, in order. */
+  finishedMs: readonly number[];
+  restarts: number;
+  epoch: WeightEpoch;
+  interrupted: boolean;
+}): RolloutReport {
+  const { requests, startMs, endMs, finishedMs } = facts;
+  let [tokens, chunks, migrations] = [0, 0, 0];
+  const reasons = { stop: 0, length: 0, abort: 0 };
+  for (const { response } of requests) {
+    tokens += response.length;
+    chunks += response.chunks.length;
+    for (const [i, chunk] of response.chunks.entries()) {
+      if (i > 0 && chunk.workerId !== response.chunks[i - 1]?.workerId) migrations += 1;
+    }
+    if (response.finish !== null) reasons[response.finish] += 1;
+  }
+  const wallS = (endMs - startMs) / 1000;
+  const before = requests.length - Math.ceil(requests.length * TAIL_SHARE);
+  const tailStartMs = before === 0 ? startMs : (finishedMs[before - 1] ?? endMs);
+  return {
+    weight_epoch: facts.epoch,
+    groups: facts.groups,
+    finished_groups: facts.finishedGroups,
+    requests: requests.length,
+    finished_requests: finishedMs.length,
+    wall_s: wallS,
+    output_tokens: tokens,
+    output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,
+    tail_s: (endMs - tailStartMs) / 1000,
+    chunks,
+    migrations,
+    restarts: facts.restarts,
+    finish_reasons: reasons,
+    interrupted: facts.interrupted,
+  };
+}

@@ -1,0 +1,266 @@
+// The rollout API over simulated workers, at its routes.
+
+import { expect, test } from "bun:test";
+import { InvalidFieldError } from "../../base/errors.ts";
+import { drawKey } from "../../request/request.ts";
+import type { Text } from "../../text/text.ts";
+import { type HttpServer, Router, serveHttp } from "../http.ts";
+import type { Exchange } from "../route.ts";
+import { type Bed, newBed, VOCABULARY } from "../stream/stream-fixture.ts";
+import type { RolloutLimits } from "./plan.ts";
+import { rolloutRoutes } from "./routes.ts";
+
+/** A token is the code point of a character. */
+const text: Text = {
+  vocabularySize: VOCABULARY,
+  encode: (input) => Int32Array.from([...input].map((char) => char.codePointAt(0) ?? 0)),
+  decode: (tokens) => String.fromCodePoint(...Array.from(tokens)),
+  detokenizer: () => ({
+    push: (tokens) => text.decode(tokens, { skipSpecial: true }),
+    flush: () => "",
+  }),
+  bytes: (token) => new TextEncoder().encode(String.fromCodePoint(token)),
+  renderChat: () => {
+    throw new InvalidFieldError({ where: "request", field: "messages", problem: "no template" });
+  },
+};
+
+interface World extends Bed {
+  readonly router: Router;
+  call(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response>;
+}
+
+let words = 0;
+
+function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
+  const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => length + sampleIndex });
+  const random = () => {
+    words += 1;
+    return words;
+  };
+  const { sidecar, clock } = bed;
+  const routes = rolloutRoutes({ sidecar, text, eosTokenIds: [0], clock, random, limits });
+  const router = new Router(routes);
+  const call = (method: string, path: string, body: unknown = null, signal?: AbortSignal) => {
+    const exchange: Exchange = {
+      method,
+      url: new URL(path, "http://sidecar"),
+      params: {},
+      headers: new Headers(),
+      signal: signal ?? new AbortController().signal,
+      bytes: async () => new TextEncoder().encode(JSON.stringify(body)),
+      json: async () => body,
+    };
+    return router.handle(exchange);
+  };
+  return { ...bed, router, call };
+}
+
+const body = (fields: Record<string, unknown> = {}) => ({
+  id: "iteration-1",
+  groups: [
+    { id: "a", prompt: "abc", n: 2 },
+    { id: "b", token_ids: [1, 2], n: 3, sampling: { max_tokens: 5 } },
+  ],
+  sampling: { max_tokens: 50, seed: 7 },
+  ...fields,
+});
+
+async function linesOf(response: Response): Promise<Record<string, unknown>[]> {
+  const lines = (await response.text()).trimEnd().split("\n");
+  return lines.map((line) => JSON.parse(line) as Record<string, unknown>);
+}
+
+test("POST /v1/rollouts: streams every group's responses, then a summary", async () => {
+  const { call, finish } = world();
+  const answered = linesOf(await call("POST", "/v1/rollouts", body()));
+  await finish();
+  const lines = await answered;
+  const responses = lines.slice(0, -1).map((line) => [line.group, line.index, line.finish_reason]);
+  expect(responses).toEqual([
+    ["b", 0, "length"],
+    ["b", 1, "length"],
+    ["b", 2, "length"],
+    ["a", 0, "stop"],
+    ["a", 1, "stop"],
+  ]);
+  expect(lines[3]?.prompt_token_ids).toEqual([97, 98, 99]);
+  expect(lines[3]?.token_ids).toHaveLength(20);
+  expect(lines[3]?.logprobs).toHaveLength(20);
+  expect(lines.at(-1)).toMatchObject({
+    rollout: "iteration-1",
+    state: "finished",
+    report: { groups: 2, finished_requests: 5, output_tokens: 56, interrupted: false },
+  });
+});
+
+test("POST /v1/rollouts: a finished group is sent while others run", async () => {
+  const { call, step, finish } = world();
+  const reader = (await call("POST", "/v1/rollouts", body())).body?.getReader();
+  const first = reader?.read();
+  for (let i = 0; i < 8; i += 1) await step();
+  const { value } = (await first) ?? {};
+  expect(new TextDecoder().decode(value).split("\n").length).toBe(4);
+  const state = (await (await call("GET", "/v1/rollouts/iteration-1")).json()) as object;
+  expect(state).toMatchObject({ state: "running", progress: { finished_groups: 1 } });
+  await finish();
+});
+
+test("POST /v1/rollouts: random numbers are those of `foretoken rollout`", async () => {
+  const { call, sidecar, finish } = world();
+  const draws: unknown[] = [];
+  sidecar.observe({ joined: ({ spec }) => draws.push(spec.draw) });
+  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
+  expect(draws[1]).toEqual(drawKey(7, "a", 1));
+  await finish();
+  await lines;
+});
+
+test("POST /v1/rollouts: the same id and body attach, another body is a conflict", async () => {
+  const { call, sidecar, finish } = world();
+  const first = linesOf(await call("POST", "/v1/rollouts", body()));
+  const second = linesOf(await call("POST", "/v1/rollouts", body()));
+  expect(sidecar.rollout.unfinished).toBe(5);
+  const other = call("POST", "/v1/rollouts", body({ n: 3 }));
+  await expect(other).rejects.toMatchObject({ code: "conflict" });
+  await finish();
+  expect(await second).toEqual(await first);
+});
+
+test("GET /v1/rollouts/:id/groups: begins at a finished group's number", async () => {
+  const { call, finish } = world();
+  const all = linesOf(await call("POST", "/v1/rollouts", body()));
+  await finish();
+  const rest = await linesOf(await call("GET", "/v1/rollouts/iteration-1/groups?from=1"));
+  expect(rest).toEqual((await all).slice(3));
+  const beyond = call("GET", "/v1/rollouts/iteration-1/groups?from=3");
+  await expect(beyond).rejects.toMatchObject({ code: "invalid_field" });
+});
+
+test("DELETE /v1/rollouts/:id: ends the stream with a summary that says so, and frees the id", async () => {
+  const { call, sidecar, step, finish } = world();
+  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
+  await step();
+  await call("DELETE", "/v1/rollouts/iteration-1");
+  expect(sidecar.rollout.unfinished).toBe(0);
+  expect(await lines).toMatchObject([
+    { state: "cancelled", report: { finished_requests: 0, finish_reasons: { abort: 5 } } },
+  ]);
+  const again = linesOf(await call("POST", "/v1/rollouts", body({ n: 3 })));
+  await finish();
+  expect((await again).at(-1)).toMatchObject({ state: "finished" });
+});
+
+test("a client that has gone takes its rollout with it, unless it is detached", async () => {
+  for (const detached of [false, true]) {
+    const { call, sidecar, step } = world();
+    const gone = new AbortController();
+    await call("POST", "/v1/rollouts", body({ detached }), gone.signal);
+    await step();
+    gone.abort();
+    expect(sidecar.rollout.unfinished).toBe(detached ? 5 : 0);
+  }
+});
+
+test("a rollout that somebody else reads goes on", async () => {
+  const { call, sidecar, finish } = world();
+  const gone = new AbortController();
+  await call("POST", "/v1/rollouts", body(), gone.signal);
+  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
+  gone.abort();
+  expect(sidecar.rollout.unfinished).toBe(5);
+  await finish();
+  expect((await lines).length).toBe(6);
+});
+
+test("results that are over are dropped, oldest first, beyond the bound", async () => {
+  const { call, finish } = world({ keptTokensMax: 100 });
+  for (const id of ["one", "two"]) {
+    const lines = linesOf(await call("POST", "/v1/rollouts", body({ id })));
+    await finish();
+    await lines;
+  }
+  const { rollouts } = (await (await call("GET", "/v1/rollouts")).json()) as {
+    rollouts: { id: string }[];
+  };
+  expect(rollouts.map(({ id }) => id)).toEqual(["two"]);
+  await expect(call("GET", "/v1/rollouts/one")).rejects.toMatchObject({ code: "not_found" });
+});
+
+test("limits: too many rollouts are told to come back, too many responses are refused", async () => {
+  const { call, finish } = world({ rolloutsMax: 1, requestsMax: 5 });
+  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
+  const second = call("POST", "/v1/rollouts", body({ id: "two" }));
+  await expect(second).rejects.toMatchObject({ code: "queue_full" });
+  const big = call("POST", "/v1/rollouts", body({ groups: [{ id: "a", prompt: "x", n: 6 }] }));
+  await expect(big).rejects.toMatchObject({ code: "invalid_field", field: "groups" });
+  await finish();
+  await lines;
+});
+
+test("a group that cannot be served leaves nothing behind, and is named", async () => {
+  const { call, sidecar } = world();
+  const groups = [
+    { id: "fine", prompt: "x" },
+    { id: "long", prompt: "x", sampling: { max_tokens: 5000 } },
+  ];
+  const message = expect.stringContaining('group "long"');
+  const answer = call("POST", "/v1/rollouts", body({ groups }));
+  await expect(answer).rejects.toMatchObject({ code: "context_length_exceeded", message });
+  expect(sidecar.rollout.unfinished).toBe(0);
+});
+
+test.each([
+  [{ groups: [] }, "groups"],
+  [{ groups: [{ id: "a" }] }, "groups.0.prompt"],
+  [{ groups: [{ id: "a", prompt: "x", token_ids: [1] }] }, "groups.0.prompt"],
+  [{ groups: [{ id: "a", token_ids: [1, VOCABULARY] }] }, "groups.0.token_ids.1"],
+  [{ groups: [{ id: "a", token_ids: [] }] }, "groups.0.token_ids"],
+  [
+    {
+      groups: [
+        { id: "a", prompt: "x" },
+        { id: "a", prompt: "y" },
+      ],
+    },
+    "groups.1.id",
+  ],
+  [{ sampling: {} }, "groups.0.sampling.max_tokens"],
+  [{ sampling: { max_tokens: 5, stop: "." } }, "sampling.stop"],
+  [{ temperature: 1 }, "temperature"],
+])("POST /v1/rollouts: refuses %j by the name of the field", async (fields, field) => {
+  const { call } = world();
+  await expect(call("POST", "/v1/rollouts", body(fields))).rejects.toMatchObject({ field });
+});
+
+test("over HTTP: a connection that is cut cancels its rollout", async () => {
+  const { router, sidecar, step } = world();
+  const ended = Promise.withResolvers<void>();
+  sidecar.observe({ finished: () => sidecar.rollout.unfinished === 0 && ended.resolve() });
+  const routes = (["POST"] as const).map((method) => ({
+    method,
+    path: "/v1/rollouts",
+    handle: (exchange: Exchange) => router.handle(exchange),
+  }));
+  const server: HttpServer = serveHttp({
+    host: "127.0.0.1",
+    port: 0,
+    routes,
+    sockets: {},
+    apiToken: null,
+    bodyBytesMax: 1 << 20,
+    frameBytesMax: 1 << 20,
+    answered: () => {},
+    failed: () => {},
+  });
+  const cut = new AbortController();
+  const init = { method: "POST", body: JSON.stringify(body()), signal: cut.signal };
+  const answer = fetch(new URL("/v1/rollouts", server.url), init);
+  while (sidecar.rollout.unfinished === 0) await new Promise((resolve) => setImmediate(resolve));
+  await step();
+  answer.catch(() => {});
+  cut.abort();
+  await ended.promise;
+  expect(sidecar.rollout.unfinished).toBe(0);
+  await server.stop();
+});

@@ -1,0 +1,183 @@
+// The rollout API: a whole iteration in one request. Finished groups stream out at once as NDJSON, in the
+// shape of RESPONSES.jsonl; the last line is a summary.
+
+import * as v from "valibot";
+import type { Clock } from "../../base/clock.ts";
+import type { Text } from "../../text/text.ts";
+import { type Exchange, jsonResponse, type Route } from "../route.ts";
+import type { Sidecar } from "../sidecar.ts";
+import { RolloutBook } from "./book.ts";
+import { invalid, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
+import type { Run } from "./run.ts";
+
+export interface RolloutRoutesOptions {
+  readonly sidecar: Sidecar;
+  readonly text: Text;
+  readonly eosTokenIds: readonly number[];
+  readonly clock: Clock;
+  /** 32 random bits. */
+  readonly random: () => number;
+  readonly limits?: Partial<RolloutLimits>;
+}
+
+const count = v.pipe(v.number(), v.integer(), v.minValue(0));
+
+export const RolloutStateSchema = v.object({
+  id: v.string(),
+  state: v.picklist(["running", "finished", "cancelled", "failed"]),
+  detached: v.boolean(),
+  progress: v.object({
+    groups: count,
+    finished_groups: count,
+    requests: count,
+    finished_requests: count,
+    output_tokens: count,
+    elapsed_s: v.number(),
+  }),
+  /** null: it runs. */
+  report: v.nullable(v.record(v.string(), v.unknown())),
+});
+
+/** Names under which /v1/stream knows the rollout's groups and responses. */
+export const RolloutDetailSchema = v.object({
+  ...RolloutStateSchema.entries,
+  groups: v.array(
+    v.object({
+      id: v.string(),
+      stream_group: v.string(),
+      requests: v.array(count),
+      lengths: v.array(count),
+      finished: count,
+    }),
+  ),
+});
+
+export const RolloutListSchema = v.object({ rollouts: v.array(RolloutStateSchema) });
+
+export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
+  const { sidecar, text, clock, random, eosTokenIds } = options;
+  const limits = { ...ROLLOUT_LIMITS, ...options.limits };
+  const newId = () => `rollout-${hex(random())}${hex(random())}`;
+  const book = new RolloutBook({ sidecar, text, clock, limits, newId });
+  const runOf = ({ params }: Exchange): Run => book.run(params.id ?? "");
+  return [
+    {
+      method: "POST",
+      path: "/v1/rollouts",
+      handle: async (exchange) => {
+        const body = await exchange.json();
+        const plan = planOf(body, { text, eosTokenIds, limits });
+        const { run } = book.begin(plan, hashOf(body));
+        return streamOf(run, 0, exchange.signal);
+      },
+    },
+    {
+      method: "GET",
+      path: "/v1/rollouts",
+      handle: () => jsonResponse({ rollouts: book.runs().map(stateOf) }),
+    },
+    {
+      method: "GET",
+      path: "/v1/rollouts/:id",
+      handle: (exchange) => jsonResponse(detailOf(runOf(exchange))),
+    },
+    {
+      method: "GET",
+      path: "/v1/rollouts/:id/groups",
+      handle: (exchange) => {
+        const run = runOf(exchange);
+        return streamOf(run, fromOf(exchange.url, run), exchange.signal);
+      },
+    },
+    {
+      method: "DELETE",
+      path: "/v1/rollouts/:id",
+      handle: (exchange) => {
+        const run = runOf(exchange);
+        run.cancel();
+        return jsonResponse(stateOf(run));
+      },
+    },
+  ];
+}
+
+/** Finished groups from number `from` on, then the others as they finish, then the summary. */
+function streamOf(run: Run, from: number, signal: AbortSignal): Response {
+  const leave = run.attach();
+  if (signal.aborted) leave();
+  signal.addEventListener("abort", leave, { once: true });
+  const encoder = new TextEncoder();
+  let next = from;
+  const stream = new ReadableStream<Uint8Array>(
+    {
+      // A group is written when the client has taken the one before: what waits is the responses themselves.
+      async pull(controller) {
+        while (next >= run.finishedGroups.length && run.state === "running") await run.changed();
+        const group = run.finishedGroups[next];
+        if (group !== undefined) {
+          controller.enqueue(encoder.encode(run.linesOf(group)));
+          next += 1;
+          return;
+        }
+        controller.enqueue(encoder.encode(run.summaryLine()));
+        controller.close();
+        leave();
+      },
+      cancel: leave,
+    },
+    { highWaterMark: 0 },
+  );
+  const headers = {
+    "content-type": "application/x-ndjson",
+    "x-rollout-id": encodeURIComponent(run.id),
+  };
+  return new Response(stream, { headers });
+}
+
+function fromOf(url: URL, run: Run): number {
+  const given = url.searchParams.get("from");
+  if (given === null) return 0;
+  const from = Number(given);
+  if (given !== "" && Number.isInteger(from) && from >= 0 && from <= run.groups.length) return from;
+  throw invalid(
+    "from",
+    `is ${JSON.stringify(given)}, not a whole number in 0..${run.groups.length}`,
+  );
+}
+
+function stateOf(run: Run): v.InferOutput<typeof RolloutStateSchema> {
+  return {
+    id: run.id,
+    state: run.state,
+    detached: run.isDetached,
+    progress: {
+      groups: run.groups.length,
+      finished_groups: run.finishedGroups.length,
+      requests: run.requests,
+      finished_requests: run.finishedRequests,
+      output_tokens: run.outputTokens,
+      elapsed_s: run.report?.wall_s ?? run.elapsedS,
+    },
+    report: run.report === null ? null : { ...run.report },
+  };
+}
+
+function detailOf(run: Run): v.InferOutput<typeof RolloutDetailSchema> {
+  const groups = run.groups.map(({ plan, generation, finished }) => ({
+    id: plan.id,
+    stream_group: String(generation.requests[0]?.spec.groupId ?? ""),
+    requests: generation.requests.map(({ spec }): number => spec.requestId),
+    lengths: generation.requests.map(({ response }) => response.length),
+    finished,
+  }));
+  return { ...stateOf(run), groups };
+}
+
+/** Tells bodies apart that clients send by mistake under the same id; it guards against nobody. */
+function hashOf(body: unknown): string {
+  return Bun.hash(JSON.stringify(body)).toString(16);
+}
+
+function hex(word: number): string {
+  return (word >>> 0).toString(16).padStart(8, "0");
+}

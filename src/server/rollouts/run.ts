@@ -1,0 +1,225 @@
+// One rollout that a client asked for: its groups, which of them are finished, and who waits for more. It
+// owns no connection; readers come and go, and read finished groups in the order in which they finished.
+
+import { present } from "../../base/assert.ts";
+import type { Clock } from "../../base/clock.ts";
+import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
+import { type FinishedResponse, formatLine } from "../../request/response-line.ts";
+import type { Text } from "../../text/text.ts";
+import type { Generation, Sidecar } from "../sidecar.ts";
+import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
+import { type RolloutReport, reportOf } from "./report.ts";
+
+export type RolloutState = "running" | "finished" | "cancelled" | "failed";
+
+export interface RunGroup {
+  readonly plan: GroupPlan;
+  readonly generation: Generation;
+  finished: number;
+}
+
+export interface RunOptions {
+  readonly id: string;
+  readonly plan: RolloutPlan;
+  readonly sidecar: Sidecar;
+  readonly text: Text;
+  readonly clock: Clock;
+  /** It is over; nothing follows. */
+  readonly ended: () => void;
+}
+
+export class Run {
+  readonly id: string;
+  readonly isDetached: boolean;
+  readonly groups: RunGroup[] = [];
+  /** In the order in which they finished. */
+  readonly finishedGroups: RunGroup[] = [];
+  readonly startMs: number;
+  readonly #options: RunOptions;
+  readonly #finishedMs: number[] = [];
+  #restarts = 0;
+  #state: RolloutState = "running";
+  #problem: string | null = null;
+  #report: RolloutReport | null = null;
+  #waiters: (() => void)[] = [];
+  #readers = 0;
+
+  /** Begins every response, or none. @throws AppError as Sidecar.generate. */
+  constructor(options: RunOptions) {
+    const { plan, clock } = options;
+    this.id = options.id;
+    this.isDetached = plan.isDetached;
+    this.startMs = clock.nowMs();
+    this.#options = options;
+    for (const group of plan.groups) {
+      try {
+        this.#begin(group);
+      } catch (error) {
+        this.#state = "failed";
+        for (const { generation } of this.groups) generation.abort();
+        throw inGroup(error, group.id);
+      }
+    }
+  }
+
+  get state(): RolloutState {
+    return this.#state;
+  }
+
+  /** Why it failed; null: it has not. */
+  get problem(): string | null {
+    return this.#problem;
+  }
+
+  get requests(): number {
+    return this.#options.plan.requests;
+  }
+
+  get outputTokens(): number {
+    let tokens = 0;
+    for (const request of this.#requests()) tokens += request.response.length;
+    return tokens;
+  }
+
+  get finishedRequests(): number {
+    return this.#finishedMs.length;
+  }
+
+  get elapsedS(): number {
+    return (this.#options.clock.nowMs() - this.startMs) / 1000;
+  }
+
+  /** null: it is not over. */
+  get report(): RolloutReport | null {
+    return this.#report;
+  }
+
+  /** Somebody reads it. Returns what ends the reading; when nobody is left, it is given up, unless detached. */
+  attach(): () => void {
+    this.#readers += 1;
+    let hasLeft = false;
+    return () => {
+      if (hasLeft) return;
+      hasLeft = true;
+      this.#readers -= 1;
+      if (this.#readers === 0 && !this.isDetached) this.cancel();
+    };
+  }
+
+  /** Gives up what is not finished. */
+  cancel(): void {
+    this.#end("cancelled");
+  }
+
+  /** The rollout engine has stopped for good. */
+  fail(problem: string): void {
+    this.#problem = problem;
+    this.#end("failed");
+  }
+
+  /** Resolves when another group has finished, or the run is over. */
+  changed(): Promise<void> {
+    return new Promise((resolve) => this.#waiters.push(resolve));
+  }
+
+  /** The lines of a finished group, each with its line end. */
+  linesOf({ plan, generation }: RunGroup): string {
+    const lines = generation.requests.map((request, index) => {
+      const response = this.#finishedResponse(plan, request, index);
+      return `${formatLine(response)}\n`;
+    });
+    return lines.join("");
+  }
+
+  /** The last line of its stream. */
+  summaryLine(): string {
+    const error = this.#problem === null ? {} : { error: { message: this.#problem } };
+    const summary = { rollout: this.id, state: this.#state, ...error, report: this.#report };
+    return `${JSON.stringify(summary)}\n`;
+  }
+
+  #finishedResponse(plan: GroupPlan, request: Request, index: number): FinishedResponse {
+    const { response, spec } = request;
+    return {
+      group: plan.id,
+      index,
+      promptTokenIds: spec.prompt,
+      tokenIds: response.tokens(),
+      text: this.#options.text.decode(response.tokens(), { skipSpecial: true }),
+      logprobs: response.logprobs(),
+      finishReason: present(response.finish, "a finished group has only finished responses"),
+      weightEpoch: this.#epochOf(request),
+      chunks: response.chunks,
+    };
+  }
+
+  /** Of its last chunk; a response that was given up before its first has none. */
+  #epochOf(request: Request): WeightEpoch {
+    return request.response.chunks.at(-1)?.epoch ?? weightEpoch(0);
+  }
+
+  #begin(plan: GroupPlan): void {
+    const { sidecar, id, plan: rollout } = this.#options;
+    const group: { current: RunGroup | null } = { current: null };
+    const generation = sidecar.generate(
+      {
+        prompt: plan.prompt,
+        n: plan.n,
+        sampling: plan.sampling,
+        seeded: plan.seeded,
+        group: `${id}/${plan.id}`,
+        priority: rollout.priority,
+        drawGroup: plan.id,
+      },
+      {
+        tokens: () => {},
+        finished: () => {
+          if (group.current !== null) this.#finished(group.current);
+        },
+        restarted: () => {
+          this.#restarts += 1;
+        },
+      },
+    );
+    group.current = { plan, generation, finished: 0 };
+    this.groups.push(group.current);
+  }
+
+  #finished(group: RunGroup): void {
+    if (this.#state !== "running") return;
+    this.#finishedMs.push(this.#options.clock.nowMs());
+    group.finished += 1;
+    if (group.finished < group.plan.n) return;
+    this.finishedGroups.push(group);
+    if (this.finishedGroups.length === this.groups.length) this.#end("finished");
+    else this.#wake();
+  }
+
+  #end(state: RolloutState): void {
+    if (this.#state !== "running") return;
+    this.#state = state;
+    if (state === "cancelled") for (const { generation } of this.groups) generation.abort();
+    this.#report = reportOf({
+      requests: [...this.#requests()],
+      groups: this.groups.length,
+      finishedGroups: this.finishedGroups.length,
+      startMs: this.startMs,
+      endMs: this.#options.clock.nowMs(),
+      finishedMs: this.#finishedMs,
+      restarts: this.#restarts,
+      epoch: this.#options.sidecar.rollout.epoch,
+      interrupted: state !== "finished",
+    });
+    this.#wake();
+    this.#options.ended();
+  }
+
+  #wake(): void {
+    for (const resolve of this.#waiters.splice(0)) resolve();
+  }
+
+  *#requests(): Iterable<Request> {
+    for (const { generation } of this.groups) yield* generation.requests;
+  }
+}
