@@ -146,7 +146,8 @@ export class Delivery {
     }
     // An empty piece of an unfinished message would let a peer pile up pieces without end.
     if (more && payload.length === 0) return { kind: "refuse", problem: "a piece is empty" };
-    this.#parts.push(payload);
+    // A copy: the frame's bytes belong to the socket.
+    this.#parts.push(new Uint8Array(payload));
     if (more) return { kind: "nothing" };
     return { kind: "message", payload: this.#join() };
   }

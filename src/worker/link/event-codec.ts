@@ -36,6 +36,8 @@ const messageType = typeOf("HostMessage");
 /** Run, offset, tokens, other events that come before it, alternatives reported with each token. */
 const HEAD_WORDS = 5;
 const OTHERS_MAX = 1_048_576;
+/** So few tokens are copied faster than a view of them is made; a view also keeps the whole frame alive. */
+const FEW = 16;
 
 /** In the order of the schema's enum, from 1; null: the chunk is used up. */
 const FINISHES: readonly (FinishReason | null)[] = [null, "stop", "length", "abort"];
@@ -134,7 +136,7 @@ interface Unpacking {
   topAt: number;
 }
 
-/** Token events are views of one copy of the frame's arrays. */
+/** Events of many tokens are views of one copy of the frame's arrays. */
 function unpack(body: Fields): WireEvent[] {
   const heads = wordsOf(body, "heads");
   const others = listOf(body, "others", OTHERS_MAX);
@@ -185,8 +187,9 @@ function tokensEvent(heads: Int32Array, head: number, from: Unpacking): TokensEv
     end <= from.tokens.length;
   if (!isFit)
     throw new InvalidMessage(`a head holds run ${run}, offset ${offset}, ${length} tokens`);
-  const tokens = from.tokens.subarray(at, end);
-  const logprobs = from.logprobs.subarray(at, end);
+  const isFew = length <= FEW;
+  const tokens = isFew ? fewTokens(from.tokens, at, end) : from.tokens.subarray(at, end);
+  const logprobs = isFew ? fewFloats(from.logprobs, at, end) : from.logprobs.subarray(at, end);
   from.at = end;
   if (topCount === 0) return { kind: "tokens", run, offset, tokens, logprobs, top: null };
   const topEnd = topAt + topCount * length;
@@ -200,6 +203,18 @@ function tokensEvent(heads: Int32Array, head: number, from: Unpacking): TokensEv
     logprobs: from.topLogprobs.subarray(topAt, topEnd),
   };
   return { kind: "tokens", run, offset, tokens, logprobs, top };
+}
+
+function fewTokens(words: Int32Array, start: number, end: number): Int32Array {
+  const few = new Int32Array(end - start);
+  for (let i = start; i < end; i += 1) few[i - start] = words[i] ?? 0;
+  return few;
+}
+
+function fewFloats(words: Float32Array, start: number, end: number): Float32Array {
+  const few = new Float32Array(end - start);
+  for (let i = start; i < end; i += 1) few[i - start] = words[i] ?? 0;
+  return few;
 }
 
 function otherFields(event: Exclude<WireEvent, TokensEvent>): object {

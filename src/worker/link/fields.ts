@@ -160,6 +160,12 @@ export function tokensOf(fields: Fields, name: string): Int32Array<ArrayBuffer> 
   return tokens;
 }
 
+/** A view of the frame's bytes, valid as long as those are. */
+export function viewOf(fields: Fields, name: string): Uint8Array {
+  const bytes = fields[name] as Uint8Array;
+  return new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
 export function bytesOf(fields: Fields, name: string): ArrayBuffer {
   const bytes = fields[name] as Uint8Array;
   const copy = new Uint8Array(bytes.length);

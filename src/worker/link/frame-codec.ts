@@ -14,6 +14,7 @@ import {
   messageOf,
   textOf,
   typeOf,
+  viewOf,
 } from "./fields.ts";
 import { ID_BYTES_MAX, NAME_CHARS_MAX } from "./limits.ts";
 import type { Frame, FrameBody, HostLimits, Welcome } from "./message.ts";
@@ -68,7 +69,7 @@ function frameBody(fields: Fields): FrameBody {
         kind: name,
         seq: count(body, "seq", { min: 1, max: Number.MAX_SAFE_INTEGER }),
         more: body.more === true,
-        payload: Uint8Array.from(body.payload as Uint8Array),
+        payload: viewOf(body, "payload"),
       };
     case "heartbeat":
     case "bye":

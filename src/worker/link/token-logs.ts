@@ -10,6 +10,8 @@ interface Log {
 }
 
 const TOKENS_MIN = 64;
+/** So few are written faster one by one than by a call. */
+const FEW = 16;
 
 export class TokenLogs {
   /** The one begun longest ago first. */
@@ -85,7 +87,8 @@ export class TokenLogs {
       grown.set(log.tokens.subarray(0, log.length));
       log.tokens = grown;
     }
-    log.tokens.set(tokens, offset);
+    if (tokens.length > FEW) log.tokens.set(tokens, offset);
+    else for (let i = 0; i < tokens.length; i += 1) log.tokens[offset + i] = tokens[i] ?? 0;
     if (end <= log.length) return;
     this.#tokens += end - log.length;
     log.length = end;
