@@ -57,7 +57,7 @@ describe.skipIf(skipReason !== null)("worker", () => {
   test("requests on two workers give the responses of requests alone, and each finish comes with stats", async () => {
     const workers = await open(2);
     const ears = workers.map((worker) => new Ear(worker));
-    const specs = Array.from({ length: 8 }, (_, id) => newRequest(id));
+    const specs = Array.from({ length: 8 }, (_, id) => newRequest(id, { topLogprobs: id % 3 }));
     for (const [i, worker] of workers.entries()) {
       worker.send(specs.filter((_, id) => id % 2 === i).map((spec) => run(spec)));
       expect(worker.capacity).toMatchObject({ slots: 4, kvTokens: 600, contextTokens: 256 });
