@@ -4,7 +4,7 @@
 import type { CoreExports } from "../wasm/load.ts";
 import { lowerBoundS } from "./bound.ts";
 import { type SimDraft, simulateCell } from "./cell.ts";
-import { sampleLengths } from "./lengths.ts";
+import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
 import type { Series } from "./recorder.ts";
 import type { SimulationResult } from "./simulation.ts";
@@ -53,6 +53,7 @@ export interface Picture {
   readonly system: SystemName;
   readonly result: SimulationResult;
   readonly series: Series;
+  readonly lengths: GroupLengths;
 }
 
 export interface ExperimentOptions {
@@ -100,7 +101,8 @@ export function runWorkload(
     const runs = seeds.map((seed, i) => {
       const result = cell(system, draft, seed, options.isPictured && i === 0);
       if (result.series !== null) {
-        pictures.push({ workload, system, result, series: result.series });
+        const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
+        pictures.push({ workload, system, result, series: result.series, lengths });
       }
       return result;
     });
