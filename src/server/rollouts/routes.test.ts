@@ -1,12 +1,12 @@
 // The rollout API over simulated workers, at its routes.
 
 import { expect, test } from "bun:test";
+import { type Bed, newBed, VOCABULARY } from "../../../test/suite/stream-bed.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
 import { drawKey } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
 import { type HttpServer, Router, serveHttp } from "../http.ts";
 import type { Exchange } from "../route.ts";
-import { type Bed, newBed, VOCABULARY } from "../stream/stream-fixture.ts";
 import type { RolloutLimits } from "./plan.ts";
 import { rolloutRoutes } from "./routes.ts";
 

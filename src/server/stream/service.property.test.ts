@@ -3,11 +3,6 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { fold32 } from "../../base/hash.ts";
-import { weightEpoch } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
-import type { StreamFormat } from "./frame.ts";
-import { StreamService } from "./service.ts";
 import {
   askFor,
   type Bed,
@@ -17,7 +12,12 @@ import {
   newBed,
   Reader,
   readFrame,
-} from "./stream-fixture.ts";
+} from "../../../test/suite/stream-bed.ts";
+import { fold32 } from "../../base/hash.ts";
+import { weightEpoch } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
+import type { StreamFormat } from "./frame.ts";
+import { StreamService } from "./service.ts";
 
 type Action =
   | { kind: "step" }

@@ -3,17 +3,22 @@
 
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
-import { assert, present } from "../../base/assert.ts";
-import { ManualClock } from "../../base/clock.ts";
-import { weightEpoch, workerId } from "../../base/ids.ts";
-import { EmbeddedKvPool } from "../../kv/embedded-pool.ts";
-import { SAMPLING_DEFAULTS } from "../../request/request.ts";
-import type { SamplingSupport } from "../../rollout/worker.ts";
-import { loadCore } from "../../wasm/load.ts";
-import { type LengthOf, SimulatedWorker } from "../../worker/simulated/worker.ts";
-import type { Socket } from "../http.ts";
-import { type Ask, Sidecar, type SidecarLimits } from "../sidecar.ts";
-import type { FinishedEntry, JoinedEntry, RestartedEntry, StreamFormat } from "./frame.ts";
+import { assert, present } from "../../src/base/assert.ts";
+import { ManualClock } from "../../src/base/clock.ts";
+import { weightEpoch, workerId } from "../../src/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
+import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import type { SamplingSupport } from "../../src/rollout/worker.ts";
+import type { Socket } from "../../src/server/http.ts";
+import { type Ask, Sidecar, type SidecarLimits } from "../../src/server/sidecar.ts";
+import type {
+  FinishedEntry,
+  JoinedEntry,
+  RestartedEntry,
+  StreamFormat,
+} from "../../src/server/stream/frame.ts";
+import { loadCore } from "../../src/wasm/load.ts";
+import { type LengthOf, SimulatedWorker } from "../../src/worker/simulated/worker.ts";
 
 const core = loadCore();
 
@@ -174,7 +179,7 @@ export interface ReadFrame {
   readonly progress: Readonly<Record<string, unknown>> | null;
 }
 
-const SCHEMA = new URL("../../../proto/stream.proto", import.meta.url);
+const SCHEMA = new URL("../../proto/stream.proto", import.meta.url);
 const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"), { keepCase: true });
 const streamFrame = root.lookupType("foretoken.stream.v1.StreamFrame");
 const clientFrame = root.lookupType("foretoken.stream.v1.ClientFrame");

@@ -1,0 +1,30 @@
+// The page: one HTML file that holds all it needs and talks to /v1/stream alone. The browser is told to
+// load nothing else, from here or from anywhere.
+
+import { readFileSync } from "node:fs";
+import type { Route } from "../route.ts";
+
+const HTML = readFileSync(new URL("./page.html", import.meta.url), "utf8");
+
+/** Inline script and style are the page's own; nothing in it is made of what clients send. */
+const POLICY =
+  "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; " +
+  "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+export function pageRoutes(): Route[] {
+  return [
+    {
+      method: "GET",
+      path: "/",
+      handle: () =>
+        new Response(HTML, {
+          headers: {
+            "content-type": "text/html; charset=utf-8",
+            "content-security-policy": POLICY,
+            "referrer-policy": "no-referrer",
+            "cache-control": "no-cache",
+          },
+        }),
+    },
+  ];
+}
