@@ -3,6 +3,7 @@
 // kept and the set kept is the one with the highest expected gain.
 
 import { heapDrop, heapPop, heapPush, heapTake } from "./heap/heap";
+import { REASON_BYTES } from "./suffix/calibrate";
 
 let heap: usize = 0;
 
@@ -18,14 +19,15 @@ function offer(draft: i32, at: i32, end: i32, probabilities: usize, weight: f32)
   return heapPush(heap, <u32>draft, -gain) == 0;
 }
 
-// Shortens the `drafts` drafts whose arrays begin at `tokens`, `room` bytes apart, to `budget` tokens in
-// all; `weights` is the address of the first draft's weight, `stride` bytes before the next one's.
+// Shortens the `drafts` drafts whose arrays begin at `tokens`, `room` bytes apart, and at `reasons`, to
+// `budget` tokens in all; `weights` is the address of the first draft's weight, `stride` bytes before the next one's.
 // Returns the tokens kept. Without room for its heap it keeps nothing.
 export function budgetCut(
   starts: usize,
   drafts: i32,
   tokens: usize,
   room: usize,
+  reasons: usize,
   weights: usize,
   stride: usize,
   budget: i32,
@@ -52,13 +54,20 @@ export function budgetCut(
     const weight = load<f32>(weights + <usize>i * stride);
     offer(i, from + kept, load<i32>(word(starts, i + 1)), probabilities, weight);
   }
-  const kept = compact(starts, drafts, tokens, room, heap == 0);
+  const kept = compact(starts, drafts, tokens, room, reasons, heap == 0);
   if (heap != 0) heapDrop(heap);
   return kept;
 }
 
 // Moves what is kept of each draft down over what is not.
-function compact(starts: usize, drafts: i32, tokens: usize, room: usize, isNoneKept: bool): i32 {
+function compact(
+  starts: usize,
+  drafts: i32,
+  tokens: usize,
+  room: usize,
+  reasons: usize,
+  isNoneKept: bool,
+): i32 {
   let to: i32 = 0;
   let from = load<i32>(starts);
   for (let i: i32 = 0; i < drafts; i++) {
@@ -67,10 +76,15 @@ function compact(starts: usize, drafts: i32, tokens: usize, room: usize, isNoneK
     if (from < end) {
       kept = isNoneKept ? 0 : max<i32>(load<i32>(word(tokens + room, from)), 0);
       store<i32>(word(tokens + room, from), -1);
-      for (let array: usize = 0; array < 4; array++) {
+      for (let array: usize = 0; array < 3; array++) {
         const base = tokens + array * room;
         memory.copy(word(base, to), word(base, from), (<usize>kept) << 2);
       }
+      memory.copy(
+        reasons + <usize>to * REASON_BYTES,
+        reasons + <usize>from * REASON_BYTES,
+        <usize>kept * REASON_BYTES,
+      );
     }
     store<i32>(word(starts, i), to);
     to += kept;

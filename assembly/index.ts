@@ -17,6 +17,7 @@ import {
   groupHandle,
   isGroup,
 } from "./suffix/arena";
+import { backgroundBegin } from "./suffix/background";
 import { calibrationBegin } from "./suffix/calibrate";
 import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
 import { bestToken, countOf, edgeOf, lenOf } from "./suffix/node";
@@ -41,6 +42,7 @@ export function configure(limitBytes: u32, contextTokens: u32, learning: bool): 
   poolLimit(limitBytes);
   treeContext(contextTokens);
   calibrationBegin(learning);
+  backgroundBegin(limitBytes);
 }
 
 export function used_bytes(): u32 {

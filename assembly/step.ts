@@ -13,13 +13,25 @@ import {
 import { budgetCut } from "./budget";
 import { largeGiveBack, largeTake } from "./memory/pool";
 import { G_DEAD, G_PROMPT, groupAt, isGroup } from "./suffix/arena";
+import { REASON_BYTES } from "./suffix/calibrate";
+import { draftKeep, draftsBegin } from "./suffix/fate";
 import { SOURCES } from "./suffix/node";
-import { draftInto, draftPath, draftTree, PROBABILITY_FLOOR } from "./suffix/propose";
 import {
-  draftKeep,
-  draftsBegin,
+  draftAfter,
+  draftInto,
+  draftPath,
+  draftTree,
+  HEAD_BYTES,
+  headClear,
+  PROBABILITY_FLOOR,
+} from "./suffix/propose";
+import {
   matchState,
   ownEnds,
+  Q_AGREED,
+  Q_RECOVERY,
+  Q_SECOND,
+  Q_THIRD,
   Q_TOKEN,
   sequenceAppend,
   sequenceSeen,
@@ -47,17 +59,19 @@ export function inputReserve(words: i32): usize {
   return input;
 }
 
-// The output area: how many appends failed, starts (drafts + 1 words), then tokens, parents,
-// probabilities and reasons (suffix/propose.ts), each with room for DRAFT_TOKENS_MAX words for each of the `drafts` reserved. Returns its
-// address, 0 if there is no room.
+// The output area: how many appends failed, starts (drafts + 1 words), then tokens, parents and
+// probabilities, each with room for DRAFT_TOKENS_MAX words for each of the `drafts` reserved; then, for the
+// core alone, as many reasons (suffix/calibrate.ts) and a head (suffix/propose.ts) for each draft. Returns
+// its address, 0 if there is no room.
 export function outputReserve(drafts: i32): usize {
-  const bytes = ((<usize>drafts + 2) << 2) * (1 + 4 * <usize>DRAFT_TOKENS_MAX);
+  const perDraft = (REASON_BYTES + 12) * <usize>DRAFT_TOKENS_MAX + HEAD_BYTES + 4;
+  const bytes = <usize>drafts * perDraft + 16;
   if (bytes > outputBytes) {
     output = area(output, outputBytes, bytes);
     outputBytes = output == 0 ? 0 : bytes;
   }
   outputDrafts = drafts;
-  draftsBegin(0, 0);
+  draftsBegin(0, 0, 0, 0);
   return output;
 }
 
@@ -80,18 +94,30 @@ function appends(records: i32): usize {
   return at;
 }
 
-// Drafts for one record, to `tokens`; how many.
-function draft(record: usize, tokens: usize, room: usize): i32 {
+function isDrafted(group: usize): bool {
+  return isGroup(group) && load<u32>(group, G_DEAD) == 0;
+}
+
+// Drafts for one record, to `tokens`, `reasons` and `head`; how many.
+function draft(record: usize, tokens: usize, room: usize, reasons: usize, head: usize): i32 {
+  headClear(head);
   const group = groupAt(load<u32>(record));
-  if (!isGroup(group) || load<u32>(group, G_DEAD) != 0) return 0;
+  if (!isDrafted(group)) return 0;
   const sequence = sequenceSeen(group, load<u32>(record, 4));
   const tokensMax = min<i32>(load<i32>(record, 8), DRAFT_TOKENS_MAX);
   if (tokensMax <= 0) return 0;
   const pMin = max<f64>(<f64>load<f32>(record, 16), PROBABILITY_FLOOR);
   const match = matchState(group, sequence);
   const ends = ownEnds(group, sequence);
-  const before = load<u32>(sequence == 0 ? group + G_PROMPT : sequence, Q_TOKEN);
-  draftInto(tokens, room, before, load<u32>(record, 4) % SOURCES);
+  const end = sequence == 0 ? group + G_PROMPT : sequence;
+  draftInto(tokens, room, reasons, head, load<u32>(record, 4) % SOURCES);
+  draftAfter(
+    load<u32>(end, Q_TOKEN),
+    load<u32>(end, Q_SECOND),
+    load<u32>(end, Q_THIRD),
+    load<u32>(end, Q_RECOVERY),
+    load<u8>(end, Q_AGREED),
+  );
   if ((load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0)
     return draftTree(match, ends, tokensMax, pMin);
   return draftPath(match, ends, tokensMax, pMin);
@@ -104,7 +130,7 @@ function keep(records: usize, count: i32, starts: usize): void {
     const at = load<i32>(starts + ((<usize>i) << 2));
     const end = load<i32>(starts + ((<usize>i) << 2), 4);
     const group = groupAt(load<u32>(record));
-    if (at < end) draftKeep(sequenceSeen(group, load<u32>(record, 4)), at, end - at);
+    if (isDrafted(group)) draftKeep(sequenceSeen(group, load<u32>(record, 4)), i, at, end - at);
     record += RECORD_BYTES;
   }
 }
@@ -118,14 +144,23 @@ export function step(appendRecords: i32, draftRecords: i32, budget: i32): i32 {
   const starts = output + 4;
   const tokens = starts + ((<usize>outputDrafts + 1) << 2);
   let count: i32 = 0;
-  if (draftRecords > 0) draftsBegin(tokens, room);
+  const reasons = (tokens + 3 * room + 7) & ~7;
+  const heads = reasons + <usize>outputDrafts * <usize>DRAFT_TOKENS_MAX * REASON_BYTES;
+  if (draftRecords > 0) draftsBegin(tokens, room, reasons, heads);
   for (let i: i32 = 0; i < draftRecords; i++) {
     store<i32>(starts + ((<usize>i) << 2), count);
-    count += draft(records + <usize>i * RECORD_BYTES, tokens + ((<usize>count) << 2), room);
+    const at = <usize>count;
+    count += draft(
+      records + <usize>i * RECORD_BYTES,
+      tokens + (at << 2),
+      room,
+      reasons + at * REASON_BYTES,
+      heads + <usize>i * HEAD_BYTES,
+    );
   }
   store<i32>(starts + ((<usize>draftRecords) << 2), count);
   const weights = records + 20;
-  count = budgetCut(starts, draftRecords, tokens, room, weights, RECORD_BYTES, budget);
+  count = budgetCut(starts, draftRecords, tokens, room, reasons, weights, RECORD_BYTES, budget);
   keep(records, draftRecords, starts);
   return count;
 }

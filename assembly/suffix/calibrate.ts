@@ -1,8 +1,11 @@
-// From shares to probabilities: how often a draft token with this share is accepted, given that its
-// parent is. A logistic model over the logit of the share, the length of the context, and two tables
-// of corrections, by the token before and by the token itself: some words are copied faithfully, others
-// are where texts part. It learns from every draft whose fate it sees. Owns the model of the instance;
-// no text can be read from it.
+// From what is known of a draft token to the probability that it is accepted, given that its parent is.
+// Without learning: a logistic function of its share and of the length of the context. With learning:
+// logistic mixing (Mattern 2012), the inputs weighted by the sum of five sets of weights that its
+// circumstances select, and corrections by the token before, the token itself and the pair: some words
+// are copied faithfully, others are where texts part. It learns from every draft whose fate it sees. Owns
+// the model of the instance, about 350 KB; no text can be read from it.
+
+import { ORDERS } from "./background";
 
 // Lengths of contexts by powers of two: 1, 2-3, 4-7, ..., 32 and more.
 const LENGTHS: u32 = 6;
@@ -12,15 +15,60 @@ const KINDS: u32 = 6;
 export const WRITTEN_BY_SIBLING: u32 = 0;
 export const WRITTEN_BY_OWN: u32 = 2;
 export const WRITTEN_BY_HISTORY: u32 = 4;
-const weights: usize = memory.data(6 * 6 * 16, 16);
-const WEIGHT_RATE: f64 = 0.002;
+
+// The sets of weights: by context and kind; by depth in the draft; by the longest context that has the
+// token; by what the background says; by how often that context has been continued. A set has eight
+// lanes of f32, one for each input.
+const DEPTHS: u32 = 8;
+const OWNERS: u32 = 48;
+const BACKGROUNDS: u32 = 32;
+const TOTALS: u32 = 16;
+const FIRST_DEPTH: u32 = LENGTHS * KINDS;
+const FIRST_OWNER: u32 = FIRST_DEPTH + DEPTHS;
+const FIRST_BACKGROUND: u32 = FIRST_OWNER + OWNERS;
+const FIRST_TOTAL: u32 = FIRST_BACKGROUND + BACKGROUNDS;
+const SETS: u32 = FIRST_TOTAL + TOTALS;
+const weights: usize = memory.data(140 * 32, 16);
+const WEIGHT_RATE: f32 = 0.002;
+
+// Inputs: 1, the logit of the share, what each order of the background and the recovery say.
+const inputs: usize = memory.data(32, 16);
+
+// Evidence is a class; how often tokens with it were accepted is its frequency (f32), the logit of that
+// (f32) and how many were seen (u32). Class 0 says nothing.
+export const EVIDENCE_CLASSES: u32 = 128;
+export const RECOVERY_CLASSES: u32 = 512;
+const evidence: usize = memory.data((3 * 128 + 512) * 16, 16);
+// Frequencies are means of so many tokens at most, so that they can follow the policy.
+const EVIDENCE_MAX: u32 = 1000;
+const EVIDENCE_START: f32 = 0.3;
+const RECOVERY_START: f32 = 0.4;
 
 const CELLS_BITS: u32 = 12;
+const PAIRS_BITS: u32 = 16;
 const CELL_RATE: f64 = 0.05;
+const PAIR_RATE: f64 = 0.1;
 // A correction that could grow without bound would never be tried again.
 const CELL_MAX: f64 = 3;
 const cellsBefore: usize = memory.data(4096 * 4, 16);
 const cellsToken: usize = memory.data(4096 * 4, 16);
+const cellsPair: usize = memory.data(65536 * 4, 16);
+
+// What a probability was made of, kept until the fate of the token is known: the share's logit (f32); the
+// sets by kind, depth, owner, background and total (u8 each); the classes of evidence of the background's
+// orders (u8 each) and of the recovery (u16). propose.ts keeps where the draft would have gone on in the rest.
+export const REASON_BYTES: usize = 24;
+export const R_LOGIT: usize = 0;
+export const R_KIND: usize = 4;
+export const R_DEPTH: usize = 5;
+export const R_OWNER: usize = 6;
+export const R_BACKGROUND: usize = 7;
+export const R_TOTAL: usize = 8;
+export const R_EVIDENCE: usize = 9;
+export const R_RECOVERY: usize = 12;
+export const R_NEXT_LENGTH: usize = 14;
+export const R_NEXT_STATE: usize = 16;
+export const R_NEXT_TOKEN: usize = 20;
 
 // logit(share), from the odds 2^-10 to 2^11 in eight steps an octave (the top bits of an f32),
 // linear between them.
@@ -52,13 +100,26 @@ export function calibrationBegin(learning: bool): void {
     const z = <f64>i / 16 - SQUASH_MAX;
     store<f32>(squashed + ((<usize>i) << 2), <f32>(1 / (1 + Math.exp(-z))));
   }
+  memory.fill(weights, 0, (<usize>SETS) << 5);
   for (let i: u32 = 0; i < LENGTHS * KINDS; i++) {
-    const weight = weights + ((<usize>i) << 4);
-    store<f64>(weight, BIAS + RISE * <f64>(i / KINDS));
-    store<f64>(weight, SLOPE, 8);
+    const weight = weights + ((<usize>i) << 5);
+    store<f32>(weight, <f32>(BIAS + RISE * <f64>(i / KINDS)));
+    store<f32>(weight, <f32>SLOPE, 4);
+  }
+  memory.fill(inputs, 0, 32);
+  store<f32>(inputs, 1);
+  for (let i: u32 = 0; i < ORDERS * EVIDENCE_CLASSES + RECOVERY_CLASSES; i++) {
+    const isBackground = i < ORDERS * EVIDENCE_CLASSES;
+    const frequency = isBackground ? EVIDENCE_START : RECOVERY_START;
+    const at = evidence + ((<usize>i) << 4);
+    const isNothing = isBackground ? i % EVIDENCE_CLASSES == 0 : i == ORDERS * EVIDENCE_CLASSES;
+    store<f32>(at, frequency);
+    store<f32>(at, isNothing ? 0 : <f32>logitOf(<f64>frequency), 4);
+    store<u32>(at, 0, 8);
   }
   memory.fill(cellsBefore, 0, 4 << CELLS_BITS);
   memory.fill(cellsToken, 0, 4 << CELLS_BITS);
+  memory.fill(cellsPair, 0, 4 << PAIRS_BITS);
 }
 
 export function isLearning(): bool {
@@ -86,21 +147,74 @@ function squash(z: f64): f64 {
   return between(squashed + ((<usize>step) << 2), at - <f64>step);
 }
 
-// The set of weights for a context of `length` >= 1 tokens.
-export function weightsOf(length: u32, isLikeliest: bool, writtenBy: u32): u32 {
-  const l = min<u32>(31 - clz(length), LENGTHS - 1);
-  return KINDS * l + (isLikeliest ? 0 : 1) + writtenBy;
+// Lengths of contexts in LENGTHS classes.
+export function lengthClass(length: u32): u32 {
+  return min<u32>(31 - clz(max<u32>(length, 1)), LENGTHS - 1);
 }
 
-function cell(table: usize, token: u32): usize {
-  return table + ((<usize>((token * 0x9e3779b1) >> (32 - CELLS_BITS))) << 2);
+// The probability without learning, for a context of `length` >= 1 tokens.
+export function acceptedPlain(logit: f64, length: u32): f64 {
+  return squash(BIAS + RISE * <f64>lengthClass(length) + SLOPE * logit);
 }
 
-// The probability of a token with this logit after the token `before`; `set` is of weightsOf.
-export function accepted(logit: f64, set: u32, before: u32, token: u32): f64 {
-  const weight = weights + ((<usize>set) << 4);
-  const cells = load<f32>(cell(cellsBefore, before)) + load<f32>(cell(cellsToken, token));
-  return squash(load<f64>(weight) + load<f64>(weight, 8) * logit + <f64>cells);
+// The set of weights for a context of `length` tokens.
+export function kindOfContext(length: u32, isLikeliest: bool, writtenBy: u32): u32 {
+  return KINDS * lengthClass(length) + (isLikeliest ? 0 : 1) + writtenBy;
+}
+
+function cell(table: usize, key: u32, bits: u32): usize {
+  return table + ((<usize>((key * 0x9e3779b1) >> (32 - bits))) << 2);
+}
+
+function pairCell(before: u32, token: u32): usize {
+  const key = (before * 0x85ebca6b + token) ^ (before >> 15);
+  return cell(cellsPair, key, PAIRS_BITS);
+}
+
+function evidenceOf(order: u32, cls: u32): usize {
+  return evidence + ((<usize>(order * EVIDENCE_CLASSES + cls)) << 4);
+}
+
+function weightAt(first: u32, reason: usize, which: usize): usize {
+  return weights + ((<usize>(first + <u32>load<u8>(reason + which))) << 5);
+}
+
+// Copies what the reason says to the inputs.
+function inputsFrom(reason: usize): void {
+  store<f32>(inputs, load<f32>(reason, R_LOGIT), 4);
+  for (let order: u32 = 0; order < ORDERS; order++) {
+    const cls = load<u8>(reason + order, R_EVIDENCE);
+    const logit = load<f32>(evidenceOf(order, cls), 4);
+    store<f32>(inputs + ((<usize>order) << 2), logit, 8);
+  }
+  store<f32>(inputs, load<f32>(evidenceOf(ORDERS, load<u16>(reason, R_RECOVERY)), 4), 20);
+}
+
+// The probability of the token with this reason after the token `before`.
+export function accepted(reason: usize, before: u32, token: u32): f64 {
+  inputsFrom(reason);
+  const kind = weightAt(0, reason, R_KIND);
+  const depth = weightAt(FIRST_DEPTH, reason, R_DEPTH);
+  const owner = weightAt(FIRST_OWNER, reason, R_OWNER);
+  const background = weightAt(FIRST_BACKGROUND, reason, R_BACKGROUND);
+  const total = weightAt(FIRST_TOTAL, reason, R_TOTAL);
+  let low = f32x4.add(v128.load(kind), v128.load(depth));
+  let high = f32x4.add(v128.load(kind, 16), v128.load(depth, 16));
+  low = f32x4.add(low, f32x4.add(v128.load(owner), v128.load(background)));
+  high = f32x4.add(high, f32x4.add(v128.load(owner, 16), v128.load(background, 16)));
+  low = f32x4.mul(f32x4.add(low, v128.load(total)), v128.load(inputs));
+  high = f32x4.mul(f32x4.add(high, v128.load(total, 16)), v128.load(inputs, 16));
+  const sum = f32x4.add(low, high);
+  const mix =
+    f32x4.extract_lane(sum, 0) +
+    f32x4.extract_lane(sum, 1) +
+    f32x4.extract_lane(sum, 2) +
+    f32x4.extract_lane(sum, 3);
+  const cells =
+    load<f32>(cell(cellsBefore, before, CELLS_BITS)) +
+    load<f32>(cell(cellsToken, token, CELLS_BITS)) +
+    load<f32>(pairCell(before, token));
+  return squash(<f64>mix + <f64>cells);
 }
 
 function cellMove(at: usize, by: f64): void {
@@ -108,12 +222,38 @@ function cellMove(at: usize, by: f64): void {
   store<f32>(at, <f32>min<f64>(max<f64>(value, -CELL_MAX), CELL_MAX));
 }
 
+function weightMove(at: usize, low: v128, high: v128): void {
+  v128.store(at, f32x4.add(v128.load(at), low));
+  v128.store(at, f32x4.add(v128.load(at, 16), high), 16);
+}
+
+function evidenceMove(at: usize, wasAccepted: bool): void {
+  const seen = load<u32>(at, 8);
+  const frequency = load<f32>(at);
+  const moved = frequency + ((wasAccepted ? 1 : 0) - frequency) / (<f32>seen + 1.5);
+  store<f32>(at, moved);
+  store<f32>(at, <f32>logitOf(max<f64>(<f64>moved, 1e-4)), 4);
+  if (seen < EVIDENCE_MAX) store<u32>(at, seen + 1, 8);
+}
+
 // One step down the gradient of the log loss.
-export function learn(logit: f64, set: u32, before: u32, token: u32, wasAccepted: bool): void {
-  const error = (wasAccepted ? 1.0 : 0.0) - accepted(logit, set, before, token);
-  const weight = weights + ((<usize>set) << 4);
-  store<f64>(weight, load<f64>(weight) + error * WEIGHT_RATE);
-  store<f64>(weight, load<f64>(weight, 8) + error * logit * WEIGHT_RATE, 8);
-  cellMove(cell(cellsBefore, before), error * CELL_RATE);
-  cellMove(cell(cellsToken, token), error * CELL_RATE);
+export function learn(reason: usize, before: u32, token: u32, wasAccepted: bool): void {
+  const error = (wasAccepted ? 1.0 : 0.0) - accepted(reason, before, token);
+  const rate = f32x4.splat(WEIGHT_RATE * <f32>error);
+  const low = f32x4.mul(rate, v128.load(inputs));
+  const high = f32x4.mul(rate, v128.load(inputs, 16));
+  weightMove(weightAt(0, reason, R_KIND), low, high);
+  weightMove(weightAt(FIRST_DEPTH, reason, R_DEPTH), low, high);
+  weightMove(weightAt(FIRST_OWNER, reason, R_OWNER), low, high);
+  weightMove(weightAt(FIRST_BACKGROUND, reason, R_BACKGROUND), low, high);
+  weightMove(weightAt(FIRST_TOTAL, reason, R_TOTAL), low, high);
+  cellMove(cell(cellsBefore, before, CELLS_BITS), error * CELL_RATE);
+  cellMove(cell(cellsToken, token, CELLS_BITS), error * CELL_RATE);
+  cellMove(pairCell(before, token), error * PAIR_RATE);
+  for (let order: u32 = 0; order < ORDERS; order++) {
+    const cls = load<u8>(reason + order, R_EVIDENCE);
+    if (cls != 0) evidenceMove(evidenceOf(order, cls), wasAccepted);
+  }
+  const recovery = load<u16>(reason, R_RECOVERY);
+  if (recovery != 0) evidenceMove(evidenceOf(ORDERS, recovery), wasAccepted);
 }

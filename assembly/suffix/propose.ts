@@ -9,18 +9,45 @@
 //
 // What is left after the last context counts for any token alike (SHARE_REST of it). The probability
 // that a draft token is accepted, given that its parent is, is that share seen through calibrate.ts.
-// What a token's probability was made of is kept beside it until the next drafts, so that calibrate.ts
-// can learn from its fate.
+//
+// An instance that learns draws on two sources more, for candidates and as evidence: the text that the
+// instance's other requests have written (background.ts), and the recovery: where the text that a
+// response last parted from would have gone on. A verification step ends with a token that the draft
+// did not have, so contexts are shortest just when the next draft begins. A record of what each
+// token's probability was made of is kept beside it until the next drafts (fate.ts).
 
 import {
+  BACKGROUND_TOKENS,
+  backgroundBlank,
+  backgroundEvidence,
+  backgroundLook,
+  backgroundReady,
+  backgroundToken,
+  countClass,
+  ORDERS,
+} from "./background";
+import {
   accepted,
+  acceptedPlain,
   isLearning,
-  learn,
+  kindOfContext,
+  lengthClass,
   logitOf,
+  R_BACKGROUND,
+  R_DEPTH,
+  R_EVIDENCE,
+  R_KIND,
+  R_LOGIT,
+  R_NEXT_LENGTH,
+  R_NEXT_STATE,
+  R_NEXT_TOKEN,
+  R_OWNER,
+  R_RECOVERY,
+  R_TOTAL,
+  REASON_BYTES,
   WRITTEN_BY_HISTORY,
   WRITTEN_BY_OWN,
   WRITTEN_BY_SIBLING,
-  weightsOf,
 } from "./calibrate";
 import {
   bestTarget,
@@ -52,90 +79,135 @@ const CANDIDATES_MAX: i32 = 256;
 const CANDIDATE_BYTES: usize = 16;
 // Far more than can wait at PROBABILITY_FLOOR each.
 const QUEUE_MAX: i32 = 1024;
-const ITEM_BYTES: usize = 24;
+// Probability, state, token, parent, reason.
+const ITEM_BYTES: usize = 48;
 
 const classes: usize = memory.data(4 * 4, 16);
 // Weight over (T + deg), so that a count times it is the share.
 const scales: usize = memory.data(4 * 8, 16);
 const candidates: usize = memory.data(16 * 256, 16);
-const queue: usize = memory.data(24 * 1024, 16);
+const queue: usize = memory.data(48 * 1024, 16);
 let classCount: i32 = 0;
 let candidateCount: i32 = 0;
 let rest: f64 = 0;
 let contextLength: u32 = 0;
 let queueCount: i32 = 0;
 
-// Where a draft goes: token, parent and probability arrays, and how many are out.
+// Where a draft goes: token, parent and probability arrays, reasons, its head (fate.ts), and how many
+// tokens are out.
 let outTokens: usize = 0;
 let outParents: usize = 0;
 let outProbabilities: usize = 0;
 let outReasons: usize = 0;
+let outHead: usize = 0;
 let outCount: i32 = 0;
-// The token that the draft follows, and what the sequence writes as (node.ts).
-let before: u32 = 0;
+// What the sequence writes as (node.ts).
 let own: u32 = 0;
+let learns: bool = false;
+let hasBackground: bool = false;
 const NO_SOURCE: u32 = 255;
-const SET_BITS: u32 = 63;
+// The three tokens before the one to be drafted, the latest first; and those before the draft.
+let first: u32 = 0;
+let second: u32 = 0;
+let third: u32 = 0;
+let startFirst: u32 = 0;
+let startSecond: u32 = 0;
+let startThird: u32 = 0;
+// The state of the text that the response parted from, 0 if none, and how many tokens have agreed with
+// it since; at the position to be drafted, and behind each token of a tree.
+let recovery: usize = 0;
+let agreed: u32 = 0;
+const recoveries: usize = memory.data(32 * 8, 16);
+// Contexts of so many tokens and more are not helped by the background.
+const BACKGROUND_CONTEXT_MAX: u32 = 8;
+// A recovery that agrees with this many tokens is as good as any.
+const AGREED_MAX: u32 = 5;
+// Classes of recovery evidence for tokens that do not continue it begin here.
+const RECOVERY_OTHER: u32 = 300;
 
-// `room` bytes lie between the arrays. The last array holds reasons: a logit whose lowest six bits
-// are its set of weights.
-export function draftInto(tokens: usize, room: usize, tokenBefore: u32, source: u32): void {
+// A draft's head: the reason of the token that would have come next but was not probable enough, that
+// token, its parent (NO_STOP: none); then, as in a reason, where the draft would have begun.
+export const HEAD_BYTES: usize = 64;
+export const H_STOP_TOKEN: usize = 24;
+export const H_STOP_PARENT: usize = 28;
+export const H_ROOT: usize = 32;
+export const NO_STOP: i32 = -2;
+
+// The reason of the candidate that was judged last.
+const reason: usize = memory.data(24, 16);
+const bestReason: usize = memory.data(24, 16);
+
+// `room` bytes lie between the arrays of words. `source` is what the sequence writes as.
+export function draftInto(
+  tokens: usize,
+  room: usize,
+  reasons: usize,
+  head: usize,
+  source: u32,
+): void {
   outTokens = tokens;
   outParents = tokens + room;
   outProbabilities = tokens + 2 * room;
-  outReasons = tokens + 3 * room;
+  outReasons = reasons;
+  outHead = head;
   outCount = 0;
-  before = tokenBefore;
+  learns = isLearning();
+  hasBackground = learns && backgroundReady();
   // Who wrote last depends on the interleaving; what does not learn must not.
-  own = isLearning() ? source : NO_SOURCE;
+  own = learns ? source : NO_SOURCE;
 }
 
-function emit(token: u32, parent: i32, probability: f64, reason: u32): void {
+export function headClear(head: usize): void {
+  store<i32>(head, NO_STOP, H_STOP_PARENT);
+  store<u32>(head + H_ROOT, 0, R_NEXT_STATE);
+}
+
+// What precedes the draft: three tokens, the latest first, and the recovery.
+export function draftAfter(a: u32, b: u32, c: u32, state: usize, agreeing: u32): void {
+  startFirst = a;
+  startSecond = b;
+  startThird = c;
+  recovery = learns ? state : 0;
+  agreed = agreeing;
+}
+
+function emit(token: u32, parent: i32, probability: f64, from: usize): void {
   const at = (<usize>outCount) << 2;
   store<u32>(outTokens + at, token);
   store<i32>(outParents + at, parent);
   store<f32>(outProbabilities + at, <f32>probability);
-  store<u32>(outReasons + at, reason);
-  outCount += 1;
+  if (learns) {
+    reasonCopy(reasonAt(outCount), from);
+    outCount += 1;
+    nextAt(outCount - 1, 0, NONE);
+  } else {
+    outCount += 1;
+  }
+}
+
+function reasonAt(index: i32): usize {
+  return outReasons + <usize>index * REASON_BYTES;
+}
+
+function reasonCopy(to: usize, from: usize): void {
+  store<u64>(to, load<u64>(from));
+  store<u64>(to, load<u64>(from, 8), 8);
+  store<u64>(to, load<u64>(from, 16), 16);
+}
+
+// Where the draft would go on behind its token `parent`, whether or not it does.
+function nextAt(parent: i32, state: usize, token: u32): void {
+  const at = parent < 0 ? outHead + H_ROOT : reasonAt(parent);
+  store<u16>(at, <u16>min<u32>(contextLength, 65535), R_NEXT_LENGTH);
+  store<u32>(at, <u32>state, R_NEXT_STATE);
+  store<u32>(at, token, R_NEXT_TOKEN);
 }
 
 function writtenBy(target: usize): u32 {
+  if (target == 0) return WRITTEN_BY_SIBLING;
   const source = sourceOf(target);
   if (source == HISTORY_SOURCE) return WRITTEN_BY_HISTORY;
   return source == own ? WRITTEN_BY_OWN : WRITTEN_BY_SIBLING;
-}
-
-function reasonOf(logit: f64, set: u32): u32 {
-  return (reinterpret<u32>(<f32>logit) & ~SET_BITS) | set;
-}
-
-// Learns from the draft of `count` tokens at `tokens` that `token` followed its token `parent` (-1:
-// the one before the draft). Returns the draft token that it was, -1 if it was none of them.
-export function draftFate(
-  tokens: usize,
-  room: usize,
-  count: i32,
-  parent: i32,
-  tokenBefore: u32,
-  token: u32,
-): i32 {
-  const after = parent < 0 ? tokenBefore : load<u32>(tokens + ((<usize>parent) << 2));
-  let found: i32 = -1;
-  for (let i = parent + 1; i < count; i++) {
-    const at = tokens + ((<usize>i) << 2);
-    if (load<i32>(at + room) != parent) continue;
-    const drafted = load<u32>(at);
-    const reason = load<u32>(at + 3 * room);
-    learn(
-      <f64>reinterpret<f32>(reason & ~SET_BITS),
-      reason & SET_BITS,
-      after,
-      drafted,
-      drafted == token,
-    );
-    if (drafted == token) found = i;
-  }
-  return found;
 }
 
 function classAt(index: i32): usize {
@@ -153,6 +225,7 @@ function gather(s: usize, ends: u32): void {
   let v = s;
   let link = linkOf(v);
   classCount = 0;
+  contextLength = 0;
   while (link != 0 && classCount < CLASSES && weight >= WEIGHT_MIN) {
     const degree = degreeOf(v);
     const count = countOf(v);
@@ -172,18 +245,148 @@ function gather(s: usize, ends: u32): void {
 
 // Where the continuation last asked about leads, from the longest context that has it.
 let targetSeen: usize = 0;
+// The index of that context; -1: none has it.
+let ownerSeen: i32 = -1;
 
-// The share of a continuation; sets `targetSeen`.
+// The share of a continuation; sets `targetSeen` and `ownerSeen`.
 function shareOf(token: u32): f64 {
   let share: f64 = 0;
   targetSeen = 0;
+  ownerSeen = -1;
   for (let j: i32 = 0; j < classCount; j++) {
     const target = edgeOf(classAt(j), token);
     if (target == 0) continue;
     share += scaleAt(j) * <f64>countOf(target);
-    if (targetSeen == 0) targetSeen = target;
+    if (targetSeen == 0) {
+      targetSeen = target;
+      ownerSeen = j;
+    }
   }
   return share + rest;
+}
+
+// What the recovery says of the token: how long it has agreed, and whether and how often it goes on so.
+function recoveryEvidence(token: u32): u32 {
+  if (recovery == 0 || degreeOf(recovery) == 0) return 0;
+  const long = min<u32>(agreed, AGREED_MAX);
+  const total = countOf(recovery);
+  const target = edgeOf(recovery, token);
+  if (target == 0) return RECOVERY_OTHER + (long << 2) + fewer(total);
+  const count = countOf(target);
+  const isBest: u32 = bestToken(recovery) == token ? 1 : 0;
+  return (
+    1 + ((((long << 1) + isBest) << 2) + fewer(count)) * 4 + min<u32>(countClass(total - count), 3)
+  );
+}
+
+// 1, 2, 3 and more, from 0 on.
+function fewer(count: u32): u32 {
+  return min<u32>(max<u32>(count, 1), 4) - 1;
+}
+
+// The probability of a token, whose share shareOf has just found; `ends` as in gather. Writes `reason`.
+function judged(token: u32, share: f64, isLikeliest: bool, depth: u32, ends: u32): f64 {
+  const logit = logitOf(share);
+  if (!learns) return acceptedPlain(logit, contextLength);
+  store<f32>(reason, <f32>logit, R_LOGIT);
+  const kind = kindOfContext(contextLength, isLikeliest, writtenBy(targetSeen));
+  store<u8>(reason, <u8>kind, R_KIND);
+  store<u8>(reason, <u8>min<u32>(depth, 7), R_DEPTH);
+  let owner: u32 = 24;
+  let total: u32 = 0;
+  if (ownerSeen >= 0) {
+    const v = classAt(ownerSeen);
+    owner = (lengthClass(lenOf(v)) << 2) + <u32>ownerSeen;
+    const several: u32 = degreeOf(v) > 1 ? 1 : 0;
+    total = min<u32>(15, (countClass(countOf(v) - ends) << 1) + several);
+  }
+  store<u8>(reason, <u8>owner, R_OWNER);
+  store<u8>(reason, <u8>total, R_TOTAL);
+  let background: u32 = 0;
+  store<u32>(reason, 0, R_TOTAL + 1);
+  if (hasBackground) {
+    for (let order: u32 = 0; order < ORDERS; order++) {
+      store<u8>(reason + order, <u8>backgroundEvidence(order, token), R_EVIDENCE);
+    }
+    background = (trust(load<u8>(reason, R_EVIDENCE + 2), 5) << 2) + pairTrust();
+  }
+  store<u8>(reason, <u8>background, R_BACKGROUND);
+  store<u16>(reason, <u16>recoveryEvidence(token), R_RECOVERY);
+  return accepted(reason, first, token);
+}
+
+// Evidence in few classes: new context, another token, or up to `most` by the token's count.
+function trust(cls: u32, most: u32): u32 {
+  return cls == 0 ? 0 : cls < 8 ? 1 : 2 + min<u32>(most, cls & 7);
+}
+
+function pairTrust(): u32 {
+  const cls: u32 = load<u8>(reason, R_EVIDENCE + 1);
+  return cls == 0 ? 0 : cls < 8 ? 1 : (cls & 7) > 3 ? 3 : 2;
+}
+
+// Where a token leads that no interpolated context has: from the longest that has it, or the root.
+function fallback(s: usize, token: u32): usize {
+  let v = s;
+  while (true) {
+    const target = edgeOf(v, token);
+    if (target != 0) return target;
+    const link = linkOf(v);
+    if (link == 0) return v;
+    v = link;
+  }
+}
+
+function recover(token: u32): void {
+  if (recovery == 0) return;
+  recovery = edgeOf(recovery, token);
+  agreed += 1;
+}
+
+// The candidates of the position, each looked at once.
+const tried: usize = memory.data(16 * 4, 16);
+let triedCount: i32 = 0;
+
+function isTried(token: u32): bool {
+  for (let i: i32 = 0; i < triedCount; i++) {
+    if (load<u32>(tried + ((<usize>i) << 2)) == token) return true;
+  }
+  store<u32>(tried + ((<usize>triedCount) << 2), token);
+  triedCount += 1;
+  return false;
+}
+
+let best: u32 = NONE;
+let bestQ: f64 = 0;
+let bestNext: usize = 0;
+
+function consider(token: u32, isLikeliest: bool, ends: u32): void {
+  if (token == NONE || isTried(token)) return;
+  const q = judged(token, shareOf(token), isLikeliest, <u32>outCount, ends);
+  if (q < bestQ || (q == bestQ && token >= best)) return;
+  best = token;
+  bestQ = q;
+  bestNext = targetSeen;
+  if (learns) reasonCopy(bestReason, reason);
+}
+
+// The candidates of a path: each context's best continuation, and what recovery and background propose,
+// until one is more probable than all others can be.
+function choose(s: usize, ends: u32): void {
+  best = NONE;
+  bestQ = 0;
+  triedCount = 0;
+  for (let j: i32 = 0; j < classCount; j++) {
+    consider(bestToken(classAt(j)), !learns || j == 0, ends);
+    if (learns && bestQ >= 0.5) return;
+  }
+  if (recovery != 0) consider(bestToken(recovery), false, ends);
+  if (hasBackground) {
+    for (let order: i32 = <i32>ORDERS - 1; order >= 0 && bestQ < 0.5; order--) {
+      consider(backgroundToken(order, 0), false, ends);
+    }
+  }
+  if (best != NONE && bestNext == 0) bestNext = fallback(s, best);
 }
 
 // One chain of the most probable tokens. Returns its length.
@@ -191,35 +394,38 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
   let s = match;
   let p: f64 = 1;
   let open = ends;
-  let after = before;
+  first = startFirst;
+  second = startSecond;
+  third = startThird;
   while (outCount < tokensMax) {
     gather(s, open);
-    let best: u32 = NONE;
-    let bestQ: f64 = 0;
-    let bestReason: u32 = 0;
-    let next: usize = 0;
-    for (let j: i32 = 0; j < classCount; j++) {
-      const token = bestToken(classAt(j));
-      if (token == best) continue;
-      const logit = logitOf(shareOf(token));
-      const set = weightsOf(contextLength, true, writtenBy(targetSeen));
-      const q = accepted(logit, set, after, token);
-      if (q > bestQ || (q == bestQ && token < best)) {
-        best = token;
-        bestQ = q;
-        bestReason = reasonOf(logit, set);
-        next = targetSeen;
-      }
-    }
+    if (hasBackground) lookBack();
+    choose(s, open);
     if (best == NONE) break;
+    if (learns) nextAt(outCount - 1, bestNext, best);
     p *= bestQ;
-    if (p < probabilityMin) break;
+    if (p < probabilityMin) {
+      stopAt(best);
+      break;
+    }
     emit(best, outCount - 1, p, bestReason);
-    s = next;
+    recover(best);
+    s = bestNext;
     open = 0;
-    after = best;
+    third = second;
+    second = first;
+    first = best;
   }
   return outCount;
+}
+
+// The token that would have been next is learned from too: else the model would know only those that
+// it believed in.
+function stopAt(token: u32): void {
+  if (!learns) return;
+  reasonCopy(outHead, bestReason);
+  store<u32>(outHead, token, H_STOP_TOKEN);
+  store<i32>(outHead, outCount - 1, H_STOP_PARENT);
 }
 
 // An item of the queue: probability, state, token, parent, reason.
@@ -241,17 +447,18 @@ function itemCopy(to: usize, from: usize): void {
   store<u64>(to, load<u64>(from));
   store<u64>(to, load<u64>(from, 8), 8);
   store<u64>(to, load<u64>(from, 16), 16);
+  reasonCopy(to + 24, from + 24);
 }
 
-const held: usize = memory.data(24, 16);
+const held: usize = memory.data(48, 16);
 
-function push(probability: f64, state: usize, token: u32, parent: i32, reason: u32): void {
+function push(probability: f64, state: usize, token: u32, parent: i32): void {
   if (queueCount == QUEUE_MAX) return;
   store<f64>(held, probability);
   store<u32>(held, <u32>state, 8);
   store<u32>(held, token, 12);
   store<i32>(held, parent, 16);
-  store<u32>(held, reason, 20);
+  reasonCopy(held + 24, reason);
   let at = queueCount++;
   while (at > 0) {
     const above = (at - 1) >> 1;
@@ -262,7 +469,7 @@ function push(probability: f64, state: usize, token: u32, parent: i32, reason: u
   itemCopy(itemAt(at), held);
 }
 
-// Removes the first item; `held` is free for it afterwards.
+// Removes the first item.
 function settle(): void {
   queueCount -= 1;
   const moved = itemAt(queueCount);
@@ -314,46 +521,110 @@ function candidatesFrom(shareMin: f64): void {
   }
 }
 
-// The largest share of a candidate; each candidate: share, token, target.
+function candidateAnyway(token: u32): void {
+  if (token == NONE || candidateCount == CANDIDATES_MAX) return;
+  for (let i: i32 = 0; i < candidateCount; i++) {
+    if (load<u32>(candidateAt(i), 8) == token) return;
+  }
+  store<u32>(candidateAt(candidateCount), token, 8);
+  candidateCount += 1;
+}
+
+// What recovery and background propose.
+function candidatesBeside(): void {
+  if (recovery != 0) candidateAnyway(bestToken(recovery));
+  if (!hasBackground) return;
+  for (let order: i32 = <i32>ORDERS - 1; order >= 0; order--) {
+    for (let place: u32 = 0; place < BACKGROUND_TOKENS; place++) {
+      candidateAnyway(backgroundToken(order, place));
+    }
+  }
+}
+
+// The largest share of a candidate; each candidate: share, token, the index of the context that owns it.
 function sharesOf(): f64 {
   let largest: f64 = 0;
   for (let i: i32 = 0; i < candidateCount; i++) {
     const share = shareOf(load<u32>(candidateAt(i), 8));
     store<f64>(candidateAt(i), share);
-    store<u32>(candidateAt(i), <u32>targetSeen, 12);
+    store<i32>(candidateAt(i), ownerSeen, 12);
     largest = max<f64>(largest, share);
   }
   return largest;
 }
 
-function expand(s: usize, p: f64, parent: i32, ends: u32, after: u32, probabilityMin: f64): void {
+// Long contexts of the group say it all: the background's cache misses are saved.
+function lookBack(): void {
+  if (contextLength >= BACKGROUND_CONTEXT_MAX) backgroundBlank();
+  else backgroundLook(first, second, third);
+}
+
+// The tokens behind the draft's token `parent`, and the recovery there.
+function goTo(parent: i32): void {
+  const one = parent;
+  const two = one < 0 ? -1 : load<i32>(outParents + ((<usize>one) << 2));
+  const three = two < 0 ? -1 : load<i32>(outParents + ((<usize>two) << 2));
+  first = one < 0 ? startFirst : drafted(one);
+  second = one < 0 ? startSecond : two < 0 ? startFirst : drafted(two);
+  third = one < 0 ? startThird : two < 0 ? startSecond : three < 0 ? startFirst : drafted(three);
+  if (one < 0) return;
+  // Place 0 holds the recovery before the draft.
+  const at = recoveries + ((<usize>(two + 1)) << 3);
+  recovery = load<u32>(at);
+  agreed = load<u32>(at, 4);
+  recover(first);
+}
+
+function drafted(index: i32): u32 {
+  return load<u32>(outTokens + ((<usize>index) << 2));
+}
+
+function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): void {
   gather(s, ends);
+  if (learns) {
+    goTo(parent);
+    const at = recoveries + ((<usize>(parent + 1)) << 3);
+    store<u32>(at, <u32>recovery);
+    store<u32>(at, agreed, 4);
+    if (hasBackground) lookBack();
+  }
   candidatesFrom((probabilityMin / p) * SHARE_PART);
+  if (learns) candidatesBeside();
   const largest = sharesOf();
+  const depth = parent < 0 || !learns ? 0 : <u32>load<u8>(reasonAt(parent), R_DEPTH) + 1;
+  bestQ = 0;
+  best = NONE;
   for (let i: i32 = 0; i < candidateCount; i++) {
     const token = load<u32>(candidateAt(i), 8);
     const share = load<f64>(candidateAt(i));
-    const target: usize = load<u32>(candidateAt(i), 12);
-    const logit = logitOf(share);
-    const set = weightsOf(contextLength, share == largest, writtenBy(target));
-    const q = p * accepted(logit, set, after, token);
-    if (q >= probabilityMin) push(q, target, token, parent, reasonOf(logit, set));
+    ownerSeen = load<i32>(candidateAt(i), 12);
+    targetSeen = ownerSeen < 0 ? 0 : edgeOf(classAt(ownerSeen), token);
+    const q = judged(token, share, share == largest, depth, ends);
+    const isBest = q > bestQ;
+    if (!isBest && p * q < probabilityMin) continue;
+    const target = targetSeen == 0 ? fallback(s, token) : targetSeen;
+    if (isBest) {
+      bestQ = q;
+      best = token;
+      bestNext = target;
+    }
+    if (p * q >= probabilityMin) push(p * q, target, token, parent);
   }
+  if (learns && best != NONE) nextAt(parent, bestNext, best);
 }
 
 // The tree of the most probable continuations, best first: every prefix of the list is the best
 // smaller tree. Returns its size.
 export function draftTree(match: usize, ends: u32, tokensMax: i32, probabilityMin: f64): i32 {
   queueCount = 0;
-  expand(match, 1, -1, ends, before, probabilityMin);
+  expand(match, 1, -1, ends, probabilityMin);
   while (outCount < tokensMax && queueCount > 0) {
     const top = itemAt(0);
     const p = load<f64>(top);
     const state: usize = load<u32>(top, 8);
-    const token = load<u32>(top, 12);
-    emit(token, load<i32>(top, 16), p, load<u32>(top, 20));
+    emit(load<u32>(top, 12), load<i32>(top, 16), p, top + 24);
     settle();
-    if (outCount < tokensMax) expand(state, p, outCount - 1, 0, token, probabilityMin);
+    if (outCount < tokensMax) expand(state, p, outCount - 1, 0, probabilityMin);
   }
   return outCount;
 }

@@ -34,7 +34,7 @@ import {
   G_STARTED,
   G_TOKENS,
 } from "./arena";
-import { isLearning } from "./calibrate";
+import { follow } from "./fate";
 import {
   countRaise,
   edgeAdd,
@@ -50,7 +50,6 @@ import {
   stateCopy,
   stateTake,
 } from "./node";
-import { draftFate } from "./propose";
 
 // A sequence's record: state of its whole text; of its last `depth` tokens; its last token; of its last
 // draft (step.ts) the number of the step, where it begins, its length and the token of it that was
@@ -67,6 +66,14 @@ export const Q_DRAFT_COUNT: usize = 20;
 export const Q_DRAFT_REACHED: usize = 22;
 const Q_WHOLE: usize = 24;
 const Q_SPLIT: usize = 32;
+// What fate.ts keeps: the two tokens before the last; the recovery's state, how many tokens agree with it,
+// and whether the sequence is drafted for; the head of its last draft.
+export const Q_SECOND: usize = 40;
+export const Q_THIRD: usize = 44;
+export const Q_RECOVERY: usize = 48;
+export const Q_AGREED: usize = 52;
+export const Q_FOLLOWED: usize = 53;
+export const Q_DRAFT_HEAD: usize = 56;
 
 let context: u32 = CONTEXT_TOKENS_DEFAULT;
 let depth: u32 = CONTEXT_TOKENS_DEFAULT + DRAFT_TOKENS_MAX;
@@ -201,47 +208,10 @@ export function sequenceAppend(group: usize, index: u32, tokens: usize, count: u
     if (<i32>token < 0) return STATUS_INVALID;
     if (!canAppend(group, sequence)) return STATUS_FULL;
     if (tokensOf(group, sequence) == 0) promptEndBegun(group);
-    if (load<u32>(sequence, Q_DRAFT_STEP) != 0) draftSettle(sequence, token);
+    if (load<u8>(sequence, Q_FOLLOWED) != 0) follow(sequence, token);
     append(group, sequence, token, index % SOURCES);
   }
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
-}
-
-// The drafts of the last step, still in the output area: the step's number, and the first token.
-let draftStep: u32 = 0;
-let draftTokens: usize = 0;
-let draftRoom: usize = 0;
-
-// A step begins to draft into an area whose arrays lie `room` bytes apart; earlier drafts are gone.
-export function draftsBegin(tokens: usize, room: usize): void {
-  draftStep += 1;
-  draftTokens = tokens;
-  draftRoom = room;
-}
-
-// Remembers the draft of `count` tokens that begins with the token at index `at`.
-export function draftKeep(sequence: usize, at: i32, count: i32): void {
-  if (sequence == 0 || count == 0 || !isLearning()) return;
-  store<u32>(sequence, draftStep, Q_DRAFT_STEP);
-  store<i32>(sequence, at, Q_DRAFT_AT);
-  store<u16>(sequence, <u16>count, Q_DRAFT_COUNT);
-  store<u16>(sequence, 0, Q_DRAFT_REACHED);
-}
-
-// The fate of the draft's tokens that follow what was accepted so far is known: learn from it.
-function draftSettle(sequence: usize, token: u32): void {
-  if (load<u32>(sequence, Q_DRAFT_STEP) == draftStep) {
-    const tokens = draftTokens + ((<usize>load<u32>(sequence, Q_DRAFT_AT)) << 2);
-    const count: i32 = load<u16>(sequence, Q_DRAFT_COUNT);
-    const parent = <i32>load<u16>(sequence, Q_DRAFT_REACHED) - 1;
-    const last = load<u32>(sequence, Q_TOKEN);
-    const reached = draftFate(tokens, draftRoom, count, parent, last, token);
-    if (reached >= 0) {
-      store<u16>(sequence, <u16>(reached + 1), Q_DRAFT_REACHED);
-      return;
-    }
-  }
-  store<u32>(sequence, 0, Q_DRAFT_STEP);
 }
 
 // Another response begins: from the second on, the end of the prompt counts once more.
@@ -352,9 +322,14 @@ function raise(from: usize, counted: usize, token: u32, source: u32): void {
 
 // The class of the sequence's last `context` tokens: a draft that starts there reads only counted classes.
 export function matchState(group: usize, sequence: usize): usize {
-  let s = normalTop(
-    sequence == 0 ? load<u32>(group, G_PROMPT + Q_TOP) : load<u32>(sequence, Q_TOP),
+  return contextState(
+    normalTop(sequence == 0 ? load<u32>(group, G_PROMPT + Q_TOP) : load<u32>(sequence, Q_TOP)),
   );
+}
+
+// The class of the last `context` tokens of the shortest string of `top`.
+export function contextState(top: usize): usize {
+  let s = top;
   let link = linkOf(s);
   while (link != 0 && lenOf(link) >= context) {
     s = link;

@@ -1,0 +1,121 @@
+// What becomes of drafts: remembers each sequence's last one until its next tokens are appended, learns
+// from which of its tokens they were, and keeps where the text that the sequence parted from would have
+// gone on (the recovery). Only for sequences that this instance drafts for, and only if it learns:
+// replicas do not agree on any of it.
+
+import { backgroundLearn, backgroundReady } from "./background";
+import {
+  isLearning,
+  learn,
+  R_NEXT_LENGTH,
+  R_NEXT_STATE,
+  R_NEXT_TOKEN,
+  REASON_BYTES,
+} from "./calibrate";
+import { edgeOf } from "./node";
+import { H_ROOT, H_STOP_PARENT, H_STOP_TOKEN, HEAD_BYTES } from "./propose";
+import {
+  contextState,
+  Q_AGREED,
+  Q_DRAFT_AT,
+  Q_DRAFT_COUNT,
+  Q_DRAFT_HEAD,
+  Q_DRAFT_REACHED,
+  Q_DRAFT_STEP,
+  Q_FOLLOWED,
+  Q_RECOVERY,
+  Q_SECOND,
+  Q_THIRD,
+  Q_TOKEN,
+} from "./tree";
+
+// The drafts of the last step, still in the output area: the step's number, the first token, the bytes
+// between the arrays of words, the first reason and the first head.
+let draftStep: u32 = 0;
+let draftTokens: usize = 0;
+let draftRoom: usize = 0;
+let draftReasons: usize = 0;
+let draftHeads: usize = 0;
+const AGREED_MAX: u32 = 255;
+
+// A step begins to draft; earlier drafts are gone.
+export function draftsBegin(tokens: usize, room: usize, reasons: usize, heads: usize): void {
+  draftStep += 1;
+  draftTokens = tokens;
+  draftRoom = room;
+  draftReasons = reasons;
+  draftHeads = heads;
+}
+
+// Remembers the draft of `count` tokens that begins with the token at index `at`, and its head's index.
+export function draftKeep(sequence: usize, head: i32, at: i32, count: i32): void {
+  if (sequence == 0 || !isLearning()) return;
+  store<u32>(sequence, draftStep, Q_DRAFT_STEP);
+  store<i32>(sequence, at, Q_DRAFT_AT);
+  store<u16>(sequence, <u16>count, Q_DRAFT_COUNT);
+  store<u16>(sequence, 0, Q_DRAFT_REACHED);
+  store<i32>(sequence, head, Q_DRAFT_HEAD);
+  store<u8>(sequence, 1, Q_FOLLOWED);
+}
+
+// The sequence, whose record is followed, is about to go on with the token.
+export function follow(sequence: usize, token: u32): void {
+  const recovery: usize = load<u32>(sequence, Q_RECOVERY);
+  if (recovery != 0) {
+    const next = edgeOf(recovery, token);
+    store<u32>(sequence, next == 0 ? 0 : <u32>contextState(next), Q_RECOVERY);
+    const agreed: u32 = load<u8>(sequence, Q_AGREED);
+    if (agreed < AGREED_MAX) store<u8>(sequence, <u8>(agreed + 1), Q_AGREED);
+  }
+  if (load<u32>(sequence, Q_DRAFT_STEP) != 0) settle(sequence, token);
+  const first = load<u32>(sequence, Q_TOKEN);
+  const second = load<u32>(sequence, Q_SECOND);
+  if (backgroundReady()) backgroundLearn(first, second, load<u32>(sequence, Q_THIRD), token);
+  store<u32>(sequence, second, Q_THIRD);
+  store<u32>(sequence, first, Q_SECOND);
+}
+
+// The fate of the draft's tokens that follow what was accepted so far is known: learn from it.
+function settle(sequence: usize, token: u32): void {
+  if (load<u32>(sequence, Q_DRAFT_STEP) != draftStep) {
+    store<u32>(sequence, 0, Q_DRAFT_STEP);
+    return;
+  }
+  const from = load<u32>(sequence, Q_DRAFT_AT);
+  const tokens = draftTokens + ((<usize>from) << 2);
+  const reasons = draftReasons + <usize>from * REASON_BYTES;
+  const head = draftHeads + <usize>load<u32>(sequence, Q_DRAFT_HEAD) * HEAD_BYTES;
+  const count: i32 = load<u16>(sequence, Q_DRAFT_COUNT);
+  const parent = <i32>load<u16>(sequence, Q_DRAFT_REACHED) - 1;
+  const before =
+    parent < 0 ? load<u32>(sequence, Q_TOKEN) : load<u32>(tokens + ((<usize>parent) << 2));
+  let reached: i32 = -1;
+  for (let i = parent + 1; i < count; i++) {
+    const at = tokens + ((<usize>i) << 2);
+    if (load<i32>(at + draftRoom) != parent) continue;
+    const drafted = load<u32>(at);
+    learn(reasons + <usize>i * REASON_BYTES, before, drafted, drafted == token);
+    if (drafted == token) reached = i;
+  }
+  if (load<i32>(head, H_STOP_PARENT) == parent) {
+    const stop = load<u32>(head, H_STOP_TOKEN);
+    learn(head, before, stop, stop == token);
+  }
+  if (reached >= 0) {
+    store<u16>(sequence, <u16>(reached + 1), Q_DRAFT_REACHED);
+    return;
+  }
+  store<u32>(sequence, 0, Q_DRAFT_STEP);
+  part(sequence, parent < 0 ? head + H_ROOT : reasons + <usize>parent * REASON_BYTES, token);
+}
+
+// The sequence has parted from its draft: it may come back to where that would have gone on, unless an
+// earlier recovery has already agreed for longer than this draft's context.
+function part(sequence: usize, next: usize, token: u32): void {
+  const state: usize = load<u32>(next, R_NEXT_STATE);
+  if (state == 0 || load<u32>(next, R_NEXT_TOKEN) == token) return;
+  const agreed: u32 = load<u8>(sequence, Q_AGREED);
+  if (load<u32>(sequence, Q_RECOVERY) != 0 && <u32>load<u16>(next, R_NEXT_LENGTH) <= agreed) return;
+  store<u32>(sequence, <u32>contextState(state), Q_RECOVERY);
+  store<u8>(sequence, 0, Q_AGREED);
+}
