@@ -2,8 +2,9 @@
 // else comes of it.
 
 import { expect, test } from "bun:test";
-import type { AddressInfo } from "node:net";
+import { type AddressInfo, createServer, type Socket } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
+import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { newSpec, runOf } from "../../../test/suite/worker-suite.ts";
 import { weightEpoch } from "../../base/ids.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
@@ -133,6 +134,25 @@ test("link: a control request that a cut leaves behind is answered with 502", as
   const answer = worker.control({ ...request, nextEpoch: weightEpoch(1) });
   await host.close();
   expect((await answer).status).toBe(502);
+});
+
+test("link: a worker can be closed while its host accepts connections and says nothing", async () => {
+  const host = await BadHost.listen(WELCOME);
+  const mute = createServer();
+  await new Promise<void>((resolve) => mute.listen(0, "127.0.0.1", resolve));
+  const held: Socket[] = [];
+  mute.on("connection", (socket) => held.push(socket));
+  let port = Number(new URL(host.url).port);
+  const proxy = await CuttingProxy.listen(() => port);
+  const worker = await open(`ws://127.0.0.1:${proxy.port}`);
+  port = (mute.address() as AddressInfo).port;
+  proxy.cut();
+  await until(() => held.length > 0, "it dials again");
+  await worker.close();
+  for (const socket of held) socket.destroy();
+  await proxy.close();
+  await new Promise<void>((resolve) => mute.close(() => resolve()));
+  await host.close();
 });
 
 test("openLinkWorker: a URL of another kind, and a host that does not answer, are told apart", async () => {

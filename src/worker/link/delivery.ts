@@ -58,10 +58,6 @@ export class Delivery {
     return this.#bytes;
   }
 
-  get isAllAcked(): boolean {
-    return this.#acked === this.#pushed;
-  }
-
   /** true: frames are sent and not acknowledged. */
   get isAwaiting(): boolean {
     return this.#sent > this.#acked;

@@ -8,14 +8,8 @@ import type { HostLimits, WireCommand, WireEvent, WirePrompt } from "./message.t
 import { TokenLogs } from "./token-logs.ts";
 
 interface CurrentRun {
-  readonly run: number;
   readonly requestId: RequestId;
   readonly tokensMax: number;
-}
-
-interface KnownPrompt {
-  readonly promptId: number;
-  readonly tokens: Int32Array;
 }
 
 /** Room in a message for what surrounds a run's KV. */
@@ -30,7 +24,7 @@ export class SidecarState {
   readonly #limits: HostLimits;
   readonly #vocabularySize: number;
   /** By the array itself: all requests of a group share their prompt. The one used longest ago first. */
-  readonly #prompts = new Map<Int32Array, KnownPrompt>();
+  readonly #prompts = new Map<Int32Array, number>();
   #promptTokens = 0;
   #promptCount = 0;
   #kvBytesLeft = 0;
@@ -131,7 +125,7 @@ export class SidecarState {
     this.#endRun(requestId);
     this.#runCount += 1;
     const run = this.#runCount;
-    this.#runs.set(run, { run, requestId, tokensMax: sampling.tokensMax });
+    this.#runs.set(run, { requestId, tokensMax: sampling.tokensMax });
     this.#runOf.set(requestId, run);
     this.#forgetOutputs(wire);
     const { chunkTokens, priority, draft } = command;
@@ -171,10 +165,10 @@ export class SidecarState {
     if (known !== undefined) {
       this.#prompts.delete(tokens);
       this.#prompts.set(tokens, known);
-      return { promptId: known.promptId, tokens: null };
+      return { promptId: known, tokens: null };
     }
     const promptIds: number[] = [];
-    for (const [old, { promptId }] of this.#prompts) {
+    for (const [old, promptId] of this.#prompts) {
       const isRoom = this.#promptTokens + tokens.length <= this.#limits.promptTokensMax;
       if (isRoom && this.#prompts.size < this.#limits.requestsMax) break;
       this.#prompts.delete(old);
@@ -184,7 +178,7 @@ export class SidecarState {
     if (promptIds.length > 0) wire.push({ kind: "forget", promptIds, requestIds: [] });
     this.#promptCount += 1;
     const promptId = this.#promptCount;
-    this.#prompts.set(tokens, { promptId, tokens });
+    this.#prompts.set(tokens, promptId);
     this.#promptTokens += tokens.length;
     return { promptId, tokens };
   }

@@ -27,10 +27,6 @@ export class TokenLogs {
     return this.#tokens;
   }
 
-  has(id: RequestId): boolean {
-    return this.#logs.has(id);
-  }
-
   length(id: RequestId): number {
     return this.#logs.get(id)?.length ?? 0;
   }

@@ -211,6 +211,8 @@ class LinkWorker implements LinkedWorker {
     if (connection === null || !wasRunning) return;
     const gone = new Promise<void>((resolve) => {
       this.#onDisconnected = resolve;
+      // A socket that is not open yet need not say that it is closed.
+      setTimeout(resolve, 2 * this.#limits.closeMsMax).unref();
     });
     connection.send({ kind: "bye" });
     connection.end(1000, "");
