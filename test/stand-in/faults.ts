@@ -42,7 +42,7 @@ export interface Fault {
 }
 
 /** Asked once for each request that arrives, in order of arrival. null: nothing happens to it. */
-export type FaultPlan = (arrival: number) => Fault | null;
+export type FaultPlan = (arrival: number, prompt: readonly number[]) => Fault | null;
 
 export const NO_FAULTS: FaultPlan = () => null;
 

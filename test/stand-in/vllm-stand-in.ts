@@ -262,7 +262,8 @@ export class VllmStandIn {
       send(response, 400, errorJson(400, problem));
       return;
     }
-    const fault = this.options.faults(this.#arrivals);
+    const prompt = body[endpoint === "generate" ? "token_ids" : "prompt"] as number[];
+    const fault = this.options.faults(this.#arrivals, prompt);
     this.#arrivals += 1;
     switch (fault?.kind) {
       case "unavailable":

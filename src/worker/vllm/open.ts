@@ -1,6 +1,6 @@
 // The door to a stock vLLM server (>= 0.22): finds out what it can do, and opens a worker on it.
 
-import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
+import { type WeightEpoch, type WorkerId, weightEpoch } from "../../base/ids.ts";
 import { type TimerClock, wallTimers } from "./clock.ts";
 import { HttpClient } from "./http.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
@@ -65,7 +65,7 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
     for (const message of capabilities.warnings) notice({ kind: "warning", message });
     return new VllmWorker({
       workerId: options.workerId,
-      epoch: options.epoch ?? (0 as WeightEpoch),
+      epoch: options.epoch ?? weightEpoch(0),
       client,
       clock,
       limits,

@@ -101,7 +101,7 @@ async function play(seed: number): Promise<Outcome> {
       hasPriorities: dice.below(3) > 0,
       spelling: dice.of(["0.32", "0.22"]),
       // The probe's own request is the first to arrive.
-      faults: (arrival) => (arrival < 2 ? null : faults(arrival)),
+      faults: (arrival, prompt) => (arrival < 2 ? null : faults(arrival, prompt)),
       silenceMs: 30,
       downMs: 5,
     });

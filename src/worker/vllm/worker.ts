@@ -23,6 +23,7 @@ import type { HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor } from "./monitor.ts";
+import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
 import { classify, retryDelayMs, streamInterval } from "./retry.ts";
 import { SseReader } from "./sse.ts";
@@ -70,9 +71,7 @@ export class VllmWorker implements Worker {
   #chunks = 0;
   /** Connections whose stream is over, until the server ends them. */
   readonly #lingering = new Map<() => void, number>();
-  readonly #dirty = new Set<ChunkRun>();
-  #events: WorkerEvent[] = [];
-  #cancelFlush: (() => void) | null = null;
+  readonly #outbox: Outbox;
   readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
   /** The server's weights are not those that it starts with. */
@@ -95,6 +94,11 @@ export class VllmWorker implements Worker {
     };
     this.#epoch = parts.epoch;
     this.#tally = new Tally(capabilities.metrics);
+    this.#outbox = new Outbox({
+      clock: parts.clock,
+      coalesceMs: parts.limits.coalesceMs,
+      send: (events) => this.#send(events),
+    });
     this.#monitor = new Monitor(parts, {
       watched: (nowMs) => this.#watched(nowMs),
       polled: (metrics) => this.#polled(metrics),
@@ -142,7 +146,7 @@ export class VllmWorker implements Worker {
         this.#run(command);
         return;
       case "export":
-        this.#say({ kind: "exported", requestId: command.requestId, kv: null });
+        this.#outbox.say({ kind: "exported", requestId: command.requestId, kv: null });
         return;
       case "release":
         this.#forget(command.requestId);
@@ -185,7 +189,7 @@ export class VllmWorker implements Worker {
     this.#close(run);
     this.#runs.delete(requestId);
     this.#held.delete(run);
-    this.#dirty.delete(run);
+    this.#outbox.drop(run);
     this.#launchHeld();
   }
 
@@ -194,15 +198,14 @@ export class VllmWorker implements Worker {
     for (const run of this.#runs.values()) this.#close(run);
     this.#runs.clear();
     this.#held.clear();
-    this.#dirty.clear();
-    this.#events = [];
+    this.#outbox.clear();
     this.#epoch = epoch;
-    this.#say({ kind: "reloaded", epoch });
+    this.#outbox.say({ kind: "reloaded", epoch });
   }
 
   async #reload(modelPath: string, epoch: WeightEpoch): Promise<void> {
     this.#advance(epoch);
-    this.#events = [];
+    this.#outbox.clear();
     this.#isReloading = true;
     const answer = await this.control({
       method: "POST",
@@ -217,7 +220,7 @@ export class VllmWorker implements Worker {
       this.#fail(`it did not load ${modelPath}: ${JSON.stringify(answer.body)}`);
       return;
     }
-    this.#say({ kind: "reloaded", epoch });
+    this.#outbox.say({ kind: "reloaded", epoch });
     this.#launchHeld();
   }
 
@@ -317,7 +320,7 @@ export class VllmWorker implements Worker {
           return false;
         }
         this.#tally.made(run.made - before);
-        if (run.made > before) this.#touch(run);
+        if (run.made > before) this.#outbox.made(run);
         return true;
       }
       case "usage":
@@ -370,8 +373,8 @@ export class VllmWorker implements Worker {
     const { requestId } = run.spec;
     const tokens = finish === "abort" ? null : run.deliver(true);
     this.#forget(requestId);
-    if (tokens !== null) this.#say(tokens);
-    this.#say({ kind: "chunk_done", requestId, finish });
+    if (tokens !== null) this.#outbox.say(tokens);
+    this.#outbox.say({ kind: "chunk_done", requestId, finish });
   }
 
   /** `status` 0: not said. */
@@ -430,9 +433,8 @@ export class VllmWorker implements Worker {
 
   #fail(message: string): void {
     if (this.#state !== "running") return;
-    for (const run of this.#dirty) this.#sayTokens(run);
-    this.#events.push({ kind: "failed", message: `${this.name}: ${message}` });
-    const events = this.#events;
+    const events = this.#outbox.take();
+    events.push({ kind: "failed", message: `${this.name}: ${message}` });
     this.#letGo();
     this.#state = "failed";
     this.#listener?.(this.#epoch, events);
@@ -443,40 +445,12 @@ export class VllmWorker implements Worker {
     for (const cancel of this.#lingering.keys()) cancel();
     this.#runs.clear();
     this.#held.clear();
-    this.#dirty.clear();
     this.#lingering.clear();
-    this.#events = [];
-    this.#cancelFlush?.();
+    this.#outbox.clear();
     this.#monitor.stop();
   }
 
-  #touch(run: ChunkRun): void {
-    this.#dirty.add(run);
-    this.#scheduleFlush();
-  }
-
-  #say(event: WorkerEvent): void {
-    this.#events.push(event);
-    this.#scheduleFlush();
-  }
-
-  #sayTokens(run: ChunkRun): void {
-    const event = run.deliver(false);
-    if (event !== null) this.#events.push(event);
-  }
-
-  #scheduleFlush(): void {
-    const { clock, limits } = this.#parts;
-    this.#cancelFlush ??= clock.after(limits.coalesceMs, () => this.#flush());
-  }
-
-  #flush(): void {
-    this.#cancelFlush = null;
-    for (const run of this.#dirty) this.#sayTokens(run);
-    this.#dirty.clear();
-    const events = this.#events;
-    this.#events = [];
-    if (events.length === 0) return;
+  #send(events: WorkerEvent[]): void {
     if (events.some((event) => event.kind === "chunk_done")) {
       events.push({ kind: "stats", stats: this.#tally.stats(this.capacity.kvTokens) });
     }
@@ -511,7 +485,7 @@ export class VllmWorker implements Worker {
       this.#parts.notice({ kind: "restarted" });
     }
     this.#isSuspect = false;
-    this.#say({ kind: "stats", stats: this.#tally.stats(this.capacity.kvTokens) });
+    this.#outbox.say({ kind: "stats", stats: this.#tally.stats(this.capacity.kvTokens) });
     this.#launchHeld();
   }
 
