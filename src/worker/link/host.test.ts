@@ -308,6 +308,27 @@ test("link: a failure is told in the epoch that the rollout has advanced to", as
   expect(epochs).toEqual([weightEpoch(4)]);
 });
 
+test("link: a sidecar that counts from lower hears of a failure in its own epoch", async () => {
+  const { capacity, workerId } = newSimulated();
+  const epoch = weightEpoch(9);
+  const simulated = new SimulatedWorker({ workerId, capacity, epoch, lengthOf: () => 1 });
+  const host = await listen(simulated, { epoch });
+  const worker = await open(host.url);
+  expect(worker.epoch).toBe(epoch);
+  const heard: [number, string][] = [];
+  worker.listen((of, events) => heard.push([of, events.at(-1)?.kind ?? ""]));
+  worker.send([{ kind: "advance", epoch: weightEpoch(0) }]);
+  // The command is still on its way.
+  simulated.step();
+  await settled(worker);
+  await host.close();
+  await until(() => heard.length > 1, "the worker has failed");
+  expect(heard).toEqual([
+    [9, "stats"],
+    [0, "failed"],
+  ]);
+});
+
 test("link: a worker that failed before anybody listened says so to its listener", async () => {
   const simulated = newSimulated();
   const host = await listen(simulated);

@@ -49,7 +49,7 @@ export interface LinkWorkerStats {
 export interface LinkedWorker extends Worker {
   readonly modelId: string;
   readonly vocabularySize: number;
-  /** Weight epoch of the worker, as last heard or commanded. */
+  /** Weight epoch of the worker: as it was found, or as commanded since. */
   readonly epoch: WeightEpoch;
   linkStats(): LinkWorkerStats;
 }
@@ -329,7 +329,6 @@ class LinkWorker implements LinkedWorker {
       this.#refuse(connection, CLOSE.invalid, `invalid_message: ${translated.problem}`);
       return;
     }
-    if (message.epoch > this.#epoch) this.#epoch = message.epoch;
     const { events } = translated;
     const failure = events.find((event) => event.kind === "failed");
     if (failure?.kind === "failed") {
