@@ -66,7 +66,7 @@ test("streams: a client that takes nothing is dropped, and costs no memory until
   expect(timers.length).toBe(1);
   timers[0]?.();
   expect(ends).toEqual([true]);
-  expect(response.text()).rejects.toThrow("the client took nothing for 1000 ms");
+  await expect(response.text()).rejects.toThrow("the client took nothing for 1000 ms");
 });
 
 test("streams: a client that reads late gets all of it, in few pieces", async () => {
@@ -141,5 +141,5 @@ test("streams: a second client reads the same responses at its own pace", async 
 test("jobs: a rollout that breaks is an error to those who wait", async () => {
   const { job } = begun(30);
   job.fail(new Error("broken"));
-  expect(job.done).rejects.toThrow("the rollout has stopped");
+  await expect(job.done).rejects.toThrow("the rollout has stopped");
 });
