@@ -175,7 +175,7 @@ test("link: connections cut at any byte lose, repeat and reorder nothing", async
         await close(one);
       }
     }),
-    { numRuns: 40 },
+    { numRuns: 30 },
   );
   // The check is of use only if connections did break within frames and sessions did go on.
   expect(cuts).toBeGreaterThan(20);

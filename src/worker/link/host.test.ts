@@ -1,6 +1,6 @@
 // What a host refuses, with which close code, and that it serves the next sidecar as if nothing had been.
 
-import { expect, test } from "bun:test";
+import { expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
@@ -12,6 +12,9 @@ import type { LinkHost } from "./host.ts";
 import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
 import { listen, open, QUICK, settled, until } from "./link-fixture.ts";
 import type { FrameBody, SidecarMessage, WireCommand } from "./message.ts";
+
+// The machine may be busy.
+setDefaultTimeout(30_000);
 
 const HELLO: FrameBody = {
   kind: "hello",
@@ -398,4 +401,4 @@ test("link: a prompt crosses once, and of an output only what the host lacks", a
   expect(last?.output).toEqual(other);
   await worker.close();
   await host.close();
-}, 20_000);
+});

@@ -1,3 +1,5 @@
+// The table that crosses the wire answers as the worker it was asked of.
+
 import { expect, test } from "bun:test";
 import { newSimulated, newSpec } from "../../../test/suite/worker-suite.ts";
 import { NO_SHAPING, type SamplingParams } from "../../request/request.ts";

@@ -1,5 +1,11 @@
+// A linked worker by the contract of workers.
+
+import { setDefaultTimeout } from "bun:test";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
 import { listen, open, settled } from "./link-fixture.ts";
+
+// The machine may be busy.
+setDefaultTimeout(30_000);
 
 workerSuite("linked", async (simulated) => {
   const host = await listen(simulated);
