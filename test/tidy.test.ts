@@ -34,6 +34,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   replay: ["base", "request", "wasm", "draft"],
   text: ["base"],
   metrics: [...BELOW_ROLLOUT, "rollout"],
+  sim: [...BELOW_ROLLOUT, "rollout", "worker"],
   worker: [...BELOW_ROLLOUT, "rollout", "proto", "text"],
   server: [...BELOW_ROLLOUT, "rollout", "proto", "text", "metrics"],
 };
@@ -76,6 +77,21 @@ test("layers: every import goes to a folder that the table allows", () => {
     for (const target of importsOf(file)) {
       const other = folderOf(target);
       if (other !== folder && !allowed.includes(other)) wrong.push(`${file} imports ${target}`);
+    }
+  }
+  expect(wrong).toEqual([]);
+});
+
+test("layers: the simulator knows simulated workers only, and only commands know the simulator", () => {
+  const wrong: string[] = [];
+  for (const file of sources) {
+    const folder = folderOf(file);
+    for (const target of importsOf(file)) {
+      const isOtherWorker = target.startsWith("worker/") && !target.startsWith("worker/simulated/");
+      if (folder === "sim" && isOtherWorker) wrong.push(`${file} imports ${target}`);
+      if (folder !== "sim" && folder !== "cli" && folderOf(target) === "sim") {
+        wrong.push(`${file} imports ${target}`);
+      }
     }
   }
   expect(wrong).toEqual([]);

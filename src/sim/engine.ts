@@ -88,13 +88,15 @@ export class ModelledEngine {
     workerId: WorkerId;
     slots: number;
     model: StepModel;
+    /** Tokens of KV it may hold; the model says how many fit. */
+    kvTokens: number;
     speculation: Speculation | null;
     events: EngineEvents;
   }) {
     this.workerId = options.workerId;
     this.slots = options.slots;
     this.model = options.model;
-    this.kvTokens = options.model.kvTokens;
+    this.kvTokens = options.kvTokens;
     this.#speculation = options.speculation;
     this.#events = options.events;
   }

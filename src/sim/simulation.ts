@@ -180,6 +180,7 @@ export class Simulation {
         workerId: workerId(i),
         slots: engineSlots(workload.deployment),
         model: this.#model,
+        kvTokens: this.#model.kvTokens,
         speculation: speculationFor === null ? null : speculationFor(i),
         events: this,
       });

@@ -1,0 +1,97 @@
+// `foretoken simulate` as its user calls it, on a workload that takes some milliseconds.
+
+import { expect, spyOn, test } from "bun:test";
+import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { main } from "./cli.ts";
+
+const scratch = mkdtempSync(join(tmpdir(), "foretoken-simulate-"));
+
+function workload(name: string, fields: object): string {
+  const path = join(scratch, name);
+  writeFileSync(path, JSON.stringify(fields));
+  return path;
+}
+
+const small = workload("small.json", { like: "moonlight", instances: 2, groups: 10 });
+
+async function run(...args: string[]): Promise<{ status: number; out: string; err: string }> {
+  const out = spyOn(console, "log").mockImplementation(() => {});
+  const err = spyOn(console, "error").mockImplementation(() => {});
+  try {
+    const status = await main(["simulate", ...args]);
+    const textOf = (spy: typeof out) => spy.mock.calls.map((call) => call.join(" ")).join("\n");
+    return { status, out: textOf(out), err: textOf(err) };
+  } finally {
+    out.mockRestore();
+    err.mockRestore();
+  }
+}
+
+test("simulate: the table says that it is simulated, and names every system", async () => {
+  const { status, out } = await run("--workload", small, "--seeds", "2");
+  expect(status).toBe(0);
+  expect(out).toStartWith("SIMULATED");
+  for (const system of ["verl", "streamrl-oracle", "partial-rollout", "oracle", "foretoken"]) {
+    expect(out).toContain(system);
+  }
+  expect(out).toContain("lower bound");
+});
+
+test("simulate: the report has the promised shape, and the page loads nothing", async () => {
+  const report = join(scratch, "report.json");
+  const html = join(scratch, "report.html");
+  const files = ["--report", report, "--html", html];
+  const { status } = await run("--workload", small, "--seeds", "2", "--quiet", ...files);
+  expect(status).toBe(0);
+  const parsed = JSON.parse(readFileSync(report, "utf8"));
+  expect(parsed.simulated).toBe(true);
+  const seer = parsed.workloads[small].systems.seer;
+  for (const key of ["wall_s", "tail_s", "preemptions", "output_tokens_per_s"]) {
+    expect(seer[key]).toBeNumber();
+  }
+  expect(seer.speedup_over_verl).toBeGreaterThan(0);
+  expect(seer.ci95).toHaveLength(2);
+  expect(seer.published_speedup).toBeNull();
+  expect(parsed.workloads[small].lower_bound_s).toBeLessThan(seer.wall_s);
+  const page = readFileSync(html, "utf8");
+  expect(page).toContain("Simulated");
+  expect(page).not.toMatch(/(src|href)="(?!data:)|url\(|@import|<script/);
+});
+
+test("simulate: lengths are taken from recorded responses", async () => {
+  const path = join(scratch, "responses.jsonl");
+  const lines = [5, 9, 30].map((length, index) =>
+    JSON.stringify({ group: "g", index, token_ids: Array.from({ length }, () => 1) }),
+  );
+  writeFileSync(path, `${lines.join("\n")}\n`);
+  const { status, out } = await run(
+    ...["--workload", small, "--lengths", path, "--systems", "seer", "--json"],
+  );
+  expect(status).toBe(0);
+  const [only] = Object.values(JSON.parse(out).workloads) as { requests: number }[];
+  expect(only?.requests).toBe(3);
+});
+
+test("simulate: wrong input names what is wrong", async () => {
+  const wrong: [string[], string][] = [
+    [["--workload", "nowhere"], "--workload"],
+    [["--systems", "verl,best"], '"best"'],
+    [["--systems", "verl,verl"], "twice"],
+    [["--workload", workload("a.json", { like: "moonlight", groups: 0 })], "groups"],
+    [["--workload", workload("b.json", { like: "moonlight", gruops: 1 })], "gruops"],
+    [["--workload", workload("c.json", { like: "kimi-k2", tokens_mean: 99_999 })], "tokens_mean"],
+  ];
+  for (const [args, told] of wrong) {
+    const { status, err } = await run(...args);
+    expect(status).toBe(2);
+    expect(err).toContain(told);
+  }
+});
+
+test("simulate: seeds of faults are run and told", async () => {
+  const { status, out } = await run("--faults", "5", "--seed", "40");
+  expect(status).toBe(0);
+  expect(out).toContain("SIMULATED faults: 5 seeds from 40");
+});

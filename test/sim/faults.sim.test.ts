@@ -1,0 +1,68 @@
+// The fault tests: some seconds' worth of seeds here, any number with `foretoken simulate --faults N`. And that the
+// checkers would see it if something were wrong.
+
+import { expect, spyOn, test } from "bun:test";
+import { type FaultPlan, planFaults } from "../../src/sim/faults/plan.ts";
+import { runFaultPlan } from "../../src/sim/faults/run.ts";
+import { loadCore } from "../../src/wasm/load.ts";
+import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
+
+const SEEDS = 1500;
+const SEEDS_PER_CORE = 200;
+
+test("faults: whatever is lost, late, slow or repeated, every response comes out whole, once, in order", async () => {
+  let core = loadCore();
+  for (let seed = 1; seed <= SEEDS; seed += 1) {
+    if (seed % SEEDS_PER_CORE === 0) core = loadCore();
+    const outcome = await runFaultPlan(planFaults(seed), core);
+    if (outcome.kind !== "ok") {
+      throw new Error(
+        `${outcome.kind}: ${outcome.message}; repeat it: foretoken simulate --faults 1 --seed ${seed}`,
+      );
+    }
+  }
+}, 60_000);
+
+test("faults: a seed repeats its run to the last token", async () => {
+  const core = loadCore();
+  for (const seed of [3, 14, 159]) {
+    const first = await runFaultPlan(planFaults(seed), core);
+    expect(first.kind).toBe("ok");
+    expect(await runFaultPlan(planFaults(seed), core)).toEqual(first);
+  }
+});
+
+test("faults: plans of all seeds together have every kind of fault", () => {
+  const kinds = new Set<string>();
+  for (let seed = 1; seed <= 200; seed += 1) {
+    for (const { fault } of planFaults(seed).faults) kinds.add(fault.kind);
+  }
+  expect([...kinds].sort()).toEqual(
+    ["cut", "drafts_lost", "evict", "join", "kill", "lose", "pool_lost", "repeat", "slow"].sort(),
+  );
+});
+
+/** No faults at all: what then goes wrong is the worker's. */
+const quiet: FaultPlan = { ...planFaults(1), faults: [], policy: "seer" };
+
+test("faults: an engine that stands still is told as no progress", async () => {
+  const step = spyOn(SimulatedWorker.prototype, "step").mockImplementation(() => {});
+  try {
+    const outcome = await runFaultPlan(quiet, loadCore());
+    expect(outcome.kind).toBe("stuck");
+  } finally {
+    step.mockRestore();
+  }
+});
+
+test("faults: KV beyond a worker's budget is told", async () => {
+  const { prototype } = SimulatedWorker;
+  const real = Object.getOwnPropertyDescriptor(prototype, "kvTokensUsed");
+  if (real === undefined) throw new Error("a simulated worker tells its KV");
+  Object.defineProperty(prototype, "kvTokensUsed", { configurable: true, get: () => 1e6 });
+  try {
+    expect((await runFaultPlan(quiet, loadCore())).kind).toBe("wrong");
+  } finally {
+    Object.defineProperty(prototype, "kvTokensUsed", real);
+  }
+});
