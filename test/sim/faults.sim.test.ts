@@ -2,6 +2,8 @@
 // checkers would see it if something were wrong.
 
 import { expect, spyOn, test } from "bun:test";
+import type { WorkerEvent } from "../../src/rollout/worker.ts";
+import { FaultyLink } from "../../src/sim/faults/link.ts";
 import { type FaultPlan, planFaults } from "../../src/sim/faults/plan.ts";
 import { runFaultPlan } from "../../src/sim/faults/run.ts";
 import { loadCore } from "../../src/wasm/load.ts";
@@ -55,14 +57,24 @@ test("faults: an engine that stands still is told as no progress", async () => {
   }
 });
 
-test("faults: KV beyond a worker's budget is told", async () => {
-  const { prototype } = SimulatedWorker;
-  const real = Object.getOwnPropertyDescriptor(prototype, "kvTokensUsed");
-  if (real === undefined) throw new Error("a simulated worker tells its KV");
-  Object.defineProperty(prototype, "kvTokensUsed", { configurable: true, get: () => 1e6 });
+test("faults: a token that is not the response's own is told", async () => {
+  const listen = FaultyLink.prototype.listen;
+  const spy = spyOn(FaultyLink.prototype, "listen").mockImplementation(function (
+    this: FaultyLink,
+    listener,
+  ) {
+    listen.call(this, (epoch, events) => listener(epoch, events.map(changed)));
+  });
   try {
-    expect((await runFaultPlan(quiet, loadCore())).kind).toBe("wrong");
+    expect(await runFaultPlan(quiet, loadCore())).toMatchObject({
+      kind: "wrong",
+      message: expect.stringContaining("is another request's"),
+    });
   } finally {
-    Object.defineProperty(prototype, "kvTokensUsed", real);
+    spy.mockRestore();
   }
 });
+
+function changed(event: WorkerEvent): WorkerEvent {
+  return event.kind === "tokens" ? { ...event, tokens: event.tokens.map((t) => t + 1) } : event;
+}
