@@ -16,7 +16,7 @@ export const ENDPOINT_PATHS: Readonly<Record<Endpoint, string>> = {
 export interface Dialect {
   readonly endpoint: Endpoint;
   readonly model: string;
-  /** It runs with `--scheduling-policy priority`; otherwise any priority but 0 is a 400. */
+  /** It takes priorities. Without `--scheduling-policy priority` older versions answer 400, newer ones ignore them. */
   readonly hasPriorities: boolean;
   /** Logprobs it reports at each position, at most (`--max-logprobs`). */
   readonly logprobsMax: number;
@@ -43,7 +43,6 @@ export interface ChunkAsk {
 
 /** Fields of GenerateRequest that stand beside `sampling_params`. */
 const GENERATE_TOP_FIELDS = new Set([
-  "model",
   "features",
   "content_parts",
   "kv_transfer_params",

@@ -33,6 +33,8 @@ export class ChunkRun {
   attempt = 0;
   /** Attempts in a row, this one left out, that brought no token. */
   barren = 0;
+  /** When all attempts have brought nothing and the server still serves others, they begin once more. */
+  hasSecondChance = true;
   /** When the server was last heard of in this matter. */
   heardMs = 0;
   /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */

@@ -32,7 +32,7 @@ export interface VllmLimits {
   readonly answerBytesMax: number;
 }
 
-/** With these a server that is gone is given up after about 13 s, a hung one after about 2 min. */
+/** With these a server that is gone is given up after about 5 s, a hung one after about 2 min. */
 export const VLLM_LIMITS: VllmLimits = {
   startMsMax: 600_000,
   checkMsMax: 30_000,
@@ -40,7 +40,7 @@ export const VLLM_LIMITS: VllmLimits = {
   stallMs: 10_000,
   silenceMsMax: 600_000,
   healthFailuresMax: 3,
-  barrenAttemptsMax: 8,
+  barrenAttemptsMax: 7,
   retryMs: 100,
   retryMsMax: 10_000,
   pollMs: 1_000,

@@ -108,7 +108,8 @@ export function mapCounters(value: (key: keyof ServerCounters) => number): Serve
 
 /** Whether the process that reported `after` is not the one that reported `before`. */
 export function hasRestarted(before: ServerMetrics, after: ServerMetrics): boolean {
-  if (before.startedS !== after.startedS) return true;
+  const isSaid = before.startedS > 0 && after.startedS > 0;
+  if (isSaid && before.startedS !== after.startedS) return true;
   const { counters } = before;
   return (
     after.counters.promptTokens < counters.promptTokens ||

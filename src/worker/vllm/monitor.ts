@@ -49,15 +49,16 @@ export class Monitor {
     const { pollMs, stallMs } = this.#limits;
     this.#cancelTick = this.#clock.after(Math.min(pollMs, stallMs), () => {
       this.#schedule();
-      void this.#poll();
+      void this.poll();
       const nowMs = this.#clock.nowMs();
       const isSilent = this.#listener.watched(nowMs);
       if (isSilent && nowMs - this.#checkedMs >= stallMs) void this.#check();
     });
   }
 
-  async #poll(): Promise<void> {
-    if (this.#isPolling) return;
+  /** Reads the metrics now, unless that is under way. */
+  async poll(): Promise<void> {
+    if (this.#isPolling || this.#isStopped) return;
     this.#isPolling = true;
     const answer = await this.#get("/metrics");
     this.#isPolling = false;

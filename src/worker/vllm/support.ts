@@ -32,6 +32,7 @@ const WHOLE_FIELDS = new Set([
 
 /** What the worker itself says in every request. */
 const OWN_FIELDS = new Set([
+  "model",
   "token_ids",
   "prompt",
   "max_tokens",

@@ -44,7 +44,7 @@ export class Tally {
     this.#outputTokens += tokens;
   }
 
-  /** The server has said how much of an attempt's prompt it found. Without a count of cached tokens: nothing. */
+  /** An attempt's prompt was computed but for what was cached. A server that does not say so computed all, as far as is known. */
   prefilled(run: ChunkRun, usage: EventUsage): void {
     const computed = Math.max(0, usage.promptTokens - (usage.cachedTokens ?? 0));
     this.#prefillTokens += computed;

@@ -374,6 +374,29 @@ test("run: a request that always breaks the server's answer is refused, the work
   expect(bench.tokens(2)).toEqual(expected(2));
 });
 
+test("run: a server that was broken for a while is no reason to refuse a request", async () => {
+  let left = 1_000;
+  // The probe's request, then every one until the worker asks for its proof.
+  const faults: FaultPlan = (arrival, prompt) => {
+    if (arrival === 0) return null;
+    if (prompt.length === 1) left = 0;
+    return left > 0 ? { kind: "broken", afterTokens: 0 } : null;
+  };
+  const bench = await open(await serve({ faults }));
+  bench.run();
+  expect((await bench.kind("chunk_done")).finish).toBe("length");
+  expect(bench.tokens()).toEqual(expected());
+});
+
+test("run: a response ends where the server's context does", async () => {
+  for (const generate of ["enabled", "disabled"] as const) {
+    const bench = await open(await serve({ generate, contextTokens: 30 }));
+    bench.run();
+    expect((await bench.kind("chunk_done")).finish).toBe("length");
+    expect(bench.tokens()).toEqual(expected(1, 26));
+  }
+});
+
 test("run: a server that is gone for good has failed, once, after what it had made", async () => {
   const server = await serve();
   const bench = await open(server);

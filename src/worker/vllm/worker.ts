@@ -248,13 +248,21 @@ export class VllmWorker implements Worker {
     run.begin();
     run.heardMs = clock.nowMs();
     const generated = run.offset;
+    const tokens = run.context();
+    const room = this.capacity.contextTokens - tokens.length;
+    if (room < 1) {
+      if (generated === 0) this.#refuse(run, "the prompt fills the context");
+      else this.#finish(run, "length");
+      return;
+    }
     const body = chunkBody(
       {
         name: `ft-${run.spec.requestId}-${run.chunk}-${run.attempt}`,
         spec: run.spec,
         offset: generated,
-        tokens: run.context(),
-        tokensMax: run.tokensLeft,
+        tokens,
+        // `/v1/completions` answers 400 to more than there is room for.
+        tokensMax: Math.min(run.tokensLeft, room),
         priority: (run.isUrgent ? URGENT_PRIORITY : 0) - generated,
         cacheSalt: `${cacheSalt}-w${this.#epoch}`,
         streamInterval: streamInterval(this.#openStreams, limits.streamIntervalMax),
@@ -343,7 +351,10 @@ export class VllmWorker implements Worker {
 
   #ended(run: ChunkRun, message: string | null, cancel: () => void): void {
     if (this.#lingering.delete(cancel) || run.cancel !== cancel) return;
-    if (message !== null) this.#isSuspect = true;
+    if (message !== null) {
+      this.#isSuspect = true;
+      void this.#monitor.poll();
+    }
     run.cancel = null;
     if (run.reason !== null || run.isFull) this.#settle(run);
     else this.#retry(run, message ?? "its stream ended without a word");
@@ -385,7 +396,9 @@ export class VllmWorker implements Worker {
         this.#refuse(run, reason);
         return;
       case "worker":
-        this.#fail(reason);
+        this.#close(run);
+        run.hasSecondChance = false;
+        void this.#judge(run, reason);
         return;
       case "passing":
         this.#retry(run, reason, retryAfterMs);
@@ -404,7 +417,7 @@ export class VllmWorker implements Worker {
     run.barren = run.hasProgressed ? 0 : run.barren + 1;
     run.attempt += 1;
     if (run.barren >= limits.barrenAttemptsMax) {
-      void this.#exhausted(run, reason);
+      void this.#judge(run, reason);
       return;
     }
     this.#parts.notice({ kind: "retry", requestId: run.spec.requestId, reason });
@@ -413,12 +426,20 @@ export class VllmWorker implements Worker {
     this.#launchHeld();
   }
 
-  /** Either the request is one that this server cannot run, or the server runs nothing any more. */
-  async #exhausted(run: ChunkRun, reason: string): Promise<void> {
+  /**
+   * Either this server cannot run the request, or it runs nothing any more, or it could not for a while: a request is
+   * refused only if it has brought nothing twice, while the server made tokens for another.
+   */
+  async #judge(run: ChunkRun, reason: string): Promise<void> {
     const serves = await this.#serves();
     if (this.#state !== "running" || this.#runs.get(run.spec.requestId) !== run) return;
-    if (serves) this.#refuse(run, `${run.barren} attempts brought nothing: ${reason}`);
-    else this.#fail(reason);
+    if (!serves) {
+      this.#fail(reason);
+    } else if (run.hasSecondChance) {
+      run.hasSecondChance = false;
+      run.barren = 0;
+      this.#launch(run);
+    } else this.#refuse(run, reason);
   }
 
   #serves(): Promise<boolean> {
