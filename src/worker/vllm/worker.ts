@@ -16,6 +16,7 @@ import type {
   WorkerListener,
 } from "../../rollout/worker.ts";
 import { chunkBody, ENDPOINT_PATHS } from "./body.ts";
+import { chunkAsk } from "./chunk-ask.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import type { TimerClock } from "./clock.ts";
 import { controlAnswer, controlCall } from "./control.ts";
@@ -25,7 +26,7 @@ import type { ServerMetrics } from "./metrics.ts";
 import { Monitor } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
-import { classify, retryDelayMs, streamInterval } from "./retry.ts";
+import { classify, retryDelayMs } from "./retry.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
@@ -52,9 +53,6 @@ export interface VllmWorkerParts {
 }
 
 type Run = Extract<WorkerCommand, { kind: "run" }>;
-
-/** Among requests of one urgency, those that have come furthest go first and are preempted last. */
-const URGENT_PRIORITY = -(2 ** 31);
 
 export class VllmWorker implements Worker {
   readonly workerId: WorkerId;
@@ -247,29 +245,19 @@ export class VllmWorker implements Worker {
     const { client, clock, limits, capabilities, cacheSalt } = this.#parts;
     run.begin();
     run.heardMs = clock.nowMs();
-    const generated = run.offset;
-    const tokens = run.context();
-    const room = this.capacity.contextTokens - tokens.length;
-    if (room < 1) {
-      if (generated === 0) this.#refuse(run, "the prompt fills the context");
+    const ask = chunkAsk(run, {
+      contextTokens: this.capacity.contextTokens,
+      cacheSalt,
+      epoch: this.#epoch,
+      openStreams: this.#openStreams,
+      streamIntervalMax: limits.streamIntervalMax,
+    });
+    if (ask === null) {
+      if (run.offset === 0) this.#refuse(run, "the prompt fills the context");
       else this.#finish(run, "length");
       return;
     }
-    const body = chunkBody(
-      {
-        name: `ft-${run.spec.requestId}-${run.chunk}-${run.attempt}`,
-        spec: run.spec,
-        offset: generated,
-        tokens,
-        // `/v1/completions` answers 400 to more than there is room for.
-        tokensMax: Math.min(run.tokensLeft, room),
-        priority: (run.isUrgent ? URGENT_PRIORITY : 0) - generated,
-        cacheSalt: `${cacheSalt}-w${this.#epoch}`,
-        streamInterval: streamInterval(this.#openStreams, limits.streamIntervalMax),
-        draft: run.draft,
-      },
-      capabilities,
-    );
+    const body = chunkBody(ask, capabilities);
     const reader = new SseReader(limits.lineBytesMax);
     const path = ENDPOINT_PATHS[capabilities.endpoint];
     this.#opened(run);
@@ -391,18 +379,13 @@ export class VllmWorker implements Worker {
   /** `status` 0: not said. */
   #refusedBy(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void {
     const reason = status === 0 ? message : `HTTP ${status}: ${message}`;
-    switch (classify(status)) {
-      case "request":
-        this.#refuse(run, reason);
-        return;
-      case "worker":
-        this.#close(run);
-        run.hasSecondChance = false;
-        void this.#judge(run, reason);
-        return;
-      case "passing":
-        this.#retry(run, reason, retryAfterMs);
-        return;
+    const refusal = classify(status);
+    if (refusal === "passing") this.#retry(run, reason, retryAfterMs);
+    else if (refusal === "request") this.#refuse(run, reason);
+    else {
+      this.#close(run);
+      run.hasSecondChance = false;
+      void this.#judge(run, reason);
     }
   }
 
