@@ -92,7 +92,7 @@ export function timelineChart(chart: TimelineChart): string {
   return [
     `<svg viewBox="0 0 ${WIDTH} ${height}" role="img">`,
     `<image href="${image}" x="${LEFT}" y="4" width="${PLOT}" height="${kvHeight}" preserveAspectRatio="none" style="image-rendering:pixelated"/>`,
-    shade(4, kvHeight),
+    `<path d="M${tailFrom.toFixed(1)} 4v${kvHeight}" class="edge"/>`,
     `<text x="${LEFT - 6}" y="14" class="axis end">1</text>`,
     `<text x="${LEFT - 6}" y="${kvHeight + 2}" class="axis end">${instances.length}</text>`,
     `<text x="12" y="${kvHeight / 2 + 4}" class="axis up" transform="rotate(-90 12 ${kvHeight / 2 + 4})">instance</text>`,

@@ -46,7 +46,7 @@ ${barChart(bars)}
 <p class="legend"><i class="swatch bar"></i> simulated, mean <i class="swatch whisker"></i> 95 % over seeds <i class="swatch paper"></i> the Seer paper</p>
 ${table(report)}
 <h3>Instances over time, first seed</h3>
-<p class="legend">Above: KV use of each instance, ${scaleOf("0", "100 %")}. Below: running requests an instance, least to most and mean. <i class="swatch tail"></i> tail: only the last 10 % of requests are left. All on one time axis.</p>
+<p class="legend">Above: KV use of each instance, ${scaleOf("0", "100 %")}. Below: running requests an instance, least to most and mean. <i class="swatch tail"></i> and right of the dashes: the tail, when only the last 10 % of requests are left. All on one time axis.</p>
 <div class="cards">${cards.join("\n")}</div>
 ${lengths === undefined ? "" : lengthPart(lengths)}
 </section>`;
@@ -124,7 +124,7 @@ figure{margin:0;background:#fff;border:1px solid var(--line);border-radius:8px;p
 .axis{font-size:10px;fill:var(--soft)}.end{text-anchor:end}.mid{text-anchor:middle}.up{text-anchor:middle}
 .name{font-size:14px;fill:var(--ink)}.strong{font-weight:600}
 .bar{fill:var(--bar)}.paper{fill:var(--paper);stroke:#fff;stroke-width:1.5}.whisker{stroke:#111;stroke-width:1.5}
-.tail{fill:var(--tail)}.band{fill:#31688e33}.line{fill:none;stroke:var(--bar);stroke-width:1.6}.frame{fill:none;stroke:var(--line)}
+.tail{fill:var(--tail)}.band{fill:#31688e33}.line{fill:none;stroke:var(--bar);stroke-width:1.6}.edge{stroke:#fff;stroke-width:1.6;stroke-dasharray:5 4}.frame{fill:none;stroke:var(--line)}
 .swatch{display:inline-block;width:14px;height:10px;margin:0 4px 0 12px}.swatch.bar{background:var(--bar);margin-left:0}.swatch.whisker{height:2px;background:#111;vertical-align:middle}.swatch.paper{width:9px;height:9px;background:var(--paper);transform:rotate(45deg)}.swatch.tail{background:rgba(209,73,91,.3)}
 .scale{display:inline-block;width:90px;height:9px;border-radius:2px}
 table{border-collapse:collapse;font-size:13px;margin:14px 0}th,td{text-align:right;padding:4px 10px;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:500}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}
