@@ -14,12 +14,13 @@ import { budgetCut } from "./budget";
 import { largeGiveBack, largeTake } from "./memory/pool";
 import { G_DEAD, G_PROMPT, groupAt, isGroup } from "./suffix/arena";
 import { REASON_BYTES } from "./suffix/calibrate";
-import { draftKeep, draftsBegin } from "./suffix/fate";
+import { draftKeep, draftsBegin, recentOf } from "./suffix/fate";
 import { SOURCES } from "./suffix/node";
 import {
   draftAfter,
   draftInto,
   draftPath,
+  draftRecovers,
   draftTree,
   HEAD_BYTES,
   headClear,
@@ -29,6 +30,7 @@ import {
   matchState,
   ownEnds,
   Q_AGREED,
+  Q_LEFT,
   Q_RECOVERY,
   Q_SECOND,
   Q_THIRD,
@@ -111,12 +113,12 @@ function draft(record: usize, tokens: usize, room: usize, reasons: usize, head: 
   const ends = ownEnds(group, sequence);
   const end = sequence == 0 ? group + G_PROMPT : sequence;
   draftInto(tokens, room, reasons, head, load<u32>(record, 4) % SOURCES);
-  draftAfter(
-    load<u32>(end, Q_TOKEN),
-    load<u32>(end, Q_SECOND),
-    load<u32>(end, Q_THIRD),
+  draftAfter(load<u32>(end, Q_TOKEN), load<u32>(end, Q_SECOND), load<u32>(end, Q_THIRD));
+  draftRecovers(
     load<u32>(end, Q_RECOVERY),
     load<u8>(end, Q_AGREED),
+    load<u8>(end, Q_LEFT),
+    recentOf(end),
   );
   if ((load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0)
     return draftTree(match, ends, tokensMax, pMin);

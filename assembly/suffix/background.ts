@@ -157,6 +157,12 @@ export function backgroundToken(order: u32, place: u32): u32 {
   return tokenAt(slot, place);
 }
 
+// The part of the context's occurrences that its most frequent token has.
+export function backgroundPart(order: u32): f64 {
+  const slot = slotOf(order);
+  return slot == 0 ? 0 : <f64>countAt(slot, 0) / <f64>load<u8>(slot, COUNT);
+}
+
 // Nothing is known of the position.
 export function backgroundBlank(): void {
   store<u64>(slots, 0);

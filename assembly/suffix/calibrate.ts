@@ -1,6 +1,6 @@
 // From what is known of a draft token to the probability that it is accepted, given that its parent is.
 // Without learning: a logistic function of its share and of the length of the context. With learning:
-// logistic mixing (Mattern 2012), the inputs weighted by the sum of five sets of weights that its
+// logistic mixing (Mattern 2012), the inputs weighted by the sum of seven sets of weights that its
 // circumstances select, and corrections by the token before, the token itself and the pair: some words
 // are copied faithfully, others are where texts part. It learns from every draft whose fate it sees. Owns
 // the model of the instance, about 350 KB; no text can be read from it.
@@ -17,18 +17,23 @@ export const WRITTEN_BY_OWN: u32 = 2;
 export const WRITTEN_BY_HISTORY: u32 = 4;
 
 // The sets of weights: by context and kind; by depth in the draft; by the longest context that has the
-// token; by what the background says; by how often that context has been continued. A set has eight
-// lanes of f32, one for each input.
+// token; by what the background says; by how often that context has been continued; by how many tokens
+// of the sequence's drafts were accepted of late; by the recovery's length. A set has eight lanes of f32,
+// one for each input.
 const DEPTHS: u32 = 8;
 const OWNERS: u32 = 48;
 const BACKGROUNDS: u32 = 32;
 const TOTALS: u32 = 16;
+const RECENTS: u32 = 64;
+const LENGTHS_RECOVERED: u32 = 16;
 const FIRST_DEPTH: u32 = LENGTHS * KINDS;
 const FIRST_OWNER: u32 = FIRST_DEPTH + DEPTHS;
 const FIRST_BACKGROUND: u32 = FIRST_OWNER + OWNERS;
 const FIRST_TOTAL: u32 = FIRST_BACKGROUND + BACKGROUNDS;
-const SETS: u32 = FIRST_TOTAL + TOTALS;
-const weights: usize = memory.data(140 * 32, 16);
+const FIRST_RECENT: u32 = FIRST_TOTAL + TOTALS;
+const FIRST_RECOVERED: u32 = FIRST_RECENT + RECENTS;
+const SETS: u32 = FIRST_RECOVERED + LENGTHS_RECOVERED;
+const weights: usize = memory.data(220 * 32, 16);
 const WEIGHT_RATE: f32 = 0.002;
 
 // Inputs: 1, the logit of the share, what each order of the background and the recovery say.
@@ -56,8 +61,9 @@ const cellsPair: usize = memory.data(65536 * 4, 16);
 
 // What a probability was made of, kept until the fate of the token is known: the share's logit (f32); the
 // sets by kind, depth, owner, background and total (u8 each); the classes of evidence of the background's
-// orders (u8 each) and of the recovery (u16). propose.ts keeps where the draft would have gone on in the rest.
-export const REASON_BYTES: usize = 24;
+// orders (u8 each) and of the recovery (u16); where the draft would have gone on (propose.ts); the sets by
+// recent acceptance and by the recovery's length (u8 each).
+export const REASON_BYTES: usize = 32;
 export const R_LOGIT: usize = 0;
 export const R_KIND: usize = 4;
 export const R_DEPTH: usize = 5;
@@ -69,6 +75,8 @@ export const R_RECOVERY: usize = 12;
 export const R_NEXT_LENGTH: usize = 14;
 export const R_NEXT_STATE: usize = 16;
 export const R_NEXT_TOKEN: usize = 20;
+export const R_RECENT: usize = 24;
+export const R_RECOVERED: usize = 25;
 
 // logit(share), from the odds 2^-10 to 2^11 in eight steps an octave (the top bits of an f32),
 // linear between them.
@@ -198,12 +206,16 @@ export function accepted(reason: usize, before: u32, token: u32): f64 {
   const owner = weightAt(FIRST_OWNER, reason, R_OWNER);
   const background = weightAt(FIRST_BACKGROUND, reason, R_BACKGROUND);
   const total = weightAt(FIRST_TOTAL, reason, R_TOTAL);
+  const recent = weightAt(FIRST_RECENT, reason, R_RECENT);
+  const recovered = weightAt(FIRST_RECOVERED, reason, R_RECOVERED);
   let low = f32x4.add(v128.load(kind), v128.load(depth));
   let high = f32x4.add(v128.load(kind, 16), v128.load(depth, 16));
   low = f32x4.add(low, f32x4.add(v128.load(owner), v128.load(background)));
   high = f32x4.add(high, f32x4.add(v128.load(owner, 16), v128.load(background, 16)));
-  low = f32x4.mul(f32x4.add(low, v128.load(total)), v128.load(inputs));
-  high = f32x4.mul(f32x4.add(high, v128.load(total, 16)), v128.load(inputs, 16));
+  low = f32x4.add(low, f32x4.add(v128.load(total), v128.load(recent)));
+  high = f32x4.add(high, f32x4.add(v128.load(total, 16), v128.load(recent, 16)));
+  low = f32x4.mul(f32x4.add(low, v128.load(recovered)), v128.load(inputs));
+  high = f32x4.mul(f32x4.add(high, v128.load(recovered, 16)), v128.load(inputs, 16));
   const sum = f32x4.add(low, high);
   const mix =
     f32x4.extract_lane(sum, 0) +
@@ -247,6 +259,8 @@ export function learn(reason: usize, before: u32, token: u32, wasAccepted: bool)
   weightMove(weightAt(FIRST_OWNER, reason, R_OWNER), low, high);
   weightMove(weightAt(FIRST_BACKGROUND, reason, R_BACKGROUND), low, high);
   weightMove(weightAt(FIRST_TOTAL, reason, R_TOTAL), low, high);
+  weightMove(weightAt(FIRST_RECENT, reason, R_RECENT), low, high);
+  weightMove(weightAt(FIRST_RECOVERED, reason, R_RECOVERED), low, high);
   cellMove(cell(cellsBefore, before, CELLS_BITS), error * CELL_RATE);
   cellMove(cell(cellsToken, token, CELLS_BITS), error * CELL_RATE);
   cellMove(pairCell(before, token), error * PAIR_RATE);

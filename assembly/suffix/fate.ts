@@ -7,6 +7,7 @@ import { backgroundLearn, backgroundReady } from "./background";
 import {
   isLearning,
   learn,
+  lengthClass,
   R_NEXT_LENGTH,
   R_NEXT_STATE,
   R_NEXT_TOKEN,
@@ -22,9 +23,12 @@ import {
   Q_DRAFT_HEAD,
   Q_DRAFT_REACHED,
   Q_DRAFT_STEP,
+  Q_EARLIER,
   Q_FOLLOWED,
+  Q_LEFT,
   Q_RECOVERY,
   Q_SECOND,
+  Q_SINCE,
   Q_THIRD,
   Q_TOKEN,
 } from "./tree";
@@ -55,7 +59,25 @@ export function draftKeep(sequence: usize, head: i32, at: i32, count: i32): void
   store<u16>(sequence, <u16>count, Q_DRAFT_COUNT);
   store<u16>(sequence, 0, Q_DRAFT_REACHED);
   store<i32>(sequence, head, Q_DRAFT_HEAD);
+  store<u8>(sequence, <u8>earlierOf(sequence), Q_EARLIER);
+  store<u8>(sequence, 0, Q_SINCE);
   store<u8>(sequence, 1, Q_FOLLOWED);
+}
+
+// Tokens of the draft before this one that were accepted: all since then but the last were.
+function acceptedOf(sequence: usize): u32 {
+  const since: u32 = load<u8>(sequence, Q_SINCE);
+  return since == 0 ? 0 : since - 1;
+}
+
+function earlierOf(sequence: usize): u32 {
+  return min<u32>((acceptedOf(sequence) + 1) >> 1, 3);
+}
+
+// How many tokens of the sequence's last draft were accepted, and about how many of the one before, as
+// one of 32 classes: where a text is being copied, it will be.
+export function recentOf(sequence: usize): u32 {
+  return (min<u32>(acceptedOf(sequence), 7) << 2) + <u32>load<u8>(sequence, Q_EARLIER);
 }
 
 // The sequence, whose record is followed, is about to go on with the token.
@@ -68,6 +90,8 @@ export function follow(sequence: usize, token: u32): void {
     if (agreed < AGREED_MAX) store<u8>(sequence, <u8>(agreed + 1), Q_AGREED);
   }
   if (load<u32>(sequence, Q_DRAFT_STEP) != 0) settle(sequence, token);
+  const since = load<u8>(sequence, Q_SINCE);
+  if (since != 255) store<u8>(sequence, since + 1, Q_SINCE);
   const first = load<u32>(sequence, Q_TOKEN);
   const second = load<u32>(sequence, Q_SECOND);
   if (backgroundReady()) backgroundLearn(first, second, load<u32>(sequence, Q_THIRD), token);
@@ -118,4 +142,5 @@ function part(sequence: usize, next: usize, token: u32): void {
   if (load<u32>(sequence, Q_RECOVERY) != 0 && <u32>load<u16>(next, R_NEXT_LENGTH) <= agreed) return;
   store<u32>(sequence, <u32>contextState(state), Q_RECOVERY);
   store<u8>(sequence, 0, Q_AGREED);
+  store<u8>(sequence, <u8>lengthClass(load<u16>(next, R_NEXT_LENGTH)), Q_LEFT);
 }

@@ -21,6 +21,7 @@ import {
   backgroundBlank,
   backgroundEvidence,
   backgroundLook,
+  backgroundPart,
   backgroundReady,
   backgroundToken,
   countClass,
@@ -42,6 +43,8 @@ import {
   R_NEXT_STATE,
   R_NEXT_TOKEN,
   R_OWNER,
+  R_RECENT,
+  R_RECOVERED,
   R_RECOVERY,
   R_TOTAL,
   REASON_BYTES,
@@ -80,13 +83,13 @@ const CANDIDATE_BYTES: usize = 16;
 // Far more than can wait at PROBABILITY_FLOOR each.
 const QUEUE_MAX: i32 = 1024;
 // Probability, state, token, parent, reason.
-const ITEM_BYTES: usize = 48;
+const ITEM_BYTES: usize = 56;
 
 const classes: usize = memory.data(4 * 4, 16);
 // Weight over (T + deg), so that a count times it is the share.
 const scales: usize = memory.data(4 * 8, 16);
 const candidates: usize = memory.data(16 * 256, 16);
-const queue: usize = memory.data(48 * 1024, 16);
+const queue: usize = memory.data(56 * 1024, 16);
 let classCount: i32 = 0;
 let candidateCount: i32 = 0;
 let rest: f64 = 0;
@@ -117,6 +120,9 @@ let startThird: u32 = 0;
 // it since; at the position to be drafted, and behind each token of a tree.
 let recovery: usize = 0;
 let agreed: u32 = 0;
+// The class of the context that was left for it, and the class of the sequence's recent acceptance.
+let left: u32 = 0;
+let recent: u32 = 0;
 const recoveries: usize = memory.data(32 * 8, 16);
 // Contexts of so many tokens and more are not helped by the background.
 const BACKGROUND_CONTEXT_MAX: u32 = 8;
@@ -128,14 +134,14 @@ const RECOVERY_OTHER: u32 = 300;
 // A draft's head: the reason of the token that would have come next but was not probable enough, that
 // token, its parent (NO_STOP: none); then, as in a reason, where the draft would have begun.
 export const HEAD_BYTES: usize = 64;
-export const H_STOP_TOKEN: usize = 24;
-export const H_STOP_PARENT: usize = 28;
-export const H_ROOT: usize = 32;
+export const H_STOP_TOKEN: usize = 32;
+export const H_STOP_PARENT: usize = 36;
+export const H_ROOT: usize = 40;
 export const NO_STOP: i32 = -2;
 
 // The reason of the candidate that was judged last.
-const reason: usize = memory.data(24, 16);
-const bestReason: usize = memory.data(24, 16);
+const reason: usize = memory.data(32, 16);
+const bestReason: usize = memory.data(32, 16);
 
 // `room` bytes lie between the arrays of words. `source` is what the sequence writes as.
 export function draftInto(
@@ -162,13 +168,20 @@ export function headClear(head: usize): void {
   store<u32>(head + H_ROOT, 0, R_NEXT_STATE);
 }
 
-// What precedes the draft: three tokens, the latest first, and the recovery.
-export function draftAfter(a: u32, b: u32, c: u32, state: usize, agreeing: u32): void {
+// The three tokens that precede the draft, the latest first.
+export function draftAfter(a: u32, b: u32, c: u32): void {
   startFirst = a;
   startSecond = b;
   startThird = c;
+}
+
+// The recovery, how many tokens have agreed with it, the class of the context that was left for it; and
+// the class of the sequence's recent acceptance (fate.ts).
+export function draftRecovers(state: usize, agreeing: u32, length: u32, recently: u32): void {
   recovery = learns ? state : 0;
   agreed = agreeing;
+  left = length;
+  recent = recently;
 }
 
 function emit(token: u32, parent: i32, probability: f64, from: usize): void {
@@ -193,6 +206,7 @@ function reasonCopy(to: usize, from: usize): void {
   store<u64>(to, load<u64>(from));
   store<u64>(to, load<u64>(from, 8), 8);
   store<u64>(to, load<u64>(from, 16), 16);
+  store<u64>(to, load<u64>(from, 24), 24);
 }
 
 // Where the draft would go on behind its token `parent`, whether or not it does.
@@ -312,6 +326,8 @@ function judged(token: u32, share: f64, isLikeliest: bool, depth: u32, ends: u32
   }
   store<u8>(reason, <u8>background, R_BACKGROUND);
   store<u16>(reason, <u16>recoveryEvidence(token), R_RECOVERY);
+  store<u8>(reason, <u8>recent, R_RECENT);
+  store<u8>(reason, <u8>(recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0)), R_RECOVERED);
   return accepted(reason, first, token);
 }
 
@@ -383,7 +399,7 @@ function choose(s: usize, ends: u32): void {
   if (recovery != 0) consider(bestToken(recovery), false, ends);
   if (hasBackground) {
     for (let order: i32 = <i32>ORDERS - 1; order >= 0 && bestQ < 0.5; order--) {
-      consider(backgroundToken(order, 0), false, ends);
+      if (backgroundPart(order) > bestQ) consider(backgroundToken(order, 0), false, ends);
     }
   }
   if (best != NONE && bestNext == 0) bestNext = fallback(s, best);
@@ -450,7 +466,7 @@ function itemCopy(to: usize, from: usize): void {
   reasonCopy(to + 24, from + 24);
 }
 
-const held: usize = memory.data(48, 16);
+const held: usize = memory.data(56, 16);
 
 function push(probability: f64, state: usize, token: u32, parent: i32): void {
   if (queueCount == QUEUE_MAX) return;

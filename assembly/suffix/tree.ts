@@ -67,13 +67,17 @@ export const Q_DRAFT_REACHED: usize = 22;
 const Q_WHOLE: usize = 24;
 const Q_SPLIT: usize = 32;
 // What fate.ts keeps: the two tokens before the last; the recovery's state, how many tokens agree with it,
-// and whether the sequence is drafted for; the head of its last draft.
+// and whether the sequence is drafted for; the head of its last draft; the class of the context that the
+// recovery was left from, tokens since the last draft, and about how many the draft before it gained.
 export const Q_SECOND: usize = 40;
 export const Q_THIRD: usize = 44;
 export const Q_RECOVERY: usize = 48;
 export const Q_AGREED: usize = 52;
 export const Q_FOLLOWED: usize = 53;
 export const Q_DRAFT_HEAD: usize = 56;
+export const Q_LEFT: usize = 60;
+export const Q_SINCE: usize = 61;
+export const Q_EARLIER: usize = 62;
 
 let context: u32 = CONTEXT_TOKENS_DEFAULT;
 let depth: u32 = CONTEXT_TOKENS_DEFAULT + DRAFT_TOKENS_MAX;

@@ -80,7 +80,7 @@ export type Pass = "sampling" | "replaying";
 const TOLERANCE = 0.005;
 /** 2^-10 of the range of ln(threshold) is a change of 0.6 %. */
 const SAMPLE_RUNS_MAX = 11;
-const WHOLE_RUNS_MAX = 4;
+const WHOLE_RUNS_MAX = 6;
 /** The sample has an eighth of the groups, and no fewer than live at a time if there are as many. */
 const SAMPLE_STRIDE_MAX = 8;
 
