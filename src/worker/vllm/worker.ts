@@ -73,25 +73,22 @@ export class VllmWorker implements Worker {
   readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
   /** The server's weights are not those that it starts with. */
-  #hasOtherWeights = false;
+  #hasOtherWeights: boolean;
   #isReloading = false;
   /** A connection has failed since the server was last known to be the same process. */
   #isSuspect = false;
   #proof: Promise<boolean> | null = null;
 
   constructor(parts: VllmWorkerParts) {
-    const { capabilities } = parts;
+    const { slots, kvTokens, contextTokens, metrics } = parts.capabilities;
     this.#parts = parts;
     this.workerId = parts.workerId;
     this.name = parts.client.url;
-    this.capacity = {
-      slots: capabilities.slots,
-      kvTokens: capabilities.kvTokens,
-      contextTokens: capabilities.contextTokens,
-      kvBytesPerToken: parts.kvBytesPerToken,
-    };
+    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: parts.kvBytesPerToken };
     this.#epoch = parts.epoch;
-    this.#tally = new Tally(capabilities.metrics);
+    // A later epoch's weights were loaded since the server's start, as far as is known here.
+    this.#hasOtherWeights = parts.epoch > 0;
+    this.#tally = new Tally(metrics);
     this.#outbox = new Outbox({
       clock: parts.clock,
       coalesceMs: parts.limits.coalesceMs,
