@@ -1,0 +1,82 @@
+// A real trainer through the sidecar: TRL's GRPOTrainer, the bundled model, every step's weights in both engines.
+// Needs Python packages: `npm run grpo:install` prints the Python to name in FORETOKEN_GRPO_PYTHON.
+
+import { afterAll, expect, test } from "bun:test";
+import { rmSync } from "node:fs";
+import { join } from "node:path";
+import { engineMissing, ROOT, scratch, start } from "./tool.ts";
+
+const python = process.env.FORETOKEN_GRPO_PYTHON ?? "";
+const missing =
+  python === "" ? "FORETOKEN_GRPO_PYTHON names no Python with its packages" : engineMissing();
+const testIf = missing === null ? test : test.skip;
+const because = missing === null ? "" : ` (skipped: ${missing})`;
+
+const folder = scratch();
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const STEPS = 10;
+const GROUPS = 2;
+const GROUP_SIZE = 4;
+
+async function untilListening(stdout: ReadableStream<Uint8Array>): Promise<string> {
+  let text = "";
+  for await (const piece of stdout) {
+    text += new TextDecoder().decode(piece);
+    const url = /foretoken on (http:\S+)/.exec(text)?.[1];
+    if (url !== undefined) return url;
+  }
+  throw new Error(`the sidecar did not start: ${text}`);
+}
+
+testIf(
+  `grpo: ten steps of TRL through two engines, every response with the newest weights${because}`,
+  async () => {
+    const model = join(ROOT, "model", "foretoken-3m-f16.gguf");
+    const server = start([
+      "serve",
+      "--llama",
+      "2",
+      "--model",
+      model,
+      "--port",
+      "0",
+      "--log",
+      "json",
+    ]);
+    try {
+      const url = await untilListening(server.stdout);
+      const sizes = ["--steps", STEPS, "--groups", GROUPS, "--group-size", GROUP_SIZE];
+      const trainer = Bun.spawn(
+        [
+          python,
+          join(ROOT, "examples", "grpo", "train.py"),
+          ...["--server", url, "--out", folder, "--max-tokens", "96"],
+          ...sizes.map(String),
+        ],
+        { stdout: "pipe", stderr: "pipe", env: { ...process.env, CUDA_VISIBLE_DEVICES: "" } },
+      );
+      const [stdout, stderr, status] = await Promise.all([
+        new Response(trainer.stdout).text(),
+        new Response(trainer.stderr).text(),
+        trainer.exited,
+      ]);
+      expect({ status, stderr: status === 0 ? "" : stderr.slice(-2000) }).toEqual({
+        status: 0,
+        stderr: "",
+      });
+      const summary = JSON.parse(stdout.trim().split("\n").at(-1) ?? "");
+      expect(summary.steps).toBe(STEPS);
+      expect(summary.responses).toBe(STEPS * GROUPS * GROUP_SIZE);
+      expect(summary.weight_updates).toBe(STEPS);
+      expect(summary.rewards).toHaveLength(STEPS);
+      const metrics = await (await fetch(new URL("/metrics", url))).text();
+      expect(metrics).toMatch(new RegExp(`foretoken_weight_epoch\\{[^}]*\\} ${STEPS}\\n`));
+      expect(metrics).toMatch(/foretoken_workers\{state="ready"[^}]*\} 2\n/);
+    } finally {
+      server.kill("SIGTERM");
+      await server.exited;
+    }
+  },
+  300_000,
+);
