@@ -109,7 +109,7 @@ async function serve(settings: ServeSettings): Promise<number> {
       version: packageJson.version,
       events: eventsOf(log, broken.reject),
     });
-    console.log(`foretoken on ${running.url}`);
+    console.log(`foretoken on ${running.url.origin}`);
     return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
   } finally {
     model.llama?.close();

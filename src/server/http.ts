@@ -74,6 +74,8 @@ export function serveHttp(options: HttpOptions): HttpServer {
     fetch: async (request, bun) => {
       const startMs = performance.now();
       const url = new URL(request.url);
+      // A base URL that ends with a slash gives paths that begin with two.
+      if (url.pathname.includes("//")) url.pathname = url.pathname.replace(/\/{2,}/g, "/");
       const { method } = request;
       const told = (status: number) => {
         options.answered({ method, path: url.pathname, status, ms: performance.now() - startMs });

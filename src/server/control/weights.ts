@@ -171,10 +171,15 @@ export async function requestOf(
   return {
     method: exchange.method === "GET" ? "GET" : "POST",
     path: exchange.url.pathname,
-    query: Object.fromEntries(exchange.url.searchParams),
+    query: queryOf(exchange.url.searchParams),
     body: exchange.method === "GET" ? null : await exchange.json(),
     nextEpoch,
   };
+}
+
+/** Values of a key that comes several times (`tags`) are joined with commas. */
+function queryOf(params: URLSearchParams): Record<string, string> {
+  return Object.fromEntries([...params.keys()].map((key) => [key, params.getAll(key).join(",")]));
 }
 
 function succeeded(outcome: Outcome): Set<Member> {

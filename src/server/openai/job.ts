@@ -31,7 +31,7 @@ export interface JobContext {
 }
 
 /** Readers wait for one another's turn no longer than this. */
-const REST_MS_MAX = 50;
+const REST_MS_MAX = 200;
 /** A rest shorter than a timer's grain is none. */
 const REST_MS_MIN = 2;
 
@@ -43,28 +43,30 @@ const REST_MS_MIN = 2;
 export class Turns {
   readonly #jobs = new Set<Job>();
   #isPlanned = false;
-  #restUntilMs = Number.NEGATIVE_INFINITY;
 
   touch(job: Job): void {
     this.#jobs.add(job);
     if (this.#isPlanned) return;
     this.#isPlanned = true;
-    const restMs = this.#restUntilMs - performance.now();
-    if (restMs < REST_MS_MIN) setImmediate(() => this.#turn());
-    else setTimeout(() => this.#turn(), restMs);
+    setImmediate(() => this.#turn());
   }
 
   #turn(): void {
     const startMs = performance.now();
-    this.#isPlanned = false;
     const jobs = [...this.#jobs];
     this.#jobs.clear();
     for (const touched of jobs) touched.settle();
     // What the readers do with it is done by the time that the loop comes round again.
     setImmediate(() => {
-      const nowMs = performance.now();
-      this.#restUntilMs = nowMs + Math.min(nowMs - startMs, REST_MS_MAX);
+      const restMs = Math.min(performance.now() - startMs, REST_MS_MAX);
+      if (restMs < REST_MS_MIN) this.#resume();
+      else setTimeout(() => this.#resume(), restMs);
     });
+  }
+
+  #resume(): void {
+    if (this.#jobs.size > 0) this.#turn();
+    else this.#isPlanned = false;
   }
 }
 

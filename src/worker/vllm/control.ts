@@ -4,7 +4,11 @@ import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
 import type { HttpAnswer, HttpCall } from "./http.ts";
 
 export function controlCall({ method, path, query, body }: ControlRequest): HttpCall {
-  const parameters = new URLSearchParams(query).toString();
+  // vLLM reads a list as a key that comes several times.
+  const pairs = Object.entries(query).flatMap(([key, value]) =>
+    key === "tags" ? value.split(",").map((tag) => [key, tag]) : [[key, value]],
+  );
+  const parameters = new URLSearchParams(pairs).toString();
   return {
     method,
     path: parameters === "" ? path : `${path}?${parameters}`,
