@@ -13,7 +13,7 @@ test("parseField: refuses what is not a whole number", () => {
 });
 
 test("parseField: names the choices", () => {
-  expect(() => parseField(FIELDS.policy, "best")).toThrow("seer, divided, group");
+  expect(() => parseField(FIELDS.policy, "best")).toThrow("seer, foretoken, divided, group");
 });
 
 test("fields: every default lies in its own range", () => {

@@ -5,7 +5,7 @@ import type { HttpAnswer, HttpCall } from "./http.ts";
 
 export function controlCall({ method, path, query, body }: ControlRequest): HttpCall {
   // vLLM reads a list as a key that comes several times.
-  const pairs = Object.entries(query).flatMap(([key, value]) =>
+  const pairs = Object.entries(query).flatMap(([key, value]): [string, string][] =>
     key === "tags" ? value.split(",").map((tag) => [key, tag]) : [[key, value]],
   );
   const parameters = new URLSearchParams(pairs).toString();
