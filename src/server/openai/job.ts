@@ -114,6 +114,11 @@ export class Job {
     return this.#isDone;
   }
 
+  /** Somebody gave some of it up. */
+  get isAborted(): boolean {
+    return this.#isDone && this.outputs.some(({ finish }) => finish === "abort");
+  }
+
   get promptTokens(): number {
     return this.plan.asks.reduce((sum, { prompt }) => sum + prompt.length, 0);
   }

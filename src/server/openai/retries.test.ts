@@ -183,3 +183,18 @@ test("retries: new weights end what was kept of the old ones", async () => {
   await fixture.json(GENERATE, body);
   expect(joined()).toBe(4);
 });
+
+test("retries: what was given up is made anew for those who ask again", async () => {
+  const { fixture, joined, rollout } = fixtureOf();
+  const named = fixture.post(GENERATE, { ...body, request_id: "a" });
+  await fixture.when(() => joined() === 1);
+  await leave(fixture, GENERATE, body);
+  await fixture.until(rollout.pause("abort"));
+  rollout.resume();
+  expect(await tokensOf(named)).toHaveLength(2);
+  await fixture.step(2);
+  expect(await tokensOf(fixture.until(fixture.post(GENERATE, body)))).toHaveLength(20);
+  const again = fixture.post(GENERATE, { ...body, request_id: "a" });
+  expect(await tokensOf(fixture.until(again))).toHaveLength(20);
+  expect(joined()).toBe(4);
+});

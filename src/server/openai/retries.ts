@@ -5,7 +5,8 @@
 //    body sent again within the grace time takes them over. Two clients that are both there are two requests,
 //    whatever they send: eight equal single requests are eight samples.
 //
-// Nothing is handed on from one weight epoch to the next. Everything here has a bound.
+// Nothing is handed on from one weight epoch to the next, nor what was given up: who asks again wants it made.
+// Everything here has a bound.
 
 import { createHash } from "node:crypto";
 import { AppError } from "../../base/errors.ts";
@@ -98,7 +99,7 @@ export class RetryBook {
   #namedLike(key: RetryKey): Entry | null {
     const there = this.#named.get(nameOf(key));
     if (there === undefined) return null;
-    if (hashOf(there) === bodyHash(key)) return there;
+    if (hashOf(there) === bodyHash(key) && !there.job.isAborted) return there;
     if (!there.job.isDone) {
       const message = `request_id: another request with the id ${JSON.stringify(key.id)} is being served`;
       throw new AppError("conflict", message);
@@ -109,7 +110,8 @@ export class RetryBook {
 
   #adopt(key: RetryKey): Entry | null {
     if (this.#orphans.size === 0) return null;
-    return this.#orphans.get(bodyHash(key))?.[0] ?? null;
+    const left = this.#orphans.get(bodyHash(key)) ?? [];
+    return left.find(({ job }) => !job.isAborted) ?? null;
   }
 
   #left(entry: Entry, gone: boolean): void {
