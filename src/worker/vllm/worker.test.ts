@@ -482,6 +482,18 @@ test("reload: has the server load the weights, and begins the epoch", async () =
   expect(bench.tokens()).toEqual(expected());
 });
 
+test("reload: an epoch that begins meanwhile does not wait for it", async () => {
+  const bench = await open(await serve());
+  bench.worker.send([
+    { kind: "reload", modelPath: "/weights", epoch: EPOCH_1 },
+    { kind: "advance", epoch: weightEpoch(2) },
+  ]);
+  bench.run();
+  await bench.kind("chunk_done");
+  expect(bench.all("reloaded").map((event) => event.epoch)).toEqual([weightEpoch(2)]);
+  expect(bench.tokens()).toEqual(expected());
+});
+
 test("stats: a continuation's prompt is recomputed but for what the prefix cache holds", async () => {
   const server = await serve({ blockSize: 4 });
   const bench = await open(server);

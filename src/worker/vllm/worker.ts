@@ -190,6 +190,7 @@ export class VllmWorker implements Worker {
 
   #advance(epoch: WeightEpoch): void {
     this.#hasOtherWeights = true;
+    this.#isReloading = false;
     for (const run of this.#runs.values()) this.#close(run);
     this.#runs.clear();
     this.#held.clear();
