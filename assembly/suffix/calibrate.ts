@@ -248,9 +248,21 @@ function evidenceMove(at: usize, wasAccepted: bool): void {
   if (seen < EVIDENCE_MAX) store<u32>(at, seen + 1, 8);
 }
 
-// One step down the gradient of the log loss.
-export function learn(reason: usize, before: u32, token: u32, wasAccepted: bool): void {
-  const error = (wasAccepted ? 1.0 : 0.0) - accepted(reason, before, token);
+export function oddsOf(probability: f64): f64 {
+  return probability / (1 - probability);
+}
+
+// One step down the gradient of the log loss. `others` is one plus the odds of the other candidates that
+// the token stood against: 1 if it stood alone.
+export function learn(
+  reason: usize,
+  before: u32,
+  token: u32,
+  wasAccepted: bool,
+  others: f64,
+): void {
+  const odds = oddsOf(accepted(reason, before, token));
+  const error = (wasAccepted ? 1.0 : 0.0) - odds / (others + odds);
   const rate = f32x4.splat(WEIGHT_RATE * <f32>error);
   const low = f32x4.mul(rate, v128.load(inputs));
   const high = f32x4.mul(rate, v128.load(inputs, 16));

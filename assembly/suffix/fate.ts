@@ -5,16 +5,26 @@
 
 import { backgroundLearn, backgroundReady } from "./background";
 import {
+  accepted,
   isLearning,
   learn,
   lengthClass,
+  oddsOf,
   R_NEXT_LENGTH,
   R_NEXT_STATE,
   R_NEXT_TOKEN,
   REASON_BYTES,
 } from "./calibrate";
 import { edgeOf } from "./node";
-import { H_ROOT, H_STOP_PARENT, H_STOP_TOKEN, HEAD_BYTES } from "./propose";
+import {
+  H_COUNT,
+  H_IS_TREE,
+  HEAD_BYTES,
+  HEAD_START,
+  K_PARENT,
+  K_TOKEN,
+  KEPT_BYTES,
+} from "./propose";
 import {
   contextState,
   Q_AGREED,
@@ -113,24 +123,42 @@ function settle(sequence: usize, token: u32): void {
   const parent = <i32>load<u16>(sequence, Q_DRAFT_REACHED) - 1;
   const before =
     parent < 0 ? load<u32>(sequence, Q_TOKEN) : load<u32>(tokens + ((<usize>parent) << 2));
+  const isTree = load<u32>(head, H_IS_TREE) != 0;
   let reached: i32 = -1;
   for (let i = parent + 1; i < count; i++) {
     const at = tokens + ((<usize>i) << 2);
     if (load<i32>(at + draftRoom) != parent) continue;
     const drafted = load<u32>(at);
-    learn(reasons + <usize>i * REASON_BYTES, before, drafted, drafted == token);
+    // A tree's tokens are among the candidates.
+    if (!isTree) learn(reasons + <usize>i * REASON_BYTES, before, drafted, drafted == token, 1);
     if (drafted == token) reached = i;
   }
-  if (load<i32>(head, H_STOP_PARENT) == parent) {
-    const stop = load<u32>(head, H_STOP_TOKEN);
-    learn(head, before, stop, stop == token);
-  }
+  learnKept(head, isTree, parent, before, token);
   if (reached >= 0) {
     store<u16>(sequence, <u16>(reached + 1), Q_DRAFT_REACHED);
     return;
   }
   store<u32>(sequence, 0, Q_DRAFT_STEP);
-  part(sequence, parent < 0 ? head + H_ROOT : reasons + <usize>parent * REASON_BYTES, token);
+  part(sequence, parent < 0 ? head : reasons + <usize>parent * REASON_BYTES, token);
+}
+
+// Learns from the candidates behind `parent`; those of a tree stood against each other.
+function learnKept(head: usize, isTree: bool, parent: i32, before: u32, token: u32): void {
+  const from = head + HEAD_START;
+  const end = from + <usize>load<u32>(head, H_COUNT) * KEPT_BYTES;
+  let all: f64 = 1;
+  if (isTree) {
+    for (let at = from; at < end; at += KEPT_BYTES) {
+      if (load<i32>(at, K_PARENT) == parent)
+        all += oddsOf(accepted(at, before, load<u32>(at, K_TOKEN)));
+    }
+  }
+  for (let at = from; at < end; at += KEPT_BYTES) {
+    if (load<i32>(at, K_PARENT) != parent) continue;
+    const one = load<u32>(at, K_TOKEN);
+    const others = isTree ? max<f64>(all - oddsOf(accepted(at, before, one)), 1) : 1;
+    learn(at, before, one, one == token, others);
+  }
 }
 
 // The sequence has parted from its draft: it may come back to where that would have gone on, unless an

@@ -34,6 +34,7 @@ import {
   kindOfContext,
   lengthClass,
   logitOf,
+  oddsOf,
   R_BACKGROUND,
   R_DEPTH,
   R_EVIDENCE,
@@ -89,6 +90,7 @@ const classes: usize = memory.data(4 * 4, 16);
 // Weight over (T + deg), so that a count times it is the share.
 const scales: usize = memory.data(4 * 8, 16);
 const candidates: usize = memory.data(16 * 256, 16);
+const candidateReasons: usize = memory.data(32 * 256, 16);
 const queue: usize = memory.data(56 * 1024, 16);
 let classCount: i32 = 0;
 let candidateCount: i32 = 0;
@@ -131,13 +133,17 @@ const AGREED_MAX: u32 = 5;
 // Classes of recovery evidence for tokens that do not continue it begin here.
 const RECOVERY_OTHER: u32 = 300;
 
-// A draft's head: the reason of the token that would have come next but was not probable enough, that
-// token, its parent (NO_STOP: none); then, as in a reason, where the draft would have begun.
-export const HEAD_BYTES: usize = 64;
-export const H_STOP_TOKEN: usize = 32;
-export const H_STOP_PARENT: usize = 36;
-export const H_ROOT: usize = 40;
-export const NO_STOP: i32 = -2;
+// A draft's head: how many candidates are kept in it (u32), whether it is a tree's (u32) and, as in a
+// reason, where the draft would have begun; then the candidates: reason, token and parent. A tree keeps
+// all that it looked at, while there is room; a path the one that was not probable enough.
+export const H_COUNT: usize = 0;
+export const H_IS_TREE: usize = 4;
+const KEPT_MAX: u32 = 64;
+export const KEPT_BYTES: usize = 40;
+export const K_TOKEN: usize = 32;
+export const K_PARENT: usize = 36;
+export const HEAD_START: usize = 32;
+export const HEAD_BYTES: usize = 32 + 64 * 40;
 
 // The reason of the candidate that was judged last.
 const reason: usize = memory.data(32, 16);
@@ -164,8 +170,21 @@ export function draftInto(
 }
 
 export function headClear(head: usize): void {
-  store<i32>(head, NO_STOP, H_STOP_PARENT);
-  store<u32>(head + H_ROOT, 0, R_NEXT_STATE);
+  store<u32>(head, 0, H_COUNT);
+  store<u32>(head, 0, H_IS_TREE);
+  store<u32>(head, 0, R_NEXT_STATE);
+}
+
+// Keeps a candidate behind the draft's token `parent`: what was not drafted is learned from too, else the
+// model would know only what it believed in.
+function keepCandidate(from: usize, token: u32, parent: i32): void {
+  const count = load<u32>(outHead, H_COUNT);
+  if (count == KEPT_MAX) return;
+  const at = outHead + HEAD_START + <usize>count * KEPT_BYTES;
+  reasonCopy(at, from);
+  store<u32>(at, token, K_TOKEN);
+  store<i32>(at, parent, K_PARENT);
+  store<u32>(outHead, count + 1, H_COUNT);
 }
 
 // The three tokens that precede the draft, the latest first.
@@ -211,7 +230,7 @@ function reasonCopy(to: usize, from: usize): void {
 
 // Where the draft would go on behind its token `parent`, whether or not it does.
 function nextAt(parent: i32, state: usize, token: u32): void {
-  const at = parent < 0 ? outHead + H_ROOT : reasonAt(parent);
+  const at = parent < 0 ? outHead : reasonAt(parent);
   store<u16>(at, <u16>min<u32>(contextLength, 65535), R_NEXT_LENGTH);
   store<u32>(at, <u32>state, R_NEXT_STATE);
   store<u32>(at, token, R_NEXT_TOKEN);
@@ -421,7 +440,7 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
     if (learns) nextAt(outCount - 1, bestNext, best);
     p *= bestQ;
     if (p < probabilityMin) {
-      stopAt(best);
+      if (learns) keepCandidate(bestReason, best, outCount - 1);
       break;
     }
     emit(best, outCount - 1, p, bestReason);
@@ -433,15 +452,6 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
     first = best;
   }
   return outCount;
-}
-
-// The token that would have been next is learned from too: else the model would know only those that
-// it believed in.
-function stopAt(token: u32): void {
-  if (!learns) return;
-  reasonCopy(outHead, bestReason);
-  store<u32>(outHead, token, H_STOP_TOKEN);
-  store<i32>(outHead, outCount - 1, H_STOP_PARENT);
 }
 
 // An item of the queue: probability, state, token, parent, reason.
@@ -468,13 +478,13 @@ function itemCopy(to: usize, from: usize): void {
 
 const held: usize = memory.data(56, 16);
 
-function push(probability: f64, state: usize, token: u32, parent: i32): void {
+function push(probability: f64, state: usize, token: u32, parent: i32, from: usize): void {
   if (queueCount == QUEUE_MAX) return;
   store<f64>(held, probability);
   store<u32>(held, <u32>state, 8);
   store<u32>(held, token, 12);
   store<i32>(held, parent, 16);
-  reasonCopy(held + 24, reason);
+  reasonCopy(held + 24, from);
   let at = queueCount++;
   while (at > 0) {
     const above = (at - 1) >> 1;
@@ -499,6 +509,10 @@ function settle(): void {
     at = child;
   }
   itemCopy(itemAt(at), moved);
+}
+
+function candidateReason(index: i32): usize {
+  return candidateReasons + <usize>index * REASON_BYTES;
 }
 
 function candidateAt(index: i32): usize {
@@ -608,23 +622,39 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
   if (learns) candidatesBeside();
   const largest = sharesOf();
   const depth = parent < 0 || !learns ? 0 : <u32>load<u8>(reasonAt(parent), R_DEPTH) + 1;
+  let all: f64 = 1;
+  for (let i: i32 = 0; i < candidateCount; i++) {
+    const at = candidateAt(i);
+    const token = load<u32>(at, 8);
+    const share = load<f64>(at);
+    ownerSeen = load<i32>(at, 12);
+    targetSeen = ownerSeen < 0 ? 0 : edgeOf(classAt(ownerSeen), token);
+    const q = judged(token, share, share == largest, depth, ends);
+    store<f64>(at, q);
+    store<u32>(at, <u32>targetSeen, 12);
+    if (!learns) continue;
+    all += oddsOf(q);
+    reasonCopy(candidateReason(i), reason);
+  }
   bestQ = 0;
   best = NONE;
   for (let i: i32 = 0; i < candidateCount; i++) {
-    const token = load<u32>(candidateAt(i), 8);
-    const share = load<f64>(candidateAt(i));
-    ownerSeen = load<i32>(candidateAt(i), 12);
-    targetSeen = ownerSeen < 0 ? 0 : edgeOf(classAt(ownerSeen), token);
-    const q = judged(token, share, share == largest, depth, ends);
+    const at = candidateAt(i);
+    const token = load<u32>(at, 8);
+    // Only one of them can come: together they take a part of one.
+    const q = learns ? oddsOf(load<f64>(at)) / all : load<f64>(at);
+    const from = candidateReason(i);
+    if (learns) keepCandidate(from, token, parent);
     const isBest = q > bestQ;
     if (!isBest && p * q < probabilityMin) continue;
-    const target = targetSeen == 0 ? fallback(s, token) : targetSeen;
+    const seen: usize = load<u32>(at, 12);
+    const target = seen == 0 ? fallback(s, token) : seen;
     if (isBest) {
       bestQ = q;
       best = token;
       bestNext = target;
     }
-    if (p * q >= probabilityMin) push(p * q, target, token, parent);
+    if (p * q >= probabilityMin) push(p * q, target, token, parent, from);
   }
   if (learns && best != NONE) nextAt(parent, bestNext, best);
 }
@@ -633,6 +663,7 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
 // smaller tree. Returns its size.
 export function draftTree(match: usize, ends: u32, tokensMax: i32, probabilityMin: f64): i32 {
   queueCount = 0;
+  store<u32>(outHead, 1, H_IS_TREE);
   expand(match, 1, -1, ends, probabilityMin);
   while (outCount < tokensMax && queueCount > 0) {
     const top = itemAt(0);
