@@ -203,6 +203,17 @@ test("routes: a body that is no object, or no JSON, is a 400", async () => {
   }
 });
 
+test("routes: a null asks for nothing, even in a field that nobody knows", async () => {
+  const fixture = fixtureOf();
+  const nulls = { bogus: null, temperature: null, stop: null, best_of: null, logit_bias: null };
+  for (const path of [COMPLETIONS, CHAT]) {
+    const response = await fixture.until(fixture.post(path, { ...GOOD[path], ...nulls }));
+    expect([path, response.status]).toEqual([path, 200]);
+  }
+  const body = { token_ids: [1], features: null, sampling_params: { max_tokens: 2, ...nulls } };
+  expect((await fixture.until(fixture.post(GENERATE, body))).status).toBe(200);
+});
+
 test("routes: a model that is not served is a 404 in vLLM's words", async () => {
   const fixture = fixtureOf();
   for (const path of [COMPLETIONS, CHAT, GENERATE, "/tokenize", "/detokenize"]) {

@@ -116,9 +116,18 @@ export function unsupported(why: string, ...harmless: readonly unknown[]) {
 /** Changes nothing that a client could see in the answer. */
 export const ignored = v.nullish(v.unknown());
 
+/** A field that is null asks for nothing, whether it is known or not: some clients send all that they have. */
+function withoutNulls(body: unknown): unknown {
+  if (!isObject(body)) return body;
+  const there = Object.entries(body).filter(([, value]) => value !== null);
+  return Object.fromEntries(
+    there.map(([key, value]) => [key, key === "sampling_params" ? withoutNulls(value) : value]),
+  );
+}
+
 /** @throws InvalidFieldError naming the first field that is wrong. */
 export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.InferOutput<T> {
-  const result = v.safeParse(schema, body, { abortEarly: true });
+  const result = v.safeParse(schema, withoutNulls(body), { abortEarly: true });
   if (result.success) return result.output;
   const [issue] = result.issues;
   const path = issue.path?.map(({ key }) => String(key)).join(".") ?? "";

@@ -39,6 +39,9 @@ const samplingParams = v.strictObject({
   /** 0 cumulative, 1 delta, 2 final only: streams carry deltas and answers are final, as in vLLM. */
   output_kind: integer(0, 2),
   stream_interval: ignored,
+  // How vLLM holds a request in its own memory.
+  flat_logprobs: ignored,
+  output_text_buffer_length: ignored,
   skip_clone: ignored,
   skip_reading_prefix_cache: ignored,
 });
