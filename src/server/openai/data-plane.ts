@@ -2,6 +2,7 @@
 // routes, and for each the schema that its body is checked against.
 
 import type { GenericSchema } from "valibot";
+import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import { abortSglang, sglangAbortRequest, workerList } from "../sglang/control.ts";
 import { prepareSglang, sglangRequest } from "../sglang/generate.ts";
@@ -24,16 +25,6 @@ import {
   tokenize,
   tokenizeRequest,
 } from "./tokenize.ts";
-
-/** For the OpenAPI document. */
-export interface RouteDescription {
-  readonly method: Route["method"];
-  readonly path: string;
-  readonly summary: string;
-  /** JSON Schema of the body; null: it takes none. */
-  readonly request: object | null;
-  readonly streams: boolean;
-}
 
 type Prepare = (plane: DataPlane, exchange: Exchange, body: unknown) => Prepared;
 type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object;

@@ -89,6 +89,17 @@ test("output: text that a stop string could still take back is held until the en
   expect(text()).toBe("abc");
 });
 
+test("output: a stop token is the reason, even where its text is a stop string", () => {
+  const { output, add, finish, text } = made({
+    strings: ["eo"],
+    keepStop: true,
+    skipSpecial: false,
+  });
+  add(97, EOS);
+  finish("stop");
+  expect([output.finish, output.stopReason, text()]).toEqual(["stop", null, "a<eos>"]);
+});
+
 test("output: stop strings end nothing before min_tokens", () => {
   const { output, add } = made({ strings: ["a"], tokensMin: 2 });
   add(97, 97);

@@ -143,9 +143,10 @@ export class Output {
     // A stop token ends the response, so it can only be the last one; vLLM keeps it out of the text.
     const isStop = stops.tokens.has(last);
     if (isStop) this.#lastStop = last;
-    const texted = isStop && !stops.keepStop ? fresh.subarray(0, -1) : fresh;
+    const texted = isStop ? fresh.subarray(0, -1) : fresh;
     const taken = this.#text === null ? texted.length : this.#text.push(texted);
     const isCut = this.#text !== null && this.#text.stopped !== null;
+    if (isStop && stops.keepStop) this.#text?.pushStop(fresh.subarray(-1));
     this.#tokens += isCut ? taken : fresh.length;
   }
 

@@ -53,6 +53,11 @@ export class StopText {
     return tokens.length;
   }
 
+  /** The stop token that has ended the response: it is text, but completes no stop string any more. */
+  pushStop(token: Int32Array): void {
+    if (this.#stopped === null) this.#window += this.#detokenizer.push(token);
+  }
+
   /** No token follows: what was held back is certain now. */
   end(): void {
     if (this.#stopped !== null) return;
