@@ -39,7 +39,7 @@ describe.skipIf(missing !== null)("openai client", () => {
     const args = ["--llama", "2", "--port", "0", "--log", "off", "--deterministic"];
     server = start(["serve", ...args]);
     const url = await urlOf(server.stdout);
-    client = new OpenAI({ baseURL: `${url}v1`, apiKey: "none", maxRetries: 0 });
+    client = new OpenAI({ baseURL: new URL("/v1", url).href, apiKey: "none", maxRetries: 0 });
     const { data } = await client.models.list();
     model = data[0]?.id ?? "";
   }, START_MS);
