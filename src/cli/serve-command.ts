@@ -85,44 +85,70 @@ async function serve(settings: ServeSettings): Promise<number> {
     deterministic: settings.deterministic,
     token: settings.workerToken,
   });
-  const stopping = untilSignal();
-  const broken = Promise.withResolvers<never>();
   try {
-    const running = await startSidecar({
-      host: settings.host,
-      port: settings.port,
-      apiToken: settings.apiToken,
-      bodyBytesMax: settings.bodyMb * MIB,
-      limits: {
-        requestsMax: settings.requestsMax,
-        groupsMax: GROUPS_MAX,
-        keptTokensMax: KEPT_TOKENS_MAX,
-        keptResponsesMax: KEPT_RESPONSES_MAX,
-      },
-      policy: settings.policy,
-      draft: settings.draft ?? "grouped",
-      chunkTokens: settings.chunkTokens,
-      poolMemoryBytes: settings.poolMemoryMb * MIB,
-      sources: sourcesOf(settings, model, log),
-      model,
-      retryGraceMs: settings.retryGraceS * 1000,
-      version: packageJson.version,
-      events: eventsOf(log, broken.reject),
-    });
-    console.log(`foretoken on ${running.url.origin}`);
-    return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
+    const sources = sourcesOf(settings, model, log);
+    return await serveOver(sources, { settings, model, log, stopping: untilSignal() });
   } finally {
     model.llama?.close();
   }
 }
 
+/** The first signal ends what is in hand, the second everything. */
+export interface Signals {
+  readonly first: Promise<void>;
+  readonly second: Promise<void>;
+}
+
+/** What serving needs of the settings, whoever the engines are. */
+export type ServingSettings = Pick<
+  ServeSettings,
+  | "host"
+  | "port"
+  | "apiToken"
+  | "bodyMb"
+  | "requestsMax"
+  | "policy"
+  | "draft"
+  | "chunkTokens"
+  | "poolMemoryMb"
+  | "retryGraceS"
+  | "drainS"
+>;
+
+/** Serves over `sources` until it is told to stop. Returns the exit status. */
+export async function serveOver(
+  sources: readonly WorkerSource[],
+  parts: { settings: ServingSettings; model: ModelSide; log: Log; stopping: Signals },
+): Promise<number> {
+  const { settings, model, log, stopping } = parts;
+  const broken = Promise.withResolvers<never>();
+  const running = await startSidecar({
+    host: settings.host,
+    port: settings.port,
+    apiToken: settings.apiToken,
+    bodyBytesMax: settings.bodyMb * MIB,
+    limits: {
+      requestsMax: settings.requestsMax,
+      groupsMax: GROUPS_MAX,
+      keptTokensMax: KEPT_TOKENS_MAX,
+      keptResponsesMax: KEPT_RESPONSES_MAX,
+    },
+    policy: settings.policy,
+    draft: settings.draft ?? "grouped",
+    chunkTokens: settings.chunkTokens,
+    poolMemoryBytes: settings.poolMemoryMb * MIB,
+    sources,
+    model,
+    retryGraceMs: settings.retryGraceS * 1000,
+    version: packageJson.version,
+    events: eventsOf(log, broken.reject),
+  });
+  console.log(`foretoken on ${running.url.origin}`);
+  return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
+}
+
 function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerSource[] {
-  const sources = settings.worker.map((url) =>
-    remoteSource(url, {
-      token: settings.workerToken,
-      notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),
-    }),
-  );
+  const sources = settings.worker.map((url) => noticedSource(url, settings.workerToken, log));
   if (settings.llama === 0 || model.llama === null) return sources;
   const { contextTokens } = model.llama;
   const embedded = llamaSources(model.llama, {
@@ -133,6 +159,14 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
     draftBudget: settings.draftBudget,
   });
   return [...sources, ...embedded];
+}
+
+/** A remote engine whose notices go to the log. */
+export function noticedSource(url: string, token: string | null, log: Log): WorkerSource {
+  return remoteSource(url, {
+    token,
+    notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),
+  });
 }
 
 function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
@@ -154,8 +188,8 @@ function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
 
 async function untilStopped(
   running: RunningSidecar,
-  signals: { readonly first: Promise<void>; readonly second: Promise<void> },
-  settings: ServeSettings,
+  signals: Signals,
+  settings: ServingSettings,
   log: Log,
 ): Promise<number> {
   await signals.first;
@@ -180,7 +214,7 @@ function told(error: unknown): string {
 }
 
 /** The first SIGINT or SIGTERM, and the one after it. */
-function untilSignal(): { readonly first: Promise<void>; readonly second: Promise<void> } {
+export function untilSignal(): Signals {
   const first = Promise.withResolvers<void>();
   const second = Promise.withResolvers<void>();
   let count = 0;
