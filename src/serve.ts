@@ -7,10 +7,14 @@ import type { DraftMode } from "./draft/registry.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policy.ts";
-import { controlRoutes } from "./server/control/routes.ts";
+import { controlRoutes, describeControl } from "./server/control/routes.ts";
 import { WeightUpdates } from "./server/control/weights.ts";
 import { type AccessEntry, type HttpServer, serveHttp } from "./server/http.ts";
-import { dataPlane } from "./server/openai/data-plane.ts";
+import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
+import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
+import { pageRoutes } from "./server/page/routes.ts";
+import { describeRollouts } from "./server/rollouts/describe.ts";
+import { rolloutRoutes } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
 import { Sidecar, type SidecarLimits } from "./server/sidecar.ts";
 import { StreamService } from "./server/stream/service.ts";
@@ -53,6 +57,17 @@ export interface RunningSidecar {
   drain(): Promise<void>;
   stop(): Promise<void>;
 }
+
+const DESCRIPTIONS: readonly RouteDescription[] = [
+  {
+    method: "GET",
+    path: "/",
+    summary: "A page that shows the rollout",
+    request: null,
+    streams: false,
+  },
+  { method: "GET", path: "/metrics", summary: "Prometheus metrics", request: null, streams: false },
+];
 
 const EPOCH = weightEpoch(0);
 const FRAME_BYTES_MAX = 1024 * 1024;
@@ -107,22 +122,32 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
   });
   const stream = new StreamService({ sidecar, text, random: randomWord, every: repeatedly });
   pool.attach(sidecar);
+  const routes: Route[] = [
+    ...controlRoutes({
+      sidecar,
+      pool,
+      weights,
+      version: options.version,
+      abortRequests: plane.abort,
+    }),
+    ...plane.routes,
+    ...rolloutRoutes({ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord }),
+    ...pageRoutes(),
+    metricsRoute(metrics),
+  ];
+  const described = [
+    ...describeControl(),
+    ...describeDataPlane(),
+    ...describeRollouts(),
+    ...DESCRIPTIONS,
+  ];
+  const openApi = openApiRoute(routes, described, options.version);
   let http: HttpServer;
   try {
     http = serveHttp({
       host: options.host,
       port: options.port,
-      routes: [
-        ...controlRoutes({
-          sidecar,
-          pool,
-          weights,
-          version: options.version,
-          abortRequests: plane.abort,
-        }),
-        ...plane.routes,
-        metricsRoute(metrics),
-      ],
+      routes: [...routes, openApi],
       sockets: { "/v1/stream": stream },
       apiToken: options.apiToken,
       bodyBytesMax: options.bodyBytesMax,

@@ -1,8 +1,10 @@
 // The control plane: vLLM's routes, answered as if all engines were one.
 
+import { present } from "../../base/assert.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
 import type { PauseMode } from "../../rollout/rollout.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
+import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { reachable, type WorkerPool } from "../worker-pool.ts";
@@ -22,44 +24,95 @@ export interface ControlOptions {
 /** Methods of `/collective_rpc` that change the weights. */
 const RELOADING = /reload_weights|update_weights|load_weights|update_parameter/;
 
+const ENDPOINTS: readonly (readonly ["GET" | "POST", string, string])[] = [
+  ["GET", "/health", "Whether any worker serves"],
+  ["GET", "/ping", "As /health"],
+  ["POST", "/ping", "As /health"],
+  ["GET", "/version", "The version of this server"],
+  ["GET", "/load", "Requests in hand"],
+  ["GET", "/server_info", "An engine's configuration"],
+  ["GET", "/get_world_size", "Ranks of all engines"],
+  ["GET", "/weight_info", "What the current weights are called"],
+  [
+    "POST",
+    "/init_weight_transfer_engine",
+    "Connects every engine to the trainer's weight transfer",
+  ],
+  ["POST", "/start_weight_update", "Begins a weight update"],
+  ["POST", "/update_weights", "Part of a weight update, or one by itself"],
+  ["POST", "/finish_weight_update", "Ends a weight update: the next weight epoch"],
+  ["POST", "/update_weight_version", "Names the current weights"],
+  ["POST", "/shutdown_weight_transfer_engine", "Ends the weight transfer"],
+  ["POST", "/start_draft_weight_update", "Begins an update of draft weights"],
+  ["POST", "/weight_checker", "Compares weights"],
+  ["POST", "/v1/load_lora_adapter", "Loads an adapter into every engine"],
+  ["POST", "/v1/unload_lora_adapter", "Drops an adapter from every engine"],
+  ["POST", "/collective_rpc", "Calls a method on every engine's workers"],
+  ["POST", "/pause", "Stops generation: mode abort, wait or keep"],
+  ["POST", "/resume", "Goes on after a pause"],
+  ["GET", "/is_paused", "Whether generation is paused"],
+  ["POST", "/sleep", "Frees the engines' memory"],
+  ["POST", "/wake_up", "Takes it again"],
+  ["GET", "/is_sleeping", "Whether an engine sleeps"],
+  ["POST", "/reset_prefix_cache", "Drops cached KV"],
+  ["POST", "/reset_mm_cache", "Drops cached multimodal inputs"],
+  ["POST", "/reset_encoder_cache", "Drops cached encoder outputs"],
+  ["POST", "/abort_requests", "Gives up requests by their ids"],
+  ["POST", "/inference/v1/abort_requests", "As /abort_requests"],
+  ["GET", "/foretoken/workers", "Every worker and its state"],
+];
+
 export function controlRoutes(options: ControlOptions): Route[] {
   const { sidecar, weights } = options;
-  const get = (path: string, handle: Route["handle"]): Route => ({ method: "GET", path, handle });
-  const post = (path: string, handle: Route["handle"]): Route => ({ method: "POST", path, handle });
   const everywhere = (exchange: Exchange) => broadcast(options, exchange);
-  return [
-    get("/health", () => health(options)),
-    get("/ping", () => health(options)),
-    post("/ping", () => health(options)),
-    get("/version", () => jsonResponse({ version: options.version })),
-    get("/load", () => jsonResponse({ server_load: sidecar.rollout.unfinished })),
-    get("/server_info", (exchange) => first(options, exchange)),
-    get("/get_world_size", (exchange) => worldSize(options, exchange)),
-    get("/weight_info", () => jsonResponse({ weight_version: weights.current })),
-    post("/init_weight_transfer_engine", (exchange) => initWeightTransfer(options, exchange)),
-    post("/start_weight_update", (exchange) => weights.start(exchange)),
-    post("/update_weights", (exchange) => weights.update(exchange)),
-    post("/finish_weight_update", (exchange) => weights.finish(exchange)),
-    post("/update_weight_version", (exchange) => renameWeights(weights, exchange)),
-    post("/shutdown_weight_transfer_engine", everywhere),
-    post("/start_draft_weight_update", everywhere),
-    post("/weight_checker", everywhere),
-    post("/v1/load_lora_adapter", (exchange) => weights.whole(exchange)),
-    post("/v1/unload_lora_adapter", (exchange) => weights.whole(exchange)),
-    post("/collective_rpc", (exchange) => collectiveRpc(options, exchange)),
-    post("/pause", (exchange) => pause(options, exchange)),
-    post("/resume", () => resume(sidecar)),
-    get("/is_paused", () => jsonResponse({ is_paused: sidecar.rollout.pauseMode !== null })),
-    post("/sleep", (exchange) => sleep(options, exchange)),
-    post("/wake_up", (exchange) => wakeUp(options, exchange)),
-    get("/is_sleeping", (exchange) => isSleeping(options, exchange)),
-    post("/reset_prefix_cache", (exchange) => resetPrefixCache(options, exchange)),
-    post("/reset_mm_cache", everywhere),
-    post("/reset_encoder_cache", everywhere),
-    post("/abort_requests", (exchange) => abortRequests(options, exchange)),
-    post("/inference/v1/abort_requests", (exchange) => abortRequests(options, exchange)),
-    get("/foretoken/workers", () => jsonResponse({ workers: workersOf(options) })),
-  ];
+  const handlers: Readonly<Record<string, Route["handle"]>> = {
+    "GET /health": () => health(options),
+    "GET /ping": () => health(options),
+    "POST /ping": () => health(options),
+    "GET /version": () => jsonResponse({ version: options.version }),
+    "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),
+    "GET /server_info": (exchange) => first(options, exchange),
+    "GET /get_world_size": (exchange) => worldSize(options, exchange),
+    "GET /weight_info": () => jsonResponse({ weight_version: weights.current }),
+    "POST /init_weight_transfer_engine": (exchange) => initWeightTransfer(options, exchange),
+    "POST /start_weight_update": (exchange) => weights.start(exchange),
+    "POST /update_weights": (exchange) => weights.update(exchange),
+    "POST /finish_weight_update": (exchange) => weights.finish(exchange),
+    "POST /update_weight_version": (exchange) => renameWeights(weights, exchange),
+    "POST /shutdown_weight_transfer_engine": everywhere,
+    "POST /start_draft_weight_update": everywhere,
+    "POST /weight_checker": everywhere,
+    "POST /v1/load_lora_adapter": (exchange) => weights.whole(exchange),
+    "POST /v1/unload_lora_adapter": (exchange) => weights.whole(exchange),
+    "POST /collective_rpc": (exchange) => collectiveRpc(options, exchange),
+    "POST /pause": (exchange) => pause(options, exchange),
+    "POST /resume": () => resume(sidecar),
+    "GET /is_paused": () => jsonResponse({ is_paused: sidecar.rollout.pauseMode !== null }),
+    "POST /sleep": (exchange) => sleep(options, exchange),
+    "POST /wake_up": (exchange) => wakeUp(options, exchange),
+    "GET /is_sleeping": (exchange) => isSleeping(options, exchange),
+    "POST /reset_prefix_cache": (exchange) => resetPrefixCache(options, exchange),
+    "POST /reset_mm_cache": everywhere,
+    "POST /reset_encoder_cache": everywhere,
+    "POST /abort_requests": (exchange) => abortRequests(options, exchange),
+    "POST /inference/v1/abort_requests": (exchange) => abortRequests(options, exchange),
+    "GET /foretoken/workers": () => jsonResponse({ workers: workersOf(options) }),
+  };
+  return ENDPOINTS.map(([method, path]) => ({
+    method,
+    path,
+    handle: present(handlers[`${method} ${path}`], `${method} ${path} has a handler`),
+  }));
+}
+
+export function describeControl(): RouteDescription[] {
+  return ENDPOINTS.map(([method, path, summary]) => ({
+    method,
+    path,
+    summary,
+    request: null,
+    streams: false,
+  }));
 }
 
 /** Every worker as it stands: also what `/health` says when none serves. */

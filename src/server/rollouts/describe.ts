@@ -1,0 +1,38 @@
+// What the OpenAPI document says of the rollout API.
+
+import { jsonSchemaOf } from "../openai/fields.ts";
+import type { RouteDescription } from "../openapi.ts";
+import { RolloutRequestSchema } from "./plan.ts";
+
+export function describeRollouts(): RouteDescription[] {
+  const plain = { request: null, streams: false };
+  return [
+    {
+      method: "POST",
+      path: "/v1/rollouts",
+      summary: "Runs an iteration; finished groups come as NDJSON at once, a summary last",
+      request: jsonSchemaOf(RolloutRequestSchema),
+      streams: true,
+    },
+    { method: "GET", path: "/v1/rollouts", summary: "Every rollout that is kept", ...plain },
+    {
+      method: "GET",
+      path: "/v1/rollouts/:id",
+      summary: "One rollout: its state, and where each response stands",
+      ...plain,
+    },
+    {
+      method: "GET",
+      path: "/v1/rollouts/:id/groups",
+      summary: "Its finished groups as NDJSON, those from the `from`th on",
+      request: null,
+      streams: true,
+    },
+    {
+      method: "DELETE",
+      path: "/v1/rollouts/:id",
+      summary: "Gives up what is not finished",
+      ...plain,
+    },
+  ];
+}
