@@ -14,6 +14,12 @@ import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
 import { openVllmWorker } from "./worker/vllm/open.ts";
 import type { VllmNotice } from "./worker/vllm/worker.ts";
 
+/**
+ * Servers outlive a sidecar, and their caches with them: what an earlier run left there may be of other weights
+ * under the same epoch.
+ */
+const RUN_SALT = `foretoken-${crypto.randomUUID()}`;
+
 /** Embedded engines on one model. */
 export function llamaSources(
   model: LlamaModel,
@@ -72,6 +78,7 @@ function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource
         workerId,
         url,
         epoch,
+        cacheSalt: RUN_SALT,
         ...(token === null ? {} : { apiKey: token }),
         notice: (told) => notice(url, told),
       }),
