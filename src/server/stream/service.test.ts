@@ -1,0 +1,226 @@
+// What the property test does not reach: text, progress, refusals, limits, and the codes of closed connections.
+
+import { expect, test } from "bun:test";
+import {
+  askFor,
+  type Bed,
+  clientMessage,
+  DEAF,
+  FakeSocket,
+  newBed,
+  type ReadFrame,
+  readFrame,
+} from "../../../test/suite/stream-bed.ts";
+import type { Text } from "../../text/text.ts";
+import type { StreamFormat } from "./frame.ts";
+import { type StreamLimits, StreamService } from "./service.ts";
+
+/** Every second token ends a word. */
+const text: Text = {
+  vocabularySize: 1000,
+  encode: () => new Int32Array(0),
+  decode: (tokens) => Array.from(tokens, (token) => `<${token}>`).join(""),
+  detokenizer: () => {
+    let open: number[] = [];
+    const take = (): string => text.decode(open.splice(0), { skipSpecial: true });
+    return {
+      push: (tokens) => {
+        const before = open.length;
+        open = [...open, ...Array.from(tokens)];
+        return before + tokens.length >= 2 ? take() : "";
+      },
+      flush: take,
+    };
+  },
+  bytes: () => new Uint8Array(0),
+  renderChat: () => "",
+};
+
+interface World {
+  readonly bed: Bed;
+  readonly service: StreamService;
+  tick(): void;
+  connect(format?: StreamFormat): { socket: FakeSocket; frames: ReadFrame[] };
+  say(socket: FakeSocket, message: object, format?: StreamFormat): void;
+}
+
+function world(limits: Partial<StreamLimits> = {}): World {
+  const bed = newBed({ workers: 1, lengthOf: () => 11 });
+  const acts = new Set<() => void>();
+  const service = new StreamService({
+    sidecar: bed.sidecar,
+    text,
+    limits,
+    random: () => 5,
+    every: (act) => {
+      acts.add(act);
+      return () => acts.delete(act);
+    },
+  });
+  return {
+    bed,
+    service,
+    tick: () => {
+      for (const act of acts) act();
+    },
+    connect: (format = "json") => {
+      const frames: ReadFrame[] = [];
+      const socket = new FakeSocket((data) => frames.push(readFrame(data)));
+      service.open(socket, new URLSearchParams({ format }));
+      return { socket, frames };
+    },
+    say: (socket, message, format = "json") => {
+      service.message(socket, clientMessage(format, message));
+    },
+  };
+}
+
+test("text: every character comes, and what is left at the end", async () => {
+  const { bed, connect, say } = world();
+  const [request] = bed.sidecar.generate(askFor([1], 1), DEAF).requests;
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { request: 0, text: true } });
+  await bed.finish();
+  const told = frames.flatMap(({ tokens }) => tokens.map((one) => one.text)).join("");
+  expect(told).toBe(text.decode(request?.response.tokens() ?? [], { skipSpecial: true }));
+  expect(frames.at(-1)?.state).toBe("ended");
+});
+
+test("text: a client that resumes gets the text of the rest alone", async () => {
+  const { bed, connect, say } = world();
+  const [request] = bed.sidecar.generate(askFor([1], 1), DEAF).requests;
+  await bed.finish();
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { request: 0, offset: 8, text: true } });
+  const rest = request?.response.tokens(8) ?? [];
+  expect(frames[1]?.tokens[0]?.text).toBe(text.decode(rest, { skipSpecial: true }));
+});
+
+test("one frame holds a turn's tokens of all responses, and is shared", async () => {
+  const { bed, service, connect, say } = world();
+  bed.sidecar.generate(askFor([1], 4), DEAF);
+  const [one, two] = [connect(), connect()];
+  for (const { socket } of [one, two]) say(socket, { subscribe: { all: true } });
+  await bed.step();
+  expect(one.frames.at(-1)?.tokens.map(({ request }) => request)).toEqual([0, 1, 2, 3]);
+  expect(two.frames).toEqual(one.frames);
+  expect(service.stats().framesSent).toBe(6);
+});
+
+test("progress: lengths and counters at every tick, and no tokens", async () => {
+  const { bed, connect, say, tick } = world();
+  const { socket, frames } = connect("protobuf");
+  say(socket, { subscribe: { progress: true } }, "protobuf");
+  bed.sidecar.generate(askFor([1], 2), DEAF);
+  await bed.finish();
+  tick();
+  const last = frames.at(-1);
+  expect(last?.joined.map(({ request }) => request)).toEqual([0, 1]);
+  expect(last?.lengths).toEqual([
+    { request: 0, length: 11 },
+    { request: 1, length: 11 },
+  ]);
+  expect(last?.finished.map(({ finish_reason }) => finish_reason)).toEqual(["stop", "stop"]);
+  expect(last?.progress).toMatchObject({ requests_done: 2, output_tokens: 22 });
+  expect(frames.every(({ tokens }) => tokens.length === 0)).toBe(true);
+});
+
+test("a slow client is dropped with a reason, and nobody else waits", async () => {
+  const { bed, service, connect, say } = world({ sendQueueBytes: 600 });
+  bed.sidecar.generate(askFor([1], 4), DEAF);
+  const [slow, quick] = [connect(), connect()];
+  for (const { socket } of [slow, quick]) say(socket, { subscribe: { all: true } });
+  slow.socket.isReading = false;
+  await bed.finish();
+  expect(slow.socket.closed).toMatchObject({ code: 1013 });
+  expect(slow.socket.closed?.reason).toStartWith("slow_consumer");
+  expect(quick.frames.flatMap(({ finished }) => finished).length).toBe(4);
+  expect(service.stats()).toMatchObject({ clients: 1, closed: { 1013: 1 } });
+});
+
+test("history that a client does not read waits in the response, not in its queue", async () => {
+  const { bed, service, connect, say } = world({ sendQueueBytes: 1000 });
+  bed.sidecar.generate(askFor([1], 4), DEAF);
+  await bed.finish();
+  const { socket, frames } = connect();
+  socket.isReading = false;
+  for (let request = 0; request < 4; request += 1) say(socket, { subscribe: { request } });
+  expect(socket.unread.length).toBeLessThan(8);
+  socket.isReading = true;
+  socket.readAll();
+  service.drain(socket);
+  expect(socket.closed).toBeNull();
+  expect(frames.flatMap(({ tokens }) => tokens.map((one) => one.token_ids.length))).toEqual([
+    11, 11, 11, 11,
+  ]);
+});
+
+test.each([
+  ["json", "{", 1007],
+  ["json", "{}", 1007],
+  ["json", '{"subscribe":{"all":true,"progress":true}}', 1007],
+  ["json", '{"subscribe":{"all":true,"offset":3}}', 1007],
+  ["json", '{"subscribe":{"request":-1}}', 1007],
+  ["json", Uint8Array.of(1), 1003],
+  ["protobuf", "{}", 1003],
+  ["protobuf", Uint8Array.of(0xff), 1007],
+  ["protobuf", new Uint8Array(0), 1007],
+] as const)(
+  "%s: the frame %j closes the connection with its code, and no other one",
+  (format, data, code) => {
+    const { service, connect, say } = world();
+    const [bad, good] = [connect(format), connect()];
+    service.message(bad.socket, data);
+    expect(bad.socket.closed).toMatchObject({ code });
+    say(good.socket, { subscribe: { all: true } });
+    expect(good.frames[0]?.state).toBe("subscribed");
+  },
+);
+
+test("refusals: what is not there, what is there twice, what is beyond the response", () => {
+  const { bed, connect, say } = world({ subscriptionsMax: 2 });
+  bed.sidecar.generate(askFor([1], 1, { group: "mine" }), DEAF);
+  const { socket, frames } = connect();
+  const answer = (message: object) => {
+    say(socket, message);
+    return frames.at(-1)?.refused?.code;
+  };
+  expect(answer({ subscribe: { request: 99 } })).toBe("not_found");
+  expect(answer({ subscribe: { group: "nobody's" } })).toBe("not_found");
+  expect(answer({ subscribe: { request: 0, offset: 5 } })).toBe("conflict");
+  expect(answer({ unsubscribe: { all: true } })).toBe("not_found");
+  say(socket, { subscribe: { group: "mine" } });
+  expect(answer({ subscribe: { group: "g1:mine" } })).toBe("conflict");
+  say(socket, { subscribe: { all: true } });
+  expect(answer({ subscribe: { progress: true } })).toBe("queue_full");
+  expect(socket.closed).toBeNull();
+});
+
+test("limits: one client too many, a format nobody knows, a frame too long", () => {
+  const { service, connect } = world({ clientsMax: 2, frameBytesMax: 50 });
+  const first = connect();
+  const unknown = connect("xml" as StreamFormat);
+  expect(unknown.socket.closed).toMatchObject({ code: 1008 });
+  connect();
+  expect(connect().socket.closed).toMatchObject({ code: 1013 });
+  service.message(first.socket, " ".repeat(51));
+  expect(first.socket.closed).toMatchObject({ code: 1007 });
+});
+
+test("nothing is observed when nobody is subscribed", async () => {
+  const { bed, service, connect, say } = world();
+  const { socket, frames } = connect();
+  say(socket, { subscribe: { all: true } });
+  say(socket, { unsubscribe: { all: true } });
+  bed.sidecar.generate(askFor([1], 1), DEAF);
+  await bed.finish();
+  expect(frames.map(({ state }) => state)).toEqual(["subscribed", "unsubscribed"]);
+  expect(service.stats().subscriptions).toBe(0);
+});
+
+test("end: every client is told that the server stops", () => {
+  const { service, connect } = world();
+  const { socket } = connect();
+  service.end();
+  expect(socket.closed).toEqual({ code: 1001, reason: "draining" });
+});
