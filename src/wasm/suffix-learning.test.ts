@@ -1,0 +1,93 @@
+// What an instance that learns drafts beyond the counts of a group: from the text of its other requests,
+// and from where the text that a response has parted from would have gone on.
+
+import { expect, test } from "bun:test";
+import { SuffixIndex } from "./suffix-index.ts";
+
+const ASK = { tokensMax: 8, probabilityMin: 0.01, tree: false };
+
+function unexpectedFull(): never {
+  throw new Error("a group is full");
+}
+
+const from = (first: number, count: number): number[] =>
+  Array.from({ length: count }, (_, i) => first + i);
+
+function draft(index: SuffixIndex, handle: number, sequence: number, tree = false): number[] {
+  index.begin(1);
+  index.draft(handle, sequence, { ...ASK, tree });
+  const { start, tokens } = index.step();
+  return [...tokens.subarray(0, start[1])];
+}
+
+/** A response that is drafted for at every token. */
+function write(index: SuffixIndex, handle: number, sequence: number, tokens: number[]): void {
+  for (const token of tokens) {
+    draft(index, handle, sequence);
+    index.append(handle, sequence, Int32Array.of(token), 0);
+  }
+  index.flush();
+}
+
+/** The draft of a response that has written a few tokens of a phrase known from another group. */
+function draftOfPhrase(learning: boolean, tree: boolean): number[] {
+  const index = new SuffixIndex({ learning }, unexpectedFull);
+  const phrase = from(40, 12);
+  const first = index.create(Int32Array.of(1)) ?? unexpectedFull();
+  for (let k = 0; k < 6; k += 1) write(index, first, k, [...from(200 + 20 * k, 5), ...phrase]);
+  const second = index.create(Int32Array.of(2)) ?? unexpectedFull();
+  write(index, second, 0, phrase.slice(0, 4));
+  return draft(index, second, 0, tree);
+}
+
+test("learning: a phrase of another group's responses is drafted", () => {
+  expect(draftOfPhrase(true, false).slice(0, 2)).toEqual([44, 45]);
+  expect(draftOfPhrase(true, true)).toContain(46);
+});
+
+test("learning: without it, another group's phrases are not known", () => {
+  expect(draftOfPhrase(false, false)).toEqual([]);
+  expect(draftOfPhrase(false, true)).toEqual([]);
+});
+
+test("learning: the background takes no room where it would crowd out the groups", () => {
+  const index = new SuffixIndex({ limitBytes: 16 << 20 }, unexpectedFull);
+  const handle = index.create(Int32Array.of(1)) ?? unexpectedFull();
+  write(index, handle, 0, [...from(5, 20), ...from(5, 20)]);
+  expect(index.core.used_bytes()).toBeLessThan(8 << 20);
+  index.append(handle, 0, Int32Array.of(5, 6, 7), 0);
+  expect(draft(index, handle, 0).length).toBeGreaterThan(0);
+});
+
+/** The draft of a response that follows its sibling but for one token. */
+function draftAfterParting(learning: boolean, tree: boolean): number[] {
+  const index = new SuffixIndex({ learning }, unexpectedFull);
+  const handle = index.create(Int32Array.of(1)) ?? unexpectedFull();
+  index.append(handle, 0, Int32Array.from(from(10, 40)), 0);
+  write(index, handle, 1, [...from(10, 12), 99]);
+  return draft(index, handle, 1, tree);
+}
+
+test("learning: after a substituted token the draft goes on where the sibling does", () => {
+  expect(draftAfterParting(true, false)[0]).toBe(23);
+  expect(draftAfterParting(true, true)).toContain(23);
+});
+
+test("learning: without it, nothing is drafted after a token that nobody has written", () => {
+  expect(draftAfterParting(false, false)).toEqual([]);
+});
+
+test("learning: a response parts again and again, and the index stays sound", () => {
+  const index = new SuffixIndex({ contextTokens: 4 }, unexpectedFull);
+  const handle = index.create(Int32Array.of(1, 2)) ?? unexpectedFull();
+  for (let k = 0; k < 5; k += 1) {
+    const tokens = from(0, 120).map((i) => ((i * 7 + (i % 9) * k) % 11) + 3);
+    for (let at = 0; at < tokens.length; at += 3) {
+      const drafted = draft(index, handle, k, at % 2 === 0);
+      expect(drafted.every((token) => token >= 1 && token < 14)).toBe(true);
+      index.append(handle, k, Int32Array.from(tokens.slice(at, at + 3)), 0);
+    }
+  }
+  index.flush();
+  expect(index.core.group_check(handle)).toBe(0);
+});
