@@ -14,9 +14,9 @@ export interface Run {
 
 const RUNS_MAX = 16;
 
-/** Drafting is part of `seer`; the baselines run without unless told. */
+/** Drafting is part of `seer` and `foretoken`; the baselines run without unless told. */
 export function defaultDraft(policy: PolicyName): DraftMode {
-  return policy === "seer" ? "grouped" : "off";
+  return policy === "seer" || policy === "foretoken" ? "grouped" : "off";
 }
 
 /** @throws AppError `usage` naming the part that is wrong. */

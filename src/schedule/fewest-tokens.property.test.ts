@@ -1,0 +1,56 @@
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { groupId } from "../base/ids.ts";
+import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
+import { Heap } from "../wasm/heap.ts";
+import { loadCore } from "../wasm/load.ts";
+import { FewestTokensPolicy } from "./fewest-tokens.ts";
+
+const core = loadCore();
+
+const waitingArbitrary = fc.array(
+  fc.record({
+    tokens: fc.integer({ min: 0, max: 30 }),
+    priority: fc.integer({ min: -2, max: 2 }),
+  }),
+  { minLength: 1, maxLength: 20 },
+);
+
+test("fewest tokens: serves by priority, then tokens, then arrival, whatever is given up meanwhile", () => {
+  fc.assert(
+    fc.property(waitingArbitrary, fc.nat(19), (waiting, dropped) => {
+      const buffer = new RequestBuffer();
+      const policy = new FewestTokensPolicy({ buffer, heap: new Heap(core) });
+      const group = buffer.open(groupId("g"), Int32Array.of(1));
+      const sampling = {
+        temperature: 1,
+        seed: 0,
+        tokensMax: 100,
+        stopTokenIds: [],
+        ...SAMPLING_DEFAULTS,
+      };
+      const requests = waiting.map(({ tokens, priority }, i) => {
+        const draw = drawKey(0, "g", i);
+        const request = buffer.join(group, { sampling, draw, divisible: true, priority });
+        request.response.append(0, new Int32Array(tokens), new Float32Array(tokens));
+        policy.add(request);
+        return request;
+      });
+      const gone = requests[dropped];
+      if (gone !== undefined) policy.remove(gone);
+      const wanted = requests
+        .filter((request) => request !== gone)
+        .sort(
+          (a, b) =>
+            a.priority - b.priority || a.response.length - b.response.length || a.index - b.index,
+        );
+      const served: Request[] = [];
+      for (let next = policy.peek(); next !== null; next = policy.peek()) {
+        served.push(next);
+        policy.take(next);
+      }
+      expect(served).toEqual(wanted);
+    }),
+  );
+});
