@@ -3,12 +3,14 @@
 import { Command, CommanderError } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { AppError } from "../base/errors.ts";
+import { doctorCommand } from "./doctor-command.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./exit.ts";
 import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
 import { serveCommand } from "./serve-command.ts";
 import { simulateCommand } from "./simulate-command.ts";
+import { upCommand } from "./up-command.ts";
 import { verifyCommand } from "./verify-command.ts";
 import { workerCommand } from "./worker-command.ts";
 
@@ -26,6 +28,8 @@ export async function main(args: readonly string[]): Promise<number> {
   const commands = [
     rolloutCommand,
     serveCommand,
+    upCommand,
+    doctorCommand,
     verifyCommand,
     replayCommand,
     simulateCommand,

