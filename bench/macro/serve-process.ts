@@ -1,0 +1,483 @@
+// The processes of the serve bench: the sidecar over workers that emit batches as the link does, a plain
+// reverse proxy, and what stands behind that. Each counts its own CPU.
+
+import { parseArgs } from "node:util";
+import { assert } from "../../src/base/assert.ts";
+import type { Clock } from "../../src/base/clock.ts";
+import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
+import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import type {
+  ControlAnswer,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+} from "../../src/rollout/worker.ts";
+import { type Socket, type SocketService, serveHttp } from "../../src/server/http.ts";
+import { dataPlane } from "../../src/server/openai/data-plane.ts";
+import { Sidecar } from "../../src/server/sidecar.ts";
+import { StreamService } from "../../src/server/stream/service.ts";
+import type { Text } from "../../src/text/text.ts";
+import { loadCore } from "../../src/wasm/load.ts";
+
+/** protobuf, json: one client follows everything. groups: a thousand clients, one group each. */
+export const MODES = ["protobuf", "json", "groups", "sse", "proxy"] as const;
+export type Mode = (typeof MODES)[number];
+
+export interface Load {
+  readonly mode: Mode;
+  readonly seconds: number;
+  readonly stepTokens: number;
+  /** null: as many as it can. */
+  readonly stepsPerS: number | null;
+}
+
+export interface Ran {
+  readonly tokensOut: number;
+  readonly cpuUs: number;
+  readonly seconds: number;
+  /** Half way and at the end. */
+  readonly rssMib: readonly [number, number];
+}
+
+export interface Served {
+  readonly url: string;
+  /** Begins so many requests that are replaced as they finish. */
+  fill(requests: number): Promise<void>;
+  /** Until so many requests, or connections, are there. */
+  ready(count: number): Promise<void>;
+  run(load: Load): Promise<Ran>;
+  stop(): Promise<void>;
+}
+
+type Order =
+  | { kind: "fill"; requests: number }
+  | { kind: "ready"; count: number }
+  | { kind: "run"; load: Load };
+type Answer = { kind: "listening"; url: string } | { kind: "done"; ran: Ran | null };
+
+const EPOCH = weightEpoch(0);
+const WORKERS = 8;
+const GROUP_SIZE = 16;
+const RESPONSE_TOKENS = 512;
+const PROMPT_TOKENS = 64;
+const STAMP_MASK = 0x3fffffff;
+/** The bench's clients share the machine: they are waited for, not dropped. */
+const BUFFERED_BYTES_MAX = 256 * 1024;
+
+const clock: Clock = { nowMs: () => performance.now() };
+const stamp = () =>
+  Math.floor((performance.timeOrigin + performance.now()) * 100) % (STAMP_MASK + 1);
+const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+interface Running {
+  readonly spec: RequestSpec;
+  position: number;
+  chunkLeft: number;
+}
+
+/** Makes tokens that say when they were made. */
+class StampingWorker implements Worker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: WorkerCapacity = {
+    slots: 4_096,
+    kvTokens: 1 << 26,
+    contextTokens: 1 << 21,
+    kvBytesPerToken: 1,
+  };
+  readonly #running = new Map<RequestId, Running>();
+  #listener: WorkerListener | null = null;
+
+  constructor(id: WorkerId) {
+    this.workerId = id;
+    this.name = `stamping worker ${id}`;
+  }
+
+  listen(listener: WorkerListener): void {
+    this.#listener = listener;
+  }
+
+  supports(): SamplingSupport {
+    return { kind: "divided" };
+  }
+
+  async control(): Promise<ControlAnswer> {
+    return { status: 404, body: null };
+  }
+
+  async close(): Promise<void> {}
+
+  send(commands: readonly WorkerCommand[]): void {
+    for (const command of commands) {
+      if (command.kind === "run") {
+        const { request, output, chunkTokens } = command;
+        const running = { spec: request, position: output.length, chunkLeft: chunkTokens };
+        this.#running.set(request.requestId, running);
+      } else if (command.kind === "release") {
+        this.#running.delete(command.requestId);
+      } else if (command.kind === "export") {
+        const { requestId } = command;
+        queueMicrotask(() => this.#listener?.(EPOCH, [{ kind: "exported", requestId, kv: null }]));
+      }
+    }
+  }
+
+  /** Tokens made. */
+  step(stepTokens: number): number {
+    const now = stamp();
+    const events: WorkerEvent[] = [];
+    let made = 0;
+    for (const [requestId, running] of this.#running) {
+      const { tokensMax } = running.spec.sampling;
+      const count = Math.min(stepTokens, running.chunkLeft, tokensMax - running.position);
+      events.push({
+        kind: "tokens",
+        requestId,
+        offset: running.position,
+        tokens: new Int32Array(count).fill(now),
+        logprobs: new Float32Array(count).fill(-1),
+        top: null,
+      });
+      running.position += count;
+      running.chunkLeft -= count;
+      made += count;
+      const isOver = running.position >= tokensMax;
+      if (!isOver && running.chunkLeft > 0) continue;
+      this.#running.delete(requestId);
+      events.push({ kind: "chunk_done", requestId, finish: isOver ? "length" : null });
+    }
+    this.#listener?.(EPOCH, events);
+    return made;
+  }
+}
+
+const text: Text = {
+  vocabularySize: 2 ** 30,
+  encode: (input) => Int32Array.from(input, (char) => char.charCodeAt(0)),
+  decode: (tokens) => " word".repeat(tokens.length),
+  detokenizer: () => ({ push: (tokens) => " word".repeat(tokens.length), flush: () => "" }),
+  bytes: () => new TextEncoder().encode(" word"),
+  renderChat: () => "",
+};
+
+/** Remembers the sockets, to wait for those who read slowly. */
+function watched(service: SocketService): { service: SocketService; sockets: Set<Socket> } {
+  const sockets = new Set<Socket>();
+  return {
+    sockets,
+    service: {
+      open: (socket, query) => {
+        sockets.add(socket);
+        service.open(socket, query);
+      },
+      message: (socket, data) => service.message(socket, data),
+      close: (socket) => {
+        sockets.delete(socket);
+        service.close(socket);
+      },
+      drain: (socket) => service.drain(socket),
+    },
+  };
+}
+
+function newSidecar(mode: Mode): Sidecar {
+  return new Sidecar({
+    rollout: {
+      policy: "seer",
+      draft: "grouped",
+      chunkTokens: 256,
+      epoch: EPOCH,
+      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1 << 20, disk: null }),
+      clock,
+      core: loadCore(),
+    },
+    vocabularySize: text.vocabularySize,
+    limits: {
+      requestsMax: 65_536,
+      groupsMax: 4_096,
+      // Who follows a group by name wants it open; else what is kept is kept small, to see the rest.
+      keptTokensMax: mode === "groups" ? 2 ** 26 : 2 ** 21,
+      keptResponsesMax: 65_536,
+    },
+    random: () => Math.floor(Math.random() * 2 ** 32),
+  });
+}
+
+function keepFull(sidecar: Sidecar, requests: number): void {
+  const ask = (group: number, n: number) => {
+    sidecar.generate(
+      {
+        prompt: new Int32Array(PROMPT_TOKENS).fill(group + 1),
+        n,
+        sampling: {
+          temperature: 1,
+          seed: 0,
+          tokensMax: RESPONSE_TOKENS - (sidecar.rollout.unfinished % 64),
+          stopTokenIds: [],
+          ...SAMPLING_DEFAULTS,
+        },
+        seeded: false,
+        group: `group-${group}`,
+        priority: 0,
+      },
+      {
+        tokens: () => {},
+        restarted: () => {},
+        finished: () => queueMicrotask(() => ask(group, 1)),
+      },
+    );
+  };
+  for (let group = 0; group * GROUP_SIZE < requests; group += 1) {
+    ask(group, Math.min(GROUP_SIZE, requests - group * GROUP_SIZE));
+  }
+}
+
+function startSidecar(mode: Mode): { url: string; obey: (order: Order) => Promise<Ran | null> } {
+  const sidecar = newSidecar(mode);
+  const workers = Array.from({ length: WORKERS }, (_, i) => new StampingWorker(workerId(i)));
+  for (const worker of workers) sidecar.rollout.addWorker(worker);
+  const stream = new StreamService({
+    sidecar,
+    text,
+    random: () => 1,
+    every: (act, ms) => {
+      const timer = setInterval(act, ms);
+      return () => clearInterval(timer);
+    },
+  });
+  const { service, sockets } = watched(stream);
+  const plane = dataPlane({
+    sidecar,
+    text,
+    modelNames: ["model"],
+    eosTokenIds: [0],
+    version: () => "0",
+  });
+  const server = serveHttp({
+    host: "127.0.0.1",
+    port: 0,
+    routes: plane.routes,
+    sockets: { "/v1/stream": service },
+    apiToken: null,
+    bodyBytesMax: 1 << 20,
+    frameBytesMax: 1 << 20,
+    answered: () => {},
+    failed: (error) => console.error(error),
+  });
+  const obey = async (order: Order): Promise<Ran | null> => {
+    if (order.kind === "fill") {
+      keepFull(sidecar, order.requests);
+      return null;
+    }
+    if (order.kind === "ready") {
+      while (sidecar.rollout.unfinished < order.count) await turn();
+      return null;
+    }
+    return await run(order.load, async (tokens) => {
+      let made = 0;
+      for (const worker of workers) {
+        made += worker.step(tokens);
+        await turn();
+        while ([...sockets].some((socket) => socket.bufferedBytes > BUFFERED_BYTES_MAX)) {
+          await turn();
+        }
+      }
+      return made;
+    });
+  };
+  return { url: String(server.url), obey };
+}
+
+/** Steps for a while. `step`: tokens made. */
+async function run(load: Load, step: (tokens: number) => Promise<number>): Promise<Ran> {
+  const startMs = performance.now();
+  const before = process.cpuUsage();
+  const lengthMs = load.seconds * 1000;
+  let [tokensOut, steps, rssHalf] = [0, 0, 0];
+  for (;;) {
+    const elapsedMs = performance.now() - startMs;
+    if (elapsedMs >= lengthMs) break;
+    if (rssHalf === 0 && elapsedMs > lengthMs / 2) rssHalf = process.memoryUsage.rss();
+    const dueMs = load.stepsPerS === null ? 0 : (steps * 1000) / load.stepsPerS;
+    if (dueMs > elapsedMs) await Bun.sleep(dueMs - elapsedMs);
+    tokensOut += await step(load.stepTokens);
+    steps += 1;
+  }
+  const { user, system } = process.cpuUsage(before);
+  const mib = (bytes: number) => bytes / 2 ** 20;
+  return {
+    tokensOut,
+    cpuUs: user + system,
+    seconds: (performance.now() - startMs) / 1000,
+    rssMib: [mib(rssHalf), mib(process.memoryUsage.rss())],
+  };
+}
+
+/** Server-sent events as the sidecar writes them, from a process behind the proxy. */
+function startUpstream(): { url: string; obey: (order: Order) => Promise<Ran | null> } {
+  const clients = new Set<ReadableStreamDefaultController<Uint8Array>>();
+  const encoder = new TextEncoder();
+  const server = Bun.serve({
+    hostname: "127.0.0.1",
+    port: 0,
+    idleTimeout: 0,
+    fetch: () => {
+      const stream = new ReadableStream<Uint8Array>({
+        start: (client) => void clients.add(client),
+      });
+      return new Response(stream, { headers: { "content-type": "text/event-stream" } });
+    },
+  });
+  const obey = async (order: Order): Promise<Ran | null> => {
+    if (order.kind === "ready") while (clients.size < order.count) await turn();
+    if (order.kind !== "run") return null;
+    return await run(order.load, async (tokens) => {
+      for (const client of clients) {
+        for (let index = 0; index < GROUP_SIZE; index += 1) {
+          client.enqueue(encoder.encode(eventOf(index, tokens)));
+        }
+      }
+      await turn();
+      while ([...clients].some((client) => (client.desiredSize ?? 0) < -GROUP_SIZE * 4))
+        await turn();
+      return clients.size * GROUP_SIZE * tokens;
+    });
+  };
+  return { url: String(server.url), obey };
+}
+
+function eventOf(index: number, tokens: number): string {
+  const ids = new Array<number>(tokens).fill(stamp());
+  const choice = { index, text: " word".repeat(tokens), logprobs: null, finish_reason: null };
+  const chunk = { id: "cmpl-0123456789abcdef", object: "text_completion", created: 1_750_000_000 };
+  const choices = [{ ...choice, stop_reason: null, token_ids: ids }];
+  return `data: ${JSON.stringify({ ...chunk, model: "model", choices })}\n\n`;
+}
+
+function startProxy(upstream: string): {
+  url: string;
+  obey: (order: Order) => Promise<Ran | null>;
+} {
+  const server = Bun.serve({
+    hostname: "127.0.0.1",
+    port: 0,
+    idleTimeout: 0,
+    fetch: async (request) => {
+      const { method, headers } = request;
+      const answer = await fetch(upstream, { method, headers, body: await request.bytes() });
+      return new Response(answer.body, { headers: answer.headers });
+    },
+  });
+  // What it carries is counted behind it.
+  const idle = async () => {
+    await Bun.sleep(20);
+    return 0;
+  };
+  const obey = async (order: Order): Promise<Ran | null> =>
+    order.kind === "run" ? await run(order.load, idle) : null;
+  return { url: String(server.url), obey };
+}
+
+interface Child {
+  readonly url: string;
+  order(order: Order): Promise<Ran | null>;
+  stop(): Promise<void>;
+}
+
+async function spawnChild(...args: string[]): Promise<Child> {
+  const listening = Promise.withResolvers<string>();
+  let done = Promise.withResolvers<Ran | null>();
+  const child = Bun.spawn([process.execPath, import.meta.path, ...args], {
+    stdio: ["ignore", "inherit", "inherit"],
+    serialization: "json",
+    ipc(answer: Answer) {
+      if (answer.kind === "listening") listening.resolve(answer.url);
+      else done.resolve(answer.ran);
+    },
+    onExit: (_child, code) => {
+      const error = new Error(`a process of the bench ended with ${code}`);
+      listening.reject(error);
+      done.reject(error);
+    },
+  });
+  // A process that is stopped at the end has nothing to answer.
+  done.promise.catch(() => {});
+  return {
+    url: await listening.promise,
+    order: (order) => {
+      done = Promise.withResolvers();
+      child.send(order);
+      return done.promise;
+    },
+    stop: async () => {
+      done.promise.catch(() => {});
+      child.kill();
+      await child.exited;
+    },
+  };
+}
+
+export async function spawnServed(mode: Mode): Promise<Served> {
+  if (mode === "proxy") return await spawnProxied();
+  const child = await spawnChild("--role", "sidecar", "--mode", mode);
+  return {
+    url: child.url,
+    fill: async (requests) => void (await child.order({ kind: "fill", requests })),
+    ready: async (count) => void (await child.order({ kind: "ready", count })),
+    run: async (load) => ranOf(await child.order({ kind: "run", load })),
+    stop: () => child.stop(),
+  };
+}
+
+async function spawnProxied(): Promise<Served> {
+  const upstream = await spawnChild("--role", "upstream");
+  const proxy = await spawnChild("--role", "proxy", "--upstream", upstream.url);
+  return {
+    url: proxy.url,
+    fill: async () => {},
+    ready: async (count) => void (await upstream.order({ kind: "ready", count })),
+    run: async (load) => {
+      const order: Order = { kind: "run", load };
+      const [behind, proxied] = await Promise.all([upstream.order(order), proxy.order(order)]);
+      const { cpuUs, rssMib } = ranOf(proxied);
+      return { ...ranOf(behind), cpuUs, rssMib };
+    },
+    stop: async () => {
+      await proxy.stop();
+      await upstream.stop();
+    },
+  };
+}
+
+function ranOf(ran: Ran | null): Ran {
+  assert(ran !== null, "a run is answered with what it took");
+  return ran;
+}
+
+function main(): void {
+  const { values } = parseArgs({
+    options: {
+      role: { type: "string" },
+      mode: { type: "string" },
+      upstream: { type: "string" },
+    },
+  });
+  const start = {
+    sidecar: () => startSidecar(MODES.find((mode) => mode === values.mode) ?? "protobuf"),
+    upstream: startUpstream,
+    proxy: () => startProxy(values.upstream ?? ""),
+  }[values.role ?? ""];
+  assert(start !== undefined, "a process of the bench has a role");
+  const { url, obey } = start();
+  const answer = (message: Answer) => process.send?.(message);
+  process.on("message", (order: Order) => {
+    void obey(order).then((ran) => answer({ kind: "done", ran }));
+  });
+  answer({ kind: "listening", url });
+}
+
+if (import.meta.main) main();

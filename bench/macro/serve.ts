@@ -1,0 +1,309 @@
+// What one core of the sidecar carries: tokens a second from workers' batches through the rollout to clients,
+// as binary frames, JSON frames and SSE, beside a plain reverse proxy in Bun in the same run; and what it
+// adds to a token's way. The sidecar is a process of its own; so is the proxy. Tokens per CPU second of that
+// process are what counts: clients and workers have cores of their own in life, and here they share them.
+//
+//   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--json FILE]
+
+import { writeFileSync } from "node:fs";
+import { cpus, loadavg } from "node:os";
+import { parseArgs } from "node:util";
+import Table from "cli-table3";
+import { assert } from "../../src/base/assert.ts";
+import { type Load, MODES, type Mode, type Served, spawnServed } from "./serve-process.ts";
+
+export interface ServeRow {
+  readonly mode: Mode;
+  readonly requests: number;
+  readonly clients: number;
+  readonly tokens_per_cpu_s: number;
+  /** On this machine, clients included. */
+  readonly tokens_per_s: number;
+  readonly bytes_per_token: number;
+  /** From a worker's event to the client's frame, at the paced load. */
+  readonly latency_ms_p50: number;
+  readonly latency_ms_p99: number;
+  readonly paced_tokens_per_s: number;
+  /** Of the process, half way and at the end. */
+  readonly rss_mib: readonly [number, number];
+  /** Tokens that clients counted, of those that were sent to them; read whole only in small runs. */
+  readonly received_share: number;
+}
+
+export interface ServeShape {
+  readonly requests: number;
+  readonly seconds: number;
+  /** Tokens of a request in a step. */
+  readonly stepTokens: number;
+  /** Clients decode every frame and count its tokens. */
+  readonly isWhole: boolean;
+}
+
+const SUBSCRIBERS = 1_000;
+const SSE_STREAMS = 256;
+const PACED_STEPS_PER_S = 12;
+
+export async function measure(mode: Mode, shape: ServeShape): Promise<ServeRow> {
+  const served = await spawnServed(mode);
+  try {
+    const clients = await connect(served, mode, shape);
+    const counter = clients.counter;
+    const load: Load = { ...shape, mode, stepsPerS: null };
+    const full = await served.run(load);
+    await clients.settle();
+    const before = counter.tokens;
+    const sent = full.tokensOut;
+    const bytes = counter.bytes;
+    counter.latencies.length = 0;
+    const paced = await served.run({ ...load, stepsPerS: PACED_STEPS_PER_S });
+    clients.close();
+    const latencies = counter.latencies.sort((a, b) => a - b);
+    const at = (share: number) => latencies[Math.floor(latencies.length * share)] ?? Number.NaN;
+    return {
+      mode,
+      requests: shape.requests,
+      clients: clients.count,
+      tokens_per_cpu_s: full.tokensOut / (full.cpuUs / 1e6),
+      tokens_per_s: full.tokensOut / full.seconds,
+      bytes_per_token: bytes / sent,
+      latency_ms_p50: at(0.5),
+      latency_ms_p99: at(0.99),
+      paced_tokens_per_s: paced.tokensOut / paced.seconds,
+      rss_mib: full.rssMib,
+      received_share: shape.isWhole ? before / sent : Number.NaN,
+    };
+  } finally {
+    await served.stop();
+  }
+}
+
+interface Counter {
+  tokens: number;
+  bytes: number;
+  readonly latencies: number[];
+}
+
+interface Clients {
+  readonly count: number;
+  readonly counter: Counter;
+  /** Until what was sent has been read. */
+  settle(): Promise<void>;
+  close(): void;
+}
+
+async function connect(served: Served, mode: Mode, shape: ServeShape): Promise<Clients> {
+  const counter: Counter = { tokens: 0, bytes: 0, latencies: [] };
+  const settle = async () => {
+    for (let bytes = -1; bytes !== counter.bytes; ) {
+      bytes = counter.bytes;
+      await Bun.sleep(200);
+    }
+  };
+  if (mode === "sse" || mode === "proxy") {
+    const count = Math.min(SSE_STREAMS, Math.ceil(shape.requests / 16));
+    const stopping = new AbortController();
+    const { signal } = stopping;
+    for (let i = 0; i < count; i += 1) {
+      void readEvents(served.url, { counter, signal }).catch((error) => {
+        if (!signal.aborted) throw error;
+      });
+    }
+    await served.ready(mode === "sse" ? count * 16 : count);
+    return { count, counter, settle, close: () => stopping.abort() };
+  }
+  const groups = Math.ceil(shape.requests / 16);
+  await served.fill(shape.requests);
+  const count = mode === "groups" ? Math.min(SUBSCRIBERS, groups) : 1;
+  const sockets: Promise<void>[] = [];
+  for (let i = 0; i < count; i += 1) {
+    const filter = mode === "groups" ? { group: `group-${i}` } : { all: true };
+    sockets.push(subscribe(served.url, { filter, mode, counter, isWhole: shape.isWhole }));
+  }
+  await Promise.all(sockets);
+  await settle();
+  counter.tokens = 0;
+  counter.bytes = 0;
+  return { count, counter, settle, close: () => {} };
+}
+
+/** Resolves when the subscription stands. Text frames are for JSON, and subscriptions are made in JSON's way. */
+function subscribe(
+  url: string,
+  options: { filter: object; mode: Mode; counter: Counter; isWhole: boolean },
+): Promise<void> {
+  const { filter, mode, counter, isWhole } = options;
+  const format = mode === "json" ? "json" : "protobuf";
+  const socket = new WebSocket(`${url.replace("http", "ws")}v1/stream?format=${format}`);
+  socket.binaryType = "arraybuffer";
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  socket.onopen = () => {
+    if (format === "json") socket.send(JSON.stringify({ subscribe: filter }));
+    else socket.send(subscribeFrame(filter));
+  };
+  socket.onclose = ({ code, reason }) => reject(new Error(`closed with ${code}: ${reason}`));
+  let frames = 0;
+  socket.onmessage = ({ data }: MessageEvent<string | ArrayBuffer>) => {
+    const nowMs = wallMs();
+    counter.bytes += typeof data === "string" ? data.length : data.byteLength;
+    frames += 1;
+    resolve();
+    // The client must not be what is measured: it looks into some frames only.
+    if (!isWhole && frames % 8 !== 0) return;
+    const read = typeof data === "string" ? readJson(data, isWhole) : readBinary(data, isWhole);
+    if (read === null) return;
+    counter.tokens += read.tokens;
+    counter.latencies.push(stampAge(nowMs, read.first));
+  };
+  return promise;
+}
+
+async function readEvents(
+  url: string,
+  options: { counter: Counter; signal: AbortSignal },
+): Promise<void> {
+  const { counter, signal } = options;
+  const response = await fetch(`${url}v1/completions`, {
+    method: "POST",
+    signal,
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({
+      prompt: [1, 2, 3, Math.floor(Math.random() * 1000)],
+      n: 16,
+      max_tokens: 1_000_000,
+      stream: true,
+      return_token_ids: true,
+    }),
+  });
+  assert(response.status === 200, `the stream begins: ${response.status}`);
+  const decoder = new TextDecoder();
+  for await (const bytes of response.body ?? []) {
+    const nowMs = wallMs();
+    counter.bytes += bytes.length;
+    const text = decoder.decode(bytes);
+    const ids = text.matchAll(/"token_ids": ?\[([0-9,]+)\]/g);
+    for (const [, list = ""] of ids) {
+      counter.tokens += list.split(",").length;
+      counter.latencies.push(stampAge(nowMs, Number(list.split(",")[0])));
+    }
+  }
+}
+
+interface Read {
+  readonly tokens: number;
+  readonly first: number;
+}
+
+function readJson(text: string, isWhole: boolean): Read | null {
+  const first = /"token_ids":\[([0-9]+)/.exec(text)?.[1];
+  if (first === undefined) return null;
+  if (!isWhole) return { tokens: 0, first: Number(first) };
+  const { tokens } = JSON.parse(text) as { tokens: { token_ids: number[] }[] };
+  const count = tokens.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
+  return { tokens: count, first: Number(first) };
+}
+
+/** Looks for field 6 (tokens), and in it for field 4 (token_ids); see proto/stream.proto. */
+function readBinary(frame: ArrayBuffer, isWhole: boolean): Read | null {
+  const tokens = fieldOf(new Uint8Array(frame), 6);
+  const ids = tokens === null ? null : fieldOf(tokens, 4);
+  if (ids === null) return null;
+  const first = new DataView(ids.buffer, ids.byteOffset).getUint32(0, true);
+  return { tokens: isWhole ? ids.length / 4 : 0, first };
+}
+
+/** The bytes of a length-delimited field. */
+function fieldOf(bytes: Uint8Array, wanted: number): Uint8Array | null {
+  let at = 0;
+  const varint = () => {
+    let [value, shift] = [0, 0];
+    for (;;) {
+      const byte = bytes[at] ?? 0;
+      at += 1;
+      value += (byte & 0x7f) * 2 ** shift;
+      if (byte < 0x80) return value;
+      shift += 7;
+    }
+  };
+  while (at < bytes.length) {
+    const tag = varint();
+    if ((tag & 7) === 0) varint();
+    else {
+      const length = varint();
+      if (tag >> 3 === wanted) return bytes.subarray(at, at + length);
+      at += length;
+    }
+  }
+  return null;
+}
+
+/** ClientFrame{subscribe{filter{group | all}}}; proto/stream.proto. */
+function subscribeFrame(filter: { group?: string; all?: boolean }): Uint8Array {
+  const name = new TextEncoder().encode(filter.group ?? "");
+  const of = filter.group === undefined ? [0x18, 1] : [0x12, name.length, ...name];
+  return Uint8Array.from([0x0a, of.length + 2, 0x0a, of.length, ...of]);
+}
+
+/** Workers stamp tokens with the time, in units of 10 microseconds, 30 bits of it. */
+const STAMP_MASK = 0x3fffffff;
+
+const wallMs = () => performance.timeOrigin + performance.now();
+
+function stampAge(nowMs: number, stamp: number): number {
+  const now = Math.floor(nowMs * 100) % (STAMP_MASK + 1);
+  return ((now - stamp + STAMP_MASK + 1) % (STAMP_MASK + 1)) / 100;
+}
+
+async function main(): Promise<void> {
+  const { values } = parseArgs({
+    options: {
+      requests: { type: "string", default: "16384" },
+      seconds: { type: "string", default: "5" },
+      modes: { type: "string", default: MODES.join(",") },
+      json: { type: "string" },
+    },
+  });
+  const shape = {
+    requests: Number(values.requests),
+    seconds: Number(values.seconds),
+    stepTokens: 4,
+    isWhole: false,
+  };
+  const rows: ServeRow[] = [];
+  for (const mode of MODES) {
+    if (values.modes.split(",").includes(mode)) rows.push(await measure(mode, shape));
+  }
+  console.log(tableOf(rows));
+  if (values.json === undefined) return;
+  const host = { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version };
+  const command = `bun bench/macro/serve.ts ${process.argv.slice(2).join(" ")}`;
+  const results = { command, host, load_1m: loadavg()[0], results: rows };
+  writeFileSync(values.json, `${JSON.stringify(results, null, 2)}\n`);
+}
+
+function tableOf(rows: readonly ServeRow[]): string {
+  const head = ["to clients", "requests", "clients", "tokens/CPU s", "tokens/s", "bytes/token"];
+  const proxy = rows.find(({ mode }) => mode === "proxy")?.tokens_per_cpu_s;
+  const table = new Table({
+    head: [...head, "over proxy", "added p50 ms", "p99", "at tokens/s", "RSS MiB"],
+    style: { head: [], border: [] },
+  });
+  const whole = (value: number) => Math.round(value).toLocaleString("en");
+  for (const row of rows) {
+    table.push([
+      row.mode,
+      whole(row.requests),
+      whole(row.clients),
+      whole(row.tokens_per_cpu_s),
+      whole(row.tokens_per_s),
+      row.bytes_per_token.toFixed(1),
+      proxy === undefined ? "" : `${(row.tokens_per_cpu_s / proxy).toFixed(1)}x`,
+      row.latency_ms_p50.toFixed(2),
+      row.latency_ms_p99.toFixed(2),
+      whole(row.paced_tokens_per_s),
+      row.rss_mib.map(whole).join(" -> "),
+    ]);
+  }
+  return table.toString();
+}
+
+if (import.meta.main) await main();
