@@ -43,11 +43,13 @@ const inputs: usize = memory.data(32, 16);
 // (f32) and how many were seen (u32). Class 0 says nothing.
 export const EVIDENCE_CLASSES: u32 = 128;
 export const RECOVERY_CLASSES: u32 = 512;
+// Classes of recovery evidence for tokens that do not continue it begin here.
+export const RECOVERY_OTHER: u32 = 300;
 const evidence: usize = memory.data((3 * 128 + 512) * 16, 16);
 // Frequencies are means of so many tokens at most, so that they can follow the policy.
 const EVIDENCE_MAX: u32 = 1000;
-const EVIDENCE_START: f32 = 0.3;
-const RECOVERY_START: f32 = 0.4;
+// What a guess below is worth, in tokens seen.
+const EVIDENCE_SEEN: u32 = 3;
 
 const CELLS_BITS: u32 = 12;
 const PAIRS_BITS: u32 = 16;
@@ -98,6 +100,23 @@ const BIAS: f64 = -0.6;
 const RISE: f64 = 0.053;
 const SLOPE: f64 = 0.74;
 
+// The same beside the other inputs, whose weights begin where they ended on two sets, alike on both.
+const MIXED_BIAS: f64 = -0.3;
+const MIXED_SLOPE: f32 = 0.57;
+
+// A guess at how often a token with this class of evidence is accepted, until any has been seen.
+function backgroundGuess(cls: u32): f64 {
+  if (cls < 8) return 0.08;
+  const count = <f64>(1 << (cls & 7)) * 0.5 + 0.5;
+  const octaves = <f64>(max<u32>((cls - 8) >> 3, 1) - 1) / 4;
+  return (count / (count + 1)) * Math.pow(2, -octaves);
+}
+
+function recoveryGuess(cls: u32): f64 {
+  if (cls >= RECOVERY_OTHER) return 0.1;
+  return (((cls - 1) >> 4) & 1) != 0 ? 0.4 : 0.15;
+}
+
 export function calibrationBegin(learning: bool): void {
   learns = learning;
   for (let i: u32 = 0; i <= STEPS; i++) {
@@ -111,19 +130,23 @@ export function calibrationBegin(learning: bool): void {
   memory.fill(weights, 0, (<usize>SETS) << 5);
   for (let i: u32 = 0; i < LENGTHS * KINDS; i++) {
     const weight = weights + ((<usize>i) << 5);
-    store<f32>(weight, <f32>(BIAS + RISE * <f64>(i / KINDS)));
-    store<f32>(weight, <f32>SLOPE, 4);
+    store<f32>(weight, <f32>(MIXED_BIAS + RISE * <f64>(i / KINDS)));
+    store<f32>(weight, MIXED_SLOPE, 4);
+    store<f32>(weight, 0.13, 8);
+    store<f32>(weight, 0.25, 12);
+    store<f32>(weight, 0.28, 16);
+    store<f32>(weight, 0.8, 20);
   }
   memory.fill(inputs, 0, 32);
   store<f32>(inputs, 1);
   for (let i: u32 = 0; i < ORDERS * EVIDENCE_CLASSES + RECOVERY_CLASSES; i++) {
     const isBackground = i < ORDERS * EVIDENCE_CLASSES;
-    const frequency = isBackground ? EVIDENCE_START : RECOVERY_START;
+    const cls = isBackground ? i % EVIDENCE_CLASSES : i - ORDERS * EVIDENCE_CLASSES;
+    const frequency = <f32>(isBackground ? backgroundGuess(cls) : recoveryGuess(cls));
     const at = evidence + ((<usize>i) << 4);
-    const isNothing = isBackground ? i % EVIDENCE_CLASSES == 0 : i == ORDERS * EVIDENCE_CLASSES;
     store<f32>(at, frequency);
-    store<f32>(at, isNothing ? 0 : <f32>logitOf(<f64>frequency), 4);
-    store<u32>(at, 0, 8);
+    store<f32>(at, cls == 0 ? 0 : <f32>logitOf(<f64>frequency), 4);
+    store<u32>(at, EVIDENCE_SEEN, 8);
   }
   memory.fill(cellsBefore, 0, 4 << CELLS_BITS);
   memory.fill(cellsToken, 0, 4 << CELLS_BITS);

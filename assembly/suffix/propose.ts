@@ -49,6 +49,7 @@ import {
   R_RECOVERY,
   R_TOTAL,
   REASON_BYTES,
+  RECOVERY_OTHER,
   WRITTEN_BY_HISTORY,
   WRITTEN_BY_OWN,
   WRITTEN_BY_SIBLING,
@@ -130,8 +131,6 @@ const recoveries: usize = memory.data(32 * 8, 16);
 const BACKGROUND_CONTEXT_MAX: u32 = 8;
 // A recovery that agrees with this many tokens is as good as any.
 const AGREED_MAX: u32 = 5;
-// Classes of recovery evidence for tokens that do not continue it begin here.
-const RECOVERY_OTHER: u32 = 300;
 
 // A draft's head: how many candidates are kept in it (u32), whether it is a tree's (u32) and, as in a
 // reason, where the draft would have begun; then the candidates: reason, token and parent. A tree keeps
