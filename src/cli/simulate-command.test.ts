@@ -67,7 +67,7 @@ test("simulate: lengths are taken from recorded responses", async () => {
   );
   writeFileSync(path, `${lines.join("\n")}\n`);
   const { status, out } = await run(
-    ...["--workload", small, "--lengths", path, "--systems", "seer", "--json"],
+    ...["--workload", small, "--lengths", path, "--systems", "seer,partial-rollout", "--json"],
   );
   expect(status).toBe(0);
   const [only] = Object.values(JSON.parse(out).workloads) as { requests: number }[];
@@ -81,6 +81,13 @@ test("simulate: wrong input names what is wrong", async () => {
     [["--systems", "verl,verl"], "twice"],
     [["--workload", workload("a.json", { like: "moonlight", groups: 0 })], "groups"],
     [["--workload", workload("b.json", { like: "moonlight", gruops: 1 })], "gruops"],
+    [
+      [
+        "--workload",
+        workload("d.json", { like: "moonlight", tokens_max: 1_048_576, prompt_tokens: 1_048_576 }),
+      ],
+      "tokens_max",
+    ],
     [["--workload", workload("c.json", { like: "kimi-k2", tokens_mean: 99_999 })], "tokens_mean"],
   ];
   for (const [args, told] of wrong) {

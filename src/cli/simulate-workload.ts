@@ -5,6 +5,7 @@ import { readFileSync } from "node:fs";
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { GroupLengths } from "../sim/lengths.ts";
+import { StepModel } from "../sim/step-time.ts";
 import { WORKLOAD_NAMES, WORKLOADS, type Workload } from "../sim/workload.ts";
 import { readGroups } from "./replay-files.ts";
 
@@ -54,12 +55,14 @@ function withGroups(workload: Workload, lengths: GroupLengths, path: string): Wo
   const { shape } = workload;
   const tokensMax = Math.max(shape.tokensMax, longest);
   const groupSize = Math.max(...lengths.map((group) => group.length));
-  return {
+  const made = {
     ...workload,
     name: `${workload.name} with ${path}`,
     lengths,
     shape: { ...shape, groups: lengths.length, groupSize, tokensMax },
   };
+  checkFits(made, path);
+  return made;
 }
 
 function workloadFile(path: string): Workload {
@@ -82,7 +85,19 @@ function workloadFile(path: string): Workload {
   const problem = problemOf(shape);
   if (problem !== null) throw new InvalidFieldError({ where: path, ...problem });
   const promptTokens = file.prompt_tokens ?? base.promptTokens;
-  return { ...base, name: path, instances: file.instances ?? base.instances, promptTokens, shape };
+  const instances = file.instances ?? base.instances;
+  const made = { ...base, name: path, instances, promptTokens, shape };
+  checkFits(made, path);
+  return made;
+}
+
+/** A response that no engine can hold would never be done. */
+function checkFits(workload: Workload, where: string): void {
+  const { kvTokens } = new StepModel(workload);
+  const contextTokens = workload.promptTokens + workload.shape.tokensMax;
+  if (contextTokens < kvTokens) return;
+  const problem = `and prompt make ${contextTokens} tokens; one instance holds the KV of ${kvTokens}`;
+  throw new InvalidFieldError({ where, field: "tokens_max", problem });
 }
 
 function problemOf(shape: Workload["shape"]): { field: string; problem: string } | null {

@@ -1,7 +1,6 @@
 // One cell of a comparison: one system on one workload with one kind of drafting and one seed. Everything that is drawn
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
-import { AppError } from "../base/errors.ts";
 import type { Request } from "../request/buffer.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
@@ -55,19 +54,10 @@ const OVER_ISSUE = 2;
 const WARM_UP = 3;
 
 function partialRollout(cell: Cell, core: CoreExports): SimulationResult {
-  const { shape, lengths: given } = cell.workload;
-  if (given !== null) {
-    throw new AppError(
-      "usage",
-      "partial-rollout needs further iterations, and a log of lengths has one",
-    );
-  }
+  const { shape } = cell.workload;
   let carried: { lengths: number[]; progress: number[] }[] = [];
   for (let iteration = 0; ; iteration += 1) {
-    const fresh = sampleLengths(
-      { ...shape, groups: shape.groups * OVER_ISSUE - carried.length },
-      cell.seed + iteration * 1_000_003,
-    );
+    const fresh = freshGroups(cell, shape.groups * OVER_ISSUE - carried.length, iteration);
     const lengths: GroupLengths = [...carried.map((group) => group.lengths), ...fresh];
     const progress = [
       ...carried.flatMap((group) => group.progress),
@@ -78,6 +68,18 @@ function partialRollout(cell: Cell, core: CoreExports): SimulationResult {
     carried = unfinishedOf(lengths, result.reached);
   }
 }
+
+/** New groups for an iteration; of a log of lengths, groups drawn at random. */
+function freshGroups(cell: Cell, groups: number, iteration: number): GroupLengths {
+  const { shape, lengths } = cell.workload;
+  const seed = cell.seed + iteration * SEED_STRIDE;
+  if (lengths === null) return sampleLengths({ ...shape, groups }, seed);
+  const random = new Random(seed, "groups");
+  return Array.from({ length: groups }, () => lengths[random.below(lengths.length)] ?? [1]);
+}
+
+/** Iterations of one seed share no lengths with those of another. */
+const SEED_STRIDE = 1_000_003;
 
 function unfinishedOf(
   lengths: GroupLengths,
