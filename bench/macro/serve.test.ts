@@ -1,0 +1,26 @@
+// The bench at a small size: clients get every token, and the figures are there.
+
+import { expect, test } from "bun:test";
+import { measure } from "./serve.ts";
+
+const shape = { requests: 64, seconds: 0.2, stepTokens: 4, isWhole: true };
+
+test.each(["protobuf", "json", "groups"] as const)(
+  "bench: %s clients get every token",
+  async (mode) => {
+    const row = await measure(mode, shape);
+    expect(row.received_share).toBe(1);
+    expect(row.tokens_per_cpu_s).toBeGreaterThan(0);
+    expect(row.latency_ms_p99).toBeGreaterThanOrEqual(row.latency_ms_p50);
+  },
+);
+
+test.each(["sse", "proxy"] as const)(
+  "bench: %s streams carry tokens",
+  async (mode) => {
+    const row = await measure(mode, shape);
+    expect(row.tokens_per_cpu_s).toBeGreaterThan(0);
+    expect(row.bytes_per_token).toBeGreaterThan(4);
+  },
+  20_000,
+);
