@@ -74,9 +74,10 @@ interface Pending {
   readonly chunkTokens: number;
 }
 
+/** A pause that has not taken hold yet. */
 interface Waiter {
   readonly isOver: () => boolean;
-  readonly resolve: () => void;
+  readonly resolve: (hasTakenHold: boolean) => void;
 }
 
 export class Rollout {
@@ -187,8 +188,11 @@ export class Rollout {
     this.#turn(() => this.#cut(request, reason));
   }
 
-  /** Resolves when the pause has taken hold: `keep`: nothing runs. `wait`, `abort`: nothing is left. */
-  async pause(mode: PauseMode): Promise<void> {
+  /**
+   * Resolves when the pause has taken hold: `keep`: nothing runs. `wait`, `abort`: nothing is left. false: it
+   * never did, because somebody resumed before.
+   */
+  async pause(mode: PauseMode): Promise<boolean> {
     this.#pause = mode;
     if (mode === "keep") return await this.#until(() => this.isQuiet);
     if (mode === "abort") {
@@ -200,13 +204,14 @@ export class Rollout {
         }
       });
     }
-    await this.#until(() => this.#buffer.unfinished === this.#arrivals.size && this.isQuiet);
+    return await this.#until(() => this.#buffer.unfinished === this.#arrivals.size && this.isQuiet);
   }
 
   resume(): void {
     this.#pause = null;
     for (const request of this.#arrivals) this.#scheduler.enqueue(request);
     this.#arrivals.clear();
+    for (const waiter of this.#waiters.splice(0)) waiter.resolve(false);
     this.#wake();
   }
 
@@ -490,7 +495,7 @@ export class Rollout {
     if (this.#waiters.length === 0) return;
     const over = this.#waiters.filter((waiter) => waiter.isOver());
     this.#waiters = this.#waiters.filter((waiter) => !over.includes(waiter));
-    for (const waiter of over) waiter.resolve();
+    for (const waiter of over) waiter.resolve(true);
   }
 
   /** Nothing runs, and no KV is on its way. */
@@ -498,7 +503,7 @@ export class Rollout {
     return this.#ledger.inFlight === 0 && this.#exporting.size === 0;
   }
 
-  #until(isOver: () => boolean): Promise<void> {
+  #until(isOver: () => boolean): Promise<boolean> {
     return new Promise((resolve) => {
       this.#waiters.push({ isOver, resolve });
       this.#wake();

@@ -52,8 +52,8 @@ export class WorkerPool {
   readonly #members: OwnMember[];
   readonly #cancels = new Set<() => void>();
   #sidecar: Sidecar | null = null;
-  /** What gives an engine the current weights, where a request alone can; null: only the trainer can. */
-  #weights: ControlRequest | null = null;
+  /** What gives an engine that is opened anew the current weights; null: only the trainer can. */
+  #recipe: readonly ControlRequest[] | null = [];
   #initialEpoch: WeightEpoch | null = null;
   #isClosed = false;
 
@@ -102,19 +102,22 @@ export class WorkerPool {
   }
 
   /**
-   * The weights have changed on `current`; every other member is fenced, for `reason`. Call before the sidecar
-   * advances. `request`: what would do the same to an engine that comes later; null: nothing known would.
+   * The weights have changed on `current`; every other member is fenced, or opened anew if it is `lost`. Call
+   * before the sidecar advances. `recipe`: what gives an engine that comes later the same weights, in order;
+   * null: nothing known would.
    */
   changedWeights(options: {
     current: ReadonlySet<Member>;
-    request: ControlRequest | null;
+    lost: ReadonlySet<Member>;
+    recipe: readonly ControlRequest[] | null;
     reasonOf: (member: Member) => string;
   }): void {
-    this.#weights = options.request;
+    this.#recipe = options.recipe;
     for (const member of this.#members) {
-      if (member.state === "ready" && !options.current.has(member)) {
-        this.#fence(member, options.reasonOf(member));
-      }
+      if (member.state === "down" || options.current.has(member)) continue;
+      const reason = options.reasonOf(member);
+      if (options.lost.has(member)) this.#lose(member, reason);
+      else if (member.state === "ready") this.#fence(member, reason);
     }
   }
 
@@ -135,6 +138,13 @@ export class WorkerPool {
     member.reason = reason;
     if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker, reason);
     this.#options.changed(member);
+  }
+
+  /** It does not answer any more, or its listener has gone with its place in the rollout. */
+  #lose(member: OwnMember, reason: string): void {
+    member.state = "down";
+    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker, reason);
+    this.#down(member, reason);
   }
 
   #failed(worker: Worker, message: string): void {
@@ -178,7 +188,8 @@ export class WorkerPool {
         (options.hasWeights && source.keepsWeights) ||
         (await this.#giveWeights(worker, epoch));
       // The weights may have changed again while it was brought up to date.
-      if (isCurrent && sidecar.rollout.epoch === epoch) this.#ready(member, worker, sidecar);
+      if (sidecar.rollout.epoch !== epoch) await this.#reopen(member, { hasWeights: false });
+      else if (isCurrent) this.#ready(member, worker, sidecar);
       else this.#fence(member, "came back without the current weights");
     } catch (error) {
       this.#down(member, error instanceof Error ? error.message : String(error));
@@ -193,10 +204,13 @@ export class WorkerPool {
   }
 
   async #giveWeights(worker: Worker, epoch: WeightEpoch): Promise<boolean> {
-    if (this.#weights === null) return false;
-    const answer = await worker.control({ ...this.#weights, nextEpoch: epoch });
-    if (answer.status < 300) worker.send([{ kind: "advance", epoch }]);
-    return answer.status < 300;
+    if (this.#recipe === null) return false;
+    for (const request of this.#recipe) {
+      const answer = await worker.control({ ...request, nextEpoch: epoch });
+      if (answer.status >= 300) return false;
+    }
+    worker.send([{ kind: "advance", epoch }]);
+    return true;
   }
 }
 
@@ -205,11 +219,16 @@ export interface Reachable {
   readonly worker: Worker;
 }
 
-/** The members that can be spoken to, in order. @throws AppError no_worker: there is none. */
-export function reachable(members: readonly Member[]): Reachable[] {
-  const there = members.flatMap((member) =>
+/** The members that are there, in order. */
+export function connected(members: readonly Member[]): Reachable[] {
+  return members.flatMap((member) =>
     member.worker === null ? [] : [{ member, worker: member.worker }],
   );
+}
+
+/** The members that can be spoken to, in order. @throws AppError no_worker: there is none. */
+export function reachable(members: readonly Member[]): Reachable[] {
+  const there = connected(members);
   if (there.length === 0) throw new AppError("no_worker", "no worker can be reached");
   return there;
 }

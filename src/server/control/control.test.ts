@@ -2,6 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../base/clock.ts";
+import { AppError } from "../../base/errors.ts";
 import { weightEpoch } from "../../base/ids.ts";
 import { EmbeddedKvPool } from "../../kv/embedded-pool.ts";
 import type { Request } from "../../request/buffer.ts";
@@ -20,9 +21,14 @@ type Script = (request: ControlRequest) => ControlAnswer;
 class ScriptedWorker extends SimulatedWorker {
   readonly heard: ControlRequest[] = [];
   script: Script = () => ({ status: 200, body: {} });
+  /** The next answer waits for it; null: for nothing. */
+  gate: Promise<void> | null = null;
 
   override async control(request: ControlRequest): Promise<ControlAnswer> {
     this.heard.push(request);
+    const { gate } = this;
+    this.gate = null;
+    if (gate !== null) await gate;
     return this.script(request);
   }
 }
@@ -36,6 +42,8 @@ class Fixture {
   readonly #later: (() => void)[] = [];
   readonly #routes: ReturnType<typeof controlRoutes>;
   refusesToOpen = false;
+  badBody: AppError | null = null;
+  #nextGate: Promise<void> | null = null;
 
   private constructor(keepsWeights: boolean) {
     const clock = new ManualClock();
@@ -51,6 +59,8 @@ class Fixture {
             epoch,
             lengthOf: () => 30,
           });
+          worker.gate = this.#nextGate;
+          this.#nextGate = null;
           list.push(worker);
           return worker;
         },
@@ -117,7 +127,10 @@ class Fixture {
       headers: new Headers(),
       signal: new AbortController().signal,
       bytes: async () => new Uint8Array(),
-      json: async () => body,
+      json: async () => {
+        if (this.badBody !== null) throw this.badBody;
+        return body;
+      },
     };
     let answer: Response | null = null;
     let failure: unknown = null;
@@ -135,6 +148,13 @@ class Fixture {
     if (response === null) throw new Error(`${target} was not answered`);
     const text = await response.text();
     return { status: response.status, body: text === "" ? null : JSON.parse(text) };
+  }
+
+  /** The worker that is opened next answers only when it is let go. */
+  gateNext(): () => void {
+    const gate = Promise.withResolvers<void>();
+    this.#nextGate = gate.promise;
+    return () => gate.resolve();
   }
 
   ask(n: number): readonly Request[] {
@@ -342,7 +362,7 @@ test("pause abort: gives up what runs, keeps what comes until resume", async () 
 
 test("pause: names a mode it does not know", async () => {
   const fixture = await Fixture.open();
-  expect(fixture.call("POST", "/pause?mode=now")).rejects.toThrow(
+  await expect(fixture.call("POST", "/pause?mode=now")).rejects.toThrow(
     'mode is "now"; it is one of abort, wait, keep',
   );
 });
@@ -367,4 +387,227 @@ test("sleep and wake_up: nothing runs in between, KV cache last", async () => {
   await fixture.call("POST", "/wake_up?tags=kv_cache");
   await fixture.steps(60);
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+/** Starts a call whose answer is not awaited here. */
+async function begun(
+  fixture: Fixture,
+  target: string,
+  body: unknown = null,
+): Promise<{ answer: Promise<{ status: number; body: unknown }> }> {
+  const answer = fixture.call("POST", target, body);
+  answer.catch(() => undefined);
+  await fixture.step();
+  return { answer };
+}
+
+/** Makes an engine answer only when it is let go. */
+function gated(worker: ScriptedWorker, status = 200): () => void {
+  const gate = Promise.withResolvers<void>();
+  worker.gate = gate.promise;
+  worker.script = () => ({ status, body: {} });
+  return () => gate.resolve();
+}
+
+test("start: a body that is not JSON pauses nothing", async () => {
+  const fixture = await Fixture.open();
+  fixture.badBody = new AppError("invalid_json", "the body is not JSON");
+  await expect(fixture.call("POST", "/start_weight_update")).rejects.toThrow("not JSON");
+  await fixture.step();
+  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+});
+
+test("start: with no worker there it is refused, and pauses nothing", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) fixture.worker(i).kill();
+  await expect(fixture.call("POST", "/start_weight_update", {})).rejects.toThrow("no worker");
+  await fixture.steps(3);
+  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+});
+
+test("update: waits for a pause that has not taken hold", async () => {
+  const fixture = await Fixture.open();
+  fixture.ask(2);
+  await fixture.steps(3);
+  await begun(fixture, "/pause?mode=wait");
+  let inFlight = -1;
+  fixture.worker(0).script = () => {
+    inFlight = fixture.sidecar.rollout.unfinished;
+    return { status: 200, body: {} };
+  };
+  await fixture.call("POST", "/collective_rpc", reload);
+  expect(inFlight).toBe(0);
+});
+
+test("resume: while weights change nothing runs, and all goes on afterwards", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(2);
+  await fixture.call("POST", "/pause?mode=keep");
+  const open = gated(fixture.worker(0));
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  await fixture.call("POST", "/resume");
+  await fixture.steps(5);
+  expect(requests.map(({ response }) => response.length)).toEqual([0, 0]);
+  open();
+  await answer;
+  await fixture.steps(60);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+test("pause: one that comes while weights change outlasts the update", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(2);
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/pause?mode=keep");
+  await fixture.call("POST", "/update_weights", {});
+  await fixture.call("POST", "/finish_weight_update", {});
+  const lengths = requests.map(({ response }) => response.length);
+  await fixture.steps(5);
+  expect(requests.map(({ response }) => response.length)).toEqual(lengths);
+});
+
+test("pause wait: is refused while weights change, for nothing can end then", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(2);
+  await fixture.step();
+  await fixture.call("POST", "/start_weight_update", {});
+  const lengths = requests.map(({ response }) => response.length);
+  await expect(fixture.call("POST", "/pause?mode=wait")).rejects.toThrow("being updated");
+  await fixture.steps(5);
+  expect(requests.map(({ response }) => response.length)).toEqual(lengths);
+});
+
+test("pause: a resume before it takes hold ends it, and it says so", async () => {
+  const fixture = await Fixture.open();
+  fixture.ask(2);
+  await fixture.steps(2);
+  const { answer } = await begun(fixture, "/pause?mode=wait");
+  await fixture.call("POST", "/resume");
+  await expect(answer).rejects.toThrow("resumed before");
+  await fixture.steps(60);
+  expect(fixture.finished.length).toBe(2);
+});
+
+test("finish: an engine that was opened anew during the update is fenced", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", {});
+  fixture.worker(0).kill();
+  await fixture.retry();
+  expect(fixture.states[0]).toBe("ready");
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
+});
+
+test("collective_rpc reload_weights: an engine that was opened anew before the last one answered is not current", async () => {
+  const fixture = await Fixture.open();
+  const open = gated(fixture.worker(1));
+  const { answer } = await begun(fixture, "/collective_rpc", { method: "reload_weights" });
+  await fixture.step();
+  fixture.worker(0).kill();
+  await fixture.retry();
+  open();
+  await answer;
+  expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
+});
+
+test("an update that every engine fails in the middle leaves none with those weights in service", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", {});
+  for (const i of [0, 1, 2]) fixture.worker(i).script = failing;
+  await fixture.call("POST", "/update_weights", {});
+  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 200, body: {} });
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
+test("collective_rpc reload_weights: where every engine broke over it, none goes on with what it has", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) fixture.worker(i).script = failing;
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(500);
+  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
+  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+});
+
+test("start: a second one keeps what the first had changed", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", {});
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+});
+
+test("start: a second one that all refuse does not end the first", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", {});
+  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 400, body: {} });
+  expect((await fixture.call("POST", "/start_weight_update", {})).status).toBe(400);
+  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
+  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 200, body: {} });
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+});
+
+const adapter = (version: number) => ({ lora_name: "policy", lora_path: `/lora/${version}` });
+
+test("an engine that comes back after adapters is given the weights under them first", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/collective_rpc", reload);
+  await fixture.call("POST", "/v1/load_lora_adapter", adapter(1));
+  await fixture.call("POST", "/v1/load_lora_adapter", adapter(2));
+  fixture.worker(0).kill();
+  await fixture.retry();
+  expect(fixture.states[0]).toBe("ready");
+  expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([reload, adapter(2)]);
+});
+
+test("an engine that comes back after an adapter on weights that only the trainer has stays fenced", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  await fixture.call("POST", "/v1/load_lora_adapter", adapter(1));
+  fixture.worker(0).kill();
+  await fixture.retry();
+  expect(fixture.states[0]).toBe("fenced");
+});
+
+test("an adapter does not bring a fenced engine back: the weights under it are still old", async () => {
+  const fixture = await Fixture.open();
+  fixture.worker(1).script = failing;
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(1).script = () => ({ status: 200, body: {} });
+  await fixture.call("POST", "/v1/load_lora_adapter", adapter(1));
+  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
+});
+
+test("an engine that cannot be reached in an update is opened anew, fenced or not", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  fixture.worker(1).script = failing;
+  await fixture.call("POST", "/collective_rpc", reload);
+  expect(fixture.states[1]).toBe("fenced");
+  fixture.worker(1).script = () => ({ status: 502, body: { error: "gone" } });
+  await fixture.call("POST", "/collective_rpc", reload);
+  expect(fixture.states[1]).toBe("down");
+  await fixture.retry();
+  expect(fixture.states[1]).toBe("ready");
+  expect(fixture.worker(1).heard.map(({ body }) => body)).toEqual([reload]);
+});
+
+test("an engine that is brought up to date while the weights change again is given the newest", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(0).kill();
+  const open = fixture.gateNext();
+  await fixture.retry();
+  const newer = { method: "reload_weights", kwargs: { weights_path: "/w/2" } };
+  await fixture.call("POST", "/collective_rpc", newer);
+  expect(fixture.states[0]).toBe("down");
+  open();
+  await fixture.steps(3);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([newer]);
 });

@@ -1,12 +1,14 @@
 // Sends one control request to every engine and makes one answer of theirs.
 
 import { AppError } from "../../base/errors.ts";
-import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
+import type { ControlAnswer, ControlRequest, Worker } from "../../rollout/worker.ts";
 import { jsonResponse } from "../route.ts";
 import type { Member, Reachable } from "../worker-pool.ts";
 
 export interface Answered {
   readonly member: Member;
+  /** Who answered; the member may have another one by now. */
+  readonly worker: Worker;
   readonly answer: ControlAnswer;
 }
 
@@ -23,6 +25,7 @@ export async function fanOut(
   const answers = await Promise.all(
     engines.map(async ({ member, worker }, index) => ({
       member,
+      worker,
       answer: await worker.control(requestOf(index)),
     })),
   );

@@ -2,12 +2,11 @@
 
 import { present } from "../../base/assert.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
-import type { PauseMode } from "../../rollout/rollout.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { reachable, type WorkerPool } from "../worker-pool.ts";
+import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
 import { fanOut, isSuccess, merged } from "./fan-out.ts";
 import { requestOf, type WeightUpdates } from "./weights.ts";
 
@@ -86,7 +85,7 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "POST /v1/unload_lora_adapter": (exchange) => weights.whole(exchange),
     "POST /collective_rpc": (exchange) => collectiveRpc(options, exchange),
     "POST /pause": (exchange) => pause(options, exchange),
-    "POST /resume": () => resume(sidecar),
+    "POST /resume": () => resume(weights),
     "GET /is_paused": () => jsonResponse({ is_paused: sidecar.rollout.pauseMode !== null }),
     "POST /sleep": (exchange) => sleep(options, exchange),
     "POST /wake_up": (exchange) => wakeUp(options, exchange),
@@ -146,8 +145,11 @@ async function first(options: ControlOptions, exchange: Exchange): Promise<Respo
   return merged(await fanOut(reachable(options.pool.members).slice(0, 1), () => request));
 }
 
-async function sizes(options: ControlOptions, query: ControlRequest["query"]): Promise<number[]> {
-  const { sidecar, pool } = options;
+async function sizes(
+  { sidecar }: ControlOptions,
+  engines: readonly Reachable[],
+  query: ControlRequest["query"],
+): Promise<number[]> {
   const request: ControlRequest = {
     method: "GET",
     path: "/get_world_size",
@@ -155,7 +157,7 @@ async function sizes(options: ControlOptions, query: ControlRequest["query"]): P
     body: null,
     nextEpoch: sidecar.rollout.epoch,
   };
-  const { answers } = await fanOut(reachable(pool.members), () => request);
+  const { answers } = await fanOut(engines, () => request);
   // An engine without the route (vLLM without its development mode) is a world of one.
   return answers.map(({ answer }) => {
     const { body } = answer;
@@ -165,16 +167,18 @@ async function sizes(options: ControlOptions, query: ControlRequest["query"]): P
 }
 
 async function worldSize(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const all = await sizes(options, Object.fromEntries(exchange.url.searchParams));
+  const query = Object.fromEntries(exchange.url.searchParams);
+  const all = await sizes(options, reachable(options.pool.members), query);
   return jsonResponse({ world_size: all.reduce((sum, size) => sum + size, 0) });
 }
 
 /** Each engine's ranks follow those of the engines before it. */
 async function initWeightTransfer(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const all = await sizes(options, {});
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));
+  // The same engines, whoever comes and goes meanwhile: ranks are theirs by their order.
   const engines = reachable(options.pool.members);
+  const all = await sizes(options, engines, {});
+  const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));
   return merged(
     await fanOut(engines, (index) => ({
       ...request,
@@ -216,19 +220,19 @@ async function pause(options: ControlOptions, exchange: Exchange): Promise<Respo
   if (mode !== "abort" && mode !== "wait" && mode !== "keep") {
     throw invalid("mode", `is "${mode}"; it is one of abort, wait, keep`);
   }
-  await options.sidecar.rollout.pause(mode satisfies PauseMode);
+  await options.weights.pause(mode);
   if (searchParams.get("clear_cache") !== "false") forgetKv(options);
   return jsonResponse({ status: "paused" });
 }
 
-function resume(sidecar: Sidecar): Response {
-  sidecar.rollout.resume();
+function resume(weights: WeightUpdates): Response {
+  weights.resume();
   return jsonResponse({ status: "resumed" });
 }
 
 async function sleep(options: ControlOptions, exchange: Exchange): Promise<Response> {
   const mode = exchange.url.searchParams.get("mode") ?? "keep";
-  await options.sidecar.rollout.pause(mode === "abort" || mode === "wait" ? mode : "keep");
+  await options.weights.pause(mode === "abort" || mode === "wait" ? mode : "keep");
   forgetKv(options);
   return await broadcast(options, exchange);
 }
@@ -237,8 +241,7 @@ async function wakeUp(options: ControlOptions, exchange: Exchange): Promise<Resp
   const answer = await broadcast(options, exchange);
   const tags = exchange.url.searchParams.getAll("tags");
   // Trainers wake weights first, update them, and wake the KV cache last: only then can anything run.
-  if (answer.ok && (tags.length === 0 || tags.includes("kv_cache")))
-    options.sidecar.rollout.resume();
+  if (answer.ok && (tags.length === 0 || tags.includes("kv_cache"))) options.weights.resume();
   return answer;
 }
 
@@ -254,13 +257,13 @@ async function isSleeping(options: ControlOptions, exchange: Exchange): Promise<
 
 async function resetPrefixCache(options: ControlOptions, exchange: Exchange): Promise<Response> {
   const answer = await broadcast(options, exchange);
-  if (answer.ok && options.sidecar.rollout.isQuiet) forgetKv(options);
+  if (answer.ok) forgetKv(options);
   return answer;
 }
 
-/** Nothing runs: KV that requests have left anywhere is dropped, and recomputed when it is wanted. */
+/** KV that requests have left anywhere is dropped, and recomputed when it is wanted; unless something runs again. */
 function forgetKv({ sidecar }: ControlOptions): void {
-  sidecar.rollout.forgetKv();
+  if (sidecar.rollout.isQuiet) sidecar.rollout.forgetKv();
 }
 
 async function abortRequests(options: ControlOptions, exchange: Exchange): Promise<Response> {
