@@ -5,6 +5,7 @@ import { parseArgs } from "node:util";
 import { assert } from "../../src/base/assert.ts";
 import type { Clock } from "../../src/base/clock.ts";
 import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/base/ids.ts";
+import { DRAFT_MODES, type DraftMode } from "../../src/draft/registry.ts";
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
 import type {
@@ -184,11 +185,11 @@ function watched(service: SocketService): { service: SocketService; sockets: Set
   };
 }
 
-function newSidecar(mode: Mode): Sidecar {
+function newSidecar(mode: Mode, draft: DraftMode): Sidecar {
   return new Sidecar({
     rollout: {
       policy: "seer",
-      draft: "grouped",
+      draft,
       chunkTokens: 256,
       epoch: EPOCH,
       pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1 << 20, disk: null }),
@@ -236,8 +237,11 @@ function keepFull(sidecar: Sidecar, requests: number): void {
   }
 }
 
-function startSidecar(mode: Mode): { url: string; obey: (order: Order) => Promise<Ran | null> } {
-  const sidecar = newSidecar(mode);
+function startSidecar(
+  mode: Mode,
+  draft: DraftMode,
+): { url: string; obey: (order: Order) => Promise<Ran | null> } {
+  const sidecar = newSidecar(mode, draft);
   const workers = Array.from({ length: WORKERS }, (_, i) => new StampingWorker(workerId(i)));
   for (const worker of workers) sidecar.rollout.addWorker(worker);
   const stream = new StreamService({
@@ -421,9 +425,9 @@ async function spawnChild(...args: string[]): Promise<Child> {
   };
 }
 
-export async function spawnServed(mode: Mode): Promise<Served> {
+export async function spawnServed(mode: Mode, draft: DraftMode): Promise<Served> {
   if (mode === "proxy") return await spawnProxied();
-  const child = await spawnChild("--role", "sidecar", "--mode", mode);
+  const child = await spawnChild("--role", "sidecar", "--mode", mode, "--draft", draft);
   return {
     url: child.url,
     fill: async (requests) => void (await child.order({ kind: "fill", requests })),
@@ -463,11 +467,13 @@ function main(): void {
     options: {
       role: { type: "string" },
       mode: { type: "string" },
+      draft: { type: "string" },
       upstream: { type: "string" },
     },
   });
+  const draft = DRAFT_MODES.find((known) => known === values.draft) ?? "grouped";
   const start = {
-    sidecar: () => startSidecar(MODES.find((mode) => mode === values.mode) ?? "protobuf"),
+    sidecar: () => startSidecar(MODES.find((mode) => mode === values.mode) ?? "protobuf", draft),
     upstream: startUpstream,
     proxy: () => startProxy(values.upstream ?? ""),
   }[values.role ?? ""];

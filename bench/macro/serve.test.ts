@@ -3,7 +3,13 @@
 import { expect, test } from "bun:test";
 import { measure } from "./serve.ts";
 
-const shape = { requests: 64, seconds: 0.2, stepTokens: 4, isWhole: true };
+const shape = {
+  requests: 64,
+  seconds: 0.2,
+  stepTokens: 4,
+  draft: "grouped" as const,
+  isWhole: true,
+};
 
 test.each(["protobuf", "json", "groups"] as const)(
   "bench: %s clients get every token",

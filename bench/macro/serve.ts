@@ -3,13 +3,14 @@
 // adds to a token's way. The sidecar is a process of its own; so is the proxy. Tokens per CPU second of that
 // process are what counts: clients and workers have cores of their own in life, and here they share them.
 //
-//   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--json FILE]
+//   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--json FILE]
 
 import { writeFileSync } from "node:fs";
 import { cpus, loadavg } from "node:os";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { assert } from "../../src/base/assert.ts";
+import { DRAFT_MODES, type DraftMode } from "../../src/draft/registry.ts";
 import { type Load, MODES, type Mode, type Served, spawnServed } from "./serve-process.ts";
 
 export interface ServeRow {
@@ -35,6 +36,8 @@ export interface ServeShape {
   readonly seconds: number;
   /** Tokens of a request in a step. */
   readonly stepTokens: number;
+  /** grouped: every sibling's tokens go out to the other workers, too. */
+  readonly draft: DraftMode;
   /** Clients decode every frame and count its tokens. */
   readonly isWhole: boolean;
 }
@@ -44,7 +47,7 @@ const SSE_STREAMS = 256;
 const PACED_STEPS_PER_S = 12;
 
 export async function measure(mode: Mode, shape: ServeShape): Promise<ServeRow> {
-  const served = await spawnServed(mode);
+  const served = await spawnServed(mode, shape.draft);
   try {
     const clients = await connect(served, mode, shape);
     const counter = clients.counter;
@@ -258,6 +261,7 @@ async function main(): Promise<void> {
     options: {
       requests: { type: "string", default: "16384" },
       seconds: { type: "string", default: "5" },
+      draft: { type: "string", default: "grouped" },
       modes: { type: "string", default: MODES.join(",") },
       json: { type: "string" },
     },
@@ -266,6 +270,7 @@ async function main(): Promise<void> {
     requests: Number(values.requests),
     seconds: Number(values.seconds),
     stepTokens: 4,
+    draft: DRAFT_MODES.find((mode) => mode === values.draft) ?? "grouped",
     isWhole: false,
   };
   const rows: ServeRow[] = [];
