@@ -448,15 +448,19 @@ export class StreamService implements SocketService {
   }
 
   #route(track: Track): void {
-    for (const topic of [this.#all, track.group.topic, track.topic]) {
-      if (topic === null) continue;
-      topic.dirty.push(track);
-      this.#touch(topic);
-    }
+    this.#add(this.#all, track);
+    this.#add(track.group.topic, track);
+    this.#add(track.topic, track);
     if (this.#progress === null) return;
     if (track.progressFlags === 0) this.#progress.dirty.push(track);
     track.progressFlags |= track.flags;
     if ((track.flags & JOINED) !== 0) this.#declareTo(this.#progress, track);
+  }
+
+  #add(topic: Topic | null, track: Track): void {
+    if (topic === null) return;
+    topic.dirty.push(track);
+    this.#touch(topic);
   }
 
   /** One frame of the turn for all who are up to date; and a try for those who are not. */
