@@ -1,4 +1,93 @@
+// `foretoken doctor`: examines engines before a rollout is trusted to them, and prints what was found, why it
+// matters and what to do about it. Ends with 1 if a rollout over one of them would be wrong.
+
+import { stripVTControlCharacters } from "node:util";
+import Table from "cli-table3";
 import { Command } from "commander";
-export function doctorCommand(_setStatus: (status: number) => void): Command {
-  return new Command("doctor");
+import { AppError } from "../base/errors.ts";
+import type { Settings } from "../config/fields.ts";
+import { examine } from "../doctor/examine.ts";
+import type { Diagnosis, Verdict } from "../doctor/finding.ts";
+import { addFields, readFields } from "./commander-fields.ts";
+import { EXIT_FAILED } from "./exit.ts";
+
+const FIELD_NAMES = ["samples", "workerToken", "json", "quiet"] as const;
+
+type DoctorSettings = Settings<(typeof FIELD_NAMES)[number]>;
+
+const EXAMPLES = `
+Examples:
+  $ foretoken doctor http://127.0.0.1:8000
+  $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json
+It generates some 13,000 tokens, and pauses, updates and resets nothing.
+`;
+
+export function doctorCommand(setStatus: (status: number) => void): Command {
+  const command = new Command("doctor")
+    .description(
+      "Examine engines: would a rollout over them be right, and what would make it faster?",
+    )
+    .argument("<URL...>", "vLLM servers, http://HOST:PORT")
+    .addHelpText("after", EXAMPLES);
+  addFields(command, FIELD_NAMES);
+  return command.action(async (urls: string[]) => {
+    setStatus(await doctor(urls, readFields(command, FIELD_NAMES)));
+  });
+}
+
+async function doctor(urls: readonly string[], settings: DoctorSettings): Promise<number> {
+  for (const url of urls) {
+    const scheme = URL.canParse(url) ? new URL(url).protocol : null;
+    if (scheme !== "http:" && scheme !== "https:") {
+      throw new AppError("usage", `"${url}" is no engine's URL; it is http://HOST:PORT`);
+    }
+  }
+  const diagnoses: Diagnosis[] = [];
+  // One after the other: on one machine they would share its cores.
+  for (const url of urls) {
+    const diagnosis = await examine({
+      url,
+      token: settings.workerToken,
+      samplesMax: settings.samples,
+      salt: `doctor-${crypto.randomUUID()}`,
+      began: (check) => {
+        if (!settings.quiet) console.error(`${url}: ${check}`);
+      },
+    });
+    diagnoses.push(diagnosis);
+    if (!settings.json) console.log(tableOf(diagnosis));
+  }
+  if (settings.json) console.log(JSON.stringify({ engines: diagnoses }, null, 2));
+  return diagnoses.every(isSound) ? 0 : EXIT_FAILED;
+}
+
+function isSound({ findings }: Diagnosis): boolean {
+  return findings.every(({ verdict }) => verdict !== "fail");
+}
+
+const WORDS: Readonly<Record<Verdict, string>> = {
+  ok: "ok",
+  info: "-",
+  warn: "WARN",
+  fail: "FAIL",
+};
+/** With the borders, 100 columns. */
+const WIDTHS = [23, 6, 68];
+
+function tableOf(diagnosis: Diagnosis): string {
+  const table = new Table({
+    head: ["check", "", "what was found → what to do"],
+    colWidths: WIDTHS,
+    wordWrap: true,
+    style: { head: [], border: [] },
+  });
+  for (const { check, verdict, reason, fix } of diagnosis.findings) {
+    table.push([check, WORDS[verdict], fix === null ? reason : `${reason}\n→ ${fix}`]);
+  }
+  const count = (verdict: Verdict) =>
+    diagnosis.findings.filter((finding) => finding.verdict === verdict).length;
+  const closing = isSound(diagnosis)
+    ? `fit for rollouts; ${count("warn")} warnings`
+    : `NOT fit for rollouts: ${count("fail")} failures, ${count("warn")} warnings`;
+  return `${diagnosis.url}\n${stripVTControlCharacters(table.toString())}\n${diagnosis.url}: ${closing}`;
 }

@@ -1,0 +1,183 @@
+// Talks to one engine over HTTP, as a client that trusts nothing: what it asks for and what came back, without an
+// opinion. Text completions are its fallback where token-in/token-out is not there.
+
+export interface Answer {
+  /** 0: no answer. */
+  readonly status: number;
+  /** Parsed where it is JSON; else text. */
+  readonly body: unknown;
+}
+
+export interface Ask {
+  readonly tokens: readonly number[];
+  readonly maxTokens: number;
+  readonly temperature: number;
+  readonly seed?: number;
+  readonly stopTokenIds?: readonly number[];
+  /** Most likely tokens to report at each position. Default: none. */
+  readonly top?: number;
+  readonly cacheSalt?: string;
+  readonly priority?: number;
+}
+
+export interface Made {
+  readonly tokens: readonly number[];
+  readonly logprobs: readonly number[];
+  /** Logprobs of the most likely tokens of each position, highest first. */
+  readonly top: readonly (readonly number[])[];
+  readonly finish: string | null;
+  /** null: not said. */
+  readonly cachedTokens: number | null;
+}
+
+export type Outcome =
+  | { readonly kind: "made"; readonly made: Made }
+  | { readonly kind: "refused"; readonly status: number; readonly message: string };
+
+export type Endpoint = "/inference/v1/generate" | "/v1/completions";
+
+const TIMEOUT_MS = 120_000;
+const MESSAGE_CHARACTERS = 300;
+
+type Json = Record<string, unknown>;
+
+export class Engine {
+  /** Without a slash at its end. */
+  readonly url: string;
+  readonly #headers: Readonly<Record<string, string>>;
+  /** Set by whoever has found out. */
+  model: string | null = null;
+  endpoint: Endpoint = "/inference/v1/generate";
+
+  constructor(url: string, token: string | null) {
+    this.url = url.replace(/\/+$/, "");
+    this.#headers = token === null ? {} : { authorization: `Bearer ${token}` };
+  }
+
+  /** Never rejects. */
+  async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<Answer> {
+    try {
+      const response = await fetch(this.url + path, {
+        method,
+        headers: {
+          ...this.#headers,
+          ...(body === null ? {} : { "content-type": "application/json" }),
+        },
+        ...(body === null ? {} : { body: JSON.stringify(body) }),
+        signal: AbortSignal.timeout(TIMEOUT_MS),
+      });
+      return { status: response.status, body: parsed(await response.text()) };
+    } catch (error) {
+      return { status: 0, body: error instanceof Error ? error.message : String(error) };
+    }
+  }
+
+  /** Ends at `maxTokens` or a stop token, and at nothing else. */
+  async generate(ask: Ask): Promise<Outcome> {
+    const isGenerate = this.endpoint === "/inference/v1/generate";
+    const params = {
+      max_tokens: ask.maxTokens,
+      temperature: ask.temperature,
+      ignore_eos: true,
+      logprobs: ask.top ?? 0,
+      ...(ask.seed === undefined ? {} : { seed: ask.seed }),
+      ...(ask.stopTokenIds === undefined ? {} : { stop_token_ids: ask.stopTokenIds }),
+    };
+    const beside = {
+      model: this.model,
+      cache_salt: ask.cacheSalt ?? "foretoken-doctor",
+      ...(ask.priority === undefined ? {} : { priority: ask.priority }),
+    };
+    const body = isGenerate
+      ? { token_ids: ask.tokens, sampling_params: params, ...beside }
+      : {
+          prompt: ask.tokens,
+          ...params,
+          ...beside,
+          return_token_ids: true,
+          return_tokens_as_token_ids: true,
+          add_special_tokens: false,
+        };
+    const answer = await this.call("POST", this.endpoint, body);
+    if (answer.status !== 200) {
+      return { kind: "refused", status: answer.status, message: messageOf(answer.body) };
+    }
+    const made = isGenerate ? madeByGenerate(answer.body) : madeByCompletions(answer.body);
+    if (made.tokens.length === made.logprobs.length && made.tokens.length > 0) {
+      return { kind: "made", made };
+    }
+    const what = made.tokens.length === 0 ? "token ids" : "logprobs";
+    return { kind: "refused", status: 200, message: `its answer holds no ${what}` };
+  }
+}
+
+/** A server's error in its own words. */
+export function messageOf(body: unknown): string {
+  const error = fieldOf(body, "error") ?? body;
+  const message = fieldOf(error, "message") ?? fieldOf(error, "detail") ?? error;
+  const text = typeof message === "string" ? message : JSON.stringify(message);
+  return (text ?? "").slice(0, MESSAGE_CHARACTERS);
+}
+
+export function fieldOf(value: unknown, name: string): unknown {
+  return typeof value === "object" && value !== null ? (value as Json)[name] : undefined;
+}
+
+/** A field within fields; undefined: it is not there. */
+export function pathOf(value: unknown, ...names: string[]): unknown {
+  return names.reduce(fieldOf, value);
+}
+
+export function listOf(value: unknown): readonly unknown[] {
+  return Array.isArray(value) ? value : [];
+}
+
+function parsed(text: string): unknown {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
+}
+
+function madeByGenerate(body: unknown): Made {
+  const choice = listOf(fieldOf(body, "choices"))[0];
+  const content = listOf(pathOf(choice, "logprobs", "content"));
+  return {
+    tokens: numbersOf(fieldOf(choice, "token_ids")),
+    logprobs: numbersOf(content.map((entry) => fieldOf(entry, "logprob"))),
+    top: content.map((entry) =>
+      falling(listOf(fieldOf(entry, "top_logprobs")).map((one) => fieldOf(one, "logprob"))),
+    ),
+    ...commonOf(body, choice),
+  };
+}
+
+function madeByCompletions(body: unknown): Made {
+  const choice = listOf(fieldOf(body, "choices"))[0];
+  return {
+    tokens: numbersOf(fieldOf(choice, "token_ids")),
+    logprobs: numbersOf(pathOf(choice, "logprobs", "token_logprobs")),
+    top: listOf(pathOf(choice, "logprobs", "top_logprobs")).map((entry) =>
+      falling(Object.values(typeof entry === "object" && entry !== null ? entry : {})),
+    ),
+    ...commonOf(body, choice),
+  };
+}
+
+function commonOf(body: unknown, choice: unknown): Pick<Made, "finish" | "cachedTokens"> {
+  const finish = fieldOf(choice, "finish_reason");
+  const cached = pathOf(body, "usage", "prompt_tokens_details", "cached_tokens");
+  return {
+    finish: typeof finish === "string" ? finish : null,
+    cachedTokens: typeof cached === "number" ? cached : null,
+  };
+}
+
+function numbersOf(values: unknown): number[] {
+  return listOf(values).filter((value) => typeof value === "number");
+}
+
+function falling(values: readonly unknown[]): number[] {
+  return numbersOf(values).toSorted((a, b) => b - a);
+}

@@ -1,0 +1,90 @@
+// Examines one engine: everything the doctor knows to look at, in order. What cannot be looked at any more is left
+// out; what was found by then stays.
+
+import {
+  checkChunks,
+  checkLength,
+  checkLogprobs,
+  checkPrefixCache,
+  checkPriority,
+  checkSeeds,
+  Refused,
+  somePrompt,
+} from "./behaviour-checks.ts";
+import { Engine } from "./engine.ts";
+import { type Diagnosis, type Finding, fail } from "./finding.ts";
+import { checkSampling } from "./sampling-check.ts";
+import {
+  checkEndpoints,
+  checkFlags,
+  checkKvBudget,
+  checkTrainerRoutes,
+  checkVersion,
+  listen,
+  type Told,
+} from "./settings-checks.ts";
+
+export interface ExamineOptions {
+  readonly url: string;
+  /** null: none. */
+  readonly token: string | null;
+  /** Tokens that the test of sampling draws, at most. */
+  readonly samplesMax: number;
+  /** Names this examination: nothing of another one is found in the prefix cache. */
+  readonly salt: string;
+  /** Told when a check begins. */
+  readonly began: (check: string) => void;
+}
+
+const PROMPT_TOKENS = 96;
+const BLOCK_DEFAULT = 16;
+
+export async function examine(options: ExamineOptions): Promise<Diagnosis> {
+  const engine = new Engine(options.url, options.token);
+  const findings: Finding[] = [];
+  const told = await listen(engine, findings);
+  if (told !== null) await look(engine, { told, findings, options });
+  return { url: engine.url, version: told?.version ?? null, model: engine.model, findings };
+}
+
+async function look(
+  engine: Engine,
+  parts: { told: Told; findings: Finding[]; options: ExamineOptions },
+): Promise<void> {
+  const { told, findings, options } = parts;
+  findings.push(checkVersion(told), ...(await checkEndpoints(engine)), ...checkFlags(told));
+  findings.push(checkKvBudget(told), ...(await checkTrainerRoutes(engine, told)));
+  if (findings.some(({ verdict }) => verdict === "fail")) return;
+  const prompt = await somePrompt(engine, PROMPT_TOKENS);
+  const blockSize = told.blockSize ?? BLOCK_DEFAULT;
+  const long = await somePrompt(engine, 2 * blockSize + 1);
+  const checks: readonly [string, () => Promise<Finding | Finding[]>][] = [
+    ["stop tokens and lengths", () => checkLength(engine, prompt)],
+    ["chunks at temperature 0", () => checkChunks(engine, prompt)],
+    ["seeds", () => checkSeeds(engine, prompt)],
+    ["logprobs", () => checkLogprobs(engine, prompt)],
+    ["priorities", () => checkPriority(engine, prompt)],
+    [
+      "prefix cache",
+      () => checkPrefixCache(engine, { prompt: long, blockSize, salt: options.salt }),
+    ],
+    [
+      "sampling",
+      () =>
+        checkSampling(engine, {
+          prompt,
+          tokensMax: options.samplesMax,
+          isSpeculative: told.isSpeculative,
+        }),
+    ],
+  ];
+  for (const [check, run] of checks) {
+    options.began(check);
+    try {
+      findings.push(...[await run()].flat());
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      findings.push(fail(check, error.message, "see the engine's log"));
+    }
+  }
+}

@@ -1,0 +1,37 @@
+// What the doctor says of one thing that it looked at.
+
+/** ok. info: good to know. warn: it works worse than it could. fail: a rollout over it would be wrong. */
+export type Verdict = "ok" | "info" | "warn" | "fail";
+
+export interface Finding {
+  /** A few words, the same for every engine. */
+  readonly check: string;
+  readonly verdict: Verdict;
+  /** What was found, and why it matters. */
+  readonly reason: string;
+  /** What to do about it; null: nothing. */
+  readonly fix: string | null;
+}
+
+export interface Diagnosis {
+  readonly url: string;
+  readonly version: string | null;
+  readonly model: string | null;
+  readonly findings: readonly Finding[];
+}
+
+export function ok(check: string, reason: string): Finding {
+  return { check, verdict: "ok", reason, fix: null };
+}
+
+export function info(check: string, reason: string): Finding {
+  return { check, verdict: "info", reason, fix: null };
+}
+
+export function warn(check: string, reason: string, fix: string): Finding {
+  return { check, verdict: "warn", reason, fix };
+}
+
+export function fail(check: string, reason: string, fix: string): Finding {
+  return { check, verdict: "fail", reason, fix };
+}

@@ -1,0 +1,98 @@
+// A sequential test of whether an engine samples from the distribution that it reports. Pure arithmetic.
+//
+// At each position the engine reports its most likely tokens with their logprobs, before it draws. The score of a
+// draw is its logprob, cut off at SCORE_MIN and at the least likely token reported. Its mean and variance under the
+// reported distribution are known, so that the sum S of (score - mean) is a martingale with a known sum of variances
+// V. By Bennett's inequality, exp(x S - psi(x) V) with psi(x) = (e^(xc) - 1 - xc) / c^2 and increments of at most c is
+// a supermartingale; so is its mean over a fixed grid of x. By Ville's inequality, an engine that samples as it should
+// sees it reach 1 / alpha with a probability of at most alpha, however often one looks (Howard et al., "Time-uniform
+// Chernoff bounds via nonnegative supermartingales", 2020).
+
+/** nats. Less likely tokens count as this likely, which bounds an increment. */
+const SCORE_MIN = -6;
+const INCREMENT_MAX = -SCORE_MIN;
+/** Geometric from 0.002 to 1: shifts of the mean from 0.01 nats to several. */
+const GRID = Array.from({ length: 19 }, (_, index) => 0.002 * 2 ** (index / 2));
+
+export interface Draw {
+  /** Of the token drawn. */
+  readonly logprob: number;
+  /** Of the most likely tokens, highest first; whichever token was drawn, as many. */
+  readonly top: readonly number[];
+}
+
+export class SamplingTest {
+  readonly #alpha: number;
+  #draws = 0;
+  #sum = 0;
+  #variance = 0;
+  #scoreSum = 0;
+  #meanSum = 0;
+  #highest = 0;
+
+  /** `alpha`: the chance that an engine is called faulty that is not. */
+  constructor(alpha: number) {
+    this.#alpha = alpha;
+  }
+
+  get draws(): number {
+    return this.#draws;
+  }
+
+  /** Mean score of what was drawn, nats a token. */
+  get scoreMean(): number {
+    return this.#draws === 0 ? 0 : this.#scoreSum / this.#draws;
+  }
+
+  /** What it should be, by the reported distributions. */
+  get expectedMean(): number {
+    return this.#draws === 0 ? 0 : this.#meanSum / this.#draws;
+  }
+
+  /** The engine does not sample from what it reports. Stays true. */
+  get isRejected(): boolean {
+    return this.#highest >= -Math.log(this.#alpha);
+  }
+
+  /** The least difference of the means that could be seen after so many draws, nats a token. */
+  get resolution(): number {
+    const needed = Math.log(2 * GRID.length) - Math.log(this.#alpha);
+    return this.#draws === 0 ? Infinity : Math.sqrt(2 * needed * this.#variance) / this.#draws;
+  }
+
+  add({ logprob, top }: Draw): void {
+    const least = top.at(-1) ?? SCORE_MIN;
+    const rest = Math.max(SCORE_MIN, least);
+    let mass = 0;
+    let mean = 0;
+    let square = 0;
+    for (const value of top) {
+      const p = Math.exp(value);
+      const score = Math.max(SCORE_MIN, value);
+      mass += p;
+      mean += p * score;
+      square += p * score * score;
+    }
+    const left = Math.max(0, 1 - mass);
+    mean += left * rest;
+    square += left * rest * rest;
+    const score = Math.max(SCORE_MIN, logprob >= least ? logprob : rest);
+    this.#draws += 1;
+    this.#scoreSum += score;
+    this.#meanSum += mean;
+    this.#sum += score - mean;
+    this.#variance += Math.max(0, square - mean * mean);
+    this.#highest = Math.max(this.#highest, this.#evidence());
+  }
+
+  /** Log of the mean of the supermartingales, both signs. */
+  #evidence(): number {
+    const terms = GRID.flatMap((x) => {
+      const psi = (Math.exp(x * INCREMENT_MAX) - 1 - x * INCREMENT_MAX) / INCREMENT_MAX ** 2;
+      return [x * this.#sum - psi * this.#variance, -x * this.#sum - psi * this.#variance];
+    });
+    const highest = Math.max(...terms);
+    const sum = terms.reduce((total, term) => total + Math.exp(term - highest), 0);
+    return highest + Math.log(sum / terms.length);
+  }
+}

@@ -1,0 +1,175 @@
+// What an engine says of itself: version, flags, routes, KV. It asks for nothing to be generated.
+
+import { type Answer, type Engine, fieldOf, listOf, messageOf, pathOf } from "./engine.ts";
+import { type Finding, fail, info, ok, warn } from "./finding.ts";
+
+export interface Told {
+  readonly version: string | null;
+  /** /server_info of development mode; undefined: not told. */
+  readonly config: unknown;
+  /** Of /metrics; null: none. */
+  readonly metrics: string | null;
+  readonly contextTokens: number | null;
+  /** Tokens; null: not said. */
+  readonly blockSize: number | null;
+  readonly isSpeculative: boolean | null;
+}
+
+/** @returns null: it cannot be examined; why is in `findings`. */
+export async function listen(engine: Engine, findings: Finding[]): Promise<Told | null> {
+  const health = await engine.call("GET", "/health");
+  if (health.status !== 200) {
+    const why = health.status === 0 ? messageOf(health.body) : `HTTP ${health.status}`;
+    findings.push(fail("health", `/health: ${why}`, "start it, or give its URL: http://HOST:PORT"));
+    return null;
+  }
+  const version = fieldOf((await engine.call("GET", "/version")).body, "version");
+  const models = await engine.call("GET", "/v1/models");
+  const model = listOf(fieldOf(models.body, "data")).find((one) => fieldOf(one, "parent") == null);
+  const id = fieldOf(model, "id");
+  if (typeof id !== "string") {
+    const fix = models.status === 401 ? "give --worker-token" : "serve a model with it";
+    findings.push(fail("health", `/v1/models: HTTP ${models.status}, no model`, fix));
+    return null;
+  }
+  engine.model = id;
+  const information = await engine.call("GET", "/server_info?config_format=json");
+  const config = information.status === 200 ? fieldOf(information.body, "vllm_config") : undefined;
+  const answer = await engine.call("GET", "/metrics");
+  const metrics = answer.status === 200 ? String(answer.body) : null;
+  const block = Number(/cache_config_info\{[^}]*\bblock_size="(\d+)"/.exec(metrics ?? "")?.[1]);
+  const context = fieldOf(model, "max_model_len");
+  const speculative = fieldOf(config, "speculative_config");
+  return {
+    version: typeof version === "string" ? version : null,
+    config,
+    metrics,
+    contextTokens: typeof context === "number" ? context : null,
+    blockSize: block > 0 ? block : null,
+    isSpeculative: speculative === undefined ? null : speculative !== null,
+  };
+}
+
+const VERSION_MIN = [0, 22] as const;
+/** The newest one that these checks were run against. */
+const VERSION_RUN = [0, 32] as const;
+
+export function checkVersion({ version }: Told): Finding {
+  const [, major, minor] = /^(\d+)\.(\d+)/.exec(version ?? "") ?? [];
+  if (major === undefined) return warn("version", "it does not say one", "use vLLM 0.22 or newer");
+  const number = Number(major) * 1000 + Number(minor);
+  const least = VERSION_MIN[0] * 1000 + VERSION_MIN[1];
+  const text = `vLLM ${version}`;
+  if (number < least) return fail("version", `${text} has no RL routes`, "use 0.22 or newer");
+  if (number > VERSION_RUN[0] * 1000 + VERSION_RUN[1])
+    return info("version", `${text}, newer than what this was tested with`);
+  return ok("version", text);
+}
+
+/** A route that answers GET with 405 or anything but 403 and 404 is there. */
+async function hasRoute(engine: Engine, path: string): Promise<Answer & { isThere: boolean }> {
+  const answer = await engine.call("GET", path);
+  return { ...answer, isThere: ![0, 403, 404].includes(answer.status) };
+}
+
+export async function checkEndpoints(engine: Engine): Promise<Finding[]> {
+  const check = "token ids in and out";
+  const generate = await hasRoute(engine, "/inference/v1/generate");
+  if (generate.isThere) {
+    engine.endpoint = "/inference/v1/generate";
+    return [ok(check, "/inference/v1/generate")];
+  }
+  const completions = await hasRoute(engine, "/v1/completions");
+  if (completions.isThere) {
+    engine.endpoint = "/v1/completions";
+    const why = `/inference/v1/generate answers ${generate.status}; /v1/completions is used`;
+    const fix = "vllm serve --enable-scale-out (before 0.32: VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1)";
+    return [warn(check, why, fix)];
+  }
+  return [
+    fail(check, "neither /inference/v1/generate nor /v1/completions is there", "use vllm serve"),
+  ];
+}
+
+export function checkFlags({ config }: Told): Finding[] {
+  if (config === undefined) return [];
+  const findings: Finding[] = [];
+  const dtype = String(pathOf(config, "model_config", "dtype") ?? "unknown").replace("torch.", "");
+  const device = String(pathOf(config, "device_config", "device") ?? "unknown");
+  const executor = String(pathOf(config, "parallel_config", "distributed_executor_backend"));
+  const setup = `${dtype} on ${device}, executor ${executor}`;
+  findings.push(
+    device === "cpu" && dtype === "bfloat16"
+      ? warn(
+          "number format",
+          `${setup}: ends silently if the first prompt is very short`,
+          "--dtype float32",
+        )
+      : info("number format", setup),
+  );
+  const generation = pathOf(config, "model_config", "generation_config");
+  findings.push(
+    generation === "vllm"
+      ? ok("sampling defaults", "vLLM's own")
+      : warn(
+          "sampling defaults",
+          "the model's generation_config.json sets what a client leaves out (top_p, top_k, ...)",
+          "--generation-config vllm",
+        ),
+  );
+  const connector = pathOf(config, "kv_transfer_config", "kv_connector");
+  findings.push(
+    typeof connector === "string"
+      ? info("KV connector", connector)
+      : info(
+          "KV connector",
+          "none: a request that moves to another server is prefilled there again",
+        ),
+  );
+  return findings;
+}
+
+export function checkKvBudget(told: Told): Finding {
+  const { metrics, contextTokens } = told;
+  const line = /vllm:cache_config_info\{([^}]*)\}/.exec(metrics ?? "")?.[1] ?? "";
+  const label = (name: string) => Number(new RegExp(`\\b${name}="(\\d+)"`).exec(line)?.[1]);
+  const blocks = label("num_gpu_blocks") || label("num_cpu_blocks");
+  const tokens = blocks * label("block_size");
+  if (!(tokens > 0))
+    return warn("KV budget", "/metrics does not say it", "do not disable log stats");
+  const slots = Number(pathOf(told.config, "scheduler_config", "max_num_seqs")) || null;
+  const preempted = Number(
+    /^vllm:num_preemptions(?:_total)?(?:\{[^}]*\})? (\S+)/m.exec(metrics ?? "")?.[1] ?? 0,
+  );
+  const full = contextTokens === null ? null : Math.floor(tokens / contextTokens);
+  const text = `${tokens} tokens in ${blocks} blocks of ${label("block_size")}; ${slots ?? "?"} slots; ${full ?? "?"} requests of full length fit; ${preempted} preemptions so far`;
+  return info("KV budget", text);
+}
+
+const CONTROL_ROUTES = [
+  ...["/pause", "/resume", "/is_paused", "/abort_requests", "/sleep", "/wake_up", "/is_sleeping"],
+  ...["/reset_prefix_cache", "/collective_rpc", "/get_world_size", "/init_weight_transfer_engine"],
+  ...["/start_weight_update", "/update_weights", "/finish_weight_update"],
+];
+
+export async function checkTrainerRoutes(engine: Engine, { config }: Told): Promise<Finding[]> {
+  const there = await Promise.all(
+    CONTROL_ROUTES.map(async (path) => ({ path, ...(await hasRoute(engine, path)) })),
+  );
+  const missing = there.filter(({ isThere }) => !isThere).map(({ path }) => path);
+  const findings = [
+    missing.length === 0
+      ? ok("control routes", `all ${CONTROL_ROUTES.length} are there`)
+      : warn("control routes", `missing: ${missing.join(" ")}`, "VLLM_SERVER_DEV_MODE=1"),
+  ];
+  if (config === undefined) {
+    const reason = "no /server_info: TRL's client stops, and the flags cannot be seen";
+    return [...findings, warn("TRL's client", reason, "VLLM_SERVER_DEV_MODE=1")];
+  }
+  if (pathOf(config, "weight_transfer_config") == null) {
+    const reason = "/server_info has no weight_transfer_config: TRL's client stops at its start";
+    const fix = `on GPUs: --weight-transfer-config '{"backend":"nccl"}'; on CPU: reload_weights by path`;
+    return [...findings, warn("TRL's client", reason, fix)];
+  }
+  return [...findings, ok("TRL's client", "finds all that it asks for")];
+}
