@@ -36,9 +36,6 @@ const SETS: u32 = FIRST_RECOVERED + LENGTHS_RECOVERED;
 const weights: usize = memory.data(220 * 32, 16);
 const WEIGHT_RATE: f32 = 0.002;
 
-// Inputs: 1, the logit of the share, what each order of the background and the recovery say.
-const inputs: usize = memory.data(32, 16);
-
 // Evidence is a class; how often tokens with it were accepted is its frequency (f32), the logit of that
 // (f32) and how many were seen (u32). Class 0 says nothing.
 export const EVIDENCE_CLASSES: u32 = 128;
@@ -66,19 +63,19 @@ const cellsPair: usize = memory.data(65536 * 4, 16);
 // orders (u8 each) and of the recovery (u16); where the draft would have gone on (propose.ts); the sets by
 // recent acceptance and by the recovery's length (u8 each).
 export const REASON_BYTES: usize = 32;
-export const R_LOGIT: usize = 0;
-export const R_KIND: usize = 4;
+const R_LOGIT: usize = 0;
+const R_KIND: usize = 4;
 export const R_DEPTH: usize = 5;
-export const R_OWNER: usize = 6;
-export const R_BACKGROUND: usize = 7;
-export const R_TOTAL: usize = 8;
-export const R_EVIDENCE: usize = 9;
-export const R_RECOVERY: usize = 12;
+const R_OWNER: usize = 6;
+const R_BACKGROUND: usize = 7;
+const R_TOTAL: usize = 8;
+const R_EVIDENCE: usize = 9;
+const R_RECOVERY: usize = 12;
 export const R_NEXT_LENGTH: usize = 14;
 export const R_NEXT_STATE: usize = 16;
 export const R_NEXT_TOKEN: usize = 20;
-export const R_RECENT: usize = 24;
-export const R_RECOVERED: usize = 25;
+const R_RECENT: usize = 24;
+const R_RECOVERED: usize = 25;
 
 // logit(share), from the odds 2^-10 to 2^11 in eight steps an octave (the top bits of an f32),
 // linear between them.
@@ -137,8 +134,6 @@ export function calibrationBegin(learning: bool): void {
     store<f32>(weight, 0.28, 16);
     store<f32>(weight, 0.8, 20);
   }
-  memory.fill(inputs, 0, 32);
-  store<f32>(inputs, 1);
   for (let i: u32 = 0; i < ORDERS * EVIDENCE_CLASSES + RECOVERY_CLASSES; i++) {
     const isBackground = i < ORDERS * EVIDENCE_CLASSES;
     const cls = isBackground ? i % EVIDENCE_CLASSES : i - ORDERS * EVIDENCE_CLASSES;
@@ -210,20 +205,43 @@ function weightAt(first: u32, reason: usize, which: usize): usize {
   return weights + ((<usize>(first + <u32>load<u8>(reason + which))) << 5);
 }
 
-// Copies what the reason says to the inputs.
-function inputsFrom(reason: usize): void {
-  store<f32>(inputs, load<f32>(reason, R_LOGIT), 4);
-  for (let order: u32 = 0; order < ORDERS; order++) {
-    const cls = load<u8>(reason + order, R_EVIDENCE);
-    const logit = load<f32>(evidenceOf(order, cls), 4);
-    store<f32>(inputs + ((<usize>order) << 2), logit, 8);
-  }
-  store<f32>(inputs, load<f32>(evidenceOf(ORDERS, load<u16>(reason, R_RECOVERY)), 4), 20);
+// Writes a reason: the sets by kind, depth, owner and background (a byte each), by total and the evidence of
+// the orders, the evidence of the recovery, the sets by recent acceptance and by recovery. In whole words:
+// bytes could not be read back as words before they have left the processor's store buffer.
+export function reasonWrite(
+  reason: usize,
+  logit: f32,
+  sets: u32,
+  seen: u32,
+  recovery: u32,
+  late: u32,
+): void {
+  store<u64>(reason, <u64>reinterpret<u32>(logit) | ((<u64>sets) << 32));
+  store<u64>(reason, <u64>seen | ((<u64>recovery) << 32), R_TOTAL);
+  store<u64>(reason, 0, R_NEXT_STATE);
+  store<u64>(reason, late, R_RECENT);
+}
+
+function evidenceLogit(order: u32, reason: usize): f32 {
+  return load<f32>(evidenceOf(order, load<u8>(reason + order, R_EVIDENCE)), 4);
+}
+
+// The inputs: 1, the logit of the share, what the first two orders of the background say.
+function inputsLow(reason: usize): v128 {
+  let low = f32x4.replace_lane(f32x4.splat(1), 1, load<f32>(reason, R_LOGIT));
+  low = f32x4.replace_lane(low, 2, evidenceLogit(0, reason));
+  return f32x4.replace_lane(low, 3, evidenceLogit(1, reason));
+}
+
+// And the third, and the recovery.
+function inputsHigh(reason: usize): v128 {
+  const high = f32x4.replace_lane(f32x4.splat(0), 0, evidenceLogit(2, reason));
+  const recovery = load<f32>(evidenceOf(ORDERS, load<u16>(reason, R_RECOVERY)), 4);
+  return f32x4.replace_lane(high, 1, recovery);
 }
 
 // The probability of the token with this reason after the token `before`.
 export function accepted(reason: usize, before: u32, token: u32): f64 {
-  inputsFrom(reason);
   const kind = weightAt(0, reason, R_KIND);
   const depth = weightAt(FIRST_DEPTH, reason, R_DEPTH);
   const owner = weightAt(FIRST_OWNER, reason, R_OWNER);
@@ -237,8 +255,8 @@ export function accepted(reason: usize, before: u32, token: u32): f64 {
   high = f32x4.add(high, f32x4.add(v128.load(owner, 16), v128.load(background, 16)));
   low = f32x4.add(low, f32x4.add(v128.load(total), v128.load(recent)));
   high = f32x4.add(high, f32x4.add(v128.load(total, 16), v128.load(recent, 16)));
-  low = f32x4.mul(f32x4.add(low, v128.load(recovered)), v128.load(inputs));
-  high = f32x4.mul(f32x4.add(high, v128.load(recovered, 16)), v128.load(inputs, 16));
+  low = f32x4.mul(f32x4.add(low, v128.load(recovered)), inputsLow(reason));
+  high = f32x4.mul(f32x4.add(high, v128.load(recovered, 16)), inputsHigh(reason));
   const sum = f32x4.add(low, high);
   const mix =
     f32x4.extract_lane(sum, 0) +
@@ -287,8 +305,8 @@ export function learn(
   const odds = oddsOf(accepted(reason, before, token));
   const error = (wasAccepted ? 1.0 : 0.0) - odds / (others + odds);
   const rate = f32x4.splat(WEIGHT_RATE * <f32>error);
-  const low = f32x4.mul(rate, v128.load(inputs));
-  const high = f32x4.mul(rate, v128.load(inputs, 16));
+  const low = f32x4.mul(rate, inputsLow(reason));
+  const high = f32x4.mul(rate, inputsHigh(reason));
   weightMove(weightAt(0, reason, R_KIND), low, high);
   weightMove(weightAt(FIRST_DEPTH, reason, R_DEPTH), low, high);
   weightMove(weightAt(FIRST_OWNER, reason, R_OWNER), low, high);

@@ -35,21 +35,13 @@ import {
   lengthClass,
   logitOf,
   oddsOf,
-  R_BACKGROUND,
   R_DEPTH,
-  R_EVIDENCE,
-  R_KIND,
-  R_LOGIT,
   R_NEXT_LENGTH,
   R_NEXT_STATE,
   R_NEXT_TOKEN,
-  R_OWNER,
-  R_RECENT,
-  R_RECOVERED,
-  R_RECOVERY,
-  R_TOTAL,
   REASON_BYTES,
   RECOVERY_OTHER,
+  reasonWrite,
   WRITTEN_BY_HISTORY,
   WRITTEN_BY_OWN,
   WRITTEN_BY_SIBLING,
@@ -320,10 +312,7 @@ function fewer(count: u32): u32 {
 function judged(token: u32, share: f64, isLikeliest: bool, depth: u32, ends: u32): f64 {
   const logit = logitOf(share);
   if (!learns) return acceptedPlain(logit, contextLength);
-  store<f32>(reason, <f32>logit, R_LOGIT);
   const kind = kindOfContext(contextLength, isLikeliest, writtenBy(targetSeen));
-  store<u8>(reason, <u8>kind, R_KIND);
-  store<u8>(reason, <u8>min<u32>(depth, 7), R_DEPTH);
   let owner: u32 = 24;
   let total: u32 = 0;
   if (ownerSeen >= 0) {
@@ -332,30 +321,28 @@ function judged(token: u32, share: f64, isLikeliest: bool, depth: u32, ends: u32
     const several: u32 = degreeOf(v) > 1 ? 1 : 0;
     total = min<u32>(15, (countClass(countOf(v) - ends) << 1) + several);
   }
-  store<u8>(reason, <u8>owner, R_OWNER);
-  store<u8>(reason, <u8>total, R_TOTAL);
-  let background: u32 = 0;
-  store<u32>(reason, 0, R_TOTAL + 1);
+  let one: u32 = 0;
+  let two: u32 = 0;
+  let three: u32 = 0;
   if (hasBackground) {
-    for (let order: u32 = 0; order < ORDERS; order++) {
-      store<u8>(reason + order, <u8>backgroundEvidence(order, token), R_EVIDENCE);
-    }
-    background = (trust(load<u8>(reason, R_EVIDENCE + 2), 5) << 2) + pairTrust();
+    one = backgroundEvidence(0, token);
+    two = backgroundEvidence(1, token);
+    three = backgroundEvidence(2, token);
   }
-  store<u8>(reason, <u8>background, R_BACKGROUND);
-  store<u16>(reason, <u16>recoveryEvidence(token), R_RECOVERY);
-  store<u8>(reason, <u8>recent, R_RECENT);
-  store<u8>(reason, <u8>(recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0)), R_RECOVERED);
+  const background = (trust(three) << 2) + trustInPairs(two);
+  const recovered: u32 = recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0);
+  const sets = kind | (min<u32>(depth, 7) << 8) | (owner << 16) | (background << 24);
+  const seen = total | (one << 8) | (two << 16) | (three << 24);
+  reasonWrite(reason, <f32>logit, sets, seen, recoveryEvidence(token), recent | (recovered << 8));
   return accepted(reason, first, token);
 }
 
-// Evidence in few classes: new context, another token, or up to `most` by the token's count.
-function trust(cls: u32, most: u32): u32 {
-  return cls == 0 ? 0 : cls < 8 ? 1 : 2 + min<u32>(most, cls & 7);
+// Evidence in few classes: new context, another token, or by the token's count.
+function trust(cls: u32): u32 {
+  return cls == 0 ? 0 : cls < 8 ? 1 : 2 + min<u32>(5, cls & 7);
 }
 
-function pairTrust(): u32 {
-  const cls: u32 = load<u8>(reason, R_EVIDENCE + 1);
+function trustInPairs(cls: u32): u32 {
   return cls == 0 ? 0 : cls < 8 ? 1 : (cls & 7) > 3 ? 3 : 2;
 }
 
