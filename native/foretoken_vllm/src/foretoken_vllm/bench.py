@@ -1,0 +1,186 @@
+"""`python -m foretoken_vllm.bench`: what the proposer costs an engine step, and where.
+
+Drives the proposer as vLLM would, without vLLM: groups of 8 that vary one story, acceptance as the drafts deserve.
+Seed 42; the hash of what was drafted shows that two runs did the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import statistics
+import sys
+import time
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from .proposer import ForetokenProposer
+
+GROUP_SIZE = 8
+VOCABULARY = 4096
+PROMPT_TOKENS = 64
+BATCHES = (1, 8, 32, 128)
+SEED = 42
+
+
+class _Runner:
+    """The runner's attributes that the proposer reads, and rows whose next tokens are known."""
+
+    def __init__(self, requests: int, steps: int) -> None:
+        random = np.random.default_rng(SEED)
+        length = PROMPT_TOKENS + 8 * steps + 64
+        self.requests: dict[str, Any] = {}
+        self.texts: list[np.ndarray[Any, Any]] = []
+        self.done = [0] * requests
+        names: list[str] = []
+        for i in range(requests):
+            group, sample = divmod(i, GROUP_SIZE)
+            if sample == 0:
+                story = random.integers(VOCABULARY, size=length)
+                prompt = random.integers(VOCABULARY, size=PROMPT_TOKENS)
+            text = story.copy()
+            # One token in ten differs from the siblings'; a third of the text is a sibling's, shifted.
+            changed = random.random(length) < 0.1
+            text[changed] = random.integers(VOCABULARY, size=int(changed.sum()))
+            self.texts.append(np.concatenate([prompt, np.roll(text, int(random.integers(0, 48)))]))
+            name = f"r{i}"
+            names.append(name)
+            extra = {"foretoken_group": f"g{group}", "foretoken_sample": sample, "foretoken_offset": 0}
+            params = SimpleNamespace(extra_args=extra, max_tokens=1 << 20)
+            self.requests[name] = SimpleNamespace(sampling_params=params)
+        self.input_batch = SimpleNamespace(
+            req_ids=names, num_prompt_tokens=np.full(requests, PROMPT_TOKENS, np.int32)
+        )
+        self.length_max = PROMPT_TOKENS + length
+        self.token_ids = np.zeros((requests, self.length_max), np.int32)
+        self.lengths = np.full(requests, PROMPT_TOKENS, np.int32)
+        for i, text in enumerate(self.texts):
+            self.token_ids[i, :PROMPT_TOKENS] = text[:PROMPT_TOKENS]
+
+    def advance(self, drafts: list[list[int]]) -> list[list[int]]:
+        """The engine's step: drafts are accepted as far as they are right, one token more is drawn."""
+        sampled: list[list[int]] = []
+        for i, draft in enumerate(drafts):
+            at = int(self.lengths[i])
+            text = self.texts[i]
+            count = 0
+            while count < len(draft) and draft[count] == text[at + count]:
+                count += 1
+            tokens = text[at : at + count + 1].tolist()
+            self.token_ids[i, at : at + len(tokens)] = tokens
+            self.lengths[i] = at + len(tokens)
+            sampled.append(tokens)
+        return sampled
+
+
+def _config(length_max: int, tokens: int) -> Any:
+    own = {"step_us": 10_000_000, "probability_min": 0.1}
+    return SimpleNamespace(
+        additional_config={"foretoken": own},
+        speculative_config=SimpleNamespace(num_speculative_tokens=tokens),
+        model_config=SimpleNamespace(max_model_len=length_max, get_vocab_size=lambda: VOCABULARY),
+    )
+
+
+def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
+    """Microseconds a step: propose, in it the call into the core (with the core's own work), and packing."""
+    runner = _Runner(requests, steps)
+    proposer = ForetokenProposer(_config(runner.length_max, tokens))
+    proposer.bind_runner(runner)
+    replica = proposer._replica
+    if replica is None:
+        raise RuntimeError(f"no core: {proposer.faults.counts}")
+    core = replica._core
+    inner = core._step
+    in_call = 0.0
+
+    def timed(appends: int, drafts: int, budget: int) -> int:
+        nonlocal in_call
+        began = time.perf_counter()
+        result = inner(appends, drafts, budget)
+        in_call += time.perf_counter() - began
+        return result
+
+    core._step = timed
+    drafts: list[list[int]] = [[] for _ in range(requests)]
+    whole: list[float] = []
+    calls: list[float] = []
+    digest = hashlib.sha256()
+    drafted = accepted = 0
+    for step in range(steps):
+        sampled = runner.advance(drafts)
+        in_call = 0.0
+        began = time.perf_counter()
+        drafts = proposer.propose(sampled, runner.lengths, runner.token_ids)
+        us = (time.perf_counter() - began) * 1e6
+        for draft in drafts:
+            digest.update(array("i", draft).tobytes())
+        # The first steps register the groups.
+        if step < steps // 10:
+            continue
+        whole.append(us)
+        calls.append(in_call * 1e6)
+        drafted += sum(map(len, drafts))
+        accepted += sum(len(tokens) - 1 for tokens in sampled)
+    proposer.close()
+    return {
+        "requests": requests,
+        "propose_us": statistics.median(whole),
+        "propose_us_mean": statistics.fmean(whole),
+        "propose_us_p95": statistics.quantiles(whole, n=20)[18],
+        "core_us": statistics.median(calls),
+        "python_us": statistics.median(whole) - statistics.median(calls),
+        "drafted": drafted / len(whole) / requests,
+        "accepted": accepted / len(whole) / requests,
+        "hash": digest.hexdigest()[:12],
+    }
+
+
+def call_costs(rounds: int = 20_000) -> dict[str, float]:
+    """Microseconds of one empty call into the core, raw and by wasmtime's public API, and of writing 4 KiB."""
+    from .core import SuffixCore
+
+    core = SuffixCore()
+    step = core._exports["step"]
+    words = array("i", range(1024))
+
+    def mean(act: Any, count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            act()
+        return (time.perf_counter() - began) / count * 1e6
+
+    return {
+        "call_us": mean(lambda: core._step(0, 0, 1), rounds),
+        "public_call_us": mean(lambda: step(core._store, 0, 0, 1), rounds // 10),
+        "write_4k_us": mean(lambda: core._write(words), rounds),
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Prints a table, or JSON."""
+    parser = argparse.ArgumentParser(prog="python -m foretoken_vllm.bench", description=__doc__)
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--tokens", type=int, default=8, help="num_speculative_tokens")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args(arguments)
+    rows = [measure(requests, given.steps, given.tokens) for requests in BATCHES]
+    calls = call_costs()
+    if given.json:
+        print(json.dumps({"batches": rows, "calls": calls}))
+        return 0
+    names = ("requests", "propose_us", "propose_us_mean", "propose_us_p95", "core_us", "python_us")
+    names += ("drafted", "accepted", "hash")
+    print(" | ".join(names))
+    for row in rows:
+        print(" | ".join(f"{row[name]:.2f}" if isinstance(row[name], float) else str(row[name]) for name in names))
+    print(", ".join(f"{name} {value:.2f}" for name, value in calls.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,262 @@
+"""Runs the project's core.wasm under wasmtime: the suffix indexes of all groups, one batched call per step.
+
+Owns one instance and its memory. Refuses a core with another ABI than the one this package was generated for.
+Belongs to one thread. After a CoreTrapError the instance is of no use any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import wasmtime
+
+from . import abi
+
+# Room for tokens that cross in one call; as the other host has it (src/wasm/suffix-index.ts).
+INPUT_WORDS = 60_000
+DRAFTS_MIN = 128
+BUDGET_NONE = 0x7FFFFFFF
+_ENV_PATH = "FORETOKEN_CORE"
+
+
+class CoreError(Exception):
+    """The core is missing, of another ABI, or out of room for a step's records."""
+
+
+class CoreTrapError(CoreError):
+    """The core gave up; its instance is of no use any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepDrafts:
+    """Draft i owns tokens[starts[i]:starts[i + 1]]; `failed` holds the append records that were refused."""
+
+    starts: list[int]
+    tokens: list[int]
+    failed: list[int]
+
+
+def core_path() -> Path:
+    """FORETOKEN_CORE, the wheel's own copy, or the checkout's build that this package runs from."""
+    override = os.environ.get(_ENV_PATH)
+    if override:
+        return Path(override)
+    own = Path(__file__).with_name("core.wasm")
+    if own.is_file():
+        return own
+    parents = Path(__file__).resolve().parents
+    return parents[4] / "build" / "core.wasm" if len(parents) > 4 else own
+
+
+def float_word(value: float) -> int:
+    """The bits of a 32-bit float as the signed word that the input area holds."""
+    return int.from_bytes(ctypes.c_float(value), "little", signed=True)
+
+
+def _abort(_message: int, _file: int, line: int, column: int) -> None:
+    raise CoreTrapError(f"core.wasm gave up at {line}:{column}")
+
+
+class SuffixCore:
+    """The core's exports with typed arguments. Handles are positive; statuses are below zero."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        limit_bytes: int = 512 * 2**20,
+        context_tokens: int = abi.CONTEXT_TOKENS_DEFAULT,
+        learning: bool = True,
+    ) -> None:
+        path = path or core_path()
+        try:
+            code = path.read_bytes()
+        except OSError as error:
+            raise CoreError(f"{path} cannot be read; run `npm run build`: {error}") from error
+        engine = wasmtime.Engine()
+        self._store = wasmtime.Store(engine)
+        # An assertion that is compiled away leaves the core without its one import.
+        linker = wasmtime.Linker(engine)
+        linker.define_func("env", "abort", wasmtime.FuncType([wasmtime.ValType.i32()] * 4, []), _abort)
+        try:
+            module = wasmtime.Module(engine, code)
+            self._exports = linker.instantiate(self._store, module).exports(self._store)
+        except wasmtime.WasmtimeError as error:
+            raise CoreError(f"{path} is not the core: {error}") from error
+        version = self._call("abi_version")
+        if version != abi.ABI_VERSION:
+            raise CoreError(f"{path} has ABI {version}, this package {abi.ABI_VERSION}")
+        memory = self._exports["memory"]
+        if not isinstance(memory, wasmtime.Memory):
+            raise CoreError(f"{path} exports no memory")
+        self._memory = memory
+        self._call("configure", limit_bytes, context_tokens, 1 if learning else 0)
+        self._step = _step_function(self._store, self._exports)
+        self._base = 0
+        self._input_at = 0
+        self._output_at = 0
+        self._drafts_max = 0
+        self._words_max = 0
+        self._output = memoryview(array("i"))
+        self._reserve(DRAFTS_MIN)
+
+    @property
+    def words_max(self) -> int:
+        """Words that the append and draft records of one step may take together."""
+        return self._words_max
+
+    def create(self) -> int:
+        """A group's handle, or abi.STATUS_FULL."""
+        return self._call("group_create")
+
+    def prompt(self, handle: int, tokens: array[int]) -> int:
+        """A piece of the group's prompt, before any of its sequences; ids >= 0, at most INPUT_WORDS. A status."""
+        self._write(tokens)
+        return self._call("group_prompt", handle, self._input_at, len(tokens))
+
+    def history(self, handle: int, tokens: array[int]) -> int:
+        """A response of an earlier epoch, after the prompt, before any sequence. A status."""
+        self._write(tokens)
+        return self._call("group_history", handle, self._input_at, len(tokens))
+
+    def drop(self, handle: int) -> int:
+        """Frees the group in O(1). A status."""
+        return self._call("group_drop", handle)
+
+    def used_bytes(self) -> int:
+        """Bytes that all groups take."""
+        return self._call("used_bytes") & 0xFFFFFFFF
+
+    def step(
+        self,
+        append_words: list[int],
+        appends: int,
+        draft_words: list[int],
+        drafts: int,
+        budget: int = BUDGET_NONE,
+    ) -> StepDrafts:
+        """The one call of an engine step: `appends` records, then `drafts` records (layouts: assembly/abi.ts).
+
+        The records must fit in `words_max`. Of all drafts together, at most `budget` tokens are kept.
+        """
+        if drafts > self._drafts_max:
+            self._reserve(2 * drafts)
+        append_words += draft_words
+        self._write(array("i", append_words))
+        count = self._step(appends, drafts, budget)
+        if count < 0:
+            raise CoreError(f"core step: status {count}")
+        output = self._refreshed()
+        tokens_at = self._drafts_max + 2
+        return StepDrafts(
+            starts=output[1 : drafts + 2].tolist(),
+            tokens=output[tokens_at : tokens_at + count].tolist(),
+            failed=self._failed(appends) if output[0] > 0 else [],
+        )
+
+    def details(self, count: int) -> tuple[list[int], list[float]]:
+        """Parents and probabilities of the `count` tokens that the last step drafted."""
+        room = self._drafts_max * abi.DRAFT_TOKENS_MAX
+        at = self._drafts_max + 2 + room
+        output = self._refreshed()
+        words = output[at + room : at + room + count].tolist()
+        probabilities = array("f", array("i", words).tobytes())
+        return output[at : at + count].tolist(), probabilities.tolist()
+
+    def _call(self, name: str, *arguments: int) -> int:
+        function = self._exports[name]
+        if not isinstance(function, wasmtime.Func):
+            raise CoreError(f"core.wasm exports no function {name}")
+        try:
+            result = function(self._store, *arguments)
+        except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
+            raise CoreTrapError(f"core {name}: {error}") from error
+        return int(result) if result is not None else 0
+
+    def _reserve(self, drafts: int) -> None:
+        words = INPUT_WORDS + drafts * abi.DRAFT_WORDS
+        self._input_at = self._call("input_reserve", words) & 0xFFFFFFFF
+        self._output_at = self._call("output_reserve", drafts) & 0xFFFFFFFF
+        if self._input_at == 0 or self._output_at == 0:
+            raise CoreError("the core's memory leaves no room for a step's records")
+        self._words_max = words
+        self._drafts_max = drafts
+        self._base = 0
+        self._refreshed()
+
+    def _refreshed(self) -> memoryview[int]:
+        """The output area. Growing may move the memory, so the view is checked after every call."""
+        base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
+        if base != self._base:
+            self._base = base
+            words = 2 + self._drafts_max * (1 + 3 * abi.DRAFT_TOKENS_MAX)
+            area = (ctypes.c_int32 * words).from_address(base + self._output_at)
+            self._output = memoryview(area).cast("b").cast("i")
+        return self._output
+
+    def _write(self, words: array[int]) -> None:
+        at, count = words.buffer_info()
+        if count > self._words_max:
+            raise CoreError(f"{count} words are more than the input area holds, {self._words_max}")
+        self._refreshed()
+        ctypes.memmove(self._base + self._input_at, at, 4 * count)
+
+    def _failed(self, appends: int) -> list[int]:
+        """The core has put each append record's status where its group was."""
+        area = (ctypes.c_int32 * self._words_max).from_address(self._base + self._input_at)
+        failed: list[int] = []
+        word = 0
+        for record in range(appends):
+            if area[word] != abi.STATUS_OK:
+                failed.append(record)
+            word += abi.APPEND_HEADER_WORDS + area[word + 2]
+        return failed
+
+
+def _step_function(store: wasmtime.Store, exports: Any) -> Callable[[int, int, int], int]:
+    """`step`, called without wasmtime's checks of each argument where this wasmtime allows it.
+
+    The public call looks the function's type up and boxes every value: 25 us of a budget of 100. The raw call is
+    no public API of the package, so it is tried against the public one first.
+    """
+    function = exports["step"]
+
+    def checked(appends: int, drafts: int, budget: int) -> int:
+        try:
+            return int(function(store, appends, drafts, budget))
+        except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
+            raise CoreTrapError(f"core step: {error}") from error
+
+    try:
+        raw = _raw_call(store, function, 3)
+        version = _raw_call(store, exports["abi_version"], 0)()
+    except (AttributeError, ImportError, TypeError, ctypes.ArgumentError, CoreError):
+        return checked
+    return raw if version == abi.ABI_VERSION else checked
+
+
+def _raw_call(store: wasmtime.Store, function: Any, arity: int) -> Callable[..., int]:
+    from wasmtime import _bindings as bindings
+
+    values = (bindings.wasmtime_val_raw_t * max(arity, 1))()
+    context = store._context()
+    target = ctypes.byref(function._func)
+    trap = ctypes.POINTER(bindings.wasm_trap_t)()
+    trap_at = ctypes.byref(trap)
+    call = bindings._wasmtime_func_call_unchecked
+
+    def invoke(*arguments: int) -> int:
+        for i, value in enumerate(arguments):
+            values[i].i32 = value
+        error = call(context, target, values, len(values), trap_at)
+        if error or trap:
+            raise CoreTrapError("core.wasm gave up in a step")
+        return int(values[0].i32)
+
+    return invoke

@@ -1,0 +1,95 @@
+"""What drafting costs and what a draft token is worth, from the engine's own step times.
+
+StepCost fits the time of a step to its rows, so that a draft token is verified only where that pays (the rule of
+src/draft/budget.ts). Guard rests drafting that costs more of the step's time than was allowed.
+"""
+
+from __future__ import annotations
+
+REFERENCE_REQUESTS = 32
+# As src/draft/budget.ts: a token near the break-even gains next to nothing.
+MARGIN = 1.4
+PROBABILITY_FLOOR = 0.06
+PROBABILITY_CEILING = 0.7
+_DECAY = 0.99
+_OBSERVED_MIN = 30
+
+
+class StepCost:
+    """Least squares of step time over rows, older steps forgotten with a half-life of 69 steps."""
+
+    def __init__(self) -> None:
+        self._weight = 0.0
+        self._rows = 0.0
+        self._us = 0.0
+        self._rows_rows = 0.0
+        self._rows_us = 0.0
+        self._observed = 0
+
+    def observe(self, rows: int, us: float) -> None:
+        """A step without prefill verified `rows` rows in `us` microseconds."""
+        if self._observed >= _OBSERVED_MIN and us > 5 * self._us / max(self._weight, 1e-9):
+            return
+        self._observed += 1
+        self._weight = _DECAY * self._weight + 1
+        self._rows = _DECAY * self._rows + rows
+        self._us = _DECAY * self._us + us
+        self._rows_rows = _DECAY * self._rows_rows + rows * rows
+        self._rows_us = _DECAY * self._rows_us + rows * us
+
+    def probability_min(self, requests: int) -> float:
+        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * dT * B / T."""
+        if self._observed < _OBSERVED_MIN or requests == 0:
+            return PROBABILITY_FLOOR
+        mean_rows = self._rows / self._weight
+        mean_us = self._us / self._weight
+        variance = self._rows_rows / self._weight - mean_rows * mean_rows
+        if variance < 1:
+            return PROBABILITY_FLOOR
+        slope = max(0.0, (self._rows_us / self._weight - mean_rows * mean_us) / variance)
+        plain = mean_us + slope * (requests - mean_rows)
+        if plain <= 0:
+            return PROBABILITY_CEILING
+        wanted = MARGIN * slope * requests / plain
+        return min(max(wanted, PROBABILITY_FLOOR), PROBABILITY_CEILING)
+
+
+class Guard:
+    """Drafting rests for some steps, twice as many each time, when its mean time is above what is allowed."""
+
+    REST_MIN = 64
+    REST_MAX = 65_536
+    SEEN_MIN = 64
+
+    def __init__(self, step_us: float) -> None:
+        self._step_us = step_us
+        self._part = 0.0
+        self._seen = 0
+        self._rest = 0
+        self._rest_next = self.REST_MIN
+        self.trips = 0
+
+    def may_draft(self) -> bool:
+        """Once a step."""
+        if self._rest == 0:
+            return True
+        self._rest -= 1
+        return False
+
+    def observe(self, requests: int, us: float) -> None:
+        """A step's drafting took `us`. Means of the time over what was allowed: one slow step is no reason."""
+        allowed = self._step_us * max(requests, REFERENCE_REQUESTS / 4) / REFERENCE_REQUESTS
+        part = min(us / allowed, 20.0)
+        self._seen += 1
+        self._part += (part - self._part) / min(self._seen, self.SEEN_MIN)
+        if self._seen < self.SEEN_MIN:
+            return
+        if self._part <= 1:
+            if self._seen > 16 * self.SEEN_MIN:
+                self._rest_next = self.REST_MIN
+            return
+        self.trips += 1
+        self._rest = self._rest_next
+        self._rest_next = min(2 * self._rest_next, self.REST_MAX)
+        self._seen = 0
+        self._part = 0.0

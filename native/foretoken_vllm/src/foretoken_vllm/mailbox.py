@@ -1,0 +1,113 @@
+"""What the engine's step thread and the link's thread tell each other: two bounded queues without a lock.
+
+`deque.append` and `deque.popleft` are atomic, so neither thread ever waits for the other. A queue that is full
+drops, and both sides find the hole by offset and ask for what is missing: nothing is lost for good.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+UP_MAX = 8192
+DOWN_MAX = 4096
+
+# group, sample, offset in the response's output, tokens.
+Made = tuple[str, int, int, Sequence[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """Up: the engine runs a group; the link registers it. Again: harmless."""
+
+    epoch: int
+    group: str
+    prompt: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Up: what one step made, or lacked before."""
+
+    epoch: int
+    made: list[Made]
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """Up: the engine's replica has `have` tokens and was given later ones."""
+
+    epoch: int
+    group: str
+    sample: int
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Up: the engine has no more use for the group."""
+
+    epoch: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Up: other weights; everything of the old ones is forgotten."""
+
+    epoch: int
+
+
+Up = Began | Batch | Lacks | Ended | Advanced
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """Down: tokens of a sibling, 32-bit little-endian."""
+
+    epoch: int
+    group: str
+    sample: int
+    offset: int
+    tokens: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Down: the link has `have` tokens of a response that is made here and was given later ones."""
+
+    epoch: int
+    group: str
+    sample: int
+    have: int
+
+
+@dataclass(frozen=True, slots=True)
+class WantsGroup:
+    """Down: the link does not know the group (any more)."""
+
+    epoch: int
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Down: the draft server's epoch, where the engine has none of its own yet."""
+
+    epoch: int
+
+
+Down = Delta | Wants | WantsGroup | Adopt
+
+
+class Mailbox:
+    """`up` drops its oldest entry when full; the link puts nothing `down` when that is full."""
+
+    def __init__(self) -> None:
+        self.up: deque[Up] = deque(maxlen=UP_MAX)
+        self.down: deque[Down] = deque(maxlen=DOWN_MAX)
+
+    def has_room_down(self) -> bool:
+        """Only the link appends, so what it sees here can only become more room."""
+        return len(self.down) < DOWN_MAX

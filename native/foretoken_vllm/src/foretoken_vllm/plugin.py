@@ -1,0 +1,68 @@
+"""The entry point of group `vllm.general_plugins`: vLLM calls it in each of its processes, perhaps more than once.
+
+Inert in a vLLM whose environment says nothing of Foretoken. Else it mends the sampler where that is at fault, for
+every method of speculation, and binds the proposer to its runner. It changes nothing that it does not recognise.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from typing import Any
+
+from . import repair, settings
+from .faults import Faults
+
+_MARK = "_foretoken_binds"
+faults = Faults()
+
+
+def register() -> None:
+    """Never raises."""
+    try:
+        if not settings.is_wanted():
+            return
+        repair.ensure(faults)
+        for runner_class in _runner_classes():
+            wrap(runner_class)
+    except Exception as error:  # noqa: BLE001 - a plugin that raises ends vLLM
+        faults.add("register", error)
+
+
+def _runner_classes() -> list[type[Any]]:
+    """Only what is importable here: the CPU runner overrides the GPU runner's `load_model`."""
+    found: list[type[Any]] = []
+    try:
+        from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+        found.append(GPUModelRunner)
+        from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+        found.append(CPUModelRunner)
+    except ImportError as error:
+        faults.add("runner class", error, level=logging.INFO)
+    return found
+
+
+def wrap(runner_class: type[Any]) -> bool:
+    """After `load_model` the drafter learns of its runner. False: wrapped before, or not what is known."""
+    load_model = runner_class.__dict__.get("load_model")
+    if load_model is None or getattr(load_model, _MARK, False):
+        return False
+    parameters = list(inspect.signature(load_model).parameters)
+    if not parameters or parameters[0] != "self":
+        faults.add("load_model", f"{runner_class.__name__}.load_model{parameters} is not known")
+        return False
+
+    @functools.wraps(load_model)
+    def bound(self: Any, *arguments: Any, **options: Any) -> Any:
+        result = load_model(self, *arguments, **options)
+        bind = getattr(getattr(self, "drafter", None), "bind_runner", None)
+        if callable(bind):
+            bind(self)
+        return result
+
+    setattr(bound, _MARK, True)
+    runner_class.load_model = bound
+    return True

@@ -1,0 +1,429 @@
+"""vLLM's custom_class proposer: drafts of a whole batch by one call into the core, once an engine step.
+
+Knows requests by their ids and what the coordinator sent with them (`extra_args`), never by their row. Nothing that
+goes wrong leaves this file as an exception, and no step waits for the link: the answer is no drafts.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from typing import Any
+
+from . import abi, repair
+from .core import CoreTrapError, float_word
+from .cost import Guard, StepCost
+from .faults import Faults
+from .link import Link
+from .mailbox import Adopt, Advanced, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Wants
+from .replica import Group, Replica, Sample, group_name
+from .settings import Settings, load
+from .stats import Counters
+
+# As vLLM's own rejection sampler has it; the core's limit is lower.
+TOKENS_MAX = abi.DRAFT_TOKENS_MAX
+TRAPS_MAX = 3
+_SWEEP_STEPS = 128
+# Seconds in which a group with another prompt keeps its name.
+_CONFLICT_S = 10.0
+
+
+class Row:
+    """A request that runs here: its response, where its output begins in vLLM's row, how far it may go."""
+
+    __slots__ = ("base", "drafts", "group", "limit", "prompt_tokens", "sample")
+
+    def __init__(self) -> None:
+        self.group: Group | None = None
+        self.sample = Sample(0)
+        self.base = 0
+        self.prompt_tokens = 0
+        self.limit = 0
+        self.drafts = False
+
+
+_UNTRACKED = Row()
+
+
+class ForetokenProposer:
+    """The `model` of a `--speculative-config` whose `method` is `custom_class` (docs/PLUGIN.md)."""
+
+    def __init__(self, vllm_config: Any) -> None:
+        self.faults = Faults()
+        self.counters = Counters()
+        self._runner: Any = None
+        self._is_on = False
+        self._link: Link | None = None
+        self._mailbox = Mailbox()
+        self._rows: dict[str, Row] = {}
+        self._epoch = 0
+        self._has_epoch = False
+        self._steps = 0
+        self._traps = 0
+        self._rows_verified = 0
+        self._returned_at = 0.0
+        self._cost = StepCost()
+        self._met = False
+        self._settings = Settings()
+        self._guard = Guard(self._settings.step_us)
+        self._replica: Replica | None = None
+        try:
+            self._open(vllm_config)
+        except Exception as error:  # noqa: BLE001 - vLLM must start without drafts rather than not at all
+            self.faults.add("start", error)
+
+    def _open(self, config: Any) -> None:
+        self._settings = load(getattr(config, "additional_config", None), self.faults)
+        self._guard = Guard(self._settings.step_us)
+        wanted = int(config.speculative_config.num_speculative_tokens)
+        self._tokens_max = min(wanted, TOKENS_MAX)
+        self._length_max = int(config.model_config.max_model_len)
+        vocabulary = int(config.model_config.get_vocab_size())
+        self._replica = Replica(self._settings, self.faults, vocabulary)
+        self._bits = float_word(self._settings.probability_min)
+        # Drafts that the sampler would judge wrongly are worse than none.
+        self._is_lossless = repair.ensure(self.faults)
+        self._is_on = True
+
+    def load_model(self, *_arguments: Any, **_options: Any) -> None:
+        """Called by the runner, which is `self` of the calling frame (no argument names it)."""
+        try:
+            if self._runner is None:
+                for depth in range(1, 4):
+                    found = sys._getframe(depth).f_locals.get("self")
+                    if hasattr(found, "input_batch") and hasattr(found, "requests"):
+                        self.bind_runner(found)
+                        return
+        except Exception as error:  # noqa: BLE001 - see propose
+            self.faults.add("runner", error)
+
+    def bind_runner(self, runner: Any) -> None:
+        """Idempotent; never raises. Begins the link, in the process that has the model."""
+        try:
+            self._bind(runner)
+        except Exception as error:  # noqa: BLE001 - see propose
+            self.faults.add("runner", error)
+
+    def _bind(self, runner: Any) -> None:
+        if self._runner is runner or not self._is_on:
+            return
+        if not hasattr(runner, "input_batch") or not hasattr(runner, "requests"):
+            self.faults.add("runner", "it has no input_batch or no requests: no drafts")
+            return
+        if not _is_output_rank():
+            self._is_on = False
+            return
+        self._runner = runner
+        self._watch_reload(runner)
+        if self._link is None and (self._settings.draft_url or self._settings.stats_file):
+            self._link = Link(self._settings, self._mailbox, self.faults, self.stats)
+            self._link.start()
+
+    def dummy_run(self, *_arguments: Any, **_options: Any) -> None:
+        """There is no model of its own to warm up."""
+
+    def close(self) -> None:
+        """Ends the link's thread; vLLM does not call it, the thread ends with the process."""
+        if self._link is not None:
+            self._link.stop()
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: Any,
+        token_ids_cpu: Any,
+        slot_mappings: Any = None,
+        **_options: Any,
+    ) -> list[list[int]]:
+        """Drafts for each row, at most num_speculative_tokens and within max_model_len; never raises."""
+        began = time.perf_counter()
+        count = len(sampled_token_ids)
+        drafts: list[list[int]] = [[] for _ in range(count)]
+        if self._runner is None or not self._is_on:
+            return drafts
+        try:
+            self._observe(began, sampled_token_ids)
+            if self._guard.may_draft():
+                self._step(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, drafts)
+            else:
+                self.counters.rested += 1
+        except CoreTrapError as error:
+            self._trapped(error)
+            drafts = [[] for _ in range(count)]
+        except Exception as error:  # noqa: BLE001 - one that raises here ends the server
+            self.faults.add("propose", error)
+            drafts = [[] for _ in range(count)]
+        return self._finish(began, drafts)
+
+    def _observe(self, began: float, sampled: list[list[int]]) -> None:
+        """The engine's time for the step that has just ended, if it held no prefill."""
+        if self._returned_at > 0 and not self._met and all(sampled):
+            self._cost.observe(self._rows_verified, (began - self._returned_at) * 1e6)
+        self._met = False
+
+    def _finish(self, began: float, drafts: list[list[int]]) -> list[list[int]]:
+        drafted = sum(map(len, drafts))
+        ended = time.perf_counter()
+        counters = self.counters
+        us = (ended - began) * 1e6
+        counters.steps += 1
+        counters.rows += len(drafts)
+        counters.drafted += drafted
+        counters.propose_us += us
+        self._guard.observe(len(drafts), us)
+        self._rows_verified = len(drafts) + drafted
+        self._returned_at = ended
+        return drafts
+
+    def _step(self, sampled: list[list[int]], lengths: Any, token_ids: Any, drafts: list[list[int]]) -> None:
+        replica = self._replica
+        if replica is None:
+            return
+        replica.begin()
+        if self._mailbox.down:
+            self._take_down(replica)
+        totals = lengths[: len(sampled)].tolist()
+        made: list[Made] = []
+        asked: list[int] = []
+        bits = self._probability_bits(len(sampled))
+        tokens_max = self._tokens_max if self._drafts_now() else 0
+        rows = self._rows
+        req_ids = self._runner.input_batch.req_ids
+        for i, tokens in enumerate(sampled):
+            if not tokens:
+                continue
+            row = rows.get(req_ids[i])
+            if row is None or (row.group is not None and not row.group.is_alive):
+                row = self._meet(req_ids[i], i, token_ids)
+            group = row.group
+            if group is None:
+                continue
+            sample = row.sample
+            total = totals[i]
+            end = row.base + total
+            start = end - len(tokens)
+            if sample.sent == start:
+                made.append((group.name, sample.index, start, tokens[:]))
+                sample.sent = end
+            elif sample.sent < end:
+                lacking = token_ids[i, row.prompt_tokens + sample.sent : total].tolist()
+                made.append((group.name, sample.index, sample.sent, lacking))
+                sample.sent = end
+            if group.handle <= 0:
+                continue
+            if sample.have == start and min(tokens) >= 0:
+                replica.append(group, sample, tokens)
+            elif sample.have < end and not self._catch_up(replica, row, token_ids[i], end):
+                continue
+            room = row.limit - total - 1
+            if row.drafts and tokens_max > 0 and room > 0 and sample.have == end:
+                replica.ask(group, sample, min(tokens_max, room), bits)
+                asked.append(i)
+            self.counters.accepted += len(tokens) - 1
+        if made and self._link is not None:
+            self._mailbox.up.append(Batch(self._epoch, made))
+        found = replica.cross()
+        if found is not None:
+            starts = found.starts
+            for at, i in enumerate(asked):
+                drafts[i] = found.tokens[starts[at] : starts[at + 1]]
+        self._steps += 1
+        if self._steps % _SWEEP_STEPS == 0:
+            self._sweep(replica)
+
+    def _drafts_now(self) -> bool:
+        return self._is_lossless and self._settings.drafts > 0
+
+    def _probability_bits(self, requests: int) -> int:
+        if self._settings.probability_min > 0:
+            return self._bits
+        if self._steps % 16 == 0 or self._steps < 64:
+            self.counters.probability_min = self._cost.probability_min(requests)
+            self._bits = float_word(self.counters.probability_min)
+        return self._bits
+
+    def _catch_up(self, replica: Replica, row: Row, line: Any, end: int) -> bool:
+        """Tokens that were made elsewhere, or in steps that proposed nothing. False: more are left."""
+        group, sample = row.group, row.sample
+        if group is None or replica.allowance <= 0:
+            return False
+        begin = row.prompt_tokens + sample.have
+        stop = min(row.prompt_tokens + end, begin + replica.allowance)
+        tokens = line[begin:stop].tolist()
+        if not tokens or min(tokens) < 0:
+            return False
+        replica.append(group, sample, tokens)
+        replica.allowance -= len(tokens)
+        return sample.have == end
+
+    def _meet(self, request_id: str, i: int, token_ids: Any) -> Row:
+        """A request's first step here, or its group was dropped. What cannot be understood is not tracked."""
+        self._met = True
+        row: Row | None = None
+        try:
+            row = self._met_row(request_id, i, token_ids)
+        except Exception as error:  # noqa: BLE001 - one request's fields are no reason to fail the batch
+            self.faults.add("request", error)
+        self._rows[request_id] = row or _UNTRACKED
+        return self._rows[request_id]
+
+    def _met_row(self, request_id: str, i: int, token_ids: Any) -> Row | None:
+        runner, replica = self._runner, self._replica
+        request = runner.requests.get(request_id)
+        params = getattr(request, "sampling_params", None)
+        extra = getattr(params, "extra_args", None) or {}
+        name = group_name(extra.get("foretoken_group"))
+        if name is None or replica is None:
+            self.counters.untracked += 1
+            return None
+        sample_index = int(extra.get("foretoken_sample", 0))
+        offset = int(extra.get("foretoken_offset", 0))
+        given = int(runner.input_batch.num_prompt_tokens[i])
+        if not 0 <= sample_index < abi.SEQUENCES_MAX or not 0 <= offset < given:
+            self.faults.add("extra_args", f"sample {sample_index}, offset {offset} of {given} tokens")
+            return None
+        if not self._is_of_epoch(extra.get("foretoken_epoch")):
+            return None
+        row = Row()
+        row.prompt_tokens = given - offset
+        row.base = offset - given
+        row.limit = min(self._length_max, given + int(getattr(params, "max_tokens", 0) or 1 << 30))
+        row.drafts = bool(int(extra.get("foretoken_draft", 1)))
+        prompt = array("i", token_ids[i, : row.prompt_tokens].tolist())
+        row.group = self._group(replica, name, prompt)
+        if row.group is None:
+            return None
+        row.sample = row.group.sample(sample_index)
+        return row
+
+    def _group(self, replica: Replica, name: str, prompt: array[int]) -> Group | None:
+        now = time.monotonic()
+        group = replica.groups.get(name)
+        if group is not None and group.prompt != prompt:
+            if now < group.used_at + _CONFLICT_S:
+                self.faults.add("conflict", f"group {name} runs with two prompts")
+                return None
+            replica.drop(group)
+            self._mailbox.up.append(Ended(self._epoch, name))
+            group = None
+        if group is None:
+            group = replica.create(name, prompt, now)
+            self._mailbox.up.append(Began(self._epoch, name, prompt.tobytes()))
+        group.used_at = now
+        return group
+
+    def _is_of_epoch(self, value: Any) -> bool:
+        """False: the request belongs to weights that were replaced."""
+        if not isinstance(value, int) or not 0 <= value < 2**32:
+            return True
+        self._has_epoch = True
+        if value > self._epoch:
+            self._advance(value)
+        return value == self._epoch
+
+    def _advance(self, epoch: int) -> None:
+        self._epoch = epoch
+        self._rows.clear()
+        if self._replica is not None:
+            self._replica.clear()
+        self._mailbox.up.append(Advanced(epoch))
+
+    def _watch_reload(self, runner: Any) -> None:
+        """Weights that are reloaded begin another epoch, unless the requests themselves say which."""
+        reload = getattr(runner, "reload_weights", None)
+        if not callable(reload):
+            return
+
+        def reload_weights(*arguments: Any, **options: Any) -> Any:
+            result = reload(*arguments, **options)
+            try:
+                if not self._has_epoch:
+                    self._advance(self._epoch + 1)
+            except Exception as error:  # noqa: BLE001 - the reload itself went well
+                self.faults.add("reload", error)
+            return result
+
+        runner.reload_weights = reload_weights
+
+    def _take_down(self, replica: Replica) -> None:
+        down = self._mailbox.down
+        while down and replica.allowance > 0:
+            self._take_one(replica, down.popleft())
+
+    def _take_one(self, replica: Replica, item: Down) -> None:
+        if isinstance(item, Adopt):
+            if not self._has_epoch and item.epoch > self._epoch:
+                self._advance(item.epoch)
+            return
+        group = replica.groups.get(item.group) if item.epoch == self._epoch else None
+        if group is None:
+            return
+        if isinstance(item, Delta):
+            if not 0 <= item.sample < abi.SEQUENCES_MAX:
+                return
+            sample = group.sample(item.sample)
+            tokens = array("i")
+            tokens.frombytes(item.tokens)
+            if not replica.take(group, sample, item.offset, tokens):
+                self._mailbox.up.append(Lacks(self._epoch, group.name, item.sample, sample.have))
+        elif isinstance(item, Wants):
+            sample = group.sample(item.sample)
+            sample.sent = min(sample.sent, item.have)
+        else:
+            self._mailbox.up.append(Began(self._epoch, group.name, group.prompt.tobytes()))
+            for sample in group.samples.values():
+                sample.sent = 0
+
+    def _sweep(self, replica: Replica) -> None:
+        """Forgets requests that have ended here, and groups that none of them has used for their lifetime."""
+        now = time.monotonic()
+        running = self._runner.requests
+        self._rows = {name: row for name, row in self._rows.items() if name in running}
+        for row in self._rows.values():
+            if row.group is not None:
+                row.group.used_at = now
+        for group in list(replica.groups.values()):
+            if now > group.used_at + self._settings.ttl_s:
+                replica.drop(group)
+                self._mailbox.up.append(Ended(self._epoch, group.name))
+
+    def _trapped(self, error: CoreTrapError) -> None:
+        self.faults.add("core trap", error)
+        self._traps += 1
+        self._rows.clear()
+        try:
+            if self._replica is not None:
+                self._replica.clear(trapped=True)
+        except Exception as failure:  # noqa: BLE001 - see propose
+            self.faults.add("core", failure)
+            self._is_on = False
+        if self._traps >= TRAPS_MAX:
+            self._is_on = False
+
+    def stats(self) -> dict[str, Any]:
+        """Counters as JSON can hold them; read by the link's thread, so figures may be a step apart."""
+        replica = self._replica
+        return {
+            **self.counters.figures(),
+            "is_on": self._is_on,
+            "is_lossless": self._is_on and self._is_lossless,
+            "epoch": self._epoch,
+            "groups": 0 if replica is None else len(replica.groups),
+            "tokens_taken": 0 if replica is None else replica.tokens_taken,
+            "guard_trips": self._guard.trips,
+            "traps": self._traps,
+            "faults": dict(self.faults.counts),
+        }
+
+
+def _is_output_rank() -> bool:
+    """vLLM takes drafts from the first tensor-parallel rank alone."""
+    try:
+        from vllm.distributed.parallel_state import get_tp_group
+    except ImportError:
+        return True
+    try:
+        return int(get_tp_group().rank_in_group) == 0
+    except AssertionError:
+        return True

@@ -1,0 +1,236 @@
+"""The engine's replica of its groups' token logs, in one core. Tokens are taken by offset, from whoever has them.
+
+Belongs to the step thread. Collects a step's records and crosses into the core once. What does not fit in the core
+drafts nothing and is counted; the group used longest ago goes first.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from . import abi
+from .core import CoreError, StepDrafts, SuffixCore, float_word
+from .faults import Faults
+from .settings import Settings
+
+# Tokens that cross in one step beside those that it made: a moved response, a prompt, siblings from elsewhere.
+CATCH_UP_TOKENS = 4096
+_WEIGHT_ONE = float_word(1.0)
+
+
+class Sample:
+    """One response: tokens in the core (`have`) and tokens handed to the link (`sent`)."""
+
+    __slots__ = ("have", "index", "sent")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.have = 0
+        self.sent = 0
+
+
+class Group:
+    """Responses to one prompt. `handle` > 0: its prompt is in the core and it has not run out of room."""
+
+    __slots__ = (
+        "handle",
+        "is_alive",
+        "making",
+        "name",
+        "prompt",
+        "prompt_done",
+        "samples",
+        "used_at",
+    )
+
+    def __init__(self, name: str, prompt: array[int], now: float) -> None:
+        self.name = name
+        self.prompt = prompt
+        self.prompt_done = 0
+        self.handle = 0
+        self.making = 0
+        self.samples: dict[int, Sample] = {}
+        self.used_at = now
+        self.is_alive = True
+
+    def sample(self, index: int) -> Sample:
+        """Made at its first use; 0 <= index < abi.SEQUENCES_MAX."""
+        sample = self.samples.get(index)
+        if sample is None:
+            sample = Sample(index)
+            self.samples[index] = sample
+        return sample
+
+
+class Replica:
+    """The groups of one engine. `words`, `owners`, `drafts`: the records that the next `cross` hands over."""
+
+    def __init__(self, settings: Settings, faults: Faults, vocabulary: int) -> None:
+        self._settings = settings
+        self._faults = faults
+        self._vocabulary = vocabulary
+        self._core = self._new_core()
+        self.groups: dict[str, Group] = {}
+        self._making: list[Group] = []
+        self.allowance = CATCH_UP_TOKENS
+        self.words: list[int] = []
+        self.owners: list[Group] = []
+        self.draft_words: list[int] = []
+        self.asks = 0
+        self.tokens_taken = 0
+
+    def _new_core(self) -> SuffixCore:
+        return SuffixCore(limit_bytes=self._settings.core_mb * 2**20)
+
+    def used_bytes(self) -> int:
+        """Bytes that the groups take in the core."""
+        return self._core.used_bytes()
+
+    def create(self, name: str, prompt: array[int], now: float) -> Group:
+        """A group whose prompt crosses into the core in pieces, from the next step on."""
+        if len(self.groups) >= self._settings.groups_max:
+            self._drop_oldest()
+        group = Group(name, prompt, now)
+        self.groups[name] = group
+        self._making.append(group)
+        return group
+
+    def drop(self, group: Group) -> None:
+        """Its rows see `is_alive` and look again."""
+        group.is_alive = False
+        if self.groups.get(group.name) is group:
+            del self.groups[group.name]
+        self._free(group)
+
+    def clear(self, *, trapped: bool = False) -> None:
+        """Forgets everything; a core that trapped is replaced by another."""
+        for group in list(self.groups.values()):
+            group.is_alive = False
+            if not trapped:
+                self._free(group)
+        self.groups.clear()
+        self._making.clear()
+        self._forget_records()
+        if trapped:
+            self._core = self._new_core()
+
+    def begin(self) -> None:
+        """A step begins: what an earlier one left is forgotten, its tokens come again by offset."""
+        self.allowance = CATCH_UP_TOKENS
+        if self.words or self.draft_words:
+            self.clear()
+        while self._making and self.allowance > 0:
+            self._make()
+
+    def take(self, group: Group, sample: Sample, offset: int, tokens: array[int]) -> bool:
+        """Tokens made elsewhere. False: some before `offset` are missing."""
+        if group.handle < 0:
+            return True
+        if group.handle == 0 or offset > sample.have:
+            return False
+        fresh = tokens[sample.have - offset :]
+        if len(fresh) == 0:
+            return True
+        if min(fresh) < 0 or max(fresh) >= self._vocabulary:
+            self._faults.add("token", f"group {group.name}: a token out of the vocabulary was sent")
+            return True
+        self.append(group, sample, fresh.tolist())
+        self.allowance -= len(fresh)
+        return True
+
+    def append(self, group: Group, sample: Sample, tokens: list[int]) -> None:
+        """The sample's next tokens."""
+        self.words += (group.handle, sample.index, len(tokens))
+        self.words += tokens
+        self.owners.append(group)
+        sample.have += len(tokens)
+
+    def ask(self, group: Group, sample: Sample, tokens_max: int, probability_bits: int) -> None:
+        """A path of at most `tokens_max` tokens after the sample's last one."""
+        self.draft_words += (
+            group.handle,
+            sample.index,
+            tokens_max,
+            0,
+            probability_bits,
+            _WEIGHT_ONE,
+        )
+        self.asks += 1
+
+    def cross(self) -> StepDrafts | None:
+        """The step's one call; None: there was nothing to say. Records that failed stay, for `begin` to see."""
+        if not self.owners and self.asks == 0:
+            return None
+        owners = self.owners
+        taken = len(self.words) - abi.APPEND_HEADER_WORDS * len(owners)
+        drafts = self._core.step(self.words, len(owners), self.draft_words, self.asks)
+        self._forget_records()
+        self.tokens_taken += taken
+        for record in drafts.failed:
+            self._give_up(owners[record])
+        return drafts
+
+    def _forget_records(self) -> None:
+        self.words = []
+        self.owners = []
+        self.draft_words = []
+        self.asks = 0
+
+    def _make(self) -> None:
+        """A piece of a prompt, so that no step waits for a long one."""
+        group = self._making[0]
+        if not group.is_alive:
+            self._making.pop(0)
+            return
+        if group.making == 0:
+            group.making = self._core.create()
+            while group.making == abi.STATUS_FULL and self._drop_oldest(but=group):
+                group.making = self._core.create()
+        piece = group.prompt[group.prompt_done : group.prompt_done + self.allowance]
+        is_full = group.making <= 0 or self._core.prompt(group.making, piece) != abi.STATUS_OK
+        group.prompt_done += len(piece)
+        self.allowance -= len(piece)
+        if is_full:
+            self._give_up(group)
+        elif group.prompt_done >= len(group.prompt):
+            group.handle = group.making
+        else:
+            return
+        self._making.pop(0)
+
+    def _give_up(self, group: Group) -> None:
+        """Full: it drafts nothing any more, its tokens are still shared."""
+        if group.handle < 0:
+            return
+        self._faults.add("core full", f"group {group.name} no longer fits in {self._settings.core_mb} MiB")
+        self._free(group)
+        group.handle = -1
+
+    def _free(self, group: Group) -> None:
+        held = group.handle if group.handle > 0 else group.making
+        if held > 0:
+            self._core.drop(held)
+        group.handle = 0
+        group.making = 0
+
+    def _drop_oldest(self, but: Group | None = None) -> bool:
+        oldest: Group | None = None
+        for group in self.groups.values():
+            holds = but is None or group.handle > 0
+            if group is not but and holds and (oldest is None or group.used_at < oldest.used_at):
+                oldest = group
+        if oldest is None:
+            return False
+        self.drop(oldest)
+        return True
+
+
+def group_name(value: Any) -> str | None:
+    """The group's id as it was sent; None: it is none (docs/PROTOCOL.md: 1 to 85 UTF-16 units)."""
+    if not isinstance(value, str) or not value:
+        return None
+    return value if len(value.encode("utf-16-le", "surrogatepass")) <= 170 else None
+
+
+__all__ = ["CATCH_UP_TOKENS", "CoreError", "Group", "Replica", "Sample", "group_name"]

@@ -1,0 +1,28 @@
+"""Counters of one proposer. Written by the step thread, read by the link's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(slots=True)
+class Counters:
+    """Since the proposer began."""
+
+    steps: int = 0
+    rows: int = 0
+    drafted: int = 0
+    """Draft tokens handed to vLLM."""
+    accepted: int = 0
+    """Tokens that came with a step beyond its first: drafts that the engine accepted."""
+    propose_us: float = 0.0
+    rested: int = 0
+    """Steps without drafts because the guard had tripped."""
+    untracked: int = 0
+    """Requests without a group."""
+    probability_min: float = 0.0
+
+    def figures(self) -> dict[str, Any]:
+        """As JSON can hold them."""
+        return asdict(self)

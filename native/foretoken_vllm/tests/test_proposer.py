@@ -1,0 +1,271 @@
+"""What the proposer hands to vLLM, and that nothing which goes wrong gets out of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretoken_vllm.core import CoreTrapError
+from foretoken_vllm.proposer import TRAPS_MAX, ForetokenProposer
+from harness import VOCABULARY, Chunk, Runner, config, engine, extra
+
+PROMPT = [1, 2, 3]
+STORY = [10, 11, 12, 13, 14, 15, 16]
+
+
+def run_siblings(runner: Runner, count: int = 4, group: str = "g") -> None:
+    """Responses of one group that tell the same story, to the end."""
+    for sample in range(count):
+        name = f"{group}-{sample}"
+        runner.add(Chunk(name, list(PROMPT), extra(group, sample)))
+        for token in STORY:
+            runner.step({name: [token]})
+        runner.finish(name)
+
+
+def test_a_response_drafts_from_its_siblings() -> None:
+    _proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == STORY[2:]
+
+
+def test_groups_do_not_draft_from_each_other() -> None:
+    _proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("other", 0)))
+    assert runner.step({"r": [10, 11]})["r"] == []
+
+
+def test_drafts_follow_the_request_and_not_the_row() -> None:
+    _proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("a", list(PROMPT), extra("x", 0)))
+    runner.add(Chunk("b", list(PROMPT), extra("g", 9)))
+    assert runner.step({"a": [10, 11], "b": [10, 11]}) == {"a": [], "b": STORY[2:]}
+    runner.finish("a")
+    assert runner.step({"b": [12]})["b"] == STORY[3:]
+
+
+def test_drafts_stay_within_num_speculative_tokens() -> None:
+    _proposer, runner = engine(tokens=2)
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == STORY[2:4]
+
+
+def test_drafts_stay_within_max_model_len() -> None:
+    proposer = ForetokenProposer(config(8, length_max=8, probability_min=0.01, step_us=1_000_000))
+    runner = Runner(proposer)
+    runner.load_model()
+    for sample in range(4):
+        runner.add(Chunk(f"s{sample}", list(PROMPT), extra("g", sample)))
+        runner.step({f"s{sample}": STORY[:5]})
+        runner.finish(f"s{sample}")
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == STORY[2:4]
+    assert runner.step({"r": [12]})["r"] == STORY[3:4]
+    assert runner.step({"r": [13]})["r"] == []
+
+
+def test_drafts_stay_within_the_chunk() -> None:
+    _proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9), max_tokens=4))
+    assert runner.step({"r": [10, 11]})["r"] == [12]
+
+
+def test_a_chunk_that_goes_on_elsewhere_brings_its_output_along() -> None:
+    _proposer, runner = engine()
+    run_siblings(runner, count=3)
+    runner.add(Chunk("moved", PROMPT + STORY[:3], extra("g", 5, offset=3)))
+    assert runner.step({"moved": [13]})["moved"] == STORY[4:]
+    runner.add(Chunk("first", list(PROMPT), extra("g", 6)))
+    assert runner.step({"first": [10]})["first"] == STORY[1:]
+
+
+def test_steps_that_proposed_nothing_leave_no_hole() -> None:
+    _proposer, runner = engine()
+    for sample in range(3):
+        name = f"s{sample}"
+        runner.add(Chunk(name, list(PROMPT), extra("g", sample)))
+        runner.step({name: STORY[:1]})
+        runner.step({name: STORY[1:4]}, propose=False)
+        runner.step({name: STORY[4:]})
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == STORY[2:]
+
+
+def test_rows_in_prefill_get_no_drafts() -> None:
+    _proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({})["r"] == []
+
+
+def test_requests_that_want_no_drafts_still_feed_their_siblings() -> None:
+    _proposer, runner = engine()
+    for sample in range(4):
+        name = f"s{sample}"
+        runner.add(Chunk(name, list(PROMPT), extra("g", sample, foretoken_draft=0)))
+        assert runner.step({name: STORY})[name] == []
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == STORY[2:]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {},
+        {"foretoken_group": ""},
+        {"foretoken_group": 7},
+        {"foretoken_group": "x" * 86},
+        extra("g", -1),
+        extra("g", 4096),
+        extra("g", 0, offset=3),
+        extra("g", 0, offset=-1),
+        extra("g", "zero"),  # type: ignore[arg-type]
+    ],
+)
+def test_requests_that_are_not_understood_get_no_drafts_and_harm_no_others(bad: dict[str, Any]) -> None:
+    _proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("bad", list(PROMPT), bad))
+    runner.step({"bad": [10]})
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    found = runner.step({"bad": [11], "r": [10, 11]})
+    assert found["bad"] == []
+    again = runner.step({"bad": [12], "r": [12]})
+    assert again["r"] == STORY[3:]
+
+
+def test_a_group_that_runs_with_another_prompt_is_left_alone() -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", [9, 9, 9], extra("g", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == []
+    assert proposer.faults.counts == {"conflict": 1}
+
+
+def test_a_newer_weight_epoch_forgets_the_old_one() -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9, foretoken_epoch=1)))
+    assert runner.step({"r": [10, 11]})["r"] == []
+    runner.add(Chunk("late", list(PROMPT), extra("g", 8, foretoken_epoch=0)))
+    assert runner.step({"late": [10, 11]})["late"] == []
+    assert proposer.stats()["epoch"] == 1
+
+
+def test_reloaded_weights_begin_an_epoch_where_requests_name_none() -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+    runner.reload_weights(weights_path="x")
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == []
+    assert (runner.reloads, proposer.stats()["epoch"]) == (1, 1)
+
+
+def test_an_exception_inside_ends_in_no_drafts_and_the_next_step_drafts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    replica = proposer._replica
+    assert replica is not None
+    with monkeypatch.context() as patch:
+
+        def fail(*_arguments: object) -> None:
+            raise RuntimeError("boom")
+
+        patch.setattr(replica._core, "step", fail)
+        assert runner.step({"r": [10, 11]})["r"] == []
+    run_siblings(runner)
+    assert runner.step({"r": [12]})["r"] == STORY[3:]
+    assert proposer.faults.counts["propose"] == 1
+
+
+def test_a_core_that_traps_is_replaced_and_in_the_end_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposer, runner = engine()
+    replica = proposer._replica
+    assert replica is not None
+
+    def trap(*_arguments: object) -> None:
+        raise CoreTrapError("unreachable")
+
+    for round_ in range(TRAPS_MAX):
+        runner.add(Chunk(f"r{round_}", list(PROMPT), extra(f"g{round_}", 0)))
+        runner.step({f"r{round_}": [10]})
+        monkeypatch.setattr(replica._core, "step", trap)
+        assert all(drafts == [] for drafts in runner.step({f"r{round_}": [10]}).values())
+        if round_ == 0:
+            run_siblings(runner, group="again")
+            runner.add(Chunk("s", list(PROMPT), extra("again", 9)))
+            assert runner.step({"s": [10, 11]})["s"] == STORY[2:]
+    assert proposer.stats()["is_on"] is False
+    assert proposer.stats()["traps"] == TRAPS_MAX
+
+
+def test_a_core_without_room_drafts_nothing_for_what_does_not_fit() -> None:
+    proposer, runner = engine(core_mb=8)
+    random = np.random.default_rng(42)
+    for sample in range(12):
+        name = f"s{sample}"
+        runner.add(Chunk(name, list(PROMPT), extra("g", sample)))
+        for _ in range(300):
+            for i, chunk in enumerate(runner.chunks):
+                # Texts that never repeat: each makes its whole index anew.
+                assert i == 0 and chunk.request_id == name
+            runner.step({name: [int(random.integers(VOCABULARY))]})
+        runner.finish(name)
+    for sample in range(4000):
+        group = f"many{sample % 1000}"
+        name = f"m{sample}"
+        runner.add(Chunk(name, list(PROMPT), extra(group, sample % 4)))
+        runner.step({name: random.integers(VOCABULARY, size=400).tolist()})
+        runner.finish(name)
+    stats = proposer.stats()
+    assert stats["is_on"] and stats["traps"] == 0 and "propose" not in stats["faults"]
+    assert "core full" in stats["faults"]
+
+
+def test_no_runner_and_no_core_mean_no_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
+    unbound = ForetokenProposer(config())
+    lengths, ids = np.ones(2, np.int32), np.ones((2, 8), np.int32)
+    assert unbound.propose([[1], [2]], lengths, ids) == [[], []]
+    monkeypatch.setenv("FORETOKEN_CORE", "/nowhere/core.wasm")
+    proposer, runner = engine()
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    assert runner.step({"r": [10]})["r"] == []
+    assert "start" in proposer.faults.counts
+
+
+def test_a_vllm_config_of_another_shape_does_not_keep_vllm_from_starting() -> None:
+    proposer = ForetokenProposer(object())
+    proposer.load_model()
+    assert proposer.propose([[1]], None, None) == [[]]
+
+
+def test_token_ids_that_cannot_be_are_not_drafted() -> None:
+    proposer, runner = engine()
+    runner.add(Chunk("r", list(PROMPT), extra("g", 0)))
+    assert runner.step({"r": [-1]})["r"] == []
+    assert runner.step({"r": [5]})["r"] == []
+    assert proposer.stats()["is_on"]
+
+
+def test_groups_beyond_their_number_drop_the_one_used_longest_ago() -> None:
+    proposer, runner = engine(groups_max=2)
+    for group in ("a", "b", "c"):
+        run_siblings(runner, group=group)
+    assert proposer.stats()["groups"] == 2
+    runner.add(Chunk("r", list(PROMPT), extra("c", 9)))
+    assert runner.step({"r": [10, 11]})["r"] == STORY[2:]
+
+
+def test_the_guard_rests_drafting_that_costs_too_much() -> None:
+    proposer, runner = engine(step_us=1)
+    run_siblings(runner, count=20)
+    stats = proposer.stats()
+    assert stats["guard_trips"] >= 1 and stats["rested"] > 0
