@@ -30,6 +30,9 @@ export interface Made {
   readonly cachedTokens: number | null;
 }
 
+/** Of places in a text: its tokens' logprobs, and those of the likeliest tokens there, highest first. */
+export type Scored = Pick<Made, "logprobs" | "top">;
+
 export type Outcome =
   | { readonly kind: "made"; readonly made: Made }
   | { readonly kind: "refused"; readonly status: number; readonly message: string };
@@ -108,6 +111,36 @@ export class Engine {
     }
     const what = made.tokens.length === 0 ? "token ids" : "logprobs";
     return { kind: "refused", status: 200, message: `its answer holds no ${what}` };
+  }
+
+  /**
+   * What the model says of `tokens` from place `from` on, all at once and with nothing drawn: so neither drafts nor
+   * the sampler have a part in it. At temperature 1. null: the engine does not say.
+   */
+  async score(tokens: readonly number[], from: number, top: number): Promise<Scored | null> {
+    const asked = { max_tokens: 1, temperature: 1, prompt_logprobs: top };
+    const common = { model: this.model };
+    const body =
+      this.endpoint === "/inference/v1/generate"
+        ? { token_ids: tokens, sampling_params: asked, ...common }
+        : { prompt: tokens, ...asked, ...common };
+    const answer = await this.call("POST", this.endpoint, body);
+    const told =
+      fieldOf(answer.body, "prompt_logprobs") ??
+      fieldOf(listOf(fieldOf(answer.body, "choices"))[0], "prompt_logprobs");
+    const places = listOf(told);
+    if (answer.status !== 200 || places.length !== tokens.length) return null;
+    const logprobs: number[] = [];
+    const tops: number[][] = [];
+    for (let place = from; place < tokens.length; place += 1) {
+      const entries = places[place];
+      const logprob = pathOf(entries, String(tokens[place]), "logprob");
+      if (typeof entries !== "object" || entries === null || typeof logprob !== "number")
+        return null;
+      logprobs.push(logprob);
+      tops.push(falling(Object.values(entries).map((entry) => fieldOf(entry, "logprob"))));
+    }
+    return { logprobs, top: tops };
   }
 }
 

@@ -1,8 +1,10 @@
-// Has an engine draw many tokens at temperature 1 and tests whether they come from the distribution that it reports
-// (sampling-test.ts). Drafts must not change that; without drafts it is the engine's sampler that is tested.
+// Has an engine draw many tokens at temperature 1 and tests whether they come from the model's distribution
+// (sampling-test.ts). That is what the engine says when it is given the finished text to read: it then drafts nothing
+// and draws nothing. What it reports while it draws is no measure: an engine that draws at a wrong temperature reports
+// the distribution of that temperature.
 
 import { make } from "./behaviour-checks.ts";
-import type { Engine, Made } from "./engine.ts";
+import type { Engine, Made, Scored } from "./engine.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
 import { SamplingTest } from "./sampling-test.ts";
 
@@ -15,6 +17,11 @@ const TOP = 20;
 /** One less: the token drawn may have taken the place of the last. */
 const TOP_USED = TOP - 1;
 
+/** nats. What is less likely than this is as good as impossible, and rounding makes anything of it. */
+const LOGPROB_MIN = -20;
+/** nats a token. In bfloat16, 0.01 to 0.03 are usual between decoding and prefill. */
+const DISTANCE_MAX = 0.1;
+
 interface DraftCounts {
   readonly drafted: number;
   readonly accepted: number;
@@ -26,22 +33,17 @@ export async function checkSampling(
 ): Promise<Finding[]> {
   const { prompt, tokensMax, isSpeculative } = options;
   const before = await draftCounts(engine);
-  const test = new SamplingTest(ALPHA);
+  const state: State = { test: new SamplingTest(ALPHA), differences: 0, isScored: true };
   let next = 0;
   const asked = Math.ceil(tokensMax / TOKENS_OF_ONE);
   const draw = async () => {
-    while (next < asked && !test.isRejected) {
+    while (next < asked && !state.test.isRejected) {
       next += 1;
-      take(
-        test,
-        await make(engine, {
-          // Other beginnings of the same text, so that requests are at different places of it.
-          tokens: prompt.slice(0, prompt.length - (next % 16)),
-          maxTokens: TOKENS_OF_ONE,
-          temperature: 1,
-          seed: next,
-          top: TOP,
-        }),
+      // Other beginnings of the same text, so that requests are at different places of it.
+      const tokens = prompt.slice(0, prompt.length - (next % 16));
+      const ask = { tokens, maxTokens: TOKENS_OF_ONE, temperature: 1, seed: next, top: TOP };
+      await take(state, await make(engine, ask), (made) =>
+        engine.score([...tokens, ...made.tokens], tokens.length, TOP),
       );
     }
   };
@@ -51,7 +53,7 @@ export async function checkSampling(
   const accepted = after.accepted - before.accepted;
   const drafts =
     drafted > 0 ? `${drafted} drafted and ${accepted} accepted meanwhile` : "no drafts";
-  const findings = [sampled(test, { drafts, drafted })];
+  const findings = [...sampled(state, { drafts, drafted })];
   if (isSpeculative === true && drafted === 0) {
     findings.push(
       warn(
@@ -64,31 +66,74 @@ export async function checkSampling(
   return findings;
 }
 
-function sampled(test: SamplingTest, told: { drafts: string; drafted: number }): Finding {
-  const check = told.drafted > 0 ? "sampling with drafts" : "sampling";
-  const means = `mean logprob of ${test.draws} draws ${test.scoreMean.toFixed(3)}, by its own distributions ${test.expectedMean.toFixed(3)}`;
-  const rate = `error rate ${ALPHA}`;
-  if (!test.isRejected) {
-    return ok(
-      check,
-      `${means}; differences from ${test.resolution.toFixed(3)} on would show; ${rate}; ${told.drafts}`,
-    );
-  }
-  const fix =
-    told.drafted > 0
-      ? "switch drafts off there (no --speculative-config): vLLM 0.32 on CPU draws wrongly with every method at temperature > 0"
-      : "do not sample there: report it to vLLM";
-  return fail(
-    check,
-    `${means}; ${rate}; ${told.drafts}: what it draws is not what the model says`,
-    fix,
-  );
+interface State {
+  readonly test: SamplingTest;
+  /** Sum of the distances of reported from true logprobs, nats. */
+  differences: number;
+  /** The engine says what the model thinks of a finished text. */
+  isScored: boolean;
 }
 
-function take(test: SamplingTest, made: Made): void {
-  for (const [index, logprob] of made.logprobs.entries()) {
-    test.add({ logprob, top: (made.top[index] ?? []).slice(0, TOP_USED) });
+async function take(
+  state: State,
+  made: Made,
+  score: (made: Made) => Promise<Scored | null>,
+): Promise<void> {
+  const scored = await score(made);
+  if (scored === null) state.isScored = false;
+  const { logprobs, top } = scored ?? made;
+  for (const [index, logprob] of logprobs.entries()) {
+    state.test.add({ logprob, top: (top[index] ?? []).slice(0, TOP_USED) });
+    state.differences += Math.abs(
+      Math.max(LOGPROB_MIN, logprob) - Math.max(LOGPROB_MIN, made.logprobs[index] ?? 0),
+    );
   }
+}
+
+function sampled(state: State, told: { drafts: string; drafted: number }): Finding[] {
+  const { test, differences, isScored } = state;
+  const check = told.drafted > 0 ? "sampling with drafts" : "sampling";
+  const means = `mean logprob of ${test.draws} draws ${test.scoreMean.toFixed(3)}, by the model's distributions ${test.expectedMean.toFixed(3)}`;
+  const rate = `error rate ${ALPHA}`;
+  const findings: Finding[] = [];
+  if (test.isRejected) {
+    const fix =
+      told.drafted > 0
+        ? "switch drafts off there (no --speculative-config): vLLM 0.32 on CPU draws wrongly with every method at temperature > 0"
+        : "do not sample there: report it to vLLM";
+    findings.push(
+      fail(
+        check,
+        `${means}; ${rate}; ${told.drafts}: what it draws is not what the model says`,
+        fix,
+      ),
+    );
+  } else {
+    const seen = `differences from ${test.resolution.toFixed(3)} on would show; ${rate}`;
+    findings.push(ok(check, `${means}; ${seen}; ${told.drafts}`));
+  }
+  if (!isScored) {
+    findings.push(
+      warn(
+        "reported logprobs",
+        "it does not score a finished text (prompt_logprobs): draws were held against its own report alone",
+        "give it --max-logprobs 20 or more",
+      ),
+    );
+    return findings;
+  }
+  const distance = differences / Math.max(1, test.draws);
+  const text = `${distance.toFixed(4)} nats a token from those of the finished text`;
+  findings.push(
+    distance < DISTANCE_MAX
+      ? ok("reported logprobs", text)
+      : fail(
+          "reported logprobs",
+          `${text}: a trainer's importance weights would be wrong`,
+          "compare --dtype float32 and drafts off",
+        ),
+  );
+  return findings;
 }
 
 async function draftCounts(engine: Engine): Promise<DraftCounts> {
