@@ -53,8 +53,9 @@ export interface ServeEvents {
 export interface RunningSidecar {
   readonly url: URL;
   readonly sidecar: Sidecar;
-  /** Takes nothing new; resolves when all that was in hand has ended. */
+  /** Takes nothing new; resolves when all that was in hand has ended and every client has its answer. */
   drain(): Promise<void>;
+  /** Ends everything as it stands. */
   stop(): Promise<void>;
 }
 
@@ -91,6 +92,17 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
     memoryBytesMax: options.poolMemoryBytes,
     disk: null,
   });
+  try {
+    return serveWith(options, pool, kv);
+  } catch (error) {
+    await pool.close();
+    await kv.close();
+    throw error;
+  }
+}
+
+/** @throws AppError: the address is taken, or the core cannot be loaded. */
+function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool): RunningSidecar {
   const sidecar = new Sidecar({
     rollout: {
       policy: options.policy,
@@ -156,15 +168,17 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
       failed: options.events.failed,
     });
   } catch (cause) {
-    await pool.close();
-    await kv.close();
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new AppError("invalid_config", `${options.host}:${options.port}: ${reason}`, { cause });
   }
   return {
     url: http.url,
     sidecar,
-    drain: () => sidecar.drain(),
+    drain: async () => {
+      await sidecar.drain();
+      stream.end();
+      await http.finish();
+    },
     stop: async () => {
       sidecar.rollout.stop();
       await http.stop();

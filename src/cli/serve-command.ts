@@ -122,7 +122,7 @@ export async function serveOver(
 ): Promise<number> {
   const { settings, model, log, stopping } = parts;
   const broken = Promise.withResolvers<never>();
-  const running = await startSidecar({
+  const starting = startSidecar({
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
@@ -143,8 +143,20 @@ export async function serveOver(
     version: packageJson.version,
     events: eventsOf(log, broken.reject),
   });
-  console.log(`foretoken on ${running.url.origin}`);
-  return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
+  const isEarly = await Promise.race([starting.then(() => false), stopping.first.then(() => true)]);
+  if (isEarly) {
+    log("info", "stopping", { state: "opening workers" });
+    // Whoever is being connected to may take long to answer, or never do.
+    void stopping.second.then(() => process.exit(EXIT_INTERRUPTED));
+  }
+  const running = await starting;
+  try {
+    if (isEarly) return EXIT_INTERRUPTED;
+    console.log(`foretoken on ${running.url.origin}`);
+    return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
+  } finally {
+    await running.stop();
+  }
 }
 
 function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerSource[] {
@@ -204,7 +216,6 @@ async function untilStopped(
     timeUp,
   ]);
   log("info", "stopped", { outcome, unfinished: running.sidecar.rollout.unfinished });
-  await running.stop();
   if (outcome === "drained") return 0;
   return outcome === "second_signal" ? EXIT_INTERRUPTED : EXIT_FAILED;
 }

@@ -50,6 +50,8 @@ export interface AccessEntry {
 
 export interface HttpServer {
   readonly url: URL;
+  /** Takes no more connections; resolves when every answer has gone out and every socket is closed. */
+  finish(): Promise<void>;
   /** Ends every connection. */
   stop(): Promise<void>;
 }
@@ -126,7 +128,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
       },
     },
   });
-  return { url: server.url, stop: () => server.stop(true) };
+  return { url: server.url, finish: () => server.stop(), stop: () => server.stop(true) };
 }
 
 /** Browsers cannot set headers on a socket, so the token may stand in the query as well. */

@@ -1,0 +1,110 @@
+// The sidecar as a whole, over simulated workers and a real port: how it begins and how it ends.
+
+import { expect, test } from "bun:test";
+import { TinyText } from "../test/golden/requests/plane-fixture.ts";
+import type { WorkerId } from "./base/ids.ts";
+import { type ServeOptions, startSidecar } from "./serve.ts";
+import type { WorkerSource } from "./server/worker-pool.ts";
+import { SimulatedWorker } from "./worker/simulated/worker.ts";
+
+class Engines {
+  readonly workers: SimulatedWorker[] = [];
+  readonly closed: WorkerId[] = [];
+
+  get source(): WorkerSource {
+    return {
+      name: "simulated",
+      keepsWeights: false,
+      open: async ({ workerId, epoch }) => {
+        const worker = new SimulatedWorker({
+          workerId,
+          capacity: { slots: 4, kvTokens: 8192, contextTokens: 2048, kvBytesPerToken: 8 },
+          epoch,
+          lengthOf: () => 1000,
+        });
+        const close = worker.close.bind(worker);
+        worker.close = async () => {
+          this.closed.push(workerId);
+          await close();
+        };
+        this.workers.push(worker);
+        return worker;
+      },
+    };
+  }
+
+  /** Steps until `promise` is settled. */
+  async until<T>(promise: Promise<T>): Promise<T> {
+    let isSettled = false;
+    const settle = () => {
+      isSettled = true;
+    };
+    promise.then(settle, settle);
+    while (!isSettled) {
+      for (const worker of this.workers) worker.step();
+      await new Promise<void>((resolve) => setImmediate(resolve));
+    }
+    return await promise;
+  }
+}
+
+function optionsOf(engines: Engines, port = 0): ServeOptions {
+  return {
+    host: "127.0.0.1",
+    port,
+    apiToken: null,
+    bodyBytesMax: 2 ** 20,
+    limits: { requestsMax: 100, groupsMax: 10, keptTokensMax: 10_000, keptResponsesMax: 100 },
+    policy: "seer",
+    draft: "grouped",
+    chunkTokens: 512,
+    poolMemoryBytes: 2 ** 20,
+    sources: [engines.source],
+    model: { text: new TinyText(), eosTokenIds: [1000], names: ["tiny"], llama: null },
+    retryGraceMs: 0,
+    version: "1.2.3",
+    events: {
+      workerChanged() {},
+      weightsChanged() {},
+      answered() {},
+      failed() {},
+      broken() {},
+    },
+  };
+}
+
+test("drain: whoever asked before has the answer before the server stops", async () => {
+  const engines = new Engines();
+  const running = await startSidecar(optionsOf(engines));
+  const body = JSON.stringify({ token_ids: [1], sampling_params: { max_tokens: 1000, n: 8 } });
+  const url = new URL("/inference/v1/generate", running.url);
+  const asked = fetch(url, { method: "POST", body });
+  while (running.sidecar.rollout.unfinished === 0) {
+    await new Promise<void>((resolve) => setImmediate(resolve));
+  }
+  await engines.until(running.drain().then(() => running.stop()));
+  const answer = (await (await asked).json()) as { choices: { token_ids: number[] }[] };
+  expect(answer.choices.map((choice) => choice.token_ids.length)).toEqual(Array(8).fill(1000));
+});
+
+test("drain: a follower of the stream is told that the server goes away", async () => {
+  const engines = new Engines();
+  const running = await startSidecar(optionsOf(engines));
+  const socket = new WebSocket(new URL("/v1/stream", running.url.href.replace("http", "ws")));
+  await new Promise((resolve) => socket.addEventListener("open", resolve));
+  const closed = new Promise<number>((resolve) => {
+    socket.addEventListener("close", ({ code }) => resolve(code));
+  });
+  await running.drain();
+  expect(await closed).toBe(1001);
+  await running.stop();
+});
+
+test("start: where the port is taken, the workers are closed again", async () => {
+  const first = await startSidecar(optionsOf(new Engines()));
+  const engines = new Engines();
+  const again = startSidecar(optionsOf(engines, Number(first.url.port)));
+  await expect(again).rejects.toThrow(first.url.port);
+  expect(engines.closed.map(Number)).toEqual([0]);
+  await first.stop();
+});
