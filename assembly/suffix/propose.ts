@@ -1,20 +1,15 @@
 // Drafts by back-off over all matching contexts: from the match state, shorter contexts are reached by
 // links, continuations by edges. Reads the automaton only. Ties are decided by content (probability,
 // parent, lowest token), never by arrival, so replicas draft alike.
-//
-// The share of token a: contexts v0 (the longest that has been continued), v1, ... with T(v) continued
-// occurrences and deg(v) different continuations are interpolated as by Witten and Bell (1991):
-//
-//   share(a) = sum over j of w_j count(v_j a) / (T(v_j) + deg(v_j)),  w_(j+1) = w_j deg / (T + deg)
-//
-// What is left after the last context counts for any token alike (SHARE_REST of it). The probability
-// that a draft token is accepted, given that its parent is, is that share seen through calibrate.ts.
+// A token's probability, given that its parent is accepted, is its share (blend.ts) seen through
+// calibrate.ts.
 //
 // An instance that learns draws on two sources more, for candidates and as evidence: the text that the
 // instance's other requests have written (background.ts), and the recovery: where the text that a
 // response last parted from would have gone on. A verification step ends with a token that the draft
 // did not have, so contexts are shortest just when the next draft begins. A record of what each
-// token's probability was made of is kept beside it until the next drafts (fate.ts).
+// token's probability was made of is kept beside it until the next drafts (fate.ts). Above 500 lines:
+// paths and trees share the state of the position that is drafted, all of it in globals of this file.
 
 import {
   BACKGROUND_TOKENS,
@@ -27,6 +22,17 @@ import {
   countClass,
   ORDERS,
 } from "./background";
+import {
+  classAt,
+  classCount,
+  contextLength,
+  gather,
+  ownerSeen,
+  scaleAt,
+  shareOf,
+  shareSeen,
+  targetSeen,
+} from "./blend";
 import {
   accepted,
   acceptedPlain,
@@ -60,12 +66,8 @@ import {
   pairsEnd,
   sourceOf,
 } from "./node";
+import { isQueueEmpty, itemAt, push, queueClear, settle } from "./queue";
 
-// Contexts interpolated for one token.
-const CLASSES: i32 = 4;
-const SHARE_REST: f64 = 0.05;
-// A context that could add less than this to a share is not worth its cache misses.
-const WEIGHT_MIN: f64 = 0.03;
 // A class with more continuations proposes its best one only: it says little, and a scan costs.
 const SCAN_MAX: u32 = 64;
 export const PROBABILITY_FLOOR: f64 = 1.0 / 128.0;
@@ -74,22 +76,10 @@ const SHARE_PART: f64 = 0.5;
 // Shares sum to one and each is at least SHARE_PART * PROBABILITY_FLOOR, so there are never more.
 const CANDIDATES_MAX: i32 = 256;
 const CANDIDATE_BYTES: usize = 16;
-// Far more than can wait at PROBABILITY_FLOOR each.
-const QUEUE_MAX: i32 = 1024;
-// Probability, state, token, parent, reason.
-const ITEM_BYTES: usize = 56;
 
-const classes: usize = memory.data(4 * 4, 16);
-// Weight over (T + deg), so that a count times it is the share.
-const scales: usize = memory.data(4 * 8, 16);
 const candidates: usize = memory.data(16 * 256, 16);
 const candidateReasons: usize = memory.data(32 * 256, 16);
-const queue: usize = memory.data(56 * 1024, 16);
-let classCount: i32 = 0;
 let candidateCount: i32 = 0;
-let rest: f64 = 0;
-let contextLength: u32 = 0;
-let queueCount: i32 = 0;
 
 // Where a draft goes: token, parent and probability arrays, reasons, its head (fate.ts), and how many
 // tokens are out.
@@ -232,61 +222,6 @@ function writtenBy(target: usize): u32 {
   const source = sourceOf(target);
   if (source == HISTORY_SOURCE) return WRITTEN_BY_HISTORY;
   return source == own ? WRITTEN_BY_OWN : WRITTEN_BY_SIBLING;
-}
-
-function classAt(index: i32): usize {
-  return load<u32>(classes + ((<usize>index) << 2));
-}
-
-function scaleAt(index: i32): f64 {
-  return load<f64>(scales + ((<usize>index) << 3));
-}
-
-// Finds the first CLASSES contexts from s on that have been continued, and their weights. `ends` of
-// each context's occurrences have no continuation.
-function gather(s: usize, ends: u32): void {
-  let weight: f64 = 1;
-  let v = s;
-  let link = linkOf(v);
-  classCount = 0;
-  contextLength = 0;
-  while (link != 0 && classCount < CLASSES && weight >= WEIGHT_MIN) {
-    const degree = degreeOf(v);
-    const count = countOf(v);
-    if (degree != 0 && count > ends) {
-      if (classCount == 0) contextLength = lenOf(v);
-      const scale = weight / (<f64>(count - ends) + <f64>degree);
-      store<u32>(classes + ((<usize>classCount) << 2), <u32>v);
-      store<f64>(scales + ((<usize>classCount) << 3), scale);
-      weight = scale * <f64>degree;
-      classCount += 1;
-    }
-    v = link;
-    link = linkOf(v);
-  }
-  rest = weight * SHARE_REST;
-}
-
-// Where the continuation last asked about leads, from the longest context that has it.
-let targetSeen: usize = 0;
-// The index of that context; -1: none has it.
-let ownerSeen: i32 = -1;
-
-// The share of a continuation; sets `targetSeen` and `ownerSeen`.
-function shareOf(token: u32): f64 {
-  let share: f64 = 0;
-  targetSeen = 0;
-  ownerSeen = -1;
-  for (let j: i32 = 0; j < classCount; j++) {
-    const target = edgeOf(classAt(j), token);
-    if (target == 0) continue;
-    share += scaleAt(j) * <f64>countOf(target);
-    if (targetSeen == 0) {
-      targetSeen = target;
-      ownerSeen = j;
-    }
-  }
-  return share + rest;
 }
 
 // What the recovery says of the token: how long it has agreed, and whether and how often it goes on so.
@@ -440,63 +375,6 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
   return outCount;
 }
 
-// An item of the queue: probability, state, token, parent, reason.
-function isBefore(a: usize, b: usize): bool {
-  const pa = load<f64>(a);
-  const pb = load<f64>(b);
-  if (pa != pb) return pa > pb;
-  const ra = load<i32>(a, 16);
-  const rb = load<i32>(b, 16);
-  if (ra != rb) return ra < rb;
-  return load<u32>(a, 12) < load<u32>(b, 12);
-}
-
-function itemAt(index: i32): usize {
-  return queue + <usize>index * ITEM_BYTES;
-}
-
-function itemCopy(to: usize, from: usize): void {
-  store<u64>(to, load<u64>(from));
-  store<u64>(to, load<u64>(from, 8), 8);
-  store<u64>(to, load<u64>(from, 16), 16);
-  reasonCopy(to + 24, from + 24);
-}
-
-const held: usize = memory.data(56, 16);
-
-function push(probability: f64, state: usize, token: u32, parent: i32, from: usize): void {
-  if (queueCount == QUEUE_MAX) return;
-  store<f64>(held, probability);
-  store<u32>(held, <u32>state, 8);
-  store<u32>(held, token, 12);
-  store<i32>(held, parent, 16);
-  reasonCopy(held + 24, from);
-  let at = queueCount++;
-  while (at > 0) {
-    const above = (at - 1) >> 1;
-    if (!isBefore(held, itemAt(above))) break;
-    itemCopy(itemAt(at), itemAt(above));
-    at = above;
-  }
-  itemCopy(itemAt(at), held);
-}
-
-// Removes the first item.
-function settle(): void {
-  queueCount -= 1;
-  const moved = itemAt(queueCount);
-  let at: i32 = 0;
-  while (true) {
-    let child = at * 2 + 1;
-    if (child >= queueCount) break;
-    if (child + 1 < queueCount && isBefore(itemAt(child + 1), itemAt(child))) child += 1;
-    if (!isBefore(itemAt(child), moved)) break;
-    itemCopy(itemAt(at), itemAt(child));
-    at = child;
-  }
-  itemCopy(itemAt(at), moved);
-}
-
 function candidateReason(index: i32): usize {
   return candidateReasons + <usize>index * REASON_BYTES;
 }
@@ -613,8 +491,8 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
     const at = candidateAt(i);
     const token = load<u32>(at, 8);
     const share = load<f64>(at);
-    ownerSeen = load<i32>(at, 12);
-    targetSeen = ownerSeen < 0 ? 0 : edgeOf(classAt(ownerSeen), token);
+    const owner = load<i32>(at, 12);
+    shareSeen(owner < 0 ? 0 : edgeOf(classAt(owner), token), owner);
     const q = judged(token, share, share == largest, depth, ends);
     store<f64>(at, q);
     store<u32>(at, <u32>targetSeen, 12);
@@ -648,10 +526,10 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
 // The tree of the most probable continuations, best first: every prefix of the list is the best
 // smaller tree. Returns its size.
 export function draftTree(match: usize, ends: u32, tokensMax: i32, probabilityMin: f64): i32 {
-  queueCount = 0;
+  queueClear();
   store<u32>(outHead, 1, H_IS_TREE);
   expand(match, 1, -1, ends, probabilityMin);
-  while (outCount < tokensMax && queueCount > 0) {
+  while (outCount < tokensMax && !isQueueEmpty()) {
     const top = itemAt(0);
     const p = load<f64>(top);
     const state: usize = load<u32>(top, 8);
