@@ -1,7 +1,7 @@
 // Finds the probability threshold at which a drafter drafts a wanted number of tokens a step, so that
 // drafters are compared at equal verification cost. It runs what it is given and knows no replay.
 
-/** The core drafts nothing below 1/512. */
+/** Below what any drafter is asked for: the core drafts nothing under 1/128. */
 export const THRESHOLD_MIN = 1 / 512;
 export const THRESHOLD_MAX = 1;
 
