@@ -64,9 +64,7 @@ for (const mode of ["grouped", "self"] as const) {
         const registry = new DraftRegistry(mode);
         const logs = Array.from({ length: WORKERS }, () => new Logs());
         const flushAll = () => {
-          for (let w = 0; w < WORKERS; w += 1) {
-            for (const update of registry.flush(workerId(w))) logs[w]?.apply(update);
-          }
+          for (const { workerId: w, update } of registry.flush()) logs[w]?.apply(update);
         };
         for (const step of steps) {
           const request = present(requests[step.request], "six requests");
@@ -82,16 +80,16 @@ for (const mode of ["grouped", "self"] as const) {
             registry.missing(request, workerId(step.worker), log.length);
           } else {
             for (const u of registry.dispatched(request, workerId(step.worker))) replica.apply(u);
-            for (const u of registry.flush(workerId(step.worker), request)) replica.apply(u);
+            for (const u of registry.catchUp(request, workerId(step.worker))) replica.apply(u);
             const offset = request.response.length;
             const tokens = Int32Array.of(offset, offset + 1);
             request.response.append(offset, tokens, new Float32Array(2));
             replica.append(source.groupId, { sampleIndex: source.sampleIndex, offset, tokens });
-            registry.generated(request, workerId(step.worker));
+            registry.generated(request);
           }
         }
         flushAll();
-        expect([...registry.stale()]).toEqual([]);
+        expect(registry.staleCount).toBe(0);
         for (const [w, replica] of logs.entries()) {
           for (const request of buffer.requests) {
             const source = present(registry.source(request), "drafting is on");

@@ -2,8 +2,7 @@
 // response it has been sent. It multicasts what a worker makes to every worker that runs a sibling.
 // The token log is the request buffer itself; nothing is stored twice.
 
-import { present } from "../base/assert.ts";
-import { groupId, type WorkerId } from "../base/ids.ts";
+import { type GroupId, groupId, type WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
 import type { DraftSource, GroupUpdate } from "./group-update.ts";
 
@@ -14,16 +13,28 @@ export type DraftMode = (typeof DRAFT_MODES)[number];
 /** A replica outlives its last use by this long: longer than any pause between two chunks of a group. */
 const REPLICA_TTL_MS = 600_000;
 
-interface Replica {
-  /** By request id: output tokens that the worker has or has been sent. */
-  readonly sent: Map<number, number>;
-  readonly groups: Set<string>;
-  readonly dirty: Set<Request>;
+/** The token log of one source, which is its response, and who has how much of it. */
+interface Log {
+  readonly source: DraftSource;
+  /** The worker that makes its tokens, and so has them all; null: nobody certainly has. */
+  producer: WorkerId | null;
+  /** Output tokens that the others have or have been sent. */
+  readonly sent: Map<WorkerId, number>;
+}
+
+/** Deltas to one worker. */
+export interface Multicast {
+  readonly workerId: WorkerId;
+  readonly update: GroupUpdate;
 }
 
 export class DraftRegistry {
   readonly #mode: DraftMode;
-  readonly #replicas = new Map<WorkerId, Replica>();
+  readonly #logs = new Map<Request, Log>();
+  /** By draft group: the workers with a replica of it. */
+  readonly #holders = new Map<GroupId, Set<WorkerId>>();
+  /** Requests of which a holder may lack tokens. */
+  readonly #dirty = new Set<Request>();
   /** Replicas know another beginning of these: they are drafted for no more. */
   readonly #restarted = new Set<Request>();
 
@@ -31,83 +42,90 @@ export class DraftRegistry {
     this.#mode = mode;
   }
 
+  /** Requests with tokens that some replica lacks. */
+  get staleCount(): number {
+    return this.#dirty.size;
+  }
+
   source(request: Request): DraftSource | null {
-    const { groupId: id, sampleIndex } = request.spec;
-    if (this.#mode === "off" || this.#restarted.has(request)) return null;
-    if (this.#mode === "grouped") return { groupId: id, sampleIndex };
-    return { groupId: groupId(`${id}#${sampleIndex}`), sampleIndex: 0 };
+    return this.#log(request)?.source ?? null;
   }
 
-  /** The request is about to run on the worker: its group must be known there. Before `flush`. */
+  /** The request is about to run on the worker: its group must be known there. Before `catchUp`. */
   dispatched(request: Request, workerId: WorkerId): GroupUpdate[] {
-    const source = this.source(request);
-    if (source === null) return [];
-    const replica = this.#replica(workerId);
-    const siblings = this.#mode === "grouped" ? request.group.requests : [request];
-    if (replica.groups.has(source.groupId)) return [];
-    replica.groups.add(source.groupId);
-    for (const sibling of siblings) {
-      replica.sent.set(sibling.spec.requestId, 0);
-      if (sibling.response.length > 0 && !this.#restarted.has(sibling)) replica.dirty.add(sibling);
+    const log = this.#log(request);
+    if (log === null) return [];
+    if (log.producer !== workerId) {
+      if (log.producer !== null) log.sent.set(log.producer, request.response.length);
+      log.producer = null;
     }
+    const holders = this.#holdersOf(log.source.groupId);
+    if (holders.has(workerId)) return [];
+    holders.add(workerId);
+    for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
+      if (sibling.response.length > 0 && !this.#restarted.has(sibling)) this.#dirty.add(sibling);
+    }
+    const { groupId: id } = log.source;
     const { prompt } = request.spec;
-    return [{ kind: "register_group", groupId: source.groupId, prompt, ttlMs: REPLICA_TTL_MS }];
+    return [{ kind: "register_group", groupId: id, prompt, ttlMs: REPLICA_TTL_MS }];
   }
 
-  /** `workerId` made tokens of the request; they are in its response already. */
-  generated(request: Request, workerId: WorkerId): void {
-    const source = this.source(request);
-    if (source === null) return;
-    for (const [id, replica] of this.#replicas) {
-      if (!replica.groups.has(source.groupId)) continue;
-      if (id === workerId) replica.sent.set(request.spec.requestId, request.response.length);
-      else replica.dirty.add(request);
-    }
+  /** Makes the worker, which holds the group, the request's producer: what it lacks of the request is to be sent. */
+  catchUp(request: Request, workerId: WorkerId): GroupUpdate[] {
+    const log = this.#log(request);
+    if (log === null || log.producer === workerId) return [];
+    const offset = log.sent.get(workerId) ?? 0;
+    log.producer = workerId;
+    log.sent.delete(workerId);
+    if (offset >= request.response.length) return [];
+    const tokens = request.response.tokens(offset).slice();
+    return [{ kind: "delta", ...log.source, offset, tokens }];
+  }
+
+  /** The request's producer made tokens; they are in its response already. */
+  generated(request: Request): void {
+    const log = this.#log(request);
+    if (log === null) return;
+    const holders = this.#holders.get(log.source.groupId);
+    if (holders !== undefined && holders.size > 1) this.#dirty.add(request);
   }
 
   /** The worker's replica has only `have` output tokens of the request. */
   missing(request: Request, workerId: WorkerId, have: number): void {
-    const replica = this.#replica(workerId);
-    replica.sent.set(request.spec.requestId, have);
-    replica.dirty.add(request);
+    const log = this.#log(request);
+    if (log === null) return;
+    if (log.producer === workerId) log.producer = null;
+    log.sent.set(workerId, have);
+    this.#dirty.add(request);
   }
 
-  /** Deltas that bring the worker up to date: with all requests, or with one of them. */
-  flush(workerId: WorkerId, only: Request | null = null): GroupUpdate[] {
-    const replica = this.#replicas.get(workerId);
-    if (replica === undefined || replica.dirty.size === 0) return [];
-    const updates: GroupUpdate[] = [];
-    for (const request of only === null ? replica.dirty : [only]) {
-      if (!replica.dirty.delete(request)) continue;
-      const source = present(this.source(request), "a dirty request has a source");
-      const offset = replica.sent.get(request.spec.requestId) ?? 0;
-      if (offset >= request.response.length) continue;
-      updates.push({
-        kind: "delta",
-        ...source,
-        offset,
-        tokens: request.response.tokens(offset).slice(),
-      });
-      replica.sent.set(request.spec.requestId, request.response.length);
+  /** Brings all holders up to date with `countMax` requests, those that have waited longest. */
+  *flush(countMax = Number.POSITIVE_INFINITY): Iterable<Multicast> {
+    let count = 0;
+    for (const request of this.#dirty) {
+      if (count >= countMax) return;
+      count += 1;
+      this.#dirty.delete(request);
+      const log = this.#log(request);
+      if (log !== null) yield* this.#deltas(request, log);
     }
-    return updates;
   }
 
   /** The source has no use any more: updates to send, by worker. */
   retired(request: Request): Map<WorkerId, GroupUpdate[]> {
     const updates = new Map<WorkerId, GroupUpdate[]>();
-    const siblings = this.#mode === "grouped" ? request.group.requests : [request];
-    for (const sibling of siblings) this.#restarted.delete(sibling);
-    const source = this.source(request);
-    if (source === null) return updates;
-    for (const [workerId, replica] of this.#replicas) {
-      if (!replica.groups.delete(source.groupId)) continue;
-      for (const sibling of siblings) {
-        replica.sent.delete(sibling.spec.requestId);
-        replica.dirty.delete(sibling);
-      }
-      updates.set(workerId, [{ kind: "drop_group", groupId: source.groupId }]);
+    for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
+      this.#restarted.delete(sibling);
+      this.#dirty.delete(sibling);
+      this.#logs.delete(sibling);
     }
+    const source = this.#sourceOf(request);
+    if (source === null) return updates;
+    const { groupId: id } = source;
+    for (const workerId of this.#holders.get(id) ?? []) {
+      updates.set(workerId, [{ kind: "drop_group", groupId: id }]);
+    }
+    this.#holders.delete(id);
     return updates;
   }
 
@@ -115,30 +133,67 @@ export class DraftRegistry {
   restarted(request: Request): void {
     if (this.#mode === "off") return;
     this.#restarted.add(request);
-    for (const replica of this.#replicas.values()) replica.dirty.delete(request);
+    this.#dirty.delete(request);
+    this.#logs.delete(request);
   }
 
   /** No worker has a replica any more. */
   clear(): void {
-    this.#replicas.clear();
+    this.#logs.clear();
+    this.#holders.clear();
+    this.#dirty.clear();
   }
 
   /** The worker is gone. */
   forget(workerId: WorkerId): void {
-    this.#replicas.delete(workerId);
-  }
-
-  /** Workers with deltas to send. */
-  *stale(): Iterable<WorkerId> {
-    for (const [workerId, replica] of this.#replicas) if (replica.dirty.size > 0) yield workerId;
-  }
-
-  #replica(workerId: WorkerId): Replica {
-    let replica = this.#replicas.get(workerId);
-    if (replica === undefined) {
-      replica = { sent: new Map(), groups: new Set(), dirty: new Set() };
-      this.#replicas.set(workerId, replica);
+    for (const holders of this.#holders.values()) holders.delete(workerId);
+    for (const log of this.#logs.values()) {
+      log.sent.delete(workerId);
+      if (log.producer === workerId) log.producer = null;
     }
-    return replica;
+  }
+
+  *#deltas(request: Request, log: Log): Iterable<Multicast> {
+    const { response } = request;
+    let from = -1;
+    let tokens = NO_TOKENS;
+    for (const workerId of this.#holders.get(log.source.groupId) ?? []) {
+      if (workerId === log.producer) continue;
+      const offset = log.sent.get(workerId) ?? 0;
+      if (offset >= response.length) continue;
+      // Most holders lack the same tokens: they share one copy.
+      if (offset !== from) tokens = response.tokens(offset).slice();
+      from = offset;
+      log.sent.set(workerId, response.length);
+      yield { workerId, update: { kind: "delta", ...log.source, offset, tokens } };
+    }
+  }
+
+  #log(request: Request): Log | null {
+    const known = this.#logs.get(request);
+    if (known !== undefined) return known;
+    const source = this.#sourceOf(request);
+    if (source === null || this.#restarted.has(request)) return null;
+    const log: Log = { source, producer: null, sent: new Map() };
+    this.#logs.set(request, log);
+    return log;
+  }
+
+  #sourceOf(request: Request): DraftSource | null {
+    const { groupId: id, sampleIndex } = request.spec;
+    if (this.#mode === "off") return null;
+    if (this.#mode === "grouped") return { groupId: id, sampleIndex };
+    return { groupId: groupId(`${id}#${sampleIndex}`), sampleIndex: 0 };
+  }
+
+  #holdersOf(id: GroupId): Set<WorkerId> {
+    let holders = this.#holders.get(id);
+    if (holders === undefined) {
+      holders = new Set();
+      this.#holders.set(id, holders);
+    }
+    return holders;
   }
 }
+
+const NO_TOKENS = new Int32Array(0);

@@ -92,8 +92,11 @@ export class Response {
     const fresh = tokens.length - repeated;
     assert(this.#length + fresh <= this.tokensMax, "a response never exceeds its tokensMax");
     this.#reserve(this.#length + fresh);
-    this.#tokens.set(tokens.subarray(repeated), this.#length);
-    this.#logprobs.set(logprobs.subarray(repeated), this.#length);
+    // A loop is faster than two views for the few tokens that a step brings.
+    for (let i = 0; i < fresh; i += 1) {
+      this.#tokens[this.#length + i] = tokens[repeated + i] as number;
+      this.#logprobs[this.#length + i] = logprobs[repeated + i] as number;
+    }
     if (this.#topCount > 0) this.#appendTop(top, repeated, fresh);
     this.#length += fresh;
     const chunk = this.chunks.at(-1);

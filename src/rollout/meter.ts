@@ -23,6 +23,7 @@ interface WorkerTally {
 export class Meter {
   readonly #clock: Clock;
   readonly #tallies = new Map<WorkerId, WorkerTally>();
+  #turnMs = 0;
   #startMs: number;
   #endMs: number;
   #rateStartMs: number;
@@ -71,12 +72,17 @@ export class Meter {
     this.#endMs = this.#clock.nowMs();
   }
 
+  /** What follows happens now: the clock is read once for all events of a message. */
+  turn(): void {
+    this.#turnMs = this.#clock.nowMs();
+  }
+
   tokens(workerId: WorkerId, fresh: number): void {
     this.#outputTokens += fresh;
     const tally = this.#tallies.get(workerId);
     if (tally === undefined) return;
     tally.outputTokens += fresh;
-    tally.lastTokenMs = this.#clock.nowMs();
+    tally.lastTokenMs = this.#turnMs;
   }
 
   lost(tokens: number): void {

@@ -67,6 +67,10 @@ export type PauseMode = "keep" | "wait" | "abort";
  * much as a hundred tokens of drafting, and a draft loses little by siblings that lag a few dozen tokens.
  */
 const DELTA_INTERVAL_MS = 50;
+/** Requests whose tokens go out in one turn, at most, so that no turn is long. */
+const DELTA_REQUESTS_MAX = 256;
+/** And in the long run: with more requests than that the pauses grow, and deltas take a few percent of a core. */
+const DELTA_REQUESTS_PER_MS = 20;
 
 /** A chunk that was assigned while the request's KV was still leaving another worker. */
 interface Pending {
@@ -99,6 +103,8 @@ export class Rollout {
   #waiters: Waiter[] = [];
   #epoch: WeightEpoch;
   #deltasDueMs = Number.NEGATIVE_INFINITY;
+  /** Requests whose tokens are still to go out in this round. */
+  #deltasLeft = 0;
   #pause: PauseMode | null = null;
   #isWoken = false;
   #isStopped = false;
@@ -269,6 +275,7 @@ export class Rollout {
     // A late message: of weights that are no longer current, of a removed worker, or after the end.
     if (this.#isStopped || epoch !== this.#epoch) return;
     if (this.#ledger.worker(worker.workerId) !== worker) return;
+    this.meter.turn();
     this.#turn(() => {
       for (const event of events) this.#take(worker, event);
     });
@@ -333,7 +340,7 @@ export class Rollout {
     this.meter.duplicated(result.repeated);
     this.#context.progressed(request);
     this.#scheduler.refresh(request.group);
-    this.#registry.generated(request, worker.workerId);
+    this.#registry.generated(request);
     if (result.fresh > 0) this.#listener.tokens(request, from);
   }
 
@@ -511,12 +518,16 @@ export class Rollout {
   }
 
   #multicast(): void {
-    const nowMs = this.#options.clock.nowMs();
-    if (nowMs < this.#deltasDueMs) return;
-    this.#deltasDueMs = nowMs + DELTA_INTERVAL_MS;
-    for (const workerId of this.#registry.stale()) {
-      for (const update of this.#registry.flush(workerId)) this.#post(workerId, update);
+    if (this.#deltasLeft === 0) {
+      const nowMs = this.#options.clock.nowMs();
+      if (nowMs < this.#deltasDueMs) return;
+      this.#deltasLeft = this.#registry.staleCount;
+      const pauseMs = Math.max(DELTA_INTERVAL_MS, this.#deltasLeft / DELTA_REQUESTS_PER_MS);
+      this.#deltasDueMs = nowMs + pauseMs;
     }
+    const count = Math.min(this.#deltasLeft, DELTA_REQUESTS_MAX);
+    this.#deltasLeft -= count;
+    for (const { workerId, update } of this.#registry.flush(count)) this.#post(workerId, update);
   }
 
   #execute(command: ScheduleCommand): void {
@@ -589,7 +600,7 @@ export class Rollout {
     this.meter.chunk();
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);
-    for (const update of this.#registry.flush(workerId, request)) this.#post(workerId, update);
+    for (const update of this.#registry.catchUp(request, workerId)) this.#post(workerId, update);
     this.#post(workerId, {
       kind: "run",
       request: request.spec,

@@ -201,7 +201,8 @@ export class Sidecar {
       tokens: (request, offset) => {
         const place = this.#places.get(request);
         place?.listener.tokens(place.index, request, offset);
-        each((observer) => observer.tokens?.(request, offset));
+        // Once an event, so without a closure.
+        for (const observer of this.#observers) observer.tokens?.(request, offset);
       },
       finished: (request) => {
         const place = this.#places.get(request);
