@@ -16,7 +16,7 @@ from .settings import Settings
 
 # Tokens that cross in one step beside those that it made: a moved response, a prompt, siblings from elsewhere.
 CATCH_UP_TOKENS = 4096
-_WEIGHT_ONE = float_word(1.0)
+WEIGHT_ONE = float_word(1.0)
 
 
 class Sample:
@@ -64,7 +64,7 @@ class Group:
 
 
 class Replica:
-    """The groups of one engine. `words`, `owners`, `drafts`: the records that the next `cross` hands over."""
+    """The groups of one engine. `words` and `owners`, `draft_words` and `asks`: the records that `cross` hands over."""
 
     def __init__(self, settings: Settings, faults: Faults, vocabulary: int) -> None:
         self._settings = settings
@@ -146,23 +146,13 @@ class Replica:
         self.owners.append(group)
         sample.have += len(tokens)
 
-    def ask(self, group: Group, sample: Sample, tokens_max: int, probability_bits: int) -> None:
-        """A path of at most `tokens_max` tokens after the sample's last one."""
-        self.draft_words += (
-            group.handle,
-            sample.index,
-            tokens_max,
-            0,
-            probability_bits,
-            _WEIGHT_ONE,
-        )
-        self.asks += 1
-
     def cross(self) -> StepDrafts | None:
         """The step's one call; None: there was nothing to say. Records that failed stay, for `begin` to see."""
         if not self.owners and self.asks == 0:
             return None
         owners = self.owners
+        if min(self.words, default=0) < 0:
+            raise CoreError("a token id is below 0")
         taken = len(self.words) - abi.APPEND_HEADER_WORDS * len(owners)
         drafts = self._core.step(self.words, len(owners), self.draft_words, self.asks)
         self._forget_records()
@@ -231,6 +221,3 @@ def group_name(value: Any) -> str | None:
     if not isinstance(value, str) or not value:
         return None
     return value if len(value.encode("utf-16-le", "surrogatepass")) <= 170 else None
-
-
-__all__ = ["CATCH_UP_TOKENS", "CoreError", "Group", "Replica", "Sample", "group_name"]
