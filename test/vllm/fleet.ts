@@ -1,0 +1,224 @@
+// Two real vLLM servers behind the sidecar, started with `foretoken up` as its user would, for the tests beside this
+// file; and what they ask of the sidecar and of the servers themselves.
+
+import { join } from "node:path";
+import { AppError } from "../../src/base/errors.ts";
+import { Engine } from "../../src/doctor/engine.ts";
+import { findVllm } from "../../src/supervise/find-vllm.ts";
+
+export const ROOT = join(import.meta.dir, "..", "..");
+export const MODEL = join(ROOT, "model", "hf");
+export const CHUNK_TOKENS = 48;
+export const MAX_TOKENS = 192;
+
+/** null, or why no vLLM can run here. */
+export function vllmMissing(): string | null {
+  try {
+    findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+    return null;
+  } catch (error) {
+    if (error instanceof AppError) return error.message;
+    throw error;
+  }
+}
+
+interface LogEntry {
+  readonly event: string;
+  readonly name?: string;
+  readonly port?: number;
+  readonly pid?: number;
+  readonly worker?: string;
+  readonly state?: string;
+}
+
+export interface Choice {
+  readonly index: number;
+  readonly token_ids: number[];
+  readonly finish_reason: string;
+  readonly logprobs: { readonly token_logprobs: number[] } | null;
+  readonly weight_versions: { version: string; start: number; end: number }[];
+}
+
+/** A response as /v1/rollouts tells of it. */
+export interface Line {
+  readonly group: string;
+  readonly index: number;
+  readonly prompt_token_ids: number[];
+  readonly token_ids: number[];
+  readonly logprobs: number[];
+  readonly finish_reason: string;
+  readonly weight_epoch: number;
+  readonly chunks: { readonly worker: number; readonly offset: number; readonly tokens: number }[];
+}
+
+export class Fleet {
+  readonly log: LogEntry[] = [];
+  readonly #child;
+  #url = "";
+  #changed = Promise.withResolvers<void>();
+
+  private constructor(args: readonly string[]) {
+    this.#child = Bun.spawn(
+      [
+        process.execPath,
+        join(ROOT, "src", "main.ts"),
+        "up",
+        "--port",
+        "0",
+        "--log",
+        "json",
+        ...args,
+      ],
+      { cwd: ROOT, stdin: "ignore", stdout: "pipe", stderr: "pipe" },
+    );
+  }
+
+  /** Resolves when the sidecar serves. */
+  static async up(args: readonly string[]): Promise<Fleet> {
+    const fleet = new Fleet(args);
+    void fleet.#follow();
+    for await (const line of linesOf(fleet.#child.stdout)) {
+      const [, url] = /^foretoken on (\S+)/.exec(line) ?? [];
+      if (url === undefined) continue;
+      fleet.#url = url;
+      return fleet;
+    }
+    throw new Error(`foretoken up ended:\n${fleet.log.map((e) => JSON.stringify(e)).join("\n")}`);
+  }
+
+  get url(): string {
+    return this.#url;
+  }
+
+  /** Of `foretoken up` itself. */
+  get pid(): number {
+    return this.#child.pid;
+  }
+
+  /** The servers' newest process groups, by name. */
+  get servers(): { name: string; url: string; pid: number }[] {
+    const newest = new Map<string, { name: string; url: string; pid: number }>();
+    for (const { event, name, port, pid } of this.log) {
+      if (event !== "server_started" || name === undefined || pid === undefined) continue;
+      newest.set(name, { name, url: `http://127.0.0.1:${port}`, pid });
+    }
+    return [...newest.values()];
+  }
+
+  /** A server without the sidecar. */
+  plain(index: number): Engine {
+    const engine = new Engine(this.servers[index]?.url ?? "", null);
+    engine.model = MODEL;
+    return engine;
+  }
+
+  async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<Response> {
+    return await fetch(this.#url + path, {
+      method,
+      ...(body === null
+        ? {}
+        : { body: JSON.stringify(body), headers: { "content-type": "application/json" } }),
+    });
+  }
+
+  async complete(body: object): Promise<Choice[]> {
+    const answer = await this.call("POST", "/v1/completions", {
+      model: MODEL,
+      max_tokens: MAX_TOKENS,
+      return_token_ids: true,
+      logprobs: 0,
+      ...body,
+    });
+    if (answer.status !== 200) throw new Error(`${answer.status}: ${await answer.text()}`);
+    return ((await answer.json()) as { choices: Choice[] }).choices;
+  }
+
+  /** The lines of a rollout as they come; the last one is its summary. */
+  async *rollout(body: object): AsyncGenerator<Record<string, unknown>> {
+    const answer = await this.call("POST", "/v1/rollouts", body);
+    if (answer.status !== 200 || answer.body === null) throw new Error(await answer.text());
+    for await (const line of linesOf(answer.body)) if (line !== "") yield JSON.parse(line);
+  }
+
+  async workerStates(): Promise<string[]> {
+    const answer = await this.call("GET", "/foretoken/workers");
+    const { workers } = (await answer.json()) as { workers: { state: string }[] };
+    return workers.map(({ state }) => state);
+  }
+
+  /** Waits until the log holds what is looked for, from entry `from` on. */
+  async heard(isIt: (entry: LogEntry) => boolean, from = 0): Promise<LogEntry> {
+    for (;;) {
+      const found = this.log.slice(from).find(isIt);
+      if (found !== undefined) return found;
+      await this.#changed.promise;
+    }
+  }
+
+  /** As Ctrl-C does. Returns the exit status. */
+  async stop(): Promise<number> {
+    this.#child.kill("SIGINT");
+    return await this.#child.exited;
+  }
+
+  async #follow(): Promise<void> {
+    for await (const line of linesOf(this.#child.stderr)) {
+      this.log.push(line.startsWith("{") ? JSON.parse(line) : { event: line });
+      this.#changed.resolve();
+      this.#changed = Promise.withResolvers();
+    }
+  }
+}
+
+async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const bytes of stream) {
+    const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
+    rest = lines.pop() ?? "";
+    yield* lines;
+  }
+  if (rest !== "") yield rest;
+}
+
+/** Token ids of the bundled prompts, first `count`. */
+export async function promptIds(fleet: Fleet, count: number): Promise<number[][]> {
+  const text = await Bun.file(join(ROOT, "model", "prompts.jsonl")).text();
+  const prompts = text
+    .split("\n")
+    .filter((line) => line !== "")
+    .slice(0, count)
+    .map((line): string => JSON.parse(line).prompt);
+  const engine = fleet.plain(0);
+  return await Promise.all(
+    prompts.map(async (prompt) => {
+      const { body } = await engine.call("POST", "/tokenize", {
+        model: MODEL,
+        prompt,
+        add_special_tokens: false,
+      });
+      return (body as { tokens: number[] }).tokens;
+    }),
+  );
+}
+
+/** Processes of the group that have not ended. */
+export function livingIn(group: number): number[] {
+  const { stdout } = Bun.spawnSync(["ps", "-eo", "pid=,pgid=,stat="]);
+  return stdout
+    .toString()
+    .split("\n")
+    .map((line) => line.trim().split(/\s+/))
+    .filter(([, pgid, stat]) => Number(pgid) === group && !stat?.startsWith("Z"))
+    .map(([pid]) => Number(pid));
+}
+
+/** Resident memory of process groups, MiB: what they share is counted for each. */
+export function memoryMib(groups: readonly number[]): number {
+  const { stdout } = Bun.spawnSync(["ps", "-eo", "pgid=,rss="]);
+  const lines = stdout.toString().split("\n");
+  const kib = lines
+    .map((line) => line.trim().split(/\s+/).map(Number))
+    .filter(([pgid]) => pgid !== undefined && groups.includes(pgid));
+  return Math.round(kib.reduce((sum, [, rss]) => sum + (rss ?? 0), 0) / 1024);
+}
