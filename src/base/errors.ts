@@ -11,6 +11,8 @@ export type ErrorCode =
   | "not_found"
   | "conflict"
   | "payload_too_large"
+  | "unsupported_encoding"
+  | "upgrade_required"
   | "unauthorized"
   | "queue_full"
   | "draining"

@@ -12,6 +12,8 @@ const STATUS: Record<ErrorCode, number> = {
   not_found: 404,
   conflict: 409,
   payload_too_large: 413,
+  unsupported_encoding: 415,
+  upgrade_required: 426,
   unauthorized: 401,
   queue_full: 429,
   draining: 503,
@@ -33,6 +35,9 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   draining: 5,
   no_worker: 1,
 };
+
+/** The status of an answer that nobody waits for any more, as nginx writes it in its log. */
+export const CLIENT_GONE = 499;
 
 export interface ErrorBody {
   readonly error: {
@@ -57,6 +62,9 @@ export function errorBody(error: unknown): ErrorBody {
 
 export function errorResponse(error: unknown): Response {
   const headers = new Headers();
+  if (error instanceof AppError && error.code === "upgrade_required") {
+    headers.set("upgrade", "websocket");
+  }
   const retryAfter = error instanceof AppError ? RETRY_AFTER_S[error.code] : undefined;
   if (retryAfter !== undefined) headers.set("retry-after", String(retryAfter));
   return Response.json(errorBody(error), { status: statusOf(error), headers });
@@ -74,6 +82,9 @@ function typeOf(status: number): string {
       return "ConflictError";
     case 413:
       return "PayloadTooLargeError";
+    case 415:
+    case 426:
+      return "BadRequestError";
     case 429:
       return "RateLimitError";
     case 503:

@@ -3,7 +3,8 @@
 
 import { timingSafeEqual } from "node:crypto";
 import { AppError } from "../base/errors.ts";
-import { errorResponse, statusOf } from "./http-errors.ts";
+import { readBody } from "./body.ts";
+import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import type { Exchange, Route } from "./route.ts";
 
 /** In the meaning of Bun's ServerWebSocket. */
@@ -70,7 +71,8 @@ export function serveHttp(options: HttpOptions): HttpServer {
   const server = Bun.serve<SocketData>({
     hostname: options.host,
     port: options.port,
-    maxRequestBodySize: options.bodyBytesMax,
+    // The limit is `readBody`'s, which says so in the answer; Bun would only cut the connection.
+    maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     // Responses take as long as they take; a quiet stream is not a dead one.
     idleTimeout: 0,
     fetch: async (request, bun) => {
@@ -85,17 +87,22 @@ export function serveHttp(options: HttpOptions): HttpServer {
       try {
         authorize(request, url, options.apiToken);
         const service = options.sockets[url.pathname];
-        if (service !== undefined && request.headers.get("upgrade") === "websocket") {
+        if (service !== undefined) {
           const data: SocketData = { service, query: url.searchParams, wrapped: null };
           if (bun.upgrade(request, { data })) {
             told(101);
             return undefined;
           }
+          throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
         }
         const response = await router.handle(new FetchExchange(request, url, options.bodyBytesMax));
         told(response.status);
         return response;
       } catch (error) {
+        if (request.signal.aborted) {
+          told(CLIENT_GONE);
+          return new Response(null, { status: CLIENT_GONE });
+        }
         const status = statusOf(error);
         if (!(error instanceof AppError)) options.failed(error);
         told(status);
@@ -264,7 +271,7 @@ class FetchExchange implements Exchange {
   }
 
   bytes(): Promise<Uint8Array> {
-    this.#bytes ??= this.#read();
+    this.#bytes ??= readBody(this.#request, this.#bytesMax);
     return this.#bytes;
   }
 
@@ -277,14 +284,5 @@ class FetchExchange implements Exchange {
       const reason = cause instanceof Error ? cause.message : String(cause);
       throw new AppError("invalid_json", `the body is not JSON: ${reason}`, { cause });
     }
-  }
-
-  async #read(): Promise<Uint8Array> {
-    const bytes = await this.#request.bytes();
-    if (bytes.length > this.#bytesMax) {
-      const message = `the body has ${bytes.length} bytes, beyond the server's ${this.#bytesMax}`;
-      throw new AppError("payload_too_large", message);
-    }
-    return bytes;
   }
 }

@@ -4,6 +4,7 @@
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
+import { CLIENT_GONE } from "../http-errors.ts";
 import type { Exchange } from "../route.ts";
 import type { Ask, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
@@ -190,9 +191,6 @@ export class DataPlane {
     return job;
   }
 }
-
-/** Nobody sees it; as nginx writes it in its log. */
-const CLIENT_GONE = 499;
 
 /** false: the client went first. */
 async function doneBefore(job: Job, signal: AbortSignal): Promise<boolean> {

@@ -1,0 +1,202 @@
+// The HTTP server at its edges: bodies that are too long, packed or cut off, methods, the token, and sockets.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { connect } from "node:net";
+import { deflateSync, gzipSync, zstdCompressSync } from "node:zlib";
+import { AppError } from "../base/errors.ts";
+import { type AccessEntry, type HttpServer, type Socket, serveHttp } from "./http.ts";
+import { jsonResponse } from "./route.ts";
+
+const BYTES_MAX = 1000;
+const answered: AccessEntry[] = [];
+const failures: unknown[] = [];
+const sockets: Socket[] = [];
+let server: HttpServer;
+
+beforeAll(() => {
+  server = serveHttp({
+    host: "127.0.0.1",
+    port: 0,
+    routes: [
+      {
+        method: "POST",
+        path: "/echo",
+        handle: async (exchange) => jsonResponse({ body: await exchange.json() }),
+      },
+      { method: "GET", path: "/things/:name", handle: ({ params }) => jsonResponse(params) },
+      {
+        method: "GET",
+        path: "/refused",
+        handle: () => {
+          throw new AppError("queue_full", "full");
+        },
+      },
+      {
+        method: "GET",
+        path: "/bug",
+        handle: () => {
+          throw new Error("a bug");
+        },
+      },
+    ],
+    sockets: {
+      "/socket": { open: (socket) => sockets.push(socket), message() {}, close() {}, drain() {} },
+    },
+    apiToken: "secret",
+    bodyBytesMax: BYTES_MAX,
+    frameBytesMax: 1000,
+    answered: (entry) => answered.push(entry),
+    failed: (error) => failures.push(error),
+  });
+});
+
+afterAll(() => server.stop());
+
+function call(path: string, init: RequestInit = {}): Promise<Response> {
+  const headers = { authorization: "Bearer secret", ...init.headers };
+  return fetch(new URL(path, server.url), { ...init, headers });
+}
+
+function post(body: string | Uint8Array<ArrayBuffer> | ReadableStream, headers: Record<string, string> = {}): Promise<Response> {
+  return call("/echo", { method: "POST", body, headers });
+}
+
+async function errorOf(response: Response): Promise<{ status: number; message: string }> {
+  const { error } = (await response.json()) as { error: { message: string; code: number } };
+  expect(error.code).toBe(response.status);
+  return { status: response.status, message: error.message };
+}
+
+const small = JSON.stringify({ text: "small" });
+const large = JSON.stringify({ text: "x".repeat(BYTES_MAX) });
+
+describe("bodies", () => {
+  test("body: one that is too long is a 413 that says so", async () => {
+    expect(await errorOf(await post(large))).toEqual({
+      status: 413,
+      message: `the body has ${large.length} bytes, beyond the server's 1000 bytes (--max-body-mb)`,
+    });
+  });
+
+  test("body: one that does not say its length is read up to the limit", async () => {
+    const chunks = (text: string) =>
+      new ReadableStream({
+        start(controller) {
+          for (const part of [text.slice(0, 10), text.slice(10)]) {
+            controller.enqueue(new TextEncoder().encode(part));
+          }
+          controller.close();
+        },
+      });
+    expect((await post(chunks(small))).status).toBe(200);
+    const { status, message } = await errorOf(await post(chunks(large)));
+    expect(status).toBe(413);
+    expect(message).toContain("more than the server's 1000 bytes");
+  });
+
+  test.each([
+    ["gzip", gzipSync],
+    ["deflate", deflateSync],
+    ["zstd", zstdCompressSync],
+  ] as const)("body: %s is unpacked, up to the limit", async (encoding, pack) => {
+    const headers = { "content-encoding": encoding };
+    const answer = await post(new Uint8Array(pack(small)), headers);
+    expect(await answer.json()).toEqual({ body: { text: "small" } });
+    const { status } = await errorOf(await post(new Uint8Array(pack(large)), headers));
+    expect(status).toBe(413);
+  });
+
+  test("body: what does not unpack is a 400, an unknown packing a 415", async () => {
+    expect((await errorOf(await post(small, { "content-encoding": "gzip" }))).status).toBe(400);
+    const { status, message } = await errorOf(await post(small, { "content-encoding": "rot13" }));
+    expect(status).toBe(415);
+    expect(message).toContain("rot13");
+  });
+
+  test("body: what is not JSON is a 400", async () => {
+    expect((await errorOf(await post("{"))).status).toBe(400);
+    expect((await errorOf(await post(new Uint8Array([0xff, 0xfe])))).status).toBe(400);
+    expect((await errorOf(await post("[".repeat(BYTES_MAX)))).status).toBe(400);
+  });
+
+  test("body: a client that goes away in the middle is no failure of the server", async () => {
+    const before = answered.length;
+    const { hostname, port } = server.url;
+    const head = `POST /echo HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer secret\r\n`;
+    const socket = connect(Number(port), hostname);
+    await new Promise((resolve) => socket.once("connect", resolve));
+    socket.write(`${head}Content-Length: 500\r\n\r\n{"half":`, () => socket.destroy());
+    while (answered.length === before) await Bun.sleep(5);
+    expect(answered.at(-1)?.status).toBe(499);
+    expect(failures).toEqual([]);
+  });
+});
+
+describe("routes", () => {
+  test("route: HEAD is answered as GET, without a body", async () => {
+    const answer = await call("/things/a%20b", { method: "HEAD" });
+    expect([answer.status, await answer.text()]).toEqual([200, ""]);
+    expect(await (await call("/things/a%20b")).json()).toEqual({ name: "a b" });
+  });
+
+  test("route: another method is a 405 that tells which there are", async () => {
+    const answer = await call("/echo", { method: "PUT" });
+    expect(answer.headers.get("allow")).toBe("POST");
+    expect((await errorOf(answer)).status).toBe(405);
+  });
+
+  test("route: an unknown path is a 404; doubled slashes are one", async () => {
+    expect((await errorOf(await call("/nothing"))).status).toBe(404);
+    expect((await call(`${server.url.origin}//things//a`)).status).toBe(200);
+  });
+
+  test("route: a condition has its status and says when to come again", async () => {
+    const answer = await call("/refused");
+    expect(answer.headers.get("retry-after")).toBe("1");
+    expect((await errorOf(answer)).status).toBe(429);
+  });
+
+  test("route: a bug is a 500, and told", async () => {
+    expect((await errorOf(await call("/bug"))).status).toBe(500);
+    expect(failures.splice(0)).toHaveLength(1);
+  });
+});
+
+describe("token", () => {
+  test.each(["/echo", "/things/a", "/nothing", "/socket", "/bug"])(
+    "token: %s asks for it",
+    async (path) => {
+      const answer = await fetch(new URL(path, server.url));
+      expect((await errorOf(answer)).status).toBe(401);
+      const wrong = await call(path, { headers: { authorization: "Bearer secrets" } });
+      expect(wrong.status).toBe(401);
+    },
+  );
+
+  test("token: may stand in the query", async () => {
+    expect((await fetch(new URL("/things/a?token=secret", server.url))).status).toBe(200);
+  });
+});
+
+describe("sockets", () => {
+  test("socket: a plain GET is told to upgrade", async () => {
+    const answer = await call("/socket");
+    expect(answer.headers.get("upgrade")).toBe("websocket");
+    expect((await errorOf(answer)).status).toBe(426);
+  });
+
+  test("socket: opens with the token, and not without", async () => {
+    const opened = (query: string) =>
+      new Promise<boolean>((resolve) => {
+        const socket = new WebSocket(new URL(`/socket${query}`, server.url).href);
+        socket.onopen = () => {
+          socket.close();
+          resolve(true);
+        };
+        socket.onerror = () => resolve(false);
+      });
+    expect(await opened("?token=secret")).toBe(true);
+    expect(await opened("")).toBe(false);
+    expect(sockets).toHaveLength(1);
+  });
+});
