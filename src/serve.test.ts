@@ -66,6 +66,7 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
     events: {
       workerChanged() {},
       weightsChanged() {},
+      notLossless() {},
       answered() {},
       failed() {},
       broken() {},

@@ -4,6 +4,7 @@ import { wallClock } from "./app.ts";
 import { AppError } from "./base/errors.ts";
 import { weightEpoch } from "./base/ids.ts";
 import type { DraftMode } from "./draft/registry.ts";
+import { DraftServer } from "./draft/service/server.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policy.ts";
@@ -13,6 +14,10 @@ import { type AccessEntry, type HttpServer, serveHttp } from "./server/http.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
+import { DraftSocketService } from "./server/plugin/draft-socket.ts";
+import { EngineBook } from "./server/plugin/engine-book.ts";
+import { GroupFeed } from "./server/plugin/group-feed.ts";
+import { describePlugin, pluginRoutes } from "./server/plugin/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
 import { rolloutRoutes } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
@@ -44,6 +49,8 @@ export interface ServeOptions {
 export interface ServeEvents {
   workerChanged(member: Member): void;
   weightsChanged(epoch: number, version: string): void;
+  /** An engine's plugin says that its sampler would judge drafts wrongly: it gets none. */
+  notLossless(engine: string): void;
   answered(entry: AccessEntry): void;
   failed(error: unknown): void;
   /** A bug stopped the rollout: nothing can be served any more. */
@@ -72,6 +79,8 @@ const DESCRIPTIONS: readonly RouteDescription[] = [
 
 const EPOCH = weightEpoch(0);
 const FRAME_BYTES_MAX = 1024 * 1024;
+/** Between two looks for draft groups that nobody uses any more. */
+const DRAFT_SWEEP_MS = 1000;
 /** Finished responses kept for their siblings to come: 128 MiB of tokens and logprobs. */
 export const KEPT_TOKENS_MAX = 16 * 1024 * 1024;
 export const KEPT_RESPONSES_MAX = 65_536;
@@ -80,10 +89,7 @@ export const KEPT_RESPONSES_MAX = 65_536;
 export async function startSidecar(options: ServeOptions): Promise<RunningSidecar> {
   const pool = new WorkerPool({
     sources: options.sources,
-    later: (act, ms) => {
-      const timer = setTimeout(act, ms);
-      return () => clearTimeout(timer);
-    },
+    later: afterwards,
     changed: (member) => options.events.workerChanged(member),
   });
   await pool.open(EPOCH);
@@ -118,7 +124,8 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
     random: randomWord,
   });
   const weights = new WeightUpdates({ sidecar, pool });
-  const metrics = meteredBy(sidecar, pool, options.model.names[0]);
+  const drafts = draftsOf(options, sidecar);
+  const metrics = meteredBy(sidecar, pool, options.model.names[0], drafts.book);
   sidecar.observe({
     advanced: (epoch) => options.events.weightsChanged(epoch, weights.version(epoch)),
     broken: (error) => options.events.broken(error),
@@ -145,12 +152,14 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
     ...plane.routes,
     ...rolloutRoutes({ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord }),
     ...pageRoutes(),
+    ...pluginRoutes(drafts),
     metricsRoute(metrics),
   ];
   const described = [
     ...describeControl(),
     ...describeDataPlane(),
     ...describeRollouts(),
+    ...describePlugin(),
     ...DESCRIPTIONS,
   ];
   const openApi = openApiRoute(routes, described, options.version);
@@ -160,7 +169,7 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
       host: options.host,
       port: options.port,
       routes: [...routes, openApi],
-      sockets: { "/v1/stream": stream },
+      sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
       apiToken: options.apiToken,
       bodyBytesMax: options.bodyBytesMax,
       frameBytesMax: FRAME_BYTES_MAX,
@@ -177,13 +186,50 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
     drain: async () => {
       await sidecar.drain();
       stream.end();
+      drafts.end();
       await http.finish();
     },
     stop: async () => {
       sidecar.rollout.stop();
+      drafts.end();
       await http.stop();
       await pool.close();
       await kv.close();
+    },
+  };
+}
+
+interface Drafts {
+  readonly server: DraftServer;
+  readonly book: EngineBook;
+  readonly service: DraftSocketService;
+  /** Every connection ends. */
+  end(): void;
+}
+
+/** The draft service for engines with the plugin: all groups of the sidecar, under its weight epochs. */
+function draftsOf(options: ServeOptions, sidecar: Sidecar): Drafts {
+  const server = new DraftServer({
+    clock: wallClock,
+    instanceId: randomWord(),
+    leads: true,
+    source: new GroupFeed(sidecar),
+  });
+  const book = new EngineBook({
+    clock: wallClock,
+    drafts: options.draft !== "off",
+    notLossless: options.events.notLossless,
+  });
+  sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
+  const service = new DraftSocketService({ server, reports: book, later: afterwards });
+  const stopSweeping = repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);
+  return {
+    server,
+    book,
+    service,
+    end: () => {
+      stopSweeping();
+      service.end();
     },
   };
 }
@@ -192,12 +238,22 @@ function randomWord(): number {
   return crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
 }
 
+function afterwards(act: () => void, ms: number): () => void {
+  const timer = setTimeout(act, ms);
+  return () => clearTimeout(timer);
+}
+
 function repeatedly(act: () => void, ms: number): () => void {
   const timer = setInterval(act, ms);
   return () => clearInterval(timer);
 }
 
-function meteredBy(sidecar: Sidecar, pool: WorkerPool, modelName: string): Metrics {
+function meteredBy(
+  sidecar: Sidecar,
+  pool: WorkerPool,
+  modelName: string,
+  book: EngineBook,
+): Metrics {
   const metrics = new Metrics(
     {
       modelName,
@@ -209,6 +265,7 @@ function meteredBy(sidecar: Sidecar, pool: WorkerPool, modelName: string): Metri
         for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
         return counts;
       },
+      plugins: () => book.figures(),
     },
     () => wallClock.nowMs(),
   );

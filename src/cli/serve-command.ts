@@ -186,6 +186,8 @@ function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
     workerChanged: ({ source, state, reason }) =>
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
     weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
+    notLossless: (engine) =>
+      log("warn", "not_lossless", { engine, says: "its sampler misjudges drafts: it gets none" }),
     answered: ({ method, path, status, ms }) => {
       const level = status >= 500 ? "warn" : "debug";
       if (level !== "debug") log(level, "answered", { method, path, status, ms: Math.round(ms) });

@@ -15,7 +15,38 @@ export interface MetricsSources {
   readonly epoch: () => number;
   /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
+  /** Engines that draft by the plugin, as they last told of themselves. */
+  readonly plugins: () => readonly PluginFigures[];
 }
+
+/** What a plugin tells of its engine; counts are of the engine's life. */
+export interface PluginFigures {
+  readonly engine: string;
+  readonly steps: number;
+  readonly proposeUs: number;
+  readonly drafted: number;
+  readonly accepted: number;
+  readonly traced: number;
+  readonly tracedElsewhere: number;
+  readonly faults: number;
+  readonly isLossless: boolean;
+}
+
+/** Counts of an engine that starts anew begin at 0 again, so they are gauges here. */
+const PLUGIN_GAUGES = [
+  ["foretoken_plugin_steps", "Engine steps.", (p) => p.steps],
+  ["foretoken_plugin_propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6],
+  ["foretoken_plugin_drafted_tokens", "Draft tokens handed to the engine.", (p) => p.drafted],
+  ["foretoken_plugin_accepted_tokens", "Draft tokens that it accepted.", (p) => p.accepted],
+  ["foretoken_plugin_traced_tokens", "Accepted tokens whose origin was looked up.", (p) => p.traced],
+  [
+    "foretoken_plugin_traced_elsewhere_tokens",
+    "Of them, those that only siblings on other engines had written.",
+    (p) => p.tracedElsewhere,
+  ],
+  ["foretoken_plugin_faults", "What went wrong and was caught.", (p) => p.faults],
+  ["foretoken_plugin_lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless],
+] as const satisfies readonly (readonly [string, string, (figures: PluginFigures) => number])[];
 
 /** Counters of WorkerStats under their names here; an engine that starts anew begins at 0 again. */
 const WORKER_COUNTERS = [
@@ -138,6 +169,7 @@ export class Metrics {
       "1 + accepted / drafts.",
       () => progress().meanAcceptanceLength,
     );
+    for (const [name, help, value] of PLUGIN_GAUGES) this.#perPlugin(name, help, value);
     const states = this.#sources.workerStates;
     new Gauge({
       name: "foretoken_workers",
@@ -146,6 +178,20 @@ export class Metrics {
       registers: [this.#registry],
       collect() {
         for (const [state, count] of Object.entries(states())) this.set({ state }, count);
+      },
+    });
+  }
+
+  #perPlugin(name: string, help: string, value: (figures: PluginFigures) => number): void {
+    const { plugins } = this.#sources;
+    new Gauge({
+      name,
+      help,
+      labelNames: ["engine"],
+      registers: [this.#registry],
+      collect() {
+        this.reset();
+        for (const figures of plugins()) this.set({ engine: figures.engine }, value(figures));
       },
     });
   }

@@ -12,6 +12,7 @@ import {
   idBytes,
   LOG_TOKENS_MAX,
   SAMPLES_MAX,
+  STEP_TOKENS_UNBOUNDED,
   TOKEN_BYTES,
   TTL_MS_MAX,
 } from "../draft/service/limits.ts";
@@ -45,11 +46,29 @@ const delta: fc.Arbitrary<SampleDelta> = fc.record({
   tokens: tokens(1),
 });
 const deltas = fc.array(delta, { maxLength: 4 });
+const total = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
 const kind = <K extends string>(value: K) => fc.constant(value);
 const status = fc.constantFrom("ok" as const, "stale_epoch" as const);
 
 const clientMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
   fc.record({ kind: kind("hello"), protocolVersion: uint32 }),
+  fc.record({ kind: kind("hello"), protocolVersion: uint32, engine: id }),
+  fc.record({
+    kind: kind("telemetry"),
+    epoch,
+    running: uint32,
+    waiting: fc.option(fc.integer({ min: 0, max: 0x7fffffff })),
+    kvUsage: fc.option(fc.float({ min: 0, max: 1, noNaN: true }).map(Math.abs)),
+    isLossless: fc.boolean(),
+    steps: total,
+    stepUs: total,
+    proposeUs: total,
+    drafted: total,
+    accepted: total,
+    traced: total,
+    tracedElsewhere: total,
+    faults: total,
+  }),
   fc.record({
     kind: kind("register_group"),
     epoch,
@@ -70,6 +89,20 @@ const clientMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
 );
 
 const serverMessage: fc.Arbitrary<ServerMessage> = fc.oneof(
+  fc.record({
+    kind: kind("welcome"),
+    protocolVersion: uint32,
+    instanceId: uint32,
+    epoch,
+    frameBytesMax: fc.integer({ min: 1, max: 0xffffffff }),
+    telemetryMs: fc.integer({ min: 1, max: 0xffffffff }),
+  }),
+  fc.record({
+    kind: kind("budget"),
+    epoch,
+    stepTokens: fc.integer({ min: 0, max: STEP_TOKENS_UNBOUNDED }),
+    ttlMs: fc.integer({ min: 1, max: TTL_MS_MAX }),
+  }),
   fc.record({
     kind: kind("welcome"),
     protocolVersion: uint32,

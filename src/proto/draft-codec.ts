@@ -7,10 +7,12 @@ import protobuf from "protobufjs";
 import { assert } from "../base/assert.ts";
 import { type GroupId, groupId, type WeightEpoch, weightEpoch } from "../base/ids.ts";
 import {
+  ENGINE_NAME_BYTES_MAX,
   GROUP_ID_BYTES_MAX,
   idBytes,
   LOG_TOKENS_MAX,
   SAMPLES_MAX,
+  STEP_TOKENS_UNBOUNDED,
   TOKEN_BYTES,
   TTL_MS_MAX,
 } from "../draft/service/limits.ts";
@@ -25,6 +27,7 @@ import {
   type SampleBehind,
   type SampleDelta,
   type ServerMessage,
+  type Telemetry,
   type UpdateRefusal,
 } from "../draft/service/message.ts";
 
@@ -60,6 +63,11 @@ export function encodeClientMessage(message: ClientMessage): Uint8Array {
       });
     case "fetch":
       return encode(clientFrame, { fetch: message });
+    case "telemetry": {
+      const { waiting, kvUsage } = message;
+      const fields = { ...message, waiting: waiting ?? -1, kvUsage: kvUsage ?? -1 };
+      return encode(clientFrame, { telemetry: fields });
+    }
   }
 }
 
@@ -83,6 +91,8 @@ export function encodeServerMessage(message: ServerMessage): Uint8Array {
         fetched: { ...message, status: statusNumber(message), groups },
       });
     }
+    case "budget":
+      return encode(serverFrame, { budget: message });
   }
 }
 
@@ -128,7 +138,7 @@ function clientMessage(frame: Fields): ClientMessage {
   const body = bodyOf(frame);
   switch (kind) {
     case "hello":
-      return { kind, protocolVersion: count(body, "protocolVersion") };
+      return { kind, protocolVersion: count(body, "protocolVersion"), ...engineOf(body) };
     case "registerGroup": {
       const ttlMs = count(body, "ttlMs", { min: 1, max: TTL_MS_MAX });
       const prompt = tokensOf(body, "prompt");
@@ -138,6 +148,8 @@ function clientMessage(frame: Fields): ClientMessage {
       return { kind, epoch: epochOf(body), groups: listOf(body, "groups").map(groupDelta) };
     case "fetch":
       return { kind, epoch: epochOf(body), states: listOf(body, "states").map(cacheState) };
+    case "telemetry":
+      return telemetryOf(body);
     default:
       throw new InvalidMessage("the frame has no body");
   }
@@ -151,7 +163,9 @@ function serverMessage(frame: Fields): ServerMessage {
       const protocolVersion = count(body, "protocolVersion");
       const instanceId = count(body, "instanceId");
       const frameBytesMax = count(body, "frameBytesMax", { min: 1 });
-      return { kind, protocolVersion, instanceId, epoch: epochOf(body), frameBytesMax };
+      const telemetryMs = count(body, "telemetryMs");
+      const welcome = { kind, protocolVersion, instanceId, epoch: epochOf(body), frameBytesMax };
+      return telemetryMs === 0 ? welcome : { ...welcome, telemetryMs };
     }
     case "registered": {
       const answer = { kind, epoch: epochOf(body), status: statusOf(body), groupId: idOf(body) };
@@ -166,6 +180,11 @@ function serverMessage(frame: Fields): ServerMessage {
       const unknown = (body.unknown as readonly string[]).map((id) => idOf({ groupId: id }));
       const more = body.more === true;
       return { kind, epoch: epochOf(body), status: answerStatus(body), groups, unknown, more };
+    }
+    case "budget": {
+      const stepTokens = count(body, "stepTokens", { max: STEP_TOKENS_UNBOUNDED });
+      const ttlMs = count(body, "ttlMs", { min: 1, max: TTL_MS_MAX });
+      return { kind, epoch: epochOf(body), stepTokens, ttlMs };
     }
     default:
       throw new InvalidMessage("the frame has no body");
@@ -199,6 +218,39 @@ function updateRefusal(fields: Fields): UpdateRefusal {
   if (reason === undefined) throw new InvalidMessage(`reason is ${fields.reason}`);
   const sampleIndex = sampleIndexOf(fields);
   return { groupId: idOf(fields), sampleIndex, reason, have: haveOf(fields) };
+}
+
+function engineOf(fields: Fields): { engine?: string } {
+  const engine = fields.engine as string;
+  if (engine === "") return {};
+  if (idBytes(engine) <= ENGINE_NAME_BYTES_MAX) return { engine };
+  throw new InvalidMessage(`engine takes more than ${ENGINE_NAME_BYTES_MAX} bytes`);
+}
+
+function telemetryOf(fields: Fields): Telemetry {
+  const waiting = fields.waiting as number;
+  const kvUsage = fields.kvUsage as number;
+  return {
+    kind: "telemetry",
+    epoch: epochOf(fields),
+    running: count(fields, "running"),
+    waiting: waiting < 0 ? null : waiting,
+    kvUsage: kvUsage < 0 ? null : count(fields, "kvUsage", { max: 1 }),
+    isLossless: fields.isLossless === true,
+    steps: total(fields, "steps"),
+    stepUs: total(fields, "stepUs"),
+    proposeUs: total(fields, "proposeUs"),
+    drafted: total(fields, "drafted"),
+    accepted: total(fields, "accepted"),
+    traced: total(fields, "traced"),
+    tracedElsewhere: total(fields, "tracedElsewhere"),
+    faults: total(fields, "faults"),
+  };
+}
+
+/** A count of an engine's life: what is not a number is refused too. */
+function total(fields: Fields, name: string): number {
+  return count(fields, name, { max: Number.MAX_SAFE_INTEGER });
 }
 
 function bodyOf(frame: Fields): Fields {

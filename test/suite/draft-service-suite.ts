@@ -438,7 +438,7 @@ function messageTests(name: string, connect: Connect): void {
     ]);
     const seen = answers
       .slice(1)
-      .map((answer) => (answer.kind === "welcome" ? "" : `${answer.status} ${answer.epoch}`));
+      .map((answer) => ("status" in answer ? `${answer.status} ${answer.epoch}` : ""));
     const stale = "stale_epoch 1";
     expect(seen).toEqual(["ok 1", "ok 1", stale, stale, stale, "ok 2"]);
     expect(answers[6]).toMatchObject({ kind: "fetched", groups: [], unknown: [A] });

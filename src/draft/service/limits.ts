@@ -11,6 +11,9 @@ export const SAMPLES_MAX = SEQUENCES_MAX;
 export const LOG_TOKENS_MAX = GROUP_TOKENS_MAX;
 export const GROUP_ID_BYTES_MAX = 256;
 export const TTL_MS_MAX = 86_400_000;
+export const ENGINE_NAME_BYTES_MAX = 256;
+/** In a Budget: as many draft tokens as the engine finds worth it. */
+export const STEP_TOKENS_UNBOUNDED = 0x7fffffff;
 
 export interface DraftServerLimits {
   /** Groups kept; one more drops the one that was used longest ago. */

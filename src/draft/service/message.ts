@@ -25,6 +25,8 @@ export interface CacheState {
 export interface Hello {
   readonly kind: "hello";
   readonly protocolVersion: number;
+  /** What people call the engine. */
+  readonly engine?: string;
 }
 
 /** Keep the group's logs for `ttlMs` after their last use. Again: the longer time counts. */
@@ -50,7 +52,29 @@ export interface Fetch {
   readonly states: readonly CacheState[];
 }
 
-export type ClientMessage = Hello | RegisterGroup | Update | Fetch;
+/** What an engine that drafts by itself tells of itself. Counts are of its life so far, times in microseconds. */
+export interface Telemetry {
+  readonly kind: "telemetry";
+  readonly epoch: WeightEpoch;
+  readonly running: number;
+  /** null: the process that drafts does not see it. */
+  readonly waiting: number | null;
+  /** Share of the KV blocks in use, 0 to 1; null: not seen. */
+  readonly kvUsage: number | null;
+  /** false: its sampler would judge drafts wrongly, so it drafts nothing. */
+  readonly isLossless: boolean;
+  readonly steps: number;
+  readonly stepUs: number;
+  readonly proposeUs: number;
+  readonly drafted: number;
+  readonly accepted: number;
+  /** Accepted tokens whose origin was looked up, and those of them that only siblings elsewhere had written. */
+  readonly traced: number;
+  readonly tracedElsewhere: number;
+  readonly faults: number;
+}
+
+export type ClientMessage = Hello | RegisterGroup | Update | Fetch | Telemetry;
 
 export interface Welcome {
   readonly kind: "welcome";
@@ -59,6 +83,8 @@ export interface Welcome {
   readonly instanceId: number;
   readonly epoch: WeightEpoch;
   readonly frameBytesMax: number;
+  /** The server wants Telemetry so often; left out: it takes none. */
+  readonly telemetryMs?: number;
 }
 
 /** stale_epoch: the message is of an older weight epoch than the server; nothing was done. */
@@ -122,4 +148,13 @@ export interface Fetched {
   readonly more: boolean;
 }
 
-export type ServerMessage = Welcome | Registered | Updated | Fetched;
+/** The answer to Telemetry: bounds that hold for `ttlMs`. */
+export interface Budget {
+  readonly kind: "budget";
+  readonly epoch: WeightEpoch;
+  /** Draft tokens of one engine step, all requests together; 0: draft nothing. */
+  readonly stepTokens: number;
+  readonly ttlMs: number;
+}
+
+export type ServerMessage = Welcome | Registered | Updated | Fetched | Budget;

@@ -31,11 +31,27 @@ import type {
 } from "./message.ts";
 import { type ServerGroup, ServerGroups } from "./server-groups.ts";
 
+/** Somebody who knows tokens of the groups without being a client of the server: a sidecar, whose requests they are. */
+export interface LogSource {
+  /** Calls `take` for each response of the group of which there is more than `have` says. */
+  lacking(
+    groupId: GroupId,
+    have: (sampleIndex: number) => number,
+    take: (sampleIndex: number, offset: number, tokens: Int32Array) => void,
+  ): void;
+}
+
 export interface DraftServerOptions {
   readonly clock: Clock;
   /** Any number below 2^32; a server that begins anew should take another. */
   readonly instanceId: number;
   readonly limits?: Partial<DraftServerLimits>;
+  /**
+   * true: weight epochs are begun by `advance` alone; messages of a newer one are answered as those of an older one
+   * are. false: the first message of a newer epoch begins it.
+   */
+  readonly leads?: boolean;
+  readonly source?: LogSource;
 }
 
 /** Counters since the server began; groups, bytes and epoch as of now. */
@@ -59,8 +75,10 @@ export interface DraftServerStats {
   readonly full: number;
   readonly unknown: number;
   readonly conflicts: number;
-  /** Messages of an older epoch. */
+  /** Messages of another epoch. */
   readonly stale: number;
+  /** Of `tokensTaken`: those that the source had. */
+  readonly tokensOwn: number;
   readonly groupsExpired: number;
   readonly groupsEvicted: number;
   /** Weight epochs begun; each dropped every group. */
@@ -82,6 +100,7 @@ const NO_COUNTS = {
   unknown: 0,
   conflicts: 0,
   stale: 0,
+  tokensOwn: 0,
   epochs: 0,
 };
 
@@ -90,6 +109,8 @@ export class DraftServer {
   readonly instanceId: number;
   readonly #clock: Clock;
   readonly #groups: ServerGroups;
+  readonly #leads: boolean;
+  readonly #source: LogSource | null;
   readonly #counts = { ...NO_COUNTS };
   #epoch = weightEpoch(0);
 
@@ -98,11 +119,21 @@ export class DraftServer {
     assert(this.limits.frameBytesMax >= FRAME_BYTES_MIN, "a frame has room for a group's name");
     this.instanceId = options.instanceId;
     this.#clock = options.clock;
+    this.#leads = options.leads ?? false;
+    this.#source = options.source ?? null;
     this.#groups = new ServerGroups(this.limits);
   }
 
   get epoch(): WeightEpoch {
     return this.#epoch;
+  }
+
+  /** Begins a weight epoch: every group of the one before is dropped. Nothing, if it is not newer. */
+  advance(epoch: WeightEpoch): void {
+    if (epoch <= this.#epoch) return;
+    this.#epoch = epoch;
+    this.#groups.clear();
+    this.#counts.epochs += 1;
   }
 
   /** Idempotent: registering again keeps the logs and renews the lifetime. */
@@ -127,6 +158,7 @@ export class DraftServer {
     }
     this.#counts.registered += 1;
     group.ttlMs = Math.max(group.ttlMs, ttlMs);
+    this.#topUp(group, nowMs);
     const have = group.logs.map((log) => log?.length ?? 0);
     return { ...answer, epoch, status: "ok", version: group.version, have };
   }
@@ -181,6 +213,7 @@ export class DraftServer {
       // A frame that is full stays full; the rest is only kept alive.
       if (room.isSpent) continue;
       if (group !== null) {
+        this.#topUp(group, nowMs);
         const fetched = lacking(group, state, room);
         if (fetched === null) continue;
         groups.push(fetched);
@@ -230,18 +263,26 @@ export class DraftServer {
     return { groupId: group.groupId, sampleIndex: delta.sampleIndex, ...result };
   }
 
+  /** Takes what the source has and no client has told yet. */
+  #topUp(group: ServerGroup, nowMs: number): void {
+    this.#source?.lacking(
+      group.groupId,
+      (sampleIndex) => group.logs[sampleIndex]?.length ?? 0,
+      (sampleIndex, offset, tokens) => {
+        const result = this.#groups.append(group, { sampleIndex, offset, tokens }, nowMs);
+        if (!("added" in result)) return;
+        this.#counts.tokensTaken += result.added;
+        this.#counts.tokensOwn += result.added;
+      },
+    );
+  }
+
   /** false: of an older epoch. A newer one drops everything: its drafts would be of other weights. */
   #admit(epoch: WeightEpoch): boolean {
-    if (epoch < this.#epoch) {
-      this.#counts.stale += 1;
-      return false;
-    }
-    if (epoch > this.#epoch) {
-      this.#epoch = epoch;
-      this.#groups.clear();
-      this.#counts.epochs += 1;
-    }
-    return true;
+    if (!this.#leads) this.advance(epoch);
+    if (epoch === this.#epoch) return true;
+    this.#counts.stale += 1;
+    return false;
   }
 }
 

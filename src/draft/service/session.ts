@@ -2,7 +2,7 @@
 // peers of another protocol version and messages out of place. Owns no socket.
 
 import { DRAFT_PROTOCOL_VERSION } from "./limits.ts";
-import type { ClientMessage, ServerMessage } from "./message.ts";
+import type { Budget, ClientMessage, Hello, ServerMessage, Telemetry } from "./message.ts";
 import type { DraftServer } from "./server.ts";
 
 export type SessionAnswer =
@@ -14,12 +14,24 @@ export type SessionAnswer =
       readonly problem: string;
     };
 
+/** Who wants to hear from engines that draft by themselves, and tells them how much they may. */
+export interface EngineReports {
+  /** Between two reports. */
+  readonly telemetryMs: number;
+  /** `engine`: the name it gave itself, "" if none. */
+  report(engine: string, telemetry: Telemetry): Budget;
+}
+
 export class DraftSession {
   readonly #server: DraftServer;
+  readonly #reports: EngineReports | null;
   #isGreeted = false;
+  #engine = "";
 
-  constructor(server: DraftServer) {
+  /** `reports` null: telemetry is refused. */
+  constructor(server: DraftServer, reports: EngineReports | null = null) {
     this.#server = server;
+    this.#reports = reports;
   }
 
   get isGreeted(): boolean {
@@ -27,7 +39,7 @@ export class DraftSession {
   }
 
   receive(message: ClientMessage): SessionAnswer {
-    if (message.kind === "hello") return this.#greet(message.protocolVersion);
+    if (message.kind === "hello") return this.#greet(message);
     if (!this.#isGreeted) return unexpected(`${message.kind} before hello`);
     switch (message.kind) {
       case "register_group":
@@ -36,21 +48,26 @@ export class DraftSession {
         return { kind: "reply", message: this.#server.update(message) };
       case "fetch":
         return { kind: "reply", message: this.#server.fetchDeltas(message) };
+      case "telemetry":
+        if (this.#reports === null) return unexpected("telemetry is not asked for here");
+        return { kind: "reply", message: this.#reports.report(this.#engine, message) };
     }
   }
 
-  #greet(version: number): SessionAnswer {
+  #greet({ protocolVersion: version, engine = "" }: Hello): SessionAnswer {
     if (this.#isGreeted) return unexpected("a second hello");
     if (version !== DRAFT_PROTOCOL_VERSION) {
       const problem = `draft protocol ${version}; this server speaks ${DRAFT_PROTOCOL_VERSION}`;
       return { kind: "refuse", reason: "version", problem };
     }
     this.#isGreeted = true;
+    this.#engine = engine;
     const { epoch, instanceId, limits } = this.#server;
     const { frameBytesMax } = limits;
     const protocolVersion = DRAFT_PROTOCOL_VERSION;
-    const message = { kind: "welcome", protocolVersion, instanceId, epoch, frameBytesMax } as const;
-    return { kind: "reply", message };
+    const welcome = { kind: "welcome", protocolVersion, instanceId, epoch, frameBytesMax } as const;
+    const telemetry = this.#reports === null ? {} : { telemetryMs: this.#reports.telemetryMs };
+    return { kind: "reply", message: { ...welcome, ...telemetry } };
   }
 }
 

@@ -1,0 +1,98 @@
+// The draft service (docs/PROTOCOL.md) on the sidecar's own port: one session for each connection. It decides which
+// connections end, and with which close code. It never waits for a peer: one that does not read loses its connection.
+
+import type { DraftServer } from "../../draft/service/server.ts";
+import { DraftSession, type EngineReports } from "../../draft/service/session.ts";
+import { CLOSE, closeReason } from "../../proto/close-codes.ts";
+import { decodeClientMessage, encodeServerMessage } from "../../proto/draft-codec.ts";
+import type { Socket, SocketService } from "../http.ts";
+
+export interface DraftSocketOptions {
+  readonly server: DraftServer;
+  readonly reports: EngineReports;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  readonly connectionsMax?: number;
+  /** Bytes that may wait for one peer to read them. */
+  readonly sendQueueBytes?: number;
+  /** A peer has this long to say hello. */
+  readonly helloMsMax?: number;
+}
+
+interface Peer {
+  readonly session: DraftSession;
+  readonly cancelDeadline: () => void;
+  isClosing: boolean;
+}
+
+const DEFAULTS = { connectionsMax: 1024, sendQueueBytes: 8 * 2 ** 20, helloMsMax: 15_000 };
+
+export class DraftSocketService implements SocketService {
+  readonly #options: Required<DraftSocketOptions>;
+  readonly #peers = new Map<Socket, Peer>();
+
+  constructor(options: DraftSocketOptions) {
+    this.#options = { ...DEFAULTS, ...options };
+  }
+
+  get connections(): number {
+    return this.#peers.size;
+  }
+
+  open(socket: Socket): void {
+    const { server, reports, later, helloMsMax, connectionsMax } = this.#options;
+    const session = new DraftSession(server, reports);
+    const cancelDeadline = later(() => {
+      if (!session.isGreeted) this.#end(socket, CLOSE.protocol, "no hello in time");
+    }, helloMsMax);
+    this.#peers.set(socket, { session, cancelDeadline, isClosing: false });
+    if (this.#peers.size > connectionsMax) {
+      this.#end(socket, CLOSE.tryLater, `more than ${connectionsMax} connections`);
+    }
+  }
+
+  message(socket: Socket, data: string | Uint8Array): void {
+    const peer = this.#peers.get(socket);
+    if (peer === undefined || peer.isClosing) return;
+    if (typeof data === "string") {
+      this.#end(socket, CLOSE.text, "unexpected_text: frames are binary");
+      return;
+    }
+    const decoded = decodeClientMessage(data);
+    if (decoded.kind !== "ok") {
+      this.#end(socket, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
+      return;
+    }
+    const answer = peer.session.receive(decoded.message);
+    if (answer.kind === "refuse") {
+      const code = answer.reason === "version" ? CLOSE.version : CLOSE.protocol;
+      this.#end(socket, code, `${answer.reason}: ${answer.problem}`);
+      return;
+    }
+    const sent = socket.send(encodeServerMessage(answer.message));
+    const waiting = socket.bufferedBytes;
+    // A frame that was dropped would leave the peer with an answer short.
+    if (sent === 0 || waiting > this.#options.sendQueueBytes) {
+      this.#end(socket, CLOSE.tryLater, `slow_consumer: ${waiting} bytes wait to be read`);
+    }
+  }
+
+  close(socket: Socket): void {
+    this.#peers.get(socket)?.cancelDeadline();
+    this.#peers.delete(socket);
+  }
+
+  drain(): void {}
+
+  /** Tells every peer to go: the sidecar stops. */
+  end(): void {
+    for (const socket of [...this.#peers.keys()]) this.#end(socket, CLOSE.goingAway, "draining");
+  }
+
+  #end(socket: Socket, code: number, reason: string): void {
+    const peer = this.#peers.get(socket);
+    if (peer === undefined || peer.isClosing) return;
+    peer.isClosing = true;
+    socket.close(code, closeReason(reason));
+  }
+}

@@ -1,0 +1,65 @@
+// What engines with the plugin say of themselves, and what they are told in return. An engine that has said nothing
+// for a while is forgotten; it says so itself that it lives. Nothing here is needed for a rollout to be right.
+
+import type { Clock } from "../../base/clock.ts";
+import { stepTokens } from "../../draft/engine-budget.ts";
+import type { Budget, Telemetry } from "../../draft/service/message.ts";
+import type { EngineReports } from "../../draft/service/session.ts";
+
+export interface EngineFigures extends Omit<Telemetry, "kind"> {
+  /** The name that the engine gave itself. */
+  readonly engine: string;
+  /** As it was last told. */
+  readonly stepTokens: number;
+  readonly heardMs: number;
+}
+
+/** More than the workers that a sidecar has (64). */
+const ENGINES_MAX = 256;
+const TELEMETRY_MS = 1_000;
+/** Several reports may be late before a budget no longer holds. */
+const BUDGET_TTL_MS = 10_000;
+const FORGOTTEN_MS = 30_000;
+
+export interface EngineBookOptions {
+  readonly clock: Clock;
+  /** false: nobody may draft. */
+  readonly drafts: boolean;
+  /** Told once of each engine that says so of itself. */
+  readonly notLossless: (engine: string) => void;
+}
+
+export class EngineBook implements EngineReports {
+  readonly telemetryMs = TELEMETRY_MS;
+  readonly #options: EngineBookOptions;
+  readonly #engines = new Map<string, EngineFigures>();
+
+  constructor(options: EngineBookOptions) {
+    this.#options = options;
+  }
+
+  /** Of engines heard of lately, by name. */
+  figures(): EngineFigures[] {
+    const since = this.#options.clock.nowMs() - FORGOTTEN_MS;
+    for (const [name, { heardMs }] of this.#engines)
+      if (heardMs < since) this.#engines.delete(name);
+    return [...this.#engines.values()].sort((a, b) => (a.engine < b.engine ? -1 : 1));
+  }
+
+  report(engine: string, { kind: _, ...telemetry }: Telemetry): Budget {
+    const known = this.#engines.get(engine);
+    if (!telemetry.isLossless && known?.isLossless !== false) this.#options.notLossless(engine);
+    const tokens = this.#options.drafts ? stepTokens(telemetry) : 0;
+    if (known === undefined && this.#engines.size >= ENGINES_MAX) this.figures();
+    if (known !== undefined || this.#engines.size < ENGINES_MAX) {
+      const heardMs = this.#options.clock.nowMs();
+      this.#engines.set(engine, { ...telemetry, engine, stepTokens: tokens, heardMs });
+    }
+    return {
+      kind: "budget",
+      epoch: telemetry.epoch,
+      stepTokens: tokens,
+      ttlMs: BUDGET_TTL_MS,
+    };
+  }
+}
