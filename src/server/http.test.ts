@@ -57,7 +57,10 @@ function call(path: string, init: RequestInit = {}): Promise<Response> {
   return fetch(new URL(path, server.url), { ...init, headers });
 }
 
-function post(body: string | Uint8Array<ArrayBuffer> | ReadableStream, headers: Record<string, string> = {}): Promise<Response> {
+function post(
+  body: string | Uint8Array<ArrayBuffer> | ReadableStream,
+  headers: Record<string, string> = {},
+): Promise<Response> {
   return call("/echo", { method: "POST", body, headers });
 }
 
