@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { groupId, requestId } from "../../base/ids.ts";
+import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import {
   drawKey,
   NO_SHAPING,
@@ -44,6 +44,8 @@ function bodyOf(sampling: Partial<SamplingParams>, dialect: Dialect, ask: Partia
       tokensMax: 32,
       priority: -4,
       cacheSalt: "s-w1",
+      run: "s",
+      epoch: weightEpoch(1),
       streamInterval: 2,
       draft: null,
       ...ask,
@@ -76,6 +78,8 @@ test("chunkBody: generate carries the whole text and every setting of the chunk"
         foretoken_sample: 3,
         foretoken_offset: 4,
         foretoken_draft: 0,
+        foretoken_run: "s",
+        foretoken_epoch: 1,
       },
     },
   });
@@ -149,7 +153,7 @@ test("chunkBody: the engine's own fields go where the endpoint wants them", () =
 
 test("chunkBody: a draft source takes the place of the group", () => {
   const draft = { groupId: groupId("g#3"), sampleIndex: 0 };
-  expect(bodyOf({}, GENERATE, { draft }).sampling_params.extra_args).toEqual({
+  expect(bodyOf({}, GENERATE, { draft }).sampling_params.extra_args).toMatchObject({
     foretoken_group: "g#3",
     foretoken_sample: 0,
     foretoken_offset: 4,

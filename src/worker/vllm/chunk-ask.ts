@@ -32,6 +32,8 @@ export function chunkAsk(
     priority: (run.isUrgent ? URGENT_PRIORITY : 0) - run.offset,
     // KV of other weights is not found under this name.
     cacheSalt: `${server.cacheSalt}-w${server.epoch}`,
+    run: server.cacheSalt,
+    epoch: server.epoch,
     streamInterval: streamInterval(server.openStreams, server.streamIntervalMax),
     draft: run.draft,
   };
