@@ -2,6 +2,7 @@
 // request of its own to the server, whose prompt is prompt + output so far.
 
 import { fold32 } from "../../base/hash.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { DrawKey, RequestSpec, SamplingParams } from "../../request/request.ts";
 
@@ -37,6 +38,10 @@ export interface ChunkAsk {
   /** Lower is served earlier. */
   readonly priority: number;
   readonly cacheSalt: string;
+  /** Names the run that the request belongs to: all its workers say the same, another run another. */
+  readonly run: string;
+  /** Of the weights that the chunk is for. */
+  readonly epoch: WeightEpoch;
   readonly streamInterval: number;
   readonly draft: DraftSource | null;
 }
@@ -73,6 +78,8 @@ export function chunkBody(ask: ChunkAsk, dialect: Dialect): string {
     foretoken_sample: ask.draft?.sampleIndex ?? spec.sampleIndex,
     foretoken_offset: ask.offset,
     foretoken_draft: ask.draft === null ? 0 : 1,
+    foretoken_run: ask.run,
+    foretoken_epoch: ask.epoch,
   };
   const top: Record<string, unknown> = {
     model: dialect.model,

@@ -2,7 +2,7 @@
 // not assumed. What it cannot do without is an error that names the URL and what is missing.
 
 import { AppError } from "../../base/errors.ts";
-import { groupId, requestId } from "../../base/ids.ts";
+import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import { chunkBody, type Dialect, ENDPOINT_PATHS, type Endpoint } from "./body.ts";
 import { pause, type TimerClock } from "./clock.ts";
@@ -89,6 +89,8 @@ export async function canary(
       tokensMax: 1,
       priority: -1,
       cacheSalt,
+      run: cacheSalt,
+      epoch: weightEpoch(0),
       streamInterval: 2,
       draft: null,
     },
