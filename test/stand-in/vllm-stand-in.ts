@@ -27,6 +27,8 @@ export interface StandInOptions extends EngineOptions {
   readonly hasPriorities: boolean;
   /** VLLM_SERVER_DEV_MODE=1. */
   readonly isDevMode: boolean;
+  /** What it says that it runs on. */
+  readonly device: "cuda" | "cpu";
   readonly spelling: "0.22" | "0.32";
   /** Tells the count of tokens with every event, when asked to. */
   readonly hasContinuousUsage: boolean;
@@ -46,6 +48,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   returnsTokenIds: true,
   hasPriorities: true,
   isDevMode: true,
+  device: "cuda",
   spelling: "0.32",
   hasContinuousUsage: true,
   apiKey: null,
@@ -194,7 +197,9 @@ export class VllmStandIn {
             scheduler_config: {
               max_num_seqs: options.slots,
               policy: options.hasPriorities ? "priority" : "fcfs",
+              enable_chunked_prefill: true,
             },
+            device_config: { device: options.device },
             speculative_config: null,
           },
         });

@@ -22,6 +22,7 @@ const GENERATE: Dialect = {
   hasPriorities: true,
   logprobsMax: 20,
   hasStreamSettings: true,
+  hasSeeds: true,
 };
 const COMPLETIONS: Dialect = { ...GENERATE, endpoint: "completions" };
 const OLD: Dialect = { ...COMPLETIONS, hasPriorities: false, hasStreamSettings: false };
@@ -108,6 +109,10 @@ test("chunkBody: min_tokens is what is left of it, and at most the chunk", () =>
 test("chunkBody: generate is asked for one logprob more than wanted, where it may be", () => {
   const asked = (topLogprobs: number) => bodyOf({ topLogprobs }, GENERATE).sampling_params.logprobs;
   expect([asked(0), asked(1), asked(19), asked(20)]).toEqual([0, 2, 20, 20]);
+});
+
+test("chunkBody: a server that a seed may end is sent none", () => {
+  expect(bodyOf({}, { ...GENERATE, hasSeeds: false }).sampling_params.seed).toBeUndefined();
 });
 
 test("chunkBody: a greedy request has no seed", () => {

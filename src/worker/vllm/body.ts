@@ -4,7 +4,7 @@
 import { fold32 } from "../../base/hash.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
-import type { DrawKey, RequestSpec, SamplingParams } from "../../request/request.ts";
+import type { DrawKey, RequestSpec } from "../../request/request.ts";
 
 export type Endpoint = "generate" | "completions";
 
@@ -23,6 +23,8 @@ export interface Dialect {
   readonly logprobsMax: number;
   /** It knows `stream_interval`, and the count of tokens with every event. */
   readonly hasStreamSettings: boolean;
+  /** It survives a request with a seed, whenever it comes. */
+  readonly hasSeeds: boolean;
 }
 
 export interface ChunkAsk {
@@ -94,7 +96,7 @@ export function chunkBody(ask: ChunkAsk, dialect: Dialect): string {
   };
   const params: Record<string, unknown> = {
     max_tokens: tokensMax,
-    ...drawing(sampling, spec.draw, ask),
+    ...drawing(ask, dialect),
     logprobs: logprobsAsked(sampling.topLogprobs, dialect),
     ...(dialect.hasStreamSettings ? { stream_interval: ask.streamInterval } : {}),
   };
@@ -132,11 +134,10 @@ function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: Dialect):
 }
 
 function drawing(
-  sampling: SamplingParams,
-  draw: DrawKey,
-  { offset, tokensMax }: ChunkAsk,
+  { spec, offset, tokensMax }: ChunkAsk,
+  { hasSeeds }: Dialect,
 ): Record<string, unknown> {
-  const { shaping, temperature, stopTokenIds } = sampling;
+  const { shaping, temperature, stopTokenIds } = spec.sampling;
   const fields: Record<string, unknown> = {
     temperature,
     // With `ignore_eos` the server ends at `stop_token_ids` and at nothing else, the model's EOS included.
@@ -144,7 +145,7 @@ function drawing(
     stop_token_ids: stopTokenIds,
   };
   // A greedy request draws nothing; a seed would cost the server a generator.
-  if (temperature > 0) fields.seed = chunkSeed(draw, offset);
+  if (temperature > 0 && hasSeeds) fields.seed = chunkSeed(spec.draw, offset);
   if (shaping === null) return fields;
   const tokensMin = Math.min(Math.max(0, shaping.tokensMin - offset), tokensMax);
   if (tokensMin > 0) fields.min_tokens = tokensMin;

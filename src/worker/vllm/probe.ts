@@ -52,8 +52,8 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
   const version = jsonField(await ask(options, "/version"), "version");
   const model = await modelOf(options);
   const info = await serverInfo(options);
-  const { logprobsMax, policy } = info;
-  const dialect = await dialectOf(options, { model: model.id, logprobsMax, policy });
+  const { logprobsMax, policy, hasSeeds } = info;
+  const dialect = await dialectOf(options, { model: model.id, logprobsMax, policy, hasSeeds });
   const metrics = await metricsOf(options);
   const slots = options.slots ?? (info.slots ?? SLOTS_DEFAULT) * (metrics.cache?.engines ?? 1);
   const contextTokens = options.contextTokens ?? model.contextTokens;
@@ -201,7 +201,11 @@ interface ServerInfo {
   readonly logprobsMax: number;
   readonly isSpeculative: boolean;
   readonly showsCachedTokens: boolean | null;
+  readonly hasSeeds: boolean;
 }
+
+/** JSON has {"device": "cpu"} within it, the text of older versions the device itself. */
+const ON_CPU = /device_config["']?\s*[:=]\s*(?:\{[^{}]*?["']device["']\s*:\s*)?["']?cpu\b/;
 
 /** Development mode only (VLLM_SERVER_DEV_MODE=1); older versions answer with Python's text of the settings. */
 async function serverInfo(options: ProbeOptions): Promise<ServerInfo> {
@@ -220,6 +224,9 @@ async function serverInfo(options: ProbeOptions): Promise<ServerInfo> {
     logprobsMax: logprobsMax < 0 ? Number.MAX_SAFE_INTEGER : logprobsMax,
     isSpeculative: speculative !== null && !/^(null|None)$/.test(speculative),
     showsCachedTokens: flagOf(find("enable_prompt_tokens_details", "true|false|True|False")),
+    // On CPU the server ends when a prompt is split over two steps and its request has a seed: vLLM takes back the
+    // random number of the first one, and "CPU Generator does not use offset" (seen in 0.32).
+    hasSeeds: !ON_CPU.test(text) || flagOf(find("enable_chunked_prefill", "true|True")) !== true,
   };
 }
 
@@ -229,7 +236,7 @@ function flagOf(text: string | null): boolean | null {
 
 async function dialectOf(
   options: ProbeOptions,
-  known: { model: string; logprobsMax: number; policy: string | null },
+  known: { model: string; logprobsMax: number; policy: string | null; hasSeeds: boolean },
 ): Promise<Dialect> {
   const { client, limits, cacheSalt } = options;
   const problems: string[] = [];
@@ -243,8 +250,8 @@ async function dialectOf(
       continue;
     }
     for (const settings of settingsToTry(known.policy)) {
-      const { model, logprobsMax } = known;
-      const dialect: Dialect = { endpoint, model, logprobsMax, ...settings };
+      const { model, logprobsMax, hasSeeds } = known;
+      const dialect: Dialect = { endpoint, model, logprobsMax, hasSeeds, ...settings };
       const result = await canary(client, { dialect, cacheSalt, msMax: limits.startMsMax });
       if (result.kind === "ok") return { ...dialect, ...(result.hasCount ? {} : NO_SETTINGS) };
       problems.push(`${path}: ${result.message}`);
@@ -310,6 +317,11 @@ function warningsOf(dialect: Dialect, info: ServerInfo): string[] {
   }
   if (!dialect.hasPriorities) {
     warnings.push("no priorities: the tail is served first with --scheduling-policy priority");
+  }
+  if (!dialect.hasSeeds) {
+    warnings.push(
+      "seeds are not sent, for it would end at the first prompt that is split over two steps: --no-enable-chunked-prefill",
+    );
   }
   if (info.showsCachedTokens === false) {
     warnings.push(

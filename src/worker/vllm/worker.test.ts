@@ -174,6 +174,7 @@ test("openVllmWorker: finds out what the server is", async () => {
     model: "stand-in",
     hasPriorities: true,
     hasStreamSettings: true,
+    hasSeeds: true,
   });
   expect(notices).toEqual([]);
 });
@@ -192,12 +193,23 @@ test("openVllmWorker: takes what an old server offers, and says what is missing"
     endpoint: "completions",
     hasPriorities: false,
     hasStreamSettings: false,
+    hasSeeds: true,
     slots: 256,
   });
   expect(bench.notices.map((notice) => notice.kind)).toEqual(["warning", "warning"]);
   bench.run();
   await bench.kind("chunk_done");
   expect(bench.tokens()).toEqual(expected());
+});
+
+test("openVllmWorker: no seed goes to a server that one may end", async () => {
+  const server = await serve({ device: "cpu" });
+  const bench = await open(server);
+  expect(bench.notices).toMatchObject([{ kind: "warning" }]);
+  bench.run();
+  await bench.kind("chunk_done");
+  expect(server.bodies.length).toBeGreaterThan(1);
+  expect(JSON.stringify(server.bodies)).not.toContain('"seed"');
 });
 
 test("openVllmWorker: an error names the URL and the problem", async () => {
