@@ -10,6 +10,7 @@ import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "./request/buffer.ts";
 import { Iteration } from "./rollout/iteration.ts";
 import type { Progress, RunReport } from "./rollout/report.ts";
+import type { Worker } from "./rollout/worker.ts";
 import type { PolicyName } from "./schedule/policy.ts";
 import { loadCore } from "./wasm/load.ts";
 import type { LlamaModel } from "./worker/llama/open.ts";
@@ -51,22 +52,38 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
     ...groups.map((group) => group.prompt.length + group.sampling.tokensMax),
   );
   const pool = await openPool(options);
-  const workers = await model.openWorkers({
-    workers: options.workers,
-    slots: options.slots,
-    kvTokens: options.kvTokens,
-    contextTokens,
-    epoch,
-    draftBudget: options.draftBudget,
-  });
+  try {
+    const workers = await model.openWorkers({
+      workers: options.workers,
+      slots: options.slots,
+      kvTokens: options.kvTokens,
+      contextTokens,
+      epoch,
+      draftBudget: options.draftBudget,
+    });
+    try {
+      return await runOn(workers, pool, options);
+    } finally {
+      await Promise.all(workers.map((worker) => worker.close()));
+    }
+  } finally {
+    await pool.close();
+  }
+}
+
+async function runOn(
+  workers: readonly Worker[],
+  pool: EmbeddedKvPool,
+  options: IterationOptions,
+): Promise<RunReport> {
   const iteration = new Iteration({
-    groups,
+    groups: options.groups,
     workers,
     policy: options.policy,
     draft: options.draft,
     chunkTokens: options.chunkTokens,
-    epoch,
-    deterministic: model.deterministic,
+    epoch: options.epoch,
+    deterministic: options.model.deterministic,
     pool,
     clock: wallClock,
     core: loadCore(),
@@ -84,8 +101,6 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
   } finally {
     clearInterval(timer);
     options.signal.removeEventListener("abort", interrupt);
-    await Promise.all(workers.map((worker) => worker.close()));
-    await pool.close();
   }
 }
 

@@ -51,6 +51,13 @@ export class DraftRegistry {
     return this.#log(request)?.source ?? null;
   }
 
+  /** Whose tokens those of a source are: the request's group, and its place in that. */
+  ownerOf({ groupId: id, sampleIndex }: DraftSource): DraftSource {
+    if (this.#mode !== "self") return { groupId: id, sampleIndex };
+    const at = id.lastIndexOf("#");
+    return { groupId: groupId(id.slice(0, at)), sampleIndex: Number(id.slice(at + 1)) };
+  }
+
   /** The request is about to run on the worker: its group must be known there. Before `catchUp`. */
   dispatched(request: Request, workerId: WorkerId): GroupUpdate[] {
     const log = this.#log(request);

@@ -9,6 +9,11 @@ import type { Worker, WorkerStats } from "./worker.ts";
 
 /** Tail: the last 10 % of requests (paper, Fig. 8). */
 const TAIL_SHARE = 0.1;
+/**
+ * Times of finished requests kept, at least: more than the tail of the largest rollout, 10 % of the 262,144 that
+ * the request buffer holds. A sidecar never ends, and asks for no tail.
+ */
+const FINISHES_KEPT = 32_768;
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
 
@@ -32,8 +37,9 @@ export class Meter {
   #groups = 0;
   #groupsDone = 0;
   #requests = 0;
-  /** When each request finished, in order. */
-  readonly #finishedMs: number[] = [];
+  #requestsDone = 0;
+  /** When the last ones finished, in order. */
+  #finishedMs: number[] = [];
   #outputTokens = 0;
   #chunks = 0;
   #migrations = 0;
@@ -116,7 +122,10 @@ export class Meter {
   }
 
   requestFinished(): void {
+    this.#requestsDone += 1;
     this.#finishedMs.push(this.#clock.nowMs());
+    if (this.#finishedMs.length < 2 * FINISHES_KEPT) return;
+    this.#finishedMs = this.#finishedMs.slice(-FINISHES_KEPT);
   }
 
   groupFinished(): void {
@@ -144,7 +153,7 @@ export class Meter {
       this.#rateStartMs = now;
       this.#rateStartTokens = this.#outputTokens;
     }
-    const requestsDone = this.#finishedMs.length;
+    const requestsDone = this.#requestsDone;
     let running = 0;
     for (const tally of this.#tallies.values()) running += tally.stats?.running ?? 0;
     const left = this.#requests - requestsDone;
@@ -189,7 +198,7 @@ export class Meter {
       weight_epoch: options.epoch,
       groups: this.#groups,
       requests: this.#requests,
-      finished_requests: this.#finishedMs.length,
+      finished_requests: this.#requestsDone,
       wall_s: wallS,
       output_tokens: this.#outputTokens,
       output_tokens_per_s: wallS > 0 ? this.#outputTokens / wallS : 0,
@@ -248,7 +257,7 @@ export class Meter {
 
   /** Finished requests are mostly short ones, so tokens per request at the end are taken from all so far. */
   #etaS(elapsedMs: number): number | null {
-    const done = this.#finishedMs.length;
+    const done = this.#requestsDone;
     if (done < Math.max(1, this.#requests * 0.05) || this.#tokensPerS === 0) return null;
     const share = done / this.#requests;
     return (elapsedMs * (1 - share)) / share / 1000;
@@ -257,7 +266,9 @@ export class Meter {
   /** The tail begins when all but the last TAIL_SHARE of the requests have finished. */
   #tailStartMs(): number {
     const before = this.#requests - Math.ceil(this.#requests * TAIL_SHARE);
-    return before === 0 ? this.#startMs : (this.#finishedMs[before - 1] ?? this.#endMs);
+    if (before === 0) return this.#startMs;
+    const forgotten = this.#requestsDone - this.#finishedMs.length;
+    return this.#finishedMs[Math.max(0, before - 1 - forgotten)] ?? this.#endMs;
   }
 
   #meanAcceptanceLength(): number {

@@ -300,14 +300,12 @@ export class Rollout {
         this.meter.stats(workerId, event.stats);
         this.#listener.stats(workerId, event.stats);
         return;
-      case "gap":
-        for (const request of this.#buffer.requests) {
-          const source = this.#registry.source(request);
-          if (source?.groupId === event.groupId && source.sampleIndex === event.sampleIndex) {
-            this.#registry.missing(request, workerId, event.offset);
-          }
-        }
+      case "gap": {
+        const { groupId, sampleIndex } = this.#registry.ownerOf(event);
+        const request = this.#buffer.group(groupId)?.requests[sampleIndex];
+        if (request !== undefined) this.#registry.missing(request, workerId, event.offset);
         return;
+      }
       case "failed":
         this.#failed(worker, event.message);
         return;
