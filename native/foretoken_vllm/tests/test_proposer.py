@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 
 from foretoken_vllm.core import CoreTrapError
+from foretoken_vllm.mailbox import Budget
 from foretoken_vllm.proposer import TRAPS_MAX, ForetokenProposer
 from harness import VOCABULARY, Chunk, Runner, config, engine, extra
 
@@ -105,14 +107,78 @@ def test_rows_in_prefill_get_no_drafts() -> None:
     assert runner.step({})["r"] == []
 
 
-def test_requests_that_want_no_drafts_still_feed_their_siblings() -> None:
+def test_requests_that_want_no_drafts_are_left_alone() -> None:
     _proposer, runner = engine()
     for sample in range(4):
         name = f"s{sample}"
         runner.add(Chunk(name, list(PROMPT), extra("g", sample, foretoken_draft=0)))
         assert runner.step({name: STORY})[name] == []
     runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
-    assert runner.step({"r": [10, 11]})["r"] == STORY[2:]
+    assert runner.step({"r": [10, 11]})["r"] == []
+
+
+def test_an_epoch_that_begins_in_the_middle_of_a_batch_spoils_no_record_of_the_step() -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+    for name in ("a", "b"):
+        runner.add(Chunk(name, list(PROMPT), extra("g", 9)))
+        runner.step({name: [10]})
+    runner.add(Chunk("new", list(PROMPT), extra("g", 8, foretoken_epoch=1)))
+    assert runner.step({"a": [11], "b": [11], "new": [10, 11]}) == {"a": [], "b": [], "new": []}
+    for sample in range(4):
+        name = f"s{sample}"
+        runner.add(Chunk(name, list(PROMPT), extra("g", sample, foretoken_epoch=1)))
+        runner.step({name: STORY})
+        runner.finish(name)
+    assert runner.step({"new": [12]})["new"] == STORY[3:]
+    assert proposer.faults.counts == {}
+
+
+def test_another_run_begins_anew_and_at_whatever_epoch_it_is() -> None:
+    proposer, runner = engine()
+    for sample in range(4):
+        name = f"s{sample}"
+        runner.add(Chunk(name, list(PROMPT), extra("g", sample, foretoken_run="one", foretoken_epoch=3)))
+        runner.step({name: STORY})
+        runner.finish(name)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9, foretoken_run="two", foretoken_epoch=0)))
+    assert runner.step({"r": [10, 11]})["r"] == []
+    assert proposer.stats()["epoch"] == 0
+    runner.add(Chunk("late", list(PROMPT), extra("g", 7, foretoken_run="two", foretoken_epoch=0)))
+    runner.step({"r": [12]})
+    assert runner.step({"late": [10]})["late"] == [11, 12]
+
+
+def test_the_first_epoch_that_a_request_names_counts_whatever_was_reloaded_before() -> None:
+    proposer, runner = engine()
+    for _ in range(2):
+        runner.reload_weights(weights_path="x")
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9, foretoken_run="one", foretoken_epoch=1)))
+    runner.step({"r": [10]})
+    assert proposer.stats()["epoch"] == 1
+    assert proposer.stats()["groups"] == 1
+
+
+def test_a_budget_of_none_means_no_drafts_until_it_is_over() -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    proposer._mailbox.budget = Budget(0, time.monotonic() + 60)
+    assert runner.step({"r": [10, 11]})["r"] == []
+    assert proposer.stats()["over_budget"] == 1
+    proposer._mailbox.budget = Budget(0, time.monotonic() - 1)
+    assert runner.step({"r": [12]})["r"] == STORY[3:]
+
+
+def test_a_budget_is_shared_by_all_requests_of_a_step() -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+    names = ["r0", "r1", "r2"]
+    for i, name in enumerate(names):
+        runner.add(Chunk(name, list(PROMPT), extra("g", 20 + i)))
+    proposer._mailbox.budget = Budget(4, time.monotonic() + 60)
+    drafts = runner.step({name: [10] for name in names})
+    assert sum(map(len, drafts.values())) == 4
 
 
 @pytest.mark.parametrize(

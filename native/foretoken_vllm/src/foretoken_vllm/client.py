@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import mailbox as post
+from .abi import DRAFT_TOKENS_MAX
 from .codec import (
     COUNT_BYTES,
     DELTA_OVERHEAD,
@@ -23,6 +24,7 @@ from .codec import (
     TOKEN_BYTES,
     FrameError,
     client_frame,
+    cut_name,
     decode,
 )
 from .faults import Faults
@@ -39,13 +41,36 @@ RESTORE_S = 1.0
 ASK_GROUP_S = 1.0
 # Tokens of one Delta, so that the engine's step can take part of what waits.
 DELTA_TOKENS_MAX = 2048
-_ANSWERS = {"hello": "welcome", "register": "registered", "update": "updated", "fetch": "fetched"}
+# One accepted draft in so many is looked up in the logs: a search takes microseconds of the interpreter's lock.
+TRACE_EVERY = 7
+# A server that is at other weights than the engine is asked so often.
+STALE_S = 0.5
+TELEMETRY_S_MIN = 0.1
+COUNT_MAX = 2.0**53 - 1
+_ANSWERS = {
+    "hello": "welcome",
+    "register": "registered",
+    "update": "updated",
+    "fetch": "fetched",
+    "telemetry": "budget",
+}
 
 
 class DraftClient:
     """`absorb` and `feed` talk to the engine, `receive` and `outgoing` to the server. Raises FrameError only."""
 
-    def __init__(self, settings: Settings, mailbox: Mailbox, faults: Faults) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        mailbox: Mailbox,
+        faults: Faults,
+        telemetry: Callable[[], dict[str, Any]] = dict,
+    ) -> None:
+        self._telemetry = telemetry
+        self._telemetry_s = 0.0
+        self._telemetry_at = 0.0
+        self._accepted = 0
+        self._quiet_until = 0.0
         self._settings = settings
         self._mailbox = mailbox
         self._faults = faults
@@ -66,7 +91,20 @@ class DraftClient:
         self._flush_at = 0.0
         self._turn = 0
         self.counts = dict.fromkeys(
-            ("tokens_sent", "tokens_fetched", "fetches", "restarts", "repairs", "holes", "stale"), 0
+            (
+                "tokens_sent",
+                "tokens_fetched",
+                "fetches",
+                "restarts",
+                "repairs",
+                "holes",
+                "stale",
+                "telemetry",
+                "budgets",
+                "traced",
+                "traced_elsewhere",
+            ),
+            0,
         )
 
     @property
@@ -111,7 +149,8 @@ class DraftClient:
             del self._hungry[sample]
 
     def _advance(self, epoch: int) -> None:
-        self.epoch = max(epoch, self.epoch)
+        self.epoch = epoch
+        self._quiet_until = 0.0
         self._is_first = False
         self.logs.clear()
         self._dirty.clear()
@@ -131,6 +170,9 @@ class DraftClient:
         sample = group.sample(index)
         sample.is_own = True
         added = sample.take(offset, array("i", tokens).tobytes())
+        if added >= 0:
+            self._trace(group, sample, offset, len(tokens))
+            sample.made_here(offset, offset + len(tokens))
         if added < 0:
             self.counts["holes"] += 1
             if self._mailbox.has_room_down():
@@ -140,6 +182,19 @@ class DraftClient:
             sample.fed = sample.length
             self._dirty[sample] = group
             self.logs.grow(group, added * TOKEN_BYTES)
+
+    def _trace(self, group: LinkGroup, sample: LinkSample, offset: int, count: int) -> None:
+        """All but the last token of a step are drafts that were accepted: had siblings elsewhere written them?"""
+        # More come at once only with a chunk, or after steps that proposed nothing.
+        if not 1 < count <= DRAFT_TOKENS_MAX + 1:
+            return
+        self._accepted += 1
+        if self._accepted % TRACE_EVERY != 0:
+            return
+        elsewhere = group.origin(sample, offset, offset + count - 1)
+        if elsewhere is not None:
+            self.counts["traced"] += count - 1
+            self.counts["traced_elsewhere"] += count - 1 if elsewhere else 0
 
     def _began(self, item: post.Began, now: float) -> None:
         group = self.logs.begin(item.group, item.prompt, now)
@@ -162,6 +217,7 @@ class DraftClient:
         self._is_ready = False
         frame = client_frame()
         frame.hello.protocol_version = PROTOCOL_VERSION
+        frame.hello.engine = cut_name(self._settings.engine)
         self._in_flight.append(("hello", 0.0, None))
         return bytes(frame.SerializeToString())
 
@@ -180,9 +236,13 @@ class DraftClient:
     def outgoing(self, now: float) -> list[bytes]:
         """Frames that are due; they count as sent."""
         self.logs.expire(now - self._settings.ttl_s)
-        if not self._is_ready or self._server_epoch > self.epoch:
-            return []
         frames: list[bytes] = []
+        if not self._is_ready:
+            return frames
+        if self._telemetry_s > 0 and now >= self._telemetry_at and self._can_post():
+            self._report(now, frames)
+        if self._server_epoch > self.epoch or now < self._quiet_until:
+            return frames
         for group in self.logs.groups.values():
             if group.state == "new" and now >= group.retry_at and self._can_post():
                 self._register(group, now, frames)
@@ -203,9 +263,15 @@ class DraftClient:
         if kind == "welcome":
             self._welcome(body)
             return
+        if kind == "budget":
+            self._budget(body, now)
+            return
         self._server_epoch = body.epoch
         if body.status == STATUS["STATUS_STALE_EPOCH"]:
             self.counts["stale"] += 1
+            if body.epoch < self.epoch:
+                # A sidecar says itself when weights change: this one has yet to, or knows nothing of these.
+                self._quiet_until = now + STALE_S
         if kind == "registered" and group is not None:
             self._registered(group, body, now)
         elif body.status != STATUS["STATUS_OK"] or body.epoch != self.epoch:
@@ -214,6 +280,23 @@ class DraftClient:
             self._updated(body, now)
         else:
             self._fetched(body, now)
+
+    def _report(self, now: float, frames: list[bytes]) -> None:
+        self._telemetry_at = now + self._telemetry_s
+        frame = client_frame()
+        body = frame.telemetry
+        body.epoch = self.epoch
+        for name, value in self._telemetry().items():
+            setattr(body, name, min(value, COUNT_MAX))
+        body.traced = self.counts["traced"]
+        body.traced_elsewhere = self.counts["traced_elsewhere"]
+        self.counts["telemetry"] += 1
+        self._in_flight.append(("telemetry", now, None))
+        frames.append(bytes(frame.SerializeToString()))
+
+    def _budget(self, body: Any, now: float) -> None:
+        self.counts["budgets"] += 1
+        self._mailbox.budget = post.Budget(int(body.step_tokens), now + body.ttl_ms / 1000)
 
     def _can_post(self) -> bool:
         return len(self._in_flight) < IN_FLIGHT_MAX
@@ -296,6 +379,9 @@ class DraftClient:
             self.counts["restarts"] += 1
         self._instance = body.instance_id
         self._fetch_at = 0.0
+        self._quiet_until = 0.0
+        self._telemetry_s = 0.0 if body.telemetry_ms == 0 else max(TELEMETRY_S_MIN, body.telemetry_ms / 1000)
+        self._telemetry_at = 0.0
         if self._is_first and body.epoch > self.epoch and self._mailbox.has_room_down():
             # The engine began among others, with the weights that they have now.
             self._mailbox.down.append(post.Adopt(body.epoch))

@@ -14,12 +14,14 @@ from . import abi, schema
 
 PROTOCOL_VERSION: Final = 1
 TOKEN_BYTES: Final = 4
-BODIES: Final = ("welcome", "registered", "updated", "fetched")
+BODIES: Final = ("welcome", "registered", "updated", "fetched", "budget")
 # Upper bounds of what the fields around ids and tokens take (src/draft/service/limits.ts).
 FRAME_OVERHEAD: Final = 64
 GROUP_OVERHEAD: Final = 32
 DELTA_OVERHEAD: Final = 24
 COUNT_BYTES: Final = 5
+# UTF-8 takes three bytes for a UTF-16 unit, and a name may take 256.
+NAME_UNITS_MAX: Final = 85
 
 STATUS: Final = dict(schema.ENUMS["Status"])
 REASON: Final = dict(schema.ENUMS["Reason"])
@@ -33,6 +35,9 @@ def _classes() -> dict[str, Any]:
     field_proto = descriptor_pb2.FieldDescriptorProto
     scalars = {
         "uint32": field_proto.TYPE_UINT32,
+        "int32": field_proto.TYPE_INT32,
+        "float": field_proto.TYPE_FLOAT,
+        "double": field_proto.TYPE_DOUBLE,
         "string": field_proto.TYPE_STRING,
         "bytes": field_proto.TYPE_BYTES,
         "bool": field_proto.TYPE_BOOL,
@@ -70,6 +75,11 @@ def _classes() -> dict[str, Any]:
 _CLASSES: Final = _classes()
 
 
+def cut_name(name: str) -> str:
+    """What a peer takes of a name."""
+    return name.encode("utf-16-le", "replace")[: 2 * NAME_UNITS_MAX].decode("utf-16-le", "ignore")
+
+
 def client_frame() -> Any:
     """An empty ClientFrame, to be filled and serialised."""
     return _CLASSES["ClientFrame"]()
@@ -94,6 +104,9 @@ def decode(frame: bytes) -> tuple[str, Any]:
     if kind == "welcome":
         if body.protocol_version != PROTOCOL_VERSION or body.frame_bytes_max < 1024:
             raise FrameError(f"protocol {body.protocol_version}, frames of {body.frame_bytes_max}")
+    elif kind == "budget":
+        if body.ttl_ms == 0:
+            raise FrameError("a budget that holds for no time")
     elif body.status == STATUS["STATUS_UNSPECIFIED"] or body.status not in STATUS.values():
         raise FrameError(f"status is {body.status}")
     if kind == "fetched":

@@ -7,6 +7,7 @@ Holds the interpreter's lock for short pieces only: frames are small, and nothin
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import threading
@@ -25,7 +26,7 @@ from .mailbox import Mailbox
 from .settings import Settings
 
 RETRY_S_MIN = 0.1
-RETRY_S_MAX = 5.0
+RETRY_S_MAX = 2.0
 OPEN_S_MAX = 5.0
 STATS_S = 2.0
 # Larger frames than the server's own default are refused by the socket.
@@ -41,14 +42,16 @@ class Link:
         mailbox: Mailbox,
         faults: Faults,
         stats: Callable[[], dict[str, Any]],
+        telemetry: Callable[[], dict[str, Any]],
     ) -> None:
         self._settings = settings
         self._faults = faults
         self._stats = stats
-        self._client = DraftClient(settings, mailbox, faults)
+        self._client = DraftClient(settings, mailbox, faults, telemetry)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="foretoken-link", daemon=True)
         self._failures = 0
+        self._has_connected = False
         self._stats_at = 0.0
         self.dials = 0
 
@@ -72,16 +75,18 @@ class Link:
                 if self._settings.draft_url:
                     self._connect()
             except (OSError, WebSocketException, FrameError, EOFError) as error:
-                self._faults.add("link", f"{type(error).__name__}: {error}")
+                self._failed(error)
             except Exception as error:  # noqa: BLE001 - the thread goes on, whatever it was
                 self._faults.add("link thread", error)
             self._pause()
 
     def _connect(self) -> None:
         self.dials += 1
+        token = self._settings.token
         # Loopback or a private network: no proxy, no compression.
         with connect(
             self._settings.draft_url,
+            additional_headers={"Authorization": f"Bearer {token}"} if token else None,
             compression=None,
             proxy=None,
             open_timeout=OPEN_S_MAX,
@@ -95,6 +100,14 @@ class Link:
             finally:
                 self._client.closed()
 
+    def _failed(self, error: Exception) -> None:
+        problem = f"{type(error).__name__}: {error}"
+        if self._has_connected:
+            self._faults.add("link", problem)
+        else:
+            # A server that is started by the sidecar is there before it.
+            self._faults.add("dial", f"{self._settings.draft_url}: {problem}; it goes on trying", level=logging.INFO)
+
     def _turn(self, socket: ClientConnection) -> None:
         try:
             frame = socket.recv(timeout=self._settings.flush_ms / 1000)
@@ -106,6 +119,7 @@ class Link:
         if frame is not None:
             self._client.receive(frame, now)
             self._failures = 0
+            self._has_connected = True
         self._idle(now)
         if self._client.is_overdue(now):
             raise FrameError("no answer in time")

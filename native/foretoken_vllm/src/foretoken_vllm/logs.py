@@ -5,9 +5,15 @@ Belongs to the link's thread. Tokens are 32-bit little-endian, as the wire and t
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 
 from .codec import TOKEN_BYTES
+
+# Tokens before an accepted draft that are looked for together with it.
+TRACE_CONTEXT = 3
+# Places of one log that are looked at.
+_PLACES_MAX = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +29,8 @@ class LinkSample:
     send_at: float = 0.0
     lost_have: int = -1
     lost_since: float = 0.0
+    # Where the tokens that this engine made, or was given with a chunk, begin and end: pairs, in order.
+    own: list[int] = field(default_factory=list)
 
     @property
     def length(self) -> int:
@@ -37,6 +45,17 @@ class LinkSample:
         fresh = tokens[(have - offset) * TOKEN_BYTES :]
         self.log += fresh
         return len(fresh) // TOKEN_BYTES
+
+    def made_here(self, begin: int, end: int) -> None:
+        """Tokens [begin, end) were; chunks come in order, so the list stays as short as the response moves seldom."""
+        if self.own and begin <= self.own[-1]:
+            self.own[-1] = max(self.own[-1], end)
+        else:
+            self.own += (begin, end)
+
+    def is_from_here(self, at: int) -> bool:
+        """Whether token `at` was made here, or given with a chunk."""
+        return bisect_right(self.own, at) % 2 == 1
 
     def part(self, begin: int, end: int) -> bytes:
         """Tokens [begin, end)."""
@@ -61,6 +80,32 @@ class LinkGroup:
             found = LinkSample(index)
             self.samples[index] = found
         return found
+
+    def origin(self, made: LinkSample, begin: int, end: int) -> bool | None:
+        """Whether tokens [begin, end) of `made`, with those before them, had been written elsewhere and not here.
+
+        None: nobody had written them, or they are too many to be looked for.
+        """
+        pattern = made.part(max(0, begin - TRACE_CONTEXT), end)
+        limit = (end - 1) * TOKEN_BYTES
+        if self.prompt.find(pattern) >= 0:
+            return False
+        elsewhere: bool | None = None
+        for sample in self.samples.values():
+            # Its own text counts as far as it was there before.
+            stop = limit if sample is made else len(sample.log)
+            at = 0
+            for _ in range(_PLACES_MAX):
+                at = sample.log.find(pattern, at, stop)
+                if at < 0:
+                    break
+                if at % TOKEN_BYTES == 0:
+                    last = (at + len(pattern)) // TOKEN_BYTES - 1
+                    if sample.is_from_here(last):
+                        return False
+                    elsewhere = True
+                at += 1
+        return elsewhere
 
     def lengths(self) -> list[int]:
         """Tokens had, by sample index."""

@@ -54,7 +54,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Up: other weights; everything of the old ones is forgotten."""
+    """Up: other weights, or another run; everything of the old ones is forgotten."""
 
     epoch: int
 
@@ -101,12 +101,22 @@ class Adopt:
 Down = Delta | Wants | WantsGroup | Adopt
 
 
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Draft tokens of one step, all requests together, as the sidecar allows until then (time.monotonic)."""
+
+    step_tokens: int
+    until: float
+
+
 class Mailbox:
     """`up` drops its oldest entry when full; the link puts nothing `down` when that is full."""
 
     def __init__(self) -> None:
         self.up: deque[Up] = deque(maxlen=UP_MAX)
         self.down: deque[Down] = deque(maxlen=DOWN_MAX)
+        # Replaced as a whole by the link; None: the engine decides alone.
+        self.budget: Budget | None = None
 
     def has_room_down(self) -> bool:
         """Only the link appends, so what it sees here can only become more room."""

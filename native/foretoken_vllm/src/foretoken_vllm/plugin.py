@@ -1,7 +1,8 @@
 """The entry point of group `vllm.general_plugins`: vLLM calls it in each of its processes, perhaps more than once.
 
 Inert in a vLLM whose environment says nothing of Foretoken. Else it mends the sampler where that is at fault, for
-every method of speculation, and binds the proposer to its runner. It changes nothing that it does not recognise.
+every method of speculation, binds the proposer to its runner, and remembers the scheduler, for its counts. It changes
+nothing that it does not recognise.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import inspect
 import logging
 from typing import Any
 
-from . import repair, settings
+from . import engine, repair, settings
 from .faults import Faults
 
 _MARK = "_foretoken_binds"
@@ -26,6 +27,8 @@ def register() -> None:
         repair.ensure(faults)
         for runner_class in _runner_classes():
             wrap(runner_class)
+        for scheduler_class in _scheduler_classes():
+            engine.watch(scheduler_class)
     except Exception as error:  # noqa: BLE001 - a plugin that raises ends vLLM
         faults.add("register", error)
 
@@ -43,6 +46,15 @@ def _runner_classes() -> list[type[Any]]:
     except ImportError as error:
         faults.add("runner class", error, level=logging.INFO)
     return found
+
+
+def _scheduler_classes() -> list[type[Any]]:
+    try:
+        from vllm.v1.core.sched.scheduler import Scheduler
+    except ImportError as error:
+        faults.add("scheduler class", error, level=logging.INFO)
+        return []
+    return [Scheduler]
 
 
 def wrap(runner_class: type[Any]) -> bool:

@@ -11,8 +11,8 @@ import time
 from array import array
 from typing import Any
 
-from . import abi, repair
-from .core import CoreTrapError, float_word
+from . import abi, engine, repair
+from .core import BUDGET_NONE, CoreTrapError, float_word
 from .cost import Guard, StepCost
 from .faults import Faults
 from .link import Link
@@ -25,6 +25,8 @@ from .stats import Counters
 TOKENS_MAX = abi.DRAFT_TOKENS_MAX
 TRAPS_MAX = 3
 _SWEEP_STEPS = 128
+# Longer pauses between two steps are an engine's that had nothing to do.
+_STEP_S_MAX = 1.0
 # Seconds in which a group with another prompt keeps its name.
 _CONFLICT_S = 10.0
 
@@ -64,7 +66,8 @@ class ForetokenProposer:
         self._rows: dict[str, Row] = {}
         self._untracked = _untracked()
         self._epoch = 0
-        self._has_epoch = False
+        # None: no request has said which weights it is for.
+        self._run: str | None = None
         self._steps = 0
         self._traps = 0
         self._rows_verified = 0
@@ -123,7 +126,7 @@ class ForetokenProposer:
         self._runner = runner
         self._watch_reload(runner)
         if self._link is None and (self._settings.draft_url or self._settings.stats_file):
-            self._link = Link(self._settings, self._mailbox, self.faults, self.stats)
+            self._link = Link(self._settings, self._mailbox, self.faults, self.stats, self.telemetry)
             self._link.start()
 
     def dummy_run(self, *_arguments: Any, **_options: Any) -> None:
@@ -164,8 +167,11 @@ class ForetokenProposer:
 
     def _observe(self, began: float, sampled: list[list[int]]) -> None:
         """The engine's time for the step that has just ended, if it held no prefill."""
+        span = began - self._returned_at
+        if self._returned_at > 0 and span < _STEP_S_MAX:
+            self.counters.step_us += span * 1e6
         if self._returned_at > 0 and not self._met and all(sampled):
-            self._cost.observe(self._rows_verified, (began - self._returned_at) * 1e6)
+            self._cost.observe(self._rows_verified, span * 1e6)
         self._met = False
 
     def _finish(self, began: float, drafts: list[list[int]]) -> list[list[int]]:
@@ -191,7 +197,8 @@ class ForetokenProposer:
             self._take_down(replica)
         totals = lengths[: len(sampled)].tolist()
         bits = self._probability_bits(len(sampled))
-        tokens_max = self._tokens_max if self._drafts_now() else 0
+        budget = self._budget()
+        tokens_max = min(self._tokens_max, budget)
         rows, req_ids, untracked = self._rows, self._runner.input_batch.req_ids, self._untracked
         words, owners, draft_words = replica.words, replica.owners, replica.draft_words
         made: list[Made] = []
@@ -205,7 +212,12 @@ class ForetokenProposer:
             if row is untracked:
                 continue
             if row is None or not row.group.is_alive:
+                cleared = replica.cleared
                 row = self._meet(req_ids[i], i, token_ids)
+                if replica.cleared != cleared:
+                    # It is of other weights: what was written of this step belongs to groups that are gone.
+                    made.clear()
+                    asked.clear()
             group = row.group
             if not group.is_alive:
                 continue
@@ -237,10 +249,10 @@ class ForetokenProposer:
         self.counters.accepted += accepted
         if made and self._link is not None:
             self._mailbox.up.append(Batch(self._epoch, made))
-        self._cross(replica, asked, drafts)
+        self._cross(replica, asked, drafts, budget)
 
-    def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]]) -> None:
-        found = replica.cross()
+    def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]], budget: int) -> None:
+        found = replica.cross(budget)
         if found is not None:
             starts, tokens = found.starts, found.tokens
             for at, i in enumerate(asked):
@@ -249,8 +261,19 @@ class ForetokenProposer:
         if self._steps % _SWEEP_STEPS == 0:
             self._sweep(replica)
 
-    def _drafts_now(self) -> bool:
-        return self._is_lossless and self._settings.drafts > 0
+    def _budget(self) -> int:
+        """Draft tokens of this step, all requests together."""
+        if not self._is_lossless or self._settings.drafts == 0:
+            return 0
+        told = self._mailbox.budget
+        if told is None:
+            return BUDGET_NONE
+        if time.monotonic() > told.until:
+            self._mailbox.budget = None
+            return BUDGET_NONE
+        if told.step_tokens == 0:
+            self.counters.over_budget += 1
+        return min(told.step_tokens, BUDGET_NONE)
 
     def _probability_bits(self, requests: int) -> int:
         if self._settings.probability_min > 0:
@@ -291,7 +314,7 @@ class ForetokenProposer:
         params = getattr(request, "sampling_params", None)
         extra = getattr(params, "extra_args", None) or {}
         name = group_name(extra.get("foretoken_group"))
-        if name is None or replica is None:
+        if name is None or replica is None or not int(extra.get("foretoken_draft", 1)):
             self.counters.untracked += 1
             return None
         sample_index = int(extra.get("foretoken_sample", 0))
@@ -300,7 +323,7 @@ class ForetokenProposer:
         if not 0 <= sample_index < abi.SEQUENCES_MAX or not 0 <= offset < given:
             self.faults.add("extra_args", f"sample {sample_index}, offset {offset} of {given} tokens")
             return None
-        if not self._is_of_epoch(extra.get("foretoken_epoch")):
+        if not self._is_of_now(extra.get("foretoken_run"), extra.get("foretoken_epoch")):
             return None
         prompt = array("i", token_ids[i, : given - offset].tolist())
         group = self._group(replica, name, prompt)
@@ -312,8 +335,6 @@ class ForetokenProposer:
         # The draft's tokens and the one that is drawn after them stay within the chunk and the context.
         max_tokens = int(getattr(params, "max_tokens", None) or self._length_max)
         row.limit = min(self._length_max, given + max_tokens) - 1
-        if not int(extra.get("foretoken_draft", 1)):
-            row.limit = 0
         return row
 
     def _group(self, replica: Replica, name: str, prompt: array[int]) -> Group | None:
@@ -332,14 +353,18 @@ class ForetokenProposer:
         group.used_at = now
         return group
 
-    def _is_of_epoch(self, value: Any) -> bool:
-        """False: the request belongs to weights that were replaced."""
-        if not isinstance(value, int) or not 0 <= value < 2**32:
+    def _is_of_now(self, run: Any, epoch: Any) -> bool:
+        """False: the request belongs to weights that were replaced. Another run counts its epochs anew."""
+        if not isinstance(epoch, int) or not 0 <= epoch < 2**32:
             return True
-        self._has_epoch = True
-        if value > self._epoch:
-            self._advance(value)
-        return value == self._epoch
+        name = run if isinstance(run, str) else ""
+        if name != self._run:
+            if self._run is not None or epoch != self._epoch:
+                self._advance(epoch)
+            self._run = name
+        elif epoch > self._epoch:
+            self._advance(epoch)
+        return epoch == self._epoch
 
     def _advance(self, epoch: int) -> None:
         self._epoch = epoch
@@ -357,7 +382,7 @@ class ForetokenProposer:
         def reload_weights(*arguments: Any, **options: Any) -> Any:
             result = reload(*arguments, **options)
             try:
-                if not self._has_epoch:
+                if self._run is None:
                     self._advance(self._epoch + 1)
             except Exception as error:  # noqa: BLE001 - the reload itself went well
                 self.faults.add("reload", error)
@@ -372,7 +397,7 @@ class ForetokenProposer:
 
     def _take_one(self, replica: Replica, item: Down) -> None:
         if isinstance(item, Adopt):
-            if not self._has_epoch and item.epoch > self._epoch:
+            if self._run is None and item.epoch > self._epoch:
                 self._advance(item.epoch)
             return
         group = replica.groups.get(item.group) if item.epoch == self._epoch else None
@@ -418,6 +443,23 @@ class ForetokenProposer:
             self._is_on = False
         if self._traps >= TRAPS_MAX:
             self._is_on = False
+
+    def telemetry(self) -> dict[str, Any]:
+        """Fields of the Telemetry message; read by the link's thread."""
+        seen = engine.state(self.faults)
+        counters = self.counters
+        return {
+            "running": len(self._rows) if seen.running < 0 else seen.running,
+            "waiting": seen.waiting,
+            "kv_usage": seen.kv_usage,
+            "is_lossless": self._is_on and self._is_lossless,
+            "steps": counters.steps,
+            "step_us": counters.step_us,
+            "propose_us": counters.propose_us,
+            "drafted": counters.drafted,
+            "accepted": counters.accepted,
+            "faults": sum(self.faults.counts.values()),
+        }
 
     def stats(self) -> dict[str, Any]:
         """Counters as JSON can hold them; read by the link's thread, so figures may be a step apart."""

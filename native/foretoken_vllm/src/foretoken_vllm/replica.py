@@ -10,7 +10,7 @@ from array import array
 from typing import Any
 
 from . import abi
-from .core import CoreError, StepDrafts, SuffixCore, float_word
+from .core import BUDGET_NONE, CoreError, StepDrafts, SuffixCore, float_word
 from .faults import Faults
 from .settings import Settings
 
@@ -79,6 +79,8 @@ class Replica:
         self.draft_words: list[int] = []
         self.asks = 0
         self.tokens_taken = 0
+        # How often everything was forgotten.
+        self.cleared = 0
 
     def _new_core(self) -> SuffixCore:
         return SuffixCore(limit_bytes=self._settings.core_mb * 2**20)
@@ -111,7 +113,12 @@ class Replica:
                 self._free(group)
         self.groups.clear()
         self._making.clear()
-        self._forget_records()
+        # In place: a step that is being written holds these lists.
+        self.words.clear()
+        self.owners.clear()
+        self.draft_words.clear()
+        self.asks = 0
+        self.cleared += 1
         if trapped:
             self._core = self._new_core()
 
@@ -146,15 +153,18 @@ class Replica:
         self.owners.append(group)
         sample.have += len(tokens)
 
-    def cross(self) -> StepDrafts | None:
-        """The step's one call; None: there was nothing to say. Records that failed stay, for `begin` to see."""
+    def cross(self, budget: int = BUDGET_NONE) -> StepDrafts | None:
+        """The step's one call; None: there was nothing to say. Records that failed stay, for `begin` to see.
+
+        Of all drafts together at most `budget` tokens are kept, the likeliest.
+        """
         if not self.owners and self.asks == 0:
             return None
         owners = self.owners
         if min(self.words, default=0) < 0:
             raise CoreError("a token id is below 0")
         taken = len(self.words) - abi.APPEND_HEADER_WORDS * len(owners)
-        drafts = self._core.step(self.words, len(owners), self.draft_words, self.asks)
+        drafts = self._core.step(self.words, len(owners), self.draft_words, self.asks, budget)
         self._forget_records()
         self.tokens_taken += taken
         for record in drafts.failed:

@@ -8,21 +8,25 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("register_group", 2, "RegisterGroup", False, True),
         ("update", 3, "Update", False, True),
         ("fetch", 4, "Fetch", False, True),
+        ("telemetry", 5, "Telemetry", False, True),
     ),
     "ServerFrame": (
         ("welcome", 1, "Welcome", False, True),
         ("registered", 2, "Registered", False, True),
         ("updated", 3, "Updated", False, True),
         ("fetched", 4, "Fetched", False, True),
+        ("budget", 5, "Budget", False, True),
     ),
     "Hello": (
         ("protocol_version", 1, "uint32", False, False),
+        ("engine", 2, "string", False, False),
     ),
     "Welcome": (
         ("protocol_version", 1, "uint32", False, False),
         ("instance_id", 2, "uint32", False, False),
         ("epoch", 3, "uint32", False, False),
         ("frame_bytes_max", 4, "uint32", False, False),
+        ("telemetry_ms", 5, "uint32", False, False),
     ),
     "RegisterGroup": (
         ("epoch", 1, "uint32", False, False),
@@ -85,6 +89,26 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("groups", 3, "FetchedGroup", True, False),
         ("unknown", 4, "string", True, False),
         ("more", 5, "bool", False, False),
+    ),
+    "Telemetry": (
+        ("epoch", 1, "uint32", False, False),
+        ("running", 2, "uint32", False, False),
+        ("waiting", 3, "int32", False, False),
+        ("kv_usage", 4, "float", False, False),
+        ("is_lossless", 5, "bool", False, False),
+        ("steps", 6, "double", False, False),
+        ("step_us", 7, "double", False, False),
+        ("propose_us", 8, "double", False, False),
+        ("drafted", 9, "double", False, False),
+        ("accepted", 10, "double", False, False),
+        ("traced", 11, "double", False, False),
+        ("traced_elsewhere", 12, "double", False, False),
+        ("faults", 13, "double", False, False),
+    ),
+    "Budget": (
+        ("epoch", 1, "uint32", False, False),
+        ("step_tokens", 2, "uint32", False, False),
+        ("ttl_ms", 3, "uint32", False, False),
     ),
 }
 

@@ -21,6 +21,10 @@ class Settings:
 
     draft_url: str = ""
     """`ws://HOST:PORT/v1/draft`; without it drafts come from this engine's own responses alone."""
+    token: str = ""
+    """The sidecar's API token, where it has one."""
+    engine: str = ""
+    """What the sidecar calls this engine."""
     drafts: int = 1
     """0: tokens are shared, nothing is drafted."""
     step_us: int = 400

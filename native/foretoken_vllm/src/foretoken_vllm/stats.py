@@ -22,6 +22,10 @@ class Counters:
     untracked: int = 0
     """Requests without a group."""
     probability_min: float = 0.0
+    step_us: float = 0.0
+    """Time between two calls, where it is less than a second: the engine's steps, without what they waited."""
+    over_budget: int = 0
+    """Steps in which the sidecar allowed no drafts."""
 
     def figures(self) -> dict[str, Any]:
         """As JSON can hold them."""
