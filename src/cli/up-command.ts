@@ -8,7 +8,8 @@ import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
 import { openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
-import { launchOf } from "../supervise/launch.ts";
+import { ensurePlugin } from "../supervise/install-plugin.ts";
+import { launchOf, type PluginLaunch } from "../supervise/launch.ts";
 import { ManagedServer, type ServerEvent } from "../supervise/managed-server.ts";
 import { freePorts } from "../supervise/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
@@ -22,6 +23,7 @@ const FIELD_NAMES = [
   "host",
   "port",
   "vllm",
+  "plugin",
   "logs",
   "startS",
   "tokenizer",
@@ -56,6 +58,7 @@ const EXAMPLES = `
 Examples:
   $ npm run vllm:install                            once, where there is no GPU
   $ foretoken up --workers 2                        two servers with the bundled model, on port 8000
+  $ foretoken up --workers 2 --plugin               the same, with drafts inside vLLM's engine step
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
 What stands after -- goes to every \`vllm serve\`, and comes before what is given here.
 `;
@@ -71,7 +74,10 @@ export function upCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-async function up(settings: UpSettings, vllmArgs: readonly string[]): Promise<number> {
+async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
+  // Engines are told the sidecar's port before it listens.
+  const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
+  const settings = { ...given, port };
   const model = resolve(settings.hfModel ?? BUNDLED);
   if (!existsSync(join(model, "config.json"))) {
     throw new AppError("usage", `--model ${model} is no Hugging Face directory (no config.json)`);
@@ -79,6 +85,10 @@ async function up(settings: UpSettings, vllmArgs: readonly string[]): Promise<nu
   const log = createLog(settings.log, (line) => process.stderr.write(line));
   const found = findVllm(settings.vllm, ROOT);
   log("info", "vllm", { version: found.build.version, command: found.command });
+  if (settings.plugin) {
+    const told = await ensurePlugin({ python: found.python, root: ROOT });
+    log("info", "plugin", { installed: told });
+  }
   const stopping = untilSignal();
   const servers = serversOf(settings, { model, found, vllmArgs, log });
   // Of an error that nobody caught, this is the last that happens here.
@@ -138,6 +148,7 @@ function serversOf(
       contextTokens: settings.contextTokens,
       servedName: settings.servedModelName,
       apiKey: settings.workerToken,
+      plugin: settings.plugin ? pluginOf(settings, name) : null,
       extraArgs: vllmArgs,
     });
     return new ManagedServer(
@@ -153,6 +164,16 @@ function serversOf(
       (event) => tell(log, { name, port }, event),
     );
   });
+}
+
+function pluginOf(settings: UpSettings, name: string): PluginLaunch {
+  const isAny = settings.host === "0.0.0.0" || settings.host === "::";
+  const host = isAny ? SERVER_HOST : settings.host;
+  return {
+    draftUrl: `ws://${host.includes(":") ? `[${host}]` : host}:${settings.port}/v1/draft`,
+    token: settings.apiToken,
+    statsFile: resolve(settings.logs, `${name}.plugin.json`),
+  };
 }
 
 function tell(log: Log, server: { name: string; port: number }, event: ServerEvent): void {

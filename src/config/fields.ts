@@ -469,6 +469,11 @@ export const FIELDS = {
     default: null,
     help: "the vllm command (default: that of `npm run vllm:install`, else the one on PATH)",
   },
+  plugin: {
+    kind: "switch",
+    flag: "--plugin",
+    help: "draft inside vLLM's engine step from siblings on all servers (installs native/foretoken_vllm beside vLLM)",
+  },
   logs: {
     kind: "text",
     flag: "--logs",

@@ -7,6 +7,8 @@ import type { VllmBuild } from "./launch.ts";
 
 export interface FoundVllm {
   readonly command: string;
+  /** The interpreter of its environment. */
+  readonly python: string;
   readonly build: VllmBuild;
 }
 
@@ -32,11 +34,12 @@ export function findVllm(given: string | null, root: string): FoundVllm {
       ? null
       : Bun.spawnSync([python, "-c", ASK_VERSION], { stdout: "pipe", stderr: "ignore" });
   const version = asked?.exitCode === 0 ? asked.stdout.toString().trim() : "";
-  if (version === "") {
+  if (version === "" || python === undefined) {
     throw new AppError("invalid_config", `${command} does not say its version: ${INSTALL_HINT}`);
   }
   return {
     command,
+    python,
     build: { version: version.split("+")[0] ?? version, isCpu: /\+cpu/.test(version) },
   };
 }

@@ -12,6 +12,21 @@ export interface VllmBuild {
   readonly isCpu: boolean;
 }
 
+export interface PluginLaunch {
+  /** The sidecar's draft service: "ws://host:port/v1/draft". */
+  readonly draftUrl: string;
+  /** What clients of the sidecar must send; null: nothing. */
+  readonly token: string | null;
+  /** Where it writes its counters. */
+  readonly statsFile: string;
+}
+
+/**
+ * Draft tokens of one request in one step, at most. The plugin drafts only what pays; a larger number costs nothing
+ * but that vLLM drafts for nobody while any request is so close to the context's end.
+ */
+export const DRAFT_TOKENS = 16;
+
 export interface LaunchOptions {
   /** The `vllm` command. */
   readonly command: string;
@@ -27,6 +42,8 @@ export interface LaunchOptions {
   readonly servedName: string | null;
   /** What clients of the server must send; null: nothing. */
   readonly apiKey: string | null;
+  /** Its drafts come from native/foretoken_vllm; null: it drafts nothing. */
+  readonly plugin: PluginLaunch | null;
   /** Come last, so that they win. */
   readonly extraArgs: readonly string[];
 }
@@ -125,20 +142,43 @@ export function launchOf(options: LaunchOptions): Launch {
   const args = rows.flatMap((row) => row.args ?? []);
   if (contextTokens !== null) args.push("--max-model-len", String(contextTokens));
   if (servedName !== null) args.push("--served-model-name", servedName);
+  const drafts = pluginLaunch(options);
   return {
     command: [
       ...[options.command, "serve", model, "--host", host, "--port", String(port)],
       ...args,
+      ...drafts.args,
       ...options.extraArgs,
     ],
     env: {
       ...merged(rows.map((row) => row.env)),
+      ...drafts.env,
       // Not among the arguments, which everybody on the machine can see.
       ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
     },
     envDefaults: {
       ...merged(rows.map((row) => row.envDefaults)),
       ...(build.isCpu ? {} : { CUDA_VISIBLE_DEVICES: String(options.index) }),
+    },
+  };
+}
+
+/** A proposer of one's own is known to vLLM's first model runner alone (docs/PLUGIN.md). */
+function pluginLaunch({ plugin, host, port }: LaunchOptions): Required<Pick<Row, "args" | "env">> {
+  if (plugin === null) return { args: [], env: {} };
+  const speculation = {
+    method: "custom_class",
+    model: "foretoken_vllm.proposer.ForetokenProposer",
+    num_speculative_tokens: DRAFT_TOKENS,
+  };
+  return {
+    args: ["--speculative-config", JSON.stringify(speculation)],
+    env: {
+      VLLM_USE_V2_MODEL_RUNNER: "0",
+      FORETOKEN_DRAFT_URL: plugin.draftUrl,
+      FORETOKEN_ENGINE: `http://${host}:${port}`,
+      FORETOKEN_STATS_FILE: plugin.statsFile,
+      ...(plugin.token === null ? {} : { FORETOKEN_TOKEN: plugin.token }),
     },
   };
 }
