@@ -1,6 +1,7 @@
 // Two real vLLM servers behind the sidecar, started with `foretoken up` as its user would, for the tests beside this
 // file; and what they ask of the sidecar and of the servers themselves.
 
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { AppError } from "../../src/base/errors.ts";
 import { Engine } from "../../src/doctor/engine.ts";
@@ -8,8 +9,10 @@ import { findVllm } from "../../src/supervise/find-vllm.ts";
 
 export const ROOT = join(import.meta.dir, "..", "..");
 export const MODEL = join(ROOT, "model", "hf");
-export const CHUNK_TOKENS = 48;
-export const MAX_TOKENS = 192;
+/** Most responses of the bundled model are longer. */
+export const CHUNK_TOKENS = 32;
+/** Two blocks of KV (128 tokens on CPU) beside a short prompt, so that continuations find some in the prefix cache. */
+export const MAX_TOKENS = 256;
 
 /** null, or why no vLLM can run here. */
 export function vllmMissing(): string | null {
@@ -22,13 +25,15 @@ export function vllmMissing(): string | null {
   }
 }
 
-interface LogEntry {
+/** A line of `foretoken up`'s log. */
+export interface LogEntry {
   readonly event: string;
   readonly name?: string;
   readonly port?: number;
   readonly pid?: number;
   readonly worker?: string;
   readonly state?: string;
+  readonly reason?: string | null;
 }
 
 export interface Choice {
@@ -51,6 +56,22 @@ export interface Line {
   readonly chunks: { readonly worker: number; readonly offset: number; readonly tokens: number }[];
 }
 
+/** The last line of a rollout. */
+export interface RolloutSummary {
+  readonly rollout: string;
+  readonly state: string;
+  readonly report: {
+    readonly wall_s: number;
+    readonly output_tokens: number;
+    readonly chunks: number;
+    readonly migrations: number;
+    readonly restarts: number;
+  };
+}
+
+const POLL_MS = 50;
+const CALL_MS_MAX = 600_000;
+
 export class Fleet {
   readonly log: LogEntry[] = [];
   readonly #child;
@@ -67,6 +88,8 @@ export class Fleet {
         "0",
         "--log",
         "json",
+        "--logs",
+        join("out", "test-vllm"),
         ...args,
       ],
       { cwd: ROOT, stdin: "ignore", stdout: "pipe", stderr: "pipe" },
@@ -118,6 +141,8 @@ export class Fleet {
       ...(body === null
         ? {}
         : { body: JSON.stringify(body), headers: { "content-type": "application/json" } }),
+      // A rollout takes as long as it takes; the test's own limit ends it.
+      signal: AbortSignal.timeout(CALL_MS_MAX),
     });
   }
 
@@ -134,10 +159,34 @@ export class Fleet {
   }
 
   /** The lines of a rollout as they come; the last one is its summary. */
-  async *rollout(body: object): AsyncGenerator<Record<string, unknown>> {
+  async *rollout(body: object): AsyncGenerator<Line | RolloutSummary> {
     const answer = await this.call("POST", "/v1/rollouts", body);
     if (answer.status !== 200 || answer.body === null) throw new Error(await answer.text());
     for await (const line of linesOf(answer.body)) if (line !== "") yield JSON.parse(line);
+  }
+
+  /** Output tokens that a rollout has so far; 0: it has not begun. */
+  async progress(id: string): Promise<number> {
+    const answer = await this.call("GET", `/v1/rollouts/${id}`);
+    if (answer.status !== 200) return 0;
+    const { progress } = (await answer.json()) as { progress: { output_tokens: number } };
+    return progress.output_tokens;
+  }
+
+  /** Sum of a metric's samples: of the sidecar, or of the servers themselves. 0: it is not there. */
+  async metric(name: string, of: "sidecar" | "servers"): Promise<number> {
+    const urls = of === "sidecar" ? [this.#url] : this.servers.map(({ url }) => url);
+    const texts = await Promise.all(
+      urls.map(async (url) => await (await fetch(`${url}/metrics`)).text()),
+    );
+    const lines = new RegExp(`^${name}(?:\\{[^}]*\\})? (\\S+)`, "gm");
+    const values = texts.flatMap((text) => [...text.matchAll(lines)].map(([, v]) => Number(v)));
+    return values.reduce((sum, value) => sum + value, 0);
+  }
+
+  /** Resolves when it holds; looks now and then. */
+  async until(holds: () => Promise<boolean>): Promise<void> {
+    while (!(await holds())) await Bun.sleep(POLL_MS);
   }
 
   async workerStates(): Promise<string[]> {
@@ -213,12 +262,16 @@ export function livingIn(group: number): number[] {
     .map(([pid]) => Number(pid));
 }
 
-/** Resident memory of process groups, MiB: what they share is counted for each. */
+/** Memory of process groups, MiB: what they share is divided among them (PSS). */
 export function memoryMib(groups: readonly number[]): number {
-  const { stdout } = Bun.spawnSync(["ps", "-eo", "pgid=,rss="]);
-  const lines = stdout.toString().split("\n");
-  const kib = lines
-    .map((line) => line.trim().split(/\s+/).map(Number))
-    .filter(([pgid]) => pgid !== undefined && groups.includes(pgid));
-  return Math.round(kib.reduce((sum, [, rss]) => sum + (rss ?? 0), 0) / 1024);
+  const kib = groups.flatMap(livingIn).map((pid) => {
+    try {
+      const text = readFileSync(`/proc/${pid}/smaps_rollup`, "utf8");
+      return Number(/^Pss:\s+(\d+)/m.exec(text)?.[1] ?? 0);
+    } catch {
+      // It has ended.
+      return 0;
+    }
+  });
+  return Math.round(kib.reduce((sum, pss) => sum + pss, 0) / 1024);
 }

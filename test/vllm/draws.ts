@@ -1,0 +1,186 @@
+// What comes out of a rollout over two real servers, held against plain vLLM: token for token at temperature 0, in
+// distribution at temperature 1; seeds, stop tokens and cached prefixes across chunks.
+
+import { expect, test } from "bun:test";
+import {
+  faultsOf,
+  GROUP_SIZE,
+  type LateBed,
+  movedIn,
+  plainly,
+  roll,
+  TEST_MS_MAX,
+  written,
+} from "./bed.ts";
+import { heldAgainst, mean, pairedT, T15_MAX } from "./compare.ts";
+import { CHUNK_TOKENS, MAX_TOKENS } from "./fleet.ts";
+
+/** nats a token: float32 on one machine. */
+const DISTANCE_MAX = 1e-3;
+
+export function drawTests(bed: LateBed): void {
+  test(
+    "temperature 0: in chunks over both servers, token for token as plain vLLM in one piece",
+    async () => {
+      const { fleet, prompts, eos } = bed();
+      const rolled = await roll(bed(), { id: "greedy", n: 1, sampling: { temperature: 0 } });
+      expect(faultsOf(bed(), rolled, { n: 1 })).toEqual([]);
+      const plain = await Promise.all(
+        prompts.map((prompt, i) => plainly(fleet.plain(i % 2), { prompt, temperature: 0, eos })),
+      );
+      for (const [i, { tokens }] of plain.entries()) {
+        expect(rolled.lines.find(({ group }) => group === `g${i}`)?.token_ids).toEqual([...tokens]);
+      }
+      expect(rolled.summary.report.chunks).toBeGreaterThan(prompts.length);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "temperature 1: 16 groups of 8, every response in chunks and some moved, as plain vLLM draws",
+    async () => {
+      const { fleet, prompts, eos } = bed();
+      const rolled = await roll(bed(), { id: "drawn", sampling: { temperature: 1, seed: 5 } });
+      expect(faultsOf(bed(), rolled)).toEqual([]);
+      expect(rolled.lines.length).toBe(16 * GROUP_SIZE);
+      for (const { token_ids: ids, chunks } of rolled.lines) {
+        expect(chunks.length).toBeGreaterThanOrEqual(Math.ceil(ids.length / CHUNK_TOKENS));
+      }
+      expect(movedIn(rolled)).toBeGreaterThan(0);
+      expect(rolled.summary.report.restarts).toBe(0);
+      const held = await heldAgainst(fleet.plain(0), written(rolled.lines));
+      expect(held.test.isRejected).toBe(false);
+      expect(held.distance).toBeLessThan(DISTANCE_MAX);
+
+      const asks = prompts.flatMap((prompt) => Array.from({ length: GROUP_SIZE }, () => prompt));
+      const plain = await Promise.all(
+        asks.map((prompt, i) =>
+          plainly(fleet.plain(i % 2), { prompt, temperature: 1, seed: 1000 + i, eos }),
+        ),
+      );
+      const pairsOf = (
+        figure: (tokens: readonly number[], logprobs: readonly number[]) => number,
+      ) =>
+        prompts.map((prompt, g): readonly [number, number] => {
+          const ours = rolled.lines.filter(({ group }) => group === `g${g}`);
+          const theirs = plain.filter((one) => one.prompt === prompt);
+          return [
+            mean(ours.map(({ token_ids: ids, logprobs }) => figure(ids, logprobs))),
+            mean(theirs.map(({ tokens, logprobs }) => figure(tokens, logprobs))),
+          ];
+        });
+      expect(Math.abs(pairedT(pairsOf((tokens) => tokens.length)))).toBeLessThan(T15_MAX);
+      expect(Math.abs(pairedT(pairsOf((_, logprobs) => mean(logprobs))))).toBeLessThan(T15_MAX);
+      const { wall_s: s, output_tokens: tokens, chunks, migrations } = rolled.summary.report;
+      console.log(
+        `rollout: 128 responses, ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves; ` +
+          `mean logprob ${held.test.scoreMean.toFixed(3)}, by the model ${held.test.expectedMean.toFixed(3)}; ` +
+          `a difference of ${held.test.resolution.toFixed(3)} would have shown`,
+      );
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "a continued chunk finds its KV in the prefix cache, and the sidecar's metrics show it",
+    async () => {
+      const { fleet, prompts } = bed();
+      const figures = async () => ({
+        asked: await fleet.metric("vllm:prompt_tokens_total", "servers"),
+        cached: await fleet.metric("vllm:prompt_tokens_cached_total", "servers"),
+        shown: await fleet.metric("vllm:prompt_tokens_total", "sidecar"),
+      });
+      const before = await figures();
+      const [choice] = await fleet.complete({
+        prompt: prompts[0],
+        temperature: 0,
+        ignore_eos: true,
+        max_tokens: 640,
+      });
+      expect(choice?.token_ids.length).toBe(640);
+      const after = await figures();
+      const asked = after.asked - before.asked;
+      const cached = after.cached - before.cached;
+      // 20 chunks, whose prompts add up to more than half of 20 times the whole; whole blocks of 128 are found.
+      expect(asked).toBeGreaterThan(6000);
+      expect(cached / asked).toBeGreaterThan(0.5);
+      expect(cached % 128).toBe(0);
+      expect(after.shown - before.shown).toBe(asked - cached);
+      console.log(`prefix cache: of ${asked} prompt tokens of 20 chunks, ${cached} were found`);
+    },
+    TEST_MS_MAX,
+  );
+
+  seedTests(bed);
+
+  test(
+    "stop tokens: a response ends at the first one, inside, at the end and at the beginning of a chunk",
+    async () => {
+      const { fleet, prompts } = bed();
+      const long = { temperature: 1, seed: 11, ignore_eos: true, max_tokens: 4 * CHUNK_TOKENS };
+      const ends = new Set([CHUNK_TOKENS - 1, CHUNK_TOKENS, 2 * CHUNK_TOKENS - 1]);
+      // Tokens that occur for the first time there; the sampling is hot, so that there are some.
+      const texts = await Promise.all(
+        prompts.map(async (prompt) => {
+          const [choice] = await fleet.complete({ ...long, prompt, temperature: 3 });
+          return { prompt, ids: choice?.token_ids ?? [] };
+        }),
+      );
+      const cases = texts.flatMap(({ prompt, ids }) =>
+        ids.flatMap((token, at) =>
+          (ends.has(at) || at === 2 * CHUNK_TOKENS + 9) && ids.indexOf(token) === at
+            ? [{ prompt, token, ids: ids.slice(0, at + 1), at }]
+            : [],
+        ),
+      );
+      expect(new Set(cases.map(({ at }) => at)).size).toBe(ends.size + 1);
+      const stopped = await Promise.all(
+        cases.map(({ prompt, token }) =>
+          fleet.complete({ ...long, prompt, temperature: 3, stop_token_ids: [token] }),
+        ),
+      );
+      for (const [i, [choice]] of stopped.entries()) {
+        expect(choice?.token_ids).toEqual(cases[i]?.ids ?? []);
+        expect(choice?.finish_reason).toBe("stop");
+      }
+    },
+    TEST_MS_MAX,
+  );
+}
+
+function seedTests(bed: LateBed): void {
+  test(
+    "seeds: one repeats its responses however they are chunked out; another draws others; siblings differ",
+    async () => {
+      const { fleet, prompts } = bed();
+      const draw = (seed: number) =>
+        fleet.complete({ prompt: prompts[1], n: 4, temperature: 1.5, seed, ignore_eos: true });
+      const [one, again, other] = await Promise.all([draw(3), draw(3), draw(4)]);
+      const texts = (choices: typeof one) => choices.map(({ token_ids: ids }) => ids.join(" "));
+      expect(texts(again)).toEqual(texts(one));
+      expect(new Set([...texts(one), ...texts(other)]).size).toBe(8);
+      expect(one.every(({ token_ids: ids }) => ids.length === MAX_TOKENS)).toBe(true);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "seeds: no chunk draws with the random numbers of the one before",
+    async () => {
+      const { fleet, prompts } = bed();
+      // So hot that the model hardly matters: with the same numbers, the same tokens come.
+      const [choice] = await fleet.complete({
+        prompt: prompts[2],
+        temperature: 100,
+        seed: 7,
+        ignore_eos: true,
+        max_tokens: 4 * CHUNK_TOKENS,
+      });
+      const ids = choice?.token_ids ?? [];
+      expect(ids.length).toBe(4 * CHUNK_TOKENS);
+      const repeated = ids.filter((id, at) => at >= CHUNK_TOKENS && id === ids[at - CHUNK_TOKENS]);
+      expect(repeated.length).toBeLessThan(4);
+    },
+    TEST_MS_MAX,
+  );
+}

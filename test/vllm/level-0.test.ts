@@ -1,0 +1,72 @@
+// Two real vLLM servers, as `foretoken up` starts them, with nothing of ours inside: one rollout after the other over
+// the same two, from their start to Ctrl-C. The order matters: the weights change once, and a server is killed after
+// that, so that the new weights must find their way into it.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { rmSync } from "node:fs";
+import { type Bed, TEST_MS_MAX } from "./bed.ts";
+import { controlTests, killTests, weightTests } from "./control.ts";
+import { drawTests } from "./draws.ts";
+import { CHUNK_TOKENS, Fleet, livingIn, memoryMib, promptIds, vllmMissing } from "./fleet.ts";
+import { scaledModel } from "./other-weights.ts";
+
+const GROUPS = 16;
+/** The bundled model's, model/hf/config.json. */
+const EOS = 1359;
+/** The logits of the second weights are so much larger: a difference that a few hundred tokens show. */
+const SCALE = 1.5;
+
+const missing = vllmMissing();
+if (missing !== null) console.log(`level 0: skipped, ${missing}`);
+
+describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
+  const startMs = performance.now();
+  let bed: Bed | null = null;
+  let fleet: Fleet | null = null;
+  let folder = "";
+  let memoryMax = 0;
+  const ready = (): Bed => {
+    if (bed === null) throw new Error("the servers did not start");
+    return bed;
+  };
+  const measure = () => {
+    const groups = fleet?.servers.map(({ pid }) => pid) ?? [];
+    memoryMax = Math.max(memoryMax, memoryMib(groups));
+  };
+
+  beforeAll(async () => {
+    folder = scaledModel(SCALE);
+    fleet = await Fleet.up(["--chunk-tokens", String(CHUNK_TOKENS), "--max-model-len", "2100"]);
+    const prompts = await promptIds(fleet, GROUPS);
+    bed = { fleet, prompts, eos: EOS };
+    console.log(`healthy after ${seconds(startMs)} s`);
+  }, TEST_MS_MAX);
+
+  afterAll(async () => {
+    await fleet?.stop();
+    rmSync(folder, { recursive: true, force: true });
+    console.log(`level 0: ${seconds(startMs)} s; both servers together ${memoryMax} MiB (PSS)`);
+  }, TEST_MS_MAX);
+
+  drawTests(ready);
+  controlTests(ready);
+  weightTests(ready, () => folder);
+  killTests(ready);
+
+  test(
+    "Ctrl-C: the sidecar and both servers end, and leave no process behind",
+    async () => {
+      measure();
+      const { servers } = ready().fleet;
+      expect(servers.flatMap(({ pid }) => livingIn(pid)).length).toBeGreaterThan(2);
+      expect(await ready().fleet.stop()).toBe(0);
+      expect(servers.flatMap(({ pid }) => livingIn(pid))).toEqual([]);
+      for (const { url } of servers) await expect(fetch(`${url}/health`)).rejects.toThrow();
+    },
+    TEST_MS_MAX,
+  );
+});
+
+function seconds(sinceMs: number): number {
+  return Math.round((performance.now() - sinceMs) / 1000);
+}
