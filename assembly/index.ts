@@ -20,15 +20,9 @@ import {
 import { backgroundBegin } from "./suffix/background";
 import { calibrationBegin } from "./suffix/calibrate";
 import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
+import { contextBegin } from "./suffix/context";
 import { bestToken, countOf, edgeOf, lenOf } from "./suffix/node";
-import {
-  groupTake,
-  historyAppend,
-  matchState,
-  promptAppend,
-  sequenceSeen,
-  treeContext,
-} from "./suffix/tree";
+import { groupTake, historyAppend, matchState, promptAppend, sequenceSeen } from "./suffix/tree";
 
 export { inputReserve as input_reserve, outputReserve as output_reserve, step } from "./step";
 
@@ -40,7 +34,7 @@ export function abi_version(): i32 {
 // probabilities learn from the fate of drafts.
 export function configure(limitBytes: u32, contextTokens: u32, learning: bool): void {
   poolLimit(limitBytes);
-  treeContext(contextTokens);
+  contextBegin(contextTokens);
   calibrationBegin(learning);
   backgroundBegin(limitBytes);
 }

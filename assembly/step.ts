@@ -26,18 +26,8 @@ import {
   headClear,
   PROBABILITY_FLOOR,
 } from "./suffix/propose";
-import {
-  matchState,
-  ownEnds,
-  Q_AGREED,
-  Q_LEFT,
-  Q_RECOVERY,
-  Q_SECOND,
-  Q_THIRD,
-  Q_TOKEN,
-  sequenceAppend,
-  sequenceSeen,
-} from "./suffix/tree";
+import { Q_AGREED, Q_LEFT, Q_RECOVERY, Q_SECOND, Q_THIRD, Q_TOKEN } from "./suffix/record";
+import { matchState, ownEnds, sequenceAppend, sequenceSeen } from "./suffix/tree";
 
 const RECORD_BYTES: usize = (<usize>DRAFT_WORDS) << 2;
 let input: usize = 0;

@@ -3,6 +3,7 @@
 // link (an address, so even) as its mark, and takes it off again.
 
 import { G_PROMPT, G_ROOT, G_SEQ_COUNT, G_SEQS } from "./arena";
+import { contextDepth } from "./context";
 import {
   bestTarget,
   bestToken,
@@ -17,7 +18,7 @@ import {
   pairsEnd,
   setLink,
 } from "./node";
-import { Q_LAST, Q_TOP, SEQ_BYTES, treeDepth } from "./tree";
+import { Q_LAST, Q_TOP, SEQ_BYTES } from "./record";
 
 const MARK: usize = 1;
 let broken: i32 = 0;
@@ -47,7 +48,7 @@ function visit(v: usize, root: usize): void {
   setLink(v, linkOf(v) | MARK);
   checksum += mixed(mixed(mixed(lenOf(v)) + countOf(v)) + bestToken(v));
   const link = linkRead(v);
-  const counted = link == 0 || lenOf(link) < treeDepth();
+  const counted = link == 0 || lenOf(link) < contextDepth();
   if (v == root) {
     must(1, link == 0 && lenOf(v) == 0);
   } else {
@@ -74,7 +75,7 @@ function visit(v: usize, root: usize): void {
     degree += 1;
     // 6: each edge is found by its token.
     must(6, edgeOf(v, token) == <usize>load<u32>(at, 4));
-    target(v, token, load<u32>(at, 4), root, link == 0 || lenOf(link) + 1 < treeDepth());
+    target(v, token, load<u32>(at, 4), root, link == 0 || lenOf(link) + 1 < contextDepth());
   }
   // 7: the degree is the number of edges.
   must(7, degree == degreeOf(v));

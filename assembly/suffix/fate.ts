@@ -15,6 +15,7 @@ import {
   R_NEXT_TOKEN,
   REASON_BYTES,
 } from "./calibrate";
+import { contextState } from "./context";
 import { edgeOf } from "./node";
 import {
   H_COUNT,
@@ -26,7 +27,6 @@ import {
   KEPT_BYTES,
 } from "./propose";
 import {
-  contextState,
   Q_AGREED,
   Q_DRAFT_AT,
   Q_DRAFT_COUNT,
@@ -41,7 +41,7 @@ import {
   Q_SINCE,
   Q_THIRD,
   Q_TOKEN,
-} from "./tree";
+} from "./record";
 
 // The drafts of the last step, still in the output area: the step's number, the first token, the bytes
 // between the arrays of words, the first reason and the first head.

@@ -9,15 +9,7 @@
 // Counts and best edges are kept for classes whose shortest string has at most `depth` tokens: a
 // sequence that repeats itself would otherwise cost time proportional to its length for every token.
 
-import {
-  CONTEXT_TOKENS_DEFAULT,
-  DRAFT_TOKENS_MAX,
-  GROUP_TOKENS_MAX,
-  SEQUENCES_MAX,
-  STATUS_FULL,
-  STATUS_INVALID,
-  STATUS_OK,
-} from "../abi";
+import { GROUP_TOKENS_MAX, SEQUENCES_MAX, STATUS_FULL, STATUS_INVALID, STATUS_OK } from "../abi";
 import { poolHasRoom } from "../memory/pool";
 import {
   arenaDrop,
@@ -34,6 +26,7 @@ import {
   G_STARTED,
   G_TOKENS,
 } from "./arena";
+import { contextState, normalTop } from "./context";
 import { follow } from "./fate";
 import {
   countRaise,
@@ -50,46 +43,7 @@ import {
   stateCopy,
   stateTake,
 } from "./node";
-
-// A sequence's record: state of its whole text; of its last `depth` tokens; its last token; of its last
-// draft (step.ts) the number of the step, where it begins, its length and the token of it that was
-// reached plus one; and two words for each of its runs of states (node.ts). Those of whole texts follow
-// each other along the text and so do those split off, but not the ones mixed with the others: apart,
-// an append or a draft that goes along a text finds the next state in the same cache line.
-export const SEQ_BYTES: usize = 64;
-export const Q_LAST: usize = 0;
-export const Q_TOP: usize = 4;
-export const Q_TOKEN: usize = 8;
-export const Q_DRAFT_STEP: usize = 12;
-export const Q_DRAFT_AT: usize = 16;
-export const Q_DRAFT_COUNT: usize = 20;
-export const Q_DRAFT_REACHED: usize = 22;
-const Q_WHOLE: usize = 24;
-const Q_SPLIT: usize = 32;
-// What fate.ts keeps: the two tokens before the last; the recovery's state, how many tokens agree with it,
-// and whether the sequence is drafted for; the head of its last draft; the class of the context that the
-// recovery was left from, tokens since the last draft, and about how many the draft before it gained.
-export const Q_SECOND: usize = 40;
-export const Q_THIRD: usize = 44;
-export const Q_RECOVERY: usize = 48;
-export const Q_AGREED: usize = 52;
-export const Q_FOLLOWED: usize = 53;
-export const Q_DRAFT_HEAD: usize = 56;
-export const Q_LEFT: usize = 60;
-export const Q_SINCE: usize = 61;
-export const Q_EARLIER: usize = 62;
-
-let context: u32 = CONTEXT_TOKENS_DEFAULT;
-let depth: u32 = CONTEXT_TOKENS_DEFAULT + DRAFT_TOKENS_MAX;
-
-export function treeContext(tokens: u32): void {
-  context = tokens;
-  depth = tokens + DRAFT_TOKENS_MAX;
-}
-
-export function treeDepth(): u32 {
-  return depth;
-}
+import { Q_FOLLOWED, Q_LAST, Q_SPLIT, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
 
 export function groupTake(): usize {
   const group = descriptorTake();
@@ -229,17 +183,6 @@ function promptEndBegun(group: usize): void {
   raise(t, normalTop(edgeOf(t, token)), token, PROMPT_SOURCE);
 }
 
-// The class of the last `depth` tokens, after others may have split the one it was.
-export function normalTop(top: usize): usize {
-  let t = top;
-  let link = linkOf(t);
-  while (link != 0 && lenOf(link) >= depth) {
-    t = link;
-    link = linkOf(t);
-  }
-  return t;
-}
-
 function append(group: usize, sequence: usize, token: u32, source: u32): void {
   const last: usize = load<u32>(sequence, Q_LAST);
   const splits = sequence + Q_SPLIT;
@@ -329,17 +272,6 @@ export function matchState(group: usize, sequence: usize): usize {
   return contextState(
     normalTop(sequence == 0 ? load<u32>(group, G_PROMPT + Q_TOP) : load<u32>(sequence, Q_TOP)),
   );
-}
-
-// The class of the last `context` tokens of the shortest string of `top`.
-export function contextState(top: usize): usize {
-  let s = top;
-  let link = linkOf(s);
-  while (link != 0 && lenOf(link) >= context) {
-    s = link;
-    link = linkOf(s);
-  }
-  return s;
 }
 
 // How many of the occurrences of a sequence's own end have no continuation: its end is one, except
