@@ -1,8 +1,8 @@
 """The entry point of group `vllm.general_plugins`: vLLM calls it in each of its processes, perhaps more than once.
 
-Inert in a vLLM whose environment says nothing of Foretoken. Else it mends the sampler where that is at fault, for
-every method of speculation, binds the proposer to its runner, and remembers the scheduler, for its counts. It changes
-nothing that it does not recognise.
+Inert in a vLLM whose environment says nothing of Foretoken. Else, once a model is loaded, it mends the sampler where
+that is at fault, for every method of speculation, and binds the proposer to its runner; and it remembers the scheduler,
+for its counts. It changes nothing that it does not recognise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ def register() -> None:
     try:
         if not settings.is_wanted():
             return
-        repair.ensure(faults)
         for runner_class in _runner_classes():
             wrap(runner_class)
         for scheduler_class in _scheduler_classes():
@@ -58,7 +57,10 @@ def _scheduler_classes() -> list[type[Any]]:
 
 
 def wrap(runner_class: type[Any]) -> bool:
-    """After `load_model` the drafter learns of its runner. False: wrapped before, or not what is known."""
+    """After `load_model` the sampler is looked at, and the drafter learns of its runner.
+
+    False: wrapped before, or not what is known.
+    """
     load_model = runner_class.__dict__.get("load_model")
     if load_model is None or getattr(load_model, _MARK, False):
         return False
@@ -70,6 +72,9 @@ def wrap(runner_class: type[Any]) -> bool:
     @functools.wraps(load_model)
     def bound(self: Any, *arguments: Any, **options: Any) -> Any:
         result = load_model(self, *arguments, **options)
+        # Before that, vLLM has not put the kernels of its CPU build in place.
+        if getattr(self, "speculative_config", None) is not None:
+            repair.ensure(faults)
         bind = getattr(getattr(self, "drafter", None), "bind_runner", None)
         if callable(bind):
             bind(self)
