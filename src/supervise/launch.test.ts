@@ -1,0 +1,66 @@
+import { expect, test } from "bun:test";
+import { type LaunchOptions, launchOf } from "./launch.ts";
+
+const OPTIONS: LaunchOptions = {
+  command: "/v/bin/vllm",
+  build: { version: "0.32.0", isCpu: true },
+  model: "/m",
+  host: "127.0.0.1",
+  port: 8100,
+  index: 1,
+  contextTokens: null,
+  servedName: null,
+  apiKey: null,
+  plugin: null,
+  extraArgs: [],
+};
+
+test("launchOf: the endpoint for token ids is switched on as the version wants it", () => {
+  const told = (version: string) => {
+    const { command, env } = launchOf({ ...OPTIONS, build: { version, isCpu: true } });
+    return [
+      command.includes("--enable-scale-out"),
+      env.VLLM_ENABLE_SCALE_OUT_ENDPOINTS ?? null,
+    ] as const;
+  };
+  expect(told("0.22.1")).toEqual([false, "1"]);
+  expect(told("0.31.9")).toEqual([false, "1"]);
+  expect(told("0.32.0")).toEqual([true, null]);
+  expect(told("1.0")).toEqual([true, null]);
+});
+
+test("launchOf: on CPU, no prompt is split over steps and nothing is computed in bfloat16", () => {
+  const { command, env, envDefaults } = launchOf(OPTIONS);
+  expect(command).toContain("--no-enable-chunked-prefill");
+  expect(command.slice(command.indexOf("--dtype")).slice(0, 2)).toEqual(["--dtype", "float32"]);
+  expect(env.VLLM_ENABLE_V1_MULTIPROCESSING).toBe("0");
+  expect(envDefaults.CUDA_VISIBLE_DEVICES).toBeUndefined();
+});
+
+test("launchOf: on GPUs, each server has its own, and weights can be sent", () => {
+  const { command, envDefaults } = launchOf({
+    ...OPTIONS,
+    build: { version: "0.32.0", isCpu: false },
+  });
+  expect(envDefaults.CUDA_VISIBLE_DEVICES).toBe("1");
+  expect(command).toContain("--weight-transfer-config");
+  expect(command).not.toContain("--dtype");
+});
+
+test("launchOf: what the user says comes last, and so wins", () => {
+  const { command } = launchOf({ ...OPTIONS, extraArgs: ["--dtype", "bfloat16"] });
+  expect(command.slice(-2)).toEqual(["--dtype", "bfloat16"]);
+});
+
+test("launchOf: the key stands in the environment, not among the arguments", () => {
+  const { command, env } = launchOf({ ...OPTIONS, apiKey: "secret" });
+  expect(command.join(" ")).not.toContain("secret");
+  expect(env.VLLM_API_KEY).toBe("secret");
+});
+
+test("launchOf: a version before 0.22, and what is no version, is refused by name", () => {
+  const launch = (version: string) => () =>
+    launchOf({ ...OPTIONS, build: { version, isCpu: true } });
+  expect(launch("0.21.3")).toThrow("vLLM 0.21.3 is too old: it takes 0.22");
+  expect(launch("main")).toThrow('its version is "main"');
+});

@@ -1,0 +1,37 @@
+import { afterEach, expect, test } from "bun:test";
+import { closeSync, mkdtempSync, readFileSync, rmSync, writeSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { openLog, tailOf } from "./log-file.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "foretoken-log-"));
+const path = join(folder, "deep", "a.log");
+
+afterEach(() => rmSync(join(folder, "deep"), { recursive: true, force: true }));
+
+function write(text: string): void {
+  const file = openLog(path);
+  writeSync(file, text);
+  closeSync(file);
+}
+
+test("openLog: begins empty and keeps the run before", () => {
+  write("one\n");
+  write("two\n");
+  expect(readFileSync(path, "utf8")).toBe("two\n");
+  expect(readFileSync(`${path}.old`, "utf8")).toBe("one\n");
+});
+
+test("tailOf: the last lines that say something", () => {
+  write("a\n\nb\n  \nc\n");
+  expect(tailOf(path, 2)).toEqual(["b", "c"]);
+});
+
+test("tailOf: of a long log, only its end is read", () => {
+  write(`${"x".repeat(100_000)}\nlast\n`);
+  expect(tailOf(path, 1)).toEqual(["last"]);
+});
+
+test("tailOf: nothing where there is no log", () => {
+  expect(tailOf(join(folder, "none"), 5)).toEqual([]);
+});
