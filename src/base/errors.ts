@@ -37,6 +37,16 @@ export class AppError extends Error {
   }
 }
 
+/** An engine would not run a request: its own words, and its HTTP status where that is a 4xx. */
+export class RefusedError extends AppError {
+  readonly status: number | null;
+
+  constructor(refusal: { status: number; message: string }) {
+    super("worker_failed", refusal.message);
+    this.status = refusal.status >= 400 && refusal.status < 500 ? refusal.status : null;
+  }
+}
+
 /** A field of some input is wrong: names where it stands, the field, what was seen and the bound. */
 export class InvalidFieldError extends AppError {
   readonly field: string;

@@ -1,30 +1,31 @@
 // The context manager: what has been learned so far about each group, and which of its requests is the
 // probe. The scheduler reads it; the rollout tells it what happened.
 
-import { present } from "../base/assert.ts";
+import { assert } from "../base/assert.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import { LengthEstimate } from "./length-estimate.ts";
 
 interface GroupContext {
+  readonly group: Group;
   readonly estimate: LengthEstimate;
   /** The request that runs first to learn the group's length; null: it was given up. */
   probe: Request | null;
 }
 
 export class ContextManager {
-  readonly #contexts = new Map<Group, GroupContext>();
+  /** By group index, which a later group may have again. */
+  readonly #contexts: (GroupContext | undefined)[] = [];
 
   /** A request of the group was added; the group's first one is its probe. */
   joined(request: Request): void {
     const { tokensMax } = request.spec.sampling;
-    const context = this.#contexts.get(request.group);
-    if (context === undefined) {
-      this.#contexts.set(request.group, {
-        estimate: new LengthEstimate(tokensMax),
-        probe: request,
-      });
-    } else {
+    const { group } = request;
+    const context = this.#contexts[group.index];
+    if (context?.group === group) {
       context.estimate.bounded(tokensMax);
+    } else {
+      const estimate = new LengthEstimate(tokensMax);
+      this.#contexts[group.index] = { group, estimate, probe: request };
     }
   }
 
@@ -39,9 +40,12 @@ export class ContextManager {
     return this.#of(group).estimate.tokens;
   }
 
-  /** Call after tokens were appended to a response that goes on. */
-  progressed(request: Request): void {
-    this.#of(request.group).estimate.progressed(request.response.length);
+  /** Call after tokens were appended to a response that goes on. true: the group's estimate has changed. */
+  progressed(request: Request): boolean {
+    const { estimate } = this.#of(request.group);
+    const before = estimate.tokens;
+    estimate.progressed(request.response.length);
+    return estimate.tokens !== before;
   }
 
   finished(request: Request): void {
@@ -56,10 +60,12 @@ export class ContextManager {
 
   /** The group is removed. */
   forget(group: Group): void {
-    this.#contexts.delete(group);
+    if (this.#contexts[group.index]?.group === group) this.#contexts[group.index] = undefined;
   }
 
   #of(group: Group): GroupContext {
-    return present(this.#contexts.get(group), `group ${group.groupId} is in the context`);
+    const context = this.#contexts[group.index];
+    assert(context?.group === group, "the group is in the context");
+    return context;
   }
 }

@@ -3,7 +3,7 @@
 import { assert } from "../base/assert.ts";
 import type { WeightEpoch } from "../base/ids.ts";
 import type { FinishReason } from "./request.ts";
-import type { Chunk } from "./response.ts";
+import type { Chunk, Refusal } from "./response.ts";
 
 /** One response, complete. `logprobs[i]` belongs to `tokenIds[i]`. */
 export interface FinishedResponse {
@@ -16,7 +16,12 @@ export interface FinishedResponse {
   readonly finishReason: FinishReason;
   readonly weightEpoch: WeightEpoch;
   readonly chunks: readonly Chunk[];
+  /** Why an engine would not run it; null or absent: none refused it. */
+  readonly refusal?: Refusal | null;
 }
+
+/** JSON has no infinities: as vLLM has it, of a token without probability. */
+const LOGPROB_MIN = "-9999";
 
 /** One response as a line of JSON, without its line end. */
 export function formatLine(response: FinishedResponse): string {
@@ -24,7 +29,10 @@ export function formatLine(response: FinishedResponse): string {
   const chunks = response.chunks.map(({ workerId, offset, tokens }) =>
     JSON.stringify({ worker: workerId, offset, tokens }),
   );
-  const logprobs = Array.from(response.logprobs, formatFloat32);
+  const logprobs = Array.from(response.logprobs, (value) =>
+    Number.isFinite(value) ? formatFloat32(value) : LOGPROB_MIN,
+  );
+  const { refusal } = response;
   return [
     `{"group":${JSON.stringify(response.group)}`,
     `"index":${response.index}`,
@@ -34,8 +42,11 @@ export function formatLine(response: FinishedResponse): string {
     `"logprobs":[${logprobs.join(",")}]`,
     `"finish_reason":${JSON.stringify(response.finishReason)}`,
     `"weight_epoch":${response.weightEpoch}`,
-    `"chunks":[${chunks.join(",")}]}`,
-  ].join(",");
+    `"chunks":[${chunks.join(",")}]`,
+    ...(refusal ? [`"error":${JSON.stringify({ message: refusal.message })}`] : []),
+  ]
+    .join(",")
+    .concat("}");
 }
 
 /** 9 significant decimal digits tell any two float32 apart (IEEE 754, 5.12.2); most need 7 or 8. */

@@ -21,6 +21,13 @@ export interface TopLogprobs {
   readonly logprobs: Float32Array;
 }
 
+/** What an engine said of a request that it would not run. */
+export interface Refusal {
+  /** 4xx: the request is wrong, as over HTTP; else: the engine is. */
+  readonly status: number;
+  readonly message: string;
+}
+
 export type AppendResult =
   | { kind: "ok"; fresh: number; repeated: number }
   | { kind: "gap"; missing: number };
@@ -31,6 +38,8 @@ export class Response {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
   finish: FinishReason | null = null;
+  /** Why it was given up, where an engine would not run it. */
+  refusal: Refusal | null = null;
   #tokens = new Int32Array(INITIAL_TOKENS);
   #logprobs = new Float32Array(INITIAL_TOKENS);
   #length = 0;
@@ -54,6 +63,13 @@ export class Response {
   /** A view, valid until the next append. */
   tokens(from = 0): Int32Array {
     return this.#tokens.subarray(from, this.#length);
+  }
+
+  /** Writes the tokens from `from` on to `target`, from `at` on: without the view that `tokens` makes. */
+  copyTokens(from: number, target: Uint32Array, at: number): void {
+    const tokens = this.#tokens;
+    const shift = at - from;
+    for (let i = from; i < this.#length; i += 1) target[i + shift] = tokens[i] as number;
   }
 
   /** A view, valid until the next append. */

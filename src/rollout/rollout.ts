@@ -265,6 +265,7 @@ export class Rollout {
 
   #enter(request: Request): void {
     this.#context.joined(request);
+    this.#scheduler.refresh(request.group);
     this.meter.requestJoined(request);
     if (this.#pause === null) this.#scheduler.enqueue(request);
     else this.#arrivals.add(request);
@@ -336,8 +337,7 @@ export class Rollout {
     }
     this.meter.tokens(worker.workerId, result.fresh);
     this.meter.duplicated(result.repeated);
-    this.#context.progressed(request);
-    this.#scheduler.refresh(request.group);
+    if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
     this.#registry.generated(request);
     if (result.fresh > 0) this.#listener.tokens(request, from);
   }
@@ -346,6 +346,7 @@ export class Rollout {
     const request = this.#running(event.requestId, workerId);
     if (request === null) return;
     if (event.finish !== null) {
+      request.response.refusal = event.refusal ?? null;
       this.#ledger.book(workerId, { inFlight: -1, kvTokens: -request.residentTokens });
       this.#finish(request, event.finish);
       return;

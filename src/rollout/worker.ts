@@ -10,7 +10,7 @@
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
-import type { TopLogprobs } from "../request/response.ts";
+import type { Refusal, TopLogprobs } from "../request/response.ts";
 
 /** What a worker can hold; constant over its life. */
 export interface WorkerCapacity {
@@ -75,8 +75,16 @@ export type WorkerEvent =
       /** null: none were asked for. */
       top: TopLogprobs | null;
     }
-  /** `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. */
-  | { kind: "chunk_done"; requestId: RequestId; finish: FinishReason | null }
+  /**
+   * `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. `refusal`: why the
+   * engine would not run it, whatever was tried; its `finish` is "abort" then. An embedded engine refuses nothing.
+   */
+  | {
+      kind: "chunk_done";
+      requestId: RequestId;
+      finish: FinishReason | null;
+      refusal?: Refusal;
+    }
   /** `kv` null: nothing was held any more. */
   | { kind: "exported"; requestId: RequestId; kv: KvBlob | null }
   /** Parked KV was dropped to make room. */

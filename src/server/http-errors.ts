@@ -1,6 +1,6 @@
 // How a condition looks over HTTP: its status, and vLLM's error body. The one place that knows both.
 
-import { AppError, type ErrorCode, InvalidFieldError } from "../base/errors.ts";
+import { AppError, type ErrorCode, InvalidFieldError, RefusedError } from "../base/errors.ts";
 
 const STATUS: Record<ErrorCode, number> = {
   usage: 400,
@@ -49,6 +49,7 @@ export interface ErrorBody {
 }
 
 export function statusOf(error: unknown): number {
+  if (error instanceof RefusedError && error.status !== null) return error.status;
   return error instanceof AppError ? STATUS[error.code] : 500;
 }
 
@@ -72,8 +73,6 @@ export function errorResponse(error: unknown): Response {
 
 function typeOf(status: number): string {
   switch (status) {
-    case 400:
-      return "BadRequestError";
     case 401:
       return "AuthenticationError";
     case 404:
@@ -82,14 +81,11 @@ function typeOf(status: number): string {
       return "ConflictError";
     case 413:
       return "PayloadTooLargeError";
-    case 415:
-    case 426:
-      return "BadRequestError";
     case 429:
       return "RateLimitError";
     case 503:
       return "ServiceUnavailableError";
     default:
-      return "InternalServerError";
+      return status < 500 ? "BadRequestError" : "InternalServerError";
   }
 }

@@ -2,7 +2,7 @@
 // asked for it, so that a repeated request can take it over. It knows no wire format.
 
 import { assert } from "../../base/assert.ts";
-import { AppError } from "../../base/errors.ts";
+import { AppError, RefusedError } from "../../base/errors.ts";
 import type { Request } from "../../request/buffer.ts";
 import type { Text } from "../../text/text.ts";
 import type { Ask, Generation, GenerationListener, Sidecar } from "../sidecar.ts";
@@ -85,6 +85,7 @@ export class Job {
   readonly #dirty = new Set<Output>();
   #unfinished: number;
   #isDone = false;
+  #hasFailed = false;
   #resolve: () => void = () => undefined;
   #reject: (error: unknown) => void = () => undefined;
 
@@ -114,9 +115,11 @@ export class Job {
     return this.#isDone;
   }
 
-  /** Somebody gave some of it up. */
+  /** Somebody gave some of it up, or it failed. */
   get isAborted(): boolean {
-    return this.#isDone && this.outputs.some(({ finish }) => finish === "abort");
+    return (
+      this.#hasFailed || (this.#isDone && this.outputs.some(({ finish }) => finish === "abort"))
+    );
   }
 
   get promptTokens(): number {
@@ -140,13 +143,8 @@ export class Job {
 
   /** The rollout has stopped for good. */
   fail(error: unknown): void {
-    if (this.#isDone) return;
-    this.#isDone = true;
-    const failure = new AppError("worker_failed", "the rollout has stopped; restart the server", {
-      cause: error,
-    });
-    this.#reject(failure);
-    for (const reader of [...this.#readers]) reader.failed(failure);
+    const message = "the rollout has stopped; restart the server";
+    this.#fail(new AppError("worker_failed", message, { cause: error }));
   }
 
   /** Takes in what has come since the last turn. */
@@ -201,9 +199,15 @@ export class Job {
         // What nobody follows is taken in at once, at its end.
         if (this.#readers.size > 0 || output.isWatched) this.#touch(output);
       },
-      finished: (index) => {
+      finished: (index, { response }) => {
         this.#unfinished -= 1;
-        this.#touch(outputAt(index));
+        if (response.refusal === null) {
+          this.#touch(outputAt(index));
+          return;
+        }
+        // What one response is refused for, the request is: as vLLM, which answers with the error alone.
+        this.#fail(new RefusedError(response.refusal));
+        this.abort();
       },
       restarted: (index) => {
         const output = outputAt(index);
@@ -211,6 +215,14 @@ export class Job {
         this.#touch(output);
       },
     };
+  }
+
+  #fail(failure: AppError): void {
+    if (this.#isDone) return;
+    this.#isDone = true;
+    this.#hasFailed = true;
+    this.#reject(failure);
+    for (const reader of [...this.#readers]) reader.failed(failure);
   }
 
   #touch(output: Output): void {

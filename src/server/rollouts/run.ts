@@ -151,6 +151,7 @@ export class Run {
       finishReason: present(response.finish, "a finished group has only finished responses"),
       weightEpoch: this.#epochOf(request),
       chunks: response.chunks,
+      refusal: response.refusal,
     };
   }
 

@@ -5,10 +5,10 @@ import type { ChunkRun } from "./chunk-run.ts";
 import type { VllmLimits } from "./limits.ts";
 
 /** request: it can never run here. worker: nothing can. passing: another attempt may succeed. */
-export type Refusal = "request" | "worker" | "passing";
+export type RefusalKind = "request" | "worker" | "passing";
 
 /** By the status of an answer, or of an error inside a stream; 0: not said. */
-export function classify(status: number): Refusal {
+export function classify(status: number): RefusalKind {
   switch (status) {
     // The key is not accepted; the route or the model is gone.
     case 401:

@@ -4,7 +4,8 @@
 
 import { assert, unreachable } from "../../base/assert.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
-import type { SamplingParams } from "../../request/request.ts";
+import type { FinishReason, SamplingParams } from "../../request/request.ts";
+import type { Refusal } from "../../request/response.ts";
 import type {
   ControlAnswer,
   ControlRequest,
@@ -50,6 +51,13 @@ export interface VllmWorkerParts {
   readonly kvBytesPerToken: number;
   readonly cacheSalt: string;
   readonly notice: (notice: VllmNotice) => void;
+}
+
+/** A request that this server never got to the end of, though others do: nobody knows whose fault it is. */
+const BAD_GATEWAY = 502;
+
+function reasonOf({ status, message }: Refusal): string {
+  return status === 0 ? message : `HTTP ${status}: ${message}`;
 }
 
 type Run = Extract<WorkerCommand, { kind: "run" }>;
@@ -251,7 +259,8 @@ export class VllmWorker implements Worker {
       streamIntervalMax: limits.streamIntervalMax,
     });
     if (ask === null) {
-      if (run.offset === 0) this.#refuse(run, "the prompt fills the context");
+      const message = "the prompt fills the engine's context";
+      if (run.offset === 0) this.#refuse(run, { status: 400, message });
       else this.#finish(run, "length");
       return;
     }
@@ -366,30 +375,32 @@ export class VllmWorker implements Worker {
     this.#finish(run, outcome.kind === "finished" ? outcome.reason : null);
   }
 
-  #finish(run: ChunkRun, finish: "stop" | "length" | "abort" | null): void {
+  #finish(run: ChunkRun, finish: FinishReason | null, refusal?: Refusal): void {
     const { requestId } = run.spec;
     const tokens = finish === "abort" ? null : run.deliver(true);
     this.#forget(requestId);
     if (tokens !== null) this.#outbox.say(tokens);
-    this.#outbox.say({ kind: "chunk_done", requestId, finish });
+    const why = refusal === undefined ? {} : { refusal };
+    this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why });
   }
 
   /** `status` 0: not said. */
   #refusedBy(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void {
-    const reason = status === 0 ? message : `HTTP ${status}: ${message}`;
-    const refusal = classify(status);
-    if (refusal === "passing") this.#retry(run, reason, retryAfterMs);
-    else if (refusal === "request") this.#refuse(run, reason);
+    const refusal = { status, message };
+    const kind = classify(status);
+    if (kind === "passing") this.#retry(run, reasonOf(refusal), retryAfterMs);
+    else if (kind === "request") this.#refuse(run, refusal);
     else {
       this.#close(run);
       run.hasSecondChance = false;
-      void this.#judge(run, reason);
+      void this.#judge(run, refusal);
     }
   }
 
-  #refuse(run: ChunkRun, reason: string): void {
-    this.#parts.notice({ kind: "refused", requestId: run.spec.requestId, reason });
-    this.#finish(run, "abort");
+  #refuse(run: ChunkRun, refusal: Refusal): void {
+    const { requestId } = run.spec;
+    this.#parts.notice({ kind: "refused", requestId, reason: reasonOf(refusal) });
+    this.#finish(run, "abort", refusal);
   }
 
   #retry(run: ChunkRun, reason: string, retryAfterMs: number | null = null): void {
@@ -398,7 +409,7 @@ export class VllmWorker implements Worker {
     run.barren = run.hasProgressed ? 0 : run.barren + 1;
     run.attempt += 1;
     if (run.barren >= limits.barrenAttemptsMax) {
-      void this.#judge(run, reason);
+      void this.#judge(run, { status: 0, message: reason });
       return;
     }
     this.#parts.notice({ kind: "retry", requestId: run.spec.requestId, reason });
@@ -411,16 +422,16 @@ export class VllmWorker implements Worker {
    * Either this server cannot run the request, or it runs nothing any more, or it could not for a while: a request is
    * refused only if it has brought nothing twice, while the server made tokens for another.
    */
-  async #judge(run: ChunkRun, reason: string): Promise<void> {
+  async #judge(run: ChunkRun, refusal: Refusal): Promise<void> {
     const serves = await this.#serves();
     if (this.#state !== "running" || this.#runs.get(run.spec.requestId) !== run) return;
     if (!serves) {
-      this.#fail(reason);
+      this.#fail(reasonOf(refusal));
     } else if (run.hasSecondChance) {
       run.hasSecondChance = false;
       run.barren = 0;
       this.#launch(run);
-    } else this.#refuse(run, reason);
+    } else this.#refuse(run, { ...refusal, status: BAD_GATEWAY });
   }
 
   #serves(): Promise<boolean> {

@@ -1,0 +1,326 @@
+// The whole sidecar over stand-ins for vLLM that show every fault there is: thousands of seeded responses, asked for
+// over HTTP by every kind of client, each token accounted for. Repeat a seed with SEED=n bun test <this file>.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { fold32 } from "../../src/base/hash.ts";
+import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
+import type { WorkerSource } from "../../src/server/worker-pool.ts";
+import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
+import { openVllmWorker } from "../../src/worker/vllm/open.ts";
+import { TinyText } from "../golden/requests/plane-fixture.ts";
+import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../stand-in/faults.ts";
+import { EOS, standInResponse } from "../stand-in/tokens.ts";
+import { STAND_IN_DEFAULTS, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+
+const SEEDS = process.env.SEED === undefined ? [1, 2, 3] : [Number(process.env.SEED)];
+const ASKS = 110;
+const GROUP_SIZE_MAX = 16;
+const TOKENS_MAX = 20;
+const TEST_MS = 240_000;
+
+const LIMITS: Partial<VllmLimits> = {
+  stallMs: 100,
+  silenceMsMax: 1_000,
+  retryMs: 1,
+  retryMsMax: 4,
+  pollMs: 100,
+  barrenAttemptsMax: 50,
+  healthFailuresMax: 50,
+  checkMsMax: 5_000,
+};
+
+function sourceOf(standIn: VllmStandIn): WorkerSource {
+  return {
+    name: standIn.url,
+    keepsWeights: true,
+    open: ({ workerId, epoch }) =>
+      openVllmWorker({ workerId, epoch, url: standIn.url, limits: LIMITS }),
+  };
+}
+
+async function sidecarOver(standIns: readonly VllmStandIn[]): Promise<RunningSidecar> {
+  return await startSidecar({
+    host: "127.0.0.1",
+    port: 0,
+    apiToken: null,
+    bodyBytesMax: 2 ** 24,
+    limits: {
+      requestsMax: 65_536,
+      groupsMax: 4096,
+      keptTokensMax: 2 ** 24,
+      keptResponsesMax: 65_536,
+    },
+    policy: "seer",
+    draft: "grouped",
+    chunkTokens: 8,
+    poolMemoryBytes: 0,
+    sources: standIns.map(sourceOf),
+    model: { text: new TinyText(), eosTokenIds: [EOS], names: ["tiny"], llama: null },
+    retryGraceMs: 30_000,
+    version: "0",
+    events: {
+      workerChanged() {},
+      weightsChanged() {},
+      notLossless() {},
+      answered() {},
+      failed() {},
+      broken() {},
+    },
+  });
+}
+
+/** One prompt of which `n` responses are wanted. Its own number stands in it, so that no two are alike. */
+interface Wanted {
+  readonly prompt: readonly number[];
+  readonly n: number;
+  readonly tokensMax: number;
+}
+
+function wantedOf(seed: number, ask: number): Wanted {
+  const dice = (purpose: number) => fold32(fold32(seed, ask), purpose);
+  const length = dice(1) % 40;
+  const rest = Array.from({ length }, (_, i) => dice(10 + i) % 1000);
+  return {
+    prompt: [ask, seed, ...rest],
+    n: 1 + (dice(2) % GROUP_SIZE_MAX),
+    tokensMax: 1 + (dice(3) % TOKENS_MAX),
+  };
+}
+
+function expectedOf({ prompt, n, tokensMax }: Wanted): number[][] {
+  return Array.from({ length: n }, (_, sample) =>
+    standInResponse({ prompt, sample, tokensMin: 0, tokensMax, stopTokenIds: [EOS] }),
+  );
+}
+
+async function post(sidecar: RunningSidecar, path: string, body: object): Promise<Response> {
+  const response = await fetch(new URL(path, sidecar.url), {
+    method: "POST",
+    body: JSON.stringify(body),
+  });
+  expect(response.status).toBe(200);
+  return response;
+}
+
+interface Choice {
+  readonly index: number;
+  readonly token_ids: number[];
+}
+
+type Client = (sidecar: RunningSidecar, wanted: Wanted) => Promise<number[][]>;
+
+const whole: Client = async (sidecar, { prompt, n, tokensMax }) => {
+  const body = { prompt, n, max_tokens: tokensMax, return_token_ids: true };
+  const answer = await (await post(sidecar, "/v1/completions", body)).json();
+  const { choices } = answer as { choices: Choice[] };
+  return choices.map((choice) => choice.token_ids);
+};
+
+const streaming: Client = async (sidecar, { prompt, n, tokensMax }) => {
+  const params = { n, max_tokens: tokensMax, logprobs: 0 };
+  const body = { token_ids: prompt, sampling_params: params, stream: true };
+  const text = await (await post(sidecar, "/inference/v1/generate", body)).text();
+  const responses: number[][] = Array.from({ length: n }, () => []);
+  const data = text.split("\n\n").map((event) => event.slice("data: ".length));
+  expect(data.slice(-2)).toEqual(["[DONE]", ""]);
+  for (const event of data.slice(0, -2)) {
+    const { choices } = JSON.parse(event) as { choices: Choice[] };
+    for (const { index, token_ids: ids } of choices) responses[index]?.push(...ids);
+  }
+  return responses;
+};
+
+/** As SkyRL and prime-rl ask: every response is a request of its own. */
+const single: Client = async (sidecar, { prompt, n, tokensMax }) => {
+  const body = { token_ids: prompt, sampling_params: { max_tokens: tokensMax } };
+  const answers = await Promise.all(
+    Array.from({ length: n }, () => post(sidecar, "/inference/v1/generate", body)),
+  );
+  const all = await Promise.all(answers.map((answer) => answer.json()));
+  return all.map((answer) => (answer as { choices: Choice[] }).choices[0]?.token_ids ?? []);
+};
+
+const sglang: Client = async (sidecar, { prompt, n, tokensMax }) => {
+  const body = { input_ids: prompt, sampling_params: { n, max_new_tokens: tokensMax } };
+  const answer = (await (await post(sidecar, "/generate", body)).json()) as
+    | { output_ids: number[] }
+    | { output_ids: number[] }[];
+  return [answer].flat().map(({ output_ids: ids }) => ids);
+};
+
+const rollout: Client = async (sidecar, { prompt, n, tokensMax }) => {
+  const groups = [{ id: "g", token_ids: prompt, n }];
+  const body = { groups, sampling: { max_tokens: tokensMax } };
+  const lines = (await (await post(sidecar, "/v1/rollouts", body)).text()).trim().split("\n");
+  return lines.slice(0, -1).map((line) => (JSON.parse(line) as Choice).token_ids);
+};
+
+const CLIENTS: readonly Client[] = [whole, streaming, single, sglang, rollout];
+
+interface Told {
+  readonly joined?: { request: number; group: string; index: number }[];
+  readonly restarted?: { request: number }[];
+  readonly tokens?: { request: number; offset: number; token_ids: number[] }[];
+  readonly finished?: { request: number; length: number }[];
+}
+
+/** Follows everything over /v1/stream, from before the first response on. */
+class Follower {
+  readonly tokens = new Map<number, number[]>();
+  readonly finished = new Set<number>();
+  readonly #socket: WebSocket;
+
+  private constructor(socket: WebSocket) {
+    this.#socket = socket;
+  }
+
+  static async start(sidecar: RunningSidecar): Promise<Follower> {
+    const socket = new WebSocket(new URL("/v1/stream", sidecar.url.href.replace("http", "ws")));
+    const follower = new Follower(socket);
+    const { promise, resolve } = Promise.withResolvers<void>();
+    socket.onopen = () => socket.send(JSON.stringify({ subscribe: { all: true } }));
+    socket.onmessage = ({ data }) => {
+      follower.#take(JSON.parse(String(data)));
+      resolve();
+    };
+    await promise;
+    return follower;
+  }
+
+  #take({ joined = [], restarted = [], tokens = [], finished = [] }: Told): void {
+    for (const { request } of [...joined, ...restarted]) this.tokens.set(request, []);
+    for (const { request, offset, token_ids: ids } of tokens) {
+      const there = this.tokens.get(request) ?? [];
+      expect(offset).toBe(there.length);
+      there.push(...ids);
+    }
+    for (const { request, length } of finished) {
+      expect(this.tokens.get(request)?.length).toBe(length);
+      this.finished.add(request);
+    }
+  }
+
+  async until(finished: number): Promise<void> {
+    while (this.finished.size < finished) await Bun.sleep(5);
+    this.#socket.close();
+  }
+}
+
+async function play(seed: number): Promise<{ responses: number; shown: Map<string, number> }> {
+  const standIns = await Promise.all(
+    [0, 1, 2].map((i) => {
+      const options = { share: 0.1, tokensMax: 10, kinds: FAULT_KINDS };
+      const faults = seededFaults(fold32(seed, i), options);
+      return VllmStandIn.start({
+        ...STAND_IN_DEFAULTS,
+        slots: 64 + 32 * i,
+        generate: i === 2 ? "disabled" : "enabled",
+        // The probe's own request is the first to arrive.
+        faults: (arrival, prompt) => (arrival < 2 ? null : faults(arrival, prompt)),
+        silenceMs: 30,
+        downMs: 5,
+      });
+    }),
+  );
+  const sidecar = await sidecarOver(standIns);
+  try {
+    const follower = await Follower.start(sidecar);
+    const asks = Array.from({ length: ASKS }, (_, ask) => wantedOf(seed, ask));
+    const answers = await Promise.all(
+      asks.map((wanted, i) => CLIENTS[i % CLIENTS.length]?.(sidecar, wanted) ?? []),
+    );
+    const expected = asks.map(expectedOf);
+    // Single requests become samples in the order in which the server takes them.
+    expect(answers.map(inOrder)).toEqual(expected.map(inOrder));
+    const responses = expected.flat();
+    await follower.until(responses.length);
+    expect(inOrder([...follower.tokens.values()])).toEqual(inOrder(responses));
+    const shown = new Map<string, number>();
+    for (const one of standIns) {
+      for (const [kind, times] of one.shown) shown.set(kind, (shown.get(kind) ?? 0) + times);
+    }
+    return { responses: responses.length, shown };
+  } finally {
+    await sidecar.stop();
+    await Promise.all(standIns.map((standIn) => standIn.stop()));
+  }
+}
+
+function inOrder(responses: readonly (readonly number[])[]): string[] {
+  return responses.map((tokens) => tokens.join(",")).toSorted();
+}
+
+test(
+  "serve: every client gets every token once, in order, whatever the engines do",
+  async () => {
+    const seen = new Set<string>();
+    let responses = 0;
+    for (const seed of SEEDS) {
+      const played = await play(seed);
+      responses += played.responses;
+      for (const kind of played.shown.keys()) seen.add(kind);
+    }
+    if (process.env.SEED !== undefined) return;
+    expect(responses).toBeGreaterThan(2500);
+    expect([...seen].toSorted()).toEqual([...FAULT_KINDS].toSorted());
+  },
+  TEST_MS,
+);
+
+describe("an engine's 4xx", () => {
+  /** The sidecar's vocabulary has one token more than the engine's. */
+  const REFUSED = 1000;
+  const MESSAGE = "Token id 1000 is out of vocabulary";
+  const params = { max_tokens: 4 };
+  let standIn: VllmStandIn;
+  let sidecar: RunningSidecar;
+
+  beforeAll(async () => {
+    standIn = await VllmStandIn.start({ faults: NO_FAULTS });
+    sidecar = await sidecarOver([standIn]);
+  });
+
+  afterAll(async () => {
+    await sidecar.stop();
+    await standIn.stop();
+  });
+
+  const ask = (path: string, body: object) =>
+    fetch(new URL(path, sidecar.url), { method: "POST", body: JSON.stringify(body) });
+
+  test("refused: the client gets the engine's words, and the server goes on", async () => {
+    const body = { token_ids: [1, REFUSED], sampling_params: { ...params, n: 3 } };
+    const answer = await ask("/inference/v1/generate", body);
+    expect(answer.status).toBe(400);
+    expect(await answer.json()).toEqual({
+      error: { message: MESSAGE, type: "BadRequestError", param: null, code: 400 },
+    });
+    expect(sidecar.sidecar.rollout.unfinished).toBe(0);
+    const good = { token_ids: [1, 2], sampling_params: params };
+    expect((await ask("/inference/v1/generate", good)).status).toBe(200);
+  });
+
+  test("refused: a stream ends with the engine's words, without [DONE]", async () => {
+    const body = { token_ids: [2, REFUSED], sampling_params: params, stream: true };
+    const text = await (await ask("/inference/v1/generate", body)).text();
+    const { error } = JSON.parse(text.slice("data: ".length)) as { error: { message: string } };
+    expect(error.message).toBe(MESSAGE);
+  });
+
+  test("refused: a rollout's line says why; its other groups go on", async () => {
+    const groups = [
+      { id: "good", token_ids: [3, 4] },
+      { id: "bad", token_ids: [3, REFUSED] },
+    ];
+    const text = await (await ask("/v1/rollouts", { groups, sampling: params })).text();
+    const lines = text.trim().split("\n").slice(0, -1);
+    const told = lines.map((line) => {
+      const { group, finish_reason: reason, error } = JSON.parse(line);
+      return [group, reason, error?.message ?? null];
+    });
+    expect(told.toSorted()).toEqual([
+      ["bad", "abort", MESSAGE],
+      ["good", "length", null],
+    ]);
+  });
+});
