@@ -15,11 +15,16 @@ const REPLICA_TTL_MS = 600_000;
 
 /** The token log of one source, which is its response, and who has how much of it. */
 interface Log {
+  readonly request: Request;
   readonly source: DraftSource;
   /** The worker that makes its tokens, and so has them all; null: nobody certainly has. */
   producer: WorkerId | null;
   /** Output tokens that the others have or have been sent. */
   readonly sent: Map<WorkerId, number>;
+  /** The workers with a replica of its group. */
+  readonly holders: Set<WorkerId>;
+  /** It is among those of which a holder may lack tokens. */
+  isDirty: boolean;
 }
 
 /** Deltas to one worker. */
@@ -30,11 +35,12 @@ export interface Multicast {
 
 export class DraftRegistry {
   readonly #mode: DraftMode;
-  readonly #logs = new Map<Request, Log>();
+  /** By the request's index, which a later request may have again. */
+  readonly #logs: (Log | undefined)[] = [];
   /** By draft group: the workers with a replica of it. */
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
-  /** Requests of which a holder may lack tokens. */
-  readonly #dirty = new Set<Request>();
+  /** Those of which a holder may lack tokens. */
+  readonly #dirty = new Set<Log>();
   /** Replicas know another beginning of these: they are drafted for no more. */
   readonly #restarted = new Set<Request>();
 
@@ -66,11 +72,11 @@ export class DraftRegistry {
       if (log.producer !== null) log.sent.set(log.producer, request.response.length);
       log.producer = null;
     }
-    const holders = this.#holdersOf(log.source.groupId);
-    if (holders.has(workerId)) return [];
-    holders.add(workerId);
+    if (log.holders.has(workerId)) return [];
+    log.holders.add(workerId);
     for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
-      if (sibling.response.length > 0 && !this.#restarted.has(sibling)) this.#dirty.add(sibling);
+      const other = sibling.response.length > 0 ? this.#log(sibling) : null;
+      if (other !== null) this.#soil(other);
     }
     const { groupId: id } = log.source;
     const { prompt } = request.spec;
@@ -91,30 +97,27 @@ export class DraftRegistry {
 
   /** The request's producer made tokens; they are in its response already. */
   generated(request: Request): void {
-    const log = this.#log(request);
-    if (log === null) return;
-    const holders = this.#holders.get(log.source.groupId);
-    if (holders !== undefined && holders.size > 1) this.#dirty.add(request);
+    const log = this.#known(request);
+    if (log !== null && log.holders.size > 1) this.#soil(log);
   }
 
   /** The worker's replica has only `have` output tokens of the request. */
   missing(request: Request, workerId: WorkerId, have: number): void {
-    const log = this.#log(request);
+    const log = this.#known(request);
     if (log === null) return;
     if (log.producer === workerId) log.producer = null;
     log.sent.set(workerId, have);
-    this.#dirty.add(request);
+    this.#soil(log);
   }
 
   /** Brings all holders up to date with `countMax` requests, those that have waited longest. */
   *flush(countMax = Number.POSITIVE_INFINITY): Iterable<Multicast> {
     let count = 0;
-    for (const request of this.#dirty) {
+    for (const log of this.#dirty) {
       if (count >= countMax) return;
       count += 1;
-      this.#dirty.delete(request);
-      const log = this.#log(request);
-      if (log !== null) yield* this.#deltas(request, log);
+      this.#clean(log);
+      yield* this.#deltas(log);
     }
   }
 
@@ -123,8 +126,7 @@ export class DraftRegistry {
     const updates = new Map<WorkerId, GroupUpdate[]>();
     for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
       this.#restarted.delete(sibling);
-      this.#dirty.delete(sibling);
-      this.#logs.delete(sibling);
+      this.#drop(sibling);
     }
     const source = this.#sourceOf(request);
     if (source === null) return updates;
@@ -140,13 +142,12 @@ export class DraftRegistry {
   restarted(request: Request): void {
     if (this.#mode === "off") return;
     this.#restarted.add(request);
-    this.#dirty.delete(request);
-    this.#logs.delete(request);
+    this.#drop(request);
   }
 
   /** No worker has a replica any more. */
   clear(): void {
-    this.#logs.clear();
+    this.#logs.length = 0;
     this.#holders.clear();
     this.#dirty.clear();
   }
@@ -154,17 +155,36 @@ export class DraftRegistry {
   /** The worker is gone. */
   forget(workerId: WorkerId): void {
     for (const holders of this.#holders.values()) holders.delete(workerId);
-    for (const log of this.#logs.values()) {
+    for (const log of this.#logs) {
+      if (log === undefined) continue;
       log.sent.delete(workerId);
       if (log.producer === workerId) log.producer = null;
     }
   }
 
-  *#deltas(request: Request, log: Log): Iterable<Multicast> {
-    const { response } = request;
+  #soil(log: Log): void {
+    if (log.isDirty) return;
+    log.isDirty = true;
+    this.#dirty.add(log);
+  }
+
+  #clean(log: Log): void {
+    log.isDirty = false;
+    this.#dirty.delete(log);
+  }
+
+  #drop(request: Request): void {
+    const log = this.#known(request);
+    if (log === null) return;
+    this.#clean(log);
+    this.#logs[request.index] = undefined;
+  }
+
+  *#deltas(log: Log): Iterable<Multicast> {
+    const { response } = log.request;
     let from = -1;
     let tokens = NO_TOKENS;
-    for (const workerId of this.#holders.get(log.source.groupId) ?? []) {
+    for (const workerId of log.holders) {
       if (workerId === log.producer) continue;
       const offset = log.sent.get(workerId) ?? 0;
       if (offset >= response.length) continue;
@@ -176,13 +196,19 @@ export class DraftRegistry {
     }
   }
 
+  #known(request: Request): Log | null {
+    const log = this.#logs[request.index];
+    return log?.request === request ? log : null;
+  }
+
   #log(request: Request): Log | null {
-    const known = this.#logs.get(request);
-    if (known !== undefined) return known;
+    const known = this.#known(request);
+    if (known !== null) return known;
     const source = this.#sourceOf(request);
     if (source === null || this.#restarted.has(request)) return null;
-    const log: Log = { source, producer: null, sent: new Map() };
-    this.#logs.set(request, log);
+    const holders = this.#holdersOf(source.groupId);
+    const log: Log = { request, source, producer: null, sent: new Map(), holders, isDirty: false };
+    this.#logs[request.index] = log;
     return log;
   }
 

@@ -67,6 +67,7 @@ export interface SidecarOptions {
 }
 
 interface Place {
+  readonly request: Request;
   readonly listener: GenerationListener;
   readonly index: number;
 }
@@ -75,7 +76,8 @@ export class Sidecar {
   readonly rollout: Rollout;
   readonly #options: SidecarOptions;
   readonly #book: GroupBook;
-  readonly #places = new Map<Request, Place>();
+  /** By the request's index, which a later request may have again. */
+  readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
   #isDraining = false;
 
@@ -109,7 +111,7 @@ export class Sidecar {
     for (let index = 0; index < ask.n; index += 1) {
       const draw = seeded ? drawKey(sampling.seed, ask.drawGroup ?? "", index) : this.#freshKey();
       const request = this.rollout.join(group, { sampling, draw, divisible, priority });
-      this.#places.set(request, { listener, index });
+      this.#places[request.index] = { request, listener, index };
       requests.push(request);
       for (const observer of this.#observers) observer.joined?.(request);
     }
@@ -189,6 +191,11 @@ export class Sidecar {
     return divisible;
   }
 
+  #placeOf(request: Request): Place | undefined {
+    const place = this.#places[request.index];
+    return place?.request === request ? place : undefined;
+  }
+
   #freshKey(): DrawKey {
     return { hi: this.#options.random(), lo: this.#options.random() };
   }
@@ -199,20 +206,20 @@ export class Sidecar {
     };
     return {
       tokens: (request, offset) => {
-        const place = this.#places.get(request);
+        const place = this.#placeOf(request);
         place?.listener.tokens(place.index, request, offset);
         // Once an event, so without a closure.
         for (const observer of this.#observers) observer.tokens?.(request, offset);
       },
       finished: (request) => {
-        const place = this.#places.get(request);
-        this.#places.delete(request);
+        const place = this.#placeOf(request);
+        this.#places[request.index] = undefined;
         this.#book.finished(request);
         place?.listener.finished(place.index, request);
         each((observer) => observer.finished?.(request));
       },
       restarted: (request) => {
-        const place = this.#places.get(request);
+        const place = this.#placeOf(request);
         place?.listener.restarted(place.index, request);
         each((observer) => observer.restarted?.(request));
       },

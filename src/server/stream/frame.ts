@@ -4,6 +4,7 @@
 
 import { unreachable } from "../../base/assert.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
 import type { FinishReason } from "../../request/request.ts";
 
 export const STREAM_FORMATS = ["json", "protobuf"] as const;
@@ -119,6 +120,19 @@ export class Column {
     this.#length += 1;
   }
 
+  /** Makes room for `count` more values, which are then written to `memory` from the returned place on. */
+  extend(count: number): number {
+    const at = this.#length;
+    this.#reserve(at + count);
+    this.#length = at + count;
+    return at;
+  }
+
+  /** Valid until the next change. */
+  get memory(): Uint32Array {
+    return this.#values;
+  }
+
   append(values: Int32Array): void {
     this.#reserve(this.#length + values.length);
     this.#values.set(values, this.#length);
@@ -186,6 +200,17 @@ export class Frame {
     this.offsets.push(offset);
     this.counts.push(tokens.length);
     this.tokenIds.append(tokens);
+  }
+
+  /** All output tokens of a response from `from` on. */
+  tokensFrom(request: Request, from: number): void {
+    const { response, spec } = request;
+    const count = response.length - from;
+    this.requests.push(spec.requestId);
+    this.offsets.push(from);
+    this.counts.push(count);
+    const at = this.tokenIds.extend(count);
+    response.copyTokens(from, this.tokenIds.memory, at);
   }
 
   length(request: number, length: number): void {

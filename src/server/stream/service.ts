@@ -383,7 +383,7 @@ export class StreamService implements SocketService {
   }
 
   #happened(request: Request, flag: number, from: number): Track | null {
-    const track = this.#book.track(request.spec.requestId);
+    const track = this.#book.of(request);
     if (track !== null) this.#mark(track, flag, from);
     return track;
   }

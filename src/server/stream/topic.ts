@@ -88,7 +88,7 @@ export function tell(track: Track, frame: Frame): void {
     frame.restarted.push({ request: request.spec.requestId, attempt: track.attempt });
   }
   if ((flags & TOKENS) !== 0 && request.response.length > from) {
-    frame.tokens(request.spec.requestId, from, request.response.tokens(from));
+    frame.tokensFrom(request, from);
   }
   if ((flags & FINISHED) !== 0) finish(track, frame);
 }

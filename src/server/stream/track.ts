@@ -35,7 +35,10 @@ export interface GroupTracks {
 }
 
 export class TrackBook {
+  /** By the request's number. */
   readonly #tracks = new Map<number, Track>();
+  /** The same by the request's index, which is quicker to find, and which a later request may have again. */
+  readonly #byIndex: (Track | undefined)[] = [];
   readonly #groups = new Map<GroupId, GroupTracks>();
   /** By the name that a client gave; the newest of that name. */
   readonly #named = new Map<string, GroupTracks>();
@@ -59,12 +62,13 @@ export class TrackBook {
     };
     group.tracks.push(track);
     this.#tracks.set(request.spec.requestId, track);
+    this.#byIndex[request.index] = track;
     return track;
   }
 
   restarted(request: Request): void {
-    const track = this.#tracks.get(request.spec.requestId);
-    if (track !== undefined) track.attempt = (track.attempt + 1) >>> 0;
+    const track = this.of(request);
+    if (track !== null) track.attempt = (track.attempt + 1) >>> 0;
   }
 
   retired(group: Group): GroupTracks | null {
@@ -74,7 +78,10 @@ export class TrackBook {
     this.#groups.delete(group.groupId);
     const name = nameOf(group);
     if (this.#named.get(name) === tracks) this.#named.delete(name);
-    for (const { request } of tracks.tracks) this.#tracks.delete(request.spec.requestId);
+    for (const { request } of tracks.tracks) {
+      this.#tracks.delete(request.spec.requestId);
+      this.#byIndex[request.index] = undefined;
+    }
     return tracks;
   }
 
@@ -84,6 +91,11 @@ export class TrackBook {
 
   all(): Iterable<Track> {
     return this.#tracks.values();
+  }
+
+  of(request: Request): Track | null {
+    const track = this.#byIndex[request.index];
+    return track?.request === request ? track : null;
   }
 
   track(request: number): Track | null {
