@@ -124,6 +124,28 @@ export interface WorkerStats {
   /** KV blobs loaded, and refused (wrong, corrupt or no room): the latter were recomputed. */
   readonly kvLoads: number;
   readonly kvLoadFailures: number;
+  /** Of engines whose KV moves by ways of their own, not as blobs. */
+  readonly kvMoves?: KvMoveStats;
+}
+
+/** Moves of requests to and from one engine by a KV connector of its own. Cumulative counters. */
+export interface KvMoveStats {
+  /** As the engine calls it. */
+  readonly connector: string;
+  /** Requests that came here and found their KV, and the tokens that were not computed for that. */
+  readonly moves: number;
+  readonly movedTokens: number;
+  /** Requests that came here and did not find the KV that had been published for them; they are also recomputed. */
+  readonly misses: number;
+  /** Requests that came here without KV, because computing it again was cheaper or it was not there; their tokens. */
+  readonly recomputedMoves: number;
+  readonly recomputedTokens: number;
+  /** Publications of KV by this engine for others, their tokens, and how long they took. */
+  readonly publishes: number;
+  readonly publishedTokens: number;
+  readonly publishMs: number;
+  /** Tokens that the engine says it has loaded through the connector, for whatever request. */
+  readonly hitTokens: number;
 }
 
 /** Events of one engine step or more, in order, all of one weight epoch. */

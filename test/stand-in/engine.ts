@@ -2,6 +2,7 @@
 // running one in every step, keeps a prefix cache of block hashes, and preempts as vLLM does (by recomputation).
 
 import { fold32, hashString } from "../../src/base/hash.ts";
+import type { StandInConnector } from "./connector.ts";
 import { EOS, StandInText } from "./tokens.ts";
 
 export type StandInFinish = "stop" | "length" | "abort";
@@ -61,6 +62,8 @@ export interface EngineCounters {
 
 export class StandInEngine {
   readonly options: EngineOptions;
+  /** null: it has none. */
+  readonly connector: StandInConnector | null;
   readonly counters: EngineCounters = {
     steps: 0,
     promptTokens: 0,
@@ -77,8 +80,17 @@ export class StandInEngine {
   #arrivals = 0;
   #isStepping = false;
 
-  constructor(options: EngineOptions) {
+  /** Called when it ends as a real engine would. */
+  readonly #ended: (error: unknown) => void;
+
+  constructor(
+    options: EngineOptions,
+    connector: StandInConnector | null,
+    ended: (error: unknown) => void,
+  ) {
     this.options = options;
+    this.connector = connector;
+    this.#ended = ended;
   }
 
   get running(): number {
@@ -153,7 +165,14 @@ export class StandInEngine {
     this.#isStepping = true;
     setImmediate(() => {
       this.#isStepping = false;
-      this.#step();
+      try {
+        this.#step();
+      } catch (error) {
+        this.#running.clear();
+        this.#waiting = [];
+        this.#ended(error);
+        return;
+      }
       const canWork = this.#running.size > 0 || this.#waiting.length > 0;
       if (canWork && this.pauseMode === null) this.#wake();
       else if (this.#running.size > 0 && this.pauseMode === "wait") this.#wake();
@@ -181,6 +200,9 @@ export class StandInEngine {
       const whole = Math.floor((next.length - 1) / this.options.blockSize);
       while (found < whole && this.#cache.has(next.blocks[found] ?? 0)) found += 1;
       next.cached = found * this.options.blockSize;
+      const external = this.connector?.matched(next.prompt, next.cached) ?? 0;
+      next.cached += external;
+      this.connector?.scheduled(next.prompt, external);
       this.counters.promptTokens += next.length;
       for (const block of next.blocks) this.#cache.add(block);
       this.#running.set(next.id, next);

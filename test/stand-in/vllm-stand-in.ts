@@ -4,6 +4,7 @@
 
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import { StandInConnector } from "./connector.ts";
 import { type EngineOptions, StandInEngine } from "./engine.ts";
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
 import {
@@ -36,6 +37,10 @@ export interface StandInOptions extends EngineOptions {
   /** How long it is silent when a request is "preempted", and down when it restarts, ms. */
   readonly silenceMs: number;
   readonly downMs: number;
+  /** Of an ExampleConnector; null: it has no connector. */
+  readonly kvFolder: string | null;
+  /** Another connector, by name alone. */
+  readonly kvConnector: string;
 }
 
 export const STAND_IN_DEFAULTS: StandInOptions = {
@@ -54,6 +59,8 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   apiKey: null,
   silenceMs: 20,
   downMs: 10,
+  kvFolder: null,
+  kvConnector: "ExampleConnector",
 };
 
 type Body = Readonly<Record<string, unknown>>;
@@ -68,6 +75,8 @@ export class VllmStandIn {
   /** While it is false, /health says 503. */
   isHealthy = true;
   restarts = 0;
+  /** Why its engine ended, each time. */
+  readonly endings: string[] = [];
   isStopped = false;
   weightVersion = "default";
   #server: http.Server;
@@ -78,7 +87,7 @@ export class VllmStandIn {
 
   private constructor(options: StandInOptions) {
     this.options = options;
-    this.engine = new StandInEngine(options);
+    this.engine = this.#newEngine();
     this.#server = this.#newServer();
   }
 
@@ -102,7 +111,7 @@ export class VllmStandIn {
   async restart(): Promise<void> {
     this.restarts += 1;
     const server = this.#server;
-    this.engine = new StandInEngine(this.options);
+    this.engine = this.#newEngine();
     this.#startedS += 100;
     server.closeAllConnections();
     await new Promise<void>((resolve) => server.close(() => resolve()));
@@ -110,6 +119,15 @@ export class VllmStandIn {
     if (this.isStopped) return;
     this.#server = this.#newServer();
     await this.#listen(this.#port);
+  }
+
+  #newEngine(): StandInEngine {
+    const { kvFolder, blockSize } = this.options;
+    const connector = kvFolder === null ? null : new StandInConnector(kvFolder, blockSize);
+    return new StandInEngine(this.options, connector, (error) => {
+      this.endings.push(String(error));
+      void this.restart();
+    });
   }
 
   #newServer(): http.Server {
@@ -197,10 +215,11 @@ export class VllmStandIn {
             scheduler_config: {
               max_num_seqs: options.slots,
               policy: options.hasPriorities ? "priority" : "fcfs",
-              enable_chunked_prefill: true,
+              enable_chunked_prefill: options.kvFolder === null,
             },
             device_config: { device: options.device },
             speculative_config: null,
+            kv_transfer_config: this.#transferConfig(),
           },
         });
       case "POST /pause": {
@@ -226,6 +245,7 @@ export class VllmStandIn {
         engine.clearCache();
         return ok({ success: true });
       case "POST /collective_rpc":
+        if (engine.connector !== null) engine.connector.weights += 1;
         return ok({ results: [null] });
       case "GET /get_world_size":
         return ok({ world_size: 1 });
@@ -242,6 +262,16 @@ export class VllmStandIn {
       default:
         return { status: 404, body: { detail: "Not Found" } };
     }
+  }
+
+  #transferConfig(): object | null {
+    const { kvFolder, kvConnector } = this.options;
+    if (kvFolder === null && kvConnector === "ExampleConnector") return null;
+    return {
+      kv_connector: kvConnector,
+      kv_role: "kv_both",
+      kv_connector_extra_config: kvFolder === null ? {} : { shared_storage_path: kvFolder },
+    };
   }
 
   /** Unknown ids are counted too, as the real one does. */

@@ -3,7 +3,9 @@
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../base/ids.ts";
 import { type TimerClock, wallTimers } from "./clock.ts";
 import { HttpClient } from "./http.ts";
+import type { KvShare } from "./kv-share.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
+import { openKv } from "./open-kv.ts";
 import { probe } from "./probe.ts";
 import { type VllmNotice, VllmWorker } from "./worker.ts";
 
@@ -30,6 +32,8 @@ export interface VllmWorkerOptions {
    * so that they can share a cache; another run on servers that go on must have another one. Default: "foretoken".
    */
   readonly cacheSalt?: string;
+  /** What the servers of a run move KV by, where their connectors can. Default: it is computed again. */
+  readonly kvShare?: KvShare;
   readonly limits?: Partial<VllmLimits>;
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
@@ -62,10 +66,18 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
       kvTokens: options.kvTokens ?? null,
       contextTokens: options.contextTokens ?? null,
     });
-    for (const message of capabilities.warnings) notice({ kind: "warning", message });
+    const warn = (message: string) => notice({ kind: "warning", message });
+    for (const message of capabilities.warnings) warn(message);
+    const { workerId } = options;
+    const epoch = options.epoch ?? weightEpoch(0);
+    const share = options.kvShare ?? null;
+    const kv = await openKv({
+      ...{ workerId, epoch, client, clock, limits, capabilities, cacheSalt, share, warn },
+    });
     return new VllmWorker({
-      workerId: options.workerId,
-      epoch: options.epoch ?? weightEpoch(0),
+      workerId,
+      epoch,
+      kv,
       client,
       clock,
       limits,

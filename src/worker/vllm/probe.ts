@@ -6,6 +6,7 @@ import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import { chunkBody, type Dialect, ENDPOINT_PATHS, type Endpoint } from "./body.ts";
 import { pause, type TimerClock } from "./clock.ts";
+import { connectorOf, type FoundConnector } from "./connectors.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { type CacheConfig, readMetrics, type ServerMetrics } from "./metrics.ts";
@@ -22,6 +23,8 @@ export interface Capabilities extends Dialect {
   readonly kvTokens: number;
   /** It drafts by itself. */
   readonly isSpeculative: boolean;
+  /** null: it has none, or does not say so (development mode alone does). */
+  readonly connector: FoundConnector | null;
   /** It was there when the metrics were. */
   readonly metrics: ServerMetrics;
   /** What works worse than it could, and what to do about it. */
@@ -64,6 +67,7 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
     slots,
     kvTokens: options.kvTokens ?? kvBudget(options, { cache: metrics.cache, slots, contextTokens }),
     isSpeculative: info.isSpeculative,
+    connector: info.connector,
     metrics,
     warnings: warningsOf(dialect, info),
   };
@@ -108,7 +112,8 @@ const PROBE: RequestSpec = {
   requestId: requestId(0),
   groupId: groupId("probe"),
   sampleIndex: 0,
-  prompt: Int32Array.of(0),
+  // A second prompt of a single token ends a server with vLLM 0.32's ExampleConnector.
+  prompt: Int32Array.of(0, 0),
   sampling: {
     temperature: 0,
     seed: 0,
@@ -202,6 +207,7 @@ interface ServerInfo {
   readonly isSpeculative: boolean;
   readonly showsCachedTokens: boolean | null;
   readonly hasSeeds: boolean;
+  readonly connector: FoundConnector | null;
 }
 
 /** JSON has {"device": "cpu"} within it, the text of older versions the device itself. */
@@ -224,6 +230,7 @@ async function serverInfo(options: ProbeOptions): Promise<ServerInfo> {
     logprobsMax: logprobsMax < 0 ? Number.MAX_SAFE_INTEGER : logprobsMax,
     isSpeculative: speculative !== null && !/^(null|None)$/.test(speculative),
     showsCachedTokens: flagOf(find("enable_prompt_tokens_details", "true|false|True|False")),
+    connector: connectorOf(jsonField(answer, "vllm_config")),
     // On CPU the server ends when a prompt is split over two steps and its request has a seed: vLLM takes back the
     // random number of the first one, and "CPU Generator does not use offset" (seen in 0.32).
     hasSeeds: !ON_CPU.test(text) || flagOf(find("enable_chunked_prefill", "true|True")) !== true,

@@ -10,6 +10,7 @@ import {
   type ServerCounters,
   type ServerMetrics,
 } from "./metrics.ts";
+import type { MoveCounts } from "./move-counts.ts";
 import type { EventUsage } from "./stream-event.ts";
 
 export class Tally {
@@ -59,7 +60,8 @@ export class Tally {
     this.#busySinceMs = isBusy ? nowMs : null;
   }
 
-  stats(kvTokens: number): WorkerStats {
+  /** `moves` null: it has no connector. */
+  stats(kvTokens: number, moves: MoveCounts | null): WorkerStats {
     const counters = this.#sinceOpened();
     return {
       running: this.#latest.running,
@@ -77,6 +79,7 @@ export class Tally {
       drafts: counters.drafts,
       kvLoads: 0,
       kvLoadFailures: 0,
+      ...(moves === null ? {} : { kvMoves: moves.stats(counters.externalHitTokens) }),
     };
   }
 

@@ -391,7 +391,7 @@ test("run: a server that was broken for a while is no reason to refuse a request
   // The probe's request, then every one until the worker asks for its proof.
   const faults: FaultPlan = (arrival, prompt) => {
     if (arrival === 0) return null;
-    if (prompt.length === 1) left = 0;
+    if (prompt.length === 2) left = 0;
     return left > 0 ? { kind: "broken", afterTokens: 0 } : null;
   };
   const bench = await open(await serve({ faults }));

@@ -15,6 +15,7 @@ import type {
   WorkerCommand,
   WorkerEvent,
   WorkerListener,
+  WorkerStats,
 } from "../../rollout/worker.ts";
 import { chunkBody, ENDPOINT_PATHS } from "./body.ts";
 import { chunkAsk } from "./chunk-ask.ts";
@@ -28,6 +29,7 @@ import { Monitor } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
 import { classify, retryDelayMs } from "./retry.ts";
+import type { ServerKv } from "./server-kv.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
@@ -50,6 +52,8 @@ export interface VllmWorkerParts {
   readonly capabilities: Capabilities;
   readonly kvBytesPerToken: number;
   readonly cacheSalt: string;
+  /** null: it has no connector that KV could move by, or be left in. */
+  readonly kv: ServerKv | null;
   readonly notice: (notice: VllmNotice) => void;
 }
 
@@ -153,6 +157,7 @@ export class VllmWorker implements Worker {
         return;
       case "release":
         this.#forget(command.requestId);
+        this.#parts.kv?.forget(command.requestId);
         return;
       case "advance":
         this.#advance(command.epoch);
@@ -182,7 +187,14 @@ export class VllmWorker implements Worker {
       chunk: this.#chunks,
     });
     this.#runs.set(request.requestId, run);
-    this.#launch(run);
+    const moving = this.#parts.kv?.prepare(request.requestId, run.context()) ?? null;
+    if (moving === null) {
+      this.#launch(run);
+      return;
+    }
+    void moving.then(() => {
+      if (this.#runs.get(request.requestId) === run) this.#launch(run);
+    });
   }
 
   /** Whatever there is of the request ends without a word. */
@@ -197,6 +209,12 @@ export class VllmWorker implements Worker {
   }
 
   #advance(epoch: WeightEpoch): void {
+    this.#begin(epoch);
+    if (this.#parts.kv?.needsReset === true) void this.#resetExternal(epoch);
+  }
+
+  /** Nothing of an earlier epoch is left. */
+  #begin(epoch: WeightEpoch): void {
     this.#hasOtherWeights = true;
     this.#isReloading = false;
     for (const run of this.#runs.values()) this.#close(run);
@@ -204,11 +222,33 @@ export class VllmWorker implements Worker {
     this.#held.clear();
     this.#outbox.clear();
     this.#epoch = epoch;
+    const stale = this.#parts.kv?.advance(epoch) ?? null;
+    if (stale !== null) {
+      this.#fail(`its connector may hold KV of older weights: ${stale}`);
+      return;
+    }
     this.#outbox.say({ kind: "reloaded", epoch });
   }
 
+  /** Nothing runs until the connector has dropped what it holds of older weights. */
+  async #resetExternal(epoch: WeightEpoch): Promise<void> {
+    this.#isReloading = true;
+    const { status, body } = await this.control({
+      method: "POST",
+      path: "/reset_prefix_cache",
+      query: { reset_external: "true" },
+      body: null,
+      nextEpoch: epoch,
+    });
+    if (this.#state !== "running" || this.#epoch !== epoch) return;
+    this.#isReloading = false;
+    const isDone = typeof body === "object" && body !== null && Reflect.get(body, "success");
+    if (status === 200 && isDone === true) this.#launchHeld();
+    else this.#fail(`its connector may hold KV of older weights: reset_external: HTTP ${status}`);
+  }
+
   async #reload(modelPath: string, epoch: WeightEpoch): Promise<void> {
-    this.#advance(epoch);
+    this.#begin(epoch);
     this.#outbox.clear();
     this.#isReloading = true;
     const answer = await this.control({
@@ -224,6 +264,10 @@ export class VllmWorker implements Worker {
       this.#fail(`it did not load ${modelPath}: ${JSON.stringify(answer.body)}`);
       return;
     }
+    // What the server stored while it still had the old ones.
+    this.#parts.kv?.advance(epoch);
+    if (this.#parts.kv?.needsReset === true) await this.#resetExternal(epoch);
+    if (this.#state !== "running" || this.#epoch !== epoch) return;
     this.#outbox.say({ kind: "reloaded", epoch });
     this.#launchHeld();
   }
@@ -248,7 +292,7 @@ export class VllmWorker implements Worker {
       this.#held.add(run);
       return;
     }
-    const { client, clock, limits, capabilities, cacheSalt } = this.#parts;
+    const { client, clock, limits, capabilities, cacheSalt, kv } = this.#parts;
     run.begin();
     run.heardMs = clock.nowMs();
     const ask = chunkAsk(run, {
@@ -262,6 +306,13 @@ export class VllmWorker implements Worker {
       const message = "the prompt fills the engine's context";
       if (run.offset === 0) this.#refuse(run, { status: 400, message });
       else this.#finish(run, "length");
+      return;
+    }
+    const { requestId } = run.spec;
+    const entry = { requestId, tokens: ask.tokens };
+    const leaveLine = kv?.enter(run, entry, () => this.#launch(run)) ?? null;
+    if (leaveLine !== null) {
+      run.cancel = leaveLine;
       return;
     }
     const body = chunkBody(ask, capabilities);
@@ -301,6 +352,7 @@ export class VllmWorker implements Worker {
   #noLongerOpen(run: ChunkRun): void {
     if (!run.isOpen) return;
     run.isOpen = false;
+    this.#parts.kv?.left(run);
     this.#openStreams -= 1;
     if (this.#openStreams === 0) this.#tally.busy(false, this.#parts.clock.nowMs());
   }
@@ -323,11 +375,13 @@ export class VllmWorker implements Worker {
           return false;
         }
         this.#tally.made(run.made - before);
+        if (event.tokens.length > 0) this.#parts.kv?.first(run);
         if (run.made > before) this.#outbox.made(run);
         return true;
       }
       case "usage":
         this.#tally.prefilled(run, event.usage);
+        this.#parts.kv?.used(run, event.usage);
         return true;
       case "done":
         this.#linger(run);
@@ -379,6 +433,8 @@ export class VllmWorker implements Worker {
     const { requestId } = run.spec;
     const tokens = finish === "abort" ? null : run.deliver(true);
     this.#forget(requestId);
+    if (finish === null) this.#parts.kv?.computed(requestId, run.context().length);
+    else this.#parts.kv?.forget(requestId);
     if (tokens !== null) this.#outbox.say(tokens);
     const why = refusal === undefined ? {} : { refusal };
     this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why });
@@ -461,13 +517,19 @@ export class VllmWorker implements Worker {
     this.#lingering.clear();
     this.#outbox.clear();
     this.#monitor.stop();
+    this.#parts.kv?.close();
   }
 
   #send(events: WorkerEvent[]): void {
     if (events.some((event) => event.kind === "chunk_done")) {
-      events.push({ kind: "stats", stats: this.#tally.stats(this.capacity.kvTokens) });
+      events.push({ kind: "stats", stats: this.stats() });
     }
     this.#listener?.(this.#epoch, events);
+  }
+
+  /** As of the last look at the server's metrics. */
+  stats(): WorkerStats {
+    return this.#tally.stats(this.capacity.kvTokens, this.#parts.kv?.counts ?? null);
   }
 
   #watched(nowMs: number): boolean {
@@ -498,7 +560,7 @@ export class VllmWorker implements Worker {
       this.#parts.notice({ kind: "restarted" });
     }
     this.#isSuspect = false;
-    this.#outbox.say({ kind: "stats", stats: this.#tally.stats(this.capacity.kvTokens) });
+    this.#outbox.say({ kind: "stats", stats: this.stats() });
     this.#launchHeld();
   }
 

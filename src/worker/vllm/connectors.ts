@@ -1,0 +1,222 @@
+// The KV connectors of vLLM: what each saves, who finds it again, and what a server must be started with. A table of
+// data; docs/KV.md says where each row was seen. What a server has is read from its /server_info.
+
+import { AppError } from "../../base/errors.ts";
+
+/**
+ * folder: a directory of the machine, which the sidecar keeps in order. pool: a store that all servers ask by
+ * themselves. none: nothing that another server could find by a request's tokens.
+ */
+export type ConnectorReach = "folder" | "pool" | "none";
+
+export interface ConnectorRow {
+  /** As `--kv-connector` has it. */
+  readonly name: string;
+  /** `kv_connector`, and what older versions called it. */
+  readonly classes: readonly string[];
+  readonly reach: ConnectorReach;
+  /** What of a request it saves by itself. */
+  readonly saves: "prompt" | "prompt and output" | "what fits";
+  /** A key of `kv_connector_extra_config`, and its value with which it saves output too; null: there is none. */
+  readonly outputSetting: readonly [key: string, value: boolean] | null;
+  /** Its keys hold `cache_salt`, so KV of other weights is not found. null: not known. */
+  readonly hasSalt: boolean | null;
+  readonly devices: "any" | "gpu";
+  /** `foretoken up` can start it; null: it needs a service of its own first (docs/KV.md). */
+  readonly launch: ((folder: string) => ConnectorLaunch) | null;
+  /** Seen at work by this project. */
+  readonly wasRun: boolean;
+}
+
+export interface ConnectorLaunch {
+  readonly config: Readonly<Record<string, unknown>>;
+  readonly args: readonly string[];
+}
+
+const folderLaunch = (folder: string): ConnectorLaunch => ({
+  config: {
+    kv_connector: "ExampleConnector",
+    kv_role: "kv_both",
+    kv_connector_extra_config: { shared_storage_path: folder },
+  },
+  // It stores a prompt in the step in which it is first scheduled, under the name of the whole, even if only a part of
+  // it is computed in that step: what is found later would be wrong, or end the engine.
+  args: ["--no-enable-chunked-prefill"],
+});
+
+const mooncakeLaunch = (): ConnectorLaunch => ({
+  config: {
+    kv_connector: "MooncakeStoreConnector",
+    kv_role: "kv_both",
+    kv_load_failure_policy: "recompute",
+    kv_connector_extra_config: { save_decode_cache: true, load_async: true, lookup_async: true },
+  },
+  args: [],
+});
+
+const UNSAID = { devices: "any", launch: null, wasRun: false } as const;
+
+export const CONNECTORS: readonly ConnectorRow[] = [
+  {
+    name: "example",
+    classes: ["ExampleConnector", "SharedStorageConnector"],
+    reach: "folder",
+    saves: "prompt",
+    outputSetting: null,
+    hasSalt: false,
+    devices: "any",
+    launch: folderLaunch,
+    wasRun: true,
+  },
+  {
+    name: "mooncake",
+    classes: ["MooncakeStoreConnector"],
+    reach: "pool",
+    saves: "prompt",
+    outputSetting: ["save_decode_cache", true],
+    hasSalt: true,
+    devices: "gpu",
+    launch: mooncakeLaunch,
+    wasRun: false,
+  },
+  {
+    ...UNSAID,
+    name: "offloading",
+    classes: ["OffloadingConnector"],
+    // Its `fs`, `obj` and `p2p` tiers are shared; its memory alone is not.
+    reach: "pool",
+    saves: "prompt",
+    outputSetting: ["offload_prompt_only", false],
+    hasSalt: true,
+    devices: "gpu",
+  },
+  {
+    ...UNSAID,
+    name: "lmcache-mp",
+    classes: ["LMCacheMPConnector"],
+    reach: "pool",
+    saves: "prompt and output",
+    outputSetting: null,
+    hasSalt: true,
+  },
+  {
+    ...UNSAID,
+    name: "lmcache",
+    classes: ["LMCacheConnectorV1"],
+    reach: "pool",
+    saves: "prompt",
+    outputSetting: ["save_decode_cache", true],
+    hasSalt: null,
+    devices: "gpu",
+  },
+  {
+    ...UNSAID,
+    name: "simple-offload",
+    classes: ["SimpleCPUOffloadConnector"],
+    reach: "none",
+    saves: "what fits",
+    outputSetting: null,
+    hasSalt: true,
+    devices: "gpu",
+  },
+  {
+    ...UNSAID,
+    name: "nixl",
+    // They hand KV from one server to one other, on that server's word, and keep nothing to be found.
+    classes: ["NixlConnector", "MooncakeConnector", "P2pNcclConnector", "MoRIIOConnector"],
+    reach: "none",
+    saves: "what fits",
+    outputSetting: null,
+    hasSalt: null,
+  },
+];
+
+/** What a server has, and what can be done with it. */
+export interface FoundConnector {
+  /** `kv_connector`. */
+  readonly className: string;
+  /** null: not in the table. */
+  readonly row: ConnectorRow | null;
+  readonly savesOutput: boolean;
+  /** Of a folder connector, as the server names it; null: not said, or it has none. */
+  readonly folder: string | null;
+  /** Why no KV moves through it; null: nothing that can be seen from outside. */
+  readonly problem: string | null;
+  /** What to do about it; null: nothing helps. */
+  readonly fix: string | null;
+}
+
+/** From `vllm_config` of /server_info; null: no connector, or it is not told. */
+export function connectorOf(config: unknown): FoundConnector | null {
+  const transfer = field(config, "kv_transfer_config");
+  const className = field(transfer, "kv_connector");
+  if (typeof className !== "string") return null;
+  const row = CONNECTORS.find(({ classes }) => classes.includes(className)) ?? null;
+  const extra = field(transfer, "kv_connector_extra_config");
+  const folder = field(extra, "shared_storage_path");
+  const base = {
+    className,
+    row,
+    folder: row?.reach === "folder" && typeof folder === "string" ? folder : null,
+    savesOutput: row !== null && savesOutput(row, extra),
+  };
+  return { ...base, ...problemOf(base, config) };
+}
+
+function savesOutput(row: ConnectorRow, extra: unknown): boolean {
+  if (row.saves === "prompt and output") return true;
+  if (row.outputSetting === null) return false;
+  const [key, value] = row.outputSetting;
+  return field(extra, key) === value;
+}
+
+function problemOf(
+  { row, folder }: { row: ConnectorRow | null; folder: string | null },
+  config: unknown,
+): Pick<FoundConnector, "problem" | "fix"> {
+  const names = CONNECTORS.filter(({ reach }) => reach !== "none").map(({ classes }) => classes[0]);
+  const other = `use one of ${names.join(", ")}`;
+  if (row === null) return { problem: "what it saves, and where, is not known", fix: other };
+  if (row.reach === "none") {
+    return { problem: "no other server finds what it saves by a request's tokens", fix: other };
+  }
+  if (row.reach === "folder") {
+    if (folder === null) {
+      const fix = `kv_connector_extra_config {"shared_storage_path": DIR}, another DIR for each server`;
+      return { problem: "it names no folder", fix };
+    }
+    if (field(field(config, "scheduler_config"), "enable_chunked_prefill") === true) {
+      const problem = "with chunked prefill it stores parts of prompts under the name of the whole";
+      return { problem, fix: "--no-enable-chunked-prefill" };
+    }
+  } else if (row.hasSalt === null) {
+    return { problem: "whether its keys tell weights apart is not known", fix: other };
+  }
+  return { problem: null, fix: null };
+}
+
+/** @throws AppError invalid_config: no such connector, or it cannot be started so. */
+export function connectorLaunch(
+  name: string,
+  options: { folder: string; isCpu: boolean },
+): readonly string[] {
+  const row = CONNECTORS.find((one) => one.name === name);
+  const startable = CONNECTORS.flatMap(({ name: one, launch }) => (launch === null ? [] : [one]));
+  if (row === undefined || row.launch === null) {
+    const what =
+      row === undefined ? "is not known" : "needs settings of its own: give them after --";
+    throw new AppError(
+      "invalid_config",
+      `--kv-connector ${name} ${what}; it is one of ${startable.join(", ")}`,
+    );
+  }
+  if (options.isCpu && row.devices === "gpu") {
+    throw new AppError("invalid_config", `--kv-connector ${name} takes GPUs; on CPU: example`);
+  }
+  const { config, args } = row.launch(options.folder);
+  return ["--kv-transfer-config", JSON.stringify(config), ...args];
+}
+
+function field(value: unknown, name: string): unknown {
+  return typeof value === "object" && value !== null ? Reflect.get(value, name) : undefined;
+}
