@@ -4,6 +4,7 @@ import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
+import { losslessness } from "../doctor/lossless.ts";
 import {
   KEPT_RESPONSES_MAX,
   KEPT_TOKENS_MAX,
@@ -160,7 +161,10 @@ export async function serveOver(
 }
 
 function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerSource[] {
-  const sources = settings.worker.map((url) => noticedSource(url, settings.workerToken, log));
+  const sources = settings.worker.map((url) => {
+    const source = noticedSource(url, settings.workerToken, log);
+    return url.startsWith("http") ? losslessSource(source, settings.workerToken, log) : source;
+  });
   if (settings.llama === 0 || model.llama === null) return sources;
   const { contextTokens } = model.llama;
   const embedded = llamaSources(model.llama, {
@@ -179,6 +183,25 @@ export function noticedSource(url: string, token: string | null, log: Log): Work
     token,
     notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),
   });
+}
+
+/** One that drafts serves only if it still draws what its model says: nobody here can switch its drafts off. */
+function losslessSource(source: WorkerSource, token: string | null, log: Log): WorkerSource {
+  return {
+    ...source,
+    open: async (options) => {
+      const worker = await source.open(options);
+      const found = await losslessness(source.name, token);
+      if (found.kind === "none") return worker;
+      if (found.kind !== "faulty") {
+        log("info", "drafts", { worker: source.name, state: found.kind, says: found.told });
+        return worker;
+      }
+      await worker.close();
+      const fix = "start it without --speculative-config";
+      throw new AppError("worker_failed", `${source.name}: ${found.told}: ${fix}`);
+    },
+  };
 }
 
 function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {

@@ -6,6 +6,7 @@ import { join, resolve } from "node:path";
 import { Command } from "commander";
 import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
+import { losslessness } from "../doctor/lossless.ts";
 import { openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
 import { ensurePlugin } from "../supervise/install-plugin.ts";
@@ -90,26 +91,68 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     log("info", "plugin", { installed: told });
   }
   const stopping = untilSignal();
-  const servers = serversOf(settings, { model, found, vllmArgs, log });
+  let servers: readonly ManagedServer[] = [];
   // Of an error that nobody caught, this is the last that happens here.
   const killAll = () => {
     for (const server of servers) server.kill();
   };
   process.on("exit", killAll);
+  const start = async (args: readonly string[]): Promise<boolean> => {
+    servers = serversOf(settings, { model, found, vllmArgs: args, log });
+    return await areStarted(servers, stopping);
+  };
   try {
-    const started = Promise.all(servers.map((server) => server.start()));
-    const first = await Promise.race([started, stopping.first.then(() => "stopped" as const)]);
-    if (first === "stopped") {
-      // What it says once it is stopped is no news.
-      started.catch(() => {});
-      return EXIT_INTERRUPTED;
+    if (!(await start(vllmArgs))) return EXIT_INTERRUPTED;
+    if (await areFaulty(servers, settings, log)) {
+      await stopAll(servers, log);
+      if (!(await start(withoutDrafts(vllmArgs)))) return EXIT_INTERRUPTED;
     }
     return await serveServers(servers, { settings, model, log, stopping });
   } finally {
-    log("info", "stopping_servers", { servers: servers.length });
-    await Promise.all(servers.map((server) => server.stop()));
+    await stopAll(servers, log);
     process.off("exit", killAll);
   }
+}
+
+/** false: it was told to stop. @throws AppError worker_failed: one of them does not start. */
+async function areStarted(servers: readonly ManagedServer[], stopping: Signals): Promise<boolean> {
+  const started = Promise.all(servers.map((server) => server.start()));
+  const first = await Promise.race([started, stopping.first.then(() => "stopped" as const)]);
+  // What it says once it is stopped is no news.
+  if (first === "stopped") started.catch(() => {});
+  return first !== "stopped";
+}
+
+async function stopAll(servers: readonly ManagedServer[], log: Log): Promise<void> {
+  log("info", "stopping_servers", { servers: servers.length });
+  await Promise.all(servers.map((server) => server.stop()));
+}
+
+/** Whether they draft, and draw with that what the model does not say. All are alike: one is asked. */
+async function areFaulty(
+  [server]: readonly ManagedServer[],
+  { workerToken }: UpSettings,
+  log: Log,
+): Promise<boolean> {
+  if (server === undefined) return false;
+  const found = await losslessness(server.spec.url, workerToken);
+  if (found.kind === "none") return false;
+  const isFaulty = found.kind === "faulty";
+  if (isFaulty) {
+    log("error", "not_lossless", { says: found.told, so: "they are started again without drafts" });
+  } else log("info", "drafts", { state: found.kind, says: found.told });
+  return isFaulty;
+}
+
+const SPECULATION = /^(?:--spec(?:ulative)?[-_]config|-sc)(?:[.][^=]*)?(=|$)/;
+
+/** The arguments for \`vllm serve\` but those that have it draft. */
+export function withoutDrafts(vllmArgs: readonly string[]): string[] {
+  return vllmArgs.filter((arg, i) => {
+    const before = SPECULATION.exec(vllmArgs[i - 1] ?? "");
+    const isValue = before !== null && before[1] === "";
+    return !isValue && !SPECULATION.test(arg);
+  });
 }
 
 async function serveServers(

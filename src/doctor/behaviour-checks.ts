@@ -169,7 +169,6 @@ export async function checkLogprobs(engine: Engine, prompt: readonly number[]): 
       tokens: prompt,
       maxTokens: 4,
       temperature,
-      seed: 7,
       top: 4,
     });
     return top[0] ?? [];

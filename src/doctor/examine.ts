@@ -61,7 +61,7 @@ async function look(
   const checks: readonly [string, () => Promise<Finding | Finding[]>][] = [
     ["stop tokens and lengths", () => checkLength(engine, prompt)],
     ["chunks at temperature 0", () => checkChunks(engine, prompt)],
-    ["seeds", () => checkSeeds(engine, prompt)],
+    ["seeds", async () => (told.isSeedSafe ? await checkSeeds(engine, prompt) : [])],
     ["logprobs", () => checkLogprobs(engine, prompt)],
     ["priorities", () => checkPriority(engine, prompt)],
     [
@@ -75,6 +75,7 @@ async function look(
           prompt,
           tokensMax: options.samplesMax,
           isSpeculative: told.isSpeculative,
+          hasSeeds: told.isSeedSafe,
         }),
     ],
   ];

@@ -29,9 +29,14 @@ interface DraftCounts {
 
 export async function checkSampling(
   engine: Engine,
-  options: { prompt: readonly number[]; tokensMax: number; isSpeculative: boolean | null },
+  options: {
+    prompt: readonly number[];
+    tokensMax: number;
+    isSpeculative: boolean | null;
+    hasSeeds: boolean;
+  },
 ): Promise<Finding[]> {
-  const { prompt, tokensMax, isSpeculative } = options;
+  const { prompt, tokensMax, isSpeculative, hasSeeds } = options;
   const before = await draftCounts(engine);
   const state: State = { test: new SamplingTest(ALPHA), differences: 0, isScored: true };
   let next = 0;
@@ -41,7 +46,8 @@ export async function checkSampling(
       next += 1;
       // Other beginnings of the same text, so that requests are at different places of it.
       const tokens = prompt.slice(0, prompt.length - (next % 16));
-      const ask = { tokens, maxTokens: TOKENS_OF_ONE, temperature: 1, seed: next, top: TOP };
+      const plain = { tokens, maxTokens: TOKENS_OF_ONE, temperature: 1, top: TOP };
+      const ask = hasSeeds ? { ...plain, seed: next } : plain;
       await take(state, await make(engine, ask), (made) =>
         engine.score([...tokens, ...made.tokens], tokens.length, TOP),
       );

@@ -13,6 +13,8 @@ export interface Told {
   /** Tokens; null: not said. */
   readonly blockSize: number | null;
   readonly isSpeculative: boolean | null;
+  /** It survives a request with a seed, whatever else runs. */
+  readonly isSeedSafe: boolean;
 }
 
 /** @returns null: it cannot be examined; why is in `findings`. */
@@ -47,6 +49,10 @@ export async function listen(engine: Engine, findings: Finding[]): Promise<Told 
     contextTokens: typeof context === "number" ? context : null,
     blockSize: block > 0 ? block : null,
     isSpeculative: speculative === undefined ? null : speculative !== null,
+    isSeedSafe: !(
+      pathOf(config, "device_config", "device") === "cpu" &&
+      pathOf(config, "scheduler_config", "enable_chunked_prefill") === true
+    ),
   };
 }
 
@@ -91,9 +97,14 @@ export async function checkEndpoints(engine: Engine): Promise<Finding[]> {
   ];
 }
 
-export function checkFlags({ config }: Told): Finding[] {
+export function checkFlags({ config, isSeedSafe }: Told): Finding[] {
   if (config === undefined) return [];
   const findings: Finding[] = [];
+  if (!isSeedSafe) {
+    const reason =
+      "on CPU it ends (CPU Generator does not use offset) when a prompt is split over two steps and its request has a seed; none is sent, so that nothing can be repeated";
+    findings.push(warn("seeds", reason, "--no-enable-chunked-prefill"));
+  }
   const dtype = String(pathOf(config, "model_config", "dtype") ?? "unknown").replace("torch.", "");
   const device = String(pathOf(config, "device_config", "device") ?? "unknown");
   const executor = String(pathOf(config, "parallel_config", "distributed_executor_backend"));
