@@ -55,8 +55,13 @@ class StepCost:
 
 
 class Guard:
-    """Drafting rests for some steps, twice as many each time, when its mean time is above what is allowed."""
+    """Drafting rests for some steps, twice as many each time, when its mean time is above what is allowed.
 
+    Allowed are a number of microseconds, and a share of the engine's own step: where steps take tenths of a second, or
+    the machine has other work to do, the same drafting takes longer and matters less.
+    """
+
+    STEP_SHARE = 0.03
     REST_MIN = 64
     REST_MAX = 65_536
     SEEN_MIN = 64
@@ -76,9 +81,12 @@ class Guard:
         self._rest -= 1
         return False
 
-    def observe(self, requests: int, us: float) -> None:
-        """A step's drafting took `us`. Means of the time over what was allowed: one slow step is no reason."""
-        allowed = self._step_us * max(requests, REFERENCE_REQUESTS / 4) / REFERENCE_REQUESTS
+    def observe(self, requests: int, us: float, step_us: float = 0.0) -> None:
+        """Drafting took `us` after a step of `step_us`. Means of the time over what was allowed: one slow step is no
+        reason.
+        """
+        wanted = self._step_us * max(requests, REFERENCE_REQUESTS / 4) / REFERENCE_REQUESTS
+        allowed = max(wanted, self.STEP_SHARE * step_us)
         part = min(us / allowed, 20.0)
         self._seen += 1
         self._part += (part - self._part) / min(self._seen, self.SEEN_MIN)

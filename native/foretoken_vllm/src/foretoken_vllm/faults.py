@@ -14,11 +14,20 @@ class Faults:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
+        # News that is no fault is counted and told as well.
+        self._news: set[str] = set()
+
+    @property
+    def total(self) -> int:
+        """What went wrong, news left out."""
+        return sum(count for kind, count in list(self.counts.items()) if kind not in self._news)
 
     def add(self, kind: str, problem: object = "", *, level: int = logging.WARNING) -> None:
         """Counts; logs the first of its kind, with the exception under way if there is one."""
         if kind not in self.counts and len(self.counts) >= KINDS_MAX:
             kind = "other"
+        if level < logging.WARNING:
+            self._news.add(kind)
         seen = self.counts.get(kind, 0)
         self.counts[kind] = seen + 1
         if seen > 0:

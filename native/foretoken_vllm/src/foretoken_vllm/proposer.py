@@ -72,6 +72,7 @@ class ForetokenProposer:
         self._traps = 0
         self._rows_verified = 0
         self._returned_at = 0.0
+        self._span_us = 0.0
         self._cost = StepCost()
         self._met = False
         self._settings = Settings()
@@ -168,8 +169,8 @@ class ForetokenProposer:
     def _observe(self, began: float, sampled: list[list[int]]) -> None:
         """The engine's time for the step that has just ended, if it held no prefill."""
         span = began - self._returned_at
-        if self._returned_at > 0 and span < _STEP_S_MAX:
-            self.counters.step_us += span * 1e6
+        self._span_us = span * 1e6 if self._returned_at > 0 and span < _STEP_S_MAX else 0.0
+        self.counters.step_us += self._span_us
         if self._returned_at > 0 and not self._met and all(sampled):
             self._cost.observe(self._rows_verified, span * 1e6)
         self._met = False
@@ -183,7 +184,7 @@ class ForetokenProposer:
         counters.rows += len(drafts)
         counters.drafted += drafted
         counters.propose_us += us
-        self._guard.observe(len(drafts), us)
+        self._guard.observe(len(drafts), us, self._span_us)
         self._rows_verified = len(drafts) + drafted
         self._returned_at = ended
         return drafts
@@ -458,7 +459,7 @@ class ForetokenProposer:
             "propose_us": counters.propose_us,
             "drafted": counters.drafted,
             "accepted": counters.accepted,
-            "faults": sum(self.faults.counts.values()),
+            "faults": self.faults.total,
         }
 
     def stats(self) -> dict[str, Any]:

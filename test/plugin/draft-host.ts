@@ -1,0 +1,75 @@
+// The sidecar's draft service alone, in a process of its own, for the plugin's tests (native/foretoken_vllm/tests).
+// Commands come as lines of JSON on stdin, each is answered by one on stdout; it ends with its stdin.
+//
+//   bun test/plugin/draft-host.ts [--token T] [--port P] [--no-drafts]
+
+import { parseArgs } from "node:util";
+import { type GroupId, groupId, weightEpoch } from "../../src/base/ids.ts";
+import { DraftServer } from "../../src/draft/service/server.ts";
+import { serveHttp } from "../../src/server/http.ts";
+import { DraftSocketService } from "../../src/server/plugin/draft-socket.ts";
+import { EngineBook } from "../../src/server/plugin/engine-book.ts";
+
+interface Command {
+  /** Begins a weight epoch. */
+  readonly advance?: number;
+  /** Tokens that the sidecar has of a response, from its beginning. */
+  readonly have?: { readonly group: string; readonly sample: number; readonly tokens: number[] };
+}
+
+const { values } = parseArgs({
+  options: {
+    token: { type: "string" },
+    port: { type: "string", default: "0" },
+    "no-drafts": { type: "boolean", default: false },
+  },
+});
+
+const logs = new Map<GroupId, Map<number, Int32Array>>();
+const clock = { nowMs: () => performance.now() };
+const server = new DraftServer({
+  clock,
+  instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
+  leads: true,
+  source: {
+    lacking: (group, have, take) => {
+      for (const [sample, tokens] of logs.get(group) ?? []) {
+        if (have(sample) < tokens.length) take(sample, 0, tokens);
+      }
+    },
+  },
+});
+const book = new EngineBook({ clock, drafts: !values["no-drafts"], notLossless: () => {} });
+const service = new DraftSocketService({
+  server,
+  reports: { telemetryMs: 100, report: (engine, telemetry) => book.report(engine, telemetry) },
+  later: (act, ms) => {
+    const timer = setTimeout(act, ms);
+    return () => clearTimeout(timer);
+  },
+});
+const http = serveHttp({
+  host: "127.0.0.1",
+  port: Number(values.port),
+  routes: [],
+  sockets: { "/v1/draft": service },
+  apiToken: values.token ?? null,
+  bodyBytesMax: 1024,
+  frameBytesMax: server.limits.frameBytesMax,
+  answered: () => {},
+  failed: (error) => console.error(error),
+});
+
+const say = (value: unknown) => console.log(JSON.stringify(value));
+say({ port: Number(http.url.port) });
+for await (const line of console) {
+  const { advance, have } = JSON.parse(line) as Command;
+  if (advance !== undefined) server.advance(weightEpoch(advance));
+  if (have !== undefined) {
+    const id = groupId(have.group);
+    const group = logs.get(id) ?? new Map<number, Int32Array>();
+    logs.set(id, group.set(have.sample, Int32Array.from(have.tokens)));
+  }
+  say({ ...server.stats(), engines: book.figures(), connections: service.connections });
+}
+await http.stop();

@@ -1,0 +1,232 @@
+// Two real vLLM servers that draft by the plugin, as `foretoken up --plugin` starts them. A proxy stands between them
+// and the sidecar's draft service, so that the link can be cut; the last test ends the plugin's own thread. The order
+// matters: the link is cut and the thread ended after what needs them.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { CuttingProxy } from "../suite/cutting-proxy.ts";
+import { type Bed, faultsOf, movedIn, plainly, roll, TEST_MS_MAX, written } from "./bed.ts";
+import { heldAgainst, mean, pairedT, T15_MAX } from "./compare.ts";
+import { CHUNK_TOKENS, Fleet, MODEL, promptIds, vllmMissing } from "./fleet.ts";
+
+const GROUPS = 16;
+/** The bundled model's, model/hf/config.json. */
+const EOS = 1359;
+/** nats a token: float32 on one machine. */
+const DISTANCE_MAX = 1e-3;
+const STATS_MS = 4_000;
+
+interface EngineLine {
+  readonly engine: string;
+  readonly weight_epoch: number;
+  readonly is_lossless: boolean;
+  readonly waiting: number | null;
+  readonly kv_usage: number | null;
+  readonly steps: number;
+  readonly drafted_tokens: number;
+  readonly accepted_tokens: number;
+  readonly traced_tokens: number;
+  readonly traced_elsewhere_tokens: number;
+  readonly faults: number;
+}
+
+interface EnginesAnswer {
+  readonly engines: EngineLine[];
+  readonly draft_service: { readonly groups: number; readonly tokens_fetched: number };
+}
+
+const missing = vllmMissing();
+if (missing !== null) console.log(`plugin: skipped, ${missing}`);
+
+describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", () => {
+  const startMs = performance.now();
+  const folder = mkdtempSync(join(tmpdir(), "foretoken-plugin-"));
+  const stopFile = join(folder, "stop");
+  let fleet: Fleet | null = null;
+  let bed: Bed | null = null;
+  let proxy: CuttingProxy | null = null;
+  const ready = (): Bed => {
+    if (bed === null) throw new Error("the servers did not start");
+    return bed;
+  };
+  const engines = async () =>
+    (await (await ready().fleet.call("GET", "/foretoken/engines")).json()) as EnginesAnswer;
+  const sum = (answer: EnginesAnswer, field: "accepted_tokens" | "faults" | "steps") =>
+    answer.engines.reduce((total, engine) => total + engine[field], 0);
+
+  beforeAll(async () => {
+    let sidecarPort = 0;
+    proxy = await CuttingProxy.listen(() => sidecarPort);
+    process.env.PYTHONPATH = join(import.meta.dir, "python");
+    process.env.FORETOKEN_TEST_STOP_FILE = stopFile;
+    const own = { foretoken: { draft_url: `ws://127.0.0.1:${proxy.port}/v1/draft` } };
+    const speculation = {
+      method: "custom_class",
+      model: "stopping.StoppingProposer",
+      num_speculative_tokens: 8,
+    };
+    fleet = await Fleet.up([
+      ...["--plugin", "--chunk-tokens", String(CHUNK_TOKENS), "--max-model-len", "2100", "--"],
+      ...["--additional-config", JSON.stringify(own)],
+      ...["--speculative-config", JSON.stringify(speculation)],
+    ]);
+    sidecarPort = Number(new URL(fleet.url).port);
+    const prompts = await promptIds(fleet, GROUPS);
+    bed = { fleet, prompts, eos: EOS };
+    await fleet.until(async () => (await engines()).engines.length === 2);
+    console.log(`healthy and linked after ${seconds(startMs)} s`);
+  }, TEST_MS_MAX);
+
+  afterAll(async () => {
+    await fleet?.stop();
+    await proxy?.close();
+    rmSync(folder, { recursive: true, force: true });
+    console.log(`plugin: ${seconds(startMs)} s`);
+  }, TEST_MS_MAX);
+
+  test("both engines say that their sampler judges drafts as it should, and how full they are", async () => {
+    const { engines: lines } = await engines();
+    expect(lines.map(({ engine }) => engine).sort()).toEqual(
+      ready()
+        .fleet.servers.map(({ url }) => url)
+        .sort(),
+    );
+    for (const line of lines) {
+      expect(line).toMatchObject({ is_lossless: true, waiting: 0, faults: 0 });
+      expect(line.kv_usage).not.toBeNull();
+    }
+  });
+
+  test(
+    "temperature 1: 16 groups of 8 draft from siblings on the other server, and are drawn as plain vLLM draws",
+    async () => {
+      const { fleet, prompts, eos } = ready();
+      const rolled = await roll(ready(), { id: "drawn", sampling: { temperature: 1 } });
+      expect(faultsOf(ready(), rolled)).toEqual([]);
+      expect(rolled.lines.length).toBe(GROUPS * 8);
+      await Bun.sleep(STATS_MS / 2);
+      const { engines: lines, draft_service: service } = await engines();
+      for (const line of lines) {
+        expect(line.accepted_tokens).toBeGreaterThan(100);
+        expect(line.traced_elsewhere_tokens).toBeGreaterThan(0);
+        expect(line.faults).toBe(0);
+      }
+      expect(service.tokens_fetched).toBeGreaterThan(1000);
+
+      const held = await heldAgainst(fleet.plain(0), written(rolled.lines.slice(0, 64)));
+      expect(held.test.isRejected).toBe(false);
+      expect(held.distance).toBeLessThan(DISTANCE_MAX);
+      const asks = prompts.flatMap((prompt) => Array.from({ length: 8 }, () => prompt));
+      const plain = await Promise.all(
+        asks.map((prompt, i) =>
+          plainly(fleet.plain(i % 2), { prompt, temperature: 1, seed: 1000 + i, eos }),
+        ),
+      );
+      const pairs = (
+        figure: (one: { tokens: readonly number[]; logprobs: readonly number[] }) => number,
+      ) =>
+        prompts.map((prompt, g): readonly [number, number] => [
+          mean(written(rolled.lines.filter(({ group }) => group === `g${g}`)).map(figure)),
+          mean(plain.filter((one) => one.prompt === prompt).map(figure)),
+        ]);
+      const byLength = pairedT(pairs(({ tokens }) => tokens.length));
+      const byLogprob = pairedT(pairs(({ logprobs }) => mean(logprobs)));
+      expect(Math.abs(byLength)).toBeLessThan(T15_MAX);
+      expect(Math.abs(byLogprob)).toBeLessThan(T15_MAX);
+      const { wall_s: s, output_tokens: tokens, chunks, migrations } = rolled.summary.report;
+      const of = (field: keyof EngineLine) =>
+        lines.map((line) => Math.round(Number(line[field]))).join(" + ");
+      console.log(
+        `plugin: ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves, ${movedIn(rolled)} moved; ` +
+          `steps ${of("steps")}, drafted ${of("drafted_tokens")}, accepted ${of("accepted_tokens")}; of ` +
+          `${of("traced_tokens")} traced, ${of("traced_elsewhere_tokens")} written by siblings elsewhere alone; ` +
+          `mean logprob ${held.test.scoreMean.toFixed(3)}, by the model ${held.test.expectedMean.toFixed(3)}; ` +
+          `t of lengths ${byLength.toFixed(2)}, of logprobs ${byLogprob.toFixed(2)}`,
+      );
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "temperature 0: token for token as plain vLLM, with drafts",
+    async () => {
+      const { fleet, prompts, eos } = ready();
+      const before = sum(await engines(), "accepted_tokens");
+      // Four alike in each group: all but the first draft from what is there already.
+      const rolled = await roll(ready(), { id: "greedy", n: 4, sampling: { temperature: 0 } });
+      expect(faultsOf(ready(), rolled, { n: 4 })).toEqual([]);
+      const plain = await Promise.all(
+        prompts.map((prompt, i) => plainly(fleet.plain(i % 2), { prompt, temperature: 0, eos })),
+      );
+      for (const { group, token_ids: ids } of rolled.lines) {
+        expect(ids).toEqual([...(plain[Number(group.slice(1))]?.tokens ?? [])]);
+      }
+      await Bun.sleep(STATS_MS / 2);
+      expect(sum(await engines(), "accepted_tokens")).toBeGreaterThan(before + 500);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "another weight epoch: both plugins are told, and drafts go on from it alone",
+    async () => {
+      const { fleet } = ready();
+      const answer = await fleet.call("POST", "/collective_rpc", {
+        method: "reload_weights",
+        kwargs: { weights_path: MODEL },
+      });
+      expect(answer.status).toBe(200);
+      const rolled = await roll(ready(), { id: "epoch", sampling: { temperature: 1 }, n: 4 });
+      expect(faultsOf(ready(), rolled, { n: 4 })).toEqual([]);
+      expect(new Set(rolled.lines.map(({ weight_epoch: epoch }) => epoch))).toEqual(new Set([1]));
+      await Bun.sleep(STATS_MS / 2);
+      const { engines: lines } = await engines();
+      expect(lines.map(({ weight_epoch: epoch }) => epoch)).toEqual([1, 1]);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "the sidecar's link is cut in the middle: nothing lost, nothing twice, and it is there again",
+    async () => {
+      const before = sum(await engines(), "accepted_tokens");
+      const rolled = await roll(ready(), {
+        id: "cut",
+        sampling: { temperature: 1 },
+        afterTokens: 1500,
+        meanwhile: async () => proxy?.cut(),
+      });
+      expect(faultsOf(ready(), rolled)).toEqual([]);
+      const since = sum(await engines(), "steps");
+      await roll(ready(), { id: "after-cut", n: 2, sampling: { temperature: 1 } });
+      await ready().fleet.until(async () => sum(await engines(), "steps") > since);
+      const after = await engines();
+      expect(sum(after, "accepted_tokens")).toBeGreaterThan(before);
+      expect(after.engines.every(({ faults }) => faults >= 1)).toBe(true);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "the plugin's thread ends in the middle: the rollout goes on without it, and ends",
+    async () => {
+      const rolled = await roll(ready(), {
+        id: "no-thread",
+        sampling: { temperature: 1 },
+        afterTokens: 1500,
+        meanwhile: async () => writeFileSync(stopFile, ""),
+      });
+      expect(faultsOf(ready(), rolled)).toEqual([]);
+      const again = await roll(ready(), { id: "still", n: 2, sampling: { temperature: 1 } });
+      expect(faultsOf(ready(), again, { n: 2 })).toEqual([]);
+      expect(rolled.summary.report.restarts + again.summary.report.restarts).toBe(0);
+    },
+    TEST_MS_MAX,
+  );
+});
+
+function seconds(sinceMs: number): number {
+  return Math.round((performance.now() - sinceMs) / 1000);
+}
