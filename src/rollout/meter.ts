@@ -69,6 +69,13 @@ export class Meter {
     });
   }
 
+  /** Nothing is on it any more, whatever it said last. */
+  workerGone(workerId: WorkerId): void {
+    const tally = this.#tallies.get(workerId);
+    if (tally?.stats == null) return;
+    tally.stats = { ...tally.stats, running: 0, waiting: 0, kvTokensUsed: 0 };
+  }
+
   requestJoined(request: Request): void {
     if (request.spec.sampleIndex === 0) this.#groups += 1;
     this.#requests += 1;

@@ -433,6 +433,7 @@ export class Rollout {
   #failed(worker: Worker, message: string): void {
     const { workerId } = worker;
     this.#ledger.remove(workerId);
+    this.meter.workerGone(workerId);
     this.#registry.forget(workerId);
     this.#outbox.delete(workerId);
     for (const [id, leaving] of [...this.#exporting]) {
