@@ -3,7 +3,7 @@
 // gone on (the recovery). Only for sequences that this instance drafts for, and only if it learns:
 // replicas do not agree on any of it.
 
-import { backgroundLearn, backgroundReady } from "./background";
+import { BACKGROUND_CONTEXT_MAX, backgroundLearn, backgroundReady } from "./background";
 import {
   accepted,
   isLearning,
@@ -16,7 +16,7 @@ import {
   REASON_BYTES,
 } from "./calibrate";
 import { contextState } from "./context";
-import { edgeOf } from "./node";
+import { edgeOf, lenOf, linkOf } from "./node";
 import {
   H_COUNT,
   H_IS_TREE,
@@ -35,6 +35,7 @@ import {
   Q_DRAFT_STEP,
   Q_EARLIER,
   Q_FOLLOWED,
+  Q_LAST,
   Q_LEFT,
   Q_RECOVERY,
   Q_SECOND,
@@ -104,7 +105,10 @@ export function follow(sequence: usize, token: u32): void {
   if (since != 255) store<u8>(sequence, since + 1, Q_SINCE);
   const first = load<u32>(sequence, Q_TOKEN);
   const second = load<u32>(sequence, Q_SECOND);
-  if (backgroundReady()) backgroundLearn(first, second, load<u32>(sequence, Q_THIRD), token);
+  // What a long context of the group goes on with is not new: it is left out, as from the shorter contexts of PPM.
+  if (lenOf(linkOf(load<u32>(sequence, Q_LAST))) < BACKGROUND_CONTEXT_MAX && backgroundReady()) {
+    backgroundLearn(first, second, load<u32>(sequence, Q_THIRD), token);
+  }
   store<u32>(sequence, second, Q_THIRD);
   store<u32>(sequence, first, Q_SECOND);
 }

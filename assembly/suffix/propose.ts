@@ -12,6 +12,7 @@
 // paths and trees share the state of the position that is drafted, all of it in globals of this file.
 
 import {
+  BACKGROUND_CONTEXT_MAX,
   BACKGROUND_TOKENS,
   backgroundBlank,
   backgroundEvidence,
@@ -109,8 +110,6 @@ let agreed: u32 = 0;
 let left: u32 = 0;
 let recent: u32 = 0;
 const recoveries: usize = memory.data(32 * 8, 16);
-// Contexts of so many tokens and more are not helped by the background.
-const BACKGROUND_CONTEXT_MAX: u32 = 8;
 // A recovery that agrees with this many tokens is as good as any.
 const AGREED_MAX: u32 = 5;
 
