@@ -11,6 +11,8 @@ import { openHuggingFaceText } from "./text/hugging-face.ts";
 import type { Text } from "./text/text.ts";
 import { openLinkWorker } from "./worker/link/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
+import { wallTimers } from "./worker/vllm/clock.ts";
+import { KEPT_BYTES_MAX, KvShare } from "./worker/vllm/kv-share.ts";
 import { openVllmWorker } from "./worker/vllm/open.ts";
 import type { VllmNotice } from "./worker/vllm/worker.ts";
 
@@ -19,6 +21,9 @@ import type { VllmNotice } from "./worker/vllm/worker.ts";
  * under the same epoch.
  */
 const RUN_SALT = `foretoken-${crypto.randomUUID()}`;
+
+/** All vLLM servers of this process are of one run. */
+const RUN_KV = new KvShare({ clock: wallTimers, bytesMax: KEPT_BYTES_MAX });
 
 /** Embedded engines on one model. */
 export function llamaSources(
@@ -79,6 +84,7 @@ function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource
         url,
         epoch,
         cacheSalt: RUN_SALT,
+        kvShare: RUN_KV,
         ...(token === null ? {} : { apiKey: token }),
         notice: (told) => notice(url, told),
       }),

@@ -1,7 +1,8 @@
 // `foretoken up`: starts vLLM servers as a rollout needs them, keeps them running, and serves over them as
 // `foretoken serve` does. Whatever ends it, no process of theirs is left.
 
-import { existsSync } from "node:fs";
+import { existsSync, mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { Command } from "commander";
 import { AppError } from "../base/errors.ts";
@@ -25,6 +26,8 @@ const FIELD_NAMES = [
   "port",
   "vllm",
   "plugin",
+  "kvConnector",
+  "kvDir",
   "logs",
   "startS",
   "tokenizer",
@@ -60,6 +63,7 @@ Examples:
   $ npm run vllm:install                            once, where there is no GPU
   $ foretoken up --workers 2                        two servers with the bundled model, on port 8000
   $ foretoken up --workers 2 --plugin               the same, with drafts inside vLLM's engine step
+  $ foretoken up --workers 2 --kv-connector example the same, and KV goes with requests that move
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
 What stands after -- goes to every \`vllm serve\`, and comes before what is given here.
 `;
@@ -78,7 +82,8 @@ export function upCommand(setStatus: (status: number) => void): Command {
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
   // Engines are told the sidecar's port before it listens.
   const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
-  const settings = { ...given, port };
+  const kvDir = given.kvDir ?? (given.kvConnector === null ? null : newKvDir());
+  const settings = { ...given, port, kvDir };
   const model = resolve(settings.hfModel ?? BUNDLED);
   if (!existsSync(join(model, "config.json"))) {
     throw new AppError("usage", `--model ${model} is no Hugging Face directory (no config.json)`);
@@ -192,6 +197,8 @@ function serversOf(
       servedName: settings.servedModelName,
       apiKey: settings.workerToken,
       plugin: settings.plugin ? pluginOf(settings, name) : null,
+      kvConnector:
+        settings.kvConnector === null ? null : kvOf(settings.kvConnector, settings, name),
       extraArgs: vllmArgs,
     });
     return new ManagedServer(
@@ -207,6 +214,18 @@ function serversOf(
       (event) => tell(log, { name, port }, event),
     );
   });
+}
+
+/** Each server has a folder of its own: the sidecar shows it what it is to find (src/worker/vllm/kv-folder.ts). */
+function kvOf(name: string, { kvDir }: UpSettings, server: string) {
+  return { name, folder: resolve(kvDir ?? ".", server) };
+}
+
+/** For its owner's eyes alone: KV lets a reader reconstruct prompts and responses. */
+function newKvDir(): string {
+  const folder = mkdtempSync(join(tmpdir(), "foretoken-kv-"));
+  process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
+  return folder;
 }
 
 function pluginOf(settings: UpSettings, name: string): PluginLaunch {

@@ -474,6 +474,20 @@ export const FIELDS = {
     flag: "--plugin",
     help: "draft inside vLLM's engine step from siblings on all servers (installs native/foretoken_vllm beside vLLM)",
   },
+  kvConnector: {
+    kind: "text",
+    flag: "--kv-connector",
+    metavar: "NAME",
+    default: null,
+    help: "KV goes with requests that move between servers: example or mooncake (docs/KV.md; default: it is computed again)",
+  },
+  kvDir: {
+    kind: "text",
+    flag: "--kv-dir",
+    metavar: "DIR",
+    default: null,
+    help: "where the example connector's KV lies, 4 GiB at most (default: a temporary directory)",
+  },
   logs: {
     kind: "text",
     flag: "--logs",

@@ -58,6 +58,26 @@ test("launchOf: the key stands in the environment, not among the arguments", () 
   expect(env.VLLM_API_KEY).toBe("secret");
 });
 
+test("launchOf: a KV connector is started as the table says, with a folder of the server's own", () => {
+  const kvConnector = { name: "example", folder: "/kv/vllm-1" };
+  const { command } = launchOf({ ...OPTIONS, kvConnector });
+  const config = JSON.parse(command[command.indexOf("--kv-transfer-config") + 1] ?? "");
+  expect(config).toEqual({
+    kv_connector: "ExampleConnector",
+    kv_role: "kv_both",
+    kv_connector_extra_config: { shared_storage_path: "/kv/vllm-1" },
+  });
+  expect(command).toContain("--no-enable-chunked-prefill");
+});
+
+test("launchOf: a connector that is not known, or not for this machine, is refused by name", () => {
+  const launch = (name: string) => () =>
+    launchOf({ ...OPTIONS, kvConnector: { name, folder: "/kv" } });
+  expect(launch("nothing")).toThrow("--kv-connector nothing is not known; it is one of example");
+  expect(launch("lmcache-mp")).toThrow("--kv-connector lmcache-mp needs settings of its own");
+  expect(launch("mooncake")).toThrow("--kv-connector mooncake takes GPUs");
+});
+
 test("launchOf: a version before 0.22, and what is no version, is refused by name", () => {
   const launch = (version: string) => () =>
     launchOf({ ...OPTIONS, build: { version, isCpu: true } });

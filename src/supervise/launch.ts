@@ -4,6 +4,7 @@
 // What was run against live servers of version 0.32 on CPU is said here as seen; older rows are from vLLM's sources.
 
 import { AppError } from "../base/errors.ts";
+import { connectorLaunch } from "../worker/vllm/connectors.ts";
 
 export interface VllmBuild {
   /** "0.32.0". */
@@ -44,6 +45,8 @@ export interface LaunchOptions {
   readonly apiKey: string | null;
   /** Its drafts come from native/foretoken_vllm; null: it drafts nothing. */
   readonly plugin: PluginLaunch | null;
+  /** One of the connectors' table, and the folder that this server alone has. Default: KV stays where it is. */
+  readonly kvConnector?: { readonly name: string; readonly folder: string } | null;
   /** Come last, so that they win. */
   readonly extraArgs: readonly string[];
 }
@@ -143,6 +146,11 @@ export function launchOf(options: LaunchOptions): Launch {
   if (contextTokens !== null) args.push("--max-model-len", String(contextTokens));
   if (servedName !== null) args.push("--served-model-name", servedName);
   const drafts = pluginLaunch(options);
+  const { kvConnector = null } = options;
+  if (kvConnector !== null) {
+    const { name, folder } = kvConnector;
+    args.push(...connectorLaunch(name, { folder, isCpu: build.isCpu }));
+  }
   return {
     command: [
       ...[options.command, "serve", model, "--host", host, "--port", String(port)],
