@@ -1,13 +1,23 @@
-// Runs every test and ends with one plain line: `N passed, N failed, N skipped`.
-// Arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
+// Runs every test and ends with one plain line: `N passed, N failed, N skipped`. Tests with real vLLM servers take
+// minutes and two cores of their own: they are run only when they are asked for, with --vllm (nothing else) or
+// --all. Further arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 const root = join(import.meta.dir, "..");
-const scratch = mkdtempSync(join(tmpdir(), "foretoken-test-"));
-const results = join(scratch, "results.xml");
+const bun = process.execPath;
+const VLLM_TESTS = "test/vllm";
+/** ms for one test: a rollout, a restart and a start of two servers all fit into the second. */
+const TIMEOUT_MS = "60000";
+const VLLM_TIMEOUT_MS = "300000";
+
+interface Counts {
+  readonly passed: number;
+  readonly failed: number;
+  readonly skipped: number;
+}
 
 function run(command: string[]): number {
   return Bun.spawnSync(command, { cwd: root, stdout: "inherit", stderr: "inherit" }).exitCode;
@@ -19,23 +29,38 @@ function count(xml: string, attribute: string): number {
   return Number(new RegExp(`\\b${attribute}="(\\d+)"`).exec(head)?.[1] ?? "0");
 }
 
-const bun = process.execPath;
-let exitCode = run([bun, join("scripts", "build-core.ts")]);
-let [passed, failed, skipped] = [0, exitCode === 0 ? 0 : 1, 0];
-if (exitCode === 0) {
+function tested(args: string[]): Counts {
+  const scratch = mkdtempSync(join(tmpdir(), "foretoken-test-"));
+  const results = join(scratch, "results.xml");
   const report = ["--reporter=junit", `--reporter-outfile=${results}`];
-  exitCode = run([bun, "test", "--timeout", "60000", ...report, ...process.argv.slice(2)]);
+  const exitCode = run([bun, "test", ...report, ...args]);
   let xml = "";
   try {
     xml = readFileSync(results, "utf8");
   } catch {
     // The runner died before it wrote its report: its exit code says so below.
   }
-  skipped = count(xml, "skipped");
-  failed = count(xml, "failures") + count(xml, "errors");
-  passed = count(xml, "tests") - failed - skipped;
-  if (exitCode !== 0 && failed === 0) failed = 1;
+  rmSync(scratch, { recursive: true, force: true });
+  const skipped = count(xml, "skipped");
+  const failed = count(xml, "failures") + count(xml, "errors");
+  const passed = count(xml, "tests") - failed - skipped;
+  return { passed, skipped, failed: exitCode !== 0 && failed === 0 ? 1 : failed };
 }
-rmSync(scratch, { recursive: true, force: true });
-console.log(`${passed} passed, ${failed} failed, ${skipped} skipped`);
-process.exit(exitCode === 0 && failed === 0 ? 0 : 1);
+
+const flags = process.argv.slice(2).filter((arg) => arg === "--vllm" || arg === "--all");
+const args = process.argv.slice(2).filter((arg) => arg !== "--vllm" && arg !== "--all");
+const runs: Counts[] = [];
+if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
+  runs.push({ passed: 0, failed: 1, skipped: 0 });
+} else {
+  if (!flags.includes("--vllm")) {
+    const others = ["--path-ignore-patterns", `${VLLM_TESTS}/**`];
+    runs.push(tested(["--timeout", TIMEOUT_MS, ...others, ...args]));
+  }
+  if (flags.length > 0) {
+    runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, `./${VLLM_TESTS}/`, ...args]));
+  }
+}
+const sum = (key: keyof Counts): number => runs.reduce((total, counts) => total + counts[key], 0);
+console.log(`${sum("passed")} passed, ${sum("failed")} failed, ${sum("skipped")} skipped`);
+process.exit(sum("failed") === 0 ? 0 : 1);

@@ -1,0 +1,112 @@
+// A server that drafts by vLLM's own means, on CPU: vLLM 0.32 draws wrongly with every method there. The doctor finds it
+// out, `serve` refuses it, and `up` starts it again without drafts.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { join } from "node:path";
+import { findVllm } from "../../src/supervise/find-vllm.ts";
+import { launchOf } from "../../src/supervise/launch.ts";
+import { ManagedServer } from "../../src/supervise/managed-server.ts";
+import { freePorts } from "../../src/supervise/ports.ts";
+import { TEST_MS_MAX } from "./bed.ts";
+import { examined, foretoken, named } from "./doctor.ts";
+import { Fleet, MODEL, ROOT, vllmMissing } from "./fleet.ts";
+
+const HOST = "127.0.0.1";
+const DRAFTS = [
+  "--speculative-config",
+  JSON.stringify({ method: "ngram", num_speculative_tokens: 4, prompt_lookup_max: 4 }),
+];
+
+function reasonToSkip(): string | null {
+  const missing = vllmMissing();
+  if (missing !== null) return missing;
+  const { build } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+  const isFaulty = build.isCpu && build.version.startsWith("0.32.");
+  return isFaulty ? null : `vLLM ${build.version} is not known to draw wrongly with drafts`;
+}
+
+const skipped = reasonToSkip();
+if (skipped !== null) console.log(`drafts: skipped, ${skipped}`);
+
+describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it draws", () => {
+  let server: ManagedServer | null = null;
+
+  beforeAll(async () => {
+    const found = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+    const [port = 0] = freePorts(1, HOST);
+    const launch = launchOf({
+      ...found,
+      model: MODEL,
+      host: HOST,
+      port,
+      index: 0,
+      contextTokens: 2100,
+      servedName: null,
+      apiKey: null,
+      plugin: null,
+      kvConnector: null,
+      extraArgs: DRAFTS,
+    });
+    server = new ManagedServer(
+      {
+        name: "drafting",
+        url: `http://${HOST}:${port}`,
+        command: launch.command,
+        env: { ...launch.envDefaults, ...process.env, ...launch.env },
+        logPath: join(ROOT, "out", "test-vllm", "drafting.log"),
+        startMsMax: TEST_MS_MAX,
+        graceMs: 5000,
+      },
+      () => {},
+    );
+    await server.start();
+  }, TEST_MS_MAX);
+
+  afterAll(async () => {
+    await server?.stop();
+  }, TEST_MS_MAX);
+
+  test(
+    "doctor: the test of sampling fails, and nothing else does",
+    async () => {
+      const { status, findings } = await examined(server?.spec.url ?? "");
+      expect(named(findings, "fail")).toEqual(["sampling with drafts"]);
+      expect(status).toBe(1);
+      const [faulty] = findings.filter(({ verdict }) => verdict === "fail");
+      expect(faulty?.reason).toContain("error rate 0.000001");
+      expect(faulty?.fix).toContain("no --speculative-config");
+      console.log(`doctor: ${faulty?.reason}`);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "serve: refuses it by name, with the reason",
+    async () => {
+      const url = server?.spec.url ?? "";
+      const ran = await foretoken("serve", "--port", "0", "--worker", url);
+      expect(ran.status).toBe(1);
+      expect(ran.errors).toContain(`${url}: mean logprob`);
+      expect(ran.errors).toContain("start it without --speculative-config");
+      await server?.stop();
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "up: starts it again without drafts, and the log says why",
+    async () => {
+      const fleet = await Fleet.up(["--workers", "1", "--max-model-len", "2100", "--", ...DRAFTS]);
+      try {
+        const told = fleet.log.filter(({ event }) => event === "not_lossless");
+        expect(JSON.stringify(told)).toContain("started again without drafts");
+        expect(await fleet.metric("vllm:spec_decode_num_drafts_total", "servers")).toBe(0);
+        const [choice] = await fleet.complete({ prompt: "total 1 2", max_tokens: 8 });
+        expect(choice?.token_ids.length).toBeGreaterThan(0);
+      } finally {
+        await fleet.stop();
+      }
+    },
+    TEST_MS_MAX,
+  );
+});
