@@ -1,0 +1,54 @@
+// A Python environment for the plugin's own tests, linters and types, in the project's ignored cache: made once, anew
+// when what it must hold changes. It holds no vLLM.
+
+import { createHash } from "node:crypto";
+import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+
+const ROOT = join(import.meta.dir, "..");
+export const PLUGIN = join(ROOT, "native", "foretoken_vllm");
+const FOLDER = join(ROOT, ".cache", "plugin");
+const VENV = join(FOLDER, "venv");
+const STAMP = join(FOLDER, "venv.sha256");
+const VERSION_MIN = [3, 10] as const;
+const ASK_VERSION = "import sys; print(*sys.version_info[:2])";
+
+export type PluginVenv =
+  | { readonly kind: "ready"; readonly bin: string }
+  /** It cannot be made here; why. */
+  | { readonly kind: "missing"; readonly reason: string };
+
+/** Takes 20 s on a quiet machine the first time, and downloads 60 MB. */
+export function pluginVenv(): PluginVenv {
+  const project = readFileSync(join(PLUGIN, "pyproject.toml"), "utf8");
+  const needs = [...project.matchAll(/^ {2}"([^"\n]+)",$/gm)].map(([, need]) => need ?? "");
+  const wanted = createHash("sha256").update(needs.join("\n")).digest("hex");
+  const bin = join(VENV, "bin");
+  if (existsSync(STAMP) && readFileSync(STAMP, "utf8") === wanted) return { kind: "ready", bin };
+  const python = Bun.which("python3");
+  if (python === null) return missing("there is no python3");
+  const version = Bun.spawnSync([python, "-c", ASK_VERSION]).stdout.toString().trim();
+  const [major = 0, minor = 0] = version.split(" ").map(Number);
+  if (major !== VERSION_MIN[0] || minor < VERSION_MIN[1]) {
+    return missing(`python3 is ${version || "broken"}; it takes ${VERSION_MIN.join(".")}`);
+  }
+  rmSync(VENV, { recursive: true, force: true });
+  mkdirSync(FOLDER, { recursive: true });
+  const problem =
+    attempt([python, "-m", "venv", VENV]) ??
+    attempt([join(bin, "python"), "-m", "pip", "install", "--quiet", "--no-input", ...needs]);
+  if (problem !== null) return missing(problem);
+  writeFileSync(STAMP, wanted);
+  return { kind: "ready", bin };
+}
+
+function missing(reason: string): PluginVenv {
+  return { kind: "missing", reason };
+}
+
+/** null: it went well; else what it said last. */
+function attempt(command: string[]): string | null {
+  const { exitCode, stderr } = Bun.spawnSync(command, { stdout: "ignore", stderr: "pipe" });
+  if (exitCode === 0) return null;
+  return `${command.slice(0, 4).join(" ")} ended with ${exitCode}: ${stderr.toString().trim().slice(-400)}`;
+}
