@@ -92,7 +92,8 @@ export class Fleet {
         join("out", "test-vllm"),
         ...args,
       ],
-      { cwd: ROOT, stdin: "ignore", stdout: "pipe", stderr: "pipe" },
+      // Not the environment of this process's beginning: a test may have added to it.
+      { cwd: ROOT, env: { ...process.env }, stdin: "ignore", stdout: "pipe", stderr: "pipe" },
     );
   }
 
