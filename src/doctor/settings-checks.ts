@@ -1,5 +1,6 @@
 // What an engine says of itself: version, flags, routes, KV. It asks for nothing to be generated.
 
+import { checkConnector } from "./connector-check.ts";
 import { type Answer, type Engine, fieldOf, listOf, messageOf, pathOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
@@ -128,15 +129,7 @@ export function checkFlags({ config, isSeedSafe }: Told): Finding[] {
           "--generation-config vllm",
         ),
   );
-  const connector = pathOf(config, "kv_transfer_config", "kv_connector");
-  findings.push(
-    typeof connector === "string"
-      ? info("KV connector", connector)
-      : info(
-          "KV connector",
-          "none: a request that moves to another server is prefilled there again",
-        ),
-  );
+  findings.push(checkConnector(config));
   return findings;
 }
 

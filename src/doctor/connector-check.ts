@@ -1,0 +1,30 @@
+// What an engine's KV connector can do for a request that moves to another server. It reads what the engine says of
+// itself, and the project's table of connectors.
+
+import { connectorOf } from "../worker/vllm/connectors.ts";
+import { type Finding, info, ok, warn } from "./finding.ts";
+
+const CHECK = "KV connector";
+
+/** `config`: vllm_config of /server_info. */
+export function checkConnector(config: unknown): Finding {
+  const found = connectorOf(config);
+  if (found === null) {
+    return info(CHECK, "none: a request that moves to another server is prefilled there again");
+  }
+  const { className, row, folder, savesOutput, problem, fix } = found;
+  if (problem !== null) {
+    return warn(CHECK, `${className}: ${problem}`, fix ?? "start it without --kv-transfer-config");
+  }
+  const where = folder === null ? "in a store that every server asks" : `in ${folder}`;
+  const saved = savesOutput ? "prompts and generated tokens" : "prompts";
+  const seen = row?.wasRun === true ? "" : "; not run by this project";
+  const told = `${className} keeps ${saved} ${where}${seen}`;
+  if (savesOutput) return ok(CHECK, told);
+  if (row?.outputSetting == null) {
+    return ok(CHECK, `${told}; a moved text is handed in as a prompt first`);
+  }
+  const [key, value] = row.outputSetting;
+  const lacking = `${told}: what a request has generated is prefilled again when it moves`;
+  return warn(CHECK, lacking, `kv_connector_extra_config {"${key}": ${value}}`);
+}
