@@ -124,59 +124,34 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
     random: randomWord,
   });
   const weights = new WeightUpdates({ sidecar, pool });
+  const { text } = options.model;
+  const stream = new StreamService({ sidecar, text, random: randomWord, every: repeatedly });
   const drafts = draftsOf(options, sidecar);
-  const metrics = meteredBy(sidecar, pool, options.model.names[0], drafts.book);
+  const metrics = meteredBy(sidecar, { pool, kv, stream, book: drafts.book, options });
   sidecar.observe({
     advanced: (epoch) => options.events.weightsChanged(epoch, weights.version(epoch)),
     broken: (error) => options.events.broken(error),
   });
-  const { text, names, eosTokenIds } = options.model;
-  const plane = dataPlane({
-    sidecar,
-    text,
-    modelNames: names,
-    eosTokenIds,
-    version: (epoch) => weights.version(epoch),
-    limits: { graceMs: options.retryGraceMs },
-  });
-  const stream = new StreamService({ sidecar, text, random: randomWord, every: repeatedly });
   pool.attach(sidecar);
-  const routes: Route[] = [
-    ...controlRoutes({
-      sidecar,
-      pool,
-      weights,
-      version: options.version,
-      abortRequests: plane.abort,
-    }),
-    ...plane.routes,
-    ...rolloutRoutes({ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord }),
-    ...pageRoutes(),
-    ...pluginRoutes(drafts),
-    metricsRoute(metrics),
-  ];
-  const described = [
-    ...describeControl(),
-    ...describeDataPlane(),
-    ...describeRollouts(),
-    ...describePlugin(),
-    ...DESCRIPTIONS,
-  ];
-  const openApi = openApiRoute(routes, described, options.version);
   let http: HttpServer;
   try {
     http = serveHttp({
       host: options.host,
       port: options.port,
-      routes: [...routes, openApi],
+      routes: routesOf(options, { sidecar, pool, weights, drafts, metrics }),
       sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
       apiToken: options.apiToken,
       bodyBytesMax: options.bodyBytesMax,
       frameBytesMax: FRAME_BYTES_MAX,
-      answered: options.events.answered,
+      answered: (entry) => {
+        metrics.answered(entry.status);
+        options.events.answered(entry);
+      },
       failed: options.events.failed,
     });
   } catch (cause) {
+    drafts.end();
+    if (cause instanceof AppError) throw cause;
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new AppError("invalid_config", `${options.host}:${options.port}: ${reason}`, { cause });
   }
@@ -197,6 +172,46 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
       await kv.close();
     },
   };
+}
+
+/** Every route, and the document that describes them all. */
+function routesOf(
+  options: ServeOptions,
+  parts: {
+    sidecar: Sidecar;
+    pool: WorkerPool;
+    weights: WeightUpdates;
+    drafts: Drafts;
+    metrics: Metrics;
+  },
+): Route[] {
+  const { sidecar, pool, weights, drafts, metrics } = parts;
+  const { text, names, eosTokenIds } = options.model;
+  const { version } = options;
+  const plane = dataPlane({
+    sidecar,
+    text,
+    modelNames: names,
+    eosTokenIds,
+    version: (epoch) => weights.version(epoch),
+    limits: { graceMs: options.retryGraceMs },
+  });
+  const routes = [
+    ...controlRoutes({ sidecar, pool, weights, version, abortRequests: plane.abort }),
+    ...plane.routes,
+    ...rolloutRoutes({ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord }),
+    ...pageRoutes(),
+    ...pluginRoutes(drafts),
+    metricsRoute(metrics),
+  ];
+  const described = [
+    ...describeControl(),
+    ...describeDataPlane(),
+    ...describeRollouts(),
+    ...describePlugin(),
+    ...DESCRIPTIONS,
+  ];
+  return [...routes, openApiRoute(routes, described, version)];
 }
 
 interface Drafts {
@@ -250,13 +265,18 @@ function repeatedly(act: () => void, ms: number): () => void {
 
 function meteredBy(
   sidecar: Sidecar,
-  pool: WorkerPool,
-  modelName: string,
-  book: EngineBook,
+  parts: {
+    pool: WorkerPool;
+    kv: EmbeddedKvPool;
+    stream: StreamService;
+    book: EngineBook;
+    options: ServeOptions;
+  },
 ): Metrics {
+  const { pool, kv, stream, book, options } = parts;
   const metrics = new Metrics(
     {
-      modelName,
+      modelName: options.model.names[0],
       meter: sidecar.rollout.meter,
       unfinished: () => sidecar.rollout.unfinished,
       epoch: () => sidecar.rollout.epoch,
@@ -265,13 +285,14 @@ function meteredBy(
         for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
         return counts;
       },
+      kvPool: () => kv.stats(),
+      stream: () => stream.stats(),
       plugins: () => book.figures(),
     },
     () => wallClock.nowMs(),
   );
   sidecar.observe({
     joined: (request) => metrics.joined(request),
-    tokens: (request, offset) => metrics.tokens(request.response.length - offset),
     finished: (request) => metrics.finished(request),
     stats: (workerId, stats) => metrics.stats(workerId, stats),
   });

@@ -3,8 +3,9 @@
 
 import { Counter, Gauge, Histogram, Registry } from "prom-client";
 import type { WorkerId } from "../base/ids.ts";
+import type { KvPoolStats } from "../kv/pool.ts";
 import type { Request } from "../request/buffer.ts";
-import type { Meter } from "../rollout/meter.ts";
+import type { Meter, MeterCounters } from "../rollout/meter.ts";
 import type { WorkerStats } from "../rollout/worker.ts";
 
 export interface MetricsSources {
@@ -15,8 +16,19 @@ export interface MetricsSources {
   readonly epoch: () => number;
   /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
+  readonly kvPool: () => KvPoolStats;
+  readonly stream: () => StreamFigures;
   /** Engines that draft by the plugin, as they last told of themselves. */
   readonly plugins: () => readonly PluginFigures[];
+}
+
+/** Of /v1/stream; all but `clients` count since the server began. */
+export interface StreamFigures {
+  readonly clients: number;
+  readonly framesSent: number;
+  readonly bytesSent: number;
+  /** Clients that the server ended, by close code. */
+  readonly closed: Readonly<Record<number, number>>;
 }
 
 /** What a plugin tells of its engine; counts are of the engine's life. */
@@ -38,7 +50,11 @@ const PLUGIN_GAUGES = [
   ["foretoken_plugin_propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6],
   ["foretoken_plugin_drafted_tokens", "Draft tokens handed to the engine.", (p) => p.drafted],
   ["foretoken_plugin_accepted_tokens", "Draft tokens that it accepted.", (p) => p.accepted],
-  ["foretoken_plugin_traced_tokens", "Accepted tokens whose origin was looked up.", (p) => p.traced],
+  [
+    "foretoken_plugin_traced_tokens",
+    "Accepted tokens whose origin was looked up.",
+    (p) => p.traced,
+  ],
   [
     "foretoken_plugin_traced_elsewhere_tokens",
     "Of them, those that only siblings on other engines had written.",
@@ -48,18 +64,73 @@ const PLUGIN_GAUGES = [
   ["foretoken_plugin_lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless],
 ] as const satisfies readonly (readonly [string, string, (figures: PluginFigures) => number])[];
 
+type Row<T> = readonly [name: string, help: string, value: (from: T) => number];
+
 /** Counters of WorkerStats under their names here; an engine that starts anew begins at 0 again. */
-const WORKER_COUNTERS = [
-  ["preemptions", "vllm:num_preemptions_total", "Requests that an engine preempted."],
-  ["prefillTokens", "vllm:prompt_tokens_total", "Tokens prefilled, recomputed ones included."],
-  ["draftedTokens", "vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified."],
-  ["acceptedTokens", "vllm:spec_decode_num_accepted_tokens_total", "Draft tokens accepted."],
-  ["drafts", "vllm:spec_decode_num_drafts_total", "Drafts verified."],
-  ["recomputedTokens", "foretoken_recomputed_tokens_total", "Tokens prefilled a second time."],
-  ["steps", "foretoken_engine_steps_total", "Engine steps."],
-  ["kvLoads", "foretoken_kv_loads_total", "KV blobs that engines loaded in place of recomputing."],
-  ["kvLoadFailures", "foretoken_kv_load_failures_total", "KV blobs that engines refused."],
-] as const satisfies readonly (readonly [keyof WorkerStats, string, string])[];
+const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
+  ["vllm:num_preemptions_total", "Requests that an engine preempted.", (s) => s.preemptions],
+  [
+    "vllm:prompt_tokens_total",
+    "Tokens prefilled, recomputed ones included.",
+    (s) => s.prefillTokens,
+  ],
+  ["vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified.", (s) => s.draftedTokens],
+  ["vllm:spec_decode_num_accepted_tokens_total", "Of them, accepted.", (s) => s.acceptedTokens],
+  ["vllm:spec_decode_num_drafts_total", "Drafts verified.", (s) => s.drafts],
+  [
+    "foretoken_recomputed_tokens_total",
+    "Tokens prefilled a second time.",
+    (s) => s.recomputedTokens,
+  ],
+  ["foretoken_engine_steps_total", "Engine steps.", (s) => s.steps],
+  ["foretoken_engine_busy_seconds_total", "Time in engine steps.", (s) => s.busyMs / 1000],
+  ["foretoken_kv_loads_total", "KV blobs loaded in place of recomputing.", (s) => s.kvLoads],
+  ["foretoken_kv_load_failures_total", "KV blobs that were refused.", (s) => s.kvLoadFailures],
+  [
+    "foretoken_kv_moves_total",
+    "Requests that found their KV here by the engines' own connector.",
+    (s) => s.kvMoves?.moves ?? 0,
+  ],
+  ["foretoken_kv_moved_tokens_total", "Tokens of them.", (s) => s.kvMoves?.movedTokens ?? 0],
+  [
+    "foretoken_kv_move_misses_total",
+    "Requests that did not find the KV published for them.",
+    (s) => s.kvMoves?.misses ?? 0,
+  ],
+];
+
+/** Counters of the rollout. The last four are its contract: lost and twice are 0 in a right run. */
+const METER_COUNTERS: readonly Row<MeterCounters>[] = [
+  ["vllm:generation_tokens_total", "Output tokens.", (c) => c.outputTokens],
+  ["foretoken_chunks_total", "Chunks that were dispatched.", (c) => c.chunks],
+  [
+    "foretoken_migrations_total",
+    "Chunks that ran elsewhere than the one before.",
+    (c) => c.migrations,
+  ],
+  ["foretoken_migrated_bytes_total", "KV that went with them.", (c) => c.migratedBytes],
+  [
+    "foretoken_lost_tokens_total",
+    "Tokens that a worker left out; it was removed for that, and they were made again.",
+    (c) => c.lost,
+  ],
+  ["foretoken_duplicated_tokens_total", "Tokens that came twice.", (c) => c.duplicated],
+  ["foretoken_late_tokens_total", "Tokens of given-up or moved requests, refused.", (c) => c.late],
+  ["foretoken_restarted_tokens_total", "Tokens of responses that began anew.", (c) => c.restarted],
+];
+
+const POOL_COUNTERS: readonly Row<KvPoolStats>[] = [
+  ["foretoken_kv_pool_puts_total", "Blobs stored.", (p) => p.puts],
+  ["foretoken_kv_pool_hits_total", "Blobs that were there.", (p) => p.hits],
+  ["foretoken_kv_pool_misses_total", "Blobs that were not.", (p) => p.misses],
+  ["foretoken_kv_pool_evictions_total", "Blobs dropped for room.", (p) => p.evictions],
+  ["foretoken_kv_pool_corrupt_total", "Blobs with a wrong checksum.", (p) => p.corrupt],
+];
+
+const STREAM_COUNTERS: readonly Row<StreamFigures>[] = [
+  ["foretoken_stream_frames_total", "Frames sent over /v1/stream.", (s) => s.framesSent],
+  ["foretoken_stream_bytes_total", "Bytes of them.", (s) => s.bytesSent],
+];
 
 /** Seconds; a response of a rollout takes from milliseconds to half an hour. */
 const LATENCY_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800];
@@ -70,8 +141,8 @@ export class Metrics {
   readonly #sources: MetricsSources;
   readonly #counters = new Map<string, Counter>();
   readonly #last = new Map<WorkerId, WorkerStats>();
-  readonly #generation: Counter;
   readonly #success: Counter;
+  readonly #responses: Counter;
   readonly #lengths: Histogram;
   readonly #latency: Histogram;
   readonly #joinedMs = new WeakMap<Request, number>();
@@ -83,12 +154,16 @@ export class Metrics {
     this.#registry.setDefaultLabels({ model_name: sources.modelName });
     const registers = [this.#registry];
     const labelNames = ["engine"];
-    for (const [, name, help] of WORKER_COUNTERS) {
+    for (const [name, help] of WORKER_COUNTERS) {
       this.#counters.set(name, new Counter({ name, help, labelNames, registers }));
     }
-    this.#generation = new Counter({
-      name: "vllm:generation_tokens_total",
-      help: "Output tokens.",
+    this.#totals(METER_COUNTERS, () => sources.meter.counters);
+    this.#totals(POOL_COUNTERS, sources.kvPool);
+    this.#totals(STREAM_COUNTERS, sources.stream);
+    this.#responses = new Counter({
+      name: "foretoken_http_responses_total",
+      help: "Answers over HTTP, by status; 101: sockets, 499: the client went first.",
+      labelNames: ["status"],
       registers,
     });
     this.#success = new Counter({
@@ -124,8 +199,8 @@ export class Metrics {
     this.#joinedMs.set(request, this.#nowMs());
   }
 
-  tokens(count: number): void {
-    this.#generation.inc(count);
+  answered(status: number): void {
+    this.#responses.inc({ status });
   }
 
   finished(request: Request): void {
@@ -138,9 +213,10 @@ export class Metrics {
   stats(workerId: WorkerId, stats: WorkerStats): void {
     const last = this.#last.get(workerId);
     const isSame = last !== undefined && stats.steps >= last.steps;
-    for (const [field, name] of WORKER_COUNTERS) {
-      const added = stats[field] - (isSame ? last[field] : 0);
-      if (added > 0) this.#counters.get(name)?.inc({ engine: workerId }, added);
+    for (const [name, , value] of WORKER_COUNTERS) {
+      const added = value(stats) - (isSame ? value(last) : 0);
+      // By 0 too: a counter is there from the first that is heard of its engine.
+      this.#counters.get(name)?.inc({ engine: workerId }, Math.max(0, added));
     }
     this.#last.set(workerId, stats);
   }
@@ -160,9 +236,19 @@ export class Metrics {
     );
     this.#gauge("foretoken_weight_epoch", "Weight updates so far.", this.#sources.epoch);
     this.#gauge(
-      "foretoken_migrations",
-      "Chunks that ran elsewhere than the one before.",
-      () => progress().migrations,
+      "foretoken_requests_unfinished",
+      "Requests in hand, running or not.",
+      this.#sources.unfinished,
+    );
+    this.#gauge(
+      "foretoken_kv_pool_bytes",
+      "KV held in the pool's DRAM.",
+      () => this.#sources.kvPool().memoryBytes,
+    );
+    this.#gauge(
+      "foretoken_stream_clients",
+      "Clients of /v1/stream.",
+      () => this.#sources.stream().clients,
     );
     this.#gauge(
       "foretoken_mean_acceptance_length",
@@ -170,16 +256,42 @@ export class Metrics {
       () => progress().meanAcceptanceLength,
     );
     for (const [name, help, value] of PLUGIN_GAUGES) this.#perPlugin(name, help, value);
-    const states = this.#sources.workerStates;
+    const { workerStates, stream } = this.#sources;
+    const registers = [this.#registry];
     new Gauge({
       name: "foretoken_workers",
       help: "Workers by state.",
       labelNames: ["state"],
-      registers: [this.#registry],
+      registers,
       collect() {
-        for (const [state, count] of Object.entries(states())) this.set({ state }, count);
+        for (const [state, count] of Object.entries(workerStates())) this.set({ state }, count);
       },
     });
+    new Counter({
+      name: "foretoken_stream_closed_total",
+      help: "Clients of /v1/stream that the server ended, by close code; 1013: they read too slowly.",
+      labelNames: ["code"],
+      registers,
+      collect() {
+        this.reset();
+        for (const [code, count] of Object.entries(stream().closed)) this.inc({ code }, count);
+      },
+    });
+  }
+
+  /** Counts that somebody else keeps. */
+  #totals<T>(rows: readonly Row<T>[], source: () => T): void {
+    for (const [name, help, value] of rows) {
+      new Counter({
+        name,
+        help,
+        registers: [this.#registry],
+        collect() {
+          this.reset();
+          this.inc(value(source()));
+        },
+      });
+    }
   }
 
   #perPlugin(name: string, help: string, value: (figures: PluginFigures) => number): void {

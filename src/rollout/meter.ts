@@ -25,6 +25,18 @@ interface WorkerTally {
   lastTokenMs: number;
 }
 
+/** Counts since the beginning; as in RunReport. */
+export interface MeterCounters {
+  readonly outputTokens: number;
+  readonly chunks: number;
+  readonly migrations: number;
+  readonly migratedBytes: number;
+  readonly lost: number;
+  readonly duplicated: number;
+  readonly late: number;
+  readonly restarted: number;
+}
+
 export class Meter {
   readonly #clock: Clock;
   readonly #tallies = new Map<WorkerId, WorkerTally>();
@@ -149,6 +161,19 @@ export class Meter {
   pool(stats: KvPoolStats): void {
     this.#poolMemoryPeak = Math.max(this.#poolMemoryPeak, stats.memoryBytes);
     this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
+  }
+
+  get counters(): MeterCounters {
+    return {
+      outputTokens: this.#outputTokens,
+      chunks: this.#chunks,
+      migrations: this.#migrations,
+      migratedBytes: this.#migratedBytes,
+      lost: this.#lost,
+      duplicated: this.#duplicated,
+      late: this.#late,
+      restarted: this.#restarted,
+    };
   }
 
   progress(): Progress {

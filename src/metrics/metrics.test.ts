@@ -1,0 +1,109 @@
+// /metrics as a scraper reads it: every name is there from the start, counters only grow, and what others count is
+// told as they count it.
+
+import { beforeEach, expect, test } from "bun:test";
+import { type WorkerId, workerId } from "../base/ids.ts";
+import { Meter } from "../rollout/meter.ts";
+import type { WorkerStats } from "../rollout/worker.ts";
+import { Metrics } from "./metrics.ts";
+
+const STATS: WorkerStats = {
+  running: 2,
+  waiting: 0,
+  kvTokensUsed: 10,
+  steps: 100,
+  busyMs: 1500,
+  draftMs: 10,
+  outputTokens: 50,
+  prefillTokens: 40,
+  recomputedTokens: 3,
+  preemptions: 0,
+  draftedTokens: 8,
+  acceptedTokens: 6,
+  drafts: 4,
+  kvLoads: 1,
+  kvLoadFailures: 0,
+};
+const POOL = {
+  memoryBytes: 5,
+  diskBytes: 0,
+  puts: 2,
+  hits: 1,
+  misses: 7,
+  corrupt: 0,
+  evictions: 0,
+  diskErrors: 0,
+};
+const ENGINE: WorkerId = workerId(0);
+let meter: Meter;
+let metrics: Metrics;
+
+beforeEach(() => {
+  meter = new Meter({ nowMs: () => 0 });
+  metrics = new Metrics(
+    {
+      modelName: "tiny",
+      meter,
+      unfinished: () => 3,
+      epoch: () => 1,
+      workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
+      kvPool: () => POOL,
+      stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),
+      plugins: () => [],
+    },
+    () => 0,
+  );
+});
+
+/** Values by name and labels, without the model's. */
+async function scraped(): Promise<Map<string, number>> {
+  const lines = (await metrics.text()).split("\n").filter((line) => line !== "" && line[0] !== "#");
+  return new Map(
+    lines.map((line) => {
+      const [, name = "", value] = /^(.*) (\S+)$/.exec(line) ?? [];
+      return [name.replace(/,?model_name="tiny"/, "").replace("{}", ""), Number(value)];
+    }),
+  );
+}
+
+test("metrics: a counter ends in _total, and nothing else does", async () => {
+  const types = [...(await metrics.text()).matchAll(/^# TYPE (\S+) (\S+)$/gm)];
+  expect(types.length).toBeGreaterThan(30);
+  for (const [, name = "", type] of types) {
+    expect([name, name.endsWith("_total")]).toEqual([name, type === "counter"]);
+    expect(name).toMatch(/^(vllm:|foretoken_)/);
+  }
+});
+
+test("metrics: an engine's counters are there from its first word, at 0 too", async () => {
+  metrics.stats(ENGINE, STATS);
+  const values = await scraped();
+  expect(values.get('vllm:num_preemptions_total{engine="0"}')).toBe(0);
+  expect(values.get('vllm:prompt_tokens_total{engine="0"}')).toBe(40);
+  expect(values.get('foretoken_engine_busy_seconds_total{engine="0"}')).toBe(1.5);
+});
+
+test("metrics: an engine that begins anew adds to what was", async () => {
+  metrics.stats(ENGINE, STATS);
+  metrics.stats(ENGINE, { ...STATS, steps: 110, prefillTokens: 45 });
+  metrics.stats(ENGINE, { ...STATS, steps: 5, prefillTokens: 4 });
+  expect((await scraped()).get('vllm:prompt_tokens_total{engine="0"}')).toBe(49);
+});
+
+test("metrics: what others count is told as it stands, scrape after scrape", async () => {
+  meter.tokens(ENGINE, 12);
+  meter.late(2);
+  await scraped();
+  meter.tokens(ENGINE, 5);
+  metrics.answered(200);
+  metrics.answered(413);
+  const values = await scraped();
+  expect(values.get("vllm:generation_tokens_total")).toBe(17);
+  expect(values.get("foretoken_late_tokens_total")).toBe(2);
+  expect(values.get("foretoken_lost_tokens_total")).toBe(0);
+  expect(values.get("foretoken_kv_pool_misses_total")).toBe(7);
+  expect(values.get("foretoken_stream_clients")).toBe(2);
+  expect(values.get('foretoken_stream_closed_total{code="1013"}')).toBe(1);
+  expect(values.get('foretoken_http_responses_total{status="413"}')).toBe(1);
+  expect(values.get("vllm:num_requests_waiting")).toBe(3);
+});
