@@ -4,7 +4,7 @@
 
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { TimerClock } from "./clock.ts";
-import { SAMPLES_MIN } from "./kv-cost.ts";
+import { type MoveChoice, type MoveCosts, SAMPLES_MIN } from "./kv-cost.ts";
 import type { StoredKv } from "./kv-folder.ts";
 import type { ServerKv } from "./server-kv.ts";
 
@@ -31,22 +31,28 @@ interface Known {
 }
 
 /** A move waits for its KV no longer than computing it again would take; where that is not known, so long, ms. */
-const PUBLISH_MS_UNKNOWN = 2_000;
+const PUBLISH_MS_UNKNOWN = 5_000;
 const PUBLISH_MS_MIN = 20;
+/** measured: where it was seen to be cheaper. always, never: for those who measure. */
+export type MoveRule = "measured" | "always" | "never";
+
 /** On disk, of all servers: 4 GiB. */
 export const KEPT_BYTES_MAX = 4 * 1024 * 1024 * 1024;
 
 export class KvShare {
   readonly #clock: TimerClock;
   readonly #bytesMax: number;
+  readonly #rule: MoveRule;
   readonly #servers = new Map<WorkerId, ServerKv>();
   readonly #known = new Map<RequestId, Known>();
   /** The oldest first. */
   readonly #kept = new Set<Kept>();
   #bytes = 0;
 
-  constructor(options: { clock: TimerClock; bytesMax: number }) {
+  /** `rule`: default `measured`. */
+  constructor(options: { clock: TimerClock; bytesMax: number; rule?: MoveRule }) {
     this.#clock = options.clock;
+    this.#rule = options.rule ?? "measured";
     this.#bytesMax = options.bytesMax;
   }
 
@@ -133,7 +139,7 @@ export class KvShare {
     const recomputeMs = known(target.prefillCost, text.length - has);
     const publishMs = isPublished ? 0 : known(source.publishCost, tokens);
     const loadMs = known(target.loadCost, tokens);
-    const choice = target.judge.choose({
+    const choice = this.#choose(target, {
       savedTokens: source.canPublish || isPublished ? saved : 0,
       recomputeMs,
       moveMs: publishMs === null || loadMs === null ? null : publishMs + loadMs,
@@ -147,7 +153,8 @@ export class KvShare {
       return null;
     }
     const { epoch } = target;
-    return this.#inTime(source.publish(requestId, text, tokens), recomputeMs).then((got) => {
+    const waitMs = this.#rule === "measured" ? recomputeMs : null;
+    return this.#inTime(source.publish(requestId, text, tokens), waitMs).then((got) => {
       const isThere = got === null || got?.epoch === epoch;
       if (isThere && target.epoch === epoch) target.plan(requestId, { tokens, saved, kept: got });
       else {
@@ -155,6 +162,11 @@ export class KvShare {
         target.counts.recomputes(text.length - has);
       }
     });
+  }
+
+  #choose({ judge }: ServerKv, costs: MoveCosts): MoveChoice {
+    if (this.#rule === "measured") return judge.choose(costs);
+    return this.#rule === "always" && costs.savedTokens > 0 ? "kv" : "recompute";
   }
 
   /** Who has computed most of the text, if that is not the target itself. */
