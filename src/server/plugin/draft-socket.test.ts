@@ -1,0 +1,144 @@
+// What only a socket of the sidecar can do to a draft session: text, rubbish, peers that say nothing or do not read.
+
+import { expect, test } from "bun:test";
+import { ManualClock } from "../../base/clock.ts";
+import { groupId, weightEpoch } from "../../base/ids.ts";
+import type { ClientMessage, ServerMessage } from "../../draft/service/message.ts";
+import { DraftServer } from "../../draft/service/server.ts";
+import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
+import type { Socket } from "../http.ts";
+import { DraftSocketService } from "./draft-socket.ts";
+import { EngineBook } from "./engine-book.ts";
+
+class Peer implements Socket {
+  readonly frames: ServerMessage[] = [];
+  closed: readonly [number, string] | null = null;
+  bufferedBytes = 0;
+  /** What `send` answers. */
+  sends = 1;
+
+  send(data: string | Uint8Array): number {
+    const decoded = typeof data === "string" ? null : decodeServerMessage(data);
+    if (decoded?.kind === "ok") this.frames.push(decoded.message);
+    return this.sends;
+  }
+
+  close(code: number, reason: string): void {
+    this.closed ??= [code, reason];
+  }
+}
+
+function world(options: { connectionsMax?: number } = {}) {
+  const clock = new ManualClock();
+  const server = new DraftServer({ clock, instanceId: 7, leads: true });
+  const book = new EngineBook({ clock, drafts: true, notLossless: () => {} });
+  const timers = new Set<() => void>();
+  const service = new DraftSocketService({
+    server,
+    reports: book,
+    later: (act) => {
+      timers.add(act);
+      return () => timers.delete(act);
+    },
+    ...options,
+  });
+  const connect = () => {
+    const peer = new Peer();
+    service.open(peer);
+    return peer;
+  };
+  const say = (peer: Peer, message: ClientMessage) =>
+    service.message(peer, encodeClientMessage(message));
+  return { server, book, service, timers, connect, say };
+}
+
+const HELLO: ClientMessage = { kind: "hello", protocolVersion: 1, engine: "http://e:1" };
+const TELEMETRY: ClientMessage = {
+  kind: "telemetry",
+  epoch: weightEpoch(0),
+  running: 1,
+  waiting: 0,
+  kvUsage: 0,
+  isLossless: true,
+  steps: 3,
+  stepUs: 0,
+  proposeUs: 0,
+  drafted: 0,
+  accepted: 0,
+  traced: 0,
+  tracedElsewhere: 0,
+  faults: 0,
+};
+
+test("message: a hello is welcomed, and says how often telemetry is wanted", () => {
+  const { connect, say } = world();
+  const peer = connect();
+  say(peer, HELLO);
+  expect(peer.frames).toMatchObject([{ kind: "welcome", instanceId: 7, telemetryMs: 1000 }]);
+});
+
+test("message: telemetry is kept under the engine's name and answered with a budget", () => {
+  const { connect, say, book } = world();
+  const peer = connect();
+  say(peer, HELLO);
+  say(peer, TELEMETRY);
+  expect(peer.frames[1]?.kind).toBe("budget");
+  expect(book.figures()).toMatchObject([{ engine: "http://e:1", steps: 3 }]);
+});
+
+test("message: each wrong one ends its own connection alone, with a code that says why", () => {
+  const { service, connect, say } = world();
+  const good = connect();
+  say(good, HELLO);
+  const cases: [(peer: Peer) => void, number][] = [
+    [(peer) => service.message(peer, "text"), 1003],
+    [(peer) => service.message(peer, Uint8Array.of(255, 255)), 1007],
+    [(peer) => say(peer, { kind: "hello", protocolVersion: 9 }), 1008],
+    [(peer) => say(peer, TELEMETRY), 1002],
+  ];
+  for (const [act, code] of cases) {
+    const peer = connect();
+    act(peer);
+    expect(peer.closed?.[0]).toBe(code);
+    service.close(peer);
+  }
+  say(good, {
+    kind: "register_group",
+    epoch: weightEpoch(0),
+    groupId: groupId("g"),
+    ttlMs: 1000,
+    prompt: Int32Array.of(1),
+  });
+  expect(good.frames.at(-1)).toMatchObject({ kind: "registered", status: "ok" });
+  expect(good.closed).toBeNull();
+  expect(service.connections).toBe(1);
+});
+
+test("message: a peer that does not read is dropped, and so is one whose answer was", () => {
+  const { connect, say } = world();
+  const slow = connect();
+  slow.bufferedBytes = 9 * 2 ** 20;
+  say(slow, HELLO);
+  expect(slow.closed?.[0]).toBe(1013);
+  const lost = connect();
+  lost.sends = 0;
+  say(lost, HELLO);
+  expect(lost.closed?.[0]).toBe(1013);
+});
+
+test("open: one too many is sent away, and one that says nothing is not kept", () => {
+  const { connect, timers } = world({ connectionsMax: 1 });
+  const silent = connect();
+  const second = connect();
+  expect(second.closed?.[0]).toBe(1013);
+  for (const act of timers) act();
+  expect(silent.closed?.[0]).toBe(1002);
+});
+
+test("end: every peer is told to go", () => {
+  const { connect, say, service } = world();
+  const peers = [connect(), connect()];
+  for (const peer of peers) say(peer, HELLO);
+  service.end();
+  expect(peers.map(({ closed }) => closed?.[0])).toEqual([1001, 1001]);
+});
