@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { type LaunchOptions, launchOf } from "./launch.ts";
+import { DRAFT_TOKENS, type LaunchOptions, launchOf } from "./launch.ts";
 
 const OPTIONS: LaunchOptions = {
   command: "/v/bin/vllm",
@@ -83,4 +83,26 @@ test("launchOf: a version before 0.22, and what is no version, is refused by nam
     launchOf({ ...OPTIONS, build: { version, isCpu: true } });
   expect(launch("0.21.3")).toThrow("vLLM 0.21.3 is too old: it takes 0.22");
   expect(launch("main")).toThrow('its version is "main"');
+});
+
+test("launchOf: the plugin is told where the sidecar is, by a name and a token that no argument shows", () => {
+  const plugin = {
+    draftUrl: "ws://127.0.0.1:8000/v1/draft",
+    token: "secret",
+    statsFile: "/logs/vllm-1.plugin.json",
+  };
+  const { command, env } = launchOf({ ...OPTIONS, plugin });
+  const told: unknown = JSON.parse(command[command.indexOf("--speculative-config") + 1] ?? "");
+  expect(told).toEqual({
+    method: "custom_class",
+    model: "foretoken_vllm.proposer.ForetokenProposer",
+    num_speculative_tokens: DRAFT_TOKENS,
+  });
+  expect(env).toMatchObject({
+    VLLM_USE_V2_MODEL_RUNNER: "0",
+    FORETOKEN_DRAFT_URL: plugin.draftUrl,
+    FORETOKEN_ENGINE: "http://127.0.0.1:8100",
+    FORETOKEN_TOKEN: "secret",
+  });
+  expect(command.join(" ")).not.toContain("secret");
 });
