@@ -64,6 +64,7 @@ function runOf(overrides: Partial<RunReport> = {}): RunReport {
       evictions: 0,
       disk_errors: 0,
     },
+    kv_moves: null,
     workers: [workerOf(0), workerOf(1)],
     interrupted: false,
     ...overrides,

@@ -97,6 +97,36 @@ const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
     "Requests that did not find the KV published for them.",
     (s) => s.kvMoves?.misses ?? 0,
   ],
+  [
+    "foretoken_kv_recomputed_moves_total",
+    "Requests that came here without KV: that was cheaper, or it was not there.",
+    (s) => s.kvMoves?.recomputedMoves ?? 0,
+  ],
+  [
+    "foretoken_kv_recomputed_move_tokens_total",
+    "Tokens of them that were computed again.",
+    (s) => s.kvMoves?.recomputedTokens ?? 0,
+  ],
+  [
+    "foretoken_kv_publishes_total",
+    "Publications of KV for other engines.",
+    (s) => s.kvMoves?.publishes ?? 0,
+  ],
+  [
+    "foretoken_kv_published_tokens_total",
+    "Tokens of them.",
+    (s) => s.kvMoves?.publishedTokens ?? 0,
+  ],
+  [
+    "foretoken_kv_publish_seconds_total",
+    "Time that they took.",
+    (s) => (s.kvMoves?.publishMs ?? 0) / 1000,
+  ],
+  [
+    "foretoken_kv_hit_tokens_total",
+    "Tokens that the engine says it has loaded through its connector.",
+    (s) => s.kvMoves?.hitTokens ?? 0,
+  ],
 ];
 
 /** Counters of the rollout. The last four are its contract: lost and twice are 0 in a right run. */

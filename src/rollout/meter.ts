@@ -4,7 +4,7 @@ import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { Request } from "../request/buffer.ts";
-import type { Progress, RunReport, WorkerReport } from "./report.ts";
+import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
 /** Tail: the last 10 % of requests (paper, Fig. 8). */
@@ -158,6 +158,11 @@ export class Meter {
     tally.kvTokensPeak = Math.max(tally.kvTokensPeak, stats.kvTokensUsed);
   }
 
+  /** As the worker last told; null: nothing yet. */
+  latest(workerId: WorkerId): WorkerStats | null {
+    return this.#tallies.get(workerId)?.stats ?? null;
+  }
+
   pool(stats: KvPoolStats): void {
     this.#poolMemoryPeak = Math.max(this.#poolMemoryPeak, stats.memoryBytes);
     this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
@@ -257,6 +262,7 @@ export class Meter {
         evictions: options.pool.evictions,
         disk_errors: options.pool.diskErrors,
       },
+      kv_moves: kvMovesReport([...this.#tallies.values()].map(({ stats }) => stats?.kvMoves)),
       workers: [...this.#tallies.values()].map((tally) => this.#workerReport(tally)),
       interrupted: options.interrupted,
     };

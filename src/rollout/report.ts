@@ -1,6 +1,8 @@
 // What a rollout says about itself: while it runs (Progress) and when it is over (RunReport).
 // RunReport is written to disk as it stands: its keys are a public format and stay stable.
 
+import type { KvMoveStats } from "./worker.ts";
+
 /** One worker's share of a run. Times in seconds. */
 export interface WorkerReport {
   readonly worker: number;
@@ -20,6 +22,41 @@ export interface WorkerReport {
   readonly kv_tokens: number;
   /** Time inside the drafter ÷ time inside engine steps. */
   readonly draft_share: number;
+}
+
+/** Of one engine, or of all together; the fields of KvMoveStats. */
+export interface KvMovesReport {
+  /** The engines' connectors, each once. */
+  readonly connectors: readonly string[];
+  readonly moves: number;
+  readonly moved_tokens: number;
+  readonly misses: number;
+  readonly recomputed_moves: number;
+  readonly recomputed_tokens: number;
+  readonly publishes: number;
+  readonly published_tokens: number;
+  readonly publish_s: number;
+  readonly hit_tokens: number;
+}
+
+/** null: no engine moves KV by a connector. */
+export function kvMovesReport(all: readonly (KvMoveStats | undefined)[]): KvMovesReport | null {
+  const there = all.filter((moves) => moves !== undefined);
+  if (there.length === 0) return null;
+  const sum = (value: (moves: KvMoveStats) => number): number =>
+    there.reduce((total, moves) => total + value(moves), 0);
+  return {
+    connectors: [...new Set(there.map(({ connector }) => connector))],
+    moves: sum((m) => m.moves),
+    moved_tokens: sum((m) => m.movedTokens),
+    misses: sum((m) => m.misses),
+    recomputed_moves: sum((m) => m.recomputedMoves),
+    recomputed_tokens: sum((m) => m.recomputedTokens),
+    publishes: sum((m) => m.publishes),
+    published_tokens: sum((m) => m.publishedTokens),
+    publish_s: sum((m) => m.publishMs) / 1000,
+    hit_tokens: sum((m) => m.hitTokens),
+  };
 }
 
 export interface RunReport {
@@ -63,6 +100,8 @@ export interface RunReport {
     readonly evictions: number;
     readonly disk_errors: number;
   };
+  /** By engines' own KV connectors; null: none has one. See KvMoveStats. */
+  readonly kv_moves: KvMovesReport | null;
   readonly workers: readonly WorkerReport[];
   /** true: stopped by a signal before the end. */
   readonly interrupted: boolean;

@@ -2,6 +2,7 @@
 
 import { present } from "../../base/assert.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
+import { kvMovesReport } from "../../rollout/report.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
@@ -115,7 +116,8 @@ export function describeControl(): RouteDescription[] {
 }
 
 /** Every worker as it stands: also what `/health` says when none serves. */
-function workersOf({ pool }: ControlOptions) {
+function workersOf({ pool, sidecar }: ControlOptions) {
+  const { meter } = sidecar.rollout;
   return pool.members.map(({ source, workerId, state, reason, worker }) => ({
     worker: workerId,
     name: source.name,
@@ -124,6 +126,7 @@ function workersOf({ pool }: ControlOptions) {
     slots: worker?.capacity.slots ?? null,
     kv_tokens: worker?.capacity.kvTokens ?? null,
     context_tokens: worker?.capacity.contextTokens ?? null,
+    kv_moves: kvMovesReport([meter.latest(workerId)?.kvMoves]),
   }));
 }
 
