@@ -143,12 +143,18 @@ class SuffixCore:
     ) -> StepDrafts:
         """The one call of an engine step: `appends` records, then `drafts` records (layouts: assembly/abi.ts).
 
-        The records must fit in `words_max`. Of all drafts together, at most `budget` tokens are kept.
+        The records must fit in `words_max`, and none of their words is below 0. Of all drafts together, at most
+        `budget` tokens are kept.
         """
         if drafts > self._drafts_max:
             self._reserve(2 * drafts)
         append_words += draft_words
-        self._write(array("i", append_words))
+        try:
+            # Unsigned: an id below 0 is found without a look at each.
+            words = array("I", append_words)
+        except OverflowError as error:
+            raise CoreError(f"a word of the step's records cannot be: {error}") from error
+        self._write(words)
         count = self._step(appends, drafts, budget)
         if count < 0:
             raise CoreError(f"core step: status {count}")

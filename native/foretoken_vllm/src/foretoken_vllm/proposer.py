@@ -73,6 +73,8 @@ class ForetokenProposer:
         self._rows_verified = 0
         self._returned_at = 0.0
         self._span_us = 0.0
+        # Draft tokens of the step that is under way.
+        self._drafted = 0
         self._cost = StepCost()
         self._met = False
         self._settings = Settings()
@@ -164,6 +166,7 @@ class ForetokenProposer:
         except Exception as error:  # noqa: BLE001 - one that raises here ends the server
             self.faults.add("propose", error)
             drafts = [[] for _ in range(count)]
+            self._drafted = 0
         return self._finish(began, drafts)
 
     def _observe(self, began: float, sampled: list[list[int]]) -> None:
@@ -176,7 +179,8 @@ class ForetokenProposer:
         self._met = False
 
     def _finish(self, began: float, drafts: list[list[int]]) -> list[list[int]]:
-        drafted = sum(map(len, drafts))
+        drafted = self._drafted
+        self._drafted = 0
         ended = time.perf_counter()
         counters = self.counters
         us = (ended - began) * 1e6
@@ -258,6 +262,7 @@ class ForetokenProposer:
             starts, tokens = found.starts, found.tokens
             for at, i in enumerate(asked):
                 drafts[i] = tokens[starts[at] : starts[at + 1]]
+            self._drafted = len(tokens)
         self._steps += 1
         if self._steps % _SWEEP_STEPS == 0:
             self._sweep(replica)

@@ -10,7 +10,7 @@ from array import array
 from typing import Any
 
 from . import abi
-from .core import BUDGET_NONE, CoreError, StepDrafts, SuffixCore, float_word
+from .core import BUDGET_NONE, StepDrafts, SuffixCore, float_word
 from .faults import Faults
 from .settings import Settings
 
@@ -161,8 +161,6 @@ class Replica:
         if not self.owners and self.asks == 0:
             return None
         owners = self.owners
-        if min(self.words, default=0) < 0:
-            raise CoreError("a token id is below 0")
         taken = len(self.words) - abi.APPEND_HEADER_WORDS * len(owners)
         drafts = self._core.step(self.words, len(owners), self.draft_words, self.asks, budget)
         self._forget_records()
