@@ -79,6 +79,8 @@ export class Sidecar {
   /** By the request's index, which a later request may have again. */
   readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
+  /** Of them, those that follow tokens: told for every event. */
+  #followers: ((request: Request, offset: number) => void)[] = [];
   #isDraining = false;
 
   constructor(options: SidecarOptions) {
@@ -131,7 +133,11 @@ export class Sidecar {
   /** Returns what ends the observation. */
   observe(observer: SidecarObserver): () => void {
     this.#observers.add(observer);
-    return () => this.#observers.delete(observer);
+    this.#followersChanged();
+    return () => {
+      this.#observers.delete(observer);
+      this.#followersChanged();
+    };
   }
 
   /** All workers have the weights of the next epoch: nothing of the old one is used any more. */
@@ -191,6 +197,12 @@ export class Sidecar {
     return divisible;
   }
 
+  #followersChanged(): void {
+    this.#followers = [...this.#observers].flatMap((one) =>
+      one.tokens === undefined ? [] : [one.tokens.bind(one)],
+    );
+  }
+
   #placeOf(request: Request): Place | undefined {
     const place = this.#places[request.index];
     return place?.request === request ? place : undefined;
@@ -208,8 +220,8 @@ export class Sidecar {
       tokens: (request, offset) => {
         const place = this.#placeOf(request);
         place?.listener.tokens(place.index, request, offset);
-        // Once an event, so without a closure.
-        for (const observer of this.#observers) observer.tokens?.(request, offset);
+        const followers = this.#followers;
+        for (let i = 0; i < followers.length; i += 1) followers[i]?.(request, offset);
       },
       finished: (request) => {
         const place = this.#placeOf(request);
