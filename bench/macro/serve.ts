@@ -3,6 +3,9 @@
 // adds to a token's way. The sidecar is a process of its own; so is the proxy. Tokens per CPU second of that
 // process are what counts: clients and workers have cores of their own in life, and here they share them.
 //
+// Latency is taken at a quarter and at half of what the machine carries (each worker makes a token for each of its
+// requests in a step, steps spread evenly over time), and at all of it; the proxy's at the same tokens a second.
+//
 //   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--json FILE]
 
 import { writeFileSync } from "node:fs";
@@ -18,23 +21,33 @@ export interface ServeRow {
   readonly requests: number;
   readonly clients: number;
   readonly tokens_per_cpu_s: number;
-  /** On this machine, clients included. */
+  /** Of the best slice of a quarter of a second of CPU; 0: not taken. */
+  readonly tokens_per_cpu_s_best: number;
+  /** Over the plain proxy's in the same run; NaN: it was not run. */
+  over_proxy: number;
+  /** On this machine, clients included: the capacity that paced loads are shares of. */
   readonly tokens_per_s: number;
   readonly bytes_per_token: number;
-  /** From a worker's event to the client's frame, at the paced load. */
-  readonly latency_ms_p50: number;
-  readonly latency_ms_p99: number;
-  readonly paced_tokens_per_s: number;
-  /** Of the process, half way and at the end. */
+  /** From a worker's step to the client's frame, clients' own waiting for a core included. */
+  readonly latencies: readonly LatencyRow[];
+  /** Of the process, half way and at the end of the run at full load. */
   readonly rss_mib: readonly [number, number];
   /** Tokens that clients counted, of those that were sent to them; read whole only in small runs. */
   readonly received_share: number;
 }
 
+export interface LatencyRow {
+  /** Of the capacity; null: as much as it takes. */
+  readonly load: number | null;
+  readonly tokens_per_s: number;
+  readonly p50_ms: number;
+  readonly p99_ms: number;
+}
+
 export interface ServeShape {
   readonly requests: number;
   readonly seconds: number;
-  /** Tokens of a request in a step. */
+  /** Tokens of a request in a step at full load. Paced workers make one in a step, as engines without drafts do. */
   readonly stepTokens: number;
   /** grouped: every sibling's tokens go out to the other workers, too. */
   readonly draft: DraftMode;
@@ -44,40 +57,59 @@ export interface ServeShape {
 
 const SUBSCRIBERS = 1_000;
 const SSE_STREAMS = 256;
-const PACED_STEPS_PER_S = 12;
+/** Shares of the capacity at which latency is taken, besides at all of it. */
+const PACED_LOADS = [0.25, 0.5];
 
-export async function measure(mode: Mode, shape: ServeShape): Promise<ServeRow> {
+/** `capacity`: tokens/s that paced loads are shares of; null: the mode's own. */
+export async function measure(
+  mode: Mode,
+  shape: ServeShape,
+  capacity: number | null = null,
+): Promise<ServeRow> {
   const served = await spawnServed(mode, shape.draft);
   try {
     const clients = await connect(served, mode, shape);
     const counter = clients.counter;
-    const load: Load = { ...shape, mode, stepsPerS: null };
+    const load: Load = { ...shape, mode, tokensPerS: null };
     const full = await served.run(load);
     await clients.settle();
-    const before = counter.tokens;
-    const sent = full.tokensOut;
-    const bytes = counter.bytes;
-    counter.latencies.length = 0;
-    const paced = await served.run({ ...load, stepsPerS: PACED_STEPS_PER_S });
+    const { tokens, bytes } = counter;
+    const tokensPerS = full.tokensOut / full.seconds;
+    const latencies = [latencyRow(counter, { load: null, tokensPerS })];
+    for (const share of PACED_LOADS) {
+      const tokensPerS = (capacity ?? full.tokensOut / full.seconds) * share;
+      const paced = await served.run({ ...load, stepTokens: 1, tokensPerS });
+      await clients.settle();
+      const reached = paced.tokensOut / paced.seconds;
+      latencies.push(latencyRow(counter, { load: share, tokensPerS: reached }));
+    }
     clients.close();
-    const latencies = counter.latencies.sort((a, b) => a - b);
-    const at = (share: number) => latencies[Math.floor(latencies.length * share)] ?? Number.NaN;
     return {
       mode,
       requests: shape.requests,
       clients: clients.count,
       tokens_per_cpu_s: full.tokensOut / (full.cpuUs / 1e6),
-      tokens_per_s: full.tokensOut / full.seconds,
-      bytes_per_token: bytes / sent,
-      latency_ms_p50: at(0.5),
-      latency_ms_p99: at(0.99),
-      paced_tokens_per_s: paced.tokensOut / paced.seconds,
+      tokens_per_cpu_s_best: full.tokensPerCpuSBest,
+      over_proxy: Number.NaN,
+      tokens_per_s: tokensPerS,
+      bytes_per_token: bytes / full.tokensOut,
+      latencies: latencies.toSorted((a, b) => (a.load ?? 1) - (b.load ?? 1)),
       rss_mib: full.rssMib,
-      received_share: shape.isWhole ? before / sent : Number.NaN,
+      received_share: shape.isWhole ? tokens / full.tokensOut : Number.NaN,
     };
   } finally {
     await served.stop();
   }
+}
+
+/** Of what clients have seen since the last one. */
+function latencyRow(
+  counter: Counter,
+  about: { load: number | null; tokensPerS: number },
+): LatencyRow {
+  const sorted = counter.latencies.splice(0).sort((a, b) => a - b);
+  const at = (share: number) => sorted[Math.floor(sorted.length * share)] ?? Number.NaN;
+  return { load: about.load, tokens_per_s: about.tokensPerS, p50_ms: at(0.5), p99_ms: at(0.99) };
 }
 
 interface Counter {
@@ -275,9 +307,17 @@ async function main(): Promise<void> {
   };
   const rows: ServeRow[] = [];
   for (const mode of MODES) {
-    if (values.modes.split(",").includes(mode)) rows.push(await measure(mode, shape));
+    if (!values.modes.split(",").includes(mode)) continue;
+    // The proxy carries what the sidecar's streams carry: latencies compare at the same tokens a second.
+    const sse = mode === "proxy" ? rows.find((row) => row.mode === "sse") : undefined;
+    rows.push(await measure(mode, shape, sse?.tokens_per_s ?? null));
+  }
+  const proxy = rows.find(({ mode }) => mode === "proxy");
+  for (const row of rows) {
+    if (proxy !== undefined) row.over_proxy = row.tokens_per_cpu_s / proxy.tokens_per_cpu_s;
   }
   console.log(tableOf(rows));
+  console.log(`load average ${loadavg()[0]?.toFixed(1)} on ${cpus().length} cores`);
   if (values.json === undefined) return;
   const host = { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version };
   const command = `bun bench/macro/serve.ts ${process.argv.slice(2).join(" ")}`;
@@ -286,10 +326,21 @@ async function main(): Promise<void> {
 }
 
 function tableOf(rows: readonly ServeRow[]): string {
-  const head = ["to clients", "requests", "clients", "tokens/CPU s", "tokens/s", "bytes/token"];
-  const proxy = rows.find(({ mode }) => mode === "proxy")?.tokens_per_cpu_s;
+  const paced = PACED_LOADS.map((load) => `at ${load * 100} %`);
   const table = new Table({
-    head: [...head, "over proxy", "added p50 ms", "p99", "at tokens/s", "RSS MiB"],
+    head: [
+      "to clients",
+      "requests",
+      "clients",
+      "tokens/CPU s",
+      "best slice",
+      "over proxy",
+      "tokens/s",
+      "bytes/token",
+      ...paced.map((at) => `p50 / p99 ms ${at}`),
+      "saturated",
+      "RSS MiB",
+    ],
     style: { head: [], border: [] },
   });
   const whole = (value: number) => Math.round(value).toLocaleString("en");
@@ -299,13 +350,12 @@ function tableOf(rows: readonly ServeRow[]): string {
       whole(row.requests),
       whole(row.clients),
       whole(row.tokens_per_cpu_s),
+      row.tokens_per_cpu_s_best === 0 ? "" : whole(row.tokens_per_cpu_s_best),
+      Number.isNaN(row.over_proxy) ? "" : `${row.over_proxy.toFixed(2)}x`,
       whole(row.tokens_per_s),
       row.bytes_per_token.toFixed(1),
-      proxy === undefined ? "" : `${(row.tokens_per_cpu_s / proxy).toFixed(1)}x`,
-      row.latency_ms_p50.toFixed(2),
-      row.latency_ms_p99.toFixed(2),
-      whole(row.paced_tokens_per_s),
-      row.rss_mib.map(whole).join(" -> "),
+      ...row.latencies.map(({ p50_ms, p99_ms }) => `${p50_ms.toFixed(1)} / ${p99_ms.toFixed(1)}`),
+      `${row.rss_mib.map(whole).join(" -> ")} (${(row.rss_mib[1] / row.rss_mib[0]).toFixed(2)}x)`,
     ]);
   }
   return table.toString();
