@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import mailbox as post
-from .abi import DRAFT_TOKENS_MAX
 from .codec import (
     COUNT_BYTES,
     DELTA_OVERHEAD,
@@ -28,7 +27,7 @@ from .codec import (
     decode,
 )
 from .faults import Faults
-from .logs import LinkGroup, LinkSample, Logs
+from .logs import TRACE_CONTEXT, LinkGroup, LinkSample, Logs
 from .mailbox import Mailbox
 from .settings import Settings
 
@@ -39,6 +38,8 @@ REREGISTER_S = 1.0
 REFUSED_S = 10.0
 RESTORE_S = 1.0
 ASK_GROUP_S = 1.0
+# A group that made nothing here for so long needs nothing from elsewhere.
+ACTIVE_S = 5.0
 # Tokens of one Delta, so that the engine's step can take part of what waits.
 DELTA_TOKENS_MAX = 2048
 # One accepted draft in so many is looked up in the logs: a search takes microseconds of the interpreter's lock.
@@ -124,7 +125,10 @@ class DraftClient:
             elif item.epoch != self.epoch:
                 continue
             elif isinstance(item, post.Batch):
+                for name, index, offset, tokens in item.given:
+                    self._made(name, index, offset, tokens, now)
                 for name, index, offset, tokens in item.made:
+                    self._trace(name, index, offset, tokens)
                     self._made(name, index, offset, tokens, now)
             elif isinstance(item, post.Began):
                 self._began(item, now)
@@ -171,7 +175,6 @@ class DraftClient:
         sample.is_own = True
         added = sample.take(offset, array("i", tokens).tobytes())
         if added >= 0:
-            self._trace(group, sample, offset, len(tokens))
             sample.made_here(offset, offset + len(tokens))
         if added < 0:
             self.counts["holes"] += 1
@@ -183,18 +186,21 @@ class DraftClient:
             self._dirty[sample] = group
             self.logs.grow(group, added * TOKEN_BYTES)
 
-    def _trace(self, group: LinkGroup, sample: LinkSample, offset: int, count: int) -> None:
+    def _trace(self, name: str, index: int, offset: int, tokens: Sequence[int]) -> None:
         """All but the last token of a step are drafts that were accepted: had siblings elsewhere written them?"""
-        # More come at once only with a chunk, or after steps that proposed nothing.
-        if not 1 < count <= DRAFT_TOKENS_MAX + 1:
+        accepted = len(tokens) - 1
+        if accepted == 0:
             return
         self._accepted += 1
-        if self._accepted % TRACE_EVERY != 0:
+        group = self.logs.groups.get(name) if self._accepted % TRACE_EVERY == 0 else None
+        sample = None if group is None else group.samples.get(index)
+        # In a log with a hole, the text before the draft is not what it was drafted after.
+        if group is None or sample is None or sample.length != offset:
             return
-        elsewhere = group.origin(sample, offset, offset + count - 1)
+        elsewhere = group.origin(sample.part(max(0, offset - TRACE_CONTEXT), offset), tokens[:accepted])
         if elsewhere is not None:
-            self.counts["traced"] += count - 1
-            self.counts["traced_elsewhere"] += count - 1 if elsewhere else 0
+            self.counts["traced"] += accepted
+            self.counts["traced_elsewhere"] += accepted if elsewhere else 0
 
     def _began(self, item: post.Began, now: float) -> None:
         group = self.logs.begin(item.group, item.prompt, now)
@@ -346,7 +352,8 @@ class DraftClient:
             frames.append(bytes(frame.SerializeToString()))
 
     def _fetch(self, now: float, frames: list[bytes]) -> None:
-        ready = [group for group in self.logs.groups.values() if group.state == "ready"]
+        since = now - ACTIVE_S
+        ready = [group for group in self.logs.groups.values() if group.state == "ready" and group.used_at >= since]
         if not ready:
             return
         frame = client_frame()

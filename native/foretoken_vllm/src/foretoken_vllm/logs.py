@@ -5,7 +5,9 @@ Belongs to the link's thread. Tokens are 32-bit little-endian, as the wire and t
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .codec import TOKEN_BYTES
@@ -81,22 +83,19 @@ class LinkGroup:
             self.samples[index] = found
         return found
 
-    def origin(self, made: LinkSample, begin: int, end: int) -> bool | None:
-        """Whether tokens [begin, end) of `made`, with those before them, had been written elsewhere and not here.
+    def origin(self, before: bytes, accepted: Sequence[int]) -> bool | None:
+        """Whether these tokens, after those before them, have been written elsewhere and not here, so far.
 
-        None: nobody had written them, or they are too many to be looked for.
+        None: by nobody in this group, or in too many places to be looked at.
         """
-        pattern = made.part(max(0, begin - TRACE_CONTEXT), end)
-        limit = (end - 1) * TOKEN_BYTES
+        pattern = before + array("i", accepted).tobytes()
         if self.prompt.find(pattern) >= 0:
             return False
         elsewhere: bool | None = None
         for sample in self.samples.values():
-            # Its own text counts as far as it was there before.
-            stop = limit if sample is made else len(sample.log)
             at = 0
             for _ in range(_PLACES_MAX):
-                at = sample.log.find(pattern, at, stop)
+                at = sample.log.find(pattern, at)
                 if at < 0:
                     break
                 if at % TOKEN_BYTES == 0:

@@ -28,10 +28,11 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Up: what one step made, or lacked before."""
+    """Up: what one step made, and what came with chunks or was not told before."""
 
     epoch: int
     made: list[Made]
+    given: list[Made]
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,7 @@ class ForetokenProposer:
         rows, req_ids, untracked = self._rows, self._runner.input_batch.req_ids, self._untracked
         words, owners, draft_words = replica.words, replica.owners, replica.draft_words
         made: list[Made] = []
+        given: list[Made] = []
         asked: list[int] = []
         accepted = 0
         # Records are written here, and not by calls: 32 requests have 100 us.
@@ -222,6 +223,7 @@ class ForetokenProposer:
                 if replica.cleared != cleared:
                     # It is of other weights: what was written of this step belongs to groups that are gone.
                     made.clear()
+                    given.clear()
                     asked.clear()
             group = row.group
             if not group.is_alive:
@@ -234,7 +236,7 @@ class ForetokenProposer:
                 made.append((group.name, sample.index, start, tokens))
                 sample.sent = end
             elif sample.sent < end:
-                made.append(_lacking(row, token_ids[i], total))
+                given.append(_lacking(row, token_ids[i], total))
                 sample.sent = end
             handle = group.handle
             if handle <= 0:
@@ -252,8 +254,8 @@ class ForetokenProposer:
                 asked.append(i)
         replica.asks = len(asked)
         self.counters.accepted += accepted
-        if made and self._link is not None:
-            self._mailbox.up.append(Batch(self._epoch, made))
+        if (made or given) and self._link is not None:
+            self._mailbox.up.append(Batch(self._epoch, made, given))
         self._cross(replica, asked, drafts, budget)
 
     def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]], budget: int) -> None:
