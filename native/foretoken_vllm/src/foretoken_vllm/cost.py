@@ -55,10 +55,11 @@ class StepCost:
 
 
 class Guard:
-    """Drafting rests for some steps, twice as many each time, when its mean time is above what is allowed.
+    """Drafting rests for some steps, twice as many each time, when most of its steps took longer than allowed.
 
-    Allowed are a number of microseconds, and a share of the engine's own step: where steps take tenths of a second, or
-    the machine has other work to do, the same drafting takes longer and matters less.
+    Most, because on a busy machine the mean is made of the few steps in which the thread was not running. Allowed are
+    a number of microseconds, or a share of the engine's own step if that is more: where steps take tenths of a second,
+    the same drafting takes longer, for the machine is busy, and matters less.
     """
 
     STEP_SHARE = 0.03
@@ -68,7 +69,8 @@ class Guard:
 
     def __init__(self, step_us: float) -> None:
         self._step_us = step_us
-        self._part = 0.0
+        # Share of steps above what was allowed, of the last SEEN_MIN or so.
+        self._over = 0.0
         self._seen = 0
         self._rest = 0
         self._rest_next = self.REST_MIN
@@ -82,17 +84,14 @@ class Guard:
         return False
 
     def observe(self, requests: int, us: float, step_us: float = 0.0) -> None:
-        """Drafting took `us` after a step of `step_us`. Means of the time over what was allowed: one slow step is no
-        reason.
-        """
+        """Drafting took `us` after a step of `step_us`. Not in steps in which it rests."""
         wanted = self._step_us * max(requests, REFERENCE_REQUESTS / 4) / REFERENCE_REQUESTS
         allowed = max(wanted, self.STEP_SHARE * step_us)
-        part = min(us / allowed, 20.0)
         self._seen += 1
-        self._part += (part - self._part) / min(self._seen, self.SEEN_MIN)
+        self._over += ((us > allowed) - self._over) / min(self._seen, self.SEEN_MIN)
         if self._seen < self.SEEN_MIN:
             return
-        if self._part <= 1:
+        if self._over <= 0.5:
             if self._seen > 16 * self.SEEN_MIN:
                 self._rest_next = self.REST_MIN
             return
@@ -100,4 +99,4 @@ class Guard:
         self._rest = self._rest_next
         self._rest_next = min(2 * self._rest_next, self.REST_MAX)
         self._seen = 0
-        self._part = 0.0
+        self._over = 0.0

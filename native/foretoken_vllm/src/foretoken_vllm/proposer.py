@@ -73,6 +73,7 @@ class ForetokenProposer:
         self._rows_verified = 0
         self._returned_at = 0.0
         self._span_us = 0.0
+        self._rests = False
         # Draft tokens of the step that is under way.
         self._drafted = 0
         self._cost = StepCost()
@@ -156,7 +157,8 @@ class ForetokenProposer:
             return drafts
         try:
             self._observe(began, sampled_token_ids)
-            if self._guard.may_draft():
+            self._rests = not self._guard.may_draft()
+            if not self._rests:
                 self._step(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, drafts)
             else:
                 self.counters.rested += 1
@@ -188,7 +190,8 @@ class ForetokenProposer:
         counters.rows += len(drafts)
         counters.drafted += drafted
         counters.propose_us += us
-        self._guard.observe(len(drafts), us, self._span_us)
+        if not self._rests:
+            self._guard.observe(len(drafts), us, self._span_us)
         self._rows_verified = len(drafts) + drafted
         self._returned_at = ended
         return drafts
