@@ -8,6 +8,13 @@ import { join } from "node:path";
 
 const LAYERS = 2;
 
+/** A store that several stand-ins ask, by blocks' hashes (salted), as MooncakeStoreConnector does. */
+export interface StandInPool {
+  readonly blocks: Set<number>;
+  /** `save_decode_cache`: generated tokens' blocks too. */
+  readonly savesOutput: boolean;
+}
+
 export class StandInConnector {
   readonly #folder: string;
   readonly #blockSize: number;

@@ -2,7 +2,7 @@
 // running one in every step, keeps a prefix cache of block hashes, and preempts as vLLM does (by recomputation).
 
 import { fold32, hashString } from "../../src/base/hash.ts";
-import type { StandInConnector } from "./connector.ts";
+import type { StandInConnector, StandInPool } from "./connector.ts";
 import { EOS, StandInText } from "./tokens.ts";
 
 export type StandInFinish = "stop" | "length" | "abort";
@@ -80,16 +80,20 @@ export class StandInEngine {
   #arrivals = 0;
   #isStepping = false;
 
+  readonly #pool: StandInPool | null;
+  /** Tokens that came through a connector. */
+  externalTokens = 0;
   /** Called when it ends as a real engine would. */
   readonly #ended: (error: unknown) => void;
 
   constructor(
     options: EngineOptions,
-    connector: StandInConnector | null,
+    kv: { connector: StandInConnector | null; pool: StandInPool | null },
     ended: (error: unknown) => void,
   ) {
     this.options = options;
-    this.connector = connector;
+    this.connector = kv.connector;
+    this.#pool = kv.pool;
     this.#ended = ended;
   }
 
@@ -203,6 +207,13 @@ export class StandInEngine {
       const external = this.connector?.matched(next.prompt, next.cached) ?? 0;
       next.cached += external;
       this.connector?.scheduled(next.prompt, external);
+      while (found < whole && this.#pool?.blocks.has(next.blocks[found] ?? 0)) {
+        found += 1;
+        next.cached += this.options.blockSize;
+        this.externalTokens += this.options.blockSize;
+      }
+      this.externalTokens += external;
+      for (const block of next.blocks) this.#pool?.blocks.add(block);
       this.counters.promptTokens += next.length;
       for (const block of next.blocks) this.#cache.add(block);
       this.#running.set(next.id, next);
@@ -235,7 +246,10 @@ export class StandInEngine {
       request.output >= request.tokensMax || request.length >= this.options.contextTokens;
     const finish = isStop ? "stop" : isLong ? "length" : null;
     if (finish !== null) this.#running.delete(request.id);
-    for (const block of request.blocks.slice(-1)) this.#cache.add(block);
+    for (const block of request.blocks.slice(-1)) {
+      this.#cache.add(block);
+      if (this.#pool?.savesOutput) this.#pool.blocks.add(block);
+    }
     // An end of sequence has no stop reason; a stop token is its own.
     const stop = isStop && request.stopTokenIds.includes(token) ? token : null;
     request.made({ token, finish, stop, cached: request.cached });

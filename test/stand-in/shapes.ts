@@ -131,9 +131,7 @@ export function metricsText(
     `vllm:num_preemptions${total}${labels} ${counters.preemptions}.0`,
     `vllm:num_preemptions_created${labels} 1.7952741654939282e+09`,
     `vllm:prompt_tokens${total}${labels} ${counters.promptTokens}.0`,
-    ...(engine.connector === null
-      ? []
-      : [`vllm:external_prefix_cache_hits${total}${labels} ${engine.connector.hitTokens}.0`]),
+    `vllm:external_prefix_cache_hits${total}${labels} ${engine.externalTokens}.0`,
     `vllm:generation_tokens${total}${labels} ${counters.generationTokens}.0`,
     `vllm:iteration_tokens_total_count${labels} ${counters.steps}.0`,
     `vllm:cache_config_info{block_size="${blockSize}",engine="0",num_cpu_blocks="None",num_gpu_blocks="${blocks}",user_specified_block_size="False"} 1.0`,

@@ -4,7 +4,7 @@
 
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
-import { StandInConnector } from "./connector.ts";
+import { StandInConnector, type StandInPool } from "./connector.ts";
 import { type EngineOptions, StandInEngine } from "./engine.ts";
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
 import {
@@ -39,6 +39,8 @@ export interface StandInOptions extends EngineOptions {
   readonly downMs: number;
   /** Of an ExampleConnector; null: it has no connector. */
   readonly kvFolder: string | null;
+  /** Of a MooncakeStoreConnector, shared by all stand-ins that are given it; null: it has none. */
+  readonly kvPool: StandInPool | null;
   /** Another connector, by name alone. */
   readonly kvConnector: string;
 }
@@ -60,6 +62,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   silenceMs: 20,
   downMs: 10,
   kvFolder: null,
+  kvPool: null,
   kvConnector: "ExampleConnector",
 };
 
@@ -122,9 +125,9 @@ export class VllmStandIn {
   }
 
   #newEngine(): StandInEngine {
-    const { kvFolder, blockSize } = this.options;
+    const { kvFolder, kvPool, blockSize } = this.options;
     const connector = kvFolder === null ? null : new StandInConnector(kvFolder, blockSize);
-    return new StandInEngine(this.options, connector, (error) => {
+    return new StandInEngine(this.options, { connector, pool: kvPool }, (error) => {
       this.endings.push(String(error));
       void this.restart();
     });
@@ -265,7 +268,13 @@ export class VllmStandIn {
   }
 
   #transferConfig(): object | null {
-    const { kvFolder, kvConnector } = this.options;
+    const { kvFolder, kvPool, kvConnector } = this.options;
+    if (kvPool !== null) {
+      return {
+        kv_connector: "MooncakeStoreConnector",
+        kv_connector_extra_config: { save_decode_cache: kvPool.savesOutput },
+      };
+    }
     if (kvFolder === null && kvConnector === "ExampleConnector") return null;
     return {
       kv_connector: kvConnector,

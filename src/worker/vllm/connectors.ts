@@ -19,6 +19,8 @@ export interface ConnectorRow {
   readonly saves: "prompt" | "prompt and output" | "what fits";
   /** A key of `kv_connector_extra_config`, and its value with which it saves output too; null: there is none. */
   readonly outputSetting: readonly [key: string, value: boolean] | null;
+  /** A key of `kv_connector_extra_config` without which only the server itself finds it; null: there is none. */
+  readonly sharedBy: string | null;
   /** Its keys hold `cache_salt`, so KV of other weights is not found. null: not known. */
   readonly hasSalt: boolean | null;
   readonly devices: "any" | "gpu";
@@ -54,7 +56,7 @@ const mooncakeLaunch = (): ConnectorLaunch => ({
   args: [],
 });
 
-const UNSAID = { devices: "any", launch: null, wasRun: false } as const;
+const UNSAID = { devices: "any", sharedBy: null, launch: null, wasRun: false } as const;
 
 export const CONNECTORS: readonly ConnectorRow[] = [
   {
@@ -63,6 +65,7 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     reach: "folder",
     saves: "prompt",
     outputSetting: null,
+    sharedBy: null,
     hasSalt: false,
     devices: "any",
     launch: folderLaunch,
@@ -74,6 +77,7 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     reach: "pool",
     saves: "prompt",
     outputSetting: ["save_decode_cache", true],
+    sharedBy: null,
     hasSalt: true,
     devices: "gpu",
     launch: mooncakeLaunch,
@@ -85,6 +89,7 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     classes: ["OffloadingConnector"],
     // Its `fs`, `obj` and `p2p` tiers are shared; its memory alone is not.
     reach: "pool",
+    sharedBy: "secondary_tiers",
     saves: "prompt",
     outputSetting: ["offload_prompt_only", false],
     hasSalt: true,
@@ -160,7 +165,7 @@ export function connectorOf(config: unknown): FoundConnector | null {
     folder: row?.reach === "folder" && typeof folder === "string" ? folder : null,
     savesOutput: row !== null && savesOutput(row, extra),
   };
-  return { ...base, ...problemOf(base, config) };
+  return { ...base, ...problemOf(base, { config, extra }) };
 }
 
 function savesOutput(row: ConnectorRow, extra: unknown): boolean {
@@ -172,13 +177,17 @@ function savesOutput(row: ConnectorRow, extra: unknown): boolean {
 
 function problemOf(
   { row, folder }: { row: ConnectorRow | null; folder: string | null },
-  config: unknown,
+  { config, extra }: { config: unknown; extra: unknown },
 ): Pick<FoundConnector, "problem" | "fix"> {
   const names = CONNECTORS.filter(({ reach }) => reach !== "none").map(({ classes }) => classes[0]);
   const other = `use one of ${names.join(", ")}`;
   if (row === null) return { problem: "what it saves, and where, is not known", fix: other };
   if (row.reach === "none") {
     return { problem: "no other server finds what it saves by a request's tokens", fix: other };
+  }
+  if (row.sharedBy !== null && field(extra, row.sharedBy) === undefined) {
+    const fix = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
+    return { problem: "no other server finds what it saves", fix };
   }
   if (row.reach === "folder") {
     if (folder === null) {

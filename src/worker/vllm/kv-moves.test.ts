@@ -43,6 +43,7 @@ class Pair {
     this.share = new KvShare({ clock: wallTimers, bytesMax });
   }
 
+  /** With a folder of its own, unless `options` have it otherwise. */
   async add(options: Partial<StandInOptions> & { folder?: string } = {}): Promise<Side> {
     const folder = options.folder ?? mkdtempSync(join(tmpdir(), "foretoken-kv-moves-"));
     cleanups.push(() => rmSync(folder, { recursive: true, force: true }));
@@ -310,6 +311,46 @@ test("kept KV stays within its bound: the oldest goes", async () => {
   expect(pair.share.bytes).toBeGreaterThan(0);
 });
 
+test("a shared store that saves output is asked for nothing: moves are seen by their hits", async () => {
+  const pair = new Pair();
+  const kvPool = { blocks: new Set<number>(), savesOutput: true };
+  const [a, b] = [
+    await pair.add({ kvFolder: null, kvPool }),
+    await pair.add({ kvFolder: null, kvPool }),
+  ];
+  await pair.moved(a, b);
+  expect(movesOf(a).publishes).toBe(0);
+  expect(movesOf(b)).toMatchObject({ moves: 1, movedTokens: 64, misses: 0 });
+  expect(b.server.engine.externalTokens).toBe(64);
+});
+
+test("a shared store of prompts is given the generated tokens as a prompt first", async () => {
+  const pair = new Pair();
+  const kvPool = { blocks: new Set<number>(), savesOutput: false };
+  const [a, b] = [
+    await pair.add({ kvFolder: null, kvPool }),
+    await pair.add({ kvFolder: null, kvPool }),
+  ];
+  await pair.moved(a, b);
+  expect(movesOf(a).publishes).toBe(1);
+  expect(movesOf(b)).toMatchObject({ moves: 1, movedTokens: 64, misses: 0 });
+});
+
+test("a shared store's keys hold the epoch: nothing of another one is found", async () => {
+  const pair = new Pair();
+  const kvPool = { blocks: new Set<number>(), savesOutput: true };
+  const [a, b] = [
+    await pair.add({ kvFolder: null, kvPool }),
+    await pair.add({ kvFolder: null, kvPool }),
+  ];
+  const id = pair.newId();
+  const prompt = Array.from({ length: 50 }, (_, i) => 30 + i);
+  const first = await pair.chunk(a, { id, prompt, output: [], tokens: 30 });
+  for (const { worker } of [a, b]) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  await pair.chunk(b, { id, prompt, output: first, tokens: 10 });
+  expect(b.server.engine.externalTokens).toBe(0);
+});
+
 // Lengths around a block's end, and prompts of one token, end a server whose folder is not kept in order.
 test("no text of any length ends a server, alone or among others", async () => {
   const length = fc.oneof(
@@ -344,6 +385,6 @@ test("no text of any length ends a server, alone or among others", async () => {
       );
       expect(sides.flatMap(({ server }) => server.endings)).toEqual([]);
     }),
-    { numRuns: 6 },
+    { numRuns: 15, interruptAfterTimeLimit: 10_000, endOnFailure: true },
   );
 });

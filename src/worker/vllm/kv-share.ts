@@ -22,6 +22,10 @@ export interface Kept {
   readonly epoch: WeightEpoch;
   /** Requests that are not finished and begin with this text. */
   readonly owners: Set<RequestId>;
+  /** Servers that it is shown to: it stays on the disk for them, or its link would lead nowhere. */
+  shown: number;
+  /** Nobody owns it any more. */
+  isDropped: boolean;
 }
 
 interface Known {
@@ -93,7 +97,9 @@ export class KvShare {
   /** What a server has stored for a request, with what it had before let go. */
   keep(server: ServerKv, requestId: RequestId, kv: StoredKv): Kept {
     const known = this.#knownOf(requestId);
-    const kept = server.kept(kv.name) ?? { kv, server, epoch: server.epoch, owners: new Set() };
+    const kept = server.kept(kv.name) ?? {
+      ...{ kv, server, epoch: server.epoch, owners: new Set(), shown: 0, isDropped: false },
+    };
     if (kept.kv !== kv) server.folder?.discard(kv.path);
     else {
       server.add(kept);
@@ -139,7 +145,7 @@ export class KvShare {
     const recomputeMs = known(target.prefillCost, text.length - has);
     const publishMs = isPublished ? 0 : known(source.publishCost, tokens);
     const loadMs = known(target.loadCost, tokens);
-    const choice = this.#choose(target, {
+    const choice = this.#choose(target, source, {
       savedTokens: source.canPublish || isPublished ? saved : 0,
       recomputeMs,
       moveMs: publishMs === null || loadMs === null ? null : publishMs + loadMs,
@@ -164,9 +170,11 @@ export class KvShare {
     });
   }
 
-  #choose({ judge }: ServerKv, costs: MoveCosts): MoveChoice {
-    if (this.#rule === "measured") return judge.choose(costs);
-    return this.#rule === "always" && costs.savedTokens > 0 ? "kv" : "recompute";
+  #choose(target: ServerKv, source: ServerKv, costs: MoveCosts): MoveChoice {
+    // What every server finds by itself is loaded whatever is chosen here.
+    const isFound = source.savesOutput || this.#rule === "always";
+    if (this.#rule === "measured" && !isFound) return target.judge.choose(costs);
+    return isFound && costs.savedTokens > 0 ? "kv" : "recompute";
   }
 
   /** Who has computed most of the text, if that is not the target itself. */
@@ -214,6 +222,7 @@ export class KvShare {
   #drop(kept: Kept): void {
     if (!this.#kept.delete(kept)) return;
     this.#bytes -= kept.kv.bytes;
+    kept.isDropped = true;
     kept.server.remove(kept);
     for (const owner of kept.owners) {
       const known = this.#known.get(owner);

@@ -2,11 +2,12 @@
 // what all that took. It decides no move (kv-share.ts) and opens no chunk's stream (worker.ts).
 //
 // vLLM 0.32's ExampleConnector ends its engine in cases that ordinary requests come into, so a request enters by the
-// name that the connector will look for (a line for each name), and leaves when its first token shows that it has
-// looked:
-// - with L = n * block + 1 tokens it looks for the first (n - 1) blocks and counts what the engine has beyond them as
-//   less than nothing (ValueError: Counters can only be incremented by non-negative amounts). Such a request enters
-//   when nobody is there who may store that name, and nobody enters after it.
+// name that the connector will look for and the name that it will store (a line for each name), and leaves when its
+// first token shows that it has done both:
+// - of L = n * block + 1 tokens (an odd request) it looks for the first (n - 1) blocks, stores n, and counts what the
+//   engine has beyond those that it finds as less than nothing (ValueError: Counters can only be incremented by
+//   non-negative amounts). Such a request must not find anything: it enters when nobody is there who may store what it
+//   looks for, and nobody who may enters after it.
 // - it believes that what was there when it looked is there when it loads: a name is hidden when nobody is there.
 
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
@@ -32,10 +33,8 @@ export interface Plan {
 /** One request of one chunk, while the server may be looking for its KV. */
 interface Visit {
   readonly requestId: RequestId;
-  /** The name that it looks for, and the one it stores; null: no folder. */
-  readonly looksFor: string | null;
-  readonly stores: { readonly name: string; readonly tokens: number } | null;
-  readonly isOdd: boolean;
+  /** null: no folder. */
+  readonly place: Place | null;
   readonly plan: Plan | null;
   readonly sentMs: number;
   firstMs: number | null;
@@ -43,17 +42,29 @@ interface Visit {
   isJudged: boolean;
 }
 
+/** Where a request stands; the lines are one but for an odd request of more than one token. */
+interface Place {
+  readonly isOdd: boolean;
+  /** Of the name that it looks for. */
+  readonly looks: Line;
+  /** Of the name that it stores. */
+  readonly stores: Line;
+  readonly storedTokens: number;
+}
+
 interface Waiter {
   readonly isOdd: boolean;
   readonly enter: () => void;
 }
 
-/** Those who are in, and those who wait, in order. */
+/** Those who are in, and those who wait, in order. `usual`: those who may store the name. */
 interface Line {
   readonly name: string;
   usual: number;
   odd: number;
   waiting: Waiter[];
+  /** What the server finds under the name, if it was shown it. */
+  shown: Kept | null;
 }
 
 export interface ServerKvParts {
@@ -161,10 +172,10 @@ export class ServerKv {
     this.#kept.set(kept.kv.name, kept);
   }
 
-  /** Off the disk; a server that is shown it has either loaded it or is told to by nobody. */
+  /** Off the disk, as soon as no server is shown it any more. */
   remove(kept: Kept): void {
-    this.#kept.delete(kept.kv.name);
-    this.folder?.discard(kept.kv.path);
+    if (this.#kept.get(kept.kv.name) === kept) this.#kept.delete(kept.kv.name);
+    if (kept.isDropped && kept.shown === 0) this.folder?.discard(kept.kv.path);
   }
 
   plan(requestId: RequestId, plan: Plan): void {
@@ -185,30 +196,26 @@ export class ServerKv {
     again: () => void,
   ): (() => void) | null {
     const { requestId, tokens } = request;
-    const isOdd = this.folder !== null && this.#isOdd(tokens.length);
-    const looks = this.wholeBlocks(Math.max(0, tokens.length - 2));
-    const looksFor = this.nameOf(tokens, looks);
-    if (looksFor !== null) {
-      const line = this.#lineOf(looksFor);
-      if (isOdd ? line.usual > 0 : line.odd > 0 || line.waiting.some((one) => one.isOdd)) {
-        const waiter: Waiter = { isOdd, enter: again };
-        line.waiting.push(waiter);
-        return () => this.#unwait(line, waiter);
-      }
-      if (isOdd) {
-        line.odd += 1;
-        this.folder?.hide(looksFor);
-      } else line.usual += 1;
+    const place = this.#placeOf(tokens);
+    const line = place === null ? null : closedTo(place);
+    if (place !== null && line !== null) {
+      const waiter: Waiter = { isOdd: place.isOdd && line === place.looks, enter: again };
+      line.waiting.push(waiter);
+      this.#close(line === place.looks ? place.stores : place.looks);
+      return () => this.#unwait(line, waiter);
     }
-    const plan = this.#planFor(requestId, looksFor);
-    this.#showTo(looksFor, plan);
-    const stored = isOdd ? this.wholeBlocks(tokens.length - 1) : looks;
+    if (place !== null) {
+      place.stores.usual += 1;
+      if (place.isOdd) {
+        place.looks.odd += 1;
+        this.folder?.hide(place.looks.name);
+      }
+    }
+    const plan = this.#planFor(requestId, place);
+    if (plan === null) this.#showOwn(place);
     this.#visits.set(visitor, {
       requestId,
-      looksFor,
-      stores:
-        looksFor === null ? null : { name: this.nameOf(tokens, stored) ?? "", tokens: stored },
-      isOdd,
+      place,
       plan,
       sentMs: this.#parts.clock.nowMs(),
       firstMs: null,
@@ -293,7 +300,7 @@ export class ServerKv {
       this.publishCost.observe(tokens, ms);
       this.counts.published(tokens, ms);
       if (this.folder === null) return null;
-      const kept = visit.looksFor === null ? null : this.kept(visit.looksFor);
+      const kept = visit.place === null ? null : this.kept(visit.place.stores.name);
       return kept !== null && kept.epoch === epoch && this.folder.isWhole(kept.kv)
         ? kept
         : undefined;
@@ -308,41 +315,57 @@ export class ServerKv {
     this.#epoch = epoch;
     for (const requestId of [...this.#plans.keys()]) this.unplan(requestId);
     this.#parts.share.clear(this);
-    return this.folder?.clear() ?? null;
+    const problem = this.folder?.clear() ?? null;
+    for (const line of this.#lines.values()) this.#noLongerShown(line);
+    return problem;
   }
 
   close(): void {
     this.#isClosed = true;
     this.#parts.share.leave(this);
     this.folder?.clear();
+    for (const line of this.#lines.values()) this.#noLongerShown(line);
   }
 
   #isOdd(length: number): boolean {
     return length % this.#parts.blockSize === 1;
   }
 
-  #planFor(requestId: RequestId, looksFor: string | null): Plan | null {
+  #planFor(requestId: RequestId, place: Place | null): Plan | null {
     const plan = this.#plans.get(requestId) ?? null;
     this.#plans.delete(requestId);
     if (plan === null || plan.kept === null) return plan;
     const { kept } = plan;
-    const isRight =
-      kept.kv.name === looksFor &&
-      kept.epoch === this.#epoch &&
-      this.folder?.show(kept.kv) === true;
-    if (isRight) return plan;
+    const isRight = place !== null && !place.isOdd && kept.kv.name === place.looks.name;
+    if (isRight && this.#show(place.looks, kept)) return plan;
     this.judge.missed();
     this.counts.missed(plan.saved);
     return null;
   }
 
   /** What this server has stored itself before need not be stored again. */
-  #showTo(looksFor: string | null, plan: Plan | null): void {
-    if (looksFor === null || plan !== null) return;
-    const own = this.kept(looksFor);
-    if (own !== null && own.epoch === this.#epoch && this.#lines.get(looksFor)?.odd === 0) {
-      this.folder?.show(own.kv);
-    }
+  #showOwn(place: Place | null): void {
+    if (place === null || place.isOdd) return;
+    const own = this.kept(place.looks.name);
+    if (own !== null) this.#show(place.looks, own);
+  }
+
+  /** Whether the server finds it now, or the same from somewhere else. */
+  #show(line: Line, kept: Kept): boolean {
+    if (line.shown !== null || this.folder?.isShown(line.name) === true) return true;
+    const isRight = kept.epoch === this.#epoch && !kept.isDropped;
+    if (!isRight || this.folder?.show(kept.kv) !== true) return false;
+    line.shown = kept;
+    kept.shown += 1;
+    return true;
+  }
+
+  #noLongerShown(line: Line): void {
+    const kept = line.shown;
+    if (kept === null) return;
+    line.shown = null;
+    kept.shown -= 1;
+    if (kept.isDropped) kept.server.remove(kept);
   }
 
   #miss(visit: Visit): void {
@@ -355,31 +378,39 @@ export class ServerKv {
   #leave(visit: Visit, options: { isWanted: boolean }): void {
     if (!visit.isIn || this.#isClosed) return;
     visit.isIn = false;
-    const { looksFor, stores, isOdd } = visit;
-    if (looksFor === null || stores === null) return;
-    const line = this.#lineOf(looksFor);
-    if (isOdd) line.odd -= 1;
-    else line.usual -= 1;
-    if ((this.#lines.get(stores.name)?.usual ?? 0) === 0) this.#sweep(visit, stores, options);
-    if (stores.name !== looksFor && line.usual === 0) this.folder?.hide(looksFor);
-    this.#next(line);
+    const { place } = visit;
+    if (place === null) return;
+    const { looks, stores } = place;
+    stores.usual -= 1;
+    if (place.isOdd) looks.odd -= 1;
+    if (stores.usual === 0) this.#sweep(visit.requestId, place, options);
+    this.#next(stores);
+    if (looks !== stores) this.#next(looks);
   }
 
   /** Takes what the server stored, or hides what it was shown. */
-  #sweep(
-    { requestId }: Visit,
-    { name, tokens }: { name: string; tokens: number },
-    { isWanted }: { isWanted: boolean },
-  ): void {
-    const { folder, share } = { folder: this.folder, share: this.#parts.share };
-    const taken = folder?.take(name, tokens) ?? null;
-    if (taken === null) folder?.hide(name);
-    else if (isWanted && this.#problem === null) share.keep(this, requestId, taken);
-    else folder?.discard(taken.path);
+  #sweep(requestId: RequestId, place: Place, { isWanted }: { isWanted: boolean }): void {
+    const { name } = place.stores;
+    const taken = this.folder?.take(name, place.storedTokens) ?? null;
+    if (taken === null) {
+      this.folder?.hide(name);
+      this.#noLongerShown(place.stores);
+    } else if (isWanted && this.#problem === null) this.#parts.share.keep(this, requestId, taken);
+    else this.folder?.discard(taken.path);
+  }
+
+  #placeOf(tokens: Int32Array): Place | null {
+    if (this.folder === null) return null;
+    const { length } = tokens;
+    const looks = this.#lineOf(storedName(tokens, this.wholeBlocks(Math.max(0, length - 2))));
+    const isOdd = this.#isOdd(length);
+    const storedTokens = this.wholeBlocks(length - 1);
+    const stores = isOdd ? this.#lineOf(storedName(tokens, storedTokens)) : looks;
+    return { isOdd, looks, stores, storedTokens };
   }
 
   #lineOf(name: string): Line {
-    const line = this.#lines.get(name) ?? { name, usual: 0, odd: 0, waiting: [] };
+    const line = this.#lines.get(name) ?? { name, usual: 0, odd: 0, waiting: [], shown: null };
     this.#lines.set(name, line);
     return line;
   }
@@ -395,6 +426,11 @@ export class ServerKv {
     line.waiting = [];
     // Each enters, or joins the line again.
     for (const { enter } of waiting) enter();
+    this.#close(line);
+  }
+
+  /** A line in which nobody is is forgotten. */
+  #close(line: Line): void {
     const isOver = line.usual + line.odd + line.waiting.length === 0;
     if (isOver && this.#lines.get(line.name) === line) this.#lines.delete(line.name);
   }
@@ -431,4 +467,12 @@ export class ServerKv {
     );
     return answer.kind === "answer" && answer.status === 200;
   }
+}
+
+/** The line in which a request has to wait; null: it may enter. */
+function closedTo({ isOdd, looks, stores }: Place): Line | null {
+  const isShut = (line: Line) => line.odd > 0 || line.waiting.some((one) => one.isOdd);
+  if (!isOdd) return isShut(stores) ? stores : null;
+  if (looks.usual > 0 || (looks === stores && looks.odd > 0)) return looks;
+  return looks !== stores && isShut(stores) ? stores : null;
 }
