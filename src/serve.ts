@@ -8,7 +8,8 @@ import { DraftServer } from "./draft/service/server.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policy.ts";
-import { controlRoutes, describeControl } from "./server/control/routes.ts";
+import { describeControl } from "./server/control/describe.ts";
+import { controlRoutes } from "./server/control/routes.ts";
 import { WeightUpdates } from "./server/control/weights.ts";
 import { type AccessEntry, type HttpServer, serveHttp } from "./server/http.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
@@ -73,8 +74,16 @@ const DESCRIPTIONS: readonly RouteDescription[] = [
     summary: "A page that shows the rollout",
     request: null,
     streams: false,
+    answers: ["text/html"],
   },
-  { method: "GET", path: "/metrics", summary: "Prometheus metrics", request: null, streams: false },
+  {
+    method: "GET",
+    path: "/metrics",
+    summary: "Prometheus metrics",
+    request: null,
+    streams: false,
+    answers: ["text/plain"],
+  },
 ];
 
 const EPOCH = weightEpoch(0);

@@ -11,8 +11,12 @@ export interface RouteDescription {
   readonly summary: string;
   /** JSON Schema of the body; null: it takes none, or any. */
   readonly request: object | null;
-  /** It may answer with a stream. */
+  /** It may answer with a stream of events. */
   readonly streams: boolean;
+  /** Media types of its answer; none: it is empty. Default: JSON. */
+  readonly answers?: readonly string[];
+  /** JSON Schemas of the parameters in the query; none is required. */
+  readonly query?: Readonly<Record<string, object>>;
 }
 
 const ERROR_SCHEMA = {
@@ -76,27 +80,32 @@ export function openApiDocument(
   };
 }
 
-function operationOf({ path, summary, request, streams }: RouteDescription): object {
+const JSON_ONLY = ["application/json"];
+
+function operationOf(description: RouteDescription): object {
+  const { path, summary, request, streams, answers = JSON_ONLY, query = {} } = description;
   const names = [...path.matchAll(/:(\w+)/g)].map((match) => match[1]);
-  const content = streams
-    ? { "application/json": {}, "text/event-stream": {} }
-    : { "application/json": {} };
+  const types = streams ? [...answers, "text/event-stream"] : answers;
+  const content = Object.fromEntries(types.map((type) => [type, {}]));
   const error = {
     content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
   };
   return {
     summary,
-    parameters: names.map((name) => ({
-      name,
-      in: "path",
-      required: true,
-      schema: { type: "string" },
-    })),
+    parameters: [
+      ...names.map((name) => ({
+        name,
+        in: "path",
+        required: true,
+        schema: { type: "string" },
+      })),
+      ...Object.entries(query).map(([name, schema]) => ({ name, in: "query", schema })),
+    ],
     ...(request === null
       ? {}
       : { requestBody: { required: true, content: { "application/json": { schema: request } } } }),
     responses: {
-      200: { description: "done", content },
+      200: { description: "done", ...(types.length === 0 ? {} : { content }) },
       "4XX": { description: "the request is wrong", ...error },
       "5XX": { description: "it cannot be served now", ...error },
     },

@@ -3,11 +3,12 @@
 import { present } from "../../base/assert.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
 import { kvMovesReport } from "../../rollout/report.ts";
+import type { PauseMode } from "../../rollout/rollout.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
-import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
+import { describeControl } from "./describe.ts";
 import { fanOut, isSuccess, merged } from "./fan-out.ts";
 import { requestOf, type WeightUpdates } from "./weights.ts";
 
@@ -23,44 +24,6 @@ export interface ControlOptions {
 
 /** Methods of `/collective_rpc` that change the weights. */
 const RELOADING = /reload_weights|update_weights|load_weights|update_parameter/;
-
-const ENDPOINTS: readonly (readonly ["GET" | "POST", string, string])[] = [
-  ["GET", "/health", "Whether any worker serves"],
-  ["GET", "/ping", "As /health"],
-  ["POST", "/ping", "As /health"],
-  ["GET", "/version", "The version of this server"],
-  ["GET", "/load", "Requests in hand"],
-  ["GET", "/server_info", "An engine's configuration"],
-  ["GET", "/get_world_size", "Ranks of all engines"],
-  ["GET", "/weight_info", "What the current weights are called"],
-  [
-    "POST",
-    "/init_weight_transfer_engine",
-    "Connects every engine to the trainer's weight transfer",
-  ],
-  ["POST", "/start_weight_update", "Begins a weight update"],
-  ["POST", "/update_weights", "Part of a weight update, or one by itself"],
-  ["POST", "/finish_weight_update", "Ends a weight update: the next weight epoch"],
-  ["POST", "/update_weight_version", "Names the current weights"],
-  ["POST", "/shutdown_weight_transfer_engine", "Ends the weight transfer"],
-  ["POST", "/start_draft_weight_update", "Begins an update of draft weights"],
-  ["POST", "/weight_checker", "Compares weights"],
-  ["POST", "/v1/load_lora_adapter", "Loads an adapter into every engine"],
-  ["POST", "/v1/unload_lora_adapter", "Drops an adapter from every engine"],
-  ["POST", "/collective_rpc", "Calls a method on every engine's workers"],
-  ["POST", "/pause", "Stops generation: mode abort, wait or keep"],
-  ["POST", "/resume", "Goes on after a pause"],
-  ["GET", "/is_paused", "Whether generation is paused"],
-  ["POST", "/sleep", "Frees the engines' memory"],
-  ["POST", "/wake_up", "Takes it again"],
-  ["GET", "/is_sleeping", "Whether an engine sleeps"],
-  ["POST", "/reset_prefix_cache", "Drops cached KV"],
-  ["POST", "/reset_mm_cache", "Drops cached multimodal inputs"],
-  ["POST", "/reset_encoder_cache", "Drops cached encoder outputs"],
-  ["POST", "/abort_requests", "Gives up requests by their ids"],
-  ["POST", "/inference/v1/abort_requests", "As /abort_requests"],
-  ["GET", "/foretoken/workers", "Every worker and its state"],
-];
 
 export function controlRoutes(options: ControlOptions): Route[] {
   const { sidecar, weights } = options;
@@ -98,20 +61,10 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "POST /inference/v1/abort_requests": (exchange) => abortRequests(options, exchange),
     "GET /foretoken/workers": () => jsonResponse({ workers: workersOf(options) }),
   };
-  return ENDPOINTS.map(([method, path]) => ({
+  return describeControl().map(({ method, path }) => ({
     method,
     path,
     handle: present(handlers[`${method} ${path}`], `${method} ${path} has a handler`),
-  }));
-}
-
-export function describeControl(): RouteDescription[] {
-  return ENDPOINTS.map(([method, path, summary]) => ({
-    method,
-    path,
-    summary,
-    request: null,
-    streams: false,
   }));
 }
 
@@ -219,13 +172,15 @@ async function collectiveRpc(options: ControlOptions, exchange: Exchange): Promi
 
 async function pause(options: ControlOptions, exchange: Exchange): Promise<Response> {
   const { searchParams } = exchange.url;
-  const mode = searchParams.get("mode") ?? "abort";
-  if (mode !== "abort" && mode !== "wait" && mode !== "keep") {
-    throw invalid("mode", `is "${mode}"; it is one of abort, wait, keep`);
-  }
-  await options.weights.pause(mode);
+  await options.weights.pause(modeIn(searchParams, "abort"));
   if (searchParams.get("clear_cache") !== "false") forgetKv(options);
   return jsonResponse({ status: "paused" });
+}
+
+function modeIn(params: URLSearchParams, fallback: PauseMode): PauseMode {
+  const mode = params.get("mode") ?? fallback;
+  if (mode === "abort" || mode === "wait" || mode === "keep") return mode;
+  throw invalid("mode", `is "${mode}"; it is one of abort, wait, keep`);
 }
 
 function resume(weights: WeightUpdates): Response {
@@ -234,8 +189,7 @@ function resume(weights: WeightUpdates): Response {
 }
 
 async function sleep(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const mode = exchange.url.searchParams.get("mode") ?? "keep";
-  await options.weights.pause(mode === "abort" || mode === "wait" ? mode : "keep");
+  await options.weights.pause(modeIn(exchange.url.searchParams, "keep"));
   forgetKv(options);
   return await broadcast(options, exchange);
 }

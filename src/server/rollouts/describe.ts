@@ -12,7 +12,8 @@ export function describeRollouts(): RouteDescription[] {
       path: "/v1/rollouts",
       summary: "Runs an iteration; finished groups come as NDJSON at once, a summary last",
       request: jsonSchemaOf(RolloutRequestSchema),
-      streams: true,
+      streams: false,
+      answers: ["application/x-ndjson"],
     },
     { method: "GET", path: "/v1/rollouts", summary: "Every rollout that is kept", ...plain },
     {
@@ -26,7 +27,9 @@ export function describeRollouts(): RouteDescription[] {
       path: "/v1/rollouts/:id/groups",
       summary: "Its finished groups as NDJSON, those from the `from`th on",
       request: null,
-      streams: true,
+      streams: false,
+      answers: ["application/x-ndjson"],
+      query: { from: { type: "integer", minimum: 0 } },
     },
     {
       method: "DELETE",
