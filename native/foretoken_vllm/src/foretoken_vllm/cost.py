@@ -1,6 +1,6 @@
 """What drafting costs and what a draft token is worth, from the engine's own step times.
 
-StepCost fits the time of a step to its rows, so that a draft token is verified only where that pays (the rule of
+StepCost fits the time of a step to what was in it, so that a draft token is verified only where that pays (the rule of
 src/draft/budget.ts). Guard rests drafting that costs more of the step's time than was allowed.
 """
 
@@ -11,46 +11,71 @@ REFERENCE_REQUESTS = 32
 MARGIN = 1.4
 PROBABILITY_FLOOR = 0.06
 PROBABILITY_CEILING = 0.7
-_DECAY = 0.99
+# Older steps are forgotten with a half-life of 230: step times are noisy, and what a row costs is a small part of them.
+_DECAY = 0.997
 _OBSERVED_MIN = 30
+# Of the variance of drafted tokens, what the number of requests must not explain.
+_OWN_SHARE_MIN = 0.02
 
 
 class StepCost:
-    """Least squares of step time over rows, older steps forgotten with a half-life of 69 steps."""
+    """Least squares of a step's time over its requests and its draft tokens: step = a + b * requests + c * drafted."""
 
     def __init__(self) -> None:
         self._weight = 0.0
-        self._rows = 0.0
+        self._requests = 0.0
+        self._drafted = 0.0
         self._us = 0.0
-        self._rows_rows = 0.0
-        self._rows_us = 0.0
+        # Sums of products.
+        self._rr = 0.0
+        self._dd = 0.0
+        self._rd = 0.0
+        self._ru = 0.0
+        self._du = 0.0
         self._observed = 0
 
-    def observe(self, rows: int, us: float) -> None:
-        """A step without prefill verified `rows` rows in `us` microseconds."""
-        if self._observed >= _OBSERVED_MIN and us > 5 * self._us / max(self._weight, 1e-9):
+    def observe(self, requests: int, drafted: int, us: float) -> None:
+        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
+        if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
             return
         self._observed += 1
         self._weight = _DECAY * self._weight + 1
-        self._rows = _DECAY * self._rows + rows
+        self._requests = _DECAY * self._requests + requests
+        self._drafted = _DECAY * self._drafted + drafted
         self._us = _DECAY * self._us + us
-        self._rows_rows = _DECAY * self._rows_rows + rows * rows
-        self._rows_us = _DECAY * self._rows_us + rows * us
+        self._rr = _DECAY * self._rr + requests * requests
+        self._dd = _DECAY * self._dd + drafted * drafted
+        self._rd = _DECAY * self._rd + requests * drafted
+        self._ru = _DECAY * self._ru + requests * us
+        self._du = _DECAY * self._du + drafted * us
 
     def probability_min(self, requests: int) -> float:
-        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * dT * B / T."""
+        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T."""
         if self._observed < _OBSERVED_MIN or requests == 0:
             return PROBABILITY_FLOOR
-        mean_rows = self._rows / self._weight
-        mean_us = self._us / self._weight
-        variance = self._rows_rows / self._weight - mean_rows * mean_rows
-        if variance < 1:
+        weight = self._weight
+        mean_requests, mean_drafted, mean_us = self._requests / weight, self._drafted / weight, self._us / weight
+        rr = self._rr / weight - mean_requests * mean_requests
+        dd = self._dd / weight - mean_drafted * mean_drafted
+        rd = self._rd / weight - mean_requests * mean_drafted
+        ru = self._ru / weight - mean_requests * mean_us
+        du = self._du / weight - mean_drafted * mean_us
+        if dd < 1:
             return PROBABILITY_FLOOR
-        slope = max(0.0, (self._rows_us / self._weight - mean_rows * mean_us) / variance)
-        plain = mean_us + slope * (requests - mean_rows)
+        per_request = 0.0
+        if rr < 1e-6:
+            per_draft = du / dd
+        else:
+            own = rr * dd - rd * rd
+            if own < _OWN_SHARE_MIN * rr * dd:
+                return PROBABILITY_FLOOR
+            per_draft = (du * rr - ru * rd) / own
+            per_request = max(0.0, (ru * dd - du * rd) / own)
+        per_draft = max(0.0, per_draft)
+        plain = mean_us + per_request * (requests - mean_requests) - per_draft * mean_drafted
         if plain <= 0:
             return PROBABILITY_CEILING
-        wanted = MARGIN * slope * requests / plain
+        wanted = MARGIN * per_draft * requests / plain
         return min(max(wanted, PROBABILITY_FLOOR), PROBABILITY_CEILING)
 
 

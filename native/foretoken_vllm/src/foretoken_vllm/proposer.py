@@ -70,7 +70,8 @@ class ForetokenProposer:
         self._run: str | None = None
         self._steps = 0
         self._traps = 0
-        self._rows_verified = 0
+        # Draft tokens of the step that the engine does now.
+        self._verified = 0
         self._returned_at = 0.0
         self._span_us = 0.0
         self._rests = False
@@ -177,7 +178,7 @@ class ForetokenProposer:
         self._span_us = span * 1e6 if self._returned_at > 0 and span < _STEP_S_MAX else 0.0
         self.counters.step_us += self._span_us
         if self._returned_at > 0 and not self._met and all(sampled):
-            self._cost.observe(self._rows_verified, span * 1e6)
+            self._cost.observe(len(sampled), self._verified, span * 1e6)
         self._met = False
 
     def _finish(self, began: float, drafts: list[list[int]]) -> list[list[int]]:
@@ -192,7 +193,7 @@ class ForetokenProposer:
         counters.propose_us += us
         if not self._rests:
             self._guard.observe(len(drafts), us, self._span_us)
-        self._rows_verified = len(drafts) + drafted
+        self._verified = drafted
         self._returned_at = ended
         return drafts
 
