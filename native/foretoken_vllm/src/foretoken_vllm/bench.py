@@ -118,6 +118,7 @@ def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
     core._step = timed
     drafts: list[list[int]] = [[] for _ in range(requests)]
     whole: list[float] = []
+    cpu: list[float] = []
     calls: list[float] = []
     digest = hashlib.sha256()
     drafted = accepted = 0
@@ -127,8 +128,9 @@ def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
             proposer._mailbox.down.extend(down)
         sampled = runner.advance(drafts)
         in_call = 0.0
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.thread_time_ns()
         drafts = proposer.propose(sampled, runner.lengths, runner.token_ids)
+        cpu_us = (time.thread_time_ns() - cpu_began) / 1e3
         us = (time.perf_counter() - began) * 1e6
         for draft in drafts:
             digest.update(array("i", draft).tobytes())
@@ -136,6 +138,7 @@ def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
         if step < steps // 5:
             continue
         whole.append(us)
+        cpu.append(cpu_us)
         calls.append(in_call * 1e6)
         drafted += sum(map(len, drafts))
         accepted += sum(len(tokens) - 1 for tokens in sampled)
@@ -143,6 +146,8 @@ def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
     return {
         "requests": requests,
         "propose_us": statistics.median(whole),
+        "cpu_us": statistics.median(cpu),
+        "cpu_us_mean": statistics.fmean(cpu),
         "propose_us_p5": statistics.quantiles(whole, n=20)[0],
         "propose_us_mean": statistics.fmean(whole),
         "propose_us_p95": statistics.quantiles(whole, n=20)[18],
