@@ -2,15 +2,23 @@
 //
 //   bun bench/macro/simulate.ts                 one iteration of each workload and system, seconds of this machine
 //   bun bench/macro/simulate.ts --shape FILE... aggregates of recorded responses, as src/sim/lengths.ts holds them
-//   bun bench/macro/simulate.ts --fit           veRL's time on the paper's workloads, and the factor that fits it
+//   bun bench/macro/simulate.ts --fit NAME...   veRL on the paper's workloads as each fitted constant is moved, its
+//                                               published figures in brackets; the slowdown meets the total time
 
 import { readGroups } from "../../src/cli/replay-files.ts";
 import { simulateCell } from "../../src/sim/cell.ts";
-import { PUBLISHED } from "../../src/sim/published.ts";
-import { WORKLOAD_NAMES, WORKLOADS, type Workload } from "../../src/sim/workload.ts";
+import { h800 } from "../../src/sim/hardware.ts";
+import { type Metric, PUBLISHED } from "../../src/sim/published.ts";
+import type { SimulationResult } from "../../src/sim/simulation.ts";
+import { chunkTokensOf } from "../../src/sim/systems.ts";
+import {
+  WORKLOAD_NAMES,
+  WORKLOADS,
+  type Workload,
+  type WorkloadName,
+} from "../../src/sim/workload.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 
-const CHUNK_TOKENS = 2048;
 const SEEDS = 5;
 
 export interface SpeedRow {
@@ -35,7 +43,14 @@ export function measureSpeed(workloads: readonly Workload[]): SpeedRow[] {
     ] as const) {
       const startMs = performance.now();
       const result = simulateCell(
-        { workload, system, draft, seed: 1, chunkTokens: CHUNK_TOKENS, isRecorded: false },
+        {
+          workload,
+          system,
+          draft,
+          seed: 1,
+          chunkTokens: chunkTokensOf(system),
+          isRecorded: false,
+        },
         core,
       );
       const wallS = (performance.now() - startMs) / 1000;
@@ -84,27 +99,76 @@ function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-function printFit(): void {
+interface Fitted {
+  readonly slowdown: number;
+  readonly runs: readonly SimulationResult[];
+}
+
+/** veRL over the seeds, with the slowdown that meets the published total time. */
+function fitted(workload: Workload): Fitted {
   const core = loadCore();
-  for (const name of WORKLOAD_NAMES) {
-    const workload = WORKLOADS[name];
-    const wallS = mean(
-      Array.from({ length: SEEDS }, (_, i) => {
-        const cell = { workload, seed: i + 1, chunkTokens: CHUNK_TOKENS, isRecorded: false };
-        return simulateCell({ ...cell, system: "verl", draft: "off" }, core).wallS;
-      }),
+  const wantedS = publishedOf(workload.name, "wall_s");
+  let { slowdown } = workload.constants;
+  for (let round = 0; ; round += 1) {
+    const tried = { ...workload, constants: { ...workload.constants, slowdown } };
+    const runs = Array.from({ length: SEEDS }, (_, i) =>
+      simulateCell({ ...VERL, workload: tried, seed: i + 1 }, core),
     );
-    const published = PUBLISHED.find((cell) => cell.workload === name && cell.metric === "wall_s");
-    const wanted = published?.value ?? Number.NaN;
-    const { slowdown } = workload.constants;
-    console.log(
-      `${name}: veRL ${wallS.toFixed(0)} s, published ${wanted} s, slowdown ${slowdown} -> about ${((slowdown * wanted) / wallS).toFixed(2)}`,
-    );
+    const ratio = wantedS / mean(runs.map((run) => run.wallS));
+    if (Math.abs(ratio - 1) < 0.004 || round === 5) return { slowdown, runs };
+    slowdown *= ratio ** 1.1;
   }
 }
 
+const VERL = { system: "verl", draft: "off", chunkTokens: 1, isRecorded: false } as const;
+
+function publishedOf(workload: string, metric: Metric): number {
+  const found = PUBLISHED.find((cell) => cell.workload === workload && cell.metric === metric);
+  return found?.value ?? Number.NaN;
+}
+
+/** One constant is moved at a time, beginning with those that the workload has. */
+function printFit(names: readonly WorkloadName[]): void {
+  for (const name of names) {
+    const workload = WORKLOADS[name];
+    const { shape } = workload;
+    printFitted("as it is", workload);
+    for (const share of [0.6, 0.7, 0.8, 0.9]) {
+      printFitted(`memory ${share}`, { ...workload, hardware: h800(share) });
+    }
+    for (const spread of [0.95, 1.1, 1.2, 1.3, 1.5]) {
+      printFitted(`spread ${spread}`, { ...workload, shape: { ...shape, spread } });
+    }
+    for (const correlation of [0.78, 0.86, 0.9, 0.95, 0.99]) {
+      printFitted(`correlation ${correlation}`, { ...workload, shape: { ...shape, correlation } });
+    }
+  }
+}
+
+function printFitted(what: string, workload: Workload): void {
+  const { slowdown, runs } = fitted(workload);
+  const figure = (metric: Metric, value: (run: SimulationResult) => number, digits: number) => {
+    const published = publishedOf(workload.name, metric);
+    const text = mean(runs.map(value)).toFixed(digits);
+    return Number.isNaN(published) ? "" : `, ${metric} ${text} (${published.toFixed(digits)})`;
+  };
+  console.log(
+    `${workload.name}, ${what}: slowdown ${slowdown.toFixed(2)}`.concat(
+      figure("wall_s", (run) => run.wallS, 0),
+      figure("tail_s", (run) => run.tailS, 0),
+      figure("preemptions", (run) => run.preemptions, 0),
+      figure("idle_share", (run) => run.idleShare, 2),
+      figure("finish_spread", (run) => run.finishSpread, 2),
+      figure("late_start", (run) => run.lateStartShare, 2),
+    ),
+  );
+}
+
 async function main(args: readonly string[]): Promise<void> {
-  if (args[0] === "--fit") return printFit();
+  if (args[0] === "--fit") {
+    const named = WORKLOAD_NAMES.filter((name) => args.includes(name));
+    return printFit(named.length === 0 ? WORKLOAD_NAMES : named);
+  }
   if (args[0] === "--shape") {
     for (const path of args.slice(1)) {
       const lengths: number[][] = [];

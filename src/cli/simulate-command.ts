@@ -14,7 +14,7 @@ import {
   type WorkloadReport,
 } from "../sim/experiment.ts";
 import { htmlReport } from "../sim/html.ts";
-import { SYSTEM_NAMES, type SystemName } from "../sim/systems.ts";
+import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../sim/systems.ts";
 import { WORKLOAD_NAMES, type Workload } from "../sim/workload.ts";
 import { loadCore } from "../wasm/load.ts";
 import { addFields, readFields } from "./commander-fields.ts";
@@ -39,17 +39,20 @@ const FIELD_NAMES = [
   "quiet",
 ] as const;
 
-export type SimulateSettings = Settings<(typeof FIELD_NAMES)[number]>;
+/** chunkTokens null: each system's own. */
+export type SimulateSettings = Omit<Settings<(typeof FIELD_NAMES)[number]>, "chunkTokens"> & {
+  readonly chunkTokens: number | null;
+};
 
-/** The paper does not say; 2,048 keeps the reserved part of the KV small. */
-const CHUNK_TOKENS = 2048;
+/** What the help says in place of a number. */
+const CHUNK_DEFAULT = `${chunkTokensOf("seer")}, foretoken ${chunkTokensOf("foretoken")}`;
 
 const EXAMPLES = `
 Everything it prints is simulated: the production scheduler against modelled engines, in virtual time.
 
 Examples:
   $ foretoken simulate --workload qwen2-vl-72b --html out/qwen.html
-  $ foretoken simulate --workload all --draft grouped --report out/simulated.json
+  $ foretoken simulate --workload all --draft own --report out/simulated.json
   $ foretoken simulate --published
   $ foretoken simulate --faults 10000
 `;
@@ -58,9 +61,13 @@ export function simulateCommand(setStatus: (status: number) => void): Command {
   const command = new Command("simulate")
     .description("Simulate a rollout iteration on many nodes; compare schedulers and their bound.")
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { chunkTokens: CHUNK_TOKENS, seed: 1 });
+  addFields(command, FIELD_NAMES, { chunkTokens: CHUNK_DEFAULT, seed: 1 });
   return command.action(async () => {
-    setStatus(await simulate(readFields(command, FIELD_NAMES)));
+    const settings = readFields(command, FIELD_NAMES);
+    const isDefault = command.getOptionValueSource("chunkTokens") === "default";
+    setStatus(
+      await simulate({ ...settings, chunkTokens: isDefault ? null : settings.chunkTokens }),
+    );
   });
 }
 

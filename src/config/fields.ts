@@ -327,9 +327,9 @@ export const FIELDS = {
   simulatedDraft: {
     kind: "choice",
     flag: "--draft",
-    choices: ["off", "grouped"],
+    choices: ["off", "grouped", "own"],
     default: "off",
-    help: "grouped: draft from the group's responses (baselines: as the paper's did). off: no speculative decoding",
+    help: "grouped: draft from the group's responses (baselines: as the paper's did). own: as grouped, but foretoken by its own drafter, as measured. off: no speculative decoding",
   },
   seeds: integer("--seeds", {
     metavar: "N",

@@ -7,6 +7,7 @@ import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { Random } from "./random.ts";
 import { Simulation, type SimulationOptions, type SimulationResult } from "./simulation.ts";
 import {
+  DRAFTER_GAIN,
   groupedAcceptanceLength,
   ModelSpeculation,
   qualityFor,
@@ -16,8 +17,8 @@ import {
 import { type SystemName, simSchedulerFor } from "./systems.ts";
 import type { Workload } from "./workload.ts";
 
-/** vanilla: as the paper's baselines drafted. grouped: from the group's responses. */
-export const SIM_DRAFTS = ["off", "vanilla", "grouped"] as const;
+/** vanilla: as the paper's baselines drafted. grouped: from the group's responses, as Seer. own: by Foretoken's drafter. */
+export const SIM_DRAFTS = ["off", "vanilla", "grouped", "own"] as const;
 export type SimDraft = (typeof SIM_DRAFTS)[number];
 
 export interface Cell {
@@ -103,8 +104,8 @@ function draftingOf(cell: Cell): Pick<SimulationOptions, "speculationFor" | "qua
   const suffix = (engine: number): Speculation =>
     new SuffixSpeculation(new Random(seed, `drafts of engine ${engine}`));
   if (draft === "off") return { speculationFor: null, qualityOf: () => 0 };
-  if (draft === "grouped") {
-    const qualities = qualityTable(selfAcceptanceLength);
+  if (draft === "grouped" || draft === "own") {
+    const qualities = qualityTable(selfAcceptanceLength, draft === "own" ? DRAFTER_GAIN : 1);
     return { speculationFor: suffix, qualityOf: (request) => qualityIn(qualities, request) };
   }
   if (vanilla.kind === "model") {
@@ -118,10 +119,10 @@ function draftingOf(cell: Cell): Pick<SimulationOptions, "speculationFor" | "qua
 const TABLE_STEP = 0.25;
 const REFERENCES_MAX = 64;
 
-function qualityTable(own: number): Float64Array {
+function qualityTable(own: number, gain: number): Float64Array {
   const table = new Float64Array(REFERENCES_MAX / TABLE_STEP + 1);
   for (let i = 0; i < table.length; i += 1) {
-    table[i] = qualityFor(groupedAcceptanceLength(own, i * TABLE_STEP));
+    table[i] = qualityFor(gain * groupedAcceptanceLength(own, i * TABLE_STEP));
   }
   return table;
 }

@@ -8,8 +8,8 @@ import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
 import type { Series } from "./recorder.ts";
 import type { SimulationResult } from "./simulation.ts";
-import { bestTokensPerStep } from "./speculation.ts";
-import type { SystemName } from "./systems.ts";
+import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
+import { chunkTokensOf, type SystemName } from "./systems.ts";
 import { WORKLOADS, type Workload } from "./workload.ts";
 
 /** A system's figures over all seeds. Its keys are a public format. */
@@ -58,18 +58,22 @@ export interface Picture {
 
 export interface ExperimentOptions {
   readonly systems: readonly SystemName[];
-  readonly draft: "off" | "grouped";
+  readonly draft: DraftOption;
   readonly seeds: number;
-  readonly chunkTokens: number;
+  /** null: each system's own. */
+  readonly chunkTokens: number | null;
   readonly core: CoreExports;
   readonly onCell: (name: string) => void;
   /** Keeps series of the first seed. */
   readonly isPictured: boolean;
 }
 
-/** Baselines draft as the paper's did; whoever schedules groups drafts from them. */
-export function draftOf(system: SystemName, draft: "off" | "grouped"): SimDraft {
+export type DraftOption = "off" | "grouped" | "own";
+
+/** Baselines draft as the paper's did; whoever schedules groups drafts from them; own: of `foretoken` alone. */
+export function draftOf(system: SystemName, draft: DraftOption): SimDraft {
   if (draft === "off") return "off";
+  if (draft === "own" && system === "foretoken") return "own";
   const isBaseline =
     system === "verl" || system === "streamrl-oracle" || system === "partial-rollout";
   return isBaseline ? "vanilla" : "grouped";
@@ -83,15 +87,16 @@ export function runWorkload(
   const pictures: Picture[] = [];
   const cell = (system: SystemName, draft: SimDraft, seed: number, isRecorded: boolean) => {
     options.onCell(`${workload.name}, ${system}, seed ${seed}`);
-    const { chunkTokens, core } = options;
-    return simulateCell({ workload, system, draft, seed, chunkTokens, isRecorded }, core);
+    const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
+    const made = { workload, system, draft, seed, chunkTokens, isRecorded };
+    return simulateCell(made, options.core);
   };
   const seeds = Array.from({ length: options.seeds }, (_, i) => i + 1);
   const base = seeds.map((seed) => cell("verl", "off", seed, false));
+  const best = bestOf(workload, options.draft);
   const bound = meanOf(
     seeds.map((seed) => {
       const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
-      const best = options.draft === "off" ? 1 : bestTokensPerStep(workload);
       return lowerBoundS(workload, lengths, best);
     }),
   );
@@ -121,6 +126,11 @@ export function runWorkload(
     },
     pictures,
   };
+}
+
+function bestOf(workload: Workload, draft: DraftOption): number {
+  if (draft === "off") return 1;
+  return bestTokensPerStep(workload, draft === "own" ? DRAFTER_GAIN : 1);
 }
 
 function summed(input: {
@@ -161,10 +171,14 @@ export interface CheckedCell extends PublishedCell {
   readonly error: number | null;
 }
 
-/** Simulates every published cell. Requests of an iteration stay the same in number when groups change in size. */
+/**
+ * Simulates every published cell. Prompts of an iteration stay the same in number when groups change in size: accounts of
+ * the paper's first version name 400, 600 and 800 prompts with 8 or 16 responses.
+ */
 export function checkPublished(options: {
   readonly seeds: number;
-  readonly chunkTokens: number;
+  /** null: each system's own. */
+  readonly chunkTokens: number | null;
   readonly core: CoreExports;
   readonly workloads: readonly string[];
   readonly onCell: (name: string) => void;
@@ -177,9 +191,10 @@ export function checkPublished(options: {
     if (before !== undefined) return before;
     const runs = Array.from({ length: options.seeds }, (_, i) => {
       options.onCell(`${key}, seed ${i + 1}`);
-      const { chunkTokens, core } = options;
+      const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
       const seed = i + 1;
-      return simulateCell({ workload, system, draft, seed, chunkTokens, isRecorded: false }, core);
+      const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
+      return simulateCell(made, options.core);
     });
     known.set(key, runs);
     return runs;
@@ -197,8 +212,7 @@ export function checkPublished(options: {
 function resized(workload: Workload, groupSize: number | null): Workload {
   const { shape } = workload;
   if (groupSize === null || groupSize === shape.groupSize) return workload;
-  const groups = (shape.groups * shape.groupSize) / groupSize;
-  return { ...workload, shape: { ...shape, groups, groupSize } };
+  return { ...workload, shape: { ...shape, groupSize } };
 }
 
 function measured(metric: Metric, run: SimulationResult, base: SimulationResult): number {

@@ -30,14 +30,15 @@ const GIB = 1024 ** 3;
  * NVIDIA H800 SXM: 3.35 TB/s HBM3, 989 / 1,979 TFLOP/s bf16 / fp8 dense, NVLink 400 GB/s (data sheet).
  * Reached: 85 % of HBM and 60 % of arithmetic are what tuned kernels get (FlashMLA and DeepGEMM report
  * 3,000 GB/s and up to 1,550 fp8 TFLOP/s on an H800; decode-sized multiplications get less).
- * HBM: 79.6 GiB at gpu_memory_utilization 0.9, less 4.5 GiB for activations and graphs (vLLM's default; estimate).
+ * HBM: of 79.6 GiB the share that the engine may use (vLLM's gpu_memory_utilization), less 4.5 GiB for activations and
+ * graphs (estimate). A colocated trainer keeps what the engine leaves, so that share is a workload's.
  * All-reduce: about 15 us for small messages (vLLM's custom all-reduce; estimate), half of NVLink's rate.
  * Experts: DeepEP's table for EP32 on H800 with 400 Gb/s RDMA: 155 us dispatch + 273 us combine; the floor is an estimate.
  * Pool: 0.53 ms + bytes / 155.2 GB/s, a fit of vLLM's H800 peer-to-peer table (8 x 400 Gb/s RoCE a node).
  */
-export const H800: Hardware = {
+export const h800 = (memoryUtilization: number): Hardware => ({
   hbmBytesPerMs: 3.35e9 * 0.85,
-  hbmBytes: (79.6 * 0.9 - 4.5) * GIB,
+  hbmBytes: (79.6 * memoryUtilization - 4.5) * GIB,
   bf16FlopsPerMs: 989e9 * 0.6,
   fp8FlopsPerMs: 1979e9 * 0.4,
   nvlinkBytesPerMs: 400e6 * 0.5,
@@ -47,7 +48,7 @@ export const H800: Hardware = {
   poolLatencyMs: 0.53,
   poolBytesPerMs: 155.2e6,
   gpusPerNode: 8,
-};
+});
 
 /** A model as its step time sees it. Sizes are those of the public config.json files. */
 export interface ModelSpec {

@@ -5,7 +5,7 @@ import { loadCore } from "../wasm/load.ts";
 import { lowerBoundS } from "./bound.ts";
 import { type Cell, simulateCell } from "./cell.ts";
 import { sampleLengths } from "./lengths.ts";
-import { bestTokensPerStep } from "./speculation.ts";
+import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { SYSTEM_NAMES } from "./systems.ts";
 import { WORKLOADS, type Workload } from "./workload.ts";
 
@@ -16,7 +16,7 @@ const small: Workload = {
   ...WORKLOADS["qwen2-vl-72b"],
   name: "small",
   instances: 2,
-  shape: { ...WORKLOADS["qwen2-vl-72b"].shape, groups: 60 },
+  shape: { ...WORKLOADS["qwen2-vl-72b"].shape, groups: 40 },
 };
 const cell = (options: Partial<Cell>): Cell => ({
   workload: small,
@@ -30,7 +30,7 @@ const cell = (options: Partial<Cell>): Cell => ({
 const wanted = sampleLengths(small.shape, 1);
 
 for (const system of SYSTEM_NAMES) {
-  for (const draft of ["off", "vanilla", "grouped"] as const) {
+  for (const draft of ["off", "vanilla", "grouped", "own"] as const) {
     test(`simulation: ${system} with drafts ${draft} makes every token once, within the bound`, () => {
       const result = simulateCell(cell({ system, draft }), core);
       if (system === "partial-rollout") {
@@ -38,7 +38,8 @@ for (const system of SYSTEM_NAMES) {
         return;
       }
       expect(result.reached).toEqual(wanted.flat());
-      const best = draft === "off" ? 1 : bestTokensPerStep(small);
+      const best =
+        draft === "off" ? 1 : bestTokensPerStep(small, draft === "own" ? DRAFTER_GAIN : 1);
       // A draft model's acceptance is not the suffix drafts' that the bound knows.
       if (draft !== "vanilla") {
         expect(result.wallS).toBeGreaterThan(lowerBoundS(small, wanted, best));

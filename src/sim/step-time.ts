@@ -24,7 +24,7 @@ export interface EngineConstants {
 
 /**
  * Host time of a step and of each of its rows, ms: scheduling, sampling, detokenising. Estimates: vLLM's engine loop is
- * some milliseconds for hundreds of requests.
+ * some milliseconds for hundreds of requests. Data-parallel ranks have a loop each, for their own rows.
  */
 const HOST_STEP_MS = 5;
 const HOST_ROW_MS = 0.02;
@@ -66,7 +66,7 @@ export class StepModel {
     const memory = this.#memoryMs(rows, contextTokens);
     const compute = this.#computeMs(rows, (contextTokens * rows) / batch);
     const device = slowdown * (Math.max(memory, compute) + this.#exchangeMs(rows));
-    const ms = device + HOST_STEP_MS + HOST_ROW_MS * rows;
+    const ms = device + HOST_STEP_MS + (HOST_ROW_MS * rows) / this.#ranks;
     return ms * (1 + speculation * (rows / batch - 1));
   }
 
@@ -92,6 +92,11 @@ export class StepModel {
   /** Step times at the given mean context, as the draft budget reads them. */
   timesAt(contextPerRequest: number): StepTimes {
     return { ms: (batch, rows) => this.stepMs(batch, rows, batch * contextPerRequest) };
+  }
+
+  /** Data-parallel ranks. */
+  get #ranks(): number {
+    return this.#deployment.kind === "experts" ? this.#deployment.gpus : 1;
   }
 
   get #denseBytes(): number {

@@ -21,6 +21,14 @@ export const SYSTEM_NAMES = [
 ] as const;
 export type SystemName = (typeof SYSTEM_NAMES)[number];
 
+/**
+ * Output tokens of one chunk. The paper's text gives none; 8 K is from notes on its first version. Admission reserves
+ * whole chunks, so that shorter ones waste less KV and move more of it.
+ */
+export function chunkTokensOf(system: SystemName): number {
+  return system === "foretoken" ? 2048 : 8192;
+}
+
 export function simSchedulerFor(
   system: SystemName,
   parts: SchedulerParts,
