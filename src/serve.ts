@@ -4,6 +4,7 @@ import { wallClock } from "./app.ts";
 import { AppError } from "./base/errors.ts";
 import { weightEpoch } from "./base/ids.ts";
 import type { DraftMode } from "./draft/registry.ts";
+import { SAMPLES_MAX } from "./draft/service/limits.ts";
 import { DraftServer } from "./draft/service/server.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
@@ -236,6 +237,8 @@ function draftsOf(options: ServeOptions, sidecar: Sidecar): Drafts {
   const server = new DraftServer({
     clock: wallClock,
     instanceId: randomWord(),
+    // Responses to a prompt that comes again and again are all of one group.
+    limits: { samplesMax: SAMPLES_MAX },
     leads: true,
     source: new GroupFeed(sidecar),
   });
