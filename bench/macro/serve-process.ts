@@ -23,29 +23,19 @@ import { Sidecar } from "../../src/server/sidecar.ts";
 import { StreamService } from "../../src/server/stream/service.ts";
 import type { Text } from "../../src/text/text.ts";
 import { loadCore } from "../../src/wasm/load.ts";
-
-/** protobuf, json: one client follows everything. groups: a thousand clients, one group each. */
-export const MODES = ["protobuf", "json", "groups", "sse", "proxy"] as const;
-export type Mode = (typeof MODES)[number];
-
-export interface Load {
-  readonly mode: Mode;
-  readonly seconds: number;
-  /** Tokens of a request in a step. */
-  readonly stepTokens: number;
-  /** Over all workers, whose steps are spread evenly; null: as many as it can. */
-  readonly tokensPerS: number | null;
-}
-
-export interface Ran {
-  readonly tokensOut: number;
-  readonly cpuUs: number;
-  /** Of the best of its slices: other work on the same cores makes the others slower. */
-  readonly tokensPerCpuSBest: number;
-  readonly seconds: number;
-  /** Half way and at the end. */
-  readonly rssMib: readonly [number, number];
-}
+import {
+  GROUP_SIZE,
+  type Load,
+  MODES,
+  type Mode,
+  type Order,
+  type Ran,
+  run,
+  stamp,
+  turn,
+  WORKERS,
+} from "./serve-load.ts";
+import { startProxy, startUpstream } from "./serve-proxy.ts";
 
 export interface Served {
   readonly url: string;
@@ -57,25 +47,15 @@ export interface Served {
   stop(): Promise<void>;
 }
 
-type Order =
-  | { kind: "fill"; requests: number }
-  | { kind: "ready"; count: number }
-  | { kind: "run"; load: Load };
 type Answer = { kind: "listening"; url: string } | { kind: "done"; ran: Ran | null };
 
 const EPOCH = weightEpoch(0);
-const WORKERS = 8;
-const GROUP_SIZE = 16;
 const RESPONSE_TOKENS = 512;
 const PROMPT_TOKENS = 64;
-const STAMP_MASK = 0x3fffffff;
 /** The bench's clients share the machine: they are waited for, not dropped. */
 const BUFFERED_BYTES_MAX = 256 * 1024;
 
 const clock: Clock = { nowMs: () => performance.now() };
-const stamp = () =>
-  Math.floor((performance.timeOrigin + performance.now()) * 100) % (STAMP_MASK + 1);
-const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 interface Running {
   readonly spec: RequestSpec;
@@ -293,114 +273,6 @@ function startSidecar(
       return made;
     });
   };
-  return { url: String(server.url), obey };
-}
-
-/** CPU time of a slice: long enough for a few collections of garbage. */
-const SLICE_CPU_US = 250_000;
-
-function cpuUs(): number {
-  const { user, system } = process.cpuUsage();
-  return user + system;
-}
-
-/** Steps for a while. `act`: makes step number `step`, and returns its tokens. */
-async function run(
-  load: Load,
-  act: (step: number, stepTokens: number) => Promise<number>,
-): Promise<Ran> {
-  const startMs = performance.now();
-  const startUs = cpuUs();
-  const lengthMs = load.seconds * 1000;
-  let [tokensOut, steps, rssHalf, best] = [0, 0, 0, 0];
-  let slice = { tokens: 0, us: startUs };
-  for (;;) {
-    const elapsedMs = performance.now() - startMs;
-    if (elapsedMs >= lengthMs) break;
-    if (rssHalf === 0 && elapsedMs > lengthMs / 2) rssHalf = process.memoryUsage.rss();
-    // What has been made says how far it is ahead.
-    const dueMs = load.tokensPerS === null ? 0 : (tokensOut * 1000) / load.tokensPerS;
-    if (dueMs > elapsedMs) await Bun.sleep(dueMs - elapsedMs);
-    tokensOut += await act(steps, load.stepTokens);
-    steps += 1;
-    const sliceUs = cpuUs() - slice.us;
-    if (sliceUs < SLICE_CPU_US) continue;
-    best = Math.max(best, ((tokensOut - slice.tokens) * 1e6) / sliceUs);
-    slice = { tokens: tokensOut, us: slice.us + sliceUs };
-  }
-  const mib = (bytes: number) => bytes / 2 ** 20;
-  return {
-    tokensOut,
-    cpuUs: cpuUs() - startUs,
-    tokensPerCpuSBest: best,
-    seconds: (performance.now() - startMs) / 1000,
-    rssMib: [mib(rssHalf), mib(process.memoryUsage.rss())],
-  };
-}
-
-/** Server-sent events as the sidecar writes them, from a process behind the proxy. */
-function startUpstream(): { url: string; obey: (order: Order) => Promise<Ran | null> } {
-  const clients = new Set<ReadableStreamDefaultController<Uint8Array>>();
-  const encoder = new TextEncoder();
-  const server = Bun.serve({
-    hostname: "127.0.0.1",
-    port: 0,
-    idleTimeout: 0,
-    fetch: () => {
-      const stream = new ReadableStream<Uint8Array>({
-        start: (client) => void clients.add(client),
-      });
-      return new Response(stream, { headers: { "content-type": "text/event-stream" } });
-    },
-  });
-  const obey = async (order: Order): Promise<Ran | null> => {
-    if (order.kind === "ready") while (clients.size < order.count) await turn();
-    if (order.kind !== "run") return null;
-    return await run(order.load, async (step, tokens) => {
-      // As many events at a time as a step of one of the sidecar's workers brings.
-      const share = [...clients].filter((_, i) => i % WORKERS === step % WORKERS);
-      for (const client of share) {
-        for (let index = 0; index < GROUP_SIZE; index += 1) {
-          client.enqueue(encoder.encode(eventOf(index, tokens)));
-        }
-      }
-      await turn();
-      while (share.some((client) => (client.desiredSize ?? 0) < -GROUP_SIZE * 4)) await turn();
-      return share.length * GROUP_SIZE * tokens;
-    });
-  };
-  return { url: String(server.url), obey };
-}
-
-function eventOf(index: number, tokens: number): string {
-  const ids = new Array<number>(tokens).fill(stamp());
-  const choice = { index, text: " word".repeat(tokens), logprobs: null, finish_reason: null };
-  const chunk = { id: "cmpl-0123456789abcdef", object: "text_completion", created: 1_750_000_000 };
-  const choices = [{ ...choice, stop_reason: null, token_ids: ids }];
-  return `data: ${JSON.stringify({ ...chunk, model: "model", choices })}\n\n`;
-}
-
-function startProxy(upstream: string): {
-  url: string;
-  obey: (order: Order) => Promise<Ran | null>;
-} {
-  const server = Bun.serve({
-    hostname: "127.0.0.1",
-    port: 0,
-    idleTimeout: 0,
-    fetch: async (request) => {
-      const { method, headers } = request;
-      const answer = await fetch(upstream, { method, headers, body: await request.bytes() });
-      return new Response(answer.body, { headers: answer.headers });
-    },
-  });
-  // What it carries is counted behind it.
-  const idle = async () => {
-    await Bun.sleep(20);
-    return 0;
-  };
-  const obey = async (order: Order): Promise<Ran | null> =>
-    order.kind === "run" ? await run(order.load, idle) : null;
   return { url: String(server.url), obey };
 }
 

@@ -14,7 +14,8 @@ import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { assert } from "../../src/base/assert.ts";
 import { DRAFT_MODES, type DraftMode } from "../../src/draft/registry.ts";
-import { type Load, MODES, type Mode, type Served, spawnServed } from "./serve-process.ts";
+import { type Load, MODES, type Mode, STAMP_MASK } from "./serve-load.ts";
+import { type Served, spawnServed } from "./serve-process.ts";
 
 export interface ServeRow {
   readonly mode: Mode;
@@ -277,9 +278,6 @@ function subscribeFrame(filter: { group?: string; all?: boolean }): Uint8Array {
   const of = filter.group === undefined ? [0x18, 1] : [0x12, name.length, ...name];
   return Uint8Array.from([0x0a, of.length + 2, 0x0a, of.length, ...of]);
 }
-
-/** Workers stamp tokens with the time, in units of 10 microseconds, 30 bits of it. */
-const STAMP_MASK = 0x3fffffff;
 
 const wallMs = () => performance.timeOrigin + performance.now();
 

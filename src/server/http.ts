@@ -109,33 +109,38 @@ export function serveHttp(options: HttpOptions): HttpServer {
         return errorResponse(error);
       }
     },
-    websocket: {
-      maxPayloadLength: options.frameBytesMax,
-      idleTimeout: 120,
-      sendPings: true,
-      open: (ws) => {
-        const socket: Socket = {
-          send: (data) => ws.send(data),
-          get bufferedBytes() {
-            return ws.getBufferedAmount();
-          },
-          close: (code, reason) => ws.close(code, reason),
-        };
-        ws.data.wrapped = socket;
-        ws.data.service.open(socket, ws.data.query);
-      },
-      message: (ws, data) => {
-        if (ws.data.wrapped !== null) ws.data.service.message(ws.data.wrapped, data);
-      },
-      close: (ws) => {
-        if (ws.data.wrapped !== null) ws.data.service.close(ws.data.wrapped);
-      },
-      drain: (ws) => {
-        if (ws.data.wrapped !== null) ws.data.service.drain(ws.data.wrapped);
-      },
-    },
+    websocket: socketsOf(options.frameBytesMax),
   });
   return { url: server.url, finish: () => server.stop(), stop: () => server.stop(true) };
+}
+
+/** Hands each socket to the service that it was opened for. */
+function socketsOf(frameBytesMax: number): Bun.WebSocketHandler<SocketData> {
+  return {
+    maxPayloadLength: frameBytesMax,
+    idleTimeout: 120,
+    sendPings: true,
+    open: (ws) => {
+      const socket: Socket = {
+        send: (data) => ws.send(data),
+        get bufferedBytes() {
+          return ws.getBufferedAmount();
+        },
+        close: (code, reason) => ws.close(code, reason),
+      };
+      ws.data.wrapped = socket;
+      ws.data.service.open(socket, ws.data.query);
+    },
+    message: (ws, data) => {
+      if (ws.data.wrapped !== null) ws.data.service.message(ws.data.wrapped, data);
+    },
+    close: (ws) => {
+      if (ws.data.wrapped !== null) ws.data.service.close(ws.data.wrapped);
+    },
+    drain: (ws) => {
+      if (ws.data.wrapped !== null) ws.data.service.drain(ws.data.wrapped);
+    },
+  };
 }
 
 /** Browsers cannot set headers on a socket, so the token may stand in the query as well. */

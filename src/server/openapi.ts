@@ -15,6 +15,8 @@ export interface RouteDescription {
   readonly streams: boolean;
   /** Media types of its answer; none: it is empty. Default: JSON. */
   readonly answers?: readonly string[];
+  /** JSON Schema of its answer, where that is JSON. Default: any. */
+  readonly answer?: object;
   /** JSON Schemas of the parameters in the query; none is required. */
   readonly query?: Readonly<Record<string, object>>;
 }
@@ -84,9 +86,12 @@ const JSON_ONLY = ["application/json"];
 
 function operationOf(description: RouteDescription): object {
   const { path, summary, request, streams, answers = JSON_ONLY, query = {} } = description;
+  const answer = description.answer === undefined ? {} : { schema: description.answer };
   const names = [...path.matchAll(/:(\w+)/g)].map((match) => match[1]);
   const types = streams ? [...answers, "text/event-stream"] : answers;
-  const content = Object.fromEntries(types.map((type) => [type, {}]));
+  const content = Object.fromEntries(
+    types.map((type) => [type, type === "application/json" ? answer : {}]),
+  );
   const error = {
     content: { "application/json": { schema: { $ref: "#/components/schemas/Error" } } },
   };

@@ -2,6 +2,7 @@
 
 import { jsonSchemaOf } from "../openai/fields.ts";
 import type { RouteDescription } from "../openapi.ts";
+import { RolloutDetailSchema, RolloutListSchema, RolloutStateSchema } from "./answers.ts";
 import { RolloutRequestSchema } from "./plan.ts";
 
 export function describeRollouts(): RouteDescription[] {
@@ -15,12 +16,19 @@ export function describeRollouts(): RouteDescription[] {
       streams: false,
       answers: ["application/x-ndjson"],
     },
-    { method: "GET", path: "/v1/rollouts", summary: "Every rollout that is kept", ...plain },
+    {
+      method: "GET",
+      path: "/v1/rollouts",
+      summary: "Every rollout that is kept",
+      ...plain,
+      answer: jsonSchemaOf(RolloutListSchema),
+    },
     {
       method: "GET",
       path: "/v1/rollouts/:id",
       summary: "One rollout: its state, and where each response stands",
       ...plain,
+      answer: jsonSchemaOf(RolloutDetailSchema),
     },
     {
       method: "GET",
@@ -36,6 +44,7 @@ export function describeRollouts(): RouteDescription[] {
       path: "/v1/rollouts/:id",
       summary: "Gives up what is not finished",
       ...plain,
+      answer: jsonSchemaOf(RolloutStateSchema),
     },
   ];
 }

@@ -1,11 +1,11 @@
 // The rollout API: a whole iteration in one request. Finished groups stream out at once as NDJSON, in the
 // shape of RESPONSES.jsonl; the last line is a summary.
 
-import * as v from "valibot";
 import type { Clock } from "../../base/clock.ts";
 import type { Text } from "../../text/text.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
+import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
 import { RolloutBook } from "./book.ts";
 import { invalid, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
 import type { Run } from "./run.ts";
@@ -19,40 +19,6 @@ export interface RolloutRoutesOptions {
   readonly random: () => number;
   readonly limits?: Partial<RolloutLimits>;
 }
-
-const count = v.pipe(v.number(), v.integer(), v.minValue(0));
-
-export const RolloutStateSchema = v.object({
-  id: v.string(),
-  state: v.picklist(["running", "finished", "cancelled", "failed"]),
-  detached: v.boolean(),
-  progress: v.object({
-    groups: count,
-    finished_groups: count,
-    requests: count,
-    finished_requests: count,
-    output_tokens: count,
-    elapsed_s: v.number(),
-  }),
-  /** null: it runs. */
-  report: v.nullable(v.record(v.string(), v.unknown())),
-});
-
-/** Names under which /v1/stream knows the rollout's groups and responses. */
-export const RolloutDetailSchema = v.object({
-  ...RolloutStateSchema.entries,
-  groups: v.array(
-    v.object({
-      id: v.string(),
-      stream_group: v.string(),
-      requests: v.array(count),
-      lengths: v.array(count),
-      finished: count,
-    }),
-  ),
-});
-
-export const RolloutListSchema = v.object({ rollouts: v.array(RolloutStateSchema) });
 
 export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
   const { sidecar, text, clock, random, eosTokenIds } = options;
@@ -145,7 +111,7 @@ function fromOf(url: URL, run: Run): number {
   );
 }
 
-function stateOf(run: Run): v.InferOutput<typeof RolloutStateSchema> {
+function stateOf(run: Run): RolloutStateAnswer {
   return {
     id: run.id,
     state: run.state,
@@ -162,7 +128,7 @@ function stateOf(run: Run): v.InferOutput<typeof RolloutStateSchema> {
   };
 }
 
-function detailOf(run: Run): v.InferOutput<typeof RolloutDetailSchema> {
+function detailOf(run: Run): RolloutDetail {
   const groups = run.groups.map(({ plan, generation, finished }) => ({
     id: plan.id,
     stream_group: String(generation.requests[0]?.spec.groupId ?? ""),

@@ -1,6 +1,7 @@
 // /v1/stream: clients follow responses as they are made. Once a turn of the rollout, a frame is made for each
 // filter and format that anybody listens to, and shared. A client that does not read is dropped with a
-// reason; it never makes another one wait, nor the rollout. Nothing is done for tokens nobody follows.
+// reason; it never makes another one wait, nor the rollout. Nothing is done for tokens nobody follows. (It is long:
+// subscribing, a turn and catching up share the one frame and the sets of who is where.)
 
 import { AppError } from "../../base/errors.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
