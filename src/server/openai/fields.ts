@@ -55,12 +55,19 @@ export function oneOf<const T extends readonly string[]>(...names: T) {
   return v.nullish(v.picklist(names, isNot(`one of ${names.join(", ")}`)));
 }
 
+/** Names go into headers and logs, which half a surrogate pair cannot. */
+export const wellFormed = v.check(
+  (value: string) => value.isWellFormed(),
+  ({ input }: Seen) => `is ${show(input)}, which holds half a character`,
+);
+
 const nameMessage = isNot(`a text of 1..${NAME_CHARACTERS_MAX} characters`);
 export const name = v.nullish(
   v.pipe(
     v.string(nameMessage),
     v.minLength(1, nameMessage),
     v.maxLength(NAME_CHARACTERS_MAX, nameMessage),
+    wellFormed,
   ),
 );
 

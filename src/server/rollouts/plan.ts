@@ -5,7 +5,17 @@ import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../../base/errors.ts";
 import type { SamplingParams } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
-import { checked, flag, integer, isNot, listOf, name, text, tokenList } from "../openai/fields.ts";
+import {
+  checked,
+  flag,
+  integer,
+  isNot,
+  listOf,
+  name,
+  text,
+  tokenList,
+  wellFormed,
+} from "../openai/fields.ts";
 import { drawingOf, SAMPLING_ENTRIES, TOKENS_MAX } from "../openai/sampling-fields.ts";
 
 export interface RolloutLimits {
@@ -34,6 +44,7 @@ const id = v.pipe(
   v.string(isNot("a text")),
   v.minLength(1, "is empty"),
   v.maxLength(ID_CHARACTERS_MAX, `has more than ${ID_CHARACTERS_MAX} characters`),
+  wellFormed,
 );
 
 /** vLLM's names. Stop strings are not among them: a rollout deals in token ids. */
