@@ -17,7 +17,8 @@ from .cost import Guard, StepCost
 from .faults import Faults
 from .link import Link
 from .mailbox import Adopt, Advanced, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Wants
-from .replica import WEIGHT_ONE, Group, Replica, Sample, group_name
+from .replica import WEIGHT_ONE, Group, Replica, group_name
+from .rows import Row, lacking, untracked
 from .settings import Settings, load
 from .stats import Counters
 
@@ -31,28 +32,6 @@ _STEP_S_MAX = 1.0
 _CONFLICT_S = 10.0
 
 
-class Row:
-    """A request that runs here: its response, where its output begins in vLLM's row, how far it may go."""
-
-    __slots__ = ("base", "group", "limit", "prompt_tokens", "sample")
-
-    def __init__(self, group: Group, sample: Sample) -> None:
-        self.group = group
-        self.sample = sample
-        # Output tokens before this chunk, less the tokens that it was given.
-        self.base = 0
-        self.prompt_tokens = 0
-        # Tokens of the row beyond which nothing is drafted.
-        self.limit = 0
-
-
-def _untracked() -> Row:
-    """A request without a group: it has one that is dead, and nobody's."""
-    group = Group("", array("i"), 0.0)
-    group.is_alive = False
-    return Row(group, Sample(0))
-
-
 class ForetokenProposer:
     """The `model` of a `--speculative-config` whose `method` is `custom_class` (docs/PLUGIN.md)."""
 
@@ -64,7 +43,7 @@ class ForetokenProposer:
         self._link: Link | None = None
         self._mailbox = Mailbox()
         self._rows: dict[str, Row] = {}
-        self._untracked = _untracked()
+        self._untracked = untracked()
         self._epoch = 0
         # None: no request has said which weights it is for.
         self._run: str | None = None
@@ -208,7 +187,7 @@ class ForetokenProposer:
         bits = self._probability_bits(len(sampled))
         budget = self._budget()
         tokens_max = min(self._tokens_max, budget)
-        rows, req_ids, untracked = self._rows, self._runner.input_batch.req_ids, self._untracked
+        rows, req_ids, nobody = self._rows, self._runner.input_batch.req_ids, self._untracked
         words, owners, draft_words = replica.words, replica.owners, replica.draft_words
         made: list[Made] = []
         given: list[Made] = []
@@ -219,7 +198,7 @@ class ForetokenProposer:
             if not tokens:
                 continue
             row = rows.get(req_ids[i])
-            if row is untracked:
+            if row is nobody:
                 continue
             if row is None or not row.group.is_alive:
                 cleared = replica.cleared
@@ -240,7 +219,7 @@ class ForetokenProposer:
                 made.append((group.name, sample.index, start, tokens))
                 sample.sent = end
             elif sample.sent < end:
-                given.append(_lacking(row, token_ids[i], total))
+                given.append(lacking(row, token_ids[i], total))
                 sample.sent = end
             handle = group.handle
             if handle <= 0:
@@ -487,13 +466,6 @@ class ForetokenProposer:
             "traps": self._traps,
             "faults": dict(self.faults.counts),
         }
-
-
-def _lacking(row: Row, line: Any, total: int) -> Made:
-    """All that the link has not been handed of the row's response."""
-    sent = row.sample.sent
-    tokens = line[row.prompt_tokens + sent : total].tolist()
-    return row.group.name, row.sample.index, sent, tokens
 
 
 def _is_output_rank() -> bool:

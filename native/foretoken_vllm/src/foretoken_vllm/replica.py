@@ -166,7 +166,9 @@ class Replica:
         self._forget_records()
         self.tokens_taken += taken
         for record in drafts.failed:
-            self._give_up(owners[record])
+            # One that was dropped since its record was written has no room to run out of.
+            if owners[record].is_alive:
+                self._give_up(owners[record])
         return drafts
 
     def _forget_records(self) -> None:

@@ -1,0 +1,38 @@
+"""What the proposer remembers of a request that runs here. By request id: its place in the batch means nothing."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Any
+
+from .mailbox import Made
+from .replica import Group, Sample
+
+
+class Row:
+    """A request that runs here: its response, where its output begins in vLLM's row, how far it may go."""
+
+    __slots__ = ("base", "group", "limit", "prompt_tokens", "sample")
+
+    def __init__(self, group: Group, sample: Sample) -> None:
+        self.group = group
+        self.sample = sample
+        # Output tokens before this chunk, less the tokens that it was given.
+        self.base = 0
+        self.prompt_tokens = 0
+        # Tokens of the row beyond which nothing is drafted.
+        self.limit = 0
+
+
+def untracked() -> Row:
+    """A request without a group: it has one that is dead, and nobody's."""
+    group = Group("", array("i"), 0.0)
+    group.is_alive = False
+    return Row(group, Sample(0))
+
+
+def lacking(row: Row, line: Any, total: int) -> Made:
+    """All that the link has not been handed of the row's response."""
+    sent = row.sample.sent
+    tokens = line[row.prompt_tokens + sent : total].tolist()
+    return row.group.name, row.sample.index, sent, tokens
