@@ -11,7 +11,7 @@ const bun = process.execPath;
 const VLLM_TESTS = "test/vllm";
 /** ms for one test: a rollout, a restart and a start of two servers all fit into the second. */
 const TIMEOUT_MS = "60000";
-const VLLM_TIMEOUT_MS = "300000";
+const VLLM_TIMEOUT_MS = "600000";
 
 interface Counts {
   readonly passed: number;

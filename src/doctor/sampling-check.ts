@@ -11,7 +11,7 @@ import { SamplingTest } from "./sampling-test.ts";
 /** The chance that a sound engine is called faulty. */
 export const ALPHA = 1e-6;
 const CONCURRENCY = 16;
-const TOKENS_OF_ONE = 128;
+const TOKENS_OF_ONE = 64;
 /** What vLLM reports at most without --max-logprobs. */
 const TOP = 20;
 /** One less: the token drawn may have taken the place of the last. */

@@ -18,7 +18,7 @@ export type LateBed = () => Bed;
 
 export const GROUP_SIZE = 8;
 /** A rollout, a restart and a start of two servers all fit, on a machine that has other things to do as well. */
-export const TEST_MS_MAX = 300_000;
+export const TEST_MS_MAX = 600_000;
 
 export interface Rolled {
   readonly lines: readonly Line[];

@@ -67,10 +67,10 @@ describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it dra
   }, TEST_MS_MAX);
 
   test(
-    "doctor: the test of sampling fails, and nothing else does",
+    "doctor: what it draws, and the logprobs that it reports, are found to be wrong, and nothing else",
     async () => {
       const { status, findings } = await examined(server?.spec.url ?? "");
-      expect(named(findings, "fail")).toEqual(["sampling with drafts"]);
+      expect(named(findings, "fail")).toEqual(["sampling with drafts", "reported logprobs"]);
       expect(status).toBe(1);
       const [faulty] = findings.filter(({ verdict }) => verdict === "fail");
       expect(faulty?.reason).toContain("error rate 0.000001");
