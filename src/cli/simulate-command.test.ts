@@ -60,6 +60,24 @@ test("simulate: the report has the promised shape, and the page loads nothing", 
   expect(page).not.toMatch(/(src|href)="(?!data:)|url\(|@import|<script/);
 });
 
+test("simulate: own drafts are foretoken's alone, and each system has chunks of its own", async () => {
+  const both = ["--workload", small, "--seeds", "1", "--systems", "verl,seer,foretoken", "--json"];
+  const systemsOf = async (...args: string[]) => {
+    const { out } = await run(...both, ...args);
+    return JSON.parse(out).workloads[small].systems;
+  };
+  const own = await systemsOf("--draft", "own");
+  expect([own.verl.draft, own.seer.draft, own.foretoken.draft]).toEqual([
+    "vanilla",
+    "grouped",
+    "own",
+  ]);
+  const byDefault = await systemsOf();
+  const long = await systemsOf("--chunk-tokens", "8192");
+  expect(long.seer).toEqual(byDefault.seer);
+  expect(long.foretoken).not.toEqual(byDefault.foretoken);
+});
+
 test("simulate: lengths are taken from recorded responses", async () => {
   const path = join(scratch, "responses.jsonl");
   const lines = [5, 9, 30].map((length, index) =>

@@ -55,6 +55,12 @@ test("simulation: the same cell comes out the same", () => {
   expect(simulateCell(options, core)).toEqual(simulateCell(options, core));
 });
 
+test("simulation: the own drafter's drafts yield more a step than the paper's", () => {
+  const tokensPerStep = (draft: "grouped" | "own") =>
+    simulateCell(cell({ system: "foretoken", draft }), core).tokensPerStep;
+  expect(tokensPerStep("own")).toBeGreaterThan(tokensPerStep("grouped"));
+});
+
 test("simulation: admission leaves nothing to preempt where requests are divided", () => {
   for (const system of ["divided", "seer", "oracle", "foretoken"] as const) {
     expect(simulateCell(cell({ system }), core).preemptions).toBe(0);
