@@ -40,6 +40,8 @@ export class Response {
   finish: FinishReason | null = null;
   /** Why it was given up, where an engine would not run it. */
   refusal: Refusal | null = null;
+  /** Of its prompt, in an engine's cache when it began; null: not said. */
+  promptTokensCached: number | null = null;
   #tokens = new Int32Array(INITIAL_TOKENS);
   #logprobs = new Float32Array(INITIAL_TOKENS);
   #length = 0;

@@ -345,6 +345,9 @@ export class Rollout {
   #chunkDone(workerId: WorkerId, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
     const request = this.#running(event.requestId, workerId);
     if (request === null) return;
+    if (request.response.chunks.length === 1) {
+      request.response.promptTokensCached = event.promptTokensCached ?? null;
+    }
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;
       this.#ledger.book(workerId, { inFlight: -1, kvTokens: -request.residentTokens });

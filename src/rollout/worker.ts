@@ -78,12 +78,15 @@ export type WorkerEvent =
   /**
    * `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. `refusal`: why the
    * engine would not run it, whatever was tried; its `finish` is "abort" then. An embedded engine refuses nothing.
+   * `promptTokensCached`: tokens of the prompt that the engine found in a cache of its own at the request's first
+   * chunk; absent: it did not say.
    */
   | {
       kind: "chunk_done";
       requestId: RequestId;
       finish: FinishReason | null;
       refusal?: Refusal;
+      promptTokensCached?: number;
     }
   /** `kv` null: nothing was held any more. */
   | { kind: "exported"; requestId: RequestId; kv: KvBlob | null }

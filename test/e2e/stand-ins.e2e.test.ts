@@ -300,6 +300,19 @@ describe("an engine's 4xx", () => {
     expect((await ask("/inference/v1/generate", good)).status).toBe(200);
   });
 
+  test("usage: tells how much of the prompt the engine had in its cache", async () => {
+    const prompt = Array.from({ length: 40 }, (_, i) => i);
+    const details = async (path: string, body: object) => {
+      const answer = (await (await ask(path, body)).json()) as { usage: Record<string, unknown> };
+      return answer.usage.prompt_tokens_details;
+    };
+    const first = { token_ids: prompt, sampling_params: params };
+    expect(await details("/inference/v1/generate", first)).toEqual({ cached_tokens: 0 });
+    // Whole blocks of 16 tokens.
+    const again = { prompt, max_tokens: 4, n: 2 };
+    expect(await details("/v1/completions", again)).toEqual({ cached_tokens: 32 });
+  });
+
   test("refused: a stream ends with the engine's words, without [DONE]", async () => {
     const body = { token_ids: [2, REFUSED], sampling_params: params, stream: true };
     const text = await (await ask("/inference/v1/generate", body)).text();

@@ -29,7 +29,14 @@ import {
   unsupported,
 } from "./fields.ts";
 import type { Job } from "./job.ts";
-import { alternativesFor, chatLogprobs, type TokenNames, tokensJson, usageJson } from "./json.ts";
+import {
+  alternativesFor,
+  chatLogprobs,
+  type TokenNames,
+  tokensJson,
+  usageJson,
+  usageOf,
+} from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
 import {
@@ -236,7 +243,7 @@ class ChatAnswer implements Answer {
 
   whole(job: Job): string {
     const choices = job.outputs.map((output) => this.#choice(output));
-    const usage = usageJson(job.promptTokens, job.completionTokens);
+    const usage = usageOf(job);
     return `{${this.#opening(job, "chat.completion")},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"prompt_logprobs":null,${this.#promptJson(job)},"kv_transfer_params":null}`;
   }
 
@@ -247,7 +254,7 @@ class ChatAnswer implements Answer {
       delta: (output, cursor) => this.#delta(opening, output, cursor),
       tail: () => {
         if (!this.#usage.atEnd) return "";
-        return `${opening}],"usage":${usageJson(job.promptTokens, job.completionTokens)}}\n\n`;
+        return `${opening}],"usage":${usageOf(job)}}\n\n`;
       },
     };
   }

@@ -23,7 +23,7 @@ import {
   unsupported,
 } from "./fields.ts";
 import type { Job } from "./job.ts";
-import { completionLogprobs, type TokenNames, tokensJson, usageJson } from "./json.ts";
+import { completionLogprobs, type TokenNames, tokensJson, usageJson, usageOf } from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
 import { drawingOf, invalid, SAMPLING_ENTRIES, TOP_LOGPROBS_MAX } from "./sampling-fields.ts";
@@ -121,7 +121,7 @@ class CompletionsAnswer implements Answer {
 
   whole(job: Job): string {
     const choices = job.outputs.map((output) => this.#choice(output));
-    const usage = usageJson(job.promptTokens, job.completionTokens);
+    const usage = usageOf(job);
     return `{${this.#opening(job)},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"kv_transfer_params":null}`;
   }
 
@@ -132,7 +132,7 @@ class CompletionsAnswer implements Answer {
       delta: (output, cursor) => this.#delta(opening, output, cursor),
       tail: () => {
         if (!this.#usage.atEnd) return "";
-        const usage = usageJson(job.promptTokens, job.completionTokens);
+        const usage = usageOf(job);
         return `data: {${this.#opening(job)},"choices":[],"usage":${usage}}\n\n`;
       },
     };

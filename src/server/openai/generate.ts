@@ -17,7 +17,14 @@ import {
   unsupported,
 } from "./fields.ts";
 import type { Job } from "./job.ts";
-import { alternativesFor, chatLogprobs, generateLogprobs, tokensJson, usageJson } from "./json.ts";
+import {
+  alternativesFor,
+  chatLogprobs,
+  generateLogprobs,
+  tokensJson,
+  usageJson,
+  usageOf,
+} from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
 import {
@@ -112,7 +119,7 @@ class GenerateAnswer implements Answer {
       const written = this.#textField(output.pieces.join(""));
       return `{"index":${output.index},${written}"logprobs":${this.#logprobs(spanOf(output, 0))},${endOf(output, this.#plane)},"token_ids":${idsOf(output, 0)},"routed_experts":null,"sampling_mask":null}`;
     });
-    const usage = usageJson(job.promptTokens, job.completionTokens);
+    const usage = usageOf(job);
     const model = JSON.stringify(this.#plane.modelName);
     return `{${this.#opening(job)},"model":${model},"created":${job.created},"choices":[${choices.join(",")}],"usage":${usage},"prompt_logprobs":null,"prompt_token_ids":${this.#promptJson(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null}`;
   }
@@ -130,7 +137,7 @@ class GenerateAnswer implements Answer {
       },
       tail: () => {
         if (!this.#usage.atEnd) return "";
-        return `${opening}],"usage":${usageJson(job.promptTokens, job.completionTokens)}}\n\n`;
+        return `${opening}],"usage":${usageOf(job)}}\n\n`;
       },
     };
   }

@@ -126,6 +126,23 @@ export class Job {
     return this.plan.asks.reduce((sum, { prompt }) => sum + prompt.length, 0);
   }
 
+  /**
+   * Tokens of the prompts that an engine had in its cache: of each prompt as many as the response that found the
+   * fewest, which is the one that came first. null: an engine did not say.
+   */
+  get promptTokensCached(): number | null {
+    let total = 0;
+    for (const { requests } of this.#generations) {
+      let least = Number.POSITIVE_INFINITY;
+      for (const { response } of requests) {
+        if (response.promptTokensCached === null) return null;
+        least = Math.min(least, response.promptTokensCached);
+      }
+      total += least;
+    }
+    return total;
+  }
+
   get completionTokens(): number {
     return this.outputs.reduce((sum, { tokens }) => sum + tokens, 0);
   }

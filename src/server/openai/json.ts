@@ -209,7 +209,18 @@ export function generateLogprobs(span: Span, top: number): string {
   return `{"content":[${parts.join(",")}]}`;
 }
 
-/** `prompt_tokens_details` is null, as vLLM's without --enable-prompt-tokens-details: workers do not tell. */
 export function usageJson(promptTokens: number, completionTokens: number): string {
-  return `{"prompt_tokens":${promptTokens},"total_tokens":${promptTokens + completionTokens},"completion_tokens":${completionTokens},"prompt_tokens_details":null}`;
+  return usageOf({ promptTokens, completionTokens, promptTokensCached: null });
+}
+
+/** Without cached tokens where engines do not tell, as vLLM without --enable-prompt-tokens-details. */
+export function usageOf(counts: {
+  readonly promptTokens: number;
+  readonly completionTokens: number;
+  readonly promptTokensCached: number | null;
+}): string {
+  const { promptTokens, completionTokens, promptTokensCached: cached } = counts;
+  const total = promptTokens + completionTokens;
+  const details = cached === null ? "null" : `{"cached_tokens":${cached}}`;
+  return `{"prompt_tokens":${promptTokens},"total_tokens":${total},"completion_tokens":${completionTokens},"prompt_tokens_details":${details}}`;
 }

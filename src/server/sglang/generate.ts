@@ -176,12 +176,14 @@ class SglangAnswer implements Answer {
     const span = spanOf(output, 0);
     const ids = span === null ? [] : [...span.response.tokens().subarray(0, span.to)];
     const versions = output.weightSpans(this.#plane.version);
+    const cached = output.response?.promptTokensCached ?? null;
     const id = this.#isList ? `${job.id}-${output.index}` : job.id;
     const meta = {
       id,
       finish_reason: finishOf(output),
       prompt_tokens: output.prompt.length,
       completion_tokens: output.tokens,
+      ...(cached === null ? {} : { cached_tokens: cached }),
       weight_version: versions.at(-1)?.version ?? null,
       weight_versions: versions,
     };

@@ -4,7 +4,7 @@
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
-import type { StreamEvent } from "./stream-event.ts";
+import type { EventUsage, StreamEvent } from "./stream-event.ts";
 
 type Piece = Extract<StreamEvent, { kind: "piece" }>;
 
@@ -42,6 +42,8 @@ export class ChunkRun {
   isOpen = false;
   /** What the server said at the end of this attempt. */
   reason: string | null = null;
+  /** Of the prompt, in the server's prefix cache before the first output token; null: not said. */
+  promptTokensCached: number | null = null;
   readonly #output: Int32Array;
   readonly #topCount: number;
   #tokens: Int32Array;
@@ -127,6 +129,10 @@ export class ChunkRun {
     this.#base = this.#length;
     this.#counted = 0;
     this.reason = null;
+  }
+
+  told({ cachedTokens }: EventUsage): void {
+    if (this.#output.length + this.#base === 0) this.promptTokensCached = cachedTokens;
   }
 
   take(piece: Piece): Taken {

@@ -381,6 +381,7 @@ export class VllmWorker implements Worker {
       }
       case "usage":
         this.#tally.prefilled(run, event.usage);
+        run.told(event.usage);
         this.#parts.kv?.used(run, event.usage);
         return true;
       case "done":
@@ -437,7 +438,9 @@ export class VllmWorker implements Worker {
     else this.#parts.kv?.forget(requestId);
     if (tokens !== null) this.#outbox.say(tokens);
     const why = refusal === undefined ? {} : { refusal };
-    this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why });
+    const cached = run.promptTokensCached;
+    const found = cached === null ? {} : { promptTokensCached: cached };
+    this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why, ...found });
   }
 
   /** `status` 0: not said. */
