@@ -2,7 +2,9 @@
 
 import { expect, test } from "bun:test";
 import { TinyText } from "../test/golden/requests/plane-fixture.ts";
-import type { WorkerId } from "./base/ids.ts";
+import { groupId, type WorkerId, weightEpoch } from "./base/ids.ts";
+import type { ClientMessage, Fetched } from "./draft/service/message.ts";
+import { decodeServerMessage, encodeClientMessage } from "./proto/draft-codec.ts";
 import { type ServeOptions, startSidecar } from "./serve.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import { SimulatedWorker } from "./worker/simulated/worker.ts";
@@ -108,4 +110,59 @@ test("start: where the port is taken, the workers are closed again", async () =>
   await expect(again).rejects.toThrow(first.url.port);
   expect(engines.closed.map(Number)).toEqual([0]);
   await first.stop();
+});
+
+/** Asks the sidecar's draft service one thing after the other; resolves with its answers, or the code of a close. */
+async function draftAnswers(url: URL, messages: readonly ClientMessage[]): Promise<unknown[]> {
+  const socket = new WebSocket(new URL("/v1/draft?token=secret", url.href.replace("http", "ws")));
+  socket.binaryType = "arraybuffer";
+  const answers: unknown[] = [];
+  const left = [...messages];
+  const say = () => {
+    const next = left.shift();
+    if (next === undefined) socket.close();
+    else socket.send(encodeClientMessage(next));
+  };
+  socket.addEventListener("open", say);
+  socket.addEventListener("message", ({ data }) => {
+    const decoded = decodeServerMessage(new Uint8Array(data as ArrayBuffer));
+    answers.push(decoded.kind === "ok" ? decoded.message : decoded);
+    say();
+  });
+  await new Promise((resolve) => socket.addEventListener("close", resolve));
+  return answers;
+}
+
+test("v1/draft: an engine finds what the sidecar has of a group, and is told of new weights", async () => {
+  const engines = new Engines();
+  const running = await startSidecar({ ...optionsOf(engines), apiToken: "secret" });
+  const headers = { authorization: "Bearer secret" };
+  const body = JSON.stringify({ token_ids: [1], sampling_params: { max_tokens: 40, n: 2 } });
+  const url = new URL("/inference/v1/generate", running.url);
+  const made = await engines.until(fetch(url, { method: "POST", body, headers }));
+  const { choices } = (await made.json()) as { choices: { token_ids: number[] }[] };
+  const name = groupId("g1");
+  const hello: ClientMessage = { kind: "hello", protocolVersion: 1, engine: "e" };
+  const ask = (epoch: number): ClientMessage[] => [
+    {
+      kind: "register_group",
+      epoch: weightEpoch(epoch),
+      groupId: name,
+      ttlMs: 60_000,
+      prompt: Int32Array.of(1),
+    },
+    { kind: "fetch", epoch: weightEpoch(epoch), states: [{ groupId: name, have: [] }] },
+  ];
+  const [welcome, registered, fetched] = await draftAnswers(running.url, [hello, ...ask(0)]);
+  expect(welcome).toMatchObject({ kind: "welcome", epoch: 0, telemetryMs: 1000 });
+  expect(registered).toMatchObject({ status: "ok", have: [40, 40] });
+  expect((fetched as Fetched).groups[0]?.deltas.map(({ tokens }) => [...tokens])).toEqual(
+    choices.map(({ token_ids: ids }) => ids),
+  );
+  running.sidecar.advance(weightEpoch(1));
+  const [, stale] = await draftAnswers(running.url, [hello, ...ask(0)]);
+  expect(stale).toMatchObject({ status: "stale_epoch", epoch: 1 });
+  const closed = await fetch(new URL("/foretoken/engines", running.url));
+  expect(closed.status).toBe(401);
+  await running.stop();
 });
