@@ -84,10 +84,12 @@ function tableOf(diagnosis: Diagnosis): string {
   for (const { check, verdict, reason, fix } of diagnosis.findings) {
     table.push([check, WORDS[verdict], fix === null ? reason : `${reason}\n→ ${fix}`]);
   }
-  const count = (verdict: Verdict) =>
-    diagnosis.findings.filter((finding) => finding.verdict === verdict).length;
+  const counted = (verdict: Verdict, noun: string) => {
+    const count = diagnosis.findings.filter((finding) => finding.verdict === verdict).length;
+    return `${count} ${noun}${count === 1 ? "" : "s"}`;
+  };
   const closing = isSound(diagnosis)
-    ? `fit for rollouts; ${count("warn")} warnings`
-    : `NOT fit for rollouts: ${count("fail")} failures, ${count("warn")} warnings`;
+    ? `fit for rollouts; ${counted("warn", "warning")}`
+    : `NOT fit for rollouts: ${counted("fail", "failure")}, ${counted("warn", "warning")}`;
   return `${diagnosis.url}\n${stripVTControlCharacters(table.toString())}\n${diagnosis.url}: ${closing}`;
 }
