@@ -36,8 +36,12 @@ export class StandInConnector {
     return existsSync(this.#path(prompt, tokens)) ? tokens - computed : 0;
   }
 
-  /** The prompt is scheduled. @throws Error where the real one ends its engine. */
-  scheduled(prompt: readonly number[], loaded: number): void {
+  /**
+   * The prompt is scheduled; `isResumed`: again, after a preemption, which stores nothing. @throws Error where the real
+   * one ends its engine.
+   */
+  scheduled(prompt: readonly number[], loaded: number, isResumed = false): void {
+    if (isResumed && loaded <= 0) return;
     // The server's counters take no negative number.
     if (loaded < 0) throw new Error(`${loaded} tokens matched`);
     const tokens = this.#aligned(prompt.length);

@@ -206,7 +206,7 @@ export class StandInEngine {
       next.cached = found * this.options.blockSize;
       const external = this.connector?.matched(next.prompt, next.cached) ?? 0;
       next.cached += external;
-      this.connector?.scheduled(next.prompt, external);
+      this.connector?.scheduled(next.prompt, external, next.output > 0);
       while (found < whole && this.#pool?.blocks.has(next.blocks[found] ?? 0)) {
         found += 1;
         next.cached += this.options.blockSize;

@@ -22,6 +22,8 @@ export interface VllmLimits {
   readonly pollMs: number;
   /** Events of this long go out together, ms; 0: of one turn of the event loop. */
   readonly coalesceMs: number;
+  /** A request whose stream ended before its first token may stand in the server's queue a little longer, ms. */
+  readonly leaveMs: number;
   /** Streams open at the same time; more wait here. */
   readonly streamsMax: number;
   /** Tokens of one server event, at most; the server is asked for more of them the more streams are open. */
@@ -45,6 +47,7 @@ export const VLLM_LIMITS: VllmLimits = {
   retryMsMax: 10_000,
   pollMs: 1_000,
   coalesceMs: 0,
+  leaveMs: 2_000,
   streamsMax: 16_384,
   streamIntervalMax: 16,
   lineBytesMax: 16 * 1024 * 1024,

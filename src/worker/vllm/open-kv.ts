@@ -49,7 +49,7 @@ export async function openKv(options: OpenKvOptions): Promise<ServerKv | null> {
     dialect: capabilities,
     client,
     clock,
-    publishMsMax: limits.checkMsMax,
+    limits,
     cacheSalt,
     share,
   });

@@ -18,6 +18,7 @@ import type { HttpClient } from "./http.ts";
 import { LinearCost, MoveJudge } from "./kv-cost.ts";
 import { type KvFolder, storedName } from "./kv-folder.ts";
 import type { Kept, KvShare } from "./kv-share.ts";
+import type { VllmLimits } from "./limits.ts";
 import { MoveCounts } from "./move-counts.ts";
 import type { EventUsage } from "./stream-event.ts";
 
@@ -77,14 +78,11 @@ export interface ServerKvParts {
   readonly dialect: Dialect;
   readonly client: HttpClient;
   readonly clock: TimerClock;
-  /** Of one request that publishes. */
-  readonly publishMsMax: number;
+  readonly limits: VllmLimits;
   readonly cacheSalt: string;
   readonly share: KvShare;
 }
 
-/** A request whose stream ended before its first token may stand in the server's queue a little longer, ms. */
-const LEAVE_MS = 2_000;
 const PUBLISHES_MAX = 4;
 /** Before everything else. */
 const PUBLISH_PRIORITY = -(2 ** 31);
@@ -256,7 +254,9 @@ export class ServerKv {
     this.#visits.delete(visitor);
     this.#miss(visit);
     if (!visit.isIn) return;
-    this.#parts.clock.after(LEAVE_MS, () => this.#leave(visit, { isWanted: false }));
+    this.#parts.clock.after(this.#parts.limits.leaveMs, () =>
+      this.#leave(visit, { isWanted: false }),
+    );
   }
 
   /** The worker has computed so much of the request's text; what it has of it later is whole blocks of that. */
@@ -445,7 +445,7 @@ export class ServerKv {
   }
 
   async #send(tokens: Int32Array, epoch: WeightEpoch): Promise<boolean> {
-    const { client, dialect, cacheSalt, publishMsMax } = this.#parts;
+    const { client, dialect, cacheSalt, limits } = this.#parts;
     const isGenerate = dialect.endpoint === "generate";
     const params = { max_tokens: 1, temperature: 0, ignore_eos: true };
     const body = {
@@ -463,7 +463,7 @@ export class ServerKv {
         path: ENDPOINT_PATHS[dialect.endpoint],
         body: `{${ids},${JSON.stringify(body).slice(1)}`,
       },
-      publishMsMax,
+      limits.checkMsMax,
     );
     return answer.kind === "answer" && answer.status === 200;
   }
