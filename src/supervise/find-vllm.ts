@@ -27,8 +27,7 @@ export function findVllm(given: string | null, root: string): FoundVllm {
     const what = given === null ? "there is no vLLM here" : `there is no ${given}`;
     throw new AppError("invalid_config", `${what}: ${INSTALL_HINT}`);
   }
-  // A script that pip wrote names its interpreter in the first line.
-  const python = /^#!(\S+)/.exec(readFileSync(command, "utf8").slice(0, 512))?.[1];
+  const python = interpreterIn(readFileSync(command, "utf8").slice(0, HEAD_CHARACTERS));
   const asked =
     python === undefined || !existsSync(python)
       ? null
@@ -42,4 +41,12 @@ export function findVllm(given: string | null, root: string): FoundVllm {
     python,
     build: { version: version.split("+")[0] ?? version, isCpu: /\+cpu/.test(version) },
   };
+}
+
+const HEAD_CHARACTERS = 4096;
+
+/** A script that pip wrote names its interpreter in the first line, or in the second if it is too long for the first. */
+function interpreterIn(script: string): string | undefined {
+  const long = /^#!\/bin\/sh\n'''exec' "?([^"\n]+?)"? "\$0"/.exec(script);
+  return long?.[1] ?? /^#!(\S+)/.exec(script)?.[1];
 }
