@@ -18,7 +18,13 @@ import { openVllmWorker } from "./open.ts";
 import type { VllmWorker } from "./worker.ts";
 
 const BLOCK = 16;
-const LIMITS: Partial<VllmLimits> = { stallMs: 50, retryMs: 1, retryMsMax: 2, pollMs: 5 };
+const LIMITS: Partial<VllmLimits> = {
+  stallMs: 50,
+  retryMs: 1,
+  retryMsMax: 2,
+  pollMs: 5,
+  leaveMs: 20,
+};
 
 const cleanups: (() => Promise<void> | void)[] = [];
 afterEach(async () => {
@@ -40,7 +46,7 @@ class Pair {
   #ids = 0;
 
   constructor(bytesMax = 1e9) {
-    this.share = new KvShare({ clock: wallTimers, bytesMax });
+    this.share = new KvShare({ clock: wallTimers, bytesMax, rule: "always" });
   }
 
   /** With a folder of its own, unless `options` have it otherwise. */
@@ -132,6 +138,9 @@ class Pair {
 
 const whole = (prompt: number[], sample: number, tokensMax: number): number[] =>
   standInResponse({ prompt, sample, tokensMin: 0, tokensMax, stopTokenIds: [] });
+async function until(isSo: () => boolean): Promise<void> {
+  while (!isSo()) await new Promise((resolve) => setImmediate(resolve));
+}
 const movesOf = ({ worker }: Side): KvMoveStats => {
   const { kvMoves } = worker.stats();
   if (kvMoves === undefined) throw new Error("it has a connector");
@@ -248,6 +257,27 @@ test("reload_weights: KV that was stored before is not used after", async () => 
   await pair.moved(a, b);
   expect(b.server.engine.connector).toMatchObject({ weights: 1, staleTokens: 0 });
   expect(movesOf(b).moves).toBe(1);
+});
+
+test("what is published while the weights change is thrown away, and nobody finds it", async () => {
+  const pair = new Pair();
+  const [a, b] = [await pair.add(), await pair.add()];
+  const id = pair.newId();
+  const prompt = Array.from({ length: 50 }, (_, i) => 30 + i);
+  const first = await pair.chunk(a, { id, prompt, output: [], tokens: 30 });
+  a.server.engine.pause("keep");
+  // Its KV is wanted from a server that does not move, and then nobody wants it any more.
+  void pair.chunk(b, { id, prompt, output: first, tokens: 30 });
+  await until(() => a.server.engine.waiting > 0);
+  for (const { worker } of [a, b]) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  const stored = a.server.engine.connector?.stores ?? 0;
+  a.server.engine.resume();
+  const again = { id: pair.newId(), prompt: [...prompt, ...first], output: [], tokens: 5 };
+  await pair.chunk(a, { ...again, isLast: true });
+  expect(a.server.engine.connector?.stores).toBe(stored + 2);
+  expect(a.server.engine.connector?.hitTokens).toBe(0);
+  expect(pair.share.bytes).toBe(0);
+  expect(movesOf(a).publishes).toBe(0);
 });
 
 test("what an earlier run left in the folder goes before the server serves", async () => {

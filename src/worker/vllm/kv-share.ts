@@ -37,6 +37,8 @@ interface Known {
 /** A move waits for its KV no longer than computing it again would take; where that is not known, so long, ms. */
 const PUBLISH_MS_UNKNOWN = 5_000;
 const PUBLISH_MS_MIN = 20;
+/** Under the rule `always`. */
+const PUBLISH_MS_MAX = 600_000;
 /** measured: where it was seen to be cheaper. always, never: for those who measure. */
 export type MoveRule = "measured" | "always" | "never";
 
@@ -159,7 +161,7 @@ export class KvShare {
       return null;
     }
     const { epoch } = target;
-    const waitMs = this.#rule === "measured" ? recomputeMs : null;
+    const waitMs = this.#rule === "measured" ? recomputeMs : PUBLISH_MS_MAX;
     return this.#inTime(source.publish(requestId, text, tokens), waitMs).then((got) => {
       const isThere = got === null || got?.epoch === epoch;
       if (isThere && target.epoch === epoch) target.plan(requestId, { tokens, saved, kept: got });

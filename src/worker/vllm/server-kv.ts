@@ -34,6 +34,7 @@ export interface Plan {
 /** One request of one chunk, while the server may be looking for its KV. */
 interface Visit {
   readonly requestId: RequestId;
+  readonly epoch: WeightEpoch;
   /** null: no folder. */
   readonly place: Place | null;
   readonly plan: Plan | null;
@@ -63,6 +64,8 @@ interface Line {
   readonly name: string;
   usual: number;
   odd: number;
+  /** Of them, those of an earlier epoch: what they store may be of the old weights, so nobody else enters. */
+  stale: number;
   waiting: Waiter[];
   /** What the server finds under the name, if it was shown it. */
   shown: Kept | null;
@@ -100,6 +103,8 @@ export class ServerKv {
   readonly #parts: ServerKvParts;
   readonly #lines = new Map<string, Line>();
   readonly #visits = new Map<object, Visit>();
+  /** Visits of requests that the server may be looking for, or storing. */
+  readonly #inside = new Set<Visit>();
   readonly #plans = new Map<RequestId, Plan>();
   readonly #kept = new Map<string, Kept>();
   #epoch: WeightEpoch;
@@ -211,15 +216,18 @@ export class ServerKv {
     }
     const plan = this.#planFor(requestId, place);
     if (plan === null) this.#showOwn(place);
-    this.#visits.set(visitor, {
+    const visit = {
       requestId,
+      epoch: this.#epoch,
       place,
       plan,
       sentMs: this.#parts.clock.nowMs(),
       firstMs: null,
       isIn: true,
       isJudged: plan === null,
-    });
+    };
+    this.#visits.set(visitor, visit);
+    this.#inside.add(visit);
     return null;
   }
 
@@ -294,7 +302,7 @@ export class ServerKv {
       const startMs = clock.nowMs();
       const isDone = await this.#send(sent, epoch);
       const visit = this.#visits.get(visitor);
-      if (!isDone || visit === undefined) return undefined;
+      if (!isDone || visit === undefined || this.#epoch !== epoch) return undefined;
       this.first(visitor);
       const ms = clock.nowMs() - startMs;
       this.publishCost.observe(tokens, ms);
@@ -313,6 +321,8 @@ export class ServerKv {
   /** Weights of `epoch` now. Returns why KV of older ones may be left; null: none is. */
   advance(epoch: WeightEpoch): string | null {
     this.#epoch = epoch;
+    for (const { place } of this.#inside)
+      if (place !== null) place.stores.stale = place.stores.usual;
     for (const requestId of [...this.#plans.keys()]) this.unplan(requestId);
     this.#parts.share.clear(this);
     const problem = this.folder?.clear() ?? null;
@@ -378,12 +388,16 @@ export class ServerKv {
   #leave(visit: Visit, options: { isWanted: boolean }): void {
     if (!visit.isIn || this.#isClosed) return;
     visit.isIn = false;
+    this.#inside.delete(visit);
     const { place } = visit;
     if (place === null) return;
     const { looks, stores } = place;
     stores.usual -= 1;
     if (place.isOdd) looks.odd -= 1;
-    if (stores.usual === 0) this.#sweep(visit.requestId, place, options);
+    const isStale = visit.epoch !== this.#epoch;
+    if (isStale) stores.stale -= 1;
+    const isWanted = options.isWanted && !isStale;
+    if (stores.usual === 0) this.#sweep(visit.requestId, place, { isWanted });
     this.#next(stores);
     if (looks !== stores) this.#next(looks);
   }
@@ -410,7 +424,14 @@ export class ServerKv {
   }
 
   #lineOf(name: string): Line {
-    const line = this.#lines.get(name) ?? { name, usual: 0, odd: 0, waiting: [], shown: null };
+    const line = this.#lines.get(name) ?? {
+      name,
+      usual: 0,
+      odd: 0,
+      stale: 0,
+      waiting: [],
+      shown: null,
+    };
     this.#lines.set(name, line);
     return line;
   }
@@ -471,7 +492,8 @@ export class ServerKv {
 
 /** The line in which a request has to wait; null: it may enter. */
 function closedTo({ isOdd, looks, stores }: Place): Line | null {
-  const isShut = (line: Line) => line.odd > 0 || line.waiting.some((one) => one.isOdd);
+  const isShut = (line: Line) =>
+    line.stale > 0 || line.odd > 0 || line.waiting.some((one) => one.isOdd);
   if (!isOdd) return isShut(stores) ? stores : null;
   if (looks.usual > 0 || (looks === stores && looks.odd > 0)) return looks;
   return looks !== stores && isShut(stores) ? stores : null;
