@@ -166,3 +166,35 @@ test("v1/draft: an engine finds what the sidecar has of a group, and is told of 
   expect(closed.status).toBe(401);
   await running.stop();
 });
+
+test("abort_requests: takes ids as clients gave them or read them, and none for all", async () => {
+  const engines = new Engines();
+  const running = await startSidecar(optionsOf(engines));
+  const post = async (path: string, body: object) => {
+    const url = new URL(path, running.url);
+    return await (await fetch(url, { method: "POST", body: JSON.stringify(body) })).json();
+  };
+  const ask = (id: string, token: number) =>
+    post("/inference/v1/generate", {
+      request_id: id,
+      token_ids: [token],
+      sampling_params: { max_tokens: 1000 },
+    });
+  const asked = ["a", "b-1", "c", "d"].map(ask);
+  while (running.sidecar.rollout.unfinished < 4) {
+    await new Promise<void>((resolve) => setImmediate(resolve));
+  }
+  const abort = (ids?: string[]) => post("/abort_requests", { request_ids: ids });
+  expect(await abort(["generate-tokens-a", "b-1", "nobody"])).toEqual({
+    status: "aborted",
+    aborted: 2,
+  });
+  expect(running.sidecar.rollout.unfinished).toBe(2);
+  expect(await post("/inference/v1/abort_requests", {})).toHaveProperty("error");
+  expect(await abort()).toEqual({ status: "aborted", aborted: 2 });
+  for (const answer of await Promise.all(asked)) {
+    const { choices } = answer as { choices: { finish_reason: string }[] };
+    expect(choices[0]?.finish_reason).toBe("abort");
+  }
+  await running.stop();
+});

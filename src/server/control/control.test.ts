@@ -91,7 +91,7 @@ class Fixture {
       pool: this.pool,
       weights: new WeightUpdates({ sidecar: this.sidecar, pool: this.pool }),
       version: "1.2.3",
-      abortRequests: (ids) => ids.length,
+      abortRequests: (ids) => ids?.length ?? 0,
     });
   }
 

@@ -18,8 +18,8 @@ export interface ControlOptions {
   readonly weights: WeightUpdates;
   /** Told by GET /version. */
   readonly version: string;
-  /** Gives up requests by the ids that clients gave them; returns how many were there. */
-  readonly abortRequests: (ids: readonly string[]) => number;
+  /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
+  readonly abortRequests: (ids: readonly string[] | null) => number;
 }
 
 /** Methods of `/collective_rpc` that change the weights. */
@@ -223,10 +223,15 @@ function forgetKv({ sidecar }: ControlOptions): void {
   if (sidecar.rollout.isQuiet) sidecar.rollout.forgetKv();
 }
 
+/** vLLM's route for trainers takes no ids, or none at all, for all requests; its other one wants them. */
 async function abortRequests(options: ControlOptions, exchange: Exchange): Promise<Response> {
   const body = await exchange.json();
   const ids =
     typeof body === "object" && body !== null && "request_ids" in body ? body.request_ids : null;
+  const meansAll = exchange.url.pathname === "/abort_requests";
+  if (meansAll && (ids === null || (Array.isArray(ids) && ids.length === 0))) {
+    return jsonResponse({ status: "aborted", aborted: options.abortRequests(null) });
+  }
   if (!Array.isArray(ids) || ids.some((id) => typeof id !== "string")) {
     throw invalid("request_ids", "is not a list of strings");
   }

@@ -132,8 +132,8 @@ const ENDPOINTS: readonly Endpoint[] = [
 
 export interface DataPlaneSide {
   readonly routes: Route[];
-  /** Gives up the requests that clients named so; returns how many there were. */
-  readonly abort: (requestIds: readonly string[]) => number;
+  /** Gives up the requests that clients named so, or all (null); returns how many there were. */
+  readonly abort: (requestIds: readonly string[] | null) => number;
 }
 
 /** One data plane serves one sidecar. */
@@ -168,10 +168,20 @@ export function describeDataPlane(): RouteDescription[] {
   }));
 }
 
-function abortNamed(plane: DataPlane, requestIds: readonly string[]): number {
+/** What answers put before a request's id, and behind it: `cmpl-ID-0` is its first prompt, as vLLM has it. */
+const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)(.+?)(?:-\d+)?$/s;
+
+function abortNamed(plane: DataPlane, requestIds: readonly string[] | null): number {
+  const wanted = new Set(requestIds ?? []);
+  for (const id of requestIds ?? []) {
+    const [, own] = WRITTEN_ID.exec(id) ?? [];
+    if (own !== undefined) wanted.add(own);
+    // A client's own id may end in a number.
+    wanted.add(id.replace(/^(?:generate-tokens-|cmpl-|chatcmpl-)/, ""));
+  }
   let aborted = 0;
   for (const job of [...plane.jobs]) {
-    if (!requestIds.includes(job.id)) continue;
+    if (requestIds !== null && !wanted.has(job.id)) continue;
     job.abort();
     aborted += 1;
   }
