@@ -183,6 +183,8 @@ class SuffixCore:
             result = function(self._store, *arguments)
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             raise CoreTrapError(f"core {name}: {error}") from error
+        # It may have grown the memory, which may have moved.
+        self._base = 0
         return int(result) if result is not None else 0
 
     def _reserve(self, drafts: int) -> None:
@@ -210,7 +212,9 @@ class SuffixCore:
         at, count = words.buffer_info()
         if count > self._words_max:
             raise CoreError(f"{count} words are more than the input area holds, {self._words_max}")
-        self._refreshed()
+        # Nothing has run in the core since the last look.
+        if self._base == 0:
+            self._refreshed()
         ctypes.memmove(self._base + self._input_at, at, 4 * count)
 
     def _failed(self, appends: int) -> list[int]:
