@@ -72,11 +72,13 @@ export async function measure(
     const clients = await connect(served, mode, shape);
     const counter = clients.counter;
     const load: Load = { ...shape, mode, tokensPerS: null };
+    if (!shape.isWhole) await warmUp(served, clients, load);
     const full = await served.run(load);
     await clients.settle();
     const { tokens, bytes } = counter;
     const tokensPerS = full.tokensOut / full.seconds;
     const latencies = [latencyRow(counter, { load: null, tokensPerS })];
+    counter.looksAtEvery = 1;
     for (const share of PACED_LOADS) {
       const tokensPerS = (capacity ?? full.tokensOut / full.seconds) * share;
       const paced = await served.run({ ...load, stepTokens: 1, tokensPerS });
@@ -103,6 +105,17 @@ export async function measure(
   }
 }
 
+const WARM_UP_S = 3;
+
+/** The compiler has seen every path before anything is measured. */
+async function warmUp(served: Served, { counter, settle }: Clients, load: Load): Promise<void> {
+  await served.run({ ...load, seconds: WARM_UP_S });
+  await settle();
+  counter.tokens = 0;
+  counter.bytes = 0;
+  counter.latencies.length = 0;
+}
+
 /** Of what clients have seen since the last one. */
 function latencyRow(
   counter: Counter,
@@ -116,6 +129,8 @@ function latencyRow(
 interface Counter {
   tokens: number;
   bytes: number;
+  /** A client must not be what is measured: under full load it looks into some frames only. */
+  looksAtEvery: number;
   readonly latencies: number[];
 }
 
@@ -128,7 +143,8 @@ interface Clients {
 }
 
 async function connect(served: Served, mode: Mode, shape: ServeShape): Promise<Clients> {
-  const counter: Counter = { tokens: 0, bytes: 0, latencies: [] };
+  const looksAtEvery = shape.isWhole ? 1 : 8;
+  const counter: Counter = { tokens: 0, bytes: 0, looksAtEvery, latencies: [] };
   const settle = async () => {
     for (let bytes = -1; bytes !== counter.bytes; ) {
       bytes = counter.bytes;
@@ -183,8 +199,7 @@ function subscribe(
     counter.bytes += typeof data === "string" ? data.length : data.byteLength;
     frames += 1;
     resolve();
-    // The client must not be what is measured: it looks into some frames only.
-    if (!isWhole && frames % 8 !== 0) return;
+    if (frames % counter.looksAtEvery !== 0) return;
     const read = typeof data === "string" ? readJson(data, isWhole) : readBinary(data, isWhole);
     if (read === null) return;
     counter.tokens += read.tokens;
