@@ -3,8 +3,8 @@
 // adds to a token's way. The sidecar is a process of its own; so is the proxy. Tokens per CPU second of that
 // process are what counts: clients and workers have cores of their own in life, and here they share them.
 //
-// Latency is taken at a quarter and at half of what the machine carries (each worker makes a token for each of its
-// requests in a step, steps spread evenly over time), and at all of it; the proxy's at the same tokens a second.
+// Latency is taken at a quarter and at half of what the machine carries (the same steps, spread evenly over time),
+// and at all of it; the proxy's at the same tokens a second.
 //
 //   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--json FILE]
 
@@ -48,7 +48,7 @@ export interface LatencyRow {
 export interface ServeShape {
   readonly requests: number;
   readonly seconds: number;
-  /** Tokens of a request in a step at full load. Paced workers make one in a step, as engines without drafts do. */
+  /** Tokens of a request in a step. */
   readonly stepTokens: number;
   /** grouped: every sibling's tokens go out to the other workers, too. */
   readonly draft: DraftMode;
@@ -81,7 +81,7 @@ export async function measure(
     counter.looksAtEvery = 1;
     for (const share of PACED_LOADS) {
       const tokensPerS = (capacity ?? full.tokensOut / full.seconds) * share;
-      const paced = await served.run({ ...load, stepTokens: 1, tokensPerS });
+      const paced = await served.run({ ...load, tokensPerS });
       await clients.settle();
       const reached = paced.tokensOut / paced.seconds;
       latencies.push(latencyRow(counter, { load: share, tokensPerS: reached }));
