@@ -16,7 +16,7 @@ import { conditions } from "../harness.ts";
 const MADE_TOKENS = 128;
 const START_MS_MAX = 300_000;
 /** Moves under the rule of the product. */
-const MEASURED_MOVES = 8;
+const MEASURED_MOVES = 6;
 
 interface Row {
   /** Prompt + output at the move. */

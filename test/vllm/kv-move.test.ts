@@ -50,10 +50,10 @@ describe.skipIf(missing !== null)("two vLLM servers with ExampleConnector", () =
     text: { id: number; prompt: number[]; temperature: number; between?: () => void },
   ): Promise<number[]> => {
     const { id, prompt, temperature } = text;
-    const first = await pair.chunk(sides[0], { id, prompt, output: [], tokens: 300, temperature });
+    const first = await pair.chunk(sides[0], { id, prompt, output: [], tokens: 140, temperature });
     text.between?.();
     const output = first.tokens;
-    const rest = await pair.chunk(sides[1], { id, prompt, output, tokens: 100, temperature });
+    const rest = await pair.chunk(sides[1], { id, prompt, output, tokens: 40, temperature });
     pair.release(id);
     return [...output, ...rest.tokens];
   };
@@ -67,20 +67,20 @@ describe.skipIf(missing !== null)("two vLLM servers with ExampleConnector", () =
         [2, 1],
         [3, 1],
       ] as const) {
-        const prompt = someText(id, 500 + id);
+        const prompt = someText(id, 480 + id);
         const before = await hitsOf(1);
         const moved = await inTwo(moving, [0, 1], { id, prompt, temperature });
-        // 800 tokens and a few: six blocks; the rest is computed.
-        expect((await hitsOf(1)) - before).toBe(6 * BLOCK_TOKENS);
-        expect(moved.length).toBe(400);
+        // 620 tokens and a few: four blocks; the rest is computed.
+        expect((await hitsOf(1)) - before).toBe(4 * BLOCK_TOKENS);
+        expect(moved.length).toBe(180);
         expect(moved).toEqual(await inTwo(staying, [0, 0], { id, prompt, temperature }));
       }
       expect(moving.moves(1)).toMatchObject({
         moves: 3,
-        movedTokens: 18 * BLOCK_TOKENS,
+        movedTokens: 12 * BLOCK_TOKENS,
         misses: 0,
       });
-      expect(moving.moves(0)).toMatchObject({ publishes: 3, publishedTokens: 18 * BLOCK_TOKENS });
+      expect(moving.moves(0)).toMatchObject({ publishes: 3, publishedTokens: 12 * BLOCK_TOKENS });
       await moving.close();
       await staying.close();
     },
