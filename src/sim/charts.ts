@@ -189,23 +189,24 @@ export interface Bar {
   readonly published: number | null;
 }
 
-/** Horizontal bars with intervals, and the published value as a diamond. */
+/** Horizontal bars with their values before them, intervals, and the published value as a diamond. */
 export function barChart(bars: readonly Bar[]): string {
   const rowHeight = 30;
   const width = 760;
-  const left = 150;
+  const left = 190;
   const highest = bars.reduce(
     (most, bar) => Math.max(most, bar.value, bar.ci95?.[1] ?? 0, bar.published ?? 0),
     1,
   );
-  const scale = (width - left - 70) / highest;
+  const scale = (width - left - 20) / highest;
   const x = (value: number) => left + Math.max(0, value) * scale;
   const height = bars.length * rowHeight + 6;
   const rows = bars.map((bar, i) => {
     const top = i * rowHeight + 6;
     const middle = top + 10;
     const parts = [
-      `<text x="${left - 10}" y="${middle + 5}" class="name end">${bar.name}</text>`,
+      `<text x="${left - 56}" y="${middle + 5}" class="name end">${bar.name}</text>`,
+      `<text x="${left - 10}" y="${middle + 5}" class="name strong end">${bar.value.toFixed(2)}</text>`,
       `<rect x="${left}" y="${top}" width="${(x(bar.value) - left).toFixed(1)}" height="20" rx="3" class="bar"/>`,
     ];
     if (bar.ci95 !== null && bar.ci95[1] > bar.ci95[0]) {
@@ -218,10 +219,6 @@ export function barChart(bars: readonly Bar[]): string {
       const at = x(bar.published);
       parts.push(`<path d="M${at.toFixed(1)} ${middle - 7}l7 7l-7 7l-7 -7z" class="paper"/>`);
     }
-    const end = Math.max(bar.value, bar.ci95?.[1] ?? 0, bar.published ?? 0);
-    parts.push(
-      `<text x="${(x(end) + 12).toFixed(1)}" y="${middle + 5}" class="name strong">${bar.value.toFixed(2)}</text>`,
-    );
     return parts.join("");
   });
   return `<svg viewBox="0 0 ${width} ${height}" class="bars" role="img">${rows.join("")}</svg>`;

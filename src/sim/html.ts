@@ -80,7 +80,7 @@ function table(report: WorkloadReport): string {
     "tokens a step",
     "over the bound",
   ];
-  return `<table><thead><tr>${head.map((text) => `<th>${text}</th>`).join("")}</tr></thead><tbody>${rows.join("")}</tbody></table>`;
+  return `<div class="wide"><table><thead><tr>${head.map((text) => `<th>${text}</th>`).join("")}</tr></thead><tbody>${rows.join("")}</tbody></table></div>`;
 }
 
 function rowOf(system: string, row: SystemReport): string {
@@ -119,7 +119,7 @@ body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:#fbfbf9;max-
 h1{font-size:28px;margin:20px 0 8px}h2{font-size:22px;margin:44px 0 4px;border-top:1px solid var(--line);padding-top:24px}h3{font-size:16px;margin:26px 0 6px}
 .facts{margin:0 0 6px;color:var(--soft)}.legend{font-size:13px;color:var(--soft);margin:4px 0 10px}
 svg{display:block;width:100%;height:auto}svg.bars{max-width:760px}
-.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(480px,1fr));gap:18px}
+.cards{display:grid;grid-template-columns:repeat(auto-fill,minmax(min(480px,100%),1fr));gap:18px}
 figure{margin:0;background:#fff;border:1px solid var(--line);border-radius:8px;padding:12px}figcaption{font-size:14px;margin-bottom:6px}
 .axis{font-size:10px;fill:var(--soft)}.end{text-anchor:end}.mid{text-anchor:middle}.up{text-anchor:middle}
 .name{font-size:14px;fill:var(--ink)}.strong{font-weight:600}
@@ -127,6 +127,6 @@ figure{margin:0;background:#fff;border:1px solid var(--line);border-radius:8px;p
 .tail{fill:var(--tail)}.band{fill:#31688e33}.line{fill:none;stroke:var(--bar);stroke-width:1.6}.edge{stroke:#fff;stroke-width:1.6;stroke-dasharray:5 4}.frame{fill:none;stroke:var(--line)}
 .swatch{display:inline-block;width:14px;height:10px;margin:0 4px 0 12px}.swatch.bar{background:var(--bar);margin-left:0}.swatch.whisker{height:2px;background:#111;vertical-align:middle}.swatch.paper{width:9px;height:9px;background:var(--paper);transform:rotate(45deg)}.swatch.tail{background:rgba(209,73,91,.3)}
 .scale{display:inline-block;width:90px;height:9px;border-radius:2px}
-table{border-collapse:collapse;font-size:13px;margin:14px 0}th,td{text-align:right;padding:4px 10px;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:500}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}
+.wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px;margin:14px 0}th,td{text-align:right;white-space:nowrap;padding:4px 10px;border-bottom:1px solid var(--line)}th{color:var(--soft);font-weight:500}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}
 img.lengths{width:100%;height:190px;image-rendering:pixelated;border-radius:4px}
 `;
