@@ -237,6 +237,7 @@ test("run: a chunk is its tokens, in order, with its logprobs", async () => {
     kind: "chunk_done",
     requestId: requestId(1),
     finish: null,
+    promptTokensCached: 0,
   });
   expect(bench.tokens()).toEqual(expected(1, 15));
 });
