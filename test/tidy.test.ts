@@ -37,6 +37,8 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   sim: [...BELOW_ROLLOUT, "rollout", "worker"],
   worker: [...BELOW_ROLLOUT, "rollout", "proto", "text"],
   server: [...BELOW_ROLLOUT, "rollout", "proto", "text", "metrics"],
+  doctor: ["base", "worker"],
+  supervise: ["base", "worker"],
 };
 
 /** Time, chance and I/O are passed into these. `src/wasm` reads one file: the core. */
