@@ -6,7 +6,7 @@ import { Engine, pathOf } from "./engine.ts";
 import { checkSampling } from "./sampling-check.ts";
 import { checkEndpoints, listen } from "./settings-checks.ts";
 
-/** Draws of a test at the start: a fault as that of vLLM 0.32 on CPU shows within some hundred. */
+/** Draws of a test at the start: that of vLLM 0.32 on CPU shows after about 1,200. */
 const DRAWS = 4096;
 const PROMPT_TOKENS = 96;
 /** The project's own drafts: they look at the sampler by themselves, before the first draft. */
