@@ -23,7 +23,9 @@ test("golden: the core's vectors hold drafts, trees, a budget that binds and a g
   );
   const of = (wanted: string) => steps.filter(({ name }) => name === wanted);
   expect(of("path").some(({ tokens }) => tokens.length > 20)).toBe(true);
-  expect(of("tree").some(({ parents }) => parents.filter((parent) => parent < 0).length > 8)).toBe(true);
+  expect(of("tree").some(({ parents }) => parents.filter((parent) => parent < 0).length > 8)).toBe(
+    true,
+  );
   expect(of("budget").filter(({ tokens }) => tokens.length === 10).length).toBeGreaterThan(5);
   expect(of("full").some(({ full }) => full.length > 0)).toBe(true);
 });
