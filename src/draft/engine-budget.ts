@@ -26,5 +26,5 @@ export function stepTokens(engine: EngineState): number {
   const usage = engine.kvUsage ?? 0;
   if (usage < KV_USAGE_SCARCE) return STEP_TOKENS_UNBOUNDED;
   const left = Math.max(0, KV_USAGE_FULL - usage) / (KV_USAGE_FULL - KV_USAGE_SCARCE);
-  return Math.floor(left * REQUEST_TOKENS_SCARCE * engine.running);
+  return Math.round(left * REQUEST_TOKENS_SCARCE * engine.running);
 }

@@ -95,6 +95,16 @@ export function movedIn({ lines }: Rolled): number {
   return lines.filter(({ chunks }) => new Set(chunks.map(({ worker }) => worker)).size > 1).length;
 }
 
+/** Stops the first server until the other one has finished a good part of its requests, so that the rest must move. */
+export async function standStill({ fleet }: Bed): Promise<void> {
+  const slow = fleet.plain(0);
+  const running = () => fleet.metric("vllm:num_requests_running", 1);
+  await slow.call("POST", "/pause?mode=keep");
+  const many = await running();
+  await fleet.until(async () => (await running()) <= many / 2);
+  await slow.call("POST", "/resume");
+}
+
 export function written(lines: readonly Line[]): Written[] {
   return lines.map(({ prompt_token_ids: prompt, token_ids: tokens, logprobs }) => ({
     prompt,

@@ -9,6 +9,7 @@ import {
   movedIn,
   plainly,
   roll,
+  standStill,
   TEST_MS_MAX,
   written,
 } from "./bed.ts";
@@ -40,7 +41,12 @@ export function drawTests(bed: LateBed): void {
     "temperature 1: 16 groups of 8, every response in chunks and some moved, as plain vLLM draws",
     async () => {
       const { fleet, prompts, eos } = bed();
-      const rolled = await roll(bed(), { id: "drawn", sampling: { temperature: 1, seed: 5 } });
+      const rolled = await roll(bed(), {
+        id: "drawn",
+        sampling: { temperature: 1, seed: 5 },
+        afterTokens: 2_000,
+        meanwhile: () => standStill(bed()),
+      });
       expect(faultsOf(bed(), rolled)).toEqual([]);
       expect(rolled.lines.length).toBe(16 * GROUP_SIZE);
       for (const { token_ids: ids, chunks } of rolled.lines) {

@@ -174,9 +174,11 @@ export class Fleet {
     return progress.output_tokens;
   }
 
-  /** Sum of a metric's samples: of the sidecar, or of the servers themselves. 0: it is not there. */
-  async metric(name: string, of: "sidecar" | "servers"): Promise<number> {
-    const urls = of === "sidecar" ? [this.#url] : this.servers.map(({ url }) => url);
+  /** Sum of a metric's samples: of the sidecar, of the servers themselves, or of one of them. 0: it is not there. */
+  async metric(name: string, of: "sidecar" | "servers" | number): Promise<number> {
+    const servers = this.servers.map(({ url }) => url);
+    const urls =
+      of === "sidecar" ? [this.#url] : of === "servers" ? servers : servers.slice(of, of + 1);
     const texts = await Promise.all(
       urls.map(async (url) => await (await fetch(`${url}/metrics`)).text()),
     );
