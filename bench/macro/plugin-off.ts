@@ -182,7 +182,8 @@ async function main(): Promise<void> {
 }
 
 function report(rows: readonly Row[], shape: Shape, version: string, json: string | null): void {
-  const table = new Table({ head: ["load", "without", "with", "with / without", "95 %"] });
+  const head = ["load", "without", "with", "with / without", "95 %"];
+  const table = new Table({ head, style: { head: [], border: [] } });
   for (const row of rows) {
     const speeds = [row.without, row.with].map((speed) => `${Math.round(speed)} tok/s`);
     const interval = `${row.ratio_low.toFixed(3)} - ${row.ratio_high.toFixed(3)}`;
