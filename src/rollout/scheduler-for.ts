@@ -3,8 +3,7 @@
 import { unreachable } from "../base/assert.ts";
 import type { ContextManager } from "../context/context.ts";
 import type { RequestBuffer } from "../request/buffer.ts";
-import { FewestTokensPolicy } from "../schedule/fewest-tokens.ts";
-import { FifoPolicy } from "../schedule/fifo.ts";
+import { byArrival, byFewestTokens, KeyedPolicy } from "../schedule/keyed.ts";
 import type { PolicyName } from "../schedule/policy.ts";
 import { ProbeFirstPolicy } from "../schedule/probe-first.ts";
 import { Scheduler } from "../schedule/scheduler.ts";
@@ -21,11 +20,13 @@ export function schedulerFor(
   },
 ): Scheduler {
   const { buffer, context, chunkTokens, core } = options;
+  const keyed = (keyOf: typeof byArrival) =>
+    new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
   switch (policy) {
     case "group":
-      return new Scheduler(new FifoPolicy(buffer, new Heap(core)), { kind: "pinned" });
+      return new Scheduler(keyed(byArrival), { kind: "pinned" });
     case "divided":
-      return new Scheduler(new FifoPolicy(buffer, new Heap(core)), {
+      return new Scheduler(keyed(byArrival), {
         kind: "divided",
         chunkTokens,
       });
@@ -35,7 +36,7 @@ export function schedulerFor(
       return new Scheduler(order, { kind: "divided", chunkTokens });
     }
     case "foretoken":
-      return new Scheduler(new FewestTokensPolicy({ buffer, heap: new Heap(core) }), {
+      return new Scheduler(keyed(byFewestTokens), {
         kind: "divided",
         chunkTokens,
       });

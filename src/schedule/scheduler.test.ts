@@ -6,7 +6,7 @@ import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
-import { FifoPolicy } from "./fifo.ts";
+import { byArrival, KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
 import { ProbeFirstPolicy, STARVATION_PERIOD } from "./probe-first.ts";
@@ -54,7 +54,7 @@ function generate(request: Request, tokens: number): void {
 }
 
 /** Serves everything the policy has, one at a time, as group:sample. */
-function order(policy: ProbeFirstPolicy | FifoPolicy): string[] {
+function order(policy: ProbeFirstPolicy | KeyedPolicy): string[] {
   const served: string[] = [];
   for (let request = policy.peek(); request !== null; request = policy.peek()) {
     policy.take(request);
@@ -161,7 +161,7 @@ test("seer: the order does not depend on the order of arrival", () => {
 
 test("divided: requests are served in order of arrival, also after a chunk", () => {
   const buffer = bufferOf(2, 2);
-  const policy = new FifoPolicy(buffer, new Heap(core));
+  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
   for (const request of [...buffer.requests].toReversed()) policy.add(request);
   expect(order(policy)).toEqual(["0:0", "0:1", "1:0", "1:1"]);
 });
@@ -201,7 +201,7 @@ test("schedule: never dispatches beyond a worker's slots or KV budget", () => {
 test("schedule: a chunk is cut at the response's tokensMax", () => {
   const buffer = bufferOf(1, 1);
   generate(member(buffer, 0, 0), TOKENS_MAX - 5);
-  const policy = new FifoPolicy(buffer, new Heap(core));
+  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
   const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 64 });
   scheduler.enqueue(member(buffer, 0, 0));
   expect(scheduler.schedule([slot(0)])).toMatchObject([{ kind: "dispatch", chunkTokens: 5 }]);
@@ -209,7 +209,7 @@ test("schedule: a chunk is cut at the response's tokensMax", () => {
 
 test("schedule: parked KV of requests that must wait makes way", () => {
   const buffer = bufferOf(1, 3);
-  const policy = new FifoPolicy(buffer, new Heap(core));
+  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
   const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 8 });
   for (const request of buffer.requests) {
     request.residentOn = workerId(0);
@@ -226,7 +226,7 @@ test("schedule: parked KV of requests that must wait makes way", () => {
 
 test("group: whole groups go to the workers in turn, undivided, without admission", () => {
   const buffer = bufferOf(3, 4);
-  const policy = new FifoPolicy(buffer, new Heap(core));
+  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
   const scheduler = new Scheduler(policy, { kind: "pinned" });
   for (const request of buffer.requests) scheduler.enqueue(request);
   const commands = scheduler.schedule([slot(0, { slots: 1 }), slot(1, { slots: 1 })]);

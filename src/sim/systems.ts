@@ -3,7 +3,7 @@
 
 import type { Request } from "../request/buffer.ts";
 import { schedulerFor } from "../rollout/scheduler-for.ts";
-import type { SchedulePolicy } from "../schedule/policy.ts";
+import { KeyedPolicy } from "../schedule/keyed.ts";
 import { Scheduler } from "../schedule/scheduler.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
@@ -48,7 +48,7 @@ export function simSchedulerFor(
     case "foretoken":
       return schedulerFor(system, { buffer, context, chunkTokens, core });
     case "oracle":
-      return new Scheduler(new OraclePolicy(parts, new Heap(core)), {
+      return new Scheduler(oracleOf(parts, core), {
         kind: "divided",
         chunkTokens,
       });
@@ -56,35 +56,7 @@ export function simSchedulerFor(
 }
 
 /** Longest true remaining length first: what no system can know. */
-class OraclePolicy implements SchedulePolicy {
-  readonly #parts: SchedulerParts;
-  readonly #heap: Heap;
-
-  constructor(parts: SchedulerParts, heap: Heap) {
-    this.#parts = parts;
-    this.#heap = heap;
-  }
-
-  add(request: Request): void {
-    this.#heap.push(request.index, request.response.length - this.#parts.lengthOf(request));
-  }
-
-  peek(): Request | null {
-    const index = this.#heap.peek();
-    return index === null ? null : this.#parts.buffer.requestAt(index);
-  }
-
-  take(request: Request): void {
-    this.#heap.remove(request.index);
-  }
-
-  remove(request: Request): void {
-    this.#heap.remove(request.index);
-  }
-
-  refresh(): void {}
-
-  isUrgent(): boolean {
-    return false;
-  }
+function oracleOf({ buffer, lengthOf }: SchedulerParts, core: CoreExports): KeyedPolicy {
+  const keyOf = (request: Request) => request.response.length - lengthOf(request);
+  return new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
 }

@@ -5,7 +5,7 @@ import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
-import { FewestTokensPolicy } from "./fewest-tokens.ts";
+import { byFewestTokens, KeyedPolicy } from "./keyed.ts";
 
 const core = loadCore();
 
@@ -21,7 +21,7 @@ test("fewest tokens: serves by priority, then tokens, then arrival, whatever is 
   fc.assert(
     fc.property(waitingArbitrary, fc.nat(19), (waiting, dropped) => {
       const buffer = new RequestBuffer();
-      const policy = new FewestTokensPolicy({ buffer, heap: new Heap(core) });
+      const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byFewestTokens });
       const group = buffer.open(groupId("g"), Int32Array.of(1));
       const sampling = {
         temperature: 1,
