@@ -18,22 +18,16 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { createLog, type Log } from "./log.ts";
 
-const FIELD_NAMES = [
-  "worker",
-  "llama",
+/** What every command that serves takes. */
+export const SERVING_FIELDS = [
   "host",
   "port",
-  "model",
   "tokenizer",
   "servedModelName",
-  "slots",
-  "kvTokens",
   "contextTokens",
   "chunkTokens",
   "policy",
   "draft",
-  "draftBudget",
-  "deterministic",
   "poolMemoryMb",
   "apiToken",
   "workerToken",
@@ -43,6 +37,17 @@ const FIELD_NAMES = [
   "drainS",
   "log",
   "config",
+] as const;
+
+const FIELD_NAMES = [
+  "worker",
+  "llama",
+  "model",
+  "slots",
+  "kvTokens",
+  "draftBudget",
+  "deterministic",
+  ...SERVING_FIELDS,
 ] as const;
 
 type ServeSettings = Settings<(typeof FIELD_NAMES)[number]>;

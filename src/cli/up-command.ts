@@ -17,34 +17,24 @@ import { freePorts } from "../supervise/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
 import { createLog, type Log } from "./log.ts";
-import { noticedSource, type Signals, serveOver, untilSignal } from "./serve-command.ts";
+import {
+  noticedSource,
+  SERVING_FIELDS,
+  type Signals,
+  serveOver,
+  untilSignal,
+} from "./serve-command.ts";
 
 const FIELD_NAMES = [
   "hfModel",
   "servers",
-  "host",
-  "port",
   "vllm",
   "plugin",
   "kvConnector",
   "kvDir",
   "logs",
   "startS",
-  "tokenizer",
-  "servedModelName",
-  "contextTokens",
-  "chunkTokens",
-  "policy",
-  "draft",
-  "poolMemoryMb",
-  "apiToken",
-  "workerToken",
-  "requestsMax",
-  "bodyMb",
-  "retryGraceS",
-  "drainS",
-  "log",
-  "config",
+  ...SERVING_FIELDS,
 ] as const;
 
 type UpSettings = Settings<(typeof FIELD_NAMES)[number]>;
