@@ -22,8 +22,8 @@ import {
   type SampleDelta,
   type ServerMessage,
 } from "../draft/service/message.ts";
+import type { Decoded } from "./checked.ts";
 import {
-  type Decoded,
   decodeClientMessage,
   decodeServerMessage,
   encodeClientMessage,

@@ -30,13 +30,7 @@ import {
   type Telemetry,
   type UpdateRefusal,
 } from "../draft/service/message.ts";
-
-export type Decoded<M> =
-  | { readonly kind: "ok"; readonly message: M }
-  /** Not protobuf of this schema. */
-  | { readonly kind: "undecodable"; readonly problem: string }
-  /** A field is missing or out of its range. */
-  | { readonly kind: "invalid_message"; readonly problem: string };
+import { type Decoded, decodeAs, encodeAs, type Fields, InvalidMessage } from "./checked.ts";
 
 const SCHEMA = new URL("../../proto/draft.proto", import.meta.url);
 const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
@@ -52,21 +46,21 @@ assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-end
 export function encodeClientMessage(message: ClientMessage): Uint8Array {
   switch (message.kind) {
     case "hello":
-      return encode(clientFrame, { hello: message });
+      return encodeAs(clientFrame, { hello: message });
     case "register_group":
-      return encode(clientFrame, {
+      return encodeAs(clientFrame, {
         registerGroup: { ...message, prompt: toBytes(message.prompt) },
       });
     case "update":
-      return encode(clientFrame, {
+      return encodeAs(clientFrame, {
         update: { epoch: message.epoch, groups: message.groups.map(groupFields) },
       });
     case "fetch":
-      return encode(clientFrame, { fetch: message });
+      return encodeAs(clientFrame, { fetch: message });
     case "telemetry": {
       const { waiting, kvUsage } = message;
       const fields = { ...message, waiting: waiting ?? -1, kvUsage: kvUsage ?? -1 };
-      return encode(clientFrame, { telemetry: fields });
+      return encodeAs(clientFrame, { telemetry: fields });
     }
   }
 }
@@ -74,63 +68,34 @@ export function encodeClientMessage(message: ClientMessage): Uint8Array {
 export function encodeServerMessage(message: ServerMessage): Uint8Array {
   switch (message.kind) {
     case "welcome":
-      return encode(serverFrame, { welcome: message });
+      return encodeAs(serverFrame, { welcome: message });
     case "registered":
-      return encode(serverFrame, { registered: { ...message, status: statusNumber(message) } });
+      return encodeAs(serverFrame, { registered: { ...message, status: statusNumber(message) } });
     case "updated": {
       const refusals = message.refusals.map((refusal) => ({
         ...refusal,
         reason: REFUSAL_REASONS.indexOf(refusal.reason) + 1,
       }));
       const updated = { epoch: message.epoch, status: statusNumber(message), refusals };
-      return encode(serverFrame, { updated });
+      return encodeAs(serverFrame, { updated });
     }
     case "fetched": {
       const groups = message.groups.map((group) => ({ ...group, ...groupFields(group) }));
-      return encode(serverFrame, {
+      return encodeAs(serverFrame, {
         fetched: { ...message, status: statusNumber(message), groups },
       });
     }
     case "budget":
-      return encode(serverFrame, { budget: message });
+      return encodeAs(serverFrame, { budget: message });
   }
 }
 
 export function decodeClientMessage(frame: Uint8Array): Decoded<ClientMessage> {
-  return decode(clientFrame, frame, clientMessage);
+  return decodeAs(clientFrame, frame, clientMessage);
 }
 
 export function decodeServerMessage(frame: Uint8Array): Decoded<ServerMessage> {
-  return decode(serverFrame, frame, serverMessage);
-}
-
-/** What protobufjs makes of a frame: fields in camel case; those left out have their defaults. */
-type Fields = Readonly<Record<string, unknown>>;
-
-/** Thrown by the checks below and caught in `decode`, nowhere else. */
-class InvalidMessage extends Error {}
-
-function encode(type: protobuf.Type, fields: Record<string, object>): Uint8Array {
-  return type.encode(fields as unknown as protobuf.Message).finish();
-}
-
-function decode<M>(
-  type: protobuf.Type,
-  frame: Uint8Array,
-  check: (fields: Fields) => M,
-): Decoded<M> {
-  let fields: Fields;
-  try {
-    fields = type.decode(frame) as unknown as Fields;
-  } catch (error) {
-    return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
-  }
-  try {
-    return { kind: "ok", message: check(fields) };
-  } catch (error) {
-    if (!(error instanceof InvalidMessage)) throw error;
-    return { kind: "invalid_message", problem: error.message };
-  }
+  return decodeAs(serverFrame, frame, serverMessage);
 }
 
 function clientMessage(frame: Fields): ClientMessage {

@@ -1,7 +1,7 @@
 // Frames of a token stream as JSON text. Decides nothing; checks every field that a client sent.
 
 import * as v from "valibot";
-import type { Decoded } from "../../proto/draft-codec.ts";
+import type { Decoded } from "../../proto/checked.ts";
 import { type ClientMessage, type Filter, type Frame, GROUP_NAME_MAX } from "./frame.ts";
 
 const uint32 = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffffffff));

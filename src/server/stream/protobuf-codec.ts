@@ -4,7 +4,7 @@
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
 import { assert } from "../../base/assert.ts";
-import type { Decoded } from "../../proto/draft-codec.ts";
+import type { Decoded } from "../../proto/checked.ts";
 import {
   type ClientMessage,
   type Column,

@@ -4,8 +4,8 @@
 // subscribing, a turn and catching up share the one frame and the sets of who is where.)
 
 import { AppError } from "../../base/errors.ts";
+import type { Decoded } from "../../proto/checked.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
-import type { Decoded } from "../../proto/draft-codec.ts";
 import type { Group, Request } from "../../request/buffer.ts";
 import type { Text } from "../../text/text.ts";
 import type { Socket, SocketService } from "../http.ts";

@@ -2,7 +2,13 @@
 // throws on what a peer sent.
 
 import { requestId } from "../../base/ids.ts";
-import type { Decoded } from "../../proto/draft-codec.ts";
+import {
+  type Decoded,
+  decodeAs,
+  encodeAs,
+  type Fields,
+  InvalidMessage,
+} from "../../proto/checked.ts";
 import type { LogitShaping, RequestSpec, SamplingParams } from "../../request/request.ts";
 import type { ControlRequest, KvBlob } from "../../rollout/worker.ts";
 import {
@@ -10,12 +16,8 @@ import {
   bytesOf,
   count,
   counts,
-  decodeAs,
-  encodeAs,
   epochOf,
-  type Fields,
   groupIdOf,
-  InvalidMessage,
   jsonOf,
   listOf,
   messageOf,

@@ -2,7 +2,13 @@
 // tokens of all requests of a step travel as one packed array each of heads, tokens and logprobs: what a
 // frame costs then hardly depends on how many events it holds. Never throws on what a peer sent.
 
-import type { Decoded } from "../../proto/draft-codec.ts";
+import {
+  type Decoded,
+  decodeAs,
+  encodeAs,
+  type Fields,
+  InvalidMessage,
+} from "../../proto/checked.ts";
 import type { FinishReason } from "../../request/request.ts";
 import type { TopLogprobs } from "../../request/response.ts";
 import type { WorkerStats } from "../../rollout/worker.ts";
@@ -10,13 +16,9 @@ import { kvFields, kvOf } from "./command-codec.ts";
 import {
   bodyOf,
   count,
-  decodeAs,
-  encodeAs,
   epochOf,
-  type Fields,
   floatsOf,
   groupIdOf,
-  InvalidMessage,
   jsonOf,
   listOf,
   real,

@@ -6,7 +6,7 @@ import protobuf from "protobufjs";
 import { assert } from "../../base/assert.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import { type GroupId, groupId, type RequestId, requestId, weightEpoch } from "../../base/ids.ts";
-import type { Decoded } from "../../proto/draft-codec.ts";
+import { type Fields, InvalidMessage } from "../../proto/checked.ts";
 import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
 
 const SCHEMA = new URL("../../../proto/link.proto", import.meta.url);
@@ -17,35 +17,6 @@ assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-end
 
 export function typeOf(name: string): protobuf.Type {
   return root.lookupType(`foretoken.link.v1.${name}`);
-}
-
-/** What protobufjs makes of a message: fields in camel case; those left out have their defaults. */
-export type Fields = Readonly<Record<string, unknown>>;
-
-/** Thrown by the checks below and caught in `decodeAs`, nowhere else. */
-export class InvalidMessage extends Error {}
-
-export function encodeAs(type: protobuf.Type, fields: object): Uint8Array {
-  return type.encode(fields as protobuf.Message).finish();
-}
-
-export function decodeAs<M>(
-  type: protobuf.Type,
-  bytes: Uint8Array,
-  check: (fields: Fields) => M,
-): Decoded<M> {
-  let fields: Fields;
-  try {
-    fields = type.decode(bytes) as unknown as Fields;
-  } catch (error) {
-    return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
-  }
-  try {
-    return { kind: "ok", message: check(fields) };
-  } catch (error) {
-    if (!(error instanceof InvalidMessage)) throw error;
-    return { kind: "invalid_message", problem: error.message };
-  }
 }
 
 /** The member of the `oneof body` that is set, by its name. */

@@ -1,21 +1,14 @@
 // Frames of a worker link to bytes and back, by proto/link.proto. Never throws on what a peer sent.
 
-import type { Decoded } from "../../proto/draft-codec.ts";
-import type { SamplingSupport, WorkerCapacity } from "../../rollout/worker.ts";
 import {
-  bodyOf,
-  count,
+  type Decoded,
   decodeAs,
   encodeAs,
-  epochOf,
   type Fields,
   InvalidMessage,
-  listOf,
-  messageOf,
-  textOf,
-  typeOf,
-  viewOf,
-} from "./fields.ts";
+} from "../../proto/checked.ts";
+import type { SamplingSupport, WorkerCapacity } from "../../rollout/worker.ts";
+import { bodyOf, count, epochOf, listOf, messageOf, textOf, typeOf, viewOf } from "./fields.ts";
 import { ID_BYTES_MAX, NAME_CHARS_MAX } from "./limits.ts";
 import type { Frame, FrameBody, HostLimits, Welcome } from "./message.ts";
 import type { SupportTable } from "./support.ts";

@@ -1,0 +1,40 @@
+// Decodes protobuf whose meaning is checked field by field: an empty frame, and one that means something else, are
+// valid protobuf. What is wrong is told by a value, never by a throw.
+
+import type protobuf from "protobufjs";
+
+export type Decoded<M> =
+  | { readonly kind: "ok"; readonly message: M }
+  /** Not protobuf of this schema. */
+  | { readonly kind: "undecodable"; readonly problem: string }
+  /** A field is missing or out of its range. */
+  | { readonly kind: "invalid_message"; readonly problem: string };
+
+/** What protobufjs makes of a message: fields in camel case; those left out have their defaults. */
+export type Fields = Readonly<Record<string, unknown>>;
+
+/** Thrown by the checks below and caught in `decodeAs`, nowhere else. */
+export class InvalidMessage extends Error {}
+
+export function encodeAs(type: protobuf.Type, fields: object): Uint8Array {
+  return type.encode(fields as protobuf.Message).finish();
+}
+
+export function decodeAs<M>(
+  type: protobuf.Type,
+  bytes: Uint8Array,
+  check: (fields: Fields) => M,
+): Decoded<M> {
+  let fields: Fields;
+  try {
+    fields = type.decode(bytes) as unknown as Fields;
+  } catch (error) {
+    return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
+  }
+  try {
+    return { kind: "ok", message: check(fields) };
+  } catch (error) {
+    if (!(error instanceof InvalidMessage)) throw error;
+    return { kind: "invalid_message", problem: error.message };
+  }
+}
