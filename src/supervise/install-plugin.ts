@@ -9,8 +9,10 @@ import { AppError } from "../base/errors.ts";
 
 const PACKAGE = join("native", "foretoken_vllm");
 const CORE = join("build", "core.wasm");
-/** Whatever the wheel is made of. */
-const SOURCES = new Glob("{pyproject.toml,hatch_build.py,src/**/*.py}");
+/** What the wheel is made of, beside its sources and the core. */
+const BUILD_FILES = ["pyproject.toml", "hatch_build.py"];
+/** Not one pattern with the files above: Bun 1.4 finds nothing for braces around a path with `**`. */
+const SOURCES = new Glob("src/**/*.py");
 /** Where the package lies, and that what it needs is there too. */
 const ASK_PLACE =
   "import foretoken_vllm.proposer, os; print(os.path.dirname(foretoken_vllm.__file__))";
@@ -27,7 +29,7 @@ export async function ensurePlugin(parts: { python: string; root: string }): Pro
   if (!existsSync(join(root, CORE))) {
     throw new AppError("invalid_config", `${join(root, CORE)} is missing: npm run build`);
   }
-  const wanted = await hashOf(root);
+  const wanted = await pluginHash(root);
   const name = createHash("sha256").update(python).digest("hex").slice(0, 16);
   const stamp = join(root, ".cache", "plugin", `installed-${name}`);
   const isThere = existsSync(stamp) && readFileSync(stamp, "utf8") === wanted;
@@ -45,11 +47,12 @@ export async function ensurePlugin(parts: { python: string; root: string }): Pro
   return true;
 }
 
-async function hashOf(root: string): Promise<string> {
+/** Of all that the wheel is made of: another one means that it must be installed again. */
+export async function pluginHash(root: string): Promise<string> {
   const folder = join(root, PACKAGE);
-  const files = [...SOURCES.scanSync(folder)].sort().map((file) => join(folder, file));
+  const files = [...BUILD_FILES, ...SOURCES.scanSync(folder)].sort();
   const hash = createHash("sha256");
-  for (const file of [...files, join(root, CORE)]) {
+  for (const file of [...files.map((name) => join(folder, name)), join(root, CORE)]) {
     hash.update(file).update(await Bun.file(file).bytes());
   }
   return hash.digest("hex");

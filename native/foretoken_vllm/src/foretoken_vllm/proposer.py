@@ -11,7 +11,7 @@ import time
 from array import array
 from typing import Any
 
-from . import abi, engine, repair
+from . import abi, engine, repair, shortcut
 from .core import BUDGET_NONE, CoreTrapError, float_word
 from .cost import Guard, StepCost
 from .faults import Faults
@@ -109,6 +109,7 @@ class ForetokenProposer:
             return
         self._runner = runner
         self._watch_reload(runner)
+        shortcut.take(runner, self.faults)
         if self._link is None and (self._settings.draft_url or self._settings.stats_file):
             self._link = Link(self._settings, self._mailbox, self.faults, self.stats, self.telemetry)
             self._link.start()

@@ -1,0 +1,34 @@
+import { expect, test } from "bun:test";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { dirname, join } from "node:path";
+import { pluginHash } from "./install-plugin.ts";
+
+test("install-plugin: the plugin is another one as soon as any of its files is", async () => {
+  const root = mkdtempSync(join(tmpdir(), "foretoken-plugin-"));
+  const write = (name: string, text: string): void => {
+    mkdirSync(dirname(join(root, name)), { recursive: true });
+    writeFileSync(join(root, name), text);
+  };
+  const folder = "native/foretoken_vllm";
+  const files = [
+    `${folder}/pyproject.toml`,
+    `${folder}/hatch_build.py`,
+    `${folder}/src/foretoken_vllm/core.py`,
+    `${folder}/src/foretoken_vllm/deeper/one.py`,
+    "build/core.wasm",
+  ];
+  try {
+    for (const file of files) write(file, "one");
+    const seen = new Set([await pluginHash(root)]);
+    for (const file of files) {
+      write(file, "two");
+      seen.add(await pluginHash(root));
+    }
+    write(`${folder}/src/foretoken_vllm/new.py`, "");
+    seen.add(await pluginHash(root));
+    expect(seen.size).toBe(files.length + 2);
+  } finally {
+    rmSync(root, { recursive: true, force: true });
+  }
+});
