@@ -77,7 +77,8 @@ class Runner:
     def step(self, sampled: dict[str, list[int]], *, propose: bool = True) -> dict[str, list[int]]:
         """Tokens accepted by request id; those left out are still in prefill. Drafts by request id."""
         batch = self.input_batch
-        batch.req_ids = [chunk.request_id for chunk in self.chunks]
+        # In place, as vLLM does.
+        batch.req_ids[:] = [chunk.request_id for chunk in self.chunks]
         lists: list[list[int]] = []
         for i, chunk in enumerate(self.chunks):
             tokens = sampled.get(chunk.request_id, [])

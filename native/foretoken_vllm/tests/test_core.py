@@ -26,7 +26,7 @@ def step(core: SuffixCore, operation: dict[str, Any]) -> dict[str, Any]:
     for handle, sequence, tokens_max, tree, least, weight in operation["asks"]:
         flags = abi.DRAFT_FLAG_TREE if tree else 0
         asks += (handle, sequence, tokens_max, flags, float_word(least), float_word(weight))
-    found = core.step(words, len(owners), asks, len(operation["asks"]), operation["budget"])
+    found = core.step(words, len(owners), array("i", asks), len(operation["asks"]), operation["budget"])
     parents, probabilities = core.details(len(found.tokens))
     return {
         "starts": found.starts,
@@ -83,13 +83,13 @@ def test_more_words_than_the_input_holds_are_refused_before_they_cross() -> None
     core.prompt(handle, array("i", [1]))
     count = core.words_max
     with pytest.raises(CoreError, match="more than the input area holds"):
-        core.step([handle, 0, count, *([1] * count)], 1, [], 0)
-    assert core.step([handle, 0, 1, 5], 1, [], 0).failed == []
+        core.step([handle, 0, count, *([1] * count)], 1, array("i"), 0)
+    assert core.step([handle, 0, 1, 5], 1, array("i"), 0).failed == []
 
 
 def test_a_record_of_a_group_that_is_not_there_fails_alone() -> None:
     core = SuffixCore(limit_bytes=8 * 2**20)
     handle = core.create()
     core.prompt(handle, array("i", [1]))
-    found = core.step([77, 0, 1, 5, handle, 0, 1, 5], 2, [], 0)
+    found = core.step([77, 0, 1, 5, handle, 0, 1, 5], 2, array("i"), 0)
     assert found.failed == [0]

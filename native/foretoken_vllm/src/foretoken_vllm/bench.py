@@ -3,6 +3,10 @@
 Drives the proposer as vLLM would, without vLLM: groups of 8 that vary one story, of which two more siblings have
 ended elsewhere; drafts are accepted as far as they are right.
 Seed 42; the hash of what was drafted shows that two runs did the same.
+
+Each is measured twice. Hot: one step straight after the other, as no engine runs. Cold: before each step other memory
+is written, outside the timed part, so that the caches hold nothing of the step before, nor the interpreter itself: as
+after a model's forward pass, or colder, for there the engine's own Python has run since.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ BATCHES = (1, 8, 32, 128)
 SEED = 42
 # So that about as much is drafted and accepted as of real responses (docs/DRAFTING.md: 4.1 and 1.5 a step).
 CHANGED = 0.25
+# More than the second-level caches hold, and far more than a core's share of the third.
+COLD_BYTES = 64 * 2**20
 
 
 def _variant(story: np.ndarray[Any, Any], random: np.random.Generator) -> np.ndarray[Any, Any]:
@@ -43,7 +49,7 @@ def _variant(story: np.ndarray[Any, Any], random: np.random.Generator) -> np.nda
 class _Runner:
     """The runner's attributes that the proposer reads, and rows whose next tokens are known."""
 
-    def __init__(self, requests: int, steps: int) -> None:
+    def __init__(self, requests: int, steps: int, *, grouped: bool) -> None:
         random = np.random.default_rng(SEED)
         length = PROMPT_TOKENS + 8 * steps + 64
         self.requests: dict[str, Any] = {}
@@ -62,7 +68,7 @@ class _Runner:
             name = f"r{i}"
             names.append(name)
             extra = {"foretoken_group": f"g{group}", "foretoken_sample": sample, "foretoken_offset": 0}
-            params = SimpleNamespace(extra_args=extra, max_tokens=1 << 20)
+            params = SimpleNamespace(extra_args=extra if grouped else None, max_tokens=1 << 20)
             self.requests[name] = SimpleNamespace(sampling_params=params)
         self.input_batch = SimpleNamespace(req_ids=names, num_prompt_tokens=np.full(requests, PROMPT_TOKENS, np.int32))
         self.length_max = PROMPT_TOKENS + length
@@ -96,9 +102,10 @@ def _config(length_max: int, tokens: int) -> Any:
     )
 
 
-def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
+def measure(requests: int, steps: int, tokens: int, *, cold: bool, grouped: bool = True) -> dict[str, float | str]:
     """Microseconds a step: propose, in it the call into the core (with the core's own work), and packing."""
-    runner = _Runner(requests, steps)
+    other = np.zeros(COLD_BYTES if cold else 0, np.uint8)
+    runner = _Runner(requests, steps, grouped=grouped)
     proposer = ForetokenProposer(_config(runner.length_max, tokens))
     proposer.bind_runner(runner)
     replica = proposer._replica
@@ -128,6 +135,7 @@ def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
             proposer._mailbox.down.extend(down)
         sampled = runner.advance(drafts)
         in_call = 0.0
+        other += 1
         began, cpu_began = time.perf_counter(), time.thread_time_ns()
         drafts = proposer.propose(sampled, runner.lengths, runner.token_ids)
         cpu_us = (time.thread_time_ns() - cpu_began) / 1e3
@@ -144,7 +152,8 @@ def measure(requests: int, steps: int, tokens: int) -> dict[str, float | str]:
         accepted += sum(len(tokens) - 1 for tokens in sampled)
     proposer.close()
     return {
-        "requests": requests,
+        "caches": "cold" if cold else "hot",
+        "requests": requests if grouped else f"{requests} of no group",
         "propose_us": statistics.median(whole),
         "cpu_us": statistics.median(cpu),
         "cpu_us_mean": statistics.fmean(cpu),
@@ -186,9 +195,15 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m foretoken_vllm.bench", description=__doc__)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--tokens", type=int, default=8, help="num_speculative_tokens")
+    parser.add_argument("--cold", action="store_true", help="with cold caches alone")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(arguments)
-    rows = [measure(requests, given.steps, given.tokens) for requests in BATCHES]
+    rows = [
+        measure(requests, given.steps, given.tokens, cold=cold, grouped=grouped)
+        for cold in (False, True)
+        if cold or not given.cold
+        for requests, grouped in (*((requests, True) for requests in BATCHES), (BATCHES[-2], False))
+    ]
     calls = call_costs()
     if given.json:
         print(json.dumps({"batches": rows, "calls": calls}))

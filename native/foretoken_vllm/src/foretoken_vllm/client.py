@@ -124,12 +124,12 @@ class DraftClient:
                 self._advance(item.epoch)
             elif item.epoch != self.epoch:
                 continue
+            elif isinstance(item, post.Stepped):
+                self._batch(item.made(), now)
             elif isinstance(item, post.Batch):
                 for name, index, offset, tokens in item.given:
                     self._made(name, index, offset, tokens, now)
-                for name, index, offset, tokens in item.made:
-                    self._trace(name, index, offset, tokens)
-                    self._made(name, index, offset, tokens, now)
+                self._batch(item.made, now)
             elif isinstance(item, post.Began):
                 self._began(item, now)
             elif isinstance(item, post.Ended):
@@ -159,6 +159,11 @@ class DraftClient:
         self.logs.clear()
         self._dirty.clear()
         self._hungry.clear()
+
+    def _batch(self, made: Sequence[post.Made], now: float) -> None:
+        for name, index, offset, tokens in made:
+            self._trace(name, index, offset, tokens)
+            self._made(name, index, offset, tokens, now)
 
     def _made(self, name: str, index: int, offset: int, tokens: Sequence[int], now: float) -> None:
         group = self.logs.groups.get(name)

@@ -7,12 +7,12 @@ Belongs to one thread. After a CoreTrapError the instance is of no use any more.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import wasmtime
 
@@ -23,6 +23,8 @@ INPUT_WORDS = 60_000
 DRAFTS_MIN = 128
 BUDGET_NONE = 0x7FFFFFFF
 _ENV_PATH = "FORETOKEN_CORE"
+_NO_WORDS = array("i")
+_RAW_VALUES = 3
 
 
 class CoreError(Exception):
@@ -33,8 +35,7 @@ class CoreTrapError(CoreError):
     """The core gave up; its instance is of no use any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepDrafts:
+class StepDrafts(NamedTuple):
     """Draft i owns tokens[starts[i]:starts[i + 1]]; `failed` holds the append records that were refused."""
 
     starts: list[int]
@@ -98,12 +99,14 @@ class SuffixCore:
         self._memory = memory
         self._call("configure", limit_bytes, context_tokens, 1 if learning else 0)
         self._step = _step_function(self._store, self._exports)
+        self._where = _memory_address(self._store, memory)
         self._base = 0
         self._input_at = 0
         self._output_at = 0
         self._drafts_max = 0
         self._words_max = 0
         self._output = memoryview(array("i"))
+        self._probabilities: Any = memoryview(array("f"))
         self._reserve(DRAFTS_MIN)
 
     @property
@@ -137,43 +140,42 @@ class SuffixCore:
         self,
         append_words: list[int],
         appends: int,
-        draft_words: list[int],
+        draft_words: array[int],
         drafts: int,
         budget: int = BUDGET_NONE,
     ) -> StepDrafts:
         """The one call of an engine step: `appends` records, then `drafts` records (layouts: assembly/abi.ts).
 
         The records must fit in `words_max`, and none of their words is below 0. Of all drafts together, at most
-        `budget` tokens are kept.
+        `budget` tokens are kept. `draft_words` are 32-bit, and are not changed.
         """
         if drafts > self._drafts_max:
             self._reserve(2 * drafts)
-        append_words += draft_words
         try:
             # Unsigned: an id below 0 is found without a look at each.
             words = array("I", append_words)
         except OverflowError as error:
             raise CoreError(f"a word of the step's records cannot be: {error}") from error
-        self._write(words)
+        self._write(words, draft_words)
         count = self._step(appends, drafts, budget)
         if count < 0:
             raise CoreError(f"core step: status {count}")
         output = self._refreshed()
+        starts = output[: drafts + 2].tolist()
+        failed = self._failed(appends) if starts.pop(0) > 0 else []
         tokens_at = self._drafts_max + 2
-        return StepDrafts(
-            starts=output[1 : drafts + 2].tolist(),
-            tokens=output[tokens_at : tokens_at + count].tolist(),
-            failed=self._failed(appends) if output[0] > 0 else [],
-        )
+        return StepDrafts(starts, output[tokens_at : tokens_at + count].tolist(), failed)
 
     def details(self, count: int) -> tuple[list[int], list[float]]:
         """Parents and probabilities of the `count` tokens that the last step drafted."""
         room = self._drafts_max * abi.DRAFT_TOKENS_MAX
         at = self._drafts_max + 2 + room
         output = self._refreshed()
-        words = output[at + room : at + room + count].tolist()
-        probabilities = array("f", array("i", words).tobytes())
-        return output[at : at + count].tolist(), probabilities.tolist()
+        return output[at : at + count].tolist(), self._probabilities[:count].tolist()
+
+    def expected(self, count: int) -> float:
+        """How many of the `count` tokens that the last step drafted will be accepted: the sum of probabilities."""
+        return float(sum(self._probabilities[:count].tolist()))
 
     def _call(self, name: str, *arguments: int) -> int:
         function = self._exports[name]
@@ -200,22 +202,28 @@ class SuffixCore:
 
     def _refreshed(self) -> memoryview[int]:
         """The output area. Growing may move the memory, so the view is checked after every call."""
-        base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
+        base = self._where()
         if base != self._base:
             self._base = base
-            words = 2 + self._drafts_max * (1 + 3 * abi.DRAFT_TOKENS_MAX)
-            area = (ctypes.c_int32 * words).from_address(base + self._output_at)
-            self._output = memoryview(area).cast("b").cast("i")
+            room = self._drafts_max * abi.DRAFT_TOKENS_MAX
+            words = 2 + self._drafts_max + 3 * room
+            area = memoryview((ctypes.c_int32 * words).from_address(base + self._output_at)).cast("b")
+            self._output = area.cast("i")
+            self._probabilities = area[4 * (words - room) :].cast("f")
         return self._output
 
-    def _write(self, words: array[int]) -> None:
+    def _write(self, words: array[int], more: array[int] = _NO_WORDS) -> None:
         at, count = words.buffer_info()
-        if count > self._words_max:
-            raise CoreError(f"{count} words are more than the input area holds, {self._words_max}")
+        more_at, more_count = more.buffer_info()
+        if count + more_count > self._words_max:
+            raise CoreError(f"{count + more_count} words are more than the input area holds, {self._words_max}")
         # Nothing has run in the core since the last look.
         if self._base == 0:
             self._refreshed()
-        ctypes.memmove(self._base + self._input_at, at, 4 * count)
+        target = self._base + self._input_at
+        ctypes.memmove(target, at, 4 * count)
+        if more_count > 0:
+            ctypes.memmove(target + 4 * count, more_at, 4 * more_count)
 
     def _failed(self, appends: int) -> list[int]:
         """The core has put each append record's status where its group was."""
@@ -244,29 +252,59 @@ def _step_function(store: wasmtime.Store, exports: Any) -> Callable[[int, int, i
             raise CoreTrapError(f"core step: {error}") from error
 
     try:
-        raw = _raw_call(store, function, 3)
-        version = _raw_call(store, exports["abi_version"], 0)()
+        raw = _raw_step(store, function)
+        version = _raw_step(store, exports["abi_version"])(0, 0, 0)
     except (AttributeError, ImportError, TypeError, ctypes.ArgumentError, CoreError):
         return checked
     return raw if version == abi.ABI_VERSION else checked
 
 
-def _raw_call(store: wasmtime.Store, function: Any, arity: int) -> Callable[..., int]:
-    from wasmtime import _bindings as bindings
-
-    values = (bindings.wasmtime_val_raw_t * max(arity, 1))()
+def _raw_step(store: wasmtime.Store, function: Any) -> Callable[[int, int, int], int]:
+    """Calls a function of three or fewer integers by wasmtime's C API. Its arguments are made once."""
+    bindings: Any = importlib.import_module("wasmtime._bindings")
+    values = (bindings.wasmtime_val_raw_t * _RAW_VALUES)()
+    # Each value is a union of 16 bytes, of which an integer takes the first four.
+    words = memoryview(values).cast("B").cast("i")
+    second, third = (at * ctypes.sizeof(bindings.wasmtime_val_raw_t) // 4 for at in (1, 2))
     context = store._context()
     target = ctypes.byref(function._func)
     trap = ctypes.POINTER(bindings.wasm_trap_t)()
     trap_at = ctypes.byref(trap)
-    call = bindings._wasmtime_func_call_unchecked
+    count = ctypes.c_size_t(_RAW_VALUES)
+    # Holds the interpreter's lock: whoever takes it in between keeps it for longer than the call lasts.
+    library = ctypes.PyDLL(None, handle=bindings.dll._handle)
+    call = library["wasmtime_func_call_unchecked"]
+    call.restype = ctypes.c_void_p
 
-    def invoke(*arguments: int) -> int:
-        for i, value in enumerate(arguments):
-            values[i].i32 = value
-        error = call(context, target, values, len(values), trap_at)
+    def invoke(appends: int, drafts: int, budget: int) -> int:
+        words[0] = appends
+        words[second] = drafts
+        words[third] = budget
+        error = call(context, target, values, count, trap_at)
         if error or trap:
             raise CoreTrapError("core.wasm gave up in a step")
-        return int(values[0].i32)
+        return words[0]
 
     return invoke
+
+
+def _memory_address(store: wasmtime.Store, memory: wasmtime.Memory) -> Callable[[], int]:
+    """Where the memory lies now; by the C API where this wasmtime allows it, for the public one makes objects."""
+
+    def checked() -> int:
+        return ctypes.addressof(memory.data_ptr(store).contents)
+
+    try:
+        bindings: Any = importlib.import_module("wasmtime._bindings")
+        library = ctypes.PyDLL(None, handle=bindings.dll._handle)
+        call = library["wasmtime_memory_data"]
+        call.restype = ctypes.c_void_p
+        context = store._context()
+        target = ctypes.byref(memory._memory)
+
+        def raw() -> int:
+            return int(call(context, target))
+
+        return raw if raw() == checked() else checked
+    except (AttributeError, ImportError, TypeError, ctypes.ArgumentError):
+        return checked

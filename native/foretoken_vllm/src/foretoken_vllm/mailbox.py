@@ -35,6 +35,25 @@ class Batch:
     given: list[Made]
 
 
+# group, sample, output tokens before the chunk less those that it was given (rows.Row.base).
+Who = tuple[str, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """Up: a step of a batch that is as it was in the step before: row i had `totals[i]` tokens and made `tokens[i]`."""
+
+    epoch: int
+    who: tuple[Who, ...]
+    totals: list[int]
+    tokens: list[list[int]]
+
+    def made(self) -> list[Made]:
+        """As a Batch has it."""
+        rows = zip(self.who, self.totals, self.tokens, strict=True)
+        return [(name, index, base + total, tokens) for (name, index, base), total, tokens in rows]
+
+
 @dataclass(frozen=True, slots=True)
 class Lacks:
     """Up: the engine's replica has `have` tokens and was given later ones."""
@@ -60,7 +79,7 @@ class Advanced:
     epoch: int
 
 
-Up = Began | Batch | Lacks | Ended | Advanced
+Up = Began | Batch | Stepped | Lacks | Ended | Advanced
 
 
 @dataclass(frozen=True, slots=True)

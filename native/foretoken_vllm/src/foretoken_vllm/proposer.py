@@ -9,14 +9,16 @@ from __future__ import annotations
 import sys
 import time
 from array import array
+from itertools import pairwise
 from typing import Any
 
 from . import abi, engine, repair, shortcut
-from .core import BUDGET_NONE, CoreTrapError, float_word
+from .core import BUDGET_NONE, CoreTrapError, StepDrafts, float_word
 from .cost import Guard, StepCost
 from .faults import Faults
+from .lineup import Lineup, lineup_of
 from .link import Link
-from .mailbox import Adopt, Advanced, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Wants
+from .mailbox import Adopt, Advanced, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Stepped, Wants
 from .replica import WEIGHT_ONE, Group, Replica, group_name
 from .rows import Row, lacking, untracked
 from .settings import Settings, load
@@ -28,6 +30,7 @@ TRAPS_MAX = 3
 _SWEEP_STEPS = 128
 # Longer pauses between two steps are an engine's that had nothing to do.
 _STEP_S_MAX = 1.0
+_NO_ASKS = array("i")
 # Seconds in which a group with another prompt keeps its name.
 _CONFLICT_S = 10.0
 
@@ -44,6 +47,10 @@ class ForetokenProposer:
         self._mailbox = Mailbox()
         self._rows: dict[str, Row] = {}
         self._untracked = untracked()
+        # The batch of the step before: its requests, and what its next step needs if it stays as it is.
+        self._ids: list[str] = []
+        self._lineup: Lineup | None = None
+        self._has_lineups = True
         self._epoch = 0
         # None: no request has said which weights it is for.
         self._run: str | None = None
@@ -132,25 +139,117 @@ class ForetokenProposer:
     ) -> list[list[int]]:
         """Drafts for each row, at most num_speculative_tokens and within max_model_len; never raises."""
         began = time.perf_counter()
-        count = len(sampled_token_ids)
-        drafts: list[list[int]] = [[] for _ in range(count)]
-        if self._runner is None or not self._is_on:
-            return drafts
+        replica = self._replica
+        if self._runner is None or replica is None or not self._is_on:
+            return _none_for(sampled_token_ids)
         try:
-            self._observe(began, sampled_token_ids)
-            self._rests = not self._guard.may_draft()
-            if not self._rests:
-                self._step(sampled_token_ids, num_tokens_no_spec, token_ids_cpu, drafts)
-            else:
-                self.counters.rested += 1
+            drafts = self._propose(began, replica, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         except CoreTrapError as error:
             self._trapped(error)
-            drafts = [[] for _ in range(count)]
+            drafts = _none_for(sampled_token_ids)
         except Exception as error:  # noqa: BLE001 - one that raises here ends the server
             self.faults.add("propose", error)
-            drafts = [[] for _ in range(count)]
+            drafts = _none_for(sampled_token_ids)
             self._drafted = 0
+            self._leave()
         return self._finish(began, drafts)
+
+    def _propose(
+        self, began: float, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any
+    ) -> list[list[int]]:
+        self._observe(began, sampled)
+        lineup = self._lineup
+        if lineup is not None and not self._is_same(lineup, replica, sampled):
+            self._leave()
+            lineup = None
+        if lineup is not None and not lineup.heads:
+            # Nobody of this batch has a group.
+            self._rests = True
+            self._steps += 1
+            return _none_for(sampled)
+        self._rests = not self._guard.may_draft()
+        if self._rests:
+            self._leave()
+            self.counters.rested += 1
+            return _none_for(sampled)
+        drafts = None if lineup is None else self._quick(lineup, replica, sampled, lengths)
+        if drafts is None:
+            self._leave()
+            drafts = self._step(replica, sampled, lengths, token_ids)
+            self._line_up(replica, lengths)
+        return drafts
+
+    def _is_same(self, lineup: Lineup, replica: Replica, sampled: list[list[int]]) -> bool:
+        """Whether this step may be like the one before: every few steps it may not, for what is done seldom."""
+        is_of = lineup.is_of(self._runner.input_batch.req_ids, replica.losses) and lineup.count == len(sampled)
+        return is_of and not self._mailbox.down and (self._steps + 1) % _SWEEP_STEPS != 0
+
+    def _leave(self) -> None:
+        """The rows are brought up to date before anybody reads them."""
+        lineup = self._lineup
+        self._lineup = None
+        if lineup is not None:
+            lineup.settle()
+
+    def _line_up(self, replica: Replica, lengths: Any) -> None:
+        """A batch that has stayed the same for a step is likely to stay."""
+        req_ids = self._runner.input_batch.req_ids
+        if req_ids != self._ids:
+            self._ids = req_ids.copy()
+        elif self._has_lineups:
+            self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
+
+    def _quick(
+        self, lineup: Lineup, replica: Replica, sampled: list[list[int]], lengths: Any
+    ) -> list[list[int]] | None:
+        """The step of a batch that is as it was; the same as `_step`. None: it is not, and nothing was changed."""
+        at = lineup.at
+        totals = lengths[: len(sampled)].tolist()
+        tracked = sampled
+        if at is not None:
+            totals = [totals[i] for i in at]
+            tracked = [sampled[i] for i in at]
+        counts = list(map(len, tracked))
+        if not lineup.follows(counts, totals):
+            return None
+        budget = self._budget()
+        tokens_max = min(self._tokens_max, budget)
+        asks = lineup.asks(totals, tokens_max, self._probability_bits(len(sampled))) if tokens_max > 0 else _NO_ASKS
+        words = replica.words
+        for head, count, tokens in zip(lineup.heads, counts, tracked, strict=True):
+            words += head
+            words.append(count)
+            words += tokens
+        self.counters.quick += 1
+        self.counters.accepted += sum(counts) - len(counts)
+        before = lineup.totals
+        lineup.totals = totals
+        lineup.is_behind = True
+        if self._link is not None:
+            self._mailbox.up.append(Stepped(self._epoch, lineup.who, before, list(tracked)))
+        self._steps += 1
+        found = replica.cross_prepared(lineup.owners, asks, budget)
+        if not self._is_kept(replica, found, len(sampled)):
+            return _none_for(sampled)
+        drafts = [found.tokens[begin:end] for begin, end in pairwise(found.starts)]
+        if at is None:
+            return drafts
+        whole = _none_for(sampled)
+        for i, draft in zip(at, drafts, strict=True):
+            whole[i] = draft
+        return whole
+
+    def _is_kept(self, replica: Replica, found: StepDrafts, requests: int) -> bool:
+        """Whether the step's drafts are worth a step that verifies any; counts them if they are."""
+        drafted = len(found.tokens)
+        if drafted == 0:
+            return False
+        is_told = self._settings.probability_min > 0
+        if not is_told and not self._cost.is_worth(requests, drafted, replica.expected(drafted)):
+            self.counters.withheld += 1
+            return False
+        self._drafted = drafted
+        return True
 
     def _observe(self, began: float, sampled: list[list[int]]) -> None:
         """The engine's time for the step that has just ended, if it held no prefill."""
@@ -177,10 +276,8 @@ class ForetokenProposer:
         self._returned_at = ended
         return drafts
 
-    def _step(self, sampled: list[list[int]], lengths: Any, token_ids: Any, drafts: list[list[int]]) -> None:
-        replica = self._replica
-        if replica is None:
-            return
+    def _step(self, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any) -> list[list[int]]:
+        drafts = _none_for(sampled)
         replica.begin()
         if self._mailbox.down:
             self._take_down(replica)
@@ -236,19 +333,18 @@ class ForetokenProposer:
             if room > 0 and tokens_max > 0 and sample.have == end:
                 draft_words += (handle, sample.index, min(room, tokens_max), 0, bits, WEIGHT_ONE)
                 asked.append(i)
-        replica.asks = len(asked)
         self.counters.accepted += accepted
         if (made or given) and self._link is not None:
             self._mailbox.up.append(Batch(self._epoch, made, given))
         self._cross(replica, asked, drafts, budget)
+        return drafts
 
     def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]], budget: int) -> None:
         found = replica.cross(budget)
-        if found is not None:
+        if found is not None and self._is_kept(replica, found, len(drafts)):
             starts, tokens = found.starts, found.tokens
             for at, i in enumerate(asked):
                 drafts[i] = tokens[starts[at] : starts[at + 1]]
-            self._drafted = len(tokens)
         self._steps += 1
         if self._steps % _SWEEP_STEPS == 0:
             self._sweep(replica)
@@ -360,6 +456,7 @@ class ForetokenProposer:
 
     def _advance(self, epoch: int) -> None:
         self._epoch = epoch
+        self._lineup = None
         self._rows.clear()
         if self._replica is not None:
             self._replica.clear()
@@ -426,6 +523,7 @@ class ForetokenProposer:
     def _trapped(self, error: CoreTrapError) -> None:
         self.faults.add("core trap", error)
         self._traps += 1
+        self._lineup = None
         self._rows.clear()
         try:
             if self._replica is not None:
@@ -467,6 +565,11 @@ class ForetokenProposer:
             "traps": self._traps,
             "faults": dict(self.faults.counts),
         }
+
+
+def _none_for(sampled: list[list[int]]) -> list[list[int]]:
+    """A list for each row: vLLM keeps them."""
+    return [[] for _ in sampled]
 
 
 def _is_output_rank() -> bool:

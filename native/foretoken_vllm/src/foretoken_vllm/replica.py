@@ -64,7 +64,7 @@ class Group:
 
 
 class Replica:
-    """The groups of one engine. `words` and `owners`, `draft_words` and `asks`: the records that `cross` hands over."""
+    """The groups of one engine. `words` and `owners`, `draft_words`: the records that `cross` hands over."""
 
     def __init__(self, settings: Settings, faults: Faults, vocabulary: int) -> None:
         self._settings = settings
@@ -77,10 +77,11 @@ class Replica:
         self.words: list[int] = []
         self.owners: list[Group] = []
         self.draft_words: list[int] = []
-        self.asks = 0
         self.tokens_taken = 0
         # How often everything was forgotten.
         self.cleared = 0
+        # How often a group was dropped or given up.
+        self.losses = 0
 
     def _new_core(self) -> SuffixCore:
         return SuffixCore(limit_bytes=self._settings.core_mb * 2**20)
@@ -88,6 +89,11 @@ class Replica:
     def used_bytes(self) -> int:
         """Bytes that the groups take in the core."""
         return self._core.used_bytes()
+
+    @property
+    def is_making(self) -> bool:
+        """Prompts wait to cross."""
+        return bool(self._making)
 
     def create(self, name: str, prompt: array[int], now: float) -> Group:
         """A group whose prompt crosses into the core in pieces, from the next step on."""
@@ -100,6 +106,7 @@ class Replica:
 
     def drop(self, group: Group) -> None:
         """Its rows see `is_alive` and look again."""
+        self.losses += 1
         group.is_alive = False
         if self.groups.get(group.name) is group:
             del self.groups[group.name]
@@ -117,8 +124,8 @@ class Replica:
         self.words.clear()
         self.owners.clear()
         self.draft_words.clear()
-        self.asks = 0
         self.cleared += 1
+        self.losses += 1
         if trapped:
             self._core = self._new_core()
 
@@ -158,24 +165,32 @@ class Replica:
 
         Of all drafts together at most `budget` tokens are kept, the likeliest.
         """
-        if not self.owners and self.asks == 0:
+        if not self.owners and not self.draft_words:
             return None
+        return self._crossed(array("i", self.draft_words), budget)
+
+    def cross_prepared(self, owners: list[Group], asks: array[int], budget: int) -> StepDrafts:
+        """As `cross`, of `words` that were written for these owners, and of draft records that the caller keeps."""
+        self.owners = owners
+        return self._crossed(asks, budget)
+
+    def expected(self, drafted: int) -> float:
+        """How many of the tokens that the last step drafted will be accepted, as the core sees it."""
+        return self._core.expected(drafted)
+
+    def _crossed(self, asks: array[int], budget: int) -> StepDrafts:
         owners = self.owners
         taken = len(self.words) - abi.APPEND_HEADER_WORDS * len(owners)
-        drafts = self._core.step(self.words, len(owners), self.draft_words, self.asks, budget)
-        self._forget_records()
+        drafts = self._core.step(self.words, len(owners), asks, len(asks) // abi.DRAFT_WORDS, budget)
+        self.words = []
+        self.owners = []
+        self.draft_words = []
         self.tokens_taken += taken
         for record in drafts.failed:
             # One that was dropped since its record was written has no room to run out of.
             if owners[record].is_alive:
                 self._give_up(owners[record])
         return drafts
-
-    def _forget_records(self) -> None:
-        self.words = []
-        self.owners = []
-        self.draft_words = []
-        self.asks = 0
 
     def _make(self) -> None:
         """A piece of a prompt, so that no step waits for a long one."""
@@ -204,6 +219,7 @@ class Replica:
         if group.handle < 0:
             return
         self._faults.add("core full", f"group {group.name} no longer fits in {self._settings.core_mb} MiB")
+        self.losses += 1
         self._free(group)
         group.handle = -1
 

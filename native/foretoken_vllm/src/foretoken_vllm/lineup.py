@@ -1,0 +1,130 @@
+"""A batch that is as it was in the step before: all that its next step needs, made once.
+
+Most steps of an engine run the same requests as the step before, and each of them goes on where it stopped. Then no row
+has to be looked up, and nothing is written into it: what a step says of each request is kept here ready to be written,
+and the rows themselves are brought up to date when the batch changes. A model's forward pass leaves nothing of the
+proposer in the caches, so what counts is how many objects a step touches.
+"""
+
+from __future__ import annotations
+
+from array import array
+from operator import add, sub
+from typing import Any
+
+from . import abi
+from .mailbox import Who
+from .replica import WEIGHT_ONE, Group, Replica
+from .rows import Row
+
+_ROOM_AT = 2
+
+
+class Lineup:
+    """Owned by the step thread. Valid while `is_of` says so; `settle` before anybody reads the rows' samples."""
+
+    __slots__ = (
+        "_asks",
+        "_bits",
+        "_is_tight",
+        "_limits",
+        "_losses",
+        "_rows",
+        "_slack",
+        "_tokens_max",
+        "at",
+        "count",
+        "heads",
+        "ids",
+        "is_behind",
+        "owners",
+        "totals",
+        "who",
+    )
+
+    def __init__(self, ids: list[str], at: list[int], rows: list[Row], totals: list[int], losses: int) -> None:
+        # vLLM changes its list in place.
+        self.ids = ids.copy()
+        self.count = len(ids)
+        # Rows of the batch that are tracked; None: all.
+        self.at = None if len(at) == len(ids) else at
+        self.totals = totals
+        self.heads = [(row.group.handle, row.sample.index) for row in rows]
+        self.owners = [row.group for row in rows]
+        self.who: tuple[Who, ...] = tuple((row.group.name, row.sample.index, row.base) for row in rows)
+        self.is_behind = False
+        self._rows = rows
+        self._limits = [row.limit for row in rows]
+        self._losses = losses
+        # No row has less room than this.
+        self._slack = 0
+        self._is_tight = True
+        self._bits = 0
+        self._tokens_max = 0
+        self._asks = array("i")
+
+    def is_of(self, req_ids: list[str], losses: int) -> bool:
+        """Whether the batch is the same, and every group of it is still there."""
+        return self.ids == req_ids and self._losses == losses
+
+    def follows(self, counts: list[int], totals: list[int]) -> bool:
+        """Whether every row has gone on where it stopped, by at least a token, and has room for another."""
+        if 0 in counts or list(map(add, self.totals, counts)) != totals:
+            return False
+        self._slack -= max(counts)
+        if self._slack < abi.DRAFT_TOKENS_MAX:
+            self._slack = min(map(sub, self._limits, totals))
+        return self._slack > 0
+
+    def asks(self, totals: list[int], tokens_max: int, bits: int) -> array[int]:
+        """The step's draft records; after `follows`. The same array each time."""
+        if bits != self._bits or tokens_max != self._tokens_max:
+            self._bits, self._tokens_max = bits, tokens_max
+            words: list[int] = []
+            for handle, index in self.heads:
+                words += (handle, index, tokens_max, 0, bits, WEIGHT_ONE)
+            self._asks = array("i", words)
+            self._is_tight = False
+        is_tight = self._slack < tokens_max
+        if is_tight or self._is_tight:
+            rooms = [min(limit - total, tokens_max) for limit, total in zip(self._limits, totals, strict=True)]
+            self._asks[_ROOM_AT :: abi.DRAFT_WORDS] = array("i", rooms)
+            self._is_tight = is_tight
+        return self._asks
+
+    def settle(self) -> None:
+        """The rows' samples have what the steps since have made."""
+        if not self.is_behind:
+            return
+        self.is_behind = False
+        for row, total in zip(self._rows, self.totals, strict=True):
+            row.sample.have = row.sample.sent = row.base + total
+
+
+def lineup_of(ids: list[str], rows: dict[str, Row], nobody: Row, lengths: Any, replica: Replica) -> Lineup | None:
+    """Of the batch whose step has just ended; None: some row of it is not as its tokens are."""
+    if replica.is_making:
+        return None
+    totals = lengths[: len(ids)].tolist()
+    at: list[int] = []
+    tracked: list[Row] = []
+    samples: set[int] = set()
+    for i, name in enumerate(ids):
+        row = rows.get(name)
+        if row is nobody:
+            continue
+        if row is None or not _is_in_step(row, totals[i]):
+            return None
+        at.append(i)
+        tracked.append(row)
+        samples.add(id(row.sample))
+    # Two requests that make the same response are nothing for a short path.
+    if len(samples) < len(at):
+        return None
+    return Lineup(ids, at, tracked, [totals[i] for i in at], replica.losses)
+
+
+def _is_in_step(row: Row, total: int) -> bool:
+    group: Group = row.group
+    sample = row.sample
+    return group.is_alive and group.handle > 0 and sample.have == sample.sent == row.base + total
