@@ -103,6 +103,8 @@ class History:
         self.names = 0
         self.epoch = 0
         self.has_epochs = seed % 2 == 0
+        # With few, two requests make the same response now and then.
+        self.indexes = 300 if seed % 4 > 1 else 12
 
     def draw(self, group: str | None, at: int, count: int) -> list[int]:
         """The story as this response tells it."""
@@ -117,8 +119,7 @@ class History:
         offset = self.random.choice((0, 0, 0, 12))
         fields: dict[str, Any] = {}
         if group is not None:
-            # Seldom two requests of one response.
-            fields = extra(group, self.random.randrange(300), offset=offset)
+            fields = extra(group, self.random.randrange(self.indexes), offset=offset)
             if self.has_epochs:
                 fields["foretoken_epoch"] = self.epoch
         given = PROMPT + self.draw(group, 0, offset)
@@ -243,7 +244,7 @@ def test_the_same_history_gives_the_same_drafts_tokens_and_words_to_the_link(see
             assert history.sides[0].samples() == history.sides[1].samples()
     quick, slow = (side.proposer for side in history.sides)
     assert history.sides[0].samples() == history.sides[1].samples()
-    assert quick.counters.quick > STEPS // 8
+    assert quick.counters.quick > STEPS // 20
     assert slow.counters.quick == 0
     assert quick.counters.drafted > STEPS
 

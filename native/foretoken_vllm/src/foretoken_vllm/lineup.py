@@ -67,6 +67,18 @@ class Lineup:
         """Whether the batch is the same, and every group of it is still there."""
         return self.ids == req_ids and self._losses == losses
 
+    def without_ended(self, req_ids: list[str], losses: int) -> Lineup | None:
+        """Of a batch from which requests have gone, whatever row the others have now; None: it has others too."""
+        if self.at is not None or self._losses != losses or len(req_ids) > self.count:
+            return None
+        places = {name: i for i, name in enumerate(self.ids)}
+        if not places.keys() >= set(req_ids):
+            return None
+        self.settle()
+        kept = [places[name] for name in req_ids]
+        rows, totals = [self._rows[i] for i in kept], [self.totals[i] for i in kept]
+        return Lineup(req_ids, kept, rows, totals, losses)
+
     def follows(self, counts: list[int], totals: list[int]) -> bool:
         """Whether every row has gone on where it stopped, by at least a token, and has room for another."""
         if 0 in counts or list(map(add, self.totals, counts)) != totals:

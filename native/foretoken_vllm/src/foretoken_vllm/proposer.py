@@ -47,8 +47,7 @@ class ForetokenProposer:
         self._mailbox = Mailbox()
         self._rows: dict[str, Row] = {}
         self._untracked = untracked()
-        # The batch of the step before: its requests, and what its next step needs if it stays as it is.
-        self._ids: list[str] = []
+        # The batch of the step before: what its next step needs if it stays as it is.
         self._lineup: Lineup | None = None
         self._has_lineups = True
         self._epoch = 0
@@ -158,10 +157,7 @@ class ForetokenProposer:
         self, began: float, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any
     ) -> list[list[int]]:
         self._observe(began, sampled)
-        lineup = self._lineup
-        if lineup is not None and not self._is_same(lineup, replica, sampled):
-            self._leave()
-            lineup = None
+        lineup = None if self._lineup is None else self._still(self._lineup, replica, sampled)
         if lineup is not None and not lineup.heads:
             # Nobody of this batch has a group.
             self._rests = True
@@ -176,13 +172,23 @@ class ForetokenProposer:
         if drafts is None:
             self._leave()
             drafts = self._step(replica, sampled, lengths, token_ids)
-            self._line_up(replica, lengths)
+            if self._has_lineups:
+                req_ids = self._runner.input_batch.req_ids
+                self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
         return drafts
 
-    def _is_same(self, lineup: Lineup, replica: Replica, sampled: list[list[int]]) -> bool:
-        """Whether this step may be like the one before: every few steps it may not, for what is done seldom."""
-        is_of = lineup.is_of(self._runner.input_batch.req_ids, replica.losses) and lineup.count == len(sampled)
-        return is_of and not self._mailbox.down and (self._steps + 1) % _SWEEP_STEPS != 0
+    def _still(self, lineup: Lineup, replica: Replica, sampled: list[list[int]]) -> Lineup | None:
+        """The step's lineup, if it may be like the one before: every few steps it may not, for what is done seldom."""
+        req_ids = self._runner.input_batch.req_ids
+        if len(req_ids) == len(sampled) and not self._mailbox.down and (self._steps + 1) % _SWEEP_STEPS != 0:
+            if lineup.is_of(req_ids, replica.losses):
+                return lineup
+            self._lineup = lineup.without_ended(req_ids, replica.losses)
+            if self._lineup is not None:
+                return self._lineup
+        lineup.settle()
+        self._lineup = None
+        return None
 
     def _leave(self) -> None:
         """The rows are brought up to date before anybody reads them."""
@@ -190,14 +196,6 @@ class ForetokenProposer:
         self._lineup = None
         if lineup is not None:
             lineup.settle()
-
-    def _line_up(self, replica: Replica, lengths: Any) -> None:
-        """A batch that has stayed the same for a step is likely to stay."""
-        req_ids = self._runner.input_batch.req_ids
-        if req_ids != self._ids:
-            self._ids = req_ids.copy()
-        elif self._has_lineups:
-            self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
 
     def _quick(
         self, lineup: Lineup, replica: Replica, sampled: list[list[int]], lengths: Any
