@@ -23,8 +23,8 @@ INPUT_WORDS = 60_000
 DRAFTS_MIN = 128
 BUDGET_NONE = 0x7FFFFFFF
 _ENV_PATH = "FORETOKEN_CORE"
-_NO_WORDS = array("i")
 _RAW_VALUES = 3
+_ADDRESSES = 2**32
 
 
 class CoreError(Exception):
@@ -80,7 +80,11 @@ class SuffixCore:
             code = path.read_bytes()
         except OSError as error:
             raise CoreError(f"{path} cannot be read; run `npm run build`: {error}") from error
-        engine = wasmtime.Engine()
+        settings = wasmtime.Config()
+        # The memory has its addresses from the start, all that its 32-bit offsets can reach: it never moves.
+        settings.memory_reservation = _ADDRESSES
+        settings.memory_may_move = False
+        engine = wasmtime.Engine(settings)
         self._store = wasmtime.Store(engine)
         # An assertion that is compiled away leaves the core without its one import.
         linker = wasmtime.Linker(engine)
@@ -99,14 +103,15 @@ class SuffixCore:
         self._memory = memory
         self._call("configure", limit_bytes, context_tokens, 1 if learning else 0)
         self._step = _step_function(self._store, self._exports)
-        self._where = _memory_address(self._store, memory)
-        self._base = 0
+        # Of the memory: the input area, as words that cannot be below 0 and as any; the output area, and in it the
+        # probabilities. Views of fixed places, because a step has no time to ask where they are.
+        self._input: Any = memoryview(array("I"))
+        self._input_signed: Any = memoryview(array("i"))
+        self._output: Any = memoryview(array("i"))
+        self._probabilities: Any = memoryview(array("f"))
         self._input_at = 0
-        self._output_at = 0
         self._drafts_max = 0
         self._words_max = 0
-        self._output = memoryview(array("i"))
-        self._probabilities: Any = memoryview(array("f"))
         self._reserve(DRAFTS_MIN)
 
     @property
@@ -156,11 +161,13 @@ class SuffixCore:
             words = array("I", append_words)
         except OverflowError as error:
             raise CoreError(f"a word of the step's records cannot be: {error}") from error
-        self._write(words, draft_words)
+        end = self._write(words, len(draft_words))
+        if drafts > 0:
+            self._input_signed[end : end + len(draft_words)] = draft_words
         count = self._step(appends, drafts, budget)
         if count < 0:
             raise CoreError(f"core step: status {count}")
-        output = self._refreshed()
+        output = self._output
         starts = output[: drafts + 2].tolist()
         failed = self._failed(appends) if starts.pop(0) > 0 else []
         tokens_at = self._drafts_max + 2
@@ -170,7 +177,7 @@ class SuffixCore:
         """Parents and probabilities of the `count` tokens that the last step drafted."""
         room = self._drafts_max * abi.DRAFT_TOKENS_MAX
         at = self._drafts_max + 2 + room
-        output = self._refreshed()
+        output = self._output
         return output[at : at + count].tolist(), self._probabilities[:count].tolist()
 
     def expected(self, count: int) -> float:
@@ -185,49 +192,39 @@ class SuffixCore:
             result = function(self._store, *arguments)
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             raise CoreTrapError(f"core {name}: {error}") from error
-        # It may have grown the memory, which may have moved.
-        self._base = 0
         return int(result) if result is not None else 0
 
     def _reserve(self, drafts: int) -> None:
         words = INPUT_WORDS + drafts * abi.DRAFT_WORDS
         self._input_at = self._call("input_reserve", words) & 0xFFFFFFFF
-        self._output_at = self._call("output_reserve", drafts) & 0xFFFFFFFF
-        if self._input_at == 0 or self._output_at == 0:
+        output_at = self._call("output_reserve", drafts) & 0xFFFFFFFF
+        if self._input_at == 0 or output_at == 0:
             raise CoreError("the core's memory leaves no room for a step's records")
         self._words_max = words
         self._drafts_max = drafts
-        self._base = 0
-        self._refreshed()
+        self._input = self._view(self._input_at, words).cast("I")
+        self._input_signed = self._view(self._input_at, words).cast("i")
+        room = drafts * abi.DRAFT_TOKENS_MAX
+        output = self._view(output_at, 2 + drafts + 3 * room)
+        self._output = output.cast("i")
+        self._probabilities = output[4 * (2 + drafts + 2 * room) :].cast("f")
 
-    def _refreshed(self) -> memoryview[int]:
-        """The output area. Growing may move the memory, so the view is checked after every call."""
-        base = self._where()
-        if base != self._base:
-            self._base = base
-            room = self._drafts_max * abi.DRAFT_TOKENS_MAX
-            words = 2 + self._drafts_max + 3 * room
-            area = memoryview((ctypes.c_int32 * words).from_address(base + self._output_at)).cast("b")
-            self._output = area.cast("i")
-            self._probabilities = area[4 * (words - room) :].cast("f")
-        return self._output
+    def _view(self, at: int, words: int) -> memoryview[int]:
+        base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
+        return memoryview((ctypes.c_int32 * words).from_address(base + at)).cast("B")
 
-    def _write(self, words: array[int], more: array[int] = _NO_WORDS) -> None:
-        at, count = words.buffer_info()
-        more_at, more_count = more.buffer_info()
-        if count + more_count > self._words_max:
-            raise CoreError(f"{count + more_count} words are more than the input area holds, {self._words_max}")
-        # Nothing has run in the core since the last look.
-        if self._base == 0:
-            self._refreshed()
-        target = self._base + self._input_at
-        ctypes.memmove(target, at, 4 * count)
-        if more_count > 0:
-            ctypes.memmove(target + 4 * count, more_at, 4 * more_count)
+    def _write(self, words: array[int], more: int = 0) -> int:
+        """How many they are; as many `more` must fit behind them."""
+        count = len(words)
+        if count + more > self._words_max:
+            raise CoreError(f"{count + more} words are more than the input area holds, {self._words_max}")
+        view = self._input if words.typecode == "I" else self._input_signed
+        view[:count] = words
+        return count
 
     def _failed(self, appends: int) -> list[int]:
         """The core has put each append record's status where its group was."""
-        area = (ctypes.c_int32 * self._words_max).from_address(self._base + self._input_at)
+        area = self._input_signed
         failed: list[int] = []
         word = 0
         for record in range(appends):
@@ -286,25 +283,3 @@ def _raw_step(store: wasmtime.Store, function: Any) -> Callable[[int, int, int],
         return words[0]
 
     return invoke
-
-
-def _memory_address(store: wasmtime.Store, memory: wasmtime.Memory) -> Callable[[], int]:
-    """Where the memory lies now; by the C API where this wasmtime allows it, for the public one makes objects."""
-
-    def checked() -> int:
-        return ctypes.addressof(memory.data_ptr(store).contents)
-
-    try:
-        bindings: Any = importlib.import_module("wasmtime._bindings")
-        library = ctypes.PyDLL(None, handle=bindings.dll._handle)
-        call = library["wasmtime_memory_data"]
-        call.restype = ctypes.c_void_p
-        context = store._context()
-        target = ctypes.byref(memory._memory)
-
-        def raw() -> int:
-            return int(call(context, target))
-
-        return raw if raw() == checked() else checked
-    except (AttributeError, ImportError, TypeError, ctypes.ArgumentError):
-        return checked
