@@ -161,15 +161,16 @@ class Guard:
         # Share of steps above what was allowed, of the last SEEN_MIN or so.
         self._over = 0.0
         self._seen = 0
-        self._rest = 0
+        # Steps left of its rest.
+        self.rest = 0
         self._rest_next = self.REST_MIN
         self.trips = 0
 
     def may_draft(self) -> bool:
         """Once a step."""
-        if self._rest == 0:
+        if self.rest == 0:
             return True
-        self._rest -= 1
+        self.rest -= 1
         return False
 
     def observe(self, requests: int, us: float, step_us: float = 0.0) -> None:
@@ -185,7 +186,7 @@ class Guard:
                 self._rest_next = self.REST_MIN
             return
         self.trips += 1
-        self._rest = self._rest_next
+        self.rest = self._rest_next
         self._rest_next = min(2 * self._rest_next, self.REST_MAX)
         self._seen = 0
         self._over = 0.0

@@ -21,33 +21,30 @@ _ROOM_AT = 2
 
 
 class Lineup:
-    """Owned by the step thread. Valid while `is_of` says so; `settle` before anybody reads the rows' samples."""
+    """Owned by the step thread. Valid while `ids` and `losses` stay; the samples of its rows lag until `settle`."""
 
     __slots__ = (
         "_asks",
         "_bits",
         "_is_tight",
         "_limits",
-        "_losses",
         "_rows",
         "_slack",
-        "_tokens_max",
-        "at",
         "count",
         "heads",
         "ids",
         "is_behind",
+        "losses",
         "owners",
+        "tokens_max",
         "totals",
         "who",
     )
 
-    def __init__(self, ids: list[str], at: list[int], rows: list[Row], totals: list[int], losses: int) -> None:
-        # vLLM changes its list in place.
+    def __init__(self, ids: list[str], rows: list[Row], totals: list[int], losses: int) -> None:
+        # Of all of the batch, or none of them is of a group. vLLM changes its list in place.
         self.ids = ids.copy()
         self.count = len(ids)
-        # Rows of the batch that are tracked; None: all.
-        self.at = None if len(at) == len(ids) else at
         self.totals = totals
         self.heads = [(row.group.handle, row.sample.index) for row in rows]
         self.owners = [row.group for row in rows]
@@ -55,21 +52,17 @@ class Lineup:
         self.is_behind = False
         self._rows = rows
         self._limits = [row.limit for row in rows]
-        self._losses = losses
+        self.losses = losses
         # No row has less room than this.
         self._slack = 0
         self._is_tight = True
         self._bits = 0
-        self._tokens_max = 0
+        self.tokens_max = -1
         self._asks = array("i")
-
-    def is_of(self, req_ids: list[str], losses: int) -> bool:
-        """Whether the batch is the same, and every group of it is still there."""
-        return self.ids == req_ids and self._losses == losses
 
     def without_ended(self, req_ids: list[str], losses: int) -> Lineup | None:
         """Of a batch from which requests have gone, whatever row the others have now; None: it has others too."""
-        if self.at is not None or self._losses != losses or len(req_ids) > self.count:
+        if not self.heads or self.losses != losses or len(req_ids) > self.count:
             return None
         places = {name: i for i, name in enumerate(self.ids)}
         if not places.keys() >= set(req_ids):
@@ -77,7 +70,9 @@ class Lineup:
         self.settle()
         kept = [places[name] for name in req_ids]
         rows, totals = [self._rows[i] for i in kept], [self.totals[i] for i in kept]
-        return Lineup(req_ids, kept, rows, totals, losses)
+        reduced = Lineup(req_ids, rows, totals, losses)
+        reduced.prepare(self.tokens_max, self._bits)
+        return reduced
 
     def follows(self, counts: list[int], totals: list[int]) -> bool:
         """Whether every row has gone on where it stopped, by at least a token, and has room for another."""
@@ -88,18 +83,24 @@ class Lineup:
             self._slack = min(map(sub, self._limits, totals))
         return self._slack > 0
 
-    def asks(self, totals: list[int], tokens_max: int, bits: int) -> array[int]:
-        """The step's draft records; after `follows`. The same array each time."""
-        if bits != self._bits or tokens_max != self._tokens_max:
-            self._bits, self._tokens_max = bits, tokens_max
-            words: list[int] = []
+    def prepare(self, tokens_max: int, bits: int) -> None:
+        """The next steps ask for at most so many tokens a request, each as likely as `bits` (of a float) says."""
+        if bits == self._bits and tokens_max == self.tokens_max:
+            return
+        self._bits, self.tokens_max = bits, tokens_max
+        words: list[int] = []
+        if tokens_max > 0:
             for handle, index in self.heads:
                 words += (handle, index, tokens_max, 0, bits, WEIGHT_ONE)
-            self._asks = array("i", words)
-            self._is_tight = False
+        self._asks = array("i", words)
+        self._is_tight = False
+
+    def asks(self) -> array[int]:
+        """The step's draft records; after `totals` were set. The same array each time."""
+        tokens_max = self.tokens_max
         is_tight = self._slack < tokens_max
         if is_tight or self._is_tight:
-            rooms = [min(limit - total, tokens_max) for limit, total in zip(self._limits, totals, strict=True)]
+            rooms = [min(limit - total, tokens_max) for limit, total in zip(self._limits, self.totals, strict=True)]
             self._asks[_ROOM_AT :: abi.DRAFT_WORDS] = array("i", rooms)
             self._is_tight = is_tight
         return self._asks
@@ -118,7 +119,6 @@ def lineup_of(ids: list[str], rows: dict[str, Row], nobody: Row, lengths: Any, r
     if replica.is_making:
         return None
     totals = lengths[: len(ids)].tolist()
-    at: list[int] = []
     tracked: list[Row] = []
     samples: set[int] = set()
     for i, name in enumerate(ids):
@@ -127,13 +127,12 @@ def lineup_of(ids: list[str], rows: dict[str, Row], nobody: Row, lengths: Any, r
             continue
         if row is None or not _is_in_step(row, totals[i]):
             return None
-        at.append(i)
         tracked.append(row)
         samples.add(id(row.sample))
-    # Two requests that make the same response are nothing for a short path.
-    if len(samples) < len(at):
+    # Two requests that make the same response are nothing for a short path, nor are batches of both kinds.
+    if len(samples) < len(ids) and tracked:
         return None
-    return Lineup(ids, at, tracked, [totals[i] for i in at], replica.losses)
+    return Lineup(ids, tracked, totals, replica.losses)
 
 
 def _is_in_step(row: Row, total: int) -> bool:

@@ -30,7 +30,9 @@ TRAPS_MAX = 3
 _SWEEP_STEPS = 128
 # Longer pauses between two steps are an engine's that had nothing to do.
 _STEP_S_MAX = 1.0
-_NO_ASKS = array("i")
+# How often what a step costs is counted, and what a draft token must be worth is looked at.
+_LEDGER_STEPS = 16
+_BITS_STEPS = 16
 # Seconds in which a group with another prompt keeps its name.
 _CONFLICT_S = 10.0
 
@@ -50,6 +52,9 @@ class ForetokenProposer:
         # The batch of the step before: what its next step needs if it stays as it is.
         self._lineup: Lineup | None = None
         self._has_lineups = True
+        # Steps that are not counted yet: requests, seconds since the step before, tokens verified in them (below 0:
+        # nothing to learn from), seconds of this one, drafted.
+        self._ledger: list[tuple[int, float, int, float, int]] = []
         self._epoch = 0
         # None: no request has said which weights it is for.
         self._run: str | None = None
@@ -142,6 +147,12 @@ class ForetokenProposer:
         if self._runner is None or replica is None or not self._is_on:
             return _none_for(sampled_token_ids)
         try:
+            lineup = self._lineup
+            if lineup is not None:
+                drafts = self._quick(began, lineup, replica, sampled_token_ids, num_tokens_no_spec)
+                if drafts is not None:
+                    return drafts
+                self._leave()
             drafts = self._propose(began, replica, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         except CoreTrapError as error:
             self._trapped(error)
@@ -153,42 +164,101 @@ class ForetokenProposer:
             self._leave()
         return self._finish(began, drafts)
 
+    def _quick(
+        self, began: float, lineup: Lineup, replica: Replica, sampled: list[list[int]], lengths: Any
+    ) -> list[list[int]] | None:
+        """The step of a batch that is as it was; drafts and tells what `_propose` would. None: nothing was changed.
+
+        It is written in one piece: with cold caches each function that it enters costs it microseconds.
+        """
+        req_ids = self._runner.input_batch.req_ids
+        requests = len(sampled)
+        if lineup.ids != req_ids or lineup.losses != replica.losses or requests != lineup.count:
+            reduced = lineup.without_ended(req_ids, replica.losses) if requests == len(req_ids) else None
+            if reduced is None:
+                return None
+            self._lineup = lineup = reduced
+        steps = self._steps + 1
+        # Every few steps it may not, for what is done seldom.
+        if self._mailbox.down or self._guard.rest > 0 or steps % _SWEEP_STEPS == 0:
+            return None
+        drafted = 0
+        if not lineup.heads:
+            drafts = _none_for(sampled)
+        else:
+            totals = lengths[:requests].tolist()
+            counts = list(map(len, sampled))
+            if not lineup.follows(counts, totals):
+                return None
+            # Without a word of the sidecar's, as many as there are.
+            budget = BUDGET_NONE if self._has_no_budget() else self._budget()
+            if steps % _BITS_STEPS == 0 or lineup.tokens_max != min(self._tokens_max, budget):
+                lineup.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
+            words = replica.words
+            for head, count, tokens in zip(lineup.heads, counts, sampled, strict=True):
+                words += head
+                words.append(count)
+                words += tokens
+            if self._link is not None:
+                self._mailbox.up.append(Stepped(self._epoch, lineup.who, lineup.totals, sampled.copy()))
+            self.counters.accepted += sum(counts) - requests
+            lineup.totals = totals
+            lineup.is_behind = True
+            self._steps = steps
+            found = replica.cross_prepared(lineup.owners, lineup.asks(), budget)
+            if self._is_kept(replica, found, requests):
+                drafted = self._drafted
+                drafts = [found.tokens[begin:end] for begin, end in pairwise(found.starts)]
+            else:
+                drafts = _none_for(sampled)
+        self._steps = steps
+        ended = time.perf_counter()
+        verified = -1 if self._met or not lineup.heads else self._verified
+        ledger = self._ledger
+        ledger.append((requests, began - self._returned_at, verified, ended - began, drafted))
+        self._met = False
+        self._drafted = 0
+        self._verified = drafted
+        self._returned_at = ended
+        if len(ledger) >= _LEDGER_STEPS:
+            self._settle_ledger()
+        return drafts
+
+    def _has_no_budget(self) -> bool:
+        return self._mailbox.budget is None and self._is_lossless and self._settings.drafts > 0
+
+    def _settle_ledger(self) -> None:
+        """Counts what the steps since have cost and brought."""
+        counters = self.counters
+        for requests, span, verified, took, drafted in self._ledger:
+            us = took * 1e6
+            span_us = span * 1e6 if span < _STEP_S_MAX else 0.0
+            counters.steps += 1
+            counters.quick += 1
+            counters.rows += requests
+            counters.drafted += drafted
+            counters.propose_us += us
+            counters.step_us += span_us
+            if verified >= 0:
+                self._cost.observe(requests, verified, span * 1e6)
+                self._guard.observe(requests, us, span_us)
+        self._ledger.clear()
+
     def _propose(
         self, began: float, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any
     ) -> list[list[int]]:
         self._observe(began, sampled)
-        lineup = None if self._lineup is None else self._still(self._lineup, replica, sampled)
-        if lineup is not None and not lineup.heads:
-            # Nobody of this batch has a group.
-            self._rests = True
-            self._steps += 1
-            return _none_for(sampled)
         self._rests = not self._guard.may_draft()
         if self._rests:
-            self._leave()
             self.counters.rested += 1
             return _none_for(sampled)
-        drafts = None if lineup is None else self._quick(lineup, replica, sampled, lengths)
-        if drafts is None:
-            self._leave()
-            drafts = self._step(replica, sampled, lengths, token_ids)
-            if self._has_lineups:
-                req_ids = self._runner.input_batch.req_ids
-                self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
-        return drafts
-
-    def _still(self, lineup: Lineup, replica: Replica, sampled: list[list[int]]) -> Lineup | None:
-        """The step's lineup, if it may be like the one before: every few steps it may not, for what is done seldom."""
-        req_ids = self._runner.input_batch.req_ids
-        if len(req_ids) == len(sampled) and not self._mailbox.down and (self._steps + 1) % _SWEEP_STEPS != 0:
-            if lineup.is_of(req_ids, replica.losses):
-                return lineup
-            self._lineup = lineup.without_ended(req_ids, replica.losses)
+        drafts = self._step(replica, sampled, lengths, token_ids)
+        if self._has_lineups:
+            req_ids = self._runner.input_batch.req_ids
+            self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
             if self._lineup is not None:
-                return self._lineup
-        lineup.settle()
-        self._lineup = None
-        return None
+                self._lineup.prepare(self._tokens_max, self._bits)
+        return drafts
 
     def _leave(self) -> None:
         """The rows are brought up to date before anybody reads them."""
@@ -196,46 +266,8 @@ class ForetokenProposer:
         self._lineup = None
         if lineup is not None:
             lineup.settle()
-
-    def _quick(
-        self, lineup: Lineup, replica: Replica, sampled: list[list[int]], lengths: Any
-    ) -> list[list[int]] | None:
-        """The step of a batch that is as it was; the same as `_step`. None: it is not, and nothing was changed."""
-        at = lineup.at
-        totals = lengths[: len(sampled)].tolist()
-        tracked = sampled
-        if at is not None:
-            totals = [totals[i] for i in at]
-            tracked = [sampled[i] for i in at]
-        counts = list(map(len, tracked))
-        if not lineup.follows(counts, totals):
-            return None
-        budget = self._budget()
-        tokens_max = min(self._tokens_max, budget)
-        asks = lineup.asks(totals, tokens_max, self._probability_bits(len(sampled))) if tokens_max > 0 else _NO_ASKS
-        words = replica.words
-        for head, count, tokens in zip(lineup.heads, counts, tracked, strict=True):
-            words += head
-            words.append(count)
-            words += tokens
-        self.counters.quick += 1
-        self.counters.accepted += sum(counts) - len(counts)
-        before = lineup.totals
-        lineup.totals = totals
-        lineup.is_behind = True
-        if self._link is not None:
-            self._mailbox.up.append(Stepped(self._epoch, lineup.who, before, list(tracked)))
-        self._steps += 1
-        found = replica.cross_prepared(lineup.owners, asks, budget)
-        if not self._is_kept(replica, found, len(sampled)):
-            return _none_for(sampled)
-        drafts = [found.tokens[begin:end] for begin, end in pairwise(found.starts)]
-        if at is None:
-            return drafts
-        whole = _none_for(sampled)
-        for i, draft in zip(at, drafts, strict=True):
-            whole[i] = draft
-        return whole
+        if self._ledger:
+            self._settle_ledger()
 
     def _is_kept(self, replica: Replica, found: StepDrafts, requests: int) -> bool:
         """Whether the step's drafts are worth a step that verifies any; counts them if they are."""
@@ -364,7 +396,7 @@ class ForetokenProposer:
     def _probability_bits(self, requests: int) -> int:
         if self._settings.probability_min > 0:
             return self._bits
-        if self._steps % 16 == 0 or self._steps < 64:
+        if self._steps % _BITS_STEPS == 0 or self._steps < 64:
             self.counters.probability_min = self._cost.probability_min(requests)
             self._bits = float_word(self.counters.probability_min)
         return self._bits
