@@ -13,7 +13,7 @@ import { countOf, degreeOf, edgeOf, lenOf, linkOf } from "./node";
 const CLASSES: i32 = 4;
 const SHARE_REST: f64 = 0.05;
 // A context that could add less than this to a share is not worth its cache misses.
-const WEIGHT_MIN: f64 = 0.03;
+const WEIGHT_MIN: f64 = 0.1;
 const classes: usize = memory.data(4 * 4, 16);
 // Weight over (T + deg), so that a count times it is the share.
 const scales: usize = memory.data(4 * 8, 16);

@@ -77,6 +77,12 @@ export const R_NEXT_TOKEN: usize = 20;
 const R_RECENT: usize = 24;
 const R_RECOVERED: usize = 25;
 
+// What is alike for all candidates of a position: the sums of their weights in the sets by depth, recent
+// acceptance and recovery (eight lanes), and the correction by the token before.
+const position: usize = memory.data(32, 16);
+let positionCell: f32 = 0;
+let before: u32 = 0;
+
 // logit(share), from the odds 2^-10 to 2^11 in eight steps an octave (the top bits of an f32),
 // linear between them.
 const STEP_SHIFT: u32 = 20;
@@ -240,34 +246,62 @@ function inputsHigh(reason: usize): v128 {
   return f32x4.replace_lane(high, 1, recovery);
 }
 
-// The probability of the token with this reason after the token `before`.
-export function accepted(reason: usize, before: u32, token: u32): f64 {
-  const kind = weightAt(0, reason, R_KIND);
-  const depth = weightAt(FIRST_DEPTH, reason, R_DEPTH);
-  const owner = weightAt(FIRST_OWNER, reason, R_OWNER);
-  const background = weightAt(FIRST_BACKGROUND, reason, R_BACKGROUND);
-  const total = weightAt(FIRST_TOTAL, reason, R_TOTAL);
-  const recent = weightAt(FIRST_RECENT, reason, R_RECENT);
-  const recovered = weightAt(FIRST_RECOVERED, reason, R_RECOVERED);
-  let low = f32x4.add(v128.load(kind), v128.load(depth));
-  let high = f32x4.add(v128.load(kind, 16), v128.load(depth, 16));
+function setAt(first: u32, index: u32): usize {
+  return weights + ((<usize>(first + index)) << 5);
+}
+
+// The position that is to be drafted: how many tokens of the draft precede it, the classes of recent acceptance
+// and of the recovery, and the token before it.
+export function positionBegin(depth: u32, recent: u32, recovered: u32, token: u32): void {
+  const one = setAt(FIRST_DEPTH, depth);
+  const two = setAt(FIRST_RECENT, recent);
+  const three = setAt(FIRST_RECOVERED, recovered);
+  const low = f32x4.add(v128.load(one), v128.load(two));
+  const high = f32x4.add(v128.load(one, 16), v128.load(two, 16));
+  v128.store(position, f32x4.add(low, v128.load(three)));
+  v128.store(position, f32x4.add(high, v128.load(three, 16)), 16);
+  positionCell = load<f32>(cell(cellsBefore, token, CELLS_BITS));
+  before = token;
+}
+
+// The probability of a token at the position: `sets` and `seen` as in reasonWrite, the class of the recovery's
+// evidence.
+export function accepted(logit: f32, sets: u32, seen: u32, recovery: u32, token: u32): f64 {
+  const kind = setAt(0, sets & 255);
+  const owner = setAt(FIRST_OWNER, (sets >> 16) & 255);
+  const background = setAt(FIRST_BACKGROUND, sets >> 24);
+  const total = setAt(FIRST_TOTAL, seen & 255);
+  let low = f32x4.add(v128.load(position), v128.load(kind));
+  let high = f32x4.add(v128.load(position, 16), v128.load(kind, 16));
   low = f32x4.add(low, f32x4.add(v128.load(owner), v128.load(background)));
   high = f32x4.add(high, f32x4.add(v128.load(owner, 16), v128.load(background, 16)));
-  low = f32x4.add(low, f32x4.add(v128.load(total), v128.load(recent)));
-  high = f32x4.add(high, f32x4.add(v128.load(total, 16), v128.load(recent, 16)));
-  low = f32x4.mul(f32x4.add(low, v128.load(recovered)), inputsLow(reason));
-  high = f32x4.mul(f32x4.add(high, v128.load(recovered, 16)), inputsHigh(reason));
-  const sum = f32x4.add(low, high);
+  low = f32x4.add(low, v128.load(total));
+  high = f32x4.add(high, v128.load(total, 16));
+  const one = load<f32>(evidenceOf(0, (seen >> 8) & 255), 4);
+  const two = load<f32>(evidenceOf(1, (seen >> 16) & 255), 4);
+  const three = load<f32>(evidenceOf(2, seen >> 24), 4);
+  const recovered = load<f32>(evidenceOf(ORDERS, recovery), 4);
   const mix =
-    f32x4.extract_lane(sum, 0) +
-    f32x4.extract_lane(sum, 1) +
-    f32x4.extract_lane(sum, 2) +
-    f32x4.extract_lane(sum, 3);
+    f32x4.extract_lane(low, 0) +
+    f32x4.extract_lane(low, 1) * logit +
+    (f32x4.extract_lane(low, 2) * one + f32x4.extract_lane(low, 3) * two) +
+    (f32x4.extract_lane(high, 0) * three + f32x4.extract_lane(high, 1) * recovered);
   const cells =
-    load<f32>(cell(cellsBefore, before, CELLS_BITS)) +
+    positionCell +
     load<f32>(cell(cellsToken, token, CELLS_BITS)) +
     load<f32>(pairCell(before, token));
   return squash(<f64>mix + <f64>cells);
+}
+
+// The probability, as of now, of the token with this reason after the token `previous`.
+export function acceptedAs(reason: usize, previous: u32, token: u32): f64 {
+  const recent: u32 = load<u8>(reason, R_RECENT);
+  positionBegin(load<u8>(reason, R_DEPTH), recent, load<u8>(reason, R_RECOVERED), previous);
+  const sets = load<u32>(reason, R_KIND);
+  const recovery: u32 = load<u16>(reason, R_RECOVERY);
+  return <f64>(
+    accepted(load<f32>(reason, R_LOGIT), sets, load<u32>(reason, R_TOTAL), recovery, token)
+  );
 }
 
 function cellMove(at: usize, by: f64): void {
@@ -302,7 +336,7 @@ export function learn(
   wasAccepted: bool,
   others: f64,
 ): void {
-  const odds = oddsOf(accepted(reason, before, token));
+  const odds = oddsOf(acceptedAs(reason, before, token));
   const error = (wasAccepted ? 1.0 : 0.0) - odds / (others + odds);
   const rate = f32x4.splat(WEIGHT_RATE * <f32>error);
   const low = f32x4.mul(rate, inputsLow(reason));

@@ -5,7 +5,7 @@
 
 import { BACKGROUND_CONTEXT_MAX, backgroundLearn, backgroundReady } from "./background";
 import {
-  accepted,
+  acceptedAs,
   isLearning,
   learn,
   lengthClass,
@@ -153,14 +153,15 @@ function learnKept(head: usize, isTree: bool, parent: i32, before: u32, token: u
   let all: f64 = 1;
   if (isTree) {
     for (let at = from; at < end; at += KEPT_BYTES) {
-      if (load<i32>(at, K_PARENT) == parent)
-        all += oddsOf(accepted(at, before, load<u32>(at, K_TOKEN)));
+      if (load<i32>(at, K_PARENT) == parent) {
+        all += oddsOf(acceptedAs(at, before, load<u32>(at, K_TOKEN)));
+      }
     }
   }
   for (let at = from; at < end; at += KEPT_BYTES) {
     if (load<i32>(at, K_PARENT) != parent) continue;
     const one = load<u32>(at, K_TOKEN);
-    const others = isTree ? max<f64>(all - oddsOf(accepted(at, before, one)), 1) : 1;
+    const others = isTree ? max<f64>(all - oddsOf(acceptedAs(at, before, one)), 1) : 1;
     learn(at, before, one, one == token, others);
   }
 }

@@ -42,6 +42,7 @@ import {
   lengthClass,
   logitOf,
   oddsOf,
+  positionBegin,
   R_DEPTH,
   R_NEXT_LENGTH,
   R_NEXT_STATE,
@@ -72,7 +73,7 @@ import { isQueueEmpty, itemAt, push, queueClear, settle } from "./queue";
 // A class with more continuations proposes its best one only: it says little, and a scan costs.
 const SCAN_MAX: u32 = 64;
 export const PROBABILITY_FLOOR: f64 = 1.0 / 128.0;
-// A tree's continuation must have this part of the share that would be its probability.
+// A continuation must have this part of the share that would be its probability.
 const SHARE_PART: f64 = 0.5;
 // Shares sum to one and each is at least SHARE_PART * PROBABILITY_FLOOR, so there are never more.
 const CANDIDATES_MAX: i32 = 256;
@@ -242,8 +243,20 @@ function fewer(count: u32): u32 {
   return min<u32>(max<u32>(count, 1), 4) - 1;
 }
 
+// What is alike for all candidates of the position: its depth in the draft, and the classes of recent acceptance
+// and of the recovery as a reason holds them.
+let depth: u32 = 0;
+let late: u32 = 0;
+
+function positionAt(tokensBefore: u32): void {
+  depth = min<u32>(tokensBefore, 7);
+  const recovered: u32 = recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0);
+  late = recent | (recovered << 8);
+  positionBegin(depth, recent, recovered, first);
+}
+
 // The probability of a token, whose share shareOf has just found; `ends` as in gather. Writes `reason`.
-function judged(token: u32, share: f64, isLikeliest: bool, depth: u32, ends: u32): f64 {
+function judged(token: u32, share: f64, isLikeliest: bool, ends: u32): f64 {
   const logit = logitOf(share);
   if (!learns) return acceptedPlain(logit, contextLength);
   const kind = kindOfContext(contextLength, isLikeliest, writtenBy(targetSeen));
@@ -264,11 +277,12 @@ function judged(token: u32, share: f64, isLikeliest: bool, depth: u32, ends: u32
     three = backgroundEvidence(2, token);
   }
   const background = (trust(three) << 2) + trustInPairs(two);
-  const recovered: u32 = recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0);
-  const sets = kind | (min<u32>(depth, 7) << 8) | (owner << 16) | (background << 24);
+  const sets = kind | (depth << 8) | (owner << 16) | (background << 24);
   const seen = total | (one << 8) | (two << 16) | (three << 24);
-  reasonWrite(reason, <f32>logit, sets, seen, recoveryEvidence(token), recent | (recovered << 8));
-  return accepted(reason, first, token);
+  const recovering = recoveryEvidence(token);
+  const q = accepted(<f32>logit, sets, seen, recovering, token);
+  reasonWrite(reason, <f32>logit, sets, seen, recovering, late);
+  return q;
 }
 
 // Evidence in few classes: new context, another token, or by the token's count.
@@ -317,7 +331,7 @@ let bestNext: usize = 0;
 
 function consider(token: u32, isLikeliest: bool, ends: u32): void {
   if (token == NONE || isTried(token)) return;
-  const q = judged(token, shareOf(token), isLikeliest, <u32>outCount, ends);
+  const q = judged(token, shareOf(token), isLikeliest, ends);
   if (q < bestQ || (q == bestQ && token >= best)) return;
   best = token;
   bestQ = q;
@@ -326,13 +340,16 @@ function consider(token: u32, isLikeliest: bool, ends: u32): void {
 }
 
 // The candidates of a path: each context's best continuation, and what recovery and background propose,
-// until one is more probable than all others can be.
-function choose(s: usize, ends: u32): void {
+// until one is more probable than all others can be. A shorter context's is looked at if its share in that
+// context alone is at least `shareMin`.
+function choose(s: usize, ends: u32, shareMin: f64): void {
   best = NONE;
   bestQ = 0;
   triedCount = 0;
   for (let j: i32 = 0; j < classCount; j++) {
-    consider(bestToken(classAt(j)), !learns || j == 0, ends);
+    const v = classAt(j);
+    if (j != 0 && learns && scaleAt(j) * <f64>countOf(bestTarget(v)) < shareMin) continue;
+    consider(bestToken(v), !learns || j == 0, ends);
     if (learns && bestQ >= 0.5) return;
   }
   if (recovery != 0) consider(bestToken(recovery), false, ends);
@@ -354,8 +371,9 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
   third = startThird;
   while (outCount < tokensMax) {
     gather(s, open);
+    if (learns) positionAt(<u32>outCount);
     if (hasBackground) lookBack();
-    choose(s, open);
+    choose(s, open, (probabilityMin / p) * SHARE_PART);
     if (best == NONE) break;
     if (learns) nextAt(outCount - 1, bestNext, best);
     p *= bestQ;
@@ -479,12 +497,12 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
     const at = recoveries + ((<usize>(parent + 1)) << 3);
     store<u32>(at, <u32>recovery);
     store<u32>(at, agreed, 4);
+    positionAt(parent < 0 ? 0 : <u32>load<u8>(reasonAt(parent), R_DEPTH) + 1);
     if (hasBackground) lookBack();
   }
   candidatesFrom((probabilityMin / p) * SHARE_PART);
   if (learns) candidatesBeside();
   const largest = sharesOf();
-  const depth = parent < 0 || !learns ? 0 : <u32>load<u8>(reasonAt(parent), R_DEPTH) + 1;
   let all: f64 = 1;
   for (let i: i32 = 0; i < candidateCount; i++) {
     const at = candidateAt(i);
@@ -492,7 +510,7 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
     const share = load<f64>(at);
     const owner = load<i32>(at, 12);
     shareSeen(owner < 0 ? 0 : edgeOf(classAt(owner), token), owner);
-    const q = judged(token, share, share == largest, depth, ends);
+    const q = judged(token, share, share == largest, ends);
     store<f64>(at, q);
     store<u32>(at, <u32>targetSeen, 12);
     if (!learns) continue;

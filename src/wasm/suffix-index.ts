@@ -179,13 +179,13 @@ export class SuffixIndex {
    */
   step(tokensMax = TOKENS_MAX): DraftViews {
     const status = this.core.step(this.#appends, this.#drafts, tokensMax);
-    assert(status >= 0, `core step: status ${status}`);
+    // The message is not made for the many that succeed.
+    if (status < 0) assert(false, `core step: status ${status}`);
     this.#refresh();
-    const failures = this.#failed[0] ?? 0;
-    const handles = failures > 0 ? this.#failures() : [];
-    this.discard();
     this.#drafts = 0;
-    for (const handle of handles) this.#onFull(handle);
+    const handles = (this.#failed[0] ?? 0) > 0 ? this.#failures() : null;
+    this.discard();
+    if (handles !== null) for (const handle of handles) this.#onFull(handle);
     return this.#views;
   }
 
@@ -230,10 +230,10 @@ export class SuffixIndex {
     this.#refresh();
   }
 
-  /** Growing memory detaches every view, so none is used without this check. */
+  /** Growing memory detaches every view, which leaves it empty, so none is used without this check. */
   #refresh(): void {
+    if (this.#input.length > 0) return;
     const { buffer } = this.core.memory;
-    if (this.#input.buffer === buffer) return;
     this.#input = new Int32Array(buffer, this.#inputAt, this.#inputWords);
     this.#inputFloats = new Float32Array(buffer, this.#inputAt, this.#inputWords);
     const drafts = this.#outputDrafts;

@@ -39,7 +39,7 @@ interface Blend {
 
 const CLASSES = 4;
 const SHARE_REST = 0.05;
-const WEIGHT_MIN = 0.03;
+const WEIGHT_MIN = 0.1;
 const SHARE_PART = 0.5;
 const SCAN_MAX = 64;
 const PROBABILITY_FLOOR = 1 / 128;
