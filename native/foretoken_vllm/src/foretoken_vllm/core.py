@@ -161,9 +161,12 @@ class SuffixCore:
             words = array("I", append_words)
         except OverflowError as error:
             raise CoreError(f"a word of the step's records cannot be: {error}") from error
-        end = self._write(words, len(draft_words))
-        if drafts > 0:
-            self._input_signed[end : end + len(draft_words)] = draft_words
+        middle = len(words)
+        end = middle + len(draft_words)
+        if end > self._words_max:
+            raise CoreError(f"{end} words are more than the input area holds, {self._words_max}")
+        self._input[:middle] = words
+        self._input_signed[middle:end] = draft_words
         count = self._step(appends, drafts, budget)
         if count < 0:
             raise CoreError(f"core step: status {count}")
@@ -171,7 +174,8 @@ class SuffixCore:
         starts = output[: drafts + 2].tolist()
         failed = self._failed(appends) if starts.pop(0) > 0 else []
         tokens_at = self._drafts_max + 2
-        return StepDrafts(starts, output[tokens_at : tokens_at + count].tolist(), failed)
+        # Not by its own constructor, which is Python.
+        return tuple.__new__(StepDrafts, (starts, output[tokens_at : tokens_at + count].tolist(), failed))
 
     def details(self, count: int) -> tuple[list[int], list[float]]:
         """Parents and probabilities of the `count` tokens that the last step drafted."""
@@ -213,14 +217,10 @@ class SuffixCore:
         base = ctypes.addressof(self._memory.data_ptr(self._store).contents)
         return memoryview((ctypes.c_int32 * words).from_address(base + at)).cast("B")
 
-    def _write(self, words: array[int], more: int = 0) -> int:
-        """How many they are; as many `more` must fit behind them."""
-        count = len(words)
-        if count + more > self._words_max:
-            raise CoreError(f"{count + more} words are more than the input area holds, {self._words_max}")
-        view = self._input if words.typecode == "I" else self._input_signed
-        view[:count] = words
-        return count
+    def _write(self, tokens: array[int]) -> None:
+        if len(tokens) > self._words_max:
+            raise CoreError(f"{len(tokens)} words are more than the input area holds, {self._words_max}")
+        self._input_signed[: len(tokens)] = tokens
 
     def _failed(self, appends: int) -> list[int]:
         """The core has put each append record's status where its group was."""

@@ -34,6 +34,8 @@ class Lineup:
         "heads",
         "ids",
         "is_behind",
+        "lengths",
+        "line",
         "losses",
         "owners",
         "tokens_max",
@@ -50,6 +52,8 @@ class Lineup:
         self.owners = [row.group for row in rows]
         self.who: tuple[Who, ...] = tuple((row.group.name, row.sample.index, row.base) for row in rows)
         self.is_behind = False
+        self.lengths: Any = None
+        self.line: Any = None
         self._rows = rows
         self._limits = [row.limit for row in rows]
         self.losses = losses
@@ -73,6 +77,11 @@ class Lineup:
         reduced = Lineup(req_ids, rows, totals, losses)
         reduced.prepare(self.tokens_max, self._bits)
         return reduced
+
+    def hold(self, lengths: Any) -> None:
+        """The array in which the engine counts the tokens of each row, as long as it is this one."""
+        self.lengths = lengths
+        self.line = memoryview(lengths)[: self.count]
 
     def follows(self, counts: list[int], totals: list[int]) -> bool:
         """Whether every row has gone on where it stopped, by at least a token, and has room for another."""

@@ -88,6 +88,7 @@ class ForetokenProposer:
         self._bits = float_word(self._settings.probability_min)
         # Drafts that the sampler would judge wrongly are worse than none.
         self._is_lossless = repair.ensure(self.faults)
+        self._may_draft = self._is_lossless and self._settings.drafts > 0
         self._is_on = True
 
     def load_model(self, *_arguments: Any, **_options: Any) -> None:
@@ -186,12 +187,14 @@ class ForetokenProposer:
         if not lineup.heads:
             drafts = _none_for(sampled)
         else:
-            totals = lengths[:requests].tolist()
+            if lineup.lengths is not lengths:
+                lineup.hold(lengths)
+            totals = lineup.line.tolist()
             counts = list(map(len, sampled))
             if not lineup.follows(counts, totals):
                 return None
             # Without a word of the sidecar's, as many as there are.
-            budget = BUDGET_NONE if self._has_no_budget() else self._budget()
+            budget = BUDGET_NONE if self._may_draft and self._mailbox.budget is None else self._budget()
             if steps % _BITS_STEPS == 0 or lineup.tokens_max != min(self._tokens_max, budget):
                 lineup.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
             words = replica.words
@@ -223,9 +226,6 @@ class ForetokenProposer:
         if len(ledger) >= _LEDGER_STEPS:
             self._settle_ledger()
         return drafts
-
-    def _has_no_budget(self) -> bool:
-        return self._mailbox.budget is None and self._is_lossless and self._settings.drafts > 0
 
     def _settle_ledger(self) -> None:
         """Counts what the steps since have cost and brought."""
@@ -381,7 +381,7 @@ class ForetokenProposer:
 
     def _budget(self) -> int:
         """Draft tokens of this step, all requests together."""
-        if not self._is_lossless or self._settings.drafts == 0:
+        if not self._may_draft:
             return 0
         told = self._mailbox.budget
         if told is None:

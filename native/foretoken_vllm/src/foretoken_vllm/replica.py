@@ -167,30 +167,31 @@ class Replica:
         """
         if not self.owners and not self.draft_words:
             return None
-        return self._crossed(array("i", self.draft_words), budget)
+        owners = self.owners
+        drafts = self.cross_prepared(owners, array("i", self.draft_words), budget)
+        self.owners = []
+        self.draft_words = []
+        return drafts
 
     def cross_prepared(self, owners: list[Group], asks: array[int], budget: int) -> StepDrafts:
         """As `cross`, of `words` that were written for these owners, and of draft records that the caller keeps."""
-        self.owners = owners
-        return self._crossed(asks, budget)
+        words = self.words
+        drafts = self._core.step(words, len(owners), asks, len(asks) // abi.DRAFT_WORDS, budget)
+        self.words = []
+        self.tokens_taken += len(words) - abi.APPEND_HEADER_WORDS * len(owners)
+        if drafts.failed:
+            self._refused(owners, drafts.failed)
+        return drafts
 
     def expected(self, drafted: int) -> float:
         """How many of the tokens that the last step drafted will be accepted, as the core sees it."""
         return self._core.expected(drafted)
 
-    def _crossed(self, asks: array[int], budget: int) -> StepDrafts:
-        owners = self.owners
-        taken = len(self.words) - abi.APPEND_HEADER_WORDS * len(owners)
-        drafts = self._core.step(self.words, len(owners), asks, len(asks) // abi.DRAFT_WORDS, budget)
-        self.words = []
-        self.owners = []
-        self.draft_words = []
-        self.tokens_taken += taken
-        for record in drafts.failed:
+    def _refused(self, owners: list[Group], records: list[int]) -> None:
+        for record in records:
             # One that was dropped since its record was written has no room to run out of.
             if owners[record].is_alive:
                 self._give_up(owners[record])
-        return drafts
 
     def _make(self) -> None:
         """A piece of a prompt, so that no step waits for a long one."""
