@@ -1,18 +1,22 @@
 // What the plugin costs a vLLM while there is no sidecar: one server without it and one with it, on the same model and
-// flags, asked in turn for the same responses. Three loads: requests that name no group (the plugin has nothing to do),
-// requests of groups that share nothing (it drafts from each response's own text), and groups of eight (it drafts from
-// siblings on the same server).
+// flags, asked for the same responses in the order 0 1 1 0, so that a machine that grows slower or faster weighs on both
+// alike. Three loads: requests that name no group (the plugin has nothing to do), requests of groups that share nothing
+// (it drafts from each response's own text), and groups of eight (it drafts from siblings on the same server).
 //
-//   bun bench/macro/plugin-off.ts [--rounds 12] [--requests 32] [--tokens 96] [--vllm PATH] [--json FILE]
+// Told are ratios, above 1 where the server is better than the one without: of tokens a second, and of the CPU time of
+// the process that runs the model, which is less noisy. With --null a third server has a proposer that never drafts:
+// what it loses is vLLM's own price of speculation, and no plugin can be without it.
+//
+//   bun bench/macro/plugin-off.ts [--rounds 12] [--requests 32] [--tokens 96] [--null] [--vllm PATH] [--json FILE]
 
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { cpus, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { findVllm } from "../../src/supervise/find-vllm.ts";
 import { ensurePlugin } from "../../src/supervise/install-plugin.ts";
-import { launchOf } from "../../src/supervise/launch.ts";
+import { DRAFT_TOKENS, launchOf } from "../../src/supervise/launch.ts";
 import { ManagedServer } from "../../src/supervise/managed-server.ts";
 import { freePorts } from "../../src/supervise/ports.ts";
 
@@ -24,15 +28,51 @@ const GROUP_SIZE = 8;
 const LOADS = ["no_group", "alone", "grouped"] as const;
 type Load = (typeof LOADS)[number];
 
+/** Ticks a second of /proc/PID/stat: USER_HZ, 100 on every Linux that runs vLLM. */
+const TICKS = 100;
+const NULL_PROPOSER = `class NullProposer:
+    def __init__(self, vllm_config):
+        pass
+
+    def load_model(self, *arguments, **options):
+        pass
+
+    def dummy_run(self, *arguments, **options):
+        pass
+
+    def propose(self, sampled_token_ids, *arguments, **options):
+        return [[] for _ in sampled_token_ids]
+`;
+
+/** The median of the rounds' ratios, and the interval that holds it in 95 % of resamplings. */
+interface Ratio {
+  readonly median: number;
+  readonly low: number;
+  readonly high: number;
+}
+
 interface Row {
   readonly load: Load;
-  /** Tokens a second, medians over the rounds. */
+  readonly server: string;
+  /** Tokens a second, medians over the rounds: of the server without the plugin, and of this one. */
   readonly without: number;
   readonly with: number;
-  /** Median of the rounds' ratios with / without, and the interval that holds it in 95 % of resamplings. */
-  readonly ratio: number;
-  readonly ratio_low: number;
-  readonly ratio_high: number;
+  readonly speed: Ratio;
+  /** CPU time a token, of the server without the plugin by this one's. null: there is no /proc. */
+  readonly cpu: Ratio | null;
+}
+
+interface Target {
+  readonly name: string;
+  readonly url: string;
+  /** Of its process group. */
+  readonly pid: number | null;
+}
+
+interface Cost {
+  ms: number;
+  cpuS: number;
+  tokens: number;
 }
 
 interface Shape {
@@ -41,10 +81,9 @@ interface Shape {
   readonly tokens: number;
 }
 
-/** Sends the load to a server; tokens a second. */
+/** Sends the load to a server; its tokens. */
 async function run(url: string, load: Load, shape: Shape, round: number): Promise<number> {
   const { requests, tokens } = shape;
-  const startMs = performance.now();
   const counts = await Promise.all(
     Array.from({ length: requests }, async (_, i) => {
       const group = load === "grouped" ? Math.floor(i / GROUP_SIZE) : i;
@@ -78,37 +117,99 @@ async function run(url: string, load: Load, shape: Shape, round: number): Promis
       return body.choices[0]?.token_ids.length ?? 0;
     }),
   );
-  const total = counts.reduce((sum, count) => sum + count, 0);
-  return (total * 1000) / (performance.now() - startMs);
+  return counts.reduce((sum, count) => sum + count, 0);
 }
 
-export async function measure(urls: readonly [string, string], shape: Shape): Promise<Row[]> {
+export async function measure(targets: readonly Target[], shape: Shape): Promise<Row[]> {
+  const engines = targets.map(({ pid }) => (pid === null ? null : busiestOf(pid)));
+  const order = [...targets.keys(), ...[...targets.keys()].reverse()];
   const rows: Row[] = [];
   for (const load of LOADS) {
-    const speeds: [number, number][] = [];
+    const rounds: Cost[][] = [];
     // The first round of each warms up.
     for (let round = 0; round <= shape.rounds; round += 1) {
-      const pair: [number, number] = [0, 0];
-      // Whoever goes first has the quieter machine or not: they take turns.
-      for (const which of round % 2 === 0 ? ([0, 1] as const) : ([1, 0] as const)) {
-        pair[which] = await run(urls[which], load, shape, round);
+      const costs = targets.map((): Cost => ({ ms: 0, cpuS: 0, tokens: 0 }));
+      for (const [turn, which] of order.entries()) {
+        const [target, cost] = [targets[which], costs[which]];
+        if (target === undefined || cost === undefined) continue;
+        const engine = engines[which] ?? null;
+        const [startMs, startS] = [performance.now(), cpuSOf(engine)];
+        // Each of the two turns has groups of its own, the same on all servers.
+        const salt = 2 * round + (turn < targets.length ? 0 : 1);
+        cost.tokens += await run(target.url, load, shape, salt);
+        cost.ms += performance.now() - startMs;
+        cost.cpuS += cpuSOf(engine) - startS;
       }
-      if (round > 0) speeds.push(pair);
+      if (round > 0) rounds.push(costs);
     }
-    const ratios = speeds.map(([without, own]) => own / without);
-    const resampled = Array.from({ length: 2000 }, (_, i) =>
-      median(ratios.map((_unused, j) => ratios[hash(i, j) % ratios.length] ?? 1)),
-    ).sort((a, b) => a - b);
-    rows.push({
-      load,
-      without: median(speeds.map(([without]) => without)),
-      with: median(speeds.map(([, own]) => own)),
-      ratio: median(ratios),
-      ratio_low: resampled[50] ?? 0,
-      ratio_high: resampled[1949] ?? 0,
-    });
+    for (const which of targets.keys())
+      if (which > 0) rows.push(rowOf(load, targets, which, rounds));
   }
   return rows;
+}
+
+function rowOf(
+  load: Load,
+  targets: readonly Target[],
+  which: number,
+  rounds: readonly Cost[][],
+): Row {
+  const zero: Cost = { ms: Number.NaN, cpuS: Number.NaN, tokens: 0 };
+  const pairs = rounds.map((costs) => [costs[0] ?? zero, costs[which] ?? zero] as const);
+  const speed = (cost: Cost) => (cost.tokens * 1000) / cost.ms;
+  const cpu = pairs.map(([plain, own]) => plain.cpuS / plain.tokens / (own.cpuS / own.tokens));
+  return {
+    load,
+    server: targets[which]?.name ?? "",
+    without: median(pairs.map(([plain]) => speed(plain))),
+    with: median(pairs.map(([, own]) => speed(own))),
+    speed: ratioOf(pairs.map(([plain, own]) => speed(own) / speed(plain))),
+    cpu: cpu.every(Number.isFinite) ? ratioOf(cpu) : null,
+  };
+}
+
+function ratioOf(ratios: readonly number[]): Ratio {
+  const resampled = Array.from({ length: 2000 }, (_, i) =>
+    median(ratios.map((_unused, j) => ratios[hash(i, j) % ratios.length] ?? 1)),
+  ).sort((a, b) => a - b);
+  return { median: median(ratios), low: resampled[50] ?? 0, high: resampled[1949] ?? 0 };
+}
+
+/** The process of a group that has used most CPU: the one that runs the model. null: there is no /proc. */
+function busiestOf(group: number): number | null {
+  let busiest: number | null = null;
+  let most = -1;
+  for (const name of listed("/proc")) {
+    const pid = Number(name);
+    if (!Number.isInteger(pid) || statOf(pid)?.[2] !== String(group)) continue;
+    const used = cpuSOf(pid);
+    if (used > most) [busiest, most] = [pid, used];
+  }
+  return busiest;
+}
+
+/** Seconds of CPU that a process has used; NaN: nothing is known of it. */
+function cpuSOf(pid: number | null): number {
+  const fields = pid === null ? null : statOf(pid);
+  return fields === null ? Number.NaN : (Number(fields[11]) + Number(fields[12])) / TICKS;
+}
+
+/** The fields of /proc/PID/stat behind the name, which may hold blanks: state, parent, group and so on (proc(5)). */
+function statOf(pid: number): string[] | null {
+  try {
+    const text = readFileSync(`/proc/${pid}/stat`, "utf8");
+    return text.slice(text.lastIndexOf(")") + 2).split(" ");
+  } catch {
+    return null;
+  }
+}
+
+function listed(folder: string): string[] {
+  try {
+    return readdirSync(folder);
+  } catch {
+    return [];
+  }
 }
 
 function median(values: readonly number[]): number {
@@ -132,6 +233,7 @@ async function main(): Promise<void> {
       rounds: { type: "string", default: "12" },
       requests: { type: "string", default: "32" },
       tokens: { type: "string", default: "96" },
+      null: { type: "boolean", default: false },
       vllm: { type: "string" },
       json: { type: "string" },
     },
@@ -144,36 +246,12 @@ async function main(): Promise<void> {
   const found = findVllm(values.vllm ?? process.env.FORETOKEN_VLLM ?? null, ROOT);
   await ensurePlugin({ python: found.python, root: ROOT });
   const folder = mkdtempSync(join(tmpdir(), "foretoken-bench-"));
-  const ports = freePorts(3, HOST);
-  // Nobody listens there: the sidecar is off.
-  const draftUrl = `ws://${HOST}:${ports[2]}/v1/draft`;
-  const servers = [null, { draftUrl, token: null, statsFile: join(folder, "stats.json") }].map(
-    (plugin, index) => {
-      const port = ports[index] ?? 0;
-      const launch = launchOf({
-        command: found.command,
-        build: found.build,
-        model: join(ROOT, "model", "hf"),
-        host: HOST,
-        port,
-        index: 0,
-        contextTokens: null,
-        servedName: null,
-        apiKey: null,
-        plugin,
-        extraArgs: [],
-      });
-      const env = { ...launch.envDefaults, ...process.env, ...launch.env };
-      const logPath = join(folder, `${index}.log`);
-      const url = `http://${HOST}:${port}`;
-      const spec = { name: `${index}`, url, command: launch.command, env, logPath };
-      return new ManagedServer({ ...spec, startMsMax: START_MS_MAX, graceMs: GRACE_MS }, () => {});
-    },
-  );
+  const names = ["without", "plugin", ...(values.null ? ["null"] : [])];
+  const servers = serversOf(names, found, folder);
   try {
     await Promise.all(servers.map((server) => server.start()));
-    const [plain, own] = servers.map(({ spec }) => spec.url);
-    const rows = await measure([plain ?? "", own ?? ""], shape);
+    const targets = servers.map(({ spec, pid }) => ({ name: spec.name, url: spec.url, pid }));
+    const rows = await measure(targets, shape);
     report(rows, shape, found.build.version, values.json ?? null);
   } finally {
     await Promise.all(servers.map((server) => server.stop()));
@@ -181,13 +259,52 @@ async function main(): Promise<void> {
   }
 }
 
+function serversOf(
+  names: readonly string[],
+  found: ReturnType<typeof findVllm>,
+  folder: string,
+): ManagedServer[] {
+  const ports = freePorts(names.length + 1, HOST);
+  // Nobody listens there: the sidecar is off.
+  const draftUrl = `ws://${HOST}:${ports[names.length]}/v1/draft`;
+  writeFileSync(join(folder, "null_proposer.py"), NULL_PROPOSER);
+  const speculation = {
+    method: "custom_class",
+    model: "null_proposer.NullProposer",
+    num_speculative_tokens: DRAFT_TOKENS,
+  };
+  const nullArgs = ["--speculative-config", JSON.stringify(speculation)];
+  return names.map((name, index) => {
+    const port = ports[index] ?? 0;
+    const statsFile = join(folder, "stats.json");
+    const launch = launchOf({
+      command: found.command,
+      build: found.build,
+      model: join(ROOT, "model", "hf"),
+      host: HOST,
+      port,
+      index: 0,
+      contextTokens: null,
+      servedName: null,
+      apiKey: null,
+      plugin: name === "plugin" ? { draftUrl, token: null, statsFile } : null,
+      extraArgs: name === "null" ? nullArgs : [],
+    });
+    const isNull = name === "null";
+    const own = isNull ? { PYTHONPATH: folder, VLLM_USE_V2_MODEL_RUNNER: "0" } : {};
+    const env = { ...launch.envDefaults, ...process.env, ...launch.env, ...own };
+    const logPath = join(folder, `${name}.log`);
+    const spec = { name, url: `http://${HOST}:${port}`, command: launch.command, env, logPath };
+    return new ManagedServer({ ...spec, startMsMax: START_MS_MAX, graceMs: GRACE_MS }, () => {});
+  });
+}
+
 function report(rows: readonly Row[], shape: Shape, version: string, json: string | null): void {
-  const head = ["load", "without", "with", "with / without", "95 %"];
+  const head = ["load", "server", "without", "with", "speed", "95 %", "cpu", "95 %"];
   const table = new Table({ head, style: { head: [], border: [] } });
   for (const row of rows) {
     const speeds = [row.without, row.with].map((speed) => `${Math.round(speed)} tok/s`);
-    const interval = `${row.ratio_low.toFixed(3)} - ${row.ratio_high.toFixed(3)}`;
-    table.push([row.load, ...speeds, row.ratio.toFixed(3), interval]);
+    table.push([row.load, row.server, ...speeds, ...cellsOf(row.speed), ...cellsOf(row.cpu)]);
   }
   console.log(table.toString());
   const conditions = {
@@ -199,6 +316,11 @@ function report(rows: readonly Row[], shape: Shape, version: string, json: strin
   };
   console.log(JSON.stringify(conditions));
   if (json !== null) writeFileSync(json, `${JSON.stringify({ conditions, rows }, null, 2)}\n`);
+}
+
+function cellsOf(ratio: Ratio | null): string[] {
+  if (ratio === null) return ["-", "-"];
+  return [ratio.median.toFixed(3), `${ratio.low.toFixed(3)} - ${ratio.high.toFixed(3)}`];
 }
 
 if (import.meta.main) await main();
