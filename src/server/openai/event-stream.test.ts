@@ -13,6 +13,8 @@ import { prepareGenerate } from "./generate.ts";
 import { Job, Turns } from "./job.ts";
 import { type Answer, DataPlane } from "./plane.ts";
 
+/** Turns never rest: what is sent does not depend on how fast the machine is. */
+const NO_WORK = (): number => 0;
 const STALL_MS = 1000;
 const open: PlaneFixture[] = [];
 
@@ -43,7 +45,7 @@ function begun(length: number, options: FixtureOptions = {}) {
   };
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
   const { asks, stops, answer } = prepareGenerate(plane, exchange, body);
-  const job = new Job({ id: "x", asks, stops, text: null }, { sidecar, turns: new Turns() });
+  const job = new Job({ id: "x", asks, stops, text: null }, { sidecar, turns: new Turns(NO_WORK) });
   const ends: boolean[] = [];
   const follow = (by: Answer = answer): Response =>
     eventStream(job, by.stream(job), {

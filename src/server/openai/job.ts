@@ -42,7 +42,13 @@ const REST_MS_MIN = 2;
  */
 export class Turns {
   readonly #jobs = new Set<Job>();
+  readonly #cpuMs: () => number;
   #isPlanned = false;
+
+  /** `cpuMs` tells the CPU time that was used so far. */
+  constructor(cpuMs: () => number = cpuTimeMs) {
+    this.#cpuMs = cpuMs;
+  }
 
   touch(job: Job): void {
     this.#jobs.add(job);
@@ -52,7 +58,7 @@ export class Turns {
   }
 
   #turn(): void {
-    const startMs = cpuMs();
+    const startMs = this.#cpuMs();
     const startWallMs = performance.now();
     const jobs = [...this.#jobs];
     this.#jobs.clear();
@@ -60,7 +66,7 @@ export class Turns {
     // What the readers do with it is done by the time that the loop comes round again.
     setImmediate(() => {
       // Embedded engines' threads use this process's CPU time too: no turn has worked longer than it took.
-      const workedMs = Math.min(cpuMs() - startMs, performance.now() - startWallMs);
+      const workedMs = Math.min(this.#cpuMs() - startMs, performance.now() - startWallMs);
       const restMs = Math.min(workedMs, REST_MS_MAX);
       if (restMs < REST_MS_MIN) this.#resume();
       else setTimeout(() => this.#resume(), restMs);
@@ -74,7 +80,7 @@ export class Turns {
 }
 
 /** Of this process: time in which others had the core was no work, and is no reason to rest. */
-function cpuMs(): number {
+function cpuTimeMs(): number {
   const { user, system } = process.cpuUsage();
   return (user + system) / 1000;
 }
