@@ -21,6 +21,8 @@ _OBSERVED_MIN = 30
 _OWN_SHARE_MIN = 0.02
 # Steps are counted in so many at a time.
 _BATCH = 16
+# Times the mean, of which a longer step is thought to be.
+_LONG = 1.5
 # Steps with drafts, and without, as many as are remembered of one in 64, or one in 128.
 _KIND_MIN = 3.0
 # One step in so many drafts although that seems not to pay, for that may have changed.
@@ -30,6 +32,37 @@ _SPARE_EVERY = 128
 
 
 class StepCost:
+    """What steps cost, by the size of their batch: from one power of two to the next.
+
+    A step's time is no straight line over its requests, and a batch that grows smaller drafts less as well: over all
+    sizes together, what is so of small batches would be taken for what drafts cost.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, BatchCost] = {}
+
+    def of(self, requests: int) -> BatchCost:
+        """Of batches like one of so many requests."""
+        size = requests.bit_length()
+        found = self._sizes.get(size)
+        if found is None:
+            found = self._sizes[size] = BatchCost()
+        return found
+
+    def observe(self, requests: int, drafted: int, us: float) -> None:
+        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
+        self.of(requests).observe(requests, drafted, us)
+
+    def probability_min(self, requests: int) -> float:
+        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T."""
+        return self.of(requests).probability_min(requests)
+
+    def is_worth(self, requests: int, drafted: int, expected: float) -> bool:
+        """Whether a step should verify `drafted` tokens of which `expected` will be accepted. Once a step."""
+        return self.of(requests).is_worth(requests, drafted, expected)
+
+
+class BatchCost:
     """Least squares of a step's time: a + b * requests + c * drafted + d, the last for steps with any draft."""
 
     def __init__(self) -> None:
@@ -47,13 +80,13 @@ class StepCost:
         self.per_step_us = 0.0
 
     def observe(self, requests: int, drafted: int, us: float) -> None:
-        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
+        """As StepCost has it."""
         self._fresh.append((requests, drafted, us))
         if len(self._fresh) >= _BATCH:
             self._fit()
 
     def probability_min(self, requests: int) -> float:
-        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T."""
+        """As StepCost has it."""
         if not self._is_fitted or requests == 0:
             return PROBABILITY_FLOOR
         plain = self._plain_us(requests)
@@ -63,7 +96,7 @@ class StepCost:
         return min(max(wanted, PROBABILITY_FLOOR), PROBABILITY_CEILING)
 
     def is_worth(self, requests: int, drafted: int, expected: float) -> bool:
-        """Whether a step should verify `drafted` tokens of which `expected` will be accepted. Once a step.
+        """As StepCost has it.
 
         They should if expected * T / B >= MARGIN * (c * drafted + d). A few steps do otherwise, to learn from.
         """
@@ -85,11 +118,12 @@ class StepCost:
     def _fold(self) -> None:
         sums = self._sums
         for requests, drafted, us in self._fresh:
-            # A step that the machine was busy with something else in says nothing.
-            if self._observed >= _OBSERVED_MIN and us > 5 * sums[4] / sums[0]:
+            # A step in which the machine did something else as well says little; one so much longer, nothing.
+            mean = sums[4] / sums[0] if self._observed >= _OBSERVED_MIN else us
+            if us > 5 * mean:
                 continue
             self._observed += 1
-            row = (1.0, requests, drafted, 1.0 if drafted > 0 else 0.0, us)
+            row = (1.0, requests, drafted, 1.0 if drafted > 0 else 0.0, min(us, _LONG * mean))
             at = 0
             for i in range(5):
                 for j in range(i, 5):

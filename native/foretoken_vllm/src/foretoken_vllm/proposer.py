@@ -216,10 +216,9 @@ class ForetokenProposer:
                 drafts = _none_for(sampled)
         self._steps = steps
         ended = time.perf_counter()
-        verified = -1 if self._met or not lineup.heads else self._verified
+        verified = self._verified if lineup.heads else -1
         ledger = self._ledger
         ledger.append((requests, began - self._returned_at, verified, ended - began, drafted))
-        self._met = False
         self._drafted = 0
         self._verified = drafted
         self._returned_at = ended
@@ -240,19 +239,24 @@ class ForetokenProposer:
             counters.propose_us += us
             counters.step_us += span_us
             if verified >= 0:
-                self._cost.observe(requests, verified, span * 1e6)
+                if span_us > 0:
+                    self._cost.observe(requests, verified, span_us)
                 self._guard.observe(requests, us, span_us)
         self._ledger.clear()
 
     def _propose(
         self, began: float, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any
     ) -> list[list[int]]:
-        self._observe(began, sampled)
+        self._observe(began)
         self._rests = not self._guard.may_draft()
         if self._rests:
             self.counters.rested += 1
             return _none_for(sampled)
+        self._met = False
         drafts = self._step(replica, sampled, lengths, token_ids)
+        # A step that held the prefill of a request, which is met now, says nothing of others.
+        if self._span_us > 0 and not self._met and all(sampled):
+            self._cost.observe(len(sampled), self._verified, self._span_us)
         if self._has_lineups:
             req_ids = self._runner.input_batch.req_ids
             self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
@@ -281,14 +285,11 @@ class ForetokenProposer:
         self._drafted = drafted
         return True
 
-    def _observe(self, began: float, sampled: list[list[int]]) -> None:
-        """The engine's time for the step that has just ended, if it held no prefill."""
+    def _observe(self, began: float) -> None:
+        """The engine's time for the step that has just ended."""
         span = began - self._returned_at
         self._span_us = span * 1e6 if self._returned_at > 0 and span < _STEP_S_MAX else 0.0
         self.counters.step_us += self._span_us
-        if self._returned_at > 0 and not self._met and all(sampled):
-            self._cost.observe(len(sampled), self._verified, span * 1e6)
-        self._met = False
 
     def _finish(self, began: float, drafts: list[list[int]]) -> list[list[int]]:
         drafted = self._drafted
