@@ -17,6 +17,7 @@ import { type CellResult, runCell } from "../../src/replay/cell.ts";
 import { REPLAY_MODES, type ReplayMode } from "../../src/replay/replay.ts";
 import { TraceSource } from "../../src/replay/source.ts";
 import type { TraceGroup } from "../../src/replay/trace.ts";
+import { hasPeer, peerMissing } from "../peer.ts";
 
 const NO_PEER_STATUS = 3;
 const BUDGET = 16;
@@ -69,15 +70,6 @@ function modeOf(text: string): ReplayMode {
   const mode = REPLAY_MODES.find((known) => known === text);
   if (mode === undefined) throw new Error(`--mode is ${text}; it is one of ${REPLAY_MODES}`);
   return mode;
-}
-
-function hasPeer(python: string): boolean {
-  const probe = [python, "-c", "import arctic_inference.suffix_decoding"];
-  try {
-    return Bun.spawnSync(probe, { stdout: "ignore", stderr: "ignore" }).exitCode === 0;
-  } catch {
-    return false;
-  }
 }
 
 /** Both sides read the same groups from here. */
@@ -183,10 +175,7 @@ async function main(): Promise<number> {
   const mode = modeOf(values.mode);
   if (positionals.length === 0) throw new Error("name at least one file of traces");
   if (!hasPeer(values.python)) {
-    console.error(`${values.python} cannot import arctic_inference; to install it without a GPU:`);
-    console.error("  python3 -m venv peer && peer/bin/pip install numpy");
-    console.error("  peer/bin/pip install --no-deps arctic-inference==0.1.1");
-    console.error("and name it: --python peer/bin/python");
+    console.error(peerMissing(values.python));
     return NO_PEER_STATUS;
   }
   const rows: Row[] = [];
