@@ -42,8 +42,8 @@ def test_what_each_thing_costs_is_found_in_noisy_steps(seed: int) -> None:
     engine.run(2000, 0.9, empty=0.3)
     assert engine.cost.of(24).per_request_us == pytest.approx(REQUEST, abs=60)
     assert engine.cost.of(24).per_draft_us == pytest.approx(DRAFT, abs=4)
-    # Its standard error is taken off.
-    assert ANY - 600 < engine.cost.of(24).per_step_us < ANY + 200
+    # Two standard errors are taken off.
+    assert ANY - 800 < engine.cost.of(24).per_step_us < ANY + 200
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -75,9 +75,9 @@ def test_drafting_stops_where_a_step_with_drafts_does_not_pay_and_begins_again_w
     # Of 100 tokens 80 are accepted, each worth 300 us: more than 1.4 times 2,200 us.
     engine.run(600, 0.8)
     assert engine.run(300, 0.8) > 0.9
-    # 7 are worth 2,100 us.
-    engine.run(600, 0.07)
-    share = engine.run(640, 0.07)
+    # 5 are worth 1,600 us: more than 1.4 times 1,000, less than that with ANY.
+    engine.run(600, 0.05)
+    share = engine.run(640, 0.05)
     assert 0 < share < 0.1
     engine.run(100, 0.8)
     assert engine.run(300, 0.8) > 0.9

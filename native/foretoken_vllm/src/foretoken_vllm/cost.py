@@ -23,12 +23,14 @@ _OWN_SHARE_MIN = 0.02
 _BATCH = 16
 # Times the mean, of which a longer step is thought to be.
 _LONG = 1.5
-# Steps with drafts, and without, as many as are remembered of one in 64, or one in 128.
-_KIND_MIN = 3.0
+# Steps with drafts, and without, that must be remembered: of one in 64 it is 4.7 to 5.7.
+_KIND_MIN = 4.0
 # One step in so many drafts although that seems not to pay, for that may have changed.
 _TRY_EVERY = 64
 # One in so many does not draft although that seems to pay, while too few are known that did not.
-_SPARE_EVERY = 128
+_SPARE_EVERY = 64
+# Standard errors by which any draft is thought to cost less than was found.
+_ERRORS = 2.0
 
 
 class StepCost:
@@ -76,7 +78,7 @@ class BatchCost:
         self._is_fitted = False
         self.per_request_us = 0.0
         self.per_draft_us = 0.0
-        # Less its standard error: what is not sure to be spent is not counted.
+        # Less two standard errors: what is not sure to be spent is not counted.
         self.per_step_us = 0.0
 
     def observe(self, requests: int, drafted: int, us: float) -> None:
@@ -173,7 +175,7 @@ class BatchCost:
         if per_draft < 0:
             per_draft, per_step, own = 0.0, max(0.0, au / aa), aa
         rest = max(0.0, uu - per_draft * du - per_step * au)
-        self.per_step_us = max(0.0, per_step - math.sqrt(rest / (weight * own)))
+        self.per_step_us = max(0.0, per_step - _ERRORS * math.sqrt(rest / (weight * own)))
         self.per_draft_us = per_draft
 
 
