@@ -4,7 +4,7 @@
 // (it drafts from each response's own text), and groups of eight (it drafts from siblings on the same server).
 //
 // Told are ratios, above 1 where the server is better than the one without: of tokens a second, and of the CPU time of
-// the process that runs the model, which is less noisy. With --null a third server has a proposer that never drafts:
+// the server's processes, which is less noisy. With --null a third server has a proposer that never drafts:
 // what it loses is vLLM's own price of speculation, and no plugin can be without it.
 //
 //   bun bench/macro/plugin-off.ts [--rounds 12] [--requests 32] [--tokens 96] [--null] [--vllm PATH] [--json FILE]
@@ -121,7 +121,6 @@ async function run(url: string, load: Load, shape: Shape, round: number): Promis
 }
 
 export async function measure(targets: readonly Target[], shape: Shape): Promise<Row[]> {
-  const engines = targets.map(({ pid }) => (pid === null ? null : busiestOf(pid)));
   const order = [...targets.keys(), ...[...targets.keys()].reverse()];
   const rows: Row[] = [];
   for (const load of LOADS) {
@@ -132,13 +131,12 @@ export async function measure(targets: readonly Target[], shape: Shape): Promise
       for (const [turn, which] of order.entries()) {
         const [target, cost] = [targets[which], costs[which]];
         if (target === undefined || cost === undefined) continue;
-        const engine = engines[which] ?? null;
-        const [startMs, startS] = [performance.now(), cpuSOf(engine)];
+        const [startMs, startS] = [performance.now(), cpuSOf(target.pid)];
         // Each of the two turns has groups of its own, the same on all servers.
         const salt = 2 * round + (turn < targets.length ? 0 : 1);
         cost.tokens += await run(target.url, load, shape, salt);
         cost.ms += performance.now() - startMs;
-        cost.cpuS += cpuSOf(engine) - startS;
+        cost.cpuS += cpuSOf(target.pid) - startS;
       }
       if (round > 0) rounds.push(costs);
     }
@@ -175,23 +173,15 @@ function ratioOf(ratios: readonly number[]): Ratio {
   return { median: median(ratios), low: resampled[50] ?? 0, high: resampled[1949] ?? 0 };
 }
 
-/** The process of a group that has used most CPU: the one that runs the model. null: there is no /proc. */
-function busiestOf(group: number): number | null {
-  let busiest: number | null = null;
-  let most = -1;
-  for (const name of listed("/proc")) {
-    const pid = Number(name);
-    if (!Number.isInteger(pid) || statOf(pid)?.[2] !== String(group)) continue;
-    const used = cpuSOf(pid);
-    if (used > most) [busiest, most] = [pid, used];
+/** Seconds of CPU that the processes of a group have used; NaN: nothing is known of them. */
+function cpuSOf(group: number | null): number {
+  let ticks = Number.NaN;
+  for (const name of group === null ? [] : listed("/proc")) {
+    const fields = /^\d+$/.test(name) ? statOf(Number(name)) : null;
+    if (fields?.[2] !== String(group)) continue;
+    ticks = (Number.isNaN(ticks) ? 0 : ticks) + Number(fields[11]) + Number(fields[12]);
   }
-  return busiest;
-}
-
-/** Seconds of CPU that a process has used; NaN: nothing is known of it. */
-function cpuSOf(pid: number | null): number {
-  const fields = pid === null ? null : statOf(pid);
-  return fields === null ? Number.NaN : (Number(fields[11]) + Number(fields[12])) / TICKS;
+  return ticks / TICKS;
 }
 
 /** The fields of /proc/PID/stat behind the name, which may hold blanks: state, parent, group and so on (proc(5)). */
