@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 import time
-from typing import Iterator
+from collections.abc import Iterator
 
 import numpy as np
 from arctic_inference.suffix_decoding import SuffixDecodingCache
