@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from . import abi, engine, repair, shortcut
-from .core import BUDGET_NONE, CoreTrapError, StepDrafts, float_word
+from .core import BUDGET_NONE, CoreTrapError, float_word
 from .cost import Guard, StepCost
 from .faults import Faults
 from .lineup import Lineup, lineup_of
@@ -209,11 +209,10 @@ class ForetokenProposer:
             lineup.is_behind = True
             self._steps = steps
             found = replica.cross_prepared(lineup.owners, lineup.asks(), budget)
-            if self._is_kept(replica, found, requests):
-                drafted = self._drafted
-                drafts = [found.tokens[begin:end] for begin, end in pairwise(found.starts)]
-            else:
-                drafts = _none_for(sampled)
+            drafted = len(found.tokens)
+            tokens = found.tokens
+            # Nothing may have been asked for.
+            drafts = [tokens[a:b] for a, b in pairwise(found.starts)] if drafted > 0 else _none_for(sampled)
         self._steps = steps
         ended = time.perf_counter()
         verified = self._verified if lineup.heads else -1
@@ -272,18 +271,6 @@ class ForetokenProposer:
             lineup.settle()
         if self._ledger:
             self._settle_ledger()
-
-    def _is_kept(self, replica: Replica, found: StepDrafts, requests: int) -> bool:
-        """Whether the step's drafts are worth a step that verifies any; counts them if they are."""
-        drafted = len(found.tokens)
-        if drafted == 0:
-            return False
-        is_told = self._settings.probability_min > 0
-        if not is_told and not self._cost.is_worth(requests, drafted, replica.expected(drafted)):
-            self.counters.withheld += 1
-            return False
-        self._drafted = drafted
-        return True
 
     def _observe(self, began: float) -> None:
         """The engine's time for the step that has just ended."""
@@ -372,8 +359,9 @@ class ForetokenProposer:
 
     def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]], budget: int) -> None:
         found = replica.cross(budget)
-        if found is not None and self._is_kept(replica, found, len(drafts)):
+        if found is not None:
             starts, tokens = found.starts, found.tokens
+            self._drafted = len(tokens)
             for at, i in enumerate(asked):
                 drafts[i] = tokens[starts[at] : starts[at + 1]]
         self._steps += 1

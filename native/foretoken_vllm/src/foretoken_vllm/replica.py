@@ -183,10 +183,6 @@ class Replica:
             self._refused(owners, drafts.failed)
         return drafts
 
-    def expected(self, drafted: int) -> float:
-        """How many of the tokens that the last step drafted will be accepted, as the core sees it."""
-        return self._core.expected(drafted)
-
     def _refused(self, owners: list[Group], records: list[int]) -> None:
         for record in records:
             # One that was dropped since its record was written has no room to run out of.

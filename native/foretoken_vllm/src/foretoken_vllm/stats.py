@@ -19,8 +19,6 @@ class Counters:
     propose_us: float = 0.0
     quick: int = 0
     """Steps of a batch that was as in the step before (lineup.py)."""
-    withheld: int = 0
-    """Steps whose drafts were not worth a step that verifies any."""
     rested: int = 0
     """Steps without drafts because the guard had tripped."""
     untracked: int = 0
