@@ -45,3 +45,16 @@ def test_a_step_in_which_the_machine_did_something_else_is_left_out() -> None:
     for _ in range(16):
         cost.observe(24, 100, 1e6)
     assert cost.probability_min(24) == before
+
+
+def test_small_batches_say_nothing_of_what_drafts_cost_large_ones() -> None:
+    chance = random.Random(5)
+    cost = StepCost()
+    for step in range(3000):
+        requests = (32, 32, 32, 8, 1)[step % 5]
+        count = chance.randint(0, 3 * requests)
+        # Steps of few requests are shorter than a straight line through the large ones says.
+        us = (3000 + 2000 * requests**0.5 + 50 * count) * chance.gauss(1.0, 0.03)
+        cost.observe(requests, count, us)
+    plain = 3000 + 2000 * 32**0.5
+    assert cost.probability_min(32) == pytest.approx(MARGIN * 50 * 32 / plain, rel=0.2)

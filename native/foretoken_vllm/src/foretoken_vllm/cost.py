@@ -19,6 +19,28 @@ _OWN_SHARE_MIN = 0.02
 
 
 class StepCost:
+    """What steps cost, by the size of their batch, from one power of two to the next.
+
+    A step's time is no straight line over its requests, and a batch that grows smaller drafts less as well: over all
+    sizes together, what is so of small batches would be taken for what drafts cost.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, BatchCost] = {}
+
+    def observe(self, requests: int, drafted: int, us: float) -> None:
+        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
+        self._of(requests).observe(requests, drafted, us)
+
+    def probability_min(self, requests: int) -> float:
+        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T."""
+        return self._of(requests).probability_min(requests)
+
+    def _of(self, requests: int) -> BatchCost:
+        return self._sizes.setdefault(requests.bit_length(), BatchCost())
+
+
+class BatchCost:
     """Least squares of a step's time over its requests and its draft tokens: step = a + b * requests + c * drafted."""
 
     def __init__(self) -> None:
@@ -35,7 +57,7 @@ class StepCost:
         self._observed = 0
 
     def observe(self, requests: int, drafted: int, us: float) -> None:
-        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
+        """As StepCost has it."""
         if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
             return
         self._observed += 1
@@ -50,7 +72,7 @@ class StepCost:
         self._du = _DECAY * self._du + drafted * us
 
     def probability_min(self, requests: int) -> float:
-        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T."""
+        """As StepCost has it."""
         if self._observed < _OBSERVED_MIN or requests == 0:
             return PROBABILITY_FLOOR
         weight = self._weight
