@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from foretoken_vllm.cost import MARGIN, PROBABILITY_CEILING, PROBABILITY_FLOOR, StepCost
+from foretoken_vllm.cost import MARGIN, PROBABILITY_CEILING, PROBABILITY_FLOOR, PROBABILITY_START, StepCost
 
 # Microseconds: of a step, of each request.
 BASE, REQUEST = 3000.0, 200.0
@@ -23,8 +23,14 @@ def observed(seed: int, draft: float) -> StepCost:
     return cost
 
 
-def test_until_there_is_something_to_learn_from_everything_is_tried() -> None:
-    assert StepCost().probability_min(32) == PROBABILITY_FLOOR
+def test_until_anything_is_known_likely_tokens_are_drafted() -> None:
+    assert StepCost().probability_min(32) == PROBABILITY_START
+
+
+def test_a_size_that_is_not_known_is_taken_to_be_like_the_nearest_that_is() -> None:
+    cost = observed(2, 50.0)
+    assert cost.probability_min(12) == pytest.approx(cost.probability_min(24) / 2, rel=0.5)
+    assert cost.probability_min(12) != PROBABILITY_START
 
 
 @pytest.mark.parametrize("seed", range(4))

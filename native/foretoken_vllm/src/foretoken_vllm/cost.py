@@ -11,6 +11,8 @@ REFERENCE_REQUESTS = 32
 MARGIN = 1.4
 PROBABILITY_FLOOR = 0.06
 PROBABILITY_CEILING = 0.7
+# Until anything is known: on GPUs it loses little, and where rows are dear the first steps do not cost much.
+PROBABILITY_START = 0.3
 # Older steps are forgotten with a half-life of 230: step times are noisy, and what a row costs is a small part of them.
 _DECAY = 0.997
 _OBSERVED_MIN = 30
@@ -33,8 +35,15 @@ class StepCost:
         self._of(requests).observe(requests, drafted, us)
 
     def probability_min(self, requests: int) -> float:
-        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T."""
-        return self._of(requests).probability_min(requests)
+        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T.
+
+        Of the nearest size that is known, as long as this one is not.
+        """
+        size = requests.bit_length()
+        known = [of for of, cost in self._sizes.items() if cost.is_known]
+        if not known:
+            return PROBABILITY_START
+        return self._sizes[min(known, key=lambda of: abs(of - size))].probability_min(requests)
 
     def _of(self, requests: int) -> BatchCost:
         return self._sizes.setdefault(requests.bit_length(), BatchCost())
@@ -56,9 +65,14 @@ class BatchCost:
         self._du = 0.0
         self._observed = 0
 
+    @property
+    def is_known(self) -> bool:
+        """Enough steps were seen."""
+        return self._observed >= _OBSERVED_MIN
+
     def observe(self, requests: int, drafted: int, us: float) -> None:
         """As StepCost has it."""
-        if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
+        if self.is_known and us > 5 * self._us / self._weight:
             return
         self._observed += 1
         self._weight = _DECAY * self._weight + 1
@@ -73,7 +87,7 @@ class BatchCost:
 
     def probability_min(self, requests: int) -> float:
         """As StepCost has it."""
-        if self._observed < _OBSERVED_MIN or requests == 0:
+        if requests == 0:
             return PROBABILITY_FLOOR
         weight = self._weight
         mean_requests, mean_drafted, mean_us = self._requests / weight, self._drafted / weight, self._us / weight
