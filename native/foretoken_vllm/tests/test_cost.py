@@ -27,12 +27,6 @@ def test_until_anything_is_known_likely_tokens_are_drafted() -> None:
     assert StepCost().probability_min(32) == PROBABILITY_START
 
 
-def test_a_size_that_is_not_known_is_taken_to_be_like_the_nearest_that_is() -> None:
-    cost = observed(2, 50.0)
-    assert cost.probability_min(12) == pytest.approx(cost.probability_min(24) / 2, rel=0.5)
-    assert cost.probability_min(12) != PROBABILITY_START
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_token_is_worth_its_row_where_it_gains_the_margin(seed: int) -> None:
     plain = BASE + 24 * REQUEST
@@ -51,16 +45,3 @@ def test_a_step_in_which_the_machine_did_something_else_is_left_out() -> None:
     for _ in range(16):
         cost.observe(24, 100, 1e6)
     assert cost.probability_min(24) == before
-
-
-def test_small_batches_say_nothing_of_what_drafts_cost_large_ones() -> None:
-    chance = random.Random(5)
-    cost = StepCost()
-    for step in range(3000):
-        requests = (32, 32, 32, 8, 1)[step % 5]
-        count = chance.randint(0, 3 * requests)
-        # Steps of few requests are shorter than a straight line through the large ones says.
-        us = (3000 + 2000 * requests**0.5 + 50 * count) * chance.gauss(1.0, 0.03)
-        cost.observe(requests, count, us)
-    plain = 3000 + 2000 * 32**0.5
-    assert cost.probability_min(32) == pytest.approx(MARGIN * 50 * 32 / plain, rel=0.2)

@@ -21,35 +21,6 @@ _OWN_SHARE_MIN = 0.02
 
 
 class StepCost:
-    """What steps cost, by the size of their batch, from one power of two to the next.
-
-    A step's time is no straight line over its requests, and a batch that grows smaller drafts less as well: over all
-    sizes together, what is so of small batches would be taken for what drafts cost.
-    """
-
-    def __init__(self) -> None:
-        self._sizes: dict[int, BatchCost] = {}
-
-    def observe(self, requests: int, drafted: int, us: float) -> None:
-        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
-        self._of(requests).observe(requests, drafted, us)
-
-    def probability_min(self, requests: int) -> float:
-        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T.
-
-        Of the nearest size that is known, as long as this one is not.
-        """
-        size = requests.bit_length()
-        known = [of for of, cost in self._sizes.items() if cost.is_known]
-        if not known:
-            return PROBABILITY_START
-        return self._sizes[min(known, key=lambda of: abs(of - size))].probability_min(requests)
-
-    def _of(self, requests: int) -> BatchCost:
-        return self._sizes.setdefault(requests.bit_length(), BatchCost())
-
-
-class BatchCost:
     """Least squares of a step's time over its requests and its draft tokens: step = a + b * requests + c * drafted."""
 
     def __init__(self) -> None:
@@ -65,14 +36,9 @@ class BatchCost:
         self._du = 0.0
         self._observed = 0
 
-    @property
-    def is_known(self) -> bool:
-        """Enough steps were seen."""
-        return self._observed >= _OBSERVED_MIN
-
     def observe(self, requests: int, drafted: int, us: float) -> None:
-        """As StepCost has it."""
-        if self.is_known and us > 5 * self._us / self._weight:
+        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
+        if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
             return
         self._observed += 1
         self._weight = _DECAY * self._weight + 1
@@ -86,9 +52,9 @@ class BatchCost:
         self._du = _DECAY * self._du + drafted * us
 
     def probability_min(self, requests: int) -> float:
-        """As StepCost has it."""
-        if requests == 0:
-            return PROBABILITY_FLOOR
+        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * c * B / T."""
+        if self._observed < _OBSERVED_MIN or requests == 0:
+            return PROBABILITY_START
         weight = self._weight
         mean_requests, mean_drafted, mean_us = self._requests / weight, self._drafted / weight, self._us / weight
         rr = self._rr / weight - mean_requests * mean_requests
