@@ -89,7 +89,7 @@ export function controlTests(bed: LateBed): void {
       };
       const both = async () => [await cachedIn(0), await cachedIn(1)];
       await both();
-      expect(await both()).toEqual([256, 256]);
+      expect(await both()).toEqual([288, 288]);
       await post(fleet, "/reset_prefix_cache");
       expect(await both()).toEqual([0, 0]);
     },

@@ -11,7 +11,7 @@ export const ROOT = join(import.meta.dir, "..", "..");
 export const MODEL = join(ROOT, "model", "hf");
 /** Most responses of the bundled model are longer. */
 export const CHUNK_TOKENS = 32;
-/** Two blocks of KV (128 tokens on CPU) beside a short prompt, so that continuations find some in the prefix cache. */
+/** Some blocks of KV (32 tokens on CPU) beside a short prompt, so that continuations find some in the prefix cache. */
 export const MAX_TOKENS = 256;
 
 /** null, or why no vLLM can run here. */

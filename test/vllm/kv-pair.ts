@@ -19,8 +19,8 @@ import { MODEL, ROOT } from "./fleet.ts";
 
 const HOST = "127.0.0.1";
 export const CONTEXT_TOKENS = 2100;
-/** vLLM's on CPU. */
-export const BLOCK_TOKENS = 128;
+/** As src/supervise/launch.ts has it on CPU. */
+export const BLOCK_TOKENS = 32;
 
 export interface Piece {
   readonly id: number;
