@@ -3,7 +3,6 @@
 //
 //   bun bench/micro/core.ts [--smoke] [--python PYTHON] [--json FILE]
 
-import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { measure } from "mitata";
 import { mix32 } from "../../src/base/hash.ts";
@@ -13,6 +12,7 @@ import { SuffixIndex } from "../../src/wasm/suffix-index.ts";
 import { fastestMs, type Measurement, ratioTable, SEED, writeResults } from "../harness.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
 import { MapDrafter } from "./map-drafter.ts";
+import { besidePeer } from "./peer-core.ts";
 import { PlainAutomaton } from "./plain-automaton.ts";
 import { texts, type Workload } from "./workload.ts";
 
@@ -345,48 +345,6 @@ function churnBench(sizes: Sizes): Measurement[] {
   ];
 }
 
-/** What peer_core.py prints. */
-interface PeerFigures {
-  readonly append_ns: number;
-  readonly bytes: number;
-  readonly path_us: number;
-  readonly tree_us: number;
-  readonly live_ns: number;
-}
-
-/** The peer's figures on the same texts; fewer live tokens favour it, as they do the other baselines. */
-async function peerBench(python: string, sizes: Sizes): Promise<PeerFigures> {
-  const lists = (groups: readonly Int32Array[][]) =>
-    groups.map((group) => group.map((text) => [...text]));
-  const [siblings] = lists(texts({ groups: 1, siblings: 16, tokens: sizes.tokens }, SEED));
-  const live = lists(texts({ groups: 16, siblings: 8, tokens: sizes.tokens >> 3 }, SEED));
-  const input = JSON.stringify({ siblings, live, step: STEP_TOKENS });
-  const child = Bun.spawn([python, join(import.meta.dir, "peer_core.py")], {
-    stdin: new Blob([input]),
-    stdout: "pipe",
-    stderr: "inherit",
-  });
-  const text = await new Response(child.stdout).text();
-  if ((await child.exited) !== 0) throw new Error("the peer's bench failed");
-  return JSON.parse(text) as PeerFigures;
-}
-
-/** Each row that the peer has too, with its figure among the baselines. */
-function besidePeer(rows: readonly Measurement[], peer: PeerFigures): Measurement[] {
-  const figures = new Map<string, number>([
-    ["append, 16 siblings, a token", peer.append_ns],
-    ["stored token", peer.bytes],
-    ["append + path, 128 requests, a token", peer.live_ns],
-    ["path of 16, JS call included", peer.path_us],
-    ["tree of 16, JS call included", peer.tree_us],
-  ]);
-  return rows.map((row) => {
-    const figure = figures.get(row.name);
-    if (figure === undefined) return row;
-    return { ...row, baselines: { "arctic-inference 0.1.1": figure, ...row.baselines } };
-  });
-}
-
 export async function coreBenches(sizes: Sizes): Promise<Measurement[]> {
   return [
     ...appendBench(sizes),
@@ -409,7 +367,8 @@ if (import.meta.main) {
   const ours = await coreBenches(sizes);
   const isPeerHere = hasPeer(values.python);
   if (!isPeerHere) console.error(peerMissing(values.python));
-  const measurements = isPeerHere ? besidePeer(ours, await peerBench(values.python, sizes)) : ours;
+  const peer = { python: values.python, tokens: sizes.tokens, step: STEP_TOKENS };
+  const measurements = isPeerHere ? await besidePeer(ours, peer) : ours;
   console.log(ratioTable(measurements));
   if (values.json !== undefined) writeResults(values.json, measurements);
 }

@@ -1,0 +1,51 @@
+// The native peer beside the core's micro benches: peer_core.py times it on the same texts. It measures nothing of ours.
+
+import { join } from "node:path";
+import { type Measurement, SEED } from "../harness.ts";
+import { texts } from "./workload.ts";
+
+/** What peer_core.py prints. */
+interface PeerFigures {
+  readonly append_ns: number;
+  readonly bytes: number;
+  readonly path_us: number;
+  readonly tree_us: number;
+  readonly live_ns: number;
+}
+
+/** The peer's figures on the same texts; fewer live tokens favour it, as they do the other baselines. */
+async function peerFigures(python: string, tokens: number, step: number): Promise<PeerFigures> {
+  const lists = (groups: readonly Int32Array[][]) =>
+    groups.map((group) => group.map((text) => [...text]));
+  const [siblings] = lists(texts({ groups: 1, siblings: 16, tokens }, SEED));
+  const live = lists(texts({ groups: 16, siblings: 8, tokens: tokens >> 3 }, SEED));
+  const input = JSON.stringify({ siblings, live, step });
+  const child = Bun.spawn([python, join(import.meta.dir, "peer_core.py")], {
+    stdin: new Blob([input]),
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  const text = await new Response(child.stdout).text();
+  if ((await child.exited) !== 0) throw new Error("the peer's bench failed");
+  return JSON.parse(text) as PeerFigures;
+}
+
+/** Each row that the peer has too, with its figure among the baselines. */
+export async function besidePeer(
+  rows: readonly Measurement[],
+  peer: { readonly python: string; readonly tokens: number; readonly step: number },
+): Promise<Measurement[]> {
+  const found = await peerFigures(peer.python, peer.tokens, peer.step);
+  const figures = new Map<string, number>([
+    ["append, 16 siblings, a token", found.append_ns],
+    ["stored token", found.bytes],
+    ["append + path, 128 requests, a token", found.live_ns],
+    ["path of 16, JS call included", found.path_us],
+    ["tree of 16, JS call included", found.tree_us],
+  ]);
+  return rows.map((row) => {
+    const figure = figures.get(row.name);
+    if (figure === undefined) return row;
+    return { ...row, baselines: { "arctic-inference 0.1.1": figure, ...row.baselines } };
+  });
+}
