@@ -8,18 +8,16 @@ import pytest
 
 from foretoken_vllm.cost import MARGIN, PROBABILITY_CEILING, PROBABILITY_FLOOR, PROBABILITY_START, StepCost
 
-# Microseconds: of a step, of each request.
-BASE, REQUEST = 3000.0, 200.0
+BASE_US = 3000.0
 
 
-def observed(seed: int, draft: float) -> StepCost:
-    """Steps of 17 to 31 requests and 0 to 100 draft tokens of `draft` us."""
+def observed(seed: int, row_us: float) -> StepCost:
+    """Steps of 24 requests and 0 to 100 draft tokens, every row of `row_us` us."""
     chance = random.Random(seed)
     cost = StepCost()
-    for _ in range(3000):
-        requests, count = chance.randint(17, 31), chance.randint(0, 100)
-        us = (BASE + REQUEST * requests + draft * count) * chance.gauss(1.0, 0.03)
-        cost.observe(requests, count, us)
+    for _ in range(1000):
+        drafted = chance.randint(0, 100)
+        cost.observe(24, drafted, (BASE_US + row_us * (24 + drafted)) * chance.gauss(1.0, 0.03))
     return cost
 
 
@@ -29,14 +27,28 @@ def test_until_anything_is_known_likely_tokens_are_drafted() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_token_is_worth_its_row_where_it_gains_the_margin(seed: int) -> None:
-    plain = BASE + 24 * REQUEST
-    assert observed(seed, 50.0).probability_min(24) == pytest.approx(MARGIN * 50 * 24 / plain, rel=0.2)
+    plain = BASE_US + 50 * 24
+    assert observed(seed, 50.0).probability_min(24) == pytest.approx(MARGIN * 50 * 24 / plain, rel=0.15)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_that_cost_nothing_leave_the_floor_and_dear_ones_meet_the_ceiling(seed: int) -> None:
     assert observed(seed, 0.0).probability_min(24) == PROBABILITY_FLOOR
-    assert observed(seed, 400.0).probability_min(24) == PROBABILITY_CEILING
+    assert observed(seed, 10_000.0).probability_min(24) == PROBABILITY_CEILING
+
+
+def test_a_row_that_costs_more_must_be_accepted_more_often() -> None:
+    found = [observed(1, row_us).probability_min(8) for row_us in (1, 60, 150, 10_000)]
+    assert found == sorted(found)
+
+
+def test_what_a_draft_costs_is_never_taken_for_nothing_because_it_comes_with_requests() -> None:
+    cost = StepCost()
+    for step in range(400):
+        requests = 4 + step % 9
+        # As many drafts for each request in every step: the two kinds of rows cannot be told apart.
+        cost.observe(requests, 3 * requests, 3000 + 400 * requests)
+    assert cost.probability_min(8) == pytest.approx(MARGIN * 100 * 8 / (3000 + 100 * 8), rel=0.01)
 
 
 def test_a_step_in_which_the_machine_did_something_else_is_left_out() -> None:

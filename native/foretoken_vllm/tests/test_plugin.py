@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foretoken_vllm import engine, plugin, repair, settings
-from foretoken_vllm.cost import Guard, StepCost
+from foretoken_vllm.cost import Guard
 from foretoken_vllm.faults import KINDS_MAX, Faults
 
 
@@ -176,30 +176,6 @@ def test_each_kind_of_fault_is_logged_once_and_kinds_are_bounded(caplog: pytest.
     for number in range(1000):
         faults.add(f"kind {number}")
     assert len(faults.counts) <= KINDS_MAX + 1
-
-
-def test_a_row_that_costs_more_must_be_accepted_more_often() -> None:
-    def least(row_us: float) -> float:
-        cost = StepCost()
-        for step in range(400):
-            requests, drafted = 4 + step % 9, (step * 7) % 41
-            cost.observe(requests, drafted, 3000 + 200 * requests + row_us * drafted)
-        return cost.probability_min(8)
-
-    found = [least(row_us) for row_us in (1, 60, 150, 10_000)]
-    assert found == sorted(found)
-    assert found[0] == 0.06 and found[-1] == 0.7
-    # MARGIN * c * B / T, whatever a request itself costs.
-    assert found[1] == pytest.approx(1.4 * 60 * 8 / (3000 + 200 * 8), rel=0.01)
-
-
-def test_a_step_time_that_drafts_do_not_explain_is_no_reason_against_them() -> None:
-    cost = StepCost()
-    for step in range(400):
-        requests = 4 + step % 9
-        # As many drafts for each request in every step: what a draft costs cannot be seen.
-        cost.observe(requests, 3 * requests, 3000 + 500 * requests)
-    assert cost.probability_min(8) == 0.06
 
 
 def test_the_guard_allows_a_share_of_a_long_step() -> None:
