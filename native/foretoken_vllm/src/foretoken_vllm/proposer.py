@@ -208,7 +208,6 @@ class ForetokenProposer:
             self.counters.accepted += sum(counts) - requests
             lineup.totals = totals
             lineup.is_behind = True
-            self._steps = steps
             found = replica.cross_prepared(lineup.owners, lineup.asks(), budget)
             drafted = len(found.tokens)
             tokens = found.tokens
@@ -219,7 +218,6 @@ class ForetokenProposer:
         verified = self._verified if lineup.heads else -1
         ledger = self._ledger
         ledger.append((requests, began - self._returned_at, verified, ended - began, drafted))
-        self._drafted = 0
         self._verified = drafted
         self._returned_at = ended
         if len(ledger) >= _LEDGER_STEPS:
