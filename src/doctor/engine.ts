@@ -18,6 +18,8 @@ export interface Ask {
   readonly top?: number;
   readonly cacheSalt?: string;
   readonly priority?: number;
+  /** The response's group and its place in it, by which the project's own plugin knows what to draft from. */
+  readonly sibling?: { readonly group: string; readonly sample: number };
 }
 
 export interface Made {
@@ -91,11 +93,22 @@ export class Engine {
       cache_salt: ask.cacheSalt ?? "foretoken-doctor",
       ...(ask.priority === undefined ? {} : { priority: ask.priority }),
     };
+    const { sibling } = ask;
+    const known =
+      sibling === undefined
+        ? {}
+        : {
+            [isGenerate ? "extra_args" : "vllm_xargs"]: {
+              foretoken_group: sibling.group,
+              foretoken_sample: sibling.sample,
+            },
+          };
     const body = isGenerate
-      ? { token_ids: ask.tokens, sampling_params: params, ...beside }
+      ? { token_ids: ask.tokens, sampling_params: { ...params, ...known }, ...beside }
       : {
           prompt: ask.tokens,
           ...params,
+          ...known,
           ...beside,
           return_token_ids: true,
           return_tokens_as_token_ids: true,

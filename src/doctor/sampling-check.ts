@@ -12,6 +12,7 @@ import { SamplingTest } from "./sampling-test.ts";
 export const ALPHA = 1e-6;
 const CONCURRENCY = 16;
 const TOKENS_OF_ONE = 64;
+const BEGINNINGS = 16;
 /** What vLLM reports at most without --max-logprobs. */
 const TOP = 20;
 /** One less: the token drawn may have taken the place of the last. */
@@ -41,12 +42,16 @@ export async function checkSampling(
   const state: State = { test: new SamplingTest(ALPHA), differences: 0, isScored: true };
   let next = 0;
   const asked = Math.ceil(tokensMax / TOKENS_OF_ONE);
+  const run = crypto.randomUUID();
   const draw = async () => {
     while (next < asked && !state.test.isRejected) {
       next += 1;
       // Other beginnings of the same text, so that requests are at different places of it.
-      const tokens = prompt.slice(0, prompt.length - (next % 16));
-      const plain = { tokens, maxTokens: TOKENS_OF_ONE, temperature: 1, top: TOP };
+      const shorter = next % BEGINNINGS;
+      const tokens = prompt.slice(0, prompt.length - shorter);
+      // Responses to one beginning are siblings, for who drafts from these.
+      const sibling = { group: `doctor-${run}-${shorter}`, sample: Math.floor(next / BEGINNINGS) };
+      const plain = { tokens, maxTokens: TOKENS_OF_ONE, temperature: 1, top: TOP, sibling };
       const ask = hasSeeds ? { ...plain, seed: next } : plain;
       await take(state, await make(engine, ask), (made) =>
         engine.score([...tokens, ...made.tokens], tokens.length, TOP),
