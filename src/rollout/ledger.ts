@@ -67,7 +67,7 @@ export class Ledger {
     for (const { worker, inFlight, kvTokens } of this.#accounts.values()) {
       slots.push({
         workerId: worker.workerId,
-        slots: worker.capacity.slots,
+        slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),
         inFlight,
         kvTokensFree: worker.capacity.kvTokens - kvTokens,
       });

@@ -16,6 +16,11 @@ import type { Refusal, TopLogprobs } from "../request/response.ts";
 export interface WorkerCapacity {
   /** Requests that run at the same time, at most. */
   readonly slots: number;
+  /**
+   * Requests sent to it beyond its slots, which wait in its own queue: a slot that gets free is taken in the engine's
+   * next step, and not a round trip later. Default: 0.
+   */
+  readonly ahead?: number;
   /** KV budget in tokens, over all requests resident on the worker (running and parked). */
   readonly kvTokens: number;
   /** Prompt + output of one request, at most. */

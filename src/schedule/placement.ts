@@ -8,7 +8,7 @@ import { contextTokens, type Request } from "../request/buffer.ts";
 /** A worker as the scheduler sees it. The scheduler works on its own copies. */
 export interface Slot {
   readonly workerId: WorkerId;
-  /** Requests it may run at the same time. */
+  /** Requests that may be in flight there: those it runs at the same time, and those that wait in its own queue. */
   readonly slots: number;
   /** Requests dispatched to it and not yet returned: the load signal. */
   inFlight: number;

@@ -6,18 +6,19 @@ import random
 
 import pytest
 
-from foretoken_vllm.cost import MARGIN, PROBABILITY_CEILING, PROBABILITY_FLOOR, PROBABILITY_START, StepCost
+from foretoken_vllm.cost import PROBABILITY_CEILING, PROBABILITY_FLOOR, PROBABILITY_START, StepCost
 
 BASE_US = 3000.0
 
 
-def observed(seed: int, row_us: float) -> StepCost:
-    """Steps of 24 requests and 0 to 100 draft tokens, every row of `row_us` us."""
+def observed(seed: int, row_us: float, accepted: float = 0.0) -> StepCost:
+    """Steps of 24 requests and 0 to 100 draft tokens, every row of `row_us` us; that part of the drafts is accepted."""
     chance = random.Random(seed)
     cost = StepCost()
     for _ in range(1000):
         drafted = chance.randint(0, 100)
-        cost.observe(24, drafted, (BASE_US + row_us * (24 + drafted)) * chance.gauss(1.0, 0.03))
+        made = 24 + round(accepted * drafted)
+        cost.observe(24, drafted, made, (BASE_US + row_us * (24 + drafted)) * chance.gauss(1.0, 0.03))
     return cost
 
 
@@ -26,9 +27,12 @@ def test_until_anything_is_known_likely_tokens_are_drafted() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_token_is_worth_its_row_where_it_gains_the_margin(seed: int) -> None:
+def test_a_token_is_worth_its_row_where_it_makes_the_engine_faster(seed: int) -> None:
+    # Of the last steps, about: 50 draft tokens each.
+    step = BASE_US + 50 * (24 + 50)
     plain = BASE_US + 50 * 24
-    assert observed(seed, 50.0).probability_min(24) == pytest.approx(MARGIN * 50 * 24 / plain, rel=0.15)
+    assert observed(seed, 50.0).probability_min(24) == pytest.approx(50 * 24 / plain, rel=0.15)
+    assert observed(seed, 50.0, accepted=0.5).probability_min(24) == pytest.approx(50 * (24 + 25) / step, rel=0.15)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -47,13 +51,13 @@ def test_what_a_draft_costs_is_never_taken_for_nothing_because_it_comes_with_req
     for step in range(400):
         requests = 4 + step % 9
         # As many drafts for each request in every step: the two kinds of rows cannot be told apart.
-        cost.observe(requests, 3 * requests, 3000 + 400 * requests)
-    assert cost.probability_min(8) == pytest.approx(MARGIN * 100 * 8 / (3000 + 100 * 8), rel=0.01)
+        cost.observe(requests, 3 * requests, 2 * requests, 3000 + 400 * requests)
+    assert cost.probability_min(8) == pytest.approx(100 * 2 * 8 / (3000 + 400 * 8), rel=0.01)
 
 
 def test_a_step_in_which_the_machine_did_something_else_is_left_out() -> None:
     cost = observed(3, 50.0)
     before = cost.probability_min(24)
     for _ in range(16):
-        cost.observe(24, 100, 1e6)
+        cost.observe(24, 100, 24, 1e6)
     assert cost.probability_min(24) == before

@@ -43,8 +43,11 @@ export function retryDelayMs(
   return Math.max(asked, whole * (0.5 + spread / 2));
 }
 
-/** Streams for each further token of an event: 1 token while they are few and watched, more when they are many. */
-const STREAMS_PER_TOKEN = 64;
+/**
+ * Streams for each further token of an event: one token while they are few and watched, more when they are many. An
+ * event costs the server's API process and the sidecar far more than its tokens do, and a rollout waits for none.
+ */
+const STREAMS_PER_TOKEN = 4;
 
 export function streamInterval(openStreams: number, max: number): number {
   return Math.min(max, 1 + Math.floor(openStreams / STREAMS_PER_TOKEN));

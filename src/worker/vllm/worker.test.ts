@@ -165,6 +165,7 @@ test("openVllmWorker: finds out what the server is", async () => {
   // One block is vLLM's own; every running request may waste 15 tokens of its last block.
   expect(worker.capacity).toEqual({
     slots: 8,
+    ahead: 1,
     kvTokens: 100 * 16 - 8 * 15,
     contextTokens: 500,
     kvBytesPerToken: 0,

@@ -57,6 +57,8 @@ export interface VllmWorkerParts {
   readonly notice: (notice: VllmNotice) => void;
 }
 
+/** More requests than an eighth seldom end in the step or two that a round trip takes. */
+const SLOTS_PER_AHEAD = 8;
 /** A request that this server never got to the end of, though others do: nobody knows whose fault it is. */
 const BAD_GATEWAY = 502;
 
@@ -96,7 +98,9 @@ export class VllmWorker implements Worker {
     this.#parts = parts;
     this.workerId = parts.workerId;
     this.name = parts.client.url;
-    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: parts.kvBytesPerToken };
+    const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
+    const { kvBytesPerToken } = parts;
+    this.capacity = { slots, ahead, kvTokens, contextTokens, kvBytesPerToken };
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.
     this.#hasOtherWeights = parts.epoch > 0;

@@ -7,9 +7,6 @@ src/draft/budget.ts). Guard rests drafting that costs more of the step's time th
 from __future__ import annotations
 
 REFERENCE_REQUESTS = 32
-# A token near the break-even gains next to nothing, and a step that verifies any draft pays for the rejection sampler
-# too, which the rows' slope does not show: two engines on two cores were faster at 0.5 than at what 1.4 gave.
-MARGIN = 2.0
 PROBABILITY_FLOOR = 0.06
 PROBABILITY_CEILING = 0.7
 # Until anything is known: on GPUs it loses little, and where rows are dear the first steps do not cost much.
@@ -23,30 +20,37 @@ class StepCost:
 
     Older steps are forgotten with a half-life of 69 steps. A fit that tells the two kinds of rows apart needs them to
     vary apart, which they seldom do: where they did not, it took drafts for nothing.
+
+    A row of time b that is accepted with probability p makes the engine faster while p / b is more than the tokens a
+    microsecond that it makes already: with the drafts of late, or without any if that is more.
     """
 
     def __init__(self) -> None:
         self._weight = 0.0
+        self._requests = 0.0
         self._rows = 0.0
+        self._made = 0.0
         self._us = 0.0
         self._rows_rows = 0.0
         self._rows_us = 0.0
         self._observed = 0
 
-    def observe(self, requests: int, drafted: int, us: float) -> None:
-        """A step without prefill took `us` microseconds for `requests` requests and `drafted` draft tokens."""
+    def observe(self, requests: int, drafted: int, made: int, us: float) -> None:
+        """A step without prefill took `us` for `requests` requests and `drafted` draft tokens, and made `made` tokens."""
         rows = requests + drafted
         if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
             return
         self._observed += 1
         self._weight = _DECAY * self._weight + 1
+        self._requests = _DECAY * self._requests + requests
         self._rows = _DECAY * self._rows + rows
+        self._made = _DECAY * self._made + made
         self._us = _DECAY * self._us + us
         self._rows_rows = _DECAY * self._rows_rows + rows * rows
         self._rows_us = _DECAY * self._rows_us + rows * us
 
     def probability_min(self, requests: int) -> float:
-        """Least acceptance that pays for one more row in a batch of `requests`: MARGIN * dT * B / T."""
+        """Least acceptance that pays for one more row in a batch of `requests`: b times its tokens a microsecond."""
         if self._observed < _OBSERVED_MIN or requests == 0:
             return PROBABILITY_START
         mean_rows = self._rows / self._weight
@@ -55,11 +59,13 @@ class StepCost:
         if variance < 1:
             return PROBABILITY_FLOOR
         slope = max(0.0, (self._rows_us / self._weight - mean_rows * mean_us) / variance)
-        plain = mean_us + slope * (requests - mean_rows)
-        if plain <= 0:
+        plain_us = mean_us + slope * (requests - mean_rows)
+        if plain_us <= 0:
             return PROBABILITY_CEILING
-        wanted = MARGIN * slope * requests / plain
-        return min(max(wanted, PROBABILITY_FLOOR), PROBABILITY_CEILING)
+        # Rows and tokens of a request are what they were of late, whatever the size of the batch.
+        us = mean_us + slope * (requests * self._rows / self._requests - mean_rows)
+        speed = requests * max(1 / plain_us, self._made / self._requests / us)
+        return min(max(slope * speed, PROBABILITY_FLOOR), PROBABILITY_CEILING)
 
 
 class Guard:

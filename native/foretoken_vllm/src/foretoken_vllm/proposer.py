@@ -54,8 +54,8 @@ class ForetokenProposer:
         self._lineup: Lineup | None = None
         self._has_lineups = True
         # Steps that are not counted yet: requests, seconds since the step before, tokens verified in them (below 0:
-        # nothing to learn from), seconds of this one, drafted.
-        self._ledger: list[tuple[int, float, int, float, int]] = []
+        # nothing to learn from) and made, seconds of this one, drafted.
+        self._ledger: list[tuple[int, float, int, int, float, int]] = []
         self._epoch = 0
         # None: no request has said which weights it is for.
         self._run: str | None = None
@@ -184,7 +184,7 @@ class ForetokenProposer:
         # Every few steps it may not, for what is done seldom.
         if self._mailbox.down or self._guard.rest > 0 or steps % _SWEEP_STEPS == 0:
             return None
-        drafted = 0
+        drafted = made = 0
         if not lineup.heads:
             drafts = _none_for(sampled)
         else:
@@ -205,7 +205,8 @@ class ForetokenProposer:
                 words += tokens
             if self._link is not None:
                 self._mailbox.up.append(Stepped(self._epoch, lineup.who, lineup.totals, sampled.copy()))
-            self.counters.accepted += sum(counts) - requests
+            made = sum(counts)
+            self.counters.accepted += made - requests
             lineup.totals = totals
             lineup.is_behind = True
             found = replica.cross_prepared(lineup.owners, lineup.asks(), budget)
@@ -217,7 +218,7 @@ class ForetokenProposer:
         ended = time.perf_counter()
         verified = self._verified if lineup.heads else -1
         ledger = self._ledger
-        ledger.append((requests, began - self._returned_at, verified, ended - began, drafted))
+        ledger.append((requests, began - self._returned_at, verified, made, ended - began, drafted))
         self._verified = drafted
         self._returned_at = ended
         if len(ledger) >= _LEDGER_STEPS:
@@ -227,7 +228,7 @@ class ForetokenProposer:
     def _settle_ledger(self) -> None:
         """Counts what the steps since have cost and brought."""
         counters = self.counters
-        for requests, span, verified, took, drafted in self._ledger:
+        for requests, span, verified, made, took, drafted in self._ledger:
             us = took * 1e6
             span_us = span * 1e6 if span < _STEP_S_MAX else 0.0
             counters.steps += 1
@@ -238,7 +239,7 @@ class ForetokenProposer:
             counters.step_us += span_us
             if verified >= 0:
                 if span_us > 0:
-                    self._cost.observe(requests, verified, span_us)
+                    self._cost.observe(requests, verified, made, span_us)
                 self._guard.observe(requests, us, span_us)
         self._ledger.clear()
 
@@ -254,7 +255,7 @@ class ForetokenProposer:
         drafts = self._step(replica, sampled, lengths, token_ids)
         # A step that held the prefill of a request, which is met now, says nothing of others.
         if self._span_us > 0 and not self._met and all(sampled):
-            self._cost.observe(len(sampled), self._verified, self._span_us)
+            self._cost.observe(len(sampled), self._verified, sum(map(len, sampled)), self._span_us)
         if self._has_lineups:
             req_ids = self._runner.input_batch.req_ids
             self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
