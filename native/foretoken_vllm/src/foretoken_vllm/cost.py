@@ -36,7 +36,7 @@ class StepCost:
         self._observed = 0
 
     def observe(self, requests: int, drafted: int, made: int, us: float) -> None:
-        """A step without prefill took `us` for `requests` requests and `drafted` draft tokens, and made `made` tokens."""
+        """A step without prefill took `us`, for `requests` requests and `drafted` draft tokens, and made `made`."""
         rows = requests + drafted
         if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
             return
