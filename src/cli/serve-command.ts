@@ -57,6 +57,11 @@ const MIB = 1024 * 1024;
 const PORT = 8000;
 /** A server's requests are longer than those of the example job. */
 const KV_TOKENS = 32_768;
+/**
+ * Each chunk costs a server a request and what is left of a block of KV to compute again; below a few thousand tokens
+ * balance gains no more (docs/SIMULATOR.md, `foretoken`).
+ */
+export const SERVED_CHUNK_TOKENS = 2048;
 /** More groups than one iteration has (1,000). */
 const GROUPS_MAX = 4096;
 
@@ -71,7 +76,11 @@ export function serveCommand(setStatus: (status: number) => void): Command {
   const command = new Command("serve")
     .description("Stand in front of a pool of engines and look like one `vllm serve` to a trainer.")
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { port: PORT, kvTokens: KV_TOKENS });
+  addFields(command, FIELD_NAMES, {
+    port: PORT,
+    kvTokens: KV_TOKENS,
+    chunkTokens: SERVED_CHUNK_TOKENS,
+  });
   return command.action(async () => {
     setStatus(await serve(readFields(command, FIELD_NAMES)));
   });

@@ -19,6 +19,7 @@ import { EXIT_INTERRUPTED } from "./exit.ts";
 import { createLog, type Log } from "./log.ts";
 import {
   noticedSource,
+  SERVED_CHUNK_TOKENS,
   SERVING_FIELDS,
   type Signals,
   serveOver,
@@ -63,7 +64,7 @@ export function upCommand(setStatus: (status: number) => void): Command {
     .description("Start vLLM servers on this machine, keep them running, and serve over them.")
     .argument("[vllm-args...]", "more flags for `vllm serve`, after --")
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { port: PORT });
+  addFields(command, FIELD_NAMES, { port: PORT, chunkTokens: SERVED_CHUNK_TOKENS });
   return command.action(async (vllmArgs: string[]) => {
     setStatus(await up(readFields(command, FIELD_NAMES), vllmArgs));
   });

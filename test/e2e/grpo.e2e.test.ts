@@ -37,6 +37,8 @@ testIf(
       "serve",
       "--llama",
       "2",
+      "--chunk-tokens",
+      "32",
       "--model",
       model,
       "--port",
