@@ -1,13 +1,16 @@
 // What the plugin costs a vLLM while there is no sidecar: one server without it and one with it, on the same model and
 // flags, asked for the same responses in the order 0 1 1 0, so that a machine that grows slower or faster weighs on both
-// alike. Three loads: requests that name no group (the plugin has nothing to do), requests of groups that share nothing
-// (it drafts from each response's own text), and groups of eight (it drafts from siblings on the same server).
+// alike. Three loads, of the bundled model's own prompts: requests that name no group (the plugin has nothing to do),
+// requests of a group each (it drafts from each response's own text), and groups of eight (it drafts from siblings on the
+// same server). As many requests as --in-flight run at any time: in a batch that only shrinks, the slowest response
+// would be measured.
 //
 // Told are ratios, above 1 where the server is better than the one without: of tokens a second, and of the CPU time of
 // the server's processes, which is less noisy. With --null a third server has a proposer that never drafts:
 // what it loses is vLLM's own price of speculation, and no plugin can be without it.
 //
-//   bun bench/macro/plugin-off.ts [--rounds 12] [--requests 32] [--tokens 96] [--null] [--vllm PATH] [--json FILE]
+//   bun bench/macro/plugin-off.ts [--rounds 6] [--requests 96] [--in-flight 32] [--tokens 256] [--null] [--vllm PATH]
+//                                 [--json FILE]
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { cpus, loadavg, tmpdir } from "node:os";
@@ -21,6 +24,11 @@ import { ManagedServer } from "../../src/supervise/managed-server.ts";
 import { freePorts } from "../../src/supervise/ports.ts";
 
 const ROOT = join(import.meta.dir, "..", "..");
+const MODEL = join(ROOT, "model", "hf");
+const PROMPTS: readonly string[] = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8")
+  .split("\n")
+  .filter((line) => line !== "")
+  .map((line) => JSON.parse(line).prompt);
 const HOST = "127.0.0.1";
 const START_MS_MAX = 600_000;
 const GRACE_MS = 10_000;
@@ -65,6 +73,7 @@ interface Row {
 interface Target {
   readonly name: string;
   readonly url: string;
+  readonly model: string;
   /** Of its process group. */
   readonly pid: number | null;
 }
@@ -77,47 +86,62 @@ interface Cost {
 
 interface Shape {
   readonly rounds: number;
+  /** Of a load, and how many of them at a time. */
   readonly requests: number;
+  readonly inFlight: number;
+  /** Of a response, at most. */
   readonly tokens: number;
 }
 
-/** Sends the load to a server; its tokens. */
-async function run(url: string, load: Load, shape: Shape, round: number): Promise<number> {
-  const { requests, tokens } = shape;
-  const counts = await Promise.all(
-    Array.from({ length: requests }, async (_, i) => {
-      const group = load === "grouped" ? Math.floor(i / GROUP_SIZE) : i;
-      const extra = {
-        foretoken_group: `${load}-${round}-${group}`,
-        foretoken_sample: load === "grouped" ? i % GROUP_SIZE : 0,
-        foretoken_offset: 0,
-        foretoken_draft: 1,
-        foretoken_run: "bench",
-        foretoken_epoch: 0,
-      };
-      const answer = await fetch(`${url}/inference/v1/generate`, {
-        method: "POST",
-        headers: { "content-type": "application/json" },
-        body: JSON.stringify({
-          token_ids: Array.from(
-            { length: 24 },
-            (_unused, at) => 10 + ((group * 31 + at * 7) % 900),
-          ),
-          sampling_params: {
-            max_tokens: tokens,
-            temperature: 1,
-            seed: round * 1000 + i,
-            ignore_eos: true,
-            ...(load === "no_group" ? {} : { extra_args: extra }),
-          },
-        }),
-      });
-      const body = (await answer.json()) as { choices?: { token_ids: number[] }[] };
-      if (body.choices === undefined) throw new Error(`${answer.status}: ${JSON.stringify(body)}`);
-      return body.choices[0]?.token_ids.length ?? 0;
+/** Sends the load to a server, always so many requests at a time while there are any; its tokens. */
+async function run(target: Target, load: Load, shape: Shape, round: number): Promise<number> {
+  let next = 0;
+  let tokens = 0;
+  const ask = async (): Promise<void> => {
+    while (next < shape.requests) {
+      const request = next;
+      next += 1;
+      // Read after the wait: others have added to it meanwhile.
+      const made = await respond(target, load, shape, round * shape.requests + request);
+      tokens += made;
+    }
+  };
+  await Promise.all(Array.from({ length: shape.inFlight }, ask));
+  return tokens;
+}
+
+/** `at`: of all requests of the load. */
+async function respond(
+  { url, model }: Target,
+  load: Load,
+  shape: Shape,
+  at: number,
+): Promise<number> {
+  const group = load === "grouped" ? Math.floor(at / GROUP_SIZE) : at;
+  const extra = {
+    foretoken_group: `${load}-${group}`,
+    foretoken_sample: load === "grouped" ? at % GROUP_SIZE : 0,
+    foretoken_offset: 0,
+    foretoken_draft: 1,
+    foretoken_run: "bench",
+    foretoken_epoch: 0,
+  };
+  const answer = await fetch(`${url}/v1/completions`, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify({
+      model,
+      prompt: PROMPTS[group % PROMPTS.length],
+      max_tokens: shape.tokens,
+      temperature: 1,
+      seed: at,
+      logprobs: 0,
+      ...(load === "no_group" ? {} : { vllm_xargs: extra }),
     }),
-  );
-  return counts.reduce((sum, count) => sum + count, 0);
+  });
+  const body = (await answer.json()) as { usage?: { completion_tokens: number } };
+  if (body.usage === undefined) throw new Error(`${answer.status}: ${JSON.stringify(body)}`);
+  return body.usage.completion_tokens;
 }
 
 export async function measure(targets: readonly Target[], shape: Shape): Promise<Row[]> {
@@ -134,7 +158,7 @@ export async function measure(targets: readonly Target[], shape: Shape): Promise
         const [startMs, startS] = [performance.now(), cpuSOf(target.pid)];
         // Each of the two turns has groups of its own, the same on all servers.
         const salt = 2 * round + (turn < targets.length ? 0 : 1);
-        cost.tokens += await run(target.url, load, shape, salt);
+        cost.tokens += await run(target, load, shape, salt);
         cost.ms += performance.now() - startMs;
         cost.cpuS += cpuSOf(target.pid) - startS;
       }
@@ -220,9 +244,10 @@ function hash(a: number, b: number): number {
 async function main(): Promise<void> {
   const { values } = parseArgs({
     options: {
-      rounds: { type: "string", default: "12" },
-      requests: { type: "string", default: "32" },
-      tokens: { type: "string", default: "96" },
+      rounds: { type: "string", default: "6" },
+      requests: { type: "string", default: "96" },
+      "in-flight": { type: "string", default: "32" },
+      tokens: { type: "string", default: "256" },
       null: { type: "boolean", default: false },
       vllm: { type: "string" },
       json: { type: "string" },
@@ -231,6 +256,7 @@ async function main(): Promise<void> {
   const shape = {
     rounds: Number(values.rounds),
     requests: Number(values.requests),
+    inFlight: Number(values["in-flight"]),
     tokens: Number(values.tokens),
   };
   const found = findVllm(values.vllm ?? process.env.FORETOKEN_VLLM ?? null, ROOT);
@@ -240,7 +266,12 @@ async function main(): Promise<void> {
   const servers = serversOf(names, found, folder);
   try {
     await Promise.all(servers.map((server) => server.start()));
-    const targets = servers.map(({ spec, pid }) => ({ name: spec.name, url: spec.url, pid }));
+    const targets = servers.map(({ spec, pid }) => ({
+      name: spec.name,
+      url: spec.url,
+      model: MODEL,
+      pid,
+    }));
     const rows = await measure(targets, shape);
     report(rows, shape, found.build.version, values.json ?? null);
   } finally {
@@ -270,7 +301,7 @@ function serversOf(
     const launch = launchOf({
       command: found.command,
       build: found.build,
-      model: join(ROOT, "model", "hf"),
+      model: MODEL,
       host: HOST,
       port,
       index: 0,

@@ -23,7 +23,7 @@ def observed(seed: int, row_us: float, accepted: float = 0.0) -> StepCost:
 
 
 def test_until_anything_is_known_likely_tokens_are_drafted() -> None:
-    assert StepCost().probability_min(32) == PROBABILITY_START
+    assert StepCost().worth(32).probability_min == PROBABILITY_START
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -31,18 +31,19 @@ def test_a_token_is_worth_its_row_where_it_makes_the_engine_faster(seed: int) ->
     # Of the last steps, about: 50 draft tokens each.
     step = BASE_US + 50 * (24 + 50)
     plain = BASE_US + 50 * 24
-    assert observed(seed, 50.0).probability_min(24) == pytest.approx(50 * 24 / plain, rel=0.15)
-    assert observed(seed, 50.0, accepted=0.5).probability_min(24) == pytest.approx(50 * (24 + 25) / step, rel=0.15)
+    assert observed(seed, 50.0).worth(24).probability_min == pytest.approx(50 * 24 / plain, rel=0.15)
+    fast = observed(seed, 50.0, accepted=0.5)
+    assert fast.worth(24).probability_min == pytest.approx(50 * (24 + 25) / step, rel=0.15)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_that_cost_nothing_leave_the_floor_and_dear_ones_meet_the_ceiling(seed: int) -> None:
-    assert observed(seed, 0.0).probability_min(24) == PROBABILITY_FLOOR
-    assert observed(seed, 10_000.0).probability_min(24) == PROBABILITY_CEILING
+    assert observed(seed, 0.0).worth(24).probability_min == PROBABILITY_FLOOR
+    assert observed(seed, 10_000.0).worth(24).probability_min == PROBABILITY_CEILING
 
 
 def test_a_row_that_costs_more_must_be_accepted_more_often() -> None:
-    found = [observed(1, row_us).probability_min(8) for row_us in (1, 60, 150, 10_000)]
+    found = [observed(1, row_us).worth(8).probability_min for row_us in (1, 60, 150, 10_000)]
     assert found == sorted(found)
 
 
@@ -52,12 +53,52 @@ def test_what_a_draft_costs_is_never_taken_for_nothing_because_it_comes_with_req
         requests = 4 + step % 9
         # As many drafts for each request in every step: the two kinds of rows cannot be told apart.
         cost.observe(requests, 3 * requests, 2 * requests, 3000 + 400 * requests)
-    assert cost.probability_min(8) == pytest.approx(100 * 2 * 8 / (3000 + 400 * 8), rel=0.01)
+    assert cost.worth(8).probability_min == pytest.approx(100 * 2 * 8 / (3000 + 400 * 8), rel=0.01)
 
 
 def test_a_step_in_which_the_machine_did_something_else_is_left_out() -> None:
     cost = observed(3, 50.0)
-    before = cost.probability_min(24)
+    before = cost.worth(24).probability_min
     for _ in range(16):
         cost.observe(24, 100, 24, 1e6)
-    assert cost.probability_min(24) == before
+    assert cost.worth(24).probability_min == before
+
+
+def with_plain(part: float) -> StepCost:
+    """Rows of 50 us; a step without drafts takes that part of what its rows say."""
+    cost = observed(1, 50.0)
+    for _ in range(40):
+        cost.observe(24, 0, 24, part * (BASE_US + 50 * 24))
+    return cost
+
+
+def test_a_step_with_drafts_pays_for_the_longer_way_that_it_is_sampled() -> None:
+    line = BASE_US + 50 * 24
+    worth = with_plain(0.8).worth(24)
+    # Plain steps are the fastest that there is, since no draft was accepted.
+    speed = 24 / (0.8 * line)
+    assert worth.row == pytest.approx(50 * speed, rel=0.1)
+    assert worth.step == pytest.approx(0.2 * line * speed, rel=0.1)
+    # One that is as dear in both ways owes nothing, nor does one that takes longer without drafts.
+    assert with_plain(1.0).worth(24).step == pytest.approx(0.0, abs=0.3)
+    assert with_plain(1.2).worth(24).step == 0.0
+
+
+def test_drafts_that_do_not_pay_together_are_withheld() -> None:
+    cost = with_plain(0.8)
+    worth = cost.worth(24)
+    needed = worth.step + 10 * worth.row
+    kept = [(cost.keeps(10, 0.9 * needed), cost.keeps(10, 1.1 * needed)) for _ in range(10)]
+    assert kept == [(False, True)] * 10
+
+
+def test_both_ways_are_tried_now_and_then() -> None:
+    cost = with_plain(0.8)
+    cost.worth(24)
+    always = [cost.keeps(10, 100.0) for _ in range(640)]
+    assert 5 <= always.count(False) <= 15
+    never = [cost.keeps(10, 0.0) for _ in range(640)]
+    assert 5 <= never.count(True) <= 15
+    # Until enough steps without drafts were seen, more of them are made.
+    fresh = StepCost()
+    assert [fresh.keeps(10, 100.0) for _ in range(80)].count(False) == 10

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from foretoken_vllm.core import CoreTrapError
+from foretoken_vllm.cost import StepCost, Worth
 from foretoken_vllm.link import Link
 from foretoken_vllm.mailbox import Adopt, Batch, Budget, Delta, Stepped, Wants, WantsGroup
 from foretoken_vllm.proposer import ForetokenProposer
@@ -26,13 +27,25 @@ PROMPT = [1, 2, 3]
 _EVENTS = ("shuffle", "drop", "drop", "absent", "budget", "budget", "weights", "post", "post", "post", "begin")
 STORY_TOKENS = 200
 CHANGED = 0.1
+WITHHELD_BELOW = 2.0
+
+
+class Judged(StepCost):
+    """What drafts are worth does not depend on the time that steps take; some of them are withheld."""
+
+    def worth(self, requests: int) -> Worth:
+        return Worth(0.05, 0.0, 0.0)
+
+    def keeps(self, drafted: int, expected: float) -> bool:
+        return expected >= WITHHELD_BELOW
 
 
 class Side:
     """One proposer with its runner, and a link whose thread was not started: the test reads what it is told."""
 
     def __init__(self, *, is_quick: bool) -> None:
-        self.proposer, self.runner = engine(probability_min=0.05)
+        self.proposer, self.runner = engine(probability_min=0)
+        self.proposer._cost = Judged()
         self.proposer._has_lineups = is_quick
         made = self.proposer
         self.proposer._link = Link(made._settings, made._mailbox, made.faults, made.stats, made.telemetry)
@@ -67,7 +80,7 @@ class Side:
             self.replica.tokens_taken,
             sorted(self.replica.groups),
             (counters.steps, counters.rows, counters.drafted, counters.accepted, counters.rested),
-            (counters.over_budget, counters.untracked),
+            (counters.over_budget, counters.untracked, counters.withheld),
             proposer._epoch,
             dict(proposer.faults.counts),
         )
@@ -237,6 +250,7 @@ def test_the_same_history_gives_the_same_drafts_tokens_and_words_to_the_link(see
     assert quick.counters.quick > (0 if history.strangers > 0.05 else STEPS // 20)
     assert slow.counters.quick == 0
     assert quick.counters.drafted > STEPS
+    assert quick.counters.withheld > 0
 
 
 def test_a_trap_in_a_step_of_the_same_batch_ends_in_no_drafts_and_another_core(monkeypatch: pytest.MonkeyPatch) -> None:

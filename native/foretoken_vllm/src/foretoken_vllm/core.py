@@ -184,6 +184,10 @@ class SuffixCore:
         output = self._output
         return output[at : at + count].tolist(), self._probabilities[:count].tolist()
 
+    def expected(self, count: int) -> float:
+        """How many of the `count` tokens that the last step drafted will be accepted: the sum of probabilities."""
+        return float(sum(self._probabilities[:count].tolist()))
+
     def _call(self, name: str, *arguments: int) -> int:
         function = self._exports[name]
         if not isinstance(function, wasmtime.Func):

@@ -6,20 +6,40 @@ src/draft/budget.ts). Guard rests drafting that costs more of the step's time th
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 REFERENCE_REQUESTS = 32
 PROBABILITY_FLOOR = 0.06
 PROBABILITY_CEILING = 0.7
 # Until anything is known: on GPUs it loses little, and where rows are dear the first steps do not cost much.
 PROBABILITY_START = 0.3
+# Of steps with drafts: a half-life of 69 of them.
 _DECAY = 0.99
 _OBSERVED_MIN = 30
+# Of steps without: there are fewer of them.
+_PLAIN_DECAY = 0.97
+_PLAIN_MIN = 8
+# A step in so many drafts nothing, or drafts though it does not seem to pay, so that both are known: often at first.
+_LOOK_STEPS = 64
+_LOOK_STEPS_FIRST = 8
+
+
+class Worth(NamedTuple):
+    """What drafts must bring in a batch of some size, in accepted tokens."""
+
+    probability_min: float
+    """Least acceptance of a draft token's path."""
+    row: float
+    """For each draft token of the step."""
+    step: float
+    """Beyond that, for a step that has any: vLLM samples it in a longer way."""
 
 
 class StepCost:
-    """Least squares of a step's time over its rows, requests and draft tokens alike: step = a + b * rows.
+    """What a step with drafts takes, a + b * rows (requests and draft tokens alike), and what one without.
 
-    Older steps are forgotten with a half-life of 69 steps. A fit that tells the two kinds of rows apart needs them to
-    vary apart, which they seldom do: where they did not, it took drafts for nothing.
+    Least squares, older steps forgotten. A fit that tells the two kinds of rows apart needs them to vary apart, which
+    they seldom do: where they did not, it took drafts for nothing. A step without drafts takes a part of a + b * rows.
 
     A row of time b that is accepted with probability p makes the engine faster while p / b is more than the tokens a
     microsecond that it makes already: with the drafts of late, or without any if that is more.
@@ -34,12 +54,28 @@ class StepCost:
         self._rows_rows = 0.0
         self._rows_us = 0.0
         self._observed = 0
+        # Of steps without drafts: their time over a + b * rows, summed, and the weight of that.
+        self._plain = 0.0
+        self._plain_weight = 0.0
+        self._plain_observed = 0
+        self._worth = Worth(PROBABILITY_START, 0.0, 0.0)
+        # Steps that had drafts; when the last was that went without them, and with them.
+        self._looked = 0
+        self._plain_at = 0
+        self._drafted_at = 0
 
     def observe(self, requests: int, drafted: int, made: int, us: float) -> None:
         """A step without prefill took `us`, for `requests` requests and `drafted` draft tokens, and made `made`."""
-        rows = requests + drafted
         if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
             return
+        if drafted == 0:
+            line_us = self._line_us(requests)
+            if line_us > 0:
+                self._plain_observed += 1
+                self._plain_weight = _PLAIN_DECAY * self._plain_weight + 1
+                self._plain = _PLAIN_DECAY * self._plain + us / line_us
+            return
+        rows = requests + drafted
         self._observed += 1
         self._weight = _DECAY * self._weight + 1
         self._requests = _DECAY * self._requests + requests
@@ -49,23 +85,55 @@ class StepCost:
         self._rows_rows = _DECAY * self._rows_rows + rows * rows
         self._rows_us = _DECAY * self._rows_us + rows * us
 
-    def probability_min(self, requests: int) -> float:
-        """Least acceptance that pays for one more row in a batch of `requests`: b times its tokens a microsecond."""
-        if self._observed < _OBSERVED_MIN or requests == 0:
-            return PROBABILITY_START
-        mean_rows = self._rows / self._weight
-        mean_us = self._us / self._weight
-        variance = self._rows_rows / self._weight - mean_rows * mean_rows
+    def worth(self, requests: int) -> Worth:
+        """For the steps to come, of `requests` requests; `keeps` goes by it."""
+        self._worth = self._worth_now(requests)
+        return self._worth
+
+    def keeps(self, drafted: int, expected: float) -> bool:
+        """Whether the engine is given the step's drafts, of which `expected` tokens will be accepted; once a step."""
+        self._looked += 1
+        look = _LOOK_STEPS if self._plain_observed >= 2 * _PLAIN_MIN else _LOOK_STEPS_FIRST
+        if self._looked - self._plain_at >= look:
+            keeps = False
+        elif self._looked - self._drafted_at >= _LOOK_STEPS:
+            keeps = True
+        else:
+            keeps = expected >= self._worth.row * drafted + self._worth.step
+        if keeps:
+            self._drafted_at = self._looked
+        else:
+            self._plain_at = self._looked
+        return keeps
+
+    def _slope_us(self) -> float:
+        mean = self._rows / self._weight
+        variance = self._rows_rows / self._weight - mean * mean
         if variance < 1:
-            return PROBABILITY_FLOOR
-        slope = max(0.0, (self._rows_us / self._weight - mean_rows * mean_us) / variance)
-        plain_us = mean_us + slope * (requests - mean_rows)
-        if plain_us <= 0:
-            return PROBABILITY_CEILING
+            return 0.0
+        return max(0.0, (self._rows_us / self._weight - mean * self._us / self._weight) / variance)
+
+    def _line_us(self, rows: float) -> float:
+        """0: not known."""
+        if self._observed < _OBSERVED_MIN:
+            return 0.0
+        return max(0.0, self._us / self._weight + self._slope_us() * (rows - self._rows / self._weight))
+
+    def _worth_now(self, requests: int) -> Worth:
+        if self._observed < _OBSERVED_MIN or requests == 0:
+            return Worth(PROBABILITY_START, 0.0, 0.0)
+        line_us = self._line_us(requests)
         # Rows and tokens of a request are what they were of late, whatever the size of the batch.
-        us = mean_us + slope * (requests * self._rows / self._requests - mean_rows)
+        us = self._line_us(requests * self._rows / self._requests)
+        if line_us == 0 or us == 0:
+            return Worth(PROBABILITY_CEILING, PROBABILITY_CEILING, 0.0)
+        plain_us = line_us
+        if self._plain_observed >= _PLAIN_MIN:
+            plain_us = line_us * min(self._plain / self._plain_weight, 1.0)
         speed = requests * max(1 / plain_us, self._made / self._requests / us)
-        return min(max(slope * speed, PROBABILITY_FLOOR), PROBABILITY_CEILING)
+        row = self._slope_us() * speed
+        wanted = min(max(row, PROBABILITY_FLOOR), PROBABILITY_CEILING)
+        return Worth(wanted, row, (line_us - plain_us) * speed)
 
 
 class Guard:

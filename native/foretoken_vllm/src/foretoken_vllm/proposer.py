@@ -210,8 +210,8 @@ class ForetokenProposer:
             lineup.totals = totals
             lineup.is_behind = True
             found = replica.cross_prepared(lineup.owners, lineup.asks(), budget)
-            drafted = len(found.tokens)
             tokens = found.tokens
+            drafted = self._kept(replica, len(tokens))
             # Nothing may have been asked for.
             drafts = [tokens[a:b] for a, b in pairwise(found.starts)] if drafted > 0 else _none_for(sampled)
         self._steps = steps
@@ -361,12 +361,21 @@ class ForetokenProposer:
         found = replica.cross(budget)
         if found is not None:
             starts, tokens = found.starts, found.tokens
-            self._drafted = len(tokens)
-            for at, i in enumerate(asked):
+            self._drafted = self._kept(replica, len(tokens))
+            for at, i in enumerate(asked if self._drafted > 0 else ()):
                 drafts[i] = tokens[starts[at] : starts[at + 1]]
         self._steps += 1
         if self._steps % _SWEEP_STEPS == 0:
             self._sweep(replica)
+
+    def _kept(self, replica: Replica, drafted: int) -> int:
+        """How many of a step's draft tokens the engine is given: all of them, or none where they do not pay."""
+        if drafted == 0 or self._settings.probability_min > 0:
+            return drafted
+        if self._cost.keeps(drafted, replica.expected(drafted)):
+            return drafted
+        self.counters.withheld += drafted
+        return 0
 
     def _budget(self) -> int:
         """Draft tokens of this step, all requests together."""
@@ -386,7 +395,7 @@ class ForetokenProposer:
         if self._settings.probability_min > 0:
             return self._bits
         if self._steps % _BITS_STEPS == 0 or self._steps < 64:
-            self.counters.probability_min = self._cost.probability_min(requests)
+            self.counters.probability_min = self._cost.worth(requests).probability_min
             self._bits = float_word(self.counters.probability_min)
         return self._bits
 

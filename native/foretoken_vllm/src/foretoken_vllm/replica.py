@@ -183,6 +183,10 @@ class Replica:
             self._refused(owners, drafts.failed)
         return drafts
 
+    def expected(self, count: int) -> float:
+        """How many of the `count` tokens that the last crossing drafted will be accepted."""
+        return self._core.expected(count)
+
     def _refused(self, owners: list[Group], records: list[int]) -> None:
         for record in records:
             # One that was dropped since its record was written has no room to run out of.

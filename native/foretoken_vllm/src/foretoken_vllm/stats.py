@@ -26,6 +26,8 @@ class Counters:
     probability_min: float = 0.0
     step_us: float = 0.0
     """Time between two calls, where it is less than a second: the engine's steps, without what they waited."""
+    withheld: int = 0
+    """Draft tokens that the engine was not given, since all of a step's together would not have paid for it."""
     over_budget: int = 0
     """Steps in which the sidecar allowed no drafts."""
 
