@@ -53,7 +53,8 @@ def test_what_a_draft_costs_is_never_taken_for_nothing_because_it_comes_with_req
         requests = 4 + step % 9
         # As many drafts for each request in every step: the two kinds of rows cannot be told apart.
         cost.observe(requests, 3 * requests, 2 * requests, 3000 + 400 * requests)
-    assert cost.worth(8).probability_min == pytest.approx(100 * 2 * 8 / (3000 + 400 * 8), rel=0.01)
+    # Of 8 to 12 requests, which count as one size of batch.
+    assert cost.worth(8).probability_min == pytest.approx(100 * 2 * 10 / (3000 + 400 * 10), rel=0.02)
 
 
 def test_a_step_in_which_the_machine_did_something_else_is_left_out() -> None:
@@ -90,6 +91,16 @@ def test_drafts_that_do_not_pay_together_are_withheld() -> None:
     needed = worth.step + 10 * worth.row
     kept = [(cost.keeps(10, 0.9 * needed), cost.keeps(10, 1.1 * needed)) for _ in range(10)]
     assert kept == [(False, True)] * 10
+
+
+def test_what_a_step_owes_is_of_batches_of_its_size() -> None:
+    cost = with_plain(0.8)
+    # In a batch of two, drafts owe nothing.
+    for _ in range(40):
+        cost.observe(2, 4, 3, BASE_US + 50 * 6)
+        cost.observe(2, 0, 2, BASE_US + 50 * 2)
+    assert cost.worth(2).step == pytest.approx(0.0, abs=0.05)
+    assert cost.worth(24).step > 1
 
 
 def test_both_ways_are_tried_now_and_then() -> None:

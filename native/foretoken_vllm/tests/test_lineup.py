@@ -36,6 +36,9 @@ class Judged(StepCost):
     def worth(self, requests: int) -> Worth:
         return Worth(0.05, 0.0, 0.0)
 
+    def is_of(self, requests: int) -> bool:
+        return True
+
     def keeps(self, drafted: int, expected: float) -> bool:
         return expected >= WITHHELD_BELOW
 

@@ -6,6 +6,8 @@ src/draft/budget.ts). Guard rests drafting that costs more of the step's time th
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
 from typing import NamedTuple
 
 REFERENCE_REQUESTS = 32
@@ -16,9 +18,9 @@ PROBABILITY_START = 0.3
 # Of steps with drafts: a half-life of 69 of them.
 _DECAY = 0.99
 _OBSERVED_MIN = 30
-# Of steps without: there are fewer of them.
-_PLAIN_DECAY = 0.97
-_PLAIN_MIN = 8
+# Of the steps of one size of batch, of each kind.
+_SIZE_DECAY = 0.97
+_SIZE_OBSERVED_MIN = 8
 # A step in so many drafts nothing, or drafts though it does not seem to pay, so that both are known: often at first.
 _LOOK_STEPS = 64
 _LOOK_STEPS_FIRST = 8
@@ -35,11 +37,40 @@ class Worth(NamedTuple):
     """Beyond that, for a step that has any: vLLM samples it in a longer way."""
 
 
-class StepCost:
-    """What a step with drafts takes, a + b * rows (requests and draft tokens alike), and what one without.
+class _Steps:
+    """Steps of one size of batch and one kind, the older ones forgotten: sums over them."""
 
-    Least squares, older steps forgotten. A fit that tells the two kinds of rows apart needs them to vary apart, which
-    they seldom do: where they did not, it took drafts for nothing. A step without drafts takes a part of a + b * rows.
+    __slots__ = ("made", "observed", "rows", "us", "weight")
+
+    def __init__(self) -> None:
+        self.observed = 0
+        self.weight = 0.0
+        self.rows = 0.0
+        self.made = 0.0
+        self.us = 0.0
+
+    def observe(self, rows: int, made: int, us: float) -> None:
+        self.observed += 1
+        self.weight = _SIZE_DECAY * self.weight + 1
+        self.rows = _SIZE_DECAY * self.rows + rows
+        self.made = _SIZE_DECAY * self.made + made
+        self.us = _SIZE_DECAY * self.us + us
+
+    @property
+    def is_known(self) -> bool:
+        return self.observed >= _SIZE_OBSERVED_MIN
+
+    def fixed_us(self, row_us: float) -> float:
+        """Of a step, without its rows."""
+        return (self.us - row_us * self.rows) / self.weight
+
+
+class StepCost:
+    """What rows take, and what a step with drafts takes beyond them that one without does not.
+
+    A row: least squares of the time of steps with drafts, a + b * rows, requests and draft tokens alike, older steps
+    forgotten. A fit that tells the two kinds of rows apart needs them to vary apart, which they seldom do: where they
+    did not, it took drafts for nothing. Beyond rows: the means of both kinds of steps, of batches of about one size.
 
     A row of time b that is accepted with probability p makes the engine faster while p / b is more than the tokens a
     microsecond that it makes already: with the drafts of late, or without any if that is more.
@@ -47,17 +78,15 @@ class StepCost:
 
     def __init__(self) -> None:
         self._weight = 0.0
-        self._requests = 0.0
         self._rows = 0.0
-        self._made = 0.0
         self._us = 0.0
         self._rows_rows = 0.0
         self._rows_us = 0.0
         self._observed = 0
-        # Of steps without drafts: their time over a + b * rows, summed, and the weight of that.
-        self._plain = 0.0
-        self._plain_weight = 0.0
-        self._plain_observed = 0
+        # By the bits of the number of requests.
+        self._with_drafts: defaultdict[int, _Steps] = defaultdict(_Steps)
+        self._plain: defaultdict[int, _Steps] = defaultdict(_Steps)
+        self._size = 0
         self._worth = Worth(PROBABILITY_START, 0.0, 0.0)
         # Steps that had drafts; when the last was that went without them, and with them.
         self._looked = 0
@@ -68,32 +97,32 @@ class StepCost:
         """A step without prefill took `us`, for `requests` requests and `drafted` draft tokens, and made `made`."""
         if self._observed >= _OBSERVED_MIN and us > 5 * self._us / self._weight:
             return
-        if drafted == 0:
-            line_us = self._line_us(requests)
-            if line_us > 0:
-                self._plain_observed += 1
-                self._plain_weight = _PLAIN_DECAY * self._plain_weight + 1
-                self._plain = _PLAIN_DECAY * self._plain + us / line_us
-            return
         rows = requests + drafted
+        kind = self._plain if drafted == 0 else self._with_drafts
+        kind[requests.bit_length()].observe(rows, made, us)
+        if drafted == 0:
+            return
         self._observed += 1
         self._weight = _DECAY * self._weight + 1
-        self._requests = _DECAY * self._requests + requests
         self._rows = _DECAY * self._rows + rows
-        self._made = _DECAY * self._made + made
         self._us = _DECAY * self._us + us
         self._rows_rows = _DECAY * self._rows_rows + rows * rows
         self._rows_us = _DECAY * self._rows_us + rows * us
 
     def worth(self, requests: int) -> Worth:
         """For the steps to come, of `requests` requests; `keeps` goes by it."""
+        self._size = requests.bit_length()
         self._worth = self._worth_now(requests)
         return self._worth
+
+    def is_of(self, requests: int) -> bool:
+        """Whether the worth that was told last is of batches of about this size."""
+        return requests.bit_length() == self._size
 
     def keeps(self, drafted: int, expected: float) -> bool:
         """Whether the engine is given the step's drafts, of which `expected` tokens will be accepted; once a step."""
         self._looked += 1
-        look = _LOOK_STEPS if self._plain_observed >= 2 * _PLAIN_MIN else _LOOK_STEPS_FIRST
+        look = _LOOK_STEPS if self._plain[self._size].is_known else _LOOK_STEPS_FIRST
         if self._looked - self._plain_at >= look:
             keeps = False
         elif self._looked - self._drafted_at >= _LOOK_STEPS:
@@ -106,34 +135,30 @@ class StepCost:
             self._plain_at = self._looked
         return keeps
 
-    def _slope_us(self) -> float:
+    def _row_us(self) -> float:
         mean = self._rows / self._weight
         variance = self._rows_rows / self._weight - mean * mean
         if variance < 1:
             return 0.0
         return max(0.0, (self._rows_us / self._weight - mean * self._us / self._weight) / variance)
 
-    def _line_us(self, rows: float) -> float:
-        """0: not known."""
-        if self._observed < _OBSERVED_MIN:
-            return 0.0
-        return max(0.0, self._us / self._weight + self._slope_us() * (rows - self._rows / self._weight))
-
     def _worth_now(self, requests: int) -> Worth:
         if self._observed < _OBSERVED_MIN or requests == 0:
             return Worth(PROBABILITY_START, 0.0, 0.0)
-        line_us = self._line_us(requests)
-        # Rows and tokens of a request are what they were of late, whatever the size of the batch.
-        us = self._line_us(requests * self._rows / self._requests)
-        if line_us == 0 or us == 0:
-            return Worth(PROBABILITY_CEILING, PROBABILITY_CEILING, 0.0)
-        plain_us = line_us
-        if self._plain_observed >= _PLAIN_MIN:
-            plain_us = line_us * min(self._plain / self._plain_weight, 1.0)
-        speed = requests * max(1 / plain_us, self._made / self._requests / us)
-        row = self._slope_us() * speed
-        wanted = min(max(row, PROBABILITY_FLOOR), PROBABILITY_CEILING)
-        return Worth(wanted, row, (line_us - plain_us) * speed)
+        row_us = self._row_us()
+        drafting, plain = self._with_drafts[self._size], self._plain[self._size]
+        # Without drafts, as far as the line says.
+        us = self._us / self._weight + row_us * (requests - self._rows / self._weight)
+        speed = requests / us if us > 0 else math.inf
+        if drafting.is_known:
+            speed = max(speed, drafting.made / drafting.us)
+        step = 0.0
+        if plain.is_known:
+            speed = max(speed, plain.made / plain.us)
+            if drafting.is_known:
+                step = max(0.0, drafting.fixed_us(row_us) - plain.fixed_us(row_us)) * speed
+        row = row_us * speed if row_us > 0 else 0.0
+        return Worth(min(max(row, PROBABILITY_FLOOR), PROBABILITY_CEILING), row, step)
 
 
 class Guard:

@@ -196,7 +196,8 @@ class ForetokenProposer:
                 return None
             # Without a word of the sidecar's, as many as there are.
             budget = BUDGET_NONE if self._may_draft and self._mailbox.budget is None else self._budget()
-            if steps % _BITS_STEPS == 0 or lineup.tokens_max != min(self._tokens_max, budget):
+            is_due = steps % _BITS_STEPS == 0 or not self._cost.is_of(requests)
+            if is_due or lineup.tokens_max != min(self._tokens_max, budget):
                 lineup.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
             words = replica.words
             for head, count, tokens in zip(lineup.heads, counts, sampled, strict=True):
@@ -394,7 +395,7 @@ class ForetokenProposer:
     def _probability_bits(self, requests: int) -> int:
         if self._settings.probability_min > 0:
             return self._bits
-        if self._steps % _BITS_STEPS == 0 or self._steps < 64:
+        if self._steps % _BITS_STEPS == 0 or self._steps < 64 or not self._cost.is_of(requests):
             self.counters.probability_min = self._cost.worth(requests).probability_min
             self._bits = float_word(self.counters.probability_min)
         return self._bits
