@@ -57,7 +57,10 @@ export interface VllmWorkerParts {
   readonly notice: (notice: VllmNotice) => void;
 }
 
-/** More requests than an eighth seldom end in the step or two that a round trip takes. */
+/**
+ * What may end in the step or two that a round trip takes: chunks have hundreds of tokens and steps make a few of
+ * each, so that about one request in a hundred ends with a step, and several at once by chance.
+ */
 const SLOTS_PER_AHEAD = 8;
 /** A request that this server never got to the end of, though others do: nobody knows whose fault it is. */
 const BAD_GATEWAY = 502;

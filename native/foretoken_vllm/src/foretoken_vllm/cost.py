@@ -147,16 +147,17 @@ class StepCost:
             return Worth(PROBABILITY_START, 0.0, 0.0)
         row_us = self._row_us()
         drafting, plain = self._with_drafts[self._size], self._plain[self._size]
-        # Without drafts, as far as the line says.
-        us = self._us / self._weight + row_us * (requests - self._rows / self._weight)
-        speed = requests / us if us > 0 else math.inf
+        if plain.is_known:
+            speed = plain.made / plain.us
+        else:
+            # As far as the line says.
+            us = self._us / self._weight + row_us * (requests - self._rows / self._weight)
+            speed = requests / us if us > 0 else math.inf
         if drafting.is_known:
             speed = max(speed, drafting.made / drafting.us)
         step = 0.0
-        if plain.is_known:
-            speed = max(speed, plain.made / plain.us)
-            if drafting.is_known:
-                step = max(0.0, drafting.fixed_us(row_us) - plain.fixed_us(row_us)) * speed
+        if plain.is_known and drafting.is_known:
+            step = max(0.0, drafting.fixed_us(row_us) - plain.fixed_us(row_us)) * speed
         row = row_us * speed if row_us > 0 else 0.0
         return Worth(min(max(row, PROBABILITY_FLOOR), PROBABILITY_CEILING), row, step)
 

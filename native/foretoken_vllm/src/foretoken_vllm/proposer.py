@@ -180,6 +180,7 @@ class ForetokenProposer:
             if reduced is None:
                 return None
             self._lineup = lineup = reduced
+            lineup.prepare(lineup.tokens_max, self._probability_bits(requests))
         steps = self._steps + 1
         # Every few steps it may not, for what is done seldom.
         if self._mailbox.down or self._guard.rest > 0 or steps % _SWEEP_STEPS == 0:
@@ -196,8 +197,7 @@ class ForetokenProposer:
                 return None
             # Without a word of the sidecar's, as many as there are.
             budget = BUDGET_NONE if self._may_draft and self._mailbox.budget is None else self._budget()
-            is_due = steps % _BITS_STEPS == 0 or not self._cost.is_of(requests)
-            if is_due or lineup.tokens_max != min(self._tokens_max, budget):
+            if steps % _BITS_STEPS == 0 or lineup.tokens_max != min(self._tokens_max, budget):
                 lineup.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
             words = replica.words
             for head, count, tokens in zip(lineup.heads, counts, sampled, strict=True):

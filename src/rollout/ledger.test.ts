@@ -1,0 +1,25 @@
+import { expect, test } from "bun:test";
+import { workerId } from "../base/ids.ts";
+import { Ledger } from "./ledger.ts";
+import type { Worker, WorkerCapacity } from "./worker.ts";
+
+function workerOf(id: number, capacity: WorkerCapacity): Worker {
+  return { workerId: workerId(id), name: "", capacity } as unknown as Worker;
+}
+
+const CAPACITY = { slots: 8, kvTokens: 100, contextTokens: 50, kvBytesPerToken: 0 };
+
+test("slots: what waits in an engine's own queue is sent beyond its slots, within its KV", () => {
+  const ledger = new Ledger();
+  ledger.add(workerOf(0, CAPACITY));
+  ledger.add(workerOf(1, { ...CAPACITY, ahead: 2 }));
+  ledger.book(workerId(1), { inFlight: 9, kvTokens: 90 });
+  const found = ledger.slots().map(({ slots, inFlight, kvTokensFree }) => ({
+    room: slots - inFlight,
+    kvTokensFree,
+  }));
+  expect(found).toEqual([
+    { room: 8, kvTokensFree: 100 },
+    { room: 1, kvTokensFree: 10 },
+  ]);
+});
