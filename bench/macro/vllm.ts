@@ -2,6 +2,9 @@
 // out round-robin, as trainers do; the same with vLLM's own `suffix` drafts; Foretoken in front of plain servers;
 // Foretoken with its plugin inside them. Every response is a request of its own, all of them sent at once.
 //
+// Systems that draft draw other texts from the same seeds. So that they have the same work, each response is as
+// long everywhere as plain vLLM made it in a run before, not counted: the model's end of text ends nothing.
+//
 //   npm run bench:vllm -- [--rounds N] [--groups N] [--siblings N] [--max-tokens N] [--max-num-seqs N]
 //                         [--kv-blocks N] [--chunk-tokens N] [--report FILE]
 //
@@ -38,7 +41,17 @@ interface Sizes {
   readonly maxTokens: number;
 }
 
+/** The requests of one iteration. */
+interface Asks {
+  readonly prompts: readonly number[][];
+  readonly seed: number;
+  /** Of each response, group after group; null: until the model ends it. */
+  readonly lengths: readonly number[] | null;
+}
+
 interface Run {
+  /** Tokens of each response, group after group. */
+  readonly lengths: readonly number[];
   readonly wallS: number;
   readonly tailS: number;
   readonly outputTokens: number;
@@ -133,39 +146,40 @@ function combined(a: ServerCounters, b: ServerCounters, sign: 1 | -1): ServerCou
 /** One iteration: all responses of all groups, each a request of its own. */
 async function iteration(
   system: System,
-  prompts: readonly number[][],
+  { prompts, seed, lengths }: Asks,
   sizes: Sizes,
-  round: number,
 ): Promise<Run> {
   const before = await countersOf(system);
   const finishedMs: number[] = [];
-  let outputTokens = 0;
   const startMs = performance.now();
   const asks = prompts.flatMap((prompt, group) =>
     Array.from({ length: sizes.siblings }, async (_, index) => {
+      const response = group * sizes.siblings + index;
       const base = system.direct?.[group % system.direct.length] ?? system.fleet.url;
       const answer = (await post(`${base}/v1/completions`, {
         model: MODEL,
         prompt,
-        max_tokens: sizes.maxTokens,
+        max_tokens: lengths?.[response] ?? sizes.maxTokens,
+        ignore_eos: lengths !== null,
         temperature: 1,
-        seed: SEED + (round * prompts.length + group) * sizes.siblings + index,
+        seed: seed + response,
         logprobs: 0,
         return_token_ids: true,
       })) as { usage: { completion_tokens: number } };
       finishedMs.push(performance.now() - startMs);
-      outputTokens += answer.usage.completion_tokens;
+      return answer.usage.completion_tokens;
     }),
   );
-  await Promise.all(asks);
+  const made = await Promise.all(asks);
   const after = await countersOf(system);
   const sorted = finishedMs.toSorted((a, b) => a - b);
   const wallMs = sorted.at(-1) ?? 0;
   const tailFromMs = sorted[Math.ceil(sorted.length * (1 - TAIL_PART)) - 1] ?? 0;
   return {
+    lengths: made,
     wallS: wallMs / 1000,
     tailS: (wallMs - tailFromMs) / 1000,
-    outputTokens,
+    outputTokens: made.reduce((sum, tokens) => sum + tokens, 0),
     counters: combined(after.sum, before.sum, -1),
     proposeUs: after.us - before.us,
   };
@@ -270,14 +284,24 @@ async function main(): Promise<void> {
     const first = systems.get("plain");
     if (first === undefined) throw new Error("nothing was started");
     const prompts = await promptIds(first.fleet, sizes.groups * (sizes.rounds + 1));
-    // Round 0 warms up and is not counted; the order turns, so that none is always first.
+    const asks: Asks[] = [];
     for (let round = 0; round <= sizes.rounds; round += 1) {
-      const asked = prompts.slice(round * sizes.groups, (round + 1) * sizes.groups);
+      const asked = {
+        prompts: prompts.slice(round * sizes.groups, (round + 1) * sizes.groups),
+        seed: SEED + round * sizes.groups * sizes.siblings,
+        lengths: null,
+      };
+      const { lengths, outputTokens } = await iteration(first, asked, sizes);
+      console.error(`lengths of round ${round}/${sizes.rounds}: ${outputTokens} tokens`);
+      asks.push({ ...asked, lengths });
+    }
+    // Round 0 warms up and is not counted; the order turns, so that none is always first.
+    for (const [round, asked] of asks.entries()) {
       for (let turn = 0; turn < SYSTEMS.length; turn += 1) {
         const name = SYSTEMS[(turn + round) % SYSTEMS.length] ?? "plain";
         const system = systems.get(name);
         if (system === undefined) continue;
-        const run = await iteration(system, asked, sizes, round);
+        const run = await iteration(system, asked, sizes);
         console.error(
           `round ${round}/${sizes.rounds} ${name}: ${run.wallS.toFixed(2)} s, tail ${run.tailS.toFixed(2)} s`,
         );

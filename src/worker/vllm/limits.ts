@@ -26,7 +26,7 @@ export interface VllmLimits {
   readonly leaveMs: number;
   /** Streams open at the same time; more wait here. */
   readonly streamsMax: number;
-  /** Tokens of one server event, at most; the server is asked for more of them the more streams are open. */
+  /** Tokens of one server event, at most (retry.ts). */
   readonly streamIntervalMax: number;
   /** One line of a stream, bytes. A completion's first event repeats the prompt. */
   readonly lineBytesMax: number;
@@ -49,7 +49,7 @@ export const VLLM_LIMITS: VllmLimits = {
   coalesceMs: 0,
   leaveMs: 2_000,
   streamsMax: 16_384,
-  streamIntervalMax: 16,
+  streamIntervalMax: 32,
   lineBytesMax: 16 * 1024 * 1024,
   answerBytesMax: 16 * 1024 * 1024,
 };

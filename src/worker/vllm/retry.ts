@@ -44,11 +44,12 @@ export function retryDelayMs(
 }
 
 /**
- * Streams for each further token of an event: one token while they are few and watched, more when they are many. An
- * event costs the server's API process and the sidecar far more than its tokens do, and a rollout waits for none.
+ * Tokens of an event for each stream that is open: few while somebody may watch, many soon, for an event costs the
+ * server's API process and the sidecar far more than its tokens do, and a rollout waits for none. What a server that
+ * fails had not said yet is made again.
  */
-const STREAMS_PER_TOKEN = 4;
+const TOKENS_PER_STREAM = 4;
 
 export function streamInterval(openStreams: number, max: number): number {
-  return Math.min(max, 1 + Math.floor(openStreams / STREAMS_PER_TOKEN));
+  return Math.min(max, TOKENS_PER_STREAM * Math.max(1, openStreams));
 }

@@ -21,9 +21,12 @@ _OBSERVED_MIN = 30
 # Of the steps of one size of batch, of each kind.
 _SIZE_DECAY = 0.97
 _SIZE_OBSERVED_MIN = 8
-# A step in so many drafts nothing, or drafts though it does not seem to pay, so that both are known: often at first.
-_LOOK_STEPS = 64
-_LOOK_STEPS_FIRST = 8
+# A step in so many drafts nothing, so that what this takes is known: often at first.
+_PLAIN_STEPS = 64
+_PLAIN_STEPS_FIRST = 8
+# A step in so many drafts though it does not seem to pay. More often, since to be wrong here costs the most: a batch
+# that could make twice the tokens makes one a request.
+_DRAFT_STEPS = 16
 
 
 class Worth(NamedTuple):
@@ -60,9 +63,15 @@ class _Steps:
     def is_known(self) -> bool:
         return self.observed >= _SIZE_OBSERVED_MIN
 
-    def fixed_us(self, row_us: float) -> float:
-        """Of a step, without its rows."""
-        return (self.us - row_us * self.rows) / self.weight
+    def mean_us(self) -> float:
+        return self.us / self.weight
+
+    def mean_rows(self) -> float:
+        return self.rows / self.weight
+
+    def speed(self) -> float:
+        """Tokens a microsecond."""
+        return self.made / self.us
 
 
 class StepCost:
@@ -70,7 +79,9 @@ class StepCost:
 
     A row: least squares of the time of steps with drafts, a + b * rows, requests and draft tokens alike, older steps
     forgotten. A fit that tells the two kinds of rows apart needs them to vary apart, which they seldom do: where they
-    did not, it took drafts for nothing. Beyond rows: the means of both kinds of steps, of batches of about one size.
+    did not, it took drafts for nothing. The line is steeper than it should be where a request's row is dearer than a
+    draft token's, so its slope is bounded by what draft tokens and all that comes with them take in the mean: the
+    difference of steps with and without, of batches of about one size. What remains of that is beyond rows.
 
     A row of time b that is accepted with probability p makes the engine faster while p / b is more than the tokens a
     microsecond that it makes already: with the drafts of late, or without any if that is more.
@@ -122,10 +133,10 @@ class StepCost:
     def keeps(self, drafted: int, expected: float) -> bool:
         """Whether the engine is given the step's drafts, of which `expected` tokens will be accepted; once a step."""
         self._looked += 1
-        look = _LOOK_STEPS if self._plain[self._size].is_known else _LOOK_STEPS_FIRST
-        if self._looked - self._plain_at >= look:
+        plain_steps = _PLAIN_STEPS if self._plain[self._size].is_known else _PLAIN_STEPS_FIRST
+        if self._looked - self._plain_at >= plain_steps:
             keeps = False
-        elif self._looked - self._drafted_at >= _LOOK_STEPS:
+        elif self._looked - self._drafted_at >= _DRAFT_STEPS:
             keeps = True
         else:
             keeps = expected >= self._worth.row * drafted + self._worth.step
@@ -135,31 +146,36 @@ class StepCost:
             self._plain_at = self._looked
         return keeps
 
-    def _row_us(self) -> float:
+    def _slope_us(self) -> float:
+        """Of the line; a step of no rows takes no less than no time."""
         mean = self._rows / self._weight
+        mean_us = self._us / self._weight
         variance = self._rows_rows / self._weight - mean * mean
         if variance < 1:
             return 0.0
-        return max(0.0, (self._rows_us / self._weight - mean * self._us / self._weight) / variance)
+        return min(max(0.0, (self._rows_us / self._weight - mean * mean_us) / variance), mean_us / mean)
 
     def _worth_now(self, requests: int) -> Worth:
         if self._observed < _OBSERVED_MIN or requests == 0:
             return Worth(PROBABILITY_START, 0.0, 0.0)
-        row_us = self._row_us()
+        row_us = self._slope_us()
+        step_us = 0.0
         drafting, plain = self._with_drafts[self._size], self._plain[self._size]
         if plain.is_known:
-            speed = plain.made / plain.us
+            speed = plain.speed()
         else:
             # As far as the line says.
             us = self._us / self._weight + row_us * (requests - self._rows / self._weight)
             speed = requests / us if us > 0 else math.inf
         if drafting.is_known:
-            speed = max(speed, drafting.made / drafting.us)
-        step = 0.0
+            speed = max(speed, drafting.speed())
         if plain.is_known and drafting.is_known:
-            step = max(0.0, drafting.fixed_us(row_us) - plain.fixed_us(row_us)) * speed
+            more_us = max(0.0, drafting.mean_us() - plain.mean_us())
+            more_rows = max(1.0, drafting.mean_rows() - plain.mean_rows())
+            row_us = min(row_us, more_us / more_rows)
+            step_us = max(0.0, more_us - row_us * more_rows)
         row = row_us * speed if row_us > 0 else 0.0
-        return Worth(min(max(row, PROBABILITY_FLOOR), PROBABILITY_CEILING), row, step)
+        return Worth(min(max(row, PROBABILITY_FLOOR), PROBABILITY_CEILING), row, step_us * speed)
 
 
 class Guard:
