@@ -90,7 +90,7 @@ def test_a_draft_tokens_row_costs_no_more_than_all_that_comes_with_drafts() -> N
     for step in range(800):
         # A request's row is four times as dear as a draft token's, which the line takes for one price.
         requests = 16 + step % 13
-        drafted = (1 + step % 2) * requests
+        drafted = requests + step % 2
         cost.observe(requests, drafted, 2 * requests, BASE_US + 400 * requests + 100 * drafted)
         cost.observe(requests, 0, requests, BASE_US + 400 * requests)
     assert cost._slope_us() > 150
