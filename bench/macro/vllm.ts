@@ -207,12 +207,26 @@ function figures(runs: readonly Run[], drafts: boolean): Figures {
   };
 }
 
-/** Geometric mean over the rounds of how many times as long `base` took. */
-function ratio(base: Figures, of: Figures, key: "wall_s" | "tail_s"): number {
-  const logs = of.rounds.map((round, i) =>
-    Math.log((base.rounds[i]?.[key] ?? Number.NaN) / round[key]),
-  );
-  return Math.exp(logs.reduce((sum, log) => sum + log, 0) / logs.length);
+type Span = "wall_s" | "tail_s";
+
+/** How many times as long `base` took, by round. */
+function ratios(base: Figures, of: Figures, key: Span): number[] {
+  return of.rounds.map((round, i) => (base.rounds[i]?.[key] ?? Number.NaN) / round[key]);
+}
+
+function geometricMean(values: readonly number[]): number {
+  return Math.exp(values.reduce((sum, value) => sum + Math.log(value), 0) / values.length);
+}
+
+/** Of the two systems that draft: the mean, the least and the most. */
+function pluginOverSuffix(found: ReadonlyMap<SystemName, Figures>): Record<Span, number[]> {
+  const [suffix, plugin] = [found.get("suffix"), found.get("foretoken_plugin")];
+  if (suffix === undefined || plugin === undefined) throw new Error("both were run");
+  const of = (key: Span): number[] => {
+    const all = ratios(suffix, plugin, key);
+    return [geometricMean(all), Math.min(...all), Math.max(...all)];
+  };
+  return { wall_s: of("wall_s"), tail_s: of("tail_s") };
 }
 
 function tableOf(found: ReadonlyMap<SystemName, Figures>): string {
@@ -236,8 +250,8 @@ function tableOf(found: ReadonlyMap<SystemName, Figures>): string {
   });
   const plain = found.get("plain");
   for (const [name, of] of found) {
-    const times = (key: "wall_s" | "tail_s") =>
-      plain === undefined ? "" : ratio(plain, of, key).toFixed(2);
+    const times = (key: Span) =>
+      plain === undefined ? "" : geometricMean(ratios(plain, of, key)).toFixed(2);
     table.push([
       name,
       of.wall_s.toFixed(2),
@@ -265,7 +279,7 @@ async function main(): Promise<void> {
       "max-tokens": { type: "string", default: "1024" },
       "max-num-seqs": { type: "string", default: "32" },
       "kv-blocks": { type: "string", default: "0" },
-      "chunk-tokens": { type: "string", default: "256" },
+      "chunk-tokens": { type: "string" },
       report: { type: "string" },
     },
   });
@@ -277,7 +291,8 @@ async function main(): Promise<void> {
     siblings: Number(values.siblings),
     maxTokens: Number(values["max-tokens"]),
   };
-  const up = ["--workers", "2", "--chunk-tokens", values["chunk-tokens"]];
+  const chunk = values["chunk-tokens"];
+  const up = ["--workers", "2", ...(chunk === undefined ? [] : ["--chunk-tokens", chunk])];
   const systems = await start(up, engineArgs(values));
   try {
     const runs = new Map<SystemName, Run[]>(SYSTEMS.map((name) => [name, []]));
@@ -315,10 +330,17 @@ async function main(): Promise<void> {
       ]),
     );
     console.log(tableOf(found));
+    const over = pluginOverSuffix(found);
+    const said = ([mean, least, most]: readonly number[]) =>
+      `${mean?.toFixed(2)} (${least?.toFixed(2)} - ${most?.toFixed(2)})`;
+    console.log(
+      `the plugin is so many times as fast as suffix: wall ${said(over.wall_s)}, tail ${said(over.tail_s)}`,
+    );
     if (values.report !== undefined) {
       const report = {
         conditions: { ...conditions(), ...values },
         systems: Object.fromEntries(found),
+        plugin_over_suffix: over,
       };
       writeFileSync(values.report, `${JSON.stringify(report, null, 2)}\n`);
     }
