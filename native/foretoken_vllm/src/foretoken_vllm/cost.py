@@ -6,7 +6,6 @@ src/draft/budget.ts). Guard rests drafting that costs more of the step's time th
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -166,7 +165,7 @@ class StepCost:
         else:
             # As far as the line says.
             us = self._us / self._weight + row_us * (requests - self._rows / self._weight)
-            speed = requests / us if us > 0 else math.inf
+            speed = requests / us
         if drafting.is_known:
             speed = max(speed, drafting.speed())
         if plain.is_known and drafting.is_known:
@@ -174,7 +173,7 @@ class StepCost:
             more_rows = max(1.0, drafting.mean_rows() - plain.mean_rows())
             row_us = min(row_us, more_us / more_rows)
             step_us = max(0.0, more_us - row_us * more_rows)
-        row = row_us * speed if row_us > 0 else 0.0
+        row = row_us * speed
         return Worth(min(max(row, PROBABILITY_FLOOR), PROBABILITY_CEILING), row, step_us * speed)
 
 
