@@ -250,10 +250,12 @@ export class EmbeddedKvPool implements KvPool {
     blob.file = "written";
     const wanted = this.#index.get(blob.key) === blob;
     if (!written) {
+      // At once: while its file is being removed, another blob may be put under the key.
+      if (wanted) {
+        this.#evictions += 1;
+        this.#forget(blob);
+      }
       await this.#attempt((files) => files.remove(partial));
-      if (!wanted) return;
-      this.#evictions += 1;
-      this.#forget(blob);
       return;
     }
     this.#demotions += 1;
