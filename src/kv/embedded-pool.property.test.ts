@@ -72,51 +72,55 @@ function makePool(memory: number, disk: number, pending: number) {
 
 test("EmbeddedKvPool: agrees with its twin after every operation", async () => {
   await fc.assert(
-    fc.asyncProperty(limits, fc.array(operation, { maxLength: 60, size: "max" }), async (limit, operations) => {
-      const { clock, files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
-      const twin = new KvPoolTwin(limit.memory, limit.disk);
-      let now = weightEpoch(0);
-      for (const op of operations) {
-        if (op.kind === "advance_clock") {
-          clock.advance(op.ms);
-          twin.nowMs += op.ms;
-        } else if (op.kind === "settle") {
-          await pool.settled();
-        } else if (op.kind === "advance_epoch") {
-          if (op.epoch > now) now = weightEpoch(op.epoch);
-          pool.advanceEpoch(weightEpoch(op.epoch));
-          twin.advanceEpoch(now);
-        } else {
-          const key = keyOf(op.token, weightEpoch(op.epoch));
-          if (op.kind === "put") {
-            const bytes = blobOf(op.token, op.size);
-            const copy = new Uint8Array(bytes.slice(0));
-            const wanted = op.epoch >= now && twin.put(key, copy);
-            expect(pool.put(key, bytes)).toBe(wanted);
-          } else if (op.kind === "get") {
-            const got = await pool.get(key);
-            const wanted = twin.get(key);
-            expect(got === null ? [] : [...new Uint8Array(got)]).toEqual([...(wanted ?? [])]);
-          } else if (op.kind === "has") {
-            expect(pool.has(key)).toBe(twin.find(key) !== undefined);
-          } else if (op.kind === "lease") {
-            expect(pool.lease(key, op.ttlMs)).toBe(twin.lease(key, op.ttlMs));
+    fc.asyncProperty(
+      limits,
+      fc.array(operation, { maxLength: 60, size: "max" }),
+      async (limit, operations) => {
+        const { clock, files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
+        const twin = new KvPoolTwin(limit.memory, limit.disk);
+        let now = weightEpoch(0);
+        for (const op of operations) {
+          if (op.kind === "advance_clock") {
+            clock.advance(op.ms);
+            twin.nowMs += op.ms;
+          } else if (op.kind === "settle") {
+            await pool.settled();
+          } else if (op.kind === "advance_epoch") {
+            if (op.epoch > now) now = weightEpoch(op.epoch);
+            pool.advanceEpoch(weightEpoch(op.epoch));
+            twin.advanceEpoch(now);
           } else {
-            pool.release([key]);
-            twin.release(key);
+            const key = keyOf(op.token, weightEpoch(op.epoch));
+            if (op.kind === "put") {
+              const bytes = blobOf(op.token, op.size);
+              const copy = new Uint8Array(bytes.slice(0));
+              const wanted = op.epoch >= now && twin.put(key, copy);
+              expect(pool.put(key, bytes)).toBe(wanted);
+            } else if (op.kind === "get") {
+              const got = await pool.get(key);
+              const wanted = twin.get(key);
+              expect(got === null ? [] : [...new Uint8Array(got)]).toEqual([...(wanted ?? [])]);
+            } else if (op.kind === "has") {
+              expect(pool.has(key)).toBe(twin.find(key) !== undefined);
+            } else if (op.kind === "lease") {
+              expect(pool.lease(key, op.ttlMs)).toBe(twin.lease(key, op.ttlMs));
+            } else {
+              pool.release([key]);
+              twin.release(key);
+            }
           }
+          const stats = pool.stats();
+          expect(stats.diskBytes).toBe(sum(twin.disk));
+          expect(stats.evictions).toBe(twin.evictions);
+          expect(stats).toMatchObject({ corrupt: 0, diskErrors: 0 });
         }
-        const stats = pool.stats();
-        expect(stats.diskBytes).toBe(sum(twin.disk));
-        expect(stats.evictions).toBe(twin.evictions);
-        expect(stats).toMatchObject({ corrupt: 0, diskErrors: 0 });
-      }
-      await pool.settled();
-      expect(pool.stats().memoryBytes).toBe(sum(twin.memory));
-      expect(files.bytes()).toBe(sum(twin.disk));
-      await pool.close();
-      expect(files.files.size).toBe(0);
-    }),
+        await pool.settled();
+        expect(pool.stats().memoryBytes).toBe(sum(twin.memory));
+        expect(files.bytes()).toBe(sum(twin.disk));
+        await pool.close();
+        expect(files.files.size).toBe(0);
+      },
+    ),
     { numRuns: 300 },
   );
 });
@@ -189,16 +193,20 @@ test("EmbeddedKvPool: whatever fails, and in whatever order, bytes are right or 
 
 test("EmbeddedKvPool: files on a healthy disk never exceed the disk tier's limit", async () => {
   await fc.assert(
-    fc.asyncProperty(limits, fc.array(operation, { maxLength: 60, size: "max" }), async (limit, operations) => {
-      const { files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
-      for (const op of operations) {
-        if (op.kind === "put") pool.put(keyOf(op.token), blobOf(op.token, op.size));
-        else if (op.kind === "release") pool.release([keyOf(op.token)]);
-        else await null;
-      }
-      await pool.settled();
-      expect(files.bytesPeak).toBeLessThanOrEqual(limit.disk);
-    }),
+    fc.asyncProperty(
+      limits,
+      fc.array(operation, { maxLength: 60, size: "max" }),
+      async (limit, operations) => {
+        const { files, pool } = makePool(limit.memory, limit.disk, 1_000_000);
+        for (const op of operations) {
+          if (op.kind === "put") pool.put(keyOf(op.token), blobOf(op.token, op.size));
+          else if (op.kind === "release") pool.release([keyOf(op.token)]);
+          else await null;
+        }
+        await pool.settled();
+        expect(files.bytesPeak).toBeLessThanOrEqual(limit.disk);
+      },
+    ),
     { numRuns: 200 },
   );
 });
