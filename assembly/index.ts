@@ -22,6 +22,7 @@ import { calibrationBegin } from "./suffix/calibrate";
 import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
 import { contextBegin } from "./suffix/context";
 import { bestToken, countOf, edgeOf, lenOf } from "./suffix/node";
+import { recencyBegin } from "./suffix/recency";
 import { groupTake, historyAppend, matchState, promptAppend, sequenceSeen } from "./suffix/tree";
 
 export { inputReserve as input_reserve, outputReserve as output_reserve, step } from "./step";
@@ -36,7 +37,8 @@ export function configure(limitBytes: u32, contextTokens: u32, learning: bool): 
   poolLimit(limitBytes);
   contextBegin(contextTokens);
   calibrationBegin(learning);
-  backgroundBegin(limitBytes);
+  backgroundBegin();
+  recencyBegin();
 }
 
 export function used_bytes(): u32 {

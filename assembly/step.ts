@@ -12,13 +12,14 @@ import {
 } from "./abi";
 import { budgetCut } from "./budget";
 import { largeGiveBack, largeTake } from "./memory/pool";
-import { G_DEAD, G_PROMPT, groupAt, isGroup } from "./suffix/arena";
+import { G_DEAD, G_PROMPT, G_SERIAL, groupAt, isGroup } from "./suffix/arena";
 import { REASON_BYTES } from "./suffix/calibrate";
 import { draftKeep, draftsBegin, recentOf } from "./suffix/fate";
-import { SOURCES } from "./suffix/node";
+import { lenOf, SOURCES } from "./suffix/node";
 import {
   draftAfter,
   draftInto,
+  draftOf,
   draftPath,
   draftRecovers,
   draftTree,
@@ -26,7 +27,8 @@ import {
   headClear,
   PROBABILITY_FLOOR,
 } from "./suffix/propose";
-import { Q_AGREED, Q_LEFT, Q_RECOVERY, Q_SECOND, Q_THIRD, Q_TOKEN } from "./suffix/record";
+import { recencyKey } from "./suffix/recency";
+import { Q_AGREED, Q_LAST, Q_LEFT, Q_RECOVERY, Q_SECOND, Q_THIRD, Q_TOKEN } from "./suffix/record";
 import { matchState, ownEnds, sequenceAppend, sequenceSeen } from "./suffix/tree";
 
 const RECORD_BYTES: usize = (<usize>DRAFT_WORDS) << 2;
@@ -104,6 +106,10 @@ function draft(record: usize, tokens: usize, room: usize, reasons: usize, head: 
   const end = sequence == 0 ? group + G_PROMPT : sequence;
   draftInto(tokens, room, reasons, head, load<u32>(record, 4) % SOURCES);
   draftAfter(load<u32>(end, Q_TOKEN), load<u32>(end, Q_SECOND), load<u32>(end, Q_THIRD));
+  draftOf(
+    recencyKey(load<u32>(group, G_SERIAL), load<u32>(record, 4)),
+    lenOf(load<u32>(end, Q_LAST)),
+  );
   draftRecovers(
     load<u32>(end, Q_RECOVERY),
     load<u8>(end, Q_AGREED),

@@ -10,6 +10,7 @@ const PAGE_BYTES: usize = 65536;
 // Large areas: class c holds 4 KiB << c, up to 1 GiB.
 const LARGE_CLASSES: usize = 19;
 // Addresses near 4 GiB would overflow 32-bit sums.
+const TABLE_PART: usize = 16;
 const ADDRESS_MAX: usize = 0xf0000000;
 
 const largeFree: usize = memory.data(19 * 4, 16);
@@ -112,6 +113,18 @@ export function largeTake(bytes: usize): usize {
   }
   usedBytes += size;
   return area;
+}
+
+// Takes a table of the core's own, of zeros and never given back, if it is at most 1 / TABLE_PART of the limit and groups
+// leave half of that unused.
+export function tableTake(bytes: usize): usize {
+  if (bytes > limitBytes / TABLE_PART || usedBytes > limitBytes / 2) return 0;
+  const size = (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1);
+  if (!makeUnused(size)) return 0;
+  const table = topUnused;
+  topUnused += size;
+  usedBytes += size;
+  return table;
 }
 
 export function largeGiveBack(area: usize, bytes: usize): void {

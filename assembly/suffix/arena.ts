@@ -34,6 +34,8 @@ export const G_PROMPT: usize = 64;
 export const G_STATES: usize = 128;
 const G_FREE: usize = 132;
 const FREE_CLASSES: usize = 8;
+// No two groups of the instance have the same.
+export const G_SERIAL: usize = 164;
 const DESCRIPTOR_BYTES: usize = 256;
 const MAGIC: u32 = 0x67726f75;
 
@@ -42,6 +44,7 @@ const SMALL_MAX: usize = 2048;
 const LARGE_HEADER_BYTES: usize = 8;
 
 let descriptorFree: usize = 0;
+let serials: u32 = 0;
 
 export function descriptorTake(): usize {
   if (descriptorFree == 0) {
@@ -57,6 +60,8 @@ export function descriptorTake(): usize {
   descriptorFree = load<u32>(group, G_ROOT);
   memory.fill(group, 0, DESCRIPTOR_BYTES);
   store<u32>(group, MAGIC, G_MAGIC);
+  serials += 1;
+  store<u32>(group, serials, G_SERIAL);
   return group;
 }
 

@@ -9,7 +9,7 @@
 // token have a table of slots. A pair of tokens has a line of the cache: its own slot and three of contexts of
 // three tokens that end with it, so that a position costs one miss.
 
-import { largeTake, poolHasRoom, poolUsedBytes } from "../memory/pool";
+import { tableTake } from "../memory/pool";
 import { NONE } from "./node";
 
 export const ORDERS: u32 = 3;
@@ -21,15 +21,12 @@ const LINES_BITS: u32 = 15;
 const SINGLES_BITS: u32 = 13;
 const LINE_BYTES: usize = 64;
 const SLOT_BYTES: usize = 16;
-const TABLE_BYTES: usize =
-  ((<usize>1) << LINES_BITS) * LINE_BYTES + ((<usize>1) << SINGLES_BITS) * SLOT_BYTES + LINE_BYTES;
+const TABLE_BYTES: usize = (LINE_BYTES << LINES_BITS) + (SLOT_BYTES << SINGLES_BITS);
 export const BACKGROUND_TOKENS: u32 = 3;
 const TOKENS: usize = 3;
 const TOKEN_BITS: usize = 21;
 // Larger ids are not learned; no vocabulary has them.
 const TOKEN_MAX: u32 = (1 << 21) - 1;
-// The table never takes more than this part of what the instance may take.
-const LIMIT_PART: usize = 16;
 const CHECK: usize = 8;
 const COUNT: usize = 10;
 const COUNTS: usize = 11;
@@ -41,27 +38,20 @@ const TOKEN_PART: u32 = 16;
 
 let table: usize = 0;
 let singles: usize = 0;
-let limit: usize = 0;
 // Slots of the contexts last looked at, by order - 1; 0: never seen.
 const slots: usize = memory.data(4 * 3, 16);
 
-export function backgroundBegin(limitBytes: usize): void {
-  limit = limitBytes;
+export function backgroundBegin(): void {
   backgroundBlank();
-  if (table != 0) memory.fill(table, 0, TABLE_BYTES - LINE_BYTES);
+  if (table != 0) memory.fill(table, 0, TABLE_BYTES);
 }
 
 // Whether there is a table; takes it if there is room.
 export function backgroundReady(): bool {
   if (table != 0) return true;
-  if (TABLE_BYTES > limit / LIMIT_PART || poolUsedBytes() > limit / 2) return false;
-  if (!poolHasRoom(TABLE_BYTES)) return false;
-  const at = largeTake(TABLE_BYTES);
-  if (at == 0) return false;
-  memory.fill(at, 0, TABLE_BYTES);
-  table = (at + LINE_BYTES - 1) & ~(LINE_BYTES - 1);
-  singles = table + ((<usize>1) << LINES_BITS) * LINE_BYTES;
-  return true;
+  table = tableTake(TABLE_BYTES);
+  singles = table + (LINE_BYTES << LINES_BITS);
+  return table != 0;
 }
 
 // The slot of a context of one token with this hash.

@@ -1,11 +1,11 @@
 // From what is known of a draft token to the probability that it is accepted, given that its parent is.
 // Without learning: a logistic function of its share and of the length of the context. With learning:
-// logistic mixing (Mattern 2012), the inputs weighted by the sum of seven sets of weights that its
-// circumstances select, and corrections by the token before, the token itself and the pair: some words
-// are copied faithfully, others are where texts part. It learns from every draft whose fate it sees. Owns
-// the model of the instance, about 310 KB; no text can be read from it.
+// logistic mixing (Mattern 2012), the inputs weighted by the sum of eight sets of weights that its
+// circumstances select, the token before and the token itself among them (some words are copied faithfully,
+// others are where texts part), and a correction by the two together. It learns from every draft whose fate it
+// sees. Owns the model of the instance, about 420 KB; no text can be read from it.
 
-import { ORDERS } from "./background";
+import { AGES, FOLLOWER_CLASSES, LAST_CLASSES } from "./recency";
 
 // Lengths of contexts by powers of two: 1, 2-3, 4-7, ..., 32 and more.
 const LENGTHS: u32 = 6;
@@ -16,60 +16,61 @@ export const WRITTEN_BY_SIBLING: u32 = 0;
 export const WRITTEN_BY_OWN: u32 = 2;
 export const WRITTEN_BY_HISTORY: u32 = 4;
 
-// The sets of weights: by context and kind; by depth in the draft; by the longest context that has the
-// token; by what the background says; by how often that context has been continued; by how many tokens
-// of the sequence's drafts were accepted of late; by the recovery's length. A set has eight lanes of f32,
-// one for each input.
-const DEPTHS: u32 = 8;
-const OWNERS: u32 = 48;
-const BACKGROUNDS: u32 = 32;
+// The sets of weights: by context and kind; by how often the longest context that has the token has been continued;
+// by when the sequence last wrote the token; by what last followed the same one and two tokens in the sequence; by
+// how many tokens of the sequence's drafts were accepted of late; by the recovery's length; by the token before;
+// by the token. A set has eight lanes of f32, one for each input.
 const TOTALS: u32 = 16;
-const RECENTS: u32 = 64;
+const LASTS: u32 = 2 * LAST_CLASSES;
+const FOLLOWERS: u32 = FOLLOWER_CLASSES * FOLLOWER_CLASSES;
+const RECENTS: u32 = 32;
 const LENGTHS_RECOVERED: u32 = 16;
-const FIRST_DEPTH: u32 = LENGTHS * KINDS;
-const FIRST_OWNER: u32 = FIRST_DEPTH + DEPTHS;
-const FIRST_BACKGROUND: u32 = FIRST_OWNER + OWNERS;
-const FIRST_TOTAL: u32 = FIRST_BACKGROUND + BACKGROUNDS;
-const FIRST_RECENT: u32 = FIRST_TOTAL + TOTALS;
+const TOKENS_BITS: u32 = 11;
+const FIRST_TOTAL: u32 = LENGTHS * KINDS;
+const FIRST_LAST: u32 = FIRST_TOTAL + TOTALS;
+const FIRST_FOLLOWERS: u32 = FIRST_LAST + LASTS;
+const FIRST_RECENT: u32 = FIRST_FOLLOWERS + FOLLOWERS;
 const FIRST_RECOVERED: u32 = FIRST_RECENT + RECENTS;
-const SETS: u32 = FIRST_RECOVERED + LENGTHS_RECOVERED;
-const weights: usize = memory.data(220 * 32, 16);
+const FIRST_BEFORE: u32 = FIRST_RECOVERED + LENGTHS_RECOVERED;
+const FIRST_TOKEN: u32 = FIRST_BEFORE + (1 << TOKENS_BITS);
+const SETS: u32 = FIRST_TOKEN + (1 << TOKENS_BITS);
+const weights: usize = memory.data(4521 * 32, 16);
 const WEIGHT_RATE: f32 = 0.002;
 
 // Evidence is a class; how often tokens with it were accepted is its frequency (f32), the logit of that
-// (f32) and how many were seen (u32). Class 0 says nothing.
-export const EVIDENCE_CLASSES: u32 = 128;
-export const RECOVERY_CLASSES: u32 = 512;
+// (f32) and how many were seen (u32). Class 0 says nothing. It comes from the background's contexts of two and
+// three tokens, from the recovery, and from the sequence's own last followers.
+const BACKGROUND_CLASSES: u32 = 128;
+const RECOVERY_CLASSES: u32 = 512;
 // Classes of recovery evidence for tokens that do not continue it begin here.
 export const RECOVERY_OTHER: u32 = 300;
-const evidence: usize = memory.data((3 * 128 + 512) * 16, 16);
+const FROM_TRIPLE: u32 = BACKGROUND_CLASSES;
+const FROM_RECOVERY: u32 = 2 * BACKGROUND_CLASSES;
+const FROM_WORD: u32 = FROM_RECOVERY + RECOVERY_CLASSES;
+const FROM_PAIR: u32 = FROM_WORD + FOLLOWER_CLASSES * AGES;
+const FROM_SKIP: u32 = FROM_PAIR + FOLLOWER_CLASSES;
+const EVIDENCE: u32 = FROM_SKIP + FOLLOWER_CLASSES;
+const evidence: usize = memory.data(938 * 16, 16);
 // Frequencies are means of so many tokens at most, so that they can follow the policy.
 const EVIDENCE_MAX: u32 = 1000;
 // What a guess below is worth, in tokens seen.
 const EVIDENCE_SEEN: u32 = 3;
 
-const CELLS_BITS: u32 = 12;
 const PAIRS_BITS: u32 = 16;
-const CELL_RATE: f64 = 0.05;
-const PAIR_RATE: f64 = 0.1;
+const PAIR_RATE: f64 = 0.05;
 // A correction that could grow without bound would never be tried again.
-const CELL_MAX: f64 = 3;
-const cellsBefore: usize = memory.data(4096 * 4, 16);
-const cellsToken: usize = memory.data(4096 * 4, 16);
+const PAIR_MAX: f64 = 3;
 const cellsPair: usize = memory.data(65536 * 4, 16);
 
 // What a probability was made of, kept until the fate of the token is known: the share's logit (f32); the
-// sets by kind, depth, owner, background and total (u8 each); the classes of evidence of the background's
-// orders (u8 each) and of the recovery (u16); where the draft would have gone on (propose.ts); the sets by
-// recent acceptance and by the recovery's length (u8 each).
+// sets by kind, total and last (u8 each); the classes of evidence of the skipping context, of the background's two
+// orders, of one and of two tokens (u8 each), and of the recovery (u16); where the draft would have gone on
+// (propose.ts); the sets by recent acceptance and by the recovery's length (u8 each).
 export const REASON_BYTES: usize = 32;
 const R_LOGIT: usize = 0;
 const R_KIND: usize = 4;
-export const R_DEPTH: usize = 5;
-const R_OWNER: usize = 6;
-const R_BACKGROUND: usize = 7;
-const R_TOTAL: usize = 8;
-const R_EVIDENCE: usize = 9;
+const R_SKIP: usize = 7;
+const R_SEEN: usize = 8;
 const R_RECOVERY: usize = 12;
 export const R_NEXT_LENGTH: usize = 14;
 export const R_NEXT_STATE: usize = 16;
@@ -77,10 +78,9 @@ export const R_NEXT_TOKEN: usize = 20;
 const R_RECENT: usize = 24;
 const R_RECOVERED: usize = 25;
 
-// What is alike for all candidates of a position: the sums of their weights in the sets by depth, recent
-// acceptance and recovery (eight lanes), and the correction by the token before.
+// What is alike for all candidates of a position: the sums of their weights in the sets by recent acceptance, recovery
+// and the token before (eight lanes).
 const position: usize = memory.data(32, 16);
-let positionCell: f32 = 0;
 let before: u32 = 0;
 
 // logit(share), from the odds 2^-10 to 2^11 in eight steps an octave (the top bits of an f32),
@@ -103,9 +103,11 @@ const BIAS: f64 = -0.6;
 const RISE: f64 = 0.053;
 const SLOPE: f64 = 0.74;
 
-// The same beside the other inputs, whose weights begin where they ended on two sets, alike on both.
-const MIXED_BIAS: f64 = -0.3;
-const MIXED_SLOPE: f32 = 0.57;
+// The same beside the other inputs, whose weights begin near where they ended on two sets, alike on both: 1, the share,
+// the background after two and three tokens, the recovery, the followers of one and two tokens, and of those
+// before the last.
+const MIXED_BIAS: f64 = -0.4;
+const MIXED_SLOPE: f32 = 0.5;
 
 // A guess at how often a token with this class of evidence is accepted, until any has been seen.
 function backgroundGuess(cls: u32): f64 {
@@ -118,6 +120,21 @@ function backgroundGuess(cls: u32): f64 {
 function recoveryGuess(cls: u32): f64 {
   if (cls >= RECOVERY_OTHER) return 0.1;
   return (((cls - 1) >> 4) & 1) != 0 ? 0.4 : 0.15;
+}
+
+// The run's length, and by whether the token is the last follower, the one before it, or neither.
+function followerGuess(cls: u32): f64 {
+  const longer = <f64>((cls - 1) & 3);
+  if (cls <= 4) return 0.62 + 0.1 * longer;
+  return (cls <= 8 ? 0.66 : 0.5) + 0.03 * longer;
+}
+
+function evidenceGuess(index: u32): f64 {
+  if (index < FROM_RECOVERY) return backgroundGuess(index % BACKGROUND_CLASSES);
+  if (index < FROM_WORD) return recoveryGuess(index - FROM_RECOVERY);
+  return followerGuess(
+    index < FROM_PAIR ? (index - FROM_WORD) / AGES : (index - FROM_PAIR) % FOLLOWER_CLASSES,
+  );
 }
 
 export function calibrationBegin(learning: bool): void {
@@ -135,22 +152,27 @@ export function calibrationBegin(learning: bool): void {
     const weight = weights + ((<usize>i) << 5);
     store<f32>(weight, <f32>(MIXED_BIAS + RISE * <f64>(i / KINDS)));
     store<f32>(weight, MIXED_SLOPE, 4);
-    store<f32>(weight, 0.13, 8);
-    store<f32>(weight, 0.25, 12);
-    store<f32>(weight, 0.28, 16);
-    store<f32>(weight, 0.8, 20);
+    store<f32>(weight, 0.25, 8);
+    store<f32>(weight, 0.3, 12);
+    store<f32>(weight, 0.7, 16);
+    store<f32>(weight, 0.24, 20);
+    store<f32>(weight, 0.26, 24);
+    store<f32>(weight, 0.2, 28);
   }
-  for (let i: u32 = 0; i < ORDERS * EVIDENCE_CLASSES + RECOVERY_CLASSES; i++) {
-    const isBackground = i < ORDERS * EVIDENCE_CLASSES;
-    const cls = isBackground ? i % EVIDENCE_CLASSES : i - ORDERS * EVIDENCE_CLASSES;
-    const frequency = <f32>(isBackground ? backgroundGuess(cls) : recoveryGuess(cls));
-    const at = evidence + ((<usize>i) << 4);
-    store<f32>(at, frequency);
-    store<f32>(at, cls == 0 ? 0 : <f32>logitOf(<f64>frequency), 4);
+  for (let i: u32 = 0; i < EVIDENCE; i++) {
+    const guess = evidenceGuess(i);
+    const at = evidenceAt(i);
+    store<f32>(at, <f32>guess);
+    store<f32>(at, <f32>logitOf(guess), 4);
     store<u32>(at, EVIDENCE_SEEN, 8);
   }
-  memory.fill(cellsBefore, 0, 4 << CELLS_BITS);
-  memory.fill(cellsToken, 0, 4 << CELLS_BITS);
+  // Class 0.
+  store<f32>(evidenceAt(0), 0, 4);
+  store<f32>(evidenceAt(FROM_TRIPLE), 0, 4);
+  store<f32>(evidenceAt(FROM_RECOVERY), 0, 4);
+  store<f32>(evidenceAt(FROM_WORD), 0, 4);
+  store<f32>(evidenceAt(FROM_PAIR), 0, 4);
+  store<f32>(evidenceAt(FROM_SKIP), 0, 4);
   memory.fill(cellsPair, 0, 4 << PAIRS_BITS);
 }
 
@@ -194,26 +216,36 @@ export function kindOfContext(length: u32, isLikeliest: bool, writtenBy: u32): u
   return KINDS * lengthClass(length) + (isLikeliest ? 0 : 1) + writtenBy;
 }
 
-function cell(table: usize, key: u32, bits: u32): usize {
-  return table + ((<usize>((key * 0x9e3779b1) >> (32 - bits))) << 2);
-}
-
 function pairCell(before: u32, token: u32): usize {
   const key = (before * 0x85ebca6b + token) ^ (before >> 15);
-  return cell(cellsPair, key, PAIRS_BITS);
+  return cellsPair + ((<usize>((key * 0x9e3779b1) >> (32 - PAIRS_BITS))) << 2);
 }
 
-function evidenceOf(order: u32, cls: u32): usize {
-  return evidence + ((<usize>(order * EVIDENCE_CLASSES + cls)) << 4);
+function evidenceAt(index: u32): usize {
+  return evidence + ((<usize>index) << 4);
 }
 
-function weightAt(first: u32, reason: usize, which: usize): usize {
-  return weights + ((<usize>(first + <u32>load<u8>(reason + which))) << 5);
+function evidenceLogit(index: u32): f32 {
+  return load<f32>(evidenceAt(index), 4);
 }
 
-// Writes a reason: the sets by kind, depth, owner and background (a byte each), by total and the evidence of
-// the orders, the evidence of the recovery, the sets by recent acceptance and by recovery. In whole words:
-// bytes could not be read back as words before they have left the processor's store buffer.
+function setAt(first: u32, index: u32): usize {
+  return weights + ((<usize>(first + index)) << 5);
+}
+
+function tokenSet(first: u32, token: u32): usize {
+  return setAt(first, (token * 0x9e3779b1) >> (32 - TOKENS_BITS));
+}
+
+// By what last followed one and two tokens.
+function followersSet(seen: u32): usize {
+  return setAt(FIRST_FOLLOWERS, (seen >> 24) * FOLLOWER_CLASSES + ((seen >> 16) & 255) / AGES);
+}
+
+// Writes a reason: the sets by kind, total and last and the evidence of the skipping context (a byte each), the
+// evidence of the background's orders and of one and two tokens, the evidence of the recovery, the sets by recent
+// acceptance and by recovery. In whole words: bytes could not be read back as words before they have left the
+// processor's store buffer.
 export function reasonWrite(
   reason: usize,
   logit: f32,
@@ -223,44 +255,20 @@ export function reasonWrite(
   late: u32,
 ): void {
   store<u64>(reason, <u64>reinterpret<u32>(logit) | ((<u64>sets) << 32));
-  store<u64>(reason, <u64>seen | ((<u64>recovery) << 32), R_TOTAL);
+  store<u64>(reason, <u64>seen | ((<u64>recovery) << 32), R_SEEN);
   store<u64>(reason, 0, R_NEXT_STATE);
   store<u64>(reason, late, R_RECENT);
 }
 
-function evidenceLogit(order: u32, reason: usize): f32 {
-  return load<f32>(evidenceOf(order, load<u8>(reason + order, R_EVIDENCE)), 4);
-}
-
-// The inputs: 1, the logit of the share, what the first two orders of the background say.
-function inputsLow(reason: usize): v128 {
-  let low = f32x4.replace_lane(f32x4.splat(1), 1, load<f32>(reason, R_LOGIT));
-  low = f32x4.replace_lane(low, 2, evidenceLogit(0, reason));
-  return f32x4.replace_lane(low, 3, evidenceLogit(1, reason));
-}
-
-// And the third, and the recovery.
-function inputsHigh(reason: usize): v128 {
-  const high = f32x4.replace_lane(f32x4.splat(0), 0, evidenceLogit(2, reason));
-  const recovery = load<f32>(evidenceOf(ORDERS, load<u16>(reason, R_RECOVERY)), 4);
-  return f32x4.replace_lane(high, 1, recovery);
-}
-
-function setAt(first: u32, index: u32): usize {
-  return weights + ((<usize>(first + index)) << 5);
-}
-
-// The position that is to be drafted: how many tokens of the draft precede it, the classes of recent acceptance
-// and of the recovery, and the token before it.
-export function positionBegin(depth: u32, recent: u32, recovered: u32, token: u32): void {
-  const one = setAt(FIRST_DEPTH, depth);
-  const two = setAt(FIRST_RECENT, recent);
-  const three = setAt(FIRST_RECOVERED, recovered);
+// The position that is to be drafted: the classes of recent acceptance and of the recovery, and the token before it.
+export function positionBegin(recent: u32, recovered: u32, token: u32): void {
+  const one = setAt(FIRST_RECENT, recent);
+  const two = setAt(FIRST_RECOVERED, recovered);
+  const three = tokenSet(FIRST_BEFORE, token);
   const low = f32x4.add(v128.load(one), v128.load(two));
   const high = f32x4.add(v128.load(one, 16), v128.load(two, 16));
   v128.store(position, f32x4.add(low, v128.load(three)));
   v128.store(position, f32x4.add(high, v128.load(three, 16)), 16);
-  positionCell = load<f32>(cell(cellsBefore, token, CELLS_BITS));
   before = token;
 }
 
@@ -268,45 +276,42 @@ export function positionBegin(depth: u32, recent: u32, recovered: u32, token: u3
 // evidence.
 export function accepted(logit: f32, sets: u32, seen: u32, recovery: u32, token: u32): f64 {
   const kind = setAt(0, sets & 255);
-  const owner = setAt(FIRST_OWNER, (sets >> 16) & 255);
-  const background = setAt(FIRST_BACKGROUND, sets >> 24);
-  const total = setAt(FIRST_TOTAL, seen & 255);
+  const total = setAt(FIRST_TOTAL, (sets >> 8) & 255);
+  const last = setAt(FIRST_LAST, (sets >> 16) & 255);
+  const followers = followersSet(seen);
+  const own = tokenSet(FIRST_TOKEN, token);
   let low = f32x4.add(v128.load(position), v128.load(kind));
   let high = f32x4.add(v128.load(position, 16), v128.load(kind, 16));
-  low = f32x4.add(low, f32x4.add(v128.load(owner), v128.load(background)));
-  high = f32x4.add(high, f32x4.add(v128.load(owner, 16), v128.load(background, 16)));
-  low = f32x4.add(low, v128.load(total));
-  high = f32x4.add(high, v128.load(total, 16));
-  const one = load<f32>(evidenceOf(0, (seen >> 8) & 255), 4);
-  const two = load<f32>(evidenceOf(1, (seen >> 16) & 255), 4);
-  const three = load<f32>(evidenceOf(2, seen >> 24), 4);
-  const recovered = load<f32>(evidenceOf(ORDERS, recovery), 4);
+  low = f32x4.add(low, f32x4.add(v128.load(total), v128.load(last)));
+  high = f32x4.add(high, f32x4.add(v128.load(total, 16), v128.load(last, 16)));
+  low = f32x4.add(low, f32x4.add(v128.load(followers), v128.load(own)));
+  high = f32x4.add(high, f32x4.add(v128.load(followers, 16), v128.load(own, 16)));
+  const one = evidenceLogit(seen & 255);
+  const two = evidenceLogit(FROM_TRIPLE + ((seen >> 8) & 255));
+  const three = evidenceLogit(FROM_RECOVERY + recovery);
+  const word = evidenceLogit(FROM_WORD + ((seen >> 16) & 255));
+  const pair = evidenceLogit(FROM_PAIR + (seen >> 24));
+  const skip = evidenceLogit(FROM_SKIP + (sets >> 24));
   const mix =
     f32x4.extract_lane(low, 0) +
     f32x4.extract_lane(low, 1) * logit +
     (f32x4.extract_lane(low, 2) * one + f32x4.extract_lane(low, 3) * two) +
-    (f32x4.extract_lane(high, 0) * three + f32x4.extract_lane(high, 1) * recovered);
-  const cells =
-    positionCell +
-    load<f32>(cell(cellsToken, token, CELLS_BITS)) +
-    load<f32>(pairCell(before, token));
-  return squash(<f64>mix + <f64>cells);
+    (f32x4.extract_lane(high, 0) * three + f32x4.extract_lane(high, 1) * word) +
+    (f32x4.extract_lane(high, 2) * pair + f32x4.extract_lane(high, 3) * skip);
+  return squash(<f64>mix + <f64>load<f32>(pairCell(before, token)));
 }
 
 // The probability, as of now, of the token with this reason after the token `previous`.
 export function acceptedAs(reason: usize, previous: u32, token: u32): f64 {
-  const recent: u32 = load<u8>(reason, R_RECENT);
-  positionBegin(load<u8>(reason, R_DEPTH), recent, load<u8>(reason, R_RECOVERED), previous);
+  positionBegin(load<u8>(reason, R_RECENT), load<u8>(reason, R_RECOVERED), previous);
   const sets = load<u32>(reason, R_KIND);
   const recovery: u32 = load<u16>(reason, R_RECOVERY);
-  return <f64>(
-    accepted(load<f32>(reason, R_LOGIT), sets, load<u32>(reason, R_TOTAL), recovery, token)
-  );
+  return accepted(load<f32>(reason, R_LOGIT), sets, load<u32>(reason, R_SEEN), recovery, token);
 }
 
-function cellMove(at: usize, by: f64): void {
+function pairMove(at: usize, by: f64): void {
   const value = <f64>load<f32>(at) + by;
-  store<f32>(at, <f32>min<f64>(max<f64>(value, -CELL_MAX), CELL_MAX));
+  store<f32>(at, <f32>min<f64>(max<f64>(value, -PAIR_MAX), PAIR_MAX));
 }
 
 function weightMove(at: usize, low: v128, high: v128): void {
@@ -338,23 +343,34 @@ export function learn(
 ): void {
   const odds = oddsOf(acceptedAs(reason, before, token));
   const error = (wasAccepted ? 1.0 : 0.0) - odds / (others + odds);
+  const sets = load<u32>(reason, R_KIND);
+  const seen = load<u32>(reason, R_SEEN);
+  const one = evidenceAt(seen & 255);
+  const two = evidenceAt(FROM_TRIPLE + ((seen >> 8) & 255));
+  const three = evidenceAt(FROM_RECOVERY + load<u16>(reason, R_RECOVERY));
+  const word = evidenceAt(FROM_WORD + ((seen >> 16) & 255));
+  const pair = evidenceAt(FROM_PAIR + (seen >> 24));
+  const skip = evidenceAt(FROM_SKIP + (sets >> 24));
   const rate = f32x4.splat(WEIGHT_RATE * <f32>error);
-  const low = f32x4.mul(rate, inputsLow(reason));
-  const high = f32x4.mul(rate, inputsHigh(reason));
-  weightMove(weightAt(0, reason, R_KIND), low, high);
-  weightMove(weightAt(FIRST_DEPTH, reason, R_DEPTH), low, high);
-  weightMove(weightAt(FIRST_OWNER, reason, R_OWNER), low, high);
-  weightMove(weightAt(FIRST_BACKGROUND, reason, R_BACKGROUND), low, high);
-  weightMove(weightAt(FIRST_TOTAL, reason, R_TOTAL), low, high);
-  weightMove(weightAt(FIRST_RECENT, reason, R_RECENT), low, high);
-  weightMove(weightAt(FIRST_RECOVERED, reason, R_RECOVERED), low, high);
-  cellMove(cell(cellsBefore, before, CELLS_BITS), error * CELL_RATE);
-  cellMove(cell(cellsToken, token, CELLS_BITS), error * CELL_RATE);
-  cellMove(pairCell(before, token), error * PAIR_RATE);
-  for (let order: u32 = 0; order < ORDERS; order++) {
-    const cls = load<u8>(reason + order, R_EVIDENCE);
-    if (cls != 0) evidenceMove(evidenceOf(order, cls), wasAccepted);
-  }
-  const recovery = load<u16>(reason, R_RECOVERY);
-  if (recovery != 0) evidenceMove(evidenceOf(ORDERS, recovery), wasAccepted);
+  let low = f32x4.replace_lane(f32x4.splat(1), 1, load<f32>(reason, R_LOGIT));
+  low = f32x4.replace_lane(low, 2, load<f32>(one, 4));
+  low = f32x4.mul(rate, f32x4.replace_lane(low, 3, load<f32>(two, 4)));
+  let high = f32x4.replace_lane(f32x4.splat(load<f32>(three, 4)), 1, load<f32>(word, 4));
+  high = f32x4.replace_lane(high, 2, load<f32>(pair, 4));
+  high = f32x4.mul(rate, f32x4.replace_lane(high, 3, load<f32>(skip, 4)));
+  weightMove(setAt(0, sets & 255), low, high);
+  weightMove(setAt(FIRST_TOTAL, (sets >> 8) & 255), low, high);
+  weightMove(setAt(FIRST_LAST, (sets >> 16) & 255), low, high);
+  weightMove(followersSet(seen), low, high);
+  weightMove(tokenSet(FIRST_TOKEN, token), low, high);
+  weightMove(setAt(FIRST_RECENT, load<u8>(reason, R_RECENT)), low, high);
+  weightMove(setAt(FIRST_RECOVERED, load<u8>(reason, R_RECOVERED)), low, high);
+  weightMove(tokenSet(FIRST_BEFORE, before), low, high);
+  pairMove(pairCell(before, token), error * PAIR_RATE);
+  if ((seen & 255) != 0) evidenceMove(one, wasAccepted);
+  if (((seen >> 8) & 255) != 0) evidenceMove(two, wasAccepted);
+  if (load<u16>(reason, R_RECOVERY) != 0) evidenceMove(three, wasAccepted);
+  if (((seen >> 16) & 255) != 0) evidenceMove(word, wasAccepted);
+  if (seen >> 24 != 0) evidenceMove(pair, wasAccepted);
+  if (sets >> 24 != 0) evidenceMove(skip, wasAccepted);
 }

@@ -3,6 +3,7 @@
 // gone on (the recovery). Only for sequences that this instance drafts for, and only if it learns:
 // replicas do not agree on any of it.
 
+import { G_SERIAL } from "./arena";
 import { BACKGROUND_CONTEXT_MAX, backgroundLearn, backgroundReady } from "./background";
 import {
   acceptedAs,
@@ -26,6 +27,7 @@ import {
   K_TOKEN,
   KEPT_BYTES,
 } from "./propose";
+import { recencyKey, recencyLearn, recencyReady } from "./recency";
 import {
   Q_AGREED,
   Q_DRAFT_AT,
@@ -92,7 +94,7 @@ export function recentOf(sequence: usize): u32 {
 }
 
 // The sequence, whose record is followed, is about to go on with the token.
-export function follow(sequence: usize, token: u32): void {
+export function follow(group: usize, index: u32, sequence: usize, token: u32): void {
   const recovery: usize = load<u32>(sequence, Q_RECOVERY);
   if (recovery != 0) {
     const next = edgeOf(recovery, token);
@@ -105,9 +107,14 @@ export function follow(sequence: usize, token: u32): void {
   if (since != 255) store<u8>(sequence, since + 1, Q_SINCE);
   const first = load<u32>(sequence, Q_TOKEN);
   const second = load<u32>(sequence, Q_SECOND);
+  const third = load<u32>(sequence, Q_THIRD);
+  if (recencyReady()) {
+    const key = recencyKey(load<u32>(group, G_SERIAL), index);
+    recencyLearn(key, first, second, third, token, lenOf(load<u32>(sequence, Q_LAST)));
+  }
   // What a long context of the group goes on with is not new: it is left out, as from the shorter contexts of PPM.
   if (lenOf(linkOf(load<u32>(sequence, Q_LAST))) < BACKGROUND_CONTEXT_MAX && backgroundReady()) {
-    backgroundLearn(first, second, load<u32>(sequence, Q_THIRD), token);
+    backgroundLearn(first, second, third, token);
   }
   store<u32>(sequence, second, Q_THIRD);
   store<u32>(sequence, first, Q_SECOND);

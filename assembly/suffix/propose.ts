@@ -43,7 +43,6 @@ import {
   logitOf,
   oddsOf,
   positionBegin,
-  R_DEPTH,
   R_NEXT_LENGTH,
   R_NEXT_STATE,
   R_NEXT_TOKEN,
@@ -69,12 +68,27 @@ import {
   sourceOf,
 } from "./node";
 import { isQueueEmpty, itemAt, push, queueClear, settle } from "./queue";
+import {
+  AFTER_CONTEXTS,
+  AFTER_PAIR,
+  AFTER_SKIP,
+  AFTER_WORD,
+  AGES,
+  recencyAge,
+  recencyEvidence,
+  recencyLast,
+  recencyLook,
+  recencyReady,
+  recencyToken,
+} from "./recency";
 
 // A class with more continuations proposes its best one only: it says little, and a scan costs.
 const SCAN_MAX: u32 = 64;
 export const PROBABILITY_FLOOR: f64 = 1.0 / 128.0;
 // A continuation must have this part of the share that would be its probability.
 const SHARE_PART: f64 = 0.5;
+// A candidate of a path that is as probable as this is not compared with what is proposed later.
+const SURE: f64 = 0.6;
 // Shares sum to one and each is at least SHARE_PART * PROBABILITY_FLOOR, so there are never more.
 const CANDIDATES_MAX: i32 = 256;
 const CANDIDATE_BYTES: usize = 16;
@@ -95,6 +109,10 @@ let outCount: i32 = 0;
 let own: u32 = 0;
 let learns: bool = false;
 let hasBackground: bool = false;
+let hasRecency: bool = false;
+// The sequence, as recency.ts knows it, and its tokens.
+let key: u32 = 0;
+let now: u32 = 0;
 const NO_SOURCE: u32 = 255;
 // The three tokens before the one to be drafted, the latest first; and those before the draft.
 let first: u32 = 0;
@@ -146,6 +164,7 @@ export function draftInto(
   outCount = 0;
   learns = isLearning();
   hasBackground = learns && backgroundReady();
+  hasRecency = learns && recencyReady();
   // Who wrote last depends on the interleaving; what does not learn must not.
   own = learns ? source : NO_SOURCE;
 }
@@ -173,6 +192,12 @@ export function draftAfter(a: u32, b: u32, c: u32): void {
   startFirst = a;
   startSecond = b;
   startThird = c;
+}
+
+// The sequence that is drafted for (recency.ts) and how many tokens it has.
+export function draftOf(sequence: u32, tokens: u32): void {
+  key = sequence;
+  now = tokens;
 }
 
 // The recovery, how many tokens have agreed with it, the class of the context that was left for it; and
@@ -243,16 +268,16 @@ function fewer(count: u32): u32 {
   return min<u32>(max<u32>(count, 1), 4) - 1;
 }
 
-// What is alike for all candidates of the position: its depth in the draft, and the classes of recent acceptance
-// and of the recovery as a reason holds them.
-let depth: u32 = 0;
+// What is alike for all candidates of the position: the classes of recent acceptance and of the recovery as a
+// reason holds them.
 let late: u32 = 0;
 
-function positionAt(tokensBefore: u32): void {
-  depth = min<u32>(tokensBefore, 7);
+function positionAt(): void {
   const recovered: u32 = recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0);
   late = recent | (recovered << 8);
-  positionBegin(depth, recent, recovered, first);
+  positionBegin(recent, recovered, first);
+  if (hasRecency) recencyLook(key, first, second, third, now);
+  if (hasBackground) lookBack();
 }
 
 // The probability of a token, whose share shareOf has just found; `ends` as in gather. Writes `reason`.
@@ -260,38 +285,26 @@ function judged(token: u32, share: f64, isLikeliest: bool, ends: u32): f64 {
   const logit = logitOf(share);
   if (!learns) return acceptedPlain(logit, contextLength);
   const kind = kindOfContext(contextLength, isLikeliest, writtenBy(targetSeen));
-  let owner: u32 = 24;
   let total: u32 = 0;
   if (ownerSeen >= 0) {
     const v = classAt(ownerSeen);
-    owner = (lengthClass(lenOf(v)) << 2) + <u32>ownerSeen;
     const several: u32 = degreeOf(v) > 1 ? 1 : 0;
     total = min<u32>(15, (countClass(countOf(v) - ends) << 1) + several);
   }
-  let one: u32 = 0;
-  let two: u32 = 0;
-  let three: u32 = 0;
-  if (hasBackground) {
-    one = backgroundEvidence(0, token);
-    two = backgroundEvidence(1, token);
-    three = backgroundEvidence(2, token);
+  let sets = kind | (total << 8);
+  let seen: u32 = 0;
+  if (hasRecency) {
+    const last = (recencyLast(token) << 1) + (isLikeliest ? 1 : 0);
+    sets |= (last << 16) | (recencyEvidence(AFTER_SKIP, token) << 24);
+    const word = recencyEvidence(AFTER_WORD, token);
+    if (word != 0) seen = (word * AGES + recencyAge()) << 16;
+    seen |= recencyEvidence(AFTER_PAIR, token) << 24;
   }
-  const background = (trust(three) << 2) + trustInPairs(two);
-  const sets = kind | (depth << 8) | (owner << 16) | (background << 24);
-  const seen = total | (one << 8) | (two << 16) | (three << 24);
+  if (hasBackground) seen |= backgroundEvidence(1, token) | (backgroundEvidence(2, token) << 8);
   const recovering = recoveryEvidence(token);
   const q = accepted(<f32>logit, sets, seen, recovering, token);
   reasonWrite(reason, <f32>logit, sets, seen, recovering, late);
   return q;
-}
-
-// Evidence in few classes: new context, another token, or by the token's count.
-function trust(cls: u32): u32 {
-  return cls == 0 ? 0 : cls < 8 ? 1 : 2 + min<u32>(5, cls & 7);
-}
-
-function trustInPairs(cls: u32): u32 {
-  return cls == 0 ? 0 : cls < 8 ? 1 : (cls & 7) > 3 ? 3 : 2;
 }
 
 // Where a token leads that no interpolated context has: from the longest that has it, or the root.
@@ -350,11 +363,16 @@ function choose(s: usize, ends: u32, shareMin: f64): void {
     const v = classAt(j);
     if (j != 0 && learns && scaleAt(j) * <f64>countOf(bestTarget(v)) < shareMin) continue;
     consider(bestToken(v), !learns || j == 0, ends);
-    if (learns && bestQ >= 0.5) return;
+    if (learns && bestQ >= SURE) return;
+  }
+  if (hasRecency) {
+    for (let context: u32 = 0; context < AFTER_CONTEXTS; context++) {
+      if (bestQ < SURE) consider(recencyToken(context, false), false, ends);
+    }
   }
   if (recovery != 0) consider(bestToken(recovery), false, ends);
   if (hasBackground) {
-    for (let order: i32 = <i32>ORDERS - 1; order >= 0 && bestQ < 0.5; order--) {
+    for (let order: i32 = <i32>ORDERS - 1; order >= 0 && bestQ < SURE; order--) {
       if (backgroundPart(order) > bestQ) consider(backgroundToken(order, 0), false, ends);
     }
   }
@@ -371,8 +389,7 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
   third = startThird;
   while (outCount < tokensMax) {
     gather(s, open);
-    if (learns) positionAt(<u32>outCount);
-    if (hasBackground) lookBack();
+    if (learns) positionAt();
     choose(s, open, (probabilityMin / p) * SHARE_PART);
     if (best == NONE) break;
     if (learns) nextAt(outCount - 1, bestNext, best);
@@ -443,6 +460,12 @@ function candidateAnyway(token: u32): void {
 
 // What recovery and background propose.
 function candidatesBeside(): void {
+  if (hasRecency) {
+    for (let context: u32 = 0; context < AFTER_CONTEXTS; context++) {
+      candidateAnyway(recencyToken(context, false));
+      candidateAnyway(recencyToken(context, true));
+    }
+  }
   if (recovery != 0) candidateAnyway(bestToken(recovery));
   if (!hasBackground) return;
   for (let order: i32 = <i32>ORDERS - 1; order >= 0; order--) {
@@ -497,8 +520,7 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
     const at = recoveries + ((<usize>(parent + 1)) << 3);
     store<u32>(at, <u32>recovery);
     store<u32>(at, agreed, 4);
-    positionAt(parent < 0 ? 0 : <u32>load<u8>(reasonAt(parent), R_DEPTH) + 1);
-    if (hasBackground) lookBack();
+    positionAt();
   }
   candidatesFrom((probabilityMin / p) * SHARE_PART);
   if (learns) candidatesBeside();

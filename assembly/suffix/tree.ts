@@ -166,7 +166,7 @@ export function sequenceAppend(group: usize, index: u32, tokens: usize, count: u
     if (<i32>token < 0) return STATUS_INVALID;
     if (!canAppend(group, sequence)) return STATUS_FULL;
     if (tokensOf(group, sequence) == 0) promptEndBegun(group);
-    if (load<u8>(sequence, Q_FOLLOWED) != 0) follow(sequence, token);
+    if (load<u8>(sequence, Q_FOLLOWED) != 0) follow(group, index, sequence, token);
     append(group, sequence, token, index % SOURCES);
   }
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;

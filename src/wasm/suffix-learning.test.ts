@@ -91,3 +91,44 @@ test("learning: a response parts again and again, and the index stays sound", ()
   index.flush();
   expect(index.core.group_check(handle)).toBe(0);
 });
+
+/** The draft of a response that itself goes on otherwise after a token than all its siblings. */
+function draftOfOwnWay(learning: boolean, tree: boolean): number[] {
+  const index = new SuffixIndex({ learning }, unexpectedFull);
+  const handle = index.create(Int32Array.of(1)) ?? unexpectedFull();
+  // Nobody writes anything twice before the 5, so that one token is all that is known.
+  for (let k = 1; k < 9; k += 1) {
+    const tokens = from(0, 4).flatMap((i) => [1000 + 50 * k + 10 * i, 5, 6]);
+    index.append(handle, k, Int32Array.from(tokens), 0);
+  }
+  write(index, handle, 0, [...from(0, 4).flatMap((i) => [3000 + 10 * i, 5, 7]), 4000, 5]);
+  return draft(index, handle, 0, tree);
+}
+
+test("learning: what a response itself wrote last is drafted before what its siblings write", () => {
+  expect(draftOfOwnWay(true, false)[0]).toBe(7);
+  expect(draftOfOwnWay(true, true)[0]).toBe(7);
+  expect(draftOfOwnWay(false, false)[0]).toBe(6);
+  expect(draftOfOwnWay(false, true)[0]).toBe(6);
+});
+
+/** The draft of a group's first response after another group, which had the same handle if it was dropped. */
+function draftAfterGroup(isDropped: boolean): number[] {
+  const index = new SuffixIndex({}, unexpectedFull);
+  const first = index.create(Int32Array.of(1)) ?? unexpectedFull();
+  write(index, first, 0, [...from(20, 6), 5, 7, ...from(30, 6), 5, 7, ...from(40, 6), 5, 7]);
+  if (isDropped) index.drop(first);
+  const second = index.create(Int32Array.of(1)) ?? unexpectedFull();
+  expect(second === first).toBe(isDropped);
+  write(index, second, 0, [...from(60, 6), 5]);
+  index.begin(1);
+  index.draft(second, 0, { ...ASK, tree: true });
+  const { start, tokens, probabilities } = index.step();
+  const count = start[1] ?? 0;
+  expect(count).toBeGreaterThan(0);
+  return [...tokens.subarray(0, count), ...probabilities.subarray(0, count)];
+}
+
+test("learning: a group does not take what another with its handle wrote for its own", () => {
+  expect(draftAfterGroup(true)).toEqual(draftAfterGroup(false));
+});
