@@ -5,7 +5,7 @@
 // others are where texts part), and a correction by the two together. It learns from every draft whose fate it
 // sees. Owns the model of the instance, about 420 KB; no text can be read from it.
 
-import { AGES, FOLLOWER_CLASSES, LAST_CLASSES } from "./recency";
+import { AFTER_PAIR, AFTER_WORD, AGES, FOLLOWER_CLASSES, LAST_CLASSES } from "./recency";
 
 // Lengths of contexts by powers of two: 1, 2-3, 4-7, ..., 32 and more.
 const LENGTHS: u32 = 6;
@@ -240,6 +240,14 @@ function tokenSet(first: u32, token: u32): usize {
 // By what last followed one and two tokens.
 function followersSet(seen: u32): usize {
   return setAt(FIRST_FOLLOWERS, (seen >> 24) * FOLLOWER_CLASSES + ((seen >> 16) & 255) / AGES);
+}
+
+// How often tokens were accepted that the sequence itself last wrote behind the context, `run` times in turn.
+export function followedPart(context: u32, run: u32, age: u32): f64 {
+  const from = context == AFTER_PAIR ? FROM_PAIR : FROM_SKIP;
+  return <f64>(
+    load<f32>(evidenceAt(context == AFTER_WORD ? FROM_WORD + run * AGES + age : from + run))
+  );
 }
 
 // Writes a reason: the sets by kind, total and last and the evidence of the skipping context (a byte each), the

@@ -37,6 +37,7 @@ import {
 import {
   accepted,
   acceptedPlain,
+  followedPart,
   isLearning,
   kindOfContext,
   lengthClass,
@@ -79,6 +80,7 @@ import {
   recencyLast,
   recencyLook,
   recencyReady,
+  recencyRun,
   recencyToken,
 } from "./recency";
 
@@ -88,6 +90,7 @@ export const PROBABILITY_FLOOR: f64 = 1.0 / 128.0;
 // A continuation must have this part of the share that would be its probability.
 const SHARE_PART: f64 = 0.5;
 // A candidate of a path that is as probable as this is not compared with what is proposed later.
+const FOLLOWED: f64 = 0.7;
 const SURE: f64 = 0.6;
 // Shares sum to one and each is at least SHARE_PART * PROBABILITY_FLOOR, so there are never more.
 const CANDIDATES_MAX: i32 = 256;
@@ -276,7 +279,6 @@ function positionAt(): void {
   const recovered: u32 = recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0);
   late = recent | (recovered << 8);
   positionBegin(recent, recovered, first);
-  if (hasRecency) recencyLook(key, first, second, third, now);
   if (hasBackground) lookBack();
 }
 
@@ -367,7 +369,10 @@ function choose(s: usize, ends: u32, shareMin: f64): void {
   }
   if (hasRecency) {
     for (let context: u32 = 0; context < AFTER_CONTEXTS; context++) {
-      if (bestQ < SURE) consider(recencyToken(context, false), false, ends);
+      const run = recencyRun(context);
+      if (run == 0 || bestQ >= SURE) continue;
+      if (followedPart(context, run, recencyAge()) * FOLLOWED > bestQ)
+        consider(recencyToken(context, false), false, ends);
     }
   }
   if (recovery != 0) consider(bestToken(recovery), false, ends);
@@ -388,6 +393,7 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
   second = startSecond;
   third = startThird;
   while (outCount < tokensMax) {
+    if (hasRecency) recencyLook(key, first, second, third, now);
     gather(s, open);
     if (learns) positionAt();
     choose(s, open, (probabilityMin / p) * SHARE_PART);
@@ -514,9 +520,10 @@ function drafted(index: i32): u32 {
 }
 
 function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): void {
+  if (learns) goTo(parent);
+  if (hasRecency) recencyLook(key, first, second, third, now);
   gather(s, ends);
   if (learns) {
-    goTo(parent);
     const at = recoveries + ((<usize>(parent + 1)) << 3);
     store<u32>(at, <u32>recovery);
     store<u32>(at, agreed, 4);

@@ -4,9 +4,10 @@
 // the first draft that learns; a context that comes takes the place of the one that was there. It knows only
 // sequences that are drafted for here, and is never part of what replicas agree on.
 //
-// A slot's follower (8 B): the last token that came and the one before it, if another (21 bits each), how often
-// in turn the last one came (6 bits), check of the context (16 bits). Contexts of one token keep when that was
-// beside it, so that they tell as well when a token was last written.
+// A follower (8 B): the last token that came and the one before it, if another (21 bits each), how often in turn
+// the last one came (6 bits), check of the context (16 bits). The slot of a token holds its follower and when that
+// came, so that it tells as well when the token was last written. The slot of a pair holds the token next after it
+// and the one after that, so that what is behind the two before the last lies where the last token was looked for.
 
 import { tableTake } from "../memory/pool";
 import { NONE } from "./node";
@@ -14,8 +15,9 @@ import { NONE } from "./node";
 const WORDS_BITS: u32 = 15;
 const WORD_BYTES: usize = 16;
 const WHEN: usize = 8;
-const PAIRS_BITS: u32 = 18;
-const PAIR_BYTES: usize = 8;
+const PAIRS_BITS: u32 = 16;
+const PAIR_BYTES: usize = 16;
+const AFTER_NEXT: usize = 8;
 const TABLE_BYTES: usize = (WORD_BYTES << WORDS_BITS) + (PAIR_BYTES << PAIRS_BITS);
 
 const TOKEN_BITS: u64 = 21;
@@ -74,17 +76,13 @@ function wordAt(hash: u32): usize {
 }
 
 function pairAt(hash: u32): usize {
-  return pairs + ((<usize>(hash >> (32 - PAIRS_BITS))) << 3);
-}
-
-// What skips the last token has the pairs' table too, under hashes of its own.
-function skipHash(sequence: u32, second: u32, third: u32): u32 {
-  return hashed(hashed(~sequence, second), third);
+  return pairs + ((<usize>(hash >> (32 - PAIRS_BITS))) << 4);
 }
 
 function follower(slot: usize, hash: u32): u64 {
   const found = load<u64>(slot);
-  return found >> CHECK_SHIFT == <u64>(hash & 0xffff) ? found : 0;
+  // No branch: it would be guessed wrong half the time.
+  return found & (0 - <u64>(found >> CHECK_SHIFT == <u64>(hash & 0xffff)));
 }
 
 // Token number `at` of the sequence with this key, after `first`, before it `second`, before it `third`.
@@ -99,16 +97,21 @@ export function recencyLearn(
   if (token >= NO_TOKEN) return;
   const hash = hashed(sequence, first);
   const word = wordAt(hash);
-  raise(word, hash, token);
+  raise(word, follower(word, hash), hash, token);
   store<u32>(word, at, WHEN);
-  const pair = hashed(hash, second);
-  raise(pairAt(pair), pair, token);
-  const skip = skipHash(sequence, second, third);
-  raise(pairAt(skip), skip, token);
+  const before = hashed(hashed(sequence, second), third);
+  const skip = pairAt(before);
+  if (follower(skip, before) != 0) {
+    raise(skip + AFTER_NEXT, load<u64>(skip, AFTER_NEXT), before, token);
+  }
+  const two = hashed(hash, second);
+  const pair = pairAt(two);
+  const found = follower(pair, two);
+  if (found == 0) store<u64>(pair, 0, AFTER_NEXT);
+  raise(pair, found, two, token);
 }
 
-function raise(slot: usize, hash: u32, token: u32): void {
-  const found = follower(slot, hash);
+function raise(slot: usize, found: u64, hash: u32, token: u32): void {
   let one = tokenOf(found);
   let two = earlierOf(found);
   let run: u32 = 1;
@@ -147,8 +150,9 @@ export function recencyLook(sequence: u32, first: u32, second: u32, third: u32, 
   keep(AFTER_WORD, follower(word, hash));
   const pair = hashed(hash, second);
   keep(AFTER_PAIR, follower(pairAt(pair), pair));
-  const skip = skipHash(sequence, second, third);
-  keep(AFTER_SKIP, follower(pairAt(skip), skip));
+  const before = hashed(hashed(sequence, second), third);
+  const skip = pairAt(before);
+  keep(AFTER_SKIP, follower(skip, before) == 0 ? 0 : load<u64>(skip, AFTER_NEXT));
 }
 
 // How long ago that was, by powers of two, at most `most`.
@@ -170,6 +174,11 @@ export function recencyToken(context: u32, isEarlier: bool): u32 {
   if (found == 0) return NONE;
   const token = isEarlier ? earlierOf(found) : tokenOf(found);
   return token == NO_TOKEN ? NONE : token;
+}
+
+// How often in turn the last token came behind the context, at most 4; 0: nothing is known.
+export function recencyRun(context: u32): u32 {
+  return min<u32>(runOf(kept(context)), 4);
 }
 
 // What the context says of the token, as one of FOLLOWER_CLASSES.
