@@ -71,7 +71,6 @@ const cellsPair: usize = memory.data(65536 * 4, 16);
 export const REASON_BYTES: usize = 32;
 const R_LOGIT: usize = 0;
 const R_KIND: usize = 4;
-const R_SKIP: usize = 7;
 const R_SEEN: usize = 8;
 const R_RECOVERY: usize = 12;
 export const R_NEXT_LENGTH: usize = 14;

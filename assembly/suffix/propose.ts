@@ -90,8 +90,10 @@ export const PROBABILITY_FLOOR: f64 = 1.0 / 128.0;
 // A continuation must have this part of the share that would be its probability.
 const SHARE_PART: f64 = 0.5;
 // A candidate of a path that is as probable as this is not compared with what is proposed later.
-const FOLLOWED: f64 = 0.7;
 const SURE: f64 = 0.6;
+// What the sequence itself wrote last is a candidate of a path where this part of how often such tokens were accepted
+// is more than the best probability so far.
+const FOLLOWED_PART: f64 = 0.7;
 // Shares sum to one and each is at least SHARE_PART * PROBABILITY_FLOOR, so there are never more.
 const CANDIDATES_MAX: i32 = 256;
 const CANDIDATE_BYTES: usize = 16;
@@ -371,7 +373,7 @@ function choose(s: usize, ends: u32, shareMin: f64): void {
     for (let context: u32 = 0; context < AFTER_CONTEXTS; context++) {
       const run = recencyRun(context);
       if (run == 0 || bestQ >= SURE) continue;
-      if (followedPart(context, run, recencyAge()) * FOLLOWED > bestQ)
+      if (followedPart(context, run, recencyAge()) * FOLLOWED_PART > bestQ)
         consider(recencyToken(context, false), false, ends);
     }
   }

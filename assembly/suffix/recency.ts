@@ -82,7 +82,7 @@ function pairAt(hash: u32): usize {
 function follower(slot: usize, hash: u32): u64 {
   const found = load<u64>(slot);
   // No branch: it would be guessed wrong half the time.
-  return found & (0 - <u64>(found >> CHECK_SHIFT == <u64>(hash & 0xffff)));
+  return select<u64>(found, 0, found >> CHECK_SHIFT == <u64>(hash & 0xffff));
 }
 
 // Token number `at` of the sequence with this key, after `first`, before it `second`, before it `third`.
