@@ -68,6 +68,8 @@ class Follower {
   socket: FakeSocket;
   /** By subscription: filters overlap, and each is promised for itself. */
   readers = new Map<string, Reader>();
+  /** Subscriptions asked for whose answers are not read yet: a second one could begin where the first has ended. */
+  readonly #unanswered = new Set<string>();
 
   constructor(service: StreamService, format: StreamFormat, requests: readonly Request[]) {
     this.format = format;
@@ -81,6 +83,7 @@ class Follower {
       const frame = readFrame(data);
       const reader = this.readers.get(frame.subscription) ?? new Reader();
       this.readers.set(frame.subscription, reader);
+      this.#unanswered.delete(frame.subscription);
       reader.read(frame);
     });
     this.#service.open(socket, new URLSearchParams({ format: this.format }));
@@ -99,13 +102,14 @@ class Follower {
     const key = { request: `request:${requestId}`, group: `group:${groupId}`, all: "all" }[what];
     const known = this.readers.get(key)?.known.get(requestId);
     const isOpen = this.#isSubscribed(key);
-    if (isOpen) return;
+    if (isOpen || this.#unanswered.has(key)) return;
     let subscribe: Record<string, unknown> = filters[what];
     if (what === "request" && known !== undefined && known.finish === null) {
       subscribe = { ...subscribe, offset: known.tokens.length, attempt: known.attempt };
     } else {
       this.readers.delete(key);
     }
+    this.#unanswered.add(key);
     this.#service.message(this.socket, clientMessage(this.format, { subscribe }));
   }
 
@@ -116,6 +120,7 @@ class Follower {
 
   cut(): void {
     this.#service.close(this.socket);
+    this.#unanswered.clear();
     // A cut connection has no subscriptions; requests are resumed, the others begin anew.
     for (const [key, reader] of this.readers) {
       if (!key.startsWith("request:")) this.readers.delete(key);
