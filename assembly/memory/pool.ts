@@ -9,8 +9,9 @@ const GROW_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 65536;
 // Large areas: class c holds 4 KiB << c, up to 1 GiB.
 const LARGE_CLASSES: usize = 19;
-// Addresses near 4 GiB would overflow 32-bit sums.
+// No table takes more than this part of the limit.
 const TABLE_PART: usize = 16;
+// Addresses near 4 GiB would overflow 32-bit sums.
 const ADDRESS_MAX: usize = 0xf0000000;
 
 const largeFree: usize = memory.data(19 * 4, 16);
@@ -115,8 +116,8 @@ export function largeTake(bytes: usize): usize {
   return area;
 }
 
-// Takes a table of the core's own, of zeros and never given back, if it is at most 1 / TABLE_PART of the limit and groups
-// leave half of that unused.
+// Takes a table of the core's own, of zeros and never given back, if at most half of the limit is used; 0 if there is no
+// room.
 export function tableTake(bytes: usize): usize {
   if (bytes > limitBytes / TABLE_PART || usedBytes > limitBytes / 2) return 0;
   const size = (bytes + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1);

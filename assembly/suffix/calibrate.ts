@@ -34,7 +34,7 @@ const FIRST_RECOVERED: u32 = FIRST_RECENT + RECENTS;
 const FIRST_BEFORE: u32 = FIRST_RECOVERED + LENGTHS_RECOVERED;
 const FIRST_TOKEN: u32 = FIRST_BEFORE + (1 << TOKENS_BITS);
 const SETS: u32 = FIRST_TOKEN + (1 << TOKENS_BITS);
-const weights: usize = memory.data(4521 * 32, 16);
+const weights: usize = memory.data(SETS * 32, 16);
 // How far weights move in the end. At first they move 1 + FIRST_TIMES times as far; half of what is more is gone after
 // FIRST_TOKENS tokens learned. Jobs of 50,000 tokens gain 2 to 3 %, large ones nothing.
 const WEIGHT_RATE: f32 = 0.001;
@@ -58,7 +58,7 @@ const FROM_WORD: u32 = FROM_RECOVERY + RECOVERY_CLASSES;
 const FROM_PAIR: u32 = FROM_WORD + FOLLOWER_CLASSES * AGES;
 const FROM_SKIP: u32 = FROM_PAIR + FOLLOWER_CLASSES;
 const EVIDENCE: u32 = FROM_SKIP + FOLLOWER_CLASSES;
-const evidence: usize = memory.data(938 * 16, 16);
+const evidence: usize = memory.data(EVIDENCE * 16, 16);
 // Frequencies are means of so many tokens at most, so that they can follow the policy.
 const EVIDENCE_MAX: u32 = 1000;
 // What a guess below is worth, in tokens seen.

@@ -4,8 +4,9 @@
 // A token's probability, given that its parent is accepted, is its share (blend.ts) seen through
 // calibrate.ts.
 //
-// An instance that learns draws on two sources more, for candidates and as evidence: the text that the
-// instance's other requests have written (background.ts), and the recovery: where the text that a
+// An instance that learns draws on three sources more, for candidates and as evidence: the text that the
+// instance's other requests have written (background.ts), what the sequence itself wrote last (recency.ts), and
+// the recovery: where the text that a
 // response last parted from would have gone on. A verification step ends with a token that the draft
 // did not have, so contexts are shortest just when the next draft begins. A record of what each
 // token's probability was made of is kept beside it until the next drafts (fate.ts). Above 500 lines:
@@ -281,6 +282,7 @@ function positionAt(): void {
   const recovered: u32 = recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0);
   late = recent | (recovered << 8);
   positionBegin(recent, recovered, first);
+  if (hasRecency) recencyLook(key, first, second, third, now);
   if (hasBackground) lookBack();
 }
 
@@ -356,7 +358,7 @@ function consider(token: u32, isLikeliest: bool, ends: u32): void {
   if (learns) reasonCopy(bestReason, reason);
 }
 
-// The candidates of a path: each context's best continuation, and what recovery and background propose,
+// The candidates of a path: each context's best continuation, and what own words, recovery and background propose,
 // until one is more probable than all others can be. A shorter context's is looked at if its share in that
 // context alone is at least `shareMin`.
 function choose(s: usize, ends: u32, shareMin: f64): void {
@@ -395,7 +397,6 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
   second = startSecond;
   third = startThird;
   while (outCount < tokensMax) {
-    if (hasRecency) recencyLook(key, first, second, third, now);
     gather(s, open);
     if (learns) positionAt();
     choose(s, open, (probabilityMin / p) * SHARE_PART);
@@ -466,7 +467,7 @@ function candidateAnyway(token: u32): void {
   candidateCount += 1;
 }
 
-// What recovery and background propose.
+// What own words, recovery and background propose.
 function candidatesBeside(): void {
   if (hasRecency) {
     for (let context: u32 = 0; context < AFTER_CONTEXTS; context++) {
@@ -522,10 +523,9 @@ function drafted(index: i32): u32 {
 }
 
 function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): void {
-  if (learns) goTo(parent);
-  if (hasRecency) recencyLook(key, first, second, third, now);
   gather(s, ends);
   if (learns) {
+    goTo(parent);
     const at = recoveries + ((<usize>(parent + 1)) << 3);
     store<u32>(at, <u32>recovery);
     store<u32>(at, agreed, 4);

@@ -112,19 +112,15 @@ export function recencyLearn(
 }
 
 function raise(slot: usize, found: u64, hash: u32, token: u32): void {
-  let one = tokenOf(found);
-  let two = earlierOf(found);
+  const last = tokenOf(found);
+  let earlier = found == 0 ? NO_TOKEN : last;
   let run: u32 = 1;
-  if (found == 0) {
-    two = NO_TOKEN;
-  } else if (one == token) {
+  if (found != 0 && last == token) {
+    earlier = earlierOf(found);
     run = min<u32>(runOf(found) + 1, RUN_MAX);
-  } else {
-    two = one;
   }
-  one = token;
   const check = (<u64>(hash & 0xffff)) << CHECK_SHIFT;
-  store<u64>(slot, check | ((<u64>run) << RUN_SHIFT) | ((<u64>two) << TOKEN_BITS) | <u64>one);
+  store<u64>(slot, check | ((<u64>run) << RUN_SHIFT) | ((<u64>earlier) << TOKEN_BITS) | <u64>token);
 }
 
 function tokenOf(follower: u64): u32 {
