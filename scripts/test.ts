@@ -1,6 +1,7 @@
 // Runs every test and ends with one plain line: `N passed, N failed, N skipped`. Tests with real vLLM servers take
 // minutes and two cores of their own: they are run only when they are asked for, with --vllm (nothing else) or
-// --all. Further arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
+// --all. --adversary runs the whole of every attack in test/adversary, of which the others run a share.
+// Further arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -9,9 +10,11 @@ import { join } from "node:path";
 const root = join(import.meta.dir, "..");
 const bun = process.execPath;
 const VLLM_TESTS = "test/vllm";
+const ADVERSARY_TESTS = "test/adversary";
 /** ms for one test: a rollout, a restart and a start of two servers all fit into the second. */
 const TIMEOUT_MS = "60000";
 const VLLM_TIMEOUT_MS = "600000";
+const ADVERSARY_TIMEOUT_MS = "1800000";
 
 interface Counts {
   readonly passed: number;
@@ -19,8 +22,9 @@ interface Counts {
   readonly skipped: number;
 }
 
-function run(command: string[]): number {
-  return Bun.spawnSync(command, { cwd: root, stdout: "inherit", stderr: "inherit" }).exitCode;
+function run(command: string[], environment: Record<string, string> = {}): number {
+  const env = { ...process.env, ...environment };
+  return Bun.spawnSync(command, { cwd: root, env, stdout: "inherit", stderr: "inherit" }).exitCode;
 }
 
 /** Sums an attribute of the report's root element. */
@@ -29,11 +33,11 @@ function count(xml: string, attribute: string): number {
   return Number(new RegExp(`\\b${attribute}="(\\d+)"`).exec(head)?.[1] ?? "0");
 }
 
-function tested(args: string[]): Counts {
+function tested(args: string[], environment: Record<string, string> = {}): Counts {
   const scratch = mkdtempSync(join(tmpdir(), "foretoken-test-"));
   const results = join(scratch, "results.xml");
   const report = ["--reporter=junit", `--reporter-outfile=${results}`];
-  const exitCode = run([bun, "test", ...report, ...args]);
+  const exitCode = run([bun, "test", ...report, ...args], environment);
   let xml = "";
   try {
     xml = readFileSync(results, "utf8");
@@ -47,11 +51,16 @@ function tested(args: string[]): Counts {
   return { passed, skipped, failed: exitCode !== 0 && failed === 0 ? 1 : failed };
 }
 
-const flags = process.argv.slice(2).filter((arg) => arg === "--vllm" || arg === "--all");
-const args = process.argv.slice(2).filter((arg) => arg !== "--vllm" && arg !== "--all");
+const FLAGS = ["--vllm", "--all", "--adversary"];
+const flags = process.argv.slice(2).filter((arg) => FLAGS.includes(arg));
+const args = process.argv.slice(2).filter((arg) => !FLAGS.includes(arg));
 const runs: Counts[] = [];
 if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   runs.push({ passed: 0, failed: 1, skipped: 0 });
+} else if (flags.includes("--adversary")) {
+  const timeout = ["--timeout", ADVERSARY_TIMEOUT_MS];
+  const whole = { FORETOKEN_ADVERSARY: "all" };
+  runs.push(tested([...timeout, `./${ADVERSARY_TESTS}/`, ...args], whole));
 } else {
   if (!flags.includes("--vllm")) {
     const others = ["--path-ignore-patterns", `${VLLM_TESTS}/**`];
