@@ -1,7 +1,7 @@
 // What one draft server carries: deltas and tokens a second between 1, 4 and 16 clients, beside an echo
 // server in the same run that takes as many frames and bytes and gives back as many. The server is a
-// process of its own; the clients share one, and keep logs but no suffix trees. Each writes its share
-// of every group's responses and fetches all the rest; the clock stops when everybody has everything.
+// process of its own; the clients share one, and build no suffix trees. Each writes its share of every
+// group's responses and fetches all the rest; the clock stops when everybody has everything.
 //
 //   bun bench/macro/draft-service.ts [--clients 1,4,16] [--groups 16] [--tokens 8192] [--json FILE]
 
@@ -11,12 +11,13 @@ import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { WebSocket, WebSocketServer } from "ws";
 import { assert } from "../../src/base/assert.ts";
-import { groupId, weightEpoch } from "../../src/base/ids.ts";
-import { Replica } from "../../src/draft/replica.ts";
-import { DraftClient } from "../../src/draft/service/client.ts";
+import { type GroupId, groupId, weightEpoch } from "../../src/base/ids.ts";
+import { DRAFT_PROTOCOL_VERSION } from "../../src/draft/service/limits.ts";
+import type { ClientMessage, ServerMessage } from "../../src/draft/service/message.ts";
 import { DraftServer, type DraftServerStats } from "../../src/draft/service/server.ts";
-import { socketDial } from "../../src/server/draft-client.ts";
-import { DraftService, type DraftServiceStats } from "../../src/server/draft-service.ts";
+import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
+import { type SocketService, serveHttp } from "../../src/server/http.ts";
+import { DraftSocketService } from "../../src/server/plugin/draft-socket.ts";
 
 export interface DraftServiceShape {
   readonly clients: number;
@@ -42,7 +43,13 @@ export interface DraftServiceRow {
 }
 
 /** What a server process tells of itself. */
-type ServerReport = { cpuUs: number; server: DraftServerStats; service: DraftServiceStats };
+type ServerReport = {
+  cpuUs: number;
+  server: DraftServerStats;
+  framesReceived: number;
+  bytesReceived: number;
+  bytesSent: number;
+};
 type FromServer = { kind: "listening"; url: string } | { kind: "report"; report: ServerReport };
 
 interface Served {
@@ -51,26 +58,24 @@ interface Served {
   stop(): Promise<void>;
 }
 
-const SAMPLES = 16;
+const ALL_SAMPLES = Array.from({ length: 16 }, (_, i) => i);
 /** Tokens that an engine makes of a response between two flushes: some steps, with drafts. */
 const STEP_TOKENS = 16;
 const EPOCH = weightEpoch(0);
 const PROMPT = Int32Array.from({ length: 512 }, (_, i) => i);
-/** Frames under way on each connection of the echo: as many as a draft client allows itself. */
+/** Frames under way on each connection of the echo. */
 const IN_FLIGHT = 32;
-
-const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
 
 /** Runs the shape on a server process of its own, then the echo of its traffic on another. */
 export async function measure(shape: DraftServiceShape): Promise<DraftServiceRow> {
   const served = await spawnServer("service");
   const idle = await served.report();
   const seconds = await share(served.url, shape);
-  const { cpuUs, server, service } = await served.report();
+  const { cpuUs, server, framesReceived, bytesReceived, bytesSent } = await served.report();
   await served.stop();
   const echo = await spawnServer("echo");
-  const frames = service.framesReceived;
-  const bytes = Math.round((service.bytesReceived + service.bytesSent) / 2 / frames);
+  const frames = framesReceived;
+  const bytes = Math.round((bytesReceived + bytesSent) / 2 / frames);
   const echoSeconds = await echoAll(echo.url, { clients: shape.clients, frames, bytes });
   await echo.stop();
   const usedUs = cpuUs - idle.cpuUs;
@@ -90,63 +95,95 @@ export async function measure(shape: DraftServiceShape): Promise<DraftServiceRow
 
 /** Seconds until every client has every token. */
 async function share(url: string, shape: DraftServiceShape): Promise<number> {
-  const ids = Array.from({ length: shape.groups }, (_, i) => groupId(`prompt-${i}`));
-  const log = Int32Array.from({ length: shape.tokens }, (_, i) => (i * 7919) % 150_000);
-  const clients = Array.from({ length: shape.clients }, (_, clientId) => newClient(url, clientId));
-  for (const client of clients) {
-    for (const id of ids) client.registerGroup(id, { prompt: PROMPT, ttlMs: 3_600_000 });
-  }
-  const stats = (client: DraftClient) => client.stats().servers[0];
-  while (!clients.every((client) => stats(client)?.isReady)) await pollAll(clients);
-  const total = shape.groups * SAMPLES * shape.tokens;
-  const own = clients.map((_, c) => samplesOf(c, shape.clients).length * shape.groups);
-  const made = clients.map(() => 0);
+  const clients = await Promise.all(
+    Array.from({ length: shape.clients }, (_, index) => BenchClient.open(url, index, shape)),
+  );
   const startMs = performance.now();
-  for (let isDone = false; !isDone; ) {
-    isDone = true;
-    for (const [c, client] of clients.entries()) {
-      const samples = own[c] ?? 0;
-      const offset = made[c] ?? 0;
-      const { tokensSent = 0, tokensFetched = 0 } = stats(client) ?? {};
-      if (tokensFetched < total - samples * shape.tokens) isDone = false;
-      if (tokensSent < samples * offset) isDone = false;
-      else if (offset < shape.tokens) {
-        isDone = false;
-        const tokens = log.subarray(offset, offset + STEP_TOKENS);
-        for (const id of ids) {
-          for (const sampleIndex of samplesOf(c, shape.clients)) {
-            client.append(id, { sampleIndex, offset, tokens });
-          }
-        }
-        made[c] = offset + tokens.length;
-      }
-    }
-    await pollAll(clients);
-  }
+  await Promise.all(clients.map((client) => client.run()));
   const seconds = (performance.now() - startMs) / 1000;
   for (const client of clients) client.close();
   return seconds;
 }
 
-/** The replicas have no room for a tree: engines pay for those, not the service. */
-function newClient(url: string, clientId: number): DraftClient {
-  return new DraftClient({
-    drafter: new Replica({ limitBytes: 1 << 16 }),
-    servers: [{ name: "server", dial: socketDial({ url }) }],
-    clientId,
-    epoch: EPOCH,
-    nowMs: performance.now(),
-    limits: { flushMs: 0, fetchMs: 0, bytesMax: 2 ** 31 },
-  });
-}
+/** An engine as the service sees it: in turns, a step's tokens of its responses go up, and what it lacks comes down. */
+class BenchClient {
+  readonly #socket: WebSocket;
+  readonly #ids: readonly GroupId[];
+  readonly #tokens: number;
+  readonly #samples: ReadonlySet<number>;
+  /** By group, then by sample: output tokens that this client has. */
+  readonly #have: number[][];
+  readonly #log: Int32Array;
+  #answered: (message: ServerMessage) => void = () => undefined;
 
-const samplesOf = (client: number, clients: number) =>
-  Array.from({ length: SAMPLES }, (_, i) => i).filter((i) => i % clients === client);
+  private constructor(socket: WebSocket, index: number, shape: DraftServiceShape) {
+    this.#socket = socket;
+    this.#ids = Array.from({ length: shape.groups }, (_, i) => groupId(`prompt-${i}`));
+    this.#tokens = shape.tokens;
+    this.#samples = new Set(ALL_SAMPLES.filter((i) => i % shape.clients === index));
+    this.#have = this.#ids.map(() => ALL_SAMPLES.map(() => 0));
+    this.#log = Int32Array.from({ length: shape.tokens }, (_, i) => (i * 7919) % 150_000);
+    socket.on("message", (data: Buffer) => {
+      const decoded = decodeServerMessage(data);
+      assert(decoded.kind === "ok", "the server's frames are valid");
+      this.#answered(decoded.message);
+    });
+  }
 
-async function pollAll(clients: readonly DraftClient[]): Promise<void> {
-  const nowMs = performance.now();
-  for (const client of clients) client.poll(nowMs);
-  await turn();
+  static async open(url: string, index: number, shape: DraftServiceShape): Promise<BenchClient> {
+    const socket = new WebSocket(url, { perMessageDeflate: false });
+    await new Promise((resolve) => socket.once("open", resolve));
+    const client = new BenchClient(socket, index, shape);
+    await client.#ask({ kind: "hello", protocolVersion: DRAFT_PROTOCOL_VERSION });
+    for (const id of client.#ids) {
+      const group = { epoch: EPOCH, groupId: id, ttlMs: 3_600_000, prompt: PROMPT };
+      await client.#ask({ kind: "register_group", ...group });
+    }
+    return client;
+  }
+
+  async run(): Promise<void> {
+    for (let offset = 0; offset < this.#tokens; offset += STEP_TOKENS) {
+      await this.#write(offset);
+      await this.#fetch();
+    }
+    while (this.#have.some((counts) => counts.some((count) => count < this.#tokens))) {
+      await this.#fetch();
+    }
+  }
+
+  close(): void {
+    this.#socket.terminate();
+  }
+
+  async #write(offset: number): Promise<void> {
+    const tokens = this.#log.subarray(offset, offset + STEP_TOKENS);
+    const deltas = [...this.#samples].map((sampleIndex) => ({ sampleIndex, offset, tokens }));
+    const groups = this.#ids.map((id) => ({ groupId: id, deltas }));
+    await this.#ask({ kind: "update", epoch: EPOCH, groups });
+    for (const counts of this.#have) {
+      for (const sample of this.#samples) counts[sample] = offset + tokens.length;
+    }
+  }
+
+  async #fetch(): Promise<void> {
+    const states = this.#ids.map((id, i) => ({ groupId: id, have: this.#have[i] ?? [] }));
+    const answer = await this.#ask({ kind: "fetch", epoch: EPOCH, states });
+    assert(answer.kind === "fetched", "a fetch is answered with what was fetched");
+    for (const { groupId: id, deltas } of answer.groups) {
+      const counts = this.#have[this.#ids.indexOf(id)];
+      for (const { sampleIndex, offset, tokens } of deltas) {
+        if (counts !== undefined) counts[sampleIndex] = offset + tokens.length;
+      }
+    }
+  }
+
+  #ask(message: ClientMessage): Promise<ServerMessage> {
+    return new Promise((resolve) => {
+      this.#answered = resolve;
+      this.#socket.send(encodeClientMessage(message));
+    });
+  }
 }
 
 /** Seconds until `frames` frames have gone there and come back, over all connections. */
@@ -207,16 +244,47 @@ async function spawnServer(role: "service" | "echo"): Promise<Served> {
   };
 }
 
-async function runService(): Promise<void> {
+function runService(): void {
   const clock = { nowMs: () => performance.now() };
   const server = new DraftServer({ clock, instanceId: 1 });
-  const service = await DraftService.listen({ server, host: "127.0.0.1", port: 0 });
+  const service = new DraftSocketService({ server, reports: null, later: () => () => {} });
+  let [framesReceived, bytesReceived, bytesSent] = [0, 0, 0];
+  const counted: SocketService = {
+    open: (socket) => {
+      const { send } = socket;
+      socket.send = (data) => {
+        bytesSent += data.length;
+        return send(data);
+      };
+      service.open(socket);
+    },
+    message: (socket, data) => {
+      framesReceived += 1;
+      bytesReceived += data.length;
+      service.message(socket, data);
+    },
+    close: (socket) => service.close(socket),
+    drain: () => service.drain(),
+  };
+  const http = serveHttp({
+    host: "127.0.0.1",
+    port: 0,
+    routes: [],
+    sockets: { "/v1/draft": counted },
+    apiToken: null,
+    bodyBytesMax: 0,
+    frameBytesMax: server.limits.frameBytesMax,
+    answered: () => {},
+    failed: (error) => console.error(error),
+  });
   process.on("message", () => {
     const { user, system } = process.cpuUsage();
-    const report = { cpuUs: user + system, server: server.stats(), service: service.stats() };
+    const traffic = { framesReceived, bytesReceived, bytesSent };
+    const report = { cpuUs: user + system, server: server.stats(), ...traffic };
     process.send?.({ kind: "report", report } satisfies FromServer);
   });
-  process.send?.({ kind: "listening", url: service.url } satisfies FromServer);
+  const url = `ws://${http.url.host}/v1/draft`;
+  process.send?.({ kind: "listening", url } satisfies FromServer);
 }
 
 async function runEcho(): Promise<void> {

@@ -41,8 +41,16 @@ test("draft-server: says where it listens, serves, and Ctrl-C tells its peers to
   expect(await closed).toBe(1001);
   await reading;
   const rest = text.slice(first.length);
-  expect(JSON.parse(rest)).toMatchObject({ server: { groups: 0 }, service: { accepted: 1 } });
+  expect(JSON.parse(rest)).toMatchObject({ server: { groups: 0 } });
   expect(await child.exited).toBe(0);
+});
+
+test("draft-server: an address in use is named", async () => {
+  const taken = Bun.serve({ port: 0, hostname: "127.0.0.1", fetch: () => new Response() });
+  const command: Command = draftServerCommand(() => {}).exitOverride();
+  const run = command.parseAsync(["--port", String(taken.port)], { from: "user" });
+  await expect(run).rejects.toThrow(`cannot listen on 127.0.0.1:${taken.port}`);
+  await taken.stop(true);
 });
 
 test("draft-server: a port out of range is told by flag and bound", async () => {

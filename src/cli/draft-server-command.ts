@@ -1,12 +1,14 @@
-// `foretoken draft-server`: one draft server on a socket, until it is told to stop. Engines on any
-// machine share the tokens of their groups through it (docs/PROTOCOL.md); several share the groups by
-// name. It keeps everything in memory: what is lost with it, the engines send again.
+// `foretoken draft-server`: one draft server on a socket, until it is told to stop. Engines with the vLLM plugin
+// share the tokens of their groups through it where no sidecar runs (docs/PROTOCOL.md). It keeps everything in
+// memory: the engines send again what is lost with it.
 
 import { Command } from "commander";
 import { wallClock } from "../app.ts";
+import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
 import { DraftServer } from "../draft/service/server.ts";
-import { DraftService } from "../server/draft-service.ts";
+import { type HttpServer, serveHttp } from "../server/http.ts";
+import { DraftSocketService } from "../server/plugin/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 
 const FIELD_NAMES = [
@@ -26,7 +28,13 @@ type DraftServerSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const KIB = 2 ** 10;
 const MIB = 2 ** 20;
+const PATH = "/v1/draft";
+/** Between two looks for groups whose lifetime has passed. */
+const SWEEP_MS = 1000;
 const WATCH_MS = 10_000;
+/** Peers have this long to answer a close. */
+const CLOSE_MS_MAX = 2000;
+const CLOSE_LOOK_MS = 20;
 
 const EXAMPLES = `
 Examples:
@@ -56,22 +64,55 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
       frameBytesMax: settings.draftFrameKb * KIB,
     },
   });
-  const service = await DraftService.listen({
+  const service = new DraftSocketService({
     server,
-    host: settings.host,
-    port: settings.port,
+    reports: null,
+    later: (act, ms) => {
+      const timer = setTimeout(act, ms);
+      return () => clearTimeout(timer);
+    },
     connectionsMax: settings.draftConnections,
   });
+  const http = listen(settings, server, service);
   const stopped = untilSignal();
-  console.log(`draft server on ${service.url}`);
-  const watch = setInterval(reportEvictions(server), WATCH_MS);
+  console.log(`draft server on ws://${http.url.host}${PATH}`);
+  const timers = [
+    setInterval(() => server.sweep(), SWEEP_MS),
+    setInterval(reportEvictions(server), WATCH_MS),
+  ];
   await stopped;
-  clearInterval(watch);
-  await service.drain();
-  if (settings.json) {
-    console.log(JSON.stringify({ server: server.stats(), service: service.stats() }, null, 2));
-  } else if (!settings.quiet) console.log(describe(server, service));
+  for (const timer of timers) clearInterval(timer);
+  service.end();
+  const deadlineMs = performance.now() + CLOSE_MS_MAX;
+  while (service.connections > 0 && performance.now() < deadlineMs) await Bun.sleep(CLOSE_LOOK_MS);
+  await http.stop();
+  if (settings.json) console.log(JSON.stringify({ server: server.stats() }, null, 2));
+  else if (!settings.quiet) console.log(describe(server));
   return 0;
+}
+
+/** @throws AppError usage: the address cannot be had. */
+function listen(
+  { host, port }: DraftServerSettings,
+  server: DraftServer,
+  service: DraftSocketService,
+): HttpServer {
+  try {
+    return serveHttp({
+      host,
+      port,
+      routes: [],
+      sockets: { [PATH]: service },
+      apiToken: null,
+      bodyBytesMax: 0,
+      frameBytesMax: server.limits.frameBytesMax,
+      answered: () => {},
+      failed: (error) => console.error("draft-server:", error),
+    });
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    throw new AppError("usage", `cannot listen on ${host}:${port}: ${reason}`, { cause });
+  }
 }
 
 /** The first SIGINT or SIGTERM; a second one ends the process as it always does. */
@@ -87,27 +128,25 @@ function untilSignal(): Promise<void> {
   });
 }
 
-/** Says on stderr how many groups were dropped for lack of room since the last time. */
+/** Prints on stderr how many groups were dropped for lack of room since the last time. */
 function reportEvictions(server: DraftServer): () => void {
-  let told = 0;
+  let reported = 0;
   return () => {
     const { groupsEvicted, groups, bytes } = server.stats();
-    if (groupsEvicted === told) return;
+    if (groupsEvicted === reported) return;
     const held = `${groups} groups in ${Math.ceil(bytes / MIB)} MiB remain`;
     console.error(
-      `draft-server: ${groupsEvicted - told} groups dropped for lack of room; ${held} ` +
+      `draft-server: ${groupsEvicted - reported} groups dropped for lack of room; ${held} ` +
         "(--memory-mb, --max-groups)",
     );
-    told = groupsEvicted;
+    reported = groupsEvicted;
   };
 }
 
-function describe(server: DraftServer, service: DraftService): string {
+function describe(server: DraftServer): string {
   const { tokensTaken, tokensFetched, registered, groupsEvicted, gaps, stale } = server.stats();
-  const { accepted, framesReceived, broken } = service.stats();
-  return [
+  return (
     `${tokensTaken} tokens taken, ${tokensFetched} fetched, ${registered} registrations, ` +
-      `${groupsEvicted} groups evicted, ${gaps} gaps, ${stale} messages of older weights`,
-    `${accepted} connections, ${broken} of them broken, ${framesReceived} frames`,
-  ].join("\n");
+    `${groupsEvicted} groups evicted, ${gaps} gaps, ${stale} messages of older weights`
+  );
 }

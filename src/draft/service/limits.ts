@@ -1,4 +1,4 @@
-// The bounds of the draft service: what a server keeps, what a frame may hold, how long a client waits.
+// The bounds of the draft service: what a server keeps, what a frame may hold, for how long a group lives.
 // Every queue, table and frame of src/draft/service has its limit here.
 
 import { GROUP_TOKENS_MAX, SEQUENCES_MAX } from "../../wasm/abi.ts";
@@ -37,54 +37,6 @@ export const DRAFT_SERVER_LIMITS: DraftServerLimits = {
   bytesMax: 2 ** 30,
   windowTokens: 4096,
   frameBytesMax: 2 ** 20,
-};
-
-export interface DraftClientLimits {
-  readonly groupsMax: number;
-  /** Bytes of all logs; one more drops the group that was used longest ago. */
-  readonly bytesMax: number;
-  /** As the server's: tokens ahead of a log's end that are held until the hole closes. */
-  readonly windowTokens: number;
-  /** Bytes of one frame sent, at most; the server's own bound counts too. */
-  readonly frameBytesMax: number;
-  /** Frames sent and not yet answered, for each server. */
-  readonly inFlightMax: number;
-  /** Appended tokens are sent when so many wait, or when the oldest has waited `flushMs`. */
-  readonly batchTokens: number;
-  readonly flushMs: number;
-  /** Between two fetches from one server. */
-  readonly fetchMs: number;
-  /** A server that leaves a frame unanswered for so long is taken for lost. */
-  readonly replyMsMax: number;
-  /** The first pause before a lost server is dialled again; doubles up to the second. */
-  readonly retryMsMin: number;
-  readonly retryMsMax: number;
-  /** A group that the server dropped or refused is registered again after this. */
-  readonly reregisterMs: number;
-  /** A response that the server had no room for is sent again after this. */
-  readonly refusedMs: number;
-  /**
-   * Tokens that another engine made and the server has lost are sent from here when nobody else has
-   * done so for this long.
-   */
-  readonly restoreMs: number;
-}
-
-export const DRAFT_CLIENT_LIMITS: DraftClientLimits = {
-  groupsMax: 1024,
-  bytesMax: 512 * 2 ** 20,
-  windowTokens: 65_536,
-  frameBytesMax: 2 ** 20,
-  inFlightMax: 32,
-  batchTokens: 4096,
-  flushMs: 10,
-  fetchMs: 50,
-  replyMsMax: 10_000,
-  retryMsMin: 100,
-  retryMsMax: 5_000,
-  reregisterMs: 1_000,
-  refusedMs: 10_000,
-  restoreMs: 1_000,
 };
 
 /** Less than this has no room for one token of a group with the longest name. */

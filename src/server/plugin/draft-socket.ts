@@ -9,7 +9,8 @@ import type { Socket, SocketService } from "../http.ts";
 
 export interface DraftSocketOptions {
   readonly server: DraftServer;
-  readonly reports: EngineReports;
+  /** null: engines send no telemetry here. */
+  readonly reports: EngineReports | null;
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly connectionsMax?: number;

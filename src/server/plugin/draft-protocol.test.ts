@@ -1,0 +1,332 @@
+// The draft protocol (docs/PROTOCOL.md) as a peer sees it, on a real socket: what each message is answered with, the
+// bounds of a server, and what only a socket can do: text, garbage, oversized frames, cuts at every byte. The Python
+// client is held to the same protocol by native/foretoken_vllm/tests/test_link.py.
+
+import { afterAll, expect, test } from "bun:test";
+import { WebSocket } from "ws";
+import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { groupId, weightEpoch } from "../../base/ids.ts";
+import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../draft/service/limits.ts";
+import type { ClientMessage, ServerMessage } from "../../draft/service/message.ts";
+import { DraftServer } from "../../draft/service/server.ts";
+import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
+import { serveHttp } from "../http.ts";
+import { DraftSocketService } from "./draft-socket.ts";
+
+const A = groupId("group-a");
+const PROMPT = Int32Array.of(1, 2, 3);
+const TTL_MS = 60_000;
+
+/** Tokens with repetitions. */
+function tokensOf(count: number): Int32Array {
+  return Int32Array.from({ length: count }, (_, i) => ((i * 5) % 23) + 10);
+}
+
+function serve(limits: Partial<DraftServerLimits> = {}) {
+  let skippedMs = 0;
+  const clock = { nowMs: () => performance.now() + skippedMs };
+  const server = new DraftServer({ clock, instanceId: 7, limits });
+  const service = new DraftSocketService({
+    server,
+    reports: null,
+    later: (act, ms) => {
+      const timer = setTimeout(act, ms);
+      return () => clearTimeout(timer);
+    },
+  });
+  const http = serveHttp({
+    host: "127.0.0.1",
+    port: 0,
+    routes: [],
+    sockets: { "/v1/draft": service },
+    apiToken: null,
+    bodyBytesMax: 1024,
+    frameBytesMax: server.limits.frameBytesMax,
+    answered: () => {},
+    failed: (error) => console.error(error),
+  });
+  return {
+    port: Number(http.url.port),
+    url: `ws://${http.url.host}/v1/draft`,
+    stats: () => server.stats(),
+    advance: (ms: number) => {
+      skippedMs += ms;
+    },
+    stop: () => http.stop(),
+  };
+}
+
+interface Exchanged {
+  readonly answers: ServerMessage[];
+  /** null: the connection stayed open. */
+  readonly closed: { readonly code: number; readonly reason: string } | null;
+}
+
+/** Sends frames on a connection of its own, and waits until each has its answer or the connection has ended. */
+async function exchange(
+  url: string,
+  messages: readonly (ClientMessage | Uint8Array | string)[],
+): Promise<Exchanged> {
+  const answers: ServerMessage[] = [];
+  const socket = new WebSocket(url, { perMessageDeflate: false });
+  const outcome = new Promise<Exchanged["closed"]>((resolve) => {
+    socket.on("error", () => {});
+    socket.on("close", (code, reason) => resolve({ code, reason: reason.toString() }));
+    socket.on("message", (data: Buffer) => {
+      const decoded = decodeServerMessage(data);
+      if (decoded.kind === "ok") answers.push(decoded.message);
+      if (answers.length === messages.length) resolve(null);
+    });
+  });
+  const opened = new Promise<void>((resolve) => socket.once("open", () => resolve()));
+  await Promise.race([opened, outcome]);
+  for (const message of messages) {
+    const isRaw = typeof message === "string" || message instanceof Uint8Array;
+    socket.send(isRaw ? message : encodeClientMessage(message), () => {});
+  }
+  const closed = await outcome;
+  socket.terminate();
+  return { answers, closed };
+}
+
+const HELLO: ClientMessage = { kind: "hello", protocolVersion: DRAFT_PROTOCOL_VERSION };
+const register = (epoch = 0, group = A, prompt = PROMPT): ClientMessage => ({
+  kind: "register_group",
+  epoch: weightEpoch(epoch),
+  groupId: group,
+  ttlMs: TTL_MS,
+  prompt,
+});
+const update = (offset: number, tokens: Int32Array, epoch = 0, sampleIndex = 0): ClientMessage => ({
+  kind: "update",
+  epoch: weightEpoch(epoch),
+  groups: [{ groupId: A, deltas: [{ sampleIndex, offset, tokens }] }],
+});
+const fetchOf = (have: readonly number[], epoch = 0, group = A): ClientMessage => ({
+  kind: "fetch",
+  epoch: weightEpoch(epoch),
+  states: [{ groupId: group, have }],
+});
+
+test("fetch: brings what the client lacks, and tells which responses the server has less of", async () => {
+  const { url, stop } = serve();
+  const log = tokensOf(90);
+  const { answers } = await exchange(url, [
+    HELLO,
+    register(),
+    update(0, log),
+    fetchOf([]),
+    fetchOf([60]),
+    fetchOf([90]),
+    fetchOf([95]),
+  ]);
+  const groups = answers.slice(3).map((answer) => (answer.kind === "fetched" ? answer.groups : []));
+  const deltas = groups.map(([group]) =>
+    group?.deltas.map(({ offset, tokens }) => [offset, [...tokens]]),
+  );
+  expect(deltas).toEqual([[[0, [...log]]], [[60, [...log.subarray(60)]]], undefined, []]);
+  expect(groups[3]?.[0]?.behind).toEqual([{ sampleIndex: 0, have: 90 }]);
+  expect(groups.map(([group]) => group?.version)).toEqual([1, 1, undefined, 1]);
+  await stop();
+});
+
+test("update: tokens ahead of the log are held, and taken when the tokens between have come", async () => {
+  const { url, stop } = serve();
+  const log = tokensOf(30);
+  const { answers } = await exchange(url, [
+    HELLO,
+    register(),
+    update(20, log.subarray(20)),
+    update(10, log.subarray(10, 20)),
+    update(10, log.subarray(10, 20)),
+    update(0, log.subarray(0, 10)),
+    fetchOf([]),
+  ]);
+  const kinds = answers
+    .slice(2, 6)
+    .map((answer) => (answer.kind === "updated" ? answer.refusals[0]?.reason : null));
+  expect(kinds).toEqual(["held", "held", "held", undefined]);
+  const last = answers[6];
+  const fetched = last?.kind === "fetched" ? last.groups[0]?.deltas[0]?.tokens : undefined;
+  expect([...(fetched ?? [])]).toEqual([...log]);
+  await stop();
+});
+
+test("update: tokens beyond the window are a gap that names what is there", async () => {
+  const { url, stop, stats } = serve({ windowTokens: 16 });
+  const log = tokensOf(40);
+  const { answers } = await exchange(url, [
+    HELLO,
+    register(),
+    update(0, log.subarray(0, 5)),
+    update(20, log.subarray(20)),
+  ]);
+  const refusal = { groupId: A, sampleIndex: 0, reason: "gap", have: 5 };
+  expect(answers[3]).toMatchObject({ kind: "updated", refusals: [refusal] });
+  expect(stats()).toMatchObject({ gaps: 1, tokensTaken: 5 });
+  await stop();
+});
+
+test("epochs: an older one is refused, the next one drops everything", async () => {
+  const { url, stop, stats } = serve();
+  const log = tokensOf(10);
+  const { answers } = await exchange(url, [
+    HELLO,
+    register(1),
+    update(0, log, 1),
+    update(0, log, 0),
+    fetchOf([], 0),
+    register(0),
+    fetchOf([], 2),
+  ]);
+  const seen = answers
+    .slice(1)
+    .map((answer) => ("status" in answer ? `${answer.status} ${answer.epoch}` : ""));
+  const stale = "stale_epoch 1";
+  expect(seen).toEqual(["ok 1", "ok 1", stale, stale, stale, "ok 2"]);
+  expect(answers[6]).toMatchObject({ kind: "fetched", groups: [], unknown: [A] });
+  expect(stats()).toMatchObject({ groups: 0, stale: 3, epochs: 2 });
+  await stop();
+});
+
+test("register: a group with another prompt is refused", async () => {
+  const { url, stop, stats } = serve();
+  const other = register(0, A, Int32Array.of(9));
+  const { answers } = await exchange(url, [HELLO, register(), update(0, tokensOf(50)), other]);
+  expect(answers[3]).toMatchObject({ status: "conflict" });
+  expect(stats()).toMatchObject({ conflicts: 1, tokensTaken: 50 });
+  await stop();
+});
+
+test("register: a group lives as long as it is used, and no longer", async () => {
+  const { url, stop, stats, advance } = serve();
+  await exchange(url, [HELLO, register()]);
+  for (let i = 0; i < 3; i += 1) {
+    advance(TTL_MS * 0.9);
+    const { answers } = await exchange(url, [HELLO, fetchOf([])]);
+    expect(answers[1]).toMatchObject({ unknown: [] });
+  }
+  advance(TTL_MS * 1.1);
+  const { answers } = await exchange(url, [HELLO, fetchOf([]), update(0, tokensOf(5))]);
+  expect(answers[1]).toMatchObject({ unknown: [A] });
+  expect(answers[2]).toMatchObject({ refusals: [{ groupId: A, reason: "unknown", have: 0 }] });
+  expect(stats()).toMatchObject({ groups: 0, bytes: 0, groupsExpired: 1 });
+  await stop();
+});
+
+test("limits: a group beyond its bytes is refused, and the next one is not", async () => {
+  const { url, stop } = serve({ groupBytesMax: 4096 });
+  const { answers } = await exchange(url, [
+    HELLO,
+    register(),
+    update(0, tokensOf(400)),
+    update(400, tokensOf(900)),
+    register(0, groupId("large"), new Int32Array(2000)),
+    register(0, groupId("small")),
+  ]);
+  expect(answers[2]).toMatchObject({ refusals: [] });
+  expect(answers[3]).toMatchObject({ refusals: [{ reason: "full", have: 400 }] });
+  expect(answers.slice(4)).toMatchObject([{ status: "full" }, { status: "ok" }]);
+  await stop();
+});
+
+test("limits: without room the group used longest ago goes", async () => {
+  const { url, stop, stats, advance } = serve({ bytesMax: 8192 });
+  const [b, c] = [groupId("b"), groupId("c")];
+  await exchange(url, [HELLO, register()]);
+  advance(1);
+  await exchange(url, [HELLO, register(0, b, new Int32Array(1000))]);
+  advance(1);
+  const { answers } = await exchange(url, [
+    HELLO,
+    fetchOf([]),
+    register(0, c, new Int32Array(1000)),
+    fetchOf([]),
+    fetchOf([], 0, b),
+  ]);
+  expect(answers[3]).toMatchObject({ unknown: [] });
+  expect(answers[4]).toMatchObject({ unknown: [b] });
+  expect(stats().groupsEvicted).toBe(1);
+  expect(stats().bytes).toBeLessThanOrEqual(8192);
+  await stop();
+});
+
+test("limits: a sample beyond the limit is refused", async () => {
+  const { url, stop } = serve({ samplesMax: 2 });
+  const { answers } = await exchange(url, [HELLO, register(), update(0, tokensOf(3), 0, 2)]);
+  expect(answers[2]).toMatchObject({ refusals: [{ sampleIndex: 2, reason: "full", have: 0 }] });
+  await stop();
+});
+
+const shared = serve({ frameBytesMax: 65_536 });
+afterAll(() => shared.stop());
+
+const BAD: [string, (ClientMessage | Uint8Array | string)[], number, string][] = [
+  ["a text frame", ["hello"], 1003, "unexpected_text"],
+  ["an empty frame", [new Uint8Array(0)], 1007, "invalid_message: the frame has no body"],
+  ["a frame that is not protobuf", [Uint8Array.of(0x0a, 0xff)], 1007, "undecodable"],
+  [
+    "a frame cut short",
+    [HELLO, encodeClientMessage(register()).subarray(0, 8)],
+    1007,
+    "undecodable",
+  ],
+  ["a group without a name", [register(0, groupId(""))], 1007, "invalid_message: group_id"],
+  [
+    "another version",
+    [{ kind: "hello", protocolVersion: 99 }],
+    1008,
+    "version: draft protocol 99; this server speaks 1",
+  ],
+  ["no hello", [register()], 1002, "unexpected_message: register_group before hello"],
+  ["a second hello", [HELLO, HELLO, HELLO], 1002, "unexpected_message: a second hello"],
+];
+
+for (const [what, frames, code, reason] of BAD) {
+  test(`socket: ${what} ends the connection with ${code}, and only that one`, async () => {
+    const { closed } = await exchange(shared.url, frames);
+    expect(closed?.code).toBe(code);
+    expect(closed?.reason).toStartWith(reason);
+    const { answers } = await exchange(shared.url, [HELLO]);
+    expect(answers).toMatchObject([{ kind: "welcome" }]);
+  });
+}
+
+test("socket: an oversized frame ends the connection, and only that one", async () => {
+  const { closed } = await exchange(shared.url, [new Uint8Array(65_537)]);
+  expect(closed).not.toBeNull();
+  expect((await exchange(shared.url, [HELLO])).answers).toMatchObject([{ kind: "welcome" }]);
+});
+
+test("socket: frames that arrive byte by byte are read whole", async () => {
+  const proxy = await CuttingProxy.listen(() => shared.port);
+  proxy.dribbles = true;
+  const url = `ws://127.0.0.1:${proxy.port}/v1/draft`;
+  expect((await exchange(url, [HELLO])).answers).toMatchObject([{ kind: "welcome" }]);
+  await proxy.close();
+});
+
+test("socket: a client that begins again where the server stands loses and repeats nothing", async () => {
+  const { port, stop, stats } = serve();
+  const proxy = await CuttingProxy.listen(() => port);
+  const url = `ws://127.0.0.1:${proxy.port}/v1/draft`;
+  const log = tokensOf(900);
+  let have = 0;
+  for (let bytes = 0; have < log.length; bytes = (bytes + 7) % 1200) {
+    proxy.cutAfterBytes = bytes;
+    const next = update(have, log.subarray(have, have + 9));
+    for (const answer of (await exchange(url, [HELLO, register(), next])).answers) {
+      if (answer.kind === "registered") have = Math.max(have, answer.have[0] ?? 0);
+      if (answer.kind === "updated" && answer.refusals.length === 0) have += 9;
+    }
+  }
+  proxy.cutAfterBytes = null;
+  const { answers } = await exchange(url, [HELLO, fetchOf([])]);
+  const last = answers[1];
+  const fetched = last?.kind === "fetched" ? last.groups[0]?.deltas[0]?.tokens : undefined;
+  expect([...(fetched ?? [])]).toEqual([...log]);
+  expect(proxy.cuts).toBeGreaterThan(50);
+  expect(stats().tokensTaken).toBe(900);
+  await proxy.close();
+  await stop();
+});
