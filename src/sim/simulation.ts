@@ -1,14 +1,15 @@
 // One simulated rollout iteration: carries out what the production scheduler decides, on modelled engines, in virtual
-// time. It mirrors what src/rollout does with workers (the same buffer, context, ledger and commands) and, like
-// it, decides neither an order nor a place.
+// time, through the production executor (the same buffer, context, ledger and commands). It decides neither an
+// order nor a place.
 
 import { assert, present } from "../base/assert.ts";
 import { groupId, type RequestId, type WorkerId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { contextTokens, type Request, RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
+import { Executor, type ExecutorSteps, type Target } from "../rollout/executor.ts";
 import { Ledger } from "../rollout/ledger.ts";
-import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
+import type { Scheduler } from "../schedule/scheduler.ts";
 import { counted, countOnly } from "./counted-response.ts";
 import { ModelledEngine, type Run } from "./engine.ts";
 import { EnginePort } from "./engine-port.ts";
@@ -77,8 +78,8 @@ export interface SimulationResult {
 }
 
 type Due =
-  | { kind: "exported"; request: Request; from: WorkerId; tokens: number }
-  | { kind: "loaded"; request: Request; workerId: WorkerId; chunkTokens: number; kvTokens: number }
+  | { kind: "departed"; request: Request; from: WorkerId; tokens: number }
+  | { kind: "loaded"; request: Request; target: Target; kvTokens: number }
   | { kind: "progress" };
 
 /** Tail: the last 10 % of requests (paper, Fig. 8). */
@@ -88,7 +89,7 @@ const LAST_SHARE = 0.05;
 /** How often running lengths reach the context between the ends of chunks. */
 const PROGRESS_MS = 30_000;
 
-export class Simulation {
+export class Simulation implements ExecutorSteps {
   readonly #options: SimulationOptions;
   readonly #buffer = new RequestBuffer();
   readonly #context = new ContextManager();
@@ -98,8 +99,9 @@ export class Simulation {
   readonly #engines: ModelledEngine[] = [];
   readonly #timeline = new Timeline<Due>();
   readonly #lengths: Int32Array;
-  readonly #exporting = new Map<RequestId, { from: WorkerId; tokens: number }>();
-  readonly #pending = new Map<RequestId, { workerId: WorkerId; chunkTokens: number }>();
+  readonly #executor = new Executor(this.#ledger, this);
+  /** Engines that were given work since they were last settled. */
+  readonly #touched = new Set<ModelledEngine>();
   readonly #pooled = new Map<RequestId, number>();
   readonly #linkFreeMs: Float64Array;
   readonly #recorder: Recorder | null;
@@ -209,72 +211,61 @@ export class Simulation {
 
   #take(due: Due): void {
     switch (due.kind) {
-      case "exported":
-        this.#exported(due.request, due.from, due.tokens);
-        return;
+      case "departed":
+        this.#departed(due.request, due.from, due.tokens);
+        break;
       case "loaded":
-        this.#start(due.request, due, due.kvTokens);
-        return;
+        this.#launch(due.request, due.target, due.kvTokens);
+        break;
       case "progress":
         this.#progressIsDue = false;
         this.#observeProgress();
-        return;
+        break;
     }
+    this.#settle();
   }
 
   #pump(): void {
     if (this.#isDone) return;
-    const touched = new Set<ModelledEngine>();
     for (const command of this.#scheduler.schedule(this.#ledger.slots())) {
-      const engine = this.#execute(command);
-      if (engine !== null) touched.add(engine);
+      this.#executor.execute(command);
     }
-    for (const engine of touched) {
-      engine.settle();
-      this.#recorder?.sample(this.#nowMs, engine);
-    }
+    this.#settle();
     if (this.#progressIsDue) return;
     this.#progressIsDue = true;
     this.#timeline.add(this.#nowMs + PROGRESS_MS, { kind: "progress" });
   }
 
-  /** Returns the engine that got something to do at once. */
-  #execute(command: ScheduleCommand): ModelledEngine | null {
-    const { request, workerId: to } = command;
-    if (command.kind === "offload") {
-      this.#startExport(request);
-      return null;
+  #settle(): void {
+    for (const engine of this.#touched) {
+      engine.settle();
+      this.#recorder?.sample(this.#nowMs, engine);
     }
-    const { chunkTokens } = command;
-    const isThere = request.residentOn === to;
-    if (request.residentOn !== null && !isThere) this.#startExport(request);
-    if (request.workerId !== null && request.workerId !== to) {
-      this.#migrations += 1;
-      this.#migratedTokens += contextTokens(request);
-    }
-    const reserved = contextTokens(request) + chunkTokens;
-    const already = isThere ? request.residentTokens : 0;
-    this.#ledger.book(to, { inFlight: 1, kvTokens: reserved - already });
-    request.residentOn = to;
-    request.residentTokens = reserved;
-    if (isThere) return this.#launch(request, { workerId: to, chunkTokens }, 0);
-    request.status = "moving";
-    if (this.#exporting.has(request.spec.requestId)) {
-      this.#pending.set(request.spec.requestId, { workerId: to, chunkTokens });
-      return null;
-    }
-    return this.#loadAndLaunch(request, { workerId: to, chunkTokens });
+    this.#touched.clear();
   }
 
-  #startExport(request: Request): void {
-    const from = present(request.residentOn, "only resident KV is exported");
-    const { requestId } = request.spec;
-    const tokens = request.residentTokens;
-    this.#exporting.set(requestId, { from, tokens });
-    request.residentOn = null;
-    request.residentTokens = 0;
+  migrated(request: Request): void {
+    this.#migrations += 1;
+    this.#migratedTokens += contextTokens(request);
+  }
+
+  depart(request: Request, from: WorkerId, tokens: number): void {
     const atMs = this.#transfer(from, tokens);
-    this.#timeline.add(atMs, { kind: "exported", request, from, tokens });
+    this.#timeline.add(atMs, { kind: "departed", request, from, tokens });
+  }
+
+  load(request: Request, target: Target): void {
+    const kvTokens = this.#pooled.get(request.spec.requestId);
+    if (kvTokens === undefined) {
+      this.#launch(request, target, 0);
+      return;
+    }
+    const atMs = this.#transfer(target.workerId, kvTokens);
+    this.#timeline.add(atMs, { kind: "loaded", request, target, kvTokens });
+  }
+
+  begin(request: Request, target: Target): void {
+    this.#submit(request, target, 0);
   }
 
   /** When a transfer of `tokens` over the instance's link ends, if it starts as soon as the link is free. */
@@ -285,51 +276,25 @@ export class Simulation {
     return endMs;
   }
 
-  #exported(request: Request, from: WorkerId, tokens: number): void {
+  #departed(request: Request, from: WorkerId, tokens: number): void {
     const { requestId } = request.spec;
-    this.#exporting.delete(requestId);
     const engine = this.#engine(from);
     engine.advance(this.#nowMs);
     engine.unpark(requestId);
     engine.freed();
-    this.#ledger.book(from, { inFlight: 0, kvTokens: -tokens });
+    const departure = present(this.#executor.departed(requestId), "its KV was leaving");
     this.#poolTokens += tokens - (this.#pooled.get(requestId) ?? 0);
     this.#poolTokensPeak = Math.max(this.#poolTokensPeak, this.#poolTokens);
     this.#pooled.set(requestId, tokens);
-    const pending = this.#pending.get(requestId);
-    if (pending === undefined) return;
-    this.#pending.delete(requestId);
-    this.#loadAndLaunch(request, pending)?.settle();
+    if (departure.target !== null) this.load(request, departure.target);
   }
 
-  #loadAndLaunch(
-    request: Request,
-    to: { workerId: WorkerId; chunkTokens: number },
-  ): ModelledEngine | null {
-    const kvTokens = this.#pooled.get(request.spec.requestId);
-    if (kvTokens === undefined) return this.#launch(request, to, 0);
-    const atMs = this.#transfer(to.workerId, kvTokens);
-    this.#timeline.add(atMs, { kind: "loaded", request, ...to, kvTokens });
-    return null;
+  #launch(request: Request, target: Target, kvTokens: number): void {
+    this.#executor.start(request, target);
+    this.#submit(request, target, kvTokens);
   }
 
-  #start(
-    request: Request,
-    to: { workerId: WorkerId; chunkTokens: number },
-    kvTokens: number,
-  ): void {
-    const engine = this.#launch(request, to, kvTokens);
-    engine.settle();
-    this.#recorder?.sample(this.#nowMs, engine);
-  }
-
-  #launch(
-    request: Request,
-    to: { workerId: WorkerId; chunkTokens: number },
-    kvTokens: number,
-  ): ModelledEngine {
-    request.status = "running";
-    request.workerId = to.workerId;
+  #submit(request: Request, to: Target, kvTokens: number): void {
     this.#chunks += 1;
     const position = request.response.length;
     const left = this.#lengthOf(request) - position;
@@ -349,7 +314,7 @@ export class Simulation {
       rows: 1,
     };
     engine.submit(run, this.#nowMs);
-    return engine;
+    this.#touched.add(engine);
   }
 
   /** From an engine: a chunk begins, or goes on after a preemption. */
@@ -358,21 +323,17 @@ export class Simulation {
   }
 
   /** From an engine: a chunk is over. */
-  chunkEnded(engine: ModelledEngine, run: Run): void {
+  chunkEnded(_engine: ModelledEngine, run: Run): void {
     const { request } = run;
     counted(request).reach(run.position + run.tokens);
     if (!run.isLast) {
-      const held = contextTokens(request);
-      const kvTokens = held - request.residentTokens;
-      this.#ledger.book(engine.workerId, { inFlight: -1, kvTokens });
-      request.residentTokens = held;
-      request.status = "waiting";
+      this.#executor.parked(request);
       this.#context.progressed(request);
       this.#scheduler.refresh(request.group);
       this.#scheduler.enqueue(request);
       return;
     }
-    this.#ledger.book(engine.workerId, { inFlight: -1, kvTokens: -request.residentTokens });
+    this.#executor.release(request);
     request.response.finish = "stop";
     const isGroupDone = this.#buffer.finish(request);
     if (isGroupDone) this.#finishedGroups += 1;

@@ -1,0 +1,159 @@
+// The state machine of execution: which worker holds the KV of each request, which KV is leaving a worker, and which
+// chunk waits for that. It turns a scheduler's command into the next step of its request and keeps the ledger. It
+// performs nothing: the rollout carries the steps out on workers, the simulator on modelled engines in virtual time.
+//
+//   waiting --dispatch--> [moving: KV leaves a worker] --> [moving: KV is loaded] --> running --end of chunk--> waiting
+
+import { assert, present } from "../base/assert.ts";
+import type { RequestId, WorkerId } from "../base/ids.ts";
+import { contextTokens, type Request } from "../request/buffer.ts";
+import type { ScheduleCommand } from "../schedule/scheduler.ts";
+import type { Ledger } from "./ledger.ts";
+
+/** Where a request runs next, and for how many output tokens. */
+export interface Target {
+  readonly workerId: WorkerId;
+  readonly chunkTokens: number;
+}
+
+/** What whoever owns the engines has to do. `execute` calls them at most once each, `depart` first. */
+export interface ExecutorSteps {
+  /** Take the KV of the request off the worker, `tokens` of it, and call `departed` when it has left. */
+  depart(request: Request, from: WorkerId, tokens: number): void;
+  /** Bring the target whatever the KV pool has of the request, then call `start`. */
+  load(request: Request, target: Target): void;
+  /** The chunk begins: the request's KV is on the worker. */
+  begin(request: Request, target: Target): void;
+  /** The request goes on at another worker than before. */
+  migrated(request: Request): void;
+}
+
+interface Departure {
+  readonly from: WorkerId;
+  readonly tokens: number;
+}
+
+export class Executor {
+  readonly #ledger: Ledger;
+  readonly #steps: ExecutorSteps;
+  readonly #departing = new Map<RequestId, Departure>();
+  /** Chunks that were assigned while their request's KV is still leaving another worker. */
+  readonly #pending = new Map<RequestId, Target>();
+
+  constructor(ledger: Ledger, steps: ExecutorSteps) {
+    this.#ledger = ledger;
+    this.#steps = steps;
+  }
+
+  /** No KV is leaving a worker. */
+  get isStill(): boolean {
+    return this.#departing.size === 0;
+  }
+
+  execute(command: ScheduleCommand): void {
+    const { request, workerId } = command;
+    if (command.kind === "offload") {
+      this.#depart(request);
+      return;
+    }
+    const target = { workerId, chunkTokens: command.chunkTokens };
+    const isThere = request.residentOn === workerId;
+    if (request.residentOn !== null && !isThere) this.#depart(request);
+    if (request.workerId !== null && request.workerId !== workerId) this.#steps.migrated(request);
+    const reserved = contextTokens(request) + target.chunkTokens;
+    const already = isThere ? request.residentTokens : 0;
+    this.#ledger.book(workerId, { inFlight: 1, kvTokens: reserved - already });
+    request.residentOn = workerId;
+    request.residentTokens = reserved;
+    if (isThere) {
+      this.start(request, target);
+      this.#steps.begin(request, target);
+      return;
+    }
+    request.status = "moving";
+    const { requestId } = request.spec;
+    if (this.#departing.has(requestId)) this.#pending.set(requestId, target);
+    else this.#steps.load(request, target);
+  }
+
+  /** The chunk begins. */
+  start(request: Request, { workerId }: Target): void {
+    request.status = "running";
+    request.workerId = workerId;
+  }
+
+  /**
+   * The KV of a request has left its worker, or is known to be gone. null: it was not leaving. `target`: where it is
+   * wanted; the caller loads it there. null: nowhere yet.
+   */
+  departed(requestId: RequestId): { readonly target: Target | null } | null {
+    const departure = this.#departing.get(requestId);
+    if (departure === undefined) return null;
+    this.#departing.delete(requestId);
+    this.#ledger.book(departure.from, { inFlight: 0, kvTokens: -departure.tokens });
+    const target = this.#pending.get(requestId) ?? null;
+    this.#pending.delete(requestId);
+    return { target };
+  }
+
+  /** Its chunk is over and the request goes on: its KV stays where it is until it is wanted elsewhere. */
+  parked(request: Request): void {
+    const workerId = present(request.residentOn, "a request that ran is resident");
+    const held = contextTokens(request);
+    this.#ledger.book(workerId, { inFlight: -1, kvTokens: held - request.residentTokens });
+    request.residentTokens = held;
+    request.status = "waiting";
+  }
+
+  /** The request needs nothing any more: gives back what it holds. Returns the worker that still has to drop it. */
+  release(request: Request): WorkerId | null {
+    this.#pending.delete(request.spec.requestId);
+    const { residentOn, residentTokens, status } = request;
+    if (residentOn === null) return null;
+    const inFlight = status === "waiting" ? 0 : -1;
+    this.#ledger.book(residentOn, { inFlight, kvTokens: -residentTokens });
+    return status === "moving" ? null : residentOn;
+  }
+
+  /** The worker has dropped the KV of a waiting request. */
+  evicted(request: Request): void {
+    const workerId = present(request.residentOn, "KV that is dropped was resident");
+    this.#ledger.book(workerId, { inFlight: 0, kvTokens: -request.residentTokens });
+    this.#displace(request);
+  }
+
+  /** Whatever the request has on its worker is gone with the worker, or with the weights. */
+  lost(request: Request): void {
+    this.#pending.delete(request.spec.requestId);
+    this.#displace(request);
+    if (request.status !== "finished") request.status = "waiting";
+  }
+
+  /** The worker is gone. Returns the requests whose KV was leaving it: each is `departed` now. */
+  removed(workerId: WorkerId): RequestId[] {
+    this.#ledger.remove(workerId);
+    return [...this.#departing].flatMap(([id, { from }]) => (from === workerId ? [id] : []));
+  }
+
+  /** No worker holds anything. Every request is `lost` as well. */
+  clear(): void {
+    this.#departing.clear();
+    this.#pending.clear();
+    this.#ledger.clear();
+  }
+
+  #depart(request: Request): void {
+    const from = present(request.residentOn, "only resident KV leaves a worker");
+    const { requestId } = request.spec;
+    assert(!this.#departing.has(requestId), "KV leaves a worker once");
+    const tokens = request.residentTokens;
+    this.#departing.set(requestId, { from, tokens });
+    this.#displace(request);
+    this.#steps.depart(request, from, tokens);
+  }
+
+  #displace(request: Request): void {
+    request.residentOn = null;
+    request.residentTokens = 0;
+  }
+}
