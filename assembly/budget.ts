@@ -2,8 +2,8 @@
 // probability. The lists are best first themselves and parents precede children, so a prefix of each is
 // kept and the set kept is the one with the highest expected gain.
 
+import { FEATURE_BYTES } from "./draft/mixer";
 import { heapDrop, heapPop, heapPush, heapTake } from "./heap/heap";
-import { REASON_BYTES } from "./suffix/calibrate";
 
 let heap: usize = 0;
 
@@ -27,7 +27,7 @@ export function budgetCut(
   drafts: i32,
   tokens: usize,
   room: usize,
-  reasons: usize,
+  features: usize,
   weights: usize,
   stride: usize,
   budget: i32,
@@ -54,7 +54,7 @@ export function budgetCut(
     const weight = load<f32>(weights + <usize>i * stride);
     offer(i, from + kept, load<i32>(word(starts, i + 1)), probabilities, weight);
   }
-  const kept = compact(starts, drafts, tokens, room, reasons, heap == 0);
+  const kept = compact(starts, drafts, tokens, room, features, heap == 0);
   if (heap != 0) heapDrop(heap);
   return kept;
 }
@@ -65,7 +65,7 @@ function compact(
   drafts: i32,
   tokens: usize,
   room: usize,
-  reasons: usize,
+  features: usize,
   isNoneKept: bool,
 ): i32 {
   let to: i32 = 0;
@@ -81,9 +81,9 @@ function compact(
         memory.copy(word(base, to), word(base, from), (<usize>kept) << 2);
       }
       memory.copy(
-        reasons + <usize>to * REASON_BYTES,
-        reasons + <usize>from * REASON_BYTES,
-        <usize>kept * REASON_BYTES,
+        features + <usize>to * FEATURE_BYTES,
+        features + <usize>from * FEATURE_BYTES,
+        <usize>kept * FEATURE_BYTES,
       );
     }
     store<i32>(word(starts, i), to);

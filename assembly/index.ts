@@ -1,6 +1,9 @@
 // What the core exports. Only numbers cross: addresses as handles, counts, statuses below zero.
 
 import { ABI_VERSION, STATUS_FULL, STATUS_INVALID, STATUS_OK } from "./abi";
+import { mixerBegin } from "./draft/mixer";
+import { crossNgramsBegin } from "./draft/ngram-cross-request";
+import { sequenceNgramsBegin } from "./draft/ngram-sequence";
 import { heapCheck } from "./heap/check";
 import * as heaps from "./heap/heap";
 import { poolHasRoom, poolLimit, poolUsedBytes } from "./memory/pool";
@@ -17,13 +20,16 @@ import {
   groupHandle,
   isGroup,
 } from "./suffix/arena";
-import { backgroundBegin } from "./suffix/background";
-import { calibrationBegin } from "./suffix/calibrate";
+import {
+  groupTake,
+  historyAppend,
+  matchState,
+  promptAppend,
+  sequenceSeen,
+} from "./suffix/automaton";
 import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
 import { contextBegin } from "./suffix/context";
 import { bestToken, countOf, edgeOf, lenOf } from "./suffix/node";
-import { recencyBegin } from "./suffix/recency";
-import { groupTake, historyAppend, matchState, promptAppend, sequenceSeen } from "./suffix/tree";
 
 export { inputReserve as input_reserve, outputReserve as output_reserve, step } from "./step";
 
@@ -36,9 +42,9 @@ export function abi_version(): i32 {
 export function configure(limitBytes: u32, contextTokens: u32, learning: bool): void {
   poolLimit(limitBytes);
   contextBegin(contextTokens);
-  calibrationBegin(learning);
-  backgroundBegin();
-  recencyBegin();
+  mixerBegin(learning);
+  crossNgramsBegin();
+  sequenceNgramsBegin();
 }
 
 export function used_bytes(): u32 {

@@ -11,11 +11,9 @@ import {
   STATUS_OK,
 } from "./abi";
 import { budgetCut } from "./budget";
-import { largeGiveBack, largeTake } from "./memory/pool";
-import { G_DEAD, G_PROMPT, G_SERIAL, groupAt, isGroup } from "./suffix/arena";
-import { REASON_BYTES } from "./suffix/calibrate";
-import { draftKeep, draftsBegin, recentOf } from "./suffix/fate";
-import { lenOf, SOURCES } from "./suffix/node";
+import { draftKeep, draftsBegin, recentOf } from "./draft/feedback";
+import { FEATURE_BYTES } from "./draft/mixer";
+import { sequenceKey } from "./draft/ngram-sequence";
 import {
   draftAfter,
   draftInto,
@@ -26,10 +24,12 @@ import {
   HEAD_BYTES,
   headClear,
   PROBABILITY_FLOOR,
-} from "./suffix/propose";
-import { recencyKey } from "./suffix/recency";
+} from "./draft/propose";
+import { largeGiveBack, largeTake } from "./memory/pool";
+import { G_DEAD, G_PROMPT, G_SERIAL, groupAt, isGroup } from "./suffix/arena";
+import { matchState, ownEnds, sequenceAppend, sequenceSeen } from "./suffix/automaton";
+import { lenOf, SOURCES } from "./suffix/node";
 import { Q_AGREED, Q_LAST, Q_LEFT, Q_RECOVERY, Q_SECOND, Q_THIRD, Q_TOKEN } from "./suffix/record";
-import { matchState, ownEnds, sequenceAppend, sequenceSeen } from "./suffix/tree";
 
 const RECORD_BYTES: usize = (<usize>DRAFT_WORDS) << 2;
 let input: usize = 0;
@@ -55,10 +55,10 @@ export function inputReserve(words: i32): usize {
 
 // The output area: how many appends failed, starts (drafts + 1 words), then tokens, parents and
 // probabilities, each with room for DRAFT_TOKENS_MAX words for each of the `drafts` reserved; then, for the
-// core alone, as many reasons (suffix/calibrate.ts) and a head (suffix/propose.ts) for each draft. Returns
+// core alone, as many feature vectors (draft/mixer.ts) and a head (draft/propose.ts) for each draft. Returns
 // its address, 0 if there is no room.
 export function outputReserve(drafts: i32): usize {
-  const perDraft = (REASON_BYTES + 12) * <usize>DRAFT_TOKENS_MAX + HEAD_BYTES + 4;
+  const perDraft = (FEATURE_BYTES + 12) * <usize>DRAFT_TOKENS_MAX + HEAD_BYTES + 4;
   const bytes = <usize>drafts * perDraft + 16;
   if (bytes > outputBytes) {
     output = area(output, outputBytes, bytes);
@@ -93,7 +93,7 @@ function isDrafted(group: usize): bool {
 }
 
 // Drafts for one record, to `tokens`, `reasons` and `head`; how many.
-function draft(record: usize, tokens: usize, room: usize, reasons: usize, head: usize): i32 {
+function draft(record: usize, tokens: usize, room: usize, features: usize, head: usize): i32 {
   headClear(head);
   const group = groupAt(load<u32>(record));
   if (!isDrafted(group)) return 0;
@@ -104,10 +104,10 @@ function draft(record: usize, tokens: usize, room: usize, reasons: usize, head: 
   const match = matchState(group, sequence);
   const ends = ownEnds(group, sequence);
   const end = sequence == 0 ? group + G_PROMPT : sequence;
-  draftInto(tokens, room, reasons, head, load<u32>(record, 4) % SOURCES);
+  draftInto(tokens, room, features, head, load<u32>(record, 4) % SOURCES);
   draftAfter(load<u32>(end, Q_TOKEN), load<u32>(end, Q_SECOND), load<u32>(end, Q_THIRD));
   draftOf(
-    recencyKey(load<u32>(group, G_SERIAL), load<u32>(record, 4)),
+    sequenceKey(load<u32>(group, G_SERIAL), load<u32>(record, 4)),
     lenOf(load<u32>(end, Q_LAST)),
   );
   draftRecovers(
@@ -142,9 +142,9 @@ export function step(appendRecords: i32, draftRecords: i32, budget: i32): i32 {
   const starts = output + 4;
   const tokens = starts + ((<usize>outputDrafts + 1) << 2);
   let count: i32 = 0;
-  const reasons = (tokens + 3 * room + 7) & ~7;
-  const heads = reasons + <usize>outputDrafts * <usize>DRAFT_TOKENS_MAX * REASON_BYTES;
-  if (draftRecords > 0) draftsBegin(tokens, room, reasons, heads);
+  const features = (tokens + 3 * room + 7) & ~7;
+  const heads = features + <usize>outputDrafts * <usize>DRAFT_TOKENS_MAX * FEATURE_BYTES;
+  if (draftRecords > 0) draftsBegin(tokens, room, features, heads);
   for (let i: i32 = 0; i < draftRecords; i++) {
     store<i32>(starts + ((<usize>i) << 2), count);
     const at = <usize>count;
@@ -152,13 +152,13 @@ export function step(appendRecords: i32, draftRecords: i32, budget: i32): i32 {
       records + <usize>i * RECORD_BYTES,
       tokens + (at << 2),
       room,
-      reasons + at * REASON_BYTES,
+      features + at * FEATURE_BYTES,
       heads + <usize>i * HEAD_BYTES,
     );
   }
   store<i32>(starts + ((<usize>draftRecords) << 2), count);
   const weights = records + 20;
-  count = budgetCut(starts, draftRecords, tokens, room, reasons, weights, RECORD_BYTES, budget);
+  count = budgetCut(starts, draftRecords, tokens, room, features, weights, RECORD_BYTES, budget);
   keep(records, draftRecords, starts);
   return count;
 }

@@ -50,7 +50,7 @@ test("learning: without it, another group's phrases are not known", () => {
   expect(draftOfPhrase(false, true)).toEqual([]);
 });
 
-test("learning: the background takes no room where it would crowd out the groups", () => {
+test("learning: the cross-request n-gram cache takes no room where it would crowd out the groups", () => {
   const index = new SuffixIndex({ limitBytes: 16 << 20 }, unexpectedFull);
   const handle = index.create(Int32Array.of(1)) ?? unexpectedFull();
   write(index, handle, 0, [...from(5, 20), ...from(5, 20)]);

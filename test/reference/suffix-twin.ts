@@ -1,5 +1,5 @@
 // The slow, obvious twin of the core's group index: it counts every substring by brute force and drafts
-// from those counts with the rules of assembly/suffix/propose.ts, written over strings of tokens.
+// from those counts with the rules of assembly/draft, written over strings of tokens.
 
 /** A context: its occurrences, and those of each continuation. */
 interface Context {
@@ -67,7 +67,7 @@ function squash(z: number): number {
   return value(step) + (value(step + 1) - value(step)) * (at - step);
 }
 
-/** The probability where the model starts (assembly/suffix/calibrate.ts). */
+/** The probability where the model starts (assembly/draft/mixer.ts). */
 function accepted(share: number, length: number): number {
   const l = Math.min(Math.floor(Math.log2(length)), 5);
   return squash(-0.6 + 0.053 * l + 0.74 * logitOf(share));

@@ -3,10 +3,29 @@
 // gone on (the recovery). Only for sequences that this instance drafts for, and only if it learns:
 // replicas do not agree on any of it.
 
-import { G_SERIAL } from "./arena";
-import { BACKGROUND_CONTEXT_MAX, backgroundLearn, backgroundReady } from "./background";
+import { G_SERIAL } from "../suffix/arena";
+import { contextState } from "../suffix/context";
+import { edgeOf, lenOf, linkOf } from "../suffix/node";
+import {
+  Q_AGREED,
+  Q_DRAFT_AT,
+  Q_DRAFT_COUNT,
+  Q_DRAFT_HEAD,
+  Q_DRAFT_REACHED,
+  Q_DRAFT_STEP,
+  Q_DRAFTED,
+  Q_EARLIER,
+  Q_LAST,
+  Q_LEFT,
+  Q_RECOVERY,
+  Q_SECOND,
+  Q_SINCE,
+  Q_THIRD,
+  Q_TOKEN,
+} from "../suffix/record";
 import {
   acceptedAs,
+  FEATURE_BYTES,
   isLearning,
   learn,
   lengthClass,
@@ -14,10 +33,9 @@ import {
   R_NEXT_LENGTH,
   R_NEXT_STATE,
   R_NEXT_TOKEN,
-  REASON_BYTES,
-} from "./calibrate";
-import { contextState } from "./context";
-import { edgeOf, lenOf, linkOf } from "./node";
+} from "./mixer";
+import { CROSS_CONTEXT_MAX, crossNgramsReady, crossNgramsUpdate } from "./ngram-cross-request";
+import { sequenceKey, sequenceNgramsReady, sequenceNgramsUpdate } from "./ngram-sequence";
 import {
   H_COUNT,
   H_IS_TREE,
@@ -27,40 +45,22 @@ import {
   K_TOKEN,
   KEPT_BYTES,
 } from "./propose";
-import { recencyKey, recencyLearn, recencyReady } from "./recency";
-import {
-  Q_AGREED,
-  Q_DRAFT_AT,
-  Q_DRAFT_COUNT,
-  Q_DRAFT_HEAD,
-  Q_DRAFT_REACHED,
-  Q_DRAFT_STEP,
-  Q_EARLIER,
-  Q_FOLLOWED,
-  Q_LAST,
-  Q_LEFT,
-  Q_RECOVERY,
-  Q_SECOND,
-  Q_SINCE,
-  Q_THIRD,
-  Q_TOKEN,
-} from "./record";
 
 // The drafts of the last step, still in the output area: the step's number, the first token, the bytes
 // between the arrays of words, the first reason and the first head.
 let draftStep: u32 = 0;
 let draftTokens: usize = 0;
 let draftRoom: usize = 0;
-let draftReasons: usize = 0;
+let draftFeatures: usize = 0;
 let draftHeads: usize = 0;
 const AGREED_MAX: u32 = 255;
 
 // A step begins to draft; earlier drafts are gone.
-export function draftsBegin(tokens: usize, room: usize, reasons: usize, heads: usize): void {
+export function draftsBegin(tokens: usize, room: usize, features: usize, heads: usize): void {
   draftStep += 1;
   draftTokens = tokens;
   draftRoom = room;
-  draftReasons = reasons;
+  draftFeatures = features;
   draftHeads = heads;
 }
 
@@ -74,7 +74,7 @@ export function draftKeep(sequence: usize, head: i32, at: i32, count: i32): void
   store<i32>(sequence, head, Q_DRAFT_HEAD);
   store<u8>(sequence, <u8>earlierOf(sequence), Q_EARLIER);
   store<u8>(sequence, 0, Q_SINCE);
-  store<u8>(sequence, 1, Q_FOLLOWED);
+  store<u8>(sequence, 1, Q_DRAFTED);
 }
 
 // Tokens of the draft before this one that were accepted: all since then but the last were.
@@ -94,7 +94,7 @@ export function recentOf(sequence: usize): u32 {
 }
 
 // The sequence, whose record is followed, is about to go on with the token.
-export function follow(group: usize, index: u32, sequence: usize, token: u32): void {
+export function feedback(group: usize, index: u32, sequence: usize, token: u32): void {
   const recovery: usize = load<u32>(sequence, Q_RECOVERY);
   if (recovery != 0) {
     const next = edgeOf(recovery, token);
@@ -108,13 +108,13 @@ export function follow(group: usize, index: u32, sequence: usize, token: u32): v
   const first = load<u32>(sequence, Q_TOKEN);
   const second = load<u32>(sequence, Q_SECOND);
   const third = load<u32>(sequence, Q_THIRD);
-  if (recencyReady()) {
-    const key = recencyKey(load<u32>(group, G_SERIAL), index);
-    recencyLearn(key, first, second, third, token, lenOf(load<u32>(sequence, Q_LAST)));
+  if (sequenceNgramsReady()) {
+    const key = sequenceKey(load<u32>(group, G_SERIAL), index);
+    sequenceNgramsUpdate(key, first, second, third, token, lenOf(load<u32>(sequence, Q_LAST)));
   }
   // What a long context of the group goes on with is not new: it is left out, as from the shorter contexts of PPM.
-  if (lenOf(linkOf(load<u32>(sequence, Q_LAST))) < BACKGROUND_CONTEXT_MAX && backgroundReady()) {
-    backgroundLearn(first, second, third, token);
+  if (lenOf(linkOf(load<u32>(sequence, Q_LAST))) < CROSS_CONTEXT_MAX && crossNgramsReady()) {
+    crossNgramsUpdate(first, second, third, token);
   }
   store<u32>(sequence, second, Q_THIRD);
   store<u32>(sequence, first, Q_SECOND);
@@ -128,7 +128,7 @@ function settle(sequence: usize, token: u32): void {
   }
   const from = load<u32>(sequence, Q_DRAFT_AT);
   const tokens = draftTokens + ((<usize>from) << 2);
-  const reasons = draftReasons + <usize>from * REASON_BYTES;
+  const features = draftFeatures + <usize>from * FEATURE_BYTES;
   const head = draftHeads + <usize>load<u32>(sequence, Q_DRAFT_HEAD) * HEAD_BYTES;
   const count: i32 = load<u16>(sequence, Q_DRAFT_COUNT);
   const parent = <i32>load<u16>(sequence, Q_DRAFT_REACHED) - 1;
@@ -141,7 +141,7 @@ function settle(sequence: usize, token: u32): void {
     if (load<i32>(at + draftRoom) != parent) continue;
     const drafted = load<u32>(at);
     // A tree's tokens are among the candidates.
-    if (!isTree) learn(reasons + <usize>i * REASON_BYTES, before, drafted, drafted == token, 1);
+    if (!isTree) learn(features + <usize>i * FEATURE_BYTES, before, drafted, drafted == token, 1);
     if (drafted == token) reached = i;
   }
   learnKept(head, isTree, parent, before, token);
@@ -150,7 +150,7 @@ function settle(sequence: usize, token: u32): void {
     return;
   }
   store<u32>(sequence, 0, Q_DRAFT_STEP);
-  part(sequence, parent < 0 ? head : reasons + <usize>parent * REASON_BYTES, token);
+  part(sequence, parent < 0 ? head : features + <usize>parent * FEATURE_BYTES, token);
 }
 
 // Learns from the candidates behind `parent`; those of a tree stood against each other.

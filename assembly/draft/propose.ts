@@ -13,49 +13,6 @@
 // paths and trees share the state of the position that is drafted, all of it in globals of this file.
 
 import {
-  BACKGROUND_CONTEXT_MAX,
-  BACKGROUND_TOKENS,
-  backgroundBlank,
-  backgroundEvidence,
-  backgroundLook,
-  backgroundPart,
-  backgroundReady,
-  backgroundToken,
-  countClass,
-  ORDERS,
-} from "./background";
-import {
-  classAt,
-  classCount,
-  contextLength,
-  gather,
-  ownerSeen,
-  scaleAt,
-  shareOf,
-  shareSeen,
-  targetSeen,
-} from "./blend";
-import {
-  accepted,
-  acceptedPlain,
-  followedPart,
-  isLearning,
-  kindOfContext,
-  lengthClass,
-  logitOf,
-  oddsOf,
-  positionBegin,
-  R_NEXT_LENGTH,
-  R_NEXT_STATE,
-  R_NEXT_TOKEN,
-  REASON_BYTES,
-  RECOVERY_OTHER,
-  reasonWrite,
-  WRITTEN_BY_HISTORY,
-  WRITTEN_BY_OWN,
-  WRITTEN_BY_SIBLING,
-} from "./calibrate";
-import {
   bestTarget,
   bestToken,
   countOf,
@@ -68,22 +25,65 @@ import {
   pairsBegin,
   pairsEnd,
   sourceOf,
-} from "./node";
-import { isQueueEmpty, itemAt, push, queueClear, settle } from "./queue";
+} from "../suffix/node";
 import {
-  AFTER_CONTEXTS,
-  AFTER_PAIR,
-  AFTER_SKIP,
-  AFTER_WORD,
+  contextAt,
+  contextCount,
+  contextLength,
+  gather,
+  interpolated,
+  interpolatedBefore,
+  ownerSeen,
+  scaleAt,
+  targetSeen,
+} from "./interpolate";
+import {
+  accepted,
+  acceptedPlain,
+  FEATURE_BYTES,
+  featuresWrite,
+  followedPart,
+  isLearning,
+  kindOfContext,
+  lengthClass,
+  logitOf,
+  oddsOf,
+  positionBegin,
+  R_NEXT_LENGTH,
+  R_NEXT_STATE,
+  R_NEXT_TOKEN,
+  RECOVERY_OTHER,
+  WRITTEN_BY_HISTORY,
+  WRITTEN_BY_OWN,
+  WRITTEN_BY_SIBLING,
+} from "./mixer";
+import {
+  CROSS_CONTEXT_MAX,
+  CROSS_ORDERS,
+  CROSS_TOKENS,
+  countClass,
+  crossNgramFrequency,
+  crossNgramState,
+  crossNgramsClear,
+  crossNgramsLook,
+  crossNgramsReady,
+  crossNgramToken,
+} from "./ngram-cross-request";
+import {
   AGES,
-  recencyAge,
-  recencyEvidence,
-  recencyLast,
-  recencyLook,
-  recencyReady,
-  recencyRun,
-  recencyToken,
-} from "./recency";
+  CONTEXT_ONE,
+  CONTEXT_SKIP,
+  CONTEXT_TWO,
+  followerAge,
+  followerRun,
+  followerState,
+  followerToken,
+  lastUseClass,
+  SEQUENCE_CONTEXTS,
+  sequenceNgramsLook,
+  sequenceNgramsReady,
+} from "./ngram-sequence";
+import { isQueueEmpty, itemAt, push, queueClear, settle } from "./queue";
 
 // A class with more continuations proposes its best one only: it says little, and a scan costs.
 const SCAN_MAX: u32 = 64;
@@ -100,7 +100,7 @@ const CANDIDATES_MAX: i32 = 256;
 const CANDIDATE_BYTES: usize = 16;
 
 const candidates: usize = memory.data(16 * 256, 16);
-const candidateReasons: usize = memory.data(32 * 256, 16);
+const candidateFeatureArea: usize = memory.data(32 * 256, 16);
 let candidateCount: i32 = 0;
 
 // Where a draft goes: token, parent and probability arrays, reasons, its head (fate.ts), and how many
@@ -108,14 +108,14 @@ let candidateCount: i32 = 0;
 let outTokens: usize = 0;
 let outParents: usize = 0;
 let outProbabilities: usize = 0;
-let outReasons: usize = 0;
+let outFeatures: usize = 0;
 let outHead: usize = 0;
 let outCount: i32 = 0;
 // What the sequence writes as (node.ts).
 let own: u32 = 0;
 let learns: bool = false;
-let hasBackground: bool = false;
-let hasRecency: bool = false;
+let hasCrossNgrams: bool = false;
+let hasSequenceNgrams: bool = false;
 // The sequence, as recency.ts knows it, and its tokens.
 let key: u32 = 0;
 let now: u32 = 0;
@@ -151,26 +151,26 @@ export const HEAD_START: usize = 32;
 export const HEAD_BYTES: usize = 32 + 64 * 40;
 
 // The reason of the candidate that was judged last.
-const reason: usize = memory.data(32, 16);
-const bestReason: usize = memory.data(32, 16);
+const features: usize = memory.data(32, 16);
+const bestFeatures: usize = memory.data(32, 16);
 
 // `room` bytes lie between the arrays of words. `source` is what the sequence writes as.
 export function draftInto(
   tokens: usize,
   room: usize,
-  reasons: usize,
+  features: usize,
   head: usize,
   source: u32,
 ): void {
   outTokens = tokens;
   outParents = tokens + room;
   outProbabilities = tokens + 2 * room;
-  outReasons = reasons;
+  outFeatures = features;
   outHead = head;
   outCount = 0;
   learns = isLearning();
-  hasBackground = learns && backgroundReady();
-  hasRecency = learns && recencyReady();
+  hasCrossNgrams = learns && crossNgramsReady();
+  hasSequenceNgrams = learns && sequenceNgramsReady();
   // Who wrote last depends on the interleaving; what does not learn must not.
   own = learns ? source : NO_SOURCE;
 }
@@ -187,7 +187,7 @@ function keepCandidate(from: usize, token: u32, parent: i32): void {
   const count = load<u32>(outHead, H_COUNT);
   if (count == KEPT_MAX) return;
   const at = outHead + HEAD_START + <usize>count * KEPT_BYTES;
-  reasonCopy(at, from);
+  featuresCopy(at, from);
   store<u32>(at, token, K_TOKEN);
   store<i32>(at, parent, K_PARENT);
   store<u32>(outHead, count + 1, H_COUNT);
@@ -221,7 +221,7 @@ function emit(token: u32, parent: i32, probability: f64, from: usize): void {
   store<i32>(outParents + at, parent);
   store<f32>(outProbabilities + at, <f32>probability);
   if (learns) {
-    reasonCopy(reasonAt(outCount), from);
+    featuresCopy(featuresAt(outCount), from);
     outCount += 1;
     nextAt(outCount - 1, 0, NONE);
   } else {
@@ -229,11 +229,11 @@ function emit(token: u32, parent: i32, probability: f64, from: usize): void {
   }
 }
 
-function reasonAt(index: i32): usize {
-  return outReasons + <usize>index * REASON_BYTES;
+function featuresAt(index: i32): usize {
+  return outFeatures + <usize>index * FEATURE_BYTES;
 }
 
-function reasonCopy(to: usize, from: usize): void {
+function featuresCopy(to: usize, from: usize): void {
   store<u64>(to, load<u64>(from));
   store<u64>(to, load<u64>(from, 8), 8);
   store<u64>(to, load<u64>(from, 16), 16);
@@ -242,7 +242,7 @@ function reasonCopy(to: usize, from: usize): void {
 
 // Where the draft would go on behind its token `parent`, whether or not it does.
 function nextAt(parent: i32, state: usize, token: u32): void {
-  const at = parent < 0 ? outHead : reasonAt(parent);
+  const at = parent < 0 ? outHead : featuresAt(parent);
   store<u16>(at, <u16>min<u32>(contextLength, 65535), R_NEXT_LENGTH);
   store<u32>(at, <u32>state, R_NEXT_STATE);
   store<u32>(at, token, R_NEXT_TOKEN);
@@ -256,7 +256,7 @@ function writtenBy(target: usize): u32 {
 }
 
 // What the recovery says of the token: how long it has agreed, and whether and how often it goes on so.
-function recoveryEvidence(token: u32): u32 {
+function recoveryState(token: u32): u32 {
   if (recovery == 0 || degreeOf(recovery) == 0) return 0;
   const long = min<u32>(agreed, AGREED_MAX);
   const total = countOf(recovery);
@@ -282,34 +282,34 @@ function positionAt(): void {
   const recovered: u32 = recovery == 0 ? 0 : 1 + left + (agreed > 0 ? 8 : 0);
   late = recent | (recovered << 8);
   positionBegin(recent, recovered, first);
-  if (hasRecency) recencyLook(key, first, second, third, now);
-  if (hasBackground) lookBack();
+  if (hasSequenceNgrams) sequenceNgramsLook(key, first, second, third, now);
+  if (hasCrossNgrams) lookBack();
 }
 
-// The probability of a token, whose share shareOf has just found; `ends` as in gather. Writes `reason`.
+// The probability of a token, whose share interpolated has just found; `ends` as in gather. Writes `reason`.
 function judged(token: u32, share: f64, isLikeliest: bool, ends: u32): f64 {
   const logit = logitOf(share);
   if (!learns) return acceptedPlain(logit, contextLength);
   const kind = kindOfContext(contextLength, isLikeliest, writtenBy(targetSeen));
   let total: u32 = 0;
   if (ownerSeen >= 0) {
-    const v = classAt(ownerSeen);
+    const v = contextAt(ownerSeen);
     const several: u32 = degreeOf(v) > 1 ? 1 : 0;
     total = min<u32>(15, (countClass(countOf(v) - ends) << 1) + several);
   }
   let sets = kind | (total << 8);
   let seen: u32 = 0;
-  if (hasRecency) {
-    const last = (recencyLast(token) << 1) + (isLikeliest ? 1 : 0);
-    sets |= (last << 16) | (recencyEvidence(AFTER_SKIP, token) << 24);
-    const word = recencyEvidence(AFTER_WORD, token);
-    if (word != 0) seen = (word * AGES + recencyAge()) << 16;
-    seen |= recencyEvidence(AFTER_PAIR, token) << 24;
+  if (hasSequenceNgrams) {
+    const last = (lastUseClass(token) << 1) + (isLikeliest ? 1 : 0);
+    sets |= (last << 16) | (followerState(CONTEXT_SKIP, token) << 24);
+    const word = followerState(CONTEXT_ONE, token);
+    if (word != 0) seen = (word * AGES + followerAge()) << 16;
+    seen |= followerState(CONTEXT_TWO, token) << 24;
   }
-  if (hasBackground) seen |= backgroundEvidence(1, token) | (backgroundEvidence(2, token) << 8);
-  const recovering = recoveryEvidence(token);
+  if (hasCrossNgrams) seen |= crossNgramState(1, token) | (crossNgramState(2, token) << 8);
+  const recovering = recoveryState(token);
   const q = accepted(<f32>logit, sets, seen, recovering, token);
-  reasonWrite(reason, <f32>logit, sets, seen, recovering, late);
+  featuresWrite(features, <f32>logit, sets, seen, recovering, late);
   return q;
 }
 
@@ -350,12 +350,12 @@ let bestNext: usize = 0;
 
 function consider(token: u32, isLikeliest: bool, ends: u32): void {
   if (token == NONE || isTried(token)) return;
-  const q = judged(token, shareOf(token), isLikeliest, ends);
+  const q = judged(token, interpolated(token), isLikeliest, ends);
   if (q < bestQ || (q == bestQ && token >= best)) return;
   best = token;
   bestQ = q;
   bestNext = targetSeen;
-  if (learns) reasonCopy(bestReason, reason);
+  if (learns) featuresCopy(bestFeatures, features);
 }
 
 // The candidates of a path: each context's best continuation, and what own words, recovery and background propose,
@@ -365,24 +365,24 @@ function choose(s: usize, ends: u32, shareMin: f64): void {
   best = NONE;
   bestQ = 0;
   triedCount = 0;
-  for (let j: i32 = 0; j < classCount; j++) {
-    const v = classAt(j);
+  for (let j: i32 = 0; j < contextCount; j++) {
+    const v = contextAt(j);
     if (j != 0 && learns && scaleAt(j) * <f64>countOf(bestTarget(v)) < shareMin) continue;
     consider(bestToken(v), !learns || j == 0, ends);
     if (learns && bestQ >= SURE) return;
   }
-  if (hasRecency) {
-    for (let context: u32 = 0; context < AFTER_CONTEXTS; context++) {
-      const run = recencyRun(context);
+  if (hasSequenceNgrams) {
+    for (let context: u32 = 0; context < SEQUENCE_CONTEXTS; context++) {
+      const run = followerRun(context);
       if (run == 0 || bestQ >= SURE) continue;
-      if (followedPart(context, run, recencyAge()) * FOLLOWED_PART > bestQ)
-        consider(recencyToken(context, false), false, ends);
+      if (followedPart(context, run, followerAge()) * FOLLOWED_PART > bestQ)
+        consider(followerToken(context, false), false, ends);
     }
   }
   if (recovery != 0) consider(bestToken(recovery), false, ends);
-  if (hasBackground) {
-    for (let order: i32 = <i32>ORDERS - 1; order >= 0 && bestQ < SURE; order--) {
-      if (backgroundPart(order) > bestQ) consider(backgroundToken(order, 0), false, ends);
+  if (hasCrossNgrams) {
+    for (let order: i32 = <i32>CROSS_ORDERS - 1; order >= 0 && bestQ < SURE; order--) {
+      if (crossNgramFrequency(order) > bestQ) consider(crossNgramToken(order, 0), false, ends);
     }
   }
   if (best != NONE && bestNext == 0) bestNext = fallback(s, best);
@@ -404,10 +404,10 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
     if (learns) nextAt(outCount - 1, bestNext, best);
     p *= bestQ;
     if (p < probabilityMin) {
-      if (learns) keepCandidate(bestReason, best, outCount - 1);
+      if (learns) keepCandidate(bestFeatures, best, outCount - 1);
       break;
     }
-    emit(best, outCount - 1, p, bestReason);
+    emit(best, outCount - 1, p, bestFeatures);
     recover(best);
     s = bestNext;
     open = 0;
@@ -418,8 +418,8 @@ export function draftPath(match: usize, ends: u32, tokensMax: i32, probabilityMi
   return outCount;
 }
 
-function candidateReason(index: i32): usize {
-  return candidateReasons + <usize>index * REASON_BYTES;
+function candidateFeatures(index: i32): usize {
+  return candidateFeatureArea + <usize>index * FEATURE_BYTES;
 }
 
 function candidateAt(index: i32): usize {
@@ -441,8 +441,8 @@ function candidate(j: i32, token: u32, target: usize, shareMin: f64): void {
 // All continuations worth a look, of every context.
 function candidatesFrom(shareMin: f64): void {
   candidateCount = 0;
-  for (let j: i32 = 0; j < classCount; j++) {
-    const v = classAt(j);
+  for (let j: i32 = 0; j < contextCount; j++) {
+    const v = contextAt(j);
     const target = bestTarget(v);
     if (scaleAt(j) * <f64>countOf(target) < shareMin) continue;
     const degree = degreeOf(v);
@@ -469,17 +469,17 @@ function candidateAnyway(token: u32): void {
 
 // What own words, recovery and background propose.
 function candidatesBeside(): void {
-  if (hasRecency) {
-    for (let context: u32 = 0; context < AFTER_CONTEXTS; context++) {
-      candidateAnyway(recencyToken(context, false));
-      candidateAnyway(recencyToken(context, true));
+  if (hasSequenceNgrams) {
+    for (let context: u32 = 0; context < SEQUENCE_CONTEXTS; context++) {
+      candidateAnyway(followerToken(context, false));
+      candidateAnyway(followerToken(context, true));
     }
   }
   if (recovery != 0) candidateAnyway(bestToken(recovery));
-  if (!hasBackground) return;
-  for (let order: i32 = <i32>ORDERS - 1; order >= 0; order--) {
-    for (let place: u32 = 0; place < BACKGROUND_TOKENS; place++) {
-      candidateAnyway(backgroundToken(order, place));
+  if (!hasCrossNgrams) return;
+  for (let order: i32 = <i32>CROSS_ORDERS - 1; order >= 0; order--) {
+    for (let place: u32 = 0; place < CROSS_TOKENS; place++) {
+      candidateAnyway(crossNgramToken(order, place));
     }
   }
 }
@@ -488,7 +488,7 @@ function candidatesBeside(): void {
 function sharesOf(): f64 {
   let largest: f64 = 0;
   for (let i: i32 = 0; i < candidateCount; i++) {
-    const share = shareOf(load<u32>(candidateAt(i), 8));
+    const share = interpolated(load<u32>(candidateAt(i), 8));
     store<f64>(candidateAt(i), share);
     store<i32>(candidateAt(i), ownerSeen, 12);
     largest = max<f64>(largest, share);
@@ -498,8 +498,8 @@ function sharesOf(): f64 {
 
 // Long contexts of the group say it all: the background's cache misses are saved.
 function lookBack(): void {
-  if (contextLength >= BACKGROUND_CONTEXT_MAX) backgroundBlank();
-  else backgroundLook(first, second, third);
+  if (contextLength >= CROSS_CONTEXT_MAX) crossNgramsClear();
+  else crossNgramsLook(first, second, third);
 }
 
 // The tokens behind the draft's token `parent`, and the recovery there.
@@ -540,13 +540,13 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
     const token = load<u32>(at, 8);
     const share = load<f64>(at);
     const owner = load<i32>(at, 12);
-    shareSeen(owner < 0 ? 0 : edgeOf(classAt(owner), token), owner);
+    interpolatedBefore(owner < 0 ? 0 : edgeOf(contextAt(owner), token), owner);
     const q = judged(token, share, share == largest, ends);
     store<f64>(at, q);
     store<u32>(at, <u32>targetSeen, 12);
     if (!learns) continue;
     all += oddsOf(q);
-    reasonCopy(candidateReason(i), reason);
+    featuresCopy(candidateFeatures(i), features);
   }
   bestQ = 0;
   best = NONE;
@@ -555,7 +555,7 @@ function expand(s: usize, p: f64, parent: i32, ends: u32, probabilityMin: f64): 
     const token = load<u32>(at, 8);
     // Only one of them can come: together they take a part of one.
     const q = learns ? oddsOf(load<f64>(at)) / all : load<f64>(at);
-    const from = candidateReason(i);
+    const from = candidateFeatures(i);
     if (learns) keepCandidate(from, token, parent);
     const isBest = q > bestQ;
     if (!isBest && p * q < probabilityMin) continue;

@@ -1,8 +1,8 @@
-// What this instance has seen written after the last one, two and three tokens, in whatever group: the
-// policy's way of writing, which is what is left to draft from where a group's texts part. A table of a
-// fixed size, taken once with the first draft that learns; contexts that do not come back make room
-// for others. It learns only from sequences that are drafted for here, each token once, and only behind
-// contexts of which the group says little. It is never part of what replicas agree on.
+// The cross-request n-gram cache: which tokens followed the last one, two and three tokens in any request of this
+// instance, in whatever group. It proposes where a group's texts differ. A table of a fixed size, taken once with the
+// first draft that learns; the least frequent contexts are replaced. It is updated only from sequences that are
+// drafted for here, once for each token, and only where the group has no long context. It is never part of what
+// replicas agree on.
 //
 // A slot of 16 B: three tokens of 21 bits, the most frequent first (8 B), check of the context (u16),
 // occurrences of the context and of each token (u8 each, halved together when they grow). Contexts of one
@@ -10,19 +10,19 @@
 // three tokens that end with it, so that a position costs one miss.
 
 import { tableTake } from "../memory/pool";
-import { NONE } from "./node";
+import { NONE } from "../suffix/node";
 
-export const ORDERS: u32 = 3;
-// Contexts of so many tokens and more are neither helped by the background nor part of it: update exclusion
+export const CROSS_ORDERS: u32 = 3;
+// Where the group's context has this many tokens, the cache is neither read nor updated: update exclusion
 // (Moffat 1990) drafts 0.1 % better on both sets and saves the table's cache misses.
-export const BACKGROUND_CONTEXT_MAX: u32 = 8;
+export const CROSS_CONTEXT_MAX: u32 = 8;
 // 2 MiB, which a core's second-level cache holds: twice as many lines draft 0.1 % better and take a tenth longer.
 const LINES_BITS: u32 = 15;
 const SINGLES_BITS: u32 = 13;
 const LINE_BYTES: usize = 64;
 const SLOT_BYTES: usize = 16;
 const TABLE_BYTES: usize = (LINE_BYTES << LINES_BITS) + (SLOT_BYTES << SINGLES_BITS);
-export const BACKGROUND_TOKENS: u32 = 3;
+export const CROSS_TOKENS: u32 = 3;
 const TOKENS: usize = 3;
 const TOKEN_BITS: usize = 21;
 // Larger ids are not learned; no vocabulary has them.
@@ -31,23 +31,23 @@ const CHECK: usize = 8;
 const COUNT: usize = 10;
 const COUNTS: usize = 11;
 const COUNT_MAX: u8 = 255;
-// A context seen more often than this is not given up at once.
+// A context seen more often than this is halved before it is replaced.
 const KEPT: u8 = 2;
 // A token with less than this part of the context's occurrences is not proposed, unless it is the first.
 const TOKEN_PART: u32 = 16;
 
 let table: usize = 0;
 let singles: usize = 0;
-// Slots of the contexts last looked at, by order - 1; 0: never seen.
+// Slots of the position's contexts, by order - 1; 0: new.
 const slots: usize = memory.data(4 * 3, 16);
 
-export function backgroundBegin(): void {
-  backgroundBlank();
+export function crossNgramsBegin(): void {
+  crossNgramsClear();
   if (table != 0) memory.fill(table, 0, TABLE_BYTES);
 }
 
 // Whether there is a table; takes it if there is room.
-export function backgroundReady(): bool {
+export function crossNgramsReady(): bool {
   if (table != 0) return true;
   table = tableTake(TABLE_BYTES);
   singles = table + (LINE_BYTES << LINES_BITS);
@@ -64,13 +64,13 @@ function lineAt(hash: u32): usize {
   return table + ((<usize>(hash >> (32 - LINES_BITS))) << 6);
 }
 
-// Multiplicative hashing (Knuth 6.4): the top bits say where, those below them are the check.
+// Multiplicative hashing (Knuth 6.4): the top bits are the slot, those below them the check.
 function hashed(hash: u32, token: u32): u32 {
   return (rotl<u32>(hash, 15) + token) * 0x9e3779b1;
 }
 
-// One token more that followed `first`, before it `second`, before it `third`.
-export function backgroundLearn(first: u32, second: u32, third: u32, token: u32): void {
+// `token` has followed `third`, `second`, `first`.
+export function crossNgramsUpdate(first: u32, second: u32, third: u32, token: u32): void {
   if (token > TOKEN_MAX) return;
   let hash = hashed(0, first);
   raise(singleAt(hash), <u16>hash, token);
@@ -81,7 +81,7 @@ export function backgroundLearn(first: u32, second: u32, third: u32, token: u32)
   raise(tripleFor(line, <u16>hash), <u16>hash, token);
 }
 
-// Where the context of three tokens with this check is, or belongs: where the least frequent one is.
+// The slot of the context of three tokens with this check, or of the least frequent one, which it replaces.
 function tripleFor(line: usize, check: u16): usize {
   let least = line + SLOT_BYTES;
   for (let slot = least; slot < line + LINE_BYTES; slot += SLOT_BYTES) {
@@ -111,7 +111,7 @@ function raise(slot: usize, check: u16, token: u32): void {
   let place: usize = 0;
   while (place < TOKENS && countAt(slot, place) != 0 && tokenAt(slot, place) != token) place += 1;
   if (place == TOKENS) {
-    // The least frequent of them makes room in the end for what comes instead of it.
+    // The least frequent token loses its place once it has lost its count.
     store<u8>(slot + TOKENS - 1, <u8>(countAt(slot, TOKENS - 1) - 1), COUNTS);
     return;
   }
@@ -144,8 +144,8 @@ function halve(slot: usize): void {
   store<u32>(slot, (load<u32>(slot, COUNT) >> 1) & 0x7f7f7f7f, COUNT);
 }
 
-// Looks at the contexts that end in `third`, `second`, `first`.
-export function backgroundLook(first: u32, second: u32, third: u32): void {
+// Looks the contexts up that end in `third`, `second`, `first`.
+export function crossNgramsLook(first: u32, second: u32, third: u32): void {
   if (table == 0) return;
   let hash = hashed(0, first);
   look(0, singleAt(hash), <u16>hash);
@@ -165,9 +165,9 @@ function slotOf(order: u32): usize {
   return load<u32>(slots + ((<usize>order) << 2));
 }
 
-// The token at `place` (0 to 2, the most frequent first) behind the context of `order` + 1 tokens; NONE if
-// there is none to speak of.
-export function backgroundToken(order: u32, place: u32): u32 {
+// The token at `place` (0 to 2, the most frequent first) of the context of `order` + 1 tokens; NONE if it is missing
+// or rare.
+export function crossNgramToken(order: u32, place: u32): u32 {
   const slot = slotOf(order);
   if (slot == 0) return NONE;
   const count = countAt(slot, place);
@@ -176,14 +176,14 @@ export function backgroundToken(order: u32, place: u32): u32 {
   return tokenAt(slot, place);
 }
 
-// The part of the context's occurrences that its most frequent token has.
-export function backgroundPart(order: u32): f64 {
+// The relative frequency of the context's most frequent token.
+export function crossNgramFrequency(order: u32): f64 {
   const slot = slotOf(order);
   return slot == 0 ? 0 : <f64>countAt(slot, 0) / <f64>load<u8>(slot, COUNT);
 }
 
-// Nothing is known of the position.
-export function backgroundBlank(): void {
+// Every context of the position is taken for new.
+export function crossNgramsClear(): void {
   store<u64>(slots, 0);
   store<u32>(slots, 0, 8);
 }
@@ -194,10 +194,10 @@ export function countClass(count: u32): u32 {
   return count < 6 ? 4 : count < 10 ? 5 : count < 21 ? 6 : 7;
 }
 
-// What the context of `order` + 1 tokens says of the token, as a class below EVIDENCE_CLASSES of
-// calibrate.ts: 0 nothing, since it is new; 1 to 7 the token is not one of its three; else 8 + 8 r + c: c
-// the class of its count, r the quarter octaves of the context's count over it, 0 if it is all of it.
-export function backgroundEvidence(order: u32, token: u32): u32 {
+// The state of a candidate in the context of `order` + 1 tokens, one of CROSS_STATES: 0 the context is new; 1 to 7 the
+// candidate is not one of its three tokens; else 8 + 8 r + c: c the class of its count, r the quarter octaves of the
+// context's count over it, 0 if the context had no other.
+export function crossNgramState(order: u32, token: u32): u32 {
   const slot = slotOf(order);
   if (slot == 0) return 0;
   const count: u32 = load<u8>(slot, COUNT);

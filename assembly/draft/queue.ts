@@ -1,7 +1,7 @@
 // The tree draft's candidates that wait for their turn, the most probable first; ties are decided by parent
 // and token, so that replicas draft alike. Of a fixed size; it knows no automaton.
 
-import { REASON_BYTES } from "./calibrate";
+import { FEATURE_BYTES } from "./mixer";
 
 // Far more than can wait at propose.ts's floor of probabilities each.
 const QUEUE_MAX: i32 = 1024;
@@ -37,7 +37,7 @@ function itemCopy(to: usize, from: usize): void {
   store<u64>(to, load<u64>(from));
   store<u64>(to, load<u64>(from, 8), 8);
   store<u64>(to, load<u64>(from, 16), 16);
-  memory.copy(to + 24, from + 24, REASON_BYTES);
+  memory.copy(to + 24, from + 24, FEATURE_BYTES);
 }
 
 const held: usize = memory.data(56, 16);
@@ -48,7 +48,7 @@ export function push(probability: f64, state: usize, token: u32, parent: i32, fr
   store<u32>(held, <u32>state, 8);
   store<u32>(held, token, 12);
   store<i32>(held, parent, 16);
-  memory.copy(held + 24, from, REASON_BYTES);
+  memory.copy(held + 24, from, FEATURE_BYTES);
   let at = queueCount++;
   while (at > 0) {
     const above = (at - 1) >> 1;

@@ -5,7 +5,13 @@
 // others are where texts part), and a correction by the two together. It learns from every draft whose fate it
 // sees. Owns the model of the instance, about 420 KB; no text can be read from it.
 
-import { AFTER_PAIR, AFTER_WORD, AGES, FOLLOWER_CLASSES, LAST_CLASSES } from "./recency";
+import {
+  AGES,
+  CONTEXT_ONE,
+  CONTEXT_TWO,
+  FOLLOWER_STATES,
+  LAST_USE_CLASSES,
+} from "./ngram-sequence";
 
 // Lengths of contexts by powers of two: 1, 2-3, 4-7, ..., 32 and more.
 const LENGTHS: u32 = 6;
@@ -21,8 +27,8 @@ export const WRITTEN_BY_HISTORY: u32 = 4;
 // how many tokens of the sequence's drafts were accepted of late; by the recovery's length; by the token before;
 // by the token. A set has eight lanes of f32, one for each input.
 const TOTALS: u32 = 16;
-const LASTS: u32 = 2 * LAST_CLASSES;
-const FOLLOWERS: u32 = FOLLOWER_CLASSES * FOLLOWER_CLASSES;
+const LASTS: u32 = 2 * LAST_USE_CLASSES;
+const FOLLOWERS: u32 = FOLLOWER_STATES * FOLLOWER_STATES;
 const RECENTS: u32 = 32;
 const LENGTHS_RECOVERED: u32 = 16;
 const TOKENS_BITS: u32 = 11;
@@ -48,21 +54,21 @@ const TOKEN_TIMES: f32 = 3;
 // Evidence is a class; how often tokens with it were accepted is its frequency (f32), the logit of that
 // (f32) and how many were seen (u32). Class 0 says nothing. It comes from the background's contexts of two and
 // three tokens, from the recovery, and from the sequence's own last followers.
-const BACKGROUND_CLASSES: u32 = 128;
-const RECOVERY_CLASSES: u32 = 512;
+const CROSS_STATES: u32 = 128;
+const RECOVERY_STATES: u32 = 512;
 // Classes of recovery evidence for tokens that do not continue it begin here.
 export const RECOVERY_OTHER: u32 = 300;
-const FROM_TRIPLE: u32 = BACKGROUND_CLASSES;
-const FROM_RECOVERY: u32 = 2 * BACKGROUND_CLASSES;
-const FROM_WORD: u32 = FROM_RECOVERY + RECOVERY_CLASSES;
-const FROM_PAIR: u32 = FROM_WORD + FOLLOWER_CLASSES * AGES;
-const FROM_SKIP: u32 = FROM_PAIR + FOLLOWER_CLASSES;
-const EVIDENCE: u32 = FROM_SKIP + FOLLOWER_CLASSES;
-const evidence: usize = memory.data(EVIDENCE * 16, 16);
+const FROM_TRIPLE: u32 = CROSS_STATES;
+const FROM_RECOVERY: u32 = 2 * CROSS_STATES;
+const FROM_WORD: u32 = FROM_RECOVERY + RECOVERY_STATES;
+const FROM_PAIR: u32 = FROM_WORD + FOLLOWER_STATES * AGES;
+const FROM_SKIP: u32 = FROM_PAIR + FOLLOWER_STATES;
+const STATES: u32 = FROM_SKIP + FOLLOWER_STATES;
+const evidence: usize = memory.data(STATES * 16, 16);
 // Frequencies are means of so many tokens at most, so that they can follow the policy.
-const EVIDENCE_MAX: u32 = 1000;
+const STATE_SEEN_MAX: u32 = 1000;
 // What a guess below is worth, in tokens seen.
-const EVIDENCE_SEEN: u32 = 3;
+const STATE_SEEN: u32 = 3;
 
 const PAIRS_BITS: u32 = 16;
 const PAIR_RATE: f64 = 0.05;
@@ -74,7 +80,7 @@ const cellsPair: usize = memory.data(65536 * 4, 16);
 // sets by kind, total and last (u8 each); the classes of evidence of the skipping context, of the background's two
 // orders, of one and of two tokens (u8 each), and of the recovery (u16); where the draft would have gone on
 // (propose.ts); the sets by recent acceptance and by the recovery's length (u8 each).
-export const REASON_BYTES: usize = 32;
+export const FEATURE_BYTES: usize = 32;
 const R_LOGIT: usize = 0;
 const R_KIND: usize = 4;
 const R_SEEN: usize = 8;
@@ -136,15 +142,15 @@ function followerGuess(cls: u32): f64 {
   return (cls <= 8 ? 0.66 : 0.5) + 0.03 * longer;
 }
 
-function evidenceGuess(index: u32): f64 {
-  if (index < FROM_RECOVERY) return backgroundGuess(index % BACKGROUND_CLASSES);
+function stateGuess(index: u32): f64 {
+  if (index < FROM_RECOVERY) return backgroundGuess(index % CROSS_STATES);
   if (index < FROM_WORD) return recoveryGuess(index - FROM_RECOVERY);
   return followerGuess(
-    index < FROM_PAIR ? (index - FROM_WORD) / AGES : (index - FROM_PAIR) % FOLLOWER_CLASSES,
+    index < FROM_PAIR ? (index - FROM_WORD) / AGES : (index - FROM_PAIR) % FOLLOWER_STATES,
   );
 }
 
-export function calibrationBegin(learning: bool): void {
+export function mixerBegin(learning: bool): void {
   learns = learning;
   learned = 0;
   for (let i: u32 = 0; i <= STEPS; i++) {
@@ -167,20 +173,20 @@ export function calibrationBegin(learning: bool): void {
     store<f32>(weight, 0.26, 24);
     store<f32>(weight, 0.2, 28);
   }
-  for (let i: u32 = 0; i < EVIDENCE; i++) {
-    const guess = evidenceGuess(i);
-    const at = evidenceAt(i);
+  for (let i: u32 = 0; i < STATES; i++) {
+    const guess = stateGuess(i);
+    const at = stateAt(i);
     store<f32>(at, <f32>guess);
     store<f32>(at, <f32>logitOf(guess), 4);
-    store<u32>(at, EVIDENCE_SEEN, 8);
+    store<u32>(at, STATE_SEEN, 8);
   }
   // Class 0.
-  store<f32>(evidenceAt(0), 0, 4);
-  store<f32>(evidenceAt(FROM_TRIPLE), 0, 4);
-  store<f32>(evidenceAt(FROM_RECOVERY), 0, 4);
-  store<f32>(evidenceAt(FROM_WORD), 0, 4);
-  store<f32>(evidenceAt(FROM_PAIR), 0, 4);
-  store<f32>(evidenceAt(FROM_SKIP), 0, 4);
+  store<f32>(stateAt(0), 0, 4);
+  store<f32>(stateAt(FROM_TRIPLE), 0, 4);
+  store<f32>(stateAt(FROM_RECOVERY), 0, 4);
+  store<f32>(stateAt(FROM_WORD), 0, 4);
+  store<f32>(stateAt(FROM_PAIR), 0, 4);
+  store<f32>(stateAt(FROM_SKIP), 0, 4);
   memory.fill(cellsPair, 0, 4 << PAIRS_BITS);
 }
 
@@ -229,12 +235,12 @@ function pairCell(before: u32, token: u32): usize {
   return cellsPair + ((<usize>((key * 0x9e3779b1) >> (32 - PAIRS_BITS))) << 2);
 }
 
-function evidenceAt(index: u32): usize {
+function stateAt(index: u32): usize {
   return evidence + ((<usize>index) << 4);
 }
 
-function evidenceLogit(index: u32): f32 {
-  return load<f32>(evidenceAt(index), 4);
+function stateLogit(index: u32): f32 {
+  return load<f32>(stateAt(index), 4);
 }
 
 function setAt(first: u32, index: u32): usize {
@@ -247,14 +253,14 @@ function tokenSet(first: u32, token: u32): usize {
 
 // By what last followed one and two tokens.
 function followersSet(seen: u32): usize {
-  return setAt(FIRST_FOLLOWERS, (seen >> 24) * FOLLOWER_CLASSES + ((seen >> 16) & 255) / AGES);
+  return setAt(FIRST_FOLLOWERS, (seen >> 24) * FOLLOWER_STATES + ((seen >> 16) & 255) / AGES);
 }
 
 // How often tokens were accepted that the sequence itself last wrote behind the context, `run` times in turn.
 export function followedPart(context: u32, run: u32, age: u32): f64 {
-  const from = context == AFTER_PAIR ? FROM_PAIR : FROM_SKIP;
+  const from = context == CONTEXT_TWO ? FROM_PAIR : FROM_SKIP;
   return <f64>(
-    load<f32>(evidenceAt(context == AFTER_WORD ? FROM_WORD + run * AGES + age : from + run))
+    load<f32>(stateAt(context == CONTEXT_ONE ? FROM_WORD + run * AGES + age : from + run))
   );
 }
 
@@ -262,18 +268,18 @@ export function followedPart(context: u32, run: u32, age: u32): f64 {
 // evidence of the background's orders and of one and two tokens, the evidence of the recovery, the sets by recent
 // acceptance and by recovery. In whole words: bytes could not be read back as words before they have left the
 // processor's store buffer.
-export function reasonWrite(
-  reason: usize,
+export function featuresWrite(
+  features: usize,
   logit: f32,
   sets: u32,
   seen: u32,
   recovery: u32,
   late: u32,
 ): void {
-  store<u64>(reason, <u64>reinterpret<u32>(logit) | ((<u64>sets) << 32));
-  store<u64>(reason, <u64>seen | ((<u64>recovery) << 32), R_SEEN);
-  store<u64>(reason, 0, R_NEXT_STATE);
-  store<u64>(reason, late, R_RECENT);
+  store<u64>(features, <u64>reinterpret<u32>(logit) | ((<u64>sets) << 32));
+  store<u64>(features, <u64>seen | ((<u64>recovery) << 32), R_SEEN);
+  store<u64>(features, 0, R_NEXT_STATE);
+  store<u64>(features, late, R_RECENT);
 }
 
 // The position that is to be drafted: the classes of recent acceptance and of the recovery, and the token before it.
@@ -288,7 +294,7 @@ export function positionBegin(recent: u32, recovered: u32, token: u32): void {
   before = token;
 }
 
-// The probability of a token at the position: `sets` and `seen` as in reasonWrite, the class of the recovery's
+// The probability of a token at the position: `sets` and `seen` as in featuresWrite, the class of the recovery's
 // evidence.
 export function accepted(logit: f32, sets: u32, seen: u32, recovery: u32, token: u32): f64 {
   const kind = setAt(0, sets & 255);
@@ -302,12 +308,12 @@ export function accepted(logit: f32, sets: u32, seen: u32, recovery: u32, token:
   high = f32x4.add(high, f32x4.add(v128.load(total, 16), v128.load(last, 16)));
   low = f32x4.add(low, f32x4.add(v128.load(followers), v128.load(own)));
   high = f32x4.add(high, f32x4.add(v128.load(followers, 16), v128.load(own, 16)));
-  const one = evidenceLogit(seen & 255);
-  const two = evidenceLogit(FROM_TRIPLE + ((seen >> 8) & 255));
-  const three = evidenceLogit(FROM_RECOVERY + recovery);
-  const word = evidenceLogit(FROM_WORD + ((seen >> 16) & 255));
-  const pair = evidenceLogit(FROM_PAIR + (seen >> 24));
-  const skip = evidenceLogit(FROM_SKIP + (sets >> 24));
+  const one = stateLogit(seen & 255);
+  const two = stateLogit(FROM_TRIPLE + ((seen >> 8) & 255));
+  const three = stateLogit(FROM_RECOVERY + recovery);
+  const word = stateLogit(FROM_WORD + ((seen >> 16) & 255));
+  const pair = stateLogit(FROM_PAIR + (seen >> 24));
+  const skip = stateLogit(FROM_SKIP + (sets >> 24));
   const mix =
     f32x4.extract_lane(low, 0) +
     f32x4.extract_lane(low, 1) * logit +
@@ -318,11 +324,11 @@ export function accepted(logit: f32, sets: u32, seen: u32, recovery: u32, token:
 }
 
 // The probability, as of now, of the token with this reason after the token `previous`.
-export function acceptedAs(reason: usize, previous: u32, token: u32): f64 {
-  positionBegin(load<u8>(reason, R_RECENT), load<u8>(reason, R_RECOVERED), previous);
-  const sets = load<u32>(reason, R_KIND);
-  const recovery: u32 = load<u16>(reason, R_RECOVERY);
-  return accepted(load<f32>(reason, R_LOGIT), sets, load<u32>(reason, R_SEEN), recovery, token);
+export function acceptedAs(features: usize, previous: u32, token: u32): f64 {
+  positionBegin(load<u8>(features, R_RECENT), load<u8>(features, R_RECOVERED), previous);
+  const sets = load<u32>(features, R_KIND);
+  const recovery: u32 = load<u16>(features, R_RECOVERY);
+  return accepted(load<f32>(features, R_LOGIT), sets, load<u32>(features, R_SEEN), recovery, token);
 }
 
 function pairMove(at: usize, by: f64): void {
@@ -335,13 +341,13 @@ function weightMove(at: usize, low: v128, high: v128): void {
   v128.store(at, f32x4.add(v128.load(at, 16), high), 16);
 }
 
-function evidenceMove(at: usize, wasAccepted: bool): void {
+function stateUpdate(at: usize, wasAccepted: bool): void {
   const seen = load<u32>(at, 8);
   const frequency = load<f32>(at);
   const moved = frequency + ((wasAccepted ? 1 : 0) - frequency) / (<f32>seen + 1.5);
   store<f32>(at, moved);
   store<f32>(at, <f32>logitOf(max<f64>(<f64>moved, 1e-4)), 4);
-  if (seen < EVIDENCE_MAX) store<u32>(at, seen + 1, 8);
+  if (seen < STATE_SEEN_MAX) store<u32>(at, seen + 1, 8);
 }
 
 export function oddsOf(probability: f64): f64 {
@@ -351,26 +357,26 @@ export function oddsOf(probability: f64): f64 {
 // One step down the gradient of the log loss. `others` is one plus the odds of the other candidates that
 // the token stood against: 1 if it stood alone.
 export function learn(
-  reason: usize,
+  features: usize,
   before: u32,
   token: u32,
   wasAccepted: bool,
   others: f64,
 ): void {
-  const odds = oddsOf(acceptedAs(reason, before, token));
+  const odds = oddsOf(acceptedAs(features, before, token));
   const error = (wasAccepted ? 1.0 : 0.0) - odds / (others + odds);
-  const sets = load<u32>(reason, R_KIND);
-  const seen = load<u32>(reason, R_SEEN);
-  const one = evidenceAt(seen & 255);
-  const two = evidenceAt(FROM_TRIPLE + ((seen >> 8) & 255));
-  const three = evidenceAt(FROM_RECOVERY + load<u16>(reason, R_RECOVERY));
-  const word = evidenceAt(FROM_WORD + ((seen >> 16) & 255));
-  const pair = evidenceAt(FROM_PAIR + (seen >> 24));
-  const skip = evidenceAt(FROM_SKIP + (sets >> 24));
+  const sets = load<u32>(features, R_KIND);
+  const seen = load<u32>(features, R_SEEN);
+  const one = stateAt(seen & 255);
+  const two = stateAt(FROM_TRIPLE + ((seen >> 8) & 255));
+  const three = stateAt(FROM_RECOVERY + load<u16>(features, R_RECOVERY));
+  const word = stateAt(FROM_WORD + ((seen >> 16) & 255));
+  const pair = stateAt(FROM_PAIR + (seen >> 24));
+  const skip = stateAt(FROM_SKIP + (sets >> 24));
   if (learned < LEARNED_MAX) learned += 1;
   const times: f32 = 1.0 + (FIRST_TIMES * FIRST_TOKENS) / (FIRST_TOKENS + <f32>learned);
   const rate = f32x4.splat(WEIGHT_RATE * times * <f32>error);
-  let low = f32x4.replace_lane(f32x4.splat(1), 1, load<f32>(reason, R_LOGIT));
+  let low = f32x4.replace_lane(f32x4.splat(1), 1, load<f32>(features, R_LOGIT));
   low = f32x4.replace_lane(low, 2, load<f32>(one, 4));
   low = f32x4.mul(rate, f32x4.replace_lane(low, 3, load<f32>(two, 4)));
   let high = f32x4.replace_lane(f32x4.splat(load<f32>(three, 4)), 1, load<f32>(word, 4));
@@ -380,17 +386,17 @@ export function learn(
   weightMove(setAt(FIRST_TOTAL, (sets >> 8) & 255), low, high);
   weightMove(setAt(FIRST_LAST, (sets >> 16) & 255), low, high);
   weightMove(followersSet(seen), low, high);
-  weightMove(setAt(FIRST_RECENT, load<u8>(reason, R_RECENT)), low, high);
-  weightMove(setAt(FIRST_RECOVERED, load<u8>(reason, R_RECOVERED)), low, high);
+  weightMove(setAt(FIRST_RECENT, load<u8>(features, R_RECENT)), low, high);
+  weightMove(setAt(FIRST_RECOVERED, load<u8>(features, R_RECOVERED)), low, high);
   low = f32x4.mul(low, f32x4.splat(TOKEN_TIMES));
   high = f32x4.mul(high, f32x4.splat(TOKEN_TIMES));
   weightMove(tokenSet(FIRST_BEFORE, before), low, high);
   weightMove(tokenSet(FIRST_TOKEN, token), low, high);
   pairMove(pairCell(before, token), error * PAIR_RATE);
-  if ((seen & 255) != 0) evidenceMove(one, wasAccepted);
-  if (((seen >> 8) & 255) != 0) evidenceMove(two, wasAccepted);
-  if (load<u16>(reason, R_RECOVERY) != 0) evidenceMove(three, wasAccepted);
-  if (((seen >> 16) & 255) != 0) evidenceMove(word, wasAccepted);
-  if (seen >> 24 != 0) evidenceMove(pair, wasAccepted);
-  if (sets >> 24 != 0) evidenceMove(skip, wasAccepted);
+  if ((seen & 255) != 0) stateUpdate(one, wasAccepted);
+  if (((seen >> 8) & 255) != 0) stateUpdate(two, wasAccepted);
+  if (load<u16>(features, R_RECOVERY) != 0) stateUpdate(three, wasAccepted);
+  if (((seen >> 16) & 255) != 0) stateUpdate(word, wasAccepted);
+  if (seen >> 24 != 0) stateUpdate(pair, wasAccepted);
+  if (sets >> 24 != 0) stateUpdate(skip, wasAccepted);
 }

@@ -10,6 +10,7 @@
 // sequence that repeats itself would otherwise cost time proportional to its length for every token.
 
 import { GROUP_TOKENS_MAX, SEQUENCES_MAX, STATUS_FULL, STATUS_INVALID, STATUS_OK } from "../abi";
+import { feedback } from "../draft/feedback";
 import { poolHasRoom } from "../memory/pool";
 import {
   arenaDrop,
@@ -27,7 +28,6 @@ import {
   G_TOKENS,
 } from "./arena";
 import { contextState, normalTop } from "./context";
-import { follow } from "./fate";
 import {
   countRaise,
   edgeAdd,
@@ -43,7 +43,7 @@ import {
   stateCopy,
   stateTake,
 } from "./node";
-import { Q_FOLLOWED, Q_LAST, Q_SPLIT, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
+import { Q_DRAFTED, Q_LAST, Q_SPLIT, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
 
 export function groupTake(): usize {
   const group = descriptorTake();
@@ -166,7 +166,7 @@ export function sequenceAppend(group: usize, index: u32, tokens: usize, count: u
     if (<i32>token < 0) return STATUS_INVALID;
     if (!canAppend(group, sequence)) return STATUS_FULL;
     if (tokensOf(group, sequence) == 0) promptEndBegun(group);
-    if (load<u8>(sequence, Q_FOLLOWED) != 0) follow(group, index, sequence, token);
+    if (load<u8>(sequence, Q_DRAFTED) != 0) feedback(group, index, sequence, token);
     append(group, sequence, token, index % SOURCES);
   }
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
