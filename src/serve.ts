@@ -140,6 +140,7 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
   const metrics = meteredBy(sidecar, { pool, kv, stream, book: drafts.book, options });
   sidecar.observe({
     advanced: (epoch) => options.events.weightsChanged(epoch, weights.version(epoch)),
+    threw: (error) => options.events.failed(error),
     broken: (error) => options.events.broken(error),
   });
   pool.attach(sidecar);

@@ -129,7 +129,7 @@ const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
   ],
 ];
 
-/** Counters of the rollout. The last four are its contract: lost and twice are 0 in a right run. */
+/** Counters of the rollout. Four of them are its contract: lost and twice are 0 in a right run. */
 const METER_COUNTERS: readonly Row<MeterCounters>[] = [
   ["vllm:generation_tokens_total", "Output tokens.", (c) => c.outputTokens],
   ["foretoken_chunks_total", "Chunks that were dispatched.", (c) => c.chunks],
@@ -147,6 +147,11 @@ const METER_COUNTERS: readonly Row<MeterCounters>[] = [
   ["foretoken_duplicated_tokens_total", "Tokens that came twice.", (c) => c.duplicated],
   ["foretoken_late_tokens_total", "Tokens of given-up or moved requests, refused.", (c) => c.late],
   ["foretoken_restarted_tokens_total", "Tokens of responses that began anew.", (c) => c.restarted],
+  [
+    "foretoken_kv_pool_failures_total",
+    "Calls to the KV pool that threw; what they were for was computed again.",
+    (c) => c.poolFailures,
+  ],
 ];
 
 const POOL_COUNTERS: readonly Row<KvPoolStats>[] = [

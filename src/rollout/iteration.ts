@@ -35,6 +35,7 @@ export class Iteration {
         stats() {},
         groupFinished: (group) => this.#groupFinished(group),
         workerFailed: (worker, message) => this.#workerFailed(worker, message),
+        threw: (error) => this.#reject(error),
         broken: (error) => this.#reject(error),
       },
     });

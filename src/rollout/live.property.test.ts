@@ -104,6 +104,9 @@ class World {
         groupFinished: (group) => this.groupsFinished.add(group),
         stats() {},
         workerFailed() {},
+        threw: (error) => {
+          this.broken = error;
+        },
         broken: (error) => {
           this.broken = error;
         },

@@ -35,6 +35,7 @@ export interface MeterCounters {
   readonly duplicated: number;
   readonly late: number;
   readonly restarted: number;
+  readonly poolFailures: number;
 }
 
 export class Meter {
@@ -60,6 +61,7 @@ export class Meter {
   #duplicated = 0;
   #late = 0;
   #restarted = 0;
+  #poolFailures = 0;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
@@ -168,6 +170,11 @@ export class Meter {
     this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
   }
 
+  /** A call to the KV pool threw. */
+  poolFailed(): void {
+    this.#poolFailures += 1;
+  }
+
   get counters(): MeterCounters {
     return {
       outputTokens: this.#outputTokens,
@@ -178,6 +185,7 @@ export class Meter {
       duplicated: this.#duplicated,
       late: this.#late,
       restarted: this.#restarted,
+      poolFailures: this.#poolFailures,
     };
   }
 

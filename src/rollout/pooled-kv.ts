@@ -19,9 +19,12 @@ export class PooledKv {
   readonly #pool: KvPool;
   readonly #blobs = new Map<RequestId, PooledBlob>();
   readonly #owners = new Map<KvKey, number>();
+  readonly #failed: () => void;
 
-  constructor(pool: KvPool) {
+  /** `failed`: a call to the pool threw. What it was about counts as not there. */
+  constructor(pool: KvPool, failed: () => void) {
     this.#pool = pool;
+    this.#failed = failed;
   }
 
   /** `leased`: a worker is about to load it. A blob that the pool refuses is simply not there. */
@@ -31,14 +34,29 @@ export class PooledKv {
     const key = kvKey(epoch, allTokens(request), kv.tokens);
     if (this.#blobs.get(requestId)?.key === key) return;
     this.release(requestId);
-    if (!this.#pool.put(key, kv.bytes)) return;
-    if (leased) this.#pool.lease(key, KV_LEASE_MS);
+    try {
+      if (!this.#pool.put(key, kv.bytes)) return;
+      if (leased) this.#pool.lease(key, KV_LEASE_MS);
+    } catch {
+      this.#failed();
+      return;
+    }
     this.#blobs.set(requestId, { key, tokens: kv.tokens });
     this.#owners.set(key, (this.#owners.get(key) ?? 0) + 1);
   }
 
   blob(requestId: RequestId): PooledBlob | null {
     return this.#blobs.get(requestId) ?? null;
+  }
+
+  /** null: it is not there any more, or cannot be read; its tokens are computed again. Never rejects. */
+  async bytes(blob: PooledBlob): Promise<ArrayBuffer | null> {
+    try {
+      return await this.#pool.get(blob.key);
+    } catch {
+      this.#failed();
+      return null;
+    }
   }
 
   release(requestId: RequestId): void {
@@ -50,15 +68,23 @@ export class PooledKv {
       this.#owners.set(blob.key, others);
     } else {
       this.#owners.delete(blob.key);
-      this.#pool.release([blob.key]);
+      this.#drop([blob.key]);
     }
   }
 
   /** The weights have changed: no blob is of any use. */
   clear(): void {
-    this.#pool.release([...this.#owners.keys()]);
+    this.#drop([...this.#owners.keys()]);
     this.#blobs.clear();
     this.#owners.clear();
+  }
+
+  #drop(keys: readonly KvKey[]): void {
+    try {
+      this.#pool.release(keys);
+    } catch {
+      this.#failed();
+    }
   }
 }
 

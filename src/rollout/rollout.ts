@@ -23,10 +23,12 @@ import type { PolicyName } from "../schedule/policy.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { Ledger } from "./ledger.ts";
+import { contained, type RolloutListener } from "./listener.ts";
 import { Meter } from "./meter.ts";
+import { Outbox } from "./outbox.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import { schedulerFor } from "./scheduler-for.ts";
-import type { KvBlob, Worker, WorkerCommand, WorkerEvent, WorkerStats } from "./worker.ts";
+import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
 export interface RolloutOptions {
   readonly policy: PolicyName;
@@ -40,23 +42,6 @@ export interface RolloutOptions {
   /** Holds the scheduler's heaps. */
   readonly core: CoreExports;
   readonly listener: RolloutListener;
-}
-
-/** Hears of everything, in order, inside the turn in which it happens. It may call the rollout back. */
-export interface RolloutListener {
-  /** Output tokens from `offset` on are new. */
-  tokens(request: Request, offset: number): void;
-  /** Its `response.finish` says why. */
-  finished(request: Request): void;
-  /** A closed group has only finished requests; it is forgotten afterwards. */
-  groupFinished(group: Group): void;
-  /** Its tokens are taken back: it could not go on from them, and begins anew. */
-  restarted(request: Request): void;
-  stats(workerId: WorkerId, stats: WorkerStats): void;
-  /** The worker is removed; what it ran goes on elsewhere, or waits for a worker. */
-  workerFailed(worker: Worker, message: string): void;
-  /** A bug: the rollout has stopped and must not be used. */
-  broken(error: unknown): void;
 }
 
 /** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
@@ -96,8 +81,9 @@ export class Rollout {
   readonly #pooled: PooledKv;
   readonly #exporting = new Map<RequestId, { from: WorkerId; tokens: number }>();
   readonly #pending = new Map<RequestId, Pending>();
-  /** Commands of the current turn, by worker: each worker gets one message a turn. */
-  readonly #outbox = new Map<WorkerId, WorkerCommand[]>();
+  readonly #outbox = new Outbox();
+  /** Workers that are listened to. */
+  readonly #watched = new WeakSet<Worker>();
   /** Requests that came while the rollout was paused. */
   readonly #arrivals = new Set<Request>();
   #waiters: Waiter[] = [];
@@ -111,7 +97,7 @@ export class Rollout {
 
   constructor(options: RolloutOptions) {
     this.#options = options;
-    this.#listener = options.listener;
+    this.#listener = contained(options.listener, (error, request) => this.#threw(error, request));
     this.#epoch = options.epoch;
     this.#scheduler = schedulerFor(options.policy, {
       buffer: this.#buffer,
@@ -120,8 +106,8 @@ export class Rollout {
       core: options.core,
     });
     this.#registry = new DraftRegistry(options.draft);
-    this.#pooled = new PooledKv(options.pool);
     this.meter = new Meter(options.clock);
+    this.#pooled = new PooledKv(options.pool, () => this.meter.poolFailed());
   }
 
   get epoch(): WeightEpoch {
@@ -146,18 +132,25 @@ export class Rollout {
     return this.#buffer.group(id);
   }
 
-  /** The worker has the weights of the rollout's epoch, and nobody listens to it yet. */
+  /** The worker has the weights of the rollout's epoch, and nobody else listens to it. */
   addWorker(worker: Worker): void {
     this.#ledger.add(worker);
     this.meter.worker(worker);
-    worker.listen((epoch, events) => this.#receive(worker, epoch, events));
+    this.watch(worker);
     this.#wake();
   }
 
-  /** As if the worker had failed. */
-  removeWorker(worker: Worker, reason: string): void {
+  /** From now on `workerFailed` tells of the worker, which does not serve before it is added. */
+  watch(worker: Worker): void {
+    if (this.#watched.has(worker)) return;
+    this.#watched.add(worker);
+    worker.listen((epoch, events) => this.#receive(worker, epoch, events));
+  }
+
+  /** The worker serves no more; what it ran goes on elsewhere. Its failure is still heard of. */
+  removeWorker(worker: Worker): void {
     if (this.#ledger.worker(worker.workerId) !== worker) return;
-    this.#turn(() => this.#failed(worker, reason));
+    this.#turn(() => this.#remove(worker));
   }
 
   /** A group that is complete from the start. */
@@ -273,23 +266,28 @@ export class Rollout {
   }
 
   #receive(worker: Worker, epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
-    // A late message: of weights that are no longer current, of a removed worker, or after the end.
-    if (this.#isStopped || epoch !== this.#epoch) return;
-    if (this.#ledger.worker(worker.workerId) !== worker) return;
+    if (this.#isStopped) return;
+    const isCurrent = epoch === this.#epoch;
     this.meter.turn();
     this.#turn(() => {
-      for (const event of events) this.#take(worker, event);
+      for (const event of events) {
+        if (event.kind === "failed") this.#failed(worker, event.message);
+        // A late message: of weights that are no longer current, or of a removed worker.
+        else if (isCurrent && this.#ledger.worker(worker.workerId) === worker) {
+          this.#take(worker, event);
+        }
+      }
     });
   }
 
-  #take(worker: Worker, event: WorkerEvent): void {
+  #take(worker: Worker, event: Exclude<WorkerEvent, { kind: "failed" }>): void {
     const { workerId } = worker;
     switch (event.kind) {
       case "tokens":
         this.#tokens(worker, event);
         return;
       case "chunk_done":
-        this.#chunkDone(workerId, event);
+        this.#chunkDone(worker, event);
         return;
       case "exported":
         this.#exported(event.requestId, event.kv);
@@ -307,9 +305,6 @@ export class Rollout {
         if (request !== undefined) this.#registry.missing(request, workerId, event.offset);
         return;
       }
-      case "failed":
-        this.#failed(worker, event.message);
-        return;
       case "preempted":
       case "reloaded":
         return;
@@ -329,6 +324,13 @@ export class Rollout {
     }
     const { response } = request;
     const from = response.length;
+    const end = event.offset + event.tokens.length;
+    if (end > response.tokensMax || event.tokens.length !== event.logprobs.length) {
+      const wrong = `${event.tokens.length} tokens and ${event.logprobs.length} logprobs at ${event.offset}`;
+      const message = `sent ${wrong} to request ${event.requestId} of at most ${response.tokensMax} tokens`;
+      this.#failed(worker, message);
+      return;
+    }
     const result = response.append(event.offset, event.tokens, event.logprobs, event.top);
     if (result.kind === "gap") {
       this.meter.lost(result.missing);
@@ -342,9 +344,14 @@ export class Rollout {
     if (result.fresh > 0) this.#listener.tokens(request, from);
   }
 
-  #chunkDone(workerId: WorkerId, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
+  #chunkDone(worker: Worker, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
+    const { workerId } = worker;
     const request = this.#running(event.requestId, workerId);
     if (request === null) return;
+    if (event.finish === null && request.response.length === request.response.tokensMax) {
+      this.#failed(worker, `left request ${event.requestId} open, which has all its tokens`);
+      return;
+    }
     if (request.response.chunks.length === 1) {
       request.response.promptTokensCached = event.promptTokensCached ?? null;
     }
@@ -432,20 +439,24 @@ export class Rollout {
     this.#scheduler.unparked(request);
   }
 
-  /** A worker is gone: what it ran goes back to the buffer and is recomputed elsewhere. */
+  /** Whoever owns a worker hears of its failure also where it does not serve, or not any more. */
   #failed(worker: Worker, message: string): void {
-    const { workerId } = worker;
+    if (this.#ledger.worker(worker.workerId) === worker) this.#remove(worker);
+    this.#listener.workerFailed(worker, message);
+  }
+
+  /** What the worker ran goes back to the buffer and is recomputed elsewhere. */
+  #remove({ workerId }: Worker): void {
     this.#ledger.remove(workerId);
     this.meter.workerGone(workerId);
     this.#registry.forget(workerId);
-    this.#outbox.delete(workerId);
+    this.#outbox.drop(workerId);
     for (const [id, leaving] of [...this.#exporting]) {
       if (leaving.from === workerId) this.#exported(id, null);
     }
     for (const request of this.#buffer.requests) {
       if (request.residentOn === workerId) this.#unplace(request);
     }
-    this.#listener.workerFailed(worker, message);
   }
 
   /** Whatever the request has on a worker is gone; if it ran, it waits again. */
@@ -459,25 +470,32 @@ export class Rollout {
     }
     this.#pending.delete(request.spec.requestId);
     request.status = "waiting";
-    if (!request.spec.divisible && request.response.length > 0) {
+    const isRestarted = !request.spec.divisible && request.response.length > 0;
+    if (isRestarted) {
       this.meter.restarted(request.response.length);
       request.response.restart();
       this.#registry.restarted(request);
-      this.#listener.restarted(request);
     }
     this.#scheduler.enqueue(request);
+    if (isRestarted) this.#listener.restarted(request);
+  }
+
+  /** A listener failed at something: that is no reason to stop for the requests of others. */
+  #threw(error: unknown, request: Request | null): void {
+    if (request !== null && request.status !== "finished") {
+      const message = `the server failed at this request: ${messageOf(error)}`;
+      request.response.refusal = { status: 500, message };
+      this.#cut(request, "abort");
+    }
+    this.#listener.threw(error, request);
   }
 
   /** Runs one turn: what happened, then what follows from it. Turns within turns are part of the first. */
   #turn(happen: () => void): void {
-    if (this.#isStopped) return;
-    try {
+    this.#guarded(() => {
       happen();
       this.#wake();
-    } catch (error) {
-      this.#isStopped = true;
-      this.#listener.broken(error);
-    }
+    });
   }
 
   /** Everything that happens before the next microtask is scheduled together. */
@@ -486,14 +504,22 @@ export class Rollout {
     this.#isWoken = true;
     queueMicrotask(() => {
       this.#isWoken = false;
-      if (this.#isStopped) return;
-      try {
-        this.#pump();
-      } catch (error) {
-        this.#isStopped = true;
-        this.#listener.broken(error);
-      }
+      this.#guarded(() => this.#pump());
     });
+  }
+
+  /**
+   * What is thrown here is a bug in the state that all requests share: the rollout stops. Errors of one listener
+   * (`contained`), one worker (`#flush`) or the KV pool (`PooledKv`) are caught where they arise.
+   */
+  #guarded(act: () => void): void {
+    if (this.#isStopped) return;
+    try {
+      act();
+    } catch (error) {
+      this.#isStopped = true;
+      this.#listener.broken(error);
+    }
   }
 
   #pump(): void {
@@ -578,7 +604,7 @@ export class Rollout {
     }
     request.status = "moving";
     const epoch = this.#epoch;
-    void this.#options.pool.get(blob.key).then((bytes) => {
+    void this.#pooled.bytes(blob).then((bytes) => {
       // While the disk was read, the worker may have failed, the request gone back to the buffer or been
       // given up, or the weights changed.
       const isStillWanted =
@@ -616,13 +642,23 @@ export class Rollout {
   }
 
   #post(workerId: WorkerId, command: WorkerCommand): void {
-    const commands = this.#outbox.get(workerId);
-    if (commands === undefined) this.#outbox.set(workerId, [command]);
-    else commands.push(command);
+    this.#outbox.post(workerId, command);
   }
 
   #flush(): void {
-    for (const [workerId, commands] of this.#outbox) this.#ledger.worker(workerId)?.send(commands);
-    this.#outbox.clear();
+    for (const [workerId, commands] of this.#outbox.take()) {
+      const worker = this.#ledger.worker(workerId);
+      if (worker === null) continue;
+      try {
+        worker.send(commands);
+      } catch (error) {
+        this.#failed(worker, `cannot be sent commands: ${messageOf(error)}`);
+        this.#wake();
+      }
+    }
   }
+}
+
+function messageOf(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }

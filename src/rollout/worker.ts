@@ -193,7 +193,7 @@ export interface Worker {
   readonly capacity: WorkerCapacity;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
-  /** Exactly one listener; set before the first command. */
+  /** Exactly one listener; set before the first command. A worker that has failed already says so again. */
   listen(listener: WorkerListener): void;
   /** Whether responses drawn so can be made here. */
   supports(sampling: SamplingParams): SamplingSupport;

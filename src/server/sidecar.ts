@@ -6,7 +6,8 @@ import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { WeightEpoch } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import { type DrawKey, drawKey, type SamplingParams } from "../request/request.ts";
-import { Rollout, type RolloutListener, type RolloutOptions } from "../rollout/rollout.ts";
+import type { RolloutListener } from "../rollout/listener.ts";
+import { Rollout, type RolloutOptions } from "../rollout/rollout.ts";
 import { PRIORITY_MAX } from "../schedule/policy.ts";
 import { GroupBook } from "./group-book.ts";
 
@@ -239,6 +240,7 @@ export class Sidecar {
       stats: (workerId, stats) => each((observer) => observer.stats?.(workerId, stats)),
       workerFailed: (worker, message) =>
         each((observer) => observer.workerFailed?.(worker, message)),
+      threw: (error, request) => each((observer) => observer.threw?.(error, request)),
       broken: (error) => each((observer) => observer.broken?.(error)),
     };
   }

@@ -136,22 +136,20 @@ export class WorkerPool {
   #fence(member: OwnMember, reason: string): void {
     member.state = "fenced";
     member.reason = reason;
-    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker, reason);
+    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
     this.#options.changed(member);
   }
 
   /** It does not answer any more, or its listener has gone with its place in the rollout. */
   #lose(member: OwnMember, reason: string): void {
     member.state = "down";
-    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker, reason);
+    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
     this.#down(member, reason);
   }
 
   #failed(worker: Worker, message: string): void {
     const member = this.#members.find((m) => m.worker === worker);
-    // A fenced worker is removed from the rollout by the pool itself.
-    if (member === undefined || member.state !== "ready") return;
-    this.#down(member, message);
+    if (member !== undefined) this.#down(member, message);
   }
 
   #down(member: OwnMember, reason: string): void {
@@ -183,11 +181,14 @@ export class WorkerPool {
       }
       member.worker = worker;
       member.retryMs = RETRY_MS;
+      sidecar.rollout.watch(worker);
       const isCurrent =
         epoch === this.#initialEpoch ||
         (options.hasWeights && source.keepsWeights) ||
         (await this.#giveWeights(worker, epoch));
-      // The weights may have changed again while it was brought up to date.
+      // It failed while it was brought up to date: `#failed` has seen to it.
+      if (member.worker !== worker) return;
+      // The weights may have changed again meanwhile.
       if (sidecar.rollout.epoch !== epoch) await this.#reopen(member, { hasWeights: false });
       else if (isCurrent) this.#ready(member, worker, sidecar);
       else this.#fence(member, "came back without the current weights");

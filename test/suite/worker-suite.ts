@@ -114,6 +114,17 @@ export function workerSuite(name: string, make: MakeWorker): void {
   lifeTests(facts);
   kvTests(facts);
   endTests(facts);
+  test(`${name}: a worker that failed before anybody listened says so to the listener`, async () => {
+    const simulated = newSimulated();
+    const harness = await make(simulated);
+    simulated.kill();
+    await harness.settled();
+    const { heard } = new Bench(simulated, harness);
+    await harness.settled();
+    await Promise.resolve();
+    expect(heard.map(({ event }) => event)).toEqual([{ kind: "failed", message: "killed" }]);
+    await harness.close();
+  });
 }
 
 type Facts = (fact: string, check: (bench: Bench) => Promise<void>) => void;

@@ -268,6 +268,57 @@ test("an engine that fails an update is named and fenced, the others go on with 
   }
 });
 
+test("an engine that dies while an update is open is down at once, under whichever epoch it says so", async () => {
+  for (const hasNewWeights of [false, true]) {
+    const fixture = await Fixture.open({ keepsWeights: false });
+    const requests = fixture.ask(6);
+    await fixture.steps(5);
+    await fixture.call("POST", "/start_weight_update", {});
+    await fixture.call("POST", "/update_weights", reload);
+    const worker = fixture.worker(1);
+    if (hasNewWeights) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+    worker.kill();
+    expect(fixture.states).toEqual(["ready", "down", "ready"]);
+    const heard = worker.heard.length;
+    await fixture.call("POST", "/finish_weight_update", {});
+    expect(worker.heard.length).toBe(heard);
+    await fixture.steps(80);
+    expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+  }
+});
+
+test("a fenced engine that dies is down and opened anew: no control request goes to it", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  fixture.worker(1).script = failing;
+  await fixture.call("POST", "/collective_rpc", reload);
+  const fenced = fixture.worker(1);
+  expect(fixture.states[1]).toBe("fenced");
+  fenced.kill();
+  expect(fixture.states[1]).toBe("down");
+  const heard = fenced.heard.length;
+  await fixture.call("POST", "/collective_rpc", reload);
+  expect(fenced.heard.length).toBe(heard);
+  await fixture.retry();
+  expect(fixture.states[1]).toBe("ready");
+});
+
+test("an engine that dies while it is brought up to date does not serve", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(0).kill();
+  const open = fixture.gateNext();
+  await fixture.retry();
+  fixture.worker(0).kill();
+  open();
+  await fixture.steps(3);
+  expect(fixture.states[0]).toBe("down");
+  await fixture.retry();
+  expect(fixture.states[0]).toBe("ready");
+  const requests = fixture.ask(6);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
 test("a fenced engine serves again once it has the current weights", async () => {
   const fixture = await Fixture.open();
   fixture.worker(1).script = failing;

@@ -7,7 +7,8 @@ import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
 import type { KvKey, KvPool, KvPoolStats } from "../../kv/pool.ts";
 import type { Group, Request } from "../../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../request/request.ts";
-import { Rollout, type RolloutListener } from "../../rollout/rollout.ts";
+import type { RolloutListener } from "../../rollout/listener.ts";
+import { Rollout } from "../../rollout/rollout.ts";
 import type { CoreExports } from "../../wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../../worker/simulated/worker.ts";
 import { Random } from "../random.ts";
@@ -221,6 +222,10 @@ class FaultWorld implements RolloutListener {
   stats(): void {}
 
   workerFailed(): void {}
+
+  threw(error: unknown): void {
+    this.#broken = error;
+  }
 
   broken(error: unknown): void {
     this.#broken = error;

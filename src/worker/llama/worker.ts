@@ -64,6 +64,8 @@ export class LlamaWorker implements RolloutWorker {
   #queue: WorkerCommand[] = [];
   #flushing = false;
   #state: "running" | "failed" | "closed" = "running";
+  /** Why it failed, for a listener that comes later. */
+  #failure: string | null = null;
   #closing: Promise<void> | null = null;
   #onClosed: () => void = () => {};
 
@@ -105,6 +107,9 @@ export class LlamaWorker implements RolloutWorker {
   listen(listener: WorkerListener): void {
     assert(this.#listener === null, "a worker has one listener");
     this.#listener = listener;
+    const message = this.#failure;
+    if (message === null) return;
+    queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message }]));
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
@@ -244,6 +249,7 @@ export class LlamaWorker implements RolloutWorker {
 
   #fail(message: string): void {
     if (this.#state !== "running") return;
+    this.#failure = message;
     this.#deliver([{ kind: "failed", message }]);
     this.#state = "failed";
     this.#queue = [];

@@ -67,6 +67,8 @@ export class SimulatedWorker implements Worker {
   listen(listener: WorkerListener): void {
     assert(this.#listener === null, "a worker has exactly one listener");
     this.#listener = listener;
+    if (!this.isDead) return;
+    queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message: "killed" }]));
   }
 
   supports(): SamplingSupport {

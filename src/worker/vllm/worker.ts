@@ -89,6 +89,8 @@ export class VllmWorker implements Worker {
   readonly #outbox: Outbox;
   readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
+  /** Why it failed, for a listener that comes later. */
+  #failure: string | null = null;
   /** The server's weights are not those that it starts with. */
   #hasOtherWeights: boolean;
   #isReloading = false;
@@ -129,6 +131,9 @@ export class VllmWorker implements Worker {
   listen(listener: WorkerListener): void {
     assert(this.#listener === null, "a worker has one listener");
     this.#listener = listener;
+    const message = this.#failure;
+    if (message === null) return;
+    queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message }]));
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
@@ -513,7 +518,8 @@ export class VllmWorker implements Worker {
   #fail(message: string): void {
     if (this.#state !== "running") return;
     const events = this.#outbox.take();
-    events.push({ kind: "failed", message: `${this.name}: ${message}` });
+    this.#failure = `${this.name}: ${message}`;
+    events.push({ kind: "failed", message: this.#failure });
     this.#letGo();
     this.#state = "failed";
     this.#listener?.(this.#epoch, events);

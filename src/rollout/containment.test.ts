@@ -1,0 +1,251 @@
+// What one worker, one listener or the KV pool does wrong stays theirs: the rollout goes on with everybody else.
+
+import { expect, test } from "bun:test";
+import { ManualClock } from "../base/clock.ts";
+import { groupId, requestId, type WeightEpoch, weightEpoch, workerId } from "../base/ids.ts";
+import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
+import type { KvPool } from "../kv/pool.ts";
+import type { Group, Request } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
+import { loadCore } from "../wasm/load.ts";
+import { SimulatedWorker, simulatedToken } from "../worker/simulated/worker.ts";
+import type { RolloutListener } from "./listener.ts";
+import { Outbox } from "./outbox.ts";
+import { Rollout } from "./rollout.ts";
+import type { WorkerCommand, WorkerEvent, WorkerListener } from "./worker.ts";
+
+const core = loadCore();
+const EPOCH = weightEpoch(0);
+const LENGTH = 20;
+
+/** A simulated worker that hands out its listener, and may throw when it is sent something. */
+class OpenWorker extends SimulatedWorker {
+  readonly sent: WorkerCommand["kind"][] = [];
+  say: (epoch: WeightEpoch, events: readonly WorkerEvent[]) => void = () => {};
+  throws = false;
+
+  override listen(listener: WorkerListener): void {
+    super.listen(listener);
+    this.say = listener;
+  }
+
+  override send(commands: readonly WorkerCommand[]): void {
+    if (this.throws) throw new RangeError("Maximum call stack size exceeded");
+    this.sent.push(...commands.map(({ kind }) => kind));
+    super.send(commands);
+  }
+}
+
+function world(options: { pool?: KvPool; listener?: Partial<RolloutListener>; slots?: number }) {
+  const clock = new ManualClock();
+  const failed: string[] = [];
+  const threw: unknown[] = [];
+  let broken: unknown = null;
+  const rollout = new Rollout({
+    policy: "foretoken",
+    draft: "grouped",
+    chunkTokens: 4,
+    epoch: EPOCH,
+    pool: options.pool ?? new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
+    clock,
+    core,
+    listener: {
+      tokens() {},
+      finished() {},
+      groupFinished() {},
+      restarted() {},
+      stats() {},
+      workerFailed: (worker, message) => failed.push(`${worker.workerId}: ${message}`),
+      threw: (error) => threw.push(error),
+      broken: (error) => {
+        broken = error;
+      },
+      ...options.listener,
+    },
+  });
+  const workers: OpenWorker[] = [];
+  const join = () => {
+    const { slots = 2 } = options;
+    const worker = new OpenWorker({
+      workerId: workerId(workers.length),
+      capacity: { slots, kvTokens: 400, contextTokens: 64, kvBytesPerToken: 8 },
+      epoch: EPOCH,
+      lengthOf: () => LENGTH,
+    });
+    workers.push(worker);
+    return worker;
+  };
+  const submit = (name: string, size = 1): Group =>
+    rollout.submit({
+      groupId: groupId(name),
+      prompt: Int32Array.of(1, 2),
+      size,
+      sampling: {
+        temperature: 1,
+        seed: 1,
+        tokensMax: 40,
+        stopTokenIds: [],
+        ...SAMPLING_DEFAULTS,
+      },
+    });
+  const steps = async (count: number): Promise<void> => {
+    for (let i = 0; i < count; i += 1) {
+      for (const worker of workers) worker.step();
+      clock.advance(1);
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      if (broken !== null) throw broken;
+    }
+  };
+  return { rollout, workers, join, submit, steps, failed, threw };
+}
+
+function expectWhole(groups: readonly Group[]): void {
+  for (const { spec, response } of groups.flatMap((group) => group.requests)) {
+    expect(response.finish).toBe("stop");
+    expect([...response.tokens()]).toEqual(
+      Array.from({ length: LENGTH }, (_, at) => simulatedToken(spec.requestId, at)),
+    );
+  }
+}
+
+test("receive: a worker that fails is gone, whatever weight epoch it says so in", async () => {
+  for (const said of [1, 0]) {
+    const { rollout, workers, join, submit, steps, failed } = world({});
+    rollout.addWorker(join());
+    rollout.addWorker(join());
+    const group = submit("g", 4);
+    await steps(2);
+    if (said === 0) rollout.advance(weightEpoch(1));
+    workers[0]?.say(weightEpoch(said), [{ kind: "failed", message: "died" }]);
+    await workers[0]?.close();
+    expect(failed).toEqual(["0: died"]);
+    expect(rollout.workers.map((worker) => worker.workerId)).toEqual([workerId(1)]);
+    await steps(100);
+    expectWhole([group]);
+  }
+});
+
+test("advance: a worker that has failed is sent nothing more", async () => {
+  const { rollout, workers, join, submit, steps } = world({});
+  rollout.addWorker(join());
+  rollout.addWorker(join());
+  submit("g", 4);
+  await steps(2);
+  const [first, second] = workers;
+  first?.say(weightEpoch(7), [{ kind: "failed", message: "died" }]);
+  for (const worker of workers) worker.sent.length = 0;
+  rollout.advance(weightEpoch(1));
+  await steps(3);
+  expect(first?.sent).toEqual([]);
+  expect(second?.sent[0]).toBe("advance");
+});
+
+test("removeWorker: the failure of a worker that was removed, or does not serve yet, is heard of", async () => {
+  const { rollout, workers, join, failed, steps } = world({});
+  rollout.addWorker(join());
+  rollout.removeWorker(workers[0] as OpenWorker);
+  expect(failed).toEqual([]);
+  workers[0]?.kill();
+  rollout.watch(join());
+  workers[1]?.kill();
+  await steps(1);
+  expect(failed).toEqual(["0: killed", "1: killed"]);
+});
+
+test("flush: a worker that throws when it is sent something has failed, and the others go on", async () => {
+  const { rollout, workers, join, submit, steps, failed } = world({});
+  rollout.addWorker(join());
+  rollout.addWorker(join());
+  const group = submit("g", 6);
+  await steps(3);
+  (workers[0] as OpenWorker).throws = true;
+  await steps(100);
+  expect(failed).toEqual(["0: cannot be sent commands: Maximum call stack size exceeded"]);
+  expectWhole([group]);
+});
+
+test("outbox: what is posted while it is sent is of the next turn, also to a worker that was sent its part", () => {
+  const outbox = new Outbox();
+  const release = (id: number): WorkerCommand => ({ kind: "release", requestId: requestId(id) });
+  outbox.post(workerId(0), release(0));
+  outbox.post(workerId(1), release(1));
+  const sent = [...outbox.take()].map(([worker, commands]) => {
+    outbox.post(workerId(0), release(10 + worker));
+    return commands;
+  });
+  expect(sent).toEqual([[release(0)], [release(1)]]);
+  expect([...outbox.take()]).toEqual([[workerId(0), [release(10), release(11)]]]);
+});
+
+test("tokens: what does not fit the response fails the worker, not the rollout", async () => {
+  const { rollout, workers, join, submit, steps, failed } = world({});
+  rollout.addWorker(join());
+  rollout.addWorker(join());
+  const group = submit("g");
+  await steps(1);
+  const { requestId } = (group.requests[0] as Request).spec;
+  const at = (group.requests[0] as Request).workerId as number;
+  const tokens = new Int32Array(41);
+  const logprobs = new Float32Array(41);
+  workers[at]?.say(EPOCH, [{ kind: "tokens", requestId, offset: 1, tokens, logprobs, top: null }]);
+  expect(failed.length).toBe(1);
+  await workers[at]?.close();
+  await steps(100);
+  expectWhole([group]);
+});
+
+test("listener: what it throws ends the request that it was about, and no other", async () => {
+  let victim: Request | null = null;
+  const { rollout, join, submit, steps, threw } = world({
+    listener: {
+      tokens(request) {
+        if (request === victim) throw new Error("no such token in the tokenizer");
+      },
+      groupFinished() {
+        throw new Error("group");
+      },
+      stats() {
+        throw new Error("stats");
+      },
+    },
+  });
+  rollout.addWorker(join());
+  const bad = submit("bad");
+  const good = submit("good", 3);
+  victim = bad.requests[0] as Request;
+  await steps(100);
+  expectWhole([good]);
+  expect(victim.response.finish).toBe("abort");
+  expect(victim.response.refusal).toMatchObject({
+    status: 500,
+    message: expect.stringContaining("no such token in the tokenizer"),
+  });
+  expect(rollout.unfinished).toBe(0);
+  const messages = new Set(threw.map((error) => (error as Error).message));
+  expect(messages).toEqual(new Set(["no such token in the tokenizer", "group", "stats"]));
+});
+
+test("pool: one that throws or rejects costs computation, no request", async () => {
+  const clock = new ManualClock();
+  const inner = new EmbeddedKvPool({ clock, memoryBytesMax: 10_000, disk: null });
+  let calls = 0;
+  const pool = new Proxy(inner, {
+    get(target, name) {
+      const value = Reflect.get(target, name);
+      if (typeof value !== "function") return value;
+      return (...given: unknown[]) => {
+        calls += 1;
+        const fails = ["put", "get", "lease", "release"].includes(String(name)) && calls % 3 !== 0;
+        if (!fails) return value.apply(target, given);
+        if (name === "get") return Promise.reject(new Error("EIO"));
+        throw new Error("EIO");
+      };
+    },
+  });
+  const { rollout, join, submit, steps } = world({ pool, slots: 1 });
+  for (let i = 0; i < 2; i += 1) rollout.addWorker(join());
+  const groups = Array.from({ length: 8 }, (_, i) => submit(`g${i}`));
+  await steps(400);
+  expectWhole(groups);
+  expect(rollout.meter.counters.poolFailures).toBeGreaterThan(0);
+});

@@ -1,0 +1,30 @@
+// Commands of the current turn, by worker: each worker gets one message a turn.
+
+import type { WorkerId } from "../base/ids.ts";
+import type { WorkerCommand } from "./worker.ts";
+
+export class Outbox {
+  #commands = new Map<WorkerId, WorkerCommand[]>();
+
+  post(workerId: WorkerId, command: WorkerCommand): void {
+    const commands = this.#commands.get(workerId);
+    if (commands === undefined) this.#commands.set(workerId, [command]);
+    else commands.push(command);
+  }
+
+  /** The worker is gone. */
+  drop(workerId: WorkerId): void {
+    this.#commands.delete(workerId);
+  }
+
+  clear(): void {
+    this.#commands.clear();
+  }
+
+  /** Everything so far. What is posted while it is sent is of the next turn. */
+  take(): Iterable<readonly [WorkerId, readonly WorkerCommand[]]> {
+    const commands = this.#commands;
+    this.#commands = new Map();
+    return commands;
+  }
+}
