@@ -33,6 +33,9 @@ export interface ServeOptions {
   readonly host: string;
   readonly port: number;
   readonly apiToken: string | null;
+  /** Names and origins beyond the server's own (src/server/access.ts). Default: none. */
+  readonly allowHosts?: readonly string[];
+  readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
   readonly limits: SidecarLimits;
   readonly policy: PolicyName;
@@ -152,6 +155,8 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
       routes: routesOf(options, { sidecar, pool, weights, drafts, metrics }),
       sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
       apiToken: options.apiToken,
+      allowHosts: options.allowHosts ?? [],
+      allowOrigins: options.allowOrigins ?? [],
       bodyBytesMax: options.bodyBytesMax,
       frameBytesMax: FRAME_BYTES_MAX,
       answered: (entry) => {

@@ -14,6 +14,7 @@ export type ErrorCode =
   | "unsupported_encoding"
   | "upgrade_required"
   | "unauthorized"
+  | "forbidden"
   | "queue_full"
   | "draining"
   | "deadline_exceeded"

@@ -10,10 +10,15 @@ import { DraftServer } from "../draft/service/server.ts";
 import { type HttpServer, serveHttp } from "../server/http.ts";
 import { DraftSocketService } from "../server/plugin/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
+import { checkExposure } from "./exposure.ts";
 
 const FIELD_NAMES = [
   "host",
   "port",
+  "apiToken",
+  "insecure",
+  "allowHost",
+  "allowOrigin",
   "draftGroups",
   "draftMemoryMb",
   "draftGroupMemoryMb",
@@ -39,7 +44,7 @@ const CLOSE_LOOK_MS = 20;
 const EXAMPLES = `
 Examples:
   foretoken draft-server                            loopback only
-  foretoken draft-server --host 0.0.0.0 --port 7447 reachable from other machines; it asks for no password
+  FORETOKEN_API_TOKEN=... foretoken draft-server --host 0.0.0.0 --port 7447
 `;
 
 export function draftServerCommand(setStatus: (status: number) => void): Command {
@@ -53,6 +58,10 @@ export function draftServerCommand(setStatus: (status: number) => void): Command
 }
 
 async function serveDrafts(settings: DraftServerSettings): Promise<number> {
+  const { host, apiToken: token, insecure } = settings;
+  const protection = { token, tokenFlag: "--api-token", insecure };
+  const warning = checkExposure({ flag: "--host", host, ...protection });
+  if (warning !== null) console.error(`draft-server: ${warning} [insecure]`);
   const server = new DraftServer({
     clock: wallClock,
     instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
@@ -93,7 +102,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
 
 /** @throws AppError usage: the address cannot be had. */
 function listen(
-  { host, port }: DraftServerSettings,
+  { host, port, apiToken, allowHost, allowOrigin }: DraftServerSettings,
   server: DraftServer,
   service: DraftSocketService,
 ): HttpServer {
@@ -103,7 +112,9 @@ function listen(
       port,
       routes: [],
       sockets: { [PATH]: service },
-      apiToken: null,
+      apiToken,
+      allowHosts: allowHost,
+      allowOrigins: allowOrigin,
       bodyBytesMax: 0,
       frameBytesMax: server.limits.frameBytesMax,
       answered: () => {},

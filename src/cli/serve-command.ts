@@ -16,12 +16,16 @@ import type { WorkerSource } from "../server/worker-pool.ts";
 import { llamaSources, type ModelSide, openModelSide, remoteSource } from "../sources.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
+import { checkExposure } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
 
 /** What every command that serves takes. */
 export const SERVING_FIELDS = [
   "host",
   "port",
+  "insecure",
+  "allowHost",
+  "allowOrigin",
   "tokenizer",
   "servedModelName",
   "contextTokens",
@@ -91,6 +95,7 @@ async function serve(settings: ServeSettings): Promise<number> {
     throw new AppError("usage", "there is nothing to serve with: give --worker URL, or --llama N");
   }
   const log = createLog(settings.log, (line) => process.stderr.write(line));
+  warnIfExposed(settings, log);
   const model = await openModelSide({
     urls: settings.worker,
     llamaCount: settings.llama,
@@ -108,6 +113,16 @@ async function serve(settings: ServeSettings): Promise<number> {
   }
 }
 
+/** @throws AppError usage: no token protects an address that others can reach. */
+export function warnIfExposed(
+  { host, apiToken, insecure }: Pick<ServeSettings, "host" | "apiToken" | "insecure">,
+  log: Log,
+): void {
+  const protection = { token: apiToken, tokenFlag: "--api-token", insecure };
+  const warning = checkExposure({ flag: "--host", host, ...protection });
+  if (warning !== null) log("warn", "insecure", { says: warning });
+}
+
 /** The first signal ends what is in hand, the second everything. */
 export interface Signals {
   readonly first: Promise<void>;
@@ -120,6 +135,8 @@ export type ServingSettings = Pick<
   | "host"
   | "port"
   | "apiToken"
+  | "allowHost"
+  | "allowOrigin"
   | "bodyMb"
   | "requestsMax"
   | "policy"
@@ -141,6 +158,8 @@ export async function serveOver(
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
+    allowHosts: settings.allowHost,
+    allowOrigins: settings.allowOrigin,
     bodyBytesMax: settings.bodyMb * MIB,
     limits: {
       requestsMax: settings.requestsMax,

@@ -24,6 +24,7 @@ import {
   type Signals,
   serveOver,
   untilSignal,
+  warnIfExposed,
 } from "./serve-command.ts";
 
 const FIELD_NAMES = [
@@ -71,6 +72,8 @@ export function upCommand(setStatus: (status: number) => void): Command {
 }
 
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
+  const log = createLog(given.log, (line) => process.stderr.write(line));
+  warnIfExposed(given, log);
   // Engines are told the sidecar's port before it listens.
   const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
   const kvDir = given.kvDir ?? (given.kvConnector === null ? null : newKvDir());
@@ -79,7 +82,6 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   if (!existsSync(join(model, "config.json"))) {
     throw new AppError("usage", `--model ${model} is no Hugging Face directory (no config.json)`);
   }
-  const log = createLog(settings.log, (line) => process.stderr.write(line));
   const found = findVllm(settings.vllm, ROOT);
   log("info", "vllm", { version: found.build.version, command: found.command });
   if (settings.plugin) {

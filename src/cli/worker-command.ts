@@ -12,10 +12,12 @@ import { LinkHost } from "../worker/link/host.ts";
 import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
+import { checkExposure } from "./exposure.ts";
 
 const FIELD_NAMES = [
   "model",
   "listen",
+  "insecure",
   "workerToken",
   "slots",
   "kvTokens",
@@ -47,6 +49,10 @@ export function workerCommand(setStatus: (status: number) => void): Command {
 
 async function serveWorker(settings: WorkerSettings): Promise<number> {
   const address = parseAddress(settings.listen);
+  const { workerToken: token, insecure } = settings;
+  const protection = { token, tokenFlag: "--worker-token", insecure };
+  const warning = checkExposure({ flag: "--listen", host: address.host, ...protection });
+  if (warning !== null) console.error(`worker: ${warning} [insecure]`);
   const path = settings.model ?? BUNDLED_MODEL;
   const model = await openLlamaModel({ path, deterministic: settings.deterministic });
   try {

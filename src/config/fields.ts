@@ -245,7 +245,26 @@ export const FIELDS = {
     flag: "--host",
     metavar: "HOST",
     default: "127.0.0.1",
-    help: "the address to listen on; others can be reached from other machines",
+    help: "the address to listen on; beyond loopback a token is needed",
+  },
+  insecure: {
+    kind: "switch",
+    flag: "--insecure",
+    help: "listen beyond loopback without a token: whoever reaches it can generate and swap weights",
+  },
+  allowHost: {
+    kind: "list",
+    flag: "--allow-host",
+    metavar: "NAME",
+    default: [],
+    help: "a further name by which clients reach a server without a token; * is any; once for each (default: loopback, addresses, this machine's name)",
+  },
+  allowOrigin: {
+    kind: "list",
+    flag: "--allow-origin",
+    metavar: "ORIGIN",
+    default: [],
+    help: "a site like https://board.example whose pages may use the server; * is any; once for each (default: the server's own page)",
   },
   port: integer("--port", {
     metavar: "N",
@@ -259,7 +278,7 @@ export const FIELDS = {
     flag: "--listen",
     metavar: "HOST:PORT",
     default: "127.0.0.1:7448",
-    help: "where a worker listens for its sidecar; port 0: any free one; beyond loopback give it a token",
+    help: "where a worker listens for its sidecar; port 0: any free one; beyond loopback a token is needed",
   },
   workerToken: {
     kind: "text",

@@ -15,6 +15,7 @@ const STATUS: Record<ErrorCode, number> = {
   unsupported_encoding: 415,
   upgrade_required: 426,
   unauthorized: 401,
+  forbidden: 403,
   queue_full: 429,
   draining: 503,
   no_worker: 503,
@@ -75,6 +76,8 @@ function typeOf(status: number): string {
   switch (status) {
     case 401:
       return "AuthenticationError";
+    case 403:
+      return "PermissionDeniedError";
     case 404:
       return "NotFoundError";
     case 409:

@@ -1,11 +1,14 @@
-// The HTTP server: routing, the API token, limits on bodies, errors, and the socket of /v1/stream. It knows
-// nothing of what the routes do.
+// The HTTP server: who may ask (origin, host, the API token), errors, and the sockets. It knows nothing of what the
+// routes do.
 
 import { timingSafeEqual } from "node:crypto";
+import { hostname } from "node:os";
 import { AppError } from "../base/errors.ts";
-import { readBody } from "./body.ts";
+import { Access } from "./access.ts";
+import { FetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
-import type { Exchange, Route } from "./route.ts";
+import type { Route } from "./route.ts";
+import { Router } from "./router.ts";
 
 /** In the meaning of Bun's ServerWebSocket. */
 export interface Socket {
@@ -33,6 +36,9 @@ export interface HttpOptions {
   readonly sockets: Readonly<Record<string, SocketService>>;
   /** null: nobody is asked for one. */
   readonly apiToken: string | null;
+  /** Names and origins beyond the server's own; see AccessOptions. Default: none. */
+  readonly allowHosts?: readonly string[];
+  readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
   readonly frameBytesMax: number;
   /** Told of every answer. */
@@ -68,6 +74,13 @@ const OPEN_PATHS = new Set(["/health", "/ping"]);
 
 export function serveHttp(options: HttpOptions): HttpServer {
   const router = new Router(options.routes);
+  const access = new Access({
+    boundHost: options.host,
+    machineName: hostname(),
+    hasToken: options.apiToken !== null,
+    allowHosts: options.allowHosts ?? [],
+    allowOrigins: options.allowOrigins ?? [],
+  });
   const server = Bun.serve<SocketData>({
     hostname: options.host,
     port: options.port,
@@ -77,36 +90,38 @@ export function serveHttp(options: HttpOptions): HttpServer {
     idleTimeout: 0,
     fetch: async (request, bun) => {
       const startMs = performance.now();
-      const url = new URL(request.url);
-      // A base URL that ends with a slash gives paths that begin with two.
-      if (url.pathname.includes("//")) url.pathname = url.pathname.replace(/\/{2,}/g, "/");
+      const url = urlOf(request);
       const { method } = request;
       const told = (status: number) => {
         options.answered({ method, path: url.pathname, status, ms: performance.now() - startMs });
       };
-      try {
+      const origin = request.headers.get("origin");
+      const shared = origin === null ? null : access.sharing(origin);
+      const answer = async (): Promise<Response | null> => {
+        access.check({ method, path: url.pathname, headers: request.headers });
+        // A browser asks so before it sends what a form cannot; it has no token for that.
+        if (shared !== null && method === "OPTIONS") return new Response(null, { status: 204 });
         authorize(request, url, options.apiToken);
         const service = options.sockets[url.pathname];
-        if (service !== undefined) {
-          const data: SocketData = { service, query: url.searchParams, wrapped: null };
-          if (bun.upgrade(request, { data })) {
-            told(101);
-            return undefined;
-          }
-          throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
+        if (service === undefined) {
+          return await router.handle(new FetchExchange(request, url, options.bodyBytesMax));
         }
-        const response = await router.handle(new FetchExchange(request, url, options.bodyBytesMax));
-        told(response.status);
-        return response;
+        const data: SocketData = { service, query: url.searchParams, wrapped: null };
+        if (bun.upgrade(request, { data })) return null;
+        throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
+      };
+      try {
+        const response = await answer();
+        told(response?.status ?? 101);
+        return response === null ? undefined : withHeaders(response, shared);
       } catch (error) {
         if (request.signal.aborted) {
           told(CLIENT_GONE);
           return new Response(null, { status: CLIENT_GONE });
         }
-        const status = statusOf(error);
         if (!(error instanceof AppError)) options.failed(error);
-        told(status);
-        return errorResponse(error);
+        told(statusOf(error));
+        return withHeaders(errorResponse(error), shared);
       }
     },
     websocket: socketsOf(options.frameBytesMax),
@@ -143,6 +158,19 @@ function socketsOf(frameBytesMax: number): Bun.WebSocketHandler<SocketData> {
   };
 }
 
+/** Of a Host that cannot stand in a URL only the path is left. A base URL that ends with a slash doubles it. */
+function urlOf(request: Request): URL {
+  const path = request.url.replace(/^\w+:\/\/[^/]*/, "");
+  const url = URL.canParse(request.url) ? new URL(request.url) : new URL(path, "http://invalid");
+  if (url.pathname.includes("//")) url.pathname = url.pathname.replace(/\/{2,}/g, "/");
+  return url;
+}
+
+function withHeaders(response: Response, headers: Readonly<Record<string, string>> | null) {
+  for (const [name, value] of Object.entries(headers ?? {})) response.headers.set(name, value);
+  return response;
+}
+
 /** Browsers cannot set headers on a socket, so the token may stand in the query as well. */
 function authorize(request: Request, url: URL, token: string | null): void {
   if (token === null || OPEN_PATHS.has(url.pathname)) return;
@@ -160,134 +188,4 @@ function isSame(a: string, b: string): boolean {
   const left = Buffer.from(a);
   const right = Buffer.from(b);
   return left.length === right.length && timingSafeEqual(left, right);
-}
-
-interface Pattern {
-  readonly parts: readonly string[];
-  readonly route: Route;
-}
-
-export class Router {
-  readonly #exact = new Map<string, Route[]>();
-  readonly #patterns: Pattern[] = [];
-
-  constructor(routes: readonly Route[]) {
-    for (const route of routes) {
-      if (route.path.includes("/:")) {
-        this.#patterns.push({ parts: route.path.split("/"), route });
-      } else {
-        const there = this.#exact.get(route.path);
-        if (there === undefined) this.#exact.set(route.path, [route]);
-        else there.push(route);
-      }
-    }
-  }
-
-  /** @throws AppError not_found, and what the route throws. */
-  async handle(exchange: Exchange): Promise<Response> {
-    const { method, url } = exchange;
-    const path = url.pathname;
-    const exact = this.#exact.get(path) ?? [];
-    const wanted = method === "HEAD" ? "GET" : method;
-    const found = exact.find((route) => route.method === wanted);
-    if (found !== undefined) return await found.handle(exchange);
-    const parts = path.split("/");
-    const allowed = new Set(exact.map((route) => route.method));
-    for (const { parts: pattern, route } of this.#patterns) {
-      const params = match(pattern, parts);
-      if (params === null) continue;
-      if (route.method === wanted) return await route.handle(withParams(exchange, params));
-      allowed.add(route.method);
-    }
-    if (allowed.size === 0) throw new AppError("not_found", `there is no ${path} here`);
-    return Response.json(
-      {
-        error: {
-          message: `${path} takes ${[...allowed].join(", ")}`,
-          type: "BadRequestError",
-          param: null,
-          code: 405,
-        },
-      },
-      { status: 405, headers: { allow: [...allowed].join(", ") } },
-    );
-  }
-}
-
-function match(
-  pattern: readonly string[],
-  parts: readonly string[],
-): Record<string, string> | null {
-  if (pattern.length !== parts.length) return null;
-  const params: Record<string, string> = {};
-  for (const [i, part] of pattern.entries()) {
-    const given = parts[i] ?? "";
-    if (!part.startsWith(":")) {
-      if (part !== given) return null;
-    } else {
-      if (given === "") return null;
-      params[part.slice(1)] = decoded(given);
-    }
-  }
-  return params;
-}
-
-function decoded(part: string): string {
-  try {
-    return decodeURIComponent(part);
-  } catch {
-    return part;
-  }
-}
-
-function withParams(exchange: Exchange, params: Readonly<Record<string, string>>): Exchange {
-  return {
-    method: exchange.method,
-    url: exchange.url,
-    params,
-    headers: exchange.headers,
-    signal: exchange.signal,
-    bytes: () => exchange.bytes(),
-    json: () => exchange.json(),
-  };
-}
-
-class FetchExchange implements Exchange {
-  readonly method: string;
-  readonly url: URL;
-  readonly params = {};
-  readonly #request: Request;
-  readonly #bytesMax: number;
-  #bytes: Promise<Uint8Array> | null = null;
-
-  constructor(request: Request, url: URL, bytesMax: number) {
-    this.method = request.method;
-    this.url = url;
-    this.#request = request;
-    this.#bytesMax = bytesMax;
-  }
-
-  get headers(): Headers {
-    return this.#request.headers;
-  }
-
-  get signal(): AbortSignal {
-    return this.#request.signal;
-  }
-
-  bytes(): Promise<Uint8Array> {
-    this.#bytes ??= readBody(this.#request, this.#bytesMax);
-    return this.#bytes;
-  }
-
-  async json(): Promise<unknown> {
-    const bytes = await this.bytes();
-    if (bytes.length === 0) return null;
-    try {
-      return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
-    } catch (cause) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
-      throw new AppError("invalid_json", `the body is not JSON: ${reason}`, { cause });
-    }
-  }
 }

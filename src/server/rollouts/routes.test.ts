@@ -5,8 +5,9 @@ import { type Bed, newBed, VOCABULARY } from "../../../test/suite/stream-bed.ts"
 import { InvalidFieldError } from "../../base/errors.ts";
 import { drawKey } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
-import { type HttpServer, Router, serveHttp } from "../http.ts";
+import { type HttpServer, serveHttp } from "../http.ts";
 import type { Exchange } from "../route.ts";
+import { Router } from "../router.ts";
 import type { RolloutLimits } from "./plan.ts";
 import { rolloutRoutes } from "./routes.ts";
 

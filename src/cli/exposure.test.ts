@@ -1,0 +1,48 @@
+// The commands as processes: beyond loopback none of them listens without a token.
+
+import { expect, test } from "bun:test";
+import { foretoken, start } from "../../test/e2e/tool.ts";
+import { EXIT_USAGE } from "./exit.ts";
+import { checkExposure } from "./exposure.ts";
+
+const DEFAULTS = {
+  flag: "--host",
+  host: "0.0.0.0",
+  token: null,
+  tokenFlag: "--api-token",
+  insecure: false,
+};
+
+test("checkExposure: loopback or a token is enough, --insecure is a warning", () => {
+  expect(() => checkExposure(DEFAULTS)).toThrow(
+    "--host is 0.0.0.0, which other machines can reach, and no token protects it: give --api-token, or --insecure",
+  );
+  for (const host of ["127.0.0.1", "::1", "localhost"]) {
+    expect(checkExposure({ ...DEFAULTS, host })).toBeNull();
+  }
+  expect(checkExposure({ ...DEFAULTS, token: "t" })).toBeNull();
+  expect(checkExposure({ ...DEFAULTS, insecure: true })).toContain("no token protects it");
+  for (const host of ["::", "10.0.0.1", "gpu-0"]) {
+    expect(() => checkExposure({ ...DEFAULTS, host })).toThrow(host);
+  }
+});
+
+test.each([
+  ["serve --llama 1 --port 0 --host 0.0.0.0", "--api-token"],
+  ["up --port 0 --host ::", "--api-token"],
+  ["worker --listen 0.0.0.0:0", "--worker-token"],
+  ["draft-server --port 0 --host 0.0.0.0", "--api-token"],
+])("foretoken %s: is refused", async (line, flag) => {
+  const { status, stderr } = await foretoken(...line.split(" "));
+  expect(stderr).toContain(`no token protects it: give ${flag}, or --insecure`);
+  expect(status).toBe(EXIT_USAGE);
+});
+
+test("draft-server: --insecure listens, with a warning", async () => {
+  const child = start(["draft-server", "--port", "0", "--host", "0.0.0.0", "--insecure"]);
+  const { value } = await child.stdout.getReader().read();
+  expect(new TextDecoder().decode(value)).toContain("draft server on ws://");
+  child.kill("SIGTERM");
+  expect(await new Response(child.stderr).text()).toContain("no token protects it [insecure]");
+  expect(await child.exited).toBe(0);
+});

@@ -1,0 +1,121 @@
+// Decides which requests a browser may have sent here on behalf of a page that is not ours. A page can reach a server
+// on loopback from any site (cross-site requests need no preflight if they look like a form's), and by rebinding its own
+// name to 127.0.0.1. A browser cannot hide either: it sends Origin and Sec-Fetch-Site, and Host holds the page's name.
+// Clients that are no browsers send neither of the first two. Tokens are checked elsewhere (http.ts).
+
+import { AppError } from "../base/errors.ts";
+
+export interface AccessOptions {
+  /** The address that the server is bound to. */
+  readonly boundHost: string;
+  /** This machine's own name. */
+  readonly machineName: string;
+  /** A token protects every route: then a page under a foreign name has nothing to send. */
+  readonly hasToken: boolean;
+  /** Further names under which clients may reach the server; "*": any. */
+  readonly allowHosts: readonly string[];
+  /** Origins whose pages may use the server, as browsers write them; "*": any. */
+  readonly allowOrigins: readonly string[];
+}
+
+/** What of a request decides. */
+export interface Caller {
+  readonly method: string;
+  readonly path: string;
+  readonly headers: Headers;
+}
+
+const ANY = "*";
+
+const SHARED = {
+  "access-control-allow-methods": "GET, POST, DELETE",
+  "access-control-allow-headers": "authorization, content-type, x-request-id, x-foretoken-group",
+  "access-control-expose-headers": "x-request-id, x-rollout-id",
+  vary: "origin",
+};
+
+export class Access {
+  readonly #options: AccessOptions;
+  readonly #hosts: ReadonlySet<string>;
+
+  constructor(options: AccessOptions) {
+    this.#options = options;
+    const names = [options.boundHost, options.machineName, ...options.allowHosts];
+    this.#hosts = new Set(names.map((name) => hostNameOf(name) ?? name.toLowerCase()));
+  }
+
+  /** @throws AppError forbidden, naming the header, its value and the flag that allows it. */
+  check({ method, path, headers }: Caller): void {
+    const host = headers.get("host");
+    this.#checkHost(host);
+    const origin = headers.get("origin");
+    if (origin !== null) {
+      if (origin !== sameOrigin(host) && !this.#isAllowed(origin)) {
+        const fix = `allow it with --allow-origin ${shown(origin)}`;
+        throw forbidden(`the Origin ${shown(origin)} is not this server's: ${fix}`);
+      }
+      return;
+    }
+    const site = headers.get("sec-fetch-site");
+    if (site === null || site === "same-origin" || site === "none") return;
+    // A link on another page that leads to ours: the other page sees nothing of the answer.
+    const isVisit = headers.get("sec-fetch-mode") === "navigate" && method === "GET";
+    if (isVisit && path === "/" && headers.get("sec-fetch-dest") === "document") return;
+    const fix = "pages of other sites are served only with --allow-origin";
+    throw forbidden(`Sec-Fetch-Site is ${shown(site)}: ${fix}`);
+  }
+
+  /** The headers by which a browser lets pages of another origin read answers; null: it is not to. */
+  sharing(origin: string): Readonly<Record<string, string>> | null {
+    return this.#isAllowed(origin) ? { "access-control-allow-origin": origin, ...SHARED } : null;
+  }
+
+  #isAllowed(origin: string): boolean {
+    const { allowOrigins } = this.#options;
+    return allowOrigins.includes(ANY) || allowOrigins.includes(origin);
+  }
+
+  /** A name that a page's owner chose may lead here; an address is what it says. */
+  #checkHost(host: string | null): void {
+    if (host === null || this.#options.hasToken || this.#hosts.has(ANY)) return;
+    const name = hostNameOf(host);
+    if (name !== null && (isAddress(name) || isLoopbackHost(name) || this.#hosts.has(name))) return;
+    const fix = `allow it with --allow-host ${shown(name ?? host)}, or ask for a token (--api-token)`;
+    throw forbidden(`the Host ${shown(host)} is not a name of this server: ${fix}`);
+  }
+}
+
+/** Whether only this machine can connect to what is bound to `host`. */
+export function isLoopbackHost(host: string): boolean {
+  const name = hostNameOf(host) ?? host.toLowerCase();
+  if (name === "localhost" || name.endsWith(".localhost") || name === "[::1]") return true;
+  return /^127(\.\d{1,3}){3}$/.test(name);
+}
+
+/** As a browser would write it, without port and final dot; null: it is no host. */
+function hostNameOf(host: string): string | null {
+  if (/[/\\@?#\s]/.test(host)) return null;
+  const isBare = !host.startsWith("[") && host.split(":").length > 2;
+  const url = `http://${isBare ? `[${host}]` : host}`;
+  return URL.canParse(url) ? new URL(url).hostname.replace(/\.$/, "") : null;
+}
+
+function isAddress(name: string): boolean {
+  return name.startsWith("[") || /^\d{1,3}(\.\d{1,3}){3}$/.test(name);
+}
+
+/** The server speaks plain HTTP; in front of it a proxy with TLS has an origin of its own (--allow-origin). */
+function sameOrigin(host: string | null): string | null {
+  if (host === null || !URL.canParse(`http://${host}`)) return null;
+  return new URL(`http://${host}`).origin;
+}
+
+function forbidden(message: string): AppError {
+  return new AppError("forbidden", message);
+}
+
+const SHOWN_MAX = 200;
+
+function shown(value: string): string {
+  return value.length <= SHOWN_MAX ? value : `${value.slice(0, SHOWN_MAX)}...`;
+}

@@ -1,0 +1,98 @@
+// The page, and a foreign page, in a real browser (headless Chromium, where there is one).
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { Victim } from "../adversary/edge-bed.ts";
+import { engineMissing } from "./tool.ts";
+
+const CHROMIUM =
+  Bun.which("chromium") ?? Bun.which("chromium-browser") ?? Bun.which("google-chrome");
+const isMissing = CHROMIUM === null || engineMissing() !== null;
+const TOKEN = "a-token";
+const SECONDS_MAX = 60;
+
+function browse(url: string, ...flags: string[]) {
+  const own = ["--headless", "--no-sandbox", "--disable-gpu"];
+  return Bun.spawn([CHROMIUM ?? "", ...own, ...flags, url], { stdout: "pipe", stderr: "ignore" });
+}
+
+/** What a page holds after some seconds of its own time. */
+async function domOf(url: string): Promise<string> {
+  return await new Response(browse(url, "--virtual-time-budget=3000", "--dump-dom").stdout).text();
+}
+
+/** Does what it can to the sidecar at `target`, and writes what came of it. */
+const foreignPage = (target: URL) => `<!doctype html><script>
+  const result = [];
+  const attempt = async (name, act) => {
+    let told;
+    try { told = await act(); } catch (error) { told = "blocked"; }
+    result.push(name + ":" + told);
+  };
+  (async () => {
+    const body = "{}", headers = { "content-type": "text/plain" };
+    await attempt("simple", async () => {
+      await fetch("${target.origin}/pause", { method: "POST", mode: "no-cors", headers, body });
+      return "sent";
+    });
+    await attempt("read", async () => (await fetch("${target.origin}/v1/models")).status);
+    await attempt("preflight", async () => {
+      const json = { "content-type": "application/json" };
+      return (await fetch("${target.origin}/pause", { method: "POST", headers: json, body })).status;
+    });
+    await attempt("socket", () => new Promise((resolve, reject) => {
+      const socket = new WebSocket("ws://${target.host}/v1/stream");
+      socket.onopen = () => resolve("open");
+      socket.onerror = reject;
+    }));
+    await fetch("/report", { method: "POST", body: result.join(" ") });
+  })();
+</script>`;
+
+describe.skipIf(isMissing)("browser", () => {
+  let open: Victim;
+  let closed: Victim;
+
+  beforeAll(async () => {
+    [open, closed] = await Promise.all([Victim.start(), Victim.start("--api-token", TOKEN)]);
+  }, 60_000);
+
+  afterAll(async () => {
+    await Promise.all([open?.stop(), closed?.stop()]);
+  });
+
+  test(
+    "the page follows the rollout, with a token too",
+    async () => {
+      expect(await domOf(open.url.href)).toMatch(/id="state"[^>]*>live</);
+      expect(await domOf(`${closed.url.href}?token=${TOKEN}`)).toMatch(/id="state"[^>]*>live</);
+      expect(await domOf(closed.url.href)).toContain("AuthenticationError");
+    },
+    SECONDS_MAX * 1000,
+  );
+
+  test(
+    "a page of another site changes nothing and reads nothing",
+    async () => {
+      const report = Promise.withResolvers<string>();
+      const site = Bun.serve({
+        port: 0,
+        hostname: "127.0.0.1",
+        fetch: async (request) => {
+          if (request.method === "POST") report.resolve(await request.text());
+          return new Response(foreignPage(open.url), { headers: { "content-type": "text/html" } });
+        },
+      });
+      // With a port to debug it, the browser stays until it is told to go.
+      const browser = browse(site.url.href, "--remote-debugging-port=0");
+      expect(await report.promise).toBe(
+        "simple:sent read:blocked preflight:blocked socket:blocked",
+      );
+      browser.kill();
+      await browser.exited;
+      await site.stop(true);
+      const paused = await fetch(new URL("/is_paused", open.url));
+      expect(await paused.json()).toEqual({ is_paused: false });
+    },
+    SECONDS_MAX * 1000,
+  );
+});
