@@ -299,7 +299,7 @@ function meteredBy(
       unfinished: () => sidecar.rollout.unfinished,
       epoch: () => sidecar.rollout.epoch,
       workerStates: () => {
-        const counts: Record<string, number> = { ready: 0, fenced: 0, down: 0 };
+        const counts: Record<string, number> = { ready: 0, reconnecting: 0, fenced: 0, down: 0 };
         for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
         return counts;
       },

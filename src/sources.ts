@@ -95,11 +95,12 @@ function linkSource(url: string, { token }: RemoteOptions): WorkerSource {
   return {
     name: url,
     keepsWeights: true,
-    open: async ({ workerId, epoch }) => {
+    open: async ({ workerId, epoch, reach }) => {
       const worker = await openLinkWorker({
         workerId,
         url,
         clock: wallClock,
+        reach,
         ...(token === null ? {} : { token }),
       });
       // A host that served another sidecar before counts from its own epochs.

@@ -8,6 +8,8 @@ import type { Worker } from "./worker.ts";
 
 interface Account {
   readonly worker: Worker;
+  /** false: its connection is lost, and may come back. */
+  isReachable: boolean;
   inFlight: number;
   kvTokens: number;
 }
@@ -17,7 +19,7 @@ export class Ledger {
 
   add(worker: Worker): void {
     assert(!this.#accounts.has(worker.workerId), `worker ${worker.workerId} is there already`);
-    this.#accounts.set(worker.workerId, { worker, inFlight: 0, kvTokens: 0 });
+    this.#accounts.set(worker.workerId, { worker, isReachable: true, inFlight: 0, kvTokens: 0 });
   }
 
   get workerCount(): number {
@@ -31,6 +33,16 @@ export class Ledger {
 
   workers(): Worker[] {
     return [...this.#accounts.values()].map((account) => account.worker);
+  }
+
+  isReachable(workerId: WorkerId): boolean {
+    return this.#accounts.get(workerId)?.isReachable ?? false;
+  }
+
+  /** A worker that cannot be reached has no slots; what it runs stays there. */
+  setReachable(workerId: WorkerId, isReachable: boolean): void {
+    const account = this.#accounts.get(workerId);
+    if (account !== undefined) account.isReachable = isReachable;
   }
 
   remove(workerId: WorkerId): void {
@@ -64,7 +76,8 @@ export class Ledger {
 
   slots(): Slot[] {
     const slots: Slot[] = [];
-    for (const { worker, inFlight, kvTokens } of this.#accounts.values()) {
+    for (const { worker, isReachable, inFlight, kvTokens } of this.#accounts.values()) {
+      if (!isReachable) continue;
       slots.push({
         workerId: worker.workerId,
         slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),

@@ -153,6 +153,20 @@ export class Rollout {
     this.#turn(() => this.#remove(worker));
   }
 
+  /**
+   * false: the worker's connection is lost and may come back. What runs there waits for it; nothing new is placed
+   * there, and requests whose KV is there go on elsewhere without it.
+   */
+  setReachable(worker: Worker, isReachable: boolean): void {
+    if (this.#ledger.worker(worker.workerId) !== worker) return;
+    this.#turn(() => {
+      this.#ledger.setReachable(worker.workerId, isReachable);
+      for (const [id, leaving] of isReachable ? [] : [...this.#exporting]) {
+        if (leaving.from === worker.workerId) this.#exported(id, null);
+      }
+    });
+  }
+
   /** A group that is complete from the start. */
   submit(spec: GroupSpec): Group {
     const group = this.#buffer.add(spec);
@@ -562,12 +576,12 @@ export class Rollout {
   #execute(command: ScheduleCommand): void {
     const { request, workerId } = command;
     if (command.kind === "offload") {
-      this.#startExport(request);
+      this.#leave(request);
       return;
     }
     const { chunkTokens } = command;
     const isThere = request.residentOn === workerId;
-    if (request.residentOn !== null && !isThere) this.#startExport(request);
+    if (request.residentOn !== null && !isThere) this.#leave(request);
     if (request.workerId !== null && request.workerId !== workerId) this.meter.migration();
     const reserved = contextTokens(request) + chunkTokens;
     const already = isThere ? request.residentTokens : 0;
@@ -586,13 +600,20 @@ export class Rollout {
     }
   }
 
-  #startExport(request: Request): void {
-    const from = present(request.residentOn, "only resident KV is exported");
+  /** The request goes on elsewhere: with its KV, unless that would have to wait for a lost connection. */
+  #leave(request: Request): void {
+    const from = present(request.residentOn, "only resident KV is left");
     const { requestId } = request.spec;
-    assert(!this.#exporting.has(requestId), "KV leaves a worker once");
-    this.#exporting.set(requestId, { from, tokens: request.residentTokens });
+    const tokens = request.residentTokens;
     request.residentOn = null;
     request.residentTokens = 0;
+    if (!this.#ledger.isReachable(from)) {
+      this.#ledger.book(from, { inFlight: 0, kvTokens: -tokens });
+      this.#post(from, { kind: "release", requestId });
+      return;
+    }
+    assert(!this.#exporting.has(requestId), "KV leaves a worker once");
+    this.#exporting.set(requestId, { from, tokens });
     this.#post(from, { kind: "export", requestId });
   }
 

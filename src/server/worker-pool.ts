@@ -1,5 +1,9 @@
 // The workers behind the sidecar: opens them, opens a failed one again with growing pauses, and keeps one
 // whose weights are not current out of the rollout. Only a worker with the current weights ever serves.
+//
+//   down -> ready -> reconnecting -> ready    the session went on
+//                         |  \-----> ready    it was over: its requests have moved, the worker was opened anew
+//           ready -> down, fenced -> ready
 
 import { assert } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
@@ -17,11 +21,21 @@ export interface WorkerSource {
    */
   readonly keepsWeights: boolean;
   /** @throws AppError: it cannot be reached, or is not what it should be. */
-  open(options: { workerId: WorkerId; epoch: WeightEpoch }): Promise<Worker>;
+  open(options: OpenOptions): Promise<Worker>;
 }
 
-/** ready: it serves. fenced: it is there, with weights that are not current. down: it is not there. */
-export type MemberState = "ready" | "fenced" | "down";
+export interface OpenOptions {
+  readonly workerId: WorkerId;
+  readonly epoch: WeightEpoch;
+  /** Hears why the worker cannot be reached while its requests may still go on there; null: it can be again. */
+  readonly reach: (lost: string | null) => void;
+}
+
+/**
+ * ready: it serves. reconnecting: it served, its connection is lost and is being made again; it takes nothing new.
+ * fenced: it is there, with weights that are not current. down: it is not there.
+ */
+export type MemberState = "ready" | "reconnecting" | "fenced" | "down";
 
 export interface Member {
   readonly source: WorkerSource;
@@ -34,7 +48,15 @@ export interface Member {
 }
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] };
-type OwnMember = Mutable<Member> & { retryMs: number };
+type OwnMember = Mutable<Member> & {
+  retryMs: number;
+  /** Tries in a row that did not open it. */
+  tries: number;
+  /** What its worker said last of its connection; null: it stands. */
+  lost: string | null;
+  /** Its worker has the current weights, and the rollout has it. */
+  isPlaced: boolean;
+};
 
 export interface WorkerPoolOptions {
   readonly sources: readonly WorkerSource[];
@@ -43,9 +65,11 @@ export interface WorkerPoolOptions {
   readonly changed: (member: Member) => void;
 }
 
-/** Between two tries to open a worker that is down: at first, and at most. */
-const RETRY_MS = 500;
-const RETRY_MS_MAX = 30_000;
+/** Between two tries to open a worker that is down: at first, and at most. A try is an attempt to connect. */
+const RETRY_MS = 100;
+const RETRY_MS_MAX = 2_000;
+/** A worker that served for so long begins with the shortest pause again. */
+const SERVED_MS = 10_000;
 
 export class WorkerPool {
   readonly #options: WorkerPoolOptions;
@@ -67,6 +91,9 @@ export class WorkerPool {
       reason: "not opened yet",
       worker: null,
       retryMs: RETRY_MS,
+      tries: 0,
+      lost: null,
+      isPlaced: false,
     }));
   }
 
@@ -79,8 +106,8 @@ export class WorkerPool {
     this.#initialEpoch = epoch;
     const results = await Promise.allSettled(
       this.#members.map(async (member) => {
-        const worker = await member.source.open({ workerId: member.workerId, epoch });
-        Object.assign(member, { worker, state: "ready", reason: null });
+        const worker = await this.#openWorker(member, epoch);
+        Object.assign(member, { worker, state: "ready", reason: null, isPlaced: true });
         return worker;
       }),
     );
@@ -114,10 +141,10 @@ export class WorkerPool {
   }): void {
     this.#recipe = options.recipe;
     for (const member of this.#members) {
-      if (member.state === "down" || options.current.has(member)) continue;
+      if (member.worker === null || options.current.has(member)) continue;
       const reason = options.reasonOf(member);
       if (options.lost.has(member)) this.#lose(member, reason);
-      else if (member.state === "ready") this.#fence(member, reason);
+      else if (member.state !== "fenced") this.#fence(member, reason);
     }
   }
 
@@ -134,8 +161,7 @@ export class WorkerPool {
   }
 
   #fence(member: OwnMember, reason: string): void {
-    member.state = "fenced";
-    member.reason = reason;
+    Object.assign(member, { state: "fenced", reason, isPlaced: false });
     if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
     this.#options.changed(member);
   }
@@ -152,10 +178,37 @@ export class WorkerPool {
     if (member !== undefined) this.#down(member, message);
   }
 
+  async #openWorker(member: OwnMember, epoch: WeightEpoch): Promise<Worker> {
+    const { workerId, source } = member;
+    let opened: Worker | null = null;
+    member.lost = null;
+    const reach = (lost: string | null) => {
+      // Of a worker that was opened before: the member has another one by now.
+      if (opened !== null && opened !== member.worker) return;
+      member.lost = lost;
+      if (member.worker !== null && member.isPlaced) this.#reach(member, member.worker);
+    };
+    opened = await source.open({ workerId, epoch, reach });
+    return opened;
+  }
+
+  #reach(member: OwnMember, worker: Worker): void {
+    const { lost } = member;
+    const isNews = member.reason !== lost;
+    member.state = lost === null ? "ready" : "reconnecting";
+    member.reason = lost;
+    this.#sidecar?.rollout.setReachable(worker, lost === null);
+    if (isNews) this.#options.changed(member);
+  }
+
   #down(member: OwnMember, reason: string): void {
     void member.worker?.close();
-    Object.assign(member, { state: "down", worker: null, reason });
-    this.#options.changed(member);
+    // A connection that was being made again still is: the pool goes on where the session ended.
+    const state = member.state === "reconnecting" ? "reconnecting" : "down";
+    const isNews = member.worker !== null || member.state !== state || member.reason !== reason;
+    Object.assign(member, { state, worker: null, reason, isPlaced: false });
+    member.tries += 1;
+    if (isNews || isPowerOfTwo(member.tries)) this.#options.changed(member);
     if (this.#isClosed) return;
     const cancel = this.#options.later(() => {
       this.#cancels.delete(cancel);
@@ -174,13 +227,12 @@ export class WorkerPool {
     try {
       await member.worker?.close();
       member.worker = null;
-      const worker = await source.open({ workerId: member.workerId, epoch });
+      const worker = await this.#openWorker(member, epoch);
       if (this.#isClosed) {
         await worker.close();
         return;
       }
       member.worker = worker;
-      member.retryMs = RETRY_MS;
       sidecar.rollout.watch(worker);
       const isCurrent =
         epoch === this.#initialEpoch ||
@@ -198,10 +250,15 @@ export class WorkerPool {
   }
 
   #ready(member: OwnMember, worker: Worker, sidecar: Sidecar): void {
-    member.state = "ready";
-    member.reason = null;
+    Object.assign(member, { state: "ready", reason: null, tries: 0, isPlaced: true });
     sidecar.rollout.addWorker(worker);
     this.#options.changed(member);
+    if (member.lost !== null) this.#reach(member, worker);
+    const cancel = this.#options.later(() => {
+      this.#cancels.delete(cancel);
+      if (member.worker === worker) member.retryMs = RETRY_MS;
+    }, SERVED_MS);
+    this.#cancels.add(cancel);
   }
 
   async #giveWeights(worker: Worker, epoch: WeightEpoch): Promise<boolean> {
@@ -213,6 +270,11 @@ export class WorkerPool {
     worker.send([{ kind: "advance", epoch }]);
     return true;
   }
+}
+
+/** Of tries that all end alike, fewer and fewer are told. */
+function isPowerOfTwo(count: number): boolean {
+  return (count & (count - 1)) === 0;
 }
 
 export interface Reachable {

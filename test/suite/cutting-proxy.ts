@@ -12,6 +12,7 @@ export class CuttingProxy {
   cuts = 0;
   /** Passes on one byte at a time. */
   dribbles = false;
+  #isStalled = false;
 
   private constructor(server: Server) {
     this.#server = server;
@@ -27,6 +28,17 @@ export class CuttingProxy {
 
   get port(): number {
     return (this.#server.address() as AddressInfo).port;
+  }
+
+  /** Passes nothing on in either direction, and keeps it, as a network that is silent for a while. */
+  stall(): void {
+    this.#isStalled = true;
+    for (const pair of this.#pairs) for (const socket of pair) socket.pause();
+  }
+
+  heal(): void {
+    this.#isStalled = false;
+    for (const pair of this.#pairs) for (const socket of pair) socket.resume();
   }
 
   cut(): void {
@@ -49,6 +61,7 @@ export class CuttingProxy {
     };
     for (const [from, to] of [pair, [far, near] as const]) {
       from.setNoDelay(true);
+      if (this.#isStalled) from.pause();
       from.on("error", end);
       from.on("close", end);
       from.on("data", (bytes: Buffer) => {

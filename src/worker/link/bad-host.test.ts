@@ -160,7 +160,7 @@ test("link: a worker can be closed while its host accepts connections and says n
 
 test("openLinkWorker: a URL of another kind, and a host that does not answer, are told apart", async () => {
   await expect(open("http://127.0.0.1:1")).rejects.toMatchObject({ code: "usage" });
-  const limits = { ...QUICK, resumeMsMax: 20 };
+  const limits = { ...QUICK, openMsMax: 20 };
   await expect(open("ws://127.0.0.1:1", { limits })).rejects.toMatchObject({
     code: "worker_failed",
   });

@@ -15,6 +15,8 @@ export interface Closed {
   readonly reason: string;
   /** This side ended it. */
   readonly isOwn: boolean;
+  /** Nobody listens at the address: the process that did is gone. */
+  readonly isRefused: boolean;
 }
 
 /** Closes after which a session cannot go on: a side sent what cannot be, or has no more to say. */
@@ -33,6 +35,8 @@ export function isFatal({ code }: Closed): boolean {
 export interface ConnectionListener {
   /** Not a heartbeat. Data comes only after `carry`. */
   frame(body: FrameBody, ack: number): void;
+  /** The peer has said nothing for longer than it should; null: it speaks again. */
+  quiet(reason: string | null): void;
   /** Once, and nothing afterwards. */
   closed(closed: Closed): void;
 }
@@ -53,8 +57,11 @@ export class Connection {
   #delivery: Delivery | null = null;
   #own: { code: number; reason: string } | null = null;
   #problem: string | null = null;
+  #isRefused = false;
   #isOver = false;
   #heardMs: number;
+  #beatMs: number;
+  #isQuiet = false;
   /** When the peer last acknowledged something, or nothing waited for it. */
   #movedMs: number;
 
@@ -68,17 +75,24 @@ export class Connection {
     this.#listener = options.listener;
     this.#heardMs = this.#clock.nowMs();
     this.#movedMs = this.#heardMs;
+    this.#beatMs = this.#heardMs;
     this.#heart = setInterval(() => this.#beat(), this.#limits.heartbeatMs);
     socket.on("message", (data, isBinary) => this.#receive(data, isBinary));
     // Always followed by `close`, which does what is to be done.
     socket.on("error", (error) => {
       this.#problem ??= error.message;
+      if ("code" in error && error.code === "ECONNREFUSED") this.#isRefused = true;
     });
     socket.on("close", (code, reason) => this.#closed(code, reason.toString()));
   }
 
   get isOpen(): boolean {
     return this.#own === null && this.#socket.readyState === WebSocket.OPEN;
+  }
+
+  /** The peer has missed several heartbeats. */
+  get isQuiet(): boolean {
+    return this.#isQuiet;
   }
 
   /** From now on the session's data goes over this connection. */
@@ -143,6 +157,10 @@ export class Connection {
     this.received.frames += 1;
     this.received.bytes += data.length;
     this.#heardMs = this.#clock.nowMs();
+    if (this.#isQuiet) {
+      this.#isQuiet = false;
+      this.#listener.quiet(null);
+    }
     const decoded = decodeFrame(data);
     if (decoded.kind === "ok") this.#take(decoded.message);
     else this.end(CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
@@ -167,9 +185,19 @@ export class Connection {
 
   #beat(): void {
     const nowMs = this.#clock.nowMs();
-    if (nowMs - this.#heardMs > this.#limits.silenceMsMax) {
-      this.terminate(`silent for ${Math.round(nowMs - this.#heardMs)} ms`);
+    const { heartbeatMs, quietMsMax, silenceMsMax } = this.#limits;
+    // Time for which this process itself stood still does not count: what came meanwhile is not read yet.
+    const lateMs = nowMs - this.#beatMs - heartbeatMs;
+    if (lateMs > heartbeatMs) this.#heardMs = Math.min(nowMs, this.#heardMs + lateMs);
+    this.#beatMs = nowMs;
+    const silentMs = nowMs - this.#heardMs;
+    if (silentMs > silenceMsMax) {
+      this.terminate(`silent for ${Math.round(silentMs)} ms`);
       return;
+    }
+    if (silentMs > quietMsMax && !this.#isQuiet && this.#delivery !== null) {
+      this.#isQuiet = true;
+      this.#listener.quiet(`silent for ${Math.round(silentMs)} ms`);
     }
     const isStalled = this.#delivery?.isAwaiting === true;
     if (isStalled && nowMs - this.#movedMs > this.#limits.stallMsMax) {
@@ -186,7 +214,14 @@ export class Connection {
     this.#isOver = true;
     clearInterval(this.#heart);
     const own = this.#own;
-    const theirs = { code, reason: reason === "" ? (this.#problem ?? "no reason given") : reason };
-    this.#listener.closed(own === null ? { ...theirs, isOwn: false } : { ...own, isOwn: true });
+    const problem =
+      this.#problem ?? (code === 1006 ? "it ended without a close" : "no reason given");
+    const theirs = { code, reason: reason === "" ? problem : reason };
+    const isRefused = this.#isRefused;
+    this.#listener.closed(
+      own === null
+        ? { ...theirs, isOwn: false, isRefused }
+        : { ...own, isOwn: true, isRefused: false },
+    );
   }
 }

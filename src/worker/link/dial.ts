@@ -32,6 +32,8 @@ export interface DialListener {
   /** `ack`: data frames that the host has. */
   welcome(connection: Connection, welcome: Welcome, ack: number): void;
   data(connection: Connection, frame: Data): void;
+  /** The host says nothing; null: it speaks again. */
+  quiet(connection: Connection, reason: string | null): void;
   closed(connection: Connection, closed: Closed): void;
 }
 
@@ -70,6 +72,7 @@ export function dial(options: DialOptions, wanted: Wanted, listener: DialListene
           listener.welcome(connection, body, ack);
         }
       },
+      quiet: (reason) => listener.quiet(connection, reason),
       closed: (closed) => listener.closed(connection, closed),
     },
   });

@@ -153,6 +153,7 @@ export class LinkHost {
       clock: this.#options.clock,
       listener: {
         frame: (body, ack) => this.#frame(peer, body, ack),
+        quiet: () => {},
         closed: (closed) => this.#closed(peer, closed),
       },
     });

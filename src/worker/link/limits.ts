@@ -35,12 +35,16 @@ export interface LinkLimits {
   readonly socketBytesMax: number;
   /** Each side says at least so often that it is there, and what it has. */
   readonly heartbeatMs: number;
+  /** A peer that has said nothing for so long is told as not reachable; it may speak again. */
+  readonly quietMsMax: number;
   /** A peer that has said nothing for so long is taken for lost; it has as long to say hello. */
   readonly silenceMsMax: number;
   /** A peer that has acknowledged nothing of what was sent for so long is too slow. */
   readonly stallMsMax: number;
   /** After a cut a session can be gone on with for so long. */
   readonly resumeMsMax: number;
+  /** A host is dialled for so long before opening it fails; whoever opened it tries again. */
+  readonly openMsMax: number;
   /** The first pause before a lost host is dialled again; doubles up to the second. */
   readonly retryMsMin: number;
   readonly retryMsMax: number;
@@ -61,10 +65,12 @@ export const LINK_LIMITS: LinkLimits = {
   messageBytesMax: 128 * 2 ** 20,
   bufferBytesMax: 256 * 2 ** 20,
   socketBytesMax: 4 * 2 ** 20,
-  heartbeatMs: 2_000,
+  heartbeatMs: 250,
+  quietMsMax: 1_000,
   silenceMsMax: 10_000,
   stallMsMax: 30_000,
   resumeMsMax: 30_000,
+  openMsMax: 1_000,
   retryMsMin: 50,
   retryMsMax: 2_000,
   closeMsMax: 2_000,

@@ -10,6 +10,7 @@ export const clock = { nowMs: () => performance.now() };
 
 /** Quick enough for tests; every wait is one that a test waits for. */
 export const QUICK: Partial<LinkLimits> = {
+  openMsMax: 30_000,
   retryMsMin: 1,
   retryMsMax: 8,
   heartbeatMs: 20,
@@ -33,7 +34,12 @@ export function listen(worker: Worker, options: Partial<LinkHostOptions> = {}): 
 
 export function open(
   url: string,
-  options: { token?: string; limits?: Partial<LinkLimits>; id?: number } = {},
+  options: {
+    token?: string;
+    limits?: Partial<LinkLimits>;
+    id?: number;
+    reach?: (lost: string | null) => void;
+  } = {},
 ): Promise<LinkedWorker> {
   const { id = 0, limits = {}, ...rest } = options;
   return openLinkWorker({

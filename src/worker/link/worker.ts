@@ -36,6 +36,11 @@ export interface LinkWorkerOptions {
   readonly token?: string;
   readonly clock: Clock;
   readonly limits?: Partial<LinkLimits>;
+  /**
+   * Hears why the host cannot be reached while the session may still go on; null: it can be again. When the
+   * session is over the worker's listener hears `failed`.
+   */
+  readonly reach?: (lost: string | null) => void;
 }
 
 /** Counters since the worker was opened. */
@@ -60,7 +65,7 @@ const MESSAGE_SLACK_BYTES = 2 ** 20;
 const COMMAND_BYTES = 1024;
 
 /**
- * Dials until a host answers, `limits.resumeMsMax` at most.
+ * Dials until a host answers, `limits.openMsMax` at most.
  * @throws AppError usage (the URL), unauthorized (the token), worker_failed (anything else).
  */
 export async function openLinkWorker(options: LinkWorkerOptions): Promise<LinkedWorker> {
@@ -78,14 +83,15 @@ export async function openLinkWorker(options: LinkWorkerOptions): Promise<Linked
         { sessionId, isNew: true, received: 0 },
         {
           welcome: (connection, welcome) => {
-            worker = new LinkWorker(options.workerId, { dial: dialOptions, sessionId, welcome });
+            worker = new LinkWorker(options, { dial: dialOptions, sessionId, welcome });
             worker.begin(connection);
             resolve(worker);
           },
           data: (connection, frame) => worker?.data(connection, frame),
+          quiet: (connection, reason) => worker?.quiet(connection, reason),
           closed: (connection, closed) => {
             if (worker !== null) worker.disconnected(connection, closed);
-            else if (isFatal(closed) || clock.nowMs() - startMs + pauseMs > limits.resumeMsMax) {
+            else if (isFatal(closed) || clock.nowMs() - startMs + pauseMs > limits.openMsMax) {
               reject(openError(dialOptions.url, closed));
             } else {
               setTimeout(attempt, pauseMs);
@@ -128,15 +134,19 @@ class LinkWorker implements LinkedWorker {
   readonly #controls = new Map<number, (answer: ControlAnswer) => void>();
   #controlCount = 0;
   #onDisconnected: () => void = () => {};
+  readonly #reach: (lost: string | null) => void;
+  /** What `reach` heard last. */
+  #lost: string | null = null;
   #reconnects = 0;
   readonly #past = { received: { frames: 0, bytes: 0 }, sent: { frames: 0, bytes: 0 } };
 
   constructor(
-    workerId: WorkerId,
+    { workerId, reach }: LinkWorkerOptions,
     session: { dial: DialOptions; sessionId: string; welcome: Welcome },
   ) {
     const { dial: options, welcome } = session;
     this.workerId = workerId;
+    this.#reach = reach ?? (() => {});
     this.#sessionId = session.sessionId;
     this.name = options.url.origin;
     this.capacity = welcome.capacity;
@@ -247,6 +257,10 @@ class LinkWorker implements LinkedWorker {
     else this.#refuse(connection, CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
   }
 
+  quiet(connection: Connection, reason: string | null): void {
+    if (connection === this.#connection) this.#reached(reason);
+  }
+
   disconnected(connection: Connection, closed: Closed): void {
     if (connection !== this.#connection) return;
     this.#past.received = sum(this.#past.received, connection.received);
@@ -258,6 +272,7 @@ class LinkWorker implements LinkedWorker {
     else {
       this.#cutMs = this.#dial.clock.nowMs();
       this.#pauseMs = this.#limits.retryMsMin;
+      this.#reached(`the connection was lost: ${closed.reason}`);
       this.#redial();
     }
   }
@@ -276,6 +291,7 @@ class LinkWorker implements LinkedWorker {
         this.#resume(connection, ack);
       },
       data: (connection, frame) => this.data(connection, frame),
+      quiet: (connection, reason) => this.quiet(connection, reason),
       closed: (connection, closed) => {
         if (isResumed) this.disconnected(connection, closed);
         else this.#notResumed(closed);
@@ -290,6 +306,7 @@ class LinkWorker implements LinkedWorker {
     }
     this.#reconnects += 1;
     connection.carry(this.#delivery);
+    this.#reached(null);
   }
 
   #notResumed(closed: Closed): void {
@@ -297,12 +314,21 @@ class LinkWorker implements LinkedWorker {
     this.#onDisconnected();
     if (this.#state !== "running") return;
     const awayMs = this.#dial.clock.nowMs() - this.#cutMs;
-    if (isFatal(closed) || awayMs + this.#pauseMs > this.#limits.resumeMsMax) {
+    // Where nobody listens, the process that held the session is gone, and the session with it.
+    const isOver = isFatal(closed) || closed.isRefused;
+    if (isOver || awayMs + this.#pauseMs > this.#limits.resumeMsMax) {
       this.#fail(`${this.name} is lost: ${closed.reason}`);
       return;
     }
+    this.#reached(closed.reason);
     this.#retry = setTimeout(() => this.#redial(), this.#pauseMs);
     this.#pauseMs = Math.min(2 * this.#pauseMs, this.#limits.retryMsMax);
+  }
+
+  #reached(lost: string | null): void {
+    if (this.#state !== "running" || (lost === null && this.#lost === null)) return;
+    this.#lost = lost;
+    this.#reach(lost);
   }
 
   #say(message: SidecarMessage): void {

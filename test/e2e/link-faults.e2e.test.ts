@@ -1,0 +1,81 @@
+// A sidecar and its linked workers as real processes, while one of them is killed, stopped or started again: how
+// soon it is seen, and that no token is lost, repeated or changed.
+
+import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
+import {
+  countIn,
+  freePort,
+  generate,
+  type Proc,
+  startSidecar,
+  startWorker,
+  untilTrue,
+  workersOf,
+} from "./fleet.ts";
+import { engineMissing } from "./tool.ts";
+
+const missing = engineMissing();
+if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
+const engineTest = test.skipIf(missing !== null);
+
+setDefaultTimeout(180_000);
+
+const REQUESTS = 16;
+const TOKENS = 96;
+/** What must be seen within a second, and run elsewhere within two; on a busy machine everything takes longer. */
+const SEEN_MS = 5_000;
+
+const procs: Proc[] = [];
+
+afterEach(async () => {
+  await Promise.all(procs.splice(0).map((proc) => proc.end()));
+});
+
+async function fleet(): Promise<{ ports: number[]; workers: Proc[]; sidecar: Proc; url: string }> {
+  const ports = [await freePort(), await freePort()];
+  const workers = await Promise.all(ports.map((port) => startWorker(port)));
+  procs.push(...workers);
+  const { proc, url } = await startSidecar(ports);
+  procs.push(proc);
+  return { ports, workers, sidecar: proc, url };
+}
+
+const askAll = (url: string) =>
+  Promise.all(Array.from({ length: REQUESTS }, (_, n) => generate(url, n, TOKENS)));
+
+const stateOf = async (url: string, index: number) => (await workersOf(url))[index]?.state;
+
+const isUnderLoad = async (url: string) => {
+  const answer = await fetch(new URL("/load", url));
+  return ((await answer.json()) as { server_load: number }).server_load === REQUESTS;
+};
+
+engineTest("a worker that is killed is seen at once, and its requests end elsewhere", async () => {
+  const { ports, workers, sidecar, url } = await fleet();
+  const undisturbed = await askAll(url);
+  const asked = askAll(url);
+  await untilTrue(() => isUnderLoad(url), "the load");
+  workers[0]?.kill("SIGKILL");
+  await untilTrue(async () => (await stateOf(url, 0)) === "reconnecting", "the state", SEEN_MS);
+  await untilTrue(async () => (await countIn(url, "reconnecting")) === 1, "the metric", SEEN_MS);
+  const pattern = new RegExp(`worker=ws://127.0.0.1:${ports[0]} state=reconnecting`);
+  expect(sidecar.line(pattern)?.text).toContain("WARN");
+  expect(await asked).toEqual(undisturbed);
+  procs.push(await startWorker(ports[0] ?? 0));
+  await untilTrue(async () => (await stateOf(url, 0)) === "ready", "the worker", SEEN_MS);
+  expect(await askAll(url)).toEqual(undisturbed);
+});
+
+engineTest("a worker that stands still for a while is seen, and loses nothing", async () => {
+  const { workers, url } = await fleet();
+  const undisturbed = await askAll(url);
+  const asked = askAll(url);
+  await untilTrue(() => isUnderLoad(url), "the load");
+  workers[0]?.kill("SIGSTOP");
+  await untilTrue(async () => (await stateOf(url, 0)) === "reconnecting", "the state", SEEN_MS);
+  // What comes now is served by the other one.
+  expect(await generate(url, 0, TOKENS)).toEqual(undisturbed[0] ?? []);
+  workers[0]?.kill("SIGCONT");
+  await untilTrue(async () => (await stateOf(url, 0)) === "ready", "the worker", SEEN_MS);
+  expect(await asked).toEqual(undisturbed);
+});
