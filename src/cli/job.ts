@@ -5,6 +5,7 @@ import { AppError } from "../base/errors.ts";
 import { groupId } from "../base/ids.ts";
 import { type GroupSpec, REQUESTS_MAX } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
+import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
 import type { PromptLine } from "./prompts.ts";
 
 export interface JobOptions {
@@ -16,11 +17,16 @@ export interface JobOptions {
   readonly seed: number;
   readonly kvTokens: number;
   readonly contextTokens: number;
+  readonly vocabularySize: number;
   readonly stopTokenIds: readonly number[];
   readonly encode: (text: string) => Int32Array;
 }
 
 export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): GroupSpec[] {
+  const { temperature, seed, maxTokens: tokensMax, stopTokenIds, vocabularySize } = options;
+  const sampling = { temperature, seed, tokensMax, stopTokenIds, ...SAMPLING_DEFAULTS };
+  const wrong = outOfBounds(sampling, { vocabularySize });
+  if (wrong !== null) throw new AppError("invalid_config", `${wrong.field} ${problemOf(wrong)}`);
   let requests = 0;
   const groups = prompts.map((line) => {
     const { prompt } = line;
@@ -28,8 +34,6 @@ export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): G
     checkSize(line, tokens.length, options);
     const size = line.n ?? options.groupSize;
     requests += size;
-    const { temperature, seed, maxTokens: tokensMax, stopTokenIds } = options;
-    const sampling = { temperature, seed, tokensMax, stopTokenIds, ...SAMPLING_DEFAULTS };
     return { groupId: groupId(line.id), prompt: tokens, size, sampling };
   });
   if (requests > REQUESTS_MAX) {

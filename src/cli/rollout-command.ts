@@ -120,6 +120,7 @@ async function readGroups(
     path,
     ...settings,
     contextTokens,
+    vocabularySize,
     stopTokenIds,
     encode: (text) => tokenizer.encode(text),
   });

@@ -84,6 +84,7 @@ async function verify(promptsPath: string, settings: VerifySettings): Promise<nu
       path: promptsPath,
       ...settings,
       contextTokens,
+      vocabularySize,
       stopTokenIds,
       encode: (text) => tokenizer.encode(text),
     });

@@ -6,6 +6,7 @@ import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { WeightEpoch } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import { type DrawKey, drawKey, type SamplingParams } from "../request/request.ts";
+import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
 import type { RolloutListener } from "../rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../rollout/rollout.ts";
 import { PRIORITY_MAX } from "../schedule/policy.ts";
@@ -188,6 +189,8 @@ export class Sidecar {
     if (!Number.isInteger(priority) || Math.abs(priority) > PRIORITY_MAX) {
       throw invalid("priority", `is ${priority}, not a whole number in ±${PRIORITY_MAX}`);
     }
+    const wrong = outOfBounds(sampling, { vocabularySize });
+    if (wrong !== null) throw invalid(wrong.field, problemOf(wrong));
     let divisible = true;
     for (const worker of workers) {
       const support = worker.supports(sampling);

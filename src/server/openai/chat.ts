@@ -20,7 +20,6 @@ import {
   fieldsOfAnyKind,
   flag,
   ignored,
-  integer,
   isNot,
   listOf,
   oneOf,
@@ -42,9 +41,9 @@ import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts"
 import {
   drawingOf,
   invalid,
+  MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
-  TOKENS_MAX,
-  TOP_LOGPROBS_MAX,
+  TOP_LOGPROBS_FIELD,
 } from "./sampling-fields.ts";
 
 const MESSAGES_MAX = 65_536;
@@ -81,9 +80,9 @@ const CHAT_ENTRIES = {
   ...OPENAI_ENTRIES,
   ...TEMPLATE_ENTRIES,
   messages: messageList,
-  max_completion_tokens: integer(1, TOKENS_MAX),
+  max_completion_tokens: MAX_TOKENS_FIELD,
   logprobs: flag,
-  top_logprobs: integer(0, TOP_LOGPROBS_MAX),
+  top_logprobs: TOP_LOGPROBS_FIELD,
   tool_choice: unsupported(PARSER, "none"),
   return_prompt_text: flag,
   echo: unsupported("only the new message is answered", false),

@@ -1,6 +1,7 @@
 // Fields that the OpenAI-shaped endpoints share besides sampling parameters.
 
 import * as v from "valibot";
+import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
 import {
   fieldsOfAnyKind,
   flag,
@@ -11,7 +12,7 @@ import {
   text,
   unsupported,
 } from "./fields.ts";
-import { invalid, refusedTransfer, TOKENS_MAX } from "./sampling-fields.ts";
+import { invalid, MAX_TOKENS_FIELD, refusedTransfer } from "./sampling-fields.ts";
 
 const streamOptions = v.strictObject({ include_usage: flag, continuous_usage_stats: flag });
 
@@ -40,7 +41,7 @@ export const OPENAI_ENTRIES = {
   truncation_side: oneOf("left", "right"),
   response_format: v.nullish(fieldsOfAnyKind),
   vllm_xargs: v.nullish(fieldsOfAnyKind),
-  max_tokens: integer(1, TOKENS_MAX),
+  max_tokens: MAX_TOKENS_FIELD,
   // Change nothing in the answer.
   user: ignored,
   metadata: ignored,

@@ -12,21 +12,12 @@ import {
   withFormat,
 } from "./common-fields.ts";
 import type { StreamView } from "./event-stream.ts";
-import {
-  checked,
-  flag,
-  integer,
-  isNot,
-  isTokenList,
-  text,
-  tokenList,
-  unsupported,
-} from "./fields.ts";
+import { checked, flag, isNot, isTokenList, text, tokenList, unsupported } from "./fields.ts";
 import type { Job } from "./job.ts";
 import { completionLogprobs, type TokenNames, tokensJson, usageJson, usageOf } from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
-import { drawingOf, invalid, SAMPLING_ENTRIES, TOP_LOGPROBS_MAX } from "./sampling-fields.ts";
+import { drawingOf, invalid, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 
 /** vLLM's, and OpenAI's. */
 const TOKENS_MAX_DEFAULT = 16;
@@ -42,7 +33,7 @@ export const completionsRequest = v.strictObject({
   ...COMMON_ENTRIES,
   ...OPENAI_ENTRIES,
   prompt: prompts,
-  logprobs: integer(0, TOP_LOGPROBS_MAX),
+  logprobs: TOP_LOGPROBS_FIELD,
   echo: flag,
   suffix: unsupported("nothing is inserted between texts", ""),
   prompt_embeds: unsupported("prompts are tokens"),

@@ -270,6 +270,24 @@ test("routes: prompt and name and salt make the group", async () => {
   expect(await ask({ cache_salt: "s" })).toBe(salted);
 });
 
+test("routes: a group's name has the same bounds wherever it stands", async () => {
+  const fixture = fixtureOf();
+  const long = "x".repeat(1025);
+  const inside = { sampling_params: { max_tokens: 2, extra_args: { group_id: long } } };
+  for (const [extra, headers, field] of [
+    [{}, { "x-foretoken-group": long }, "X-Foretoken-Group"],
+    [{ group_id: long }, {}, "group_id"],
+    [inside, {}, "group_id"],
+  ] as const) {
+    const response = await fixture.post(GENERATE, { ...GOOD[GENERATE], ...extra }, { headers });
+    expect(response.status).toBe(400);
+    const message = `request: ${field} is "xxx`;
+    const { error } = (await response.json()) as { error: { message: string } };
+    expect(error.message).toStartWith(message);
+    expect(error.message).toEndWith("not a text of 1..1024 characters");
+  }
+});
+
 test("routes: choices of several prompts are in the order of the prompts", async () => {
   const fixture = fixtureOf();
   const body = { prompt: [[1], [2, 3]], n: 2, return_token_ids: true };

@@ -14,8 +14,9 @@ const SHOWN_CHARACTERS = 80;
 /** Longest name a client may give to a request, a group or a salt (vLLM's bound on cache_salt). */
 const NAME_CHARACTERS_MAX = 1024;
 
-function show(value: unknown): string {
-  const text = JSON.stringify(value) ?? String(value);
+/** A value as it may stand in a message: 1e999 is read as Infinity, which JSON has no word for. */
+export function show(value: unknown): string {
+  const text = typeof value === "number" ? String(value) : (JSON.stringify(value) ?? String(value));
   return text.length <= SHOWN_CHARACTERS ? text : `${text.slice(0, SHOWN_CHARACTERS)}...`;
 }
 
@@ -39,15 +40,13 @@ export function integer(min: number, max: number) {
 }
 
 export function number(min: number, max: number) {
-  const bound = max === Number.POSITIVE_INFINITY ? `a number >= ${min}` : `in ${min}..${max}`;
-  const message = isNot(bound);
+  const message = isNot(`in ${min}..${max}`);
   return v.nullish(v.pipe(v.number(message), v.minValue(min, message), v.maxValue(max, message)));
 }
 
 /** Above `min`, `max` included. */
 export function numberAbove(min: number, max: number) {
-  const bound = max === Number.POSITIVE_INFINITY ? `> ${min}` : `> ${min} and <= ${max}`;
-  const message = isNot(`a number ${bound}`);
+  const message = isNot(`a number > ${min} and <= ${max}`);
   return v.nullish(v.pipe(v.number(message), v.gtValue(min, message), v.maxValue(max, message)));
 }
 
@@ -109,6 +108,16 @@ function tokenListProblem({ input }: Seen): string {
 
 /** One check for the whole list: prompts have thousands of tokens. */
 export const tokenList = v.custom<number[]>(isTokenList, tokenListProblem);
+
+export function tokenListOf(max: number) {
+  return v.pipe(
+    tokenList,
+    v.check(
+      (tokens) => tokens.length <= max,
+      ({ input }: Seen) => `has ${lengthOf(input)} entries, more than ${max}`,
+    ),
+  );
+}
 
 /** A field that must be absent, or hold one of the `harmless` values; anything else cannot be honoured. */
 export function unsupported(why: string, ...harmless: readonly unknown[]) {

@@ -30,17 +30,17 @@ import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts"
 import {
   drawingOf,
   invalid,
+  MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
-  TOKENS_MAX,
-  TOP_LOGPROBS_MAX,
+  TOP_LOGPROBS_FIELD,
 } from "./sampling-fields.ts";
 
 const PROMPTS = "prompts are tokens of text";
 
 const samplingParams = v.strictObject({
   ...SAMPLING_ENTRIES,
-  max_tokens: integer(1, TOKENS_MAX),
-  logprobs: integer(0, TOP_LOGPROBS_MAX),
+  max_tokens: MAX_TOKENS_FIELD,
+  logprobs: TOP_LOGPROBS_FIELD,
   detokenize: flag,
   extra_args: v.nullish(fieldsOfAnyKind),
   /** 0 cumulative, 1 delta, 2 final only: streams carry deltas and answers are final, as in vLLM. */

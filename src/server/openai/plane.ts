@@ -1,6 +1,7 @@
 // What all routes of the data plane share: the options, the jobs in hand, and the one way from a checked
 // request to an answer.
 
+import * as v from "valibot";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
@@ -8,6 +9,7 @@ import { CLIENT_GONE } from "../http-errors.ts";
 import type { Exchange } from "../route.ts";
 import type { Ask, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
+import { name } from "./fields.ts";
 import { Job, Turns } from "./job.ts";
 import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
 import { RetryBook, type RetryLimits } from "./retries.ts";
@@ -232,10 +234,17 @@ export function groupOf(
     throw invalid("group_id", `is ${JSON.stringify(inside)}, not a text`);
   }
   delete extraArgs.group_id;
-  const named =
-    headers.get("x-foretoken-group") ??
+  const own =
+    named("X-Foretoken-Group", headers.get("x-foretoken-group")) ??
     fields.group_id ??
-    (inside === undefined ? null : String(inside));
+    named("group_id", inside === undefined ? null : String(inside));
   const salt = fields.cache_salt ?? null;
-  return salt === null ? named : `${named ?? ""} salt ${salt}`;
+  return salt === null ? own : `${own ?? ""} salt ${salt}`;
+}
+
+/** A name that came outside of the body's schema, and is held to the same bounds. */
+function named(field: string, value: string | null): string | null {
+  const result = v.safeParse(name, value);
+  if (!result.success) throw invalid(field, result.issues[0].message);
+  return result.output ?? null;
 }

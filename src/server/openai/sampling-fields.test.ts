@@ -1,5 +1,7 @@
 import { expect, test } from "bun:test";
-import { drawingOf, type SamplingFields } from "./sampling-fields.ts";
+import * as v from "valibot";
+import { checked } from "./fields.ts";
+import { drawingOf, SAMPLING_ENTRIES, type SamplingFields } from "./sampling-fields.ts";
 
 const CONTEXT = { vocabularySize: 100, eosTokenIds: [7, 8], at: "" };
 const OWN = { topLogprobs: 0, tokensMax: 10, extraArgs: {} };
@@ -58,6 +60,33 @@ test("drawingOf: ignore_eos leaves the client's own stop tokens", () => {
   expect(drawn({ stop_token_ids: [3, 7] }).sampling.stopTokenIds).toEqual([7, 8, 3]);
   expect(drawn({ stop_token_ids: [3], ignore_eos: true }).sampling.stopTokenIds).toEqual([3]);
   expect(drawn({ ignore_eos: true, min_tokens: 4 }).sampling.shaping).toBe(null);
+});
+
+test("SAMPLING_ENTRIES: what no engine could draw with names field, value and bound", () => {
+  const problem = (fields: object) => {
+    try {
+      checked(v.strictObject(SAMPLING_ENTRIES), fields);
+      return null;
+    } catch (error) {
+      return error instanceof Error ? error.message : String(error);
+    }
+  };
+  const bound = "not 0 or in 1e-10..1000000";
+  expect(problem(JSON.parse('{"temperature":1e999}'))).toBe(
+    `request: temperature is Infinity, ${bound}`,
+  );
+  for (const temperature of [1e-320, -1, 1e7]) {
+    expect(problem({ temperature })).toBe(`request: temperature is ${temperature}, ${bound}`);
+  }
+  for (const temperature of [0, 1e-10, 1e-6, 1, 1e6]) expect(problem({ temperature })).toBe(null);
+  expect(problem({ repetition_penalty: 1e-38 })).toContain("is 1e-38, not in 0.001..1000");
+  expect(problem({ stop_token_ids: new Array(4097).fill(1) })).toContain("more than 4096");
+});
+
+test("drawingOf: too many biases, or one without end, are refused", () => {
+  const many = Object.fromEntries(Array.from({ length: 4097 }, (_, token) => [token, 1]));
+  expect(() => drawn({ logit_bias: many })).toThrow("4097 entries, more than 4096");
+  expect(() => drawn({ logit_bias: JSON.parse('{"3":-1e999}') })).toThrow("3 -Infinity, not a");
 });
 
 test("drawingOf: a seed of -1 is none, and 0 is one", () => {

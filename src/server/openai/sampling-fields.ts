@@ -5,6 +5,26 @@ import * as v from "valibot";
 import { InvalidFieldError } from "../../base/errors.ts";
 import { type LogitShaping, NO_SHAPING, type SamplingParams } from "../../request/request.ts";
 import {
+  FREQUENCY_PENALTY,
+  isTemperature,
+  LOGIT_BIAS,
+  LOGIT_BIAS_ENTRIES_MAX,
+  MAX_TOKENS,
+  MIN_P,
+  MIN_TOKENS,
+  PRESENCE_PENALTY,
+  type Range,
+  REPETITION_PENALTY,
+  SEED,
+  STOP_TOKENS_MAX,
+  TEMPERATURE,
+  TEMPERATURE_BOUND,
+  TOKENS_MAX,
+  TOP_K,
+  TOP_LOGPROBS,
+  TOP_P,
+} from "../../request/sampling-bounds.ts";
+import {
   fieldsOfAnyKind,
   flag,
   ignored,
@@ -13,39 +33,53 @@ import {
   listOf,
   number,
   numberAbove,
+  show,
   text,
   tokenList,
+  tokenListOf,
   unsupported,
 } from "./fields.ts";
 
-/** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
-export const TOP_LOGPROBS_MAX = 20;
-export const TOKENS_MAX = 2 ** 31 - 1;
 const STOP_STRINGS_MAX = 64;
-const LOGIT_BIAS_MAX = 100;
 
 const stops = listOf(v.pipe(text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);
 
 const GUIDED = "structured_outputs takes its place";
 const TRANSFER = "KV moves between workers by itself";
 
+const whole = ({ min, max }: Range) => integer(min, max);
+const real = ({ min, max }: Range) => number(min, max);
+
+/** Of a response, under whichever name the endpoint has for it. */
+export const MAX_TOKENS_FIELD = whole(MAX_TOKENS);
+/** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
+export const TOP_LOGPROBS_FIELD = whole(TOP_LOGPROBS);
+
 /** What the three generating endpoints of vLLM have in common. */
 export const SAMPLING_ENTRIES = {
   n: integer(1, 16_384),
-  temperature: number(0, Number.POSITIVE_INFINITY),
-  top_p: numberAbove(0, 1),
-  top_k: integer(-1, TOKENS_MAX),
-  min_p: number(0, 1),
-  repetition_penalty: numberAbove(0, Number.POSITIVE_INFINITY),
-  presence_penalty: number(-2, 2),
-  frequency_penalty: number(-2, 2),
+  temperature: v.nullish(
+    v.pipe(
+      v.number(isNot(TEMPERATURE_BOUND)),
+      v.minValue(0, isNot(TEMPERATURE_BOUND)),
+      v.maxValue(TEMPERATURE.max, isNot(TEMPERATURE_BOUND)),
+      v.check(isTemperature, isNot(TEMPERATURE_BOUND)),
+    ),
+  ),
+  top_p: numberAbove(TOP_P.min, TOP_P.max),
+  /** -1 is 0: off. */
+  top_k: integer(-1, TOP_K.max),
+  min_p: real(MIN_P),
+  repetition_penalty: real(REPETITION_PENALTY),
+  presence_penalty: real(PRESENCE_PENALTY),
+  frequency_penalty: real(FREQUENCY_PENALTY),
   logit_bias: v.nullish(fieldsOfAnyKind),
-  seed: integer(Number.MIN_SAFE_INTEGER, Number.MAX_SAFE_INTEGER),
+  seed: whole(SEED),
   stop: v.nullish(v.union([text, stops], isNot("a text or a list of texts"))),
-  stop_token_ids: v.nullish(tokenList),
+  stop_token_ids: v.nullish(tokenListOf(STOP_TOKENS_MAX)),
   include_stop_str_in_output: flag,
   ignore_eos: flag,
-  min_tokens: integer(0, TOKENS_MAX),
+  min_tokens: whole(MIN_TOKENS),
   skip_special_tokens: flag,
   // Detokenizers here never put spaces between tokens, so both values mean the same.
   spaces_between_special_tokens: flag,
@@ -191,13 +225,18 @@ function logitBiasOf(
   { vocabularySize, at }: SamplingContext,
 ): LogitShaping["logitBias"] {
   const biases: { token: number; bias: number }[] = [];
-  for (const [key, bias] of Object.entries(fields)) {
+  const entries = Object.entries(fields);
+  if (entries.length > LOGIT_BIAS_ENTRIES_MAX) {
+    const problem = `has ${entries.length} entries, more than ${LOGIT_BIAS_ENTRIES_MAX}`;
+    throw invalid(`${at}logit_bias`, problem);
+  }
+  for (const [key, bias] of entries) {
     const token = Number(key);
     if (!/^\d+$/.test(key) || token >= vocabularySize) {
       throw invalid(`${at}logit_bias`, `names token ${key}, not in 0..${vocabularySize - 1}`);
     }
-    if (typeof bias !== "number" || Math.abs(bias) > LOGIT_BIAS_MAX) {
-      const problem = `gives token ${key} ${JSON.stringify(bias)}, not a number in ±${LOGIT_BIAS_MAX}`;
+    if (typeof bias !== "number" || !(Math.abs(bias) <= LOGIT_BIAS.max)) {
+      const problem = `gives token ${key} ${show(bias)}, not a number in ±${LOGIT_BIAS.max}`;
       throw invalid(`${at}logit_bias`, problem);
     }
     if (bias !== 0) biases.push({ token, bias });

@@ -16,7 +16,7 @@ import {
   tokenList,
   wellFormed,
 } from "../openai/fields.ts";
-import { drawingOf, SAMPLING_ENTRIES, TOKENS_MAX } from "../openai/sampling-fields.ts";
+import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
 
 export interface RolloutLimits {
   /** Of one rollout. */
@@ -57,7 +57,7 @@ const {
   ...SAMPLING
 } = SAMPLING_ENTRIES;
 
-const SamplingSchema = v.strictObject({ ...SAMPLING, max_tokens: integer(1, TOKENS_MAX) });
+const SamplingSchema = v.strictObject({ ...SAMPLING, max_tokens: MAX_TOKENS_FIELD });
 
 export const RolloutRequestSchema = v.strictObject({
   /** Names the rollout; a second request with the same id and body attaches to the first. */

@@ -25,9 +25,9 @@ import { type Answer, type DataPlane, groupOf, type Prepared } from "../openai/p
 import {
   drawingOf,
   invalid,
+  MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
-  TOKENS_MAX,
-  TOP_LOGPROBS_MAX,
+  TOP_LOGPROBS_FIELD,
 } from "../openai/sampling-fields.ts";
 import type { Exchange } from "../route.ts";
 
@@ -37,8 +37,8 @@ const PROMPTS = "prompts are tokens of text";
 const STRUCTURE = "structured_outputs at a vLLM endpoint takes its place";
 
 const samplingParams = v.strictObject({
-  max_new_tokens: integer(1, TOKENS_MAX),
-  min_new_tokens: integer(0, TOKENS_MAX),
+  max_new_tokens: MAX_TOKENS_FIELD,
+  min_new_tokens: SAMPLING_ENTRIES.min_tokens,
   n: SAMPLING_ENTRIES.n,
   temperature: SAMPLING_ENTRIES.temperature,
   top_p: SAMPLING_ENTRIES.top_p,
@@ -70,7 +70,7 @@ export const sglangRequest = v.strictObject({
   text: v.nullish(v.union([text, v.array(text)], isNot("a text or a list of texts"))),
   sampling_params: v.nullish(samplingParams),
   return_logprob: flag,
-  top_logprobs_num: integer(0, TOP_LOGPROBS_MAX),
+  top_logprobs_num: TOP_LOGPROBS_FIELD,
   /** -1: only the output's, which is all that there is. */
   logprob_start_len: unsupported("no worker computes logprobs of prompts", -1),
   return_text_in_logprobs: flag,

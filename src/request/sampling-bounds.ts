@@ -1,0 +1,158 @@
+// The range of every sampling parameter. The HTTP edge builds its schemas from it, the command line, linked
+// workers and the embedded engine check with it: whatever passes can be drawn with by every engine, in float32.
+// It knows nothing of one engine's own limits: context, KV and what it supports are checked where they are known.
+
+import type { LogitShaping, SamplingParams } from "./request.ts";
+
+export interface Range {
+  readonly min: number;
+  readonly max: number;
+}
+
+/** Counts and token ids travel in 32 signed bits. */
+export const TOKENS_MAX = 2 ** 31 - 1;
+
+/**
+ * Temperatures beside 0, which is greedy. Below the least one, a step of one float32 between two logits is certain to
+ * decide; above the greatest one all tokens are equally likely.
+ */
+export const TEMPERATURE: Range = { min: 1e-10, max: 1e6 };
+export const TOP_K: Range = { min: 0, max: TOKENS_MAX };
+/** Above `min`, `max` included. */
+export const TOP_P: Range = { min: 0, max: 1 };
+export const MIN_P: Range = { min: 0, max: 1 };
+/** Logits are below 1e4: times or divided by these they stay far from the end of float32. */
+export const REPETITION_PENALTY: Range = { min: 1e-3, max: 1e3 };
+export const PRESENCE_PENALTY: Range = { min: -2, max: 2 };
+export const FREQUENCY_PENALTY: Range = { min: -2, max: 2 };
+/** As in OpenAI's API: enough to forbid or to force a token. */
+export const LOGIT_BIAS: Range = { min: -100, max: 100 };
+export const LOGIT_BIAS_ENTRIES_MAX = 4096;
+export const STOP_TOKENS_MAX = 4096;
+export const MIN_TOKENS: Range = { min: 0, max: TOKENS_MAX };
+export const MAX_TOKENS: Range = { min: 1, max: TOKENS_MAX };
+export const SEED: Range = { min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER };
+/** vLLM's own bound on logprobs (max_logprobs). */
+export const TOP_LOGPROBS: Range = { min: 0, max: 20 };
+
+/** A parameter that no engine could draw with, under the name that clients use. */
+export interface OutOfBounds {
+  readonly field: string;
+  readonly value: string;
+  readonly bound: string;
+}
+
+export function boundOf({ min, max }: Range): string {
+  return `in ${min}..${max}`;
+}
+
+export const TEMPERATURE_BOUND = `0 or ${boundOf(TEMPERATURE)}`;
+
+export function isTemperature(value: number): boolean {
+  return value === 0 || isWithin(value, TEMPERATURE);
+}
+
+/** "is 1e-320, not 0 or in 1e-10..1000000": what a message says behind the field's name. */
+export function problemOf({ value, bound }: OutOfBounds): string {
+  return `is ${value}, not ${bound}`;
+}
+
+/** The first parameter that is out of its range; null: there is none. */
+export function outOfBounds(
+  sampling: SamplingParams,
+  { vocabularySize }: { vocabularySize: number },
+): OutOfBounds | null {
+  const { temperature, seed, tokensMax, stopTokenIds, shaping, topLogprobs } = sampling;
+  if (!isTemperature(temperature)) {
+    return { field: "temperature", value: String(temperature), bound: TEMPERATURE_BOUND };
+  }
+  return (
+    whole("seed", seed, SEED) ??
+    whole("max_tokens", tokensMax, MAX_TOKENS) ??
+    whole("logprobs", topLogprobs, TOP_LOGPROBS) ??
+    wrongStops(stopTokenIds) ??
+    (shaping === null ? null : wrongShaping(shaping, { vocabularySize, stopTokenIds }))
+  );
+}
+
+function wrongStops(stopTokenIds: readonly number[]): OutOfBounds | null {
+  const field = "stop_token_ids";
+  if (stopTokenIds.length > STOP_TOKENS_MAX) {
+    return tooMany(field, stopTokenIds.length, STOP_TOKENS_MAX);
+  }
+  for (const token of stopTokenIds) {
+    const problem = whole(field, token, { min: 0, max: TOKENS_MAX });
+    if (problem !== null) return problem;
+  }
+  return null;
+}
+
+function wrongShaping(
+  shaping: LogitShaping,
+  about: { vocabularySize: number; stopTokenIds: readonly number[] },
+): OutOfBounds | null {
+  const { tokensMin, topK, topP, minP } = shaping;
+  if (!(topP > TOP_P.min && topP <= TOP_P.max)) {
+    return { field: "top_p", value: String(topP), bound: "> 0 and <= 1" };
+  }
+  return (
+    whole("min_tokens", tokensMin, MIN_TOKENS) ??
+    whole("top_k", topK, TOP_K) ??
+    real("min_p", minP, MIN_P) ??
+    real("repetition_penalty", shaping.repetitionPenalty, REPETITION_PENALTY) ??
+    real("presence_penalty", shaping.presencePenalty, PRESENCE_PENALTY) ??
+    real("frequency_penalty", shaping.frequencyPenalty, FREQUENCY_PENALTY) ??
+    wrongBias(shaping.logitBias, about.vocabularySize) ??
+    nothingLeft(tokensMin, about)
+  );
+}
+
+function wrongBias(
+  logitBias: LogitShaping["logitBias"],
+  vocabularySize: number,
+): OutOfBounds | null {
+  const field = "logit_bias";
+  if (logitBias.length > LOGIT_BIAS_ENTRIES_MAX) {
+    return tooMany(field, logitBias.length, LOGIT_BIAS_ENTRIES_MAX);
+  }
+  const tokens = { min: 0, max: vocabularySize - 1 };
+  for (const { token, bias } of logitBias) {
+    if (whole(field, token, tokens) !== null) {
+      return { field, value: `for token ${token}`, bound: `one ${boundOf(tokens)}` };
+    }
+    if (!isWithin(bias, LOGIT_BIAS)) {
+      return { field, value: `${bias} for token ${token}`, bound: boundOf(LOGIT_BIAS) };
+    }
+  }
+  return null;
+}
+
+/** Stop tokens are masked until there are `tokensMin` others. */
+function nothingLeft(
+  tokensMin: number,
+  { vocabularySize, stopTokenIds }: { vocabularySize: number; stopTokenIds: readonly number[] },
+): OutOfBounds | null {
+  if (tokensMin === 0 || stopTokenIds.length < vocabularySize) return null;
+  const stops = new Set(stopTokenIds.filter((token) => token < vocabularySize));
+  if (stops.size < vocabularySize) return null;
+  const bound = `0, as all ${vocabularySize} tokens of the vocabulary are stop tokens`;
+  return { field: "min_tokens", value: String(tokensMin), bound };
+}
+
+function tooMany(field: string, count: number, max: number): OutOfBounds {
+  return { field, value: `a list of ${count}`, bound: `one of at most ${max}` };
+}
+
+function whole(field: string, value: number, range: Range): OutOfBounds | null {
+  if (Number.isInteger(value) && isWithin(value, range)) return null;
+  return { field, value: String(value), bound: `a whole number ${boundOf(range)}` };
+}
+
+function real(field: string, value: number, range: Range): OutOfBounds | null {
+  return isWithin(value, range) ? null : { field, value: String(value), bound: boundOf(range) };
+}
+
+/** false for what is no number. */
+function isWithin(value: number, { min, max }: Range): boolean {
+  return value >= min && value <= max;
+}
