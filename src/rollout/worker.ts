@@ -82,7 +82,7 @@ export type WorkerEvent =
     }
   /**
    * `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. `refusal`: why the
-   * engine would not run it, whatever was tried; its `finish` is "abort" then. An embedded engine refuses nothing.
+   * engine would not run it, or could not go on with it, whatever was tried; its `finish` is "abort" then.
    * `promptTokensCached`: tokens of the prompt that the engine found in a cache of its own at the request's first
    * chunk; absent: it did not say.
    */

@@ -2,13 +2,16 @@
 // replicas. The drafter holds the tokens; this decides when a group is forgotten.
 
 import type { Clock } from "../../base/clock.ts";
+import { InvalidFieldError } from "../../base/errors.ts";
 import type { GroupId } from "../../base/ids.ts";
-import type { Drafter } from "../../draft/drafter.ts";
+import type { Drafter, UpdateResult } from "../../draft/drafter.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
 import type { Sequence } from "./sequence.ts";
 
 /** Groups past their time are looked for this often. */
 const SWEEP_MS = 1000;
+const OK: UpdateResult = { kind: "ok" };
+const FULL: UpdateResult = { kind: "full" };
 
 interface Group {
   readonly ttlMs: number;
@@ -38,7 +41,10 @@ export class DraftGroups {
   ): void {
     const { groupId, prompt, ttlMs } = command;
     this.#groups.set(groupId, { ttlMs, usedMs: this.#clock.nowMs() });
-    this.#drafter.register(groupId, prompt);
+    this.#guard(groupId, () => {
+      this.#drafter.register(groupId, prompt);
+      return OK;
+    });
     for (const sequence of resident) {
       if (sequence.draft?.groupId === groupId) this.catchUp(sequence);
     }
@@ -53,7 +59,9 @@ export class DraftGroups {
   }): WorkerEvent | null {
     const { groupId, sampleIndex, offset, tokens } = command;
     if (!this.#use(groupId)) return null;
-    const result = this.#drafter.update(groupId, sampleIndex, offset, tokens);
+    const result = this.#guard(groupId, () =>
+      this.#drafter.update(groupId, sampleIndex, offset, tokens),
+    );
     return result.kind === "gap"
       ? { kind: "gap", groupId, sampleIndex, offset: result.have }
       : null;
@@ -90,6 +98,17 @@ export class DraftGroups {
     for (const { draft } of resident) if (draft !== null) this.#use(draft.groupId);
     for (const [groupId, group] of this.#groups) {
       if (nowMs - group.usedMs > group.ttlMs) this.drop(groupId);
+    }
+  }
+
+  /** A group that the drafter cannot make sense of is not drafted for: drafting may only ever cost time. */
+  #guard(groupId: GroupId, act: () => UpdateResult): UpdateResult {
+    try {
+      return act();
+    } catch (error) {
+      if (!(error instanceof InvalidFieldError)) throw error;
+      this.drop(groupId);
+      return FULL;
     }
   }
 

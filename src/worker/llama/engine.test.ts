@@ -367,17 +367,6 @@ describe.skipIf(skipReason !== null)("the port", () => {
     engine.close();
   });
 
-  test("a request that can never run is refused, naming the budget", () => {
-    const engine = newEngine({ kvTokens: 40 });
-    expect(() => engine.command(run(newRequest(0)))).toThrow("the budget is 40");
-    const wide = newEngine({ contextTokens: 40 });
-    expect(() => wide.command(run(newRequest(0)))).toThrow("the context holds 40");
-    const bad = { ...newRequest(0, { tokensMax: 4 }), prompt: Int32Array.of(1376) };
-    expect(() => wide.command(run(bad))).toThrow("the vocabulary ends at 1375");
-    engine.close();
-    wide.close();
-  });
-
   test("a capacity the engine cannot have is invalid_config", () => {
     for (const wrong of [{ slots: 0 }, { slots: 1000 }, { kvTokens: 0 }, { contextTokens: 9999 }]) {
       expect(() => newEngine(wrong)).toThrow("embedded engine");

@@ -13,6 +13,7 @@ import type { FinishReason } from "../../request/request.ts";
 import type { WorkerCapacity, WorkerEvent, WorkerStats } from "../../rollout/worker.ts";
 import { LlamaContext } from "./context.ts";
 import { DraftGroups } from "./draft-groups.ts";
+import { refusalOf } from "./fault.ts";
 import { checkCapacity, checkRun } from "./limits.ts";
 import type { EngineCommand } from "./messages.ts";
 import { Residency } from "./residency.ts";
@@ -141,11 +142,11 @@ export class LlamaEngine {
     return this.#cost;
   }
 
-  /** @throws AppError worker_failed: a request that can never run here. The engine is then unusable. */
+  /** A request that cannot run here is refused, and nothing else happens. */
   command(command: EngineCommand): void {
     switch (command.kind) {
       case "run":
-        this.#run(command);
+        this.#contain(command.request.requestId, () => this.#run(command));
         break;
       case "export":
         this.#export(command.requestId);
@@ -323,6 +324,18 @@ export class LlamaEngine {
     return new EngineProbe(this.#context, { slots, rowsMax, clock: cpuClock });
   }
 
+  /** The boundary of one request outside of a step: what goes wrong ends this request and no other. */
+  #contain(requestId: RequestId, act: () => void): void {
+    try {
+      act();
+    } catch (error) {
+      const refusal = refusalOf(error);
+      if (refusal === null) throw error;
+      this.#release(requestId);
+      this.#push({ kind: "chunk_done", requestId, finish: "abort", refusal });
+    }
+  }
+
   #run(command: RunCommand): void {
     checkRun(command, { ...this.#options, vocabularySize: this.#shape.vocabularySize });
     const { requestId } = command.request;
@@ -452,7 +465,7 @@ export class LlamaEngine {
       }
       this.#waiting.shift();
       this.#running.push(next);
-      this.#activate(next);
+      this.#contain(next.spec.requestId, () => this.#activate(next));
     }
   }
 
@@ -510,7 +523,9 @@ export class LlamaEngine {
     this.#sendTokens(sequence);
     this.#residency.drop(sequence);
     this.#all.delete(requestId);
-    this.#push({ kind: "chunk_done", requestId, finish });
+    const { refusal } = sequence;
+    const why = refusal === null ? {} : { refusal };
+    this.#push({ kind: "chunk_done", requestId, finish, ...why });
   }
 
   #park(sequence: Sequence): void {

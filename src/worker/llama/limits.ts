@@ -1,7 +1,9 @@
 // What an engine refuses: capacities it cannot have, and requests that could never run on it. Both are caught
-// before, by whoever takes them from a user; here they end the engine rather than let it hang.
+// before, by whoever takes them from a user; a request that comes here all the same is told so, and ends.
 
 import { AppError } from "../../base/errors.ts";
+import { outOfBounds, problemOf } from "../../request/sampling-bounds.ts";
+import { BAD_REQUEST, RequestFault } from "./fault.ts";
 import type { RunCommand } from "./sequence.ts";
 import { samplingSupport } from "./shaping.ts";
 
@@ -30,15 +32,15 @@ function check(name: string, value: number, range: { min: number; max: number })
   );
 }
 
-/** @throws AppError worker_failed. */
+/** @throws RequestFault. */
 export function checkRun(
   { request, output, chunkTokens }: RunCommand,
   limits: EngineLimits & { vocabularySize: number },
 ): void {
   const tokens = request.prompt.length + request.sampling.tokensMax;
   const refuse = (problem: string): never => {
-    const name = `request ${request.requestId} of group ${request.groupId}`;
-    throw new AppError("worker_failed", `${name} can never run here: it ${problem}`);
+    const message = `the request can never run on an embedded engine: it ${problem}`;
+    throw new RequestFault({ status: BAD_REQUEST, message });
   };
   if (request.prompt.length === 0) refuse("has an empty prompt");
   if (!(chunkTokens >= 1)) refuse(`asks for a chunk of ${chunkTokens} tokens`);
@@ -49,12 +51,14 @@ export function checkRun(
   if (tokens - 1 > limits.kvTokens) {
     refuse(`may take ${tokens - 1} KV tokens, the budget is ${limits.kvTokens}`);
   }
+  const wrong = outOfBounds(request.sampling, limits);
+  if (wrong !== null) refuse(`has ${wrong.field}, which ${problemOf(wrong)}`);
   const support = samplingSupport(request.sampling, limits.vocabularySize);
   if (support.kind === "refused") refuse(`has ${support.field}, which ${support.reason}`);
   for (const list of [request.prompt, output]) {
-    const wrong = list.find((token) => token < 0 || token >= limits.vocabularySize);
-    if (wrong !== undefined) {
-      refuse(`holds token ${wrong}, the vocabulary ends at ${limits.vocabularySize - 1}`);
+    const alien = list.find((token) => token < 0 || token >= limits.vocabularySize);
+    if (alien !== undefined) {
+      refuse(`holds token ${alien}, the vocabulary ends at ${limits.vocabularySize - 1}`);
     }
   }
 }

@@ -66,11 +66,15 @@ test("draw: logits far apart neither overflow nor make a NaN", () => {
   expect(sampler.logprob).toBe(0);
 });
 
-test("draw: a NaN among the logits is a bug, not a token", () => {
+test("draw: a NaN among the logits, or nothing but -inf, gives no token", () => {
   const sampler = new Sampler(SIZE);
   fill(sampler, () => 0);
   sampler.row[999] = Number.NaN;
-  expect(() => sampler.draw(1, 0.5)).toThrow("logits are numbers");
+  for (const temperature of [0, 1]) expect(sampler.draw(temperature, 0.5)).toBe(-1);
+  fill(sampler, () => Number.NEGATIVE_INFINITY);
+  for (const temperature of [0, 1]) expect(sampler.draw(temperature, 0.5)).toBe(-1);
+  fill(sampler, () => Number.POSITIVE_INFINITY);
+  expect(sampler.draw(1, 0.5)).toBe(-1);
 });
 
 test("draw: frequencies over uniforms of one key are the probabilities", () => {

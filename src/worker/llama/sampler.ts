@@ -2,7 +2,6 @@
 
 import { type Pointer, ptr } from "bun:ffi";
 import { readFileSync } from "node:fs";
-import { assert } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
 import type { LogitShaping } from "../../request/request.ts";
 
@@ -69,12 +68,10 @@ export class Sampler {
 
   /**
    * The token that `row` and the uniform number `u` give. temperature 0: the likeliest, lowest id first.
-   * Its log-probability is then in `logprob`.
+   * Its log-probability is then in `logprob`. -1: `row` holds what is no number, or leaves no token to draw.
    */
   draw(temperature: number, u: number): number {
-    const token = this.#kernel.sample(this.#vocabularySize, temperature, u);
-    assert(token >= 0 && token < this.#vocabularySize, "the model's logits are numbers");
-    return token;
+    return this.#kernel.sample(this.#vocabularySize, temperature, u);
   }
 
   /** Of the last token drawn, in the distribution it was drawn from (temperature 0: softmax of the logits). */

@@ -9,6 +9,7 @@
 
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
+import type { Refusal } from "../../request/response.ts";
 import type { KvBlob, PriorityClass, WorkerCommand } from "../../rollout/worker.ts";
 import { ShapingState } from "./shaping.ts";
 
@@ -57,6 +58,8 @@ export class Sequence {
   firstRow = 0;
   rowCount = 0;
   finish: FinishReason | null = null;
+  /** Why it cannot go on; its `finish` is "abort" then. */
+  refusal: Refusal | null = null;
   pathFrom = 0;
   pathTo = 0;
   /** A draft that is compared with what gets drawn, and not verified. */

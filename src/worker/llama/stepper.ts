@@ -6,6 +6,7 @@ import type { Clock } from "../../base/clock.ts";
 import { uniformAt } from "../../base/hash.ts";
 import type { FinishReason, LogitShaping } from "../../request/request.ts";
 import type { LlamaContext } from "./context.ts";
+import { BAD_GATEWAY, BAD_REQUEST, RequestFault, refusalOf } from "./fault.ts";
 import type { Residency } from "./residency.ts";
 import type { Sampler } from "./sampler.ts";
 import type { Sequence } from "./sequence.ts";
@@ -92,7 +93,22 @@ export class Stepper {
       else this.#addPathRows(sequence, path);
     }
     this.#decode();
-    for (const sequence of running) if (sequence.rowCount > 0) this.#read(sequence);
+    for (const sequence of running) if (sequence.rowCount > 0) this.#readOrRefuse(sequence);
+  }
+
+  /**
+   * The boundary of one request in a step: what is read here is its own rows, and what is changed its own state and
+   * streams. Whatever goes wrong ends this request and no other.
+   */
+  #readOrRefuse(sequence: Sequence): void {
+    try {
+      this.#read(sequence);
+    } catch (error) {
+      const refusal = refusalOf(error);
+      if (refusal === null) throw error;
+      sequence.refusal = refusal;
+      sequence.finish = "abort";
+    }
   }
 
   #decode(): void {
@@ -198,6 +214,7 @@ export class Stepper {
     if (sampling.shaping !== null) this.#shape(sequence, sampling.shaping);
     const u = sampling.temperature > 0 ? uniformAt(sequence.spec.draw, sequence.outputLength) : 0;
     const token = sampler.draw(sampling.temperature, u);
+    if (token < 0) throw this.#undrawable(row);
     if (sampling.topLogprobs > 0) {
       const count = sampling.topLogprobs;
       const at = (sequence.length - sequence.chunkStart) * count;
@@ -207,6 +224,18 @@ export class Stepper {
     sequence.append(token, sampler.logprob);
     if (sampling.stopTokenIds.includes(token)) return "stop";
     return sequence.outputLength >= sampling.tokensMax ? "length" : null;
+  }
+
+  /** Whether the model or the request left nothing to draw: the model's own logits tell. */
+  #undrawable(row: number): RequestFault {
+    const { context, sampler } = this.#options;
+    context.copyLogits(row, sampler.rowPointer);
+    if (sampler.draw(1, 0) < 0) {
+      const message = "the model's logits are not numbers: its weights may be damaged";
+      return new RequestFault({ status: BAD_GATEWAY, message });
+    }
+    const message = "the sampling parameters leave no token to draw: all of them are masked";
+    return new RequestFault({ status: BAD_REQUEST, message });
   }
 
   /** As in vLLM, a greedy request is shaped but not filtered: it takes the likeliest token anyhow. */
@@ -227,22 +256,26 @@ export class Stepper {
     let accepted = 0;
     let acceptedOnFirst = 0;
     let finish: FinishReason | null = null;
-    for (;;) {
-      finish = this.#draw(sequence, (paths.rows[path] as number) + accepted);
-      const token = sequence.tokens[sequence.length - 1] as number;
-      const at = { from: pathFrom, to: pathTo, path, depth: accepted };
-      const next = paths.follow(proposed, at, token);
-      if (next >= 0) {
-        accepted += 1;
-        path = next;
-        if (path === pathFrom) acceptedOnFirst = accepted;
+    try {
+      for (;;) {
+        finish = this.#draw(sequence, (paths.rows[path] as number) + accepted);
+        const token = sequence.tokens[sequence.length - 1] as number;
+        const at = { from: pathFrom, to: pathTo, path, depth: accepted };
+        const next = paths.follow(proposed, at, token);
+        if (next >= 0) {
+          accepted += 1;
+          path = next;
+          if (path === pathFrom) acceptedOnFirst = accepted;
+        }
+        if (next < 0 || finish !== null) break;
       }
-      if (next < 0 || finish !== null) break;
+    } finally {
+      // Also when a draw fails: no branch stays behind.
+      sequence.computed = from + accepted;
+      this.#commitPath(sequence, path);
     }
     speculation.acceptedTokens += accepted;
     speculation.observe(sequence, acceptedOnFirst, finish !== null);
-    sequence.computed = from + accepted;
-    this.#commitPath(sequence, path);
     return finish;
   }
 

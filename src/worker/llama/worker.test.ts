@@ -144,10 +144,17 @@ describe.skipIf(skipReason !== null)("worker", () => {
     expect(ear.collector.responses.size).toBe(0);
   });
 
-  test("a request that can never run fails the worker, which can still be closed", async () => {
+  test("a request that can never run is refused, and the one beside it is served", async () => {
     const { worker, ear } = await openOne();
-    worker.send([run(newRequest(0, { tokensMax: 9999 }))]);
-    await ear.until(() => ear.kinds().includes("failed"));
+    worker.send([run(newRequest(0, { tokensMax: 9999 })), run(newRequest(1))]);
+    await ear.until(() => finished(ear) === 2);
+    expect(ear.collector.others).toContainEqual({
+      kind: "chunk_done",
+      requestId: requestId(0),
+      finish: "abort",
+      refusal: { status: 400, message: expect.stringContaining("the context holds 256") },
+    });
+    expect(ear.collector.response(1).tokens).toEqual(soloResponse(newRequest(1)).tokens);
     await worker.close();
     await worker.close();
   });
