@@ -30,7 +30,10 @@ export interface Drafts {
   readonly probabilities: Float32Array;
 }
 
-/** gap: tokens before `offset` are missing; ask for the log from `have`. */
+/**
+ * gap: tokens before `offset` are missing; ask for the log from `have`. full: there is no room for them, and will be
+ * none; nothing is drafted for the response.
+ */
 export type UpdateResult = { kind: "ok" } | { kind: "gap"; have: number } | { kind: "full" };
 
 export interface Drafter {

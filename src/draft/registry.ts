@@ -1,9 +1,11 @@
 // The registry of draft groups: which worker holds a replica of which group, and how much of each
 // response it has been sent. It multicasts what a worker makes to every worker that runs a sibling.
-// The token log is the request buffer itself; nothing is stored twice.
+// The token log is the request buffer itself; nothing is stored twice. Responses beyond those that a replica has
+// room for (SEQUENCES_MAX of a group) have no source: they are neither sent nor drafted for.
 
 import { type GroupId, groupId, type WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
+import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import type { DraftSource, GroupUpdate } from "./group-update.ts";
 
 export const DRAFT_MODES = ["grouped", "self", "off"] as const;
@@ -215,7 +217,9 @@ export class DraftRegistry {
   #sourceOf(request: Request): DraftSource | null {
     const { groupId: id, sampleIndex } = request.spec;
     if (this.#mode === "off") return null;
-    if (this.#mode === "grouped") return { groupId: id, sampleIndex };
+    if (this.#mode === "grouped") {
+      return sampleIndex < SEQUENCES_MAX ? { groupId: id, sampleIndex } : null;
+    }
     return { groupId: groupId(`${id}#${sampleIndex}`), sampleIndex: 0 };
   }
 

@@ -241,13 +241,26 @@ test("full: a limit too small for anything leaves every group full and throws no
   expect(drafted(replica, ask(0))).toEqual([[]]);
 });
 
+test("full: a response beyond the 4,096 of a group is not taken; those before it are drafted for as ever", () => {
+  const replica = ready();
+  const text = count(10, 30);
+  expect(replica.update(A, 4095, 0, text)).toEqual({ kind: "ok" });
+  expect(replica.update(A, 4096, 0, text)).toEqual({ kind: "full" });
+  expect(replica.update(A, 1_000_000, 7, text)).toEqual({ kind: "full" });
+  expect(replica.update(A, 0, 0, text.subarray(0, 4))).toEqual({ kind: "ok" });
+  const [first, beyond, last] = drafted(replica, ask(0), ask(4096), ask(4095));
+  expect(first?.slice(0, 3)).toEqual([14, 15, 16]);
+  expect(beyond).toEqual([]);
+  expect(last).toBeDefined();
+  expect(replica.stats()).toMatchObject({ groups: 1, fullGroups: 0 });
+});
+
 test("bad input: negative tokens, offsets and sample indexes are refused and change nothing", () => {
   const replica = ready();
   expect(() => replica.register(B, ids(1, -1))).toThrow("register.prompt[1] is -1, below 0");
   expect(() => replica.update(A, 0, 0, ids(1, 2, -5))).toThrow("update.tokens[2] is -5, below 0");
   expect(() => replica.update(A, 0, -1, ids(1))).toThrow("update.offset is -1");
   expect(() => replica.update(A, -1, 0, ids(1))).toThrow("sampleIndex is -1");
-  expect(() => replica.update(A, 4096, 0, ids(1))).toThrow("sampleIndex is 4096");
   expect(replica.has(B)).toBe(false);
   expect(replica.update(A, 0, 0, ids(1, 2))).toEqual({ kind: "ok" });
 });

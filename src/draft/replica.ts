@@ -1,7 +1,7 @@
 // A worker's replica of the token logs of its draft groups, and the drafts made from them. It owns
 // one core instance. Tokens that arrive between two proposals cross into it together with the next
-// one, in one call. When a group no longer fits, its memory is freed and it drafts nothing: drafting
-// may only ever cost time. With a history, a group whose prompt has a past begins with it in its index, and
+// one, in one call. When a group no longer fits, its memory is freed and it drafts nothing; a response beyond the
+// SEQUENCES_MAX of a group is not taken and not drafted for: drafting may only ever cost time. With a history, a group whose prompt has a past begins with it in its index, and
 // leaves its own responses there. Lifetimes are the caller's.
 
 import { InvalidFieldError } from "../base/errors.ts";
@@ -89,7 +89,7 @@ export class Replica implements Drafter {
       throw wrong("update.offset", `is ${offset}, not a count`);
     }
     // It keeps no count any more, so no offset is a gap.
-    if (group.handle === null) return FULL;
+    if (group.handle === null || sampleIndex >= SEQUENCES_MAX) return FULL;
     const have = group.have[sampleIndex] ?? 0;
     if (offset > have) return { kind: "gap", have };
     const from = have - offset;
@@ -171,7 +171,8 @@ export class Replica implements Drafter {
     for (let i = 0; i < asks.length; i += 1) {
       const ask = asks[i];
       if (ask === undefined) continue;
-      const handle = this.#groups.get(ask.groupId)?.handle ?? NO_HANDLE;
+      const known = this.#groups.get(ask.groupId)?.handle ?? NO_HANDLE;
+      const handle = ask.sampleIndex < SEQUENCES_MAX ? known : NO_HANDLE;
       index.draft(handle, ask.sampleIndex, ask, weights?.[i] ?? 1);
     }
   }
@@ -190,6 +191,6 @@ function wrong(field: string, problem: string): InvalidFieldError {
 }
 
 function checkSampleIndex(sampleIndex: number): void {
-  if (Number.isInteger(sampleIndex) && sampleIndex >= 0 && sampleIndex < SEQUENCES_MAX) return;
-  throw wrong("sampleIndex", `is ${sampleIndex}, not in [0, ${SEQUENCES_MAX})`);
+  if (Number.isInteger(sampleIndex) && sampleIndex >= 0) return;
+  throw wrong("sampleIndex", `is ${sampleIndex}, not a count`);
 }

@@ -3,6 +3,7 @@
 // nothing until somebody asks, and holds no group that the rollout has let go.
 
 import type { GroupId } from "../../base/ids.ts";
+import { SAMPLES_MAX } from "../../draft/service/limits.ts";
 import type { LogSource } from "../../draft/service/server.ts";
 import type { Group, Request } from "../../request/buffer.ts";
 import type { Sidecar } from "../sidecar.ts";
@@ -28,6 +29,8 @@ export class GroupFeed implements LogSource {
   ): void {
     for (const request of this.#groups.get(groupId)?.requests ?? []) {
       const { sampleIndex } = request.spec;
+      // In ascending order: replicas have no room for the others either.
+      if (sampleIndex >= SAMPLES_MAX) return;
       const offset = have(sampleIndex);
       if (offset >= request.response.length || this.#restarted.has(request)) continue;
       take(sampleIndex, offset, request.response.tokens(offset));
