@@ -59,6 +59,10 @@ export class Ledger {
     assert(account.kvTokens >= 0, `worker ${workerId} gave back more KV than it had`);
   }
 
+  isBusy(workerId: WorkerId): boolean {
+    return (this.#accounts.get(workerId)?.inFlight ?? 0) > 0;
+  }
+
   /** Requests in flight on all workers. */
   get inFlight(): number {
     let total = 0;

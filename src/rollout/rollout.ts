@@ -128,6 +128,14 @@ export class Rollout {
     return this.#ledger.workers();
   }
 
+  /** Those on which something runs, or that KV is leaving: who keeps a pause from taking hold. */
+  get busyWorkers(): Worker[] {
+    const leaving = new Set([...this.#exporting.values()].map(({ from }) => from));
+    return this.#ledger
+      .workers()
+      .filter(({ workerId }) => leaving.has(workerId) || this.#ledger.isBusy(workerId));
+  }
+
   group(id: GroupId): Group | null {
     return this.#buffer.group(id);
   }

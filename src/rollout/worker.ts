@@ -171,6 +171,13 @@ export interface ControlRequest {
   readonly nextEpoch: WeightEpoch;
 }
 
+/**
+ * A control request of the sidecar's own, which every engine answers: it generates a few tokens, greedily and outside
+ * every cache and count, and says 200 if their logprobs are finite. While its KV sleeps it generates nothing and says
+ * `{"asleep": true}`. `body.model` names an adapter.
+ */
+export const CANARY_PATH = "/foretoken/canary";
+
 /** `status` 404: this engine has no such route; 502: it could not be reached. `body`: JSON. */
 export interface ControlAnswer {
   readonly status: number;

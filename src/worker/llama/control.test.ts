@@ -2,7 +2,7 @@
 // new epoch or not at all, and sleep that loses nothing.
 
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { checkpoint, writeSafetensors } from "../../../test/llama/checkpoint.ts";
@@ -169,6 +169,69 @@ describe.skipIf(skipReason !== null)("control", () => {
     await ear.until(() => finished(ear) === 1);
     expect(ear.collector.response(0).tokens).toEqual(soloResponse(spec).tokens);
     expect(ear.epochs.at(-1)).toBe(weightEpoch(0));
+    await worker.close();
+  });
+
+  test("weights that are not numbers, or all the same, are refused by name; the old ones serve on", async () => {
+    const { worker, ear } = await openOne(OTHER_MODEL_PATH);
+    const before = await tokensOf(worker, ear, 0);
+    for (const [value, reason] of [
+      [Number.NaN, "is NaN"],
+      [Number.POSITIVE_INFINITY, "the weights do not generate"],
+      [0, "the logits of all tokens are 0"],
+    ] as const) {
+      const path = join(scratch, `bad-${value}.safetensors`);
+      const tensors = checkpoint();
+      for (const [name, { values }] of tensors) {
+        if (value !== 0 || /norm/.test(name)) values.fill(value);
+      }
+      writeSafetensors(path, tensors, "F32");
+      const answer = await ask(worker, "POST /update_weights", { body: { weight_dir: path } });
+      expect(JSON.stringify(answer)).toContain(reason);
+      expect(answer.status).toBe(400);
+    }
+    expect((await ask(worker, "POST /foretoken/canary")).status).toBe(200);
+    expect(await tokensOf(worker, ear, 4)).toEqual(before);
+    expect(ear.epochs.at(-1)).toBe(weightEpoch(0));
+    await worker.close();
+  });
+
+  test("a canary in the middle of responses changes none of them", async () => {
+    const { worker, ear } = await openOne();
+    const specs = [0, 1, 2, 3].map((id) => newRequest(id, { stopTokenIds: [], tokensMax: 60 }));
+    worker.send(specs.map((spec) => run(spec)));
+    await ear.until(() => ear.collector.response(0).tokens.length > 0);
+    expect(await ask(worker, "POST /foretoken/canary")).toEqual({ status: 200, body: {} });
+    await ear.until(() => finished(ear) === 4);
+    for (const spec of specs) {
+      const { tokens } = ear.collector.response(spec.requestId);
+      expect(tokens).toEqual(soloResponse(spec).tokens);
+    }
+    const adapter = await ask(worker, "POST /foretoken/canary", { body: { model: "policy" } });
+    expect(adapter.status).toBe(400);
+    await worker.close();
+  });
+
+  test("a path that would hold its reader for ever is refused at once", async () => {
+    const { worker } = await openOne();
+    const fifo = join(scratch, "fifo.safetensors");
+    const folder = join(scratch, "folder-of-fifos");
+    mkdirSync(folder);
+    for (const path of [fifo, join(folder, "model.safetensors")]) {
+      Bun.spawnSync(["mkfifo", path]);
+    }
+    const index = join(scratch, "indexed");
+    mkdirSync(index);
+    Bun.spawnSync(["mkfifo", join(index, "shard")]);
+    const weightMap = { weight_map: { "model.norm.weight": "shard" } };
+    writeFileSync(join(index, "model.safetensors.index.json"), JSON.stringify(weightMap));
+    const startMs = performance.now();
+    for (const path of [fifo, folder, index, "/dev/zero", "/dev/null"]) {
+      const answer = await ask(worker, "POST /update_weights", { body: { weight_dir: path } });
+      expect([path, answer.status]).toEqual([path, 400]);
+      expect(JSON.stringify(answer.body)).toMatch(/is a FIFO|is a device|not a regular file/);
+    }
+    expect(performance.now() - startMs).toBeLessThan(10_000);
     await worker.close();
   });
 

@@ -4,7 +4,7 @@
 
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
-import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
+import { CANARY_PATH, type ControlAnswer, type ControlRequest } from "../../rollout/worker.ts";
 
 /** What a control request can have done to an engine. */
 export interface Controlled {
@@ -17,6 +17,8 @@ export interface Controlled {
   /** Frees the KV of all requests; they wait, and are recomputed after `wake`. @throws AppError. */
   sleep(): Promise<void>;
   wake(): Promise<void>;
+  /** Generates a few tokens with the weights in use. @throws AppError: they do not generate. */
+  canary(): Promise<void>;
 }
 
 type Route = (engine: Controlled, request: ControlRequest) => Promise<unknown> | unknown;
@@ -38,6 +40,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   "POST /update_weights": updateWeights,
   "POST /finish_weight_update": NOTHING_TO_DO,
   "POST /collective_rpc": collectiveRpc,
+  [`POST ${CANARY_PATH}`]: canary,
 };
 
 /** What trainers check before they start (TRL's VLLMClient). */
@@ -112,6 +115,12 @@ async function collectiveRpc(engine: Controlled, request: ControlRequest): Promi
   }
   await engine.changeWeights(path, request.nextEpoch);
   return { results: [null] };
+}
+
+async function canary(engine: Controlled, { body }: ControlRequest): Promise<unknown> {
+  if (field(body, "model") !== undefined) throw invalid("an embedded engine serves no adapters");
+  await engine.canary();
+  return {};
 }
 
 function field(body: unknown, name: string): unknown {

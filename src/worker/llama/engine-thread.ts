@@ -2,11 +2,12 @@
 // there is none, and sends events in batches. Started by worker.ts with a message of kind `open`.
 
 import { assert, unreachable } from "../../base/assert.ts";
-import { AppError } from "../../base/errors.ts";
+import { AppError, type ErrorCode } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import { ConstantBudget, DraftBudget } from "../../draft/budget.ts";
 import { History } from "../../draft/history.ts";
 import { Replica } from "../../draft/replica.ts";
+import { generateWith } from "./canary.ts";
 import { LlamaEngine } from "./engine.ts";
 import {
   type EngineSettings,
@@ -32,13 +33,15 @@ const clock = { nowMs: () => performance.now() };
 
 class EngineThread {
   readonly #engine: LlamaEngine;
+  #weights: LlamaWeights;
   #loop: NodeJS.Immediate | null = null;
   #flushedMs = 0;
   #statsMs = 0;
 
   constructor(weights: SharedWeights, settings: EngineSettings) {
+    this.#weights = share(weights);
     this.#engine = new LlamaEngine({
-      model: share(weights),
+      model: this.#weights,
       slots: settings.slots,
       kvTokens: settings.kvTokens,
       contextTokens: settings.contextTokens,
@@ -70,12 +73,15 @@ class EngineThread {
       case "sleep":
         this.#engine.sleep();
         this.#flush();
-        send({ kind: "done" });
+        send({ kind: "done", problem: null });
         break;
       case "wake":
         this.#engine.wake();
-        send({ kind: "done" });
+        send({ kind: "done", problem: null });
         this.#wake();
+        break;
+      case "canary":
+        send({ kind: "done", problem: problemOf(() => generateWith(this.#weights)) });
         break;
       case "close":
         this.stop();
@@ -96,13 +102,16 @@ class EngineThread {
 
   #reload(weights: LlamaWeights, epoch: WeightEpoch): void {
     this.#flush();
-    try {
+    const problem = problemOf(() => {
+      // Before they take the place of weights that work.
+      generateWith(weights);
       this.#engine.reload(weights, epoch);
-    } catch (error) {
-      if (!(error instanceof AppError)) throw error;
-      send({ kind: "reload_refused", code: error.code, message: error.message });
+    });
+    if (problem !== null) {
+      send({ kind: "reload_refused", ...problem });
       return;
     }
+    this.#weights = weights;
     send({ kind: "reloaded" });
     this.#wake();
   }
@@ -132,6 +141,17 @@ class EngineThread {
     }
     const packed = packEvents(events);
     send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
+  }
+}
+
+/** null: it worked. What is not a condition is thrown. */
+function problemOf(act: () => void): { code: ErrorCode; message: string } | null {
+  try {
+    act();
+    return null;
+  } catch (error) {
+    if (!(error instanceof AppError)) throw error;
+    return { code: error.code, message: error.message };
   }
 }
 

@@ -32,9 +32,10 @@ export type ToEngine =
   /** Other weights are being loaded: drop all that belongs to the present ones. */
   | { kind: "drop_all" }
   | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }
-  /** Both are answered by `done`. */
+  /** Each is answered by `done`. */
   | { kind: "sleep" }
   | { kind: "wake" }
+  | { kind: "canary" }
   | { kind: "close" };
 
 export type FromEngine =
@@ -44,7 +45,8 @@ export type FromEngine =
   | { kind: "reloaded" }
   /** The new weights cannot serve; those of the epoch before still do. */
   | { kind: "reload_refused"; code: ErrorCode; message: string }
-  | { kind: "done" }
+  /** `problem` null: it worked. */
+  | { kind: "done"; problem: { code: ErrorCode; message: string } | null }
   /** The engine is gone, and freed. */
   | { kind: "failed"; code: ErrorCode; message: string }
   | { kind: "closed" };

@@ -4,6 +4,7 @@
 
 import {
   closeSync,
+  constants,
   existsSync,
   fstatSync,
   openSync,
@@ -57,7 +58,7 @@ export function readTensor(name: string, tensor: SafeTensor): Float32Array<Array
     );
   }
   const buffer = new ArrayBuffer(tensor.bytes);
-  const file = openSync(tensor.file, "r");
+  const file = openRegular(tensor.file);
   try {
     readFully(file, new Uint8Array(buffer), tensor.offset, tensor.file);
   } finally {
@@ -75,6 +76,19 @@ function unreadable(path: string, problem: string, cause?: unknown): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
 }
 
+/** Without waiting: whoever opens a FIFO waits for its writer. @throws AppError model_unreadable. */
+function openRegular(path: string): number {
+  let file: number;
+  try {
+    file = openSync(path, constants.O_RDONLY | constants.O_NONBLOCK);
+  } catch (cause) {
+    throw unreadable(path, cause instanceof Error ? cause.message : String(cause), cause);
+  }
+  if (fstatSync(file).isFile()) return file;
+  closeSync(file);
+  throw unreadable(path, "is not a regular file");
+}
+
 function readFully(file: number, target: Uint8Array, offset: number, path: string): void {
   let done = 0;
   while (done < target.length) {
@@ -85,12 +99,7 @@ function readFully(file: number, target: Uint8Array, offset: number, path: strin
 }
 
 function readHeader(path: string): Map<string, SafeTensor> {
-  let file: number;
-  try {
-    file = openSync(path, "r");
-  } catch (cause) {
-    throw unreadable(path, cause instanceof Error ? cause.message : String(cause), cause);
-  }
+  const file = openRegular(path);
   try {
     const fileBytes = fstatSync(file).size;
     const head = new DataView(new ArrayBuffer(8));

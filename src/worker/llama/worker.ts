@@ -2,7 +2,7 @@
 // other weights for a reload, and turns whatever ends the thread into one `failed` event.
 
 import { assert, unreachable } from "../../base/assert.ts";
-import { AppError } from "../../base/errors.ts";
+import { AppError, type ErrorCode } from "../../base/errors.ts";
 import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { SamplingParams } from "../../request/request.ts";
 import type {
@@ -25,6 +25,7 @@ import {
 } from "./messages.ts";
 import { samplingSupport } from "./shaping.ts";
 import { shapeDifference } from "./weights.ts";
+import { checkWeightsPath } from "./weights-path.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
 export interface LlamaWorkerOptions {
@@ -128,6 +129,7 @@ export class LlamaWorker implements RolloutWorker {
         await this.#act({ kind: "wake" });
         this.#isSleeping = false;
       },
+      canary: () => this.#act({ kind: "canary" }),
     };
     return await answerControl(engine, request);
   }
@@ -173,6 +175,7 @@ export class LlamaWorker implements RolloutWorker {
 
   /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
   async #changeWeights(path: string, epoch: WeightEpoch, posted = () => {}): Promise<void> {
+    await checkWeightsPath(path);
     const lease = await this.#store.acquire(path, epoch);
     const { shape } = this.#lease.weights.info;
     const difference = shapeDifference(shape, lease.weights.info.shape);
@@ -218,7 +221,7 @@ export class LlamaWorker implements RolloutWorker {
         this.#swapped(new AppError(message.code, message.message));
         break;
       case "done":
-        this.#acts.shift()?.(null);
+        this.#acts.shift()?.(problemIn(message.problem));
         break;
       case "failed":
         this.#fail(message.message);
@@ -286,6 +289,10 @@ export class LlamaWorker implements RolloutWorker {
   #post(message: ToEngine, transfers: ArrayBuffer[] = []): void {
     post(this.#thread, message, transfers);
   }
+}
+
+function problemIn(problem: { code: ErrorCode; message: string } | null): AppError | null {
+  return problem === null ? null : new AppError(problem.code, problem.message);
 }
 
 function post(thread: Worker, message: ToEngine, transfers: ArrayBuffer[] = []): void {

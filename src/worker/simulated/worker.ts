@@ -6,16 +6,17 @@ import { assert, present } from "../../base/assert.ts";
 import { fold32 } from "../../base/hash.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
-import type {
-  ControlAnswer,
-  ControlRequest,
-  SamplingSupport,
-  Worker,
-  WorkerCapacity,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerListener,
-  WorkerStats,
+import {
+  CANARY_PATH,
+  type ControlAnswer,
+  type ControlRequest,
+  type SamplingSupport,
+  type Worker,
+  type WorkerCapacity,
+  type WorkerCommand,
+  type WorkerEvent,
+  type WorkerListener,
+  type WorkerStats,
 } from "../../rollout/worker.ts";
 
 /** Output tokens after which a request stops by itself. */
@@ -76,6 +77,7 @@ export class SimulatedWorker implements Worker {
   }
 
   async control({ path }: ControlRequest): Promise<ControlAnswer> {
+    if (path === CANARY_PATH) return { status: 200, body: {} };
     return { status: 404, body: { error: `a simulated worker has no route ${path}` } };
   }
 

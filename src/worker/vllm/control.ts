@@ -16,12 +16,22 @@ export function controlCall({ method, path, query, body }: ControlRequest): Http
   };
 }
 
+/** The adapter that a canary is to generate with; null: none. */
+export function canaryModel(body: unknown): string | null {
+  const model = typeof body === "object" && body !== null ? Reflect.get(body, "model") : null;
+  return typeof model === "string" ? model : null;
+}
+
+/** vLLM's workers say so of a method that they lack, as HTTP 500: nothing was done. */
+const NO_METHOD = /Method '[^']*' is not implemented/;
+
 /** What is not JSON becomes a string; an empty body null. */
 export function controlAnswer(url: string, answer: HttpAnswer): ControlAnswer {
   if (answer.kind === "unreachable") {
     return { status: 502, body: { error: `${url}: ${answer.message}` } };
   }
-  const { status, body } = answer;
+  const { body } = answer;
+  const status = answer.status === 500 && NO_METHOD.test(body) ? 400 : answer.status;
   if (body === "") return { status, body: null };
   try {
     return { status, body: JSON.parse(body) };

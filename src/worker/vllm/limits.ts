@@ -7,6 +7,8 @@ export interface VllmLimits {
   readonly checkMsMax: number;
   /** A control request, ms: weights of a large model take minutes to load. */
   readonly controlMsMax: number;
+  /** The first tokens under new weights, ms: a server may compile or measure anew before it makes them. */
+  readonly canaryMsMax: number;
   /** A stream silent for this long has the server's health checked, ms. Preempted and queued requests are silent. */
   readonly stallMs: number;
   /** A stream silent for this long on a healthy server is closed and asked for again, ms. */
@@ -39,6 +41,7 @@ export const VLLM_LIMITS: VllmLimits = {
   startMsMax: 600_000,
   checkMsMax: 30_000,
   controlMsMax: 600_000,
+  canaryMsMax: 120_000,
   stallMs: 10_000,
   silenceMsMax: 600_000,
   healthFailuresMax: 3,

@@ -6,22 +6,23 @@ import { assert, unreachable } from "../../base/assert.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { FinishReason, SamplingParams } from "../../request/request.ts";
 import type { Refusal } from "../../request/response.ts";
-import type {
-  ControlAnswer,
-  ControlRequest,
-  SamplingSupport,
-  Worker,
-  WorkerCapacity,
-  WorkerCommand,
-  WorkerEvent,
-  WorkerListener,
-  WorkerStats,
+import {
+  CANARY_PATH,
+  type ControlAnswer,
+  type ControlRequest,
+  type SamplingSupport,
+  type Worker,
+  type WorkerCapacity,
+  type WorkerCommand,
+  type WorkerEvent,
+  type WorkerListener,
+  type WorkerStats,
 } from "../../rollout/worker.ts";
 import { chunkBody, ENDPOINT_PATHS } from "./body.ts";
 import { chunkAsk } from "./chunk-ask.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import type { TimerClock } from "./clock.ts";
-import { controlAnswer, controlCall } from "./control.ts";
+import { canaryModel, controlAnswer, controlCall } from "./control.ts";
 import type { HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
@@ -34,6 +35,7 @@ import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
 import { Tally } from "./tally.ts";
+import { weightsCanary } from "./weights-canary.ts";
 
 /** What an operator may want to know; none of it is an error of the rollout. */
 export type VllmNotice =
@@ -62,6 +64,8 @@ export interface VllmWorkerParts {
  * each, so that about one request in a hundred ends with a step, and several at once by chance.
  */
 const SLOTS_PER_AHEAD = 8;
+/** Whoever asks for control has a deadline of its own, `--weights-timeout-s` at most; this is the longest of those. */
+const CALLER_MS_MAX = 86_400_000;
 /** A request that this server never got to the end of, though others do: nobody knows whose fault it is. */
 const BAD_GATEWAY = 502;
 
@@ -145,11 +149,21 @@ export class VllmWorker implements Worker {
   }
 
   async control(request: ControlRequest): Promise<ControlAnswer> {
-    const { client, limits } = this.#parts;
-    return controlAnswer(
-      client.url,
-      await client.answer(controlCall(request), limits.controlMsMax),
-    );
+    if (request.path === CANARY_PATH) return await this.#canary(request);
+    return await this.#control(request, CALLER_MS_MAX);
+  }
+
+  async #control(request: ControlRequest, msMax: number): Promise<ControlAnswer> {
+    const { client } = this.#parts;
+    return controlAnswer(client.url, await client.answer(controlCall(request), msMax));
+  }
+
+  async #canary({ body }: ControlRequest): Promise<ControlAnswer> {
+    const { client, limits, capabilities: dialect, cacheSalt } = this.#parts;
+    const model = canaryModel(body);
+    const name = crypto.randomUUID();
+    const epoch = this.#epoch;
+    return await weightsCanary({ client, limits, dialect, cacheSalt, epoch, model, name });
   }
 
   async close(): Promise<void> {
@@ -245,13 +259,14 @@ export class VllmWorker implements Worker {
   /** Nothing runs until the connector has dropped what it holds of older weights. */
   async #resetExternal(epoch: WeightEpoch): Promise<void> {
     this.#isReloading = true;
-    const { status, body } = await this.control({
+    const request: ControlRequest = {
       method: "POST",
       path: "/reset_prefix_cache",
       query: { reset_external: "true" },
       body: null,
       nextEpoch: epoch,
-    });
+    };
+    const { status, body } = await this.#control(request, this.#parts.limits.controlMsMax);
     if (this.#state !== "running" || this.#epoch !== epoch) return;
     this.#isReloading = false;
     const isDone = typeof body === "object" && body !== null && Reflect.get(body, "success");
@@ -263,13 +278,14 @@ export class VllmWorker implements Worker {
     this.#begin(epoch);
     this.#outbox.clear();
     this.#isReloading = true;
-    const answer = await this.control({
+    const request: ControlRequest = {
       method: "POST",
       path: "/collective_rpc",
       query: {},
       body: { method: "reload_weights", kwargs: { weights_path: modelPath } },
       nextEpoch: epoch,
-    });
+    };
+    const answer = await this.#control(request, this.#parts.limits.controlMsMax);
     if (this.#state !== "running" || this.#epoch !== epoch) return;
     this.#isReloading = false;
     if (answer.status !== 200) {
