@@ -40,10 +40,13 @@ beforeAll(async () => {
     sources: [source, source],
     model: { text: new TinyText(), eosTokenIds: [EOS], names: ["tiny"], llama: null },
     retryGraceMs: 0,
+    weightsTimeoutMs: 60_000,
+    harmlessRpc: [],
     version: "0",
     events: {
       workerChanged() {},
       weightsChanged() {},
+      weightsNotice() {},
       notLossless() {},
       answered() {},
       failed: (error) => failures.push(error),

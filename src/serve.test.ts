@@ -64,10 +64,13 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
     sources: [engines.source],
     model: { text: new TinyText(), eosTokenIds: [1000], names: ["tiny"], llama: null },
     retryGraceMs: 0,
+    weightsTimeoutMs: 60_000,
+    harmlessRpc: [],
     version: "1.2.3",
     events: {
       workerChanged() {},
       weightsChanged() {},
+      weightsNotice() {},
       notLossless() {},
       answered() {},
       failed() {},

@@ -11,7 +11,7 @@ import { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policy.ts";
 import { describeControl } from "./server/control/describe.ts";
 import { controlRoutes } from "./server/control/routes.ts";
-import { WeightUpdates } from "./server/control/weights.ts";
+import { type WeightsNotice, WeightUpdates } from "./server/control/weights.ts";
 import { type AccessEntry, type HttpServer, serveHttp } from "./server/http.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
@@ -46,6 +46,10 @@ export interface ServeOptions {
   readonly model: ModelSide;
   /** Milliseconds for which a request whose client has gone goes on. */
   readonly retryGraceMs: number;
+  /** Milliseconds that an engine has to answer a control request, and an open weight update to go on. */
+  readonly weightsTimeoutMs: number;
+  /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
+  readonly harmlessRpc: readonly string[];
   readonly version: string;
   readonly events: ServeEvents;
 }
@@ -54,6 +58,7 @@ export interface ServeOptions {
 export interface ServeEvents {
   workerChanged(member: Member): void;
   weightsChanged(epoch: number, version: string): void;
+  weightsNotice(notice: WeightsNotice): void;
   /** An engine's plugin says that its sampler would judge drafts wrongly: it gets none. */
   notLossless(engine: string): void;
   answered(entry: AccessEntry): void;
@@ -103,6 +108,7 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
   const pool = new WorkerPool({
     sources: options.sources,
     later: afterwards,
+    controlMsMax: options.weightsTimeoutMs,
     changed: (member) => options.events.workerChanged(member),
   });
   await pool.open(EPOCH);
@@ -136,7 +142,14 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
     limits: options.limits,
     random: randomWord,
   });
-  const weights = new WeightUpdates({ sidecar, pool });
+  const weights = new WeightUpdates({
+    sidecar,
+    pool,
+    clock: wallClock,
+    timeoutMs: options.weightsTimeoutMs,
+    later: afterwards,
+    notice: (notice) => options.events.weightsNotice(notice),
+  });
   const { text } = options.model;
   const stream = new StreamService({ sidecar, text, random: randomWord, every: repeatedly });
   const drafts = draftsOf(options, sidecar);
@@ -213,7 +226,16 @@ function routesOf(
     limits: { graceMs: options.retryGraceMs },
   });
   const routes = [
-    ...controlRoutes({ sidecar, pool, weights, version, abortRequests: plane.abort }),
+    ...controlRoutes({
+      sidecar,
+      pool,
+      weights,
+      version,
+      abortRequests: plane.abort,
+      timeoutMs: options.weightsTimeoutMs,
+      later: afterwards,
+      harmlessRpc: options.harmlessRpc,
+    }),
     ...plane.routes,
     ...rolloutRoutes({ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord }),
     ...pageRoutes(),

@@ -38,6 +38,8 @@ export const SERVING_FIELDS = [
   "requestsMax",
   "bodyMb",
   "retryGraceS",
+  "weightsTimeoutS",
+  "harmlessRpc",
   "drainS",
   "log",
   "config",
@@ -144,6 +146,8 @@ export type ServingSettings = Pick<
   | "chunkTokens"
   | "poolMemoryMb"
   | "retryGraceS"
+  | "weightsTimeoutS"
+  | "harmlessRpc"
   | "drainS"
 >;
 
@@ -174,6 +178,8 @@ export async function serveOver(
     sources,
     model,
     retryGraceMs: settings.retryGraceS * 1000,
+    weightsTimeoutMs: settings.weightsTimeoutS * 1000,
+    harmlessRpc: settings.harmlessRpc,
     version: packageJson.version,
     events: eventsOf(log, broken.reject),
   });
@@ -242,6 +248,7 @@ function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
     workerChanged: ({ source, state, reason }) =>
       log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
     weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
+    weightsNotice: ({ kind, ...fields }) => log("warn", `weights_${kind}`, fields),
     notLossless: (engine) =>
       log("warn", "not_lossless", { engine, says: "its sampler misjudges drafts: it gets none" }),
     answered: ({ method, path, status, ms }) => {

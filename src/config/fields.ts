@@ -453,6 +453,20 @@ export const FIELDS = {
     default: 30,
     help: "a request whose client has gone goes on for so long, for the same request to take it over",
   }),
+  weightsTimeoutS: integer("--weights-timeout-s", {
+    metavar: "S",
+    min: 1,
+    max: 86_400,
+    default: 600,
+    help: "an engine has so long to answer a control request, and an open weight update to go on; then the engine is opened anew, the update given up",
+  }),
+  harmlessRpc: {
+    kind: "list",
+    flag: "--harmless-rpc",
+    metavar: "METHOD",
+    default: [],
+    help: "a method of /collective_rpc that leaves the weights alone, besides those that are known to; once for each",
+  },
   drainS: integer("--drain-s", {
     metavar: "S",
     min: 0,

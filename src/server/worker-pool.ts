@@ -9,6 +9,7 @@ import { assert } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
 import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
 import type { ControlRequest, Worker } from "../rollout/worker.ts";
+import { answerOf, canaryRequest } from "./engine-answer.ts";
 import type { Sidecar } from "./sidecar.ts";
 
 /** Where a worker comes from. */
@@ -56,12 +57,23 @@ type OwnMember = Mutable<Member> & {
   lost: string | null;
   /** Its worker has the current weights, and the rollout has it. */
   isPlaced: boolean;
+  /** Why nobody knows what weights it holds; null: they are what it was opened with or was given since. */
+  taint: string | null;
 };
+
+/** What gives an engine the weights of the others. */
+export interface Recipe {
+  /** Its first request gives complete weights, whatever the engine holds; false: they go on top of the first ones. */
+  readonly isWhole: boolean;
+  readonly requests: readonly ControlRequest[];
+}
 
 export interface WorkerPoolOptions {
   readonly sources: readonly WorkerSource[];
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
+  /** An engine has so long to answer when it is given weights. */
+  readonly controlMsMax: number;
   readonly changed: (member: Member) => void;
 }
 
@@ -77,7 +89,7 @@ export class WorkerPool {
   readonly #cancels = new Set<() => void>();
   #sidecar: Sidecar | null = null;
   /** What gives an engine that is opened anew the current weights; null: only the trainer can. */
-  #recipe: readonly ControlRequest[] | null = [];
+  #recipe: Recipe | null = { isWhole: false, requests: [] };
   #initialEpoch: WeightEpoch | null = null;
   #isClosed = false;
 
@@ -94,6 +106,7 @@ export class WorkerPool {
       tries: 0,
       lost: null,
       isPlaced: false,
+      taint: null,
     }));
   }
 
@@ -136,15 +149,32 @@ export class WorkerPool {
   changedWeights(options: {
     current: ReadonlySet<Member>;
     lost: ReadonlySet<Member>;
-    recipe: readonly ControlRequest[] | null;
+    recipe: Recipe | null;
     reasonOf: (member: Member) => string;
   }): void {
     this.#recipe = options.recipe;
     for (const member of this.#members) {
+      if (options.current.has(member)) member.taint = null;
       if (member.worker === null || options.current.has(member)) continue;
       const reason = options.reasonOf(member);
       if (options.lost.has(member)) this.#lose(member, reason);
       else if (member.state !== "fenced") this.#fence(member, reason);
+    }
+  }
+
+  /** Nobody knows what weights they hold: they serve again once they were opened with known ones, or given some. */
+  spoiled(members: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
+    for (const member of this.#members) {
+      if (!members.has(member)) continue;
+      member.taint = reasonOf(member);
+      if (member.worker !== null) this.#lose(member, member.taint);
+    }
+  }
+
+  /** They do not do what they are told. */
+  reopen(members: ReadonlySet<Member>, reason: string): void {
+    for (const member of this.#members) {
+      if (members.has(member) && member.worker !== null) this.#lose(member, reason);
     }
   }
 
@@ -234,16 +264,17 @@ export class WorkerPool {
       }
       member.worker = worker;
       sidecar.rollout.watch(worker);
+      if (!source.keepsWeights) member.taint = null;
+      const hasWeights =
+        epoch === this.#initialEpoch || (options.hasWeights && source.keepsWeights);
       const isCurrent =
-        epoch === this.#initialEpoch ||
-        (options.hasWeights && source.keepsWeights) ||
-        (await this.#giveWeights(worker, epoch));
+        (hasWeights && member.taint === null) || (await this.#giveWeights(member, worker, epoch));
       // It failed while it was brought up to date: `#failed` has seen to it.
       if (member.worker !== worker) return;
       // The weights may have changed again meanwhile.
       if (sidecar.rollout.epoch !== epoch) await this.#reopen(member, { hasWeights: false });
       else if (isCurrent) this.#ready(member, worker, sidecar);
-      else this.#fence(member, "came back without the current weights");
+      else this.#fence(member, member.taint ?? "came back without the current weights");
     } catch (error) {
       this.#down(member, error instanceof Error ? error.message : String(error));
     }
@@ -261,12 +292,19 @@ export class WorkerPool {
     this.#cancels.add(cancel);
   }
 
-  async #giveWeights(worker: Worker, epoch: WeightEpoch): Promise<boolean> {
-    if (this.#recipe === null) return false;
-    for (const request of this.#recipe) {
-      const answer = await worker.control({ ...request, nextEpoch: epoch });
+  async #giveWeights(member: OwnMember, worker: Worker, epoch: WeightEpoch): Promise<boolean> {
+    const recipe = this.#recipe;
+    if (recipe === null || (member.taint !== null && !recipe.isWhole)) return false;
+    const { controlMsMax: msMax, later } = this.#options;
+    for (const request of [...recipe.requests, canaryRequest(epoch)]) {
+      const answer = await answerOf(
+        worker,
+        { ...request, nextEpoch: epoch },
+        { msMax, later, sidecar: this.#sidecar },
+      );
       if (answer.status >= 300) return false;
     }
+    member.taint = null;
     worker.send([{ kind: "advance", epoch }]);
     return true;
   }

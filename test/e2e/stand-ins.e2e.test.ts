@@ -57,10 +57,13 @@ async function sidecarOver(standIns: readonly VllmStandIn[]): Promise<RunningSid
     sources: standIns.map(sourceOf),
     model: { text: new TinyText(), eosTokenIds: [EOS], names: ["tiny"], llama: null },
     retryGraceMs: 30_000,
+    weightsTimeoutMs: 60_000,
+    harmlessRpc: [],
     version: "0",
     events: {
       workerChanged() {},
       weightsChanged() {},
+      weightsNotice() {},
       notLossless() {},
       answered() {},
       failed() {},

@@ -1,197 +1,14 @@
 // The control plane over several engines: one answer, one weight epoch, and no engine with old weights in service.
 
 import { expect, test } from "bun:test";
-import { ManualClock } from "../../base/clock.ts";
+import {
+  begun,
+  ControlFixture as Fixture,
+  gated,
+  type Script,
+} from "../../../test/suite/control-fixture.ts";
 import { AppError } from "../../base/errors.ts";
 import { weightEpoch } from "../../base/ids.ts";
-import { EmbeddedKvPool } from "../../kv/embedded-pool.ts";
-import type { Request } from "../../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../request/request.ts";
-import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
-import { loadCore } from "../../wasm/load.ts";
-import { SimulatedWorker } from "../../worker/simulated/worker.ts";
-import type { Exchange } from "../route.ts";
-import { Sidecar } from "../sidecar.ts";
-import { WorkerPool } from "../worker-pool.ts";
-import { controlRoutes } from "./routes.ts";
-import { WeightUpdates } from "./weights.ts";
-
-type Script = (request: ControlRequest) => ControlAnswer;
-
-class ScriptedWorker extends SimulatedWorker {
-  readonly heard: ControlRequest[] = [];
-  script: Script = () => ({ status: 200, body: {} });
-  /** The next answer waits for it; null: for nothing. */
-  gate: Promise<void> | null = null;
-
-  override async control(request: ControlRequest): Promise<ControlAnswer> {
-    this.heard.push(request);
-    const { gate } = this;
-    this.gate = null;
-    if (gate !== null) await gate;
-    return this.script(request);
-  }
-}
-
-class Fixture {
-  /** Every worker that was ever opened, the newest of an index last. */
-  readonly opened: ScriptedWorker[][] = [[], [], []];
-  readonly finished: Request[] = [];
-  readonly sidecar: Sidecar;
-  readonly pool: WorkerPool;
-  readonly #later: (() => void)[] = [];
-  readonly #routes: ReturnType<typeof controlRoutes>;
-  refusesToOpen = false;
-  badBody: AppError | null = null;
-  #nextGate: Promise<void> | null = null;
-
-  private constructor(keepsWeights: boolean) {
-    const clock = new ManualClock();
-    this.pool = new WorkerPool({
-      sources: this.opened.map((list, index) => ({
-        name: `engine-${index}`,
-        keepsWeights,
-        open: async ({ workerId, epoch }) => {
-          if (this.refusesToOpen) throw new Error("connection refused");
-          const worker = new ScriptedWorker({
-            workerId,
-            capacity: { slots: 2, kvTokens: 1000, contextTokens: 100, kvBytesPerToken: 8 },
-            epoch,
-            lengthOf: () => 30,
-          });
-          worker.gate = this.#nextGate;
-          this.#nextGate = null;
-          list.push(worker);
-          return worker;
-        },
-      })),
-      later: (act) => {
-        this.#later.push(act);
-        return () => {};
-      },
-      changed: () => {},
-    });
-    this.sidecar = new Sidecar({
-      rollout: {
-        policy: "seer",
-        draft: "grouped",
-        chunkTokens: 4,
-        epoch: weightEpoch(0),
-        pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
-        clock,
-        core: loadCore(),
-      },
-      vocabularySize: 1000,
-      limits: { requestsMax: 100, groupsMax: 10, keptTokensMax: 1000, keptResponsesMax: 100 },
-      random: () => 7,
-    });
-    this.sidecar.observe({ finished: (request) => this.finished.push(request) });
-    this.#routes = controlRoutes({
-      sidecar: this.sidecar,
-      pool: this.pool,
-      weights: new WeightUpdates({ sidecar: this.sidecar, pool: this.pool }),
-      version: "1.2.3",
-      abortRequests: (ids) => ids?.length ?? 0,
-    });
-  }
-
-  static async open(options: { keepsWeights: boolean } = { keepsWeights: true }): Promise<Fixture> {
-    const fixture = new Fixture(options.keepsWeights);
-    await fixture.pool.open(weightEpoch(0));
-    fixture.pool.attach(fixture.sidecar);
-    return fixture;
-  }
-
-  worker(index: number): ScriptedWorker {
-    const worker = this.opened[index]?.at(-1);
-    if (worker === undefined) throw new Error(`engine-${index} was not opened`);
-    return worker;
-  }
-
-  get states(): string[] {
-    return this.pool.members.map(({ state }) => state);
-  }
-
-  async call(
-    method: "GET" | "POST",
-    target: string,
-    body: unknown = null,
-  ): Promise<{ status: number; body: unknown }> {
-    const url = new URL(target, "http://sidecar");
-    const route = this.#routes.find((r) => r.method === method && r.path === url.pathname);
-    if (route === undefined) throw new Error(`no route ${target}`);
-    const exchange: Exchange = {
-      method,
-      url,
-      params: {},
-      headers: new Headers(),
-      signal: new AbortController().signal,
-      bytes: async () => new Uint8Array(),
-      json: async () => {
-        if (this.badBody !== null) throw this.badBody;
-        return body;
-      },
-    };
-    let answer: Response | null = null;
-    let failure: unknown = null;
-    Promise.resolve(route.handle(exchange)).then(
-      (response) => {
-        answer = response;
-      },
-      (error) => {
-        failure = error;
-      },
-    );
-    for (let i = 0; i < 500 && answer === null && failure === null; i += 1) await this.step();
-    if (failure !== null) throw failure;
-    const response = answer as Response | null;
-    if (response === null) throw new Error(`${target} was not answered`);
-    const text = await response.text();
-    return { status: response.status, body: text === "" ? null : JSON.parse(text) };
-  }
-
-  /** The worker that is opened next answers only when it is let go. */
-  gateNext(): () => void {
-    const gate = Promise.withResolvers<void>();
-    this.#nextGate = gate.promise;
-    return () => gate.resolve();
-  }
-
-  ask(n: number): readonly Request[] {
-    return this.sidecar.generate(
-      {
-        prompt: Int32Array.of(1, 2, 3),
-        n,
-        sampling: {
-          temperature: 1,
-          seed: 0,
-          tokensMax: 50,
-          stopTokenIds: [],
-          ...SAMPLING_DEFAULTS,
-        },
-        seeded: false,
-        group: null,
-        priority: 0,
-      },
-      { tokens() {}, finished() {}, restarted() {} },
-    ).requests;
-  }
-
-  async step(): Promise<void> {
-    for (const list of this.opened) list.at(-1)?.step();
-    await new Promise<void>((resolve) => setImmediate(resolve));
-  }
-
-  async steps(count: number): Promise<void> {
-    for (let i = 0; i < count; i += 1) await this.step();
-  }
-
-  /** What was to happen later happens now. */
-  async retry(): Promise<void> {
-    for (const act of this.#later.splice(0)) act();
-    await this.steps(3);
-  }
-}
 
 const failing: Script = () => ({ status: 500, body: { error: { message: "CUDA error" } } });
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
@@ -405,7 +222,7 @@ test("pause abort: gives up what runs, keeps what comes until resume", async () 
   const late = fixture.ask(1);
   await fixture.steps(5);
   expect(late[0]?.response.length).toBe(0);
-  expect((await fixture.call("GET", "/is_paused")).body).toEqual({ is_paused: true });
+  expect((await fixture.call("GET", "/is_paused")).body).toMatchObject({ is_paused: true });
   await fixture.call("POST", "/resume");
   await fixture.steps(40);
   expect(late[0]?.response.finish).toBe("stop");
@@ -439,26 +256,6 @@ test("sleep and wake_up: nothing runs in between, KV cache last", async () => {
   await fixture.steps(60);
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
-
-/** Starts a call whose answer is not awaited here. */
-async function begun(
-  fixture: Fixture,
-  target: string,
-  body: unknown = null,
-): Promise<{ answer: Promise<{ status: number; body: unknown }> }> {
-  const answer = fixture.call("POST", target, body);
-  answer.catch(() => undefined);
-  await fixture.step();
-  return { answer };
-}
-
-/** Makes an engine answer only when it is let go. */
-function gated(worker: ScriptedWorker, status = 200): () => void {
-  const gate = Promise.withResolvers<void>();
-  worker.gate = gate.promise;
-  worker.script = () => ({ status, body: {} });
-  return () => gate.resolve();
-}
 
 test("start: a body that is not JSON pauses nothing", async () => {
   const fixture = await Fixture.open();

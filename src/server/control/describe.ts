@@ -55,6 +55,7 @@ const ENDPOINTS: readonly RouteDescription[] = [
   post("/start_weight_update", "Begins a weight update", { request: ANY }),
   post("/update_weights", "Part of a weight update, or one by itself", { request: ANY }),
   post("/finish_weight_update", "Ends a weight update: the next weight epoch", { request: ANY }),
+  post("/abort_weight_update", "Gives up the update that is open or under way: the epoch stays"),
   post("/update_weight_version", "Names the current weights", { request: VERSION }),
   post("/shutdown_weight_transfer_engine", "Ends the weight transfer"),
   post("/start_draft_weight_update", "Begins an update of draft weights", { request: ANY }),

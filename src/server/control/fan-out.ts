@@ -2,6 +2,7 @@
 
 import { AppError } from "../../base/errors.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../../rollout/worker.ts";
+import { type AnswerLimits, answerOf, SILENT } from "../engine-answer.ts";
 import { jsonResponse } from "../route.ts";
 import type { Member, Reachable } from "../worker-pool.ts";
 
@@ -21,14 +22,19 @@ export interface Outcome {
 export async function fanOut(
   engines: readonly Reachable[],
   requestOf: (index: number) => ControlRequest,
+  limits: AnswerLimits,
 ): Promise<Outcome> {
   const answers = await Promise.all(
     engines.map(async ({ member, worker }, index) => ({
       member,
       worker,
-      answer: await worker.control(requestOf(index)),
+      answer: await answerOf(worker, requestOf(index), limits),
     })),
   );
+  return outcomeOf(answers);
+}
+
+export function outcomeOf(answers: readonly Answered[]): Outcome {
   return { answers, failed: answers.filter(({ answer }) => !isSuccess(answer)) };
 }
 
@@ -38,7 +44,7 @@ export function isSuccess(answer: ControlAnswer): boolean {
 
 /**
  * One engine's answer stands for all where all agree that it worked. Otherwise the engines that failed are
- * named; a status that they all share (404: no such route) is the answer's too.
+ * named; a status that they all share (404: no such route) is the answer's too, and a deadline that passed is.
  */
 export function merged(outcome: Outcome): Response {
   const { answers, failed } = outcome;
@@ -46,7 +52,8 @@ export function merged(outcome: Outcome): Response {
   if (first === undefined) throw new AppError("no_worker", "no worker can be reached");
   if (failed.length === 0) return whole(first.answer);
   const statuses = new Set(answers.map(({ answer }) => answer.status));
-  const status = statuses.size === 1 ? first.answer.status : 500;
+  const isSilent = failed.some(({ answer }) => answer.status === SILENT);
+  const status = statuses.size === 1 ? first.answer.status : isSilent ? SILENT : 500;
   return jsonResponse(
     {
       error: {
@@ -65,6 +72,17 @@ export function merged(outcome: Outcome): Response {
   );
 }
 
+/** As `merged`, with the results of `/collective_rpc` of all engines, in their order. */
+export function mergedResults(outcome: Outcome): Response {
+  if (outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
+  const results = outcome.answers.flatMap(({ answer }) => {
+    const { body } = answer;
+    const isList = typeof body === "object" && body !== null && "results" in body;
+    return isList && Array.isArray(body.results) ? body.results : [body];
+  });
+  return jsonResponse({ results });
+}
+
 /** Some routes of vLLM's answer plain text, or nothing. */
 function whole({ body, status }: ControlAnswer): Response {
   if (body === null) return new Response(null, { status });
@@ -78,7 +96,7 @@ export function told({ member, answer }: Answered): string {
 
 const REASON_CHARACTERS = 500;
 
-function reasonOf(body: unknown): string {
+export function reasonOf(body: unknown): string {
   const error = typeof body === "object" && body !== null && "error" in body ? body.error : body;
   const message =
     typeof error === "object" && error !== null && "message" in error ? error.message : error;

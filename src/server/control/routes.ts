@@ -1,15 +1,17 @@
 // The control plane: vLLM's routes, answered as if all engines were one.
 
-import { present } from "../../base/assert.ts";
+import { present, unreachable } from "../../base/assert.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
 import { kvMovesReport } from "../../rollout/report.ts";
 import type { PauseMode } from "../../rollout/rollout.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
+import type { AnswerLimits } from "../engine-answer.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
 import { describeControl } from "./describe.ts";
-import { fanOut, isSuccess, merged } from "./fan-out.ts";
+import { fanOut, isSuccess, merged, mergedResults, type Outcome } from "./fan-out.ts";
+import { rpcEffect } from "./rpc-methods.ts";
 import { requestOf, type WeightUpdates } from "./weights.ts";
 
 export interface ControlOptions {
@@ -20,10 +22,13 @@ export interface ControlOptions {
   readonly version: string;
   /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
   readonly abortRequests: (ids: readonly string[] | null) => number;
+  /** An engine has so long to answer. */
+  readonly timeoutMs: number;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
+  readonly harmlessRpc: readonly string[];
 }
-
-/** Methods of `/collective_rpc` that change the weights. */
-const RELOADING = /reload_weights|update_weights|load_weights|update_parameter/;
 
 export function controlRoutes(options: ControlOptions): Route[] {
   const { sidecar, weights } = options;
@@ -42,15 +47,16 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "POST /update_weights": (exchange) => weights.update(exchange),
     "POST /finish_weight_update": (exchange) => weights.finish(exchange),
     "POST /update_weight_version": (exchange) => renameWeights(weights, exchange),
+    "POST /abort_weight_update": () => weights.abort(),
     "POST /shutdown_weight_transfer_engine": everywhere,
-    "POST /start_draft_weight_update": everywhere,
-    "POST /weight_checker": everywhere,
+    "POST /start_draft_weight_update": (exchange) => weights.start(exchange),
+    "POST /weight_checker": (exchange) => weightChecker(options, exchange),
     "POST /v1/load_lora_adapter": (exchange) => weights.whole(exchange),
     "POST /v1/unload_lora_adapter": (exchange) => weights.whole(exchange),
     "POST /collective_rpc": (exchange) => collectiveRpc(options, exchange),
     "POST /pause": (exchange) => pause(options, exchange),
     "POST /resume": () => resume(weights),
-    "GET /is_paused": () => jsonResponse({ is_paused: sidecar.rollout.pauseMode !== null }),
+    "GET /is_paused": () => jsonResponse(weights.pauseState()),
     "POST /sleep": (exchange) => sleep(options, exchange),
     "POST /wake_up": (exchange) => wakeUp(options, exchange),
     "GET /is_sleeping": (exchange) => isSleeping(options, exchange),
@@ -91,18 +97,28 @@ function health(options: ControlOptions): Response {
 }
 
 async function broadcast(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  return merged(await broadcasted(options, exchange));
+}
+
+async function broadcasted(options: ControlOptions, exchange: Exchange): Promise<Outcome> {
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return merged(await fanOut(reachable(options.pool.members), () => request));
+  return await fanOut(reachable(options.pool.members), () => request, limitsOf(options));
+}
+
+function limitsOf({ timeoutMs: msMax, later, sidecar }: ControlOptions): AnswerLimits {
+  return { msMax, later, sidecar };
 }
 
 /** All engines are of a kind: one answers for all. */
 async function first(options: ControlOptions, exchange: Exchange): Promise<Response> {
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return merged(await fanOut(reachable(options.pool.members).slice(0, 1), () => request));
+  return merged(
+    await fanOut(reachable(options.pool.members).slice(0, 1), () => request, limitsOf(options)),
+  );
 }
 
 async function sizes(
-  { sidecar }: ControlOptions,
+  options: ControlOptions,
   engines: readonly Reachable[],
   query: ControlRequest["query"],
 ): Promise<number[]> {
@@ -111,9 +127,9 @@ async function sizes(
     path: "/get_world_size",
     query,
     body: null,
-    nextEpoch: sidecar.rollout.epoch,
+    nextEpoch: options.sidecar.rollout.epoch,
   };
-  const { answers } = await fanOut(engines, () => request);
+  const { answers } = await fanOut(engines, () => request, limitsOf(options));
   // An engine without the route (vLLM without its development mode) is a world of one.
   return answers.map(({ answer }) => {
     const { body } = answer;
@@ -135,12 +151,11 @@ async function initWeightTransfer(options: ControlOptions, exchange: Exchange): 
   const engines = reachable(options.pool.members);
   const all = await sizes(options, engines, {});
   const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));
-  return merged(
-    await fanOut(engines, (index) => ({
-      ...request,
-      body: shifted(request.body, offsets[index] ?? 0),
-    })),
-  );
+  const own = (index: number): ControlRequest => ({
+    ...request,
+    body: shifted(request.body, offsets[index] ?? 0),
+  });
+  return merged(await fanOut(engines, own, limitsOf(options)));
 }
 
 function shifted(body: unknown, by: number): unknown {
@@ -157,17 +172,32 @@ async function renameWeights(weights: WeightUpdates, exchange: Exchange): Promis
 }
 
 async function collectiveRpc(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const { weights, harmlessRpc } = options;
   const method = stringField(await exchange.json(), "method");
-  if (RELOADING.test(method)) return await options.weights.whole(exchange);
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  const outcome = await fanOut(reachable(options.pool.members), () => request);
-  if (outcome.failed.length > 0) return merged(outcome);
-  const results = outcome.answers.flatMap(({ answer }) => {
-    const { body } = answer;
-    const isList = typeof body === "object" && body !== null && "results" in body;
-    return isList && Array.isArray(body.results) ? body.results : [body];
-  });
-  return jsonResponse({ results });
+  const effect = rpcEffect(method, harmlessRpc);
+  switch (effect.kind) {
+    case "harmless":
+      return mergedResults(await broadcasted(options, exchange));
+    case "refused":
+      throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
+    case "start":
+      return await weights.start(exchange);
+    case "finish":
+      return await weights.finish(exchange);
+    case "whole":
+      return await weights.whole(exchange);
+    case "part":
+      return await weights.update(exchange);
+    default:
+      return unreachable(effect);
+  }
+}
+
+/** `reset` sets all weights to zero; the others only read them. */
+async function weightChecker(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const action = stringField(await exchange.json(), "action");
+  if (action === "checksum" || action === "compare") return await broadcast(options, exchange);
+  return await options.weights.whole(exchange);
 }
 
 async function pause(options: ControlOptions, exchange: Exchange): Promise<Response> {
@@ -184,8 +214,8 @@ function modeIn(params: URLSearchParams, fallback: PauseMode): PauseMode {
 }
 
 function resume(weights: WeightUpdates): Response {
-  weights.resume();
-  return jsonResponse({ status: "resumed" });
+  const reason = weights.resume();
+  return jsonResponse(reason === null ? { status: "resumed" } : { status: "deferred", reason });
 }
 
 async function sleep(options: ControlOptions, exchange: Exchange): Promise<Response> {
@@ -195,16 +225,18 @@ async function sleep(options: ControlOptions, exchange: Exchange): Promise<Respo
 }
 
 async function wakeUp(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const answer = await broadcast(options, exchange);
+  const outcome = await broadcasted(options, exchange);
   const tags = exchange.url.searchParams.getAll("tags");
   // Trainers wake weights first, update them, and wake the KV cache last: only then can anything run.
-  if (answer.ok && (tags.length === 0 || tags.includes("kv_cache"))) options.weights.resume();
-  return answer;
+  const canRun = tags.length === 0 || tags.includes("kv_cache");
+  if (outcome.failed.length > 0 || !canRun) return merged(outcome);
+  const tried = await options.weights.checkAwake();
+  options.weights.resume();
+  return tried.failed.length > 0 ? merged(tried) : merged(outcome);
 }
 
 async function isSleeping(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  const outcome = await fanOut(reachable(options.pool.members), () => request);
+  const outcome = await broadcasted(options, exchange);
   const asleep = outcome.answers.some(({ answer }) => {
     const { body } = answer;
     return typeof body === "object" && body !== null && "is_sleeping" in body && body.is_sleeping;

@@ -1,49 +1,85 @@
 // Weight updates over all engines: who has which weights, and when the next weight epoch begins.
 //
-//   idle --start--> open --update*--> (changed) --finish--> next epoch
-//   idle --update, reload_weights, load_lora_adapter--> next epoch
+//   idle --start--> open --part*--> (changed) --finish--> canary --> next epoch
+//   idle --update, reload_weights, ...--> canary --> next epoch
+//   open --abandon, or nothing for too long--> idle, under the same epoch
 //
-// While weights change nothing runs, whoever pauses and resumes meanwhile. An engine that fails is fenced; those
-// that succeeded go on. Where all refuse the request itself (4xx), nothing has changed; where none succeeded but
-// one may have begun, the next epoch begins without engines.
+// While weights change nothing runs, whoever pauses and resumes meanwhile. Every engine that has taken them generates a
+// few tokens before the epoch begins. An engine that fails is fenced; those that succeeded go on. Where all refuse the
+// request itself (4xx), nothing has changed; where none succeeded but one may have begun, the next epoch begins without
+// engines. Nothing waits for an engine for longer than `timeoutMs`.
 
+import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
 import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
 import type { PauseMode } from "../../rollout/rollout.ts";
-import type { ControlRequest, Worker } from "../../rollout/worker.ts";
-import type { Exchange } from "../route.ts";
+import type { ControlRequest } from "../../rollout/worker.ts";
+import {
+  type AnswerLimits,
+  answerOf,
+  canaryRequest,
+  SILENT,
+  UNREACHABLE,
+} from "../engine-answer.ts";
+import { type Exchange, jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { connected, type Member, type WorkerPool } from "../worker-pool.ts";
-import { fanOut, isSuccess, merged, type Outcome, told } from "./fan-out.ts";
+import {
+  connected,
+  type Member,
+  type Reachable,
+  type Recipe,
+  type WorkerPool,
+} from "../worker-pool.ts";
+import { fanOut, isSuccess, mergedResults, type Outcome, outcomeOf, told } from "./fan-out.ts";
+import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
+import { FIRST_WEIGHTS, isAdapter, recipeAfter } from "./recipe.ts";
 
 export interface WeightsOptions {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
+  readonly clock: Clock;
+  /** An engine has so long to answer, and an open update to go on. */
+  readonly timeoutMs: number;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  readonly notice: (notice: WeightsNotice) => void;
 }
+
+/** What an operator wants to hear of, besides the answers. */
+export type WeightsNotice =
+  | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
+  | { readonly kind: "canary_failed"; readonly worker: string; readonly reason: string };
 
 /** Names for epochs kept, at most: responses in flight span few. */
 const VERSIONS_MAX = 1024;
-/** Adapters that an engine opened anew is given, at most; beyond, it waits for the trainer. */
-const ADAPTERS_MAX = 64;
 
-/** Engines that have taken a request, and as which worker: one that was opened anew since has lost it. */
-type Taken = Map<Member, Worker>;
+/** What is wanted of the engines, before it is known under which epoch. */
+type Ask = Omit<ControlRequest, "nextEpoch">;
+
+export interface PauseState {
+  readonly is_paused: boolean;
+  /** null: it runs. */
+  readonly reason: string | null;
+  /** It goes on by itself when the update ends. */
+  readonly resumes: boolean;
+}
 
 export class WeightUpdates {
   readonly #options: WeightsOptions;
   readonly #versions = new Map<WeightEpoch, string>();
-  /** Engines that have taken every request of the open update so far; null: none is open. */
-  #open: Taken | null = null;
-  /** Some engine has, or may have, other weights than those of the epoch. */
-  #isChanged = false;
-  /** What gives the first weights those of the epoch: a path, then adapters; null: only the trainer can. */
-  #recipe: readonly ControlRequest[] | null = [];
-  /** Nothing may run. */
-  #isHeld = false;
+  /** null: none is open. */
+  #open: OpenUpdate | null = null;
+  /** What gives the first weights those of the epoch; null: only the trainer can. */
+  #recipe: Recipe | null = FIRST_WEIGHTS;
+  /** Nothing may run, since when; null: it may. */
+  #heldMs: number | null = null;
   /** What follows once the weights have changed: the trainer has not paused by itself. */
   #resumes = false;
   /** One control request that changes weights at a time. */
   #tail: Promise<unknown> = Promise.resolve();
+  /** Gives up what the request under way waits for. */
+  #giveUp = new AbortController();
+  #cancelIdle: () => void = () => {};
 
   constructor(options: WeightsOptions) {
     this.#options = options;
@@ -67,7 +103,7 @@ export class WeightUpdates {
    * @throws AppError conflict: it was resumed before it took hold, or waits for what an update holds back.
    */
   async pause(mode: PauseMode): Promise<void> {
-    if (this.#isHeld && mode === "wait") {
+    if (this.#heldMs !== null && mode === "wait") {
       throw new AppError("conflict", "the weights are being updated: nothing can end meanwhile");
     }
     this.#resumes = false;
@@ -75,21 +111,37 @@ export class WeightUpdates {
     throw new AppError("conflict", "resumed before the pause had taken hold");
   }
 
-  /** The trainer's; while an update is under way it takes effect at its end. */
-  resume(): void {
-    if (this.#isHeld) this.#resumes = true;
-    else this.#options.sidecar.rollout.resume();
+  /** The trainer's; while an update is under way it takes effect at its end: then why, else null. */
+  resume(): string | null {
+    if (this.#heldMs === null) {
+      this.#options.sidecar.rollout.resume();
+      return null;
+    }
+    this.#resumes = true;
+    return this.#holdReason();
   }
 
-  start(exchange: Exchange): Promise<Response> {
-    return this.#alone(async () => {
-      const request = await requestOf(exchange, this.#next);
-      await this.#hold();
+  pauseState(): PauseState {
+    const { rollout } = this.#options.sidecar;
+    if (this.#heldMs !== null) {
+      return { is_paused: true, reason: this.#holdReason(), resumes: this.#resumes };
+    }
+    const mode = rollout.pauseMode;
+    const reason = mode === null ? null : `paused with mode ${mode}`;
+    return { is_paused: mode !== null, reason, resumes: false };
+  }
+
+  async start(exchange: Exchange): Promise<Response> {
+    const ask = await askOf(exchange);
+    return await this.#alone(async () => {
       try {
-        const outcome = await this.#send(request);
-        const taken = takenIn(outcome);
-        if (taken.size > 0) this.#open = taken;
-        return merged(outcome);
+        await this.#hold();
+        const outcome = await this.#send(ask);
+        if (takenIn(outcome).size > 0) {
+          if (this.#open === null) this.#open = new OpenUpdate(outcome, this.#nowMs);
+          else this.#open.again(outcome);
+        }
+        return mergedResults(outcome);
       } finally {
         if (this.#open === null) this.#close();
       }
@@ -97,32 +149,28 @@ export class WeightUpdates {
   }
 
   /** Part of an open update, or an update by itself. */
-  update(exchange: Exchange): Promise<Response> {
-    return this.#alone(async () => {
-      const request = await requestOf(exchange, this.#next);
-      if (this.#open === null) return await this.#whole(request);
-      const outcome = await this.#send(request);
-      if (mayHaveChanged(outcome)) {
-        this.#isChanged = true;
-        this.#open = both(this.#open, takenIn(outcome));
-      }
-      return merged(outcome);
+  async update(exchange: Exchange): Promise<Response> {
+    const ask = await askOf(exchange);
+    return await this.#alone(async () => {
+      if (this.#open === null) return await this.#whole(ask);
+      const outcome = await this.#send(ask);
+      this.#open.part(outcome);
+      return mergedResults(outcome);
     });
   }
 
-  finish(exchange: Exchange): Promise<Response> {
-    return this.#alone(async () => {
-      const request = await requestOf(exchange, this.#next);
-      const outcome = await this.#send(request);
+  async finish(exchange: Exchange): Promise<Response> {
+    const ask = await askOf(exchange);
+    return await this.#alone(async () => {
+      const outcome = await this.#send(ask);
       // Refused by all: the update is still open, and can be finished in another way.
-      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return merged(outcome);
-      const taken = takenIn(outcome);
+      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return mergedResults(outcome);
       try {
-        if (this.#isChanged) {
-          const current = this.#open === null ? taken : both(this.#open, taken);
-          await this.#advance(current, { request, recipe: null, outcome });
-        }
-        return merged(outcome);
+        if (this.#open?.isChanged !== true) return mergedResults(outcome);
+        const tried = await this.#tried(outcome);
+        const current = both(this.#open.taken, takenIn(tried));
+        await this.#advance(current, { ask, recipe: null, outcome: tried });
+        return mergedResults(tried);
       } finally {
         this.#close();
       }
@@ -130,58 +178,114 @@ export class WeightUpdates {
   }
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
-  whole(exchange: Exchange): Promise<Response> {
-    return this.#alone(async () => await this.#whole(await requestOf(exchange, this.#next)));
+  async whole(exchange: Exchange): Promise<Response> {
+    const ask = await askOf(exchange);
+    return await this.#alone(() => this.#whole(ask));
   }
 
-  async #whole(request: ControlRequest): Promise<Response> {
-    await this.#hold();
-    try {
-      const outcome = await this.#send(request);
-      if (mayHaveChanged(outcome)) {
-        const taken = takenIn(outcome);
-        // An adapter goes on top of weights: an engine that has others stays out.
-        const current = isAdapter(request)
-          ? both(
-              this.#open ?? taken,
-              new Map([...taken].filter(([{ state }]) => state === "ready")),
-            )
-          : taken;
-        const recipe = current.size > 0 ? recipeAfter(this.#recipe, request) : null;
-        await this.#advance(current, { request, recipe, outcome });
-      }
-      return merged(outcome);
-    } finally {
-      this.#close();
+  /** Gives up the update that is open or under way. @throws AppError conflict: there is none. */
+  async abort(): Promise<Response> {
+    if (this.#heldMs === null) {
+      throw new AppError("conflict", "no weight update is open or under way");
     }
+    this.#giveUp.abort();
+    return await this.#alone(async () => {
+      const reopened = await this.#abandon("aborted by a client");
+      return jsonResponse({ status: "aborted", reopened });
+    });
+  }
+
+  /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
+  async checkAwake(): Promise<Outcome> {
+    const { pool } = this.#options;
+    const engines = connected(pool.members);
+    const there = engines.map((one) => ({ ...one, answer: { status: 200, body: null } }));
+    const tried = await this.#tried(outcomeOf(there));
+    const reasons = reasonsOf(tried);
+    pool.spoiled(new Set(reasons.keys()), (member) => reasons.get(member) ?? "");
+    return tried;
+  }
+
+  async #whole(ask: Ask): Promise<Response> {
+    if (this.#open !== null && isAdapter(ask)) {
+      throw new AppError("conflict", "a weight update is open: finish it before adapters change");
+    }
+    let isOver = this.#open === null;
+    try {
+      await this.#hold();
+      // Complete weights end an update that was open; an engine still has to be told.
+      if (this.#open !== null) await this.#end(this.#begunBy(this.#open));
+      const outcome = await this.#send(ask);
+      if (!mayHaveChanged(outcome)) return mergedResults(outcome);
+      isOver = true;
+      const tried = await this.#tried(outcome);
+      const current = this.#currentAfter(ask, takenIn(tried));
+      const recipe = current.size > 0 ? recipeAfter(this.#recipe, this.#requestOf(ask)) : null;
+      await this.#advance(current, { ask, recipe, outcome: tried });
+      return mergedResults(tried);
+    } finally {
+      if (isOver) this.#close();
+    }
+  }
+
+  /** An adapter goes on top of weights: an engine that has others stays out. */
+  #currentAfter(ask: Ask, taken: Taken): Taken {
+    if (!isAdapter(ask)) return taken;
+    return new Map([...taken].filter(([{ state }]) => state === "ready"));
   }
 
   get #next(): WeightEpoch {
     return weightEpoch(this.#options.sidecar.rollout.epoch + 1);
   }
 
-  async #send(request: ControlRequest): Promise<Outcome> {
-    return await fanOut(connected(this.#options.pool.members), () => request);
+  get #nowMs(): number {
+    return this.#options.clock.nowMs();
+  }
+
+  get #limits(): AnswerLimits {
+    const { timeoutMs: msMax, later, sidecar } = this.#options;
+    return { msMax, later, sidecar, signal: this.#giveUp.signal };
+  }
+
+  #requestOf(ask: Ask): ControlRequest {
+    return { ...ask, nextEpoch: this.#next };
+  }
+
+  async #send(ask: Ask): Promise<Outcome> {
+    const request = this.#requestOf(ask);
+    return await fanOut(connected(this.#options.pool.members), () => request, this.#limits);
+  }
+
+  /** Engines that took it, as far as they generate; what a canary says stands in place of their answer. */
+  async #tried(outcome: Outcome): Promise<Outcome> {
+    const request = canaryRequest(this.#next);
+    const answers = await Promise.all(
+      outcome.answers.map(async (one) => {
+        if (!isSuccess(one.answer)) return one;
+        const answer = await answerOf(one.worker, request, this.#limits);
+        if (isSuccess(answer)) return one;
+        const failed = { ...one, answer };
+        const worker = one.member.source.name;
+        this.#options.notice({ kind: "canary_failed", worker, reason: told(failed) });
+        return failed;
+      }),
+    );
+    return outcomeOf(answers);
   }
 
   async #advance(
     taken: Taken,
-    about: {
-      request: ControlRequest;
-      recipe: readonly ControlRequest[] | null;
-      outcome: Outcome;
-    },
+    about: { ask: Ask; recipe: Recipe | null; outcome: Outcome },
   ): Promise<void> {
     const { pool, sidecar } = this.#options;
-    const { request, recipe, outcome } = about;
+    const { ask, recipe, outcome } = about;
     const current = new Set(taken.keys());
-    const reasons = new Map(outcome.failed.map((one) => [one.member, told(one)]));
-    const lost = outcome.failed.filter(({ answer }) => answer.status === UNREACHABLE);
-    if (current.size > 0) this.#name(this.#next, versionIn(request.body));
+    const reasons = reasonsOf(outcome);
+    if (current.size > 0) this.#name(this.#next, versionIn(ask.body));
     this.#recipe = recipe;
     pool.changedWeights({
       current,
-      lost: new Set(lost.map(({ member }) => member)),
+      lost: new Set(outcome.failed.filter(isLost).map(({ member }) => member)),
       recipe,
       reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
     });
@@ -189,21 +293,96 @@ export class WeightUpdates {
     await pool.unfence(current);
   }
 
-  /** Nothing runs from here to `#close`, nor afterwards if the trainer has paused by itself, until it resumes. */
+  /** The epoch stays. Engines that hold a part of it are opened anew; returns their names. */
+  async #abandon(reason: string): Promise<string[]> {
+    const open = this.#open;
+    if (open === null) return [];
+    try {
+      // An engine on which an update is open refuses to begin another.
+      const begun = this.#begunBy(open);
+      const outcome = await this.#end(begun);
+      const failed = new Set(outcome.failed.map(({ member }) => member));
+      const spoiled = new Set(
+        begun
+          .map(({ member }) => member)
+          .filter((member) => failed.has(member) || open.changed.has(member)),
+      );
+      this.#options.pool.spoiled(spoiled, () => `holds a part of a weight update: ${reason}`);
+      const reopened = [...spoiled].map(({ source }) => source.name);
+      this.#options.notice({ kind: "abandoned", reason, reopened: reopened.join(", ") });
+      return reopened;
+    } finally {
+      this.#close();
+    }
+  }
+
+  #begunBy({ begun }: OpenUpdate): Reachable[] {
+    return connected(this.#options.pool.members).filter(
+      ({ member, worker }) => begun.get(member) === worker,
+    );
+  }
+
+  async #end(engines: readonly Reachable[]): Promise<Outcome> {
+    const ask: Ask = { method: "POST", path: "/finish_weight_update", query: {}, body: {} };
+    return await fanOut(engines, () => this.#requestOf(ask), this.#limits);
+  }
+
+  /**
+   * Nothing runs from here to `#close`, nor afterwards if the trainer has paused by itself, until it resumes. An engine
+   * that does not stop is opened anew.
+   * @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
+   */
   async #hold(): Promise<void> {
     const { rollout } = this.#options.sidecar;
-    if (!this.#isHeld) this.#resumes = rollout.pauseMode === null;
-    this.#isHeld = true;
+    if (this.#heldMs === null) {
+      this.#resumes = rollout.pauseMode === null;
+      this.#heldMs = this.#nowMs;
+    }
+    const mode = rollout.pauseMode ?? "keep";
     // The trainer's own pause may not have taken hold yet.
-    await rollout.pause(rollout.pauseMode ?? "keep");
+    const quiet = rollout.pause(mode);
+    if (await this.#inTime(quiet)) return;
+    const busy = new Set(rollout.busyWorkers);
+    const { pool, timeoutMs } = this.#options;
+    const reason = `has not stopped for a weight update within ${timeoutMs / 1000} s`;
+    if (mode !== "keep" || this.#giveUp.signal.aborted) {
+      const names = [...busy].map(({ name }) => name).join(", ");
+      const what = this.#giveUp.signal.aborted ? "the update was aborted" : reason;
+      throw new AppError("deadline_exceeded", `${names}: ${what}; nothing has changed`);
+    }
+    const members = pool.members.filter(({ worker }) => worker !== null && busy.has(worker));
+    pool.reopen(new Set(members), reason);
+    await quiet;
+  }
+
+  /** false: the deadline passed before, or it was given up. */
+  async #inTime(done: Promise<unknown>): Promise<boolean> {
+    const { later, timeoutMs } = this.#options;
+    const { signal } = this.#giveUp;
+    const { promise, resolve } = Promise.withResolvers<false>();
+    const late = () => resolve(false);
+    const cancel = later(late, timeoutMs);
+    signal.addEventListener("abort", late, { once: true });
+    try {
+      return await Promise.race([done.then(() => true), promise]);
+    } finally {
+      cancel();
+      signal.removeEventListener("abort", late);
+    }
   }
 
   #close(): void {
     this.#open = null;
-    this.#isChanged = false;
-    if (!this.#isHeld) return;
-    this.#isHeld = false;
+    if (this.#heldMs === null) return;
+    this.#heldMs = null;
     if (this.#resumes) this.#options.sidecar.rollout.resume();
+  }
+
+  #holdReason(): string {
+    const { timeoutMs } = this.#options;
+    const seconds = Math.round((this.#nowMs - (this.#heldMs ?? 0)) / 1000);
+    const what = this.#open === null ? "is under way" : "is open";
+    return `a weight update ${what} since ${seconds} s: generation goes on when it ends; it is given up after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
   }
 
   #name(epoch: WeightEpoch, version: string | null): void {
@@ -215,24 +394,49 @@ export class WeightUpdates {
     }
   }
 
+  /** One after the other; an update that is left open without a request for too long is abandoned. */
   #alone(act: () => Promise<Response>): Promise<Response> {
-    const done = this.#tail.then(act, act);
+    const turn = async () => {
+      this.#cancelIdle();
+      this.#giveUp = new AbortController();
+      try {
+        return await act();
+      } finally {
+        this.#watchIdle();
+      }
+    };
+    const done = this.#tail.then(turn, turn);
     this.#tail = done.catch((_: AppError | Error) => undefined);
     return done;
   }
+
+  #watchIdle(): void {
+    const { later, timeoutMs } = this.#options;
+    this.#cancelIdle = () => {};
+    if (this.#open === null) return;
+    const open = this.#open;
+    this.#cancelIdle = later(() => {
+      if (this.#open !== open) return;
+      const reason = `no request for ${timeoutMs / 1000} s`;
+      void this.#alone(async () => jsonResponse(await this.#abandon(reason)));
+    }, timeoutMs);
+  }
+}
+
+async function askOf(exchange: Exchange): Promise<Ask> {
+  return {
+    method: exchange.method === "GET" ? "GET" : "POST",
+    path: exchange.url.pathname,
+    query: queryOf(exchange.url.searchParams),
+    body: exchange.method === "GET" ? null : await exchange.json(),
+  };
 }
 
 export async function requestOf(
   exchange: Exchange,
   nextEpoch: WeightEpoch,
 ): Promise<ControlRequest> {
-  return {
-    method: exchange.method === "GET" ? "GET" : "POST",
-    path: exchange.url.pathname,
-    query: queryOf(exchange.url.searchParams),
-    body: exchange.method === "GET" ? null : await exchange.json(),
-    nextEpoch,
-  };
+  return { ...(await askOf(exchange)), nextEpoch };
 }
 
 /** Values of a key that comes several times (`tags`) are joined with commas. */
@@ -240,57 +444,16 @@ function queryOf(params: URLSearchParams): Record<string, string> {
   return Object.fromEntries([...params.keys()].map((key) => [key, params.getAll(key).join(",")]));
 }
 
-/** See ControlAnswer. */
-const UNREACHABLE = 502;
-
-/** An engine that has been opened anew since it answered is not among them. */
-function takenIn(outcome: Outcome): Taken {
-  const good = outcome.answers.filter(
-    ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
-  );
-  return new Map(good.map(({ member, worker }) => [member, worker]));
+/** The engine is not there any more, or what it did is unknown: it is opened anew. */
+function isLost({ answer }: { answer: { status: number } }): boolean {
+  return answer.status === UNREACHABLE || answer.status === SILENT;
 }
 
-function both(one: Taken, other: Taken): Taken {
-  return new Map([...one].filter(([member, worker]) => other.get(member) === worker));
-}
-
-/** An engine took it, or failed in the middle of it, or nobody knows. */
-function mayHaveChanged({ answers }: Outcome): boolean {
-  return answers.some(({ answer }) => answer.status < 400 || answer.status >= 500);
+function reasonsOf({ failed }: Outcome): Map<Member, string> {
+  return new Map(failed.map((one) => [one.member, told(one)]));
 }
 
 function versionIn(body: unknown): string | null {
   if (typeof body !== "object" || body === null || !("weight_version" in body)) return null;
   return typeof body.weight_version === "string" ? body.weight_version : null;
-}
-
-const PATH_FIELDS = ["weights_path", "weight_dir", "lora_path"];
-
-/** The request says where the weights lie, so that it can be said again to an engine that comes later. */
-function namesPath(body: unknown): boolean {
-  if (typeof body !== "object" || body === null) return false;
-  return Object.entries(body).some(
-    ([field, value]) =>
-      (PATH_FIELDS.includes(field) && typeof value === "string") || namesPath(value),
-  );
-}
-
-const isAdapter = ({ path }: ControlRequest): boolean => path.endsWith("_lora_adapter");
-
-/** What leads to the weights after `request`; null: nothing that can be said again. */
-function recipeAfter(
-  before: readonly ControlRequest[] | null,
-  request: ControlRequest,
-): readonly ControlRequest[] | null {
-  if (!isAdapter(request)) return namesPath(request.body) ? [request] : null;
-  if (before === null) return null;
-  const name = adapterIn(request.body);
-  const others = before.filter((one) => !isAdapter(one) || adapterIn(one.body) !== name);
-  const recipe = namesPath(request.body) ? [...others, request] : others;
-  return recipe.length > ADAPTERS_MAX ? null : recipe;
-}
-
-function adapterIn(body: unknown): unknown {
-  return typeof body === "object" && body !== null ? Reflect.get(body, "lora_name") : undefined;
 }

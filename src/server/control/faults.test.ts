@@ -1,0 +1,266 @@
+// Weight updates that go wrong: weights that do not generate, engines that are silent or die, trainers that never
+// come back. Nothing waits for longer than the deadline, and what serves afterwards has the epoch's weights.
+
+import { expect, test } from "bun:test";
+import {
+  begun,
+  ControlFixture as Fixture,
+  gated,
+  type ScriptedWorker,
+} from "../../../test/suite/control-fixture.ts";
+import { weightEpoch } from "../../base/ids.ts";
+
+const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
+const NAN = { status: 500, body: { error: "the weights do not generate: a logprob is none" } };
+
+/** It never answers the next request. */
+function mute(worker: ScriptedWorker): void {
+  worker.gate = new Promise(() => {});
+}
+
+test("canary: an engine that does not generate with its new weights is fenced and named, the others go on", async () => {
+  const fixture = await Fixture.open();
+  fixture.worker(1).canary = () => NAN;
+  const answer = await fixture.call("POST", "/collective_rpc", reload);
+  expect(answer.status).toBe(500);
+  expect(JSON.stringify(answer.body)).toContain(
+    "engine-1 answered 500: the weights do not generate",
+  );
+  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
+  expect(fixture.pool.members[1]?.reason).toContain("do not generate");
+  expect(fixture.notices.map(({ kind }) => kind)).toEqual(["canary_failed"]);
+  const requests = fixture.ask(6);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+test("canary: where all fail none serves, /health says why, and good weights bring all back", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) fixture.worker(i).canary = () => NAN;
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  expect((await fixture.call("POST", "/finish_weight_update", {})).status).toBe(500);
+  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
+  const health = await fixture.call("GET", "/health");
+  expect(health.status).toBe(503);
+  expect(JSON.stringify(health.body)).toContain("do not generate");
+  for (const i of [0, 1, 2]) fixture.worker(i).canary = () => ({ status: 200, body: {} });
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
+test("canary: not between the parts of an update, whose weights are mixed", async () => {
+  const fixture = await Fixture.open();
+  let canaries = 0;
+  fixture.worker(0).canary = () => {
+    canaries += 1;
+    return { status: 200, body: {} };
+  };
+  await fixture.call("POST", "/collective_rpc", { method: "start_weight_update" });
+  for (const name of ["a", "b", "c"]) {
+    await fixture.call("POST", "/collective_rpc", { method: "update_weight", args: [name] });
+  }
+  expect([canaries, Number(fixture.sidecar.rollout.epoch)]).toEqual([0, 0]);
+  await fixture.call("POST", "/collective_rpc", { method: "finish_weight_update" });
+  expect([canaries, Number(fixture.sidecar.rollout.epoch)]).toEqual([1, 1]);
+});
+
+test("wake_up: an engine that does not generate when it is awake is named and opened anew", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  await fixture.call("POST", "/sleep?level=2");
+  fixture.worker(2).canary = () => NAN;
+  expect((await fixture.call("POST", "/wake_up?tags=weights")).status).toBe(200);
+  const answer = await fixture.call("POST", "/wake_up?tags=kv_cache");
+  expect(answer.status).toBe(500);
+  expect(JSON.stringify(answer.body)).toContain("engine-2");
+  expect(fixture.states).toEqual(["ready", "ready", "down"]);
+  await fixture.retry();
+  expect(fixture.states[2]).toBe("ready");
+});
+
+for (const method of ["update_weight", "Reload_Weights", "worker.load_weights", "sync_model"]) {
+  test(`collective_rpc ${method}: the next epoch begins`, async () => {
+    const fixture = await Fixture.open();
+    expect((await fixture.call("POST", "/collective_rpc", { method })).status).toBe(200);
+    expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+  });
+}
+
+test("collective_rpc: harmless methods leave the epoch, and every engine's results come back", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) {
+    fixture.worker(i).script = () => ({ status: 200, body: { results: [`gpu-${i}`] } });
+  }
+  for (const method of ["report_device_id", "check_health", "poll_queue"]) {
+    const { body } = await fixture.call("POST", "/collective_rpc", { method });
+    expect(body).toEqual({ results: ["gpu-0", "gpu-1", "gpu-2"] });
+  }
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+  await expect(fixture.call("POST", "/collective_rpc", { method: "sleep" })).rejects.toThrow(
+    "POST /sleep does it",
+  );
+});
+
+test("weight_checker: reset changes the weights, checksum does not", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/weight_checker", { action: "checksum" });
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+  await fixture.call("POST", "/weight_checker", { action: "reset" });
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+});
+
+test("deadline: a silent engine is named with 504 and opened anew; the others and later updates go on", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  const requests = fixture.ask(4);
+  mute(fixture.worker(1));
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  await fixture.steps(20);
+  expect((await fixture.call("GET", "/is_paused")).body).toMatchObject({ is_paused: true });
+  await fixture.passTime();
+  const { status, body } = await answer;
+  expect(status).toBe(504);
+  expect(JSON.stringify(body)).toContain("engine-1 answered 504: no answer within 5 s");
+  expect(fixture.states).toEqual(["ready", "down", "ready"]);
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+test("deadline: a harmless request that an engine does not answer is a 504, and changes no state", async () => {
+  const fixture = await Fixture.open();
+  mute(fixture.worker(0));
+  const { answer } = await begun(fixture, "/reset_prefix_cache");
+  await fixture.passTime();
+  expect((await answer).status).toBe(504);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
+test("deadline: an engine that does not stop for an update is opened anew, and its requests go on elsewhere", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(6);
+  await fixture.steps(3);
+  fixture.worker(0).isDead = true;
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  await fixture.steps(20);
+  await fixture.passTime();
+  await fixture.steps(5);
+  expect((await answer).status).toBe(200);
+  expect(fixture.states).toEqual(["down", "ready", "ready"]);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+test("an engine that dies before it has answered does not hold the update", async () => {
+  const fixture = await Fixture.open();
+  mute(fixture.worker(2));
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  await fixture.step();
+  fixture.worker(2).kill();
+  const { status, body } = await answer;
+  expect(status).toBe(500);
+  expect(JSON.stringify(body)).toContain("engine-2 answered 502: killed");
+  expect(fixture.states).toEqual(["ready", "ready", "down"]);
+});
+
+test("an update that is left open is given up: engines that hold a part are opened anew, the others go on", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  const requests = fixture.ask(3);
+  await fixture.call("POST", "/start_weight_update", {});
+  fixture.worker(2).script = () => ({ status: 400, body: { error: "not mine" } });
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  fixture.worker(2).script = () => ({ status: 200, body: {} });
+  await fixture.passTime();
+  expect(fixture.notices).toEqual([
+    { kind: "abandoned", reason: "no request for 5 s", reopened: "engine-0, engine-1" },
+  ]);
+  expect(fixture.states).toEqual(["down", "down", "ready"]);
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+});
+
+test("an update given up on servers that keep their weights: they wait for whole ones", async () => {
+  const fixture = await Fixture.open({ keepsWeights: true });
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  const answer = await fixture.call("POST", "/abort_weight_update");
+  expect(answer.body).toEqual({
+    status: "aborted",
+    reopened: ["engine-0", "engine-1", "engine-2"],
+  });
+  expect(fixture.worker(0).heard.map(({ path }) => path)).toEqual([
+    "/start_weight_update",
+    "/update_weights",
+    "/finish_weight_update",
+  ]);
+  await fixture.retry();
+  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
+  expect(fixture.pool.members[0]?.reason).toContain("holds a part of a weight update");
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
+test("an update given up before anything was sent leaves every engine as it was", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/abort_weight_update");
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+  await expect(fixture.call("POST", "/abort_weight_update")).rejects.toThrow("no weight update");
+});
+
+test("abort_weight_update: gives up a request under way, whatever it waits for", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  mute(fixture.worker(0));
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  await fixture.steps(5);
+  const aborted = await fixture.call("POST", "/abort_weight_update");
+  expect(aborted.status).toBe(200);
+  expect((await answer).status).toBe(504);
+  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+});
+
+test("resume: says that it is deferred and why, and is_paused says the same", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  const { body } = await fixture.call("POST", "/resume");
+  expect(body).toMatchObject({ status: "deferred" });
+  expect(JSON.stringify(body)).toContain("POST /abort_weight_update");
+  expect((await fixture.call("GET", "/is_paused")).body).toMatchObject({
+    is_paused: true,
+    resumes: true,
+    reason: expect.stringContaining("a weight update is open"),
+  });
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect((await fixture.call("GET", "/is_paused")).body).toMatchObject({ is_paused: false });
+  expect((await fixture.call("POST", "/resume")).body).toEqual({ status: "resumed" });
+});
+
+test("whole weights that all refuse leave an open update open, with what it has changed", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 400, body: {} });
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(400);
+  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
+  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 200, body: {} });
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+});
+
+test("two updates at once are one after the other", async () => {
+  const fixture = await Fixture.open();
+  const open = gated(fixture.worker(0));
+  const first = await begun(fixture, "/collective_rpc", reload);
+  const second = await begun(fixture, "/collective_rpc", reload);
+  await fixture.steps(5);
+  expect(fixture.worker(1).heard.length).toBe(1);
+  open();
+  expect((await first.answer).status).toBe(200);
+  expect((await second.answer).status).toBe(200);
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
+});

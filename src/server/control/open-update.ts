@@ -1,0 +1,74 @@
+// An update of several requests, from its start to its finish: which engines have taken all of it, which hold a part
+// of it, and how long nothing has come.
+
+import type { Worker } from "../../rollout/worker.ts";
+import type { Member } from "../worker-pool.ts";
+import { isSuccess, type Outcome } from "./fan-out.ts";
+
+/** Engines that have taken a request, and as which worker: one that was opened anew since has lost it. */
+export type Taken = ReadonlyMap<Member, Worker>;
+
+export class OpenUpdate {
+  readonly startMs: number;
+  /** Engines that have taken every request so far. */
+  taken: Taken;
+  /** Engines on which it was begun, or may have been. */
+  readonly #begun: Map<Member, Worker>;
+  /** Of these, those that may hold a part of other weights. */
+  readonly #changed = new Map<Member, Worker>();
+
+  constructor(start: Outcome, nowMs: number) {
+    this.startMs = nowMs;
+    this.taken = takenIn(start);
+    this.#begun = new Map(touchedIn(start));
+  }
+
+  /** Some engine has, or may have, other weights than those of the epoch. */
+  get isChanged(): boolean {
+    return this.#changed.size > 0;
+  }
+
+  get begun(): Taken {
+    return this.#begun;
+  }
+
+  get changed(): Taken {
+    return this.#changed;
+  }
+
+  /** Another start: what was changed stays changed. */
+  again(start: Outcome): void {
+    this.taken = takenIn(start);
+    for (const [member, worker] of touchedIn(start)) this.#begun.set(member, worker);
+  }
+
+  part(outcome: Outcome): void {
+    if (!mayHaveChanged(outcome)) return;
+    for (const [member, worker] of touchedIn(outcome)) this.#changed.set(member, worker);
+    this.taken = both(this.taken, takenIn(outcome));
+  }
+}
+
+/** An engine that has been opened anew since it answered is not among them. */
+export function takenIn(outcome: Outcome): Taken {
+  const good = outcome.answers.filter(
+    ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
+  );
+  return new Map(good.map(({ member, worker }) => [member, worker]));
+}
+
+/** Engines that took it, failed in the middle of it, or did not say. */
+function touchedIn({ answers }: Outcome): [Member, Worker][] {
+  return answers
+    .filter(({ answer }) => answer.status < 400 || answer.status >= 500)
+    .map(({ member, worker }) => [member, worker]);
+}
+
+export function both(one: Taken, other: Taken): Taken {
+  return new Map([...one].filter(([member, worker]) => other.get(member) === worker));
+}
+
+/** An engine took it, or failed in the middle of it, or nobody knows. */
+export function mayHaveChanged(outcome: Outcome): boolean {
+  return touchedIn(outcome).length > 0;
+}

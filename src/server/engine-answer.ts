@@ -1,0 +1,66 @@
+// One control request to one engine, with an end: its answer, its failure, a deadline, or somebody gives it up. Whoever
+// asks an engine for anything asks here, so that nothing waits for an engine that will never answer.
+
+import {
+  CANARY_PATH,
+  type ControlAnswer,
+  type ControlRequest,
+  type Worker,
+} from "../rollout/worker.ts";
+import type { Sidecar } from "./sidecar.ts";
+
+/** It could not be reached, or ended before it had answered: see ControlAnswer. */
+export const UNREACHABLE = 502;
+/** It has not answered in time: what it did is unknown. */
+export const SILENT = 504;
+
+export interface AnswerLimits {
+  readonly msMax: number;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  /** Tells of workers that fail; null: nobody does. */
+  readonly sidecar: Sidecar | null;
+  /** Its abort gives the answer up. */
+  readonly signal?: AbortSignal;
+}
+
+/** Never rejects. */
+export function answerOf(
+  worker: Worker,
+  request: ControlRequest,
+  { msMax, later, sidecar, signal }: AnswerLimits,
+): Promise<ControlAnswer> {
+  return new Promise((resolve) => {
+    const ends: (() => void)[] = [];
+    const settle = (answer: ControlAnswer) => {
+      for (const end of ends.splice(0)) end();
+      resolve(answer);
+    };
+    const failed = (status: number, error: string) => settle({ status, body: { error } });
+    ends.push(later(() => failed(SILENT, `no answer within ${msMax / 1000} s`), msMax));
+    if (sidecar !== null) {
+      const workerFailed = (gone: Worker, message: string) => {
+        if (gone === worker) failed(UNREACHABLE, message);
+      };
+      ends.push(sidecar.observe({ workerFailed }));
+    }
+    if (signal !== undefined) {
+      const give = () => failed(SILENT, "given up before it had answered");
+      signal.addEventListener("abort", give, { once: true });
+      ends.push(() => signal.removeEventListener("abort", give));
+      if (signal.aborted) return give();
+    }
+    worker.control(request).then(settle, (error: unknown) => {
+      failed(500, error instanceof Error ? error.message : String(error));
+    });
+  });
+}
+
+/** Asks an engine to generate a few tokens with the weights that it has now. `model`: an adapter; null: none. */
+export function canaryRequest(
+  nextEpoch: ControlRequest["nextEpoch"],
+  model: string | null = null,
+): ControlRequest {
+  const body = model === null ? {} : { model };
+  return { method: "POST", path: CANARY_PATH, query: {}, body, nextEpoch };
+}

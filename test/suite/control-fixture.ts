@@ -1,0 +1,246 @@
+// Three scripted engines behind the control plane, without a server: what a test calls, and what each engine hears.
+
+import { ManualClock } from "../../src/base/clock.ts";
+import type { AppError } from "../../src/base/errors.ts";
+import { weightEpoch } from "../../src/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
+import type { Request } from "../../src/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { CANARY_PATH, type ControlAnswer, type ControlRequest } from "../../src/rollout/worker.ts";
+import { controlRoutes } from "../../src/server/control/routes.ts";
+import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
+import type { Exchange } from "../../src/server/route.ts";
+import { Sidecar } from "../../src/server/sidecar.ts";
+import { WorkerPool } from "../../src/server/worker-pool.ts";
+import { loadCore } from "../../src/wasm/load.ts";
+import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
+
+const TIMEOUT_MS = 5000;
+
+export type Script = (request: ControlRequest) => ControlAnswer;
+
+export class ScriptedWorker extends SimulatedWorker {
+  readonly heard: ControlRequest[] = [];
+  script: Script = () => ({ status: 200, body: {} });
+  canary: Script = () => ({ status: 200, body: { tokens: 4 } });
+  /** The next answer waits for it; null: for nothing. */
+  gate: Promise<void> | null = null;
+
+  override async control(request: ControlRequest): Promise<ControlAnswer> {
+    if (request.path === CANARY_PATH) return this.canary(request);
+    this.heard.push(request);
+    const { gate } = this;
+    this.gate = null;
+    if (gate !== null) await gate;
+    return this.script(request);
+  }
+}
+
+export class ControlFixture {
+  /** Every worker that was ever opened, the newest of an index last. */
+  readonly opened: ScriptedWorker[][] = [[], [], []];
+  readonly finished: Request[] = [];
+  readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
+  readonly notices: WeightsNotice[] = [];
+  readonly #later: (() => void)[] = [];
+  /** Deadlines that have not been cancelled. */
+  readonly #deadlines = new Set<() => void>();
+  readonly #afterwards = (act: () => void) => {
+    this.#deadlines.add(act);
+    return () => this.#deadlines.delete(act);
+  };
+  readonly #routes: ReturnType<typeof controlRoutes>;
+  refusesToOpen = false;
+  badBody: AppError | null = null;
+  #nextGate: Promise<void> | null = null;
+
+  private constructor(keepsWeights: boolean) {
+    const clock = new ManualClock();
+    this.pool = new WorkerPool({
+      sources: this.opened.map((list, index) => ({
+        name: `engine-${index}`,
+        keepsWeights,
+        open: async ({ workerId, epoch }) => {
+          if (this.refusesToOpen) throw new Error("connection refused");
+          const worker = new ScriptedWorker({
+            workerId,
+            capacity: { slots: 2, kvTokens: 1000, contextTokens: 100, kvBytesPerToken: 8 },
+            epoch,
+            lengthOf: () => 30,
+          });
+          worker.gate = this.#nextGate;
+          this.#nextGate = null;
+          list.push(worker);
+          return worker;
+        },
+      })),
+      later: (act) => {
+        this.#later.push(act);
+        return () => {};
+      },
+      controlMsMax: 1000,
+      changed: () => {},
+    });
+    this.sidecar = new Sidecar({
+      rollout: {
+        policy: "seer",
+        draft: "grouped",
+        chunkTokens: 4,
+        epoch: weightEpoch(0),
+        pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
+        clock,
+        core: loadCore(),
+      },
+      vocabularySize: 1000,
+      limits: { requestsMax: 100, groupsMax: 10, keptTokensMax: 1000, keptResponsesMax: 100 },
+      random: () => 7,
+    });
+    this.sidecar.observe({ finished: (request) => this.finished.push(request) });
+    this.#routes = controlRoutes({
+      sidecar: this.sidecar,
+      pool: this.pool,
+      weights: new WeightUpdates({
+        sidecar: this.sidecar,
+        pool: this.pool,
+        clock,
+        timeoutMs: TIMEOUT_MS,
+        later: this.#afterwards,
+        notice: (notice) => this.notices.push(notice),
+      }),
+      version: "1.2.3",
+      timeoutMs: TIMEOUT_MS,
+      later: this.#afterwards,
+      harmlessRpc: ["poll_queue"],
+      abortRequests: (ids) => ids?.length ?? 0,
+    });
+  }
+
+  static async open(
+    options: { keepsWeights: boolean } = { keepsWeights: true },
+  ): Promise<ControlFixture> {
+    const fixture = new ControlFixture(options.keepsWeights);
+    await fixture.pool.open(weightEpoch(0));
+    fixture.pool.attach(fixture.sidecar);
+    return fixture;
+  }
+
+  worker(index: number): ScriptedWorker {
+    const worker = this.opened[index]?.at(-1);
+    if (worker === undefined) throw new Error(`engine-${index} was not opened`);
+    return worker;
+  }
+
+  get states(): string[] {
+    return this.pool.members.map(({ state }) => state);
+  }
+
+  async call(
+    method: "GET" | "POST",
+    target: string,
+    body: unknown = null,
+  ): Promise<{ status: number; body: unknown }> {
+    const url = new URL(target, "http://sidecar");
+    const route = this.#routes.find((r) => r.method === method && r.path === url.pathname);
+    if (route === undefined) throw new Error(`no route ${target}`);
+    const exchange: Exchange = {
+      method,
+      url,
+      params: {},
+      headers: new Headers(),
+      signal: new AbortController().signal,
+      bytes: async () => new Uint8Array(),
+      json: async () => {
+        if (this.badBody !== null) throw this.badBody;
+        return body;
+      },
+    };
+    let answer: Response | null = null;
+    let failure: unknown = null;
+    Promise.resolve(route.handle(exchange)).then(
+      (response) => {
+        answer = response;
+      },
+      (error) => {
+        failure = error;
+      },
+    );
+    for (let i = 0; i < 500 && answer === null && failure === null; i += 1) await this.step();
+    if (failure !== null) throw failure;
+    const response = answer as Response | null;
+    if (response === null) throw new Error(`${target} was not answered`);
+    const text = await response.text();
+    return { status: response.status, body: text === "" ? null : JSON.parse(text) };
+  }
+
+  /** The worker that is opened next answers only when it is let go. */
+  gateNext(): () => void {
+    const gate = Promise.withResolvers<void>();
+    this.#nextGate = gate.promise;
+    return () => gate.resolve();
+  }
+
+  ask(n: number): readonly Request[] {
+    return this.sidecar.generate(
+      {
+        prompt: Int32Array.of(1, 2, 3),
+        n,
+        sampling: {
+          temperature: 1,
+          seed: 0,
+          tokensMax: 50,
+          stopTokenIds: [],
+          ...SAMPLING_DEFAULTS,
+        },
+        seeded: false,
+        group: null,
+        priority: 0,
+      },
+      { tokens() {}, finished() {}, restarted() {} },
+    ).requests;
+  }
+
+  async step(): Promise<void> {
+    for (const list of this.opened) list.at(-1)?.step();
+    await new Promise<void>((resolve) => setImmediate(resolve));
+  }
+
+  async steps(count: number): Promise<void> {
+    for (let i = 0; i < count; i += 1) await this.step();
+  }
+
+  /** Every deadline passes. */
+  async passTime(): Promise<void> {
+    for (const act of [...this.#deadlines]) {
+      this.#deadlines.delete(act);
+      act();
+    }
+    await this.steps(5);
+  }
+
+  /** What was to happen later happens now. */
+  async retry(): Promise<void> {
+    for (const act of this.#later.splice(0)) act();
+    await this.steps(3);
+  }
+}
+
+/** Starts a call whose answer is not awaited here. */
+export async function begun(
+  fixture: ControlFixture,
+  target: string,
+  body: unknown = null,
+): Promise<{ answer: Promise<{ status: number; body: unknown }> }> {
+  const answer = fixture.call("POST", target, body);
+  answer.catch(() => undefined);
+  await fixture.step();
+  return { answer };
+}
+
+/** Makes an engine answer only when it is let go. */
+export function gated(worker: ScriptedWorker, status = 200): () => void {
+  const gate = Promise.withResolvers<void>();
+  worker.gate = gate.promise;
+  worker.script = () => ({ status, body: {} });
+  return () => gate.resolve();
+}
