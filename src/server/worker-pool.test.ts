@@ -44,6 +44,7 @@ class Bed {
         this.laters.push({ act, ms });
         return () => {};
       },
+      controlMsMax: 1000,
       changed: ({ source, state, reason }) => this.told.push(`${source.name} ${state} ${reason}`),
     });
     const clock = new ManualClock();
