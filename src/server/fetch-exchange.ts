@@ -1,6 +1,7 @@
 // A request of Bun's server as the routes see it: its body is read once, when a route first wants it.
 
 import { AppError } from "../base/errors.ts";
+import { JsonDepthError, parseJson } from "../base/json.ts";
 import { readBody } from "./body.ts";
 import type { Exchange } from "./route.ts";
 
@@ -36,10 +37,11 @@ export class FetchExchange implements Exchange {
     const bytes = await this.bytes();
     if (bytes.length === 0) return null;
     try {
-      return JSON.parse(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+      return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
     } catch (cause) {
       const reason = cause instanceof Error ? cause.message : String(cause);
-      throw new AppError("invalid_json", `the body is not JSON: ${reason}`, { cause });
+      const problem = cause instanceof JsonDepthError ? "is refused" : "is not JSON";
+      throw new AppError("invalid_json", `the body ${problem}: ${reason}`, { cause });
     }
   }
 }

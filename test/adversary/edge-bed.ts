@@ -1,4 +1,4 @@
-// A sidecar as its users start it, a process of its own over one embedded engine, and what attacks on it look at:
+// A sidecar as its users start it, a process of its own, and what attacks on it look at:
 // whether it still runs, how fast it answers, and how much memory it takes.
 
 import { readFileSync } from "node:fs";
@@ -17,8 +17,10 @@ export class Victim {
     this.#log = log;
   }
 
+  /** `args`: further ones of `foretoken serve`. Without a worker among them it has one embedded engine. */
   static async start(...args: string[]): Promise<Victim> {
-    const child = start(["serve", "--llama", "1", "--port", "0", ...args]);
+    const engines = args.includes("--worker") ? [] : ["--llama", "1"];
+    const child = start(["serve", ...engines, "--port", "0", ...args]);
     const log: string[] = [];
     void collect(child.stderr, (text) => log.push(text));
     const line = await new Promise<string>((resolve, reject) => {
@@ -46,11 +48,12 @@ export class Victim {
     return (Number(pages) * 4096) / MIB;
   }
 
+  /** `body`: JSON text, or what is to be written as such. */
   async post(path: string, body: unknown, headers: Record<string, string> = {}): Promise<Response> {
     return await fetch(new URL(path, this.url), {
       method: "POST",
       headers: { "content-type": "application/json", ...headers },
-      body: JSON.stringify(body),
+      body: typeof body === "string" ? body : JSON.stringify(body),
     });
   }
 

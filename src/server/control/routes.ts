@@ -219,9 +219,12 @@ function resume(weights: WeightUpdates): Response {
 }
 
 async function sleep(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  await options.weights.pause(modeIn(exchange.url.searchParams, "keep"));
+  const mode = modeIn(exchange.url.searchParams, "keep");
+  // First, so that a body that cannot be read leaves nothing paused.
+  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+  await options.weights.pause(mode);
   forgetKv(options);
-  return await broadcast(options, exchange);
+  return merged(await fanOut(reachable(options.pool.members), () => request));
 }
 
 async function wakeUp(options: ControlOptions, exchange: Exchange): Promise<Response> {

@@ -1,6 +1,7 @@
 // Frames of a token stream as JSON text. Decides nothing; checks every field that a client sent.
 
 import * as v from "valibot";
+import { parseJson } from "../../base/json.ts";
 import type { Decoded } from "../../proto/checked.ts";
 import { type ClientMessage, type Filter, type Frame, GROUP_NAME_MAX } from "./frame.ts";
 
@@ -29,7 +30,7 @@ export const ClientMessageSchema = v.strictObject({
 export function decodeJson(text: string): Decoded<ClientMessage> {
   let value: unknown;
   try {
-    value = JSON.parse(text);
+    value = parseJson(text);
   } catch {
     return { kind: "undecodable", problem: "not JSON" };
   }

@@ -6,6 +6,7 @@ import protobuf from "protobufjs";
 import { assert } from "../../base/assert.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import { type GroupId, groupId, type RequestId, requestId, weightEpoch } from "../../base/ids.ts";
+import { parseJson } from "../../base/json.ts";
 import { type Fields, InvalidMessage } from "../../proto/checked.ts";
 import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
 
@@ -88,7 +89,7 @@ export function textOf(fields: Fields, name: string, charsMax: number): string {
 export function jsonOf(fields: Fields, name: string): unknown {
   const text = textOf(fields, name, JSON_CHARS_MAX);
   try {
-    return JSON.parse(text);
+    return parseJson(text);
   } catch {
     throw new InvalidMessage(`${name} is not JSON`);
   }

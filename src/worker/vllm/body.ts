@@ -68,6 +68,16 @@ export function chunkSeed(draw: DrawKey, offset: number): number {
   return (high >>> 6) * 67_108_864 + (low >>> 6);
 }
 
+/** null: the client's own fields cannot be written, being nested too deep. The edge bounds that; engines do not rely on it. */
+export function chunkBodyOf(ask: ChunkAsk, dialect: Dialect): string | null {
+  try {
+    return chunkBody(ask, dialect);
+  } catch (error) {
+    if (error instanceof RangeError) return null;
+    throw error;
+  }
+}
+
 export function chunkBody(ask: ChunkAsk, dialect: Dialect): string {
   const { spec, tokensMax } = ask;
   const { sampling } = spec;

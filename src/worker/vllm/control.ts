@@ -1,5 +1,6 @@
 // The engine's control plane in vLLM's own words: a request goes through as it is.
 
+import { parseJson } from "../../base/json.ts";
 import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";
 import type { HttpAnswer, HttpCall } from "./http.ts";
 
@@ -34,7 +35,7 @@ export function controlAnswer(url: string, answer: HttpAnswer): ControlAnswer {
   const status = answer.status === 500 && NO_METHOD.test(body) ? 400 : answer.status;
   if (body === "") return { status, body: null };
   try {
-    return { status, body: JSON.parse(body) };
+    return { status, body: parseJson(body) };
   } catch {
     return { status, body };
   }

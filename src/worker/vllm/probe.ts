@@ -3,6 +3,7 @@
 
 import { AppError } from "../../base/errors.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
+import { parseJson } from "../../base/json.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import { chunkBody, type Dialect, ENDPOINT_PATHS, type Endpoint } from "./body.ts";
 import { pause, type TimerClock } from "./clock.ts";
@@ -344,7 +345,7 @@ function warningsOf(dialect: Dialect, info: ServerInfo): string[] {
 function jsonField(answer: HttpAnswer, field: string): unknown {
   if (answer.kind !== "answer" || answer.status !== 200) return null;
   try {
-    const json: unknown = JSON.parse(answer.body);
+    const json = parseJson(answer.body);
     return typeof json === "object" && json !== null ? Reflect.get(json, field) : null;
   } catch {
     return null;

@@ -126,3 +126,10 @@ test("errorMessage: finds the message in every shape of body", () => {
   expect(errorMessage('{"error":"Unauthorized"}')).toBe("Unauthorized");
   expect(errorMessage("Bad Gateway")).toBe("Bad Gateway");
 });
+
+test("errors that are nested too deep to be shown are errors all the same", () => {
+  const deep = "[".repeat(200_000) + "]".repeat(200_000);
+  expect(errorMessage(`{"detail":${deep}}`)).toHaveLength(500);
+  const event = readEvent(Buffer.from(`{"error":{"code":400,"detail":${deep}}}`), 0);
+  expect(event).toMatchObject({ kind: "error", status: 400 });
+});

@@ -1,6 +1,8 @@
 // One event of a vLLM stream, read into the form that both endpoints share. It knows their JSON shapes
 // (0.22 to 0.32) and nothing of what becomes of the tokens.
 
+import { parseJson } from "../../base/json.ts";
+
 export interface EventUsage {
   readonly promptTokens: number;
   /** Output tokens of the request so far, those of this event included. */
@@ -69,12 +71,12 @@ export function readEvent(data: Buffer, topLogprobs: number): StreamEvent {
 
 /** The message of a body that reports an error, in any of vLLM's shapes. */
 export function errorMessage(body: string): string {
-  const json = parsed(Buffer.from(body));
+  const json = parsed(Buffer.from(body), parseJson);
   const error = json === null ? null : isJson(json.error) ? json.error : json;
   for (const field of ["message", "detail", "error"]) {
     const value = error?.[field];
     if (typeof value === "string") return value;
-    if (value !== undefined && value !== null) return JSON.stringify(value);
+    if (value !== undefined && value !== null) return written(value);
   }
   return body.slice(0, 500);
 }
@@ -84,8 +86,17 @@ function errorOf(error: Json): StreamEvent {
   return {
     kind: "error",
     status: typeof code === "number" ? code : 0,
-    message: typeof message === "string" ? message : JSON.stringify(error),
+    message: typeof message === "string" ? message : written(error),
   };
+}
+
+/** Events are read without a look at their depth, which only writing them would mind. */
+function written(value: unknown): string {
+  try {
+    return JSON.stringify(value);
+  } catch {
+    return "an error that is nested too deep to be shown";
+  }
 }
 
 function usageOf(value: unknown): EventUsage | null {
@@ -156,9 +167,9 @@ function numberOr(value: unknown): number {
  * The bytes are read as Latin-1, which is twice as fast: other characters occur only in strings, and only an
  * error's message is looked at.
  */
-function parsed(data: Buffer): Json | null {
+function parsed(data: Buffer, parse: (text: string) => unknown = JSON.parse): Json | null {
   try {
-    const json: unknown = JSON.parse(data.toString("latin1"));
+    const json = parse(data.toString("latin1"));
     return isJson(json) ? json : null;
   } catch {
     return null;

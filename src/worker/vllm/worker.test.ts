@@ -571,3 +571,18 @@ test("run: more streams than the limit wait for their turn", async () => {
   await bench.until(() => bench.all("chunk_done").length === 9);
   for (let id = 1; id <= 9; id += 1) expect(bench.tokens(id)).toEqual(expected(id));
 });
+
+test("run: fields that are nested too deep to be written end that request alone", async () => {
+  const bench = await open(await serve());
+  let deep: unknown = 1;
+  for (let i = 0; i < 200_000; i += 1) deep = [deep];
+  bench.run({ id: 1, sampling: { engineFields: { structured_outputs: { json: deep } } } });
+  bench.run({ id: 2 });
+  await bench.until(() => bench.all("chunk_done").length === 2);
+  const [refused] = bench.all("chunk_done").filter(({ requestId }) => requestId === 1);
+  expect(refused?.refusal).toEqual({
+    status: 400,
+    message: "its sampling fields cannot be written as JSON",
+  });
+  expect(bench.tokens(2)).toHaveLength(40);
+});

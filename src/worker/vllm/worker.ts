@@ -18,7 +18,7 @@ import {
   type WorkerListener,
   type WorkerStats,
 } from "../../rollout/worker.ts";
-import { chunkBody, ENDPOINT_PATHS } from "./body.ts";
+import { chunkBodyOf, ENDPOINT_PATHS } from "./body.ts";
 import { chunkAsk } from "./chunk-ask.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import type { TimerClock } from "./clock.ts";
@@ -343,10 +343,14 @@ export class VllmWorker implements Worker {
       run.cancel = leaveLine;
       return;
     }
-    const body = chunkBody(ask, capabilities);
+    this.#opened(run);
+    const body = chunkBodyOf(ask, capabilities);
+    if (body === null) {
+      this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
+      return;
+    }
     const reader = new SseReader(limits.lineBytesMax);
     const path = ENDPOINT_PATHS[capabilities.endpoint];
-    this.#opened(run);
     const cancel = client.stream(
       { method: "POST", path, body },
       {

@@ -1,0 +1,48 @@
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { JSON_DEPTH_MAX, JsonDepthError, parseJson } from "./json.ts";
+
+const nested = (depth: number) => "[".repeat(depth) + "]".repeat(depth);
+
+test("parseJson: takes the bound, and not one level more", () => {
+  expect(() => parseJson(nested(JSON_DEPTH_MAX))).not.toThrow();
+  expect(() => parseJson(nested(JSON_DEPTH_MAX + 1))).toThrow(JsonDepthError);
+  expect(() => parseJson('{"a":'.repeat(200_000))).toThrow("more than 128 levels deep");
+});
+
+test("parseJson: brackets in strings, and lists side by side, are no depth", () => {
+  const value = { text: '[{"\\'.repeat(1000), lists: Array.from({ length: 1000 }, () => [[1]]) };
+  expect(parseJson(JSON.stringify(value))).toEqual(value);
+  expect(parseJson(`${JSON.stringify("[".repeat(300))}`)).toBe("[".repeat(300));
+});
+
+test("parseJson: what is not JSON is a SyntaxError", () => {
+  for (const text of ["", "{", '"', '"\\', "]".repeat(300), `${nested(100)}${nested(100)}`]) {
+    expect(() => parseJson(text)).toThrow(SyntaxError);
+  }
+});
+
+function depthOf(value: unknown): number {
+  if (typeof value !== "object" || value === null) return 0;
+  return 1 + Math.max(0, ...Object.values(value).map(depthOf));
+}
+
+test("parseJson: agrees with the depth of the value", () => {
+  const texts = fc.stringMatching(/^[[\]{}"\\ a]*$/);
+  const value = fc.letrec((tie) => ({
+    any: fc.oneof(
+      { maxDepth: 6, withCrossShrink: true },
+      texts,
+      fc.array(tie("any"), { maxLength: 3 }),
+      fc.dictionary(texts, tie("any"), { maxKeys: 3 }),
+    ),
+  })).any;
+  fc.assert(
+    fc.property(value, (one) => {
+      const text = JSON.stringify(one);
+      const depth = depthOf(one);
+      if (depth > 0) expect(() => parseJson(text, depth - 1)).toThrow(JsonDepthError);
+      expect(parseJson(text, depth)).toEqual(JSON.parse(text));
+    }),
+  );
+});
