@@ -9,7 +9,7 @@ import type { WorkerSource } from "./server/worker-pool.ts";
 import { eosTokensOf } from "./text/eos.ts";
 import { openHuggingFaceText } from "./text/hugging-face.ts";
 import type { Text } from "./text/text.ts";
-import { openLinkWorker } from "./worker/link/worker.ts";
+import { newIdentity, openLinkWorker } from "./worker/link/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
 import { wallTimers } from "./worker/vllm/clock.ts";
 import { KEPT_BYTES_MAX, KvShare } from "./worker/vllm/kv-share.ts";
@@ -92,6 +92,8 @@ function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource
 }
 
 function linkSource(url: string, { token }: RemoteOptions): WorkerSource {
+  // One for all sessions of this source: a new one takes the place of the last, should the host still have it.
+  const sidecar = newIdentity();
   return {
     name: url,
     keepsWeights: true,
@@ -101,6 +103,7 @@ function linkSource(url: string, { token }: RemoteOptions): WorkerSource {
         url,
         clock: wallClock,
         reach,
+        sidecar,
         ...(token === null ? {} : { token }),
       });
       // A host that served another sidecar before counts from its own epochs.

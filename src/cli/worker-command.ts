@@ -8,11 +8,12 @@ import { BUNDLED_MODEL, wallClock } from "../app.ts";
 import { AppError } from "../base/errors.ts";
 import { weightEpoch } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
-import { LinkHost } from "../worker/link/host.ts";
+import { LinkHost, type LinkHostEvent } from "../worker/link/host.ts";
 import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
+import { createLog, type Log } from "./log.ts";
 
 const FIELD_NAMES = [
   "model",
@@ -24,6 +25,7 @@ const FIELD_NAMES = [
   "contextTokens",
   "draftBudget",
   "deterministic",
+  "log",
 ] as const;
 
 type WorkerSettings = Settings<(typeof FIELD_NAMES)[number]>;
@@ -68,6 +70,7 @@ async function serveModel(
   address: { host: string; port: number },
 ): Promise<number> {
   const { slots, kvTokens, draftBudget } = settings;
+  const log = createLog(settings.log, (line) => process.stderr.write(line));
   const contextTokens = settings.contextTokens ?? Math.min(model.contextTokens, kvTokens);
   const capacity = { slots, kvTokens, contextTokens, draftBudget };
   const [worker] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...capacity });
@@ -81,6 +84,7 @@ async function serveModel(
       epoch: EPOCH,
       token: settings.workerToken,
       clock: wallClock,
+      events: (event) => tell(log, event),
     });
     const stopped = untilSignal();
     console.log(`worker on ${host.url}`);
@@ -92,6 +96,10 @@ async function serveModel(
   } finally {
     await worker.close();
   }
+}
+
+function tell(log: Log, { kind, ...fields }: LinkHostEvent): void {
+  log(kind === "session_began" || kind === "session_resumed" ? "info" : "warn", kind, fields);
 }
 
 /** `HOST:PORT`, the host in brackets if it is an IPv6 address. @throws AppError usage. */

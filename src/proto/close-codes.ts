@@ -11,6 +11,8 @@ export const CLOSE = {
   invalid: 1007,
   /** version: the peer speaks another version of the protocol. */
   version: 1008,
+  /** taken_over: the session is over, another sidecar has the worker. */
+  takenOver: 4001,
   /** slow_consumer, or no room for another connection. */
   tryLater: 1013,
 } as const;

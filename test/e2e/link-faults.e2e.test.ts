@@ -6,7 +6,7 @@ import {
   countIn,
   freePort,
   generate,
-  type Proc,
+  Proc,
   startSidecar,
   startWorker,
   untilTrue,
@@ -30,6 +30,9 @@ const procs: Proc[] = [];
 afterEach(async () => {
   await Promise.all(procs.splice(0).map((proc) => proc.end()));
 });
+
+const isServing = async (url: string) =>
+  (await workersOf(url)).every(({ state }) => state === "ready");
 
 async function fleet(): Promise<{ ports: number[]; workers: Proc[]; sidecar: Proc; url: string }> {
   const ports = [await freePort(), await freePort()];
@@ -79,3 +82,33 @@ engineTest("a worker that stands still for a while is seen, and loses nothing", 
   await untilTrue(async () => (await stateOf(url, 0)) === "ready", "the worker", SEEN_MS);
   expect(await asked).toEqual(undisturbed);
 });
+
+engineTest("a sidecar that is killed and started again has its workers at once", async () => {
+  const { ports, workers, sidecar, url } = await fleet();
+  const undisturbed = await askAll(url);
+  const lost = askAll(url).catch(() => "lost with the sidecar");
+  await untilTrue(() => isUnderLoad(url), "the load");
+  sidecar.kill("SIGKILL");
+  await sidecar.child.exited;
+  expect(await lost).toBe("lost with the sidecar");
+  const startedMs = performance.now();
+  const again = await startSidecar(ports);
+  procs.push(again.proc);
+  await untilTrue(() => isServing(again.url), "both workers");
+  expect(performance.now() - startedMs).toBeLessThan(15_000);
+  expect(workers[0]?.line(/session_ended .*taken_over/)?.text).toContain("WARN");
+  expect(await askAll(again.url)).toEqual(undisturbed);
+});
+
+engineTest(
+  "a sidecar beside another one is told who has the worker, and takes nothing from it",
+  async () => {
+    const { ports, url } = await fleet();
+    const second = new Proc(["serve", "--port", "0", "--worker", `ws://127.0.0.1:${ports[0]}`]);
+    procs.push(second);
+    await untilTrue(() => second.line(/in use by /) !== null, "a refusal");
+    expect(second.line(/in use by /)?.text).toMatch(/in use by .+, process \d+/);
+    expect(await isServing(url)).toBe(true);
+    expect((await generate(url, 1, TOKENS)).length).toBe(TOKENS);
+  },
+);

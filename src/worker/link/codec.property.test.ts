@@ -201,6 +201,8 @@ const frame: fc.Arbitrary<Frame> = fc.record({
       sessionId: fc.uuid(),
       isNew: fc.boolean(),
       messageBytesMax: uint32,
+      sidecarId: text,
+      sidecarName: text,
     }),
     fc.record({
       kind: kind("welcome"),

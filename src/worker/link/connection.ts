@@ -28,6 +28,7 @@ export function isFatal({ code }: Closed): boolean {
     CLOSE.text,
     CLOSE.invalid,
     CLOSE.version,
+    CLOSE.takenOver,
     1009,
   ].some((fatal) => fatal === code);
 }

@@ -17,8 +17,17 @@ import type { Data, Welcome } from "./message.ts";
 export interface DialOptions {
   readonly url: URL;
   readonly token: string | null;
+  readonly sidecar: SidecarIdentity;
   readonly limits: LinkLimits;
   readonly clock: Clock;
+}
+
+/** Who dials. */
+export interface SidecarIdentity {
+  /** Random; the same for all sessions that one owner begins, one after the other, with one host. */
+  readonly id: string;
+  /** What people call it: told to others that want the worker. */
+  readonly name: string;
 }
 
 /** The session: whether it may begin, and how many of its data frames have arrived. */
@@ -85,6 +94,8 @@ export function dial(options: DialOptions, wanted: Wanted, listener: DialListene
         sessionId: wanted.sessionId,
         isNew: wanted.isNew,
         messageBytesMax: limits.messageBytesMax,
+        sidecarId: options.sidecar.id,
+        sidecarName: options.sidecar.name,
       },
       wanted.received,
     );

@@ -9,7 +9,7 @@ import {
 } from "../../proto/checked.ts";
 import type { SamplingSupport, WorkerCapacity } from "../../rollout/worker.ts";
 import { bodyOf, count, epochOf, listOf, messageOf, textOf, typeOf, viewOf } from "./fields.ts";
-import { ID_BYTES_MAX, NAME_CHARS_MAX } from "./limits.ts";
+import { ID_BYTES_MAX, NAME_CHARS_MAX, SIDECAR_CHARS_MAX } from "./limits.ts";
 import type { Frame, FrameBody, HostLimits, Welcome } from "./message.ts";
 import type { SupportTable } from "./support.ts";
 
@@ -54,6 +54,8 @@ function frameBody(fields: Fields): FrameBody {
         sessionId: sessionIdOf(body),
         isNew: body.isNew === true,
         messageBytesMax: count(body, "messageBytesMax", { max: UINT_MAX }),
+        sidecarId: textOf(body, "sidecarId", ID_BYTES_MAX),
+        sidecarName: textOf(body, "sidecarName", SIDECAR_CHARS_MAX),
       };
     case "welcome":
       return welcomeOf(body);

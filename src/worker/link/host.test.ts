@@ -23,6 +23,8 @@ const HELLO: FrameBody = {
   sessionId: "one",
   isNew: true,
   messageBytesMax: LINK_LIMITS.messageBytesMax,
+  sidecarId: "raw",
+  sidecarName: "a raw sidecar",
 };
 
 /** Sends what the test says, and nothing else. */

@@ -41,7 +41,15 @@ export interface LinkHostOptions {
   readonly token: string | null;
   readonly clock: Clock;
   readonly limits?: Partial<LinkLimits>;
+  readonly events?: (event: LinkHostEvent) => void;
 }
+
+/** What an operator wants to hear of. `sidecar`: as it calls itself. */
+export type LinkHostEvent = { readonly sidecar: string } & (
+  | { readonly kind: "session_began" | "session_resumed" }
+  /** cut: it may go on. refused: another one wanted the worker; told once while the worker has the same sidecar. */
+  | { readonly kind: "session_cut" | "session_ended" | "sidecar_refused"; readonly reason: string }
+);
 
 /** Counters since the host began. */
 export interface LinkHostStats {
@@ -54,6 +62,9 @@ export interface LinkHostStats {
 
 interface Session {
   readonly id: string;
+  readonly sidecarId: string;
+  /** As the sidecar calls itself. */
+  readonly sidecar: string;
   readonly state: HostSession;
   readonly delivery: Delivery;
   /** What the sidecar takes of one message. */
@@ -88,6 +99,10 @@ export class LinkHost {
   readonly #closedBy: Record<number, number> = {};
   #epoch: WeightEpoch;
   #session: Session | null = null;
+  /** The session before, for a sidecar that comes back to it. */
+  #past: { readonly id: string; readonly reason: string } | null = null;
+  /** Sidecars that were refused because of this session. */
+  readonly #refused = new Set<string>();
   /** The worker still has to answer for the last session. */
   #isClearing = false;
   #failure: string | null = null;
@@ -142,7 +157,7 @@ export class LinkHost {
     this.#isClosing = true;
     const stopped = new Promise<void>((resolve) => this.#sockets.close(() => resolve()));
     for (const peer of this.#peers) this.#end(peer, CLOSE.goingAway, "draining");
-    this.#endSession();
+    this.#endSession("draining");
     await stopped;
   }
 
@@ -180,7 +195,7 @@ export class LinkHost {
         return;
       case "bye":
         peer.connection.end(1000, "");
-        if (session !== null && session === this.#session) this.#endSession();
+        if (session !== null && session === this.#session) this.#endSession("bye");
         return;
       default:
         this.#end(peer, CLOSE.protocol, `unexpected_message: a ${body.kind}`);
@@ -207,16 +222,43 @@ export class LinkHost {
       return;
     }
     if (!hello.isNew) {
-      this.#end(peer, CLOSE.protocol, "unexpected_message: the session is not known here");
+      const past = this.#past?.id === hello.sessionId ? this.#past.reason : "not known here";
+      this.#end(peer, CLOSE.protocol, `unexpected_message: the session is over: ${past}`);
       return;
     }
-    if (current !== null || this.#isClearing) {
-      this.#end(peer, CLOSE.tryLater, "busy: the worker belongs to another sidecar");
-      return;
+    if (current !== null) {
+      if (isTakenOver(current, hello)) this.#takeOver(current, hello);
+      else this.#busy(peer, current, hello);
     }
+    if (this.#isClearing)
+      this.#end(peer, CLOSE.tryLater, "busy: the last session is being released");
+    else if (this.#session === null) this.#begin(peer, hello);
+  }
+
+  /** Its sidecar is gone, or cannot be heard, or is the one that asks: it is told why, if it can be. */
+  #takeOver(session: Session, { sidecarName }: Hello): void {
+    const reason = `taken_over: by ${sidecarName}`;
+    for (const peer of this.#peers) {
+      if (peer.session === session) this.#end(peer, CLOSE.takenOver, reason);
+    }
+    this.#endSession(reason);
+  }
+
+  /** The one that has the worker is there and answers: two sidecars do not take it from each other in turns. */
+  #busy(peer: Peer, { sidecar }: Session, { sidecarName }: Hello): void {
+    const reason = `busy: in use by ${sidecar}`;
+    this.#end(peer, CLOSE.tryLater, reason);
+    if (this.#refused.has(sidecarName) || this.#refused.size >= PEERS_MAX) return;
+    this.#refused.add(sidecarName);
+    this.#tell({ kind: "sidecar_refused", sidecar: sidecarName, reason });
+  }
+
+  #begin(peer: Peer, hello: Hello): void {
     this.#counts.sessions += 1;
     const session: Session = {
       id: hello.sessionId,
+      sidecarId: hello.sidecarId,
+      sidecar: hello.sidecarName === "" ? "an unnamed sidecar" : hello.sidecarName,
       state: new HostSession(
         this.#options.worker,
         this.#hostLimits(),
@@ -229,17 +271,22 @@ export class LinkHost {
       controls: 0,
     };
     this.#session = session;
+    this.#tell({ kind: "session_began", sidecar: session.sidecar });
     this.#attach(peer, session);
+  }
+
+  #tell(event: LinkHostEvent): void {
+    this.#options.events?.(event);
   }
 
   /** The connection before may not know yet that it is broken. */
   #resume(peer: Peer, session: Session, ack: number): void {
     if (!session.delivery.rewind(ack)) {
-      this.#end(peer, CLOSE.invalid, `invalid_message: ack is ${ack}, more than was sent`);
-      this.#endSession();
+      this.#refuse(peer, CLOSE.invalid, `invalid_message: ack is ${ack}, more than was sent`);
       return;
     }
     this.#counts.resumed += 1;
+    this.#tell({ kind: "session_resumed", sidecar: session.sidecar });
     session.connection?.terminate("replaced by another connection");
     this.#attach(peer, session);
   }
@@ -342,13 +389,13 @@ export class LinkHost {
     for (const peer of this.#peers) {
       if (peer.session === session) this.#end(peer, CLOSE.tryLater, reason);
     }
-    this.#endSession();
+    this.#endSession(reason);
   }
 
   /** The peer has sent what cannot be: it would send the same again. */
   #refuse(peer: Peer, code: number, reason: string): void {
     this.#end(peer, code, reason);
-    this.#endSession();
+    this.#endSession(reason);
   }
 
   #end(peer: Peer, code: number, reason: string): void {
@@ -364,22 +411,34 @@ export class LinkHost {
     session.connection = null;
     if (session !== this.#session) return;
     if (isFatal(closed)) {
-      this.#endSession();
+      this.#endSession(closed.reason);
       return;
     }
+    const { sidecar } = session;
+    this.#tell({ kind: "session_cut", sidecar, reason: closed.reason });
+    const { resumeMsMax } = this.#limits;
     session.expiry = setTimeout(() => {
-      if (session === this.#session) this.#endSession();
-    }, this.#limits.resumeMsMax);
+      if (session === this.#session) this.#endSession(`its sidecar was away for ${resumeMsMax} ms`);
+    }, resumeMsMax);
   }
 
-  #endSession(): void {
+  #endSession(reason: string): void {
     const session = this.#session;
     if (session === null) return;
     this.#session = null;
+    this.#past = { id: session.id, reason };
+    this.#refused.clear();
+    this.#tell({ kind: "session_ended", sidecar: session.sidecar, reason });
     if (session.expiry !== null) clearTimeout(session.expiry);
     this.#isClearing = true;
     this.#options.worker.send(session.state.ending());
   }
+}
+
+/** Whether the newcomer may have the worker: the one that has it is gone, cannot be heard, or is the same. */
+function isTakenOver({ connection, sidecarId }: Session, newcomer: Hello): boolean {
+  const isSame = sidecarId !== "" && sidecarId === newcomer.sidecarId;
+  return isSame || connection === null || connection.isQuiet;
 }
 
 /** Sidecars that dial at the same time; one of them has the worker. */

@@ -9,6 +9,8 @@ export const LINK_PATH = "/v1/link";
 /** Bounds that hold for every frame, whatever the sides are configured to. */
 export const ID_BYTES_MAX = 64;
 export const NAME_CHARS_MAX = 4096;
+/** A sidecar's name stands in reasons of closes and in log lines. */
+export const SIDECAR_CHARS_MAX = 256;
 export const JSON_CHARS_MAX = 16 * 2 ** 20;
 export const TTL_MS_MAX = 86_400_000;
 /** Ids, offsets and counts travel in 32 signed bits, in packed events as in engines. */

@@ -2,6 +2,7 @@
 
 import { weightEpoch, workerId } from "../../base/ids.ts";
 import type { Worker } from "../../rollout/worker.ts";
+import type { SidecarIdentity } from "./dial.ts";
 import { LinkHost, type LinkHostOptions } from "./host.ts";
 import type { LinkLimits } from "./limits.ts";
 import { type LinkedWorker, openLinkWorker } from "./worker.ts";
@@ -39,6 +40,7 @@ export function open(
     limits?: Partial<LinkLimits>;
     id?: number;
     reach?: (lost: string | null) => void;
+    sidecar?: SidecarIdentity;
   } = {},
 ): Promise<LinkedWorker> {
   const { id = 0, limits = {}, ...rest } = options;

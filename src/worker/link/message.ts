@@ -33,6 +33,10 @@ export interface Hello {
   /** false: the session is known to have begun. */
   readonly isNew: boolean;
   readonly messageBytesMax: number;
+  /** Random, and the same for all sessions of one sidecar with one host. */
+  readonly sidecarId: string;
+  /** What people call it. */
+  readonly sidecarName: string;
 }
 
 export interface Welcome {

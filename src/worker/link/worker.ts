@@ -2,6 +2,7 @@
 // that breaks is made again and the session goes on, without loss and without repeats. When that cannot be,
 // the worker has failed, once; the rollout recovers. Never blocks, and keeps a bounded amount.
 
+import { hostname } from "node:os";
 import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
@@ -21,7 +22,7 @@ import type {
 import { encodeSidecarMessage } from "./command-codec.ts";
 import { type Closed, type Connection, type ConnectionStats, isFatal } from "./connection.ts";
 import { Delivery } from "./delivery.ts";
-import { type DialOptions, dial, hostUrl } from "./dial.ts";
+import { type DialOptions, dial, hostUrl, type SidecarIdentity } from "./dial.ts";
 import { decodeHostMessage } from "./event-codec.ts";
 import { LINK_LIMITS, type LinkLimits } from "./limits.ts";
 import type { Data, HostMessage, SidecarMessage, Welcome, WireCommand } from "./message.ts";
@@ -35,6 +36,8 @@ export interface LinkWorkerOptions {
   /** What the host asks for; default: nothing. */
   readonly token?: string;
   readonly clock: Clock;
+  /** Default: another one each time, named by this machine and process. */
+  readonly sidecar?: SidecarIdentity;
   readonly limits?: Partial<LinkLimits>;
   /**
    * Hears why the host cannot be reached while the session may still go on; null: it can be again. When the
@@ -71,7 +74,8 @@ const COMMAND_BYTES = 1024;
 export async function openLinkWorker(options: LinkWorkerOptions): Promise<LinkedWorker> {
   const limits = { ...LINK_LIMITS, ...options.limits };
   const { clock, token = null } = options;
-  const dialOptions: DialOptions = { url: hostUrl(options.url), token, limits, clock };
+  const { sidecar = newIdentity() } = options;
+  const dialOptions: DialOptions = { url: hostUrl(options.url), token, sidecar, limits, clock };
   const startMs = clock.nowMs();
   const sessionId = crypto.randomUUID();
   return await new Promise((resolve, reject) => {
@@ -103,6 +107,10 @@ export async function openLinkWorker(options: LinkWorkerOptions): Promise<Linked
     };
     attempt();
   });
+}
+
+export function newIdentity(): SidecarIdentity {
+  return { id: crypto.randomUUID(), name: `${hostname()}, process ${process.pid}` };
 }
 
 function openError(url: URL, { reason }: Closed): AppError {
