@@ -3,10 +3,11 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
+import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import { decodeSidecarMessage, encodeSidecarMessage } from "./command-codec.ts";
 import { decodeHostMessage, encodeHostMessage } from "./event-codec.ts";
 import { decodeFrame, encodeFrame } from "./frame-codec.ts";
-import { BARRIER_ID, INT_MAX, TOP_LOGPROBS_MAX, TTL_MS_MAX } from "./limits.ts";
+import { BARRIER_ID, INT_MAX, TTL_MS_MAX } from "./limits.ts";
 import type { Frame, HostMessage, SidecarMessage, WireCommand, WireEvent } from "./message.ts";
 
 const kind = <K extends string>(value: K) => fc.constant(value);
@@ -20,7 +21,8 @@ const request = fc.integer({ min: 0, max: BARRIER_ID - 1 }).map(requestId);
 const text = fc.string({ maxLength: 30 });
 const tokens = fc.array(uint31, { maxLength: 20 }).map((list) => Int32Array.from(list));
 const float = (min: number, max: number) => fc.double({ min, max, noNaN: true });
-const real = fc.double({ noNaN: true, noDefaultInfinity: true });
+/** What it means is not the codec's to judge. */
+const real = fc.double();
 const bytes = fc.uint8Array({ maxLength: 60 }).map((list) => Uint8Array.from(list));
 const kv = fc.option(fc.record({ tokens: uint31, bytes: bytes.map((list) => list.buffer) }));
 const prompt = fc.record({ promptId: uint31, tokens: fc.option(tokens) });
@@ -31,23 +33,23 @@ const named = fc.dictionary(fc.string({ minLength: 1, maxLength: 8 }), json, {
 });
 
 const shaping = fc.record({
-  tokensMin: uint31,
-  topK: uint31,
-  topP: float(0, 1),
-  minP: float(0, 1),
-  repetitionPenalty: float(0, 100),
+  tokensMin: uint32,
+  topK: uint32,
+  topP: real,
+  minP: real,
+  repetitionPenalty: real,
   presencePenalty: real,
   frequencyPenalty: real,
   logitBias: fc.array(fc.record({ token: uint31, bias: real }), { maxLength: 4 }),
 });
 
 const sampling = fc.record({
-  temperature: float(0, 100),
+  temperature: real,
   seed: fc.maxSafeInteger(),
-  tokensMax: some,
-  stopTokenIds: fc.array(uint31, { maxLength: 5 }),
+  tokensMax: uint32,
+  stopTokenIds: fc.array(uint32, { maxLength: 5 }),
   shaping: fc.option(shaping),
-  topLogprobs: fc.integer({ min: 0, max: TOP_LOGPROBS_MAX }),
+  topLogprobs: uint32,
   engineFields: fc.option(named),
 });
 
@@ -66,7 +68,7 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
     prompt,
     outputFrom: fc.integer({ min: 0, max: INT_MAX - 100 }),
     output: tokens,
-    chunkTokens: some,
+    chunkTokens: uint32,
     priority: fc.constantFrom("high" as const, "low" as const),
     kv,
     draft: fc.option(fc.record({ groupId: id, sampleIndex: uint31 })),
@@ -119,7 +121,7 @@ const tokenEvent: fc.Arbitrary<WireEvent> = fc
     run: some,
     offset: fc.integer({ min: 0, max: INT_MAX - 100 }),
     rows: fc.array(fc.record({ token: uint31, logprob }), { maxLength: 6 }),
-    topCount: fc.integer({ min: 0, max: TOP_LOGPROBS_MAX }),
+    topCount: fc.integer({ min: 0, max: TOP_LOGPROBS.max }),
     top: fc.record({ token: fc.integer({ min: -1, max: INT_MAX }), logprob }),
   })
   .map(({ run, offset, rows, topCount, top }) => {
@@ -147,6 +149,12 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
     kind: kind("chunk_done"),
     run: some,
     finish: fc.option(fc.constantFrom("stop" as const, "length" as const, "abort" as const)),
+  }),
+  fc.record({
+    kind: kind("chunk_done"),
+    run: some,
+    finish: kind("abort"),
+    refusal: fc.record({ status: fc.integer({ min: 400, max: 599 }), message: text }),
   }),
   fc.record({ kind: kind("exported"), requestId: request, kv }),
   fc.record({ kind: kind("evicted"), requestId: request }),

@@ -12,6 +12,7 @@ import {
 import type { LogitShaping, RequestSpec, SamplingParams } from "../../request/request.ts";
 import type { ControlRequest, KvBlob } from "../../rollout/worker.ts";
 import {
+  anyNumber,
   bodyOf,
   bytesOf,
   count,
@@ -22,29 +23,23 @@ import {
   listOf,
   messageOf,
   optionalOf,
-  real,
   requestIdOf,
   textOf,
   toBytes,
   tokensOf,
   typeOf,
+  wordsOf,
 } from "./fields.ts";
-import {
-  BARRIER_ID,
-  INT_MAX,
-  JSON_CHARS_MAX,
-  LOGIT_BIAS_MAX,
-  NAME_CHARS_MAX,
-  STOP_TOKENS_MAX,
-  TOP_LOGPROBS_MAX,
-  TTL_MS_MAX,
-} from "./limits.ts";
+import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TTL_MS_MAX } from "./limits.ts";
 import type { SidecarMessage, WireCommand, WirePrompt } from "./message.ts";
 
 const messageType = typeOf("SidecarMessage");
 
 const COMMANDS_MAX = 1_048_576;
 const FORGET_MAX = 1_048_576;
+/** Of stop tokens and of biases in one frame. */
+const LIST_MAX = 262_144;
+const UINT32_MAX = 0xffffffff;
 const QUERY_MAX = 1024;
 const PATH_CHARS_MAX = 4096;
 
@@ -170,7 +165,7 @@ function commandOf(fields: Fields): WireCommand {
 }
 
 function runOf(body: Fields): WireCommand {
-  const output = tokensOf(body, "output");
+  const output = wordsOf(body, "output");
   const draft = optionalOf(body, "draft");
   return {
     kind: "run",
@@ -179,7 +174,7 @@ function runOf(body: Fields): WireCommand {
     prompt: promptOf(body),
     outputFrom: count(body, "outputFrom", { max: INT_MAX - output.length }),
     output,
-    chunkTokens: count(body, "chunkTokens", { min: 1 }),
+    chunkTokens: anyNumber(body, "chunkTokens"),
     priority: body.isHighPriority === true ? "high" : "low",
     kv: kvOf(body),
     draft:
@@ -203,31 +198,32 @@ function requestOf(body: Fields): Omit<RequestSpec, "prompt"> {
   };
 }
 
+/** As they are: HostSession judges them, for a parameter out of range is one request's fault, and no broken frame. */
 function samplingOf(fields: Fields): SamplingParams {
   const shaping = optionalOf(fields, "shaping");
   return {
-    temperature: real(fields, "temperature", { min: 0 }),
-    seed: count(fields, "seed", { min: Number.MIN_SAFE_INTEGER, max: Number.MAX_SAFE_INTEGER }),
-    tokensMax: count(fields, "tokensMax", { min: 1 }),
-    stopTokenIds: counts(fields, "stopTokenIds", { listMax: STOP_TOKENS_MAX }),
+    temperature: anyNumber(fields, "temperature"),
+    seed: anyNumber(fields, "seed"),
+    tokensMax: anyNumber(fields, "tokensMax"),
+    stopTokenIds: counts(fields, "stopTokenIds", { listMax: LIST_MAX, max: UINT32_MAX }),
     shaping: shaping === null ? null : shapingOf(shaping),
-    topLogprobs: count(fields, "topLogprobs", { max: TOP_LOGPROBS_MAX }),
+    topLogprobs: anyNumber(fields, "topLogprobs"),
     engineFields: engineFieldsOf(fields),
   };
 }
 
 function shapingOf(fields: Fields): LogitShaping {
   return {
-    tokensMin: count(fields, "tokensMin"),
-    topK: count(fields, "topK"),
-    topP: real(fields, "topP", { min: 0, max: 1 }),
-    minP: real(fields, "minP", { min: 0, max: 1 }),
-    repetitionPenalty: real(fields, "repetitionPenalty", { min: 0 }),
-    presencePenalty: real(fields, "presencePenalty"),
-    frequencyPenalty: real(fields, "frequencyPenalty"),
-    logitBias: listOf(fields, "logitBias", LOGIT_BIAS_MAX).map((entry) => ({
-      token: count(entry, "token"),
-      bias: real(entry, "bias"),
+    tokensMin: anyNumber(fields, "tokensMin"),
+    topK: anyNumber(fields, "topK"),
+    topP: anyNumber(fields, "topP"),
+    minP: anyNumber(fields, "minP"),
+    repetitionPenalty: anyNumber(fields, "repetitionPenalty"),
+    presencePenalty: anyNumber(fields, "presencePenalty"),
+    frequencyPenalty: anyNumber(fields, "frequencyPenalty"),
+    logitBias: listOf(fields, "logitBias", LIST_MAX).map((entry) => ({
+      token: anyNumber(entry, "token"),
+      bias: anyNumber(entry, "bias"),
     })),
   };
 }
@@ -244,7 +240,7 @@ function engineFieldsOf(fields: Fields): Record<string, unknown> | null {
 function promptOf(body: Fields): WirePrompt {
   const fields = messageOf(body, "prompt");
   const promptId = count(fields, "promptId");
-  const tokens = tokensOf(fields, "tokens");
+  const tokens = wordsOf(fields, "tokens");
   if (fields.isNew === true) return { promptId, tokens };
   if (tokens.length > 0) throw new InvalidMessage("a prompt that is not new has tokens");
   return { promptId, tokens: null };

@@ -11,6 +11,7 @@ import {
 } from "../../proto/checked.ts";
 import type { FinishReason } from "../../request/request.ts";
 import type { TopLogprobs } from "../../request/response.ts";
+import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import type { WorkerStats } from "../../rollout/worker.ts";
 import { kvFields, kvOf } from "./command-codec.ts";
 import {
@@ -21,6 +22,7 @@ import {
   groupIdOf,
   jsonOf,
   listOf,
+  optionalOf,
   real,
   requestIdOf,
   textOf,
@@ -28,10 +30,11 @@ import {
   typeOf,
   wordsOf,
 } from "./fields.ts";
-import { INT_MAX, NAME_CHARS_MAX, TOP_LOGPROBS_MAX } from "./limits.ts";
+import { INT_MAX, NAME_CHARS_MAX } from "./limits.ts";
 import type { HostMessage, WireEvent } from "./message.ts";
 
 type TokensEvent = Extract<WireEvent, { kind: "tokens" }>;
+type ChunkDone = Extract<WireEvent, { kind: "chunk_done" }>;
 
 const messageType = typeOf("HostMessage");
 
@@ -195,7 +198,7 @@ function tokensEvent(heads: Int32Array, head: number, from: Unpacking): TokensEv
   from.at = end;
   if (topCount === 0) return { kind: "tokens", run, offset, tokens, logprobs, top: null };
   const topEnd = topAt + topCount * length;
-  if (topCount < 0 || topCount > TOP_LOGPROBS_MAX || topEnd > from.topTokens.length) {
+  if (topCount < 0 || topCount > TOP_LOGPROBS.max || topEnd > from.topTokens.length) {
     throw new InvalidMessage(`a head holds ${topCount} alternatives`);
   }
   from.topAt = topEnd;
@@ -222,7 +225,7 @@ function fewFloats(words: Float32Array, start: number, end: number): Float32Arra
 function otherFields(event: Exclude<WireEvent, TokensEvent>): object {
   switch (event.kind) {
     case "chunk_done":
-      return { chunkDone: { run: event.run, finish: FINISHES.indexOf(event.finish) + 1 } };
+      return { chunkDone: chunkDoneFields(event) };
     case "exported":
       return { exported: { requestId: event.requestId, kv: kvFields(event.kv) } };
     case "evicted":
@@ -243,11 +246,8 @@ function otherFields(event: Exclude<WireEvent, TokensEvent>): object {
 function otherOf(fields: Fields): Exclude<WireEvent, TokensEvent> {
   const { name, body } = bodyOf(fields);
   switch (name) {
-    case "chunkDone": {
-      const finish = FINISHES[count(body, "finish") - 1];
-      if (finish === undefined) throw new InvalidMessage(`finish is ${body.finish}`);
-      return { kind: "chunk_done", run: count(body, "run", { min: 1 }), finish };
-    }
+    case "chunkDone":
+      return chunkDoneOf(body);
     case "exported":
       return { kind: name, requestId: requestIdOf(body), kv: kvOf(body) };
     case "evicted":
@@ -267,6 +267,24 @@ function otherOf(fields: Fields): Exclude<WireEvent, TokensEvent> {
     default:
       throw new InvalidMessage("there is no body");
   }
+}
+
+function chunkDoneFields({ run, finish, refusal }: ChunkDone): object {
+  const fields = { run, finish: FINISHES.indexOf(finish) + 1 };
+  if (refusal === undefined) return fields;
+  const { status, message } = refusal;
+  return { ...fields, refusal: { status, message: message.slice(0, NAME_CHARS_MAX) } };
+}
+
+function chunkDoneOf(body: Fields): ChunkDone {
+  const finish = FINISHES[count(body, "finish") - 1];
+  if (finish === undefined) throw new InvalidMessage(`finish is ${body.finish}`);
+  const done = { kind: "chunk_done", run: count(body, "run", { min: 1 }), finish } as const;
+  const refusal = optionalOf(body, "refusal");
+  if (refusal === null) return done;
+  if (finish !== "abort") throw new InvalidMessage("a refusal ends its request");
+  const status = count(refusal, "status", { min: 400, max: 599 });
+  return { ...done, refusal: { status, message: textOf(refusal, "message", NAME_CHARS_MAX) } };
 }
 
 function statsOf(body: Fields): WorkerStats {

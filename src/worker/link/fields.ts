@@ -8,7 +8,7 @@ import type { WeightEpoch } from "../../base/ids.ts";
 import { type GroupId, groupId, type RequestId, requestId, weightEpoch } from "../../base/ids.ts";
 import { parseJson } from "../../base/json.ts";
 import { type Fields, InvalidMessage } from "../../proto/checked.ts";
-import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
+import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
 
 const SCHEMA = new URL("../../../proto/link.proto", import.meta.url);
 const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
@@ -80,6 +80,11 @@ export function real(
   throw new InvalidMessage(`${name} is ${value}, not in [${min}, ${max}]`);
 }
 
+/** Any number of the field's type, in or out of range. */
+export function anyNumber(fields: Fields, name: string): number {
+  return plainNumber(fields[name]);
+}
+
 export function textOf(fields: Fields, name: string, charsMax: number): string {
   const value = fields[name] as string;
   if (value.length <= charsMax) return value;
@@ -103,8 +108,9 @@ export function requestIdOf(fields: Fields): RequestId {
   return requestId(count(fields, "requestId", { max: BARRIER_ID - 1 }));
 }
 
+/** Its length is the host's to judge: a name that is too long is one request's fault, and no broken frame. */
 export function groupIdOf(fields: Fields): GroupId {
-  const id = textOf(fields, "groupId", NAME_CHARS_MAX);
+  const id = textOf(fields, "groupId", JSON_CHARS_MAX);
   if (id === "") throw new InvalidMessage("groupId is empty");
   return groupId(id);
 }

@@ -4,8 +4,9 @@
 
 import { type GroupId, type RequestId, requestId } from "../../base/ids.ts";
 import type { RequestSpec } from "../../request/request.ts";
+import { outOfBounds, problemOf } from "../../request/sampling-bounds.ts";
 import type { Worker, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
-import { BARRIER_ID } from "./limits.ts";
+import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
 import type { HostLimits, WireCommand, WireEvent, WirePrompt } from "./message.ts";
 import { TokenLogs } from "./token-logs.ts";
 
@@ -16,7 +17,16 @@ export interface Refusal {
   readonly problem: string;
 }
 
-export type HostCommands = { readonly kind: "ok"; readonly commands: WorkerCommand[] } | Refusal;
+export type HostCommands =
+  | {
+      readonly kind: "ok";
+      readonly commands: WorkerCommand[];
+      /** Ends of runs that the worker is not given: each is one request's own fault. */
+      readonly refused: readonly WireEvent[];
+    }
+  | Refusal;
+
+const BAD_REQUEST = 400;
 
 /** Thrown by the checks below and caught in `commands`, nowhere else. */
 class Refused extends Error {
@@ -40,7 +50,11 @@ export class HostSession {
   /** Requests of which the worker holds something, running or parked. */
   readonly #held = new Set<RequestId>();
   readonly #groups = new Set<GroupId>();
+  /** Prompts that no engine could compute, and why. */
+  readonly #badPrompts = new Map<number, string>();
   #runMax = 0;
+  /** Of the commands that are being translated. */
+  #refused: WireEvent[] = [];
 
   constructor(worker: Worker, limits: HostLimits, vocabularySize: number) {
     this.#worker = worker;
@@ -51,11 +65,12 @@ export class HostSession {
   commands(wire: readonly WireCommand[]): HostCommands {
     try {
       const commands: WorkerCommand[] = [];
+      this.#refused = [];
       for (const command of wire) {
         const translated = this.#translate(command);
         if (translated !== null) commands.push(translated);
       }
-      return { kind: "ok", commands };
+      return { kind: "ok", commands, refused: this.#refused };
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
       return { kind: "refuse", reason: error.reason, problem: error.message };
@@ -84,7 +99,9 @@ export class HostSession {
             this.#held.delete(event.requestId);
             this.#logs.forget(event.requestId);
           }
-          wire.push({ kind: "chunk_done", run, finish: event.finish });
+          const { finish, refusal } = event;
+          const why = refusal === undefined ? {} : { refusal };
+          wire.push({ kind: "chunk_done", run, finish, ...why });
           break;
         }
         case "exported": {
@@ -130,6 +147,8 @@ export class HostSession {
       case "register_group": {
         const { groupId, ttlMs } = command;
         const prompt = this.#prompt(command.prompt);
+        // It is not drafted for: what it holds, or how it is called, is no draft group's.
+        if (this.#promptProblem(command.prompt) !== null || !isName(groupId)) return null;
         this.#groups.add(groupId);
         if (this.#groups.size > this.#limits.requestsMax) {
           throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} groups`);
@@ -140,7 +159,7 @@ export class HostSession {
         this.#groups.delete(command.groupId);
         return command;
       case "delta":
-        this.#checkTokens(command.tokens, "a delta");
+        this.#checkDelta(command.tokens);
         return command;
       case "advance":
       case "reload":
@@ -156,7 +175,7 @@ export class HostSession {
     }
   }
 
-  #run(command: Extract<WireCommand, { kind: "run" }>): WorkerCommand {
+  #run(command: Extract<WireCommand, { kind: "run" }>): WorkerCommand | null {
     const { run, chunkTokens, priority, kv, draft, outputFrom } = command;
     const id = command.request.requestId;
     const what = `request ${id}`;
@@ -164,7 +183,6 @@ export class HostSession {
     if (this.#runOf.has(id)) throw new Refused("unexpected_message", `${what} runs already`);
     this.#runMax = run;
     const prompt = this.#prompt(command.prompt);
-    this.#checkTokens(command.output, what);
     if (!this.#logs.begin(id, outputFrom, command.output)) {
       throw new Refused("invalid_message", `${what} goes on from ${outputFrom}, not known here`);
     }
@@ -173,26 +191,44 @@ export class HostSession {
     }
     const output = this.#logs.output(id);
     const request = { ...command.request, prompt };
-    this.#checkRun(request, output, what);
+    const problem =
+      this.#promptProblem(command.prompt) ??
+      this.#tokensProblem(command.output, "output") ??
+      this.#runProblem(request, { output, chunkTokens });
+    if (problem !== null) return this.#refuse(id, run, problem);
     this.#runOf.set(id, run);
     this.#held.add(id);
     return { kind: "run", request, output, chunkTokens, priority, kv, draft };
   }
 
-  /** A request that could never run would end the engine. */
-  #checkRun({ prompt, sampling }: RequestSpec, output: Int32Array, what: string): void {
+  /** Ends one request; the session, and what runs beside it, goes on. */
+  #refuse(id: RequestId, run: number, problem: string): WorkerCommand | null {
+    this.#logs.forget(id);
+    const message = `the request can never run on this worker: it ${problem}`;
+    const refusal = { status: BAD_REQUEST, message };
+    this.#refused.push({ kind: "chunk_done", run, finish: "abort", refusal });
+    return this.#held.delete(id) ? { kind: "release", requestId: id } : null;
+  }
+
+  #runProblem(
+    { groupId, prompt, sampling }: RequestSpec,
+    { output, chunkTokens }: { output: Int32Array; chunkTokens: number },
+  ): string | null {
     const { contextTokens, kvTokens } = this.#worker.capacity;
+    const wrong = outOfBounds(sampling, { vocabularySize: this.#vocabularySize });
+    if (wrong !== null) return `has ${wrong.field}, which ${problemOf(wrong)}`;
+    if (!isName(groupId)) {
+      return `is of a group whose name has ${groupId.length} characters, above ${NAME_CHARS_MAX}`;
+    }
     const tokens = prompt.length + sampling.tokensMax;
-    const refuse = (problem: string): never => {
-      throw new Refused("invalid_message", `${what} can never run here: it ${problem}`);
-    };
-    if (prompt.length === 0) refuse("has an empty prompt");
-    if (output.length >= sampling.tokensMax) refuse("is at its end");
-    if (tokens > contextTokens) refuse(`may take ${tokens} tokens of ${contextTokens}`);
+    if (prompt.length === 0) return "has an empty prompt";
+    if (!(chunkTokens >= 1)) return `asks for a chunk of ${chunkTokens} tokens`;
+    if (output.length >= sampling.tokensMax) return "is at its end";
+    if (tokens > contextTokens) return `may take ${tokens} tokens of ${contextTokens}`;
     // The last token is never computed.
-    if (tokens - 1 > kvTokens) refuse(`may take ${tokens - 1} KV tokens of ${kvTokens}`);
+    if (tokens - 1 > kvTokens) return `may take ${tokens - 1} KV tokens of ${kvTokens}`;
     const support = this.#worker.supports(sampling);
-    if (support.kind === "refused") refuse(`asks for ${support.field}, which ${support.reason}`);
+    return support.kind === "refused" ? `asks for ${support.field}, which ${support.reason}` : null;
   }
 
   #prompt({ promptId, tokens }: WirePrompt): Int32Array {
@@ -204,7 +240,8 @@ export class HostSession {
     if (known !== undefined) {
       throw new Refused("invalid_message", `prompt ${promptId} is not a new one`);
     }
-    this.#checkTokens(tokens, `prompt ${promptId}`);
+    const problem = this.#tokensProblem(tokens, "prompt");
+    if (problem !== null) this.#badPrompts.set(promptId, problem);
     this.#prompts.set(promptId, tokens);
     this.#promptTokens += tokens.length;
     const isFull = this.#promptTokens > this.#limits.promptTokensMax && this.#prompts.size > 1;
@@ -214,12 +251,23 @@ export class HostSession {
     return tokens;
   }
 
-  #checkTokens(tokens: Int32Array, what: string): void {
+  #promptProblem({ promptId }: WirePrompt): string | null {
+    return this.#badPrompts.get(promptId) ?? null;
+  }
+
+  #tokensProblem(tokens: Int32Array, where: string): string | null {
     for (let i = 0; i < tokens.length; i += 1) {
       const token = tokens[i] ?? -1;
       if (token >= 0 && token < this.#vocabularySize) continue;
-      throw new Refused("invalid_message", `${what} holds token ${token}, out of vocabulary`);
+      return `holds token ${token} in its ${where}, not in 0..${this.#vocabularySize - 1}`;
     }
+    return null;
+  }
+
+  /** Tokens that a worker drew: no request's fault. */
+  #checkDelta(tokens: Int32Array): void {
+    const problem = this.#tokensProblem(tokens, "tokens");
+    if (problem !== null) throw new Refused("invalid_message", `a delta ${problem}`);
   }
 
   #forget({
@@ -232,7 +280,12 @@ export class HostSession {
     for (const promptId of promptIds) {
       this.#promptTokens -= this.#prompts.get(promptId)?.length ?? 0;
       this.#prompts.delete(promptId);
+      this.#badPrompts.delete(promptId);
     }
     for (const id of requestIds) this.#logs.forget(id);
   }
+}
+
+function isName(groupId: GroupId): boolean {
+  return groupId.length <= NAME_CHARS_MAX;
 }

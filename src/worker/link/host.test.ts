@@ -4,6 +4,7 @@ import { expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
+import { NO_SHAPING, type RequestSpec } from "../../request/request.ts";
 import type { WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
 import { SimulatedWorker } from "../simulated/worker.ts";
 import { encodeSidecarMessage } from "./command-codec.ts";
@@ -150,18 +151,6 @@ const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw)
     (raw) => raw.body({ kind: "heartbeat" }, 5),
   ],
   [
-    "a prompt out of vocabulary",
-    1007,
-    /token 1000, out of vocabulary/,
-    (raw) => raw.commands(1, { ...RUN, prompt: { promptId: 1, tokens: Int32Array.of(1000) } }),
-  ],
-  [
-    "an empty prompt",
-    1007,
-    /empty prompt/,
-    (raw) => raw.commands(1, { ...RUN, prompt: { promptId: 1, tokens: new Int32Array(0) } }),
-  ],
-  [
     "a prompt that was never sent",
     1007,
     /prompt 3 is not known/,
@@ -172,15 +161,6 @@ const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw)
     1007,
     /goes on from 5/,
     (raw) => raw.commands(1, { ...RUN, outputFrom: 5 }),
-  ],
-  [
-    "a request longer than its context",
-    1007,
-    /can never run here/,
-    (raw) => {
-      const sampling = { ...REQUEST.sampling, tokensMax: 127 };
-      raw.commands(1, { ...RUN, request: { ...REQUEST, sampling } });
-    },
   ],
   [
     "a request that runs already",
@@ -204,6 +184,78 @@ for (const [name, code, reason, send] of [...BAD, ...AFTER_HELLO]) {
     expect(closed.code).toBe(code);
     expect(closed.reason).toMatch(reason);
     await expectServing(host, simulated);
+    await host.close();
+  });
+}
+
+/** One request's own fault each, at the worst of times: another one runs, and there is a draft group. */
+const POISON: [name: string, reason: RegExp, spec: RequestSpec, chunkTokens?: number][] = [
+  ["a temperature of 1e-320", /temperature, which is 1e-320/, newSpec(2, { temperature: 1e-320 })],
+  ["a temperature of NaN", /temperature, which is NaN/, newSpec(2, { temperature: Number.NaN })],
+  ["no tokens to draw", /max_tokens, which is 0/, newSpec(2, { tokensMax: 0 })],
+  ["too many alternatives", /logprobs, which is 33/, newSpec(2, { topLogprobs: 33 })],
+  [
+    "a repetition penalty of 1e-38",
+    /repetition_penalty, which is 1e-38/,
+    newSpec(2, { shaping: { ...NO_SHAPING, repetitionPenalty: 1e-38 } }),
+  ],
+  [
+    "5,000 stop tokens",
+    /stop_token_ids, which is a list of 5000/,
+    newSpec(2, { stopTokenIds: new Array(5000).fill(3) }),
+  ],
+  ["a request longer than its context", /may take 130 tokens/, newSpec(2, { tokensMax: 127 })],
+  ["a chunk of no tokens", /a chunk of 0 tokens/, newSpec(2), 0],
+  [
+    "a group's name of 5,000 characters",
+    /5000 characters, above 4096/,
+    { ...newSpec(2), groupId: groupId("x".repeat(5000)) },
+  ],
+  ["an empty prompt", /empty prompt/, { ...newSpec(2), prompt: new Int32Array(0) }],
+  [
+    "a prompt out of vocabulary",
+    /holds token 1000 in its prompt, not in 0\.\.999/,
+    { ...newSpec(2), prompt: Int32Array.of(1, 1000) },
+  ],
+  ["a negative token", /holds token -5/, { ...newSpec(2), prompt: Int32Array.of(-5) }],
+];
+
+for (const [name, reason, spec, chunkTokens] of POISON) {
+  test(`host: ${name} is refused to that request alone, and the session goes on`, async () => {
+    const simulated = newSimulated();
+    const host = await listen(simulated);
+    const worker = await open(host.url);
+    const events: WorkerEvent[] = [];
+    worker.listen((_, some) => events.push(...some));
+    const { groupId: group, prompt } = spec;
+    const good = newSpec(1);
+    worker.send([
+      runOf(good, { chunkTokens: 4 }),
+      { kind: "register_group", groupId: group, prompt, ttlMs: 1000 },
+      runOf(spec, chunkTokens === undefined ? {} : { chunkTokens }),
+      { kind: "release", requestId: spec.requestId },
+      runOf(newSpec(3), { chunkTokens: 4 }),
+      // Once more, with the prompt and the output that the host has by now.
+      runOf({ ...spec, requestId: requestId(4) }, chunkTokens === undefined ? {} : { chunkTokens }),
+    ]);
+    await settled(worker);
+    for (let i = 0; i < 8; i += 1) simulated.step();
+    await settled(worker);
+    const refusals = events.flatMap((event) =>
+      event.kind === "chunk_done" && event.refusal !== undefined ? [event] : [],
+    );
+    // The first was released before its refusal was heard.
+    expect(refusals.map((one) => one.requestId as number)).toEqual([4]);
+    expect(refusals[0]).toMatchObject({ finish: "abort", refusal: { status: 400 } });
+    expect(refusals[0]?.refusal?.message).toMatch(reason);
+    for (const one of [good, newSpec(3)]) {
+      const tokens = events.flatMap((event) =>
+        event.kind === "tokens" && event.requestId === one.requestId ? [...event.tokens] : [],
+      );
+      expect(tokens).toEqual([...tokensOf(one, 0, 4)]);
+    }
+    expect(host.stats()).toMatchObject({ sessions: 1, connections: 1, closed: {} });
+    await worker.close();
     await host.close();
   });
 }

@@ -335,6 +335,8 @@ export class LinkHost {
       const translated = session.state.commands(message.commands);
       if (translated.kind === "ok") {
         worker.send(translated.commands);
+        const { refused: events } = translated;
+        if (events.length > 0) this.#say(session, { kind: "events", epoch: this.#epoch, events });
         return;
       }
       const code = translated.reason === "invalid_message" ? CLOSE.invalid : CLOSE.protocol;

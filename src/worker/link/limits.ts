@@ -17,10 +17,6 @@ export const TTL_MS_MAX = 86_400_000;
 export const INT_MAX = 0x7fffffff;
 /** A request id that no sidecar may use: the host asks its worker about it to learn what has been heard. */
 export const BARRIER_ID = INT_MAX;
-export const STOP_TOKENS_MAX = 4096;
-export const LOGIT_BIAS_MAX = 4096;
-/** vLLM's own bound on logprobs (max_logprobs). */
-export const TOP_LOGPROBS_MAX = 20;
 export const TOKEN_BYTES = 4;
 
 /** Bytes of a frame beyond its payload, at most: a welcome, the largest without one, fits as well. */

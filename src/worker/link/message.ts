@@ -5,7 +5,7 @@
 import type { GroupId, RequestId, WeightEpoch } from "../../base/ids.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
-import type { TopLogprobs } from "../../request/response.ts";
+import type { Refusal, TopLogprobs } from "../../request/response.ts";
 import type {
   ControlAnswer,
   ControlRequest,
@@ -133,7 +133,12 @@ export type WireEvent =
       readonly logprobs: Float32Array;
       readonly top: TopLogprobs | null;
     }
-  | { readonly kind: "chunk_done"; readonly run: number; readonly finish: FinishReason | null }
+  | {
+      readonly kind: "chunk_done";
+      readonly run: number;
+      readonly finish: FinishReason | null;
+      readonly refusal?: Refusal;
+    }
   | Exclude<WorkerEvent, { kind: "tokens" | "chunk_done" }>;
 
 export type HostMessage =

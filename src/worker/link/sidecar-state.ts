@@ -65,7 +65,9 @@ export class SidecarState {
         const { requestId } = current;
         this.#endRun(requestId);
         if (event.finish !== null) this.#logs.forget(requestId);
-        translated.push({ kind: "chunk_done", requestId, finish: event.finish });
+        const { finish, refusal } = event;
+        const why = refusal === undefined ? {} : { refusal };
+        translated.push({ kind: "chunk_done", requestId, finish, ...why });
       } else {
         translated.push(event);
       }
