@@ -11,6 +11,7 @@ import { type HttpServer, serveHttp } from "../server/http.ts";
 import { DraftSocketService } from "../server/plugin/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
+import { untilTold } from "./signals.ts";
 
 const FIELD_NAMES = [
   "host",
@@ -83,7 +84,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
     connectionsMax: settings.draftConnections,
   });
   const http = listen(settings, server, service);
-  const stopped = untilSignal();
+  const stopped = untilTold();
   console.log(`draft server on ws://${http.url.host}${PATH}`);
   const timers = [
     setInterval(() => server.sweep(), SWEEP_MS),
@@ -124,19 +125,6 @@ function listen(
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new AppError("usage", `cannot listen on ${host}:${port}: ${reason}`, { cause });
   }
-}
-
-/** The first SIGINT or SIGTERM; a second one ends the process as it always does. */
-function untilSignal(): Promise<void> {
-  return new Promise((resolve) => {
-    const stop = () => {
-      process.off("SIGINT", stop);
-      process.off("SIGTERM", stop);
-      resolve();
-    };
-    process.on("SIGINT", stop);
-    process.on("SIGTERM", stop);
-  });
 }
 
 /** Prints on stderr how many groups were dropped for lack of room since the last time. */

@@ -16,6 +16,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { defaultDraft, parseCompare, type Run } from "./compare.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
 import { groupsOf } from "./job.ts";
+import { whenLauncherEnds } from "./launcher.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { loadPrompts } from "./prompts.ts";
 import { ResponseWriter } from "./responses.ts";
@@ -231,6 +232,7 @@ function abortOnSignal(abort: AbortController): () => void {
   };
   process.on("SIGINT", stop);
   process.on("SIGTERM", stop);
+  whenLauncherEnds(() => abort.abort());
   return () => {
     process.off("SIGINT", stop);
     process.off("SIGTERM", stop);

@@ -18,6 +18,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
+import { type Signals, untilSignal } from "./signals.ts";
 
 /** What every command that serves takes. */
 export const SERVING_FIELDS = [
@@ -123,12 +124,6 @@ export function warnIfExposed(
   const protection = { token: apiToken, tokenFlag: "--api-token", insecure };
   const warning = checkExposure({ flag: "--host", host, ...protection });
   if (warning !== null) log("warn", "insecure", { says: warning });
-}
-
-/** The first signal ends what is in hand, the second everything. */
-export interface Signals {
-  readonly first: Promise<void>;
-  readonly second: Promise<void>;
 }
 
 /** What serving needs of the settings, whoever the engines are. */
@@ -287,19 +282,4 @@ async function untilStopped(
 
 function told(error: unknown): string {
   return error instanceof Error ? (error.stack ?? error.message) : String(error);
-}
-
-/** The first SIGINT or SIGTERM, and the one after it. */
-export function untilSignal(): Signals {
-  const first = Promise.withResolvers<void>();
-  const second = Promise.withResolvers<void>();
-  let count = 0;
-  const heard = () => {
-    count += 1;
-    if (count === 1) first.resolve();
-    else second.resolve();
-  };
-  process.on("SIGINT", heard);
-  process.on("SIGTERM", heard);
-  return { first: first.promise, second: second.promise };
 }

@@ -21,11 +21,10 @@ import {
   noticedSource,
   SERVED_CHUNK_TOKENS,
   SERVING_FIELDS,
-  type Signals,
   serveOver,
-  untilSignal,
   warnIfExposed,
 } from "./serve-command.ts";
+import { type Signals, untilSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
   "hfModel",

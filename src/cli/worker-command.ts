@@ -14,6 +14,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
+import { untilTold } from "./signals.ts";
 
 const FIELD_NAMES = [
   "model",
@@ -86,7 +87,7 @@ async function serveModel(
       clock: wallClock,
       events: (event) => tell(log, event),
     });
-    const stopped = untilSignal();
+    const stopped = untilTold().then(() => null);
     console.log(`worker on ${host.url}`);
     const failure = await Promise.race([stopped, host.failed]);
     await host.close();
@@ -109,17 +110,4 @@ function parseAddress(listen: string): { host: string; port: number } {
   const port = Number(digits);
   if (host !== undefined && port <= 65_535) return { host, port };
   throw new AppError("usage", `--listen is "${listen}"; it is HOST:PORT, like 127.0.0.1:7448`);
-}
-
-/** null: the first SIGINT or SIGTERM; a second one ends the process as it always does. */
-function untilSignal(): Promise<null> {
-  return new Promise((resolve) => {
-    const stop = () => {
-      process.off("SIGINT", stop);
-      process.off("SIGTERM", stop);
-      resolve(null);
-    };
-    process.on("SIGINT", stop);
-    process.on("SIGTERM", stop);
-  });
 }

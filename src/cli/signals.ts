@@ -1,0 +1,42 @@
+// What tells a command that serves to stop: SIGINT, SIGTERM, and the end of the package runner that started it.
+
+import { whenLauncherEnds } from "./launcher.ts";
+
+/** The first signal ends what is in hand, the second everything. */
+export interface Signals {
+  readonly first: Promise<void>;
+  readonly second: Promise<void>;
+}
+
+/** The first SIGINT or SIGTERM, and the one after it. A runner's end counts as the first, if none came before. */
+export function untilSignal(): Signals {
+  const first = Promise.withResolvers<void>();
+  const second = Promise.withResolvers<void>();
+  let count = 0;
+  const heard = () => {
+    count += 1;
+    if (count === 1) first.resolve();
+    else second.resolve();
+  };
+  process.on("SIGINT", heard);
+  process.on("SIGTERM", heard);
+  whenLauncherEnds(() => {
+    // A terminal's interrupt reaches the runner and this process alike.
+    if (count === 0) heard();
+  });
+  return { first: first.promise, second: second.promise };
+}
+
+/** The same, for commands with little to end: a second signal ends the process as it always does. */
+export function untilTold(): Promise<void> {
+  return new Promise((resolve) => {
+    const stop = () => {
+      process.off("SIGINT", stop);
+      process.off("SIGTERM", stop);
+      resolve();
+    };
+    process.on("SIGINT", stop);
+    process.on("SIGTERM", stop);
+    whenLauncherEnds(stop);
+  });
+}
