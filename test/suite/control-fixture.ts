@@ -42,6 +42,7 @@ export class ControlFixture {
   readonly finished: Request[] = [];
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
+  readonly clock = new ManualClock();
   readonly notices: WeightsNotice[] = [];
   readonly #later: (() => void)[] = [];
   /** Deadlines that have not been cancelled. */
@@ -56,7 +57,7 @@ export class ControlFixture {
   #nextGate: Promise<void> | null = null;
 
   private constructor(keepsWeights: boolean) {
-    const clock = new ManualClock();
+    const { clock } = this;
     this.pool = new WorkerPool({
       sources: this.opened.map((list, index) => ({
         name: `engine-${index}`,

@@ -268,9 +268,22 @@ test("start: a body that is not JSON pauses nothing", async () => {
 test("start: with no worker there it is refused, and pauses nothing", async () => {
   const fixture = await Fixture.open();
   for (const i of [0, 1, 2]) fixture.worker(i).kill();
-  await expect(fixture.call("POST", "/start_weight_update", {})).rejects.toThrow("no worker");
+  const { answer } = await begun(fixture, "/start_weight_update", {});
+  fixture.clock.advance(60_000);
+  await fixture.passTime();
+  await expect(answer).rejects.toThrow("no worker");
   await fixture.steps(3);
   expect(fixture.sidecar.rollout.pauseMode).toBeNull();
+});
+
+test("update: waits for an engine that is being opened anew, where there is no other", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  for (const i of [0, 1, 2]) fixture.worker(i).kill();
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  await fixture.retry();
+  await fixture.passTime();
+  expect((await answer).status).toBe(200);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
 });
 
 test("update: waits for a pause that has not taken hold", async () => {

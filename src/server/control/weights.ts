@@ -50,6 +50,9 @@ export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
   | { readonly kind: "canary_failed"; readonly worker: string; readonly reason: string };
 
+/** An update waits so long for an engine that is being opened anew, where there is no other. */
+const REOPEN_MS = 5_000;
+const REOPEN_POLL_MS = 50;
 /** Names for epochs kept, at most: responses in flight span few. */
 const VERSIONS_MAX = 1024;
 
@@ -252,8 +255,24 @@ export class WeightUpdates {
   }
 
   async #send(ask: Ask): Promise<Outcome> {
+    const engines = await this.#engines();
     const request = this.#requestOf(ask);
-    return await fanOut(connected(this.#options.pool.members), () => request, this.#limits);
+    return await fanOut(engines, () => request, this.#limits);
+  }
+
+  /** Where none is there, one may be about to be: it is opened anew after whatever ended it. */
+  async #engines(): Promise<Reachable[]> {
+    const { pool, later, clock } = this.#options;
+    const endMs = clock.nowMs() + REOPEN_MS;
+    for (;;) {
+      const engines = connected(pool.members);
+      if (engines.length > 0 || clock.nowMs() >= endMs || this.#giveUp.signal.aborted) {
+        return engines;
+      }
+      await new Promise<void>((resolve) => {
+        later(resolve, REOPEN_POLL_MS);
+      });
+    }
   }
 
   /** Engines that took it, as far as they generate; what a canary says stands in place of their answer. */
