@@ -224,7 +224,7 @@ async function sleep(options: ControlOptions, exchange: Exchange): Promise<Respo
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
   await options.weights.pause(mode);
   forgetKv(options);
-  return merged(await fanOut(reachable(options.pool.members), () => request));
+  return merged(await fanOut(reachable(options.pool.members), () => request, limitsOf(options)));
 }
 
 async function wakeUp(options: ControlOptions, exchange: Exchange): Promise<Response> {
