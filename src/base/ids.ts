@@ -11,8 +11,11 @@ export type RequestId = Branded<number, "RequestId">;
 export type WorkerId = Branded<number, "WorkerId">;
 /** Counts weight updates. Tokens, KV and drafts of another epoch are unusable. */
 export type WeightEpoch = Branded<number, "WeightEpoch">;
+/** What an engine's weights are called: precision and digest. Equal names mean equal weights. */
+export type WeightsId = Branded<string, "WeightsId">;
 
 export const groupId = (value: string): GroupId => value as GroupId;
 export const requestId = (value: number): RequestId => value as RequestId;
 export const workerId = (value: number): WorkerId => value as WorkerId;
 export const weightEpoch = (value: number): WeightEpoch => value as WeightEpoch;
+export const weightsId = (value: string): WeightsId => value as WeightsId;

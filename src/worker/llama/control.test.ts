@@ -176,8 +176,8 @@ describe.skipIf(skipReason !== null)("control", () => {
     const { worker, ear } = await openOne(OTHER_MODEL_PATH);
     const before = await tokensOf(worker, ear, 0);
     for (const [value, reason] of [
-      [Number.NaN, "is NaN"],
-      [Number.POSITIVE_INFINITY, "the weights do not generate"],
+      [Number.NaN, "found nan value"],
+      [Number.POSITIVE_INFINITY, "found inf value"],
       [0, "the logits of all tokens are 0"],
     ] as const) {
       const path = join(scratch, `bad-${value}.safetensors`);

@@ -1,5 +1,5 @@
 // Reads the head of a GGUF file (version 2 or 3: ggml-org/ggml, docs/gguf.md): which tensors it holds, of what
-// type and where, and the few values of its metadata that a conversion needs. It never reads the tensors.
+// type and where, and the values of its metadata that a conversion or a digest needs. It never reads the tensors.
 
 import { closeSync, fstatSync, openSync, readSync } from "node:fs";
 import { AppError } from "../../base/errors.ts";
@@ -19,6 +19,12 @@ export interface GgufTensor {
   readonly offset: number;
 }
 
+/** Bytes of the file: `from` inclusive, `to` exclusive. */
+export interface ByteRange {
+  readonly from: number;
+  readonly to: number;
+}
+
 export interface GgufHead {
   readonly path: string;
   readonly fileBytes: number;
@@ -27,18 +33,22 @@ export interface GgufHead {
   readonly tensors: readonly GgufTensor[];
   /** Numbers, booleans and strings of the metadata; no arrays. */
   readonly values: ReadonlyMap<string, string | number | boolean>;
+  /** Where each value of the metadata lies, arrays included, from its type on. */
+  readonly ranges: ReadonlyMap<string, ByteRange>;
 }
 
-const MAGIC = 0x46554747;
+export const GGUF_MAGIC = 0x46554747;
+/** GGML_MAX_DIMS. */
+const DIMENSIONS_MAX = 4;
 const ALIGNMENT_DEFAULT = 32;
 const FIRST_READ_BYTES = 1 << 20;
 /** Heads grow with the vocabulary: 150,000 tokens take about 6 MB. */
 const HEAD_BYTES_MAX = 1 << 28;
 
-/** @throws AppError model_unreadable, naming the file. */
-export function readGgufHead(path: string): GgufHead {
+/** `name`: what errors call the file. @throws AppError model_unreadable. */
+export function readGgufHead(path: string, name = path): GgufHead {
   const unreadable = (problem: string, cause?: unknown): AppError =>
-    new AppError("model_unreadable", `${path}: ${problem}`, { cause });
+    new AppError("model_unreadable", `${name}: ${problem}`, { cause });
   let file: number;
   try {
     file = openSync(path, "r");
@@ -138,29 +148,36 @@ function scalarBytes(type: number): number {
 }
 
 function parseHead(reader: HeadReader): Omit<GgufHead, "path" | "fileBytes"> {
-  if (reader.u32() !== MAGIC) throw new Error("not a GGUF file");
+  if (reader.u32() !== GGUF_MAGIC) throw new Error("not a GGUF file");
   const version = reader.u32();
   if (version !== 2 && version !== 3) throw new Error(`GGUF version ${version} is not supported`);
   const tensorCount = reader.u64();
   const valueCount = reader.u64();
   const values = new Map<string, string | number | boolean>();
+  const ranges = new Map<string, ByteRange>();
   for (let i = 0; i < valueCount; i += 1) {
     const key = reader.string();
+    const from = reader.at;
     const type = reader.u32();
     if (type === STRING) values.set(key, reader.string());
     else if (type === ARRAY) skipArray(reader);
     else values.set(key, reader.scalar(type));
+    ranges.set(key, { from, to: reader.at });
   }
   const heads: GgufTensor[] = [];
   for (let i = 0; i < tensorCount; i += 1) {
     const name = reader.string();
-    const dimensions = Array.from({ length: reader.u32() }, () => reader.u64());
+    const dimensionCount = reader.u32();
+    if (dimensionCount > DIMENSIONS_MAX) {
+      throw new Error(`tensor ${name} has ${dimensionCount} dimensions, at most ${DIMENSIONS_MAX}`);
+    }
+    const dimensions = Array.from({ length: dimensionCount }, () => reader.u64());
     heads.push({ name, dimensions, type: reader.u32(), offset: reader.u64() });
   }
   const alignment = Number(values.get("general.alignment") ?? ALIGNMENT_DEFAULT);
   const dataOffset = Math.ceil(reader.at / alignment) * alignment;
   const tensors = heads.map((one) => ({ ...one, offset: dataOffset + one.offset }));
-  return { dataOffset, tensors, values };
+  return { dataOffset, tensors, values, ranges };
 }
 
 function skipArray(reader: HeadReader): void {

@@ -3,13 +3,14 @@
 
 import { assert } from "../../base/assert.ts";
 import type { ErrorCode } from "../../base/errors.ts";
-import { requestId, type WeightEpoch } from "../../base/ids.ts";
+import { requestId, type WeightEpoch, type WeightsId } from "../../base/ids.ts";
 import type { BudgetName } from "../../draft/budget.ts";
 import type { WorkerCapacity, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
 import type { ModelInfo } from "./weights.ts";
 
 /** Weights that this process has loaded: any of its threads may use the pointer. */
 export interface SharedWeights {
+  readonly id: WeightsId;
   readonly pointer: number;
   readonly info: ModelInfo;
 }

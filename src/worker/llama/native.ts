@@ -2,7 +2,7 @@
 // the threads of the process. The CPU back end belongs to the process: it is loaded once, portable or
 // fastest, and cannot be changed afterwards.
 
-import { cc, dlopen, type Pointer, ptr } from "bun:ffi";
+import { CString, cc, dlopen, type Pointer, ptr } from "bun:ffi";
 import { fileURLToPath } from "node:url";
 import { AppError } from "../../base/errors.ts";
 import { type LibraryFiles, locateLibrary } from "./platform.ts";
@@ -24,6 +24,10 @@ function openGgml(file: string) {
   return dlopen(file, {
     ggml_backend_load: { args: ["ptr"], returns: "ptr" },
     ggml_backend_load_all_from_path: { args: ["ptr"], returns: "void" },
+    // Of libggml-base, which the library needs; they abort the process at a type that does not exist.
+    ggml_type_name: { args: ["i32"], returns: "ptr" },
+    ggml_type_size: { args: ["i32"], returns: "u64" },
+    ggml_blck_size: { args: ["i32"], returns: "i64" },
   });
 }
 
@@ -83,12 +87,14 @@ function compileShim() {
   });
 }
 
+export type GgmlSymbols = ReturnType<typeof openGgml>["symbols"];
 export type LlamaSymbols = ReturnType<typeof openLlama>["symbols"];
 export type ShimSymbols = ReturnType<typeof compileShim>["symbols"];
 
 /** libllama as one thread sees it. */
 export interface LlamaLibrary {
   readonly llama: LlamaSymbols;
+  readonly ggml: GgmlSymbols;
   readonly shim: ShimSymbols;
   readonly files: LibraryFiles;
 }
@@ -105,6 +111,12 @@ export function pointerOf(value: Pointer | bigint | null): Pointer | null {
   return value === null ? null : (Number(value) as Pointer);
 }
 
+/** Text that the library keeps; empty: there is none. */
+export function ptrText(value: Pointer | bigint | null): string {
+  const pointer = pointerOf(value);
+  return pointer === null ? "" : new CString(pointer).toString();
+}
+
 let opened: LlamaLibrary | null = null;
 
 /**
@@ -119,13 +131,19 @@ export function openLibrary(): LlamaLibrary {
     // A log callback in JavaScript would be called from foreign threads; this function of the library
     // ignores its arguments and has no effect, which is all that silence needs.
     llama.llama_log_set(addressOf(llama.llama_time_us), null);
-    opened = { llama, shim: compileShim().symbols, files };
+    const ggml = openGgml(files.ggml).symbols;
+    opened = { llama, ggml, shim: compileShim().symbols, files };
     return opened;
   } catch (cause) {
     throw new AppError("native_library_missing", `cannot open ${files.llama}: ${String(cause)}`, {
       cause,
     });
   }
+}
+
+/** The library writes to the process's standard error what it does, and why it cannot. */
+export function speakUp({ llama }: LlamaLibrary): void {
+  llama.llama_log_set(null, null);
 }
 
 let backend: "portable" | "fastest" | null = null;
@@ -144,7 +162,7 @@ export function loadBackend(library: LlamaLibrary, options: { deterministic: boo
       `this process runs the ${backend} llama.cpp kernels and cannot change to the ${wanted} ones`,
     );
   }
-  const ggml = openGgml(library.files.ggml).symbols;
+  const { ggml } = library;
   if (wanted === "fastest") {
     ggml.ggml_backend_load_all_from_path(ptr(cString(library.files.folder)));
   } else {

@@ -5,9 +5,9 @@ import type { BudgetName } from "../../draft/budget.ts";
 import type { Worker as RolloutWorker } from "../../rollout/worker.ts";
 import type { Text } from "../../text/text.ts";
 import { loadBackend, openLibrary } from "./native.ts";
-import { LlamaTokenizer, type Tokenizer } from "./tokenizer.ts";
+import type { LlamaTokenizer, Tokenizer } from "./tokenizer.ts";
 import type { ModelInfo } from "./weights.ts";
-import { type WeightsLease, WeightsStore } from "./weights-store.ts";
+import { type OpenedStore, type WeightsLease, WeightsStore } from "./weights-store.ts";
 import { LlamaWorker } from "./worker.ts";
 
 export interface LlamaModelOptions {
@@ -19,7 +19,10 @@ export interface LlamaModelOptions {
   readonly deterministic: boolean;
 }
 
-/** An opened model: its weights stay in memory until it and every worker on it are closed. */
+/**
+ * An opened model: its weights stay in memory until it and every worker on it are closed, whatever becomes of
+ * the file.
+ */
 export interface LlamaModel {
   readonly path: string;
   readonly deterministic: boolean;
@@ -62,15 +65,7 @@ const PROFILE_MS = 350;
 export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaModel> {
   const library = openLibrary();
   loadBackend(library, options);
-  const store = new WeightsStore(library, options.path);
-  const lease = await store.acquire(options.path, null);
-  try {
-    const tokenizer = new LlamaTokenizer(library, options.path);
-    return new OpenedModel(options, { store, lease, tokenizer });
-  } catch (error) {
-    lease.release();
-    throw error;
-  }
+  return new OpenedModel(options, await WeightsStore.open(library, options));
 }
 
 /** @throws AppError invalid_config or worker_failed; then no worker is left running. */
@@ -89,15 +84,12 @@ class OpenedModel implements LlamaModel {
   readonly #lease: WeightsLease;
   #closed = false;
 
-  constructor(
-    options: LlamaModelOptions,
-    parts: { store: WeightsStore; lease: WeightsLease; tokenizer: LlamaTokenizer },
-  ) {
+  constructor(options: LlamaModelOptions, { store, first, tokenizer }: OpenedStore) {
     this.path = options.path;
     this.deterministic = options.deterministic;
-    this.tokenizer = parts.tokenizer;
-    this.#store = parts.store;
-    this.#lease = parts.lease;
+    this.tokenizer = tokenizer;
+    this.#store = store;
+    this.#lease = first;
   }
 
   get text(): Text {
@@ -127,8 +119,8 @@ class OpenedModel implements LlamaModel {
   async openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]> {
     const { workers, firstWorkerId = 0, draftBudget = "adaptive", ...capacity } = options;
     const settings = { ...capacity, draftBudget, profileMs: PROFILE_MS };
-    const opening = Array.from({ length: workers }, async (_, index) => {
-      const lease = await this.#store.acquire(this.path, null);
+    const opening = Array.from({ length: workers }, (_, index) => {
+      const lease = this.#lease.share();
       const id = workerId(firstWorkerId + index);
       return LlamaWorker.open({ workerId: id, store: this.#store, lease, settings });
     });
@@ -146,6 +138,7 @@ class OpenedModel implements LlamaModel {
     if (this.#closed) return;
     this.#closed = true;
     this.tokenizer.close();
+    this.#store.close();
     this.#lease.release();
   }
 }

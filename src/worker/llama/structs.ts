@@ -5,7 +5,14 @@ export const MODEL_PARAMS_BYTES = 80;
 export const CONTEXT_PARAMS_BYTES = 160;
 export const BATCH_BYTES = 56;
 
+const MODEL_LOAD_MODE = 24;
 const MODEL_VOCAB_ONLY = 72;
+const MODEL_CHECK_TENSORS = 73;
+const MODEL_USE_EXTRA_BUFFERS = 74;
+
+/** Into memory of the process's own: a mapped file changes under the engine when somebody rewrites it. */
+const LOAD_MODE_NONE = 0;
+const LOAD_MODE_MMAP = 1;
 
 const CONTEXT_N_CTX = 0;
 const CONTEXT_N_BATCH = 4;
@@ -26,8 +33,19 @@ export const BATCH_WORD = { tokens: 1, positions: 3, streamCounts: 4, streams: 5
  */
 export const UBATCH_ROWS = 48;
 
-export function setModelParams(params: DataView, options: { vocabularyOnly: boolean }): void {
-  params.setUint8(MODEL_VOCAB_ONLY, options.vocabularyOnly ? 1 : 0);
+/**
+ * `isTrial`: every weight is looked at, and one that is not finite is an error; the file is mapped as it lies and
+ * not rewritten for the fastest kernels, which takes most of the time and memory of loading.
+ */
+export function setModelParams(
+  params: DataView,
+  options: { vocabularyOnly: boolean; isTrial: boolean },
+): void {
+  const { vocabularyOnly, isTrial } = options;
+  params.setInt32(MODEL_LOAD_MODE, isTrial ? LOAD_MODE_MMAP : LOAD_MODE_NONE, true);
+  params.setUint8(MODEL_VOCAB_ONLY, vocabularyOnly ? 1 : 0);
+  params.setUint8(MODEL_CHECK_TENSORS, isTrial ? 1 : 0);
+  if (isTrial) params.setUint8(MODEL_USE_EXTRA_BUFFERS, 0);
 }
 
 export function setContextParams(

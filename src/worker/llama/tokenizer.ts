@@ -34,9 +34,9 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
   readonly #special = new Map<number, boolean>();
   readonly #piece = nativeBytes(PIECE_BYTES);
 
-  /** @throws AppError model_unreadable: no such file, not GGUF, or a model without a vocabulary. */
-  constructor(library: LlamaLibrary, path: string) {
-    this.#weights = LlamaWeights.load(library, path, { vocabularyOnly: true });
+  /** `name`: what errors call the file. @throws AppError model_unreadable. */
+  constructor(library: LlamaLibrary, path: string, name = path) {
+    this.#weights = LlamaWeights.load(library, path, { vocabularyOnly: true, name });
     const vocab = pointerOf(library.llama.llama_model_get_vocab(this.#weights.pointer));
     assert(vocab !== null, "a loaded model has a vocabulary");
     this.#vocab = vocab;
@@ -44,7 +44,7 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
     // llama.cpp aborts the process when such a vocabulary is asked to tokenize.
     if (library.llama.llama_vocab_type(vocab) === VOCABULARY_NONE) {
       this.#weights.free();
-      throw new AppError("model_unreadable", `${path}: the model has no tokenizer`);
+      throw new AppError("model_unreadable", `${name}: the model has no tokenizer`);
     }
     const { pointer } = this.#weights;
     const source = metaString(library, pointer, "tokenizer.chat_template");

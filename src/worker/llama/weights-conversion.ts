@@ -5,6 +5,7 @@
 import { closeSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
 import { AppError } from "../../base/errors.ts";
 import {
+  type ByteRange,
   GGML_TYPE,
   type GgufHead,
   type GgufTensor,
@@ -44,11 +45,31 @@ const IGNORED = /\.rotary_emb\.inv_freq$/;
 const EMBEDDINGS = "model.embed_tokens.weight";
 const OUTPUT = "lm_head.weight";
 
+export interface ConversionOptions {
+  /** The GGUF file, or its form alone: what `keptRanges` names is read of it. */
+  readonly base: string;
+  /** A safetensors file, or a folder. */
+  readonly source: string;
+  readonly target: string;
+  /** Called after each tensor. */
+  readonly progress?: () => void;
+}
+
+/** What a conversion takes from the base file as it stands. */
+export function keptRanges(head: GgufHead): ByteRange[] {
+  const kept = head.tensors.filter(({ name }) => KEPT.includes(name));
+  const tensors = kept.map((tensor) => ({
+    from: tensor.offset,
+    to: tensor.offset + packedBytes(tensor),
+  }));
+  return [{ from: 0, to: head.dataOffset }, ...tensors];
+}
+
 /**
- * Writes a GGUF of the weights in `source` (a safetensors file or a folder) to `target`.
+ * Writes a GGUF of the weights in `source` to `target`.
  * @throws AppError model_unreadable, naming the tensor that is missing, unknown, or of a wrong shape or type.
  */
-export function convertWeights(options: { base: string; source: string; target: string }): void {
+export function convertWeights(options: ConversionOptions): void {
   const head = readGgufHead(options.base);
   const architecture = String(head.values.get("general.architecture"));
   if (!ARCHITECTURES.includes(architecture)) {
@@ -61,17 +82,14 @@ export function convertWeights(options: { base: string; source: string; target: 
   const target = openSync(options.target, "w");
   try {
     ftruncateSync(target, head.fileBytes);
-    copyBytes(base, target, { from: 0, to: head.dataOffset });
+    for (const range of keptRanges(head)) copyRange(base, target, range);
     for (const tensor of head.tensors) {
-      if (KEPT.includes(tensor.name)) {
-        const bytes = packedBytes(tensor, options.base);
-        copyBytes(base, target, { from: tensor.offset, to: tensor.offset + bytes });
-        continue;
-      }
+      if (KEPT.includes(tensor.name)) continue;
       const { name, held } = find(tensor, tensors, options.source);
       checkShape(tensor, { name, held });
       const weights = inRowOrder(readTensor(name, held), tensor, head);
-      writeFully(target, pack(weights, tensor, options.base), tensor.offset);
+      writeFully(target, pack(weights, tensor), tensor.offset);
+      options.progress?.();
     }
   } finally {
     closeSync(base);
@@ -102,7 +120,7 @@ function checkNames(head: GgufHead, tensors: Map<string, SafeTensor>, source: st
   for (const [name, tensor] of tensors) {
     if (expected.has(name) || IGNORED.test(name)) continue;
     if (name === OUTPUT && isTied(tensors, tensor)) continue;
-    throw failure(source, `tensor ${name} has no place in ${head.path}`);
+    throw failure(source, `tensor ${name} has no place in the loaded model`);
   }
 }
 
@@ -160,7 +178,7 @@ function inRowOrder(
   return ordered;
 }
 
-function packedBytes({ name, dimensions, type }: GgufTensor, path: string): number {
+function packedBytes({ name, dimensions, type }: GgufTensor): number {
   const count = dimensions.reduce((product, size) => product * size, 1);
   switch (type) {
     case GGML_TYPE.f32:
@@ -171,12 +189,15 @@ function packedBytes({ name, dimensions, type }: GgufTensor, path: string): numb
     case GGML_TYPE.q8_0:
       return (count / Q8_BLOCK) * Q8_BLOCK_BYTES;
     default:
-      throw failure(path, `tensor ${name} is of ggml type ${type}: only f32, f16, bf16 and q8_0`);
+      throw failure(
+        "the loaded model",
+        `tensor ${name} is of ggml type ${type}; it can be f32, f16, bf16 or q8_0`,
+      );
   }
 }
 
-function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor, path: string): Uint8Array {
-  const bytes = new Uint8Array(packedBytes(tensor, path));
+function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Array {
+  const bytes = new Uint8Array(packedBytes(tensor));
   switch (tensor.type) {
     case GGML_TYPE.f32:
       return new Uint8Array(weights.buffer);
@@ -234,7 +255,8 @@ function packQ8(weights: Float32Array, out: Uint8Array): void {
 
 const COPY_BYTES = 1 << 20;
 
-function copyBytes(from: number, to: number, range: { from: number; to: number }): void {
+/** Copies a part of one open file to the same place in another. */
+export function copyRange(from: number, to: number, range: ByteRange): void {
   const buffer = new Uint8Array(Math.min(COPY_BYTES, range.to - range.from));
   for (let at = range.from; at < range.to; ) {
     const read = readSync(from, buffer, 0, Math.min(buffer.length, range.to - at), at);

@@ -1,51 +1,30 @@
 // A thread that loads one model and ends: reading weights takes seconds for a large model, and the rollout's
-// thread must go on meanwhile. The weights stay in the process; only the pointer is sent. Safetensors become
-// a GGUF file in a temporary folder, which is gone again when they are loaded.
+// thread must go on meanwhile. The weights stay in the process; only the pointer is sent.
 
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import { AppError, type ErrorCode } from "../../base/errors.ts";
-import type { SharedWeights } from "./messages.ts";
 import { openLibrary } from "./native.ts";
-import { isSafetensors } from "./safetensors.ts";
-import { LlamaWeights } from "./weights.ts";
-import { convertWeights } from "./weights-conversion.ts";
+import { LlamaWeights, type ModelInfo } from "./weights.ts";
 
 declare const self: Worker;
 
 export interface LoadRequest {
+  /** A GGUF file that a child process has tried. */
   readonly path: string;
-  /** The GGUF file whose form safetensors are converted to. */
-  readonly base: string;
+  /** What errors call it. */
+  readonly name: string;
 }
 
 export type LoadAnswer =
-  | { kind: "loaded"; weights: SharedWeights }
+  | { kind: "loaded"; pointer: number; info: ModelInfo }
   | { kind: "failed"; code: ErrorCode; message: string };
 
-function load({ path, base }: LoadRequest): LoadAnswer {
+function load({ path, name }: LoadRequest): LoadAnswer {
   try {
-    const library = openLibrary();
-    const isConverted = path !== base && isSafetensors(path);
-    const { pointer, info } = isConverted
-      ? convertAndLoad({ path, base })
-      : LlamaWeights.load(library, path);
-    return { kind: "loaded", weights: { pointer, info: { ...info, path } } };
+    const { pointer, info } = LlamaWeights.load(openLibrary(), path, { name });
+    return { kind: "loaded", pointer, info };
   } catch (error) {
     const code = error instanceof AppError ? error.code : "model_unreadable";
     return { kind: "failed", code, message: error instanceof Error ? error.message : `${error}` };
-  }
-}
-
-function convertAndLoad({ path, base }: LoadRequest): LlamaWeights {
-  const folder = mkdtempSync(join(tmpdir(), "foretoken-weights-"));
-  try {
-    const target = join(folder, "weights.gguf");
-    convertWeights({ base, source: path, target });
-    return LlamaWeights.load(openLibrary(), target);
-  } finally {
-    rmSync(folder, { recursive: true, force: true });
   }
 }
 

@@ -2,7 +2,6 @@
 // whoever loaded it. It decides which files are readable and which architectures the engine can serve.
 
 import { type Pointer, ptr } from "bun:ffi";
-import { closeSync, openSync, readSync } from "node:fs";
 import { assert } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
 import { addressOf, cString, type LlamaLibrary, nativeBytes, pointerOf } from "./native.ts";
@@ -30,8 +29,16 @@ export interface ModelInfo {
   readonly stopTokenIds: readonly number[];
 }
 
-const GGUF_MAGIC = 0x46554747;
 const META_VALUE_BYTES = 128;
+
+export interface LoadOptions {
+  /** No weights, for a tokenizer alone. */
+  readonly vocabularyOnly: boolean;
+  /** To see whether the file is sound, not to serve: see `setModelParams`. */
+  readonly isTrial: boolean;
+  /** What errors call the file. */
+  readonly name: string;
+}
 
 export class LlamaWeights {
   readonly library: LlamaLibrary;
@@ -45,15 +52,13 @@ export class LlamaWeights {
   }
 
   /**
-   * Blocks while the file is read. `vocabularyOnly`: no weights, for a tokenizer alone.
+   * Blocks while the file is read; afterwards nothing depends on the file any more. A damaged file may end the
+   * process: weights-reader.ts has a child process try it first.
    * @throws AppError model_unreadable, naming the file.
    */
-  static load(
-    library: LlamaLibrary,
-    path: string,
-    options: { vocabularyOnly: boolean } = { vocabularyOnly: false },
-  ): LlamaWeights {
-    checkMagic(path);
+  static load(library: LlamaLibrary, path: string, given: Partial<LoadOptions> = {}): LlamaWeights {
+    const options = { vocabularyOnly: false, isTrial: false, name: path, ...given };
+    const { name } = options;
     const params = nativeBytes(MODEL_PARAMS_BYTES);
     library.shim.shim_model_default_params(
       addressOf(library.llama.llama_model_default_params),
@@ -68,13 +73,14 @@ export class LlamaWeights {
       ),
     );
     if (pointer === null)
-      throw unreadable(path, "llama.cpp cannot load it (damaged or unsupported)");
+      throw unreadable(name, "llama.cpp cannot load it, damaged or unsupported");
     const problem = options.vocabularyOnly ? null : unsupported(library, pointer);
     if (problem !== null) {
       library.llama.llama_model_free(pointer);
-      throw unreadable(path, problem);
+      throw unreadable(name, problem);
     }
-    return new LlamaWeights(library, pointer, readInfo(library, pointer, { path, ...options }));
+    const source = { path: name, vocabularyOnly: options.vocabularyOnly };
+    return new LlamaWeights(library, pointer, readInfo(library, pointer, source));
   }
 
   /** A model that another thread loaded and keeps alive. */
@@ -91,25 +97,6 @@ export class LlamaWeights {
 
 function unreadable(path: string, problem: string): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`);
-}
-
-/** Gives a plain reason for the commonest mistakes; what is behind the magic is llama.cpp's to judge. */
-function checkMagic(path: string): void {
-  const head = new DataView(new ArrayBuffer(4));
-  let bytes = 0;
-  try {
-    const file = openSync(path, "r");
-    try {
-      bytes = readSync(file, head, 0, 4, 0);
-    } finally {
-      closeSync(file);
-    }
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
-  }
-  if (bytes < 4 || head.getUint32(0, true) !== GGUF_MAGIC)
-    throw unreadable(path, "not a GGUF file");
 }
 
 /** The engine removes the tail of a sequence and feeds tokens only: some architectures cannot do that. */

@@ -25,7 +25,6 @@ import {
 } from "./messages.ts";
 import { samplingSupport } from "./shaping.ts";
 import { shapeDifference } from "./weights.ts";
-import { checkWeightsPath } from "./weights-path.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
 
 export interface LlamaWorkerOptions {
@@ -175,7 +174,6 @@ export class LlamaWorker implements RolloutWorker {
 
   /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
   async #changeWeights(path: string, epoch: WeightEpoch, posted = () => {}): Promise<void> {
-    await checkWeightsPath(path);
     const lease = await this.#store.acquire(path, epoch);
     const { shape } = this.#lease.weights.info;
     const difference = shapeDifference(shape, lease.weights.info.shape);
