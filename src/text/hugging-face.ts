@@ -2,7 +2,7 @@
 // chat_template.jinja. Ids are those of the `tokenizers` library; bytes of tokens are worked out here, as
 // that library decodes to text only, which loses characters that several tokens share.
 
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import { AppError } from "../base/errors.ts";
@@ -27,6 +27,7 @@ const PLAIN_DECODERS = ["Metaspace", "Replace", "ByteFallback", "Fuse", "Strip",
 /** Reads the files once. @throws AppError model_unreadable, naming the file. */
 export function openHuggingFaceText(folder: string): Text {
   const path = join(folder, "tokenizer.json");
+  checkFolder(folder, path);
   const file = readJson(path) as TokenizerFile;
   const configPath = join(folder, "tokenizer_config.json");
   const config = existsSync(configPath) ? (readJson(configPath) as Record<string, unknown>) : {};
@@ -41,6 +42,19 @@ export function openHuggingFaceText(folder: string): Text {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
   }
+}
+
+function checkFolder(folder: string, path: string): void {
+  if (existsSync(path)) return;
+  const stats = statSync(folder, { throwIfNoEntry: false });
+  const wanted = "a tokenizer is the folder of a Hugging Face model, with its tokenizer.json";
+  const problem =
+    stats === undefined
+      ? "there is no such folder"
+      : stats.isDirectory()
+        ? "holds no tokenizer.json"
+        : "is a file";
+  throw new AppError("model_unreadable", `${folder}: ${problem}; ${wanted}`);
 }
 
 class HuggingFaceText implements Text {

@@ -163,6 +163,11 @@ describe("the files of a Hugging Face model", () => {
       write("tokenizer.json", content);
       expect(() => openHuggingFaceText(folder)).toThrow("tokenizer.json");
     }
-    expect(() => openHuggingFaceText(join(folder, "absent"))).toThrow("tokenizer.json");
+    const absent = join(folder, "absent");
+    expect(() => openHuggingFaceText(absent)).toThrow(`${absent}: there is no such folder`);
+    const file = join(folder, "tokenizer_config.json");
+    expect(() => openHuggingFaceText(file)).toThrow(
+      `${file}: is a file; a tokenizer is the folder`,
+    );
   });
 });
