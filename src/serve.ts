@@ -37,6 +37,9 @@ export interface ServeOptions {
   readonly allowHosts?: readonly string[];
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
+  /** As in HttpOptions. */
+  readonly bodiesBytesMax?: number;
+  readonly bodyMsMax?: number;
   readonly limits: SidecarLimits;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
@@ -171,6 +174,8 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
       allowHosts: options.allowHosts ?? [],
       allowOrigins: options.allowOrigins ?? [],
       bodyBytesMax: options.bodyBytesMax,
+      ...(options.bodiesBytesMax === undefined ? {} : { bodiesBytesMax: options.bodiesBytesMax }),
+      ...(options.bodyMsMax === undefined ? {} : { bodyMsMax: options.bodyMsMax }),
       frameBytesMax: FRAME_BYTES_MAX,
       answered: (entry) => {
         metrics.answered(entry.status);

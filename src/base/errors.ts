@@ -11,6 +11,7 @@ export type ErrorCode =
   | "not_found"
   | "conflict"
   | "payload_too_large"
+  | "request_timeout"
   | "unsupported_encoding"
   | "upgrade_required"
   | "unauthorized"

@@ -38,6 +38,8 @@ export const SERVING_FIELDS = [
   "workerToken",
   "requestsMax",
   "bodyMb",
+  "bodiesMb",
+  "bodyTimeoutS",
   "retryGraceS",
   "weightsTimeoutS",
   "harmlessRpc",
@@ -135,6 +137,8 @@ export type ServingSettings = Pick<
   | "allowHost"
   | "allowOrigin"
   | "bodyMb"
+  | "bodiesMb"
+  | "bodyTimeoutS"
   | "requestsMax"
   | "policy"
   | "draft"
@@ -160,6 +164,8 @@ export async function serveOver(
     allowHosts: settings.allowHost,
     allowOrigins: settings.allowOrigin,
     bodyBytesMax: settings.bodyMb * MIB,
+    bodiesBytesMax: (settings.bodiesMb ?? 4 * settings.bodyMb) * MIB,
+    bodyMsMax: settings.bodyTimeoutS * 1000,
     limits: {
       requestsMax: settings.requestsMax,
       groupsMax: GROUPS_MAX,

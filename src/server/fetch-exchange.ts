@@ -1,23 +1,31 @@
-// A request of Bun's server as the routes see it: its body is read once, when a route first wants it.
+// A request of Bun's server as the routes see it: its body is read once, when a route first wants it. The bytes are held
+// no longer than it takes to parse them.
 
+import { createHash } from "node:crypto";
 import { AppError } from "../base/errors.ts";
 import { JsonDepthError, parseJson } from "../base/json.ts";
-import { readBody } from "./body.ts";
+import { type BodyOptions, readBody } from "./body.ts";
 import type { Exchange } from "./route.ts";
+
+interface Parsed {
+  readonly json: unknown;
+  readonly digest: string;
+}
 
 export class FetchExchange implements Exchange {
   readonly method: string;
   readonly url: URL;
   readonly params = {};
   readonly #request: Request;
-  readonly #bytesMax: number;
-  #bytes: Promise<Uint8Array> | null = null;
+  readonly #body: BodyOptions;
+  #parsed: Promise<Parsed> | null = null;
+  #isUnread = false;
 
-  constructor(request: Request, url: URL, bytesMax: number) {
+  constructor(request: Request, url: URL, body: BodyOptions) {
     this.method = request.method;
     this.url = url;
     this.#request = request;
-    this.#bytesMax = bytesMax;
+    this.#body = body;
   }
 
   get headers(): Headers {
@@ -28,20 +36,44 @@ export class FetchExchange implements Exchange {
     return this.#request.signal;
   }
 
-  bytes(): Promise<Uint8Array> {
-    this.#bytes ??= readBody(this.#request, this.#bytesMax);
-    return this.#bytes;
+  /** The body was begun, and not read to its end: nothing else can be read from the connection. */
+  get isUnread(): boolean {
+    return this.#isUnread;
   }
 
   async json(): Promise<unknown> {
-    const bytes = await this.bytes();
-    if (bytes.length === 0) return null;
+    this.#parsed ??= this.#parse();
+    return (await this.#parsed).json;
+  }
+
+  async digest(): Promise<string> {
+    this.#parsed ??= this.#parse();
+    return (await this.#parsed).digest;
+  }
+
+  release(): void {
+    this.#parsed = null;
+  }
+
+  async #parse(): Promise<Parsed> {
+    this.#isUnread = true;
+    const { bytes, room } = await readBody(this.#request, this.#body);
+    this.#isUnread = false;
     try {
-      return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
-    } catch (cause) {
-      const reason = cause instanceof Error ? cause.message : String(cause);
-      const problem = cause instanceof JsonDepthError ? "is refused" : "is not JSON";
-      throw new AppError("invalid_json", `the body ${problem}: ${reason}`, { cause });
+      const digest = createHash("sha256").update(bytes).digest("hex");
+      return { json: bytes.length === 0 ? null : jsonOf(bytes), digest };
+    } finally {
+      room.release();
     }
+  }
+}
+
+function jsonOf(bytes: Uint8Array): unknown {
+  try {
+    return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    const problem = cause instanceof JsonDepthError ? "is refused" : "is not JSON";
+    throw new AppError("invalid_json", `the body ${problem}: ${reason}`, { cause });
   }
 }

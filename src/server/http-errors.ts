@@ -12,6 +12,7 @@ const STATUS: Record<ErrorCode, number> = {
   not_found: 404,
   conflict: 409,
   payload_too_large: 413,
+  request_timeout: 408,
   unsupported_encoding: 415,
   upgrade_required: 426,
   unauthorized: 401,
@@ -80,6 +81,8 @@ function typeOf(status: number): string {
       return "PermissionDeniedError";
     case 404:
       return "NotFoundError";
+    case 408:
+      return "RequestTimeoutError";
     case 409:
       return "ConflictError";
     case 413:

@@ -5,6 +5,8 @@ import { timingSafeEqual } from "node:crypto";
 import { hostname } from "node:os";
 import { AppError } from "../base/errors.ts";
 import { Access } from "./access.ts";
+import type { BodyOptions } from "./body.ts";
+import { BodyBudget } from "./body-budget.ts";
 import { FetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import type { Route } from "./route.ts";
@@ -40,6 +42,10 @@ export interface HttpOptions {
   readonly allowHosts?: readonly string[];
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
+  /** Of all bodies that are being read. Default: four of the largest. */
+  readonly bodiesBytesMax?: number;
+  /** A body has so long to come. Default: a minute. */
+  readonly bodyMsMax?: number;
   readonly frameBytesMax: number;
   /** Told of every answer. */
   readonly answered: (entry: AccessEntry) => void;
@@ -71,6 +77,10 @@ interface SocketData {
 
 /** Answered without a token: load balancers ask these. */
 const OPEN_PATHS = new Set(["/health", "/ping"]);
+/** Longer than clients keep idle connections (Node 5 s, Go 90 s). */
+const IDLE_S = 120;
+const BODY_MS_MAX = 60_000;
+const BODY_WAIT_MS_MAX = 5_000;
 
 export function serveHttp(options: HttpOptions): HttpServer {
   const router = new Router(options.routes);
@@ -81,15 +91,18 @@ export function serveHttp(options: HttpOptions): HttpServer {
     allowHosts: options.allowHosts ?? [],
     allowOrigins: options.allowOrigins ?? [],
   });
+  const body = bodyOptionsOf(options);
   const server = Bun.serve<SocketData>({
     hostname: options.host,
     port: options.port,
     // The limit is `readBody`'s, which says so in the answer; Bun would only cut the connection.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
-    // Responses take as long as they take; a quiet stream is not a dead one.
-    idleTimeout: 0,
+    // Of connections without a request. Bun gives a request's head some 12 s, whatever is set.
+    idleTimeout: IDLE_S,
     fetch: async (request, bun) => {
       const startMs = performance.now();
+      // Responses take as long as they take; a quiet stream is not a dead one.
+      bun.timeout(request, 0);
       const url = urlOf(request);
       const { method } = request;
       const told = (status: number) => {
@@ -97,6 +110,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
       };
       const origin = request.headers.get("origin");
       const shared = origin === null ? null : access.sharing(origin);
+      const exchange = new FetchExchange(request, url, body);
       const answer = async (): Promise<Response | null> => {
         access.check({ method, path: url.pathname, headers: request.headers });
         // A browser asks so before it sends what a form cannot; it has no token for that.
@@ -104,7 +118,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
         authorize(request, url, options.apiToken);
         const service = options.sockets[url.pathname];
         if (service === undefined) {
-          return await router.handle(new FetchExchange(request, url, options.bodyBytesMax));
+          return await router.handle(exchange);
         }
         const data: SocketData = { service, query: url.searchParams, wrapped: null };
         if (bun.upgrade(request, { data })) return null;
@@ -113,7 +127,9 @@ export function serveHttp(options: HttpOptions): HttpServer {
       try {
         const response = await answer();
         told(response?.status ?? 101);
-        return response === null ? undefined : withHeaders(response, shared);
+        if (response === null) return undefined;
+        if (!isStream(response)) bun.timeout(request, IDLE_S);
+        return withHeaders(response, shared);
       } catch (error) {
         if (request.signal.aborted) {
           told(CLIENT_GONE);
@@ -121,12 +137,30 @@ export function serveHttp(options: HttpOptions): HttpServer {
         }
         if (!(error instanceof AppError)) options.failed(error);
         told(statusOf(error));
-        return withHeaders(errorResponse(error), shared);
+        bun.timeout(request, IDLE_S);
+        const closing = exchange.isUnread ? { connection: "close" } : {};
+        return withHeaders(errorResponse(error), { ...shared, ...closing });
       }
     },
     websocket: socketsOf(options.frameBytesMax),
   });
   return { url: server.url, finish: () => server.stop(), stop: () => server.stop(true) };
+}
+
+function bodyOptionsOf(options: HttpOptions): BodyOptions {
+  const { bodyBytesMax, bodiesBytesMax = 4 * bodyBytesMax, bodyMsMax = BODY_MS_MAX } = options;
+  const after = (ms: number, act: () => void) => {
+    const timer = setTimeout(act, ms);
+    return () => clearTimeout(timer);
+  };
+  const budget = new BodyBudget({ bytesMax: bodiesBytesMax, waitMsMax: BODY_WAIT_MS_MAX, after });
+  return { bytesMax: bodyBytesMax, msMax: bodyMsMax, budget, after };
+}
+
+/** Streams may say nothing for as long as an engine does. */
+function isStream(response: Response): boolean {
+  const type = response.headers.get("content-type") ?? "";
+  return type.startsWith("text/event-stream") || type.startsWith("application/x-ndjson");
 }
 
 /** Hands each socket to the service that it was opened for. */

@@ -9,10 +9,12 @@ export interface Exchange {
   readonly headers: Headers;
   /** Aborts when the client has gone. */
   readonly signal: AbortSignal;
-  /** The body as it came. @throws AppError payload_too_large. */
-  bytes(): Promise<Uint8Array>;
-  /** The body as JSON; null where there is none. @throws AppError payload_too_large, invalid_json. */
+  /** The body as JSON; null where there is none. @throws AppError as readBody; invalid_json. */
   json(): Promise<unknown>;
+  /** Stands for the body's bytes: other bytes have another one. @throws AppError as `json`. */
+  digest(): Promise<string>;
+  /** The body is not asked for any more. Who answers much later calls it, so that it is not kept in memory. */
+  release(): void;
 }
 
 export interface Route {

@@ -88,7 +88,8 @@ function withParams(exchange: Exchange, params: Readonly<Record<string, string>>
     params,
     headers: exchange.headers,
     signal: exchange.signal,
-    bytes: () => exchange.bytes(),
     json: () => exchange.json(),
+    digest: () => exchange.digest(),
+    release: () => exchange.release(),
   };
 }

@@ -83,9 +83,12 @@ export class Victim {
         await Bun.sleep(10);
       }
     })();
-    await attack();
-    isOver = true;
-    await watching;
+    try {
+      await attack();
+    } finally {
+      isOver = true;
+      await watching;
+    }
     return slowest;
   }
 

@@ -150,7 +150,8 @@ export class ControlFixture {
       params: {},
       headers: new Headers(),
       signal: new AbortController().signal,
-      bytes: async () => new Uint8Array(),
+      digest: async () => "",
+      release: () => {},
       json: async () => {
         if (this.badBody !== null) throw this.badBody;
         return body;

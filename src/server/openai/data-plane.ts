@@ -151,9 +151,12 @@ function routesOf(plane: DataPlane): Route[] {
     method,
     path,
     handle: async (exchange) => {
-      const body = method === "GET" ? null : await exchange.json();
-      if (act.kind === "replies") return jsonResponse(act.reply(plane, exchange, body));
-      return await plane.respond(exchange, act.prepare(plane, exchange, body));
+      if (act.kind === "replies") {
+        const body = method === "GET" ? null : await exchange.json();
+        return jsonResponse(act.reply(plane, exchange, body));
+      }
+      // The body has no name here, which would keep it in memory until the answer.
+      return await plane.respond(exchange, act.prepare(plane, exchange, await exchange.json()));
     },
   }));
 }

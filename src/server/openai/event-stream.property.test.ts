@@ -169,7 +169,8 @@ function exchange() {
     params: {},
     headers: new Headers(),
     signal: new AbortController().signal,
-    bytes: async () => new Uint8Array(0),
+    digest: async () => "",
+    release: () => {},
     json: async () => null,
   };
 }

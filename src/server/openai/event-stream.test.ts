@@ -40,7 +40,8 @@ function begun(length: number, options: FixtureOptions = {}) {
     params: {},
     headers: new Headers(),
     signal: new AbortController().signal,
-    bytes: async () => new Uint8Array(0),
+    digest: async () => "",
+    release: () => {},
     json: async () => null,
   };
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };

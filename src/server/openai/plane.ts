@@ -160,9 +160,10 @@ export class DataPlane {
   async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
     const { asks, stops, isStream, answer } = prepared;
     const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
-    const body = await exchange.bytes();
+    const digest = await exchange.digest();
+    exchange.release();
     const path = exchange.url.pathname;
-    const lease = this.#retries.lease({ path, id, body, adoptable: !isStream }, () => {
+    const lease = this.#retries.lease({ path, id, digest, adoptable: !isStream }, () => {
       const text = prepared.wantsText || stops.strings.length > 0 ? this.text : null;
       const plan = { id: id ?? crypto.randomUUID().replaceAll("-", ""), asks, stops, text };
       return this.#keep(new Job(plan, { sidecar: this.sidecar, turns: this.#turns }));

@@ -8,7 +8,6 @@
 // Nothing is handed on from one weight epoch to the next, nor what was given up: who asks again wants it made.
 // Everything here has a bound.
 
-import { createHash } from "node:crypto";
 import { AppError } from "../../base/errors.ts";
 import type { Job } from "./job.ts";
 
@@ -29,7 +28,8 @@ export interface RetryKey {
   readonly path: string;
   /** null: the client gave none. */
   readonly id: string | null;
-  readonly body: Uint8Array;
+  /** Of the body. Cryptographic: the answer to one body must not be fetched with another. */
+  readonly digest: string;
   /** Without an id: whether its responses become orphans; else they are given up with the client. */
   readonly adoptable: boolean;
 }
@@ -44,8 +44,6 @@ export interface Lease {
 interface Entry {
   readonly key: RetryKey;
   readonly job: Job;
-  /** Of path and body; worked out when it is first needed. */
-  hash: string | null;
   clients: number;
   /** Output tokens that it counted for when its last client left. */
   tokens: number;
@@ -56,7 +54,7 @@ interface Entry {
 export class RetryBook {
   readonly #options: RetryOptions;
   readonly #named = new Map<string, Entry>();
-  /** By hash of path and body; those of clients without an id. */
+  /** By path and body; those of clients without an id. */
   readonly #orphans = new Map<string, Entry[]>();
   /** All entries that nobody holds, oldest first. */
   readonly #idle = new Set<Entry>();
@@ -99,7 +97,7 @@ export class RetryBook {
   #namedLike(key: RetryKey): Entry | null {
     const there = this.#named.get(nameOf(key));
     if (there === undefined) return null;
-    if (hashOf(there) === bodyHash(key) && !there.job.isAborted) return there;
+    if (there.key.digest === key.digest && !there.job.isAborted) return there;
     if (!there.job.isDone) {
       const message = `request_id: another request with the id ${JSON.stringify(key.id)} is being served`;
       throw new AppError("conflict", message);
@@ -109,8 +107,7 @@ export class RetryBook {
   }
 
   #adopt(key: RetryKey): Entry | null {
-    if (this.#orphans.size === 0) return null;
-    const left = this.#orphans.get(bodyHash(key)) ?? [];
+    const left = this.#orphans.get(bodyName(key)) ?? [];
     return left.find(({ job }) => !job.isAborted) ?? null;
   }
 
@@ -124,9 +121,9 @@ export class RetryBook {
       return;
     }
     if (key.id === null) {
-      const hash = hashOf(entry);
-      const there = this.#orphans.get(hash);
-      if (there === undefined) this.#orphans.set(hash, [entry]);
+      const name = bodyName(key);
+      const there = this.#orphans.get(name);
+      if (there === undefined) this.#orphans.set(name, [entry]);
       else there.push(entry);
     }
     this.#idle.add(entry);
@@ -159,10 +156,10 @@ export class RetryBook {
   }
 
   #forgetOrphan(entry: Entry): void {
-    const hash = hashOf(entry);
-    const left = (this.#orphans.get(hash) ?? []).filter((other) => other !== entry);
-    if (left.length === 0) this.#orphans.delete(hash);
-    else this.#orphans.set(hash, left);
+    const name = bodyName(entry.key);
+    const left = (this.#orphans.get(name) ?? []).filter((other) => other !== entry);
+    if (left.length === 0) this.#orphans.delete(name);
+    else this.#orphans.set(name, left);
   }
 }
 
@@ -170,19 +167,10 @@ function nameOf({ path, id }: RetryKey): string {
   return `${path} ${id}`;
 }
 
+function bodyName({ path, digest }: RetryKey): string {
+  return `${path} ${digest}`;
+}
+
 function newEntry(key: RetryKey, job: Job): Entry {
-  const hash = key.id === null ? null : bodyHash(key);
-  // The hash stands for the body, which may be large.
-  const kept = hash === null ? key : { ...key, body: new Uint8Array(0) };
-  return { key: kept, job, hash, clients: 0, tokens: 0, cancelExpiry: null };
-}
-
-function hashOf(entry: Entry): string {
-  entry.hash ??= bodyHash(entry.key);
-  return entry.hash;
-}
-
-/** Cryptographic: the answer to one body must not be fetched with another. */
-function bodyHash({ path, body }: RetryKey): string {
-  return createHash("sha256").update(path).update("\0").update(body).digest("hex");
+  return { key, job, clients: 0, tokens: 0, cancelExpiry: null };
 }

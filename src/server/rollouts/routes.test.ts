@@ -49,7 +49,8 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
       params: {},
       headers: new Headers(),
       signal: signal ?? new AbortController().signal,
-      bytes: async () => new TextEncoder().encode(JSON.stringify(body)),
+      digest: async () => JSON.stringify(body),
+      release: () => {},
       json: async () => body,
     };
     return router.handle(exchange);

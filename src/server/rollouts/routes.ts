@@ -31,9 +31,10 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
       method: "POST",
       path: "/v1/rollouts",
       handle: async (exchange) => {
-        const body = await exchange.json();
-        const plan = planOf(body, { text, eosTokenIds, limits });
-        const { run } = book.begin(plan, hashOf(body));
+        const digest = await exchange.digest();
+        const plan = planOf(await exchange.json(), { text, eosTokenIds, limits });
+        exchange.release();
+        const { run } = book.begin(plan, digest);
         return streamOf(run, 0, exchange.signal);
       },
     },
@@ -137,11 +138,6 @@ function detailOf(run: Run): RolloutDetail {
     finished,
   }));
   return { ...stateOf(run), groups };
-}
-
-/** Tells bodies apart that clients send by mistake under the same id; it guards against nobody. */
-function hashOf(body: unknown): string {
-  return Bun.hash(JSON.stringify(body)).toString(16);
 }
 
 function hex(word: number): string {
