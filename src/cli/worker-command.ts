@@ -8,9 +8,11 @@ import { BUNDLED_MODEL, wallClock } from "../app.ts";
 import { AppError } from "../base/errors.ts";
 import { weightEpoch } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
+import type { Worker } from "../rollout/worker.ts";
 import { LinkHost, type LinkHostEvent } from "../worker/link/host.ts";
 import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
 import { addFields, readFields } from "./commander-fields.ts";
+import { EngineKeeper } from "./engine-keeper.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
@@ -70,33 +72,68 @@ async function serveModel(
   settings: WorkerSettings,
   address: { host: string; port: number },
 ): Promise<number> {
-  const { slots, kvTokens, draftBudget } = settings;
   const log = createLog(settings.log, (line) => process.stderr.write(line));
-  const contextTokens = settings.contextTokens ?? Math.min(model.contextTokens, kvTokens);
-  const capacity = { slots, kvTokens, contextTokens, draftBudget };
-  const [worker] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...capacity });
-  if (worker === undefined) throw new AppError("worker_failed", "the engine did not open");
+  const engine = await EngineKeeper.open(() => openEngine(model, settings), {
+    later: (act, ms) => {
+      const timer = setTimeout(act, ms);
+      return () => clearTimeout(timer);
+    },
+    nowMs: () => wallClock.nowMs(),
+    told: (kind, fields) => log("warn", kind, fields),
+  });
   try {
     const host = await LinkHost.listen({
       ...address,
-      worker,
+      worker: engine.worker,
       modelId: basename(model.path),
       vocabularySize: model.vocabularySize,
       epoch: EPOCH,
       token: settings.workerToken,
       clock: wallClock,
-      events: (event) => tell(log, event),
+      events: (event) => {
+        tell(log, event);
+        if (event.kind === "worker_failed") engine.failed();
+      },
     });
+    engine.serve((worker) => host.replace(worker, EPOCH));
+    const restore = containBugs(log, host);
     const stopped = untilTold().then(() => null);
     console.log(`worker on ${host.url}`);
-    const failure = await Promise.race([stopped, host.failed]);
+    const failure = await Promise.race([stopped, engine.gaveUp]);
+    restore();
     await host.close();
     if (failure === null) return 0;
-    console.error(`foretoken: the engine has failed: ${failure} [worker_failed]`);
+    console.error(`foretoken: the engine cannot be started: ${failure} [worker_failed]`);
     return EXIT_FAILED;
   } finally {
-    await worker.close();
+    await engine.close();
   }
+}
+
+async function openEngine(model: LlamaModel, settings: WorkerSettings): Promise<Worker> {
+  const { slots, kvTokens, draftBudget } = settings;
+  const contextTokens = settings.contextTokens ?? Math.min(model.contextTokens, kvTokens);
+  const capacity = { slots, kvTokens, contextTokens, draftBudget };
+  const [worker] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...capacity });
+  if (worker === undefined) throw new AppError("worker_failed", "the engine did not open");
+  return worker;
+}
+
+/**
+ * An exception that nobody caught is a bug in what serves the session: the session ends, and the next one has a
+ * new engine. The process serves on, for nothing else would start it again.
+ */
+function containBugs(log: Log, host: LinkHost): () => void {
+  const contain = (error: unknown) => {
+    log("error", "bug", { error: error instanceof Error ? (error.stack ?? "") : String(error) });
+    host.workerFailed(`a bug: ${error instanceof Error ? error.message : String(error)}`);
+  };
+  process.on("uncaughtException", contain);
+  process.on("unhandledRejection", contain);
+  return () => {
+    process.off("uncaughtException", contain);
+    process.off("unhandledRejection", contain);
+  };
 }
 
 function tell(log: Log, { kind, ...fields }: LinkHostEvent): void {

@@ -7,10 +7,12 @@ import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "../../src/request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
 import { Iteration } from "../../src/rollout/iteration.ts";
-import type { Worker } from "../../src/rollout/worker.ts";
+import type { Worker, WorkerEvent } from "../../src/rollout/worker.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { openLinkWorker } from "../../src/worker/link/worker.ts";
 import { openLlamaModel } from "../../src/worker/llama/open.ts";
+import { newSpec, runOf } from "../suite/worker-suite.ts";
+import { untilTrue } from "./fleet.ts";
 import { engineMissing, foretoken, start } from "./tool.ts";
 
 const missing = engineMissing();
@@ -112,3 +114,37 @@ test("worker: an address that is none is told by flag", async () => {
   expect(status).toBe(2);
   expect(stderr).toContain('--listen is "7448"; it is HOST:PORT');
 });
+
+engineTest(
+  "worker: a process whose engine dies starts it again, each time, and serves the next session",
+  async () => {
+    const child = start(["worker", "--listen", "127.0.0.1:0"]);
+    const url = await addressOf(child);
+    const spec = newSpec(1);
+    for (let life = 0; life < 3; life += 1) {
+      const worker = await openLinkWorker({
+        workerId: workerId(0),
+        url,
+        clock: wallClock,
+        limits: { openMsMax: 20_000 },
+      });
+      const events: WorkerEvent[] = [];
+      worker.listen((_, some) => events.push(...some));
+      worker.send([runOf(spec, { chunkTokens: 4 })]);
+      const isDone = () => events.some(({ kind }) => kind === "chunk_done");
+      await untilTrue(isDone, "the chunk");
+      // An engine that was commanded to load what is not there has no weights to go on with.
+      worker.send([{ kind: "reload", modelPath: "/nowhere.gguf", epoch: weightEpoch(1) }]);
+      await untilTrue(() => events.some(({ kind }) => kind === "failed"), "the failure", 5_000);
+      expect(child.exitCode).toBeNull();
+      await worker.close();
+    }
+    child.kill("SIGTERM");
+    expect(await child.exited).toBe(0);
+    const said = await new Response(child.stderr).text();
+    expect(said.match(/ worker_failed /g)?.length).toBe(3);
+    expect(said).toContain("engine_restarts");
+    expect(said).toContain("engine_ready");
+  },
+  60_000,
+);

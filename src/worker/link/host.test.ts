@@ -2,6 +2,7 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
+import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import { NO_SHAPING, type RequestSpec } from "../../request/request.ts";
@@ -9,7 +10,7 @@ import type { WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
 import { SimulatedWorker } from "../simulated/worker.ts";
 import { encodeSidecarMessage } from "./command-codec.ts";
 import { decodeFrame, encodeFrame } from "./frame-codec.ts";
-import type { LinkHost } from "./host.ts";
+import type { LinkHost, LinkHostEvent } from "./host.ts";
 import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
 import { listen, open, QUICK, settled, until } from "./link-fixture.ts";
 import type { FrameBody, SidecarMessage, WireCommand } from "./message.ts";
@@ -388,15 +389,74 @@ test("link: a sidecar that counts from lower hears of a failure in its own epoch
 
 test("link: a worker that failed before anybody listened says so to its listener", async () => {
   const simulated = newSimulated();
-  const host = await listen(simulated);
+  const told: LinkHostEvent[] = [];
+  const host = await listen(simulated, { events: (event) => told.push(event) });
   const worker = await open(host.url);
   simulated.kill();
-  expect(await host.failed).toBe("killed");
+  expect(told.at(-1)).toEqual({ kind: "worker_failed", reason: "killed" });
   await settled(worker);
   const events: WorkerEvent[] = [];
   worker.listen((_, some) => events.push(...some));
   await until(() => events.length > 0, "the failure");
   expect(events).toEqual([{ kind: "failed", message: "killed" }]);
+  await host.close();
+});
+
+test("host: a worker that fails ends its session at once, and the one in its place is served", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  worker.send([runOf(newSpec(1))]);
+  await settled(worker);
+  simulated.kill();
+  await until(() => events.length > 0, "the failure");
+  expect(events).toEqual([{ kind: "failed", message: "killed" }]);
+  await expect(open(host.url, { limits: { openMsMax: 50 } })).rejects.toMatchObject({
+    message: expect.stringContaining("worker_failed: killed"),
+  });
+  const waiting = open(host.url);
+  const next = newSimulated();
+  host.replace(next, weightEpoch(0));
+  await (await waiting).close();
+  await expectServing(host, next);
+  await host.close();
+});
+
+test("host: a sidecar that is cut when the worker fails hears of it when it comes back", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const port = Number(new URL(host.url).port);
+  const proxy = await CuttingProxy.listen(() => port);
+  const worker = await open(`ws://127.0.0.1:${proxy.port}`);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  proxy.stall();
+  proxy.cut();
+  simulated.kill();
+  proxy.heal();
+  await until(() => events.length > 0, "the failure");
+  expect(events).toEqual([
+    { kind: "failed", message: expect.stringContaining("worker_failed: killed") },
+  ]);
+  await host.close();
+  await proxy.close();
+});
+
+test("host: a worker that does not release a session has failed", async () => {
+  const simulated = newSimulated();
+  const told: LinkHostEvent[] = [];
+  const host = await listen(simulated, {
+    limits: { ...QUICK, clearMsMax: 30 },
+    events: (event) => told.push(event),
+  });
+  await (await open(host.url)).close();
+  // It never steps.
+  await until(() => told.at(-1)?.kind === "worker_failed", "the failure");
+  const next = newSimulated();
+  host.replace(next, weightEpoch(0));
+  await expectServing(host, next);
   await host.close();
 });
 

@@ -1,15 +1,17 @@
 // Serves one worker to one sidecar at a time over a WebSocket server. Decides who may have the worker, which
 // session a connection belongs to, and when a session is over. A session outlives its connections; when it
-// ends, the worker is made as it was before. Never waits for a peer, and keeps a bounded amount for it.
+// ends, the worker is made as it was before. A worker that fails ends its session, and sidecars are told to come
+// again until its owner brings another. Never waits for a peer, and keeps a bounded amount for it.
 
 import { createHash, timingSafeEqual } from "node:crypto";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
+import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
-import type { Worker, WorkerEvent } from "../../rollout/worker.ts";
+import type { ControlAnswer, Worker, WorkerEvent } from "../../rollout/worker.ts";
 import { decodeSidecarMessage } from "./command-codec.ts";
 import { type Closed, Connection, isFatal } from "./connection.ts";
 import { Delivery } from "./delivery.ts";
@@ -27,7 +29,7 @@ import type { Data, FrameBody, Hello, HostMessage, SidecarMessage } from "./mess
 import { supportTable } from "./support.ts";
 
 export interface LinkHostOptions {
-  /** Nobody listens to it yet; the host does not close it. */
+  /** Nobody listens to it yet; the host closes neither it nor those that take its place. */
   readonly worker: Worker;
   /** What the weights are called; sidecars compare it. */
   readonly modelId: string;
@@ -45,11 +47,16 @@ export interface LinkHostOptions {
 }
 
 /** What an operator wants to hear of. `sidecar`: as it calls itself. */
-export type LinkHostEvent = { readonly sidecar: string } & (
-  | { readonly kind: "session_began" | "session_resumed" }
-  /** cut: it may go on. refused: another one wanted the worker; told once while the worker has the same sidecar. */
-  | { readonly kind: "session_cut" | "session_ended" | "sidecar_refused"; readonly reason: string }
-);
+export type LinkHostEvent =
+  | { readonly kind: "session_began" | "session_resumed"; readonly sidecar: string }
+  | {
+      /** cut: it may go on. refused: another one wanted the worker; told once while the worker has the same sidecar. */
+      readonly kind: "session_cut" | "session_ended" | "sidecar_refused";
+      readonly sidecar: string;
+      readonly reason: string;
+    }
+  /** The worker is of no use any more: sidecars wait until `replace` brings another. */
+  | { readonly kind: "worker_failed"; readonly reason: string };
 
 /** Counters since the host began. */
 export interface LinkHostStats {
@@ -87,14 +94,12 @@ const EVENTS_BYTES = 2 ** 20;
 export class LinkHost {
   /** Where it listens, as a sidecar dials it. */
   readonly url: string;
-  /** Resolves with the reason when the worker has failed; the host then serves no more. */
-  readonly failed: Promise<string>;
   readonly #options: LinkHostOptions;
   readonly #limits: LinkLimits;
   readonly #sockets: WebSocketServer;
   readonly #peers = new Set<Peer>();
-  readonly #supports: ReturnType<typeof supportTable>;
-  readonly #onFailed: (message: string) => void;
+  #worker: Worker;
+  #supports: ReturnType<typeof supportTable>;
   readonly #counts = { connections: 0, sessions: 0, resumed: 0 };
   readonly #closedBy: Record<number, number> = {};
   #epoch: WeightEpoch;
@@ -103,8 +108,8 @@ export class LinkHost {
   #past: { readonly id: string; readonly reason: string } | null = null;
   /** Sidecars that were refused because of this session. */
   readonly #refused = new Set<string>();
-  /** The worker still has to answer for the last session. */
-  #isClearing = false;
+  /** The worker still has to answer for the last session: until then nobody gets it. */
+  #clearing: ReturnType<typeof setTimeout> | null = null;
   #failure: string | null = null;
   #isClosing = false;
 
@@ -113,13 +118,11 @@ export class LinkHost {
     this.#limits = limits;
     this.#sockets = sockets;
     this.#epoch = options.epoch;
+    this.#worker = options.worker;
     this.#supports = supportTable(options.worker);
-    const { promise, resolve } = Promise.withResolvers<string>();
-    this.failed = promise;
-    this.#onFailed = resolve;
     const { address, port, family } = sockets.address() as AddressInfo;
     this.url = `ws://${family === "IPv6" ? `[${address}]` : address}:${port}`;
-    options.worker.listen((epoch, events) => this.#heard(epoch, events));
+    this.#listenTo(options.worker);
     sockets.on("connection", (socket, request) => {
       this.#accept(socket, request.headers.origin !== undefined);
     });
@@ -147,6 +150,16 @@ export class LinkHost {
     return new LinkHost(options, limits, sockets);
   }
 
+  /** Takes the place of a worker that has failed. `epoch`: of its weights. */
+  replace(worker: Worker, epoch: WeightEpoch): void {
+    assert(this.#failure !== null, "only a worker that has failed is replaced");
+    this.#worker = worker;
+    this.#epoch = epoch;
+    this.#supports = supportTable(worker);
+    this.#failure = null;
+    this.#listenTo(worker);
+  }
+
   stats(): LinkHostStats {
     return { ...this.#counts, closed: { ...this.#closedBy } };
   }
@@ -158,6 +171,7 @@ export class LinkHost {
     const stopped = new Promise<void>((resolve) => this.#sockets.close(() => resolve()));
     for (const peer of this.#peers) this.#end(peer, CLOSE.goingAway, "draining");
     this.#endSession("draining");
+    this.#cleared();
     await stopped;
   }
 
@@ -212,10 +226,6 @@ export class LinkHost {
       this.#end(peer, CLOSE.version, "unauthorized: another token is asked for");
       return;
     }
-    if (this.#failure !== null) {
-      this.#end(peer, CLOSE.goingAway, `worker_failed: ${this.#failure}`);
-      return;
-    }
     const current = this.#session;
     if (current !== null && current.id === hello.sessionId) {
       this.#resume(peer, current, ack);
@@ -226,13 +236,17 @@ export class LinkHost {
       this.#end(peer, CLOSE.protocol, `unexpected_message: the session is over: ${past}`);
       return;
     }
+    if (this.#failure !== null) {
+      this.#end(peer, CLOSE.tryLater, `worker_failed: ${this.#failure}`);
+      return;
+    }
     if (current !== null) {
       if (isTakenOver(current, hello)) this.#takeOver(current, hello);
       else this.#busy(peer, current, hello);
     }
-    if (this.#isClearing)
+    if (this.#clearing !== null) {
       this.#end(peer, CLOSE.tryLater, "busy: the last session is being released");
-    else if (this.#session === null) this.#begin(peer, hello);
+    } else if (this.#session === null) this.#begin(peer, hello);
   }
 
   /** Its sidecar is gone, or cannot be heard, or is the one that asks: it is told why, if it can be. */
@@ -259,11 +273,7 @@ export class LinkHost {
       id: hello.sessionId,
       sidecarId: hello.sidecarId,
       sidecar: hello.sidecarName === "" ? "an unnamed sidecar" : hello.sidecarName,
-      state: new HostSession(
-        this.#options.worker,
-        this.#hostLimits(),
-        this.#options.vocabularySize,
-      ),
+      state: new HostSession(this.#worker, this.#hostLimits(), this.#options.vocabularySize),
       delivery: new Delivery(this.#limits),
       messageBytesMax: Math.min(hello.messageBytesMax, this.#limits.messageBytesMax),
       connection: null,
@@ -296,7 +306,8 @@ export class LinkHost {
     session.expiry = null;
     session.connection = peer.connection;
     peer.session = session;
-    const { modelId, vocabularySize, worker } = this.#options;
+    const { modelId, vocabularySize } = this.#options;
+    const worker = this.#worker;
     peer.connection.carry(session.delivery);
     peer.connection.send({
       kind: "welcome",
@@ -330,7 +341,7 @@ export class LinkHost {
   }
 
   #take(peer: Peer, session: Session, message: SidecarMessage): void {
-    const { worker } = this.#options;
+    const worker = this.#worker;
     if (message.kind === "commands") {
       const translated = session.state.commands(message.commands);
       if (translated.kind === "ok") {
@@ -349,20 +360,30 @@ export class LinkHost {
       this.#refuse(peer, CLOSE.protocol, "unexpected_message: too many control requests");
       return;
     }
-    void worker.control(message.request).then((answer) => {
+    const answered = (answer: ControlAnswer) => {
       session.controls -= 1;
       this.#say(session, { kind: "control_answer", controlId, answer });
+    };
+    worker.control(message.request).then(answered, (error: unknown) => {
+      answered({ status: 502, body: { error: String(error) } });
+    });
+  }
+
+  #listenTo(worker: Worker): void {
+    worker.listen((epoch, events) => {
+      // One that was replaced has nothing more to say.
+      if (worker === this.#worker && this.#failure === null) this.#heard(epoch, events);
     });
   }
 
   #heard(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
     this.#epoch = epoch;
     const failure = events.find((event) => event.kind === "failed");
-    if (this.#isClearing) {
+    if (this.#clearing !== null) {
       const answer = events.find(
         (event) => event.kind === "exported" && event.requestId === BARRIER_ID,
       );
-      if (answer !== undefined) this.#isClearing = false;
+      if (answer !== undefined) this.#cleared();
     } else if (this.#session !== null) {
       const session = this.#session;
       const room = Math.min(session.messageBytesMax, this.#limits.messageBytesMax) - EVENTS_BYTES;
@@ -370,10 +391,22 @@ export class LinkHost {
       const wire = session.state.events(events, Math.min(room, free));
       if (wire.length > 0) this.#say(session, { kind: "events", epoch, events: wire });
     }
-    if (failure?.kind === "failed") {
-      this.#failure = failure.message;
-      this.#onFailed(failure.message);
+    if (failure?.kind === "failed") this.workerFailed(failure.message);
+  }
+
+  /** The worker has failed, or its owner does not trust it any more. The session is over, and its sidecar hears why. */
+  workerFailed(message: string): void {
+    if (this.#failure !== null || this.#isClosing) return;
+    this.#failure = message;
+    this.#cleared();
+    const reason = `worker_failed: ${message}`;
+    for (const peer of this.#peers) {
+      if (peer.session !== null && peer.session === this.#session) {
+        this.#end(peer, CLOSE.goingAway, reason);
+      }
     }
+    this.#endSession(reason);
+    this.#tell({ kind: "worker_failed", reason: message });
   }
 
   #say(session: Session, message: HostMessage): void {
@@ -432,8 +465,17 @@ export class LinkHost {
     this.#refused.clear();
     this.#tell({ kind: "session_ended", sidecar: session.sidecar, reason });
     if (session.expiry !== null) clearTimeout(session.expiry);
-    this.#isClearing = true;
-    this.#options.worker.send(session.state.ending());
+    if (this.#failure !== null) return;
+    const { clearMsMax } = this.#limits;
+    this.#clearing = setTimeout(() => {
+      this.workerFailed(`it has not released the last session for ${clearMsMax} ms`);
+    }, clearMsMax);
+    this.#worker.send(session.state.ending());
+  }
+
+  #cleared(): void {
+    if (this.#clearing !== null) clearTimeout(this.#clearing);
+    this.#clearing = null;
   }
 }
 

@@ -46,6 +46,8 @@ export interface LinkLimits {
   /** The first pause before a lost host is dialled again; doubles up to the second. */
   readonly retryMsMin: number;
   readonly retryMsMax: number;
+  /** A worker has this long to release what a session left; a large prefill is one step, and takes seconds. */
+  readonly clearMsMax: number;
   /** A peer has this long to answer a close. */
   readonly closeMsMax: number;
   /** Prompts that the host remembers, in tokens; the one used longest ago is forgotten. */
@@ -71,6 +73,7 @@ export const LINK_LIMITS: LinkLimits = {
   openMsMax: 1_000,
   retryMsMin: 50,
   retryMsMax: 2_000,
+  clearMsMax: 60_000,
   closeMsMax: 2_000,
   promptTokensMax: 16 * 2 ** 20,
   outputTokensMax: 16 * 2 ** 20,

@@ -71,11 +71,11 @@ test("takeover: a session whose connection is gone ends for the next sidecar, an
   await until(() => bed.told.some(({ kind }) => kind === "session_cut"), "the cut");
   const next = await openOn(bed, NEW);
   expect(bed.simulated.kvTokensUsed).toBe(0);
-  expect(bed.told.map(({ kind, sidecar }) => `${sidecar} ${kind}`)).toEqual([
-    "the old one session_began",
-    "the old one session_cut",
-    "the old one session_ended",
-    "the new one session_began",
+  expect(bed.told).toMatchObject([
+    { kind: "session_began", sidecar: "the old one" },
+    { kind: "session_cut", sidecar: "the old one" },
+    { kind: "session_ended", sidecar: "the old one", reason: "taken_over: by the new one" },
+    { kind: "session_began", sidecar: "the new one" },
   ]);
   await close(bed, next);
 });
@@ -120,7 +120,7 @@ test("takeover: one that is there and answers keeps the worker; the other hears 
   }
   expect(failures(bed)).toEqual([]);
   const refused = bed.told.filter(({ kind }) => kind === "sidecar_refused");
-  expect(refused.map(({ sidecar }) => sidecar)).toEqual(["the new one"]);
+  expect(refused).toMatchObject([{ sidecar: "the new one" }]);
   await bed.old.close();
   await close(bed, await openOn(bed, NEW));
 });
