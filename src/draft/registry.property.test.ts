@@ -119,3 +119,28 @@ test("registry, off: has no source and sends nothing", () => {
   expect(registry.source(request)).toBeNull();
   expect(registry.dispatched(request, workerId(0))).toEqual([]);
 });
+
+test("registry: a response beyond those that a replica has room for is neither sent nor drafted for", () => {
+  const buffer = new RequestBuffer();
+  const { requests } = buffer.add(groupOf(0, 4098));
+  const at = (index: number) => present(requests[index], "the group has so many");
+  const beyond = at(4096);
+  const grouped = new DraftRegistry("grouped");
+  const id = groupId("g0");
+  expect(grouped.source(at(4095))).toEqual({ groupId: id, sampleIndex: 4095 });
+  expect(grouped.source(beyond)).toBe(null);
+  for (const w of [0, 1].map(workerId)) {
+    expect(grouped.dispatched(beyond, w)).toEqual([]);
+    expect(grouped.catchUp(beyond, w)).toEqual([]);
+    grouped.dispatched(at(0), w);
+  }
+  beyond.response.append(0, Int32Array.of(1, 2), new Float32Array(2));
+  grouped.generated(beyond);
+  expect([...grouped.flush()]).toEqual([]);
+  expect(grouped.retired(at(0)).size).toBe(2);
+  // By itself, each response is the only one of its group.
+  expect(new DraftRegistry("self").source(beyond)).toEqual({
+    groupId: groupId("g0#4096"),
+    sampleIndex: 0,
+  });
+});

@@ -33,6 +33,9 @@ const WHOLES: readonly Json[] = [
   ...["-9007199254740991", "1e18", "1e999", "1.5", "1e-320", '"3"', "false", "[1]"],
 ];
 
+/** Of responses that are refused or short: how long a machine takes for long ones is no matter of bounds. */
+const LENGTHS: readonly Json[] = ["0", "-1", "1e999", "1.5", "1e-320", "2147483648", '"3"', "20"];
+
 export class Dice {
   #state: number;
 
@@ -95,7 +98,7 @@ function settingOf(dice: Dice): Map<string, Json> {
     stop: () => dice.one(['""', '["a"]', '" "', "[]", `"${"x".repeat(3000)}"`]),
   };
   const setting = new Map<string, Json>([["max_tokens", String(1 + dice.below(12))]]);
-  if (dice.below(8) === 0) setting.set("max_tokens", dice.one(WHOLES.slice(10)));
+  if (dice.below(8) === 0) setting.set("max_tokens", dice.one(LENGTHS));
   const names = Object.keys(kinds);
   for (let i = 1 + dice.below(4); i > 0; i -= 1) {
     const name = dice.one(names);

@@ -10,7 +10,6 @@ import type { Sequence } from "./sequence.ts";
 
 /** Groups past their time are looked for this often. */
 const SWEEP_MS = 1000;
-const OK: UpdateResult = { kind: "ok" };
 const FULL: UpdateResult = { kind: "full" };
 
 interface Group {
@@ -41,10 +40,11 @@ export class DraftGroups {
   ): void {
     const { groupId, prompt, ttlMs } = command;
     this.#groups.set(groupId, { ttlMs, usedMs: this.#clock.nowMs() });
-    this.#guard(groupId, () => {
+    try {
       this.#drafter.register(groupId, prompt);
-      return OK;
-    });
+    } catch (error) {
+      this.#giveUp(groupId, error);
+    }
     for (const sequence of resident) {
       if (sequence.draft?.groupId === groupId) this.catchUp(sequence);
     }
@@ -59,9 +59,7 @@ export class DraftGroups {
   }): WorkerEvent | null {
     const { groupId, sampleIndex, offset, tokens } = command;
     if (!this.#use(groupId)) return null;
-    const result = this.#guard(groupId, () =>
-      this.#drafter.update(groupId, sampleIndex, offset, tokens),
-    );
+    const result = this.#update(groupId, sampleIndex, offset, tokens);
     return result.kind === "gap"
       ? { kind: "gap", groupId, sampleIndex, offset: result.have }
       : null;
@@ -77,7 +75,7 @@ export class DraftGroups {
     if (sequence.draft === null || !this.#use(sequence.draft.groupId)) return;
     const { groupId, sampleIndex } = sequence.draft;
     const tokens = sequence.tokens.subarray(from, sequence.length);
-    this.#drafter.update(groupId, sampleIndex, from - sequence.promptLength, tokens);
+    this.#update(groupId, sampleIndex, from - sequence.promptLength, tokens);
   }
 
   drop(groupId: GroupId): void {
@@ -101,15 +99,19 @@ export class DraftGroups {
     }
   }
 
-  /** A group that the drafter cannot make sense of is not drafted for: drafting may only ever cost time. */
-  #guard(groupId: GroupId, act: () => UpdateResult): UpdateResult {
+  #update(groupId: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): UpdateResult {
     try {
-      return act();
+      return this.#drafter.update(groupId, sampleIndex, offset, tokens);
     } catch (error) {
-      if (!(error instanceof InvalidFieldError)) throw error;
-      this.drop(groupId);
+      this.#giveUp(groupId, error);
       return FULL;
     }
+  }
+
+  /** A group that the drafter cannot make sense of is not drafted for: drafting may only ever cost time. */
+  #giveUp(groupId: GroupId, error: unknown): void {
+    if (!(error instanceof InvalidFieldError)) throw error;
+    this.drop(groupId);
   }
 
   #use(groupId: GroupId): boolean {

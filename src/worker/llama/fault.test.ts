@@ -5,6 +5,7 @@ import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import fc from "fast-check";
 import {
   type Collector,
   FixedPlanner,
@@ -19,10 +20,12 @@ import {
   soloResponse,
   treeDraft,
 } from "../../../test/llama/engine-fixture.ts";
+import { groupId, requestId } from "../../base/ids.ts";
 import { Replica } from "../../draft/replica.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../request/request.ts";
 import type { Refusal } from "../../request/response.ts";
 import { readGgufHead } from "./gguf.ts";
+import type { EngineCommand } from "./messages.ts";
 import { LlamaWeights } from "./weights.ts";
 
 // Portable kernels are slow, and the machine may be busy.
@@ -107,7 +110,10 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
 
   test("an error while one request is drawn ends it alone, branches of its draft included", () => {
     const specs = Array.from({ length: 6 }, (_, id) =>
-      newRequest(id, id % 2 === 0 ? {} : { shaping: breakingShaping(3 + 2 * id) }),
+      newRequest(id, {
+        tokensMax: 20,
+        shaping: id % 2 === 0 ? null : breakingShaping(3 + 2 * id),
+      }),
     );
     const futures = new Map(
       specs.map((spec) => {
@@ -147,12 +153,15 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     }
     expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvTokensUsed: 0 });
     // Every stream is free again: as many requests as ever run side by side.
-    for (let round = 0; round < 3; round += 1) {
-      const more = Array.from({ length: 6 }, (_, i) => newRequest(100 + 6 * round + i));
-      for (const spec of more) engine.command(run(spec));
-      runToEnd(engine, collector);
-      for (const spec of more) expectSolo(collector, spec);
+    for (const { requestId: id } of specs) {
+      const again = { ...newRequest(id, { tokensMax: 20 }), requestId: requestId(100 + id) };
+      engine.command(run(again, { draft: null }));
     }
+    runToEnd(engine, collector);
+    for (const id of [0, 2, 4]) {
+      expect(collector.response(100 + id).tokens).toEqual(collector.response(id).tokens);
+    }
+    expect(collector.response(105).finish).not.toBe(null);
     engine.close();
   });
 
@@ -209,4 +218,103 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     for (const spec of specs) expectSolo(collector, spec);
     engine.close();
   });
+
+  test("whatever commands come, in whatever order, the engine goes on and draws right", () => {
+    const speculation = { drafter: new Replica(), planner: new FixedPlanner({ tree: true }) };
+    const engine = newEngine({ slots: 3, kvTokens: 120, contextTokens: 64, speculation });
+    const good = newRequest(1000, { tokensMax: 8 });
+    fc.assert(
+      fc.property(fc.array(command, { minLength: 5, maxLength: 60 }), (commands) => {
+        for (const one of commands) {
+          if (one === "step") engine.step();
+          else engine.command(one);
+          engine.drain();
+        }
+        engine.command(run(good, { draft: null }));
+        expectSolo(runToEnd(engine), good);
+        engine.dropAll();
+      }),
+      { numRuns: 60 },
+    );
+    engine.close();
+  });
 });
+
+const odd = fc.constantFrom(0, 1, -1, 2, 7, 63, 64, 4095, 4096, 1e9, 1.5, -0.5, 2 ** 31, 2 ** 53);
+const wild = fc.oneof(odd, fc.constantFrom(Number.NaN, Number.POSITIVE_INFINITY, 1e-320, 1e300));
+const tokenIds = fc
+  .array(fc.oneof(fc.nat(1375), fc.constantFrom(-1, 1376, -(2 ** 31), 2 ** 31 - 1)), {
+    maxLength: 12,
+  })
+  .map((list) => Int32Array.from(list));
+const group = fc.constantFrom("g0", "g1", "", "x".repeat(5000)).map(groupId);
+const request = fc.nat(6).map(requestId);
+/** Mostly what a request has; now and then anything. */
+const sampling = fc
+  .record(
+    {
+      temperature: wild,
+      tokensMax: fc.oneof(fc.integer({ min: 1, max: 30 }), odd),
+      topLogprobs: fc.oneof(fc.nat(20), odd),
+      stopTokenIds: fc.array(fc.oneof(fc.nat(1375), odd), { maxLength: 4 }),
+      shaping: fc
+        .record(
+          {
+            tokensMin: fc.oneof(fc.nat(20), odd),
+            topK: odd,
+            topP: wild,
+            minP: wild,
+            repetitionPenalty: wild,
+            presencePenalty: wild,
+            frequencyPenalty: wild,
+            logitBias: fc.array(fc.record({ token: fc.oneof(fc.nat(1375), odd), bias: wild }), {
+              maxLength: 3,
+            }),
+          },
+          { requiredKeys: [] },
+        )
+        .map((some) => ({ ...NO_SHAPING, ...some })),
+    },
+    { requiredKeys: [] },
+  )
+  .map((some) => ({ tokensMax: 12, ...some }));
+const blob = fc.record({
+  tokens: odd,
+  bytes: fc.uint8Array({ maxLength: 80 }).map((bytes) => Uint8Array.from(bytes).buffer),
+});
+const draft = fc.record({ groupId: group, sampleIndex: odd });
+const command: fc.Arbitrary<EngineCommand | "step"> = fc.oneof(
+  { arbitrary: fc.constant("step" as const), weight: 4 },
+  {
+    arbitrary: fc
+      .record({
+        id: request,
+        sampling,
+        output: fc.oneof(fc.constant(new Int32Array(0)), tokenIds),
+        chunkTokens: fc.oneof(fc.integer({ min: 1, max: 20 }), odd),
+        kv: fc.option(blob),
+        draft: fc.option(draft),
+        prompt: fc.option(tokenIds, { freq: 6 }),
+      })
+      .map(({ id, sampling: some, prompt, ...options }) => {
+        const spec = newRequest(id, some);
+        return run(prompt === null ? spec : { ...spec, prompt }, options);
+      }),
+    weight: 4,
+  },
+  fc.record({ kind: fc.constantFrom("export" as const, "release" as const), requestId: request }),
+  fc.record({
+    kind: fc.constant("register_group" as const),
+    groupId: group,
+    prompt: tokenIds,
+    ttlMs: wild,
+  }),
+  fc.record({
+    kind: fc.constant("delta" as const),
+    groupId: group,
+    sampleIndex: odd,
+    offset: odd,
+    tokens: tokenIds,
+  }),
+  fc.record({ kind: fc.constant("drop_group" as const), groupId: group }),
+);

@@ -43,7 +43,8 @@ export function checkRun(
     throw new RequestFault({ status: BAD_REQUEST, message });
   };
   if (request.prompt.length === 0) refuse("has an empty prompt");
-  if (!(chunkTokens >= 1)) refuse(`asks for a chunk of ${chunkTokens} tokens`);
+  if (!Number.isInteger(chunkTokens) || chunkTokens < 1)
+    refuse(`asks for a chunk of ${chunkTokens} tokens`);
   if (tokens > limits.contextTokens) {
     refuse(`may take ${tokens} tokens, the context holds ${limits.contextTokens}`);
   }
