@@ -110,7 +110,7 @@ export const KEPT_RESPONSES_MAX = 65_536;
 export async function startSidecar(options: ServeOptions): Promise<RunningSidecar> {
   const pool = new WorkerPool({
     sources: options.sources,
-    later: afterwards,
+    later: timersOf(options.events.failed).afterwards,
     controlMsMax: options.weightsTimeoutMs,
     changed: (member) => options.events.workerChanged(member),
   });
@@ -144,17 +144,26 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
     vocabularySize: options.model.text.vocabularySize,
     limits: options.limits,
     random: randomWord,
+    failed: options.events.failed,
   });
   const weights = new WeightUpdates({
     sidecar,
     pool,
     clock: wallClock,
     timeoutMs: options.weightsTimeoutMs,
-    later: afterwards,
+    later: timersOf(options.events.failed).afterwards,
     notice: (notice) => options.events.weightsNotice(notice),
   });
   const { text } = options.model;
-  const stream = new StreamService({ sidecar, text, random: randomWord, every: repeatedly });
+  const { failed } = options.events;
+  const { repeatedly } = timersOf(failed);
+  const stream = new StreamService({
+    sidecar,
+    text,
+    random: randomWord,
+    every: repeatedly,
+    failed,
+  });
   const drafts = draftsOf(options, sidecar);
   const metrics = meteredBy(sidecar, { pool, kv, stream, book: drafts.book, options });
   sidecar.observe({
@@ -229,6 +238,8 @@ function routesOf(
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
     limits: { graceMs: options.retryGraceMs },
+    failed: options.events.failed,
+    after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
   });
   const routes = [
     ...controlRoutes({
@@ -238,7 +249,7 @@ function routesOf(
       version,
       abortRequests: plane.abort,
       timeoutMs: options.weightsTimeoutMs,
-      later: afterwards,
+      later: timersOf(options.events.failed).afterwards,
       harmlessRpc: options.harmlessRpc,
     }),
     ...plane.routes,
@@ -281,6 +292,7 @@ function draftsOf(options: ServeOptions, sidecar: Sidecar): Drafts {
     notLossless: options.events.notLossless,
   });
   sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
+  const { afterwards, repeatedly } = timersOf(options.events.failed);
   const service = new DraftSocketService({ server, reports: book, later: afterwards });
   const stopSweeping = repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);
   return {
@@ -298,14 +310,25 @@ function randomWord(): number {
   return crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
 }
 
-function afterwards(act: () => void, ms: number): () => void {
-  const timer = setTimeout(act, ms);
-  return () => clearTimeout(timer);
-}
-
-function repeatedly(act: () => void, ms: number): () => void {
-  const timer = setInterval(act, ms);
-  return () => clearInterval(timer);
+/** Timers that serve many clients: what one call throws is told, and the next one comes all the same. */
+function timersOf(failed: (error: unknown) => void) {
+  const contained = (act: () => void) => () => {
+    try {
+      act();
+    } catch (error) {
+      failed(error);
+    }
+  };
+  return {
+    afterwards(act: () => void, ms: number): () => void {
+      const timer = setTimeout(contained(act), ms);
+      return () => clearTimeout(timer);
+    },
+    repeatedly(act: () => void, ms: number): () => void {
+      const timer = setInterval(contained(act), ms);
+      return () => clearInterval(timer);
+    },
+  };
 }
 
 function meteredBy(

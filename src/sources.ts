@@ -147,7 +147,7 @@ export async function openModelSide(options: ModelOptions): Promise<ModelSide> {
   const folder = tokenizer ?? (llama === null ? localFolder(served?.root ?? null) : null);
   if (folder !== null) {
     return {
-      text: openHuggingFaceText(folder),
+      text: openHuggingFaceText(folder, llama?.text.vocabularySize),
       eosTokenIds: some(eosTokensOf(folder), folder),
       names,
       llama,

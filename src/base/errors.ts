@@ -27,6 +27,7 @@ export type ErrorCode =
   | "worker_failed"
   | "no_worker"
   | "output_failed"
+  | "internal_error"
   | "interrupted";
 
 export class AppError extends Error {
@@ -57,4 +58,8 @@ export class InvalidFieldError extends AppError {
     super("invalid_field", `${options.where}: ${options.field} ${options.problem}`);
     this.field = options.field;
   }
+}
+
+export function errorText(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
 }

@@ -11,6 +11,8 @@ export const CLOSE = {
   invalid: 1007,
   /** version: the peer speaks another version of the protocol. */
   version: 1008,
+  /** internal_error: what the server did for this connection threw an error. */
+  internal: 1011,
   /** taken_over: the session is over, another sidecar has the worker. */
   takenOver: 4001,
   /** slow_consumer, or no room for another connection. */

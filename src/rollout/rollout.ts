@@ -28,6 +28,7 @@ import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import { schedulerFor } from "./scheduler-for.ts";
+import { problemOf } from "./token-check.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
 export interface RolloutOptions {
@@ -37,6 +38,8 @@ export interface RolloutOptions {
   readonly chunkTokens: number;
   /** Of the workers' weights at the start. */
   readonly epoch: WeightEpoch;
+  /** Of the model: a worker's token at or beyond it ends the request. Default: any token is taken. */
+  readonly vocabularySize?: number;
   readonly pool: KvPool;
   readonly clock: Clock;
   /** Holds the scheduler's heaps. */
@@ -56,6 +59,9 @@ const DELTA_INTERVAL_MS = 50;
 const DELTA_REQUESTS_MAX = 256;
 /** And in the long run: with more requests than that the pauses grow, and deltas take a few percent of a core. */
 const DELTA_REQUESTS_PER_MS = 20;
+
+/** The status of a request that an engine answered with what is no answer. */
+const BAD_GATEWAY = 502;
 
 /** A chunk that was assigned while the request's KV was still leaving another worker. */
 interface Pending {
@@ -79,6 +85,7 @@ export class Rollout {
   readonly #registry: DraftRegistry;
   readonly #ledger = new Ledger();
   readonly #pooled: PooledKv;
+  readonly #vocabularySize: number;
   readonly #exporting = new Map<RequestId, { from: WorkerId; tokens: number }>();
   readonly #pending = new Map<RequestId, Pending>();
   readonly #outbox = new Outbox();
@@ -106,6 +113,7 @@ export class Rollout {
       core: options.core,
     });
     this.#registry = new DraftRegistry(options.draft);
+    this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
     this.meter = new Meter(options.clock);
     this.#pooled = new PooledKv(options.pool, () => this.meter.poolFailed());
   }
@@ -344,15 +352,13 @@ export class Rollout {
       this.meter.late(event.tokens.length);
       return;
     }
-    const { response } = request;
-    const from = response.length;
-    const end = event.offset + event.tokens.length;
-    if (end > response.tokensMax || event.tokens.length !== event.logprobs.length) {
-      const wrong = `${event.tokens.length} tokens and ${event.logprobs.length} logprobs at ${event.offset}`;
-      const message = `sent ${wrong} to request ${event.requestId} of at most ${response.tokensMax} tokens`;
-      this.#failed(worker, message);
+    const problem = problemOf(event, request.response, this.#vocabularySize);
+    if (problem !== null) {
+      this.#refuse(request, `${worker.name} gave ${problem}`);
       return;
     }
+    const { response } = request;
+    const from = response.length;
     const result = response.append(event.offset, event.tokens, event.logprobs, event.top);
     if (result.kind === "gap") {
       this.meter.lost(result.missing);
@@ -418,6 +424,12 @@ export class Rollout {
     for (const [workerId, updates] of this.#registry.retired(request)) {
       for (const update of updates) this.#post(workerId, update);
     }
+  }
+
+  /** What its worker says of it cannot be used; the worker itself goes on. */
+  #refuse(request: Request, message: string): void {
+    request.response.refusal = { status: BAD_GATEWAY, message };
+    this.#cut(request, "abort");
   }
 
   #cut(request: Request, reason: "abort" | "stop"): void {

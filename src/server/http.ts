@@ -4,6 +4,7 @@
 import { timingSafeEqual } from "node:crypto";
 import { hostname } from "node:os";
 import { AppError } from "../base/errors.ts";
+import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import type { BodyOptions } from "./body.ts";
 import { BodyBudget } from "./body-budget.ts";
@@ -142,7 +143,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
         return withHeaders(errorResponse(error), { ...shared, ...closing });
       }
     },
-    websocket: socketsOf(options.frameBytesMax),
+    websocket: socketsOf(options),
   });
   return { url: server.url, finish: () => server.stop(), stop: () => server.stop(true) };
 }
@@ -163,32 +164,35 @@ function isStream(response: Response): boolean {
   return type.startsWith("text/event-stream") || type.startsWith("application/x-ndjson");
 }
 
-/** Hands each socket to the service that it was opened for. */
-function socketsOf(frameBytesMax: number): Bun.WebSocketHandler<SocketData> {
+/** Hands each socket to the service that it was opened for. What a service throws ends this one connection. */
+function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler<SocketData> {
+  const contained = (ws: Bun.ServerWebSocket<SocketData>, act: (socket: Socket) => void) => {
+    const { wrapped } = ws.data;
+    if (wrapped === null) return;
+    try {
+      act(wrapped);
+    } catch (error) {
+      failed(error);
+      ws.close(CLOSE.internal, "internal_error");
+    }
+  };
   return {
     maxPayloadLength: frameBytesMax,
     idleTimeout: 120,
     sendPings: true,
     open: (ws) => {
-      const socket: Socket = {
+      ws.data.wrapped = {
         send: (data) => ws.send(data),
         get bufferedBytes() {
           return ws.getBufferedAmount();
         },
         close: (code, reason) => ws.close(code, reason),
       };
-      ws.data.wrapped = socket;
-      ws.data.service.open(socket, ws.data.query);
+      contained(ws, (socket) => ws.data.service.open(socket, ws.data.query));
     },
-    message: (ws, data) => {
-      if (ws.data.wrapped !== null) ws.data.service.message(ws.data.wrapped, data);
-    },
-    close: (ws) => {
-      if (ws.data.wrapped !== null) ws.data.service.close(ws.data.wrapped);
-    },
-    drain: (ws) => {
-      if (ws.data.wrapped !== null) ws.data.service.drain(ws.data.wrapped);
-    },
+    message: (ws, data) => contained(ws, (socket) => ws.data.service.message(socket, data)),
+    close: (ws) => contained(ws, (socket) => ws.data.service.close(socket)),
+    drain: (ws) => contained(ws, (socket) => ws.data.service.drain(socket)),
   };
 }
 

@@ -4,7 +4,7 @@
 import { assert } from "../base/assert.ts";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { WeightEpoch } from "../base/ids.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import type { Request } from "../request/buffer.ts";
 import { type DrawKey, drawKey, type SamplingParams } from "../request/request.ts";
 import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
 import type { RolloutListener } from "../rollout/listener.ts";
@@ -27,13 +27,15 @@ export interface Ask {
   readonly drawGroup?: string;
 }
 
-/** Hears of one generation, inside the rollout's turn: it must not throw, and not take long. */
+/** Hears of one generation, inside the rollout's turn: it must not take long. What it throws ends this generation. */
 export interface GenerationListener {
   /** Output tokens from `offset` on are new. */
   tokens(index: number, request: Request, offset: number): void;
   finished(index: number, request: Request): void;
   /** The response's tokens are taken back; it begins anew. */
   restarted(index: number, request: Request): void;
+  /** One of the above threw this error: the generation is given up. */
+  failed?(error: unknown): void;
 }
 
 export interface Generation {
@@ -44,7 +46,7 @@ export interface Generation {
   abort(): void;
 }
 
-/** Hears of everything: for streams, metrics and logs. As GenerationListener. */
+/** Hears of everything: for streams, metrics and logs. As GenerationListener, but what it throws ends nothing. */
 export type SidecarObserver = Partial<RolloutListener> & {
   joined?(request: Request): void;
   advanced?(epoch: WeightEpoch): void;
@@ -61,11 +63,14 @@ export interface SidecarLimits {
 }
 
 export interface SidecarOptions {
-  readonly rollout: Omit<RolloutOptions, "listener">;
+  readonly rollout: Omit<RolloutOptions, "listener" | "vocabularySize">;
+  /** Of the model: prompts and workers are held to it. */
   readonly vocabularySize: number;
   readonly limits: SidecarLimits;
   /** 32 random bits. */
   readonly random: () => number;
+  /** Told of what a listener or an observer threw: everybody else goes on. */
+  readonly failed?: (error: unknown) => void;
 }
 
 interface Place {
@@ -87,7 +92,9 @@ export class Sidecar {
 
   constructor(options: SidecarOptions) {
     this.#options = options;
-    this.rollout = new Rollout({ ...options.rollout, listener: this.#listener() });
+    const { vocabularySize } = options;
+    const listener = this.#listener();
+    this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
     this.#book = new GroupBook({ rollout: this.rollout, ...options.limits });
   }
 
@@ -117,7 +124,7 @@ export class Sidecar {
       const request = this.rollout.join(group, { sampling, draw, divisible, priority });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
-      for (const observer of this.#observers) observer.joined?.(request);
+      this.#each((observer) => observer.joined?.(request));
     }
     return {
       requests,
@@ -146,7 +153,7 @@ export class Sidecar {
   advance(epoch: WeightEpoch): void {
     this.#book.closeAll();
     this.rollout.advance(epoch);
-    for (const observer of this.#observers) observer.advanced?.(epoch);
+    this.#each((observer) => observer.advanced?.(epoch));
   }
 
   /** Takes nothing new; resolves when nothing is left to do. */
@@ -217,35 +224,73 @@ export class Sidecar {
   }
 
   #listener(): RolloutListener {
-    const each = (tell: (observer: SidecarObserver) => void) => {
-      for (const observer of this.#observers) tell(observer);
-    };
     return {
       tokens: (request, offset) => {
         const place = this.#placeOf(request);
-        place?.listener.tokens(place.index, request, offset);
+        try {
+          place?.listener.tokens(place.index, request, offset);
+        } catch (error) {
+          this.#crashed(request, place, error);
+        }
         const followers = this.#followers;
-        for (let i = 0; i < followers.length; i += 1) followers[i]?.(request, offset);
+        for (let i = 0; i < followers.length; i += 1) {
+          try {
+            followers[i]?.(request, offset);
+          } catch (error) {
+            this.#options.failed?.(error);
+          }
+        }
       },
       finished: (request) => {
         const place = this.#placeOf(request);
         this.#places[request.index] = undefined;
         this.#book.finished(request);
-        place?.listener.finished(place.index, request);
-        each((observer) => observer.finished?.(request));
+        try {
+          place?.listener.finished(place.index, request);
+        } catch (error) {
+          this.#crashed(request, place, error);
+        }
+        this.#each((observer) => observer.finished?.(request));
       },
       restarted: (request) => {
         const place = this.#placeOf(request);
-        place?.listener.restarted(place.index, request);
-        each((observer) => observer.restarted?.(request));
+        try {
+          place?.listener.restarted(place.index, request);
+        } catch (error) {
+          this.#crashed(request, place, error);
+        }
+        this.#each((observer) => observer.restarted?.(request));
       },
-      groupFinished: (group: Group) => each((observer) => observer.groupFinished?.(group)),
-      stats: (workerId, stats) => each((observer) => observer.stats?.(workerId, stats)),
+      groupFinished: (group) => this.#each((observer) => observer.groupFinished?.(group)),
+      stats: (workerId, stats) => this.#each((observer) => observer.stats?.(workerId, stats)),
       workerFailed: (worker, message) =>
-        each((observer) => observer.workerFailed?.(worker, message)),
-      threw: (error, request) => each((observer) => observer.threw?.(error, request)),
-      broken: (error) => each((observer) => observer.broken?.(error)),
+        this.#each((observer) => observer.workerFailed?.(worker, message)),
+      threw: (error, request) => this.#each((observer) => observer.threw?.(error, request)),
+      broken: (error) => this.#each((observer) => observer.broken?.(error)),
     };
+  }
+
+  /** One observer's error is nobody else's. */
+  #each(tell: (observer: SidecarObserver) => void): void {
+    for (const observer of this.#observers) {
+      try {
+        tell(observer);
+      } catch (error) {
+        this.#options.failed?.(error);
+      }
+    }
+  }
+
+  /** A listener threw: its client cannot be told what became of the request. */
+  #crashed(request: Request, place: Place | undefined, error: unknown): void {
+    this.#options.failed?.(error);
+    try {
+      place?.listener.failed?.(error);
+    } catch (again) {
+      this.#options.failed?.(again);
+    }
+    // Not inside the rollout's turn, which is still about this request.
+    queueMicrotask(() => this.rollout.end(request, "abort"));
   }
 }
 

@@ -24,8 +24,11 @@ interface TokenizerFile {
 /** Decoders whose tokens are characters, byte tokens `<0xNN>`, and "▁" for a blank. */
 const PLAIN_DECODERS = ["Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "Sequence"];
 
-/** Reads the files once. @throws AppError model_unreadable, naming the file. */
-export function openHuggingFaceText(folder: string): Text {
+/**
+ * Reads the files once. `vocabularySizeMin`: of a model that is known to have more ids than these files say; the others
+ * stand for nothing. @throws AppError model_unreadable, naming the file.
+ */
+export function openHuggingFaceText(folder: string, vocabularySizeMin = 0): Text {
   const path = join(folder, "tokenizer.json");
   checkFolder(folder, path);
   const file = readJson(path) as TokenizerFile;
@@ -36,7 +39,8 @@ export function openHuggingFaceText(folder: string): Text {
   try {
     const tokenizer = new Tokenizer(file, config);
     const template = new ChatTemplate(templateOf(folder, config), namedTokens(config));
-    const table = new Vocabulary(tokenizer, file, Number(model.vocab_size ?? 0));
+    const sizeMin = Math.max(vocabularySizeMin, modelVocabularySize(model));
+    const table = new Vocabulary(tokenizer, file, sizeMin);
     return new HuggingFaceText(tokenizer, table, template);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
@@ -55,6 +59,14 @@ function checkFolder(folder: string, path: string): void {
         ? "holds no tokenizer.json"
         : "is a file";
   throw new AppError("model_unreadable", `${folder}: ${problem}; ${wanted}`);
+}
+
+/** Models of text and images say it of their text's part. 0: not said. */
+function modelVocabularySize(config: Record<string, unknown>): number {
+  const { text_config: text } = config;
+  const inner = typeof text === "object" && text !== null ? Reflect.get(text, "vocab_size") : 0;
+  const size = Number(config.vocab_size ?? inner);
+  return Number.isSafeInteger(size) && size > 0 ? size : 0;
 }
 
 class HuggingFaceText implements Text {

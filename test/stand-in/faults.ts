@@ -33,7 +33,28 @@ export const FAULT_KINDS = [
   "restart",
 ] as const;
 
-export type FaultKind = (typeof FAULT_KINDS)[number];
+/** What no sound server says: for attacks, and not among the faults that a request survives. */
+export const LIE_KINDS = [
+  /** Tokens beyond its vocabulary, below zero, of no integer. */
+  "wild_token",
+  "huge_token",
+  "negative_token",
+  "fractional_token",
+  "text_token",
+  /** Logprobs that are none: not there, not a number (which is not JSON either), beyond all numbers. */
+  "no_logprobs",
+  "nan_logprob",
+  "infinite_logprob",
+  /** Its count of tokens says that some are missing. */
+  "wrong_count",
+  /** JSON of the wrong shape, and deep beyond measure. */
+  "wrong_shape",
+  "deep_json",
+  /** Bytes that are no event. */
+  "random_bytes",
+] as const;
+
+export type FaultKind = (typeof FAULT_KINDS)[number] | (typeof LIE_KINDS)[number];
 
 export interface Fault {
   readonly kind: FaultKind;

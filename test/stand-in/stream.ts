@@ -2,6 +2,7 @@
 
 import type { ServerResponse } from "node:http";
 import type { Fault } from "./faults.ts";
+import { lieOf } from "./lies.ts";
 
 export class StandInStream {
   readonly #response: ServerResponse;
@@ -38,14 +39,25 @@ export class StandInStream {
 
   /** `output`: tokens of the request so far, those of this event included. */
   piece(json: unknown, output: number): void {
-    const text = eventText(json);
     const fault = this.#fault;
-    if (fault === null || this.#hasShown || output <= fault.afterTokens) {
+    if (fault === null || output <= fault.afterTokens) {
+      this.#write(eventText(json));
+      return;
+    }
+    if (!this.#hasShown) this.#shown(fault);
+    const lie = lieOf(fault.kind, json);
+    // A liar lies to the end.
+    if (lie !== null) {
+      this.#hasShown = true;
+      this.#write(lie);
+      return;
+    }
+    const text = eventText(json);
+    if (this.#hasShown) {
       this.#write(text);
       return;
     }
     this.#hasShown = true;
-    this.#shown(fault);
     this.#show(fault, text);
   }
 

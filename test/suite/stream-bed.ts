@@ -48,6 +48,7 @@ export function newBed(options: {
   isWhole?: boolean;
   slots?: number;
   limits?: Partial<SidecarLimits>;
+  failed?: (error: unknown) => void;
 }): Bed {
   const clock = new ManualClock();
   let random = 0;
@@ -73,6 +74,7 @@ export function newBed(options: {
       random += 1;
       return random;
     },
+    failed: options.failed ?? (() => {}),
   });
   const workers: SimulatedWorker[] = [];
   const addWorker = () => {

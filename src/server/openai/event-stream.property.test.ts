@@ -124,9 +124,15 @@ test("streams: put together, they are the answer that does not stream", async ()
         const prepared = request.prepare(plane, exchange(), request.body);
         const { asks, stops, answer } = prepared;
         const text = prepared.wantsText || stops.strings.length > 0 ? plane.text : null;
-        const job = new Job({ id: "x", asks, stops, text }, { sidecar, turns: new Turns(NO_WORK) });
+        const job = new Job(
+          { id: "x", asks, stops, text },
+          { sidecar, turns: new Turns({ cpuMs: NO_WORK }) },
+        );
         let isGone: boolean | null = null;
         const response = eventStream(job, answer.stream(job), {
+          crashed: (error) => {
+            throw error;
+          },
           stallMsMax: 1000,
           after: () => () => undefined,
           closed: (gone) => {

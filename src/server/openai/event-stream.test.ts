@@ -8,6 +8,7 @@ import {
   PlaneFixture,
   TinyText,
 } from "../../../test/golden/requests/plane-fixture.ts";
+import { askFor } from "../../../test/suite/stream-bed.ts";
 import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, Turns } from "./job.ts";
@@ -16,13 +17,21 @@ import { type Answer, DataPlane } from "./plane.ts";
 /** Turns never rest: what is sent does not depend on how fast the machine is. */
 const NO_WORK = (): number => 0;
 const STALL_MS = 1000;
+const NO_STOPS = {
+  strings: [],
+  keepStop: false,
+  tokensMin: 0,
+  tokens: new Set<number>(),
+  eos: EOS,
+  skipSpecial: true,
+};
 const open: PlaneFixture[] = [];
 
 afterEach(async () => {
   for (const fixture of open.splice(0)) await fixture.close();
 });
 
-function begun(length: number, options: FixtureOptions = {}) {
+function begun(length: number, options: FixtureOptions = {}, crashes: unknown[] = []) {
   const fixture = new PlaneFixture({ lengthOf: () => length, ...options });
   open.push(fixture);
   const { sidecar } = fixture;
@@ -46,10 +55,14 @@ function begun(length: number, options: FixtureOptions = {}) {
   };
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
   const { asks, stops, answer } = prepareGenerate(plane, exchange, body);
-  const job = new Job({ id: "x", asks, stops, text: null }, { sidecar, turns: new Turns(NO_WORK) });
+  const job = new Job(
+    { id: "x", asks, stops, text: null },
+    { sidecar, turns: new Turns({ cpuMs: NO_WORK }) },
+  );
   const ends: boolean[] = [];
   const follow = (by: Answer = answer): Response =>
     eventStream(job, by.stream(job), {
+      crashed: (error) => crashes.push(error),
       stallMsMax: STALL_MS,
       after: (_ms, run) => {
         timers.push(run);
@@ -59,7 +72,7 @@ function begun(length: number, options: FixtureOptions = {}) {
       },
       closed: (gone) => ends.push(gone),
     });
-  return { fixture, job, follow, timers, ends };
+  return { fixture, job, answer, follow, timers, ends };
 }
 
 test("streams: a client that takes nothing is dropped, and costs no memory until then", async () => {
@@ -139,6 +152,66 @@ test("streams: a second client reads the same responses at its own pace", async 
       ({ choices }) => choices[0]?.token_ids ?? [],
     );
   expect(idsOf(two)).toEqual(idsOf(one));
+});
+
+test("streams: a fault in writing one answer ends this stream with an error, and no other", async () => {
+  const crashes: unknown[] = [];
+  const { fixture, job, answer, follow, ends } = begun(50, {}, crashes);
+  const faulty: Answer = {
+    ...answer,
+    stream: (of) => {
+      const view = answer.stream(of);
+      return {
+        ...view,
+        head: () => view.head(),
+        tail: () => view.tail(),
+        delta: (output, cursor) => {
+          if (output.tokens > 10) throw new Error("fault");
+          return view.delta(output, cursor);
+        },
+      };
+    },
+  };
+  const bad = follow(faulty).text();
+  const good = follow().text();
+  const [badText, goodText] = await fixture.until(Promise.all([bad, good]));
+  expect(eventsOf(badText).isDone).toBe(false);
+  expect(eventsOf(badText).events.at(-1)).toMatchObject({
+    error: { message: "a fault of the server: fault", code: 500 },
+  });
+  expect([eventsOf(goodText).isDone, job.completionTokens]).toEqual([true, 50]);
+  expect(crashes.map(String)).toEqual(["Error: fault"]);
+  expect(ends).toEqual([true, false]);
+});
+
+test("turns: a job that throws fails by itself; the others, and those to come, are told as before", async () => {
+  const failures: unknown[] = [];
+  const turns = new Turns({ cpuMs: NO_WORK, failed: (error) => failures.push(error) });
+  const { fixture } = begun(20);
+  const detokenizer = (isFaulty: boolean) => ({
+    push: (tokens: ArrayLike<number>) => {
+      if (isFaulty) throw new Error("no such token");
+      return "x".repeat(tokens.length);
+    },
+    flush: () => "",
+  });
+  const jobOf = (token: number, isFaulty: boolean): Job => {
+    const text = Object.assign(new TinyText(), { detokenizer: () => detokenizer(isFaulty) });
+    const plane = { asks: [askFor([token], 1)], stops: NO_STOPS, text };
+    return new Job({ id: String(token), ...plane }, { sidecar: fixture.sidecar, turns });
+  };
+  const bad = jobOf(1, true);
+  const good = jobOf(2, false);
+  const failure = await fixture.until(bad.done.catch((error: unknown) => error));
+  expect(String(failure)).toBe("AppError: a fault of the server: no such token");
+  await fixture.until(good.done);
+  const later = jobOf(3, false);
+  await fixture.until(later.done);
+  expect([good.outputs[0]?.pieces.join(""), later.outputs[0]?.pieces.join("")]).toEqual([
+    "x".repeat(20),
+    "x".repeat(20),
+  ]);
+  expect(failures.map(String)).toEqual(["Error: no such token"]);
 });
 
 test("jobs: a rollout that breaks is an error to those who wait", async () => {

@@ -2,7 +2,7 @@
 // slow client gets fewer, larger pieces, and costs no memory but the responses themselves. One that takes
 // nothing for too long while there is something to take is dropped.
 
-import { AppError } from "../../base/errors.ts";
+import { AppError, errorText } from "../../base/errors.ts";
 import { errorBody } from "../http-errors.ts";
 import type { Job, JobReader } from "./job.ts";
 import { type Cursor, newCursor, type Output } from "./output.ts";
@@ -20,6 +20,8 @@ export interface StreamView {
 export interface StreamOptions {
   /** A client that takes nothing for so long is dropped. */
   readonly stallMsMax: number;
+  /** Told of what writing an answer threw: this client has failed, the others go on. */
+  readonly crashed: (error: unknown) => void;
   /** Runs `run` after `ms`; returns what prevents it. */
   readonly after: (ms: number, run: () => void) => () => void;
   /** Told once, when nothing more will be sent; `gone`: the client has not got everything. */
@@ -93,8 +95,12 @@ class EventSource implements JobReader {
 
   failed(error: unknown): void {
     if (this.#isClosed) return;
-    this.#enqueue(`data: ${JSON.stringify(errorBody(error))}\n\n`);
-    this.#controller?.close();
+    try {
+      this.#enqueue(`data: ${JSON.stringify(errorBody(error))}\n\n`);
+      this.#controller?.close();
+    } catch (cause) {
+      this.#options.crashed(cause);
+    }
     this.close(true);
   }
 
@@ -116,8 +122,14 @@ class EventSource implements JobReader {
   #send(): void {
     if (this.#isClosed || this.#isSending) return;
     this.#isSending = true;
-    this.#sendNews();
-    this.#isSending = false;
+    try {
+      this.#sendNews();
+    } catch (error) {
+      this.#options.crashed(error);
+      this.failed(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
+    } finally {
+      this.#isSending = false;
+    }
   }
 
   #sendNews(): void {

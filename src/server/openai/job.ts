@@ -2,14 +2,14 @@
 // asked for it, so that a repeated request can take it over. It knows no wire format.
 
 import { assert } from "../../base/assert.ts";
-import { AppError, RefusedError } from "../../base/errors.ts";
+import { AppError, errorText, RefusedError } from "../../base/errors.ts";
 import type { Request } from "../../request/buffer.ts";
 import type { Text } from "../../text/text.ts";
 import type { Ask, Generation, GenerationListener, Sidecar } from "../sidecar.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
 
-/** Hears that outputs have grown, after the turn in which they did. */
+/** Hears that outputs have grown, after the turn in which they did. It contains its own errors. */
 export interface JobReader {
   news(outputs: readonly Output[]): void;
   failed(error: unknown): void;
@@ -35,6 +35,13 @@ const REST_MS_MAX = 200;
 /** A rest shorter than a timer's grain is none. */
 const REST_MS_MIN = 2;
 
+export interface TurnsOptions {
+  /** Hears of what a job threw: this job has failed, the others go on. */
+  readonly failed?: (error: unknown) => void;
+  /** Tells the CPU time that was used so far. */
+  readonly cpuMs?: () => number;
+}
+
 /**
  * Gathers what happens until the event loop comes round, so that each reader is told once. Telling thousands
  * of readers takes longer than taking in what they are told; so it rests as long as it has just worked, and
@@ -42,12 +49,13 @@ const REST_MS_MIN = 2;
  */
 export class Turns {
   readonly #jobs = new Set<Job>();
+  readonly #failed: (error: unknown) => void;
   readonly #cpuMs: () => number;
   #isPlanned = false;
 
-  /** `cpuMs` tells the CPU time that was used so far. */
-  constructor(cpuMs: () => number = cpuTimeMs) {
-    this.#cpuMs = cpuMs;
+  constructor(options: TurnsOptions = {}) {
+    this.#failed = options.failed ?? (() => undefined);
+    this.#cpuMs = options.cpuMs ?? cpuTimeMs;
   }
 
   touch(job: Job): void {
@@ -62,7 +70,14 @@ export class Turns {
     const startWallMs = performance.now();
     const jobs = [...this.#jobs];
     this.#jobs.clear();
-    for (const touched of jobs) touched.settle();
+    for (const job of jobs) {
+      try {
+        job.settle();
+      } catch (error) {
+        this.#failed(error);
+        job.crash(error);
+      }
+    }
     // What the readers do with it is done by the time that the loop comes round again.
     setImmediate(() => {
       // Embedded engines' threads use this process's CPU time too: no turn has worked longer than it took.
@@ -164,13 +179,19 @@ export class Job {
 
   /** Brings all outputs up to date for a new reader; returns what ends the reading. */
   read(reader: JobReader): () => void {
-    this.#readers.add(reader);
     for (const [output, request] of this.#requests) output.advance(request);
+    this.#readers.add(reader);
     return () => this.#readers.delete(reader);
   }
 
   abort(): void {
     for (const generation of this.#generations) generation.abort();
+  }
+
+  /** What was to be done for it threw an error, so that nothing more can be said of it. */
+  crash(error: unknown): void {
+    this.#fail(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
+    this.abort();
   }
 
   /** The rollout has stopped for good. */
@@ -246,6 +267,7 @@ export class Job {
         output.restart();
         this.#touch(output);
       },
+      failed: (error) => this.crash(error),
     };
   }
 

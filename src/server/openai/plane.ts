@@ -40,6 +40,8 @@ export interface DataPlaneOptions {
   /** The name of the weights of an epoch, as the trainer gave it. */
   readonly version: (epoch: WeightEpoch) => string;
   readonly limits?: Partial<DataPlaneLimits>;
+  /** Told of an error that ended one request, and is not the client's. */
+  readonly failed?: (error: unknown) => void;
   /** Runs `run` after `ms`; returns what prevents it. Default: setTimeout. */
   readonly after?: (ms: number, run: () => void) => () => void;
 }
@@ -74,7 +76,8 @@ export class DataPlane {
   readonly #eosTokenIds: readonly number[];
   readonly #after: (ms: number, run: () => void) => () => void;
   readonly #retries: RetryBook;
-  readonly #turns = new Turns();
+  readonly #turns: Turns;
+  readonly #failed: (error: unknown) => void;
   readonly #jobs = new Set<Job>();
 
   constructor(options: DataPlaneOptions) {
@@ -88,6 +91,8 @@ export class DataPlane {
     this.numberedNames = new NumberedNames(options.text);
     this.#eosTokenIds = options.eosTokenIds;
     this.#after = options.after ?? later;
+    this.#failed = options.failed ?? (() => undefined);
+    this.#turns = new Turns({ failed: this.#failed });
     this.#retries = new RetryBook({ ...this.limits, after: this.#after });
     options.sidecar.observe({
       advanced: () => this.#retries.clear(),
@@ -170,11 +175,17 @@ export class DataPlane {
     });
     const { job } = lease;
     if (isStream) {
-      return eventStream(job, answer.stream(job), {
-        stallMsMax: this.limits.stallMsMax,
-        after: this.#after,
-        closed: (gone) => lease.release(gone),
-      });
+      try {
+        return eventStream(job, answer.stream(job), {
+          stallMsMax: this.limits.stallMsMax,
+          crashed: this.#failed,
+          after: this.#after,
+          closed: (gone) => lease.release(gone),
+        });
+      } catch (error) {
+        lease.release(true);
+        throw error;
+      }
     }
     let isGone = true;
     try {

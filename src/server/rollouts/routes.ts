@@ -81,13 +81,18 @@ function streamOf(run: Run, from: number, signal: AbortSignal): Response {
       async pull(controller) {
         while (next >= run.finishedGroups.length && run.state === "running") await run.changed();
         const group = run.finishedGroups[next];
-        if (group !== undefined) {
-          controller.enqueue(encoder.encode(run.linesOf(group)));
-          next += 1;
-          return;
+        try {
+          if (group !== undefined) {
+            controller.enqueue(encoder.encode(run.linesOf(group)));
+            next += 1;
+            return;
+          }
+          controller.enqueue(encoder.encode(run.summaryLine()));
+          controller.close();
+        } catch (error) {
+          leave();
+          throw error;
         }
-        controller.enqueue(encoder.encode(run.summaryLine()));
-        controller.close();
         leave();
       },
       cancel: leave,

@@ -44,12 +44,27 @@ interface World {
   say(socket: FakeSocket, message: object, format?: StreamFormat): void;
 }
 
-function world(limits: Partial<StreamLimits> = {}): World {
+const faultyText: Text = {
+  ...text,
+  detokenizer: () => ({
+    push: (tokens) => {
+      if (tokens.length > 0) throw new Error("no such token");
+      return "";
+    },
+    flush: () => "",
+  }),
+};
+
+function world(
+  limits: Partial<StreamLimits> = {},
+  options: { text?: Text; failures?: unknown[] } = {},
+): World {
   const bed = newBed({ workers: 1, lengthOf: () => 11 });
   const acts = new Set<() => void>();
   const service = new StreamService({
     sidecar: bed.sidecar,
-    text,
+    text: options.text ?? text,
+    failed: (error) => options.failures?.push(error),
     limits,
     random: () => 5,
     every: (act) => {
@@ -223,4 +238,20 @@ test("end: every client is told that the server stops", () => {
   const { socket } = connect();
   service.end();
   expect(socket.closed).toEqual({ code: 1001, reason: "draining" });
+});
+
+test("fault: whatever cannot be written for one client closes it with 1011, and no other", async () => {
+  const failures: unknown[] = [];
+  const { bed, connect, say } = world({}, { text: faultyText, failures });
+  const bad = connect();
+  const good = connect();
+  say(good.socket, { subscribe: { all: true } });
+  bed.sidecar.generate(askFor([1], 1), DEAF);
+  say(bad.socket, { subscribe: { request: 0, text: true } });
+  await bed.finish();
+  expect(bad.socket.closed).toEqual({ code: 1011, reason: "internal_error" });
+  expect(good.socket.closed).toBeNull();
+  const told = good.frames.flatMap(({ tokens }) => tokens.flatMap(({ token_ids: ids }) => ids));
+  expect(told.length).toBe(11);
+  expect(failures.map(String)).toEqual(["Error: no such token"]);
 });

@@ -71,6 +71,8 @@ export interface StreamServiceOptions {
   readonly random: () => number;
   /** Runs something again and again; returns what ends it. */
   readonly every: (act: () => void, ms: number) => () => void;
+  /** Told of an error that ended one client, and is not the client's. */
+  readonly failed?: (error: unknown) => void;
 }
 
 /** Counters since the service began; gauges as of now. */
@@ -440,12 +442,27 @@ export class StreamService implements SocketService {
     for (const track of this.#dirty) this.#route(track);
     for (const topic of this.#touched) {
       topic.isTouched = false;
-      if (topic.filter.kind !== "progress") this.#sendTurn(topic);
+      if (topic.filter.kind === "progress") continue;
+      try {
+        this.#sendTurn(topic);
+      } catch (error) {
+        this.#crashed(topic, error);
+      }
     }
     this.#touched.length = 0;
     for (const track of this.#dirty) track.flags = 0;
     this.#dirty.length = 0;
     this.#hasAdvanced = false;
+  }
+
+  /** No frame could be made of this topic's turn: whoever was to share it has a gap, and begins anew. */
+  #crashed(topic: Topic, error: unknown): void {
+    this.#options.failed?.(error);
+    if (topic === this.#progress) for (const track of topic.dirty) track.progressFlags = 0;
+    topic.dirty.length = 0;
+    topic.groupsFinished.length = 0;
+    const clients = new Set([...topic.live, ...topic.behind].map(({ client }) => client));
+    for (const client of clients) this.#end(client, CLOSE.internal, "internal_error");
   }
 
   #route(track: Track): void {
@@ -498,15 +515,12 @@ export class StreamService implements SocketService {
   #tick(): void {
     this.#flush();
     const topic = this.#progress;
-    if (topic !== null && topic.live.size > 0) {
-      const { rollout } = this.#options.sidecar;
-      this.#frame.begin(topic.key);
-      for (const track of topic.dirty) tellLength(track, this.#frame);
-      this.#frame.groupsFinished.push(...topic.groupsFinished);
-      this.#frame.progress = progressEntry(rollout);
-      this.#share(topic);
-    }
     if (topic !== null) {
+      try {
+        if (topic.live.size > 0) this.#shareProgress(topic);
+      } catch (error) {
+        this.#crashed(topic, error);
+      }
       for (const track of topic.dirty) track.progressFlags = 0;
       topic.dirty.length = 0;
       topic.groupsFinished.length = 0;
@@ -514,6 +528,14 @@ export class StreamService implements SocketService {
     for (const other of this.#topics.values()) {
       for (const subscription of [...other.behind]) this.#catchUp(subscription);
     }
+  }
+
+  #shareProgress(topic: Topic): void {
+    this.#frame.begin(topic.key);
+    for (const track of topic.dirty) tellLength(track, this.#frame);
+    this.#frame.groupsFinished.push(...topic.groupsFinished);
+    this.#frame.progress = progressEntry(this.#options.sidecar.rollout);
+    this.#share(topic);
   }
 
   /** Encodes the frame once for each format, and sends it to all who are up to date. */
@@ -526,10 +548,20 @@ export class StreamService implements SocketService {
     }
   }
 
-  /** Sends what a client lacks as far as it reads, and lets it share frames once it lacks nothing. */
+  /** Sends what a client lacks as far as it reads. An error in it, as of its text, ends this client alone. */
   #catchUp(subscription: Subscription): void {
+    if (subscription.client.isClosing) return;
+    try {
+      this.#bring(subscription);
+    } catch (error) {
+      this.#options.failed?.(error);
+      this.#end(subscription.client, CLOSE.internal, "internal_error");
+    }
+  }
+
+  /** It shares frames once it lacks nothing. */
+  #bring(subscription: Subscription): void {
     const { client, topic, text } = subscription;
-    if (client.isClosing) return;
     const { epoch } = this.#options.sidecar.rollout;
     const hasRoom = () => client.socket.bufferedBytes <= this.#limits.sendQueueBytes / 2;
     if (!hasRoom()) return;

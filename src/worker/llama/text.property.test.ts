@@ -141,6 +141,10 @@ describe("the files of a Hugging Face model", () => {
     expect([...text.encode("a aé", { addSpecial: false })]).toEqual([0, 4, 2, 3]);
     expect(text.vocabularySize).toBe(8);
     expect(() => text.renderChat([], OPTIONS)).toThrow("the model has none");
+    // Models of text and images; and a model that has more ids than its files say.
+    write("config.json", { text_config: { vocab_size: 9 } });
+    expect(openHuggingFaceText(folder).vocabularySize).toBe(9);
+    expect(openHuggingFaceText(folder, 12).detokenizer({ skipSpecial: true }).push([11])).toBe("");
   });
 
   test("a template in tokenizer_config.json sees the named tokens, tools and variables, and may refuse", () => {

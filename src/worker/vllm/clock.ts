@@ -19,6 +19,21 @@ export const wallTimers: TimerClock = {
   },
 };
 
+/** A clock whose timers throw nothing: `failed` is told instead. */
+export function contained(clock: TimerClock, failed: (error: unknown) => void): TimerClock {
+  return {
+    nowMs: () => clock.nowMs(),
+    after: (ms, what) =>
+      clock.after(ms, () => {
+        try {
+          what();
+        } catch (error) {
+          failed(error);
+        }
+      }),
+  };
+}
+
 /** Resolves after `ms`. */
 export function pause(clock: TimerClock, ms: number): Promise<void> {
   return new Promise((resolve) => {

@@ -200,10 +200,12 @@ export class KvShare {
     const ms = expectedMs === null ? PUBLISH_MS_UNKNOWN : Math.max(PUBLISH_MS_MIN, expectedMs);
     return new Promise((resolve) => {
       const cancel = this.#clock.after(ms, () => resolve(undefined));
-      void publishing.then((result) => {
+      const settle = (result: T | undefined) => {
         cancel();
         resolve(result);
-      });
+      };
+      // What cannot be published, as when its folder has gone, is computed again.
+      publishing.then(settle, () => settle(undefined));
     });
   }
 

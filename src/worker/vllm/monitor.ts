@@ -1,6 +1,7 @@
 // Looks at a server from time to time: its metrics about once a second, its health when streams are silent. It says
 // what it saw; what follows from it is the worker's affair.
 
+import { errorText } from "../../base/errors.ts";
 import type { TimerClock } from "./clock.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
@@ -63,10 +64,10 @@ export class Monitor {
     const answer = await this.#get("/metrics");
     this.#isPolling = false;
     if (this.#isStopped) return;
-    const problem = problemOf(answer);
-    if (answer.kind === "answer" && problem === null) {
+    const { problem, metrics } = metricsIn(answer);
+    if (metrics !== null) {
       this.#pollFailures = 0;
-      this.#listener.polled(readMetrics(answer.body));
+      this.#listener.polled(metrics);
       return;
     }
     this.#pollFailures += 1;
@@ -86,6 +87,16 @@ export class Monitor {
 
   #get(path: string): Promise<HttpAnswer> {
     return this.#client.answer({ method: "GET", path, body: null }, this.#limits.checkMsMax);
+  }
+}
+
+function metricsIn(answer: HttpAnswer): { problem: string | null; metrics: ServerMetrics | null } {
+  const problem = problemOf(answer);
+  if (problem !== null || answer.kind !== "answer") return { problem, metrics: null };
+  try {
+    return { problem: null, metrics: readMetrics(answer.body) };
+  } catch (error) {
+    return { problem: errorText(error), metrics: null };
   }
 }
 

@@ -3,6 +3,7 @@
 // It never holds KV: what the server's prefix cache has of a continuation is found there by its tokens.
 
 import { assert, unreachable } from "../../base/assert.ts";
+import { errorText } from "../../base/errors.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { FinishReason, SamplingParams } from "../../request/request.ts";
 import type { Refusal } from "../../request/response.ts";
@@ -21,9 +22,9 @@ import {
 import { chunkBodyOf, ENDPOINT_PATHS } from "./body.ts";
 import { chunkAsk } from "./chunk-ask.ts";
 import { ChunkRun } from "./chunk-run.ts";
-import type { TimerClock } from "./clock.ts";
+import { contained, type TimerClock } from "./clock.ts";
 import { canaryModel, controlAnswer, controlCall } from "./control.ts";
-import type { HttpClient } from "./http.ts";
+import type { HttpCall, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor } from "./monitor.ts";
@@ -102,7 +103,9 @@ export class VllmWorker implements Worker {
   #isSuspect = false;
   #proof: Promise<boolean> | null = null;
 
-  constructor(parts: VllmWorkerParts) {
+  constructor(given: VllmWorkerParts) {
+    // A fault in what a timer does is this worker's, and nobody else's.
+    const parts = { ...given, clock: contained(given.clock, (error) => this.#crashed(error)) };
     const { slots, kvTokens, contextTokens, metrics } = parts.capabilities;
     this.#parts = parts;
     this.workerId = parts.workerId;
@@ -145,7 +148,14 @@ export class VllmWorker implements Worker {
   }
 
   send(commands: readonly WorkerCommand[]): void {
-    for (const command of commands) if (this.#state === "running") this.#obey(command);
+    for (const command of commands) {
+      if (this.#state !== "running") return;
+      try {
+        this.#obey(command);
+      } catch (error) {
+        this.#crashed(error);
+      }
+    }
   }
 
   async control(request: ControlRequest): Promise<ControlAnswer> {
@@ -155,7 +165,13 @@ export class VllmWorker implements Worker {
 
   async #control(request: ControlRequest, msMax: number): Promise<ControlAnswer> {
     const { client } = this.#parts;
-    return controlAnswer(client.url, await client.answer(controlCall(request), msMax));
+    let call: HttpCall;
+    try {
+      call = controlCall(request);
+    } catch (error) {
+      return { status: 400, body: { error: `it cannot be sent on: ${errorText(error)}` } };
+    }
+    return controlAnswer(client.url, await client.answer(call, msMax));
   }
 
   async #canary({ body }: ControlRequest): Promise<ControlAnswer> {
@@ -189,7 +205,7 @@ export class VllmWorker implements Worker {
         this.#advance(command.epoch);
         return;
       case "reload":
-        void this.#reload(command.modelPath, command.epoch);
+        this.#contain(this.#reload(command.modelPath, command.epoch));
         return;
       // A stock server keeps no draft groups.
       case "register_group":
@@ -218,9 +234,20 @@ export class VllmWorker implements Worker {
       this.#launch(run);
       return;
     }
-    void moving.then(() => {
+    const go = () => {
       if (this.#runs.get(request.requestId) === run) this.#launch(run);
-    });
+    };
+    // Whatever went wrong with its KV, it is computed again.
+    this.#contain(moving.then(go, go));
+  }
+
+  /** Work that nobody waits for. It fails with the worker, which is opened anew. */
+  #contain(work: Promise<unknown>): void {
+    work.catch((error: unknown) => this.#crashed(error));
+  }
+
+  #crashed(error: unknown): void {
+    this.#fail(`a fault in its worker: ${errorText(error)}`);
   }
 
   /** Whatever there is of the request ends without a word. */
@@ -236,7 +263,7 @@ export class VllmWorker implements Worker {
 
   #advance(epoch: WeightEpoch): void {
     this.#begin(epoch);
-    if (this.#parts.kv?.needsReset === true) void this.#resetExternal(epoch);
+    if (this.#parts.kv?.needsReset === true) this.#contain(this.#resetExternal(epoch));
   }
 
   /** Nothing of an earlier epoch is left. */
@@ -320,7 +347,7 @@ export class VllmWorker implements Worker {
       this.#held.add(run);
       return;
     }
-    const { client, clock, limits, capabilities, cacheSalt, kv } = this.#parts;
+    const { clock, limits, capabilities, cacheSalt, kv } = this.#parts;
     run.begin();
     run.heardMs = clock.nowMs();
     const ask = chunkAsk(run, {
@@ -343,29 +370,51 @@ export class VllmWorker implements Worker {
       run.cancel = leaveLine;
       return;
     }
-    this.#opened(run);
     const body = chunkBodyOf(ask, capabilities);
     if (body === null) {
+      kv?.left(run);
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
       return;
     }
+    this.#stream(run, body);
+  }
+
+  /** What reading its stream throws ends this one request. */
+  #stream(run: ChunkRun, body: string): void {
+    const { client, limits, capabilities } = this.#parts;
     const reader = new SseReader(limits.lineBytesMax);
     const path = ENDPOINT_PATHS[capabilities.endpoint];
+    const guarded = (act: () => void) => {
+      try {
+        act();
+      } catch (error) {
+        this.#unreadable(run, error);
+      }
+    };
+    this.#opened(run);
     const cancel = client.stream(
       { method: "POST", path, body },
       {
         data: (bytes) => {
           if (run.cancel !== cancel) return;
-          if (reader.push(bytes, (data) => this.#event(run, data))) return;
-          this.#retry(run, `a line of its stream exceeds ${limits.lineBytesMax} bytes`);
+          try {
+            if (reader.push(bytes, (data) => this.#event(run, data))) return;
+            this.#retry(run, `a line of its stream exceeds ${limits.lineBytesMax} bytes`);
+          } catch (error) {
+            this.#unreadable(run, error);
+          }
         },
-        ended: (message) => this.#ended(run, message, cancel),
-        refused: (status, answer, retryAfterMs) => {
-          this.#refusedBy(run, status, errorMessage(answer), retryAfterMs);
-        },
+        ended: (message) => guarded(() => this.#ended(run, message, cancel)),
+        refused: (status, answer, retryAfterMs) =>
+          guarded(() => this.#refusedBy(run, status, errorMessage(answer), retryAfterMs)),
       },
     );
     run.cancel = cancel;
+  }
+
+  #unreadable(run: ChunkRun, error: unknown): void {
+    if (this.#runs.get(run.spec.requestId) !== run) return;
+    this.#refuse(run, { status: BAD_GATEWAY, message: `its stream: ${errorText(error)}` });
   }
 
   #opened(run: ChunkRun): void {
@@ -435,7 +484,7 @@ export class VllmWorker implements Worker {
     if (this.#lingering.delete(cancel) || run.cancel !== cancel) return;
     if (message !== null) {
       this.#isSuspect = true;
-      void this.#monitor.poll();
+      this.#contain(this.#monitor.poll());
     }
     run.cancel = null;
     if (run.reason !== null || run.isFull) this.#settle(run);
@@ -484,7 +533,7 @@ export class VllmWorker implements Worker {
     else {
       this.#close(run);
       run.hasSecondChance = false;
-      void this.#judge(run, refusal);
+      this.#contain(this.#judge(run, refusal));
     }
   }
 
@@ -500,7 +549,7 @@ export class VllmWorker implements Worker {
     run.barren = run.hasProgressed ? 0 : run.barren + 1;
     run.attempt += 1;
     if (run.barren >= limits.barrenAttemptsMax) {
-      void this.#judge(run, { status: 0, message: reason });
+      this.#contain(this.#judge(run, { status: 0, message: reason }));
       return;
     }
     this.#parts.notice({ kind: "retry", requestId: run.spec.requestId, reason });
