@@ -7,7 +7,7 @@
 // parked KV first (`evicted`), oldest first, and only then preempts the youngest running request, as vLLM does
 // (the request goes back to the worker's own waiting queue and is recomputed).
 
-import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
 import type { Refusal, TopLogprobs } from "../request/response.ts";
@@ -198,6 +198,8 @@ export interface Worker {
   /** What people call it: a URL, or which embedded engine it is. */
   readonly name: string;
   readonly capacity: WorkerCapacity;
+  /** What its weights are called, as of its last control answer; null or absent: it cannot say. */
+  readonly weights?: WeightsId | null;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command. A worker that has failed already says so again. */

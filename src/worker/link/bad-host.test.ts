@@ -24,6 +24,7 @@ const WELCOME: FrameBody = {
   capacity: { slots: 1, kvTokens: 1000, contextTokens: 100, kvBytesPerToken: 8 },
   supports: new Map(),
   limits: LINK_LIMITS,
+  weights: null,
 };
 
 // The machine may be busy.

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
+import { groupId, requestId, weightEpoch, weightsId } from "../../base/ids.ts";
 import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import { decodeSidecarMessage, encodeSidecarMessage } from "./command-codec.ts";
 import { decodeHostMessage, encodeHostMessage } from "./event-codec.ts";
@@ -184,12 +184,15 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
   }),
 );
 
+const weights = fc.option(fc.stringMatching(/^[\w.-]{1,64}$/).map(weightsId));
+
 const hostMessage: fc.Arbitrary<HostMessage> = fc.oneof(
   { arbitrary: fc.record({ kind: kind("events"), epoch, events: fc.array(event) }), weight: 3 },
   fc.record({
     kind: kind("control_answer"),
     controlId: uint32,
     answer: fc.record({ status: fc.integer({ min: 100, max: 599 }), body: json }),
+    weights,
   }),
 );
 
@@ -232,6 +235,7 @@ const frame: fc.Arbitrary<Frame> = fc.record({
         outputTokensMax: uint32,
         requestsMax: some,
       }),
+      weights,
     }),
     fc.record({
       kind: kind("data"),

@@ -28,6 +28,7 @@ import {
   textOf,
   toBytes,
   typeOf,
+  weightsOf,
   wordsOf,
 } from "./fields.ts";
 import { INT_MAX, NAME_CHARS_MAX } from "./limits.ts";
@@ -69,7 +70,10 @@ export function encodeHostMessage(message: HostMessage): Uint8Array {
   }
   const { controlId, answer } = message;
   const body = JSON.stringify(answer.body ?? null);
-  return encodeAs(messageType, { controlAnswer: { controlId, status: answer.status, body } });
+  const weights = message.weights ?? "";
+  return encodeAs(messageType, {
+    controlAnswer: { controlId, status: answer.status, body, weights },
+  });
 }
 
 export function decodeHostMessage(bytes: Uint8Array): Decoded<HostMessage> {
@@ -81,7 +85,7 @@ export function decodeHostMessage(bytes: Uint8Array): Decoded<HostMessage> {
       status: count(body, "status", { min: 100, max: 599 }),
       body: jsonOf(body, "body"),
     };
-    return { kind: "control_answer", controlId, answer };
+    return { kind: "control_answer", controlId, answer, weights: weightsOf(body) };
   });
 }
 

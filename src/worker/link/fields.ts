@@ -4,8 +4,16 @@
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
 import { assert } from "../../base/assert.ts";
-import type { WeightEpoch } from "../../base/ids.ts";
-import { type GroupId, groupId, type RequestId, requestId, weightEpoch } from "../../base/ids.ts";
+import {
+  type GroupId,
+  groupId,
+  type RequestId,
+  requestId,
+  type WeightEpoch,
+  type WeightsId,
+  weightEpoch,
+  weightsId,
+} from "../../base/ids.ts";
 import { parseJson } from "../../base/json.ts";
 import { type Fields, InvalidMessage } from "../../proto/checked.ts";
 import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
@@ -15,6 +23,8 @@ const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
 
 /** Words travel as they lie in memory; every host of Bun is little-endian. */
 assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");
+
+const WEIGHTS_ID = /^[\w.-]{1,64}$/;
 
 export function typeOf(name: string): protobuf.Type {
   return root.lookupType(`foretoken.link.v1.${name}`);
@@ -89,6 +99,14 @@ export function textOf(fields: Fields, name: string, charsMax: number): string {
   const value = fields[name] as string;
   if (value.length <= charsMax) return value;
   throw new InvalidMessage(`${name} has ${value.length} characters, above ${charsMax}`);
+}
+
+/** What a host's weights are called; null: it cannot say. */
+export function weightsOf(fields: Fields): WeightsId | null {
+  const name = fields.weights as string;
+  if (name === "") return null;
+  if (WEIGHTS_ID.test(name)) return weightsId(name);
+  throw new InvalidMessage("weights is no name of weights");
 }
 
 export function jsonOf(fields: Fields, name: string): unknown {

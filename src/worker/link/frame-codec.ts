@@ -8,7 +8,17 @@ import {
   InvalidMessage,
 } from "../../proto/checked.ts";
 import type { SamplingSupport, WorkerCapacity } from "../../rollout/worker.ts";
-import { bodyOf, count, epochOf, listOf, messageOf, textOf, typeOf, viewOf } from "./fields.ts";
+import {
+  bodyOf,
+  count,
+  epochOf,
+  listOf,
+  messageOf,
+  textOf,
+  typeOf,
+  viewOf,
+  weightsOf,
+} from "./fields.ts";
 import { ID_BYTES_MAX, NAME_CHARS_MAX, SIDECAR_CHARS_MAX } from "./limits.ts";
 import type { Frame, FrameBody, HostLimits, Welcome } from "./message.ts";
 import type { SupportTable } from "./support.ts";
@@ -86,7 +96,7 @@ function welcomeFields(welcome: Welcome): object {
     ...support,
     kind: SUPPORT_KINDS.indexOf(support.kind) + 1,
   }));
-  return { ...welcome, supports };
+  return { ...welcome, supports, weights: welcome.weights ?? "" };
 }
 
 function welcomeOf(body: Fields): Welcome {
@@ -100,6 +110,7 @@ function welcomeOf(body: Fields): Welcome {
     capacity: capacityOf(messageOf(body, "capacity")),
     supports: supportsOf(body),
     limits: limitsOf(messageOf(body, "limits")),
+    weights: weightsOf(body),
   };
 }
 

@@ -114,7 +114,7 @@ const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void
   [
     "another version",
     1008,
-    /^version: .* 9, not 1/,
+    /^version: .* 9, not 2/,
     (raw) => raw.body({ ...HELLO, protocolVersion: 9 } as FrameBody),
   ],
   [

@@ -319,6 +319,7 @@ export class LinkHost {
       capacity: worker.capacity,
       supports: this.#supports,
       limits: this.#hostLimits(),
+      weights: worker.weights ?? null,
     });
   }
 
@@ -362,7 +363,8 @@ export class LinkHost {
     }
     const answered = (answer: ControlAnswer) => {
       session.controls -= 1;
-      this.#say(session, { kind: "control_answer", controlId, answer });
+      const weights = worker.weights ?? null;
+      this.#say(session, { kind: "control_answer", controlId, answer, weights });
     };
     worker.control(message.request).then(answered, (error: unknown) => {
       answered({ status: 502, body: { error: String(error) } });

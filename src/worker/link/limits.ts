@@ -2,7 +2,7 @@
 // how long it waits. Every buffer, table and wait of src/worker/link has its limit here.
 
 /** Raised when a frame changes its meaning. Peers of another version are refused. */
-export const LINK_PROTOCOL_VERSION = 1;
+export const LINK_PROTOCOL_VERSION = 2;
 
 export const LINK_PATH = "/v1/link";
 

@@ -2,7 +2,7 @@
 // session delivers once and in order whatever happens to its connections. src/worker/link/*-codec.ts turn
 // them into bytes.
 
-import type { GroupId, RequestId, WeightEpoch } from "../../base/ids.ts";
+import type { GroupId, RequestId, WeightEpoch, WeightsId } from "../../base/ids.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type { Refusal, TopLogprobs } from "../../request/response.ts";
@@ -49,6 +49,8 @@ export interface Welcome {
   readonly capacity: WorkerCapacity;
   readonly supports: SupportTable;
   readonly limits: HostLimits;
+  /** null: not known. */
+  readonly weights: WeightsId | null;
 }
 
 export interface Data {
@@ -151,4 +153,6 @@ export type HostMessage =
       readonly kind: "control_answer";
       readonly controlId: number;
       readonly answer: ControlAnswer;
+      /** Of the worker when it answered; null: not known. */
+      readonly weights: WeightsId | null;
     };

@@ -6,7 +6,7 @@ import { hostname } from "node:os";
 import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
-import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
+import type { WeightEpoch, WeightsId, WorkerId } from "../../base/ids.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
 import type { SamplingParams } from "../../request/request.ts";
 import type {
@@ -136,6 +136,7 @@ class LinkWorker implements LinkedWorker {
   #pauseMs: number;
   #cutMs = 0;
   #epoch: WeightEpoch;
+  #weights: WeightsId | null;
   #listener: WorkerListener | null = null;
   #state: "running" | "failed" | "closed" = "running";
   #failure: string | null = null;
@@ -167,10 +168,15 @@ class LinkWorker implements LinkedWorker {
     this.#delivery = new Delivery(options.limits);
     this.#pauseMs = options.limits.retryMsMin;
     this.#epoch = welcome.epoch;
+    this.#weights = welcome.weights;
   }
 
   get epoch(): WeightEpoch {
     return this.#epoch;
+  }
+
+  get weights(): WeightsId | null {
+    return this.#weights;
   }
 
   listen(listener: WorkerListener): void {
@@ -190,6 +196,7 @@ class LinkWorker implements LinkedWorker {
     if (this.#state !== "running" || commands.length === 0) return;
     for (const command of commands) {
       if (command.kind === "advance" || command.kind === "reload") this.#epoch = command.epoch;
+      if (command.kind === "reload") this.#weights = null;
     }
     const bytesMax = this.#welcome.limits.messageBytesMax - MESSAGE_SLACK_BYTES;
     const free = this.#limits.bufferBytesMax / 2 - this.#delivery.bytes;
@@ -353,6 +360,7 @@ class LinkWorker implements LinkedWorker {
 
   #take(connection: Connection, message: HostMessage): void {
     if (message.kind === "control_answer") {
+      this.#weights = message.weights;
       const resolve = this.#controls.get(message.controlId);
       this.#controls.delete(message.controlId);
       resolve?.(message.answer);

@@ -267,7 +267,9 @@ describe.skipIf(skipReason !== null)("control", () => {
     const { worker, ear } = await openOne(OTHER_MODEL_PATH);
     await ask(worker, "POST /sleep", { query: { level: "2" } });
     const body = { weight_dir: MODEL_PATH };
+    expect(worker.weights).toMatch(/^f16-/);
     expect((await ask(worker, "POST /update_weights", { body })).status).toBe(200);
+    expect(worker.weights).toMatch(/^q8_0-/);
     await ask(worker, "POST /wake_up");
     const spec = newRequest(0);
     worker.send([run(spec)]);

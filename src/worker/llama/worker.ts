@@ -3,7 +3,7 @@
 
 import { assert, unreachable } from "../../base/assert.ts";
 import { AppError, type ErrorCode } from "../../base/errors.ts";
-import type { WeightEpoch, WorkerId } from "../../base/ids.ts";
+import type { WeightEpoch, WeightsId, WorkerId } from "../../base/ids.ts";
 import type { SamplingParams } from "../../request/request.ts";
 import type {
   ControlAnswer,
@@ -102,6 +102,10 @@ export class LlamaWorker implements RolloutWorker {
       options.lease.release();
       throw error;
     }
+  }
+
+  get weights(): WeightsId {
+    return this.#lease.weights.id;
   }
 
   listen(listener: WorkerListener): void {
