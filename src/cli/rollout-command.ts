@@ -20,6 +20,7 @@ import { whenLauncherEnds } from "./launcher.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { loadPrompts } from "./prompts.ts";
 import { ResponseWriter } from "./responses.ts";
+import { busyNote, measured, type RoundsReport, withRounds } from "./rounds.ts";
 import { comparisonTable, runTable } from "./table.ts";
 
 const FIELD_NAMES = [
@@ -39,6 +40,7 @@ const FIELD_NAMES = [
   "draft",
   "draftBudget",
   "compare",
+  "rounds",
   "deterministic",
   "poolMemoryMb",
   "poolDiskMb",
@@ -85,16 +87,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   const release = abortOnSignal(abort);
   try {
     const groups = await readGroups(promptsPath, model, settings);
-    const reports: Record<string, RunReport> = {};
-    for (const [i, run] of runs.entries()) {
-      const responses = i === runs.length - 1 ? new ResponseWriter(outPath) : null;
-      try {
-        reports[run.name] = await runOne({ run, groups, model, settings, responses, abort });
-      } finally {
-        responses?.close();
-      }
-      if (abort.signal.aborted) break;
-    }
+    const reports = await runRounds(runs, { groups, model, settings, outPath, abort });
     writeReport(promptsPath, settings, reports);
     show(reports, settings);
     return abort.signal.aborted ? EXIT_INTERRUPTED : 0;
@@ -102,6 +95,35 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     release();
     model.close();
   }
+}
+
+/** The runs in turn, as often as there are rounds. The responses written are those of the very last run. */
+async function runRounds(
+  runs: readonly Run[],
+  job: {
+    groups: readonly GroupSpec[];
+    model: LlamaModel;
+    settings: RolloutSettings;
+    outPath: string;
+    abort: AbortController;
+  },
+): Promise<Record<string, RoundsReport>> {
+  const { settings, abort } = job;
+  const done = new Map<string, Awaited<ReturnType<typeof measured>>[]>();
+  const order = Array.from({ length: settings.rounds }, () => runs).flat();
+  for (const [i, run] of order.entries()) {
+    const responses = i === order.length - 1 ? new ResponseWriter(job.outPath) : null;
+    const title =
+      settings.rounds === 1 ? run.name : `${run.name} ${Math.floor(i / runs.length) + 1}`;
+    try {
+      const outcome = await measured(() => runOne({ ...job, run, title, responses }));
+      done.set(run.name, [...(done.get(run.name) ?? []), outcome]);
+    } finally {
+      responses?.close();
+    }
+    if (abort.signal.aborted) break;
+  }
+  return Object.fromEntries([...done].map(([name, outcomes]) => [name, withRounds(outcomes)]));
 }
 
 function runsOf(settings: RolloutSettings): Run[] {
@@ -129,16 +151,18 @@ async function readGroups(
 
 async function runOne(options: {
   run: Run;
+  /** Of the progress display. */
+  title: string;
   groups: readonly GroupSpec[];
   model: LlamaModel;
   settings: RolloutSettings;
   responses: ResponseWriter | null;
   abort: AbortController;
 }): Promise<RunReport> {
-  const { run, groups, model, settings, responses, abort } = options;
+  const { run, title, groups, model, settings, responses, abort } = options;
   const display = new ProgressDisplay({
     stream: process.stderr,
-    title: run.name,
+    title,
     quiet: settings.quiet,
   });
   const say = () => display.note("stopping: finished groups are kept; once more to quit at once");
@@ -182,7 +206,7 @@ function finishedResponses(group: Group, model: LlamaModel) {
   }));
 }
 
-function reportFile(settings: RolloutSettings, reports: Record<string, RunReport>): ReportFile {
+function reportFile(settings: RolloutSettings, reports: Record<string, RoundsReport>): ReportFile {
   return {
     command: ["foretoken", ...process.argv.slice(2)].join(" "),
     model: settings.model ?? "foretoken-3m-q8_0.gguf (bundled)",
@@ -195,7 +219,7 @@ function reportFile(settings: RolloutSettings, reports: Record<string, RunReport
 function writeReport(
   promptsPath: string,
   settings: RolloutSettings,
-  reports: Record<string, RunReport>,
+  reports: Record<string, RoundsReport>,
 ): void {
   if (settings.report === null) return;
   const text = `${JSON.stringify(reportFile(settings, reports), null, 2)}\n`;
@@ -209,19 +233,20 @@ function writeReport(
   }
 }
 
-function show(reports: Record<string, RunReport>, settings: RolloutSettings): void {
+function show(reports: Record<string, RoundsReport>, settings: RolloutSettings): void {
   if (settings.json) {
     console.log(JSON.stringify(reportFile(settings, reports), null, 2));
     return;
   }
   if (settings.quiet) return;
   const names = Object.keys(reports);
-  if (names.length > 1) {
-    console.log(comparisonTable(reports));
-    return;
+  if (names.length > 1) console.log(comparisonTable(reports));
+  else {
+    for (const name of names)
+      console.log(runTable(name, present(reports[name], "a run has a report")));
   }
-  for (const name of names)
-    console.log(runTable(name, present(reports[name], "a run has a report")));
+  const note = busyNote(Object.values(reports));
+  if (note !== null) console.log(`\n${note}`);
 }
 
 /** The first signal ends the iteration in order; a second one ends the process. */

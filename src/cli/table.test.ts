@@ -1,6 +1,7 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
-import type { RunReport, WorkerReport } from "../rollout/report.ts";
+import type { WorkerReport } from "../rollout/report.ts";
+import type { RoundsReport } from "./rounds.ts";
 import {
   comparisonTable,
   describeRatio,
@@ -29,8 +30,10 @@ function workerOf(worker: number): WorkerReport {
   };
 }
 
-function runOf(overrides: Partial<RunReport> = {}): RunReport {
+function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
+  const { wall_s = 17.84, tail_s = 8.31 } = overrides;
   return {
+    rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, others_cpu_share: 0 }],
     policy: "group",
     draft: "off",
     deterministic: false,
@@ -38,10 +41,10 @@ function runOf(overrides: Partial<RunReport> = {}): RunReport {
     groups: 16,
     requests: 128,
     finished_requests: 128,
-    wall_s: 17.84,
+    wall_s,
     output_tokens: 35_328,
     output_tokens_per_s: 1980.3,
-    tail_s: 8.31,
+    tail_s,
     preemptions: 62,
     recomputed_tokens: 21_340,
     chunks: 128,
@@ -142,6 +145,21 @@ test("comparisonTable: sets every run against the first", () => {
   expect(row(table, "drafts")).toEqual(["off", "grouped"]);
 });
 
+test("comparisonTable: of several rounds it shows medians, paired ratios and their ranges", () => {
+  const rounds = (...walls: number[]) =>
+    walls.map((wall_s) => ({ wall_s, tail_s: 1, cpu_s: 10, others_cpu_share: null }));
+  const table = comparisonTable(
+    {
+      group: { ...group, rounds: rounds(10, 12, 30) },
+      seer: { ...seer, rounds: rounds(5, 8, 10) },
+    },
+    plain,
+  );
+  const lines = table.split("\n").map((line) => line.split(/\s{2,}/).filter((cell) => cell !== ""));
+  expect(lines).toContainEqual(["wall time", "12.0 s", "8.00 s", "2.00x faster"]);
+  expect(lines).toContainEqual(["by round", "10.0 - 30.0 s", "5.00 - 10.0 s", "1.50 - 3.00"]);
+});
+
 test("comparisonTable: worker lines name their run", () => {
   const table = comparisonTable({ group, seer }, plain);
   expect(row(table, "group ").slice(0, 2)).toEqual(["0", "93%"]);
@@ -160,6 +178,18 @@ test("comparisonTable: three runs of usual names stand in one table", () => {
   const table = comparisonTable({ group, divided: seer, seer }, plain);
   expect(row(table, "wall time")).toHaveLength(5);
   expect(table.match(/^wall time/gm)).toHaveLength(1);
+});
+
+test("comparisonTable: three runs of three rounds stand in one table", () => {
+  const rounds = [9.15, 9.5, 10.2].map((wall_s) => ({
+    wall_s,
+    tail_s: 3,
+    cpu_s: 18.3,
+    others_cpu_share: 0,
+  }));
+  const run = { ...seer, migrations: 163, migrated_bytes: 102e6, rounds };
+  const table = comparisonTable({ group: { ...group, rounds }, divided: run, seer: run }, plain);
+  expect(table.split("\n").filter((line) => line.includes("wall time"))).toHaveLength(1);
 });
 
 test("comparisonTable: fits, however many runs and workers and however long their names", () => {

@@ -3,8 +3,9 @@
 
 import { stripVTControlCharacters } from "node:util";
 import Table from "cli-table3";
-import type { RunReport, WorkerReport } from "../rollout/report.ts";
+import type { WorkerReport } from "../rollout/report.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
+import { median, type Round, type RoundsReport } from "./rounds.ts";
 import { paint, terminalOf } from "./terminal.ts";
 
 export const TABLE_COLUMNS_MAX = 100;
@@ -16,7 +17,7 @@ export interface TableOptions {
 }
 
 /** Runs by the name they are shown under, in the order they ran. */
-export type Runs = Readonly<Record<string, RunReport>>;
+export type Runs = Readonly<Record<string, RoundsReport>>;
 
 /** Runs beside the first one in one table, where they fit; with more, the table goes on below. */
 const OTHERS_MAX = 2;
@@ -29,27 +30,29 @@ const SAME = 0.005;
 
 interface Row {
   readonly name: string;
-  readonly show: (run: RunReport) => string;
+  readonly show: (run: RoundsReport) => string;
   /** How the runs compare; absent where more is neither better nor worse. */
-  readonly ratio?: { readonly value: (run: RunReport) => number; readonly kind: RatioKind };
+  readonly ratio?: { readonly value: (run: RoundsReport) => number; readonly kind: RatioKind };
   /** Shown only if this holds for a run. */
-  readonly when?: (run: RunReport) => boolean;
+  readonly when?: (run: RoundsReport) => boolean;
 }
 
 /** time: less is faster. rate: more is better. count: fewer is better. */
 type RatioKind = "time" | "rate" | "count";
 
+/** What is measured anew in every round: medians, ratios within rounds, and from two rounds on their ranges. */
+interface TimeRow {
+  readonly name: string;
+  readonly secondsOf: (round: Round) => number;
+}
+
+const TIMES: readonly TimeRow[] = [
+  { name: "wall time", secondsOf: (round) => round.wall_s },
+  { name: "tail time (last 10 %)", secondsOf: (round) => round.tail_s },
+  { name: "CPU time", secondsOf: (round) => round.cpu_s },
+];
+
 const ROWS: readonly Row[] = [
-  {
-    name: "wall time",
-    show: (run) => formatSeconds(run.wall_s),
-    ratio: { value: (run) => run.wall_s, kind: "time" },
-  },
-  {
-    name: "tail time (last 10 %)",
-    show: (run) => formatSeconds(run.tail_s),
-    ratio: { value: (run) => run.tail_s, kind: "time" },
-  },
   {
     name: "output tokens/s",
     show: (run) => formatCount(run.output_tokens_per_s),
@@ -129,7 +132,11 @@ const ROWS: readonly Row[] = [
 ];
 
 /** The closing tables of one run, ready to print, without a line end at the end. */
-export function runTable(name: string, run: RunReport, options: TableOptions = standard()): string {
+export function runTable(
+  name: string,
+  run: RoundsReport,
+  options: TableOptions = standard(),
+): string {
   return comparisonTable({ [name]: run }, options);
 }
 
@@ -160,9 +167,9 @@ function standard(): TableOptions {
   return terminalOf(process.stdout, process.env);
 }
 
-type NamedRun = readonly [name: string, run: RunReport];
+type NamedRun = readonly [name: string, run: RoundsReport];
 
-function headline(run: RunReport, options: TableOptions): string {
+function headline(run: RoundsReport, options: TableOptions): string {
   const size = `${formatCount(run.groups)} groups, ${formatCount(run.requests)} responses`;
   const mode = run.deterministic ? ", deterministic kernels" : "";
   return paint(`${size}, weight epoch ${run.weight_epoch}${mode}`, "bold", options.color);
@@ -173,6 +180,7 @@ function comparison(first: NamedRun, others: readonly NamedRun[], options: Table
   const head = ["", title(first), ...others.flatMap((one) => [title(one), `vs ${first[0]}`])];
   const table = newTable(head, options);
   table.push(["drafts", first[1].draft, ...others.flatMap(([, run]) => [run.draft, ""])]);
+  for (const row of TIMES) table.push(...timeRows(row, first[1], others, options));
   for (const row of ROWS) {
     const { when, ratio } = row;
     if (when !== undefined && ![first, ...others].some(([, run]) => when(run))) continue;
@@ -187,6 +195,42 @@ function comparison(first: NamedRun, others: readonly NamedRun[], options: Table
     table.push([row.name, row.show(first[1]), ...cells]);
   }
   return print(table);
+}
+
+function timeRows(
+  { name, secondsOf }: TimeRow,
+  first: RoundsReport,
+  others: readonly NamedRun[],
+  options: TableOptions,
+): string[][] {
+  const secondsIn = ({ rounds }: RoundsReport) => rounds.map(secondsOf);
+  const base = secondsIn(first);
+  const medians = [name, formatSeconds(median(base))];
+  const ranges = ["  by round", rangeOf(base)];
+  for (const [, run] of others) {
+    const seconds = secondsIn(run);
+    // Runs of unlike amounts of work do not compare.
+    const factors =
+      run.interrupted || first.interrupted
+        ? []
+        : seconds.map((value, i) => (base[i] ?? Number.NaN) / value).filter(Number.isFinite);
+    const ratio =
+      factors.length === 0 ? "" : describeRatio("time", median(factors), 1, options.color);
+    medians.push(formatSeconds(median(seconds)), ratio);
+    const sorted = factors.toSorted((a, b) => a - b);
+    const [low = 0, high = 0] = [sorted.at(0), sorted.at(-1)];
+    ranges.push(
+      rangeOf(seconds),
+      sorted.length === 0 ? "" : `${low.toFixed(2)} - ${high.toFixed(2)}`,
+    );
+  }
+  return first.rounds.length > 1 ? [medians, ranges] : [medians];
+}
+
+/** "9.15 - 12.0 s": the unit once, so that three runs fit side by side. */
+function rangeOf(seconds: readonly number[]): string {
+  const low = formatSeconds(Math.min(...seconds)).replace(/ s$/, "");
+  return `${low} - ${formatSeconds(Math.max(...seconds))}`;
 }
 
 /** `to` against `from` in words: "1.45x faster", "3.2x fewer", "none", "same". */

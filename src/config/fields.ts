@@ -161,6 +161,13 @@ export const FIELDS = {
     default: "adaptive",
     help: "adaptive: draft what pays at the measured step times. always: draft whether it pays or not",
   },
+  rounds: integer("--rounds", {
+    metavar: "N",
+    min: 1,
+    max: 100,
+    default: 1,
+    help: "runs everything N times, the compared runs in turn, and reports medians and ranges",
+  }),
   compare: {
     kind: "text",
     flag: "--compare",

@@ -1,0 +1,43 @@
+import { expect, test } from "bun:test";
+import type { RunReport } from "../rollout/report.ts";
+import { busyNote, measured, median, type RoundsReport, withRounds } from "./rounds.ts";
+
+const report = (wall_s: number) => ({ wall_s, tail_s: wall_s / 10 }) as RunReport;
+const round = (wall_s: number, others_cpu_share: number | null = 0) => ({
+  wall_s,
+  tail_s: 0,
+  cpu_s: 1,
+  others_cpu_share,
+});
+
+test("median: of odd and even numbers of values", () => {
+  expect([median([3, 1, 2]), median([4, 1, 2, 3]), median([5])]).toEqual([2, 2.5, 5]);
+});
+
+test("withRounds: the report is the median round's, the rounds stand in order", () => {
+  const runs = [9, 4, 6].map((wall) => ({ report: report(wall), round: round(wall) }));
+  const all = withRounds(runs);
+  expect(all.wall_s).toBe(6);
+  expect(all.rounds.map(({ wall_s }) => wall_s)).toEqual([9, 4, 6]);
+});
+
+test("measured: CPU time is this process's, and other processes' share lies between 0 and 1", async () => {
+  const { round: one } = await measured(async () => {
+    const until = performance.now() + 100;
+    while (performance.now() < until) Math.sqrt(until);
+    return report(0.1);
+  });
+  expect(one.cpu_s).toBeGreaterThan(0);
+  if (process.platform !== "linux") return;
+  expect(one.others_cpu_share).toBeGreaterThanOrEqual(0);
+  expect(one.others_cpu_share).toBeLessThanOrEqual(1.01);
+});
+
+test("busyNote: only where other processes used a tenth of the machine", () => {
+  const of = (...shares: (number | null)[]): RoundsReport[] => [
+    { ...report(1), rounds: shares.map((share) => round(1, share)) },
+  ];
+  expect(busyNote(of(0, 0.09))).toBeNull();
+  expect(busyNote(of(null))).toBeNull();
+  expect(busyNote(of(0.05, 0.4))).toContain("used 5 % to 40 % of its CPU time");
+});

@@ -1,0 +1,94 @@
+// Several rounds of the same runs, interleaved: what each took, and whether other work on the machine got in the way.
+// Wall times of a busy machine say little; ratios within a round and CPU times say more.
+
+import { readFileSync } from "node:fs";
+import type { RunReport } from "../rollout/report.ts";
+
+/** One run in one round. Times in seconds. */
+export interface Round {
+  readonly wall_s: number;
+  readonly tail_s: number;
+  /** CPU time of this process, engines included. */
+  readonly cpu_s: number;
+  /** CPU time of everything else, as a share of all cores' time; null: the system does not tell. */
+  readonly others_cpu_share: number | null;
+}
+
+/** The run of median wall time, and all rounds in the order in which they ran. */
+export type RoundsReport = RunReport & { readonly rounds: readonly Round[] };
+
+/** From this share on, wall times of rounds do not compare. */
+const BUSY_SHARE = 0.1;
+
+/** Runs once, and measures what it took of the machine. */
+export async function measured(
+  run: () => Promise<RunReport>,
+): Promise<{ report: RunReport; round: Round }> {
+  const before = usage();
+  const report = await run();
+  const after = usage();
+  const cpuS = after.ownS - before.ownS;
+  const { wall_s, tail_s } = report;
+  const round = { wall_s, tail_s, cpu_s: cpuS, others_cpu_share: othersShare(before, after) };
+  return { report, round };
+}
+
+interface Usage {
+  readonly ownS: number;
+  /** Of all cores together: busy, and busy or not; null: the system does not tell. */
+  readonly machine: { readonly busyS: number; readonly totalS: number } | null;
+}
+
+function usage(): Usage {
+  const { user, system } = process.cpuUsage();
+  return { ownS: (user + system) / 1e6, machine: machineUsage() };
+}
+
+/** Linux counts in ticks of a hundredth of a second (proc(5), /proc/stat). */
+const TICK_S = 0.01;
+
+function machineUsage(): Usage["machine"] {
+  if (process.platform !== "linux") return null;
+  const [, ...ticks] = readFileSync("/proc/stat", "utf8").split("\n", 1)[0]?.split(/\s+/) ?? [];
+  // user nice system idle iowait irq softirq steal; what follows is counted in user already.
+  const [user = 0, nice = 0, system = 0, idle = 0, iowait = 0, irq = 0, softirq = 0, steal = 0] =
+    ticks.map(Number);
+  const busy = user + nice + system + irq + softirq + steal;
+  return { busyS: busy * TICK_S, totalS: (busy + idle + iowait) * TICK_S };
+}
+
+function othersShare(before: Usage, after: Usage): number | null {
+  if (before.machine === null || after.machine === null) return null;
+  const busyS = after.machine.busyS - before.machine.busyS - (after.ownS - before.ownS);
+  const totalS = after.machine.totalS - before.machine.totalS;
+  return totalS <= 0 ? null : Math.max(0, busyS / totalS);
+}
+
+/** The middle one of an odd number; the mean of the middle two of an even one. */
+export function median(values: readonly number[]): number {
+  const sorted = values.toSorted((a, b) => a - b);
+  const middle = sorted.length / 2;
+  const [low = 0, high = low] = sorted.slice(Math.ceil(middle) - 1, Math.floor(middle) + 1);
+  return (low + high) / 2;
+}
+
+/** The report of the round whose wall time is the median, or next to it. */
+export function withRounds(
+  runs: readonly { readonly report: RunReport; readonly round: Round }[],
+): RoundsReport {
+  const byWall = runs.toSorted((a, b) => a.round.wall_s - b.round.wall_s);
+  const middle = byWall[Math.floor((byWall.length - 1) / 2)];
+  if (middle === undefined) throw new RangeError("there is at least one round");
+  return { ...middle.report, rounds: runs.map(({ round }) => round) };
+}
+
+/** A sentence for whoever reads wall times of a busy machine; null: it was quiet enough, or does not tell. */
+export function busyNote(reports: readonly RoundsReport[]): string | null {
+  const shares = reports.flatMap(({ rounds }) =>
+    rounds.flatMap(({ others_cpu_share }) => (others_cpu_share === null ? [] : [others_cpu_share])),
+  );
+  const largest = Math.max(0, ...shares);
+  if (largest < BUSY_SHARE) return null;
+  const percent = (share: number) => `${Math.round(100 * share)} %`;
+  return `The machine was busy: other processes used ${percent(Math.min(...shares))} to ${percent(largest)} of its CPU time. Wall times do not compare; CPU times do.`;
+}
