@@ -13,6 +13,8 @@ export const CLOSE = {
   version: 1008,
   /** internal_error: what the server did for this connection threw an error. */
   internal: 1011,
+  /** A frame larger than the limit. */
+  tooLarge: 1009,
   /** taken_over: the session is over, another sidecar has the worker. */
   takenOver: 4001,
   /** slow_consumer, or no room for another connection. */

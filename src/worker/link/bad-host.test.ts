@@ -82,11 +82,44 @@ const tokens = (list: number[], offset = 0): WireEvent => ({
   top: null,
 });
 
+/** As many as the request may have. */
+const FULL = Array.from({ length: 32 }, () => 5);
+
 const BAD: [name: string, code: number, send: (host: BadHost) => void][] = [
   ["a text frame", 1003, (host) => host.send("hello")],
   ["bytes that are no frame", 1007, (host) => host.send(Uint8Array.of(10, 9))],
   ["a token out of vocabulary", 1007, (host) => host.events(tokens([5, 1000]))],
   ["more tokens than were asked for", 1007, (host) => host.events(tokens([1, 2], 31))],
+  ["tokens after a hole", 1007, (host) => host.events(tokens([5], 3))],
+  [
+    "a logprob that is none",
+    1007,
+    (host) => host.events({ ...tokens([5]), logprobs: Float32Array.of(Number.NaN) } as WireEvent),
+  ],
+  [
+    "an alternative out of vocabulary",
+    1007,
+    (host) => {
+      const top = { count: 1, tokens: Int32Array.of(1000), logprobs: new Float32Array(1) };
+      host.events({ ...tokens([5]), top } as WireEvent);
+    },
+  ],
+  [
+    "a chunk that ends before it is used up",
+    1007,
+    (host) => host.events(tokens([5]), { kind: "chunk_done", run: 1, finish: null }),
+  ],
+  [
+    "a response that goes on after its last token",
+    1007,
+    (host) => host.events(tokens(FULL), { kind: "chunk_done", run: 1, finish: null }),
+  ],
+  [
+    "a response that is too long before it is",
+    1007,
+    (host) => host.events(tokens([5]), { kind: "chunk_done", run: 1, finish: "length" }),
+  ],
+  ["a frame beyond the limit", 1009, (host) => host.send(new Uint8Array(2 ** 21))],
   ["a second welcome", 1002, (host) => host.send(encodeFrame({ ack: 0, body: WELCOME }))],
   [
     "data after a hole",

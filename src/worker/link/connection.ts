@@ -29,7 +29,7 @@ export function isFatal({ code }: Closed): boolean {
     CLOSE.invalid,
     CLOSE.version,
     CLOSE.takenOver,
-    1009,
+    CLOSE.tooLarge,
   ].some((fatal) => fatal === code);
 }
 
@@ -82,7 +82,12 @@ export class Connection {
     // Always followed by `close`, which does what is to be done.
     socket.on("error", (error) => {
       this.#problem ??= error.message;
-      if ("code" in error && error.code === "ECONNREFUSED") this.#isRefused = true;
+      const code = "code" in error ? error.code : null;
+      if (code === "ECONNREFUSED") this.#isRefused = true;
+      // The library has closed the connection by itself: the peer would send the same again.
+      if (code === "WS_ERR_UNSUPPORTED_MESSAGE_LENGTH") {
+        this.#own ??= { code: CLOSE.tooLarge, reason: "frame_too_large: above the limit" };
+      }
     });
     socket.on("close", (code, reason) => this.#closed(code, reason.toString()));
   }

@@ -126,6 +126,12 @@ const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void
 ];
 
 const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void][] = [
+  [
+    "a frame beyond the limit",
+    1009,
+    /^/,
+    (raw) => raw.socket.send(new Uint8Array(2 ** 21), () => {}),
+  ],
   ["a second hello", 1002, /second hello/, (raw) => raw.body(HELLO)],
   [
     "a welcome's place taken by data after a hole",

@@ -69,6 +69,24 @@ test("reach: a connection that breaks and is made again is told, and loses nothi
   await proxy.close();
 });
 
+test("reach: connections that end as soon as they carry the session are one cut, and the session ends with it", async () => {
+  const { host, proxy, worker, told, events } = await bedWith({
+    retryMsMin: 10,
+    retryMsMax: 20,
+    resumeMsMax: 400,
+  });
+  const cutting = setInterval(() => proxy.cut(), 1);
+  await until(() => events.length > 0, "the worker has failed");
+  clearInterval(cutting);
+  expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("is lost") }]);
+  // One try each 10 ms or more.
+  expect(worker.linkStats().reconnects).toBeLessThan(50);
+  expect(told.length).toBeLessThan(100);
+  await worker.close();
+  await host.close();
+  await proxy.close();
+});
+
 test("reach: a silent network is told before it is given up, and loses nothing when it heals", async () => {
   const { simulated, host, proxy, worker, told, events } = await bedWith({ quietMsMax: 100 });
   worker.send([runOf(newSpec(1), { chunkTokens: 8 })]);

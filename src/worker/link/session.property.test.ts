@@ -4,6 +4,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { newSimulated, newSpec, runOf } from "../../../test/suite/worker-suite.ts";
+import type { RequestId } from "../../base/ids.ts";
 import type { WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
 import { HostSession } from "./host-session.ts";
 import type { WireCommand, WireEvent } from "./message.ts";
@@ -17,6 +18,7 @@ const LIMITS = {
 };
 const REQUESTS = 4;
 const TOKENS_MAX = 32;
+const CHUNK_TOKENS = 8;
 
 const PROMPTS = [3, 5, 7, 20].map((length) => new Int32Array(length).fill(length));
 
@@ -67,7 +69,7 @@ test("session: every run reaches the worker whole, whatever was forgotten, moved
       /** Events that are on their way. */
       const late: WireEvent[][] = [];
       /** What the worker runs: the position it is at, and whose tokens it makes. */
-      const running = new Map<number, { position: number; life: number }>();
+      const running = new Map<number, { position: number; life: number; chunkEnd: number }>();
       /** Where a request stands after its last chunk. */
       const parked = new Map<number, { position: number; life: number }>();
       const command = (wanted: WorkerCommand) => {
@@ -81,6 +83,20 @@ test("session: every run reaches the worker whole, whatever was forgotten, moved
         if (taken.kind === "ok") expect(taken.commands.at(-1)).toEqual(wanted);
       };
       const say = (event: WorkerEvent) => late.push(host.events([event], 1000));
+      const make = (
+        requestId: RequestId,
+        run: { position: number; life: number; chunkEnd: number },
+        wanted: number,
+      ) => {
+        const offset = run.position;
+        const count = Math.min(wanted, run.chunkEnd - offset);
+        const tokens = Int32Array.from({ length: count }, (_, i) =>
+          tokenAt(requestId, run.life, offset + i),
+        );
+        run.position += count;
+        const logprobs = new Float32Array(count);
+        say({ kind: "tokens", requestId, offset, tokens, logprobs, top: null });
+      };
       for (const one of steps) {
         if (one.kind === "hear") {
           for (const events of late.splice(0, one.count)) {
@@ -97,28 +113,20 @@ test("session: every run reaches the worker whole, whatever was forgotten, moved
           const life = before?.life ?? one.life;
           const position = before?.position ?? one.length;
           const output = Int32Array.from({ length: position }, (_, i) => tokenAt(one.id, life, i));
-          running.set(one.id, { position, life });
-          command({ ...runOf({ ...spec, prompt }), output } as WorkerCommand);
+          const chunkEnd = Math.min(TOKENS_MAX, position + CHUNK_TOKENS);
+          running.set(one.id, { position, life, chunkEnd });
+          const run = runOf({ ...spec, prompt }, { chunkTokens: CHUNK_TOKENS });
+          command({ ...run, output } as WorkerCommand);
         } else if (one.kind === "tokens" && current !== undefined) {
-          const count = Math.min(one.count, TOKENS_MAX - current.position);
-          const offset = current.position;
-          const tokens = Int32Array.from({ length: count }, (_, i) =>
-            tokenAt(one.id, current.life, offset + i),
-          );
-          current.position += count;
-          say({
-            kind: "tokens",
-            requestId,
-            offset,
-            tokens,
-            logprobs: new Float32Array(count),
-            top: null,
-          });
+          make(requestId, current, one.count);
         } else if (one.kind === "done" && current !== undefined) {
           running.delete(one.id);
-          if (current.position < TOKENS_MAX) parked.set(one.id, current);
-          else parked.delete(one.id);
-          say({ kind: "chunk_done", requestId, finish: one.isFinished ? "stop" : null });
+          if (!one.isFinished) make(requestId, current, CHUNK_TOKENS);
+          const isLast = current.position === TOKENS_MAX;
+          if (isLast || one.isFinished) parked.delete(one.id);
+          else parked.set(one.id, current);
+          const finish = isLast ? "length" : one.isFinished ? "stop" : null;
+          say({ kind: "chunk_done", requestId, finish });
           // The rollout runs a request again only when it has heard that its chunk is done.
           for (const events of late.splice(0)) expect(sidecar.events(events).kind).toBe("ok");
         } else if (one.kind === "release") {

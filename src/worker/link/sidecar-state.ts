@@ -9,11 +9,20 @@ import { TokenLogs } from "./token-logs.ts";
 
 interface CurrentRun {
   readonly requestId: RequestId;
+  readonly promptTokens: number;
+  /** Output tokens that have come, those from before the run included; `have <= chunkEnd <= tokensMax`. */
+  have: number;
+  readonly chunkEnd: number;
   readonly tokensMax: number;
 }
 
+type TokensEvent = Extract<WireEvent, { kind: "tokens" }>;
+type ChunkDone = Extract<WireEvent, { kind: "chunk_done" }>;
+
 /** Room in a message for what surrounds a run's KV. */
 const RUN_BYTES = 64 * 1024;
+/** A probability is at most 1; what rounding adds to its logarithm is less. */
+const LOGPROB_MAX = 1e-3;
 
 export type Translated =
   | { readonly kind: "ok"; readonly events: WorkerEvent[] }
@@ -32,6 +41,8 @@ export class SidecarState {
   #runCount = 0;
   readonly #runs = new Map<number, CurrentRun>();
   readonly #runOf = new Map<RequestId, number>();
+  /** Prompt and output, in tokens, of requests whose KV may be on the worker and that do not run. */
+  readonly #parked = new Map<RequestId, number>();
 
   constructor(limits: HostLimits, vocabularySize: number) {
     this.#limits = limits;
@@ -49,43 +60,84 @@ export class SidecarState {
   events(events: readonly WireEvent[]): Translated {
     const translated: WorkerEvent[] = [];
     for (const event of events) {
-      if (event.kind === "tokens") {
-        const current = this.#runs.get(event.run);
-        // Of a run that was released since.
-        if (current === undefined) continue;
-        const problem = this.#tokensProblem(event, current);
-        if (problem !== null) return { kind: "invalid", problem };
-        const { requestId } = current;
-        const { offset, tokens, logprobs, top } = event;
-        this.#logs.append(requestId, offset, tokens);
-        translated.push({ kind: "tokens", requestId, offset, tokens, logprobs, top });
-      } else if (event.kind === "chunk_done") {
-        const current = this.#runs.get(event.run);
-        if (current === undefined) continue;
-        const { requestId } = current;
-        this.#endRun(requestId);
-        if (event.finish !== null) this.#logs.forget(requestId);
-        const { finish, refusal } = event;
-        const why = refusal === undefined ? {} : { refusal };
-        translated.push({ kind: "chunk_done", requestId, finish, ...why });
-      } else {
-        translated.push(event);
-      }
+      const problem = this.#take(event, translated);
+      if (problem !== null) return { kind: "invalid", problem };
     }
     return { kind: "ok", events: translated };
   }
 
-  #tokensProblem(
-    { offset, tokens }: Extract<WireEvent, { kind: "tokens" }>,
-    { requestId, tokensMax }: CurrentRun,
-  ): string | null {
-    if (offset + tokens.length > tokensMax) {
-      return `request ${requestId} has more tokens than its ${tokensMax}`;
+  /** null: it can be. */
+  #take(event: WireEvent, translated: WorkerEvent[]): string | null {
+    switch (event.kind) {
+      case "tokens": {
+        const current = this.#runs.get(event.run);
+        // Of a run that was released since.
+        if (current === undefined) return null;
+        const problem = this.#tokensProblem(event, current);
+        if (problem !== null) return problem;
+        const { requestId } = current;
+        const { offset, tokens, logprobs, top } = event;
+        current.have = Math.max(current.have, offset + tokens.length);
+        this.#logs.append(requestId, offset, tokens);
+        translated.push({ kind: "tokens", requestId, offset, tokens, logprobs, top });
+        return null;
+      }
+      case "chunk_done": {
+        const current = this.#runs.get(event.run);
+        if (current === undefined) return null;
+        const problem = endProblem(event, current);
+        if (problem !== null) return problem;
+        const { requestId, promptTokens, have } = current;
+        this.#endRun(requestId);
+        if (event.finish !== null) this.#logs.forget(requestId);
+        else this.#parked.set(requestId, promptTokens + have);
+        const { finish, refusal } = event;
+        const why = refusal === undefined ? {} : { refusal };
+        translated.push({ kind: "chunk_done", requestId, finish, ...why });
+        return null;
+      }
+      case "exported": {
+        const { requestId, kv } = event;
+        const held = this.#parked.get(requestId) ?? 0;
+        this.#parked.delete(requestId);
+        if (kv !== null && held > 0 && kv.tokens > held) {
+          return `request ${requestId} has KV of ${kv.tokens} tokens, of ${held} that it has`;
+        }
+        // Nobody is waiting for KV of a request that is not parked.
+        translated.push(held > 0 ? event : { ...event, kv: null });
+        return null;
+      }
+      case "evicted":
+        this.#parked.delete(event.requestId);
+        translated.push(event);
+        return null;
+      default:
+        translated.push(event);
+        return null;
     }
+  }
+
+  #tokensProblem({ offset, tokens, logprobs, top }: TokensEvent, run: CurrentRun): string | null {
+    const { requestId, have, chunkEnd } = run;
+    const end = offset + tokens.length;
+    if (offset > have) return `request ${requestId} has tokens from ${offset}, after ${have}`;
+    if (end > chunkEnd) return `request ${requestId} has ${end} tokens, of ${chunkEnd} asked for`;
     for (let i = 0; i < tokens.length; i += 1) {
       const token = tokens[i] ?? -1;
       if (token < 0 || token >= this.#vocabularySize) {
         return `request ${requestId} has token ${token}, out of vocabulary`;
+      }
+      const logprob = logprobs[i] ?? Number.NaN;
+      if (!(logprob <= LOGPROB_MAX)) return `request ${requestId} has logprob ${logprob}`;
+    }
+    return top === null ? null : this.#topProblem(requestId, top.tokens);
+  }
+
+  #topProblem(requestId: RequestId, tokens: Int32Array): string | null {
+    for (const token of tokens) {
+      // -1: the engine reported fewer.
+      if (token < -1 || token >= this.#vocabularySize) {
+        return `request ${requestId} has alternative ${token}, out of vocabulary`;
       }
     }
     return null;
@@ -104,12 +156,14 @@ export class SidecarState {
       }
       case "release":
         this.#endRun(command.requestId);
+        this.#parked.delete(command.requestId);
         this.#logs.forget(command.requestId);
         wire.push(command);
         return;
       case "advance":
       case "reload":
         for (const requestId of [...this.#runOf.keys()]) this.#endRun(requestId);
+        this.#parked.clear();
         wire.push(command);
         return;
       default:
@@ -127,7 +181,11 @@ export class SidecarState {
     this.#endRun(requestId);
     this.#runCount += 1;
     const run = this.#runCount;
-    this.#runs.set(run, { requestId, tokensMax: sampling.tokensMax });
+    const { tokensMax } = sampling;
+    const have = command.output.length;
+    const chunkEnd = Math.min(tokensMax, have + command.chunkTokens);
+    this.#runs.set(run, { requestId, promptTokens: tokens.length, have, chunkEnd, tokensMax });
+    this.#parked.delete(requestId);
     this.#runOf.set(requestId, run);
     this.#forgetOutputs(wire);
     const { chunkTokens, priority, draft } = command;
@@ -197,4 +255,16 @@ export class SidecarState {
     }
     if (requestIds.length > 0) wire.push({ kind: "forget", promptIds: [], requestIds });
   }
+}
+
+/** What the end of a run says cannot be: a response that is said to be over before it is, or to go on after that. */
+function endProblem({ finish }: ChunkDone, run: CurrentRun): string | null {
+  const { requestId, have, chunkEnd, tokensMax } = run;
+  if (finish === null && (have < chunkEnd || have === tokensMax)) {
+    return `request ${requestId} goes on after ${have} tokens, of ${chunkEnd} asked for and ${tokensMax} at most`;
+  }
+  if (finish === "length" && have < tokensMax) {
+    return `request ${requestId} is at its end after ${have} tokens of ${tokensMax}`;
+  }
+  return null;
 }

@@ -135,6 +135,9 @@ class LinkWorker implements LinkedWorker {
   #retry: ReturnType<typeof setTimeout> | null = null;
   #pauseMs: number;
   #cutMs = 0;
+  /** When the connection began to carry the session, and what the session had done by then. */
+  #resumedMs = 0;
+  #resumedAt = 0;
   #epoch: WeightEpoch;
   #weights: WeightsId | null;
   #listener: WorkerListener | null = null;
@@ -256,6 +259,8 @@ class LinkWorker implements LinkedWorker {
   /** The session's first connection. */
   begin(connection: Connection): void {
     this.#connection = connection;
+    this.#resumedMs = this.#dial.clock.nowMs();
+    this.#cutMs = this.#resumedMs;
     connection.carry(this.#delivery);
   }
 
@@ -283,13 +288,27 @@ class LinkWorker implements LinkedWorker {
     this.#connection = null;
     this.#onDisconnected();
     if (this.#state !== "running") return;
-    if (isFatal(closed)) this.#fail(`${this.name} closed: ${closed.reason}`);
-    else {
-      this.#cutMs = this.#dial.clock.nowMs();
-      this.#pauseMs = this.#limits.retryMsMin;
-      this.#reached(`the connection was lost: ${closed.reason}`);
-      this.#redial();
+    if (isFatal(closed)) {
+      this.#fail(`${this.name} closed: ${closed.reason}`);
+      return;
     }
+    this.#reached(`the connection was lost: ${closed.reason}`);
+    const nowMs = this.#dial.clock.nowMs();
+    const isOfUse =
+      this.#done > this.#resumedAt || nowMs - this.#resumedMs > this.#limits.quietMsMax;
+    // Connections that end as soon as they are made are one cut, with its pauses and its limit.
+    if (!isOfUse) {
+      this.#notResumed(closed);
+      return;
+    }
+    this.#cutMs = nowMs;
+    this.#pauseMs = this.#limits.retryMsMin;
+    this.#redial();
+  }
+
+  /** Goes up with each data frame that one of the sides has taken. */
+  get #done(): number {
+    return this.#delivery.received + this.#delivery.acked;
   }
 
   #redial(): void {
@@ -320,6 +339,8 @@ class LinkWorker implements LinkedWorker {
       return;
     }
     this.#reconnects += 1;
+    this.#resumedMs = this.#dial.clock.nowMs();
+    this.#resumedAt = this.#done;
     connection.carry(this.#delivery);
     this.#reached(null);
   }
