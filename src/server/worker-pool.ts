@@ -57,6 +57,8 @@ type OwnMember = Mutable<Member> & {
   lost: string | null;
   /** Its worker has the current weights, and the rollout has it. */
   isPlaced: boolean;
+  /** Being opened: nobody else speaks to it before it serves or is fenced. null: nothing is. */
+  candidate: Worker | null;
   /** Why nobody knows what weights it holds; null: they are what it was opened with or was given since. */
   taint: string | null;
 };
@@ -106,6 +108,7 @@ export class WorkerPool {
       tries: 0,
       lost: null,
       isPlaced: false,
+      candidate: null,
       taint: null,
     }));
   }
@@ -187,7 +190,8 @@ export class WorkerPool {
   async close(): Promise<void> {
     this.#isClosed = true;
     for (const cancel of this.#cancels) cancel();
-    await Promise.all(this.#members.map((member) => member.worker?.close()));
+    const workers = this.#members.flatMap(({ worker, candidate }) => [worker, candidate]);
+    await Promise.all(workers.map((worker) => worker?.close()));
   }
 
   #fence(member: OwnMember, reason: string): void {
@@ -204,7 +208,7 @@ export class WorkerPool {
   }
 
   #failed(worker: Worker, message: string): void {
-    const member = this.#members.find((m) => m.worker === worker);
+    const member = this.#members.find((m) => m.worker === worker || m.candidate === worker);
     if (member !== undefined) this.#down(member, message);
   }
 
@@ -214,7 +218,7 @@ export class WorkerPool {
     member.lost = null;
     const reach = (lost: string | null) => {
       // Of a worker that was opened before: the member has another one by now.
-      if (opened !== null && opened !== member.worker) return;
+      if (opened !== null && opened !== member.worker && opened !== member.candidate) return;
       member.lost = lost;
       if (member.worker !== null && member.isPlaced) this.#reach(member, member.worker);
     };
@@ -233,10 +237,11 @@ export class WorkerPool {
 
   #down(member: OwnMember, reason: string): void {
     void member.worker?.close();
+    void member.candidate?.close();
     // A connection that was being made again still is: the pool goes on where the session ended.
     const state = member.state === "reconnecting" ? "reconnecting" : "down";
     const isNews = member.worker !== null || member.state !== state || member.reason !== reason;
-    Object.assign(member, { state, worker: null, reason, isPlaced: false });
+    Object.assign(member, { state, worker: null, candidate: null, reason, isPlaced: false });
     member.tries += 1;
     if (isNews || isPowerOfTwo(member.tries)) this.#options.changed(member);
     if (this.#isClosed) return;
@@ -262,7 +267,7 @@ export class WorkerPool {
         await worker.close();
         return;
       }
-      member.worker = worker;
+      member.candidate = worker;
       sidecar.rollout.watch(worker);
       if (!source.keepsWeights) member.taint = null;
       const hasWeights =
@@ -270,7 +275,8 @@ export class WorkerPool {
       const isCurrent =
         (hasWeights && member.taint === null) || (await this.#giveWeights(member, worker, epoch));
       // It failed while it was brought up to date: `#failed` has seen to it.
-      if (member.worker !== worker) return;
+      if (member.candidate !== worker) return;
+      Object.assign(member, { worker, candidate: null });
       // The weights may have changed again meanwhile.
       if (sidecar.rollout.epoch !== epoch) await this.#reopen(member, { hasWeights: false });
       else if (isCurrent) this.#ready(member, worker, sidecar);

@@ -16,7 +16,7 @@ import { rounds } from "./scale.ts";
 setDefaultTimeout(600_000);
 
 const SEED = Number(process.env.SEED ?? 1);
-const TRIALS = rounds(12, 300);
+const TRIALS = rounds(8, 300);
 /** An update that nobody goes on with is given up after so long. */
 const TIMEOUT_S = 2;
 const ANSWER_MS_MAX = 20_000;

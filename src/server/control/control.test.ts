@@ -472,3 +472,20 @@ test("an engine that is brought up to date while the weights change again is giv
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
   expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([newer]);
 });
+
+test("an engine that is being brought up to date hears of no update before it is, and is opened by one at a time", async () => {
+  const fixture = await Fixture.open({ keepsWeights: true });
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(0).kill();
+  const open = fixture.gateNext();
+  await fixture.retry();
+  for (const version of [2, 3]) {
+    const newer = { method: "reload_weights", kwargs: { weights_path: `/w/${version}` } };
+    expect((await fixture.call("POST", "/collective_rpc", newer)).status).toBe(200);
+  }
+  expect(fixture.worker(0).heard.length).toBe(1);
+  open();
+  await fixture.steps(5);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.opened[0]?.length).toBe(3);
+});
