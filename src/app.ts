@@ -7,7 +7,7 @@ import type { WeightEpoch } from "./base/ids.ts";
 import type { BudgetName } from "./draft/budget.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
-import type { Group, GroupSpec } from "./request/buffer.ts";
+import type { Group, GroupSpec, Request } from "./request/buffer.ts";
 import { Iteration } from "./rollout/iteration.ts";
 import type { Progress, RunReport } from "./rollout/report.ts";
 import type { Worker } from "./rollout/worker.ts";
@@ -37,6 +37,8 @@ export interface IterationOptions {
   /** Parent of the pool's own directory, which is removed at the end; null: the system's temporary one. */
   readonly poolDir: string | null;
   readonly onGroup: (group: Group) => void;
+  /** See IterationOptions. */
+  readonly onFailed: (request: Request) => void;
   /** Called about `PROGRESS_HZ` times a second. */
   readonly onProgress: (progress: Progress) => void;
   /** Ends the run as it stands. */
@@ -88,6 +90,7 @@ async function runOn(
     clock: wallClock,
     core: loadCore(),
     onGroup: options.onGroup,
+    onFailed: options.onFailed,
   });
   const interrupt = () => iteration.interrupt();
   options.signal.addEventListener("abort", interrupt);

@@ -48,6 +48,7 @@ beforeAll(async () => {
       weightsChanged() {},
       weightsNotice() {},
       notLossless() {},
+      quarantined() {},
       answered() {},
       failed: (error) => failures.push(error),
       broken: (error) => failures.push(error),

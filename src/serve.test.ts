@@ -72,6 +72,7 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
       weightsChanged() {},
       weightsNotice() {},
       notLossless() {},
+      quarantined() {},
       answered() {},
       failed() {},
       broken() {},

@@ -64,6 +64,8 @@ export interface ServeEvents {
   weightsNotice(notice: WeightsNotice): void;
   /** An engine's plugin says that its sampler would judge drafts wrongly: it gets none. */
   notLossless(engine: string): void;
+  /** Workers died of a request: it was ended. `reason` names it and them. */
+  quarantined(reason: string): void;
   answered(entry: AccessEntry): void;
   failed(error: unknown): void;
   /** A bug stopped the rollout: nothing can be served any more. */
@@ -140,6 +142,7 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
       pool: kv,
       clock: wallClock,
       core: loadCore(),
+      later: timersOf(options.events.failed).afterwards,
     },
     vocabularySize: options.model.text.vocabularySize,
     limits: options.limits,
@@ -168,6 +171,7 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
   const metrics = meteredBy(sidecar, { pool, kv, stream, book: drafts.book, options });
   sidecar.observe({
     advanced: (epoch) => options.events.weightsChanged(epoch, weights.version(epoch)),
+    quarantined: ({ response }) => options.events.quarantined(response.refusal?.message ?? ""),
     threw: (error) => options.events.failed(error),
     broken: (error) => options.events.broken(error),
   });

@@ -14,7 +14,7 @@ import type { ReportFile, RunReport } from "../rollout/report.ts";
 import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { defaultDraft, parseCompare, type Run } from "./compare.ts";
-import { EXIT_INTERRUPTED } from "./exit.ts";
+import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { groupsOf } from "./job.ts";
 import { whenLauncherEnds } from "./launcher.ts";
 import { ProgressDisplay } from "./progress.ts";
@@ -90,7 +90,9 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     const reports = await runRounds(runs, { groups, model, settings, outPath, abort });
     writeReport(promptsPath, settings, reports);
     show(reports, settings);
-    return abort.signal.aborted ? EXIT_INTERRUPTED : 0;
+    if (abort.signal.aborted) return EXIT_INTERRUPTED;
+    const haveFailed = Object.values(reports).some((report) => report.failed_requests > 0);
+    return haveFailed ? EXIT_FAILED : 0;
   } finally {
     release();
     model.close();
@@ -183,6 +185,7 @@ async function runOne(options: {
       poolDiskBytes: settings.poolDiskMb * MIB,
       poolDir: settings.poolDir,
       onGroup: (group) => responses?.writeGroup(finishedResponses(group, model)),
+      onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
       onProgress: (progress) => display.update(progress),
       signal: abort.signal,
     });
@@ -203,6 +206,7 @@ function finishedResponses(group: Group, model: LlamaModel) {
     finishReason: present(response.finish, "a finished group has only finished responses"),
     weightEpoch: EPOCH,
     chunks: response.chunks,
+    refusal: response.refusal,
   }));
 }
 

@@ -252,6 +252,7 @@ function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
     weightsNotice: ({ kind, ...fields }) => log("warn", `weights_${kind}`, fields),
     notLossless: (engine) =>
       log("warn", "not_lossless", { engine, says: "its sampler misjudges drafts: it gets none" }),
+    quarantined: (reason) => log("error", "quarantined", { reason }),
     answered: ({ method, path, status, ms }) => {
       const level = status >= 500 ? "warn" : "debug";
       if (level !== "debug") log(level, "answered", { method, path, status, ms: Math.round(ms) });

@@ -40,6 +40,7 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
     weight_epoch: 0,
     groups: 16,
     requests: 128,
+    failed_requests: 0,
     finished_requests: 128,
     wall_s,
     output_tokens: 35_328,
@@ -167,7 +168,7 @@ test("comparisonTable: worker lines name their run", () => {
 });
 
 test("comparisonTable: an interrupted run is marked and not compared", () => {
-  const cut = { ...seer, interrupted: true, finished_requests: 40 };
+  const cut = { ...seer, interrupted: true, failed_requests: 0, finished_requests: 40 };
   const table = comparisonTable({ group, seer: cut }, plain);
   expect(table).toContain("seer (cut)");
   expect(row(table, "wall time")).toEqual(["17.8 s", "12.3 s"]);

@@ -169,6 +169,7 @@ async function runOnce(
       onGroup: (group: Group) => {
         for (const request of group.requests) requests.set(request.spec.requestId, request);
       },
+      onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
       onProgress: (progress) => display.update(progress),
       signal: new AbortController().signal,
     });

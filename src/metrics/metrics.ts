@@ -152,6 +152,11 @@ const METER_COUNTERS: readonly Row<MeterCounters>[] = [
     "Calls to the KV pool that threw; what they were for was computed again.",
     (c) => c.poolFailures,
   ],
+  [
+    "foretoken_quarantined_requests_total",
+    "Requests that were ended because workers died of them.",
+    (c) => c.quarantined,
+  ],
 ];
 
 const POOL_COUNTERS: readonly Row<KvPoolStats>[] = [

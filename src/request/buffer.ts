@@ -6,6 +6,7 @@
 
 import { assert, present } from "../base/assert.ts";
 import { type GroupId, type RequestId, requestId, type WorkerId } from "../base/ids.ts";
+import type { Attempts } from "./attempts.ts";
 import { type DrawKey, drawKey, type RequestSpec, type SamplingParams } from "./request.ts";
 import { Response } from "./response.ts";
 
@@ -58,6 +59,8 @@ export interface Request {
   residentOn: WorkerId | null;
   /** KV tokens that its residence counts for: reserved while it runs, held while it is parked. */
   residentTokens: number;
+  /** Workers that died while they ran it; null: none. */
+  attempts: Attempts | null;
 }
 
 /** 1,000 groups of 16 are one iteration; a sidecar holds 16 of those at most. */
@@ -132,6 +135,7 @@ export class RequestBuffer {
       workerId: null,
       residentOn: null,
       residentTokens: 0,
+      attempts: null,
     };
     group.requests.push(request);
     this.#requestAt[index] = request;
@@ -202,6 +206,11 @@ export class RequestBuffer {
 /** Nothing of the group is left to do, and nothing can come. */
 export function isComplete(group: Group): boolean {
   return group.isClosed && group.finished === group.requests.length;
+}
+
+/** A worker died while it ran the request, which has made no new token since. */
+export function isSuspect(request: Request): boolean {
+  return request.attempts?.isSuspect === true;
 }
 
 /** Prompt + output tokens: what the request's KV holds when nothing is missing. */

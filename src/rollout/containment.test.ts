@@ -1,112 +1,13 @@
 // What one worker, one listener or the KV pool does wrong stays theirs: the rollout goes on with everybody else.
 
 import { expect, test } from "bun:test";
+import { EPOCH, expectWhole, type OpenWorker, world } from "../../test/suite/rollout-bed.ts";
 import { ManualClock } from "../base/clock.ts";
-import { groupId, requestId, type WeightEpoch, weightEpoch, workerId } from "../base/ids.ts";
+import { requestId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
-import type { KvPool } from "../kv/pool.ts";
-import type { Group, Request } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
-import { loadCore } from "../wasm/load.ts";
-import { SimulatedWorker, simulatedToken } from "../worker/simulated/worker.ts";
-import type { RolloutListener } from "./listener.ts";
+import type { Request } from "../request/buffer.ts";
 import { Outbox } from "./outbox.ts";
-import { Rollout } from "./rollout.ts";
-import type { WorkerCommand, WorkerEvent, WorkerListener } from "./worker.ts";
-
-const core = loadCore();
-const EPOCH = weightEpoch(0);
-const LENGTH = 20;
-
-/** A simulated worker that hands out its listener, and may throw when it is sent something. */
-class OpenWorker extends SimulatedWorker {
-  readonly sent: WorkerCommand["kind"][] = [];
-  say: (epoch: WeightEpoch, events: readonly WorkerEvent[]) => void = () => {};
-  throws = false;
-
-  override listen(listener: WorkerListener): void {
-    super.listen(listener);
-    this.say = listener;
-  }
-
-  override send(commands: readonly WorkerCommand[]): void {
-    if (this.throws) throw new RangeError("Maximum call stack size exceeded");
-    this.sent.push(...commands.map(({ kind }) => kind));
-    super.send(commands);
-  }
-}
-
-function world(options: { pool?: KvPool; listener?: Partial<RolloutListener>; slots?: number }) {
-  const clock = new ManualClock();
-  const failed: string[] = [];
-  const threw: unknown[] = [];
-  let broken: unknown = null;
-  const rollout = new Rollout({
-    policy: "foretoken",
-    draft: "grouped",
-    chunkTokens: 4,
-    epoch: EPOCH,
-    pool: options.pool ?? new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
-    clock,
-    core,
-    listener: {
-      tokens() {},
-      finished() {},
-      groupFinished() {},
-      restarted() {},
-      stats() {},
-      workerFailed: (worker, message) => failed.push(`${worker.workerId}: ${message}`),
-      threw: (error) => threw.push(error),
-      broken: (error) => {
-        broken = error;
-      },
-      ...options.listener,
-    },
-  });
-  const workers: OpenWorker[] = [];
-  const join = () => {
-    const { slots = 2 } = options;
-    const worker = new OpenWorker({
-      workerId: workerId(workers.length),
-      capacity: { slots, kvTokens: 400, contextTokens: 64, kvBytesPerToken: 8 },
-      epoch: EPOCH,
-      lengthOf: () => LENGTH,
-    });
-    workers.push(worker);
-    return worker;
-  };
-  const submit = (name: string, size = 1): Group =>
-    rollout.submit({
-      groupId: groupId(name),
-      prompt: Int32Array.of(1, 2),
-      size,
-      sampling: {
-        temperature: 1,
-        seed: 1,
-        tokensMax: 40,
-        stopTokenIds: [],
-        ...SAMPLING_DEFAULTS,
-      },
-    });
-  const steps = async (count: number): Promise<void> => {
-    for (let i = 0; i < count; i += 1) {
-      for (const worker of workers) worker.step();
-      clock.advance(1);
-      await new Promise<void>((resolve) => setImmediate(resolve));
-      if (broken !== null) throw broken;
-    }
-  };
-  return { rollout, workers, join, submit, steps, failed, threw };
-}
-
-function expectWhole(groups: readonly Group[]): void {
-  for (const { spec, response } of groups.flatMap((group) => group.requests)) {
-    expect(response.finish).toBe("stop");
-    expect([...response.tokens()]).toEqual(
-      Array.from({ length: LENGTH }, (_, at) => simulatedToken(spec.requestId, at)),
-    );
-  }
-}
+import type { WorkerCommand } from "./worker.ts";
 
 test("receive: a worker that fails is gone, whatever weight epoch it says so in", async () => {
   for (const said of [1, 0]) {

@@ -7,7 +7,7 @@
 import { assert, present } from "../base/assert.ts";
 import type { RequestId, WorkerId } from "../base/ids.ts";
 import { contextTokens, type Request } from "../request/buffer.ts";
-import type { ScheduleCommand } from "../schedule/scheduler.ts";
+import type { ExecutableCommand } from "../schedule/scheduler.ts";
 import type { Ledger } from "./ledger.ts";
 
 /** Where a request runs next, and for how many output tokens. */
@@ -50,7 +50,7 @@ export class Executor {
     return this.#departing.size === 0;
   }
 
-  execute(command: ScheduleCommand): void {
+  execute(command: ExecutableCommand): void {
     const { request, workerId } = command;
     if (command.kind === "offload") {
       this.#depart(request);

@@ -2,7 +2,7 @@
 
 import { assert } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
-import type { Group, GroupSpec } from "../request/buffer.ts";
+import type { Group, GroupSpec, Request } from "../request/buffer.ts";
 import type { Progress, RunReport } from "./report.ts";
 import { Rollout, type RolloutOptions } from "./rollout.ts";
 import type { Worker } from "./worker.ts";
@@ -14,6 +14,8 @@ export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
   readonly deterministic: boolean;
   /** Called once for each group, as it finishes. What it throws ends the iteration. */
   readonly onGroup: (group: Group) => void;
+  /** A request has been ended because workers died of it. */
+  readonly onFailed: (request: Request) => void;
 }
 
 export class Iteration {
@@ -35,6 +37,7 @@ export class Iteration {
         stats() {},
         groupFinished: (group) => this.#groupFinished(group),
         workerFailed: (worker, message) => this.#workerFailed(worker, message),
+        quarantined: (request) => this.#options.onFailed(request),
         threw: (error) => this.#reject(error),
         broken: (error) => this.#reject(error),
       },

@@ -3,6 +3,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
+import type { Request } from "../request/buffer.ts";
 import type { Slot } from "../schedule/placement.ts";
 import type { Worker } from "./worker.ts";
 
@@ -10,16 +11,34 @@ interface Account {
   readonly worker: Worker;
   /** false: its connection is lost, and may come back. */
   isReachable: boolean;
+  /** The suspect that was dispatched there last. */
+  suspect: Request | null;
   inFlight: number;
   kvTokens: number;
 }
 
 export class Ledger {
   readonly #accounts = new Map<WorkerId, Account>();
+  /** By worker, also one that is gone and may come back. */
+  readonly #kvTokens = new Map<WorkerId, number>();
 
   add(worker: Worker): void {
     assert(!this.#accounts.has(worker.workerId), `worker ${worker.workerId} is there already`);
-    this.#accounts.set(worker.workerId, { worker, isReachable: true, inFlight: 0, kvTokens: 0 });
+    this.#accounts.set(worker.workerId, {
+      worker,
+      isReachable: true,
+      suspect: null,
+      inFlight: 0,
+      kvTokens: 0,
+    });
+    this.#kvTokens.set(worker.workerId, worker.capacity.kvTokens);
+  }
+
+  /** The largest KV budget of the workers that are there, or were and may come back. */
+  get kvTokensMax(): number {
+    let most = 0;
+    for (const kvTokens of this.#kvTokens.values()) most = Math.max(most, kvTokens);
+    return most;
   }
 
   get workerCount(): number {
@@ -63,6 +82,12 @@ export class Ledger {
     return (this.#accounts.get(workerId)?.inFlight ?? 0) > 0;
   }
 
+  /** The request is dispatched to the worker, and workers have died with it. */
+  suspect(workerId: WorkerId, request: Request): void {
+    const account = this.#accounts.get(workerId);
+    if (account !== undefined) account.suspect = request;
+  }
+
   /** Requests in flight on all workers. */
   get inFlight(): number {
     let total = 0;
@@ -80,15 +105,24 @@ export class Ledger {
 
   slots(): Slot[] {
     const slots: Slot[] = [];
-    for (const { worker, isReachable, inFlight, kvTokens } of this.#accounts.values()) {
+    for (const { worker, isReachable, suspect, inFlight, kvTokens } of this.#accounts.values()) {
       if (!isReachable) continue;
       slots.push({
         workerId: worker.workerId,
         slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),
+        ahead: worker.capacity.ahead ?? 0,
         inFlight,
+        kvTokens: worker.capacity.kvTokens,
         kvTokensFree: worker.capacity.kvTokens - kvTokens,
+        hasSuspect: suspect !== null && isOnProbation(suspect, worker.workerId),
+        isReserved: false,
       });
     }
     return slots;
   }
+}
+
+function isOnProbation(request: Request, workerId: WorkerId): boolean {
+  if (request.residentOn !== workerId || request.attempts?.isOnProbation !== true) return false;
+  return request.status === "running" || request.status === "moving";
 }

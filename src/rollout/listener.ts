@@ -21,6 +21,8 @@ export interface RolloutListener {
    * may not serve yet (`watch`).
    */
   workerFailed(worker: Worker, message: string): void;
+  /** The request has been ended because workers died of it; its `response.refusal` says so. Before `finished`. */
+  quarantined(request: Request): void;
   /** One of the calls above threw. `request`: the one that it was about, which has been ended; null: none. */
   threw(error: unknown, request: Request | null): void;
   /** A bug: the rollout has stopped and must not be used. */
@@ -52,6 +54,7 @@ export function contained(listener: RolloutListener, threw: Threw): RolloutListe
     restarted: (request) => guard(() => listener.restarted(request), request),
     stats: (workerId, stats) => guard(() => listener.stats(workerId, stats)),
     workerFailed: (worker, message) => guard(() => listener.workerFailed(worker, message)),
+    quarantined: (request) => guard(() => listener.quarantined(request)),
     threw: (error, request) => {
       try {
         listener.threw(error, request);

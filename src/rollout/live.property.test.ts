@@ -104,6 +104,9 @@ class World {
         groupFinished: (group) => this.groupsFinished.add(group),
         stats() {},
         workerFailed() {},
+        quarantined: (request) => {
+          this.broken ??= new Error(request.response.refusal?.message);
+        },
         threw: (error) => {
           this.broken = error;
         },
@@ -161,7 +164,9 @@ class World {
   }
 
   kill(index: number): void {
-    this.workers[index % this.workers.length]?.kill();
+    const worker = this.workers[index % this.workers.length];
+    // Its death would look like that of a request that workers die of: poison.property.test.ts has those.
+    if (worker !== undefined && !this.requests.some((r) => isOnProbation(r, worker))) worker.kill();
     if (this.workers.every((worker) => worker.isDead)) this.addWorker();
   }
 
@@ -182,6 +187,10 @@ class World {
     for (let i = 0; i < 3000 && !isSo(); i += 1) await this.steps(1);
     if (!isSo()) throw new Error("no progress");
   }
+}
+
+function isOnProbation(request: Request, { workerId }: SimulatedWorker): boolean {
+  return request.workerId === workerId && request.attempts?.isOnProbation === true;
 }
 
 function lengthOf(id: number): number {

@@ -38,7 +38,7 @@ test("meter: the tail is exact after more requests than it keeps the times of", 
   }
   for (let i = 0; i < requests; i += 1) {
     now.ms += 1;
-    meter.requestFinished();
+    meter.requestFinished(false);
   }
   meter.ended();
   const report = meter.report({

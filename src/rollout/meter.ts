@@ -36,6 +36,7 @@ export interface MeterCounters {
   readonly late: number;
   readonly restarted: number;
   readonly poolFailures: number;
+  readonly quarantined: number;
 }
 
 export class Meter {
@@ -62,6 +63,8 @@ export class Meter {
   #late = 0;
   #restarted = 0;
   #poolFailures = 0;
+  #quarantined = 0;
+  #requestsFailed = 0;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
@@ -142,8 +145,15 @@ export class Meter {
     this.#migratedBytes += bytes;
   }
 
-  requestFinished(): void {
+  /** Workers died of a request: it was ended. */
+  quarantined(): void {
+    this.#quarantined += 1;
+  }
+
+  /** `isRefused`: with an error in place of its response. */
+  requestFinished(isRefused: boolean): void {
     this.#requestsDone += 1;
+    if (isRefused) this.#requestsFailed += 1;
     this.#finishedMs.push(this.#clock.nowMs());
     if (this.#finishedMs.length < 2 * FINISHES_KEPT) return;
     this.#finishedMs = this.#finishedMs.slice(-FINISHES_KEPT);
@@ -186,6 +196,7 @@ export class Meter {
       late: this.#late,
       restarted: this.#restarted,
       poolFailures: this.#poolFailures,
+      quarantined: this.#quarantined,
     };
   }
 
@@ -244,6 +255,7 @@ export class Meter {
       groups: this.#groups,
       requests: this.#requests,
       finished_requests: this.#requestsDone,
+      failed_requests: this.#requestsFailed,
       wall_s: wallS,
       output_tokens: this.#outputTokens,
       output_tokens_per_s: wallS > 0 ? this.#outputTokens / wallS : 0,

@@ -67,6 +67,8 @@ export interface RunReport {
   readonly groups: number;
   readonly requests: number;
   readonly finished_requests: number;
+  /** Of them, those that ended with an error: no engine would, or could, run them. */
+  readonly failed_requests: number;
   /** Dispatch of the first request to the end of the last one. Model loading and profiling are not in it. */
   readonly wall_s: number;
   readonly output_tokens: number;

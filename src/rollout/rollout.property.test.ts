@@ -106,6 +106,7 @@ async function drive(scenario: Scenario): Promise<{
     clock,
     core,
     onGroup: (group) => done.push(group),
+    onFailed: () => {},
   });
   let report: RunReport | null = null;
   let failure: unknown = null;
@@ -125,6 +126,8 @@ async function drive(scenario: Scenario): Promise<{
       if (fault.step !== step || worker === undefined) continue;
       if (fault.kind === "evict") worker.evictOne();
       else if (alive > 1 && !worker.isDead) {
+        // One that dies before it has made a token looks as if it died of its request.
+        worker.step();
         worker.kill();
         alive -= 1;
       }

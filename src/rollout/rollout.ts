@@ -14,6 +14,7 @@ import {
   type Group,
   type GroupSpec,
   isComplete,
+  isSuspect,
   type Request,
   RequestBuffer,
   type Wanted,
@@ -22,11 +23,13 @@ import type { FinishReason } from "../request/request.ts";
 import type { PolicyName } from "../schedule/policy.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
+import { AttemptBudget } from "./attempt-budget.ts";
 import { Ledger } from "./ledger.ts";
 import { contained, type RolloutListener } from "./listener.ts";
 import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { PooledKv } from "./pooled-kv.ts";
+import { Quarantine } from "./quarantine.ts";
 import { schedulerFor } from "./scheduler-for.ts";
 import { problemOf } from "./token-check.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
@@ -45,6 +48,8 @@ export interface RolloutOptions {
   /** Holds the scheduler's heaps. */
   readonly core: CoreExports;
   readonly listener: RolloutListener;
+  /** Runs something after a while; returns what cancels it. Absent: what would wait for a while does not. */
+  readonly later?: (act: () => void, ms: number) => () => void;
 }
 
 /** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
@@ -62,6 +67,13 @@ const DELTA_REQUESTS_PER_MS = 20;
 
 /** The status of a request that an engine answered with what is no answer. */
 const BAD_GATEWAY = 502;
+/**
+ * Requests of a worker that died wait for so long: whatever kills all workers from outside, as at a shutdown, has then
+ * killed the next one as well, and not while it runs them.
+ */
+const SETTLE_MS = 500;
+/** What workers said when they died, in the message about a request. */
+const REPORTS_MAX = 4;
 
 /** A chunk that was assigned while the request's KV was still leaving another worker. */
 interface Pending {
@@ -93,6 +105,12 @@ export class Rollout {
   readonly #watched = new WeakSet<Worker>();
   /** Requests that came while the rollout was paused. */
   readonly #arrivals = new Set<Request>();
+  readonly #attempts: AttemptBudget;
+  readonly #quarantine: Quarantine;
+  /** Requests whose worker has just died. */
+  readonly #settling = new Set<Request>();
+  /** Requests that are to be ended in the next turn, and why. */
+  readonly #doomed = new Map<Request, string>();
   #waiters: Waiter[] = [];
   #epoch: WeightEpoch;
   #deltasDueMs = Number.NEGATIVE_INFINITY;
@@ -115,6 +133,8 @@ export class Rollout {
     this.#registry = new DraftRegistry(options.draft);
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
     this.meter = new Meter(options.clock);
+    this.#attempts = new AttemptBudget(options.clock);
+    this.#quarantine = new Quarantine(options.clock);
     this.#pooled = new PooledKv(options.pool, () => this.meter.poolFailed());
   }
 
@@ -252,6 +272,7 @@ export class Rollout {
     assert(epoch > this.#epoch, "weight epochs go up");
     this.#turn(() => {
       this.#epoch = epoch;
+      this.#quarantine.clear();
       this.#outbox.clear();
       this.#registry.clear();
       this.#displaceAll();
@@ -290,6 +311,9 @@ export class Rollout {
     this.#context.joined(request);
     this.#scheduler.refresh(request.group);
     this.meter.requestJoined(request);
+    const reason = this.#quarantine.reason(request);
+    // Whoever joins it hears of its end only when it knows the request.
+    if (reason !== null) this.#doomed.set(request, reason);
     if (this.#pause === null) this.#scheduler.enqueue(request);
     else this.#arrivals.add(request);
     this.#wake();
@@ -367,6 +391,9 @@ export class Rollout {
     }
     this.meter.tokens(worker.workerId, result.fresh);
     this.meter.duplicated(result.repeated);
+    if (request.attempts !== null && response.length > request.attempts.watermark) {
+      this.#attempts.progressed(request);
+    }
     if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
     this.#registry.generated(request);
     if (result.fresh > 0) this.#listener.tokens(request, from);
@@ -403,9 +430,10 @@ export class Rollout {
     const isGroupDone = this.#buffer.finish(request);
     if (reason === "abort") this.#context.aborted(request);
     else this.#context.finished(request);
+    if (request.attempts !== null) this.#attempts.finished(request, reason !== "abort");
     this.#scheduler.refresh(group);
     this.#pooled.release(request.spec.requestId);
-    this.meter.requestFinished();
+    this.meter.requestFinished(request.response.refusal !== null);
     if (this.#options.draft === "self") this.#dropDrafts(request);
     this.#listener.finished(request);
     if (isGroupDone) this.#retire(group);
@@ -416,6 +444,7 @@ export class Rollout {
     if (first !== undefined && this.#options.draft === "grouped") this.#dropDrafts(first);
     this.meter.groupFinished();
     this.#listener.groupFinished(group);
+    this.#scheduler.forget(group);
     this.#context.forget(group);
     this.#buffer.remove(group);
   }
@@ -438,6 +467,8 @@ export class Rollout {
     if (!this.#arrivals.delete(request) && request.status === "waiting") {
       this.#scheduler.remove(request);
     }
+    this.#settling.delete(request);
+    this.#doomed.delete(request);
     this.#pending.delete(requestId);
     if (residentOn !== null) {
       const inFlight = request.status === "waiting" ? 0 : -1;
@@ -475,8 +506,57 @@ export class Rollout {
 
   /** Whoever owns a worker hears of its failure also where it does not serve, or not any more. */
   #failed(worker: Worker, message: string): void {
-    if (this.#ledger.worker(worker.workerId) === worker) this.#remove(worker);
+    if (this.#ledger.worker(worker.workerId) === worker) {
+      const running = [...this.#buffer.requests].filter(
+        ({ status, workerId }) => status === "running" && workerId === worker.workerId,
+      );
+      const spent = this.#attempts.died(`${worker.name}: ${message}`, running);
+      this.#remove(worker);
+      for (const request of spent) this.#condemn(request);
+      this.#settleLater(running);
+    }
     this.#listener.workerFailed(worker, message);
+  }
+
+  /** Workers died of the request: it is ended, and with it those that ask for the same and are suspects too. */
+  #condemn(request: Request): void {
+    const { spec, group, attempts } = request;
+    if (request.status === "finished" || attempts === null) return;
+    const { requestId, sampleIndex, sampling } = spec;
+    const name = `request ${requestId} (group ${group.groupId}, response ${sampleIndex})`;
+    const reports = attempts.reports.slice(-REPORTS_MAX).join("; ");
+    const message = `${name}: ${attempts.total} workers ended while they ran it, it is not tried again: ${reports}`;
+    this.#quarantine.add(request, message);
+    this.#reject(request, message);
+    for (const sibling of group.requests) {
+      const isAlike = sibling.spec.sampling === sampling && isSuspect(sibling);
+      if (isAlike && sibling.status === "waiting") this.#reject(sibling, message);
+    }
+  }
+
+  #reject(request: Request, message: string): void {
+    request.response.refusal = { status: 502, message };
+    this.meter.quarantined();
+    this.#listener.quarantined(request);
+    this.#cut(request, "abort");
+  }
+
+  /** Requests whose worker has died are not tried again at once. */
+  #settleLater(requests: readonly Request[]): void {
+    const { later } = this.#options;
+    const settling = requests.filter(({ status }) => status === "waiting");
+    if (later === undefined || settling.length === 0) return;
+    for (const request of settling) {
+      this.#scheduler.remove(request);
+      this.#settling.add(request);
+    }
+    const settle = () => {
+      // One that was given up meanwhile settles no more.
+      for (const request of settling) {
+        if (this.#settling.delete(request)) this.#scheduler.enqueue(request);
+      }
+    };
+    later(() => this.#turn(settle), SETTLE_MS);
   }
 
   /** What the worker ran goes back to the buffer and is recomputed elsewhere. */
@@ -557,8 +637,12 @@ export class Rollout {
   }
 
   #pump(): void {
+    for (const [request, message] of [...this.#doomed]) this.#reject(request, message);
     if (this.#pause !== "keep") {
-      for (const command of this.#scheduler.schedule(this.#ledger.slots())) this.#execute(command);
+      const { kvTokensMax } = this.#ledger;
+      for (const command of this.#scheduler.schedule(this.#ledger.slots(), kvTokensMax)) {
+        this.#execute(command);
+      }
     }
     this.#multicast();
     this.#flush();
@@ -594,12 +678,20 @@ export class Rollout {
   }
 
   #execute(command: ScheduleCommand): void {
-    const { request, workerId } = command;
+    const { request } = command;
     if (command.kind === "offload") {
       this.#leave(request);
       return;
     }
-    const { chunkTokens } = command;
+    if (command.kind === "reject") {
+      const needs = `request ${request.spec.requestId} needs ${command.kvTokensNeeded} tokens of KV`;
+      const message = `${needs}, and the largest worker has ${this.#ledger.kvTokensMax}`;
+      request.response.refusal = { status: 502, message };
+      this.#cut(request, "abort");
+      return;
+    }
+    const { workerId, chunkTokens } = command;
+    if (isSuspect(request)) this.#ledger.suspect(workerId, request);
     const isThere = request.residentOn === workerId;
     if (request.residentOn !== null && !isThere) this.#leave(request);
     if (request.workerId !== null && request.workerId !== workerId) this.meter.migration();

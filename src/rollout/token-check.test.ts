@@ -89,6 +89,7 @@ for (const [name, [lie, problem]] of Object.entries(LIES)) {
         restarted() {},
         stats() {},
         workerFailed: (_, message) => failures.push(message),
+        quarantined() {},
         threw: (error) => failures.push(String(error)),
         broken: (error) => failures.push(String(error)),
       },

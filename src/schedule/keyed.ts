@@ -39,6 +39,8 @@ export class KeyedPolicy implements SchedulePolicy {
 
   refresh(): void {}
 
+  forget(): void {}
+
   isUrgent(): boolean {
     return false;
   }

@@ -3,17 +3,25 @@
 // budget with the whole chunk reserved, so that an admitted chunk is never preempted for lack of KV.
 
 import type { WorkerId } from "../base/ids.ts";
-import { contextTokens, type Request } from "../request/buffer.ts";
+import { contextTokens, isSuspect, type Request } from "../request/buffer.ts";
 
 /** A worker as the scheduler sees it. The scheduler works on its own copies. */
 export interface Slot {
   readonly workerId: WorkerId;
   /** Requests that may be in flight there: those it runs at the same time, and those that wait in its own queue. */
   readonly slots: number;
+  /** Of `slots`: those of its own queue. */
+  readonly ahead: number;
+  /** KV tokens in all. */
+  readonly kvTokens: number;
   /** Requests dispatched to it and not yet returned: the load signal. */
   inFlight: number;
   /** KV tokens not reserved by running requests nor held by parked ones. May be negative under `group`. */
   kvTokensFree: number;
+  /** A suspect on probation is in flight there: no other suspect may be, and no request begins there. */
+  hasSuspect: boolean;
+  /** It is kept free for a request that has waited for room for long. */
+  isReserved: boolean;
 }
 
 /**
@@ -36,12 +44,19 @@ export function hasRoom(request: Request, slot: Slot, chunkTokens: number): bool
   );
 }
 
+/** Whether the worker takes requests such as this one now, if it has room. A suspect runs at once or not at all. */
+export function isOpenTo(request: Request, slot: Slot): boolean {
+  if (slot.isReserved) return false;
+  if (isSuspect(request)) return !slot.hasSuspect && slot.inFlight < slot.slots - slot.ahead;
+  return !slot.hasSuspect || request.response.length > 0;
+}
+
 /** The worker for the chunk, or null when none has room now. */
 export function place(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
   let least: Slot | null = null;
   let home: Slot | null = null;
   for (const slot of slots) {
-    if (!hasRoom(request, slot, chunkTokens)) continue;
+    if (!isOpenTo(request, slot) || !hasRoom(request, slot, chunkTokens)) continue;
     if (slot.workerId === request.residentOn) home = slot;
     if (least === null || isLessLoaded(slot, least)) least = slot;
   }

@@ -17,6 +17,8 @@ export interface SchedulePolicy {
   remove(request: Request): void;
   /** What the context knows about the group has changed. */
   refresh(group: Group): void;
+  /** The group is done with: nothing of it is kept. */
+  forget(group: Group): void;
   /** true: `request` runs in the high class of the draft budget. */
   isUrgent(request: Request): boolean;
 }

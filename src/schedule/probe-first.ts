@@ -35,7 +35,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
   readonly #context: ContextManager;
   readonly #heaps: ProbeFirstHeaps;
   /** By group index: waiting requests that are not in the probe heap. */
-  readonly #waiting: Waiting[] = [];
+  readonly #waiting: (Waiting | undefined)[] = [];
   #picks = 0;
 
   constructor(options: {
@@ -89,6 +89,10 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     if (this.#heaps.lengths.has(group.index)) {
       this.#heaps.lengths.update(group.index, this.#lengthKey(group));
     }
+  }
+
+  forget(group: Group): void {
+    if (this.#waiting[group.index]?.group === group) this.#waiting[group.index] = undefined;
   }
 
   isUrgent(request: Request): boolean {

@@ -1,7 +1,8 @@
-import { expect, test } from "bun:test";
+import { expect, spyOn, test } from "bun:test";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
+import { Attempts } from "../request/attempts.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
@@ -10,7 +11,7 @@ import { byArrival, KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
 import { ProbeFirstPolicy, STARVATION_PERIOD } from "./probe-first.ts";
-import { Scheduler } from "./scheduler.ts";
+import { DISPATCHES_AHEAD_MIN, PASSED_MAX, Scheduler } from "./scheduler.ts";
 
 const core = loadCore();
 const TOKENS_MAX = 1000;
@@ -41,7 +42,9 @@ function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstP
 }
 
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
-  return { workerId: workerId(id), slots: 16, inFlight: 0, kvTokensFree: 10_000, ...overrides };
+  const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
+  const nobody = { hasSuspect: false, isReserved: false };
+  return { workerId: workerId(id), ...room, ...nobody, ...overrides };
 }
 
 function member(buffer: RequestBuffer, group: number, sample: number): Request {
@@ -193,7 +196,8 @@ test("schedule: never dispatches beyond a worker's slots or KV budget", () => {
   for (const request of buffer.requests) scheduler.enqueue(request);
   const slots = [slot(0, { slots: 4 }), slot(1, { slots: 16, kvTokensFree: 100 })];
   const commands = scheduler.schedule(slots);
-  const on = (id: number) => commands.filter((c) => c.workerId === workerId(id)).length;
+  const on = (id: number) =>
+    commands.filter((c) => c.kind === "dispatch" && c.workerId === workerId(id)).length;
   expect(on(0)).toBe(4);
   expect(on(1)).toBe(Math.floor(100 / (3 + 32)));
 });
@@ -232,7 +236,151 @@ test("group: whole groups go to the workers in turn, undivided, without admissio
   const commands = scheduler.schedule([slot(0, { slots: 1 }), slot(1, { slots: 1 })]);
   expect(commands.length).toBe(12);
   for (const command of commands) {
-    expect(command).toMatchObject({ kind: "dispatch", chunkTokens: TOKENS_MAX });
-    expect(command.workerId).toBe(workerId(command.request.group.index % 2));
+    const id = workerId(command.request.group.index % 2);
+    expect(command).toMatchObject({ kind: "dispatch", chunkTokens: TOKENS_MAX, workerId: id });
   }
+});
+
+/** Requests of groups of one, each with its prompt's length, its bound, and whether it can be divided. */
+function mixed(
+  wanted: readonly { prompt: number; tokensMax?: number; divisible?: boolean }[],
+): Request[] {
+  const buffer = new RequestBuffer();
+  return wanted.map(({ prompt, tokensMax = 10, divisible = true }, i) => {
+    const group = buffer.open(groupId(`g${i}`), new Int32Array(prompt));
+    const sampling = { temperature: 1, seed: 0, tokensMax, stopTokenIds: [], ...SAMPLING_DEFAULTS };
+    return buffer.join(group, { sampling, draw: { hi: 0, lo: i }, divisible, priority: 0 });
+  });
+}
+
+function arrivalOrder(requests: readonly Request[]): Scheduler {
+  const byIndex = new Map(requests.map((request) => [request.index, request]));
+  const buffer = { requestAt: (index: number) => byIndex.get(index) } as unknown as RequestBuffer;
+  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
+  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 10 });
+  for (const request of requests) scheduler.enqueue(request);
+  return scheduler;
+}
+
+const dispatched = (scheduler: Scheduler, slots: Slot[], kvTokensMax?: number) =>
+  scheduler
+    .schedule(slots, kvTokensMax)
+    .flatMap((c) => (c.kind === "dispatch" ? [`${c.request.index}@${c.workerId}`] : []));
+
+test("schedule: small requests go ahead of a large one that must wait for room", () => {
+  const requests = mixed([{ prompt: 500 }, ...Array(40).fill({ prompt: 10 })]);
+  const scheduler = arrivalOrder(requests);
+  const small = dispatched(scheduler, [slot(0, { slots: 64, kvTokens: 1000, kvTokensFree: 480 })]);
+  expect(small.length).toBe(480 / 20);
+  expect(small[0]).toBe("1@0");
+});
+
+test("schedule: a request that a worker could soon hold keeps its place", () => {
+  const requests = mixed([{ prompt: 100 }, { prompt: 10 }]);
+  const scheduler = arrivalOrder(requests);
+  expect(dispatched(scheduler, [slot(0, { kvTokens: 1000, kvTokensFree: 90 })])).toEqual([]);
+});
+
+test("schedule: a large request that many went ahead of gets a worker of its own", () => {
+  const large = { prompt: 900 };
+  const requests = mixed([large, ...Array(400).fill({ prompt: 10 })]);
+  const scheduler = arrivalOrder(requests);
+  // Each turn one small request ends and leaves its room: never enough for the large one.
+  let ahead = 0;
+  for (; ahead < 400; ahead += 1) {
+    const slots = [slot(0, { slots: 8, kvTokens: 1000, kvTokensFree: 25 })];
+    if (dispatched(scheduler, slots).length === 0) break;
+  }
+  expect(ahead).toBeGreaterThanOrEqual(DISPATCHES_AHEAD_MIN);
+  expect(ahead).toBeLessThanOrEqual(DISPATCHES_AHEAD_MIN + 2);
+  const drained = [slot(0, { slots: 8, kvTokens: 1000, kvTokensFree: 950 })];
+  expect(dispatched(scheduler, drained)).toEqual(["0@0", `${ahead + 1}@0`, `${ahead + 2}@0`]);
+});
+
+test("schedule: while one worker is kept free, the others serve on", () => {
+  const requests = mixed([{ prompt: 900 }, ...Array(400).fill({ prompt: 10 })]);
+  const scheduler = arrivalOrder(requests);
+  const slots = () => [0, 1].map((id) => slot(id, { slots: 2, kvTokens: 1000, kvTokensFree: 30 }));
+  for (let turn = 0; turn < DISPATCHES_AHEAD_MIN; turn += 1) scheduler.schedule(slots());
+  const now = dispatched(scheduler, slots());
+  expect(now.length).toBe(1);
+  expect(now[0]).toEndWith("@1");
+});
+
+test("schedule: one that no worker there can hold waits for a larger one, and holds up nobody", () => {
+  const requests = mixed([...Array(100).fill({ prompt: 3000 }), { prompt: 10 }]);
+  const scheduler = arrivalOrder(requests);
+  const small = { kvTokens: 1000, kvTokensFree: 1000 };
+  expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([
+    { kind: "dispatch", request: requests[100] as Request, workerId: workerId(0), chunkTokens: 10 },
+  ]);
+  expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([]);
+  const large = slot(1, { slots: 200, kvTokens: 4000, kvTokensFree: 4000 });
+  expect(dispatched(scheduler, [slot(0, small), large], 4000)).toEqual(["0@1"]);
+});
+
+test("schedule: one that no worker that may come back can hold is rejected", () => {
+  const [request] = mixed([{ prompt: 3000 }]);
+  const scheduler = arrivalOrder([request as Request]);
+  const small = { kvTokens: 1000, kvTokensFree: 1000 };
+  expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([]);
+  expect(scheduler.schedule([slot(0, small)], 2000)).toEqual([
+    { kind: "reject", request: request as Request, kvTokensNeeded: 3010 },
+  ]);
+});
+
+test("schedule: suspects run one at a time on a worker, others beside them, and nobody begins there", () => {
+  const requests = mixed(Array(8).fill({ prompt: 10, tokensMax: 50 }));
+  for (const request of requests.slice(0, 4)) {
+    request.attempts = new Attempts();
+    request.attempts.died(
+      { suspects: 4, isUnknown: false },
+      { tokens: 0, divisible: true, report: "" },
+    );
+  }
+  for (const request of requests.slice(4, 6)) generate(request, 5);
+  const scheduler = arrivalOrder(requests);
+  const slots = [slot(0), slot(1)];
+  const first = dispatched(scheduler, slots);
+  expect(first[0]).toBe("0@0");
+  expect(first.slice(1).toSorted()).toEqual(["4@1", "5@0", "6@1", "7@1"].toSorted());
+  // Its worker is taken until the suspect is cleared.
+  expect(dispatched(scheduler, [slot(0, { hasSuspect: true }), slot(1)])).toEqual([]);
+  expect(dispatched(scheduler, [slot(0), slot(1)])).toEqual(["1@0"]);
+});
+
+test("schedule: 16,000 requests that fit nowhere cost a turn a bounded number of looks", () => {
+  const requests = mixed(Array(16_000).fill({ prompt: 500 }));
+  const scheduler = arrivalOrder(requests);
+  const looked = spyOn(KeyedPolicy.prototype, "peek");
+  try {
+    scheduler.schedule([slot(0, { kvTokens: 1000, kvTokensFree: 100 })]);
+    expect(looked.mock.calls.length).toBeLessThanOrEqual(PASSED_MAX + 2);
+  } finally {
+    looked.mockRestore();
+  }
+});
+
+test("seer: nothing is kept of groups that are done with", async () => {
+  const buffer = bufferOf(10_000, 1);
+  const context = contextOf(buffer);
+  const policy = probeFirst(buffer, context);
+  const groups = [...buffer.groups];
+  const alive = groups.map((group) => new WeakRef(group));
+  for (const group of groups) {
+    const request = present(group.requests[0], "a group has a request");
+    policy.add(request);
+    policy.take(request);
+    context.finished(request);
+    policy.refresh(group);
+    buffer.finish(request);
+    policy.forget(group);
+    context.forget(group);
+    buffer.remove(group);
+  }
+  groups.length = 0;
+  await Bun.sleep(0);
+  Bun.gc(true);
+  // The collector is conservative: it may keep what a stale word on the stack points to.
+  expect(alive.filter((ref) => ref.deref() !== undefined).length).toBeLessThan(100);
 });

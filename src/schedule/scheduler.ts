@@ -1,18 +1,32 @@
 // Decides which request runs where, for how many tokens. It owns no sockets, no timers and no KV:
 // `schedule` takes what is known now and returns commands. The rollout executes them against
 // workers, a simulator against models.
+//
+// Requests are served in the order of the policy. Three kinds do not hold up those behind them: a large one that must
+// wait for room (it is passed over, for a while), one that is too large for every worker that is there (it is
+// stranded), and one with which a worker has died (a suspect: each runs alone among its kind).
 
 import { assert, present } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
-import type { Group, Request } from "../request/buffer.ts";
-import { place, type Slot, tokensNeeded } from "./placement.ts";
+import { contextTokens, type Group, isSuspect, type Request } from "../request/buffer.ts";
+import { hasRoom, isOpenTo, place, type Slot, tokensNeeded } from "./placement.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
-export type ScheduleCommand =
+export type ScheduleCommand = ExecutableCommand | RejectCommand;
+
+/** What is carried out on workers. */
+export type ExecutableCommand =
   /** Run the next `chunkTokens` tokens of the request on the worker; its KV follows it. */
   | { kind: "dispatch"; request: Request; workerId: WorkerId; chunkTokens: number }
   /** The request waits and others want its room: take its KV from where it is parked into the pool. */
   | { kind: "offload"; request: Request; workerId: WorkerId };
+
+/** No worker can hold the request, nor could one that may come back. */
+export interface RejectCommand {
+  readonly kind: "reject";
+  readonly request: Request;
+  readonly kvTokensNeeded: number;
+}
 
 /**
  * divided: chunks of `chunkTokens`, placed one by one under admission.
@@ -20,11 +34,45 @@ export type ScheduleCommand =
  */
 export type DispatchMode = { kind: "divided"; chunkTokens: number } | { kind: "pinned" };
 
+/** Requests passed over in one turn, at most: each costs two operations on a heap and a look at every worker. */
+export const PASSED_MAX = 32;
+/**
+ * A request is large for a worker if it needs more than this part of its whole budget. Room for a smaller one comes
+ * free all the time: passing it over would only change the policy's order.
+ */
+export const LARGE_PART = 1 / 8;
+/**
+ * So many dispatches may go ahead of a request that was passed over, as a multiple of all slots and at least. Then a
+ * worker is kept free for it.
+ */
+export const ROUNDS_AHEAD = 4;
+export const DISPATCHES_AHEAD_MIN = 64;
+
+/** What one call of `schedule` works with. */
+interface Turn {
+  readonly slots: readonly Slot[];
+  readonly commands: ScheduleCommand[];
+  /** The largest budget of a worker that is there; and of those that may come back. */
+  readonly kvTokens: number;
+  readonly kvTokensMax: number;
+  /** Somebody waits for room. */
+  isBlocked: boolean;
+}
+
 export class Scheduler {
   readonly #policy: SchedulePolicy;
   readonly #mode: DispatchMode;
   /** Waiting requests whose KV still lies on a worker. */
   readonly #parked = new Set<Request>();
+  /** Waiting requests that are not the policy's, in order of arrival. */
+  readonly #suspects = new Set<Request>();
+  readonly #stranded = new Set<Request>();
+  /** Of the turn in which the stranded ones were looked at last. */
+  #strandedAt = { kvTokens: 0, kvTokensMax: 0 };
+  /** Requests that were passed over: the count of dispatches at the first time. */
+  readonly #passedAt = new Map<Request, number>();
+  #dispatches = 0;
+  #reservation: { request: Request; workerId: WorkerId } | null = null;
 
   constructor(policy: SchedulePolicy, mode: DispatchMode) {
     if (mode.kind === "divided") assert(mode.chunkTokens >= 1, "a chunk has at least one token");
@@ -35,13 +83,19 @@ export class Scheduler {
   /** The request waits: new, at the end of a chunk, or after its worker failed. */
   enqueue(request: Request): void {
     assert(request.status === "waiting", "only a waiting request is scheduled");
-    this.#policy.add(request);
+    if (isSuspect(request)) this.#suspects.add(request);
+    else this.#policy.add(request);
     if (request.residentOn !== null) this.#parked.add(request);
   }
 
   /** The length context of the group has changed. */
   refresh(group: Group): void {
     this.#policy.refresh(group);
+  }
+
+  /** The group is done with. */
+  forget(group: Group): void {
+    this.#policy.forget(group);
   }
 
   /** The request's parked KV is gone from its worker (exported, evicted, or the worker failed). */
@@ -52,43 +106,196 @@ export class Scheduler {
   /** The request was given up. */
   remove(request: Request): void {
     this.#policy.remove(request);
-    this.#parked.delete(request);
+    this.#leave(request);
   }
 
   isUrgent(request: Request): boolean {
     return this.#policy.isUrgent(request);
   }
 
-  /** Commands for now. Consumes `slots`. The caller must carry out every command. */
-  schedule(slots: Slot[]): ScheduleCommand[] {
-    const commands: ScheduleCommand[] = [];
-    if (slots.length === 0) return commands;
-    for (;;) {
-      const request = this.#policy.peek();
-      if (request === null) return commands;
-      const left = request.spec.sampling.tokensMax - request.response.length;
-      assert(left >= 1, "a waiting request has tokens left");
-      const chunkTokens =
-        this.#mode.kind === "pinned" || !request.spec.divisible
-          ? left
-          : Math.min(left, this.#mode.chunkTokens);
-      const slot =
-        this.#mode.kind === "pinned"
-          ? present(slots[request.group.index % slots.length], "there is a slot for every group")
-          : place(request, slots, chunkTokens);
-      if (slot === null) break;
-      this.#policy.take(request);
-      this.#parked.delete(request);
-      slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
-      slot.inFlight += 1;
-      commands.push({ kind: "dispatch", request, workerId: slot.workerId, chunkTokens });
+  /**
+   * Commands for now. Consumes `slots`. The caller must carry out every command. `kvTokensMax`: the largest budget
+   * of all workers that are there or may come back.
+   */
+  schedule(slots: Slot[], kvTokensMax = 0): ScheduleCommand[] {
+    if (slots.length === 0) return [];
+    const kvTokens = slots.reduce((most, slot) => Math.max(most, slot.kvTokens), 0);
+    const turn: Turn = {
+      slots,
+      commands: [],
+      kvTokens,
+      kvTokensMax: Math.max(kvTokens, kvTokensMax),
+      isBlocked: false,
+    };
+    this.#recall(turn);
+    this.#serveReservation(turn);
+    if (this.#suspects.size > 0) this.#serveSuspects(turn);
+    this.#serveInOrder(turn);
+    if (turn.isBlocked) this.#makeRoom(turn);
+    return turn.commands;
+  }
+
+  #serveInOrder(turn: Turn): void {
+    const passed: Request[] = [];
+    for (let request = this.#policy.peek(); request !== null; request = this.#policy.peek()) {
+      const chunkTokens = this.#chunkOf(request);
+      if (this.#strand(request, chunkTokens, turn)) {
+        this.#policy.remove(request);
+        continue;
+      }
+      const slot = this.#placeOf(request, turn.slots, chunkTokens);
+      if (slot !== null) {
+        this.#policy.take(request);
+        this.#dispatch(request, slot, chunkTokens, turn);
+        continue;
+      }
+      turn.isBlocked = true;
+      if (passed.length >= PASSED_MAX || !this.#mayPass(request, chunkTokens, turn.slots)) break;
+      this.#policy.remove(request);
+      passed.push(request);
     }
-    // Somebody waits for room, so KV of requests that do not run makes way.
+    for (const request of passed) {
+      this.#policy.add(request);
+      this.#passedOver(request, turn);
+    }
+  }
+
+  /** One suspect on a worker, and on half of the workers at most: requests that are about to begin want the others. */
+  #serveSuspects(turn: Turn): void {
+    const { slots } = turn;
+    const most = Math.max(1, Math.floor(slots.length / 2));
+    let count = slots.reduce((sum, slot) => sum + (slot.hasSuspect ? 1 : 0), 0);
+    let looked = 0;
+    for (const request of this.#suspects) {
+      if (count >= most || looked >= PASSED_MAX) return;
+      looked += 1;
+      const chunkTokens = this.#chunkOf(request);
+      if (this.#strand(request, chunkTokens, turn)) {
+        this.#suspects.delete(request);
+        continue;
+      }
+      const slot = this.#placeOf(request, slots, chunkTokens);
+      if (slot === null) {
+        turn.isBlocked = true;
+        this.#passedOver(request, turn);
+        continue;
+      }
+      this.#suspects.delete(request);
+      slot.hasSuspect = true;
+      count += 1;
+      this.#dispatch(request, slot, chunkTokens, turn);
+    }
+  }
+
+  #chunkOf(request: Request): number {
+    const left = request.spec.sampling.tokensMax - request.response.length;
+    assert(left >= 1, "a waiting request has tokens left");
+    if (this.#mode.kind === "pinned" || !request.spec.divisible) return left;
+    return Math.min(left, this.#mode.chunkTokens);
+  }
+
+  #placeOf(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
+    if (this.#mode.kind === "divided") return place(request, slots, chunkTokens);
+    const needed = contextTokens(request) + chunkTokens;
+    const able = slots.filter(({ kvTokens }) => needed <= kvTokens);
+    const slot = present(able[request.group.index % able.length], "a worker can hold it");
+    if (!isOpenTo(request, slot) || slot.hasSuspect) return null;
+    // A suspect must not wait in the engine's queue, nor be preempted: it would be blamed for what others did.
+    return isSuspect(request) && !hasRoom(request, slot, chunkTokens) ? null : slot;
+  }
+
+  #dispatch(request: Request, slot: Slot, chunkTokens: number, { commands }: Turn): void {
+    this.#leave(request);
+    this.#dispatches += 1;
+    slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
+    slot.inFlight += 1;
+    commands.push({ kind: "dispatch", request, workerId: slot.workerId, chunkTokens });
+  }
+
+  /** It waits no more. */
+  #leave(request: Request): void {
+    this.#parked.delete(request);
+    this.#suspects.delete(request);
+    this.#stranded.delete(request);
+    this.#passedAt.delete(request);
+    if (this.#reservation?.request === request) this.#reservation = null;
+  }
+
+  /** true: no worker that is there can ever hold it. It waits for one, or is rejected. */
+  #strand(request: Request, chunkTokens: number, turn: Turn): boolean {
+    const kvTokensNeeded = contextTokens(request) + chunkTokens;
+    if (kvTokensNeeded <= turn.kvTokens) return false;
+    if (kvTokensNeeded <= turn.kvTokensMax) this.#stranded.add(request);
+    else turn.commands.push({ kind: "reject", request, kvTokensNeeded });
+    return true;
+  }
+
+  /** Stranded requests are looked at again when other workers have come or gone. */
+  #recall({ kvTokens, kvTokensMax }: Turn): void {
+    const at = this.#strandedAt;
+    if (at.kvTokens === kvTokens && at.kvTokensMax === kvTokensMax) return;
+    this.#strandedAt = { kvTokens, kvTokensMax };
+    const stranded = [...this.#stranded];
+    this.#stranded.clear();
+    for (const request of stranded) this.enqueue(request);
+  }
+
+  /** Others went ahead of the request. After some time a worker that can hold it takes nobody else. */
+  #passedOver(request: Request, { slots }: Turn): void {
+    const since = this.#passedAt.get(request);
+    if (since === undefined) {
+      this.#passedAt.set(request, this.#dispatches);
+      return;
+    }
+    if (this.#reservation !== null) return;
+    const rounds = ROUNDS_AHEAD * slots.reduce((sum, slot) => sum + slot.slots, 0);
+    if (this.#dispatches - since < Math.max(DISPATCHES_AHEAD_MIN, rounds)) return;
+    const needed = contextTokens(request) + this.#chunkOf(request);
+    let best: Slot | null = null;
+    for (const slot of slots) {
+      if (slot.kvTokens < needed) continue;
+      if (best === null || slot.kvTokensFree > best.kvTokensFree) best = slot;
+    }
+    if (best !== null) this.#reservation = { request, workerId: best.workerId };
+  }
+
+  /** The worker that is kept free runs the request for which it is as soon as there is room. */
+  #serveReservation(turn: Turn): void {
+    const { request, workerId } = this.#reservation ?? {};
+    if (request === undefined) return;
+    const slot = turn.slots.find((one) => one.workerId === workerId);
+    const chunkTokens = this.#chunkOf(request);
+    if (slot === undefined || slot.kvTokens < contextTokens(request) + chunkTokens) {
+      this.#reservation = null;
+      return;
+    }
+    if (isOpenTo(request, slot) && hasRoom(request, slot, chunkTokens)) {
+      this.#policy.remove(request);
+      if (isSuspect(request)) slot.hasSuspect = true;
+      this.#dispatch(request, slot, chunkTokens, turn);
+      return;
+    }
+    slot.isReserved = true;
+    turn.isBlocked = true;
+  }
+
+  /** Somebody waits for room, so KV of requests that do not run makes way. */
+  #makeRoom({ commands }: Turn): void {
     for (const request of this.#parked) {
       const workerId = present(request.residentOn, "a parked request is resident");
       commands.push({ kind: "offload", request, workerId });
     }
     this.#parked.clear();
-    return commands;
+  }
+
+  /** Whether requests behind one that has no room are served before it. */
+  #mayPass(request: Request, chunkTokens: number, slots: readonly Slot[]): boolean {
+    // Its own worker keeps it out; those behind it have other ones.
+    if (this.#mode.kind === "pinned") return true;
+    const needed = contextTokens(request) + chunkTokens;
+    return slots.some((slot) => {
+      if (slot.inFlight >= slot.slots) return false;
+      return slot.isReserved || slot.hasSuspect || needed > LARGE_PART * slot.kvTokens;
+    });
   }
 }

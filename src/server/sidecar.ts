@@ -265,6 +265,7 @@ export class Sidecar {
       stats: (workerId, stats) => this.#each((observer) => observer.stats?.(workerId, stats)),
       workerFailed: (worker, message) =>
         this.#each((observer) => observer.workerFailed?.(worker, message)),
+      quarantined: (request) => this.#each((observer) => observer.quarantined?.(request)),
       threw: (error, request) => this.#each((observer) => observer.threw?.(error, request)),
       broken: (error) => this.#each((observer) => observer.broken?.(error)),
     };

@@ -228,6 +228,7 @@ export class Simulation implements ExecutorSteps {
   #pump(): void {
     if (this.#isDone) return;
     for (const command of this.#scheduler.schedule(this.#ledger.slots())) {
+      assert(command.kind !== "reject", "the longest request fits into one engine");
       this.#executor.execute(command);
     }
     this.#settle();

@@ -64,6 +64,7 @@ async function sidecarOver(sources: readonly WorkerSource[]): Promise<RunningSid
       weightsChanged() {},
       weightsNotice() {},
       notLossless() {},
+      quarantined() {},
       answered() {},
       failed: (error) => failures.push(error),
       broken: (error) => failures.push(error),

@@ -65,6 +65,7 @@ async function sidecarOver(standIns: readonly VllmStandIn[]): Promise<RunningSid
       weightsChanged() {},
       weightsNotice() {},
       notLossless() {},
+      quarantined() {},
       answered() {},
       failed() {},
       broken() {},

@@ -51,6 +51,7 @@ async function responses(workers: readonly Worker[], groups: readonly GroupSpec[
     pool: new EmbeddedKvPool({ clock: wallClock, memoryBytesMax: 2 ** 24, disk: null }),
     clock: wallClock,
     core: loadCore(),
+    onFailed: () => {},
     onGroup: ({ requests }: Group) => {
       for (const { spec, response } of requests) {
         done.set(`${spec.groupId}/${spec.sampleIndex}`, {

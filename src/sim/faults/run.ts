@@ -63,6 +63,10 @@ class FaultWorld implements RolloutListener {
       clock: this,
       core,
       listener: this,
+      later: (act, ms) => {
+        this.timeline.add(this.#nowMs + ms, act);
+        return () => {};
+      },
     });
   }
 
@@ -222,6 +226,10 @@ class FaultWorld implements RolloutListener {
   stats(): void {}
 
   workerFailed(): void {}
+
+  quarantined(request: Request): void {
+    throw new Wrong(`${nameOf(request)} was given up: ${request.response.refusal?.message}`);
+  }
 
   threw(error: unknown): void {
     this.#broken = error;

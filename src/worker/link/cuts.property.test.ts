@@ -118,6 +118,9 @@ async function drive(
     clock: time,
     core,
     onGroup: (group) => done.push(group),
+    onFailed: ({ response }) => {
+      throw new Error(response.refusal?.message);
+    },
   });
   iteration.run().then(
     (value) => {

@@ -71,6 +71,7 @@ test("rollout: requests take their KV along, whatever fails on the way", async (
         if (finished.length === GROUPS * GROUP_SIZE) over.resolve();
       },
       workerFailed: (_, message) => failures.push(message),
+      quarantined: ({ response }) => over.reject(new Error(response.refusal?.message)),
       threw: (error) => over.reject(error),
       broken: (error) => over.reject(error),
     },

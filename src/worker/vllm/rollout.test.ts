@@ -137,6 +137,7 @@ async function play(seed: number): Promise<Outcome> {
         if (finished.length === submitted) over.resolve();
       },
       workerFailed: (_, message) => failures.push(message),
+      quarantined: ({ response }) => over.reject(new Error(response.refusal?.message)),
       threw: (error) => over.reject(error),
       broken: (error) => over.reject(error),
     },

@@ -1,0 +1,69 @@
+// Requests that workers died of, remembered for a while by what they ask for: clients answer a 502 by sending the same
+// request again, and every time it would take two workers.
+
+import type { Clock } from "../base/clock.ts";
+import { fold32 } from "../base/hash.ts";
+import type { Request } from "../request/buffer.ts";
+
+/** Longer than clients' pauses between retries; short, for the judgement may have been wrong. */
+const KEPT_MS = 60_000;
+const KEPT_MAX = 256;
+
+interface Entry {
+  readonly untilMs: number;
+  readonly message: string;
+}
+
+export class Quarantine {
+  readonly #clock: Clock;
+  /** The oldest first. */
+  readonly #entries = new Map<string, Entry>();
+
+  constructor(clock: Clock) {
+    this.#clock = clock;
+  }
+
+  add(request: Request, message: string): void {
+    const key = keyOf(request);
+    if (key === null) return;
+    this.#entries.delete(key);
+    this.#entries.set(key, { untilMs: this.#clock.nowMs() + KEPT_MS, message });
+    for (const oldest of this.#entries.keys()) {
+      if (this.#entries.size <= KEPT_MAX) return;
+      this.#entries.delete(oldest);
+    }
+  }
+
+  /** Why an equal request was ended; null: none was, lately. */
+  reason(request: Request): string | null {
+    if (this.#entries.size === 0) return null;
+    const nowMs = this.#clock.nowMs();
+    for (const [key, { untilMs }] of this.#entries) {
+      if (untilMs > nowMs) break;
+      this.#entries.delete(key);
+    }
+    const key = this.#entries.size === 0 ? null : keyOf(request);
+    return key === null ? null : (this.#entries.get(key)?.message ?? null);
+  }
+
+  /** Other weights may run what these did not. */
+  clear(): void {
+    this.#entries.clear();
+  }
+}
+
+/** null: it cannot be told from others. */
+function keyOf({ spec: { prompt, sampling } }: Request): string | null {
+  let one = 1;
+  let other = 2;
+  for (const token of prompt) {
+    one = fold32(one, token);
+    other = fold32(token, other);
+  }
+  try {
+    return `${prompt.length} ${one} ${other} ${JSON.stringify(sampling)}`;
+  } catch {
+    // Fields for the engine that are nested too deep.
+    return null;
+  }
+}

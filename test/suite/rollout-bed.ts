@@ -1,0 +1,114 @@
+// A rollout over simulated workers that a test steps by hand; for tests of what single workers and listeners do wrong.
+
+import { expect } from "bun:test";
+import { ManualClock } from "../../src/base/clock.ts";
+import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
+import type { KvPool } from "../../src/kv/pool.ts";
+import type { Group } from "../../src/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import type { RolloutListener } from "../../src/rollout/listener.ts";
+import { Rollout } from "../../src/rollout/rollout.ts";
+import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/rollout/worker.ts";
+import { loadCore } from "../../src/wasm/load.ts";
+import { SimulatedWorker, simulatedToken } from "../../src/worker/simulated/worker.ts";
+
+const core = loadCore();
+export const EPOCH = weightEpoch(0);
+export const LENGTH = 20;
+
+/** A simulated worker that hands out its listener, and may throw when it is sent something. */
+export class OpenWorker extends SimulatedWorker {
+  readonly sent: WorkerCommand["kind"][] = [];
+  say: (epoch: WeightEpoch, events: readonly WorkerEvent[]) => void = () => {};
+  throws = false;
+
+  override listen(listener: WorkerListener): void {
+    super.listen(listener);
+    this.say = listener;
+  }
+
+  override send(commands: readonly WorkerCommand[]): void {
+    if (this.throws) throw new RangeError("Maximum call stack size exceeded");
+    this.sent.push(...commands.map(({ kind }) => kind));
+    super.send(commands);
+  }
+}
+
+export function world(options: {
+  pool?: KvPool;
+  listener?: Partial<RolloutListener>;
+  slots?: number;
+}) {
+  const clock = new ManualClock();
+  const failed: string[] = [];
+  const threw: unknown[] = [];
+  let broken: unknown = null;
+  const rollout = new Rollout({
+    policy: "foretoken",
+    draft: "grouped",
+    chunkTokens: 4,
+    epoch: EPOCH,
+    pool: options.pool ?? new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
+    clock,
+    core,
+    listener: {
+      tokens() {},
+      finished() {},
+      groupFinished() {},
+      restarted() {},
+      stats() {},
+      workerFailed: (worker, message) => failed.push(`${worker.workerId}: ${message}`),
+      quarantined() {},
+      threw: (error) => threw.push(error),
+      broken: (error) => {
+        broken = error;
+      },
+      ...options.listener,
+    },
+  });
+  const workers: OpenWorker[] = [];
+  const join = (given: { kvTokens?: number; as?: number } = {}) => {
+    const { slots = 2 } = options;
+    const { kvTokens = 400, as = workers.length } = given;
+    const worker = new OpenWorker({
+      workerId: workerId(as),
+      capacity: { slots, kvTokens, contextTokens: 64, kvBytesPerToken: 8 },
+      epoch: EPOCH,
+      lengthOf: () => LENGTH,
+    });
+    workers[as] = worker;
+    return worker;
+  };
+  const submit = (name: string, size = 1, prompt = Int32Array.of(1, 2)): Group =>
+    rollout.submit({
+      groupId: groupId(name),
+      prompt,
+      size,
+      sampling: {
+        temperature: 1,
+        seed: 1,
+        tokensMax: 40,
+        stopTokenIds: [],
+        ...SAMPLING_DEFAULTS,
+      },
+    });
+  const steps = async (count: number): Promise<void> => {
+    for (let i = 0; i < count; i += 1) {
+      for (const worker of workers) worker.step();
+      clock.advance(1);
+      await new Promise<void>((resolve) => setImmediate(resolve));
+      if (broken !== null) throw broken;
+    }
+  };
+  return { clock, rollout, workers, join, submit, steps, failed, threw };
+}
+
+export function expectWhole(groups: readonly Group[]): void {
+  for (const { spec, response } of groups.flatMap((group) => group.requests)) {
+    expect(response.finish).toBe("stop");
+    expect([...response.tokens()]).toEqual(
+      Array.from({ length: LENGTH }, (_, at) => simulatedToken(spec.requestId, at)),
+    );
+  }
+}
