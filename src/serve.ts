@@ -257,7 +257,10 @@ function routesOf(
       harmlessRpc: options.harmlessRpc,
     }),
     ...plane.routes,
-    ...rolloutRoutes({ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord }),
+    ...rolloutRoutes({
+      ...{ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord },
+      versionOf: (epoch) => weights.version(epoch),
+    }),
     ...pageRoutes(),
     ...pluginRoutes(drafts),
     metricsRoute(metrics),

@@ -47,10 +47,25 @@ test("formatLine: holds the agreed fields in the agreed shape", () => {
     finish_reason: "stop",
     weight_epoch: 4,
     chunks: [
-      { worker: 1, offset: 0, tokens: 2 },
-      { worker: 0, offset: 2, tokens: 1 },
+      { worker: 1, offset: 0, tokens: 2, weight_epoch: 4 },
+      { worker: 0, offset: 2, tokens: 1, weight_epoch: 4 },
     ],
   });
+});
+
+test("formatLine: tokens of several epochs have none in common, and each chunk says its own", () => {
+  const chunk = (epoch: number, offset: number, tokens: number) => ({
+    ...{ workerId: workerId(0), epoch: weightEpoch(epoch), offset, tokens },
+  });
+  const chunks = [chunk(3, 0, 0), chunk(4, 0, 2), chunk(5, 2, 1)];
+  const mixed = JSON.parse(formatLine(response({ chunks, versionOf: (epoch) => `step-${epoch}` })));
+  expect(mixed.weight_epoch).toBeNull();
+  expect(mixed.chunks[2]).toEqual({
+    ...{ worker: 0, offset: 2, tokens: 1, weight_epoch: 5, weight_version: "step-5" },
+  });
+  // A chunk without tokens has no part in it.
+  const one = JSON.parse(formatLine(response({ chunks: [chunk(3, 0, 0), chunk(4, 0, 3)] })));
+  expect(one.weight_epoch).toBe(4);
 });
 
 test("formatFloat32: is the shortest decimal of well-known numbers", () => {

@@ -26,6 +26,8 @@ export interface Wanted {
   readonly divisible: boolean;
   /** Lower is served earlier, as in vLLM; 0 is usual. */
   readonly priority: number;
+  /** All its tokens are of one weight epoch: where the weights change it begins anew. Default: false. */
+  readonly isStrict?: boolean;
 }
 
 export interface Group {
@@ -51,6 +53,7 @@ export interface Request {
   /** Dense, and free for another request once the group is removed. */
   readonly index: number;
   readonly priority: number;
+  readonly isStrict: boolean;
   readonly response: Response;
   status: RequestStatus;
   /** The worker that runs it, or ran its last chunk; null before the first. */
@@ -113,7 +116,7 @@ export class RequestBuffer {
     const group = present(this.#groups.get(to.groupId), `group ${to.groupId} is in the buffer`);
     assert(group === to && !group.isClosed, `group ${to.groupId} is open`);
     assert(this.#requests.size < REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
-    const { sampling, draw, divisible, priority } = wanted;
+    const { sampling, draw, divisible, priority, isStrict = false } = wanted;
     const id = requestId(this.#nextId);
     this.#nextId += 1;
     const index = this.#requestHoles.pop() ?? this.#requestAt.length;
@@ -130,6 +133,7 @@ export class RequestBuffer {
       group,
       index,
       priority,
+      isStrict,
       response: new Response(sampling.tokensMax, sampling.topLogprobs),
       status: "waiting",
       workerId: null,

@@ -14,7 +14,10 @@ export interface FinishedResponse {
   readonly text: string;
   readonly logprobs: Float32Array;
   readonly finishReason: FinishReason;
+  /** Of the weights, where no chunk has tokens. */
   readonly weightEpoch: WeightEpoch;
+  /** What the trainer calls the weights of an epoch; absent: nobody named any. */
+  readonly versionOf?: (epoch: WeightEpoch) => string;
   readonly chunks: readonly Chunk[];
   /** Why an engine would not run it; null or absent: none refused it. */
   readonly refusal?: Refusal | null;
@@ -26,9 +29,7 @@ const LOGPROB_MIN = "-9999";
 /** One response as a line of JSON, without its line end. */
 export function formatLine(response: FinishedResponse): string {
   assert(response.tokenIds.length === response.logprobs.length, "every token has a logprob");
-  const chunks = response.chunks.map(({ workerId, offset, tokens }) =>
-    JSON.stringify({ worker: workerId, offset, tokens }),
-  );
+  const chunks = response.chunks.map((chunk) => JSON.stringify(chunkFields(chunk, response)));
   const logprobs = Array.from(response.logprobs, (value) =>
     Number.isFinite(value) ? formatFloat32(value) : LOGPROB_MIN,
   );
@@ -41,12 +42,28 @@ export function formatLine(response: FinishedResponse): string {
     `"text":${JSON.stringify(response.text)}`,
     `"logprobs":[${logprobs.join(",")}]`,
     `"finish_reason":${JSON.stringify(response.finishReason)}`,
-    `"weight_epoch":${response.weightEpoch}`,
+    `"weight_epoch":${epochOf(response)}`,
     `"chunks":[${chunks.join(",")}]`,
     ...(refusal ? [`"error":${JSON.stringify({ message: refusal.message })}`] : []),
   ]
     .join(",")
     .concat("}");
+}
+
+function chunkFields({ workerId, epoch, offset, tokens }: Chunk, { versionOf }: FinishedResponse) {
+  const fields = { worker: workerId, offset, tokens, weight_epoch: epoch };
+  return versionOf === undefined ? fields : { ...fields, weight_version: versionOf(epoch) };
+}
+
+/** Of all its tokens; null: they are of several epochs, which the chunks tell. */
+function epochOf({ chunks, weightEpoch }: FinishedResponse): WeightEpoch | null {
+  let epoch: WeightEpoch | null = null;
+  for (const chunk of chunks) {
+    if (chunk.tokens === 0) continue;
+    if (epoch !== null && chunk.epoch !== epoch) return null;
+    epoch = chunk.epoch;
+  }
+  return epoch ?? weightEpoch;
 }
 
 /** 9 significant decimal digits tell any two float32 apart (IEEE 754, 5.12.2); most need 7 or 8. */

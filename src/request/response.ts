@@ -40,6 +40,8 @@ export class Response {
   finish: FinishReason | null = null;
   /** Why it was given up, where an engine would not run it. */
   refusal: Refusal | null = null;
+  /** How often it began anew. */
+  restarts = 0;
   /** Of its prompt, in an engine's cache when it began; null: not said. */
   promptTokensCached: number | null = null;
   #tokens = new Int32Array(INITIAL_TOKENS);
@@ -124,6 +126,7 @@ export class Response {
 
   /** Takes everything back: the response begins anew. */
   restart(): void {
+    this.restarts += 1;
     this.chunks.length = 0;
     this.#length = 0;
   }

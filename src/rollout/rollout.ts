@@ -55,6 +55,9 @@ export interface RolloutOptions {
 /** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
 export type PauseMode = "keep" | "wait" | "abort";
 
+/** A strict response begins anew so often at most: with more updates than that in its time it would never end. */
+const STRICT_RESTARTS_MAX = 16;
+
 /**
  * Siblings' tokens go out to each worker at most so often. A message costs the engine it goes to about as
  * much as a hundred tokens of drafting, and a draft loses little by siblings that lag a few dozen tokens.
@@ -265,8 +268,8 @@ export class Rollout {
   }
 
   /**
-   * Every worker has the weights of `epoch` now. Requests that are not finished go on under them; KV and
-   * drafts of the old ones are dropped, and late tokens refused.
+   * Every worker has the weights of `epoch` now. Requests that are not finished go on under them, those that are strict
+   * from their first token; KV and drafts of the old ones are dropped, and late tokens refused.
    */
   advance(epoch: WeightEpoch): void {
     assert(epoch > this.#epoch, "weight epochs go up");
@@ -276,6 +279,9 @@ export class Rollout {
       this.#outbox.clear();
       this.#registry.clear();
       this.#displaceAll();
+      for (const request of [...this.#buffer.requests]) {
+        if (request.isStrict && request.status === "waiting") this.#beginAnew(request);
+      }
       for (const worker of this.#ledger.workers()) {
         this.#post(worker.workerId, { kind: "advance", epoch });
       }
@@ -592,6 +598,24 @@ export class Rollout {
     }
     this.#scheduler.enqueue(request);
     if (isRestarted) this.#listener.restarted(request);
+  }
+
+  /** What it has is of weights that are no longer current. It waits, and nothing of it is on a worker. */
+  #beginAnew(request: Request): void {
+    const { response } = request;
+    if (response.chunks.length === 0) return;
+    if (response.restarts >= STRICT_RESTARTS_MAX) {
+      const message = `the weights changed ${response.restarts + 1} times before it was finished, and all its tokens must be of the same`;
+      response.refusal = { status: 409, message };
+      this.#cut(request, "abort");
+      return;
+    }
+    this.#scheduler.remove(request);
+    this.meter.restarted(response.length);
+    response.restart();
+    this.#registry.restarted(request);
+    this.#scheduler.enqueue(request);
+    this.#listener.restarted(request);
   }
 
   /** A listener failed at something: that is no reason to stop for the requests of others. */

@@ -23,6 +23,8 @@ export interface Ask {
   readonly group: string | null;
   /** Lower is served earlier. */
   readonly priority: number;
+  /** See Wanted. */
+  readonly isStrict?: boolean;
   /** With the seed it names the random numbers, as a group's id does for `foretoken rollout`; none: "". */
   readonly drawGroup?: string;
 }
@@ -116,12 +118,12 @@ export class Sidecar {
    */
   generate(ask: Ask, listener: GenerationListener): Generation {
     const divisible = this.#check(ask);
-    const { sampling, seeded, priority } = ask;
+    const { sampling, seeded, priority, isStrict = false } = ask;
     const group = this.#book.groupFor(ask.prompt, ask.group);
     const requests: Request[] = [];
     for (let index = 0; index < ask.n; index += 1) {
       const draw = seeded ? drawKey(sampling.seed, ask.drawGroup ?? "", index) : this.#freshKey();
-      const request = this.rollout.join(group, { sampling, draw, divisible, priority });
+      const request = this.rollout.join(group, { sampling, draw, divisible, priority, isStrict });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
       this.#each((observer) => observer.joined?.(request));

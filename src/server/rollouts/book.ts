@@ -3,6 +3,7 @@
 
 import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
@@ -20,6 +21,8 @@ export interface RolloutBookOptions {
   readonly sidecar: Sidecar;
   readonly text: Text;
   readonly clock: Clock;
+  /** What the trainer calls the weights of an epoch. */
+  readonly versionOf: (epoch: WeightEpoch) => string;
   readonly limits: RolloutLimits;
   /** A name for a rollout whose client gave none. */
   readonly newId: () => string;
@@ -64,8 +67,9 @@ export class RolloutBook {
       throw new AppError("conflict", `rollout ${JSON.stringify(id)} was begun with another body`);
     }
     this.#makeRoom();
-    const { sidecar, text, clock } = this.#options;
-    const run = new Run({ id, plan, sidecar, text, clock, ended: () => this.#ended(id) });
+    const { sidecar, text, clock, versionOf } = this.#options;
+    const ended = () => this.#ended(id);
+    const run = new Run({ id, plan, sidecar, text, clock, versionOf, ended });
     if (there !== undefined) this.#drop(id, there);
     this.#entries.set(id, { run, hash, keptTokens: 0 });
     return { run, isNew: true };

@@ -12,6 +12,7 @@ import {
   isNot,
   listOf,
   name,
+  oneOf,
   text,
   tokenList,
   wellFormed,
@@ -78,6 +79,8 @@ export const RolloutRequestSchema = v.strictObject({
   priority: integer(-(2 ** 20), 2 ** 20),
   /** It goes on when the client has gone. */
   detached: flag,
+  /** strict: all tokens of a response are of one weight epoch. mixed: it goes on under the next one. */
+  on_policy: oneOf("strict", "mixed"),
 });
 
 type RolloutFields = v.InferOutput<typeof RolloutRequestSchema>;
@@ -98,6 +101,7 @@ export interface RolloutPlan {
   readonly requests: number;
   readonly priority: number;
   readonly isDetached: boolean;
+  readonly isStrict: boolean;
 }
 
 export interface PlanContext {
@@ -132,6 +136,7 @@ export function planOf(body: unknown, context: PlanContext): RolloutPlan {
     requests,
     priority: fields.priority ?? 0,
     isDetached: fields.detached ?? false,
+    isStrict: fields.on_policy !== "mixed",
   };
 }
 

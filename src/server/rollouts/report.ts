@@ -1,11 +1,13 @@
 // What a client's rollout took: a report about its own responses. Keys that RunReport has mean the same here;
 // what belongs to workers is in /metrics, for other rollouts share them.
 
-import type { WeightEpoch } from "../../base/ids.ts";
 import type { Request } from "../../request/buffer.ts";
 
 export interface RolloutReport {
-  readonly weight_epoch: number;
+  /** Of all tokens; null: responses are of several epochs, or there are no tokens. */
+  readonly weight_epoch: number | null;
+  /** Every epoch that tokens are of, ascending. */
+  readonly weight_epochs: readonly number[];
   readonly groups: number;
   readonly finished_groups: number;
   readonly requests: number;
@@ -42,25 +44,28 @@ export function reportOf(facts: {
   /** When each request finished, in order. */
   finishedMs: readonly number[];
   restarts: number;
-  epoch: WeightEpoch;
   interrupted: boolean;
 }): RolloutReport {
   const { requests, startMs, endMs, finishedMs } = facts;
   let [tokens, chunks, migrations] = [0, 0, 0];
+  const epochs = new Set<number>();
   const reasons = { stop: 0, length: 0, abort: 0 };
   for (const { response } of requests) {
     tokens += response.length;
     chunks += response.chunks.length;
     for (const [i, chunk] of response.chunks.entries()) {
+      if (chunk.tokens > 0) epochs.add(chunk.epoch);
       if (i > 0 && chunk.workerId !== response.chunks[i - 1]?.workerId) migrations += 1;
     }
     if (response.finish !== null) reasons[response.finish] += 1;
   }
+  const weightEpochs = [...epochs].sort((a, b) => a - b);
   const wallS = (endMs - startMs) / 1000;
   const before = requests.length - Math.ceil(requests.length * TAIL_SHARE);
   const tailStartMs = before === 0 ? startMs : (finishedMs[before - 1] ?? endMs);
   return {
-    weight_epoch: facts.epoch,
+    weight_epoch: epochs.size === 1 ? (weightEpochs[0] ?? null) : null,
+    weight_epochs: weightEpochs,
     groups: facts.groups,
     finished_groups: facts.finishedGroups,
     requests: requests.length,

@@ -3,6 +3,7 @@
 import { expect, test } from "bun:test";
 import { type Bed, newBed, VOCABULARY } from "../../../test/suite/stream-bed.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
+import { weightEpoch } from "../../base/ids.ts";
 import { drawKey } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
 import { type HttpServer, serveHttp } from "../http.ts";
@@ -265,4 +266,72 @@ test("over HTTP: a connection that is cut cancels its rollout", async () => {
   await ended.promise;
   expect(sidecar.rollout.unfinished).toBe(0);
   await server.stop();
+});
+
+interface Line {
+  readonly token_ids?: number[];
+  readonly weight_epoch: number | null;
+  readonly finish_reason?: string;
+  readonly error?: { message: string };
+  readonly chunks?: { tokens: number; weight_epoch: number }[];
+  readonly report?: { weight_epoch: number | null; weight_epochs: number[] };
+}
+
+/** Runs the rollout while the weights change `updates` times, every `steps` steps. */
+async function updated(
+  fields: Record<string, unknown>,
+  { updates, steps }: { updates: number; steps: number },
+): Promise<Line[]> {
+  const { call, sidecar, step, finish } = world({}, 30);
+  const answered = linesOf(await call("POST", "/v1/rollouts", body(fields)));
+  for (let epoch = 1; epoch <= updates; epoch += 1) {
+    for (let i = 0; i < steps; i += 1) await step();
+    sidecar.advance(weightEpoch(epoch));
+  }
+  await finish();
+  return (await answered) as unknown as Line[];
+}
+
+const epochsOf = ({ chunks = [] }: Line) => [
+  ...new Set(chunks.filter(({ tokens }) => tokens > 0).map((chunk) => chunk.weight_epoch)),
+];
+
+test("on_policy: by default no response has tokens of two weight epochs; none is lost or cut", async () => {
+  for (const steps of [1, 3, 7]) {
+    const lines = await updated({}, { updates: 3, steps });
+    const responses = lines.slice(0, -1);
+    expect(responses.length).toBe(5);
+    for (const line of responses) {
+      expect(epochsOf(line)).toEqual([line.weight_epoch as number]);
+      expect(line.chunks?.reduce((sum, { tokens }) => sum + tokens, 0)).toBe(
+        line.token_ids?.length,
+      );
+      expect(["stop", "length"]).toContain(line.finish_reason as string);
+    }
+    const lengths = responses.map(({ token_ids: ids }) => ids?.length ?? 0).sort((a, b) => a - b);
+    expect(lengths).toEqual([5, 5, 5, 30, 31]);
+  }
+});
+
+test("on_policy mixed: a response goes on under new weights, and every chunk says its epoch", async () => {
+  const lines = await updated({ on_policy: "mixed" }, { updates: 2, steps: 7 });
+  const mixed = lines.slice(0, -1).filter((line) => epochsOf(line).length > 1);
+  expect(mixed.length).toBeGreaterThan(0);
+  for (const line of mixed) expect(line.weight_epoch).toBeNull();
+  expect(lines.at(-1)?.report).toMatchObject({ weight_epoch: null, weight_epochs: [0, 1, 2] });
+});
+
+test("on_policy strict: with weights that change all the time a response ends with an error, not never", async () => {
+  const lines = await updated({}, { updates: 20, steps: 6 });
+  const given = lines.slice(0, -1).filter(({ finish_reason: reason }) => reason === "abort");
+  expect(given.length).toBeGreaterThan(0);
+  for (const line of given) expect(line.error?.message).toContain("the weights changed 17 times");
+});
+
+test("on_policy: another value is refused by name", async () => {
+  const { call } = world();
+  await expect(call("POST", "/v1/rollouts", body({ on_policy: "loose" }))).rejects.toMatchObject({
+    code: "invalid_field",
+    message: expect.stringContaining("on_policy"),
+  });
 });

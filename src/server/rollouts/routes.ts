@@ -2,6 +2,7 @@
 // shape of RESPONSES.jsonl; the last line is a summary.
 
 import type { Clock } from "../../base/clock.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
@@ -15,16 +16,18 @@ export interface RolloutRoutesOptions {
   readonly text: Text;
   readonly eosTokenIds: readonly number[];
   readonly clock: Clock;
+  /** What the trainer calls the weights of an epoch. Default: its number. */
+  readonly versionOf?: (epoch: WeightEpoch) => string;
   /** 32 random bits. */
   readonly random: () => number;
   readonly limits?: Partial<RolloutLimits>;
 }
 
 export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
-  const { sidecar, text, clock, random, eosTokenIds } = options;
+  const { sidecar, text, clock, random, eosTokenIds, versionOf = String } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
-  const book = new RolloutBook({ sidecar, text, clock, limits, newId });
+  const book = new RolloutBook({ sidecar, text, clock, versionOf, limits, newId });
   const runOf = ({ params }: Exchange): Run => book.run(params.id ?? "");
   return [
     {

@@ -25,6 +25,7 @@ export interface RunOptions {
   readonly sidecar: Sidecar;
   readonly text: Text;
   readonly clock: Clock;
+  readonly versionOf: (epoch: WeightEpoch) => string;
   /** It is over; nothing follows. */
   readonly ended: () => void;
 }
@@ -150,6 +151,7 @@ export class Run {
       logprobs: response.logprobs(),
       finishReason: present(response.finish, "a finished group has only finished responses"),
       weightEpoch: this.#epochOf(request),
+      versionOf: this.#options.versionOf,
       chunks: response.chunks,
       refusal: response.refusal,
     };
@@ -171,6 +173,7 @@ export class Run {
         seeded: plan.seeded,
         group: `${id}/${plan.id}`,
         priority: rollout.priority,
+        isStrict: rollout.isStrict,
         drawGroup: plan.id,
       },
       {
@@ -209,7 +212,6 @@ export class Run {
       endMs: this.#options.clock.nowMs(),
       finishedMs: this.#finishedMs,
       restarts: this.#restarts,
-      epoch: this.#options.sidecar.rollout.epoch,
       interrupted: state !== "finished",
     });
     this.#wake();
