@@ -107,12 +107,12 @@ test("drain: a follower of the stream is told that the server goes away", async 
   await running.stop();
 });
 
-test("start: where the port is taken, the workers are closed again", async () => {
+test("start: where the port is taken, no worker is opened", async () => {
   const first = await startSidecar(optionsOf(new Engines()));
   const engines = new Engines();
   const again = startSidecar(optionsOf(engines, Number(first.url.port)));
   await expect(again).rejects.toThrow(first.url.port);
-  expect(engines.closed.map(Number)).toEqual([0]);
+  expect(engines.workers).toEqual([]);
   await first.stop();
 });
 

@@ -1,7 +1,7 @@
 // The wiring of the sidecar: workers of every kind, the KV pool, the rollout, and the server in front of them.
 
 import { wallClock } from "./app.ts";
-import { AppError } from "./base/errors.ts";
+import { AppError, errorText } from "./base/errors.ts";
 import { weightEpoch } from "./base/ids.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { SAMPLES_MAX } from "./draft/service/limits.ts";
@@ -12,7 +12,13 @@ import type { PolicyName } from "./schedule/policy.ts";
 import { describeControl } from "./server/control/describe.ts";
 import { controlRoutes } from "./server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "./server/control/weights.ts";
-import { type AccessEntry, type HttpServer, serveHttp } from "./server/http.ts";
+import {
+  type AccessEntry,
+  type HttpOptions,
+  type HttpServer,
+  type Served,
+  serveHttp,
+} from "./server/http.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
@@ -24,6 +30,7 @@ import { describeRollouts } from "./server/rollouts/describe.ts";
 import { rolloutRoutes } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
 import { Sidecar, type SidecarLimits } from "./server/sidecar.ts";
+import { starting } from "./server/starting.ts";
 import { StreamService } from "./server/stream/service.ts";
 import { type Member, WorkerPool, type WorkerSource } from "./server/worker-pool.ts";
 import type { ModelSide } from "./sources.ts";
@@ -47,6 +54,8 @@ export interface ServeOptions {
   readonly poolMemoryBytes: number;
   readonly sources: readonly WorkerSource[];
   readonly model: ModelSide;
+  /** /health is 503 until so many workers have been ready at the same time. Default: 1. */
+  readonly workersMin?: number;
   /** Milliseconds for which a request whose client has gone goes on. */
   readonly retryGraceMs: number;
   /** Milliseconds that an engine has to answer a control request, and an open weight update to go on. */
@@ -72,9 +81,26 @@ export interface ServeEvents {
   broken(error: unknown): void;
 }
 
+export type BindOptions = Omit<ServeOptions, "model" | "sources">;
+
+/** The port is open; /health says what is waited for. */
+export interface BoundServer {
+  readonly url: URL;
+  /** What /health says until there is something to serve. */
+  waitFor(what: string): void;
+  /** Once. The workers are opened from now on. @throws AppError: the core cannot be loaded. */
+  serve(model: ModelSide, sources: readonly WorkerSource[]): RunningSidecar;
+  /** Ends every connection. */
+  stop(): Promise<void>;
+}
+
 export interface RunningSidecar {
   readonly url: URL;
   readonly sidecar: Sidecar;
+  /** Each worker has been tried once. @throws AppError: no further try would open one. */
+  readonly opened: Promise<void>;
+  /** As many workers as are wanted have been ready at the same time. */
+  readonly hasStarted: boolean;
   /** Takes nothing new; resolves when all that was in hand has ended and every client has its answer. */
   drain(): Promise<void>;
   /** Ends everything as it stands. */
@@ -108,32 +134,147 @@ const DRAFT_SWEEP_MS = 1000;
 export const KEPT_TOKENS_MAX = 16 * 1024 * 1024;
 export const KEPT_RESPONSES_MAX = 65_536;
 
-/** @throws AppError: a worker cannot be opened, or the address is taken. */
+/** Resolves when each worker has been tried once. @throws AppError: as `bindServer` and `RunningSidecar.opened`. */
 export async function startSidecar(options: ServeOptions): Promise<RunningSidecar> {
+  const running = bindServer(options).serve(options.model, options.sources);
+  try {
+    await running.opened;
+    return running;
+  } catch (error) {
+    await running.stop();
+    throw error;
+  }
+}
+
+/** @throws AppError: the address is taken. */
+export function bindServer(options: BindOptions): BoundServer {
+  let waitsFor = "the model";
+  let metrics: Metrics | null = null;
+  const http = listening(options, {
+    ...starting(options.version, () => waitsFor),
+    answered: (entry) => {
+      metrics?.answered(entry.status);
+      options.events.answered(entry);
+    },
+  });
+  return {
+    url: http.url,
+    waitFor: (what) => {
+      waitsFor = what;
+    },
+    serve: (model, sources) => {
+      const running = serveWith({ ...options, model, sources }, http);
+      metrics = running.metrics;
+      return running;
+    },
+    stop: () => http.stop(),
+  };
+}
+
+function listening(
+  options: BindOptions,
+  served: Served & Pick<HttpOptions, "answered">,
+): HttpServer {
+  try {
+    return serveHttp({
+      ...served,
+      host: options.host,
+      port: options.port,
+      apiToken: options.apiToken,
+      allowHosts: options.allowHosts ?? [],
+      allowOrigins: options.allowOrigins ?? [],
+      bodyBytesMax: options.bodyBytesMax,
+      ...(options.bodiesBytesMax === undefined ? {} : { bodiesBytesMax: options.bodiesBytesMax }),
+      ...(options.bodyMsMax === undefined ? {} : { bodyMsMax: options.bodyMsMax }),
+      frameBytesMax: FRAME_BYTES_MAX,
+      failed: options.events.failed,
+    });
+  } catch (cause) {
+    if (cause instanceof AppError) throw cause;
+    const where = `${options.host}:${options.port}`;
+    throw new AppError("invalid_config", `${where}: ${errorText(cause)}`, { cause });
+  }
+}
+
+/** @throws AppError: the core cannot be loaded. */
+function serveWith(
+  options: ServeOptions,
+  http: HttpServer,
+): RunningSidecar & { readonly metrics: Metrics } {
+  const { events } = options;
+  const { failed } = events;
+  const { afterwards, repeatedly } = timersOf(failed);
   const pool = new WorkerPool({
     sources: options.sources,
-    later: timersOf(options.events.failed).afterwards,
+    later: afterwards,
     controlMsMax: options.weightsTimeoutMs,
-    changed: (member) => options.events.workerChanged(member),
+    changed: (member) => events.workerChanged(member),
+    workersMin: options.workersMin ?? 1,
   });
-  await pool.open(EPOCH);
   const kv = new EmbeddedKvPool({
     clock: wallClock,
     memoryBytesMax: options.poolMemoryBytes,
     disk: null,
   });
-  try {
-    return serveWith(options, pool, kv);
-  } catch (error) {
-    await pool.close();
-    await kv.close();
-    throw error;
-  }
+  const sidecar = sidecarOf(options, kv);
+  const weights = new WeightUpdates({
+    sidecar,
+    pool,
+    clock: wallClock,
+    timeoutMs: options.weightsTimeoutMs,
+    later: afterwards,
+    notice: (notice) => events.weightsNotice(notice),
+  });
+  const { text } = options.model;
+  const stream = new StreamService({
+    sidecar,
+    text,
+    random: randomWord,
+    every: repeatedly,
+    failed,
+  });
+  const drafts = draftsOf(options, sidecar);
+  const metrics = meteredBy(sidecar, { pool, kv, stream, book: drafts.book, options });
+  sidecar.observe({
+    advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
+    quarantined: ({ response }) => events.quarantined(response.refusal?.message ?? ""),
+    threw: failed,
+    broken: (error) => events.broken(error),
+  });
+  pool.attach(sidecar);
+  http.serve({
+    routes: routesOf(options, { sidecar, pool, weights, drafts, metrics }),
+    sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
+  });
+  const opened = pool.open();
+  // Whoever waits hears of it; nobody has to.
+  opened.catch(() => undefined);
+  return {
+    url: http.url,
+    sidecar,
+    metrics,
+    opened,
+    get hasStarted() {
+      return pool.hasStarted;
+    },
+    drain: async () => {
+      await sidecar.drain();
+      stream.end();
+      drafts.end();
+      await http.finish();
+    },
+    stop: async () => {
+      sidecar.rollout.stop();
+      drafts.end();
+      await http.stop();
+      await pool.close();
+      await kv.close();
+    },
+  };
 }
 
-/** @throws AppError: the address is taken, or the core cannot be loaded. */
-function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool): RunningSidecar {
-  const sidecar = new Sidecar({
+function sidecarOf(options: ServeOptions, kv: EmbeddedKvPool): Sidecar {
+  return new Sidecar({
     rollout: {
       policy: options.policy,
       draft: options.draft,
@@ -149,76 +290,6 @@ function serveWith(options: ServeOptions, pool: WorkerPool, kv: EmbeddedKvPool):
     random: randomWord,
     failed: options.events.failed,
   });
-  const weights = new WeightUpdates({
-    sidecar,
-    pool,
-    clock: wallClock,
-    timeoutMs: options.weightsTimeoutMs,
-    later: timersOf(options.events.failed).afterwards,
-    notice: (notice) => options.events.weightsNotice(notice),
-  });
-  const { text } = options.model;
-  const { failed } = options.events;
-  const { repeatedly } = timersOf(failed);
-  const stream = new StreamService({
-    sidecar,
-    text,
-    random: randomWord,
-    every: repeatedly,
-    failed,
-  });
-  const drafts = draftsOf(options, sidecar);
-  const metrics = meteredBy(sidecar, { pool, kv, stream, book: drafts.book, options });
-  sidecar.observe({
-    advanced: (epoch) => options.events.weightsChanged(epoch, weights.version(epoch)),
-    quarantined: ({ response }) => options.events.quarantined(response.refusal?.message ?? ""),
-    threw: (error) => options.events.failed(error),
-    broken: (error) => options.events.broken(error),
-  });
-  pool.attach(sidecar);
-  let http: HttpServer;
-  try {
-    http = serveHttp({
-      host: options.host,
-      port: options.port,
-      routes: routesOf(options, { sidecar, pool, weights, drafts, metrics }),
-      sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
-      apiToken: options.apiToken,
-      allowHosts: options.allowHosts ?? [],
-      allowOrigins: options.allowOrigins ?? [],
-      bodyBytesMax: options.bodyBytesMax,
-      ...(options.bodiesBytesMax === undefined ? {} : { bodiesBytesMax: options.bodiesBytesMax }),
-      ...(options.bodyMsMax === undefined ? {} : { bodyMsMax: options.bodyMsMax }),
-      frameBytesMax: FRAME_BYTES_MAX,
-      answered: (entry) => {
-        metrics.answered(entry.status);
-        options.events.answered(entry);
-      },
-      failed: options.events.failed,
-    });
-  } catch (cause) {
-    drafts.end();
-    if (cause instanceof AppError) throw cause;
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("invalid_config", `${options.host}:${options.port}: ${reason}`, { cause });
-  }
-  return {
-    url: http.url,
-    sidecar,
-    drain: async () => {
-      await sidecar.drain();
-      stream.end();
-      drafts.end();
-      await http.finish();
-    },
-    stop: async () => {
-      sidecar.rollout.stop();
-      drafts.end();
-      await http.stop();
-      await pool.close();
-      await kv.close();
-    },
-  };
 }
 
 /** Every route, and the document that describes them all. */

@@ -3,7 +3,7 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { BUNDLED_MODEL, wallClock } from "./app.ts";
-import { AppError } from "./base/errors.ts";
+import { AppError, errorText } from "./base/errors.ts";
 import type { BudgetName } from "./draft/budget.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import { eosTokensOf } from "./text/eos.ts";
@@ -14,6 +14,7 @@ import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
 import { wallTimers } from "./worker/vllm/clock.ts";
 import { KEPT_BYTES_MAX, KvShare } from "./worker/vllm/kv-share.ts";
 import { openVllmWorker } from "./worker/vllm/open.ts";
+import { type ServedModel, servedModel } from "./worker/vllm/served-model.ts";
 import type { VllmNotice } from "./worker/vllm/worker.ts";
 
 /**
@@ -85,6 +86,8 @@ function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource
         epoch,
         cacheSalt: RUN_SALT,
         kvShare: RUN_KV,
+        // Whoever opens it tries again: an hour of loading is a look a second or two, and a line in the log.
+        limits: { healthMsMax: 0 },
         ...(token === null ? {} : { apiKey: token }),
         notice: (told) => notice(url, told),
       }),
@@ -135,32 +138,60 @@ export interface ModelOptions {
   readonly token: string | null;
 }
 
-/** @throws AppError: no file there can be read, or there is nothing that says how the model writes. */
-export async function openModelSide(options: ModelOptions): Promise<ModelSide> {
+export interface ModelWait {
+  /** Told of every try in which no server said what its model is. */
+  readonly tried: (problems: readonly string[]) => void;
+  /** Ends the waiting, with what it was aborted for. */
+  readonly signal: AbortSignal;
+}
+
+/**
+ * What files of this machine say is read at once. Where only a server knows more (its model's name and folder), it
+ * waits until one answers. @throws AppError: no file there can be read, or nothing says how the model writes.
+ */
+export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
   const { urls, llamaCount, model, tokenizer, servedName, deterministic } = options;
-  const served = await firstServed(urls, options.token);
-  const names = namesOf(servedName, served?.id ?? null);
-  const needsFile = llamaCount > 0 || model !== null || (served === null && tokenizer === null);
-  const llama = needsFile
-    ? await openLlamaModel({ path: model ?? BUNDLED_MODEL, deterministic })
-    : null;
-  const folder = tokenizer ?? (llama === null ? localFolder(served?.root ?? null) : null);
-  if (folder !== null) {
-    return {
-      text: openHuggingFaceText(folder, llama?.text.vocabularySize),
-      eosTokenIds: some(eosTokensOf(folder), folder),
-      names,
-      llama,
-    };
+  const servers = urls.filter((url) => url.startsWith("http"));
+  const isOurs = servers.length < urls.length || llamaCount > 0;
+  const needsFile =
+    llamaCount > 0 || model !== null || (tokenizer === null && servers.length === 0);
+  const open = async () => await openLlamaModel({ path: model ?? BUNDLED_MODEL, deterministic });
+  let llama = needsFile ? await open() : null;
+  try {
+    let side = tokenizer === null ? null : folderSide(tokenizer, llama);
+    const isKnown = (side ?? llama) !== null && servedName !== null;
+    const served = await anyServed(servers, options.token, {
+      ...wait,
+      isNeeded: !isOurs && !isKnown,
+    });
+    if (side === null && llama === null) {
+      const folder = localFolder(served?.root ?? null);
+      if (folder !== null) side = folderSide(folder, null);
+      // Workers of ours serve the bundled model unless another one was named.
+      else if (served === null) llama = await open();
+    }
+    const names = namesOf(servedName, served?.id ?? null);
+    if (side !== null) return { ...side, names, llama };
+    if (llama === null) {
+      throw new AppError(
+        "invalid_config",
+        `the model's files (${served?.root ?? "unknown"}) are not on this machine: give --tokenizer DIR`,
+      );
+    }
+    const eosTokenIds = some([...new Set([llama.eosTokenId, ...llama.stopTokenIds])], llama.path);
+    return { text: llama.text, eosTokenIds, names, llama };
+  } catch (error) {
+    llama?.close();
+    throw error;
   }
-  if (llama === null) {
-    throw new AppError(
-      "invalid_config",
-      `the model's files (${served?.root ?? "unknown"}) are not on this machine: give --tokenizer DIR`,
-    );
-  }
-  const eosTokenIds = some([...new Set([llama.eosTokenId, ...llama.stopTokenIds])], llama.path);
-  return { text: llama.text, eosTokenIds, names, llama };
+}
+
+function folderSide(
+  folder: string,
+  llama: LlamaModel | null,
+): Pick<ModelSide, "text" | "eosTokenIds"> {
+  const text = openHuggingFaceText(folder, llama?.text.vocabularySize);
+  return { text, eosTokenIds: some(eosTokensOf(folder), folder) };
 }
 
 function some(tokens: readonly number[], where: string): readonly [number, ...number[]] {
@@ -180,25 +211,43 @@ function localFolder(root: string | null): string | null {
   return root !== null && existsSync(join(root, "tokenizer.json")) ? root : null;
 }
 
-interface Served {
-  readonly id: string;
-  readonly root: string | null;
+const RETRY_MS = 250;
+const RETRY_MS_MAX = 5_000;
+
+/** What the first server that answers calls its model; null: there is none, or none answers and that is not needed. */
+async function anyServed(
+  urls: readonly string[],
+  token: string | null,
+  wait: ModelWait & { isNeeded: boolean },
+): Promise<ServedModel | null> {
+  if (urls.length === 0) return null;
+  for (let pauseMs = RETRY_MS; ; pauseMs = Math.min(RETRY_MS_MAX, pauseMs * 2)) {
+    try {
+      return await Promise.any(urls.map((url) => servedModel(url, { token })));
+    } catch (error) {
+      const problems = error instanceof AggregateError ? error.errors : [error];
+      wait.tried(problems.map(errorText));
+    }
+    if (!wait.isNeeded) return null;
+    await pause(pauseMs, wait.signal);
+  }
 }
 
-/** What the first vLLM server calls its model; null: there is no such server, or it does not say. */
-async function firstServed(urls: readonly string[], token: string | null): Promise<Served | null> {
-  const url = urls.find((one) => one.startsWith("http"));
-  if (url === undefined) return null;
-  const headers: Record<string, string> =
-    token === null ? {} : { authorization: `Bearer ${token}` };
-  try {
-    const answer = await fetch(`${url.replace(/\/$/, "")}/v1/models`, { headers });
-    const body = (await answer.json()) as { data?: { id?: unknown; root?: unknown }[] };
-    const first = body.data?.[0];
-    if (typeof first?.id !== "string") return null;
-    return { id: first.id, root: typeof first.root === "string" ? first.root : null };
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("worker_failed", `${url} does not answer: ${reason}`, { cause });
-  }
+function pause(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const end = () => reject(signal.reason);
+    if (signal.aborted) end();
+    const timer = setTimeout(() => {
+      signal.removeEventListener("abort", end);
+      resolve();
+    }, ms);
+    signal.addEventListener(
+      "abort",
+      () => {
+        clearTimeout(timer);
+        end();
+      },
+      { once: true },
+    );
+  });
 }

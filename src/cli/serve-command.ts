@@ -6,14 +6,22 @@ import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
 import {
+  type BindOptions,
+  type BoundServer,
+  bindServer,
   KEPT_RESPONSES_MAX,
   KEPT_TOKENS_MAX,
   type RunningSidecar,
   type ServeEvents,
-  startSidecar,
 } from "../serve.ts";
 import type { WorkerSource } from "../server/worker-pool.ts";
-import { llamaSources, type ModelSide, openModelSide, remoteSource } from "../sources.ts";
+import {
+  llamaSources,
+  type ModelSide,
+  type ModelWait,
+  openModelSide,
+  remoteSource,
+} from "../sources.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
@@ -36,6 +44,7 @@ export const SERVING_FIELDS = [
   "poolMemoryMb",
   "apiToken",
   "workerToken",
+  "minWorkers",
   "requestsMax",
   "bodyMb",
   "bodiesMb",
@@ -71,6 +80,8 @@ const KV_TOKENS = 32_768;
  * iteration 3 % sooner than these, and move four times the KV (docs/SIMULATOR.md, what was tried and lost).
  */
 export const SERVED_CHUNK_TOKENS = 2048;
+/** From the end of serving to the end of the process, at most. */
+const EXIT_MS_MAX = 1_000;
 /** More groups than one iteration has (1,000). */
 const GROUPS_MAX = 4096;
 
@@ -101,21 +112,36 @@ async function serve(settings: ServeSettings): Promise<number> {
   }
   const log = createLog(settings.log, (line) => process.stderr.write(line));
   warnIfExposed(settings, log);
-  const model = await openModelSide({
-    urls: settings.worker,
-    llamaCount: settings.llama,
-    model: settings.model,
-    tokenizer: settings.tokenizer,
-    servedName: settings.servedModelName,
-    deterministic: settings.deterministic,
-    token: settings.workerToken,
-  });
-  try {
-    const sources = sourcesOf(settings, model, log);
-    return await serveOver(sources, { settings, model, log, stopping: untilSignal() });
-  } finally {
-    model.llama?.close();
+  const count = settings.worker.length + settings.llama;
+  if (settings.minWorkers > count) {
+    const problem = `--min-workers is ${settings.minWorkers}, and there are ${count} workers`;
+    throw new AppError("usage", problem);
   }
+  const engines: Engines = {
+    model: (wait) =>
+      openModelSide(
+        {
+          urls: settings.worker,
+          llamaCount: settings.llama,
+          model: settings.model,
+          tokenizer: settings.tokenizer,
+          servedName: settings.servedModelName,
+          deterministic: settings.deterministic,
+          token: settings.workerToken,
+        },
+        wait,
+      ),
+    sources: (model) => sourcesOf(settings, model, log),
+  };
+  // A URL that is none is seen before anything is waited for.
+  for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
+  return await serveOver(engines, { settings, log, stopping: untilSignal() });
+}
+
+/** Where the engines come from, and what is known of their model. */
+export interface Engines {
+  model(wait: ModelWait): Promise<ModelSide>;
+  sources(model: ModelSide): WorkerSource[];
 }
 
 /** @throws AppError usage: no token protects an address that others can reach. */
@@ -139,6 +165,7 @@ export type ServingSettings = Pick<
   | "bodyMb"
   | "bodiesMb"
   | "bodyTimeoutS"
+  | "minWorkers"
   | "requestsMax"
   | "policy"
   | "draft"
@@ -150,14 +177,80 @@ export type ServingSettings = Pick<
   | "drainS"
 >;
 
-/** Serves over `sources` until it is told to stop. Returns the exit status. */
+/**
+ * Listens first, then finds out what the model is and opens the engines, and serves until it is told to stop. Returns
+ * the exit status. @throws AppError: the address is taken, or no further try would open an engine.
+ */
 export async function serveOver(
-  sources: readonly WorkerSource[],
-  parts: { settings: ServingSettings; model: ModelSide; log: Log; stopping: Signals },
+  engines: Engines,
+  parts: { settings: ServingSettings; log: Log; stopping: Signals },
 ): Promise<number> {
-  const { settings, model, log, stopping } = parts;
+  const { settings, log, stopping } = parts;
   const broken = Promise.withResolvers<never>();
-  const starting = startSidecar({
+  broken.promise.catch(() => undefined);
+  const bound = bindServer(bindOptionsOf(settings, eventsOf(log, broken.reject)));
+  log("info", "listening", { url: bound.url.origin });
+  // For those who read stdout: it serves, or it has tried to and goes on trying.
+  const announce = once(() => console.log(`foretoken on ${bound.url.origin}`));
+  try {
+    const model = await modelOf(engines, { bound, announce, log, stopping });
+    if (model === null) return EXIT_INTERRUPTED;
+    try {
+      const running = bound.serve(model, engines.sources(model));
+      const failing = running.opened.then(announce).then(() => new Promise<never>(() => {}));
+      try {
+        return await Promise.race([
+          untilStopped(running, stopping, settings, log),
+          failing,
+          broken.promise,
+        ]);
+      } finally {
+        await running.stop();
+      }
+    } finally {
+      model.llama?.close();
+    }
+  } finally {
+    await bound.stop();
+    // Whoever is being connected to may take long to answer, or never do.
+    setTimeout(() => process.exit(), EXIT_MS_MAX).unref();
+  }
+}
+
+/** null: it was told to stop before anybody said what the model is. */
+async function modelOf(
+  engines: Engines,
+  parts: { bound: BoundServer; announce: () => void; log: Log; stopping: Signals },
+): Promise<ModelSide | null> {
+  const { bound, announce, log, stopping } = parts;
+  const stopped = new AbortController();
+  const model = engines.model({
+    tried: (problems) => {
+      for (const problem of problems) log("warn", "model_unknown", { reason: problem });
+      bound.waitFor(`no server says what its model is: ${problems.join("; ")}`);
+      announce();
+    },
+    signal: stopped.signal,
+  });
+  const first = await Promise.race([model, stopping.first.then(() => "stopped" as const)]);
+  if (first !== "stopped") return first;
+  log("info", "stopping", { state: "waiting for the model" });
+  stopped.abort(new AppError("interrupted", "told to stop"));
+  const late = await model.catch(() => null);
+  late?.llama?.close();
+  return null;
+}
+
+function once(act: () => void): () => void {
+  let isDone = false;
+  return () => {
+    if (!isDone) act();
+    isDone = true;
+  };
+}
+
+function bindOptionsOf(settings: ServingSettings, events: ServeEvents): BindOptions {
+  return {
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
@@ -176,28 +269,13 @@ export async function serveOver(
     draft: settings.draft ?? "grouped",
     chunkTokens: settings.chunkTokens,
     poolMemoryBytes: settings.poolMemoryMb * MIB,
-    sources,
-    model,
+    workersMin: settings.minWorkers,
     retryGraceMs: settings.retryGraceS * 1000,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
     harmlessRpc: settings.harmlessRpc,
     version: packageJson.version,
-    events: eventsOf(log, broken.reject),
-  });
-  const isEarly = await Promise.race([starting.then(() => false), stopping.first.then(() => true)]);
-  if (isEarly) {
-    log("info", "stopping", { state: "opening workers" });
-    // Whoever is being connected to may take long to answer, or never do.
-    void stopping.second.then(() => process.exit(EXIT_INTERRUPTED));
-  }
-  const running = await starting;
-  try {
-    if (isEarly) return EXIT_INTERRUPTED;
-    console.log(`foretoken on ${running.url.origin}`);
-    return await Promise.race([untilStopped(running, stopping, settings, log), broken.promise]);
-  } finally {
-    await running.stop();
-  }
+    events,
+  };
 }
 
 function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerSource[] {
@@ -272,6 +350,10 @@ async function untilStopped(
   log: Log,
 ): Promise<number> {
   await signals.first;
+  if (!running.hasStarted) {
+    log("info", "stopping", { state: "opening workers" });
+    return EXIT_INTERRUPTED;
+  }
   const unfinished = running.sidecar.rollout.unfinished;
   log("info", "draining", { unfinished, seconds: settings.drainS });
   const timeUp = new Promise<"time_up">((resolve) => {

@@ -8,7 +8,7 @@ import { Command } from "commander";
 import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
-import { openModelSide } from "../sources.ts";
+import { type ModelWait, openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
 import { ensurePlugin } from "../supervise/install-plugin.ts";
 import { launchOf, type PluginLaunch } from "../supervise/launch.ts";
@@ -158,17 +158,23 @@ async function serveServers(
 ): Promise<number> {
   const { settings, log, stopping } = parts;
   const urls = servers.map((server) => server.spec.url);
-  const model = await openModelSide({
-    urls,
-    llamaCount: 0,
-    model: null,
-    tokenizer: settings.tokenizer ?? parts.model,
-    servedName: settings.servedModelName,
-    deterministic: false,
-    token: settings.workerToken,
-  });
-  const sources = urls.map((url) => noticedSource(url, settings.workerToken, log));
-  return await serveOver(sources, { settings, model, log, stopping });
+  const engines = {
+    model: (wait: ModelWait) =>
+      openModelSide(
+        {
+          urls,
+          llamaCount: 0,
+          model: null,
+          tokenizer: settings.tokenizer ?? parts.model,
+          servedName: settings.servedModelName,
+          deterministic: false,
+          token: settings.workerToken,
+        },
+        wait,
+      ),
+    sources: () => urls.map((url) => noticedSource(url, settings.workerToken, log)),
+  };
+  return await serveOver(engines, { settings, log, stopping });
 }
 
 function serversOf(

@@ -439,6 +439,13 @@ export const FIELDS = {
     default: null,
     help: "what clients must send as `Authorization: Bearer TOKEN`; better given in the environment (default: none)",
   },
+  minWorkers: integer("--min-workers", {
+    metavar: "N",
+    min: 1,
+    max: 4096,
+    default: 1,
+    help: "/health answers 503 until so many workers are ready; a trainer that counts its engines wants all of them",
+  }),
   requestsMax: integer("--max-requests", {
     metavar: "N",
     min: 1,

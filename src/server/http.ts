@@ -30,13 +30,19 @@ export interface SocketService {
   drain(socket: Socket): void;
 }
 
-export interface HttpOptions {
-  readonly host: string;
-  /** 0: any free one. */
-  readonly port: number;
+/** What is served. */
+export interface Served {
   readonly routes: readonly Route[];
   /** By path. */
   readonly sockets: Readonly<Record<string, SocketService>>;
+  /** Answers whatever no route is for. Default: 404. */
+  readonly otherwise?: Route["handle"];
+}
+
+export interface HttpOptions extends Served {
+  readonly host: string;
+  /** 0: any free one. */
+  readonly port: number;
   /** null: nobody is asked for one. */
   readonly apiToken: string | null;
   /** Names and origins beyond the server's own; see AccessOptions. Default: none. */
@@ -64,6 +70,8 @@ export interface AccessEntry {
 
 export interface HttpServer {
   readonly url: URL;
+  /** Serves this from now on in place of what it served before. */
+  serve(served: Served): void;
   /** Takes no more connections; resolves when every answer has gone out and every socket is closed. */
   finish(): Promise<void>;
   /** Ends every connection. */
@@ -84,7 +92,8 @@ const BODY_MS_MAX = 60_000;
 const BODY_WAIT_MS_MAX = 5_000;
 
 export function serveHttp(options: HttpOptions): HttpServer {
-  const router = new Router(options.routes);
+  let router = new Router(options.routes, options.otherwise);
+  let { sockets } = options;
   const access = new Access({
     boundHost: options.host,
     machineName: hostname(),
@@ -117,7 +126,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
         // A browser asks so before it sends what a form cannot; it has no token for that.
         if (shared !== null && method === "OPTIONS") return new Response(null, { status: 204 });
         authorize(request, url, options.apiToken);
-        const service = options.sockets[url.pathname];
+        const service = sockets[url.pathname];
         if (service === undefined) {
           return await router.handle(exchange);
         }
@@ -145,7 +154,15 @@ export function serveHttp(options: HttpOptions): HttpServer {
     },
     websocket: socketsOf(options),
   });
-  return { url: server.url, finish: () => server.stop(), stop: () => server.stop(true) };
+  return {
+    url: server.url,
+    serve: (served) => {
+      router = new Router(served.routes, served.otherwise);
+      sockets = served.sockets;
+    },
+    finish: () => server.stop(),
+    stop: () => server.stop(true),
+  };
 }
 
 function bodyOptionsOf(options: HttpOptions): BodyOptions {

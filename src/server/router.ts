@@ -11,8 +11,11 @@ interface Pattern {
 export class Router {
   readonly #exact = new Map<string, Route[]>();
   readonly #patterns: Pattern[] = [];
+  readonly #otherwise: Route["handle"];
 
-  constructor(routes: readonly Route[]) {
+  /** `otherwise`: for whatever no route is for. Default: 404. */
+  constructor(routes: readonly Route[], otherwise: Route["handle"] = notFound) {
+    this.#otherwise = otherwise;
     for (const route of routes) {
       if (route.path.includes("/:")) {
         this.#patterns.push({ parts: route.path.split("/"), route });
@@ -40,7 +43,7 @@ export class Router {
       if (route.method === wanted) return await route.handle(withParams(exchange, params));
       allowed.add(route.method);
     }
-    if (allowed.size === 0) throw new AppError("not_found", `there is no ${path} here`);
+    if (allowed.size === 0) return await this.#otherwise(exchange);
     return Response.json(
       {
         error: {
@@ -53,6 +56,10 @@ export class Router {
       { status: 405, headers: { allow: [...allowed].join(", ") } },
     );
   }
+}
+
+function notFound({ url }: Exchange): never {
+  throw new AppError("not_found", `there is no ${url.pathname} here`);
 }
 
 function match(

@@ -66,8 +66,10 @@ class Bed {
 
   static async open(): Promise<Bed> {
     const bed = new Bed();
-    await bed.pool.open(EPOCH);
     bed.pool.attach(bed.sidecar);
+    await bed.pool.open();
+    bed.told.length = 0;
+    bed.laters.length = 0;
     return bed;
   }
 

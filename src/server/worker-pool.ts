@@ -6,7 +6,7 @@
 //           ready -> down, fenced -> ready
 
 import { assert } from "../base/assert.ts";
-import { AppError } from "../base/errors.ts";
+import { AppError, type ErrorCode, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
 import type { ControlRequest, Worker } from "../rollout/worker.ts";
 import { answerOf, canaryRequest } from "./engine-answer.ts";
@@ -77,11 +77,15 @@ export interface WorkerPoolOptions {
   /** An engine has so long to answer when it is given weights. */
   readonly controlMsMax: number;
   readonly changed: (member: Member) => void;
+  /** So many are ready at the same time before the pool says that it serves. Default: 1. */
+  readonly workersMin?: number;
 }
 
 /** Between two tries to open a worker that is down: at first, and at most. A try is an attempt to connect. */
 const RETRY_MS = 100;
 const RETRY_MS_MAX = 2_000;
+const TRIES_TOLD = 8;
+const TRIES_PER_MINUTE = 30;
 /** A worker that served for so long begins with the shortest pause again. */
 const SERVED_MS = 10_000;
 
@@ -94,6 +98,8 @@ export class WorkerPool {
   #recipe: Recipe | null = { isWhole: false, requests: [] };
   #initialEpoch: WeightEpoch | null = null;
   #isClosed = false;
+  /** As many workers as were wanted have been ready at the same time. */
+  #hasStarted = false;
 
   constructor(options: WorkerPoolOptions) {
     assert(options.sources.length > 0, "a pool has at least one worker");
@@ -117,30 +123,40 @@ export class WorkerPool {
     return this.#members;
   }
 
-  /** Opens every worker. @throws AppError the first failure; then none is left open. */
-  async open(epoch: WeightEpoch): Promise<readonly Worker[]> {
-    this.#initialEpoch = epoch;
-    const results = await Promise.allSettled(
-      this.#members.map(async (member) => {
-        const worker = await this.#openWorker(member, epoch);
-        Object.assign(member, { worker, state: "ready", reason: null, isPlaced: true });
-        return worker;
-      }),
-    );
-    const failure = results.find((result) => result.status === "rejected");
-    if (failure !== undefined) {
-      await this.close();
-      throw failure.reason;
-    }
-    return results.flatMap((result) => (result.status === "fulfilled" ? [result.value] : []));
+  get hasStarted(): boolean {
+    return this.#hasStarted;
   }
 
-  /** Hands the opened workers to the sidecar's rollout, and looks after them from now on. */
+  /** What it waits for before it serves, or null: it has started, and a worker is ready. */
+  get problem(): string | null {
+    const { length: ready } = this.#members.filter(({ state }) => state === "ready");
+    const { workersMin = 1 } = this.#options;
+    if (!this.#hasStarted) return `starting: ${ready} of at least ${workersMin} workers are ready`;
+    return ready === 0 ? "no worker is in service" : null;
+  }
+
+  /** The sidecar whose rollout gets the workers. Call before `open`. */
   attach(sidecar: Sidecar): void {
     this.#sidecar = sidecar;
+    this.#initialEpoch = sidecar.rollout.epoch;
     sidecar.observe({ workerFailed: (worker, message) => this.#failed(worker, message) });
-    for (const { worker } of this.#members) {
-      if (worker !== null) sidecar.rollout.addWorker(worker);
+  }
+
+  /**
+   * Opens every worker, each for itself: one that cannot be opened is tried again and again. Resolves when each has
+   * been tried once. @throws AppError: no further try would open one; then all are closed.
+   */
+  async open(): Promise<void> {
+    try {
+      await Promise.all(
+        this.#members.map(async (member) => {
+          const error = await this.#reopen(member, { hasWeights: false });
+          if (isFinal(error)) throw error;
+        }),
+      );
+    } catch (error) {
+      await this.close();
+      throw error;
     }
   }
 
@@ -243,7 +259,7 @@ export class WorkerPool {
     const isNews = member.worker !== null || member.state !== state || member.reason !== reason;
     Object.assign(member, { state, worker: null, candidate: null, reason, isPlaced: false });
     member.tries += 1;
-    if (isNews || isPowerOfTwo(member.tries)) this.#options.changed(member);
+    if (isNews || isTold(member.tries)) this.#options.changed(member);
     if (this.#isClosed) return;
     const cancel = this.#options.later(() => {
       this.#cancels.delete(cancel);
@@ -253,10 +269,10 @@ export class WorkerPool {
     member.retryMs = Math.min(RETRY_MS_MAX, member.retryMs * 2);
   }
 
-  /** Opens the member anew; it serves if its weights are, or can be made, current. */
-  async #reopen(member: OwnMember, options: { hasWeights: boolean }): Promise<void> {
+  /** Opens the member anew; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
+  async #reopen(member: OwnMember, options: { hasWeights: boolean }): Promise<unknown> {
     const sidecar = this.#sidecar;
-    if (sidecar === null || this.#isClosed) return;
+    if (sidecar === null || this.#isClosed) return null;
     const { epoch } = sidecar.rollout;
     const { source } = member;
     try {
@@ -265,7 +281,7 @@ export class WorkerPool {
       const worker = await this.#openWorker(member, epoch);
       if (this.#isClosed) {
         await worker.close();
-        return;
+        return null;
       }
       member.candidate = worker;
       sidecar.rollout.watch(worker);
@@ -275,20 +291,24 @@ export class WorkerPool {
       const isCurrent =
         (hasWeights && member.taint === null) || (await this.#giveWeights(member, worker, epoch));
       // It failed while it was brought up to date: `#failed` has seen to it.
-      if (member.candidate !== worker) return;
+      if (member.candidate !== worker) return null;
       Object.assign(member, { worker, candidate: null });
       // The weights may have changed again meanwhile.
       if (sidecar.rollout.epoch !== epoch) await this.#reopen(member, { hasWeights: false });
       else if (isCurrent) this.#ready(member, worker, sidecar);
       else this.#fence(member, member.taint ?? "came back without the current weights");
+      return null;
     } catch (error) {
-      this.#down(member, error instanceof Error ? error.message : String(error));
+      this.#down(member, errorText(error));
+      return error;
     }
   }
 
   #ready(member: OwnMember, worker: Worker, sidecar: Sidecar): void {
     Object.assign(member, { state: "ready", reason: null, tries: 0, isPlaced: true });
     sidecar.rollout.addWorker(worker);
+    const { length: ready } = this.#members.filter(({ state }) => state === "ready");
+    if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
     this.#options.changed(member);
     if (member.lost !== null) this.#reach(member, worker);
     const cancel = this.#options.later(() => {
@@ -316,9 +336,23 @@ export class WorkerPool {
   }
 }
 
-/** Of tries that all end alike, fewer and fewer are told. */
-function isPowerOfTwo(count: number): boolean {
-  return (count & (count - 1)) === 0;
+/** Of tries that all end alike, the first ones are told, and then about one a minute. */
+function isTold(tries: number): boolean {
+  return tries <= TRIES_TOLD || tries % TRIES_PER_MINUTE === 0;
+}
+
+/** What no further try would change: the settings, and files and libraries of this machine. */
+const FINAL_CODES: readonly ErrorCode[] = [
+  "usage",
+  "invalid_config",
+  "model_unreadable",
+  "native_library_missing",
+  "kv_budget_too_small",
+  "core_version",
+];
+
+function isFinal(error: unknown): boolean {
+  return error instanceof AppError && FINAL_CODES.includes(error.code);
 }
 
 export interface Reachable {

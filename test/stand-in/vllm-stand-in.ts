@@ -43,6 +43,10 @@ export interface StandInOptions extends EngineOptions {
   readonly kvPool: StandInPool | null;
   /** Another connector, by name alone. */
   readonly kvConnector: string;
+  /** 0: any free one. */
+  readonly port: number;
+  /** As a server that loads its model: every route answers 503 until `isHealthy` is set. */
+  readonly isLoading: boolean;
 }
 
 export const STAND_IN_DEFAULTS: StandInOptions = {
@@ -64,6 +68,8 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   kvFolder: null,
   kvPool: null,
   kvConnector: "ExampleConnector",
+  port: 0,
+  isLoading: false,
 };
 
 type Body = Readonly<Record<string, unknown>>;
@@ -90,13 +96,14 @@ export class VllmStandIn {
 
   private constructor(options: StandInOptions) {
     this.options = options;
+    this.isHealthy = !options.isLoading;
     this.engine = this.#newEngine();
     this.#server = this.#newServer();
   }
 
   static async start(options: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
     const standIn = new VllmStandIn({ ...STAND_IN_DEFAULTS, ...options });
-    await standIn.#listen(0);
+    await standIn.#listen(standIn.options.port);
     return standIn;
   }
 
@@ -157,6 +164,10 @@ export class VllmStandIn {
         send(response, 401, { error: "Unauthorized" });
         return;
       }
+    }
+    if (this.options.isLoading && !this.isHealthy) {
+      sendText(response, 503, "Service Unavailable");
+      return;
     }
     const endpoint = this.#endpointOf(pathname);
     if (endpoint === "disabled") {

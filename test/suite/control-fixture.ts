@@ -121,8 +121,8 @@ export class ControlFixture {
     options: { keepsWeights: boolean } = { keepsWeights: true },
   ): Promise<ControlFixture> {
     const fixture = new ControlFixture(options.keepsWeights);
-    await fixture.pool.open(weightEpoch(0));
     fixture.pool.attach(fixture.sidecar);
+    await fixture.pool.open();
     return fixture;
   }
 

@@ -90,9 +90,8 @@ function workersOf({ pool, sidecar }: ControlOptions) {
 }
 
 function health(options: ControlOptions): Response {
-  const isServing = options.pool.members.some(({ state }) => state === "ready");
-  if (isServing && !options.sidecar.isDraining) return new Response(null, { status: 200 });
-  const status = options.sidecar.isDraining ? "draining" : "no worker is in service";
+  const status = options.sidecar.isDraining ? "draining" : options.pool.problem;
+  if (status === null) return new Response(null, { status: 200 });
   return jsonResponse({ status, workers: workersOf(options) }, 503);
 }
 

@@ -1,7 +1,9 @@
 // Every wait, retry and buffer of a vLLM worker, in one place, with the reasons for the defaults.
 
 export interface VllmLimits {
-  /** The start: until /health answers 200, ms. A server that loads a large model takes minutes. */
+  /** The start: until /health answers 200, ms. A server that loads a large model takes minutes. 0: it is asked once. */
+  readonly healthMsMax: number;
+  /** The start: until the server has made a token, ms; with it the first one that it ever makes. */
   readonly startMsMax: number;
   /** A probe, a health check or a poll of the metrics, ms. A server whose engine holds its cores starves for seconds. */
   readonly checkMsMax: number;
@@ -38,6 +40,7 @@ export interface VllmLimits {
 
 /** With these a server that is gone is given up after about 5 s, a hung one after about 2 min. */
 export const VLLM_LIMITS: VllmLimits = {
+  healthMsMax: 600_000,
   startMsMax: 600_000,
   checkMsMax: 30_000,
   controlMsMax: 600_000,

@@ -147,7 +147,7 @@ function readCanary(body: string): CanaryResult {
 }
 
 async function waitForHealth({ client, clock, limits }: ProbeOptions): Promise<void> {
-  const endMs = clock.nowMs() + limits.startMsMax;
+  const endMs = clock.nowMs() + limits.healthMsMax;
   for (;;) {
     const answer = await client.answer(
       { method: "GET", path: "/health", body: null },
@@ -159,9 +159,11 @@ async function waitForHealth({ client, clock, limits }: ProbeOptions): Promise<v
       throw new AppError("unauthorized", `${client.url} refuses the API key: ${problem}`);
     }
     if (clock.nowMs() >= endMs) {
-      throw new AppError("worker_failed", `${client.url} is not healthy: /health: ${problem}`);
+      const isLoading = answer.kind === "answer" && answer.status === 503;
+      const state = isLoading ? "is still loading (503)" : `is not healthy: /health: ${problem}`;
+      throw new AppError("worker_failed", `${client.url} ${state}`);
     }
-    await pause(clock, Math.min(HEALTH_PAUSE_MS, limits.startMsMax));
+    await pause(clock, Math.min(HEALTH_PAUSE_MS, limits.healthMsMax));
   }
 }
 

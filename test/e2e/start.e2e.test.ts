@@ -1,0 +1,151 @@
+// How a sidecar begins: it listens at once, says what it waits for, serves with the workers that are there, and goes on
+// trying the others. Real processes over stand-ins for vLLM.
+
+import { afterEach, describe, expect, test } from "bun:test";
+import { join } from "node:path";
+import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { freePort, Proc, said, untilTrue } from "./fleet.ts";
+import { ended, engineMissing, ROOT, start } from "./tool.ts";
+
+const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
+const open: { end(): Promise<void> }[] = [];
+
+afterEach(async () => {
+  for (const one of open.splice(0)) await one.end();
+});
+
+async function standIn(
+  options: Parameters<typeof VllmStandIn.start>[0] = {},
+): Promise<VllmStandIn> {
+  const one = await VllmStandIn.start(options);
+  open.push({ end: () => one.stop() });
+  return one;
+}
+
+async function serve(...args: string[]): Promise<{ proc: Proc; url: string }> {
+  const port = await freePort();
+  const proc = new Proc(["serve", "--port", String(port), ...args]);
+  open.push({ end: () => proc.end() });
+  const url = `http://127.0.0.1:${port}`;
+  await untilTrue(() => proc.line(/listening/) !== null, `the port: ${said(proc)}`);
+  return { proc, url };
+}
+
+async function health(url: string): Promise<{ status: number; text: string }> {
+  const answer = await fetch(`${url}/health`);
+  return { status: answer.status, text: await answer.text() };
+}
+
+async function complete(url: string, model?: string): Promise<Response> {
+  const body = { prompt: [1, 2, 3], max_tokens: 4, model };
+  return await fetch(`${url}/v1/completions`, { method: "POST", body: JSON.stringify(body) });
+}
+
+const FILES = ["--tokenizer", TOKENIZER];
+
+test("start: with one of two servers absent it serves at once, and takes the other when it comes", async () => {
+  const there = await standIn();
+  const port = await freePort();
+  const { proc, url } = await serve(
+    ...FILES,
+    "--worker",
+    `http://127.0.0.1:${port}`,
+    "--worker",
+    there.url,
+  );
+  await untilTrue(async () => (await health(url)).status === 200, "health");
+  expect((await complete(url, "stand-in")).status).toBe(200);
+  expect(
+    proc.line(new RegExp(`worker worker=http://127.0.0.1:${port} state=down reason=`)),
+  ).not.toBeNull();
+  expect(proc.line(/^foretoken on /)).not.toBeNull();
+  await standIn({ port });
+  await untilTrue(
+    () => proc.line(new RegExp(`worker=http://127.0.0.1:${port} state=ready`)) !== null,
+    `the other: ${said(proc)}`,
+    10_000,
+  );
+}, 60_000);
+
+test("start: without a server it says what it waits for, and serves when one has loaded its model", async () => {
+  const port = await freePort();
+  const { proc, url } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
+  await untilTrue(() => proc.line(/model_unknown/) !== null, "a try");
+  expect(await health(url)).toMatchObject({
+    status: 503,
+    text: expect.stringContaining("does not answer"),
+  });
+  const refused = await complete(url);
+  expect([refused.status, refused.headers.get("retry-after")]).toEqual([503, "1"]);
+  expect(await refused.text()).toContain("the server is starting");
+  const loading = await standIn({ port, isLoading: true });
+  await untilTrue(() => proc.line(/is still loading \(503\)/) !== null, said(proc), 10_000);
+  expect((await health(url)).text).toContain("is still loading (503)");
+  loading.isHealthy = true;
+  await untilTrue(async () => (await health(url)).status === 200, said(proc), 15_000);
+  expect((await complete(url, "stand-in")).status).toBe(200);
+}, 60_000);
+
+test("start: --min-workers: health waits for as many, requests are served by those that are there", async () => {
+  const there = await standIn();
+  const loading = await standIn({ isLoading: true });
+  const workers = ["--worker", there.url, "--worker", loading.url];
+  const { proc, url } = await serve(...FILES, ...workers, "--min-workers", "2");
+  await untilTrue(async () => (await complete(url)).status === 200, said(proc));
+  const { status, text } = await health(url);
+  expect(status).toBe(503);
+  expect(JSON.parse(text)).toMatchObject({
+    status: "starting: 1 of at least 2 workers are ready",
+    workers: [
+      { state: "ready", reason: null },
+      { state: "down", reason: `${loading.url} is still loading (503)` },
+    ],
+  });
+  loading.isHealthy = true;
+  await untilTrue(async () => (await health(url)).status === 200, said(proc), 10_000);
+  // Once it has started, one worker is enough.
+  await loading.stop();
+  expect((await health(url)).status).toBe(200);
+}, 60_000);
+
+test("start: what no further try would change ends it at once", async () => {
+  const cases: [string[], number, RegExp][] = [
+    [["--worker", "gpu-0:8000"], 2, /--worker is "gpu-0:8000"; it is http:\/\/HOST:PORT/],
+    [["--worker", "http://127.0.0.1:9", "--tokenizer", "/nowhere"], 1, /\/nowhere/],
+    [
+      ["--worker", "http://127.0.0.1:9", "--min-workers", "2"],
+      2,
+      /--min-workers is 2, and there are 1/,
+    ],
+    [["--llama", "1", "--model", "/nowhere.gguf"], 1, /\/nowhere\.gguf/],
+  ];
+  for (const [args, status, told] of cases) {
+    const result = await ended(start(["serve", "--port", "0", ...args]));
+    expect([result.status, result.stderr]).toEqual([status, expect.stringMatching(told)]);
+  }
+}, 60_000);
+
+test("start: told to stop while it waits, it ends within a second or two", async () => {
+  const port = await freePort();
+  const { proc } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
+  await untilTrue(() => proc.line(/model_unknown/) !== null, "a try");
+  const startMs = performance.now();
+  proc.kill("SIGTERM");
+  expect(await proc.child.exited).toBe(130);
+  expect(performance.now() - startMs).toBeLessThan(5_000);
+}, 60_000);
+
+describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
+  test("start: an absent linked worker keeps nobody waiting", async () => {
+    const port = await freePort();
+    const { proc, url } = await serve("--llama", "1", "--worker", `ws://127.0.0.1:${port}`);
+    await untilTrue(async () => (await health(url)).status === 200, said(proc));
+    expect((await complete(url)).status).toBe(200);
+    const worker = new Proc(["worker", "--listen", `127.0.0.1:${port}`]);
+    open.push(worker);
+    await untilTrue(
+      () => proc.line(new RegExp(`worker=ws://127.0.0.1:${port} state=ready`)) !== null,
+      said(proc),
+    );
+  }, 60_000);
+});
