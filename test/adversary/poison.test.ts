@@ -15,10 +15,10 @@ const POISON = 999;
 /** Longer than the worker goes on trying. */
 const DOWN_MS = 1_000;
 
-async function bedOf(count: number): Promise<StandInBed> {
+async function bedOf(count: number, downMs = DOWN_MS): Promise<StandInBed> {
   return await StandInBed.start(count, (index) => ({
     slots: 8,
-    downMs: DOWN_MS,
+    downMs,
     generate: index % 2 === 0 ? "enabled" : "disabled",
     faults: (_, [first, afterTokens = 0]) =>
       first === POISON ? { kind: "restart", afterTokens } : null,
@@ -97,7 +97,8 @@ test("poison: many such requests among good ones end one after the other, no goo
 }, 120_000);
 
 test("kills from outside, of one server or of all at once, lose no request", async () => {
-  const bed = await bedOf(3);
+  // Shorter than the pause between two kills.
+  const bed = await bedOf(3, 200);
   const kills = rounds(6, 100);
   let isOver = false;
   const load = Array.from({ length: 12 }, async (_, lane) => {
