@@ -85,6 +85,9 @@ export interface DraftServerStats {
   readonly epochs: number;
 }
 
+/** Weight updates that a peer may have seen and the server not: more than a day's, at one a minute and a half. */
+export const EPOCHS_AHEAD_MAX = 1024;
+
 const NO_COUNTS = {
   registered: 0,
   updates: 0,
@@ -126,6 +129,16 @@ export class DraftServer {
 
   get epoch(): WeightEpoch {
     return this.#epoch;
+  }
+
+  /**
+   * Whether a peer at this epoch is no peer of this server: nothing can have updated the weights so often meanwhile, and
+   * an epoch that was begun by mistake would make every other peer's messages stale. A server that begins anew, and does
+   * not lead, takes the first epoch that it hears of.
+   */
+  isBeyond(epoch: WeightEpoch): boolean {
+    if (!this.#leads && this.#counts.epochs === 0) return false;
+    return epoch > this.#epoch + EPOCHS_AHEAD_MAX;
   }
 
   /** Begins a weight epoch: every group of the one before is dropped. Nothing, if it is not newer. */

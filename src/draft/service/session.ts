@@ -3,14 +3,14 @@
 
 import { DRAFT_PROTOCOL_VERSION } from "./limits.ts";
 import type { Budget, ClientMessage, Hello, ServerMessage, Telemetry } from "./message.ts";
-import type { DraftServer } from "./server.ts";
+import { type DraftServer, EPOCHS_AHEAD_MAX } from "./server.ts";
 
 export type SessionAnswer =
   | { readonly kind: "reply"; readonly message: ServerMessage }
   /** The connection ends. */
   | {
       readonly kind: "refuse";
-      readonly reason: "version" | "unexpected_message";
+      readonly reason: "version" | "unexpected_message" | "invalid_message";
       readonly problem: string;
     };
 
@@ -41,6 +41,11 @@ export class DraftSession {
   receive(message: ClientMessage): SessionAnswer {
     if (message.kind === "hello") return this.#greet(message);
     if (!this.#isGreeted) return unexpected(`${message.kind} before hello`);
+    if (this.#server.isBeyond(message.epoch)) {
+      const bound = `more than ${EPOCHS_AHEAD_MAX} ahead of the server's ${this.#server.epoch}`;
+      const problem = `epoch is ${message.epoch}, ${bound}`;
+      return { kind: "refuse", reason: "invalid_message", problem };
+    }
     switch (message.kind) {
       case "register_group":
         return { kind: "reply", message: this.#server.register(message) };

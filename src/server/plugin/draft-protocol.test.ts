@@ -8,7 +8,7 @@ import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { groupId, weightEpoch } from "../../base/ids.ts";
 import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../draft/service/limits.ts";
 import type { ClientMessage, ServerMessage } from "../../draft/service/message.ts";
-import { DraftServer } from "../../draft/service/server.ts";
+import { DraftServer, EPOCHS_AHEAD_MAX } from "../../draft/service/server.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
 import { serveHttp } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";
@@ -22,10 +22,10 @@ function tokensOf(count: number): Int32Array {
   return Int32Array.from({ length: count }, (_, i) => ((i * 5) % 23) + 10);
 }
 
-function serve(limits: Partial<DraftServerLimits> = {}) {
+function serve(limits: Partial<DraftServerLimits> = {}, leads = false) {
   let skippedMs = 0;
   const clock = { nowMs: () => performance.now() + skippedMs };
-  const server = new DraftServer({ clock, instanceId: 7, limits });
+  const server = new DraftServer({ clock, instanceId: 7, limits, leads });
   const service = new DraftSocketService({
     server,
     reports: null,
@@ -188,6 +188,31 @@ test("epochs: an older one is refused, the next one drops everything", async () 
   expect(stats()).toMatchObject({ groups: 0, stale: 3, epochs: 2 });
   await stop();
 });
+
+for (const leads of [false, true]) {
+  test(`epochs, ${leads ? "leading" : "led"}: one far ahead ends its connection, and honest peers are served on`, async () => {
+    const { url, stop, stats } = serve({}, leads);
+    await exchange(url, [HELLO, register(leads ? 0 : 7)]);
+    const honest = leads ? 0 : 7;
+    for (const epoch of [2 ** 32 - 1, honest + EPOCHS_AHEAD_MAX + 1]) {
+      for (const message of [register(epoch), update(0, tokensOf(3), epoch), fetchOf([], epoch)]) {
+        const { closed, answers } = await exchange(url, [HELLO, message]);
+        expect(answers.length).toBe(1);
+        expect(closed?.code).toBe(1007);
+        const bound = `more than ${EPOCHS_AHEAD_MAX} ahead of the server's ${honest}`;
+        expect(closed?.reason).toBe(`invalid_message: epoch is ${epoch}, ${bound}`);
+      }
+    }
+    const { answers } = await exchange(url, [HELLO, update(0, tokensOf(5), honest)]);
+    expect(answers[1]).toMatchObject({ kind: "updated", status: "ok", epoch: honest });
+    expect(stats()).toMatchObject({ epoch: honest, stale: 0, tokensTaken: 5 });
+    // A few weight updates ahead: a server that leads answers, one that does not follows.
+    const ahead = await exchange(url, [HELLO, register(honest + 3)]);
+    const status = leads ? "stale_epoch" : "ok";
+    expect(ahead.answers[1]).toMatchObject({ status, epoch: leads ? honest : honest + 3 });
+    await stop();
+  });
+}
 
 test("register: a group with another prompt is refused", async () => {
   const { url, stop, stats } = serve();

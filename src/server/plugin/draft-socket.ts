@@ -26,6 +26,12 @@ interface Peer {
   isClosing: boolean;
 }
 
+const REFUSAL_CODES = {
+  version: CLOSE.version,
+  unexpected_message: CLOSE.protocol,
+  invalid_message: CLOSE.invalid,
+} as const;
+
 const DEFAULTS = { connectionsMax: 1024, sendQueueBytes: 8 * 2 ** 20, helloMsMax: 15_000 };
 
 export class DraftSocketService implements SocketService {
@@ -66,8 +72,7 @@ export class DraftSocketService implements SocketService {
     }
     const answer = peer.session.receive(decoded.message);
     if (answer.kind === "refuse") {
-      const code = answer.reason === "version" ? CLOSE.version : CLOSE.protocol;
-      this.#end(socket, code, `${answer.reason}: ${answer.problem}`);
+      this.#end(socket, REFUSAL_CODES[answer.reason], `${answer.reason}: ${answer.problem}`);
       return;
     }
     const sent = socket.send(encodeServerMessage(answer.message));
