@@ -39,6 +39,8 @@ export interface LinkLimits {
   readonly silenceMsMax: number;
   /** A peer that has acknowledged nothing of what was sent for so long is too slow. */
   readonly stallMsMax: number;
+  /** A host that says nothing of the requests it runs, and not that its engine is busy, has failed after so long. */
+  readonly standstillMsMax: number;
   /** After a cut a session can be gone on with for so long. */
   readonly resumeMsMax: number;
   /** A host is dialled for so long before opening it fails; whoever opened it tries again. */
@@ -69,6 +71,8 @@ export const LINK_LIMITS: LinkLimits = {
   quietMsMax: 1_000,
   silenceMsMax: 10_000,
   stallMsMax: 30_000,
+  // A step, the longest that an engine says nothing, is bounded by its batch: seconds.
+  standstillMsMax: 60_000,
   resumeMsMax: 30_000,
   openMsMax: 1_000,
   retryMsMin: 50,

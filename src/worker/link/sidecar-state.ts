@@ -39,6 +39,7 @@ export class SidecarState {
   #kvBytesLeft = 0;
   readonly #logs = new TokenLogs();
   #runCount = 0;
+  #isMoving = false;
   readonly #runs = new Map<number, CurrentRun>();
   readonly #runOf = new Map<RequestId, number>();
   /** Prompt and output, in tokens, of requests whose KV may be on the worker and that do not run. */
@@ -57,9 +58,18 @@ export class SidecarState {
     return wire;
   }
 
-  events(events: readonly WireEvent[]): Translated {
+  /** Whether a request runs of which nothing was heard since the last call: not even that the engine is busy. */
+  takeStandstill(): boolean {
+    const isStill = this.#runs.size > 0 && !this.#isMoving;
+    this.#isMoving = false;
+    return isStill;
+  }
+
+  /** `isCurrent` false: of weights that the rollout has left behind, or does not have yet; no run is concerned. */
+  events(events: readonly WireEvent[], isCurrent: boolean): Translated {
     const translated: WorkerEvent[] = [];
     for (const event of events) {
+      if (!isCurrent && isOfRun(event)) continue;
       const problem = this.#take(event, translated);
       if (problem !== null) return { kind: "invalid", problem };
     }
@@ -77,6 +87,7 @@ export class SidecarState {
         if (problem !== null) return problem;
         const { requestId } = current;
         const { offset, tokens, logprobs, top } = event;
+        this.#isMoving = true;
         current.have = Math.max(current.have, offset + tokens.length);
         this.#logs.append(requestId, offset, tokens);
         translated.push({ kind: "tokens", requestId, offset, tokens, logprobs, top });
@@ -88,6 +99,7 @@ export class SidecarState {
         const problem = endProblem(event, current);
         if (problem !== null) return problem;
         const { requestId, promptTokens, have } = current;
+        this.#isMoving = true;
         this.#endRun(requestId);
         if (event.finish !== null) this.#logs.forget(requestId);
         else this.#parked.set(requestId, promptTokens + have);
@@ -107,6 +119,10 @@ export class SidecarState {
         translated.push(held > 0 ? event : { ...event, kv: null });
         return null;
       }
+      case "stats":
+        if (event.stats.running + event.stats.waiting > 0) this.#isMoving = true;
+        translated.push(event);
+        return null;
       case "evicted":
         this.#parked.delete(event.requestId);
         translated.push(event);
@@ -186,6 +202,7 @@ export class SidecarState {
     const chunkEnd = Math.min(tokensMax, have + command.chunkTokens);
     this.#runs.set(run, { requestId, promptTokens: tokens.length, have, chunkEnd, tokensMax });
     this.#parked.delete(requestId);
+    this.#isMoving = true;
     this.#runOf.set(requestId, run);
     this.#forgetOutputs(wire);
     const { chunkTokens, priority, draft } = command;
@@ -255,6 +272,10 @@ export class SidecarState {
     }
     if (requestIds.length > 0) wire.push({ kind: "forget", promptIds: [], requestIds });
   }
+}
+
+function isOfRun({ kind }: WireEvent): boolean {
+  return kind === "tokens" || kind === "chunk_done" || kind === "exported" || kind === "evicted";
 }
 
 /** What the end of a run says cannot be: a response that is said to be over before it is, or to go on after that. */

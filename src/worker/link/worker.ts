@@ -62,6 +62,9 @@ export interface LinkedWorker extends Worker {
   linkStats(): LinkWorkerStats;
 }
 
+/** Between two looks at whether the requests that run are heard of. */
+const WATCH_MS = 250;
+
 /** Room in a message for what surrounds runs. */
 const MESSAGE_SLACK_BYTES = 2 ** 20;
 /** What the fields of a command without arrays take, about. */
@@ -138,6 +141,9 @@ class LinkWorker implements LinkedWorker {
   /** When the connection began to carry the session, and what the session had done by then. */
   #resumedMs = 0;
   #resumedAt = 0;
+  readonly #watch: ReturnType<typeof setInterval>;
+  /** For how long nothing was heard of the requests that run, while the host could be reached. */
+  #stillMs = 0;
   #epoch: WeightEpoch;
   #weights: WeightsId | null;
   #listener: WorkerListener | null = null;
@@ -172,6 +178,8 @@ class LinkWorker implements LinkedWorker {
     this.#pauseMs = options.limits.retryMsMin;
     this.#epoch = welcome.epoch;
     this.#weights = welcome.weights;
+    this.#watch = setInterval(() => this.#look(), WATCH_MS);
+    this.#watch.unref();
   }
 
   get epoch(): WeightEpoch {
@@ -361,6 +369,16 @@ class LinkWorker implements LinkedWorker {
     this.#pauseMs = Math.min(2 * this.#pauseMs, this.#limits.retryMsMax);
   }
 
+  /** A host that is there and takes requests, but never says anything of them, would be waited for without end. */
+  #look(): void {
+    const isStill = this.#session.takeStandstill() && this.#lost === null;
+    this.#stillMs = isStill ? this.#stillMs + WATCH_MS : 0;
+    const connection = this.#connection;
+    if (this.#stillMs <= this.#limits.standstillMsMax || connection === null) return;
+    const reason = `standstill: nothing was heard of its requests for ${this.#stillMs} ms`;
+    this.#refuse(connection, CLOSE.protocol, reason);
+  }
+
   #reached(lost: string | null): void {
     if (this.#state !== "running" || (lost === null && this.#lost === null)) return;
     this.#lost = lost;
@@ -387,7 +405,8 @@ class LinkWorker implements LinkedWorker {
       resolve?.(message.answer);
       return;
     }
-    const translated = this.#session.events(message.events);
+    const isCurrent = message.epoch === this.#epoch;
+    const translated = this.#session.events(message.events, isCurrent);
     if (translated.kind === "invalid") {
       this.#refuse(connection, CLOSE.invalid, `invalid_message: ${translated.problem}`);
       return;
@@ -425,6 +444,7 @@ class LinkWorker implements LinkedWorker {
     if (this.#state === "running") this.#state = state;
     if (this.#retry !== null) clearTimeout(this.#retry);
     this.#retry = null;
+    clearInterval(this.#watch);
     for (const resolve of this.#controls.values()) resolve(this.#unreachable());
     this.#controls.clear();
   }
