@@ -3,7 +3,7 @@
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
-import { EOS, TinyText } from "../test/golden/requests/plane-fixture.ts";
+import { EOS, openTinyThread, TinyText } from "../test/golden/requests/tiny-text.ts";
 import { type RunningSidecar, startSidecar } from "./serve.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import { SimulatedWorker } from "./worker/simulated/worker.ts";
@@ -38,7 +38,13 @@ beforeAll(async () => {
     chunkTokens: 4,
     poolMemoryBytes: 2 ** 20,
     sources: [source, source],
-    model: { text: new TinyText(), eosTokenIds: [EOS], names: ["tiny"], llama: null },
+    model: {
+      text: new TinyText(),
+      openTextThread: openTinyThread,
+      eosTokenIds: [EOS],
+      names: ["tiny"],
+      llama: null,
+    },
     retryGraceMs: 0,
     weightsTimeoutMs: 60_000,
     harmlessRpc: [],

@@ -1,7 +1,7 @@
 // The sidecar as a whole, over simulated workers and a real port: how it begins and how it ends.
 
 import { expect, test } from "bun:test";
-import { TinyText } from "../test/golden/requests/plane-fixture.ts";
+import { openTinyThread, TinyText } from "../test/golden/requests/tiny-text.ts";
 import { groupId, type WorkerId, weightEpoch } from "./base/ids.ts";
 import type { ClientMessage, Fetched } from "./draft/service/message.ts";
 import { decodeServerMessage, encodeClientMessage } from "./proto/draft-codec.ts";
@@ -62,7 +62,13 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
     chunkTokens: 512,
     poolMemoryBytes: 2 ** 20,
     sources: [engines.source],
-    model: { text: new TinyText(), eosTokenIds: [1000], names: ["tiny"], llama: null },
+    model: {
+      text: new TinyText(),
+      openTextThread: openTinyThread,
+      eosTokenIds: [1000],
+      names: ["tiny"],
+      llama: null,
+    },
     retryGraceMs: 0,
     weightsTimeoutMs: 60_000,
     harmlessRpc: [],

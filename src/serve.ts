@@ -34,19 +34,17 @@ import { starting } from "./server/starting.ts";
 import { StreamService } from "./server/stream/service.ts";
 import { type Member, WorkerPool, type WorkerSource } from "./server/worker-pool.ts";
 import type { ModelSide } from "./sources.ts";
+import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
+import type { Encoder } from "./text/text.ts";
 import { loadCore } from "./wasm/load.ts";
 
 export interface ServeOptions {
   readonly host: string;
   readonly port: number;
   readonly apiToken: string | null;
-  /** Names and origins beyond the server's own (src/server/access.ts). Default: none. */
-  readonly allowHosts?: readonly string[];
-  readonly allowOrigins?: readonly string[];
+  /** What the HTTP server takes beyond that. */
+  readonly edge?: EdgeOptions;
   readonly bodyBytesMax: number;
-  /** As in HttpOptions. */
-  readonly bodiesBytesMax?: number;
-  readonly bodyMsMax?: number;
   readonly limits: SidecarLimits;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
@@ -54,6 +52,8 @@ export interface ServeOptions {
   readonly poolMemoryBytes: number;
   readonly sources: readonly WorkerSource[];
   readonly model: ModelSide;
+  /** Of texts that clients send. Default: as ENCODER_LIMITS. */
+  readonly encoder?: Partial<EncoderLimits>;
   /** /health is 503 until so many workers have been ready at the same time. Default: 1. */
   readonly workersMin?: number;
   /** Milliseconds for which a request whose client has gone goes on. */
@@ -65,6 +65,11 @@ export interface ServeOptions {
   readonly version: string;
   readonly events: ServeEvents;
 }
+
+export type EdgeOptions = Pick<
+  HttpOptions,
+  "allowHosts" | "allowOrigins" | "bodiesBytesMax" | "bodyMsMax"
+>;
 
 /** What an operator wants to hear of. */
 export interface ServeEvents {
@@ -127,6 +132,8 @@ const DESCRIPTIONS: readonly RouteDescription[] = [
 ];
 
 const EPOCH = weightEpoch(0);
+/** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
+const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
 const FRAME_BYTES_MAX = 1024 * 1024;
 /** Between two looks for draft groups that nobody uses any more. */
 const DRAFT_SWEEP_MS = 1000;
@@ -181,11 +188,8 @@ function listening(
       host: options.host,
       port: options.port,
       apiToken: options.apiToken,
-      allowHosts: options.allowHosts ?? [],
-      allowOrigins: options.allowOrigins ?? [],
       bodyBytesMax: options.bodyBytesMax,
-      ...(options.bodiesBytesMax === undefined ? {} : { bodiesBytesMax: options.bodiesBytesMax }),
-      ...(options.bodyMsMax === undefined ? {} : { bodyMsMax: options.bodyMsMax }),
+      ...options.edge,
       frameBytesMax: FRAME_BYTES_MAX,
       failed: options.events.failed,
     });
@@ -225,7 +229,9 @@ function serveWith(
     later: afterwards,
     notice: (notice) => events.weightsNotice(notice),
   });
-  const { text } = options.model;
+  const { text, openTextThread: openThread } = options.model;
+  const encoderLimits = { ...ENCODER_LIMITS, ...options.encoder };
+  const encoder = new ThreadedEncoder({ text, openThread, limits: encoderLimits });
   const stream = new StreamService({
     sidecar,
     text,
@@ -243,7 +249,7 @@ function serveWith(
   });
   pool.attach(sidecar);
   http.serve({
-    routes: routesOf(options, { sidecar, pool, weights, drafts, metrics }),
+    routes: routesOf(options, { sidecar, encoder, pool, weights, drafts, metrics }),
     sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
   });
   const opened = pool.open();
@@ -267,6 +273,7 @@ function serveWith(
       sidecar.rollout.stop();
       drafts.end();
       await http.stop();
+      encoder.close();
       await pool.close();
       await kv.close();
     },
@@ -297,18 +304,20 @@ function routesOf(
   options: ServeOptions,
   parts: {
     sidecar: Sidecar;
+    encoder: Encoder;
     pool: WorkerPool;
     weights: WeightUpdates;
     drafts: Drafts;
     metrics: Metrics;
   },
 ): Route[] {
-  const { sidecar, pool, weights, drafts, metrics } = parts;
+  const { sidecar, encoder, pool, weights, drafts, metrics } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
   const plane = dataPlane({
     sidecar,
     text,
+    encoder,
     modelNames: names,
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
@@ -329,7 +338,7 @@ function routesOf(
     }),
     ...plane.routes,
     ...rolloutRoutes({
-      ...{ sidecar, text, eosTokenIds, clock: wallClock, random: randomWord },
+      ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
       versionOf: (epoch) => weights.version(epoch),
     }),
     ...pageRoutes(),

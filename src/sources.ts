@@ -6,8 +6,9 @@ import { BUNDLED_MODEL, wallClock } from "./app.ts";
 import { AppError, errorText } from "./base/errors.ts";
 import type { BudgetName } from "./draft/budget.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
+import type { EncoderThread } from "./text/encoder.ts";
 import { eosTokensOf } from "./text/eos.ts";
-import { openHuggingFaceText } from "./text/hugging-face.ts";
+import { openHuggingFaceText, openHuggingFaceThread } from "./text/hugging-face.ts";
 import type { Text } from "./text/text.ts";
 import { newIdentity, openLinkWorker } from "./worker/link/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
@@ -119,6 +120,8 @@ function linkSource(url: string, { token }: RemoteOptions): WorkerSource {
 /** What the edge must know of the model that all engines have. */
 export interface ModelSide {
   readonly text: Text;
+  /** A thread that encodes as `text` does. */
+  readonly openTextThread: () => EncoderThread;
   /** The first is the EOS proper. */
   readonly eosTokenIds: readonly [number, ...number[]];
   readonly names: readonly [string, ...string[]];
@@ -179,7 +182,8 @@ export async function openModelSide(options: ModelOptions, wait: ModelWait): Pro
       );
     }
     const eosTokenIds = some([...new Set([llama.eosTokenId, ...llama.stopTokenIds])], llama.path);
-    return { text: llama.text, eosTokenIds, names, llama };
+    const { text } = llama;
+    return { text, openTextThread: llama.openTextThread, eosTokenIds, names, llama };
   } catch (error) {
     llama?.close();
     throw error;
@@ -189,9 +193,13 @@ export async function openModelSide(options: ModelOptions, wait: ModelWait): Pro
 function folderSide(
   folder: string,
   llama: LlamaModel | null,
-): Pick<ModelSide, "text" | "eosTokenIds"> {
-  const text = openHuggingFaceText(folder, llama?.text.vocabularySize);
-  return { text, eosTokenIds: some(eosTokensOf(folder), folder) };
+): Pick<ModelSide, "text" | "openTextThread" | "eosTokenIds"> {
+  const sizeMin = llama?.text.vocabularySize;
+  return {
+    text: openHuggingFaceText(folder, sizeMin),
+    openTextThread: () => openHuggingFaceThread(folder, sizeMin),
+    eosTokenIds: some(eosTokensOf(folder), folder),
+  };
 }
 
 function some(tokens: readonly number[], where: string): readonly [number, ...number[]] {

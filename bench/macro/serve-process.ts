@@ -23,6 +23,7 @@ import { Sidecar } from "../../src/server/sidecar.ts";
 import { StreamService } from "../../src/server/stream/service.ts";
 import type { Text } from "../../src/text/text.ts";
 import { loadCore } from "../../src/wasm/load.ts";
+import { inlineEncoder } from "../../test/suite/inline-encoder.ts";
 import {
   GROUP_SIZE,
   type Load,
@@ -240,6 +241,7 @@ function startSidecar(
   const plane = dataPlane({
     sidecar,
     text,
+    encoder: inlineEncoder(text),
     modelNames: ["model"],
     eosTokenIds: [0],
     version: () => "0",

@@ -52,11 +52,15 @@ export class RefusedError extends AppError {
 
 /** A field of some input is wrong: names where it stands, the field, what was seen and the bound. */
 export class InvalidFieldError extends AppError {
+  readonly where: string;
   readonly field: string;
+  readonly problem: string;
 
   constructor(options: { where: string; field: string; problem: string }) {
     super("invalid_field", `${options.where}: ${options.field} ${options.problem}`);
+    this.where = options.where;
     this.field = options.field;
+    this.problem = options.problem;
   }
 }
 

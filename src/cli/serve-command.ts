@@ -49,6 +49,8 @@ export const SERVING_FIELDS = [
   "bodyMb",
   "bodiesMb",
   "bodyTimeoutS",
+  "promptCharacters",
+  "encodeTimeoutS",
   "retryGraceS",
   "weightsTimeoutS",
   "harmlessRpc",
@@ -165,6 +167,8 @@ export type ServingSettings = Pick<
   | "bodyMb"
   | "bodiesMb"
   | "bodyTimeoutS"
+  | "promptCharacters"
+  | "encodeTimeoutS"
   | "minWorkers"
   | "requestsMax"
   | "policy"
@@ -254,11 +258,17 @@ function bindOptionsOf(settings: ServingSettings, events: ServeEvents): BindOpti
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
-    allowHosts: settings.allowHost,
-    allowOrigins: settings.allowOrigin,
+    edge: {
+      allowHosts: settings.allowHost,
+      allowOrigins: settings.allowOrigin,
+      bodiesBytesMax: (settings.bodiesMb ?? 4 * settings.bodyMb) * MIB,
+      bodyMsMax: settings.bodyTimeoutS * 1000,
+    },
+    encoder: {
+      charactersMax: settings.promptCharacters,
+      msMax: settings.encodeTimeoutS * 1000,
+    },
     bodyBytesMax: settings.bodyMb * MIB,
-    bodiesBytesMax: (settings.bodiesMb ?? 4 * settings.bodyMb) * MIB,
-    bodyMsMax: settings.bodyTimeoutS * 1000,
     limits: {
       requestsMax: settings.requestsMax,
       groupsMax: GROUPS_MAX,

@@ -474,6 +474,20 @@ export const FIELDS = {
     default: 60,
     help: "a body has so long to come, and 10 s for every 64 KiB; then it is a 408",
   }),
+  promptCharacters: integer("--max-prompt-characters", {
+    metavar: "N",
+    min: 1,
+    max: 268_435_456,
+    default: 4_194_304,
+    help: "characters of one text to encode; a longer one is a 400",
+  }),
+  encodeTimeoutS: integer("--encode-timeout-s", {
+    metavar: "S",
+    min: 1,
+    max: 3600,
+    default: 30,
+    help: "a text has so long to be encoded; then it is a 504",
+  }),
   retryGraceS: integer("--retry-grace-s", {
     metavar: "S",
     min: 0,

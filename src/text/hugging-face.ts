@@ -8,6 +8,8 @@ import { Tokenizer } from "@huggingface/tokenizers";
 import { AppError } from "../base/errors.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "./decoding.ts";
+import type { EncoderThread } from "./encoder.ts";
+import { openEncoderThread } from "./encoder-thread.ts";
 import type { ChatMessage, ChatOptions, Detokenizer, Text } from "./text.ts";
 
 interface AddedToken {
@@ -59,6 +61,19 @@ function checkFolder(folder: string, path: string): void {
         ? "holds no tokenizer.json"
         : "is a file";
   throw new AppError("model_unreadable", `${folder}: ${problem}; ${wanted}`);
+}
+
+const THREAD = new URL("./hugging-face-thread.ts", import.meta.url);
+
+export interface HuggingFaceOpening {
+  readonly folder: string;
+  readonly vocabularySizeMin: number;
+}
+
+/** A thread that encodes as `openHuggingFaceText` does with the same arguments. */
+export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): EncoderThread {
+  const opening: HuggingFaceOpening = { folder, vocabularySizeMin };
+  return openEncoderThread(THREAD, opening);
 }
 
 /** Models of text and images say it of their text's part. 0: not said. */

@@ -26,6 +26,38 @@ export interface ChatOptions {
   readonly variables: Readonly<Record<string, unknown>>;
 }
 
+export interface EncodedChat {
+  /** What the model's chat template made. */
+  readonly text: string;
+  readonly tokens: Int32Array;
+}
+
+export interface EncodeOptions {
+  readonly addSpecial: boolean;
+  /** A text that certainly has more is refused before it is encoded; null: none is. */
+  readonly tokensMax: number | null;
+  /** Aborts when nobody waits for the answer any more. */
+  readonly signal: AbortSignal;
+}
+
+/**
+ * What is done with texts of clients, of any size, without holding up the caller's thread. All throw AppError
+ * context_length_exceeded (too long a text), queue_full, deadline_exceeded, interrupted.
+ */
+export interface Encoder {
+  encode(texts: readonly string[], options: EncodeOptions): Promise<Int32Array[]>;
+  /** @throws AppError also invalid_field, as Text.renderChat. */
+  encodeChat(
+    messages: readonly ChatMessage[],
+    chat: ChatOptions,
+    options: EncodeOptions,
+  ): Promise<EncodedChat>;
+  /** Special tokens are written out. */
+  decode(tokens: Int32Array, signal: AbortSignal): Promise<string>;
+  /** What each token stands for, as a JSON list. */
+  namesJson(tokens: Int32Array, signal: AbortSignal): Promise<string>;
+}
+
 export interface Text {
   readonly vocabularySize: number;
   /** Special tokens written in the text become their ids. `addSpecial`: the tokenizer's own (BOS) are added. */

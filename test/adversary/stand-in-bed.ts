@@ -4,7 +4,7 @@
 import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
 import type { WorkerSource } from "../../src/server/worker-pool.ts";
 import { openVllmWorker } from "../../src/worker/vllm/open.ts";
-import { TinyText } from "../golden/requests/plane-fixture.ts";
+import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 
@@ -75,7 +75,13 @@ export class StandInBed {
       chunkTokens: 5,
       poolMemoryBytes: 0,
       sources,
-      model: { text: new TinyText(), eosTokenIds: [EOS], names: ["tiny"], llama: null },
+      model: {
+        text: new TinyText(),
+        openTextThread: openTinyThread,
+        eosTokenIds: [EOS],
+        names: ["tiny"],
+        llama: null,
+      },
       retryGraceMs: 1_000,
       weightsTimeoutMs: 10_000,
       harmlessRpc: [],

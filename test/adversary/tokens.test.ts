@@ -11,7 +11,7 @@ import { fold32 } from "../../src/base/hash.ts";
 import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
 import type { WorkerSource } from "../../src/server/worker-pool.ts";
 import { openVllmWorker } from "../../src/worker/vllm/open.ts";
-import { TinyText } from "../golden/requests/plane-fixture.ts";
+import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { type FaultKind, LIE_KINDS } from "../stand-in/faults.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
@@ -54,7 +54,13 @@ async function sidecarOver(sources: readonly WorkerSource[]): Promise<RunningSid
     chunkTokens: 5,
     poolMemoryBytes: 0,
     sources,
-    model: { text: new TinyText(), eosTokenIds: [EOS], names: ["tiny"], llama: null },
+    model: {
+      text: new TinyText(),
+      openTextThread: openTinyThread,
+      eosTokenIds: [EOS],
+      names: ["tiny"],
+      llama: null,
+    },
     retryGraceMs: 1_000,
     weightsTimeoutMs: 10_000,
     harmlessRpc: [],

@@ -7,7 +7,7 @@ import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
 import type { WorkerSource } from "../../src/server/worker-pool.ts";
 import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
 import { openVllmWorker } from "../../src/worker/vllm/open.ts";
-import { TinyText } from "../golden/requests/plane-fixture.ts";
+import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../stand-in/faults.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { STAND_IN_DEFAULTS, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
@@ -55,7 +55,13 @@ async function sidecarOver(standIns: readonly VllmStandIn[]): Promise<RunningSid
     chunkTokens: 8,
     poolMemoryBytes: 0,
     sources: standIns.map(sourceOf),
-    model: { text: new TinyText(), eosTokenIds: [EOS], names: ["tiny"], llama: null },
+    model: {
+      text: new TinyText(),
+      openTextThread: openTinyThread,
+      eosTokenIds: [EOS],
+      names: ["tiny"],
+      llama: null,
+    },
     retryGraceMs: 30_000,
     weightsTimeoutMs: 60_000,
     harmlessRpc: [],

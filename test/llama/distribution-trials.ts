@@ -40,7 +40,7 @@ export interface TrialCounts {
 const library = openLibrary();
 loadBackend(library, { deterministic: false });
 const model = LlamaWeights.load(library, MODEL_PATH);
-const tokenizer = new LlamaTokenizer(library, MODEL_PATH);
+const tokenizer = LlamaTokenizer.load(library, MODEL_PATH);
 const prompt = tokenizer.encode(PROMPT);
 
 /** Probabilities of the tokens that follow the prompt and `after`, likeliest first. */

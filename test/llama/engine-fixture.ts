@@ -52,7 +52,7 @@ export function sharedModel(): Shared {
     const library = openLibrary();
     loadBackend(library, { deterministic: true });
     const model = LlamaWeights.load(library, MODEL_PATH);
-    shared = { library, model, tokenizer: new LlamaTokenizer(library, MODEL_PATH) };
+    shared = { library, model, tokenizer: LlamaTokenizer.load(library, MODEL_PATH) };
   }
   return shared;
 }

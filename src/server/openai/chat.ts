@@ -3,7 +3,7 @@
 // are field by field vLLM's (vllm/entrypoints/openai/chat_completion/protocol.py).
 
 import * as v from "valibot";
-import type { ChatMessage } from "../../text/text.ts";
+import type { ChatMessage, EncodedChat, EncodeOptions } from "../../text/text.ts";
 import type { Exchange } from "../route.ts";
 import {
   COMMON_ENTRIES,
@@ -107,18 +107,31 @@ interface ChatPlan {
   readonly prompt: Int32Array;
 }
 
-export function prepareChat(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
-  return planChat(plane, exchange, checked(chatRequest, body), null).prepared;
+export async function prepareChat(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<Prepared> {
+  return (await planChat(plane, exchange, checked(chatRequest, body), null)).prepared;
 }
 
-export function prepareChatTokens(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+export async function prepareChatTokens(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<Prepared> {
   const { tokens, ...fields } = checked(chatTokensRequest, body);
-  return planChat(plane, exchange, fields, plane.promptOf(tokens, "tokens")).prepared;
+  return (await planChat(plane, exchange, fields, plane.promptOf(tokens, "tokens"))).prepared;
 }
 
 /** What /inference/v1/generate would have to be sent. */
-export function renderChatRequest(plane: DataPlane, exchange: Exchange, body: unknown): object {
-  const { prepared, fields, prompt } = planChat(plane, exchange, checked(chatRequest, body), null);
+export async function renderChatRequest(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<object> {
+  const given = checked(chatRequest, body);
+  const { prepared, fields, prompt } = await planChat(plane, exchange, given, null);
   const sampling = withFormat(fields);
   const params: Record<string, unknown> = {};
   for (const name of Object.keys(SAMPLING_ENTRIES) as (keyof typeof SAMPLING_ENTRIES)[]) {
@@ -143,8 +156,12 @@ export function renderChatRequest(plane: DataPlane, exchange: Exchange, body: un
   };
 }
 
-/** @throws InvalidFieldError; AppError as Text.renderChat. */
-export function renderMessages(plane: DataPlane, fields: TemplateFields): string {
+/** The prompt that messages make, as text and as tokens. @throws InvalidFieldError; AppError as Encoder.encodeChat. */
+export async function encodeMessages(
+  plane: DataPlane,
+  fields: TemplateFields,
+  encoding: EncodeOptions,
+): Promise<EncodedChat> {
   if (fields.messages.length === 0) throw invalid("messages", "is empty");
   const continues = fields.continue_final_message ?? false;
   // vLLM has a generation prompt by default, and refuses both only when both are asked for.
@@ -154,12 +171,13 @@ export function renderMessages(plane: DataPlane, fields: TemplateFields): string
   const variables: Record<string, unknown> = { ...fields.chat_template_kwargs };
   if (fields.documents) variables.documents = fields.documents;
   if (fields.reasoning_effort) variables.reasoning_effort ??= fields.reasoning_effort;
-  return plane.text.renderChat(fields.messages.map(plainMessage), {
+  const chat = {
     addGenerationPrompt: !continues && (fields.add_generation_prompt ?? true),
     continueFinalMessage: continues,
     tools: fields.tools ?? null,
     variables,
-  });
+  };
+  return await plane.encoder.encodeChat(fields.messages.map(plainMessage), chat, encoding);
 }
 
 function plainMessage(given: v.InferOutput<typeof message>, index: number): ChatMessage {
@@ -176,12 +194,13 @@ function plainMessage(given: v.InferOutput<typeof message>, index: number): Chat
   return { ...given, content: parts.join("\n") };
 }
 
-function planChat(
+/** `tokens`: of the prompt, where the client gave them; null: the messages make it. */
+async function planChat(
   plane: DataPlane,
   exchange: Exchange,
   given: Fields,
   tokens: Int32Array | null,
-): ChatPlan {
+): Promise<ChatPlan> {
   const fields = withFormat(given);
   plane.checkModel(fields.model);
   if (fields.tools && fields.tools.length > 0 && fields.tool_choice !== "none") {
@@ -196,10 +215,11 @@ function planChat(
   const topLogprobs = alternativesFor(fields.top_logprobs ?? 0);
   const own = { topLogprobs, tokensMax, extraArgs };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
-  const written = tokens === null ? renderMessages(plane, fields) : null;
-  const whole =
-    tokens ?? plane.text.encode(written ?? "", { addSpecial: fields.add_special_tokens ?? false });
   const { truncate_prompt_tokens: keep, truncation_side: side } = fields;
+  const addSpecial = fields.add_special_tokens ?? false;
+  const encoding = plane.encoding(exchange, { addSpecial, truncates: (keep ?? null) !== null });
+  const written = tokens === null ? await encodeMessages(plane, fields, encoding) : null;
+  const whole = tokens ?? written?.tokens ?? new Int32Array(0);
   const room = (plane.contextTokens ?? 0) - (tokensMax ?? 0);
   const prompt = Int32Array.from(truncated(whole, { keep, side, room }));
   if (prompt.length === 0) throw invalid("messages", "make a prompt without tokens");
@@ -210,7 +230,10 @@ function planChat(
     wantsText: true,
     isStream: fields.stream ?? false,
     requestId: fields.request_id ?? null,
-    answer: new ChatAnswer(plane, fields, { usage: usageWanted(fields), promptText: written }),
+    answer: new ChatAnswer(plane, fields, {
+      usage: usageWanted(fields),
+      promptText: written?.text ?? null,
+    }),
   };
   return { prepared, fields, prompt };
 }

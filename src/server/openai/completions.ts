@@ -2,6 +2,7 @@
 // (vllm/entrypoints/openai/completion/protocol.py). Choices are in the order of the prompts.
 
 import * as v from "valibot";
+import type { EncodeOptions } from "../../text/text.ts";
 import type { Exchange } from "../route.ts";
 import {
   COMMON_ENTRIES,
@@ -41,7 +42,11 @@ export const completionsRequest = v.strictObject({
 
 type Fields = v.InferOutput<typeof completionsRequest>;
 
-export function prepareCompletions(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+export async function prepareCompletions(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<Prepared> {
   const fields = withFormat(checked(completionsRequest, body));
   plane.checkModel(fields.model);
   const tokensMax = fields.max_tokens ?? TOKENS_MAX_DEFAULT;
@@ -49,11 +54,14 @@ export function prepareCompletions(plane: DataPlane, exchange: Exchange, body: u
   const group = groupOf(exchange.headers, fields, extraArgs);
   const own = { topLogprobs: fields.logprobs ?? 0, tokensMax, extraArgs };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
-  const given = promptsOf(fields.prompt, plane, fields.add_special_tokens ?? true);
-  const cut = given.map((tokens) => truncatedPrompt(tokens, fields, tokensMax, plane));
   if (fields.echo === true && typeof fields.logprobs === "number") {
     throw invalid("echo", "is true with logprobs: no worker computes logprobs of prompts");
   }
+  const addSpecial = fields.add_special_tokens ?? true;
+  const truncates = (fields.truncate_prompt_tokens ?? null) !== null;
+  const encoding = plane.encoding(exchange, { addSpecial, truncates });
+  const given = await promptsOf(fields.prompt, plane, encoding);
+  const cut = given.map((tokens) => truncatedPrompt(tokens, fields, tokensMax, plane));
   const priority = fields.priority ?? 0;
   return {
     asks: plane.asksOf(cut, drawing, { tokensMax, clamps: false, group, priority }),
@@ -76,21 +84,36 @@ function truncatedPrompt(
   return Int32Array.from(truncated(tokens, { keep, side, room }));
 }
 
-function promptsOf(prompt: Fields["prompt"], plane: DataPlane, addSpecial: boolean): Int32Array[] {
-  const encoded = (one: string, field: string): Int32Array => {
-    const tokens = plane.text.encode(one, { addSpecial });
-    if (tokens.length === 0) throw invalid(field, "holds no tokens");
-    return tokens;
-  };
-  if (typeof prompt === "string") return [encoded(prompt, "prompt")];
+/** A list holds texts only, or lists of tokens only: its schema says so. */
+async function promptsOf(
+  prompt: Fields["prompt"],
+  plane: DataPlane,
+  encoding: EncodeOptions,
+): Promise<Int32Array[]> {
+  if (typeof prompt === "string") return await encodedTexts([prompt], ["prompt"], plane, encoding);
   if (prompt.length === 0) throw invalid("prompt", "is empty");
   if (isTokenList(prompt)) return [plane.promptOf(prompt, "prompt")];
   if (prompt.length > PROMPTS_MAX) {
     throw invalid("prompt", `holds ${prompt.length} prompts, more than ${PROMPTS_MAX}`);
   }
-  return prompt.map((one, i) =>
-    typeof one === "string" ? encoded(one, `prompt.${i}`) : plane.promptOf(one, `prompt.${i}`),
-  );
+  const texts = prompt.filter((one) => typeof one === "string");
+  const fields = prompt.map((_, i) => `prompt.${i}`);
+  if (texts.length > 0) return await encodedTexts(texts, fields, plane, encoding);
+  const lists = prompt.filter((one) => typeof one !== "string");
+  return lists.map((one, i) => plane.promptOf(one, `prompt.${i}`));
+}
+
+/** `fields` name the texts in errors. */
+async function encodedTexts(
+  texts: readonly string[],
+  fields: readonly string[],
+  plane: DataPlane,
+  encoding: EncodeOptions,
+): Promise<Int32Array[]> {
+  const encoded = await plane.encoder.encode(texts, encoding);
+  const empty = encoded.findIndex((tokens) => tokens.length === 0);
+  if (empty >= 0) throw invalid(fields[empty] ?? "prompt", "holds no tokens");
+  return encoded;
 }
 
 class CompletionsAnswer implements Answer {

@@ -26,8 +26,12 @@ import {
   tokenizeRequest,
 } from "./tokenize.ts";
 
-type Prepare = (plane: DataPlane, exchange: Exchange, body: unknown) => Prepared;
-type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object;
+type Prepare = (
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+) => Prepared | Promise<Prepared>;
+type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object | Promise<object>;
 
 interface Endpoint {
   readonly method: Route["method"];
@@ -84,14 +88,14 @@ const ENDPOINTS: readonly Endpoint[] = [
     path: "/tokenize",
     summary: "The tokens of a text or a conversation",
     schema: tokenizeRequest,
-    act: replies((plane, _exchange, body) => tokenize(plane, body)),
+    act: replies(tokenize),
   },
   {
     method: "POST",
     path: "/detokenize",
     summary: "The text of tokens",
     schema: detokenizeRequest,
-    act: replies((plane, _exchange, body) => detokenize(plane, body)),
+    act: replies(detokenize),
   },
   {
     method: "GET",
@@ -153,10 +157,11 @@ function routesOf(plane: DataPlane): Route[] {
     handle: async (exchange) => {
       if (act.kind === "replies") {
         const body = method === "GET" ? null : await exchange.json();
-        return jsonResponse(act.reply(plane, exchange, body));
+        return jsonResponse(await act.reply(plane, exchange, body));
       }
       // The body has no name here, which would keep it in memory until the answer.
-      return await plane.respond(exchange, act.prepare(plane, exchange, await exchange.json()));
+      const prepared = await act.prepare(plane, exchange, await exchange.json());
+      return await plane.respond(exchange, prepared);
     },
   }));
 }

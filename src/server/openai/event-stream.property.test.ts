@@ -2,12 +2,8 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import {
-  EOS,
-  eventsOf,
-  PlaneFixture,
-  TinyText,
-} from "../../../test/golden/requests/plane-fixture.ts";
+import { eventsOf, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import { EOS, TinyText, tinyEncoder } from "../../../test/golden/requests/tiny-text.ts";
 import { prepareChat } from "./chat.ts";
 import { prepareCompletions } from "./completions.ts";
 import { eventStream } from "./event-stream.ts";
@@ -117,11 +113,12 @@ test("streams: put together, they are the answer that does not stream", async ()
         const plane = new DataPlane({
           sidecar,
           text: new TinyText(),
+          encoder: tinyEncoder(),
           modelNames: ["tiny"],
           eosTokenIds: [EOS],
           version: (epoch) => `v${epoch}`,
         });
-        const prepared = request.prepare(plane, exchange(), request.body);
+        const prepared = await request.prepare(plane, exchange(), request.body);
         const { asks, stops, answer } = prepared;
         const text = prepared.wantsText || stops.strings.length > 0 ? plane.text : null;
         const job = new Job(

@@ -2,12 +2,11 @@
 
 import { afterEach, expect, test } from "bun:test";
 import {
-  EOS,
   eventsOf,
   type FixtureOptions,
   PlaneFixture,
-  TinyText,
 } from "../../../test/golden/requests/plane-fixture.ts";
+import { EOS, TinyText, tinyEncoder } from "../../../test/golden/requests/tiny-text.ts";
 import { askFor } from "../../../test/suite/stream-bed.ts";
 import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
@@ -38,6 +37,7 @@ function begun(length: number, options: FixtureOptions = {}, crashes: unknown[] 
   const plane = new DataPlane({
     sidecar,
     text: new TinyText(),
+    encoder: tinyEncoder(),
     modelNames: ["tiny"],
     eosTokenIds: [EOS],
     version: String,

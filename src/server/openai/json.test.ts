@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { TinyText } from "../../../test/golden/requests/plane-fixture.ts";
+import { TinyText } from "../../../test/golden/requests/tiny-text.ts";
 import { Response } from "../../request/response.ts";
 import {
   chatLogprobs,

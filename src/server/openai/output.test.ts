@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { EOS, TinyText } from "../../../test/golden/requests/plane-fixture.ts";
+import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
 import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
 import { RequestBuffer } from "../../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../../request/request.ts";

@@ -4,7 +4,7 @@
 import * as v from "valibot";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
-import type { Text } from "../../text/text.ts";
+import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Exchange } from "../route.ts";
 import type { Ask, Sidecar } from "../sidecar.ts";
@@ -33,6 +33,7 @@ export const DATA_PLANE_LIMITS: DataPlaneLimits = {
 export interface DataPlaneOptions {
   readonly sidecar: Sidecar;
   readonly text: Text;
+  readonly encoder: Encoder;
   /** Names under which clients may ask for the model; the first is the one in answers. */
   readonly modelNames: readonly [string, ...string[]];
   /** Tokens that end a response unless `ignore_eos`; the first is the EOS proper. */
@@ -65,6 +66,7 @@ export interface Prepared {
 export class DataPlane {
   readonly sidecar: Sidecar;
   readonly text: Text;
+  readonly encoder: Encoder;
   readonly modelName: string;
   readonly modelNames: readonly string[];
   readonly limits: DataPlaneLimits;
@@ -83,6 +85,7 @@ export class DataPlane {
   constructor(options: DataPlaneOptions) {
     this.sidecar = options.sidecar;
     this.text = options.text;
+    this.encoder = options.encoder;
     this.modelNames = options.modelNames;
     this.modelName = options.modelNames[0];
     this.limits = { ...DATA_PLANE_LIMITS, ...options.limits };
@@ -121,6 +124,15 @@ export class DataPlane {
   checkModel(model: string | null | undefined): void {
     if (model === null || model === undefined || this.modelNames.includes(model)) return;
     throw new AppError("not_found", `The model \`${model}\` does not exist.`);
+  }
+
+  /** How the texts of a request are encoded. `truncates`: it wants what is too long cut. */
+  encoding(
+    exchange: Exchange,
+    { addSpecial, truncates }: { addSpecial: boolean; truncates: boolean },
+  ): EncodeOptions {
+    const tokensMax = truncates ? null : this.contextTokens;
+    return { addSpecial, tokensMax, signal: exchange.signal };
   }
 
   /** @throws InvalidFieldError naming `field`. */

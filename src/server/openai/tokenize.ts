@@ -1,8 +1,10 @@
 // POST /tokenize and /detokenize, GET /v1/models: what clients ask about the model before they generate.
 
 import * as v from "valibot";
+import { assert } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
-import { messageList, renderMessages, TEMPLATE_ENTRIES } from "./chat.ts";
+import type { Exchange } from "../route.ts";
+import { encodeMessages, messageList, TEMPLATE_ENTRIES } from "./chat.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
 import type { DataPlane } from "./plane.ts";
 import { invalid } from "./sampling-fields.ts";
@@ -19,7 +21,11 @@ export const tokenizeRequest = v.strictObject({
 
 export const detokenizeRequest = v.strictObject({ model: v.nullish(text), tokens: tokenList });
 
-export function tokenize(plane: DataPlane, body: unknown): object {
+export async function tokenize(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<object> {
   const fields = checked(tokenizeRequest, body);
   plane.checkModel(fields.model);
   const { prompt, messages } = fields;
@@ -27,25 +33,35 @@ export function tokenize(plane: DataPlane, body: unknown): object {
   if (isChat === (prompt !== null && prompt !== undefined)) {
     throw invalid("prompt", "or messages must be there, and not both");
   }
-  const written = isChat ? renderMessages(plane, { ...fields, messages }) : (prompt ?? "");
-  // A template writes the special tokens itself.
+  // A template writes the special tokens itself. What has no room in the context can be counted all the same.
   const addSpecial = fields.add_special_tokens ?? !isChat;
-  const tokens = plane.text.encode(written, { addSpecial });
-  const names = [...tokens].map((token) => new TextDecoder().decode(plane.text.bytes(token)));
+  const encoding = plane.encoding(exchange, { addSpecial, truncates: true });
+  const tokens = isChat
+    ? (await encodeMessages(plane, { ...fields, messages }, encoding)).tokens
+    : (await plane.encoder.encode([prompt ?? ""], encoding))[0];
+  assert(tokens !== undefined, "a text has its tokens");
+  const names =
+    fields.return_token_strs === true
+      ? JSON.parse(await plane.encoder.namesJson(tokens, exchange.signal))
+      : null;
   return {
     count: tokens.length,
     max_model_len: plane.contextTokens,
     tokens: [...tokens],
-    token_strs: fields.return_token_strs === true ? names : null,
+    token_strs: names,
   };
 }
 
-export function detokenize(plane: DataPlane, body: unknown): object {
+export async function detokenize(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<object> {
   const fields = checked(detokenizeRequest, body);
   plane.checkModel(fields.model);
   if (fields.tokens.length === 0) return { prompt: "" };
   const tokens = plane.promptOf(fields.tokens, "tokens");
-  return { prompt: plane.text.decode(tokens, { skipSpecial: false }) };
+  return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
 }
 
 export function modelList(plane: DataPlane): object {

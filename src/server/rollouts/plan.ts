@@ -4,7 +4,7 @@
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../../base/errors.ts";
 import type { SamplingParams } from "../../request/request.ts";
-import type { Text } from "../../text/text.ts";
+import type { Encoder, Text } from "../../text/text.ts";
 import {
   checked,
   flag,
@@ -94,6 +94,9 @@ export interface GroupPlan {
   readonly seeded: boolean;
 }
 
+/** The prompt is null where it is a text that is yet to be encoded. */
+type UnwrittenPlan = Omit<GroupPlan, "prompt"> & { readonly prompt: Int32Array | null };
+
 export interface RolloutPlan {
   /** null: the server names it. */
   readonly id: string | null;
@@ -106,12 +109,17 @@ export interface RolloutPlan {
 
 export interface PlanContext {
   readonly text: Text;
+  readonly encoder: Encoder;
+  /** Every worker's; null: not known. */
+  readonly contextTokens: number | null;
+  /** Aborts when the client has gone. */
+  readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
   readonly limits: RolloutLimits;
 }
 
 /** @throws AppError invalid_field. */
-export function planOf(body: unknown, context: PlanContext): RolloutPlan {
+export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
   const fields = checked(RolloutRequestSchema, body);
   const { groupsMax, requestsMax } = context.limits;
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
@@ -120,7 +128,7 @@ export function planOf(body: unknown, context: PlanContext): RolloutPlan {
   }
   const ids = new Set<string>();
   let requests = 0;
-  const groups = fields.groups.map((group, i) => {
+  const unwritten = fields.groups.map((group, i) => {
     if (ids.has(group.id)) throw invalid(`groups.${i}.id`, `is ${group.id}, as an earlier one`);
     ids.add(group.id);
     const plan = groupOf(group, { fields, context, at: `groups.${i}.` });
@@ -130,6 +138,7 @@ export function planOf(body: unknown, context: PlanContext): RolloutPlan {
   if (requests > requestsMax) {
     throw invalid("groups", `ask for ${requests} responses, more than ${requestsMax}`);
   }
+  const groups = await withPrompts(unwritten, fields.groups, context);
   return {
     id: fields.id ?? null,
     groups,
@@ -143,7 +152,7 @@ export function planOf(body: unknown, context: PlanContext): RolloutPlan {
 function groupOf(
   group: GroupFields,
   options: { fields: RolloutFields; context: PlanContext; at: string },
-): GroupPlan {
+): UnwrittenPlan {
   const { fields, context, at } = options;
   const { vocabularySize } = context.text;
   const own = { ...fields.sampling, ...group.sampling };
@@ -156,24 +165,38 @@ function groupOf(
   );
   return {
     id: group.id,
-    prompt: promptOf(group, { text: context.text, at }),
+    prompt: givenPrompt(group, { text: context.text, at }),
     n: group.n ?? fields.n ?? 1,
     sampling: { ...drawing.sampling, tokensMax },
     seeded: drawing.seeded,
   };
 }
 
-function promptOf(group: GroupFields, options: { text: Text; at: string }): Int32Array {
+/** Encodes the prompts that are texts, all at once. */
+async function withPrompts(
+  plans: readonly UnwrittenPlan[],
+  groups: readonly GroupFields[],
+  { encoder, contextTokens, signal }: PlanContext,
+): Promise<GroupPlan[]> {
+  const texts = groups.flatMap(({ prompt }) => (typeof prompt === "string" ? [prompt] : []));
+  const options = { addSpecial: true, tokensMax: contextTokens, signal };
+  const encoded = texts.length === 0 ? [] : await encoder.encode(texts, options);
+  let next = 0;
+  return plans.map((plan, i) => {
+    const prompt = plan.prompt ?? encoded[next++] ?? new Int32Array(0);
+    if (prompt.length === 0) throw invalid(`groups.${i}.prompt`, "has no tokens");
+    return { ...plan, prompt };
+  });
+}
+
+/** null: it is a text. */
+function givenPrompt(group: GroupFields, options: { text: Text; at: string }): Int32Array | null {
   const { prompt, token_ids: ids } = group;
   const { text: codec, at } = options;
   if ((prompt ?? null) !== null && (ids ?? null) !== null) {
     throw invalid(`${at}prompt`, "stands beside token_ids; a group has one of them");
   }
-  if (typeof prompt === "string") {
-    const tokens = codec.encode(prompt, { addSpecial: true });
-    if (tokens.length === 0) throw invalid(`${at}prompt`, "has no tokens");
-    return tokens;
-  }
+  if (typeof prompt === "string") return null;
   if (ids === null || ids === undefined) {
     throw invalid(`${at}prompt`, "is missing, and so is token_ids; a group has one of them");
   }

@@ -1,6 +1,7 @@
 // The rollout API over simulated workers, at its routes.
 
 import { expect, test } from "bun:test";
+import { inlineEncoder } from "../../../test/suite/inline-encoder.ts";
 import { type Bed, newBed, VOCABULARY } from "../../../test/suite/stream-bed.ts";
 import { InvalidFieldError } from "../../base/errors.ts";
 import { weightEpoch } from "../../base/ids.ts";
@@ -41,7 +42,15 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     return words;
   };
   const { sidecar, clock } = bed;
-  const routes = rolloutRoutes({ sidecar, text, eosTokenIds: [0], clock, random, limits });
+  const routes = rolloutRoutes({
+    sidecar,
+    text,
+    encoder: inlineEncoder(text),
+    eosTokenIds: [0],
+    clock,
+    random,
+    limits,
+  });
   const router = new Router(routes);
   const call = (method: string, path: string, body: unknown = null, signal?: AbortSignal) => {
     const exchange: Exchange = {

@@ -3,7 +3,7 @@
 
 import type { Clock } from "../../base/clock.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
-import type { Text } from "../../text/text.ts";
+import type { Encoder, Text } from "../../text/text.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
@@ -14,6 +14,7 @@ import type { Run } from "./run.ts";
 export interface RolloutRoutesOptions {
   readonly sidecar: Sidecar;
   readonly text: Text;
+  readonly encoder: Encoder;
   readonly eosTokenIds: readonly number[];
   readonly clock: Clock;
   /** What the trainer calls the weights of an epoch. Default: its number. */
@@ -24,7 +25,7 @@ export interface RolloutRoutesOptions {
 }
 
 export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
-  const { sidecar, text, clock, random, eosTokenIds, versionOf = String } = options;
+  const { sidecar, text, encoder, clock, random, eosTokenIds, versionOf = String } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
   const book = new RolloutBook({ sidecar, text, clock, versionOf, limits, newId });
@@ -35,7 +36,11 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
       path: "/v1/rollouts",
       handle: async (exchange) => {
         const digest = await exchange.digest();
-        const plan = planOf(await exchange.json(), { text, eosTokenIds, limits });
+        const { signal } = exchange;
+        const { contextTokens: room } = sidecar;
+        const contextTokens = Number.isFinite(room) ? room : null;
+        const context = { text, encoder, contextTokens, signal, eosTokenIds, limits };
+        const plan = await planOf(await exchange.json(), context);
         exchange.release();
         const { run } = book.begin(plan, digest);
         return streamOf(run, 0, exchange.signal);

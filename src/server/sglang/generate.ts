@@ -95,7 +95,11 @@ export const sglangRequest = v.strictObject({
 
 type Fields = v.InferOutput<typeof sglangRequest>;
 
-export function prepareSglang(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+export async function prepareSglang(
+  plane: DataPlane,
+  exchange: Exchange,
+  body: unknown,
+): Promise<Prepared> {
   const fields = checked(sglangRequest, body);
   plane.checkModel(fields.model);
   const params = fields.sampling_params ?? {};
@@ -113,7 +117,7 @@ export function prepareSglang(plane: DataPlane, exchange: Exchange, body: unknow
     { topLogprobs, tokensMax, extraArgs },
     plane.samplingContext("sampling_params."),
   );
-  const { prompts, isBatch } = promptsOf(fields, plane);
+  const { prompts, isBatch } = await promptsOf(fields, plane, exchange);
   const about = { tokensMax, clamps: false, group, priority: fields.priority ?? 0 };
   return {
     asks: plane.asksOf(prompts, drawing, about),
@@ -125,10 +129,11 @@ export function prepareSglang(plane: DataPlane, exchange: Exchange, body: unknow
   };
 }
 
-function promptsOf(
+async function promptsOf(
   { input_ids: ids, text: written }: Fields,
   plane: DataPlane,
-): { prompts: Int32Array[]; isBatch: boolean } {
+  exchange: Exchange,
+): Promise<{ prompts: Int32Array[]; isBatch: boolean }> {
   const hasIds = ids !== null && ids !== undefined;
   if (hasIds === (written !== null && written !== undefined)) {
     throw invalid("input_ids", "or text must be there, and not both");
@@ -140,11 +145,9 @@ function promptsOf(
   }
   const texts = typeof written === "string" ? [written] : (written ?? []);
   if (texts.length === 0) throw invalid("text", "is empty");
-  const prompts = texts.map((one) => {
-    const tokens = plane.text.encode(one, { addSpecial: true });
-    if (tokens.length === 0) throw invalid("text", "holds no tokens");
-    return tokens;
-  });
+  const encoding = plane.encoding(exchange, { addSpecial: true, truncates: false });
+  const prompts = await plane.encoder.encode(texts, encoding);
+  if (prompts.some((tokens) => tokens.length === 0)) throw invalid("text", "holds no tokens");
   return { prompts, isBatch: typeof written !== "string" };
 }
 

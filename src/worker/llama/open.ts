@@ -3,6 +3,7 @@
 import { type WeightEpoch, type WorkerId, workerId } from "../../base/ids.ts";
 import type { BudgetName } from "../../draft/budget.ts";
 import type { Worker as RolloutWorker } from "../../rollout/worker.ts";
+import type { EncoderThread } from "../../text/encoder.ts";
 import type { Text } from "../../text/text.ts";
 import { loadBackend, openLibrary } from "./native.ts";
 import type { LlamaTokenizer, Tokenizer } from "./tokenizer.ts";
@@ -29,6 +30,8 @@ export interface LlamaModel {
   readonly tokenizer: Tokenizer;
   /** The same vocabulary, and the chat template, as the text port. */
   readonly text: Text;
+  /** A thread that encodes as `text` does. */
+  readonly openTextThread: () => EncoderThread;
   readonly vocabularySize: number;
   /** Prompt + output the model was trained for, in tokens. */
   readonly contextTokens: number;
@@ -95,6 +98,8 @@ class OpenedModel implements LlamaModel {
   get text(): Text {
     return this.tokenizer;
   }
+
+  readonly openTextThread = (): EncoderThread => this.tokenizer.openThread();
 
   get #info(): ModelInfo {
     return this.#lease.weights.info;

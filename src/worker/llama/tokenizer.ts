@@ -6,6 +6,8 @@ import { assert } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
 import { ChatTemplate } from "../../text/chat-template.ts";
 import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "../../text/decoding.ts";
+import type { EncoderThread } from "../../text/encoder.ts";
+import { openEncoderThread } from "../../text/encoder-thread.ts";
 import type { ChatMessage, ChatOptions, Detokenizer, Text } from "../../text/text.ts";
 import { type LlamaLibrary, nativeBytes, pointerOf } from "./native.ts";
 import { LlamaWeights, metaString } from "./weights.ts";
@@ -21,6 +23,7 @@ export interface Tokenizer {
   decode(tokens: ArrayLike<number>): string;
 }
 
+const THREAD = new URL("./text-thread.ts", import.meta.url);
 const AS_WRITTEN = { skipSpecial: false };
 const NOTHING_ADDED = { addSpecial: false };
 
@@ -33,17 +36,29 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
   readonly #pieces = new Map<number, Uint8Array>();
   readonly #special = new Map<number, boolean>();
   readonly #piece = nativeBytes(PIECE_BYTES);
+  #hasThreads = false;
 
   /** `name`: what errors call the file. @throws AppError model_unreadable. */
-  constructor(library: LlamaLibrary, path: string, name = path) {
-    this.#weights = LlamaWeights.load(library, path, { vocabularyOnly: true, name });
+  static load(library: LlamaLibrary, path: string, name = path): LlamaTokenizer {
+    const weights = LlamaWeights.load(library, path, { vocabularyOnly: true, name });
+    try {
+      return new LlamaTokenizer(weights, name);
+    } catch (error) {
+      weights.free();
+      throw error;
+    }
+  }
+
+  /** Over weights that stay open, which other threads may share. @throws AppError model_unreadable. */
+  constructor(weights: LlamaWeights, name = weights.info.path) {
+    this.#weights = weights;
+    const { library } = weights;
     const vocab = pointerOf(library.llama.llama_model_get_vocab(this.#weights.pointer));
     assert(vocab !== null, "a loaded model has a vocabulary");
     this.#vocab = vocab;
     this.vocabularySize = this.#weights.info.shape.vocabularySize;
     // llama.cpp aborts the process when such a vocabulary is asked to tokenize.
     if (library.llama.llama_vocab_type(vocab) === VOCABULARY_NONE) {
-      this.#weights.free();
       throw new AppError("model_unreadable", `${name}: the model has no tokenizer`);
     }
     const { pointer } = this.#weights;
@@ -87,8 +102,16 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
     return this.#template.render(messages, options);
   }
 
+  /** Encodes in a thread of its own, on the same vocabulary. */
+  openThread(): EncoderThread {
+    this.#hasThreads = true;
+    const { pointer, info } = this.#weights;
+    return openEncoderThread(THREAD, { pointer, info });
+  }
+
   close(): void {
-    this.#weights.free();
+    // A thread that was stopped may still be at work on it.
+    if (!this.#hasThreads) this.#weights.free();
   }
 
   pieceOf(token: number): Uint8Array {

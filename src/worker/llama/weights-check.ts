@@ -27,7 +27,7 @@ export function checkWeights(library: LlamaLibrary, path: string, name: string):
 
 /** @throws AppError model_unreadable: a vocabulary or a chat template that cannot be used. */
 export function checkTokenizer(library: LlamaLibrary, path: string, name: string): void {
-  const tokenizer = new LlamaTokenizer(library, path, name);
+  const tokenizer = LlamaTokenizer.load(library, path, name);
   tokenizer.decode(tokenizer.encode(TEXT_SAMPLE, { addSpecial: true }));
   for (let from = 0; from < tokenizer.vocabularySize; from += TEXT_TOKENS) {
     const count = Math.min(TEXT_TOKENS, tokenizer.vocabularySize - from);

@@ -72,7 +72,7 @@ export class WeightsStore {
         const loaded = await store.#load(path, read);
         loaded.holders += 1;
         first = store.#lease(loaded);
-        return { store, first, tokenizer: new LlamaTokenizer(library, read.file.path, path) };
+        return { store, first, tokenizer: LlamaTokenizer.load(library, read.file.path, path) };
       } finally {
         read.file.close();
       }

@@ -1,8 +1,7 @@
 // The data plane behind a real HTTP server, over simulated workers that a test steps: every token that comes
-// out is known beforehand. Its text is a tiny one: bytes, numbers and one special token.
+// out is known beforehand.
 
 import { ManualClock } from "../../../src/base/clock.ts";
-import { InvalidFieldError } from "../../../src/base/errors.ts";
 import { weightEpoch, workerId } from "../../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../../src/kv/embedded-pool.ts";
 import type { RequestSpec } from "../../../src/request/request.ts";
@@ -11,65 +10,11 @@ import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataPlaneRoutes } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
-import type { Detokenizer, Text } from "../../../src/text/text.ts";
 import { loadCore } from "../../../src/wasm/load.ts";
 import { SimulatedWorker } from "../../../src/worker/simulated/worker.ts";
+import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 
-export const EOS = 1000;
-const VOCABULARY = 1001;
-const BYTES = 256;
 const WAIT_MS_MAX = 10_000;
-
-/** 0..255 are bytes, 256..999 their own number after a blank, 1000 is the special token <eos>. */
-export class TinyText implements Text {
-  readonly vocabularySize = VOCABULARY;
-
-  bytes(token: number): Uint8Array {
-    if (!(token >= 0 && token < VOCABULARY)) {
-      const problem = `is ${token}, not in 0..${VOCABULARY - 1}`;
-      throw new InvalidFieldError({ where: "text", field: "token", problem });
-    }
-    if (token < BYTES) return Uint8Array.of(token);
-    return new TextEncoder().encode(token === EOS ? "<eos>" : ` ${token}`);
-  }
-
-  encode(text: string, options: { addSpecial: boolean }): Int32Array {
-    const tokens: number[] = options.addSpecial ? [EOS] : [];
-    for (const [i, part] of text.split("<eos>").entries()) {
-      if (i > 0) tokens.push(EOS);
-      tokens.push(...new TextEncoder().encode(part));
-    }
-    return Int32Array.from(tokens);
-  }
-
-  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean }): string {
-    const detokenizer = this.detokenizer(options);
-    return detokenizer.push(tokens) + detokenizer.flush();
-  }
-
-  detokenizer({ skipSpecial }: { skipSpecial: boolean }): Detokenizer {
-    const decoder = new TextDecoder();
-    return {
-      push: (tokens) => {
-        let text = "";
-        for (const token of Array.from(tokens)) {
-          if (token === EOS && skipSpecial) continue;
-          text += decoder.decode(this.bytes(token), { stream: true });
-        }
-        return text;
-      },
-      flush: () => decoder.decode(),
-    };
-  }
-
-  renderChat(
-    messages: readonly { role: string; content: string | null }[],
-    options: { addGenerationPrompt: boolean },
-  ): string {
-    const turns = messages.map(({ role, content }) => `[${role}] ${content ?? ""}\n`);
-    return turns.join("") + (options.addGenerationPrompt ? "[assistant] " : "");
-  }
-}
 
 export interface FixtureOptions {
   /** Output tokens after which a response stops by itself; default: 5 + its number modulo 7. */
@@ -99,6 +44,7 @@ export class PlaneFixture {
   readonly sidecar: Sidecar;
   readonly clock = new ManualClock();
   readonly #http: HttpServer;
+  readonly #encoder = tinyEncoder();
   readonly #timers = new Set<Timer>();
   readonly failures: unknown[] = [];
   /** Statuses of all answers so far. */
@@ -143,6 +89,7 @@ export class PlaneFixture {
       routes: dataPlaneRoutes({
         sidecar: this.sidecar,
         text: new TinyText(),
+        encoder: this.#encoder,
         modelNames: ["tiny"],
         eosTokenIds: [EOS],
         version: (of) => `step-${of}`,
@@ -221,6 +168,7 @@ export class PlaneFixture {
 
   async close(): Promise<void> {
     await this.#http.stop();
+    this.#encoder.close();
   }
 
   #after(ms: number, run: () => void): () => void {

@@ -1,0 +1,103 @@
+// What a tokenizer's thread is asked, how it does it, and what it answers. The same functions run where there is no need
+// for a thread.
+
+import { AppError, type ErrorCode } from "../base/errors.ts";
+import type { ChatMessage, ChatOptions, EncodedChat, Text } from "./text.ts";
+
+export type EncoderJob =
+  | {
+      readonly kind: "encode";
+      readonly texts: readonly string[];
+      readonly addSpecial: boolean;
+      /** A text that certainly has more is refused before it is encoded; null: none is. */
+      readonly tokensMax: number | null;
+    }
+  | {
+      readonly kind: "chat";
+      /** Messages and ChatOptions as JSON, which crosses threads faster than objects. */
+      readonly request: string;
+      readonly addSpecial: boolean;
+      readonly tokensMax: number | null;
+      /** Of the text that the template makes. */
+      readonly charactersMax: number;
+    }
+  | { readonly kind: "decode"; readonly tokens: Int32Array }
+  | { readonly kind: "names"; readonly tokens: Int32Array };
+
+export type JobOf<K extends EncoderJob["kind"]> = Extract<EncoderJob, { kind: K }>;
+
+interface Results {
+  encode: Int32Array[];
+  chat: EncodedChat;
+  decode: string;
+  /** A JSON list of what each token stands for. */
+  names: string;
+}
+
+export type ResultOf<J extends EncoderJob> = Results[J["kind"]];
+
+export type EncoderAnswer =
+  | { readonly kind: "done"; readonly value: Results[keyof Results] }
+  | {
+      readonly kind: "failed";
+      /** null: a bug. */
+      readonly code: ErrorCode | null;
+      readonly message: string;
+      /** Of an InvalidFieldError. */
+      readonly field: { where: string; field: string; problem: string } | null;
+    };
+
+export const ENCODERS: {
+  readonly [K in EncoderJob["kind"]]: (text: Text, job: JobOf<K>) => Results[K];
+} = {
+  encode: (text, { texts, addSpecial, tokensMax }) =>
+    texts.map((one) => {
+      checkRoom(text, one, tokensMax);
+      return text.encode(one, { addSpecial });
+    }),
+  chat: (text, { request, addSpecial, tokensMax, charactersMax }) => {
+    const { messages, chat } = JSON.parse(request) as {
+      messages: ChatMessage[];
+      chat: ChatOptions;
+    };
+    const written = text.renderChat(messages, chat);
+    if (written.length > charactersMax) {
+      const message = `the chat template makes a text of ${written.length} characters, beyond the server's ${charactersMax} (--max-prompt-characters)`;
+      throw new AppError("context_length_exceeded", message);
+    }
+    checkRoom(text, written, tokensMax);
+    return { text: written, tokens: text.encode(written, { addSpecial }) };
+  },
+  decode: (text, { tokens }) => text.decode(tokens, { skipSpecial: false }),
+  names: (text, { tokens }) => {
+    const decoder = new TextDecoder();
+    return JSON.stringify(Array.from(tokens, (token) => decoder.decode(text.bytes(token))));
+  },
+};
+
+/**
+ * A text has at least as many tokens as its length over that of the longest token. (A tokenizer that first drops
+ * characters could make fewer; vLLM judges alike.)
+ */
+function checkRoom(text: Text, written: string, tokensMax: number | null): void {
+  if (tokensMax === null || written.length <= tokensMax) return;
+  const tokensMin = Math.ceil(written.length / longestToken(text));
+  if (tokensMin <= tokensMax) return;
+  const message = `the prompt has ${written.length} characters, which are at least ${tokensMin} tokens: workers hold ${tokensMax}`;
+  throw new AppError("context_length_exceeded", message);
+}
+
+const longest = new WeakMap<Text, number>();
+
+/** In bytes: no character has less. */
+function longestToken(text: Text): number {
+  let bytes = longest.get(text);
+  if (bytes === undefined) {
+    bytes = 1;
+    for (let token = 0; token < text.vocabularySize; token += 1) {
+      bytes = Math.max(bytes, text.bytes(token).length);
+    }
+    longest.set(text, bytes);
+  }
+  return bytes;
+}

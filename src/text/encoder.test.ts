@@ -1,0 +1,178 @@
+import { afterEach, expect, test } from "bun:test";
+import { join } from "node:path";
+import { openTinyThread, TinyText } from "../../test/golden/requests/tiny-text.ts";
+import { type EncoderThread, ThreadedEncoder } from "./encoder.ts";
+import type { EncoderAnswer, EncoderJob } from "./encoder-job.ts";
+import { openHuggingFaceText, openHuggingFaceThread } from "./hugging-face.ts";
+import type { Text } from "./text.ts";
+
+const LONG = "a".repeat(100_000);
+const MEDIUM = "b".repeat(10_000);
+const ALWAYS = new AbortController().signal;
+const encoders: ThreadedEncoder[] = [];
+
+afterEach(() => {
+  for (const encoder of encoders.splice(0)) encoder.close();
+});
+
+/** A thread that answers when it is told to. */
+class HeldThread implements EncoderThread {
+  readonly jobs: EncoderJob[] = [];
+  isStopped = false;
+  answer: (answer: EncoderAnswer) => void = () => {};
+  die: (reason: string) => void = () => {};
+
+  post(job: EncoderJob): void {
+    this.jobs.push(job);
+  }
+
+  listen(answered: (answer: EncoderAnswer) => void, died: (reason: string) => void): void {
+    this.answer = answered;
+    this.die = died;
+  }
+
+  stop(): void {
+    this.isStopped = true;
+  }
+
+  finish(...tokens: number[]): void {
+    this.answer({ kind: "done", value: [Int32Array.from(tokens)] });
+  }
+}
+
+function heldEncoder(msMax = 60_000): { encoder: ThreadedEncoder; threads: HeldThread[] } {
+  const threads: HeldThread[] = [];
+  const encoder = new ThreadedEncoder({
+    text: new TinyText(),
+    openThread: () => {
+      const thread = new HeldThread();
+      threads.push(thread);
+      return thread;
+    },
+    limits: { charactersMax: 1_000_000, msMax },
+  });
+  encoders.push(encoder);
+  return { encoder, threads };
+}
+
+const encode = (encoder: ThreadedEncoder, text: string, signal = ALWAYS) =>
+  encoder.encode([text], { addSpecial: false, tokensMax: null, signal });
+const failureOf = (promise: Promise<unknown>): Promise<string> =>
+  promise.then(
+    () => "none",
+    (error: Error) => error.message,
+  );
+const settled = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+test("encode: a short text needs no thread, a longer one does not wait for a long one", async () => {
+  const { encoder, threads } = heldEncoder();
+  expect(await encode(encoder, "ab")).toEqual([Int32Array.of(97, 98)]);
+  expect(threads).toHaveLength(0);
+  const long = encode(encoder, LONG);
+  const medium = encode(encoder, MEDIUM);
+  threads[1]?.finish(2);
+  expect(await medium).toEqual([Int32Array.of(2)]);
+  threads[0]?.finish(1);
+  expect(await long).toEqual([Int32Array.of(1)]);
+});
+
+test("encode: texts wait in turn, and one whose client goes is dropped", async () => {
+  const { encoder, threads } = heldEncoder();
+  const client = new AbortController();
+  const first = encode(encoder, `1${MEDIUM}`);
+  const gone = encode(encoder, `2${MEDIUM}`, client.signal);
+  const third = encode(encoder, `3${MEDIUM}`);
+  await settled();
+  client.abort();
+  expect(await failureOf(gone)).toContain("the client has gone");
+  threads[0]?.finish(1);
+  await first;
+  threads[0]?.finish(3);
+  expect(await third).toEqual([Int32Array.of(3)]);
+  expect(threads[0]?.jobs).toHaveLength(2);
+});
+
+test("encode: a text that takes too long costs its thread, and the next one has another", async () => {
+  const { encoder, threads } = heldEncoder(20);
+  const late = encode(encoder, LONG);
+  const next = encode(encoder, LONG);
+  expect(await failureOf(late)).toContain("--encode-timeout-s");
+  expect(threads[0]?.isStopped).toBe(true);
+  await settled();
+  threads[1]?.finish(7);
+  expect(await next).toEqual([Int32Array.of(7)]);
+});
+
+test("encode: a thread that dies fails its text, and is opened again", async () => {
+  const { encoder, threads } = heldEncoder();
+  const lost = encode(encoder, MEDIUM);
+  threads[0]?.die("out of memory");
+  expect(await failureOf(lost)).toContain("out of memory");
+  const next = encode(encoder, MEDIUM);
+  await settled();
+  threads[1]?.finish(7);
+  expect(await next).toEqual([Int32Array.of(7)]);
+});
+
+test("encode: a list of texts is encoded in pieces, in order", async () => {
+  const encoder = realEncoder(new TinyText(), openTinyThread);
+  const texts = ["", MEDIUM, "x", LONG, ...Array.from({ length: 30 }, (_, i) => `${i}${MEDIUM}`)];
+  const options = { addSpecial: true, tokensMax: null, signal: ALWAYS };
+  const expected = texts.map((text) => new TinyText().encode(text, { addSpecial: true }));
+  expect(await encoder.encode(texts, options)).toEqual(expected);
+});
+
+function realEncoder(text: Text, openThread: () => EncoderThread): ThreadedEncoder {
+  const limits = { charactersMax: 1_000_000, msMax: 30_000 };
+  const encoder = new ThreadedEncoder({ text, openThread, limits });
+  encoders.push(encoder);
+  return encoder;
+}
+
+test("encode: what is certainly too long is refused without being encoded", async () => {
+  const encoder = realEncoder(new TinyText(), openTinyThread);
+  const options = { addSpecial: false, tokensMax: 1000, signal: ALWAYS };
+  // The longest token has five bytes.
+  expect(await failureOf(encoder.encode(["a".repeat(5001)], options))).toContain(
+    "the prompt has 5001 characters, which are at least 1001 tokens: workers hold 1000",
+  );
+  const fits = await encoder.encode(["a".repeat(5000)], options);
+  expect(fits[0]).toHaveLength(5000);
+  expect(await failureOf(encoder.encode(["a".repeat(1_000_001)], options))).toContain(
+    "a text has 1000001 characters, beyond the server's 1000000 (--max-prompt-characters)",
+  );
+});
+
+test("a thread of a Hugging Face tokenizer does what its text does, errors too", async () => {
+  const folder = join(import.meta.dir, "..", "..", "test", "fixtures", "foretoken-3m-hf");
+  const text = openHuggingFaceText(folder);
+  const encoder = realEncoder(text, () => openHuggingFaceThread(folder));
+  const content = "sort 9 27 4 ".repeat(500);
+  const options = { addSpecial: false, tokensMax: null, signal: ALWAYS };
+  const [tokens] = await encoder.encode([content], options);
+  expect(tokens).toEqual(text.encode(content, { addSpecial: false }));
+  const chat = {
+    addGenerationPrompt: true,
+    continueFinalMessage: false,
+    tools: null,
+    variables: {},
+  };
+  const messages = [{ role: "user", content }];
+  const written = text.renderChat(messages, chat);
+  expect(await encoder.encodeChat(messages, chat, options)).toEqual({
+    text: written,
+    tokens: text.encode(written, { addSpecial: false }),
+  });
+  const all = tokens ?? new Int32Array(0);
+  expect(await encoder.decode(all, ALWAYS)).toBe(text.decode(all, { skipSpecial: false }));
+  const names = JSON.parse(await encoder.namesJson(all, ALWAYS));
+  expect(names.join("")).toBe(content);
+  const both = { ...chat, continueFinalMessage: true };
+  const failure = await encoder.encodeChat(messages, both, options).catch((error) => error);
+  expect(failure).toMatchObject({ code: "invalid_field", field: "messages" });
+});
+
+test("a thread that cannot open its tokenizer says why", async () => {
+  const encoder = realEncoder(new TinyText(), () => openHuggingFaceThread("/nowhere"));
+  expect(await failureOf(encode(encoder, MEDIUM))).toContain("/nowhere");
+});

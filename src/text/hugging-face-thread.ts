@@ -1,0 +1,8 @@
+// A thread that encodes with the tokenizer of a Hugging Face directory.
+
+import { serveEncoder } from "./encoder-thread.ts";
+import { type HuggingFaceOpening, openHuggingFaceText } from "./hugging-face.ts";
+
+serveEncoder(({ folder, vocabularySizeMin }: HuggingFaceOpening) =>
+  openHuggingFaceText(folder, vocabularySizeMin),
+);

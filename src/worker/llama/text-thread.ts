@@ -1,0 +1,11 @@
+// A thread that encodes with the vocabulary that the process has open.
+
+import { serveEncoder } from "../../text/encoder-thread.ts";
+import type { SharedWeights } from "./messages.ts";
+import { openLibrary } from "./native.ts";
+import { LlamaTokenizer } from "./tokenizer.ts";
+import { LlamaWeights } from "./weights.ts";
+
+serveEncoder(({ pointer, info }: Pick<SharedWeights, "pointer" | "info">) => {
+  return new LlamaTokenizer(LlamaWeights.share(openLibrary(), pointer, info));
+});

@@ -1,0 +1,70 @@
+// A tiny text for tests: bytes, numbers and one special token.
+
+import { InvalidFieldError } from "../../../src/base/errors.ts";
+import { type EncoderThread, ThreadedEncoder } from "../../../src/text/encoder.ts";
+import { openEncoderThread } from "../../../src/text/encoder-thread.ts";
+import type { Detokenizer, Text } from "../../../src/text/text.ts";
+
+export const EOS = 1000;
+export const VOCABULARY = 1001;
+const BYTES = 256;
+
+/** 0..255 are bytes, 256..999 their own number after a blank, 1000 is the special token <eos>. */
+export class TinyText implements Text {
+  readonly vocabularySize = VOCABULARY;
+
+  bytes(token: number): Uint8Array {
+    if (!(token >= 0 && token < VOCABULARY)) {
+      const problem = `is ${token}, not in 0..${VOCABULARY - 1}`;
+      throw new InvalidFieldError({ where: "text", field: "token", problem });
+    }
+    if (token < BYTES) return Uint8Array.of(token);
+    return new TextEncoder().encode(token === EOS ? "<eos>" : ` ${token}`);
+  }
+
+  encode(text: string, options: { addSpecial: boolean }): Int32Array {
+    const tokens: number[] = options.addSpecial ? [EOS] : [];
+    for (const [i, part] of text.split("<eos>").entries()) {
+      if (i > 0) tokens.push(EOS);
+      tokens.push(...new TextEncoder().encode(part));
+    }
+    return Int32Array.from(tokens);
+  }
+
+  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean }): string {
+    const detokenizer = this.detokenizer(options);
+    return detokenizer.push(tokens) + detokenizer.flush();
+  }
+
+  detokenizer({ skipSpecial }: { skipSpecial: boolean }): Detokenizer {
+    const decoder = new TextDecoder();
+    return {
+      push: (tokens) => {
+        let text = "";
+        for (const token of Array.from(tokens)) {
+          if (token === EOS && skipSpecial) continue;
+          text += decoder.decode(this.bytes(token), { stream: true });
+        }
+        return text;
+      },
+      flush: () => decoder.decode(),
+    };
+  }
+
+  renderChat(
+    messages: readonly { role: string; content: string | null }[],
+    options: { addGenerationPrompt: boolean },
+  ): string {
+    const turns = messages.map(({ role, content }) => `[${role}] ${content ?? ""}\n`);
+    return turns.join("") + (options.addGenerationPrompt ? "[assistant] " : "");
+  }
+}
+
+export function openTinyThread(): EncoderThread {
+  return openEncoderThread(new URL("./tiny-text-thread.ts", import.meta.url), null);
+}
+
+export function tinyEncoder(): ThreadedEncoder {
+  const limits = { charactersMax: 1_000_000, msMax: 10_000 };
+  return new ThreadedEncoder({ text: new TinyText(), openThread: openTinyThread, limits });
+}
