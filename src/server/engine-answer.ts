@@ -22,13 +22,19 @@ export interface AnswerLimits {
   readonly sidecar: Sidecar | null;
   /** Its abort gives the answer up. */
   readonly signal?: AbortSignal;
+  /** Whether its connection is lost and being made again; default: no. */
+  readonly isLost?: () => boolean;
 }
+
+/** An engine whose connection stays lost for so long is not waited for: what it runs has moved away by then. */
+const LOST_MS_MAX = 5_000;
+const LOST_POLL_MS = 1_000;
 
 /** Never rejects. */
 export function answerOf(
   worker: Worker,
   request: ControlRequest,
-  { msMax, later, sidecar, signal }: AnswerLimits,
+  { msMax, later, sidecar, signal, isLost }: AnswerLimits,
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
     const ends: (() => void)[] = [];
@@ -38,6 +44,9 @@ export function answerOf(
     };
     const failed = (status: number, error: string) => settle({ status, body: { error } });
     ends.push(later(() => failed(SILENT, `no answer within ${msMax / 1000} s`), msMax));
+    if (isLost !== undefined) {
+      ends.push(whileLost({ later, isLost }, () => failed(UNREACHABLE, "its connection is lost")));
+    }
     if (sidecar !== null) {
       const workerFailed = (gone: Worker, message: string) => {
         if (gone === worker) failed(UNREACHABLE, message);
@@ -54,6 +63,22 @@ export function answerOf(
       failed(500, error instanceof Error ? error.message : String(error));
     });
   });
+}
+
+/** Calls `act` once the connection has been lost for too long; returns what ends the watch. */
+function whileLost(
+  { later, isLost }: { later: AnswerLimits["later"]; isLost: () => boolean },
+  act: () => void,
+): () => void {
+  let lostMs = 0;
+  let cancel = () => {};
+  const look = () => {
+    lostMs = isLost() ? lostMs + LOST_POLL_MS : 0;
+    if (lostMs >= LOST_MS_MAX) act();
+    else cancel = later(look, LOST_POLL_MS);
+  };
+  cancel = later(look, LOST_POLL_MS);
+  return () => cancel();
 }
 
 /** Asks an engine to generate a few tokens with the weights that it has now. `model`: an adapter; null: none. */

@@ -45,12 +45,14 @@ export class ControlFixture {
   readonly clock = new ManualClock();
   readonly notices: WeightsNotice[] = [];
   readonly #later: (() => void)[] = [];
-  /** Deadlines that have not been cancelled. */
-  readonly #deadlines = new Set<() => void>();
-  readonly #afterwards = (act: () => void) => {
-    this.#deadlines.add(act);
-    return () => this.#deadlines.delete(act);
+  /** Deadlines and polls that have not been cancelled, and after how long they are due. */
+  readonly #timers = new Map<() => void, number>();
+  readonly #afterwards = (act: () => void, ms: number) => {
+    const timer = () => act();
+    this.#timers.set(timer, ms);
+    return () => this.#timers.delete(timer);
   };
+  readonly #reach: ((lost: string | null) => void)[] = [];
   readonly #routes: ReturnType<typeof controlRoutes>;
   refusesToOpen = false;
   badBody: AppError | null = null;
@@ -62,7 +64,8 @@ export class ControlFixture {
       sources: this.opened.map((list, index) => ({
         name: `engine-${index}`,
         keepsWeights,
-        open: async ({ workerId, epoch }) => {
+        open: async ({ workerId, epoch, reach }) => {
+          this.#reach[index] = reach;
           if (this.refusesToOpen) throw new Error("connection refused");
           const worker = new ScriptedWorker({
             workerId,
@@ -213,11 +216,25 @@ export class ControlFixture {
 
   /** Every deadline passes. */
   async passTime(): Promise<void> {
-    for (const act of [...this.#deadlines]) {
-      this.#deadlines.delete(act);
-      act();
+    await this.#pass(Number.POSITIVE_INFINITY);
+  }
+
+  /** What looks from time to time looks once. */
+  async passPolls(): Promise<void> {
+    await this.#pass(TIMEOUT_MS - 1);
+  }
+
+  async #pass(msMax: number): Promise<void> {
+    for (const [timer, ms] of [...this.#timers]) {
+      if (ms > msMax || !this.#timers.delete(timer)) continue;
+      timer();
     }
     await this.steps(5);
+  }
+
+  /** The engine's connection is lost, and not given up yet. */
+  lose(index: number): void {
+    this.#reach[index]?.("the connection was lost");
   }
 
   /** What was to happen later happens now. */

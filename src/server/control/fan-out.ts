@@ -28,7 +28,10 @@ export async function fanOut(
     engines.map(async ({ member, worker }, index) => ({
       member,
       worker,
-      answer: await answerOf(worker, requestOf(index), limits),
+      answer: await answerOf(worker, requestOf(index), {
+        ...limits,
+        isLost: () => member.worker === worker && member.state === "reconnecting",
+      }),
     })),
   );
   return outcomeOf(answers);

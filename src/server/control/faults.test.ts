@@ -145,9 +145,11 @@ test("deadline: an engine that does not stop for an update is opened anew, and i
   const { answer } = await begun(fixture, "/collective_rpc", reload);
   await fixture.steps(20);
   await fixture.passTime();
-  await fixture.steps(5);
-  expect((await answer).status).toBe(200);
   expect(fixture.states).toEqual(["down", "ready", "ready"]);
+  await fixture.retry();
+  await fixture.passPolls();
+  expect((await answer).status).toBe(200);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
   await fixture.steps(80);
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
@@ -263,4 +265,16 @@ test("two updates at once are one after the other", async () => {
   expect((await first.answer).status).toBe(200);
   expect((await second.answer).status).toBe(200);
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
+});
+
+test("an engine whose connection stays lost is not waited for until the deadline", async () => {
+  const fixture = await Fixture.open();
+  mute(fixture.worker(1));
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  fixture.lose(1);
+  for (let second = 0; second < 5; second += 1) await fixture.passPolls();
+  const { status, body } = await answer;
+  expect(status).toBe(500);
+  expect(JSON.stringify(body)).toContain("engine-1 answered 502: its connection is lost");
+  expect(fixture.states).toEqual(["ready", "down", "ready"]);
 });

@@ -83,6 +83,8 @@ export class WeightUpdates {
   /** Gives up what the request under way waits for. */
   #giveUp = new AbortController();
   #cancelIdle: () => void = () => {};
+  /** Engines that did not stop for the request under way. */
+  #reopened: ReadonlySet<Member> = new Set();
 
   constructor(options: WeightsOptions) {
     this.#options = options;
@@ -260,15 +262,18 @@ export class WeightUpdates {
     return await fanOut(engines, () => request, this.#limits);
   }
 
-  /** Where none is there, one may be about to be: it is opened anew after whatever ended it. */
+  /**
+   * Where none is there, one may be about to be: it is opened anew after whatever ended it. So are those that did not
+   * stop for this update.
+   */
   async #engines(): Promise<Reachable[]> {
     const { pool, later, clock } = this.#options;
     const endMs = clock.nowMs() + REOPEN_MS;
     for (;;) {
       const engines = connected(pool.members);
-      if (engines.length > 0 || clock.nowMs() >= endMs || this.#giveUp.signal.aborted) {
-        return engines;
-      }
+      const isComplete = [...this.#reopened].every(({ worker }) => worker !== null);
+      if ((engines.length > 0 && isComplete) || clock.nowMs() >= endMs) return engines;
+      if (this.#giveUp.signal.aborted) return engines;
       await new Promise<void>((resolve) => {
         later(resolve, REOPEN_POLL_MS);
       });
@@ -370,7 +375,8 @@ export class WeightUpdates {
       throw new AppError("deadline_exceeded", `${names}: ${what}; nothing has changed`);
     }
     const members = pool.members.filter(({ worker }) => worker !== null && busy.has(worker));
-    pool.reopen(new Set(members), reason);
+    this.#reopened = new Set(members);
+    pool.reopen(this.#reopened, reason);
     await quiet;
   }
 
@@ -418,6 +424,7 @@ export class WeightUpdates {
     const turn = async () => {
       this.#cancelIdle();
       this.#giveUp = new AbortController();
+      this.#reopened = new Set();
       try {
         return await act();
       } finally {
