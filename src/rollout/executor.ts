@@ -16,13 +16,15 @@ export interface Target {
   readonly chunkTokens: number;
 }
 
-/** What whoever owns the engines has to do. `execute` calls them at most once each, `depart` first. */
+/** What whoever owns the engines has to do. `execute` calls each at most once. */
 export interface ExecutorSteps {
   /** Take the KV of the request off the worker, `tokens` of it, and call `departed` when it has left. */
   depart(request: Request, from: WorkerId, tokens: number): void;
-  /** Bring the target whatever the KV pool has of the request, then call `start`. */
+  /** Free what the worker holds of the request; the request does not wait for it. */
+  drop(request: Request, from: WorkerId): void;
+  /** Bring the target whatever the KV pool has of the request, then call `start`, at once or later. */
   load(request: Request, target: Target): void;
-  /** The chunk begins: the request's KV is on the worker. */
+  /** The request's KV is on the worker already: call `start`. */
   begin(request: Request, target: Target): void;
   /** The request goes on at another worker than before. */
   migrated(request: Request): void;
@@ -50,6 +52,16 @@ export class Executor {
     return this.#departing.size === 0;
   }
 
+  /** Workers that KV is leaving. */
+  get sources(): ReadonlySet<WorkerId> {
+    return new Set([...this.#departing.values()].map(({ from }) => from));
+  }
+
+  /** Requests whose KV is leaving the worker. */
+  leaving(workerId: WorkerId): RequestId[] {
+    return [...this.#departing].flatMap(([id, { from }]) => (from === workerId ? [id] : []));
+  }
+
   execute(command: ExecutableCommand): void {
     const { request, workerId } = command;
     if (command.kind === "offload") {
@@ -65,12 +77,11 @@ export class Executor {
     this.#ledger.book(workerId, { inFlight: 1, kvTokens: reserved - already });
     request.residentOn = workerId;
     request.residentTokens = reserved;
+    request.status = "moving";
     if (isThere) {
-      this.start(request, target);
       this.#steps.begin(request, target);
       return;
     }
-    request.status = "moving";
     const { requestId } = request.spec;
     if (this.#departing.has(requestId)) this.#pending.set(requestId, target);
     else this.#steps.load(request, target);
@@ -129,12 +140,6 @@ export class Executor {
     if (request.status !== "finished") request.status = "waiting";
   }
 
-  /** The worker is gone. Returns the requests whose KV was leaving it: each is `departed` now. */
-  removed(workerId: WorkerId): RequestId[] {
-    this.#ledger.remove(workerId);
-    return [...this.#departing].flatMap(([id, { from }]) => (from === workerId ? [id] : []));
-  }
-
   /** No worker holds anything. Every request is `lost` as well. */
   clear(): void {
     this.#departing.clear();
@@ -142,13 +147,19 @@ export class Executor {
     this.#ledger.clear();
   }
 
+  /** The request goes on elsewhere: with its KV, unless that would have to wait for a lost connection. */
   #depart(request: Request): void {
     const from = present(request.residentOn, "only resident KV leaves a worker");
     const { requestId } = request.spec;
-    assert(!this.#departing.has(requestId), "KV leaves a worker once");
     const tokens = request.residentTokens;
-    this.#departing.set(requestId, { from, tokens });
     this.#displace(request);
+    if (!this.#ledger.isReachable(from)) {
+      this.#ledger.book(from, { inFlight: 0, kvTokens: -tokens });
+      this.#steps.drop(request, from);
+      return;
+    }
+    assert(!this.#departing.has(requestId), "KV leaves a worker once");
+    this.#departing.set(requestId, { from, tokens });
     this.#steps.depart(request, from, tokens);
   }
 

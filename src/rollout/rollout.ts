@@ -3,14 +3,13 @@
 //
 // A request: waiting -> (moving, while its KV is on the way) -> running -> waiting ... -> finished.
 
-import { assert, present } from "../base/assert.ts";
+import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
 import {
-  contextTokens,
   type Group,
   type GroupSpec,
   isComplete,
@@ -24,6 +23,7 @@ import type { PolicyName } from "../schedule/policy.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { AttemptBudget } from "./attempt-budget.ts";
+import { Executor, type ExecutorSteps, type Target } from "./executor.ts";
 import { Ledger } from "./ledger.ts";
 import { contained, type RolloutListener } from "./listener.ts";
 import { Meter } from "./meter.ts";
@@ -78,12 +78,6 @@ const SETTLE_MS = 500;
 /** What workers said when they died, in the message about a request. */
 const REPORTS_MAX = 4;
 
-/** A chunk that was assigned while the request's KV was still leaving another worker. */
-interface Pending {
-  readonly workerId: WorkerId;
-  readonly chunkTokens: number;
-}
-
 /** A pause that has not taken hold yet. */
 interface Waiter {
   readonly isOver: () => boolean;
@@ -101,8 +95,7 @@ export class Rollout {
   readonly #ledger = new Ledger();
   readonly #pooled: PooledKv;
   readonly #vocabularySize: number;
-  readonly #exporting = new Map<RequestId, { from: WorkerId; tokens: number }>();
-  readonly #pending = new Map<RequestId, Pending>();
+  readonly #executor: Executor;
   readonly #outbox = new Outbox();
   /** Workers that are listened to. */
   readonly #watched = new WeakSet<Worker>();
@@ -133,6 +126,7 @@ export class Rollout {
       chunkTokens: options.chunkTokens,
       core: options.core,
     });
+    this.#executor = new Executor(this.#ledger, this.#steps());
     this.#registry = new DraftRegistry(options.draft);
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
     this.meter = new Meter(options.clock);
@@ -161,10 +155,10 @@ export class Rollout {
 
   /** Those on which something runs, or that KV is leaving: who keeps a pause from taking hold. */
   get busyWorkers(): Worker[] {
-    const leaving = new Set([...this.#exporting.values()].map(({ from }) => from));
+    const { sources } = this.#executor;
     return this.#ledger
       .workers()
-      .filter(({ workerId }) => leaving.has(workerId) || this.#ledger.isBusy(workerId));
+      .filter(({ workerId }) => sources.has(workerId) || this.#ledger.isBusy(workerId));
   }
 
   group(id: GroupId): Group | null {
@@ -200,9 +194,8 @@ export class Rollout {
     if (this.#ledger.worker(worker.workerId) !== worker) return;
     this.#turn(() => {
       this.#ledger.setReachable(worker.workerId, isReachable);
-      for (const [id, leaving] of isReachable ? [] : [...this.#exporting]) {
-        if (leaving.from === worker.workerId) this.#exported(id, null);
-      }
+      if (isReachable) return;
+      for (const id of this.#executor.leaving(worker.workerId)) this.#exported(id, null);
     });
   }
 
@@ -306,10 +299,8 @@ export class Rollout {
   }
 
   #displaceAll(): void {
-    this.#exporting.clear();
-    this.#pending.clear();
     this.#pooled.clear();
-    this.#ledger.clear();
+    this.#executor.clear();
     for (const request of this.#buffer.requests) this.#unplace(request);
   }
 
@@ -418,14 +409,11 @@ export class Rollout {
     }
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;
-      this.#ledger.book(workerId, { inFlight: -1, kvTokens: -request.residentTokens });
+      this.#executor.release(request);
       this.#finish(request, event.finish);
       return;
     }
-    const held = contextTokens(request);
-    this.#ledger.book(workerId, { inFlight: -1, kvTokens: held - request.residentTokens });
-    request.residentTokens = held;
-    request.status = "waiting";
+    this.#executor.parked(request);
     this.#scheduler.enqueue(request);
   }
 
@@ -468,45 +456,34 @@ export class Rollout {
   }
 
   #cut(request: Request, reason: "abort" | "stop"): void {
-    const { requestId } = request.spec;
-    const { residentOn, residentTokens } = request;
     if (!this.#arrivals.delete(request) && request.status === "waiting") {
       this.#scheduler.remove(request);
     }
     this.#settling.delete(request);
     this.#doomed.delete(request);
-    this.#pending.delete(requestId);
-    if (residentOn !== null) {
-      const inFlight = request.status === "waiting" ? 0 : -1;
-      this.#ledger.book(residentOn, { inFlight, kvTokens: -residentTokens });
-      if (request.status !== "moving") this.#post(residentOn, { kind: "release", requestId });
+    const holder = this.#executor.release(request);
+    if (holder !== null) {
+      this.#post(holder, { kind: "release", requestId: request.spec.requestId });
     }
     this.#finish(request, reason);
   }
 
   /** The KV of a request has left its worker, or is known to be gone (`kv` null). */
   #exported(requestId: RequestId, kv: KvBlob | null): void {
-    const leaving = this.#exporting.get(requestId);
-    if (leaving === undefined) return;
-    this.#exporting.delete(requestId);
-    this.#ledger.book(leaving.from, { inFlight: 0, kvTokens: -leaving.tokens });
+    const departure = this.#executor.departed(requestId);
     const request = this.#buffer.request(requestId);
-    if (request === null || request.status === "finished") return;
-    const pending = this.#pending.get(requestId);
+    if (departure === null || request === null || request.status === "finished") return;
+    const { target } = departure;
     if (kv !== null) {
-      this.#pooled.store(request, { kv, epoch: this.#epoch, leased: pending !== undefined });
+      this.#pooled.store(request, { kv, epoch: this.#epoch, leased: target !== null });
       this.meter.pool(this.#options.pool.stats());
     }
-    if (pending === undefined) return;
-    this.#pending.delete(requestId);
-    this.#launchFromPool(request, pending);
+    if (target !== null) this.#launchFromPool(request, target);
   }
 
   #evicted(workerId: WorkerId, request: Request | null): void {
     if (request?.status !== "waiting" || request.residentOn !== workerId) return;
-    this.#ledger.book(workerId, { inFlight: 0, kvTokens: -request.residentTokens });
-    request.residentOn = null;
-    request.residentTokens = 0;
+    this.#executor.evicted(request);
     this.#scheduler.unparked(request);
   }
 
@@ -571,9 +548,7 @@ export class Rollout {
     this.meter.workerGone(workerId);
     this.#registry.forget(workerId);
     this.#outbox.drop(workerId);
-    for (const [id, leaving] of [...this.#exporting]) {
-      if (leaving.from === workerId) this.#exported(id, null);
-    }
+    for (const id of this.#executor.leaving(workerId)) this.#exported(id, null);
     for (const request of this.#buffer.requests) {
       if (request.residentOn === workerId) this.#unplace(request);
     }
@@ -581,15 +556,13 @@ export class Rollout {
 
   /** Whatever the request has on a worker is gone; if it ran, it waits again. */
   #unplace(request: Request): void {
-    request.residentOn = null;
-    request.residentTokens = 0;
+    const hasRun = request.status === "moving" || request.status === "running";
+    this.#executor.lost(request);
     if (request.status === "finished") return;
-    if (request.status === "waiting") {
+    if (!hasRun) {
       this.#scheduler.unparked(request);
       return;
     }
-    this.#pending.delete(request.spec.requestId);
-    request.status = "waiting";
     const isRestarted = !request.spec.divisible && request.response.length > 0;
     if (isRestarted) {
       this.meter.restarted(request.response.length);
@@ -678,7 +651,7 @@ export class Rollout {
 
   /** Nothing runs, and no KV is on its way. */
   get isQuiet(): boolean {
-    return this.#ledger.inFlight === 0 && this.#exporting.size === 0;
+    return this.#ledger.inFlight === 0 && this.#executor.isStill;
   }
 
   #until(isOver: () => boolean): Promise<boolean> {
@@ -703,10 +676,6 @@ export class Rollout {
 
   #execute(command: ScheduleCommand): void {
     const { request } = command;
-    if (command.kind === "offload") {
-      this.#leave(request);
-      return;
-    }
     if (command.kind === "reject") {
       const needs = `request ${request.spec.requestId} needs ${command.kvTokensNeeded} tokens of KV`;
       const message = `${needs}, and the largest worker has ${this.#ledger.kvTokensMax}`;
@@ -714,74 +683,50 @@ export class Rollout {
       this.#cut(request, "abort");
       return;
     }
-    const { workerId, chunkTokens } = command;
-    if (isSuspect(request)) this.#ledger.suspect(workerId, request);
-    const isThere = request.residentOn === workerId;
-    if (request.residentOn !== null && !isThere) this.#leave(request);
-    if (request.workerId !== null && request.workerId !== workerId) this.meter.migration();
-    const reserved = contextTokens(request) + chunkTokens;
-    const already = isThere ? request.residentTokens : 0;
-    this.#ledger.book(workerId, { inFlight: 1, kvTokens: reserved - already });
-    request.residentOn = workerId;
-    request.residentTokens = reserved;
-    if (isThere) {
-      this.#launch(request, { workerId, chunkTokens }, null);
-      return;
+    if (command.kind === "dispatch" && isSuspect(request)) {
+      this.#ledger.suspect(command.workerId, request);
     }
-    request.status = "moving";
-    if (this.#exporting.has(request.spec.requestId)) {
-      this.#pending.set(request.spec.requestId, { workerId, chunkTokens });
-    } else {
-      this.#launchFromPool(request, { workerId, chunkTokens });
-    }
+    this.#executor.execute(command);
   }
 
-  /** The request goes on elsewhere: with its KV, unless that would have to wait for a lost connection. */
-  #leave(request: Request): void {
-    const from = present(request.residentOn, "only resident KV is left");
-    const { requestId } = request.spec;
-    const tokens = request.residentTokens;
-    request.residentOn = null;
-    request.residentTokens = 0;
-    if (!this.#ledger.isReachable(from)) {
-      this.#ledger.book(from, { inFlight: 0, kvTokens: -tokens });
-      this.#post(from, { kind: "release", requestId });
-      return;
-    }
-    assert(!this.#exporting.has(requestId), "KV leaves a worker once");
-    this.#exporting.set(requestId, { from, tokens });
-    this.#post(from, { kind: "export", requestId });
+  /** What the executor's steps are on workers. */
+  #steps(): ExecutorSteps {
+    return {
+      depart: ({ spec: { requestId } }, from) => this.#post(from, { kind: "export", requestId }),
+      drop: ({ spec: { requestId } }, from) => this.#post(from, { kind: "release", requestId }),
+      load: (request, target) => this.#launchFromPool(request, target),
+      begin: (request, target) => this.#launch(request, target, null),
+      migrated: () => this.meter.migration(),
+    };
   }
 
-  #launchFromPool(request: Request, pending: Pending): void {
+  #launchFromPool(request: Request, target: Target): void {
     const blob = this.#pooled.blob(request.spec.requestId);
     if (blob === null) {
-      this.#launch(request, pending, null);
+      this.#launch(request, target, null);
       return;
     }
-    request.status = "moving";
     const epoch = this.#epoch;
     void this.#pooled.bytes(blob).then((bytes) => {
       // While the disk was read, the worker may have failed, the request gone back to the buffer or been
       // given up, or the weights changed.
       const isStillWanted =
         request.status === "moving" &&
-        request.residentOn === pending.workerId &&
+        request.residentOn === target.workerId &&
         this.#epoch === epoch;
       if (!isStillWanted) return;
       this.#turn(() => {
-        if (bytes !== null && request.workerId !== pending.workerId) {
+        if (bytes !== null && request.workerId !== target.workerId) {
           this.meter.migratedBytes(bytes.byteLength);
         }
-        this.#launch(request, pending, bytes === null ? null : { tokens: blob.tokens, bytes });
+        this.#launch(request, target, bytes === null ? null : { tokens: blob.tokens, bytes });
       });
     });
   }
 
-  #launch(request: Request, pending: Pending, kv: KvBlob | null): void {
-    const { workerId, chunkTokens } = pending;
-    request.status = "running";
-    request.workerId = workerId;
+  #launch(request: Request, target: Target, kv: KvBlob | null): void {
+    const { workerId, chunkTokens } = target;
+    this.#executor.start(request, target);
     request.response.openChunk(workerId, this.#epoch);
     this.meter.chunk();
     // The worker must have the request's own text before it adds to it; its siblings' can follow.

@@ -255,6 +255,10 @@ export class Simulation implements ExecutorSteps {
     this.#timeline.add(atMs, { kind: "departed", request, from, tokens });
   }
 
+  drop(): void {
+    assert(false, "a modelled engine can always be reached");
+  }
+
   load(request: Request, target: Target): void {
     const kvTokens = this.#pooled.get(request.spec.requestId);
     if (kvTokens === undefined) {
@@ -266,7 +270,7 @@ export class Simulation implements ExecutorSteps {
   }
 
   begin(request: Request, target: Target): void {
-    this.#submit(request, target, 0);
+    this.#launch(request, target, 0);
   }
 
   /** When a transfer of `tokens` over the instance's link ends, if it starts as soon as the link is free. */
