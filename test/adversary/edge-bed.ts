@@ -31,7 +31,19 @@ export class Victim {
       });
       void reading.then(() => reject(new Error(`it did not start: ${log.join("")}`)));
     });
-    return new Victim(new URL(line.trim().replace("foretoken on ", "")), child, log);
+    const victim = new Victim(new URL(line.trim().replace("foretoken on ", "")), child, log);
+    await victim.#ready();
+    return victim;
+  }
+
+  async #ready(): Promise<void> {
+    for (;;) {
+      const answer = await fetch(new URL("/health", this.url));
+      await answer.arrayBuffer();
+      if (answer.status === 200) return;
+      if (this.exitCode !== null) throw new Error(`it ended: ${this.log}`);
+      await Bun.sleep(20);
+    }
   }
 
   get log(): string {

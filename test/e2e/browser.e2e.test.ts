@@ -91,7 +91,7 @@ describe.skipIf(isMissing)("browser", () => {
       await browser.exited;
       await site.stop(true);
       const paused = await fetch(new URL("/is_paused", open.url));
-      expect(await paused.json()).toEqual({ is_paused: false });
+      expect(await paused.json()).toMatchObject({ is_paused: false });
     },
     SECONDS_MAX * 1000,
   );
