@@ -38,7 +38,7 @@ export function abi_version(): i32 {
 }
 
 // Before the first group: bytes all groups and heaps may take, the longest context to match, and whether
-// probabilities learn from the fate of drafts.
+// probabilities learn from verification feedback.
 export function configure(limitBytes: u32, contextTokens: u32, learning: bool): void {
   poolLimit(limitBytes);
   contextBegin(contextTokens);

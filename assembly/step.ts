@@ -5,33 +5,36 @@
 import {
   APPEND_HEADER_WORDS,
   DRAFT_FLAG_TREE,
-  DRAFT_TOKENS_MAX,
   DRAFT_WORDS,
   STATUS_INVALID,
   STATUS_OK,
 } from "./abi";
+import { sequenceAppend } from "./append";
 import { budgetCut } from "./budget";
-import { draftKeep, draftsBegin, recentOf } from "./draft/feedback";
-import { FEATURE_BYTES } from "./draft/mixer";
-import { sequenceKey } from "./draft/ngram-sequence";
+import { draftBegin, draftPlace } from "./draft/draft";
 import {
-  draftAfter,
-  draftInto,
-  draftOf,
-  draftPath,
-  draftRecovers,
-  draftTree,
-  HEAD_BYTES,
+  drafts,
+  draftsBegin,
+  draftsBytes,
+  draftsPlace,
+  headAt,
   headClear,
-  PROBABILITY_FLOOR,
-} from "./draft/propose";
+  wordAt,
+} from "./draft/drafts";
+import { draftRemember } from "./draft/feedback";
+import { draftPath } from "./draft/path";
+import { positionBegin } from "./draft/position";
+import { draftTree } from "./draft/tree";
 import { largeGiveBack, largeTake } from "./memory/pool";
-import { G_DEAD, G_PROMPT, G_SERIAL, groupAt, isGroup } from "./suffix/arena";
-import { matchState, ownEnds, sequenceAppend, sequenceSeen } from "./suffix/automaton";
-import { lenOf, SOURCES } from "./suffix/node";
-import { Q_AGREED, Q_LAST, Q_LEFT, Q_RECOVERY, Q_SECOND, Q_THIRD, Q_TOKEN } from "./suffix/record";
+import { G_DEAD, groupAt, isGroup } from "./suffix/arena";
+import { sequenceSeen } from "./suffix/automaton";
 
+// A draft record's words.
 const RECORD_BYTES: usize = (<usize>DRAFT_WORDS) << 2;
+const TOKENS_MAX: usize = 8;
+const FLAGS: usize = 12;
+const PROBABILITY_MIN: usize = 16;
+const WEIGHT: usize = 20;
 let input: usize = 0;
 let inputBytes: usize = 0;
 let output: usize = 0;
@@ -53,19 +56,18 @@ export function inputReserve(words: i32): usize {
   return input;
 }
 
-// The output area: how many appends failed, starts (drafts + 1 words), then tokens, parents and
-// probabilities, each with room for DRAFT_TOKENS_MAX words for each of the `drafts` reserved; then, for the
-// core alone, as many feature vectors (draft/mixer.ts) and a head (draft/propose.ts) for each draft. Returns
-// its address, 0 if there is no room.
-export function outputReserve(drafts: i32): usize {
-  const perDraft = (FEATURE_BYTES + 12) * <usize>DRAFT_TOKENS_MAX + HEAD_BYTES + 4;
-  const bytes = <usize>drafts * perDraft + 16;
+// Makes the output area hold `count` drafts: how many appends failed, starts (count + 1 words), then tokens, parents and
+// probabilities, each with room for DRAFT_TOKENS_MAX words for each draft; what follows is for the core alone
+// (draft/drafts.ts). Returns its address, 0 if there is no room. Earlier drafts are lost.
+export function outputReserve(count: i32): usize {
+  const bytes = draftsBytes(count);
   if (bytes > outputBytes) {
     output = area(output, outputBytes, bytes);
     outputBytes = output == 0 ? 0 : bytes;
   }
-  outputDrafts = drafts;
-  draftsBegin(0, 0, 0, 0);
+  outputDrafts = count;
+  draftsPlace(output, count);
+  draftsBegin();
   return output;
 }
 
@@ -92,43 +94,29 @@ function isDrafted(group: usize): bool {
   return isGroup(group) && load<u32>(group, G_DEAD) == 0;
 }
 
-// Drafts for one record, to `tokens`, `reasons` and `head`; how many.
-function draft(record: usize, tokens: usize, room: usize, features: usize, head: usize): i32 {
-  headClear(head);
+// Drafts for record number `i`, behind the `at` tokens that the step has drafted before; how many.
+function draftFor(record: usize, i: i32, at: i32): i32 {
+  const isTree = (load<i32>(record, FLAGS) & DRAFT_FLAG_TREE) != 0;
+  headClear(headAt(i), isTree);
   const group = groupAt(load<u32>(record));
-  if (!isDrafted(group)) return 0;
-  const sequence = sequenceSeen(group, load<u32>(record, 4));
-  const tokensMax = min<i32>(load<i32>(record, 8), DRAFT_TOKENS_MAX);
-  if (tokensMax <= 0) return 0;
-  const pMin = max<f64>(<f64>load<f32>(record, 16), PROBABILITY_FLOOR);
-  const match = matchState(group, sequence);
-  const ends = ownEnds(group, sequence);
-  const end = sequence == 0 ? group + G_PROMPT : sequence;
-  draftInto(tokens, room, features, head, load<u32>(record, 4) % SOURCES);
-  draftAfter(load<u32>(end, Q_TOKEN), load<u32>(end, Q_SECOND), load<u32>(end, Q_THIRD));
-  draftOf(
-    sequenceKey(load<u32>(group, G_SERIAL), load<u32>(record, 4)),
-    lenOf(load<u32>(end, Q_LAST)),
-  );
-  draftRecovers(
-    load<u32>(end, Q_RECOVERY),
-    load<u8>(end, Q_AGREED),
-    load<u8>(end, Q_LEFT),
-    recentOf(end),
-  );
-  if ((load<i32>(record, 12) & DRAFT_FLAG_TREE) != 0)
-    return draftTree(match, ends, tokensMax, pMin);
-  return draftPath(match, ends, tokensMax, pMin);
+  const tokensMax = load<i32>(record, TOKENS_MAX);
+  if (!isDrafted(group) || tokensMax <= 0) return 0;
+  const index = load<u32>(record, 4);
+  const sequence = sequenceSeen(group, index);
+  draftBegin(group, index, sequence, tokensMax, load<f32>(record, PROBABILITY_MIN));
+  draftPlace(i, at);
+  positionBegin(group, sequence);
+  return isTree ? draftTree() : draftPath();
 }
 
-// Remembers each record's draft, so that its fate can be learnt from.
-function keep(records: usize, count: i32, starts: usize): void {
+// Remembers each record's draft, for the verification feedback on it.
+function remember(records: usize, count: i32): void {
   let record = records;
   for (let i: i32 = 0; i < count; i++) {
-    const at = load<i32>(starts + ((<usize>i) << 2));
-    const end = load<i32>(starts + ((<usize>i) << 2), 4);
+    const at = load<i32>(wordAt(drafts.starts, i));
+    const end = load<i32>(wordAt(drafts.starts, i + 1));
     const group = groupAt(load<u32>(record));
-    if (isDrafted(group)) draftKeep(sequenceSeen(group, load<u32>(record, 4)), i, at, end - at);
+    if (isDrafted(group)) draftRemember(sequenceSeen(group, load<u32>(record, 4)), i, at, end - at);
     record += RECORD_BYTES;
   }
 }
@@ -138,27 +126,14 @@ function keep(records: usize, count: i32, starts: usize): void {
 export function step(appendRecords: i32, draftRecords: i32, budget: i32): i32 {
   if (input == 0 || output == 0 || draftRecords > outputDrafts) return STATUS_INVALID;
   const records = appends(appendRecords);
-  const room = (<usize>outputDrafts * <usize>DRAFT_TOKENS_MAX) << 2;
-  const starts = output + 4;
-  const tokens = starts + ((<usize>outputDrafts + 1) << 2);
   let count: i32 = 0;
-  const features = (tokens + 3 * room + 7) & ~7;
-  const heads = features + <usize>outputDrafts * <usize>DRAFT_TOKENS_MAX * FEATURE_BYTES;
-  if (draftRecords > 0) draftsBegin(tokens, room, features, heads);
+  if (draftRecords > 0) draftsBegin();
   for (let i: i32 = 0; i < draftRecords; i++) {
-    store<i32>(starts + ((<usize>i) << 2), count);
-    const at = <usize>count;
-    count += draft(
-      records + <usize>i * RECORD_BYTES,
-      tokens + (at << 2),
-      room,
-      features + at * FEATURE_BYTES,
-      heads + <usize>i * HEAD_BYTES,
-    );
+    store<i32>(wordAt(drafts.starts, i), count);
+    count += draftFor(records + <usize>i * RECORD_BYTES, i, count);
   }
-  store<i32>(starts + ((<usize>draftRecords) << 2), count);
-  const weights = records + 20;
-  count = budgetCut(starts, draftRecords, tokens, room, features, weights, RECORD_BYTES, budget);
-  keep(records, draftRecords, starts);
+  store<i32>(wordAt(drafts.starts, draftRecords), count);
+  count = budgetCut(draftRecords, records + WEIGHT, RECORD_BYTES, budget);
+  remember(records, draftRecords);
   return count;
 }

@@ -33,7 +33,7 @@ export function scaleAt(index: i32): f64 {
 
 // Finds the first CONTEXTS contexts from s on that have been continued, and their weights. `ends` of
 // each context's occurrences have no continuation.
-export function gather(s: usize, ends: u32): void {
+export function contextsFind(s: usize, ends: u32): void {
   let weight: f64 = 1;
   let v = s;
   let link = linkOf(v);
@@ -82,4 +82,16 @@ export function interpolated(token: u32): f64 {
 export function interpolatedBefore(target: usize, owner: i32): void {
   targetSeen = target;
   ownerSeen = owner;
+}
+
+// Where a token leads that no interpolated context has: from the longest context behind `s` that has it, or the root.
+export function stateBehind(s: usize, token: u32): usize {
+  let v = s;
+  while (true) {
+    const target = edgeOf(v, token);
+    if (target != 0) return target;
+    const link = linkOf(v);
+    if (link == 0) return v;
+    v = link;
+  }
 }

@@ -11,6 +11,7 @@
 
 import { tableTake } from "../memory/pool";
 import { NONE } from "../suffix/node";
+import { countClass } from "./classes";
 
 export const CROSS_ORDERS: u32 = 3;
 // Where the group's context has this many tokens, the cache is neither read nor updated: update exclusion
@@ -23,6 +24,7 @@ const LINE_BYTES: usize = 64;
 const SLOT_BYTES: usize = 16;
 const TABLE_BYTES: usize = (LINE_BYTES << LINES_BITS) + (SLOT_BYTES << SINGLES_BITS);
 export const CROSS_TOKENS: u32 = 3;
+export const CROSS_STATES: u32 = 128;
 const TOKENS: usize = 3;
 const TOKEN_BITS: usize = 21;
 // Larger ids are not learned; no vocabulary has them.
@@ -188,12 +190,6 @@ export function crossNgramsClear(): void {
   store<u32>(slots, 0, 8);
 }
 
-// Counts in eight classes: 0, 1, 2, 3, 4-5, 6-9, 10-20, more.
-export function countClass(count: u32): u32 {
-  if (count < 4) return count;
-  return count < 6 ? 4 : count < 10 ? 5 : count < 21 ? 6 : 7;
-}
-
 // The state of a candidate in the context of `order` + 1 tokens, one of CROSS_STATES: 0 the context is new; 1 to 7 the
 // candidate is not one of its three tokens; else 8 + 8 r + c: c the class of its count, r the quarter octaves of the
 // context's count over it, 0 if the context had no other.
@@ -212,4 +208,12 @@ export function crossNgramState(order: u32, token: u32): u32 {
   if (own >= count) return 8 + countClass(own);
   const octaves = (reinterpret<u32>(<f32>count / <f32>own) >> 21) - (127 << 2);
   return 8 + ((1 + min<u32>(8, octaves)) << 3) + countClass(own);
+}
+
+// The initial guess of how often a candidate in this state is accepted.
+export function crossNgramGuess(state: u32): f64 {
+  if (state < 8) return 0.08;
+  const count = <f64>(1 << (state & 7)) * 0.5 + 0.5;
+  const octaves = <f64>(max<u32>((state - 8) >> 3, 1) - 1) / 4;
+  return (count / (count + 1)) * Math.pow(2, -octaves);
 }

@@ -208,3 +208,10 @@ export function lastUseClass(token: u32): u32 {
     ? 1
     : 2 + octaves(load<u32>(single, WRITTEN_AT), LAST_USE_CLASSES - 3);
 }
+
+// The initial guess of how often a candidate in this state is accepted.
+export function followerGuess(state: u32): f64 {
+  const longer = <f64>((state - 1) & 3);
+  if (state <= 4) return 0.62 + 0.1 * longer;
+  return (state <= 8 ? 0.66 : 0.5) + 0.03 * longer;
+}

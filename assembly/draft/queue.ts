@@ -1,13 +1,19 @@
-// The tree draft's candidates that wait for their turn, the most probable first; ties are decided by parent
-// and token, so that replicas draft alike. Of a fixed size; it knows no automaton.
+// A tree's candidates that wait to be drafted, the most probable first; ties are decided by parent and token, so that
+// replicas draft alike. A binary heap of a fixed size; it knows no automaton.
 
-import { FEATURE_BYTES } from "./mixer";
-
-// Far more than can wait at propose.ts's floor of probabilities each.
+// Far more than can wait, at the least probability that a draft token may have each.
 const QUEUE_MAX: i32 = 1024;
-// Probability, state, token, parent, reason.
-const ITEM_BYTES: usize = 56;
-const queue: usize = memory.data(56 * 1024, 16);
+
+@unmanaged
+class Item {
+  probability: f64;
+  state: usize;
+  token: u32;
+  parent: i32;
+}
+
+const ITEM_BYTES: usize = offsetof<Item>();
+const queue: usize = memory.data((QUEUE_MAX + 1) * ITEM_BYTES, 16);
 let queueCount: i32 = 0;
 
 export function queueClear(): void {
@@ -18,37 +24,32 @@ export function isQueueEmpty(): bool {
   return queueCount == 0;
 }
 
-// An item of the queue: probability, state, token, parent, reason.
-function isBefore(a: usize, b: usize): bool {
-  const pa = load<f64>(a);
-  const pb = load<f64>(b);
-  if (pa != pb) return pa > pb;
-  const ra = load<i32>(a, 16);
-  const rb = load<i32>(b, 16);
-  if (ra != rb) return ra < rb;
-  return load<u32>(a, 12) < load<u32>(b, 12);
+function isBefore(a: Item, b: Item): bool {
+  if (a.probability != b.probability) return a.probability > b.probability;
+  if (a.parent != b.parent) return a.parent < b.parent;
+  return a.token < b.token;
 }
 
-export function itemAt(index: i32): usize {
-  return queue + <usize>index * ITEM_BYTES;
+export function itemAt(index: i32): Item {
+  return changetype<Item>(queue + <usize>index * ITEM_BYTES);
 }
 
-function itemCopy(to: usize, from: usize): void {
-  store<u64>(to, load<u64>(from));
-  store<u64>(to, load<u64>(from, 8), 8);
-  store<u64>(to, load<u64>(from, 16), 16);
-  memory.copy(to + 24, from + 24, FEATURE_BYTES);
+function itemCopy(to: Item, from: Item): void {
+  to.probability = from.probability;
+  to.state = from.state;
+  to.token = from.token;
+  to.parent = from.parent;
 }
 
-const held: usize = memory.data(56, 16);
+// The item being put in its place.
+const held = itemAt(QUEUE_MAX);
 
-export function push(probability: f64, state: usize, token: u32, parent: i32, from: usize): void {
+export function push(probability: f64, state: usize, token: u32, parent: i32): void {
   if (queueCount == QUEUE_MAX) return;
-  store<f64>(held, probability);
-  store<u32>(held, <u32>state, 8);
-  store<u32>(held, token, 12);
-  store<i32>(held, parent, 16);
-  memory.copy(held + 24, from, FEATURE_BYTES);
+  held.probability = probability;
+  held.state = state;
+  held.token = token;
+  held.parent = parent;
   let at = queueCount++;
   while (at > 0) {
     const above = (at - 1) >> 1;

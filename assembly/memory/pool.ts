@@ -14,6 +14,10 @@ const TABLE_PART: usize = 16;
 // Addresses near 4 GiB would overflow 32-bit sums.
 const ADDRESS_MAX: usize = 0xf0000000;
 
+// Behind the core's static data, at a fixed address: handles are addresses, and equal operations give equal handles
+// whatever the static tables take.
+const POOL_BEGIN: usize = 124 * CHUNK_BYTES;
+
 const largeFree: usize = memory.data(19 * 4, 16);
 let chunkFree: usize = 0;
 let topUnused: usize = 0;
@@ -39,7 +43,8 @@ export function poolHasRoom(bytes: usize): bool {
 
 function makeUnused(bytes: usize): bool {
   if (topUnused == 0) {
-    topUnused = (__heap_base + CHUNK_BYTES - 1) & ~(CHUNK_BYTES - 1);
+    assert(__heap_base <= POOL_BEGIN);
+    topUnused = POOL_BEGIN;
     memoryEnd = <usize>memory.size() * PAGE_BYTES;
   }
   if (memoryEnd >= topUnused && memoryEnd - topUnused >= bytes) return true;

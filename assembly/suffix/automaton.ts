@@ -9,8 +9,7 @@
 // Counts and best edges are kept for classes whose shortest string has at most `depth` tokens: a
 // sequence that repeats itself would otherwise cost time proportional to its length for every token.
 
-import { GROUP_TOKENS_MAX, SEQUENCES_MAX, STATUS_FULL, STATUS_INVALID, STATUS_OK } from "../abi";
-import { feedback } from "../draft/feedback";
+import { GROUP_TOKENS_MAX, STATUS_FULL, STATUS_INVALID, STATUS_OK } from "../abi";
 import { poolHasRoom } from "../memory/pool";
 import {
   arenaDrop,
@@ -43,7 +42,7 @@ import {
   stateCopy,
   stateTake,
 } from "./node";
-import { Q_DRAFTED, Q_LAST, Q_SPLIT, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
+import { Q_LAST, Q_SPLIT, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
 
 export function groupTake(): usize {
   const group = descriptorTake();
@@ -148,7 +147,8 @@ function atPromptEnd(group: usize, sequence: usize): void {
   store<u32>(sequence, load<u32>(group, G_PROMPT + Q_TOKEN), Q_TOKEN);
 }
 
-function canAppend(group: usize, sequence: usize): bool {
+// Whether there is room for one token more. Once a group is full it stays so: a sequence with a hole is useless.
+export function canAppend(group: usize, sequence: usize): bool {
   if (load<u32>(group, G_DEAD) != 0) return false;
   const tokens = load<u32>(group, G_TOKENS);
   if (tokens < <u32>GROUP_TOKENS_MAX && hasRoom(sequence)) return true;
@@ -156,20 +156,10 @@ function canAppend(group: usize, sequence: usize): bool {
   return false;
 }
 
-// Output tokens of one sequence. Once a group is full it stays so: a sequence with a hole is useless.
-export function sequenceAppend(group: usize, index: u32, tokens: usize, count: u32): i32 {
-  if (index >= <u32>SEQUENCES_MAX) return STATUS_INVALID;
-  const sequence = sequenceOf(group, index);
-  if (sequence == 0) return STATUS_FULL;
-  for (let i: u32 = 0; i < count; i++) {
-    const token = load<u32>(tokens + ((<usize>i) << 2));
-    if (<i32>token < 0) return STATUS_INVALID;
-    if (!canAppend(group, sequence)) return STATUS_FULL;
-    if (tokensOf(group, sequence) == 0) promptEndBegun(group);
-    if (load<u8>(sequence, Q_DRAFTED) != 0) feedback(group, index, sequence, token);
-    append(group, sequence, token, index % SOURCES);
-  }
-  return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
+// One output token of a sequence, after canAppend.
+export function outputAppend(group: usize, index: u32, sequence: usize, token: u32): void {
+  if (tokensOf(group, sequence) == 0) promptEndBegun(group);
+  append(group, sequence, token, index % SOURCES);
 }
 
 // Another response begins: from the second on, the end of the prompt counts once more.

@@ -15,9 +15,9 @@ export const Q_DRAFT_COUNT: usize = 20;
 export const Q_DRAFT_REACHED: usize = 22;
 export const Q_WHOLE: usize = 24;
 export const Q_SPLIT: usize = 32;
-// What fate.ts keeps: the two tokens before the last; the recovery's state, how many tokens agree with it,
-// and whether the sequence is drafted for; the head of its last draft; the class of the context that the
-// recovery was left from, tokens since the last draft, and about how many the draft before it gained.
+// Kept for drafts (assembly/draft): the two tokens before the last; match recovery's state and how many tokens agree with
+// it; whether the sequence is drafted for; the head of its last draft; the class of the context that was left for the
+// recovery; tokens since the last draft, and about how many the draft before it gained.
 export const Q_SECOND: usize = 40;
 export const Q_THIRD: usize = 44;
 export const Q_RECOVERY: usize = 48;

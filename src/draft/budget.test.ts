@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { acceptanceToPay, DraftBudget } from "./budget.ts";
+import { breakEvenAcceptance, DraftBudget } from "./budget.ts";
 import { bestUniformGamma, expectedTokens, type StepTimes } from "./throughput.ts";
 
 /** A GPU in the memory-bound range: rows are almost free. */
@@ -18,9 +18,9 @@ test("bestUniformGamma: drafts as much as allowed where rows are free, nothing w
   expect(bestUniformGamma(computeBound, { batch: 4, alpha: 0.9, gammaMax: 8 })).toBe(0);
 });
 
-test("acceptanceToPay: is the row's share of the step's time per token", () => {
-  expect(acceptanceToPay(computeBound, 8)).toBeCloseTo(1);
-  expect(acceptanceToPay(memoryBound, 1)).toBeLessThan(0.01);
+test("breakEvenAcceptance: is the row's share of the step's time per token", () => {
+  expect(breakEvenAcceptance(computeBound, 8)).toBeCloseTo(1);
+  expect(breakEvenAcceptance(memoryBound, 1)).toBeLessThan(0.01);
 });
 
 test("budget: is off where a row costs as much as a token", () => {

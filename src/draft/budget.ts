@@ -9,7 +9,7 @@ import { bestUniformGamma, type StepTimes } from "./throughput.ts";
 export interface ClassPlan {
   /** Draft tokens per request; 0: do not draft. */
   readonly tokensMax: number;
-  /** Least cumulative probability, as the drafter returns it, of a token worth verifying. */
+  /** Least cumulative probability, as the drafter returns it, of a token that is verified. */
   readonly probabilityMin: number;
   readonly tree: boolean;
 }
@@ -25,7 +25,7 @@ export interface DraftPlan {
  */
 const GAMMA_CAP = 16;
 /**
- * A verified draft token must be worth this much more than its cost. Measured step times are noisy, and a
+ * A draft token is verified at this multiple of the break-even acceptance. Measured step times are noisy, and a
  * token near the break-even gains next to nothing: with 1.2 one run in five lost a tenth of its speed.
  */
 const MARGIN = 1.4;
@@ -49,7 +49,7 @@ export class DraftBudget {
   plan(input: { high: number; low: number; stepMs: StepTimes }): DraftPlan {
     const batch = input.high + input.low;
     if (batch === 0) return { high: OFF, low: OFF };
-    const acceptanceMin = MARGIN * acceptanceToPay(input.stepMs, batch);
+    const acceptanceMin = MARGIN * breakEvenAcceptance(input.stepMs, batch);
     this.#acceptance.watch(this.#acceptance.thresholdFor(acceptanceMin));
     const gammaUniform = bestUniformGamma(input.stepMs, {
       batch,
@@ -99,11 +99,11 @@ export class ConstantBudget {
 export const BUDGET_NAMES = ["adaptive", "always"] as const;
 export type BudgetName = (typeof BUDGET_NAMES)[number];
 
-/** Above this, a second branch at a fork (probability < 1/2) cannot be worth its rows and its KV copy. */
+/** Above this, a second branch at a fork (probability < 1/2) cannot pay for its rows and its KV copy. */
 const TREE_ACCEPTANCE_MAX = 0.25;
 
-/** dT * B / T: the acceptance at which one more verified row neither gains nor loses. */
-export function acceptanceToPay(times: StepTimes, batch: number): number {
+/** The break-even acceptance, dT * B / T: at it one more verified row neither gains nor loses. */
+export function breakEvenAcceptance(times: StepTimes, batch: number): number {
   const plain = times.ms(batch, batch);
   // The slope over a few rows: a single row is below what a profile resolves.
   const rows = Math.max(2, batch);

@@ -27,7 +27,7 @@ export interface ReplicaOptions {
   readonly limitBytes?: number;
   /** Longest context that drafts match, in tokens. */
   readonly contextTokens?: number;
-  /** Probabilities learn from the fate of drafts; default true. Without it, equal logs give equal drafts. */
+  /** Probabilities learn from verification feedback; default true. Without it, equal logs give equal drafts. */
   readonly learning?: boolean;
   /**
    * Earlier responses to the same prompts. Of this replica alone: it tells the history of every epoch. Replicas

@@ -46,7 +46,7 @@ export interface CoreOptions {
   readonly limitBytes?: number;
   /** Longest context that drafts match, in tokens, >= 1. */
   readonly contextTokens?: number;
-  /** Probabilities learn from the fate of drafts; default true. Without it, equal logs give equal drafts. */
+  /** Probabilities learn from verification feedback; default true. Without it, equal logs give equal drafts. */
   readonly learning?: boolean;
 }
 

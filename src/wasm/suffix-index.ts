@@ -158,8 +158,8 @@ export class SuffixIndex {
   }
 
   /**
-   * Asks for a draft behind those asked for since `begin`; a handle below zero gets none. `weight` is what
-   * an accepted token of it is worth beside those of others, under a budget.
+   * Asks for a draft behind those asked for since `begin`; a handle below zero gets none. Under a budget,
+   * its probabilities are multiplied by `weight` to rank its tokens among those of others.
    */
   draft(handle: number, sequence: number, wanted: DraftWanted, weight = 1): void {
     const at = this.#words + this.#drafts * DRAFT_WORDS;
