@@ -5,7 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
 import { AppError } from "../base/errors.ts";
-import { weightEpoch, workerId } from "../base/ids.ts";
+import { weightEpoch, weightsId, workerId } from "../base/ids.ts";
 import { type FinishedResponse, formatFloat32, formatLine } from "../request/response-line.ts";
 import { ResponseWriter } from "./responses.ts";
 
@@ -15,6 +15,8 @@ afterAll(() => {
   if (mounted !== null) spawnSync("umount", ["-l", mounted]);
   rmSync(root, { recursive: true, force: true });
 });
+
+const F16 = weightsId("f16-0123456789abcdef");
 
 function response(overrides: Partial<FinishedResponse> = {}): FinishedResponse {
   return {
@@ -27,8 +29,8 @@ function response(overrides: Partial<FinishedResponse> = {}): FinishedResponse {
     finishReason: "stop",
     weightEpoch: weightEpoch(4),
     chunks: [
-      { workerId: workerId(1), epoch: weightEpoch(4), offset: 0, tokens: 2 },
-      { workerId: workerId(0), epoch: weightEpoch(4), offset: 2, tokens: 1 },
+      { workerId: workerId(1), epoch: weightEpoch(4), weights: null, offset: 0, tokens: 2 },
+      { workerId: workerId(0), epoch: weightEpoch(4), weights: F16, offset: 2, tokens: 1 },
     ],
     ...overrides,
   };
@@ -48,7 +50,7 @@ test("formatLine: holds the agreed fields in the agreed shape", () => {
     weight_epoch: 4,
     chunks: [
       { worker: 1, offset: 0, tokens: 2, weight_epoch: 4 },
-      { worker: 0, offset: 2, tokens: 1, weight_epoch: 4 },
+      { worker: 0, offset: 2, tokens: 1, weight_epoch: 4, weights: F16 },
     ],
   });
 });

@@ -1,10 +1,10 @@
 import { expect, test } from "bun:test";
-import { weightEpoch } from "../base/ids.ts";
+import { weightEpoch, weightsId } from "../base/ids.ts";
 import { epochOf, kvKey } from "./key.ts";
 
 const epoch = weightEpoch(3);
 
-test("kvKey: one other token, another order, another length or another epoch is another key", () => {
+test("kvKey: one other token, another order, another length, another epoch or other weights is another key", () => {
   const tokens = Int32Array.of(1, 2, 3, 0);
   const keys = [
     kvKey(epoch, tokens, 4),
@@ -12,6 +12,8 @@ test("kvKey: one other token, another order, another length or another epoch is 
     kvKey(epoch, Int32Array.of(2, 1, 3, 0), 4),
     kvKey(epoch, Int32Array.of(1, 2, 3, 4), 4),
     kvKey(weightEpoch(4), tokens, 4),
+    kvKey(epoch, tokens, 4, weightsId("f16-1")),
+    kvKey(epoch, tokens, 4, weightsId("q8_0-1")),
   ];
   expect(new Set(keys).size).toBe(keys.length);
 });

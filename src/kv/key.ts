@@ -9,16 +9,25 @@
 
 import { createHash } from "node:crypto";
 import { assert } from "../base/assert.ts";
-import { type WeightEpoch, weightEpoch } from "../base/ids.ts";
+import { type WeightEpoch, type WeightsId, weightEpoch } from "../base/ids.ts";
 import type { KvKey } from "./pool.ts";
 
 const HEX_CHARACTERS = 32;
 
-/** The name of the KV of the first `count` of `tokens` under the weights of `epoch`. */
-export function kvKey(epoch: WeightEpoch, tokens: Int32Array, count: number): KvKey {
+/**
+ * The name of the KV of the first `count` of `tokens` under the weights of `epoch`. `weights`: which of them, where
+ * engines of one epoch may differ (--mixed-precision); null: nobody can say.
+ */
+export function kvKey(
+  epoch: WeightEpoch,
+  tokens: Int32Array,
+  count: number,
+  weights: WeightsId | null = null,
+): KvKey {
   assert(0 <= count && count <= tokens.length, "0 <= count <= tokens.length");
   const hash = createHash("sha256").update(tokens.subarray(0, count)).digest("hex");
-  return `${epoch}.${count}.${hash.slice(0, HEX_CHARACTERS)}` as KvKey;
+  const name = `${epoch}.${count}.${hash.slice(0, HEX_CHARACTERS)}`;
+  return (weights === null ? name : `${name}.${weights}`) as KvKey;
 }
 
 /** The weight epoch a key was made for. */

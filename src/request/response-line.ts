@@ -50,9 +50,16 @@ export function formatLine(response: FinishedResponse): string {
     .concat("}");
 }
 
-function chunkFields({ workerId, epoch, offset, tokens }: Chunk, { versionOf }: FinishedResponse) {
-  const fields = { worker: workerId, offset, tokens, weight_epoch: epoch };
-  return versionOf === undefined ? fields : { ...fields, weight_version: versionOf(epoch) };
+function chunkFields(chunk: Chunk, { versionOf }: FinishedResponse) {
+  const { workerId, epoch, weights, offset, tokens } = chunk;
+  return {
+    worker: workerId,
+    offset,
+    tokens,
+    weight_epoch: epoch,
+    ...(versionOf === undefined ? {} : { weight_version: versionOf(epoch) }),
+    ...(weights === null ? {} : { weights }),
+  };
 }
 
 /** Of all its tokens; null: they are of several epochs, which the chunks tell. */

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { weightEpoch, workerId } from "../base/ids.ts";
+import { weightEpoch, weightsId, workerId } from "../base/ids.ts";
 import { Response } from "./response.ts";
 
 const ids = (...tokens: number[]) => Int32Array.from(tokens);
@@ -40,10 +40,10 @@ test("openChunk: counts each chunk's tokens from its offset", () => {
   const response = new Response(100);
   response.openChunk(workerId(0), epoch);
   response.append(0, ids(1, 2), logprobs(2));
-  response.openChunk(workerId(1), epoch);
+  response.openChunk(workerId(1), epoch, weightsId("f16-1"));
   response.append(2, ids(3), logprobs(1));
   expect(response.chunks).toEqual([
-    { workerId: workerId(0), epoch, offset: 0, tokens: 2 },
-    { workerId: workerId(1), epoch, offset: 2, tokens: 1 },
+    { workerId: workerId(0), epoch, weights: null, offset: 0, tokens: 2 },
+    { workerId: workerId(1), epoch, weights: weightsId("f16-1"), offset: 2, tokens: 1 },
   ]);
 });

@@ -2,13 +2,15 @@
 // offset only, so nothing is lost, repeated or reordered without being seen.
 
 import { assert } from "../base/assert.ts";
-import type { WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import type { FinishReason } from "./request.ts";
 
 /** One dispatch of a divided request: `tokens` output tokens from `offset` on, made by `workerId`. */
 export interface Chunk {
   readonly workerId: WorkerId;
   readonly epoch: WeightEpoch;
+  /** Precision and digest of the weights that drew its tokens; null: its worker cannot say. */
+  readonly weights: WeightsId | null;
   readonly offset: number;
   tokens: number;
 }
@@ -92,8 +94,8 @@ export class Response {
     };
   }
 
-  openChunk(workerId: WorkerId, epoch: WeightEpoch): void {
-    this.chunks.push({ workerId, epoch, offset: this.#length, tokens: 0 });
+  openChunk(workerId: WorkerId, epoch: WeightEpoch, weights: WeightsId | null = null): void {
+    this.chunks.push({ workerId, epoch, weights, offset: this.#length, tokens: 0 });
   }
 
   /**

@@ -97,14 +97,16 @@ export class Executor {
    * The KV of a request has left its worker, or is known to be gone. null: it was not leaving. `target`: where it is
    * wanted; the caller loads it there. null: nowhere yet.
    */
-  departed(requestId: RequestId): { readonly target: Target | null } | null {
+  departed(
+    requestId: RequestId,
+  ): { readonly from: WorkerId; readonly target: Target | null } | null {
     const departure = this.#departing.get(requestId);
     if (departure === undefined) return null;
     this.#departing.delete(requestId);
     this.#ledger.book(departure.from, { inFlight: 0, kvTokens: -departure.tokens });
     const target = this.#pending.get(requestId) ?? null;
     this.#pending.delete(requestId);
-    return { target };
+    return { from: departure.from, target };
   }
 
   /** Its chunk is over and the request goes on: its KV stays where it is until it is wanted elsewhere. */

@@ -1,7 +1,7 @@
 // What the KV pool holds of each request: its newest blob. Siblings with equal texts share one, so a blob
 // is released when the last request that it belongs to lets go of it.
 
-import type { RequestId, WeightEpoch } from "../base/ids.ts";
+import type { RequestId, WeightEpoch, WeightsId } from "../base/ids.ts";
 import { kvKey } from "../kv/key.ts";
 import type { KvKey, KvPool } from "../kv/pool.ts";
 import { contextTokens, type Request } from "../request/buffer.ts";
@@ -13,6 +13,16 @@ const KV_LEASE_MS = 10_000;
 export interface PooledBlob {
   readonly key: KvKey;
   readonly tokens: number;
+  /** That it was computed with: with others it is of no use. */
+  readonly weights: WeightsId | null;
+}
+
+export interface StoreOptions {
+  readonly kv: KvBlob;
+  readonly epoch: WeightEpoch;
+  readonly weights: WeightsId | null;
+  /** A worker is about to load it. */
+  readonly leased: boolean;
 }
 
 export class PooledKv {
@@ -27,11 +37,10 @@ export class PooledKv {
     this.#failed = failed;
   }
 
-  /** `leased`: a worker is about to load it. A blob that the pool refuses is simply not there. */
-  store(request: Request, options: { kv: KvBlob; epoch: WeightEpoch; leased: boolean }): void {
-    const { kv, epoch, leased } = options;
+  /** A blob that the pool refuses is simply not there. */
+  store(request: Request, { kv, epoch, weights, leased }: StoreOptions): void {
     const { requestId } = request.spec;
-    const key = kvKey(epoch, allTokens(request), kv.tokens);
+    const key = kvKey(epoch, allTokens(request), kv.tokens, weights);
     if (this.#blobs.get(requestId)?.key === key) return;
     this.release(requestId);
     try {
@@ -41,12 +50,14 @@ export class PooledKv {
       this.#failed();
       return;
     }
-    this.#blobs.set(requestId, { key, tokens: kv.tokens });
+    this.#blobs.set(requestId, { key, tokens: kv.tokens, weights });
     this.#owners.set(key, (this.#owners.get(key) ?? 0) + 1);
   }
 
-  blob(requestId: RequestId): PooledBlob | null {
-    return this.#blobs.get(requestId) ?? null;
+  /** What a worker with these weights can load of the request. */
+  blob(requestId: RequestId, weights: WeightsId | null): PooledBlob | null {
+    const blob = this.#blobs.get(requestId);
+    return blob === undefined || blob.weights !== weights ? null : blob;
   }
 
   /** null: it is not there any more, or cannot be read; its tokens are computed again. Never rejects. */

@@ -5,7 +5,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
-import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
+import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
@@ -475,7 +475,8 @@ export class Rollout {
     if (departure === null || request === null || request.status === "finished") return;
     const { target } = departure;
     if (kv !== null) {
-      this.#pooled.store(request, { kv, epoch: this.#epoch, leased: target !== null });
+      const weights = this.#weightsOf(departure.from);
+      this.#pooled.store(request, { kv, epoch: this.#epoch, weights, leased: target !== null });
       this.meter.pool(this.#options.pool.stats());
     }
     if (target !== null) this.#launchFromPool(request, target);
@@ -701,7 +702,7 @@ export class Rollout {
   }
 
   #launchFromPool(request: Request, target: Target): void {
-    const blob = this.#pooled.blob(request.spec.requestId);
+    const blob = this.#pooled.blob(request.spec.requestId, this.#weightsOf(target.workerId));
     if (blob === null) {
       this.#launch(request, target, null);
       return;
@@ -727,7 +728,7 @@ export class Rollout {
   #launch(request: Request, target: Target, kv: KvBlob | null): void {
     const { workerId, chunkTokens } = target;
     this.#executor.start(request, target);
-    request.response.openChunk(workerId, this.#epoch);
+    request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId));
     this.meter.chunk();
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);
@@ -741,6 +742,10 @@ export class Rollout {
       kv,
       draft: this.#registry.source(request),
     });
+  }
+
+  #weightsOf(workerId: WorkerId): WeightsId | null {
+    return this.#ledger.worker(workerId)?.weights ?? null;
   }
 
   #post(workerId: WorkerId, command: WorkerCommand): void {

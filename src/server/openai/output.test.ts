@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
-import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
+import { groupId, weightEpoch, weightsId, workerId } from "../../base/ids.ts";
 import { RequestBuffer } from "../../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import { Output } from "./output.ts";
@@ -122,6 +122,21 @@ test("output: weight spans merge chunks of one version and end where the text wa
   expect(output.weightSpans((epoch) => `v${epoch}`)).toEqual([
     { version: "v1", start: 0, end: 3 },
     { version: "v2", start: 3, end: 5 },
+  ]);
+});
+
+test("output: engines of one version with other weights have spans of their own", () => {
+  const { output, request, response, add } = made();
+  const [f16, q8] = [weightsId("f16-1"), weightsId("q8_0-2")];
+  for (const weights of [f16, f16, q8, null]) {
+    response.openChunk(workerId(0), weightEpoch(1), weights);
+    add(97);
+  }
+  output.advance(request);
+  expect(output.weightSpans(() => "v")).toEqual([
+    { version: "v", start: 0, end: 2, weights: f16 },
+    { version: "v", start: 2, end: 3, weights: q8 },
+    { version: "v", start: 3, end: 4 },
   ]);
 });
 

@@ -1,7 +1,7 @@
 // One response as a client sees it: which of its tokens count, its text, and why it ended. Several readers can
 // follow it, each with its own cursor; it keeps no queue for any of them.
 
-import type { WeightEpoch } from "../../base/ids.ts";
+import type { WeightEpoch, WeightsId } from "../../base/ids.ts";
 import type { Request } from "../../request/buffer.ts";
 import type { FinishReason } from "../../request/request.ts";
 import type { Detokenizer } from "../../text/text.ts";
@@ -13,6 +13,8 @@ export interface WeightSpan {
   readonly version: string;
   readonly start: number;
   readonly end: number;
+  /** Their precision and digest; absent: the engine cannot say. */
+  readonly weights?: WeightsId;
 }
 
 /** How far a reader has read one output. */
@@ -120,14 +122,16 @@ export class Output {
   }
 
   weightSpans(version: (epoch: WeightEpoch) => string): WeightSpan[] {
-    const spans: { version: string; start: number; end: number }[] = [];
-    for (const { epoch, offset, tokens } of this.response?.chunks ?? []) {
+    const spans: { -readonly [K in keyof WeightSpan]: WeightSpan[K] }[] = [];
+    for (const { epoch, offset, tokens, weights } of this.response?.chunks ?? []) {
       const end = Math.min(offset + tokens, this.#tokens);
       if (end <= offset) continue;
       const last = spans.at(-1);
       const name = version(epoch);
-      if (last !== undefined && last.version === name) last.end = end;
-      else spans.push({ version: name, start: offset, end });
+      const isSame = last?.version === name && (last.weights ?? null) === weights;
+      if (isSame) last.end = end;
+      else
+        spans.push({ version: name, start: offset, end, ...(weights === null ? {} : { weights }) });
     }
     return spans;
   }
