@@ -32,6 +32,7 @@ import type { Route } from "./server/route.ts";
 import { Sidecar, type SidecarLimits } from "./server/sidecar.ts";
 import { starting } from "./server/starting.ts";
 import { StreamService } from "./server/stream/service.ts";
+import type { MixedPrecision } from "./server/weights-agreement.ts";
 import { type Member, WorkerPool, type WorkerSource } from "./server/worker-pool.ts";
 import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
@@ -50,6 +51,8 @@ export interface ServeOptions {
   readonly draft: DraftMode;
   readonly chunkTokens: number;
   readonly poolMemoryBytes: number;
+  /** Default: refuse. */
+  readonly mixedPrecision?: MixedPrecision;
   readonly sources: readonly WorkerSource[];
   readonly model: ModelSide;
   /** Of texts that clients send. Default: as ENCODER_LIMITS. */
@@ -211,6 +214,7 @@ function serveWith(
   const pool = new WorkerPool({
     sources: options.sources,
     later: afterwards,
+    mixedPrecision: options.mixedPrecision ?? "refuse",
     controlMsMax: options.weightsTimeoutMs,
     changed: (member) => events.workerChanged(member),
     workersMin: options.workersMin ?? 1,

@@ -57,7 +57,7 @@ test("formatLine: holds the agreed fields in the agreed shape", () => {
 
 test("formatLine: tokens of several epochs have none in common, and each chunk says its own", () => {
   const chunk = (epoch: number, offset: number, tokens: number) => ({
-    ...{ workerId: workerId(0), epoch: weightEpoch(epoch), offset, tokens },
+    ...{ workerId: workerId(0), epoch: weightEpoch(epoch), weights: null, offset, tokens },
   });
   const chunks = [chunk(3, 0, 0), chunk(4, 0, 2), chunk(5, 2, 1)];
   const mixed = JSON.parse(formatLine(response({ chunks, versionOf: (epoch) => `step-${epoch}` })));

@@ -67,6 +67,7 @@ const FIELD_NAMES = [
   "kvTokens",
   "draftBudget",
   "deterministic",
+  "mixedPrecision",
   ...SERVING_FIELDS,
 ] as const;
 
@@ -179,7 +180,8 @@ export type ServingSettings = Pick<
   | "weightsTimeoutS"
   | "harmlessRpc"
   | "drainS"
->;
+> &
+  Partial<Pick<ServeSettings, "mixedPrecision">>;
 
 /**
  * Listens first, then finds out what the model is and opens the engines, and serves until it is told to stop. Returns
@@ -280,6 +282,7 @@ function bindOptionsOf(settings: ServingSettings, events: ServeEvents): BindOpti
     chunkTokens: settings.chunkTokens,
     poolMemoryBytes: settings.poolMemoryMb * MIB,
     workersMin: settings.minWorkers,
+    ...(settings.mixedPrecision && { mixedPrecision: settings.mixedPrecision }),
     retryGraceMs: settings.retryGraceS * 1000,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
     harmlessRpc: settings.harmlessRpc,

@@ -154,6 +154,13 @@ export const FIELDS = {
     default: null,
     help: "speculative decoding from the group's responses or the request's own (default: grouped with seer and foretoken, off with the others)",
   },
+  mixedPrecision: {
+    kind: "choice",
+    flag: "--mixed-precision",
+    choices: ["refuse", "allow"],
+    default: "refuse",
+    help: "refuse: an engine whose weights differ from the others' (by precision or digest) does not serve. allow: it does, and every response says which weights drew it",
+  },
   draftBudget: {
     kind: "choice",
     flag: "--draft-budget",

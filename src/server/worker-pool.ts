@@ -11,6 +11,12 @@ import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
 import type { ControlRequest, Worker } from "../rollout/worker.ts";
 import { answerOf, canaryRequest } from "./engine-answer.ts";
 import type { Sidecar } from "./sidecar.ts";
+import {
+  Gathering,
+  type Holding,
+  type MixedPrecision,
+  WeightsAgreement,
+} from "./weights-agreement.ts";
 
 /** Where a worker comes from. */
 export interface WorkerSource {
@@ -34,7 +40,7 @@ export interface OpenOptions {
 
 /**
  * ready: it serves. reconnecting: it served, its connection is lost and is being made again; it takes nothing new.
- * fenced: it is there, with weights that are not current. down: it is not there.
+ * fenced: it is there, with weights that are not current, or not those of the others. down: it is not there.
  */
 export type MemberState = "ready" | "reconnecting" | "fenced" | "down";
 
@@ -76,6 +82,8 @@ export interface WorkerPoolOptions {
   readonly later: (act: () => void, ms: number) => () => void;
   /** An engine has so long to answer when it is given weights. */
   readonly controlMsMax: number;
+  /** Default: refuse. */
+  readonly mixedPrecision?: MixedPrecision;
   readonly changed: (member: Member) => void;
   /** So many are ready at the same time before the pool says that it serves. Default: 1. */
   readonly workersMin?: number;
@@ -86,6 +94,8 @@ const RETRY_MS = 100;
 const RETRY_MS_MAX = 2_000;
 const TRIES_TOLD = 8;
 const TRIES_PER_MINUTE = 30;
+/** At the start engines wait so long for one another before it is decided whose weights are right. */
+const GATHER_MS = 500;
 /** A worker that served for so long begins with the shortest pause again. */
 const SERVED_MS = 10_000;
 
@@ -93,7 +103,10 @@ export class WorkerPool {
   readonly #options: WorkerPoolOptions;
   readonly #members: OwnMember[];
   readonly #cancels = new Set<() => void>();
+  readonly #agreement: WeightsAgreement;
   #sidecar: Sidecar | null = null;
+  /** Of those who are opened at the start; null: it is over. */
+  #gathering: Gathering<OwnMember> | null = null;
   /** What gives an engine that is opened anew the current weights; null: only the trainer can. */
   #recipe: Recipe | null = { isWhole: false, requests: [] };
   #initialEpoch: WeightEpoch | null = null;
@@ -104,6 +117,7 @@ export class WorkerPool {
   constructor(options: WorkerPoolOptions) {
     assert(options.sources.length > 0, "a pool has at least one worker");
     this.#options = options;
+    this.#agreement = new WeightsAgreement(options.mixedPrecision ?? "refuse");
     this.#members = options.sources.map((source, index) => ({
       source,
       workerId: workerId(index),
@@ -147,6 +161,15 @@ export class WorkerPool {
    * been tried once. @throws AppError: no further try would open one; then all are closed.
    */
   async open(): Promise<void> {
+    const gathering = new Gathering(this.#members, {
+      ended: () => {
+        this.#gathering = null;
+        if (this.#sidecar?.rollout.epoch !== this.#initialEpoch) return;
+        this.#agreement.begin(this.#members.map(holdingOf));
+      },
+      cancel: this.#options.later(() => gathering.end(), GATHER_MS),
+    });
+    this.#gathering = gathering;
     try {
       await Promise.all(
         this.#members.map(async (member) => {
@@ -172,6 +195,7 @@ export class WorkerPool {
     reasonOf: (member: Member) => string;
   }): void {
     this.#recipe = options.recipe;
+    this.#agree(options.current);
     for (const member of this.#members) {
       if (options.current.has(member)) member.taint = null;
       if (member.worker === null || options.current.has(member)) continue;
@@ -205,9 +229,21 @@ export class WorkerPool {
 
   async close(): Promise<void> {
     this.#isClosed = true;
+    this.#gathering?.end();
     for (const cancel of this.#cancels) cancel();
     const workers = this.#members.flatMap(({ worker, candidate }) => [worker, candidate]);
     await Promise.all(workers.map((worker) => worker?.close()));
+  }
+
+  /** A new epoch begins with the weights that most of these have; who has others is fenced. */
+  #agree(current: ReadonlySet<Member>): void {
+    const there = this.#members.filter((member) => current.has(member) && member.worker !== null);
+    this.#agreement.begin(there.map(holdingOf));
+    for (const member of there) {
+      const difference = this.#agreement.difference(holdingOf(member));
+      if (difference === null) this.#agreement.accept(holdingOf(member));
+      else this.#fence(member, difference);
+    }
   }
 
   #fence(member: OwnMember, reason: string): void {
@@ -288,24 +324,40 @@ export class WorkerPool {
       if (!source.keepsWeights) member.taint = null;
       const hasWeights =
         epoch === this.#initialEpoch || (options.hasWeights && source.keepsWeights);
-      const isCurrent =
-        (hasWeights && member.taint === null) || (await this.#giveWeights(member, worker, epoch));
+      // At the start those who come at about the same time are compared with one another, whoever was first.
+      await this.#gathering?.arrive(member);
+      if (member.candidate !== worker || this.#isClosed) return null;
+      let difference = this.#difference(member, { isTrusted: hasWeights && member.taint === null });
+      if (difference !== null && (await this.#giveWeights(member, worker, epoch))) {
+        difference = this.#agreement.difference(holdingOf(member));
+      }
       // It failed while it was brought up to date: `#failed` has seen to it.
       if (member.candidate !== worker) return null;
       Object.assign(member, { worker, candidate: null });
       // The weights may have changed again meanwhile.
       if (sidecar.rollout.epoch !== epoch) await this.#reopen(member, { hasWeights: false });
-      else if (isCurrent) this.#ready(member, worker, sidecar);
-      else this.#fence(member, member.taint ?? "came back without the current weights");
+      else if (difference === null) this.#ready(member, worker, sidecar);
+      else this.#fence(member, member.taint ?? difference);
       return null;
     } catch (error) {
+      void this.#gathering?.arrive(member);
       this.#down(member, errorText(error));
       return error;
     }
   }
 
+  /** null: an engine that was opened anew has the current weights. `isTrusted`: it should. */
+  #difference(member: OwnMember, { isTrusted }: { isTrusted: boolean }): string | null {
+    const holding = holdingOf(member);
+    // Whatever was feared of it, these are the weights that serve.
+    if (this.#agreement.includes(holding.weights)) return null;
+    const difference = this.#agreement.difference(holding);
+    return isTrusted ? difference : (difference ?? "came back without the current weights");
+  }
+
   #ready(member: OwnMember, worker: Worker, sidecar: Sidecar): void {
-    Object.assign(member, { state: "ready", reason: null, tries: 0, isPlaced: true });
+    this.#agreement.accept(holdingOf(member));
+    Object.assign(member, { state: "ready", reason: null, tries: 0, isPlaced: true, taint: null });
     sidecar.rollout.addWorker(worker);
     const { length: ready } = this.#members.filter(({ state }) => state === "ready");
     if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
@@ -334,6 +386,10 @@ export class WorkerPool {
     worker.send([{ kind: "advance", epoch }]);
     return true;
   }
+}
+
+function holdingOf({ source, worker, candidate }: OwnMember): Holding {
+  return { name: source.name, weights: (candidate ?? worker)?.weights ?? null };
 }
 
 /** Of tries that all end alike, the first ones are told, and then about one a minute. */

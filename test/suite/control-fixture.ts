@@ -2,7 +2,7 @@
 
 import { ManualClock } from "../../src/base/clock.ts";
 import type { AppError } from "../../src/base/errors.ts";
-import { weightEpoch } from "../../src/base/ids.ts";
+import { type WeightsId, weightEpoch } from "../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import type { Request } from "../../src/request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
@@ -11,6 +11,7 @@ import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
 import type { Exchange } from "../../src/server/route.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
+import type { MixedPrecision } from "../../src/server/weights-agreement.ts";
 import { WorkerPool } from "../../src/server/worker-pool.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
@@ -21,6 +22,7 @@ export type Script = (request: ControlRequest) => ControlAnswer;
 
 export class ScriptedWorker extends SimulatedWorker {
   readonly heard: ControlRequest[] = [];
+  weights: WeightsId | null = null;
   script: Script = () => ({ status: 200, body: {} });
   canary: Script = () => ({ status: 200, body: { tokens: 4 } });
   /** The next answer waits for it; null: for nothing. */
@@ -34,6 +36,13 @@ export class ScriptedWorker extends SimulatedWorker {
     if (gate !== null) await gate;
     return this.script(request);
   }
+}
+
+export interface FixtureOptions {
+  readonly keepsWeights: boolean;
+  /** What an engine that is opened now has; default: it cannot say. */
+  readonly weightsOf?: (index: number) => WeightsId | null;
+  readonly mixedPrecision?: MixedPrecision;
 }
 
 export class ControlFixture {
@@ -58,9 +67,10 @@ export class ControlFixture {
   badBody: AppError | null = null;
   #nextGate: Promise<void> | null = null;
 
-  private constructor(keepsWeights: boolean) {
+  private constructor({ keepsWeights, weightsOf, mixedPrecision = "refuse" }: FixtureOptions) {
     const { clock } = this;
     this.pool = new WorkerPool({
+      mixedPrecision,
       sources: this.opened.map((list, index) => ({
         name: `engine-${index}`,
         keepsWeights,
@@ -73,6 +83,7 @@ export class ControlFixture {
             epoch,
             lengthOf: () => 30,
           });
+          worker.weights = weightsOf?.(index) ?? null;
           worker.gate = this.#nextGate;
           this.#nextGate = null;
           list.push(worker);
@@ -120,10 +131,8 @@ export class ControlFixture {
     });
   }
 
-  static async open(
-    options: { keepsWeights: boolean } = { keepsWeights: true },
-  ): Promise<ControlFixture> {
-    const fixture = new ControlFixture(options.keepsWeights);
+  static async open(options: FixtureOptions = { keepsWeights: true }): Promise<ControlFixture> {
+    const fixture = new ControlFixture(options);
     fixture.pool.attach(fixture.sidecar);
     await fixture.pool.open();
     return fixture;

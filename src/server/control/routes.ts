@@ -74,7 +74,7 @@ export function controlRoutes(options: ControlOptions): Route[] {
   }));
 }
 
-/** Every worker as it stands: also what `/health` says when none serves. */
+/** Every worker as it stands: also what `/health` says when one does not serve. */
 function workersOf({ pool, sidecar }: ControlOptions) {
   const { meter } = sidecar.rollout;
   return pool.members.map(({ source, workerId, state, reason, worker }) => ({
@@ -85,13 +85,20 @@ function workersOf({ pool, sidecar }: ControlOptions) {
     slots: worker?.capacity.slots ?? null,
     kv_tokens: worker?.capacity.kvTokens ?? null,
     context_tokens: worker?.capacity.contextTokens ?? null,
+    weights: worker?.weights ?? null,
     kv_moves: kvMovesReport([meter.latest(workerId)?.kvMoves]),
   }));
 }
 
 function health(options: ControlOptions): Response {
-  const status = options.sidecar.isDraining ? "draining" : options.pool.problem;
-  if (status === null) return new Response(null, { status: 200 });
+  const { pool, sidecar } = options;
+  const status = sidecar.isDraining ? "draining" : pool.problem;
+  if (status === null) {
+    if (pool.members.every(({ state }) => state === "ready")) {
+      return new Response(null, { status: 200 });
+    }
+    return jsonResponse({ status: "some workers are not in service", workers: workersOf(options) });
+  }
   return jsonResponse({ status, workers: workersOf(options) }, 503);
 }
 

@@ -1,0 +1,112 @@
+// Engines that can say what weights they have serve together only with the same; whoever comes back with others is
+// brought up to date or stays out, and both are named.
+
+import { expect, test } from "bun:test";
+import { ControlFixture } from "../../test/suite/control-fixture.ts";
+import { type WeightsId, weightsId } from "../base/ids.ts";
+import type { ControlAnswer } from "../rollout/worker.ts";
+
+const [OLD, NEW, Q8] = [weightsId("f16-01d"), weightsId("f16-2e3"), weightsId("q8_0-8")];
+const GOOD: ControlAnswer = { status: 200, body: {} };
+const UPDATE = { update_info: { weights_path: "/step-1" } };
+
+/** Three engines; `held` is what each has whenever it is opened. */
+async function open(...held: (WeightsId | null)[]) {
+  const fixture = await ControlFixture.open({
+    keepsWeights: true,
+    weightsOf: (index) => held[index] ?? null,
+  });
+  /** An update gives the engine these. */
+  const takes = (index: number, weights: WeightsId) => {
+    const worker = fixture.worker(index);
+    worker.script = ({ path }) => {
+      if (path === "/update_weights") {
+        worker.weights = weights;
+        held[index] = weights;
+      }
+      return GOOD;
+    };
+  };
+  return { fixture, held, takes, reason: (index: number) => fixture.pool.members[index]?.reason };
+}
+
+async function reopen(fixture: ControlFixture, index: number): Promise<void> {
+  fixture.worker(index).kill();
+  await fixture.retry();
+}
+
+test("at the start the weights that most engines have serve, of several the first one's", async () => {
+  const most = await open(Q8, OLD, OLD);
+  expect(most.fixture.states).toEqual(["fenced", "ready", "ready"]);
+  expect(most.reason(0)).toBe(
+    "has weights q8_0-8, engine-1 has f16-01d: engines of one weight epoch have the same (--mixed-precision allow serves both)",
+  );
+  const first = await open(Q8, OLD, null);
+  expect(first.fixture.states).toEqual(["ready", "fenced", "ready"]);
+  const { status, body } = await first.fixture.call("GET", "/health");
+  expect(status).toBe(200);
+  expect(body).toMatchObject({
+    workers: [
+      { name: "engine-0", state: "ready", weights: Q8 },
+      { name: "engine-1", state: "fenced", weights: OLD, reason: expect.stringContaining(Q8) },
+      { name: "engine-2", state: "ready", weights: null },
+    ],
+  });
+});
+
+test("a fenced engine is in neither the rollout nor forgotten: an update that all take brings it in", async () => {
+  const { fixture, takes } = await open(OLD, OLD, Q8);
+  expect(fixture.sidecar.rollout.workers.length).toBe(2);
+  for (const index of [0, 1, 2]) takes(index, NEW);
+  expect((await fixture.call("POST", "/update_weights", UPDATE)).status).toBe(200);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
+test("an engine that took an update and has other weights than the rest is fenced, by name", async () => {
+  const { fixture, takes, reason } = await open(OLD, OLD, OLD);
+  takes(0, Q8);
+  takes(1, NEW);
+  takes(2, NEW);
+  await fixture.call("POST", "/update_weights", UPDATE);
+  await fixture.step();
+  expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
+  expect(reason(0)).toContain("has weights q8_0-8, engine-1 has f16-2e3");
+});
+
+test("an engine that came back with stale weights serves only once it was given the current ones", async () => {
+  const { fixture, held, takes } = await open(OLD, OLD, OLD);
+  for (const index of [0, 1, 2]) takes(index, NEW);
+  await fixture.call("POST", "/update_weights", UPDATE);
+  // Its process was started anew, with the file that it began with; giving it the update's path changes nothing.
+  held[2] = OLD;
+  await reopen(fixture, 2);
+  expect(fixture.states).toEqual(["ready", "ready", "fenced"]);
+  expect(fixture.worker(2).heard.map(({ path }) => path)).toEqual(["/update_weights"]);
+  // One that kept them needs nothing.
+  held[1] = NEW;
+  await reopen(fixture, 1);
+  expect(fixture.states).toEqual(["ready", "ready", "fenced"]);
+  expect(fixture.worker(1).heard).toEqual([]);
+});
+
+test("a stale engine in the first epoch of a sidecar is refused as well", async () => {
+  const { fixture, held, reason } = await open(NEW, NEW, NEW);
+  held[1] = OLD;
+  await reopen(fixture, 1);
+  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
+  expect(reason(1)).toContain("has weights f16-01d, engine-0 has f16-2e3");
+});
+
+test("--mixed-precision allow: all serve from the start; one that is stale still waits for the update", async () => {
+  const held: (WeightsId | null)[] = [OLD, Q8, Q8];
+  const fixture = await ControlFixture.open({
+    keepsWeights: true,
+    mixedPrecision: "allow",
+    weightsOf: (index) => held[index] ?? null,
+  });
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  await fixture.call("POST", "/collective_rpc", { method: "load_weights" });
+  held[0] = weightsId("f16-57a1e");
+  await reopen(fixture, 0);
+  expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
+});
