@@ -57,13 +57,13 @@ export class FetchExchange implements Exchange {
 
   async #parse(): Promise<Parsed> {
     this.#isUnread = true;
-    const { bytes, room } = await readBody(this.#request, this.#body);
+    const { bytes, release } = await readBody(this.#request, this.#body);
     this.#isUnread = false;
     try {
       const digest = createHash("sha256").update(bytes).digest("hex");
       return { json: bytes.length === 0 ? null : jsonOf(bytes), digest };
     } finally {
-      room.release();
+      release();
     }
   }
 }
