@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from websockets.sync.server import Server, ServerConnection, serve
 
-from foretoken_vllm.mailbox import UP_MAX, Mailbox
+from foretoken_vllm.mailbox import UP_MAX, Advanced, Mailbox
 from foretoken_vllm.proposer import ForetokenProposer
 from harness import Chunk, Runner, engine, extra
 from sidecar import Host, Proxy, bun, host, until
@@ -227,4 +227,34 @@ def test_a_thread_that_has_ended_leaves_a_bounded_mailbox() -> None:
                 runner.step({name: [STORY[step % len(STORY)]]})
             runner.finish(name)
         assert len(mailbox.up) == UP_MAX
+        assert proposer.faults.total == 0
+
+
+def test_an_advance_that_a_full_mailbox_dropped_is_made_up_for() -> None:
+    with host() as sidecar, linked(sidecar.url) as (proposer, maker), linked(sidecar.url) as (_, taker):
+        assert proposer._link is not None
+        client = proposer._link.client
+        absorb = client.absorb
+        tell_story(maker, range(2), foretoken_run="a", foretoken_epoch=0)
+        until(lambda: sidecar.tell()["tokensTaken"] >= 2 * len(STORY), "the tokens never came to the service")
+        # The link's thread is held up while the engine begins an epoch and makes more than the mailbox holds.
+        client.absorb = lambda _now: None  # type: ignore[method-assign]
+        sidecar.tell(advance=1)
+        for sample in range(UP_MAX // 200 + 1):
+            tell_story(maker, range(sample, sample + 1), STORY * 20, foretoken_run="a", foretoken_epoch=1)
+        assert not any(isinstance(item, Advanced) for item in proposer._mailbox.up)
+        client.absorb = absorb  # type: ignore[method-assign]
+        until(lambda: client.epoch == 1, "the link stayed at the old weights")
+        assert client.counts["lost_advances"] == 1
+        before = sidecar.tell()["tokensTaken"]
+
+        def told() -> bool:
+            tell_story(maker, range(60, 64), foretoken_run="a", foretoken_epoch=1)
+            return bool(sidecar.tell()["tokensTaken"] > before)
+
+        until(told, "the link was mute")
+        until(
+            lambda: drafts_from_elsewhere(taker, foretoken_run="a", foretoken_epoch=1),
+            "no draft from the other engine's responses",
+        )
         assert proposer.faults.total == 0

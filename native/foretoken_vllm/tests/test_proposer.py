@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from foretoken_vllm.core import CoreTrapError
+from foretoken_vllm.lineup import Lineup
 from foretoken_vllm.mailbox import Budget
 from foretoken_vllm.proposer import TRAPS_MAX, ForetokenProposer
 from harness import VOCABULARY, Chunk, Runner, config, engine, extra
@@ -335,3 +336,45 @@ def test_the_guard_rests_drafting_that_costs_too_much() -> None:
     run_siblings(runner, count=20)
     stats = proposer.stats()
     assert stats["guard_trips"] >= 1 and stats["rested"] > 0
+
+
+def test_an_error_while_an_error_is_handled_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The batch's own state raises, and so does what brings the rows up to date after that."""
+    proposer, runner = engine()
+    run_siblings(runner)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    for token in STORY[:3]:
+        runner.step({"r": [token]})
+    assert proposer._lineup is not None
+
+    def broken(*_arguments: Any, **_options: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Lineup, "follows", broken)
+    monkeypatch.setattr(Lineup, "settle", broken)
+    assert runner.step({"r": [STORY[3]]}) == {"r": []}
+    monkeypatch.undo()
+    assert proposer.faults.counts == {"propose": 1, "recover": 1}
+    # The next steps know the request again.
+    runner.step({"r": [STORY[4]]})
+    assert runner.step({"r": [STORY[5]]})["r"] == STORY[6:]
+    assert proposer.faults.counts == {"propose": 1, "recover": 1}
+
+
+def test_an_error_in_the_counters_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    proposer, runner = engine()
+    run_siblings(runner)
+
+    def broken(*_arguments: Any) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(proposer._guard, "observe", broken)
+    runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+    for token in STORY:
+        runner.step({"r": [token]})
+    assert set(proposer.faults.counts) == {"propose", "recover", "finish"}
+    monkeypatch.undo()
+    runner.finish("r")
+    runner.add(Chunk("s", list(PROMPT), extra("g", 10)))
+    runner.step({"s": [10]})
+    assert runner.step({"s": [11]})["s"] == STORY[2:]

@@ -77,6 +77,7 @@ class DraftClient:
         self._faults = faults
         self.logs = Logs(settings.logs_mb * 2**20, settings.groups_max)
         self.epoch = 0
+        self._era = 0
         self._is_first = True
         self._server_epoch = 0
         self._is_ready = False
@@ -97,6 +98,7 @@ class DraftClient:
                 "tokens_fetched",
                 "fetches",
                 "restarts",
+                "lost_advances",
                 "repairs",
                 "holes",
                 "stale",
@@ -118,9 +120,12 @@ class DraftClient:
     def absorb(self, now: float) -> None:
         """Takes everything that the engine has said."""
         up = self._mailbox.up
+        # Its Advanced is in the queue already, or was dropped from it.
+        era, epoch = self._mailbox.era
         for _ in range(len(up)):
             item = up.popleft()
             if isinstance(item, post.Advanced):
+                self._era = item.era
                 self._advance(item.epoch)
             elif item.epoch != self.epoch:
                 continue
@@ -136,6 +141,11 @@ class DraftClient:
                 self.logs.drop(item.group)
             else:
                 self._lacks(item)
+        if self._era < era:
+            # What was of this era in the queue is asked for again, group by group.
+            self.counts["lost_advances"] += 1
+            self._era = era
+            self._advance(epoch)
 
     def feed(self) -> None:
         """Hands what the engine's replica lacks to it, as far as there is room."""

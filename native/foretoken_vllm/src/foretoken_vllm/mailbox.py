@@ -74,9 +74,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Up: other weights, or another run; everything of the old ones is forgotten."""
+    """Up: other weights, or another run; everything of the old ones is forgotten. Appended by `Mailbox.advance`."""
 
     epoch: int
+    era: int
 
 
 Up = Began | Batch | Stepped | Lacks | Ended | Advanced
@@ -130,13 +131,25 @@ class Budget:
 
 
 class Mailbox:
-    """`up` drops its oldest entry when full; the link puts nothing `down` when that is full."""
+    """`up` drops its oldest entry when full; the link puts nothing `down` when that is full.
+
+    An Advanced that was dropped would leave the link at the old weights, deaf to everything that follows. So the newest
+    era (how often the engine has advanced, and the epoch) stands beside the queue as well.
+    """
 
     def __init__(self) -> None:
         self.up: deque[Up] = deque(maxlen=UP_MAX)
         self.down: deque[Down] = deque(maxlen=DOWN_MAX)
+        # Replaced as a whole by the engine, after its Advanced was appended.
+        self.era: tuple[int, int] = (0, 0)
         # Replaced as a whole by the link; None: the engine decides alone.
         self.budget: Budget | None = None
+
+    def advance(self, epoch: int) -> None:
+        """The engine has other weights, or serves another run."""
+        era = self.era[0] + 1
+        self.up.append(Advanced(epoch, era))
+        self.era = (era, epoch)
 
     def has_room_down(self) -> bool:
         """Only the link appends, so what it sees here can only become more room."""

@@ -19,7 +19,7 @@ from .cost import Guard, StepCost
 from .faults import Faults
 from .lineup import Lineup, lineup_of
 from .link import Link
-from .mailbox import Adopt, Advanced, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Stepped, Wants
+from .mailbox import Adopt, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Stepped, Wants
 from .replica import WEIGHT_ONE, Group, Replica, group_name
 from .rows import Row, lacking, untracked
 from .settings import Settings, load
@@ -163,8 +163,12 @@ class ForetokenProposer:
             self.faults.add("propose", error)
             drafts = _none_for(sampled_token_ids)
             self._drafted = 0
-            self._leave()
-        return self._finish(began, drafts)
+            self._recover()
+        try:
+            return self._finish(began, drafts)
+        except Exception as error:  # noqa: BLE001 - only counters
+            self.faults.add("finish", error)
+            return drafts
 
     def _quick(
         self, began: float, lineup: Lineup, replica: Replica, sampled: list[list[int]], lengths: Any
@@ -272,6 +276,15 @@ class ForetokenProposer:
             lineup.settle()
         if self._ledger:
             self._settle_ledger()
+
+    def _recover(self) -> None:
+        """After an error in a step. What it left may raise again: then every request is met anew."""
+        try:
+            self._leave()
+        except Exception as error:  # noqa: BLE001 - see propose
+            self.faults.add("recover", error)
+            self._ledger.clear()
+            self._rows.clear()
 
     def _observe(self, began: float) -> None:
         """The engine's time for the step that has just ended."""
@@ -489,7 +502,7 @@ class ForetokenProposer:
         self._rows.clear()
         if self._replica is not None:
             self._replica.clear()
-        self._mailbox.up.append(Advanced(epoch))
+        self._mailbox.advance(epoch)
 
     def _watch_reload(self, runner: Any) -> None:
         """Weights that are reloaded begin another epoch, unless the requests themselves say which."""
