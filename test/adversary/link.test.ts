@@ -133,8 +133,8 @@ beforeAll(async () => {
       broken = error;
     },
   });
-  await pool.open(EPOCH);
   pool.attach(sidecar);
+  await pool.open();
 });
 
 afterAll(async () => {
