@@ -80,11 +80,12 @@ function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource
   return {
     name: url,
     keepsWeights: true,
-    open: ({ workerId, epoch }) =>
+    open: ({ workerId, epoch, reach }) =>
       openVllmWorker({
         workerId,
         url,
         epoch,
+        reach,
         cacheSalt: RUN_SALT,
         kvShare: RUN_KV,
         // Whoever opens it tries again: an hour of loading is a look a second or two, and a line in the log.

@@ -19,7 +19,8 @@ export interface HttpCall {
 export type HttpAnswer =
   | { readonly kind: "answer"; readonly status: number; readonly body: string }
   /** No answer, or not all of it. */
-  | { readonly kind: "unreachable"; readonly message: string };
+  /** `isRefused`: nobody listens at the address. */
+  | { readonly kind: "unreachable"; readonly message: string; readonly isRefused?: boolean };
 
 export interface HttpStreamListener {
   /** Valid during the call. */
@@ -79,7 +80,10 @@ export class HttpClient {
         settle({ kind: "unreachable", message: `no answer in ${msMax} ms` });
         request.destroy();
       });
-      request.on("error", (error) => settle({ kind: "unreachable", message: error.message }));
+      request.on("error", (error) => {
+        const isRefused = "code" in error && error.code === "ECONNREFUSED";
+        settle({ kind: "unreachable", message: error.message, isRefused });
+      });
     });
   }
 

@@ -19,6 +19,8 @@ export interface VllmLimits {
   readonly healthFailuresMax: number;
   /** Attempts at a chunk, one after the other, that bring no token. */
   readonly barrenAttemptsMax: number;
+  /** A server at whose address nobody listens for this long is gone, ms. */
+  readonly goneMsMax: number;
   /** Pause before the second attempt, ms; doubles with each barren one. */
   readonly retryMs: number;
   readonly retryMsMax: number;
@@ -38,7 +40,7 @@ export interface VllmLimits {
   readonly answerBytesMax: number;
 }
 
-/** With these a server that is gone is given up after about 5 s, a hung one after about 2 min. */
+/** With these a server that is gone is given up after 1 to 2 s, one that accepts and breaks connections after about 5 s, a hung one after about 2 min. */
 export const VLLM_LIMITS: VllmLimits = {
   healthMsMax: 600_000,
   startMsMax: 600_000,
@@ -49,6 +51,7 @@ export const VLLM_LIMITS: VllmLimits = {
   silenceMsMax: 600_000,
   healthFailuresMax: 3,
   barrenAttemptsMax: 7,
+  goneMsMax: 1_000,
   retryMs: 100,
   retryMsMax: 10_000,
   pollMs: 1_000,

@@ -7,12 +7,20 @@ import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { readMetrics, type ServerMetrics } from "./metrics.ts";
 
+export interface PollFailure {
+  /** So many in a row. */
+  readonly failures: number;
+  readonly problem: string;
+  /** For how long nobody has listened at the address, ms; null: somebody may. */
+  readonly refusedMs: number | null;
+}
+
 export interface MonitorListener {
   /** About once a second, before anything else. Returns whether a stream is silent for too long to be left alone. */
   watched(nowMs: number): boolean;
   polled(metrics: ServerMetrics): void;
-  /** The metrics were asked for `failures` times in a row without success. */
-  pollFailed(failures: number, problem: string): void;
+  /** The metrics were asked for without success. */
+  pollFailed(failed: PollFailure): void;
   /** Health checks failed too often, one after the other. */
   unhealthy(problem: string): void;
 }
@@ -26,6 +34,8 @@ export class Monitor {
   #isStopped = false;
   #isPolling = false;
   #pollFailures = 0;
+  /** When the address first refused; null: it has not, since it last answered. */
+  #refusedAtMs: number | null = null;
   #isChecking = false;
   #checkedMs = Number.NEGATIVE_INFINITY;
   #healthFailures = 0;
@@ -67,11 +77,19 @@ export class Monitor {
     const { problem, metrics } = metricsIn(answer);
     if (metrics !== null) {
       this.#pollFailures = 0;
+      this.#refusedAtMs = null;
       this.#listener.polled(metrics);
       return;
     }
     this.#pollFailures += 1;
-    this.#listener.pollFailed(this.#pollFailures, `/metrics: ${problem}`);
+    const isRefused = answer.kind === "unreachable" && answer.isRefused === true;
+    const nowMs = this.#clock.nowMs();
+    this.#refusedAtMs = isRefused ? (this.#refusedAtMs ?? nowMs) : null;
+    this.#listener.pollFailed({
+      failures: this.#pollFailures,
+      problem: `/metrics: ${problem}`,
+      refusedMs: this.#refusedAtMs === null ? null : nowMs - this.#refusedAtMs,
+    });
   }
 
   async #check(): Promise<void> {

@@ -38,6 +38,8 @@ export interface VllmWorkerOptions {
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
   readonly notice?: (notice: VllmNotice) => void;
+  /** Hears why the server cannot be reached while requests still wait for it; null: it can be again. */
+  readonly reach?: (lost: string | null) => void;
 }
 
 /**
@@ -85,6 +87,7 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
       kvBytesPerToken: options.kvBytesPerToken ?? 0,
       cacheSalt,
       notice,
+      reach: options.reach ?? (() => {}),
     });
   } catch (error) {
     client.close();

@@ -428,6 +428,19 @@ test("run: a server that is gone for good has failed, once, after what it had ma
   await bench.worker.close();
 });
 
+test("run: a server at whose address nobody listens is told at once, and has failed soon, idle or not", async () => {
+  for (const isIdle of [true, false]) {
+    const server = await serve();
+    const told: (string | null)[] = [];
+    const limits = { goneMsMax: 50, retryMs: 1_000, barrenAttemptsMax: 1_000 };
+    const bench = await open(server, { limits, reach: (lost) => told.push(lost) });
+    await server.stop();
+    if (!isIdle) bench.run();
+    await bench.kind("failed");
+    expect(told).toEqual([expect.stringContaining("/metrics: ")]);
+  }
+});
+
 test("run: a server that restarts is waited for", async () => {
   const server = await serve({ faults: once("restart") });
   const bench = await open(server, { limits: { barrenAttemptsMax: 200 } });

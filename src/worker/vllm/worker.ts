@@ -27,7 +27,7 @@ import { canaryModel, controlAnswer, controlCall } from "./control.ts";
 import type { HttpCall, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
-import { Monitor } from "./monitor.ts";
+import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
 import { classify, retryDelayMs } from "./retry.ts";
@@ -58,6 +58,8 @@ export interface VllmWorkerParts {
   /** null: it has no connector that KV could move by, or be left in. */
   readonly kv: ServerKv | null;
   readonly notice: (notice: VllmNotice) => void;
+  /** Hears why the server cannot be reached while requests still wait for it; null: it can be again. */
+  readonly reach: (lost: string | null) => void;
 }
 
 /**
@@ -101,6 +103,8 @@ export class VllmWorker implements Worker {
   #isReloading = false;
   /** A connection has failed since the server was last known to be the same process. */
   #isSuspect = false;
+  /** What `reach` heard last. */
+  #lost: string | null = null;
   #proof: Promise<boolean> | null = null;
 
   constructor(given: VllmWorkerParts) {
@@ -125,7 +129,7 @@ export class VllmWorker implements Worker {
     this.#monitor = new Monitor(parts, {
       watched: (nowMs) => this.#watched(nowMs),
       polled: (metrics) => this.#polled(metrics),
-      pollFailed: (failures, problem) => this.#pollFailed(failures, problem),
+      pollFailed: (failed) => this.#pollFailed(failed),
       unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
     });
   }
@@ -553,6 +557,8 @@ export class VllmWorker implements Worker {
       return;
     }
     this.#parts.notice({ kind: "retry", requestId: run.spec.requestId, reason });
+    // Whether the server is still there, before the next look is due.
+    void this.#monitor.poll();
     const delayMs = retryDelayMs(run, limits, retryAfterMs);
     run.cancel = clock.after(delayMs, () => this.#launch(run));
     this.#launchHeld();
@@ -645,13 +651,23 @@ export class VllmWorker implements Worker {
       this.#parts.notice({ kind: "restarted" });
     }
     this.#isSuspect = false;
+    this.#reached(null);
     this.#outbox.say({ kind: "stats", stats: this.stats() });
     this.#launchHeld();
   }
 
-  #pollFailed(failures: number, problem: string): void {
+  #pollFailed({ failures, problem, refusedMs }: PollFailure): void {
+    const { barrenAttemptsMax, goneMsMax } = this.#parts.limits;
     this.#isSuspect = true;
-    if (this.#held.size > 0 && failures >= this.#parts.limits.barrenAttemptsMax)
-      this.#fail(problem);
+    const isGone = refusedMs !== null && refusedMs >= goneMsMax;
+    if (isGone || (this.#held.size > 0 && failures >= barrenAttemptsMax)) this.#fail(problem);
+    // A single failure of another kind may be a busy server's.
+    else if (refusedMs !== null || failures > 1) this.#reached(problem);
+  }
+
+  #reached(lost: string | null): void {
+    if (this.#state !== "running" || this.#lost === lost) return;
+    this.#lost = lost;
+    this.#parts.reach(lost);
   }
 }
