@@ -10,8 +10,10 @@ import { join } from "node:path";
 import { AppError } from "../../src/base/errors.ts";
 import { mix32 } from "../../src/base/hash.ts";
 import { weightEpoch } from "../../src/base/ids.ts";
+import type { ControlAnswer, Worker } from "../../src/rollout/worker.ts";
 import { readGgufHead } from "../../src/worker/llama/gguf.ts";
 import { type LlamaModel, openLlamaModel } from "../../src/worker/llama/open.ts";
+import { checkpoint, writeSafetensors } from "../llama/checkpoint.ts";
 import { Ear, finished } from "../llama/ear.ts";
 import { MODEL_PATH, newRequest, run, skipReason } from "../llama/engine-fixture.ts";
 import { rounds } from "./scale.ts";
@@ -146,7 +148,7 @@ describe.skipIf(skipReason !== null)("model files", () => {
 
   test("a damaged model file is refused by an error that names it, or serves", async () => {
     const dice = new Dice(SEED);
-    for (let round = 0; round < rounds(22, 440); round += 1) {
+    for (let round = 0; round < rounds(11, 440); round += 1) {
       const kinds = Object.keys(DAMAGES);
       const kind = kinds[round % kinds.length] as string;
       const path = join(scratch, `${round}.gguf`);
@@ -160,4 +162,108 @@ describe.skipIf(skipReason !== null)("model files", () => {
       rmSync(path);
     }
   });
+
+  test("damaged weights never take the place of good ones, whatever form they come in", async () => {
+    const dice = new Dice(SEED + 1);
+    const { model, worker, ear } = await serving();
+    const expected = await tokensOf(worker, ear, 0);
+    const source = join(scratch, "good.safetensors");
+    writeSafetensors(source, checkpoint(), "F16");
+    const good = { gguf: original, safetensors: readFileSync(source) };
+    const { weights } = worker;
+    for (let round = 1; round <= rounds(6, 220); round += 1) {
+      const form = dice.among(["gguf", "safetensors"] as const);
+      const bytes = Buffer.from(good[form]);
+      const at = dice.below(2) === 0 ? dice.below(8000) : dice.below(bytes.length);
+      // NaN, or a head that says something else, or the end of the file.
+      if (dice.below(3) > 0) bytes.writeUInt32LE(0x7fc07e00, Math.min(at, bytes.length - 4));
+      const path = join(scratch, `update-${round}.${form}`);
+      writeFileSync(path, dice.below(3) === 0 ? bytes.subarray(0, at) : bytes);
+      const { status, body } = await update(worker, path, round);
+      const problem = JSON.stringify(body);
+      if (status === 200) {
+        expect((await update(worker, MODEL_PATH, round)).status).toBe(200);
+      } else {
+        expect({ round, status, problem }).toEqual({
+          round,
+          status: 400,
+          problem: expect.stringContaining(path),
+        });
+      }
+      expect(worker.weights).toBe(weights ?? null);
+      rmSync(path);
+    }
+    expect(await tokensOf(worker, ear, 4)).toEqual(expected);
+    await worker.close();
+    model.close();
+  });
+
+  test("a file that is rewritten in place again and again: an update takes one whole version, or none", async () => {
+    const { model, worker } = await serving();
+    const versions = [original, Buffer.from(original)];
+    versions[1]?.fill(0x22, HEAD.dataOffset, HEAD.dataOffset + 300_000);
+    const names = new Set<unknown>();
+    const path = join(scratch, "moving.gguf");
+    for (const [round, bytes] of versions.entries()) {
+      writeFileSync(path, bytes);
+      expect((await update(worker, path, round + 1)).status).toBe(200);
+      names.add(worker.weights);
+    }
+    expect(names.size).toBe(2);
+    const writer = Bun.spawn(
+      [process.execPath, "-e", REWRITER, path, ...versions.map((bytes, i) => version(i, bytes))],
+      { stdout: "ignore" },
+    );
+    for (let round = 0; round < rounds(5, 100); round += 1) {
+      const { status, body } = await update(worker, path, round + 3);
+      if (status !== 200) expect(JSON.stringify(body)).toContain(path);
+      expect([...names]).toContain(worker.weights);
+    }
+    writer.kill();
+    await writer.exited;
+    await worker.close();
+    model.close();
+  });
 });
+
+/** Writes each version over the file, piece by piece, for ever. */
+const REWRITER = `
+  const { openSync, readFileSync, writeSync } = require("node:fs");
+  const [path, ...versions] = process.argv.slice(1);
+  const held = versions.map((one) => readFileSync(one));
+  const file = openSync(path, "r+");
+  for (let i = 0; ; i += 1) {
+    const bytes = held[i % held.length];
+    for (let at = 0; at < bytes.length; at += 65536) writeSync(file, bytes, at, Math.min(65536, bytes.length - at), at);
+    Bun.sleepSync(Math.random() * 20);
+  }
+`;
+
+function version(index: number, bytes: Buffer): string {
+  const path = join(scratch, `version-${index}`);
+  writeFileSync(path, bytes);
+  return path;
+}
+
+async function serving(): Promise<{ model: LlamaModel; worker: Worker; ear: Ear }> {
+  const model = await openLlamaModel({ path: MODEL_PATH, deterministic: true });
+  const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
+  if (worker === undefined) throw new Error("no worker");
+  return { model, worker, ear: new Ear(worker) };
+}
+
+function update(worker: Worker, path: string, epoch: number): Promise<ControlAnswer> {
+  return worker.control({
+    method: "POST",
+    path: "/update_weights",
+    query: {},
+    body: { weight_dir: path },
+    nextEpoch: weightEpoch(epoch),
+  });
+}
+
+async function tokensOf(worker: Worker, ear: Ear, id: number): Promise<number[]> {
+  worker.send([run(newRequest(id, { temperature: 0, tokensMax: 32 }))]);
+  await ear.until(() => ear.collector.response(id).finish !== null);
+  return ear.collector.response(id).tokens;
+}

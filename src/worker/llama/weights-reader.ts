@@ -110,9 +110,23 @@ function unreadable(path: string, problem: string): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`);
 }
 
+/** What damage ends a process with. */
+const FAULTS: readonly unknown[] = [
+  "SIGABRT",
+  "SIGBUS",
+  "SIGFPE",
+  "SIGILL",
+  "SIGSEGV",
+  "SIGSYS",
+  "SIGTRAP",
+];
+
 function endOf({ signalCode, exitCode }: Bun.Subprocess, stage: ReadStage): string {
-  // Nothing that a file holds sends this signal; the kernel does where memory ends.
+  // The kernel sends it where memory ends.
   if (signalCode === "SIGKILL") return `${stage} it was killed: is there memory for it?`;
+  if (signalCode !== null && !FAULTS.includes(signalCode)) {
+    return `${stage} it was ended by ${signalCode}`;
+  }
   return `the model file is damaged: ${stage} it ended with ${signalCode ?? `status ${exitCode}`}`;
 }
 
