@@ -40,6 +40,7 @@ async function fleet(): Promise<{ ports: number[]; workers: Proc[]; sidecar: Pro
   procs.push(...workers);
   const { proc, url } = await startSidecar(ports);
   procs.push(proc);
+  await untilTrue(() => isServing(url), "both workers");
   return { ports, workers, sidecar: proc, url };
 }
 
