@@ -4,7 +4,7 @@ import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
-import { type GroupSpec, RequestBuffer } from "../request/buffer.ts";
+import { type GroupSpec, type Request, RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import type { GroupUpdate } from "./group-update.ts";
 import { DraftRegistry } from "./registry.ts";
@@ -38,7 +38,13 @@ const actions = fc.array(
   fc.record({
     request: fc.nat({ max: 5 }),
     worker: fc.nat({ max: WORKERS - 1 }),
-    kind: fc.constantFrom("run" as const, "run" as const, "forget" as const, "gap" as const),
+    kind: fc.constantFrom(
+      "run" as const,
+      "run" as const,
+      "forget" as const,
+      "gap" as const,
+      "restart" as const,
+    ),
   }),
   { maxLength: 60 },
 );
@@ -62,6 +68,7 @@ for (const mode of ["grouped", "self"] as const) {
         for (const i of [0, 1]) buffer.add(groupOf(i, 3));
         const requests = [...buffer.requests];
         const registry = new DraftRegistry(mode);
+        const begun = new Map<Request, number>();
         const logs = Array.from({ length: WORKERS }, () => new Logs());
         const flushAll = () => {
           for (const { workerId: w, update } of registry.flush()) logs[w]?.apply(update);
@@ -70,7 +77,15 @@ for (const mode of ["grouped", "self"] as const) {
           const request = present(requests[step.request], "six requests");
           const replica = present(logs[step.worker], "three workers");
           const source = present(registry.source(request), "drafting is on");
-          if (step.kind === "forget") {
+          const groupOf = (id: string) => buffer.group(groupId(id));
+          expect(registry.ownerOf(source, groupOf)).toBe(request);
+          if (step.kind === "restart") {
+            request.response.restart();
+            registry.restarted(request);
+            begun.set(request, (begun.get(request) ?? 0) + 1);
+            expect(registry.ownerOf(source, groupOf)).toBeNull();
+            expect(registry.source(request)).not.toEqual(source);
+          } else if (step.kind === "forget") {
             registry.forget(workerId(step.worker));
             replica.groups.clear();
           } else if (step.kind === "gap") {
@@ -82,7 +97,9 @@ for (const mode of ["grouped", "self"] as const) {
             for (const u of registry.dispatched(request, workerId(step.worker))) replica.apply(u);
             for (const u of registry.catchUp(request, workerId(step.worker))) replica.apply(u);
             const offset = request.response.length;
-            const tokens = Int32Array.of(offset, offset + 1);
+            // Other tokens each time that it begins.
+            const first = 1000 * (begun.get(request) ?? 0) + offset;
+            const tokens = Int32Array.of(first, first + 1);
             request.response.append(offset, tokens, new Float32Array(2));
             replica.append(source.groupId, { sampleIndex: source.sampleIndex, offset, tokens });
             registry.generated(request);

@@ -4,9 +4,10 @@
 // room for (SEQUENCES_MAX of a group) have no source: they are neither sent nor drafted for.
 
 import { type GroupId, groupId, type WorkerId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { Group, Request } from "../request/buffer.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import type { DraftSource, GroupUpdate } from "./group-update.ts";
+import { DraftSequences } from "./sequences.ts";
 
 export const DRAFT_MODES = ["grouped", "self", "off"] as const;
 /** grouped: from all responses of the group. self: from the request's own text only. */
@@ -43,11 +44,11 @@ export class DraftRegistry {
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
   /** Those of which a holder may lack tokens. */
   readonly #dirty = new Set<Log>();
-  /** Replicas know another beginning of these: they are drafted for no more. */
-  readonly #restarted = new Set<Request>();
+  readonly #sequences: DraftSequences;
 
   constructor(mode: DraftMode) {
     this.#mode = mode;
+    this.#sequences = new DraftSequences(mode === "grouped");
   }
 
   /** Requests with tokens that some replica lacks. */
@@ -59,11 +60,16 @@ export class DraftRegistry {
     return this.#log(request)?.source ?? null;
   }
 
-  /** Whose tokens those of a source are: the request's group, and its place in that. */
-  ownerOf({ groupId: id, sampleIndex }: DraftSource): DraftSource {
-    if (this.#mode !== "self") return { groupId: id, sampleIndex };
+  /** Whose tokens those of a source are; null: nobody's, or those of a beginning that was taken back. */
+  ownerOf(source: DraftSource, groupOf: (id: GroupId) => Group | null): Request | null {
+    const { groupId: id, sampleIndex: index } = source;
+    if (this.#mode !== "self") {
+      const group = groupOf(id);
+      return group === null ? null : this.#sequences.ownerAt(group, index);
+    }
     const at = id.lastIndexOf("#");
-    return { groupId: groupId(id.slice(0, at)), sampleIndex: Number(id.slice(at + 1)) };
+    const request = groupOf(groupId(id.slice(0, at)))?.requests[Number(id.slice(at + 1))];
+    return request !== undefined && this.#sequences.indexOf(request) === index ? request : null;
   }
 
   /** The request is about to run on the worker: its group must be known there. Before `catchUp`. */
@@ -127,12 +133,11 @@ export class DraftRegistry {
   retired(request: Request): Map<WorkerId, GroupUpdate[]> {
     const updates = new Map<WorkerId, GroupUpdate[]>();
     for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
-      this.#restarted.delete(sibling);
       this.#drop(sibling);
+      this.#sequences.forget(sibling);
     }
-    const source = this.#sourceOf(request);
-    if (source === null) return updates;
-    const { groupId: id } = source;
+    const id = this.#draftGroupOf(request);
+    if (id === null) return updates;
     for (const workerId of this.#holders.get(id) ?? []) {
       updates.set(workerId, [{ kind: "drop_group", groupId: id }]);
     }
@@ -140,11 +145,11 @@ export class DraftRegistry {
     return updates;
   }
 
-  /** The response was taken back and begins anew, with other tokens perhaps. */
+  /** The response was taken back and begins anew, with other tokens perhaps: as another sequence of its group. */
   restarted(request: Request): void {
     if (this.#mode === "off") return;
-    this.#restarted.add(request);
     this.#drop(request);
+    this.#sequences.restarted(request);
   }
 
   /** No worker has a replica any more. */
@@ -152,6 +157,7 @@ export class DraftRegistry {
     this.#logs.length = 0;
     this.#holders.clear();
     this.#dirty.clear();
+    this.#sequences.clear();
   }
 
   /** The worker is gone. */
@@ -207,7 +213,7 @@ export class DraftRegistry {
     const known = this.#known(request);
     if (known !== null) return known;
     const source = this.#sourceOf(request);
-    if (source === null || this.#restarted.has(request)) return null;
+    if (source === null) return null;
     const holders = this.#holdersOf(source.groupId);
     const log: Log = { request, source, producer: null, sent: new Map(), holders, isDirty: false };
     this.#logs[request.index] = log;
@@ -215,12 +221,17 @@ export class DraftRegistry {
   }
 
   #sourceOf(request: Request): DraftSource | null {
-    const { groupId: id, sampleIndex } = request.spec;
+    const id = this.#draftGroupOf(request);
+    if (id === null) return null;
+    const index = this.#sequences.indexOf(request);
+    return index < SEQUENCES_MAX ? { groupId: id, sampleIndex: index } : null;
+  }
+
+  /** null: drafting is off. */
+  #draftGroupOf({ spec }: Request): GroupId | null {
     if (this.#mode === "off") return null;
-    if (this.#mode === "grouped") {
-      return sampleIndex < SEQUENCES_MAX ? { groupId: id, sampleIndex } : null;
-    }
-    return { groupId: groupId(`${id}#${sampleIndex}`), sampleIndex: 0 };
+    if (this.#mode === "grouped") return spec.groupId;
+    return groupId(`${spec.groupId}#${spec.sampleIndex}`);
   }
 
   #holdersOf(id: GroupId): Set<WorkerId> {

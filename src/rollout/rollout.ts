@@ -7,6 +7,7 @@ import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
+import type { DraftSource } from "../draft/group-update.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
 import {
@@ -147,6 +148,11 @@ export class Rollout {
   /** Requests that are not finished. */
   get unfinished(): number {
     return this.#buffer.unfinished;
+  }
+
+  /** Which sequence of which draft group the request is; null: none. */
+  draftSource(request: Request): DraftSource | null {
+    return this.#registry.source(request);
   }
 
   get workers(): Worker[] {
@@ -351,9 +357,8 @@ export class Rollout {
         this.#listener.stats(workerId, event.stats);
         return;
       case "gap": {
-        const { groupId, sampleIndex } = this.#registry.ownerOf(event);
-        const request = this.#buffer.group(groupId)?.requests[sampleIndex];
-        if (request !== undefined) this.#registry.missing(request, workerId, event.offset);
+        const request = this.#registry.ownerOf(event, (id) => this.#buffer.group(id));
+        if (request !== null) this.#registry.missing(request, workerId, event.offset);
         return;
       }
       case "preempted":

@@ -75,7 +75,7 @@ test("fetch: what an engine has told before is not told twice", async () => {
   expect(server.stats()).toMatchObject({ tokensTaken: LENGTH, tokensOwn: LENGTH - 12 });
 });
 
-test("fetch: a response that began anew is told no further, for engines know another beginning", async () => {
+test("fetch: a response that began anew is another sample, for engines know another beginning", async () => {
   const { bed, ask, requests, register, fetch } = world({ isWhole: true });
   ask(1);
   await bed.step();
@@ -89,7 +89,9 @@ test("fetch: a response that began anew is told no further, for engines know ano
   runner?.kill();
   await bed.finish();
   expect(request?.response.length).toBe(LENGTH);
-  expect(fetch(name, [before]).groups).toEqual([]);
+  const [group] = fetch(name, [before]).groups;
+  expect(group?.deltas.map(({ sampleIndex, offset }) => [sampleIndex, offset])).toEqual([[1, 0]]);
+  expect([...(group?.deltas[0]?.tokens ?? [])]).toEqual([...(request?.response.tokens() ?? [])]);
 });
 
 test("fetch: groups that nobody registered, or that the rollout has let go, have no source", async () => {

@@ -5,19 +5,18 @@
 import type { GroupId } from "../../base/ids.ts";
 import { SAMPLES_MAX } from "../../draft/service/limits.ts";
 import type { LogSource } from "../../draft/service/server.ts";
-import type { Group, Request } from "../../request/buffer.ts";
+import type { Group } from "../../request/buffer.ts";
 import type { Sidecar } from "../sidecar.ts";
 
 export class GroupFeed implements LogSource {
   readonly #groups = new Map<GroupId, Group>();
-  /** Their responses began anew: replicas have another beginning of them, and keep it. */
-  readonly #restarted = new WeakSet<Request>();
+  readonly #sidecar: Sidecar;
 
   /** The sidecar must not have taken a request yet. */
   constructor(sidecar: Sidecar) {
+    this.#sidecar = sidecar;
     sidecar.observe({
       joined: ({ group }) => this.#groups.set(group.groupId, group),
-      restarted: (request) => this.#restarted.add(request),
       groupFinished: (group) => this.#groups.delete(group.groupId),
     });
   }
@@ -28,11 +27,12 @@ export class GroupFeed implements LogSource {
     take: (sampleIndex: number, offset: number, tokens: Int32Array) => void,
   ): void {
     for (const request of this.#groups.get(groupId)?.requests ?? []) {
-      const { sampleIndex } = request.spec;
-      // In ascending order: replicas have no room for the others either.
-      if (sampleIndex >= SAMPLES_MAX) return;
+      if (request.response.length === 0) continue;
+      // Not its own number after it began anew: engines know another beginning under that.
+      const { sampleIndex = SAMPLES_MAX } = this.#sidecar.rollout.draftSource(request) ?? {};
+      if (sampleIndex >= SAMPLES_MAX) continue;
       const offset = have(sampleIndex);
-      if (offset >= request.response.length || this.#restarted.has(request)) continue;
+      if (offset >= request.response.length) continue;
       take(sampleIndex, offset, request.response.tokens(offset));
     }
   }

@@ -1,0 +1,70 @@
+// Which sequence of its draft group a request is. Mostly that of its own number. Replicas keep what they were told of a
+// sequence, so a response that begins anew, with other tokens perhaps, is another sequence from then on; the old one
+// stays, as a sibling that goes no further.
+
+import type { Group, Request } from "../request/buffer.ts";
+
+export class DraftSequences {
+  /** grouped: sequences of one group. self: each request has a group of its own. */
+  readonly #isGrouped: boolean;
+  /** Of requests that are not at their own number. */
+  readonly #indexes = new Map<Request, number>();
+  /** Sequences that are not of the response with that number; null: of a beginning that was taken back. */
+  readonly #owners = new Map<Group, Map<number, Request | null>>();
+
+  constructor(isGrouped: boolean) {
+    this.#isGrouped = isGrouped;
+  }
+
+  indexOf(request: Request): number {
+    const known = this.#indexes.get(request);
+    if (known !== undefined) return known;
+    if (!this.#isGrouped) return 0;
+    const { sampleIndex } = request.spec;
+    const owners = this.#owners.get(request.group);
+    // A response that had begun anew before this one came may be there.
+    if (owners === undefined || !owners.has(sampleIndex)) return sampleIndex;
+    return this.#move(request, owners);
+  }
+
+  /** Whose sequence `index` of the group is now; null: nobody's. */
+  ownerAt(group: Group, index: number): Request | null {
+    const owner = this.#owners.get(group)?.get(index);
+    return owner === undefined ? (group.requests[index] ?? null) : owner;
+  }
+
+  /** The response begins anew. */
+  restarted(request: Request): void {
+    const index = this.indexOf(request);
+    if (!this.#isGrouped) {
+      this.#indexes.set(request, index + 1);
+      return;
+    }
+    let owners = this.#owners.get(request.group);
+    if (owners === undefined) {
+      owners = new Map();
+      this.#owners.set(request.group, owners);
+    }
+    owners.set(index, null);
+    this.#move(request, owners);
+  }
+
+  forget(request: Request): void {
+    this.#indexes.delete(request);
+    this.#owners.delete(request.group);
+  }
+
+  clear(): void {
+    this.#indexes.clear();
+    this.#owners.clear();
+  }
+
+  /** To the first sequence that is nobody's. */
+  #move(request: Request, owners: Map<number, Request | null>): number {
+    let index = request.group.requests.length;
+    while (owners.has(index)) index += 1;
+    owners.set(index, request);
+    this.#indexes.set(request, index);
+    return index;
+  }
+}
