@@ -3,7 +3,7 @@
 
 import { createHash } from "node:crypto";
 import { AppError } from "../base/errors.ts";
-import { JsonDepthError, parseJson } from "../base/json.ts";
+import { JsonLimitError, parseJson } from "../base/json.ts";
 import { type BodyOptions, readBody } from "./body.ts";
 import type { Exchange } from "./route.ts";
 
@@ -73,7 +73,7 @@ function jsonOf(bytes: Uint8Array): unknown {
     return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    const problem = cause instanceof JsonDepthError ? "is refused" : "is not JSON";
+    const problem = cause instanceof JsonLimitError ? "is refused" : "is not JSON";
     throw new AppError("invalid_json", `the body ${problem}: ${reason}`, { cause });
   }
 }

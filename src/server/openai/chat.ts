@@ -121,7 +121,9 @@ export async function prepareChatTokens(
   body: unknown,
 ): Promise<Prepared> {
   const { tokens, ...fields } = checked(chatTokensRequest, body);
-  return (await planChat(plane, exchange, fields, plane.promptOf(tokens, "tokens"))).prepared;
+  const truncates = (fields.truncate_prompt_tokens ?? null) !== null;
+  const prompt = plane.promptOf(tokens, "tokens", truncates ? null : plane.contextTokens);
+  return (await planChat(plane, exchange, fields, prompt)).prepared;
 }
 
 /** What /inference/v1/generate would have to be sent. */

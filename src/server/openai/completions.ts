@@ -90,9 +90,10 @@ async function promptsOf(
   plane: DataPlane,
   encoding: EncodeOptions,
 ): Promise<Int32Array[]> {
+  const { tokensMax } = encoding;
   if (typeof prompt === "string") return await encodedTexts([prompt], ["prompt"], plane, encoding);
   if (prompt.length === 0) throw invalid("prompt", "is empty");
-  if (isTokenList(prompt)) return [plane.promptOf(prompt, "prompt")];
+  if (isTokenList(prompt)) return [plane.promptOf(prompt, "prompt", tokensMax)];
   if (prompt.length > PROMPTS_MAX) {
     throw invalid("prompt", `holds ${prompt.length} prompts, more than ${PROMPTS_MAX}`);
   }
@@ -100,7 +101,7 @@ async function promptsOf(
   const fields = prompt.map((_, i) => `prompt.${i}`);
   if (texts.length > 0) return await encodedTexts(texts, fields, plane, encoding);
   const lists = prompt.filter((one) => typeof one !== "string");
-  return lists.map((one, i) => plane.promptOf(one, `prompt.${i}`));
+  return lists.map((one, i) => plane.promptOf(one, `prompt.${i}`, tokensMax));
 }
 
 /** `fields` name the texts in errors. */

@@ -135,9 +135,14 @@ export class DataPlane {
     return { addSpecial, tokensMax, signal: exchange.signal };
   }
 
-  /** @throws InvalidFieldError naming `field`. */
-  promptOf(tokens: readonly number[], field: string): Int32Array {
+  /** `tokensMax`: of prompt and response; null: no bound. @throws InvalidFieldError naming `field`. */
+  promptOf(
+    tokens: readonly number[],
+    field: string,
+    tokensMax: number | null = this.contextTokens,
+  ): Int32Array {
     if (tokens.length === 0) throw invalid(field, "holds no tokens");
+    if (tokensMax !== null && tokens.length >= tokensMax) throw noRoom(tokens.length, tokensMax);
     const { vocabularySize } = this.text;
     for (const token of tokens) {
       if (token >= vocabularySize) {
@@ -161,10 +166,7 @@ export class DataPlane {
     }
     return prompts.map((prompt) => {
       const room = (this.contextTokens ?? 0) - prompt.length;
-      if (room < 1 && this.contextTokens !== null) {
-        const message = `the prompt has ${prompt.length} tokens and leaves no room for a response: workers hold ${this.contextTokens}`;
-        throw new AppError("context_length_exceeded", message);
-      }
+      if (room < 1 && this.contextTokens !== null) throw noRoom(prompt.length, this.contextTokens);
       const most = Math.max(1, room);
       const wanted = about.tokensMax ?? most;
       const tokensMax = about.clamps ? Math.min(wanted, most) : wanted;
@@ -216,6 +218,11 @@ export class DataPlane {
     job.done.then(forget, forget);
     return job;
   }
+}
+
+function noRoom(tokens: number, tokensMax: number): AppError {
+  const message = `the prompt has ${tokens} tokens and leaves no room for a response: workers hold ${tokensMax}`;
+  return new AppError("context_length_exceeded", message);
 }
 
 /** false: the client went first. */

@@ -60,7 +60,7 @@ export async function detokenize(
   const fields = checked(detokenizeRequest, body);
   plane.checkModel(fields.model);
   if (fields.tokens.length === 0) return { prompt: "" };
-  const tokens = plane.promptOf(fields.tokens, "tokens");
+  const tokens = plane.promptOf(fields.tokens, "tokens", null);
   return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
 }
 
