@@ -5,6 +5,7 @@ import { createHash } from "node:crypto";
 import { AppError } from "../base/errors.ts";
 import { JsonLimitError, parseJson } from "../base/json.ts";
 import { type BodyOptions, readBody } from "./body.ts";
+import type { StreamHold } from "./open-streams.ts";
 import type { Exchange } from "./route.ts";
 
 interface Parsed {
@@ -12,20 +13,31 @@ interface Parsed {
   readonly digest: string;
 }
 
+export interface ExchangeOptions {
+  readonly id: string;
+  readonly url: URL;
+  readonly body: BodyOptions;
+  readonly streams: () => StreamHold;
+}
+
 export class FetchExchange implements Exchange {
+  readonly id: string;
   readonly method: string;
   readonly url: URL;
   readonly params = {};
   readonly #request: Request;
   readonly #body: BodyOptions;
+  readonly streams: () => StreamHold;
   #parsed: Promise<Parsed> | null = null;
   #isUnread = false;
 
-  constructor(request: Request, url: URL, body: BodyOptions) {
+  constructor(request: Request, { id, url, body, streams }: ExchangeOptions) {
+    this.id = id;
     this.method = request.method;
     this.url = url;
     this.#request = request;
     this.#body = body;
+    this.streams = streams;
   }
 
   get headers(): Headers {

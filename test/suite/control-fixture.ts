@@ -157,6 +157,8 @@ export class ControlFixture {
     const route = this.#routes.find((r) => r.method === method && r.path === url.pathname);
     if (route === undefined) throw new Error(`no route ${target}`);
     const exchange: Exchange = {
+      id: "x",
+      streams: () => ({ took() {}, ended() {} }),
       method,
       url,
       params: {},

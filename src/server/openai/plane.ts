@@ -189,14 +189,20 @@ export class DataPlane {
     });
     const { job } = lease;
     if (isStream) {
+      const hold = exchange.streams();
       try {
         return eventStream(job, answer.stream(job), {
           stallMsMax: this.limits.stallMsMax,
           crashed: this.#failed,
+          took: hold.took,
           after: this.#after,
-          closed: (gone) => lease.release(gone),
+          closed: (gone) => {
+            hold.ended();
+            lease.release(gone);
+          },
         });
       } catch (error) {
+        hold.ended();
         lease.release(true);
         throw error;
       }
