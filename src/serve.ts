@@ -252,6 +252,7 @@ function serveWith(
   const weights = new WeightUpdates({
     sidecar,
     pool,
+    modelNames: options.model.names,
     clock: wallClock,
     timeoutMs: options.weightsTimeoutMs,
     later: afterwards,
@@ -397,6 +398,7 @@ function routesOf(
     text,
     encoder,
     modelNames: names,
+    adapters: () => weights.adapters,
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
     limits: { graceMs: options.retryGraceMs },

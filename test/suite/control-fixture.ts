@@ -118,6 +118,7 @@ export class ControlFixture {
       weights: new WeightUpdates({
         sidecar: this.sidecar,
         pool: this.pool,
+        modelNames: ["model"],
         clock,
         timeoutMs: TIMEOUT_MS,
         later: this.#afterwards,

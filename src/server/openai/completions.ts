@@ -64,7 +64,9 @@ export async function prepareCompletions(
   const cut = given.map((tokens) => truncatedPrompt(tokens, fields, tokensMax, plane));
   const priority = fields.priority ?? 0;
   return {
-    asks: plane.asksOf(cut, drawing, { tokensMax, clamps: false, group, priority }),
+    asks: plane.asksOf(cut, drawing, {
+      ...{ tokensMax, clamps: false, group, priority, model: fields.model },
+    }),
     stops: drawing.stops,
     wantsText: true,
     isStream: fields.stream ?? false,
@@ -119,6 +121,7 @@ async function encodedTexts(
 
 class CompletionsAnswer implements Answer {
   readonly #plane: DataPlane;
+  readonly #model: string;
   readonly #usage: Usage;
   readonly #names: TokenNames;
   readonly #top: number | null;
@@ -127,6 +130,7 @@ class CompletionsAnswer implements Answer {
 
   constructor(plane: DataPlane, fields: Fields, usage: Usage) {
     this.#plane = plane;
+    this.#model = plane.answeredName(fields.model);
     this.#usage = usage;
     this.#names = fields.return_tokens_as_token_ids ? plane.numberedNames : plane.writtenNames;
     this.#top = fields.logprobs ?? null;
@@ -154,8 +158,7 @@ class CompletionsAnswer implements Answer {
   }
 
   #opening(job: Job): string {
-    const { modelName } = this.#plane;
-    return `"id":"cmpl-${escaped(job.id)}","object":"text_completion","created":${job.created},"model":${JSON.stringify(modelName)}`;
+    return `"id":"cmpl-${escaped(job.id)}","object":"text_completion","created":${job.created},"model":${JSON.stringify(this.#model)}`;
   }
 
   #choice(output: Output): string {

@@ -36,6 +36,8 @@ export interface DataPlaneOptions {
   readonly encoder: Encoder;
   /** Names under which clients may ask for the model; the first is the one in answers. */
   readonly modelNames: readonly [string, ...string[]];
+  /** Adapters that are served under their names. Default: none. */
+  readonly adapters?: () => ReadonlySet<string>;
   /** Tokens that end a response unless `ignore_eos`; the first is the EOS proper. */
   readonly eosTokenIds: readonly number[];
   /** The name of the weights of an epoch, as the trainer gave it. */
@@ -63,6 +65,8 @@ export interface Prepared {
   readonly answer: Answer;
 }
 
+const NO_ADAPTERS: ReadonlySet<string> = new Set();
+
 export class DataPlane {
   readonly sidecar: Sidecar;
   readonly text: Text;
@@ -75,6 +79,7 @@ export class DataPlane {
   readonly version: (epoch: WeightEpoch) => string;
   readonly writtenNames: TokenNames;
   readonly numberedNames: TokenNames;
+  readonly #adapters: () => ReadonlySet<string>;
   readonly #eosTokenIds: readonly number[];
   readonly #after: (ms: number, run: () => void) => () => void;
   readonly #retries: RetryBook;
@@ -87,6 +92,7 @@ export class DataPlane {
     this.text = options.text;
     this.encoder = options.encoder;
     this.modelNames = options.modelNames;
+    this.#adapters = options.adapters ?? (() => NO_ADAPTERS);
     this.modelName = options.modelNames[0];
     this.limits = { ...DATA_PLANE_LIMITS, ...options.limits };
     this.version = options.version;
@@ -120,9 +126,19 @@ export class DataPlane {
     return { vocabularySize: this.text.vocabularySize, eosTokenIds: this.#eosTokenIds, at };
   }
 
-  /** @throws AppError not_found for a model that is not served here. */
-  checkModel(model: string | null | undefined): void {
-    if (model === null || model === undefined || this.modelNames.includes(model)) return;
+  get adapters(): ReadonlySet<string> {
+    return this.#adapters();
+  }
+
+  /** What answers call the model that a client named so. */
+  answeredName(model: string | null | undefined): string {
+    return this.checkModel(model) ?? this.modelName;
+  }
+
+  /** The adapter that a client means; null: none. @throws AppError not_found for a model that is not served here. */
+  checkModel(model: string | null | undefined): string | null {
+    if (model === null || model === undefined || this.modelNames.includes(model)) return null;
+    if (this.adapters.has(model)) return model;
     throw new AppError("not_found", `The model \`${model}\` does not exist.`);
   }
 
@@ -156,9 +172,18 @@ export class DataPlane {
   asksOf(
     prompts: readonly Int32Array[],
     drawing: Drawing,
-    about: { tokensMax: number | null; clamps: boolean; group: string | null; priority: number },
+    about: {
+      tokensMax: number | null;
+      clamps: boolean;
+      group: string | null;
+      priority: number;
+      /** As the client named it. */
+      model: string | null | undefined;
+    },
   ): Ask[] {
-    const { sampling, seeded, n } = drawing;
+    const { sampling: drawn, seeded, n } = drawing;
+    const adapter = this.checkModel(about.model);
+    const sampling = adapter === null ? drawn : { ...drawn, adapter };
     const { responsesMax } = this.limits;
     if (prompts.length * n > responsesMax) {
       const problem = `is ${n}: with ${prompts.length} prompts that is ${prompts.length * n} responses, more than ${responsesMax} in one request`;
