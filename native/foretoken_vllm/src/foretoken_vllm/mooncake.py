@@ -1,0 +1,135 @@
+"""vLLM's MooncakeStoreConnector as a rollout needs it: vLLM finds it here by `kv_connector_module_path`.
+
+It is the stock connector but for three things. On a CPU the one CUDA event of its save path is replaced, if that is
+all that vLLM's code asks of CUDA there. Calls to a store that does not answer fail fast (pool_guard.py). KV of finished
+responses leaves the pool (pool_release.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from importlib.metadata import version
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store import connector as stock
+from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store import worker as stock_worker
+
+from .pool_guard import Circuit, GuardedStore
+from .pool_release import Released, Releaser, released
+
+logger = logging.getLogger("vllm.foretoken")
+
+# What the code may use of torch.cuda; all but the event belong to `custom_mem_pool`, which is for GPUs.
+CUDA_NAMES = frozenset({"Event", "MemPool", "use_mem_pool"})
+_CUDA_NAME = re.compile(r"torch\.cuda\.(\w+)")
+
+
+class _NoEvent:
+    """On a CPU a forward pass is over when it returns: nothing is left to wait for."""
+
+    def record(self, *_: Any) -> None: ...
+
+    def synchronize(self) -> None: ...
+
+    def wait(self, *_: Any) -> None: ...
+
+
+def unknown_cuda(source: str) -> list[str]:
+    """What the source uses of torch.cuda beyond what is known to be left out or replaced on a CPU."""
+    return sorted(set(_CUDA_NAME.findall(source)) - CUDA_NAMES)
+
+
+def without_events(torch: ModuleType) -> ModuleType:
+    """`torch` as the store's worker sees it on a CPU. No other module sees it."""
+    view = ModuleType("torch")
+    view.__dict__.update(torch.__dict__)
+    view.__dict__["cuda"] = SimpleNamespace(Event=_NoEvent)
+    return view
+
+
+def prepare_cpu() -> None:
+    """Raises RuntimeError if this vLLM's connector asks more of CUDA than is replaced."""
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu() or isinstance(stock_worker.torch.cuda, SimpleNamespace):
+        return
+    unknown = unknown_cuda(inspect.getsource(stock_worker))
+    if unknown:
+        names = ", ".join(f"torch.cuda.{name}" for name in unknown)
+        raise RuntimeError(
+            f"MooncakeStoreConnector of vLLM {version('vllm')} uses {names}, which is not known to work on a CPU: "
+            "start without --kv-connector, or with vLLM 0.32"
+        )
+    stock_worker.torch = without_events(stock_worker.torch)
+
+
+class MooncakeStoreConnector(stock.MooncakeStoreConnector):  # type: ignore[misc]
+    """See the module. The name is the stock one's, as vLLM and the sidecar know it."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any = None) -> None:
+        prepare_cpu()
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._ended: list[Released] = []
+        self._releaser: Releaser | None = None
+        worker = self.connector_worker
+        if worker is not None and not self._capacity_only:
+            worker.store = GuardedStore(worker.store, Circuit())
+            self._releaser = Releaser(worker.store)
+            self._releaser.start()
+
+    def register_kv_caches(self, kv_caches: Any) -> None:
+        """Its threads begin here; the one that saves also takes what is to go, after all that it was to save."""
+        super().register_kv_caches(kv_caches)
+        thread = getattr(self.connector_worker, "kv_send_thread", None)
+        if thread is None:
+            return
+        handle = thread._handle_request
+
+        def handle_or_release(item: Any) -> None:
+            if not isinstance(item, Released):
+                handle(item)
+                return
+            try:
+                self._release(item, thread.token_databases)
+            finally:
+                thread.request_queue.task_done()
+
+        thread._handle_request = handle_or_release
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
+        """In the scheduler."""
+        scheduler = self.connector_scheduler
+        if scheduler is not None:
+            ended = released(request, scheduler._hash_block_size)
+            if ended is not None:
+                self._ended.append(ended)
+        return super().request_finished_all_groups(request, block_ids)
+
+    def build_connector_meta(self, scheduler_output: Any) -> Any:
+        """In the scheduler, once a step."""
+        meta = super().build_connector_meta(scheduler_output)
+        if self._ended:
+            meta.foretoken_released = self._ended
+            self._ended = []
+        return meta
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """In the worker, once a step."""
+        super().start_load_kv(forward_context, **kwargs)
+        thread = getattr(self.connector_worker, "kv_send_thread", None)
+        if thread is None:
+            return
+        for item in getattr(self._get_connector_metadata(), "foretoken_released", ()):
+            thread.request_queue.put(item)
+
+    def _release(self, item: Released, databases: Any) -> None:
+        if self._releaser is None:
+            return
+        for database in databases:
+            # A block of several hashes has the name of its last one; names of the others are not there.
+            layout = database.store_layout
+            self._releaser.add([layout.key_for(shard, one) for one in item.hashes for shard in layout.local_shard_ids])

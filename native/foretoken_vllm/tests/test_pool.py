@@ -1,0 +1,183 @@
+"""The KV pool's guard and its release of finished KV, against a store that fails, waits and leases as it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from foretoken_vllm.pool_guard import PAUSE_S_FIRST, PAUSE_S_MAX, RPC_FAILED, SLOW_S, Circuit, GuardedStore
+from foretoken_vllm.pool_release import LEASE_S, OBJECT_HAS_LEASE, WAITING_MAX, Released, Releaser, released
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.s = 100.0
+
+    def __call__(self) -> float:
+        return self.s
+
+
+class Store:
+    """Answers with `result` for every key, after `seconds`; or raises."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.result: int | Exception = 1
+        self.seconds = 0.0
+        self.calls = 0
+        self.name = "store"
+
+    def batch_is_exist(self, keys: Sequence[str]) -> list[int]:
+        self.calls += 1
+        self.clock.s += self.seconds
+        if isinstance(self.result, Exception):
+            raise self.result
+        return [self.result] * len(keys)
+
+    def batch_get_into_multi_buffers(self, keys: Sequence[str], *_: Any) -> list[int]:
+        return self.batch_is_exist(keys)
+
+    def batch_put_from_multi_buffers(self, keys: Sequence[str], *_: Any) -> list[int]:
+        return self.batch_is_exist(keys)
+
+
+def guarded() -> tuple[Clock, Store, Circuit, GuardedStore]:
+    clock = Clock()
+    store = Store(clock)
+    circuit = Circuit(clock)
+    return clock, store, circuit, GuardedStore(store, circuit, clock)
+
+
+def test_what_works_goes_through_and_all_else_is_the_stores_own() -> None:
+    _, store, circuit, guard = guarded()
+    assert guard.batch_is_exist(["a", "b"]) == [1, 1]
+    assert guard.name == "store"
+    store.result = 4096
+    assert guard.batch_get_into_multi_buffers(["a"], [[1]], [[2]]) == [4096]
+    assert circuit.opened == 0
+
+
+def test_errors_of_single_objects_open_nothing() -> None:
+    _, store, circuit, guard = guarded()
+    # Not found, no room, its owner gone, its lease over.
+    for code in (-704, -200, -800, -707):
+        store.result = code
+        assert guard.batch_get_into_multi_buffers(["a", "b"], [], []) == [code, code]
+        assert guard.batch_put_from_multi_buffers(["a"], [], []) == [code]
+    assert circuit.opened == 0
+
+
+def test_a_store_that_does_not_answer_is_left_out_and_tried_again_with_growing_pauses() -> None:
+    clock, store, circuit, guard = guarded()
+    store.result = RPC_FAILED
+    assert guard.batch_is_exist(["a"]) == [RPC_FAILED]
+    for pause in (PAUSE_S_FIRST, 2 * PAUSE_S_FIRST, 4 * PAUSE_S_FIRST):
+        calls = store.calls
+        clock.s += pause - 0.01
+        # As not there, and as not to be had: nobody waits.
+        assert guard.batch_is_exist(["a", "b"]) == [0, 0]
+        assert guard.batch_get_into_multi_buffers(["a"], [], []) == [RPC_FAILED]
+        assert guard.batch_put_from_multi_buffers(["a"], [], []) == [RPC_FAILED]
+        assert store.calls == calls
+        clock.s += 0.02
+        guard.batch_is_exist(["a"])
+        assert store.calls == calls + 1
+    for _ in range(9):
+        clock.s += PAUSE_S_MAX
+        guard.batch_is_exist(["a"])
+    assert store.calls == 13
+    clock.s += PAUSE_S_MAX
+    store.result = 1
+    assert guard.batch_is_exist(["a"]) == [1]
+    assert guard.batch_is_exist(["a"]) == [1]
+    assert circuit.skipped == 9
+
+
+def test_a_slow_call_and_one_that_raises_open_it_too() -> None:
+    _, store, circuit, guard = guarded()
+    store.seconds = SLOW_S + 0.1
+    assert guard.batch_get_into_multi_buffers(["a"], [], []) == [1]
+    assert circuit.opened == 1
+    clock, store, circuit, guard = guarded()
+    store.result = RuntimeError("closed")
+    assert guard.batch_is_exist(["a"]) == [0]
+    assert circuit.opened == 1
+    clock.s += PAUSE_S_FIRST
+    assert guard.batch_put_from_multi_buffers(["a"], [], []) == [RPC_FAILED]
+    assert circuit.opened == 2
+
+
+def request(status: str, **extra: Any) -> Any:
+    params = SimpleNamespace(extra_args=extra or None)
+    return SimpleNamespace(
+        request_id="r",
+        status=SimpleNamespace(name=status),
+        sampling_params=params,
+        # A prompt of 40 tokens and 30 of output before this chunk, which made 30 more.
+        num_prompt_tokens=70,
+        block_hashes=[b"%d" % i for i in range(6)],
+    )
+
+
+def test_what_ends_for_good_releases_its_output_and_nothing_of_its_prompt() -> None:
+    whole = Released("r", (b"2", b"3", b"4", b"5"))
+    assert released(request("FINISHED_STOPPED", foretoken_offset=30), 16) == whole
+    assert released(request("FINISHED_LENGTH_CAPPED", foretoken_offset=30, foretoken_last=1), 16) == whole
+
+
+def test_what_may_go_on_and_what_is_not_known_keep_theirs() -> None:
+    kept = [
+        request("FINISHED_LENGTH_CAPPED", foretoken_offset=30, foretoken_last=0),
+        request("FINISHED_ABORTED", foretoken_offset=30, foretoken_last=1),
+        request("FINISHED_STOPPED"),
+        request("FINISHED_STOPPED", foretoken_offset="30"),
+        request("FINISHED_STOPPED", foretoken_offset=71),
+        SimpleNamespace(sampling_params=None),
+    ]
+    assert [released(one, 16) for one in kept] == [None] * len(kept)
+
+
+class Leases:
+    """Of a store that refuses to remove what is leased, unless it is forced."""
+
+    def __init__(self) -> None:
+        self.leased: set[str] = set()
+        self.keys: set[str] = set()
+        self.forced = False
+
+    def batch_remove(self, keys: Sequence[str], force: bool) -> list[int]:
+        self.forced = self.forced or force
+        return [self._remove(key) for key in keys]
+
+    def _remove(self, key: str) -> int:
+        if key in self.leased:
+            return OBJECT_HAS_LEASE
+        if key not in self.keys:
+            return -704
+        self.keys.remove(key)
+        return 0
+
+
+def test_a_leased_block_is_tried_once_more_when_its_lease_is_over() -> None:
+    clock, store = Clock(), Leases()
+    releaser = Releaser(store, clock)
+    store.keys = {"a", "b", "c"}
+    store.leased = {"b", "c"}
+    releaser.add(["a", "b", "c", "d"])
+    assert releaser.step() == LEASE_S
+    assert store.keys == {"b", "c"}
+    store.leased = {"c"}
+    clock.s += LEASE_S
+    assert releaser.step() is None
+    assert store.keys == {"c"} and not store.forced
+    assert (releaser.removed, releaser.left) == (2, 2)
+
+
+def test_what_waits_is_bounded() -> None:
+    releaser = Releaser(Leases(), Clock())
+    releaser.add([str(i) for i in range(WAITING_MAX + 7)])
+    assert releaser.left == 7
+    while releaser.step() is not None:
+        pass
+    assert releaser.left == WAITING_MAX + 7
