@@ -12,20 +12,21 @@ import { type ModelWait, openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
 import { ensurePlugin } from "../supervise/install-plugin.ts";
 import { launchOf, type PluginLaunch } from "../supervise/launch.ts";
-import { ManagedServer, type ServerEvent } from "../supervise/managed-server.ts";
+import { ManagedServer } from "../supervise/managed-server.ts";
 import { freePorts } from "../supervise/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
-import type { Log } from "./log.ts";
+import { createLog, type Log } from "./log.ts";
 import {
   noticedSource,
   SERVED_CHUNK_TOKENS,
   SERVING_FIELDS,
   serveOver,
-  stderrLog,
   warnIfExposed,
 } from "./serve-command.ts";
+import { logServerEvent } from "./server-log.ts";
 import { type Signals, untilSignal } from "./signals.ts";
+import { openPool, type UpPool } from "./up-pool.ts";
 
 const FIELD_NAMES = [
   "hfModel",
@@ -34,6 +35,7 @@ const FIELD_NAMES = [
   "plugin",
   "kvConnector",
   "kvDir",
+  "kvSegmentMb",
   "logs",
   "startS",
   ...SERVING_FIELDS,
@@ -72,7 +74,7 @@ export function upCommand(setStatus: (status: number) => void): Command {
 }
 
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
-  const log = stderrLog(given);
+  const log = createLog(given.log, (line) => process.stderr.write(line));
   warnIfExposed(given, log);
   // Engines are told the sidecar's port before it listens.
   const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
@@ -84,7 +86,9 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   }
   const found = findVllm(settings.vllm, ROOT);
   log("info", "vllm", { version: found.build.version, command: found.command });
-  if (settings.plugin) {
+  // Its connector for the pool is in the plugin's package.
+  const pool = settings.kvConnector === "mooncake" ? openUpPool(settings, found.python, log) : null;
+  if (settings.plugin || pool !== null) {
     const told = await ensurePlugin({ python: found.python, root: ROOT });
     log("info", "plugin", { installed: told });
   }
@@ -93,13 +97,15 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   // Of an error that nobody caught, this is the last that happens here.
   const killAll = () => {
     for (const server of servers) server.kill();
+    pool?.master?.kill();
   };
   process.on("exit", killAll);
   const start = async (args: readonly string[]): Promise<boolean> => {
-    servers = serversOf(settings, { model, found, vllmArgs: args, log });
+    servers = serversOf(settings, { model, found, vllmArgs: args, pool, log });
     return await areStarted(servers, stopping);
   };
   try {
+    await pool?.master?.start();
     if (!(await start(vllmArgs))) return EXIT_INTERRUPTED;
     if (await areFaulty(servers, settings, log)) {
       await stopAll(servers, log);
@@ -108,6 +114,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     return await serveServers(servers, { settings, model, log, stopping });
   } finally {
     await stopAll(servers, log);
+    await pool?.master?.stop();
     process.off("exit", killAll);
   }
 }
@@ -180,9 +187,15 @@ async function serveServers(
 
 function serversOf(
   settings: UpSettings,
-  parts: { model: string; found: FoundVllm; vllmArgs: readonly string[]; log: Log },
+  parts: {
+    model: string;
+    found: FoundVllm;
+    vllmArgs: readonly string[];
+    pool: UpPool | null;
+    log: Log;
+  },
 ): ManagedServer[] {
-  const { model, found, vllmArgs, log } = parts;
+  const { model, found, vllmArgs, pool, log } = parts;
   return freePorts(settings.servers, SERVER_HOST).map((port, index) => {
     const name = `vllm-${index}`;
     const launch = launchOf({
@@ -197,7 +210,9 @@ function serversOf(
       apiKey: settings.workerToken,
       plugin: settings.plugin ? pluginOf(settings, name) : null,
       kvConnector:
-        settings.kvConnector === null ? null : kvOf(settings.kvConnector, settings, name),
+        settings.kvConnector === null
+          ? null
+          : { ...kvOf(settings.kvConnector, settings, name), ...pool },
       extraArgs: vllmArgs,
     });
     return new ManagedServer(
@@ -210,7 +225,7 @@ function serversOf(
         startMsMax: settings.startS * 1000,
         graceMs: GRACE_MS,
       },
-      (event) => tell(log, { name, port }, event),
+      (event) => logServerEvent(log, { name, port }, event),
     );
   });
 }
@@ -227,6 +242,17 @@ function newKvDir(): string {
   return folder;
 }
 
+function openUpPool(settings: UpSettings, python: string, log: Log): UpPool {
+  return openPool({
+    python,
+    host: SERVER_HOST,
+    servers: settings.servers,
+    segmentMib: settings.kvSegmentMb,
+    logs: settings.logs,
+    log,
+  });
+}
+
 function pluginOf(settings: UpSettings, name: string): PluginLaunch {
   const isAny = settings.host === "0.0.0.0" || settings.host === "::";
   const host = isAny ? SERVER_HOST : settings.host;
@@ -235,33 +261,4 @@ function pluginOf(settings: UpSettings, name: string): PluginLaunch {
     token: settings.apiToken,
     statsFile: resolve(settings.logs, `${name}.plugin.json`),
   };
-}
-
-function tell(log: Log, server: { name: string; port: number }, event: ServerEvent): void {
-  switch (event.kind) {
-    case "started":
-      log("info", "server_started", { ...server, pid: event.pid });
-      return;
-    case "waiting": {
-      const { lastLine } = event;
-      log("info", "server_starting", { ...server, seconds: seconds(event.ms), says: lastLine });
-      return;
-    }
-    case "healthy":
-      log("info", "server_healthy", { ...server, seconds: seconds(event.ms) });
-      return;
-    case "died":
-      log("error", "server_died", { ...server, how: event.how });
-      for (const line of event.lines) log("error", "server_said", { name: server.name, line });
-      return;
-    case "restarts":
-      log("warn", "server_restarts", { ...server, seconds: seconds(event.inMs) });
-      return;
-    default:
-      log("error", "server_gave_up", server);
-  }
-}
-
-function seconds(ms: number): number {
-  return Math.round(ms / 100) / 10;
 }

@@ -29,7 +29,6 @@ const FIELD_NAMES = [
   "draftBudget",
   "deterministic",
   "log",
-  "logLevel",
 ] as const;
 
 type WorkerSettings = Settings<(typeof FIELD_NAMES)[number]>;
@@ -73,10 +72,7 @@ async function serveModel(
   settings: WorkerSettings,
   address: { host: string; port: number },
 ): Promise<number> {
-  const log = createLog(settings.log, {
-    level: settings.logLevel,
-    write: (line) => process.stderr.write(line),
-  });
+  const log = createLog(settings.log, (line) => process.stderr.write(line));
   const engine = await EngineKeeper.open(() => openEngine(model, settings), {
     later: (act, ms) => {
       const timer = setTimeout(act, ms);

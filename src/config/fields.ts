@@ -530,13 +530,6 @@ export const FIELDS = {
     default: "text",
     help: "form of the log on stderr",
   },
-  logLevel: {
-    kind: "choice",
-    flag: "--log-level",
-    choices: ["debug", "info", "warn", "error"],
-    default: "info",
-    help: "lines of the log below it are left out; debug: every answer",
-  },
   hfModel: {
     kind: "text",
     flag: "--model",
@@ -569,6 +562,15 @@ export const FIELDS = {
     metavar: "NAME",
     default: null,
     help: "KV goes with requests that move between servers: example or mooncake (docs/KV.md; default: it is computed again)",
+  },
+  kvSegmentMb: {
+    kind: "integer",
+    flag: "--kv-segment-mb",
+    metavar: "MB",
+    min: 16,
+    max: 16_777_216,
+    default: null,
+    help: "memory of each server's engine for the mooncake pool (default: 1024, or less: a quarter of what is free, for all)",
   },
   kvDir: {
     kind: "text",

@@ -90,7 +90,6 @@ function decoded(part: string): string {
 
 function withParams(exchange: Exchange, params: Readonly<Record<string, string>>): Exchange {
   return {
-    id: exchange.id,
     method: exchange.method,
     url: exchange.url,
     params,
@@ -99,6 +98,5 @@ function withParams(exchange: Exchange, params: Readonly<Record<string, string>>
     json: () => exchange.json(),
     digest: () => exchange.digest(),
     release: () => exchange.release(),
-    streams: () => exchange.streams(),
   };
 }

@@ -75,7 +75,25 @@ test("launchOf: a connector that is not known, or not for this machine, is refus
     launchOf({ ...OPTIONS, kvConnector: { name, folder: "/kv" } });
   expect(launch("nothing")).toThrow("--kv-connector nothing is not known; it is one of example");
   expect(launch("lmcache-mp")).toThrow("--kv-connector lmcache-mp needs settings of its own");
-  expect(launch("mooncake")).toThrow("--kv-connector mooncake takes GPUs");
+});
+
+test("launchOf: Mooncake's look-ups have a socket of each server's own, and the pool's settings come with it", () => {
+  const kvConnector = {
+    name: "mooncake",
+    folder: "",
+    env: { MOONCAKE_CONFIG_PATH: "/p.json" },
+    envDefaults: { VLLM_HOST_IP: "127.0.0.1" },
+  };
+  const { command, env, envDefaults } = launchOf({ ...OPTIONS, kvConnector });
+  const config = JSON.parse(command[command.indexOf("--kv-transfer-config") + 1] ?? "");
+  expect(config).toMatchObject({
+    kv_connector: "MooncakeStoreConnector",
+    kv_connector_module_path: "foretoken_vllm.mooncake",
+    kv_load_failure_policy: "recompute",
+    kv_connector_extra_config: { save_decode_cache: true, lookup_rpc_port: OPTIONS.port },
+  });
+  expect(env).toMatchObject({ MOONCAKE_CONFIG_PATH: "/p.json", PYTHONHASHSEED: "0" });
+  expect(envDefaults.VLLM_HOST_IP).toBe("127.0.0.1");
 });
 
 test("launchOf: a version before 0.22, and what is no version, is refused by name", () => {

@@ -46,7 +46,13 @@ export interface LaunchOptions {
   /** Its drafts come from native/foretoken_vllm; null: it drafts nothing. */
   readonly plugin: PluginLaunch | null;
   /** One of the connectors' table, and the folder that this server alone has. Default: KV stays where it is. */
-  readonly kvConnector?: { readonly name: string; readonly folder: string } | null;
+  readonly kvConnector?: {
+    readonly name: string;
+    readonly folder: string;
+    /** What its pool needs; what is in the environment comes before it. */
+    readonly envDefaults?: Readonly<Record<string, string>>;
+    readonly env?: Readonly<Record<string, string>>;
+  } | null;
   /** Come last, so that they win. */
   readonly extraArgs: readonly string[];
 }
@@ -152,7 +158,7 @@ export function launchOf(options: LaunchOptions): Launch {
   const { kvConnector = null } = options;
   if (kvConnector !== null) {
     const { name, folder } = kvConnector;
-    args.push(...connectorLaunch(name, { folder, isCpu: build.isCpu }));
+    args.push(...connectorLaunch(name, { folder, port, isCpu: build.isCpu }));
   }
   return {
     command: [
@@ -164,11 +170,13 @@ export function launchOf(options: LaunchOptions): Launch {
     env: {
       ...merged(rows.map((row) => row.env)),
       ...drafts.env,
+      ...kvConnector?.env,
       // Not among the arguments, which everybody on the machine can see.
       ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
     },
     envDefaults: {
       ...merged(rows.map((row) => row.envDefaults)),
+      ...kvConnector?.envDefaults,
       ...(build.isCpu ? {} : { CUDA_VISIBLE_DEVICES: String(options.index) }),
     },
   };

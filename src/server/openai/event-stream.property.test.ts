@@ -127,7 +127,6 @@ test("streams: put together, they are the answer that does not stream", async ()
         );
         let isGone: boolean | null = null;
         const response = eventStream(job, answer.stream(job), {
-          took: () => undefined,
           crashed: (error) => {
             throw error;
           },
@@ -168,8 +167,6 @@ async function read(
 
 function exchange() {
   return {
-    id: "x",
-    streams: () => ({ took() {}, ended() {} }),
     method: "POST",
     url: new URL("http://x/"),
     params: {},

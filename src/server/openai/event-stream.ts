@@ -20,8 +20,6 @@ export interface StreamView {
 export interface StreamOptions {
   /** A client that takes nothing for so long is dropped. */
   readonly stallMsMax: number;
-  /** Told whenever the client has taken what was written. */
-  readonly took: () => void;
   /** Told of what writing an answer threw: this client has failed, the others go on. */
   readonly crashed: (error: unknown) => void;
   /** Runs `run` after `ms`; returns what prevents it. */
@@ -84,7 +82,6 @@ class EventSource implements JobReader {
   }
 
   pull(): void {
-    this.#options.took();
     this.#cancelStall?.();
     this.#cancelStall = null;
     this.#send();

@@ -43,6 +43,7 @@ function bodyOf(sampling: Partial<SamplingParams>, dialect: Dialect, ask: Partia
       offset: 4,
       tokens: Int32Array.of(10, 11, 1, 2, 3, 4),
       tokensMax: 32,
+      isLast: false,
       priority: -4,
       cacheSalt: "s-w1",
       run: "s",
@@ -78,6 +79,7 @@ test("chunkBody: generate carries the whole text and every setting of the chunk"
         foretoken_group: "g",
         foretoken_sample: 3,
         foretoken_offset: 4,
+        foretoken_last: 0,
         foretoken_draft: 0,
         foretoken_run: "s",
         foretoken_epoch: 1,
@@ -179,7 +181,7 @@ test("chunkSeed: other parts and other responses have other seeds, all exact int
   expect(chunkSeed(drawKey(1, "g", 0), 5)).toBe(chunkSeed(drawKey(1, "g", 0), 5));
 });
 
-const SERVER = { isSpeculative: false, logprobsMax: 20, connector: null };
+const SERVER = { isSpeculative: false, logprobsMax: 20 };
 const supportFor = (sampling: Partial<SamplingParams>, server = SERVER) =>
   supportOf({ ...PLAIN, ...sampling }, server);
 const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({

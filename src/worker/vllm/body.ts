@@ -37,6 +37,8 @@ export interface ChunkAsk {
   readonly tokens: Int32Array;
   /** At most this many new ones. */
   readonly tokensMax: number;
+  /** With them the response is as long as it may get. */
+  readonly isLast: boolean;
   /** Lower is served earlier. */
   readonly priority: number;
   readonly cacheSalt: string;
@@ -89,12 +91,13 @@ export function chunkBody(ask: ChunkAsk, dialect: Dialect): string {
     foretoken_group: ask.draft?.groupId ?? spec.groupId,
     foretoken_sample: ask.draft?.sampleIndex ?? spec.sampleIndex,
     foretoken_offset: ask.offset,
+    foretoken_last: ask.isLast ? 1 : 0,
     foretoken_draft: ask.draft === null ? 0 : 1,
     foretoken_run: ask.run,
     foretoken_epoch: ask.epoch,
   };
   const top: Record<string, unknown> = {
-    model: sampling.adapter ?? dialect.model,
+    model: dialect.model,
     request_id: ask.name,
     stream: true,
     stream_options: {

@@ -8,11 +8,6 @@ import { streamInterval } from "./retry.ts";
 /** Among requests of one urgency, those that have come furthest go first and are preempted last. */
 const URGENT_PRIORITY = -(2 ** 31);
 
-function adapterSalt({ spec }: ChunkRun): string {
-  const { adapter = null } = spec.sampling;
-  return adapter === null ? "" : `-a-${adapter}`;
-}
-
 /** null: the text so far fills the server's context. */
 export function chunkAsk(
   run: ChunkRun,
@@ -27,16 +22,18 @@ export function chunkAsk(
   const tokens = run.context();
   const room = server.contextTokens - tokens.length;
   if (room < 1) return null;
+  // `/v1/completions` answers 400 to more than there is room for.
+  const tokensMax = Math.min(run.tokensLeft, room);
   return {
     name: `ft-${run.spec.requestId}-${run.chunk}-${run.attempt}`,
     spec: run.spec,
     offset: run.offset,
     tokens,
-    // `/v1/completions` answers 400 to more than there is room for.
-    tokensMax: Math.min(run.tokensLeft, room),
+    tokensMax,
+    isLast: tokensMax === room || run.offset + tokensMax >= run.spec.sampling.tokensMax,
     priority: (run.isUrgent ? URGENT_PRIORITY : 0) - run.offset,
     // KV of other weights is not found under this name.
-    cacheSalt: `${server.cacheSalt}-w${server.epoch}${adapterSalt(run)}`,
+    cacheSalt: `${server.cacheSalt}-w${server.epoch}`,
     run: server.cacheSalt,
     epoch: server.epoch,
     streamInterval: streamInterval(server.openStreams, server.streamIntervalMax),

@@ -70,7 +70,7 @@ test("the table: names and classes are each there once; what keeps no salt lies 
 test("connectorLaunch: what it starts is what is found, without a problem", () => {
   for (const { name, launch } of CONNECTORS) {
     if (launch === null) continue;
-    const args = connectorLaunch(name, { folder: "/kv/0", isCpu: false });
+    const args = connectorLaunch(name, { folder: "/kv/0", port: 8100, isCpu: false });
     const config = JSON.parse(args[args.indexOf("--kv-transfer-config") + 1] ?? "");
     const scheduler_config = {
       enable_chunked_prefill: !args.includes("--no-enable-chunked-prefill"),

@@ -25,9 +25,17 @@ export interface ConnectorRow {
   readonly hasSalt: boolean | null;
   readonly devices: "any" | "gpu";
   /** `foretoken up` can start it; null: it needs a service of its own first (docs/KV.md). */
-  readonly launch: ((folder: string) => ConnectorLaunch) | null;
+  readonly launch: ((server: ConnectorSite) => ConnectorLaunch) | null;
   /** Seen at work by this project. */
   readonly wasRun: boolean;
+}
+
+/** Of the server that is to be started. */
+export interface ConnectorSite {
+  /** That it alone has. */
+  readonly folder: string;
+  /** That it alone listens on. */
+  readonly port: number;
 }
 
 export interface ConnectorLaunch {
@@ -35,7 +43,7 @@ export interface ConnectorLaunch {
   readonly args: readonly string[];
 }
 
-const folderLaunch = (folder: string): ConnectorLaunch => ({
+const folderLaunch = ({ folder }: ConnectorSite): ConnectorLaunch => ({
   config: {
     kv_connector: "ExampleConnector",
     kv_role: "kv_both",
@@ -46,12 +54,20 @@ const folderLaunch = (folder: string): ConnectorLaunch => ({
   args: ["--no-enable-chunked-prefill"],
 });
 
-const mooncakeLaunch = (): ConnectorLaunch => ({
+const mooncakeLaunch = ({ port }: ConnectorSite): ConnectorLaunch => ({
   config: {
     kv_connector: "MooncakeStoreConnector",
+    // The stock connector, with what a CPU, a dead store and finished responses need (native/foretoken_vllm).
+    kv_connector_module_path: "foretoken_vllm.mooncake",
     kv_role: "kv_both",
     kv_load_failure_policy: "recompute",
-    kv_connector_extra_config: { save_decode_cache: true, load_async: true, lookup_async: true },
+    kv_connector_extra_config: {
+      save_decode_cache: true,
+      load_async: true,
+      lookup_async: true,
+      // Names a socket in the machine's temporary folder: two servers with one name would answer for each other.
+      lookup_rpc_port: port,
+    },
   },
   args: [],
 });
@@ -79,9 +95,9 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     outputSetting: ["save_decode_cache", true],
     sharedBy: null,
     hasSalt: true,
-    devices: "gpu",
+    devices: "any",
     launch: mooncakeLaunch,
-    wasRun: false,
+    wasRun: true,
   },
   {
     ...UNSAID,
@@ -207,7 +223,7 @@ function problemOf(
 /** @throws AppError invalid_config: no such connector, or it cannot be started so. */
 export function connectorLaunch(
   name: string,
-  options: { folder: string; isCpu: boolean },
+  options: ConnectorSite & { isCpu: boolean },
 ): readonly string[] {
   const row = CONNECTORS.find((one) => one.name === name);
   const startable = CONNECTORS.flatMap(({ name: one, launch }) => (launch === null ? [] : [one]));
@@ -222,7 +238,7 @@ export function connectorLaunch(
   if (options.isCpu && row.devices === "gpu") {
     throw new AppError("invalid_config", `--kv-connector ${name} takes GPUs; on CPU: example`);
   }
-  const { config, args } = row.launch(options.folder);
+  const { config, args } = row.launch(options);
   return ["--kv-transfer-config", JSON.stringify(config), ...args];
 }
 

@@ -11,7 +11,6 @@ import { connectorOf, type FoundConnector } from "./connectors.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { type CacheConfig, readMetrics, type ServerMetrics } from "./metrics.ts";
-import type { ServedTraits } from "./served-alike.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 
@@ -20,7 +19,6 @@ export interface Capabilities extends Dialect {
   readonly version: string | null;
   /** Prompt + output of one request. */
   readonly contextTokens: number;
-  readonly traits: ServedTraits;
   /** Requests that its engines run at the same time. */
   readonly slots: number;
   readonly kvTokens: number;
@@ -67,12 +65,6 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
     ...dialect,
     version: typeof version === "string" ? version : null,
     contextTokens,
-    traits: {
-      model: model.id,
-      max_model_len: model.contextTokens,
-      dtype: info.dtype,
-      quantization: info.quantization,
-    },
     slots,
     kvTokens: options.kvTokens ?? kvBudget(options, { cache: metrics.cache, slots, contextTokens }),
     isSpeculative: info.isSpeculative,
@@ -100,6 +92,7 @@ export async function canary(
       offset: 0,
       tokens: PROBE.prompt,
       tokensMax: 1,
+      isLast: true,
       priority: -1,
       cacheSalt,
       run: cacheSalt,
@@ -211,9 +204,7 @@ async function modelOf(options: ProbeOptions): Promise<{ id: string; contextToke
 
 interface ServerInfo {
   readonly slots: number | null;
-  /** null: not seen, as of those that follow. */
-  readonly dtype: string | null;
-  readonly quantization: string | null;
+  /** null: not seen. */
   readonly policy: string | null;
   readonly logprobsMode: string | null;
   readonly logprobsMax: number;
@@ -237,8 +228,6 @@ async function serverInfo(options: ProbeOptions): Promise<ServerInfo> {
   const speculative = find("speculative_config", "\\w+|[({<]");
   return {
     slots: slots > 0 ? slots : null,
-    dtype: find("dtype", "[\\w.]+"),
-    quantization: find("quantization", "\\w+")?.replace(/^(null|None)$/, "none") ?? null,
     policy: /["']?\bpolicy["']?\s*[:=]\s*["'](fcfs|priority)/.exec(text)?.[1] ?? null,
     logprobsMode: find("logprobs_mode", "\\w+"),
     // -1: as many as the vocabulary has. The port reports 20 at most.

@@ -62,6 +62,7 @@ function bodyOf(options: WeightsCanaryOptions): string {
     offset: 0,
     tokens: SPEC.prompt,
     tokensMax: OUTPUT_TOKENS,
+    isLast: true,
     priority: -1,
     cacheSalt: salt,
     run: cacheSalt,

@@ -1,0 +1,82 @@
+// The KV pool of `foretoken up`: Mooncake's master, started before the servers and kept running as they are, and what
+// the servers are told of it. Somebody else's pool, by MOONCAKE_CONFIG_PATH, is used as it is.
+
+import { readFileSync } from "node:fs";
+import { freemem } from "node:os";
+import { resolve } from "node:path";
+import { ManagedServer } from "../supervise/managed-server.ts";
+import {
+  findMooncake,
+  masterSpec,
+  poolEnvironment,
+  segmentMib,
+  writePoolConfig,
+} from "../supervise/mooncake.ts";
+import { freePorts } from "../supervise/ports.ts";
+import type { Log } from "./log.ts";
+import { logServerEvent } from "./server-log.ts";
+
+export interface UpPool {
+  /** Not started yet. null: it is somebody else's. */
+  readonly master: ManagedServer | null;
+  readonly env: Readonly<Record<string, string>>;
+  readonly envDefaults: Readonly<Record<string, string>>;
+}
+
+export interface UpPoolOptions {
+  /** Of vLLM's environment. */
+  readonly python: string;
+  readonly host: string;
+  readonly servers: number;
+  /** null: what the machine can spare. */
+  readonly segmentMib: number | null;
+  /** Its log and its configuration lie here. */
+  readonly logs: string;
+  readonly log: Log;
+}
+
+/** @throws AppError invalid_config: vLLM's environment lacks Mooncake, or cannot load it. */
+export function openPool(options: UpPoolOptions): UpPool {
+  const { python, host, servers, logs, log } = options;
+  const found = findMooncake(python);
+  const given = process.env.MOONCAKE_CONFIG_PATH;
+  if (given !== undefined && given !== "") {
+    log("info", "kv_pool", { mooncake: found.version, config: given, master: "not started here" });
+    return { master: null, env: {}, envDefaults: {} };
+  }
+  const [rpcPort = 0, adminPort = 0] = freePorts(2, host);
+  const configPath = resolve(logs, `mooncake-${rpcPort}.json`);
+  const mib = segmentMib(options.segmentMib, { availableBytes: availableBytes(), servers });
+  writePoolConfig({ configPath, master: `${host}:${rpcPort}`, segmentMib: mib });
+  log("info", "kv_pool", {
+    mooncake: found.version,
+    master: `${host}:${rpcPort}`,
+    admin: `http://${host}:${adminPort}`,
+    segment_mb: mib,
+    config: configPath,
+  });
+  // Its transfer engine binds them so whatever it is told.
+  log("warn", "kv_pool_ports", {
+    says: "each server's Mooncake engine listens on 0.0.0.0, on two ports without a password: close them to other machines",
+  });
+  const logPath = resolve(logs, "mooncake-master.log");
+  const spec = masterSpec({ found, host, rpcPort, adminPort, logPath });
+  const master = new ManagedServer(spec, (event) =>
+    logServerEvent(log, { name: spec.name, port: rpcPort }, event),
+  );
+  return {
+    master,
+    env: { MOONCAKE_CONFIG_PATH: configPath },
+    envDefaults: poolEnvironment(host),
+  };
+}
+
+/** `freemem` does not count what the kernel's caches would give back. */
+function availableBytes(): number {
+  try {
+    const [, kib] = /^MemAvailable:\s+(\d+)/m.exec(readFileSync("/proc/meminfo", "utf8")) ?? [];
+    return kib === undefined ? freemem() : Number(kib) * 1024;
+  } catch {
+    return freemem();
+  }
+}

@@ -1,0 +1,141 @@
+// Mooncake's store as the KV pool of the servers that `foretoken up` starts: where its master lies, how it is started,
+// and what each server is told of it. It starts nothing.
+//
+//   mooncake_master (one process): which key lies in which server's segment; no KV passes through it
+//   each server: a segment of its own memory for everybody's KV, and the connector (native/foretoken_vllm/mooncake.py)
+
+import { mkdirSync, writeFileSync } from "node:fs";
+import { availableParallelism } from "node:os";
+import { dirname, join } from "node:path";
+import { AppError } from "../base/errors.ts";
+import type { ServerSpec } from "./managed-server.ts";
+
+const MIB = 1024 * 1024;
+/** Of a server, unless the machine has less to give. */
+const SEGMENT_MIB = 1024;
+const SEGMENT_MIB_MIN = 64;
+/** Of the memory that is free, for all segments together. */
+const SHARE_MAX = 1 / 4;
+/** Copies go straight into the servers' KV; this is for what has no room of its own. */
+const BUFFER_MIB = 64;
+/**
+ * A key that was looked up stays for so long: a load that takes longer is computed again. The plugin's release of
+ * finished KV (pool_release.py) waits for it.
+ */
+const LEASE_S = 5;
+/** A server that is silent for so long is gone, its segment with it. Until then its keys are found, and fail to load. */
+const CLIENT_TTL_S = 5;
+const START_MS_MAX = 30_000;
+const GRACE_MS = 5_000;
+
+export interface FoundMooncake {
+  /** Of the package. */
+  readonly version: string;
+  /** The master's program. */
+  readonly master: string;
+}
+
+const ASK =
+  "import mooncake.store, mooncake, os, importlib.metadata as m; " +
+  "names = [d.metadata['Name'] for d in m.distributions() if (d.metadata['Name'] or '').startswith('mooncake-transfer-engine')]; " +
+  "print(m.version(names[0]) if names else 'unknown'); print(os.path.dirname(mooncake.__file__))";
+const WORDS_MAX = 300;
+
+/** @throws AppError invalid_config: vLLM's environment cannot load it; the message names what is missing. */
+export function findMooncake(python: string): FoundMooncake {
+  const { exitCode, stdout, stderr } = Bun.spawnSync([python, "-c", ASK], {
+    stdout: "pipe",
+    stderr: "pipe",
+  });
+  const [version, folder] = stdout.toString().trim().split("\n");
+  if (exitCode !== 0 || version === undefined || folder === undefined) {
+    const said = stderr.toString().trim().split("\n").at(-1)?.slice(0, WORDS_MAX) ?? "";
+    const fix = /libibverbs|libnl/.test(said)
+      ? "apt-get install libibverbs1"
+      : "npm run vllm:install on a CPU, pip install mooncake-transfer-engine beside vLLM on GPUs";
+    throw new AppError(
+      "invalid_config",
+      `--kv-connector mooncake: ${python} cannot load it: ${said}: ${fix}`,
+    );
+  }
+  return { version, master: join(folder, "mooncake_master") };
+}
+
+/** What one server gives to the pool, MiB. `given`: null: what the machine can spare. */
+export function segmentMib(
+  given: number | null,
+  machine: { availableBytes: number; servers: number },
+): number {
+  if (given !== null) return given;
+  const spare = Math.floor((machine.availableBytes * SHARE_MAX) / machine.servers / MIB);
+  return Math.max(SEGMENT_MIB_MIN, Math.min(SEGMENT_MIB, spare));
+}
+
+export interface MasterOptions {
+  readonly found: FoundMooncake;
+  readonly host: string;
+  readonly rpcPort: number;
+  readonly adminPort: number;
+  readonly logPath: string;
+}
+
+/** Its admin port answers /health, as a server's does. */
+export function masterSpec(options: MasterOptions): ServerSpec {
+  const { found, host, rpcPort, adminPort, logPath } = options;
+  return {
+    name: "mooncake-master",
+    url: `http://${host}:${adminPort}`,
+    command: [
+      found.master,
+      `--rpc_address=${host}`,
+      `--rpc_port=${rpcPort}`,
+      `--metrics_host=${host}`,
+      `--metrics_port=${adminPort}`,
+      `--rpc_thread_num=${Math.max(2, Math.min(8, availableParallelism()))}`,
+      `--default_kv_lease_ttl=${LEASE_S}s`,
+      `--client_ttl=${CLIENT_TTL_S}`,
+      "--logtostderr=1",
+    ],
+    env: { ...process.env },
+    logPath,
+    startMsMax: START_MS_MAX,
+    graceMs: GRACE_MS,
+  };
+}
+
+export interface PoolOptions {
+  readonly configPath: string;
+  /** "host:port" of the master. */
+  readonly master: string;
+  readonly segmentMib: number;
+}
+
+/** Writes what every server reads at its start. */
+export function writePoolConfig({ configPath, master, segmentMib: mib }: PoolOptions): void {
+  mkdirSync(dirname(configPath), { recursive: true });
+  const config = {
+    metadata_server: "P2PHANDSHAKE",
+    master_server_address: master,
+    global_segment_size: mib * MIB,
+    local_buffer_size: BUFFER_MIB * MIB,
+    protocol: "tcp",
+    device_name: "",
+  };
+  writeFileSync(configPath, `${JSON.stringify(config, null, 2)}\n`);
+}
+
+/** What a server that is told of a pool needs in its environment; what is there already comes before it. */
+export function poolEnvironment(host: string): Record<string, string> {
+  return {
+    // What it tells the other servers to reach it by.
+    VLLM_HOST_IP: host,
+    // Otherwise 30 s each: while the master is away, every look-up would take that long.
+    MC_RPC_TIMEOUT_MS: "2000",
+    MC_RPC_CONNECT_TIMEOUT_MS: "1000",
+    // Of a load whose owner has stopped; four attempts are made. Default: none.
+    MC_TCP_PROGRESS_TIMEOUT_SEC: "2",
+    MC_TCP_STATUS_TIMEOUT_SEC: "2",
+    // A block that was overwritten while it was read is an error, not KV of another text.
+    MOONCAKE_STORE_CHECKSUM: "1",
+  };
+}
