@@ -1,12 +1,21 @@
-// What the core exports. Only numbers cross: addresses as handles, counts, statuses below zero.
+// What the core exports. Only numbers cross: addresses as handles, counts, statuses below zero. A handle that is none is
+// answered with a status where a host may come upon one (its group was dropped), and asserted where it cannot: from
+// there on nothing is checked.
 
-import { ABI_VERSION, STATUS_FULL, STATUS_INVALID, STATUS_OK } from "./abi";
+import {
+  ABI_VERSION,
+  FIGURES_WORDS,
+  GROUP_TOKENS_MAX,
+  STATUS_FULL,
+  STATUS_INVALID,
+  STATUS_OK,
+} from "./abi";
 import { mixerBegin } from "./draft/mixer";
 import { crossNgramsBegin } from "./draft/ngram-cross-request";
 import { sequenceNgramsBegin } from "./draft/ngram-sequence";
 import { heapCheck } from "./heap/check";
 import * as heaps from "./heap/heap";
-import { poolHasRoom, poolLimit, poolUsedBytes } from "./memory/pool";
+import { arePoolWords, poolHasRoom, poolLimit, poolUsedBytes } from "./memory/pool";
 import {
   arenaBytes,
   arenaDrop,
@@ -29,7 +38,9 @@ import {
 } from "./suffix/automaton";
 import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
 import { contextBegin } from "./suffix/context";
-import { bestToken, countOf, edgeOf, lenOf } from "./suffix/node";
+import { bestToken, countOf, edgeOf, lenOf, STATE_BYTES } from "./suffix/node";
+
+const STATE_WORDS: u32 = <u32>STATE_BYTES >> 2;
 
 export { inputReserve as input_reserve, outputReserve as output_reserve, step } from "./step";
 
@@ -40,6 +51,7 @@ export function abi_version(): i32 {
 // Before the first group: bytes all groups and heaps may take, the longest context to match, and whether
 // probabilities learn from verification feedback.
 export function configure(limitBytes: u32, contextTokens: u32, learning: bool): void {
+  assert(contextTokens >= 1 && contextTokens <= <u32>GROUP_TOKENS_MAX);
   poolLimit(limitBytes);
   contextBegin(contextTokens);
   mixerBegin(learning);
@@ -62,6 +74,7 @@ export function group_create(): i32 {
 export function group_prompt(handle: i32, tokens: usize, count: i32): i32 {
   const group = groupAt(handle);
   if (!isGroup(group) || count < 0) return STATUS_INVALID;
+  assert(arePoolWords(tokens, count));
   return promptAppend(group, tokens, count);
 }
 
@@ -70,6 +83,7 @@ export function group_prompt(handle: i32, tokens: usize, count: i32): i32 {
 export function group_history(handle: i32, tokens: usize, count: i32): i32 {
   const group = groupAt(handle);
   if (!isGroup(group) || count < 0) return STATUS_INVALID;
+  assert(arePoolWords(tokens, count));
   return historyAppend(group, tokens, count);
 }
 
@@ -84,6 +98,7 @@ export function group_drop(handle: i32): i32 {
 export function group_figures(handle: i32, to: usize): i32 {
   const group = groupAt(handle);
   if (!isGroup(group)) return STATUS_INVALID;
+  assert(arePoolWords(to, FIGURES_WORDS));
   store<u32>(to, <u32>arenaBytes(group));
   store<u32>(to, load<u32>(group, G_STATES), 4);
   store<u32>(to, load<u32>(group, G_TOKENS), 8);
@@ -107,30 +122,41 @@ export function checked_sum(): u32 {
   return checkedSum();
 }
 
+function groupOf(handle: i32): usize {
+  const group = groupAt(handle);
+  assert(isGroup(group));
+  return group;
+}
+
+function stateOf(state: usize): usize {
+  assert(arePoolWords(state, STATE_WORDS));
+  return state;
+}
+
 // For tests: states as numbers. 0: none.
 export function root_state(handle: i32): usize {
-  return load<u32>(groupAt(handle), G_ROOT);
+  return load<u32>(groupOf(handle), G_ROOT);
 }
 
 export function match_state(handle: i32, sequence: i32): usize {
-  const group = groupAt(handle);
+  const group = groupOf(handle);
   return matchState(group, sequenceSeen(group, sequence));
 }
 
 export function state_edge(state: usize, token: i32): usize {
-  return edgeOf(state, token);
+  return edgeOf(stateOf(state), token);
 }
 
 export function state_count(state: usize): u32 {
-  return countOf(state);
+  return countOf(stateOf(state));
 }
 
 export function state_length(state: usize): u32 {
-  return lenOf(state);
+  return lenOf(stateOf(state));
 }
 
 export function state_best(state: usize): i32 {
-  return <i32>bestToken(state);
+  return <i32>bestToken(stateOf(state));
 }
 
 export function heap_create(): i32 {
@@ -145,38 +171,46 @@ export function heap_drop(heap: i32): i32 {
   return STATUS_OK;
 }
 
+function heapOf(handle: i32): usize {
+  const heap = heaps.heapAt(handle);
+  assert(heaps.isHeap(heap));
+  return heap;
+}
+
 export function heap_push(heap: i32, id: i32, key: f64): i32 {
-  return heaps.heapPush(heaps.heapAt(heap), id, key);
+  assert(key == key);
+  return heaps.heapPush(heapOf(heap), id, key);
 }
 
 export function heap_pop(heap: i32): i32 {
-  return heaps.heapPop(heaps.heapAt(heap));
+  return heaps.heapPop(heapOf(heap));
 }
 
 export function heap_peek(heap: i32): i32 {
-  return heaps.heapPeek(heaps.heapAt(heap));
+  return heaps.heapPeek(heapOf(heap));
 }
 
 export function heap_update(heap: i32, id: i32, key: f64): i32 {
-  return heaps.heapUpdate(heaps.heapAt(heap), id, key);
+  assert(key == key);
+  return heaps.heapUpdate(heapOf(heap), id, key);
 }
 
 export function heap_remove(heap: i32, id: i32): i32 {
-  return heaps.heapRemove(heaps.heapAt(heap), id);
+  return heaps.heapRemove(heapOf(heap), id);
 }
 
 export function heap_has(heap: i32, id: i32): bool {
-  return heaps.placeOf(heaps.heapAt(heap), id) != 0;
+  return heaps.placeOf(heapOf(heap), id) != 0;
 }
 
 export function heap_key(heap: i32, id: i32): f64 {
-  return heaps.heapKey(heaps.heapAt(heap), id);
+  return heaps.heapKey(heapOf(heap), id);
 }
 
 export function heap_count(heap: i32): i32 {
-  return load<i32>(heaps.heapAt(heap), heaps.H_COUNT);
+  return load<i32>(heapOf(heap), heaps.H_COUNT);
 }
 
 export function heap_check(heap: i32): i32 {
-  return heaps.isHeap(heaps.heapAt(heap)) ? heapCheck(heaps.heapAt(heap)) : STATUS_INVALID;
+  return heapCheck(heapOf(heap));
 }

@@ -35,6 +35,9 @@ const TOKENS_MAX: usize = 8;
 const FLAGS: usize = 12;
 const PROBABILITY_MIN: usize = 16;
 const WEIGHT: usize = 20;
+// Beyond these an area's bytes would not fit in 32 bits.
+const WORDS_MAX: i32 = 1 << 28;
+const DRAFTS_MAX: i32 = 1 << 18;
 let input: usize = 0;
 let inputBytes: usize = 0;
 let output: usize = 0;
@@ -48,6 +51,8 @@ function area(at: usize, held: usize, bytes: usize): usize {
 
 // Makes the input area hold `words` words; returns its address, 0 if there is no room. What it held is lost.
 export function inputReserve(words: i32): usize {
+  assert(words >= 0);
+  if (words > WORDS_MAX) return 0;
   const bytes = (<usize>words) << 2;
   if (bytes > inputBytes) {
     input = area(input, inputBytes, bytes);
@@ -60,6 +65,8 @@ export function inputReserve(words: i32): usize {
 // probabilities, each with room for DRAFT_TOKENS_MAX words for each draft; what follows is for the core alone
 // (draft/drafts.ts). Returns its address, 0 if there is no room. Earlier drafts are lost.
 export function outputReserve(count: i32): usize {
+  assert(count >= 0);
+  if (count > DRAFTS_MAX) return 0;
   const bytes = draftsBytes(count);
   if (bytes > outputBytes) {
     output = area(output, outputBytes, bytes);
@@ -74,12 +81,14 @@ export function outputReserve(count: i32): usize {
 // Appends of `records` records; each record's group word is replaced by its status. Returns the
 // address after them.
 function appends(records: i32): usize {
+  const end = input + inputBytes;
   let at = input;
   let failed: i32 = 0;
   for (let i: i32 = 0; i < records; i++) {
+    const tokens = at + ((<usize>APPEND_HEADER_WORDS) << 2);
     const group = groupAt(load<u32>(at));
     const count = load<u32>(at, 8);
-    const tokens = at + ((<usize>APPEND_HEADER_WORDS) << 2);
+    assert(tokens <= end && <usize>count <= (end - tokens) >> 2);
     let status = STATUS_INVALID;
     if (isGroup(group)) status = sequenceAppend(group, load<u32>(at, 4), tokens, count);
     if (status != STATUS_OK) failed += 1;
@@ -125,7 +134,9 @@ function remember(records: usize, count: i32): void {
 // reserve is missing or too small.
 export function step(appendRecords: i32, draftRecords: i32, budget: i32): i32 {
   if (input == 0 || output == 0 || draftRecords > outputDrafts) return STATUS_INVALID;
+  assert(appendRecords >= 0 && draftRecords >= 0);
   const records = appends(appendRecords);
+  assert(records + <usize>draftRecords * RECORD_BYTES <= input + inputBytes);
   let count: i32 = 0;
   if (draftRecords > 0) draftsBegin();
   for (let i: i32 = 0; i < draftRecords; i++) {

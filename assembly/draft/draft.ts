@@ -43,6 +43,7 @@ export function draftBegin(
   probabilityMin: f64,
 ): void {
   const learns = isLearning();
+  assert(probabilityMin == probabilityMin);
   draft.tokensMax = min<i32>(tokensMax, DRAFT_TOKENS_MAX);
   draft.probabilityMin = max<f64>(probabilityMin, PROBABILITY_FLOOR);
   draft.source = index % SOURCES;

@@ -105,6 +105,7 @@ export function candidatesFull(head: usize): bool {
 }
 
 export function candidateKeep(head: usize, token: u32, parent: i32): void {
+  assert(!candidatesFull(head));
   const at = candidatesEnd(head);
   store<u32>(at, token, FEATURE_BYTES);
   store<i32>(at, parent, FEATURE_BYTES + 4);

@@ -15,9 +15,11 @@ import {
   modelBegin,
   SELECTORS,
   Selector,
+  State,
   selectorRate,
   stateAt,
   VECTOR_BYTES,
+  Vector,
   vectorAt,
 } from "./model";
 
@@ -154,7 +156,10 @@ export function mixerUpdate(
   const moved = <f64>load<f32>(bias) + error * PAIR_RATE;
   store<f32>(bias, <f32>min<f64>(max<f64>(moved, -PAIR_MAX), PAIR_MAX));
   for (let i = INPUT_FIRST_STATE; i < INPUTS; i++) {
-    stateUpdate(stateAt(stateIn(features, i)), wasAccepted);
+    const state = stateIn(features, i);
+    // Feature vectors lie in the output area, where a host writes by mistake at most.
+    assert(state < <u32>State.COUNT);
+    stateUpdate(stateAt(state), wasAccepted);
   }
 }
 
@@ -162,7 +167,9 @@ function weightsUpdate(features: usize, rate: f32): void {
   const low = f32x4.mul(f32x4.splat(rate), inputsLow(features));
   const high = f32x4.mul(f32x4.splat(rate), inputsHigh(features));
   for (let s: u32 = 0; s < SELECTORS; s++) {
-    const at = selectedBy(features, s);
+    const vector = vectorIn(features, s);
+    assert(vector < <u32>Vector.COUNT);
+    const at = vectorAt(vector);
     const times = f32x4.splat(selectorRate(s));
     v128.store(at, f32x4.add(v128.load(at), f32x4.mul(low, times)));
     v128.store(at, f32x4.add(v128.load(at, 16), f32x4.mul(high, times)), 16);

@@ -104,6 +104,8 @@ function followerOneGuess(cls: u32): f64 {
 }
 
 export function modelBegin(): void {
+  // A feature vector names both in 16 bits.
+  assert(State.COUNT <= 65536 && Vector.COUNT <= 65536);
   statesBegin(stateAt(State.CROSS_TWO), stateAt(State.CROSS_TWO_LAST), crossNgramGuess);
   statesBegin(stateAt(State.CROSS_THREE), stateAt(State.CROSS_THREE_LAST), crossNgramGuess);
   statesBegin(stateAt(State.RECOVERY), stateAt(State.RECOVERY_LAST), recoveryGuess);

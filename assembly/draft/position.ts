@@ -5,7 +5,8 @@ import { G_PROMPT } from "../suffix/arena";
 import { matchState, ownEnds } from "../suffix/automaton";
 import { edgeOf } from "../suffix/node";
 import { Q_AGREED, Q_LEFT, Q_RECOVERY, Q_SECOND, Q_THIRD, Q_TOKEN } from "../suffix/record";
-import { recentClass } from "./recent-acceptance";
+import { LENGTH_CLASSES } from "./classes";
+import { RECENT_CLASSES, recentClass } from "./recent-acceptance";
 
 @unmanaged
 export class Position {
@@ -41,6 +42,7 @@ export function positionBegin(group: usize, sequence: usize): void {
   position.agreed = load<u8>(end, Q_AGREED);
   position.left = load<u8>(end, Q_LEFT);
   position.recent = recentClass(end);
+  assert(position.recent < RECENT_CLASSES && position.left < LENGTH_CLASSES);
 }
 
 // Goes on behind the token, which leads to `state`.

@@ -13,6 +13,7 @@ export const H_COUNT: usize = 12;
 export const H_PLACES: usize = 16;
 export const H_IDS: usize = 20;
 const DESCRIPTOR_BYTES: usize = 32;
+const HANDLE_MAX: u32 = (1 << 27) - 1;
 const MAGIC: u32 = 0x68656170;
 export const ENTRY_BYTES: usize = 16;
 const ID_MAX: u32 = 1 << 24;
@@ -24,8 +25,9 @@ export function heapHandle(heap: usize): i32 {
   return <i32>(heap >> 5);
 }
 
+// 0 for what is none: a larger number would name another heap, its low bits shifted out.
 export function heapAt(handle: i32): usize {
-  return (<usize>(<u32>handle)) << 5;
+  return <u32>handle <= HANDLE_MAX ? (<usize>(<u32>handle)) << 5 : 0;
 }
 
 export function isHeap(heap: usize): bool {

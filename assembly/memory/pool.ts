@@ -34,6 +34,12 @@ export function poolLimit(bytes: usize): void {
   limitBytes = min<usize>(bytes, ADDRESS_MAX);
 }
 
+// Whether `count` words from `at` on lie in the pool, where all areas are that a host may name.
+export function arePoolWords(at: usize, count: u32): bool {
+  if (at < POOL_BEGIN || (at & 3) != 0) return false;
+  return <u64>at + ((<u64>count) << 2) <= (<u64>memory.size()) << 16;
+}
+
 // Whether `bytes` more may be taken, were they taken chunk by chunk.
 export function poolHasRoom(bytes: usize): bool {
   if (bytes > limitBytes || usedBytes > limitBytes - bytes) return false;
@@ -78,6 +84,7 @@ export function chunksGiveBack(head: usize, tail: usize, count: usize): void {
   if (count == 0) return;
   store<u32>(tail, <u32>chunkFree);
   chunkFree = head;
+  assert(usedBytes >= count * CHUNK_BYTES);
   usedBytes -= count * CHUNK_BYTES;
   freeBytes += count * CHUNK_BYTES;
 }
@@ -135,6 +142,7 @@ export function tableTake(bytes: usize): usize {
 
 export function largeGiveBack(area: usize, bytes: usize): void {
   const c = largeClass(bytes);
+  assert(c < LARGE_CLASSES && usedBytes >= CHUNK_BYTES << c);
   store<u32>(area, load<u32>(largeFree + (c << 2)));
   store<u32>(largeFree + (c << 2), <u32>area);
   usedBytes -= CHUNK_BYTES << c;

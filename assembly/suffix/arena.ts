@@ -37,6 +37,7 @@ const FREE_CLASSES: usize = 8;
 // No two groups of the instance have the same.
 export const G_SERIAL: usize = 164;
 const DESCRIPTOR_BYTES: usize = 256;
+const HANDLE_MAX: u32 = (1 << 24) - 1;
 const MAGIC: u32 = 0x67726f75;
 
 const SMALL_MAX: usize = 2048;
@@ -70,8 +71,9 @@ export function groupHandle(group: usize): i32 {
   return <i32>(group >> 8);
 }
 
+// 0 for what is none: a larger number would name another group, its low bits shifted out.
 export function groupAt(handle: u32): usize {
-  return (<usize>handle) << 8;
+  return handle <= HANDLE_MAX ? (<usize>handle) << 8 : 0;
 }
 
 export function isGroup(group: usize): bool {

@@ -150,8 +150,9 @@ function atPromptEnd(group: usize, sequence: usize): void {
 // Whether there is room for one token more. Once a group is full it stays so: a sequence with a hole is useless.
 export function canAppend(group: usize, sequence: usize): bool {
   if (load<u32>(group, G_DEAD) != 0) return false;
-  const tokens = load<u32>(group, G_TOKENS);
-  if (tokens < <u32>GROUP_TOKENS_MAX && hasRoom(sequence)) return true;
+  // A class counts at most the tokens and the responses begun, in 24 bits (node.ts).
+  const counted = load<u32>(group, G_TOKENS) + load<u32>(group, G_STARTED);
+  if (counted < <u32>GROUP_TOKENS_MAX && hasRoom(sequence)) return true;
   store<u32>(group, 1, G_DEAD);
   return false;
 }

@@ -51,7 +51,7 @@ export function sourceOf(v: usize): u32 {
   return load<u8>(v, COUNT + 3);
 }
 
-// One occurrence more, written by `source`; returns the count.
+// One occurrence more, written by `source`; returns the count, which canAppend (automaton.ts) keeps below 2^24.
 export function countRaise(v: usize, source: u32): u32 {
   const count = countOf(v) + 1;
   store<u32>(v, count | (source << 24), COUNT);
@@ -82,6 +82,7 @@ const RUN_STATES: usize = 34;
 
 // `cursor` holds two words, the next free state of the sequence's run and the run's end.
 export function stateTake(group: usize, cursor: usize, len: u32): usize {
+  assert(len <= LOW_24);
   let v: usize = load<u32>(cursor);
   if (v == <usize>load<u32>(cursor, 4)) {
     v = runTake(group, RUN_STATES * STATE_BYTES);

@@ -14,7 +14,9 @@ export class Heap {
   /** Throws AppError `core_full`. */
   constructor(core: CoreExports) {
     this.#core = core;
+    core.gate.enter("heap_create");
     this.#handle = core.heap_create();
+    core.gate.leave();
     if (this.#handle < 0) throw full();
   }
 
@@ -25,14 +27,18 @@ export class Heap {
   /** The id must not be there yet. Throws AppError `core_full`. */
   push(id: number, key: number): void {
     checkEntry(id, key);
+    this.#core.gate.enter("heap_push");
     const status = this.#core.heap_push(this.#handle, id, key);
+    this.#core.gate.leave();
     if (status === STATUS_FULL) throw full();
     assert(status !== STATUS_DUPLICATE, `heap: id ${id} is there already`);
   }
 
   /** Removes and returns the first id; null if there is none. */
   pop(): number | null {
+    this.#core.gate.enter("heap_pop");
     const id = this.#core.heap_pop(this.#handle);
+    this.#core.gate.leave();
     return id === STATUS_ABSENT ? null : id;
   }
 
@@ -54,12 +60,18 @@ export class Heap {
   /** Changes the key; false if the id is not there. */
   update(id: number, key: number): boolean {
     checkEntry(id, key);
-    return this.#core.heap_update(this.#handle, id, key) !== STATUS_ABSENT;
+    this.#core.gate.enter("heap_update");
+    const status = this.#core.heap_update(this.#handle, id, key);
+    this.#core.gate.leave();
+    return status !== STATUS_ABSENT;
   }
 
   /** false if the id was not there. */
   remove(id: number): boolean {
-    return this.#core.heap_remove(this.#handle, id) !== STATUS_ABSENT;
+    this.#core.gate.enter("heap_remove");
+    const status = this.#core.heap_remove(this.#handle, id);
+    this.#core.gate.leave();
+    return status !== STATUS_ABSENT;
   }
 
   /** 0 if sound, else the number of the broken rule (assembly/heap/check.ts). For tests. */
@@ -69,7 +81,9 @@ export class Heap {
 
   /** The heap must not be used afterwards. */
   free(): void {
+    this.#core.gate.enter("heap_drop");
     this.#core.heap_drop(this.#handle);
+    this.#core.gate.leave();
   }
 }
 

@@ -4,9 +4,12 @@
 import { readFileSync } from "node:fs";
 import { AppError } from "../base/errors.ts";
 import { ABI_VERSION, CONTEXT_TOKENS_DEFAULT } from "./abi.ts";
+import { Gate } from "./gate.ts";
 
 /** The core's exports (assembly/index.ts). Handles are positive; statuses are below zero. */
 export interface CoreExports {
+  /** Entered by whoever calls what changes the instance. */
+  readonly gate: Gate;
   readonly memory: WebAssembly.Memory;
   abi_version(): number;
   configure(limitBytes: number, contextTokens: number, learning: number): void;
@@ -71,7 +74,7 @@ function compile(): WebAssembly.Module {
 export function loadCore(options: CoreOptions = {}): CoreExports {
   compiled ??= compile();
   const instance = new WebAssembly.Instance(compiled, { env: { abort } });
-  const core = instance.exports as unknown as CoreExports;
+  const core = { ...instance.exports, gate: new Gate() } as unknown as CoreExports;
   const version = core.abi_version();
   if (version !== ABI_VERSION) {
     const message = `build/core.wasm has ABI ${version}, this host ${ABI_VERSION}; run \`npm run build\``;

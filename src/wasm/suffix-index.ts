@@ -74,6 +74,8 @@ export class SuffixIndex {
   #appends = 0;
   #drafts = 0;
   readonly #appendHandles: number[] = [];
+  /** `onFull` is being called: it may drop groups, but not make the step's views another's. */
+  #isReporting = false;
 
   /** `onFull` is told of a group that ran out of room, after the call in which it did. */
   constructor(options: CoreOptions, onFull: (handle: number) => void) {
@@ -85,14 +87,20 @@ export class SuffixIndex {
   /** A handle; null if there is no room. `prompt` holds ids >= 0. */
   create(prompt: Int32Array): number | null {
     this.flush();
+    const { gate } = this.core;
+    gate.enter("group_create");
     const handle = this.core.group_create();
+    gate.leave();
     if (handle === STATUS_FULL) return null;
     for (let from = 0; from < prompt.length; from += INPUT_WORDS) {
       const part = prompt.subarray(from, from + INPUT_WORDS);
       this.#refresh();
       this.#input.set(part, 0);
-      if (this.core.group_prompt(handle, this.#inputAt, part.length) === STATUS_OK) continue;
-      this.core.group_drop(handle);
+      gate.enter("group_prompt");
+      const status = this.core.group_prompt(handle, this.#inputAt, part.length);
+      gate.leave();
+      if (status === STATUS_OK) continue;
+      this.drop(handle);
       return null;
     }
     return handle;
@@ -107,7 +115,9 @@ export class SuffixIndex {
     const part = tokens.subarray(0, HISTORY_TOKENS_MAX);
     this.#refresh();
     this.#input.set(part, 0);
+    this.core.gate.enter("group_history");
     const status = this.core.group_history(handle, this.#inputAt, part.length);
+    this.core.gate.leave();
     assert(status === STATUS_OK || status === STATUS_FULL, `core history: status ${status}`);
     return status === STATUS_OK;
   }
@@ -115,7 +125,9 @@ export class SuffixIndex {
   /** O(1) in the group's tokens; what waits to be appended is appended first. */
   drop(handle: number): void {
     this.flush();
+    this.core.gate.enter("group_drop");
     this.core.group_drop(handle);
+    this.core.gate.leave();
   }
 
   /** Drops what waits to be appended: every group is about to go. */
@@ -178,14 +190,17 @@ export class SuffixIndex {
    * tokens with the highest weight times probability are kept.
    */
   step(tokensMax = TOKENS_MAX): DraftViews {
+    if (this.#isReporting) assert(false, "core step: called from onFull");
+    this.core.gate.enter("step");
     const status = this.core.step(this.#appends, this.#drafts, tokensMax);
+    this.core.gate.leave();
     // The message is not made for the many that succeed.
     if (status < 0) assert(false, `core step: status ${status}`);
     this.#refresh();
     this.#drafts = 0;
     const handles = (this.#failed[0] ?? 0) > 0 ? this.#failures() : null;
     this.discard();
-    if (handles !== null) for (const handle of handles) this.#onFull(handle);
+    if (handles !== null) this.#report(handles);
     return this.#views;
   }
 
@@ -217,10 +232,22 @@ export class SuffixIndex {
     return [...failed];
   }
 
+  #report(handles: readonly number[]): void {
+    this.#isReporting = true;
+    try {
+      for (const handle of handles) this.#onFull(handle);
+    } finally {
+      this.#isReporting = false;
+    }
+  }
+
   #reserve(drafts: number): void {
     const words = INPUT_WORDS + drafts * DRAFT_WORDS;
+    if (this.#isReporting) assert(false, "core reserve: called from onFull");
+    this.core.gate.enter("reserve");
     this.#inputAt = this.core.input_reserve(words) >>> 0;
     this.#outputAt = this.core.output_reserve(drafts) >>> 0;
+    this.core.gate.leave();
     if (this.#inputAt === 0 || this.#outputAt === 0) {
       throw new AppError("core_full", "the core's memory leaves no room for a step's records");
     }
