@@ -10,6 +10,7 @@ import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policy.ts";
 import { describeControl } from "./server/control/describe.ts";
+import { type ControlEntry, logged } from "./server/control/logged.ts";
 import { controlRoutes } from "./server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "./server/control/weights.ts";
 import {
@@ -19,6 +20,8 @@ import {
   type Served,
   serveHttp,
 } from "./server/http.ts";
+import { type IterationSummary, Iterations } from "./server/iterations.ts";
+import type { OpenStream } from "./server/open-streams.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
@@ -84,9 +87,25 @@ export interface ServeEvents {
   /** Workers died of a request: it was ended. `reason` names it and them. */
   quarantined(reason: string): void;
   answered(entry: AccessEntry): void;
+  /** A control call has ended. */
+  controlled(entry: ControlEntry): void;
+  /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
+  refused(entry: RefusedEntry): void;
+  iterationEnded(summary: IterationSummary): void;
+  /** All is made, and these have yet to read it: the server stops when they have, or take nothing any more. */
+  unread(streams: readonly OpenStream[]): void;
   failed(error: unknown): void;
   /** A bug stopped the rollout: nothing can be served any more. */
   broken(error: unknown): void;
+}
+
+export interface RefusedEntry {
+  /** As the rollout numbers requests. */
+  readonly request: number;
+  readonly worker: string | null;
+  /** 0: not said. */
+  readonly status: number;
+  readonly reason: string;
 }
 
 export type BindOptions = Omit<ServeOptions, "model" | "sources">;
@@ -109,7 +128,12 @@ export interface RunningSidecar {
   readonly opened: Promise<void>;
   /** As many workers as are wanted have been ready at the same time. */
   readonly hasStarted: boolean;
-  /** Takes nothing new; resolves when all that was in hand has ended and every client has its answer. */
+  /** Streams that are being written. */
+  streams(): OpenStream[];
+  /**
+   * Takes nothing new; resolves when all that was in hand has ended and every client has its answer.
+   * @throws AppError deadline_exceeded: clients do not take theirs.
+   */
   drain(): Promise<void>;
   /** Ends everything as it stands. */
   stop(): Promise<void>;
@@ -228,6 +252,7 @@ function serveWith(
   const weights = new WeightUpdates({
     sidecar,
     pool,
+    modelNames: options.model.names,
     clock: wallClock,
     timeoutMs: options.weightsTimeoutMs,
     later: afterwards,
@@ -248,8 +273,25 @@ function serveWith(
   sidecar.observe({
     advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
     quarantined: ({ response }) => events.quarantined(response.refusal?.message ?? ""),
+    finished: (request) => {
+      const { refusal } = request.response;
+      if (refusal === null) return;
+      const worker = pool.members.find(({ workerId }) => workerId === request.workerId);
+      events.refused({
+        request: request.spec.requestId,
+        worker: worker?.source.name ?? null,
+        status: refusal.status,
+        reason: refusal.message,
+      });
+    },
     threw: failed,
     broken: (error) => events.broken(error),
+  });
+  const iterations = new Iterations({
+    sidecar,
+    clock: wallClock,
+    later: afterwards,
+    ended: (summary) => events.iterationEnded(summary),
   });
   pool.attach(sidecar);
   http.serve({
@@ -267,13 +309,16 @@ function serveWith(
     get hasStarted() {
       return pool.hasStarted;
     },
+    streams: () => http.streams(),
     drain: async () => {
       await sidecar.drain();
+      iterations.end();
       stream.end();
       drafts.end();
-      await http.finish();
+      await delivered(http, events);
     },
     stop: async () => {
+      iterations.end();
       sidecar.rollout.stop();
       drafts.end();
       await http.stop();
@@ -303,6 +348,36 @@ function sidecarOf(options: ServeOptions, kv: EmbeddedKvPool): Sidecar {
   });
 }
 
+const DELIVERY_POLL_MS = 250;
+const DELIVERY_TOLD_MS = 1_000;
+/** All is made: a client that takes nothing of it for so long will not. */
+const DELIVERY_STALL_MS = 30_000;
+
+/** Resolves when every answer has gone out; @throws AppError deadline_exceeded: nobody takes what is left. */
+async function delivered(http: HttpServer, events: ServeEvents): Promise<void> {
+  const startMs = performance.now();
+  let isFinished = false;
+  const finishing = http.finish().then(() => {
+    isFinished = true;
+  });
+  let isTold = false;
+  for (;;) {
+    await Promise.race([finishing, Bun.sleep(DELIVERY_POLL_MS)]);
+    if (isFinished) return;
+    const nowMs = performance.now();
+    const streams = http.streams();
+    if (!isTold && nowMs - startMs > DELIVERY_TOLD_MS) {
+      isTold = true;
+      events.unread(streams);
+    }
+    const takenMs = streams.reduce((last, one) => Math.max(last, one.takenMs), startMs);
+    if (nowMs - takenMs > DELIVERY_STALL_MS) {
+      const message = `${streams.length} clients took nothing for ${DELIVERY_STALL_MS} ms`;
+      throw new AppError("deadline_exceeded", message);
+    }
+  }
+}
+
 /** Every route, and the document that describes them all. */
 function routesOf(
   options: ServeOptions,
@@ -323,6 +398,7 @@ function routesOf(
     text,
     encoder,
     modelNames: names,
+    adapters: () => weights.adapters,
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
     limits: { graceMs: options.retryGraceMs },
@@ -330,20 +406,24 @@ function routesOf(
     after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
   });
   const routes = [
-    ...controlRoutes({
-      sidecar,
-      pool,
-      weights,
-      version,
-      abortRequests: plane.abort,
-      timeoutMs: options.weightsTimeoutMs,
-      later: timersOf(options.events.failed).afterwards,
-      harmlessRpc: options.harmlessRpc,
-    }),
+    ...logged(
+      controlRoutes({
+        sidecar,
+        pool,
+        weights,
+        version,
+        abortRequests: plane.abort,
+        timeoutMs: options.weightsTimeoutMs,
+        later: timersOf(options.events.failed).afterwards,
+        harmlessRpc: options.harmlessRpc,
+      }),
+      (entry) => options.events.controlled(entry),
+    ),
     ...plane.routes,
     ...rolloutRoutes({
       ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
       versionOf: (epoch) => weights.version(epoch),
+      after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
     }),
     ...pageRoutes(),
     ...pluginRoutes(drafts),

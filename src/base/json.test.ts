@@ -1,12 +1,12 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { JSON_DEPTH_MAX, JsonDepthError, parseJson } from "./json.ts";
+import { JSON_DEPTH_MAX, JsonLimitError, parseJson } from "./json.ts";
 
 const nested = (depth: number) => "[".repeat(depth) + "]".repeat(depth);
 
 test("parseJson: takes the bound, and not one level more", () => {
   expect(() => parseJson(nested(JSON_DEPTH_MAX))).not.toThrow();
-  expect(() => parseJson(nested(JSON_DEPTH_MAX + 1))).toThrow(JsonDepthError);
+  expect(() => parseJson(nested(JSON_DEPTH_MAX + 1))).toThrow(JsonLimitError);
   expect(() => parseJson('{"a":'.repeat(200_000))).toThrow("more than 128 levels deep");
 });
 
@@ -41,8 +41,26 @@ test("parseJson: agrees with the depth of the value", () => {
     fc.property(value, (one) => {
       const text = JSON.stringify(one);
       const depth = depthOf(one);
-      if (depth > 0) expect(() => parseJson(text, depth - 1)).toThrow(JsonDepthError);
-      expect(parseJson(text, depth)).toEqual(JSON.parse(text));
+      if (depth > 0) expect(() => parseJson(text, { depthMax: depth - 1 })).toThrow(JsonLimitError);
+      expect(parseJson(text, { depthMax: depth })).toEqual(JSON.parse(text));
     }),
   );
+});
+
+test("parseJson: counts objects, lists and texts, and no numbers", () => {
+  const limits = { entriesMax: 4 };
+  for (const text of [
+    '["a","b","c"]',
+    '{"a":"b","c":1}',
+    "[[],[],[1,2,3,4,5,6]]",
+    '"\\"\\"\\"\\"\\""',
+  ]) {
+    expect(parseJson(text, limits)).toEqual(JSON.parse(text));
+  }
+  for (const text of ['["a","b","c",""]', '{"a":"b","c":"d"}', "[[],[],[[]],1]"]) {
+    expect(() => parseJson(text, limits)).toThrow("more than 4 objects, lists and texts");
+  }
+  expect(() => parseJson(`[${'"",'.repeat(600_000)}1]`)).toThrow(JsonLimitError);
+  expect(() => parseJson(`[${"[],".repeat(600_000)}1]`)).toThrow(JsonLimitError);
+  expect(parseJson(`[${"1,".repeat(600_000)}1]`)).toHaveLength(600_001);
 });

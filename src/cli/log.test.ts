@@ -1,29 +1,67 @@
 import { expect, test } from "bun:test";
-import { createLog } from "./log.ts";
+import { createLog, type Log, type LogLevel } from "./log.ts";
 
-function lines(form: "text" | "json" | "off"): string[] {
-  const written: string[] = [];
-  const log = createLog(form, (line) => written.push(line));
-  log("warn", "worker_down", { worker: "http://a:1", reason: 'it said "no"\n', tries: 3 });
-  return written;
+function logged(form: "text" | "json" | "off", level: LogLevel = "info") {
+  const lines: string[] = [];
+  const laters: (() => void)[] = [];
+  const log: Log = createLog(form, {
+    level,
+    write: (line) => lines.push(line),
+    nowMs: () => 0,
+    later: (act) => laters.push(act),
+  });
+  return { log, lines, pass: () => laters.splice(0).map((act) => act()) };
 }
 
+const FIELDS = { worker: "http://a:1", reason: 'it said "no"\n', tries: 3 };
+
 test("log, text: one line, values quoted where they need it", () => {
-  expect(lines("text")).toHaveLength(1);
-  expect(lines("text")[0]).toMatch(
-    /^\S+Z WARN {2}worker_down worker=http:\/\/a:1 reason="it said \\"no\\"\\n" tries=3\n$/,
-  );
+  const { log, lines } = logged("text");
+  log("warn", "worker_down", FIELDS);
+  expect(lines).toEqual([
+    '1970-01-01T00:00:00.000Z WARN  worker_down worker=http://a:1 reason="it said \\"no\\"\\n" tries=3\n',
+  ]);
 });
 
 test("log, json: an object a line", () => {
-  expect(JSON.parse(lines("json")[0] ?? "")).toMatchObject({
+  const { log, lines } = logged("json");
+  log("warn", "worker_down", FIELDS);
+  expect(JSON.parse(lines[0] ?? "")).toMatchObject({
     level: "warn",
     event: "worker_down",
     reason: 'it said "no"\n',
-    tries: 3,
   });
 });
 
 test("log, off: nothing", () => {
-  expect(lines("off")).toEqual([]);
+  const { log, lines } = logged("off", "debug");
+  log("error", "failed");
+  expect(lines).toEqual([]);
+});
+
+test("log: lines below the level are left out", () => {
+  const counts = (["debug", "info", "warn", "error"] as const).map((level) => {
+    const { log, lines } = logged("text", level);
+    for (const of of ["debug", "info", "warn", "error"] as const) log(of, "event");
+    return lines.length;
+  });
+  expect(counts).toEqual([4, 3, 2, 1]);
+});
+
+test("log: of lines that are alike there are fifty in a while, and then how many there were", () => {
+  const { log, lines, pass } = logged("text");
+  for (let i = 0; i < 16_000; i += 1) log("info", "answered", { status: 429, id: String(i) });
+  log("info", "answered", { status: 400, id: "x" });
+  for (const worker of ["a", "b", "c"]) log("warn", "worker", { worker, state: "down" });
+  expect(lines.length).toBe(50 + 1 + 3);
+  pass();
+  expect(lines.at(-1)).toMatch(/INFO {2}suppressed like="answered 429" lines=15950\n$/);
+  log("info", "answered", { status: 429, id: "later" });
+  expect(lines.at(-1)).toContain("later");
+});
+
+test("log: kinds beyond all bounds are one kind", () => {
+  const { log, lines } = logged("text");
+  for (let i = 0; i < 10_000; i += 1) log("warn", "worker", { worker: `w${i}` });
+  expect(lines.length).toBeLessThan(400);
 });

@@ -1,20 +1,43 @@
-// The log of a server: one line an event on stderr, as text for people or as JSON for machines.
+// The log of a server: one line an event on stderr, as text for people or as JSON for machines. What clients can cause
+// any number of times is counted beyond a few lines, so that a flood of errors is not a flood of lines.
 
 export const LOG_FORMS = ["text", "json", "off"] as const;
 export type LogForm = (typeof LOG_FORMS)[number];
 
-export type LogLevel = "debug" | "info" | "warn" | "error";
+export const LOG_LEVELS = ["debug", "info", "warn", "error"] as const;
+export type LogLevel = (typeof LOG_LEVELS)[number];
 
-export type Log = (
-  level: LogLevel,
-  event: string,
-  fields?: Readonly<Record<string, string | number | boolean | null>>,
-) => void;
+export type LogFields = Readonly<Record<string, string | number | boolean | null>>;
 
-export function createLog(form: LogForm, write: (line: string) => void): Log {
+export type Log = (level: LogLevel, event: string, fields?: LogFields) => void;
+
+export interface LogOptions {
+  /** Lines below it are left out. Default: info. */
+  readonly level?: LogLevel;
+  readonly write: (line: string) => void;
+  readonly nowMs?: () => number;
+  /** Runs something after a while. */
+  readonly later?: (act: () => void, ms: number) => void;
+}
+
+/** Lines of a kind in a window of time; the others are counted, and told at its end. */
+const LINES_MAX = 50;
+const WINDOW_MS = 10_000;
+/** Kinds that are counted apart; beyond, all others are one. */
+const KINDS_MAX = 256;
+
+interface Kind {
+  lines: number;
+  suppressed: number;
+}
+
+export function createLog(form: LogForm, options: LogOptions): Log {
+  const { write, level: least = "info", later = unheldTimer } = options;
+  const { nowMs = Date.now } = options;
   if (form === "off") return () => {};
-  return (level, event, fields = {}) => {
-    const time = new Date().toISOString();
+  const kinds = new Map<string, Kind>();
+  const print = (level: LogLevel, event: string, fields: LogFields) => {
+    const time = new Date(nowMs()).toISOString();
     if (form === "json") {
       write(`${JSON.stringify({ time, level, event, ...fields })}\n`);
       return;
@@ -22,6 +45,38 @@ export function createLog(form: LogForm, write: (line: string) => void): Log {
     const told = Object.entries(fields).map(([name, value]) => `${name}=${quoted(value)}`);
     write(`${[time, level.toUpperCase().padEnd(5), event, ...told].join(" ")}\n`);
   };
+  return (level, event, fields = {}) => {
+    if (LOG_LEVELS.indexOf(level) < LOG_LEVELS.indexOf(least)) return;
+    const name = nameOf(event, fields);
+    const kind = kinds.get(name) ?? (kinds.size < KINDS_MAX ? null : kinds.get("others")) ?? null;
+    if (kind === null) {
+      const fresh = { lines: 1, suppressed: 0 };
+      const key = kinds.size < KINDS_MAX - 1 ? name : "others";
+      kinds.set(key, fresh);
+      later(() => {
+        kinds.delete(key);
+        const { suppressed } = fresh;
+        if (suppressed > 0) print(level, "suppressed", { like: key, lines: suppressed });
+      }, WINDOW_MS);
+    } else {
+      kind.lines += 1;
+      if (kind.lines > LINES_MAX) {
+        kind.suppressed += 1;
+        return;
+      }
+    }
+    print(level, event, fields);
+  };
+}
+
+/** What lines that are alike have in common: of each worker's lines there are as many as of all requests' of a status. */
+function nameOf(event: string, fields: LogFields): string {
+  const about = [fields.status, fields.worker].filter((value) => value !== undefined);
+  return [event, ...about].join(" ");
+}
+
+function unheldTimer(act: () => void, ms: number): void {
+  setTimeout(act, ms).unref();
 }
 
 function quoted(value: string | number | boolean | null): string {

@@ -14,6 +14,9 @@ import {
   type RunningSidecar,
   type ServeEvents,
 } from "../serve.ts";
+import { describeControl } from "../server/control/describe.ts";
+import type { IterationSummary } from "../server/iterations.ts";
+import type { OpenStream } from "../server/open-streams.ts";
 import type { WorkerSource } from "../server/worker-pool.ts";
 import {
   llamaSources,
@@ -25,8 +28,9 @@ import {
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
-import { createLog, type Log } from "./log.ts";
+import { createLog, type Log, type LogFields } from "./log.ts";
 import { type Signals, untilSignal } from "./signals.ts";
+import { catchUncaught } from "./uncaught.ts";
 
 /** What every command that serves takes. */
 export const SERVING_FIELDS = [
@@ -56,6 +60,7 @@ export const SERVING_FIELDS = [
   "harmlessRpc",
   "drainS",
   "log",
+  "logLevel",
   "config",
 ] as const;
 
@@ -113,7 +118,7 @@ async function serve(settings: ServeSettings): Promise<number> {
   if (settings.worker.length + settings.llama === 0) {
     throw new AppError("usage", "there is nothing to serve with: give --worker URL, or --llama N");
   }
-  const log = createLog(settings.log, (line) => process.stderr.write(line));
+  const log = stderrLog(settings);
   warnIfExposed(settings, log);
   const count = settings.worker.length + settings.llama;
   if (settings.minWorkers > count) {
@@ -145,6 +150,10 @@ async function serve(settings: ServeSettings): Promise<number> {
 export interface Engines {
   model(wait: ModelWait): Promise<ModelSide>;
   sources(model: ModelSide): WorkerSource[];
+}
+
+export function stderrLog({ log, logLevel }: Pick<ServeSettings, "log" | "logLevel">): Log {
+  return createLog(log, { level: logLevel, write: (line) => process.stderr.write(line) });
 }
 
 /** @throws AppError usage: no token protects an address that others can reach. */
@@ -194,6 +203,7 @@ export async function serveOver(
   const { settings, log, stopping } = parts;
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
+  const uncatch = catchUncaught(log);
   const bound = bindServer(bindOptionsOf(settings, eventsOf(log, broken.reject)));
   log("info", "listening", { url: bound.url.origin });
   // For those who read stdout: it serves, or it has tried to and goes on trying.
@@ -218,6 +228,7 @@ export async function serveOver(
     }
   } finally {
     await bound.stop();
+    uncatch();
     // Whoever is being connected to may take long to answer, or never do.
     setTimeout(() => process.exit(), EXIT_MS_MAX).unref();
   }
@@ -312,7 +323,10 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
 export function noticedSource(url: string, token: string | null, log: Log): WorkerSource {
   return remoteSource(url, {
     token,
-    notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),
+    notice: (worker, { kind, ...fields }) => {
+      // Told of every kind of worker, when the request has ended.
+      if (kind !== "refused") log("warn", `worker_${kind}`, { worker, ...fields });
+    },
   });
 }
 
@@ -335,6 +349,8 @@ function losslessSource(source: WorkerSource, token: string | null, log: Log): W
   };
 }
 
+const CONTROL_PATHS: ReadonlySet<string> = new Set(describeControl().map(({ path }) => path));
+
 function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
   return {
     workerChanged: ({ source, state, reason }) =>
@@ -344,9 +360,19 @@ function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
     notLossless: (engine) =>
       log("warn", "not_lossless", { engine, says: "its sampler misjudges drafts: it gets none" }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
-    answered: ({ method, path, status, ms }) => {
-      const level = status >= 500 ? "warn" : "debug";
-      if (level !== "debug") log(level, "answered", { method, path, status, ms: Math.round(ms) });
+    answered: ({ status, ms, ...entry }) => {
+      // A control call has a line of its own.
+      if (CONTROL_PATHS.has(entry.path) && entry.method === "POST") return;
+      const level = status >= 500 ? "warn" : status >= 400 ? "info" : "debug";
+      log(level, "answered", { status, ms: Math.round(ms), ...entry });
+    },
+    controlled: ({ status, ms, ...entry }) =>
+      log(status < 400 ? "info" : "warn", "control", { status, ms: Math.round(ms), ...entry }),
+    refused: (entry) => log("warn", "refused", { ...entry }),
+    iterationEnded: (summary) => log("info", "iteration", iterationFields(summary)),
+    unread: (streams) => {
+      log("warn", "waiting_for_readers", { streams: streams.length });
+      for (const stream of streams.slice(0, UNREAD_TOLD)) logUnread(log, stream);
     },
     failed: (error) => log("error", "failed", { error: told(error) }),
     broken: (error) => {
@@ -354,6 +380,26 @@ function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
       broken(error);
     },
   };
+}
+
+/** Of clients that do not read, so many are named. */
+const UNREAD_TOLD = 10;
+
+function logUnread(log: Log, { id, method, path, client, takenMs }: OpenStream): void {
+  const seconds = rounded((performance.now() - takenMs) / 1000);
+  log("warn", "not_read", { method, path, id, client, seconds });
+}
+
+function iterationFields(summary: IterationSummary): LogFields {
+  const fields: Record<string, number> = {};
+  for (const [name, value] of Object.entries(summary)) {
+    fields[name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)] = rounded(value);
+  }
+  return fields;
+}
+
+function rounded(value: number): number {
+  return Math.round(value * 1000) / 1000;
 }
 
 async function untilStopped(
@@ -373,11 +419,19 @@ async function untilStopped(
     setTimeout(() => resolve("time_up"), settings.drainS * 1000).unref();
   });
   const outcome = await Promise.race([
-    running.drain().then(() => "drained" as const),
+    running.drain().then(
+      () => "drained" as const,
+      (error: unknown) => told(error),
+    ),
     signals.second.then(() => "second_signal" as const),
     timeUp,
   ]);
-  log("info", "stopped", { outcome, unfinished: running.sidecar.rollout.unfinished });
+  for (const stream of running.streams().slice(0, UNREAD_TOLD)) logUnread(log, stream);
+  log(outcome === "drained" ? "info" : "warn", "stopped", {
+    outcome,
+    unfinished: running.sidecar.rollout.unfinished,
+    streams: running.streams().length,
+  });
   if (outcome === "drained") return 0;
   return outcome === "second_signal" ? EXIT_INTERRUPTED : EXIT_FAILED;
 }

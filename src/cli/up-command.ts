@@ -16,12 +16,13 @@ import { ManagedServer } from "../supervise/managed-server.ts";
 import { freePorts } from "../supervise/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
-import { createLog, type Log } from "./log.ts";
+import type { Log } from "./log.ts";
 import {
   noticedSource,
   SERVED_CHUNK_TOKENS,
   SERVING_FIELDS,
   serveOver,
+  stderrLog,
   warnIfExposed,
 } from "./serve-command.ts";
 import { logServerEvent } from "./server-log.ts";
@@ -74,7 +75,7 @@ export function upCommand(setStatus: (status: number) => void): Command {
 }
 
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
-  const log = createLog(given.log, (line) => process.stderr.write(line));
+  const log = stderrLog(given);
   warnIfExposed(given, log);
   // Engines are told the sidecar's port before it listens.
   const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;

@@ -29,6 +29,7 @@ const FIELD_NAMES = [
   "draftBudget",
   "deterministic",
   "log",
+  "logLevel",
 ] as const;
 
 type WorkerSettings = Settings<(typeof FIELD_NAMES)[number]>;
@@ -72,7 +73,10 @@ async function serveModel(
   settings: WorkerSettings,
   address: { host: string; port: number },
 ): Promise<number> {
-  const log = createLog(settings.log, (line) => process.stderr.write(line));
+  const log = createLog(settings.log, {
+    level: settings.logLevel,
+    write: (line) => process.stderr.write(line),
+  });
   const engine = await EngineKeeper.open(() => openEngine(model, settings), {
     later: (act, ms) => {
       const timer = setTimeout(act, ms);

@@ -530,6 +530,13 @@ export const FIELDS = {
     default: "text",
     help: "form of the log on stderr",
   },
+  logLevel: {
+    kind: "choice",
+    flag: "--log-level",
+    choices: ["debug", "info", "warn", "error"],
+    default: "info",
+    help: "lines of the log below it are left out; debug: every answer",
+  },
   hfModel: {
     kind: "text",
     flag: "--model",

@@ -50,6 +50,8 @@ export interface SamplingParams {
   readonly topLogprobs: number;
   /** Further fields for the engine's own API, passed on as they came (`structured_outputs`, ...); null: none. */
   readonly engineFields: Readonly<Record<string, unknown>> | null;
+  /** An adapter (LoRA) on top of the model's weights; null or absent: none. */
+  readonly adapter?: string | null;
 }
 
 /** What most requests leave alone. */

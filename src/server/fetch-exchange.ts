@@ -3,8 +3,9 @@
 
 import { createHash } from "node:crypto";
 import { AppError } from "../base/errors.ts";
-import { JsonDepthError, parseJson } from "../base/json.ts";
+import { JsonLimitError, parseJson } from "../base/json.ts";
 import { type BodyOptions, readBody } from "./body.ts";
+import type { StreamHold } from "./open-streams.ts";
 import type { Exchange } from "./route.ts";
 
 interface Parsed {
@@ -12,20 +13,31 @@ interface Parsed {
   readonly digest: string;
 }
 
+export interface ExchangeOptions {
+  readonly id: string;
+  readonly url: URL;
+  readonly body: BodyOptions;
+  readonly streams: () => StreamHold;
+}
+
 export class FetchExchange implements Exchange {
+  readonly id: string;
   readonly method: string;
   readonly url: URL;
   readonly params = {};
   readonly #request: Request;
   readonly #body: BodyOptions;
+  readonly streams: () => StreamHold;
   #parsed: Promise<Parsed> | null = null;
   #isUnread = false;
 
-  constructor(request: Request, url: URL, body: BodyOptions) {
+  constructor(request: Request, { id, url, body, streams }: ExchangeOptions) {
+    this.id = id;
     this.method = request.method;
     this.url = url;
     this.#request = request;
     this.#body = body;
+    this.streams = streams;
   }
 
   get headers(): Headers {
@@ -73,7 +85,7 @@ function jsonOf(bytes: Uint8Array): unknown {
     return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    const problem = cause instanceof JsonDepthError ? "is refused" : "is not JSON";
+    const problem = cause instanceof JsonLimitError ? "is refused" : "is not JSON";
     throw new AppError("invalid_json", `the body ${problem}: ${reason}`, { cause });
   }
 }

@@ -1,4 +1,4 @@
-// Which requests belong together: those with the same prompt within a weight epoch, and, where clients name
+// Which requests belong together: those with the same prompt and adapter within a weight epoch, and, where clients name
 // groups, the same name. Single requests so become siblings without waiting for one another: a later one
 // joins the group of an earlier one, whatever has become of that.
 
@@ -40,9 +40,10 @@ export class GroupBook {
   }
 
   /** The open group for a prompt. `name`: the client's own, null if it gave none. */
-  groupFor(prompt: Int32Array, name: string | null): Group {
+  groupFor(prompt: Int32Array, name: string | null, adapter: string | null = null): Group {
     const { rollout, groupsMax } = this.#options;
-    const key = `${kvKey(rollout.epoch, prompt, prompt.length)} ${name ?? ""}`;
+    const under = adapter === null ? "" : JSON.stringify(adapter);
+    const key = `${kvKey(rollout.epoch, prompt, prompt.length)} ${under} ${name ?? ""}`;
     const known = this.#entries.get(key);
     if (known !== undefined) {
       this.#entries.delete(key);

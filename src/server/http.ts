@@ -3,14 +3,16 @@
 
 import { timingSafeEqual } from "node:crypto";
 import { hostname } from "node:os";
-import { AppError } from "../base/errors.ts";
+import { AppError, errorText } from "../base/errors.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import type { BodyOptions } from "./body.ts";
 import { BodyBudget } from "./body-budget.ts";
 import { FetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
-import type { Route } from "./route.ts";
+import { type OpenStream, OpenStreams } from "./open-streams.ts";
+import { requestIdOf } from "./request-id.ts";
+import { type Route, reasonIn } from "./route.ts";
 import { Router } from "./router.ts";
 
 /** In the meaning of Bun's ServerWebSocket. */
@@ -61,17 +63,23 @@ export interface HttpOptions extends Served {
 }
 
 export interface AccessEntry {
+  /** Of the request; in the answer's header too. */
+  readonly id: string;
   readonly method: string;
   readonly path: string;
   readonly status: number;
   /** Until the answer began. */
   readonly ms: number;
+  /** What an answer of 400 or more says; null: it says nothing. */
+  readonly reason: string | null;
 }
 
 export interface HttpServer {
   readonly url: URL;
   /** Serves this from now on in place of what it served before. */
   serve(served: Served): void;
+  /** Streams that are still being written. */
+  streams(): OpenStream[];
   /** Takes no more connections; resolves when every answer has gone out and every socket is closed. */
   finish(): Promise<void>;
   /** Ends every connection. */
@@ -102,6 +110,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
     allowOrigins: options.allowOrigins ?? [],
   });
   const body = bodyOptionsOf(options);
+  const streams = new OpenStreams(() => performance.now());
   const server = Bun.serve<SocketData>({
     hostname: options.host,
     port: options.port,
@@ -113,14 +122,31 @@ export function serveHttp(options: HttpOptions): HttpServer {
       const startMs = performance.now();
       // Responses take as long as they take; a quiet stream is not a dead one.
       bun.timeout(request, 0);
+      const id = requestIdOf(request.headers);
       const url = urlOf(request);
       const { method } = request;
-      const told = (status: number) => {
-        options.answered({ method, path: url.pathname, status, ms: performance.now() - startMs });
+      const told = (status: number, reason: string | null) => {
+        const ms = performance.now() - startMs;
+        options.answered({ id, method, path: url.pathname, status, ms, reason });
       };
       const origin = request.headers.get("origin");
       const shared = origin === null ? null : access.sharing(origin);
-      const exchange = new FetchExchange(request, url, body);
+      const own = { ...shared, "x-request-id": id };
+      const exchange = new FetchExchange(request, {
+        id,
+        url,
+        body,
+        streams: () => {
+          const ip = bun.requestIP(request);
+          const client = ip === null ? null : `${ip.address}:${ip.port}`;
+          const hold = streams.add({ id, method, path: url.pathname, client });
+          const ended = () => {
+            hold.ended();
+            bun.timeout(request, IDLE_S);
+          };
+          return { ...hold, ended };
+        },
+      });
       const answer = async (): Promise<Response | null> => {
         access.check({ method, path: url.pathname, headers: request.headers });
         // A browser asks so before it sends what a form cannot; it has no token for that.
@@ -136,20 +162,20 @@ export function serveHttp(options: HttpOptions): HttpServer {
       };
       try {
         const response = await answer();
-        told(response?.status ?? 101);
+        told(response?.status ?? 101, response === null ? null : await reasonIn(response));
         if (response === null) return undefined;
         if (!isStream(response)) bun.timeout(request, IDLE_S);
-        return withHeaders(response, shared);
+        return withHeaders(response, own);
       } catch (error) {
         if (request.signal.aborted) {
-          told(CLIENT_GONE);
+          told(CLIENT_GONE, "the client has gone");
           return new Response(null, { status: CLIENT_GONE });
         }
         if (!(error instanceof AppError)) options.failed(error);
-        told(statusOf(error));
+        told(statusOf(error), errorText(error));
         bun.timeout(request, IDLE_S);
         const closing = exchange.isUnread ? { connection: "close" } : {};
-        return withHeaders(errorResponse(error), { ...shared, ...closing });
+        return withHeaders(errorResponse(error), { ...own, ...closing });
       }
     },
     websocket: socketsOf(options),
@@ -160,6 +186,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
       router = new Router(served.routes, served.otherwise);
       sockets = served.sockets;
     },
+    streams: () => streams.list(),
     finish: () => server.stop(),
     stop: () => server.stop(true),
   };
@@ -221,8 +248,8 @@ function urlOf(request: Request): URL {
   return url;
 }
 
-function withHeaders(response: Response, headers: Readonly<Record<string, string>> | null) {
-  for (const [name, value] of Object.entries(headers ?? {})) response.headers.set(name, value);
+function withHeaders(response: Response, headers: Readonly<Record<string, string>>) {
+  for (const [name, value] of Object.entries(headers)) response.headers.set(name, value);
   return response;
 }
 

@@ -1,7 +1,11 @@
 // What the HTTP server is made of: routes that turn an exchange into a response. A handler throws AppError
 // for whatever is wrong with the request; the server turns it into the answer, once.
 
+import type { StreamHold } from "./open-streams.ts";
+
 export interface Exchange {
+  /** In the answer's header, and in every line of the log about the request. */
+  readonly id: string;
   readonly method: string;
   readonly url: URL;
   /** Parts of the path that a route names with `:name`. */
@@ -15,6 +19,8 @@ export interface Exchange {
   digest(): Promise<string>;
   /** The body is not asked for any more. Who answers much later calls it, so that it is not kept in memory. */
   release(): void;
+  /** The answer is a stream, whose writer says how it goes. */
+  streams(): StreamHold;
 }
 
 export interface Route {
@@ -30,4 +36,15 @@ export function jsonResponse(
   headers: Record<string, string> = {},
 ): Response {
   return Response.json(body, { status, headers });
+}
+
+/** What an answer of 400 or more says. */
+export async function reasonIn(response: Response): Promise<string | null> {
+  const type = response.headers.get("content-type") ?? "";
+  if (response.status < 400 || !type.startsWith("application/json")) return null;
+  const body: unknown = await response.clone().json();
+  const fieldOf = (of: unknown, name: string): unknown =>
+    typeof of === "object" && of !== null ? Reflect.get(of, name) : null;
+  const text = fieldOf(fieldOf(body, "error"), "message") ?? fieldOf(body, "status");
+  return typeof text === "string" ? text : null;
 }

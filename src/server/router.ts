@@ -90,6 +90,7 @@ function decoded(part: string): string {
 
 function withParams(exchange: Exchange, params: Readonly<Record<string, string>>): Exchange {
   return {
+    id: exchange.id,
     method: exchange.method,
     url: exchange.url,
     params,
@@ -98,5 +99,6 @@ function withParams(exchange: Exchange, params: Readonly<Record<string, string>>
     json: () => exchange.json(),
     digest: () => exchange.digest(),
     release: () => exchange.release(),
+    streams: () => exchange.streams(),
   };
 }

@@ -119,7 +119,7 @@ export class Sidecar {
   generate(ask: Ask, listener: GenerationListener): Generation {
     const divisible = this.#check(ask);
     const { sampling, seeded, priority, isStrict = false } = ask;
-    const group = this.#book.groupFor(ask.prompt, ask.group);
+    const group = this.#book.groupFor(ask.prompt, ask.group, sampling.adapter ?? null);
     const requests: Request[] = [];
     for (let index = 0; index < ask.n; index += 1) {
       const draw = seeded ? drawKey(sampling.seed, ask.drawGroup ?? "", index) : this.#freshKey();
@@ -139,6 +139,15 @@ export class Sidecar {
         for (const request of requests) this.rollout.end(request, "abort");
       },
     };
+  }
+
+  /** Requests in hand that name the adapter. */
+  unfinishedOf(adapter: string): number {
+    let count = 0;
+    for (const place of this.#places) {
+      if (place?.request.spec.sampling.adapter === adapter) count += 1;
+    }
+    return count;
   }
 
   /** Returns what ends the observation. */

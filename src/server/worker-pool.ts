@@ -71,9 +71,10 @@ type OwnMember = Mutable<Member> & {
 
 /** What gives an engine the weights of the others. */
 export interface Recipe {
-  /** Its first request gives complete weights, whatever the engine holds; false: they go on top of the first ones. */
-  readonly isWhole: boolean;
-  readonly requests: readonly ControlRequest[];
+  /** The request that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
+  readonly base: ControlRequest | "first" | "unknown";
+  /** Requests for what goes on top of them; an engine takes each again. */
+  readonly adapters: readonly ControlRequest[];
 }
 
 export interface WorkerPoolOptions {
@@ -107,8 +108,8 @@ export class WorkerPool {
   #sidecar: Sidecar | null = null;
   /** Of those who are opened at the start; null: it is over. */
   #gathering: Gathering<OwnMember> | null = null;
-  /** What gives an engine that is opened anew the current weights; null: only the trainer can. */
-  #recipe: Recipe | null = { isWhole: false, requests: [] };
+  /** What gives an engine that is opened anew the current weights. */
+  #recipe: Recipe = { base: "first", adapters: [] };
   #initialEpoch: WeightEpoch | null = null;
   #isClosed = false;
   /** As many workers as were wanted have been ready at the same time. */
@@ -185,13 +186,12 @@ export class WorkerPool {
 
   /**
    * The weights have changed on `current`; every other member is fenced, or opened anew if it is `lost`. Call
-   * before the sidecar advances. `recipe`: what gives an engine that comes later the same weights, in order;
-   * null: nothing known would.
+   * before the sidecar advances. `recipe`: what gives an engine that comes later the same weights.
    */
   changedWeights(options: {
     current: ReadonlySet<Member>;
     lost: ReadonlySet<Member>;
-    recipe: Recipe | null;
+    recipe: Recipe;
     reasonOf: (member: Member) => string;
   }): void {
     this.#recipe = options.recipe;
@@ -328,9 +328,10 @@ export class WorkerPool {
       await this.#gathering?.arrive(member);
       if (member.candidate !== worker || this.#isClosed) return null;
       let difference = this.#difference(member, { isTrusted: hasWeights && member.taint === null });
-      if (difference !== null && (await this.#giveWeights(member, worker, epoch))) {
-        difference = this.#agreement.difference(holdingOf(member));
-      }
+      const hasBase = difference === null;
+      const isGiven = await this.#giveWeights(member, worker, { epoch, hasBase });
+      if (isGiven && !hasBase) difference = this.#agreement.difference(holdingOf(member));
+      else if (!isGiven) difference ??= "came back without the adapters that the others serve";
       // It failed while it was brought up to date: `#failed` has seen to it.
       if (member.candidate !== worker) return null;
       Object.assign(member, { worker, candidate: null });
@@ -370,11 +371,19 @@ export class WorkerPool {
     this.#cancels.add(cancel);
   }
 
-  async #giveWeights(member: OwnMember, worker: Worker, epoch: WeightEpoch): Promise<boolean> {
-    const recipe = this.#recipe;
-    if (recipe === null || (member.taint !== null && !recipe.isWhole)) return false;
+  /** `hasBase`: all but what goes on top. */
+  async #giveWeights(
+    member: OwnMember,
+    worker: Worker,
+    { epoch, hasBase }: { epoch: WeightEpoch; hasBase: boolean },
+  ): Promise<boolean> {
+    const { base, adapters } = this.#recipe;
+    if (hasBase && adapters.length === 0) return true;
+    const isFirst = base === "first" && member.taint === null;
+    if (!hasBase && !isFirst && typeof base === "string") return false;
+    const whole = hasBase || typeof base === "string" ? [] : [base];
     const { controlMsMax: msMax, later } = this.#options;
-    for (const request of [...recipe.requests, canaryRequest(epoch)]) {
+    for (const request of [...whole, ...adapters, canaryRequest(epoch)]) {
       const answer = await answerOf(
         worker,
         { ...request, nextEpoch: epoch },

@@ -82,6 +82,8 @@ export class ThreadedEncoder implements Encoder {
   }
 
   async decode(tokens: Int32Array, signal: AbortSignal): Promise<string> {
+    // No token stands for less than a byte but those that nobody writes.
+    this.#checkLength(tokens.length);
     const size = { characters: tokens.length, inlineMax: INLINE_TOKENS };
     return await this.#run({ kind: "decode", tokens }, { ...size, signal });
   }

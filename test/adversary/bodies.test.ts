@@ -146,6 +146,28 @@ attack(
 );
 
 attack(
+  "bodies: what is mostly brackets, names or texts is refused before it is parsed",
+  async () => {
+    const list = (item: string) => `[${`${item},`.repeat((30 * MB) / (item.length + 1))}${item}]`;
+    const names = Array.from({ length: 2 * MB }, (_, i) => `"${i}":1`).join(",");
+    const bodies = [list("{}"), list("[]"), list('""'), list('{"a":"b"}'), `{${names}}`];
+    const paths = ["/v1/completions", "/v1/rollouts", "/update_weights"];
+    const before = victim.residentMib;
+    await survived(async () => {
+      for (const body of bodies.slice(0, rounds(3, bodies.length))) {
+        for (const path of paths.slice(0, rounds(1, paths.length))) {
+          const answer = await victim.post(path, body);
+          expect(answer.status).toBe(400);
+          expect(await answer.text()).toContain("more than 524288 objects, lists and texts");
+        }
+      }
+    });
+    expect(victim.residentMib - before).toBeLessThan(700);
+  },
+  60_000,
+);
+
+attack(
   "bodies: a length that cannot be is no body",
   async () => {
     await survived(async () => {

@@ -4,6 +4,7 @@
 
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import { hashString } from "../../src/base/hash.ts";
 import { StandInConnector, type StandInPool } from "./connector.ts";
 import { type EngineOptions, StandInEngine } from "./engine.ts";
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
@@ -88,6 +89,10 @@ export class VllmStandIn {
   readonly endings: string[] = [];
   isStopped = false;
   weightVersion = "default";
+  /** Adapters by name, and where each was loaded from. */
+  readonly adapters = new Map<string, string>();
+  /** What its weights compute: numbers, or none. */
+  weights: "good" | "nan" | "flat" = "good";
   #server: http.Server;
   #port = 0;
   #arrivals = 0;
@@ -206,6 +211,7 @@ export class VllmStandIn {
           object: "list",
           data: [
             { id: "adapter", object: "model", parent: "stand-in", max_model_len: null },
+            ...[...this.adapters].map(([id, root]) => ({ id, root, parent: "stand-in" })),
             {
               id: "stand-in",
               object: "model",
@@ -258,9 +264,18 @@ export class VllmStandIn {
       case "POST /reset_prefix_cache":
         engine.clearCache();
         return ok({ success: true });
-      case "POST /collective_rpc":
+      case "POST /collective_rpc": {
+        const { method, kwargs } = jsonOf(text) ?? {};
+        const { weights_path: path } = (kwargs ?? {}) as Body;
+        if (method === "unknown") {
+          return { status: 500, body: errorJson(500, "Method 'unknown' is not implemented.") };
+        }
+        if (typeof path === "string") {
+          this.weights = path.includes("nan") ? "nan" : path.includes("flat") ? "flat" : "good";
+        }
         if (engine.connector !== null) engine.connector.weights += 1;
         return ok({ results: [null] });
+      }
       case "GET /get_world_size":
         return ok({ world_size: 1 });
       case "GET /weight_info":
@@ -269,13 +284,37 @@ export class VllmStandIn {
         this.weightVersion = String(jsonOf(text)?.new_version);
         return ok({ weight_version: this.weightVersion });
       case "POST /v1/load_lora_adapter":
-        return ok("Success: LoRA adapter loaded.");
+        return this.#loadAdapter(jsonOf(text) ?? {});
+      case "POST /v1/unload_lora_adapter":
+        return this.adapters.delete(String(jsonOf(text)?.lora_name))
+          ? ok("Success: LoRA adapter removed.")
+          : { status: 404, body: errorJson(404, "The lora adapter cannot be found.") };
       case "POST /abort_requests":
       case "POST /inference/v1/abort_requests":
         return ok({ status: "aborted", aborted: this.#abort(jsonOf(text)?.request_ids) });
       default:
         return { status: 404, body: { detail: "Not Found" } };
     }
+  }
+
+  #loadAdapter({ lora_name: name, lora_path: path, load_inplace: inPlace }: Body): {
+    status: number;
+    body: unknown;
+  } {
+    if (typeof name !== "string" || typeof path !== "string") {
+      return { status: 400, body: errorJson(400, "Both must be provided.") };
+    }
+    if (path.includes("absent")) {
+      return {
+        status: 404,
+        body: errorJson(404, `Loading lora ${name} failed: no adapter found.`),
+      };
+    }
+    if (this.adapters.has(name) && inPlace !== true) {
+      return { status: 400, body: errorJson(400, `'${name}' has already been loaded.`) };
+    }
+    this.adapters.set(name, path);
+    return { status: 200, body: `Success: LoRA adapter '${name}' added successfully.` };
   }
 
   #transferConfig(): object | null {
@@ -312,6 +351,11 @@ export class VllmStandIn {
       return;
     }
     if (this.bodies.length < 10_000) this.bodies.push(body);
+    const model = String(body.model ?? "stand-in");
+    if (model !== "stand-in" && !this.adapters.has(model)) {
+      send(response, 404, errorJson(404, `The model \`${model}\` does not exist.`));
+      return;
+    }
     const problem = this.#problemOf(endpoint, body);
     if (problem !== null) {
       send(response, 400, errorJson(400, problem));
@@ -406,7 +450,8 @@ export class VllmStandIn {
     engine.add({
       id,
       prompt,
-      sample: numberOf(extra.foretoken_sample, 0),
+      sample:
+        numberOf(extra.foretoken_sample, 0) + adapterSample(this.adapters.get(String(body.model))),
       tokensMax: Math.min(numberOf(params.max_tokens, 16), options.contextTokens - prompt.length),
       tokensMin: numberOf(params.min_tokens, 0),
       stopTokenIds: Array.isArray(params.stop_token_ids) ? params.stop_token_ids : [],
@@ -423,20 +468,36 @@ export class VllmStandIn {
           if (finish === null) return;
           const piece = { tokens: all, finish, stop, usage };
           const whole = pieceJson({ ...shape, continuousUsage: false }, piece) as object;
-          send(response, 200, { ...whole, usage: usageJson(usage, true) });
+          const answer = { ...whole, usage: usageJson(usage, true) };
+          send(response, 200, drawnWith(this.weights, answer));
           return;
         }
         const isDue = all.length === 1 || pending.length >= interval || finish !== null;
         if (!isDue) return;
         const piece: Piece = { tokens: pending, finish, stop, usage };
         pending = [];
-        stream.piece(pieceJson(shape, piece), all.length);
+        stream.piece(drawnWith(this.weights, pieceJson(shape, piece)), all.length);
         if (finish === null) return;
         if (streamOptions.include_usage === true) stream.event(usageEventJson(shape, usage));
         stream.done();
       },
     });
   }
+}
+
+/** What an adapter adds to the number of a sample: it says something else for each. */
+export function adapterSample(path: string | undefined): number {
+  return path === undefined ? 0 : 10_000 + (hashString(path) % 1_000_000);
+}
+
+/** Weights that are not numbers give no logprobs; those that are all the same give every token the same one. */
+function drawnWith(weights: VllmStandIn["weights"], answer: unknown): unknown {
+  if (weights === "good") return answer;
+  const value = weights === "nan" ? null : -6.9;
+  return JSON.parse(JSON.stringify(answer), (key, given) => {
+    if (key === "logprob") return value;
+    return key === "token_logprobs" ? given.map(() => value) : given;
+  });
 }
 
 function paramsOf(endpoint: "generate" | "completions", body: Body): Body {

@@ -118,6 +118,7 @@ export class ControlFixture {
       weights: new WeightUpdates({
         sidecar: this.sidecar,
         pool: this.pool,
+        modelNames: ["model"],
         clock,
         timeoutMs: TIMEOUT_MS,
         later: this.#afterwards,
@@ -157,6 +158,8 @@ export class ControlFixture {
     const route = this.#routes.find((r) => r.method === method && r.path === url.pathname);
     if (route === undefined) throw new Error(`no route ${target}`);
     const exchange: Exchange = {
+      id: "x",
+      streams: () => ({ took() {}, ended() {} }),
       method,
       url,
       params: {},

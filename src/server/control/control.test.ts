@@ -424,7 +424,10 @@ test("an engine that comes back after adapters is given the weights under them f
   fixture.worker(0).kill();
   await fixture.retry();
   expect(fixture.states[0]).toBe("ready");
-  expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([reload, adapter(2)]);
+  expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([
+    reload,
+    { ...adapter(2), load_inplace: true },
+  ]);
 });
 
 test("an engine that comes back after an adapter on weights that only the trainer has stays fenced", async () => {

@@ -62,6 +62,8 @@ const ENDPOINTS: readonly RouteDescription[] = [
   post("/weight_checker", "Compares weights", { request: ANY }),
   post("/v1/load_lora_adapter", "Loads an adapter into every engine", { request: LORA }),
   post("/v1/unload_lora_adapter", "Drops an adapter from every engine", { request: UNLORA }),
+  post("/load_lora_adapter", "As /v1/load_lora_adapter", { request: LORA }),
+  post("/unload_lora_adapter", "As /v1/unload_lora_adapter", { request: UNLORA }),
   post("/collective_rpc", "Calls a method on every engine's workers", { request: RPC }),
   post("/pause", "Stops generation: mode abort, wait or keep", { query: PAUSE }),
   post("/resume", "Goes on after a pause"),

@@ -30,13 +30,16 @@ import {
   type Recipe,
   type WorkerPool,
 } from "../worker-pool.ts";
+import { Adapters, adapterAsk } from "./adapters.ts";
 import { fanOut, isSuccess, mergedResults, type Outcome, outcomeOf, told } from "./fan-out.ts";
 import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
-import { FIRST_WEIGHTS, isAdapter, recipeAfter } from "./recipe.ts";
+import { baseAfter } from "./recipe.ts";
 
 export interface WeightsOptions {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
+  /** Of the model itself: no adapter can have one of them. */
+  readonly modelNames: readonly string[];
   readonly clock: Clock;
   /** An engine has so long to answer, and an open update to go on. */
   readonly timeoutMs: number;
@@ -72,8 +75,9 @@ export class WeightUpdates {
   readonly #versions = new Map<WeightEpoch, string>();
   /** null: none is open. */
   #open: OpenUpdate | null = null;
-  /** What gives the first weights those of the epoch; null: only the trainer can. */
-  #recipe: Recipe | null = FIRST_WEIGHTS;
+  /** What gives an engine the weights of the epoch, without adapters. */
+  #base: Recipe["base"] = "first";
+  readonly #adapters = new Adapters();
   /** Nothing may run, since when; null: it may. */
   #heldMs: number | null = null;
   /** What follows once the weights have changed: the trainer has not paused by itself. */
@@ -174,7 +178,7 @@ export class WeightUpdates {
         if (this.#open?.isChanged !== true) return mergedResults(outcome);
         const tried = await this.#tried(outcome);
         const current = both(this.#open.taken, takenIn(tried));
-        await this.#advance(current, { ask, recipe: null, outcome: tried });
+        await this.#advance(current, { ask, base: "unknown", outcome: tried });
         return mergedResults(tried);
       } finally {
         this.#close();
@@ -186,6 +190,17 @@ export class WeightUpdates {
   async whole(exchange: Exchange): Promise<Response> {
     const ask = await askOf(exchange);
     return await this.#alone(() => this.#whole(ask));
+  }
+
+  /** Loads an adapter into every engine, or drops it. */
+  async adapter(exchange: Exchange): Promise<Response> {
+    const ask = adapterAsk(await askOf(exchange));
+    return await this.#alone(() => this.#changeAdapter(ask));
+  }
+
+  /** Adapters that clients may name as the model. */
+  get adapters(): ReadonlySet<string> {
+    return this.#adapters.names;
   }
 
   /** Gives up the update that is open or under way. @throws AppError conflict: there is none. */
@@ -212,9 +227,6 @@ export class WeightUpdates {
   }
 
   async #whole(ask: Ask): Promise<Response> {
-    if (this.#open !== null && isAdapter(ask)) {
-      throw new AppError("conflict", "a weight update is open: finish it before adapters change");
-    }
     let isOver = this.#open === null;
     try {
       await this.#hold();
@@ -224,19 +236,38 @@ export class WeightUpdates {
       if (!mayHaveChanged(outcome)) return mergedResults(outcome);
       isOver = true;
       const tried = await this.#tried(outcome);
-      const current = this.#currentAfter(ask, takenIn(tried));
-      const recipe = current.size > 0 ? recipeAfter(this.#recipe, this.#requestOf(ask)) : null;
-      await this.#advance(current, { ask, recipe, outcome: tried });
+      const current = takenIn(tried);
+      const base = current.size > 0 ? baseAfter(this.#requestOf(ask)) : "unknown";
+      await this.#advance(current, { ask, base, outcome: tried });
       return mergedResults(tried);
     } finally {
       if (isOver) this.#close();
     }
   }
 
-  /** An adapter goes on top of weights: an engine that has others stays out. */
-  #currentAfter(ask: Ask, taken: Taken): Taken {
-    if (!isAdapter(ask)) return taken;
-    return new Map([...taken].filter(([{ state }]) => state === "ready"));
+  async #changeAdapter(ask: Ask): Promise<Response> {
+    if (this.#open !== null) {
+      throw new AppError("conflict", "a weight update is open: finish it before adapters change");
+    }
+    const { sidecar, pool, modelNames } = this.#options;
+    try {
+      await this.#hold();
+      return await this.#adapters.change(ask, {
+        sidecar,
+        modelNames,
+        engines: () => this.#engines(),
+        send: (engines, one) => fanOut(engines, () => this.#requestOf(one), this.#limits),
+        tried: (outcome, adapter) => this.#tried(outcome, adapter),
+        advance: (current, one, outcome) =>
+          this.#advance(current, { ask: one, base: this.#base, outcome, keepsName: true }),
+        dropLost: ({ failed }) => {
+          const lost = new Set(failed.filter(isLost).map(({ member }) => member));
+          pool.reopen(lost, "has not answered about an adapter");
+        },
+      });
+    } finally {
+      this.#close();
+    }
   }
 
   get #next(): WeightEpoch {
@@ -281,8 +312,8 @@ export class WeightUpdates {
   }
 
   /** Engines that took it, as far as they generate; what a canary says stands in place of their answer. */
-  async #tried(outcome: Outcome): Promise<Outcome> {
-    const request = canaryRequest(this.#next);
+  async #tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
+    const request = canaryRequest(this.#next, adapter);
     const answers = await Promise.all(
       outcome.answers.map(async (one) => {
         if (!isSuccess(one.answer)) return one;
@@ -299,18 +330,20 @@ export class WeightUpdates {
 
   async #advance(
     taken: Taken,
-    about: { ask: Ask; recipe: Recipe | null; outcome: Outcome },
+    about: { ask: Ask; base: Recipe["base"]; outcome: Outcome; keepsName?: boolean },
   ): Promise<void> {
     const { pool, sidecar } = this.#options;
-    const { ask, recipe, outcome } = about;
+    const { ask, base, outcome } = about;
     const current = new Set(taken.keys());
     const reasons = reasonsOf(outcome);
-    if (current.size > 0) this.#name(this.#next, versionIn(ask.body));
-    this.#recipe = recipe;
+    // Under an adapter the weights, and their name, are as they were.
+    const kept = about.keepsName === true ? this.#versions.get(sidecar.rollout.epoch) : null;
+    if (current.size > 0) this.#name(this.#next, versionIn(ask.body) ?? kept ?? null);
+    this.#base = base;
     pool.changedWeights({
       current,
       lost: new Set(outcome.failed.filter(isLost).map(({ member }) => member)),
-      recipe,
+      recipe: { base, adapters: this.#adapters.loads },
       reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
     });
     sidecar.advance(this.#next);

@@ -121,7 +121,9 @@ export async function prepareChatTokens(
   body: unknown,
 ): Promise<Prepared> {
   const { tokens, ...fields } = checked(chatTokensRequest, body);
-  return (await planChat(plane, exchange, fields, plane.promptOf(tokens, "tokens"))).prepared;
+  const truncates = (fields.truncate_prompt_tokens ?? null) !== null;
+  const prompt = plane.promptOf(tokens, "tokens", truncates ? null : plane.contextTokens);
+  return (await planChat(plane, exchange, fields, prompt)).prepared;
 }
 
 /** What /inference/v1/generate would have to be sent. */
@@ -223,7 +225,13 @@ async function planChat(
   const room = (plane.contextTokens ?? 0) - (tokensMax ?? 0);
   const prompt = Int32Array.from(truncated(whole, { keep, side, room }));
   if (prompt.length === 0) throw invalid("messages", "make a prompt without tokens");
-  const about = { tokensMax, clamps: false, group, priority: fields.priority ?? 0 };
+  const about = {
+    tokensMax,
+    clamps: false,
+    group,
+    priority: fields.priority ?? 0,
+    model: fields.model,
+  };
   const prepared = {
     asks: plane.asksOf([prompt], drawing, about),
     stops: drawing.stops,
@@ -240,6 +248,7 @@ async function planChat(
 
 class ChatAnswer implements Answer {
   readonly #plane: DataPlane;
+  readonly #model: string;
   readonly #usage: Usage;
   readonly #names: TokenNames;
   readonly #top: number | null;
@@ -253,6 +262,7 @@ class ChatAnswer implements Answer {
     about: { usage: Usage; promptText: string | null },
   ) {
     this.#plane = plane;
+    this.#model = plane.answeredName(fields.model);
     this.#usage = about.usage;
     this.#names = fields.return_tokens_as_token_ids ? plane.numberedNames : plane.writtenNames;
     this.#top = fields.logprobs === true ? (fields.top_logprobs ?? 0) : null;
@@ -282,8 +292,7 @@ class ChatAnswer implements Answer {
   }
 
   #opening(job: Job, object: string): string {
-    const { modelName } = this.#plane;
-    return `"id":"chatcmpl-${escaped(job.id)}","object":"${object}","created":${job.created},"model":${JSON.stringify(modelName)}`;
+    return `"id":"chatcmpl-${escaped(job.id)}","object":"${object}","created":${job.created},"model":${JSON.stringify(this.#model)}`;
   }
 
   #promptJson(job: Job): string {

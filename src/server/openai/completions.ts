@@ -64,7 +64,9 @@ export async function prepareCompletions(
   const cut = given.map((tokens) => truncatedPrompt(tokens, fields, tokensMax, plane));
   const priority = fields.priority ?? 0;
   return {
-    asks: plane.asksOf(cut, drawing, { tokensMax, clamps: false, group, priority }),
+    asks: plane.asksOf(cut, drawing, {
+      ...{ tokensMax, clamps: false, group, priority, model: fields.model },
+    }),
     stops: drawing.stops,
     wantsText: true,
     isStream: fields.stream ?? false,
@@ -90,9 +92,10 @@ async function promptsOf(
   plane: DataPlane,
   encoding: EncodeOptions,
 ): Promise<Int32Array[]> {
+  const { tokensMax } = encoding;
   if (typeof prompt === "string") return await encodedTexts([prompt], ["prompt"], plane, encoding);
   if (prompt.length === 0) throw invalid("prompt", "is empty");
-  if (isTokenList(prompt)) return [plane.promptOf(prompt, "prompt")];
+  if (isTokenList(prompt)) return [plane.promptOf(prompt, "prompt", tokensMax)];
   if (prompt.length > PROMPTS_MAX) {
     throw invalid("prompt", `holds ${prompt.length} prompts, more than ${PROMPTS_MAX}`);
   }
@@ -100,7 +103,7 @@ async function promptsOf(
   const fields = prompt.map((_, i) => `prompt.${i}`);
   if (texts.length > 0) return await encodedTexts(texts, fields, plane, encoding);
   const lists = prompt.filter((one) => typeof one !== "string");
-  return lists.map((one, i) => plane.promptOf(one, `prompt.${i}`));
+  return lists.map((one, i) => plane.promptOf(one, `prompt.${i}`, tokensMax));
 }
 
 /** `fields` name the texts in errors. */
@@ -118,6 +121,7 @@ async function encodedTexts(
 
 class CompletionsAnswer implements Answer {
   readonly #plane: DataPlane;
+  readonly #model: string;
   readonly #usage: Usage;
   readonly #names: TokenNames;
   readonly #top: number | null;
@@ -126,6 +130,7 @@ class CompletionsAnswer implements Answer {
 
   constructor(plane: DataPlane, fields: Fields, usage: Usage) {
     this.#plane = plane;
+    this.#model = plane.answeredName(fields.model);
     this.#usage = usage;
     this.#names = fields.return_tokens_as_token_ids ? plane.numberedNames : plane.writtenNames;
     this.#top = fields.logprobs ?? null;
@@ -153,8 +158,7 @@ class CompletionsAnswer implements Answer {
   }
 
   #opening(job: Job): string {
-    const { modelName } = this.#plane;
-    return `"id":"cmpl-${escaped(job.id)}","object":"text_completion","created":${job.created},"model":${JSON.stringify(modelName)}`;
+    return `"id":"cmpl-${escaped(job.id)}","object":"text_completion","created":${job.created},"model":${JSON.stringify(this.#model)}`;
   }
 
   #choice(output: Output): string {

@@ -127,6 +127,7 @@ test("streams: put together, they are the answer that does not stream", async ()
         );
         let isGone: boolean | null = null;
         const response = eventStream(job, answer.stream(job), {
+          took: () => undefined,
           crashed: (error) => {
             throw error;
           },
@@ -167,6 +168,8 @@ async function read(
 
 function exchange() {
   return {
+    id: "x",
+    streams: () => ({ took() {}, ended() {} }),
     method: "POST",
     url: new URL("http://x/"),
     params: {},

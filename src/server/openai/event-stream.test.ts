@@ -44,6 +44,8 @@ function begun(length: number, options: FixtureOptions = {}, crashes: unknown[] 
   });
   const timers: (() => void)[] = [];
   const exchange = {
+    id: "x",
+    streams: () => ({ took() {}, ended() {} }),
     method: "POST",
     url: new URL("http://x/"),
     params: {},
@@ -62,6 +64,7 @@ function begun(length: number, options: FixtureOptions = {}, crashes: unknown[] 
   const ends: boolean[] = [];
   const follow = (by: Answer = answer): Response =>
     eventStream(job, by.stream(job), {
+      took: () => undefined,
       crashed: (error) => crashes.push(error),
       stallMsMax: STALL_MS,
       after: (_ms, run) => {

@@ -20,6 +20,8 @@ export interface StreamView {
 export interface StreamOptions {
   /** A client that takes nothing for so long is dropped. */
   readonly stallMsMax: number;
+  /** Told whenever the client has taken what was written. */
+  readonly took: () => void;
   /** Told of what writing an answer threw: this client has failed, the others go on. */
   readonly crashed: (error: unknown) => void;
   /** Runs `run` after `ms`; returns what prevents it. */
@@ -82,6 +84,7 @@ class EventSource implements JobReader {
   }
 
   pull(): void {
+    this.#options.took();
     this.#cancelStall?.();
     this.#cancelStall = null;
     this.#send();

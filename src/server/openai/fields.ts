@@ -16,7 +16,8 @@ const NAME_CHARACTERS_MAX = 1024;
 
 /** A value as it may stand in a message: 1e999 is read as Infinity, which JSON has no word for. */
 export function show(value: unknown): string {
-  const text = typeof value === "number" ? String(value) : (JSON.stringify(value) ?? String(value));
+  const seen = Array.isArray(value) ? value.slice(0, SHOWN_CHARACTERS) : value;
+  const text = typeof seen === "number" ? String(seen) : (JSON.stringify(seen) ?? String(seen));
   return text.length <= SHOWN_CHARACTERS ? text : `${text.slice(0, SHOWN_CHARACTERS)}...`;
 }
 
@@ -141,8 +142,23 @@ function withoutNulls(body: unknown): unknown {
   );
 }
 
+/** More than any request has; a hundred thousand cost seconds to look at. */
+const FIELDS_MAX = 1024;
+
+function checkFieldCount(body: unknown): void {
+  if (!isObject(body)) return;
+  let fields = 0;
+  for (const _name in body) {
+    fields += 1;
+    if (fields <= FIELDS_MAX) continue;
+    const problem = `has more than ${FIELDS_MAX} fields`;
+    throw new InvalidFieldError({ where: "request", field: "body", problem });
+  }
+}
+
 /** @throws InvalidFieldError naming the first field that is wrong. */
 export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.InferOutput<T> {
+  checkFieldCount(body);
   const result = v.safeParse(schema, withoutNulls(body), { abortEarly: true });
   if (result.success) return result.output;
   const [issue] = result.issues;

@@ -88,7 +88,13 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
   }
   const prompt = plane.promptOf(fields.token_ids, "token_ids");
   // Here vLLM gives what the context has room for, without a word.
-  const about = { tokensMax, clamps: true, group, priority: fields.priority ?? 0 };
+  const about = {
+    tokensMax,
+    clamps: true,
+    group,
+    priority: fields.priority ?? 0,
+    model: fields.model,
+  };
   return {
     asks: plane.asksOf([prompt], drawing, about),
     stops: drawing.stops,
@@ -101,6 +107,7 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
 
 class GenerateAnswer implements Answer {
   readonly #plane: DataPlane;
+  readonly #model: string;
   readonly #usage: Usage;
   readonly #top: number | null;
   readonly #mode: "tokens" | "text";
@@ -108,6 +115,7 @@ class GenerateAnswer implements Answer {
 
   constructor(plane: DataPlane, fields: Fields, usage: Usage) {
     this.#plane = plane;
+    this.#model = plane.answeredName(fields.model);
     this.#usage = usage;
     this.#top = fields.sampling_params.logprobs ?? null;
     this.#mode = fields.output_mode ?? "tokens";
@@ -120,7 +128,7 @@ class GenerateAnswer implements Answer {
       return `{"index":${output.index},${written}"logprobs":${this.#logprobs(spanOf(output, 0))},${endOf(output, this.#plane)},"token_ids":${idsOf(output, 0)},"routed_experts":null,"sampling_mask":null}`;
     });
     const usage = usageOf(job);
-    const model = JSON.stringify(this.#plane.modelName);
+    const model = JSON.stringify(this.#model);
     return `{${this.#opening(job)},"model":${model},"created":${job.created},"choices":[${choices.join(",")}],"usage":${usage},"prompt_logprobs":null,"prompt_token_ids":${this.#promptJson(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null}`;
   }
 

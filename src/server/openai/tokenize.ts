@@ -2,7 +2,6 @@
 
 import * as v from "valibot";
 import { assert } from "../../base/assert.ts";
-import { AppError } from "../../base/errors.ts";
 import type { Exchange } from "../route.ts";
 import { encodeMessages, messageList, TEMPLATE_ENTRIES } from "./chat.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
@@ -60,18 +59,19 @@ export async function detokenize(
   const fields = checked(detokenizeRequest, body);
   plane.checkModel(fields.model);
   if (fields.tokens.length === 0) return { prompt: "" };
-  const tokens = plane.promptOf(fields.tokens, "tokens");
+  const tokens = plane.promptOf(fields.tokens, "tokens", null);
   return { prompt: await plane.encoder.decode(tokens, exchange.signal) };
 }
 
 export function modelList(plane: DataPlane): object {
-  return { object: "list", data: plane.modelNames.map((id) => modelCard(plane, id)) };
+  const names = [...plane.modelNames, ...plane.adapters];
+  return { object: "list", data: names.map((id) => modelCard(plane, id)) };
 }
 
 /** @throws AppError not_found. */
 export function modelNamed(plane: DataPlane, id: string): object {
-  if (plane.modelNames.includes(id)) return modelCard(plane, id);
-  throw new AppError("not_found", `The model \`${id}\` does not exist.`);
+  plane.checkModel(id);
+  return modelCard(plane, id);
 }
 
 function modelCard(plane: DataPlane, id: string): object {
@@ -81,7 +81,7 @@ function modelCard(plane: DataPlane, id: string): object {
     created: plane.startedS,
     owned_by: "foretoken",
     root: plane.modelName,
-    parent: null,
+    parent: plane.adapters.has(id) ? plane.modelName : null,
     max_model_len: plane.contextTokens,
     permission: [],
   };

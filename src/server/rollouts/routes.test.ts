@@ -34,6 +34,8 @@ interface World extends Bed {
 }
 
 let words = 0;
+/** What ends the wait for clients that take nothing. */
+const stalls: (() => void)[] = [];
 
 function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
   const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => length + sampleIndex });
@@ -50,10 +52,19 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     clock,
     random,
     limits,
+    after: (_ms, run) => {
+      stalls.push(run);
+      return () => {
+        const at = stalls.indexOf(run);
+        if (at >= 0) stalls.splice(at, 1);
+      };
+    },
   });
   const router = new Router(routes);
   const call = (method: string, path: string, body: unknown = null, signal?: AbortSignal) => {
     const exchange: Exchange = {
+      id: "x",
+      streams: () => ({ took() {}, ended() {} }),
       method,
       url: new URL(path, "http://sidecar"),
       params: {},
@@ -172,6 +183,27 @@ test("a client that has gone takes its rollout with it, unless it is detached", 
     gone.abort();
     expect(sidecar.rollout.unfinished).toBe(detached ? 5 : 0);
   }
+});
+
+test("a client that takes nothing for too long is dropped, and its rollout with it", async () => {
+  stalls.length = 0;
+  const { call, step, sidecar } = world();
+  const answer = await call("POST", "/v1/rollouts", {
+    id: "r",
+    groups: [
+      { id: "a", token_ids: [1], n: 1 },
+      { id: "b", token_ids: [2], n: 2 },
+    ],
+    sampling: { max_tokens: 90 },
+  });
+  const reader = answer.body?.getReader();
+  const first = reader?.read();
+  while (stalls.length === 0) await step();
+  await first;
+  expect(stalls.length).toBe(1);
+  stalls[0]?.();
+  await expect(reader?.read() ?? Promise.resolve()).rejects.toThrow("the client took nothing");
+  expect(sidecar.rollout.unfinished).toBe(0);
 });
 
 test("a rollout that somebody else reads goes on", async () => {

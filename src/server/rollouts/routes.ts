@@ -2,6 +2,7 @@
 // shape of RESPONSES.jsonl; the last line is a summary.
 
 import type { Clock } from "../../base/clock.ts";
+import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
@@ -22,10 +23,20 @@ export interface RolloutRoutesOptions {
   /** 32 random bits. */
   readonly random: () => number;
   readonly limits?: Partial<RolloutLimits>;
+  /**
+   * A client that takes nothing for so long, while there is something to take, is dropped. What it does not take costs
+   * no memory but the responses, and trainers compute between two groups. Default: ten minutes.
+   */
+  readonly stallMsMax?: number;
+  /** Runs `run` after `ms`; returns what prevents it. */
+  readonly after: (ms: number, run: () => void) => () => void;
 }
+
+const STALL_MS_MAX = 600_000;
 
 export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
   const { sidecar, text, encoder, clock, random, eosTokenIds, versionOf = String } = options;
+  const { after, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
   const book = new RolloutBook({ sidecar, text, clock, versionOf, limits, newId });
@@ -43,7 +54,7 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
         const plan = await planOf(await exchange.json(), context);
         exchange.release();
         const { run } = book.begin(plan, digest);
-        return streamOf(run, 0, exchange.signal);
+        return streamOf(run, { from: 0, exchange, after, stallMsMax });
       },
     },
     {
@@ -61,7 +72,8 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
       path: "/v1/rollouts/:id/groups",
       handle: (exchange) => {
         const run = runOf(exchange);
-        return streamOf(run, fromOf(exchange.url, run), exchange.signal);
+        const from = fromOf(exchange.url, run);
+        return streamOf(run, { from, exchange, after, stallMsMax });
       },
     },
     {
@@ -77,31 +89,59 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
 }
 
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */
-function streamOf(run: Run, from: number, signal: AbortSignal): Response {
-  const leave = run.attach();
-  if (signal.aborted) leave();
-  signal.addEventListener("abort", leave, { once: true });
+function streamOf(
+  run: Run,
+  options: {
+    from: number;
+    exchange: Exchange;
+    stallMsMax: number;
+    after: RolloutRoutesOptions["after"];
+  },
+): Response {
+  const { exchange, stallMsMax, after } = options;
+  const hold = exchange.streams();
+  const detach = run.attach();
+  let cancelStall = () => {};
+  const leave = () => {
+    cancelStall();
+    detach();
+    hold.ended();
+  };
+  if (exchange.signal.aborted) leave();
+  exchange.signal.addEventListener("abort", leave, { once: true });
   const encoder = new TextEncoder();
-  let next = from;
+  let next = options.from;
+  const write = (controller: ReadableStreamDefaultController<Uint8Array>) => {
+    const group = run.finishedGroups[next];
+    if (group === undefined) {
+      controller.enqueue(encoder.encode(run.summaryLine()));
+      controller.close();
+      leave();
+      return;
+    }
+    controller.enqueue(encoder.encode(run.linesOf(group)));
+    next += 1;
+    // It asks for more as soon as it has taken this.
+    cancelStall = after(stallMsMax, () => {
+      controller.error(
+        new AppError("deadline_exceeded", `the client took nothing for ${stallMsMax} ms`),
+      );
+      leave();
+    });
+  };
   const stream = new ReadableStream<Uint8Array>(
     {
       // A group is written when the client has taken the one before: what waits is the responses themselves.
       async pull(controller) {
+        cancelStall();
+        hold.took();
         while (next >= run.finishedGroups.length && run.state === "running") await run.changed();
-        const group = run.finishedGroups[next];
         try {
-          if (group !== undefined) {
-            controller.enqueue(encoder.encode(run.linesOf(group)));
-            next += 1;
-            return;
-          }
-          controller.enqueue(encoder.encode(run.summaryLine()));
-          controller.close();
+          write(controller);
         } catch (error) {
           leave();
           throw error;
         }
-        leave();
       },
       cancel: leave,
     },

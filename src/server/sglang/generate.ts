@@ -118,7 +118,13 @@ export async function prepareSglang(
     plane.samplingContext("sampling_params."),
   );
   const { prompts, isBatch } = await promptsOf(fields, plane, exchange);
-  const about = { tokensMax, clamps: false, group, priority: fields.priority ?? 0 };
+  const about = {
+    tokensMax,
+    clamps: false,
+    group,
+    priority: fields.priority ?? 0,
+    model: fields.model,
+  };
   return {
     asks: plane.asksOf(prompts, drawing, about),
     stops: drawing.stops,

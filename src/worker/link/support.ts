@@ -80,6 +80,10 @@ export function supportTable(worker: Worker): SupportTable {
 
 /** The worker's answer for `sampling`, by its table. */
 export function supportOf(table: SupportTable, sampling: SamplingParams): SamplingSupport {
+  if ((sampling.adapter ?? null) !== null) {
+    const reason = "is an adapter, which is not known over the link";
+    return { kind: "refused", field: "model", reason };
+  }
   let strictest = DIVIDED;
   for (const feature of featuresOf(sampling)) {
     const support = table.get(feature) ?? DIVIDED;

@@ -83,6 +83,9 @@ export function samplingSupport(sampling: SamplingParams, vocabularySize: number
   const refused = (field: string, reason: string): SamplingSupport => {
     return { kind: "refused", field, reason };
   };
+  if ((sampling.adapter ?? null) !== null) {
+    return refused("model", "is an adapter, which an embedded engine does not serve");
+  }
   const [field] = Object.keys(sampling.engineFields ?? {});
   if (field !== undefined) return refused(field, "is not supported by the embedded engine");
   if (sampling.topLogprobs > TOP_LOGPROBS_MAX) {

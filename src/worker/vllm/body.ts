@@ -97,7 +97,7 @@ export function chunkBody(ask: ChunkAsk, dialect: Dialect): string {
     foretoken_epoch: ask.epoch,
   };
   const top: Record<string, unknown> = {
-    model: dialect.model,
+    model: sampling.adapter ?? dialect.model,
     request_id: ask.name,
     stream: true,
     stream_options: {

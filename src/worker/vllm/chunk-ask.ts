@@ -8,6 +8,11 @@ import { streamInterval } from "./retry.ts";
 /** Among requests of one urgency, those that have come furthest go first and are preempted last. */
 const URGENT_PRIORITY = -(2 ** 31);
 
+function adapterSalt({ spec }: ChunkRun): string {
+  const { adapter = null } = spec.sampling;
+  return adapter === null ? "" : `-a-${adapter}`;
+}
+
 /** null: the text so far fills the server's context. */
 export function chunkAsk(
   run: ChunkRun,
@@ -33,7 +38,7 @@ export function chunkAsk(
     isLast: tokensMax === room || run.offset + tokensMax >= run.spec.sampling.tokensMax,
     priority: (run.isUrgent ? URGENT_PRIORITY : 0) - run.offset,
     // KV of other weights is not found under this name.
-    cacheSalt: `${server.cacheSalt}-w${server.epoch}`,
+    cacheSalt: `${server.cacheSalt}-w${server.epoch}${adapterSalt(run)}`,
     run: server.cacheSalt,
     epoch: server.epoch,
     streamInterval: streamInterval(server.openStreams, server.streamIntervalMax),

@@ -7,6 +7,7 @@ import type { KvShare } from "./kv-share.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
 import { openKv } from "./open-kv.ts";
 import { probe } from "./probe.ts";
+import type { ServedAlike } from "./served-alike.ts";
 import { type VllmNotice, VllmWorker } from "./worker.ts";
 
 export interface VllmWorkerOptions {
@@ -34,6 +35,8 @@ export interface VllmWorkerOptions {
   readonly cacheSalt?: string;
   /** What the servers of a run move KV by, where their connectors can. Default: it is computed again. */
   readonly kvShare?: KvShare;
+  /** The servers of a run, which are compared with one another. Default: it is alone. */
+  readonly alike?: ServedAlike;
   readonly limits?: Partial<VllmLimits>;
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
@@ -70,6 +73,8 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
     });
     const warn = (message: string) => notice({ kind: "warning", message });
     for (const message of capabilities.warnings) warn(message);
+    const difference = options.alike?.compare(options.url, capabilities.traits) ?? null;
+    if (difference !== null) warn(difference);
     const { workerId } = options;
     const epoch = options.epoch ?? weightEpoch(0);
     const share = options.kvShare ?? null;

@@ -11,6 +11,7 @@ import { connectorOf, type FoundConnector } from "./connectors.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { type CacheConfig, readMetrics, type ServerMetrics } from "./metrics.ts";
+import type { ServedTraits } from "./served-alike.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 
@@ -19,6 +20,7 @@ export interface Capabilities extends Dialect {
   readonly version: string | null;
   /** Prompt + output of one request. */
   readonly contextTokens: number;
+  readonly traits: ServedTraits;
   /** Requests that its engines run at the same time. */
   readonly slots: number;
   readonly kvTokens: number;
@@ -65,6 +67,12 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
     ...dialect,
     version: typeof version === "string" ? version : null,
     contextTokens,
+    traits: {
+      model: model.id,
+      max_model_len: model.contextTokens,
+      dtype: info.dtype,
+      quantization: info.quantization,
+    },
     slots,
     kvTokens: options.kvTokens ?? kvBudget(options, { cache: metrics.cache, slots, contextTokens }),
     isSpeculative: info.isSpeculative,
@@ -204,7 +212,9 @@ async function modelOf(options: ProbeOptions): Promise<{ id: string; contextToke
 
 interface ServerInfo {
   readonly slots: number | null;
-  /** null: not seen. */
+  /** null: not seen, as of those that follow. */
+  readonly dtype: string | null;
+  readonly quantization: string | null;
   readonly policy: string | null;
   readonly logprobsMode: string | null;
   readonly logprobsMax: number;
@@ -228,6 +238,8 @@ async function serverInfo(options: ProbeOptions): Promise<ServerInfo> {
   const speculative = find("speculative_config", "\\w+|[({<]");
   return {
     slots: slots > 0 ? slots : null,
+    dtype: find("dtype", "[\\w.]+"),
+    quantization: find("quantization", "\\w+")?.replace(/^(null|None)$/, "none") ?? null,
     policy: /["']?\bpolicy["']?\s*[:=]\s*["'](fcfs|priority)/.exec(text)?.[1] ?? null,
     logprobsMode: find("logprobs_mode", "\\w+"),
     // -1: as many as the vocabulary has. The port reports 20 at most.

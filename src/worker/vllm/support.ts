@@ -70,8 +70,15 @@ const IMPOSSIBLE_FIELDS: Readonly<Record<string, string>> = {
 
 export function supportOf(
   sampling: SamplingParams,
-  server: { readonly isSpeculative: boolean; readonly logprobsMax: number },
+  server: {
+    readonly isSpeculative: boolean;
+    readonly logprobsMax: number;
+    readonly connector: object | null;
+  },
 ): SamplingSupport {
+  if ((sampling.adapter ?? null) !== null && server.connector !== null) {
+    return refused("model", "is an adapter, and the keys of its KV connector name no adapters");
+  }
   const { shaping, engineFields, topLogprobs } = sampling;
   if (topLogprobs > server.logprobsMax) {
     return refused("top_logprobs", `is above ${server.logprobsMax}, the server's --max-logprobs`);

@@ -553,9 +553,10 @@ test("control: passes what it is told, and what it is answered", async () => {
     body: { weight_version: "w7" },
   });
   expect(await ask("/weight_info", { method: "GET" })).toMatchObject({ status: 200 });
-  expect(await ask("/v1/load_lora_adapter")).toEqual({
+  const load = { lora_name: "policy", lora_path: "/lora/1" };
+  expect(await ask("/v1/load_lora_adapter", { body: load })).toEqual({
     status: 200,
-    body: "Success: LoRA adapter loaded.",
+    body: "Success: LoRA adapter 'policy' added successfully.",
   });
   expect(await ask("/sleep", { query: { level: "1" } })).toEqual({ status: 200, body: null });
   expect(await ask("/pause", { query: { mode: "x" } })).toMatchObject({ status: 400 });

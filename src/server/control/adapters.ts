@@ -1,0 +1,153 @@
+// Adapters (LoRA) over all engines: one is served where every engine that serves has it, under its name as the model's.
+// An engine that cannot load one keeps its weights and serves on; the adapter is then served by none.
+
+import { AppError, InvalidFieldError } from "../../base/errors.ts";
+import { SAMPLING_DEFAULTS, type SamplingParams } from "../../request/request.ts";
+import type { ControlRequest } from "../../rollout/worker.ts";
+import type { Sidecar } from "../sidecar.ts";
+import type { Member, Reachable, Recipe } from "../worker-pool.ts";
+import { isSuccess, mergedResults, type Outcome } from "./fan-out.ts";
+import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";
+
+type Ask = Omit<ControlRequest, "nextEpoch">;
+
+/** Adapters served at the same time, at most. */
+const ADAPTERS_MAX = 64;
+const NAME_CHARACTERS_MAX = 256;
+
+/** What a change of adapters is made of; the caller holds the rollout meanwhile. */
+export interface AdapterSteps {
+  readonly sidecar: Sidecar;
+  /** Names of the model itself. */
+  readonly modelNames: readonly string[];
+  engines(): Promise<readonly Reachable[]>;
+  send(engines: readonly Reachable[], ask: Ask): Promise<Outcome>;
+  /** Those that took it, as far as they generate with the adapter. */
+  tried(outcome: Outcome, adapter: string): Promise<Outcome>;
+  /** The next epoch begins on `current`. */
+  advance(current: Taken, ask: Ask, outcome: Outcome): Promise<void>;
+  /** Engines that are not there any more are opened anew. */
+  dropLost(outcome: Outcome): void;
+}
+
+export class Adapters {
+  /** What loads each, in the order in which they came. */
+  readonly #loads = new Map<string, ControlRequest>();
+
+  get names(): ReadonlySet<string> {
+    return new Set(this.#loads.keys());
+  }
+
+  /** What an engine that is opened later is given, on top of its weights. */
+  get loads(): Recipe["adapters"] {
+    return [...this.#loads.values()];
+  }
+
+  /** @throws AppError invalid_field, conflict; then nothing has happened. */
+  async change(ask: Ask, steps: AdapterSteps): Promise<Response> {
+    const name = nameIn(ask.body);
+    if (ask.path === LOAD) return await this.#load(name, ask, steps);
+    return await this.#unload(name, ask, steps);
+  }
+
+  async #load(name: string, ask: Ask, steps: AdapterSteps): Promise<Response> {
+    if (steps.modelNames.includes(name)) throw invalid(`is ${name}, the model's own name`);
+    if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
+      throw invalid(`would be one more than ${ADAPTERS_MAX} adapters; unload another first`);
+    }
+    const engines = await steps.engines();
+    for (const { worker } of engines) {
+      const support = worker.supports({ ...BASE, adapter: name });
+      if (support.kind !== "refused") continue;
+      throw invalid(`cannot be served: ${worker.name}: ${support.reason}`);
+    }
+    const outcome = await steps.send(engines, ask);
+    if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
+      // An adapter of that name may be gone with the attempt to replace it.
+      if (mayHaveChanged(outcome)) await this.#drop(name, ask, { steps, outcome });
+      return mergedResults(outcome);
+    }
+    const tried = await steps.tried(outcome, name);
+    if (tried.failed.some(({ member }) => member.state === "ready")) {
+      await steps.send(took(engines, outcome), unloading(name));
+      await this.#drop(name, ask, { steps, outcome: tried });
+      return mergedResults(tried);
+    }
+    this.#loads.delete(name);
+    this.#loads.set(name, { ...again(ask), nextEpoch: steps.sidecar.rollout.epoch });
+    await steps.advance(serving(takenIn(tried)), ask, tried);
+    return mergedResults(tried);
+  }
+
+  async #unload(name: string, ask: Ask, steps: AdapterSteps): Promise<Response> {
+    const inHand = steps.sidecar.unfinishedOf(name);
+    if (inHand > 0) {
+      throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in hand`);
+    }
+    const engines = await steps.engines();
+    const outcome = await steps.send(engines, ask);
+    if (mayHaveChanged(outcome)) await this.#drop(name, ask, { steps, outcome });
+    return mergedResults(outcome);
+  }
+
+  /** The adapter is served no more; the weights under it are as they were. */
+  async #drop(
+    name: string,
+    ask: Ask,
+    { steps, outcome }: { steps: AdapterSteps; outcome: Outcome },
+  ): Promise<void> {
+    if (!this.#loads.delete(name)) {
+      steps.dropLost(outcome);
+      return;
+    }
+    const there = outcome.answers.filter(({ member, worker }) => member.worker === worker);
+    const current = new Map(there.map(({ member, worker }) => [member, worker]));
+    await steps.advance(serving(current), ask, outcome);
+  }
+}
+
+const LOAD = "/v1/load_lora_adapter";
+const UNLOAD = "/v1/unload_lora_adapter";
+
+const BASE: SamplingParams = {
+  ...{ temperature: 1, seed: 0, tokensMax: 1, stopTokenIds: [] },
+  ...SAMPLING_DEFAULTS,
+};
+
+/** prime-rl leaves the version out. */
+export function adapterAsk(ask: Ask): Ask {
+  return ask.path.startsWith("/v1/") ? ask : { ...ask, path: `/v1${ask.path}` };
+}
+
+/** An engine that has been given it before takes it again. */
+function again(ask: Ask): Ask {
+  return { ...ask, body: { ...Object(ask.body), load_inplace: true } };
+}
+
+function unloading(name: string): Ask {
+  return { method: "POST", path: UNLOAD, query: {}, body: { lora_name: name } };
+}
+
+function took(engines: readonly Reachable[], { answers }: Outcome): Reachable[] {
+  return engines.filter((_, index) => {
+    const answered = answers[index];
+    return answered !== undefined && isSuccess(answered.answer);
+  });
+}
+
+/** An adapter goes on top of weights: an engine that has others stays out. */
+function serving(taken: Taken): Map<Member, Reachable["worker"]> {
+  return new Map([...taken].filter(([{ state }]) => state === "ready"));
+}
+
+function nameIn(body: unknown): string {
+  const name: unknown =
+    typeof body === "object" && body !== null ? Reflect.get(body, "lora_name") : undefined;
+  if (typeof name !== "string" || name === "") throw invalid("is not a text");
+  if (name.length <= NAME_CHARACTERS_MAX) return name;
+  throw invalid(`has ${name.length} characters, more than ${NAME_CHARACTERS_MAX}`);
+}
+
+function invalid(problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field: "lora_name", problem });
+}

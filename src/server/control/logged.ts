@@ -1,0 +1,57 @@
+// Tells of every control call that may change something: what was asked, how it ended, and how long that took.
+
+import { errorText } from "../../base/errors.ts";
+import { CLIENT_GONE, statusOf } from "../http-errors.ts";
+import { type Exchange, type Route, reasonIn } from "../route.ts";
+
+export interface ControlEntry {
+  /** Of the request. */
+  readonly id: string;
+  readonly path: string;
+  /** Its query, and of a call into the engines the method's name. */
+  readonly asked: string;
+  readonly status: number;
+  readonly ms: number;
+  /** Why it failed, engine by engine; null: it did not. */
+  readonly reason: string | null;
+}
+
+/** The routes, with `told` called at the end of every POST. */
+export function logged(routes: readonly Route[], told: (entry: ControlEntry) => void): Route[] {
+  return routes.map((route) =>
+    route.method === "GET"
+      ? route
+      : { ...route, handle: (exchange) => handled(route, exchange, told) },
+  );
+}
+
+async function handled(
+  route: Route,
+  exchange: Exchange,
+  told: (entry: ControlEntry) => void,
+): Promise<Response> {
+  const startMs = performance.now();
+  const tell = (status: number, reason: string | null, method: string) => {
+    const asked = [exchange.url.search.slice(1), method].filter((part) => part !== "").join(" ");
+    const ms = performance.now() - startMs;
+    told({ id: exchange.id, path: route.path, asked, status, ms, reason });
+  };
+  let method = "";
+  try {
+    if (route.path === "/collective_rpc") method = methodIn(await exchange.json());
+    const response = await route.handle(exchange);
+    tell(response.status, await reasonIn(response), method);
+    return response;
+  } catch (error) {
+    const status = exchange.signal.aborted ? CLIENT_GONE : statusOf(error);
+    tell(status, errorText(error), method);
+    throw error;
+  }
+}
+
+const METHOD_CHARACTERS = 100;
+
+function methodIn(body: unknown): string {
+  const method = typeof body === "object" && body !== null ? Reflect.get(body, "method") : null;
+  return typeof method === "string" ? method.slice(0, METHOD_CHARACTERS) : "";
+}

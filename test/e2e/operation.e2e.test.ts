@@ -1,0 +1,186 @@
+// What an operator sees of a sidecar: ids of requests, a line for whatever went wrong or was ordered, one for each
+// iteration; and an end within its time, whoever does not read. Real processes over stand-ins for vLLM.
+
+import { afterEach, expect, test } from "bun:test";
+import net from "node:net";
+import { join } from "node:path";
+import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { freePort, Proc, said, untilTrue } from "./fleet.ts";
+import { ROOT } from "./tool.ts";
+
+const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
+const open: { end(): Promise<void> }[] = [];
+
+afterEach(async () => {
+  for (const one of open.splice(0)) await one.end();
+});
+
+async function serve(...args: string[]): Promise<{ proc: Proc; url: string; port: number }> {
+  const standIn = await VllmStandIn.start({ contextTokens: 65_536, blocks: 65_536 });
+  open.push({ end: () => standIn.stop() });
+  const port = await freePort();
+  const fixed = ["--port", String(port), "--tokenizer", TOKENIZER, "--worker", standIn.url];
+  const proc = new Proc(["serve", ...fixed, ...args]);
+  open.push({ end: () => proc.end() });
+  const url = `http://127.0.0.1:${port}`;
+  await untilTrue(() => proc.line(/^foretoken on /) !== null, `a sidecar: ${said(proc)}`);
+  return { proc, url, port };
+}
+
+function post(url: string, path: string, body: unknown, headers = {}): Promise<Response> {
+  const text = typeof body === "string" ? body : JSON.stringify(body);
+  return fetch(url + path, { method: "POST", body: text, headers });
+}
+
+/** The line about it, as an object. */
+async function lineOf(proc: Proc, event: string, about: object): Promise<Record<string, unknown>> {
+  const find = () => {
+    for (const { text } of proc.lines) {
+      if (!text.startsWith("{")) continue;
+      const line = JSON.parse(text) as Record<string, unknown>;
+      const isIt = Object.entries(about).every(([name, value]) => line[name] === value);
+      if (line.event === event && isIt) return line;
+    }
+    return null;
+  };
+  await untilTrue(
+    () => find() !== null,
+    `${event} ${JSON.stringify(about)} in ${said(proc)}`,
+    5_000,
+  );
+  return find() ?? {};
+}
+
+const PROMPT = { prompt: [1, 2, 3], max_tokens: 8 };
+
+test("log: every request has an id, and one that is refused a line with the reason", async () => {
+  const { proc, url } = await serve("--log", "json");
+  const good = await post(url, "/v1/completions", PROMPT, { "x-request-id": "mine-7" });
+  expect([good.status, good.headers.get("x-request-id")]).toEqual([200, "mine-7"]);
+  const odd = await post(url, "/v1/completions", PROMPT, { "x-request-id": "a b\tc" });
+  expect(odd.headers.get("x-request-id")).toMatch(/^[\da-f-]{36}$/);
+  const bad = await post(url, "/v1/completions", { ...PROMPT, max_tokens: -1 });
+  const id = bad.headers.get("x-request-id");
+  expect(await lineOf(proc, "answered", { id })).toMatchObject({
+    level: "info",
+    status: 400,
+    path: "/v1/completions",
+    reason: expect.stringContaining("max_tokens is -1"),
+  });
+  // What went well is told at --log-level debug alone.
+  expect(proc.line(/mine-7/)).toBeNull();
+}, 60_000);
+
+test("log: a flood of errors is a few lines and their number", async () => {
+  const { proc, url } = await serve("--log", "json");
+  for (let i = 0; i < 40; i += 1) {
+    const answers = Array.from({ length: 50 }, () => post(url, "/v1/completions", "{"));
+    for (const { status } of await Promise.all(answers)) expect(status).toBe(400);
+  }
+  expect(proc.lines.filter(({ text }) => text.includes('"status":400')).length).toBeLessThan(200);
+  await untilTrue(() => proc.line(/"event":"suppressed"/) !== null, said(proc), 15_000);
+}, 60_000);
+
+test("log: control calls and failed updates have a line with outcome and reason; an iteration has one", async () => {
+  const { proc, url } = await serve("--log", "json");
+  for (let i = 0; i < 10; i += 1) await post(url, "/v1/completions", { ...PROMPT, n: 2 });
+  await post(url, "/pause?mode=wait", {});
+  expect(await lineOf(proc, "control", { path: "/pause" })).toMatchObject({
+    level: "info",
+    status: 200,
+    asked: "mode=wait",
+    ms: expect.any(Number),
+  });
+  const failed = await post(url, "/update_weights", { update_info: {} });
+  expect(failed.status).toBeGreaterThanOrEqual(400);
+  expect(await lineOf(proc, "control", { path: "/update_weights" })).toMatchObject({
+    level: "warn",
+    reason: expect.stringContaining("workers failed: http://127.0.0.1:"),
+  });
+  const rpc = { method: "reload_weights", kwargs: { weights_path: "/tmp" } };
+  expect((await post(url, "/collective_rpc", rpc)).status).toBe(200);
+  await lineOf(proc, "control", { path: "/collective_rpc", asked: "reload_weights", status: 200 });
+  expect(await lineOf(proc, "iteration", { weight_epoch: 0 })).toMatchObject({
+    requests: 20,
+    tokens: 160,
+    failures: 0,
+    unfinished: 0,
+    seconds: expect.any(Number),
+    tail_s: expect.any(Number),
+    preemptions: 0,
+    restarts: 0,
+  });
+}, 60_000);
+
+test("log level: debug tells every answer, error nothing of them", async () => {
+  const debug = await serve("--log-level", "debug");
+  await post(debug.url, "/v1/completions", PROMPT);
+  await untilTrue(() => debug.proc.line(/DEBUG answered status=200/) !== null, said(debug.proc));
+  const error = await serve("--log-level", "error");
+  await post(error.url, "/v1/completions", "{");
+  expect(
+    error.proc.lines.map(({ text }) => text).filter((text) => !text.startsWith("foretoken on")),
+  ).toEqual([]);
+}, 60_000);
+
+const LARGE = { prompt: Array.from({ length: 64 }, (_, i) => [i, 2]), n: 64 };
+const CLIENTS: Record<string, [string, object]> = {
+  "a stream of completions": [
+    "/v1/completions",
+    { ...LARGE, max_tokens: 60, stream: true, logprobs: 5, ignore_eos: true },
+  ],
+  "a rollout": [
+    "/v1/rollouts",
+    {
+      groups: LARGE.prompt.map((tokens, i) => ({ id: `g${i}`, token_ids: tokens, n: 64 })),
+      sampling: { max_tokens: 200, ignore_eos: true },
+    },
+  ],
+};
+
+for (const [name, [path, body]] of Object.entries(CLIENTS)) {
+  test(`end: ${name} that nobody reads holds it up for --drain-s at most, and is named`, async () => {
+    const { proc, url, port } = await serve("--drain-s", "3");
+    const socket = net.connect(port, "127.0.0.1");
+    socket.on("error", () => {});
+    socket.pause();
+    const text = JSON.stringify(body);
+    socket.write(
+      `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nX-Request-Id: deaf-1\r\nContent-Length: ${text.length}\r\n\r\n${text}`,
+    );
+    const load = async () => {
+      const answer = await fetch(`${url}/load`);
+      return ((await answer.json()) as { server_load: number }).server_load;
+    };
+    await untilTrue(async () => (await load()) > 0, "the requests");
+    await untilTrue(async () => (await load()) === 0, "their end");
+    const startMs = performance.now();
+    proc.kill("SIGTERM");
+    const status = await proc.child.exited;
+    expect(performance.now() - startMs).toBeLessThan(7_000);
+    expect(status).toBe(1);
+    expect(proc.line(/waiting_for_readers/)).not.toBeNull();
+    expect(
+      proc.line(new RegExp(`not_read .*path=${path} id=deaf-1 client=127.0.0.1:\\d+ `)),
+    ).not.toBeNull();
+    expect(proc.line(/stopped outcome=time_up/)).not.toBeNull();
+    socket.destroy();
+  }, 90_000);
+}
+
+test("end: followers of /v1/stream that do not read hold nobody up", async () => {
+  const { proc, port } = await serve("--drain-s", "20");
+  const socket = net.connect(port, "127.0.0.1");
+  socket.on("error", () => {});
+  socket.write(
+    `GET /v1/stream HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n`,
+  );
+  await new Promise((resolve) => socket.once("data", resolve));
+  socket.pause();
+  const startMs = performance.now();
+  proc.kill("SIGTERM");
+  const status = await proc.child.exited;
+  expect(performance.now() - startMs).toBeLessThan(10_000);
+  expect(status).toBe(0);
+  socket.destroy();
+}, 60_000);

@@ -1,0 +1,239 @@
+// Weight updates and adapters over vLLM stand-ins, through a whole sidecar: what a trainer is told, what serves, and
+// under which salt and model each chunk is asked for.
+
+import { afterAll, expect, test } from "bun:test";
+import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
+import { openVllmWorker } from "../../src/worker/vllm/open.ts";
+import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
+import { EOS, standInResponse } from "../stand-in/tokens.ts";
+import { adapterSample, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+
+const PROMPT = [7, 8, 9, 10, 11, 12];
+const TOKENS_MAX = 24;
+
+const closing: (() => Promise<void>)[] = [];
+afterAll(async () => {
+  for (const close of closing.toReversed()) await close();
+});
+
+interface World {
+  readonly standIns: VllmStandIn[];
+  readonly notices: string[];
+  readonly sidecar: RunningSidecar;
+  post(path: string, body: unknown): Promise<{ status: number; text: string }>;
+  get(path: string): Promise<{ status: number; text: string }>;
+}
+
+async function world(count = 2): Promise<World> {
+  const standIns = await Promise.all(Array.from({ length: count }, () => VllmStandIn.start()));
+  const notices: string[] = [];
+  const sidecar = await startSidecar({
+    ...{ host: "127.0.0.1", port: 0, apiToken: null, bodyBytesMax: 2 ** 24, version: "0" },
+    limits: { requestsMax: 1000, groupsMax: 100, keptTokensMax: 2 ** 20, keptResponsesMax: 1000 },
+    ...{ policy: "seer", draft: "grouped", chunkTokens: 8, poolMemoryBytes: 0 },
+    sources: standIns.map(({ url }) => ({
+      name: url,
+      keepsWeights: true,
+      open: ({ workerId, epoch }) =>
+        openVllmWorker({ workerId, epoch, url, limits: { pollMs: 20, checkMsMax: 1000 } }),
+    })),
+    model: {
+      text: new TinyText(),
+      openTextThread: openTinyThread,
+      eosTokenIds: [EOS],
+      names: ["tiny"],
+      llama: null,
+    },
+    ...{ retryGraceMs: 0, weightsTimeoutMs: 10_000, harmlessRpc: [] },
+    events: {
+      workerChanged() {},
+      weightsChanged() {},
+      weightsNotice: ({ kind }) => notices.push(kind),
+      notLossless() {},
+      quarantined() {},
+      answered() {},
+      controlled() {},
+      refused() {},
+      iterationEnded() {},
+      unread() {},
+      failed() {},
+      broken() {},
+    },
+  });
+  closing.push(async () => {
+    await sidecar.stop();
+    for (const standIn of standIns) await standIn.stop();
+  });
+  const call = async (path: string, init: RequestInit) => {
+    const response = await fetch(new URL(path, sidecar.url), init);
+    return { status: response.status, text: await response.text() };
+  };
+  const post = (path: string, body: unknown) =>
+    call(path, { method: "POST", body: JSON.stringify(body) });
+  await ready({ get: (path) => call(path, {}) }, count);
+  return { standIns, notices, sidecar, post, get: (path) => call(path, {}) };
+}
+
+async function ready({ get }: Pick<World, "get">, count: number): Promise<void> {
+  for (let i = 0; i < 500; i += 1) {
+    const { text } = await get("/foretoken/workers");
+    if (text.split('"state":"ready"').length === count + 1) return;
+    await Bun.sleep(10);
+  }
+  throw new Error(`not ready: ${(await get("/foretoken/workers")).text}`);
+}
+
+async function tokensOf({ post }: World, model: string, n = 4): Promise<number[][]> {
+  const body = { model, prompt: PROMPT, n, max_tokens: TOKENS_MAX, return_token_ids: true };
+  const { status, text } = await post("/v1/completions", body);
+  expect([status, text.slice(0, 200)]).toEqual([
+    200,
+    expect.stringContaining(`"model":"${model}"`),
+  ]);
+  return (JSON.parse(text) as { choices: { token_ids: number[] }[] }).choices.map(
+    ({ token_ids: ids }) => ids,
+  );
+}
+
+/** What `n` responses of the model, or of the adapter that lies at `path`, are. */
+function expected(path: string | undefined, n = 4): number[][] {
+  return Array.from({ length: n }, (_, sample) =>
+    standInResponse({
+      ...{ prompt: PROMPT, sample: sample + adapterSample(path), tokensMin: 0 },
+      ...{ tokensMax: TOKENS_MAX, stopTokenIds: [EOS] },
+    }),
+  );
+}
+
+const reload = (path: string) => ({ method: "reload_weights", kwargs: { weights_path: path } });
+
+for (const kind of ["nan", "flat"]) {
+  test(`weights that are ${kind}: the update is an error that names the servers; none serves until good ones come`, async () => {
+    const one = await world();
+    const { status, text } = await one.post("/collective_rpc", reload(`/w/${kind}`));
+    expect(status).toBe(500);
+    for (const { url } of one.standIns) expect(text).toContain(url);
+    expect(text).toContain("the weights do not generate");
+    expect(one.notices).toEqual(["canary_failed", "canary_failed"]);
+    const health = await one.get("/health");
+    expect(health.status).toBe(503);
+    expect(health.text).toContain("the weights do not generate");
+    expect((await one.post("/v1/completions", { prompt: PROMPT })).status).toBe(503);
+    expect((await one.post("/collective_rpc", reload("/w/good"))).status).toBe(200);
+    expect(await tokensOf(one, "tiny")).toEqual(expected(undefined));
+  });
+}
+
+test("one server of two with bad weights: it alone is fenced, and the other serves on", async () => {
+  const one = await world();
+  const { standIns, post } = one;
+  await post("/start_weight_update", {});
+  expect(standIns[0]?.weights).toBe("good");
+  await post("/abort_weight_update", {});
+  (standIns[1] as VllmStandIn).weights = "nan";
+  const { status, text } = await post("/collective_rpc", { method: "update_weight" });
+  expect([status, text]).toEqual([500, expect.stringContaining(standIns[1]?.url ?? "")]);
+  expect(text).toContain("1 of 2 workers failed");
+  expect(await tokensOf(one, "tiny")).toEqual(expected(undefined));
+});
+
+test("collective_rpc update_weight: the next epoch begins, so nothing of the old one is found", async () => {
+  const one = await world();
+  await tokensOf(one, "tiny");
+  await one.post("/collective_rpc", { method: "update_weight", args: ["lm_head.weight"] });
+  expect(Number(one.sidecar.sidecar.rollout.epoch)).toBe(1);
+  await tokensOf(one, "tiny");
+  const salts = new Set(
+    one.standIns.flatMap(({ bodies }) => bodies.map((body) => body.cache_salt)),
+  );
+  const own = [...salts].filter((salt) => /-w\d+$/.test(String(salt)));
+  expect(own.map((salt) => String(salt).slice(-3)).sort()).toEqual(["-w0", "-w1"]);
+  // A canary's salt is its own.
+  expect([...salts].filter((salt) => String(salt).includes("canary")).length).toBe(2);
+});
+
+test("collective_rpc with a method that no worker has is refused, and changes nothing", async () => {
+  const one = await world();
+  expect((await one.post("/collective_rpc", { method: "unknown" })).status).toBe(400);
+  expect(Number(one.sidecar.sidecar.rollout.epoch)).toBe(0);
+  await ready(one, 2);
+});
+
+test("a server that sleeps is not asked for tokens: its canary comes when it wakes up", async () => {
+  const one = await world();
+  const asked = () => one.standIns.map(({ bodies }) => bodies.length);
+  await one.post("/sleep?level=1", {});
+  const before = asked();
+  expect((await one.post("/collective_rpc", reload("/w/nan"))).status).toBe(200);
+  expect(asked()).toEqual(before);
+  await one.post("/wake_up?tags=weights", {});
+  const { status, text } = await one.post("/wake_up?tags=kv_cache", {});
+  expect([status, text]).toEqual([500, expect.stringContaining("the weights do not generate")]);
+});
+
+test("an adapter is served under its name on every server, apart from the model", async () => {
+  const one = await world();
+  const load = { lora_name: "policy", lora_path: "/lora/1" };
+  expect((await one.post("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(404);
+  expect((await one.post("/v1/load_lora_adapter", load)).status).toBe(200);
+  expect((await one.get("/v1/models")).text).toContain('"id":"policy"');
+  const [own, adapted] = await Promise.all([tokensOf(one, "tiny", 8), tokensOf(one, "policy", 8)]);
+  expect(own).toEqual(expected(undefined, 8));
+  expect(adapted).toEqual(expected("/lora/1", 8));
+  const chunks = one.standIns.flatMap(({ bodies }) => bodies);
+  const named = chunks.filter((body) => body.model === "policy");
+  expect(
+    new Set(named.map((body) => String(body.cache_salt).replace(/canary-.*/, "canary"))),
+  ).toEqual(new Set(["foretoken-canary", "foretoken-w1-a-policy"]));
+  const groupOf = (body: (typeof chunks)[number]) =>
+    JSON.stringify(Object(body.sampling_params).extra_args?.foretoken_group);
+  const groups = (list: typeof chunks) =>
+    new Set(list.map(groupOf).filter((g) => !/canary/.test(g)));
+  const others = chunks.filter(
+    (body) => body.model !== "policy" && /-w1$/.test(`${body.cache_salt}`),
+  );
+  expect([...groups(named)].filter((group) => groups(others).has(group))).toEqual([]);
+});
+
+test("an adapter loaded again in place is the new one; unloaded it is a 404 again", async () => {
+  const one = await world();
+  await one.post("/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
+  const again = { lora_name: "policy", lora_path: "/lora/2", load_inplace: true };
+  expect((await one.post("/v1/load_lora_adapter", again)).status).toBe(200);
+  expect(await tokensOf(one, "policy")).toEqual(expected("/lora/2"));
+  expect((await one.post("/v1/unload_lora_adapter", { lora_name: "policy" })).status).toBe(200);
+  expect((await one.post("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(404);
+  expect(await tokensOf(one, "tiny")).toEqual(expected(undefined));
+});
+
+test("an adapter that a server cannot load is served by none, and every server goes on", async () => {
+  const one = await world();
+  const absent = { lora_name: "policy", lora_path: "/lora/absent" };
+  expect((await one.post("/v1/load_lora_adapter", absent)).status).toBe(404);
+  expect(Number(one.sidecar.sidecar.rollout.epoch)).toBe(0);
+  one.standIns[1]?.adapters.set("policy", "/lora/earlier");
+  const load = { lora_name: "policy", lora_path: "/lora/1" };
+  const { status, text } = await one.post("/v1/load_lora_adapter", load);
+  expect([status, text]).toEqual([500, expect.stringContaining("has already been loaded")]);
+  expect(one.standIns[0]?.adapters.has("policy")).toBe(false);
+  await ready(one, 2);
+  expect((await one.post("/v1/completions", { model: "policy", prompt: PROMPT })).status).toBe(404);
+  for (const name of ["tiny", "", 7, "x".repeat(300)]) {
+    const wrong = { lora_name: name, lora_path: "/lora/1" };
+    expect((await one.post("/v1/load_lora_adapter", wrong)).status).toBe(400);
+  }
+});
+
+test("a server that comes back is given weights and adapters before it serves", async () => {
+  const one = await world();
+  await one.post("/collective_rpc", reload("/w/good"));
+  await one.post("/v1/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
+  const [first] = one.standIns;
+  first?.adapters.clear();
+  await first?.restart();
+  // The restart is seen in its metrics.
+  await Bun.sleep(200);
+  await ready(one, 2);
+  expect(first?.adapters.get("policy")).toBe("/lora/1");
+  expect(await tokensOf(one, "policy", 8)).toEqual(expected("/lora/1", 8));
+});
