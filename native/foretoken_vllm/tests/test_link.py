@@ -238,7 +238,7 @@ def test_an_advance_that_a_full_mailbox_dropped_is_made_up_for() -> None:
         tell_story(maker, range(2), foretoken_run="a", foretoken_epoch=0)
         until(lambda: sidecar.tell()["tokensTaken"] >= 2 * len(STORY), "the tokens never came to the service")
         # The link's thread is held up while the engine begins an epoch and makes more than the mailbox holds.
-        client.absorb = lambda _now: None  # type: ignore[method-assign]
+        client.absorb = lambda now: None  # type: ignore[method-assign]
         sidecar.tell(advance=1)
         for sample in range(UP_MAX // 200 + 1):
             tell_story(maker, range(sample, sample + 1), STORY * 20, foretoken_run="a", foretoken_epoch=1)
