@@ -110,7 +110,16 @@ async function runOn(
 /** DRAM for blobs on their way to the disk: some hundred milliseconds of writing. */
 const PENDING_BYTES_MAX = 64 * 1024 * 1024;
 
-async function openPool(options: IterationOptions): Promise<EmbeddedKvPool> {
+export interface PoolOptions {
+  readonly poolMemoryBytes: number;
+  /** 0: no SSD tier. */
+  readonly poolDiskBytes: number;
+  /** Parent of the pool's own directory; null: the system's temporary one. */
+  readonly poolDir: string | null;
+}
+
+/** Its directory is removed at its end; that of a process which was killed, when the next pool opens beside it. */
+export async function openPool(options: PoolOptions): Promise<EmbeddedKvPool> {
   const { poolMemoryBytes: memoryBytesMax, poolDiskBytes: bytesMax } = options;
   if (bytesMax === 0) return new EmbeddedKvPool({ clock: wallClock, memoryBytesMax, disk: null });
   const files = await DirectoryTierFiles.open(options.poolDir ?? tmpdir());

@@ -1,18 +1,20 @@
 // The wiring of the sidecar: workers of every kind, the KV pool, the rollout, and the server in front of them.
 
-import { wallClock } from "./app.ts";
+import { openPool, wallClock } from "./app.ts";
 import { AppError, errorText } from "./base/errors.ts";
 import { weightEpoch } from "./base/ids.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { SAMPLES_MAX } from "./draft/service/limits.ts";
 import { DraftServer } from "./draft/service/server.ts";
-import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
-import { Metrics } from "./metrics/metrics.ts";
+import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
+import { meteredBy, metricsRoute } from "./metered.ts";
+import type { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policy.ts";
 import { describeControl } from "./server/control/describe.ts";
 import { type ControlEntry, logged } from "./server/control/logged.ts";
 import { controlRoutes } from "./server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "./server/control/weights.ts";
+import { delivered } from "./server/delivery.ts";
 import {
   type AccessEntry,
   type HttpOptions,
@@ -40,6 +42,7 @@ import { type Member, WorkerPool, type WorkerSource } from "./server/worker-pool
 import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
 import type { Encoder } from "./text/text.ts";
+import { timersOf } from "./timers.ts";
 import { loadCore } from "./wasm/load.ts";
 
 export interface ServeOptions {
@@ -54,6 +57,9 @@ export interface ServeOptions {
   readonly draft: DraftMode;
   readonly chunkTokens: number;
   readonly poolMemoryBytes: number;
+  /** As PoolOptions; default: no SSD tier. */
+  readonly poolDiskBytes?: number;
+  readonly poolDir?: string | null;
   /** Default: refuse. */
   readonly mixedPrecision?: MixedPrecision;
   readonly sources: readonly WorkerSource[];
@@ -116,7 +122,7 @@ export interface BoundServer {
   /** What /health says until there is something to serve. */
   waitFor(what: string): void;
   /** Once. The workers are opened from now on. @throws AppError: the core cannot be loaded. */
-  serve(model: ModelSide, sources: readonly WorkerSource[]): RunningSidecar;
+  serve(model: ModelSide, sources: readonly WorkerSource[]): Promise<RunningSidecar>;
   /** Ends every connection. */
   stop(): Promise<void>;
 }
@@ -170,7 +176,7 @@ export const KEPT_RESPONSES_MAX = 65_536;
 
 /** Resolves when each worker has been tried once. @throws AppError: as `bindServer` and `RunningSidecar.opened`. */
 export async function startSidecar(options: ServeOptions): Promise<RunningSidecar> {
-  const running = bindServer(options).serve(options.model, options.sources);
+  const running = await bindServer(options).serve(options.model, options.sources);
   try {
     await running.opened;
     return running;
@@ -196,8 +202,10 @@ export function bindServer(options: BindOptions): BoundServer {
     waitFor: (what) => {
       waitsFor = what;
     },
-    serve: (model, sources) => {
-      const running = serveWith({ ...options, model, sources }, http);
+    serve: async (model, sources) => {
+      const { poolMemoryBytes, poolDiskBytes = 0, poolDir = null } = options;
+      const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
+      const running = serveWith({ ...options, model, sources }, { http, kv });
       metrics = running.metrics;
       return running;
     },
@@ -230,7 +238,7 @@ function listening(
 /** @throws AppError: the core cannot be loaded. */
 function serveWith(
   options: ServeOptions,
-  http: HttpServer,
+  { http, kv }: { http: HttpServer; kv: EmbeddedKvPool },
 ): RunningSidecar & { readonly metrics: Metrics } {
   const { events } = options;
   const { failed } = events;
@@ -242,11 +250,6 @@ function serveWith(
     controlMsMax: options.weightsTimeoutMs,
     changed: (member) => events.workerChanged(member),
     workersMin: options.workersMin ?? 1,
-  });
-  const kv = new EmbeddedKvPool({
-    clock: wallClock,
-    memoryBytesMax: options.poolMemoryBytes,
-    disk: null,
   });
   const sidecar = sidecarOf(options, kv);
   const weights = new WeightUpdates({
@@ -269,7 +272,9 @@ function serveWith(
     failed,
   });
   const drafts = draftsOf(options, sidecar);
-  const metrics = meteredBy(sidecar, { pool, kv, stream, book: drafts.book, options });
+  const metrics = meteredBy(sidecar, {
+    ...{ pool, kv, stream, book: drafts.book, modelName: options.model.names[0] },
+  });
   sidecar.observe({
     advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
     quarantined: ({ response }) => events.quarantined(response.refusal?.message ?? ""),
@@ -315,7 +320,7 @@ function serveWith(
       iterations.end();
       stream.end();
       drafts.end();
-      await delivered(http, events);
+      await delivered(http, (streams) => events.unread(streams));
     },
     stop: async () => {
       iterations.end();
@@ -346,36 +351,6 @@ function sidecarOf(options: ServeOptions, kv: EmbeddedKvPool): Sidecar {
     random: randomWord,
     failed: options.events.failed,
   });
-}
-
-const DELIVERY_POLL_MS = 250;
-const DELIVERY_TOLD_MS = 1_000;
-/** All is made: a client that takes nothing of it for so long will not. */
-const DELIVERY_STALL_MS = 30_000;
-
-/** Resolves when every answer has gone out; @throws AppError deadline_exceeded: nobody takes what is left. */
-async function delivered(http: HttpServer, events: ServeEvents): Promise<void> {
-  const startMs = performance.now();
-  let isFinished = false;
-  const finishing = http.finish().then(() => {
-    isFinished = true;
-  });
-  let isTold = false;
-  for (;;) {
-    await Promise.race([finishing, Bun.sleep(DELIVERY_POLL_MS)]);
-    if (isFinished) return;
-    const nowMs = performance.now();
-    const streams = http.streams();
-    if (!isTold && nowMs - startMs > DELIVERY_TOLD_MS) {
-      isTold = true;
-      events.unread(streams);
-    }
-    const takenMs = streams.reduce((last, one) => Math.max(last, one.takenMs), startMs);
-    if (nowMs - takenMs > DELIVERY_STALL_MS) {
-      const message = `${streams.length} clients took nothing for ${DELIVERY_STALL_MS} ms`;
-      throw new AppError("deadline_exceeded", message);
-    }
-  }
 }
 
 /** Every route, and the document that describes them all. */
@@ -479,70 +454,4 @@ function draftsOf(options: ServeOptions, sidecar: Sidecar): Drafts {
 
 function randomWord(): number {
   return crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
-}
-
-/** Timers that serve many clients: what one call throws is told, and the next one comes all the same. */
-function timersOf(failed: (error: unknown) => void) {
-  const contained = (act: () => void) => () => {
-    try {
-      act();
-    } catch (error) {
-      failed(error);
-    }
-  };
-  return {
-    afterwards(act: () => void, ms: number): () => void {
-      const timer = setTimeout(contained(act), ms);
-      return () => clearTimeout(timer);
-    },
-    repeatedly(act: () => void, ms: number): () => void {
-      const timer = setInterval(contained(act), ms);
-      return () => clearInterval(timer);
-    },
-  };
-}
-
-function meteredBy(
-  sidecar: Sidecar,
-  parts: {
-    pool: WorkerPool;
-    kv: EmbeddedKvPool;
-    stream: StreamService;
-    book: EngineBook;
-    options: ServeOptions;
-  },
-): Metrics {
-  const { pool, kv, stream, book, options } = parts;
-  const metrics = new Metrics(
-    {
-      modelName: options.model.names[0],
-      meter: sidecar.rollout.meter,
-      unfinished: () => sidecar.rollout.unfinished,
-      epoch: () => sidecar.rollout.epoch,
-      workerStates: () => {
-        const counts: Record<string, number> = { ready: 0, reconnecting: 0, fenced: 0, down: 0 };
-        for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
-        return counts;
-      },
-      kvPool: () => kv.stats(),
-      stream: () => stream.stats(),
-      plugins: () => book.figures(),
-    },
-    () => wallClock.nowMs(),
-  );
-  sidecar.observe({
-    joined: (request) => metrics.joined(request),
-    finished: (request) => metrics.finished(request),
-    stats: (workerId, stats) => metrics.stats(workerId, stats),
-  });
-  return metrics;
-}
-
-function metricsRoute(metrics: Metrics): Route {
-  return {
-    method: "GET",
-    path: "/metrics",
-    handle: async () =>
-      new Response(await metrics.text(), { headers: { "content-type": metrics.contentType } }),
-  };
 }

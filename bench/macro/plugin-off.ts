@@ -304,7 +304,7 @@ function serversOf(
       model: MODEL,
       host: HOST,
       port,
-      index: 0,
+      gpus: found.build.isCpu ? null : "0",
       contextTokens: null,
       servedName: null,
       apiKey: null,

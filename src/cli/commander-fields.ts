@@ -61,6 +61,25 @@ export function readFields<N extends FieldName>(
   return settings as Settings<N>;
 }
 
+/** Of `names`, those that a flag or the configuration file gives, and those that the environment gives. */
+export function givenFields<N extends FieldName>(
+  command: Command,
+  names: readonly N[],
+): { readonly told: readonly N[]; readonly inherited: readonly N[] } {
+  const options = command.opts() as Record<string, unknown>;
+  const path = options.config;
+  const filed =
+    typeof path === "string" ? readConfig(path, Object.keys(FIELDS) as FieldName[]) : null;
+  const told: N[] = [];
+  const inherited: N[] = [];
+  for (const name of names) {
+    const source = command.getOptionValueSource(optionOf(FIELDS[name]).attributeName());
+    if (source === "env") inherited.push(name);
+    else if (source === "cli" || filed?.has(name)) told.push(name);
+  }
+  return { told, inherited };
+}
+
 function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, unknown> {
   let content: unknown;
   try {

@@ -2,8 +2,9 @@
 
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
+import type { PoolOptions } from "../app.ts";
 import { AppError } from "../base/errors.ts";
-import type { Settings } from "../config/fields.ts";
+import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
 import {
   type BindOptions,
@@ -14,9 +15,6 @@ import {
   type RunningSidecar,
   type ServeEvents,
 } from "../serve.ts";
-import { describeControl } from "../server/control/describe.ts";
-import type { IterationSummary } from "../server/iterations.ts";
-import type { OpenStream } from "../server/open-streams.ts";
 import type { WorkerSource } from "../server/worker-pool.ts";
 import {
   llamaSources,
@@ -25,10 +23,11 @@ import {
   openModelSide,
   remoteSource,
 } from "../sources.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
-import { createLog, type Log, type LogFields } from "./log.ts";
+import { createLog, type Log } from "./log.ts";
+import { eventsOf, logUnread, told, UNREAD_TOLD } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 import { catchUncaught } from "./uncaught.ts";
 
@@ -45,7 +44,6 @@ export const SERVING_FIELDS = [
   "chunkTokens",
   "policy",
   "draft",
-  "poolMemoryMb",
   "apiToken",
   "workerToken",
   "minWorkers",
@@ -73,6 +71,9 @@ const FIELD_NAMES = [
   "draftBudget",
   "deterministic",
   "mixedPrecision",
+  "poolMemoryMb",
+  "poolDiskMb",
+  "poolDir",
   ...SERVING_FIELDS,
 ] as const;
 
@@ -110,15 +111,48 @@ export function serveCommand(setStatus: (status: number) => void): Command {
     chunkTokens: SERVED_CHUNK_TOKENS,
   });
   return command.action(async () => {
-    setStatus(await serve(readFields(command, FIELD_NAMES)));
+    const settings = readFields(command, FIELD_NAMES);
+    const log = stderrLog(settings);
+    checkUseless(command, settings, log);
+    setStatus(await serve(settings, log));
   });
 }
 
-async function serve(settings: ServeSettings): Promise<number> {
+/** What says how embedded engines run, and what nobody but engines of ours hands KV to. */
+const EMBEDDED_ONLY = [
+  "slots",
+  "kvTokens",
+  "draftBudget",
+  "deterministic",
+  "contextTokens",
+] as const;
+const OURS_ONLY = ["poolMemoryMb", "poolDiskMb", "poolDir"] as const;
+
+/** @throws AppError usage: a setting that was given can have no effect. One that was inherited is a warning. */
+function checkUseless(command: Command, settings: ServeSettings, log: Log): void {
+  const isRemote = settings.llama === 0;
+  const isForeign = isRemote && settings.worker.every((url) => url.startsWith("http"));
+  const useless = [
+    { names: isRemote ? EMBEDDED_ONLY : [], of: "embedded engines (--llama)" },
+    { names: isForeign ? OURS_ONLY : [], of: "embedded engines (--llama) and ws:// workers" },
+  ];
+  for (const { names, of } of useless) {
+    const { told, inherited } = givenFields(command, names);
+    const [first] = told;
+    if (first !== undefined) {
+      const problem = `${FIELDS[first].flag} has no effect here: it is for ${of}, and there are none`;
+      throw new AppError("usage", problem);
+    }
+    for (const name of inherited) {
+      log("warn", "no_effect", { setting: envName(FIELDS[name]), says: `it is for ${of}` });
+    }
+  }
+}
+
+async function serve(settings: ServeSettings, log: Log): Promise<number> {
   if (settings.worker.length + settings.llama === 0) {
     throw new AppError("usage", "there is nothing to serve with: give --worker URL, or --llama N");
   }
-  const log = stderrLog(settings);
   warnIfExposed(settings, log);
   const count = settings.worker.length + settings.llama;
   if (settings.minWorkers > count) {
@@ -143,8 +177,16 @@ async function serve(settings: ServeSettings): Promise<number> {
   };
   // A URL that is none is seen before anything is waited for.
   for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
-  return await serveOver(engines, { settings, log, stopping: untilSignal() });
+  const pool = {
+    poolMemoryBytes: settings.poolMemoryMb * MIB,
+    poolDiskBytes: settings.poolDiskMb * MIB,
+    poolDir: settings.poolDir,
+  };
+  return await serveOver(engines, { settings, log, stopping: untilSignal(), pool });
 }
+
+/** vLLM servers hand no KV to a pool of ours. */
+export const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
 
 /** Where the engines come from, and what is known of their model. */
 export interface Engines {
@@ -184,7 +226,6 @@ export type ServingSettings = Pick<
   | "policy"
   | "draft"
   | "chunkTokens"
-  | "poolMemoryMb"
   | "retryGraceS"
   | "weightsTimeoutS"
   | "harmlessRpc"
@@ -198,13 +239,13 @@ export type ServingSettings = Pick<
  */
 export async function serveOver(
   engines: Engines,
-  parts: { settings: ServingSettings; log: Log; stopping: Signals },
+  parts: { settings: ServingSettings; log: Log; stopping: Signals; pool: PoolOptions },
 ): Promise<number> {
-  const { settings, log, stopping } = parts;
+  const { settings, log, stopping, pool } = parts;
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
   const uncatch = catchUncaught(log);
-  const bound = bindServer(bindOptionsOf(settings, eventsOf(log, broken.reject)));
+  const bound = bindServer({ ...bindOptionsOf(settings, eventsOf(log, broken.reject)), ...pool });
   log("info", "listening", { url: bound.url.origin });
   // For those who read stdout: it serves, or it has tried to and goes on trying.
   const announce = once(() => console.log(`foretoken on ${bound.url.origin}`));
@@ -212,7 +253,7 @@ export async function serveOver(
     const model = await modelOf(engines, { bound, announce, log, stopping });
     if (model === null) return EXIT_INTERRUPTED;
     try {
-      const running = bound.serve(model, engines.sources(model));
+      const running = await bound.serve(model, engines.sources(model));
       const failing = running.opened.then(announce).then(() => new Promise<never>(() => {}));
       try {
         return await Promise.race([
@@ -266,7 +307,10 @@ function once(act: () => void): () => void {
   };
 }
 
-function bindOptionsOf(settings: ServingSettings, events: ServeEvents): BindOptions {
+function bindOptionsOf(
+  settings: ServingSettings,
+  events: ServeEvents,
+): Omit<BindOptions, keyof PoolOptions> {
   return {
     host: settings.host,
     port: settings.port,
@@ -291,7 +335,6 @@ function bindOptionsOf(settings: ServingSettings, events: ServeEvents): BindOpti
     policy: settings.policy,
     draft: settings.draft ?? "grouped",
     chunkTokens: settings.chunkTokens,
-    poolMemoryBytes: settings.poolMemoryMb * MIB,
     workersMin: settings.minWorkers,
     ...(settings.mixedPrecision && { mixedPrecision: settings.mixedPrecision }),
     retryGraceMs: settings.retryGraceS * 1000,
@@ -349,59 +392,6 @@ function losslessSource(source: WorkerSource, token: string | null, log: Log): W
   };
 }
 
-const CONTROL_PATHS: ReadonlySet<string> = new Set(describeControl().map(({ path }) => path));
-
-function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
-  return {
-    workerChanged: ({ source, state, reason }) =>
-      log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
-    weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
-    weightsNotice: ({ kind, ...fields }) => log("warn", `weights_${kind}`, fields),
-    notLossless: (engine) =>
-      log("warn", "not_lossless", { engine, says: "its sampler misjudges drafts: it gets none" }),
-    quarantined: (reason) => log("error", "quarantined", { reason }),
-    answered: ({ status, ms, ...entry }) => {
-      // A control call has a line of its own.
-      if (CONTROL_PATHS.has(entry.path) && entry.method === "POST") return;
-      const level = status >= 500 ? "warn" : status >= 400 ? "info" : "debug";
-      log(level, "answered", { status, ms: Math.round(ms), ...entry });
-    },
-    controlled: ({ status, ms, ...entry }) =>
-      log(status < 400 ? "info" : "warn", "control", { status, ms: Math.round(ms), ...entry }),
-    refused: (entry) => log("warn", "refused", { ...entry }),
-    iterationEnded: (summary) => log("info", "iteration", iterationFields(summary)),
-    unread: (streams) => {
-      log("warn", "waiting_for_readers", { streams: streams.length });
-      for (const stream of streams.slice(0, UNREAD_TOLD)) logUnread(log, stream);
-    },
-    failed: (error) => log("error", "failed", { error: told(error) }),
-    broken: (error) => {
-      log("error", "broken", { error: told(error) });
-      broken(error);
-    },
-  };
-}
-
-/** Of clients that do not read, so many are named. */
-const UNREAD_TOLD = 10;
-
-function logUnread(log: Log, { id, method, path, client, takenMs }: OpenStream): void {
-  const seconds = rounded((performance.now() - takenMs) / 1000);
-  log("warn", "not_read", { method, path, id, client, seconds });
-}
-
-function iterationFields(summary: IterationSummary): LogFields {
-  const fields: Record<string, number> = {};
-  for (const [name, value] of Object.entries(summary)) {
-    fields[name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)] = rounded(value);
-  }
-  return fields;
-}
-
-function rounded(value: number): number {
-  return Math.round(value * 1000) / 1000;
-}
-
 async function untilStopped(
   running: RunningSidecar,
   signals: Signals,
@@ -434,8 +424,4 @@ async function untilStopped(
   });
   if (outcome === "drained") return 0;
   return outcome === "second_signal" ? EXIT_INTERRUPTED : EXIT_FAILED;
-}
-
-function told(error: unknown): string {
-  return error instanceof Error ? (error.stack ?? error.message) : String(error);
 }

@@ -10,6 +10,7 @@ import type { Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
 import { type ModelWait, openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
+import { gpusOf, gpusPerServer, visibleGpus } from "../supervise/gpus.ts";
 import { ensurePlugin } from "../supervise/install-plugin.ts";
 import { launchOf, type PluginLaunch } from "../supervise/launch.ts";
 import { ManagedServer } from "../supervise/managed-server.ts";
@@ -18,6 +19,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
 import type { Log } from "./log.ts";
 import {
+  NO_POOL,
   noticedSource,
   SERVED_CHUNK_TOKENS,
   SERVING_FIELDS,
@@ -183,7 +185,7 @@ async function serveServers(
       ),
     sources: () => urls.map((url) => noticedSource(url, settings.workerToken, log)),
   };
-  return await serveOver(engines, { settings, log, stopping });
+  return await serveOver(engines, { settings, log, stopping, pool: NO_POOL });
 }
 
 function serversOf(
@@ -197,6 +199,13 @@ function serversOf(
   },
 ): ManagedServer[] {
   const { model, found, vllmArgs, pool, log } = parts;
+  const gpus = found.build.isCpu
+    ? null
+    : gpusOf({
+        visible: visibleGpus(process.env),
+        servers: settings.servers,
+        perServer: gpusPerServer(vllmArgs),
+      });
   return freePorts(settings.servers, SERVER_HOST).map((port, index) => {
     const name = `vllm-${index}`;
     const launch = launchOf({
@@ -205,7 +214,7 @@ function serversOf(
       model,
       host: SERVER_HOST,
       port,
-      index,
+      gpus: gpus?.[index] ?? null,
       contextTokens: settings.contextTokens,
       servedName: settings.servedModelName,
       apiKey: settings.workerToken,

@@ -549,7 +549,7 @@ export const FIELDS = {
     min: 1,
     max: 64,
     default: 2,
-    help: "vLLM servers to run; on GPUs, one GPU each",
+    help: "vLLM servers to run; on GPUs, each has as many as its --tensor-parallel-size and the like take",
   }),
   vllm: {
     kind: "text",

@@ -286,6 +286,11 @@ export class Metrics {
       () => this.#sources.kvPool().memoryBytes,
     );
     this.#gauge(
+      "foretoken_kv_pool_disk_bytes",
+      "KV held in the pool's SSD tier.",
+      () => this.#sources.kvPool().diskBytes,
+    );
+    this.#gauge(
       "foretoken_stream_clients",
       "Clients of /v1/stream.",
       () => this.#sources.stream().clients,

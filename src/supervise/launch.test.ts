@@ -7,7 +7,7 @@ const OPTIONS: LaunchOptions = {
   model: "/m",
   host: "127.0.0.1",
   port: 8100,
-  index: 1,
+  gpus: null,
   contextTokens: null,
   servedName: null,
   apiKey: null,
@@ -30,19 +30,20 @@ test("launchOf: the endpoint for token ids is switched on as the version wants i
 });
 
 test("launchOf: on CPU, no prompt is split over steps and nothing is computed in bfloat16", () => {
-  const { command, env, envDefaults } = launchOf(OPTIONS);
+  const { command, env } = launchOf(OPTIONS);
   expect(command).toContain("--no-enable-chunked-prefill");
   expect(command.slice(command.indexOf("--dtype")).slice(0, 2)).toEqual(["--dtype", "float32"]);
   expect(env.VLLM_ENABLE_V1_MULTIPROCESSING).toBe("0");
-  expect(envDefaults.CUDA_VISIBLE_DEVICES).toBeUndefined();
+  expect(env.CUDA_VISIBLE_DEVICES).toBeUndefined();
 });
 
 test("launchOf: on GPUs, each server has its own, and weights can be sent", () => {
-  const { command, envDefaults } = launchOf({
+  const { command, env } = launchOf({
     ...OPTIONS,
     build: { version: "0.32.0", isCpu: false },
+    gpus: "2,3",
   });
-  expect(envDefaults.CUDA_VISIBLE_DEVICES).toBe("1");
+  expect(env.CUDA_VISIBLE_DEVICES).toBe("2,3");
   expect(command).toContain("--weight-transfer-config");
   expect(command).not.toContain("--dtype");
 });

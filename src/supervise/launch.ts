@@ -36,8 +36,8 @@ export interface LaunchOptions {
   readonly model: string;
   readonly host: string;
   readonly port: number;
-  /** Of the servers on this machine: on GPUs, server i has GPU i. */
-  readonly index: number;
+  /** Its CUDA_VISIBLE_DEVICES; null: it computes on the CPU. */
+  readonly gpus: string | null;
   /** null: the model's own. */
   readonly contextTokens: number | null;
   readonly servedName: string | null;
@@ -173,12 +173,9 @@ export function launchOf(options: LaunchOptions): Launch {
       ...kvConnector?.env,
       // Not among the arguments, which everybody on the machine can see.
       ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
+      ...(options.gpus === null ? {} : { CUDA_VISIBLE_DEVICES: options.gpus }),
     },
-    envDefaults: {
-      ...merged(rows.map((row) => row.envDefaults)),
-      ...kvConnector?.envDefaults,
-      ...(build.isCpu ? {} : { CUDA_VISIBLE_DEVICES: String(options.index) }),
-    },
+    envDefaults: { ...merged(rows.map((row) => row.envDefaults)), ...kvConnector?.envDefaults },
   };
 }
 

@@ -2,10 +2,11 @@
 // trying the others. Real processes over stand-ins for vLLM.
 
 import { afterEach, describe, expect, test } from "bun:test";
+import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 import { freePort, Proc, said, untilTrue } from "./fleet.ts";
-import { ended, engineMissing, ROOT, start } from "./tool.ts";
+import { ended, engineMissing, ROOT, scratch, start } from "./tool.ts";
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const open: { end(): Promise<void> }[] = [];
@@ -118,6 +119,9 @@ test("start: what no further try would change ends it at once", async () => {
       /--min-workers is 2, and there are 1/,
     ],
     [["--llama", "1", "--model", "/nowhere.gguf"], 1, /\/nowhere\.gguf/],
+    [["--worker", "http://127.0.0.1:9", "--slots", "4"], 2, /--slots has no effect here/],
+    [["--worker", "ws://127.0.0.1:9", "--kv-tokens", "4096"], 2, /--kv-tokens has no effect/],
+    [["--worker", "http://127.0.0.1:9", "--pool-dir", "/tmp"], 2, /--pool-dir has no effect/],
   ];
   for (const [args, status, told] of cases) {
     const result = await ended(start(["serve", "--port", "0", ...args]));
@@ -148,4 +152,35 @@ describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
       said(proc),
     );
   }, 60_000);
+
+  test("pool: its SSD tier is used, and its directory is gone after the end, after kill -9 with the next start", async () => {
+    const dir = scratch();
+    const args = ["--llama", "2", "--kv-tokens", "600", "--max-model-len", "512"];
+    args.push("--chunk-tokens", "16", "--pool-memory-mb", "1", "--pool-dir", dir);
+    const begin = async () => {
+      const { proc, url } = await serve(...args);
+      await untilTrue(() => proc.line(/^foretoken on /) !== null, said(proc));
+      const groups = Array.from({ length: 12 }, (_, i) => ({
+        id: `g${i}`,
+        token_ids: [5, i],
+        n: 4,
+      }));
+      const body = { groups, sampling: { max_tokens: 400, ignore_eos: true } };
+      const asked = fetch(`${url}/v1/rollouts`, { method: "POST", body: JSON.stringify(body) });
+      asked.then((answer) => answer.text()).catch(() => {});
+      await untilTrue(() => readdirSync(dir).length > 0, `a directory: ${said(proc)}`);
+      return proc;
+    };
+    const first = await begin();
+    const [left] = readdirSync(dir);
+    first.kill("SIGKILL");
+    await first.child.exited;
+    expect(readdirSync(dir)).toEqual([left ?? ""]);
+    const second = await begin();
+    expect(readdirSync(dir)).not.toContain(left);
+    second.kill("SIGTERM");
+    second.kill("SIGTERM");
+    await second.child.exited;
+    expect(readdirSync(dir)).toEqual([]);
+  }, 90_000);
 });

@@ -39,7 +39,7 @@ describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it dra
       model: MODEL,
       host: HOST,
       port,
-      index: 0,
+      gpus: found.build.isCpu ? null : "0",
       contextTokens: 2100,
       servedName: null,
       apiKey: null,

@@ -58,7 +58,7 @@ export class KvServers {
         model: MODEL,
         host: HOST,
         port,
-        index,
+        gpus: found.build.isCpu ? null : String(index),
         contextTokens: CONTEXT_TOKENS,
         servedName: null,
         apiKey: null,

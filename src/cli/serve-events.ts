@@ -1,0 +1,65 @@
+// What a sidecar tells its operator: each event as a line of the log.
+
+import type { ServeEvents } from "../serve.ts";
+import { describeControl } from "../server/control/describe.ts";
+import type { IterationSummary } from "../server/iterations.ts";
+import type { OpenStream } from "../server/open-streams.ts";
+import type { Log, LogFields } from "./log.ts";
+
+const CONTROL_PATHS: ReadonlySet<string> = new Set(describeControl().map(({ path }) => path));
+
+/** `broken` is told of the error that stopped the rollout for good. */
+export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
+  return {
+    workerChanged: ({ source, state, reason }) =>
+      log(state === "ready" ? "info" : "warn", "worker", { worker: source.name, state, reason }),
+    weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
+    weightsNotice: ({ kind, ...fields }) => log("warn", `weights_${kind}`, fields),
+    notLossless: (engine) =>
+      log("warn", "not_lossless", { engine, says: "its sampler misjudges drafts: it gets none" }),
+    quarantined: (reason) => log("error", "quarantined", { reason }),
+    answered: ({ status, ms, ...entry }) => {
+      // A control call has a line of its own.
+      if (CONTROL_PATHS.has(entry.path) && entry.method === "POST") return;
+      const level = status >= 500 ? "warn" : status >= 400 ? "info" : "debug";
+      log(level, "answered", { status, ms: Math.round(ms), ...entry });
+    },
+    controlled: ({ status, ms, ...entry }) =>
+      log(status < 400 ? "info" : "warn", "control", { status, ms: Math.round(ms), ...entry }),
+    refused: (entry) => log("warn", "refused", { ...entry }),
+    iterationEnded: (summary) => log("info", "iteration", iterationFields(summary)),
+    unread: (streams) => {
+      log("warn", "waiting_for_readers", { streams: streams.length });
+      for (const stream of streams.slice(0, UNREAD_TOLD)) logUnread(log, stream);
+    },
+    failed: (error) => log("error", "failed", { error: told(error) }),
+    broken: (error) => {
+      log("error", "broken", { error: told(error) });
+      broken(error);
+    },
+  };
+}
+
+/** Of clients that do not read, so many are named. */
+export const UNREAD_TOLD = 10;
+
+export function logUnread(log: Log, { id, method, path, client, takenMs }: OpenStream): void {
+  const seconds = rounded((performance.now() - takenMs) / 1000);
+  log("warn", "not_read", { method, path, id, client, seconds });
+}
+
+function iterationFields(summary: IterationSummary): LogFields {
+  const fields: Record<string, number> = {};
+  for (const [name, value] of Object.entries(summary)) {
+    fields[name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)] = rounded(value);
+  }
+  return fields;
+}
+
+function rounded(value: number): number {
+  return Math.round(value * 1000) / 1000;
+}
+
+export function told(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}

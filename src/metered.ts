@@ -1,0 +1,55 @@
+// What of the sidecar is in its metrics.
+
+import { wallClock } from "./app.ts";
+import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
+import { Metrics } from "./metrics/metrics.ts";
+import type { EngineBook } from "./server/plugin/engine-book.ts";
+import type { Route } from "./server/route.ts";
+import type { Sidecar } from "./server/sidecar.ts";
+import type { StreamService } from "./server/stream/service.ts";
+import type { WorkerPool } from "./server/worker-pool.ts";
+
+export function meteredBy(
+  sidecar: Sidecar,
+  parts: {
+    pool: WorkerPool;
+    kv: EmbeddedKvPool;
+    stream: StreamService;
+    book: EngineBook;
+    modelName: string;
+  },
+): Metrics {
+  const { pool, kv, stream, book, modelName } = parts;
+  const metrics = new Metrics(
+    {
+      modelName,
+      meter: sidecar.rollout.meter,
+      unfinished: () => sidecar.rollout.unfinished,
+      epoch: () => sidecar.rollout.epoch,
+      workerStates: () => {
+        const counts: Record<string, number> = { ready: 0, reconnecting: 0, fenced: 0, down: 0 };
+        for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
+        return counts;
+      },
+      kvPool: () => kv.stats(),
+      stream: () => stream.stats(),
+      plugins: () => book.figures(),
+    },
+    () => wallClock.nowMs(),
+  );
+  sidecar.observe({
+    joined: (request) => metrics.joined(request),
+    finished: (request) => metrics.finished(request),
+    stats: (workerId, stats) => metrics.stats(workerId, stats),
+  });
+  return metrics;
+}
+
+export function metricsRoute(metrics: Metrics): Route {
+  return {
+    method: "GET",
+    path: "/metrics",
+    handle: async () =>
+      new Response(await metrics.text(), { headers: { "content-type": metrics.contentType } }),
+  };
+}
