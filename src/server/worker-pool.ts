@@ -5,7 +5,7 @@
 //                         |  \-----> ready    it was over: its requests have moved, the worker was opened anew
 //           ready -> down, fenced -> ready
 
-import { assert } from "../base/assert.ts";
+import { assert, present } from "../base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
 import type { ControlRequest, Worker } from "../rollout/worker.ts";
@@ -326,24 +326,42 @@ export class WorkerPool {
         epoch === this.#initialEpoch || (options.hasWeights && source.keepsWeights);
       // At the start those who come at about the same time are compared with one another, whoever was first.
       await this.#gathering?.arrive(member);
-      if (member.candidate !== worker || this.#isClosed) return null;
-      let difference = this.#difference(member, { isTrusted: hasWeights && member.taint === null });
-      const hasBase = difference === null;
-      const isGiven = await this.#giveWeights(member, worker, { epoch, hasBase });
-      if (isGiven && !hasBase) difference = this.#agreement.difference(holdingOf(member));
-      else if (!isGiven) difference ??= "came back without the adapters that the others serve";
+      const difference = await this.#bringUp(member, worker, { epoch, hasWeights });
       // It failed while it was brought up to date: `#failed` has seen to it.
-      if (member.candidate !== worker) return null;
+      if (member.candidate !== worker || this.#isClosed) return null;
       Object.assign(member, { worker, candidate: null });
-      // The weights may have changed again meanwhile.
-      if (sidecar.rollout.epoch !== epoch) await this.#reopen(member, { hasWeights: false });
-      else if (difference === null) this.#ready(member, worker, sidecar);
+      if (difference === null) this.#ready(member, worker, sidecar);
       else this.#fence(member, member.taint ?? difference);
       return null;
     } catch (error) {
       void this.#gathering?.arrive(member);
       this.#down(member, errorText(error));
       return error;
+    }
+  }
+
+  /** Gives the candidate what it lacks, until the weights do not change meanwhile. null: it has the current ones. */
+  async #bringUp(
+    member: OwnMember,
+    worker: Worker,
+    opened: { epoch: WeightEpoch; hasWeights: boolean },
+  ): Promise<string | null> {
+    let { epoch, hasWeights } = opened;
+    const rollout = present(this.#sidecar, "a pool that opens workers has a sidecar").rollout;
+    for (;;) {
+      if (member.candidate !== worker || this.#isClosed) return null;
+      if (rollout.epoch !== epoch) {
+        epoch = rollout.epoch;
+        hasWeights = false;
+        worker.send([{ kind: "advance", epoch }]);
+      }
+      const isTrusted = hasWeights && member.taint === null;
+      let difference = this.#difference(member, { isTrusted });
+      const hasBase = difference === null;
+      const isGiven = await this.#giveWeights(member, worker, { epoch, hasBase });
+      if (isGiven && !hasBase) difference = this.#agreement.difference(holdingOf(member));
+      else if (!isGiven) difference ??= "came back without the adapters that the others serve";
+      if (rollout.epoch === epoch) return difference;
     }
   }
 

@@ -473,7 +473,7 @@ test("an engine that is brought up to date while the weights change again is giv
   open();
   await fixture.steps(3);
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([newer]);
+  expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([reload, newer]);
 });
 
 test("an engine that is being brought up to date hears of no update before it is, and is opened by one at a time", async () => {
@@ -490,5 +490,8 @@ test("an engine that is being brought up to date hears of no update before it is
   open();
   await fixture.steps(5);
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  expect(fixture.opened[0]?.length).toBe(3);
+  // The first, and the one that took its place; it was given the newest weights, and those between never.
+  expect(fixture.opened[0]?.length).toBe(2);
+  const paths = fixture.worker(0).heard.map(({ body }) => JSON.stringify(body));
+  expect(paths.map((path) => /w.\d/.exec(path)?.[0])).toEqual(["w/1", "w/3"]);
 });
