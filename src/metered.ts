@@ -3,7 +3,7 @@
 import { wallClock } from "./app.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
-import type { EngineBook } from "./server/plugin/engine-book.ts";
+import type { EngineTelemetry } from "./server/plugin/engine-telemetry.ts";
 import type { Route } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import type { StreamService } from "./server/stream/service.ts";
@@ -15,11 +15,11 @@ export function meteredBy(
     pool: WorkerPool;
     kv: EmbeddedKvPool;
     stream: StreamService;
-    book: EngineBook;
+    telemetry: EngineTelemetry;
     modelName: string;
   },
 ): Metrics {
-  const { pool, kv, stream, book, modelName } = parts;
+  const { pool, kv, stream, telemetry, modelName } = parts;
   const metrics = new Metrics(
     {
       modelName,
@@ -33,7 +33,7 @@ export function meteredBy(
       },
       kvPool: () => kv.stats(),
       stream: () => stream.stats(),
-      plugins: () => book.figures(),
+      plugins: () => telemetry.figures(),
     },
     () => wallClock.nowMs(),
   );

@@ -28,7 +28,7 @@ import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
 import { DraftSocketService } from "./server/plugin/draft-socket.ts";
-import { EngineBook } from "./server/plugin/engine-book.ts";
+import { EngineTelemetry } from "./server/plugin/engine-telemetry.ts";
 import { GroupFeed } from "./server/plugin/group-feed.ts";
 import { describePlugin, pluginRoutes } from "./server/plugin/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
@@ -273,7 +273,7 @@ function serveWith(
   });
   const drafts = draftsOf(options, sidecar);
   const metrics = meteredBy(sidecar, {
-    ...{ pool, kv, stream, book: drafts.book, modelName: options.model.names[0] },
+    ...{ pool, kv, stream, telemetry: drafts.telemetry, modelName: options.model.names[0] },
   });
   sidecar.observe({
     advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
@@ -416,7 +416,7 @@ function routesOf(
 
 interface Drafts {
   readonly server: DraftServer;
-  readonly book: EngineBook;
+  readonly telemetry: EngineTelemetry;
   readonly service: DraftSocketService;
   /** Every connection ends. */
   end(): void;
@@ -432,18 +432,18 @@ function draftsOf(options: ServeOptions, sidecar: Sidecar): Drafts {
     leads: true,
     source: new GroupFeed(sidecar),
   });
-  const book = new EngineBook({
+  const telemetry = new EngineTelemetry({
     clock: wallClock,
     drafts: options.draft !== "off",
     notLossless: options.events.notLossless,
   });
   sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
   const { afterwards, repeatedly } = timersOf(options.events.failed);
-  const service = new DraftSocketService({ server, reports: book, later: afterwards });
+  const service = new DraftSocketService({ server, reports: telemetry, later: afterwards });
   const stopSweeping = repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);
   return {
     server,
-    book,
+    telemetry,
     service,
     end: () => {
       stopSweeping();

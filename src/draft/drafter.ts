@@ -4,7 +4,7 @@
 import type { GroupId } from "../base/ids.ts";
 
 /** What one running request asks of the drafter in one engine step. */
-export interface DraftAsk {
+export interface DraftQuery {
   readonly groupId: GroupId;
   readonly sampleIndex: number;
   /** Draft tokens wanted at most, 0 <= tokensMax <= DRAFT_TOKENS_MAX. */
@@ -50,5 +50,5 @@ export interface Drafter {
   /** Forgets everything: a new weight epoch. */
   clear(): void;
   /** One call into WebAssembly for all asks. An unknown group gets no draft. Never throws for lack of room. */
-  propose(asks: readonly DraftAsk[]): Drafts;
+  propose(asks: readonly DraftQuery[]): Drafts;
 }

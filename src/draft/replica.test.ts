@@ -3,7 +3,7 @@
 
 import { expect, test } from "bun:test";
 import { groupId } from "../base/ids.ts";
-import type { DraftAsk } from "./drafter.ts";
+import type { DraftQuery } from "./drafter.ts";
 import { Replica, type ReplicaOptions } from "./replica.ts";
 
 const A = groupId("a");
@@ -12,12 +12,12 @@ const ids = (...tokens: number[]) => Int32Array.from(tokens);
 const count = (from: number, to: number) =>
   Int32Array.from({ length: to - from }, (_, i) => from + i);
 
-function ask(sampleIndex: number, more: Partial<DraftAsk> = {}): DraftAsk {
+function ask(sampleIndex: number, more: Partial<DraftQuery> = {}): DraftQuery {
   return { groupId: A, sampleIndex, tokensMax: 8, probabilityMin: 0.01, tree: false, ...more };
 }
 
 /** Tokens drafted for each ask. */
-function drafted(replica: Replica, ...asks: DraftAsk[]): number[][] {
+function drafted(replica: Replica, ...asks: DraftQuery[]): number[][] {
   const { start, tokens } = replica.propose(asks);
   return asks.map((_, i) => [...tokens.subarray(start[i], start[i + 1])]);
 }

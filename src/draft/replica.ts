@@ -10,7 +10,7 @@ import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import { LIMIT_BYTES_MAX } from "../wasm/load.ts";
 import { SuffixIndex } from "../wasm/suffix-index.ts";
 import { checkTokens } from "./check-tokens.ts";
-import type { DraftAsk, Drafter, Drafts, UpdateResult } from "./drafter.ts";
+import type { Drafter, DraftQuery, Drafts, UpdateResult } from "./drafter.ts";
 import type { History, Recording } from "./history.ts";
 
 interface Group {
@@ -125,7 +125,7 @@ export class Replica implements Drafter {
     this.#byHandle.clear();
   }
 
-  propose(asks: readonly DraftAsk[]): Drafts {
+  propose(asks: readonly DraftQuery[]): Drafts {
     this.#ask(asks, null);
     return this.#index.step();
   }
@@ -134,7 +134,7 @@ export class Replica implements Drafter {
    * Like `propose`, under a budget for the whole batch: of all the asks' drafts, the `tokensMax` tokens
    * with the highest weight times probability. `weights[i]` > 0 is what an accepted token of ask i is worth.
    */
-  proposeWithin(asks: readonly DraftAsk[], weights: Float32Array, tokensMax: number): Drafts {
+  proposeWithin(asks: readonly DraftQuery[], weights: Float32Array, tokensMax: number): Drafts {
     this.#ask(asks, weights);
     return this.#index.step(tokensMax);
   }
@@ -165,7 +165,7 @@ export class Replica implements Drafter {
     if (group.recording !== null) this.#history?.end(group.recording);
   }
 
-  #ask(asks: readonly DraftAsk[], weights: Float32Array | null): void {
+  #ask(asks: readonly DraftQuery[], weights: Float32Array | null): void {
     const index = this.#index;
     index.begin(asks.length);
     for (let i = 0; i < asks.length; i += 1) {

@@ -2,7 +2,7 @@ import { describe, expect, test } from "bun:test";
 import { NaiveDrafter } from "../../test/reference/naive-replay.ts";
 import { ManualClock } from "../base/clock.ts";
 import type { GroupId } from "../base/ids.ts";
-import type { DraftAsk } from "../draft/drafter.ts";
+import type { DraftQuery } from "../draft/drafter.ts";
 import { Replica } from "../draft/replica.ts";
 import { type ReplayOptions, replay } from "./replay.ts";
 import type { TraceGroup } from "./trace.ts";
@@ -185,7 +185,7 @@ class Loaded extends NaiveDrafter {
     return super.update(groupId, index, offset, tokens);
   }
 
-  override propose(asks: readonly DraftAsk[]) {
+  override propose(asks: readonly DraftQuery[]) {
     return super.propose(asks.map((ask) => ({ ...ask, tokensMax: 0 })));
   }
 }

@@ -9,7 +9,7 @@
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import { type GroupId, groupId } from "../base/ids.ts";
-import type { DraftAsk, Drafter } from "../draft/drafter.ts";
+import type { Drafter, DraftQuery } from "../draft/drafter.ts";
 import { acceptedOf } from "./acceptance.ts";
 import { Calibration } from "./calibration.ts";
 import type { TraceGroup } from "./trace.ts";
@@ -77,7 +77,7 @@ interface Source {
 }
 
 interface Live {
-  readonly ask: DraftAsk;
+  readonly ask: DraftQuery;
   readonly response: Int32Array;
   readonly source: Source;
   readonly tally: Tally;
@@ -104,7 +104,7 @@ class Replay {
   readonly #tallies: Tally[] = [];
   readonly #calibration = new Calibration();
   #live: Live[] = [];
-  #asks: DraftAsk[] = [];
+  #asks: DraftQuery[] = [];
   #batches = 0;
   #sources = 0;
   #tokens = 0;
@@ -175,7 +175,7 @@ class Replay {
     if (batch.left > 0) this.#batches += 1;
   }
 
-  #askOf(id: GroupId, sampleIndex: number): DraftAsk {
+  #askOf(id: GroupId, sampleIndex: number): DraftQuery {
     const { budget, probabilityMin, drafter } = this.#options;
     return {
       groupId: id,

@@ -10,7 +10,7 @@ import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
 import type { RolloutListener } from "../rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../rollout/rollout.ts";
 import { PRIORITY_MAX } from "../schedule/policy.ts";
-import { GroupBook } from "./group-book.ts";
+import { JoinableGroups } from "./joinable-groups.ts";
 
 /** What a client wants: `n` responses to one prompt. */
 export interface Ask {
@@ -84,7 +84,7 @@ interface Place {
 export class Sidecar {
   readonly rollout: Rollout;
   readonly #options: SidecarOptions;
-  readonly #book: GroupBook;
+  readonly #groups: JoinableGroups;
   /** By the request's index, which a later request may have again. */
   readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
@@ -97,7 +97,7 @@ export class Sidecar {
     const { vocabularySize } = options;
     const listener = this.#listener();
     this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
-    this.#book = new GroupBook({ rollout: this.rollout, ...options.limits });
+    this.#groups = new JoinableGroups({ rollout: this.rollout, ...options.limits });
   }
 
   get isDraining(): boolean {
@@ -119,7 +119,7 @@ export class Sidecar {
   generate(ask: Ask, listener: GenerationListener): Generation {
     const divisible = this.#check(ask);
     const { sampling, seeded, priority, isStrict = false } = ask;
-    const group = this.#book.groupFor(ask.prompt, ask.group, sampling.adapter ?? null);
+    const group = this.#groups.groupFor(ask.prompt, ask.group, sampling.adapter ?? null);
     const requests: Request[] = [];
     for (let index = 0; index < ask.n; index += 1) {
       const draw = seeded ? drawKey(sampling.seed, ask.drawGroup ?? "", index) : this.#freshKey();
@@ -162,7 +162,7 @@ export class Sidecar {
 
   /** All workers have the weights of the next epoch: nothing of the old one is used any more. */
   advance(epoch: WeightEpoch): void {
-    this.#book.closeAll();
+    this.#groups.closeAll();
     this.rollout.advance(epoch);
     this.#each((observer) => observer.advanced?.(epoch));
   }
@@ -170,7 +170,7 @@ export class Sidecar {
   /** Takes nothing new; resolves when nothing is left to do. */
   async drain(): Promise<void> {
     this.#isDraining = true;
-    this.#book.closeAll();
+    this.#groups.closeAll();
     if (this.rollout.unfinished === 0) return;
     await new Promise<void>((resolve) => {
       const stop = this.observe({
@@ -255,7 +255,7 @@ export class Sidecar {
       finished: (request) => {
         const place = this.#placeOf(request);
         this.#places[request.index] = undefined;
-        this.#book.finished(request);
+        this.#groups.finished(request);
         try {
           place?.listener.finished(place.index, request);
         } catch (error) {

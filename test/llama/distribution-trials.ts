@@ -3,7 +3,7 @@
 // each pair came, next to the exact probabilities.
 
 import { groupId, requestId } from "../../src/base/ids.ts";
-import type { DraftAsk } from "../../src/draft/drafter.ts";
+import type { DraftQuery } from "../../src/draft/drafter.ts";
 import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
 import { LlamaContext } from "../../src/worker/llama/context.ts";
 import { LlamaEngine } from "../../src/worker/llama/engine.ts";
@@ -97,7 +97,7 @@ function draw(seed: number, draft: "off" | "linear" | "tree"): Record<string, nu
   const group = groupId("distribution");
   const tree = draft === "tree";
   const logs = new Map<string, number[]>();
-  const name = (ask: DraftAsk): string => `${ask.groupId}/${ask.sampleIndex}`;
+  const name = (ask: DraftQuery): string => `${ask.groupId}/${ask.sampleIndex}`;
   const drafter = new ScriptedDrafter(
     (ask) => logs.get(name(ask)) ?? drafter.have.get(name(ask)) ?? [],
     ({ have, future, dice }) => guess(have, future, dice, tree),

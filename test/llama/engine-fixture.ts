@@ -7,7 +7,7 @@ import type { Clock } from "../../src/base/clock.ts";
 import { AppError } from "../../src/base/errors.ts";
 import { mix32 } from "../../src/base/hash.ts";
 import { type GroupId, groupId, requestId, weightEpoch } from "../../src/base/ids.ts";
-import type { DraftAsk, Drafter, Drafts, UpdateResult } from "../../src/draft/drafter.ts";
+import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/draft/drafter.ts";
 import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../src/rollout/worker.ts";
 import { type EngineOptions, LlamaEngine } from "../../src/worker/llama/engine.ts";
@@ -209,7 +209,7 @@ export interface ScriptedDraft {
 
 /** What a script may look at: the response drawn so far, and all of it as it will be. */
 export interface ScriptView {
-  readonly ask: DraftAsk;
+  readonly ask: DraftQuery;
   readonly have: number;
   readonly future: readonly number[];
   /** Changes with every call: a script's source of variety. */
@@ -221,12 +221,12 @@ export class ScriptedDrafter implements Drafter {
   readonly have = new Map<string, number[]>();
   proposals = 0;
   readonly #groups = new Set<GroupId>();
-  readonly #future: (ask: DraftAsk) => readonly number[];
+  readonly #future: (ask: DraftQuery) => readonly number[];
   readonly #script: (view: ScriptView) => ScriptedDraft;
   #dice = 1;
 
   constructor(
-    future: (ask: DraftAsk) => readonly number[],
+    future: (ask: DraftQuery) => readonly number[],
     script: (view: ScriptView) => ScriptedDraft,
   ) {
     this.#future = future;
@@ -261,7 +261,7 @@ export class ScriptedDrafter implements Drafter {
     this.have.clear();
   }
 
-  propose(asks: readonly DraftAsk[]): Drafts {
+  propose(asks: readonly DraftQuery[]): Drafts {
     this.proposals += 1;
     const start = [0];
     const tokens: number[] = [];

@@ -8,7 +8,7 @@ import { type GroupId, groupId, weightEpoch } from "../../src/base/ids.ts";
 import { DraftServer } from "../../src/draft/service/server.ts";
 import { serveHttp } from "../../src/server/http.ts";
 import { DraftSocketService } from "../../src/server/plugin/draft-socket.ts";
-import { EngineBook } from "../../src/server/plugin/engine-book.ts";
+import { EngineTelemetry } from "../../src/server/plugin/engine-telemetry.ts";
 
 interface Command {
   /** Begins a weight epoch. */
@@ -39,10 +39,14 @@ const server = new DraftServer({
     },
   },
 });
-const book = new EngineBook({ clock, drafts: !values["no-drafts"], notLossless: () => {} });
+const telemetry = new EngineTelemetry({
+  clock,
+  drafts: !values["no-drafts"],
+  notLossless: () => {},
+});
 const service = new DraftSocketService({
   server,
-  reports: { telemetryMs: 100, report: (engine, telemetry) => book.report(engine, telemetry) },
+  reports: { telemetryMs: 100, report: (engine, figures) => telemetry.report(engine, figures) },
   later: (act, ms) => {
     const timer = setTimeout(act, ms);
     return () => clearTimeout(timer);
@@ -70,6 +74,6 @@ for await (const line of console) {
     const group = logs.get(id) ?? new Map<number, Int32Array>();
     logs.set(id, group.set(have.sample, Int32Array.from(have.tokens)));
   }
-  say({ ...server.stats(), engines: book.figures(), connections: service.connections });
+  say({ ...server.stats(), engines: telemetry.figures(), connections: service.connections });
 }
 await http.stop();

@@ -3,7 +3,7 @@
 // group must not change its counts.
 
 import type { GroupId } from "../../src/base/ids.ts";
-import type { DraftAsk, Drafter, Drafts, UpdateResult } from "../../src/draft/drafter.ts";
+import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/draft/drafter.ts";
 import type { ReplayOptions, Tally } from "../../src/replay/replay.ts";
 import type { TraceGroup } from "../../src/replay/trace.ts";
 
@@ -16,7 +16,7 @@ export interface NaiveDraft {
   readonly probabilities: number[];
 }
 
-type Wanted = Pick<DraftAsk, "tokensMax" | "probabilityMin" | "tree">;
+type Wanted = Pick<DraftQuery, "tokensMax" | "probabilityMin" | "tree">;
 
 /** What followed the longest suffix of `own`, of CONTEXT tokens at most, that was ever continued. */
 function continuations(texts: readonly number[][], own: readonly number[]): [number, number][] {
@@ -103,7 +103,7 @@ export class NaiveDrafter implements Drafter {
     this.#groups.clear();
   }
 
-  propose(asks: readonly DraftAsk[]): Drafts {
+  propose(asks: readonly DraftQuery[]): Drafts {
     this.asksMost = Math.max(this.asksMost, asks.length);
     const start = [0];
     const all: NaiveDraft = { tokens: [], parents: [], probabilities: [] };

@@ -8,7 +8,7 @@ import { prepareChat } from "./chat.ts";
 import { prepareCompletions } from "./completions.ts";
 import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
-import { Job, Turns } from "./job.ts";
+import { Job, OutputCoalescer } from "./job.ts";
 import { DataPlane } from "./plane.ts";
 
 interface Choice {
@@ -58,7 +58,7 @@ function seen(bodies: readonly Body[]) {
   return { choices: [...choices.entries()].sort(([a], [b]) => a - b), usage, prompt };
 }
 
-/** Turns never rest: what is sent does not depend on how fast the machine is. */
+/** OutputCoalescer never rest: what is sent does not depend on how fast the machine is. */
 const NO_WORK = (): number => 0;
 const common = {
   return_token_ids: fc.boolean(),
@@ -123,7 +123,7 @@ test("streams: put together, they are the answer that does not stream", async ()
         const text = prepared.wantsText || stops.strings.length > 0 ? plane.text : null;
         const job = new Job(
           { id: "x", asks, stops, text },
-          { sidecar, turns: new Turns({ cpuMs: NO_WORK }) },
+          { sidecar, coalescer: new OutputCoalescer({ cpuMs: NO_WORK }) },
         );
         let isGone: boolean | null = null;
         const response = eventStream(job, answer.stream(job), {

@@ -10,10 +10,10 @@ import { EOS, TinyText, tinyEncoder } from "../../../test/golden/requests/tiny-t
 import { askFor } from "../../../test/suite/stream-bed.ts";
 import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
-import { Job, Turns } from "./job.ts";
+import { Job, OutputCoalescer } from "./job.ts";
 import { type Answer, DataPlane } from "./plane.ts";
 
-/** Turns never rest: what is sent does not depend on how fast the machine is. */
+/** OutputCoalescer never rest: what is sent does not depend on how fast the machine is. */
 const NO_WORK = (): number => 0;
 const STALL_MS = 1000;
 const NO_STOPS = {
@@ -59,7 +59,7 @@ function begun(length: number, options: FixtureOptions = {}, crashes: unknown[] 
   const { asks, stops, answer } = prepareGenerate(plane, exchange, body);
   const job = new Job(
     { id: "x", asks, stops, text: null },
-    { sidecar, turns: new Turns({ cpuMs: NO_WORK }) },
+    { sidecar, coalescer: new OutputCoalescer({ cpuMs: NO_WORK }) },
   );
   const ends: boolean[] = [];
   const follow = (by: Answer = answer): Response =>
@@ -187,9 +187,12 @@ test("streams: a fault in writing one answer ends this stream with an error, and
   expect(ends).toEqual([true, false]);
 });
 
-test("turns: a job that throws fails by itself; the others, and those to come, are told as before", async () => {
+test("coalescer: a job that throws fails by itself; the others, and those to come, are told as before", async () => {
   const failures: unknown[] = [];
-  const turns = new Turns({ cpuMs: NO_WORK, failed: (error) => failures.push(error) });
+  const coalescer = new OutputCoalescer({
+    cpuMs: NO_WORK,
+    failed: (error) => failures.push(error),
+  });
   const { fixture } = begun(20);
   const detokenizer = (isFaulty: boolean) => ({
     push: (tokens: ArrayLike<number>) => {
@@ -201,7 +204,7 @@ test("turns: a job that throws fails by itself; the others, and those to come, a
   const jobOf = (token: number, isFaulty: boolean): Job => {
     const text = Object.assign(new TinyText(), { detokenizer: () => detokenizer(isFaulty) });
     const plane = { asks: [askFor([token], 1)], stops: NO_STOPS, text };
-    return new Job({ id: String(token), ...plane }, { sidecar: fixture.sidecar, turns });
+    return new Job({ id: String(token), ...plane }, { sidecar: fixture.sidecar, coalescer });
   };
   const bad = jobOf(1, true);
   const good = jobOf(2, false);

@@ -27,7 +27,7 @@ export interface JobPlan {
 
 export interface JobContext {
   readonly sidecar: Sidecar;
-  readonly turns: Turns;
+  readonly coalescer: OutputCoalescer;
 }
 
 /** Readers wait for one another's turn no longer than this. */
@@ -35,7 +35,7 @@ const REST_MS_MAX = 200;
 /** A rest shorter than a timer's grain is none. */
 const REST_MS_MIN = 2;
 
-export interface TurnsOptions {
+export interface CoalescerOptions {
   /** Hears of what a job threw: this job has failed, the others go on. */
   readonly failed?: (error: unknown) => void;
   /** Tells the CPU time that was used so far. */
@@ -47,13 +47,13 @@ export interface TurnsOptions {
  * of readers takes longer than taking in what they are told; so it rests as long as it has just worked, and
  * under load tokens go out in fewer, larger pieces.
  */
-export class Turns {
+export class OutputCoalescer {
   readonly #jobs = new Set<Job>();
   readonly #failed: (error: unknown) => void;
   readonly #cpuMs: () => number;
   #isPlanned = false;
 
-  constructor(options: TurnsOptions = {}) {
+  constructor(options: CoalescerOptions = {}) {
     this.#failed = options.failed ?? (() => undefined);
     this.#cpuMs = options.cpuMs ?? cpuTimeMs;
   }
@@ -281,6 +281,6 @@ export class Job {
 
   #touch(output: Output): void {
     this.#dirty.add(output);
-    this.#context.turns.touch(this);
+    this.#context.coalescer.touch(this);
   }
 }

@@ -10,9 +10,9 @@ import type { Exchange } from "../route.ts";
 import type { Ask, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
 import { name } from "./fields.ts";
-import { Job, Turns } from "./job.ts";
+import { Job, OutputCoalescer } from "./job.ts";
 import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
-import { RetryBook, type RetryLimits } from "./retries.ts";
+import { AdoptableJobs, type RetryLimits } from "./retries.ts";
 import { type Drawing, invalid, type SamplingContext, type StopRules } from "./sampling-fields.ts";
 
 export interface DataPlaneLimits extends RetryLimits {
@@ -82,8 +82,8 @@ export class DataPlane {
   readonly #adapters: () => ReadonlySet<string>;
   readonly #eosTokenIds: readonly number[];
   readonly #after: (ms: number, run: () => void) => () => void;
-  readonly #retries: RetryBook;
-  readonly #turns: Turns;
+  readonly #retries: AdoptableJobs;
+  readonly #coalescer: OutputCoalescer;
   readonly #failed: (error: unknown) => void;
   readonly #jobs = new Set<Job>();
 
@@ -101,8 +101,8 @@ export class DataPlane {
     this.#eosTokenIds = options.eosTokenIds;
     this.#after = options.after ?? later;
     this.#failed = options.failed ?? (() => undefined);
-    this.#turns = new Turns({ failed: this.#failed });
-    this.#retries = new RetryBook({ ...this.limits, after: this.#after });
+    this.#coalescer = new OutputCoalescer({ failed: this.#failed });
+    this.#retries = new AdoptableJobs({ ...this.limits, after: this.#after });
     options.sidecar.observe({
       advanced: () => this.#retries.clear(),
       broken: (error) => {
@@ -210,7 +210,7 @@ export class DataPlane {
     const lease = this.#retries.lease({ path, id, digest, adoptable: !isStream }, () => {
       const text = prepared.wantsText || stops.strings.length > 0 ? this.text : null;
       const plan = { id: id ?? crypto.randomUUID().replaceAll("-", ""), asks, stops, text };
-      return this.#keep(new Job(plan, { sidecar: this.sidecar, turns: this.#turns }));
+      return this.#keep(new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer }));
     });
     const { job } = lease;
     if (isStream) {

@@ -51,7 +51,7 @@ interface Entry {
   cancelExpiry: (() => void) | null;
 }
 
-export class RetryBook {
+export class AdoptableJobs {
   readonly #options: RetryOptions;
   readonly #named = new Map<string, Entry>();
   /** By path and body; those of clients without an id. */

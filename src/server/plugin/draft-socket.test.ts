@@ -8,7 +8,7 @@ import { DraftServer } from "../../draft/service/server.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
 import type { Socket } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";
-import { EngineBook } from "./engine-book.ts";
+import { EngineTelemetry } from "./engine-telemetry.ts";
 
 class Peer implements Socket {
   readonly frames: ServerMessage[] = [];
@@ -31,11 +31,11 @@ class Peer implements Socket {
 function world(options: { connectionsMax?: number } = {}) {
   const clock = new ManualClock();
   const server = new DraftServer({ clock, instanceId: 7, leads: true });
-  const book = new EngineBook({ clock, drafts: true, notLossless: () => {} });
+  const telemetry = new EngineTelemetry({ clock, drafts: true, notLossless: () => {} });
   const timers = new Set<() => void>();
   const service = new DraftSocketService({
     server,
-    reports: book,
+    reports: telemetry,
     later: (act) => {
       timers.add(act);
       return () => timers.delete(act);
@@ -49,7 +49,7 @@ function world(options: { connectionsMax?: number } = {}) {
   };
   const say = (peer: Peer, message: ClientMessage) =>
     service.message(peer, encodeClientMessage(message));
-  return { server, book, service, timers, connect, say };
+  return { server, telemetry, service, timers, connect, say };
 }
 
 const HELLO: ClientMessage = { kind: "hello", protocolVersion: 1, engine: "http://e:1" };
@@ -78,12 +78,12 @@ test("message: a hello is welcomed, and says how often telemetry is wanted", () 
 });
 
 test("message: telemetry is kept under the engine's name and answered with a budget", () => {
-  const { connect, say, book } = world();
+  const { connect, say, telemetry } = world();
   const peer = connect();
   say(peer, HELLO);
   say(peer, TELEMETRY);
   expect(peer.frames[1]?.kind).toBe("budget");
-  expect(book.figures()).toMatchObject([{ engine: "http://e:1", steps: 3 }]);
+  expect(telemetry.figures()).toMatchObject([{ engine: "http://e:1", steps: 3 }]);
 });
 
 test("message: each wrong one ends its own connection alone, with a code that says why", () => {

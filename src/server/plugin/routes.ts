@@ -3,15 +3,15 @@
 import type { DraftServer } from "../../draft/service/server.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { jsonResponse, type Route } from "../route.ts";
-import type { EngineBook, EngineFigures } from "./engine-book.ts";
+import type { EngineFigures, EngineTelemetry } from "./engine-telemetry.ts";
 
 const PATH = "/foretoken/engines";
 
-export function pluginRoutes(parts: { book: EngineBook; server: DraftServer }): Route[] {
+export function pluginRoutes(parts: { telemetry: EngineTelemetry; server: DraftServer }): Route[] {
   const handle = () => {
     const { groups, bytes, epoch, tokensTaken, tokensOwn, tokensFetched } = parts.server.stats();
     return jsonResponse({
-      engines: parts.book.figures().map(wireFigures),
+      engines: parts.telemetry.figures().map(wireFigures),
       draft_service: {
         weight_epoch: epoch,
         groups,

@@ -8,7 +8,7 @@ import type { Encoder, Text } from "../../text/text.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
-import { RolloutBook } from "./book.ts";
+import { KnownRollouts } from "./known.ts";
 import { invalid, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
 import type { Run } from "./run.ts";
 
@@ -39,8 +39,8 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
   const { after, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
-  const book = new RolloutBook({ sidecar, text, clock, versionOf, limits, newId });
-  const runOf = ({ params }: Exchange): Run => book.run(params.id ?? "");
+  const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId });
+  const runOf = ({ params }: Exchange): Run => known.run(params.id ?? "");
   return [
     {
       method: "POST",
@@ -53,14 +53,14 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
         const context = { text, encoder, contextTokens, signal, eosTokenIds, limits };
         const plan = await planOf(await exchange.json(), context);
         exchange.release();
-        const { run } = book.begin(plan, digest);
+        const { run } = known.begin(plan, digest);
         return streamOf(run, { from: 0, exchange, after, stallMsMax });
       },
     },
     {
       method: "GET",
       path: "/v1/rollouts",
-      handle: () => jsonResponse({ rollouts: book.runs().map(stateOf) }),
+      handle: () => jsonResponse({ rollouts: known.runs().map(stateOf) }),
     },
     {
       method: "GET",

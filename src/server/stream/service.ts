@@ -24,24 +24,22 @@ import { decodeProtobuf, encodeProtobuf } from "./protobuf-codec.ts";
 import {
   type Client,
   type Cursor,
+  FINISHED,
+  type GroupTracks,
   isGroupFinished,
   isOver,
+  JOINED,
   newTopic,
   pieces,
+  RESTARTED,
   type Subscription,
+  TOKENS,
   type Topic,
+  type Track,
   tell,
   tellLength,
 } from "./topic.ts";
-import {
-  FINISHED,
-  type GroupTracks,
-  JOINED,
-  RESTARTED,
-  TOKENS,
-  type Track,
-  TrackBook,
-} from "./track.ts";
+import { Tracks } from "./tracks.ts";
 
 export interface StreamLimits {
   readonly clientsMax: number;
@@ -90,7 +88,7 @@ const PROGRESS_MS = 250;
 export class StreamService implements SocketService {
   readonly #options: StreamServiceOptions;
   readonly #limits: StreamLimits;
-  readonly #book: TrackBook;
+  readonly #tracks: Tracks;
   readonly #clients = new Map<Socket, Client>();
   readonly #topics = new Map<string, Topic>();
   readonly #touched: Topic[] = [];
@@ -111,10 +109,10 @@ export class StreamService implements SocketService {
   constructor(options: StreamServiceOptions) {
     this.#options = options;
     this.#limits = { ...STREAM_LIMITS, ...options.limits };
-    this.#book = new TrackBook(options.random() >>> 0);
+    this.#tracks = new Tracks(options.random() >>> 0);
     options.sidecar.observe({
       joined: (request) => this.#joined(request),
-      restarted: (request) => this.#book.restarted(request),
+      restarted: (request) => this.#tracks.restarted(request),
       groupFinished: (group) => this.#retired(group),
     });
   }
@@ -303,14 +301,14 @@ export class StreamService implements SocketService {
     const there = this.#topics.get(keyOf(filter));
     if (there !== undefined) return there;
     if (filter.kind === "request") {
-      const track = this.#book.track(filter.request);
+      const track = this.#tracks.track(filter.request);
       if (track !== null) {
         return track.topic ?? newTopic(filter, { key: keyOf(filter), track, group: null });
       }
       return new AppError("not_found", `there is no request ${filter.request}`);
     }
     if (filter.kind === "group") {
-      const group = this.#book.group(filter.group);
+      const group = this.#tracks.group(filter.group);
       if (group === null) return new AppError("not_found", `there is no group ${filter.group}`);
       const named = { kind: "group" as const, group: group.group.groupId };
       return group.topic ?? newTopic(named, { key: keyOf(named), track: null, group });
@@ -356,7 +354,7 @@ export class StreamService implements SocketService {
 
   #tracksOf(topic: Topic): Iterable<Track> {
     if (topic.track !== null) return [topic.track];
-    return topic.group?.tracks ?? this.#book.all();
+    return topic.group?.tracks ?? this.#tracks.all();
   }
 
   #listen(): void {
@@ -381,12 +379,12 @@ export class StreamService implements SocketService {
   }
 
   #joined(request: Request): void {
-    const track = this.#book.joined(request);
+    const track = this.#tracks.joined(request);
     if (this.#stopListening !== null) this.#mark(track, JOINED, 0);
   }
 
   #happened(request: Request, flag: number, from: number): Track | null {
-    const track = this.#book.of(request);
+    const track = this.#tracks.of(request);
     if (track !== null) this.#mark(track, flag, from);
     return track;
   }
@@ -417,7 +415,7 @@ export class StreamService implements SocketService {
   }
 
   #retired(group: Group): void {
-    const tracks = this.#book.retired(group);
+    const tracks = this.#tracks.retired(group);
     if (tracks?.topic == null) return;
     this.#touch(tracks.topic);
     this.#dueFlush();

@@ -2,10 +2,39 @@
 // that is behind reads what it lacks out of the responses themselves, at its own pace, until it is not.
 
 import type { WeightEpoch } from "../../base/ids.ts";
+import type { Group, Request } from "../../request/buffer.ts";
 import type { Detokenizer, Text } from "../../text/text.ts";
 import type { Socket } from "../http.ts";
 import type { Filter, Frame, StreamFormat } from "./frame.ts";
-import { FINISHED, type GroupTracks, JOINED, RESTARTED, TOKENS, type Track } from "./track.ts";
+
+/** What has happened to a response in a turn; bits. */
+export const JOINED = 1;
+export const RESTARTED = 2;
+export const TOKENS = 4;
+export const FINISHED = 8;
+
+/** One response, and what clients are to be told of it. */
+export interface Track {
+  readonly request: Request;
+  readonly group: GroupTracks;
+  /** Changes when the response begins anew; its tokens so far are void then. */
+  attempt: number;
+  /** Of the current turn, and where its tokens begin. */
+  flags: number;
+  from: number;
+  /** Since the last progress frame. */
+  progressFlags: number;
+  /** null: nobody follows this response alone. */
+  topic: Topic | null;
+}
+
+export interface GroupTracks {
+  readonly group: Group;
+  readonly tracks: Track[];
+  /** The rollout has forgotten it: no response joins any more. */
+  isRetired: boolean;
+  topic: Topic | null;
+}
 
 export interface Client {
   readonly socket: Socket;

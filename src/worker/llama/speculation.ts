@@ -3,7 +3,12 @@
 
 import type { Clock } from "../../base/clock.ts";
 import type { GroupId } from "../../base/ids.ts";
-import { DRAFT_TOKENS_MAX, type DraftAsk, type Drafter, type Drafts } from "../../draft/drafter.ts";
+import {
+  DRAFT_TOKENS_MAX,
+  type Drafter,
+  type DraftQuery,
+  type Drafts,
+} from "../../draft/drafter.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
 import { DraftPaths } from "./draft-paths.ts";
 import type { Residency } from "./residency.ts";
@@ -68,7 +73,7 @@ export class Speculation {
   readonly #planner: DraftPlanner;
   readonly #clock: Clock;
   readonly #pool: MutableAsk[] = [];
-  readonly #asks: DraftAsk[] = [];
+  readonly #asks: DraftQuery[] = [];
   readonly #asking: Sequence[] = [];
   #proposed: Drafts = NO_DRAFTS;
   #plan: { high: ClassPlan; low: ClassPlan } | null = null;

@@ -3,38 +3,9 @@
 
 import type { GroupId } from "../../base/ids.ts";
 import type { Group, Request } from "../../request/buffer.ts";
-import type { Topic } from "./topic.ts";
+import type { GroupTracks, Track } from "./topic.ts";
 
-/** What has happened to a response in a turn; bits. */
-export const JOINED = 1;
-export const RESTARTED = 2;
-export const TOKENS = 4;
-export const FINISHED = 8;
-
-/** One response, and what clients are to be told of it. */
-export interface Track {
-  readonly request: Request;
-  readonly group: GroupTracks;
-  /** Changes when the response begins anew; its tokens so far are void then. */
-  attempt: number;
-  /** Of the current turn, and where its tokens begin. */
-  flags: number;
-  from: number;
-  /** Since the last progress frame. */
-  progressFlags: number;
-  /** null: nobody follows this response alone. */
-  topic: Topic | null;
-}
-
-export interface GroupTracks {
-  readonly group: Group;
-  readonly tracks: Track[];
-  /** The rollout has forgotten it: no response joins any more. */
-  isRetired: boolean;
-  topic: Topic | null;
-}
-
-export class TrackBook {
+export class Tracks {
   /** By the request's number. */
   readonly #tracks = new Map<number, Track>();
   /** The same by the request's index, which is quicker to find, and which a later request may have again. */
@@ -115,7 +86,7 @@ export class TrackBook {
   }
 }
 
-/** The group book writes a client's name behind a number of its own: `g7:name`. */
+/** JoinableGroups writes a client's name behind a number of its own: `g7:name`. */
 function nameOf(group: Group): string {
   const { groupId } = group;
   return groupId.slice(groupId.indexOf(":") + 1);

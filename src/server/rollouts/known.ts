@@ -17,7 +17,7 @@ interface Entry {
   keptTokens: number;
 }
 
-export interface RolloutBookOptions {
+export interface KnownRolloutsOptions {
   readonly sidecar: Sidecar;
   readonly text: Text;
   readonly clock: Clock;
@@ -28,13 +28,13 @@ export interface RolloutBookOptions {
   readonly newId: () => string;
 }
 
-export class RolloutBook {
-  readonly #options: RolloutBookOptions;
+export class KnownRollouts {
+  readonly #options: KnownRolloutsOptions;
   /** The one that began or ended longest ago comes first. */
   readonly #entries = new Map<string, Entry>();
   #keptTokens = 0;
 
-  constructor(options: RolloutBookOptions) {
+  constructor(options: KnownRolloutsOptions) {
     this.#options = options;
     options.sidecar.observe({
       broken: (error) => {

@@ -21,7 +21,7 @@ const TELEMETRY_MS = 1_000;
 const BUDGET_TTL_MS = 10_000;
 const FORGOTTEN_MS = 30_000;
 
-export interface EngineBookOptions {
+export interface EngineTelemetryOptions {
   readonly clock: Clock;
   /** false: nobody may draft. */
   readonly drafts: boolean;
@@ -29,12 +29,12 @@ export interface EngineBookOptions {
   readonly notLossless: (engine: string) => void;
 }
 
-export class EngineBook implements EngineReports {
+export class EngineTelemetry implements EngineReports {
   readonly telemetryMs = TELEMETRY_MS;
-  readonly #options: EngineBookOptions;
+  readonly #options: EngineTelemetryOptions;
   readonly #engines = new Map<string, EngineFigures>();
 
-  constructor(options: EngineBookOptions) {
+  constructor(options: EngineTelemetryOptions) {
     this.#options = options;
   }
 

@@ -7,7 +7,7 @@ import { kvKey } from "../kv/key.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import type { Rollout } from "../rollout/rollout.ts";
 
-export interface GroupBookOptions {
+export interface JoinableGroupsOptions {
   readonly rollout: Rollout;
   /** Open groups, at most; one more closes the one joined longest ago. */
   readonly groupsMax: number;
@@ -22,8 +22,8 @@ interface Entry {
   keptResponses: number;
 }
 
-export class GroupBook {
-  readonly #options: GroupBookOptions;
+export class JoinableGroups {
+  readonly #options: JoinableGroupsOptions;
   /** The group joined longest ago comes first. */
   readonly #entries = new Map<string, Entry>();
   readonly #keys = new Map<Group, string>();
@@ -31,7 +31,7 @@ export class GroupBook {
   #keptResponses = 0;
   #count = 0;
 
-  constructor(options: GroupBookOptions) {
+  constructor(options: JoinableGroupsOptions) {
     this.#options = options;
   }
 

@@ -3,7 +3,7 @@ import { ManualClock } from "../../base/clock.ts";
 import { weightEpoch } from "../../base/ids.ts";
 import { STEP_TOKENS_UNBOUNDED } from "../../draft/service/limits.ts";
 import type { Telemetry } from "../../draft/service/message.ts";
-import { EngineBook } from "./engine-book.ts";
+import { EngineTelemetry } from "./engine-telemetry.ts";
 
 const TELEMETRY: Telemetry = {
   kind: "telemetry",
@@ -22,16 +22,20 @@ const TELEMETRY: Telemetry = {
   faults: 0,
 };
 
-function newBook(drafts = true) {
+function newTelemetry(drafts = true) {
   const clock = new ManualClock();
   const told: string[] = [];
-  const book = new EngineBook({ clock, drafts, notLossless: (engine) => told.push(engine) });
-  return { book, clock, told };
+  const telemetry = new EngineTelemetry({
+    clock,
+    drafts,
+    notLossless: (engine) => told.push(engine),
+  });
+  return { telemetry, clock, told };
 }
 
 test("report: an engine that is well decides by itself", () => {
-  const { book, told } = newBook();
-  expect(book.report("e", TELEMETRY)).toMatchObject({
+  const { telemetry, told } = newTelemetry();
+  expect(telemetry.report("e", TELEMETRY)).toMatchObject({
     kind: "budget",
     epoch: 2,
     stepTokens: STEP_TOKENS_UNBOUNDED,
@@ -40,35 +44,35 @@ test("report: an engine that is well decides by itself", () => {
 });
 
 test("report: nobody drafts where drafts are off", () => {
-  expect(newBook(false).book.report("e", TELEMETRY).stepTokens).toBe(0);
+  expect(newTelemetry(false).telemetry.report("e", TELEMETRY).stepTokens).toBe(0);
 });
 
 test("report: an engine that misjudges drafts gets none, and is told of once", () => {
-  const { book, told } = newBook();
+  const { telemetry, told } = newTelemetry();
   for (let i = 0; i < 3; i += 1) {
-    expect(book.report("e", { ...TELEMETRY, isLossless: false }).stepTokens).toBe(0);
+    expect(telemetry.report("e", { ...TELEMETRY, isLossless: false }).stepTokens).toBe(0);
   }
   expect(told).toEqual(["e"]);
 });
 
 test("figures: are the last ones, by name, and go when an engine is silent", () => {
-  const { book, clock } = newBook();
-  book.report("b", TELEMETRY);
+  const { telemetry, clock } = newTelemetry();
+  telemetry.report("b", TELEMETRY);
   clock.advance(20_000);
-  book.report("a", TELEMETRY);
-  book.report("a", { ...TELEMETRY, steps: 11 });
-  expect(book.figures().map(({ engine, steps }) => [engine, steps])).toEqual([
+  telemetry.report("a", TELEMETRY);
+  telemetry.report("a", { ...TELEMETRY, steps: 11 });
+  expect(telemetry.figures().map(({ engine, steps }) => [engine, steps])).toEqual([
     ["a", 11],
     ["b", 10],
   ]);
   clock.advance(15_000);
-  expect(book.figures().map(({ engine }) => engine)).toEqual(["a"]);
+  expect(telemetry.figures().map(({ engine }) => engine)).toEqual(["a"]);
 });
 
 test("figures: a flood of names keeps those that are there", () => {
-  const { book } = newBook();
-  book.report("first", TELEMETRY);
-  for (let i = 0; i < 1000; i += 1) book.report(`name-${i}`, TELEMETRY);
-  expect(book.figures().length).toBe(256);
-  expect(book.figures().some(({ engine }) => engine === "first")).toBe(true);
+  const { telemetry } = newTelemetry();
+  telemetry.report("first", TELEMETRY);
+  for (let i = 0; i < 1000; i += 1) telemetry.report(`name-${i}`, TELEMETRY);
+  expect(telemetry.figures().length).toBe(256);
+  expect(telemetry.figures().some(({ engine }) => engine === "first")).toBe(true);
 });
