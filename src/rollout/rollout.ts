@@ -499,7 +499,8 @@ export class Rollout {
       const running = [...this.#buffer.requests].filter(
         ({ status, workerId }) => status === "running" && workerId === worker.workerId,
       );
-      const spent = this.#attempts.died(`${worker.name}: ${message}`, running);
+      const report = message.startsWith(worker.name) ? message : `${worker.name}: ${message}`;
+      const spent = this.#attempts.died(report, running);
       this.#remove(worker);
       for (const request of spent) this.#condemn(request);
       this.#settleLater(running);

@@ -99,7 +99,7 @@ describe.skipIf(engineMissing() !== null)("deaths in weight updates", () => {
   }
 
   test("kill -9 at every stage of an update loses no response, and nothing hangs", async () => {
-    const trials = rounds(2, 200);
+    const trials = rounds(2, 60);
     for (let trial = 0; trial < trials; trial += 1) {
       const dice = (purpose: number, below: number) => fold32(fold32(SEED, trial), purpose) % below;
       const stage = STAGES[trial % STAGES.length] ?? "whole";
