@@ -6,7 +6,7 @@ import { SAMPLING_DEFAULTS, type SamplingParams } from "../../request/request.ts
 import type { ControlRequest } from "../../rollout/worker.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { Member, Reachable, Recipe } from "../worker-pool.ts";
-import { isSuccess, mergedResults, type Outcome } from "./fan-out.ts";
+import { isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";
 
 type Ask = Omit<ControlRequest, "nextEpoch">;
@@ -65,18 +65,18 @@ export class Adapters {
     if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
       // An adapter of that name may be gone with the attempt to replace it.
       if (mayHaveChanged(outcome)) await this.#drop(name, ask, { steps, outcome });
-      return mergedResults(outcome);
+      return merged(outcome);
     }
     const tried = await steps.tried(outcome, name);
     if (tried.failed.some(({ member }) => member.state === "ready")) {
       await steps.send(took(engines, outcome), unloading(name));
       await this.#drop(name, ask, { steps, outcome: tried });
-      return mergedResults(tried);
+      return merged(tried);
     }
     this.#loads.delete(name);
     this.#loads.set(name, { ...again(ask), nextEpoch: steps.sidecar.rollout.epoch });
     await steps.advance(serving(takenIn(tried)), ask, tried);
-    return mergedResults(tried);
+    return merged(tried);
   }
 
   async #unload(name: string, ask: Ask, steps: AdapterSteps): Promise<Response> {
@@ -87,7 +87,7 @@ export class Adapters {
     const engines = await steps.engines();
     const outcome = await steps.send(engines, ask);
     if (mayHaveChanged(outcome)) await this.#drop(name, ask, { steps, outcome });
-    return mergedResults(outcome);
+    return merged(outcome);
   }
 
   /** The adapter is served no more; the weights under it are as they were. */

@@ -45,6 +45,21 @@ test("start, update, finish: one weight epoch, under the trainer's name for it",
   expect((await fixture.call("GET", "/weight_info")).body).toEqual({ weight_version: "step-9" });
 });
 
+test("an update's answer is an engine's own; a method's results are those of all engines", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) {
+    fixture.worker(i).script = ({ path }) => {
+      const body = path === "/collective_rpc" ? { results: [i] } : { message: "Weights updated" };
+      return { status: 200, body };
+    };
+  }
+  const update = await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  expect(update.body).toEqual({ message: "Weights updated" });
+  expect((await fixture.call("POST", "/collective_rpc", reload)).body).toEqual({
+    results: [0, 1, 2],
+  });
+});
+
 test("start, finish: without an update the weights are the same", async () => {
   const fixture = await Fixture.open();
   await fixture.call("POST", "/start_weight_update", {});

@@ -75,13 +75,14 @@ export function merged(outcome: Outcome): Response {
   );
 }
 
-/** As `merged`, with the results of `/collective_rpc` of all engines, in their order. */
-export function mergedResults(outcome: Outcome): Response {
-  if (outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
+/** As `merged`; of `/collective_rpc` the results of all engines, in their order. */
+export function answerTo({ path }: Pick<ControlRequest, "path">, outcome: Outcome): Response {
+  const isList = path === "/collective_rpc";
+  if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
   const results = outcome.answers.flatMap(({ answer }) => {
     const { body } = answer;
-    const isList = typeof body === "object" && body !== null && "results" in body;
-    return isList && Array.isArray(body.results) ? body.results : [body];
+    const hasList = typeof body === "object" && body !== null && "results" in body;
+    return hasList && Array.isArray(body.results) ? body.results : [body];
   });
   return jsonResponse({ results });
 }

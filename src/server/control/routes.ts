@@ -10,7 +10,7 @@ import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
 import { describeControl } from "./describe.ts";
-import { fanOut, isSuccess, merged, mergedResults, type Outcome } from "./fan-out.ts";
+import { answerTo, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { rpcEffect } from "./rpc-methods.ts";
 import { requestOf, type WeightUpdates } from "./weights.ts";
 
@@ -185,7 +185,7 @@ async function collectiveRpc(options: ControlOptions, exchange: Exchange): Promi
   const effect = rpcEffect(method, harmlessRpc);
   switch (effect.kind) {
     case "harmless":
-      return mergedResults(await broadcasted(options, exchange));
+      return answerTo({ path: exchange.url.pathname }, await broadcasted(options, exchange));
     case "refused":
       throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
     case "start":

@@ -31,7 +31,7 @@ import {
   type WorkerPool,
 } from "../worker-pool.ts";
 import { Adapters, adapterAsk } from "./adapters.ts";
-import { fanOut, isSuccess, mergedResults, type Outcome, outcomeOf, told } from "./fan-out.ts";
+import { answerTo, fanOut, isSuccess, type Outcome, outcomeOf, told } from "./fan-out.ts";
 import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
 import { baseAfter } from "./recipe.ts";
 
@@ -150,7 +150,7 @@ export class WeightUpdates {
           if (this.#open === null) this.#open = new OpenUpdate(outcome, this.#nowMs);
           else this.#open.again(outcome);
         }
-        return mergedResults(outcome);
+        return answerTo(ask, outcome);
       } finally {
         if (this.#open === null) this.#close();
       }
@@ -164,7 +164,7 @@ export class WeightUpdates {
       if (this.#open === null) return await this.#whole(ask);
       const outcome = await this.#send(ask);
       this.#open.part(outcome);
-      return mergedResults(outcome);
+      return answerTo(ask, outcome);
     });
   }
 
@@ -173,13 +173,13 @@ export class WeightUpdates {
     return await this.#alone(async () => {
       const outcome = await this.#send(ask);
       // Refused by all: the update is still open, and can be finished in another way.
-      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return mergedResults(outcome);
+      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return answerTo(ask, outcome);
       try {
-        if (this.#open?.isChanged !== true) return mergedResults(outcome);
+        if (this.#open?.isChanged !== true) return answerTo(ask, outcome);
         const tried = await this.#tried(outcome);
         const current = both(this.#open.taken, takenIn(tried));
         await this.#advance(current, { ask, base: "unknown", outcome: tried });
-        return mergedResults(tried);
+        return answerTo(ask, tried);
       } finally {
         this.#close();
       }
@@ -233,13 +233,13 @@ export class WeightUpdates {
       // Complete weights end an update that was open; an engine still has to be told.
       if (this.#open !== null) await this.#end(this.#begunBy(this.#open));
       const outcome = await this.#send(ask);
-      if (!mayHaveChanged(outcome)) return mergedResults(outcome);
+      if (!mayHaveChanged(outcome)) return answerTo(ask, outcome);
       isOver = true;
       const tried = await this.#tried(outcome);
       const current = takenIn(tried);
       const base = current.size > 0 ? baseAfter(this.#requestOf(ask)) : "unknown";
       await this.#advance(current, { ask, base, outcome: tried });
-      return mergedResults(tried);
+      return answerTo(ask, tried);
     } finally {
       if (isOver) this.#close();
     }
