@@ -16,7 +16,7 @@ import { rounds } from "./scale.ts";
 setDefaultTimeout(600_000);
 
 const SEED = Number(process.env.SEED ?? 1);
-const TRIALS = rounds(8, 300);
+const TRIALS = rounds(9, 300);
 /** An update that nobody goes on with is given up after so long. */
 const TIMEOUT_S = 2;
 const ANSWER_MS_MAX = 20_000;
@@ -269,6 +269,12 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
     },
     control: async (about) => {
       for (let i = below(5); i > 0; i -= 1) await attempt(about, one(CONTROL), "{}");
+    },
+    adapter: async (about) => {
+      const body = { lora_name: one(["policy", "", 7, null]), lora_path: one(files.bad) };
+      const paths = ["/v1/load_lora_adapter", "/load_lora_adapter", "/v1/unload_lora_adapter"];
+      const status = await attempt(about, one(paths), body);
+      if (status < 400 || status >= 500) failures.push(`${about}: an adapter: ${status}`);
     },
     kill: async (about) => {
       const update = attempt(about, ...good());
