@@ -34,6 +34,7 @@ import { Adapters, adapterAsk } from "./adapters.ts";
 import { answerTo, fanOut, isSuccess, type Outcome, outcomeOf, told } from "./fan-out.ts";
 import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
 import { baseAfter } from "./recipe.ts";
+import { WeightNames } from "./weight-names.ts";
 
 export interface WeightsOptions {
   readonly sidecar: Sidecar;
@@ -56,9 +57,6 @@ export type WeightsNotice =
 /** An update waits so long for an engine that is being opened anew, where there is no other. */
 const REOPEN_MS = 5_000;
 const REOPEN_POLL_MS = 50;
-/** Names for epochs kept, at most: responses in flight span few. */
-const VERSIONS_MAX = 1024;
-
 /** What is wanted of the engines, before it is known under which epoch. */
 type Ask = Omit<ControlRequest, "nextEpoch">;
 
@@ -72,7 +70,7 @@ export interface PauseState {
 
 export class WeightUpdates {
   readonly #options: WeightsOptions;
-  readonly #versions = new Map<WeightEpoch, string>();
+  readonly #names = new WeightNames();
   /** null: none is open. */
   #open: OpenUpdate | null = null;
   /** What gives an engine the weights of the epoch, without adapters. */
@@ -94,9 +92,8 @@ export class WeightUpdates {
     this.#options = options;
   }
 
-  /** What clients know the weights of an epoch by: the trainer's own name for them, or the epoch's number. */
   version(epoch: WeightEpoch): string {
-    return this.#versions.get(epoch) ?? String(epoch);
+    return this.#names.of(epoch);
   }
 
   get current(): string {
@@ -104,7 +101,7 @@ export class WeightUpdates {
   }
 
   rename(version: string): void {
-    this.#name(this.#options.sidecar.rollout.epoch, version);
+    this.#names.give(this.#options.sidecar.rollout.epoch, version);
   }
 
   /**
@@ -337,8 +334,8 @@ export class WeightUpdates {
     const current = new Set(taken.keys());
     const reasons = reasonsOf(outcome);
     // Under an adapter the weights, and their name, are as they were.
-    const kept = about.keepsName === true ? this.#versions.get(sidecar.rollout.epoch) : null;
-    if (current.size > 0) this.#name(this.#next, versionIn(ask.body) ?? kept ?? null);
+    const kept = about.keepsName === true ? this.#names.given(sidecar.rollout.epoch) : null;
+    if (current.size > 0) this.#names.give(this.#next, versionIn(ask.body) ?? kept);
     this.#base = base;
     pool.changedWeights({
       current,
@@ -441,15 +438,6 @@ export class WeightUpdates {
     const seconds = Math.round((this.#nowMs - (this.#heldMs ?? 0)) / 1000);
     const what = this.#open === null ? "is under way" : "is open";
     return `a weight update ${what} since ${seconds} s: generation goes on when it ends; it is given up after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
-  }
-
-  #name(epoch: WeightEpoch, version: string | null): void {
-    if (version === null) return;
-    this.#versions.set(epoch, version);
-    for (const old of this.#versions.keys()) {
-      if (this.#versions.size <= VERSIONS_MAX) return;
-      this.#versions.delete(old);
-    }
   }
 
   /** One after the other; an update that is left open without a request for too long is abandoned. */
