@@ -1,12 +1,15 @@
 """vLLM's MooncakeStoreConnector as a rollout needs it: vLLM finds it here by `kv_connector_module_path`.
 
-It is the stock connector but for three things. On a CPU the one CUDA event of its save path is replaced, if that is
+It is the stock connector but for four things. On a CPU the one CUDA event of its save path is replaced, if that is
 all that vLLM's code asks of CUDA there. Calls to a store that does not answer fail fast (pool_guard.py). KV of finished
-responses leaves the pool (pool_release.py).
+responses leaves the pool (pool_release.py). A request that is preempted between two steps and runs again in the next,
+as after /pause?mode=keep, keeps its entry: the stock connector drops it after it was made, and the engine ends with
+"'NoneType' object is not subscriptable", or the request waits for a load that nobody begins (seen in 0.32).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import logging
 import re
@@ -74,6 +77,8 @@ class MooncakeStoreConnector(stock.MooncakeStoreConnector):  # type: ignore[misc
         prepare_cpu()
         super().__init__(vllm_config, role, kv_cache_config)
         self._ended: list[Released] = []
+        # Requests that were given blocks since the last step's metadata.
+        self._allocated: set[str] = set()
         self._releaser: Releaser | None = None
         worker = self.connector_worker
         if worker is not None and not self._capacity_only:
@@ -109,9 +114,22 @@ class MooncakeStoreConnector(stock.MooncakeStoreConnector):  # type: ignore[misc
                 self._ended.append(ended)
         return super().request_finished_all_groups(request, block_ids)
 
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> Any:
+        """In the scheduler."""
+        self._allocated.add(request.request_id)
+        return super().update_state_after_alloc(request, blocks, num_external_tokens)
+
     def build_connector_meta(self, scheduler_output: Any) -> Any:
         """In the scheduler, once a step."""
+        preempted = scheduler_output.preempted_req_ids or set()
+        # Blocks are given to waiting requests after the running ones were preempted: these have begun again.
+        again = preempted & self._allocated
+        self._allocated.clear()
+        if again:
+            scheduler_output = dataclasses.replace(scheduler_output, preempted_req_ids=preempted - again)
         meta = super().build_connector_meta(scheduler_output)
+        if again:
+            meta.preempted_req_ids = preempted
         if self._ended:
             meta.foretoken_released = self._ended
             self._ended = []
