@@ -12,8 +12,6 @@ import { openHuggingFaceText, openHuggingFaceThread } from "./text/hugging-face.
 import type { Text } from "./text/text.ts";
 import { newIdentity, openLinkWorker } from "./worker/link/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
-import { wallTimers } from "./worker/vllm/clock.ts";
-import { KEPT_BYTES_MAX, KvShare } from "./worker/vllm/kv-share.ts";
 import { openVllmWorker } from "./worker/vllm/open.ts";
 import { ServedAlike } from "./worker/vllm/served-alike.ts";
 import { type ServedModel, servedModel } from "./worker/vllm/served-model.ts";
@@ -26,9 +24,6 @@ import type { VllmNotice } from "./worker/vllm/worker.ts";
 const RUN_SALT = `foretoken-${crypto.randomUUID()}`;
 
 const RUN_SERVERS = new ServedAlike();
-
-/** All vLLM servers of this process are of one run. */
-const RUN_KV = new KvShare({ clock: wallTimers, bytesMax: KEPT_BYTES_MAX });
 
 /** Embedded engines on one model. */
 export function llamaSources(
@@ -90,7 +85,6 @@ function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource
         epoch,
         reach,
         cacheSalt: RUN_SALT,
-        kvShare: RUN_KV,
         alike: RUN_SERVERS,
         // Whoever opens it tries again: an hour of loading is a look a second or two, and a line in the log.
         limits: { healthMsMax: 0 },

@@ -1,8 +1,7 @@
 // `foretoken up`: starts vLLM servers as a rollout needs them, keeps them running, and serves over them as
 // `foretoken serve` does. Whatever ends it, no process of theirs is left.
 
-import { existsSync, mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { Command } from "commander";
 import { AppError } from "../base/errors.ts";
@@ -37,7 +36,6 @@ const FIELD_NAMES = [
   "vllm",
   "plugin",
   "kvConnector",
-  "kvDir",
   "kvSegmentMb",
   "logs",
   "startS",
@@ -60,7 +58,8 @@ Examples:
   $ npm run vllm:install                            once, where there is no GPU
   $ foretoken up --workers 2                        two servers with the bundled model, on port 8000
   $ foretoken up --workers 2 --plugin               the same, with drafts inside vLLM's engine step
-  $ foretoken up --workers 2 --kv-connector example the same, and KV goes with requests that move
+  $ foretoken up --workers 2 --kv-connector mooncake
+                                                    the same, and KV goes with requests that move
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
 What stands after -- goes to every \`vllm serve\`, and comes before what is given here.
 `;
@@ -81,8 +80,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   warnIfExposed(given, log);
   // Engines are told the sidecar's port before it listens.
   const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
-  const kvDir = given.kvDir ?? (given.kvConnector === null ? null : newKvDir());
-  const settings = { ...given, port, kvDir };
+  const settings = { ...given, port };
   const model = resolve(settings.hfModel ?? BUNDLED);
   if (!existsSync(join(model, "config.json"))) {
     throw new AppError("usage", `--model ${model} is no Hugging Face directory (no config.json)`);
@@ -219,10 +217,7 @@ function serversOf(
       servedName: settings.servedModelName,
       apiKey: settings.workerToken,
       plugin: settings.plugin ? pluginOf(settings, name) : null,
-      kvConnector:
-        settings.kvConnector === null
-          ? null
-          : { ...kvOf(settings.kvConnector, settings, name), ...pool },
+      kvConnector: settings.kvConnector === null ? null : { name: settings.kvConnector, ...pool },
       extraArgs: vllmArgs,
     });
     return new ManagedServer(
@@ -238,18 +233,6 @@ function serversOf(
       (event) => logServerEvent(log, { name, port }, event),
     );
   });
-}
-
-/** Each server has a folder of its own: the sidecar shows it what it is to find (src/worker/vllm/kv-folder.ts). */
-function kvOf(name: string, { kvDir }: UpSettings, server: string) {
-  return { name, folder: resolve(kvDir ?? ".", server) };
-}
-
-/** For its owner's eyes alone: KV lets a reader reconstruct prompts and responses. */
-function newKvDir(): string {
-  const folder = mkdtempSync(join(tmpdir(), "foretoken-kv-"));
-  process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
-  return folder;
 }
 
 function openUpPool(settings: UpSettings, python: string, log: Log): UpPool {

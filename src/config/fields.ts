@@ -568,7 +568,7 @@ export const FIELDS = {
     flag: "--kv-connector",
     metavar: "NAME",
     default: null,
-    help: "KV goes with requests that move between servers: example or mooncake (docs/KV.md; default: it is computed again)",
+    help: "KV goes with requests that move between servers: mooncake (docs/KV.md; default: it is computed again)",
   },
   kvSegmentMb: {
     kind: "integer",
@@ -578,13 +578,6 @@ export const FIELDS = {
     max: 16_777_216,
     default: null,
     help: "memory of each server's engine for the mooncake pool (default: 1024, or less: a quarter of what is free, for all)",
-  },
-  kvDir: {
-    kind: "text",
-    flag: "--kv-dir",
-    metavar: "DIR",
-    default: null,
-    help: "where the example connector's KV lies, 4 GiB at most (default: a temporary directory)",
   },
   logs: {
     kind: "text",

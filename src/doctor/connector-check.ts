@@ -2,7 +2,7 @@
 // itself, and the project's table of connectors.
 
 import { connectorOf } from "../worker/vllm/connectors.ts";
-import { type Finding, info, ok, warn } from "./finding.ts";
+import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
 const CHECK = "KV connector";
 
@@ -12,18 +12,16 @@ export function checkConnector(config: unknown): Finding {
   if (found === null) {
     return info(CHECK, "none: a request that moves to another server is prefilled there again");
   }
-  const { className, row, folder, savesOutput, problem, fix } = found;
+  const { className, row, savesOutput, problem, fix, mixesWeights } = found;
   if (problem !== null) {
-    return warn(CHECK, `${className}: ${problem}`, fix ?? "start it without --kv-transfer-config");
+    const told = `${className}: ${problem}`;
+    const how = fix ?? "start it without --kv-transfer-config";
+    return mixesWeights ? fail(CHECK, told, how) : warn(CHECK, told, how);
   }
-  const where = folder === null ? "in a store that every server asks" : `in ${folder}`;
   const saved = savesOutput ? "prompts and generated tokens" : "prompts";
   const seen = row?.wasRun === true ? "" : "; not run by this project";
-  const told = `${className} keeps ${saved} ${where}${seen}`;
-  if (savesOutput) return ok(CHECK, told);
-  if (row?.outputSetting == null) {
-    return ok(CHECK, `${told}; a moved text is handed in as a prompt first`);
-  }
+  const told = `${className} keeps ${saved} in a store that every server asks${seen}`;
+  if (savesOutput || row?.outputSetting == null) return ok(CHECK, told);
   const [key, value] = row.outputSetting;
   const lacking = `${told}: what a request has generated is prefilled again when it moves`;
   return warn(CHECK, lacking, `kv_connector_extra_config {"${key}": ${value}}`);

@@ -88,18 +88,13 @@ const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
   ["foretoken_kv_load_failures_total", "KV blobs that were refused.", (s) => s.kvLoadFailures],
   [
     "foretoken_kv_moves_total",
-    "Requests that found their KV here by the engines' own connector.",
+    "Requests that came from another engine and found their KV by the engine's connector.",
     (s) => s.kvMoves?.moves ?? 0,
   ],
   ["foretoken_kv_moved_tokens_total", "Tokens of them.", (s) => s.kvMoves?.movedTokens ?? 0],
   [
-    "foretoken_kv_move_misses_total",
-    "Requests that did not find the KV published for them.",
-    (s) => s.kvMoves?.misses ?? 0,
-  ],
-  [
     "foretoken_kv_recomputed_moves_total",
-    "Requests that came here without KV: that was cheaper, or it was not there.",
+    "Requests that came from another engine and did not find it.",
     (s) => s.kvMoves?.recomputedMoves ?? 0,
   ],
   [
@@ -108,24 +103,19 @@ const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
     (s) => s.kvMoves?.recomputedTokens ?? 0,
   ],
   [
-    "foretoken_kv_publishes_total",
-    "Publications of KV for other engines.",
-    (s) => s.kvMoves?.publishes ?? 0,
-  ],
-  [
-    "foretoken_kv_published_tokens_total",
-    "Tokens of them.",
-    (s) => s.kvMoves?.publishedTokens ?? 0,
-  ],
-  [
-    "foretoken_kv_publish_seconds_total",
-    "Time that they took.",
-    (s) => (s.kvMoves?.publishMs ?? 0) / 1000,
-  ],
-  [
     "foretoken_kv_hit_tokens_total",
     "Tokens that the engine says it has loaded through its connector.",
     (s) => s.kvMoves?.hitTokens ?? 0,
+  ],
+  [
+    "foretoken_kv_pool_failed_blocks_total",
+    "Blocks that the KV pool could not look up, load or save.",
+    (s) => s.kvMoves?.failedBlocks ?? 0,
+  ],
+  [
+    "foretoken_kv_pool_seconds_total",
+    "Time that the engine's connector spent in the KV pool.",
+    (s) => s.kvMoves?.poolSeconds ?? 0,
   ],
 ];
 

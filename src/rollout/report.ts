@@ -30,13 +30,11 @@ export interface KvMovesReport {
   readonly connectors: readonly string[];
   readonly moves: number;
   readonly moved_tokens: number;
-  readonly misses: number;
   readonly recomputed_moves: number;
   readonly recomputed_tokens: number;
-  readonly publishes: number;
-  readonly published_tokens: number;
-  readonly publish_s: number;
   readonly hit_tokens: number;
+  readonly failed_blocks: number;
+  readonly pool_s: number;
 }
 
 /** null: no engine moves KV by a connector. */
@@ -49,13 +47,11 @@ export function kvMovesReport(all: readonly (KvMoveStats | undefined)[]): KvMove
     connectors: [...new Set(there.map(({ connector }) => connector))],
     moves: sum((m) => m.moves),
     moved_tokens: sum((m) => m.movedTokens),
-    misses: sum((m) => m.misses),
     recomputed_moves: sum((m) => m.recomputedMoves),
     recomputed_tokens: sum((m) => m.recomputedTokens),
-    publishes: sum((m) => m.publishes),
-    published_tokens: sum((m) => m.publishedTokens),
-    publish_s: sum((m) => m.publishMs) / 1000,
     hit_tokens: sum((m) => m.hitTokens),
+    failed_blocks: sum((m) => m.failedBlocks),
+    pool_s: sum((m) => m.poolSeconds),
   };
 }
 

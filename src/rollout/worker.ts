@@ -136,24 +136,21 @@ export interface WorkerStats {
   readonly kvMoves?: KvMoveStats;
 }
 
-/** Moves of requests to and from one engine by a KV connector of its own. Cumulative counters. */
+/** Requests that came to one engine from another, and the pool that its KV connector asks. Cumulative counters. */
 export interface KvMoveStats {
   /** As the engine calls it. */
   readonly connector: string;
-  /** Requests that came here and found their KV, and the tokens that were not computed for that. */
+  /** Requests that came here and found KV of their output, and the tokens of it. */
   readonly moves: number;
   readonly movedTokens: number;
-  /** Requests that came here and did not find the KV that had been published for them; they are also recomputed. */
-  readonly misses: number;
-  /** Requests that came here without KV, because computing it again was cheaper or it was not there; their tokens. */
+  /** Requests that came here and whose KV was not found; the tokens that were computed again. */
   readonly recomputedMoves: number;
   readonly recomputedTokens: number;
-  /** Publications of KV by this engine for others, their tokens, and how long they took. */
-  readonly publishes: number;
-  readonly publishedTokens: number;
-  readonly publishMs: number;
   /** Tokens that the engine says it has loaded through the connector, for whatever request. */
   readonly hitTokens: number;
+  /** By the engine's count: blocks that the pool could not look up, load or save, and time in all three. */
+  readonly failedBlocks: number;
+  readonly poolSeconds: number;
 }
 
 /** Events of one engine step or more, in order, all of one weight epoch. */

@@ -59,29 +59,15 @@ test("launchOf: the key stands in the environment, not among the arguments", () 
   expect(env.VLLM_API_KEY).toBe("secret");
 });
 
-test("launchOf: a KV connector is started as the table says, with a folder of the server's own", () => {
-  const kvConnector = { name: "example", folder: "/kv/vllm-1" };
-  const { command } = launchOf({ ...OPTIONS, kvConnector });
-  const config = JSON.parse(command[command.indexOf("--kv-transfer-config") + 1] ?? "");
-  expect(config).toEqual({
-    kv_connector: "ExampleConnector",
-    kv_role: "kv_both",
-    kv_connector_extra_config: { shared_storage_path: "/kv/vllm-1" },
-  });
-  expect(command).toContain("--no-enable-chunked-prefill");
-});
-
-test("launchOf: a connector that is not known, or not for this machine, is refused by name", () => {
-  const launch = (name: string) => () =>
-    launchOf({ ...OPTIONS, kvConnector: { name, folder: "/kv" } });
-  expect(launch("nothing")).toThrow("--kv-connector nothing is not known; it is one of example");
+test("launchOf: a connector that is not known, or that needs more than a flag, is refused by name", () => {
+  const launch = (name: string) => () => launchOf({ ...OPTIONS, kvConnector: { name } });
+  expect(launch("nothing")).toThrow("--kv-connector nothing is not known; it is one of mooncake");
   expect(launch("lmcache-mp")).toThrow("--kv-connector lmcache-mp needs settings of its own");
 });
 
 test("launchOf: Mooncake's look-ups have a socket of each server's own, and the pool's settings come with it", () => {
   const kvConnector = {
     name: "mooncake",
-    folder: "",
     env: { MOONCAKE_CONFIG_PATH: "/p.json" },
     envDefaults: { VLLM_HOST_IP: "127.0.0.1" },
   };

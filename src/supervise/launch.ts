@@ -45,10 +45,9 @@ export interface LaunchOptions {
   readonly apiKey: string | null;
   /** Its drafts come from native/foretoken_vllm; null: it drafts nothing. */
   readonly plugin: PluginLaunch | null;
-  /** One of the connectors' table, and the folder that this server alone has. Default: KV stays where it is. */
+  /** One of the connectors' table. Default: KV stays where it is. */
   readonly kvConnector?: {
     readonly name: string;
-    readonly folder: string;
     /** What its pool needs; what is in the environment comes before it. */
     readonly envDefaults?: Readonly<Record<string, string>>;
     readonly env?: Readonly<Record<string, string>>;
@@ -157,8 +156,7 @@ export function launchOf(options: LaunchOptions): Launch {
   const drafts = pluginLaunch(options);
   const { kvConnector = null } = options;
   if (kvConnector !== null) {
-    const { name, folder } = kvConnector;
-    args.push(...connectorLaunch(name, { folder, port, isCpu: build.isCpu }));
+    args.push(...connectorLaunch(kvConnector.name, { port }));
   }
   return {
     command: [

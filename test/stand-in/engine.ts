@@ -2,8 +2,14 @@
 // running one in every step, keeps a prefix cache of block hashes, and preempts as vLLM does (by recomputation).
 
 import { fold32, hashString } from "../../src/base/hash.ts";
-import type { StandInConnector, StandInPool } from "./connector.ts";
 import { EOS, StandInText } from "./tokens.ts";
+
+/** A store that several stand-ins ask, by blocks' hashes (salted), as MooncakeStoreConnector does. */
+export interface StandInPool {
+  readonly blocks: Set<number>;
+  /** `save_decode_cache`: generated tokens' blocks too. */
+  readonly savesOutput: boolean;
+}
 
 export type StandInFinish = "stop" | "length" | "abort";
 
@@ -62,8 +68,6 @@ export interface EngineCounters {
 
 export class StandInEngine {
   readonly options: EngineOptions;
-  /** null: it has none. */
-  readonly connector: StandInConnector | null;
   readonly counters: EngineCounters = {
     steps: 0,
     promptTokens: 0,
@@ -86,14 +90,9 @@ export class StandInEngine {
   /** Called when it ends as a real engine would. */
   readonly #ended: (error: unknown) => void;
 
-  constructor(
-    options: EngineOptions,
-    kv: { connector: StandInConnector | null; pool: StandInPool | null },
-    ended: (error: unknown) => void,
-  ) {
+  constructor(options: EngineOptions, pool: StandInPool | null, ended: (error: unknown) => void) {
     this.options = options;
-    this.connector = kv.connector;
-    this.#pool = kv.pool;
+    this.#pool = pool;
     this.#ended = ended;
   }
 
@@ -204,15 +203,11 @@ export class StandInEngine {
       const whole = Math.floor((next.length - 1) / this.options.blockSize);
       while (found < whole && this.#cache.has(next.blocks[found] ?? 0)) found += 1;
       next.cached = found * this.options.blockSize;
-      const external = this.connector?.matched(next.prompt, next.cached) ?? 0;
-      next.cached += external;
-      this.connector?.scheduled(next.prompt, external, next.output > 0);
       while (found < whole && this.#pool?.blocks.has(next.blocks[found] ?? 0)) {
         found += 1;
         next.cached += this.options.blockSize;
         this.externalTokens += this.options.blockSize;
       }
-      this.externalTokens += external;
       for (const block of next.blocks) this.#pool?.blocks.add(block);
       this.counters.promptTokens += next.length;
       for (const block of next.blocks) this.#cache.add(block);

@@ -5,8 +5,7 @@
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
 import { hashString } from "../../src/base/hash.ts";
-import { StandInConnector, type StandInPool } from "./connector.ts";
-import { type EngineOptions, StandInEngine } from "./engine.ts";
+import { type EngineOptions, StandInEngine, type StandInPool } from "./engine.ts";
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
 import {
   errorJson,
@@ -38,12 +37,10 @@ export interface StandInOptions extends EngineOptions {
   /** How long it is silent when a request is "preempted", and down when it restarts, ms. */
   readonly silenceMs: number;
   readonly downMs: number;
-  /** Of an ExampleConnector; null: it has no connector. */
-  readonly kvFolder: string | null;
   /** Of a MooncakeStoreConnector, shared by all stand-ins that are given it; null: it has none. */
   readonly kvPool: StandInPool | null;
-  /** Another connector, by name alone. */
-  readonly kvConnector: string;
+  /** Another connector, by name alone; null: it has none. */
+  readonly kvConnector: string | null;
   /** 0: any free one. */
   readonly port: number;
   /** As a server that loads its model: every route answers 503 until `isHealthy` is set. */
@@ -66,9 +63,8 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   apiKey: null,
   silenceMs: 20,
   downMs: 10,
-  kvFolder: null,
   kvPool: null,
-  kvConnector: "ExampleConnector",
+  kvConnector: null,
   port: 0,
   isLoading: false,
 };
@@ -137,9 +133,7 @@ export class VllmStandIn {
   }
 
   #newEngine(): StandInEngine {
-    const { kvFolder, kvPool, blockSize } = this.options;
-    const connector = kvFolder === null ? null : new StandInConnector(kvFolder, blockSize);
-    return new StandInEngine(this.options, { connector, pool: kvPool }, (error) => {
+    return new StandInEngine(this.options, this.options.kvPool, (error) => {
       this.endings.push(String(error));
       void this.restart();
     });
@@ -235,7 +229,7 @@ export class VllmStandIn {
             scheduler_config: {
               max_num_seqs: options.slots,
               policy: options.hasPriorities ? "priority" : "fcfs",
-              enable_chunked_prefill: options.kvFolder === null,
+              enable_chunked_prefill: true,
             },
             device_config: { device: options.device },
             speculative_config: null,
@@ -273,7 +267,6 @@ export class VllmStandIn {
         if (typeof path === "string") {
           this.weights = path.includes("nan") ? "nan" : path.includes("flat") ? "flat" : "good";
         }
-        if (engine.connector !== null) engine.connector.weights += 1;
         return ok({ results: [null] });
       }
       case "GET /get_world_size":
@@ -318,19 +311,15 @@ export class VllmStandIn {
   }
 
   #transferConfig(): object | null {
-    const { kvFolder, kvPool, kvConnector } = this.options;
+    const { kvPool, kvConnector } = this.options;
     if (kvPool !== null) {
       return {
         kv_connector: "MooncakeStoreConnector",
         kv_connector_extra_config: { save_decode_cache: kvPool.savesOutput },
       };
     }
-    if (kvFolder === null && kvConnector === "ExampleConnector") return null;
-    return {
-      kv_connector: kvConnector,
-      kv_role: "kv_both",
-      kv_connector_extra_config: kvFolder === null ? {} : { shared_storage_path: kvFolder },
-    };
+    if (kvConnector === null) return null;
+    return { kv_connector: kvConnector, kv_role: "kv_both", kv_connector_extra_config: {} };
   }
 
   /** Unknown ids are counted too, as the real one does. */

@@ -34,6 +34,8 @@ export interface LogEntry {
   readonly worker?: string;
   readonly state?: string;
   readonly reason?: string | null;
+  /** Of the KV pool's master. */
+  readonly admin?: string;
 }
 
 export interface Choice {
@@ -123,7 +125,7 @@ export class Fleet {
   get servers(): { name: string; url: string; pid: number }[] {
     const newest = new Map<string, { name: string; url: string; pid: number }>();
     for (const { event, name, port, pid } of this.log) {
-      if (event !== "server_started" || name === undefined || pid === undefined) continue;
+      if (event !== "server_started" || pid === undefined || !name?.startsWith("vllm-")) continue;
       newest.set(name, { name, url: `http://127.0.0.1:${port}`, pid });
     }
     return [...newest.values()];

@@ -1,32 +1,28 @@
 import { expect, test } from "bun:test";
 import { CONNECTORS, connectorLaunch, connectorOf } from "./connectors.ts";
 
-/** /server_info of vLLM 0.32 on CPU, as it was told by a live server; only what is looked at. */
+/** /server_info of vLLM 0.32 on a CPU, as a live server answered; only what is looked at. */
 const CONFIG = {
-  scheduler_config: { enable_chunked_prefill: false },
   kv_transfer_config: {
-    kv_connector: "ExampleConnector",
+    kv_connector: "MooncakeStoreConnector",
     engine_id: "3f915321-3ee8-4f90-9ce7-0aeb73465f17",
     kv_buffer_device: "cpu",
     kv_role: "kv_both",
-    kv_connector_extra_config: { shared_storage_path: "/kv/a" },
-    kv_connector_module_path: null,
-    kv_load_failure_policy: "fail",
+    kv_connector_extra_config: { save_decode_cache: true, load_async: true },
+    kv_connector_module_path: "foretoken_vllm.mooncake",
+    kv_load_failure_policy: "recompute",
   },
 };
 
 const found = (name: string, extra: object = {}) =>
-  connectorOf({
-    ...CONFIG,
-    kv_transfer_config: { kv_connector: name, kv_connector_extra_config: extra },
-  });
+  connectorOf({ kv_transfer_config: { kv_connector: name, kv_connector_extra_config: extra } });
 
-test("connectorOf: reads ExampleConnector and its folder", () => {
+test("connectorOf: reads Mooncake's connector as `foretoken up` starts it", () => {
   expect(connectorOf(CONFIG)).toMatchObject({
-    className: "ExampleConnector",
-    folder: "/kv/a",
-    savesOutput: false,
+    className: "MooncakeStoreConnector",
+    savesOutput: true,
     problem: null,
+    mixesWeights: false,
   });
 });
 
@@ -36,10 +32,13 @@ test("connectorOf: no connector, no configuration and nonsense are none", () => 
   }
 });
 
-test("connectorOf: chunked prefill is a problem of the folder's connector, with its fix", () => {
-  const told = connectorOf({ ...CONFIG, scheduler_config: { enable_chunked_prefill: true } });
-  expect(told?.problem).toContain("parts of prompts");
-  expect(told?.fix).toBe("--no-enable-chunked-prefill");
+test("connectorOf: a store whose keys hold no salt, or that is not known, may mix weights", () => {
+  for (const name of ["ExampleConnector", "SharedStorageConnector", "LMCacheConnectorV1", "New"]) {
+    expect(found(name)).toMatchObject({ mixesWeights: true, problem: expect.any(String) });
+  }
+  for (const name of ["NixlConnector", "LMCacheMPConnector", "OffloadingConnector"]) {
+    expect(found(name)?.mixesWeights).toBe(false);
+  }
 });
 
 test("connectorOf: output is saved by itself, by a setting, or not", () => {
@@ -55,27 +54,22 @@ test("connectorOf: output is saved by itself, by a setting, or not", () => {
 test("connectorOf: memory that only one server has, keys of unknown make and unknown connectors have a problem", () => {
   expect(found("OffloadingConnector")?.fix).toContain("secondary_tiers");
   expect(found("LMCacheConnectorV1")?.problem).toContain("weights apart");
+  expect(found("ExampleConnector")?.fix).toContain("MooncakeStoreConnector");
   expect(found("NixlConnector")?.problem).toContain("no other server");
   expect(found("NewConnector")).toMatchObject({ row: null, problem: expect.any(String) });
 });
 
-test("the table: names and classes are each there once; what keeps no salt lies in a folder", () => {
+test("the table: names and classes are each there once", () => {
   const all = CONNECTORS.flatMap(({ name, classes }) => [name, ...classes]);
   expect(new Set(all).size).toBe(all.length);
-  // Only a folder can be emptied from here.
-  const saltless = CONNECTORS.filter(({ hasSalt }) => hasSalt === false);
-  expect(saltless.every(({ reach }) => reach === "folder")).toBe(true);
 });
 
 test("connectorLaunch: what it starts is what is found, without a problem", () => {
   for (const { name, launch } of CONNECTORS) {
     if (launch === null) continue;
-    const args = connectorLaunch(name, { folder: "/kv/0", port: 8100, isCpu: false });
-    const config = JSON.parse(args[args.indexOf("--kv-transfer-config") + 1] ?? "");
-    const scheduler_config = {
-      enable_chunked_prefill: !args.includes("--no-enable-chunked-prefill"),
-    };
-    const told = connectorOf({ scheduler_config, kv_transfer_config: config });
+    const [flag, config = ""] = connectorLaunch(name, { port: 8100 });
+    expect(flag).toBe("--kv-transfer-config");
+    const told = connectorOf({ kv_transfer_config: JSON.parse(config) });
     expect(told).toMatchObject({ row: { name }, problem: null });
   }
 });

@@ -3,11 +3,8 @@
 
 import { AppError } from "../../base/errors.ts";
 
-/**
- * folder: a directory of the machine, which the sidecar keeps in order. pool: a store that all servers ask by
- * themselves. none: nothing that another server could find by a request's tokens.
- */
-export type ConnectorReach = "folder" | "pool" | "none";
+/** pool: a store that all servers ask by themselves. none: nothing that another server could find by a request's tokens. */
+export type ConnectorReach = "pool" | "none";
 
 export interface ConnectorRow {
   /** As `--kv-connector` has it. */
@@ -23,70 +20,37 @@ export interface ConnectorRow {
   readonly sharedBy: string | null;
   /** Its keys hold `cache_salt`, so KV of other weights is not found. null: not known. */
   readonly hasSalt: boolean | null;
-  readonly devices: "any" | "gpu";
   /** `foretoken up` can start it; null: it needs a service of its own first (docs/KV.md). */
-  readonly launch: ((server: ConnectorSite) => ConnectorLaunch) | null;
+  readonly launch: ((server: ConnectorSite) => Readonly<Record<string, unknown>>) | null;
   /** Seen at work by this project. */
   readonly wasRun: boolean;
 }
 
 /** Of the server that is to be started. */
 export interface ConnectorSite {
-  /** That it alone has. */
-  readonly folder: string;
   /** That it alone listens on. */
   readonly port: number;
 }
 
-export interface ConnectorLaunch {
-  readonly config: Readonly<Record<string, unknown>>;
-  readonly args: readonly string[];
-}
-
-const folderLaunch = ({ folder }: ConnectorSite): ConnectorLaunch => ({
-  config: {
-    kv_connector: "ExampleConnector",
-    kv_role: "kv_both",
-    kv_connector_extra_config: { shared_storage_path: folder },
+/** `--kv-transfer-config`. */
+const mooncakeLaunch = ({ port }: ConnectorSite) => ({
+  kv_connector: "MooncakeStoreConnector",
+  // The stock connector, with what a CPU, a dead store and finished responses need (native/foretoken_vllm).
+  kv_connector_module_path: "foretoken_vllm.mooncake",
+  kv_role: "kv_both",
+  kv_load_failure_policy: "recompute",
+  kv_connector_extra_config: {
+    save_decode_cache: true,
+    load_async: true,
+    lookup_async: true,
+    // Names a socket in the machine's temporary folder: two servers with one name would answer for each other.
+    lookup_rpc_port: port,
   },
-  // It stores a prompt in the step in which it is first scheduled, under the name of the whole, even if only a part of
-  // it is computed in that step: what is found later would be wrong, or end the engine.
-  args: ["--no-enable-chunked-prefill"],
 });
 
-const mooncakeLaunch = ({ port }: ConnectorSite): ConnectorLaunch => ({
-  config: {
-    kv_connector: "MooncakeStoreConnector",
-    // The stock connector, with what a CPU, a dead store and finished responses need (native/foretoken_vllm).
-    kv_connector_module_path: "foretoken_vllm.mooncake",
-    kv_role: "kv_both",
-    kv_load_failure_policy: "recompute",
-    kv_connector_extra_config: {
-      save_decode_cache: true,
-      load_async: true,
-      lookup_async: true,
-      // Names a socket in the machine's temporary folder: two servers with one name would answer for each other.
-      lookup_rpc_port: port,
-    },
-  },
-  args: [],
-});
-
-const UNSAID = { devices: "any", sharedBy: null, launch: null, wasRun: false } as const;
+const UNSAID = { sharedBy: null, launch: null, wasRun: false } as const;
 
 export const CONNECTORS: readonly ConnectorRow[] = [
-  {
-    name: "example",
-    classes: ["ExampleConnector", "SharedStorageConnector"],
-    reach: "folder",
-    saves: "prompt",
-    outputSetting: null,
-    sharedBy: null,
-    hasSalt: false,
-    devices: "any",
-    launch: folderLaunch,
-    wasRun: true,
-  },
   {
     name: "mooncake",
     classes: ["MooncakeStoreConnector"],
@@ -95,7 +59,6 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     outputSetting: ["save_decode_cache", true],
     sharedBy: null,
     hasSalt: true,
-    devices: "any",
     launch: mooncakeLaunch,
     wasRun: true,
   },
@@ -109,7 +72,6 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     saves: "prompt",
     outputSetting: ["offload_prompt_only", false],
     hasSalt: true,
-    devices: "gpu",
   },
   {
     ...UNSAID,
@@ -128,7 +90,16 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     saves: "prompt",
     outputSetting: ["save_decode_cache", true],
     hasSalt: null,
-    devices: "gpu",
+  },
+  {
+    ...UNSAID,
+    name: "example",
+    classes: ["ExampleConnector", "SharedStorageConnector"],
+    // A folder, for debugging: its keys are the prompt's tokens and nothing else.
+    reach: "pool",
+    saves: "prompt",
+    outputSetting: null,
+    hasSalt: false,
   },
   {
     ...UNSAID,
@@ -138,7 +109,6 @@ export const CONNECTORS: readonly ConnectorRow[] = [
     saves: "what fits",
     outputSetting: null,
     hasSalt: true,
-    devices: "gpu",
   },
   {
     ...UNSAID,
@@ -159,10 +129,10 @@ export interface FoundConnector {
   /** null: not in the table. */
   readonly row: ConnectorRow | null;
   readonly savesOutput: boolean;
-  /** Of a folder connector, as the server names it; null: not said, or it has none. */
-  readonly folder: string | null;
   /** Why no KV moves through it; null: nothing that can be seen from outside. */
   readonly problem: string | null;
+  /** It may find KV of other weights: a rollout over the server would be wrong. */
+  readonly mixesWeights: boolean;
   /** What to do about it; null: nothing helps. */
   readonly fix: string | null;
 }
@@ -174,14 +144,13 @@ export function connectorOf(config: unknown): FoundConnector | null {
   if (typeof className !== "string") return null;
   const row = CONNECTORS.find(({ classes }) => classes.includes(className)) ?? null;
   const extra = field(transfer, "kv_connector_extra_config");
-  const folder = field(extra, "shared_storage_path");
-  const base = {
+  return {
     className,
     row,
-    folder: row?.reach === "folder" && typeof folder === "string" ? folder : null,
     savesOutput: row !== null && savesOutput(row, extra),
+    mixesWeights: row === null || (row.reach === "pool" && row.hasSalt !== true),
+    ...problemOf(row, extra),
   };
-  return { ...base, ...problemOf(base, { config, extra }) };
 }
 
 function savesOutput(row: ConnectorRow, extra: unknown): boolean {
@@ -192,39 +161,29 @@ function savesOutput(row: ConnectorRow, extra: unknown): boolean {
 }
 
 function problemOf(
-  { row, folder }: { row: ConnectorRow | null; folder: string | null },
-  { config, extra }: { config: unknown; extra: unknown },
+  row: ConnectorRow | null,
+  extra: unknown,
 ): Pick<FoundConnector, "problem" | "fix"> {
-  const names = CONNECTORS.filter(({ reach }) => reach !== "none").map(({ classes }) => classes[0]);
-  const other = `use one of ${names.join(", ")}`;
-  if (row === null) return { problem: "what it saves, and where, is not known", fix: other };
+  const names = CONNECTORS.filter((one) => one.reach === "pool" && one.hasSalt === true);
+  const other = `use one of ${names.map(({ classes }) => classes[0]).join(", ")}`;
+  if (row === null)
+    return { problem: "whether its keys tell weights apart is not known", fix: other };
   if (row.reach === "none") {
     return { problem: "no other server finds what it saves by a request's tokens", fix: other };
+  }
+  if (row.hasSalt === false) return { problem: "its keys do not tell weights apart", fix: other };
+  if (row.hasSalt === null) {
+    return { problem: "whether its keys tell weights apart is not known", fix: other };
   }
   if (row.sharedBy !== null && field(extra, row.sharedBy) === undefined) {
     const fix = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
     return { problem: "no other server finds what it saves", fix };
   }
-  if (row.reach === "folder") {
-    if (folder === null) {
-      const fix = `kv_connector_extra_config {"shared_storage_path": DIR}, another DIR for each server`;
-      return { problem: "it names no folder", fix };
-    }
-    if (field(field(config, "scheduler_config"), "enable_chunked_prefill") === true) {
-      const problem = "with chunked prefill it stores parts of prompts under the name of the whole";
-      return { problem, fix: "--no-enable-chunked-prefill" };
-    }
-  } else if (row.hasSalt === null) {
-    return { problem: "whether its keys tell weights apart is not known", fix: other };
-  }
   return { problem: null, fix: null };
 }
 
 /** @throws AppError invalid_config: no such connector, or it cannot be started so. */
-export function connectorLaunch(
-  name: string,
-  options: ConnectorSite & { isCpu: boolean },
-): readonly string[] {
+export function connectorLaunch(name: string, site: ConnectorSite): readonly string[] {
   const row = CONNECTORS.find((one) => one.name === name);
   const startable = CONNECTORS.flatMap(({ name: one, launch }) => (launch === null ? [] : [one]));
   if (row === undefined || row.launch === null) {
@@ -235,11 +194,7 @@ export function connectorLaunch(
       `--kv-connector ${name} ${what}; it is one of ${startable.join(", ")}`,
     );
   }
-  if (options.isCpu && row.devices === "gpu") {
-    throw new AppError("invalid_config", `--kv-connector ${name} takes GPUs; on CPU: example`);
-  }
-  const { config, args } = row.launch(options);
-  return ["--kv-transfer-config", JSON.stringify(config), ...args];
+  return ["--kv-transfer-config", JSON.stringify(row.launch(site))];
 }
 
 function field(value: unknown, name: string): unknown {

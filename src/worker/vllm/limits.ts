@@ -28,8 +28,6 @@ export interface VllmLimits {
   readonly pollMs: number;
   /** Events of this long go out together, ms; 0: of one turn of the event loop. */
   readonly coalesceMs: number;
-  /** A request whose stream ended before its first token may stand in the server's queue a little longer, ms. */
-  readonly leaveMs: number;
   /** Streams open at the same time; more wait here. */
   readonly streamsMax: number;
   /** Tokens of one server event, at most (retry.ts). */
@@ -56,7 +54,6 @@ export const VLLM_LIMITS: VllmLimits = {
   retryMsMax: 10_000,
   pollMs: 1_000,
   coalesceMs: 0,
-  leaveMs: 2_000,
   streamsMax: 16_384,
   streamIntervalMax: 32,
   lineBytesMax: 16 * 1024 * 1024,

@@ -16,6 +16,12 @@ vllm:iteration_tokens_total_count{engine="0",model_name="m"} 7.0
 vllm:spec_decode_num_draft_tokens_total{engine="0"} 50.0
 vllm:spec_decode_num_accepted_tokens_total{engine="0"} 40.0
 vllm:spec_decode_num_drafts_total{engine="0"} 11.0
+vllm:external_prefix_cache_hits_total{engine="0",model_name="m"} 832.0
+vllm:mooncake_store_operation_failed_keys_total{engine="0",operation="load_get",status="partial_failure"} 3.0
+vllm:mooncake_store_operation_failed_keys_total{engine="0",operation="save_put",status="error"} 2.0
+vllm:mooncake_store_operation_time_seconds_bucket{engine="0",le="0.001",operation="load_get"} 9.0
+vllm:mooncake_store_operation_time_seconds_sum{engine="0",operation="load_get"} 0.5
+vllm:mooncake_store_operation_time_seconds_sum{engine="0",operation="save_put"} 0.25
 vllm:cache_config_info{_block_size_resolved="True",block_size="128",effective_attention_block_size="64",engine="0",num_cpu_blocks="None",num_gpu_blocks="2048",num_gpu_blocks_override="None"} 1.0
 `;
 
@@ -32,7 +38,9 @@ test("readMetrics: a live 0.32", () => {
       drafts: 11,
       draftedTokens: 50,
       acceptedTokens: 40,
-      externalHitTokens: 0,
+      externalHitTokens: 832,
+      poolFailedBlocks: 5,
+      poolSeconds: 0.75,
     },
     startedS: 1.79527410986e9,
     cache: { blockSize: 128, blocks: 2048, engines: 1 },

@@ -25,6 +25,9 @@ export interface ServerCounters {
   readonly acceptedTokens: number;
   /** Prompt tokens loaded through a KV connector. */
   readonly externalHitTokens: number;
+  /** Of a KV pool: blocks that could not be looked up, loaded or saved, and time in all three. */
+  readonly poolFailedBlocks: number;
+  readonly poolSeconds: number;
 }
 
 export interface CacheConfig {
@@ -49,6 +52,8 @@ const COUNTERS: Readonly<Record<keyof ServerCounters, string>> = {
   draftedTokens: "vllm:spec_decode_num_draft_tokens",
   acceptedTokens: "vllm:spec_decode_num_accepted_tokens",
   externalHitTokens: "vllm:external_prefix_cache_hits",
+  poolFailedBlocks: "vllm:mooncake_store_operation_failed_keys",
+  poolSeconds: "vllm:mooncake_store_operation_time_seconds_sum",
 };
 
 export const NO_COUNTERS: ServerCounters = {
@@ -60,6 +65,8 @@ export const NO_COUNTERS: ServerCounters = {
   draftedTokens: 0,
   acceptedTokens: 0,
   externalHitTokens: 0,
+  poolFailedBlocks: 0,
+  poolSeconds: 0,
 };
 
 export function readMetrics(text: string): ServerMetrics {
@@ -103,6 +110,8 @@ export function mapCounters(value: (key: keyof ServerCounters) => number): Serve
     draftedTokens: value("draftedTokens"),
     acceptedTokens: value("acceptedTokens"),
     externalHitTokens: value("externalHitTokens"),
+    poolFailedBlocks: value("poolFailedBlocks"),
+    poolSeconds: value("poolSeconds"),
   };
 }
 

@@ -1,12 +1,12 @@
 // The door to a stock vLLM server (>= 0.22): finds out what it can do, and opens a worker on it.
 
+import { AppError } from "../../base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../base/ids.ts";
 import { type TimerClock, wallTimers } from "./clock.ts";
 import { HttpClient } from "./http.ts";
-import type { KvShare } from "./kv-share.ts";
+import { KvMoves } from "./kv-moves.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
-import { openKv } from "./open-kv.ts";
-import { probe } from "./probe.ts";
+import { type Capabilities, probe } from "./probe.ts";
 import type { ServedAlike } from "./served-alike.ts";
 import { type VllmNotice, VllmWorker } from "./worker.ts";
 
@@ -33,8 +33,6 @@ export interface VllmWorkerOptions {
    * so that they can share a cache; another run on servers that go on must have another one. Default: "foretoken".
    */
   readonly cacheSalt?: string;
-  /** What the servers of a run move KV by, where their connectors can. Default: it is computed again. */
-  readonly kvShare?: KvShare;
   /** The servers of a run, which are compared with one another. Default: it is alone. */
   readonly alike?: ServedAlike;
   readonly limits?: Partial<VllmLimits>;
@@ -77,14 +75,11 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
     if (difference !== null) warn(difference);
     const { workerId } = options;
     const epoch = options.epoch ?? weightEpoch(0);
-    const share = options.kvShare ?? null;
-    const kv = await openKv({
-      ...{ workerId, epoch, client, clock, limits, capabilities, cacheSalt, share, warn },
-    });
+    const moves = movesOf(client.url, capabilities, warn);
     return new VllmWorker({
       workerId,
       epoch,
-      kv,
+      moves,
       client,
       clock,
       limits,
@@ -98,4 +93,26 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
     client.close();
     throw error;
   }
+}
+
+/**
+ * null: it has no connector that finds what another server has saved.
+ * @throws AppError invalid_config: its connector may find KV of older weights.
+ */
+function movesOf(
+  url: string,
+  { connector }: Capabilities,
+  warn: (message: string) => void,
+): KvMoves | null {
+  if (connector === null) return null;
+  const { className, row, problem, fix, mixesWeights } = connector;
+  const told = `${className}: ${problem}${fix === null ? "" : `: ${fix}`}`;
+  if (mixesWeights) {
+    throw new AppError(
+      "invalid_config",
+      `${url} has ${told}. After a weight update it might use KV of the old weights: start it without --kv-transfer-config`,
+    );
+  }
+  if (problem !== null) warn(`no KV moves through ${told}`);
+  return problem === null && row?.reach === "pool" ? new KvMoves(className) : null;
 }

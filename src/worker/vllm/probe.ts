@@ -122,7 +122,6 @@ const PROBE: RequestSpec = {
   requestId: requestId(0),
   groupId: groupId("probe"),
   sampleIndex: 0,
-  // A second prompt of a single token ends a server with vLLM 0.32's ExampleConnector.
   prompt: Int32Array.of(0, 0),
   sampling: {
     temperature: 0,

@@ -3,6 +3,7 @@
 
 import type { WorkerStats } from "../../rollout/worker.ts";
 import type { ChunkRun } from "./chunk-run.ts";
+import type { KvMoves } from "./kv-moves.ts";
 import {
   hasRestarted,
   mapCounters,
@@ -10,7 +11,6 @@ import {
   type ServerCounters,
   type ServerMetrics,
 } from "./metrics.ts";
-import type { MoveCounts } from "./move-counts.ts";
 import type { EventUsage } from "./stream-event.ts";
 
 export class Tally {
@@ -61,7 +61,7 @@ export class Tally {
   }
 
   /** `moves` null: it has no connector. */
-  stats(kvTokens: number, moves: MoveCounts | null): WorkerStats {
+  stats(kvTokens: number, moves: KvMoves | null): WorkerStats {
     const counters = this.#sinceOpened();
     return {
       running: this.#latest.running,
@@ -79,7 +79,7 @@ export class Tally {
       drafts: counters.drafts,
       kvLoads: 0,
       kvLoadFailures: 0,
-      ...(moves === null ? {} : { kvMoves: moves.stats(counters.externalHitTokens) }),
+      ...(moves === null ? {} : { kvMoves: moves.stats(counters) }),
     };
   }
 

@@ -25,13 +25,13 @@ import { ChunkRun } from "./chunk-run.ts";
 import { contained, type TimerClock } from "./clock.ts";
 import { canaryModel, controlAnswer, controlCall } from "./control.ts";
 import type { HttpCall, HttpClient } from "./http.ts";
+import type { KvMoves } from "./kv-moves.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
 import { classify, retryDelayMs } from "./retry.ts";
-import type { ServerKv } from "./server-kv.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
@@ -55,8 +55,8 @@ export interface VllmWorkerParts {
   readonly capabilities: Capabilities;
   readonly kvBytesPerToken: number;
   readonly cacheSalt: string;
-  /** null: it has no connector that KV could move by, or be left in. */
-  readonly kv: ServerKv | null;
+  /** null: it has no connector that finds what another server has saved. */
+  readonly moves: KvMoves | null;
   readonly notice: (notice: VllmNotice) => void;
   /** Hears why the server cannot be reached while requests still wait for it; null: it can be again. */
   readonly reach: (lost: string | null) => void;
@@ -203,10 +203,10 @@ export class VllmWorker implements Worker {
         return;
       case "release":
         this.#forget(command.requestId);
-        this.#parts.kv?.forget(command.requestId);
+        this.#parts.moves?.forget(command.requestId);
         return;
       case "advance":
-        this.#advance(command.epoch);
+        this.#begin(command.epoch);
         return;
       case "reload":
         this.#contain(this.#reload(command.modelPath, command.epoch));
@@ -233,16 +233,7 @@ export class VllmWorker implements Worker {
       chunk: this.#chunks,
     });
     this.#runs.set(request.requestId, run);
-    const moving = this.#parts.kv?.prepare(request.requestId, run.context()) ?? null;
-    if (moving === null) {
-      this.#launch(run);
-      return;
-    }
-    const go = () => {
-      if (this.#runs.get(request.requestId) === run) this.#launch(run);
-    };
-    // Whatever went wrong with its KV, it is computed again.
-    this.#contain(moving.then(go, go));
+    this.#launch(run);
   }
 
   /** Work that nobody waits for. It fails with the worker, which is opened anew. */
@@ -265,11 +256,6 @@ export class VllmWorker implements Worker {
     this.#launchHeld();
   }
 
-  #advance(epoch: WeightEpoch): void {
-    this.#begin(epoch);
-    if (this.#parts.kv?.needsReset === true) this.#contain(this.#resetExternal(epoch));
-  }
-
   /** Nothing of an earlier epoch is left. */
   #begin(epoch: WeightEpoch): void {
     this.#hasOtherWeights = true;
@@ -279,30 +265,8 @@ export class VllmWorker implements Worker {
     this.#held.clear();
     this.#outbox.clear();
     this.#epoch = epoch;
-    const stale = this.#parts.kv?.advance(epoch) ?? null;
-    if (stale !== null) {
-      this.#fail(`its connector may hold KV of older weights: ${stale}`);
-      return;
-    }
+    this.#parts.moves?.clear();
     this.#outbox.say({ kind: "reloaded", epoch });
-  }
-
-  /** Nothing runs until the connector has dropped what it holds of older weights. */
-  async #resetExternal(epoch: WeightEpoch): Promise<void> {
-    this.#isReloading = true;
-    const request: ControlRequest = {
-      method: "POST",
-      path: "/reset_prefix_cache",
-      query: { reset_external: "true" },
-      body: null,
-      nextEpoch: epoch,
-    };
-    const { status, body } = await this.#control(request, this.#parts.limits.controlMsMax);
-    if (this.#state !== "running" || this.#epoch !== epoch) return;
-    this.#isReloading = false;
-    const isDone = typeof body === "object" && body !== null && Reflect.get(body, "success");
-    if (status === 200 && isDone === true) this.#launchHeld();
-    else this.#fail(`its connector may hold KV of older weights: reset_external: HTTP ${status}`);
   }
 
   async #reload(modelPath: string, epoch: WeightEpoch): Promise<void> {
@@ -323,10 +287,6 @@ export class VllmWorker implements Worker {
       this.#fail(`it did not load ${modelPath}: ${JSON.stringify(answer.body)}`);
       return;
     }
-    // What the server stored while it still had the old ones.
-    this.#parts.kv?.advance(epoch);
-    if (this.#parts.kv?.needsReset === true) await this.#resetExternal(epoch);
-    if (this.#state !== "running" || this.#epoch !== epoch) return;
     this.#outbox.say({ kind: "reloaded", epoch });
     this.#launchHeld();
   }
@@ -351,7 +311,7 @@ export class VllmWorker implements Worker {
       this.#held.add(run);
       return;
     }
-    const { clock, limits, capabilities, cacheSalt, kv } = this.#parts;
+    const { clock, limits, capabilities, cacheSalt } = this.#parts;
     run.begin();
     run.heardMs = clock.nowMs();
     const ask = chunkAsk(run, {
@@ -367,16 +327,8 @@ export class VllmWorker implements Worker {
       else this.#finish(run, "length");
       return;
     }
-    const { requestId } = run.spec;
-    const entry = { requestId, tokens: ask.tokens };
-    const leaveLine = kv?.enter(run, entry, () => this.#launch(run)) ?? null;
-    if (leaveLine !== null) {
-      run.cancel = leaveLine;
-      return;
-    }
     const body = chunkBodyOf(ask, capabilities);
     if (body === null) {
-      kv?.left(run);
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
       return;
     }
@@ -437,7 +389,6 @@ export class VllmWorker implements Worker {
   #noLongerOpen(run: ChunkRun): void {
     if (!run.isOpen) return;
     run.isOpen = false;
-    this.#parts.kv?.left(run);
     this.#openStreams -= 1;
     if (this.#openStreams === 0) this.#tally.busy(false, this.#parts.clock.nowMs());
   }
@@ -460,14 +411,13 @@ export class VllmWorker implements Worker {
           return false;
         }
         this.#tally.made(run.made - before);
-        if (event.tokens.length > 0) this.#parts.kv?.first(run);
         if (run.made > before) this.#outbox.made(run);
         return true;
       }
       case "usage":
         this.#tally.prefilled(run, event.usage);
         run.told(event.usage);
-        this.#parts.kv?.used(run, event.usage);
+        this.#parts.moves?.used(run, event.usage);
         return true;
       case "done":
         this.#linger(run);
@@ -519,8 +469,7 @@ export class VllmWorker implements Worker {
     const { requestId } = run.spec;
     const tokens = finish === "abort" ? null : run.deliver(true);
     this.#forget(requestId);
-    if (finish === null) this.#parts.kv?.computed(requestId, run.context().length);
-    else this.#parts.kv?.forget(requestId);
+    if (finish !== null) this.#parts.moves?.forget(requestId);
     if (tokens !== null) this.#outbox.say(tokens);
     const why = refusal === undefined ? {} : { refusal };
     const cached = run.promptTokensCached;
@@ -608,7 +557,6 @@ export class VllmWorker implements Worker {
     this.#lingering.clear();
     this.#outbox.clear();
     this.#monitor.stop();
-    this.#parts.kv?.close();
   }
 
   #send(events: WorkerEvent[]): void {
@@ -620,7 +568,7 @@ export class VllmWorker implements Worker {
 
   /** As of the last look at the server's metrics. */
   stats(): WorkerStats {
-    return this.#tally.stats(this.capacity.kvTokens, this.#parts.kv?.counts ?? null);
+    return this.#tally.stats(this.capacity.kvTokens, this.#parts.moves);
   }
 
   #watched(nowMs: number): boolean {

@@ -1,0 +1,257 @@
+// Two real vLLM servers with Mooncake between them, as `foretoken up --kv-connector mooncake` starts them: what one has
+// made is found by the other, and by nobody with other weights; and with the master killed, the pool full, the owner of
+// KV stopped or killed, no request fails, no token is another one, and what it cost is counted.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
+import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
+
+const GROUPS = 6;
+const GROUP_SIZE = 4;
+
+const EOS = 1359;
+/** As src/supervise/launch.ts has it on CPU. */
+const BLOCK_TOKENS = 32;
+/** Of each server: a few hundred blocks of the bundled model's KV (128 KiB). */
+const SEGMENT_MIB = 24;
+const HITS = "vllm:external_prefix_cache_hits_total";
+/** What a load from an owner that has stopped may take: four attempts of 2 s, and what the machine is short of. */
+const SLOW_MS_MAX = 40_000;
+
+const missing = vllmMissing();
+if (missing !== null) console.log(`kv-pool: skipped, ${missing}`);
+
+describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
+  let up: Fleet | null = null;
+  let bed: Bed | null = null;
+  let salts = 0;
+  const startMs = performance.now();
+
+  beforeAll(async () => {
+    const args = ["--kv-connector", "mooncake", "--kv-segment-mb", String(SEGMENT_MIB)];
+    up = await Fleet.up([...args, "--chunk-tokens", String(CHUNK_TOKENS)]);
+    bed = { fleet: up, prompts: await promptIds(up, GROUPS), eos: EOS };
+  }, TEST_MS_MAX);
+
+  afterAll(async () => {
+    const groups = [...(up?.servers ?? []).map(({ pid }) => pid), masterPid()];
+    await up?.stop();
+    expect(groups.flatMap(livingIn)).toEqual([]);
+    console.log(`kv-pool: ${Math.round((performance.now() - startMs) / 1000)} s`);
+  }, TEST_MS_MAX);
+
+  const ready = (): Bed => {
+    if (bed === null) throw new Error("the servers did not start");
+    return bed;
+  };
+  const masterPid = (): number =>
+    up?.log.findLast(({ event, name }) => event === "server_started" && name === "mooncake-master")
+      ?.pid ?? 0;
+  const newSalt = (): string => {
+    salts += 1;
+    return `salt-${salts}`;
+  };
+  const hits = (at: number) => ready().fleet.metric(HITS, at);
+
+  /** Greedy. */
+  const generate = async (at: number, ids: readonly number[], salt: string, count: number) => {
+    const outcome = await ready()
+      .fleet.plain(at)
+      .generate({ tokens: ids, maxTokens: count, temperature: 0, cacheSalt: salt });
+    if (outcome.kind === "refused") throw new Error(outcome.message);
+    return [...outcome.made.tokens];
+  };
+
+  /** Keys that the master has; null: it does not answer. */
+  const keys = async (): Promise<number | null> => {
+    const admin = up?.log.find(({ event }) => event === "kv_pool")?.admin ?? "";
+    try {
+      const text = await (await fetch(`${admin}/get_all_keys`)).text();
+      return text.split("\n").filter((line) => line !== "").length;
+    } catch {
+      return null;
+    }
+  };
+
+  /** A text made at server 0 is in the pool. */
+  const made = async (seed: number, count: number): Promise<{ text: number[]; salt: string }> => {
+    const prompt = someText(seed, 40);
+    const salt = newSalt();
+    const before = (await keys()) ?? 0;
+    const text = [...prompt, ...(await generate(0, prompt, salt, count))];
+    const blocks = Math.floor((text.length - 1) / BLOCK_TOKENS);
+    for (let i = 0; i < 50 && ((await keys()) ?? 0) < before + blocks; i += 1) await Bun.sleep(20);
+    return { text, salt };
+  };
+
+  test(
+    "what one has made is found by the other, output included, and not under another epoch's salt",
+    async () => {
+      const { text, salt } = await made(1, 200);
+      const before = await hits(1);
+      const found = await generate(1, text, salt, 24);
+      expect((await hits(1)) - before).toBe(
+        Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
+      );
+      const anew = await generate(1, text, newSalt(), 24);
+      expect((await hits(1)) - before).toBeLessThanOrEqual(text.length);
+      expect(found).toEqual(anew);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "a rollout takes its KV along, and leaves no output's KV in the pool",
+    async () => {
+      const { fleet, prompts } = ready();
+      const before = (await keys()) ?? 0;
+      const rolled = await roll(ready(), {
+        id: "moves",
+        n: GROUP_SIZE,
+        sampling: { temperature: 1, seed: 11, stop_token_ids: [EOS] },
+        afterTokens: 200,
+        meanwhile: () => standStill(ready()),
+      });
+      expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
+      expect(movedIn(rolled)).toBeGreaterThan(0);
+      const counted = {
+        moves: await fleet.metric("foretoken_kv_moves_total", "sidecar"),
+        tokens: await fleet.metric("foretoken_kv_moved_tokens_total", "sidecar"),
+        recomputed: await fleet.metric("foretoken_kv_recomputed_moves_total", "sidecar"),
+        hits: await fleet.metric("foretoken_kv_hit_tokens_total", "sidecar"),
+      };
+      console.log(`kv-pool: ${movedIn(rolled)} responses moved, ${JSON.stringify(counted)}`);
+      expect(counted.moves).toBeGreaterThan(0);
+      expect(counted.hits).toBeGreaterThanOrEqual(counted.tokens);
+      // Prompts stay, for their siblings; blocks with a lease go when it is over.
+      const prompted = prompts.reduce((sum, ids) => sum + Math.floor(ids.length / BLOCK_TOKENS), 0);
+      const left = async () => ((await keys()) ?? 0) - before;
+      for (let i = 0; i < 100 && (await left()) > prompted; i += 1) await Bun.sleep(100);
+      expect(await left()).toBeLessThanOrEqual(prompted);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "more KV than the pool has room for: the oldest goes, every text goes on",
+    async () => {
+      const texts = [];
+      // 60 texts of 450 tokens are twice what both segments hold.
+      const seeds = Array.from({ length: 60 }, (_, i) => 100 + i);
+      for (let at = 0; at < seeds.length; at += 10) {
+        const part = seeds.slice(at, at + 10);
+        texts.push(
+          ...(await Promise.all(
+            part.map(async (seed) => {
+              const [prompt, salt] = [someText(seed, 400), newSalt()];
+              return { text: [...prompt, ...(await generate(0, prompt, salt, 50))], salt };
+            }),
+          )),
+        );
+      }
+      const before = await hits(1);
+      for (const { text, salt } of [texts[0], texts.at(-1)].filter((one) => one !== undefined)) {
+        const goes = await generate(1, text, salt, 8);
+        expect(goes).toEqual(await generate(1, text, newSalt(), 8));
+      }
+      console.log(
+        `kv-pool: full: ${await keys()} keys, ${(await hits(1)) - before} tokens found of two texts`,
+      );
+      expect((await keys()) ?? 0).toBeLessThanOrEqual((2 * SEGMENT_MIB * 1024) / 128);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "the owner of KV stands still: the text is computed again within the deadline",
+    async () => {
+      const { fleet } = ready();
+      const texts = [await made(201, 150), await made(202, 150)];
+      const owner = fleet.servers[0]?.pid ?? 0;
+      process.kill(-owner, "SIGSTOP");
+      const beginMs = performance.now();
+      try {
+        for (const { text, salt } of texts) {
+          const goes = await generate(1, text, salt, 16);
+          expect(goes).toEqual(await generate(1, text, newSalt(), 16));
+        }
+      } finally {
+        process.kill(-owner, "SIGCONT");
+      }
+      const ms = performance.now() - beginMs;
+      console.log(`kv-pool: an owner that stands still cost ${Math.round(ms)} ms for two texts`);
+      expect(ms).toBeLessThan(SLOW_MS_MAX);
+      expect((await generate(0, someText(203, 40), newSalt(), 8)).length).toBe(8);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "the master is killed in the middle of a rollout: nothing is lost, it comes back, KV is found again",
+    async () => {
+      const { fleet } = ready();
+      const from = fleet.log.length;
+      const beginMs = performance.now();
+      const rolled = await roll(ready(), {
+        id: "no-master",
+        n: GROUP_SIZE,
+        sampling: { temperature: 1, seed: 12, stop_token_ids: [EOS] },
+        afterTokens: 200,
+        meanwhile: async () => {
+          process.kill(-masterPid(), "SIGKILL");
+        },
+      });
+      expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
+      console.log(`kv-pool: with the master killed ${Math.round(performance.now() - beginMs)} ms`);
+      const isMaster = (event: string) => (entry: { event: string; name?: string }) =>
+        entry.event === event && entry.name === "mooncake-master";
+      await fleet.heard(isMaster("server_died"), from);
+      await fleet.heard(isMaster("server_healthy"), from);
+      const { text, salt } = await made(301, 150);
+      // The servers leave the pool out for a while; then they find each other's KV again.
+      for (let i = 0; ; i += 1) {
+        const before = await hits(1);
+        const again = await made(302 + i, 100);
+        await generate(1, again.text, again.salt, 4);
+        if ((await hits(1)) > before) break;
+        await Bun.sleep(500);
+      }
+      expect(await generate(1, text, salt, 16)).toEqual(await generate(1, text, newSalt(), 16));
+      expect(
+        await fleet.metric("foretoken_kv_pool_failed_blocks_total", "sidecar"),
+      ).toBeGreaterThan(0);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "a server is killed with its segment in the middle of a rollout: nothing is lost",
+    async () => {
+      const { fleet } = ready();
+      const texts = [await made(401, 150), await made(402, 150)];
+      const rolled = await roll(ready(), {
+        id: "no-owner",
+        n: GROUP_SIZE,
+        sampling: { temperature: 1, seed: 13, stop_token_ids: [EOS] },
+        afterTokens: 200,
+        meanwhile: async () => {
+          process.kill(-(fleet.servers[0]?.pid ?? 0), "SIGKILL");
+        },
+      });
+      expect(faultsOf(ready(), rolled, { n: GROUP_SIZE })).toEqual([]);
+      for (const { text, salt } of texts) {
+        expect(await generate(1, text, salt, 16)).toEqual(await generate(1, text, newSalt(), 16));
+      }
+    },
+    TEST_MS_MAX,
+  );
+});
+
+/** `count` tokens that belong to `seed`: KV of a text does not care what it says. */
+function someText(seed: number, count: number): number[] {
+  let state = (seed * 2_654_435_761) >>> 0;
+  return Array.from({ length: count }, () => {
+    state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+    return 5 + ((state >>> 8) % 400);
+  });
+}
