@@ -6,10 +6,9 @@ import { SAMPLING_DEFAULTS, type SamplingParams } from "../../request/request.ts
 import type { ControlRequest } from "../../rollout/worker.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { Member, Reachable, Recipe } from "../worker-pool.ts";
+import type { Ask } from "./ask.ts";
 import { isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";
-
-type Ask = Omit<ControlRequest, "nextEpoch">;
 
 /** Adapters served at the same time, at most. */
 const ADAPTERS_MAX = 64;

@@ -31,6 +31,7 @@ import {
   type WorkerPool,
 } from "../worker-pool.ts";
 import { Adapters, adapterAsk } from "./adapters.ts";
+import { type Ask, askOf } from "./ask.ts";
 import { answerTo, fanOut, isSuccess, type Outcome, outcomeOf, told } from "./fan-out.ts";
 import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
 import { baseAfter } from "./recipe.ts";
@@ -57,9 +58,6 @@ export type WeightsNotice =
 /** An update waits so long for an engine that is being opened anew, where there is no other. */
 const REOPEN_MS = 5_000;
 const REOPEN_POLL_MS = 50;
-/** What is wanted of the engines, before it is known under which epoch. */
-type Ask = Omit<ControlRequest, "nextEpoch">;
-
 export interface PauseState {
   readonly is_paused: boolean;
   /** null: it runs. */
@@ -468,27 +466,6 @@ export class WeightUpdates {
       void this.#alone(async () => jsonResponse(await this.#abandon(reason)));
     }, timeoutMs);
   }
-}
-
-async function askOf(exchange: Exchange): Promise<Ask> {
-  return {
-    method: exchange.method === "GET" ? "GET" : "POST",
-    path: exchange.url.pathname,
-    query: queryOf(exchange.url.searchParams),
-    body: exchange.method === "GET" ? null : await exchange.json(),
-  };
-}
-
-export async function requestOf(
-  exchange: Exchange,
-  nextEpoch: WeightEpoch,
-): Promise<ControlRequest> {
-  return { ...(await askOf(exchange)), nextEpoch };
-}
-
-/** Values of a key that comes several times (`tags`) are joined with commas. */
-function queryOf(params: URLSearchParams): Record<string, string> {
-  return Object.fromEntries([...params.keys()].map((key) => [key, params.getAll(key).join(",")]));
 }
 
 /** The engine is not there any more, or what it did is unknown: it is opened anew. */
