@@ -3,11 +3,15 @@
 import { wallClock } from "./app.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
+import type { Kept } from "./server/kept.ts";
 import type { EngineTelemetry } from "./server/plugin/engine-telemetry.ts";
 import type { Route } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import type { StreamService } from "./server/stream/service.ts";
 import type { WorkerPool } from "./server/worker-pool.ts";
+
+/** What is kept of work that is done, by kind; those who keep it may come later. */
+export type KeptLevels = Record<string, () => Kept>;
 
 export function meteredBy(
   sidecar: Sidecar,
@@ -17,9 +21,10 @@ export function meteredBy(
     stream: StreamService;
     telemetry: EngineTelemetry;
     modelName: string;
+    kept: KeptLevels;
   },
 ): Metrics {
-  const { pool, kv, stream, telemetry, modelName } = parts;
+  const { pool, kv, stream, telemetry, modelName, kept } = parts;
   const metrics = new Metrics(
     {
       modelName,
@@ -34,6 +39,7 @@ export function meteredBy(
       kvPool: () => kv.stats(),
       stream: () => stream.stats(),
       plugins: () => telemetry.figures(),
+      kept: () => Object.entries(kept).map(([of, level]) => ({ of, ...level() })),
     },
     () => wallClock.nowMs(),
   );

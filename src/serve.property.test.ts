@@ -32,7 +32,7 @@ beforeAll(async () => {
     port: 0,
     apiToken: null,
     bodyBytesMax: 10_000,
-    limits: { requestsMax: 200, groupsMax: 20, keptTokensMax: 5000, keptResponsesMax: 300 },
+    limits: { requestsMax: 200, groupsMax: 20, keptBytesMax: 320000, keptResponsesMax: 300 },
     policy: "seer",
     draft: "grouped",
     chunkTokens: 4,

@@ -56,7 +56,7 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
     port,
     apiToken: null,
     bodyBytesMax: 2 ** 20,
-    limits: { requestsMax: 100, groupsMax: 10, keptTokensMax: 10_000, keptResponsesMax: 100 },
+    limits: { requestsMax: 100, groupsMax: 10, keptBytesMax: 640000, keptResponsesMax: 100 },
     policy: "seer",
     draft: "grouped",
     chunkTokens: 512,

@@ -7,7 +7,7 @@ import type { DraftMode } from "./draft/registry.ts";
 import { SAMPLES_MAX } from "./draft/service/limits.ts";
 import { DraftServer } from "./draft/service/server.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
-import { meteredBy, metricsRoute } from "./metered.ts";
+import { type KeptLevels, meteredBy, metricsRoute } from "./metered.ts";
 import type { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policy.ts";
 import { describeControl } from "./server/control/describe.ts";
@@ -32,7 +32,7 @@ import { EngineTelemetry } from "./server/plugin/engine-telemetry.ts";
 import { GroupFeed } from "./server/plugin/group-feed.ts";
 import { describePlugin, pluginRoutes } from "./server/plugin/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
-import { rolloutRoutes } from "./server/rollouts/routes.ts";
+import { rolloutSide } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
 import { Sidecar, type SidecarLimits } from "./server/sidecar.ts";
 import { starting } from "./server/starting.ts";
@@ -170,8 +170,8 @@ const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 3
 const FRAME_BYTES_MAX = 1024 * 1024;
 /** Between two looks for draft groups that nobody uses any more. */
 const DRAFT_SWEEP_MS = 1000;
-/** Finished responses kept for their siblings to come: 128 MiB of tokens and logprobs. */
-export const KEPT_TOKENS_MAX = 16 * 1024 * 1024;
+/** Prompts and finished responses kept for their siblings to come. */
+export const KEPT_BYTES_MAX = 256 * 1024 * 1024;
 export const KEPT_RESPONSES_MAX = 65_536;
 
 /** Resolves when each worker has been tried once. @throws AppError: as `bindServer` and `RunningSidecar.opened`. */
@@ -272,8 +272,9 @@ function serveWith(
     failed,
   });
   const drafts = draftsOf(options, sidecar);
+  const kept: KeptLevels = { groups: () => sidecar.kept };
   const metrics = meteredBy(sidecar, {
-    ...{ pool, kv, stream, telemetry: drafts.telemetry, modelName: options.model.names[0] },
+    ...{ pool, kv, stream, telemetry: drafts.telemetry, modelName: options.model.names[0], kept },
   });
   sidecar.observe({
     advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
@@ -300,7 +301,7 @@ function serveWith(
   });
   pool.attach(sidecar);
   http.serve({
-    routes: routesOf(options, { sidecar, encoder, pool, weights, drafts, metrics }),
+    routes: routesOf(options, { sidecar, encoder, pool, weights, drafts, metrics, kept }),
     sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
   });
   const opened = pool.open();
@@ -363,9 +364,10 @@ function routesOf(
     weights: WeightUpdates;
     drafts: Drafts;
     metrics: Metrics;
+    kept: KeptLevels;
   },
 ): Route[] {
-  const { sidecar, encoder, pool, weights, drafts, metrics } = parts;
+  const { sidecar, encoder, pool, weights, drafts, metrics, kept } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
   const plane = dataPlane({
@@ -380,6 +382,13 @@ function routesOf(
     failed: options.events.failed,
     after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
   });
+  const rollouts = rolloutSide({
+    ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
+    versionOf: (epoch) => weights.version(epoch),
+    after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
+  });
+  kept.requests = plane.kept;
+  kept.rollouts = rollouts.kept;
   const routes = [
     ...logged(
       controlRoutes({
@@ -395,11 +404,7 @@ function routesOf(
       (entry) => options.events.controlled(entry),
     ),
     ...plane.routes,
-    ...rolloutRoutes({
-      ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
-      versionOf: (epoch) => weights.version(epoch),
-      after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
-    }),
+    ...rollouts.routes,
     ...pageRoutes(),
     ...pluginRoutes(drafts),
     metricsRoute(metrics),

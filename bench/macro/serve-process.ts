@@ -185,7 +185,7 @@ function newSidecar(mode: Mode, draft: DraftMode): Sidecar {
       requestsMax: 65_536,
       groupsMax: 4_096,
       // Who follows a group by name wants it open; else what is kept is kept small, to see the rest.
-      keptTokensMax: mode === "groups" ? 2 ** 26 : 2 ** 21,
+      keptBytesMax: mode === "groups" ? 2 ** 30 : 2 ** 25,
       keptResponsesMax: 65_536,
     },
     random: () => Math.floor(Math.random() * 2 ** 32),

@@ -10,8 +10,8 @@ import {
   type BindOptions,
   type BoundServer,
   bindServer,
+  KEPT_BYTES_MAX,
   KEPT_RESPONSES_MAX,
-  KEPT_TOKENS_MAX,
   type RunningSidecar,
   type ServeEvents,
 } from "../serve.ts";
@@ -329,7 +329,7 @@ function bindOptionsOf(
     limits: {
       requestsMax: settings.requestsMax,
       groupsMax: GROUPS_MAX,
-      keptTokensMax: KEPT_TOKENS_MAX,
+      keptBytesMax: KEPT_BYTES_MAX,
       keptResponsesMax: KEPT_RESPONSES_MAX,
     },
     policy: settings.policy,

@@ -50,6 +50,7 @@ beforeEach(() => {
       kvPool: () => POOL,
       stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),
       plugins: () => [],
+      kept: () => [{ of: "groups", bytes: 700, bytesMax: 1000, count: 2 }],
     },
     () => 0,
   );
@@ -106,4 +107,12 @@ test("metrics: what others count is told as it stands, scrape after scrape", asy
   expect(values.get('foretoken_stream_closed_total{code="1013"}')).toBe(1);
   expect(values.get('foretoken_http_responses_total{status="413"}')).toBe(1);
   expect(values.get("vllm:num_requests_waiting")).toBe(3);
+});
+
+test("metrics: what is kept of finished work has a level and a bound", async () => {
+  const values = await scraped();
+  const found = ["foretoken_kept", "foretoken_kept_bytes", "foretoken_kept_bytes_max"].map((name) =>
+    values.get(`${name}{of="groups"}`),
+  );
+  expect(found).toEqual([2, 700, 1000]);
 });

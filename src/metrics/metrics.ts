@@ -8,6 +8,13 @@ import type { Request } from "../request/buffer.ts";
 import type { Meter, MeterCounters } from "../rollout/meter.ts";
 import type { WorkerStats } from "../rollout/worker.ts";
 
+export interface KeptLevel {
+  readonly of: string;
+  readonly bytes: number;
+  readonly bytesMax: number;
+  readonly count: number;
+}
+
 export interface MetricsSources {
   readonly modelName: string;
   readonly meter: Meter;
@@ -17,6 +24,8 @@ export interface MetricsSources {
   /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
   readonly kvPool: () => KvPoolStats;
+  /** What is kept of work that is done, by kind. */
+  readonly kept: () => readonly KeptLevel[];
   readonly stream: () => StreamFigures;
   /** Engines that draft by the plugin, as they last told of themselves. */
   readonly plugins: () => readonly PluginFigures[];
@@ -293,6 +302,13 @@ export class Metrics {
     for (const [name, help, value] of PLUGIN_GAUGES) this.#perPlugin(name, help, value);
     const { workerStates, stream } = this.#sources;
     const registers = [this.#registry];
+    this.#perKept("foretoken_kept", "Pieces of finished work that are kept.", ({ count }) => count);
+    this.#perKept("foretoken_kept_bytes", "Of them, prompts included.", ({ bytes }) => bytes);
+    this.#perKept(
+      "foretoken_kept_bytes_max",
+      "Beyond it the oldest go.",
+      ({ bytesMax }) => bytesMax,
+    );
     new Gauge({
       name: "foretoken_workers",
       help: "Workers by state.",
@@ -327,6 +343,19 @@ export class Metrics {
         },
       });
     }
+  }
+
+  #perKept(name: string, help: string, value: (level: KeptLevel) => number): void {
+    const { kept } = this.#sources;
+    new Gauge({
+      name,
+      help: `${help} groups: that later requests may join; requests: that may be repeated; rollouts: that are over.`,
+      labelNames: ["of"],
+      registers: [this.#registry],
+      collect() {
+        for (const level of kept()) this.set({ of: level.of }, value(level));
+      },
+    });
   }
 
   #perPlugin(name: string, help: string, value: (figures: PluginFigures) => number): void {

@@ -66,6 +66,12 @@ export class Response {
     return this.#length;
   }
 
+  /** Of its arrays, room for more tokens included. */
+  get bytes(): number {
+    const top = this.#topTokens.byteLength + this.#topLogprobs.byteLength;
+    return this.#tokens.byteLength + this.#logprobs.byteLength + top;
+  }
+
   /** A view, valid until the next append. */
   tokens(from = 0): Int32Array {
     return this.#tokens.subarray(from, this.#length);

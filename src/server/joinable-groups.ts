@@ -6,19 +6,20 @@ import { type GroupId, groupId } from "../base/ids.ts";
 import { kvKey } from "../kv/key.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import type { Rollout } from "../rollout/rollout.ts";
+import { type Kept, promptBytes, responseBytes } from "./kept.ts";
 
 export interface JoinableGroupsOptions {
   readonly rollout: Rollout;
   /** Open groups, at most; one more closes the one joined longest ago. */
   readonly groupsMax: number;
-  /** Output tokens and finished responses kept in open groups, at most; siblings to come draft from them. */
-  readonly keptTokensMax: number;
+  /** Of the prompts and the finished responses of open groups, at most; siblings to come draft from them. */
+  readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
 }
 
 interface Entry {
   readonly group: Group;
-  keptTokens: number;
+  keptBytes: number;
   keptResponses: number;
 }
 
@@ -27,7 +28,7 @@ export class JoinableGroups {
   /** The group joined longest ago comes first. */
   readonly #entries = new Map<string, Entry>();
   readonly #keys = new Map<Group, string>();
-  #keptTokens = 0;
+  #keptBytes = 0;
   #keptResponses = 0;
   #count = 0;
 
@@ -51,25 +52,45 @@ export class JoinableGroups {
       return known.group;
     }
     if (this.#entries.size >= groupsMax) this.#closeOldest();
+    const keptBytes = promptBytes(prompt);
+    this.#keptBytes += keptBytes;
+    this.#shrink();
     const group = rollout.open(this.#nextId(name), prompt);
-    this.#entries.set(key, { group, keptTokens: 0, keptResponses: 0 });
+    this.#entries.set(key, { group, keptBytes, keptResponses: 0 });
     this.#keys.set(group, key);
     return group;
+  }
+
+  get kept(): Kept {
+    const { keptBytesMax: bytesMax } = this.#options;
+    return { bytes: this.#keptBytes, bytesMax, count: this.#entries.size };
   }
 
   /** A response is finished, and kept for as long as its group is open. */
   finished(request: Request): void {
     const entry = this.#entries.get(this.#keys.get(request.group) ?? "");
     if (entry === undefined) return;
-    const tokens = request.response.length;
-    entry.keptTokens += tokens;
+    const bytes = responseBytes(request);
+    entry.keptBytes += bytes;
     entry.keptResponses += 1;
-    this.#keptTokens += tokens;
+    this.#keptBytes += bytes;
     this.#keptResponses += 1;
-    const { keptTokensMax, keptResponsesMax } = this.#options;
-    while (this.#keptTokens > keptTokensMax || this.#keptResponses > keptResponsesMax) {
+    this.#shrink();
+  }
+
+  #shrink(): void {
+    const { keptBytesMax, keptResponsesMax } = this.#options;
+    while (this.#keptBytes > keptBytesMax || this.#keptResponses > keptResponsesMax) {
+      if (this.#entries.size === 0) return;
       this.#closeOldest();
     }
+  }
+
+  /** Nobody will join it. Nothing happens if it is not open any more. */
+  close(group: Group): void {
+    const key = this.#keys.get(group);
+    const entry = key === undefined ? undefined : this.#entries.get(key);
+    if (key !== undefined && entry !== undefined) this.#close(key, entry);
   }
 
   /** The weights have changed, or the server stops: nobody joins the groups of before. */
@@ -78,14 +99,18 @@ export class JoinableGroups {
   }
 
   #closeOldest(): void {
-    for (const [key, { group, keptTokens, keptResponses }] of this.#entries) {
-      this.#entries.delete(key);
-      this.#keys.delete(group);
-      this.#keptTokens -= keptTokens;
-      this.#keptResponses -= keptResponses;
-      this.#options.rollout.close(group);
+    for (const [key, entry] of this.#entries) {
+      this.#close(key, entry);
       return;
     }
+  }
+
+  #close(key: string, { group, keptBytes, keptResponses }: Entry): void {
+    this.#entries.delete(key);
+    this.#keys.delete(group);
+    this.#keptBytes -= keptBytes;
+    this.#keptResponses -= keptResponses;
+    this.#options.rollout.close(group);
   }
 
   #nextId(name: string | null): GroupId {

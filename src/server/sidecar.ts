@@ -11,6 +11,7 @@ import type { RolloutListener } from "../rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../rollout/rollout.ts";
 import { PRIORITY_MAX } from "../schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
+import type { Kept } from "./kept.ts";
 
 /** What a client wants: `n` responses to one prompt. */
 export interface Ask {
@@ -46,6 +47,8 @@ export interface Generation {
   end(index: number, reason: "abort" | "stop"): void;
   /** Gives up whatever is not finished. */
   abort(): void;
+  /** No later request joins its group: what was kept for that is let go. */
+  release(): void;
 }
 
 /** Hears of everything: for streams, metrics and logs. As GenerationListener, but what it throws ends nothing. */
@@ -59,8 +62,8 @@ export interface SidecarLimits {
   readonly requestsMax: number;
   /** Groups that later requests may join, at most. */
   readonly groupsMax: number;
-  /** Of finished responses in such groups, for siblings to draft from. */
-  readonly keptTokensMax: number;
+  /** Of their prompts and finished responses, for siblings to draft from. */
+  readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
 }
 
@@ -98,6 +101,11 @@ export class Sidecar {
     const listener = this.#listener();
     this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
     this.#groups = new JoinableGroups({ rollout: this.rollout, ...options.limits });
+  }
+
+  /** Of groups that later requests may join. */
+  get kept(): Kept {
+    return this.#groups.kept;
   }
 
   get isDraining(): boolean {
@@ -138,6 +146,7 @@ export class Sidecar {
       abort: () => {
         for (const request of requests) this.rollout.end(request, "abort");
       },
+      release: () => this.#groups.close(group),
     };
   }
 

@@ -59,7 +59,7 @@ class Bed {
         core: loadCore(),
       },
       vocabularySize: 1000,
-      limits: { requestsMax: 100, groupsMax: 10, keptTokensMax: 1000, keptResponsesMax: 100 },
+      limits: { requestsMax: 100, groupsMax: 10, keptBytesMax: 64000, keptResponsesMax: 100 },
       random: () => 7,
     });
   }

@@ -125,7 +125,7 @@ beforeAll(async () => {
       core: loadCore(),
     },
     vocabularySize: 1000,
-    limits: { requestsMax: 100, groupsMax: 100, keptTokensMax: 10_000, keptResponsesMax: 100 },
+    limits: { requestsMax: 100, groupsMax: 100, keptBytesMax: 640000, keptResponsesMax: 100 },
     random: () => 7,
   });
   sidecar.observe({

@@ -67,7 +67,7 @@ export class StandInBed {
       limits: {
         requestsMax: 65_536,
         groupsMax: 4096,
-        keptTokensMax: 2 ** 24,
+        keptBytesMax: 128 ** 24,
         keptResponsesMax: 65_536,
       },
       policy: "foretoken",

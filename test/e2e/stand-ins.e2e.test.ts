@@ -47,7 +47,7 @@ async function sidecarOver(standIns: readonly VllmStandIn[]): Promise<RunningSid
     limits: {
       requestsMax: 65_536,
       groupsMax: 4096,
-      keptTokensMax: 2 ** 24,
+      keptBytesMax: 128 ** 24,
       keptResponsesMax: 65_536,
     },
     policy: "seer",

@@ -29,7 +29,7 @@ async function world(count = 2): Promise<World> {
   const notices: string[] = [];
   const sidecar = await startSidecar({
     ...{ host: "127.0.0.1", port: 0, apiToken: null, bodyBytesMax: 2 ** 24, version: "0" },
-    limits: { requestsMax: 1000, groupsMax: 100, keptTokensMax: 2 ** 20, keptResponsesMax: 1000 },
+    limits: { requestsMax: 1000, groupsMax: 100, keptBytesMax: 128 ** 20, keptResponsesMax: 1000 },
     ...{ policy: "seer", draft: "grouped", chunkTokens: 8, poolMemoryBytes: 0 },
     sources: standIns.map(({ url }) => ({
       name: url,

@@ -66,7 +66,7 @@ export function newBed(options: {
     limits: {
       requestsMax: 10_000,
       groupsMax: 1_000,
-      keptTokensMax: 1_000_000,
+      keptBytesMax: 64000000,
       keptResponsesMax: 10_000,
       ...options.limits,
     },

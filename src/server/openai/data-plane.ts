@@ -2,6 +2,7 @@
 // routes, and for each the schema that its body is checked against.
 
 import type { GenericSchema } from "valibot";
+import type { Kept } from "../kept.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import { abortSglang, sglangAbortRequest, workerList } from "../sglang/control.ts";
@@ -138,12 +139,18 @@ export interface DataPlaneSide {
   readonly routes: Route[];
   /** Gives up the requests that clients named so, or all (null); returns how many there were. */
   readonly abort: (requestIds: readonly string[] | null) => number;
+  /** Of requests whose clients have gone, or may ask again. */
+  readonly kept: () => Kept;
 }
 
 /** One data plane serves one sidecar. */
 export function dataPlane(options: DataPlaneOptions): DataPlaneSide {
   const plane = new DataPlane(options);
-  return { routes: routesOf(plane), abort: (ids) => abortNamed(plane, ids) };
+  return {
+    routes: routesOf(plane),
+    abort: (ids) => abortNamed(plane, ids),
+    kept: () => plane.kept,
+  };
 }
 
 export function dataPlaneRoutes(options: DataPlaneOptions): Route[] {

@@ -5,6 +5,7 @@ import { assert } from "../../base/assert.ts";
 import { AppError, errorText, RefusedError } from "../../base/errors.ts";
 import type { Request } from "../../request/buffer.ts";
 import type { Text } from "../../text/text.ts";
+import { promptBytes, responseBytes } from "../kept.ts";
 import type { Ask, Generation, GenerationListener, Sidecar } from "../sidecar.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
@@ -171,6 +172,15 @@ export class Job {
       total += least;
     }
     return total;
+  }
+
+  /** Of its prompts, responses and their texts. */
+  get bytes(): number {
+    let bytes = 0;
+    for (const { prompt } of this.plan.asks) bytes += promptBytes(prompt);
+    for (const request of this.#requests.values()) bytes += responseBytes(request);
+    for (const output of this.outputs) bytes += output.textBytes;
+    return bytes;
   }
 
   get completionTokens(): number {

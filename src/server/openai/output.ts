@@ -31,6 +31,8 @@ export function newCursor(): Cursor {
   return { tokens: 0, pieces: 0, offset: 0, isOver: false, restarts: 0 };
 }
 
+const PIECE_OVERHEAD = 32;
+
 export interface OutputOptions {
   readonly index: number;
   readonly prompt: Int32Array;
@@ -87,6 +89,11 @@ export class Output {
   /** Certain text, in pieces. */
   get pieces(): readonly string[] {
     return this.#text?.pieces ?? [];
+  }
+
+  /** Two a character, and a share for each piece. */
+  get textBytes(): number {
+    return this.pieces.reduce((sum, { length }) => sum + 2 * length + PIECE_OVERHEAD, 0);
   }
 
   get response() {

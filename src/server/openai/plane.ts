@@ -6,6 +6,7 @@ import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
+import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
 import type { Ask, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
@@ -27,7 +28,7 @@ export const DATA_PLANE_LIMITS: DataPlaneLimits = {
   stallMsMax: 30_000,
   graceMs: 30_000,
   orphansMax: 1024,
-  keptTokensMax: 16_000_000,
+  keptBytesMax: 256 * 2 ** 20,
 };
 
 export interface DataPlaneOptions {
@@ -109,6 +110,11 @@ export class DataPlane {
         for (const job of this.#jobs) job.fail(error);
       },
     });
+  }
+
+  /** Of requests whose clients have gone, or may ask again. */
+  get kept(): Kept {
+    return this.#retries.kept;
   }
 
   /** Jobs that are not finished. */

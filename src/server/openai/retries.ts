@@ -9,6 +9,7 @@
 // Everything here has a bound.
 
 import { AppError } from "../../base/errors.ts";
+import type { Kept } from "../kept.ts";
 import type { Job } from "./job.ts";
 
 export interface RetryLimits {
@@ -16,8 +17,8 @@ export interface RetryLimits {
   readonly graceMs: number;
   /** Jobs without a client, at most; the oldest one is given up for one more. */
   readonly orphansMax: number;
-  /** Output tokens of finished jobs that are kept, at most. */
-  readonly keptTokensMax: number;
+  /** Of jobs without a client, prompts and texts included, at most. */
+  readonly keptBytesMax: number;
 }
 
 export interface RetryOptions extends RetryLimits {
@@ -45,8 +46,8 @@ interface Entry {
   readonly key: RetryKey;
   readonly job: Job;
   clients: number;
-  /** Output tokens that it counted for when its last client left. */
-  tokens: number;
+  /** That it counted for when its last client left. */
+  bytes: number;
   /** While nobody is there: what would end it. */
   cancelExpiry: (() => void) | null;
 }
@@ -58,15 +59,16 @@ export class AdoptableJobs {
   readonly #orphans = new Map<string, Entry[]>();
   /** All entries that nobody holds, oldest first. */
   readonly #idle = new Set<Entry>();
-  #keptTokens = 0;
+  #keptBytes = 0;
 
   constructor(options: RetryOptions) {
     this.#options = options;
   }
 
-  /** Entries that no client holds. */
-  get idle(): number {
-    return this.#idle.size;
+  /** Of entries that no client holds. */
+  get kept(): Kept {
+    const { keptBytesMax: bytesMax } = this.#options;
+    return { bytes: this.#keptBytes, bytesMax, count: this.#idle.size };
   }
 
   /** @throws AppError conflict: another request with this id is being served; and what `begin` throws. */
@@ -127,11 +129,11 @@ export class AdoptableJobs {
       else there.push(entry);
     }
     this.#idle.add(entry);
-    entry.tokens = job.completionTokens;
-    this.#keptTokens += entry.tokens;
+    entry.bytes = job.bytes;
+    this.#keptBytes += entry.bytes;
     entry.cancelExpiry = this.#options.after(this.#options.graceMs, () => this.#remove(entry));
-    const { orphansMax, keptTokensMax } = this.#options;
-    while (this.#idle.size > orphansMax || this.#keptTokens > keptTokensMax) {
+    const { orphansMax, keptBytesMax } = this.#options;
+    while (this.#idle.size > orphansMax || this.#keptBytes > keptBytesMax) {
       const [oldest] = this.#idle;
       if (oldest === undefined) return;
       this.#remove(oldest);
@@ -143,7 +145,7 @@ export class AdoptableJobs {
     entry.cancelExpiry?.();
     entry.cancelExpiry = null;
     if (!this.#idle.delete(entry)) return;
-    this.#keptTokens -= entry.tokens;
+    this.#keptBytes -= entry.bytes;
     if (entry.key.id === null) this.#forgetOrphan(entry);
   }
 
@@ -172,5 +174,5 @@ function bodyName({ path, digest }: RetryKey): string {
 }
 
 function newEntry(key: RetryKey, job: Job): Entry {
-  return { key, job, clients: 0, tokens: 0, cancelExpiry: null };
+  return { key, job, clients: 0, bytes: 0, cancelExpiry: null };
 }

@@ -5,6 +5,7 @@ import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
+import type { Kept } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run } from "./run.ts";
@@ -13,8 +14,8 @@ interface Entry {
   readonly run: Run;
   /** Of the body that asked for it. */
   readonly hash: string;
-  /** Output tokens that it keeps in memory; 0 while it runs: the rollout holds those anyway. */
-  keptTokens: number;
+  /** That it keeps in memory; 0 while it runs: the rollout holds those anyway. */
+  keptBytes: number;
 }
 
 export interface KnownRolloutsOptions {
@@ -32,7 +33,7 @@ export class KnownRollouts {
   readonly #options: KnownRolloutsOptions;
   /** The one that began or ended longest ago comes first. */
   readonly #entries = new Map<string, Entry>();
-  #keptTokens = 0;
+  #keptBytes = 0;
 
   constructor(options: KnownRolloutsOptions) {
     this.#options = options;
@@ -42,6 +43,13 @@ export class KnownRollouts {
         for (const { run } of this.#entries.values()) run.fail(problem);
       },
     });
+  }
+
+  /** Of rollouts that are over. */
+  get kept(): Kept {
+    const { keptBytesMax: bytesMax } = this.#options.limits;
+    const count = this.runs().filter(({ state }) => state !== "running").length;
+    return { bytes: this.#keptBytes, bytesMax, count };
   }
 
   runs(): Run[] {
@@ -71,7 +79,7 @@ export class KnownRollouts {
     const ended = () => this.#ended(id);
     const run = new Run({ id, plan, sidecar, text, clock, versionOf, ended });
     if (there !== undefined) this.#drop(id, there);
-    this.#entries.set(id, { run, hash, keptTokens: 0 });
+    this.#entries.set(id, { run, hash, keptBytes: 0 });
     return { run, isNew: true };
   }
 
@@ -86,9 +94,9 @@ export class KnownRollouts {
     if (entry === undefined) return;
     this.#entries.delete(id);
     this.#entries.set(id, entry);
-    entry.keptTokens = entry.run.outputTokens;
-    this.#keptTokens += entry.keptTokens;
-    while (this.#keptTokens > this.#options.limits.keptTokensMax && this.#dropOldest()) {
+    entry.keptBytes = entry.run.bytes;
+    this.#keptBytes += entry.keptBytes;
+    while (this.#keptBytes > this.#options.limits.keptBytesMax && this.#dropOldest()) {
       // One at a time, the oldest first.
     }
   }
@@ -105,6 +113,6 @@ export class KnownRollouts {
 
   #drop(id: string, entry: Entry): void {
     this.#entries.delete(id);
-    this.#keptTokens -= entry.keptTokens;
+    this.#keptBytes -= entry.keptBytes;
   }
 }

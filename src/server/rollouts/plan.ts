@@ -25,16 +25,15 @@ export interface RolloutLimits {
   readonly requestsMax: number;
   /** Rollouts held at the same time, those that are over included. */
   readonly rolloutsMax: number;
-  /** Output tokens of rollouts that are over and can still be fetched. */
-  readonly keptTokensMax: number;
+  /** Of rollouts that are over and can still be fetched: their prompts and responses. */
+  readonly keptBytesMax: number;
 }
 
 export const ROLLOUT_LIMITS: RolloutLimits = {
   groupsMax: 16_384,
   requestsMax: 65_536,
   rolloutsMax: 256,
-  // 128 MiB of tokens and logprobs.
-  keptTokensMax: 16 * 2 ** 20,
+  keptBytesMax: 256 * 2 ** 20,
 };
 
 /** The same as for a line of `foretoken rollout`. */

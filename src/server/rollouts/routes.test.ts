@@ -8,10 +8,11 @@ import { weightEpoch } from "../../base/ids.ts";
 import { drawKey } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
 import { type HttpServer, serveHttp } from "../http.ts";
+import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
 import { Router } from "../router.ts";
 import type { RolloutLimits } from "./plan.ts";
-import { rolloutRoutes } from "./routes.ts";
+import { rolloutSide } from "./routes.ts";
 
 /** A token is the code point of a character. */
 const text: Text = {
@@ -29,6 +30,7 @@ const text: Text = {
 };
 
 interface World extends Bed {
+  readonly kept: () => Kept;
   readonly router: Router;
   call(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response>;
 }
@@ -44,7 +46,7 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     return words;
   };
   const { sidecar, clock } = bed;
-  const routes = rolloutRoutes({
+  const { routes, kept } = rolloutSide({
     sidecar,
     text,
     encoder: inlineEncoder(text),
@@ -76,7 +78,7 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     };
     return router.handle(exchange);
   };
-  return { ...bed, router, call };
+  return { ...bed, router, call, kept };
 }
 
 const body = (fields: Record<string, unknown> = {}) => ({
@@ -218,7 +220,7 @@ test("a rollout that somebody else reads goes on", async () => {
 });
 
 test("results that are over are dropped, oldest first, beyond the bound", async () => {
-  const { call, finish } = world({ keptTokensMax: 100 });
+  const { call, finish } = world({ keptBytesMax: 20_000 });
   for (const id of ["one", "two"]) {
     const lines = linesOf(await call("POST", "/v1/rollouts", body({ id })));
     await finish();
@@ -229,6 +231,35 @@ test("results that are over are dropped, oldest first, beyond the bound", async 
   };
   expect(rollouts.map(({ id }) => id)).toEqual(["two"]);
   await expect(call("GET", "/v1/rollouts/one")).rejects.toMatchObject({ code: "not_found" });
+});
+
+test("a cancelled rollout keeps neither its prompts nor what it had of responses", async () => {
+  const { call, sidecar, step, kept } = world();
+  const prompt = Array.from({ length: 800 }, (_, i) => i);
+  for (let i = 0; i < 50; i += 1) {
+    const groups = [0, 1].map((group) => ({ id: `g${group}`, token_ids: [i, ...prompt], n: 2 }));
+    const sampling = { max_tokens: 90 };
+    const lines = linesOf(await call("POST", "/v1/rollouts", { id: `r${i}`, groups, sampling }));
+    for (let n = 0; n < 5; n += 1) await step();
+    await call("DELETE", `/v1/rollouts/r${i}`);
+    await lines;
+  }
+  expect(kept()).toMatchObject({ bytes: 0, count: 50 });
+  expect(sidecar.kept).toMatchObject({ bytes: 0, count: 0 });
+  expect(sidecar.rollout.unfinished).toBe(0);
+  // It still says what it was.
+  const answer = await call("GET", "/v1/rollouts/r7");
+  expect(await answer.json()).toMatchObject({ state: "cancelled", report: { interrupted: true } });
+});
+
+test("a finished rollout counts with its prompts, and its groups are open no more", async () => {
+  const { call, sidecar, finish, kept } = world();
+  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
+  await finish();
+  await lines;
+  const { bytes, bytesMax, count } = kept();
+  expect([count, bytes > 5 * 2048, bytes < bytesMax]).toEqual([1, true, true]);
+  expect(sidecar.kept.count).toBe(0);
 });
 
 test("limits: too many rollouts are told to come back, too many responses are refused", async () => {

@@ -5,6 +5,7 @@ import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { Encoder, Text } from "../../text/text.ts";
+import type { Kept } from "../kept.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
@@ -34,14 +35,20 @@ export interface RolloutRoutesOptions {
 
 const STALL_MS_MAX = 600_000;
 
-export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
+export interface RolloutSide {
+  readonly routes: Route[];
+  /** Of rollouts that are over. */
+  readonly kept: () => Kept;
+}
+
+export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
   const { sidecar, text, encoder, clock, random, eosTokenIds, versionOf = String } = options;
   const { after, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
   const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId });
   const runOf = ({ params }: Exchange): Run => known.run(params.id ?? "");
-  return [
+  const routes: Route[] = [
     {
       method: "POST",
       path: "/v1/rollouts",
@@ -86,6 +93,7 @@ export function rolloutRoutes(options: RolloutRoutesOptions): Route[] {
       },
     },
   ];
+  return { routes, kept: () => known.kept };
 }
 
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */
@@ -183,11 +191,11 @@ function stateOf(run: Run): RolloutStateAnswer {
 }
 
 function detailOf(run: Run): RolloutDetail {
-  const groups = run.groups.map(({ plan, generation, finished }) => ({
-    id: plan.id,
-    stream_group: String(generation.requests[0]?.spec.groupId ?? ""),
-    requests: generation.requests.map(({ spec }): number => spec.requestId),
-    lengths: generation.requests.map(({ response }) => response.length),
+  const groups = run.groups.map(({ id, requests, finished }) => ({
+    id,
+    stream_group: String(requests[0]?.spec.groupId ?? ""),
+    requests: requests.map(({ spec }): number => spec.requestId),
+    lengths: requests.map(({ response }) => response.length),
     finished,
   }));
   return { ...stateOf(run), groups };

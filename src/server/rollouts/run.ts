@@ -7,6 +7,7 @@ import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
 import type { Request } from "../../request/buffer.ts";
 import { type FinishedResponse, formatLine } from "../../request/response-line.ts";
 import type { Text } from "../../text/text.ts";
+import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
 import { type RolloutReport, reportOf } from "./report.ts";
@@ -14,13 +15,16 @@ import { type RolloutReport, reportOf } from "./report.ts";
 export type RolloutState = "running" | "finished" | "cancelled" | "failed";
 
 export interface RunGroup {
-  readonly plan: GroupPlan;
-  readonly generation: Generation;
+  readonly id: string;
+  readonly n: number;
+  /** Of a group that was given up nothing is kept. */
+  requests: readonly Request[];
   finished: number;
 }
 
 export interface RunOptions {
   readonly id: string;
+  /** Not kept: the prompts are those of the requests. */
   readonly plan: RolloutPlan;
   readonly sidecar: Sidecar;
   readonly text: Text;
@@ -37,7 +41,11 @@ export class Run {
   /** In the order in which they finished. */
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
-  readonly #options: RunOptions;
+  /** Responses that were asked for. */
+  readonly requests: number;
+  readonly #options: Omit<RunOptions, "plan">;
+  /** While it runs. */
+  #generations: Generation[] = [];
   readonly #finishedMs: number[] = [];
   #restarts = 0;
   #state: RolloutState = "running";
@@ -48,17 +56,18 @@ export class Run {
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
-    const { plan, clock } = options;
+    const { plan, ...rest } = options;
     this.id = options.id;
     this.isDetached = plan.isDetached;
-    this.startMs = clock.nowMs();
-    this.#options = options;
+    this.requests = plan.requests;
+    this.startMs = options.clock.nowMs();
+    this.#options = rest;
     for (const group of plan.groups) {
       try {
-        this.#begin(group);
+        this.#begin(group, plan);
       } catch (error) {
         this.#state = "failed";
-        for (const { generation } of this.groups) generation.abort();
+        for (const generation of this.#generations) generation.abort();
         throw inGroup(error, group.id);
       }
     }
@@ -73,8 +82,15 @@ export class Run {
     return this.#problem;
   }
 
-  get requests(): number {
-    return this.#options.plan.requests;
+  /** Of the prompts and responses that it keeps. */
+  get bytes(): number {
+    let bytes = 0;
+    for (const { requests } of this.groups) {
+      const [first] = requests;
+      if (first !== undefined) bytes += promptBytes(first.spec.prompt);
+      for (const request of requests) bytes += responseBytes(request);
+    }
+    return bytes;
   }
 
   get outputTokens(): number {
@@ -125,9 +141,9 @@ export class Run {
   }
 
   /** The lines of a finished group, each with its line end. */
-  linesOf({ plan, generation }: RunGroup): string {
-    const lines = generation.requests.map((request, index) => {
-      const response = this.#finishedResponse(plan, request, index);
+  linesOf({ id, requests }: RunGroup): string {
+    const lines = requests.map((request, index) => {
+      const response = this.#finishedResponse(id, request, index);
       return `${formatLine(response)}\n`;
     });
     return lines.join("");
@@ -140,10 +156,10 @@ export class Run {
     return `${JSON.stringify(summary)}\n`;
   }
 
-  #finishedResponse(plan: GroupPlan, request: Request, index: number): FinishedResponse {
+  #finishedResponse(group: string, request: Request, index: number): FinishedResponse {
     const { response, spec } = request;
     return {
-      group: plan.id,
+      group,
       index,
       promptTokenIds: spec.prompt,
       tokenIds: response.tokens(),
@@ -162,8 +178,8 @@ export class Run {
     return request.response.chunks.at(-1)?.epoch ?? weightEpoch(0);
   }
 
-  #begin(plan: GroupPlan): void {
-    const { sidecar, id, plan: rollout } = this.#options;
+  #begin(plan: GroupPlan, rollout: RolloutPlan): void {
+    const { sidecar, id } = this.#options;
     const group: { current: RunGroup | null } = { current: null };
     const generation = sidecar.generate(
       {
@@ -186,7 +202,8 @@ export class Run {
         },
       },
     );
-    group.current = { plan, generation, finished: 0 };
+    this.#generations.push(generation);
+    group.current = { id: plan.id, n: plan.n, requests: generation.requests, finished: 0 };
     this.groups.push(group.current);
   }
 
@@ -194,7 +211,7 @@ export class Run {
     if (this.#state !== "running") return;
     this.#finishedMs.push(this.#options.clock.nowMs());
     group.finished += 1;
-    if (group.finished < group.plan.n) return;
+    if (group.finished < group.n) return;
     this.finishedGroups.push(group);
     if (this.finishedGroups.length === this.groups.length) this.#end("finished");
     else this.#wake();
@@ -203,7 +220,13 @@ export class Run {
   #end(state: RolloutState): void {
     if (this.#state !== "running") return;
     this.#state = state;
-    if (state === "cancelled") for (const { generation } of this.groups) generation.abort();
+    const generations = this.#generations;
+    this.#generations = [];
+    if (state === "cancelled") for (const generation of generations) generation.abort();
+    // Groups are named after their rollout: nobody else joins them. Not now: others have yet to hear of the last end.
+    queueMicrotask(() => {
+      for (const generation of generations) generation.release();
+    });
     this.#report = reportOf({
       requests: [...this.#requests()],
       groups: this.groups.length,
@@ -214,6 +237,8 @@ export class Run {
       restarts: this.#restarts,
       interrupted: state !== "finished",
     });
+    // Nobody can ask for more of what was not finished than how much there was.
+    for (const group of this.groups) if (group.finished < group.n) group.requests = [];
     this.#wake();
     this.#options.ended();
   }
@@ -223,6 +248,6 @@ export class Run {
   }
 
   *#requests(): Iterable<Request> {
-    for (const { generation } of this.groups) yield* generation.requests;
+    for (const { requests } of this.groups) yield* requests;
   }
 }

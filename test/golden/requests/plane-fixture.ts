@@ -74,7 +74,7 @@ export class PlaneFixture {
       limits: {
         requestsMax: options.requestsMax ?? 10_000,
         groupsMax: 100,
-        keptTokensMax: 100_000,
+        keptBytesMax: 6400000,
         keptResponsesMax: 1000,
       },
       random: () => {

@@ -1,0 +1,56 @@
+// What the sidecar keeps for siblings to come: counted in bytes, prompts included, and never beyond its bound.
+
+import { expect, test } from "bun:test";
+import { askFor, DEAF, newBed } from "../../test/suite/stream-bed.ts";
+
+const PROMPT_TOKENS = 500;
+
+const prompt = (first: number): number[] =>
+  Array.from({ length: PROMPT_TOKENS }, (_, i) => (i === 0 ? first : i));
+
+test("kept groups: prompts count, and the bytes of all of them stay below the bound", async () => {
+  const keptBytesMax = 100_000;
+  const bed = newBed({ workers: 1, lengthOf: () => 20, limits: { keptBytesMax } });
+  const { rollout } = bed.sidecar;
+  let most = 0;
+  for (let i = 0; i < 200; i += 1) {
+    bed.sidecar.generate(askFor(prompt(i), 2), DEAF);
+    await bed.finish();
+    const { kept } = bed.sidecar;
+    most = Math.max(most, kept.bytes);
+    expect(kept.bytes).toBeLessThanOrEqual(keptBytesMax);
+    // A group is its prompt and two responses: some 2,000 + 512 + 2 x (512 + 2,048) bytes.
+    expect(kept.bytes).toBeGreaterThan(kept.count * (PROMPT_TOKENS * 4));
+  }
+  expect(most).toBeGreaterThan(keptBytesMax * 0.8);
+  expect(bed.sidecar.kept.count).toBeLessThan(16);
+  // What is not kept the rollout does not hold either.
+  const held = Array.from({ length: 200 }, (_, i) => rollout.group(`g${i + 1}` as never));
+  expect(held.filter((group) => group !== null).length).toBe(bed.sidecar.kept.count);
+});
+
+test("kept groups: alternatives of each token count", async () => {
+  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const plain = askFor([1], 1);
+  bed.sidecar.generate(plain, DEAF);
+  await bed.finish();
+  const without = bed.sidecar.kept.bytes;
+  bed.sidecar.generate(
+    { ...askFor([2], 1), sampling: { ...plain.sampling, topLogprobs: 20 } },
+    DEAF,
+  );
+  await bed.finish();
+  // 64 tokens of room, 20 alternatives of 8 bytes each.
+  expect(bed.sidecar.kept.bytes - without).toBeGreaterThan(64 * 20 * 8);
+});
+
+test("kept groups: a generation that lets its group go leaves nothing of it", async () => {
+  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const generation = bed.sidecar.generate(askFor([1], 4), DEAF);
+  await bed.finish();
+  expect(bed.sidecar.kept.count).toBe(1);
+  generation.release();
+  expect(bed.sidecar.kept).toMatchObject({ bytes: 0, count: 0 });
+  expect(bed.sidecar.rollout.group(generation.requests[0]?.spec.groupId as never)).toBeNull();
+  generation.release();
+});

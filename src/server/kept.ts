@@ -1,0 +1,25 @@
+// What the server keeps of work that is done: a level and a bound, for /metrics. Bytes are those of the arrays that hold
+// prompts, tokens and logprobs, and a share for the objects around them.
+
+import type { Request } from "../request/buffer.ts";
+
+/** Of one kind of work. */
+export interface Kept {
+  readonly bytes: number;
+  readonly bytesMax: number;
+  /** Groups, rollouts, requests of clients. */
+  readonly count: number;
+}
+
+/** Objects of one response: itself, its request, chunks, maps that hold them; as heap snapshots have it, rounded up. */
+const RESPONSE_OVERHEAD = 2_048;
+const PROMPT_OVERHEAD = 512;
+
+/** Of a response, without its prompt, which it shares. */
+export function responseBytes({ response }: Request): number {
+  return response.bytes + RESPONSE_OVERHEAD;
+}
+
+export function promptBytes(prompt: Int32Array): number {
+  return prompt.byteLength + PROMPT_OVERHEAD;
+}
