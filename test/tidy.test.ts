@@ -126,3 +126,65 @@ test("layers: from base to rollout nothing names a clock, chance, or the outside
   }
   expect(wrong).toEqual([]);
 });
+
+/** Strongly connected components of more than one file (Tarjan 1972), each in alphabetical order. */
+function circles(imports: ReadonlyMap<string, readonly string[]>): string[][] {
+  const order = new Map<string, number>();
+  const low = new Map<string, number>();
+  const stack: string[] = [];
+  const found: string[][] = [];
+  const visit = (file: string): void => {
+    const own = order.size;
+    order.set(file, own);
+    low.set(file, own);
+    stack.push(file);
+    for (const target of imports.get(file) ?? []) {
+      if (!imports.has(target)) continue;
+      if (!order.has(target)) visit(target);
+      if (stack.includes(target)) {
+        low.set(file, Math.min(low.get(file) ?? own, low.get(target) ?? own));
+      }
+    }
+    if (low.get(file) !== own) return;
+    const component = stack.splice(stack.indexOf(file));
+    if (component.length > 1) found.push(component.sort());
+  };
+  for (const file of imports.keys()) if (!order.has(file)) visit(file);
+  return found;
+}
+
+test("circles: files do not import one another, type imports included", () => {
+  expect(
+    circles(
+      new Map([
+        ["a", ["b"]],
+        ["b", ["c"]],
+        ["c", ["a"]],
+        ["d", ["a"]],
+      ]),
+    ),
+  ).toEqual([["a", "b", "c"]]);
+  expect(circles(new Map(sources.map((file) => [file, importsOf(file)])))).toEqual([]);
+});
+
+test("exports: none is there for tests alone, and none that nobody imports", () => {
+  const files = [...new Glob("{src,bench,scripts,test}/**/*.ts").scanSync(ROOT)];
+  const texts = new Map(files.map((file) => [file, readFileSync(join(ROOT, file), "utf8")]));
+  const isTest = (file: string): boolean => file.startsWith("test/") || file.includes(".test.");
+  const wrong: string[] = [];
+  for (const file of sources) {
+    // Generated from the core's own list.
+    if (file === "wasm/abi.ts") continue;
+    const path = `src/${file}`;
+    const text = texts.get(path) ?? "";
+    const exported = /^export (?:async )?(?:abstract )?(?:function\*?|const|class|let) (\w+)/gm;
+    for (const [, name = ""] of text.matchAll(exported)) {
+      const word = new RegExp(`\\b${name}\\b`, "g");
+      const users = files.filter((other) => other !== path && texts.get(other)?.match(word));
+      const isUsedInside = (text.match(word)?.length ?? 0) > 1;
+      if (users.length === 0) wrong.push(`${path}: nobody imports ${name}`);
+      else if (users.every(isTest) && !isUsedInside) wrong.push(`${path}: only tests use ${name}`);
+    }
+  }
+  expect(wrong).toEqual([]);
+});

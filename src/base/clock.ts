@@ -4,20 +4,3 @@
 export interface Clock {
   nowMs(): number;
 }
-
-/** A clock that stands still until it is told to move. */
-export class ManualClock implements Clock {
-  #nowMs: number;
-
-  constructor(startMs = 0) {
-    this.#nowMs = startMs;
-  }
-
-  nowMs(): number {
-    return this.#nowMs;
-  }
-
-  advance(ms: number): void {
-    this.#nowMs += ms;
-  }
-}

@@ -5,7 +5,7 @@
 /** JSON schemas and grammars stay below 40; the stack of the smallest thread takes some thousands. */
 export const JSON_DEPTH_MAX = 128;
 /** The largest good request, a rollout of 16,384 groups with settings of their own, has 300,000. About a second of work. */
-export const JSON_ENTRIES_MAX = 524_288;
+const JSON_ENTRIES_MAX = 524_288;
 
 export interface JsonLimits {
   readonly depthMax: number;

@@ -1,10 +1,10 @@
 // The log of a server: one line an event on stderr, as text for people or as JSON for machines. What clients can cause
 // any number of times is counted beyond a few lines, so that a flood of errors is not a flood of lines.
 
-export const LOG_FORMS = ["text", "json", "off"] as const;
+const LOG_FORMS = ["text", "json", "off"] as const;
 export type LogForm = (typeof LOG_FORMS)[number];
 
-export const LOG_LEVELS = ["debug", "info", "warn", "error"] as const;
+const LOG_LEVELS = ["debug", "info", "warn", "error"] as const;
 export type LogLevel = (typeof LOG_LEVELS)[number];
 
 export type LogFields = Readonly<Record<string, string | number | boolean | null>>;

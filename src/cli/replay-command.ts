@@ -82,7 +82,7 @@ async function replayFiles(traces: readonly string[], settings: ReplaySettings):
 }
 
 /** Runs every cell. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
-export async function replayReport(
+async function replayReport(
   traces: readonly string[],
   settings: ReplaySettings,
 ): Promise<ReplayReport> {

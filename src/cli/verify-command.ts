@@ -180,7 +180,7 @@ async function runOnce(
 }
 
 /** What first differs between two responses to the same request; null: nothing. */
-export function differenceOf(a: Request, b: Request): string | null {
+function differenceOf(a: Request, b: Request): string | null {
   const tokens = [a.response.tokens(), b.response.tokens()] as const;
   const bits = [bitsOf(a.response.logprobs()), bitsOf(b.response.logprobs())] as const;
   for (let i = 0; i < Math.max(tokens[0].length, tokens[1].length); i += 1) {

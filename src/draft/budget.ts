@@ -96,7 +96,7 @@ export class ConstantBudget {
   }
 }
 
-export const BUDGET_NAMES = ["adaptive", "always"] as const;
+const BUDGET_NAMES = ["adaptive", "always"] as const;
 export type BudgetName = (typeof BUDGET_NAMES)[number];
 
 /** Above this, a second branch at a fork (probability < 1/2) cannot pay for its rows and its KV copy. */

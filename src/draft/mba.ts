@@ -10,8 +10,6 @@
 
 import { assert } from "../base/assert.ts";
 
-/** gamma_max and lambda of the paper's experiments. */
-export const GAMMA_MAX = 8;
 export const LAMBDA = 2;
 
 export interface MbaInput {

@@ -17,7 +17,7 @@ export function expectedTokens(alpha: number, gamma: number): number {
 }
 
 /** T_SD(B, gamma): milliseconds per token of each request. gamma = 0 is plain decoding. */
-export function msPerToken(
+function msPerToken(
   times: StepTimes,
   options: { batch: number; gamma: number; alpha: number },
 ): number {

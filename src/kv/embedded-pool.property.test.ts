@@ -3,7 +3,7 @@ import fc from "fast-check";
 import { KvPoolTwin, sum } from "../../test/reference/kv-pool-twin.ts";
 import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
 import { blobOf, keyOf } from "../../test/suite/kv-pool-suite.ts";
-import { ManualClock } from "../base/clock.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { weightEpoch } from "../base/ids.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 import { epochOf } from "./key.ts";

@@ -6,7 +6,7 @@ import { AppError } from "../base/errors.ts";
  * The longest line or group. A response of a million tokens, with its text and logprobs, takes
  * about 30 MB as JSON.
  */
-export const RECORD_BYTES_MAX = 256 * 1024 * 1024;
+const RECORD_BYTES_MAX = 256 * 1024 * 1024;
 
 export class Pieces {
   #pieces: Uint8Array[] = [];

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "bun:test";
 import { NaiveDrafter } from "../../test/reference/naive-replay.ts";
-import { ManualClock } from "../base/clock.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import type { GroupId } from "../base/ids.ts";
 import type { DraftQuery } from "../draft/drafter.ts";
 import { Replica } from "../draft/replica.ts";

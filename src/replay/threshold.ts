@@ -3,7 +3,7 @@
 
 /** Below what any drafter is asked for: the core drafts nothing under 1/128. */
 export const THRESHOLD_MIN = 1 / 512;
-export const THRESHOLD_MAX = 1;
+const THRESHOLD_MAX = 1;
 
 /** Tokens drafted a step at a threshold; must not grow with it. */
 export type DraftedAt = (probabilityMin: number) => Promise<number>;

@@ -42,7 +42,7 @@ export interface OutOfBounds {
   readonly bound: string;
 }
 
-export function boundOf({ min, max }: Range): string {
+function boundOf({ min, max }: Range): string {
   return `in ${min}..${max}`;
 }
 

@@ -11,7 +11,7 @@ import { Attempts, type Death } from "../request/attempts.ts";
 import type { Request } from "../request/buffer.ts";
 
 /** Two workers that die of the same request, with nothing else to blame: one could be chance. */
-export const ATTEMPTS_MAX = 2;
+const ATTEMPTS_MAX = 2;
 /** A death from outside counts as a sign of more to come for so long, and so many of them count. */
 const OUTSIDE_MS = 10_000;
 const OUTSIDE_MAX = 6;

@@ -1,8 +1,8 @@
 // What one worker, one listener or the KV pool does wrong stays theirs: the rollout goes on with everybody else.
 
 import { expect, test } from "bun:test";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { EPOCH, expectWhole, type OpenWorker, world } from "../../test/suite/rollout-bed.ts";
-import { ManualClock } from "../base/clock.ts";
 import { requestId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Request } from "../request/buffer.ts";

@@ -1,8 +1,8 @@
 // KV belongs to the weights that it was computed with: a worker with others never loads it.
 
 import { expect, test } from "bun:test";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { present } from "../base/assert.ts";
-import { ManualClock } from "../base/clock.ts";
 import { groupId, weightEpoch, weightsId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 

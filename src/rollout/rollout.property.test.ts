@@ -3,7 +3,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { ManualClock } from "../base/clock.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { fold32 } from "../base/hash.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { DRAFT_MODES } from "../draft/registry.ts";

@@ -1,7 +1,7 @@
 // What a worker says of one response fails this response alone: a worker that lies goes on, and so do all others.
 
 import { expect, test } from "bun:test";
-import { ManualClock } from "../base/clock.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";

@@ -29,8 +29,8 @@ export interface Slot {
  * The paper's threshold is 32 with hundreds in flight on each instance; the quotient scales it down
  * to small workers, and to zero in the tail, where one request more or less is everything.
  */
-export const AFFINITY_SPREAD_MAX = 32;
-export const AFFINITY_SPREAD_DIVISOR = 4;
+const AFFINITY_SPREAD_MAX = 32;
+const AFFINITY_SPREAD_DIVISOR = 4;
 
 /** KV tokens a worker must have free to run `chunkTokens` more of the request. */
 export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number): number {

@@ -40,12 +40,12 @@ export const PASSED_MAX = 32;
  * A request is large for a worker if it needs more than this part of its whole budget. Room for a smaller one comes
  * free all the time: passing it over would only change the policy's order.
  */
-export const LARGE_PART = 1 / 8;
+const LARGE_PART = 1 / 8;
 /**
  * So many dispatches may go ahead of a request that was passed over, as a multiple of all slots and at least. Then a
  * worker is kept free for it.
  */
-export const ROUNDS_AHEAD = 4;
+const ROUNDS_AHEAD = 4;
 export const DISPATCHES_AHEAD_MIN = 64;
 
 /** What one call of `schedule` works with. */

@@ -48,7 +48,7 @@ export function openApiRoute(
   return { method: "GET", path: "/openapi.json", handle: () => jsonResponse(document) };
 }
 
-export function openApiDocument(
+function openApiDocument(
   routes: readonly Route[],
   descriptions: readonly RouteDescription[],
   version: string,

@@ -5,7 +5,7 @@
 import type { WeightsId } from "../base/ids.ts";
 
 /** How an engine with other weights than the rest is treated. */
-export const MIXED_PRECISION = ["refuse", "allow"] as const;
+const MIXED_PRECISION = ["refuse", "allow"] as const;
 export type MixedPrecision = (typeof MIXED_PRECISION)[number];
 
 /** One engine: what people call it, and its weights. */

@@ -2,8 +2,8 @@
 // those whose sessions are over again, soon and for as long as it takes.
 
 import { expect, test } from "bun:test";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { newSimulated } from "../../test/suite/worker-suite.ts";
-import { ManualClock } from "../base/clock.ts";
 import { weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";

@@ -18,7 +18,7 @@ import { type SystemName, simSchedulerFor } from "./systems.ts";
 import type { Workload } from "./workload.ts";
 
 /** vanilla: as the paper's baselines drafted. grouped: from the group's responses, as Seer. own: by Foretoken's drafter. */
-export const SIM_DRAFTS = ["off", "vanilla", "grouped", "own"] as const;
+const SIM_DRAFTS = ["off", "vanilla", "grouped", "own"] as const;
 export type SimDraft = (typeof SIM_DRAFTS)[number];
 
 export interface Cell {

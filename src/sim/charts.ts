@@ -31,7 +31,7 @@ export function colorOf(share: number): readonly [number, number, number] {
 }
 
 /** An image of shares 0..1, row by row from the top; NaN is blank. As a data URI of a BMP with a palette. */
-export function heatImage(width: number, height: number, shares: Float64Array): string {
+function heatImage(width: number, height: number, shares: Float64Array): string {
   const stride = (width + 3) & ~3;
   const header = 54 + 256 * 4;
   const bytes = new Uint8Array(header + stride * height);

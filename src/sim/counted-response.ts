@@ -4,7 +4,7 @@ import { assert } from "../base/assert.ts";
 import type { Request } from "../request/buffer.ts";
 import { Response } from "../request/response.ts";
 
-export class CountedResponse extends Response {
+class CountedResponse extends Response {
   #count = 0;
 
   override get length(): number {

@@ -71,7 +71,7 @@ export interface ExperimentOptions {
 export type DraftOption = "off" | "grouped" | "own";
 
 /** Baselines draft as the paper's did; whoever schedules groups drafts from them; own: of `foretoken` alone. */
-export function draftOf(system: SystemName, draft: DraftOption): SimDraft {
+function draftOf(system: SystemName, draft: DraftOption): SimDraft {
   if (draft === "off") return "off";
   if (draft === "own" && system === "foretoken") return "own";
   const isBaseline =

@@ -11,7 +11,7 @@ export interface BackoffLimits {
 }
 
 /** A server starts in 16 to 80 s, so that a pause of 60 s does not add much; ten tries are about ten minutes. */
-export const BACKOFF_LIMITS: BackoffLimits = {
+const BACKOFF_LIMITS: BackoffLimits = {
   firstMs: 500,
   msMax: 60_000,
   goodMs: 60_000,

@@ -5,7 +5,7 @@ import { chmod, mkdir, readdir, readFile, rm, stat, truncate, writeFile } from "
 import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
 import { BLOB_BYTES, blobOf, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
-import { ManualClock } from "../base/clock.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { weightEpoch } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import { DirectoryTierFiles } from "./tier-files.ts";

@@ -1,6 +1,5 @@
 // Three scripted engines behind the control plane, without a server: what a test calls, and what each engine hears.
 
-import { ManualClock } from "../../src/base/clock.ts";
 import type { AppError } from "../../src/base/errors.ts";
 import { type WeightsId, weightEpoch } from "../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
@@ -15,6 +14,7 @@ import type { MixedPrecision } from "../../src/server/weights-agreement.ts";
 import { WorkerPool } from "../../src/server/worker-pool.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
+import { ManualClock } from "./manual-clock.ts";
 
 const TIMEOUT_MS = 5000;
 

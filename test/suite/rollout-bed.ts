@@ -1,7 +1,6 @@
 // A rollout over simulated workers that a test steps by hand; for tests of what single workers and listeners do wrong.
 
 import { expect } from "bun:test";
-import { ManualClock } from "../../src/base/clock.ts";
 import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import type { KvPool } from "../../src/kv/pool.ts";
@@ -12,6 +11,7 @@ import { Rollout } from "../../src/rollout/rollout.ts";
 import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/rollout/worker.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../../src/worker/simulated/worker.ts";
+import { ManualClock } from "./manual-clock.ts";
 
 const core = loadCore();
 export const EPOCH = weightEpoch(0);

@@ -4,7 +4,6 @@
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
 import { assert, present } from "../../src/base/assert.ts";
-import { ManualClock } from "../../src/base/clock.ts";
 import { weightEpoch, workerId } from "../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
@@ -19,6 +18,7 @@ import type {
 } from "../../src/server/stream/frame.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { type LengthOf, SimulatedWorker } from "../../src/worker/simulated/worker.ts";
+import { ManualClock } from "./manual-clock.ts";
 
 const core = loadCore();
 

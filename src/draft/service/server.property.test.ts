@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { ManualClock } from "../../base/clock.ts";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { groupId, weightEpoch } from "../../base/ids.ts";
 import { encodeServerMessage } from "../../proto/draft-codec.ts";
 import type { ClientMessage } from "./message.ts";

@@ -55,7 +55,7 @@ export const OPENAI_ENTRIES = {
 } as const;
 
 /** OpenAI's response_format as vLLM's structured_outputs; null: free text. @throws InvalidFieldError. */
-export function structureOf(
+function structureOf(
   format: Readonly<Record<string, unknown>> | null | undefined,
 ): Record<string, unknown> | null {
   if (format === null || format === undefined || format.type === "text") return null;

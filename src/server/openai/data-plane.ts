@@ -153,10 +153,6 @@ export function dataPlane(options: DataPlaneOptions): DataPlaneSide {
   };
 }
 
-export function dataPlaneRoutes(options: DataPlaneOptions): Route[] {
-  return dataPlane(options).routes;
-}
-
 function routesOf(plane: DataPlane): Route[] {
   return ENDPOINTS.map(({ method, path, act }) => ({
     method,

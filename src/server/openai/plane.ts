@@ -23,7 +23,7 @@ export interface DataPlaneLimits extends RetryLimits {
   readonly stallMsMax: number;
 }
 
-export const DATA_PLANE_LIMITS: DataPlaneLimits = {
+const DATA_PLANE_LIMITS: DataPlaneLimits = {
   responsesMax: 16_384,
   stallMsMax: 30_000,
   graceMs: 30_000,

@@ -1,7 +1,7 @@
 // What only a socket of the sidecar can do to a draft session: text, rubbish, peers that say nothing or do not read.
 
 import { expect, test } from "bun:test";
-import { ManualClock } from "../../base/clock.ts";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { groupId, weightEpoch } from "../../base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../draft/service/message.ts";
 import { DraftServer } from "../../draft/service/server.ts";

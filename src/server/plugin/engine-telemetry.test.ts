@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { ManualClock } from "../../base/clock.ts";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { weightEpoch } from "../../base/ids.ts";
 import { STEP_TOKENS_UNBOUNDED } from "../../draft/service/limits.ts";
 import type { Telemetry } from "../../draft/service/message.ts";

@@ -14,7 +14,7 @@ const filterFields = {
 };
 
 /** What a client may send over /v1/stream in JSON. */
-export const ClientMessageSchema = v.strictObject({
+const ClientMessageSchema = v.strictObject({
   subscribe: v.optional(
     v.strictObject({
       ...filterFields,

@@ -51,7 +51,7 @@ export interface StreamLimits {
   readonly sendQueueBytes: number;
 }
 
-export const STREAM_LIMITS: StreamLimits = {
+const STREAM_LIMITS: StreamLimits = {
   clientsMax: 2_048,
   subscriptionsMax: 256,
   frameBytesMax: 16_384,

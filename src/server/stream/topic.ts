@@ -81,8 +81,8 @@ export interface Subscription {
 }
 
 /** A frame for a client that is behind holds so much, at most: 16,384 tokens are 64 KiB. */
-export const PIECE_TOKENS = 16_384;
-export const PIECE_ENTRIES = 1_024;
+const PIECE_TOKENS = 16_384;
+const PIECE_ENTRIES = 1_024;
 
 export function newTopic(
   filter: Filter,

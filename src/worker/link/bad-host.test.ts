@@ -5,13 +5,13 @@ import { expect, setDefaultTimeout, test } from "bun:test";
 import { type AddressInfo, createServer, type Socket } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { open, QUICK, until } from "../../../test/suite/link-fixture.ts";
 import { newSpec, runOf } from "../../../test/suite/worker-suite.ts";
 import { weightEpoch } from "../../base/ids.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
 import { encodeHostMessage } from "./event-codec.ts";
 import { encodeFrame } from "./frame-codec.ts";
 import { LINK_LIMITS, LINK_PROTOCOL_VERSION } from "./limits.ts";
-import { open, QUICK, until } from "./link-fixture.ts";
 import type { FrameBody, WireEvent } from "./message.ts";
 
 const WELCOME: FrameBody = {

@@ -4,7 +4,8 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
-import { ManualClock } from "../../base/clock.ts";
+import { clock, listen, open, turn } from "../../../test/suite/link-fixture.ts";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { fold32 } from "../../base/hash.ts";
 import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
 import { EmbeddedKvPool } from "../../kv/embedded-pool.ts";
@@ -15,7 +16,6 @@ import type { RunReport } from "../../rollout/report.ts";
 import { loadCore } from "../../wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../simulated/worker.ts";
 import type { LinkHost } from "./host.ts";
-import { clock, listen, open, turn } from "./link-fixture.ts";
 import type { LinkedWorker } from "./worker.ts";
 
 const core = loadCore();

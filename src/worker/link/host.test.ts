@@ -3,6 +3,7 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { listen, open, QUICK, settled, until } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import { NO_SHAPING, type RequestSpec } from "../../request/request.ts";
@@ -12,7 +13,6 @@ import { encodeSidecarMessage } from "./command-codec.ts";
 import { decodeFrame, encodeFrame } from "./frame-codec.ts";
 import type { LinkHost, LinkHostEvent } from "./host.ts";
 import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
-import { listen, open, QUICK, settled, until } from "./link-fixture.ts";
 import type { FrameBody, SidecarMessage, WireCommand } from "./message.ts";
 
 // The machine may be busy.

@@ -3,12 +3,12 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { listen, open, settled, until } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
 import type { SimulatedWorker } from "../simulated/worker.ts";
 import type { LinkHost } from "./host.ts";
 import type { LinkLimits } from "./limits.ts";
-import { listen, open, settled, until } from "./link-fixture.ts";
 import type { LinkedWorker } from "./worker.ts";
 
 // The machine may be busy.

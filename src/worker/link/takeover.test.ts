@@ -3,11 +3,11 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { listen, open, QUICK, settled, turn, until } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf } from "../../../test/suite/worker-suite.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
 import type { SimulatedWorker } from "../simulated/worker.ts";
 import type { LinkHost, LinkHostEvent, LinkHostOptions } from "./host.ts";
-import { listen, open, QUICK, settled, turn, until } from "./link-fixture.ts";
 import type { LinkedWorker } from "./worker.ts";
 
 // The machine may be busy.

@@ -1,8 +1,8 @@
 // A linked worker by the contract of workers.
 
 import { setDefaultTimeout } from "bun:test";
+import { listen, open, settled } from "../../../test/suite/link-fixture.ts";
 import { workerSuite } from "../../../test/suite/worker-suite.ts";
-import { listen, open, settled } from "./link-fixture.ts";
 
 // The machine may be busy.
 setDefaultTimeout(30_000);

@@ -8,7 +8,7 @@ import type { RunCommand } from "./sequence.ts";
 import { samplingSupport } from "./shaping.ts";
 
 /** Decoding rows of a step: with prefill and drafts they share one batch. */
-export const SLOTS_MAX = 128;
+const SLOTS_MAX = 128;
 
 export interface EngineLimits {
   readonly kvTokens: number;

@@ -16,8 +16,8 @@ interface Platform {
 
 /** Pinned exactly in package.json: file names carry the version, and struct layouts belong to it. */
 export const PACKAGE_VERSION = "3.22.1";
-export const LLAMA_LIBRARY = "libllama.v0.5.0.so";
-export const GGML_LIBRARY = "libggml.v0.5.0.so";
+const LLAMA_LIBRARY = "libllama.v0.5.0.so";
+const GGML_LIBRARY = "libggml.v0.5.0.so";
 
 /**
  * Packages with the same library layout. linux-x64 (glibc) is tested; linux-arm64 is listed because

@@ -10,7 +10,6 @@ import {
   openSync,
   readFileSync,
   readSync,
-  statSync,
 } from "node:fs";
 import { dirname, join } from "node:path";
 import { AppError } from "../../base/errors.ts";
@@ -28,12 +27,6 @@ export interface SafeTensor {
   readonly file: string;
   readonly offset: number;
   readonly bytes: number;
-}
-
-/** Whether the path is meant as safetensors: a file of that name, or a folder. */
-export function isSafetensors(path: string): boolean {
-  if (path.endsWith(".safetensors")) return true;
-  return statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
 }
 
 /** The tensors by name. @throws AppError model_unreadable, naming the file, and the tensor where one is wrong. */

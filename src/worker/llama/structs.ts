@@ -31,7 +31,7 @@ export const BATCH_WORD = { tokens: 1, positions: 3, streamCounts: 4, streams: 5
  * Rows per graph. 64 or more query rows of one stream would switch flash attention to a tiled kernel
  * with another summing order, so this is what keeps results independent of how rows are batched.
  */
-export const UBATCH_ROWS = 48;
+const UBATCH_ROWS = 48;
 
 /**
  * `isTrial`: every weight is looked at, and one that is not finite is an error; the file is mapped as it lies and

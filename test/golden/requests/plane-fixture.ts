@@ -1,17 +1,17 @@
 // The data plane behind a real HTTP server, over simulated workers that a test steps: every token that comes
 // out is known beforehand.
 
-import { ManualClock } from "../../../src/base/clock.ts";
 import { weightEpoch, workerId } from "../../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../../src/kv/embedded-pool.ts";
 import type { RequestSpec } from "../../../src/request/request.ts";
 import type { SamplingSupport } from "../../../src/rollout/worker.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
-import { dataPlaneRoutes } from "../../../src/server/openai/data-plane.ts";
+import { dataPlane } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
 import { loadCore } from "../../../src/wasm/load.ts";
 import { SimulatedWorker } from "../../../src/worker/simulated/worker.ts";
+import { ManualClock } from "../../suite/manual-clock.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 
 const WAIT_MS_MAX = 10_000;
@@ -86,7 +86,7 @@ export class PlaneFixture {
     this.#http = serveHttp({
       host: "127.0.0.1",
       port: 0,
-      routes: dataPlaneRoutes({
+      routes: dataPlane({
         sidecar: this.sidecar,
         text: new TinyText(),
         encoder: this.#encoder,
@@ -95,7 +95,7 @@ export class PlaneFixture {
         version: (of) => `step-${of}`,
         after: (ms, run) => this.#after(ms, run),
         ...(options.limits === undefined ? {} : { limits: options.limits }),
-      }),
+      }).routes,
       sockets: {},
       apiToken: null,
       bodyBytesMax: 1_000_000,
