@@ -1,0 +1,72 @@
+// What counts as an iteration, and what is said of it.
+
+import { expect, test } from "bun:test";
+import { askFor, DEAF, newBed } from "../../test/suite/stream-bed.ts";
+import { weightEpoch } from "../base/ids.ts";
+import { type IterationSummary, Iterations } from "./iterations.ts";
+
+function counted(lengthOf = () => 10) {
+  const bed = newBed({ workers: 1, lengthOf });
+  const ended: IterationSummary[] = [];
+  const laters: (() => void)[] = [];
+  const iterations = new Iterations({
+    sidecar: bed.sidecar,
+    clock: bed.clock,
+    later: (act) => {
+      laters.push(act);
+      return () => laters.splice(laters.indexOf(act), 1);
+    },
+    ended: (summary) => ended.push(summary),
+  });
+  return { bed, ended, laters, iterations };
+}
+
+test("iteration: from the first request until the weights advance", async () => {
+  const { bed, ended } = counted();
+  for (let i = 0; i < 5; i += 1) bed.sidecar.generate(askFor([i], 2), DEAF);
+  await bed.finish();
+  bed.sidecar.advance(weightEpoch(1));
+  expect(ended).toHaveLength(1);
+  expect(ended[0]).toMatchObject({
+    weightEpoch: 0,
+    requests: 10,
+    tokens: 100,
+    failures: 0,
+    aborted: 0,
+    restarts: 0,
+    unfinished: 0,
+  });
+  expect(ended[0]?.seconds).toBeGreaterThan(0);
+  expect(ended[0]?.tailS).toBeLessThanOrEqual(ended[0]?.seconds ?? 0);
+  // Weights that advance without a request between are no iteration.
+  bed.sidecar.advance(weightEpoch(2));
+  expect(ended).toHaveLength(1);
+});
+
+test("iteration: without an update it ends when nothing has come for a while", async () => {
+  const { bed, ended, laters } = counted();
+  bed.sidecar.generate(askFor([1], 1), DEAF);
+  await bed.finish();
+  expect(laters).toHaveLength(1);
+  // Another request goes on with it.
+  bed.sidecar.generate(askFor([2], 1), DEAF);
+  expect(laters).toHaveLength(0);
+  await bed.finish();
+  laters.splice(0).map((act) => act());
+  expect(ended.map(({ requests }) => requests)).toEqual([2]);
+  bed.sidecar.generate(askFor([3], 1), DEAF);
+  await bed.finish();
+  bed.sidecar.advance(weightEpoch(1));
+  expect(ended.map(({ requests }) => requests)).toEqual([2, 1]);
+});
+
+test("iteration: given-up and unfinished responses are counted apart", async () => {
+  const { bed, ended, iterations } = counted(() => 50);
+  const [one, two] = [1, 2].map((token) => bed.sidecar.generate(askFor([token], 1), DEAF));
+  for (let i = 0; i < 5; i += 1) await bed.step();
+  one?.abort();
+  iterations.end();
+  expect(ended[0]).toMatchObject({ requests: 2, aborted: 1, failures: 0, unfinished: 1 });
+  two?.abort();
+  expect(ended).toHaveLength(1);
+});
