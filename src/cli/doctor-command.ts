@@ -8,6 +8,7 @@ import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
 import { examine } from "../doctor/examine.ts";
 import type { Diagnosis, Verdict } from "../doctor/finding.ts";
+import { checkPool } from "../doctor/pool-check.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 
@@ -19,7 +20,8 @@ const EXAMPLES = `
 Examples:
   $ foretoken doctor http://127.0.0.1:8000
   $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json
-It generates some 13,000 tokens, and pauses, updates and resets nothing.
+It generates some 13,000 tokens, and pauses, updates and resets nothing. Of several servers with one KV pool it also tests
+that each finds what the one before it has made, and not under another salt.
 `;
 
 export function doctorCommand(setStatus: (status: number) => void): Command {
@@ -44,16 +46,18 @@ async function doctor(urls: readonly string[], settings: DoctorSettings): Promis
   }
   const diagnoses: Diagnosis[] = [];
   // One after the other: on one machine they would share its cores.
-  for (const url of urls) {
-    const diagnosis = await examine({
-      url,
-      token: settings.workerToken,
-      samplesMax: settings.samples,
-      salt: `doctor-${crypto.randomUUID()}`,
-      began: (check) => {
-        if (!settings.quiet) console.error(`${url}: ${check}`);
-      },
-    });
+  for (const [i, url] of urls.entries()) {
+    const began = (check: string) => {
+      if (!settings.quiet) console.error(`${url}: ${check}`);
+    };
+    const token = settings.workerToken;
+    const salt = `doctor-${crypto.randomUUID()}`;
+    const alone = await examine({ url, token, samplesMax: settings.samples, salt, began });
+    const before = urls[i - 1];
+    const isBoth = before !== undefined && alone.model !== null;
+    if (isBoth) began("KV pool");
+    const pool = isBoth ? await checkPool([before, url], { token, salt }) : null;
+    const diagnosis = pool === null ? alone : { ...alone, findings: [...alone.findings, pool] };
     diagnoses.push(diagnosis);
     if (!settings.json) console.log(tableOf(diagnosis));
   }

@@ -39,6 +39,8 @@ export interface StandInOptions extends EngineOptions {
   readonly downMs: number;
   /** Of a MooncakeStoreConnector, shared by all stand-ins that are given it; null: it has none. */
   readonly kvPool: StandInPool | null;
+  /** Its KV is found under every salt. */
+  readonly ignoresSalt: boolean;
   /** Another connector, by name alone; null: it has none. */
   readonly kvConnector: string | null;
   /** 0: any free one. */
@@ -64,6 +66,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   silenceMs: 20,
   downMs: 10,
   kvPool: null,
+  ignoresSalt: false,
   kvConnector: null,
   port: 0,
   isLoading: false,
@@ -445,7 +448,7 @@ export class VllmStandIn {
       tokensMin: numberOf(params.min_tokens, 0),
       stopTokenIds: Array.isArray(params.stop_token_ids) ? params.stop_token_ids : [],
       ignoreEos: params.ignore_eos === true,
-      cacheSalt: String(body.cache_salt ?? ""),
+      cacheSalt: options.ignoresSalt ? "" : String(body.cache_salt ?? ""),
       priority: numberOf(body.priority, 0),
       made: ({ token, finish, stop, cached }) => {
         if (token !== null) {

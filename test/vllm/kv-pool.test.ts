@@ -3,6 +3,7 @@
 // KV stopped or killed, no request fails, no token is another one, and what it cost is counted.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { checkPool } from "../../src/doctor/pool-check.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
 
@@ -96,6 +97,18 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
       const anew = await generate(1, text, newSalt(), 24);
       expect((await hits(1)) - before).toBeLessThanOrEqual(text.length);
       expect(found).toEqual(anew);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "doctor: finds the pool, in both directions",
+    async () => {
+      const [a = "", b = ""] = ready().fleet.servers.map(({ url }) => url);
+      for (const pair of [[a, b] as const, [b, a] as const]) {
+        const found = await checkPool(pair, { token: null, salt: newSalt() });
+        expect(found).toMatchObject({ check: "KV pool", verdict: "ok" });
+      }
     },
     TEST_MS_MAX,
   );
