@@ -37,7 +37,8 @@ export function recoveryState(token: u32): u32 {
   if (target == 0) return OTHER + (agreed << 2) + fewer(total);
   const count = countOf(target);
   const isBest: u32 = bestToken(recovery) == token ? 1 : 0;
-  const rest = min<u32>(countClass(total - count), 3);
+  // The prompt's end counts once for each response, so more often than what precedes it.
+  const rest: u32 = count > total ? 3 : min<u32>(countClass(total - count), 3);
   return 1 + ((((agreed << 1) + isBest) << 2) + fewer(count)) * 4 + rest;
 }
 

@@ -1,6 +1,8 @@
 // The slow, obvious twin of the core's group index: it counts every substring by brute force and drafts
 // from those counts with the rules of assembly/draft, written over strings of tokens.
 
+import { squash, stretch } from "./mixer-twin.ts";
+
 /** A context: its occurrences, and those of each continuation. */
 interface Context {
   count: number;
@@ -44,33 +46,10 @@ const SHARE_PART = 0.5;
 const SCAN_MAX = 64;
 const PROBABILITY_FLOOR = 1 / 128;
 
-/** log(odds), linear between eight steps an octave from 2^-10 to 2^11. */
-function logitOf(share: number): number {
-  const odds = Math.fround(share / Math.max(1 - share, 1e-9));
-  if (odds < 2 ** -10) return Math.fround(Math.log(2 ** -10));
-  if (odds >= 2 ** 11) return Math.fround(Math.log(2 ** 11));
-  const octave = Math.floor(Math.log2(odds));
-  // Rounding in log2 must not push a power of two into the octave below.
-  const exponent =
-    2 ** octave > odds ? octave - 1 : 2 ** (octave + 1) <= odds ? octave + 1 : octave;
-  const eighths = (odds / 2 ** exponent - 1) * 8;
-  const step = Math.floor(eighths);
-  const at = (i: number) => Math.fround(Math.log(2 ** exponent * (1 + i / 8)));
-  return at(step) + (at(step + 1) - at(step)) * (eighths - step);
-}
-
-/** The logistic function, linear between sixteen steps a unit in [-12, 12]. */
-function squash(z: number): number {
-  const at = (Math.min(Math.max(z, -12), 12 - 0.001) + 12) * 16;
-  const step = Math.floor(at);
-  const value = (i: number) => Math.fround(1 / (1 + Math.exp(-(i / 16 - 12))));
-  return value(step) + (value(step + 1) - value(step)) * (at - step);
-}
-
-/** The probability where the model starts (assembly/draft/mixer.ts). */
+/** The probability without learning (assembly/draft/mixer.ts). */
 function accepted(share: number, length: number): number {
   const l = Math.min(Math.floor(Math.log2(length)), 5);
-  return squash(-0.6 + 0.053 * l + 0.74 * logitOf(share));
+  return squash(-0.6 + 0.053 * l + 0.74 * stretch(share));
 }
 
 export class SuffixTwin {
