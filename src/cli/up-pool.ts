@@ -1,7 +1,7 @@
 // The KV pool of `foretoken up`: Mooncake's master, started before the servers and kept running as they are, and what
 // the servers are told of it. Somebody else's pool, by MOONCAKE_CONFIG_PATH, is used as it is.
 
-import { readFileSync } from "node:fs";
+import { readFileSync, rmSync } from "node:fs";
 import { freemem } from "node:os";
 import { resolve } from "node:path";
 import { ManagedServer } from "../supervise/managed-server.ts";
@@ -47,6 +47,7 @@ export function openPool(options: UpPoolOptions): UpPool {
   const [rpcPort = 0, adminPort = 0] = freePorts(2, host);
   const configPath = resolve(logs, `mooncake-${rpcPort}.json`);
   const mib = segmentMib(options.segmentMib, { availableBytes: availableBytes(), servers });
+  process.on("exit", () => rmSync(configPath, { force: true }));
   writePoolConfig({ configPath, master: `${host}:${rpcPort}`, segmentMib: mib });
   log("info", "kv_pool", {
     mooncake: found.version,

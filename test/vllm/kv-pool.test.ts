@@ -3,9 +3,11 @@
 // KV stopped or killed, no request fails, no token is another one, and what it cost is counted.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { rmSync } from "node:fs";
 import { checkPool } from "../../src/doctor/pool-check.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
+import { scaledModel } from "./other-weights.ts";
 
 const GROUPS = 6;
 const GROUP_SIZE = 4;
@@ -26,9 +28,11 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
   let up: Fleet | null = null;
   let bed: Bed | null = null;
   let salts = 0;
+  let folder = "";
   const startMs = performance.now();
 
   beforeAll(async () => {
+    folder = scaledModel(0.6);
     const args = ["--kv-connector", "mooncake", "--kv-segment-mb", String(SEGMENT_MIB)];
     up = await Fleet.up([...args, "--chunk-tokens", String(CHUNK_TOKENS)]);
     bed = { fleet: up, prompts: await promptIds(up, GROUPS), eos: EOS };
@@ -37,6 +41,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
   afterAll(async () => {
     const groups = [...(up?.servers ?? []).map(({ pid }) => pid), masterPid()];
     await up?.stop();
+    rmSync(folder, { recursive: true, force: true });
     expect(groups.flatMap(livingIn)).toEqual([]);
     console.log(`kv-pool: ${Math.round((performance.now() - startMs) / 1000)} s`);
   }, TEST_MS_MAX);
@@ -171,6 +176,24 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
         `kv-pool: full: ${await keys()} keys, ${(await hits(1)) - before} tokens found of two texts`,
       );
       expect((await keys()) ?? 0).toBeLessThanOrEqual((2 * SEGMENT_MIB * 1024) / 128);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
+    "after new weights nothing of the old ones' KV is loaded, by any server",
+    async () => {
+      const { fleet } = ready();
+      const body = { prompt: someText(150, 300), max_tokens: 40, temperature: 0 };
+      const loaded = async () => (await hits(0)) + (await hits(1));
+      await fleet.complete(body);
+      const before = await loaded();
+      expect((await keys()) ?? 0).toBeGreaterThan(0);
+      const reload = { method: "reload_weights", kwargs: { weights_path: folder } };
+      expect((await fleet.call("POST", "/collective_rpc", reload)).status).toBe(200);
+      const [made] = await fleet.complete(body);
+      expect(await loaded()).toBe(before);
+      expect(made?.weight_versions.map(({ version }) => version)).toEqual(["1"]);
     },
     TEST_MS_MAX,
   );
