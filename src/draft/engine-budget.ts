@@ -1,6 +1,6 @@
-// How many draft tokens an engine that drafts by itself may verify in one step. What a token is worth on that engine
-// it measures itself; here stands what only its own word, or the whole rollout, says: where nothing may be drafted,
-// and where drafts would take the last KV.
+// How many draft tokens an engine that drafts by itself may verify in one step. The engine measures its
+// own break-even acceptance; this decides from what the engine reports and from the whole rollout: where nothing may
+// be drafted, and where drafts would take the last KV.
 
 import { STEP_TOKENS_UNBOUNDED } from "./service/limits.ts";
 

@@ -20,7 +20,7 @@ export interface MbaInput {
   /** acceptance(g): probability that the first g draft tokens are all accepted; acceptance(0) = 1, never rises. */
   readonly acceptance: (position: number) => number;
   readonly gammaMax: number;
-  /** How much more a low-class token must be worth to go first, >= 1. */
+  /** How many times the benefit a low-class token must have to go first, >= 1. */
   readonly lambda: number;
   readonly benefit: "gain" | "drop";
 }

@@ -51,7 +51,7 @@ const REGISTER_PROMPT = { where: WHERE, field: "register.prompt" };
 const UPDATE_TOKENS = { where: WHERE, field: "update.tokens" };
 /** What a past takes of the index for each token: 39 to 44 on recorded responses, and some to spare. */
 const INDEX_BYTES_PER_TOKEN = 64;
-/** Pasts may fill the memory up to this part: live tokens are worth more. */
+/** Pasts may fill the memory up to this part: the rest is for live tokens. */
 const PAST_PART = 0.5;
 
 export class Replica implements Drafter {
@@ -132,7 +132,7 @@ export class Replica implements Drafter {
 
   /**
    * Like `propose`, under a budget for the whole batch: of all the asks' drafts, the `tokensMax` tokens
-   * with the highest weight times probability. `weights[i]` > 0 is what an accepted token of ask i is worth.
+   * with the highest weight times probability. `weights[i]` > 0 ranks the tokens of ask i among all.
    */
   proposeWithin(asks: readonly DraftQuery[], weights: Float32Array, tokensMax: number): Drafts {
     this.#ask(asks, weights);

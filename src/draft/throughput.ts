@@ -1,4 +1,4 @@
-// The throughput model of speculation (paper, section 3.4.1): what a draft of a given length is worth
+// The throughput model of speculation (paper, section 3.4.1): what a draft of a given length gains
 // for a batch on an engine whose step times were measured.
 
 /** Measured time of one engine step. */
