@@ -5,7 +5,7 @@ import { existsSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { Command } from "commander";
 import { AppError } from "../base/errors.ts";
-import type { Settings } from "../config/fields.ts";
+import { FIELDS, type Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
 import { type ModelWait, openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
@@ -76,6 +76,7 @@ export function upCommand(setStatus: (status: number) => void): Command {
 }
 
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
+  checkPoolSettings(given);
   const log = stderrLog(given);
   warnIfExposed(given, log);
   // Engines are told the sidecar's port before it listens.
@@ -233,6 +234,18 @@ function serversOf(
       (event) => logServerEvent(log, { name, port }, event),
     );
   });
+}
+
+/** @throws AppError usage: a setting of the pool that can have no effect. */
+function checkPoolSettings({ kvConnector, kvSegmentMb }: UpSettings): void {
+  if (kvSegmentMb === null) return;
+  const given = process.env.MOONCAKE_CONFIG_PATH;
+  const isTheirs = given !== undefined && given !== "";
+  if (kvConnector === "mooncake" && !isTheirs) return;
+  const why = isTheirs
+    ? `MOONCAKE_CONFIG_PATH=${given} says it`
+    : "it is for --kv-connector mooncake";
+  throw new AppError("usage", `${FIELDS.kvSegmentMb.flag} has no effect here: ${why}`);
 }
 
 function openUpPool(settings: UpSettings, python: string, log: Log): UpPool {
