@@ -15,7 +15,7 @@ const TOKENS = 24;
 const LIMITS = {
   retryMs: 1,
   retryMsMax: 4,
-  barrenAttemptsMax: 3,
+  failedAttemptsMax: 3,
   stallMs: 200,
   pollMs: 100,
   checkMsMax: 2_000,

@@ -24,7 +24,7 @@ const LIMITS: Partial<VllmLimits> = {
   retryMs: 1,
   retryMsMax: 4,
   pollMs: 100,
-  barrenAttemptsMax: 50,
+  failedAttemptsMax: 50,
   healthFailuresMax: 50,
   checkMsMax: 5_000,
 };

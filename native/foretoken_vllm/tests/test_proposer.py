@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from foretoken_vllm.batch_plan import BatchPlan
 from foretoken_vllm.core import CoreTrapError
-from foretoken_vllm.lineup import Lineup
 from foretoken_vllm.mailbox import Budget
 from foretoken_vllm.proposer import TRAPS_MAX, ForetokenProposer
 from harness import VOCABULARY, Chunk, Runner, config, engine, extra
@@ -339,19 +339,19 @@ def test_the_guard_rests_drafting_that_costs_too_much() -> None:
 
 
 def test_an_error_while_an_error_is_handled_stays_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The batch's own state raises, and so does what brings the rows up to date after that."""
+    """The batch's own state raises, and so does what brings the requests up to date after that."""
     proposer, runner = engine()
     run_siblings(runner)
     runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
     for token in STORY[:3]:
         runner.step({"r": [token]})
-    assert proposer._lineup is not None
+    assert proposer._plan is not None
 
     def broken(*_arguments: Any, **_options: Any) -> None:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(Lineup, "follows", broken)
-    monkeypatch.setattr(Lineup, "settle", broken)
+    monkeypatch.setattr(BatchPlan, "follows", broken)
+    monkeypatch.setattr(BatchPlan, "settle", broken)
     assert runner.step({"r": [STORY[3]]}) == {"r": []}
     monkeypatch.undo()
     assert proposer.faults.counts == {"propose": 1, "recover": 1}

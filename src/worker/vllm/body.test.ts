@@ -6,7 +6,7 @@ import {
   SAMPLING_DEFAULTS,
   type SamplingParams,
 } from "../../request/request.ts";
-import { type ChunkAsk, chunkBody, chunkSeed, type Dialect } from "./body.ts";
+import { type ChunkRequest, chunkBody, chunkSeed, type Dialect } from "./body.ts";
 import { supportOf } from "./support.ts";
 
 const PLAIN: SamplingParams = {
@@ -27,7 +27,11 @@ const GENERATE: Dialect = {
 const COMPLETIONS: Dialect = { ...GENERATE, endpoint: "completions" };
 const OLD: Dialect = { ...COMPLETIONS, hasPriorities: false, hasStreamSettings: false };
 
-function bodyOf(sampling: Partial<SamplingParams>, dialect: Dialect, ask: Partial<ChunkAsk> = {}) {
+function bodyOf(
+  sampling: Partial<SamplingParams>,
+  dialect: Dialect,
+  ask: Partial<ChunkRequest> = {},
+) {
   const text = chunkBody(
     {
       name: "ft-5-1-0",

@@ -27,7 +27,7 @@ export interface Dialect {
   readonly hasSeeds: boolean;
 }
 
-export interface ChunkAsk {
+export interface ChunkRequest {
   /** "ft-<requestId>-<chunk>-<attempt>". */
   readonly name: string;
   readonly spec: RequestSpec;
@@ -71,7 +71,7 @@ export function chunkSeed(draw: DrawKey, offset: number): number {
 }
 
 /** null: the client's own fields cannot be written, being nested too deep. The edge bounds that; engines do not rely on it. */
-export function chunkBodyOf(ask: ChunkAsk, dialect: Dialect): string | null {
+export function chunkBodyOf(ask: ChunkRequest, dialect: Dialect): string | null {
   try {
     return chunkBody(ask, dialect);
   } catch (error) {
@@ -80,7 +80,7 @@ export function chunkBodyOf(ask: ChunkAsk, dialect: Dialect): string | null {
   }
 }
 
-export function chunkBody(ask: ChunkAsk, dialect: Dialect): string {
+export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
   const { spec, tokensMax } = ask;
   const { sampling } = spec;
   const { engineFields } = sampling;
@@ -147,7 +147,7 @@ function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: Dialect):
 }
 
 function drawing(
-  { spec, offset, tokensMax }: ChunkAsk,
+  { spec, offset, tokensMax }: ChunkRequest,
   { hasSeeds }: Dialect,
 ): Record<string, unknown> {
   const { shaping, temperature, stopTokenIds } = spec.sampling;

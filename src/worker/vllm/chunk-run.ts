@@ -32,7 +32,7 @@ export class ChunkRun {
   /** Attempts before this one. */
   attempt = 0;
   /** Attempts in a row, this one left out, that brought no token. */
-  barren = 0;
+  failedAttempts = 0;
   /** When all attempts have brought nothing and the server still serves others, they begin once more. */
   hasSecondChance = true;
   /** When the server was last heard of in this matter. */

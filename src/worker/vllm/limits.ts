@@ -18,10 +18,10 @@ export interface VllmLimits {
   /** Health checks that fail one after the other before the worker gives up. */
   readonly healthFailuresMax: number;
   /** Attempts at a chunk, one after the other, that bring no token. */
-  readonly barrenAttemptsMax: number;
+  readonly failedAttemptsMax: number;
   /** A server at whose address nobody listens for this long is gone, ms. */
   readonly goneMsMax: number;
-  /** Pause before the second attempt, ms; doubles with each barren one. */
+  /** Pause before the second attempt, ms; doubles with each failed one. */
   readonly retryMs: number;
   readonly retryMsMax: number;
   /** Metrics are polled so often, ms. */
@@ -48,7 +48,7 @@ export const VLLM_LIMITS: VllmLimits = {
   stallMs: 10_000,
   silenceMsMax: 600_000,
   healthFailuresMax: 3,
-  barrenAttemptsMax: 7,
+  failedAttemptsMax: 7,
   goneMsMax: 1_000,
   retryMs: 100,
   retryMsMax: 10_000,

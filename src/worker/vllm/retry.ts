@@ -36,7 +36,7 @@ export function retryDelayMs(
   limits: VllmLimits,
   retryAfterMs: number | null,
 ): number {
-  const steps = Math.max(0, run.barren - 1);
+  const steps = Math.max(0, run.failedAttempts - 1);
   const whole = Math.min(limits.retryMsMax, limits.retryMs * 2 ** Math.min(steps, 30));
   const spread = fold32(run.spec.requestId, run.attempt) / 2 ** 32;
   const asked = Math.min(limits.retryMsMax, retryAfterMs ?? 0);

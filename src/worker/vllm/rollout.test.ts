@@ -33,7 +33,7 @@ const LIMITS: Partial<VllmLimits> = {
   retryMs: 1,
   retryMsMax: 4,
   pollMs: 10,
-  barrenAttemptsMax: 50,
+  failedAttemptsMax: 50,
   // A server that restarts is looked at often while it is down.
   healthFailuresMax: 50,
   checkMsMax: 5_000,

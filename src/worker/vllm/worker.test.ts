@@ -24,7 +24,7 @@ const LIMITS: Partial<VllmLimits> = {
   retryMs: 1,
   retryMsMax: 2,
   pollMs: 5,
-  barrenAttemptsMax: 5,
+  failedAttemptsMax: 5,
   checkMsMax: 5_000,
 };
 
@@ -432,7 +432,7 @@ test("run: a server at whose address nobody listens is told at once, and has fai
   for (const isIdle of [true, false]) {
     const server = await serve();
     const told: (string | null)[] = [];
-    const limits = { goneMsMax: 50, retryMs: 1_000, barrenAttemptsMax: 1_000 };
+    const limits = { goneMsMax: 50, retryMs: 1_000, failedAttemptsMax: 1_000 };
     const bench = await open(server, { limits, reach: (lost) => told.push(lost) });
     await server.stop();
     if (!isIdle) bench.run();
@@ -443,7 +443,7 @@ test("run: a server at whose address nobody listens is told at once, and has fai
 
 test("run: a server that restarts is waited for", async () => {
   const server = await serve({ faults: once("restart") });
-  const bench = await open(server, { limits: { barrenAttemptsMax: 200 } });
+  const bench = await open(server, { limits: { failedAttemptsMax: 200 } });
   bench.run();
   await bench.kind("chunk_done");
   expect(bench.tokens()).toEqual(expected());
@@ -452,7 +452,7 @@ test("run: a server that restarts is waited for", async () => {
 
 test("run: a server that restarts has its first weights again: after an update it has failed", async () => {
   const server = await serve();
-  const bench = await open(server, { limits: { barrenAttemptsMax: 200 } });
+  const bench = await open(server, { limits: { failedAttemptsMax: 200 } });
   bench.run({ id: 1 });
   await bench.kind("chunk_done");
   bench.worker.send([{ kind: "advance", epoch: EPOCH_1 }]);

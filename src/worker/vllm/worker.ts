@@ -20,7 +20,7 @@ import {
   type WorkerStats,
 } from "../../rollout/worker.ts";
 import { chunkBodyOf, ENDPOINT_PATHS } from "./body.ts";
-import { chunkAsk } from "./chunk-ask.ts";
+import { chunkRequest } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import { contained, type TimerClock } from "./clock.ts";
 import { canaryModel, controlAnswer, controlCall } from "./control.ts";
@@ -314,7 +314,7 @@ export class VllmWorker implements Worker {
     const { clock, limits, capabilities, cacheSalt } = this.#parts;
     run.begin();
     run.heardMs = clock.nowMs();
-    const ask = chunkAsk(run, {
+    const ask = chunkRequest(run, {
       contextTokens: this.capacity.contextTokens,
       cacheSalt,
       epoch: this.#epoch,
@@ -499,9 +499,9 @@ export class VllmWorker implements Worker {
   #retry(run: ChunkRun, reason: string, retryAfterMs: number | null = null): void {
     const { clock, limits } = this.#parts;
     this.#close(run);
-    run.barren = run.hasProgressed ? 0 : run.barren + 1;
+    run.failedAttempts = run.hasProgressed ? 0 : run.failedAttempts + 1;
     run.attempt += 1;
-    if (run.barren >= limits.barrenAttemptsMax) {
+    if (run.failedAttempts >= limits.failedAttemptsMax) {
       this.#contain(this.#judge(run, { status: 0, message: reason }));
       return;
     }
@@ -524,7 +524,7 @@ export class VllmWorker implements Worker {
       this.#fail(reasonOf(refusal));
     } else if (run.hasSecondChance) {
       run.hasSecondChance = false;
-      run.barren = 0;
+      run.failedAttempts = 0;
       this.#launch(run);
     } else this.#refuse(run, { ...refusal, status: BAD_GATEWAY });
   }
@@ -605,10 +605,10 @@ export class VllmWorker implements Worker {
   }
 
   #pollFailed({ failures, problem, refusedMs }: PollFailure): void {
-    const { barrenAttemptsMax, goneMsMax } = this.#parts.limits;
+    const { failedAttemptsMax, goneMsMax } = this.#parts.limits;
     this.#isSuspect = true;
     const isGone = refusedMs !== null && refusedMs >= goneMsMax;
-    if (isGone || (this.#held.size > 0 && failures >= barrenAttemptsMax)) this.#fail(problem);
+    if (isGone || (this.#held.size > 0 && failures >= failedAttemptsMax)) this.#fail(problem);
     // A single failure of another kind may be a busy server's.
     else if (refusedMs !== null || failures > 1) this.#reached(problem);
   }

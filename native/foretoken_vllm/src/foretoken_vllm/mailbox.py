@@ -35,7 +35,7 @@ class Batch:
     given: list[Made]
 
 
-# group, sample, output tokens before the chunk less those that it was given (rows.Row.base).
+# group, sample, output tokens before the chunk less those that it was given (rows.Request.base).
 Who = tuple[str, int, int]
 
 

@@ -1,8 +1,8 @@
 """vLLM's custom_class proposer: drafts of a whole batch by one call into the core, once an engine step.
 
-Knows requests by their ids and what the coordinator sent with them (`extra_args`), never by their row. Nothing that
+Knows requests by their ids and what the coordinator sent with them (`extra_args`), never by their place. Nothing that
 goes wrong leaves this file as an exception, and no step waits for the link: the answer is no drafts. Above 500 lines:
-the step that goes row by row and the short one (lineup.py) read and write the same state.
+the step that goes request by request and the short one (batch_plan.py) read and write the same state.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from itertools import pairwise
 from typing import Any
 
 from . import abi, engine, repair, shortcut
+from .batch_plan import BatchPlan, plan_of
 from .core import BUDGET_NONE, CoreTrapError, float_word
 from .cost import Guard, StepCost
 from .faults import Faults
-from .lineup import Lineup, lineup_of
 from .link import Link
 from .mailbox import Adopt, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Stepped, Wants
 from .replica import WEIGHT_ONE, Group, Replica, group_name
-from .rows import Row, lacking, untracked
+from .requests import Request, lacking, untracked
 from .settings import Settings, load
 from .stats import Counters
 
@@ -48,10 +48,10 @@ class ForetokenProposer:
         self._is_on = False
         self._link: Link | None = None
         self._mailbox = Mailbox()
-        self._rows: dict[str, Row] = {}
+        self._requests: dict[str, Request] = {}
         self._untracked = untracked()
         # The batch of the step before: what its next step needs if it stays as it is.
-        self._lineup: Lineup | None = None
+        self._plan: BatchPlan | None = None
         self._has_lineups = True
         # Steps that are not counted yet: requests, seconds since the step before, tokens verified in them (below 0:
         # nothing to learn from) and made, seconds of this one, drafted.
@@ -143,15 +143,15 @@ class ForetokenProposer:
         slot_mappings: Any = None,
         **_options: Any,
     ) -> list[list[int]]:
-        """Drafts for each row, at most num_speculative_tokens and within max_model_len; never raises."""
+        """Drafts for each request, at most num_speculative_tokens and within max_model_len; never raises."""
         began = time.perf_counter()
         replica = self._replica
         if self._runner is None or replica is None or not self._is_on:
             return _none_for(sampled_token_ids)
         try:
-            lineup = self._lineup
-            if lineup is not None:
-                drafts = self._quick(began, lineup, replica, sampled_token_ids, num_tokens_no_spec)
+            plan = self._plan
+            if plan is not None:
+                drafts = self._quick(began, plan, replica, sampled_token_ids, num_tokens_no_spec)
                 if drafts is not None:
                     return drafts
                 self._leave()
@@ -171,7 +171,7 @@ class ForetokenProposer:
             return drafts
 
     def _quick(
-        self, began: float, lineup: Lineup, replica: Replica, sampled: list[list[int]], lengths: Any
+        self, began: float, plan: BatchPlan, replica: Replica, sampled: list[list[int]], lengths: Any
     ) -> list[list[int]] | None:
         """The step of a batch that is as it was; drafts and tells what `_propose` would. None: nothing was changed.
 
@@ -179,49 +179,49 @@ class ForetokenProposer:
         """
         req_ids = self._runner.input_batch.req_ids
         requests = len(sampled)
-        if lineup.ids != req_ids or lineup.losses != replica.losses or requests != lineup.count:
-            reduced = lineup.without_ended(req_ids, replica.losses) if requests == len(req_ids) else None
+        if plan.ids != req_ids or plan.losses != replica.losses or requests != plan.count:
+            reduced = plan.without_ended(req_ids, replica.losses) if requests == len(req_ids) else None
             if reduced is None:
                 return None
-            self._lineup = lineup = reduced
-            lineup.prepare(lineup.tokens_max, self._probability_bits(requests))
+            self._plan = plan = reduced
+            plan.prepare(plan.tokens_max, self._probability_bits(requests))
         steps = self._steps + 1
         # Every few steps it may not, for what is done seldom.
         if self._mailbox.down or self._guard.rest > 0 or steps % _SWEEP_STEPS == 0:
             return None
         drafted = made = 0
-        if not lineup.heads:
+        if not plan.heads:
             drafts = _none_for(sampled)
         else:
-            if lineup.lengths is not lengths:
-                lineup.hold(lengths)
-            totals = lineup.line.tolist()
+            if plan.lengths is not lengths:
+                plan.hold(lengths)
+            totals = plan.line.tolist()
             counts = list(map(len, sampled))
-            if not lineup.follows(counts, totals):
+            if not plan.follows(counts, totals):
                 return None
             # Without a word of the sidecar's, as many as there are.
             budget = BUDGET_NONE if self._may_draft and self._mailbox.budget is None else self._budget()
-            if steps % _BITS_STEPS == 0 or lineup.tokens_max != min(self._tokens_max, budget):
-                lineup.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
+            if steps % _BITS_STEPS == 0 or plan.tokens_max != min(self._tokens_max, budget):
+                plan.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
             words = replica.words
-            for head, count, tokens in zip(lineup.heads, counts, sampled, strict=True):
+            for head, count, tokens in zip(plan.heads, counts, sampled, strict=True):
                 words += head
                 words.append(count)
                 words += tokens
             if self._link is not None:
-                self._mailbox.up.append(Stepped(self._epoch, lineup.who, lineup.totals, sampled.copy()))
+                self._mailbox.up.append(Stepped(self._epoch, plan.who, plan.totals, sampled.copy()))
             made = sum(counts)
             self.counters.accepted += made - requests
-            lineup.totals = totals
-            lineup.is_behind = True
-            found = replica.cross_prepared(lineup.owners, lineup.asks(), budget)
+            plan.totals = totals
+            plan.is_behind = True
+            found = replica.cross_prepared(plan.owners, plan.asks(), budget)
             tokens = found.tokens
             drafted = self._kept(replica, len(tokens))
             # Nothing may have been asked for.
             drafts = [tokens[a:b] for a, b in pairwise(found.starts)] if drafted > 0 else _none_for(sampled)
         self._steps = steps
         ended = time.perf_counter()
-        verified = self._verified if lineup.heads else -1
+        verified = self._verified if plan.heads else -1
         ledger = self._ledger
         ledger.append((requests, began - self._returned_at, verified, made, ended - began, drafted))
         self._verified = drafted
@@ -238,7 +238,7 @@ class ForetokenProposer:
             span_us = span * 1e6 if span < _STEP_S_MAX else 0.0
             counters.steps += 1
             counters.quick += 1
-            counters.rows += requests
+            counters.requests += requests
             counters.drafted += drafted
             counters.propose_us += us
             counters.step_us += span_us
@@ -263,17 +263,17 @@ class ForetokenProposer:
             self._cost.observe(len(sampled), self._verified, sum(map(len, sampled)), self._span_us)
         if self._has_lineups:
             req_ids = self._runner.input_batch.req_ids
-            self._lineup = lineup_of(req_ids, self._rows, self._untracked, lengths, replica)
-            if self._lineup is not None:
-                self._lineup.prepare(self._tokens_max, self._bits)
+            self._plan = plan_of(req_ids, self._requests, self._untracked, lengths, replica)
+            if self._plan is not None:
+                self._plan.prepare(self._tokens_max, self._bits)
         return drafts
 
     def _leave(self) -> None:
-        """The rows are brought up to date before anybody reads them."""
-        lineup = self._lineup
-        self._lineup = None
-        if lineup is not None:
-            lineup.settle()
+        """The requests are brought up to date before anybody reads them."""
+        plan = self._plan
+        self._plan = None
+        if plan is not None:
+            plan.settle()
         if self._ledger:
             self._settle_ledger()
 
@@ -284,7 +284,7 @@ class ForetokenProposer:
         except Exception as error:  # noqa: BLE001 - see propose
             self.faults.add("recover", error)
             self._ledger.clear()
-            self._rows.clear()
+            self._requests.clear()
 
     def _observe(self, began: float) -> None:
         """The engine's time for the step that has just ended."""
@@ -299,7 +299,7 @@ class ForetokenProposer:
         counters = self.counters
         us = (ended - began) * 1e6
         counters.steps += 1
-        counters.rows += len(drafts)
+        counters.requests += len(drafts)
         counters.drafted += drafted
         counters.propose_us += us
         if not self._rests:
@@ -317,7 +317,7 @@ class ForetokenProposer:
         bits = self._probability_bits(len(sampled))
         budget = self._budget()
         tokens_max = min(self._tokens_max, budget)
-        rows, req_ids, nobody = self._rows, self._runner.input_batch.req_ids, self._untracked
+        requests, req_ids, nobody = self._requests, self._runner.input_batch.req_ids, self._untracked
         words, owners, draft_words = replica.words, replica.owners, replica.draft_words
         made: list[Made] = []
         given: list[Made] = []
@@ -327,29 +327,29 @@ class ForetokenProposer:
         for i, tokens in enumerate(sampled):
             if not tokens:
                 continue
-            row = rows.get(req_ids[i])
-            if row is nobody:
+            request = requests.get(req_ids[i])
+            if request is nobody:
                 continue
-            if row is None or not row.group.is_alive:
+            if request is None or not request.group.is_alive:
                 cleared = replica.cleared
-                row = self._meet(req_ids[i], i, token_ids)
+                request = self._meet(req_ids[i], i, token_ids)
                 if replica.cleared != cleared:
                     # It is of other weights: what was written of this step belongs to groups that are gone.
                     made.clear()
                     given.clear()
                     asked.clear()
-            group = row.group
+            group = request.group
             if not group.is_alive:
                 continue
-            sample, total, count = row.sample, totals[i], len(tokens)
+            sample, total, count = request.sample, totals[i], len(tokens)
             accepted += count - 1
-            end = row.base + total
+            end = request.base + total
             start = end - count
             if sample.sent == start:
                 made.append((group.name, sample.index, start, tokens))
                 sample.sent = end
             elif sample.sent < end:
-                given.append(lacking(row, token_ids[i], total))
+                given.append(lacking(request, token_ids[i], total))
                 sample.sent = end
             handle = group.handle
             if handle <= 0:
@@ -359,9 +359,9 @@ class ForetokenProposer:
                 words += tokens
                 owners.append(group)
                 sample.have = end
-            elif sample.have < end and not self._catch_up(replica, row, token_ids[i], end):
+            elif sample.have < end and not self._catch_up(replica, request, token_ids[i], end):
                 continue
-            room = row.limit - total
+            room = request.limit - total
             if room > 0 and tokens_max > 0 and sample.have == end:
                 draft_words += (handle, sample.index, min(room, tokens_max), 0, bits, WEIGHT_ONE)
                 asked.append(i)
@@ -413,13 +413,13 @@ class ForetokenProposer:
             self._bits = float_word(self.counters.probability_min)
         return self._bits
 
-    def _catch_up(self, replica: Replica, row: Row, line: Any, end: int) -> bool:
+    def _catch_up(self, replica: Replica, request: Request, line: Any, end: int) -> bool:
         """Tokens that were made elsewhere, or in steps that proposed nothing. False: more are left."""
-        group, sample = row.group, row.sample
+        group, sample = request.group, request.sample
         if replica.allowance <= 0:
             return False
-        begin = row.prompt_tokens + sample.have
-        stop = min(row.prompt_tokens + end, begin + replica.allowance)
+        begin = request.prompt_tokens + sample.have
+        stop = min(request.prompt_tokens + end, begin + replica.allowance)
         tokens = line[begin:stop].tolist()
         if not tokens or min(tokens) < 0:
             return False
@@ -427,21 +427,21 @@ class ForetokenProposer:
         replica.allowance -= len(tokens)
         return sample.have == end
 
-    def _meet(self, request_id: str, i: int, token_ids: Any) -> Row:
+    def _meet(self, request_id: str, i: int, token_ids: Any) -> Request:
         """A request's first step here, or its group was dropped. What cannot be understood is not tracked."""
         self._met = True
-        row: Row | None = None
+        request: Request | None = None
         try:
-            row = self._met_row(request_id, i, token_ids)
+            request = self._met_request(request_id, i, token_ids)
         except Exception as error:  # noqa: BLE001 - one request's fields are no reason to fail the batch
             self.faults.add("request", error)
-        self._rows[request_id] = row or self._untracked
-        return self._rows[request_id]
+        self._requests[request_id] = request or self._untracked
+        return self._requests[request_id]
 
-    def _met_row(self, request_id: str, i: int, token_ids: Any) -> Row | None:
+    def _met_request(self, request_id: str, i: int, token_ids: Any) -> Request | None:
         runner, replica = self._runner, self._replica
-        request = runner.requests.get(request_id)
-        params = getattr(request, "sampling_params", None)
+        cached = runner.requests.get(request_id)
+        params = getattr(cached, "sampling_params", None)
         extra = getattr(params, "extra_args", None) or {}
         name = group_name(extra.get("foretoken_group"))
         if name is None or replica is None or not int(extra.get("foretoken_draft", 1)):
@@ -459,13 +459,13 @@ class ForetokenProposer:
         group = self._group(replica, name, prompt)
         if group is None:
             return None
-        row = Row(group, group.sample(sample_index))
-        row.prompt_tokens = given - offset
-        row.base = offset - given
+        request = Request(group, group.sample(sample_index))
+        request.prompt_tokens = given - offset
+        request.base = offset - given
         # The draft's tokens and the one that is drawn after them stay within the chunk and the context.
         max_tokens = int(getattr(params, "max_tokens", None) or self._length_max)
-        row.limit = min(self._length_max, given + max_tokens) - 1
-        return row
+        request.limit = min(self._length_max, given + max_tokens) - 1
+        return request
 
     def _group(self, replica: Replica, name: str, prompt: array[int]) -> Group | None:
         now = time.monotonic()
@@ -498,8 +498,8 @@ class ForetokenProposer:
 
     def _advance(self, epoch: int) -> None:
         self._epoch = epoch
-        self._lineup = None
-        self._rows.clear()
+        self._plan = None
+        self._requests.clear()
         if self._replica is not None:
             self._replica.clear()
         self._mailbox.advance(epoch)
@@ -554,9 +554,9 @@ class ForetokenProposer:
         """Forgets requests that have ended here, and groups that none of them has used for their lifetime."""
         now = time.monotonic()
         running = self._runner.requests
-        self._rows = {name: row for name, row in self._rows.items() if name in running}
-        for row in self._rows.values():
-            row.group.used_at = now
+        self._requests = {name: request for name, request in self._requests.items() if name in running}
+        for request in self._requests.values():
+            request.group.used_at = now
         for group in list(replica.groups.values()):
             if now > group.used_at + self._settings.ttl_s:
                 replica.drop(group)
@@ -565,8 +565,8 @@ class ForetokenProposer:
     def _trapped(self, error: CoreTrapError) -> None:
         self.faults.add("core trap", error)
         self._traps += 1
-        self._lineup = None
-        self._rows.clear()
+        self._plan = None
+        self._requests.clear()
         try:
             if self._replica is not None:
                 self._replica.clear(trapped=True)
@@ -581,7 +581,7 @@ class ForetokenProposer:
         seen = engine.state(self.faults)
         counters = self.counters
         return {
-            "running": len(self._rows) if seen.running < 0 else seen.running,
+            "running": len(self._requests) if seen.running < 0 else seen.running,
             "waiting": seen.waiting,
             "kv_usage": seen.kv_usage,
             "is_lossless": self._is_on and self._is_lossless,
@@ -610,7 +610,7 @@ class ForetokenProposer:
 
 
 def _none_for(sampled: list[list[int]]) -> list[list[int]]:
-    """A list for each row: vLLM keeps them."""
+    """A list for each request: vLLM keeps them."""
     return [[] for _ in sampled]
 
 

@@ -11,14 +11,14 @@ class Counters:
     """Since the proposer began."""
 
     steps: int = 0
-    rows: int = 0
+    requests: int = 0
     drafted: int = 0
     """Draft tokens handed to vLLM."""
     accepted: int = 0
     """Tokens that came with a step beyond its first: drafts that the engine accepted."""
     propose_us: float = 0.0
     quick: int = 0
-    """Steps of a batch that was as in the step before (lineup.py)."""
+    """Steps of a batch that was as in the step before (batch_plan.py)."""
     rested: int = 0
     """Steps without drafts because the guard had tripped."""
     untracked: int = 0

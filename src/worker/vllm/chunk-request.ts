@@ -1,7 +1,7 @@
 // What is asked of the server for the next attempt at a chunk: how much, how urgently, under which name and salt.
 
 import type { WeightEpoch } from "../../base/ids.ts";
-import type { ChunkAsk } from "./body.ts";
+import type { ChunkRequest } from "./body.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import { streamInterval } from "./retry.ts";
 
@@ -14,7 +14,7 @@ function adapterSalt({ spec }: ChunkRun): string {
 }
 
 /** null: the text so far fills the server's context. */
-export function chunkAsk(
+export function chunkRequest(
   run: ChunkRun,
   server: {
     contextTokens: number;
@@ -23,7 +23,7 @@ export function chunkAsk(
     openStreams: number;
     streamIntervalMax: number;
   },
-): ChunkAsk | null {
+): ChunkRequest | null {
   const tokens = run.context();
   const room = server.contextTokens - tokens.length;
   if (room < 1) return null;

@@ -9,8 +9,8 @@ from .mailbox import Made
 from .replica import Group, Sample
 
 
-class Row:
-    """A request that runs here: its response, where its output begins in vLLM's row, how far it may go."""
+class Request:
+    """A request that runs here: its response, where its output begins in vLLM's request, how far it may go."""
 
     __slots__ = ("base", "group", "limit", "prompt_tokens", "sample")
 
@@ -20,19 +20,19 @@ class Row:
         # Output tokens before this chunk, less the tokens that it was given.
         self.base = 0
         self.prompt_tokens = 0
-        # Tokens of the row beyond which nothing is drafted.
+        # Tokens of the request beyond which nothing is drafted.
         self.limit = 0
 
 
-def untracked() -> Row:
+def untracked() -> Request:
     """A request without a group: it has one that is dead, and nobody's."""
     group = Group("", array("i"), 0.0)
     group.is_alive = False
-    return Row(group, Sample(0))
+    return Request(group, Sample(0))
 
 
-def lacking(row: Row, line: Any, total: int) -> Made:
-    """All that the link has not been handed of the row's response."""
-    sent = row.sample.sent
-    tokens = line[row.prompt_tokens + sent : total].tolist()
-    return row.group.name, row.sample.index, sent, tokens
+def lacking(request: Request, line: Any, total: int) -> Made:
+    """All that the link has not been handed of the request's response."""
+    sent = request.sample.sent
+    tokens = line[request.prompt_tokens + sent : total].tolist()
+    return request.group.name, request.sample.index, sent, tokens

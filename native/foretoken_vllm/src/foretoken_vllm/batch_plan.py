@@ -1,9 +1,9 @@
-"""A batch that is as it was in the step before: all that its next step needs, made once.
+"""The cached plan of a batch that is the same as in the step before: all that the next step needs.
 
-Most steps of an engine run the same requests as the step before, and each of them goes on where it stopped. Then no row
-has to be looked up, and nothing is written into it: what a step says of each request is kept here ready to be written,
-and the rows themselves are brought up to date when the batch changes. A model's forward pass leaves nothing of the
-proposer in the caches, so what counts is how many objects a step touches.
+Most steps of an engine run the same requests as the step before, and each of them goes on where it stopped. Then no
+request is looked up and nothing is written into it: the plan holds what a step reports of each request, and requests
+are brought up to date when the batch changes. A model's forward pass evicts the proposer from the caches, so the cost
+of a step is that of the objects that it touches.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from . import abi
 from .mailbox import Who
 from .replica import WEIGHT_ONE, Group, Replica
-from .rows import Row
+from .requests import Request
 
 _ROOM_AT = 2
 
 
-class Lineup:
-    """Owned by the step thread. Valid while `ids` and `losses` stay; the samples of its rows lag until `settle`."""
+class BatchPlan:
+    """Owned by the step thread. Valid while `ids` and `losses` stay; the samples of its requests lag until `settle`."""
 
     __slots__ = (
         "_asks",
         "_bits",
         "_is_tight",
         "_limits",
-        "_rows",
+        "_requests",
         "_slack",
         "count",
         "heads",
@@ -43,29 +43,31 @@ class Lineup:
         "who",
     )
 
-    def __init__(self, ids: list[str], rows: list[Row], totals: list[int], losses: int) -> None:
+    def __init__(self, ids: list[str], requests: list[Request], totals: list[int], losses: int) -> None:
         # Of all of the batch, or none of them is of a group. vLLM changes its list in place.
         self.ids = ids.copy()
         self.count = len(ids)
         self.totals = totals
-        self.heads = [(row.group.handle, row.sample.index) for row in rows]
-        self.owners = [row.group for row in rows]
-        self.who: tuple[Who, ...] = tuple((row.group.name, row.sample.index, row.base) for row in rows)
+        self.heads = [(request.group.handle, request.sample.index) for request in requests]
+        self.owners = [request.group for request in requests]
+        self.who: tuple[Who, ...] = tuple(
+            (request.group.name, request.sample.index, request.base) for request in requests
+        )
         self.is_behind = False
         self.lengths: Any = None
         self.line: Any = None
-        self._rows = rows
-        self._limits = [row.limit for row in rows]
+        self._requests = requests
+        self._limits = [request.limit for request in requests]
         self.losses = losses
-        # No row has less room than this.
+        # No request has less room than this.
         self._slack = 0
         self._is_tight = True
         self._bits = 0
         self.tokens_max = -1
         self._asks = array("i")
 
-    def without_ended(self, req_ids: list[str], losses: int) -> Lineup | None:
-        """Of a batch from which requests have gone, whatever row the others have now; None: it has others too."""
+    def without_ended(self, req_ids: list[str], losses: int) -> BatchPlan | None:
+        """Of a batch from which requests have gone, whatever request the others have now; None: it has others too."""
         if not self.heads or self.losses != losses or len(req_ids) > self.count:
             return None
         places = {name: i for i, name in enumerate(self.ids)}
@@ -73,18 +75,18 @@ class Lineup:
             return None
         self.settle()
         kept = [places[name] for name in req_ids]
-        rows, totals = [self._rows[i] for i in kept], [self.totals[i] for i in kept]
-        reduced = Lineup(req_ids, rows, totals, losses)
+        requests, totals = [self._requests[i] for i in kept], [self.totals[i] for i in kept]
+        reduced = BatchPlan(req_ids, requests, totals, losses)
         reduced.prepare(self.tokens_max, self._bits)
         return reduced
 
     def hold(self, lengths: Any) -> None:
-        """The array in which the engine counts the tokens of each row, as long as it is this one."""
+        """The array in which the engine counts the tokens of each request, as long as it is this one."""
         self.lengths = lengths
         self.line = memoryview(lengths)[: self.count]
 
     def follows(self, counts: list[int], totals: list[int]) -> bool:
-        """Whether every row has gone on where it stopped, by at least a token, and has room for another."""
+        """Whether every request has gone on where it stopped, by at least a token, and has room for another."""
         if 0 in counts or list(map(add, self.totals, counts)) != totals:
             return False
         self._slack -= max(counts)
@@ -115,36 +117,38 @@ class Lineup:
         return self._asks
 
     def settle(self) -> None:
-        """The rows' samples have what the steps since have made."""
+        """The requests' samples have what the steps since have made."""
         if not self.is_behind:
             return
         self.is_behind = False
-        for row, total in zip(self._rows, self.totals, strict=True):
-            row.sample.have = row.sample.sent = row.base + total
+        for request, total in zip(self._requests, self.totals, strict=True):
+            request.sample.have = request.sample.sent = request.base + total
 
 
-def lineup_of(ids: list[str], rows: dict[str, Row], nobody: Row, lengths: Any, replica: Replica) -> Lineup | None:
-    """Of the batch whose step has just ended; None: some row of it is not as its tokens are."""
+def plan_of(
+    ids: list[str], requests: dict[str, Request], nobody: Request, lengths: Any, replica: Replica
+) -> BatchPlan | None:
+    """Of the batch whose step has just ended; None: some request of it is not as its tokens are."""
     if replica.is_making:
         return None
     totals = lengths[: len(ids)].tolist()
-    tracked: list[Row] = []
+    tracked: list[Request] = []
     samples: set[int] = set()
     for i, name in enumerate(ids):
-        row = rows.get(name)
-        if row is nobody:
+        request = requests.get(name)
+        if request is nobody:
             continue
-        if row is None or not _is_in_step(row, totals[i]):
+        if request is None or not _is_in_step(request, totals[i]):
             return None
-        tracked.append(row)
-        samples.add(id(row.sample))
+        tracked.append(request)
+        samples.add(id(request.sample))
     # Two requests that make the same response are nothing for a short path, nor are batches of both kinds.
     if len(samples) < len(ids) and tracked:
         return None
-    return Lineup(ids, tracked, totals, replica.losses)
+    return BatchPlan(ids, tracked, totals, replica.losses)
 
 
-def _is_in_step(row: Row, total: int) -> bool:
-    group: Group = row.group
-    sample = row.sample
-    return group.is_alive and group.handle > 0 and sample.have == sample.sent == row.base + total
+def _is_in_step(request: Request, total: int) -> bool:
+    group: Group = request.group
+    sample = request.sample
+    return group.is_alive and group.handle > 0 and sample.have == sample.sent == request.base + total

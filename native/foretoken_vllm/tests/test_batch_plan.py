@@ -82,14 +82,14 @@ class Side:
             self.replica.used_bytes(),
             self.replica.tokens_taken,
             sorted(self.replica.groups),
-            (counters.steps, counters.rows, counters.drafted, counters.accepted, counters.rested),
+            (counters.steps, counters.requests, counters.drafted, counters.accepted, counters.rested),
             (counters.over_budget, counters.untracked, counters.withheld),
             proposer._epoch,
             dict(proposer.faults.counts),
         )
 
     def samples(self) -> Any:
-        """What each response is thought to have, once the rows are up to date."""
+        """What each response is thought to have, once the requests are up to date."""
         self.proposer._leave()
         groups = self.replica.groups.values()
         return {(group.name, one.index): (one.have, one.sent) for group in groups for one in group.samples.values()}
@@ -137,7 +137,7 @@ class History:
         self.ends[name] = min(STORY_TOKENS - 10, offset + tokens_max)
 
     def finish(self) -> None:
-        """Some request; another takes its row."""
+        """Some request; another takes its request."""
         name = self.random.choice(list(self.made))
         del self.made[name]
         for side in self.sides:
@@ -245,7 +245,7 @@ def test_the_same_history_gives_the_same_drafts_tokens_and_words_to_the_link(see
     history = History(seed)
     for step in range(STEPS):
         history.step()
-        # Where the rows are brought up to date again and again, an error of that alone would not be seen.
+        # Where the requests are brought up to date again and again, an error of that alone would not be seen.
         if step % 50 == 49 and seed % 3 == 0:
             assert history.sides[0].samples() == history.sides[1].samples()
     quick, slow = (side.proposer for side in history.sides)
@@ -261,7 +261,7 @@ def test_a_trap_in_a_step_of_the_same_batch_ends_in_no_drafts_and_another_core(m
     runner.add(Chunk("r", list(PROMPT), extra("g", 0)))
     for token in range(10, 16):
         runner.step({"r": [token]})
-    assert proposer._lineup is not None and proposer._lineup.is_behind
+    assert proposer._plan is not None and proposer._plan.is_behind
     replica = proposer._replica
     assert replica is not None
 
@@ -273,7 +273,7 @@ def test_a_trap_in_a_step_of_the_same_batch_ends_in_no_drafts_and_another_core(m
         assert runner.step({"r": [16]}) == {"r": []}
     for token in range(17, 24):
         runner.step({"r": [token]})
-    assert proposer._lineup is not None and proposer._lineup.is_behind
+    assert proposer._plan is not None and proposer._plan.is_behind
     assert replica.groups["g"].samples[0].have <= 14
     assert _have(proposer) == 14
 
@@ -290,7 +290,7 @@ def test_a_batch_of_no_group_asks_the_core_nothing_and_is_left_when_one_comes() 
     runner.add(Chunk("x", list(PROMPT), {}))
     for token in range(10, 40):
         assert runner.step({"x": [token]}) == {"x": []}
-    assert proposer._lineup is not None and proposer._lineup.heads == []
+    assert proposer._plan is not None and proposer._plan.heads == []
     tell_story(runner)
     runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
     assert runner.step({"x": [50], "r": [10, 11]})["r"] == [12, 13, 14]
