@@ -4,7 +4,7 @@
 import type { TraceGroup } from "./trace.ts";
 
 /** 64 M tokens take 256 MiB. */
-export const KEPT_TOKENS_MAX = 64 * 1024 * 1024;
+const KEPT_TOKENS_MAX = 64 * 1024 * 1024;
 
 export interface SourceOptions {
   /** Begins to read the file anew. */
