@@ -1,9 +1,9 @@
 // The KV pool of `foretoken up`: Mooncake's master, started before the servers and kept running as they are, and what
 // the servers are told of it. Somebody else's pool, by MOONCAKE_CONFIG_PATH, is used as it is.
 
-import { readFileSync, rmSync } from "node:fs";
-import { freemem } from "node:os";
-import { resolve } from "node:path";
+import { mkdtempSync, readFileSync, rmSync } from "node:fs";
+import { freemem, tmpdir } from "node:os";
+import { join, resolve } from "node:path";
 import { ManagedServer } from "../supervise/managed-server.ts";
 import {
   findMooncake,
@@ -30,7 +30,7 @@ export interface UpPoolOptions {
   readonly servers: number;
   /** null: what the machine can spare. */
   readonly segmentMib: number | null;
-  /** Its log and its configuration lie here. */
+  /** The master's log lies here. */
   readonly logs: string;
   readonly log: Log;
 }
@@ -39,15 +39,18 @@ export interface UpPoolOptions {
 export function openPool(options: UpPoolOptions): UpPool {
   const { python, host, servers, logs, log } = options;
   const found = findMooncake(python);
+  // vLLM leaves its look-up sockets behind; here they go with the folder, and nobody else can reach them.
+  const folder = mkdtempSync(join(tmpdir(), "foretoken-pool-"));
+  process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
+  const sockets = { VLLM_RPC_BASE_PATH: folder };
   const given = process.env.MOONCAKE_CONFIG_PATH;
   if (given !== undefined && given !== "") {
     log("info", "kv_pool", { mooncake: found.version, config: given, master: "not started here" });
-    return { master: null, env: {}, envDefaults: {} };
+    return { master: null, env: {}, envDefaults: sockets };
   }
   const [rpcPort = 0, adminPort = 0] = freePorts(2, host);
-  const configPath = resolve(logs, `mooncake-${rpcPort}.json`);
+  const configPath = join(folder, "mooncake.json");
   const mib = segmentMib(options.segmentMib, { availableBytes: availableBytes(), servers });
-  process.on("exit", () => rmSync(configPath, { force: true }));
   writePoolConfig({ configPath, master: `${host}:${rpcPort}`, segmentMib: mib });
   log("info", "kv_pool", {
     mooncake: found.version,
@@ -68,7 +71,7 @@ export function openPool(options: UpPoolOptions): UpPool {
   return {
     master,
     env: { MOONCAKE_CONFIG_PATH: configPath },
-    envDefaults: poolEnvironment(host),
+    envDefaults: { ...poolEnvironment(host), ...sockets },
   };
 }
 

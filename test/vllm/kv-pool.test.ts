@@ -217,7 +217,9 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
       const ms = performance.now() - beginMs;
       console.log(`kv-pool: an owner that stands still cost ${Math.round(ms)} ms for two texts`);
       expect(ms).toBeLessThan(SLOW_MS_MAX);
-      expect((await generate(0, someText(203, 40), newSalt(), 8)).length).toBe(8);
+      // Connections that were kept open meanwhile are closed by the server as it goes on.
+      const again = () => generate(0, someText(203, 40), newSalt(), 8);
+      expect((await again().catch(again)).length).toBe(8);
     },
     TEST_MS_MAX,
   );
