@@ -27,7 +27,14 @@ class Stock:
     def __init__(self, _config: Any, role: str, _cache: Any = None) -> None:
         self._capacity_only = False
         self.connector_scheduler = SimpleNamespace(_hash_block_size=16) if role == "scheduler" else None
-        self.connector_worker = None if role == "scheduler" else SimpleNamespace(store=object())
+        store = SimpleNamespace(get_hostname=lambda: "127.0.0.1:12345")
+        self.connector_worker = (
+            None
+            if role == "scheduler"
+            else SimpleNamespace(
+                store=store, preferred_segment=None, store_replicate_config=SimpleNamespace(preferred_segment="")
+            )
+        )
         self.entries: dict[str, object] = {}
         self.metadata: Any = None
 
@@ -133,6 +140,7 @@ def test_what_has_ended_is_released_after_all_that_it_was_to_save(mooncake: Modu
     while not thread.request_queue.empty():
         thread._handle_request(thread.request_queue.get())
     assert thread.handled == ["a save"]
+    assert worker.connector_worker.store_replicate_config.preferred_segment == "127.0.0.1:12345"
     # The prompt of 32 tokens is the first two blocks.
     assert keys == [f"m@{name.hex()}" for name in (b"c", b"d")]
 

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from foretoken_vllm.pool_guard import PAUSE_S_FIRST, PAUSE_S_MAX, RPC_FAILED, SLOW_S, Circuit, GuardedStore
+from foretoken_vllm.pool_guard import (
+    MISSED_S,
+    PAUSE_S_FIRST,
+    PAUSE_S_MAX,
+    RPC_FAILED,
+    SLOW_S,
+    TRANSFER_FAILED,
+    Circuit,
+    GuardedStore,
+)
+from foretoken_vllm.pool_peers import Peers
 from foretoken_vllm.pool_release import LEASE_S, OBJECT_HAS_LEASE, WAITING_MAX, Released, Releaser, released
 
 
@@ -34,6 +45,9 @@ class Store:
         if isinstance(self.result, Exception):
             raise self.result
         return [self.result] * len(keys)
+
+    def batch_get_replica_desc(self, _keys: Sequence[str]) -> dict[str, list[Any]]:
+        return {}
 
     def batch_get_into_multi_buffers(self, keys: Sequence[str], *_: Any) -> list[int]:
         return self.batch_is_exist(keys)
@@ -94,6 +108,17 @@ def test_a_store_that_does_not_answer_is_left_out_and_tried_again_with_growing_p
     assert circuit.skipped == 9
 
 
+def test_what_could_not_be_loaded_is_not_found_for_a_while() -> None:
+    clock, store, _, guard = guarded()
+    store.result = -800
+    guard.batch_get_into_multi_buffers(["a"], [], [])
+    store.result = 1
+    assert guard.batch_is_exist(["a", "b"]) == [0, 1]
+    clock.s += MISSED_S + 0.1
+    assert guard.batch_is_exist(["a", "b"]) == [1, 1]
+    assert guard._missed == {}
+
+
 def test_a_slow_call_and_one_that_raises_open_it_too() -> None:
     _, store, circuit, guard = guarded()
     store.seconds = SLOW_S + 0.1
@@ -106,6 +131,60 @@ def test_a_slow_call_and_one_that_raises_open_it_too() -> None:
     clock.s += PAUSE_S_FIRST
     assert guard.batch_put_from_multi_buffers(["a"], [], []) == [RPC_FAILED]
     assert circuit.opened == 2
+
+
+class Owners:
+    """Objects by key, each with its owner's endpoint. An owner that stands still answers when it goes on."""
+
+    def __init__(self, owners: dict[str, str]) -> None:
+        self.owners = owners
+        self.goes = {endpoint: threading.Event() for endpoint in owners.values()}
+        self.reads: list[str] = []
+        self.loads = 0
+
+    def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, list[Any]]:
+        def described(endpoint: str) -> Any:
+            memory = SimpleNamespace(buffer_descriptor=SimpleNamespace(transport_endpoint=endpoint))
+            return SimpleNamespace(is_memory_replica=lambda: True, get_memory_descriptor=lambda: memory)
+
+        return {key: [described(self.owners[key])] for key in keys if key in self.owners}
+
+    def get(self, key: str) -> bytes:
+        self.reads.append(key)
+        self.goes[self.owners[key]].wait()
+        return b"KV"
+
+    def batch_get_into_multi_buffers(self, keys: Sequence[str], *_: Any) -> list[int]:
+        self.loads += 1
+        return [2] * len(keys)
+
+
+def test_an_owner_is_greeted_once_and_then_known() -> None:
+    store = Owners({"a": "x:1", "b": "x:1", "c": "y:1"})
+    for event in store.goes.values():
+        event.set()
+    peers = Peers(store)
+    assert peers.silent(["a", "b", "c", "gone"]) is None
+    assert peers.silent(["a", "b", "c"]) is None
+    assert store.reads == ["a", "c"]
+
+
+def test_nothing_is_loaded_from_an_owner_that_has_never_answered_until_it_does() -> None:
+    store = Owners({"a": "x:1", "c": "y:1"})
+    store.goes["y:1"].set()
+    guard = GuardedStore(store, circuit := Circuit())
+    guard._peers = Peers(store, greet_s=0.05)
+    for _ in range(3):
+        assert guard.batch_get_into_multi_buffers(["a", "c"], [], []) == [TRANSFER_FAILED] * 2
+    # Its first contact is still under way: it is not made again, and nobody else's KV is refused for it.
+    assert store.reads == ["a"] and store.loads == 0
+    assert guard.batch_get_into_multi_buffers(["c"], [], []) == [2]
+    store.goes["x:1"].set()
+    for _ in range(200):
+        if guard.batch_get_into_multi_buffers(["a", "c"], [], []) == [2, 2]:
+            break
+        threading.Event().wait(0.01)
+    assert store.loads == 2 and circuit.opened == 0
 
 
 def request(status: str, **extra: Any) -> Any:

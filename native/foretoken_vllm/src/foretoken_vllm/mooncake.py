@@ -1,10 +1,13 @@
 """vLLM's MooncakeStoreConnector as a rollout needs it: vLLM finds it here by `kv_connector_module_path`.
 
-It is the stock connector but for four things. On a CPU the one CUDA event of its save path is replaced, if that is
-all that vLLM's code asks of CUDA there. Calls to a store that does not answer fail fast (pool_guard.py). KV of finished
-responses leaves the pool (pool_release.py). A request that is preempted between two steps and runs again in the next,
-as after /pause?mode=keep, keeps its entry: the stock connector drops it after it was made, and the engine ends with
-"'NoneType' object is not subscriptable", or the request waits for a load that nobody begins (seen in 0.32).
+It is the stock connector but for five things:
+- On a CPU the one CUDA event of its save path is replaced, if that is all that vLLM's code asks of CUDA there.
+- Calls to a store that does not answer fail fast (pool_guard.py, pool_peers.py).
+- KV is saved to the engine's own segment while that has room.
+- KV of finished responses leaves the pool (pool_release.py).
+- A request that is preempted between two steps and runs again in the next, as after /pause?mode=keep, keeps its entry.
+  The stock connector drops it after it was made, and the engine ends with "'NoneType' object is not subscriptable", or
+  the request waits for a load that nobody begins (seen in 0.32).
 """
 
 from __future__ import annotations
@@ -83,6 +86,9 @@ class MooncakeStoreConnector(stock.MooncakeStoreConnector):  # type: ignore[misc
         worker = self.connector_worker
         if worker is not None and not self._capacity_only:
             worker.store = GuardedStore(worker.store, Circuit())
+            if worker.preferred_segment is None:
+                # A save to another server would wait for it, and holds the engine's blocks meanwhile.
+                worker.store_replicate_config.preferred_segment = worker.store.get_hostname()
             self._releaser = Releaser(worker.store)
             self._releaser.start()
 

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .pool_peers import Peers
+
 logger = logging.getLogger("vllm.foretoken")
 
 # Looking keys up takes a millisecond, and moving a long request's KV tenths of a second over TCP.
@@ -22,6 +24,12 @@ PAUSE_S_MAX = 16.0
 # Mooncake's codes: a remote call failed (-900 and below), and a key of which it is not known whether it is there.
 RPC_FAILED = -900
 UNKNOWN = -1
+# Of blocks whose owner does not answer.
+TRANSFER_FAILED = -800
+# What could not be loaded is not found for so long: vLLM looks it up again at once, and would load it again, in a loop
+# until the master drops its owner (`--client_ttl`, src/supervise/mooncake.ts).
+MISSED_S = 6.0
+MISSED_MAX = 65_536
 
 
 class Circuit:
@@ -72,19 +80,42 @@ class GuardedStore:
         self._store = store
         self._circuit = circuit
         self._now = now
+        self._peers = Peers(store)
+        # Keys that could not be loaded, until when.
+        self._missed: dict[str, float] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     def batch_is_exist(self, keys: Sequence[str]) -> list[int]:
         """1: it is there; 0: it is not; -1: not known."""
-        return self._guarded("lookup", len(keys), 0, lambda: self._store.batch_is_exist(keys))
+        found = self._guarded("lookup", len(keys), 0, lambda: self._store.batch_is_exist(keys))
+        if not self._missed:
+            return found
+        now = self._now()
+        # Every entry has the same time to live, and they are in order.
+        for key, until in list(self._missed.items()):
+            if until > now and len(self._missed) <= MISSED_MAX:
+                break
+            self._missed.pop(key, None)
+        return [0 if key in self._missed else there for key, there in zip(keys, found, strict=True)]
 
     def batch_get_into_multi_buffers(self, keys: Sequence[str], *rest: Any, **named: Any) -> list[int]:
         """Bytes of each; negative: an error, and the block is computed again."""
-        return self._guarded(
-            "load", len(keys), RPC_FAILED, lambda: self._store.batch_get_into_multi_buffers(keys, *rest, **named)
-        )
+
+        def load() -> list[int]:
+            silent = self._peers.silent(keys)
+            if silent is None:
+                return list(self._store.batch_get_into_multi_buffers(keys, *rest, **named))
+            logger.warning("foretoken: %s, which has KV in the pool, does not answer: KV is computed again", silent)
+            return [TRANSFER_FAILED] * len(keys)
+
+        loaded = self._guarded("load", len(keys), RPC_FAILED, load)
+        until = self._now() + MISSED_S
+        for key in (key for key, value in zip(keys, loaded, strict=True) if value < 0):
+            self._missed.pop(key, None)
+            self._missed[key] = until
+        return loaded
 
     def batch_put_from_multi_buffers(self, keys: Sequence[str], *rest: Any, **named: Any) -> list[int]:
         """Negative: an error, and the block is not in the pool."""
