@@ -3,7 +3,10 @@
 // went on or would have gone on behind each of its tokens, and the candidates that were judged for it.
 //
 //   area: failed appends | starts: drafts + 1 | tokens | parents | probabilities | heads
-//   head: Head | DRAFT_TOKENS_MAX + 1 continuations | CANDIDATES_MAX candidates
+//   head: Head | CANDIDATES_MAX times: continuation, candidate
+//
+// The continuation behind token i stands before candidate i + 1, the one before the first token before candidate 0: a
+// path's candidate i is its token i, so that what a token needs lies together. A tree has more candidates than tokens.
 
 import { DRAFT_TOKENS_MAX } from "../abi";
 import { FEATURE_BYTES } from "./feature-vector";
@@ -26,11 +29,11 @@ export class Continuation {
 }
 
 const CONTINUATIONS: usize = offsetof<Head>();
-const CANDIDATES: usize = CONTINUATIONS + <usize>(DRAFT_TOKENS_MAX + 1) * offsetof<Continuation>();
+const CANDIDATES: usize = CONTINUATIONS + offsetof<Continuation>();
 const CANDIDATES_MAX: u32 = 64;
-// A candidate: feature vector, token, the index of the draft's token that precedes it, or -1.
-export const CANDIDATE_BYTES: usize = FEATURE_BYTES + 8;
-const HEAD_BYTES: usize = CANDIDATES + <usize>CANDIDATES_MAX * CANDIDATE_BYTES;
+// A candidate is its feature vector, its token, and the index of the draft's token that precedes it, or -1.
+export const CANDIDATE_BYTES: usize = FEATURE_BYTES + 8 + offsetof<Continuation>();
+const HEAD_BYTES: usize = CONTINUATIONS + <usize>CANDIDATES_MAX * CANDIDATE_BYTES;
 
 // Where the drafts of the last step are; `step` is its number.
 @unmanaged
@@ -85,7 +88,7 @@ export function headIsTree(head: usize): bool {
 
 // Where the draft goes on behind its token number `index`, -1 for the beginning.
 export function continuationOf(head: usize, index: i32): Continuation {
-  const at = head + CONTINUATIONS + <usize>(index + 1) * offsetof<Continuation>();
+  const at = head + CONTINUATIONS + <usize>(index + 1) * CANDIDATE_BYTES;
   return changetype<Continuation>(at);
 }
 

@@ -44,8 +44,10 @@ let triedCount: i32 = 0;
 let best: u32 = NONE;
 let bestP: f64 = 0;
 let bestTargetSeen: usize = 0;
-// The feature vector of a candidate that may turn out to be better than the best.
+// The best candidate's feature vector: in the draft, where that of its next candidate belongs, or in `spare`. That of
+// the candidate being judged is in the other.
 const spare: usize = memory.data(FEATURE_BYTES, 16);
+let bestFeatures: usize = 0;
 
 function isTried(token: u32): bool {
   for (let i: i32 = 0; i < triedCount; i++) {
@@ -56,17 +58,15 @@ function isTried(token: u32): bool {
   return false;
 }
 
-// The best candidate's feature vector lies where that of the draft's next candidate belongs.
 function consider(token: u32, isLikeliest: bool): void {
   if (token == NONE || isTried(token)) return;
-  const slot = candidatesEnd(draft.head);
-  const features = best == NONE ? slot : spare;
+  const features = bestFeatures == spare ? candidatesEnd(draft.head) : spare;
   const p = judge(features, token, interpolated(token), isLikeliest);
   if (p < bestP || (p == bestP && token >= best)) return;
   best = token;
   bestP = p;
   bestTargetSeen = targetSeen;
-  if (draft.learns && features != slot) featuresCopy(slot, features);
+  bestFeatures = features;
 }
 
 // The most probable candidate, or NONE: each context's best continuation, the per-sequence followers, what the recovery
@@ -75,6 +75,7 @@ function consider(token: u32, isLikeliest: bool): void {
 function choose(partMin: f64): u32 {
   best = NONE;
   bestP = 0;
+  bestFeatures = spare;
   triedCount = 0;
   for (let j: i32 = 0; j < contextCount; j++) {
     const v = contextAt(j);
@@ -114,7 +115,10 @@ export function draftPath(): i32 {
     const state = bestTargetSeen == 0 ? stateBehind(position.state, token) : bestTargetSeen;
     const last = draft.count - 1;
     draftContinues(last, state, token);
-    if (draft.learns) candidateKeep(draft.head, token, last);
+    if (draft.learns) {
+      if (bestFeatures == spare) featuresCopy(candidatesEnd(draft.head), spare);
+      candidateKeep(draft.head, token, last);
+    }
     p *= bestP;
     if (p < draft.probabilityMin) break;
     draftEmit(token, last, p);
