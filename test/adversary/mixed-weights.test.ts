@@ -4,8 +4,6 @@
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { checkpoint, writeSafetensors } from "../llama/checkpoint.ts";
-import { MODEL_PATH, OTHER_MODEL_PATH } from "../llama/engine-fixture.ts";
 import {
   freePort,
   generate,
@@ -15,8 +13,10 @@ import {
   untilTrue,
   type WorkerEntry,
   workersOf,
-} from "./fleet.ts";
-import { engineMissing, scratch } from "./tool.ts";
+} from "../e2e/fleet.ts";
+import { engineMissing, scratch } from "../e2e/tool.ts";
+import { checkpoint, writeSafetensors } from "../llama/checkpoint.ts";
+import { MODEL_PATH, OTHER_MODEL_PATH } from "../llama/engine-fixture.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
