@@ -118,7 +118,7 @@ export function serveCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-/** What says how embedded engines run, and what nobody but engines of ours hands KV to. */
+/** Options of embedded engines, and of the KV pool that only embedded and linked engines use. */
 const EMBEDDED_ONLY = [
   "slots",
   "kvTokens",

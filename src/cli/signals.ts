@@ -2,7 +2,7 @@
 
 import { whenLauncherEnds } from "./launcher.ts";
 
-/** The first signal ends what is in hand, the second everything. */
+/** The first signal drains what is in flight, the second ends everything. */
 export interface Signals {
   readonly first: Promise<void>;
   readonly second: Promise<void>;
