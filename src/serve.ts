@@ -137,7 +137,7 @@ export interface RunningSidecar {
   /** Streams that are being written. */
   streams(): OpenStream[];
   /**
-   * Takes nothing new; resolves when all that was in hand has ended and every client has its answer.
+   * Takes nothing new; resolves when all that was in flight has ended and every client has its answer.
    * @throws AppError deadline_exceeded: clients do not take theirs.
    */
   drain(): Promise<void>;

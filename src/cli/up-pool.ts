@@ -1,5 +1,5 @@
 // The KV pool of `foretoken up`: Mooncake's master, started before the servers and kept running as they are, and what
-// the servers are told of it. Somebody else's pool, by MOONCAKE_CONFIG_PATH, is used as it is.
+// the servers get its address. Somebody else's pool, by MOONCAKE_CONFIG_PATH, is used as it is.
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { freemem, tmpdir } from "node:os";

@@ -27,7 +27,7 @@ test("checkPool: what one made is found by the other, and under no other salt", 
   expect(finding?.reason).toContain("none under another salt");
 });
 
-test("checkPool: two pools that are not one are told, with what to look at", async () => {
+test("checkPool: two pools that are not one are reported, with what to look at", async () => {
   const finding = await checkPool(await servers(pool(), pool()), OPTIONS);
   expect(finding?.verdict).toBe("warn");
   expect(finding?.fix).toContain("PYTHONHASHSEED");

@@ -25,7 +25,7 @@ test("a request that only the lost worker could hold waits for it, and the other
   expectWhole([large]);
 });
 
-test("a request that no worker can hold any more ends with a refusal that says how much it needs", async () => {
+test("a request that no worker can hold any more ends with a refusal that names the KV it needs", async () => {
   const { rollout, workers, join, submit, steps } = world({});
   rollout.addWorker(join({ kvTokens: 400 }));
   const large = submit("large", 1, LARGE_PROMPT);

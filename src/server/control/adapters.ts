@@ -81,7 +81,7 @@ export class Adapters {
   async #unload(name: string, ask: Ask, steps: AdapterSteps): Promise<Response> {
     const inHand = steps.sidecar.unfinishedOf(name);
     if (inHand > 0) {
-      throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in hand`);
+      throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in flight`);
     }
     const engines = await steps.engines();
     const outcome = await steps.send(engines, ask);

@@ -68,7 +68,7 @@ export function both(one: Taken, other: Taken): Taken {
   return new Map([...one].filter(([member, worker]) => other.get(member) === worker));
 }
 
-/** An engine took it, or failed in the middle of it, or nobody knows. */
+/** An engine took it, or failed in the middle of it, or its outcome is unknown. */
 export function mayHaveChanged(outcome: Outcome): boolean {
   return touchedIn(outcome).length > 0;
 }
