@@ -25,6 +25,7 @@ export type ErrorCode =
   | "core_full"
   | "core_trap"
   | "worker_failed"
+  | "not_lossless"
   | "no_worker"
   | "output_failed"
   | "internal_error"

@@ -387,7 +387,7 @@ function losslessSource(source: WorkerSource, token: string | null, log: Log): W
       }
       await worker.close();
       const fix = "start it without --speculative-config";
-      throw new AppError("worker_failed", `${source.name}: ${found.told}: ${fix}`);
+      throw new AppError("not_lossless", `${source.name}: ${found.told}: ${fix}`);
     },
   };
 }

@@ -20,6 +20,7 @@ const STATUS: Record<ErrorCode, number> = {
   queue_full: 429,
   draining: 503,
   no_worker: 503,
+  not_lossless: 503,
   worker_failed: 502,
   deadline_exceeded: 504,
   model_unreadable: 500,

@@ -428,6 +428,7 @@ function isTold(tries: number): boolean {
 const FINAL_CODES: readonly ErrorCode[] = [
   "usage",
   "invalid_config",
+  "not_lossless",
   "model_unreadable",
   "native_library_missing",
   "kv_budget_too_small",
