@@ -203,3 +203,37 @@ describe("sockets", () => {
     expect(sockets).toHaveLength(1);
   });
 });
+
+/** The bytes of an answer, read from a socket until the server closes it or has answered. */
+async function rawAnswer(head: string): Promise<string> {
+  const received: Buffer[] = [];
+  const done = Promise.withResolvers<void>();
+  const isAnswered = () => Buffer.concat(received).toString().includes("\r\n\r\n");
+  const socket = await Bun.connect({
+    hostname: server.url.hostname,
+    port: Number(server.url.port),
+    socket: {
+      data: (_, bytes) => {
+        received.push(Buffer.from(bytes));
+        if (isAnswered()) done.resolve();
+      },
+      close: () => done.resolve(),
+    },
+  });
+  socket.write(head);
+  await done.promise;
+  socket.end();
+  return Buffer.concat(received).toString();
+}
+
+test.each(["/echo", "/full", "/nowhere"])(
+  "connection: a client that wants it closed reads in the answer of %s that it will be",
+  async (path) => {
+    const head = `POST ${path} HTTP/1.1\r\nhost: ${server.url.host}\r\nauthorization: Bearer secret\r\ncontent-type: application/json\r\ncontent-length: 2\r\n`;
+    const closed = await rawAnswer(`${head}Connection: Close\r\n\r\n{}`);
+    expect(closed).toMatch(/^connection: close\r$/im);
+    const kept = await rawAnswer(`${head}\r\n{}`);
+    expect(kept).toStartWith("HTTP/1.1 ");
+    expect(kept).not.toMatch(/^connection: close\r$/im);
+  },
+);

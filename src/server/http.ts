@@ -131,7 +131,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
       };
       const origin = request.headers.get("origin");
       const shared = origin === null ? null : access.sharing(origin);
-      const own = { ...shared, "x-request-id": id };
+      const own = { ...shared, "x-request-id": id, ...(closes(request) && CLOSING) };
       const exchange = new FetchExchange(request, {
         id,
         url,
@@ -174,8 +174,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
         if (!(error instanceof AppError)) options.failed(error);
         told(statusOf(error), errorText(error));
         bun.timeout(request, IDLE_S);
-        const closing = exchange.isUnread ? { connection: "close" } : {};
-        return withHeaders(errorResponse(error), { ...own, ...closing });
+        return withHeaders(errorResponse(error), { ...own, ...(exchange.isUnread && CLOSING) });
       }
     },
     websocket: socketsOf(options),
@@ -238,6 +237,17 @@ function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler
     close: (ws) => contained(ws, (socket) => ws.data.service.close(socket)),
     drain: (ws) => contained(ws, (socket) => ws.data.service.drain(socket)),
   };
+}
+
+const CLOSING = { connection: "close" };
+
+/**
+ * The client wants the connection closed. Bun closes it, but announces that only if the answer says so; a client that
+ * keeps connections, such as SkyRL's, would else send its next request on one that is being closed.
+ */
+function closes(request: Request): boolean {
+  const options = request.headers.get("connection")?.toLowerCase().split(",") ?? [];
+  return options.some((option) => option.trim() === "close");
 }
 
 /** Of a Host that cannot stand in a URL only the path is left. A base URL that ends with a slash doubles it. */
