@@ -26,8 +26,19 @@ export class JsonLimitError extends Error {
 /** @throws SyntaxError: it is not JSON; JsonLimitError. */
 export function parseJson(text: string, limits: Partial<JsonLimits> = {}): unknown {
   checkLimits(text, { ...LIMITS, ...limits });
-  return JSON.parse(text);
+  return JSON.parse(withExactSeeds(text));
 }
+
+/**
+ * A double holds 53 bits, a seed has 64: the digits of long ones become a text. In JSON, a quote inside a string has a
+ * backslash before it, so the pattern matches names of fields alone.
+ */
+function withExactSeeds(text: string): string {
+  if (!text.includes('seed"')) return text;
+  return text.replace(LONG_SEED, '$1"$2"');
+}
+
+const LONG_SEED = /("(?:sampling_)?seed"\s*:\s*)(-?\d{16,20})(?=\s*[,}])/g;
 
 function checkLimits(text: string, { depthMax, entriesMax }: JsonLimits): void {
   // Most bodies are a few objects around long lists of numbers or long texts: nothing can be beyond a limit there.

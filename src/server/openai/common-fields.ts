@@ -51,6 +51,7 @@ export const OPENAI_ENTRIES = {
   prompt_cache_key: ignored,
   return_token_offsets: ignored,
   return_mm_kwargs: ignored,
+  mm_payload: unsupported("prompts are text"),
   watermarking: unsupported("no worker marks its samples", false),
 } as const;
 

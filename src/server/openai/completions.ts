@@ -29,12 +29,19 @@ const prompts = v.union(
   isNot("a text, a list of texts, a list of token ids or a list of such lists"),
 );
 
+/** vLLM reads true as 1. */
+const LOGPROBS_FIELD = v.pipe(
+  v.nullish(v.any()),
+  v.transform((value: unknown) => (value === true ? 1 : value === false ? null : value)),
+  TOP_LOGPROBS_FIELD,
+);
+
 export const completionsRequest = v.strictObject({
   ...SAMPLING_ENTRIES,
   ...COMMON_ENTRIES,
   ...OPENAI_ENTRIES,
   prompt: prompts,
-  logprobs: TOP_LOGPROBS_FIELD,
+  logprobs: LOGPROBS_FIELD,
   echo: flag,
   suffix: unsupported("nothing is inserted between texts", ""),
   prompt_embeds: unsupported("prompts are tokens"),

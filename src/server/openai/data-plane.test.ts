@@ -58,7 +58,9 @@ const BAD: [string, object, string][] = [
       ["logit_bias", { x: 1 }],
       ["logit_bias", { 5: 200 }],
       ["logit_bias", []],
-      ["seed", 2 ** 60],
+      ["seed", 2 ** 63],
+      ["seed", -(2 ** 64)],
+      ["seed", 1.5],
       ["seed", text],
       ["stop", 5],
       ["stop", ""],
@@ -77,7 +79,7 @@ const BAD: [string, object, string][] = [
       ["guided_grammar", "a"],
       ["bad_words", text],
       ["allowed_token_ids", text],
-      ["routed_experts_prompt_start", 3],
+      ["return_routed_experts", true],
     ] as const
   ).flatMap(([field, value]): [string, object, string][] => [
     [COMPLETIONS, { [field]: value }, field],
@@ -111,7 +113,7 @@ const BAD: [string, object, string][] = [
   [COMPLETIONS, { prompt: [1, 1001] }, "prompt"],
   [COMPLETIONS, { prompt: [[1], [1001]] }, "prompt.1"],
   [COMPLETIONS, { logprobs: 21 }, "logprobs"],
-  [COMPLETIONS, { logprobs: true }, "logprobs"],
+  [COMPLETIONS, { logprobs: "1" }, "logprobs"],
   [COMPLETIONS, { max_tokens: 0 }, "max_tokens"],
   [COMPLETIONS, { echo: true, logprobs: 1 }, "echo"],
   [COMPLETIONS, { suffix: "b" }, "suffix"],

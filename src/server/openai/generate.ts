@@ -51,6 +51,11 @@ const samplingParams = v.strictObject({
   output_text_buffer_length: ignored,
   skip_clone: ignored,
   skip_reading_prefix_cache: ignored,
+  // Of use with prompt_logprobs only.
+  prompt_logprob_start: ignored,
+  prompt_logprob_token_ids: ignored,
+  reasoning_effort: ignored,
+  trace_decode_token_ids: ignored,
 });
 
 export const generateRequest = v.strictObject({
@@ -68,6 +73,8 @@ export const generateRequest = v.strictObject({
   assistant_tokens_mask: ignored,
   reasoning_ended: ignored,
   reasoning_parser_kwargs: ignored,
+  // vLLM ignores it here; the renderers package sends it.
+  reasoning_effort: ignored,
 });
 
 type Fields = v.InferOutput<typeof generateRequest>;

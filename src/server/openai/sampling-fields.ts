@@ -15,7 +15,6 @@ import {
   PRESENCE_PENALTY,
   type Range,
   REPETITION_PENALTY,
-  SEED,
   STOP_TOKENS_MAX,
   TEMPERATURE,
   TEMPERATURE_BOUND,
@@ -39,6 +38,7 @@ import {
   tokenListOf,
   unsupported,
 } from "./fields.ts";
+import { SEED_FIELD } from "./seed.ts";
 
 const STOP_STRINGS_MAX = 64;
 
@@ -74,7 +74,7 @@ export const SAMPLING_ENTRIES = {
   presence_penalty: real(PRESENCE_PENALTY),
   frequency_penalty: real(FREQUENCY_PENALTY),
   logit_bias: v.nullish(fieldsOfAnyKind),
-  seed: whole(SEED),
+  seed: SEED_FIELD,
   stop: v.nullish(v.union([text, stops], isNot("a text or a list of texts"))),
   stop_token_ids: v.nullish(tokenListOf(STOP_TOKENS_MAX)),
   include_stop_str_in_output: flag,
@@ -101,10 +101,10 @@ export const SAMPLING_ENTRIES = {
   guided_choice: unsupported(GUIDED),
   guided_grammar: unsupported(GUIDED),
   guided_decoding: unsupported(GUIDED),
-  routed_experts_prompt_start: unsupported("no worker reports experts", 0),
   return_routed_experts: unsupported("no worker reports experts", false),
-  // Without beam search it means nothing.
+  // Of use with a field that is refused only.
   length_penalty: ignored,
+  routed_experts_prompt_start: ignored,
 } as const;
 
 const samplingObject = v.object(SAMPLING_ENTRIES);
