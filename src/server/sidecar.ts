@@ -210,7 +210,7 @@ export class Sidecar {
     }
     const wanted = prompt.length + sampling.tokensMax;
     if (wanted > this.contextTokens) {
-      const message = `prompt (${prompt.length} tokens) + max_tokens (${sampling.tokensMax}) is ${wanted}, beyond the ${this.contextTokens} tokens that every worker has room for`;
+      const message = `This model's maximum context length is ${this.contextTokens} tokens. However, the prompt has ${prompt.length} tokens and max_tokens is ${sampling.tokensMax}: ${wanted} tokens in all.`;
       throw new AppError("context_length_exceeded", message);
     }
     if (!Number.isInteger(priority) || Math.abs(priority) > PRIORITY_MAX) {

@@ -83,7 +83,7 @@ function checkRoom(text: Text, written: string, tokensMax: number | null): void 
   if (tokensMax === null || written.length <= tokensMax) return;
   const tokensMin = Math.ceil(written.length / longestToken(text));
   if (tokensMin <= tokensMax) return;
-  const message = `the prompt has ${written.length} characters, which are at least ${tokensMin} tokens: workers hold ${tokensMax}`;
+  const message = `This model's maximum context length is ${tokensMax} tokens. However, your prompt contains ${written.length} characters, which are at least ${tokensMin} input tokens. Please reduce the length of the input prompt.`;
   throw new AppError("context_length_exceeded", message);
 }
 

@@ -134,7 +134,7 @@ test("encode: what is certainly too long is refused without being encoded", asyn
   const options = { addSpecial: false, tokensMax: 1000, signal: ALWAYS };
   // The longest token has five bytes.
   expect(await failureOf(encoder.encode(["a".repeat(5001)], options))).toContain(
-    "the prompt has 5001 characters, which are at least 1001 tokens: workers hold 1000",
+    "5001 characters, which are at least 1001 input tokens",
   );
   const fits = await encoder.encode(["a".repeat(5000)], options);
   expect(fits[0]).toHaveLength(5000);

@@ -258,7 +258,8 @@ export class DataPlane {
 }
 
 function noRoom(tokens: number, tokensMax: number): AppError {
-  const message = `the prompt has ${tokens} tokens and leaves no room for a response: workers hold ${tokensMax}`;
+  // vLLM's sentence (renderers/params.py): NeMo Gym and verifiers search for "maximum context length".
+  const message = `This model's maximum context length is ${tokensMax} tokens. However, your prompt contains ${tokens} input tokens, which leaves no room for output tokens. Please reduce the length of the input prompt.`;
   return new AppError("context_length_exceeded", message);
 }
 

@@ -91,7 +91,7 @@ describe.skipIf(skipReason !== null)("control", () => {
     expect(info.body).toMatchObject({
       vllm_config: {
         weight_transfer_config: expect.anything(),
-        model_config: { logprobs_mode: "processed_logprobs" },
+        model_config: { dtype: "torch.float32", logprobs_mode: "processed_logprobs" },
       },
     });
     const unknown = await ask(worker, "POST /load_lora_adapter");

@@ -8,6 +8,8 @@ import { CANARY_PATH, type ControlAnswer, type ControlRequest } from "../../roll
 
 /** What a control request can have done to an engine. */
 export interface Controlled {
+  /** Of most weights, as GGUF names types: f16, q8_0. */
+  readonly precision: string;
   readonly isSleeping: boolean;
   /**
    * Resolves when the weights of `path` serve, under `epoch`. @throws AppError: the old ones still do;
@@ -31,7 +33,7 @@ const ROUTES: Readonly<Record<string, Route>> = {
   "GET /is_sleeping": (engine) => ({ is_sleeping: engine.isSleeping }),
   // Requests are paused before they reach an engine.
   "GET /is_paused": () => ({ is_paused: false }),
-  "GET /server_info": () => SERVER_INFO,
+  "GET /server_info": serverInfo,
   "POST /sleep": sleep,
   "POST /wake_up": wakeUp,
   "POST /reset_prefix_cache": () => ({ success: true }),
@@ -44,12 +46,25 @@ const ROUTES: Readonly<Record<string, Route>> = {
 };
 
 /** What trainers check before they start (TRL's VLLMClient). */
-const SERVER_INFO = {
-  vllm_config: {
-    weight_transfer_config: { backend: "path" },
-    model_config: { logprobs_mode: "processed_logprobs" },
-  },
+function serverInfo({ precision }: Controlled): unknown {
+  return {
+    vllm_config: {
+      weight_transfer_config: { backend: "path" },
+      model_config: {
+        dtype: TORCH_DTYPE[precision] ?? QUANTIZED_DTYPE,
+        logprobs_mode: "processed_logprobs",
+      },
+    },
+  };
+}
+
+const TORCH_DTYPE: Readonly<Record<string, string>> = {
+  f32: "torch.float32",
+  f16: "torch.float16",
+  bf16: "torch.bfloat16",
 };
+/** Weights come as floats, and are quantized when they are loaded. */
+const QUANTIZED_DTYPE = "torch.float32";
 
 /** Never rejects. */
 export async function answerControl(

@@ -122,6 +122,7 @@ export class LlamaWorker implements RolloutWorker {
 
   async control(request: ControlRequest): Promise<ControlAnswer> {
     const engine: Controlled = {
+      precision: this.weights.split("-")[0] ?? "",
       isSleeping: this.#isSleeping,
       changeWeights: (path, epoch) => this.#changeWeights(path, epoch),
       sleep: async () => {
