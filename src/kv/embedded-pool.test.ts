@@ -1,8 +1,7 @@
 import { expect, test } from "bun:test";
 import { failure, MemoryFiles } from "../../test/reference/memory-files.ts";
-import { BLOB_BYTES, blobOf, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
+import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
-import { weightEpoch } from "../base/ids.ts";
 import { EmbeddedKvPool } from "./embedded-pool.ts";
 
 function make(options: { memoryBlobs: number; diskBlobs: number; pendingBlobs?: number }) {
@@ -28,7 +27,7 @@ async function withBlobOnDisk() {
   made.pool.put(keyOf(1), blobOf(1));
   made.pool.put(keyOf(2), blobOf(2));
   await made.settled();
-  const path = `0/${keyOf(1)}.kv`;
+  const path = `${keyOf(1)}.kv`;
   expect([...made.files.files.keys()]).toEqual([path]);
   return { ...made, path };
 }
@@ -39,7 +38,7 @@ test("EmbeddedKvPool: any flipped bit of a file is found, and the blob dropped",
     const file = files.files.get(path) ?? new Uint8Array(0);
     file[at] = (file[at] ?? 0) ^ 16;
     expect(await pool.get(keyOf(1))).toBeNull();
-    expect(pool.has(keyOf(1))).toBe(false);
+    expect(isHeld(pool, 1)).toBe(false);
     await pool.settled();
     expect(files.files.size).toBe(0);
     expect(pool.stats()).toMatchObject({ corrupt: 1, misses: 1, hits: 0, diskBytes: 0 });
@@ -68,7 +67,7 @@ test("EmbeddedKvPool: a vanished file is a miss and a disk error", async () => {
   const { pool, files } = await withBlobOnDisk();
   files.files.clear();
   expect(await pool.get(keyOf(1))).toBeNull();
-  expect(pool.has(keyOf(1))).toBe(false);
+  expect(isHeld(pool, 1)).toBe(false);
   expect(pool.stats()).toMatchObject({ diskErrors: 1, misses: 1, corrupt: 0, diskBytes: 0 });
 });
 
@@ -81,7 +80,7 @@ for (const operation of ["write", "rename"] as const) {
     expect(pool.put(keyOf(1), blobOf(1))).toBe(true);
     expect(pool.put(keyOf(2), blobOf(2))).toBe(true);
     await pool.settled();
-    expect(pool.has(keyOf(1))).toBe(false);
+    expect(isHeld(pool, 1)).toBe(false);
     expect(files.files.size).toBe(0);
     expect(pool.stats()).toMatchObject({
       diskErrors: 1,
@@ -106,7 +105,7 @@ test("EmbeddedKvPool: a disk that fails at everything never throws into the call
     expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
   }
   await pool.settled();
-  pool.advanceEpoch(weightEpoch(1));
+  pool.release([keyOf(0), keyOf(1)]);
   await pool.close();
   expect(pool.stats().diskErrors).toBeGreaterThan(0);
   expect(pool.stats()).toMatchObject({ memoryBytes: 0, diskBytes: 0 });
@@ -121,7 +120,7 @@ test("EmbeddedKvPool: a file appears under its name only when it is complete", a
   pool.put(keyOf(1), blobOf(1));
   pool.put(keyOf(2), blobOf(2));
   await pool.settled();
-  const path = `0/${keyOf(1)}.kv`;
+  const path = `${keyOf(1)}.kv`;
   expect(seen).toEqual([[`${path}.tmp`], [`${path}.tmp`]]);
   expect([...files.files.keys()]).toEqual([path]);
 });
@@ -132,7 +131,7 @@ test("EmbeddedKvPool: what waits for the disk is bounded, the rest is dropped", 
   // 0 and 1 wait for the disk, 2 and 3 found the queue full, 4 is in memory.
   expect(pool.stats()).toMatchObject({ memoryBytes: 3 * BLOB_BYTES, evictions: 2 });
   await pool.settled();
-  expect([0, 1, 2, 3, 4].filter((token) => pool.has(keyOf(token)))).toEqual([0, 1, 4]);
+  expect([0, 1, 2, 3, 4].filter((token) => isHeld(pool, token))).toEqual([0, 1, 4]);
   expect(pool.stats()).toMatchObject({
     memoryBytes: BLOB_BYTES,
     memoryBytesPeak: 3 * BLOB_BYTES,
@@ -187,20 +186,11 @@ test("EmbeddedKvPool: a blob released and put again while it is written is the n
   expect(pool.stats()).toMatchObject({ diskErrors: 0, diskBytes: 2 * BLOB_BYTES });
 });
 
-test("EmbeddedKvPool: KV of an epoch that ends during the read is not handed over", async () => {
+test("EmbeddedKvPool: KV released during the read is not handed over", async () => {
   const { pool, files } = await withBlobOnDisk();
-  during(files, "read", () => pool.advanceEpoch(weightEpoch(1)));
+  during(files, "read", () => pool.release([keyOf(1)]));
   expect(await pool.get(keyOf(1))).toBeNull();
   expect(pool.stats()).toMatchObject({ misses: 1, diskErrors: 0, corrupt: 0 });
-});
-
-test("EmbeddedKvPool: an epoch that ends during the write leaves no file", async () => {
-  const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
-  during(files, "write", () => pool.advanceEpoch(weightEpoch(1)));
-  for (const token of [1, 2, 3]) pool.put(keyOf(token), blobOf(token));
-  await pool.settled();
-  expect(files.files.size).toBe(0);
-  expect(pool.stats()).toMatchObject({ memoryBytes: 0, diskBytes: 0 });
 });
 
 test("EmbeddedKvPool: closing waits for the write in progress and removes everything", async () => {
@@ -221,7 +211,7 @@ test("EmbeddedKvPool: without a disk, what does not fit in memory is dropped", a
   const pool = new EmbeddedKvPool({ clock, memoryBytesMax: 2 * BLOB_BYTES, disk: null });
   for (const token of [1, 2, 3]) expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
   await pool.settled();
-  expect([1, 2, 3].filter((token) => pool.has(keyOf(token)))).toEqual([2, 3]);
+  expect([1, 2, 3].filter((token) => isHeld(pool, token))).toEqual([2, 3]);
   expect(pool.stats()).toMatchObject({ evictions: 1, diskBytes: 0, diskErrors: 0 });
   await pool.close();
 });

@@ -12,9 +12,7 @@
 import { crc32 } from "node:zlib";
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
-import { type WeightEpoch, weightEpoch } from "../base/ids.ts";
 import { DiskQueue } from "./disk-queue.ts";
-import { epochOf } from "./key.ts";
 import { type Blob, LruTier } from "./lru-tier.ts";
 import type { KvKey, KvPool, KvPoolStats } from "./pool.ts";
 import type { TierFiles } from "./tier-files.ts";
@@ -48,9 +46,6 @@ export class EmbeddedKvPool implements KvPool {
   readonly #memory: LruTier;
   readonly #disk: LruTier;
   readonly #queue = new DiskQueue();
-  /** Epochs that may have a folder on disk. */
-  readonly #folders = new Set<WeightEpoch>();
-  #epoch = weightEpoch(0);
   #closed: Promise<void> | null = null;
   /** Bytes that leave DRAM once they are on disk. */
   #pendingBytes = 0;
@@ -74,8 +69,7 @@ export class EmbeddedKvPool implements KvPool {
   }
 
   put(key: KvKey, bytes: ArrayBuffer): boolean {
-    const epoch = epochOf(key);
-    if (this.#closed !== null || epoch < this.#epoch || bytes.byteLength === 0) return false;
+    if (this.#closed !== null || bytes.byteLength === 0) return false;
     if (this.#index.has(key)) return true;
     const size = bytes.byteLength;
     const victims = this.#memory.victims(size, this.#clock.nowMs());
@@ -83,7 +77,6 @@ export class EmbeddedKvPool implements KvPool {
     for (const victim of victims) this.#demote(victim);
     const blob: Blob = {
       key,
-      epoch,
       size,
       checksum: crc32(new Uint8Array(bytes)),
       bytes,
@@ -105,10 +98,6 @@ export class EmbeddedKvPool implements KvPool {
     return bytes;
   }
 
-  has(key: KvKey): boolean {
-    return this.#index.has(key);
-  }
-
   lease(key: KvKey, ttlMs: number): boolean {
     const blob = this.#index.get(key);
     if (blob === undefined) return false;
@@ -120,18 +109,6 @@ export class EmbeddedKvPool implements KvPool {
     for (const key of keys) {
       const blob = this.#index.get(key);
       if (blob !== undefined) this.#drop(blob);
-    }
-  }
-
-  advanceEpoch(epoch: WeightEpoch): void {
-    if (epoch <= this.#epoch || this.#closed !== null) return;
-    this.#epoch = epoch;
-    for (const blob of this.#index.values()) if (blob.epoch < epoch) this.#forget(blob);
-    for (const old of this.#folders) {
-      if (old >= epoch) continue;
-      this.#folders.delete(old);
-      // One removal for the whole folder, however many files it holds.
-      this.#queue.push(() => this.#attempt((files) => files.removeFolder(`${old}`)));
     }
   }
 
@@ -180,7 +157,7 @@ export class EmbeddedKvPool implements KvPool {
       copy = blob.bytes.slice(0);
     } else {
       const read = await this.#read(blob);
-      // Released, evicted or outdated during the read: then it is not there any more.
+      // Released or evicted during the read: then it is not there any more.
       if (this.#index.get(blob.key) !== blob) return null;
       if (read.kind === "failed") {
         this.#diskErrors += 1;
@@ -206,7 +183,7 @@ export class EmbeddedKvPool implements KvPool {
   ): Promise<{ kind: "read"; bytes: ArrayBuffer | null } | { kind: "failed" }> {
     if (this.#files === null) return { kind: "failed" };
     try {
-      return { kind: "read", bytes: await this.#files.read(pathOf(blob), blob.size) };
+      return { kind: "read", bytes: await this.#files.read(fileOf(blob), blob.size) };
     } catch {
       return { kind: "failed" };
     }
@@ -229,7 +206,6 @@ export class EmbeddedKvPool implements KvPool {
     this.#memory.remove(blob);
     this.#disk.add(blob);
     this.#pendingBytes += blob.size;
-    this.#folders.add(blob.epoch);
     blob.file = "queued";
     this.#queue.push(() => this.#write(blob));
   }
@@ -238,12 +214,12 @@ export class EmbeddedKvPool implements KvPool {
   async #write(blob: Blob): Promise<void> {
     if (blob.file !== "queued" || blob.bytes === null) return;
     const { bytes } = blob;
-    const path = pathOf(blob);
-    const partial = `${path}.tmp`;
+    const name = fileOf(blob);
+    const partial = `${name}.tmp`;
     blob.file = "writing";
     const written = await this.#attempt(async (files) => {
       await files.write(partial, bytes);
-      await files.rename(partial, path);
+      await files.rename(partial, name);
     });
     this.#pendingBytes -= blob.size;
     blob.bytes = null;
@@ -259,7 +235,7 @@ export class EmbeddedKvPool implements KvPool {
       return;
     }
     this.#demotions += 1;
-    if (!wanted) await this.#attempt((files) => files.remove(path));
+    if (!wanted) await this.#attempt((files) => files.remove(name));
   }
 
   /** Removes a blob from both tiers, its file included. */
@@ -267,8 +243,8 @@ export class EmbeddedKvPool implements KvPool {
     const onDisk = blob.file === "written";
     this.#forget(blob);
     if (onDisk) {
-      const path = pathOf(blob);
-      this.#queue.push(() => this.#attempt((files) => files.remove(path)));
+      const name = fileOf(blob);
+      this.#queue.push(() => this.#attempt((files) => files.remove(name)));
     }
   }
 
@@ -298,6 +274,6 @@ export class EmbeddedKvPool implements KvPool {
   }
 }
 
-function pathOf(blob: Blob): string {
-  return `${blob.epoch}/${blob.key}.kv`;
+function fileOf(blob: Blob): string {
+  return `${blob.key}.kv`;
 }

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { weightEpoch, weightsId } from "../base/ids.ts";
-import { epochOf, kvKey } from "./key.ts";
+import { kvKey } from "./key.ts";
 
 const epoch = weightEpoch(3);
 
@@ -28,8 +28,4 @@ test("kvKey: depends on the tokens alone, not on where they lie", () => {
 
 test("kvKey: a count beyond the tokens is a bug", () => {
   expect(() => kvKey(epoch, Int32Array.of(1), 2)).toThrow("0 <= count");
-});
-
-test("epochOf: reads the epoch back", () => {
-  expect(epochOf(kvKey(weightEpoch(17), Int32Array.of(5), 1))).toBe(weightEpoch(17));
 });

@@ -9,7 +9,7 @@
 
 import { createHash } from "node:crypto";
 import { assert } from "../base/assert.ts";
-import { type WeightEpoch, type WeightsId, weightEpoch } from "../base/ids.ts";
+import type { WeightEpoch, WeightsId } from "../base/ids.ts";
 import type { KvKey } from "./pool.ts";
 
 const HEX_CHARACTERS = 32;
@@ -28,11 +28,4 @@ export function kvKey(
   const hash = createHash("sha256").update(tokens.subarray(0, count)).digest("hex");
   const name = `${epoch}.${count}.${hash.slice(0, HEX_CHARACTERS)}`;
   return (weights === null ? name : `${name}.${weights}`) as KvKey;
-}
-
-/** The weight epoch a key was made for. */
-export function epochOf(key: KvKey): WeightEpoch {
-  const epoch = Number.parseInt(key, 10);
-  assert(Number.isSafeInteger(epoch), `${key} is not a KV key`);
-  return weightEpoch(epoch);
 }

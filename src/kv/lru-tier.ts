@@ -2,7 +2,6 @@
 // ones would have to go to make room. It moves no bytes and deletes nothing.
 
 import { assert } from "../base/assert.ts";
-import type { WeightEpoch } from "../base/ids.ts";
 import type { KvKey } from "./pool.ts";
 
 /**
@@ -11,7 +10,6 @@ import type { KvKey } from "./pool.ts";
  */
 export interface Blob {
   readonly key: KvKey;
-  readonly epoch: WeightEpoch;
   readonly size: number;
   readonly checksum: number;
   bytes: ArrayBuffer | null;

@@ -1,8 +1,6 @@
 // The KV pool's port: immutable blobs of KV, found by what they were computed from, kept in DRAM and
 // then on SSD until their request finishes. A cache and never the only copy: a miss means recompute.
 
-import type { WeightEpoch } from "../base/ids.ts";
-
 /** (epoch, prefix hash): the tokens, in order, and the weights that made the KV. */
 export type KvKey = string & { readonly __kvKey: true };
 
@@ -24,14 +22,10 @@ export interface KvPool {
   put(key: KvKey, bytes: ArrayBuffer): boolean;
   /** null: not there, or corrupt (then removed). The caller owns what it gets. */
   get(key: KvKey): Promise<ArrayBuffer | null>;
-  /** No side effect. */
-  has(key: KvKey): boolean;
-  /** Keeps a blob from eviction until now + ttl; never shortens an earlier lease. */
+  /** Keeps a blob from eviction until now + ttl; never shortens an earlier lease. false: it is not there. */
   lease(key: KvKey, ttlMs: number): boolean;
   /** Removes blobs whose request finished; a leased blob too (the request that leased it is the one that ended). */
   release(keys: readonly KvKey[]): void;
-  /** Removes every blob of epochs before this one. */
-  advanceEpoch(epoch: WeightEpoch): void;
   stats(): KvPoolStats;
   /** Deletes what it holds on disk. */
   close(): Promise<void>;

@@ -5,7 +5,7 @@
 import { randomBytes } from "node:crypto";
 import { mkdir, open, readdir, rename, rm, unlink, writeFile } from "node:fs/promises";
 import { hostname } from "node:os";
-import { dirname, join, resolve } from "node:path";
+import { join, resolve } from "node:path";
 import { assert } from "../base/assert.ts";
 import type { TierFiles } from "../kv/tier-files.ts";
 
@@ -40,16 +40,16 @@ export class DirectoryTierFiles implements TierFiles {
     return new DirectoryTierFiles(directory);
   }
 
-  async write(path: string, bytes: ArrayBuffer): Promise<void> {
+  async write(name: string, bytes: ArrayBuffer): Promise<void> {
     assert(!this.#removed, "removed files are not written to");
-    const absolute = join(this.directory, path);
+    const absolute = join(this.directory, name);
     const view = new Uint8Array(bytes);
     try {
       await writeFile(absolute, view, { mode: FILE_MODE });
     } catch (error) {
-      // The folder is made when it is missed, so that a write costs one call and a swept folder comes back.
+      // The directory is made when it is missed, so that a write costs one call and a swept directory comes back.
       if (codeOf(error) !== "ENOENT") throw error;
-      await mkdir(dirname(absolute), { recursive: true, mode: FOLDER_MODE });
+      await mkdir(this.directory, { recursive: true, mode: FOLDER_MODE });
       await writeFile(absolute, view, { mode: FILE_MODE });
     }
   }
@@ -58,8 +58,8 @@ export class DirectoryTierFiles implements TierFiles {
     await rename(join(this.directory, from), join(this.directory, to));
   }
 
-  async read(path: string, bytes: number): Promise<ArrayBuffer | null> {
-    const file = await open(join(this.directory, path), "r");
+  async read(name: string, bytes: number): Promise<ArrayBuffer | null> {
+    const file = await open(join(this.directory, name), "r");
     try {
       // The size is looked at first: a foreign file of any size must not be read into memory.
       if ((await file.stat()).size !== bytes) return null;
@@ -76,17 +76,13 @@ export class DirectoryTierFiles implements TierFiles {
     }
   }
 
-  async remove(path: string): Promise<void> {
+  async remove(name: string): Promise<void> {
     try {
-      await unlink(join(this.directory, path));
+      await unlink(join(this.directory, name));
     } catch (error) {
       const code = codeOf(error);
       if (code !== "ENOENT" && code !== "ENOTDIR") throw error;
     }
-  }
-
-  async removeFolder(path: string): Promise<void> {
-    await rm(join(this.directory, path), { recursive: true, force: true });
   }
 
   async removeAll(): Promise<void> {

@@ -1,7 +1,5 @@
 // The slow, obvious twin of the embedded KV pool: two arrays, oldest use first, and no background.
 
-import type { WeightEpoch } from "../../src/base/ids.ts";
-import { epochOf } from "../../src/kv/key.ts";
 import type { KvKey } from "../../src/kv/pool.ts";
 
 interface Entry {
@@ -50,11 +48,8 @@ export class KvPoolTwin {
   }
 
   release(key: KvKey): void {
-    this.#keep((entry) => entry.key !== key);
-  }
-
-  advanceEpoch(epoch: WeightEpoch): void {
-    this.#keep((entry) => epochOf(entry.key) >= epoch);
+    this.memory = this.memory.filter((entry) => entry.key !== key);
+    this.disk = this.disk.filter((entry) => entry.key !== key);
   }
 
   find(key: KvKey): Entry | undefined {
@@ -79,11 +74,6 @@ export class KvPoolTwin {
     const [entry] = tier.splice(at, 1);
     if (entry === undefined) throw new Error("nothing to take");
     return entry;
-  }
-
-  #keep(wanted: (entry: Entry) => boolean): void {
-    this.memory = this.memory.filter(wanted);
-    this.disk = this.disk.filter(wanted);
   }
 }
 

@@ -3,7 +3,7 @@
 
 import type { TierFiles } from "../../src/kv/tier-files.ts";
 
-export type FileOperation = "write" | "rename" | "read" | "remove" | "removeFolder" | "removeAll";
+export type FileOperation = "write" | "rename" | "read" | "remove" | "removeAll";
 
 export class MemoryFiles implements TierFiles {
   readonly files = new Map<string, Uint8Array>();
@@ -37,11 +37,6 @@ export class MemoryFiles implements TierFiles {
   async remove(path: string): Promise<void> {
     await this.before("remove", path);
     this.files.delete(path);
-  }
-
-  async removeFolder(path: string): Promise<void> {
-    await this.before("removeFolder", path);
-    for (const name of this.files.keys()) if (name.startsWith(`${path}/`)) this.files.delete(name);
   }
 
   async removeAll(): Promise<void> {

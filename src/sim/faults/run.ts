@@ -306,12 +306,8 @@ class VolatilePool implements KvPool {
     return blob ?? null;
   }
 
-  has(key: KvKey): boolean {
-    return this.#blobs.has(key);
-  }
-
   lease(key: KvKey): boolean {
-    return this.has(key);
+    return this.#blobs.has(key);
   }
 
   release(keys: readonly KvKey[]): void {
@@ -326,10 +322,6 @@ class VolatilePool implements KvPool {
     this.#counters.evictions += this.#blobs.size;
     this.#blobs.clear();
     this.#bytes = 0;
-  }
-
-  advanceEpoch(): void {
-    this.lose();
   }
 
   stats(): KvPoolStats {
