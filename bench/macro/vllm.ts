@@ -42,7 +42,7 @@ interface Sizes {
 }
 
 /** The requests of one iteration. */
-interface Asks {
+interface Workload {
   readonly prompts: readonly number[][];
   readonly seed: number;
   /** Of each response, group after group; null: until the model ends it. */
@@ -146,13 +146,13 @@ function combined(a: ServerCounters, b: ServerCounters, sign: 1 | -1): ServerCou
 /** One iteration: all responses of all groups, each a request of its own. */
 async function iteration(
   system: System,
-  { prompts, seed, lengths }: Asks,
+  { prompts, seed, lengths }: Workload,
   sizes: Sizes,
 ): Promise<Run> {
   const before = await countersOf(system);
   const finishedMs: number[] = [];
   const startMs = performance.now();
-  const asks = prompts.flatMap((prompt, group) =>
+  const requests = prompts.flatMap((prompt, group) =>
     Array.from({ length: sizes.siblings }, async (_, index) => {
       const response = group * sizes.siblings + index;
       const base = system.direct?.[group % system.direct.length] ?? system.fleet.url;
@@ -170,7 +170,7 @@ async function iteration(
       return answer.usage.completion_tokens;
     }),
   );
-  const made = await Promise.all(asks);
+  const made = await Promise.all(requests);
   const after = await countersOf(system);
   const sorted = finishedMs.toSorted((a, b) => a - b);
   const wallMs = sorted.at(-1) ?? 0;
@@ -299,24 +299,24 @@ async function main(): Promise<void> {
     const first = systems.get("plain");
     if (first === undefined) throw new Error("nothing was started");
     const prompts = await promptIds(first.fleet, sizes.groups * (sizes.rounds + 1));
-    const asks: Asks[] = [];
+    const workloads: Workload[] = [];
     for (let round = 0; round <= sizes.rounds; round += 1) {
-      const asked = {
+      const workload = {
         prompts: prompts.slice(round * sizes.groups, (round + 1) * sizes.groups),
         seed: SEED + round * sizes.groups * sizes.siblings,
         lengths: null,
       };
-      const { lengths, outputTokens } = await iteration(first, asked, sizes);
+      const { lengths, outputTokens } = await iteration(first, workload, sizes);
       console.error(`lengths of round ${round}/${sizes.rounds}: ${outputTokens} tokens`);
-      asks.push({ ...asked, lengths });
+      workloads.push({ ...workload, lengths });
     }
     // Round 0 warms up and is not counted; the order turns, so that none is always first.
-    for (const [round, asked] of asks.entries()) {
+    for (const [round, workload] of workloads.entries()) {
       for (let turn = 0; turn < SYSTEMS.length; turn += 1) {
         const name = SYSTEMS[(turn + round) % SYSTEMS.length] ?? "plain";
         const system = systems.get(name);
         if (system === undefined) continue;
-        const run = await iteration(system, asked, sizes);
+        const run = await iteration(system, workload, sizes);
         console.error(
           `round ${round}/${sizes.rounds} ${name}: ${run.wallS.toFixed(2)} s, tail ${run.tailS.toFixed(2)} s`,
         );

@@ -31,7 +31,7 @@ const FULL: Sizes = { runs: 5, tokens: 8192, loop: 32_768, heap: 16_384, drops: 
 export const SMOKE: Sizes = { runs: 1, tokens: 256, loop: 512, heap: 256, drops: 10, callMs: 2 };
 /** Tokens that a response gains in a step: the mean acceptance length of the drafts. */
 const STEP_TOKENS = 2;
-const ASK = { tokensMax: 16, probabilityMin: 0.1 };
+const QUERY = { tokensMax: 16, probabilityMin: 0.1 };
 
 const noneFull = (): never => {
   throw new Error("the bench outgrew the core");
@@ -124,14 +124,14 @@ function stepBench(
   const index = new SuffixIndex({}, noneFull);
   const requests = shape.groups * shape.siblings;
   const steps = Math.floor(shape.tokens / STEP_TOKENS);
-  const ask = { ...ASK, tree };
+  const query = { ...QUERY, tree };
   const ms = fastestMs(runs, () => {
     const handles = groups.map(() => index.create(Int32Array.of(1, 2, 3)) ?? 0);
     for (let step = 0; step < steps; step += 1) {
       gain(index, handles, groups, step * STEP_TOKENS);
       index.begin(requests);
       for (const handle of handles) {
-        for (let k = 0; k < shape.siblings; k += 1) index.draft(handle, k, ask);
+        for (let k = 0; k < shape.siblings; k += 1) index.draft(handle, k, query);
       }
       index.step();
     }
@@ -148,7 +148,7 @@ function stepBaseline(shape: Workload, make: () => Drafting): number {
     for (const [g, group] of groups.entries()) {
       for (const [k, text] of group.entries()) {
         drafting[g]?.append(k, text[at] ?? 0);
-        if (at % STEP_TOKENS === 0) drafting[g]?.path(k, ASK.tokensMax, ASK.probabilityMin);
+        if (at % STEP_TOKENS === 0) drafting[g]?.path(k, QUERY.tokensMax, QUERY.probabilityMin);
       }
     }
   }
@@ -218,20 +218,20 @@ async function draftBench(sizes: Sizes): Promise<Measurement[]> {
   const timed = async (work: () => void) =>
     (await measure(work, { min_cpu_time: sizes.callMs * 1e6 })).p50 / 1000;
   const ours = (tree: boolean, count: number) => {
-    const ask = { ...ASK, tree };
+    const query = { ...QUERY, tree };
     return () => {
       index.begin(count);
-      for (let i = 0; i < count; i += 1) index.draft(handle, (k + i) % 16, ask);
+      for (let i = 0; i < count; i += 1) index.draft(handle, (k + i) % 16, query);
       index.step();
       k += 1;
     };
   };
   const baselines = {
     "the same in TypeScript": await timed(() => {
-      plain.path(k++ % 16, ASK.tokensMax, ASK.probabilityMin);
+      plain.path(k++ % 16, QUERY.tokensMax, QUERY.probabilityMin);
     }),
     "n-grams in a Map": await timed(() => {
-      map.path(k++ % 16, ASK.tokensMax, ASK.probabilityMin);
+      map.path(k++ % 16, QUERY.tokensMax, QUERY.probabilityMin);
     }),
   };
   const path = await timed(ours(false, 1));
@@ -262,7 +262,7 @@ function loopBench(sizes: Sizes): Measurement[] {
   const draft = fastestMs(5, () => {
     for (let i = 0; i < 1000; i += 1) {
       index.begin(1);
-      index.draft(handle, 0, { ...ASK, tree: false });
+      index.draft(handle, 0, { ...QUERY, tree: false });
       index.step();
     }
   });

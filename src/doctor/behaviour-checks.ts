@@ -1,14 +1,14 @@
 // What an engine does: each check has it generate a few tokens and looks at what came. Every one is small; none
 // pauses, updates or resets anything.
 
-import { type Ask, type Engine, listOf, type Made } from "./engine.ts";
+import { type CompletionRequest, type Engine, listOf, type Made } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
 /** Something that an engine did not do when it was asked. */
 export class Refused extends Error {}
 
-export async function make(engine: Engine, ask: Ask): Promise<Made> {
-  const outcome = await engine.generate(ask);
+export async function make(engine: Engine, request: CompletionRequest): Promise<Made> {
+  const outcome = await engine.generate(request);
   if (outcome.kind === "made") return outcome.made;
   throw new Refused(`${engine.endpoint} answered ${outcome.status}: ${outcome.message}`);
 }

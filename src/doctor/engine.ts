@@ -8,7 +8,7 @@ export interface Answer {
   readonly body: unknown;
 }
 
-export interface Ask {
+export interface CompletionRequest {
   readonly tokens: readonly number[];
   readonly maxTokens: number;
   readonly temperature: number;
@@ -78,22 +78,22 @@ export class Engine {
   }
 
   /** Ends at `maxTokens` or a stop token, and at nothing else. */
-  async generate(ask: Ask): Promise<Outcome> {
+  async generate(request: CompletionRequest): Promise<Outcome> {
     const isGenerate = this.endpoint === "/inference/v1/generate";
     const params = {
-      max_tokens: ask.maxTokens,
-      temperature: ask.temperature,
+      max_tokens: request.maxTokens,
+      temperature: request.temperature,
       ignore_eos: true,
-      logprobs: ask.top ?? 0,
-      ...(ask.seed === undefined ? {} : { seed: ask.seed }),
-      ...(ask.stopTokenIds === undefined ? {} : { stop_token_ids: ask.stopTokenIds }),
+      logprobs: request.top ?? 0,
+      ...(request.seed === undefined ? {} : { seed: request.seed }),
+      ...(request.stopTokenIds === undefined ? {} : { stop_token_ids: request.stopTokenIds }),
     };
     const beside = {
       model: this.model,
-      cache_salt: ask.cacheSalt ?? "foretoken-doctor",
-      ...(ask.priority === undefined ? {} : { priority: ask.priority }),
+      cache_salt: request.cacheSalt ?? "foretoken-doctor",
+      ...(request.priority === undefined ? {} : { priority: request.priority }),
     };
-    const { sibling } = ask;
+    const { sibling } = request;
     const known =
       sibling === undefined
         ? {}
@@ -104,9 +104,9 @@ export class Engine {
             },
           };
     const body = isGenerate
-      ? { token_ids: ask.tokens, sampling_params: { ...params, ...known }, ...beside }
+      ? { token_ids: request.tokens, sampling_params: { ...params, ...known }, ...beside }
       : {
-          prompt: ask.tokens,
+          prompt: request.tokens,
           ...params,
           ...known,
           ...beside,

@@ -66,10 +66,10 @@ async function handOver(parts: {
   const maxTokens = OUTPUT_BLOCKS * blockSize;
   const first = await make(from, { tokens: prompt, maxTokens, temperature: 0, cacheSalt: salt });
   await Bun.sleep(saveMs);
-  const ask = { tokens: [...prompt, ...first.tokens], maxTokens: NEXT_TOKENS, temperature: 0 };
-  const next = await make(to, { ...ask, cacheSalt: salt });
-  const anew = await make(to, { ...ask, cacheSalt: `${salt}-other` });
-  const text = `of ${ask.tokens.length} tokens made at ${from.url}`;
+  const request = { tokens: [...prompt, ...first.tokens], maxTokens: NEXT_TOKENS, temperature: 0 };
+  const next = await make(to, { ...request, cacheSalt: salt });
+  const anew = await make(to, { ...request, cacheSalt: `${salt}-other` });
+  const text = `of ${request.tokens.length} tokens made at ${from.url}`;
   if (anew.cachedTokens !== null && anew.cachedTokens > 0) {
     return fail(
       CHECK,

@@ -52,8 +52,8 @@ export async function checkSampling(
       // Responses to one beginning are siblings, for who drafts from these.
       const sibling = { group: `doctor-${run}-${shorter}`, sample: Math.floor(next / BEGINNINGS) };
       const plain = { tokens, maxTokens: TOKENS_OF_ONE, temperature: 1, top: TOP, sibling };
-      const ask = hasSeeds ? { ...plain, seed: next } : plain;
-      await take(state, await make(engine, ask), (made) =>
+      const request = hasSeeds ? { ...plain, seed: next } : plain;
+      await take(state, await make(engine, request), (made) =>
         engine.score([...tokens, ...made.tokens], tokens.length, TOP),
       );
     }

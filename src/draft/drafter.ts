@@ -18,8 +18,8 @@ export interface DraftQuery {
 export const DRAFT_TOKENS_MAX = 32;
 
 /**
- * Drafts for the asks of one call, flat. Ask i owns the range [start[i], start[i + 1]).
- * `parents[j]` is the index, within the ask's own range, of the token before; -1: the request's last token.
+ * Drafts for the queries of one call, flat. Query i owns the range [start[i], start[i + 1]).
+ * `parents[j]` is the index, within the query's own range, of the token before; -1: the request's last token.
  * Parents precede children. `probabilities[j]` is the probability that the path up to and including j is accepted.
  * The arrays belong to the drafter and are overwritten by its next call.
  */
@@ -49,6 +49,6 @@ export interface Drafter {
   drop(groupId: GroupId): void;
   /** Forgets everything: a new weight epoch. */
   clear(): void;
-  /** One call into WebAssembly for all asks. An unknown group gets no draft. Never throws for lack of room. */
-  propose(asks: readonly DraftQuery[]): Drafts;
+  /** One call into WebAssembly for all queries. An unknown group gets no draft. Never throws for lack of room. */
+  propose(queries: readonly DraftQuery[]): Drafts;
 }

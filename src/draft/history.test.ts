@@ -12,8 +12,8 @@ const PROMPT = ids(1, 2, 3);
 
 /** Tokens drafted for a response, and their probabilities. */
 function draft(replica: Replica, id: GroupId, sampleIndex: number) {
-  const ask = { groupId: id, sampleIndex, tokensMax: 8, probabilityMin: 0.01, tree: false };
-  const { start, tokens, probabilities } = replica.propose([ask]);
+  const query = { groupId: id, sampleIndex, tokensMax: 8, probabilityMin: 0.01, tree: false };
+  const { start, tokens, probabilities } = replica.propose([query]);
   const end = start[1] ?? 0;
   return {
     tokens: [...tokens.subarray(0, end)],
@@ -80,7 +80,7 @@ test("history: a past that is refused loses its probability, what siblings write
   const history = new History({ responsesMax: 3, limitBytes: 1 << 24 });
   const replica = new Replica({ history });
   // Tokens of one round appear in no other, so that only the kind of evidence can be learned.
-  const ask = (round: number) => {
+  const draftsOf = (round: number) => {
     const at = 1000 + round * 20;
     const id = groupId(String(round));
     const prompt = ids(at);
@@ -98,9 +98,9 @@ test("history: a past that is refused loses its probability, what siblings write
     replica.drop(id);
     return { past: past.probabilities[0] ?? 0, live: live.probabilities[0] ?? 0 };
   };
-  const first = ask(0);
-  for (let round = 1; round < 400; round += 1) ask(round);
-  const last = ask(400);
+  const first = draftsOf(0);
+  for (let round = 1; round < 400; round += 1) draftsOf(round);
+  const last = draftsOf(400);
   expect(first.past).toBeGreaterThan(0.5);
   expect(last.past).toBeLessThan(0.8 * first.past);
   expect(last.live).toBeGreaterThan(first.live);

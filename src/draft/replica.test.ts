@@ -12,14 +12,14 @@ const ids = (...tokens: number[]) => Int32Array.from(tokens);
 const count = (from: number, to: number) =>
   Int32Array.from({ length: to - from }, (_, i) => from + i);
 
-function ask(sampleIndex: number, more: Partial<DraftQuery> = {}): DraftQuery {
+function query(sampleIndex: number, more: Partial<DraftQuery> = {}): DraftQuery {
   return { groupId: A, sampleIndex, tokensMax: 8, probabilityMin: 0.01, tree: false, ...more };
 }
 
-/** Tokens drafted for each ask. */
-function drafted(replica: Replica, ...asks: DraftQuery[]): number[][] {
-  const { start, tokens } = replica.propose(asks);
-  return asks.map((_, i) => [...tokens.subarray(start[i], start[i + 1])]);
+/** Tokens drafted for each query. */
+function drafted(replica: Replica, ...queries: DraftQuery[]): number[][] {
+  const { start, tokens } = replica.propose(queries);
+  return queries.map((_, i) => [...tokens.subarray(start[i], start[i + 1])]);
 }
 
 function ready(options: ReplicaOptions = {}): Replica {
@@ -32,24 +32,24 @@ test("propose: a sibling's continuation is drafted", () => {
   const replica = ready();
   for (const sample of [0, 1, 2, 3]) replica.update(A, sample, 0, ids(10, 11, 12, 13, 14));
   replica.update(A, 4, 0, ids(10, 11));
-  expect(drafted(replica, ask(4), ask(4, { tokensMax: 1 }))).toEqual([[12, 13, 14], [12]]);
+  expect(drafted(replica, query(4), query(4, { tokensMax: 1 }))).toEqual([[12, 13, 14], [12]]);
 });
 
 test("propose: a response that has not begun drafts from the prompt's end", () => {
   const replica = ready();
   for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(20, 21, 22));
-  expect(drafted(replica, ask(7))).toEqual([[20, 21, 22]]);
+  expect(drafted(replica, query(7))).toEqual([[20, 21, 22]]);
 });
 
-test("propose: no asks, unknown groups and asks for nothing get nothing", () => {
+test("propose: no queries, unknown groups and queries for nothing get nothing", () => {
   const replica = ready();
   replica.update(A, 0, 0, ids(5, 6, 5, 6, 5, 6));
   expect(replica.propose([]).start[0]).toBe(0);
-  const none = drafted(replica, ask(0, { groupId: B }), ask(0, { tokensMax: 0 }));
+  const none = drafted(replica, query(0, { groupId: B }), query(0, { tokensMax: 0 }));
   expect(none).toEqual([[], []]);
 });
 
-test("propose: asks of many requests keep their order and their own ranges", () => {
+test("propose: queries of many requests keep their order and their own ranges", () => {
   const replica = ready();
   replica.register(B, ids());
   for (const sample of [0, 1, 2]) {
@@ -58,9 +58,9 @@ test("propose: asks of many requests keep their order and their own ranges", () 
   }
   replica.update(A, 3, 0, ids(10, 11));
   replica.update(B, 3, 0, ids(10, 11));
-  const asks = Array.from({ length: 300 }, (_, i) => ask(3, { groupId: i % 2 === 0 ? A : B }));
-  const wanted = asks.map(({ groupId: id }) => (id === A ? [12, 13] : [30, 31]));
-  expect(drafted(replica, ...asks)).toEqual(wanted);
+  const queries = Array.from({ length: 300 }, (_, i) => query(3, { groupId: i % 2 === 0 ? A : B }));
+  const wanted = queries.map(({ groupId: id }) => (id === A ? [12, 13] : [30, 31]));
+  expect(drafted(replica, ...queries)).toEqual(wanted);
 });
 
 test("propose: parents precede children and probabilities never rise along a path", () => {
@@ -70,7 +70,7 @@ test("propose: parents precede children and probabilities never rise along a pat
   }
   replica.update(A, 5, 0, ids(10, 11));
   const { start, parents, probabilities } = replica.propose([
-    ask(5, { tree: true, tokensMax: 32 }),
+    query(5, { tree: true, tokensMax: 32 }),
   ]);
   expect(start[1]).toBeGreaterThan(4);
   for (let j = 0; j < (start[1] ?? 0); j += 1) {
@@ -81,47 +81,15 @@ test("propose: parents precede children and probabilities never rise along a pat
   }
 });
 
-test("proposeWithin: the tokens of highest weight times probability are kept", () => {
-  const replica = ready({ learning: false });
-  for (const sample of [0, 1, 2, 3]) {
-    replica.update(A, sample, 0, ids(10, 11, 12 + (sample % 2), 14, 15, 16 + sample));
-  }
-  const asks = [5, 6, 7, 8].map((k) => ask(k, { tree: k !== 6, tokensMax: 20 }));
-  for (const k of [5, 6, 7]) replica.update(A, k, 0, ids(10, 11).subarray(0, k - 5));
-  const weights = Float32Array.of(1, 0.5, 2, 0.25);
-  const all = replica.propose(asks);
-  const whole = all.start.slice(0, 5);
-  const gains: { gain: number; draft: number }[] = [];
-  for (const [i, weight] of weights.entries()) {
-    for (const p of all.probabilities.subarray(whole[i], whole[i + 1]))
-      gains.push({ gain: p * weight, draft: i });
-  }
-  const tokens = all.tokens.slice(0, whole[4]);
-  const parents = all.parents.slice(0, whole[4]);
-  expect(gains.length).toBeGreaterThan(30);
-  gains.sort((a, b) => b.gain - a.gain || a.draft - b.draft);
-  for (const budget of [0, 1, 2, 7, 20, gains.length - 1, gains.length, 1000]) {
-    const kept = replica.proposeWithin(asks, weights, budget);
-    const wanted = [0, 1, 2, 3].map(
-      (i) => gains.slice(0, budget).filter((g) => g.draft === i).length,
-    );
-    const sizes = [0, 1, 2, 3].map((i) => (kept.start[i + 1] ?? 0) - (kept.start[i] ?? 0));
-    expect(sizes).toEqual(wanted);
-    for (const i of [0, 1, 2, 3]) {
-      const [at, size, from] = [kept.start[i] ?? 0, sizes[i] ?? 0, whole[i] ?? 0];
-      expect(kept.tokens.slice(at, at + size)).toEqual(tokens.slice(from, from + size));
-      expect(kept.parents.slice(at, at + size)).toEqual(parents.slice(from, from + size));
-    }
-  }
-});
-
 test("learning: a draft that is refused again and again loses its probability, and one accepted gains", () => {
   const first = (truth: number): number[] => {
     const replica = ready();
     for (const sample of [0, 1, 2]) replica.update(A, sample, 0, ids(10, 11, 12));
     return Array.from({ length: 200 }, (_, round) => {
       replica.update(A, 3 + round, 0, ids(10, 11));
-      const { start, probabilities } = replica.propose([ask(3 + round, { probabilityMin: 0.01 })]);
+      const { start, probabilities } = replica.propose([
+        query(3 + round, { probabilityMin: 0.01 }),
+      ]);
       const p = start[1] === 0 ? 0 : (probabilities[0] ?? 0);
       replica.update(A, 3 + round, 2, ids(truth + (truth === 12 ? 0 : round)));
       return p;
@@ -141,9 +109,9 @@ test("update: repeats and overlaps change nothing", () => {
   expect(twice.update(A, 0, 4, count(54, 80))).toEqual({ kind: "ok" });
   expect(twice.update(A, 0, 2, count(52, 55))).toEqual({ kind: "ok" });
   for (const replica of [once, twice]) replica.update(A, 1, 0, count(50, 53));
-  const asks = [ask(1, { tree: true, tokensMax: 32 })];
-  const { start, tokens, probabilities } = once.propose(asks);
-  const other = twice.propose(asks);
+  const queries = [query(1, { tree: true, tokensMax: 32 })];
+  const { start, tokens, probabilities } = once.propose(queries);
+  const other = twice.propose(queries);
   expect(other.start[1]).toBe(start[1] ?? -1);
   expect(other.tokens).toEqual(tokens);
   expect(other.probabilities).toEqual(probabilities);
@@ -168,7 +136,7 @@ test("update: more tokens than the input area holds arrive whole", () => {
   const long = Int32Array.from({ length: 200_000 }, (_, i) => (i * i) % 65_521);
   replica.update(A, 0, 0, long);
   replica.update(A, 1, 0, long.subarray(150_000, 150_020));
-  expect(drafted(replica, ask(1))).toEqual([[...long.subarray(150_020, 150_028)]]);
+  expect(drafted(replica, query(1))).toEqual([[...long.subarray(150_020, 150_028)]]);
 });
 
 test("register: a second time changes nothing", () => {
@@ -176,7 +144,7 @@ test("register: a second time changes nothing", () => {
   replica.update(A, 0, 0, ids(10, 11, 12));
   replica.register(A, ids(9));
   replica.update(A, 1, 0, ids(10));
-  expect(drafted(replica, ask(1))).toEqual([[11, 12]]);
+  expect(drafted(replica, query(1))).toEqual([[11, 12]]);
 });
 
 test("drop: the group is gone, its room is free, and it can come back", () => {
@@ -186,7 +154,7 @@ test("drop: the group is gone, its room is free, and it can come back", () => {
     replica.update(A, 0, 0, count(0, 5000));
     replica.drop(A);
     expect(replica.has(A)).toBe(false);
-    expect(drafted(replica, ask(0))).toEqual([[]]);
+    expect(drafted(replica, query(0))).toEqual([[]]);
     replica.register(A, ids(1, 2, 3));
     expect(replica.stats().usedBytes).toBe(empty);
   }
@@ -200,7 +168,7 @@ test("clear: a new epoch knows nothing of the old one", () => {
   expect([replica.has(A), replica.has(B), replica.stats().groups]).toEqual([false, false, 0]);
   replica.register(A, ids(1, 2, 3));
   replica.update(A, 1, 0, ids(10));
-  expect(drafted(replica, ask(1))).toEqual([[]]);
+  expect(drafted(replica, query(1))).toEqual([[]]);
 });
 
 test("full: a group beyond the limit drafts nothing and frees its room for others", () => {
@@ -213,11 +181,11 @@ test("full: a group beyond the limit drafts nothing and frees its room for other
   expect(result).toEqual({ kind: "full" });
   expect(replica.stats().fullGroups).toBe(1);
   expect(replica.has(A)).toBe(true);
-  expect(drafted(replica, ask(0))).toEqual([[]]);
+  expect(drafted(replica, query(0))).toEqual([[]]);
   replica.register(B, ids(1));
   for (const sample of [0, 1, 2]) expect(replica.update(B, sample, 0, ids(4, 5)).kind).toBe("ok");
   replica.update(B, 3, 0, ids(4));
-  expect(drafted(replica, ask(3, { groupId: B }))).toEqual([[5]]);
+  expect(drafted(replica, query(3, { groupId: B }))).toEqual([[5]]);
   replica.drop(A);
   expect(replica.has(A)).toBe(false);
 });
@@ -238,7 +206,7 @@ test("full: a full group says so whatever the offset, again and again", () => {
 test("full: a limit too small for anything leaves every group full and throws nothing", () => {
   const replica = ready({ limitBytes: 1000 });
   expect(replica.update(A, 0, 0, ids(1))).toEqual({ kind: "full" });
-  expect(drafted(replica, ask(0))).toEqual([[]]);
+  expect(drafted(replica, query(0))).toEqual([[]]);
 });
 
 test("full: a response beyond the 4,096 of a group is not taken; those before it are drafted for as ever", () => {
@@ -248,7 +216,7 @@ test("full: a response beyond the 4,096 of a group is not taken; those before it
   expect(replica.update(A, 4096, 0, text)).toEqual({ kind: "full" });
   expect(replica.update(A, 1_000_000, 7, text)).toEqual({ kind: "full" });
   expect(replica.update(A, 0, 0, text.subarray(0, 4))).toEqual({ kind: "ok" });
-  const [first, beyond, last] = drafted(replica, ask(0), ask(4096), ask(4095));
+  const [first, beyond, last] = drafted(replica, query(0), query(4096), query(4095));
   expect(first?.slice(0, 3)).toEqual([14, 15, 16]);
   expect(beyond).toEqual([]);
   expect(last).toBeDefined();
@@ -276,12 +244,12 @@ test("replicas: the same tokens in another interleaving give the same drafts", (
       other.update(A, k, i, output.subarray(i, i + 8));
     }
   }
-  const asks = [0, 1, 2, 3].flatMap((k) => [ask(k), ask(k, { tree: true, tokensMax: 32 })]);
-  const a = one.propose(asks);
-  const b = other.propose(asks);
-  const end = a.start[asks.length] ?? 0;
+  const queries = [0, 1, 2, 3].flatMap((k) => [query(k), query(k, { tree: true, tokensMax: 32 })]);
+  const a = one.propose(queries);
+  const b = other.propose(queries);
+  const end = a.start[queries.length] ?? 0;
   expect(end).toBeGreaterThan(20);
-  expect(b.start.subarray(0, asks.length + 1)).toEqual(a.start.subarray(0, asks.length + 1));
+  expect(b.start.subarray(0, queries.length + 1)).toEqual(a.start.subarray(0, queries.length + 1));
   expect(b.tokens.subarray(0, end)).toEqual(a.tokens.subarray(0, end));
   expect(b.parents.subarray(0, end)).toEqual(a.parents.subarray(0, end));
   expect(b.probabilities.subarray(0, end)).toEqual(a.probabilities.subarray(0, end));

@@ -125,18 +125,17 @@ export class Replica implements Drafter {
     this.#byHandle.clear();
   }
 
-  propose(asks: readonly DraftQuery[]): Drafts {
-    this.#ask(asks, null);
-    return this.#index.step();
-  }
-
-  /**
-   * Like `propose`, under a budget for the whole batch: of all the asks' drafts, the `tokensMax` tokens
-   * with the highest weight times probability. `weights[i]` > 0 ranks the tokens of ask i among all.
-   */
-  proposeWithin(asks: readonly DraftQuery[], weights: Float32Array, tokensMax: number): Drafts {
-    this.#ask(asks, weights);
-    return this.#index.step(tokensMax);
+  propose(queries: readonly DraftQuery[]): Drafts {
+    const index = this.#index;
+    index.begin(queries.length);
+    for (let i = 0; i < queries.length; i += 1) {
+      const query = queries[i];
+      if (query === undefined) continue;
+      const known = this.#groups.get(query.groupId)?.handle ?? NO_HANDLE;
+      const handle = query.sampleIndex < SEQUENCES_MAX ? known : NO_HANDLE;
+      index.draft(handle, query.sampleIndex, query);
+    }
+    return index.step();
   }
 
   stats(): ReplicaStats {
@@ -163,18 +162,6 @@ export class Replica implements Drafter {
 
   #file(group: Group): void {
     if (group.recording !== null) this.#history?.end(group.recording);
-  }
-
-  #ask(asks: readonly DraftQuery[], weights: Float32Array | null): void {
-    const index = this.#index;
-    index.begin(asks.length);
-    for (let i = 0; i < asks.length; i += 1) {
-      const ask = asks[i];
-      if (ask === undefined) continue;
-      const known = this.#groups.get(ask.groupId)?.handle ?? NO_HANDLE;
-      const handle = ask.sampleIndex < SEQUENCES_MAX ? known : NO_HANDLE;
-      index.draft(handle, ask.sampleIndex, ask, weights?.[i] ?? 1);
-    }
   }
 
   #giveUp(handle: number): void {

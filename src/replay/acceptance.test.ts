@@ -6,11 +6,11 @@ import { Calibration } from "./calibration.ts";
 
 type Node = readonly [token: number, parent: number, probability: number];
 
-function draftsOf(...asks: readonly (readonly Node[])[]): Drafts {
-  const nodes = asks.flat();
+function draftsOf(...queries: readonly (readonly Node[])[]): Drafts {
+  const nodes = queries.flat();
   let end = 0;
-  const ends = asks.map((ask) => {
-    end += ask.length;
+  const ends = queries.map((query) => {
+    end += query.length;
     return end;
   });
   return {
@@ -23,9 +23,9 @@ function draftsOf(...asks: readonly (readonly Node[])[]): Drafts {
 
 const RESPONSE = Int32Array.of(5, 6, 7, 8, 9);
 
-function judge(drafts: Drafts, at: number, ask = 0) {
+function judge(drafts: Drafts, at: number, query = 0) {
   const calibration = new Calibration();
-  const accepted = acceptedOf(drafts, ask, RESPONSE, at, calibration);
+  const accepted = acceptedOf(drafts, query, RESPONSE, at, calibration);
   return { accepted, bins: calibration.bins() };
 }
 
@@ -58,7 +58,7 @@ describe("a path", () => {
     expect(judge(draftsOf([]), 0).accepted).toBe(0);
   });
 
-  test("acceptance: an ask reads its own range of the arrays, parents counted within it", () => {
+  test("acceptance: a query reads its own range of the arrays, parents counted within it", () => {
     const first: Node[] = [[1, -1, 1]];
     expect(judge(draftsOf(first, path), 1, 1).accepted).toBe(2);
   });

@@ -9,19 +9,19 @@ import type { Calibration } from "./calibration.ts";
 const depth = new Int32Array(DRAFT_TOKENS_MAX);
 
 /**
- * Length of the longest path of draft `ask` that `response` follows from `at` on. A token behind the
+ * Length of the longest path of the draft of query number `query` that `response` follows from `at` on. A token behind the
  * response's end is not accepted. Tells `calibration` of every drafted token.
  */
 export function acceptedOf(
   drafts: Drafts,
-  ask: number,
+  query: number,
   response: Int32Array,
   at: number,
   calibration: Calibration,
 ): number {
   const { tokens, parents, probabilities } = drafts;
-  const from = drafts.start[ask] ?? 0;
-  const count = (drafts.start[ask + 1] ?? from) - from;
+  const from = drafts.start[query] ?? 0;
+  const count = (drafts.start[query + 1] ?? from) - from;
   assert(count <= DRAFT_TOKENS_MAX, "a draft has at most DRAFT_TOKENS_MAX tokens");
   let longest = 0;
   for (let j = 0; j < count; j += 1) {

@@ -98,10 +98,10 @@ describe("concurrent", () => {
   test("replay: no more groups are live than asked for, and the next starts when one has ended", async () => {
     const groups = [groupOf([], [1], [1]), groupOf([], [1, 2], [1]), groupOf([], [1], [1])];
     const two = await run(groups);
-    expect(two.drafter.asksMost).toBe(4);
+    expect(two.drafter.queriesMost).toBe(4);
     expect(two.drafter.dropped.map(String)).toEqual(["0", "1", "2"]);
-    expect((await run(groups, { live: 1 })).drafter.asksMost).toBe(2);
-    expect((await run(groups, { live: 9 })).drafter.asksMost).toBe(6);
+    expect((await run(groups, { live: 1 })).drafter.queriesMost).toBe(2);
+    expect((await run(groups, { live: 9 })).drafter.queriesMost).toBe(6);
   });
 
   test("replay: a group drafts from itself alone", async () => {
@@ -185,8 +185,8 @@ class Loaded extends NaiveDrafter {
     return super.update(groupId, index, offset, tokens);
   }
 
-  override propose(asks: readonly DraftQuery[]) {
-    return super.propose(asks.map((ask) => ({ ...ask, tokensMax: 0 })));
+  override propose(queries: readonly DraftQuery[]) {
+    return super.propose(queries.map((query) => ({ ...query, tokensMax: 0 })));
   }
 }
 

@@ -77,7 +77,7 @@ interface Source {
 }
 
 interface Live {
-  readonly ask: DraftQuery;
+  readonly query: DraftQuery;
   readonly response: Int32Array;
   readonly source: Source;
   readonly tally: Tally;
@@ -104,7 +104,7 @@ class Replay {
   readonly #tallies: Tally[] = [];
   readonly #calibration = new Calibration();
   #live: Live[] = [];
-  #asks: DraftQuery[] = [];
+  #queries: DraftQuery[] = [];
   #batches = 0;
   #sources = 0;
   #tokens = 0;
@@ -167,15 +167,15 @@ class Replay {
         this.#release(source);
         continue;
       }
-      const ask = this.#askOf(source.id, shared === null ? 0 : before.length + i);
+      const query = this.#queryOf(source.id, shared === null ? 0 : before.length + i);
       batch.left += 1;
-      this.#live.push({ ask, response, source, tally, batch, at: 0, sent: 0 });
-      this.#asks.push(ask);
+      this.#live.push({ query, response, source, tally, batch, at: 0, sent: 0 });
+      this.#queries.push(query);
     }
     if (batch.left > 0) this.#batches += 1;
   }
 
-  #askOf(id: GroupId, sampleIndex: number): DraftQuery {
+  #queryOf(id: GroupId, sampleIndex: number): DraftQuery {
     const { budget, probabilityMin, drafter } = this.#options;
     return {
       groupId: id,
@@ -209,7 +209,7 @@ class Replay {
     const { drafter, clock } = this.#host;
     const live = this.#live;
     const begun = clock.nowMs();
-    const drafts = drafter.propose(this.#asks);
+    const drafts = drafter.propose(this.#queries);
     const proposed = clock.nowMs();
     let hasEnded = false;
     for (let i = 0; i < live.length; i += 1) {
@@ -230,7 +230,7 @@ class Replay {
     for (const one of live) {
       this.#append(
         one.source,
-        one.ask.sampleIndex,
+        one.query.sampleIndex,
         one.sent,
         one.response.subarray(one.sent, one.at),
       );
@@ -261,7 +261,7 @@ class Replay {
       this.#release(one.source);
     }
     this.#live = live;
-    this.#asks = live.map((one) => one.ask);
+    this.#queries = live.map((one) => one.query);
   }
 
   #release(source: Source): void {

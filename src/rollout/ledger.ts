@@ -41,10 +41,6 @@ export class Ledger {
     return most;
   }
 
-  get workerCount(): number {
-    return this.#accounts.size;
-  }
-
   /** null: the worker has failed and was removed. */
   worker(workerId: WorkerId): Worker | null {
     return this.#accounts.get(workerId)?.worker ?? null;

@@ -1,7 +1,7 @@
 // What counts as an iteration, and what is said of it.
 
 import { expect, test } from "bun:test";
-import { askFor, DEAF, newBed } from "../../test/suite/stream-bed.ts";
+import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
 import { weightEpoch } from "../base/ids.ts";
 import { type IterationSummary, Iterations } from "./iterations.ts";
 
@@ -23,7 +23,7 @@ function counted(lengthOf = () => 10) {
 
 test("iteration: from the first request until the weights advance", async () => {
   const { bed, ended } = counted();
-  for (let i = 0; i < 5; i += 1) bed.sidecar.generate(askFor([i], 2), DEAF);
+  for (let i = 0; i < 5; i += 1) bed.sidecar.generate(specFor([i], 2), DEAF);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));
   expect(ended).toHaveLength(1);
@@ -45,16 +45,16 @@ test("iteration: from the first request until the weights advance", async () => 
 
 test("iteration: without an update it ends when nothing has come for a while", async () => {
   const { bed, ended, laters } = counted();
-  bed.sidecar.generate(askFor([1], 1), DEAF);
+  bed.sidecar.generate(specFor([1], 1), DEAF);
   await bed.finish();
   expect(laters).toHaveLength(1);
   // Another request goes on with it.
-  bed.sidecar.generate(askFor([2], 1), DEAF);
+  bed.sidecar.generate(specFor([2], 1), DEAF);
   expect(laters).toHaveLength(0);
   await bed.finish();
   laters.splice(0).map((act) => act());
   expect(ended.map(({ requests }) => requests)).toEqual([2]);
-  bed.sidecar.generate(askFor([3], 1), DEAF);
+  bed.sidecar.generate(specFor([3], 1), DEAF);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));
   expect(ended.map(({ requests }) => requests)).toEqual([2, 1]);
@@ -62,7 +62,7 @@ test("iteration: without an update it ends when nothing has come for a while", a
 
 test("iteration: given-up and unfinished responses are counted apart", async () => {
   const { bed, ended, iterations } = counted(() => 50);
-  const [one, two] = [1, 2].map((token) => bed.sidecar.generate(askFor([token], 1), DEAF));
+  const [one, two] = [1, 2].map((token) => bed.sidecar.generate(specFor([token], 1), DEAF));
   for (let i = 0; i < 5; i += 1) await bed.step();
   one?.abort();
   iterations.end();

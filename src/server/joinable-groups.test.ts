@@ -1,7 +1,7 @@
 // What the sidecar keeps for siblings to come: counted in bytes, prompts included, and never beyond its bound.
 
 import { expect, test } from "bun:test";
-import { askFor, DEAF, newBed } from "../../test/suite/stream-bed.ts";
+import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
 
 const PROMPT_TOKENS = 500;
 
@@ -14,7 +14,7 @@ test("kept groups: prompts count, and the bytes of all of them stay below the bo
   const { rollout } = bed.sidecar;
   let most = 0;
   for (let i = 0; i < 200; i += 1) {
-    bed.sidecar.generate(askFor(prompt(i), 2), DEAF);
+    bed.sidecar.generate(specFor(prompt(i), 2), DEAF);
     await bed.finish();
     const { kept } = bed.sidecar;
     most = Math.max(most, kept.bytes);
@@ -31,12 +31,12 @@ test("kept groups: prompts count, and the bytes of all of them stay below the bo
 
 test("kept groups: alternatives of each token count", async () => {
   const bed = newBed({ workers: 1, lengthOf: () => 20 });
-  const plain = askFor([1], 1);
+  const plain = specFor([1], 1);
   bed.sidecar.generate(plain, DEAF);
   await bed.finish();
   const without = bed.sidecar.kept.bytes;
   bed.sidecar.generate(
-    { ...askFor([2], 1), sampling: { ...plain.sampling, topLogprobs: 20 } },
+    { ...specFor([2], 1), sampling: { ...plain.sampling, topLogprobs: 20 } },
     DEAF,
   );
   await bed.finish();
@@ -46,7 +46,7 @@ test("kept groups: alternatives of each token count", async () => {
 
 test("kept groups: a generation that lets its group go leaves nothing of it", async () => {
   const bed = newBed({ workers: 1, lengthOf: () => 20 });
-  const generation = bed.sidecar.generate(askFor([1], 4), DEAF);
+  const generation = bed.sidecar.generate(specFor([1], 4), DEAF);
   await bed.finish();
   expect(bed.sidecar.kept.count).toBe(1);
   generation.release();

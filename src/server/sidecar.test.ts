@@ -1,7 +1,7 @@
 // What listeners and observers throw stays with them: the rollout, and everybody else, goes on.
 
 import { expect, test } from "bun:test";
-import { askFor, DEAF, newBed } from "../../test/suite/stream-bed.ts";
+import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
 import type { GenerationListener } from "./sidecar.ts";
 
 const KINDS = ["tokens", "finished", "restarted"] as const;
@@ -26,8 +26,8 @@ for (const kind of KINDS) {
         throw new Error("fault in failed");
       },
     };
-    const first = bed.sidecar.generate(askFor([1], 1), bad);
-    const second = bed.sidecar.generate(askFor([2], 2), DEAF);
+    const first = bed.sidecar.generate(specFor([1], 1), bad);
+    const second = bed.sidecar.generate(specFor([2], 2), DEAF);
     for (let i = 0; i < 5; i += 1) await bed.step();
     bed.workers[0]?.kill();
     bed.addWorker();
@@ -40,7 +40,7 @@ for (const kind of KINDS) {
     expect(told.map(String)).toEqual([`Error: fault in ${kind}`]);
     expect(failures.map(String)).toEqual([`Error: fault in ${kind}`, "Error: fault in failed"]);
     // It serves as before.
-    const third = bed.sidecar.generate(askFor([3], 1), DEAF);
+    const third = bed.sidecar.generate(specFor([3], 1), DEAF);
     await bed.finish();
     expect(third.requests[0]?.response.length).toBe(30);
   });
@@ -72,7 +72,7 @@ test("observer: what it throws reaches neither the rollout nor the observers aft
       heard.stats += 1;
     },
   });
-  bed.sidecar.generate(askFor([1], 2), DEAF);
+  bed.sidecar.generate(specFor([1], 2), DEAF);
   await bed.finish();
   expect(heard).toMatchObject({ joined: 2, tokens: 10, finished: 2 });
   const sum = heard.joined + heard.tokens + heard.finished + heard.stats;

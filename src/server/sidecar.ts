@@ -14,7 +14,7 @@ import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 
 /** What a client wants: `n` responses to one prompt. */
-export interface Ask {
+export interface GenerationSpec {
   readonly prompt: Int32Array;
   readonly n: number;
   /** Its `seed` counts only where `seeded`; else random numbers are fresh ones. */
@@ -121,16 +121,16 @@ export class Sidecar {
   }
 
   /**
-   * Begins `ask.n` responses.
+   * Begins `spec.n` responses.
    * @throws AppError draining, no_worker, queue_full, context_length_exceeded, invalid_field.
    */
-  generate(ask: Ask, listener: GenerationListener): Generation {
-    const divisible = this.#check(ask);
-    const { sampling, seeded, priority, isStrict = false } = ask;
-    const group = this.#groups.groupFor(ask.prompt, ask.group, sampling.adapter ?? null);
+  generate(spec: GenerationSpec, listener: GenerationListener): Generation {
+    const divisible = this.#check(spec);
+    const { sampling, seeded, priority, isStrict = false } = spec;
+    const group = this.#groups.groupFor(spec.prompt, spec.group, sampling.adapter ?? null);
     const requests: Request[] = [];
-    for (let index = 0; index < ask.n; index += 1) {
-      const draw = seeded ? drawKey(sampling.seed, ask.drawGroup ?? "", index) : this.#freshKey();
+    for (let index = 0; index < spec.n; index += 1) {
+      const draw = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : this.#freshKey();
       const request = this.rollout.join(group, { sampling, draw, divisible, priority, isStrict });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
@@ -193,8 +193,8 @@ export class Sidecar {
   }
 
   /** Whether the response can be divided. */
-  #check(ask: Ask): boolean {
-    const { prompt, n, sampling, priority } = ask;
+  #check(spec: GenerationSpec): boolean {
+    const { prompt, n, sampling, priority } = spec;
     if (this.#isDraining) throw new AppError("draining", "the server takes no new requests");
     const { workers } = this.rollout;
     if (workers.length === 0) throw new AppError("no_worker", "no worker is in service");

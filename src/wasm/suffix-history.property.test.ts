@@ -30,17 +30,17 @@ test("index: drafts with a past are those of a group whose first responses it is
         index.append(handle, k, Int32Array.from(tokens), 0);
         twin.append(earlier.length + k, tokens);
       }
-      const asks = [0, 1, 2, 3, 4].flatMap((k) => [
+      const queries = [0, 1, 2, 3, 4].flatMap((k) => [
         { k, tokensMax: 16, probabilityMin: 0.05, tree: false },
         { k, tokensMax: 16, probabilityMin: 0.05, tree: true },
       ]);
-      index.begin(asks.length);
-      for (const ask of asks) index.draft(handle, ask.k, ask);
+      index.begin(queries.length);
+      for (const query of queries) index.draft(handle, query.k, query);
       const { start, tokens, parents, probabilities } = index.step();
-      for (const [i, ask] of asks.entries()) {
+      for (const [i, query] of queries.entries()) {
         const [from, to] = [start[i] ?? 0, start[i + 1] ?? 0];
-        const sequence = earlier.length + ask.k;
-        const wanted = ask.tree ? twin.tree(sequence, ask) : twin.path(sequence, ask);
+        const sequence = earlier.length + query.k;
+        const wanted = query.tree ? twin.tree(sequence, query) : twin.path(sequence, query);
         expect({
           tokens: [...tokens.subarray(from, to)],
           parents: [...parents.subarray(from, to)],

@@ -40,8 +40,8 @@ function checkSubstrings(real: Real, handle: number, twin: SuffixTwin): void {
   }
 }
 
-function taken(views: DraftViews, ask: number): TwinDraft {
-  const [from, to] = [views.start[ask] ?? 0, views.start[ask + 1] ?? 0];
+function taken(views: DraftViews, query: number): TwinDraft {
+  const [from, to] = [views.start[query] ?? 0, views.start[query + 1] ?? 0];
   return {
     tokens: [...views.tokens.subarray(from, to)],
     parents: [...views.parents.subarray(from, to)],
@@ -52,20 +52,20 @@ function taken(views: DraftViews, ask: number): TwinDraft {
 function checkDrafts(real: Real, handle: number, twin: SuffixTwin, probabilityMin: number): void {
   const { index } = real;
   const sequences = twin.outputs.length + 1;
-  const asks = Array.from({ length: 2 * sequences }, (_, i) => ({
+  const queries = Array.from({ length: 2 * sequences }, (_, i) => ({
     sequence: i >> 1,
     tree: i % 2 === 1,
     tokensMax: 1 + ((i * 7) % 32),
     probabilityMin,
   }));
-  index.begin(asks.length);
-  for (const ask of asks) index.draft(handle, ask.sequence, ask);
+  index.begin(queries.length);
+  for (const query of queries) index.draft(handle, query.sequence, query);
   const views = index.step();
-  for (const [i, ask] of asks.entries()) {
-    const wanted = ask.tree ? twin.tree(ask.sequence, ask) : twin.path(ask.sequence, ask);
+  for (const [i, query] of queries.entries()) {
+    const wanted = query.tree ? twin.tree(query.sequence, query) : twin.path(query.sequence, query);
     expect(taken(views, i)).toEqual(wanted);
-    expect(index.core.match_state(handle, ask.sequence)).toBe(
-      walk(real, handle, twin.match(ask.sequence)),
+    expect(index.core.match_state(handle, query.sequence)).toBe(
+      walk(real, handle, twin.match(query.sequence)),
     );
   }
 }

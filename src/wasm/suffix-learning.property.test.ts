@@ -75,14 +75,14 @@ function run(
       twin.append(row.group, row.sequence, tokens);
       row.at += tokens.length;
     }
-    const asks = running.map((row) => {
+    const queries = running.map((row) => {
       const { group, sequence, tree } = row;
       return { group, sequence, tree, tokensMax: turn.tokensMax, probabilityMin: turn.p };
     });
-    index.begin(asks.length);
-    for (const ask of asks) index.draft(handles[ask.group] ?? 0, ask.sequence, ask);
+    index.begin(queries.length);
+    for (const query of queries) index.draft(handles[query.group] ?? 0, query.sequence, query);
     const { start, tokens, parents, probabilities } = index.step();
-    const wanted = asks.length === 0 ? [] : twin.drafts(asks);
+    const wanted = queries.length === 0 ? [] : twin.drafts(queries);
     for (const [i, row] of running.entries()) {
       const [from, to] = [start[i] ?? 0, start[i + 1] ?? 0];
       row.draft = {

@@ -209,7 +209,7 @@ export interface ScriptedDraft {
 
 /** What a script may look at: the response drawn so far, and all of it as it will be. */
 export interface ScriptView {
-  readonly ask: DraftQuery;
+  readonly query: DraftQuery;
   readonly have: number;
   readonly future: readonly number[];
   /** Changes with every call: a script's source of variety. */
@@ -221,12 +221,12 @@ export class ScriptedDrafter implements Drafter {
   readonly have = new Map<string, number[]>();
   proposals = 0;
   readonly #groups = new Set<GroupId>();
-  readonly #future: (ask: DraftQuery) => readonly number[];
+  readonly #future: (query: DraftQuery) => readonly number[];
   readonly #script: (view: ScriptView) => ScriptedDraft;
   #dice = 1;
 
   constructor(
-    future: (ask: DraftQuery) => readonly number[],
+    future: (query: DraftQuery) => readonly number[],
     script: (view: ScriptView) => ScriptedDraft,
   ) {
     this.#future = future;
@@ -261,18 +261,18 @@ export class ScriptedDrafter implements Drafter {
     this.have.clear();
   }
 
-  propose(asks: readonly DraftQuery[]): Drafts {
+  propose(queries: readonly DraftQuery[]): Drafts {
     this.proposals += 1;
     const start = [0];
     const tokens: number[] = [];
     const parents: number[] = [];
     const probabilities: number[] = [];
-    for (const ask of asks) {
-      if (this.#groups.has(ask.groupId)) {
+    for (const query of queries) {
+      if (this.#groups.has(query.groupId)) {
         this.#dice = mix32(this.#dice + 1);
-        const have = this.#log(ask.groupId, ask.sampleIndex).length;
-        const future = this.#future(ask);
-        const draft = this.#script({ ask, have, future, dice: this.#dice });
+        const have = this.#log(query.groupId, query.sampleIndex).length;
+        const future = this.#future(query);
+        const draft = this.#script({ query, have, future, dice: this.#dice });
         tokens.push(...draft.tokens);
         parents.push(...draft.parents);
         probabilities.push(...draft.tokens.map((_, i) => 0.9 ** i));
@@ -300,24 +300,24 @@ export class ScriptedDrafter implements Drafter {
 
 /** A path: what will be drawn, up to `right` tokens, then one token that will not. */
 export function pathDraft(view: ScriptView, right: number): ScriptedDraft {
-  const { ask, have, future } = view;
-  const tokens = future.slice(have, have + Math.min(ask.tokensMax, right));
-  if (tokens.length < ask.tokensMax) tokens.push(wrongToken(future[have + tokens.length]));
+  const { query, have, future } = view;
+  const tokens = future.slice(have, have + Math.min(query.tokensMax, right));
+  if (tokens.length < query.tokensMax) tokens.push(wrongToken(future[have + tokens.length]));
   return { tokens, parents: tokens.map((_, i) => i - 1) };
 }
 
 /** A wrong path that looks best, and beside it, from the root, a right one of up to `right` tokens. */
 export function treeDraft(view: ScriptView, right: number): ScriptedDraft {
-  const { ask, have, future } = view;
+  const { query, have, future } = view;
   const wrong = wrongToken(future[have]);
-  const half = Math.ceil(ask.tokensMax / 2);
+  const half = Math.ceil(query.tokensMax / 2);
   const tokens = [wrong];
   const parents = [-1];
   for (let i = 1; i < half; i += 1) {
     tokens.push(wrong);
     parents.push(i - 1);
   }
-  const branch = future.slice(have, have + Math.min(right, ask.tokensMax - half));
+  const branch = future.slice(have, have + Math.min(right, query.tokensMax - half));
   for (let i = 0; i < branch.length; i += 1) {
     parents.push(i === 0 ? -1 : tokens.length - 1);
     tokens.push(branch[i] as number);

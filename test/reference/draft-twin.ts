@@ -14,7 +14,7 @@ import {
   SequenceNgramsTwin,
 } from "./ngram-twins.ts";
 import type { Substrings } from "./substrings.ts";
-import type { TwinAsk, TwinDraft } from "./suffix-twin.ts";
+import type { TwinDraft, TwinQuery } from "./suffix-twin.ts";
 
 export const HISTORY = 129;
 const CONTEXTS = 4;
@@ -29,7 +29,7 @@ const KEPT_MAX = 64;
 const PROBABILITY_FLOOR = 1 / 128;
 const SEQUENCE_CONTEXTS: readonly SequenceContext[] = ["two", "one", "skip"];
 
-export interface Ask extends TwinAsk {
+export interface TwinDraftQuery extends TwinQuery {
   readonly group: number;
   readonly sequence: number;
   readonly tree: boolean;
@@ -130,13 +130,19 @@ export class DraftTwin {
   readonly #length: number;
   readonly #recent: number;
   readonly #left: number;
-  readonly #ask: Ask;
+  readonly #query: TwinDraftQuery;
   readonly #pMin: number;
   readonly #start: Position;
   readonly #draft: Remembered;
 
-  constructor(parts: Parts, group: Group, known: Sequence | undefined, ask: Ask, step: number) {
-    const sequence = known ?? blankSequence(group.serial, ask.sequence);
+  constructor(
+    parts: Parts,
+    group: Group,
+    known: Sequence | undefined,
+    query: TwinDraftQuery,
+    step: number,
+  ) {
+    const sequence = known ?? blankSequence(group.serial, query.sequence);
     const text = [...group.prompt, ...sequence.output];
     this.#parts = parts;
     this.#texts = group.texts;
@@ -145,8 +151,8 @@ export class DraftTwin {
     this.#length = text.length;
     this.#recent = (Math.min(acceptedOf(sequence), 7) << 2) + sequence.earlier;
     this.#left = sequence.left;
-    this.#ask = ask;
-    this.#pMin = Math.max(Math.fround(ask.probabilityMin), PROBABILITY_FLOOR);
+    this.#query = query;
+    this.#pMin = Math.max(Math.fround(query.probabilityMin), PROBABILITY_FLOOR);
     this.#start = {
       state: text,
       ends: sequence.output.length > 0 || group.started === 0 ? 1 : 0,
@@ -155,11 +161,11 @@ export class DraftTwin {
       agreed: sequence.agreed,
     };
     const lists = { tokens: [], parents: [], probabilities: [], judged: [] };
-    this.#draft = { ...lists, step, tree: ask.tree, continuations: new Map(), reached: -1 };
+    this.#draft = { ...lists, step, tree: query.tree, continuations: new Map(), reached: -1 };
   }
 
   make(): Remembered {
-    if (this.#ask.tree) this.#tree();
+    if (this.#query.tree) this.#tree();
     else this.#path();
     return this.#draft;
   }
@@ -168,7 +174,7 @@ export class DraftTwin {
     let position = this.#start;
     let p = 1;
     const { tokens, judged } = this.#draft;
-    while (tokens.length < this.#ask.tokensMax) {
+    while (tokens.length < this.#query.tokensMax) {
       const view = this.#view(position);
       const best = this.#choose(view, (this.#pMin / p) * INTERPOLATED_PART);
       if (best === null) return;
@@ -212,12 +218,12 @@ export class DraftTwin {
       this.#continues(parent, this.#behind(view, best.token), best.token, view.length);
     };
     expand(this.#start, 1, -1);
-    while (this.#draft.tokens.length < this.#ask.tokensMax) {
+    while (this.#draft.tokens.length < this.#query.tokensMax) {
       queue.sort((a, b) => b.p - a.p || a.parent - b.parent || a.token - b.token);
       const item = queue.shift();
       if (item === undefined) return;
       this.#emit(item.token, item.parent, item.p);
-      if (this.#draft.tokens.length === this.#ask.tokensMax) return;
+      if (this.#draft.tokens.length === this.#query.tokensMax) return;
       expand(item.position, item.p, this.#draft.tokens.length - 1);
     }
   }

@@ -2,7 +2,6 @@
 // feedback changes (assembly/draft/feedback.ts).
 
 import {
-  type Ask,
   acceptedOf,
   blankSequence,
   CROSS_CONTEXT_MAX,
@@ -14,6 +13,7 @@ import {
   type Parts,
   type Remembered,
   type Sequence,
+  type TwinDraftQuery,
 } from "./draft-twin.ts";
 import { MixerTwin, oddsOf } from "./mixer-twin.ts";
 import { CrossNgramsTwin, SequenceNgramsTwin } from "./ngram-twins.ts";
@@ -67,12 +67,12 @@ export class LearningTwin {
     }
   }
 
-  drafts(asks: readonly Ask[]): TwinDraft[] {
+  drafts(queries: readonly TwinDraftQuery[]): TwinDraft[] {
     this.#step += 1;
-    return asks.map((ask) => {
-      const group = this.#groups[ask.group] as Group;
-      const sequence = group.sequences[ask.sequence];
-      const made = new DraftTwin(this.#parts, group, sequence, ask, this.#step).make();
+    return queries.map((query) => {
+      const group = this.#groups[query.group] as Group;
+      const sequence = group.sequences[query.sequence];
+      const made = new DraftTwin(this.#parts, group, sequence, query, this.#step).make();
       if (sequence !== undefined) {
         sequence.draft = made;
         sequence.drafted = true;

@@ -70,8 +70,8 @@ export class NaiveDrafter implements Drafter {
   readonly #groups = new Map<GroupId, { prompt: number[]; responses: number[][] }>();
   /** Names of groups that were dropped, in order. */
   readonly dropped: GroupId[] = [];
-  /** Most asks of one call. */
-  asksMost = 0;
+  /** Most queries of one call. */
+  queriesMost = 0;
 
   get groups(): number {
     return this.#groups.size;
@@ -103,16 +103,16 @@ export class NaiveDrafter implements Drafter {
     this.#groups.clear();
   }
 
-  propose(asks: readonly DraftQuery[]): Drafts {
-    this.asksMost = Math.max(this.asksMost, asks.length);
+  propose(queries: readonly DraftQuery[]): Drafts {
+    this.queriesMost = Math.max(this.queriesMost, queries.length);
     const start = [0];
     const all: NaiveDraft = { tokens: [], parents: [], probabilities: [] };
-    for (const ask of asks) {
-      const group = this.#groups.get(ask.groupId);
+    for (const query of queries) {
+      const group = this.#groups.get(query.groupId);
       if (group !== undefined) {
         const texts = textsOf(group.prompt, group.responses);
-        const own = [...group.prompt, ...(group.responses[ask.sampleIndex] ?? [])];
-        const draft = naiveDraft(texts, own, ask);
+        const own = [...group.prompt, ...(group.responses[query.sampleIndex] ?? [])];
+        const draft = naiveDraft(texts, own, query);
         all.tokens.push(...draft.tokens);
         all.parents.push(...draft.parents);
         all.probabilities.push(...draft.probabilities);

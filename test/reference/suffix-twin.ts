@@ -15,7 +15,7 @@ export interface TwinDraft {
   readonly probabilities: number[];
 }
 
-export interface TwinAsk {
+export interface TwinQuery {
   readonly tokensMax: number;
   readonly probabilityMin: number;
 }
@@ -95,13 +95,13 @@ export class SuffixTwin {
     return text.slice(Math.max(0, text.length - this.contextTokens));
   }
 
-  path(sequence: number, ask: TwinAsk): TwinDraft {
+  path(sequence: number, query: TwinQuery): TwinDraft {
     const draft: TwinDraft = { tokens: [], parents: [], probabilities: [] };
-    const pMin = Math.max(Math.fround(ask.probabilityMin), PROBABILITY_FLOOR);
+    const pMin = Math.max(Math.fround(query.probabilityMin), PROBABILITY_FLOOR);
     let text: readonly number[] = this.match(sequence);
     let ends = this.#ownEnds(sequence);
     let p = 1;
-    while (draft.tokens.length < ask.tokensMax) {
+    while (draft.tokens.length < query.tokensMax) {
       const blend = this.#blend(text, ends);
       const [token, q] = this.#mostProbable(blend);
       if (token === null) break;
@@ -114,9 +114,9 @@ export class SuffixTwin {
     return draft;
   }
 
-  tree(sequence: number, ask: TwinAsk): TwinDraft {
+  tree(sequence: number, query: TwinQuery): TwinDraft {
     const draft: TwinDraft = { tokens: [], parents: [], probabilities: [] };
-    const pMin = Math.max(Math.fround(ask.probabilityMin), PROBABILITY_FLOOR);
+    const pMin = Math.max(Math.fround(query.probabilityMin), PROBABILITY_FLOOR);
     const queue: Item[] = [];
     const expand = (text: readonly number[], p: number, parent: number, ends: number): void => {
       const blend = this.#blend(text, ends);
@@ -126,7 +126,7 @@ export class SuffixTwin {
       }
     };
     expand(this.match(sequence), 1, -1, this.#ownEnds(sequence));
-    while (draft.tokens.length < ask.tokensMax) {
+    while (draft.tokens.length < query.tokensMax) {
       queue.sort(byRank);
       const item = queue.shift();
       if (item === undefined) break;

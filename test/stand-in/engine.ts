@@ -24,7 +24,7 @@ export interface Made {
   readonly cached: number;
 }
 
-export interface EngineAsk {
+export interface EngineRequest {
   /** As the server names it outside: "generate-tokens-<id>". */
   readonly id: string;
   readonly prompt: readonly number[];
@@ -40,7 +40,7 @@ export interface EngineAsk {
   readonly made: (made: Made) => void;
 }
 
-interface Running extends EngineAsk {
+interface Running extends EngineRequest {
   readonly arrival: number;
   readonly text: StandInText;
   readonly stops: ReadonlySet<number>;
@@ -110,24 +110,24 @@ export class StandInEngine {
     return used;
   }
 
-  add(ask: EngineAsk): void {
+  add(wanted: EngineRequest): void {
     this.#arrivals += 1;
-    const text = new StandInText(ask.sample);
-    text.read(ask.prompt);
-    const stops = new Set(ask.stopTokenIds);
-    if (!ask.ignoreEos) stops.add(EOS);
+    const text = new StandInText(wanted.sample);
+    text.read(wanted.prompt);
+    const stops = new Set(wanted.stopTokenIds);
+    if (!wanted.ignoreEos) stops.add(EOS);
     const request: Running = {
-      ...ask,
+      ...wanted,
       arrival: this.#arrivals,
       text,
       stops,
       blocks: [],
-      hash: hashString(ask.cacheSalt),
+      hash: hashString(wanted.cacheSalt),
       length: 0,
       output: 0,
       cached: 0,
     };
-    for (const token of ask.prompt) this.#grow(request, token);
+    for (const token of wanted.prompt) this.#grow(request, token);
     this.#waiting.push(request);
     this.#wake();
   }

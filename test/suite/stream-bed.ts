@@ -9,7 +9,7 @@ import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
 import type { SamplingSupport } from "../../src/rollout/worker.ts";
 import type { Socket } from "../../src/server/http.ts";
-import { type Ask, Sidecar, type SidecarLimits } from "../../src/server/sidecar.ts";
+import { type GenerationSpec, Sidecar, type SidecarLimits } from "../../src/server/sidecar.ts";
 import type {
   FinishedEntry,
   JoinedEntry,
@@ -112,7 +112,11 @@ export function newBed(options: {
   return { sidecar, workers, clock, step, finish, addWorker };
 }
 
-export function askFor(prompt: readonly number[], n: number, fields: Partial<Ask> = {}): Ask {
+export function specFor(
+  prompt: readonly number[],
+  n: number,
+  fields: Partial<GenerationSpec> = {},
+): GenerationSpec {
   return {
     prompt: Int32Array.from(prompt),
     n,

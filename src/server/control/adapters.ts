@@ -6,7 +6,7 @@ import { SAMPLING_DEFAULTS, type SamplingParams } from "../../request/request.ts
 import type { ControlRequest } from "../../rollout/worker.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { Member, Reachable, Recipe } from "../worker-pool.ts";
-import type { Ask } from "./ask.ts";
+import type { ControlCall } from "./control-call.ts";
 import { isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";
 
@@ -20,11 +20,11 @@ export interface AdapterSteps {
   /** Names of the model itself. */
   readonly modelNames: readonly string[];
   engines(): Promise<readonly Reachable[]>;
-  send(engines: readonly Reachable[], ask: Ask): Promise<Outcome>;
+  send(engines: readonly Reachable[], call: ControlCall): Promise<Outcome>;
   /** Those that took it, as far as they generate with the adapter. */
   tried(outcome: Outcome, adapter: string): Promise<Outcome>;
   /** The next epoch begins on `current`. */
-  advance(current: Taken, ask: Ask, outcome: Outcome): Promise<void>;
+  advance(current: Taken, call: ControlCall, outcome: Outcome): Promise<void>;
   /** Engines that are not there any more are opened anew. */
   dropLost(outcome: Outcome): void;
 }
@@ -43,13 +43,13 @@ export class Adapters {
   }
 
   /** @throws AppError invalid_field, conflict; then nothing has happened. */
-  async change(ask: Ask, steps: AdapterSteps): Promise<Response> {
-    const name = nameIn(ask.body);
-    if (ask.path === LOAD) return await this.#load(name, ask, steps);
-    return await this.#unload(name, ask, steps);
+  async change(call: ControlCall, steps: AdapterSteps): Promise<Response> {
+    const name = nameIn(call.body);
+    if (call.path === LOAD) return await this.#load(name, call, steps);
+    return await this.#unload(name, call, steps);
   }
 
-  async #load(name: string, ask: Ask, steps: AdapterSteps): Promise<Response> {
+  async #load(name: string, call: ControlCall, steps: AdapterSteps): Promise<Response> {
     if (steps.modelNames.includes(name)) throw invalid(`is ${name}, the model's own name`);
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
       throw invalid(`would be one more than ${ADAPTERS_MAX} adapters; unload another first`);
@@ -60,39 +60,39 @@ export class Adapters {
       if (support.kind !== "refused") continue;
       throw invalid(`cannot be served: ${worker.name}: ${support.reason}`);
     }
-    const outcome = await steps.send(engines, ask);
+    const outcome = await steps.send(engines, call);
     if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
       // An adapter of that name may be gone with the attempt to replace it.
-      if (mayHaveChanged(outcome)) await this.#drop(name, ask, { steps, outcome });
+      if (mayHaveChanged(outcome)) await this.#drop(name, call, { steps, outcome });
       return merged(outcome);
     }
     const tried = await steps.tried(outcome, name);
     if (tried.failed.some(({ member }) => member.state === "ready")) {
       await steps.send(took(engines, outcome), unloading(name));
-      await this.#drop(name, ask, { steps, outcome: tried });
+      await this.#drop(name, call, { steps, outcome: tried });
       return merged(tried);
     }
     this.#loads.delete(name);
-    this.#loads.set(name, { ...again(ask), nextEpoch: steps.sidecar.rollout.epoch });
-    await steps.advance(serving(takenIn(tried)), ask, tried);
+    this.#loads.set(name, { ...again(call), nextEpoch: steps.sidecar.rollout.epoch });
+    await steps.advance(serving(takenIn(tried)), call, tried);
     return merged(tried);
   }
 
-  async #unload(name: string, ask: Ask, steps: AdapterSteps): Promise<Response> {
+  async #unload(name: string, call: ControlCall, steps: AdapterSteps): Promise<Response> {
     const inHand = steps.sidecar.unfinishedOf(name);
     if (inHand > 0) {
       throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in flight`);
     }
     const engines = await steps.engines();
-    const outcome = await steps.send(engines, ask);
-    if (mayHaveChanged(outcome)) await this.#drop(name, ask, { steps, outcome });
+    const outcome = await steps.send(engines, call);
+    if (mayHaveChanged(outcome)) await this.#drop(name, call, { steps, outcome });
     return merged(outcome);
   }
 
   /** The adapter is served no more; the weights under it are as they were. */
   async #drop(
     name: string,
-    ask: Ask,
+    call: ControlCall,
     { steps, outcome }: { steps: AdapterSteps; outcome: Outcome },
   ): Promise<void> {
     if (!this.#loads.delete(name)) {
@@ -101,7 +101,7 @@ export class Adapters {
     }
     const there = outcome.answers.filter(({ member, worker }) => member.worker === worker);
     const current = new Map(there.map(({ member, worker }) => [member, worker]));
-    await steps.advance(serving(current), ask, outcome);
+    await steps.advance(serving(current), call, outcome);
   }
 }
 
@@ -114,16 +114,16 @@ const BASE: SamplingParams = {
 };
 
 /** prime-rl leaves the version out. */
-export function adapterAsk(ask: Ask): Ask {
-  return ask.path.startsWith("/v1/") ? ask : { ...ask, path: `/v1${ask.path}` };
+export function adapterCall(call: ControlCall): ControlCall {
+  return call.path.startsWith("/v1/") ? call : { ...call, path: `/v1${call.path}` };
 }
 
 /** An engine that has been given it before takes it again. */
-function again(ask: Ask): Ask {
-  return { ...ask, body: { ...Object(ask.body), load_inplace: true } };
+function again(call: ControlCall): ControlCall {
+  return { ...call, body: { ...Object(call.body), load_inplace: true } };
 }
 
-function unloading(name: string): Ask {
+function unloading(name: string): ControlCall {
   return { method: "POST", path: UNLOAD, query: {}, body: { lora_name: name } };
 }
 

@@ -9,7 +9,7 @@ import type { AnswerLimits } from "../engine-answer.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
-import { requestOf } from "./ask.ts";
+import { requestOf } from "./control-call.ts";
 import { describeControl } from "./describe.ts";
 import { answerTo, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { rpcEffect } from "./rpc-methods.ts";

@@ -30,8 +30,8 @@ import {
   type Recipe,
   type WorkerPool,
 } from "../worker-pool.ts";
-import { Adapters, adapterAsk } from "./adapters.ts";
-import { type Ask, askOf } from "./ask.ts";
+import { Adapters, adapterCall } from "./adapters.ts";
+import { type ControlCall, callOf } from "./control-call.ts";
 import { answerTo, fanOut, isSuccess, type Outcome, outcomeOf, told } from "./fan-out.ts";
 import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
 import { baseAfter } from "./recipe.ts";
@@ -136,16 +136,16 @@ export class WeightUpdates {
   }
 
   async start(exchange: Exchange): Promise<Response> {
-    const ask = await askOf(exchange);
+    const call = await callOf(exchange);
     return await this.#alone(async () => {
       try {
         await this.#hold();
-        const outcome = await this.#send(ask);
+        const outcome = await this.#send(call);
         if (takenIn(outcome).size > 0) {
           if (this.#open === null) this.#open = new OpenUpdate(outcome, this.#nowMs);
           else this.#open.again(outcome);
         }
-        return answerTo(ask, outcome);
+        return answerTo(call, outcome);
       } finally {
         if (this.#open === null) this.#close();
       }
@@ -154,27 +154,27 @@ export class WeightUpdates {
 
   /** Part of an open update, or an update by itself. */
   async update(exchange: Exchange): Promise<Response> {
-    const ask = await askOf(exchange);
+    const call = await callOf(exchange);
     return await this.#alone(async () => {
-      if (this.#open === null) return await this.#whole(ask);
-      const outcome = await this.#send(ask);
+      if (this.#open === null) return await this.#whole(call);
+      const outcome = await this.#send(call);
       this.#open.part(outcome);
-      return answerTo(ask, outcome);
+      return answerTo(call, outcome);
     });
   }
 
   async finish(exchange: Exchange): Promise<Response> {
-    const ask = await askOf(exchange);
+    const call = await callOf(exchange);
     return await this.#alone(async () => {
-      const outcome = await this.#send(ask);
+      const outcome = await this.#send(call);
       // Refused by all: the update is still open, and can be finished in another way.
-      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return answerTo(ask, outcome);
+      if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return answerTo(call, outcome);
       try {
-        if (this.#open?.isChanged !== true) return answerTo(ask, outcome);
+        if (this.#open?.isChanged !== true) return answerTo(call, outcome);
         const tried = await this.#tried(outcome);
         const current = both(this.#open.taken, takenIn(tried));
-        await this.#advance(current, { ask, base: "unknown", outcome: tried });
-        return answerTo(ask, tried);
+        await this.#advance(current, { call, base: "unknown", outcome: tried });
+        return answerTo(call, tried);
       } finally {
         this.#close();
       }
@@ -183,14 +183,14 @@ export class WeightUpdates {
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
   async whole(exchange: Exchange): Promise<Response> {
-    const ask = await askOf(exchange);
-    return await this.#alone(() => this.#whole(ask));
+    const call = await callOf(exchange);
+    return await this.#alone(() => this.#whole(call));
   }
 
   /** Loads an adapter into every engine, or drops it. */
   async adapter(exchange: Exchange): Promise<Response> {
-    const ask = adapterAsk(await askOf(exchange));
-    return await this.#alone(() => this.#changeAdapter(ask));
+    const call = adapterCall(await callOf(exchange));
+    return await this.#alone(() => this.#changeAdapter(call));
   }
 
   /** Adapters that clients may name as the model. */
@@ -221,40 +221,40 @@ export class WeightUpdates {
     return tried;
   }
 
-  async #whole(ask: Ask): Promise<Response> {
+  async #whole(call: ControlCall): Promise<Response> {
     let isOver = this.#open === null;
     try {
       await this.#hold();
       // Complete weights end an update that was open; an engine still has to be told.
       if (this.#open !== null) await this.#end(this.#begunBy(this.#open));
-      const outcome = await this.#send(ask);
-      if (!mayHaveChanged(outcome)) return answerTo(ask, outcome);
+      const outcome = await this.#send(call);
+      if (!mayHaveChanged(outcome)) return answerTo(call, outcome);
       isOver = true;
       const tried = await this.#tried(outcome);
       const current = takenIn(tried);
-      const base = current.size > 0 ? baseAfter(this.#requestOf(ask)) : "unknown";
-      await this.#advance(current, { ask, base, outcome: tried });
-      return answerTo(ask, tried);
+      const base = current.size > 0 ? baseAfter(this.#requestOf(call)) : "unknown";
+      await this.#advance(current, { call, base, outcome: tried });
+      return answerTo(call, tried);
     } finally {
       if (isOver) this.#close();
     }
   }
 
-  async #changeAdapter(ask: Ask): Promise<Response> {
+  async #changeAdapter(call: ControlCall): Promise<Response> {
     if (this.#open !== null) {
       throw new AppError("conflict", "a weight update is open: finish it before adapters change");
     }
     const { sidecar, pool, modelNames } = this.#options;
     try {
       await this.#hold();
-      return await this.#adapters.change(ask, {
+      return await this.#adapters.change(call, {
         sidecar,
         modelNames,
         engines: () => this.#engines(),
         send: (engines, one) => fanOut(engines, () => this.#requestOf(one), this.#limits),
         tried: (outcome, adapter) => this.#tried(outcome, adapter),
         advance: (current, one, outcome) =>
-          this.#advance(current, { ask: one, base: this.#base, outcome, keepsName: true }),
+          this.#advance(current, { call: one, base: this.#base, outcome, keepsName: true }),
         dropLost: ({ failed }) => {
           const lost = new Set(failed.filter(isLost).map(({ member }) => member));
           pool.reopen(lost, "has not answered about an adapter");
@@ -278,13 +278,13 @@ export class WeightUpdates {
     return { msMax, later, sidecar, signal: this.#giveUp.signal };
   }
 
-  #requestOf(ask: Ask): ControlRequest {
-    return { ...ask, nextEpoch: this.#next };
+  #requestOf(call: ControlCall): ControlRequest {
+    return { ...call, nextEpoch: this.#next };
   }
 
-  async #send(ask: Ask): Promise<Outcome> {
+  async #send(call: ControlCall): Promise<Outcome> {
     const engines = await this.#engines();
-    const request = this.#requestOf(ask);
+    const request = this.#requestOf(call);
     return await fanOut(engines, () => request, this.#limits);
   }
 
@@ -325,15 +325,15 @@ export class WeightUpdates {
 
   async #advance(
     taken: Taken,
-    about: { ask: Ask; base: Recipe["base"]; outcome: Outcome; keepsName?: boolean },
+    about: { call: ControlCall; base: Recipe["base"]; outcome: Outcome; keepsName?: boolean },
   ): Promise<void> {
     const { pool, sidecar } = this.#options;
-    const { ask, base, outcome } = about;
+    const { call, base, outcome } = about;
     const current = new Set(taken.keys());
     const reasons = reasonsOf(outcome);
     // Under an adapter the weights, and their name, are as they were.
     const kept = about.keepsName === true ? this.#names.given(sidecar.rollout.epoch) : null;
-    if (current.size > 0) this.#names.give(this.#next, versionIn(ask.body) ?? kept);
+    if (current.size > 0) this.#names.give(this.#next, versionIn(call.body) ?? kept);
     this.#base = base;
     pool.changedWeights({
       current,
@@ -375,8 +375,13 @@ export class WeightUpdates {
   }
 
   async #end(engines: readonly Reachable[]): Promise<Outcome> {
-    const ask: Ask = { method: "POST", path: "/finish_weight_update", query: {}, body: {} };
-    return await fanOut(engines, () => this.#requestOf(ask), this.#limits);
+    const call: ControlCall = {
+      method: "POST",
+      path: "/finish_weight_update",
+      query: {},
+      body: {},
+    };
+    return await fanOut(engines, () => this.#requestOf(call), this.#limits);
   }
 
   /**

@@ -139,7 +139,7 @@ export async function renderChatRequest(
   for (const name of Object.keys(SAMPLING_ENTRIES) as (keyof typeof SAMPLING_ENTRIES)[]) {
     if (sampling[name] !== undefined && sampling[name] !== null) params[name] = sampling[name];
   }
-  params.max_tokens = prepared.asks[0]?.sampling.tokensMax;
+  params.max_tokens = prepared.specs[0]?.sampling.tokensMax;
   if (fields.logprobs === true) params.logprobs = fields.top_logprobs ?? 0;
   if (fields.vllm_xargs !== undefined && fields.vllm_xargs !== null) {
     params.extra_args = fields.vllm_xargs;
@@ -233,7 +233,7 @@ async function planChat(
     model: fields.model,
   };
   const prepared = {
-    asks: plane.asksOf([prompt], drawing, about),
+    specs: plane.specsOf([prompt], drawing, about),
     stops: drawing.stops,
     wantsText: true,
     isStream: fields.stream ?? false,
@@ -296,8 +296,8 @@ class ChatAnswer implements Answer {
   }
 
   #promptJson(job: Job): string {
-    const [ask] = job.plan.asks;
-    const ids = this.#returnsIds ? `[${ask?.prompt.join(",") ?? ""}]` : "null";
+    const [spec] = job.plan.specs;
+    const ids = this.#returnsIds ? `[${spec?.prompt.join(",") ?? ""}]` : "null";
     return `"prompt_token_ids":${ids},"prompt_text":${JSON.stringify(this.#promptText)}`;
   }
 

@@ -71,7 +71,7 @@ export async function prepareCompletions(
   const cut = given.map((tokens) => truncatedPrompt(tokens, fields, tokensMax, plane));
   const priority = fields.priority ?? 0;
   return {
-    asks: plane.asksOf(cut, drawing, {
+    specs: plane.specsOf(cut, drawing, {
       ...{ tokensMax, clamps: false, group, priority, model: fields.model },
     }),
     stops: drawing.stops,

@@ -119,10 +119,10 @@ test("streams: put together, they are the answer that does not stream", async ()
           version: (epoch) => `v${epoch}`,
         });
         const prepared = await request.prepare(plane, exchange(), request.body);
-        const { asks, stops, answer } = prepared;
+        const { specs, stops, answer } = prepared;
         const text = prepared.wantsText || stops.strings.length > 0 ? plane.text : null;
         const job = new Job(
-          { id: "x", asks, stops, text },
+          { id: "x", specs, stops, text },
           { sidecar, coalescer: new OutputCoalescer({ cpuMs: NO_WORK }) },
         );
         let isGone: boolean | null = null;

@@ -7,7 +7,7 @@ import {
   PlaneFixture,
 } from "../../../test/golden/requests/plane-fixture.ts";
 import { EOS, TinyText, tinyEncoder } from "../../../test/golden/requests/tiny-text.ts";
-import { askFor } from "../../../test/suite/stream-bed.ts";
+import { specFor } from "../../../test/suite/stream-bed.ts";
 import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";
@@ -56,9 +56,9 @@ function begun(length: number, options: FixtureOptions = {}, crashes: unknown[] 
     json: async () => null,
   };
   const body = { token_ids: [1], sampling_params: { max_tokens: 900 }, stream: true };
-  const { asks, stops, answer } = prepareGenerate(plane, exchange, body);
+  const { specs, stops, answer } = prepareGenerate(plane, exchange, body);
   const job = new Job(
-    { id: "x", asks, stops, text: null },
+    { id: "x", specs, stops, text: null },
     { sidecar, coalescer: new OutputCoalescer({ cpuMs: NO_WORK }) },
   );
   const ends: boolean[] = [];
@@ -203,7 +203,7 @@ test("coalescer: a job that throws fails by itself; the others, and those to com
   });
   const jobOf = (token: number, isFaulty: boolean): Job => {
     const text = Object.assign(new TinyText(), { detokenizer: () => detokenizer(isFaulty) });
-    const plane = { asks: [askFor([token], 1)], stops: NO_STOPS, text };
+    const plane = { specs: [specFor([token], 1)], stops: NO_STOPS, text };
     return new Job({ id: String(token), ...plane }, { sidecar: fixture.sidecar, coalescer });
   };
   const bad = jobOf(1, true);

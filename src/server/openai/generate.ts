@@ -103,7 +103,7 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
     model: fields.model,
   };
   return {
-    asks: plane.asksOf([prompt], drawing, about),
+    specs: plane.specsOf([prompt], drawing, about),
     stops: drawing.stops,
     wantsText: isText,
     isStream: fields.stream ?? false,
@@ -163,7 +163,7 @@ class GenerateAnswer implements Answer {
   }
 
   #promptJson(job: Job): string {
-    return this.#returnsPrompt ? `[${job.plan.asks[0]?.prompt.join(",") ?? ""}]` : "null";
+    return this.#returnsPrompt ? `[${job.plan.specs[0]?.prompt.join(",") ?? ""}]` : "null";
   }
 
   #textField(written: string): string {

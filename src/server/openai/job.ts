@@ -6,7 +6,7 @@ import { AppError, errorText, RefusedError } from "../../base/errors.ts";
 import type { Request } from "../../request/buffer.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
-import type { Ask, Generation, GenerationListener, Sidecar } from "../sidecar.ts";
+import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
 
@@ -20,7 +20,7 @@ export interface JobPlan {
   /** The client's id, or a fresh one. */
   readonly id: string;
   /** One for each prompt. */
-  readonly asks: readonly Ask[];
+  readonly specs: readonly GenerationSpec[];
   readonly stops: StopRules;
   /** null: nobody wants text. */
   readonly text: Text | null;
@@ -131,11 +131,11 @@ export class Job {
     });
     // Whoever waits hears of it; nobody has to.
     this.done.catch(() => undefined);
-    this.#unfinished = plan.asks.reduce((sum, { n }) => sum + n, 0);
+    this.#unfinished = plan.specs.reduce((sum, { n }) => sum + n, 0);
     const outputs: Output[] = [];
     this.outputs = outputs;
     try {
-      for (const ask of plan.asks) this.#begin(ask, outputs);
+      for (const spec of plan.specs) this.#begin(spec, outputs);
     } catch (error) {
       this.abort();
       throw error;
@@ -154,7 +154,7 @@ export class Job {
   }
 
   get promptTokens(): number {
-    return this.plan.asks.reduce((sum, { prompt }) => sum + prompt.length, 0);
+    return this.plan.specs.reduce((sum, { prompt }) => sum + prompt.length, 0);
   }
 
   /**
@@ -177,7 +177,7 @@ export class Job {
   /** Of its prompts, responses and their texts. */
   get bytes(): number {
     let bytes = 0;
-    for (const { prompt } of this.plan.asks) bytes += promptBytes(prompt);
+    for (const { prompt } of this.plan.specs) bytes += promptBytes(prompt);
     for (const request of this.#requests.values()) bytes += responseBytes(request);
     for (const output of this.outputs) bytes += output.textBytes;
     return bytes;
@@ -227,22 +227,22 @@ export class Job {
     this.#resolve();
   }
 
-  #begin(ask: Ask, outputs: Output[]): void {
+  #begin(spec: GenerationSpec, outputs: Output[]): void {
     const { stops, text } = this.plan;
     const { skipSpecial } = stops;
     const base = outputs.length;
     let generation: Generation | null = null;
-    for (let index = 0; index < ask.n; index += 1) {
+    for (let index = 0; index < spec.n; index += 1) {
       const output = new Output({
         index: base + index,
-        prompt: ask.prompt,
+        prompt: spec.prompt,
         stops,
         detokenizer: text === null ? null : () => text.detokenizer({ skipSpecial }),
         stopped: () => generation?.end(index, "stop"),
       });
       outputs.push(output);
     }
-    generation = this.#context.sidecar.generate(ask, this.#listener(outputs, base));
+    generation = this.#context.sidecar.generate(spec, this.#listener(outputs, base));
     this.#generations.push(generation);
     for (const [index, request] of generation.requests.entries()) {
       const output = outputs[base + index];

@@ -8,7 +8,7 @@ import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
-import type { Ask, Sidecar } from "../sidecar.ts";
+import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
 import { name } from "./fields.ts";
 import { Job, OutputCoalescer } from "./job.ts";
@@ -57,7 +57,7 @@ export interface Answer {
 }
 
 export interface Prepared {
-  readonly asks: readonly Ask[];
+  readonly specs: readonly GenerationSpec[];
   readonly stops: StopRules;
   readonly wantsText: boolean;
   readonly isStream: boolean;
@@ -174,8 +174,8 @@ export class DataPlane {
     return Int32Array.from(tokens);
   }
 
-  /** One ask for each prompt. `tokensMax` null: as many as the context has room for. */
-  asksOf(
+  /** One spec for each prompt. `tokensMax` null: as many as the context has room for. */
+  specsOf(
     prompts: readonly Int32Array[],
     drawing: Drawing,
     about: {
@@ -186,7 +186,7 @@ export class DataPlane {
       /** As the client named it. */
       model: string | null | undefined;
     },
-  ): Ask[] {
+  ): GenerationSpec[] {
     const { sampling: drawn, seeded, n } = drawing;
     const adapter = this.checkModel(about.model);
     const sampling = adapter === null ? drawn : { ...drawn, adapter };
@@ -208,14 +208,14 @@ export class DataPlane {
 
   /** @throws AppError as Sidecar.generate; conflict. */
   async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
-    const { asks, stops, isStream, answer } = prepared;
+    const { specs, stops, isStream, answer } = prepared;
     const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
     const digest = await exchange.digest();
     exchange.release();
     const path = exchange.url.pathname;
     const lease = this.#retries.lease({ path, id, digest, adoptable: !isStream }, () => {
       const text = prepared.wantsText || stops.strings.length > 0 ? this.text : null;
-      const plan = { id: id ?? crypto.randomUUID().replaceAll("-", ""), asks, stops, text };
+      const plan = { id: id ?? crypto.randomUUID().replaceAll("-", ""), specs, stops, text };
       return this.#keep(new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer }));
     });
     const { job } = lease;

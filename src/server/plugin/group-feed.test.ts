@@ -1,7 +1,7 @@
 // The draft service's own source: what the rollout has of each group, whoever made it.
 
 import { expect, test } from "bun:test";
-import { askFor, newBed } from "../../../test/suite/stream-bed.ts";
+import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
 import { type GroupId, groupId, weightEpoch } from "../../base/ids.ts";
 import { DraftServer } from "../../draft/service/server.ts";
 import type { Request } from "../../request/buffer.ts";
@@ -17,7 +17,7 @@ function world(options: { isWhole?: boolean } = {}) {
   const requests: Request[] = [];
   bed.sidecar.observe({ joined: (request) => requests.push(request) });
   const ask = (n: number) =>
-    bed.sidecar.generate(askFor([1, 2, 3], n), { tokens() {}, finished() {}, restarted() {} });
+    bed.sidecar.generate(specFor([1, 2, 3], n), { tokens() {}, finished() {}, restarted() {} });
   const register = (name: GroupId, epoch = 0) =>
     server.register({
       kind: "register_group",

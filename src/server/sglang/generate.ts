@@ -126,7 +126,7 @@ export async function prepareSglang(
     model: fields.model,
   };
   return {
-    asks: plane.asksOf(prompts, drawing, about),
+    specs: plane.specsOf(prompts, drawing, about),
     stops: drawing.stops,
     wantsText: true,
     isStream: false,

@@ -4,7 +4,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import {
-  askFor,
   type Bed,
   clientMessage,
   DEAF,
@@ -12,6 +11,7 @@ import {
   newBed,
   Reader,
   readFrame,
+  specFor,
 } from "../../../test/suite/stream-bed.ts";
 import { fold32 } from "../../base/hash.ts";
 import { weightEpoch } from "../../base/ids.ts";
@@ -147,7 +147,7 @@ async function act(
       return await bed.step();
     case "ask":
       requests.push(
-        ...bed.sidecar.generate(askFor([one.prompt, 1, 2], one.n, { group: "p" }), DEAF).requests,
+        ...bed.sidecar.generate(specFor([one.prompt, 1, 2], one.n, { group: "p" }), DEAF).requests,
       );
       return;
     case "follow":

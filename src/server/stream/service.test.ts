@@ -2,7 +2,6 @@
 
 import { expect, test } from "bun:test";
 import {
-  askFor,
   type Bed,
   clientMessage,
   DEAF,
@@ -10,6 +9,7 @@ import {
   newBed,
   type ReadFrame,
   readFrame,
+  specFor,
 } from "../../../test/suite/stream-bed.ts";
 import type { Text } from "../../text/text.ts";
 import type { StreamFormat } from "./frame.ts";
@@ -92,7 +92,7 @@ function world(
 
 test("text: every character comes, and what is left at the end", async () => {
   const { bed, connect, say } = world();
-  const [request] = bed.sidecar.generate(askFor([1], 1), DEAF).requests;
+  const [request] = bed.sidecar.generate(specFor([1], 1), DEAF).requests;
   const { socket, frames } = connect();
   say(socket, { subscribe: { request: 0, text: true } });
   await bed.finish();
@@ -103,7 +103,7 @@ test("text: every character comes, and what is left at the end", async () => {
 
 test("text: a client that resumes gets the text of the rest alone", async () => {
   const { bed, connect, say } = world();
-  const [request] = bed.sidecar.generate(askFor([1], 1), DEAF).requests;
+  const [request] = bed.sidecar.generate(specFor([1], 1), DEAF).requests;
   await bed.finish();
   const { socket, frames } = connect();
   say(socket, { subscribe: { request: 0, offset: 8, text: true } });
@@ -113,7 +113,7 @@ test("text: a client that resumes gets the text of the rest alone", async () => 
 
 test("one frame holds a turn's tokens of all responses, and is shared", async () => {
   const { bed, service, connect, say } = world();
-  bed.sidecar.generate(askFor([1], 4), DEAF);
+  bed.sidecar.generate(specFor([1], 4), DEAF);
   const [one, two] = [connect(), connect()];
   for (const { socket } of [one, two]) say(socket, { subscribe: { all: true } });
   await bed.step();
@@ -126,7 +126,7 @@ test("progress: lengths and counters at every tick, and no tokens", async () => 
   const { bed, connect, say, tick } = world();
   const { socket, frames } = connect("protobuf");
   say(socket, { subscribe: { progress: true } }, "protobuf");
-  bed.sidecar.generate(askFor([1], 2), DEAF);
+  bed.sidecar.generate(specFor([1], 2), DEAF);
   await bed.finish();
   tick();
   const last = frames.at(-1);
@@ -142,7 +142,7 @@ test("progress: lengths and counters at every tick, and no tokens", async () => 
 
 test("a slow client is dropped with a reason, and nobody else waits", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 600 });
-  bed.sidecar.generate(askFor([1], 4), DEAF);
+  bed.sidecar.generate(specFor([1], 4), DEAF);
   const [slow, quick] = [connect(), connect()];
   for (const { socket } of [slow, quick]) say(socket, { subscribe: { all: true } });
   slow.socket.isReading = false;
@@ -155,7 +155,7 @@ test("a slow client is dropped with a reason, and nobody else waits", async () =
 
 test("history that a client does not read waits in the response, not in its queue", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 1000 });
-  bed.sidecar.generate(askFor([1], 4), DEAF);
+  bed.sidecar.generate(specFor([1], 4), DEAF);
   await bed.finish();
   const { socket, frames } = connect();
   socket.isReading = false;
@@ -194,7 +194,7 @@ test.each([
 
 test("refusals: what is not there, what is there twice, what is beyond the response", () => {
   const { bed, connect, say } = world({ subscriptionsMax: 2 });
-  bed.sidecar.generate(askFor([1], 1, { group: "mine" }), DEAF);
+  bed.sidecar.generate(specFor([1], 1, { group: "mine" }), DEAF);
   const { socket, frames } = connect();
   const answer = (message: object) => {
     say(socket, message);
@@ -227,7 +227,7 @@ test("nothing is observed when nobody is subscribed", async () => {
   const { socket, frames } = connect();
   say(socket, { subscribe: { all: true } });
   say(socket, { unsubscribe: { all: true } });
-  bed.sidecar.generate(askFor([1], 1), DEAF);
+  bed.sidecar.generate(specFor([1], 1), DEAF);
   await bed.finish();
   expect(frames.map(({ state }) => state)).toEqual(["subscribed", "unsubscribed"]);
   expect(service.stats().subscriptions).toBe(0);
@@ -246,7 +246,7 @@ test("fault: whatever cannot be written for one client closes it with 1011, and 
   const bad = connect();
   const good = connect();
   say(good.socket, { subscribe: { all: true } });
-  bed.sidecar.generate(askFor([1], 1), DEAF);
+  bed.sidecar.generate(specFor([1], 1), DEAF);
   say(bad.socket, { subscribe: { request: 0, text: true } });
   await bed.finish();
   expect(bad.socket.closed).toEqual({ code: 1011, reason: "internal_error" });

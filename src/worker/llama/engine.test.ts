@@ -47,7 +47,7 @@ function drafterFor(
     specs.map((spec) => [`${spec.groupId}/${spec.sampleIndex}`, soloResponse(spec).tokens]),
   );
   return new ScriptedDrafter(
-    (ask) => futures.get(`${ask.groupId}/${ask.sampleIndex}`) ?? [],
+    (query) => futures.get(`${query.groupId}/${query.sampleIndex}`) ?? [],
     script,
   );
 }
@@ -173,7 +173,7 @@ describe.skipIf(skipReason !== null)("exactness", () => {
 function storm(options: { seed: number; engines: number; kvTokens: number }): void {
   const specs = requests(12);
   const script = (view: ScriptView): ScriptedDraft =>
-    view.ask.tree && view.dice % 3 === 0
+    view.query.tree && view.dice % 3 === 0
       ? treeDraft(view, view.dice % 5)
       : pathDraft(view, view.dice % 7);
   const engines = Array.from({ length: options.engines }, (_, i) => {

@@ -62,6 +62,7 @@ export class LlamaEngine {
   #stepper: Stepper;
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
+  /** What steps cost here: flat until `profile` has run. */
   #cost = new LearnedStepCost(new ProfiledStepCost([{ batch: 1, rows: 1, ms: 1 }], 0));
 
   readonly #all = new Map<RequestId, Sequence>();
@@ -115,11 +116,6 @@ export class LlamaEngine {
 
   get epoch(): WeightEpoch {
     return this.#epoch;
-  }
-
-  /** What steps cost here: flat until `profile` has run. */
-  get stepCost(): StepCost {
-    return this.#cost;
   }
 
   /** The most KV tokens that were resident at any time, drafts and branches included. */

@@ -124,7 +124,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
       }),
     );
     const drafter = new ScriptedDrafter(
-      (ask) => futures.get(`${ask.groupId}/${ask.sampleIndex}`)?.tokens ?? [],
+      (query) => futures.get(`${query.groupId}/${query.sampleIndex}`)?.tokens ?? [],
       (view) => treeDraft(view, 3),
     );
     const planner = new FixedPlanner({ tree: true });

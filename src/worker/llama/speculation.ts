@@ -40,7 +40,7 @@ const SHADOW_STEPS = 32;
 const SHADOW_TOKENS_MAX = 8;
 const SHADOW_PROBABILITY_MIN = 0.05;
 
-interface MutableAsk {
+interface MutableQuery {
   groupId: GroupId;
   sampleIndex: number;
   tokensMax: number;
@@ -72,8 +72,8 @@ export class Speculation {
   readonly #drafter: Drafter;
   readonly #planner: DraftPlanner;
   readonly #clock: Clock;
-  readonly #pool: MutableAsk[] = [];
-  readonly #asks: DraftQuery[] = [];
+  readonly #pool: MutableQuery[] = [];
+  readonly #queries: DraftQuery[] = [];
   readonly #asking: Sequence[] = [];
   #proposed: Drafts = NO_DRAFTS;
   #plan: { high: ClassPlan; low: ClassPlan } | null = null;
@@ -111,14 +111,14 @@ export class Speculation {
     if (decoding.length === 0) return;
     const startMs = this.#clock.nowMs();
     const plan = this.#currentPlan(decoding, options.stepMs);
-    this.#asks.length = 0;
+    this.#queries.length = 0;
     this.#asking.length = 0;
     // The high class first: when room is short, it is the one that gets it.
     this.#collect(decoding, "high", plan.high);
     this.#collect(decoding, "low", plan.low);
-    const verifying = this.#asks.length > 0;
+    const verifying = this.#queries.length > 0;
     if (verifying) {
-      this.#proposed = this.#drafter.propose(this.#asks);
+      this.#proposed = this.#drafter.propose(this.#queries);
     } else if (plan.high.tokensMax === 0 && plan.low.tokensMax === 0) {
       this.#proposeShadows(decoding);
     }
@@ -176,23 +176,23 @@ export class Speculation {
       // A step yields one token more than it accepts, and must not go beyond the chunk.
       const left = sequence.chunkEnd - sequence.length - 1;
       const tokensMax = Math.min(plan.tokensMax, left, DRAFT_TOKENS_MAX);
-      if (tokensMax > 0) this.#ask(sequence, sequence.draft, { ...plan, tokensMax });
+      if (tokensMax > 0) this.#query(sequence, sequence.draft, { ...plan, tokensMax });
     }
   }
 
-  #ask(sequence: Sequence, source: DraftSource, plan: ClassPlan): void {
-    const index = this.#asks.length;
-    let ask = this.#pool[index];
-    if (ask === undefined) {
-      ask = { ...source, ...plan };
-      this.#pool.push(ask);
+  #query(sequence: Sequence, source: DraftSource, plan: ClassPlan): void {
+    const index = this.#queries.length;
+    let query = this.#pool[index];
+    if (query === undefined) {
+      query = { ...source, ...plan };
+      this.#pool.push(query);
     }
-    ask.groupId = source.groupId;
-    ask.sampleIndex = source.sampleIndex;
-    ask.tokensMax = plan.tokensMax;
-    ask.probabilityMin = plan.probabilityMin;
-    ask.tree = plan.tree;
-    this.#asks.push(ask);
+    query.groupId = source.groupId;
+    query.sampleIndex = source.sampleIndex;
+    query.tokensMax = plan.tokensMax;
+    query.probabilityMin = plan.probabilityMin;
+    query.tree = plan.tree;
+    this.#queries.push(query);
     this.#asking.push(sequence);
   }
 
@@ -201,7 +201,7 @@ export class Speculation {
     let { rows, tokens } = room;
     for (let i = 0; i < this.#asking.length; i += 1) {
       const sequence = this.#asking[i] as Sequence;
-      const tree = this.#asks[i]?.tree === true;
+      const tree = this.#queries[i]?.tree === true;
       const range = { from: start[i] as number, to: start[i + 1] as number };
       if (range.to === range.from) continue;
       sequence.pathFrom = this.paths.count;
@@ -244,12 +244,12 @@ export class Speculation {
     for (const sequence of decoding) {
       const left = sequence.chunkEnd - sequence.length;
       if (sequence.shadow !== null || sequence.draft === null || left <= 0) continue;
-      this.#ask(sequence, sequence.draft, {
+      this.#query(sequence, sequence.draft, {
         ...plan,
         tokensMax: Math.min(SHADOW_TOKENS_MAX, left),
       });
     }
-    const { start, tokens, probabilities } = this.#drafter.propose(this.#asks);
+    const { start, tokens, probabilities } = this.#drafter.propose(this.#queries);
     for (let i = 0; i < this.#asking.length; i += 1) {
       const sequence = this.#asking[i] as Sequence;
       const from = start[i] as number;

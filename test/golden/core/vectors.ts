@@ -59,7 +59,7 @@ class Numbers {
   }
 }
 
-interface Ask {
+interface Query {
   readonly tokensMax: number;
   readonly tree: boolean;
   readonly probabilityMin: number;
@@ -93,7 +93,7 @@ class Recorder {
   /** Returns the drafts, in the order of the asks. */
   step(
     appends: [number, number, number[]][],
-    asks: readonly (readonly [number, number, Ask, number])[],
+    asks: readonly (readonly [number, number, Query, number])[],
     budget: number,
   ): number[][] {
     const index = this.#index;
@@ -101,7 +101,8 @@ class Recorder {
     for (const [handle, sequence, tokens] of appends) {
       index.append(handle, sequence, Int32Array.from(tokens), 0);
     }
-    for (const [handle, sequence, ask, weight] of asks) index.draft(handle, sequence, ask, weight);
+    for (const [handle, sequence, query, weight] of asks)
+      index.draft(handle, sequence, query, weight);
     const views = index.step(budget);
     const starts = [...views.start.subarray(0, asks.length + 1)];
     const count = starts.at(-1) ?? 0;
@@ -126,18 +127,18 @@ class Recorder {
 }
 
 const LIMIT_BYTES = 64 * 2 ** 20;
-const PATH: Ask = { tokensMax: 8, tree: false, probabilityMin: 0.1 };
-const TREE: Ask = { tokensMax: 12, tree: true, probabilityMin: 0.05 };
+const PATH: Query = { tokensMax: 8, tree: false, probabilityMin: 0.1 };
+const TREE: Query = { tokensMax: 12, tree: true, probabilityMin: 0.05 };
 
 /** Groups of responses that grow step by step, as in an engine: drafts are accepted as far as they are right. */
 function engineRun(options: {
   seed: number;
   learning: boolean;
-  ask: Ask;
+  query: Query;
   budget: number;
   steps: number;
 }): GoldenVector {
-  const { learning, ask, budget, steps } = options;
+  const { learning, query, budget, steps } = options;
   const numbers = new Numbers(options.seed);
   const recorder = new Recorder({ learning, limitBytes: LIMIT_BYTES });
   const rows = [0, 1].flatMap((group) => {
@@ -157,14 +158,18 @@ function engineRun(options: {
     const appends = running.map((row): [number, number, number[]] => {
       let count = 0;
       // A tree's first path is not known here: its rows grow by one token.
-      while (!ask.tree && row.draft[count] === row.text[row.at + count] && count < row.draft.length)
+      while (
+        !query.tree &&
+        row.draft[count] === row.text[row.at + count] &&
+        count < row.draft.length
+      )
         count += 1;
       const tokens = row.text.slice(row.at, row.at + count + 1);
       row.at += tokens.length;
       return [row.handle, row.sequence, tokens];
     });
     const asks = running.map(
-      (row) => [row.handle, row.sequence, ask, row.sequence === 0 ? 1.5 : 1] as const,
+      (row) => [row.handle, row.sequence, query, row.sequence === 0 ? 1.5 : 1] as const,
     );
     const drafts = recorder.step(appends, asks, budget);
     for (const [i, row] of running.entries()) row.draft = drafts[i] ?? [];
@@ -199,11 +204,11 @@ function fullRun(): GoldenVector {
 export function coreVectors(): Record<string, GoldenVector> {
   // The ABI is checked once, with its message.
   loadCore();
-  const run = { ask: PATH, budget: BUDGET_NONE, steps: 60 };
+  const run = { query: PATH, budget: BUDGET_NONE, steps: 60 };
   return {
     path: engineRun({ ...run, seed: 11, learning: false }),
     learning: engineRun({ ...run, seed: 12, learning: true }),
-    tree: engineRun({ ...run, seed: 13, learning: true, ask: TREE, steps: 40 }),
+    tree: engineRun({ ...run, seed: 13, learning: true, query: TREE, steps: 40 }),
     budget: engineRun({ ...run, seed: 14, learning: true, budget: 10 }),
     full: fullRun(),
   };

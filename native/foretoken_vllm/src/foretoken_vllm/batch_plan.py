@@ -24,7 +24,7 @@ class BatchPlan:
     """Owned by the step thread. Valid while `ids` and `losses` stay; the samples of its requests lag until `settle`."""
 
     __slots__ = (
-        "_asks",
+        "_queries",
         "_bits",
         "_is_tight",
         "_limits",
@@ -64,7 +64,7 @@ class BatchPlan:
         self._is_tight = True
         self._bits = 0
         self.tokens_max = -1
-        self._asks = array("i")
+        self._queries = array("i")
 
     def without_ended(self, req_ids: list[str], losses: int) -> BatchPlan | None:
         """Of a batch from which requests have gone, whatever request the others have now; None: it has others too."""
@@ -103,18 +103,18 @@ class BatchPlan:
         if tokens_max > 0:
             for handle, index in self.heads:
                 words += (handle, index, tokens_max, 0, bits, WEIGHT_ONE)
-        self._asks = array("i", words)
+        self._queries = array("i", words)
         self._is_tight = False
 
-    def asks(self) -> array[int]:
+    def queries(self) -> array[int]:
         """The step's draft records; after `totals` were set. The same array each time."""
         tokens_max = self.tokens_max
         is_tight = self._slack < tokens_max
         if is_tight or self._is_tight:
             rooms = [min(limit - total, tokens_max) for limit, total in zip(self._limits, self.totals, strict=True)]
-            self._asks[_ROOM_AT :: abi.DRAFT_WORDS] = array("i", rooms)
+            self._queries[_ROOM_AT :: abi.DRAFT_WORDS] = array("i", rooms)
             self._is_tight = is_tight
-        return self._asks
+        return self._queries
 
     def settle(self) -> None:
         """The requests' samples have what the steps since have made."""

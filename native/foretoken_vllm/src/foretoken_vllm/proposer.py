@@ -214,7 +214,7 @@ class ForetokenProposer:
             self.counters.accepted += made - requests
             plan.totals = totals
             plan.is_behind = True
-            found = replica.cross_prepared(plan.owners, plan.asks(), budget)
+            found = replica.cross_prepared(plan.owners, plan.queries(), budget)
             tokens = found.tokens
             drafted = self._kept(replica, len(tokens))
             # Nothing may have been asked for.

@@ -173,10 +173,10 @@ class Replica:
         self.draft_words = []
         return drafts
 
-    def cross_prepared(self, owners: list[Group], asks: array[int], budget: int) -> StepDrafts:
+    def cross_prepared(self, owners: list[Group], queries: array[int], budget: int) -> StepDrafts:
         """As `cross`, of `words` that were written for these owners, and of draft records that the caller keeps."""
         words = self.words
-        drafts = self._core.step(words, len(owners), asks, len(asks) // abi.DRAFT_WORDS, budget)
+        drafts = self._core.step(words, len(owners), queries, len(queries) // abi.DRAFT_WORDS, budget)
         self.words = []
         self.tokens_taken += len(words) - abi.APPEND_HEADER_WORDS * len(owners)
         if drafts.failed:

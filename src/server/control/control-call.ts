@@ -5,9 +5,9 @@ import type { ControlRequest } from "../../rollout/worker.ts";
 import type { Exchange } from "../route.ts";
 
 /** What is wanted of the engines, before it is known under which epoch. */
-export type Ask = Omit<ControlRequest, "nextEpoch">;
+export type ControlCall = Omit<ControlRequest, "nextEpoch">;
 
-export async function askOf(exchange: Exchange): Promise<Ask> {
+export async function callOf(exchange: Exchange): Promise<ControlCall> {
   return {
     method: exchange.method === "GET" ? "GET" : "POST",
     path: exchange.url.pathname,
@@ -20,7 +20,7 @@ export async function requestOf(
   exchange: Exchange,
   nextEpoch: WeightEpoch,
 ): Promise<ControlRequest> {
-  return { ...(await askOf(exchange)), nextEpoch };
+  return { ...(await callOf(exchange)), nextEpoch };
 }
 
 /** Values of a key that comes several times (`tags`) are joined with commas. */
