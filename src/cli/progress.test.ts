@@ -22,8 +22,8 @@ function progressOf(overrides: Partial<Progress> = {}): Progress {
     meanAcceptanceLength: 2.314,
     etaS: 75,
     workers: [
-      { worker: 0, running: 16, slots: 16, kvTokensUsed: 2908, kvTokens: 4096 },
-      { worker: 1, running: 13, slots: 16, kvTokensUsed: 4000, kvTokens: 4096 },
+      { worker: 0, running: 16, waiting: 0, slots: 16, kvTokensUsed: 2908, kvTokens: 4096 },
+      { worker: 1, running: 13, waiting: 0, slots: 16, kvTokensUsed: 4000, kvTokens: 4096 },
     ],
     ...overrides,
   };
@@ -78,6 +78,7 @@ const progressArbitrary: fc.Arbitrary<Progress> = fc.record({
     fc.record({
       worker: fc.nat(999),
       running: fc.nat(128),
+      waiting: fc.nat(128),
       slots: fc.nat(128),
       kvTokensUsed: naturals,
       kvTokens: naturals,
@@ -109,6 +110,7 @@ test("renderProgress: many workers take few lines, and the rest is counted", () 
   const workers = Array.from({ length: 64 }, (_, worker) => ({
     worker,
     running: 1,
+    waiting: 0,
     slots: 16,
     kvTokensUsed: 100,
     kvTokens: 4096,

@@ -4,7 +4,7 @@
 import { beforeEach, expect, test } from "bun:test";
 import { type WorkerId, workerId } from "../base/ids.ts";
 import { Meter } from "../rollout/meter.ts";
-import type { WorkerStats } from "../rollout/worker.ts";
+import type { Worker, WorkerStats } from "../rollout/worker.ts";
 import { Metrics } from "./metrics.ts";
 
 const STATS: WorkerStats = {
@@ -106,7 +106,7 @@ test("metrics: what others count is told as it stands, scrape after scrape", asy
   expect(values.get("foretoken_stream_clients")).toBe(2);
   expect(values.get('foretoken_stream_closed_total{code="1013"}')).toBe(1);
   expect(values.get('foretoken_http_responses_total{status="413"}')).toBe(1);
-  expect(values.get("vllm:num_requests_waiting")).toBe(3);
+  expect(values.get("foretoken_requests_queued")).toBe(3);
 });
 
 test("metrics: what is kept of finished work has a level and a bound", async () => {
@@ -115,4 +115,18 @@ test("metrics: what is kept of finished work has a level and a bound", async () 
     values.get(`${name}{of="groups"}`),
   );
   expect(found).toEqual([2, 700, 1000]);
+});
+
+test("metrics: what waits for an engine is no sign of overload; what waits in one is", async () => {
+  const capacity = { slots: 4, kvTokens: 4096, contextTokens: 1024, kvBytesPerToken: 8 };
+  meter.worker({ workerId: ENGINE, capacity } as Worker);
+  meter.stats(ENGINE, { ...STATS, running: 1, waiting: 1 });
+  const values = await scraped();
+  expect(values.get('vllm:num_requests_waiting{engine="0"}')).toBe(1);
+  const waiting = "vllm:num_requests_waiting_by_reason";
+  expect(values.get(`${waiting}{engine="0",reason="capacity"}`)).toBe(1);
+  expect(values.get(`${waiting}{engine="0",reason="deferred"}`)).toBe(0);
+  expect(values.get("foretoken_requests_queued")).toBe(1);
+  const budget = 'engine="0",block_size="1",num_gpu_blocks="4096",kv_cache_size_tokens="4096"';
+  expect(values.get(`vllm:cache_config_info{${budget}}`)).toBe(1);
 });

@@ -270,9 +270,18 @@ export class Metrics {
     this.#perWorker("vllm:kv_cache_usage_perc", "Share of the KV budget in use, 0 to 1.", (w) =>
       w.kvTokens === 0 ? 0 : w.kvTokensUsed / w.kvTokens,
     );
-    this.#gauge("vllm:num_requests_waiting", "Requests that do not run.", () =>
-      Math.max(0, this.#sources.unfinished() - progress().running),
+    this.#perWorker(
+      "vllm:num_requests_waiting",
+      "Requests in engines' own queues; foretoken_requests_queued has those that no engine has yet.",
+      (w) => w.waiting,
     );
+    this.#waitingByReason();
+    this.#cacheConfig();
+    this.#gauge("foretoken_requests_queued", "Requests that no engine has: they wait here.", () => {
+      const { workers, running } = progress();
+      const inEngines = workers.reduce((sum, { waiting }) => sum + waiting, running);
+      return Math.max(0, this.#sources.unfinished() - inEngines);
+    });
     this.#gauge("foretoken_weight_epoch", "Weight updates so far.", this.#sources.epoch);
     this.#gauge(
       "foretoken_requests_unfinished",
@@ -379,6 +388,45 @@ export class Metrics {
       registers: [this.#registry],
       collect() {
         this.set(value());
+      },
+    });
+  }
+
+  /** prime-rl's concurrency controller takes waiting for capacity as a sign of overload. */
+  #waitingByReason(): void {
+    const { meter } = this.#sources;
+    new Gauge({
+      name: "vllm:num_requests_waiting_by_reason",
+      help: "Requests in engines' own queues, by reason.",
+      labelNames: ["engine", "reason"],
+      registers: [this.#registry],
+      collect() {
+        for (const { worker: engine, waiting } of meter.progress().workers) {
+          this.set({ engine, reason: "capacity" }, waiting);
+          this.set({ engine, reason: "deferred" }, 0);
+        }
+      },
+    });
+  }
+
+  /** Clients read the capacity for KV from its labels. */
+  #cacheConfig(): void {
+    const { meter } = this.#sources;
+    new Gauge({
+      name: "vllm:cache_config_info",
+      help: "KV budget of each engine, in blocks of one token.",
+      labelNames: ["engine", "block_size", "num_gpu_blocks", "kv_cache_size_tokens"],
+      registers: [this.#registry],
+      collect() {
+        this.reset();
+        for (const { worker: engine, kvTokens } of meter.progress().workers) {
+          const labels = {
+            block_size: 1,
+            num_gpu_blocks: kvTokens,
+            kv_cache_size_tokens: kvTokens,
+          };
+          this.set({ engine, ...labels }, 1);
+        }
       },
     });
   }

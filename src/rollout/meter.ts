@@ -230,6 +230,7 @@ export class Meter {
       workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
         worker: worker.workerId,
         running: stats?.running ?? 0,
+        waiting: stats?.waiting ?? 0,
         slots: worker.capacity.slots,
         kvTokensUsed: stats?.kvTokensUsed ?? 0,
         kvTokens: worker.capacity.kvTokens,

@@ -135,6 +135,8 @@ export interface Progress {
   readonly workers: readonly {
     readonly worker: number;
     readonly running: number;
+    /** In the queue of the engine itself. */
+    readonly waiting: number;
     readonly slots: number;
     readonly kvTokensUsed: number;
     readonly kvTokens: number;
