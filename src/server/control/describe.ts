@@ -2,6 +2,7 @@
 // to the engines: what is described is what they are known to take.
 
 import type { RouteDescription } from "../openapi.ts";
+import { DIALECT_DESCRIPTIONS } from "./dialects.ts";
 
 const FLAG = { type: "boolean" } as const;
 const TEXT = { type: "string", minLength: 1 } as const;
@@ -42,6 +43,8 @@ const ENDPOINTS: readonly RouteDescription[] = [
   get("/health", "Whether any worker serves", EMPTY),
   get("/ping", "As /health", EMPTY),
   post("/ping", "As /health", EMPTY),
+  get("/liveness", "Whether the server answers (prime-rl)", EMPTY),
+  post("/finish_session", "SkyRL: a session is over", { request: ANY }),
   get("/version", "The version of this server"),
   get("/load", "Requests in hand"),
   get("/server_info", "An engine's configuration", {
@@ -56,6 +59,14 @@ const ENDPOINTS: readonly RouteDescription[] = [
   post("/update_weights", "Part of a weight update, or one by itself", { request: ANY }),
   post("/finish_weight_update", "Ends a weight update: the next weight epoch", { request: ANY }),
   post("/abort_weight_update", "Gives up the update that is open or under way: the epoch stays"),
+  post("/init_broadcaster", "prime-rl: connects every engine to its broadcast", { request: ANY }),
+  post("/areal_init_weights_update_group", "AReaL: connects every engine to its broadcast", {
+    request: ANY,
+  }),
+  post("/areal_set_update_weight_meta", "AReaL: what will be broadcast", { request: ANY }),
+  post("/areal_set_update_weight_meta_lora", "AReaL: what will be broadcast", { request: ANY }),
+  post("/areal_update_weights_xccl", "AReaL: weights by broadcast", { request: ANY }),
+  post("/areal_update_weights_lora_xccl", "AReaL: an adapter by broadcast", { request: ANY }),
   post("/update_weight_version", "Names the current weights", { request: VERSION }),
   post("/shutdown_weight_transfer_engine", "Ends the weight transfer"),
   post("/start_draft_weight_update", "Begins an update of draft weights", { request: ANY }),
@@ -79,6 +90,11 @@ const ENDPOINTS: readonly RouteDescription[] = [
   get("/foretoken/workers", "Every worker and its state"),
 ];
 
-export function describeControl(): readonly RouteDescription[] {
+/** Routes that are answered as vLLM answers them, and our own. */
+export function describeVllmControl(): readonly RouteDescription[] {
   return ENDPOINTS;
+}
+
+export function describeControl(): readonly RouteDescription[] {
+  return [...ENDPOINTS, ...DIALECT_DESCRIPTIONS];
 }

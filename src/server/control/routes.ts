@@ -10,7 +10,8 @@ import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
 import { requestOf } from "./control-call.ts";
-import { describeControl } from "./describe.ts";
+import { describeVllmControl } from "./describe.ts";
+import { dialectRoutes } from "./dialects.ts";
 import { answerTo, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { rpcEffect } from "./rpc-methods.ts";
 import type { WeightUpdates } from "./weights.ts";
@@ -38,6 +39,9 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "GET /health": () => health(options),
     "GET /ping": () => health(options),
     "POST /ping": () => health(options),
+    "GET /liveness": () => new Response(null, { status: 200 }),
+    // Nothing is kept of a session that its end would free.
+    "POST /finish_session": () => jsonResponse({}),
     "GET /version": () => jsonResponse({ version: options.version }),
     "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),
     "GET /server_info": (exchange) => first(options, exchange),
@@ -47,6 +51,12 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "POST /start_weight_update": (exchange) => weights.start(exchange),
     "POST /update_weights": (exchange) => weights.update(exchange),
     "POST /finish_weight_update": (exchange) => weights.finish(exchange),
+    "POST /areal_init_weights_update_group": (exchange) => initWeightTransfer(options, exchange),
+    "POST /areal_set_update_weight_meta": everywhere,
+    "POST /areal_set_update_weight_meta_lora": everywhere,
+    "POST /areal_update_weights_xccl": (exchange) => weights.whole(exchange),
+    "POST /areal_update_weights_lora_xccl": (exchange) => weights.whole(exchange),
+    "POST /init_broadcaster": (exchange) => initWeightTransfer(options, exchange),
     "POST /update_weight_version": (exchange) => renameWeights(weights, exchange),
     "POST /abort_weight_update": () => weights.abort(),
     "POST /shutdown_weight_transfer_engine": everywhere,
@@ -70,11 +80,11 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "POST /inference/v1/abort_requests": (exchange) => abortRequests(options, exchange),
     "GET /foretoken/workers": () => jsonResponse({ workers: workersOf(options) }),
   };
-  return describeControl().map(({ method, path }) => ({
-    method,
-    path,
-    handle: present(handlers[`${method} ${path}`], `${method} ${path} has a handler`),
-  }));
+  const handlerOf = (route: string) => present(handlers[route], `${route} has a handler`);
+  const own = describeVllmControl().map(({ method, path }): Route => {
+    return { method, path, handle: handlerOf(`${method} ${path}`) };
+  });
+  return [...own, ...dialectRoutes(async (route, exchange) => await handlerOf(route)(exchange))];
 }
 
 /** Every worker as it stands: also what `/health` says when one does not serve. */
@@ -162,16 +172,19 @@ async function initWeightTransfer(options: ControlOptions, exchange: Exchange): 
   const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));
   const own = (index: number): ControlRequest => ({
     ...request,
-    body: shifted(request.body, offsets[index] ?? 0),
+    body: shifted(request.body, { ranks: offsets[index] ?? 0, engines: index }),
   });
   return merged(await fanOut(engines, own, limitsOf(options)));
 }
 
-function shifted(body: unknown, by: number): unknown {
-  if (typeof body !== "object" || body === null || !("init_info" in body)) return body;
-  const info = body.init_info;
-  if (typeof info !== "object" || info === null || !("rank_offset" in info)) return body;
-  return { ...body, init_info: { ...info, rank_offset: Number(info.rank_offset) + by } };
+/** vLLM has the rank in `init_info`, AReaL and prime-rl (`server_rank`: of a server, whose ranks it knows) have not. */
+function shifted(body: unknown, { ranks, engines }: { ranks: number; engines: number }): unknown {
+  if (typeof body !== "object" || body === null) return body;
+  if ("init_info" in body)
+    return { ...body, init_info: shifted(body.init_info, { ranks, engines }) };
+  if ("rank_offset" in body) return { ...body, rank_offset: Number(body.rank_offset) + ranks };
+  if ("server_rank" in body) return { ...body, server_rank: Number(body.server_rank) + engines };
+  return body;
 }
 
 async function renameWeights(weights: WeightUpdates, exchange: Exchange): Promise<Response> {

@@ -1,0 +1,109 @@
+// The control calls of AReaL and SGLang: each is answered in the client's own form by what a call of vLLM does.
+
+import { expect, test } from "bun:test";
+import { ControlFixture as Fixture, type Script } from "../../../test/suite/control-fixture.ts";
+import { weightEpoch } from "../../base/ids.ts";
+
+const failing: Script = () => ({ status: 500, body: { error: { message: "no such file" } } });
+
+test("areal: pause ends all requests as they stand, continue lets new ones run", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(4);
+  await fixture.steps(3);
+  const paused = await fixture.call("POST", "/areal_pause_generation", {});
+  expect([paused.status, paused.body]).toMatchObject([200, { success: true }]);
+  expect(requests.map(({ response }) => response.finish)).toEqual(Array(4).fill("abort"));
+  const [waiting] = fixture.ask(1);
+  await fixture.steps(3);
+  expect(waiting?.response.length).toBe(0);
+  const continued = await fixture.call("POST", "/areal_continue_generation", {});
+  expect(continued.body).toMatchObject({ success: true });
+  await fixture.steps(80);
+  expect(waiting?.response.finish).toBe("stop");
+});
+
+test.each([
+  ["/areal_update_weights", { model_path: "/w/1", load_format: "auto" }],
+  ["/update_weights_from_disk", { model_path: "/w/1", flush_cache: true, weight_version: "s7" }],
+])("%s: every engine reloads from the path, under the next epoch", async (path, body) => {
+  const fixture = await Fixture.open();
+  const answer = await fixture.call("POST", path, body);
+  expect([answer.status, answer.body]).toMatchObject([200, { success: true }]);
+  for (const i of [0, 1, 2]) {
+    const heard = fixture.worker(i).heard.find(({ path: asked }) => asked === "/collective_rpc");
+    expect(heard?.body).toMatchObject({
+      method: "reload_weights",
+      kwargs: { weights_path: "/w/1" },
+    });
+  }
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
+  const version = await fixture.call("GET", "/get_weight_version");
+  expect(version.body).toEqual({ weight_version: "weight_version" in body ? "s7" : "1" });
+});
+
+test.each(["/areal_update_weights", "/update_weights_from_disk"])(
+  "%s: an engine that fails is named, and a path that is missing",
+  async (path) => {
+    const fixture = await Fixture.open();
+    for (const i of [0, 1, 2]) fixture.worker(i).script = failing;
+    const failed = await fixture.call("POST", path, { model_path: "/w/1" });
+    expect(failed.status).toBeGreaterThanOrEqual(400);
+    expect(failed.body).toMatchObject({ success: false });
+    expect(JSON.stringify(failed.body)).toContain("no such file");
+    const wrong = await fixture.call("POST", path, { path: "/w/1" });
+    expect([wrong.status, wrong.body]).toMatchObject([400, { success: false }]);
+    expect(JSON.stringify(wrong.body)).toContain("model_path");
+  },
+);
+
+test("areal: ranks of a broadcast follow each other; an engine that does not know it answers 404", async () => {
+  const fixture = await Fixture.open();
+  for (const [i, size] of [1, 4, 2].entries()) {
+    fixture.worker(i).script = () => ({ status: 200, body: { world_size: size } });
+  }
+  const group = { master_address: "a", master_port: "1", rank_offset: 1, world_size: 8 };
+  await fixture.call("POST", "/areal_init_weights_update_group", group);
+  const bodies = [0, 1, 2].map((i) => fixture.worker(i).heard.at(-1)?.body);
+  expect(bodies).toEqual([1, 2, 6].map((rank) => ({ ...group, rank_offset: rank })));
+  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 404, body: null });
+  expect((await fixture.call("POST", "/areal_update_weights_xccl", {})).status).toBe(404);
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+});
+
+test("sglang: retract and in_place keep requests, which go on; another mode is named", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(4);
+  await fixture.steps(3);
+  const paused = await fixture.call("POST", "/pause_generation", { mode: "retract" });
+  expect([paused.status, paused.body]).toMatchObject([200, { status: "ok" }]);
+  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
+  await fixture.call("POST", "/continue_generation", {});
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+  const wrong = await fixture.call("POST", "/pause_generation", { mode: "soon" });
+  expect([wrong.status, JSON.stringify(wrong.body)]).toEqual([
+    400,
+    expect.stringContaining("abort, retract, in_place"),
+  ]);
+});
+
+test("sglang: health, caches and memory are those of all engines", async () => {
+  const fixture = await Fixture.open();
+  const calls = [
+    ["GET", "/health_generate", null],
+    ["GET", "/flush_cache", "/reset_prefix_cache"],
+    ["POST", "/flush_cache", "/reset_prefix_cache"],
+    ["POST", "/release_memory_occupation", "/sleep"],
+    ["POST", "/resume_memory_occupation", "/wake_up"],
+  ] as const;
+  for (const [method, path, asked] of calls) {
+    const body = method === "GET" ? undefined : { tags: null };
+    expect([path, (await fixture.call(method, path, body)).status]).toEqual([path, 200]);
+    if (asked === null) continue;
+    for (const i of [0, 1, 2]) {
+      expect(fixture.worker(i).heard.some((heard) => heard.path === asked)).toBe(true);
+    }
+  }
+  expect((await fixture.call("GET", "/liveness")).status).toBe(200);
+  expect((await fixture.call("POST", "/finish_session", { session_id: "a" })).status).toBe(200);
+});
