@@ -68,3 +68,7 @@ export class InvalidFieldError extends AppError {
 export function errorText(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
+
+export function errorWithStack(error: unknown): string {
+  return error instanceof Error ? (error.stack ?? error.message) : String(error);
+}

@@ -14,7 +14,7 @@ import { upCommand } from "./up-command.ts";
 import { verifyCommand } from "./verify-command.ts";
 import { workerCommand } from "./worker-command.ts";
 
-/** Runs the tool; returns the exit status. Errors are told on stderr. */
+/** Runs the tool; returns the exit status. Errors are printed on stderr. */
 export async function main(args: readonly string[]): Promise<number> {
   let status = 0;
   const program = new Command("foretoken")

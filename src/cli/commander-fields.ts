@@ -33,7 +33,7 @@ export function addFields(
 const ENVIRONMENT_NOTE = `
 Every option can stand in the environment too: --kv-tokens is FORETOKEN_KV_TOKENS. A flag comes before it.`;
 
-/** The environment's names follow a rule, so that the help says it once. */
+/** The environment's names follow a rule, so that the help explains them once. */
 function withoutEnv(option: Option): string {
   const plain: Option = Object.assign(Object.create(option), { envVar: undefined });
   return new Help().optionDescription(plain);
@@ -41,7 +41,7 @@ function withoutEnv(option: Option): string {
 
 /**
  * The settings of `names` after parsing; absent fields without a default are null.
- * @throws AppError invalid_config: what the configuration file says cannot be.
+ * @throws AppError invalid_config: the configuration file is invalid.
  */
 export function readFields<N extends FieldName>(
   command: Command,
@@ -65,19 +65,19 @@ export function readFields<N extends FieldName>(
 export function givenFields<N extends FieldName>(
   command: Command,
   names: readonly N[],
-): { readonly told: readonly N[]; readonly inherited: readonly N[] } {
+): { readonly explicit: readonly N[]; readonly inherited: readonly N[] } {
   const options = command.opts() as Record<string, unknown>;
   const path = options.config;
   const filed =
     typeof path === "string" ? readConfig(path, Object.keys(FIELDS) as FieldName[]) : null;
-  const told: N[] = [];
+  const explicit: N[] = [];
   const inherited: N[] = [];
   for (const name of names) {
     const source = command.getOptionValueSource(optionOf(FIELDS[name]).attributeName());
     if (source === "env") inherited.push(name);
-    else if (source === "cli" || filed?.has(name)) told.push(name);
+    else if (source === "cli" || filed?.has(name)) explicit.push(name);
   }
-  return { told, inherited };
+  return { explicit, inherited };
 }
 
 function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, unknown> {

@@ -14,7 +14,7 @@ export interface Run {
 
 const RUNS_MAX = 16;
 
-/** Drafting is part of `seer` and `foretoken`; the baselines run without unless told. */
+/** Drafting is part of `seer` and `foretoken`; the baselines run without drafts by default. */
 export function defaultDraft(policy: PolicyName): DraftMode {
   return policy === "seer" || policy === "foretoken" ? "grouped" : "off";
 }

@@ -20,8 +20,8 @@ const EXAMPLES = `
 Examples:
   $ foretoken doctor http://127.0.0.1:8000
   $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json
-It generates some 13,000 tokens, and pauses, updates and resets nothing. Of several servers with one KV pool it also tests
-that each finds what the one before it has made, and not under another salt.
+It generates about 13,000 tokens, and pauses, updates and resets nothing. If several servers share a KV pool, it also tests
+that each finds the KV of the one before, and does not find it under another salt.
 `;
 
 export function doctorCommand(setStatus: (status: number) => void): Command {

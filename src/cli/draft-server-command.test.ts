@@ -57,5 +57,5 @@ test("draft-server: a port out of range is told by flag and bound", async () => 
   const command: Command = draftServerCommand(() => {}).exitOverride();
   command.configureOutput({ writeErr: () => {} });
   const run = command.parseAsync(["--port", "70000"], { from: "user" });
-  expect(run).rejects.toThrow("--port is 70000; it lies between 0 and 65535");
+  expect(run).rejects.toThrow("--port is 70000; it must be between 0 and 65535");
 });

@@ -1,4 +1,4 @@
-// `foretoken draft-server`: one draft server on a socket, until it is told to stop. Engines with the vLLM plugin
+// `foretoken draft-server`: one draft server on a socket, until a signal stops it. Engines with the vLLM plugin
 // share the tokens of their groups through it where no sidecar runs (docs/PROTOCOL.md). It keeps everything in
 // memory: the engines send again what is lost with it.
 
@@ -11,7 +11,7 @@ import { type HttpServer, serveHttp } from "../server/http.ts";
 import { DraftSocketService } from "../server/plugin/draft-socket.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
-import { untilTold } from "./signals.ts";
+import { untilStopSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
   "host",
@@ -84,7 +84,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
     connectionsMax: settings.draftConnections,
   });
   const http = listen(settings, server, service);
-  const stopped = untilTold();
+  const stopped = untilStopSignal();
   console.log(`draft server on ws://${http.url.host}${PATH}`);
   const timers = [
     setInterval(() => server.sweep(), SWEEP_MS),

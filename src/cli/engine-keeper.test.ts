@@ -7,7 +7,7 @@ import { EngineKeeper } from "./engine-keeper.ts";
 
 class Bed {
   readonly laters: { readonly act: () => void; readonly ms: number }[] = [];
-  readonly told: string[] = [];
+  readonly notices: string[] = [];
   readonly served: Worker[] = [];
   nowMs = 0;
   opened = 0;
@@ -25,7 +25,7 @@ class Bed {
         return () => {};
       },
       nowMs: () => this.nowMs,
-      told: (kind) => this.told.push(kind),
+      notify: (kind) => this.notices.push(kind),
     });
     keeper.serve((worker) => this.served.push(worker));
     return keeper;
@@ -70,7 +70,7 @@ test("keeper: an engine that cannot be opened ten times in a row is given up", a
   await bed.later();
   expect(bed.laters.length).toBe(0);
   expect(await keeper.gaveUp).toBe("no such file");
-  expect(bed.told.filter((kind) => kind === "engine_not_opened").length).toBe(10);
+  expect(bed.notices.filter((kind) => kind === "engine_not_opened").length).toBe(10);
   await keeper.close();
 });
 

@@ -1,6 +1,6 @@
-// Keeps one engine there: when it has failed it is closed and opened anew, after growing pauses, for as long as it
-// can be opened. One that opens and dies again, however often, is no reason to end: a request may be the cause, and
-// goes elsewhere. One that cannot be opened any more is.
+// Keeps one engine open: when it fails it is closed and opened again after growing pauses. An engine that opens and
+// dies again is opened again without limit: a request may be the cause, and continues elsewhere. An engine that cannot
+// be opened several times in a row ends the process.
 
 import type { Worker } from "../rollout/worker.ts";
 import { Backoff, type BackoffLimits } from "../supervise/backoff.ts";
@@ -9,7 +9,7 @@ export interface EngineKeeperOptions {
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly nowMs: () => number;
-  readonly told: (
+  readonly notify: (
     kind: "engine_restarts" | "engine_not_opened" | "engine_ready",
     fields: Readonly<Record<string, string | number>>,
   ) => void;
@@ -62,7 +62,7 @@ export class EngineKeeper {
     return this.#worker;
   }
 
-  /** Hears of every engine that takes the place of one that failed. */
+  /** Called with every engine that replaces a failed one. */
   serve(serve: (worker: Worker) => void): void {
     this.#serve = serve;
   }
@@ -83,7 +83,7 @@ export class EngineKeeper {
 
   #again(healthyMs: number): void {
     const pauseMs = this.#backoff.next(healthyMs) ?? LIMITS.msMax;
-    this.#options.told("engine_restarts", { in_ms: pauseMs });
+    this.#options.notify("engine_restarts", { in_ms: pauseMs });
     this.#cancel = this.#options.later(() => void this.#restart(), pauseMs);
   }
 
@@ -105,14 +105,14 @@ export class EngineKeeper {
     this.#tries = 0;
     this.#openedMs = this.#options.nowMs();
     this.#isRestarting = false;
-    this.#options.told("engine_ready", {});
+    this.#options.notify("engine_ready", {});
     this.#serve(worker);
   }
 
   #notOpened(reason: string): void {
     if (this.#isClosed) return;
     this.#tries += 1;
-    this.#options.told("engine_not_opened", { tries: this.#tries, reason });
+    this.#options.notify("engine_not_opened", { tries: this.#tries, reason });
     if (this.#tries >= TRIES_MAX) this.#onGaveUp(reason);
     else this.#again(0);
   }

@@ -1,5 +1,5 @@
-// Whoever reaches a server of ours can pause it, have it generate, and swap its weights. Decides whether that is only
-// who is meant: beyond loopback a token must protect it, unless the operator says that the network does.
+// Any client that reaches a server can pause it, make it generate, and replace its weights. Decides whether the server
+// is protected: beyond loopback a token is required, unless the operator declares that the network protects it.
 
 import { AppError } from "../base/errors.ts";
 import { isLoopbackHost } from "../server/access.ts";

@@ -37,7 +37,7 @@ export function formatBytes(bytes: number): string {
   return `${text} ${units[unit]}`;
 }
 
-/** 0.614 -> "61%". 100% and 0% are shown only where they are exact: a bar that says so has to be right. */
+/** 0.614 -> "61%". 100% and 0% are shown only if they are exact. */
 export function formatShare(share: number): string {
   const percent = Math.round(share * 100);
   if (percent >= 100 && share < 1) return "99%";

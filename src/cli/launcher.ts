@@ -1,6 +1,7 @@
 // The package runner that a process was started by (`npx foretoken serve`, a script of package.json): a signal to
-// it ends the runner and its shell, and not what they started, which would keep its port. So what serves looks at
-// them, and stops when they are gone. What was sent to the background, or was started by anybody else, goes on.
+// it ends the runner and its shell, and not what they started, which would keep its port. So a
+// serving command watches them and stops when they have ended. It continues if it was started in the background or by
+// another program.
 
 import { readFileSync } from "node:fs";
 
@@ -9,7 +10,7 @@ export interface ProcessEntry {
   readonly pid: number;
   readonly parent: number;
   readonly session: number;
-  /** Ticks since the boot: tells a process from a later one with its number. */
+  /** Ticks since the boot: distinguishes a process from a later one with the same number. */
   readonly started: string;
   readonly command: readonly string[];
   /** Signals that it ignores, as bits. */

@@ -20,7 +20,7 @@ export interface LogOptions {
   readonly later?: (act: () => void, ms: number) => void;
 }
 
-/** Lines of a kind in a window of time; the others are counted, and told at its end. */
+/** Lines of a kind in a window of time; the others are counted, and parts at its end. */
 const LINES_MAX = 50;
 const WINDOW_MS = 10_000;
 /** Kinds that are counted apart; beyond, all others are one. */
@@ -42,8 +42,8 @@ export function createLog(form: LogForm, options: LogOptions): Log {
       write(`${JSON.stringify({ time, level, event, ...fields })}\n`);
       return;
     }
-    const told = Object.entries(fields).map(([name, value]) => `${name}=${quoted(value)}`);
-    write(`${[time, level.toUpperCase().padEnd(5), event, ...told].join(" ")}\n`);
+    const parts = Object.entries(fields).map(([name, value]) => `${name}=${quoted(value)}`);
+    write(`${[time, level.toUpperCase().padEnd(5), event, ...parts].join(" ")}\n`);
   };
   return (level, event, fields = {}) => {
     if (LOG_LEVELS.indexOf(level) < LOG_LEVELS.indexOf(least)) return;

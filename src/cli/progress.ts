@@ -20,7 +20,7 @@ const PLAIN_S = 5;
 
 const BAR_CELLS_MAX = 40;
 const WORKER_BAR_CELLS = 8;
-/** Lines of workers: the rest is told in a number. */
+/** Maximum lines of workers; the rest is given as a number. */
 const WORKER_LINES_MAX = 6;
 const GAP = "  ";
 
@@ -72,7 +72,7 @@ export class ProgressDisplay {
     }
   }
 
-  /** Says something in a line of its own, above what is drawn over. */
+  /** Prints a line above the live lines. */
   note(text: string): void {
     if (this.#quiet) return;
     this.#live?.clear();
@@ -80,7 +80,7 @@ export class ProgressDisplay {
     this.#nextS = 0;
   }
 
-  /** Takes the live lines away and leaves one that says how it went. Safe to call twice. */
+  /** Replaces the live lines by one line with the result. Safe to call twice. */
   finish(): void {
     const last = this.#last;
     this.#last = null;

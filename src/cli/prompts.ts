@@ -1,19 +1,19 @@
 // Reads PROMPTS.jsonl and checks every line of it, here and nowhere else. The file is streamed: what is
 // held at a time is one line, whose length is bounded, and the prompts read so far. A fault names the file,
-// the line, the field, what stands there and what may stand there; nothing is guessed or repaired.
+// the line, the field, its value and the allowed values; nothing is guessed or repaired.
 
 import { createReadStream } from "node:fs";
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
 
 export interface PromptLine {
-  /** Where it stands in the file; the first line is 1. */
+  /** Line of the file; the first one is 1. */
   readonly line: number;
   readonly id: string;
   readonly prompt:
     | { readonly kind: "text"; readonly text: string }
     | { readonly kind: "token_ids"; readonly tokenIds: Int32Array };
-  /** Responses wanted; null: the line does not say. */
+  /** Number of responses; null: not given. */
   readonly n: number | null;
 }
 
@@ -124,7 +124,7 @@ function parseLine(
   }
   const { id, prompt, token_ids: ids, n } = result.output;
   if (prompt !== undefined && ids !== undefined) {
-    const problem = "stands beside token_ids; a line has one of them";
+    const problem = "is given beside token_ids; a line has one of them";
     throw new InvalidFieldError({ where, field: "prompt", problem });
   }
   if (prompt !== undefined)

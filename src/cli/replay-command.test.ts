@@ -132,8 +132,8 @@ test.each([
   [["--siblings", "1,1"], 'usage: --siblings is "1,1"; it names one twice'],
   [["--siblings", "1,"], 'usage: --siblings names ""; it is a whole number'],
   [["--siblings", "-1"], 'usage: --siblings names "-1"; it is a whole number between 0 and 4095'],
-  [["--budget", "33"], "--budget is 33; it lies between 1 and 32"],
-  [["--live", "0"], "--live is 0; it lies between 1 and 1024"],
+  [["--budget", "33"], "--budget is 33; it must be between 1 and 32"],
+  [["--live", "0"], "--live is 0; it must be between 1 and 1024"],
   [["--drafted-per-step", "9", "--budget", "8"], "usage: --drafted-per-step is 9, more than"],
   [["--drafted-per-step", "3", "--probability-min", "0.1"], "usage: --drafted-per-step finds"],
 ])("replay: %j is refused", async (flags, message) => {

@@ -39,7 +39,7 @@ export interface ReplayReport {
 }
 
 const PROBABILITY_MIN = 0.1;
-/** So far from the wanted cost the comparison is not at equal cost any more, and it is said. */
+/** Relative distance from the given cost above which the comparison is reported as not at equal cost. */
 const COST_TOLERANCE = 0.02;
 
 const EXAMPLES = `

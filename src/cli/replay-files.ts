@@ -1,5 +1,5 @@
 // Opens the files that `foretoken replay` reads: responses as JSON lines, or the trace format, each
-// plain or gzipped. The name says which it is; what is in it is checked by src/replay.
+// plain or gzipped. The file name determines the format; src/replay checks the content.
 
 import { createReadStream } from "node:fs";
 import { pipeline, Readable } from "node:stream";
@@ -9,7 +9,7 @@ import { readResponses } from "../replay/read-responses.ts";
 import { readTrace } from "../replay/read-trace.ts";
 import type { Chunks, TraceGroup } from "../replay/trace.ts";
 
-/** Reads `path` anew. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
+/** Reads `path` from the start. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
 export function readGroups(path: string): AsyncIterable<TraceGroup> {
   const chunks = readChunks(path);
   const name = plainName(path);

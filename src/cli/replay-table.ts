@@ -1,5 +1,5 @@
 // The closing tables of `foretoken replay`: one for each file, and how far its probabilities can be
-// believed. It prints what the results say and computes nothing but text.
+// believed. It formats results and computes nothing.
 
 import { basename } from "node:path";
 import type { ReliabilityBin } from "../replay/calibration.ts";

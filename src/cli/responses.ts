@@ -15,7 +15,7 @@ export class ResponseWriter {
   #bytes = 0;
 
   /**
-   * Creates the file, and the folders it stands in; one that is there is begun anew.
+   * Creates the file and its folders; an existing file is overwritten.
    * Throws AppError `output_failed`.
    */
   constructor(path: string) {

@@ -167,8 +167,9 @@ async function runOne(options: {
     title,
     quiet: settings.quiet,
   });
-  const say = () => display.note("stopping: finished groups are kept; once more to quit at once");
-  abort.signal.addEventListener("abort", say);
+  const announceStop = () =>
+    display.note("stopping: finished groups are kept; once more to quit at once");
+  abort.signal.addEventListener("abort", announceStop);
   try {
     return await runIteration({
       model,
@@ -190,7 +191,7 @@ async function runOne(options: {
       signal: abort.signal,
     });
   } finally {
-    abort.signal.removeEventListener("abort", say);
+    abort.signal.removeEventListener("abort", announceStop);
     display.finish();
   }
 }

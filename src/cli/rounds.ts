@@ -1,5 +1,5 @@
 // Several rounds of the same runs, interleaved: what each took, and whether other work on the machine got in the way.
-// Wall times of a busy machine say little; ratios within a round and CPU times say more.
+// Wall times of a busy machine are unreliable; ratios within a round and CPU times are better.
 
 import { readFileSync } from "node:fs";
 import type { RunReport } from "../rollout/report.ts";
@@ -82,7 +82,7 @@ export function withRounds(
   return { ...middle.report, rounds: runs.map(({ round }) => round) };
 }
 
-/** A sentence for whoever reads wall times of a busy machine; null: it was quiet enough, or does not tell. */
+/** A warning about wall times of a busy machine; null: it was quiet enough, or its load is unknown. */
 export function busyNote(reports: readonly RoundsReport[]): string | null {
   const shares = reports.flatMap(({ rounds }) =>
     rounds.flatMap(({ others_cpu_share }) => (others_cpu_share === null ? [] : [others_cpu_share])),

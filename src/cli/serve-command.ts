@@ -1,9 +1,9 @@
-// `foretoken serve`: the sidecar, until it is told to stop.
+// `foretoken serve`: runs the sidecar until a signal stops it.
 
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import type { PoolOptions } from "../app.ts";
-import { AppError } from "../base/errors.ts";
+import { AppError, errorWithStack } from "../base/errors.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
 import {
@@ -27,7 +27,7 @@ import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
-import { eventsOf, logUnread, told, UNREAD_TOLD } from "./serve-events.ts";
+import { eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 import { catchUncaught } from "./uncaught.ts";
 
@@ -137,14 +137,14 @@ function checkUseless(command: Command, settings: ServeSettings, log: Log): void
     { names: isForeign ? OURS_ONLY : [], of: "embedded engines (--llama) and ws:// workers" },
   ];
   for (const { names, of } of useless) {
-    const { told, inherited } = givenFields(command, names);
-    const [first] = told;
+    const { explicit, inherited } = givenFields(command, names);
+    const [first] = explicit;
     if (first !== undefined) {
       const problem = `${FIELDS[first].flag} has no effect here: it is for ${of}, and there are none`;
       throw new AppError("usage", problem);
     }
     for (const name of inherited) {
-      log("warn", "no_effect", { setting: envName(FIELDS[name]), says: `it is for ${of}` });
+      log("warn", "no_effect", { setting: envName(FIELDS[name]), reason: `it is for ${of}` });
     }
   }
 }
@@ -175,7 +175,7 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
       ),
     sources: (model) => sourcesOf(settings, model, log),
   };
-  // A URL that is none is seen before anything is waited for.
+  // An invalid URL is reported before any wait.
   for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
   const pool = {
     poolMemoryBytes: settings.poolMemoryMb * MIB,
@@ -205,10 +205,10 @@ export function warnIfExposed(
 ): void {
   const protection = { token: apiToken, tokenFlag: "--api-token", insecure };
   const warning = checkExposure({ flag: "--host", host, ...protection });
-  if (warning !== null) log("warn", "insecure", { says: warning });
+  if (warning !== null) log("warn", "insecure", { reason: warning });
 }
 
-/** What serving needs of the settings, whoever the engines are. */
+/** The settings that serving needs with every kind of engine. */
 export type ServingSettings = Pick<
   ServeSettings,
   | "host"
@@ -234,8 +234,8 @@ export type ServingSettings = Pick<
   Partial<Pick<ServeSettings, "mixedPrecision">>;
 
 /**
- * Listens first, then finds out what the model is and opens the engines, and serves until it is told to stop. Returns
- * the exit status. @throws AppError: the address is taken, or no further try would open an engine.
+ * Listens first, then finds out what the model is and opens the engines, and serves until a signal stops it. Returns
+ * the exit status. @throws AppError: the address is taken, or no retry could open an engine.
  */
 export async function serveOver(
   engines: Engines,
@@ -247,7 +247,7 @@ export async function serveOver(
   const uncatch = catchUncaught(log);
   const bound = bindServer({ ...bindOptionsOf(settings, eventsOf(log, broken.reject)), ...pool });
   log("info", "listening", { url: bound.url.origin });
-  // For those who read stdout: it serves, or it has tried to and goes on trying.
+  // For scripts that read stdout: every engine was tried once; the others are retried.
   const announce = once(() => console.log(`foretoken on ${bound.url.origin}`));
   try {
     const model = await modelOf(engines, { bound, announce, log, stopping });
@@ -270,12 +270,12 @@ export async function serveOver(
   } finally {
     await bound.stop();
     uncatch();
-    // Whoever is being connected to may take long to answer, or never do.
+    // An engine that is being connected to may answer late or never.
     setTimeout(() => process.exit(), EXIT_MS_MAX).unref();
   }
 }
 
-/** null: it was told to stop before anybody said what the model is. */
+/** null: stopped by a signal before the model was known. */
 async function modelOf(
   engines: Engines,
   parts: { bound: BoundServer; announce: () => void; log: Log; stopping: Signals },
@@ -285,7 +285,7 @@ async function modelOf(
   const model = engines.model({
     tried: (problems) => {
       for (const problem of problems) log("warn", "model_unknown", { reason: problem });
-      bound.waitFor(`no server says what its model is: ${problems.join("; ")}`);
+      bound.waitFor(`no server has reported its model: ${problems.join("; ")}`);
       announce();
     },
     signal: stopped.signal,
@@ -293,7 +293,7 @@ async function modelOf(
   const first = await Promise.race([model, stopping.first.then(() => "stopped" as const)]);
   if (first !== "stopped") return first;
   log("info", "stopping", { state: "waiting for the model" });
-  stopped.abort(new AppError("interrupted", "told to stop"));
+  stopped.abort(new AppError("interrupted", "stopped by a signal"));
   const late = await model.catch(() => null);
   late?.llama?.close();
   return null;
@@ -367,13 +367,13 @@ export function noticedSource(url: string, token: string | null, log: Log): Work
   return remoteSource(url, {
     token,
     notice: (worker, { kind, ...fields }) => {
-      // Told of every kind of worker, when the request has ended.
+      // Called for every kind of worker when the request has ended.
       if (kind !== "refused") log("warn", `worker_${kind}`, { worker, ...fields });
     },
   });
 }
 
-/** One that drafts serves only if it still draws what its model says: nobody here can switch its drafts off. */
+/** A server that drafts serves only if it still samples from its model's distribution; its drafts cannot be switched off here. */
 function losslessSource(source: WorkerSource, token: string | null, log: Log): WorkerSource {
   return {
     ...source,
@@ -382,12 +382,12 @@ function losslessSource(source: WorkerSource, token: string | null, log: Log): W
       const found = await losslessness(source.name, token);
       if (found.kind === "none") return worker;
       if (found.kind !== "faulty") {
-        log("info", "drafts", { worker: source.name, state: found.kind, says: found.told });
+        log("info", "drafts", { worker: source.name, state: found.kind, reason: found.reason });
         return worker;
       }
       await worker.close();
       const fix = "start it without --speculative-config";
-      throw new AppError("not_lossless", `${source.name}: ${found.told}: ${fix}`);
+      throw new AppError("not_lossless", `${source.name}: ${found.reason}: ${fix}`);
     },
   };
 }
@@ -411,12 +411,12 @@ async function untilStopped(
   const outcome = await Promise.race([
     running.drain().then(
       () => "drained" as const,
-      (error: unknown) => told(error),
+      (error: unknown) => errorWithStack(error),
     ),
     signals.second.then(() => "second_signal" as const),
     timeUp,
   ]);
-  for (const stream of running.streams().slice(0, UNREAD_TOLD)) logUnread(log, stream);
+  for (const stream of running.streams().slice(0, UNREAD_LOGGED_MAX)) logUnread(log, stream);
   log(outcome === "drained" ? "info" : "warn", "stopped", {
     outcome,
     unfinished: running.sidecar.rollout.unfinished,

@@ -1,5 +1,6 @@
-// What a sidecar tells its operator: each event as a line of the log.
+// Writes each event of a sidecar as a line of the log.
 
+import { errorWithStack } from "../base/errors.ts";
 import type { ServeEvents } from "../serve.ts";
 import { describeControl } from "../server/control/describe.ts";
 import type { IterationSummary } from "../server/iterations.ts";
@@ -8,7 +9,7 @@ import type { Log, LogFields } from "./log.ts";
 
 const CONTROL_PATHS: ReadonlySet<string> = new Set(describeControl().map(({ path }) => path));
 
-/** `broken` is told of the error that stopped the rollout for good. */
+/** `broken` is called with the error that ended the rollout. */
 export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
   return {
     workerChanged: ({ source, state, reason }) =>
@@ -16,7 +17,10 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
     weightsChanged: (epoch, version) => log("info", "weights", { epoch, version }),
     weightsNotice: ({ kind, ...fields }) => log("warn", `weights_${kind}`, fields),
     notLossless: (engine) =>
-      log("warn", "not_lossless", { engine, says: "its sampler misjudges drafts: it gets none" }),
+      log("warn", "not_lossless", {
+        engine,
+        reason: "its sampler verifies drafts wrongly, so it gets no drafts",
+      }),
     quarantined: (reason) => log("error", "quarantined", { reason }),
     answered: ({ status, ms, ...entry }) => {
       // A control call has a line of its own.
@@ -30,18 +34,18 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
     iterationEnded: (summary) => log("info", "iteration", iterationFields(summary)),
     unread: (streams) => {
       log("warn", "waiting_for_readers", { streams: streams.length });
-      for (const stream of streams.slice(0, UNREAD_TOLD)) logUnread(log, stream);
+      for (const stream of streams.slice(0, UNREAD_LOGGED_MAX)) logUnread(log, stream);
     },
-    failed: (error) => log("error", "failed", { error: told(error) }),
+    failed: (error) => log("error", "failed", { error: errorWithStack(error) }),
     broken: (error) => {
-      log("error", "broken", { error: told(error) });
+      log("error", "broken", { error: errorWithStack(error) });
       broken(error);
     },
   };
 }
 
-/** Of clients that do not read, so many are named. */
-export const UNREAD_TOLD = 10;
+/** Log lines that name a client that does not read, per warning. */
+export const UNREAD_LOGGED_MAX = 10;
 
 export function logUnread(log: Log, { id, method, path, client, takenMs }: OpenStream): void {
   const seconds = rounded((performance.now() - takenMs) / 1000);
@@ -58,8 +62,4 @@ function iterationFields(summary: IterationSummary): LogFields {
 
 function rounded(value: number): number {
   return Math.round(value * 1000) / 1000;
-}
-
-export function told(error: unknown): string {
-  return error instanceof Error ? (error.stack ?? error.message) : String(error);
 }

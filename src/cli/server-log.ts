@@ -14,7 +14,11 @@ export function logServerEvent(
       return;
     case "waiting": {
       const { lastLine } = event;
-      log("info", "server_starting", { ...server, seconds: seconds(event.ms), says: lastLine });
+      log("info", "server_starting", {
+        ...server,
+        seconds: seconds(event.ms),
+        last_line: lastLine,
+      });
       return;
     }
     case "healthy":

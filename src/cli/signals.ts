@@ -1,4 +1,4 @@
-// What tells a command that serves to stop: SIGINT, SIGTERM, and the end of the package runner that started it.
+// Signals that stop a serving command: SIGINT, SIGTERM, and the end of the package runner that started it.
 
 import { whenLauncherEnds } from "./launcher.ts";
 
@@ -13,22 +13,22 @@ export function untilSignal(): Signals {
   const first = Promise.withResolvers<void>();
   const second = Promise.withResolvers<void>();
   let count = 0;
-  const heard = () => {
+  const onSignal = () => {
     count += 1;
     if (count === 1) first.resolve();
     else second.resolve();
   };
-  process.on("SIGINT", heard);
-  process.on("SIGTERM", heard);
+  process.on("SIGINT", onSignal);
+  process.on("SIGTERM", onSignal);
   whenLauncherEnds(() => {
     // A terminal's interrupt reaches the runner and this process alike.
-    if (count === 0) heard();
+    if (count === 0) onSignal();
   });
   return { first: first.promise, second: second.promise };
 }
 
 /** The same, for commands with little to end: a second signal ends the process as it always does. */
-export function untilTold(): Promise<void> {
+export function untilStopSignal(): Promise<void> {
   return new Promise((resolve) => {
     const stop = () => {
       process.off("SIGINT", stop);

@@ -1,5 +1,5 @@
 // `foretoken simulate`: what a scheduler would do on engines that are not there. Reads the options, runs the cells and
-// writes the reports. Whatever it prints says that it is simulated.
+// writes the reports. All output is labelled as simulated.
 
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
@@ -44,7 +44,7 @@ export type SimulateSettings = Omit<Settings<(typeof FIELD_NAMES)[number]>, "chu
   readonly chunkTokens: number | null;
 };
 
-/** What the help says in place of a number. */
+/** Default shown in the help in place of a number. */
 const CHUNK_DEFAULT = `${chunkTokensOf("seer")}, foretoken ${chunkTokensOf("foretoken")}`;
 
 const EXAMPLES = `

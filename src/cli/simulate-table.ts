@@ -1,4 +1,4 @@
-// The tables of `foretoken simulate`. Every title says that the figures are simulated. It prints what the reports say
+// The tables of `foretoken simulate`. Every title labels the figures as simulated. It formats the reports
 // and computes nothing but text.
 
 import Table from "cli-table3";

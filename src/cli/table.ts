@@ -19,7 +19,7 @@ export interface TableOptions {
 /** Runs by the name they are shown under, in the order they ran. */
 export type Runs = Readonly<Record<string, RoundsReport>>;
 
-/** Runs beside the first one in one table, where they fit; with more, the table goes on below. */
+/** Runs beside the first one in one table, if they fit; further runs follow below. */
 const OTHERS_MAX = 2;
 /** Workers listed one by one; beyond it, a run has one line for all of them. */
 const WORKERS_MAX = 8;
@@ -40,7 +40,7 @@ interface Row {
 /** time: less is faster. rate: more is better. count: fewer is better. */
 type RatioKind = "time" | "rate" | "count";
 
-/** What is measured anew in every round: medians, ratios within rounds, and from two rounds on their ranges. */
+/** Measured in every round: medians, ratios within rounds, and from two rounds on their ranges. */
 interface TimeRow {
   readonly name: string;
   readonly secondsOf: (round: Round) => number;

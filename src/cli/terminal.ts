@@ -21,7 +21,7 @@ export interface TerminalStream {
 
 export type Environment = Readonly<Record<string, string | undefined>>;
 
-/** Where a stream does not say: the size of a VT100. */
+/** If a stream has no size: that of a VT100. */
 const COLUMNS_DEFAULT = 80;
 const ROWS_DEFAULT = 24;
 
@@ -30,10 +30,10 @@ export function terminalOf(stream: TerminalStream, env: Environment): Terminal {
   const live = tty && env.TERM !== "dumb";
   return {
     live,
-    // A terminal that has not been told its size reports 0.
+    // A terminal without a known size reports 0.
     columns: stream.columns || COLUMNS_DEFAULT,
     rows: stream.rows || ROWS_DEFAULT,
-    // no-color.org: set, and not empty, whatever it says.
+    // no-color.org: set and not empty, whatever its value.
     color: live && !env.NO_COLOR,
     unicode: speaksUtf8(env),
   };

@@ -1,22 +1,21 @@
-// The last net of a process that serves many: an error that nobody caught is told, and ends neither the process nor
-// anybody's request. What comes again and again is no accident: then the process ends, for whoever keeps it to start it
-// anew, in place of serving in a state that nobody has thought of.
+// Handles uncaught errors of a serving process: each is logged and ends neither the process nor a request. If many occur
+// within a minute the process ends, so that a supervisor restarts it instead of leaving it in an unknown state.
 
+import { errorWithStack } from "../base/errors.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import type { Log } from "./log.ts";
 
 const FAULTS_MAX = 16;
 const WINDOW_MS = 60_000;
 
-/** Returns what takes the net away. */
+/** Returns a function that removes the handlers. */
 export function catchUncaught(
   log: Log,
   exit: (status: number) => void = (status) => process.exit(status),
 ): () => void {
   let times: number[] = [];
   const caught = (event: string, error: unknown) => {
-    const told = error instanceof Error ? (error.stack ?? error.message) : String(error);
-    log("error", event, { error: told });
+    log("error", event, { error: errorWithStack(error) });
     const nowMs = performance.now();
     times = [...times.filter((atMs) => nowMs - atMs < WINDOW_MS), nowMs];
     if (times.length <= FAULTS_MAX) return;

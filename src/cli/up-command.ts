@@ -48,20 +48,20 @@ const ROOT = join(import.meta.dir, "..", "..");
 const BUNDLED = join(ROOT, "model", "hf");
 /** The sidecar's, as `foretoken serve` has it. */
 const PORT = 8000;
-/** The servers have no password but a token, and routes that change weights: they are for this machine alone. */
+/** The servers have no password but a token, and routes that change weights: only this machine may reach them. */
 const SERVER_HOST = "127.0.0.1";
-/** vLLM ends its open streams and its engine in less than this when it is told to. */
+/** vLLM ends its open streams and its engine within this time after a signal. */
 const GRACE_MS = 10_000;
 
 const EXAMPLES = `
 Examples:
-  $ npm run vllm:install                            once, where there is no GPU
+  $ npm run vllm:install                            once, without a GPU
   $ foretoken up --workers 2                        two servers with the bundled model, on port 8000
   $ foretoken up --workers 2 --plugin               the same, with drafts inside vLLM's engine step
   $ foretoken up --workers 2 --kv-connector mooncake
-                                                    the same, and KV goes with requests that move
+                                                    the same, with KV transfer for requests that move
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
-What stands after -- goes to every \`vllm serve\`, and comes before what is given here.
+Arguments after -- are passed to every \`vllm serve\` and override Foretoken's.
 `;
 
 export function upCommand(setStatus: (status: number) => void): Command {
@@ -79,7 +79,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   checkPoolSettings(given);
   const log = stderrLog(given);
   warnIfExposed(given, log);
-  // Engines are told the sidecar's port before it listens.
+  // Engines get the sidecar's port before it listens.
   const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
   const settings = { ...given, port };
   const model = resolve(settings.hfModel ?? BUNDLED);
@@ -91,12 +91,12 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   // Its connector for the pool is in the plugin's package.
   const pool = settings.kvConnector === "mooncake" ? openUpPool(settings, found.python, log) : null;
   if (settings.plugin || pool !== null) {
-    const told = await ensurePlugin({ python: found.python, root: ROOT });
-    log("info", "plugin", { installed: told });
+    const installed = await ensurePlugin({ python: found.python, root: ROOT });
+    log("info", "plugin", { installed });
   }
   const stopping = untilSignal();
   let servers: readonly ManagedServer[] = [];
-  // Of an error that nobody caught, this is the last that happens here.
+  // Runs last, also after an uncaught error.
   const killAll = () => {
     for (const server of servers) server.kill();
     pool?.master?.kill();
@@ -121,11 +121,11 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   }
 }
 
-/** false: it was told to stop. @throws AppError worker_failed: one of them does not start. */
+/** false: stopped by a signal. @throws AppError worker_failed: one of them does not start. */
 async function areStarted(servers: readonly ManagedServer[], stopping: Signals): Promise<boolean> {
   const started = Promise.all(servers.map((server) => server.start()));
   const first = await Promise.race([started, stopping.first.then(() => "stopped" as const)]);
-  // What it says once it is stopped is no news.
+  // A failure after the stop is expected.
   if (first === "stopped") started.catch(() => {});
   return first !== "stopped";
 }
@@ -135,7 +135,7 @@ async function stopAll(servers: readonly ManagedServer[], log: Log): Promise<voi
   await Promise.all(servers.map((server) => server.stop()));
 }
 
-/** Whether they draft, and draw with that what the model does not say. All are alike: one is asked. */
+/** Whether their drafts change the sampled distribution. All have the same flags, so one is tested. */
 async function areFaulty(
   [server]: readonly ManagedServer[],
   { workerToken }: UpSettings,
@@ -146,8 +146,11 @@ async function areFaulty(
   if (found.kind === "none") return false;
   const isFaulty = found.kind === "faulty";
   if (isFaulty) {
-    log("error", "not_lossless", { says: found.told, so: "they are started again without drafts" });
-  } else log("info", "drafts", { state: found.kind, says: found.told });
+    log("error", "not_lossless", {
+      reason: found.reason,
+      action: "they are started again without drafts",
+    });
+  } else log("info", "drafts", { state: found.kind, reason: found.reason });
   return isFaulty;
 }
 
@@ -243,7 +246,7 @@ function checkPoolSettings({ kvConnector, kvSegmentMb }: UpSettings): void {
   const isTheirs = given !== undefined && given !== "";
   if (kvConnector === "mooncake" && !isTheirs) return;
   const why = isTheirs
-    ? `MOONCAKE_CONFIG_PATH=${given} says it`
+    ? `MOONCAKE_CONFIG_PATH=${given} sets it`
     : "it is for --kv-connector mooncake";
   throw new AppError("usage", `${FIELDS.kvSegmentMb.flag} has no effect here: ${why}`);
 }

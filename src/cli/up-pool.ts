@@ -1,5 +1,5 @@
 // The KV pool of `foretoken up`: Mooncake's master, started before the servers and kept running as they are, and what
-// the servers get its address. Somebody else's pool, by MOONCAKE_CONFIG_PATH, is used as it is.
+// the servers get its address. An existing pool, given by MOONCAKE_CONFIG_PATH, is used unchanged.
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { freemem, tmpdir } from "node:os";
@@ -17,7 +17,7 @@ import type { Log } from "./log.ts";
 import { logServerEvent } from "./server-log.ts";
 
 export interface UpPool {
-  /** Not started yet. null: it is somebody else's. */
+  /** Not started yet. null: the pool is managed elsewhere. */
   readonly master: ManagedServer | null;
   readonly env: Readonly<Record<string, string>>;
   readonly envDefaults: Readonly<Record<string, string>>;
@@ -30,7 +30,7 @@ export interface UpPoolOptions {
   readonly servers: number;
   /** null: what the machine can spare. */
   readonly segmentMib: number | null;
-  /** The master's log lies here. */
+  /** Directory of the master's log. */
   readonly logs: string;
   readonly log: Log;
 }
@@ -39,7 +39,7 @@ export interface UpPoolOptions {
 export function openPool(options: UpPoolOptions): UpPool {
   const { python, host, servers, logs, log } = options;
   const found = findMooncake(python);
-  // vLLM leaves its look-up sockets behind; here they go with the folder, and nobody else can reach them.
+  // vLLM does not delete its look-up sockets; here they are deleted with the folder, and no other user can reach them.
   const folder = mkdtempSync(join(tmpdir(), "foretoken-pool-"));
   process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
   const sockets = { VLLM_RPC_BASE_PATH: folder };
@@ -59,9 +59,10 @@ export function openPool(options: UpPoolOptions): UpPool {
     segment_mb: mib,
     config: configPath,
   });
-  // Its transfer engine binds them so whatever it is told.
+  // Its transfer engine ignores the configured address.
   log("warn", "kv_pool_ports", {
-    says: "each server's Mooncake engine listens on 0.0.0.0, on two ports without a password: close them to other machines",
+    reason:
+      "each server's Mooncake engine listens on 0.0.0.0, on two ports without a password: block them for other machines",
   });
   const logPath = resolve(logs, "mooncake-master.log");
   const spec = masterSpec({ found, host, rpcPort, adminPort, logPath });

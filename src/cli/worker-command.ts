@@ -1,11 +1,11 @@
-// `foretoken worker`: one embedded engine, for a sidecar on another machine to drive over a WebSocket
-// (docs/PROTOCOL.md), until it is told to stop. It keeps nothing: what is lost with it, the sidecar has
-// made again elsewhere.
+// `foretoken worker`: one embedded engine, controlled by a sidecar on another machine over a WebSocket
+// (docs/PROTOCOL.md), until a signal stops it. It stores nothing: tokens that are lost with it are generated again
+// elsewhere.
 
 import { basename } from "node:path";
 import { Command } from "commander";
 import { BUNDLED_MODEL, wallClock } from "../app.ts";
-import { AppError } from "../base/errors.ts";
+import { AppError, errorWithStack } from "../base/errors.ts";
 import { weightEpoch } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
 import type { Worker } from "../rollout/worker.ts";
@@ -16,7 +16,7 @@ import { EngineKeeper } from "./engine-keeper.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
-import { untilTold } from "./signals.ts";
+import { untilStopSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
   "model",
@@ -83,7 +83,7 @@ async function serveModel(
       return () => clearTimeout(timer);
     },
     nowMs: () => wallClock.nowMs(),
-    told: (kind, fields) => log("warn", kind, fields),
+    notify: (kind, fields) => log("warn", kind, fields),
   });
   try {
     const host = await LinkHost.listen({
@@ -101,7 +101,7 @@ async function serveModel(
     });
     engine.serve((worker) => host.replace(worker, EPOCH));
     const restore = containBugs(log, host);
-    const stopped = untilTold().then(() => null);
+    const stopped = untilStopSignal().then(() => null);
     console.log(`worker on ${host.url}`);
     const failure = await Promise.race([stopped, engine.gaveUp]);
     restore();
@@ -124,12 +124,12 @@ async function openEngine(model: LlamaModel, settings: WorkerSettings): Promise<
 }
 
 /**
- * An exception that nobody caught is a bug in what serves the session: the session ends, and the next one has a
- * new engine. The process serves on, for nothing else would start it again.
+ * An uncaught exception is a bug in the code that serves the session. The session ends, and the next one has a new
+ * engine. The process continues, because nothing else would restart it.
  */
 function containBugs(log: Log, host: LinkHost): () => void {
   const contain = (error: unknown) => {
-    log("error", "bug", { error: error instanceof Error ? (error.stack ?? "") : String(error) });
+    log("error", "bug", { error: errorWithStack(error) });
     host.workerFailed(`a bug: ${error instanceof Error ? error.message : String(error)}`);
   };
   process.on("uncaughtException", contain);

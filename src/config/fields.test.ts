@@ -2,7 +2,9 @@ import { expect, test } from "bun:test";
 import { FIELDS, type Field, parseField } from "./fields.ts";
 
 test("parseField: names the flag, the value and the bound of a number out of range", () => {
-  expect(() => parseField(FIELDS.workers, "0")).toThrow("--workers is 0; it lies between 1 and 64");
+  expect(() => parseField(FIELDS.workers, "0")).toThrow(
+    "--workers is 0; it must be between 1 and 64",
+  );
   expect(() => parseField(FIELDS.workers, "65")).toThrow("between 1 and 64");
 });
 

@@ -25,7 +25,7 @@ test("settingsIn: names an unknown key, and what there is", () => {
 
 test("settingsIn: names the file, the key, the value and the bound", () => {
   expect(() => settingsIn({ kv_tokens: 1 }, options)).toThrow(
-    "f.toml: kv_tokens: --kv-tokens is 1; it lies between 16",
+    "f.toml: kv_tokens: --kv-tokens is 1; it must be between 16",
   );
   expect(() => settingsIn({ json: "yes" }, options)).toThrow(
     'f.toml: json is "yes"; it is true or false',

@@ -23,8 +23,8 @@ export async function somePrompt(engine: Engine, length: number): Promise<number
     add_special_tokens: false,
   });
   const body = answer.body;
-  const told = typeof body === "object" && body !== null && "tokens" in body ? body.tokens : null;
-  const ids = listOf(told).filter((id) => typeof id === "number");
+  const listed = typeof body === "object" && body !== null && "tokens" in body ? body.tokens : null;
+  const ids = listOf(listed).filter((id) => typeof id === "number");
   // Without a tokenizer, ids that every vocabulary has.
   const base = ids.length > 0 ? ids : Array.from({ length: 32 }, (_, index) => 10 + index);
   const prompt: number[] = [];
@@ -125,7 +125,7 @@ export async function checkPrefixCache(
   const next = await make(engine, { tokens, maxTokens: 1, temperature: 0, cacheSalt: salt });
   if (next.cachedTokens === null) {
     return [
-      warn(check, "it does not say how many tokens were cached", "--enable-prompt-tokens-details"),
+      warn(check, "the number of cached tokens is not reported", "--enable-prompt-tokens-details"),
     ];
   }
   if (next.cachedTokens === 0) {

@@ -1,5 +1,5 @@
-// What an engine's KV connector can do for a request that moves to another server. It reads what the engine says of
-// itself, and the project's table of connectors.
+// What an engine's KV connector can do for a request that moves to another server. It reads the
+// engine's configuration and the project's table of connectors.
 
 import { connectorOf } from "../worker/vllm/connectors.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
@@ -14,15 +14,15 @@ export function checkConnector(config: unknown): Finding {
   }
   const { className, row, savesOutput, problem, fix, mixesWeights } = found;
   if (problem !== null) {
-    const told = `${className}: ${problem}`;
+    const description = `${className}: ${problem}`;
     const how = fix ?? "start it without --kv-transfer-config";
-    return mixesWeights ? fail(CHECK, told, how) : warn(CHECK, told, how);
+    return mixesWeights ? fail(CHECK, description, how) : warn(CHECK, description, how);
   }
   const saved = savesOutput ? "prompts and generated tokens" : "prompts";
   const seen = row?.wasRun === true ? "" : "; not run by this project";
-  const told = `${className} keeps ${saved} in a store that every server asks${seen}`;
-  if (savesOutput || row?.outputSetting == null) return ok(CHECK, told);
+  const description = `${className} keeps ${saved} in a store that all servers share${seen}`;
+  if (savesOutput || row?.outputSetting == null) return ok(CHECK, description);
   const [key, value] = row.outputSetting;
-  const lacking = `${told}: what a request has generated is prefilled again when it moves`;
+  const lacking = `${description}: what a request has generated is prefilled again when it moves`;
   return warn(CHECK, lacking, `kv_connector_extra_config {"${key}": ${value}}`);
 }

@@ -1,5 +1,5 @@
-// Talks to one engine over HTTP, as a client that trusts nothing: what it asks for and what came back, without an
-// opinion. Text completions are its fallback where token-in/token-out is not there.
+// HTTP client of one engine for the checks: sends requests and returns the answers without judging them. It uses text
+// completions if the token-id endpoint is not available.
 
 export interface Answer {
   /** 0: no answer. */
@@ -28,7 +28,7 @@ export interface Made {
   /** Logprobs of the most likely tokens of each position, highest first. */
   readonly top: readonly (readonly number[])[];
   readonly finish: string | null;
-  /** null: not said. */
+  /** null: not reported. */
   readonly cachedTokens: number | null;
 }
 
@@ -50,7 +50,7 @@ export class Engine {
   /** Without a slash at its end. */
   readonly url: string;
   readonly #headers: Readonly<Record<string, string>>;
-  /** Set by whoever has found out. */
+  /** Set once it is known. */
   model: string | null = null;
   endpoint: Endpoint = "/inference/v1/generate";
 
@@ -127,8 +127,8 @@ export class Engine {
   }
 
   /**
-   * What the model says of `tokens` from place `from` on, all at once and with nothing drawn: so neither drafts nor
-   * the sampler have a part in it. At temperature 1. null: the engine does not say.
+   * The model's logprobs of `tokens` from place `from` on, in one pass and without sampling, so that neither drafts
+   * nor the sampler take part. At temperature 1. null: the engine does not report them.
    */
   async score(tokens: readonly number[], from: number, top: number): Promise<Scored | null> {
     const asked = { max_tokens: 1, temperature: 1, prompt_logprobs: top };
@@ -138,10 +138,10 @@ export class Engine {
         ? { token_ids: tokens, sampling_params: asked, ...common }
         : { prompt: tokens, ...asked, ...common };
     const answer = await this.call("POST", this.endpoint, body);
-    const told =
+    const listed =
       fieldOf(answer.body, "prompt_logprobs") ??
       fieldOf(listOf(fieldOf(answer.body, "choices"))[0], "prompt_logprobs");
-    const places = listOf(told);
+    const places = listOf(listed);
     if (answer.status !== 200 || places.length !== tokens.length) return null;
     const logprobs: number[] = [];
     const tops: number[][] = [];

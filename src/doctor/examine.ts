@@ -20,8 +20,8 @@ import {
   checkKvBudget,
   checkTrainerRoutes,
   checkVersion,
-  listen,
-  type Told,
+  readServerInfo,
+  type ServerInfo,
 } from "./settings-checks.ts";
 
 export interface ExamineOptions {
@@ -32,7 +32,7 @@ export interface ExamineOptions {
   readonly samplesMax: number;
   /** Names this examination: nothing of another one is found in the prefix cache. */
   readonly salt: string;
-  /** Told when a check begins. */
+  /** Called when a check begins. */
   readonly began: (check: string) => void;
 }
 
@@ -42,26 +42,26 @@ const BLOCK_DEFAULT = 16;
 export async function examine(options: ExamineOptions): Promise<Diagnosis> {
   const engine = new Engine(options.url, options.token);
   const findings: Finding[] = [];
-  const told = await listen(engine, findings);
-  if (told !== null) await look(engine, { told, findings, options });
-  return { url: engine.url, version: told?.version ?? null, model: engine.model, findings };
+  const server = await readServerInfo(engine, findings);
+  if (server !== null) await look(engine, { server, findings, options });
+  return { url: engine.url, version: server?.version ?? null, model: engine.model, findings };
 }
 
 async function look(
   engine: Engine,
-  parts: { told: Told; findings: Finding[]; options: ExamineOptions },
+  parts: { server: ServerInfo; findings: Finding[]; options: ExamineOptions },
 ): Promise<void> {
-  const { told, findings, options } = parts;
-  findings.push(checkVersion(told), ...(await checkEndpoints(engine)), ...checkFlags(told));
-  findings.push(checkKvBudget(told), ...(await checkTrainerRoutes(engine, told)));
+  const { server, findings, options } = parts;
+  findings.push(checkVersion(server), ...(await checkEndpoints(engine)), ...checkFlags(server));
+  findings.push(checkKvBudget(server), ...(await checkTrainerRoutes(engine, server)));
   if (findings.some(({ verdict }) => verdict === "fail")) return;
   const prompt = await somePrompt(engine, PROMPT_TOKENS);
-  const blockSize = told.blockSize ?? BLOCK_DEFAULT;
+  const blockSize = server.blockSize ?? BLOCK_DEFAULT;
   const long = await somePrompt(engine, 2 * blockSize + 1);
   const checks: readonly [string, () => Promise<Finding | Finding[]>][] = [
     ["stop tokens and lengths", () => checkLength(engine, prompt)],
     ["chunks at temperature 0", () => checkChunks(engine, prompt)],
-    ["seeds", async () => (told.isSeedSafe ? await checkSeeds(engine, prompt) : [])],
+    ["seeds", async () => (server.isSeedSafe ? await checkSeeds(engine, prompt) : [])],
     ["logprobs", () => checkLogprobs(engine, prompt)],
     ["priorities", () => checkPriority(engine, prompt)],
     [
@@ -74,8 +74,8 @@ async function look(
         checkSampling(engine, {
           prompt,
           tokensMax: options.samplesMax,
-          isSpeculative: told.isSpeculative,
-          hasSeeds: told.isSeedSafe,
+          isSpeculative: server.isSpeculative,
+          hasSeeds: server.isSeedSafe,
         }),
     ],
   ];

@@ -1,4 +1,4 @@
-// What the doctor says of one thing that it looked at.
+// The doctor's finding of one check.
 
 /** ok. info: good to know. warn: it works worse than it could. fail: a rollout over it would be wrong. */
 export type Verdict = "ok" | "info" | "warn" | "fail";

@@ -1,11 +1,11 @@
-// Whether two engines share a KV pool as a rollout needs it: what one has made is found by the other, under the same
-// salt and under no other, and the text goes on as it would have anyway. Small; nothing is reset.
+// Tests whether two engines share a KV pool as a rollout needs it: one finds the other's KV under the same salt and
+// under no other, and the text continues as it does without the pool. Small; nothing is reset.
 
 import { connectorOf } from "../worker/vllm/connectors.ts";
 import { make, Refused, somePrompt } from "./behaviour-checks.ts";
 import { Engine } from "./engine.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
-import { checkEndpoints, listen, type Told } from "./settings-checks.ts";
+import { checkEndpoints, readServerInfo, type ServerInfo } from "./settings-checks.ts";
 
 const CHECK = "KV pool";
 /** KV is saved beside the engine's steps, which others need too. */
@@ -28,11 +28,11 @@ export async function checkPool(
 ): Promise<Finding | null> {
   const [from, to] = urls.map((url) => new Engine(url, token));
   if (from === undefined || to === undefined) return null;
-  const [toldFrom, toldTo] = [await listen(from, []), await listen(to, [])];
-  const kinds = [toldFrom, toldTo].map(poolOf);
+  const [fromServer, toServer] = [await readServerInfo(from, []), await readServerInfo(to, [])];
+  const kinds = [fromServer, toServer].map(poolOf);
   if (kinds[0] === null || kinds[0] !== kinds[1]) return null;
   await Promise.all([from, to].map((engine) => checkEndpoints(engine)));
-  const blockSize = toldTo?.blockSize ?? BLOCK_DEFAULT;
+  const blockSize = toServer?.blockSize ?? BLOCK_DEFAULT;
   try {
     let found: Finding | null = null;
     for (const [i, saveMs] of SAVE_MS.entries()) {
@@ -48,8 +48,8 @@ export async function checkPool(
 }
 
 /** The connector's class; null: nothing of it is found elsewhere, or no output. */
-function poolOf(told: Told | null): string | null {
-  const found = connectorOf(told?.config);
+function poolOf(server: ServerInfo | null): string | null {
+  const found = connectorOf(server?.config);
   const isPool = found?.row?.reach === "pool" && found.problem === null && found.savesOutput;
   return isPool ? found.className : null;
 }
@@ -68,21 +68,21 @@ async function handOver(parts: {
   await Bun.sleep(saveMs);
   const request = { tokens: [...prompt, ...first.tokens], maxTokens: NEXT_TOKENS, temperature: 0 };
   const next = await make(to, { ...request, cacheSalt: salt });
-  const anew = await make(to, { ...request, cacheSalt: `${salt}-other` });
+  const recomputed = await make(to, { ...request, cacheSalt: `${salt}-other` });
   const text = `of ${request.tokens.length} tokens made at ${from.url}`;
-  if (anew.cachedTokens !== null && anew.cachedTokens > 0) {
+  if (recomputed.cachedTokens !== null && recomputed.cachedTokens > 0) {
     return fail(
       CHECK,
-      `${text}, ${anew.cachedTokens} were found under another salt: KV of old weights may be used`,
+      `${text}, ${recomputed.cachedTokens} were found under another salt: KV of old weights may be used`,
       "start it without --kv-transfer-config",
     );
   }
-  if (next.tokens.some((token, i) => token !== anew.tokens[i])) {
-    const reason = `${text}, ${next.cachedTokens} were found, and the text went on in another way than computed anew`;
+  if (next.tokens.some((token, i) => token !== recomputed.tokens[i])) {
+    const reason = `${text}, ${next.cachedTokens} were found, and the text continued differently than after recomputation`;
     return fail(CHECK, reason, "start it without --kv-transfer-config; compare --dtype float32");
   }
   if (next.cachedTokens === null) {
-    return warn(CHECK, "it does not say what was found", "--enable-prompt-tokens-details");
+    return warn(CHECK, "the tokens found are not reported", "--enable-prompt-tokens-details");
   }
   if (next.cachedTokens <= prompt.length) {
     return warn(

@@ -69,7 +69,7 @@ export async function checkSampling(
     findings.push(
       warn(
         "drafts",
-        "it is set up to draft, and drafted nothing for this text: the test says nothing of them",
+        "it is configured to draft but drafted nothing for this text, so its drafts are not tested",
         "run it again on a text that it drafts for",
       ),
     );
@@ -81,7 +81,7 @@ interface State {
   readonly test: SamplingTest;
   /** Sum of the distances of reported from true logprobs, nats. */
   differences: number;
-  /** The engine says what the model thinks of a finished text. */
+  /** The engine reports the model's logprobs of a finished text. */
   isScored: boolean;
 }
 
@@ -101,27 +101,27 @@ async function take(
   }
 }
 
-function sampled(state: State, told: { drafts: string; drafted: number }): Finding[] {
+function sampled(state: State, drafting: { drafts: string; drafted: number }): Finding[] {
   const { test, differences, isScored } = state;
-  const check = told.drafted > 0 ? "sampling with drafts" : "sampling";
+  const check = drafting.drafted > 0 ? "sampling with drafts" : "sampling";
   const means = `mean logprob of ${test.draws} draws ${test.scoreMean.toFixed(3)}, by the model's distributions ${test.expectedMean.toFixed(3)}`;
   const rate = `error rate ${ALPHA}`;
   const findings: Finding[] = [];
   if (test.isRejected) {
     const fix =
-      told.drafted > 0
+      drafting.drafted > 0
         ? "switch drafts off there (no --speculative-config): vLLM 0.32 on CPU draws wrongly with every method at temperature > 0"
         : "do not sample there: report it to vLLM";
     findings.push(
       fail(
         check,
-        `${means}; ${rate}; ${told.drafts}: what it draws is not what the model says`,
+        `${means}; ${rate}; ${drafting.drafts}: it does not sample from the model's distribution`,
         fix,
       ),
     );
   } else {
     const seen = `differences from ${test.resolution.toFixed(3)} on would show; ${rate}`;
-    findings.push(ok(check, `${means}; ${seen}; ${told.drafts}`));
+    findings.push(ok(check, `${means}; ${seen}; ${drafting.drafts}`));
   }
   if (!isScored) {
     findings.push(

@@ -6,11 +6,11 @@ import {
   checkKvBudget,
   checkTrainerRoutes,
   checkVersion,
-  listen,
-  type Told,
+  readServerInfo,
+  type ServerInfo,
 } from "./settings-checks.ts";
 
-const TOLD: Told = {
+const SERVER: ServerInfo = {
   version: "0.32.0",
   config: undefined,
   metrics: null,
@@ -45,7 +45,7 @@ const named = (findings: readonly Finding[], check: string) =>
   findings.find((finding) => finding.check === check);
 
 test("checkVersion: too old, known, and newer than known", () => {
-  const verdict = (version: string | null) => checkVersion({ ...TOLD, version }).verdict;
+  const verdict = (version: string | null) => checkVersion({ ...SERVER, version }).verdict;
   expect(verdict("0.21.9")).toBe("fail");
   expect(verdict("0.22.0")).toBe("ok");
   expect(verdict("0.32.1")).toBe("ok");
@@ -56,16 +56,16 @@ test("checkVersion: too old, known, and newer than known", () => {
 
 test("checkFlags: a server that a seed may end is told the flag", () => {
   const config = { device_config: { device: "cpu" }, model_config: { dtype: "torch.float32" } };
-  const seeds = named(checkFlags({ ...TOLD, config, isSeedSafe: false }), "seeds");
+  const seeds = named(checkFlags({ ...SERVER, config, isSeedSafe: false }), "seeds");
   expect(seeds?.verdict).toBe("warn");
   expect(seeds?.fix).toBe("--no-enable-chunked-prefill");
-  expect(named(checkFlags({ ...TOLD, config }), "seeds")).toBeUndefined();
+  expect(named(checkFlags({ ...SERVER, config }), "seeds")).toBeUndefined();
 });
 
 test("checkFlags: bfloat16 on CPU and the model's own sampling defaults are warnings", () => {
   const flags = (dtype: string, generation: string) =>
     checkFlags({
-      ...TOLD,
+      ...SERVER,
       config: {
         device_config: { device: "cpu" },
         model_config: { dtype, generation_config: generation },
@@ -85,23 +85,23 @@ test("checkKvBudget: blocks, slots and full requests, from the metrics", () => {
     'vllm:num_preemptions_total{engine="0"} 3.0',
   ].join("\n");
   const config = { scheduler_config: { max_num_seqs: 64 } };
-  expect(checkKvBudget({ ...TOLD, metrics, config, contextTokens: 500 }).reason).toBe(
+  expect(checkKvBudget({ ...SERVER, metrics, config, contextTokens: 500 }).reason).toBe(
     "1280 tokens in 10 blocks of 128; 64 slots; 2 requests of full length fit; 3 preemptions so far",
   );
-  expect(checkKvBudget(TOLD).verdict).toBe("warn");
+  expect(checkKvBudget(SERVER).verdict).toBe("warn");
 });
 
-test("listen: what is not there, and what serves no model, is a failure with a fix", async () => {
+test("readServerInfo: what is not there, and what serves no model, is a failure with a fix", async () => {
   const findings: Finding[] = [];
-  expect(await listen(new Engine("http://127.0.0.1:1", null), findings)).toBeNull();
+  expect(await readServerInfo(new Engine("http://127.0.0.1:1", null), findings)).toBeNull();
   await against({ "/health": {}, "/v1/models": { data: [] } }, (engine) =>
-    listen(engine, findings),
+    readServerInfo(engine, findings),
   );
   expect(findings.map(({ verdict }) => verdict)).toEqual(["fail", "fail"]);
   expect(findings.every(({ fix }) => fix !== null)).toBe(true);
 });
 
-test("listen: whether a seed is safe, by device and chunked prefill", async () => {
+test("readServerInfo: whether a seed is safe, by device and chunked prefill", async () => {
   const isSafe = (device: string, chunked: boolean) =>
     against(
       {
@@ -114,7 +114,7 @@ test("listen: whether a seed is safe, by device and chunked prefill", async () =
           },
         },
       },
-      async (engine) => (await listen(engine, []))?.isSeedSafe,
+      async (engine) => (await readServerInfo(engine, []))?.isSeedSafe,
     );
   expect(await isSafe("cpu", true)).toBe(false);
   expect(await isSafe("cpu", false)).toBe(true);
@@ -123,7 +123,7 @@ test("listen: whether a seed is safe, by device and chunked prefill", async () =
 
 test("checkTrainerRoutes: what is missing is named", async () => {
   const routes = { "/pause": new Response("", { status: 405 }), "/sleep": {} };
-  const findings = await against(routes, (engine) => checkTrainerRoutes(engine, TOLD));
+  const findings = await against(routes, (engine) => checkTrainerRoutes(engine, SERVER));
   const missing = named(findings, "control routes");
   expect(missing?.verdict).toBe("warn");
   expect(missing?.reason).toContain("/collective_rpc");

@@ -1,17 +1,17 @@
-// What an engine says of itself: version, flags, routes, KV. It asks for nothing to be generated.
+// Checks what an engine reports about itself: version, flags, routes, KV. Nothing is generated.
 
 import { checkConnector } from "./connector-check.ts";
 import { type Answer, type Engine, fieldOf, listOf, messageOf, pathOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
-export interface Told {
+export interface ServerInfo {
   readonly version: string | null;
-  /** /server_info of development mode; undefined: not told. */
+  /** /server_info of development mode; undefined: not available. */
   readonly config: unknown;
   /** Of /metrics; null: none. */
   readonly metrics: string | null;
   readonly contextTokens: number | null;
-  /** Tokens; null: not said. */
+  /** Tokens; null: not reported. */
   readonly blockSize: number | null;
   readonly isSpeculative: boolean | null;
   /** It survives a request with a seed, whatever else runs. */
@@ -19,7 +19,10 @@ export interface Told {
 }
 
 /** @returns null: it cannot be examined; why is in `findings`. */
-export async function listen(engine: Engine, findings: Finding[]): Promise<Told | null> {
+export async function readServerInfo(
+  engine: Engine,
+  findings: Finding[],
+): Promise<ServerInfo | null> {
   const health = await engine.call("GET", "/health");
   if (health.status !== 200) {
     const why = health.status === 0 ? messageOf(health.body) : `HTTP ${health.status}`;
@@ -61,9 +64,10 @@ const VERSION_MIN = [0, 22] as const;
 /** The newest one that these checks were run against. */
 const VERSION_RUN = [0, 32] as const;
 
-export function checkVersion({ version }: Told): Finding {
+export function checkVersion({ version }: ServerInfo): Finding {
   const [, major, minor] = /^(\d+)\.(\d+)/.exec(version ?? "") ?? [];
-  if (major === undefined) return warn("version", "it does not say one", "use vLLM 0.22 or newer");
+  if (major === undefined)
+    return warn("version", "it reports no version", "use vLLM 0.22 or newer");
   const number = Number(major) * 1000 + Number(minor);
   const least = VERSION_MIN[0] * 1000 + VERSION_MIN[1];
   const text = `vLLM ${version}`;
@@ -73,7 +77,7 @@ export function checkVersion({ version }: Told): Finding {
   return ok("version", text);
 }
 
-/** A route that answers GET with 405 or anything but 403 and 404 is there. */
+/** A route exists if it answers GET with 405, or anything but 403 and 404. */
 async function hasRoute(engine: Engine, path: string): Promise<Answer & { isThere: boolean }> {
   const answer = await engine.call("GET", path);
   return { ...answer, isThere: ![0, 403, 404].includes(answer.status) };
@@ -94,11 +98,11 @@ export async function checkEndpoints(engine: Engine): Promise<Finding[]> {
     return [warn(check, why, fix)];
   }
   return [
-    fail(check, "neither /inference/v1/generate nor /v1/completions is there", "use vllm serve"),
+    fail(check, "it has neither /inference/v1/generate nor /v1/completions", "use vllm serve"),
   ];
 }
 
-export function checkFlags({ config, isSeedSafe }: Told): Finding[] {
+export function checkFlags({ config, isSeedSafe }: ServerInfo): Finding[] {
   if (config === undefined) return [];
   const findings: Finding[] = [];
   if (!isSeedSafe) {
@@ -133,15 +137,14 @@ export function checkFlags({ config, isSeedSafe }: Told): Finding[] {
   return findings;
 }
 
-export function checkKvBudget(told: Told): Finding {
-  const { metrics, contextTokens } = told;
+export function checkKvBudget(server: ServerInfo): Finding {
+  const { metrics, contextTokens } = server;
   const line = /vllm:cache_config_info\{([^}]*)\}/.exec(metrics ?? "")?.[1] ?? "";
   const label = (name: string) => Number(new RegExp(`\\b${name}="(\\d+)"`).exec(line)?.[1]);
   const blocks = label("num_gpu_blocks") || label("num_cpu_blocks");
   const tokens = blocks * label("block_size");
-  if (!(tokens > 0))
-    return warn("KV budget", "/metrics does not say it", "do not disable log stats");
-  const slots = Number(pathOf(told.config, "scheduler_config", "max_num_seqs")) || null;
+  if (!(tokens > 0)) return warn("KV budget", "not in /metrics", "do not disable log stats");
+  const slots = Number(pathOf(server.config, "scheduler_config", "max_num_seqs")) || null;
   const preempted = Number(
     /^vllm:num_preemptions(?:_total)?(?:\{[^}]*\})? (\S+)/m.exec(metrics ?? "")?.[1] ?? 0,
   );
@@ -156,14 +159,17 @@ const CONTROL_ROUTES = [
   ...["/start_weight_update", "/update_weights", "/finish_weight_update"],
 ];
 
-export async function checkTrainerRoutes(engine: Engine, { config }: Told): Promise<Finding[]> {
+export async function checkTrainerRoutes(
+  engine: Engine,
+  { config }: ServerInfo,
+): Promise<Finding[]> {
   const there = await Promise.all(
     CONTROL_ROUTES.map(async (path) => ({ path, ...(await hasRoute(engine, path)) })),
   );
   const missing = there.filter(({ isThere }) => !isThere).map(({ path }) => path);
   const findings = [
     missing.length === 0
-      ? ok("control routes", `all ${CONTROL_ROUTES.length} are there`)
+      ? ok("control routes", `all ${CONTROL_ROUTES.length} are available`)
       : warn("control routes", `missing: ${missing.join(" ")}`, "VLLM_SERVER_DEV_MODE=1"),
   ];
   if (config === undefined) {
@@ -175,5 +181,5 @@ export async function checkTrainerRoutes(engine: Engine, { config }: Told): Prom
     const fix = `on GPUs: --weight-transfer-config '{"backend":"nccl"}'; on CPU: reload_weights by path`;
     return [...findings, warn("TRL's client", reason, fix)];
   }
-  return [...findings, ok("TRL's client", "finds all that it asks for")];
+  return [...findings, ok("TRL's client", "finds all that it requests")];
 }

@@ -1,5 +1,5 @@
 // Prometheus metrics: vLLM's names where they mean the same, ours with the prefix `foretoken_`. It only
-// counts; what it is told comes from the sidecar's observer.
+// counts; its input comes from the sidecar's observer.
 
 import { Counter, Gauge, Histogram, Registry } from "prom-client";
 import type { WorkerId } from "../base/ids.ts";
@@ -27,7 +27,7 @@ export interface MetricsSources {
   /** What is kept of work that is done, by kind. */
   readonly kept: () => readonly KeptLevel[];
   readonly stream: () => StreamFigures;
-  /** Engines that draft by the plugin, as they last told of themselves. */
+  /** Engines that draft by the plugin, with their last telemetry. */
   readonly plugins: () => readonly PluginFigures[];
 }
 
@@ -40,7 +40,7 @@ export interface StreamFigures {
   readonly closed: Readonly<Record<number, number>>;
 }
 
-/** What a plugin tells of its engine; counts are of the engine's life. */
+/** A plugin's telemetry of its engine; counters start with the engine. */
 export interface PluginFigures {
   readonly engine: string;
   readonly steps: number;
@@ -53,7 +53,7 @@ export interface PluginFigures {
   readonly isLossless: boolean;
 }
 
-/** Counts of an engine that starts anew begin at 0 again, so they are gauges here. */
+/** Counters of an engine that restarts begin at 0 again, so they are gauges here. */
 const PLUGIN_GAUGES = [
   ["foretoken_plugin_steps", "Engine steps.", (p) => p.steps],
   ["foretoken_plugin_propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6],
@@ -66,7 +66,7 @@ const PLUGIN_GAUGES = [
   ],
   [
     "foretoken_plugin_traced_elsewhere_tokens",
-    "Of them, those that only siblings on other engines had written.",
+    "Of them, those that only siblings on other engines had generated.",
     (p) => p.tracedElsewhere,
   ],
   ["foretoken_plugin_faults", "What went wrong and was caught.", (p) => p.faults],
@@ -75,7 +75,7 @@ const PLUGIN_GAUGES = [
 
 type Row<T> = readonly [name: string, help: string, value: (from: T) => number];
 
-/** Counters of WorkerStats under their names here; an engine that starts anew begins at 0 again. */
+/** Counters of WorkerStats under their names here; an engine that restarts begins at 0 again. */
 const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
   ["vllm:num_preemptions_total", "Requests that an engine preempted.", (s) => s.preemptions],
   [
@@ -103,17 +103,17 @@ const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
   ["foretoken_kv_moved_tokens_total", "Tokens of them.", (s) => s.kvMoves?.movedTokens ?? 0],
   [
     "foretoken_kv_recomputed_moves_total",
-    "Requests that came from another engine and did not find it.",
+    "Requests that came from another engine and did not find their KV.",
     (s) => s.kvMoves?.recomputedMoves ?? 0,
   ],
   [
     "foretoken_kv_recomputed_move_tokens_total",
-    "Tokens of them that were computed again.",
+    "Tokens of such requests that were recomputed.",
     (s) => s.kvMoves?.recomputedTokens ?? 0,
   ],
   [
     "foretoken_kv_hit_tokens_total",
-    "Tokens that the engine says it has loaded through its connector.",
+    "Tokens that the engine reports as loaded through its connector.",
     (s) => s.kvMoves?.hitTokens ?? 0,
   ],
   [
@@ -134,26 +134,30 @@ const METER_COUNTERS: readonly Row<MeterCounters>[] = [
   ["foretoken_chunks_total", "Chunks that were dispatched.", (c) => c.chunks],
   [
     "foretoken_migrations_total",
-    "Chunks that ran elsewhere than the one before.",
+    "Chunks that ran on another worker than the chunk before.",
     (c) => c.migrations,
   ],
   ["foretoken_migrated_bytes_total", "KV that went with them.", (c) => c.migratedBytes],
   [
     "foretoken_lost_tokens_total",
-    "Tokens that a worker left out; it was removed for that, and they were made again.",
+    "Tokens missing from a worker's output; the worker was removed, and the tokens were generated again.",
     (c) => c.lost,
   ],
   ["foretoken_duplicated_tokens_total", "Tokens that came twice.", (c) => c.duplicated],
   ["foretoken_late_tokens_total", "Tokens of given-up or moved requests, refused.", (c) => c.late],
-  ["foretoken_restarted_tokens_total", "Tokens of responses that began anew.", (c) => c.restarted],
+  [
+    "foretoken_restarted_tokens_total",
+    "Tokens of responses that were restarted.",
+    (c) => c.restarted,
+  ],
   [
     "foretoken_kv_pool_failures_total",
-    "Calls to the KV pool that threw; what they were for was computed again.",
+    "Calls to the KV pool that failed; the KV was recomputed.",
     (c) => c.poolFailures,
   ],
   [
     "foretoken_quarantined_requests_total",
-    "Requests that were ended because workers died of them.",
+    "Requests that were ended because they made workers die.",
     (c) => c.quarantined,
   ],
 ];
@@ -201,7 +205,7 @@ export class Metrics {
     this.#totals(STREAM_COUNTERS, sources.stream);
     this.#responses = new Counter({
       name: "foretoken_http_responses_total",
-      help: "Answers over HTTP, by status; 101: sockets, 499: the client went first.",
+      help: "HTTP responses, by status; 101: WebSockets, 499: the client disconnected first.",
       labelNames: ["status"],
       registers,
     });
@@ -254,7 +258,7 @@ export class Metrics {
     const isSame = last !== undefined && stats.steps >= last.steps;
     for (const [name, , value] of WORKER_COUNTERS) {
       const added = value(stats) - (isSame ? value(last) : 0);
-      // By 0 too: a counter is there from the first that is heard of its engine.
+      // Zero is exported too: a counter exists from an engine's first telemetry on.
       this.#counters.get(name)?.inc({ engine: workerId }, Math.max(0, added));
     }
     this.#last.set(workerId, stats);
@@ -272,7 +276,7 @@ export class Metrics {
     );
     this.#perWorker(
       "vllm:num_requests_waiting",
-      "Requests in engines' own queues; foretoken_requests_queued has those that no engine has yet.",
+      "Requests waiting in engines' queues; foretoken_requests_queued counts those not yet sent to an engine.",
       (w) => w.waiting,
     );
     this.#waitingByReason();
@@ -285,7 +289,7 @@ export class Metrics {
     this.#gauge("foretoken_weight_epoch", "Weight updates so far.", this.#sources.epoch);
     this.#gauge(
       "foretoken_requests_unfinished",
-      "Requests in hand, running or not.",
+      "Unfinished requests, running or not.",
       this.#sources.unfinished,
     );
     this.#gauge(
@@ -311,11 +315,19 @@ export class Metrics {
     for (const [name, help, value] of PLUGIN_GAUGES) this.#perPlugin(name, help, value);
     const { workerStates, stream } = this.#sources;
     const registers = [this.#registry];
-    this.#perKept("foretoken_kept", "Pieces of finished work that are kept.", ({ count }) => count);
-    this.#perKept("foretoken_kept_bytes", "Of them, prompts included.", ({ bytes }) => bytes);
+    this.#perKept(
+      "foretoken_kept",
+      "Finished requests, groups or rollouts that are kept in memory.",
+      ({ count }) => count,
+    );
+    this.#perKept(
+      "foretoken_kept_bytes",
+      "Bytes of foretoken_kept, prompts included.",
+      ({ bytes }) => bytes,
+    );
     this.#perKept(
       "foretoken_kept_bytes_max",
-      "Beyond it the oldest go.",
+      "Limit of foretoken_kept_bytes; beyond it the oldest are dropped.",
       ({ bytesMax }) => bytesMax,
     );
     new Gauge({
@@ -329,7 +341,7 @@ export class Metrics {
     });
     new Counter({
       name: "foretoken_stream_closed_total",
-      help: "Clients of /v1/stream that the server ended, by close code; 1013: they read too slowly.",
+      help: "Clients of /v1/stream that the server disconnected, by close code; 1013: they read too slowly.",
       labelNames: ["code"],
       registers,
       collect() {
@@ -339,7 +351,7 @@ export class Metrics {
     });
   }
 
-  /** Counts that somebody else keeps. */
+  /** Counts that are kept elsewhere. */
   #totals<T>(rows: readonly Row<T>[], source: () => T): void {
     for (const [name, help, value] of rows) {
       new Counter({
