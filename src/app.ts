@@ -41,7 +41,7 @@ export interface IterationOptions {
   readonly onFailed: (request: Request) => void;
   /** Called about `PROGRESS_HZ` times a second. */
   readonly onProgress: (progress: Progress) => void;
-  /** Ends the run as it stands. */
+  /** Ends the run at once. */
   readonly signal: AbortSignal;
 }
 

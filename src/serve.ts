@@ -66,11 +66,11 @@ export interface ServeOptions {
   readonly model: ModelSide;
   /** Of texts that clients send. Default: as ENCODER_LIMITS. */
   readonly encoder?: Partial<EncoderLimits>;
-  /** /health is 503 until so many workers have been ready at the same time. Default: 1. */
+  /** /health is 503 until this many workers have been ready at the same time. Default: 1. */
   readonly workersMin?: number;
-  /** Milliseconds for which a request whose client has gone goes on. */
+  /** Milliseconds for which a request continues after its client disconnected. */
   readonly retryGraceMs: number;
-  /** Milliseconds that an engine has to answer a control request, and an open weight update to go on. */
+  /** Milliseconds for an engine to answer a control request, and between calls of an open weight update. */
   readonly weightsTimeoutMs: number;
   /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
   readonly harmlessRpc: readonly string[];
@@ -83,14 +83,14 @@ export type EdgeOptions = Pick<
   "allowHosts" | "allowOrigins" | "bodiesBytesMax" | "bodyMsMax"
 >;
 
-/** What an operator wants to hear of. */
+/** Events for the operator's log. */
 export interface ServeEvents {
   workerChanged(member: Member): void;
   weightsChanged(epoch: number, version: string): void;
   weightsNotice(notice: WeightsNotice): void;
-  /** An engine's plugin says that its sampler would judge drafts wrongly: it gets none. */
+  /** An engine's plugin reports that its sampler verifies drafts wrongly: it gets none. */
   notLossless(engine: string): void;
-  /** Workers died of a request: it was ended. `reason` names it and them. */
+  /** A request that made workers die was ended. `reason` names it and them. */
   quarantined(reason: string): void;
   answered(entry: AccessEntry): void;
   /** A control call has ended. */
@@ -98,7 +98,7 @@ export interface ServeEvents {
   /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
   refused(entry: RefusedEntry): void;
   iterationEnded(summary: IterationSummary): void;
-  /** All is made, and these have yet to read it: the server stops when they have, or take nothing any more. */
+  /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
   unread(streams: readonly OpenStream[]): void;
   failed(error: unknown): void;
   /** A bug stopped the rollout: nothing can be served any more. */
@@ -109,17 +109,17 @@ export interface RefusedEntry {
   /** As the rollout numbers requests. */
   readonly request: number;
   readonly worker: string | null;
-  /** 0: not said. */
+  /** 0: not given. */
   readonly status: number;
   readonly reason: string;
 }
 
 export type BindOptions = Omit<ServeOptions, "model" | "sources">;
 
-/** The port is open; /health says what is waited for. */
+/** The port is open; /health gives the reasons for the wait. */
 export interface BoundServer {
   readonly url: URL;
-  /** What /health says until there is something to serve. */
+  /** The answer of /health until serving begins. */
   waitFor(what: string): void;
   /** Once. The workers are opened from now on. @throws AppError: the core cannot be loaded. */
   serve(model: ModelSide, sources: readonly WorkerSource[]): Promise<RunningSidecar>;
@@ -141,7 +141,7 @@ export interface RunningSidecar {
    * @throws AppError deadline_exceeded: clients do not take theirs.
    */
   drain(): Promise<void>;
-  /** Ends everything as it stands. */
+  /** Ends everything at once. */
   stop(): Promise<void>;
 }
 
@@ -168,7 +168,7 @@ const EPOCH = weightEpoch(0);
 /** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
 const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
 const FRAME_BYTES_MAX = 1024 * 1024;
-/** Between two looks for draft groups that nobody uses any more. */
+/** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;
 /** Prompts and finished responses kept for their siblings to come. */
 export const KEPT_BYTES_MAX = 256 * 1024 * 1024;
@@ -305,7 +305,7 @@ function serveWith(
     sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
   });
   const opened = pool.open();
-  // Whoever waits hears of it; nobody has to.
+  // Callers that await it get the error; an unhandled rejection would end the process.
   opened.catch(() => undefined);
   return {
     url: http.url,

@@ -86,10 +86,10 @@ function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource
         reach,
         cacheSalt: RUN_SALT,
         alike: RUN_SERVERS,
-        // Whoever opens it tries again: an hour of loading is a look a second or two, and a line in the log.
+        // The caller retries: a server that loads for an hour costs a request every second or two, and a line in the log.
         limits: { healthMsMax: 0 },
         ...(token === null ? {} : { apiKey: token }),
-        notice: (told) => notice(url, told),
+        notice: (text) => notice(url, text),
       }),
   };
 }
@@ -141,15 +141,15 @@ export interface ModelOptions {
 }
 
 export interface ModelWait {
-  /** Told of every try in which no server said what its model is. */
+  /** Called after every attempt in which no server reported its model. */
   readonly tried: (problems: readonly string[]) => void;
   /** Ends the waiting, with what it was aborted for. */
   readonly signal: AbortSignal;
 }
 
 /**
- * What files of this machine say is read at once. Where only a server knows more (its model's name and folder), it
- * waits until one answers. @throws AppError: no file there can be read, or nothing says how the model writes.
+ * Reads files of this machine at once. If only a server knows the rest (its model's name and folder), it waits until
+ * one answers. @throws AppError: no file can be read, or the model's tokenizer cannot be determined.
  */
 export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
   const { urls, llamaCount, model, tokenizer, servedName, deterministic } = options;

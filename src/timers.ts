@@ -1,6 +1,6 @@
-// The process's timers, for whoever serves many.
+// The process's timers, for code that serves many clients.
 
-/** Timers that serve many clients: what one call throws is told, and the next one comes all the same. */
+/** Timers that serve many clients: an error of one call is reported, and the next call still runs. */
 export function timersOf(failed: (error: unknown) => void) {
   const contained = (act: () => void) => () => {
     try {

@@ -51,7 +51,7 @@ export class RefusedError extends AppError {
   }
 }
 
-/** A field of some input is wrong: names where it stands, the field, what was seen and the bound. */
+/** A field of some input is wrong: names its location, the field, its value and the bound. */
 export class InvalidFieldError extends AppError {
   readonly where: string;
   readonly field: string;

@@ -1,5 +1,5 @@
 // The context manager: what has been learned so far about each group, and which of its requests is the
-// probe. The scheduler reads it; the rollout tells it what happened.
+// probe. The scheduler reads it; the rollout updates it.
 
 import { assert } from "../base/assert.ts";
 import type { Group, Request } from "../request/buffer.ts";
@@ -40,7 +40,7 @@ export class ContextManager {
     return this.#of(group).estimate.tokens;
   }
 
-  /** Call after tokens were appended to a response that goes on. true: the group's estimate has changed. */
+  /** Call after tokens were appended to an unfinished response. true: the group's estimate has changed. */
   progressed(request: Request): boolean {
     const { estimate } = this.#of(request.group);
     const before = estimate.tokens;
@@ -52,7 +52,7 @@ export class ContextManager {
     this.#of(request.group).estimate.finished(request.response.length);
   }
 
-  /** The request was given up: its length says nothing about the group. */
+  /** The request was aborted: its length is no sample of the group's. */
   aborted(request: Request): void {
     const context = this.#of(request.group);
     if (context.probe === request) context.probe = null;

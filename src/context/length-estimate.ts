@@ -30,7 +30,7 @@ export class LengthEstimate {
     this.#finishedMax = Math.max(this.#finishedMax, tokens);
   }
 
-  /** A response of the group has `tokens` output tokens and goes on. */
+  /** A response of the group has `tokens` output tokens and is not finished. */
   progressed(tokens: number): void {
     this.#runningMax = Math.max(this.#runningMax, tokens);
   }

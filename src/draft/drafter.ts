@@ -3,7 +3,7 @@
 
 import type { GroupId } from "../base/ids.ts";
 
-/** What one running request asks of the drafter in one engine step. */
+/** The draft query of one running request in one engine step. */
 export interface DraftQuery {
   readonly groupId: GroupId;
   readonly sampleIndex: number;

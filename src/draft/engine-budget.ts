@@ -1,4 +1,4 @@
-// How many draft tokens an engine that drafts by itself may verify in one step. The engine measures its
+// How many draft tokens an engine with the plugin may verify in one step. The engine measures its
 // own break-even acceptance; this decides from what the engine reports and from the whole rollout: where nothing may
 // be drafted, and where drafts would take the last KV.
 

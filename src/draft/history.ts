@@ -11,7 +11,7 @@ import { checkTokens } from "./check-tokens.ts";
 export interface HistoryOptions {
   /** Bytes that all logs may take together, those being recorded included; default 64 MiB. */
   readonly limitBytes?: number;
-  /** Epochs kept of a prompt, of those in which it was seen: others may lie between. >= 1, default 2. */
+  /** Epochs kept of a prompt, among those in which it occurred, adjacent or not. >= 1, default 2. */
   readonly generationsMax?: number;
   /** Responses kept of a prompt's latest epoch; each older one has half as many. >= 1, default 8. */
   readonly responsesMax?: number;
@@ -92,7 +92,7 @@ export class History {
     if (generations === undefined) return [];
     this.#prompts.delete(key);
     this.#prompts.set(key, generations);
-    // A group that is registered anew has responses of this epoch here; they come again as live ones.
+    // If a group is registered again, its responses of this epoch are here; they also come as live ones.
     const earlier = generations.filter(({ epoch }) => epoch < this.#epoch);
     if (earlier.length > 0) this.#found += 1;
     return earlier.flatMap(({ responses }) => responses);

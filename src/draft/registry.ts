@@ -20,7 +20,7 @@ const REPLICA_TTL_MS = 600_000;
 interface Log {
   readonly request: Request;
   readonly source: DraftSource;
-  /** The worker that makes its tokens, and so has them all; null: nobody certainly has. */
+  /** The worker that generates its tokens, and so has all of them; null: none for certain. */
   producer: WorkerId | null;
   /** Output tokens that the others have or have been sent. */
   readonly sent: Map<WorkerId, number>;
@@ -60,7 +60,7 @@ export class DraftRegistry {
     return this.#log(request)?.source ?? null;
   }
 
-  /** Whose tokens those of a source are; null: nobody's, or those of a beginning that was taken back. */
+  /** The response that a source's tokens belong to; null: none, or an attempt that was discarded. */
   ownerOf(source: DraftSource, groupOf: (id: GroupId) => Group | null): Request | null {
     const { groupId: id, sampleIndex: index } = source;
     if (this.#mode !== "self") {
@@ -145,7 +145,7 @@ export class DraftRegistry {
     return updates;
   }
 
-  /** The response was taken back and begins anew, with other tokens perhaps: as another sequence of its group. */
+  /** The response restarts, perhaps with other tokens: as another sequence of its group. */
   restarted(request: Request): void {
     if (this.#mode === "off") return;
     this.#drop(request);
@@ -160,7 +160,7 @@ export class DraftRegistry {
     this.#sequences.clear();
   }
 
-  /** The worker is gone. */
+  /** The worker was removed. */
   forget(workerId: WorkerId): void {
     for (const holders of this.#holders.values()) holders.delete(workerId);
     for (const log of this.#logs) {

@@ -30,7 +30,7 @@ export interface ReplicaOptions {
   /** Probabilities learn from verification feedback; default true. Without it, equal logs give equal drafts. */
   readonly learning?: boolean;
   /**
-   * Earlier responses to the same prompts. Of this replica alone: it tells the history of every epoch. Replicas
+   * Earlier responses to the same prompts. Used by this replica only, which reports every epoch to the history. Replicas
    * with other pasts draft other tokens from equal logs.
    */
   readonly history?: History;

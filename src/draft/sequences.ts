@@ -1,6 +1,6 @@
-// Which sequence of its draft group a request is. Mostly that of its own number. Replicas keep what they were told of a
-// sequence, so a response that begins anew, with other tokens perhaps, is another sequence from then on; the old one
-// stays, as a sibling that goes no further.
+// Maps requests to sequences of their draft group, mostly by the request's own number. Replicas keep the tokens of a
+// sequence, so a response that restarts, perhaps with other tokens, gets another sequence; the old one stays as a
+// sibling that does not grow.
 
 import type { Group, Request } from "../request/buffer.ts";
 
@@ -22,18 +22,18 @@ export class DraftSequences {
     if (!this.#isGrouped) return 0;
     const { sampleIndex } = request.spec;
     const owners = this.#owners.get(request.group);
-    // A response that had begun anew before this one came may be there.
+    // A response that restarted earlier may use it.
     if (owners === undefined || !owners.has(sampleIndex)) return sampleIndex;
     return this.#move(request, owners);
   }
 
-  /** Whose sequence `index` of the group is now; null: nobody's. */
+  /** The request that uses sequence `index` of the group now; null: none. */
   ownerAt(group: Group, index: number): Request | null {
     const owner = this.#owners.get(group)?.get(index);
     return owner === undefined ? (group.requests[index] ?? null) : owner;
   }
 
-  /** The response begins anew. */
+  /** The response restarts. */
   restarted(request: Request): void {
     const index = this.indexOf(request);
     if (!this.#isGrouped) {
@@ -59,7 +59,7 @@ export class DraftSequences {
     this.#owners.clear();
   }
 
-  /** To the first sequence that is nobody's. */
+  /** To the first unused sequence. */
   #move(request: Request, owners: Map<number, Request | null>): number {
     let index = request.group.requests.length;
     while (owners.has(index)) index += 1;

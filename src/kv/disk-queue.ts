@@ -1,5 +1,5 @@
-// What the pool wants done on disk, one thing after the other, in the background. The order is the point:
-// the file of an evicted blob is gone before the one that took its room is written, and a name is never
+// The pool's disk operations, executed in order in the background. The order matters:
+// the file of an evicted blob is deleted before the one that replaces it is written, and a name is never
 // written and removed at the same time. Its length is bounded by the pool: a write and a removal a blob.
 
 /** Done operations kept before the list is cut: small against a queue of any length. */
@@ -30,7 +30,7 @@ export class DiskQueue {
   }
 
   async #run(): Promise<void> {
-    // Whoever pushes never waits for the disk, not even for the first operation to begin.
+    // The caller never waits for the disk, not even for the first operation to begin.
     await null;
     while (this.#next < this.#operations.length) {
       const operation = this.#operations[this.#next];

@@ -5,9 +5,9 @@
 //   put -> memory --(least recently used, no room)--> disk --(no room)--> gone
 //                         bytes stay in DRAM until the file is complete
 //
-// It holds KV of one model, engine build and cache layout; the key says the rest. It is a cache: whatever
-// goes wrong with the disk is counted and ends in "not stored" or "not there", never in an exception.
-// It starts empty: epochs are numbered anew by each run, so files of another run cannot be trusted.
+// It holds KV of one model, engine build and cache layout; the key identifies the rest. It is a cache: a
+// fault of the disk is counted and ends in "not stored" or "not found", never in an exception.
+// It starts empty: each run numbers its epochs from the start, so files of another run are not valid.
 
 import { crc32 } from "node:zlib";
 import { assert } from "../base/assert.ts";

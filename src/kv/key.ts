@@ -16,7 +16,7 @@ const HEX_CHARACTERS = 32;
 
 /**
  * The name of the KV of the first `count` of `tokens` under the weights of `epoch`. `weights`: which of them, where
- * engines of one epoch may differ (--mixed-precision); null: nobody can say.
+ * engines of one epoch may differ (--mixed-precision); null: unknown.
  */
 export function kvKey(
   epoch: WeightEpoch,

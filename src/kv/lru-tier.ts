@@ -67,7 +67,7 @@ export class LruTier {
 
   /**
    * The blobs that must go so that `size` more bytes fit: least recently used first, leased ones skipped.
-   * null: it cannot be done, so nobody has to go.
+   * null: impossible, so nothing is evicted.
    */
   victims(size: number, nowMs: number): readonly Blob[] | null {
     const victims: Blob[] = [];

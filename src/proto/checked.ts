@@ -1,5 +1,5 @@
 // Decodes protobuf whose meaning is checked field by field: an empty frame, and one that means something else, are
-// valid protobuf. What is wrong is told by a value, never by a throw.
+// valid protobuf. Errors are returned as values, never thrown.
 
 import type protobuf from "protobufjs";
 

@@ -40,7 +40,7 @@ const serverFrame = root.lookupType("foretoken.draft.v1.ServerFrame");
 /** In the order of the schema's enums, from 1. */
 const STATUSES = ["ok", "stale_epoch", "conflict", "full"] as const;
 
-/** Tokens travel as they lie in memory; every host of Bun is little-endian. */
+/** Tokens are sent in their memory layout; every host of Bun is little-endian. */
 assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");
 
 export function encodeClientMessage(message: ClientMessage): Uint8Array {

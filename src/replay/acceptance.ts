@@ -10,7 +10,7 @@ const depth = new Int32Array(DRAFT_TOKENS_MAX);
 
 /**
  * Length of the longest path of the draft of query number `query` that `response` follows from `at` on. A token behind the
- * response's end is not accepted. Tells `calibration` of every drafted token.
+ * response's end is not accepted. Adds every drafted token to `calibration`.
  */
 export function acceptedOf(
   drafts: Drafts,

@@ -23,7 +23,7 @@ const SEED = 42;
 
 /**
  * Percentile bootstrap (Efron 1979) of sum(numerator) / sum(denominator). Null below two groups:
- * one group says nothing about others.
+ * one group does not determine others.
  */
 export function bootstrapRatio(
   groups: readonly Share[],

@@ -69,7 +69,7 @@ export interface CellHost {
   readonly newDrafter: () => Drafter;
   /** Measures the drafter: best a clock of CPU time, which does not see what else the machine does. */
   readonly clock: Clock;
-  /** Told of the output tokens of the replay under way, every round. */
+  /** Called with the number of output tokens of the current replay, every round. */
   readonly onRound?: (pass: Pass, tokens: number) => void;
 }
 

@@ -57,7 +57,7 @@ export interface ReplayOutcome {
 export interface ReplayHost {
   readonly drafter: Drafter;
   readonly clock: Clock;
-  /** Told of the output tokens so far, every round. */
+  /** Called with the number of output tokens so far, every round. */
   readonly onRound?: (tokens: number) => void;
 }
 

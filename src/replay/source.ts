@@ -7,7 +7,7 @@ import type { TraceGroup } from "./trace.ts";
 const KEPT_TOKENS_MAX = 64 * 1024 * 1024;
 
 export interface SourceOptions {
-  /** Begins to read the file anew. */
+  /** Reads the file from the start. */
   readonly open: () => AsyncIterable<TraceGroup>;
   /** Only the first groups; null: all. */
   readonly groupsMax: number | null;

@@ -1,5 +1,5 @@
 // Finds the probability threshold at which a drafter drafts a wanted number of tokens a step, so that
-// drafters are compared at equal verification cost. It runs what it is given and knows no replay.
+// drafters are compared at equal verification cost. It runs a given function and does not depend on the replay.
 
 /** Below what any drafter is asked for: the core drafts nothing under 1/128. */
 export const THRESHOLD_MIN = 1 / 512;
@@ -13,7 +13,7 @@ export interface Found {
   readonly drafted: number;
   /**
    * Change of `drafted` for a change of ln(probabilityMin) by 1, near it; 0 if unknown. Thresholds
-   * matter by their ratio: half as likely a token is worth half as much.
+   * matter by their ratio: a token that is half as likely gains half as much.
    */
   readonly slope: number;
 }

@@ -19,7 +19,7 @@ export type Chunks = AsyncIterable<Uint8Array>;
 export const RESPONSES_MAX = SEQUENCES_MAX;
 const TOKEN_MAX = 0x7fffffff;
 
-/** Where a value stands, for messages. */
+/** Location of a value, for messages. */
 export interface Place {
   /** File and line, or file and group. */
   readonly where: string;

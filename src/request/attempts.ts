@@ -20,7 +20,7 @@ const SHORT_PROBATIONS = 4;
 export class Attempts {
   /** Since it was last cleared. */
   #deaths: Death[] = [];
-  /** What the workers said, as far as it is kept. */
+  /** The workers' last messages, truncated. */
   #reports: string[] = [];
   /** Output tokens that it ever had, at most: tokens up to here prove nothing. */
   #mark = 0;

@@ -1,4 +1,4 @@
-// The request buffer: every group and request that is not done with, and where each request stands.
+// The request buffer: every group and request that is not finished, and the state of each request.
 // It owns the responses. It decides nothing.
 //
 // Request ids are never used twice, so a late message of a worker cannot be taken for another request's.
@@ -26,7 +26,7 @@ export interface Wanted {
   readonly divisible: boolean;
   /** Lower is served earlier, as in vLLM; 0 is usual. */
   readonly priority: number;
-  /** All its tokens are of one weight epoch: where the weights change it begins anew. Default: false. */
+  /** All its tokens are of one weight epoch: if the weights change, it restarts. Default: false. */
   readonly isStrict?: boolean;
 }
 
@@ -97,7 +97,7 @@ export class RequestBuffer {
 
   /** An empty group, which requests may join until it is closed. Its id must be free. */
   open(groupId: GroupId, prompt: Int32Array): Group {
-    assert(!this.#groups.has(groupId), `group ${groupId} is there already`);
+    assert(!this.#groups.has(groupId), `group ${groupId} already exists`);
     const index = this.#groupHoles.pop() ?? this.#groupAt.length;
     const group: OpenGroup = {
       groupId,
@@ -212,7 +212,7 @@ export function isComplete(group: Group): boolean {
   return group.isClosed && group.finished === group.requests.length;
 }
 
-/** A worker died while it ran the request, which has made no new token since. */
+/** A worker died while it ran the request, and the request has no new token since. */
 export function isSuspect(request: Request): boolean {
   return request.attempts?.isSuspect === true;
 }

@@ -61,7 +61,7 @@ export const SAMPLING_DEFAULTS = {
   engineFields: null,
 } as const satisfies Partial<SamplingParams>;
 
-/** Why a response ended: a stop token, `tokensMax`, or somebody gave it up. */
+/** Why a response ended: a stop token, `tokensMax`, or an abort. */
 export type FinishReason = "stop" | "length" | "abort";
 
 /** Names a response's random numbers: two 32-bit words. */

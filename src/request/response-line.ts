@@ -16,7 +16,7 @@ export interface FinishedResponse {
   readonly finishReason: FinishReason;
   /** Of the weights, where no chunk has tokens. */
   readonly weightEpoch: WeightEpoch;
-  /** What the trainer calls the weights of an epoch; absent: nobody named any. */
+  /** The trainer's name for the weights of an epoch; absent: none was given. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
   readonly chunks: readonly Chunk[];
   /** Why an engine would not run it; null or absent: none refused it. */

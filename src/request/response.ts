@@ -9,7 +9,7 @@ import type { FinishReason } from "./request.ts";
 export interface Chunk {
   readonly workerId: WorkerId;
   readonly epoch: WeightEpoch;
-  /** Precision and digest of the weights that drew its tokens; null: its worker cannot say. */
+  /** Precision and digest of the weights that drew its tokens; null: its worker does not report it. */
   readonly weights: WeightsId | null;
   readonly offset: number;
   tokens: number;
@@ -23,7 +23,7 @@ export interface TopLogprobs {
   readonly logprobs: Float32Array;
 }
 
-/** What an engine said of a request that it would not run. */
+/** An engine's refusal of a request. */
 export interface Refusal {
   /** 4xx: the request is wrong, as over HTTP; else: the engine is. */
   readonly status: number;
@@ -42,9 +42,9 @@ export class Response {
   finish: FinishReason | null = null;
   /** Why it was given up, where an engine would not run it. */
   refusal: Refusal | null = null;
-  /** How often it began anew. */
+  /** Number of restarts. */
   restarts = 0;
-  /** Of its prompt, in an engine's cache when it began; null: not said. */
+  /** Of its prompt, in an engine's cache when it began; null: not reported. */
   promptTokensCached: number | null = null;
   #tokens = new Int32Array(INITIAL_TOKENS);
   #logprobs = new Float32Array(INITIAL_TOKENS);
@@ -106,7 +106,7 @@ export class Response {
 
   /**
    * Appends `tokens`, the first of which is output token number `offset`; skips what is already there.
-   * `top`: rows for the same tokens, with as many alternatives as the response was made for.
+   * `top`: rows for the same tokens, with the number of alternatives given at construction.
    */
   append(
     offset: number,
@@ -132,7 +132,7 @@ export class Response {
     return { kind: "ok", fresh, repeated };
   }
 
-  /** Takes everything back: the response begins anew. */
+  /** Discards all tokens: the response restarts. */
   restart(): void {
     this.restarts += 1;
     this.chunks.length = 0;

@@ -1,6 +1,6 @@
 // The range of every sampling parameter. The HTTP edge builds its schemas from it, the command line, linked
 // workers and the embedded engine check with it: whatever passes can be drawn with by every engine, in float32.
-// It knows nothing of one engine's own limits: context, KV and what it supports are checked where they are known.
+// An engine's own limits (context, KV, supported parameters) are checked elsewhere, where they are known.
 
 import type { LogitShaping, SamplingParams } from "./request.ts";
 
@@ -52,7 +52,7 @@ export function isTemperature(value: number): boolean {
   return value === 0 || isWithin(value, TEMPERATURE);
 }
 
-/** "is 1e-320, not 0 or in 1e-10..1000000": what a message says behind the field's name. */
+/** "is 1e-320, not 0 or in 1e-10..1000000": the part of a message after the field's name. */
 export function problemOf({ value, bound }: OutOfBounds): string {
   return `is ${value}, not ${bound}`;
 }

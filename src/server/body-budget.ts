@@ -93,7 +93,7 @@ export class BodyBudget {
     const turn = Promise.withResolvers<void>();
     const waiting = { bytes, enter: turn.resolve };
     const cancel = this.#options.after(this.#options.waitMsMax, () => turn.reject(this.#full()));
-    const leave = () => turn.reject(new AppError("interrupted", "the client has gone"));
+    const leave = () => turn.reject(new AppError("interrupted", "the client disconnected"));
     signal.addEventListener("abort", leave, { once: true });
     this.#waiting.add(waiting);
     try {

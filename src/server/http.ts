@@ -168,7 +168,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
         return withHeaders(response, own);
       } catch (error) {
         if (request.signal.aborted) {
-          told(CLIENT_GONE, "the client has gone");
+          told(CLIENT_GONE, "the client disconnected");
           return new Response(null, { status: CLIENT_GONE });
         }
         if (!(error instanceof AppError)) options.failed(error);

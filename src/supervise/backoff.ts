@@ -4,7 +4,7 @@ export interface BackoffLimits {
   /** ms before the first restart; doubles with each that was of no use. */
   readonly firstMs: number;
   readonly msMax: number;
-  /** A run that was healthy for so long, in ms, makes up for those before it. */
+  /** Time in ms after which a healthy run resets the count of failures. */
   readonly goodMs: number;
   /** Runs in a row that were not good, before it is given up. */
   readonly failuresMax: number;

@@ -51,10 +51,10 @@ test("findVllm: without a path it is the project's own, once that is wholly inst
   expect(found()).toBe(own);
 });
 
-test("findVllm: what is not there, or does not say its version, is an error with a hint", () => {
+test("findVllm: what is not there, or does not print its version, is an error with a hint", () => {
   expect(() => findVllm(join(folder, "none"), folder)).toThrow(/there is no .*none: npm run/);
   const broken = executable(join(folder, "broken"), "#!/no/such/python\n");
-  expect(() => findVllm(broken, folder)).toThrow("does not say its version");
+  expect(() => findVllm(broken, folder)).toThrow("does not print its version");
   const silent = environment("silent", "");
-  expect(() => findVllm(silent, folder)).toThrow("does not say its version");
+  expect(() => findVllm(silent, folder)).toThrow("does not print its version");
 });

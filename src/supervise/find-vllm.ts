@@ -1,4 +1,4 @@
-// Finds the `vllm` command and asks its Python which build it is: importing vLLM to ask itself takes ten seconds.
+// Finds the `vllm` command and asks its Python which build it is: importing vLLM to read its version takes ten seconds.
 
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -17,7 +17,7 @@ const ASK_VERSION = "import importlib.metadata as m; print(m.version('vllm'))";
 
 /**
  * `given` (a path), else the project's own (`npm run vllm:install`), else the one on PATH.
- * @throws AppError invalid_config: there is none, or it does not say its version.
+ * @throws AppError invalid_config: there is none, or it does not print its version.
  */
 export function findVllm(given: string | null, root: string): FoundVllm {
   const own = join(root, ".cache", "vllm", "bin", "vllm");
@@ -34,7 +34,7 @@ export function findVllm(given: string | null, root: string): FoundVllm {
       : Bun.spawnSync([python, "-c", ASK_VERSION], { stdout: "pipe", stderr: "ignore" });
   const version = asked?.exitCode === 0 ? asked.stdout.toString().trim() : "";
   if (version === "" || python === undefined) {
-    throw new AppError("invalid_config", `${command} does not say its version: ${INSTALL_HINT}`);
+    throw new AppError("invalid_config", `${command} does not print its version: ${INSTALL_HINT}`);
   }
   return {
     command,

@@ -36,7 +36,7 @@ function sizeIn(args: readonly string[], names: readonly string[]): number | nul
   return size;
 }
 
-/** The machine's GPUs by the names that CUDA_VISIBLE_DEVICES knows; null: nobody says how many there are. */
+/** The machine's GPUs by the names that CUDA_VISIBLE_DEVICES knows; null: their number is unknown. */
 export function visibleGpus(
   env: Readonly<Record<string, string | undefined>>,
   list: () => string | null = nvidiaSmi,

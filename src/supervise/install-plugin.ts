@@ -9,11 +9,11 @@ import { AppError } from "../base/errors.ts";
 
 const PACKAGE = join("native", "foretoken_vllm");
 const CORE = join("build", "core.wasm");
-/** What the wheel is made of, beside its sources and the core. */
+/** Inputs of the wheel, beside its sources and the core. */
 const BUILD_FILES = ["pyproject.toml", "hatch_build.py"];
 /** Not one pattern with the files above: Bun 1.4 finds nothing for braces around a path with `**`. */
 const SOURCES = new Glob("src/**/*.py");
-/** Where the package lies, and that what it needs is there too. */
+/** Finds the package, and checks that its dependencies are installed. */
 const ASK_PLACE =
   "import foretoken_vllm.proposer, os; print(os.path.dirname(foretoken_vllm.__file__))";
 const OUTPUT_CHARS = 800;
@@ -47,7 +47,7 @@ export async function ensurePlugin(parts: { python: string; root: string }): Pro
   return true;
 }
 
-/** Of all that the wheel is made of: another one means that it must be installed again. */
+/** Hash of all inputs of the wheel: if it differs, the wheel must be installed again. */
 export async function pluginHash(root: string): Promise<string> {
   const folder = join(root, PACKAGE);
   const files = [...BUILD_FILES, ...SOURCES.scanSync(folder)].sort();
@@ -58,7 +58,7 @@ export async function pluginHash(root: string): Promise<string> {
   return hash.digest("hex");
 }
 
-/** null: it went well; else what it said last. */
+/** null: success; else its last message. */
 async function run(command: string[]): Promise<string | null> {
   const child = Bun.spawn(command, { stdin: "ignore", stdout: "ignore", stderr: "pipe" });
   const stderr = await new Response(child.stderr).text();

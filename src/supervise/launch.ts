@@ -1,7 +1,7 @@
 // How a vLLM server is started so that a rollout over it is lossless: one table of flags and environment, by version
 // and by what it computes on. It starts nothing.
 //
-// What was run against live servers of version 0.32 on CPU is said here as seen; older rows are from vLLM's sources.
+// Facts about version 0.32 on CPU were measured on live servers; those about older versions are from vLLM's sources.
 
 import { AppError } from "../base/errors.ts";
 import { connectorLaunch } from "../worker/vllm/connectors.ts";
@@ -24,7 +24,7 @@ export interface PluginLaunch {
 
 /**
  * Draft tokens of one request in one step, at most. The plugin drafts only what pays; a larger number costs nothing
- * but that vLLM drafts for nobody while any request is so close to the context's end.
+ * but that vLLM drafts nothing while any request is that close to the context's end.
  */
 export const DRAFT_TOKENS = 16;
 
@@ -58,9 +58,9 @@ export interface LaunchOptions {
 
 export interface Launch {
   readonly command: readonly string[];
-  /** Comes before the environment that is there. */
+  /** Overrides the process's environment. */
   readonly env: Readonly<Record<string, string>>;
-  /** The environment that is there comes before it. */
+  /** Overridden by the process's environment. */
   readonly envDefaults: Readonly<Record<string, string>>;
 }
 
@@ -112,7 +112,7 @@ const TABLE: readonly Row[] = [
       "--enforce-eager",
       // With "mp" the engine spins on every core, and the API process starves: events come seconds late.
       ...["--distributed-executor-backend", "uni"],
-      // The least that the CPU kernels take. A chunk that goes on computes what is left of a block again: with the
+      // The smallest size that the CPU kernels support. A continued chunk recomputes its last partial block: with the
       // default of 128 that is most of a short chunk, and steps are no slower with this.
       ...["--block-size", "32"],
       // A prompt split over two steps ends the server if its request has a seed: vLLM takes back the random number of
@@ -169,7 +169,7 @@ export function launchOf(options: LaunchOptions): Launch {
       ...merged(rows.map((row) => row.env)),
       ...drafts.env,
       ...kvConnector?.env,
-      // Not among the arguments, which everybody on the machine can see.
+      // Not among the arguments, which every user of the machine can see.
       ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
       ...(options.gpus === null ? {} : { CUDA_VISIBLE_DEVICES: options.gpus }),
     },
@@ -177,7 +177,7 @@ export function launchOf(options: LaunchOptions): Launch {
   };
 }
 
-/** A proposer of one's own is known to vLLM's first model runner alone (docs/PLUGIN.md). */
+/** Only vLLM's first model runner supports a custom proposer (docs/PLUGIN.md). */
 function pluginLaunch({ plugin, host, port }: LaunchOptions): Required<Pick<Row, "args" | "env">> {
   if (plugin === null) return { args: [], env: {} };
   const speculation = {
@@ -206,7 +206,7 @@ function merged(
 function parsed(version: string): readonly [number, number] {
   const [, major, minor] = /^(\d+)\.(\d+)/.exec(version) ?? [];
   if (major === undefined) {
-    throw new AppError("invalid_config", `vLLM says that its version is "${version}"`);
+    throw new AppError("invalid_config", `vLLM reports version "${version}"`);
   }
   return [Number(major), Number(minor)];
 }

@@ -11,7 +11,7 @@ import {
 } from "node:fs";
 import { dirname } from "node:path";
 
-/** Opens an empty log to append to; the one that is there becomes `PATH.old`. Returns its descriptor. */
+/** Opens an empty log to append to; an existing one becomes `PATH.old`. Returns its descriptor. */
 export function openLog(path: string): number {
   mkdirSync(dirname(path), { recursive: true });
   if (existsSync(path)) renameSync(path, `${path}.old`);
@@ -20,7 +20,7 @@ export function openLog(path: string): number {
 
 const TAIL_BYTES = 16_384;
 
-/** The last lines that say something, at most `linesMax`; none where nothing can be read. */
+/** The last non-empty lines, at most `linesMax`; none if the file cannot be read. */
 export function tailOf(path: string, linesMax: number): string[] {
   let file: number;
   try {

@@ -1,5 +1,5 @@
-// One server that is kept running: started, waited for until it is healthy, started again with growing pauses when it
-// ends, and stopped with all its processes. What it says goes to a log file; its last lines are told when it dies.
+// Keeps one server running: starts it, waits until it is healthy, restarts it with growing pauses when it ends, and
+// stops it with all its processes. Its output goes to a log file, whose last lines are reported when it dies.
 
 import { closeSync } from "node:fs";
 import { AppError } from "../base/errors.ts";
@@ -14,16 +14,16 @@ export interface ServerSpec {
   readonly command: readonly string[];
   readonly env: Readonly<Record<string, string | undefined>>;
   readonly logPath: string;
-  /** ms for which it may start. */
+  /** ms that a start may take. */
   readonly startMsMax: number;
-  /** ms between being told to end and being killed. */
+  /** ms between SIGTERM and SIGKILL. */
   readonly graceMs: number;
   readonly backoff?: BackoffLimits;
 }
 
 export type ServerEvent =
   | { readonly kind: "started"; readonly pid: number }
-  /** It still starts; `lastLine` of its log, null: none. Told every few seconds. */
+  /** It still starts; `lastLine` of its log, null: none. Reported every few seconds. */
   | { readonly kind: "waiting"; readonly ms: number; readonly lastLine: string | null }
   | { readonly kind: "healthy"; readonly ms: number }
   | { readonly kind: "died"; readonly how: string; readonly lines: readonly string[] }
@@ -31,14 +31,14 @@ export type ServerEvent =
   /** It has ended too often: it is not started again. */
   | { readonly kind: "gave_up" };
 
-const LINES_TOLD = 8;
+const LINES_REPORTED = 8;
 const HEALTH_PAUSE_MS = 250;
 const HEALTH_MS_MAX = 10_000;
 const WAITING_TOLD_MS = 5_000;
 
 export class ManagedServer {
   readonly spec: ServerSpec;
-  readonly #heard: (event: ServerEvent) => void;
+  readonly #notify: (event: ServerEvent) => void;
   readonly #backoff: Backoff;
   #group: ProcessGroup | null = null;
   #isStopping = false;
@@ -46,9 +46,9 @@ export class ManagedServer {
   readonly #stopped = Promise.withResolvers<void>();
   #kept: Promise<void> | null = null;
 
-  constructor(spec: ServerSpec, heard: (event: ServerEvent) => void) {
+  constructor(spec: ServerSpec, notify: (event: ServerEvent) => void) {
     this.spec = spec;
-    this.#heard = heard;
+    this.#notify = notify;
     this.#backoff = new Backoff(spec.backoff);
   }
 
@@ -64,7 +64,7 @@ export class ManagedServer {
   async start(): Promise<void> {
     const failure = await this.#startOnce();
     if (failure !== null) {
-      const lines = tailOf(this.spec.logPath, LINES_TOLD).map((line) => `\n  ${line}`);
+      const lines = tailOf(this.spec.logPath, LINES_REPORTED).map((line) => `\n  ${line}`);
       const where = `${this.spec.name} (${this.spec.logPath})`;
       throw new AppError("worker_failed", `${where}: ${failure}${lines.join("")}`);
     }
@@ -92,14 +92,14 @@ export class ManagedServer {
       await this.#group.clear();
       this.#group = null;
       if (this.#isStopping) return;
-      this.#heard({ kind: "died", how, lines: tailOf(this.spec.logPath, LINES_TOLD) });
+      this.#notify({ kind: "died", how, lines: tailOf(this.spec.logPath, LINES_REPORTED) });
       const healthyMs = healthyFromMs === null ? 0 : performance.now() - healthyFromMs;
       const pauseMs = this.#backoff.next(healthyMs);
       if (pauseMs === null) {
-        this.#heard({ kind: "gave_up" });
+        this.#notify({ kind: "gave_up" });
         return;
       }
-      this.#heard({ kind: "restarts", inMs: pauseMs });
+      this.#notify({ kind: "restarts", inMs: pauseMs });
       await Promise.race([Bun.sleep(pauseMs), this.#stopped.promise]);
       if (this.#isStopping) return;
       healthyFromMs = (await this.#startOnce()) === null ? performance.now() : null;
@@ -113,13 +113,13 @@ export class ManagedServer {
     const group = new ProcessGroup({ command, env, output });
     closeSync(output);
     this.#group = group;
-    this.#heard({ kind: "started", pid: group.pid });
+    this.#notify({ kind: "started", pid: group.pid });
     const fromMs = performance.now();
     let toldMs = fromMs;
     while (!group.hasEnded) {
       const nowMs = performance.now();
       if (await this.#isHealthy()) {
-        this.#heard({ kind: "healthy", ms: performance.now() - fromMs });
+        this.#notify({ kind: "healthy", ms: performance.now() - fromMs });
         return null;
       }
       if (this.#isStopping) return "it was stopped";
@@ -129,7 +129,7 @@ export class ManagedServer {
       }
       if (nowMs - toldMs >= WAITING_TOLD_MS) {
         toldMs = nowMs;
-        this.#heard({
+        this.#notify({
           kind: "waiting",
           ms: nowMs - fromMs,
           lastLine: tailOf(logPath, 1)[0] ?? null,

@@ -1,8 +1,8 @@
-// Mooncake's store as the KV pool of the servers that `foretoken up` starts: where its master lies, how it is started,
-// and what each server is told of it. It starts nothing.
+// Mooncake's store as the KV pool of the servers that `foretoken up` starts: where its master is found, how it is started,
+// and each server's configuration. It starts nothing.
 //
-//   mooncake_master (one process): which key lies in which server's segment; no KV passes through it
-//   each server: a segment of its own memory for everybody's KV, and the connector (native/foretoken_vllm/mooncake.py)
+//   mooncake_master (one process): knows which segment holds each key; no KV passes through it
+//   each server: a segment of its own memory for KV of all servers, and the connector (native/foretoken_vllm/mooncake.py)
 
 import { mkdirSync, writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
@@ -19,11 +19,11 @@ const SHARE_MAX = 1 / 4;
 /** Copies go straight into the servers' KV; this is for what has no room of its own. */
 const BUFFER_MIB = 64;
 /**
- * A key that was looked up stays for so long: a load that takes longer is computed again. The plugin's release of
+ * Seconds for which a key that was looked up is kept: if a load takes longer, the KV is recomputed. The plugin's release of
  * finished KV (pool_release.py) waits for it.
  */
 const LEASE_S = 5;
-/** A server that is silent for so long is gone, its segment with it. Until then its keys are found, and fail to load. */
+/** Seconds of silence after which a server and its segment are removed. Until then its keys are found, but fail to load. */
 const CLIENT_TTL_S = 5;
 const START_MS_MAX = 30_000;
 const GRACE_MS = 5_000;
@@ -49,13 +49,13 @@ export function findMooncake(python: string): FoundMooncake {
   });
   const [version, folder] = stdout.toString().trim().split("\n");
   if (exitCode !== 0 || version === undefined || folder === undefined) {
-    const said = stderr.toString().trim().split("\n").at(-1)?.slice(0, WORDS_MAX) ?? "";
-    const fix = /libibverbs|libnl/.test(said)
+    const message = stderr.toString().trim().split("\n").at(-1)?.slice(0, WORDS_MAX) ?? "";
+    const fix = /libibverbs|libnl/.test(message)
       ? "apt-get install libibverbs1"
       : "npm run vllm:install on a CPU, pip install mooncake-transfer-engine beside vLLM on GPUs";
     throw new AppError(
       "invalid_config",
-      `--kv-connector mooncake: ${python} cannot load it: ${said}: ${fix}`,
+      `--kv-connector mooncake: ${python} cannot load it: ${message}: ${fix}`,
     );
   }
   return { version, master: join(folder, "mooncake_master") };
@@ -124,15 +124,15 @@ export function writePoolConfig({ configPath, master, segmentMib: mib }: PoolOpt
   writeFileSync(configPath, `${JSON.stringify(config, null, 2)}\n`);
 }
 
-/** What a server that is told of a pool needs in its environment; what is there already comes before it. */
+/** Environment of a server that uses a pool; variables that are already set take precedence. */
 export function poolEnvironment(host: string): Record<string, string> {
   return {
-    // What it tells the other servers to reach it by.
+    // The address by which other servers reach it.
     VLLM_HOST_IP: host,
     // Otherwise 30 s each: while the master is away, every look-up would take that long.
     MC_RPC_TIMEOUT_MS: "2000",
     MC_RPC_CONNECT_TIMEOUT_MS: "1000",
-    // Of a load whose owner has stopped; four attempts are made. Default: none.
+    // For a load whose holder has stopped; four attempts are made. Default: none.
     MC_TCP_PROGRESS_TIMEOUT_SEC: "2",
     MC_TCP_STATUS_TIMEOUT_SEC: "2",
     // A block that was overwritten while it was read is an error, not KV of another text.

@@ -1,5 +1,5 @@
-// One program with everything that it starts, as a process group that ends as a whole: when it is told to, and when
-// this process is gone for whatever reason, a SIGKILL included.
+// Runs a program and all its children as a process group that ends as a whole: on request, and when this process ends
+// for any reason, including SIGKILL.
 //
 //   this process ──pipe──▶ guard (in the group): waits for the pipe's end, then kills the group
 //        └─starts──▶ leader: sh, runs the program and waits for it
@@ -8,8 +8,8 @@ import { type ChildProcess, spawn } from "node:child_process";
 import { assert } from "../base/assert.ts";
 
 /**
- * The leader outlives SIGTERM, so that its end says that the program has ended; the guard outlives it too. Signals go
- * to the whole group, so that the program hears them by itself.
+ * The leader outlives SIGTERM, so that its end means that the program has ended; the guard outlives it too. Signals go
+ * to the whole group, so that the program receives them itself.
  */
 const LEADER = `
 exec 3<&0
@@ -51,9 +51,9 @@ export class ProcessGroup {
     assert(pid !== undefined, "a process has a number");
     this.pid = pid;
     this.ended = new Promise((resolve) => {
-      const end = (told: string) => {
+      const end = (how: string) => {
         this.#hasEnded = true;
-        resolve(told);
+        resolve(how);
       };
       this.#leader.once("exit", (code, signal) => {
         end(signal === null ? `exit status ${code}` : `signal ${signal}`);
@@ -68,7 +68,7 @@ export class ProcessGroup {
     return this.#hasEnded;
   }
 
-  /** Asks it to end; what is there after `graceMs` is killed. Resolves when the group is empty. */
+  /** Sends SIGTERM; what remains after `graceMs` is killed. Resolves when the group is empty. */
   async stop(graceMs: number): Promise<void> {
     this.signal("SIGTERM");
     const timer = setTimeout(() => this.signal("SIGKILL"), graceMs);
@@ -97,5 +97,5 @@ export class ProcessGroup {
 }
 
 const EMPTY_CHECK_MS = 20;
-/** A killed process is gone at once, unless the kernel holds it: 2 s. */
+/** A killed process ends at once, unless the kernel holds it: 2 s. */
 const EMPTY_CHECKS_MAX = 100;

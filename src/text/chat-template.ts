@@ -11,7 +11,7 @@ export class ChatTemplate {
   readonly #tokens: Readonly<Record<string, string>>;
   #template: Template | null = null;
 
-  /** `source` null: the model has no template, and every `render` says so. */
+  /** `source` null: the model has no template, and every `render` throws that. */
   constructor(source: string | null, tokens: Readonly<Record<string, string>>) {
     this.#source = source;
     this.#tokens = tokens;

@@ -4,7 +4,7 @@
 import { InvalidFieldError } from "../base/errors.ts";
 import type { Detokenizer } from "./text.ts";
 
-/** What a vocabulary says of its tokens. */
+/** A vocabulary's data about its tokens. */
 export interface TokenTable {
   readonly vocabularySize: number;
   /** Special tokens written out; empty where the vocabulary has a hole. `token` is one of its own. */

@@ -30,7 +30,7 @@ interface Results {
   encode: Int32Array[];
   chat: EncodedChat;
   decode: string;
-  /** A JSON list of what each token stands for. */
+  /** A JSON list of each token's text. */
   names: string;
 }
 

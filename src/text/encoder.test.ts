@@ -84,7 +84,7 @@ test("encode: texts wait in turn, and one whose client goes is dropped", async (
   const third = encode(encoder, `3${MEDIUM}`);
   await settled();
   client.abort();
-  expect(await failureOf(gone)).toContain("the client has gone");
+  expect(await failureOf(gone)).toContain("the client disconnected");
   threads[0]?.finish(1);
   await first;
   threads[0]?.finish(3);

@@ -1,4 +1,4 @@
-// Makes tokens of what clients write, without holding up the thread that serves everybody: short texts at once, the
+// Tokenizes clients' texts without blocking the serving thread: short texts at once, the
 // others one after the other in threads of their own. An encoding that takes too long costs its request an error, and the
 // thread its life. Long texts have a thread apart, so that they hold up only one another.
 
@@ -38,7 +38,7 @@ export interface ThreadedEncoderOptions {
 /** Encoded in about a millisecond by either kind of tokenizer. */
 const INLINE_CHARACTERS = 512;
 const INLINE_TOKENS = 1024;
-/** Texts up to this never wait for longer ones. About 0.2 s of work; a list of texts is encoded in pieces of so much. */
+/** Texts up to this never wait for longer ones. About 0.2 s of work; a list of texts is encoded in pieces of this size. */
 const SHORT_CHARACTERS = 65_536;
 /** Of jobs that wait in one lane: as many as a sidecar takes requests. */
 const WAITING_MAX = 65_536;
@@ -82,7 +82,7 @@ export class ThreadedEncoder implements Encoder {
   }
 
   async decode(tokens: Int32Array, signal: AbortSignal): Promise<string> {
-    // No token stands for less than a byte but those that nobody writes.
+    // Every token that occurs in a text is at least one byte.
     this.#checkLength(tokens.length);
     const size = { characters: tokens.length, inlineMax: INLINE_TOKENS };
     return await this.#run({ kind: "decode", tokens }, { ...size, signal });
@@ -150,9 +150,9 @@ class Lane {
     const { promise, resolve, reject } = Promise.withResolvers<unknown>();
     const waiting = { job, characters, resolve, reject };
     const leave = () => {
-      if (this.#remove(waiting)) reject(new AppError("interrupted", "the client has gone"));
+      if (this.#remove(waiting)) reject(new AppError("interrupted", "the client disconnected"));
     };
-    if (signal.aborted) reject(new AppError("interrupted", "the client has gone"));
+    if (signal.aborted) reject(new AppError("interrupted", "the client disconnected"));
     else {
       this.#waiting.add(waiting);
       this.#characters += characters;

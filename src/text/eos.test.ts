@@ -10,7 +10,7 @@ afterAll(() => rmSync(folder, { recursive: true }));
 const write = (name: string, text: string) => writeFileSync(join(folder, name), text);
 
 test("eosTokensOf: takes generation_config.json before config.json, one token or several", () => {
-  expect(() => eosTokensOf(folder)).toThrow("no file there says which token ends a text");
+  expect(() => eosTokensOf(folder)).toThrow("no file there defines the token that ends a text");
   write("config.json", '{"eos_token_id": 7}');
   expect(eosTokensOf(folder)).toEqual([7]);
   write("generation_config.json", '{"eos_token_id": [5, 6]}');

@@ -13,7 +13,10 @@ export function eosTokensOf(folder: string): readonly number[] {
     const tokens = Array.isArray(eos) ? eos : [eos];
     if (tokens.every((token) => Number.isSafeInteger(token) && token >= 0)) return tokens;
   }
-  throw new AppError("model_unreadable", `${folder}: no file there says which token ends a text`);
+  throw new AppError(
+    "model_unreadable",
+    `${folder}: no file there defines the token that ends a text`,
+  );
 }
 
 function fieldOf(path: string, field: string): unknown {

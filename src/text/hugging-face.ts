@@ -27,7 +27,7 @@ interface TokenizerFile {
 const PLAIN_DECODERS = ["Metaspace", "Replace", "ByteFallback", "Fuse", "Strip", "Sequence"];
 
 /**
- * Reads the files once. `vocabularySizeMin`: of a model that is known to have more ids than these files say; the others
+ * Reads the files once. `vocabularySizeMin`: for a model that is known to have more ids than these files define; the others
  * stand for nothing. @throws AppError model_unreadable, naming the file.
  */
 export function openHuggingFaceText(folder: string, vocabularySizeMin = 0): Text {
@@ -76,7 +76,7 @@ export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): En
   return openEncoderThread(THREAD, opening);
 }
 
-/** Models of text and images say it of their text's part. 0: not said. */
+/** Models of text and images define it for their text part. 0: not given. */
 function modelVocabularySize(config: Record<string, unknown>): number {
   const { text_config: text } = config;
   const inner = typeof text === "object" && text !== null ? Reflect.get(text, "vocab_size") : 0;
@@ -196,7 +196,7 @@ function byteLevelBytes(token: string): Uint8Array {
   const bytes: number[] = [];
   for (const character of token) {
     const byte = BYTE_OF.get(character);
-    // A token that is no byte-level piece stands for its own characters.
+    // A token that is no byte-level piece is its own characters.
     if (byte === undefined) return utf8(token);
     bytes.push(byte);
   }

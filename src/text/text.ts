@@ -19,7 +19,7 @@ export interface ChatMessage {
 export interface ChatOptions {
   /** End with the beginning of an assistant's turn. */
   readonly addGenerationPrompt: boolean;
-  /** Leave the last message open, so that the model goes on with it. */
+  /** Leave the last message open, so that the model continues it. */
   readonly continueFinalMessage: boolean;
   readonly tools: readonly unknown[] | null;
   /** Further variables of the template. */
@@ -36,7 +36,7 @@ export interface EncodeOptions {
   readonly addSpecial: boolean;
   /** A text that certainly has more is refused before it is encoded; null: none is. */
   readonly tokensMax: number | null;
-  /** Aborts when nobody waits for the answer any more. */
+  /** Aborts when the answer is no longer needed. */
   readonly signal: AbortSignal;
 }
 
@@ -54,7 +54,7 @@ export interface Encoder {
   ): Promise<EncodedChat>;
   /** Special tokens are written out. */
   decode(tokens: Int32Array, signal: AbortSignal): Promise<string>;
-  /** What each token stands for, as a JSON list. */
+  /** The text of each token, as a JSON list. */
   namesJson(tokens: Int32Array, signal: AbortSignal): Promise<string>;
 }
 

@@ -31,7 +31,7 @@ export class Heap {
     const status = this.#core.heap_push(this.#handle, id, key);
     this.#core.gate.leave();
     if (status === STATUS_FULL) throw full();
-    assert(status !== STATUS_DUPLICATE, `heap: id ${id} is there already`);
+    assert(status !== STATUS_DUPLICATE, `heap: id ${id} already exists`);
   }
 
   /** Removes and returns the first id; null if there is none. */

@@ -8,7 +8,7 @@ import { Gate } from "./gate.ts";
 
 /** The core's exports (assembly/index.ts). Handles are positive; statuses are below zero. */
 export interface CoreExports {
-  /** Entered by whoever calls what changes the instance. */
+  /** Entered by every call that changes the instance. */
   readonly gate: Gate;
   readonly memory: WebAssembly.Memory;
   abi_version(): number;

@@ -77,7 +77,7 @@ export class SuffixIndex {
   /** `onFull` is being called: it may drop groups, but not make the step's views another's. */
   #isReporting = false;
 
-  /** `onFull` is told of a group that ran out of room, after the call in which it did. */
+  /** `onFull` is called with a group that ran out of room, after the call in which it did. */
   constructor(options: CoreOptions, onFull: (handle: number) => void) {
     this.core = loadCore(options);
     this.#onFull = onFull;
@@ -170,7 +170,7 @@ export class SuffixIndex {
   }
 
   /**
-   * Asks for a draft behind those asked for since `begin`; a handle below zero gets none. Under a budget,
+   * Requests a draft, after those requested since `begin`; a handle below zero gets none. Under a budget,
    * its probabilities are multiplied by `weight` to rank its tokens among those of others.
    */
   draft(handle: number, sequence: number, wanted: DraftWanted, weight = 1): void {
