@@ -15,10 +15,11 @@ const POISON = 999;
 /** Longer than the worker goes on trying. */
 const DOWN_MS = 1_000;
 
-async function bedOf(count: number, downMs = DOWN_MS): Promise<StandInBed> {
+/** `downMs`: of the servers, in turn. 0: a supervisor starts it again at once. */
+async function bedOf(count: number, downMs: readonly number[] = [DOWN_MS]): Promise<StandInBed> {
   return await StandInBed.start(count, (index) => ({
     slots: 8,
-    downMs,
+    downMs: downMs[index % downMs.length] ?? DOWN_MS,
     generate: index % 2 === 0 ? "enabled" : "disabled",
     faults: (_, [first, afterTokens = 0]) =>
       first === POISON ? { kind: "restart", afterTokens } : null,
@@ -29,8 +30,8 @@ const restartsOf = (standIns: readonly VllmStandIn[]): number =>
   standIns.reduce((sum, { restarts }) => sum + restarts, 0);
 
 test("poison: one request that ends servers costs two of them, the others get their tokens", async () => {
-  for (let trial = 0; trial < rounds(1, 10); trial += 1) {
-    const bed = await bedOf(3);
+  for (let trial = 0; trial < rounds(2, 10); trial += 1) {
+    const bed = await bedOf(3, [trial % 2 === 0 ? DOWN_MS : 0]);
     const goods = Array.from({ length: 40 }, (_, i) => [1 + trial, 1 + i]);
     const bad = [POISON, trial % 4, 5];
     const [told, ...others] = await Promise.all([
@@ -51,39 +52,43 @@ test("poison: one request that ends servers costs two of them, the others get th
   }
 }, 120_000);
 
-test("poison: a group of it, and rollouts with it, cost one death more than there are servers", async () => {
-  const bed = await bedOf(3);
-  const startMs = performance.now();
-  const good = bed.complete([7, 7]);
-  const many = await bed.complete([POISON, 0, 1], { n: 8 });
-  expect(many.status).toBe(502);
-  // All servers begin with some of it at once; the next death is the last.
-  expect(restartsOf(bed.standIns)).toBeLessThanOrEqual(4);
-  const before = restartsOf(bed.standIns);
-  const answer = await bed.post("/v1/rollouts", {
-    groups: [
-      { id: "bad", token_ids: [POISON, 0, 2], n: 6 },
-      { id: "good", token_ids: [7, 8], n: 1 },
-    ],
-    sampling: { max_tokens: 24 },
-  });
-  const lines = (await answer.text())
-    .split("\n")
-    .filter((line) => line.includes('"group"'))
-    .map((line) => JSON.parse(line));
-  const ofGroup = (id: string) => lines.filter(({ group }) => group === id);
-  expect(ofGroup("good").map((line) => line.token_ids)).toEqual([expectedOf([7, 8]).tokens]);
-  expect(ofGroup("bad").length).toBe(6);
-  for (const { error } of ofGroup("bad")) expect(error.message).toContain("workers ended");
-  expect(restartsOf(bed.standIns) - before).toBeLessThanOrEqual(4);
-  expect(await good).toEqual(expectedOf([7, 7]));
-  expect(performance.now() - startMs).toBeLessThan(DEADLINE_MS);
-  await bed.stop();
-}, 60_000);
+test.each([DOWN_MS, 0])(
+  "poison: a group of it, and rollouts with it, cost one death more than there are servers (down %i ms)",
+  async (downMs) => {
+    const bed = await bedOf(3, [downMs]);
+    const startMs = performance.now();
+    const good = bed.complete([7, 7]);
+    const many = await bed.complete([POISON, 0, 1], { n: 8 });
+    expect(many.status).toBe(502);
+    // All servers begin with some of it at once; the next death is the last.
+    expect(restartsOf(bed.standIns)).toBeLessThanOrEqual(4);
+    const before = restartsOf(bed.standIns);
+    const answer = await bed.post("/v1/rollouts", {
+      groups: [
+        { id: "bad", token_ids: [POISON, 0, 2], n: 6 },
+        { id: "good", token_ids: [7, 8], n: 1 },
+      ],
+      sampling: { max_tokens: 24 },
+    });
+    const lines = (await answer.text())
+      .split("\n")
+      .filter((line) => line.includes('"group"'))
+      .map((line) => JSON.parse(line));
+    const ofGroup = (id: string) => lines.filter(({ group }) => group === id);
+    expect(ofGroup("good").map((line) => line.token_ids)).toEqual([expectedOf([7, 8]).tokens]);
+    expect(ofGroup("bad").length).toBe(6);
+    for (const { error } of ofGroup("bad")) expect(error.message).toContain("workers ended");
+    expect(restartsOf(bed.standIns) - before).toBeLessThanOrEqual(4);
+    expect(await good).toEqual(expectedOf([7, 7]));
+    expect(performance.now() - startMs).toBeLessThan(DEADLINE_MS);
+    await bed.stop();
+  },
+  60_000,
+);
 
 test("poison: many such requests among good ones end one after the other, no good one is lost", async () => {
   const bad = rounds(3, 12);
-  const bed = await bedOf(2);
+  const bed = await bedOf(2, [0]);
   const goods = Array.from({ length: 50 }, (_, i) => [3, i]);
   const bads = Array.from({ length: bad }, (_, i) => [POISON, fold32(SEED, i) % 4, i]);
   const [good, told] = await Promise.all([
@@ -98,7 +103,7 @@ test("poison: many such requests among good ones end one after the other, no goo
 
 test("kills from outside, of one server or of all at once, lose no request", async () => {
   // Shorter than the pause between two kills.
-  const bed = await bedOf(3, 200);
+  const bed = await bedOf(3, [200, 0]);
   const kills = rounds(6, 100);
   let isOver = false;
   const load = Array.from({ length: 12 }, async (_, lane) => {

@@ -221,9 +221,10 @@ class Follower {
 }
 
 async function play(seed: number): Promise<{ responses: number; shown: Map<string, number> }> {
+  const restarts = { left: 1 };
   const standIns = await Promise.all(
     [0, 1, 2].map((i) => {
-      const options = { share: 0.1, tokensMax: 10, kinds: FAULT_KINDS };
+      const options = { share: 0.1, tokensMax: 10, kinds: FAULT_KINDS, restarts };
       const faults = seededFaults(fold32(seed, i), options);
       return VllmStandIn.start({
         ...STAND_IN_DEFAULTS,

@@ -67,17 +67,31 @@ export type FaultPlan = (arrival: number, prompt: readonly number[]) => Fault | 
 
 export const NO_FAULTS: FaultPlan = () => null;
 
+export interface SeededFaults {
+  readonly share: number;
+  readonly tokensMax: number;
+  readonly kinds: readonly FaultKind[];
+  /**
+   * Restarts that are still to be shown, by all plans that are given this object. A request that is there at two of
+   * them in a row, with no token in between, is blamed for both.
+   */
+  readonly restarts: { left: number };
+}
+
 /** `share` of all requests meet a fault, each kind as often as any other; a restart is ten times as rare. */
 export function seededFaults(
   seed: number,
-  options: { share: number; tokensMax: number; kinds: readonly FaultKind[] },
+  { share, tokensMax, kinds, restarts }: SeededFaults,
 ): FaultPlan {
-  const { share, tokensMax, kinds } = options;
   return (arrival) => {
     const chance = (purpose: number) => fold32(fold32(seed, arrival), purpose) / 2 ** 32;
     if (chance(1) >= share) return null;
     const kind = kinds[Math.floor(chance(2) * kinds.length)];
-    if (kind === undefined || (kind === "restart" && chance(3) >= 0.1)) return null;
+    if (kind === undefined) return null;
+    if (kind === "restart") {
+      if (chance(3) >= 0.1 || restarts.left === 0) return null;
+      restarts.left -= 1;
+    }
     return { kind, afterTokens: Math.floor(chance(4) * tokensMax) };
   };
 }

@@ -38,7 +38,7 @@ export interface VllmLimits {
   readonly answerBytesMax: number;
 }
 
-/** With these a server that is gone is given up after 1 to 2 s, one that accepts and breaks connections after about 5 s, a hung one after about 2 min. */
+/** With these a server that is gone is given up after 1 to 2 s, one that accepts and breaks connections after about 7 s, a hung one after about 2 min. */
 export const VLLM_LIMITS: VllmLimits = {
   healthMsMax: 600_000,
   startMsMax: 600_000,

@@ -56,19 +56,6 @@ const COUNTERS: Readonly<Record<keyof ServerCounters, string>> = {
   poolSeconds: "vllm:mooncake_store_operation_time_seconds_sum",
 };
 
-export const NO_COUNTERS: ServerCounters = {
-  steps: 0,
-  preemptions: 0,
-  promptTokens: 0,
-  generationTokens: 0,
-  drafts: 0,
-  draftedTokens: 0,
-  acceptedTokens: 0,
-  externalHitTokens: 0,
-  poolFailedBlocks: 0,
-  poolSeconds: 0,
-};
-
 export function readMetrics(text: string): ServerMetrics {
   const sums = new Map<string, number>();
   const samples = new Map<string, number>();

@@ -33,6 +33,8 @@ export class Monitor {
   #cancelTick: (() => void) | null = null;
   #isStopped = false;
   #isPolling = false;
+  /** What the poll under way brings may be older than what is asked about. */
+  #isStale = false;
   #pollFailures = 0;
   /** When the address first refused; null: it has not, since it last answered. */
   #refusedAtMs: number | null = null;
@@ -67,11 +69,21 @@ export class Monitor {
     });
   }
 
+  /** As `poll`, and what is heard next was asked for after this call. */
+  async pollAnew(): Promise<void> {
+    this.#isStale = this.#isPolling;
+    await this.poll();
+  }
+
   /** Reads the metrics now, unless that is under way. */
   async poll(): Promise<void> {
     if (this.#isPolling || this.#isStopped) return;
     this.#isPolling = true;
-    const answer = await this.#get("/metrics");
+    let answer: HttpAnswer;
+    do {
+      this.#isStale = false;
+      answer = await this.#get("/metrics");
+    } while (this.#isStale && !this.#isStopped);
     this.#isPolling = false;
     if (this.#isStopped) return;
     const { problem, metrics } = metricsIn(answer);

@@ -29,7 +29,8 @@ const SCENARIO_MS_MAX = 90_000;
 
 const LIMITS: Partial<VllmLimits> = {
   stallMs: 10,
-  silenceMsMax: 150,
+  // Above what a stream is silent for while other processes have the machine's cores.
+  silenceMsMax: 600,
   retryMs: 1,
   retryMsMax: 4,
   pollMs: 10,
@@ -80,6 +81,7 @@ interface Outcome {
   readonly submitted: number;
   readonly failures: readonly string[];
   readonly killed: number;
+  readonly restarted: number;
   readonly lost: number;
   readonly shown: ReadonlyMap<string, number>;
 }
@@ -90,8 +92,11 @@ async function play(seed: number): Promise<Outcome> {
   const workers: VllmWorker[] = [];
   const share = dice.of([0, 0.1, 0.3]);
   const count = 2 + dice.below(3);
+  const killAt = dice.below(3) === 0 ? 20 + dice.below(60) : -1;
+  const restarts = { left: killAt < 0 ? 1 : 0 };
   for (let i = 0; i < count; i += 1) {
-    const faults = seededFaults(fold32(seed, i), { share, tokensMax: 40, kinds: FAULT_KINDS });
+    const options = { share, tokensMax: 40, kinds: FAULT_KINDS, restarts };
+    const faults = seededFaults(fold32(seed, i), options);
     const slots = 8 + dice.below(40);
     const server = await VllmStandIn.start({
       slots,
@@ -106,15 +111,13 @@ async function play(seed: number): Promise<Outcome> {
       downMs: 5,
     });
     servers.push(server);
-    const settings = { workerId: workerId(i), url: server.url, limits: LIMITS };
-    workers.push(await openVllmWorker(settings));
+    workers.push(await openOn(server, i));
   }
   const finished: Request[] = [];
   const failures: string[] = [];
   const over = Promise.withResolvers<void>();
   let submitted = 0;
   let killed = 0;
-  const killAt = dice.below(3) === 0 ? 20 + dice.below(60) : -1;
   const rollout = new Rollout({
     policy: dice.of(["seer", "divided"]),
     draft: dice.of(["grouped", "off"]),
@@ -136,7 +139,16 @@ async function play(seed: number): Promise<Outcome> {
         }
         if (finished.length === submitted) over.resolve();
       },
-      workerFailed: (_, message) => failures.push(message),
+      workerFailed: ({ workerId: id }, message) => {
+        failures.push(message);
+        const server = servers[id % count];
+        if (server?.isStopped !== false) return;
+        // As the sidecar's pool does, under a number of its own.
+        void openOn(server, id + count).then((worker) => {
+          workers.push(worker);
+          rollout.addWorker(worker);
+        }, over.reject);
+      },
       quarantined: ({ response }) => over.reject(new Error(response.refusal?.message)),
       threw: (error) => over.reject(error),
       broken: (error) => over.reject(error),
@@ -169,7 +181,9 @@ async function play(seed: number): Promise<Outcome> {
     await Promise.all(servers.map((server) => (server.isStopped ? null : server.stop())));
   }
   const shown = new Map<string, number>();
+  let restarted = 0;
   for (const server of servers) {
+    restarted += server.restarts;
     for (const [kind, times] of server.shown) shown.set(kind, (shown.get(kind) ?? 0) + times);
   }
   const { lost_tokens: lost } = rollout.meter.report({
@@ -180,7 +194,18 @@ async function play(seed: number): Promise<Outcome> {
     interrupted: false,
     pool: new EmbeddedKvPool({ clock: wallTimers, memoryBytesMax: 0, disk: null }).stats(),
   });
-  return { finished, submitted, failures, killed, lost, shown };
+  return { finished, submitted, failures, killed, restarted, lost, shown };
+}
+
+/** A server that is down, or that shows a fault to the probe, is asked again. */
+async function openOn(server: VllmStandIn, id: number): Promise<VllmWorker> {
+  for (let tries = 1; ; tries += 1) {
+    try {
+      return await openVllmWorker({ workerId: workerId(id), url: server.url, limits: LIMITS });
+    } catch (error) {
+      if (tries === 50) throw error;
+    }
+  }
 }
 
 function check(request: Request): void {
@@ -215,7 +240,9 @@ async function playAndCheck(seed: number, seen: Map<string, number>): Promise<nu
     expect(outcome.finished.length).toBe(outcome.submitted);
     for (const request of outcome.finished) check(request);
     expect(outcome.lost).toBe(0);
-    expect(outcome.failures.length, outcome.failures.join("; ")).toBe(outcome.killed);
+    expect(outcome.failures.length, outcome.failures.join("; ")).toBe(
+      outcome.killed + outcome.restarted,
+    );
     for (const [kind, times] of outcome.shown) seen.set(kind, (seen.get(kind) ?? 0) + times);
     return outcome.finished.length;
   } catch (error) {

@@ -1,23 +1,15 @@
 // What a worker reports of itself: its own counts, and what the server's metrics have gone up by since it was
-// opened. A server that restarts begins at zero again; what it had counted before is kept.
+// opened. Both are of one process: a worker whose server restarts has failed.
 
 import type { WorkerStats } from "../../rollout/worker.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import type { KvMoves } from "./kv-moves.ts";
-import {
-  hasRestarted,
-  mapCounters,
-  NO_COUNTERS,
-  type ServerCounters,
-  type ServerMetrics,
-} from "./metrics.ts";
+import { hasRestarted, mapCounters, type ServerCounters, type ServerMetrics } from "./metrics.ts";
 import type { EventUsage } from "./stream-event.ts";
 
 export class Tally {
   #latest: ServerMetrics;
-  #base: ServerCounters;
-  /** Counted by processes that are gone. */
-  #before = NO_COUNTERS;
+  readonly #base: ServerCounters;
   #outputTokens = 0;
   #prefillTokens = 0;
   #recomputedTokens = 0;
@@ -29,16 +21,11 @@ export class Tally {
     this.#base = metrics.counters;
   }
 
-  /** true: the server is another process than the one before. */
+  /** false: they are of another process than those before, and not taken. */
   metrics(metrics: ServerMetrics): boolean {
-    const restarted = hasRestarted(this.#latest, metrics);
-    if (restarted) {
-      const sofar = this.#sinceOpened();
-      this.#before = sofar;
-      this.#base = NO_COUNTERS;
-    }
+    if (hasRestarted(this.#latest, metrics)) return false;
     this.#latest = metrics;
-    return restarted;
+    return true;
   }
 
   made(tokens: number): void {
@@ -85,6 +72,6 @@ export class Tally {
 
   #sinceOpened(): ServerCounters {
     const { counters } = this.#latest;
-    return mapCounters((key) => this.#before[key] + Math.max(0, counters[key] - this.#base[key]));
+    return mapCounters((key) => Math.max(0, counters[key] - this.#base[key]));
   }
 }

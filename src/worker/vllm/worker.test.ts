@@ -441,13 +441,30 @@ test("run: a server at whose address nobody listens is told at once, and has fai
   }
 });
 
-test("run: a server that restarts is waited for", async () => {
-  const server = await serve({ faults: once("restart") });
-  const bench = await open(server, { limits: { failedAttemptsMax: 200 } });
+test("run: a server that restarts at once has failed, and is asked nothing before that is known", async () => {
+  const faults: FaultPlan = (_, prompt) =>
+    prompt[0] === 9 ? { kind: "restart", afterTokens: 10 } : null;
+  for (let trial = 0; trial < 10; trial += 1) {
+    const server = await serve({ faults, downMs: 0 });
+    // The look at the metrics that is under way when it ends says nothing of what comes after.
+    const bench = await open(server, { limits: { failedAttemptsMax: 200, pollMs: 1 } });
+    bench.run({ prompt: [9] });
+    expect((await bench.kind("failed")).message).toBe(`${server.url}: it has restarted`);
+    // The probe's prompt, and this one once.
+    expect(server.bodies.length).toBe(2);
+    expect(server.restarts).toBe(1);
+  }
+});
+
+test("run: a stream that breaks holds others back until the server is known to be the same", async () => {
+  const server = await serve({ faults: once("cut") });
+  const bench = await open(server);
   bench.run();
   await bench.kind("chunk_done");
-  expect(bench.tokens()).toEqual(expected());
-  expect(server.restarts).toBe(1);
+  bench.run({ id: 2 });
+  await bench.until(() => bench.all("chunk_done").length === 2);
+  expect([bench.tokens(1), bench.tokens(2)]).toEqual([expected(1), expected(2)]);
+  expect(bench.all("failed")).toEqual([]);
 });
 
 test("run: a server that restarts has its first weights again: after an update it has failed", async () => {

@@ -43,7 +43,6 @@ export type VllmNotice =
   | { readonly kind: "retry"; readonly requestId: RequestId; readonly reason: string }
   /** The request can never run here; it ends as given up. */
   | { readonly kind: "refused"; readonly requestId: RequestId; readonly reason: string }
-  | { readonly kind: "restarted" }
   | { readonly kind: "warning"; readonly message: string };
 
 export interface VllmWorkerParts {
@@ -101,7 +100,7 @@ export class VllmWorker implements Worker {
   /** The server's weights are not those that it starts with. */
   #hasOtherWeights: boolean;
   #isReloading = false;
-  /** A connection has failed since the server was last known to be the same process. */
+  /** A stream broke or the server did not answer since it was last known to be the same process. */
   #isSuspect = false;
   /** What `reach` heard last. */
   #lost: string | null = null;
@@ -291,9 +290,12 @@ export class VllmWorker implements Worker {
     this.#launchHeld();
   }
 
-  /** A server that may have restarted may have its first weights again: nothing runs there until that is known. */
+  /**
+   * A server that may have restarted may have its first weights again, and what ended it must not reach it a second
+   * time before its end is counted: nothing runs there until it is known to be the same process.
+   */
   get #mayLaunch(): boolean {
-    if (this.#isReloading || (this.#isSuspect && this.#hasOtherWeights)) return false;
+    if (this.#isReloading || this.#isSuspect) return false;
     return this.#openStreams < this.#parts.limits.streamsMax;
   }
 
@@ -436,12 +438,13 @@ export class VllmWorker implements Worker {
 
   #ended(run: ChunkRun, message: string | null, cancel: () => void): void {
     if (this.#lingering.delete(cancel) || run.cancel !== cancel) return;
-    if (message !== null) {
-      this.#isSuspect = true;
-      this.#contain(this.#monitor.poll());
-    }
     run.cancel = null;
-    if (run.reason !== null || run.isFull) this.#settle(run);
+    const isWhole = run.reason !== null || run.isFull;
+    if (message !== null || !isWhole) {
+      this.#isSuspect = true;
+      this.#contain(this.#monitor.pollAnew());
+    }
+    if (isWhole) this.#settle(run);
     else this.#retry(run, message ?? "its stream ended without a word");
   }
 
@@ -591,12 +594,10 @@ export class VllmWorker implements Worker {
   }
 
   #polled(metrics: ServerMetrics): void {
-    if (this.#tally.metrics(metrics)) {
-      if (this.#hasOtherWeights) {
-        this.#fail("it has restarted, with the weights it was first given");
-        return;
-      }
-      this.#parts.notice({ kind: "restarted" });
+    if (!this.#tally.metrics(metrics)) {
+      const weights = this.#hasOtherWeights ? ", with the weights it was first given" : "";
+      this.#fail(`it has restarted${weights}`);
+      return;
     }
     this.#isSuspect = false;
     this.#reached(null);
