@@ -87,7 +87,7 @@ test("launchOf: a version before 0.22, and what is no version, is refused by nam
   const launch = (version: string) => () =>
     launchOf({ ...OPTIONS, build: { version, isCpu: true } });
   expect(launch("0.21.3")).toThrow("vLLM 0.21.3 is too old: it takes 0.22");
-  expect(launch("main")).toThrow('its version is "main"');
+  expect(launch("main")).toThrow('vLLM reports version "main"');
 });
 
 test("launchOf: the plugin is told where the sidecar is, by a name and a token that no argument shows", () => {
