@@ -4,9 +4,10 @@
 //   bun bench/macro/simulate.ts --shape FILE... aggregates of recorded responses, as src/sim/lengths.ts holds them
 //   bun bench/macro/simulate.ts --fit NAME...   veRL on the paper's workloads as each fitted constant is moved, its
 //                                               published figures in brackets; the slowdown meets the total time
+//   bun bench/macro/simulate.ts --pull NAME...  what moving KV costs and brings: the gap beyond which it is moved
 
 import { readGroups } from "../../src/cli/replay-files.ts";
-import { simulateCell } from "../../src/sim/cell.ts";
+import { type Cell, simulateCell } from "../../src/sim/cell.ts";
 import { h800 } from "../../src/sim/hardware.ts";
 import { type Metric, PUBLISHED } from "../../src/sim/published.ts";
 import type { SimulationResult } from "../../src/sim/simulation.ts";
@@ -164,10 +165,59 @@ function printFitted(what: string, workload: Workload): void {
   );
 }
 
+/** Tokens; the paper's threshold is 512. The last one: KV is never moved. */
+const GAPS = [0, 512, 2048, 8192, Number.POSITIVE_INFINITY];
+const PULL_SEEDS = [1, 2, 3];
+
+/** Of a node's link to the pool: what loading KV ahead of its time could bring at most, and what slow storage costs. */
+const LINKS = {
+  "no time": { poolBytesPerMs: 1e15, poolLatencyMs: 0 },
+  "four SSDs": { poolBytesPerMs: 24e6, poolLatencyMs: 1 },
+  "one SSD": { poolBytesPerMs: 6e6, poolLatencyMs: 1 },
+};
+
+/** The systems that move KV: at each gap, with their chunks and short ones; and over other links. */
+function printPull(names: readonly WorkloadName[]): void {
+  for (const name of names) {
+    const workload = WORKLOADS[name];
+    for (const system of ["divided", "seer", "foretoken"] as const) {
+      for (const chunkTokens of [chunkTokensOf(system), 512]) {
+        for (const pullGapTokens of GAPS) {
+          const what = `chunks of ${chunkTokens}, gap ${pullGapTokens}`;
+          printPulled(what, { workload, system, chunkTokens, pullGapTokens });
+        }
+      }
+      for (const [link, speed] of Object.entries(LINKS)) {
+        const slower = { ...workload, hardware: { ...workload.hardware, ...speed } };
+        const chunkTokens = chunkTokensOf(system);
+        printPulled(`transfers take ${link}`, { workload: slower, system, chunkTokens });
+      }
+    }
+  }
+}
+
+function printPulled(
+  what: string,
+  cell: Pick<Cell, "workload" | "system" | "chunkTokens" | "pullGapTokens">,
+): void {
+  const core = loadCore();
+  const runs = PULL_SEEDS.map((seed) =>
+    simulateCell({ ...cell, seed, draft: "off", isRecorded: false }, core),
+  );
+  const of = (value: (run: SimulationResult) => number) => mean(runs.map(value));
+  const times = `wall ${of((run) => run.wallS).toFixed(0)} s, tail ${of((run) => run.tailS).toFixed(0)} s`;
+  const moved = `${(of((run) => run.migratedBytes) / 1e12).toFixed(1)} TB`;
+  console.log(`${cell.workload.name}, ${cell.system}, ${what}: ${times}, moved ${moved}`);
+}
+
 async function main(args: readonly string[]): Promise<void> {
   if (args[0] === "--fit") {
     const named = WORKLOAD_NAMES.filter((name) => args.includes(name));
     return printFit(named.length === 0 ? WORKLOAD_NAMES : named);
+  }
+  if (args[0] === "--pull") {
+    const named = WORKLOAD_NAMES.filter((name) => args.includes(name));
+    return printPull(named.length === 0 ? WORKLOAD_NAMES : named);
   }
   if (args[0] === "--shape") {
     for (const path of args.slice(1)) {

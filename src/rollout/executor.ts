@@ -7,6 +7,7 @@
 import { assert, present } from "../base/assert.ts";
 import type { RequestId, WorkerId } from "../base/ids.ts";
 import { contextTokens, type Request } from "../request/buffer.ts";
+import { PULL_GAP_TOKENS } from "../schedule/placement.ts";
 import type { ExecutableCommand } from "../schedule/scheduler.ts";
 import type { Ledger } from "./ledger.ts";
 
@@ -28,6 +29,8 @@ export interface ExecutorSteps {
   begin(request: Request, target: Target): void;
   /** The request goes on at another worker than before. */
   migrated(request: Request): void;
+  /** KV tokens of the request that the pool has. */
+  pooledTokens(request: Request): number;
 }
 
 interface Departure {
@@ -38,13 +41,16 @@ interface Departure {
 export class Executor {
   readonly #ledger: Ledger;
   readonly #steps: ExecutorSteps;
+  readonly #pullGapTokens: number;
   readonly #departing = new Map<RequestId, Departure>();
   /** Chunks that were assigned while their request's KV is still leaving another worker. */
   readonly #pending = new Map<RequestId, Target>();
 
-  constructor(ledger: Ledger, steps: ExecutorSteps) {
+  /** `pullGapTokens`: KV that is at most so much longer than what the pool has is computed again and not moved. */
+  constructor(ledger: Ledger, steps: ExecutorSteps, pullGapTokens = PULL_GAP_TOKENS) {
     this.#ledger = ledger;
     this.#steps = steps;
+    this.#pullGapTokens = pullGapTokens;
   }
 
   /** No KV is leaving a worker. */
@@ -149,13 +155,14 @@ export class Executor {
     this.#ledger.clear();
   }
 
-  /** The request goes on elsewhere: with its KV, unless that would have to wait for a lost connection. */
+  /** The request goes on elsewhere: with its KV, unless that would have to wait for a lost connection or saves little. */
   #depart(request: Request): void {
     const from = present(request.residentOn, "only resident KV leaves a worker");
     const { requestId } = request.spec;
     const tokens = request.residentTokens;
+    const gap = tokens - this.#steps.pooledTokens(request);
     this.#displace(request);
-    if (!this.#ledger.isReachable(from)) {
+    if (gap <= this.#pullGapTokens || !this.#ledger.isReachable(from)) {
       this.#ledger.book(from, { inFlight: 0, kvTokens: -tokens });
       this.#steps.drop(request, from);
       return;

@@ -704,6 +704,10 @@ export class Rollout {
       load: (request, target) => this.#launchFromPool(request, target),
       begin: (request, target) => this.#launch(request, target, null),
       migrated: () => this.meter.migration(),
+      pooledTokens: ({ spec: { requestId }, residentOn }) =>
+        residentOn === null
+          ? 0
+          : (this.#pooled.blob(requestId, this.#weightsOf(residentOn))?.tokens ?? 0),
     };
   }
 

@@ -32,6 +32,13 @@ export interface Slot {
 const AFFINITY_SPREAD_MAX = 32;
 const AFFINITY_SPREAD_DIVISOR = 4;
 
+/**
+ * KV of a request that leaves its worker goes along if the pool lacks more tokens of it than this; fewer are computed
+ * again. The paper has 512. Moving all of it was never slower, in simulation (docs/SIMULATOR.md): with chunks of 2,048
+ * and more the gap never is below 512, and with chunks of 512 a threshold of 512 costs 2 to 8 % of the time.
+ */
+export const PULL_GAP_TOKENS = 0;
+
 /** KV tokens a worker must have free to run `chunkTokens` more of the request. */
 export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number): number {
   const held = request.residentOn === slot.workerId ? request.residentTokens : 0;

@@ -28,6 +28,8 @@ export interface Cell {
   readonly seed: number;
   readonly chunkTokens: number;
   readonly isRecorded: boolean;
+  /** Default: the production value. */
+  readonly pullGapTokens?: number;
 }
 
 export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
@@ -39,13 +41,14 @@ export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
 type Iteration = Pick<SimulationOptions, "lengths" | "groupsWanted" | "progress">;
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): SimulationResult {
-  const { workload, system, chunkTokens, isRecorded } = cell;
+  const { workload, system, chunkTokens, isRecorded, pullGapTokens } = cell;
   return new Simulation({
     workload,
     ...iteration,
     schedulerFor: (parts) => simSchedulerFor(system, parts, { chunkTokens, core }),
     ...draftingOf(cell),
     isRecorded,
+    ...(pullGapTokens === undefined ? {} : { pullGapTokens }),
   }).run();
 }
 

@@ -49,6 +49,8 @@ export interface SimulationOptions {
   readonly progress: readonly number[] | null;
   /** Keeps time series of every engine, for charts. */
   readonly isRecorded: boolean;
+  /** As the executor takes it; default: the production value. */
+  readonly pullGapTokens?: number;
 }
 
 /** Times in seconds. */
@@ -99,7 +101,7 @@ export class Simulation implements ExecutorSteps {
   readonly #engines: ModelledEngine[] = [];
   readonly #timeline = new Timeline<Due>();
   readonly #lengths: Int32Array;
-  readonly #executor = new Executor(this.#ledger, this);
+  readonly #executor: Executor;
   /** Engines that were given work since they were last settled. */
   readonly #touched = new Set<ModelledEngine>();
   readonly #pooled = new Map<RequestId, number>();
@@ -122,6 +124,7 @@ export class Simulation implements ExecutorSteps {
     const { workload, lengths } = options;
     this.#options = options;
     this.#model = new StepModel(workload);
+    this.#executor = new Executor(this.#ledger, this, options.pullGapTokens);
     this.#lengths = Int32Array.from(lengths.flat());
     this.#linkFreeMs = new Float64Array(workload.instances);
     this.#recorder = options.isRecorded ? new Recorder(workload.instances) : null;
@@ -245,9 +248,8 @@ export class Simulation implements ExecutorSteps {
     this.#touched.clear();
   }
 
-  migrated(request: Request): void {
+  migrated(): void {
     this.#migrations += 1;
-    this.#migratedTokens += contextTokens(request);
   }
 
   depart(request: Request, from: WorkerId, tokens: number): void {
@@ -255,8 +257,16 @@ export class Simulation implements ExecutorSteps {
     this.#timeline.add(atMs, { kind: "departed", request, from, tokens });
   }
 
-  drop(): void {
-    assert(false, "a modelled engine can always be reached");
+  drop({ spec: { requestId } }: Request, from: WorkerId): void {
+    const engine = this.#engine(from);
+    engine.advance(this.#nowMs);
+    engine.unpark(requestId);
+    engine.freed();
+    this.#touched.add(engine);
+  }
+
+  pooledTokens({ spec: { requestId } }: Request): number {
+    return this.#pooled.get(requestId) ?? 0;
   }
 
   load(request: Request, target: Target): void {
@@ -265,6 +275,7 @@ export class Simulation implements ExecutorSteps {
       this.#launch(request, target, 0);
       return;
     }
+    if (request.workerId !== target.workerId) this.#migratedTokens += kvTokens;
     const atMs = this.#transfer(target.workerId, kvTokens);
     this.#timeline.add(atMs, { kind: "loaded", request, target, kvTokens });
   }

@@ -1,0 +1,80 @@
+// Whether KV goes along with a request that leaves its worker.
+
+import { expect, test } from "bun:test";
+import { present } from "../base/assert.ts";
+import { groupId, workerId } from "../base/ids.ts";
+import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
+import { Executor, type ExecutorSteps } from "./executor.ts";
+import { Ledger } from "./ledger.ts";
+import type { Worker } from "./worker.ts";
+
+const PROMPT_TOKENS = 600;
+const [HOME, OTHER] = [workerId(0), workerId(1)];
+
+/** A request that is parked on HOME, and a pool that has `pooledTokens` of its KV. */
+function parked(options: { pooledTokens: number; pullGapTokens?: number }) {
+  const ledger = new Ledger();
+  const capacity = { slots: 4, kvTokens: 4096, contextTokens: 2048, kvBytesPerToken: 1 };
+  for (const id of [HOME, OTHER]) {
+    ledger.add({ workerId: id, name: "", capacity } as unknown as Worker);
+  }
+  const steps: string[] = [];
+  const performed: ExecutorSteps = {
+    depart: (_request, from, tokens) => steps.push(`depart ${from} ${tokens}`),
+    drop: (_request, from) => steps.push(`drop ${from}`),
+    load: (_request, target) => steps.push(`load ${target.workerId}`),
+    begin: (_request, target) => steps.push(`begin ${target.workerId}`),
+    migrated: () => {},
+    pooledTokens: () => options.pooledTokens,
+  };
+  const { requests } = new RequestBuffer().add({
+    groupId: groupId("g"),
+    prompt: new Int32Array(PROMPT_TOKENS),
+    size: 1,
+    sampling: { ...SAMPLING_DEFAULTS, temperature: 1, seed: 0, stopTokenIds: [], tokensMax: 1000 },
+  });
+  const request: Request = present(requests[0], "one request");
+  const executor = new Executor(ledger, performed, options.pullGapTokens);
+  const run = (id: typeof HOME) =>
+    executor.execute({ kind: "dispatch", request, workerId: id, chunkTokens: 100 });
+  run(HOME);
+  executor.start(request, { workerId: HOME, chunkTokens: 100 });
+  executor.parked(request);
+  steps.length = 0;
+  const free = (id: typeof HOME) =>
+    ledger.slots().find((slot) => slot.workerId === id)?.kvTokensFree;
+  return { executor, request, run, steps, free };
+}
+
+test("execute: a request takes its KV along, however little the pool lacks of it", () => {
+  const { run, steps } = parked({ pooledTokens: PROMPT_TOKENS - 1 });
+  run(OTHER);
+  expect(steps).toEqual([`depart 0 ${PROMPT_TOKENS}`]);
+});
+
+test("execute: KV that the pool has is not stored again", () => {
+  const { run, steps, free } = parked({ pooledTokens: PROMPT_TOKENS });
+  run(OTHER);
+  expect(steps).toEqual(["drop 0", "load 1"]);
+  expect(free(HOME)).toBe(4096);
+});
+
+test("execute: within the gap the request goes on at once with what the pool has", () => {
+  const { executor, run, steps, free } = parked({ pooledTokens: 100, pullGapTokens: 512 });
+  run(OTHER);
+  expect(steps).toEqual(["drop 0", "load 1"]);
+  expect(executor.isStill).toBe(true);
+  expect([free(HOME), free(OTHER)]).toEqual([4096, 4096 - PROMPT_TOKENS - 100]);
+  const beyond = parked({ pooledTokens: 0, pullGapTokens: 512 });
+  beyond.run(OTHER);
+  expect(beyond.steps).toEqual([`depart 0 ${PROMPT_TOKENS}`]);
+});
+
+test("execute: an offload within the gap frees the worker at once", () => {
+  const { executor, request, steps, free } = parked({ pooledTokens: 200, pullGapTokens: 512 });
+  executor.execute({ kind: "offload", request, workerId: HOME });
+  expect(steps).toEqual(["drop 0"]);
+  expect(request.residentOn).toBe(null);
+  expect(free(HOME)).toBe(4096);
+});
