@@ -24,7 +24,15 @@ const float = (min: number, max: number) => fc.double({ min, max, noNaN: true })
 /** What it means is not the codec's to judge. */
 const real = fc.double();
 const bytes = fc.uint8Array({ maxLength: 60 }).map((list) => Uint8Array.from(list));
-const kv = fc.option(fc.record({ tokens: uint31, bytes: bytes.map((list) => list.buffer) }));
+const kv = fc.option(
+  fc.oneof(
+    fc.record({ tokens: uint31, bytes: bytes.map((list) => list.buffer) }),
+    fc.record({ tokens: uint31, streamedBytes: fc.integer({ min: 1, max: 2 ** 40 }) }),
+  ),
+);
+const kvPart = fc
+  .record({ offset: uint31, rest: uint31, bytes })
+  .map(({ offset, rest, bytes: part }) => ({ offset, total: offset + rest + 1, bytes: part }));
 const prompt = fc.record({ promptId: uint31, tokens: fc.option(tokens) });
 const json = fc.jsonValue({ maxDepth: 2 }).map((value) => JSON.parse(JSON.stringify(value)));
 const named = fc.dictionary(fc.string({ minLength: 1, maxLength: 8 }), json, {
@@ -99,6 +107,7 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
 
 const sidecarMessage: fc.Arbitrary<SidecarMessage> = fc.oneof(
   fc.record({ kind: kind("commands"), commands: fc.array(command, { maxLength: 4 }) }),
+  fc.record({ kind: kind("kv_part"), part: kvPart }),
   fc.record({
     kind: kind("control"),
     controlId: uint32,
@@ -188,6 +197,7 @@ const weights = fc.option(fc.stringMatching(/^[\w.-]{1,64}$/).map(weightsId));
 
 const hostMessage: fc.Arbitrary<HostMessage> = fc.oneof(
   { arbitrary: fc.record({ kind: kind("events"), epoch, events: fc.array(event) }), weight: 3 },
+  fc.record({ kind: kind("kv_part"), part: kvPart }),
   fc.record({
     kind: kind("control_answer"),
     controlId: uint32,
@@ -212,6 +222,7 @@ const frame: fc.Arbitrary<Frame> = fc.record({
       sessionId: fc.uuid(),
       isNew: fc.boolean(),
       messageBytesMax: uint32,
+      kvBytesMax: whole,
       sidecarId: text,
       sidecarName: text,
     }),
@@ -231,6 +242,7 @@ const frame: fc.Arbitrary<Frame> = fc.record({
       supports: fc.array(fc.tuple(text, support), { maxLength: 5 }).map((rows) => new Map(rows)),
       limits: fc.record({
         messageBytesMax: uint32,
+        kvBytesMax: whole,
         promptTokensMax: uint32,
         outputTokensMax: uint32,
         requestsMax: some,

@@ -10,7 +10,7 @@ import {
   InvalidMessage,
 } from "../../proto/checked.ts";
 import type { LogitShaping, RequestSpec, SamplingParams } from "../../request/request.ts";
-import type { ControlRequest, KvBlob } from "../../rollout/worker.ts";
+import type { ControlRequest } from "../../rollout/worker.ts";
 import {
   anyNumber,
   bodyOf,
@@ -28,10 +28,11 @@ import {
   toBytes,
   tokensOf,
   typeOf,
+  viewOf,
   wordsOf,
 } from "./fields.ts";
 import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TTL_MS_MAX } from "./limits.ts";
-import type { SidecarMessage, WireCommand, WirePrompt } from "./message.ts";
+import type { KvPart, SidecarMessage, WireCommand, WireKv, WirePrompt } from "./message.ts";
 
 const messageType = typeOf("SidecarMessage");
 
@@ -44,6 +45,7 @@ const QUERY_MAX = 1024;
 const PATH_CHARS_MAX = 4096;
 
 export function encodeSidecarMessage(message: SidecarMessage): Uint8Array {
+  if (message.kind === "kv_part") return encodeAs(messageType, { kvPart: message.part });
   if (message.kind === "commands") {
     return encodeAs(messageType, { commands: { commands: message.commands.map(commandFields) } });
   }
@@ -62,6 +64,7 @@ export function encodeSidecarMessage(message: SidecarMessage): Uint8Array {
 export function decodeSidecarMessage(bytes: Uint8Array): Decoded<SidecarMessage> {
   return decodeAs(messageType, bytes, (fields): SidecarMessage => {
     const { name, body } = bodyOf(fields);
+    if (name === "kvPart") return { kind: "kv_part", part: kvPartOf(body) };
     if (name === "commands") {
       return { kind: name, commands: listOf(body, "commands", COMMANDS_MAX).map(commandOf) };
     }
@@ -71,13 +74,28 @@ export function decodeSidecarMessage(bytes: Uint8Array): Decoded<SidecarMessage>
 }
 
 /** `kv` alone, as it travels; also of the host's `exported`. */
-export function kvFields(kv: KvBlob | null): object | null {
-  return kv === null ? null : { tokens: kv.tokens, bytes: new Uint8Array(kv.bytes) };
+export function kvFields(kv: WireKv | null): object | null {
+  return kv === null || "streamedBytes" in kv
+    ? kv
+    : { tokens: kv.tokens, bytes: new Uint8Array(kv.bytes) };
 }
 
-export function kvOf(fields: Fields): KvBlob | null {
+export function kvOf(fields: Fields): WireKv | null {
   const kv = optionalOf(fields, "kv");
-  return kv === null ? null : { tokens: count(kv, "tokens"), bytes: bytesOf(kv, "bytes") };
+  if (kv === null) return null;
+  const tokens = count(kv, "tokens");
+  const bytes = bytesOf(kv, "bytes");
+  const streamedBytes = count(kv, "streamedBytes", { max: Number.MAX_SAFE_INTEGER });
+  if (streamedBytes === 0) return { tokens, bytes };
+  if (bytes.byteLength > 0) throw new InvalidMessage("kv has bytes and streamed_bytes");
+  return { tokens, streamedBytes };
+}
+
+/** Its bytes are a view of the message's. */
+export function kvPartOf(body: Fields): KvPart {
+  const bytes = viewOf(body, "bytes");
+  const total = count(body, "total", { min: 1, max: Number.MAX_SAFE_INTEGER });
+  return { offset: count(body, "offset", { max: total }), total, bytes };
 }
 
 function commandFields(command: WireCommand): object {

@@ -5,7 +5,12 @@ import fc from "fast-check";
 import { Delivery } from "./delivery.ts";
 import type { Data } from "./message.ts";
 
-const LIMITS = { frameBytesMax: 7, messageBytesMax: 64, bufferBytesMax: 100_000 };
+const LIMITS = {
+  frameBytesMax: 7,
+  messageBytesMax: 64,
+  bufferBytesMax: 100_000,
+  kvWindowBytes: 20,
+};
 
 test("delivery: messages arrive once, whole and in order, whatever is lost with connections", () => {
   const step = fc.oneof(

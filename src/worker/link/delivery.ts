@@ -9,6 +9,8 @@ export interface DeliveryLimits {
   readonly frameBytesMax: number;
   readonly messageBytesMax: number;
   readonly bufferBytesMax: number;
+  /** Below it, what is not acknowledged is filled up from `more`. */
+  readonly kvWindowBytes: number;
 }
 
 export type Accepted =
@@ -26,6 +28,7 @@ const UNACKED_BYTES_MAX = 512 * 1024;
 
 export class Delivery {
   readonly #limits: DeliveryLimits;
+  readonly #more: () => Uint8Array | null;
   /** Not acknowledged, oldest first; the first has number `#acked + 1`. Before `#start`: acknowledged. */
   #frames: Data[] = [];
   #start = 0;
@@ -39,8 +42,10 @@ export class Delivery {
   #owedFrames = 0;
   #owedBytes = 0;
 
-  constructor(limits: DeliveryLimits) {
+  /** `more`: messages that wait until nothing else does; null: there are none. */
+  constructor(limits: DeliveryLimits, more: () => Uint8Array | null = () => null) {
     this.#limits = limits;
+    this.#more = more;
   }
 
   /** Number of the last data frame taken. */
@@ -89,11 +94,21 @@ export class Delivery {
 
   /** The next frame to send; null: all are sent. */
   next(): Data | null {
-    if (this.#sent === this.#pushed) return null;
+    if (this.#sent === this.#pushed && !this.#fill()) return null;
     const frame = this.#frames[this.#start + this.#sent - this.#acked];
     assert(frame !== undefined, "what is not acknowledged is kept");
     this.#sent += 1;
     return frame;
+  }
+
+  #fill(): boolean {
+    const { kvWindowBytes, bufferBytesMax } = this.#limits;
+    if (this.#bytes >= Math.min(kvWindowBytes, bufferBytesMax / 2)) return false;
+    const message = this.#more();
+    if (message === null) return false;
+    const isTaken = this.push(message);
+    assert(isTaken, "there is room for a message that waited");
+    return true;
   }
 
   /** The peer has every frame up to `seq`. false: it cannot, they were never sent. */

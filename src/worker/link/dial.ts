@@ -94,6 +94,7 @@ export function dial(options: DialOptions, wanted: Wanted, listener: DialListene
         sessionId: wanted.sessionId,
         isNew: wanted.isNew,
         messageBytesMax: limits.messageBytesMax,
+        kvBytesMax: limits.kvBytesMax,
         sidecarId: options.sidecar.id,
         sidecarName: options.sidecar.name,
       },

@@ -13,7 +13,7 @@ import type { FinishReason } from "../../request/request.ts";
 import type { TopLogprobs } from "../../request/response.ts";
 import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import type { WorkerStats } from "../../rollout/worker.ts";
-import { kvFields, kvOf } from "./command-codec.ts";
+import { kvFields, kvOf, kvPartOf } from "./command-codec.ts";
 import {
   bodyOf,
   count,
@@ -65,6 +65,7 @@ const COUNTERS = [
 ] as const;
 
 export function encodeHostMessage(message: HostMessage): Uint8Array {
+  if (message.kind === "kv_part") return encodeAs(messageType, { kvPart: message.part });
   if (message.kind === "events") {
     return encodeAs(messageType, { events: { epoch: message.epoch, ...pack(message.events) } });
   }
@@ -79,6 +80,7 @@ export function encodeHostMessage(message: HostMessage): Uint8Array {
 export function decodeHostMessage(bytes: Uint8Array): Decoded<HostMessage> {
   return decodeAs(messageType, bytes, (fields): HostMessage => {
     const { name, body } = bodyOf(fields);
+    if (name === "kvPart") return { kind: "kv_part", part: kvPartOf(body) };
     if (name === "events") return { kind: name, epoch: epochOf(body), events: unpack(body) };
     const controlId = count(body, "controlId", { max: 0xffffffff });
     const answer = {

@@ -64,6 +64,7 @@ function frameBody(fields: Fields): FrameBody {
         sessionId: sessionIdOf(body),
         isNew: body.isNew === true,
         messageBytesMax: count(body, "messageBytesMax", { max: UINT_MAX }),
+        kvBytesMax: count(body, "kvBytesMax", { max: Number.MAX_SAFE_INTEGER }),
         sidecarId: textOf(body, "sidecarId", ID_BYTES_MAX),
         sidecarName: textOf(body, "sidecarName", SIDECAR_CHARS_MAX),
       };
@@ -139,6 +140,7 @@ function supportsOf(body: Fields): SupportTable {
 function limitsOf(fields: Fields): HostLimits {
   return {
     messageBytesMax: count(fields, "messageBytesMax", { max: UINT_MAX }),
+    kvBytesMax: count(fields, "kvBytesMax", { max: Number.MAX_SAFE_INTEGER }),
     promptTokensMax: count(fields, "promptTokensMax", { max: UINT_MAX }),
     outputTokensMax: count(fields, "outputTokensMax", { max: UINT_MAX }),
     requestsMax: count(fields, "requestsMax", { min: 1, max: UINT_MAX }),

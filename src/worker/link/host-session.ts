@@ -6,8 +6,9 @@ import { type GroupId, type RequestId, requestId } from "../../base/ids.ts";
 import type { RequestSpec } from "../../request/request.ts";
 import { outOfBounds, problemOf } from "../../request/sampling-bounds.ts";
 import type { Worker, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
+import { KvInbox } from "./kv-stream.ts";
 import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
-import type { HostLimits, WireCommand, WireEvent, WirePrompt } from "./message.ts";
+import type { HostLimits, KvPart, WireCommand, WireEvent, WirePrompt } from "./message.ts";
 import { TokenLogs } from "./token-logs.ts";
 
 export interface Refusal {
@@ -25,6 +26,8 @@ export type HostCommands =
       readonly refused: readonly WireEvent[];
     }
   | Refusal;
+
+export type Exported = Extract<WorkerEvent, { kind: "exported" }>;
 
 const BAD_REQUEST = 400;
 
@@ -45,6 +48,7 @@ export class HostSession {
   readonly #prompts = new Map<number, Int32Array>();
   #promptTokens = 0;
   readonly #logs = new TokenLogs();
+  readonly #kv: KvInbox;
   /** Requests that run. */
   readonly #runOf = new Map<RequestId, number>();
   /** Requests of which the worker holds something, running or parked. */
@@ -60,6 +64,12 @@ export class HostSession {
     this.#worker = worker;
     this.#limits = limits;
     this.#vocabularySize = vocabularySize;
+    this.#kv = new KvInbox(limits.kvBytesMax);
+  }
+
+  /** null, or what is wrong with the part. */
+  kvPart(part: KvPart): string | null {
+    return this.#kv.add(part);
   }
 
   commands(wire: readonly WireCommand[]): HostCommands {
@@ -77,8 +87,12 @@ export class HostSession {
     }
   }
 
-  /** `kvBytesMax`: KV beyond it is not sent. */
-  events(events: readonly WorkerEvent[], kvBytesMax: number): WireEvent[] {
+  /** `kvBytesMax`: KV beyond it is not sent, but for what `isStreamed` takes: its event follows its parts. */
+  events(
+    events: readonly WorkerEvent[],
+    kvBytesMax: number,
+    isStreamed: (event: Exported) => boolean,
+  ): WireEvent[] {
     const wire: WireEvent[] = [];
     let kvBytesLeft = kvBytesMax;
     for (const event of events) {
@@ -106,6 +120,7 @@ export class HostSession {
         }
         case "exported": {
           this.#held.delete(event.requestId);
+          if (isStreamed(event)) break;
           const bytes = event.kv?.bytes.byteLength ?? 0;
           const isFit = bytes <= kvBytesLeft;
           if (isFit) kvBytesLeft -= bytes;
@@ -176,12 +191,14 @@ export class HostSession {
   }
 
   #run(command: Extract<WireCommand, { kind: "run" }>): WorkerCommand | null {
-    const { run, chunkTokens, priority, kv, draft, outputFrom } = command;
+    const { run, chunkTokens, priority, draft, outputFrom } = command;
     const id = command.request.requestId;
     const what = `request ${id}`;
     if (run <= this.#runMax) throw new Refused("invalid_message", `run ${run} is not a new one`);
     if (this.#runOf.has(id)) throw new Refused("unexpected_message", `${what} runs already`);
     this.#runMax = run;
+    const kv = this.#kv.resolve(command.kv);
+    if (typeof kv === "string") throw new Refused("invalid_message", `${what}: ${kv}`);
     const prompt = this.#prompt(command.prompt);
     if (!this.#logs.begin(id, outputFrom, command.output)) {
       throw new Refused("invalid_message", `${what} goes on from ${outputFrom}, not known here`);

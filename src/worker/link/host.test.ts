@@ -25,6 +25,7 @@ const HELLO: FrameBody = {
   sessionId: "one",
   isNew: true,
   messageBytesMax: LINK_LIMITS.messageBytesMax,
+  kvBytesMax: LINK_LIMITS.kvBytesMax,
   sidecarId: "raw",
   sidecarName: "a raw sidecar",
 };

@@ -3,7 +3,6 @@
 // ends, the worker is made as it was before. A worker that fails ends its session, and sidecars are told to come
 // again until its owner brings another. Never waits for a peer, and keeps a bounded amount for it.
 
-import { createHash, timingSafeEqual } from "node:crypto";
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
 import { assert } from "../../base/assert.ts";
@@ -16,7 +15,9 @@ import { decodeSidecarMessage } from "./command-codec.ts";
 import { type Closed, Connection, isFatal } from "./connection.ts";
 import { Delivery } from "./delivery.ts";
 import { encodeHostMessage } from "./event-codec.ts";
+import { isTakenOver, refusalOf } from "./host-access.ts";
 import { HostSession } from "./host-session.ts";
+import { KvExports } from "./kv-exports.ts";
 import {
   BARRIER_ID,
   FRAME_OVERHEAD_BYTES,
@@ -74,6 +75,7 @@ interface Session {
   readonly sidecar: string;
   readonly state: HostSession;
   readonly delivery: Delivery;
+  readonly exports: KvExports;
   /** What the sidecar takes of one message. */
   readonly messageBytesMax: number;
   connection: Connection | null;
@@ -217,13 +219,9 @@ export class LinkHost {
   }
 
   #hello(peer: Peer, hello: Hello, ack: number): void {
-    if (hello.protocolVersion !== LINK_PROTOCOL_VERSION) {
-      const versions = `${hello.protocolVersion}, not ${LINK_PROTOCOL_VERSION}`;
-      this.#end(peer, CLOSE.version, `version: the sidecar speaks ${versions}`);
-      return;
-    }
-    if (!isToken(hello.token, this.#options.token)) {
-      this.#end(peer, CLOSE.version, "unauthorized: another token is asked for");
+    const refusal = refusalOf(hello, this.#options.token);
+    if (refusal !== null) {
+      this.#end(peer, CLOSE.version, refusal);
       return;
     }
     const current = this.#session;
@@ -269,12 +267,17 @@ export class LinkHost {
 
   #begin(peer: Peer, hello: Hello): void {
     this.#counts.sessions += 1;
+    const exports = new KvExports(
+      Math.min(hello.kvBytesMax, this.#limits.kvBytesMax),
+      this.#limits,
+    );
     const session: Session = {
       id: hello.sessionId,
       sidecarId: hello.sidecarId,
       sidecar: hello.sidecarName === "" ? "an unnamed sidecar" : hello.sidecarName,
       state: new HostSession(this.#worker, this.#hostLimits(), this.#options.vocabularySize),
-      delivery: new Delivery(this.#limits),
+      delivery: new Delivery(this.#limits, () => this.#nextOfKv(session)),
+      exports,
       messageBytesMax: Math.min(hello.messageBytesMax, this.#limits.messageBytesMax),
       connection: null,
       expiry: null,
@@ -324,8 +327,9 @@ export class LinkHost {
   }
 
   #hostLimits() {
-    const { messageBytesMax, promptTokensMax, outputTokensMax, requestsMax } = this.#limits;
-    return { messageBytesMax, promptTokensMax, outputTokensMax, requestsMax };
+    const { messageBytesMax, kvBytesMax, promptTokensMax, outputTokensMax, requestsMax } =
+      this.#limits;
+    return { messageBytesMax, kvBytesMax, promptTokensMax, outputTokensMax, requestsMax };
   }
 
   #data(peer: Peer, session: Session, frame: Data): void {
@@ -343,9 +347,15 @@ export class LinkHost {
 
   #take(peer: Peer, session: Session, message: SidecarMessage): void {
     const worker = this.#worker;
+    if (message.kind === "kv_part") {
+      const problem = session.state.kvPart(message.part);
+      if (problem !== null) this.#refuse(peer, CLOSE.invalid, `invalid_message: ${problem}`);
+      return;
+    }
     if (message.kind === "commands") {
       const translated = session.state.commands(message.commands);
       if (translated.kind === "ok") {
+        session.exports.obey(message.commands);
         worker.send(translated.commands);
         const { refused: events } = translated;
         if (events.length > 0) this.#say(session, { kind: "events", epoch: this.#epoch, events });
@@ -390,8 +400,11 @@ export class LinkHost {
       const session = this.#session;
       const room = Math.min(session.messageBytesMax, this.#limits.messageBytesMax) - EVENTS_BYTES;
       const free = this.#limits.bufferBytesMax / 2 - session.delivery.bytes;
-      const wire = session.state.events(events, Math.min(room, free));
+      const wire = session.state.events(events, Math.min(room, free), (event) =>
+        session.exports.take(epoch, event),
+      );
       if (wire.length > 0) this.#say(session, { kind: "events", epoch, events: wire });
+      else session.connection?.flush();
     }
     if (failure?.kind === "failed") this.workerFailed(failure.message);
   }
@@ -418,6 +431,13 @@ export class LinkHost {
       return;
     }
     session.connection?.flush();
+  }
+
+  #nextOfKv(session: Session): Uint8Array | null {
+    const message = session.exports.next();
+    if (message === null || session.delivery.canPush(message.length)) return message;
+    this.#overflow(session);
+    return null;
   }
 
   /** The worker stops, for what it makes can no longer be kept. */
@@ -481,18 +501,5 @@ export class LinkHost {
   }
 }
 
-/** Whether the newcomer may have the worker: the one that has it is gone, cannot be heard, or is the same. */
-function isTakenOver({ connection, sidecarId }: Session, newcomer: Hello): boolean {
-  const isSame = sidecarId !== "" && sidecarId === newcomer.sidecarId;
-  return isSame || connection === null || connection.isQuiet;
-}
-
 /** Sidecars that dial at the same time; one of them has the worker. */
 const PEERS_MAX = 64;
-
-/** In constant time: how long it takes says nothing about the token. */
-function isToken(given: string, wanted: string | null): boolean {
-  if (wanted === null) return true;
-  const hash = (text: string) => createHash("sha256").update(text).digest();
-  return timingSafeEqual(hash(given), hash(wanted));
-}

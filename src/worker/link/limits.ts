@@ -25,8 +25,12 @@ export const FRAME_OVERHEAD_BYTES = 64 * 1024;
 export interface LinkLimits {
   /** Payload of one frame, the same on both sides; larger messages travel in several. */
   readonly frameBytesMax: number;
-  /** One message, either way. KV beyond it is not sent: it is recomputed. */
+  /** One message, either way. */
   readonly messageBytesMax: number;
+  /** KV that waits to be sent, and one KV that comes in parts. Beyond it KV is recomputed. */
+  readonly kvBytesMax: number;
+  /** Parts of KV that were sent and not acknowledged. */
+  readonly kvWindowBytes: number;
   /** Bytes sent and not yet acknowledged; beyond it the session is over. */
   readonly bufferBytesMax: number;
   /** Bytes that the socket may hold; beyond it frames wait in the buffer above. */
@@ -65,6 +69,8 @@ export interface LinkLimits {
 export const LINK_LIMITS: LinkLimits = {
   frameBytesMax: 2 ** 20,
   messageBytesMax: 128 * 2 ** 20,
+  kvBytesMax: 2 ** 30,
+  kvWindowBytes: 8 * 2 ** 20,
   bufferBytesMax: 256 * 2 ** 20,
   socketBytesMax: 4 * 2 ** 20,
   heartbeatMs: 250,

@@ -16,9 +16,22 @@ import type {
 } from "../../rollout/worker.ts";
 import type { SupportTable } from "./support.ts";
 
+/** A part of KV. The first has offset 0, the last ends at `total`. */
+export interface KvPart {
+  readonly offset: number;
+  /** Bytes of the whole. */
+  readonly total: number;
+  readonly bytes: Uint8Array;
+}
+
+/** KV in a message, or what is known of KV whose parts came before the message. */
+export type WireKv = KvBlob | { readonly tokens: number; readonly streamedBytes: number };
+
 /** What the host keeps for the sidecar: the sidecar counts, and says what may be forgotten. */
 export interface HostLimits {
   readonly messageBytesMax: number;
+  /** Of one KV that comes in parts; 0: none may. */
+  readonly kvBytesMax: number;
   readonly promptTokensMax: number;
   readonly outputTokensMax: number;
   readonly requestsMax: number;
@@ -33,6 +46,8 @@ export interface Hello {
   /** false: the session is known to have begun. */
   readonly isNew: boolean;
   readonly messageBytesMax: number;
+  /** Of one KV that comes in parts; 0: none may. */
+  readonly kvBytesMax: number;
   /** Random, and the same for all sessions of one sidecar with one host. */
   readonly sidecarId: string;
   /** What people call it. */
@@ -94,7 +109,7 @@ export type WireCommand =
       readonly output: Int32Array;
       readonly chunkTokens: number;
       readonly priority: PriorityClass;
-      readonly kv: KvBlob | null;
+      readonly kv: WireKv | null;
       readonly draft: DraftSource | null;
     }
   | { readonly kind: "export"; readonly requestId: RequestId }
@@ -122,6 +137,7 @@ export type WireCommand =
     };
 
 export type SidecarMessage =
+  | { readonly kind: "kv_part"; readonly part: KvPart }
   | { readonly kind: "commands"; readonly commands: readonly WireCommand[] }
   | { readonly kind: "control"; readonly controlId: number; readonly request: ControlRequest };
 
@@ -141,9 +157,11 @@ export type WireEvent =
       readonly finish: FinishReason | null;
       readonly refusal?: Refusal;
     }
-  | Exclude<WorkerEvent, { kind: "tokens" | "chunk_done" }>;
+  | { readonly kind: "exported"; readonly requestId: RequestId; readonly kv: WireKv | null }
+  | Exclude<WorkerEvent, { kind: "tokens" | "chunk_done" | "exported" }>;
 
 export type HostMessage =
+  | { readonly kind: "kv_part"; readonly part: KvPart }
   | {
       readonly kind: "events";
       readonly epoch: WeightEpoch;

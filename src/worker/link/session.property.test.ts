@@ -12,6 +12,7 @@ import { SidecarState } from "./sidecar-state.ts";
 
 const LIMITS = {
   messageBytesMax: 1_000_000,
+  kvBytesMax: 1_000_000,
   promptTokensMax: 12,
   outputTokensMax: 40,
   requestsMax: 4,
@@ -64,7 +65,7 @@ test("session: every run reaches the worker whole, whatever was forgotten, moved
   fc.assert(
     fc.property(fc.array(step, { minLength: 30, maxLength: 80, size: "max" }), (steps) => {
       const worker = newSimulated();
-      const sidecar = new SidecarState(LIMITS, 1000);
+      const sidecar = new SidecarState(LIMITS, 1000, LIMITS.kvBytesMax);
       const host = new HostSession(worker, LIMITS, 1000);
       /** Events that are on their way. */
       const late: WireEvent[][] = [];
@@ -82,7 +83,7 @@ test("session: every run reaches the worker whole, whatever was forgotten, moved
         expect(taken.kind).toBe("ok");
         if (taken.kind === "ok") expect(taken.commands.at(-1)).toEqual(wanted);
       };
-      const say = (event: WorkerEvent) => late.push(host.events([event], 1000));
+      const say = (event: WorkerEvent) => late.push(host.events([event], 1000, () => false));
       const make = (
         requestId: RequestId,
         run: { position: number; life: number; chunkEnd: number },

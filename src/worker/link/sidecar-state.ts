@@ -3,8 +3,9 @@
 // back. Owns no socket; checks what events say against what was asked, for the rollout trusts its workers.
 
 import type { RequestId } from "../../base/ids.ts";
-import type { KvBlob, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
-import type { HostLimits, WireCommand, WireEvent, WirePrompt } from "./message.ts";
+import type { WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
+import { KvInbox } from "./kv-stream.ts";
+import type { HostLimits, KvPart, WireCommand, WireEvent, WireKv, WirePrompt } from "./message.ts";
 import { TokenLogs } from "./token-logs.ts";
 
 interface CurrentRun {
@@ -18,6 +19,7 @@ interface CurrentRun {
 
 type TokensEvent = Extract<WireEvent, { kind: "tokens" }>;
 type ChunkDone = Extract<WireEvent, { kind: "chunk_done" }>;
+export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
 
 /** Room in a message for what surrounds a run's KV. */
 const RUN_BYTES = 64 * 1024;
@@ -38,6 +40,7 @@ export class SidecarState {
   #promptCount = 0;
   #kvBytesLeft = 0;
   readonly #logs = new TokenLogs();
+  readonly #kv: KvInbox;
   #runCount = 0;
   #isMoving = false;
   readonly #runs = new Map<number, CurrentRun>();
@@ -45,9 +48,11 @@ export class SidecarState {
   /** Prompt and output, in tokens, of requests whose KV may be on the worker and that do not run. */
   readonly #parked = new Map<RequestId, number>();
 
-  constructor(limits: HostLimits, vocabularySize: number) {
+  /** `kvBytesMax`: of one KV that the host sends in parts. */
+  constructor(limits: HostLimits, vocabularySize: number, kvBytesMax: number) {
     this.#limits = limits;
     this.#vocabularySize = vocabularySize;
+    this.#kv = new KvInbox(kvBytesMax);
   }
 
   /** `kvBytesMax`: KV beyond it is not sent, and recomputed. */
@@ -56,6 +61,19 @@ export class SidecarState {
     this.#kvBytesLeft = kvBytesMax;
     for (const command of commands) this.#translate(command, wire);
     return wire;
+  }
+
+  /** A run whose KV the host has got in parts by the time that it reads this. */
+  runAfterKv(command: RunCommand, streamedBytes: number): WireCommand[] {
+    const wire: WireCommand[] = [];
+    const tokens = command.kv?.tokens ?? 0;
+    this.#run(command, wire, { tokens, streamedBytes });
+    return wire;
+  }
+
+  /** null, or what is wrong with the part. */
+  kvPart(part: KvPart): string | null {
+    return this.#kv.add(part);
   }
 
   /** Whether a request runs of which nothing was heard since the last call: not even that the engine is busy. */
@@ -69,7 +87,10 @@ export class SidecarState {
   events(events: readonly WireEvent[], isCurrent: boolean): Translated {
     const translated: WorkerEvent[] = [];
     for (const event of events) {
-      if (!isCurrent && isOfRun(event)) continue;
+      if (!isCurrent && isOfRun(event)) {
+        if (event.kind === "exported") this.#kv.clear();
+        continue;
+      }
       const problem = this.#take(event, translated);
       if (problem !== null) return { kind: "invalid", problem };
     }
@@ -109,14 +130,16 @@ export class SidecarState {
         return null;
       }
       case "exported": {
-        const { requestId, kv } = event;
+        const { requestId } = event;
+        const kv = this.#kv.resolve(event.kv);
+        if (typeof kv === "string") return kv;
         const held = this.#parked.get(requestId) ?? 0;
         this.#parked.delete(requestId);
         if (kv !== null && held > 0 && kv.tokens > held) {
           return `request ${requestId} has KV of ${kv.tokens} tokens, of ${held} that it has`;
         }
         // Nobody is waiting for KV of a request that is not parked.
-        translated.push(held > 0 ? event : { ...event, kv: null });
+        translated.push({ kind: "exported", requestId, kv: held > 0 ? kv : null });
         return null;
       }
       case "stats":
@@ -162,7 +185,7 @@ export class SidecarState {
   #translate(command: WorkerCommand, wire: WireCommand[]): void {
     switch (command.kind) {
       case "run":
-        this.#run(command, wire);
+        this.#run(command, wire, null);
         return;
       case "register_group": {
         const { groupId, ttlMs } = command;
@@ -187,7 +210,7 @@ export class SidecarState {
     }
   }
 
-  #run(command: Extract<WorkerCommand, { kind: "run" }>, wire: WireCommand[]): void {
+  #run(command: RunCommand, wire: WireCommand[], streamed: WireKv | null): void {
     const { requestId, sampling } = command.request;
     const { prompt: tokens, ...request } = command.request;
     const prompt = this.#prompt(tokens, wire);
@@ -206,7 +229,7 @@ export class SidecarState {
     this.#runOf.set(requestId, run);
     this.#forgetOutputs(wire);
     const { chunkTokens, priority, draft } = command;
-    const kv = this.#takesKv(command.kv, prompt, output) ? command.kv : null;
+    const kv = streamed ?? this.#inlineKv(command, prompt, output);
     wire.push({
       kind: "run",
       run,
@@ -222,12 +245,12 @@ export class SidecarState {
   }
 
   /** A run travels in one message, whole. */
-  #takesKv(kv: KvBlob | null, prompt: WirePrompt, output: Int32Array): boolean {
+  #inlineKv({ kv }: RunCommand, prompt: WirePrompt, output: Int32Array): WireKv | null {
     const kvBytes = kv?.bytes.byteLength ?? 0;
     const bytes = kvBytes + output.byteLength + (prompt.tokens?.byteLength ?? 0) + RUN_BYTES;
-    if (bytes > this.#limits.messageBytesMax || kvBytes > this.#kvBytesLeft) return false;
+    if (bytes > this.#limits.messageBytesMax || kvBytes > this.#kvBytesLeft) return null;
     this.#kvBytesLeft -= kvBytes;
-    return true;
+    return kv;
   }
 
   #endRun(requestId: RequestId): void {

@@ -19,13 +19,15 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../rollout/worker.ts";
+import { batchesOf, MESSAGE_SLACK_BYTES } from "./command-batches.ts";
 import { encodeSidecarMessage } from "./command-codec.ts";
 import { type Closed, type Connection, type ConnectionStats, isFatal } from "./connection.ts";
 import { Delivery } from "./delivery.ts";
 import { type DialOptions, dial, hostUrl, type SidecarIdentity } from "./dial.ts";
 import { decodeHostMessage } from "./event-codec.ts";
+import { KvOutbox } from "./kv-stream.ts";
 import { LINK_LIMITS, type LinkLimits } from "./limits.ts";
-import type { Data, HostMessage, SidecarMessage, Welcome, WireCommand } from "./message.ts";
+import type { Data, HostMessage, SidecarMessage, Welcome } from "./message.ts";
 import { SidecarState } from "./sidecar-state.ts";
 import { supportOf } from "./support.ts";
 
@@ -64,11 +66,6 @@ export interface LinkedWorker extends Worker {
 
 /** Between two looks at whether the requests that run are heard of. */
 const WATCH_MS = 250;
-
-/** Room in a message for what surrounds runs. */
-const MESSAGE_SLACK_BYTES = 2 ** 20;
-/** What the fields of a command without arrays take, about. */
-const COMMAND_BYTES = 1024;
 
 /**
  * Dials until a host answers, `limits.openMsMax` at most.
@@ -133,6 +130,8 @@ class LinkWorker implements LinkedWorker {
   readonly #welcome: Welcome;
   readonly #session: SidecarState;
   readonly #delivery: Delivery;
+  /** Runs whose KV is larger than a frame. */
+  readonly #kv: KvOutbox;
   /** The one that carries the session, or that shall. */
   #connection: Connection | null = null;
   #retry: ReturnType<typeof setTimeout> | null = null;
@@ -173,8 +172,14 @@ class LinkWorker implements LinkedWorker {
     this.#dial = options;
     this.#limits = options.limits;
     this.#welcome = welcome;
-    this.#session = new SidecarState(welcome.limits, welcome.vocabularySize);
-    this.#delivery = new Delivery(options.limits);
+    const { limits } = options;
+    this.#session = new SidecarState(welcome.limits, welcome.vocabularySize, limits.kvBytesMax);
+    this.#kv = new KvOutbox({
+      frameBytesMax: limits.frameBytesMax,
+      bytesMax: Math.min(limits.kvBytesMax, welcome.limits.kvBytesMax),
+      encode: (part) => encodeSidecarMessage({ kind: "kv_part", part }),
+    });
+    this.#delivery = new Delivery(limits, () => this.#nextOfKv());
     this.#pauseMs = options.limits.retryMsMin;
     this.#epoch = welcome.epoch;
     this.#weights = welcome.weights;
@@ -211,19 +216,37 @@ class LinkWorker implements LinkedWorker {
     }
     const bytesMax = this.#welcome.limits.messageBytesMax - MESSAGE_SLACK_BYTES;
     const free = this.#limits.bufferBytesMax / 2 - this.#delivery.bytes;
-    const wire = this.#session.commands(commands, Math.min(bytesMax, free));
-    let from = 0;
-    let bytes = 0;
-    for (const [i, command] of wire.entries()) {
-      const size = sizeOf(command);
-      if (bytes > 0 && bytes + size > bytesMax) {
-        this.#say({ kind: "commands", commands: wire.slice(from, i) });
-        from = i;
-        bytes = 0;
-      }
-      bytes += size;
+    const atOnce = commands.filter((command) => !this.#isStreamed(command));
+    const wire = this.#session.commands(atOnce, Math.min(bytesMax, free));
+    for (const batch of batchesOf(wire, bytesMax)) {
+      this.#push({ kind: "commands", commands: batch });
     }
-    this.#say({ kind: "commands", commands: from === 0 ? wire : wire.slice(from) });
+    // Not before all of them are pushed: what is translated later is sent later.
+    this.#connection?.flush();
+  }
+
+  /** Whether it is a run that follows its KV. What concerns its request meanwhile concerns it as well. */
+  #isStreamed(command: WorkerCommand): boolean {
+    switch (command.kind) {
+      case "advance":
+      case "reload":
+        this.#kv.clear();
+        return false;
+      case "release":
+        this.#kv.cancel(command.requestId);
+        return false;
+      case "run": {
+        const { kv, request } = command;
+        this.#kv.cancel(request.requestId);
+        if (kv === null || !this.#kv.isLarge(kv)) return false;
+        return this.#kv.add(request.requestId, kv, () => {
+          const commands = this.#session.runAfterKv(command, kv.bytes.byteLength);
+          return encodeSidecarMessage({ kind: "commands", commands });
+        });
+      }
+      default:
+        return false;
+    }
   }
 
   control(request: ControlRequest): Promise<ControlAnswer> {
@@ -386,11 +409,23 @@ class LinkWorker implements LinkedWorker {
   }
 
   #say(message: SidecarMessage): void {
-    if (this.#state !== "running") return;
-    if (this.#delivery.push(encodeSidecarMessage(message))) {
-      this.#connection?.flush();
-      return;
-    }
+    this.#push(message);
+    this.#connection?.flush();
+  }
+
+  #push(message: SidecarMessage): void {
+    if (this.#state !== "running" || this.#delivery.push(encodeSidecarMessage(message))) return;
+    this.#overflow();
+  }
+
+  #nextOfKv(): Uint8Array | null {
+    const message = this.#kv.next();
+    if (message === null || this.#delivery.canPush(message.length)) return message;
+    this.#overflow();
+    return null;
+  }
+
+  #overflow(): void {
     const reason = `slow_consumer: ${this.#delivery.bytes} bytes wait to be read`;
     const connection = this.#connection;
     this.#fail(`${this.name} does not take its commands: ${reason}`);
@@ -403,6 +438,11 @@ class LinkWorker implements LinkedWorker {
       const resolve = this.#controls.get(message.controlId);
       this.#controls.delete(message.controlId);
       resolve?.(message.answer);
+      return;
+    }
+    if (message.kind === "kv_part") {
+      const problem = this.#session.kvPart(message.part);
+      if (problem !== null) this.#refuse(connection, CLOSE.invalid, `invalid_message: ${problem}`);
       return;
     }
     const isCurrent = message.epoch === this.#epoch;
@@ -447,26 +487,11 @@ class LinkWorker implements LinkedWorker {
     clearInterval(this.#watch);
     for (const resolve of this.#controls.values()) resolve(this.#unreachable());
     this.#controls.clear();
+    this.#kv.clear();
   }
 
   #unreachable(): ControlAnswer {
     return { status: 502, body: { error: `${this.name} cannot be reached` } };
-  }
-}
-
-function sizeOf(command: WireCommand): number {
-  switch (command.kind) {
-    case "run": {
-      const { output, kv, prompt } = command;
-      const tokenBytes = output.byteLength + (prompt.tokens?.byteLength ?? 0);
-      return COMMAND_BYTES + tokenBytes + (kv?.bytes.byteLength ?? 0);
-    }
-    case "register_group":
-      return COMMAND_BYTES + (command.prompt.tokens?.byteLength ?? 0);
-    case "delta":
-      return COMMAND_BYTES + command.tokens.byteLength;
-    default:
-      return COMMAND_BYTES;
   }
 }
 
