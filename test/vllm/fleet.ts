@@ -131,6 +131,15 @@ export class Fleet {
     return [...newest.values()];
   }
 
+  /** Of all processes that it keeps: the servers, and the KV pool's master. */
+  get processGroups(): number[] {
+    const newest = new Map<string, number>();
+    for (const { event, name = "", pid } of this.log) {
+      if (event === "server_started" && pid !== undefined) newest.set(name, pid);
+    }
+    return [...newest.values()];
+  }
+
   /** A server without the sidecar. */
   plain(index: number): Engine {
     const engine = new Engine(this.servers[index]?.url ?? "", null);

@@ -1,0 +1,157 @@
+// Makes one iteration on one system: all responses of all groups, each a request of its own, all sent at once, all with
+// the same `max_tokens`. Returns what was seen from outside and from inside of the engines.
+
+import { readMetrics, type ServerCounters } from "../../../src/worker/vllm/metrics.ts";
+import { type EngineLog, type Plan, readLog, tellPlan } from "./engine-log.ts";
+import { cpuSecondsOf, cpuSecondsOfProcess, machineSeconds } from "./machine.ts";
+import { post, type Servers, type System } from "./systems.ts";
+
+/** The tail: the last tenth of the requests (Seer, section 4.2). */
+const TAIL_PART = 0.1;
+/** Bun's fetch holds further requests back beyond 256. */
+const REQUESTS_MAX = 240;
+
+export interface Workload {
+  readonly model: string;
+  readonly plan: Plan;
+  readonly siblings: number;
+  readonly maxTokens: number;
+  readonly seed: number;
+}
+
+export interface Run {
+  /** Tokens of each response, by group. */
+  readonly lengths: readonly (readonly number[])[];
+  /** Seconds since 1970. */
+  readonly startS: number;
+  /** When each response was there, in order: seconds from the start. */
+  readonly finishedS: readonly number[];
+  readonly wallS: number;
+  readonly tailS: number;
+  readonly counters: ServerCounters;
+  readonly log: EngineLog;
+  /** CPU seconds of both servers, and of the sidecar (0: requests did not pass through it). */
+  readonly serversCpuS: number;
+  readonly sidecarCpuS: number;
+  /** CPU time of processes that the bench did not start, as a share of all cores' time. */
+  readonly othersCpuShare: number;
+}
+
+interface Usage {
+  readonly serversS: number;
+  readonly sidecarS: number;
+  readonly oursS: number;
+  readonly machine: { readonly busyS: number; readonly totalS: number };
+}
+
+export async function iteration(
+  system: System,
+  workload: Workload,
+  servers: Servers,
+): Promise<Run> {
+  await forget(system);
+  await tellPlan(system.urls, workload.plan);
+  const before = { counters: await countersOf(system), usage: usageOf(system, servers) };
+  const startS = Date.now() / 1000;
+  const { lengths, finishedMs } = await sendAll(system, workload);
+  const after = { counters: await countersOf(system), usage: usageOf(system, servers) };
+  const log = await readLog(system.urls);
+  const finishedS = finishedMs.map((ms) => ms / 1000).toSorted((a, b) => a - b);
+  const wallS = finishedS.at(-1) ?? 0;
+  const tailFromS = finishedS[Math.ceil(finishedS.length * (1 - TAIL_PART)) - 1] ?? 0;
+  const [from, to] = [before.usage, after.usage];
+  const busyS = to.machine.busyS - from.machine.busyS - (to.oursS - from.oursS);
+  return {
+    ...{ lengths, startS, finishedS, wallS, tailS: wallS - tailFromS, log },
+    counters: combined(after.counters, before.counters, -1),
+    serversCpuS: to.serversS - from.serversS,
+    sidecarCpuS: system.routing === "sidecar" ? to.sidecarS - from.sidecarS : 0,
+    othersCpuShare: Math.max(0, busyS / (to.machine.totalS - from.machine.totalS)),
+  };
+}
+
+/** KV of iterations before is dropped, so that systems that share servers begin alike. */
+async function forget({ urls, fleet }: System): Promise<void> {
+  const hasPool = fleet.log.some(({ event }) => event === "kv_pool");
+  for (const url of urls) {
+    const path = `/reset_prefix_cache${hasPool ? "?reset_external=true" : ""}`;
+    const answer = await fetch(url + path, { method: "POST" });
+    if (!answer.ok) throw new Error(`${url}${path}: ${answer.status} ${await answer.text()}`);
+  }
+}
+
+async function sendAll(
+  system: System,
+  { model, plan, siblings, maxTokens, seed }: Workload,
+): Promise<{ lengths: number[][]; finishedMs: number[] }> {
+  const lengths = plan.prompts.map(() => new Array<number>(siblings).fill(0));
+  const finishedMs: number[] = [];
+  const open = new Map(system.urls.map((url) => [url, 0]));
+  const startMs = performance.now();
+  const send = async (group: number, sample: number): Promise<void> => {
+    const base = serverFor(system, group, open);
+    open.set(base, (open.get(base) ?? 0) + 1);
+    const answer = (await post(`${base}/v1/completions`, {
+      model,
+      prompt: plan.prompts[group],
+      max_tokens: maxTokens,
+      temperature: 1,
+      seed: seed + group * siblings + sample,
+      logprobs: 0,
+      return_token_ids: true,
+      // The sidecar says by itself which response of its group a request is.
+      ...(system.routing === "sidecar" ? {} : { vllm_xargs: { bench_sample: sample } }),
+    })) as { usage: { completion_tokens: number } };
+    open.set(base, (open.get(base) ?? 0) - 1);
+    finishedMs.push(performance.now() - startMs);
+    const row = lengths[group];
+    if (row !== undefined) row[sample] = answer.usage.completion_tokens;
+  };
+  const all = plan.prompts.flatMap((_, group) =>
+    Array.from({ length: siblings }, (_, sample) => ({ group, sample })),
+  );
+  const next = all.values();
+  const sender = async (): Promise<void> => {
+    for (const { group, sample } of next) await send(group, sample);
+  };
+  await Promise.all(Array.from({ length: REQUESTS_MAX }, sender));
+  return { lengths, finishedMs };
+}
+
+function serverFor(system: System, group: number, open: ReadonlyMap<string, number>): string {
+  if (system.routing === "sidecar") return system.fleet.url;
+  const [first = "", ...others] = system.urls;
+  if (system.routing === "turn") return system.urls[group % system.urls.length] ?? first;
+  const openAt = (url: string): number => open.get(url) ?? 0;
+  return others.reduce((least, url) => (openAt(url) < openAt(least) ? url : least), first);
+}
+
+async function countersOf({ urls }: System): Promise<ServerCounters> {
+  const texts = await Promise.all(
+    urls.map(async (url) => await (await fetch(`${url}/metrics`)).text()),
+  );
+  const [first, ...others] = texts.map((text) => readMetrics(text).counters);
+  if (first === undefined) throw new Error("there is no server");
+  return others.reduce((sum, counters) => combined(sum, counters, 1), first);
+}
+
+function combined(a: ServerCounters, b: ServerCounters, sign: 1 | -1): ServerCounters {
+  const keys = Object.keys(a) as (keyof ServerCounters)[];
+  const entries = keys.map((key) => [key, a[key] + sign * b[key]]);
+  return Object.fromEntries(entries) as Record<keyof ServerCounters, number>;
+}
+
+function usageOf(system: System, { fleets }: Servers): Usage {
+  const groups = fleets.flatMap((fleet) => fleet.processGroups);
+  const sidecars = fleets.map(({ pid }) => cpuSecondsOfProcess(pid));
+  const ours =
+    cpuSecondsOf(new Set(groups)) +
+    sidecars.reduce((sum, s) => sum + s, 0) +
+    cpuSecondsOfProcess(process.pid);
+  return {
+    serversS: cpuSecondsOf(new Set(system.fleet.servers.map(({ pid }) => pid))),
+    sidecarS: cpuSecondsOfProcess(system.fleet.pid),
+    oursS: ours,
+    machine: machineSeconds(),
+  };
+}

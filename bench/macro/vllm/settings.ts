@@ -1,0 +1,124 @@
+// What the bench is asked to do: model, setting and sizes. The settings differ in how short KV is.
+
+import { existsSync } from "node:fs";
+import { join } from "node:path";
+import { parseArgs } from "node:util";
+import { writePricedModel } from "../../../scripts/model-priced.ts";
+import { MODEL, ROOT } from "../../../test/vllm/fleet.ts";
+import { type LaunchSettings, SYSTEMS, type SystemName } from "./systems.ts";
+
+export interface Sizes {
+  readonly rounds: number;
+  readonly groups: number;
+  readonly siblings: number;
+  readonly maxTokens: number;
+}
+
+export interface Settings {
+  readonly systems: readonly SystemName[];
+  readonly setting: string;
+  readonly sizes: Sizes;
+  readonly launch: LaunchSettings;
+  readonly areLengthsFixed: boolean;
+  readonly report: string | null;
+  readonly account: boolean;
+  readonly sweep: boolean;
+}
+
+interface Preset {
+  readonly groups: string;
+  readonly "kv-blocks": string;
+  readonly "max-model-len": string;
+  readonly "segment-mb": string;
+}
+
+/** A block holds 32 tokens on CPU. `ample` is the engine's own choice: KV is never short. */
+const PRESETS: Readonly<Record<string, Preset>> = {
+  paper: { groups: "6", "kv-blocks": "64", "max-model-len": "1600", "segment-mb": "256" },
+  bulk: { groups: "16", "kv-blocks": "256", "max-model-len": "1600", "segment-mb": "512" },
+  ample: { groups: "16", "kv-blocks": "0", "max-model-len": "0", "segment-mb": "256" },
+};
+
+const OPTIONS = {
+  priced: { type: "boolean", default: false },
+  setting: { type: "string" },
+  systems: { type: "string", default: SYSTEMS.join(",") },
+  rounds: { type: "string", default: "5" },
+  groups: { type: "string" },
+  siblings: { type: "string", default: "8" },
+  "max-tokens": { type: "string", default: "1024" },
+  "max-num-seqs": { type: "string", default: "32" },
+  "kv-blocks": { type: "string" },
+  "max-model-len": { type: "string" },
+  "segment-mb": { type: "string" },
+  "chunk-tokens": { type: "string" },
+  "ngram-tokens": { type: "string", default: "4" },
+  "suffix-tokens": { type: "string", default: "16" },
+  lengths: { type: "string", default: "fixed" },
+  report: { type: "string" },
+  account: { type: "boolean", default: false },
+  sweep: { type: "boolean", default: false },
+} as const;
+
+/** @throws Error naming the option, its value and what it may be. */
+export function readSettings(args: readonly string[]): Settings {
+  const { values } = parseArgs({ options: OPTIONS, args: [...args] });
+  const setting = values.setting ?? (values.priced ? "paper" : "ample");
+  const preset = PRESETS[setting];
+  if (preset === undefined) {
+    throw new Error(`--setting is ${setting}; it is one of ${Object.keys(PRESETS).join(", ")}`);
+  }
+  if (values.lengths !== "fixed" && values.lengths !== "natural") {
+    throw new Error(`--lengths is ${values.lengths}; it is fixed or natural`);
+  }
+  const count = (name: string, text: string, least = 1): number => {
+    const value = Number(text);
+    if (Number.isInteger(value) && value >= least) return value;
+    throw new Error(`--${name} is ${text}; it is a whole number from ${least} on`);
+  };
+  const of = (name: keyof Preset, least = 1): number =>
+    count(name, values[name] ?? preset[name], least);
+  const contextTokens = of("max-model-len", 0);
+  const chunk = values["chunk-tokens"];
+  return {
+    systems: systemsOf(values.systems),
+    setting,
+    sizes: {
+      rounds: count("rounds", values.rounds),
+      groups: of("groups"),
+      siblings: count("siblings", values.siblings),
+      maxTokens: count("max-tokens", values["max-tokens"], 2),
+    },
+    launch: {
+      model: values.priced ? pricedModel() : MODEL,
+      slots: count("max-num-seqs", values["max-num-seqs"]),
+      kvBlocks: of("kv-blocks", 0),
+      contextTokens: contextTokens === 0 ? null : contextTokens,
+      chunkTokens: chunk === undefined ? null : count("chunk-tokens", chunk),
+      segmentMib: of("segment-mb", 16),
+      ngramTokens: count("ngram-tokens", values["ngram-tokens"]),
+      suffixTokens: count("suffix-tokens", values["suffix-tokens"]),
+    },
+    areLengthsFixed: values.lengths === "fixed",
+    report: values.report ?? null,
+    account: values.account,
+    sweep: values.sweep,
+  };
+}
+
+function systemsOf(text: string): SystemName[] {
+  const asked = text.split(",");
+  const unknown = asked.find((name) => !SYSTEMS.some((known) => known === name));
+  if (unknown !== undefined) {
+    throw new Error(`--systems names ${unknown}; there are ${SYSTEMS.join(", ")}`);
+  }
+  return SYSTEMS.filter((name) => asked.includes(name));
+}
+
+/** The folder of `npm run model:priced`, made if it is not there. */
+function pricedModel(): string {
+  const out = join(ROOT, ".cache", "model-priced");
+  const folder = join(out, "hf");
+  if (existsSync(join(folder, "config.json"))) return folder;
+  return writePricedModel({ factor: 4, layers: 4, out }).folder;
+}

@@ -1,0 +1,180 @@
+// The systems that `bench:vllm` compares, and the sets of two vLLM servers that they run on. Systems whose servers are
+// started alike share a set.
+
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { Fleet, ROOT } from "../../../test/vllm/fleet.ts";
+
+export const SYSTEMS = [
+  "plain",
+  "least_loaded",
+  "ngram",
+  "suffix",
+  "foretoken_http",
+  "foretoken_pool",
+  "foretoken_plugin",
+  "foretoken_plugin_pool",
+] as const;
+export type SystemName = (typeof SYSTEMS)[number];
+
+/** Who chooses the server of a request: groups in turn, the fewest requests in flight, or the sidecar. */
+export type Routing = "turn" | "least_loaded" | "sidecar";
+
+type SetName = "plain" | "ngram" | "suffix" | "pool" | "plugin" | "plugin_pool";
+
+interface SystemKind {
+  readonly servers: SetName;
+  readonly routing: Routing;
+  readonly drafts: boolean;
+}
+
+const KINDS: Readonly<Record<SystemName, SystemKind>> = {
+  plain: { servers: "plain", routing: "turn", drafts: false },
+  least_loaded: { servers: "plain", routing: "least_loaded", drafts: false },
+  ngram: { servers: "ngram", routing: "turn", drafts: true },
+  suffix: { servers: "suffix", routing: "turn", drafts: true },
+  foretoken_http: { servers: "plain", routing: "sidecar", drafts: false },
+  foretoken_pool: { servers: "pool", routing: "sidecar", drafts: false },
+  foretoken_plugin: { servers: "plugin", routing: "sidecar", drafts: true },
+  foretoken_plugin_pool: { servers: "plugin_pool", routing: "sidecar", drafts: true },
+};
+
+export interface System {
+  readonly name: SystemName;
+  readonly routing: Routing;
+  readonly drafts: boolean;
+  readonly fleet: Fleet;
+  /** The servers themselves. */
+  readonly urls: readonly string[];
+}
+
+export interface LaunchSettings {
+  /** A Hugging Face directory. */
+  readonly model: string;
+  readonly slots: number;
+  /** 0: as many as vLLM makes of its memory. */
+  readonly kvBlocks: number;
+  /** null: the model's own. */
+  readonly contextTokens: number | null;
+  /** null: the sidecar's default. */
+  readonly chunkTokens: number | null;
+  /** Of each server's memory for the KV pool. */
+  readonly segmentMib: number;
+  readonly ngramTokens: number;
+  readonly suffixTokens: number;
+}
+
+/** What stands in `up`'s command line and environment for a set. */
+function launchOf(
+  name: SetName,
+  { ngramTokens, suffixTokens, segmentMib }: LaunchSettings,
+): { up: string[]; vllm: string[]; env: Record<string, string> } {
+  const pool = ["--kv-connector", "mooncake", "--kv-segment-mb", String(segmentMib)];
+  const drafting = (config: object) => ({
+    up: [],
+    vllm: ["--speculative-config", JSON.stringify(config)],
+    // On a CPU vLLM's drafts are not lossless at temperatures above 0 (docs/VLLM.md): without the repair they
+    // would be compared on noise.
+    env: { FORETOKEN_REPAIR: "1" },
+  });
+  switch (name) {
+    case "plain":
+      return { up: [], vllm: [], env: {} };
+    case "ngram":
+      return drafting({
+        method: "ngram",
+        num_speculative_tokens: ngramTokens,
+        prompt_lookup_max: 4,
+        prompt_lookup_min: 2,
+      });
+    case "suffix":
+      return drafting({ method: "suffix", num_speculative_tokens: suffixTokens });
+    case "pool":
+      return { up: pool, vllm: [], env: {} };
+    case "plugin":
+      return { up: ["--plugin"], vllm: [], env: {} };
+    case "plugin_pool":
+      return { up: ["--plugin", ...pool], vllm: [], env: {} };
+  }
+}
+
+/** The sets of servers that are running. An idle set costs memory and next to no CPU. */
+export class Servers {
+  readonly #sets = new Map<SetName, Fleet>();
+  readonly #settings: LaunchSettings;
+
+  constructor(settings: LaunchSettings) {
+    this.#settings = settings;
+  }
+
+  get fleets(): Fleet[] {
+    return [...this.#sets.values()];
+  }
+
+  /** Starts the system's servers unless they run. */
+  async open(system: SystemName): Promise<System> {
+    const { servers, routing, drafts } = KINDS[system];
+    const fleet = this.#sets.get(servers) ?? (await this.#start(servers));
+    this.#sets.set(servers, fleet);
+    const urls = fleet.servers.map(({ url }) => url);
+    return { name: system, routing, drafts, fleet, urls };
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all(this.fleets.map((fleet) => fleet.stop()));
+    this.#sets.clear();
+  }
+
+  async #start(name: SetName): Promise<Fleet> {
+    const { model, slots, kvBlocks, contextTokens, chunkTokens } = this.#settings;
+    const { up, vllm, env } = launchOf(name, this.#settings);
+    const startMs = performance.now();
+    const previous = { ...process.env };
+    Object.assign(process.env, env, { PYTHONPATH: import.meta.dir });
+    try {
+      const fleet = await Fleet.up([
+        ...["--workers", "2", "--model", model, "--logs", join(ROOT, "out", "bench-vllm", name)],
+        ...(chunkTokens === null ? [] : ["--chunk-tokens", String(chunkTokens)]),
+        ...up,
+        "--",
+        ...["--max-num-seqs", String(slots), "--worker-extension-cls", "vllm_bench.Bench"],
+        ...(kvBlocks === 0 ? [] : ["--num-gpu-blocks-override", String(kvBlocks)]),
+        ...(contextTokens === null ? [] : ["--max-model-len", String(contextTokens)]),
+        ...vllm,
+      ]);
+      const s = ((performance.now() - startMs) / 1000).toFixed(0);
+      console.error(`started two servers: ${name}, ${s} s`);
+      return fleet;
+    } finally {
+      for (const key of Object.keys(process.env)) if (!(key in previous)) delete process.env[key];
+      Object.assign(process.env, previous);
+    }
+  }
+}
+
+export async function post(url: string, body: object): Promise<unknown> {
+  const answer = await fetch(url, {
+    method: "POST",
+    headers: { "content-type": "application/json" },
+    body: JSON.stringify(body),
+    // A response may wait for minutes; Bun's own limit is five.
+    timeout: false,
+  } as RequestInit);
+  if (!answer.ok) throw new Error(`${url}: ${answer.status} ${await answer.text()}`);
+  return await answer.json();
+}
+
+/** Token ids of the bundled prompts. */
+export async function promptsOf(system: System, model: string, count: number): Promise<number[][]> {
+  const text = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8");
+  const lines = text.split("\n").filter((line) => line !== "");
+  if (lines.length < count) throw new Error(`${count} prompts are asked for, of ${lines.length}`);
+  const prompts: number[][] = [];
+  for (const line of lines.slice(0, count)) {
+    const { prompt } = JSON.parse(line) as { prompt: string };
+    const body = { model, prompt, add_special_tokens: false };
+    const { tokens } = (await post(`${system.urls[0]}/tokenize`, body)) as { tokens: number[] };
+    prompts.push(tokens);
+  }
+  return prompts;
+}
