@@ -1,4 +1,4 @@
-// Appends output tokens to a sequence: what they say of its last draft is learned first, then they enter the automaton.
+// Appends output tokens to a sequence: first the model learns from its last draft, then they enter the automaton.
 
 import { SEQUENCES_MAX, STATUS_FULL, STATUS_INVALID, STATUS_OK } from "./abi";
 import { feedback } from "./draft/feedback";

@@ -1,6 +1,6 @@
-// What the core exports. Only numbers cross: addresses as handles, counts, statuses below zero. A handle that is none is
-// answered with a status where a host may come upon one (its group was dropped), and asserted where it cannot: from
-// there on nothing is checked.
+// What the core exports. Only numbers cross: addresses as handles, counts, statuses below zero. An invalid
+// handle returns a status where a host may pass one (its group was dropped) and fails an assertion elsewhere; behind
+// these functions nothing is checked.
 
 import {
   ABI_VERSION,

@@ -1,7 +1,7 @@
 // What bun:ffi cannot call by itself: the functions of llama.h that take or return a struct by value; and a
 // thread's CPU clock, which the runtime gives in ticks longer than a step.
-// Compiled at start by bun:ffi's cc(), which needs no compiler and no header on the machine, so the
-// calling convention of the platform is the compiler's affair. It holds no state: each function is
+// Compiled at start by bun:ffi's cc(), which needs no compiler and no header on the machine, so
+// the compiler handles the platform's calling convention. It holds no state: each function is
 // given the address of the function to call. The structs are opaque words; src/worker/llama/structs.ts
 // knows their fields. Sizes are those of llama.cpp 0.5.0 (libllama.v0.5.0.so), 64-bit platforms.
 

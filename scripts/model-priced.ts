@@ -47,7 +47,7 @@ export interface PricedOptions {
   readonly factor: number;
   /** At least as many as the bundled model has. */
   readonly layers: number;
-  /** A folder, made anew: `hf/` and `model-f16.gguf` in it. */
+  /** An output folder, recreated: `hf/` and `model-f16.gguf` in it. */
   readonly out: string;
 }
 
@@ -263,7 +263,7 @@ function ggufEntry(shape: readonly number[], type: number, offset: number): Buff
   return entry;
 }
 
-/** Where a 4-byte value stands: behind its key and the type's number. */
+/** Offset of a 4-byte value: after its key and the type's number. */
 function valueOffset(metadata: Buffer, key: string): number {
   const at = metadata.indexOf(ggufString(key));
   if (at < 0) throw new Error(`the bundled GGUF has no ${key}`);

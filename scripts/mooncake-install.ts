@@ -1,5 +1,5 @@
 // Mooncake beside a vLLM for CPUs: the wheel, and the shared libraries of the system that it loads. Those that are not
-// installed are taken out of Debian's packages and put where the wheel looks first, so that nobody has to be root.
+// installed are taken out of Debian's packages and put where the wheel looks first, so that no root access is needed.
 
 import { copyFileSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -19,7 +19,7 @@ export interface MooncakeInstall {
   /** Of the environment. */
   readonly python: string;
   readonly sitePackages: string;
-  /** Runs a command; null: it went well, else what it said last. */
+  /** Runs a command; null: success, else its last message. */
   readonly attempt: (command: string[], where?: string) => string | null;
   readonly pip: (...args: string[]) => string[];
 }
@@ -30,11 +30,12 @@ export function installMooncake(options: MooncakeInstall): string | null {
   const problem = attempt(pip("--no-deps", MOONCAKE_PACKAGE));
   if (problem !== null) return problem;
   for (const tried = new Set<string>(); ; ) {
-    const said = attempt([python, "-c", "import mooncake.store"]);
-    if (said === null) return null;
-    const [, library = ""] = /ImportError: (\S+): cannot open shared object file/.exec(said) ?? [];
+    const message = attempt([python, "-c", "import mooncake.store"]);
+    if (message === null) return null;
+    const [, library = ""] =
+      /ImportError: (\S+): cannot open shared object file/.exec(message) ?? [];
     const name = PACKAGES[library];
-    if (name === undefined || tried.has(library)) return said;
+    if (name === undefined || tried.has(library)) return message;
     tried.add(library);
     const failure = addLibrary(options, { library, name });
     if (failure !== null) return `${library} is missing: apt-get install ${name} (${failure})`;

@@ -1,5 +1,5 @@
-// A Python environment for the plugin's own tests, linters and types, in the project's ignored cache: made once, anew
-// when what it must hold changes. It holds no vLLM.
+// A Python environment for the plugin's own tests, linters and types, in the project's ignored cache: created once, and
+// again when its requirements change. It does not contain vLLM.
 
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -46,7 +46,7 @@ function missing(reason: string): PluginVenv {
   return { kind: "missing", reason };
 }
 
-/** null: it went well; else what it said last. */
+/** null: success; else its last message. */
 function attempt(command: string[]): string | null {
   const { exitCode, stderr } = Bun.spawnSync(command, { stdout: "ignore", stderr: "pipe" });
   if (exitCode === 0) return null;

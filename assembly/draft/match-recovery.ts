@@ -1,6 +1,6 @@
 // Match recovery (as the match model of lpaq and paq8 recovers after a mismatch): a verification step ends with a token
-// that the draft did not have, so contexts are shortest just when the next draft begins. The state where the draft
-// would have gone on is kept with the sequence, follows its tokens, and proposes what that text has next.
+// that the draft did not have, so contexts are shortest when the next draft begins. The state from which the draft
+// would have continued is kept with the sequence, advances with its tokens, and proposes the next token of that text.
 
 import { contextState } from "../suffix/context";
 import { bestToken, countOf, degreeOf, edgeOf } from "../suffix/node";
@@ -27,7 +27,7 @@ export function recoveredClass(): u32 {
   return 1 + position.left + (position.agreed > 0 ? 8 : 0);
 }
 
-// The candidate's state: how many tokens have agreed, and whether and how often the recovered text goes on with it.
+// The candidate's state: how many tokens have agreed, and whether and how often the recovered text continues with it.
 export function recoveryState(token: u32): u32 {
   const recovery = position.recovery;
   if (recovery == 0 || degreeOf(recovery) == 0) return 0;
@@ -47,7 +47,7 @@ function fewer(count: u32): u32 {
   return min<u32>(max<u32>(count, 1), 4) - 1;
 }
 
-// The sequence goes on with the token.
+// The sequence continues with the token.
 export function recoveryFollow(sequence: usize, token: u32): void {
   const recovery: usize = load<u32>(sequence, Q_RECOVERY);
   if (recovery == 0) return;
@@ -57,8 +57,8 @@ export function recoveryFollow(sequence: usize, token: u32): void {
   if (agreed < AGREED_MAX) store<u8>(sequence, <u8>(agreed + 1), Q_AGREED);
 }
 
-// The sequence has parted from a draft that would have gone on to `state`, from a context of `length` tokens: that is
-// recovered, unless an earlier recovery has already agreed for as long.
+// The sequence differs from a draft that would have continued to `state`, from a context of `length` tokens: that state
+// is recovered, unless an earlier recovery has already agreed for as long.
 export function recoveryBegin(sequence: usize, state: usize, length: u32): void {
   if (load<u32>(sequence, Q_RECOVERY) != 0 && length <= load<u8>(sequence, Q_AGREED)) return;
   store<u32>(sequence, <u32>contextState(state), Q_RECOVERY);

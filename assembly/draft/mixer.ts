@@ -23,8 +23,8 @@ import {
   vectorAt,
 } from "./model";
 
-// How far weights move in the end. At first they move 1 + FIRST_TIMES times as far; half of what is more is gone after
-// FIRST_TOKENS tokens learned. Jobs of 50,000 tokens gain 2 to 3 %, large ones nothing.
+// Final learning rate. It starts 1 + FIRST_TIMES times as high; half of the excess is gone after FIRST_TOKENS learned
+// tokens. Jobs of 50,000 tokens gain 2 to 3 %, large ones nothing.
 const WEIGHT_RATE: f32 = 0.001;
 const FIRST_TIMES: f32 = 4;
 const FIRST_TOKENS: f32 = 100_000;
@@ -157,7 +157,7 @@ export function mixerUpdate(
   store<f32>(bias, <f32>min<f64>(max<f64>(moved, -PAIR_MAX), PAIR_MAX));
   for (let i = INPUT_FIRST_STATE; i < INPUTS; i++) {
     const state = stateIn(features, i);
-    // Feature vectors lie in the output area, where a host writes by mistake at most.
+    // Feature vectors are in the output area, to which a faulty host might write.
     assert(state < <u32>State.COUNT);
     stateUpdate(stateAt(state), wasAccepted);
   }

@@ -45,7 +45,7 @@ export function positionBegin(group: usize, sequence: usize): void {
   assert(position.recent < RECENT_CLASSES && position.left < LENGTH_CLASSES);
 }
 
-// Goes on behind the token, which leads to `state`.
+// Advances by the token, which leads to `state`.
 export function positionAdvance(token: u32, state: usize): void {
   position.state = state;
   position.ends = 0;

@@ -15,7 +15,7 @@ function acceptedOf(sequence: usize): u32 {
   return since == 0 ? 0 : since - 1;
 }
 
-// A new draft is made for the sequence.
+// The sequence gets a new draft.
 export function acceptanceBegin(sequence: usize): void {
   store<u8>(sequence, <u8>min<u32>((acceptedOf(sequence) + 1) >> 1, 3), Q_EARLIER);
   store<u8>(sequence, 0, Q_SINCE);

@@ -34,7 +34,7 @@ import { INTERPOLATED_PART } from "./path";
 import { POSITION_BYTES, position, positionAdvance, positionKeep, positionTake } from "./position";
 import { isQueueEmpty, itemAt, push, queueClear, settle } from "./queue";
 
-// A context with more continuations proposes its best one only: it says little, and a scan costs.
+// A context with more continuations proposes only its best one: it predicts little, and a scan is expensive.
 const SCAN_MAX: u32 = 64;
 // Interpolated probabilities sum to one and each is at least INTERPOLATED_PART times the least probability, so there
 // are never more.

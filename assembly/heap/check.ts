@@ -1,4 +1,4 @@
-// Walks a heap and says what is wrong with it: 0 nothing, else the number of the broken rule.
+// Checks a heap: returns 0 if it is correct, else the number of the broken rule.
 
 import { ENTRY_BYTES, H_COUNT, H_ENTRIES, H_IDS, H_PLACES, placeOf } from "./heap";
 
@@ -17,7 +17,7 @@ export function heapCheck(heap: usize): i32 {
     // 2: no entry is before the one above it.
     if (key < keyAbove || (key == keyAbove && id < load<u32>(above, 8))) return 2;
   }
-  // 3: no id is said to be there that is not.
+  // 3: the index has no id that the heap lacks.
   let places: u32 = 0;
   const ids = load<u32>(heap, H_IDS);
   const table: usize = load<u32>(heap, H_PLACES);

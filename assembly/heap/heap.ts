@@ -25,7 +25,7 @@ export function heapHandle(heap: usize): i32 {
   return <i32>(heap >> 5);
 }
 
-// 0 for what is none: a larger number would name another heap, its low bits shifted out.
+// 0 for an invalid handle: a larger number would name another heap, its low bits shifted out.
 export function heapAt(handle: i32): usize {
   return <u32>handle <= HANDLE_MAX ? (<usize>(<u32>handle)) << 5 : 0;
 }

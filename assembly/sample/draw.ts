@@ -98,7 +98,7 @@ export function fillWeights(length: usize, max: f32, scale: f64): f64 {
 /**
  * The weights of one block; returns their sum. e^x, x <= 0: x = k ln 2 + r with |r| <= ln 2 / 2, then
  * Taylor to degree 11 (relative error below 1e-14) times 2^k. Four pairs go side by side: each constant
- * is made once for eight weights, and no pair waits for the long chain of another.
+ * is loaded once for eight weights, and no pair waits for the long chain of another.
  */
 function fillBlock(from: usize, to: usize, max: f64, scale: f64): f64 {
   const maxes = f64x2.splat(max);

@@ -71,7 +71,7 @@ export function groupHandle(group: usize): i32 {
   return <i32>(group >> 8);
 }
 
-// 0 for what is none: a larger number would name another group, its low bits shifted out.
+// 0 for an invalid handle: a larger number would name another group, its low bits shifted out.
 export function groupAt(handle: u32): usize {
   return handle <= HANDLE_MAX ? (<usize>handle) << 8 : 0;
 }

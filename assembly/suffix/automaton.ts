@@ -126,7 +126,7 @@ export function promptAppend(group: usize, tokens: usize, count: u32): i32 {
 // The record of the response of an earlier epoch that is being appended: none of them ever grows again.
 const past: usize = memory.data(64, 16);
 
-// One whole response of an earlier epoch. Sequences that begin later see it as text of nobody.
+// One whole response of an earlier epoch. Sequences that begin later see it as text without a writer.
 export function historyAppend(group: usize, tokens: usize, count: u32): i32 {
   if (load<u32>(group, G_SEQ_COUNT) != 0) return STATUS_INVALID;
   memory.fill(past, 0, SEQ_BYTES);
@@ -233,7 +233,7 @@ function split(group: usize, cursor: usize, p: usize, token: u32, q: usize): usi
   return clone;
 }
 
-// Adds one occurrence to every class on the link path of `counted`, and tells the states whose edge
+// Adds one occurrence to every class on the link path of `counted`, and updates the states whose edge
 // leads there: exactly those on the link path of `from` (two pointers, both paths in decreasing length).
 // Edges of longer states than `counted` lead to classes that are not counted. Every class but the root
 // has such a state, so one test for each state moves both pointers.
@@ -266,7 +266,7 @@ export function matchState(group: usize, sequence: usize): usize {
 }
 
 // How many of the occurrences of a sequence's own end have no continuation: its end is one, except
-// at the prompt's end once others have gone on from there.
+// at the prompt's end once others have continued from there.
 export function ownEnds(group: usize, sequence: usize): u32 {
   if (sequence != 0 && tokensOf(group, sequence) != 0) return 1;
   return load<u32>(group, G_STARTED) == 0 ? 1 : 0;

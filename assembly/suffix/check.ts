@@ -1,4 +1,4 @@
-// Walks a group's automaton and says what is wrong with it: 0 nothing, else the number of the broken
+// Checks a group's automaton: returns 0 if it is correct, else the number of the broken
 // rule. For tests: it visits every state through the edges from the root, using the lowest bit of the
 // link (an address, so even) as its mark, and takes it off again.
 

@@ -1,5 +1,5 @@
 // How long a context may be: drafts match at most `context` tokens, counts are kept for `depth`. Finds the class
-// of so many last tokens on the link path of a longer one. Reads the automaton only.
+// of the last n tokens on the link path of a longer one. Reads the automaton only.
 
 import { CONTEXT_TOKENS_DEFAULT, DRAFT_TOKENS_MAX } from "../abi";
 import { lenOf, linkOf } from "./node";

@@ -143,7 +143,7 @@ export function edgeOf(v: usize, token: u32): usize {
   return at == 0 ? 0 : load<u32>(at, 4);
 }
 
-// Replaces the edge's target if it is `from`; says whether it was.
+// Replaces the edge's target if it is `from`; returns whether it was.
 export function edgeRedirect(v: usize, token: u32, from: usize, to: usize): bool {
   const kind = kindOf(v);
   if (load<u32>(v, BEST) == token) {
@@ -260,7 +260,7 @@ export function stateCopy(group: usize, to: usize, from: usize): void {
   store<u32>(to, <u32>copy, REF);
 }
 
-// Tells the state that its edge `token`, to `target`, now counts `count`: it becomes the best edge if
+// Updates the state for its edge `token`, to `target`, which now counts `count`: it becomes the best edge if
 // it beats the present one, or ties with a lower token. Content alone decides, never arrival order,
 // so replicas agree whatever the interleaving.
 export function edgeRaised(v: usize, token: u32, target: usize, count: u32): void {

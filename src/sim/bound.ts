@@ -11,7 +11,7 @@ import { engineSlots, type Workload } from "./workload.ts";
  * Path: the longest response alone on an engine, one row a step.
  * Work: a step of B requests with C tokens of context takes at least a + k C (a: the weights, k: a token of
  * KV). Over all steps, the C add up to the contexts of all tokens; a step has at most the KV budget of
- * context and at most the engine's slots of requests, so there are at least so many steps. Spread
+ * context and at most the engine's slots of requests, which gives a minimum number of steps. Spread
  * evenly over the instances.
  */
 export function lowerBoundS(

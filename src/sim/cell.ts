@@ -52,7 +52,7 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Simulati
   }).run();
 }
 
-/** APRIL asks for twice the groups, ends with the wanted number, and goes on with the rest next time. */
+/** APRIL starts twice the groups, ends with the required number, and continues the rest in the next iteration. */
 const OVER_ISSUE = 2;
 /** Iterations before the one that is measured: what is left over becomes steady. */
 const WARM_UP = 3;

@@ -88,7 +88,7 @@ export class ModelledEngine {
     workerId: WorkerId;
     slots: number;
     model: StepModel;
-    /** Tokens of KV it may hold; the model says how many fit. */
+    /** KV budget in tokens; the caller computes how many fit. */
     kvTokens: number;
     speculation: Speculation | null;
     events: EngineEvents;
@@ -101,7 +101,7 @@ export class ModelledEngine {
     this.#events = options.events;
   }
 
-  /** Virtual time of the next change by itself; Infinity: none without a command. */
+  /** Virtual time of the next change without a command; Infinity: none. */
   get nextMs(): number {
     return this.#nextMs;
   }
@@ -115,7 +115,7 @@ export class ModelledEngine {
     return this.#kvUsed + this.#parkedTokens;
   }
 
-  /** A chunk to run. `settle` must follow before time goes on. */
+  /** A chunk to run. `settle` must follow before time advances. */
   submit(run: Run, nowMs: number): void {
     this.advance(nowMs);
     const parked = this.#parked.get(run.request.spec.requestId);
@@ -135,7 +135,7 @@ export class ModelledEngine {
     return tokens;
   }
 
-  /** KV was given back from outside: somebody who waits may fit. */
+  /** KV was released from outside: a waiting request may fit. */
   freed(): void {
     this.#isStale = true;
     if (this.#waiting.length > 0) this.settle();
@@ -161,7 +161,7 @@ export class ModelledEngine {
     this.#kvUsed = 0;
     for (const run of this.running) this.#kvUsed += run.context;
     const preempted = this.#makeRoom();
-    // As in vLLM, a step that had to preempt admits nobody.
+    // As in vLLM, a step that had to preempt admits no request.
     if (!preempted) this.#admit();
     this.#plan();
   }

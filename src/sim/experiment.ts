@@ -70,7 +70,7 @@ export interface ExperimentOptions {
 
 export type DraftOption = "off" | "grouped" | "own";
 
-/** Baselines draft as the paper's did; whoever schedules groups drafts from them; own: of `foretoken` alone. */
+/** Baselines draft as in the paper; group-aware systems draft from groups; own: only `foretoken`. */
 function draftOf(system: SystemName, draft: DraftOption): SimDraft {
   if (draft === "off") return "off";
   if (draft === "own" && system === "foretoken") return "own";
@@ -163,7 +163,7 @@ function summed(input: {
   };
 }
 
-/** A published cell beside what the simulator says. */
+/** A published figure beside the simulated one. */
 export interface CheckedCell extends PublishedCell {
   readonly predicted: number;
   readonly ci95: readonly [number, number] | null;

@@ -1,5 +1,5 @@
 // The report of `foretoken simulate` as one self-contained page: speed-ups beside the paper's, every system's instances over
-// time, and the lengths that were asked for. It says at its top that all of it is simulated.
+// time, and the distribution of lengths. Its head labels all figures as simulated.
 
 import { barChart, colorOf, lengthHeatMap, timelineChart } from "./charts.ts";
 import type { Picture, SimulateReport, SystemReport, WorkloadReport } from "./experiment.ts";

@@ -25,7 +25,7 @@ export interface PublishedCell {
   readonly draft: SimDraft;
   readonly metric: Metric;
   readonly value: number;
-  /** true: a constant was fitted on it, so its error says nothing. */
+  /** true: a constant was fitted on it, so its error is not a prediction error. */
   readonly isFitted: boolean;
 }
 

@@ -20,7 +20,7 @@ import { StepModel } from "./step-time.ts";
 import { Timeline } from "./timeline.ts";
 import { engineSlots, type Workload } from "./workload.ts";
 
-/** What the simulation asks of a scheduler: the production one, or a baseline's with the same face. */
+/** The scheduler interface that the simulation uses: the production scheduler, or a baseline. */
 export type SimScheduler = Pick<
   Scheduler,
   "enqueue" | "refresh" | "unparked" | "isUrgent" | "schedule"
@@ -43,7 +43,7 @@ export interface SimulationOptions {
   readonly speculationFor: ((engine: number) => Speculation) | null;
   /** Chance that the next draft token is accepted, for a request that is about to run. */
   readonly qualityOf: (request: Request) => number;
-  /** Stops when so many groups have finished; null: all. */
+  /** Number of finished groups at which the simulation stops; null: all. */
   readonly groupsWanted: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
   readonly progress: readonly number[] | null;
@@ -86,7 +86,7 @@ type Due =
 
 /** Tail: the last 10 % of requests (paper, Fig. 8). */
 const TAIL_SHARE = 0.1;
-/** The paper tells when the last 5 % had begun. */
+/** The paper gives the time at which the last 5 % began. */
 const LAST_SHARE = 0.05;
 /** How often running lengths reach the context between the ends of chunks. */
 const PROGRESS_MS = 30_000;
@@ -333,7 +333,7 @@ export class Simulation implements ExecutorSteps {
     this.#touched.add(engine);
   }
 
-  /** From an engine: a chunk begins, or goes on after a preemption. */
+  /** From an engine: a chunk begins, or continues after a preemption. */
   admitted(_engine: ModelledEngine, run: Run): void {
     this.#startedMs[run.request.index] ??= this.#nowMs;
   }
@@ -381,7 +381,7 @@ export class Simulation implements ExecutorSteps {
   }
 
   #engine(id: WorkerId): ModelledEngine {
-    return present(this.#engines[id], `engine ${id} is there`);
+    return present(this.#engines[id], `engine ${id} exists`);
   }
 
   #lengthOf(request: Request): number {

@@ -1,6 +1,6 @@
 // Speculative decoding on a modelled engine: how many tokens a step yields and verifies. The lengths of drafts are
-// decided by the production DraftBudget, which learns from outcomes that are drawn here; what a draft is worth
-// comes from measured acceptance.
+// decided by the production DraftBudget, which learns from outcomes sampled here; acceptance
+// probabilities come from measurements.
 
 import { assert } from "../base/assert.ts";
 import { DraftBudget, type DraftPlan } from "../draft/budget.ts";

@@ -1,5 +1,5 @@
 // The time of one engine step as a roofline: what must be read, computed and sent, plus what the engine
-// itself costs. Also what fits into its KV memory. It knows no requests, only their sums.
+// itself costs. Also what fits into its KV memory. It depends only on sums over requests.
 
 import { assert } from "../base/assert.ts";
 import type { StepTimes } from "../draft/throughput.ts";
@@ -11,7 +11,7 @@ export interface Deployment {
   readonly kind: "tensor" | "experts";
 }
 
-/** What no data sheet says; fitted on veRL's rows (calibration.ts), one number for each workload. */
+/** Constants without a data sheet; fitted on veRL's rows (calibration.ts), one number for each workload. */
 export interface EngineConstants {
   /** Real step time over the roofline's, >= 1: small kernels, imbalance of ranks, time between kernels. Total time. */
   readonly slowdown: number;
@@ -109,7 +109,7 @@ export class StepModel {
     const { gpus } = this.#deployment;
     let bytes = this.#denseBytes + (contextTokens * kvBytesPerToken) / gpus;
     if (experts !== null) {
-      // Each row picks `perToken` of `count` experts; those that nobody picked are not read.
+      // Each row picks `perToken` of `count` experts; unused ones are not read.
       const touched = 1 - (1 - experts.perToken / experts.count) ** rows;
       bytes += (experts.bytes / gpus) * touched;
     }

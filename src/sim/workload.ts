@@ -1,5 +1,5 @@
-// The workloads: the paper's three (seer.md, Table 3), and any log of responses. A workload says what is asked of
-// which engines; it decides nothing about who runs what.
+// The workloads: the paper's three (seer.md, Table 3), and any log of responses. A workload defines requests
+// and engines; it does not schedule.
 
 import {
   type Hardware,
@@ -45,7 +45,7 @@ export interface Workload {
 
 /**
  * max_num_seqs: requests that one data-parallel rank runs at the same time. vLLM's default for years; with 512 or more
- * veRL's last responses on Qwen2-VL would begin at 0 to 32 % of the time, and the paper says 42 %.
+ * veRL's last responses on Qwen2-VL would begin at 0 to 32 % of the time, and the paper reports 42 %.
  */
 const RANK_SLOTS = 256;
 

@@ -119,7 +119,7 @@ def faulty(_x: Any, _ends: Any, count: int, **_options: Any) -> Any:
 def test_a_sampler_that_is_sound_is_left_as_it_is() -> None:
     sampler = SimpleNamespace(expand_batch_to_tokens=sound)
     faults = Faults()
-    assert repair.mend(sampler, Tensors, "0.32.0", faults)
+    assert repair.repair(sampler, Tensors, "0.32.0", faults)
     assert sampler.expand_batch_to_tokens is sound and faults.counts == {}
 
 
@@ -127,7 +127,7 @@ def test_a_fault_is_mended_where_that_was_tried(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(repair, "replacement", lambda _torch: sound)
     sampler = SimpleNamespace(expand_batch_to_tokens=faulty)
     faults = Faults()
-    assert repair.mend(sampler, Tensors, "0.32.0+cpu", faults)
+    assert repair.repair(sampler, Tensors, "0.32.0+cpu", faults)
     assert sampler.expand_batch_to_tokens is sound
     assert faults.counts == {"repaired": 1} and faults.total == 0
 
@@ -136,7 +136,7 @@ def test_a_fault_of_another_version_or_one_that_stays_means_no_drafts(monkeypatc
     monkeypatch.setattr(repair, "replacement", lambda _torch: faulty)
     for version in ("0.33.0", "0.32.0"):
         faults = Faults()
-        assert not repair.mend(SimpleNamespace(expand_batch_to_tokens=faulty), Tensors, version, faults)
+        assert not repair.repair(SimpleNamespace(expand_batch_to_tokens=faulty), Tensors, version, faults)
         assert faults.total == 1
 
 
@@ -156,7 +156,7 @@ def test_a_setting_that_cannot_be_keeps_its_default(value: object) -> None:
     assert list(faults.counts) == ["setting groups_max"]
 
 
-def test_a_setting_that_is_not_known_is_told_of() -> None:
+def test_an_unknown_setting_is_logged() -> None:
     faults = Faults()
     settings.load({"foretoken": {"speed": 9}}, faults, {})
     assert list(faults.counts) == ["setting speed"]
@@ -169,8 +169,8 @@ def test_each_kind_of_fault_is_logged_once_and_kinds_are_bounded(caplog: pytest.
             faults.add("one", "told")
             faults.add("news", "told too", level=logging.INFO)
     assert [record.getMessage() for record in caplog.records] == [
-        "foretoken: one: told (told once)",
-        "foretoken: news: told too (told once)",
+        "foretoken: one: told (logged once)",
+        "foretoken: news: told too (logged once)",
     ]
     assert (faults.counts, faults.total) == ({"one": 3, "news": 3}, 3)
     for number in range(1000):

@@ -1,6 +1,5 @@
-// A simulated worker behind a link that takes time, is cut, loses a frame or brings one twice: the worker port seen
-// from far away. Frames of one direction keep their order, as on any stream. A link that lost something says
-// `failed` after a while, since whoever runs a stream sees the gap.
+// A simulated worker behind a link with latency that may be cut, lose a frame or deliver one twice. Frames of one direction keep their order, as on any stream. A link that lost a frame
+// reports `failed` after a while, because the receiver of a stream detects the gap.
 
 import {
   type GroupId,

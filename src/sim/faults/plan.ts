@@ -6,11 +6,11 @@ import { POLICY_NAMES, type PolicyName } from "../../schedule/policy.ts";
 import { Random } from "../random.ts";
 
 export type Fault =
-  /** The worker is gone at once, with all it holds. */
+  /** The worker dies at once, with all its state. */
   | { readonly kind: "kill"; readonly worker: number }
   /** A worker more. */
   | { readonly kind: "join" }
-  /** Frames to and from the worker take so long from now on; 0: as at first. */
+  /** Latency of frames to and from the worker from now on; 0: the initial one. */
   | { readonly kind: "slow"; readonly worker: number; readonly latencyMs: number }
   /** Nothing gets through any more; the link notices after a while and gives the worker up. */
   | { readonly kind: "cut"; readonly worker: number }

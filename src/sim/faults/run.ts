@@ -1,5 +1,5 @@
 // One run of the fault tests: the production rollout against simulated workers behind faulty links, in virtual time, with
-// checkers after every event. It finds the first thing that is wrong and says what; it repairs nothing.
+// checkers after every event. It reports the first violation and repairs nothing.
 
 import { assert, present } from "../../base/assert.ts";
 import { fold32, hashString } from "../../base/hash.ts";
@@ -41,7 +41,7 @@ class FaultWorld implements RolloutListener {
   readonly #rollout: Rollout;
   readonly #pool: VolatilePool;
   readonly #links: FaultyLink[] = [];
-  readonly #told = new Map<Request, number>();
+  readonly #received = new Map<Request, number>();
   readonly #finished = new Set<Request>();
   readonly #groupsFinished = new Set<Group>();
   #groups: Group[] = [];
@@ -194,8 +194,9 @@ class FaultWorld implements RolloutListener {
   }
 
   tokens(request: Request, offset: number): void {
-    const heard = this.#told.get(request) ?? 0;
-    if (offset !== heard) throw new Wrong(`${nameOf(request)}: token ${offset} after ${heard}`);
+    const received = this.#received.get(request) ?? 0;
+    if (offset !== received)
+      throw new Wrong(`${nameOf(request)}: token ${offset} after ${received}`);
     const fresh = request.response.tokens(offset);
     for (const [i, token] of fresh.entries()) {
       if (token !== simulatedToken(request.spec.requestId, offset + i)) {
@@ -203,7 +204,7 @@ class FaultWorld implements RolloutListener {
       }
       this.#hash = fold32(this.#hash, token);
     }
-    this.#told.set(request, heard + fresh.length);
+    this.#received.set(request, received + fresh.length);
     this.#lastTokenMs = this.#nowMs;
   }
 
@@ -220,7 +221,7 @@ class FaultWorld implements RolloutListener {
   }
 
   restarted(request: Request): void {
-    throw new Wrong(`${nameOf(request)} began anew, and it can be divided`);
+    throw new Wrong(`${nameOf(request)} restarted, although it can be divided`);
   }
 
   stats(): void {}
@@ -254,7 +255,7 @@ class FaultWorld implements RolloutListener {
       if (!this.#groupsFinished.has(group)) throw new Wrong(`${group.groupId} was not handed out`);
       for (const request of group.requests) {
         const wanted = this.#lengthOf(request.spec.requestId);
-        const made = this.#told.get(request) ?? 0;
+        const made = this.#received.get(request) ?? 0;
         if (made !== wanted || request.response.length !== wanted) {
           throw new Wrong(`${nameOf(request)} has ${made} tokens in place of ${wanted}`);
         }

@@ -1,5 +1,5 @@
 // The control plane of an embedded engine in the shape of vLLM's HTTP routes (vllm serve, development mode).
-// It decides what a request asks for and how the answer looks; the engine's worker does it. Weights come as a
+// It parses requests and builds answers; the engine's worker executes them. Weights come as a
 // path, since there is no device to transfer them to.
 
 import { AppError } from "../../base/errors.ts";

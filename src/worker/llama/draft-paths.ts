@@ -85,7 +85,7 @@ export class DraftPaths {
   }
 
   /**
-   * The path in [from, to) that goes on from the first `depth` nodes of `path` with `token`; `path` itself
+   * The path in [from, to) that continues the first `depth` nodes of `path` with `token`; `path` itself
    * if it does; -1: none.
    */
   follow(

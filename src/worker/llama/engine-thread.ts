@@ -24,7 +24,7 @@ declare const self: Worker;
 
 /** Tokens wait at most about this long for company; everything else leaves after its step. */
 const FLUSH_MS = 4;
-/** Figures are sent at most so often, and with every end of a chunk. */
+/** Minimum interval of statistics, which are also sent at the end of every chunk. */
 const STATS_MS = 100;
 /** Memory for draft replicas of one engine: some hundred groups of a few thousand tokens. */
 const REPLICA_BYTES = 256 * 1024 * 1024;
@@ -163,7 +163,7 @@ function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {
   self.postMessage(message, transfers);
 }
 
-/** A worker that throws is gone: whatever it was, the rollout hears it as one `failed` event. */
+/** A worker that throws has failed: the rollout gets one `failed` event for any error. */
 function guard(act: () => void): void {
   try {
     act();

@@ -207,7 +207,7 @@ export class LlamaEngine {
   }
 
   /**
-   * Frees the context and with it all KV. Nothing is lost: parked requests are told `evicted`, the others wait
+   * Frees the context and with it all KV. Nothing is lost: parked requests get `evicted`, the others wait
    * and are recomputed after `wake`.
    */
   sleep(): void {
@@ -245,7 +245,7 @@ export class LlamaEngine {
     if (this.#asleep || (this.#running.length === 0 && this.#waiting.length === 0)) return false;
     const startMs = this.#options.clock.nowMs();
     this.#groups?.sweep(this.#all.values());
-    // As in vLLM, a step that had to preempt admits nobody: the room it made is spoken for.
+    // As in vLLM, a step that had to preempt admits no request: the freed KV is needed by running ones.
     if (!this.#makeRoom()) this.#admit();
     this.#advance();
     this.#settle();
@@ -387,7 +387,7 @@ export class LlamaEngine {
     remove(this.#waiting, sequence);
   }
 
-  /** KV tokens held, whoever holds them. */
+  /** KV tokens in use, by all requests. */
   #resident(): number {
     let tokens = 0;
     for (const sequence of this.#all.values()) tokens += sequence.computed;
@@ -401,7 +401,7 @@ export class LlamaEngine {
     return tokens;
   }
 
-  /** Frees KV until the running requests can go on. true: some of them were preempted. */
+  /** Frees KV until the running requests can continue. true: some of them were preempted. */
   #makeRoom(): boolean {
     let preempted = false;
     while (this.#committed() > this.#options.kvTokens) {

@@ -4,7 +4,7 @@
 import { AssertionError } from "../../base/assert.ts";
 import type { Refusal } from "../../request/response.ts";
 
-/** The request asks for what cannot be done here. */
+/** The engine does not support what the request needs. */
 export const BAD_REQUEST = 400;
 /** The engine cannot do what it should. */
 export const BAD_GATEWAY = 502;

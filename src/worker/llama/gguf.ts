@@ -33,7 +33,7 @@ export interface GgufHead {
   readonly tensors: readonly GgufTensor[];
   /** Numbers, booleans and strings of the metadata; no arrays. */
   readonly values: ReadonlyMap<string, string | number | boolean>;
-  /** Where each value of the metadata lies, arrays included, from its type on. */
+  /** Offset of each metadata value, arrays included, from its type on. */
   readonly ranges: ReadonlyMap<string, ByteRange>;
 }
 

@@ -1,5 +1,5 @@
-// The bytes in which one request's KV leaves an engine and enters another: a header that says what they
-// were computed from, and a checksum, because libllama accepts a payload with flipped bits.
+// The bytes in which one request's KV leaves an engine and enters another: a header that identifies the
+// tokens and weights, and a checksum, because libllama accepts a payload with flipped bits.
 //
 //   0  u32 CRC-32 of everything after it      16 u32 hash of the tokens, high
 //   4  u32 magic "FKV1"                       20 u32 hash of the tokens, low

@@ -1,5 +1,5 @@
-// What an engine refuses: capacities it cannot have, and requests that could never run on it. Both are caught
-// before, by whoever takes them from a user; a request that comes here all the same is told so, and ends.
+// What an engine refuses: capacities it cannot have, and requests that could never run on it. Both are
+// checked earlier, where users' input is parsed; a request that reaches the engine all the same ends with a refusal.
 
 import { AppError } from "../../base/errors.ts";
 import { outOfBounds, problemOf } from "../../request/sampling-bounds.ts";
@@ -44,7 +44,7 @@ export function checkRun(
   };
   if (request.prompt.length === 0) refuse("has an empty prompt");
   if (!Number.isInteger(chunkTokens) || chunkTokens < 1)
-    refuse(`asks for a chunk of ${chunkTokens} tokens`);
+    refuse(`has a chunk of ${chunkTokens} tokens`);
   if (tokens > limits.contextTokens) {
     refuse(`may take ${tokens} tokens, the context holds ${limits.contextTokens}`);
   }

@@ -1,6 +1,6 @@
-// A file without a name that lies in memory (memfd_create of Linux): its bytes cannot be changed or cut short by
-// whoever rewrites the file that they were copied from. A child process reaches it through an inherited
-// descriptor; it is gone when the last descriptor is closed.
+// An anonymous file in memory (Linux's memfd_create): rewriting or truncating the file that it was copied from does
+// not change it. A child process accesses it through an inherited descriptor; it is freed when the last descriptor is
+// closed.
 
 import { dlopen, ptr } from "bun:ffi";
 import { closeSync } from "node:fs";
@@ -36,7 +36,7 @@ export class MemoryFile {
     return new MemoryFile(descriptor);
   }
 
-  /** Opens the same file anew, in this process only. */
+  /** Opens the same file again, in this process only. */
   get path(): string {
     return pathOf(this.descriptor);
   }
@@ -49,7 +49,7 @@ export class MemoryFile {
   }
 }
 
-/** How a process opens what its own descriptor stands for. */
+/** Path by which a process opens the file of its own descriptor. */
 export function pathOf(descriptor: number): string {
   return `/proc/self/fd/${descriptor}`;
 }

@@ -20,7 +20,7 @@ export interface EngineSettings {
   readonly kvTokens: number;
   readonly contextTokens: number;
   readonly epoch: WeightEpoch;
-  /** Time the step-cost profile may take; 0: none is made. */
+  /** Time the step-cost profile may take; 0: no profile. */
   readonly profileMs: number;
   readonly draftBudget: BudgetName;
 }
@@ -48,7 +48,7 @@ export type FromEngine =
   | { kind: "reload_refused"; code: ErrorCode; message: string }
   /** `problem` null: it worked. */
   | { kind: "done"; problem: { code: ErrorCode; message: string } | null }
-  /** The engine is gone, and freed. */
+  /** The engine has ended and is freed. */
   | { kind: "failed"; code: ErrorCode; message: string }
   | { kind: "closed" };
 

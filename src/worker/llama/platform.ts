@@ -1,4 +1,4 @@
-// Where the prebuilt libllama of this machine lies, and what to tell a person when it is not there.
+// Finds the prebuilt libllama for this machine; the error explains how to install it.
 // It opens nothing: native.ts does.
 
 import { existsSync } from "node:fs";

@@ -1,4 +1,4 @@
-// Where the KV of each sequence lies: in a stream of the context, or swapped out to plain memory when
+// Tracks where the KV of each sequence is: in a stream of the context, or swapped out to plain memory when
 // parked sequences are many and streams few. It moves and frees KV; what may stay is the engine's to decide.
 
 import { assert } from "../../base/assert.ts";

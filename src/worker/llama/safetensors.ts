@@ -1,6 +1,6 @@
 // Reads tensors from safetensors files (huggingface/safetensors, format description): one file, or a folder
 // with `model.safetensors` or with shards and their index. It checks every header and reads one tensor at a
-// time; what the tensors mean is not its affair.
+// time; it does not interpret the tensors.
 
 import {
   closeSync,
@@ -69,7 +69,7 @@ function unreadable(path: string, problem: string, cause?: unknown): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
 }
 
-/** Without waiting: whoever opens a FIFO waits for its writer. @throws AppError model_unreadable. */
+/** Without blocking: opening a FIFO would wait for its writer. @throws AppError model_unreadable. */
 function openRegular(path: string): number {
   let file: number;
   try {

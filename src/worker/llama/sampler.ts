@@ -31,7 +31,7 @@ export const TOP_LOGPROBS_MAX = 32;
 export class Sampler {
   /** Logits to sample from go here: `vocabularySize` numbers. */
   readonly row: Float32Array;
-  /** Where `row` lies, for C to write to. The memory never grows, so it never moves. */
+  /** Address of `row`, for C to write to. The memory never grows, so it never moves. */
   readonly rowPointer: Pointer;
   readonly #vocabularySize: number;
   readonly #kernel: SampleExports;

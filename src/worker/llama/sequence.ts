@@ -1,4 +1,4 @@
-// One request as the engine holds it: its tokens, how many of them have their KV, and where that lies.
+// One request as the engine holds it: its tokens, how many of them have their KV, and where that is.
 // Plain state with its invariant; the engine moves it between waiting, running and parked.
 //
 //   0 <= computed < length <= tokens.length
@@ -58,7 +58,7 @@ export class Sequence {
   firstRow = 0;
   rowCount = 0;
   finish: FinishReason | null = null;
-  /** Why it cannot go on; its `finish` is "abort" then. */
+  /** Why it cannot continue; its `finish` is "abort" then. */
   refusal: Refusal | null = null;
   pathFrom = 0;
   pathTo = 0;
@@ -86,7 +86,7 @@ export class Sequence {
     for (const token of output) this.shaping?.note(token);
     this.priority = command.priority;
     this.kv = command.kv;
-    // A response that goes on was computed somewhere up to its pending token.
+    // A continued response was computed somewhere up to its pending token.
     this.computedBefore = output.length > 0 ? this.length - 1 : 0;
     this.sent = this.length;
     this.known = this.length;
@@ -108,7 +108,7 @@ export class Sequence {
     this.shaping?.note(token);
   }
 
-  /** The KV is gone; whatever was computed will count as recomputed. */
+  /** The KV was dropped; computing it again counts as recomputed. */
   forgetKv(): void {
     this.computedBefore = Math.max(this.computedBefore, this.computed);
     this.computed = 0;

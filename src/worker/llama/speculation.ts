@@ -1,4 +1,4 @@
-// Asks the drafter, within what the planner finds worth it, and lays the drafts out as paths to verify. It
+// Requests drafts within the planner's limits, and arranges them as paths to verify. It
 // decides which draft tokens are verified and never which tokens are drawn.
 
 import type { Clock } from "../../base/clock.ts";
@@ -33,9 +33,9 @@ export interface DraftPlanner {
 
 /** Paths of one request's tree, at most: each beyond the first costs a copy of its KV. */
 const TREE_PATHS_MAX = 8;
-/** A plan holds for so many steps while the batch does not change. */
+/** Steps for which a plan is kept while the batch does not change. */
 const PLAN_STEPS = 8;
-/** While drafting is off, every so many steps a draft is made only to learn whether it would have been accepted. */
+/** While drafting is off, interval in steps of drafts that only measure acceptance. */
 const SHADOW_STEPS = 32;
 const SHADOW_TOKENS_MAX = 8;
 const SHADOW_PROBABILITY_MIN = 0.05;
@@ -126,7 +126,7 @@ export class Speculation {
     if (verifying) this.#layOut(residency, options.room);
   }
 
-  /** Tells the planner how the first path of a sequence fared: its first `accepted` tokens were drawn. */
+  /** Reports the result of a sequence's first path to the planner: its first `accepted` tokens were sampled. */
   observe(sequence: Sequence, accepted: number, finished: boolean): void {
     const path = sequence.pathFrom;
     const length = this.paths.length(path);

@@ -19,7 +19,7 @@ export interface StepperOptions {
   readonly sampler: Sampler;
   readonly speculation: Speculation | null;
   readonly cpuClock: Clock;
-  /** Asked by the draft planner, and told what steps took. */
+  /** Used by the draft planner, and updated with step times. */
   readonly stepMs: LearnedStepCost;
   /** Tokens prefilled in one step, at most. */
   readonly prefillRows: number;

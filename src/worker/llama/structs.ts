@@ -10,7 +10,7 @@ const MODEL_VOCAB_ONLY = 72;
 const MODEL_CHECK_TENSORS = 73;
 const MODEL_USE_EXTRA_BUFFERS = 74;
 
-/** Into memory of the process's own: a mapped file changes under the engine when somebody rewrites it. */
+/** Loads into private memory: a mapped file would change under the engine when it is rewritten. */
 const LOAD_MODE_NONE = 0;
 const LOAD_MODE_MMAP = 1;
 
@@ -34,8 +34,8 @@ export const BATCH_WORD = { tokens: 1, positions: 3, streamCounts: 4, streams: 5
 const UBATCH_ROWS = 48;
 
 /**
- * `isTrial`: every weight is looked at, and one that is not finite is an error; the file is mapped as it lies and
- * not rewritten for the fastest kernels, which takes most of the time and memory of loading.
+ * `isTrial`: every weight is checked, and one that is not finite is an error; the file is mapped unchanged and
+ * not repacked for the fastest kernels, which takes most of the time and memory of loading.
  */
 export function setModelParams(
   params: DataView,

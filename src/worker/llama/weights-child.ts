@@ -1,5 +1,5 @@
 // The process that reads weights for one that serves: it may hang on a file system or be ended by a damaged
-// file, and nothing else is lost. What survives lies in the memory file that the other process gave it.
+// file, and nothing else is lost. Its result is in the memory file that it inherited.
 // weights-reader.ts starts it; argument 2 is a ReadRequest, each line of its output a ReadReport.
 
 import { dlopen, ptr } from "bun:ffi";

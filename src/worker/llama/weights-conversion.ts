@@ -55,7 +55,7 @@ export interface ConversionOptions {
   readonly progress?: () => void;
 }
 
-/** What a conversion takes from the base file as it stands. */
+/** What a conversion copies unchanged from the base file. */
 export function keptRanges(head: GgufHead): ByteRange[] {
   const kept = head.tensors.filter(({ name }) => KEPT.includes(name));
   const tensors = kept.map((tensor) => ({

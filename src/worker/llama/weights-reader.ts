@@ -1,6 +1,6 @@
-// Reads weights in a child process, so that no file, however damaged or slow, takes the serving process with
-// it. It decides what became of the child: weights in a memory file of this process, or an error that names
-// the file. Whoever loads the memory file afterwards loads the very bytes that the child has tried.
+// Reads weights in a child process, so that no damaged or slow file can end or block the serving
+// process. The result is weights in a memory file of this process, or an error that names the file. The memory
+// file contains exactly the bytes that the child has tested.
 
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -28,7 +28,7 @@ export const TARGET = 3;
 export const FORM = 4;
 
 /**
- * A child that has had nothing to report for so long hangs. It reports each second while it reads; to try a model
+ * Silence after which a child counts as hung. It reports each second while it reads; to try a model
  * of 40 GB on one core takes about 20 s.
  */
 const SILENCE_MS_MAX: Readonly<Record<ReadStage, number>> = {
@@ -36,7 +36,7 @@ const SILENCE_MS_MAX: Readonly<Record<ReadStage, number>> = {
   loading: 120_000,
   hashing: 30_000,
 };
-/** Of what the child writes to its standard error: the end says why it failed. */
+/** Of what the child writes to its standard error: the last lines contain the reason. */
 const NOISE_CHARACTERS_MAX = 16_384;
 
 export interface ReadOptions extends ReadRequest {
@@ -130,7 +130,7 @@ function endOf({ signalCode, exitCode }: Bun.Subprocess, stage: ReadStage): stri
   return `the model file is damaged: ${stage} it ended with ${signalCode ?? `status ${exitCode}`}`;
 }
 
-/** What llama.cpp, C++ or the runtime said last, in brackets; empty: nothing. */
+/** The last message of llama.cpp, C++ or the runtime, in brackets; empty: none. */
 const REASONS = [
   /ggml_validate_row_data: (.+)[\s\S]*?(tensor .+ has invalid data)/,
   /^gguf_init\w*: (.+)/m,

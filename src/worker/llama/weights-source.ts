@@ -1,5 +1,5 @@
-// Brings what a path names into a memory file in the form of a GGUF: a GGUF file is copied, safetensors are
-// converted. Each file is read once; one that somebody changes meanwhile is refused. It may block for as long
+// Reads the weights at a path into a memory file in GGUF format: a GGUF file is copied, safetensors are
+// converted. Each file is read once; one that is changed meanwhile is refused. It may block for as long
 // as the file system does, so only a child process calls it.
 
 import {

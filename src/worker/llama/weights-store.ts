@@ -99,7 +99,7 @@ export class WeightsStore {
     return this.#lease(await reading.done);
   }
 
-  /** Nothing can be acquired any more; leases go on. */
+  /** Nothing can be acquired any more; leases stay valid. */
   close(): void {
     this.#isClosed = true;
     this.#form.close();

@@ -1,5 +1,5 @@
 // A thread that loads one model and ends: reading weights takes seconds for a large model, and the rollout's
-// thread must go on meanwhile. The weights stay in the process; only the pointer is sent.
+// thread must not wait for it. The weights stay in the process; only the pointer is sent.
 
 import { AppError, type ErrorCode } from "../../base/errors.ts";
 import { openLibrary } from "./native.ts";

@@ -1,6 +1,6 @@
-// A simulated worker: it computes nothing, and says so. It obeys the worker port to the letter, in
-// steps that its owner takes, with every token a function of (request, position); so a test or the
-// simulator knows what must come out, whatever was moved, repeated or lost on the way.
+// A simulated worker: it computes nothing and implements the worker port exactly, in steps that its owner triggers.
+// Every token is a function of (request, position), so a test or the simulator knows the expected output, even if
+// requests moved and messages were repeated or lost.
 
 import { assert, present } from "../../base/assert.ts";
 import { fold32 } from "../../base/hash.ts";
@@ -19,14 +19,14 @@ import {
   type WorkerStats,
 } from "../../rollout/worker.ts";
 
-/** Output tokens after which a request stops by itself. */
+/** Output tokens after which a request ends with a stop token. */
 export type LengthOf = (request: RequestSpec) => number;
 
 interface Resident {
   readonly spec: RequestSpec;
   position: number;
   chunkLeft: number;
-  /** Tokens whose KV is there. */
+  /** Tokens whose KV is stored. */
   kvTokens: number;
 }
 
@@ -111,7 +111,7 @@ export class SimulatedWorker implements Worker {
     this.#listener?.(this.#epoch, events);
   }
 
-  /** The worker dies; everything it held and had not reported is gone. */
+  /** The worker dies; everything that it had not reported is lost. */
   kill(): void {
     if (this.isDead) return;
     this.isDead = true;

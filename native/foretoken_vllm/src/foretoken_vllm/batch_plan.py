@@ -1,6 +1,6 @@
 """The cached plan of a batch that is the same as in the step before: all that the next step needs.
 
-Most steps of an engine run the same requests as the step before, and each of them goes on where it stopped. Then no
+Most steps of an engine run the same requests as the step before, and each of them continues where it stopped. Then no
 request is looked up and nothing is written into it: the plan holds what a step reports of each request, and requests
 are brought up to date when the batch changes. A model's forward pass evicts the proposer from the caches, so the cost
 of a step is that of the objects that it touches.
@@ -24,10 +24,10 @@ class BatchPlan:
     """Owned by the step thread. Valid while `ids` and `losses` stay; the samples of its requests lag until `settle`."""
 
     __slots__ = (
-        "_queries",
         "_bits",
         "_is_tight",
         "_limits",
+        "_queries",
         "_requests",
         "_slack",
         "count",
@@ -86,7 +86,7 @@ class BatchPlan:
         self.line = memoryview(lengths)[: self.count]
 
     def follows(self, counts: list[int], totals: list[int]) -> bool:
-        """Whether every request has gone on where it stopped, by at least a token, and has room for another."""
+        """Whether every request has continued where it stopped, by at least a token, and has room for another."""
         if 0 in counts or list(map(add, self.totals, counts)) != totals:
             return False
         self._slack -= max(counts)
@@ -95,7 +95,7 @@ class BatchPlan:
         return self._slack > 0
 
     def prepare(self, tokens_max: int, bits: int) -> None:
-        """The next steps ask for at most so many tokens a request, each as likely as `bits` (of a float) says."""
+        """The next steps draft at most this many tokens per request, of at least probability `bits` (of a float)."""
         if bits == self._bits and tokens_max == self.tokens_max:
             return
         self._bits, self.tokens_max = bits, tokens_max

@@ -1,7 +1,7 @@
-"""The draft client's state machine, without its socket: registers groups, sends what was made here, fetches the rest.
+"""The draft client's state machine, without its socket: registers groups, sends the engine's tokens, fetches others'.
 
-The protocol is docs/PROTOCOL.md's, the mending src/draft/service/shard.ts's: what the server lacks it says itself,
-and it is sent again from its count. Belongs to the link's thread; time is passed in, in seconds.
+The protocol is docs/PROTOCOL.md: the server reports what it lacks, and tokens are sent again from its count.
+Belongs to the link's thread; time is passed in, in seconds.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ REREGISTER_S = 1.0
 REFUSED_S = 10.0
 RESTORE_S = 1.0
 ASK_GROUP_S = 1.0
-# A group that made nothing here for so long needs nothing from elsewhere.
+# Seconds without new tokens here after which a group fetches nothing from elsewhere.
 ACTIVE_S = 5.0
 # Tokens of one Delta, so that the engine's step can take part of what waits.
 DELTA_TOKENS_MAX = 2048
-# One accepted draft in so many is looked up in the logs: a search takes microseconds of the interpreter's lock.
+# One accepted draft in this many is looked up in the logs: a search takes microseconds of the interpreter's lock.
 TRACE_EVERY = 7
-# A server that is at other weights than the engine is asked so often.
+# Seconds between requests to a server whose weight epoch differs from the engine's.
 STALE_S = 0.5
 TELEMETRY_S_MIN = 0.1
 COUNT_MAX = 2.0**53 - 1
@@ -118,7 +118,7 @@ class DraftClient:
     # With the engine.
 
     def absorb(self, now: float) -> None:
-        """Takes everything that the engine has said."""
+        """Takes everything that the engine has queued."""
         up = self._mailbox.up
         # Its Advanced is in the queue already, or was dropped from it.
         era, epoch = self._mailbox.era
@@ -243,7 +243,7 @@ class DraftClient:
         return bytes(frame.SerializeToString())
 
     def closed(self) -> None:
-        """What was under way may have been lost; the server will say."""
+        """Messages in flight may be lost; the server's counts will show it."""
         self._is_ready = False
         self._in_flight.clear()
 
@@ -291,7 +291,7 @@ class DraftClient:
         if body.status == STATUS["STATUS_STALE_EPOCH"]:
             self.counts["stale"] += 1
             if body.epoch < self.epoch:
-                # A sidecar says itself when weights change: this one has yet to, or knows nothing of these.
+                # A sidecar starts its epochs itself: this one has not started it yet, or never will.
                 self._quiet_until = now + STALE_S
         if kind == "registered" and group is not None:
             self._registered(group, body, now)
@@ -374,7 +374,7 @@ class DraftClient:
         frame = client_frame()
         frame.fetch.epoch = self.epoch
         room = self._frame_max - FRAME_OVERHEAD
-        told = 0
+        taken = 0
         for i in range(len(ready)):
             group = ready[(self._turn + i) % len(ready)]
             have = group.lengths()
@@ -382,11 +382,11 @@ class DraftClient:
             if room < 0:
                 break
             frame.fetch.states.add(group_id=group.name, have=have)
-            told += 1
+            taken += 1
             for sample in group.samples.values():
                 sample.sent_at_fetch = sample.sent
         # Another group comes first each time: a frame may have room for few.
-        self._turn += 1 if told == len(ready) else told
+        self._turn += 1 if taken == len(ready) else taken
         self._fetch_at = now + self._settings.fetch_ms / 1000
         self.counts["fetches"] += 1
         self._in_flight.append(("fetch", now, None))
@@ -481,7 +481,7 @@ class DraftClient:
             self._dirty[sample] = group
 
     def _server_has(self, group: LinkGroup, sample: LinkSample, have: int, now: float) -> None:
-        """What the server lacks is sent again if it was made here; what others made, only if nobody else does."""
+        """Sends again what the server lacks: this engine's tokens at once, others' only if no other engine does."""
         if sample.is_own or have >= sample.length:
             sample.sent = have
             if have < sample.length:

@@ -160,7 +160,7 @@ class SuffixCore:
             # Unsigned: an id below 0 is found without a look at each.
             words = array("I", append_words)
         except OverflowError as error:
-            raise CoreError(f"a word of the step's records cannot be: {error}") from error
+            raise CoreError(f"a word of the step's records is out of range: {error}") from error
         middle = len(words)
         end = middle + len(draft_words)
         if end > self._words_max:
@@ -268,7 +268,7 @@ def _raw_step(store: wasmtime.Store, function: Any) -> Callable[[int, int, int],
     trap = ctypes.POINTER(bindings.wasm_trap_t)()
     trap_at = ctypes.byref(trap)
     count = ctypes.c_size_t(_RAW_VALUES)
-    # Holds the interpreter's lock: whoever takes it in between keeps it for longer than the call lasts.
+    # Holds the interpreter's lock: another thread that takes it in between keeps it for longer than the call lasts.
     library = ctypes.PyDLL(None, handle=bindings.dll._handle)
     call = library["wasmtime_func_call_unchecked"]
     call.restype = ctypes.c_void_p

@@ -1,7 +1,7 @@
-"""What drafting costs and what a draft token is worth, from the engine's own step times.
+"""Cost of drafting and break-even acceptance of a draft token, from the engine's own step times.
 
-StepCost fits the time of a step to its rows, so that a draft token is verified only where that pays (the rule of
-src/draft/budget.ts). Guard rests drafting that costs more of the step's time than was allowed.
+StepCost fits the time of a step to its rows, so that a draft token is verified only if it saves time (the rule of
+src/draft/budget.ts). Guard pauses drafting that takes more of the step's time than its limit.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _OBSERVED_MIN = 30
 # Of the steps of one size of batch, of each kind.
 _SIZE_DECAY = 0.97
 _SIZE_OBSERVED_MIN = 8
-# A step in so many drafts nothing, so that what this takes is known: often at first.
+# One step in this many drafts nothing, to keep measuring such steps: often at first.
 _PLAIN_STEPS = 64
 _PLAIN_STEPS_FIRST = 8
-# A step in so many drafts though it does not seem to pay. More often, since to be wrong here costs the most: a batch
+# One step in this many drafts although it does not seem to pay. More often, since an error here costs the most: a batch
 # that could make twice the tokens makes one a request.
 _DRAFT_STEPS = 16
 
@@ -120,13 +120,13 @@ class StepCost:
         self._rows_us = _DECAY * self._rows_us + rows * us
 
     def worth(self, requests: int) -> Worth:
-        """For the steps to come, of `requests` requests; `keeps` goes by it."""
+        """For the next steps, of `requests` requests; `keeps` uses it."""
         self._size = requests.bit_length()
         self._worth = self._worth_now(requests)
         return self._worth
 
     def is_of(self, requests: int) -> bool:
-        """Whether the worth that was told last is of batches of about this size."""
+        """Whether the last result of `worth` is for batches of about this size."""
         return requests.bit_length() == self._size
 
     def keeps(self, drafted: int, expected: float) -> bool:
@@ -146,7 +146,7 @@ class StepCost:
         return keeps
 
     def _slope_us(self) -> float:
-        """Of the line; a step of no rows takes no less than no time."""
+        """Slope of the line; a step without rows takes at least zero time."""
         mean = self._rows / self._weight
         mean_us = self._us / self._weight
         variance = self._rows_rows / self._weight - mean * mean
@@ -163,7 +163,7 @@ class StepCost:
         if plain.is_known:
             speed = plain.speed()
         else:
-            # As far as the line says.
+            # Extrapolated by the line.
             us = self._us / self._weight + row_us * (requests - self._rows / self._weight)
             speed = requests / us
         if drafting.is_known:

@@ -31,7 +31,7 @@ UNKNOWN = EngineState()
 
 
 def watch(scheduler_class: type[Any]) -> bool:
-    """Remembers each scheduler that is made from now on. False: wrapped before."""
+    """Remembers each scheduler that is created from now on. False: wrapped before."""
     made = scheduler_class.__init__
     if getattr(made, _MARK, False):
         return False
@@ -48,7 +48,7 @@ def watch(scheduler_class: type[Any]) -> bool:
 
 
 def state(faults: Faults) -> EngineState:
-    """Never raises: a scheduler that is not what is known here tells nothing."""
+    """Never raises: an unknown kind of scheduler reports nothing."""
     scheduler = _newest()
     if scheduler is None:
         return UNKNOWN

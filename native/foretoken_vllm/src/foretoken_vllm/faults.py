@@ -1,4 +1,4 @@
-"""Counts what goes wrong and logs each kind once: nothing here is worth an exception in vLLM, or a log that grows."""
+"""Counts faults and logs each kind once: no fault may raise an exception in vLLM or fill its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Faults:
 
     def __init__(self) -> None:
         self.counts: dict[str, int] = {}
-        # News that is no fault is counted and told as well.
+        # Events that are no faults are counted and logged as well.
         self._news: set[str] = set()
 
     @property
@@ -34,4 +34,4 @@ class Faults:
             return
         with_trace = isinstance(problem, BaseException) and level >= logging.WARNING
         trace = problem if with_trace and isinstance(problem, BaseException) else None
-        logger.log(level, "foretoken: %s: %s (told once)", kind, problem, exc_info=trace)
+        logger.log(level, "foretoken: %s: %s (logged once)", kind, problem, exc_info=trace)

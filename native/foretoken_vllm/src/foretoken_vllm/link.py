@@ -1,6 +1,6 @@
 """The background thread with the one WebSocket to the draft server. The step thread never waits for it.
 
-Dials again with back-off when the connection breaks, at any byte; whatever goes wrong is counted and told once.
+Reconnects with back-off when the connection breaks, at any byte; every fault is counted and logged once.
 Holds the interpreter's lock for short pieces only: frames are small, and nothing here loops over tokens.
 """
 
@@ -76,7 +76,7 @@ class Link:
                     self._connect()
             except (OSError, WebSocketException, FrameError, EOFError) as error:
                 self._failed(error)
-            except Exception as error:  # noqa: BLE001 - the thread goes on, whatever it was
+            except Exception as error:  # noqa: BLE001 - the thread survives every error
                 self._faults.add("link thread", error)
             self._pause()
 
@@ -105,8 +105,8 @@ class Link:
         if self._has_connected:
             self._faults.add("link", problem)
         else:
-            # A server that is started by the sidecar is there before it.
-            self._faults.add("dial", f"{self._settings.draft_url}: {problem}; it goes on trying", level=logging.INFO)
+            # A server that the sidecar starts is up before the sidecar.
+            self._faults.add("dial", f"{self._settings.draft_url}: {problem}; it keeps trying", level=logging.INFO)
 
     def _turn(self, socket: ClientConnection) -> None:
         try:

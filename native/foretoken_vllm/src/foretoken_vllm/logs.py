@@ -56,7 +56,7 @@ class LinkSample:
             self.own += (begin, end)
 
     def is_from_here(self, at: int) -> bool:
-        """Whether token `at` was made here, or given with a chunk."""
+        """Whether token `at` was generated here, or came with a chunk."""
         return bisect_right(self.own, at) % 2 == 1
 
     def part(self, begin: int, end: int) -> bytes:
@@ -86,7 +86,7 @@ class LinkGroup:
     def origin(self, before: bytes, accepted: Sequence[int]) -> bool | None:
         """Whether these tokens, after those before them, have been written elsewhere and not here, so far.
 
-        None: by nobody in this group, or in too many places to be looked at.
+        None: nowhere in this group, or in too many places to examine.
         """
         pattern = before + array("i", accepted).tobytes()
         if self.prompt.find(pattern) >= 0:

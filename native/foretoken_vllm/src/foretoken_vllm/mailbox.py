@@ -28,7 +28,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Up: what one step made, and what came with chunks or was not told before."""
+    """Up: the tokens of one step, and tokens that came with chunks or were not sent before."""
 
     epoch: int
     made: list[Made]
@@ -96,7 +96,7 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Down: the link has `have` tokens of a response that is made here and was given later ones."""
+    """Down: the link has `have` tokens of a response of this engine and was given later ones."""
 
     epoch: int
     group: str

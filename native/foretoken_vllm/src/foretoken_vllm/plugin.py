@@ -1,8 +1,8 @@
 """The entry point of group `vllm.general_plugins`: vLLM calls it in each of its processes, perhaps more than once.
 
-Inert in a vLLM whose environment says nothing of Foretoken. Else, once a model is loaded, it mends the sampler where
-that is at fault, for every method of speculation, and binds the proposer to its runner; and it remembers the scheduler,
-for its counts. It changes nothing that it does not recognise.
+Inert unless vLLM's configuration names Foretoken. Once a model is loaded, it repairs the sampler if that is faulty,
+for every method of speculation, and binds the proposer to its runner. It keeps a reference to the scheduler for its
+counters. It changes nothing that it does not recognise.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class ForetokenProposer:
         # nothing to learn from) and made, seconds of this one, drafted.
         self._ledger: list[tuple[int, float, int, int, float, int]] = []
         self._epoch = 0
-        # None: no request has said which weights it is for.
+        # None: no request has carried a weight epoch.
         self._run: str | None = None
         self._steps = 0
         self._traps = 0
@@ -173,7 +173,7 @@ class ForetokenProposer:
     def _quick(
         self, began: float, plan: BatchPlan, replica: Replica, sampled: list[list[int]], lengths: Any
     ) -> list[list[int]] | None:
-        """The step of a batch that is as it was; drafts and tells what `_propose` would. None: nothing was changed.
+        """The step of a batch that is as it was; drafts and reports what `_propose` would. None: nothing was changed.
 
         It is written in one piece: with cold caches each function that it enters costs it microseconds.
         """
@@ -199,7 +199,7 @@ class ForetokenProposer:
             counts = list(map(len, sampled))
             if not plan.follows(counts, totals):
                 return None
-            # Without a word of the sidecar's, as many as there are.
+            # Without a budget from the sidecar, all of them.
             budget = BUDGET_NONE if self._may_draft and self._mailbox.budget is None else self._budget()
             if steps % _BITS_STEPS == 0 or plan.tokens_max != min(self._tokens_max, budget):
                 plan.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
@@ -258,7 +258,7 @@ class ForetokenProposer:
             return _none_for(sampled)
         self._met = False
         drafts = self._step(replica, sampled, lengths, token_ids)
-        # A step that held the prefill of a request, which is met now, says nothing of others.
+        # A step that held the prefill of a request, which is new, is no sample of others.
         if self._span_us > 0 and not self._met and all(sampled):
             self._cost.observe(len(sampled), self._verified, sum(map(len, sampled)), self._span_us)
         if self._has_lineups:
@@ -278,7 +278,7 @@ class ForetokenProposer:
             self._settle_ledger()
 
     def _recover(self) -> None:
-        """After an error in a step. What it left may raise again: then every request is met anew."""
+        """After an error in a step. What it left may raise again, so every request is registered again."""
         try:
             self._leave()
         except Exception as error:  # noqa: BLE001 - see propose
@@ -317,7 +317,7 @@ class ForetokenProposer:
         bits = self._probability_bits(len(sampled))
         budget = self._budget()
         tokens_max = min(self._tokens_max, budget)
-        requests, req_ids, nobody = self._requests, self._runner.input_batch.req_ids, self._untracked
+        requests, req_ids, untracked = self._requests, self._runner.input_batch.req_ids, self._untracked
         words, owners, draft_words = replica.words, replica.owners, replica.draft_words
         made: list[Made] = []
         given: list[Made] = []
@@ -328,13 +328,13 @@ class ForetokenProposer:
             if not tokens:
                 continue
             request = requests.get(req_ids[i])
-            if request is nobody:
+            if request is untracked:
                 continue
             if request is None or not request.group.is_alive:
                 cleared = replica.cleared
                 request = self._meet(req_ids[i], i, token_ids)
                 if replica.cleared != cleared:
-                    # It is of other weights: what was written of this step belongs to groups that are gone.
+                    # It has other weights: the records of this step belong to dropped groups.
                     made.clear()
                     given.clear()
                     asked.clear()
@@ -395,15 +395,15 @@ class ForetokenProposer:
         """Draft tokens of this step, all requests together."""
         if not self._may_draft:
             return 0
-        told = self._mailbox.budget
-        if told is None:
+        budget = self._mailbox.budget
+        if budget is None:
             return BUDGET_NONE
-        if time.monotonic() > told.until:
+        if time.monotonic() > budget.until:
             self._mailbox.budget = None
             return BUDGET_NONE
-        if told.step_tokens == 0:
+        if budget.step_tokens == 0:
             self.counters.over_budget += 1
-        return min(told.step_tokens, BUDGET_NONE)
+        return min(budget.step_tokens, BUDGET_NONE)
 
     def _probability_bits(self, requests: int) -> int:
         if self._settings.probability_min > 0:
@@ -484,7 +484,7 @@ class ForetokenProposer:
         return group
 
     def _is_of_now(self, run: Any, epoch: Any) -> bool:
-        """False: the request belongs to weights that were replaced. Another run counts its epochs anew."""
+        """False: the request belongs to weights that were replaced. Another run counts its epochs from the start."""
         if not isinstance(epoch, int) or not 0 <= epoch < 2**32:
             return True
         name = run if isinstance(run, str) else ""
@@ -505,7 +505,7 @@ class ForetokenProposer:
         self._mailbox.advance(epoch)
 
     def _watch_reload(self, runner: Any) -> None:
-        """Weights that are reloaded begin another epoch, unless the requests themselves say which."""
+        """Weights that are reloaded begin another epoch, unless the requests carry it."""
         reload = getattr(runner, "reload_weights", None)
         if not callable(reload):
             return

@@ -1,9 +1,9 @@
-"""vLLM 0.32 on CPU samples wrongly after drafts at temperature > 0, whatever the method; this looks and mends it.
+"""Detects and repairs the CPU sampler of vLLM 0.32, which samples wrongly after drafts at temperature > 0.
 
 Its CPU kernel writes the expanded temperatures, top_k and top_p into a copy that is never copied back
-(vllm/utils/cpu_triton_utils.py, `_expand_kernel_impl`), so that the sampler reads memory nobody wrote. The repair
-replaces `expand_batch_to_tokens`. It is done only where the probe shows the fault, and only in versions in which it
-was tried; in others the fault means that nothing may be drafted.
+(vllm/utils/cpu_triton_utils.py, `_expand_kernel_impl`), so that the sampler reads uninitialized memory. The
+repair replaces `expand_batch_to_tokens`. It is applied only if the probe finds the fault, and only in versions in which
+it was tested; in others the fault disables drafting.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def ensure(faults: Faults) -> bool:
     try:
         if not current_platform.is_cpu():
             return True
-        return mend(rejection_sampler, torch, _version(), faults)
+        return repair(rejection_sampler, torch, _version(), faults)
     except Exception as error:  # noqa: BLE001 - a vLLM that cannot be looked into gets no drafts
         faults.add("repair", error)
         return False
 
 
-def mend(sampler: Any, torch: Any, vllm_version: str, faults: Faults) -> bool:
+def repair(sampler: Any, torch: Any, vllm_version: str, faults: Faults) -> bool:
     """Looks at `sampler.expand_batch_to_tokens` and replaces it if it is at fault."""
     if is_sound(getattr(sampler, _NAME), torch):
         return True
@@ -58,7 +58,7 @@ def is_sound(expand: Callable[..., Any], torch: Any) -> bool:
     for values, kind in (([0.625, 1.375, 0.875], torch.float32), ([17, 5, 23], torch.int32)):
         rows = torch.tensor(values, dtype=kind)
         wanted = [values[0]] * 2 + [values[1]] * 3 + [values[2]]
-        # Memory that nobody wrote may hold the right values of the round before; other values come next.
+        # Uninitialized memory may hold the right values of the round before; other values come next.
         for factor in (1, 2, 3):
             found = expand(rows * factor, counts, 6).tolist()
             if found != [value * factor for value in wanted]:

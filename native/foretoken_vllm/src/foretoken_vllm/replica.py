@@ -1,4 +1,4 @@
-"""The engine's replica of its groups' token logs, in one core. Tokens are taken by offset, from whoever has them.
+"""The engine's replica of its groups' token logs, in one core. Tokens are taken by offset, from any source.
 
 Belongs to the step thread. Collects a step's records and crosses into the core once. What does not fit in the core
 drafts nothing and is counted; the group used longest ago goes first.
@@ -14,7 +14,7 @@ from .core import BUDGET_NONE, StepDrafts, SuffixCore, float_word
 from .faults import Faults
 from .settings import Settings
 
-# Tokens that cross in one step beside those that it made: a moved response, a prompt, siblings from elsewhere.
+# Tokens passed in one step beside its own: a moved response, a prompt, siblings from elsewhere.
 CATCH_UP_TOKENS = 4096
 WEIGHT_ONE = float_word(1.0)
 
@@ -161,7 +161,7 @@ class Replica:
         sample.have += len(tokens)
 
     def cross(self, budget: int = BUDGET_NONE) -> StepDrafts | None:
-        """The step's one call; None: there was nothing to say. Records that failed stay, for `begin` to see.
+        """The step's one call; None: there were no records. Records that failed stay, for `begin` to see.
 
         Of all drafts together at most `budget` tokens are kept, the likeliest.
         """

@@ -25,7 +25,7 @@ class Request:
 
 
 def untracked() -> Request:
-    """A request without a group: it has one that is dead, and nobody's."""
+    """A request without a group: it has a dead group that belongs to no request."""
     group = Group("", array("i"), 0.0)
     group.is_alive = False
     return Request(group, Sample(0))

@@ -1,6 +1,6 @@
 """The plugin's settings: `--additional-config '{"foretoken": {...}}'`, over the environment, over the defaults.
 
-A setting that cannot be read is told once and left at its default: a vLLM never fails to start because of it.
+An invalid setting is logged once and keeps its default: vLLM never fails to start because of it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Settings:
     step_us: int = 400
     """Drafting rests when a step of 32 requests costs more on average; other batches in proportion, 8 at least."""
     probability_min: float = 0.0
-    """A draft token is kept if its path is accepted at least so often; 0: as the measured step times say."""
+    """Minimum acceptance probability of a draft token's path; 0: derived from measured step times."""
     core_mb: int = 512
     """Memory of the suffix indexes."""
     logs_mb: int = 256
@@ -38,7 +38,7 @@ class Settings:
     groups_max: int = 1024
     """Groups kept; one more drops the one that was used longest ago."""
     ttl_s: int = 900
-    """A group goes when no request of it has run here for so long."""
+    """Seconds after which a group without running requests is dropped."""
     flush_ms: int = 20
     """Between two sends to the draft server."""
     fetch_ms: int = 50
@@ -98,5 +98,5 @@ def load(additional: object, faults: Faults, environment: Mapping[str, str] = os
 
 
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """The general plugin is inert in every vLLM of the environment that says nothing of it."""
+    """The general plugin is inert in every vLLM of the environment that is not configured for it."""
     return any(environment.get(_ENV_PREFIX + name) for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS"))

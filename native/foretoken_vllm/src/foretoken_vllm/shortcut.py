@@ -1,10 +1,10 @@
-"""Does a step that verifies no draft as vLLM does without speculation.
+"""Samples a step without drafts as vLLM does without speculation.
 
 vLLM 0.32 sends every step of a server with a `--speculative-config` through its rejection sampler, drafts or none. With
 none it draws from the same distribution as its plain sampler, but does the work of both: on CPU about a tenth of a
-small model's step (bench/macro/plugin-off.ts --null). The runner's own code takes the plain sampler where the metadata
-of drafts is None, so that is what it is given; and the metadata, of which only the rows of the logits are read then,
-is made of what does not change from step to step.
+small model's step (bench/macro/plugin-off.ts --null). The runner's own code takes the plain sampler if the metadata
+of drafts is None, so it gets None. Of the metadata only the rows of the logits are read then, so it is built from
+values that do not change from step to step.
 """
 
 from __future__ import annotations
