@@ -3,7 +3,8 @@
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
-import { EOS, openTinyThread, TinyText } from "../test/golden/requests/tiny-text.ts";
+import { EOS } from "../test/golden/requests/tiny-text.ts";
+import { collecting, serveOptions } from "../test/suite/serve-fixture.ts";
 import { type RunningSidecar, startSidecar } from "./serve.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import { SimulatedWorker } from "./worker/simulated/worker.ts";
@@ -27,43 +28,18 @@ const source: WorkerSource = {
 };
 
 beforeAll(async () => {
-  sidecar = await startSidecar({
-    host: "127.0.0.1",
-    port: 0,
-    apiToken: null,
-    bodyBytesMax: 10_000,
-    limits: { requestsMax: 200, groupsMax: 20, keptBytesMax: 320000, keptResponsesMax: 300 },
-    policy: "seer",
-    draft: "grouped",
-    chunkTokens: 4,
-    poolMemoryBytes: 2 ** 20,
-    sources: [source, source],
-    model: {
-      text: new TinyText(),
-      openTextThread: openTinyThread,
-      eosTokenIds: [EOS],
-      names: ["tiny"],
-      llama: null,
-    },
-    retryGraceMs: 0,
-    weightsTimeoutMs: 60_000,
-    harmlessRpc: [],
-    version: "0",
-    events: {
-      workerChanged() {},
-      weightsChanged() {},
-      weightsNotice() {},
-      notLossless() {},
-      quarantined() {},
-      answered() {},
-      controlled() {},
-      refused() {},
-      iterationEnded() {},
-      unread() {},
-      failed: (error) => failures.push(error),
-      broken: (error) => failures.push(error),
-    },
-  });
+  sidecar = await startSidecar(
+    serveOptions({
+      sources: [source, source],
+      bodyBytesMax: 10_000,
+      limits: { requestsMax: 200, groupsMax: 20, keptBytesMax: 320000, keptResponsesMax: 300 },
+      chunkTokens: 4,
+      poolMemoryBytes: 2 ** 20,
+      weightsTimeoutMs: 60_000,
+      eosTokenId: EOS,
+      events: collecting(failures),
+    }),
+  );
   void stepAlways();
 });
 

@@ -1,7 +1,7 @@
 // The sidecar as a whole, over simulated workers and a real port: how it begins and how it ends.
 
 import { expect, test } from "bun:test";
-import { openTinyThread, TinyText } from "../test/golden/requests/tiny-text.ts";
+import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { groupId, type WorkerId, weightEpoch } from "./base/ids.ts";
 import type { ClientMessage, Fetched } from "./draft/service/message.ts";
 import { decodeServerMessage, encodeClientMessage } from "./proto/draft-codec.ts";
@@ -51,43 +51,17 @@ class Engines {
 }
 
 function optionsOf(engines: Engines, port = 0): ServeOptions {
-  return {
-    host: "127.0.0.1",
+  return serveOptions({
     port,
-    apiToken: null,
+    sources: [engines.source],
     bodyBytesMax: 2 ** 20,
     limits: { requestsMax: 100, groupsMax: 10, keptBytesMax: 640000, keptResponsesMax: 100 },
-    policy: "seer",
-    draft: "grouped",
     chunkTokens: 512,
     poolMemoryBytes: 2 ** 20,
-    sources: [engines.source],
-    model: {
-      text: new TinyText(),
-      openTextThread: openTinyThread,
-      eosTokenIds: [1000],
-      names: ["tiny"],
-      llama: null,
-    },
-    retryGraceMs: 0,
     weightsTimeoutMs: 60_000,
-    harmlessRpc: [],
     version: "1.2.3",
-    events: {
-      workerChanged() {},
-      weightsChanged() {},
-      weightsNotice() {},
-      notLossless() {},
-      quarantined() {},
-      answered() {},
-      controlled() {},
-      refused() {},
-      iterationEnded() {},
-      unread() {},
-      failed() {},
-      broken() {},
-    },
-  };
+    eosTokenId: 1000,
+  });
 }
 
 test("drain: whoever asked before has the answer before the server stops", async () => {

@@ -2,11 +2,9 @@
 // on what happens when engines die.
 
 import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
-import type { WorkerSource } from "../../src/server/worker-pool.ts";
-import { openVllmWorker } from "../../src/worker/vllm/open.ts";
-import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { collecting, serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 export const DEADLINE_MS = 60_000;
 const TOKENS = 24;
@@ -21,7 +19,7 @@ const LIMITS = {
   checkMsMax: 2_000,
 };
 
-export interface Told {
+export interface Answer {
   readonly status: number;
   readonly tokens: readonly number[];
   readonly message: string;
@@ -36,12 +34,12 @@ export class StandInBed {
   private constructor(
     standIns: readonly VllmStandIn[],
     sidecar: RunningSidecar,
-    told: { quarantined: string[]; failures: unknown[] },
+    seen: { quarantined: string[]; failures: unknown[] },
   ) {
     this.standIns = standIns;
     this.sidecar = sidecar;
-    this.quarantined = told.quarantined;
-    this.failures = told.failures;
+    this.quarantined = seen.quarantined;
+    this.failures = seen.failures;
   }
 
   static async start(
@@ -51,57 +49,20 @@ export class StandInBed {
     const standIns = await Promise.all(
       Array.from({ length: count }, (_, index) => VllmStandIn.start(optionsOf(index))),
     );
-    const told = { quarantined: [] as string[], failures: [] as unknown[] };
-    const sources = standIns.map(
-      ({ url }): WorkerSource => ({
-        name: url,
-        keepsWeights: true,
-        open: ({ workerId, epoch }) => openVllmWorker({ workerId, epoch, url, limits: LIMITS }),
+    const seen = { quarantined: [] as string[], failures: [] as unknown[] };
+    const sidecar = await startSidecar(
+      serveOptions({
+        sources: standIns.map(({ url }) => vllmSource(url, LIMITS)),
+        policy: "foretoken",
+        chunkTokens: 5,
+        retryGraceMs: 1_000,
+        events: {
+          ...collecting(seen.failures),
+          quarantined: (reason) => seen.quarantined.push(reason),
+        },
       }),
     );
-    const sidecar = await startSidecar({
-      host: "127.0.0.1",
-      port: 0,
-      apiToken: null,
-      bodyBytesMax: 2 ** 24,
-      limits: {
-        requestsMax: 65_536,
-        groupsMax: 4096,
-        keptBytesMax: 128 ** 24,
-        keptResponsesMax: 65_536,
-      },
-      policy: "foretoken",
-      draft: "grouped",
-      chunkTokens: 5,
-      poolMemoryBytes: 0,
-      sources,
-      model: {
-        text: new TinyText(),
-        openTextThread: openTinyThread,
-        eosTokenIds: [EOS],
-        names: ["tiny"],
-        llama: null,
-      },
-      retryGraceMs: 1_000,
-      weightsTimeoutMs: 10_000,
-      harmlessRpc: [],
-      version: "0",
-      events: {
-        workerChanged() {},
-        weightsChanged() {},
-        weightsNotice() {},
-        notLossless() {},
-        quarantined: (reason) => told.quarantined.push(reason),
-        answered() {},
-        controlled() {},
-        refused() {},
-        iterationEnded() {},
-        unread() {},
-        failed: (error) => told.failures.push(error),
-        broken: (error) => told.failures.push(error),
-      },
-    });
-    return new StandInBed(standIns, sidecar, told);
+    return new StandInBed(standIns, sidecar, seen);
   }
 
   async post(path: string, body: object): Promise<Response> {
@@ -110,7 +71,7 @@ export class StandInBed {
     return await fetch(url, { method: "POST", body: JSON.stringify(body), signal });
   }
 
-  async complete(prompt: readonly number[], more: object = {}): Promise<Told> {
+  async complete(prompt: readonly number[], more: object = {}): Promise<Answer> {
     const body = { prompt, max_tokens: TOKENS, return_token_ids: true, ...more };
     const answer = await this.post("/v1/completions", body);
     const json = (await answer.json()) as {
@@ -137,7 +98,7 @@ export class StandInBed {
 }
 
 /** What an undisturbed server answers. */
-export function expectedOf(prompt: readonly number[]): Told {
+export function expectedOf(prompt: readonly number[]): Answer {
   const tokens = standInResponse({
     prompt,
     sample: 0,

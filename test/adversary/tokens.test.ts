@@ -9,12 +9,10 @@ import type { AddressInfo } from "node:net";
 import net from "node:net";
 import { fold32 } from "../../src/base/hash.ts";
 import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
-import type { WorkerSource } from "../../src/server/worker-pool.ts";
-import { openVllmWorker } from "../../src/worker/vllm/open.ts";
-import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { type FaultKind, LIE_KINDS } from "../stand-in/faults.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { collecting, serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 import { rounds } from "./scale.ts";
 
 const SEED = Number(process.env.SEED ?? 1);
@@ -29,57 +27,11 @@ const failures: unknown[] = [];
 let standIns: VllmStandIn[] = [];
 let sidecar: RunningSidecar;
 
-function sourceOf(url: string): WorkerSource {
-  return {
-    name: url,
-    keepsWeights: true,
-    open: ({ workerId, epoch }) => openVllmWorker({ workerId, epoch, url, limits: LIMITS }),
-  };
-}
-
-async function sidecarOver(sources: readonly WorkerSource[]): Promise<RunningSidecar> {
-  return await startSidecar({
-    host: "127.0.0.1",
-    port: 0,
-    apiToken: null,
-    bodyBytesMax: 2 ** 24,
-    limits: {
-      requestsMax: 65_536,
-      groupsMax: 4096,
-      keptBytesMax: 128 ** 24,
-      keptResponsesMax: 65_536,
-    },
-    policy: "seer",
-    draft: "grouped",
-    chunkTokens: 5,
-    poolMemoryBytes: 0,
-    sources,
-    model: {
-      text: new TinyText(),
-      openTextThread: openTinyThread,
-      eosTokenIds: [EOS],
-      names: ["tiny"],
-      llama: null,
-    },
-    retryGraceMs: 1_000,
-    weightsTimeoutMs: 10_000,
-    harmlessRpc: [],
-    version: "0",
-    events: {
-      workerChanged() {},
-      weightsChanged() {},
-      weightsNotice() {},
-      notLossless() {},
-      quarantined() {},
-      answered() {},
-      controlled() {},
-      refused() {},
-      iterationEnded() {},
-      unread() {},
-      failed: (error) => failures.push(error),
-      broken: (error) => failures.push(error),
-    },
-  });
+async function sidecarOver(urls: readonly string[]): Promise<RunningSidecar> {
+  const sources = urls.map((url) => vllmSource(url, LIMITS));
+  return await startSidecar(
+    serveOptions({ sources, chunkTokens: 5, retryGraceMs: 1_000, events: collecting(failures) }),
+  );
 }
 
 beforeAll(async () => {
@@ -94,7 +46,7 @@ beforeAll(async () => {
       }),
     ),
   );
-  sidecar = await sidecarOver(standIns.map(({ url }) => sourceOf(url)));
+  sidecar = await sidecarOver(standIns.map(({ url }) => url));
 });
 
 afterAll(async () => {
@@ -278,7 +230,7 @@ test("an engine that closes at every byte: every response comes whole, or its re
     cuts += 1;
     return 1 + ((cuts * step) % 4_000);
   });
-  const over = await sidecarOver([sourceOf(proxy.url)]);
+  const over = await sidecarOver([proxy.url]);
   const trials = rounds(60, 2_000);
   for (let trial = 0; trial < trials; trial += 1) {
     const prompt = [5, trial % 900, Math.floor(trial / 900)];
@@ -325,7 +277,7 @@ test("an engine that answers its streams with endless bytes: the request ends, m
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
-  const over = await sidecarOver([sourceOf(url)]);
+  const over = await sidecarOver([url]);
   const before = process.memoryUsage().rss;
   const [bad, good] = await Promise.all([
     completion([POISON, 6], over.url),

@@ -4,13 +4,11 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { fold32 } from "../../src/base/hash.ts";
 import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
-import type { WorkerSource } from "../../src/server/worker-pool.ts";
 import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
-import { openVllmWorker } from "../../src/worker/vllm/open.ts";
-import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../stand-in/faults.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { STAND_IN_DEFAULTS, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 const SEEDS = process.env.SEED === undefined ? [1, 2, 3] : [Number(process.env.SEED)];
 const ASKS = 110;
@@ -29,58 +27,11 @@ const LIMITS: Partial<VllmLimits> = {
   checkMsMax: 5_000,
 };
 
-function sourceOf(standIn: VllmStandIn): WorkerSource {
-  return {
-    name: standIn.url,
-    keepsWeights: true,
-    open: ({ workerId, epoch }) =>
-      openVllmWorker({ workerId, epoch, url: standIn.url, limits: LIMITS }),
-  };
-}
-
 async function sidecarOver(standIns: readonly VllmStandIn[]): Promise<RunningSidecar> {
-  return await startSidecar({
-    host: "127.0.0.1",
-    port: 0,
-    apiToken: null,
-    bodyBytesMax: 2 ** 24,
-    limits: {
-      requestsMax: 65_536,
-      groupsMax: 4096,
-      keptBytesMax: 128 ** 24,
-      keptResponsesMax: 65_536,
-    },
-    policy: "seer",
-    draft: "grouped",
-    chunkTokens: 8,
-    poolMemoryBytes: 0,
-    sources: standIns.map(sourceOf),
-    model: {
-      text: new TinyText(),
-      openTextThread: openTinyThread,
-      eosTokenIds: [EOS],
-      names: ["tiny"],
-      llama: null,
-    },
-    retryGraceMs: 30_000,
-    weightsTimeoutMs: 60_000,
-    harmlessRpc: [],
-    version: "0",
-    events: {
-      workerChanged() {},
-      weightsChanged() {},
-      weightsNotice() {},
-      notLossless() {},
-      quarantined() {},
-      answered() {},
-      controlled() {},
-      refused() {},
-      iterationEnded() {},
-      unread() {},
-      failed() {},
-      broken() {},
-    },
-  });
+  const sources = standIns.map(({ url }) => vllmSource(url, LIMITS));
+  return await startSidecar(
+    serveOptions({ sources, retryGraceMs: 30_000, weightsTimeoutMs: 60_000 }),
+  );
 }
 
 /** One prompt of which `n` responses are wanted. Its own number stands in it, so that no two are alike. */

@@ -3,10 +3,9 @@
 
 import { afterAll, expect, test } from "bun:test";
 import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
-import { openVllmWorker } from "../../src/worker/vllm/open.ts";
-import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { adapterSample, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 const PROMPT = [7, 8, 9, 10, 11, 12];
 const TOKENS_MAX = 24;
@@ -27,39 +26,18 @@ interface World {
 async function world(count = 2): Promise<World> {
   const standIns = await Promise.all(Array.from({ length: count }, () => VllmStandIn.start()));
   const notices: string[] = [];
-  const sidecar = await startSidecar({
-    ...{ host: "127.0.0.1", port: 0, apiToken: null, bodyBytesMax: 2 ** 24, version: "0" },
-    limits: { requestsMax: 1000, groupsMax: 100, keptBytesMax: 128 ** 20, keptResponsesMax: 1000 },
-    ...{ policy: "seer", draft: "grouped", chunkTokens: 8, poolMemoryBytes: 0 },
-    sources: standIns.map(({ url }) => ({
-      name: url,
-      keepsWeights: true,
-      open: ({ workerId, epoch }) =>
-        openVllmWorker({ workerId, epoch, url, limits: { pollMs: 20, checkMsMax: 1000 } }),
-    })),
-    model: {
-      text: new TinyText(),
-      openTextThread: openTinyThread,
-      eosTokenIds: [EOS],
-      names: ["tiny"],
-      llama: null,
-    },
-    ...{ retryGraceMs: 0, weightsTimeoutMs: 10_000, harmlessRpc: [] },
-    events: {
-      workerChanged() {},
-      weightsChanged() {},
-      weightsNotice: ({ kind }) => notices.push(kind),
-      notLossless() {},
-      quarantined() {},
-      answered() {},
-      controlled() {},
-      refused() {},
-      iterationEnded() {},
-      unread() {},
-      failed() {},
-      broken() {},
-    },
-  });
+  const sidecar = await startSidecar(
+    serveOptions({
+      sources: standIns.map(({ url }) => vllmSource(url, { pollMs: 20, checkMsMax: 1000 })),
+      limits: {
+        requestsMax: 1000,
+        groupsMax: 100,
+        keptBytesMax: 2 ** 28,
+        keptResponsesMax: 1000,
+      },
+      events: { weightsNotice: ({ kind }) => notices.push(kind) },
+    }),
+  );
   closing.push(async () => {
     await sidecar.stop();
     for (const standIn of standIns) await standIn.stop();

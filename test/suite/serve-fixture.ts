@@ -1,0 +1,76 @@
+// Options of a sidecar for tests: loopback, a free port, the tiny tokenizer, wide limits, and events that nothing reads.
+
+import type { ServeEvents, ServeOptions } from "../../src/serve.ts";
+import type { WorkerSource } from "../../src/server/worker-pool.ts";
+import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
+import { openVllmWorker } from "../../src/worker/vllm/open.ts";
+import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
+import { EOS } from "../stand-in/tokens.ts";
+
+const NO_EVENTS: ServeEvents = {
+  workerChanged() {},
+  weightsChanged() {},
+  weightsNotice() {},
+  notLossless() {},
+  quarantined() {},
+  answered() {},
+  controlled() {},
+  refused() {},
+  iterationEnded() {},
+  unread() {},
+  failed() {},
+  broken() {},
+};
+
+/** `eosTokenId`: of the model that the workers simulate. Default: that of the stand-ins for vLLM. */
+type Given = Partial<Omit<ServeOptions, "events" | "model">> &
+  Pick<ServeOptions, "sources"> & {
+    readonly events?: Partial<ServeEvents>;
+    readonly eosTokenId?: number;
+  };
+
+export function serveOptions({ events, eosTokenId = EOS, ...given }: Given): ServeOptions {
+  return {
+    host: "127.0.0.1",
+    port: 0,
+    apiToken: null,
+    bodyBytesMax: 2 ** 24,
+    limits: {
+      requestsMax: 65_536,
+      groupsMax: 4096,
+      keptBytesMax: 2 ** 28,
+      keptResponsesMax: 65_536,
+    },
+    policy: "seer",
+    draft: "grouped",
+    chunkTokens: 8,
+    poolMemoryBytes: 0,
+    retryGraceMs: 0,
+    weightsTimeoutMs: 10_000,
+    harmlessRpc: [],
+    version: "0",
+    ...given,
+    model: {
+      text: new TinyText(),
+      openTextThread: openTinyThread,
+      eosTokenIds: [eosTokenId],
+      names: ["tiny"],
+      llama: null,
+    },
+    events: { ...NO_EVENTS, ...events },
+  };
+}
+
+/** Events that collect the errors of the server itself. */
+export function collecting(failures: unknown[]): Partial<ServeEvents> {
+  const collect = (error: unknown) => failures.push(error);
+  return { failed: collect, broken: collect };
+}
+
+export function vllmSource(url: string, limits: Partial<VllmLimits>): WorkerSource {
+  return {
+    name: url,
+    keepsWeights: true,
+    open: ({ workerId, epoch }) => openVllmWorker({ workerId, epoch, url, limits }),
+  };
+}
