@@ -15,6 +15,10 @@ import { type ControlEntry, logged } from "./server/control/logged.ts";
 import { controlRoutes } from "./server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "./server/control/weights.ts";
 import { delivered } from "./server/delivery.ts";
+import { DraftSocketService } from "./server/drafts/draft-socket.ts";
+import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
+import { followedResponses } from "./server/drafts/followed-responses.ts";
+import { describePlugin, pluginRoutes } from "./server/drafts/routes.ts";
 import {
   type AccessEntry,
   type HttpOptions,
@@ -27,10 +31,6 @@ import type { OpenStream } from "./server/open-streams.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
-import { DraftSocketService } from "./server/plugin/draft-socket.ts";
-import { EngineTelemetry } from "./server/plugin/engine-telemetry.ts";
-import { GroupFeed } from "./server/plugin/group-feed.ts";
-import { describePlugin, pluginRoutes } from "./server/plugin/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
 import { rolloutSide } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
@@ -435,7 +435,7 @@ function draftsOf(options: ServeOptions, sidecar: Sidecar): Drafts {
     // Responses to a prompt that comes again and again are all of one group.
     limits: { samplesMax: SAMPLES_MAX },
     leads: true,
-    source: new GroupFeed(sidecar),
+    source: followedResponses(sidecar.rollout),
   });
   const telemetry = new EngineTelemetry({
     clock: wallClock,

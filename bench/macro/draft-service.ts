@@ -16,8 +16,8 @@ import { DRAFT_PROTOCOL_VERSION } from "../../src/draft/service/limits.ts";
 import type { ClientMessage, ServerMessage } from "../../src/draft/service/message.ts";
 import { DraftServer, type DraftServerStats } from "../../src/draft/service/server.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
+import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
 import { type SocketService, serveHttp } from "../../src/server/http.ts";
-import { DraftSocketService } from "../../src/server/plugin/draft-socket.ts";
 
 export interface DraftServiceShape {
   readonly clients: number;

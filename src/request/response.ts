@@ -3,6 +3,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
+import { OutputColumns, type TokenColumn, type TopLogprobs } from "./columns.ts";
 import type { FinishReason } from "./request.ts";
 
 /** One dispatch of a divided request: `tokens` output tokens from `offset` on, made by `workerId`. */
@@ -13,14 +14,6 @@ export interface Chunk {
   readonly weights: WeightsId | null;
   readonly offset: number;
   tokens: number;
-}
-
-/** The likeliest alternatives at each of some positions: rows of `count`, likeliest first. */
-export interface TopLogprobs {
-  readonly count: number;
-  /** Rows of `count` token ids; -1 where an engine reported fewer. */
-  readonly tokens: Int32Array;
-  readonly logprobs: Float32Array;
 }
 
 /** An engine's refusal of a request. */
@@ -34,8 +27,6 @@ export type AppendResult =
   | { kind: "ok"; fresh: number; repeated: number }
   | { kind: "gap"; missing: number };
 
-const INITIAL_TOKENS = 64;
-
 export class Response {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
@@ -46,62 +37,46 @@ export class Response {
   restarts = 0;
   /** Of its prompt, in an engine's cache when it began; null: not reported. */
   promptTokensCached: number | null = null;
-  #tokens = new Int32Array(INITIAL_TOKENS);
-  #logprobs = new Float32Array(INITIAL_TOKENS);
-  #length = 0;
-  readonly #topCount: number;
-  #topTokens = new Int32Array(0);
-  #topLogprobs = new Float32Array(0);
+  readonly #columns: OutputColumns;
 
   constructor(tokensMax: number, topLogprobs = 0) {
     assert(tokensMax >= 1, "a response holds at least one token");
     this.tokensMax = tokensMax;
-    this.#topCount = topLogprobs;
-    this.#topTokens = new Int32Array(INITIAL_TOKENS * topLogprobs);
-    this.#topLogprobs = new Float32Array(INITIAL_TOKENS * topLogprobs);
+    this.#columns = new OutputColumns(tokensMax, topLogprobs);
   }
 
   /** Output tokens so far: 0 <= length <= tokensMax. */
   get length(): number {
-    return this.#length;
+    return this.#columns.length;
   }
 
   /** Of its arrays, room for more tokens included. */
   get bytes(): number {
-    const top = this.#topTokens.byteLength + this.#topLogprobs.byteLength;
-    return this.#tokens.byteLength + this.#logprobs.byteLength + top;
+    return this.#columns.bytes;
   }
 
-  /** A view, valid until the next append. */
+  /** Its token ids, for those who follow it: of this beginning, `restart` begins another column. */
+  get column(): TokenColumn {
+    return this.#columns.tokens;
+  }
+
+  /** A view. */
   tokens(from = 0): Int32Array {
-    return this.#tokens.subarray(from, this.#length);
+    return this.#columns.tokens.view(from);
   }
 
-  /** Writes the tokens from `from` on to `target`, from `at` on: without the view that `tokens` makes. */
-  copyTokens(from: number, target: Uint32Array, at: number): void {
-    const tokens = this.#tokens;
-    const shift = at - from;
-    for (let i = from; i < this.#length; i += 1) target[i + shift] = tokens[i] as number;
-  }
-
-  /** A view, valid until the next append. */
+  /** A view. */
   logprobs(from = 0): Float32Array {
-    return this.#logprobs.subarray(from, this.#length);
+    return this.#columns.logprobs(from);
   }
 
-  /** null: none were asked for. Views, valid until the next append. */
+  /** null: none were asked for. Views. */
   topLogprobs(from = 0): TopLogprobs | null {
-    const count = this.#topCount;
-    if (count === 0) return null;
-    return {
-      count,
-      tokens: this.#topTokens.subarray(from * count, this.#length * count),
-      logprobs: this.#topLogprobs.subarray(from * count, this.#length * count),
-    };
+    return this.#columns.topLogprobs(from);
   }
 
   openChunk(workerId: WorkerId, epoch: WeightEpoch, weights: WeightsId | null = null): void {
-    this.chunks.push({ workerId, epoch, weights, offset: this.#length, tokens: 0 });
+    this.chunks.push({ workerId, epoch, weights, offset: this.length, tokens: 0 });
   }
 
   /**
@@ -115,18 +90,12 @@ export class Response {
     top: TopLogprobs | null = null,
   ): AppendResult {
     assert(tokens.length === logprobs.length, "every token has a logprob");
-    if (offset > this.#length) return { kind: "gap", missing: offset - this.#length };
-    const repeated = Math.min(this.#length - offset, tokens.length);
+    const { length } = this.#columns;
+    if (offset > length) return { kind: "gap", missing: offset - length };
+    const repeated = Math.min(length - offset, tokens.length);
     const fresh = tokens.length - repeated;
-    assert(this.#length + fresh <= this.tokensMax, "a response never exceeds its tokensMax");
-    this.#reserve(this.#length + fresh);
-    // A loop is faster than two views for the few tokens that a step brings.
-    for (let i = 0; i < fresh; i += 1) {
-      this.#tokens[this.#length + i] = tokens[repeated + i] as number;
-      this.#logprobs[this.#length + i] = logprobs[repeated + i] as number;
-    }
-    if (this.#topCount > 0) this.#appendTop(top, repeated, fresh);
-    this.#length += fresh;
+    assert(length + fresh <= this.tokensMax, "a response never exceeds its tokensMax");
+    this.#columns.append(tokens, logprobs, top, repeated);
     const chunk = this.chunks.at(-1);
     if (chunk !== undefined) chunk.tokens += fresh;
     return { kind: "ok", fresh, repeated };
@@ -136,32 +105,6 @@ export class Response {
   restart(): void {
     this.restarts += 1;
     this.chunks.length = 0;
-    this.#length = 0;
+    this.#columns.clear();
   }
-
-  #appendTop(top: TopLogprobs | null, repeated: number, fresh: number): void {
-    const count = this.#topCount;
-    const at = this.#length * count;
-    if (top === null || top.count !== count) {
-      this.#topTokens.fill(-1, at, at + fresh * count);
-      return;
-    }
-    this.#topTokens.set(top.tokens.subarray(repeated * count), at);
-    this.#topLogprobs.set(top.logprobs.subarray(repeated * count), at);
-  }
-
-  #reserve(length: number): void {
-    if (length <= this.#tokens.length) return;
-    const capacity = Math.min(this.tokensMax, Math.max(length, this.#tokens.length * 2));
-    this.#tokens = grown(this.#tokens, new Int32Array(capacity));
-    this.#logprobs = grown(this.#logprobs, new Float32Array(capacity));
-    if (this.#topCount === 0) return;
-    this.#topTokens = grown(this.#topTokens, new Int32Array(capacity * this.#topCount));
-    this.#topLogprobs = grown(this.#topLogprobs, new Float32Array(capacity * this.#topCount));
-  }
-}
-
-function grown<T extends Int32Array | Float32Array>(from: T, to: T): T {
-  to.set(from);
-  return to;
 }

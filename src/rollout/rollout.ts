@@ -155,6 +155,11 @@ export class Rollout {
     return this.#registry.source(request);
   }
 
+  /** Whose tokens those of a sequence of a draft group are; null: nobody's, or those of a beginning that was taken back. */
+  draftOwner(source: DraftSource): Request | null {
+    return this.#registry.ownerOf(source, (id) => this.#buffer.group(id));
+  }
+
   get workers(): Worker[] {
     return this.#ledger.workers();
   }
@@ -357,7 +362,7 @@ export class Rollout {
         this.#listener.stats(workerId, event.stats);
         return;
       case "gap": {
-        const request = this.#registry.ownerOf(event, (id) => this.#buffer.group(id));
+        const request = this.draftOwner(event);
         if (request !== null) this.#registry.missing(request, workerId, event.offset);
         return;
       }

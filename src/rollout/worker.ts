@@ -9,8 +9,9 @@
 
 import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
+import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
-import type { Refusal, TopLogprobs } from "../request/response.ts";
+import type { Refusal } from "../request/response.ts";
 
 /** What a worker can hold; constant over its life. */
 export interface WorkerCapacity {

@@ -6,9 +6,10 @@
 import { parseArgs } from "node:util";
 import { type GroupId, groupId, weightEpoch } from "../../src/base/ids.ts";
 import { DraftServer } from "../../src/draft/service/server.ts";
+import { TokenColumn } from "../../src/request/columns.ts";
+import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
+import { EngineTelemetry } from "../../src/server/drafts/engine-telemetry.ts";
 import { serveHttp } from "../../src/server/http.ts";
-import { DraftSocketService } from "../../src/server/plugin/draft-socket.ts";
-import { EngineTelemetry } from "../../src/server/plugin/engine-telemetry.ts";
 
 interface Command {
   /** Begins a weight epoch. */
@@ -25,18 +26,17 @@ const { values } = parseArgs({
   },
 });
 
-const logs = new Map<GroupId, Map<number, Int32Array>>();
+const responses = new Map<GroupId, Map<number, TokenColumn>>();
 const clock = { nowMs: () => performance.now() };
 const server = new DraftServer({
   clock,
   instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
   leads: true,
   source: {
-    lacking: (group, have, take) => {
-      for (const [sample, tokens] of logs.get(group) ?? []) {
-        if (have(sample) < tokens.length) take(sample, 0, tokens);
-      }
+    each: (group, take) => {
+      for (const [sample, tokens] of responses.get(group) ?? []) take(sample, tokens);
     },
+    find: (group, sample) => responses.get(group)?.get(sample) ?? null,
   },
 });
 const telemetry = new EngineTelemetry({
@@ -71,8 +71,10 @@ for await (const line of console) {
   if (advance !== undefined) server.advance(weightEpoch(advance));
   if (have !== undefined) {
     const id = groupId(have.group);
-    const group = logs.get(id) ?? new Map<number, Int32Array>();
-    logs.set(id, group.set(have.sample, Int32Array.from(have.tokens)));
+    const group = responses.get(id) ?? new Map<number, TokenColumn>();
+    const tokens = group.get(have.sample) ?? new TokenColumn();
+    tokens.append(Int32Array.from(have.tokens), tokens.length);
+    responses.set(id, group.set(have.sample, tokens));
   }
   say({ ...server.stats(), engines: telemetry.figures(), connections: service.connections });
 }

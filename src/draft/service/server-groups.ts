@@ -3,20 +3,30 @@
 // epochs and no messages.
 
 import type { GroupId } from "../../base/ids.ts";
+import type { TokenColumn } from "../../request/columns.ts";
+import { FollowedLog } from "./followed-log.ts";
 import { type DraftServerLimits, SAMPLES_MAX, TOKEN_BYTES } from "./limits.ts";
 import type { RefusalReason, SampleDelta } from "./message.ts";
-import { TokenLog } from "./token-log.ts";
+import { type Log, TokenLog } from "./token-log.ts";
 
 export interface ServerGroup {
   readonly groupId: GroupId;
   readonly prompt: Int32Array;
   /** By sample index; null: nothing yet. */
-  readonly logs: (TokenLog | null)[];
+  readonly logs: (Log | null)[];
   ttlMs: number;
   usedAtMs: number;
   /** Counts the appends that added tokens. */
   version: number;
   bytes: number;
+}
+
+/** Somebody who has responses of the groups: a sidecar, whose requests they are. */
+export interface ResponseSource {
+  /** Calls `take` with the tokens of each response of the group. */
+  each(groupId: GroupId, take: (sampleIndex: number, tokens: TokenColumn) => void): void;
+  /** null: it does not have it. */
+  find(groupId: GroupId, sampleIndex: number): TokenColumn | null;
 }
 
 /** Why groups went, and how many. */
@@ -41,9 +51,13 @@ export class ServerGroups {
   #sweptAtMs = Number.NEGATIVE_INFINITY;
   #expired = 0;
   #evicted = 0;
+  #followed = 0;
+  readonly #source: ResponseSource | null;
 
-  constructor(limits: DraftServerLimits) {
+  /** `source` null: all that it knows it is told. */
+  constructor(limits: DraftServerLimits, source: ResponseSource | null) {
     this.#limits = limits;
+    this.#source = source;
     this.#samplesMax = Math.min(limits.samplesMax, SAMPLES_MAX);
   }
 
@@ -53,6 +67,11 @@ export class ServerGroups {
 
   get bytes(): number {
     return this.#bytes;
+  }
+
+  /** Tokens that logs have from the source, and not from a client before. */
+  get followed(): number {
+    return this.#followed;
   }
 
   get dropped(): DroppedGroups {
@@ -83,7 +102,7 @@ export class ServerGroups {
     const { groupBytesMax, bytesMax, groupsMax } = this.#limits;
     if (bytes > Math.min(groupBytesMax, bytesMax)) return null;
     if (this.#groups.size >= groupsMax) this.#makeRoom(0, { nowMs: options.nowMs, slots: 1 });
-    this.#makeRoom(bytes, { nowMs: options.nowMs, slots: 0 });
+    this.#makeRoom(bytes, { nowMs: options.nowMs });
     const { ttlMs, nowMs } = options;
     const prompt = options.prompt.slice();
     const group = { groupId, prompt, logs: [], ttlMs, usedAtMs: nowMs, version: 0, bytes };
@@ -102,7 +121,7 @@ export class ServerGroups {
     nowMs: number,
   ): { added: number } | { reason: RefusalReason; have: number } {
     const { sampleIndex, offset, tokens } = delta;
-    const known = group.logs[sampleIndex] ?? null;
+    const known = this.#known(group, sampleIndex);
     const have = known?.length ?? 0;
     if (offset + tokens.length <= have) return { added: 0 };
     if (sampleIndex >= this.#samplesMax) return { reason: "full", have };
@@ -110,19 +129,26 @@ export class ServerGroups {
     const growth = log.growthBytes(offset, tokens.length) + (known === null ? LOG_BYTES : 0);
     const { groupBytesMax, bytesMax, windowTokens } = this.#limits;
     if (group.bytes + growth > Math.min(groupBytesMax, bytesMax)) return { reason: "full", have };
-    this.#makeRoom(growth, { nowMs, slots: 0 });
+    this.#makeRoom(growth, { nowMs, kept: group });
     const before = log.bytes;
     const result = log.append(offset, tokens, windowTokens);
     if (result.kind === "gap") return { reason: "gap", have };
-    if (known === null) {
-      while (group.logs.length <= sampleIndex) group.logs.push(null);
-      group.logs[sampleIndex] = log;
-      this.#grow(group, LOG_BYTES);
-    }
+    if (known === null) this.#put(group, sampleIndex, log);
     this.#grow(group, log.bytes - before);
     if (result.kind === "held") return { reason: "held", have };
     group.version += 1;
     return { added: result.added };
+  }
+
+  /** Brings the group, used just now, up to date with what the source has; others may be dropped to make room. */
+  catchUp(group: ServerGroup, nowMs: number): void {
+    this.#source?.each(group.groupId, (sampleIndex, tokens) => {
+      const isNew = tokens.length > 0 && sampleIndex < this.#samplesMax;
+      if (isNew && (group.logs[sampleIndex] ?? null) === null)
+        this.#follow(group, sampleIndex, tokens);
+    });
+    for (const log of group.logs) if (log instanceof FollowedLog) this.#refresh(group, log);
+    this.#makeRoom(0, { nowMs, kept: group });
   }
 
   clear(): void {
@@ -140,14 +166,47 @@ export class ServerGroups {
     }
   }
 
-  #makeRoom(bytes: number, options: { nowMs: number; slots: number }): void {
+  /** The log of a response, up to date; null: nobody has said anything of it. */
+  #known(group: ServerGroup, sampleIndex: number): Log | null {
+    const known = group.logs[sampleIndex] ?? null;
+    if (known instanceof FollowedLog) this.#refresh(group, known);
+    if (known !== null || sampleIndex >= this.#samplesMax) return known;
+    const tokens = this.#source?.find(group.groupId, sampleIndex) ?? null;
+    return tokens === null ? null : this.#follow(group, sampleIndex, tokens);
+  }
+
+  #follow(group: ServerGroup, sampleIndex: number, tokens: TokenColumn): FollowedLog {
+    const log = new FollowedLog(tokens);
+    this.#put(group, sampleIndex, log);
+    this.#refresh(group, log);
+    return log;
+  }
+
+  #refresh(group: ServerGroup, log: FollowedLog): void {
+    const before = log.bytes;
+    const added = log.catchUp();
+    this.#grow(group, log.bytes - before);
+    if (added === 0) return;
+    this.#followed += added;
+    group.version += 1;
+  }
+
+  #put(group: ServerGroup, sampleIndex: number, log: Log): void {
+    while (group.logs.length <= sampleIndex) group.logs.push(null);
+    group.logs[sampleIndex] = log;
+    this.#grow(group, LOG_BYTES);
+  }
+
+  #makeRoom(bytes: number, options: { nowMs: number; slots?: number; kept?: ServerGroup }): void {
+    const { nowMs, slots = 0, kept } = options;
     const hasRoom = () =>
       this.#bytes + bytes <= this.#limits.bytesMax &&
-      this.#groups.size + options.slots <= this.#limits.groupsMax;
+      this.#groups.size + slots <= this.#limits.groupsMax;
     if (hasRoom()) return;
-    if (options.nowMs >= this.#sweptAtMs + SWEEP_MS) this.sweep(options.nowMs);
+    if (nowMs >= this.#sweptAtMs + SWEEP_MS) this.sweep(nowMs);
     for (const group of this.#groups.values()) {
       if (hasRoom()) return;
+      if (group === kept) continue;
       this.#drop(group);
       this.#evicted += 1;
     }

@@ -5,8 +5,10 @@ import fc from "fast-check";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { groupId, weightEpoch } from "../../base/ids.ts";
 import { encodeServerMessage } from "../../proto/draft-codec.ts";
+import { TokenColumn } from "../../request/columns.ts";
 import type { ClientMessage } from "./message.ts";
 import { DraftServer } from "./server.ts";
+import type { ResponseSource } from "./server-groups.ts";
 import { DraftSession } from "./session.ts";
 
 const LIMITS = {
@@ -74,6 +76,66 @@ test("server: limits hold after every message, and every answer fits in a frame"
       expect(server.stats()).toMatchObject({ bytes: 0, groups: 0 });
     }),
     { numRuns: 500 },
+  );
+});
+
+test("server: responses that it follows are answered as they are, and count for its bytes", () => {
+  const RESPONSE_TOKENS = 600;
+  const TRUTH = Int32Array.from({ length: RESPONSE_TOKENS }, (_, i) => i);
+  const grown = fc.record({ groupId: id, sampleIndex: fc.nat({ max: 3 }), count });
+  const steps = fc.array(fc.oneof(message, grown), { maxLength: 60, size: "max" });
+  fc.assert(
+    fc.property(steps, (list) => {
+      const clock = new ManualClock();
+      const columns = new Map<string, TokenColumn[]>();
+      const columnsOf = (name: string) => {
+        const known = columns.get(name) ?? [0, 1, 2, 3].map(() => new TokenColumn(RESPONSE_TOKENS));
+        columns.set(name, known);
+        return known;
+      };
+      const source: ResponseSource = {
+        each: (name, take) => {
+          for (const [sample, column] of columnsOf(name).entries()) take(sample, column);
+        },
+        find: (name, sample) => columnsOf(name)[sample] ?? null,
+      };
+      const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
+      const session = new DraftSession(server);
+      session.receive({ kind: "hello", protocolVersion: 1 });
+      for (const one of list) {
+        clock.advance(1);
+        if ("count" in one) {
+          const column = columnsOf(one.groupId)[one.sampleIndex];
+          const end = Math.min((column?.length ?? 0) + one.count, RESPONSE_TOKENS);
+          column?.append(TRUTH.subarray(0, end), column.length);
+          continue;
+        }
+        const answer = session.receive(one);
+        if (answer.kind !== "reply") throw new Error(answer.problem);
+        const frame = encodeServerMessage(answer.message);
+        expect(frame.length).toBeLessThanOrEqual(LIMITS.frameBytesMax);
+        if (answer.message.kind === "fetched") {
+          for (const { groupId: name, deltas, behind } of answer.message.groups) {
+            // A response that has not begun has no log.
+            const begun = behind.filter(({ sampleIndex }) => columnsOf(name)[sampleIndex]?.length);
+            expect(begun).toEqual([]);
+            for (const { sampleIndex, offset, tokens } of deltas) {
+              const made = columnsOf(name)[sampleIndex]?.view(offset, offset + tokens.length);
+              expect(tokens.subarray(0, made?.length)).toEqual(made ?? TRUTH);
+            }
+          }
+        }
+        // A group that is used just now stays, however large its responses have become meanwhile.
+        const { bytes, groups } = server.stats();
+        const largest = LIMITS.groupBytesMax + 4 * 4 * RESPONSE_TOKENS;
+        expect(bytes).toBeLessThanOrEqual(LIMITS.bytesMax + largest);
+        expect(groups).toBeLessThanOrEqual(LIMITS.groupsMax);
+      }
+      clock.advance(3001);
+      server.sweep();
+      expect(server.stats()).toMatchObject({ bytes: 0, groups: 0 });
+    }),
+    { numRuns: 300 },
   );
 });
 

@@ -5,6 +5,7 @@
 import { assert } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { type GroupId, type WeightEpoch, weightEpoch } from "../../base/ids.ts";
+import { FollowedLog } from "./followed-log.ts";
 import {
   COUNT_BYTES,
   DELTA_OVERHEAD_BYTES,
@@ -29,17 +30,7 @@ import type {
   Updated,
   UpdateRefusal,
 } from "./message.ts";
-import { type ServerGroup, ServerGroups } from "./server-groups.ts";
-
-/** Somebody who knows tokens of the groups without being a client of the server: a sidecar, whose requests they are. */
-export interface LogSource {
-  /** Calls `take` for each response of the group of which there is more than `have` says. */
-  lacking(
-    groupId: GroupId,
-    have: (sampleIndex: number) => number,
-    take: (sampleIndex: number, offset: number, tokens: Int32Array) => void,
-  ): void;
-}
+import { type ResponseSource, type ServerGroup, ServerGroups } from "./server-groups.ts";
 
 export interface DraftServerOptions {
   readonly clock: Clock;
@@ -51,7 +42,8 @@ export interface DraftServerOptions {
    * are. false: the first message of a newer epoch begins it.
    */
   readonly leads?: boolean;
-  readonly source?: LogSource;
+  /** Responses that need not be told, for the process has them. */
+  readonly source?: ResponseSource;
 }
 
 /** Counters since the server began; groups, bytes and epoch as of now. */
@@ -103,7 +95,6 @@ const NO_COUNTS = {
   unknown: 0,
   conflicts: 0,
   stale: 0,
-  tokensOwn: 0,
   epochs: 0,
 };
 
@@ -113,7 +104,6 @@ export class DraftServer {
   readonly #clock: Clock;
   readonly #groups: ServerGroups;
   readonly #leads: boolean;
-  readonly #source: LogSource | null;
   readonly #counts = { ...NO_COUNTS };
   #epoch = weightEpoch(0);
 
@@ -123,8 +113,7 @@ export class DraftServer {
     this.instanceId = options.instanceId;
     this.#clock = options.clock;
     this.#leads = options.leads ?? false;
-    this.#source = options.source ?? null;
-    this.#groups = new ServerGroups(this.limits);
+    this.#groups = new ServerGroups(this.limits, options.source ?? null);
   }
 
   get epoch(): WeightEpoch {
@@ -171,7 +160,7 @@ export class DraftServer {
     }
     this.#counts.registered += 1;
     group.ttlMs = Math.max(group.ttlMs, ttlMs);
-    this.#topUp(group, nowMs);
+    this.#groups.catchUp(group, nowMs);
     const have = group.logs.map((log) => log?.length ?? 0);
     return { ...answer, epoch, status: "ok", version: group.version, have };
   }
@@ -226,7 +215,7 @@ export class DraftServer {
       // A frame that is full stays full; the rest is only kept alive.
       if (room.isSpent) continue;
       if (group !== null) {
-        this.#topUp(group, nowMs);
+        this.#groups.catchUp(group, nowMs);
         const fetched = lacking(group, state, room);
         if (fetched === null) continue;
         groups.push(fetched);
@@ -247,9 +236,12 @@ export class DraftServer {
   }
 
   stats(): DraftServerStats {
-    const { expired, evicted } = this.#groups.dropped;
+    const { followed, dropped } = this.#groups;
+    const { expired, evicted } = dropped;
     return {
       ...this.#counts,
+      tokensTaken: this.#counts.tokensTaken + followed,
+      tokensOwn: followed,
       epoch: this.#epoch,
       groups: this.#groups.size,
       bytes: this.#groups.bytes,
@@ -274,20 +266,6 @@ export class DraftServer {
     else if (result.reason === "gap") this.#counts.gaps += 1;
     else this.#counts.full += 1;
     return { groupId: group.groupId, sampleIndex: delta.sampleIndex, ...result };
-  }
-
-  /** Takes what the source has and no client has told yet. */
-  #topUp(group: ServerGroup, nowMs: number): void {
-    this.#source?.lacking(
-      group.groupId,
-      (sampleIndex) => group.logs[sampleIndex]?.length ?? 0,
-      (sampleIndex, offset, tokens) => {
-        const result = this.#groups.append(group, { sampleIndex, offset, tokens }, nowMs);
-        if (!("added" in result)) return;
-        this.#counts.tokensTaken += result.added;
-        this.#counts.tokensOwn += result.added;
-      },
-    );
   }
 
   /** false: of an older epoch. A newer one drops everything: its drafts would be of other weights. */
@@ -329,7 +307,9 @@ function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGrou
     isBaseTaken ||= take(room, base);
     if (!isBaseTaken) return null;
     if (offset > have) {
-      if (take(room, DELTA_OVERHEAD_BYTES)) behind.push({ sampleIndex, have });
+      // Of a response that the process follows, nobody needs to send again what was lost on the way.
+      if (!(log instanceof FollowedLog) && take(room, DELTA_OVERHEAD_BYTES))
+        behind.push({ sampleIndex, have });
       continue;
     }
     if (log === null || !take(room, DELTA_OVERHEAD_BYTES)) continue;

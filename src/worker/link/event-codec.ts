@@ -9,8 +9,8 @@ import {
   type Fields,
   InvalidMessage,
 } from "../../proto/checked.ts";
+import type { TopLogprobs } from "../../request/columns.ts";
 import type { FinishReason } from "../../request/request.ts";
-import type { TopLogprobs } from "../../request/response.ts";
 import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import type { WorkerStats } from "../../rollout/worker.ts";
 import { kvFields, kvOf, kvPartOf } from "./command-codec.ts";

@@ -4,8 +4,9 @@
 
 import type { GroupId, RequestId, WeightEpoch, WeightsId } from "../../base/ids.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
+import type { TopLogprobs } from "../../request/columns.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
-import type { Refusal, TopLogprobs } from "../../request/response.ts";
+import type { Refusal } from "../../request/response.ts";
 import type {
   ControlAnswer,
   ControlRequest,

@@ -2,6 +2,7 @@
 // are taken by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
 
 import type { DraftSource } from "../../draft/group-update.ts";
+import { OutputColumns } from "../../request/columns.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
 import type { EventUsage, StreamEvent } from "./stream-event.ts";
@@ -19,8 +20,6 @@ export type Outcome =
   | { readonly kind: "finished"; readonly reason: FinishReason }
   | { readonly kind: "used_up" }
   | { readonly kind: "short" };
-
-const INITIAL_TOKENS = 64;
 
 export class ChunkRun {
   readonly spec: RequestSpec;
@@ -45,12 +44,8 @@ export class ChunkRun {
   /** Of the prompt, in the server's prefix cache before the first output token; null: not said. */
   promptTokensCached: number | null = null;
   readonly #output: Int32Array;
-  readonly #topCount: number;
-  #tokens: Int32Array;
-  #logprobs: Float32Array;
-  #topTokens: Int32Array;
-  #topLogprobs: Float32Array;
-  #length = 0;
+  /** What this chunk has brought. */
+  readonly #made: OutputColumns;
   /** Tokens that were handed on. */
   #delivered = 0;
   /** Tokens that were there when the attempt began, and those that the server says it has made since. */
@@ -75,36 +70,31 @@ export class ChunkRun {
       options.spec.sampling.tokensMax - options.output.length,
     );
     this.#output = options.output;
-    this.#topCount = options.spec.sampling.topLogprobs;
-    const room = Math.min(this.chunkTokens, INITIAL_TOKENS);
-    this.#tokens = new Int32Array(room);
-    this.#logprobs = new Float32Array(room);
-    this.#topTokens = new Int32Array(room * this.#topCount);
-    this.#topLogprobs = new Float32Array(room * this.#topCount);
+    this.#made = new OutputColumns(this.chunkTokens, options.spec.sampling.topLogprobs);
   }
 
   /** Output tokens so far, those of earlier chunks included. */
   get offset(): number {
-    return this.#output.length + this.#length;
+    return this.#output.length + this.made;
   }
 
   /** Tokens that this chunk has brought. */
   get made(): number {
-    return this.#length;
+    return this.#made.length;
   }
 
   get tokensLeft(): number {
-    return this.chunkTokens - this.#length;
+    return this.chunkTokens - this.made;
   }
 
   /** It has all that it may have, whatever the server still says. */
   get isFull(): boolean {
-    return this.#hasStopped || this.#length >= this.chunkTokens;
+    return this.#hasStopped || this.made >= this.chunkTokens;
   }
 
   /** The attempt has brought something. */
   get hasProgressed(): boolean {
-    return this.#length > this.#base;
+    return this.made > this.#base;
   }
 
   /** Output whose KV an engine has computed before: all but the last token of it. */
@@ -119,14 +109,14 @@ export class ChunkRun {
     const all = new Int32Array(prompt.length + this.offset);
     all.set(prompt);
     all.set(this.#output, prompt.length);
-    all.set(this.#tokens.subarray(0, this.#length), prompt.length + this.#output.length);
+    all.set(this.#made.tokens.view(0), prompt.length + this.#output.length);
     return all;
   }
 
   /** The next attempt goes on where the tokens end; what must come in one piece begins anew. */
   begin(): void {
-    if (!this.spec.divisible) this.#length = 0;
-    this.#base = this.#length;
+    if (!this.spec.divisible) this.#made.clear();
+    this.#base = this.made;
     this.#counted = 0;
     this.reason = null;
   }
@@ -139,7 +129,7 @@ export class ChunkRun {
     const { tokens, usage } = piece;
     const count = tokens.length;
     const from = usage === null ? this.#counted : usage.completionTokens - count;
-    const skipped = this.#length - this.#base - from;
+    const skipped = this.made - this.#base - from;
     if (skipped < 0 || piece.logprobs.length < count) return "broken";
     for (let i = 0; i < count; i += 1) if (!isToken(tokens[i])) return "broken";
     this.#counted = Math.max(this.#counted, from + count);
@@ -154,66 +144,36 @@ export class ChunkRun {
     const isStop = this.#hasStopped || this.reason === "stop" || this.reason === "repetition";
     if (isStop) return { kind: "finished", reason: "stop" };
     if (this.offset >= sampling.tokensMax) return { kind: "finished", reason: "length" };
-    if (this.#length >= this.chunkTokens) return { kind: "used_up" };
+    if (this.made >= this.chunkTokens) return { kind: "used_up" };
     if (prompt.length + this.offset >= contextTokens) return { kind: "finished", reason: "length" };
     return { kind: "short" };
   }
 
-  /** What was not handed on yet; null: nothing, or it must come in one piece and is not whole. */
+  /**
+   * What was not handed on yet, as views of the chunk's columns; null: nothing, or it must come in one piece and is not
+   * whole.
+   */
   deliver(isOver: boolean): WorkerEvent | null {
     const from = this.#delivered;
-    const to = this.#length;
-    if (from === to || (!this.spec.divisible && !isOver)) return null;
-    this.#delivered = to;
-    const count = this.#topCount;
+    if (from === this.made || (!this.spec.divisible && !isOver)) return null;
+    this.#delivered = this.made;
     return {
       kind: "tokens",
       requestId: this.spec.requestId,
       offset: this.#output.length + from,
-      tokens: this.#tokens.slice(from, to),
-      logprobs: this.#logprobs.slice(from, to),
-      top:
-        count === 0
-          ? null
-          : {
-              count,
-              tokens: this.#topTokens.slice(from * count, to * count),
-              logprobs: this.#topLogprobs.slice(from * count, to * count),
-            },
+      tokens: this.#made.tokens.view(from),
+      logprobs: this.#made.logprobs(from),
+      top: this.#made.topLogprobs(from),
     };
   }
 
   #append(piece: Piece, i: number): void {
-    if (this.#length === this.#tokens.length) this.#grow();
-    const at = this.#length;
     const token = piece.tokens[i] ?? 0;
-    this.#tokens[at] = token;
-    this.#logprobs[at] = piece.logprobs[i] ?? 0;
-    const count = this.#topCount;
-    const row = piece.alternatives[i];
-    for (let k = 0; k < count; k += 1) {
-      this.#topTokens[at * count + k] = row?.[2 * k] ?? -1;
-      this.#topLogprobs[at * count + k] = row?.[2 * k + 1] ?? Number.NEGATIVE_INFINITY;
-    }
-    this.#length = at + 1;
+    this.#made.push(token, piece.logprobs[i] ?? 0, piece.alternatives[i]);
     if (this.spec.sampling.stopTokenIds.includes(token)) this.#hasStopped = true;
-  }
-
-  #grow(): void {
-    const room = Math.min(this.chunkTokens, this.#tokens.length * 2);
-    this.#tokens = grown(this.#tokens, new Int32Array(room));
-    this.#logprobs = grown(this.#logprobs, new Float32Array(room));
-    if (this.#topCount === 0) return;
-    this.#topTokens = grown(this.#topTokens, new Int32Array(room * this.#topCount));
-    this.#topLogprobs = grown(this.#topLogprobs, new Float32Array(room * this.#topCount));
   }
 }
 
 function isToken(value: number | undefined): boolean {
   return value !== undefined && Number.isInteger(value) && value >= 0 && value <= 0x7fffffff;
-}
-
-function grown<T extends Int32Array | Float32Array>(from: T, to: T): T {
-  to.set(from);
-  return to;
 }

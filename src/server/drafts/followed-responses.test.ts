@@ -5,14 +5,18 @@ import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
 import { type GroupId, groupId, weightEpoch } from "../../base/ids.ts";
 import { DraftServer } from "../../draft/service/server.ts";
 import type { Request } from "../../request/buffer.ts";
-import { GroupFeed } from "./group-feed.ts";
+import { followedResponses } from "./followed-responses.ts";
 
 const LENGTH = 20;
 
 function world(options: { isWhole?: boolean } = {}) {
   const bed = newBed({ workers: 2, lengthOf: () => LENGTH, ...options });
-  const feed = new GroupFeed(bed.sidecar);
-  const server = new DraftServer({ clock: bed.clock, instanceId: 1, leads: true, source: feed });
+  const server = new DraftServer({
+    clock: bed.clock,
+    instanceId: 1,
+    leads: true,
+    source: followedResponses(bed.sidecar.rollout),
+  });
   bed.sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
   const requests: Request[] = [];
   bed.sidecar.observe({ joined: (request) => requests.push(request) });
@@ -32,7 +36,7 @@ function world(options: { isWhole?: boolean } = {}) {
       epoch: weightEpoch(epoch),
       states: [{ groupId: name, have }],
     });
-  return { bed, server, feed, requests, ask, register, fetch };
+  return { bed, server, requests, ask, register, fetch };
 }
 
 test("register: an engine that comes late is told at once how much there is", async () => {
@@ -59,20 +63,63 @@ test("fetch: brings every sibling's tokens as the rollout gets them", async () =
   );
 });
 
-test("fetch: what an engine has told before is not told twice", async () => {
+test("fetch: what an engine tells ahead of the response is there until the response has it, and once", async () => {
+  const told = world();
+  told.ask(1);
+  await told.bed.finish();
+  const tokens = told.requests[0]?.response.tokens() ?? new Int32Array(0);
   const { bed, ask, requests, register, fetch, server } = world();
   ask(1);
+  await bed.step();
+  await bed.step();
   const name = requests[0]?.spec.groupId ?? groupId("none");
   register(name);
-  await bed.finish();
-  const tokens = requests[0]?.response.tokens().slice(0, 12) ?? new Int32Array(0);
+  const first = requests[0]?.response.length ?? 0;
+  expect(first).toBeGreaterThan(0);
+  expect(first).toBeLessThan(12);
   server.update({
     kind: "update",
     epoch: weightEpoch(0),
-    groups: [{ groupId: name, deltas: [{ sampleIndex: 0, offset: 0, tokens }] }],
+    groups: [
+      { groupId: name, deltas: [{ sampleIndex: 0, offset: 0, tokens: tokens.slice(0, 12) }] },
+    ],
   });
-  fetch(name, [0]);
-  expect(server.stats()).toMatchObject({ tokensTaken: LENGTH, tokensOwn: LENGTH - 12 });
+  const early = fetch(name, [first - 1]).groups[0]?.deltas[0];
+  expect([early?.offset, [...(early?.tokens ?? [])]]).toEqual([
+    first - 1,
+    [...tokens.subarray(first - 1, 12)],
+  ]);
+  const ahead = server.stats().bytes;
+  await bed.finish();
+  const late = fetch(name, [12]).groups[0]?.deltas[0];
+  expect([...(late?.tokens ?? [])]).toEqual([...tokens.subarray(12)]);
+  const { bytes, tokensTaken, tokensOwn } = server.stats();
+  expect({ tokensTaken, tokensOwn }).toEqual({
+    tokensTaken: LENGTH,
+    tokensOwn: LENGTH - 12 + first,
+  });
+  // The response's own column has room for all of it: what was told ahead is gone.
+  expect(ahead - bytes).toBe(4 * 64);
+});
+
+test("fetch: an attempt that was given up has told other tokens: those of the response count", async () => {
+  const { bed, ask, requests, register, fetch, server } = world();
+  ask(2);
+  await bed.step();
+  const name = requests[0]?.spec.groupId ?? groupId("none");
+  register(name);
+  const tokens = new Int32Array(LENGTH).fill(7);
+  server.update({
+    kind: "update",
+    epoch: weightEpoch(0),
+    groups: [{ groupId: name, deltas: [{ sampleIndex: 1, offset: 0, tokens }] }],
+  });
+  await bed.finish();
+  const [group] = fetch(name, [LENGTH, 0]).groups;
+  const delta = group?.deltas.find(({ sampleIndex }) => sampleIndex === 1);
+  expect([...(delta?.tokens ?? [])]).toEqual([...(requests[1]?.response.tokens() ?? [])]);
+  // Nobody is asked to send again what a followed response will bring.
+  expect(fetch(name, [LENGTH + 5, LENGTH]).groups).toEqual([]);
 });
 
 test("fetch: a response that began anew is another sample, for engines know another beginning", async () => {

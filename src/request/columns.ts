@@ -1,0 +1,196 @@
+// What is known of each output token, in columns that grow at the end: its id, its logprob, the likeliest alternatives.
+// A column writes behind its end only, and moves to a larger array when it is full, so that a view of it never changes.
+
+/** The likeliest alternatives at each of some positions: rows of `count`, likeliest first. */
+export interface TopLogprobs {
+  readonly count: number;
+  /** Rows of `count` token ids; -1 where an engine reported fewer. */
+  readonly tokens: Int32Array;
+  readonly logprobs: Float32Array;
+}
+
+const ROWS_MIN = 64;
+/** A loop is faster than two views for the few tokens that a step brings. */
+const FEW = 32;
+const NO_TOKENS = new Int32Array(0);
+const NO_LOGPROBS = new Float32Array(0);
+
+/** Half as much again as is needed: fewer spare bytes than doubling, still O(1) a token. */
+function roomFor(length: number, max: number): number {
+  return Math.min(max, Math.max(ROWS_MIN, length + (length >>> 1)));
+}
+
+function grown<T extends Int32Array | Float32Array>(from: T, to: T): T {
+  to.set(from);
+  return to;
+}
+
+/** Token ids. One writes, many may read, also after the writer has let it go. */
+export class TokenColumn {
+  readonly #max: number;
+  #ids = NO_TOKENS;
+  #length = 0;
+
+  /** `max`: it never gets longer. */
+  constructor(max: number = Number.POSITIVE_INFINITY) {
+    this.#max = max;
+  }
+
+  get length(): number {
+    return this.#length;
+  }
+
+  /** Room for more tokens included. */
+  get bytes(): number {
+    return this.#ids.byteLength;
+  }
+
+  /** Bytes more that it takes once it is `length` long. */
+  growthBytes(length: number): number {
+    if (length <= this.#ids.length) return 0;
+    return roomFor(length, this.#max) * Int32Array.BYTES_PER_ELEMENT - this.#ids.byteLength;
+  }
+
+  /** Tokens `[from, min(length, to))`, not copied. What is handed out never changes. */
+  view(from: number, to: number = this.#length): Int32Array {
+    return this.#ids.subarray(from, Math.min(to, this.#length));
+  }
+
+  /** Writes the tokens from `from` on to `target`, from `at` on: without a view. */
+  copy(from: number, target: Uint32Array, at: number): void {
+    const ids = this.#ids;
+    const shift = at - from;
+    for (let i = from; i < this.#length; i += 1) target[i + shift] = ids[i] as number;
+  }
+
+  /** Whether the tokens `[from, to)` are those of `other` from `at` on. Both have them. */
+  agrees(from: number, to: number, other: TokenColumn, at: number): boolean {
+    const [ids, others] = [this.#ids, other.#ids];
+    const shift = at - from;
+    for (let i = from; i < to; i += 1) if (ids[i] !== others[i + shift]) return false;
+    return true;
+  }
+
+  push(token: number): void {
+    this.#reserve(this.#length + 1);
+    this.#ids[this.#length] = token;
+    this.#length += 1;
+  }
+
+  /** Appends `tokens[from..]`. */
+  append(tokens: Int32Array, from: number): void {
+    const at = this.#length;
+    const count = tokens.length - from;
+    this.#reserve(at + count);
+    const ids = this.#ids;
+    if (count > FEW) ids.set(tokens.subarray(from), at);
+    else for (let i = 0; i < count; i += 1) ids[at + i] = tokens[from + i] as number;
+    this.#length = at + count;
+  }
+
+  #reserve(length: number): void {
+    if (length <= this.#ids.length) return;
+    this.#ids = grown(this.#ids, new Int32Array(roomFor(length, this.#max)));
+  }
+}
+
+/** Tokens with what belongs to each. */
+export class OutputColumns {
+  readonly #max: number;
+  readonly #topCount: number;
+  #tokens: TokenColumn;
+  #logprobs = NO_LOGPROBS;
+  #topTokens = NO_TOKENS;
+  #topLogprobs = NO_LOGPROBS;
+
+  /** `topCount`: alternatives at each position. */
+  constructor(max: number, topCount: number) {
+    this.#max = max;
+    this.#topCount = topCount;
+    this.#tokens = new TokenColumn(max);
+  }
+
+  get length(): number {
+    return this.#tokens.length;
+  }
+
+  get tokens(): TokenColumn {
+    return this.#tokens;
+  }
+
+  /** Of its arrays, room for more tokens included. */
+  get bytes(): number {
+    const top = this.#topTokens.byteLength + this.#topLogprobs.byteLength;
+    return this.#tokens.bytes + this.#logprobs.byteLength + top;
+  }
+
+  /** As TokenColumn.view. */
+  logprobs(from: number, to: number = this.length): Float32Array {
+    return this.#logprobs.subarray(from, Math.min(to, this.length));
+  }
+
+  /** null: none were asked for. Views as those of `logprobs`. */
+  topLogprobs(from: number, to: number = this.length): TopLogprobs | null {
+    const count = this.#topCount;
+    if (count === 0) return null;
+    const [first, end] = [from * count, Math.min(to, this.length) * count];
+    return {
+      count,
+      tokens: this.#topTokens.subarray(first, end),
+      logprobs: this.#topLogprobs.subarray(first, end),
+    };
+  }
+
+  /** Appends what there is from `from` on. `top` null, or with another count: no alternatives are known. */
+  append(tokens: Int32Array, logprobs: Float32Array, top: TopLogprobs | null, from: number): void {
+    const at = this.length;
+    const count = tokens.length - from;
+    this.#reserve(at + count);
+    const column = this.#logprobs;
+    for (let i = 0; i < count; i += 1) column[at + i] = logprobs[from + i] as number;
+    if (this.#topCount > 0) this.#appendTop(top, from, count);
+    this.#tokens.append(tokens, from);
+  }
+
+  /** `row`: alternatives, as token, logprob, token, logprob ... */
+  push(token: number, logprob: number, row: readonly number[] | undefined): void {
+    const at = this.length;
+    this.#reserve(at + 1);
+    this.#logprobs[at] = logprob;
+    const count = this.#topCount;
+    for (let k = 0; k < count; k += 1) {
+      this.#topTokens[at * count + k] = row?.[2 * k] ?? -1;
+      this.#topLogprobs[at * count + k] = row?.[2 * k + 1] ?? Number.NEGATIVE_INFINITY;
+    }
+    this.#tokens.push(token);
+  }
+
+  /** Begins anew, in other arrays: whoever reads the old column goes on reading what it was. */
+  clear(): void {
+    this.#tokens = new TokenColumn(this.#max);
+    this.#logprobs = NO_LOGPROBS;
+    this.#topTokens = NO_TOKENS;
+    this.#topLogprobs = NO_LOGPROBS;
+  }
+
+  #appendTop(top: TopLogprobs | null, from: number, rows: number): void {
+    const count = this.#topCount;
+    const at = this.length * count;
+    if (top === null || top.count !== count) {
+      this.#topTokens.fill(-1, at, at + rows * count);
+      this.#topLogprobs.fill(Number.NEGATIVE_INFINITY, at, at + rows * count);
+      return;
+    }
+    this.#topTokens.set(top.tokens.subarray(from * count), at);
+    this.#topLogprobs.set(top.logprobs.subarray(from * count), at);
+  }
+
+  #reserve(length: number): void {
+    if (length <= this.#logprobs.length) return;
+    const room = roomFor(length, this.#max);
+    this.#logprobs = grown(this.#logprobs, new Float32Array(room));
+    if (this.#topCount === 0) return;
+    this.#topTokens = grown(this.#topTokens, new Int32Array(room * this.#topCount));
+    this.#topLogprobs = grown(this.#topLogprobs, new Float32Array(room * this.#topCount));
+  }
+}

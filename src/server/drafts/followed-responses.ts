@@ -1,0 +1,20 @@
+// The responses of the rollout, as the sidecar's draft service reads them: where they lie, whoever generates them. So an
+// engine drafts from siblings on engines without the plugin too, and from what was generated before it registered.
+
+import { SAMPLES_MAX } from "../../draft/service/limits.ts";
+import type { ResponseSource } from "../../draft/service/server-groups.ts";
+import type { Rollout } from "../../rollout/rollout.ts";
+
+/** A response that began anew is another sample: engines know its first beginning under its own number. */
+export function followedResponses(rollout: Rollout): ResponseSource {
+  return {
+    each(groupId, take) {
+      for (const request of rollout.group(groupId)?.requests ?? []) {
+        const { sampleIndex = SAMPLES_MAX } = rollout.draftSource(request) ?? {};
+        if (sampleIndex < SAMPLES_MAX) take(sampleIndex, request.response.column);
+      }
+    },
+    find: (groupId, sampleIndex) =>
+      rollout.draftOwner({ groupId, sampleIndex })?.response.column ?? null,
+  };
+}
