@@ -139,10 +139,11 @@ const DIALECTS: readonly Dialect[] = [
 ];
 
 export const DIALECT_DESCRIPTIONS: readonly RouteDescription[] = DIALECTS.map(
-  ({ route, summary }) => {
+  ({ route, summary, answer }) => {
     const { method, path } = partsOf(route);
     const request = method === "GET" ? null : { type: "object" };
-    return { method, path, summary, request, streams: false };
+    const answers = answer === empty ? { answers: [] } : {};
+    return { method, path, summary, request, streams: false, ...answers };
   },
 );
 
