@@ -21,6 +21,8 @@ export interface Settings {
   readonly launch: LaunchSettings;
   readonly areLengthsFixed: boolean;
   readonly report: string | null;
+  /** Beside the report unless it is named. */
+  readonly chart: string | null;
   readonly account: boolean;
   readonly sweep: boolean;
 }
@@ -56,6 +58,7 @@ const OPTIONS = {
   "suffix-tokens": { type: "string", default: "16" },
   lengths: { type: "string", default: "fixed" },
   report: { type: "string" },
+  chart: { type: "string" },
   account: { type: "boolean", default: false },
   sweep: { type: "boolean", default: false },
 } as const;
@@ -101,6 +104,7 @@ export function readSettings(args: readonly string[]): Settings {
     },
     areLengthsFixed: values.lengths === "fixed",
     report: values.report ?? null,
+    chart: values.chart ?? values.report?.replace(/(\.json)?$/, ".svg") ?? null,
     account: values.account,
     sweep: values.sweep,
   };

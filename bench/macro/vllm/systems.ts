@@ -3,7 +3,7 @@
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Fleet, ROOT } from "../../../test/vllm/fleet.ts";
+import { Fleet, memoryMib, ROOT } from "../../../test/vllm/fleet.ts";
 
 export const SYSTEMS = [
   "plain",
@@ -112,12 +112,20 @@ export class Servers {
   }
 
   /** Starts the system's servers unless they run. */
-  async open(system: SystemName): Promise<System> {
+  async open(system: SystemName, changes: Partial<LaunchSettings> = {}): Promise<System> {
     const { servers, routing, drafts } = KINDS[system];
-    const fleet = this.#sets.get(servers) ?? (await this.#start(servers));
+    const settings = { ...this.#settings, ...changes };
+    const fleet = this.#sets.get(servers) ?? (await this.#start(servers, settings));
     this.#sets.set(servers, fleet);
     const urls = fleet.servers.map(({ url }) => url);
     return { name: system, routing, drafts, fleet, urls };
+  }
+
+  /** Of all systems that run on the same servers. */
+  async close(system: SystemName): Promise<void> {
+    const { servers } = KINDS[system];
+    await this.#sets.get(servers)?.stop();
+    this.#sets.delete(servers);
   }
 
   async stop(): Promise<void> {
@@ -125,9 +133,9 @@ export class Servers {
     this.#sets.clear();
   }
 
-  async #start(name: SetName): Promise<Fleet> {
-    const { model, slots, kvBlocks, contextTokens, chunkTokens } = this.#settings;
-    const { up, vllm, env } = launchOf(name, this.#settings);
+  async #start(name: SetName, settings: LaunchSettings): Promise<Fleet> {
+    const { model, slots, kvBlocks, contextTokens, chunkTokens } = settings;
+    const { up, vllm, env } = launchOf(name, settings);
     const startMs = performance.now();
     const previous = { ...process.env };
     Object.assign(process.env, env, { PYTHONPATH: import.meta.dir });
@@ -143,7 +151,8 @@ export class Servers {
         ...vllm,
       ]);
       const s = ((performance.now() - startMs) / 1000).toFixed(0);
-      console.error(`started two servers: ${name}, ${s} s`);
+      const mib = memoryMib(fleet.processGroups);
+      console.error(`started two servers: ${name}, ${s} s, ${mib} MiB`);
       return fleet;
     } finally {
       for (const key of Object.keys(process.env)) if (!(key in previous)) delete process.env[key];

@@ -1,0 +1,72 @@
+// The workloads of all rounds, and the rounds themselves: every system in each of them.
+
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
+import { SEED } from "../../harness.ts";
+import { iteration, type Run, type Workload } from "./drive.ts";
+import { lengthsOf } from "./lengths.ts";
+import type { Settings } from "./settings.ts";
+import { promptsOf, type Servers, type System, type SystemName } from "./systems.ts";
+
+/** Before the rounds, on every system, not counted. */
+const WARM_UP_GROUPS = 4;
+
+/** What is sent in the warm-up, and in each round. */
+export async function workloadsOf(
+  plain: System,
+  settings: Settings,
+  servers: Servers,
+): Promise<Workload[]> {
+  const { sizes, launch, areLengthsFixed } = settings;
+  const { rounds, groups, siblings, maxTokens } = sizes;
+  const { model } = launch;
+  const prompts = await promptsOf(plain, model, WARM_UP_GROUPS + rounds * groups);
+  const { eos_token_id: eos } = JSON.parse(readFileSync(join(model, "config.json"), "utf8"));
+  const lengths = areLengthsFixed
+    ? await lengthsOf(plain, { model, eos, prompts, siblings, maxTokens, seed: SEED }, servers)
+    : null;
+  return Array.from({ length: rounds + 1 }, (_, round) => {
+    const from = round === 0 ? 0 : WARM_UP_GROUPS + (round - 1) * groups;
+    const to = round === 0 ? WARM_UP_GROUPS : from + groups;
+    const plan = {
+      eos,
+      prompts: prompts.slice(from, to),
+      lengths: lengths?.slice(from, to) ?? null,
+    };
+    return { model, plan, siblings, maxTokens, seed: SEED + from * siblings };
+  });
+}
+
+/** The first workload warms up and is not counted; the systems' order turns, so that none is always first. */
+export async function runRounds(
+  systems: readonly System[],
+  workloads: readonly Workload[],
+  servers: Servers,
+): Promise<Map<SystemName, Run[]>> {
+  const rounds = workloads.length - 1;
+  const runs = new Map<SystemName, Run[]>(systems.map(({ name }) => [name, []]));
+  for (const [round, workload] of workloads.entries()) {
+    for (let turn = 0; turn < systems.length; turn += 1) {
+      const system = systems[(turn + round) % systems.length];
+      if (system === undefined) continue;
+      const run = await iteration(system, workload, servers);
+      const what = round === 0 ? "warm-up" : `round ${round}/${rounds}`;
+      const [wall, tail] = [run.wallS.toFixed(1), run.tailS.toFixed(1)];
+      console.error(`${what} ${system.name}: ${wall} s, tail ${tail} s`);
+      checkLengths(run, workload, system.name);
+      if (round > 0) runs.get(system.name)?.push(run);
+    }
+  }
+  return runs;
+}
+
+/** All systems did the same work. */
+function checkLengths({ lengths }: Run, { plan, maxTokens }: Workload, name: SystemName): void {
+  for (const [group, expected] of plan.lengths?.entries() ?? []) {
+    const wanted = expected.map((tokens) => tokens || maxTokens).toSorted((a, b) => a - b);
+    const made = lengths[group]?.toSorted((a, b) => a - b) ?? [];
+    if (wanted.join() !== made.join()) {
+      throw new Error(`${name}: group ${group} has lengths ${made.join()}, not ${wanted.join()}`);
+    }
+  }
+}
