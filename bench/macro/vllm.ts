@@ -66,6 +66,9 @@ async function main(): Promise<void> {
   const missing = vllmMissing();
   if (missing !== null) throw new Error(missing);
   const servers = new Servers(settings.launch);
+  for (const signal of ["SIGINT", "SIGTERM"] as const) {
+    process.once(signal, () => void servers.stop().finally(() => process.exit(130)));
+  }
   try {
     const plain = await servers.open("plain");
     const workloads = await workloadsOf(plain, settings, servers);

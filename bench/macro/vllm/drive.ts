@@ -4,7 +4,7 @@
 import { readMetrics, type ServerCounters } from "../../../src/worker/vllm/metrics.ts";
 import { type EngineLog, type Plan, readLog, tellPlan } from "./engine-log.ts";
 import { cpuSecondsOf, cpuSecondsOfProcess, machineSeconds } from "./machine.ts";
-import { post, type Servers, type System } from "./systems.ts";
+import { hasPool, post, type Servers, type System } from "./systems.ts";
 
 /** The tail: the last tenth of the requests (Seer, section 4.2). */
 const TAIL_PART = 0.1;
@@ -30,7 +30,7 @@ export interface Run {
   readonly tailS: number;
   readonly counters: ServerCounters;
   readonly log: EngineLog;
-  /** CPU seconds of both servers, and of the sidecar (0: requests did not pass through it). */
+  /** CPU seconds of both servers and of the pool's master, and of the sidecar (0: requests did not pass through it). */
   readonly serversCpuS: number;
   readonly sidecarCpuS: number;
   /** CPU time of processes that the bench did not start, as a share of all cores' time. */
@@ -49,6 +49,7 @@ export async function iteration(
   workload: Workload,
   servers: Servers,
 ): Promise<Run> {
+  await servers.use(system);
   await forget(system);
   await tellPlan(system.urls, workload.plan);
   const before = { counters: await countersOf(system), usage: usageOf(system, servers) };
@@ -72,9 +73,8 @@ export async function iteration(
 
 /** KV of iterations before is dropped, so that systems that share servers begin alike. */
 async function forget({ urls, fleet }: System): Promise<void> {
-  const hasPool = fleet.log.some(({ event }) => event === "kv_pool");
   for (const url of urls) {
-    const path = `/reset_prefix_cache${hasPool ? "?reset_external=true" : ""}`;
+    const path = `/reset_prefix_cache${hasPool(fleet) ? "?reset_external=true" : ""}`;
     const answer = await fetch(url + path, { method: "POST" });
     if (!answer.ok) throw new Error(`${url}${path}: ${answer.status} ${await answer.text()}`);
   }
@@ -149,7 +149,7 @@ function usageOf(system: System, { fleets }: Servers): Usage {
     sidecars.reduce((sum, s) => sum + s, 0) +
     cpuSecondsOfProcess(process.pid);
   return {
-    serversS: cpuSecondsOf(new Set(system.fleet.servers.map(({ pid }) => pid))),
+    serversS: cpuSecondsOf(new Set(system.fleet.processGroups)),
     sidecarS: cpuSecondsOfProcess(system.fleet.pid),
     oursS: ours,
     machine: machineSeconds(),

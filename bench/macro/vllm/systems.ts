@@ -98,9 +98,16 @@ function launchOf(
   }
 }
 
-/** The sets of servers that are running. An idle set costs memory and next to no CPU. */
+/** After a set goes on, its sidecar polls its servers anew, and the plugins dial it again, within this. */
+const SETTLE_MS = 2500;
+
+/**
+ * The sets of servers that are running. A set that is idle costs memory, and with a KV pool some CPU; without one it is
+ * frozen, sidecar and all. A pool would miss its owners.
+ */
 export class Servers {
   readonly #sets = new Map<SetName, Fleet>();
+  readonly #frozen = new Set<Fleet>();
   readonly #settings: LaunchSettings;
 
   constructor(settings: LaunchSettings) {
@@ -121,14 +128,44 @@ export class Servers {
     return { name: system, routing, drafts, fleet, urls };
   }
 
+  /** Freezes all other sets. Resolves when the system's servers and sidecar answer. */
+  async use({ fleet, urls }: System): Promise<void> {
+    for (const other of this.fleets) {
+      if (other !== fleet && !hasPool(other)) this.#freeze(other);
+    }
+    if (!this.#thaw(fleet)) return;
+    for (const url of urls) await fetch(`${url}/health`);
+    await Bun.sleep(SETTLE_MS);
+    await fleet.until(async () => (await fleet.workerStates()).every((state) => state === "ready"));
+  }
+
+  #freeze(fleet: Fleet): void {
+    if (this.#frozen.has(fleet)) return;
+    this.#frozen.add(fleet);
+    process.kill(fleet.pid, "SIGSTOP");
+    for (const group of fleet.processGroups) process.kill(-group, "SIGSTOP");
+  }
+
+  /** false: it was not frozen. */
+  #thaw(fleet: Fleet): boolean {
+    if (!this.#frozen.delete(fleet)) return false;
+    for (const group of fleet.processGroups) process.kill(-group, "SIGCONT");
+    process.kill(fleet.pid, "SIGCONT");
+    return true;
+  }
+
   /** Of all systems that run on the same servers. */
   async close(system: SystemName): Promise<void> {
     const { servers } = KINDS[system];
-    await this.#sets.get(servers)?.stop();
+    const fleet = this.#sets.get(servers);
+    if (fleet === undefined) return;
     this.#sets.delete(servers);
+    this.#thaw(fleet);
+    await fleet.stop();
   }
 
   async stop(): Promise<void> {
+    for (const fleet of this.#frozen) this.#thaw(fleet);
     await Promise.all(this.fleets.map((fleet) => fleet.stop()));
     this.#sets.clear();
   }
@@ -159,6 +196,10 @@ export class Servers {
       Object.assign(process.env, previous);
     }
   }
+}
+
+export function hasPool({ log }: Fleet): boolean {
+  return log.some(({ event }) => event === "kv_pool");
 }
 
 export async function post(url: string, body: object): Promise<unknown> {
