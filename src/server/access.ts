@@ -75,7 +75,7 @@ export class Access {
     return allowOrigins.includes(ANY) || allowOrigins.includes(origin);
   }
 
-  /** A name that a page's owner chose may lead here; an address is what it says. */
+  /** A foreign name may resolve to this machine; an address cannot be forged this way. */
   #checkHost(host: string | null): void {
     if (host === null || this.#options.hasToken || this.#hosts.has(ANY)) return;
     const name = hostNameOf(host);

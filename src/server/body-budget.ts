@@ -1,11 +1,11 @@
-// Bounds the bytes of all request bodies that are being read: whoever finds no room waits, unread, and is told to come
-// again if it lasts. A quarter is kept for small bodies, so that slow large ones never hold up the common ones.
+// Bounds the bytes of all request bodies that are being read: a request without room waits, unread, and gets a 429
+// if that lasts. A quarter is kept for small bodies, so that slow large ones never hold up the common ones.
 
 import { AppError } from "../base/errors.ts";
 
 export interface BodyBudgetOptions {
   readonly bytesMax: number;
-  /** A body waits so long for room, at most. */
+  /** Maximum time that a body waits for room. */
   readonly waitMsMax: number;
   /** Runs `act` after `ms`; returns what prevents it. */
   readonly after: (ms: number, act: () => void) => () => void;
@@ -68,7 +68,7 @@ export class BodyBudget {
     };
   }
 
-  /** `held`: what the same body has already. A body that nobody is in the way of always fits. */
+  /** `held`: what the same body has already. A body always fits if it is the only one. */
   #fits(bytes: number, held: number): boolean {
     const { bytesMax } = this.#options;
     const others = this.#used - held;

@@ -1,15 +1,15 @@
-// The end of a server: all responses are made, and their clients have yet to read them.
+// Waits at the end of a server until clients have read their finished responses.
 
 import { AppError } from "../base/errors.ts";
 import type { HttpServer } from "./http.ts";
 import type { OpenStream } from "./open-streams.ts";
 
 const DELIVERY_POLL_MS = 250;
-const DELIVERY_TOLD_MS = 1_000;
-/** All is made: a client that takes nothing of it for so long will not. */
+const DELIVERY_REPORT_MS = 1_000;
+/** Time without progress after which a client counts as one that does not read. */
 const DELIVERY_STALL_MS = 30_000;
 
-/** Resolves when every answer has gone out; @throws AppError deadline_exceeded: nobody takes what is left. */
+/** Resolves when every answer has gone out; @throws AppError deadline_exceeded: the remaining clients do not read. */
 export async function delivered(
   http: HttpServer,
   unread: (streams: readonly OpenStream[]) => void,
@@ -19,14 +19,14 @@ export async function delivered(
   const finishing = http.finish().then(() => {
     isFinished = true;
   });
-  let isTold = false;
+  let isReported = false;
   for (;;) {
     await Promise.race([finishing, Bun.sleep(DELIVERY_POLL_MS)]);
     if (isFinished) return;
     const nowMs = performance.now();
     const streams = http.streams();
-    if (!isTold && nowMs - startMs > DELIVERY_TOLD_MS) {
-      isTold = true;
+    if (!isReported && nowMs - startMs > DELIVERY_REPORT_MS) {
+      isReported = true;
       unread(streams);
     }
     const takenMs = streams.reduce((last, one) => Math.max(last, one.takenMs), startMs);

@@ -1,5 +1,5 @@
-// One control request to one engine, with an end: its answer, its failure, a deadline, or somebody gives it up. Whoever
-// asks an engine for anything asks here, so that nothing waits for an engine that will never answer.
+// One control request to one engine, which always ends: by its answer, its failure, a deadline, or an abort. All
+// requests to engines pass here, so that nothing waits for an engine that never answers.
 
 import {
   CANARY_PATH,
@@ -18,7 +18,7 @@ export interface AnswerLimits {
   readonly msMax: number;
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
-  /** Tells of workers that fail; null: nobody does. */
+  /** Source of events about failed workers; null: none. */
   readonly sidecar: Sidecar | null;
   /** Its abort gives the answer up. */
   readonly signal?: AbortSignal;
@@ -26,7 +26,7 @@ export interface AnswerLimits {
   readonly isLost?: () => boolean;
 }
 
-/** An engine whose connection stays lost for so long is not waited for: what it runs has moved away by then. */
+/** Time after which an engine with a lost connection is not waited for: its requests have moved by then. */
 const LOST_MS_MAX = 5_000;
 const LOST_POLL_MS = 1_000;
 
@@ -81,7 +81,7 @@ function whileLost(
   return () => cancel();
 }
 
-/** Asks an engine to generate a few tokens with the weights that it has now. `model`: an adapter; null: none. */
+/** Makes an engine generate a few tokens with the weights that it has now. `model`: an adapter; null: none. */
 export function canaryRequest(
   nextEpoch: ControlRequest["nextEpoch"],
   model: string | null = null,

@@ -40,7 +40,7 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
   no_worker: 1,
 };
 
-/** The status of an answer that nobody waits for any more, as nginx writes it in its log. */
+/** The status in the log when the client has disconnected, as in nginx. */
 export const CLIENT_GONE = 499;
 
 export interface ErrorBody {

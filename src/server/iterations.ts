@@ -1,4 +1,4 @@
-// What one iteration of a trainer was, for the log. Trainers send requests and update weights, and say nothing of
+// What one iteration of a trainer was, for the log. Trainers send requests and update weights, but do not announce
 // iterations: one begins with the first request after the last one's end, and ends when the weights advance, or when
 // nothing has run for a while.
 
@@ -17,7 +17,7 @@ export interface IterationSummary {
   /** From the end of all but the last 10 % of its responses to the end of the last one. */
   readonly tailS: number;
   readonly preemptions: number;
-  /** Responses that began anew. */
+  /** Responses that restarted. */
   readonly restarts: number;
   /** Responses that ended with an error, and those that their clients gave up. */
   readonly failures: number;
@@ -34,7 +34,7 @@ export interface IterationOptions {
   readonly ended: (summary: IterationSummary) => void;
 }
 
-/** Without a request for so long, an iteration is over though no weights were updated. */
+/** Time without a request after which an iteration is over, even without a weight update. */
 const IDLE_MS = 60_000;
 const TAIL_SHARE = 0.1;
 /** Times of ends kept: more than the tail of the largest iteration has. */
@@ -53,9 +53,9 @@ export class Iterations {
   #aborted = 0;
   /** When the last responses ended, in order. */
   #endsMs: number[] = [];
-  /** Of all workers, by the last counter that each told. */
+  /** The last counter that each worker reported. */
   #preemptions = 0;
-  readonly #told = new Map<number, number>();
+  readonly #reported = new Map<number, number>();
   #cancelIdle: (() => void) | null = null;
 
   constructor(options: IterationOptions) {
@@ -118,9 +118,9 @@ export class Iterations {
   }
 
   #stats(workerId: number, { preemptions }: WorkerStats): void {
-    const before = this.#told.get(workerId) ?? 0;
-    this.#told.set(workerId, preemptions);
-    // A worker that was opened anew counts from zero.
+    const before = this.#reported.get(workerId) ?? 0;
+    this.#reported.set(workerId, preemptions);
+    // A newly opened worker counts from zero.
     this.#preemptions += preemptions < before ? preemptions : preemptions - before;
   }
 

@@ -86,14 +86,14 @@ export class JoinableGroups {
     }
   }
 
-  /** Nobody will join it. Nothing happens if it is not open any more. */
+  /** Closes it to further requests. No effect if it is closed already. */
   close(group: Group): void {
     const key = this.#keys.get(group);
     const entry = key === undefined ? undefined : this.#entries.get(key);
     if (key !== undefined && entry !== undefined) this.#close(key, entry);
   }
 
-  /** The weights have changed, or the server stops: nobody joins the groups of before. */
+  /** The weights have changed, or the server stops: earlier groups are closed. */
   closeAll(): void {
     while (this.#entries.size > 0) this.#closeOldest();
   }

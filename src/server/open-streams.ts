@@ -1,4 +1,4 @@
-// The streams that are being written, and who is to read them: told when the server stops and waits for their readers.
+// The streams that are being written, and their clients: reported when the server stops and waits for them.
 
 export interface OpenStream {
   readonly method: string;
@@ -14,7 +14,7 @@ export interface OpenStream {
 export interface StreamHold {
   /** Its client has taken what was written so far. */
   took(): void;
-  /** All is written: what is left is the connection's affair. */
+  /** All is written: the connection sends the rest. */
   ended(): void;
 }
 

@@ -4,7 +4,7 @@
 import { AppError } from "../base/errors.ts";
 import { jsonResponse, type Route } from "./route.ts";
 
-/** What the document says of one route. */
+/** The document's description of one route. */
 export interface RouteDescription {
   readonly method: Route["method"];
   readonly path: string;

@@ -1,5 +1,5 @@
-// The sidecar behind every protocol: takes what clients ask for into the rollout, and tells them what becomes
-// of it. It knows no wire format; the routes know no rollout.
+// The sidecar behind every protocol: submits clients' requests to the rollout and reports events back to them. It knows
+// no wire format; the routes know no rollout.
 
 import { assert } from "../base/assert.ts";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
@@ -13,7 +13,7 @@ import { PRIORITY_MAX } from "../schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 
-/** What a client wants: `n` responses to one prompt. */
+/** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
   readonly prompt: Int32Array;
   readonly n: number;
@@ -30,12 +30,12 @@ export interface GenerationSpec {
   readonly drawGroup?: string;
 }
 
-/** Hears of one generation, inside the rollout's turn: it must not take long. What it throws ends this generation. */
+/** Gets the events of one generation, inside the rollout's turn: it must be fast. An error ends this generation. */
 export interface GenerationListener {
   /** Output tokens from `offset` on are new. */
   tokens(index: number, request: Request, offset: number): void;
   finished(index: number, request: Request): void;
-  /** The response's tokens are taken back; it begins anew. */
+  /** The response's tokens are discarded; it restarts. */
   restarted(index: number, request: Request): void;
   /** One of the above threw this error: the generation is given up. */
   failed?(error: unknown): void;
@@ -43,7 +43,7 @@ export interface GenerationListener {
 
 export interface Generation {
   readonly requests: readonly Request[];
-  /** Ends one response as it stands. */
+  /** Ends one response with the tokens it has. */
   end(index: number, reason: "abort" | "stop"): void;
   /** Gives up whatever is not finished. */
   abort(): void;
@@ -51,14 +51,14 @@ export interface Generation {
   release(): void;
 }
 
-/** Hears of everything: for streams, metrics and logs. As GenerationListener, but what it throws ends nothing. */
+/** Gets all events, for streams, metrics and logs. As GenerationListener, but its errors end nothing. */
 export type SidecarObserver = Partial<RolloutListener> & {
   joined?(request: Request): void;
   advanced?(epoch: WeightEpoch): void;
 };
 
 export interface SidecarLimits {
-  /** Requests that are not finished, at most; one more is told `queue_full`. */
+  /** Maximum of unfinished requests; more are refused with `queue_full`. */
   readonly requestsMax: number;
   /** Groups that later requests may join, at most. */
   readonly groupsMax: number;
@@ -74,7 +74,7 @@ export interface SidecarOptions {
   readonly limits: SidecarLimits;
   /** 32 random bits. */
   readonly random: () => number;
-  /** Told of what a listener or an observer threw: everybody else goes on. */
+  /** Called with an error of a listener or an observer; all others continue. */
   readonly failed?: (error: unknown) => void;
 }
 
@@ -91,7 +91,7 @@ export class Sidecar {
   /** By the request's index, which a later request may have again. */
   readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
-  /** Of them, those that follow tokens: told for every event. */
+  /** Those of them that follow tokens: called for every event. */
   #followers: ((request: Request, offset: number) => void)[] = [];
   #isDraining = false;
 
@@ -150,7 +150,7 @@ export class Sidecar {
     };
   }
 
-  /** Requests in hand that name the adapter. */
+  /** Unfinished requests that name the adapter. */
   unfinishedOf(adapter: string): number {
     let count = 0;
     for (const place of this.#places) {
@@ -200,7 +200,10 @@ export class Sidecar {
     if (workers.length === 0) throw new AppError("no_worker", "no worker is in service");
     const { requestsMax } = this.#options.limits;
     if (this.rollout.unfinished + n > requestsMax) {
-      throw new AppError("queue_full", `${requestsMax} requests are in hand, the server's maximum`);
+      throw new AppError(
+        "queue_full",
+        `${requestsMax} requests are in flight, the server's maximum`,
+      );
     }
     if (prompt.length === 0) throw invalid("prompt", "holds no tokens");
     const { vocabularySize } = this.#options;
@@ -291,7 +294,7 @@ export class Sidecar {
     };
   }
 
-  /** One observer's error is nobody else's. */
+  /** One observer's error does not affect the others. */
   #each(tell: (observer: SidecarObserver) => void): void {
     for (const observer of this.#observers) {
       try {
@@ -302,7 +305,7 @@ export class Sidecar {
     }
   }
 
-  /** A listener threw: its client cannot be told what became of the request. */
+  /** A listener threw: its client cannot get the result of the request. */
   #crashed(request: Request, place: Place | undefined, error: unknown): void {
     this.#options.failed?.(error);
     try {

@@ -1,4 +1,4 @@
-// What the server answers before it knows what it serves: it is there, and it says what it waits for.
+// Answers requests before the model is known: the server is up, and /health gives the reasons for the wait.
 
 import { AppError } from "../base/errors.ts";
 import type { Served } from "./http.ts";

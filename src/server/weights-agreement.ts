@@ -1,6 +1,6 @@
-// Whether the engines of one weight epoch have the same weights. Engines that can say name theirs by precision and
+// Whether the engines of one weight epoch have the same weights. Engines that know them name theirs by precision and
 // digest; one that differs from the others does not serve, unless mixed precision is allowed. It decides only: the
-// pool fences. An engine that cannot say (a vLLM server) is not judged.
+// pool fences. An engine without such a name (a vLLM server) is not compared.
 
 import type { WeightsId } from "../base/ids.ts";
 
@@ -16,7 +16,7 @@ export interface Holding {
 
 export class WeightsAgreement {
   readonly #mode: MixedPrecision;
-  /** Who the others are compared with in this epoch; null: no engine that can say serves. */
+  /** The member that others are compared with in this epoch; null: no engine with a name serves. */
   #reference: { readonly name: string; readonly weights: WeightsId } | null = null;
   /** Weights that serve in this epoch. */
   readonly #serving = new Set<WeightsId>();
@@ -63,14 +63,14 @@ export class WeightsAgreement {
   }
 }
 
-/** Waits until all have arrived, or somebody ends it. */
+/** Waits until all have arrived, or `end` is called. */
 export class Gathering<T> {
   readonly #missing: Set<T>;
   readonly #over = Promise.withResolvers<void>();
   readonly #options: { readonly ended: () => void; readonly cancel: () => void };
   #isOver = false;
 
-  /** `ended` is called once, before anybody goes on; `cancel` as well. */
+  /** `ended` is called once, before any waiter continues; `cancel` as well. */
   constructor(expected: Iterable<T>, options: { ended: () => void; cancel: () => void }) {
     this.#missing = new Set(expected);
     this.#options = options;

@@ -2,7 +2,7 @@
 // whose weights are not current out of the rollout. Only a worker with the current weights ever serves.
 //
 //   down -> ready -> reconnecting -> ready    the session went on
-//                         |  \-----> ready    it was over: its requests have moved, the worker was opened anew
+//                         |  \-----> ready    it was over: its requests have moved, the worker was opened again
 //           ready -> down, fenced -> ready
 
 import { assert, present } from "../base/assert.ts";
@@ -23,7 +23,7 @@ export interface WorkerSource {
   /** What people call it. */
   readonly name: string;
   /**
-   * true: the engine is a server of its own, which holds its weights whoever is connected to it. false: it is
+   * true: the engine is a server of its own, which keeps its weights across connections. false: it is
    * opened with the weights that the sidecar began with.
    */
   readonly keepsWeights: boolean;
@@ -34,13 +34,13 @@ export interface WorkerSource {
 export interface OpenOptions {
   readonly workerId: WorkerId;
   readonly epoch: WeightEpoch;
-  /** Hears why the worker cannot be reached while its requests may still go on there; null: it can be again. */
+  /** Called with the reason while the worker cannot be reached but its requests may still run there; null: reachable. */
   readonly reach: (lost: string | null) => void;
 }
 
 /**
  * ready: it serves. reconnecting: it served, its connection is lost and is being made again; it takes nothing new.
- * fenced: it is there, with weights that are not current, or not those of the others. down: it is not there.
+ * fenced: reachable, but its weights are not current, or not those of the others. down: not reachable.
  */
 export type MemberState = "ready" | "reconnecting" | "fenced" | "down";
 
@@ -55,17 +55,17 @@ export interface Member {
 }
 
 type Mutable<T> = { -readonly [K in keyof T]: T[K] };
-type OwnMember = Mutable<Member> & {
+type PoolMember = Mutable<Member> & {
   retryMs: number;
   /** Tries in a row that did not open it. */
   tries: number;
-  /** What its worker said last of its connection; null: it stands. */
+  /** Its worker's last report of a lost connection; null: connected. */
   lost: string | null;
   /** Its worker has the current weights, and the rollout has it. */
   isPlaced: boolean;
-  /** Being opened: nobody else speaks to it before it serves or is fenced. null: nothing is. */
+  /** The engine being opened: nothing else uses it before it serves or is fenced. null: none. */
   candidate: Worker | null;
-  /** Why nobody knows what weights it holds; null: they are what it was opened with or was given since. */
+  /** Why its weights are unknown; null: those it was opened with, or was given since. */
   taint: string | null;
 };
 
@@ -73,7 +73,7 @@ type OwnMember = Mutable<Member> & {
 export interface Recipe {
   /** The request that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
   readonly base: ControlRequest | "first" | "unknown";
-  /** Requests for what goes on top of them; an engine takes each again. */
+  /** Requests that load adapters on top of them; an engine gets each again. */
   readonly adapters: readonly ControlRequest[];
 }
 
@@ -81,12 +81,12 @@ export interface WorkerPoolOptions {
   readonly sources: readonly WorkerSource[];
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
-  /** An engine has so long to answer when it is given weights. */
+  /** Time for an engine to answer when it is given weights. */
   readonly controlMsMax: number;
   /** Default: refuse. */
   readonly mixedPrecision?: MixedPrecision;
   readonly changed: (member: Member) => void;
-  /** So many are ready at the same time before the pool says that it serves. Default: 1. */
+  /** Number of workers that must be ready at the same time before the pool serves. Default: 1. */
   readonly workersMin?: number;
 }
 
@@ -95,20 +95,20 @@ const RETRY_MS = 100;
 const RETRY_MS_MAX = 2_000;
 const TRIES_TOLD = 8;
 const TRIES_PER_MINUTE = 30;
-/** At the start engines wait so long for one another before it is decided whose weights are right. */
+/** Time at the start for which engines wait for one another before their weights are compared. */
 const GATHER_MS = 500;
-/** A worker that served for so long begins with the shortest pause again. */
+/** Time of service after which a worker begins with the shortest pause again. */
 const SERVED_MS = 10_000;
 
 export class WorkerPool {
   readonly #options: WorkerPoolOptions;
-  readonly #members: OwnMember[];
+  readonly #members: PoolMember[];
   readonly #cancels = new Set<() => void>();
   readonly #agreement: WeightsAgreement;
   #sidecar: Sidecar | null = null;
   /** Of those who are opened at the start; null: it is over. */
-  #gathering: Gathering<OwnMember> | null = null;
-  /** What gives an engine that is opened anew the current weights. */
+  #gathering: Gathering<PoolMember> | null = null;
+  /** Requests that give a newly opened engine the current weights. */
   #recipe: Recipe = { base: "first", adapters: [] };
   #initialEpoch: WeightEpoch | null = null;
   #isClosed = false;
@@ -185,7 +185,7 @@ export class WorkerPool {
   }
 
   /**
-   * The weights have changed on `current`; every other member is fenced, or opened anew if it is `lost`. Call
+   * The weights have changed on `current`; every other member is fenced, or opened again if it is `lost`. Call
    * before the sidecar advances. `recipe`: what gives an engine that comes later the same weights.
    */
   changedWeights(options: {
@@ -205,7 +205,7 @@ export class WorkerPool {
     }
   }
 
-  /** Nobody knows what weights they hold: they serve again once they were opened with known ones, or given some. */
+  /** Their weights are unknown: they serve again once they are opened with known ones, or given some. */
   spoiled(members: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     for (const member of this.#members) {
       if (!members.has(member)) continue;
@@ -214,7 +214,7 @@ export class WorkerPool {
     }
   }
 
-  /** They do not do what they are told. */
+  /** They did not carry out a request. */
   reopen(members: ReadonlySet<Member>, reason: string): void {
     for (const member of this.#members) {
       if (members.has(member) && member.worker !== null) this.#lose(member, reason);
@@ -246,14 +246,14 @@ export class WorkerPool {
     }
   }
 
-  #fence(member: OwnMember, reason: string): void {
+  #fence(member: PoolMember, reason: string): void {
     Object.assign(member, { state: "fenced", reason, isPlaced: false });
     if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
     this.#options.changed(member);
   }
 
-  /** It does not answer any more, or its listener has gone with its place in the rollout. */
-  #lose(member: OwnMember, reason: string): void {
+  /** It does not answer any more, or it was removed from the rollout with its listener. */
+  #lose(member: PoolMember, reason: string): void {
     member.state = "down";
     if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
     this.#down(member, reason);
@@ -264,7 +264,7 @@ export class WorkerPool {
     if (member !== undefined) this.#down(member, message);
   }
 
-  async #openWorker(member: OwnMember, epoch: WeightEpoch): Promise<Worker> {
+  async #openWorker(member: PoolMember, epoch: WeightEpoch): Promise<Worker> {
     const { workerId, source } = member;
     let opened: Worker | null = null;
     member.lost = null;
@@ -278,7 +278,7 @@ export class WorkerPool {
     return opened;
   }
 
-  #reach(member: OwnMember, worker: Worker): void {
+  #reach(member: PoolMember, worker: Worker): void {
     const { lost } = member;
     const isNews = member.reason !== lost;
     member.state = lost === null ? "ready" : "reconnecting";
@@ -287,15 +287,15 @@ export class WorkerPool {
     if (isNews) this.#options.changed(member);
   }
 
-  #down(member: OwnMember, reason: string): void {
+  #down(member: PoolMember, reason: string): void {
     void member.worker?.close();
     void member.candidate?.close();
-    // A connection that was being made again still is: the pool goes on where the session ended.
+    // A reconnection stays one: the pool continues where the session ended.
     const state = member.state === "reconnecting" ? "reconnecting" : "down";
     const isNews = member.worker !== null || member.state !== state || member.reason !== reason;
     Object.assign(member, { state, worker: null, candidate: null, reason, isPlaced: false });
     member.tries += 1;
-    if (isNews || isTold(member.tries)) this.#options.changed(member);
+    if (isNews || isReported(member.tries)) this.#options.changed(member);
     if (this.#isClosed) return;
     const cancel = this.#options.later(() => {
       this.#cancels.delete(cancel);
@@ -305,8 +305,8 @@ export class WorkerPool {
     member.retryMs = Math.min(RETRY_MS_MAX, member.retryMs * 2);
   }
 
-  /** Opens the member anew; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
-  async #reopen(member: OwnMember, options: { hasWeights: boolean }): Promise<unknown> {
+  /** Opens the member again; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
+  async #reopen(member: PoolMember, options: { hasWeights: boolean }): Promise<unknown> {
     const sidecar = this.#sidecar;
     if (sidecar === null || this.#isClosed) return null;
     const { epoch } = sidecar.rollout;
@@ -324,7 +324,7 @@ export class WorkerPool {
       if (!source.keepsWeights) member.taint = null;
       const hasWeights =
         epoch === this.#initialEpoch || (options.hasWeights && source.keepsWeights);
-      // At the start those who come at about the same time are compared with one another, whoever was first.
+      // At the start those who come at about the same time are compared with one another, in whatever order they opened.
       await this.#gathering?.arrive(member);
       const difference = await this.#bringUp(member, worker, { epoch, hasWeights });
       // It failed while it was brought up to date: `#failed` has seen to it.
@@ -342,7 +342,7 @@ export class WorkerPool {
 
   /** Gives the candidate what it lacks, until the weights do not change meanwhile. null: it has the current ones. */
   async #bringUp(
-    member: OwnMember,
+    member: PoolMember,
     worker: Worker,
     opened: { epoch: WeightEpoch; hasWeights: boolean },
   ): Promise<string | null> {
@@ -365,8 +365,8 @@ export class WorkerPool {
     }
   }
 
-  /** null: an engine that was opened anew has the current weights. `isTrusted`: it should. */
-  #difference(member: OwnMember, { isTrusted }: { isTrusted: boolean }): string | null {
+  /** null: a newly opened engine has the current weights. `isTrusted`: it should. */
+  #difference(member: PoolMember, { isTrusted }: { isTrusted: boolean }): string | null {
     const holding = holdingOf(member);
     // Whatever was feared of it, these are the weights that serve.
     if (this.#agreement.includes(holding.weights)) return null;
@@ -374,7 +374,7 @@ export class WorkerPool {
     return isTrusted ? difference : (difference ?? "came back without the current weights");
   }
 
-  #ready(member: OwnMember, worker: Worker, sidecar: Sidecar): void {
+  #ready(member: PoolMember, worker: Worker, sidecar: Sidecar): void {
     this.#agreement.accept(holdingOf(member));
     Object.assign(member, { state: "ready", reason: null, tries: 0, isPlaced: true, taint: null });
     sidecar.rollout.addWorker(worker);
@@ -389,9 +389,9 @@ export class WorkerPool {
     this.#cancels.add(cancel);
   }
 
-  /** `hasBase`: all but what goes on top. */
+  /** `hasBase`: it has the base weights, not the adapters. */
   async #giveWeights(
-    member: OwnMember,
+    member: PoolMember,
     worker: Worker,
     { epoch, hasBase }: { epoch: WeightEpoch; hasBase: boolean },
   ): Promise<boolean> {
@@ -415,12 +415,12 @@ export class WorkerPool {
   }
 }
 
-function holdingOf({ source, worker, candidate }: OwnMember): Holding {
+function holdingOf({ source, worker, candidate }: PoolMember): Holding {
   return { name: source.name, weights: (candidate ?? worker)?.weights ?? null };
 }
 
-/** Of tries that all end alike, the first ones are told, and then about one a minute. */
-function isTold(tries: number): boolean {
+/** Of attempts that fail alike, the first ones are reported, and then about one per minute. */
+function isReported(tries: number): boolean {
   return tries <= TRIES_TOLD || tries % TRIES_PER_MINUTE === 0;
 }
 

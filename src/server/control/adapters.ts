@@ -14,7 +14,7 @@ import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";
 const ADAPTERS_MAX = 64;
 const NAME_CHARACTERS_MAX = 256;
 
-/** What a change of adapters is made of; the caller holds the rollout meanwhile. */
+/** Parts of a change of adapters; the caller pauses the rollout meanwhile. */
 export interface AdapterSteps {
   readonly sidecar: Sidecar;
   /** Names of the model itself. */
@@ -25,7 +25,7 @@ export interface AdapterSteps {
   tried(outcome: Outcome, adapter: string): Promise<Outcome>;
   /** The next epoch begins on `current`. */
   advance(current: Taken, call: ControlCall, outcome: Outcome): Promise<void>;
-  /** Engines that are not there any more are opened anew. */
+  /** Engines that have gone are opened again. */
   dropLost(outcome: Outcome): void;
 }
 
@@ -134,7 +134,7 @@ function took(engines: readonly Reachable[], { answers }: Outcome): Reachable[] 
   });
 }
 
-/** An adapter goes on top of weights: an engine that has others stays out. */
+/** An adapter belongs to its base weights: an engine with other weights is excluded. */
 function serving(taken: Taken): Map<Member, Reachable["worker"]> {
   return new Map([...taken].filter(([{ state }]) => state === "ready"));
 }

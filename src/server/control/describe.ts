@@ -1,5 +1,5 @@
-// What the OpenAPI document says of the control plane, which is also the table of its routes. Bodies are passed on
-// to the engines: what is described is what they are known to take.
+// The OpenAPI description of the control plane, which is also the table of its routes. Bodies are passed on to the
+// engines; fields that they are known to accept are described.
 
 import type { RouteDescription } from "../openapi.ts";
 import { DIALECT_DESCRIPTIONS } from "./dialects.ts";
@@ -36,7 +36,7 @@ const get = (path: string, summary: string, more: Partial<RouteDescription> = {}
   ({ method: "GET", path, summary, request: null, streams: false, ...more }) as const;
 const post = (path: string, summary: string, more: Partial<RouteDescription> = {}) =>
   ({ ...get(path, summary, more), method: "POST" }) as const;
-/** An empty answer says it all. */
+/** The answer has no body. */
 const EMPTY = { answers: [] };
 
 const ENDPOINTS: readonly RouteDescription[] = [
@@ -46,7 +46,7 @@ const ENDPOINTS: readonly RouteDescription[] = [
   get("/liveness", "Whether the server answers (prime-rl)", EMPTY),
   post("/finish_session", "SkyRL: a session is over", { request: ANY }),
   get("/version", "The version of this server"),
-  get("/load", "Requests in hand"),
+  get("/load", "Unfinished requests"),
   get("/server_info", "An engine's configuration", {
     query: { config_format: choice("text", "json") },
   }),
@@ -56,7 +56,7 @@ const ENDPOINTS: readonly RouteDescription[] = [
     request: INIT,
   }),
   post("/start_weight_update", "Begins a weight update", { request: ANY }),
-  post("/update_weights", "Part of a weight update, or one by itself", { request: ANY }),
+  post("/update_weights", "Part of a weight update, or a complete one", { request: ANY }),
   post("/finish_weight_update", "Ends a weight update: the next weight epoch", { request: ANY }),
   post("/abort_weight_update", "Gives up the update that is open or under way: the epoch stays"),
   post("/init_broadcaster", "prime-rl: connects every engine to its broadcast", { request: ANY }),
@@ -77,7 +77,7 @@ const ENDPOINTS: readonly RouteDescription[] = [
   post("/unload_lora_adapter", "As /v1/unload_lora_adapter", { request: UNLORA }),
   post("/collective_rpc", "Calls a method on every engine's workers", { request: RPC }),
   post("/pause", "Stops generation: mode abort, wait or keep", { query: PAUSE }),
-  post("/resume", "Goes on after a pause"),
+  post("/resume", "Resumes after a pause"),
   get("/is_paused", "Whether generation is paused"),
   post("/sleep", "Frees the engines' memory", { query: SLEEP }),
   post("/wake_up", "Takes it again", { query: WAKE }),

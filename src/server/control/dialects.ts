@@ -57,7 +57,7 @@ const DIALECTS: readonly Dialect[] = [
   },
   {
     route: "POST /areal_continue_generation",
-    summary: "AReaL: goes on after a pause",
+    summary: "AReaL: resumes after a pause",
     call: () => ({ route: "POST /resume" }),
     answer: verdict,
   },
@@ -102,7 +102,7 @@ const DIALECTS: readonly Dialect[] = [
   },
   {
     route: "POST /continue_generation",
-    summary: "SGLang: goes on after a pause",
+    summary: "SGLang: resumes after a pause",
     call: () => ({ route: "POST /resume" }),
     answer: state,
   },
@@ -210,7 +210,7 @@ function reload(path: string, version: string | null = null): Call {
   };
 }
 
-/** What runs is ended only by `abort`: with the others it goes on afterwards. */
+/** What runs is ended only by `abort`: with the others it continues afterwards. */
 function pauseMode(body: unknown): string {
   const mode = optionalTextIn(body, "mode") ?? "abort";
   if (mode === "abort") return "abort";

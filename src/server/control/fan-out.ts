@@ -60,7 +60,7 @@ export function merged(outcome: Outcome): Response {
   return jsonResponse(
     {
       error: {
-        message: `${failed.length} of ${answers.length} workers failed: ${failed.map(told).join("; ")}`,
+        message: `${failed.length} of ${answers.length} workers failed: ${failed.map(textOf).join("; ")}`,
         type: status < 500 ? "BadRequestError" : "InternalServerError",
         param: null,
         code: status,
@@ -94,7 +94,7 @@ function whole({ body, status }: ControlAnswer): Response {
   return jsonResponse(body, status);
 }
 
-export function told({ member, answer }: Answered): string {
+export function textOf({ member, answer }: Answered): string {
   return `${member.source.name} answered ${answer.status}: ${reasonOf(answer.body)}`;
 }
 

@@ -1,4 +1,4 @@
-// Tells of every control call that may change something: what was asked, how it ended, and how long that took.
+// Reports every control call that may change something: request, outcome and duration.
 
 import { errorText } from "../../base/errors.ts";
 import { CLIENT_GONE, statusOf } from "../http-errors.ts";
@@ -16,25 +16,25 @@ export interface ControlEntry {
   readonly reason: string | null;
 }
 
-/** The routes, with `told` called at the end of every POST. */
-export function logged(routes: readonly Route[], told: (entry: ControlEntry) => void): Route[] {
+/** The routes, with `notify` called at the end of every POST. */
+export function logged(routes: readonly Route[], notify: (entry: ControlEntry) => void): Route[] {
   return routes.map((route) =>
     route.method === "GET"
       ? route
-      : { ...route, handle: (exchange) => handled(route, exchange, told) },
+      : { ...route, handle: (exchange) => handled(route, exchange, notify) },
   );
 }
 
 async function handled(
   route: Route,
   exchange: Exchange,
-  told: (entry: ControlEntry) => void,
+  notify: (entry: ControlEntry) => void,
 ): Promise<Response> {
   const startMs = performance.now();
   const tell = (status: number, reason: string | null, method: string) => {
     const asked = [exchange.url.search.slice(1), method].filter((part) => part !== "").join(" ");
     const ms = performance.now() - startMs;
-    told({ id: exchange.id, path: route.path, asked, status, ms, reason });
+    notify({ id: exchange.id, path: route.path, asked, status, ms, reason });
   };
   let method = "";
   try {

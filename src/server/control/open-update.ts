@@ -5,7 +5,7 @@ import type { Worker } from "../../rollout/worker.ts";
 import type { Member } from "../worker-pool.ts";
 import { isSuccess, type Outcome } from "./fan-out.ts";
 
-/** Engines that have taken a request, and as which worker: one that was opened anew since has lost it. */
+/** Engines that have taken a request, and as which worker: one that was opened again since has lost it. */
 export type Taken = ReadonlyMap<Member, Worker>;
 
 export class OpenUpdate {
@@ -49,7 +49,7 @@ export class OpenUpdate {
   }
 }
 
-/** An engine that has been opened anew since it answered is not among them. */
+/** An engine that was opened again since it answered is not among them. */
 export function takenIn(outcome: Outcome): Taken {
   const good = outcome.answers.filter(
     ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
@@ -57,7 +57,7 @@ export function takenIn(outcome: Outcome): Taken {
   return new Map(good.map(({ member, worker }) => [member, worker]));
 }
 
-/** Engines that took it, failed in the middle of it, or did not say. */
+/** Engines that took it, failed in the middle of it, or did not answer. */
 function touchedIn({ answers }: Outcome): [Member, Worker][] {
   return answers
     .filter(({ answer }) => answer.status < 400 || answer.status >= 500)

@@ -1,12 +1,12 @@
-// Whether a weight update can be repeated for an engine that is opened later: where its request says where the weights
-// lie. Weights that a trainer sent over a network cannot.
+// Whether a weight update can be repeated for an engine that is opened later: if its request contains the weights'
+// path. Weights that a trainer sent over a network cannot.
 
 import type { ControlRequest } from "../../rollout/worker.ts";
 import type { Recipe } from "../worker-pool.ts";
 
 const PATH_FIELDS = ["weights_path", "weight_dir"];
 
-/** The request says where the weights lie. */
+/** The request contains the weights' path. */
 function namesPath(body: unknown): boolean {
   if (typeof body !== "object" || body === null) return false;
   return Object.entries(body).some(

@@ -20,11 +20,11 @@ export interface ControlOptions {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
-  /** Told by GET /version. */
+  /** The answer of GET /version. */
   readonly version: string;
   /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
   readonly abortRequests: (ids: readonly string[] | null) => number;
-  /** An engine has so long to answer. */
+  /** Time for an engine to answer. */
   readonly timeoutMs: number;
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
@@ -87,7 +87,7 @@ export function controlRoutes(options: ControlOptions): Route[] {
   return [...own, ...dialectRoutes(async (route, exchange) => await handlerOf(route)(exchange))];
 }
 
-/** Every worker as it stands: also what `/health` says when one does not serve. */
+/** The state of every worker; also `/health`'s answer when one does not serve. */
 function workersOf({ pool, sidecar }: ControlOptions) {
   const { meter } = sidecar.rollout;
   return pool.members.map(({ source, workerId, state, reason, worker }) => ({
@@ -152,8 +152,8 @@ async function sizes(
   // An engine without the route (vLLM without its development mode) is a world of one.
   return answers.map(({ answer }) => {
     const { body } = answer;
-    const isTold = typeof body === "object" && body !== null && "world_size" in body;
-    return isTold && isSuccess(answer) ? Number(body.world_size) : 1;
+    const hasWorldSize = typeof body === "object" && body !== null && "world_size" in body;
+    return hasWorldSize && isSuccess(answer) ? Number(body.world_size) : 1;
   });
 }
 
@@ -166,7 +166,7 @@ async function worldSize(options: ControlOptions, exchange: Exchange): Promise<R
 /** Each engine's ranks follow those of the engines before it. */
 async function initWeightTransfer(options: ControlOptions, exchange: Exchange): Promise<Response> {
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  // The same engines, whoever comes and goes meanwhile: ranks are theirs by their order.
+  // The same engines even if others join or leave meanwhile: their order determines the ranks.
   const engines = reachable(options.pool.members);
   const all = await sizes(options, engines, {});
   const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));

@@ -64,7 +64,7 @@ const ROUTE_OF: Readonly<Record<string, string>> = {
 
 /**
  * harmless: the weights stay as they are. start, finish: the bounds of an update of several parts. whole: complete
- * weights. part: some weights, or nobody knows: by itself it counts as an update, inside a started one as a part of it.
+ * weights. part: some weights, or unknown: alone it counts as an update, inside a started one as a part of it.
  * refused: `route` is the way to do it.
  */
 export type RpcEffect =

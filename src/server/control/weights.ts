@@ -4,8 +4,8 @@
 //   idle --update, reload_weights, ...--> canary --> next epoch
 //   open --abandon, or nothing for too long--> idle, under the same epoch
 //
-// While weights change nothing runs, whoever pauses and resumes meanwhile. Every engine that has taken them generates a
-// few tokens before the epoch begins. An engine that fails is fenced; those that succeeded go on. Where all refuse the
+// While weights change nothing runs, even if a client pauses and resumes meanwhile. Every engine that has taken them generates a
+// few tokens before the epoch begins. An engine that fails is fenced; those that succeeded continue. Where all refuse the
 // request itself (4xx), nothing has changed; where none succeeded but one may have begun, the next epoch begins without
 // engines. Nothing waits for an engine for longer than `timeoutMs`.
 
@@ -32,7 +32,7 @@ import {
 } from "../worker-pool.ts";
 import { Adapters, adapterCall } from "./adapters.ts";
 import { type ControlCall, callOf } from "./control-call.ts";
-import { answerTo, fanOut, isSuccess, type Outcome, outcomeOf, told } from "./fan-out.ts";
+import { answerTo, fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
 import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
 import { baseAfter } from "./recipe.ts";
 import { WeightNames } from "./weight-names.ts";
@@ -43,26 +43,26 @@ export interface WeightsOptions {
   /** Of the model itself: no adapter can have one of them. */
   readonly modelNames: readonly string[];
   readonly clock: Clock;
-  /** An engine has so long to answer, and an open update to go on. */
+  /** Time for an engine to answer, and between calls of an open update. */
   readonly timeoutMs: number;
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: WeightsNotice) => void;
 }
 
-/** What an operator wants to hear of, besides the answers. */
+/** Events for the operator's log, besides the answers. */
 export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
   | { readonly kind: "canary_failed"; readonly worker: string; readonly reason: string };
 
-/** An update waits so long for an engine that is being opened anew, where there is no other. */
+/** Time for which an update waits for an engine that is being opened again, if there is no other. */
 const REOPEN_MS = 5_000;
 const REOPEN_POLL_MS = 50;
 export interface PauseState {
   readonly is_paused: boolean;
   /** null: it runs. */
   readonly reason: string | null;
-  /** It goes on by itself when the update ends. */
+  /** Generation resumes when the update ends. */
   readonly resumes: boolean;
 }
 
@@ -225,7 +225,7 @@ export class WeightUpdates {
     let isOver = this.#open === null;
     try {
       await this.#hold();
-      // Complete weights end an update that was open; an engine still has to be told.
+      // Complete weights end an update that was open; an engine still has to get the end of it.
       if (this.#open !== null) await this.#end(this.#begunBy(this.#open));
       const outcome = await this.#send(call);
       if (!mayHaveChanged(outcome)) return answerTo(call, outcome);
@@ -289,7 +289,7 @@ export class WeightUpdates {
   }
 
   /**
-   * Where none is there, one may be about to be: it is opened anew after whatever ended it. So are those that did not
+   * If none is available, one may be soon: a failed engine is opened again. So are those that did not
    * stop for this update.
    */
   async #engines(): Promise<Reachable[]> {
@@ -306,7 +306,7 @@ export class WeightUpdates {
     }
   }
 
-  /** Engines that took it, as far as they generate; what a canary says stands in place of their answer. */
+  /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
   async #tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
     const request = canaryRequest(this.#next, adapter);
     const answers = await Promise.all(
@@ -316,7 +316,7 @@ export class WeightUpdates {
         if (isSuccess(answer)) return one;
         const failed = { ...one, answer };
         const worker = one.member.source.name;
-        this.#options.notice({ kind: "canary_failed", worker, reason: told(failed) });
+        this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
         return failed;
       }),
     );
@@ -345,7 +345,7 @@ export class WeightUpdates {
     await pool.unfence(current);
   }
 
-  /** The epoch stays. Engines that hold a part of it are opened anew; returns their names. */
+  /** The epoch stays. Engines that hold a part of it are opened again; returns their names. */
   async #abandon(reason: string): Promise<string[]> {
     const open = this.#open;
     if (open === null) return [];
@@ -386,7 +386,7 @@ export class WeightUpdates {
 
   /**
    * Nothing runs from here to `#close`, nor afterwards if the trainer has paused by itself, until it resumes. An engine
-   * that does not stop is opened anew.
+   * that does not stop is opened again.
    * @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
    */
   async #hold(): Promise<void> {
@@ -440,7 +440,7 @@ export class WeightUpdates {
     const { timeoutMs } = this.#options;
     const seconds = Math.round((this.#nowMs - (this.#heldMs ?? 0)) / 1000);
     const what = this.#open === null ? "is under way" : "is open";
-    return `a weight update ${what} since ${seconds} s: generation goes on when it ends; it is given up after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
+    return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
   }
 
   /** One after the other; an update that is left open without a request for too long is abandoned. */
@@ -473,13 +473,13 @@ export class WeightUpdates {
   }
 }
 
-/** The engine is not there any more, or what it did is unknown: it is opened anew. */
+/** The engine is not there any more, or its state is unknown: it is opened again. */
 function isLost({ answer }: { answer: { status: number } }): boolean {
   return answer.status === UNREACHABLE || answer.status === SILENT;
 }
 
 function reasonsOf({ failed }: Outcome): Map<Member, string> {
-  return new Map(failed.map((one) => [one.member, told(one)]));
+  return new Map(failed.map((one) => [one.member, textOf(one)]));
 }
 
 function versionIn(body: unknown): string | null {

@@ -16,7 +16,7 @@ export interface DraftSocketOptions {
   readonly connectionsMax?: number;
   /** Bytes that may wait for one peer to read them. */
   readonly sendQueueBytes?: number;
-  /** A peer has this long to say hello. */
+  /** Time for a peer to send its hello. */
   readonly helloMsMax?: number;
 }
 
@@ -90,7 +90,7 @@ export class DraftSocketService implements SocketService {
 
   drain(): void {}
 
-  /** Tells every peer to go: the sidecar stops. */
+  /** Closes every connection: the sidecar stops. */
   end(): void {
     for (const socket of [...this.#peers.keys()]) this.#end(socket, CLOSE.goingAway, "draining");
   }

@@ -1,5 +1,5 @@
-// What engines with the plugin say of themselves, and what they are told in return. An engine that has said nothing
-// for a while is forgotten; it says so itself that it lives. Nothing here is needed for a rollout to be right.
+// Telemetry of engines with the plugin, and the budgets they get in return. An engine that sends none for a while is
+// dropped. A rollout's correctness does not depend on it.
 
 import type { Clock } from "../../base/clock.ts";
 import { stepTokens } from "../../draft/engine-budget.ts";
@@ -9,7 +9,7 @@ import type { EngineReports } from "../../draft/service/session.ts";
 export interface EngineFigures extends Omit<Telemetry, "kind"> {
   /** The name that the engine gave itself. */
   readonly engine: string;
-  /** As it was last told. */
+  /** The last report. */
   readonly stepTokens: number;
   readonly heardMs: number;
 }
@@ -23,9 +23,9 @@ const FORGOTTEN_MS = 30_000;
 
 export interface EngineTelemetryOptions {
   readonly clock: Clock;
-  /** false: nobody may draft. */
+  /** false: no engine may draft. */
   readonly drafts: boolean;
-  /** Told once of each engine that says so of itself. */
+  /** Called once for each engine that reports it. */
   readonly notLossless: (engine: string) => void;
 }
 
@@ -38,7 +38,7 @@ export class EngineTelemetry implements EngineReports {
     this.#options = options;
   }
 
-  /** Of engines heard of lately, by name. */
+  /** Engines with recent telemetry, by name. */
   figures(): EngineFigures[] {
     const since = this.#options.clock.nowMs() - FORGOTTEN_MS;
     for (const [name, { heardMs }] of this.#engines)

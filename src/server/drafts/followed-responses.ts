@@ -5,7 +5,7 @@ import { SAMPLES_MAX } from "../../draft/service/limits.ts";
 import type { ResponseSource } from "../../draft/service/server-groups.ts";
 import type { Rollout } from "../../rollout/rollout.ts";
 
-/** A response that began anew is another sample: engines know its first beginning under its own number. */
+/** A response that restarted is another sample: engines have its first attempt under its own number. */
 export function followedResponses(rollout: Rollout): ResponseSource {
   return {
     each(groupId, take) {

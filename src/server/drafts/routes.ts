@@ -1,4 +1,4 @@
-// GET /foretoken/engines: what engines with the plugin last said of themselves, and what the draft service keeps.
+// GET /foretoken/engines: the last telemetry of engines with the plugin, and the draft service's groups.
 
 import type { DraftServer } from "../../draft/service/server.ts";
 import type { RouteDescription } from "../openapi.ts";
@@ -26,7 +26,7 @@ export function pluginRoutes(parts: { telemetry: EngineTelemetry; server: DraftS
 }
 
 export function describePlugin(): RouteDescription[] {
-  const summary = "Engines that draft by the plugin, and what they say of themselves";
+  const summary = "Engines that draft by the plugin, and their telemetry";
   return [{ method: "GET", path: PATH, summary, request: null, streams: false }];
 }
 

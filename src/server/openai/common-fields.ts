@@ -36,7 +36,7 @@ export const OPENAI_ENTRIES = {
   return_token_ids: flag,
   return_tokens_as_token_ids: flag,
   add_special_tokens: flag,
-  /** -1: as many as leave room for max_tokens; the last ones stay unless `truncation_side` says otherwise. */
+  /** -1: as many as leave room for max_tokens; the last ones stay, unless `truncation_side` is "right". */
   truncate_prompt_tokens: integer(-1, TOKENS_MAX),
   truncation_side: oneOf("left", "right"),
   response_format: v.nullish(fieldsOfAnyKind),
@@ -93,7 +93,7 @@ export function truncated(
   about: {
     readonly keep: number | null | undefined;
     readonly side: "left" | "right" | null | undefined;
-    /** What -1 stands for. */
+    /** The value of -1. */
     readonly room: number;
   },
 ): readonly number[] | Int32Array {

@@ -93,7 +93,7 @@ function truncatedPrompt(
   return Int32Array.from(truncated(tokens, { keep, side, room }));
 }
 
-/** A list holds texts only, or lists of tokens only: its schema says so. */
+/** By its schema, a list holds texts only, or lists of tokens only. */
 async function promptsOf(
   prompt: Fields["prompt"],
   plane: DataPlane,

@@ -1,4 +1,4 @@
-// A job as server-sent events. Text is made when the client takes it, from what the outputs hold by then: a
+// A job as server-sent events. Text is built when the client reads it, from what the outputs hold by then: a
 // slow client gets fewer, larger pieces, and costs no memory but the responses themselves. One that takes
 // nothing for too long while there is something to take is dropped.
 
@@ -18,15 +18,15 @@ export interface StreamView {
 }
 
 export interface StreamOptions {
-  /** A client that takes nothing for so long is dropped. */
+  /** Time without progress after which a client is dropped. */
   readonly stallMsMax: number;
-  /** Told whenever the client has taken what was written. */
+  /** Called whenever the client has read what was written. */
   readonly took: () => void;
-  /** Told of what writing an answer threw: this client has failed, the others go on. */
+  /** Called with an error while writing an answer: this client has failed, the others continue. */
   readonly crashed: (error: unknown) => void;
   /** Runs `run` after `ms`; returns what prevents it. */
   readonly after: (ms: number, run: () => void) => () => void;
-  /** Told once, when nothing more will be sent; `gone`: the client has not got everything. */
+  /** Called once, when nothing more will be sent; `gone`: the client did not get everything. */
   readonly closed: (gone: boolean) => void;
 }
 
@@ -65,7 +65,7 @@ class EventSource implements JobReader {
   #cancelStall: (() => void) | null = null;
   #open: number;
   #hasHead = false;
-  /** Enqueueing asks for more at once. */
+  /** Enqueueing triggers the next pull at once. */
   #isSending = false;
   #isClosed = false;
 
@@ -147,7 +147,7 @@ class EventSource implements JobReader {
       if (cursor.restarts !== output.restarts) {
         if (cursor.tokens > 0) {
           this.#enqueue(text);
-          const message = `response ${output.index} had to begin anew after a worker failed`;
+          const message = `response ${output.index} had to restart after a worker failed`;
           this.failed(new AppError("worker_failed", message));
           return;
         }

@@ -94,7 +94,7 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
     throw invalid("sampling_params.detokenize", problem);
   }
   const prompt = plane.promptOf(fields.token_ids, "token_ids");
-  // Here vLLM gives what the context has room for, without a word.
+  // Here vLLM silently truncates to the context.
   const about = {
     tokensMax,
     clamps: true,

@@ -22,7 +22,7 @@ export interface JobPlan {
   /** One for each prompt. */
   readonly specs: readonly GenerationSpec[];
   readonly stops: StopRules;
-  /** null: nobody wants text. */
+  /** null: no text is needed. */
   readonly text: Text | null;
 }
 
@@ -37,15 +37,15 @@ const REST_MS_MAX = 200;
 const REST_MS_MIN = 2;
 
 export interface CoalescerOptions {
-  /** Hears of what a job threw: this job has failed, the others go on. */
+  /** Called with an error of a job: this job has failed, the others continue. */
   readonly failed?: (error: unknown) => void;
-  /** Tells the CPU time that was used so far. */
+  /** Returns the CPU time used so far. */
   readonly cpuMs?: () => number;
 }
 
 /**
- * Gathers what happens until the event loop comes round, so that each reader is told once. Telling thousands
- * of readers takes longer than taking in what they are told; so it rests as long as it has just worked, and
+ * Collects events until the next turn of the event loop, so that each reader gets one update. Updating thousands
+ * of readers takes longer than receiving the events; so it pauses as long as it has just worked, and
  * under load tokens go out in fewer, larger pieces.
  */
 export class OutputCoalescer {
@@ -129,7 +129,7 @@ export class Job {
       this.#resolve = resolve;
       this.#reject = reject;
     });
-    // Whoever waits hears of it; nobody has to.
+    // Callers that await it get the error; an unhandled rejection would end the process.
     this.done.catch(() => undefined);
     this.#unfinished = plan.specs.reduce((sum, { n }) => sum + n, 0);
     const outputs: Output[] = [];
@@ -146,7 +146,7 @@ export class Job {
     return this.#isDone;
   }
 
-  /** Somebody gave some of it up, or it failed. */
+  /** Part of it was aborted, or it failed. */
   get isAborted(): boolean {
     return (
       this.#hasFailed || (this.#isDone && this.outputs.some(({ finish }) => finish === "abort"))
@@ -159,7 +159,7 @@ export class Job {
 
   /**
    * Tokens of the prompts that an engine had in its cache: of each prompt as many as the response that found the
-   * fewest, which is the one that came first. null: an engine did not say.
+   * fewest, which is the one that came first. null: an engine did not report it.
    */
   get promptTokensCached(): number | null {
     let total = 0;
@@ -198,7 +198,7 @@ export class Job {
     for (const generation of this.#generations) generation.abort();
   }
 
-  /** What was to be done for it threw an error, so that nothing more can be said of it. */
+  /** Its processing threw an error, so its result is unknown. */
   crash(error: unknown): void {
     this.#fail(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
     this.abort();
@@ -219,7 +219,7 @@ export class Job {
       const request = this.#requests.get(output);
       if (request !== undefined) output.advance(request);
     }
-    // A stop string has ended its response just now, so that nothing is left to be told of it later.
+    // A stop string has ended its response just now, so it gets no later update.
     for (const output of grown) if (output.finish !== null) this.#dirty.delete(output);
     for (const reader of [...this.#readers]) reader.news(grown);
     if (this.#unfinished > 0 || this.#dirty.size > 0) return;
@@ -259,7 +259,7 @@ export class Job {
     return {
       tokens: (index) => {
         const output = outputAt(index);
-        // What nobody follows is taken in at once, at its end.
+        // Responses without a follower are read once, at their end.
         if (this.#readers.size > 0 || output.isWatched) this.#touch(output);
       },
       finished: (index, { response }) => {

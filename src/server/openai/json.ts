@@ -119,7 +119,7 @@ function candidatesAt({ response }: Span, position: number, max: number): Candid
 
 /**
  * Alternatives that an engine must report for a list of `shown` candidates. The drawn token comes first in it,
- * so that a list of one (SkyRL and prime-rl send logprobs: 1) asks nothing of the engine.
+ * so that a list of one (SkyRL and prime-rl send logprobs: 1) needs no work of the engine.
  */
 export function alternativesFor(shown: number): number {
   return shown <= 1 ? 0 : shown;

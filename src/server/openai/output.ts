@@ -13,7 +13,7 @@ export interface WeightSpan {
   readonly version: string;
   readonly start: number;
   readonly end: number;
-  /** Their precision and digest; absent: the engine cannot say. */
+  /** Their precision and digest; absent: the engine does not report it. */
   readonly weights?: WeightsId;
 }
 
@@ -37,7 +37,7 @@ export interface OutputOptions {
   readonly index: number;
   readonly prompt: Int32Array;
   readonly stops: StopRules;
-  /** null: nobody wants text. */
+  /** null: no text is needed. */
   readonly detokenizer: (() => Detokenizer) | null;
   /** A stop string is complete: the response is to be ended. */
   readonly stopped: () => void;

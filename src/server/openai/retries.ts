@@ -1,11 +1,11 @@
 // Makes repeated requests harmless. Trainers repeat a POST after a failure, most of them without an id:
 //
-//  - With an id: the same body again gets the same responses, while they are made and for a while after.
+//  - With an id: the same body again gets the same responses, while they are generated and for a while after.
 //  - Without one: if the client goes away in the middle, its responses are finished as orphans, and the same
 //    body sent again within the grace time takes them over. Two clients that are both there are two requests,
 //    whatever they send: eight equal single requests are eight samples.
 //
-// Nothing is handed on from one weight epoch to the next, nor what was given up: who asks again wants it made.
+// Results of an earlier weight epoch and aborted ones are not reused: the request is generated again.
 // Everything here has a bound.
 
 import { AppError } from "../../base/errors.ts";
@@ -13,7 +13,7 @@ import type { Kept } from "../kept.ts";
 import type { Job } from "./job.ts";
 
 export interface RetryLimits {
-  /** Responses without a client go on for so long, and finished ones are kept for so long. */
+  /** Time for which responses without a client continue, and finished ones are kept. */
   readonly graceMs: number;
   /** Jobs without a client, at most; the oldest one is given up for one more. */
   readonly orphansMax: number;
@@ -48,7 +48,7 @@ interface Entry {
   clients: number;
   /** That it counted for when its last client left. */
   bytes: number;
-  /** While nobody is there: what would end it. */
+  /** While it has no client: the timer that ends it. */
   cancelExpiry: (() => void) | null;
 }
 
@@ -57,7 +57,7 @@ export class AdoptableJobs {
   readonly #named = new Map<string, Entry>();
   /** By path and body; those of clients without an id. */
   readonly #orphans = new Map<string, Entry[]>();
-  /** All entries that nobody holds, oldest first. */
+  /** All entries without a client, oldest first. */
   readonly #idle = new Set<Entry>();
   #keptBytes = 0;
 
@@ -90,7 +90,7 @@ export class AdoptableJobs {
     };
   }
 
-  /** New weights: what was drawn under the old ones is given to nobody new. */
+  /** New weights: results of the old ones are not given to new clients. */
   clear(): void {
     for (const entry of [...this.#idle]) this.#remove(entry);
     for (const [name, { job }] of this.#named) if (job.isDone) this.#named.delete(name);

@@ -45,7 +45,7 @@ const STOP_STRINGS_MAX = 64;
 const stops = listOf(v.pipe(text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);
 
 const GUIDED = "structured_outputs takes its place";
-const TRANSFER = "KV moves between workers by itself";
+const TRANSFER = "the sidecar moves KV between workers itself";
 
 const whole = ({ min, max }: Range) => integer(min, max);
 const real = ({ min, max }: Range) => number(min, max);

@@ -8,7 +8,7 @@ export interface StopTextOptions {
   readonly strings: readonly string[];
   /** The stop string itself belongs to the text. */
   readonly keepStop: boolean;
-  /** The first so many tokens end nothing. */
+  /** Number of first tokens at which no stop text applies. */
   readonly tokensMin: number;
 }
 

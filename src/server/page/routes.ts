@@ -1,4 +1,4 @@
-// The page: one HTML file that holds all it needs and talks to /v1/stream alone. The browser is told to
+// The page: one HTML file that holds all it needs and talks to /v1/stream alone. The browser is instructed to
 // load nothing else, from here or from anywhere.
 
 import { readFileSync } from "node:fs";
@@ -6,7 +6,7 @@ import type { Route } from "../route.ts";
 
 const HTML = readFileSync(new URL("./page.html", import.meta.url), "utf8");
 
-/** Inline script and style are the page's own; nothing in it is made of what clients send. */
+/** Inline script and style are the page's own; nothing in it contains clients' input. */
 const POLICY =
   "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; " +
   "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

@@ -1,4 +1,4 @@
-// What the OpenAPI document says of the rollout API.
+// The OpenAPI description of the rollout API.
 
 import { jsonSchemaOf } from "../openai/fields.ts";
 import type { RouteDescription } from "../openapi.ts";
@@ -26,7 +26,7 @@ export function describeRollouts(): RouteDescription[] {
     {
       method: "GET",
       path: "/v1/rollouts/:id",
-      summary: "One rollout: its state, and where each response stands",
+      summary: "One rollout: its state, and that of each response",
       ...plain,
       answer: jsonSchemaOf(RolloutDetailSchema),
     },

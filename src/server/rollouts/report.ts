@@ -21,7 +21,7 @@ export interface RolloutReport {
   readonly chunks: number;
   /** Chunks that ran on another worker than the chunk before. */
   readonly migrations: number;
-  /** How often a response that cannot be divided began anew. */
+  /** Restarts of responses that cannot be divided. */
   readonly restarts: number;
   /** How many finished so. */
   readonly finish_reasons: {

@@ -112,7 +112,7 @@ export class Run {
     return this.#report;
   }
 
-  /** Somebody reads it. Returns what ends the reading; when nobody is left, it is given up, unless detached. */
+  /** Registers a reader; returns a function that removes it. Without readers the run is cancelled, unless detached. */
   attach(): () => void {
     this.#readers += 1;
     let hasLeft = false;
@@ -223,7 +223,7 @@ export class Run {
     const generations = this.#generations;
     this.#generations = [];
     if (state === "cancelled") for (const generation of generations) generation.abort();
-    // Groups are named after their rollout: nobody else joins them. Not now: others have yet to hear of the last end.
+    // Groups are named after their rollout: no other request joins them. Deferred: other listeners have not had the last event yet.
     queueMicrotask(() => {
       for (const generation of generations) generation.release();
     });
@@ -237,7 +237,7 @@ export class Run {
       restarts: this.#restarts,
       interrupted: state !== "finished",
     });
-    // Nobody can ask for more of what was not finished than how much there was.
+    // Of unfinished requests only the number of tokens can be queried.
     for (const group of this.groups) if (group.finished < group.n) group.requests = [];
     this.#wake();
     this.#options.ended();

@@ -1,4 +1,4 @@
-// The little of SGLang's control plane that slime asks of a router: who the workers are, and giving up.
+// The part of SGLang's control plane that slime uses on a router: the list of workers, and aborts.
 
 import * as v from "valibot";
 import { checked, flag, ignored, name } from "../openai/fields.ts";

@@ -1,5 +1,5 @@
-// What goes over a token stream, whatever the format: what clients may say, and a frame as it is filled.
-// A frame holds one turn of the rollout for one filter; its tokens lie in columns, so that filling and
+// Messages of a token stream, independent of the format: clients' commands, and a frame as it is filled.
+// A frame holds one turn of the rollout for one filter; its tokens are stored in columns, so that filling and
 // encoding it allocate nothing per response.
 
 import { unreachable } from "../../base/assert.ts";
@@ -62,7 +62,7 @@ export interface JoinedEntry {
   readonly prompt_tokens: number;
   /** Where the tokens begin that are sent. */
   readonly offset: number;
-  /** Changes when the response begins anew, and with the server. */
+  /** Changes when the response or the server restarts. */
   readonly attempt: number;
 }
 
@@ -218,11 +218,11 @@ export class Frame {
     this.lengths.push(length);
   }
 
-  /** Responses that it tells something of. */
+  /** Number of entries about responses. */
   get entries(): number {
     const { joined, restarted, requests, lengthRequests, finished } = this;
-    const told = joined.length + restarted.length + finished.length;
-    return told + requests.length + lengthRequests.length;
+    const changes = joined.length + restarted.length + finished.length;
+    return changes + requests.length + lengthRequests.length;
   }
 
   get isEmpty(): boolean {

@@ -1,4 +1,4 @@
-// How far the rollout is, as it is told over the wire.
+// The rollout's progress, as sent over the wire.
 
 import type { Rollout } from "../../rollout/rollout.ts";
 import type { ProgressEntry } from "./frame.ts";

@@ -1,5 +1,5 @@
 // Frames of a token stream as protobuf, by proto/stream.proto. Columns of numbers are `repeated fixed32`,
-// which lie on the wire as they lie in memory: encoding them is a copy. Never throws on what a client sent.
+// whose layout on the wire is that in memory: encoding them is a copy. Never throws on a client's input.
 
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
@@ -22,7 +22,7 @@ const streamFrame = root.lookupType("foretoken.stream.v1.StreamFrame");
 /** In the order of the schema's enum, from 1. */
 const STATES = ["subscribed", "unsubscribed", "ended"] as const;
 
-/** Wire type 2 of protobuf: a length, then so many bytes. */
+/** Wire type 2 of protobuf: a length, then that many bytes. */
 const LENGTH_DELIMITED = 2;
 const tagOf = (type: string, field: string): number => {
   const { id } = root.lookupType(`foretoken.stream.v1.${type}`).fields[field] ?? {};

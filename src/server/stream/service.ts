@@ -1,6 +1,6 @@
-// /v1/stream: clients follow responses as they are made. Once a turn of the rollout, a frame is made for each
+// /v1/stream: clients follow responses as they are generated. Once per turn of the rollout, a frame is built for each
 // filter and format that anybody listens to, and shared. A client that does not read is dropped with a
-// reason; it never makes another one wait, nor the rollout. Nothing is done for tokens nobody follows. (It is long:
+// reason; it never makes another one wait, nor the rollout. Tokens without a follower cost nothing. (It is long:
 // subscribing, a turn and catching up share the one frame and the sets of who is where.)
 
 import { AppError } from "../../base/errors.ts";
@@ -62,14 +62,14 @@ const STREAM_LIMITS: StreamLimits = {
 export interface StreamServiceOptions {
   /** It must not have taken a request yet. */
   readonly sidecar: Sidecar;
-  /** null: nobody can ask for text. */
+  /** null: text cannot be requested. */
   readonly text: Text | null;
   readonly limits?: Partial<StreamLimits>;
   /** 32 random bits. */
   readonly random: () => number;
   /** Runs something again and again; returns what ends it. */
   readonly every: (act: () => void, ms: number) => () => void;
-  /** Told of an error that ended one client, and is not the client's. */
+  /** Called with an error that ended one client and was not the client's. */
   readonly failed?: (error: unknown) => void;
 }
 
@@ -100,7 +100,7 @@ export class StreamService implements SocketService {
   #bytesSent = 0;
   #isFlushDue = false;
   #hasAdvanced = false;
-  /** null: nobody is subscribed. */
+  /** null: no subscribers. */
   #stopListening: (() => void) | null = null;
   #stopTicking: (() => void) | null = null;
   #all: Topic | null = null;
@@ -188,14 +188,14 @@ export class StreamService implements SocketService {
     }
   }
 
-  /** Tells every client that the server stops. */
+  /** Closes every connection: the server stops. */
   end(): void {
     this.#flush();
     for (const client of this.#clients.values()) this.#end(client, CLOSE.goingAway, "draining");
   }
 
   #subscribe(client: Client, message: Extract<ClientMessage, { kind: "subscribe" }>): void {
-    // Whoever subscribes now hears nothing of the current turn twice.
+    // A client that subscribes now gets nothing of the current turn twice.
     this.#flush();
     const { filter } = message;
     const { subscriptionsMax } = this.#limits;
@@ -296,7 +296,7 @@ export class StreamService implements SocketService {
     this.#sendFrame(client);
   }
 
-  /** The topic of a filter: the one that is there, or what would be one. */
+  /** The topic of a filter: the existing one, or a new one. */
   #find(filter: Filter): Topic | AppError {
     const there = this.#topics.get(keyOf(filter));
     if (there !== undefined) return there;
@@ -367,7 +367,7 @@ export class StreamService implements SocketService {
       },
       restarted: (request) => {
         const track = this.#happened(request, RESTARTED, 0);
-        // What was made in this turn before it is void.
+        // Tokens of this turn before the restart are void.
         if (track !== null) track.from = 0;
       },
       advanced: () => {
@@ -453,7 +453,7 @@ export class StreamService implements SocketService {
     this.#hasAdvanced = false;
   }
 
-  /** No frame could be made of this topic's turn: whoever was to share it has a gap, and begins anew. */
+  /** This topic's frame could not be built: its subscribers have a gap, and restart. */
   #crashed(topic: Topic, error: unknown): void {
     this.#options.failed?.(error);
     if (topic === this.#progress) for (const track of topic.dirty) track.progressFlags = 0;
@@ -501,7 +501,7 @@ export class StreamService implements SocketService {
     if (over) for (const subscription of [...topic.live]) this.#over(subscription);
   }
 
-  /** Clients that are behind will hear of a new response, too, from its first token on. */
+  /** Clients that are behind also get a new response, from its first token on. */
   #declareTo(topic: Topic, track: Track): void {
     const { attempt } = track;
     for (const { cursors } of topic.behind) {

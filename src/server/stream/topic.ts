@@ -13,18 +13,18 @@ export const RESTARTED = 2;
 export const TOKENS = 4;
 export const FINISHED = 8;
 
-/** One response, and what clients are to be told of it. */
+/** One response, and the updates that clients need. */
 export interface Track {
   readonly request: Request;
   readonly group: GroupTracks;
-  /** Changes when the response begins anew; its tokens so far are void then. */
+  /** Changes when the response restarts; its tokens so far are void then. */
   attempt: number;
   /** Of the current turn, and where its tokens begin. */
   flags: number;
   from: number;
   /** Since the last progress frame. */
   progressFlags: number;
-  /** null: nobody follows this response alone. */
+  /** null: no client follows this response alone. */
   topic: Topic | null;
 }
 
@@ -75,12 +75,12 @@ export interface Subscription {
   readonly cursors: Map<Track, Cursor>;
   /** null: none is wanted. Text depends on where a client began, so it is never sent in a shared frame. */
   readonly text: Text | null;
-  /** The weights and the finished groups that it has not been told of while it was behind. */
+  /** Weight updates and finished groups that it did not get while it was behind. */
   epoch: WeightEpoch;
   readonly groupsFinished: string[];
 }
 
-/** A frame for a client that is behind holds so much, at most: 16,384 tokens are 64 KiB. */
+/** Maximum tokens in a frame for a client that is behind: 16,384 tokens are 64 KiB. */
 const PIECE_TOKENS = 16_384;
 const PIECE_ENTRIES = 1_024;
 
@@ -135,7 +135,7 @@ export function tellLength(track: Track, frame: Frame): void {
 }
 
 /**
- * Fills a frame with what the subscription lacks, and yields whenever the frame is full; it goes on after the
+ * Fills a frame with what the subscription lacks, and yields whenever the frame is full; it continues after the
  * frame has been sent and begun again. When it ends, the subscription is up to date.
  */
 export function* pieces(subscription: Subscription, frame: Frame): Generator<void> {

@@ -1,5 +1,5 @@
 // The responses that clients can ask for by number, and the groups they can ask for by name, for as long as
-// the rollout holds them. It says which; it sends nothing.
+// the rollout holds them. It sends nothing.
 
 import type { GroupId } from "../../base/ids.ts";
 import type { Group, Request } from "../../request/buffer.ts";
