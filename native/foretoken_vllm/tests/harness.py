@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from foretoken_vllm.core import SuffixCore
 from foretoken_vllm.proposer import ForetokenProposer
 
 VOCABULARY = 1000
 LENGTH_MAX = 512
 ROWS_MAX = 256
+# Behind the core's static data.
+RUIN_FROM = 64 * 1024
 
 
 def config(tokens: int = 8, length_max: int = LENGTH_MAX, **foretoken: Any) -> Any:
@@ -93,6 +96,12 @@ class Runner:
         drafts = self.drafter.propose(lists, self.lengths, self.token_ids, slot_mappings=None)
         assert len(drafts) == len(self.chunks)
         return dict(zip(batch.req_ids, drafts, strict=True))
+
+
+def ruin(core: SuffixCore) -> None:
+    """Whatever the core follows in its memory now leads out of it: the next call that does traps."""
+    size = core._memory.data_len(core._store)
+    core._memory.write(core._store, b"\xff" * (size - RUIN_FROM), RUIN_FROM)
 
 
 def extra(group: str, sample: int, offset: int = 0, **more: Any) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from foretoken_vllm import abi
-from foretoken_vllm.core import CoreError, SuffixCore, float_word
+from foretoken_vllm.core import CoreError, CoreTrapError, SuffixCore, float_word
 from golden import core_vectors
+from harness import ruin
 
 VECTORS = core_vectors()
 
@@ -93,3 +94,24 @@ def test_a_record_of_a_group_that_is_not_there_fails_alone() -> None:
     core.prompt(handle, array("i", [1]))
     found = core.step([77, 0, 1, 5, handle, 0, 1, 5], 2, array("i"), 0)
     assert found.failed == [0]
+
+
+def test_a_core_that_trapped_is_never_called_again() -> None:
+    core = SuffixCore(limit_bytes=8 * 2**20)
+    handle = core.create()
+    core.prompt(handle, array("i", [1]))
+    assert core.step([handle, 0, 1, 5], 1, array("i"), 0).failed == []
+    ruin(core)
+    with pytest.raises(CoreTrapError, match="gave up"):
+        core.step([handle, 0, 1, 5], 1, array("i"), 0)
+    for call in (
+        lambda: core.step([], 0, array("i"), 0),
+        core.create,
+        core.used_bytes,
+        lambda: core.drop(handle),
+        lambda: core.prompt(handle, array("i", [1])),
+    ):
+        with pytest.raises(CoreTrapError, match="refused, the core has trapped"):
+            call()
+    # Another instance has nothing of it.
+    assert SuffixCore(limit_bytes=8 * 2**20).create() > 0

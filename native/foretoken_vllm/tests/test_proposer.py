@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from foretoken_vllm.batch_plan import BatchPlan
 from foretoken_vllm.core import CoreTrapError
 from foretoken_vllm.mailbox import Budget
 from foretoken_vllm.proposer import TRAPS_MAX, ForetokenProposer
-from harness import VOCABULARY, Chunk, Runner, config, engine, extra
+from harness import VOCABULARY, Chunk, Runner, config, engine, extra, ruin
 
 PROMPT = [1, 2, 3]
 STORY = [10, 11, 12, 13, 14, 15, 16]
@@ -272,6 +273,39 @@ def test_a_core_that_traps_is_replaced_and_in_the_end_given_up(monkeypatch: pyte
             assert runner.step({"s": [10, 11]})["s"] == STORY[2:]
     assert proposer.stats()["is_on"] is False
     assert proposer.stats()["traps"] == TRAPS_MAX
+    assert proposer._replica is None
+    assert set(map(tuple, runner.step({"s": [12]}).values())) == {()}
+
+
+@pytest.mark.parametrize("is_reload", [False, True])
+def test_a_core_whose_memory_is_ruined_traps_and_the_engine_goes_on(is_reload: bool) -> None:
+    proposer, runner = engine()
+    replica = proposer._replica
+    assert replica is not None
+    for round_ in range(TRAPS_MAX - 1):
+        group = f"g{round_}"
+        run_siblings(runner, group=group)
+        name = f"r{round_}"
+        runner.add(Chunk(name, list(PROMPT), extra(group, 9)))
+        assert runner.step({name: [10, 11]})[name] == STORY[2:]
+        before = replica._core
+        epoch = proposer._mailbox.era[1]
+        ruin(before)
+        if is_reload:
+            # The core is called for each group that goes.
+            with pytest.raises(CoreTrapError):
+                before.step([1, 0, 1, 10], 1, array("i"), 0)
+            runner.reload_weights()
+            assert proposer._mailbox.era[1] == epoch + 1
+        else:
+            assert runner.step({name: [12]})[name] == []
+        assert proposer.stats()["traps"] == round_ + 1
+        assert replica._core is not before
+        assert proposer.stats()["groups"] == 0
+        runner.finish(name)
+    run_siblings(runner, group="last")
+    runner.add(Chunk("last", list(PROMPT), extra("last", 9)))
+    assert runner.step({"last": [10, 11]})["last"] == STORY[2:]
 
 
 def test_a_core_without_room_drafts_nothing_for_what_does_not_fit() -> None:

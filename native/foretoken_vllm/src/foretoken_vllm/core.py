@@ -94,6 +94,7 @@ class SuffixCore:
             self._exports = linker.instantiate(self._store, module).exports(self._store)
         except wasmtime.WasmtimeError as error:
             raise CoreError(f"{path} is not the core: {error}") from error
+        self._has_trapped = False
         version = self._call("abi_version")
         if version != abi.ABI_VERSION:
             raise CoreError(f"{path} has ABI {version}, this package {abi.ABI_VERSION}")
@@ -167,7 +168,13 @@ class SuffixCore:
             raise CoreError(f"{end} words are more than the input area holds, {self._words_max}")
         self._input[:middle] = words
         self._input_signed[middle:end] = draft_words
-        count = self._step(appends, drafts, budget)
+        if self._has_trapped:
+            raise CoreTrapError("core step: refused, the core has trapped")
+        try:
+            count = self._step(appends, drafts, budget)
+        except CoreTrapError:
+            self._has_trapped = True
+            raise
         if count < 0:
             raise CoreError(f"core step: status {count}")
         output = self._output
@@ -192,9 +199,12 @@ class SuffixCore:
         function = self._exports[name]
         if not isinstance(function, wasmtime.Func):
             raise CoreError(f"core.wasm exports no function {name}")
+        if self._has_trapped:
+            raise CoreTrapError(f"core {name}: refused, the core has trapped")
         try:
             result = function(self._store, *arguments)
-        except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
+        except (wasmtime.WasmtimeError, wasmtime.Trap, CoreTrapError) as error:
+            self._has_trapped = True
             raise CoreTrapError(f"core {name}: {error}") from error
         return int(result) if result is not None else 0
 

@@ -500,9 +500,10 @@ class ForetokenProposer:
         self._epoch = epoch
         self._plan = None
         self._requests.clear()
+        # Before the core is called, which may trap.
+        self._mailbox.advance(epoch)
         if self._replica is not None:
             self._replica.clear()
-        self._mailbox.advance(epoch)
 
     def _watch_reload(self, runner: Any) -> None:
         """Weights that are reloaded begin another epoch, unless the requests carry it."""
@@ -515,6 +516,8 @@ class ForetokenProposer:
             try:
                 if self._run is None:
                     self._advance(self._epoch + 1)
+            except CoreTrapError as error:
+                self._trapped(error)
             except Exception as error:  # noqa: BLE001 - the reload itself went well
                 self.faults.add("reload", error)
             return result
@@ -568,13 +571,14 @@ class ForetokenProposer:
         self._plan = None
         self._requests.clear()
         try:
-            if self._replica is not None:
+            if self._replica is not None and self._traps < TRAPS_MAX:
                 self._replica.clear(trapped=True)
+                return
         except Exception as failure:  # noqa: BLE001 - see propose
             self.faults.add("core", failure)
-            self._is_on = False
-        if self._traps >= TRAPS_MAX:
-            self._is_on = False
+        # No core any more: the engine goes on without drafts.
+        self._replica = None
+        self._is_on = False
 
     def telemetry(self) -> dict[str, Any]:
         """Fields of the Telemetry message; read by the link's thread."""
