@@ -167,8 +167,9 @@ async function collected(
 }
 
 /** At once: the garbage collector does not know in time how much hangs on it. */
-function free(bytes: Uint8Array<ArrayBuffer>): void {
-  bytes.buffer.transfer(0);
+function free({ buffer }: Uint8Array<ArrayBuffer>): void {
+  // What another thread has taken is no longer here.
+  if (!buffer.detached) buffer.transfer(0);
 }
 
 /** @throws AppError as `collected`; invalid_json. */

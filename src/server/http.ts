@@ -8,6 +8,7 @@ import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import type { BodyOptions } from "./body.ts";
 import { BodyBudget } from "./body-budget.ts";
+import { BodyReader } from "./body-reader.ts";
 import { FetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type OpenStream, OpenStreams } from "./open-streams.ts";
@@ -110,6 +111,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
     allowOrigins: options.allowOrigins ?? [],
   });
   const body = bodyOptionsOf(options);
+  const reader = new BodyReader();
   const streams = new OpenStreams(() => performance.now());
   const server = Bun.serve<SocketData>({
     hostname: options.host,
@@ -136,6 +138,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
         id,
         url,
         body,
+        reader,
         streams: () => {
           const ip = bun.requestIP(request);
           const client = ip === null ? null : `${ip.address}:${ip.port}`;
@@ -186,8 +189,14 @@ export function serveHttp(options: HttpOptions): HttpServer {
       sockets = served.sockets;
     },
     streams: () => streams.list(),
-    finish: () => server.stop(),
-    stop: () => server.stop(true),
+    finish: async () => {
+      await server.stop();
+      reader.close();
+    },
+    stop: async () => {
+      reader.close();
+      await server.stop(true);
+    },
   };
 }
 

@@ -1,6 +1,7 @@
 // What the HTTP server is made of: routes that turn an exchange into a response. A handler throws AppError
 // for whatever is wrong with the request; the server turns it into the answer, once.
 
+import type { IdLists } from "./body-reader.ts";
 import type { StreamHold } from "./open-streams.ts";
 
 export interface Exchange {
@@ -13,8 +14,11 @@ export interface Exchange {
   readonly headers: Headers;
   /** Aborts when the client has gone. */
   readonly signal: AbortSignal;
-  /** The body as JSON; null where there is none. @throws AppError as readBody; invalid_json. */
-  json(): Promise<unknown>;
+  /**
+   * The body as JSON; null where there is none. Default: plain. @throws AppError as readBody and BodyReader;
+   * invalid_json.
+   */
+  json(lists?: IdLists): Promise<unknown>;
   /** Stands for the body's bytes: other bytes have another one. @throws AppError as `json`. */
   digest(): Promise<string>;
   /** The body is not asked for any more. Who answers much later calls it, so that it is not kept in memory. */

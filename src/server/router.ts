@@ -96,7 +96,7 @@ function withParams(exchange: Exchange, params: Readonly<Record<string, string>>
     params,
     headers: exchange.headers,
     signal: exchange.signal,
-    json: () => exchange.json(),
+    json: (lists) => exchange.json(lists),
     digest: () => exchange.digest(),
     release: () => exchange.release(),
     streams: () => exchange.streams(),

@@ -168,6 +168,54 @@ attack(
 );
 
 attack(
+  "bodies: 30 MB of numbers are read beside everybody else, and refused as short ones are",
+  async () => {
+    const many = (item: string) => `${`${item},`.repeat((30 * MB) / (item.length + 1))}${item}`;
+    const few = (item: string) => `${`${item},`.repeat(200)}${item}`;
+    const bodies: [string, (items: typeof many) => string, string][] = [
+      ["/v1/completions", (items) => `{"prompt":[${items("11")}]}`, "maximum context length"],
+      ["/v1/completions", (items) => `{"prompt":[[${items("11")}]]}`, "maximum context length"],
+      [
+        "/inference/v1/generate",
+        (items) => `{"token_ids":[${items("-1")}]}`,
+        "holds -1 at index 0",
+      ],
+      ["/v1/completions", (items) => `{"prompt":[${items("1.5")}]}`, "prompt is [1.5,1.5"],
+      ["/v1/completions", (items) => `{"prompt":[${items("11")}`, "is not JSON"],
+      [
+        "/v1/completions",
+        (items) => `{"prompt":[1],"best":[${items("1")}]}`,
+        "best is not a field",
+      ],
+      ["/generate", (items) => `{"input_ids":[${items("11")},"a"]}`, "not a list of token ids"],
+      ["/detokenize", (items) => `{"tokens":[${items("99999")}]}`, "tokens holds token"],
+      [
+        "/v1/rollouts",
+        (items) => `{"groups":[{"id":"a","token_ids":[${items("0")}]}]}`,
+        "max_tokens",
+      ],
+      ["/v1/chat/completions", (items) => `{"messages":[${items("11")}]}`, "messages"],
+    ];
+    const told = async (path: string, body: string) => {
+      const answer = await victim.post(path, body);
+      return { status: answer.status, text: (await answer.text()).replaceAll(/\d{4,}/g, "N") };
+    };
+    const before = victim.residentMib;
+    await survived(async () => {
+      for (const [path, write, problem] of bodies.slice(0, rounds(3, bodies.length))) {
+        const long = await told(path, write(many));
+        expect(long.text).toContain(problem);
+        // A short prompt of good tokens is a good one.
+        if (problem !== "maximum context length")
+          expect(long).toEqual(await told(path, write(few)));
+      }
+    });
+    expect(victim.residentMib - before).toBeLessThan(900);
+  },
+  60_000,
+);
+
+attack(
   "bodies: a length that cannot be is no body",
   async () => {
     await survived(async () => {

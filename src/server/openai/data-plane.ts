@@ -159,11 +159,11 @@ function routesOf(plane: DataPlane): Route[] {
     path,
     handle: async (exchange) => {
       if (act.kind === "replies") {
-        const body = method === "GET" ? null : await exchange.json();
+        const body = method === "GET" ? null : await exchange.json("packed");
         return jsonResponse(await act.reply(plane, exchange, body));
       }
       // The body has no name here, which would keep it in memory until the answer.
-      const prepared = await act.prepare(plane, exchange, await exchange.json());
+      const prepared = await act.prepare(plane, exchange, await exchange.json("packed"));
       return await plane.respond(exchange, prepared);
     },
   }));

@@ -16,9 +16,13 @@ const NAME_CHARACTERS_MAX = 1024;
 
 /** A value as it may stand in a message: 1e999 is read as Infinity, which JSON has no word for. */
 export function show(value: unknown): string {
-  const seen = Array.isArray(value) ? value.slice(0, SHOWN_CHARACTERS) : value;
-  const text = typeof seen === "number" ? String(seen) : (JSON.stringify(seen) ?? String(seen));
+  const text =
+    typeof value === "number" ? String(value) : (JSON.stringify(value, cut) ?? String(value));
   return text.length <= SHOWN_CHARACTERS ? text : `${text.slice(0, SHOWN_CHARACTERS)}...`;
+}
+
+function cut(_key: string, value: unknown): unknown {
+  return isList(value) ? Array.from(value.slice(0, SHOWN_CHARACTERS)) : value;
 }
 
 /** The message of a value that is not what it should be. */
@@ -88,7 +92,14 @@ export function listOf<T extends v.GenericSchema>(item: T, max: number) {
 }
 
 function lengthOf(value: unknown): number {
-  return Array.isArray(value) ? value.length : 0;
+  return isList(value) ? value.length : 0;
+}
+
+/** Of token ids: those of a large body are packed (body-reader.ts). */
+export type TokenList = readonly number[] | Int32Array;
+
+function isList(value: unknown): value is unknown[] | Int32Array {
+  return Array.isArray(value) || value instanceof Int32Array;
 }
 
 const TOKEN_MAX = 2 ** 31 - 1;
@@ -97,18 +108,25 @@ function isToken(value: unknown): value is number {
   return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= TOKEN_MAX;
 }
 
-export function isTokenList(value: unknown): value is number[] {
+export function isTokenList(value: unknown): value is TokenList {
+  if (value instanceof Int32Array) return !value.some((token) => token < 0);
   return Array.isArray(value) && value.every(isToken);
 }
 
+/** Where the first one stands that is not below `bound`; -1: all are. Millions are looked at. */
+export function indexBeyond(tokens: TokenList, bound: number): number {
+  for (let at = 0; at < tokens.length; at += 1) if ((tokens[at] ?? 0) >= bound) return at;
+  return -1;
+}
+
 function tokenListProblem({ input }: Seen): string {
-  if (!Array.isArray(input)) return isNot("a list of token ids")({ input });
-  const at = input.findIndex((token) => !isToken(token));
+  if (!isList(input)) return isNot("a list of token ids")({ input });
+  const at = input.findIndex((token: unknown) => !isToken(token));
   return `holds ${show(input[at])} at index ${at}, not a token id`;
 }
 
 /** One check for the whole list: prompts have thousands of tokens. */
-export const tokenList = v.custom<number[]>(isTokenList, tokenListProblem);
+export const tokenList = v.custom<TokenList>(isTokenList, tokenListProblem);
 
 export function tokenListOf(max: number) {
   return v.pipe(

@@ -10,7 +10,7 @@ import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
-import { name } from "./fields.ts";
+import { indexBeyond, name, type TokenList } from "./fields.ts";
 import { Job, OutputCoalescer } from "./job.ts";
 import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
 import { AdoptableJobs, type RetryLimits } from "./retries.ts";
@@ -159,19 +159,18 @@ export class DataPlane {
 
   /** `tokensMax`: of prompt and response; null: no bound. @throws InvalidFieldError naming `field`. */
   promptOf(
-    tokens: readonly number[],
+    tokens: TokenList,
     field: string,
     tokensMax: number | null = this.contextTokens,
   ): Int32Array {
     if (tokens.length === 0) throw invalid(field, "holds no tokens");
     if (tokensMax !== null && tokens.length >= tokensMax) throw noRoom(tokens.length, tokensMax);
     const { vocabularySize } = this.text;
-    for (const token of tokens) {
-      if (token >= vocabularySize) {
-        throw invalid(field, `holds token ${token}, not in 0..${vocabularySize - 1}`);
-      }
+    const wrong = indexBeyond(tokens, vocabularySize);
+    if (wrong >= 0) {
+      throw invalid(field, `holds token ${tokens[wrong]}, not in 0..${vocabularySize - 1}`);
     }
-    return Int32Array.from(tokens);
+    return new Int32Array(tokens);
   }
 
   /** One spec for each prompt. `tokensMax` null: as many as the context has room for. */

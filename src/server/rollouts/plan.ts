@@ -8,6 +8,7 @@ import type { Encoder, Text } from "../../text/text.ts";
 import {
   checked,
   flag,
+  indexBeyond,
   integer,
   isNot,
   listOf,
@@ -200,12 +201,12 @@ function givenPrompt(group: GroupFields, options: { text: Text; at: string }): I
     throw invalid(`${at}prompt`, "is missing, and so is token_ids; a group has one of them");
   }
   if (ids.length === 0) throw invalid(`${at}token_ids`, "is empty");
-  const wrong = ids.findIndex((token) => token >= codec.vocabularySize);
+  const wrong = indexBeyond(ids, codec.vocabularySize);
   if (wrong >= 0) {
     const bound = `not in 0..${codec.vocabularySize - 1}`;
     throw invalid(`${at}token_ids.${wrong}`, `is ${ids[wrong]}, ${bound}`);
   }
-  return Int32Array.from(ids);
+  return new Int32Array(ids);
 }
 
 /** The same error, saying which group it is about. */

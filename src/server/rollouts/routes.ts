@@ -58,7 +58,7 @@ export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
         const { contextTokens: room } = sidecar;
         const contextTokens = Number.isFinite(room) ? room : null;
         const context = { text, encoder, contextTokens, signal, eosTokenIds, limits };
-        const plan = await planOf(await exchange.json(), context);
+        const plan = await planOf(await exchange.json("packed"), context);
         exchange.release();
         const { run } = known.begin(plan, digest);
         return streamOf(run, { from: 0, exchange, after, stallMsMax });
