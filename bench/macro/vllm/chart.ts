@@ -50,7 +50,7 @@ function runningOf({ servers }: Timeline): number[] {
   return servers.flatMap(({ running }) => running);
 }
 
-const xOf = (s: number, axisS: number): number => LEFT + (s / axisS) * PLOT;
+const xOf = (s: number, axisS: number): number => LEFT + Math.min(1, s / axisS) * PLOT;
 
 function legend(): string {
   const names = COLORS.map((color, i) => {

@@ -2,6 +2,7 @@
 // the same `max_tokens`. Returns what was seen from outside and from inside of the engines.
 
 import { readMetrics, type ServerCounters } from "../../../src/worker/vllm/metrics.ts";
+import type { Fleet } from "../../../test/vllm/fleet.ts";
 import { type EngineLog, type Plan, readLog, tellPlan } from "./engine-log.ts";
 import { cpuSecondsOf, cpuSecondsOfProcess, machineSeconds } from "./machine.ts";
 import { hasPool, post, type Servers, type System } from "./systems.ts";
@@ -35,11 +36,15 @@ export interface Run {
   readonly sidecarCpuS: number;
   /** CPU time of processes that the bench did not start, as a share of all cores' time. */
   readonly othersCpuShare: number;
+  /** The same of the sets of servers that were idle meanwhile. */
+  readonly idleCpuShare: number;
 }
 
 interface Usage {
   readonly serversS: number;
   readonly sidecarS: number;
+  readonly idleS: number;
+  /** All that the bench started, and itself. */
   readonly oursS: number;
   readonly machine: { readonly busyS: number; readonly totalS: number };
 }
@@ -62,12 +67,14 @@ export async function iteration(
   const tailFromS = finishedS[Math.ceil(finishedS.length * (1 - TAIL_PART)) - 1] ?? 0;
   const [from, to] = [before.usage, after.usage];
   const busyS = to.machine.busyS - from.machine.busyS - (to.oursS - from.oursS);
+  const totalS = to.machine.totalS - from.machine.totalS;
   return {
     ...{ lengths, startS, finishedS, wallS, tailS: wallS - tailFromS, log },
     counters: combined(after.counters, before.counters, -1),
     serversCpuS: to.serversS - from.serversS,
     sidecarCpuS: system.routing === "sidecar" ? to.sidecarS - from.sidecarS : 0,
-    othersCpuShare: Math.max(0, busyS / (to.machine.totalS - from.machine.totalS)),
+    othersCpuShare: Math.max(0, busyS / totalS),
+    idleCpuShare: (to.idleS - from.idleS) / totalS,
   };
 }
 
@@ -142,16 +149,12 @@ function combined(a: ServerCounters, b: ServerCounters, sign: 1 | -1): ServerCou
 }
 
 function usageOf(system: System, { fleets }: Servers): Usage {
-  const groups = fleets.flatMap((fleet) => fleet.processGroups);
-  const sidecars = fleets.map(({ pid }) => cpuSecondsOfProcess(pid));
-  const ours =
-    cpuSecondsOf(new Set(groups)) +
-    sidecars.reduce((sum, s) => sum + s, 0) +
-    cpuSecondsOfProcess(process.pid);
-  return {
-    serversS: cpuSecondsOf(new Set(system.fleet.processGroups)),
-    sidecarS: cpuSecondsOfProcess(system.fleet.pid),
-    oursS: ours,
-    machine: machineSeconds(),
-  };
+  const secondsOf = (fleet: Fleet): number =>
+    cpuSecondsOf(new Set(fleet.processGroups)) + cpuSecondsOfProcess(fleet.pid);
+  const idleS = fleets.filter((fleet) => fleet !== system.fleet).map(secondsOf);
+  const idle = idleS.reduce((sum, s) => sum + s, 0);
+  const serversS = cpuSecondsOf(new Set(system.fleet.processGroups));
+  const sidecarS = cpuSecondsOfProcess(system.fleet.pid);
+  const oursS = idle + serversS + sidecarS + cpuSecondsOfProcess(process.pid);
+  return { serversS, sidecarS, idleS: idle, oursS, machine: machineSeconds() };
 }

@@ -36,6 +36,7 @@ export interface RoundFigures {
   readonly servers_cpu_s: number;
   readonly sidecar_cpu_s: number;
   readonly others_cpu_share: number;
+  readonly idle_sets_cpu_share: number;
   readonly timeline: Timeline;
 }
 
@@ -76,6 +77,7 @@ export function figuresOf(run: Run): RoundFigures {
     servers_cpu_s: run.serversCpuS,
     sidecar_cpu_s: run.sidecarCpuS,
     others_cpu_share: run.othersCpuShare,
+    idle_sets_cpu_share: run.idleCpuShare,
     timeline,
   };
 }
@@ -162,6 +164,7 @@ const MEANS = new Set([
   "servers_cpu_s",
   "sidecar_cpu_s",
   "others_cpu_share",
+  "idle_sets_cpu_share",
 ]);
 
 export function figuresOfAll(rounds: readonly RoundFigures[]): SystemFigures {

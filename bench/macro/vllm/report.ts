@@ -60,6 +60,7 @@ export function tableOf(found: Found): string {
   line("engine steps", (of) => String(of.engine_steps));
   line("drafted", (of) => String(of.drafted_tokens));
   line("accepted", (of) => String(of.accepted_tokens));
+  line("propose us/token", (of) => (of.propose_us / of.output_tokens).toFixed(1));
   line("preempted", (of) => String(of.preemptions));
   line("prompt tokens sent", (of) => String(of.prompt_tokens));
   line("  of these computed", (of) => String(of.prompt_tokens_computed));
@@ -70,6 +71,7 @@ export function tableOf(found: Found): string {
   line("KV while requests wait", (of) => percent(of.kv_share_waiting, 1));
   line("CPU s, servers", (of) => of.servers_cpu_s.toFixed(1));
   line("CPU s, sidecar", (of) => of.sidecar_cpu_s.toFixed(1));
+  line("CPU of idle sets", (of) => percent(of.idle_sets_cpu_share, 1));
   line("CPU of others", (of) => percent(of.others_cpu_share, 1));
   return table.toString();
 }

@@ -80,13 +80,13 @@ function launchOf(
   switch (name) {
     case "plain":
       return { up: [], vllm: [], env: {} };
-    case "ngram":
-      return drafting({
-        method: "ngram",
-        num_speculative_tokens: ngramTokens,
-        prompt_lookup_max: 4,
-        prompt_lookup_min: 2,
-      });
+    case "ngram": {
+      const lookup = { prompt_lookup_max: 4, prompt_lookup_min: 2 };
+      const launch = drafting({ method: "ngram", num_speculative_tokens: ngramTokens, ...lookup });
+      // Its search runs in numba, which would set OpenMP, and torch with it, back to as many threads as there are
+      // cores: with two servers on two cores steps then took five times as long.
+      return { ...launch, env: { ...launch.env, NUMBA_NUM_THREADS: "1" } };
+    }
     case "suffix":
       return drafting({ method: "suffix", num_speculative_tokens: suffixTokens });
     case "pool":

@@ -25,7 +25,7 @@ export function run(fields: Partial<Run>): Run {
     ...{ lengths: [[3, 5]], startS: 100, finishedS: [1, 2], wallS: 2, tailS: 1 },
     ...{ counters: { ...readMetrics("").counters, generationTokens: 8, acceptedTokens: 4 } },
     ...{ log: { steps: [[], []], prefills: [], ends: [], proposeUs: 0 } },
-    ...{ serversCpuS: 3, sidecarCpuS: 0, othersCpuShare: 0.1 },
+    ...{ serversCpuS: 3, sidecarCpuS: 0, othersCpuShare: 0.1, idleCpuShare: 0 },
     ...fields,
   };
 }
