@@ -384,6 +384,7 @@ function routesOf(
   });
   const rollouts = rolloutSide({
     ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
+    adapterOf: plane.adapterOf,
     versionOf: (epoch) => weights.version(epoch),
     after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
   });

@@ -177,6 +177,27 @@ test("an adapter is served under its name on every server, apart from the model"
   expect([...groups(named)].filter((group) => groups(others).has(group))).toEqual([]);
 });
 
+test("a rollout is drawn from the adapter that it names, and from nothing else", async () => {
+  const one = await world();
+  const body = {
+    groups: [{ id: "a", token_ids: PROMPT, n: 4 }],
+    sampling: { max_tokens: TOKENS_MAX },
+  };
+  const rolloutOf = async (model: object) => {
+    const { status, text } = await one.post("/v1/rollouts", { ...body, ...model });
+    expect([status, text.slice(0, 200)]).toEqual([200, expect.stringContaining('"group":"a"')]);
+    const lines = text.trim().split("\n").slice(0, -1);
+    return lines.map((line) => (JSON.parse(line) as { token_ids: number[] }).token_ids);
+  };
+  const unknown = await one.post("/v1/rollouts", { ...body, model: "policy" });
+  expect(unknown.status).toBe(404);
+  expect(unknown.text).toContain("The model `policy` does not exist.");
+  expect((await one.post("/v1/rollouts", { ...body, model: 7 })).status).toBe(400);
+  await one.post("/v1/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });
+  const drawn = await Promise.all([{}, { model: "tiny" }, { model: "policy" }].map(rolloutOf));
+  expect(drawn).toEqual([expected(undefined), expected(undefined), expected("/lora/1")]);
+});
+
 test("an adapter loaded again in place is the new one; unloaded it is a 404 again", async () => {
   const one = await world();
   await one.post("/load_lora_adapter", { lora_name: "policy", lora_path: "/lora/1" });

@@ -139,6 +139,8 @@ export interface DataPlaneSide {
   readonly routes: Route[];
   /** Gives up the requests that clients named so, or all (null); returns how many there were. */
   readonly abort: (requestIds: readonly string[] | null) => number;
+  /** The adapter that a client means; null: none. @throws AppError not_found. */
+  readonly adapterOf: (model: string | null | undefined) => string | null;
   /** Of requests whose clients have gone, or may ask again. */
   readonly kept: () => Kept;
 }
@@ -149,6 +151,7 @@ export function dataPlane(options: DataPlaneOptions): DataPlaneSide {
   return {
     routes: routesOf(plane),
     abort: (ids) => abortNamed(plane, ids),
+    adapterOf: (model) => plane.checkModel(model),
     kept: () => plane.kept,
   };
 }

@@ -76,6 +76,8 @@ export const RolloutRequestSchema = v.strictObject({
   /** Of every group that has no number of its own. */
   n: integer(1, GROUP_SIZE_MAX),
   sampling: v.nullish(SamplingSchema),
+  /** Of every group: the model, or an adapter on top of it. Default: the model. */
+  model: v.nullish(text),
   priority: integer(-(2 ** 20), 2 ** 20),
   /** It goes on when the client has gone. */
   detached: flag,
@@ -115,12 +117,15 @@ export interface PlanContext {
   /** Aborts when the client has gone. */
   readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
+  /** The adapter that a client means; null: none. @throws AppError not_found. */
+  readonly adapterOf: (model: string | null | undefined) => string | null;
   readonly limits: RolloutLimits;
 }
 
-/** @throws AppError invalid_field. */
+/** @throws AppError invalid_field; not_found for a model that is not served here. */
 export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
   const fields = checked(RolloutRequestSchema, body);
+  const adapter = context.adapterOf(fields.model);
   const { groupsMax, requestsMax } = context.limits;
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
   if (fields.groups.length > groupsMax) {
@@ -131,7 +136,7 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
   const unwritten = fields.groups.map((group, i) => {
     if (ids.has(group.id)) throw invalid(`groups.${i}.id`, `is ${group.id}, as an earlier one`);
     ids.add(group.id);
-    const plan = groupOf(group, { fields, context, at: `groups.${i}.` });
+    const plan = groupOf(group, { fields, adapter, context, at: `groups.${i}.` });
     requests += plan.n;
     return plan;
   });
@@ -151,9 +156,9 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
 
 function groupOf(
   group: GroupFields,
-  options: { fields: RolloutFields; context: PlanContext; at: string },
+  options: { fields: RolloutFields; adapter: string | null; context: PlanContext; at: string },
 ): UnwrittenPlan {
-  const { fields, context, at } = options;
+  const { fields, adapter, context, at } = options;
   const { vocabularySize } = context.text;
   const own = { ...fields.sampling, ...group.sampling };
   const tokensMax = own.max_tokens ?? null;
@@ -167,7 +172,7 @@ function groupOf(
     id: group.id,
     prompt: givenPrompt(group, { text: context.text, at }),
     n: group.n ?? fields.n ?? 1,
-    sampling: { ...drawing.sampling, tokensMax },
+    sampling: { ...drawing.sampling, tokensMax, ...(adapter === null ? {} : { adapter }) },
     seeded: drawing.seeded,
   };
 }

@@ -51,6 +51,7 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     text,
     encoder: inlineEncoder(text),
     eosTokenIds: [0],
+    adapterOf: () => null,
     clock,
     random,
     limits,

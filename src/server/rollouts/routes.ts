@@ -10,7 +10,7 @@ import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
 import { KnownRollouts } from "./known.ts";
-import { invalid, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
+import { invalid, type PlanContext, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
 import type { Run } from "./run.ts";
 
 export interface RolloutRoutesOptions {
@@ -19,6 +19,7 @@ export interface RolloutRoutesOptions {
   readonly encoder: Encoder;
   readonly eosTokenIds: readonly number[];
   readonly clock: Clock;
+  readonly adapterOf: PlanContext["adapterOf"];
   /** What the trainer calls the weights of an epoch. Default: its number. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
   /** 32 random bits. */
@@ -43,7 +44,7 @@ export interface RolloutSide {
 
 export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
   const { sidecar, text, encoder, clock, random, eosTokenIds, versionOf = String } = options;
-  const { after, stallMsMax = STALL_MS_MAX } = options;
+  const { after, adapterOf, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
   const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId });
@@ -57,7 +58,7 @@ export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
         const { signal } = exchange;
         const { contextTokens: room } = sidecar;
         const contextTokens = Number.isFinite(room) ? room : null;
-        const context = { text, encoder, contextTokens, signal, eosTokenIds, limits };
+        const context = { text, encoder, contextTokens, signal, eosTokenIds, adapterOf, limits };
         const plan = await planOf(await exchange.json("packed"), context);
         exchange.release();
         const { run } = known.begin(plan, digest);
