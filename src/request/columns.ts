@@ -165,7 +165,7 @@ export class OutputColumns {
     this.#tokens.push(token);
   }
 
-  /** Begins anew, in other arrays: whoever reads the old column goes on reading what it was. */
+  /** Restarts in new arrays: readers of the old column keep the old content. */
   clear(): void {
     this.#tokens = new TokenColumn(this.#max);
     this.#logprobs = NO_LOGPROBS;

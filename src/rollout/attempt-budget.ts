@@ -4,7 +4,7 @@
 // - A request that was running on a worker that died is a suspect (`Attempts`). The scheduler runs one suspect at a
 //   time on a worker, and begins no new request beside it, so that the next death has one explanation.
 // - A request on probation when a second worker dies has spent its budget.
-// - A death of which all suspects were cleared came from outside. While such deaths go on, more are needed to judge.
+// - A death of which all suspects were cleared came from outside. While such deaths occur, more are needed for a verdict.
 
 import type { Clock } from "../base/clock.ts";
 import { Attempts, type Death } from "../request/attempts.ts";
@@ -12,12 +12,12 @@ import type { Request } from "../request/buffer.ts";
 
 /** Two workers that die of the same request, with nothing else to blame: one could be chance. */
 const ATTEMPTS_MAX = 2;
-/** A death from outside counts as a sign of more to come for so long, and so many of them count. */
+/** Time for which a death from outside counts, and the maximum number that count. */
 const OUTSIDE_MS = 10_000;
 const OUTSIDE_MAX = 6;
-/** Whatever it makes in between: no request is there at so many deaths by chance. */
+/** Even with progress in between: no request is present at this many deaths by chance. */
 const DEATHS_MAX = 64;
-/** Of what a worker said when it died. */
+/** Characters kept of a dying worker's last message. */
 const REPORT_CHARACTERS = 300;
 
 export class AttemptBudget {
@@ -55,7 +55,7 @@ export class AttemptBudget {
     this.#clear(request.attempts?.progressed(request.response.length) ?? []);
   }
 
-  /** The request is over. `isKnown`: by itself, so it was not what workers died of. */
+  /** The request has ended. `isKnown`: regularly, so workers did not die of it. */
   finished(request: Request, isKnown: boolean): void {
     const deaths = request.attempts?.cleared() ?? [];
     if (!isKnown) for (const death of deaths) death.isUnknown = true;

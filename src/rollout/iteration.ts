@@ -51,7 +51,7 @@ export class Iteration {
     return this.#done.promise;
   }
 
-  /** Ends the run as it stands: finished groups were handed out, the rest is dropped. */
+  /** Ends the run at once: finished groups were handed out, the rest is dropped. */
   interrupt(): void {
     this.#end(true);
   }

@@ -1,27 +1,27 @@
 // Who hears what happens in a rollout, and the guard around it: what a listener throws is a failure of the client
-// behind it. It is reported, the request that it was about is ended, and everybody else goes on.
+// behind it. It is reported, the request that it was about is ended, and all others continue.
 
 import type { WorkerId } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
-/** Hears of everything, in order, inside the turn in which it happens. It may call the rollout back. */
+/** Gets all events, in order, inside the turn in which they occur. It may call the rollout back. */
 export interface RolloutListener {
   /** Output tokens from `offset` on are new. */
   tokens(request: Request, offset: number): void;
-  /** Its `response.finish` says why. */
+  /** `response.finish` is the reason. */
   finished(request: Request): void;
   /** A closed group has only finished requests; it is forgotten afterwards. */
   groupFinished(group: Group): void;
-  /** Its tokens are taken back: it could not go on from them, and begins anew. */
+  /** Its tokens are discarded: it could not continue from them, and restarts. */
   restarted(request: Request): void;
   stats(workerId: WorkerId, stats: WorkerStats): void;
   /**
-   * The worker is gone; what it ran goes on elsewhere, or waits for a worker. It may have been removed before, or
+   * The worker was removed; its requests continue elsewhere, or wait for a worker. It may have been removed before, or
    * may not serve yet (`watch`).
    */
   workerFailed(worker: Worker, message: string): void;
-  /** The request has been ended because workers died of it; its `response.refusal` says so. Before `finished`. */
+  /** The request has been ended because it makes workers die; `response.refusal` is the reason. Before `finished`. */
   quarantined(request: Request): void;
   /** One of the calls above threw. `request`: the one that it was about, which has been ended; null: none. */
   threw(error: unknown, request: Request | null): void;
@@ -59,7 +59,7 @@ export function contained(listener: RolloutListener, threw: Threw): RolloutListe
       try {
         listener.threw(error, request);
       } catch {
-        // There is nobody left to hear of it.
+        // No listener is left for it.
       }
     },
     broken: (error) => listener.broken(error),

@@ -12,7 +12,7 @@ export class Outbox {
     else commands.push(command);
   }
 
-  /** The worker is gone. */
+  /** The worker was removed. */
   drop(workerId: WorkerId): void {
     this.#commands.delete(workerId);
   }

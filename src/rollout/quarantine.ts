@@ -52,7 +52,7 @@ export class Quarantine {
   }
 }
 
-/** null: it cannot be told from others. */
+/** null: it cannot be distinguished from others. */
 function keyOf({ spec: { prompt, sampling } }: Request): string | null {
   let one = 1;
   let other = 2;

@@ -1,4 +1,4 @@
-// What a worker may say of a response: tokens of the model's vocabulary, each with a logprob, no more than were asked
+// Checks a worker's events of a response: tokens of the model's vocabulary, each with a logprob, no more than requested
 // for. Anything else would break what reads it later (text, drafts, another engine's prefill), so that it is refused
 // where it comes in, for this one response.
 
@@ -27,7 +27,7 @@ export function problemOf(
     if (token < 0 || token >= vocabularySize) {
       return `token ${token} at position ${offset + i}, not in 0..${vocabularySize - 1}`;
     }
-    // -Infinity stands for a probability of zero, or one that the engine did not say.
+    // -Infinity is a probability of zero, or one that the engine did not report.
     const logprob = logprobs[i] ?? 0;
     if (Number.isNaN(logprob) || logprob === Number.POSITIVE_INFINITY) {
       return `logprob ${logprob} at position ${offset + i}, not a finite number or -Infinity`;

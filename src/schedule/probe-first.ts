@@ -9,7 +9,7 @@ import type { Group, Request, RequestBuffer } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
 import { PRIORITY_STRIDE, type SchedulePolicy } from "./policy.ts";
 
-/** The paper says "occasionally" (section 3.3) and gives no number: about 6 % of the picks here. */
+/** The paper writes "occasionally" (section 3.3) and gives no number: about 6 % of the picks here. */
 export const STARVATION_PERIOD = 16;
 
 export interface ProbeFirstHeaps {
@@ -128,7 +128,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     return priority * PRIORITY_STRIDE - this.#context.estimate(group);
   }
 
-  /** An index that was used before belongs to a new group now, and begins anew. */
+  /** An index that was used before belongs to a new group now, and starts at zero. */
   #of(group: Group): Waiting {
     const known = this.#waiting[group.index];
     if (known !== undefined && known.group === group) return known;

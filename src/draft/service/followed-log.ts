@@ -1,4 +1,4 @@
-// The token log of a response that this process has itself, read where it lies. What an engine has told ahead of it is
+// The token log of a response that this process has itself, read without a copy. What an engine has sent ahead of it is
 // kept until the response has it, and dropped if the response turns out to be another one there: the engine's attempt
 // was given up, and the next one drew other tokens.
 //
@@ -29,7 +29,7 @@ export class FollowedLog implements Log {
     return this.#length;
   }
 
-  /** As of the last call that may have changed it. The column counts: the log keeps it when the response is gone. */
+  /** As of the last call that may have changed it. The column counts: the log keeps it after the response is dropped. */
   get bytes(): number {
     return this.#bytes;
   }
@@ -85,7 +85,7 @@ export class FollowedLog implements Log {
     this.#bytes = this.#column.bytes + this.#ahead.bytes;
   }
 
-  /** Whether what was told ahead is what the response has, up to its token number `have`. */
+  /** Whether the tokens sent ahead equal the response's, up to its token number `have`. */
   #agrees(have: number): boolean {
     const end = Math.min(have, this.#from + this.#ahead.length);
     const at = Math.max(this.#compared, this.#from);

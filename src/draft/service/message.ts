@@ -1,4 +1,4 @@
-// What draft clients and draft servers say to each other, as values; src/proto/draft-codec.ts turns
+// Messages of draft clients and draft servers, as values; src/proto/draft-codec.ts turns
 // them into frames and back. Each client message gets exactly one answer, in order.
 
 import type { GroupId, WeightEpoch } from "../../base/ids.ts";
@@ -52,7 +52,7 @@ export interface Fetch {
   readonly states: readonly CacheState[];
 }
 
-/** What an engine that drafts by itself tells of itself. Counts are of its life so far, times in microseconds. */
+/** Telemetry of an engine with the plugin. Counters since its start, times in microseconds. */
 export interface Telemetry {
   readonly kind: "telemetry";
   readonly epoch: WeightEpoch;
@@ -79,11 +79,11 @@ export type ClientMessage = Hello | RegisterGroup | Update | Fetch | Telemetry;
 export interface Welcome {
   readonly kind: "welcome";
   readonly protocolVersion: number;
-  /** Another number: the server began anew and has lost its logs. */
+  /** Another number: the server restarted and has lost its logs. */
   readonly instanceId: number;
   readonly epoch: WeightEpoch;
   readonly frameBytesMax: number;
-  /** The server wants Telemetry so often; left out: it takes none. */
+  /** Interval of Telemetry; absent: the server takes none. */
   readonly telemetryMs?: number;
 }
 
@@ -132,7 +132,7 @@ export interface SampleBehind {
 }
 
 export interface FetchedGroup extends GroupDelta {
-  /** Counts the appends taken since the group was made: if it falls, the group was dropped and made anew. */
+  /** Counts the appends since the group was created: if it decreases, the group was dropped and created again. */
   readonly version: number;
   readonly behind: readonly SampleBehind[];
 }
@@ -141,7 +141,7 @@ export interface Fetched {
   readonly kind: "fetched";
   readonly epoch: WeightEpoch;
   readonly status: AnswerStatus;
-  /** Groups with nothing to say are left out. */
+  /** Groups without news are omitted. */
   readonly groups: readonly FetchedGroup[];
   readonly unknown: readonly GroupId[];
   /** The frame was full: fetch again at once. */

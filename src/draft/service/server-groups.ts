@@ -1,5 +1,5 @@
 // The groups that a draft server keeps: their token logs, lifetimes and bytes. Decides which group
-// goes when there is no room: an expired one, else the one that was used longest ago. Knows no
+// is dropped when there is no room: an expired one, else the least recently used. Knows no
 // epochs and no messages.
 
 import type { GroupId } from "../../base/ids.ts";
@@ -21,7 +21,7 @@ export interface ServerGroup {
   bytes: number;
 }
 
-/** Somebody who has responses of the groups: a sidecar, whose requests they are. */
+/** The owner of the groups' responses: a sidecar. */
 export interface ResponseSource {
   /** Calls `take` with the tokens of each response of the group. */
   each(groupId: GroupId, take: (sampleIndex: number, tokens: TokenColumn) => void): void;
@@ -54,7 +54,7 @@ export class ServerGroups {
   #followed = 0;
   readonly #source: ResponseSource | null;
 
-  /** `source` null: all that it knows it is told. */
+  /** `source` null: all tokens come from clients. */
   constructor(limits: DraftServerLimits, source: ResponseSource | null) {
     this.#limits = limits;
     this.#source = source;
@@ -166,7 +166,7 @@ export class ServerGroups {
     }
   }
 
-  /** The log of a response, up to date; null: nobody has said anything of it. */
+  /** The current log of a response; null: none. */
   #known(group: ServerGroup, sampleIndex: number): Log | null {
     const known = group.logs[sampleIndex] ?? null;
     if (known instanceof FollowedLog) this.#refresh(group, known);

@@ -34,7 +34,7 @@ import { type ResponseSource, type ServerGroup, ServerGroups } from "./server-gr
 
 export interface DraftServerOptions {
   readonly clock: Clock;
-  /** Any number below 2^32; a server that begins anew should take another. */
+  /** Any number below 2^32; a restarted server should take another. */
   readonly instanceId: number;
   readonly limits?: Partial<DraftServerLimits>;
   /**
@@ -42,7 +42,7 @@ export interface DraftServerOptions {
    * are. false: the first message of a newer epoch begins it.
    */
   readonly leads?: boolean;
-  /** Responses that need not be told, for the process has them. */
+  /** Responses of this process, which clients need not send. */
   readonly source?: ResponseSource;
 }
 
@@ -121,9 +121,9 @@ export class DraftServer {
   }
 
   /**
-   * Whether a peer at this epoch is no peer of this server: nothing can have updated the weights so often meanwhile, and
-   * an epoch that was begun by mistake would make every other peer's messages stale. A server that begins anew, and does
-   * not lead, takes the first epoch that it hears of.
+   * Whether an epoch is too far ahead to be valid: that many updates cannot have happened meanwhile, and an epoch
+   * started by mistake would make every other peer's messages stale. A new server that does not lead takes the first
+   * epoch that it receives.
    */
   isBeyond(epoch: WeightEpoch): boolean {
     if (!this.#leads && this.#counts.epochs === 0) return false;
@@ -172,7 +172,7 @@ export class DraftServer {
     this.#counts.updates += 1;
     const nowMs = this.#clock.nowMs();
     const refusals: UpdateRefusal[] = [];
-    // Refusals that do not fit in a frame stay unsaid: a fetch tells what the server lacks.
+    // Refusals that do not fit in a frame are omitted: a fetch shows what the server lacks.
     const room = this.#room();
     const refuse = (refusal: UpdateRefusal) => {
       if (take(room, idBytes(refusal.groupId) + GROUP_OVERHEAD_BYTES)) refusals.push(refusal);
@@ -192,7 +192,7 @@ export class DraftServer {
     return { kind: "updated", epoch: this.#epoch, status: "ok", refusals };
   }
 
-  /** The answer fits in a frame; `more` says that something was left for the next one. */
+  /** The answer fits in a frame; `more`: something was left for the next one. */
   fetchDeltas(message: Fetch): Fetched {
     if (!this.#admit(message.epoch)) {
       const epoch = this.#epoch;
@@ -307,7 +307,7 @@ function lacking(group: ServerGroup, state: CacheState, room: Room): FetchedGrou
     isBaseTaken ||= take(room, base);
     if (!isBaseTaken) return null;
     if (offset > have) {
-      // Of a response that the process follows, nobody needs to send again what was lost on the way.
+      // Lost tokens of a response of this process need not be sent again.
       if (!(log instanceof FollowedLog) && take(room, DELTA_OVERHEAD_BYTES))
         behind.push({ sampleIndex, have });
       continue;

@@ -14,7 +14,7 @@ export type SessionAnswer =
       readonly problem: string;
     };
 
-/** Who wants to hear from engines that draft by themselves, and tells them how much they may. */
+/** Receives the telemetry of engines with the plugin, and sets their draft budgets. */
 export interface EngineReports {
   /** Between two reports. */
   readonly telemetryMs: number;

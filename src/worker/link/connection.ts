@@ -15,11 +15,11 @@ export interface Closed {
   readonly reason: string;
   /** This side ended it. */
   readonly isOwn: boolean;
-  /** Nobody listens at the address: the process that did is gone. */
+  /** The connection was refused: the process has ended. */
   readonly isRefused: boolean;
 }
 
-/** Closes after which a session cannot go on: a side sent what cannot be, or has no more to say. */
+/** Close codes after which a session cannot continue: a side sent invalid data, or has ended. */
 export function isFatal({ code }: Closed): boolean {
   return [
     1000,
@@ -36,7 +36,7 @@ export function isFatal({ code }: Closed): boolean {
 export interface ConnectionListener {
   /** Not a heartbeat. Data comes only after `carry`. */
   frame(body: FrameBody, ack: number): void;
-  /** The peer has said nothing for longer than it should; null: it speaks again. */
+  /** The peer is silent for longer than allowed; null: it sends again. */
   quiet(reason: string | null): void;
   /** Once, and nothing afterwards. */
   closed(closed: Closed): void;
@@ -60,7 +60,7 @@ export class Connection {
   #problem: string | null = null;
   #isRefused = false;
   #isOver = false;
-  #heardMs: number;
+  #receivedMs: number;
   #beatMs: number;
   #isQuiet = false;
   /** When the peer last acknowledged something, or nothing waited for it. */
@@ -74,9 +74,9 @@ export class Connection {
     this.#limits = options.limits;
     this.#clock = options.clock;
     this.#listener = options.listener;
-    this.#heardMs = this.#clock.nowMs();
-    this.#movedMs = this.#heardMs;
-    this.#beatMs = this.#heardMs;
+    this.#receivedMs = this.#clock.nowMs();
+    this.#movedMs = this.#receivedMs;
+    this.#beatMs = this.#receivedMs;
     this.#heart = setInterval(() => this.#beat(), this.#limits.heartbeatMs);
     socket.on("message", (data, isBinary) => this.#receive(data, isBinary));
     // Always followed by `close`, which does what is to be done.
@@ -84,7 +84,7 @@ export class Connection {
       this.#problem ??= error.message;
       const code = "code" in error ? error.code : null;
       if (code === "ECONNREFUSED") this.#isRefused = true;
-      // The library has closed the connection by itself: the peer would send the same again.
+      // The library has already closed the connection: the peer would send the same again.
       if (code === "WS_ERR_UNSUPPORTED_MESSAGE_LENGTH") {
         this.#own ??= { code: CLOSE.tooLarge, reason: "frame_too_large: above the limit" };
       }
@@ -162,7 +162,7 @@ export class Connection {
     }
     this.received.frames += 1;
     this.received.bytes += data.length;
-    this.#heardMs = this.#clock.nowMs();
+    this.#receivedMs = this.#clock.nowMs();
     if (this.#isQuiet) {
       this.#isQuiet = false;
       this.#listener.quiet(null);
@@ -194,9 +194,9 @@ export class Connection {
     const { heartbeatMs, quietMsMax, silenceMsMax } = this.#limits;
     // Time for which this process itself stood still does not count: what came meanwhile is not read yet.
     const lateMs = nowMs - this.#beatMs - heartbeatMs;
-    if (lateMs > heartbeatMs) this.#heardMs = Math.min(nowMs, this.#heardMs + lateMs);
+    if (lateMs > heartbeatMs) this.#receivedMs = Math.min(nowMs, this.#receivedMs + lateMs);
     this.#beatMs = nowMs;
-    const silentMs = nowMs - this.#heardMs;
+    const silentMs = nowMs - this.#receivedMs;
     if (silentMs > silenceMsMax) {
       this.terminate(`silent for ${Math.round(silentMs)} ms`);
       return;

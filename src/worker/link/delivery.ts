@@ -1,5 +1,5 @@
 // Delivers messages once and in order over connections that break. Each side of a session has one: it
-// numbers what it sends, keeps it until it is acknowledged, and sends it again from where the peer stands;
+// numbers what it sends, keeps it until it is acknowledged, and sends it again from the peer's position;
 // what it receives it takes once. Owns no socket and no timer; what it keeps is bounded.
 
 import { assert } from "../../base/assert.ts";
@@ -22,7 +22,7 @@ export type Accepted =
 
 /** An empty message still takes room. */
 const ENTRY_BYTES = 64;
-/** So much may come in before an acknowledgement is due. */
+/** Limits of unacknowledged input before an acknowledgement is due. */
 const UNACKED_FRAMES_MAX = 32;
 const UNACKED_BYTES_MAX = 512 * 1024;
 
@@ -68,7 +68,7 @@ export class Delivery {
     return this.#sent > this.#acked;
   }
 
-  /** Whether a message of so many bytes would be taken. */
+  /** Whether a message of this size would be accepted. */
   canPush(bytes: number): boolean {
     return (
       bytes <= this.#limits.messageBytesMax && this.#bytes + bytes <= this.#limits.bufferBytesMax
@@ -163,7 +163,7 @@ export class Delivery {
     return { kind: "message", payload: this.#join() };
   }
 
-  /** So much has come in that the peer should hear of it now. */
+  /** Enough has come in that an acknowledgement is due. */
   get isAckDue(): boolean {
     return this.#owedFrames >= UNACKED_FRAMES_MAX || this.#owedBytes >= UNACKED_BYTES_MAX;
   }

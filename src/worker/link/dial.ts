@@ -1,4 +1,4 @@
-// One attempt to reach a host: opens a WebSocket, says hello, and hands over what follows. Owns nothing
+// One attempt to reach a host: opens a WebSocket, sends the hello, and hands over what follows. Owns nothing
 // afterwards.
 
 import { WebSocket } from "ws";
@@ -26,7 +26,7 @@ export interface DialOptions {
 export interface SidecarIdentity {
   /** Random; the same for all sessions that one owner begins, one after the other, with one host. */
   readonly id: string;
-  /** What people call it: told to others that want the worker. */
+  /** Display name, sent to other sidecars that request the worker. */
   readonly name: string;
 }
 
@@ -41,7 +41,7 @@ export interface DialListener {
   /** `ack`: data frames that the host has. */
   welcome(connection: Connection, welcome: Welcome, ack: number): void;
   data(connection: Connection, frame: Data): void;
-  /** The host says nothing; null: it speaks again. */
+  /** The host is silent; null: it sends again. */
   quiet(connection: Connection, reason: string | null): void;
   closed(connection: Connection, closed: Closed): void;
 }

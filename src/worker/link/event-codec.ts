@@ -42,7 +42,7 @@ const messageType = typeOf("HostMessage");
 /** Run, offset, tokens, other events that come before it, alternatives reported with each token. */
 const HEAD_WORDS = 5;
 const OTHERS_MAX = 1_048_576;
-/** So few tokens are copied faster than a view of them is made; a view also keeps the whole frame alive. */
+/** Up to this many tokens, copying is faster than creating a view, which also keeps the whole frame alive. */
 const FEW = 16;
 
 /** In the order of the schema's enum, from 1; null: the chunk is used up. */

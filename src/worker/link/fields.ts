@@ -1,5 +1,5 @@
 // Reads the fields of decoded protobuf and checks each: an empty frame, and one that means something
-// else, are valid protobuf. What is wrong is told by a value of `Decoded`, never by a throw.
+// else, are valid protobuf. Errors are returned as a value of `Decoded`, never thrown.
 
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
@@ -21,7 +21,7 @@ import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
 const SCHEMA = new URL("../../../proto/link.proto", import.meta.url);
 const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
 
-/** Words travel as they lie in memory; every host of Bun is little-endian. */
+/** Words are sent in their memory layout; every host of Bun is little-endian. */
 assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");
 
 const WEIGHTS_ID = /^[\w.-]{1,64}$/;
@@ -101,7 +101,7 @@ export function textOf(fields: Fields, name: string, charsMax: number): string {
   throw new InvalidMessage(`${name} has ${value.length} characters, above ${charsMax}`);
 }
 
-/** What a host's weights are called; null: it cannot say. */
+/** The name of a host's weights; null: unknown. */
 export function weightsOf(fields: Fields): WeightsId | null {
   const name = fields.weights as string;
   if (name === "") return null;

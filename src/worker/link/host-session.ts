@@ -1,6 +1,6 @@
-// What a host knows about one session with a sidecar: prompts, outputs, runs, what its worker holds. Turns
-// commands of the wire into the port's, refusing what could harm the worker, and events back. It can say
-// what makes the worker as it was before. Owns no socket.
+// A host's state of one session with a sidecar: prompts, outputs, runs, requests on its worker. Translates commands of
+// the wire into the port's, refusing those that could harm the worker, and events back. Provides the commands that
+// restore the worker's state. Owns no socket.
 
 import { type GroupId, type RequestId, requestId } from "../../base/ids.ts";
 import type { RequestSpec } from "../../request/request.ts";
@@ -139,7 +139,7 @@ export class HostSession {
   }
 
   /**
-   * What makes the worker as it was before the session. The last of these asks about a request that no
+   * Commands that restore the worker's state before the session. The last one queries a request that no
    * sidecar has: once `exported` answers it, nothing of this session follows.
    */
   ending(): WorkerCommand[] {
@@ -201,7 +201,7 @@ export class HostSession {
     if (typeof kv === "string") throw new Refused("invalid_message", `${what}: ${kv}`);
     const prompt = this.#prompt(command.prompt);
     if (!this.#logs.begin(id, outputFrom, command.output)) {
-      throw new Refused("invalid_message", `${what} goes on from ${outputFrom}, not known here`);
+      throw new Refused("invalid_message", `${what} continues from ${outputFrom}, not known here`);
     }
     if (this.#logs.size > this.#limits.requestsMax || this.#held.size > this.#limits.requestsMax) {
       throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} requests`);
@@ -218,7 +218,7 @@ export class HostSession {
     return { kind: "run", request, output, chunkTokens, priority, kv, draft };
   }
 
-  /** Ends one request; the session, and what runs beside it, goes on. */
+  /** Ends one request; the session and its other requests continue. */
   #refuse(id: RequestId, run: number, problem: string): WorkerCommand | null {
     this.#logs.forget(id);
     const message = `the request can never run on this worker: it ${problem}`;
@@ -239,13 +239,13 @@ export class HostSession {
     }
     const tokens = prompt.length + sampling.tokensMax;
     if (prompt.length === 0) return "has an empty prompt";
-    if (!(chunkTokens >= 1)) return `asks for a chunk of ${chunkTokens} tokens`;
+    if (!(chunkTokens >= 1)) return `has a chunk of ${chunkTokens} tokens`;
     if (output.length >= sampling.tokensMax) return "is at its end";
     if (tokens > contextTokens) return `may take ${tokens} tokens of ${contextTokens}`;
     // The last token is never computed.
     if (tokens - 1 > kvTokens) return `may take ${tokens - 1} KV tokens of ${kvTokens}`;
     const support = this.#worker.supports(sampling);
-    return support.kind === "refused" ? `asks for ${support.field}, which ${support.reason}` : null;
+    return support.kind === "refused" ? `uses ${support.field}, which ${support.reason}` : null;
   }
 
   #prompt({ promptId, tokens }: WirePrompt): Int32Array {

@@ -167,7 +167,7 @@ const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw)
   [
     "an output that it does not have",
     1007,
-    /goes on from 5/,
+    /continues from 5/,
     (raw) => raw.commands(1, { ...RUN, outputFrom: 5 }),
   ],
   [

@@ -1,7 +1,7 @@
 // Serves one worker to one sidecar at a time over a WebSocket server. Decides who may have the worker, which
 // session a connection belongs to, and when a session is over. A session outlives its connections; when it
-// ends, the worker is made as it was before. A worker that fails ends its session, and sidecars are told to come
-// again until its owner brings another. Never waits for a peer, and keeps a bounded amount for it.
+// ends, the worker's state is restored. A worker that fails ends its session, and sidecars are refused until its
+// owner provides another. Never waits for a peer, and keeps a bounded amount for it.
 
 import type { AddressInfo } from "node:net";
 import { type WebSocket, WebSocketServer } from "ws";
@@ -30,7 +30,7 @@ import type { Data, FrameBody, Hello, HostMessage, SidecarMessage } from "./mess
 import { supportTable } from "./support.ts";
 
 export interface LinkHostOptions {
-  /** Nobody listens to it yet; the host closes neither it nor those that take its place. */
+  /** Without a listener yet; the host closes neither it nor its replacements. */
   readonly worker: Worker;
   /** What the weights are called; sidecars compare it. */
   readonly modelId: string;
@@ -47,11 +47,11 @@ export interface LinkHostOptions {
   readonly events?: (event: LinkHostEvent) => void;
 }
 
-/** What an operator wants to hear of. `sidecar`: as it calls itself. */
+/** Events for the operator's log. `sidecar`: its own name. */
 export type LinkHostEvent =
   | { readonly kind: "session_began" | "session_resumed"; readonly sidecar: string }
   | {
-      /** cut: it may go on. refused: another one wanted the worker; told once while the worker has the same sidecar. */
+      /** cut: it may be resumed. refused: another sidecar requested the worker; reported once per current sidecar. */
       readonly kind: "session_cut" | "session_ended" | "sidecar_refused";
       readonly sidecar: string;
       readonly reason: string;
@@ -110,7 +110,7 @@ export class LinkHost {
   #past: { readonly id: string; readonly reason: string } | null = null;
   /** Sidecars that were refused because of this session. */
   readonly #refused = new Set<string>();
-  /** The worker still has to answer for the last session: until then nobody gets it. */
+  /** The worker still has to answer for the last session: until then no sidecar gets it. */
   #clearing: ReturnType<typeof setTimeout> | null = null;
   #failure: string | null = null;
   #isClosing = false;
@@ -166,7 +166,7 @@ export class LinkHost {
     return { ...this.#counts, closed: { ...this.#closedBy } };
   }
 
-  /** Stops listening and tells the sidecar to go. The worker is the caller's to close. Safe to call twice. */
+  /** Stops listening and closes the sidecar's connection. The worker is the caller's to close. Safe to call twice. */
   async close(): Promise<void> {
     if (this.#isClosing) return;
     this.#isClosing = true;
@@ -247,7 +247,7 @@ export class LinkHost {
     } else if (this.#session === null) this.#begin(peer, hello);
   }
 
-  /** Its sidecar is gone, or cannot be heard, or is the one that asks: it is told why, if it can be. */
+  /** Its sidecar has gone, is silent, or is the same one: it gets the reason if it can be reached. */
   #takeOver(session: Session, { sidecarName }: Hello): void {
     const reason = `taken_over: by ${sidecarName}`;
     for (const peer of this.#peers) {
@@ -256,7 +256,7 @@ export class LinkHost {
     this.#endSession(reason);
   }
 
-  /** The one that has the worker is there and answers: two sidecars do not take it from each other in turns. */
+  /** The worker's sidecar is alive: two sidecars do not take it from each other in turns. */
   #busy(peer: Peer, { sidecar }: Session, { sidecarName }: Hello): void {
     const reason = `busy: in use by ${sidecar}`;
     this.#end(peer, CLOSE.tryLater, reason);
@@ -358,7 +358,7 @@ export class LinkHost {
         session.exports.obey(message.commands);
         worker.send(translated.commands);
         const { refused: events } = translated;
-        if (events.length > 0) this.#say(session, { kind: "events", epoch: this.#epoch, events });
+        if (events.length > 0) this.#send(session, { kind: "events", epoch: this.#epoch, events });
         return;
       }
       const code = translated.reason === "invalid_message" ? CLOSE.invalid : CLOSE.protocol;
@@ -374,7 +374,7 @@ export class LinkHost {
     const answered = (answer: ControlAnswer) => {
       session.controls -= 1;
       const weights = worker.weights ?? null;
-      this.#say(session, { kind: "control_answer", controlId, answer, weights });
+      this.#send(session, { kind: "control_answer", controlId, answer, weights });
     };
     worker.control(message.request).then(answered, (error: unknown) => {
       answered({ status: 502, body: { error: String(error) } });
@@ -383,12 +383,12 @@ export class LinkHost {
 
   #listenTo(worker: Worker): void {
     worker.listen((epoch, events) => {
-      // One that was replaced has nothing more to say.
-      if (worker === this.#worker && this.#failure === null) this.#heard(epoch, events);
+      // Events of a replaced worker are dropped.
+      if (worker === this.#worker && this.#failure === null) this.#received(epoch, events);
     });
   }
 
-  #heard(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+  #received(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
     this.#epoch = epoch;
     const failure = events.find((event) => event.kind === "failed");
     if (this.#clearing !== null) {
@@ -403,7 +403,7 @@ export class LinkHost {
       const wire = session.state.events(events, Math.min(room, free), (event) =>
         session.exports.take(epoch, event),
       );
-      if (wire.length > 0) this.#say(session, { kind: "events", epoch, events: wire });
+      if (wire.length > 0) this.#send(session, { kind: "events", epoch, events: wire });
       else session.connection?.flush();
     }
     if (failure?.kind === "failed") this.workerFailed(failure.message);
@@ -424,7 +424,7 @@ export class LinkHost {
     this.#tell({ kind: "worker_failed", reason: message });
   }
 
-  #say(session: Session, message: HostMessage): void {
+  #send(session: Session, message: HostMessage): void {
     if (session !== this.#session) return;
     if (!session.delivery.push(encodeHostMessage(message))) {
       this.#overflow(session);

@@ -9,13 +9,13 @@ export const LINK_PATH = "/v1/link";
 /** Bounds that hold for every frame, whatever the sides are configured to. */
 export const ID_BYTES_MAX = 64;
 export const NAME_CHARS_MAX = 4096;
-/** A sidecar's name stands in reasons of closes and in log lines. */
+/** A sidecar's name appears in close reasons and log lines. */
 export const SIDECAR_CHARS_MAX = 256;
 export const JSON_CHARS_MAX = 16 * 2 ** 20;
 export const TTL_MS_MAX = 86_400_000;
 /** Ids, offsets and counts travel in 32 signed bits, in packed events as in engines. */
 export const INT_MAX = 0x7fffffff;
-/** A request id that no sidecar may use: the host asks its worker about it to learn what has been heard. */
+/** A request id that no sidecar may use: the host queries its worker about it, as a barrier. */
 export const BARRIER_ID = INT_MAX;
 export const TOKEN_BYTES = 4;
 
@@ -35,19 +35,19 @@ export interface LinkLimits {
   readonly bufferBytesMax: number;
   /** Bytes that the socket may hold; beyond it frames wait in the buffer above. */
   readonly socketBytesMax: number;
-  /** Each side says at least so often that it is there, and what it has. */
+  /** Interval of each side's heartbeats. */
   readonly heartbeatMs: number;
-  /** A peer that has said nothing for so long is told as not reachable; it may speak again. */
+  /** Silence after which a peer is reported as not reachable; it may send again. */
   readonly quietMsMax: number;
-  /** A peer that has said nothing for so long is taken for lost; it has as long to say hello. */
+  /** Silence after which a peer is lost; also the time for its hello. */
   readonly silenceMsMax: number;
-  /** A peer that has acknowledged nothing of what was sent for so long is too slow. */
+  /** Time without an acknowledgement after which a peer is too slow. */
   readonly stallMsMax: number;
-  /** A host that says nothing of the requests it runs, and not that its engine is busy, has failed after so long. */
+  /** Time without an event of running requests, or a sign of a busy engine, after which a host has failed. */
   readonly standstillMsMax: number;
-  /** After a cut a session can be gone on with for so long. */
+  /** Time after a cut for which a session can be resumed. */
   readonly resumeMsMax: number;
-  /** A host is dialled for so long before opening it fails; whoever opened it tries again. */
+  /** Time to connect to a host; then the attempt has failed, and the caller retries. */
   readonly openMsMax: number;
   /** The first pause before a lost host is dialled again; doubles up to the second. */
   readonly retryMsMin: number;
@@ -77,7 +77,7 @@ export const LINK_LIMITS: LinkLimits = {
   quietMsMax: 1_000,
   silenceMsMax: 10_000,
   stallMsMax: 30_000,
-  // A step, the longest that an engine says nothing, is bounded by its batch: seconds.
+  // A step, the longest silence of an engine, is bounded by its batch: seconds.
   standstillMsMax: 60_000,
   resumeMsMax: 30_000,
   openMsMax: 1_000,

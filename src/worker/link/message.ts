@@ -28,7 +28,7 @@ export interface KvPart {
 /** KV in a message, or what is known of KV whose parts came before the message. */
 export type WireKv = KvBlob | { readonly tokens: number; readonly streamedBytes: number };
 
-/** What the host keeps for the sidecar: the sidecar counts, and says what may be forgotten. */
+/** What the host keeps for the sidecar: the sidecar counts, and names what may be dropped. */
 export interface HostLimits {
   readonly messageBytesMax: number;
   /** Of one KV that comes in parts; 0: none may. */
@@ -73,7 +73,7 @@ export interface Data {
   readonly kind: "data";
   /** From 1, without holes. */
   readonly seq: number;
-  /** The message goes on in the next data frame. */
+  /** The message continues in the next data frame. */
   readonly more: boolean;
   readonly payload: Uint8Array;
 }

@@ -34,7 +34,7 @@ const SHAPINGS: Partial<LogitShaping>[] = [
   { logitBias: [{ token: 0, bias: 1 }] },
 ];
 
-/** Stands for every field of an engine's API that is not known here by name. */
+/** Represents all fields of an engine's API that have no feature of their own here. */
 const OTHER_FIELD = "other_field";
 
 /** Fields of vLLM's sampling parameters that differ in whether their state survives a chunk's end. */
@@ -55,7 +55,7 @@ const ENGINE_FIELDS = [
   "truncate_prompt_tokens",
 ];
 
-/** Asks `worker` about each feature alone. */
+/** Queries `worker` about each feature alone. */
 export function supportTable(worker: Worker): SupportTable {
   const table = new Map<string, SamplingSupport>();
   const ask = (feature: string, sampling: Partial<SamplingParams>) => {

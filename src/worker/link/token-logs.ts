@@ -41,7 +41,7 @@ export class TokenLogs {
     return at;
   }
 
-  /** A run begins: the output is what is there up to `from`, and then `rest`. false: so much is not there. */
+  /** A run begins: the output is the stored one up to `from`, then `rest`. false: less is stored. */
   begin(id: RequestId, from: number, rest: Int32Array): boolean {
     const log = this.#logs.get(id) ?? { tokens: new Int32Array(TOKENS_MIN), length: 0 };
     if (from > log.length) return false;

@@ -1,5 +1,5 @@
 // A worker on another machine, as the rollout sees it: the port on one session with a host. A connection
-// that breaks is made again and the session goes on, without loss and without repeats. When that cannot be,
+// that breaks is opened again and the session continues, without loss and without repeats. When that cannot be,
 // the worker has failed, once; the rollout recovers. Never blocks, and keeps a bounded amount.
 
 import { hostname } from "node:os";
@@ -35,14 +35,14 @@ export interface LinkWorkerOptions {
   readonly workerId: WorkerId;
   /** `ws://HOST:PORT` */
   readonly url: string;
-  /** What the host asks for; default: nothing. */
+  /** The token that the host requires; default: none. */
   readonly token?: string;
   readonly clock: Clock;
   /** Default: another one each time, named by this machine and process. */
   readonly sidecar?: SidecarIdentity;
   readonly limits?: Partial<LinkLimits>;
   /**
-   * Hears why the host cannot be reached while the session may still go on; null: it can be again. When the
+   * Called with the reason while the host cannot be reached and the session may still continue; null: reachable again. When the
    * session is over the worker's listener hears `failed`.
    */
   readonly reach?: (lost: string | null) => void;
@@ -55,7 +55,7 @@ export interface LinkWorkerStats {
   readonly sent: ConnectionStats;
 }
 
-/** A worker that also says which model it has: all workers of a rollout must have the same. */
+/** A worker that also names its model: all workers of a rollout must have the same. */
 export interface LinkedWorker extends Worker {
   readonly modelId: string;
   readonly vocabularySize: number;
@@ -64,7 +64,7 @@ export interface LinkedWorker extends Worker {
   linkStats(): LinkWorkerStats;
 }
 
-/** Between two looks at whether the requests that run are heard of. */
+/** Interval of the check for events of running requests. */
 const WATCH_MS = 250;
 
 /**
@@ -141,7 +141,7 @@ class LinkWorker implements LinkedWorker {
   #resumedMs = 0;
   #resumedAt = 0;
   readonly #watch: ReturnType<typeof setInterval>;
-  /** For how long nothing was heard of the requests that run, while the host could be reached. */
+  /** Time without an event of the running requests, while the host could be reached. */
   #stillMs = 0;
   #epoch: WeightEpoch;
   #weights: WeightsId | null;
@@ -152,7 +152,7 @@ class LinkWorker implements LinkedWorker {
   #controlCount = 0;
   #onDisconnected: () => void = () => {};
   readonly #reach: (lost: string | null) => void;
-  /** What `reach` heard last. */
+  /** The last argument of `reach`. */
   #lost: string | null = null;
   #reconnects = 0;
   readonly #past = { received: { frames: 0, bytes: 0 }, sent: { frames: 0, bytes: 0 } };
@@ -259,7 +259,7 @@ class LinkWorker implements LinkedWorker {
     const controlId = this.#controlCount;
     return new Promise((resolve) => {
       this.#controls.set(controlId, resolve);
-      this.#say({ kind: "control", controlId, request });
+      this.#send({ kind: "control", controlId, request });
     });
   }
 
@@ -270,7 +270,7 @@ class LinkWorker implements LinkedWorker {
     if (connection === null || !wasRunning) return;
     const gone = new Promise<void>((resolve) => {
       this.#onDisconnected = resolve;
-      // A socket that is not open yet need not say that it is closed.
+      // A socket that is not open yet may not emit a close.
       setTimeout(resolve, 2 * this.#limits.closeMsMax).unref();
     });
     connection.send({ kind: "bye" });
@@ -327,7 +327,7 @@ class LinkWorker implements LinkedWorker {
     const nowMs = this.#dial.clock.nowMs();
     const isOfUse =
       this.#done > this.#resumedAt || nowMs - this.#resumedMs > this.#limits.quietMsMax;
-    // Connections that end as soon as they are made are one cut, with its pauses and its limit.
+    // Connections that end at once are one cut, with its pauses and its limit.
     if (!isOfUse) {
       this.#notResumed(closed);
       return;
@@ -381,7 +381,7 @@ class LinkWorker implements LinkedWorker {
     this.#onDisconnected();
     if (this.#state !== "running") return;
     const awayMs = this.#dial.clock.nowMs() - this.#cutMs;
-    // Where nobody listens, the process that held the session is gone, and the session with it.
+    // A refused connection means that the process with the session has ended, and the session with it.
     const isOver = isFatal(closed) || closed.isRefused;
     if (isOver || awayMs + this.#pauseMs > this.#limits.resumeMsMax) {
       this.#fail(`${this.name} is lost: ${closed.reason}`);
@@ -392,13 +392,13 @@ class LinkWorker implements LinkedWorker {
     this.#pauseMs = Math.min(2 * this.#pauseMs, this.#limits.retryMsMax);
   }
 
-  /** A host that is there and takes requests, but never says anything of them, would be waited for without end. */
+  /** Without this limit, a host that accepts requests and never reports on them would be waited for without end. */
   #look(): void {
     const isStill = this.#session.takeStandstill() && this.#lost === null;
     this.#stillMs = isStill ? this.#stillMs + WATCH_MS : 0;
     const connection = this.#connection;
     if (this.#stillMs <= this.#limits.standstillMsMax || connection === null) return;
-    const reason = `standstill: nothing was heard of its requests for ${this.#stillMs} ms`;
+    const reason = `standstill: no event of its requests for ${this.#stillMs} ms`;
     this.#refuse(connection, CLOSE.protocol, reason);
   }
 
@@ -408,7 +408,7 @@ class LinkWorker implements LinkedWorker {
     this.#reach(lost);
   }
 
-  #say(message: SidecarMessage): void {
+  #send(message: SidecarMessage): void {
     this.#push(message);
     this.#connection?.flush();
   }
@@ -476,7 +476,7 @@ class LinkWorker implements LinkedWorker {
     this.#stop("failed");
     this.#failure = message;
     this.#connection?.end(1000, "");
-    // Of the epoch that the rollout has by now: it hears no other.
+    // In the rollout's current epoch: it drops events of others.
     this.#deliver(this.#epoch, [{ kind: "failed", message }]);
   }
 

@@ -42,7 +42,7 @@ export interface ChunkRequest {
   /** Lower is served earlier. */
   readonly priority: number;
   readonly cacheSalt: string;
-  /** Names the run that the request belongs to: all its workers say the same, another run another. */
+  /** Names the run that the request belongs to: the same for all its workers, different for another run. */
   readonly run: string;
   /** Of the weights that the chunk is for. */
   readonly epoch: WeightEpoch;

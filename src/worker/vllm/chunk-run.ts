@@ -1,4 +1,4 @@
-// One chunk on a server: which tokens it has brought, from whatever number of attempts, and how it stands. Tokens
+// One chunk on a server: the tokens received over all attempts, and its state. Tokens
 // are taken by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
 
 import type { DraftSource } from "../../draft/group-update.ts";
@@ -10,7 +10,7 @@ import type { EventUsage, StreamEvent } from "./stream-event.ts";
 type Piece = Extract<StreamEvent, { kind: "piece" }>;
 
 /**
- * more: the chunk goes on. full: it has all that it may have. broken: tokens are missing, or are none; nothing of the
+ * more: the chunk continues. full: it is complete. broken: tokens are missing or invalid; nothing of the
  * piece was taken.
  */
 export type Taken = "more" | "full" | "broken";
@@ -34,21 +34,21 @@ export class ChunkRun {
   failedAttempts = 0;
   /** When all attempts have brought nothing and the server still serves others, they begin once more. */
   hasSecondChance = true;
-  /** When the server was last heard of in this matter. */
+  /** Time of the server's last event for this run. */
   heardMs = 0;
   /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */
   cancel: (() => void) | null = null;
   isOpen = false;
-  /** What the server said at the end of this attempt. */
+  /** The server's reason for the end of this attempt. */
   reason: string | null = null;
-  /** Of the prompt, in the server's prefix cache before the first output token; null: not said. */
+  /** Of the prompt, in the server's prefix cache before the first output token; null: not reported. */
   promptTokensCached: number | null = null;
   readonly #output: Int32Array;
   /** What this chunk has brought. */
   readonly #made: OutputColumns;
   /** Tokens that were handed on. */
   #delivered = 0;
-  /** Tokens that were there when the attempt began, and those that the server says it has made since. */
+  /** Tokens at the begin of the attempt, and those that the server has reported since. */
   #base = 0;
   #counted = 0;
   #hasStopped = false;
@@ -87,7 +87,7 @@ export class ChunkRun {
     return this.chunkTokens - this.made;
   }
 
-  /** It has all that it may have, whatever the server still says. */
+  /** It is complete; further events are ignored. */
   get isFull(): boolean {
     return this.#hasStopped || this.made >= this.chunkTokens;
   }
@@ -113,7 +113,7 @@ export class ChunkRun {
     return all;
   }
 
-  /** The next attempt goes on where the tokens end; what must come in one piece begins anew. */
+  /** The next attempt continues where the tokens end; an undivided response restarts. */
   begin(): void {
     if (!this.spec.divisible) this.#made.clear();
     this.#base = this.made;
@@ -121,7 +121,7 @@ export class ChunkRun {
     this.reason = null;
   }
 
-  told({ cachedTokens }: EventUsage): void {
+  report({ cachedTokens }: EventUsage): void {
     if (this.#output.length + this.#base === 0) this.promptTokensCached = cachedTokens;
   }
 

@@ -19,7 +19,7 @@ export const wallTimers: TimerClock = {
   },
 };
 
-/** A clock whose timers throw nothing: `failed` is told instead. */
+/** A clock whose timers throw nothing: errors go to `failed`. */
 export function contained(clock: TimerClock, failed: (error: unknown) => void): TimerClock {
   return {
     nowMs: () => clock.nowMs(),

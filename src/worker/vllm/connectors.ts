@@ -1,9 +1,9 @@
 // The KV connectors of vLLM: what each saves, who finds it again, and what a server must be started with. A table of
-// data; docs/KV.md says where each row was seen. What a server has is read from its /server_info.
+// data; docs/KV.md names the source of each row. What a server has is read from its /server_info.
 
 import { AppError } from "../../base/errors.ts";
 
-/** pool: a store that all servers ask by themselves. none: nothing that another server could find by a request's tokens. */
+/** pool: a store that all servers look up themselves. none: nothing that another server finds by a request's tokens. */
 export type ConnectorReach = "pool" | "none";
 
 export interface ConnectorRow {
@@ -12,7 +12,7 @@ export interface ConnectorRow {
   /** `kv_connector`, and what older versions called it. */
   readonly classes: readonly string[];
   readonly reach: ConnectorReach;
-  /** What of a request it saves by itself. */
+  /** Which of a request's blocks it saves. */
   readonly saves: "prompt" | "prompt and output" | "what fits";
   /** A key of `kv_connector_extra_config`, and its value with which it saves output too; null: there is none. */
   readonly outputSetting: readonly [key: string, value: boolean] | null;
@@ -137,7 +137,7 @@ export interface FoundConnector {
   readonly fix: string | null;
 }
 
-/** From `vllm_config` of /server_info; null: no connector, or it is not told. */
+/** From `vllm_config` of /server_info; null: no connector, or not reported. */
 export function connectorOf(config: unknown): FoundConnector | null {
   const transfer = field(config, "kv_transfer_config");
   const className = field(transfer, "kv_connector");

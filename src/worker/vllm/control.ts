@@ -23,7 +23,7 @@ export function canaryModel(body: unknown): string | null {
   return typeof model === "string" ? model : null;
 }
 
-/** vLLM's workers say so of a method that they lack, as HTTP 500: nothing was done. */
+/** The answer of vLLM's workers to an unknown method, as HTTP 500: nothing was done. */
 const NO_METHOD = /Method '[^']*' is not implemented/;
 
 /** What is not JSON becomes a string; an empty body null. */

@@ -19,7 +19,7 @@ export interface HttpCall {
 export type HttpAnswer =
   | { readonly kind: "answer"; readonly status: number; readonly body: string }
   /** No answer, or not all of it. */
-  /** `isRefused`: nobody listens at the address. */
+  /** `isRefused`: the connection was refused. */
   | { readonly kind: "unreachable"; readonly message: string; readonly isRefused?: boolean };
 
 export interface HttpStreamListener {
@@ -27,7 +27,7 @@ export interface HttpStreamListener {
   data(bytes: Buffer): void;
   /** Nothing else follows. `message` null: the body is complete. */
   ended(message: string | null): void;
-  /** Another status than 200, with its body; `ended` is not called. `retryAfterMs` null: not said. */
+  /** Another status than 200, with its body; `ended` is not called. `retryAfterMs` null: not given. */
   refused(status: number, body: string, retryAfterMs: number | null): void;
 }
 

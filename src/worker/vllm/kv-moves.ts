@@ -1,5 +1,5 @@
 // What became of requests that came to one server from another, by the server's own words: whether its connector found
-// their KV in the pool. It only counts; servers find what is there by themselves.
+// their KV in the pool. It only counts; servers find their KV without it.
 
 import type { RequestId } from "../../base/ids.ts";
 import type { KvMoveStats } from "../../rollout/worker.ts";
@@ -12,7 +12,7 @@ const KNOWN_MAX = 65_536;
 
 export class KvMoves {
   readonly #connector: string;
-  /** Tokens of each request's text that this server has computed; the one heard of longest ago first. */
+  /** Tokens of each request's text that this server has computed; least recently updated first. */
   readonly #here = new Map<RequestId, number>();
   #moves = 0;
   #movedTokens = 0;
@@ -23,7 +23,7 @@ export class KvMoves {
     this.#connector = connector;
   }
 
-  /** An attempt at a chunk has ended, and the server says what it has found of its text. */
+  /** An attempt at a chunk has ended, and the server has reported how much of its text it found. */
   used(run: ChunkRun, { promptTokens, cachedTokens }: EventUsage): void {
     const { requestId, prompt } = run.spec;
     const here = this.#here.get(requestId) ?? 0;
@@ -33,7 +33,7 @@ export class KvMoves {
       if (this.#here.size <= KNOWN_MAX) break;
       this.#here.delete(oldest);
     }
-    // The last token's KV is nowhere yet. What an attempt before had made, was made here.
+    // The last token's KV does not exist yet. Tokens of an earlier attempt were generated here.
     const hasCome = run.computedBefore > 0 && run.attempt === 0 && here < promptTokens - 1;
     if (!hasCome || cachedTokens === null) return;
     // The prompt may be there for a sibling.

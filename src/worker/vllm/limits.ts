@@ -3,13 +3,13 @@
 export interface VllmLimits {
   /** The start: until /health answers 200, ms. A server that loads a large model takes minutes. 0: it is asked once. */
   readonly healthMsMax: number;
-  /** The start: until the server has made a token, ms; with it the first one that it ever makes. */
+  /** Time until the server's first token at the start, ms. */
   readonly startMsMax: number;
   /** A probe, a health check or a poll of the metrics, ms. A server whose engine holds its cores starves for seconds. */
   readonly checkMsMax: number;
   /** A control request, ms: weights of a large model take minutes to load. */
   readonly controlMsMax: number;
-  /** The first tokens under new weights, ms: a server may compile or measure anew before it makes them. */
+  /** The first tokens under new weights, ms: a server may compile or profile again before it generates them. */
   readonly canaryMsMax: number;
   /** A stream silent for this long has the server's health checked, ms. Preempted and queued requests are silent. */
   readonly stallMs: number;
@@ -19,12 +19,12 @@ export interface VllmLimits {
   readonly healthFailuresMax: number;
   /** Attempts at a chunk, one after the other, that bring no token. */
   readonly failedAttemptsMax: number;
-  /** A server at whose address nobody listens for this long is gone, ms. */
+  /** Time of refused connections after which a server has ended, ms. */
   readonly goneMsMax: number;
   /** Pause before the second attempt, ms; doubles with each failed one. */
   readonly retryMs: number;
   readonly retryMsMax: number;
-  /** Metrics are polled so often, ms. */
+  /** Interval of polling metrics, ms. */
   readonly pollMs: number;
   /** Events of this long go out together, ms; 0: of one turn of the event loop. */
   readonly coalesceMs: number;
@@ -38,7 +38,7 @@ export interface VllmLimits {
   readonly answerBytesMax: number;
 }
 
-/** With these a server that is gone is given up after 1 to 2 s, one that accepts and breaks connections after about 7 s, a hung one after about 2 min. */
+/** With these, a server that has ended is given up after 1 to 2 s, one that accepts and breaks connections after about 7 s, a hung one after about 2 min. */
 export const VLLM_LIMITS: VllmLimits = {
   healthMsMax: 600_000,
   startMsMax: 600_000,

@@ -9,7 +9,7 @@ export interface ServerMetrics {
   readonly kvUsage: number;
   /** Counters since the server started. */
   readonly counters: ServerCounters;
-  /** When the server's process started, s since 1970; 0: not said. */
+  /** When the server's process started, s since 1970; 0: not reported. */
   readonly startedS: number;
   /** null: no `vllm:cache_config_info`. */
   readonly cache: CacheConfig | null;

@@ -1,5 +1,5 @@
-// Looks at a server from time to time: its metrics about once a second, its health when streams are silent. It says
-// what it saw; what follows from it is the worker's affair.
+// Polls a server: its metrics about once a second, its health when streams are silent. It reports observations; the
+// worker decides what follows.
 
 import { errorText } from "../../base/errors.ts";
 import type { TimerClock } from "./clock.ts";
@@ -8,10 +8,10 @@ import type { VllmLimits } from "./limits.ts";
 import { readMetrics, type ServerMetrics } from "./metrics.ts";
 
 export interface PollFailure {
-  /** So many in a row. */
+  /** Number in a row. */
   readonly failures: number;
   readonly problem: string;
-  /** For how long nobody has listened at the address, ms; null: somebody may. */
+  /** Time for which connections have been refused, ms; null: they are not. */
   readonly refusedMs: number | null;
 }
 
@@ -69,7 +69,7 @@ export class Monitor {
     });
   }
 
-  /** As `poll`, and what is heard next was asked for after this call. */
+  /** As `poll`, and the next result was requested after this call. */
   async pollAnew(): Promise<void> {
     this.#isStale = this.#isPolling;
     await this.poll();

@@ -20,7 +20,7 @@ export interface VllmWorkerOptions {
   readonly apiKey?: string;
   /** Default: the first one that the server lists and that is no adapter. */
   readonly model?: string;
-  /** Instead of what the server says (development mode), or vLLM's default of 256. */
+  /** Instead of the server's setting (development mode), or vLLM's default of 256. */
   readonly slots?: number;
   /** Instead of the server's block count. */
   readonly kvTokens?: number;
@@ -30,7 +30,7 @@ export interface VllmWorkerOptions {
   readonly kvBytesPerToken?: number;
   /**
    * Begins the salt of the server's prefix cache; the weight epoch follows. All workers of a run must have the same,
-   * so that they can share a cache; another run on servers that go on must have another one. Default: "foretoken".
+   * so that they can share a cache; another run on the same servers must have another one. Default: "foretoken".
    */
   readonly cacheSalt?: string;
   /** The servers of a run, which are compared with one another. Default: it is alone. */
@@ -39,12 +39,12 @@ export interface VllmWorkerOptions {
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
   readonly notice?: (notice: VllmNotice) => void;
-  /** Hears why the server cannot be reached while requests still wait for it; null: it can be again. */
+  /** Called with the reason while the server cannot be reached and requests wait for it; null: reachable again. */
   readonly reach?: (lost: string | null) => void;
 }
 
 /**
- * Waits until the server is healthy and has made a token.
+ * Waits until the server is healthy and has generated a token.
  * @throws AppError worker_failed, unauthorized, not_found or invalid_config; each names the URL.
  */
 export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWorker> {
@@ -106,13 +106,13 @@ function movesOf(
 ): KvMoves | null {
   if (connector === null) return null;
   const { className, row, problem, fix, mixesWeights } = connector;
-  const told = `${className}: ${problem}${fix === null ? "" : `: ${fix}`}`;
+  const problemText = `${className}: ${problem}${fix === null ? "" : `: ${fix}`}`;
   if (mixesWeights) {
     throw new AppError(
       "invalid_config",
-      `${url} has ${told}. After a weight update it might use KV of the old weights: start it without --kv-transfer-config`,
+      `${url} has ${problemText}. After a weight update it might use KV of the old weights: start it without --kv-transfer-config`,
     );
   }
-  if (problem !== null) warn(`no KV moves through ${told}`);
+  if (problem !== null) warn(`no KV moves through ${problemText}`);
   return problem === null && row?.reach === "pool" ? new KvMoves(className) : null;
 }

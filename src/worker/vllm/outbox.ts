@@ -1,5 +1,5 @@
-// What a worker has to say, until it is said: the events of a turn of the event loop go out as one batch, and all that
-// a run has made in it as one event.
+// A worker's unsent events: those of one turn of the event loop go out as one batch, with all new tokens of a run as
+// one event.
 
 import type { WorkerEvent } from "../../rollout/worker.ts";
 import type { ChunkRun } from "./chunk-run.ts";
@@ -9,7 +9,7 @@ export class Outbox {
   readonly #clock: TimerClock;
   readonly #coalesceMs: number;
   readonly #send: (events: WorkerEvent[]) => void;
-  /** Runs with tokens that were not said yet. */
+  /** Runs with unsent tokens. */
   readonly #runs = new Set<ChunkRun>();
   #events: WorkerEvent[] = [];
   #cancel: (() => void) | null = null;
@@ -35,7 +35,7 @@ export class Outbox {
     this.#schedule();
   }
 
-  /** The run's tokens are not wanted any more, or were said. */
+  /** The run's tokens were sent, or are not needed any more. */
   drop(run: ChunkRun): void {
     this.#runs.delete(run);
   }

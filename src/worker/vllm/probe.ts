@@ -16,7 +16,7 @@ import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
 
 export interface Capabilities extends Dialect {
-  /** "0.32.0"; null: not said. */
+  /** "0.32.0"; null: not reported. */
   readonly version: string | null;
   /** Prompt + output of one request. */
   readonly contextTokens: number;
@@ -24,9 +24,9 @@ export interface Capabilities extends Dialect {
   /** Requests that its engines run at the same time. */
   readonly slots: number;
   readonly kvTokens: number;
-  /** It drafts by itself. */
+  /** It drafts without the sidecar. */
   readonly isSpeculative: boolean;
-  /** null: it has none, or does not say so (development mode alone does). */
+  /** null: none, or not reported (only in development mode). */
   readonly connector: FoundConnector | null;
   /** It was there when the metrics were. */
   readonly metrics: ServerMetrics;
@@ -39,7 +39,7 @@ export interface ProbeOptions {
   readonly clock: TimerClock;
   readonly limits: VllmLimits;
   readonly cacheSalt: string;
-  /** What to take instead of what the server says, or where it says nothing. */
+  /** Values that override the server's report, or replace a missing one. */
   readonly model: string | null;
   readonly slots: number | null;
   readonly kvTokens: number | null;
@@ -204,7 +204,7 @@ async function modelOf(options: ProbeOptions): Promise<{ id: string; contextToke
   }
   const contextTokens = options.contextTokens ?? model?.max_model_len;
   if (typeof contextTokens !== "number" || contextTokens < 2) {
-    throw new AppError("worker_failed", `${url}/v1/models does not say max_model_len of ${id}`);
+    throw new AppError("worker_failed", `${url}/v1/models has no max_model_len of ${id}`);
   }
   return { id, contextTokens };
 }
@@ -322,7 +322,7 @@ function kvBudget(
     const missing = "vllm:cache_config_info with block_size and num_gpu_blocks";
     throw new AppError(
       "worker_failed",
-      `${options.client.url}/metrics lacks ${missing}: say how many KV tokens the server holds`,
+      `${options.client.url}/metrics lacks ${missing}: give the number of KV tokens of the server`,
     );
   }
   const tokens = (cache.blocks - cache.engines) * cache.blockSize;

@@ -7,7 +7,7 @@ import type { VllmLimits } from "./limits.ts";
 /** request: it can never run here. worker: nothing can. passing: another attempt may succeed. */
 export type RefusalKind = "request" | "worker" | "passing";
 
-/** By the status of an answer, or of an error inside a stream; 0: not said. */
+/** By the status of an answer, or of an error inside a stream; 0: none. */
 export function classify(status: number): RefusalKind {
   switch (status) {
     // The key is not accepted; the route or the model is gone.
@@ -16,7 +16,7 @@ export function classify(status: number): RefusalKind {
     case 404:
     case 405:
       return "worker";
-    // The client closed too early; the server asks for patience. 499 is what a proxy makes of the first.
+    // The client closed too early; the server requests a pause. 499 is a proxy's status for the first.
     case 408:
     case 425:
     case 429:
@@ -46,7 +46,7 @@ export function retryDelayMs(
 /**
  * Tokens of an event for each stream that is open: few while somebody may watch, many soon, for an event costs the
  * server's API process and the sidecar far more than its tokens do, and a rollout waits for none. What a server that
- * fails had not said yet is made again.
+ * fails had not sent yet is generated again.
  */
 const TOKENS_PER_STREAM = 4;
 

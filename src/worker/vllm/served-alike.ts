@@ -1,10 +1,10 @@
-// Whether the vLLM servers of a run say that they serve the same model. Nothing over HTTP gives a digest of a server's
+// Whether the vLLM servers of a run report the same model. Nothing over HTTP gives a digest of a server's
 // weights: what can be compared is its model's name, context, type and quantization, and a difference is a warning.
 
 export interface ServedTraits {
   readonly model: string;
   readonly max_model_len: number;
-  /** null: not said (development mode alone does). */
+  /** null: not reported (only in development mode). */
   readonly dtype: string | null;
   readonly quantization: string | null;
 }
@@ -26,9 +26,9 @@ export class ServedAlike {
       return here !== null && there !== null && here !== there;
     });
     if (differing.length === 0) return null;
-    const told = differing.map(
+    const differences = differing.map(
       (name) => `${name} is ${traits[name]}, of ${other} ${expected[name]}`,
     );
-    return `it may have other weights than ${other}: ${told.join("; ")}`;
+    return `it may have other weights than ${other}: ${differences.join("; ")}`;
   }
 }

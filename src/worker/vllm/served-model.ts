@@ -1,4 +1,4 @@
-// What a vLLM server calls its model, and where its files lie: asked before anything is opened on it.
+// Reads the name and the folder of a vLLM server's model, before any worker is opened on it.
 
 import { AppError } from "../../base/errors.ts";
 import { type TimerClock, wallTimers } from "./clock.ts";
@@ -8,7 +8,7 @@ import { errorMessage } from "./stream-event.ts";
 
 export interface ServedModel {
   readonly id: string;
-  /** A folder on the server's machine, or a name; null: not said. */
+  /** A folder on the server's machine, or a name; null: not reported. */
   readonly root: string | null;
 }
 

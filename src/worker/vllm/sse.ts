@@ -1,5 +1,5 @@
 // Splits a stream of server-sent events into the data of each event, whatever the pieces it comes in. One event
-// is one line here, as vLLM writes them. Lines that lie whole in a piece are not copied.
+// is one line here, as vLLM writes them. Lines that are complete in one piece are not copied.
 
 const LINE_FEED = 0x0a;
 const CARRIAGE_RETURN = 0x0d;

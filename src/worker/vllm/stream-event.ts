@@ -7,7 +7,7 @@ export interface EventUsage {
   readonly promptTokens: number;
   /** Output tokens of the request so far, those of this event included. */
   readonly completionTokens: number;
-  /** Prompt tokens found in the prefix cache; null: not said. */
+  /** Prompt tokens found in the prefix cache; null: not reported. */
   readonly cachedTokens: number | null;
 }
 
@@ -27,7 +27,7 @@ export type StreamEvent =
     }
   | { readonly kind: "usage"; readonly usage: EventUsage }
   | { readonly kind: "done" }
-  /** `status` 0: not said. */
+  /** `status` 0: not given. */
   | { readonly kind: "error"; readonly status: number; readonly message: string }
   | { readonly kind: "unreadable" };
 
@@ -148,7 +148,7 @@ function alternativesOf(logprobs: Json, count: number): readonly Alternatives[] 
   });
 }
 
-/** Ranks count from 1; older servers do not say them. */
+/** Ranks count from 1; older servers do not send them. */
 function isAmong(rank: unknown, count: number): boolean {
   return typeof rank !== "number" || rank <= count;
 }

@@ -1,5 +1,5 @@
-// Which sampling can stop after any token and go on elsewhere, on a stock vLLM (reference: SamplingParams of
-// 0.32). What counts output tokens inside the engine begins anew with every request, so it needs one piece.
+// Which sampling can stop after any token and continue elsewhere, on a stock vLLM (reference: SamplingParams of
+// 0.32). What counts output tokens inside the engine restarts with every request, so it needs one piece.
 
 import type { SamplingParams } from "../../request/request.ts";
 import type { SamplingSupport } from "../../rollout/worker.ts";
@@ -20,7 +20,7 @@ const WHOLE_FIELDS = new Set([
   "response_format",
   "bad_words",
   "logits_processors",
-  // Custom logits processors are told their settings in these.
+  // Custom logits processors get their settings in these.
   "extra_args",
   "vllm_xargs",
   "stop",
@@ -30,7 +30,7 @@ const WHOLE_FIELDS = new Set([
   "reasoning_ended",
 ]);
 
-/** What the worker itself says in every request. */
+/** Fields that the worker itself sets in every request. */
 const OWN_FIELDS = new Set([
   "model",
   "token_ids",
@@ -56,7 +56,7 @@ const OWN_FIELDS = new Set([
   "sampling_params",
 ]);
 
-/** What has no meaning for one response of one prompt made of token ids, or no answer in a stream. */
+/** Fields without meaning for one response to a prompt of token ids, or without an answer in a stream. */
 const IMPOSSIBLE_FIELDS: Readonly<Record<string, string>> = {
   n: "is more than one response; ask for a group of them",
   best_of: "is more than one response",
@@ -86,7 +86,7 @@ export function supportOf(
   let support = DIVIDED;
   for (const [field, value] of Object.entries(engineFields ?? {})) {
     if (value === null || value === undefined) continue;
-    if (OWN_FIELDS.has(field)) return refused(field, "is said by the worker itself");
+    if (OWN_FIELDS.has(field)) return refused(field, "is set by the worker itself");
     const reason = IMPOSSIBLE_FIELDS[field];
     if (reason !== undefined) return refused(field, reason);
     if (WHOLE_FIELDS.has(field)) support = WHOLE;
@@ -96,7 +96,7 @@ export function supportOf(
   const reason = "is refused by a vLLM server that drafts";
   if (server.isSpeculative && shaping.minP > 0) return refused("min_p", reason);
   if (server.isSpeculative && shaping.logitBias.length > 0) return refused("logit_bias", reason);
-  // A repetition penalty counts the prompt too, so it goes on when the output has become part of the prompt.
+  // A repetition penalty counts the prompt too, so it stays correct when the output has become part of the prompt.
   const countsOutput = shaping.presencePenalty !== 0 || shaping.frequencyPenalty !== 0;
   return countsOutput ? WHOLE : support;
 }

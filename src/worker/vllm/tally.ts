@@ -32,7 +32,7 @@ export class Tally {
     this.#outputTokens += tokens;
   }
 
-  /** An attempt's prompt was computed but for what was cached. A server that does not say so computed all, as far as is known. */
+  /** An attempt's prompt was computed but for what was cached. Without a report, all of it counts as computed. */
   prefilled(run: ChunkRun, usage: EventUsage): void {
     const computed = Math.max(0, usage.promptTokens - (usage.cachedTokens ?? 0));
     this.#prefillTokens += computed;

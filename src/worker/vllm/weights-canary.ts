@@ -11,10 +11,10 @@ import type { VllmLimits } from "./limits.ts";
 import { SseReader } from "./sse.ts";
 import { type Alternatives, errorMessage, readEvent } from "./stream-event.ts";
 
-/** As many positions must all be flat before the weights are said to be: ties of two tokens happen. */
+/** Number of positions that must all be flat before the weights count as flat: ties of two tokens happen. */
 const OUTPUT_TOKENS = 4;
 const ALTERNATIVES = 2;
-/** What vLLM writes in place of a logprob that is none. */
+/** vLLM's replacement for an invalid logprob. */
 const LOGPROB_NONE = -9999;
 
 export interface WeightsCanaryOptions {
@@ -45,7 +45,7 @@ export async function weightsCanary(options: WeightsCanaryOptions): Promise<Cont
   return { status: 500, body: { error: `the weights do not generate: ${problem}` } };
 }
 
-/** Development mode alone tells; a server without it has no sleep either. */
+/** Only development mode reports it; a server without it has no sleep either. */
 async function isAsleep(client: HttpClient, limits: VllmLimits): Promise<boolean> {
   const call = { method: "GET" as const, path: "/is_sleeping", body: null };
   const answer = await client.answer(call, limits.checkMsMax);
@@ -110,7 +110,7 @@ function problemOf(
     return problem === null;
   });
   if (problem !== null) return problem;
-  if (logprobs.length === 0) return "it made no token";
+  if (logprobs.length === 0) return "it generated no token";
   const wrong = logprobs.find((one) => !(one > LOGPROB_NONE && one <= 0.001));
   if (wrong !== undefined) return `a token's logprob is ${wrong <= LOGPROB_NONE ? "none" : wrong}`;
   const isFlat = rows.length === OUTPUT_TOKENS && rows.every((row) => isTie(row));

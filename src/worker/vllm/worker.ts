@@ -418,7 +418,7 @@ export class VllmWorker implements Worker {
       }
       case "usage":
         this.#tally.prefilled(run, event.usage);
-        run.told(event.usage);
+        run.report(event.usage);
         this.#parts.moves?.used(run, event.usage);
         return true;
       case "done":
