@@ -3,6 +3,7 @@
 
 import { fold32 } from "../../base/hash.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
+import { isTooDeep } from "../../base/json.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { DrawKey, RequestSpec } from "../../request/request.ts";
 
@@ -72,12 +73,7 @@ export function chunkSeed(draw: DrawKey, offset: number): number {
 
 /** null: the client's own fields cannot be written, being nested too deep. The edge bounds that; engines do not rely on it. */
 export function chunkBodyOf(ask: ChunkRequest, dialect: Dialect): string | null {
-  try {
-    return chunkBody(ask, dialect);
-  } catch (error) {
-    if (error instanceof RangeError) return null;
-    throw error;
-  }
+  return isTooDeep(ask.spec.sampling.engineFields) ? null : chunkBody(ask, dialect);
 }
 
 export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
