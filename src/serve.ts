@@ -39,6 +39,11 @@ import { starting } from "./server/starting.ts";
 import { StreamService } from "./server/stream/service.ts";
 import type { MixedPrecision } from "./server/weights-agreement.ts";
 import { type Member, WorkerPool, type WorkerSource } from "./server/worker-pool.ts";
+import {
+  WORKER_ROUTES,
+  WorkerRegistry,
+  type WorkerRegistryOptions,
+} from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
 import type { Encoder } from "./text/text.ts";
@@ -62,7 +67,10 @@ export interface ServeOptions {
   readonly poolDir?: string | null;
   /** Default: refuse. */
   readonly mixedPrecision?: MixedPrecision;
+  /** Workers from the start. */
   readonly sources: readonly WorkerSource[];
+  /** How workers come later, by POST /workers. Default: none does. */
+  readonly joining?: WorkerRegistryOptions;
   readonly model: ModelSide;
   /** Of texts that clients send. Default: as ENCODER_LIMITS. */
   readonly encoder?: Partial<EncoderLimits>;
@@ -121,6 +129,8 @@ export interface BoundServer {
   readonly url: URL;
   /** The answer of /health until serving begins. */
   waitFor(what: string): void;
+  /** Workers that clients name. */
+  readonly registry: WorkerRegistry;
   /** Once. The workers are opened from now on. @throws AppError: the core cannot be loaded. */
   serve(model: ModelSide, sources: readonly WorkerSource[]): Promise<RunningSidecar>;
   /** Ends every connection. */
@@ -167,6 +177,13 @@ const DESCRIPTIONS: readonly RouteDescription[] = [
 const EPOCH = weightEpoch(0);
 /** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
 const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
+const NONE_JOINS: WorkerRegistryOptions = {
+  sourceOf: () => {
+    throw new AppError("forbidden", "this server takes no workers after its start");
+  },
+  hasFixed: true,
+  drainMs: 0,
+};
 const FRAME_BYTES_MAX = 1024 * 1024;
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;
@@ -190,8 +207,9 @@ export async function startSidecar(options: ServeOptions): Promise<RunningSideca
 export function bindServer(options: BindOptions): BoundServer {
   let waitsFor = "the model";
   let metrics: Metrics | null = null;
+  const registry = new WorkerRegistry(options.joining ?? NONE_JOINS);
   const http = listening(options, {
-    ...starting(options.version, () => waitsFor),
+    ...starting({ version: options.version, waitsFor: () => waitsFor, routes: registry.routes() }),
     answered: (entry) => {
       metrics?.answered(entry.status);
       options.events.answered(entry);
@@ -199,13 +217,14 @@ export function bindServer(options: BindOptions): BoundServer {
   });
   return {
     url: http.url,
+    registry,
     waitFor: (what) => {
       waitsFor = what;
     },
     serve: async (model, sources) => {
       const { poolMemoryBytes, poolDiskBytes = 0, poolDir = null } = options;
       const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
-      const running = serveWith({ ...options, model, sources }, { http, kv });
+      const running = serveWith({ ...options, model, sources }, { http, kv, registry });
       metrics = running.metrics;
       return running;
     },
@@ -238,7 +257,7 @@ function listening(
 /** @throws AppError: the core cannot be loaded. */
 function serveWith(
   options: ServeOptions,
-  { http, kv }: { http: HttpServer; kv: EmbeddedKvPool },
+  { http, kv, registry }: { http: HttpServer; kv: EmbeddedKvPool; registry: WorkerRegistry },
 ): RunningSidecar & { readonly metrics: Metrics } {
   const { events } = options;
   const { failed } = events;
@@ -301,10 +320,11 @@ function serveWith(
   });
   pool.attach(sidecar);
   http.serve({
-    routes: routesOf(options, { sidecar, encoder, pool, weights, drafts, metrics, kept }),
+    routes: routesOf(options, { sidecar, encoder, pool, registry, weights, drafts, metrics, kept }),
     sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
   });
   const opened = pool.open();
+  registry.attach(pool);
   // Callers that await it get the error; an unhandled rejection would end the process.
   opened.catch(() => undefined);
   return {
@@ -361,13 +381,14 @@ function routesOf(
     sidecar: Sidecar;
     encoder: Encoder;
     pool: WorkerPool;
+    registry: WorkerRegistry;
     weights: WeightUpdates;
     drafts: Drafts;
     metrics: Metrics;
     kept: KeptLevels;
   },
 ): Route[] {
-  const { sidecar, encoder, pool, weights, drafts, metrics, kept } = parts;
+  const { sidecar, encoder, pool, registry, weights, drafts, metrics, kept } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
   const plane = dataPlane({
@@ -404,6 +425,7 @@ function routesOf(
       }),
       (entry) => options.events.controlled(entry),
     ),
+    ...logged(registry.routes(), (entry) => options.events.controlled(entry)),
     ...plane.routes,
     ...rollouts.routes,
     ...pageRoutes(),
@@ -412,6 +434,7 @@ function routesOf(
   ];
   const described = [
     ...describeControl(),
+    ...WORKER_ROUTES,
     ...describeDataPlane(),
     ...describeRollouts(),
     ...describePlugin(),

@@ -129,7 +129,8 @@ export interface ModelSide {
 }
 
 export interface ModelOptions {
-  readonly urls: readonly string[];
+  /** Of remote engines. More may come while it waits. */
+  readonly urls: () => readonly string[];
   readonly llamaCount: number;
   /** GGUF file. */
   readonly model: string | null;
@@ -152,11 +153,11 @@ export interface ModelWait {
  * one answers. @throws AppError: no file can be read, or the model's tokenizer cannot be determined.
  */
 export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
-  const { urls, llamaCount, model, tokenizer, servedName, deterministic } = options;
-  const servers = urls.filter((url) => url.startsWith("http"));
-  const isOurs = servers.length < urls.length || llamaCount > 0;
+  const { llamaCount, model, tokenizer, servedName, deterministic } = options;
+  const servers = () => options.urls().filter((url) => url.startsWith("http"));
+  const isOurs = servers().length < options.urls().length || llamaCount > 0;
   const needsFile =
-    llamaCount > 0 || model !== null || (tokenizer === null && servers.length === 0);
+    llamaCount > 0 || model !== null || (tokenizer === null && servers().length === 0);
   const open = async () => await openLlamaModel({ path: model ?? BUNDLED_MODEL, deterministic });
   let llama = needsFile ? await open() : null;
   try {
@@ -223,14 +224,14 @@ const RETRY_MS_MAX = 5_000;
 
 /** What the first server that answers calls its model; null: there is none, or none answers and that is not needed. */
 async function anyServed(
-  urls: readonly string[],
+  urls: () => readonly string[],
   token: string | null,
   wait: ModelWait & { isNeeded: boolean },
 ): Promise<ServedModel | null> {
-  if (urls.length === 0) return null;
+  if (urls().length === 0) return null;
   for (let pauseMs = RETRY_MS; ; pauseMs = Math.min(RETRY_MS_MAX, pauseMs * 2)) {
     try {
-      return await Promise.any(urls.map((url) => servedModel(url, { token })));
+      return await Promise.any(urls().map((url) => servedModel(url, { token })));
     } catch (error) {
       const problems = error instanceof AggregateError ? error.errors : [error];
       wait.tried(problems.map(errorText));

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { isTooDeep, JSON_DEPTH_MAX, JsonLimitError, parseJson } from "./json.ts";
+import { JSON_DEPTH_MAX, JsonLimitError, parseJson } from "./json.ts";
 
 const nested = (depth: number) => "[".repeat(depth) + "]".repeat(depth);
 
@@ -8,18 +8,6 @@ test("parseJson: takes the bound, and not one level more", () => {
   expect(() => parseJson(nested(JSON_DEPTH_MAX))).not.toThrow();
   expect(() => parseJson(nested(JSON_DEPTH_MAX + 1))).toThrow(JsonLimitError);
   expect(() => parseJson('{"a":'.repeat(200_000))).toThrow("more than 128 levels deep");
-});
-
-test("isTooDeep: what parseJson takes is not, one level more is, however deep it is", () => {
-  for (const [depth, expected] of [
-    [JSON_DEPTH_MAX, false],
-    [JSON_DEPTH_MAX + 1, true],
-    [200_000, true],
-  ] as const) {
-    expect(isTooDeep(JSON.parse(nested(depth)))).toBe(expected);
-    expect(isTooDeep({ a: 1, b: [1, { c: JSON.parse(nested(depth - 3)) }] })).toBe(expected);
-  }
-  expect([null, undefined, "[[", 1].map((value) => isTooDeep(value))).toEqual(Array(4).fill(false));
 });
 
 test("parseJson: brackets in strings, and lists side by side, are no depth", () => {

@@ -40,16 +40,6 @@ function withExactSeeds(text: string): string {
 
 const LONG_SEED = /("(?:sampling_)?seed"\s*:\s*)(-?\d{16,20})(?=\s*[,}])/g;
 
-/**
- * Whether it cannot be written as JSON that others may read. To be asked before writing what was not read here: writing
- * runs out of stack at some 50,000 levels, and takes seconds to say so.
- */
-export function isTooDeep(value: unknown, depthMax = JSON_DEPTH_MAX): boolean {
-  if (typeof value !== "object" || value === null) return false;
-  if (depthMax === 0) return true;
-  return Object.values(value).some((child) => isTooDeep(child, depthMax - 1));
-}
-
 function checkLimits(text: string, { depthMax, entriesMax }: JsonLimits): void {
   // Most bodies are a few objects around long lists of numbers or long texts: nothing can be beyond a limit there.
   const brackets = count(text, "[", depthMax) + count(text, "{", depthMax);

@@ -98,6 +98,7 @@ const EXAMPLES = `
 Examples:
   $ foretoken serve --llama 2                                     two embedded engines on the bundled model
   $ foretoken serve --worker http://gpu-0:8000 --worker http://gpu-1:8000
+  $ foretoken serve                                               engines come later, by POST /workers
   $ foretoken serve --config foretoken.toml
 `;
 
@@ -150,20 +151,17 @@ function checkUseless(command: Command, settings: ServeSettings, log: Log): void
 }
 
 async function serve(settings: ServeSettings, log: Log): Promise<number> {
-  if (settings.worker.length + settings.llama === 0) {
-    throw new AppError("usage", "there is nothing to serve with: give --worker URL, or --llama N");
-  }
   warnIfExposed(settings, log);
   const count = settings.worker.length + settings.llama;
-  if (settings.minWorkers > count) {
+  if (count > 0 && settings.minWorkers > count) {
     const problem = `--min-workers is ${settings.minWorkers}, and there are ${count} workers`;
     throw new AppError("usage", problem);
   }
   const engines: Engines = {
-    model: (wait) =>
+    model: (wait, registered) =>
       openModelSide(
         {
-          urls: settings.worker,
+          urls: () => [...settings.worker, ...registered()],
           llamaCount: settings.llama,
           model: settings.model,
           tokenizer: settings.tokenizer,
@@ -174,6 +172,8 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
         wait,
       ),
     sources: (model) => sourcesOf(settings, model, log),
+    sourceOf: (url) => servedSource(url, settings, log),
+    hasFixed: count > 0,
   };
   // An invalid URL is reported before any wait.
   for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
@@ -190,8 +190,13 @@ export const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, pool
 
 /** Where the engines come from, and what is known of their model. */
 export interface Engines {
-  model(wait: ModelWait): Promise<ModelSide>;
+  /** `registered`: URLs of engines that clients have named so far. */
+  model(wait: ModelWait, registered: () => readonly string[]): Promise<ModelSide>;
   sources(model: ModelSide): WorkerSource[];
+  /** An engine that a client names. @throws AppError usage: the URL is none. */
+  sourceOf(url: string): WorkerSource;
+  /** false: the server starts without engines, and waits for clients to name some. */
+  readonly hasFixed: boolean;
 }
 
 export function stderrLog({ log, logLevel }: Pick<ServeSettings, "log" | "logLevel">): Log {
@@ -245,7 +250,13 @@ export async function serveOver(
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
   const uncatch = catchUncaught(log);
-  const bound = bindServer({ ...bindOptionsOf(settings, eventsOf(log, broken.reject)), ...pool });
+  const joining = {
+    sourceOf: (url: string) => engines.sourceOf(url),
+    hasFixed: engines.hasFixed,
+    drainMs: settings.drainS * 1000,
+  };
+  const events = eventsOf(log, broken.reject);
+  const bound = bindServer({ ...bindOptionsOf(settings, events), ...pool, joining });
   log("info", "listening", { url: bound.url.origin });
   // For scripts that read stdout: every engine was tried once; the others are retried.
   const announce = once(() => console.log(`foretoken on ${bound.url.origin}`));
@@ -282,14 +293,23 @@ async function modelOf(
 ): Promise<ModelSide | null> {
   const { bound, announce, log, stopping } = parts;
   const stopped = new AbortController();
-  const model = engines.model({
+  const { registry } = bound;
+  if (!engines.hasFixed) {
+    bound.waitFor('no worker: POST /workers {"url": "http://HOST:PORT"} adds one');
+    announce();
+    const came = await Promise.race([registry.first.then(() => true), stopping.first]);
+    if (came !== true) return null;
+    bound.waitFor("the model");
+  }
+  const wait: ModelWait = {
     tried: (problems) => {
       for (const problem of problems) log("warn", "model_unknown", { reason: problem });
       bound.waitFor(`no server has reported its model: ${problems.join("; ")}`);
       announce();
     },
     signal: stopped.signal,
-  });
+  };
+  const model = engines.model(wait, () => registry.urls);
   const first = await Promise.race([model, stopping.first.then(() => "stopped" as const)]);
   if (first !== "stopped") return first;
   log("info", "stopping", { state: "waiting for the model" });
@@ -310,7 +330,7 @@ function once(act: () => void): () => void {
 function bindOptionsOf(
   settings: ServingSettings,
   events: ServeEvents,
-): Omit<BindOptions, keyof PoolOptions> {
+): Omit<BindOptions, keyof PoolOptions | "joining"> {
   return {
     host: settings.host,
     port: settings.port,
@@ -346,10 +366,7 @@ function bindOptionsOf(
 }
 
 function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerSource[] {
-  const sources = settings.worker.map((url) => {
-    const source = noticedSource(url, settings.workerToken, log);
-    return url.startsWith("http") ? losslessSource(source, settings.workerToken, log) : source;
-  });
+  const sources = settings.worker.map((url) => servedSource(url, settings, log));
   if (settings.llama === 0 || model.llama === null) return sources;
   const { contextTokens } = model.llama;
   const embedded = llamaSources(model.llama, {
@@ -360,6 +377,13 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
     draftBudget: settings.draftBudget,
   });
   return [...sources, ...embedded];
+}
+
+/** A remote engine that serves only if its drafts do not change what it draws. */
+function servedSource(url: string, settings: ServeSettings, log: Log): WorkerSource {
+  const { workerToken } = settings;
+  const source = noticedSource(url, workerToken, log);
+  return url.startsWith("http") ? losslessSource(source, workerToken, log) : source;
 }
 
 /** A remote engine whose notices go to the log. */

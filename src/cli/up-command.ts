@@ -18,6 +18,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
 import type { Log } from "./log.ts";
 import {
+  type Engines,
   NO_POOL,
   noticedSource,
   SERVED_CHUNK_TOKENS,
@@ -171,11 +172,12 @@ async function serveServers(
 ): Promise<number> {
   const { settings, log, stopping } = parts;
   const urls = servers.map((server) => server.spec.url);
-  const engines = {
+  const sourceOf = (url: string) => noticedSource(url, settings.workerToken, log);
+  const engines: Engines = {
     model: (wait: ModelWait) =>
       openModelSide(
         {
-          urls,
+          urls: () => urls,
           llamaCount: 0,
           model: null,
           tokenizer: settings.tokenizer ?? parts.model,
@@ -185,7 +187,9 @@ async function serveServers(
         },
         wait,
       ),
-    sources: () => urls.map((url) => noticedSource(url, settings.workerToken, log)),
+    sources: () => urls.map(sourceOf),
+    sourceOf,
+    hasFixed: true,
   };
   return await serveOver(engines, { settings, log, stopping, pool: NO_POOL });
 }

@@ -64,6 +64,11 @@ export class Ledger {
     this.#accounts.delete(workerId);
   }
 
+  /** The worker was removed and does not come back: no request waits for its KV budget. */
+  forget(workerId: WorkerId): void {
+    this.#kvTokens.delete(workerId);
+  }
+
   /** Adds to what the worker holds; negative amounts give back. A removed worker is ignored. */
   book(workerId: WorkerId, amounts: { inFlight: number; kvTokens: number }): void {
     const account = this.#accounts.get(workerId);

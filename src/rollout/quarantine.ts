@@ -3,7 +3,6 @@
 
 import type { Clock } from "../base/clock.ts";
 import { fold32 } from "../base/hash.ts";
-import { isTooDeep } from "../base/json.ts";
 import type { Request } from "../request/buffer.ts";
 
 /** Longer than clients' pauses between retries; short, for the judgement may have been wrong. */
@@ -61,6 +60,10 @@ function keyOf({ spec: { prompt, sampling } }: Request): string | null {
     one = fold32(one, token);
     other = fold32(token, other);
   }
-  if (isTooDeep(sampling.engineFields)) return null;
-  return `${prompt.length} ${one} ${other} ${JSON.stringify(sampling)}`;
+  try {
+    return `${prompt.length} ${one} ${other} ${JSON.stringify(sampling)}`;
+  } catch {
+    // Fields for the engine that are nested too deep.
+    return null;
+  }
 }

@@ -197,6 +197,11 @@ export class Rollout {
     this.#turn(() => this.#remove(worker));
   }
 
+  /** The worker was removed and does not come back. Requests that only it had room for end. */
+  forgetWorker(workerId: WorkerId): void {
+    this.#turn(() => this.#ledger.forget(workerId));
+  }
+
   /**
    * false: the worker's connection is lost and may come back. What runs there waits for it; nothing new is placed
    * there, and requests whose KV is there go on elsewhere without it.

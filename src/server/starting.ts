@@ -5,7 +5,16 @@ import type { Served } from "./http.ts";
 import { jsonResponse, type Route } from "./route.ts";
 
 /** `waitsFor`: why nothing is served yet. */
-export function starting(version: string, waitsFor: () => string): Served {
+export function starting({
+  version,
+  waitsFor,
+  routes,
+}: {
+  version: string;
+  waitsFor: () => string;
+  /** Those that can be answered already. */
+  routes: readonly Route[];
+}): Served {
   const health: Route["handle"] = () =>
     jsonResponse({ status: `starting: ${waitsFor()}`, workers: [] }, 503);
   return {
@@ -14,6 +23,7 @@ export function starting(version: string, waitsFor: () => string): Served {
       { method: "GET", path: "/ping", handle: health },
       { method: "POST", path: "/ping", handle: health },
       { method: "GET", path: "/version", handle: () => jsonResponse({ version }) },
+      ...routes,
     ],
     sockets: {},
     otherwise: () => {

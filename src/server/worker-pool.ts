@@ -40,9 +40,10 @@ export interface OpenOptions {
 
 /**
  * ready: it serves. reconnecting: it served, its connection is lost and is being made again; it takes nothing new.
- * fenced: reachable, but its weights are not current, or not those of the others. down: not reachable.
+ * fenced: reachable, but its weights are not current, or not those of the others. down: not reachable. leaving: it takes
+ * nothing new, and is removed when what it runs has ended.
  */
-export type MemberState = "ready" | "reconnecting" | "fenced" | "down";
+export type MemberState = "ready" | "reconnecting" | "fenced" | "down" | "leaving";
 
 export interface Member {
   readonly source: WorkerSource;
@@ -67,6 +68,8 @@ type PoolMember = Mutable<Member> & {
   candidate: Worker | null;
   /** Why its weights are unknown; null: those it was opened with, or was given since. */
   taint: string | null;
+  /** It is being removed, or was: it is not opened again. */
+  isLeaving: boolean;
 };
 
 /** What gives an engine the weights of the others. */
@@ -99,6 +102,8 @@ const TRIES_PER_MINUTE = 30;
 const GATHER_MS = 500;
 /** Time of service after which a worker begins with the shortest pause again. */
 const SERVED_MS = 10_000;
+/** Between two looks at what a worker that leaves still runs. */
+const LEAVE_POLL_MS = 50;
 
 export class WorkerPool {
   readonly #options: WorkerPoolOptions;
@@ -114,15 +119,21 @@ export class WorkerPool {
   #isClosed = false;
   /** As many workers as were wanted have been ready at the same time. */
   #hasStarted = false;
+  /** Of the worker that came last: ids are never used again. */
+  #lastId = -1;
 
   constructor(options: WorkerPoolOptions) {
-    assert(options.sources.length > 0, "a pool has at least one worker");
     this.#options = options;
     this.#agreement = new WeightsAgreement(options.mixedPrecision ?? "refuse");
-    this.#members = options.sources.map((source, index) => ({
+    this.#members = options.sources.map((source) => this.#newMember(source));
+  }
+
+  #newMember(source: WorkerSource): PoolMember {
+    this.#lastId += 1;
+    return {
       source,
-      workerId: workerId(index),
-      state: "down" as const,
+      workerId: workerId(this.#lastId),
+      state: "down",
       reason: "not opened yet",
       worker: null,
       retryMs: RETRY_MS,
@@ -131,7 +142,8 @@ export class WorkerPool {
       isPlaced: false,
       candidate: null,
       taint: null,
-    }));
+      isLeaving: false,
+    };
   }
 
   get members(): readonly Member[] {
@@ -182,6 +194,42 @@ export class WorkerPool {
       await this.close();
       throw error;
     }
+  }
+
+  /** A worker that comes later. It is opened, given the current weights where it needs them, and serves. */
+  join(source: WorkerSource): Member {
+    const member = this.#newMember(source);
+    this.#members.push(member);
+    this.#options.changed(member);
+    void this.#reopen(member, { hasWeights: false });
+    return member;
+  }
+
+  /**
+   * The worker takes nothing new, and is removed when what it runs has ended, or after `msMax`: what it runs then goes
+   * on elsewhere from its last token.
+   */
+  async leave(workerId: WorkerId, msMax: number): Promise<void> {
+    const member = this.#members.find((one) => one.workerId === workerId);
+    const rollout = this.#sidecar?.rollout;
+    if (member === undefined || member.isLeaving || rollout === undefined) return;
+    Object.assign(member, { isLeaving: true, state: "leaving", reason: "removed by a client" });
+    this.#options.changed(member);
+    const { worker } = member;
+    if (worker !== null && member.isPlaced) {
+      rollout.setReachable(worker, false);
+      const polls = Math.ceil(msMax / LEAVE_POLL_MS);
+      for (let i = 0; i < polls && rollout.busyWorkers.includes(worker); i += 1) {
+        if (this.#isClosed || member.worker !== worker) break;
+        await new Promise<void>((resolve) => {
+          this.#options.later(resolve, LEAVE_POLL_MS);
+        });
+      }
+      if (member.worker === worker) rollout.removeWorker(worker);
+    }
+    this.#members.splice(this.#members.indexOf(member), 1);
+    rollout.forgetWorker(workerId);
+    await Promise.all([member.worker?.close(), member.candidate?.close()]);
   }
 
   /**
@@ -272,6 +320,7 @@ export class WorkerPool {
       // Of a worker that was opened before: the member has another one by now.
       if (opened !== null && opened !== member.worker && opened !== member.candidate) return;
       member.lost = lost;
+      if (member.isLeaving) return;
       if (member.worker !== null && member.isPlaced) this.#reach(member, member.worker);
     };
     opened = await source.open({ workerId, epoch, reach });
@@ -296,7 +345,7 @@ export class WorkerPool {
     Object.assign(member, { state, worker: null, candidate: null, reason, isPlaced: false });
     member.tries += 1;
     if (isNews || isReported(member.tries)) this.#options.changed(member);
-    if (this.#isClosed) return;
+    if (this.#isClosed || member.isLeaving) return;
     const cancel = this.#options.later(() => {
       this.#cancels.delete(cancel);
       void this.#reopen(member, { hasWeights: false });
@@ -308,14 +357,14 @@ export class WorkerPool {
   /** Opens the member again; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
   async #reopen(member: PoolMember, options: { hasWeights: boolean }): Promise<unknown> {
     const sidecar = this.#sidecar;
-    if (sidecar === null || this.#isClosed) return null;
+    if (sidecar === null || this.#isClosed || member.isLeaving) return null;
     const { epoch } = sidecar.rollout;
     const { source } = member;
     try {
       await member.worker?.close();
       member.worker = null;
       const worker = await this.#openWorker(member, epoch);
-      if (this.#isClosed) {
+      if (this.#isClosed || member.isLeaving) {
         await worker.close();
         return null;
       }
@@ -328,7 +377,7 @@ export class WorkerPool {
       await this.#gathering?.arrive(member);
       const difference = await this.#bringUp(member, worker, { epoch, hasWeights });
       // It failed while it was brought up to date: `#failed` has seen to it.
-      if (member.candidate !== worker || this.#isClosed) return null;
+      if (member.candidate !== worker || this.#isClosed || member.isLeaving) return null;
       Object.assign(member, { worker, candidate: null });
       if (difference === null) this.#ready(member, worker, sidecar);
       else this.#fence(member, member.taint ?? difference);

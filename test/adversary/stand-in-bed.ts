@@ -50,9 +50,11 @@ export class StandInBed {
       Array.from({ length: count }, (_, index) => VllmStandIn.start(optionsOf(index))),
     );
     const seen = { quarantined: [] as string[], failures: [] as unknown[] };
+    const sourceOf = (url: string) => vllmSource(url, LIMITS);
     const sidecar = await startSidecar(
       serveOptions({
-        sources: standIns.map(({ url }) => vllmSource(url, LIMITS)),
+        sources: standIns.map(({ url }) => sourceOf(url)),
+        joining: { sourceOf, hasFixed: true, drainMs: 1_000 },
         policy: "foretoken",
         chunkTokens: 5,
         retryGraceMs: 1_000,
@@ -63,6 +65,11 @@ export class StandInBed {
       }),
     );
     return new StandInBed(standIns, sidecar, seen);
+  }
+
+  async call(method: "GET" | "DELETE", path: string): Promise<Response> {
+    const signal = AbortSignal.timeout(DEADLINE_MS);
+    return await fetch(new URL(path, this.sidecar.url), { method, signal });
   }
 
   async post(path: string, body: object): Promise<Response> {

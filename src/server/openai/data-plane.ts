@@ -5,7 +5,7 @@ import type { GenericSchema } from "valibot";
 import type { Kept } from "../kept.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
-import { abortSglang, sglangAbortRequest, workerList } from "../sglang/control.ts";
+import { abortSglang, sglangAbortRequest } from "../sglang/control.ts";
 import { prepareSglang, sglangRequest } from "../sglang/generate.ts";
 import {
   chatRequest,
@@ -125,13 +125,6 @@ const ENDPOINTS: readonly Endpoint[] = [
     summary: "Gives up a request, or all, in SGLang's shape",
     schema: sglangAbortRequest,
     act: replies((plane, _exchange, body) => abortSglang(plane, body)),
-  },
-  {
-    method: "GET",
-    path: "/workers",
-    summary: "The servers behind this one, in SGLang's shape: this one",
-    schema: null,
-    act: replies((_plane, exchange) => workerList(exchange)),
   },
 ];
 

@@ -4,7 +4,6 @@ import * as v from "valibot";
 import { checked, flag, ignored, name } from "../openai/fields.ts";
 import type { DataPlane } from "../openai/plane.ts";
 import { invalid } from "../openai/sampling-fields.ts";
-import type { Exchange } from "../route.ts";
 
 export const sglangAbortRequest = v.strictObject({
   rid: name,
@@ -12,11 +11,6 @@ export const sglangAbortRequest = v.strictObject({
   finished_reason: ignored,
   abort_message: ignored,
 });
-
-/** To slime this server is the only worker: what it sends to each worker is meant for all of ours. */
-export function workerList(exchange: Exchange): object {
-  return { workers: [{ url: exchange.url.origin, worker_type: "regular", is_healthy: true }] };
-}
 
 /** Their answers come as they stand, with finish_reason abort. */
 export function abortSglang(plane: DataPlane, body: unknown): object {

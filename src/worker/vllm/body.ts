@@ -3,7 +3,6 @@
 
 import { fold32 } from "../../base/hash.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
-import { isTooDeep } from "../../base/json.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { DrawKey, RequestSpec } from "../../request/request.ts";
 
@@ -73,7 +72,12 @@ export function chunkSeed(draw: DrawKey, offset: number): number {
 
 /** null: the client's own fields cannot be written, being nested too deep. The edge bounds that; engines do not rely on it. */
 export function chunkBodyOf(ask: ChunkRequest, dialect: Dialect): string | null {
-  return isTooDeep(ask.spec.sampling.engineFields) ? null : chunkBody(ask, dialect);
+  try {
+    return chunkBody(ask, dialect);
+  } catch (error) {
+    if (error instanceof RangeError) return null;
+    throw error;
+  }
 }
 
 export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {

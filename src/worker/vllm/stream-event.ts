@@ -1,7 +1,7 @@
 // One event of a vLLM stream, read into the form that both endpoints share. It knows their JSON shapes
 // (0.22 to 0.32) and nothing of what becomes of the tokens.
 
-import { isTooDeep, parseJson } from "../../base/json.ts";
+import { parseJson } from "../../base/json.ts";
 
 export interface EventUsage {
   readonly promptTokens: number;
@@ -92,7 +92,11 @@ function errorOf(error: Json): StreamEvent {
 
 /** Events are read without a look at their depth, which only writing them would mind. */
 function written(value: unknown): string {
-  return isTooDeep(value) ? "an error that is nested too deep to be shown" : JSON.stringify(value);
+  try {
+    return JSON.stringify(value);
+  } catch {
+    return "an error that is nested too deep to be shown";
+  }
 }
 
 function usageOf(value: unknown): EventUsage | null {

@@ -1,0 +1,92 @@
+// Workers that come and go by POST and DELETE /workers, over stand-ins for vLLM servers on real ports.
+
+import { afterAll, beforeAll, expect, test } from "bun:test";
+import { expectedOf, StandInBed } from "../../test/adversary/stand-in-bed.ts";
+import { VllmStandIn } from "../../test/stand-in/vllm-stand-in.ts";
+
+interface Entry {
+  readonly id: string;
+  readonly url: string;
+  readonly is_healthy: boolean;
+  readonly state: string;
+}
+
+const DEADLINE_MS = 10_000;
+
+let bed: StandInBed;
+let late: VllmStandIn[];
+
+beforeAll(async () => {
+  bed = await StandInBed.start(1, () => ({}));
+  late = await Promise.all([VllmStandIn.start(), VllmStandIn.start()]);
+});
+
+afterAll(async () => {
+  await bed.stop();
+  await Promise.all(late.map((standIn) => standIn.stop()));
+});
+
+async function listed(): Promise<Entry[]> {
+  return ((await (await bed.call("GET", "/workers")).json()) as { workers: Entry[] }).workers;
+}
+
+async function until(holds: (entries: readonly Entry[]) => boolean): Promise<void> {
+  const endMs = Date.now() + DEADLINE_MS;
+  while (!holds(await listed())) {
+    if (Date.now() > endMs) throw new Error(`still ${JSON.stringify(await listed())}`);
+    await Bun.sleep(10);
+  }
+}
+
+test("workers: where all were named at the start, this server stands for them", async () => {
+  expect(await listed()).toMatchObject([{ url: bed.sidecar.url.origin, is_healthy: true }]);
+});
+
+test("workers: engines come and go under load, and every response is as one engine makes it", async () => {
+  const [first] = bed.standIns;
+  const [second, third] = late;
+  const prompts = Array.from({ length: 300 }, (_, i) => [i, 7, i % 13]);
+  const made = prompts.map(async (prompt, i) => {
+    await Bun.sleep(5 * i);
+    return await bed.complete(prompt);
+  });
+  for (const standIn of late) {
+    const answer = await bed.post("/workers", { url: `${standIn.url}/` });
+    expect([answer.status, await answer.json()]).toMatchObject([202, { url: standIn.url }]);
+  }
+  await until((entries) => entries.filter((entry) => entry.is_healthy).length === 3);
+  const again = await bed.post("/workers", { url: second?.url });
+  expect([again.status, (await listed()).length]).toEqual([200, 3]);
+  const gone = await bed.call("DELETE", `/workers/${encodeURIComponent(first?.url ?? "")}`);
+  expect(gone.status).toBe(202);
+  await until((entries) => entries.every(({ url }) => url !== first?.url));
+  const entry = (await listed()).find(({ url }) => url === third?.url);
+  expect((await bed.call("GET", `/workers/${entry?.id}`)).status).toBe(200);
+  await bed.call("DELETE", `/workers/${entry?.id}`);
+  await until((entries) => entries.length === 1);
+  expect(await Promise.all(made)).toEqual(prompts.map(expectedOf));
+  expect(second?.bodies.length).toBeGreaterThan(0);
+  expect(bed.failures).toEqual([]);
+});
+
+test("workers: without any, requests are refused; one that comes back serves", async () => {
+  const [entry] = await listed();
+  await bed.call("DELETE", `/workers/${entry?.id}`);
+  await until((entries) => entries.length === 0);
+  expect((await bed.call("GET", "/health")).status).toBe(503);
+  expect((await bed.complete([1, 2, 3])).status).toBe(503);
+  await bed.post("/workers", { url: entry?.url });
+  await until((entries) => entries[0]?.is_healthy === true);
+  expect(await bed.complete([1, 2, 3])).toEqual(expectedOf([1, 2, 3]));
+});
+
+test.each([
+  [{ url: 5 }, "request: url is not a text"],
+  [{}, "request: url is not a text"],
+  [{ url: "gpu-0:8000" }, "http://HOST:PORT"],
+  [{ url: `http://a/${"a".repeat(2500)}` }, "more than 2048"],
+])("workers: a URL that is none is refused: %#", async (body, problem) => {
+  const answer = await bed.post("/workers", body);
+  expect([answer.status, await answer.text()]).toEqual([400, expect.stringContaining(problem)]);
+  expect((await bed.call("DELETE", "/workers/nobody")).status).toBe(404);
+});

@@ -1,0 +1,185 @@
+// GET, POST and DELETE /workers, as vllm-router and SGLang's gateway have them: engines come and go while the server
+// runs. Before anything is known of the model, the addresses that come are kept for the pool that opens them.
+
+import { assert } from "../base/assert.ts";
+import { AppError, InvalidFieldError } from "../base/errors.ts";
+import { hashString } from "../base/hash.ts";
+import type { RouteDescription } from "./openapi.ts";
+import { type Exchange, jsonResponse, type Route } from "./route.ts";
+import type { Member, WorkerPool, WorkerSource } from "./worker-pool.ts";
+
+export interface WorkerRegistryOptions {
+  /** `url`: http, https, ws or wss. */
+  readonly sourceOf: (url: string) => WorkerSource;
+  /** Engines were named when the server was started. */
+  readonly hasFixed: boolean;
+  /** A worker that is removed has this long to end what it runs. */
+  readonly drainMs: number;
+}
+
+const WORKERS_MAX = 1024;
+const URL_CHARACTERS_MAX = 2048;
+
+export class WorkerRegistry {
+  readonly #options: WorkerRegistryOptions;
+  /** Before there is a pool. */
+  readonly #early = new Map<string, WorkerSource>();
+  readonly #first = Promise.withResolvers<void>();
+  #pool: WorkerPool | null = null;
+  #hasChanged = false;
+
+  constructor(options: WorkerRegistryOptions) {
+    this.#options = options;
+  }
+
+  /** Resolves when the first address has come. */
+  get first(): Promise<void> {
+    return this.#first.promise;
+  }
+
+  /** Addresses that have come before there was a pool. */
+  get urls(): readonly string[] {
+    return [...this.#early.keys()];
+  }
+
+  /** Workers join this pool from now on, those that came before it at once. */
+  attach(pool: WorkerPool): void {
+    assert(this.#pool === null, "a registry has one pool");
+    this.#pool = pool;
+    for (const source of this.#early.values()) pool.join(source);
+  }
+
+  routes(): Route[] {
+    return [
+      { method: "GET", path: "/workers", handle: (exchange) => this.#list(exchange) },
+      { method: "POST", path: "/workers", handle: (exchange) => this.#add(exchange) },
+      { method: "GET", path: "/workers/:id", handle: (exchange) => this.#one(exchange) },
+      { method: "DELETE", path: "/workers/:id", handle: (exchange) => this.#remove(exchange) },
+    ];
+  }
+
+  /**
+   * Where all engines were named at the start, this server stands for them: slime sends to each worker that is listed
+   * what is meant for all of them.
+   */
+  #list(exchange: Exchange): Response {
+    const { origin } = exchange.url;
+    const alone = [{ url: origin, worker_type: "regular", is_healthy: true }];
+    const isAlone = this.#options.hasFixed && !this.#hasChanged;
+    const workers = isAlone ? alone : this.#entries();
+    return jsonResponse({ workers, total: workers.length });
+  }
+
+  #entries() {
+    if (this.#pool !== null) return this.#pool.members.map(entryOf);
+    return this.urls.map((url) => ({
+      id: idOf(url),
+      url,
+      worker_type: "regular",
+      is_healthy: false,
+      state: "down",
+      reason: "not opened yet",
+    }));
+  }
+
+  async #add(exchange: Exchange): Promise<Response> {
+    const url = urlIn(await exchange.json());
+    const there = this.#entries().find((entry) => entry.url === url);
+    if (there !== undefined) return jsonResponse(accepted(there.id, url));
+    if (this.#entries().length >= WORKERS_MAX) {
+      throw new AppError("queue_full", `${WORKERS_MAX} workers are the server's maximum`);
+    }
+    const source = this.#options.sourceOf(url);
+    this.#hasChanged = true;
+    if (this.#pool === null) {
+      this.#early.set(url, source);
+      this.#first.resolve();
+    } else this.#pool.join(source);
+    return jsonResponse(accepted(idOf(url), url), 202);
+  }
+
+  #one(exchange: Exchange): Response {
+    return jsonResponse(this.#found(exchange));
+  }
+
+  async #remove(exchange: Exchange): Promise<Response> {
+    const { id, url } = this.#found(exchange);
+    this.#hasChanged = true;
+    if (this.#pool === null) this.#early.delete(url);
+    else {
+      const member = this.#pool.members.find(({ source }) => source.name === url);
+      // The answer does not wait for what the worker still runs.
+      if (member !== undefined) void this.#pool.leave(member.workerId, this.#options.drainMs);
+    }
+    return jsonResponse(accepted(id, url), 202);
+  }
+
+  #found(exchange: Exchange) {
+    const { id = "" } = exchange.params;
+    const name = decoded(id);
+    const entry = this.#entries().find((one) => one.id === name || one.url === name);
+    if (entry !== undefined) return entry;
+    throw new AppError("not_found", `there is no worker ${name}`);
+  }
+}
+
+/** The same for a URL whenever it comes. */
+function idOf(url: string): string {
+  return hashString(url).toString(16).padStart(8, "0");
+}
+
+function entryOf({ source, state, reason, worker }: Member) {
+  return {
+    id: idOf(source.name),
+    url: source.name,
+    worker_type: "regular",
+    is_healthy: state === "ready",
+    state,
+    reason,
+    slots: worker?.capacity.slots ?? null,
+  };
+}
+
+function accepted(id: string, url: string) {
+  return { status: "accepted", worker_id: id, url, location: `/workers/${id}` };
+}
+
+function urlIn(body: unknown): string {
+  const url: unknown = Object(body).url;
+  if (typeof url !== "string" || url === "") throw invalid("is not a text");
+  if (url.length > URL_CHARACTERS_MAX) {
+    throw invalid(`has ${url.length} characters, more than ${URL_CHARACTERS_MAX}`);
+  }
+  if (!URL.canParse(url) || !/^(?:http|ws)s?:$/.test(new URL(url).protocol)) {
+    throw invalid(`is "${url}", not http://HOST:PORT or ws://HOST:PORT`);
+  }
+  return url.replace(/\/+$/, "");
+}
+
+function decoded(part: string): string {
+  try {
+    return decodeURIComponent(part).replace(/\/+$/, "");
+  } catch {
+    return part;
+  }
+}
+
+function invalid(problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field: "url", problem });
+}
+
+const WORKER = {
+  type: "object",
+  properties: { url: { type: "string", minLength: 1 } },
+  required: ["url"],
+} as const;
+
+const route = (method: RouteDescription["method"], path: string, summary: string) =>
+  ({ method, path, summary, request: null, streams: false }) as const;
+
+export const WORKER_ROUTES: readonly RouteDescription[] = [
+  route("GET", "/workers", "The engines, or this server alone where all were named at its start"),
+  { ...route("POST", "/workers", "Adds an engine"), request: WORKER },
+  route("GET", "/workers/:id", "An engine, by its id or URL"),
+  route("DELETE", "/workers/:id", "Removes an engine when what it runs has ended"),
+];
