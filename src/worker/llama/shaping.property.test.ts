@@ -23,6 +23,7 @@ import {
   type RequestSpec,
   SAMPLING_DEFAULTS,
 } from "../../request/request.ts";
+import type { KvBlob } from "../../rollout/worker.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState, samplingSupport } from "./shaping.ts";
 
@@ -222,22 +223,26 @@ describe.skipIf(skipReason !== null)("shaped responses", () => {
 
   test("chunked at every boundary on engines that share nothing: the same bits", () => {
     const spec = shaped("all");
-    const whole = soloResponse(spec);
-    const engines = [newEngine(), newEngine()];
-    for (let cut = 1; cut < whole.tokens.length; cut += 1) {
+    const { requestId } = spec;
+    const { length } = soloResponse(spec).tokens;
+    const engines = [newEngine(), newEngine()] as const;
+    // At every boundary the KV moves in one of the passes, is recomputed in one, and stays in one.
+    for (const pass of [0, 1, 2]) {
       const collector = new Collector();
-      const [first, second] = cut % 2 === 0 ? engines : engines.toReversed();
-      first?.command(run(spec, { chunkTokens: cut }));
-      if (first) runToEnd(first, collector);
-      // Every third boundary moves the KV, every third stays, every third recomputes.
-      if (cut % 3 === 0) first?.command({ kind: "export", requestId: spec.requestId });
-      if (cut % 3 === 1) first?.command({ kind: "release", requestId: spec.requestId });
-      collector.take(first?.drain() ?? []);
-      const kv = collector.exported.get(spec.requestId) ?? null;
-      const next = cut % 3 === 2 ? first : second;
-      next?.command(run(spec, { output: collector.output(spec.requestId), kv }));
-      if (next) runToEnd(next, collector);
-      expectEqual(collector.response(spec.requestId), spec);
+      let kv: KvBlob | null = null;
+      let [here, there] = engines;
+      for (let made = 1; made <= length; made += 1) {
+        here.command(run(spec, { chunkTokens: 1, output: collector.output(requestId), kv }));
+        runToEnd(here, collector);
+        kv = null;
+        const way = (made + pass) % 3;
+        if (way === 2 || made === length) continue;
+        here.command({ kind: way === 0 ? "export" : "release", requestId });
+        collector.take(here.drain());
+        if (way === 0) kv = collector.exported.get(requestId) ?? null;
+        [here, there] = [there, here];
+      }
+      expectEqual(collector.response(requestId), spec);
     }
     for (const engine of engines) engine.close();
   });
