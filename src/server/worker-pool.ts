@@ -5,7 +5,7 @@
 //                         |  \-----> ready    it was over: its requests have moved, the worker was opened again
 //           ready -> down, fenced -> ready
 
-import { assert, present } from "../base/assert.ts";
+import { present } from "../base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
 import type { ControlRequest, Worker } from "../rollout/worker.ts";
