@@ -151,6 +151,9 @@ class Owners:
 
         return {key: [described(self.owners[key])] for key in keys if key in self.owners}
 
+    def batch_is_exist(self, keys: Sequence[str]) -> list[int]:
+        return [int(key in self.owners) for key in keys]
+
     def get(self, key: str) -> bytes:
         self.reads.append(key)
         self.goes[self.owners[key]].wait()

@@ -69,7 +69,9 @@ class Peers:
 
     def look(self, announce: Callable[[str, bytes], Any]) -> None:
         """Once. Waits for nobody's first contact."""
-        owners = self._owners_by_key(BEACONS)
+        # The store logs an error for each key that it is asked to describe and does not have.
+        found = zip(BEACONS, self._store.batch_is_exist(list(BEACONS)), strict=True)
+        owners = self._owners_by_key([key for key, there in found if there == 1])
         self._there = frozenset(owners.values())
         if self._own is None or self._own not in owners.values():
             self._announce(owners, announce)
@@ -108,6 +110,8 @@ class Peers:
 
     def _owners_by_key(self, keys: Sequence[str]) -> dict[str, str]:
         owners: dict[str, str] = {}
+        if not keys:
+            return owners
         for key, replicas in self._store.batch_get_replica_desc(list(keys)).items():
             for replica in replicas:
                 if replica.is_memory_replica():
