@@ -36,7 +36,7 @@ import {
   promptAppend,
   sequenceSeen,
 } from "./suffix/automaton";
-import { checkedStates, checkedSum, groupCheck } from "./suffix/check";
+import { groupCheck } from "./suffix/check";
 import { contextBegin } from "./suffix/context";
 import { bestToken, countOf, edgeOf, lenOf, STATE_BYTES } from "./suffix/node";
 
@@ -114,14 +114,6 @@ export function group_check(handle: i32): i32 {
   return isGroup(group) ? groupCheck(group) : STATUS_INVALID;
 }
 
-export function checked_states(): u32 {
-  return checkedStates();
-}
-
-export function checked_sum(): u32 {
-  return checkedSum();
-}
-
 function groupOf(handle: i32): usize {
   const group = groupAt(handle);
   assert(isGroup(group));
@@ -149,10 +141,6 @@ export function state_edge(state: usize, token: i32): usize {
 
 export function state_count(state: usize): u32 {
   return countOf(stateOf(state));
-}
-
-export function state_length(state: usize): u32 {
-  return lenOf(stateOf(state));
 }
 
 export function state_best(state: usize): i32 {

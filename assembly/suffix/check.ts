@@ -22,8 +22,6 @@ import { Q_LAST, Q_TOP, SEQ_BYTES } from "./record";
 
 const MARK: usize = 1;
 let broken: i32 = 0;
-let visited: u32 = 0;
-let checksum: u32 = 0;
 
 function must(rule: i32, holds: bool): void {
   if (!holds && broken == 0) broken = rule;
@@ -33,20 +31,10 @@ function linkRead(v: usize): usize {
   return linkOf(v) & ~MARK;
 }
 
-// Folds a value into the checksum; a sum over states, so that their order does not matter.
-function mixed(value: u32): u32 {
-  let h = value;
-  h = (h ^ (h >> 16)) * 0x85ebca6b;
-  h = (h ^ (h >> 13)) * 0xc2b2ae35;
-  return h ^ (h >> 16);
-}
-
 // `depth` of the recursion is bounded by the longest text: tests use short ones.
 function visit(v: usize, root: usize): void {
   if ((linkOf(v) & MARK) != 0) return;
-  visited += 1;
   setLink(v, linkOf(v) | MARK);
-  checksum += mixed(mixed(mixed(lenOf(v)) + countOf(v)) + bestToken(v));
   const link = linkRead(v);
   const counted = link == 0 || lenOf(link) < contextDepth();
   if (v == root) {
@@ -109,8 +97,6 @@ function clear(v: usize): void {
 
 export function groupCheck(group: usize): i32 {
   broken = 0;
-  visited = 0;
-  checksum = 0;
   const root: usize = load<u32>(group, G_ROOT);
   visit(root, root);
   clear(root);
@@ -127,13 +113,4 @@ export function groupCheck(group: usize): i32 {
     must(11, s == top);
   }
   return broken;
-}
-
-// Of the last check: states seen, and a value that depends on content alone, not on interleaving.
-export function checkedStates(): u32 {
-  return visited;
-}
-
-export function checkedSum(): u32 {
-  return checksum;
 }

@@ -23,13 +23,10 @@ export interface CoreExports {
   group_drop(group: number): number;
   group_figures(group: number, to: number): number;
   group_check(group: number): number;
-  checked_states(): number;
-  checked_sum(): number;
   root_state(group: number): number;
   match_state(group: number, sequence: number): number;
   state_edge(state: number, token: number): number;
   state_count(state: number): number;
-  state_length(state: number): number;
   state_best(state: number): number;
   heap_create(): number;
   heap_drop(heap: number): number;
