@@ -5,17 +5,17 @@ const count = (from: number, length: number) => Int32Array.from({ length }, (_, 
 
 test("view: what was handed out never changes, however the column grows or begins anew", () => {
   const columns = new OutputColumns(10_000, 0);
-  const followed = columns.tokens;
+  const followed = columns.column;
   const views: Int32Array[] = [];
   for (let at = 0; at < 3000; at += 30) {
-    columns.append(count(at, 30), new Float32Array(30), null, 0);
-    views.push(columns.tokens.view(at));
+    columns.appendFrom(count(at, 30), new Float32Array(30), null, 0);
+    views.push(columns.tokens(at));
   }
   columns.clear();
-  columns.append(count(7_000, 50), new Float32Array(50), null, 0);
+  columns.appendFrom(count(7_000, 50), new Float32Array(50), null, 0);
   for (const [i, view] of views.entries()) expect(view).toEqual(count(30 * i, 30));
   expect(followed.view(0)).toEqual(count(0, 3000));
-  expect(columns.tokens.view(0)).toEqual(count(7_000, 50));
+  expect(columns.tokens(0)).toEqual(count(7_000, 50));
 });
 
 test("append and push: the same columns, at every cut", () => {
@@ -31,8 +31,8 @@ test("append and push: the same columns, at every cut", () => {
   for (const from of [0, 1, 63, 64, 150, 199, 200]) {
     const columns = new OutputColumns(200, 2);
     for (const [i, row] of rows.slice(0, from).entries()) columns.push(i, -i, row);
-    columns.append(count(0, 200), logprobs, top, from);
-    expect(columns.tokens.view(0)).toEqual(pushed.tokens.view(0));
+    columns.appendFrom(count(0, 200), logprobs, top, from);
+    expect(columns.tokens(0)).toEqual(pushed.tokens(0));
     expect(columns.logprobs(0)).toEqual(pushed.logprobs(0));
     expect(columns.topLogprobs(0)).toEqual(pushed.topLogprobs(0));
   }

@@ -98,7 +98,7 @@ export class TokenColumn {
 export class OutputColumns {
   readonly #max: number;
   readonly #topCount: number;
-  #tokens: TokenColumn;
+  #column: TokenColumn;
   #logprobs = NO_LOGPROBS;
   #topTokens = NO_TOKENS;
   #topLogprobs = NO_LOGPROBS;
@@ -107,33 +107,39 @@ export class OutputColumns {
   constructor(max: number, topCount: number) {
     this.#max = max;
     this.#topCount = topCount;
-    this.#tokens = new TokenColumn(max);
+    this.#column = new TokenColumn(max);
   }
 
   get length(): number {
-    return this.#tokens.length;
+    return this.#column.length;
   }
 
-  get tokens(): TokenColumn {
-    return this.#tokens;
+  /** The token ids, for those who follow them: of this beginning, `clear` begins another column. */
+  get column(): TokenColumn {
+    return this.#column;
   }
 
   /** Of its arrays, room for more tokens included. */
   get bytes(): number {
     const top = this.#topTokens.byteLength + this.#topLogprobs.byteLength;
-    return this.#tokens.bytes + this.#logprobs.byteLength + top;
+    return this.#column.bytes + this.#logprobs.byteLength + top;
   }
 
-  /** As TokenColumn.view. */
-  logprobs(from: number, to: number = this.length): Float32Array {
-    return this.#logprobs.subarray(from, Math.min(to, this.length));
+  /** A view, as of a column. */
+  tokens(from = 0): Int32Array {
+    return this.#column.view(from);
   }
 
-  /** null: none were asked for. Views as those of `logprobs`. */
-  topLogprobs(from: number, to: number = this.length): TopLogprobs | null {
+  /** A view, as of a column. */
+  logprobs(from = 0): Float32Array {
+    return this.#logprobs.subarray(from, this.length);
+  }
+
+  /** null: none were asked for. Views, as of a column. */
+  topLogprobs(from = 0): TopLogprobs | null {
     const count = this.#topCount;
     if (count === 0) return null;
-    const [first, end] = [from * count, Math.min(to, this.length) * count];
+    const [first, end] = [from * count, this.length * count];
     return {
       count,
       tokens: this.#topTokens.subarray(first, end),
@@ -142,14 +148,19 @@ export class OutputColumns {
   }
 
   /** Appends what there is from `from` on. `top` null, or with another count: no alternatives are known. */
-  append(tokens: Int32Array, logprobs: Float32Array, top: TopLogprobs | null, from: number): void {
+  appendFrom(
+    tokens: Int32Array,
+    logprobs: Float32Array,
+    top: TopLogprobs | null,
+    from: number,
+  ): void {
     const at = this.length;
     const count = tokens.length - from;
     this.#reserve(at + count);
     const column = this.#logprobs;
     for (let i = 0; i < count; i += 1) column[at + i] = logprobs[from + i] as number;
     if (this.#topCount > 0) this.#appendTop(top, from, count);
-    this.#tokens.append(tokens, from);
+    this.#column.append(tokens, from);
   }
 
   /** `row`: alternatives, as token, logprob, token, logprob ... */
@@ -162,12 +173,12 @@ export class OutputColumns {
       this.#topTokens[at * count + k] = row?.[2 * k] ?? -1;
       this.#topLogprobs[at * count + k] = row?.[2 * k + 1] ?? Number.NEGATIVE_INFINITY;
     }
-    this.#tokens.push(token);
+    this.#column.push(token);
   }
 
   /** Restarts in new arrays: readers of the old column keep the old content. */
   clear(): void {
-    this.#tokens = new TokenColumn(this.#max);
+    this.#column = new TokenColumn(this.#max);
     this.#logprobs = NO_LOGPROBS;
     this.#topTokens = NO_TOKENS;
     this.#topLogprobs = NO_LOGPROBS;

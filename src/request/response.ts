@@ -3,7 +3,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
-import { OutputColumns, type TokenColumn, type TopLogprobs } from "./columns.ts";
+import { OutputColumns, type TopLogprobs } from "./columns.ts";
 import type { FinishReason } from "./request.ts";
 
 /** One dispatch of a divided request: `tokens` output tokens from `offset` on, made by `workerId`. */
@@ -27,7 +27,7 @@ export type AppendResult =
   | { kind: "ok"; fresh: number; repeated: number }
   | { kind: "gap"; missing: number };
 
-export class Response {
+export class Response extends OutputColumns {
   readonly tokensMax: number;
   readonly chunks: Chunk[] = [];
   finish: FinishReason | null = null;
@@ -37,42 +37,11 @@ export class Response {
   restarts = 0;
   /** Of its prompt, in an engine's cache when it began; null: not reported. */
   promptTokensCached: number | null = null;
-  readonly #columns: OutputColumns;
 
   constructor(tokensMax: number, topLogprobs = 0) {
     assert(tokensMax >= 1, "a response holds at least one token");
+    super(tokensMax, topLogprobs);
     this.tokensMax = tokensMax;
-    this.#columns = new OutputColumns(tokensMax, topLogprobs);
-  }
-
-  /** Output tokens so far: 0 <= length <= tokensMax. */
-  get length(): number {
-    return this.#columns.length;
-  }
-
-  /** Of its arrays, room for more tokens included. */
-  get bytes(): number {
-    return this.#columns.bytes;
-  }
-
-  /** Its token ids, for those who follow it: of this beginning, `restart` begins another column. */
-  get column(): TokenColumn {
-    return this.#columns.tokens;
-  }
-
-  /** A view. */
-  tokens(from = 0): Int32Array {
-    return this.#columns.tokens.view(from);
-  }
-
-  /** A view. */
-  logprobs(from = 0): Float32Array {
-    return this.#columns.logprobs(from);
-  }
-
-  /** null: none were asked for. Views. */
-  topLogprobs(from = 0): TopLogprobs | null {
-    return this.#columns.topLogprobs(from);
   }
 
   openChunk(workerId: WorkerId, epoch: WeightEpoch, weights: WeightsId | null = null): void {
@@ -90,12 +59,12 @@ export class Response {
     top: TopLogprobs | null = null,
   ): AppendResult {
     assert(tokens.length === logprobs.length, "every token has a logprob");
-    const { length } = this.#columns;
+    const { length } = this;
     if (offset > length) return { kind: "gap", missing: offset - length };
     const repeated = Math.min(length - offset, tokens.length);
     const fresh = tokens.length - repeated;
     assert(length + fresh <= this.tokensMax, "a response never exceeds its tokensMax");
-    this.#columns.append(tokens, logprobs, top, repeated);
+    this.appendFrom(tokens, logprobs, top, repeated);
     const chunk = this.chunks.at(-1);
     if (chunk !== undefined) chunk.tokens += fresh;
     return { kind: "ok", fresh, repeated };
@@ -105,6 +74,6 @@ export class Response {
   restart(): void {
     this.restarts += 1;
     this.chunks.length = 0;
-    this.#columns.clear();
+    this.clear();
   }
 }

@@ -109,7 +109,7 @@ export class ChunkRun {
     const all = new Int32Array(prompt.length + this.offset);
     all.set(prompt);
     all.set(this.#output, prompt.length);
-    all.set(this.#made.tokens.view(0), prompt.length + this.#output.length);
+    all.set(this.#made.tokens(), prompt.length + this.#output.length);
     return all;
   }
 
@@ -161,7 +161,7 @@ export class ChunkRun {
       kind: "tokens",
       requestId: this.spec.requestId,
       offset: this.#output.length + from,
-      tokens: this.#made.tokens.view(from),
+      tokens: this.#made.tokens(from),
       logprobs: this.#made.logprobs(from),
       top: this.#made.topLogprobs(from),
     };
