@@ -11,7 +11,7 @@ import type { Group, GroupSpec, Request } from "./request/buffer.ts";
 import { Iteration } from "./rollout/iteration.ts";
 import type { Progress, RunReport } from "./rollout/report.ts";
 import type { Worker } from "./rollout/worker.ts";
-import type { PolicyName } from "./schedule/policy.ts";
+import type { PolicyName } from "./schedule/policies.ts";
 import { loadCore } from "./wasm/load.ts";
 import type { LlamaModel } from "./worker/llama/open.ts";
 import { DirectoryTierFiles } from "./worker/tier-files.ts";

@@ -9,7 +9,7 @@ import { DraftServer } from "./draft/service/server.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { type KeptLevels, meteredBy, metricsRoute } from "./metered.ts";
 import type { Metrics } from "./metrics/metrics.ts";
-import type { PolicyName } from "./schedule/policy.ts";
+import type { PolicyName } from "./schedule/policies.ts";
 import { describeControl } from "./server/control/describe.ts";
 import { type ControlEntry, logged } from "./server/control/logged.ts";
 import { controlRoutes } from "./server/control/routes.ts";

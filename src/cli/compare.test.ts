@@ -1,5 +1,11 @@
 import { expect, test } from "bun:test";
+import { FIELDS } from "../config/fields.ts";
+import { POLICY_NAMES } from "../schedule/policies.ts";
 import { parseCompare } from "./compare.ts";
+
+test("policies: each is a choice of --policy", () => {
+  expect([...FIELDS.policy.choices].sort()).toEqual([...POLICY_NAMES].sort());
+});
 
 test("compare: drafting is on with seer and off with the baselines", () => {
   expect(parseCompare("group,seer", null)).toEqual([

@@ -3,7 +3,7 @@
 
 import { AppError } from "../base/errors.ts";
 import { DRAFT_MODES, type DraftMode } from "../draft/registry.ts";
-import { POLICY_NAMES, type PolicyName } from "../schedule/policy.ts";
+import { defaultDraft, POLICY_NAMES, type PolicyName } from "../schedule/policies.ts";
 
 export interface Run {
   /** As it was asked for: the key in the report. */
@@ -13,11 +13,6 @@ export interface Run {
 }
 
 const RUNS_MAX = 16;
-
-/** Drafting is part of `seer` and `foretoken`; the baselines run without drafts by default. */
-export function defaultDraft(policy: PolicyName): DraftMode {
-  return policy === "seer" || policy === "foretoken" ? "grouped" : "off";
-}
 
 /** @throws AppError `usage` naming the part that is wrong. */
 export function parseCompare(text: string, draft: DraftMode | null): Run[] {

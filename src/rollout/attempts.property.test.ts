@@ -9,7 +9,7 @@ import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Request } from "../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
-import { POLICY_NAMES } from "../schedule/policy.ts";
+import { POLICY_NAMES } from "../schedule/policies.ts";
 import { loadCore } from "../wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../worker/simulated/worker.ts";
 import { Rollout } from "./rollout.ts";

@@ -10,7 +10,7 @@ import { DRAFT_MODES } from "../draft/registry.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
-import { POLICY_NAMES } from "../schedule/policy.ts";
+import { POLICY_NAMES } from "../schedule/policies.ts";
 import { loadCore } from "../wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../worker/simulated/worker.ts";
 import { Iteration } from "./iteration.ts";

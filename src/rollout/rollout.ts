@@ -20,7 +20,7 @@ import {
   type Wanted,
 } from "../request/buffer.ts";
 import type { FinishReason } from "../request/request.ts";
-import type { PolicyName } from "../schedule/policy.ts";
+import { type PolicyName, schedulerFor } from "../schedule/policies.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { AttemptBudget } from "./attempt-budget.ts";
@@ -31,7 +31,6 @@ import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import { Quarantine } from "./quarantine.ts";
-import { schedulerFor } from "./scheduler-for.ts";
 import { problemOf } from "./token-check.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 

@@ -3,9 +3,6 @@
 
 import type { Group, Request } from "../request/buffer.ts";
 
-export const POLICY_NAMES = ["group", "divided", "seer", "foretoken"] as const;
-export type PolicyName = (typeof POLICY_NAMES)[number];
-
 export interface SchedulePolicy {
   /** The request becomes a candidate. It must not be one already. */
   add(request: Request): void;

@@ -2,8 +2,8 @@
 // schedulers as they stand; oracles and baselines differ in the order or the placement alone.
 
 import type { Request } from "../request/buffer.ts";
-import { schedulerFor } from "../rollout/scheduler-for.ts";
 import { KeyedPolicy } from "../schedule/keyed.ts";
+import { schedulerFor } from "../schedule/policies.ts";
 import { Scheduler } from "../schedule/scheduler.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";

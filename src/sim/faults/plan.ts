@@ -2,7 +2,7 @@
 // come first; then everything heals, and everything must finish.
 
 import { DRAFT_MODES, type DraftMode } from "../../draft/registry.ts";
-import { POLICY_NAMES, type PolicyName } from "../../schedule/policy.ts";
+import { POLICY_NAMES, type PolicyName } from "../../schedule/policies.ts";
 import { Random } from "../random.ts";
 
 export type Fault =
