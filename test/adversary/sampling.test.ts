@@ -170,7 +170,7 @@ const REFUSED: readonly [params: string, message: string][] = [
   ['"logit_bias":{"3":1e999}', "logit_bias gives token 3 Infinity, not a number in ±100"],
   [`"min_tokens":2,"stop_token_ids":${all}`, "min_tokens is 2, not 0, as all 1376 tokens"],
   [`"stop_token_ids":[${new Array(4097).fill(1)}]`, "stop_token_ids has 4097 entries"],
-  ['"seed":1e18', "seed is 1000000000000000000, not a whole number in"],
+  ['"seed":1e19', "seed is 10000000000000000000, not a whole number in"],
 ];
 const SERVED: readonly string[] = [
   ...['"temperature":0', '"temperature":1e-6', '"temperature":1e-10', '"temperature":1000'],

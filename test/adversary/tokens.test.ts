@@ -123,50 +123,54 @@ async function follower(): Promise<WebSocket> {
   return socket;
 }
 
-test("lies of an engine: the request that meets one fails and says so, all others get their tokens", async () => {
-  const socket = await follower();
-  const trials = rounds(2, 40);
-  for (let trial = 0; trial < trials; trial += 1) {
-    const seed = fold32(SEED, trial);
-    const asks = LIES.flatMap((kind, number) =>
-      CLIENTS.map((client, c) => {
-        const mark = 1 + (fold32(seed, number * 8 + c) % 900);
-        const after = fold32(seed, mark) % (TOKENS - 2);
-        return {
-          kind,
-          client,
-          bad: [POISON, number, after, trial, mark, c],
-          good: [trial, mark, c, number],
-        };
-      }),
-    );
-    const startMs = performance.now();
-    const told = await Promise.all(
-      asks.map(async ({ kind, client, bad, good }) => {
-        const [badTold, goodTold] = await Promise.all([client(bad), client(good)]);
-        return { kind, bad, badTold, good, goodTold };
-      }),
-    );
-    const tookMs = performance.now() - startMs;
-    for (const { kind, bad, badTold, good, goodTold } of told) {
-      const where = `SEED=${SEED} trial ${trial} ${kind} ${bad}`;
-      expect({ where, told: goodTold }).toEqual({ where, told: { tokens: expectedOf(good) } });
-      // What was lost on the way is asked for again, and a short response may end before the engine lies.
-      if ("tokens" in badTold) {
-        expect({ where, told: badTold }).toEqual({ where, told: { tokens: expectedOf(bad) } });
-      } else {
-        expect({ where, status: badTold.status }).toEqual({ where, status: 502 });
-        expect(badTold.message.length).toBeGreaterThan(10);
+test(
+  "lies of an engine: the request that meets one fails and says so, all others get their tokens",
+  async () => {
+    const socket = await follower();
+    const trials = rounds(2, 40);
+    for (let trial = 0; trial < trials; trial += 1) {
+      const seed = fold32(SEED, trial);
+      const asks = LIES.flatMap((kind, number) =>
+        CLIENTS.map((client, c) => {
+          const mark = 1 + (fold32(seed, number * 8 + c) % 900);
+          const after = fold32(seed, mark) % (TOKENS - 2);
+          return {
+            kind,
+            client,
+            bad: [POISON, number, after, trial, mark, c],
+            good: [trial, mark, c, number],
+          };
+        }),
+      );
+      const startMs = performance.now();
+      const told = await Promise.all(
+        asks.map(async ({ kind, client, bad, good }) => {
+          const [badTold, goodTold] = await Promise.all([client(bad), client(good)]);
+          return { kind, bad, badTold, good, goodTold };
+        }),
+      );
+      const tookMs = performance.now() - startMs;
+      for (const { kind, bad, badTold, good, goodTold } of told) {
+        const where = `SEED=${SEED} trial ${trial} ${kind} ${bad}`;
+        expect({ where, told: goodTold }).toEqual({ where, told: { tokens: expectedOf(good) } });
+        // What was lost on the way is asked for again, and a short response may end before the engine lies.
+        if ("tokens" in badTold) {
+          expect({ where, told: badTold }).toEqual({ where, told: { tokens: expectedOf(bad) } });
+        } else {
+          expect({ where, status: badTold.status }).toEqual({ where, status: 502 });
+          expect(badTold.message.length).toBeGreaterThan(10);
+        }
       }
+      expect(tookMs).toBeLessThan(DEADLINE_MS);
+      expect((await fetch(new URL("/health", sidecar.url))).status).toBe(200);
     }
-    expect(tookMs).toBeLessThan(DEADLINE_MS);
-    expect((await fetch(new URL("/health", sidecar.url))).status).toBe(200);
-  }
-  expect(socket.readyState).toBe(WebSocket.OPEN);
-  socket.close();
-  expect(sidecar.sidecar.rollout.unfinished).toBe(0);
-  expect(failures).toEqual([]);
-}, 60_000);
+    expect(socket.readyState).toBe(WebSocket.OPEN);
+    socket.close();
+    expect(sidecar.sidecar.rollout.unfinished).toBe(0);
+    expect(failures).toEqual([]);
+  },
+  rounds(60_000, 600_000),
+);
 
 test("a wild token in a text answer: 502 that names worker, token and bound; the next answer comes at once", async () => {
   const told = await completion([POISON, LIES.indexOf("wild_token"), 1, 3]);
@@ -220,29 +224,33 @@ async function cuttingProxy(target: string, bytesAt: (connection: number) => num
   };
 }
 
-test("an engine that closes at every byte: every response comes whole, or its request ends with an error", async () => {
-  const standIn = await VllmStandIn.start();
-  let cuts = 0;
-  const step = rounds(29, 1);
-  // The first streams are the probe's own.
-  const proxy = await cuttingProxy(standIn.url, (connection) => {
-    if (connection < 2 || connection % 2 === 0) return null;
-    cuts += 1;
-    return 1 + ((cuts * step) % 4_000);
-  });
-  const over = await sidecarOver([proxy.url]);
-  const trials = rounds(60, 2_000);
-  for (let trial = 0; trial < trials; trial += 1) {
-    const prompt = [5, trial % 900, Math.floor(trial / 900)];
-    const client = CLIENTS[trial % CLIENTS.length] ?? completion;
-    const told = await client(prompt, over.url);
-    expect({ trial, told }).toEqual({ trial, told: { tokens: expectedOf(prompt) } });
-  }
-  expect(cuts).toBeGreaterThan(trials / 4);
-  await over.stop();
-  proxy.close();
-  await standIn.stop();
-}, 240_000);
+test(
+  "an engine that closes at every byte: every response comes whole, or its request ends with an error",
+  async () => {
+    const standIn = await VllmStandIn.start();
+    let cuts = 0;
+    const step = rounds(29, 1);
+    // The first streams are the probe's own.
+    const proxy = await cuttingProxy(standIn.url, (connection) => {
+      if (connection < 2 || connection % 2 === 0) return null;
+      cuts += 1;
+      return 1 + ((cuts * step) % 4_000);
+    });
+    const over = await sidecarOver([proxy.url]);
+    const trials = rounds(60, 2_000);
+    for (let trial = 0; trial < trials; trial += 1) {
+      const prompt = [5, trial % 900, Math.floor(trial / 900)];
+      const client = CLIENTS[trial % CLIENTS.length] ?? completion;
+      const told = await client(prompt, over.url);
+      expect({ trial, told }).toEqual({ trial, told: { tokens: expectedOf(prompt) } });
+    }
+    expect(cuts).toBeGreaterThan(trials / 4);
+    await over.stop();
+    proxy.close();
+    await standIn.stop();
+  },
+  rounds(240_000, 600_000),
+);
 
 test("an engine that answers its streams with endless bytes: the request ends, memory is bounded", async () => {
   const standIn = await VllmStandIn.start();
