@@ -11,7 +11,7 @@
 import { writeFileSync } from "node:fs";
 import { vllmMissing } from "../../test/vllm/fleet.ts";
 import { conditions } from "../harness.ts";
-import { accountOf, accountTables } from "./vllm/account.ts";
+import { type Account, accountOf, accountTables } from "./vllm/account.ts";
 import { chartOf, middleRound } from "./vllm/chart.ts";
 import type { Run } from "./vllm/drive.ts";
 import { figuresOf, figuresOfAll } from "./vllm/figures.ts";
@@ -20,6 +20,8 @@ import { runRounds, workloadsOf } from "./vllm/rounds.ts";
 import { readSettings, type Settings } from "./vllm/settings.ts";
 import { sweep } from "./vllm/sweep.ts";
 import { Servers, type System, type SystemName } from "./vllm/systems.ts";
+
+type Runs = ReadonlyMap<SystemName, readonly Run[]>;
 
 /** Beside plain, the first of these that was run. */
 const CHARTED: readonly (readonly [SystemName, string])[] = [
@@ -43,22 +45,32 @@ function chart(found: Found): string | null {
   ]);
 }
 
-function tell(runs: ReadonlyMap<SystemName, readonly Run[]>, settings: Settings): void {
-  const found: Found = new Map(
-    [...runs].map(([name, of]) => [name, figuresOfAll(of.map(figuresOf))]),
-  );
-  console.log(tableOf(found));
-  for (const note of notesOf(found)) console.log(note);
-  const accounts = new Map([...runs].map(([name, of]) => [name, accountOf(of)]));
-  if (settings.account) console.log(accountTables(accounts));
+function foundIn(runs: Runs): Found {
+  return new Map([...runs].map(([name, of]) => [name, figuresOfAll(of.map(figuresOf))]));
+}
+
+function accountsOf(runs: Runs): Map<SystemName, Account> {
+  return new Map([...runs].map(([name, of]) => [name, accountOf(of)]));
+}
+
+/** After every round, so that a run that is broken off leaves the rounds before. */
+function save(runs: Runs, settings: Settings): void {
+  const found = foundIn(runs);
   const svg = chart(found);
   if (settings.chart !== null && svg !== null) writeFileSync(settings.chart, svg);
   if (settings.report === null) return;
   const { setting, sizes, launch, areLengthsFixed } = settings;
   const about = { setting, ...sizes, ...launch, lengths: areLengthsFixed ? "fixed" : "natural" };
   const report = reportOf(found, { ...conditions(), ...about });
-  const all = { ...report, account: Object.fromEntries(accounts) };
+  const all = { ...report, account: Object.fromEntries(accountsOf(runs)) };
   writeFileSync(settings.report, `${JSON.stringify(all)}\n`);
+}
+
+function tell(runs: Runs, settings: Settings): void {
+  const found = foundIn(runs);
+  console.log(tableOf(found));
+  for (const note of notesOf(found)) console.log(note);
+  if (settings.account) console.log(accountTables(accountsOf(runs)));
 }
 
 async function main(): Promise<void> {
@@ -78,7 +90,8 @@ async function main(): Promise<void> {
     }
     const systems: System[] = [];
     for (const name of settings.systems) systems.push(await servers.open(name));
-    tell(await runRounds(systems, workloads, servers), settings);
+    const keep = (runs: Runs): void => save(runs, settings);
+    tell(await runRounds(systems, workloads, servers, keep), settings);
   } finally {
     await servers.stop();
   }

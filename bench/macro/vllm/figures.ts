@@ -1,7 +1,7 @@
 // What a run says, as figures: from the requests' times, the servers' counters and the engines' logs.
 
 import type { Run } from "./drive.ts";
-import type { EngineLog, Step } from "./engine-log.ts";
+import type { EngineLog } from "./engine-log.ts";
 import { meanOf, sumOf } from "./statistics.ts";
 
 export interface RoundFigures {
@@ -143,10 +143,6 @@ function waitingOf(
     kv_share_waiting: shares.length === 0 ? 0 : meanOf(shares),
     waiting_s: shares.length * INTERVAL_S,
   };
-}
-
-export function stepSeconds({ beginS, endS }: Step): number {
-  return endS - beginS;
 }
 
 /** Figures of all rounds: times, shares and ratios are means, counts are sums. */

@@ -37,11 +37,15 @@ export async function workloadsOf(
   });
 }
 
-/** The first workload warms up and is not counted; the systems' order turns, so that none is always first. */
+/**
+ * The first workload warms up and is not counted; the systems' order turns, so that none is always first.
+ * `onRound` gets the runs of all rounds so far.
+ */
 export async function runRounds(
   systems: readonly System[],
   workloads: readonly Workload[],
   servers: Servers,
+  onRound: (runs: ReadonlyMap<SystemName, readonly Run[]>) => void = () => {},
 ): Promise<Map<SystemName, Run[]>> {
   const rounds = workloads.length - 1;
   const runs = new Map<SystemName, Run[]>(systems.map(({ name }) => [name, []]));
@@ -56,6 +60,7 @@ export async function runRounds(
       checkLengths(run, workload, system.name);
       if (round > 0) runs.get(system.name)?.push(run);
     }
+    if (round > 0) onRound(runs);
   }
   return runs;
 }

@@ -25,24 +25,22 @@ type SetName = "plain" | "ngram" | "suffix" | "pool" | "plugin" | "plugin_pool";
 interface SystemKind {
   readonly servers: SetName;
   readonly routing: Routing;
-  readonly drafts: boolean;
 }
 
 const KINDS: Readonly<Record<SystemName, SystemKind>> = {
-  plain: { servers: "plain", routing: "turn", drafts: false },
-  least_loaded: { servers: "plain", routing: "least_loaded", drafts: false },
-  ngram: { servers: "ngram", routing: "turn", drafts: true },
-  suffix: { servers: "suffix", routing: "turn", drafts: true },
-  foretoken_http: { servers: "plain", routing: "sidecar", drafts: false },
-  foretoken_pool: { servers: "pool", routing: "sidecar", drafts: false },
-  foretoken_plugin: { servers: "plugin", routing: "sidecar", drafts: true },
-  foretoken_plugin_pool: { servers: "plugin_pool", routing: "sidecar", drafts: true },
+  plain: { servers: "plain", routing: "turn" },
+  least_loaded: { servers: "plain", routing: "least_loaded" },
+  ngram: { servers: "ngram", routing: "turn" },
+  suffix: { servers: "suffix", routing: "turn" },
+  foretoken_http: { servers: "plain", routing: "sidecar" },
+  foretoken_pool: { servers: "pool", routing: "sidecar" },
+  foretoken_plugin: { servers: "plugin", routing: "sidecar" },
+  foretoken_plugin_pool: { servers: "plugin_pool", routing: "sidecar" },
 };
 
 export interface System {
   readonly name: SystemName;
   readonly routing: Routing;
-  readonly drafts: boolean;
   readonly fleet: Fleet;
   /** The servers themselves. */
   readonly urls: readonly string[];
@@ -120,12 +118,12 @@ export class Servers {
 
   /** Starts the system's servers unless they run. */
   async open(system: SystemName, changes: Partial<LaunchSettings> = {}): Promise<System> {
-    const { servers, routing, drafts } = KINDS[system];
+    const { servers, routing } = KINDS[system];
     const settings = { ...this.#settings, ...changes };
     const fleet = this.#sets.get(servers) ?? (await this.#start(servers, settings));
     this.#sets.set(servers, fleet);
     const urls = fleet.servers.map(({ url }) => url);
-    return { name: system, routing, drafts, fleet, urls };
+    return { name: system, routing, fleet, urls };
   }
 
   /** Freezes all other sets. Resolves when the system's servers and sidecar answer. */
