@@ -173,7 +173,7 @@ test("serve: the document tells of every path that is tried here", async () => {
   }
 });
 
-test("serve: what is asked for answers in the form that the document says", async () => {
+test("serve: every GET route answers in the documented form", async () => {
   for (const [path, { get }] of Object.entries((await documented()).paths)) {
     if (get === undefined || get.parameters.some((one) => one.in === "path")) continue;
     const answer = await fetch(new URL(path, sidecar.url));

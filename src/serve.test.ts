@@ -64,7 +64,7 @@ function optionsOf(engines: Engines, port = 0): ServeOptions {
   });
 }
 
-test("drain: whoever asked before has the answer before the server stops", async () => {
+test("drain: earlier requests are answered before the server stops", async () => {
   const engines = new Engines();
   const running = await startSidecar(optionsOf(engines));
   const body = JSON.stringify({ token_ids: [1], sampling_params: { max_tokens: 1000, n: 8 } });
@@ -78,7 +78,7 @@ test("drain: whoever asked before has the answer before the server stops", async
   expect(answer.choices.map((choice) => choice.token_ids.length)).toEqual(Array(8).fill(1000));
 });
 
-test("drain: a follower of the stream is told that the server goes away", async () => {
+test("drain: a follower of the stream is disconnected with 1001", async () => {
   const engines = new Engines();
   const running = await startSidecar(optionsOf(engines));
   const socket = new WebSocket(new URL("/v1/stream", running.url.href.replace("http", "ws")));
@@ -121,7 +121,7 @@ async function draftAnswers(url: URL, messages: readonly ClientMessage[]): Promi
   return answers;
 }
 
-test("v1/draft: an engine finds what the sidecar has of a group, and is told of new weights", async () => {
+test("v1/draft: an engine gets the sidecar's tokens of a group, and new weight epochs", async () => {
   const engines = new Engines();
   const running = await startSidecar({ ...optionsOf(engines), apiToken: "secret" });
   const headers = { authorization: "Bearer secret" };

@@ -18,7 +18,7 @@ async function doctor(...args: string[]): Promise<{ status: number; out: string;
   return { status: await child.exited, out, err };
 }
 
-test("doctor: an engine that is not there is not fit for rollouts, and the table says what to do", async () => {
+test("doctor: an engine that is not there is not fit for rollouts, and the table names the fix", async () => {
   const { status, out } = await doctor("http://127.0.0.1:1");
   expect(status).toBe(1);
   expect(out).toContain("│ health");

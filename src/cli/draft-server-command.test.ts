@@ -15,7 +15,7 @@ const RUN = `
     .parseAsync(process.argv.slice(1), { from: "user" });
 `;
 
-test("draft-server: says where it listens, serves, and Ctrl-C tells its peers to go", async () => {
+test("draft-server: prints its address, serves, and closes its connections at Ctrl-C", async () => {
   const child = Bun.spawn([process.execPath, "-e", RUN, "--", "--port", "0", "--json"], {
     stdout: "pipe",
     stderr: "inherit",
@@ -53,7 +53,7 @@ test("draft-server: an address in use is named", async () => {
   await taken.stop(true);
 });
 
-test("draft-server: a port out of range is told by flag and bound", async () => {
+test("draft-server: a port out of range is refused with flag and bound", async () => {
   const command: Command = draftServerCommand(() => {}).exitOverride();
   command.configureOutput({ writeErr: () => {} });
   const run = command.parseAsync(["--port", "70000"], { from: "user" });

@@ -21,7 +21,7 @@ test("groupsOf: a prompt becomes a group of its size", () => {
   expect(group).toMatchObject({ groupId: "a", size: 2, sampling: { tokensMax: 8, seed: 42 } });
 });
 
-test("groupsOf: sampling out of bounds is told before anything runs", () => {
+test("groupsOf: sampling out of bounds is refused before anything runs", () => {
   for (const temperature of [1e-320, Number.POSITIVE_INFINITY, Number.NaN, -1]) {
     expect(() => groupsOf([LINE], { ...OPTIONS, temperature })).toThrow(
       `temperature is ${temperature}, not 0 or in 1e-10..1000000`,

@@ -43,14 +43,14 @@ test("launcher: npx and npm start are found, through their shell and scripts or 
   expect(launcherIn([SHELL, { command: ["/usr/bin/bun", "run", "start"] }])).not.toBeNull();
 });
 
-test("launcher: whoever else started it is none", () => {
+test("launcher: a process started otherwise has no launcher", () => {
   expect(launcherIn([{ command: ["-bash"] }])).toBeNull();
   expect(launcherIn([{ command: ["python3", "train.py"] }, SHELL, NPX])).toBeNull();
   expect(launcherIn([{ command: ["bun", "test"] }, SHELL, NPX])).toBeNull();
   expect(launcherIn([])).toBeNull();
 });
 
-test("launcher: what was sent to the background, or made a session of its own, goes on", () => {
+test("launcher: what was sent to the background, or made a session of its own, continues", () => {
   expect(launcherIn([SHELL, NPX], { ignored: 0b1n })).toBeNull();
   expect(launcherIn([SHELL, NPX], { ignored: 0b110n })).toBeNull();
   expect(launcherIn([SHELL, NPX], { session: 100 })).toBeNull();

@@ -142,7 +142,7 @@ test("renderProgress: without colour there is no escape, without Unicode only AS
   );
 });
 
-test("renderProgress: says nothing about the end before there is something to go by", () => {
+test("renderProgress: shows no estimate of the end without data", () => {
   const lines = renderProgress("seer", progressOf({ etaS: null }), terminalOf()).join("\n");
   expect(lines).not.toContain("ETA");
 });
@@ -250,7 +250,7 @@ test("ProgressDisplay: NO_COLOR leaves the lines and takes the colour", () => {
   expect(colors({ NO_COLOR: "1" })).toBe(false);
 });
 
-test("ProgressDisplay: a run that was never heard of leaves nothing", () => {
+test("ProgressDisplay: a run without events leaves nothing", () => {
   const stream = pipe();
   new ProgressDisplay({ stream, title: "seer", quiet: false }).finish();
   expect(stream.text).toBe("");

@@ -110,7 +110,7 @@ test("replay: every combination is a line of the report, in the file and with --
   }
 });
 
-test("replay: the table has a line for each cell, and says how far the probabilities hold", async () => {
+test("replay: the table has a line for each cell, with the calibration of the probabilities", async () => {
   const { out } = await run(responsesPath, "--limit-groups", "1");
   expect(out).toContain("responses.jsonl: 1 groups, 3 responses, 360 tokens; budget 16, 8 live");
   expect(out.split("\n").filter((line) => line.startsWith("grouped"))).toHaveLength(2);

@@ -55,7 +55,7 @@ test("formatLine: holds the agreed fields in the agreed shape", () => {
   });
 });
 
-test("formatLine: tokens of several epochs have none in common, and each chunk says its own", () => {
+test("formatLine: tokens of several epochs have no common one, and each chunk has its own", () => {
   const chunk = (epoch: number, offset: number, tokens: number) => ({
     ...{ workerId: workerId(0), epoch: weightEpoch(epoch), weights: null, offset, tokens },
   });
@@ -116,7 +116,7 @@ test("ResponseWriter: makes the folders, and a group is in the file when writeGr
   writer.close();
 });
 
-test("ResponseWriter: begins an existing file anew", () => {
+test("ResponseWriter: overwrites an existing file", () => {
   const path = join(root, "again.jsonl");
   writeFileSync(path, "old\n");
   const writer = new ResponseWriter(path);

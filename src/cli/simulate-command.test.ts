@@ -29,7 +29,7 @@ async function run(...args: string[]): Promise<{ status: number; out: string; er
   }
 }
 
-test("simulate: the table says that it is simulated, and names every system", async () => {
+test("simulate: the table is labelled as simulated, and names every system", async () => {
   const { status, out } = await run("--workload", small, "--seeds", "2");
   expect(status).toBe(0);
   expect(out).toStartWith("SIMULATED");
@@ -115,7 +115,7 @@ test("simulate: wrong input names what is wrong", async () => {
   }
 });
 
-test("simulate: seeds of faults are run and told", async () => {
+test("simulate: seeds of faults are run and reported", async () => {
   const { status, out } = await run("--faults", "5", "--seed", "40");
   expect(status).toBe(0);
   expect(out).toContain("SIMULATED faults: 5 seeds from 40");

@@ -103,7 +103,7 @@ function widest(table: string): number {
   return Math.max(...table.split("\n").map((line) => stripVTControlCharacters(line).length));
 }
 
-test("runTable: shows what the report says, in the units people read", () => {
+test("runTable: shows the report, in the units people read", () => {
   const table = runTable("seer", seer, plain);
   expect(table).toContain("16 groups, 128 responses");
   expect(row(table, "wall time")).toEqual(["12.3 s"]);
@@ -257,7 +257,7 @@ test("comparisonTable: no run, no table", () => {
   expect(comparisonTable({}, plain)).toBe("no runs");
 });
 
-test("describeRatio: says which way round it is", () => {
+test("describeRatio: names the direction", () => {
   const ratios: [...Parameters<typeof describeRatio>, string][] = [
     ["time", 10, 5, false, "2.00x faster"],
     ["time", 5, 10, false, "2.00x slower"],

@@ -4,7 +4,7 @@ import { paint, terminalOf } from "./terminal.ts";
 const tty = { isTTY: true, columns: 120, rows: 40, write: () => true };
 const file = { write: () => true };
 
-test("terminalOf: a terminal is live, in colour and as wide as it says", () => {
+test("terminalOf: a terminal is live, in colour and as wide as it reports", () => {
   expect(terminalOf(tty, {})).toEqual({
     live: true,
     columns: 120,

@@ -16,7 +16,7 @@ async function run(code: string): Promise<{ status: number; lines: string[] }> {
   return { status, lines: text.trim().split("\n") };
 }
 
-test("uncaught: exceptions of timers and rejections are reported, and the process goes on", async () => {
+test("uncaught: exceptions of timers and rejections are reported, and the process continues", async () => {
   const { status, lines } = await run(`
     setTimeout(() => { throw new Error("timer"); }, 1);
     queueMicrotask(() => { throw new Error("microtask"); });

@@ -5,12 +5,12 @@ const config = (name: string, extra: object = {}) => ({
   kv_transfer_config: { kv_connector: name, kv_connector_extra_config: extra },
 });
 
-test("checkConnector: none is no fault", () => {
+test("checkConnector: no connector is no fault", () => {
   expect(checkConnector({}).verdict).toBe("info");
   expect(checkConnector({ kv_transfer_config: null }).verdict).toBe("info");
 });
 
-test("checkConnector: a store that leaves out generated tokens is told the setting", () => {
+test("checkConnector: a store that leaves out generated tokens gets the setting as fix", () => {
   const without = checkConnector(config("MooncakeStoreConnector"));
   expect(without.verdict).toBe("warn");
   expect(without.fix).toContain("save_decode_cache");

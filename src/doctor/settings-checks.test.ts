@@ -54,7 +54,7 @@ test("checkVersion: too old, known, and newer than known", () => {
   expect(verdict(null)).toBe("warn");
 });
 
-test("checkFlags: a server that a seed may end is told the flag", () => {
+test("checkFlags: a server that a seed may end gets the flag as fix", () => {
   const config = { device_config: { device: "cpu" }, model_config: { dtype: "torch.float32" } };
   const seeds = named(checkFlags({ ...SERVER, config, isSeedSafe: false }), "seeds");
   expect(seeds?.verdict).toBe("warn");

@@ -9,7 +9,7 @@ test("stepTokens: an engine with room decides by itself", () => {
   expect(stepTokens({ ...ENGINE, kvUsage: null })).toBe(STEP_TOKENS_UNBOUNDED);
 });
 
-test("stepTokens: an engine that would judge drafts wrongly gets none", () => {
+test("stepTokens: an engine that verifies drafts wrongly gets none", () => {
   expect(stepTokens({ ...ENGINE, isLossless: false })).toBe(0);
 });
 

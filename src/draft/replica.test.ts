@@ -117,7 +117,7 @@ test("update: repeats and overlaps change nothing", () => {
   expect(other.probabilities).toEqual(probabilities);
 });
 
-test("update: a hole is a gap that says what is there", () => {
+test("update: a gap returns the stored length", () => {
   const replica = ready();
   replica.update(A, 2, 0, ids(5, 6));
   expect(replica.update(A, 2, 3, ids(8))).toEqual({ kind: "gap", have: 2 });
@@ -190,7 +190,7 @@ test("full: a group beyond the limit drafts nothing and frees its room for other
   expect(replica.has(A)).toBe(false);
 });
 
-test("full: a full group says so whatever the offset, again and again", () => {
+test("full: a full group returns full at any offset, again and again", () => {
   const replica = ready({ limitBytes: 1000 });
   for (const offset of [0, 1, 50, 2, 51]) {
     expect(replica.update(A, 0, offset, ids(1))).toEqual({ kind: "full" });

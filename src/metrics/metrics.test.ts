@@ -84,14 +84,14 @@ test("metrics: an engine's counters are there from its first word, at 0 too", as
   expect(values.get('foretoken_engine_busy_seconds_total{engine="0"}')).toBe(1.5);
 });
 
-test("metrics: an engine that begins anew adds to what was", async () => {
+test("metrics: a restarted engine adds to earlier counts", async () => {
   metrics.stats(ENGINE, STATS);
   metrics.stats(ENGINE, { ...STATS, steps: 110, prefillTokens: 45 });
   metrics.stats(ENGINE, { ...STATS, steps: 5, prefillTokens: 4 });
   expect((await scraped()).get('vllm:prompt_tokens_total{engine="0"}')).toBe(49);
 });
 
-test("metrics: what others count is told as it stands, scrape after scrape", async () => {
+test("metrics: external counts are exported unchanged, scrape after scrape", async () => {
   meter.tokens(ENGINE, 12);
   meter.late(2);
   await scraped();

@@ -88,7 +88,7 @@ describe("a tree", () => {
     expect(judge(draftsOf(orphan), 1).accepted).toBe(0);
   });
 
-  test("acceptance: every drafted token is told to the calibration, accepted or not", () => {
+  test("acceptance: every drafted token is added to the calibration, accepted or not", () => {
     const { bins } = judge(draftsOf(tree), 1);
     const accepted = bins.filter((bin) => bin.accepted > 0);
     expect(bins.reduce((sum, bin) => sum + bin.count, 0)).toBe(7);

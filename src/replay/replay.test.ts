@@ -35,7 +35,7 @@ async function run(groups: readonly TraceGroup[], options: Partial<ReplayOptions
 describe("complete", () => {
   // Step 1 has no context and drafts nothing: token 1 alone. Step 2 is after 1: the sibling says
   // 2 3 4 5, all accepted, and the bonus token 6 ends the response.
-  test("replay: a complete sibling drafts what it says, and a step yields one token more", async () => {
+  test("replay: a complete sibling drafts its text, and a step yields one token more", async () => {
     const twins = groupOf([], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]);
     const { groups } = await run([twins], { mode: "complete" });
     expect(groups).toEqual([{ responses: 2, tokens: 12, steps: 4, drafted: 8, accepted: 8 }]);

@@ -3,7 +3,7 @@ import { OutputColumns, TokenColumn } from "./columns.ts";
 
 const count = (from: number, length: number) => Int32Array.from({ length }, (_, i) => from + i);
 
-test("view: what was handed out never changes, however the column grows or begins anew", () => {
+test("view: a view never changes, however the column grows or restarts", () => {
   const columns = new OutputColumns(10_000, 0);
   const followed = columns.column;
   const views: Int32Array[] = [];

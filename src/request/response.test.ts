@@ -16,7 +16,7 @@ test("append: takes what is new and skips what repeats", () => {
   expect([...response.tokens()]).toEqual([1, 2, 3, 4]);
 });
 
-test("append: a gap changes nothing and says how much is missing", () => {
+test("append: a gap changes nothing and returns how much is missing", () => {
   const response = new Response(100);
   response.append(0, ids(1), logprobs(1));
   expect(response.append(3, ids(9), logprobs(1))).toEqual({ kind: "gap", missing: 2 });

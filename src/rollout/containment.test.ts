@@ -9,7 +9,7 @@ import type { Request } from "../request/buffer.ts";
 import { Outbox } from "./outbox.ts";
 import type { WorkerCommand } from "./worker.ts";
 
-test("receive: a worker that fails is gone, whatever weight epoch it says so in", async () => {
+test("receive: a worker that fails is removed, in whatever weight epoch it reports that", async () => {
   for (const said of [1, 0]) {
     const { rollout, workers, join, submit, steps, failed } = world({});
     rollout.addWorker(join());
@@ -41,7 +41,7 @@ test("advance: a worker that has failed is sent nothing more", async () => {
   expect(second?.sent[0]).toBe("advance");
 });
 
-test("removeWorker: the failure of a worker that was removed, or does not serve yet, is heard of", async () => {
+test("removeWorker: the failure of a worker that was removed, or does not serve yet, is reported", async () => {
   const { rollout, workers, join, failed, steps } = world({});
   rollout.addWorker(join());
   rollout.removeWorker(workers[0] as OpenWorker);
@@ -53,7 +53,7 @@ test("removeWorker: the failure of a worker that was removed, or does not serve 
   expect(failed).toEqual(["0: killed", "1: killed"]);
 });
 
-test("flush: a worker that throws when it is sent something has failed, and the others go on", async () => {
+test("flush: a worker that throws when it is sent something has failed, and the others continue", async () => {
   const { rollout, workers, join, submit, steps, failed } = world({});
   rollout.addWorker(join());
   rollout.addWorker(join());

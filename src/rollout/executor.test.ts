@@ -60,7 +60,7 @@ test("execute: KV that the pool has is not stored again", () => {
   expect(free(HOME)).toBe(4096);
 });
 
-test("execute: within the gap the request goes on at once with what the pool has", () => {
+test("execute: within the gap the request continues at once with what the pool has", () => {
   const { executor, run, steps, free } = parked({ pooledTokens: 100, pullGapTokens: 512 });
   run(OTHER);
   expect(steps).toEqual(["drop 0", "load 1"]);

@@ -29,7 +29,7 @@ function replicaOf(worker: OpenWorker): { replica: Replica; sources: DraftSource
   return { replica, sources };
 }
 
-test("a response that began anew is drafted for where it runs then", async () => {
+test("a response that restarted is drafted for where it runs then", async () => {
   const { rollout, workers, join, steps, clock } = world({});
   const replicas = [join(), join()].map(replicaOf);
   for (const worker of workers) rollout.addWorker(worker);

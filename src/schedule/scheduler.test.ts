@@ -307,7 +307,7 @@ test("schedule: while one worker is kept free, the others serve on", () => {
   expect(now[0]).toEndWith("@1");
 });
 
-test("schedule: one that no worker there can hold waits for a larger one, and holds up nobody", () => {
+test("schedule: one that no worker there can hold waits for a larger one, and delays no other", () => {
   const requests = mixed([...Array(100).fill({ prompt: 3000 }), { prompt: 10 }]);
   const scheduler = arrivalOrder(requests);
   const small = { kvTokens: 1000, kvTokensFree: 1000 };
@@ -329,7 +329,7 @@ test("schedule: one that no worker that may come back can hold is rejected", () 
   ]);
 });
 
-test("schedule: suspects run one at a time on a worker, others beside them, and nobody begins there", () => {
+test("schedule: suspects run one at a time on a worker, others beside them, and no other request begins there", () => {
   const requests = mixed(Array(8).fill({ prompt: 10, tokensMax: 50 }));
   for (const request of requests.slice(0, 4)) {
     request.attempts = new Attempts();

@@ -13,7 +13,7 @@ const bytesOf = (text: string) => new TextEncoder().encode(text);
 const read = async (text: string, signal = new AbortController().signal) =>
   await (await reader.read(bytesOf(text), signal)).json("packed");
 
-test("read: other work goes on while a large body is read", async () => {
+test("read: other work continues while a large body is read", async () => {
   let turns = 0;
   let isOver = false;
   const turn = () => {
@@ -65,7 +65,7 @@ test("read: what is no JSON is the same error, long or short; the next body is r
   expect(await read(`[${IDS}1]`)).toHaveLength(3_000_001);
 });
 
-test("read: those who wait are told when their client has gone, or the server stops", async () => {
+test("read: waiting requests fail when their client has gone, or the server stops", async () => {
   const gone = AbortSignal.abort();
   const large = `[${IDS}1]`;
   expect(read(large, gone)).rejects.toThrow(new AppError("interrupted", "the client has gone"));

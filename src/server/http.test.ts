@@ -74,14 +74,14 @@ const small = JSON.stringify({ text: "small" });
 const large = JSON.stringify({ text: "x".repeat(BYTES_MAX) });
 
 describe("bodies", () => {
-  test("body: one that is too long is a 413 that says so", async () => {
+  test("body: one that is too long is a 413 that names the limit", async () => {
     expect(await errorOf(await post(large))).toEqual({
       status: 413,
       message: `the body has ${large.length} bytes, beyond the server's 1000 bytes (--max-body-mb)`,
     });
   });
 
-  test("body: one that does not say its length is read up to the limit", async () => {
+  test("body: one without a length is read up to the limit", async () => {
     const chunks = (text: string) =>
       new ReadableStream({
         start(controller) {
@@ -153,13 +153,13 @@ describe("routes", () => {
     expect((await call(`${server.url.origin}//things//a`)).status).toBe(200);
   });
 
-  test("route: a condition has its status and says when to come again", async () => {
+  test("route: a condition has its status and a Retry-After", async () => {
     const answer = await call("/refused");
     expect(answer.headers.get("retry-after")).toBe("1");
     expect((await errorOf(answer)).status).toBe(429);
   });
 
-  test("route: a bug is a 500, and told", async () => {
+  test("route: a bug is a 500, and reported", async () => {
     expect((await errorOf(await call("/bug"))).status).toBe(500);
     expect(failures.splice(0)).toHaveLength(1);
   });
@@ -182,7 +182,7 @@ describe("token", () => {
 });
 
 describe("sockets", () => {
-  test("socket: a plain GET is told to upgrade", async () => {
+  test("socket: a plain GET gets a 426", async () => {
     const answer = await call("/socket");
     expect(answer.headers.get("upgrade")).toBe("websocket");
     expect((await errorOf(answer)).status).toBe(426);

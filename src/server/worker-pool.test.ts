@@ -108,7 +108,7 @@ class Bed {
   }
 }
 
-test("pool: a lost connection is told, takes nothing new, and goes on where it was when it is back", async () => {
+test("pool: a worker with a lost connection gets nothing new, and continues when it is back", async () => {
   const bed = await Bed.open();
   const [before] = [...bed.ask(1), ...bed.ask(2)];
   await bed.steps([0, 1], 2);
@@ -167,7 +167,7 @@ test("pool: when the session is over its requests move, and the worker is reconn
   expect(bed.states).toEqual(["ready", "ready"]);
 });
 
-test("pool: a worker that was given up by its session says nothing about the one after it", async () => {
+test("pool: a worker that was given up by its session does not affect the one after it", async () => {
   const bed = await Bed.open();
   const first = bed.reach[0];
   first?.("the connection was lost");

@@ -5,7 +5,7 @@ import { h800 } from "./hardware.ts";
 import { StepModel } from "./step-time.ts";
 import { WORKLOADS } from "./workload.ts";
 
-test("step model: the KV of an instance holds what a sizing by hand says, at 0.9 of the memory", () => {
+test("step model: the KV of an instance equals a sizing by hand, at 0.9 of the memory", () => {
   for (const [name, byHand] of [
     ["moonlight", 1_310_000],
     ["qwen2-vl-72b", 1_300_000],

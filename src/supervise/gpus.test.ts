@@ -19,7 +19,7 @@ test("gpusPerServer: sizes multiply, however they are written; the last one wins
   }
 });
 
-test("visibleGpus: what the environment says comes before what the machine has", () => {
+test("visibleGpus: the environment overrides the machine's devices", () => {
   const all = () => "0\n1\n2\n3\n";
   expect(visibleGpus({}, all)).toEqual(["0", "1", "2", "3"]);
   expect(visibleGpus({ CUDA_VISIBLE_DEVICES: "GPU-a, GPU-b" }, all)).toEqual(["GPU-a", "GPU-b"]);
@@ -34,7 +34,7 @@ test("gpusOf: each server has its own slice, in order", () => {
   expect(gpusOf({ visible: null, servers: 4, perServer: 2 })).toEqual(["0,1", "2,3", "4,5", "6,7"]);
 });
 
-test("gpusOf: too few are an error that says what would fit", () => {
+test("gpusOf: too few are an error that names the maximum", () => {
   const visible = ["0", "1", "2", "3"];
   expect(() => gpusOf({ visible, servers: 4, perServer: 2 })).toThrow(
     "4 servers of 2 GPUs each take 8, and there are 4: give --workers 2",

@@ -90,7 +90,7 @@ test("launchOf: a version before 0.22, and what is no version, is refused by nam
   expect(launch("main")).toThrow('vLLM reports version "main"');
 });
 
-test("launchOf: the plugin is told where the sidecar is, by a name and a token that no argument shows", () => {
+test("launchOf: the plugin gets the sidecar's address, its name and token by the environment", () => {
   const plugin = {
     draftUrl: "ws://127.0.0.1:8000/v1/draft",
     token: "secret",

@@ -22,7 +22,7 @@ test("openLog: begins empty and keeps the run before", () => {
   expect(readFileSync(`${path}.old`, "utf8")).toBe("one\n");
 });
 
-test("tailOf: the last lines that say something", () => {
+test("tailOf: the last non-empty lines", () => {
   write("a\n\nb\n  \nc\n");
   expect(tailOf(path, 2)).toEqual(["b", "c"]);
 });

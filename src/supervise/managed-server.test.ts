@@ -70,7 +70,7 @@ test("start: resolves when the server is healthy", async () => {
   await expect(fetch(server.spec.url)).rejects.toThrow();
 });
 
-test("a server that dies is told of with its last lines, started again, and given up in the end", async () => {
+test("a server that dies is reported with its last lines, restarted, and given up in the end", async () => {
   const { server, events, heard } = manage(GOOD);
   await server.start();
   for (let run = 1; run <= 3; run += 1) {

@@ -49,7 +49,7 @@ test("stop: a program that does not listen is killed", async () => {
   expect(membersOf(group.pid)).toBe(0);
 });
 
-test("ended: a program that ends by itself is told of, and clear ends its children", async () => {
+test("ended: a program that ends by itself is reported, and clear ends its children", async () => {
   const group = start("sleep 1000 & exit 7");
   expect(await group.ended).toBe("exit status 7");
   await group.clear();

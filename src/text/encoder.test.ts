@@ -172,7 +172,7 @@ test("a thread of a Hugging Face tokenizer does what its text does, errors too",
   expect(failure).toMatchObject({ code: "invalid_field", field: "messages" });
 });
 
-test("a thread that cannot open its tokenizer says why", async () => {
+test("a thread that cannot open its tokenizer reports the reason", async () => {
   const encoder = realEncoder(new TinyText(), () => openHuggingFaceThread("/nowhere"));
   expect(await failureOf(encode(encoder, MEDIUM))).toContain("/nowhere");
 });

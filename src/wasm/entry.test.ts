@@ -83,7 +83,7 @@ for (const [what, call] of Object.entries(REFUSED)) {
   });
 }
 
-test("core: a handle that is none, or whose high bits are wrong, is answered with a status", () => {
+test("core: an invalid handle, or one with wrong high bits, returns a status", () => {
   const { core, input, group } = bare();
   for (const handle of [0, -1, 77, group | (1 << 24), group | (1 << 31)]) {
     expect(core.group_prompt(handle, input, 1)).toBe(-2);

@@ -68,12 +68,12 @@ function draftAfterParting(learning: boolean, tree: boolean): number[] {
   return draft(index, handle, 1, tree);
 }
 
-test("learning: after a substituted token the draft goes on where the sibling does", () => {
+test("learning: after a substituted token the draft continues where the sibling does", () => {
   expect(draftAfterParting(true, false)[0]).toBe(23);
   expect(draftAfterParting(true, true)).toContain(23);
 });
 
-test("learning: without it, nothing is drafted after a token that nobody has written", () => {
+test("learning: without it, nothing is drafted after a token that no sibling has", () => {
   expect(draftAfterParting(false, false)).toEqual([]);
 });
 

@@ -209,7 +209,7 @@ function newParams(sampling: Partial<RequestSpec["sampling"]>): RequestSpec["sam
 }
 
 test.skipIf(missing)(
-  "a worker process: poison over the link is refused by request, and the session goes on",
+  "a worker process: poison over the link is refused by request, and the session continues",
   async () => {
     const host = await attacked(...WORKER);
     const clock = { nowMs: () => performance.now() };

@@ -113,7 +113,7 @@ describe.skipIf(engineMissing() !== null).each([
     });
   }, 60_000);
 
-  test("a stream goes on while texts are encoded", async () => {
+  test("a stream continues while texts are encoded", async () => {
     const stream = await victim.post("/v1/completions", {
       prompt: "sort 9 27 4",
       max_tokens: 400,

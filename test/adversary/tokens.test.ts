@@ -124,7 +124,7 @@ async function follower(): Promise<WebSocket> {
 }
 
 test(
-  "lies of an engine: the request that meets one fails and says so, all others get their tokens",
+  "lies of an engine: the request that meets one fails with an error, all others get their tokens",
   async () => {
     const socket = await follower();
     const trials = rounds(2, 40);

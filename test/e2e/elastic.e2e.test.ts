@@ -17,7 +17,7 @@ async function lineOf(child: ReturnType<typeof start>, pattern: RegExp): Promise
 }
 
 test.skipIf(missing !== null)(
-  "serve: starts without engines, serves with the first, and goes on when it is replaced",
+  "serve: starts without engines, serves with the first, and continues when it is replaced",
   async () => {
     const sidecar = start(["serve", "--port", "0", "--drain-s", "5"]);
     const engines = [0, 1].map(() => start(["worker", "--listen", "127.0.0.1:0"]));

@@ -168,7 +168,7 @@ for (const [name, [path, body]] of Object.entries(CLIENTS)) {
   }, 90_000);
 }
 
-test("end: followers of /v1/stream that do not read hold nobody up", async () => {
+test("end: followers of /v1/stream that do not read delay no shutdown beyond the limit", async () => {
   const { proc, port } = await serve("--drain-s", "20");
   const socket = net.connect(port, "127.0.0.1");
   socket.on("error", () => {});

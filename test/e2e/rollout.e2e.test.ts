@@ -279,7 +279,7 @@ engineTest("bad input: an output that cannot be written is named", async () => {
   expect(status).toBe(1);
 });
 
-test("bad input: without the native library the tool says what to install", async () => {
+test("bad input: without the native library the error names what to install", async () => {
   const folder = scratch();
   for (const name of ["src", "build", "model", "native", "proto", "package.json"]) {
     cpSync(join(ROOT, name), join(folder, name), { recursive: true });

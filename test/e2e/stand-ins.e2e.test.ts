@@ -254,7 +254,7 @@ describe("an engine's 4xx", () => {
   const ask = (path: string, body: object) =>
     fetch(new URL(path, sidecar.url), { method: "POST", body: JSON.stringify(body) });
 
-  test("refused: the client gets the engine's words, and the server goes on", async () => {
+  test("refused: the client gets the engine's message, and the server continues", async () => {
     const body = { token_ids: [1, REFUSED], sampling_params: { ...params, n: 3 } };
     const answer = await ask("/inference/v1/generate", body);
     expect(answer.status).toBe(400);
@@ -286,7 +286,7 @@ describe("an engine's 4xx", () => {
     expect(error.message).toBe(MESSAGE);
   });
 
-  test("refused: a rollout's line says why; its other groups go on", async () => {
+  test("refused: a rollout's line has the reason; its other groups continue", async () => {
     const groups = [
       { id: "good", token_ids: [3, 4] },
       { id: "bad", token_ids: [3, REFUSED] },

@@ -68,7 +68,7 @@ test("start: with one of two servers absent it serves at once, and takes the oth
   );
 }, 60_000);
 
-test("start: without a server it says what it waits for, and serves when one has loaded its model", async () => {
+test("start: without a server it reports what it waits for, and serves when one has loaded its model", async () => {
   const port = await freePort();
   const { proc, url } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
   await untilTrue(() => proc.line(/model_unknown/) !== null, "a try");
@@ -129,7 +129,7 @@ test("start: what no further try would change ends it at once", async () => {
   }
 }, 60_000);
 
-test("start: told to stop while it waits, it ends within a second or two", async () => {
+test("start: stopped while it waits, it ends within a second or two", async () => {
   const port = await freePort();
   const { proc } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
   await untilTrue(() => proc.line(/model_unknown/) !== null, "a try");
@@ -140,7 +140,7 @@ test("start: told to stop while it waits, it ends within a second or two", async
 }, 60_000);
 
 describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
-  test("start: an absent linked worker keeps nobody waiting", async () => {
+  test("start: an absent linked worker delays no request", async () => {
     const port = await freePort();
     const { proc, url } = await serve("--llama", "1", "--worker", `ws://127.0.0.1:${port}`);
     await untilTrue(async () => (await health(url)).status === 200, said(proc));

@@ -209,7 +209,7 @@ test("an adapter loaded again in place is the new one; unloaded it is a 404 agai
   expect(await tokensOf(one, "tiny")).toEqual(expected(undefined));
 });
 
-test("an adapter that a server cannot load is served by none, and every server goes on", async () => {
+test("an adapter that a server cannot load is served by none, and every server continues", async () => {
   const one = await world();
   const absent = { lora_name: "policy", lora_path: "/lora/absent" };
   expect((await one.post("/v1/load_lora_adapter", absent)).status).toBe(404);

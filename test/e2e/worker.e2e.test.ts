@@ -111,7 +111,7 @@ engineTest(
   60_000,
 );
 
-test("worker: an address that is none is told by flag", async () => {
+test("worker: an invalid address is refused with its flag", async () => {
   const { status, stderr } = await foretoken("worker", "--listen", "7448");
   expect(status).toBe(2);
   expect(stderr).toContain('--listen is "7448"; it is HOST:PORT');

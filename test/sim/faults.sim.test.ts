@@ -47,7 +47,7 @@ test("faults: plans of all seeds together have every kind of fault", () => {
 /** No faults at all: what then goes wrong is the worker's. */
 const quiet: FaultPlan = { ...planFaults(1), faults: [], policy: "seer" };
 
-test("faults: an engine that stands still is told as no progress", async () => {
+test("faults: a stalled engine is reported as no progress", async () => {
   const step = spyOn(SimulatedWorker.prototype, "step").mockImplementation(() => {});
   try {
     const outcome = await runFaultPlan(quiet, loadCore());
@@ -57,7 +57,7 @@ test("faults: an engine that stands still is told as no progress", async () => {
   }
 });
 
-test("faults: a token that is not the response's own is told", async () => {
+test("faults: a token of another response is reported", async () => {
   const listen = FaultyLink.prototype.listen;
   const spy = spyOn(FaultyLink.prototype, "listen").mockImplementation(function (
     this: FaultyLink,

@@ -130,7 +130,7 @@ export function workerSuite(name: string, make: MakeWorker): void {
 type Facts = (fact: string, check: (bench: Bench) => Promise<void>) => void;
 
 function lifeTests(facts: Facts): void {
-  facts("a run streams its tokens by offset, and says when the chunk is used up", async (bench) => {
+  facts("a run streams its tokens by offset, and reports the end of the chunk", async (bench) => {
     const spec = newSpec(1);
     await bench.send(runOf(spec, { chunkTokens: 5 }));
     await bench.steps(8);
@@ -142,7 +142,7 @@ function lifeTests(facts: Facts): void {
     ]);
   });
 
-  facts("a request goes on where it was, chunk by chunk, without prefill", async (bench) => {
+  facts("a request continues where it was, chunk by chunk, without prefill", async (bench) => {
     const spec = newSpec(1);
     for (const from of [0, 8, 16]) {
       await bench.send(runOf(spec, { from, chunkTokens: 8 }));
@@ -165,7 +165,7 @@ function lifeTests(facts: Facts): void {
     expect(bench.of("stats").at(-1)?.stats.prefillTokens).toBe(14);
   });
 
-  facts("requests of one step are told in the order of the engine", async (bench) => {
+  facts("requests of one step are reported in the order of the engine", async (bench) => {
     await bench.send(runOf(newSpec(1)), runOf(newSpec(2, { tokensMax: 3 })));
     await bench.steps(4);
     const order = bench.heard.flatMap(({ event }) =>
@@ -185,7 +185,7 @@ function lifeTests(facts: Facts): void {
     expect(bench.of("chunk_done")[0]?.finish).toBe("length");
   });
 
-  facts("a released request is heard of no more, and can run again", async (bench) => {
+  facts("a released request emits no more events, and can run again", async (bench) => {
     const spec = newSpec(1);
     await bench.send(runOf(spec));
     await bench.steps(3);
@@ -231,7 +231,7 @@ function kvTests(facts: Facts): void {
     expect(bench.of("stats").at(-1)?.stats).toMatchObject({ kvLoads: 1, recomputedTokens: 0 });
   });
 
-  facts("evicted and preempted requests are told", async (bench) => {
+  facts("evicted and preempted requests are reported", async (bench) => {
     await bench.send(runOf(newSpec(1), { chunkTokens: 4 }));
     await bench.steps(5);
     bench.simulated.evictOne();
@@ -271,7 +271,7 @@ function endTests(facts: Facts): void {
     expect(answer.status).toBe(404);
   });
 
-  facts("a worker that fails says so once, as the last", async (bench) => {
+  facts("a worker that fails reports that once, as its last event", async (bench) => {
     await bench.send(runOf(newSpec(1)));
     await bench.steps(2);
     bench.simulated.kill();
@@ -281,13 +281,13 @@ function endTests(facts: Facts): void {
     expect(bench.heard.at(-1)?.event.kind).toBe("failed");
   });
 
-  facts("says what it can hold and make", async ({ harness: { worker } }) => {
+  facts("reports its capacity", async ({ harness: { worker } }) => {
     expect(worker.capacity).toEqual(CAPACITY);
     expect(worker.supports(newSpec(1).sampling)).toEqual({ kind: "divided" });
     expect(worker.name).not.toBe("");
   });
 
-  facts("closed, it hears nothing, and can be closed again", async (bench) => {
+  facts("closed, it ignores commands, and can be closed again", async (bench) => {
     const { worker } = bench.harness;
     await worker.close();
     await worker.close();

@@ -94,7 +94,7 @@ describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it dra
   );
 
   test(
-    "up: starts it again without drafts, and the log says why",
+    "up: starts it again without drafts, and the log reports the reason",
     async () => {
       const fleet = await Fleet.up(["--workers", "1", "--max-model-len", "2100", "--", ...DRAFTS]);
       try {

@@ -151,7 +151,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
   );
 
   test(
-    "more KV than the pool has room for: the oldest goes, every text goes on",
+    "more KV than the pool has room for: the oldest goes, every text continues",
     async () => {
       const texts = [];
       // 60 texts of 450 tokens are twice what both segments hold.

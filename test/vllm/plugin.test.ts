@@ -88,7 +88,7 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
     console.log(`plugin: ${seconds(startMs)} s`);
   }, TEST_MS_MAX);
 
-  test("both engines say that their sampler judges drafts as it should, and how full they are", async () => {
+  test("both engines report a correct sampler and their KV usage", async () => {
     const { engines: lines } = await engines();
     expect(lines.map(({ engine }) => engine).sort()).toEqual(
       ready()
@@ -172,7 +172,7 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
   );
 
   test(
-    "another weight epoch: both plugins are told, and drafts go on from it alone",
+    "another weight epoch: both plugins are told, and drafts continue from it alone",
     async () => {
       const { fleet } = ready();
       const answer = await fleet.call("POST", "/collective_rpc", {
@@ -212,7 +212,7 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
   );
 
   test(
-    "the plugin's thread ends in the middle: the rollout goes on without it, and ends",
+    "the plugin's thread ends in the middle: the rollout continues without it, and ends",
     async () => {
       const rolled = await roll(small(), {
         id: "no-thread",

@@ -30,7 +30,7 @@ function world() {
   return { column, log, grow };
 }
 
-test("the log is the response and what was told behind it without a hole", () => {
+test("the log is the response and the tokens sent beyond it without a gap", () => {
   fc.assert(
     fc.property(steps, window, (list, windowTokens) => {
       const { column, log, grow } = world();

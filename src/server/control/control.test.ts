@@ -67,7 +67,7 @@ test("start, finish: without an update the weights are the same", async () => {
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
 });
 
-test("collective_rpc reload_weights: requests in hand go on under the new epoch, stamped chunk by chunk", async () => {
+test("collective_rpc reload_weights: requests in flight continue under the new epoch, stamped chunk by chunk", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(4);
   await fixture.steps(6);
@@ -82,7 +82,7 @@ test("collective_rpc reload_weights: requests in hand go on under the new epoch,
   }
 });
 
-test("an engine that fails an update is named and fenced, the others go on with the new weights", async () => {
+test("an engine that fails an update is named and fenced, the others continue with the new weights", async () => {
   const fixture = await Fixture.open();
   fixture.worker(1).script = failing;
   const answer = await fixture.call("POST", "/collective_rpc", reload);
@@ -100,7 +100,7 @@ test("an engine that fails an update is named and fenced, the others go on with 
   }
 });
 
-test("an engine that dies while an update is open is down at once, under whichever epoch it says so", async () => {
+test("an engine that dies while an update is open is down at once, under whichever epoch it reports", async () => {
   for (const hasNewWeights of [false, true]) {
     const fixture = await Fixture.open({ keepsWeights: false });
     const requests = fixture.ask(6);
@@ -119,7 +119,7 @@ test("an engine that dies while an update is open is down at once, under whichev
   }
 });
 
-test("a fenced engine that dies is down and opened anew: no control request goes to it", async () => {
+test("a fenced engine that dies is down and opened again: no control request goes to it", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   fixture.worker(1).script = failing;
   await fixture.call("POST", "/collective_rpc", reload);
@@ -291,7 +291,7 @@ test("start: with no worker there it is refused, and pauses nothing", async () =
   expect(fixture.sidecar.rollout.pauseMode).toBeNull();
 });
 
-test("update: waits for an engine that is being opened anew, where there is no other", async () => {
+test("update: waits for an engine that is being opened again, where there is no other", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   for (const i of [0, 1, 2]) fixture.worker(i).kill();
   const { answer } = await begun(fixture, "/collective_rpc", reload);
@@ -315,7 +315,7 @@ test("update: waits for a pause that has not taken hold", async () => {
   expect(inFlight).toBe(0);
 });
 
-test("resume: while weights change nothing runs, and all goes on afterwards", async () => {
+test("resume: while weights change nothing runs, and all continue afterwards", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(2);
   await fixture.call("POST", "/pause?mode=keep");
@@ -353,7 +353,7 @@ test("pause wait: is refused while weights change, for nothing can end then", as
   expect(requests.map(({ response }) => response.length)).toEqual(lengths);
 });
 
-test("pause: a resume before it takes hold ends it, and it says so", async () => {
+test("pause: a resume before it takes hold ends it, and is reported", async () => {
   const fixture = await Fixture.open();
   fixture.ask(2);
   await fixture.steps(2);
@@ -364,7 +364,7 @@ test("pause: a resume before it takes hold ends it, and it says so", async () =>
   expect(fixture.finished.length).toBe(2);
 });
 
-test("finish: an engine that was opened anew during the update is fenced", async () => {
+test("finish: an engine that was opened again during the update is fenced", async () => {
   const fixture = await Fixture.open();
   await fixture.call("POST", "/start_weight_update", {});
   await fixture.call("POST", "/update_weights", {});
@@ -375,7 +375,7 @@ test("finish: an engine that was opened anew during the update is fenced", async
   expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
 });
 
-test("collective_rpc reload_weights: an engine that was opened anew before the last one answered is not current", async () => {
+test("collective_rpc reload_weights: an engine that was opened again before the last one answered is not current", async () => {
   const fixture = await Fixture.open();
   const open = gated(fixture.worker(1));
   const { answer } = await begun(fixture, "/collective_rpc", { method: "reload_weights" });
@@ -400,7 +400,7 @@ test("an update that every engine fails in the middle leaves none with those wei
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
 });
 
-test("collective_rpc reload_weights: where every engine broke over it, none goes on with what it has", async () => {
+test("collective_rpc reload_weights: if every engine failed in it, none serves with its weights", async () => {
   const fixture = await Fixture.open();
   for (const i of [0, 1, 2]) fixture.worker(i).script = failing;
   expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(500);
@@ -463,7 +463,7 @@ test("an adapter does not bring a fenced engine back: the weights under it are s
   expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
 });
 
-test("an engine that cannot be reached in an update is opened anew, fenced or not", async () => {
+test("an engine that cannot be reached in an update is opened again, fenced or not", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   fixture.worker(1).script = failing;
   await fixture.call("POST", "/collective_rpc", reload);
@@ -491,7 +491,7 @@ test("an engine that is brought up to date while the weights change again is giv
   expect(fixture.worker(0).heard.map(({ body }) => body)).toEqual([reload, newer]);
 });
 
-test("an engine that is being brought up to date hears of no update before it is, and is opened by one at a time", async () => {
+test("an engine that is being brought up to date gets no update before it is, and is opened by one at a time", async () => {
   const fixture = await Fixture.open({ keepsWeights: true });
   await fixture.call("POST", "/collective_rpc", reload);
   fixture.worker(0).kill();

@@ -70,7 +70,7 @@ test("areal: ranks of a broadcast follow each other; an engine that does not kno
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
 });
 
-test("sglang: retract and in_place keep requests, which go on; another mode is named", async () => {
+test("sglang: retract and in_place keep requests, which continue; another mode is named", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(4);
   await fixture.steps(3);

@@ -18,7 +18,7 @@ function mute(worker: ScriptedWorker): void {
   worker.gate = new Promise(() => {});
 }
 
-test("canary: an engine that does not generate with its new weights is fenced and named, the others go on", async () => {
+test("canary: an engine that does not generate with its new weights is fenced and named, the others continue", async () => {
   const fixture = await Fixture.open();
   fixture.worker(1).canary = () => NAN;
   const answer = await fixture.call("POST", "/collective_rpc", reload);
@@ -34,7 +34,7 @@ test("canary: an engine that does not generate with its new weights is fenced an
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
-test("canary: where all fail none serves, /health says why, and good weights bring all back", async () => {
+test("canary: where all fail none serves, /health gives the reason, and good weights bring all back", async () => {
   const fixture = await Fixture.open();
   for (const i of [0, 1, 2]) fixture.worker(i).canary = () => NAN;
   await fixture.call("POST", "/start_weight_update", {});
@@ -65,7 +65,7 @@ test("canary: not between the parts of an update, whose weights are mixed", asyn
   expect([canaries, Number(fixture.sidecar.rollout.epoch)]).toEqual([1, 1]);
 });
 
-test("wake_up: an engine that does not generate when it is awake is named and opened anew", async () => {
+test("wake_up: an engine that does not generate when it is awake is named and opened again", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   await fixture.call("POST", "/sleep?level=2");
   fixture.worker(2).canary = () => NAN;
@@ -109,7 +109,7 @@ test("weight_checker: reset changes the weights, checksum does not", async () =>
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
 });
 
-test("deadline: a silent engine is named with 504 and opened anew; the others and later updates go on", async () => {
+test("deadline: a silent engine is named with 504 and opened again; the others and later updates continue", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   const requests = fixture.ask(4);
   mute(fixture.worker(1));
@@ -137,7 +137,7 @@ test("deadline: a harmless request that an engine does not answer is a 504, and 
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
 });
 
-test("deadline: an engine that does not stop for an update is opened anew, and its requests go on elsewhere", async () => {
+test("deadline: an engine that does not stop for an update is opened again, and its requests continue elsewhere", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(6);
   await fixture.steps(3);
@@ -166,7 +166,7 @@ test("an engine that dies before it has answered does not hold the update", asyn
   expect(fixture.states).toEqual(["ready", "ready", "down"]);
 });
 
-test("an update that is left open is given up: engines that hold a part are opened anew, the others go on", async () => {
+test("an update that is left open is given up: engines that hold a part are opened again, the others continue", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   const requests = fixture.ask(3);
   await fixture.call("POST", "/start_weight_update", {});
@@ -226,7 +226,7 @@ test("abort_weight_update: gives up a request under way, whatever it waits for",
   expect(fixture.sidecar.rollout.pauseMode).toBeNull();
 });
 
-test("resume: says that it is deferred and why, and is_paused says the same", async () => {
+test("resume: reports that it is deferred and why, and so does is_paused", async () => {
   const fixture = await Fixture.open();
   await fixture.call("POST", "/start_weight_update", {});
   const { body } = await fixture.call("POST", "/resume");

@@ -152,7 +152,7 @@ test("update: tokens ahead of the log are held, and taken when the tokens betwee
   await stop();
 });
 
-test("update: tokens beyond the window are a gap that names what is there", async () => {
+test("update: tokens beyond the window are a gap that gives the stored length", async () => {
   const { url, stop, stats } = serve({ windowTokens: 16 });
   const log = tokensOf(40);
   const { answers } = await exchange(url, [

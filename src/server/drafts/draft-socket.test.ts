@@ -70,7 +70,7 @@ const TELEMETRY: ClientMessage = {
   faults: 0,
 };
 
-test("message: a hello is welcomed, and says how often telemetry is wanted", () => {
+test("message: a hello is welcomed, with the interval of telemetry", () => {
   const { connect, say } = world();
   const peer = connect();
   say(peer, HELLO);
@@ -86,7 +86,7 @@ test("message: telemetry is kept under the engine's name and answered with a bud
   expect(telemetry.figures()).toMatchObject([{ engine: "http://e:1", steps: 3 }]);
 });
 
-test("message: each wrong one ends its own connection alone, with a code that says why", () => {
+test("message: each wrong one ends its own connection alone, with its code", () => {
   const { service, connect, say } = world();
   const good = connect();
   say(good, HELLO);
@@ -126,7 +126,7 @@ test("message: a peer that does not read is dropped, and so is one whose answer 
   expect(lost.closed?.[0]).toBe(1013);
 });
 
-test("open: one too many is sent away, and one that says nothing is not kept", () => {
+test("open: one too many is refused, and a silent one is closed", () => {
   const { connect, timers } = world({ connectionsMax: 1 });
   const silent = connect();
   const second = connect();
@@ -135,7 +135,7 @@ test("open: one too many is sent away, and one that says nothing is not kept", (
   expect(silent.closed?.[0]).toBe(1002);
 });
 
-test("end: every peer is told to go", () => {
+test("end: every connection is closed", () => {
   const { connect, say, service } = world();
   const peers = [connect(), connect()];
   for (const peer of peers) say(peer, HELLO);

@@ -43,11 +43,11 @@ test("report: an engine that is well decides by itself", () => {
   expect(told).toEqual([]);
 });
 
-test("report: nobody drafts where drafts are off", () => {
+test("report: no engine drafts where drafts are off", () => {
   expect(newTelemetry(false).telemetry.report("e", TELEMETRY).stepTokens).toBe(0);
 });
 
-test("report: an engine that misjudges drafts gets none, and is told of once", () => {
+test("report: an engine that verifies drafts wrongly gets none, and is reported once", () => {
   const { telemetry, told } = newTelemetry();
   for (let i = 0; i < 3; i += 1) {
     expect(telemetry.report("e", { ...TELEMETRY, isLossless: false }).stepTokens).toBe(0);

@@ -39,7 +39,7 @@ function world(options: { isWhole?: boolean } = {}) {
   return { bed, server, requests, ask, register, fetch };
 }
 
-test("register: an engine that comes late is told at once how much there is", async () => {
+test("register: a late engine gets the present length at once", async () => {
   const { bed, ask, requests, register } = world();
   ask(3);
   await bed.step();
@@ -63,7 +63,7 @@ test("fetch: brings every sibling's tokens as the rollout gets them", async () =
   );
 });
 
-test("fetch: what an engine tells ahead of the response is there until the response has it, and once", async () => {
+test("fetch: tokens that an engine sends ahead are kept until the response has them, and given once", async () => {
   const told = world();
   told.ask(1);
   await told.bed.finish();
@@ -102,7 +102,7 @@ test("fetch: what an engine tells ahead of the response is there until the respo
   expect(ahead - bytes).toBe(4 * 64);
 });
 
-test("fetch: an attempt that was given up has told other tokens: those of the response count", async () => {
+test("fetch: tokens of an aborted attempt are replaced by the response's", async () => {
   const { bed, ask, requests, register, fetch, server } = world();
   ask(2);
   await bed.step();
@@ -122,7 +122,7 @@ test("fetch: an attempt that was given up has told other tokens: those of the re
   expect(fetch(name, [LENGTH + 5, LENGTH]).groups).toEqual([]);
 });
 
-test("fetch: a response that began anew is another sample, for engines know another beginning", async () => {
+test("fetch: a response that restarted is another sample, because engines have another beginning", async () => {
   const { bed, ask, requests, register, fetch } = world({ isWhole: true });
   ask(1);
   await bed.step();
@@ -141,7 +141,7 @@ test("fetch: a response that began anew is another sample, for engines know anot
   expect([...(group?.deltas[0]?.tokens ?? [])]).toEqual([...(request?.response.tokens() ?? [])]);
 });
 
-test("fetch: groups that nobody registered, or that the rollout has let go, have no source", async () => {
+test("fetch: groups that were not registered, or were dropped by the rollout, have no source", async () => {
   const { bed, ask, requests, register, fetch } = world();
   ask(1);
   await bed.finish();
@@ -151,7 +151,7 @@ test("fetch: groups that nobody registered, or that the rollout has let go, have
   expect(register(name).have).toEqual([]);
 });
 
-test("advance: the service follows the sidecar, and nobody else", async () => {
+test("advance: the service follows the sidecar only", async () => {
   const { bed, server, register } = world();
   register(groupId("a"));
   expect(register(groupId("b"), 7).status).toBe("stale_epoch");

@@ -205,7 +205,7 @@ test("routes: a body that is no object, or no JSON, is a 400", async () => {
   }
 });
 
-test("routes: a null asks for nothing, even in a field that nobody knows", async () => {
+test("routes: a null is ignored, even in an unknown field", async () => {
   const fixture = fixtureOf();
   const nulls = { bogus: null, temperature: null, stop: null, best_of: null, logit_bias: null };
   for (const path of [COMPLETIONS, CHAT]) {

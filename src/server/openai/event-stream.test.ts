@@ -136,7 +136,7 @@ test("streams: tokens that a client has seen cannot be taken back: that is an er
   expect(events.at(-1)).toMatchObject({ error: { code: 502 } });
 });
 
-test("streams: tokens that nobody has seen yet begin anew in silence", async () => {
+test("streams: tokens that were not sent yet restart without an error", async () => {
   const { fixture, job, follow } = begun(50, { whole: true });
   await fixture.step(5);
   for (const worker of fixture.workers) if (!worker.isIdle) worker.kill();
@@ -187,7 +187,7 @@ test("streams: a fault in writing one answer ends this stream with an error, and
   expect(ends).toEqual([true, false]);
 });
 
-test("coalescer: a job that throws fails by itself; the others, and those to come, are told as before", async () => {
+test("coalescer: a job that throws fails by itself; present and later jobs continue", async () => {
   const failures: unknown[] = [];
   const coalescer = new OutputCoalescer({
     cpuMs: NO_WORK,

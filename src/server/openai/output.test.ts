@@ -140,7 +140,7 @@ test("output: engines of one version with other weights have spans of their own"
   ]);
 });
 
-test("output: begins anew when its tokens are taken back", () => {
+test("output: restarts when its tokens are discarded", () => {
   const { output, request, response, add, finish, text } = made();
   add(97, 98);
   response.restart();

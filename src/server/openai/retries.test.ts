@@ -139,7 +139,7 @@ test("retries: what was left is finished in the meantime, and kept", async () =>
   expect(joined()).toBe(2);
 });
 
-test("retries: what nobody takes over is given up after the grace time", async () => {
+test("retries: a job without a client is aborted after the grace time", async () => {
   const { fixture, rollout } = fixtureOf({ lengthOf: () => 1000 });
   await leave(fixture, GENERATE, { token_ids: [1], sampling_params: {} });
   expect(rollout.unfinished).toBe(1);
@@ -161,7 +161,7 @@ test("retries: a stream without an id ends with its client", async () => {
   await fixture.when(() => rollout.unfinished === 0);
 });
 
-test("retries: a stream with an id is told from its beginning to the client that comes back", async () => {
+test("retries: a stream with an id is sent from its beginning to the client that reconnects", async () => {
   const { fixture, joined } = fixtureOf();
   const streamed = { ...body, stream: true, request_id: "s" };
   await leave(fixture, GENERATE, streamed);
@@ -184,7 +184,7 @@ test("retries: new weights end what was kept of the old ones", async () => {
   expect(joined()).toBe(4);
 });
 
-test("retries: what was given up is made anew for those who ask again", async () => {
+test("retries: an aborted request is generated again for a retry", async () => {
   const { fixture, joined, rollout } = fixtureOf();
   const named = fixture.post(GENERATE, { ...body, request_id: "a" });
   await fixture.when(() => joined() === 1);

@@ -163,7 +163,7 @@ test("GET /v1/rollouts/:id/groups: begins at a finished group's number", async (
   await expect(beyond).rejects.toMatchObject({ code: "invalid_field" });
 });
 
-test("DELETE /v1/rollouts/:id: ends the stream with a summary that says so, and frees the id", async () => {
+test("DELETE /v1/rollouts/:id: ends the stream with a summary, and frees the id", async () => {
   const { call, sidecar, step, finish } = world();
   const lines = linesOf(await call("POST", "/v1/rollouts", body()));
   await step();
@@ -209,7 +209,7 @@ test("a client that takes nothing for too long is dropped, and its rollout with 
   expect(sidecar.rollout.unfinished).toBe(0);
 });
 
-test("a rollout that somebody else reads goes on", async () => {
+test("a rollout with another reader continues", async () => {
   const { call, sidecar, finish } = world();
   const gone = new AbortController();
   await call("POST", "/v1/rollouts", body(), gone.signal);
@@ -263,7 +263,7 @@ test("a finished rollout counts with its prompts, and its groups are open no mor
   expect(sidecar.kept.count).toBe(0);
 });
 
-test("limits: too many rollouts are told to come back, too many responses are refused", async () => {
+test("limits: too many rollouts get a Retry-After, too many responses are refused", async () => {
   const { call, finish } = world({ rolloutsMax: 1, requestsMax: 5 });
   const lines = linesOf(await call("POST", "/v1/rollouts", body()));
   const second = call("POST", "/v1/rollouts", body({ id: "two" }));
@@ -369,7 +369,7 @@ const epochsOf = ({ chunks = [] }: Line) => [
   ...new Set(chunks.filter(({ tokens }) => tokens > 0).map((chunk) => chunk.weight_epoch)),
 ];
 
-test("on_policy: by default no response has tokens of two weight epochs; none is lost or cut", async () => {
+test("on_policy: by default no response has tokens of two weight epochs; no response is lost or cut", async () => {
   for (const steps of [1, 3, 7]) {
     const lines = await updated({}, { updates: 3, steps });
     const responses = lines.slice(0, -1);
@@ -386,7 +386,7 @@ test("on_policy: by default no response has tokens of two weight epochs; none is
   }
 });
 
-test("on_policy mixed: a response goes on under new weights, and every chunk says its epoch", async () => {
+test("on_policy mixed: a response continues under new weights, and every chunk has its epoch", async () => {
   const lines = await updated({ on_policy: "mixed" }, { updates: 2, steps: 7 });
   const mixed = lines.slice(0, -1).filter((line) => epochsOf(line).length > 1);
   expect(mixed.length).toBeGreaterThan(0);

@@ -140,7 +140,7 @@ test("progress: lengths and counters at every tick, and no tokens", async () => 
   expect(frames.every(({ tokens }) => tokens.length === 0)).toBe(true);
 });
 
-test("a slow client is dropped with a reason, and nobody else waits", async () => {
+test("a slow client is dropped with a reason, and no other client waits", async () => {
   const { bed, service, connect, say } = world({ sendQueueBytes: 600 });
   bed.sidecar.generate(specFor([1], 4), DEAF);
   const [slow, quick] = [connect(), connect()];
@@ -192,7 +192,7 @@ test.each([
   },
 );
 
-test("refusals: what is not there, what is there twice, what is beyond the response", () => {
+test("refusals: unknown requests, doubled subscriptions, offsets beyond the response", () => {
   const { bed, connect, say } = world({ subscriptionsMax: 2 });
   bed.sidecar.generate(specFor([1], 1, { group: "mine" }), DEAF);
   const { socket, frames } = connect();
@@ -211,7 +211,7 @@ test("refusals: what is not there, what is there twice, what is beyond the respo
   expect(socket.closed).toBeNull();
 });
 
-test("limits: one client too many, a format nobody knows, a frame too long", () => {
+test("limits: one client too many, an unknown format, a frame too long", () => {
   const { service, connect } = world({ clientsMax: 2, frameBytesMax: 50 });
   const first = connect();
   const unknown = connect("xml" as StreamFormat);
@@ -222,7 +222,7 @@ test("limits: one client too many, a format nobody knows, a frame too long", () 
   expect(first.socket.closed).toMatchObject({ code: 1007 });
 });
 
-test("nothing is observed when nobody is subscribed", async () => {
+test("nothing is observed without subscribers", async () => {
   const { bed, service, connect, say } = world();
   const { socket, frames } = connect();
   say(socket, { subscribe: { all: true } });
@@ -233,7 +233,7 @@ test("nothing is observed when nobody is subscribed", async () => {
   expect(service.stats().subscriptions).toBe(0);
 });
 
-test("end: every client is told that the server stops", () => {
+test("end: every connection is closed when the server stops", () => {
   const { service, connect } = world();
   const { socket } = connect();
   service.end();

@@ -173,7 +173,7 @@ test("link: a control request that a cut leaves behind is answered with 502", as
   expect((await answer).status).toBe(502);
 });
 
-test("link: a worker can be closed while its host accepts connections and says nothing", async () => {
+test("link: a worker can be closed while its host accepts connections and stays silent", async () => {
   const host = await BadHost.listen(WELCOME);
   const mute = createServer();
   await new Promise<void>((resolve) => mute.listen(0, "127.0.0.1", resolve));
@@ -192,7 +192,7 @@ test("link: a worker can be closed while its host accepts connections and says n
   await host.close();
 });
 
-test("openLinkWorker: a URL of another kind, and a host that does not answer, are told apart", async () => {
+test("openLinkWorker: a URL of another kind, and a host that does not answer, are distinguished", async () => {
   await expect(open("http://127.0.0.1:1")).rejects.toMatchObject({ code: "usage" });
   const limits = { ...QUICK, openMsMax: 20 };
   await expect(open("ws://127.0.0.1:1", { limits })).rejects.toMatchObject({

@@ -185,7 +185,7 @@ test("link: connections cut at any byte lose, repeat and reorder nothing", async
   expect(reconnects).toBeGreaterThan(20);
 }, 60_000);
 
-test("link: when a host begins anew its worker has failed, and the rollout goes on with the other", async () => {
+test("link: when a host restarts its worker has failed, and the rollout continues with the other", async () => {
   const scenario: Scenario = {
     sizes: [4, 4, 4],
     slots: 2,

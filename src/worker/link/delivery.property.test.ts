@@ -90,7 +90,7 @@ test("delivery: a peer cannot acknowledge what was not sent, nor forget what it 
   expect(delivery.rewind(0)).toBe(false);
 });
 
-test("delivery: takes no more than its buffer holds, and goes on when it is acknowledged", () => {
+test("delivery: takes no more than its buffer holds, and continues when it is acknowledged", () => {
   const delivery = new Delivery({ ...LIMITS, bufferBytesMax: 200, frameBytesMax: 64 });
   expect(delivery.push(new Uint8Array(60))).toBe(true);
   expect(delivery.push(new Uint8Array(60))).toBe(true);

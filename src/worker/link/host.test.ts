@@ -362,7 +362,7 @@ test("host: a close tells the sidecar to go, whose worker has failed once", asyn
   await host.close();
 });
 
-test("link: a failure is told in the epoch that the rollout has advanced to", async () => {
+test("link: a failure is reported in the epoch that the rollout has advanced to", async () => {
   const host = await listen(newSimulated());
   const worker = await open(host.url);
   const epochs: number[] = [];
@@ -373,7 +373,7 @@ test("link: a failure is told in the epoch that the rollout has advanced to", as
   expect(epochs).toEqual([weightEpoch(4)]);
 });
 
-test("link: a sidecar that counts from lower hears of a failure in its own epoch", async () => {
+test("link: a sidecar that counts from lower gets a failure in its own epoch", async () => {
   const { capacity, workerId } = newSimulated();
   const epoch = weightEpoch(9);
   const simulated = new SimulatedWorker({ workerId, capacity, epoch, lengthOf: () => 1 });
@@ -394,7 +394,7 @@ test("link: a sidecar that counts from lower hears of a failure in its own epoch
   ]);
 });
 
-test("link: a worker that failed before anybody listened says so to its listener", async () => {
+test("link: a worker that failed before it had a listener reports that to the listener", async () => {
   const simulated = newSimulated();
   const told: LinkHostEvent[] = [];
   const host = await listen(simulated, { events: (event) => told.push(event) });
@@ -431,7 +431,7 @@ test("host: a worker that fails ends its session at once, and the one in its pla
   await host.close();
 });
 
-test("host: a sidecar that is cut when the worker fails hears of it when it comes back", async () => {
+test("host: a sidecar that is cut when the worker fails gets it when it returns", async () => {
   const simulated = newSimulated();
   const host = await listen(simulated);
   const port = Number(new URL(host.url).port);

@@ -40,7 +40,7 @@ async function bedWith(limits: Partial<LinkLimits> = {}): Promise<Bed> {
 const tokensIn = (events: readonly WorkerEvent[]) =>
   events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
 
-test("reach: where nobody listens any more the session is over at once", async () => {
+test("reach: a refused connection ends the session at once", async () => {
   // With the pauses of production a session that waits would wait for 30 s.
   const { host, proxy, worker, told, events } = await bedWith({ retryMsMin: 50, retryMsMax: 2000 });
   worker.send([runOf(newSpec(1))]);
@@ -53,7 +53,7 @@ test("reach: where nobody listens any more the session is over at once", async (
   await host.close();
 });
 
-test("reach: a connection that breaks and is made again is told, and loses nothing", async () => {
+test("reach: a connection that breaks and is opened again is reported, and loses nothing", async () => {
   const { simulated, host, proxy, worker, told, events } = await bedWith();
   worker.send([runOf(newSpec(1), { chunkTokens: 8 })]);
   await settled(worker);
@@ -87,7 +87,7 @@ test("reach: connections that end as soon as they carry the session are one cut,
   await proxy.close();
 });
 
-test("reach: a silent network is told before it is given up, and loses nothing when it heals", async () => {
+test("reach: a silent network is reported before it is given up, and loses nothing when it heals", async () => {
   const { simulated, host, proxy, worker, told, events } = await bedWith({ quietMsMax: 100 });
   worker.send([runOf(newSpec(1), { chunkTokens: 8 })]);
   await settled(worker);

@@ -31,7 +31,7 @@ test("commands: KV beyond what the host takes of one message is not sent, and th
   expect(kvOf(state.commands(runs, 1_000_000))).toEqual([30_000, undefined]);
 });
 
-test("events: exported KV beyond the room that is left is told as none", () => {
+test("events: exported KV beyond the room that is left is sent as none", () => {
   const session = new HostSession(newSimulated(), LINK_LIMITS, 1000);
   const events = [1, 2].map(
     (id): WorkerEvent => ({ kind: "exported", requestId: newSpec(id).requestId, kv: kv(600) }),

@@ -80,7 +80,7 @@ test("takeover: a session whose connection is gone ends for the next sidecar, an
   await close(bed, next);
 });
 
-test("takeover: a sidecar that cannot be heard loses the worker, and hears why when it can", async () => {
+test("takeover: a silent sidecar loses the worker, and gets the reason when it returns", async () => {
   const bed = await bedWith({ limits: { ...QUICK, quietMsMax: 60 } });
   bed.proxy.stall();
   const next = await openOn(bed, NEW);
@@ -90,7 +90,7 @@ test("takeover: a sidecar that cannot be heard loses the worker, and hears why w
   await close(bed, next);
 });
 
-test("takeover: a sidecar that comes back too late hears who has the worker", async () => {
+test("takeover: a sidecar that returns too late gets the name of the new one", async () => {
   const bed = await bedWith();
   bed.proxy.stall();
   bed.proxy.cut();
@@ -109,7 +109,7 @@ test("takeover: the same sidecar takes its own worker back while its last connec
   await close(bed, next);
 });
 
-test("takeover: one that is there and answers keeps the worker; the other hears who it is, and it is told once", async () => {
+test("takeover: a live sidecar keeps the worker; the other gets its name, and the refusal is reported once", async () => {
   const bed = await bedWith();
   const limits = { openMsMax: 200 };
   for (let i = 0; i < 3; i += 1) {

@@ -146,7 +146,7 @@ describe.skipIf(skipReason !== null)("control", () => {
     await worker.close();
   });
 
-  test("an update that fails leaves the old weights in service, and says why", async () => {
+  test("an update that fails leaves the old weights in service, and reports the reason", async () => {
     const { worker, ear } = await openOne();
     const short = join(scratch, "short.safetensors");
     const tensors = checkpoint();

@@ -165,7 +165,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     engine.close();
   });
 
-  test("weights that are not numbers: each request is told so, and good weights serve afterwards", () => {
+  test("weights that are not numbers: each request is refused, and good weights serve afterwards", () => {
     const scratch = mkdtempSync(join(tmpdir(), "foretoken-nan-"));
     const path = join(scratch, "nan.gguf");
     const bytes = readFileSync(OTHER_MODEL_PATH);
@@ -219,7 +219,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     engine.close();
   });
 
-  test("whatever commands come, in whatever order, the engine goes on and draws right", () => {
+  test("whatever commands come, in whatever order, the engine continues and draws right", () => {
     const speculation = { drafter: new Replica(), planner: new FixedPlanner({ tree: true }) };
     const engine = newEngine({ slots: 3, kvTokens: 120, contextTokens: 64, speculation });
     const good = newRequest(1000, { tokensMax: 8 });

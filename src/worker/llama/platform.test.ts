@@ -13,7 +13,7 @@ function problem(options: LocateOptions): AppError {
 
 const linux = { platform: "linux", arch: "x64" };
 
-test("locateLibrary: without the package it says what to install", () => {
+test("locateLibrary: without the package the error names what to install", () => {
   const resolve = (): string => {
     throw new Error("not found");
   };
@@ -22,7 +22,7 @@ test("locateLibrary: without the package it says what to install", () => {
   expect(error.message).toContain(`npm install @node-llama-cpp/linux-x64@${PACKAGE_VERSION}`);
 });
 
-test("locateLibrary: a package without the pinned library says the same", () => {
+test("locateLibrary: a package without the pinned library gives the same error", () => {
   const error = problem({ ...linux, resolve: () => "/nowhere/dist/index.js" });
   expect(error.code).toBe("native_library_missing");
   expect(error.message).toContain("libllama");

@@ -74,7 +74,7 @@ describe.skipIf(skipReason !== null)("readWeights", () => {
     });
   });
 
-  test("a child that reports nothing for too long is killed, and says at what it was", async () => {
+  test("a child that reports nothing for too long is killed, and the error names its stage", async () => {
     await expect(read(MODEL_PATH, { silenceMsMax: 1 })).rejects.toMatchObject({
       code: "model_unreadable",
       message: `${MODEL_PATH}: reading it made no progress for 0.001 s`,

@@ -86,7 +86,7 @@ describe.skipIf(skipReason !== null)("weights", () => {
     model.close();
   });
 
-  test("engines that ask at once read a file once; who asks later gets what it holds by then", async () => {
+  test("engines that open at once read a file once; later ones read its content then", async () => {
     const path = join(scratch, "updated.gguf");
     copyFileSync(MODEL_PATH, path);
     const early = await Promise.all([1, 2].map(() => opened.store.acquire(path, EPOCH)));

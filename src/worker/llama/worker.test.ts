@@ -43,7 +43,7 @@ describe.skipIf(skipReason !== null)("worker", () => {
     rmSync(scratch, { recursive: true });
   });
 
-  test("openLlamaModel: says what the model is", async () => {
+  test("openLlamaModel: describes the model", async () => {
     model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
     expect(model).toMatchObject({
       deterministic: true,
@@ -74,7 +74,7 @@ describe.skipIf(skipReason !== null)("worker", () => {
     await Promise.all(workers.map((worker) => worker.close()));
   });
 
-  test("a request moves between threads with its KV and goes on without prefill", async () => {
+  test("a request moves between threads with its KV and continues without prefill", async () => {
     const workers = await open(2);
     const [from, to] = workers;
     const [source, target] = workers.map((worker) => new Ear(worker));

@@ -92,7 +92,7 @@ test("chunkBody: generate carries the whole text and every setting of the chunk"
   });
 });
 
-test("chunkBody: completions says the same, flat, and asks for token ids", () => {
+test("chunkBody: completions sends the same fields, flat, and requests token ids", () => {
   const body = bodyOf({ topLogprobs: 2 }, COMPLETIONS);
   expect(body).toMatchObject({ prompt: [10, 11, 1, 2, 3, 4], max_tokens: 32, logprobs: 2 });
   expect(body).toMatchObject({ return_token_ids: true, return_tokens_as_token_ids: true });
@@ -100,7 +100,7 @@ test("chunkBody: completions says the same, flat, and asks for token ids", () =>
   expect(body.detokenize).toBeUndefined();
 });
 
-test("chunkBody: a server that knows no priorities or stream settings is sent none", () => {
+test("chunkBody: a server without priorities or stream settings gets none", () => {
   const body = bodyOf({}, OLD);
   expect([body.priority, body.stream_interval]).toEqual([undefined, undefined]);
   expect(body.stream_options).toEqual({ include_usage: true });
@@ -117,7 +117,7 @@ test("chunkBody: generate is asked for one logprob more than wanted, where it ma
   expect([asked(0), asked(1), asked(19), asked(20)]).toEqual([0, 2, 20, 20]);
 });
 
-test("chunkBody: a server that a seed may end is sent none", () => {
+test("chunkBody: a server that a seed may crash gets none", () => {
   expect(bodyOf({}, { ...GENERATE, hasSeeds: false }).sampling_params.seed).toBeUndefined();
 });
 
@@ -147,7 +147,7 @@ test("chunkBody: shaping in vLLM's words", () => {
   });
 });
 
-test("chunkBody: the engine's own fields go where the endpoint wants them", () => {
+test("chunkBody: the engine's own fields go where the endpoint expects them", () => {
   const engineFields = {
     kv_transfer_params: { a: 1 },
     structured_outputs: { json: {} },

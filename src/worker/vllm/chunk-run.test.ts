@@ -98,7 +98,7 @@ test("begin: the next attempt counts from where the tokens end", () => {
   expect(run.offset).toBe(4);
 });
 
-test("begin: what must come in one piece begins anew, and is handed on at its end only", () => {
+test("begin: what must come in one piece restarts, and is passed on at its end only", () => {
   const run = newRun({ divisible: false, chunkTokens: 10 });
   run.take(piece([1, 2], 2));
   expect(run.deliver(false)).toBe(null);

@@ -146,7 +146,7 @@ test("the pool's keys hold the epoch: nothing of another one is found", async ()
   expect(b.server.engine.externalTokens).toBe(0);
 });
 
-test("a chunk says whether it is the last, so that an engine may let its KV go", async () => {
+test("a chunk marks the last one, so that an engine may drop its KV", async () => {
   const pair = new Pair();
   const a = await pair.add(pool(true));
   await pair.chunk(a, { id: 1, output: [], tokens: 30 });

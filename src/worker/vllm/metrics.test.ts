@@ -61,7 +61,7 @@ test("readMetrics: engines of one server are added up, their KV use is a mean", 
   expect([both.running, both.kvUsage]).toEqual([6, 0.5]);
 });
 
-test("readMetrics: names that are missing, and rubbish, count as zero", () => {
+test("readMetrics: missing names and invalid values count as zero", () => {
   const empty = readMetrics("<html>\nvllm:num_requests_running NaN\nvllm:cache_config_info{} 1\n");
   expect([empty.running, empty.kvUsage, empty.cache]).toEqual([0, 0, null]);
 });

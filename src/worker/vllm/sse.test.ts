@@ -41,14 +41,14 @@ test("SseReader: keeps the beginning of a line when its buffer is used again", (
   expect(events).toEqual(['{"a":1}']);
 });
 
-test("SseReader: says when a line exceeds the limit", () => {
+test("SseReader: throws when a line exceeds the limit", () => {
   expect(read([Buffer.from("data: 12345"), Buffer.from("67890")], 12)).toEqual({
     events: [],
     ok: false,
   });
 });
 
-test("SseReader: stops when it is told to", () => {
+test("SseReader: stops when its handler returns false", () => {
   const reader = new SseReader(1000);
   let calls = 0;
   reader.push(Buffer.from(TEXT), () => {

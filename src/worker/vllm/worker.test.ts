@@ -180,7 +180,7 @@ test("openVllmWorker: finds out what the server is", async () => {
   expect(notices).toEqual([]);
 });
 
-test("openVllmWorker: takes what an old server offers, and says what is missing", async () => {
+test("openVllmWorker: takes what an old server offers, and reports what is missing", async () => {
   const server = await serve({
     generate: "disabled",
     hasPriorities: false,
@@ -243,7 +243,7 @@ test("run: a chunk is its tokens, in order, with its logprobs", async () => {
   expect(bench.tokens()).toEqual(expected(1, 15));
 });
 
-test("run: a response that goes on elsewhere is the same as in one piece", async () => {
+test("run: a response that continues elsewhere is the same as in one piece", async () => {
   const whole = expected();
   const bench = await open(await serve());
   bench.run({ output: whole.slice(0, 13) });
@@ -324,7 +324,7 @@ test("run: an abort before the first token is no chunk: it is asked for again", 
   expect(bench.tokens()).toEqual(expected());
 });
 
-test("run: what must come in one piece comes in one, and begins anew after a fault", async () => {
+test("run: what must come in one piece comes in one, and restarts after a fault", async () => {
   const server = await serve({ faults: once("cut") });
   const bench = await open(server);
   const shaping = { ...NO_SHAPING, presencePenalty: 1 };
@@ -335,7 +335,7 @@ test("run: what must come in one piece comes in one, and begins anew after a fau
   expect(server.bodies.slice(1).map((body) => body.token_ids)).toEqual([PROMPT, PROMPT]);
 });
 
-test("run: a server that says nothing for long but is healthy is waited for", async () => {
+test("run: a server that is silent for long but healthy is waited for", async () => {
   const server = await serve();
   const bench = await open(server);
   await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
@@ -362,7 +362,7 @@ test("run: a server that is silent and not healthy has failed, once", async () =
   expect(bench.all("failed").length).toBe(1);
 });
 
-test("run: a request that the server refuses ends as given up; others go on", async () => {
+test("run: a request that the server refuses ends as given up; others continue", async () => {
   const bench = await open(await serve());
   bench.run({ id: 1, prompt: [5, 100_000] });
   bench.run({ id: 2 });
@@ -380,7 +380,7 @@ test("run: a request that the server refuses ends as given up; others go on", as
   });
 });
 
-test("run: a request that always breaks the server's answer is refused, the worker goes on", async () => {
+test("run: a request that always breaks the server's answer is refused, the worker continues", async () => {
   const faults: FaultPlan = (_, prompt) =>
     prompt[0] === 9 ? { kind: "broken", afterTokens: 0 } : null;
   const bench = await open(await serve({ faults }));
@@ -428,7 +428,7 @@ test("run: a server that is gone for good has failed, once, after what it had ma
   await bench.worker.close();
 });
 
-test("run: a server at whose address nobody listens is told at once, and has failed soon, idle or not", async () => {
+test("run: a server that refuses connections is reported at once, and has failed soon, idle or not", async () => {
   for (const isIdle of [true, false]) {
     const server = await serve();
     const told: (string | null)[] = [];
@@ -479,7 +479,7 @@ test("run: a server that restarts has its first weights again: after an update i
   expect(bench.tokens(2)).toEqual([]);
 });
 
-test("release: closes the stream and says nothing more of the request", async () => {
+test("release: closes the stream and emits no more events of the request", async () => {
   const server = await serve({ faults: once("mute") });
   const bench = await open(server);
   bench.run();
@@ -560,7 +560,7 @@ test("stats: a continuation's prompt is recomputed but for what the prefix cache
   expect(stats()?.preemptions).toBe(0);
 });
 
-test("control: passes what it is told, and what it is answered", async () => {
+test("control: passes requests and answers on", async () => {
   const server = await serve();
   const { worker } = await open(server);
   const ask = async (path: string, more: Partial<ControlRequest> = {}) =>
