@@ -1,4 +1,4 @@
-// The native peer of the draft core, arctic-inference: where it is, how one gets it. Optional: whoever compares with
+// The native peer of the draft core, arctic-inference: where it is, how one gets it. Optional: a bench that compares with
 // it does without where it is not installed.
 
 /** Whether this Python has the peer. */
@@ -11,7 +11,7 @@ export function hasPeer(python: string): boolean {
   }
 }
 
-/** What to tell somebody whose Python lacks it. */
+/** The message if Python lacks it. */
 export function peerMissing(python: string): string {
   return [
     `${python} cannot import arctic_inference; to install it without a GPU:`,

@@ -1,5 +1,5 @@
 // Holds the layer table: which folder of src may import which. CONVENTIONS and ARCHITECTURE.md show the
-// same table. Also holds what the layers up to rollout may not name.
+// same table. Also holds what the layers up to rollout may not name, and a short list of phrases to avoid.
 
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
@@ -187,4 +187,37 @@ test("exports: none is there for tests alone, and none that nobody imports", () 
     }
   }
   expect(wrong).toEqual([]);
+});
+
+/** Words that a reader of technical English stumbles over, beside the standard term. */
+const PHRASES: readonly (readonly [RegExp, string])[] = [
+  [/\bin hand\b/i, "in flight, unfinished"],
+  [/\bhear(s|d)? of\b/i, "is notified, gets"],
+  [/\b(told of|(is|are|be) told)\b/i, "is called with, gets, is reported"],
+  [
+    /\b(says how|made up its mind|of one's own|is worth|so many times as|rubbish)\b/i,
+    "plain terms",
+  ],
+  [/\b(has|have) so long\b/i, "time for"],
+];
+
+const WRITTEN = [
+  "{src,assembly,native,scripts,bench}/**/*.{ts,py,c,html}",
+  "{docs,proto}/**/*.{md,proto}",
+  "*.md",
+];
+
+test("words: sources and documents use standard terms", () => {
+  const found: string[] = [];
+  const files = WRITTEN.flatMap((pattern) => [...new Glob(pattern).scanSync(ROOT)]);
+  expect(files.length).toBeGreaterThan(300);
+  for (const file of files) {
+    if (/\.test\.|\/tests\/|node_modules/.test(file)) continue;
+    for (const [i, line] of readFileSync(join(ROOT, file), "utf8").split("\n").entries()) {
+      for (const [phrase, instead] of PHRASES) {
+        if (phrase.test(line)) found.push(`${file}:${i + 1}: ${line.trim()} (${instead})`);
+      }
+    }
+  }
+  expect(found).toEqual([]);
 });

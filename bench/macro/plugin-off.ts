@@ -286,7 +286,7 @@ function serversOf(
   folder: string,
 ): ManagedServer[] {
   const ports = freePorts(names.length + 1, HOST);
-  // Nobody listens there: the sidecar is off.
+  // Nothing listens there: the sidecar is off.
   const draftUrl = `ws://${HOST}:${ports[names.length]}/v1/draft`;
   writeFileSync(join(folder, "null_proposer.py"), NULL_PROPOSER);
   const speculation = {

@@ -59,7 +59,7 @@ export async function run(
     const elapsedMs = performance.now() - startMs;
     if (elapsedMs >= lengthMs) break;
     if (rssHalf === 0 && elapsedMs > lengthMs / 2) rssHalf = process.memoryUsage.rss();
-    // What has been made says how far it is ahead.
+    // The generated tokens show how far it is ahead.
     const dueMs = load.tokensPerS === null ? 0 : (tokensOut * 1000) / load.tokensPerS;
     if (dueMs > elapsedMs) await Bun.sleep(dueMs - elapsedMs);
     tokensOut += await act(steps, load.stepTokens);

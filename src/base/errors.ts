@@ -41,7 +41,7 @@ export class AppError extends Error {
   }
 }
 
-/** An engine would not run a request: its own words, and its HTTP status where that is a 4xx. */
+/** An engine would not run a request: its message, and its HTTP status if that is a 4xx. */
 export class RefusedError extends AppError {
   readonly status: number | null;
 

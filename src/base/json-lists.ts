@@ -136,7 +136,7 @@ function listAt(bytes: Uint8Array, start: number): { numbers: List; end: number 
     const text = Buffer.from(bytes.buffer, bytes.byteOffset + start, end + 1 - start);
     return { numbers: Float64Array.from(JSON.parse(text.toString("latin1"))), end: end + 1 };
   } catch {
-    // It is not JSON, which whoever parses the rest will say.
+    // It is not JSON, which the parser of the rest will report.
     return null;
   }
 }

@@ -157,7 +157,7 @@ export class Engine {
   }
 }
 
-/** A server's error in its own words. */
+/** A server's error message. */
 export function messageOf(body: unknown): string {
   const error = fieldOf(body, "error") ?? body;
   const message = fieldOf(error, "message") ?? fieldOf(error, "detail") ?? error;

@@ -190,7 +190,7 @@ export class Rollout {
     worker.listen((epoch, events) => this.#receive(worker, epoch, events));
   }
 
-  /** The worker serves no more; what it ran goes on elsewhere. Its failure is still heard of. */
+  /** The worker serves no more; its requests continue elsewhere. Its failure is still reported. */
   removeWorker(worker: Worker): void {
     if (this.#ledger.worker(worker.workerId) !== worker) return;
     this.#turn(() => this.#remove(worker));
@@ -324,7 +324,7 @@ export class Rollout {
     this.#scheduler.refresh(request.group);
     this.meter.requestJoined(request);
     const reason = this.#quarantine.reason(request);
-    // Whoever joins it hears of its end only when it knows the request.
+    // The caller can handle its end only when it knows the request.
     if (reason !== null) this.#doomed.set(request, reason);
     if (this.#pause === null) this.#scheduler.enqueue(request);
     else this.#arrivals.add(request);
@@ -502,7 +502,7 @@ export class Rollout {
     this.#scheduler.unparked(request);
   }
 
-  /** Whoever owns a worker hears of its failure also where it does not serve, or not any more. */
+  /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
   #failed(worker: Worker, message: string): void {
     if (this.#ledger.worker(worker.workerId) === worker) {
       const running = [...this.#buffer.requests].filter(

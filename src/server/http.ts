@@ -46,7 +46,7 @@ export interface HttpOptions extends Served {
   readonly host: string;
   /** 0: any free one. */
   readonly port: number;
-  /** null: nobody is asked for one. */
+  /** null: no token is required. */
   readonly apiToken: string | null;
   /** Names and origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowHosts?: readonly string[];
@@ -54,12 +54,12 @@ export interface HttpOptions extends Served {
   readonly bodyBytesMax: number;
   /** Of all bodies that are being read. Default: four of the largest. */
   readonly bodiesBytesMax?: number;
-  /** A body has so long to come. Default: a minute. */
+  /** Time for a body to arrive. Default: a minute. */
   readonly bodyMsMax?: number;
   readonly frameBytesMax: number;
-  /** Told of every answer. */
+  /** Called for every answer. */
   readonly answered: (entry: AccessEntry) => void;
-  /** Told of an error that is not the client's. */
+  /** Called with an error that is not the client's. */
   readonly failed: (error: unknown) => void;
 }
 
@@ -127,7 +127,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
       const id = requestIdOf(request.headers);
       const url = urlOf(request);
       const { method } = request;
-      const told = (status: number, reason: string | null) => {
+      const report = (status: number, reason: string | null) => {
         const ms = performance.now() - startMs;
         options.answered({ id, method, path: url.pathname, status, ms, reason });
       };
@@ -165,17 +165,17 @@ export function serveHttp(options: HttpOptions): HttpServer {
       };
       try {
         const response = await answer();
-        told(response?.status ?? 101, response === null ? null : await reasonIn(response));
+        report(response?.status ?? 101, response === null ? null : await reasonIn(response));
         if (response === null) return undefined;
         if (!isStream(response)) bun.timeout(request, IDLE_S);
         return withHeaders(response, own);
       } catch (error) {
         if (request.signal.aborted) {
-          told(CLIENT_GONE, "the client disconnected");
+          report(CLIENT_GONE, "the client disconnected");
           return new Response(null, { status: CLIENT_GONE });
         }
         if (!(error instanceof AppError)) options.failed(error);
-        told(statusOf(error), errorText(error));
+        report(statusOf(error), errorText(error));
         bun.timeout(request, IDLE_S);
         return withHeaders(errorResponse(error), { ...own, ...(exchange.isUnread && CLOSING) });
       }

@@ -12,7 +12,7 @@ export interface Exchange {
   /** Parts of the path that a route names with `:name`. */
   readonly params: Readonly<Record<string, string>>;
   readonly headers: Headers;
-  /** Aborts when the client has gone. */
+  /** Aborts when the client has disconnected. */
   readonly signal: AbortSignal;
   /**
    * The body as JSON; null where there is none. Default: plain. @throws AppError as readBody and BodyReader;
@@ -23,7 +23,7 @@ export interface Exchange {
   digest(): Promise<string>;
   /** The body is not asked for any more. Who answers much later calls it, so that it is not kept in memory. */
   release(): void;
-  /** The answer is a stream, whose writer says how it goes. */
+  /** The answer is a stream, whose writer reports its progress. */
   streams(): StreamHold;
 }
 

@@ -8,7 +8,7 @@ const SIZES: readonly (readonly string[])[] = [
   ["--pipeline-parallel-size", "-pp"],
   ["--prefill-context-parallel-size", "-pcp"],
 ];
-/** The second one says how many of the first are on this machine. */
+/** The second one gives the number of the first on this machine. */
 const DATA_SIZES: readonly (readonly string[])[] = [
   ["--data-parallel-size", "-dp"],
   ["--data-parallel-size-local", "-dpl"],

@@ -20,7 +20,7 @@ const OUTPUT_CHARS = 800;
 
 /**
  * Returns whether it had to be installed.
- * @throws AppError invalid_config: it cannot be; the message has pip's own words.
+ * @throws AppError invalid_config: the installation failed; the message contains pip's.
  */
 export async function ensurePlugin(parts: { python: string; root: string }): Promise<boolean> {
   const { root } = parts;

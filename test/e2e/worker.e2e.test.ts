@@ -5,10 +5,11 @@ import { BUNDLED_MODEL, wallClock } from "../../src/app.ts";
 import { groupId, weightEpoch, workerId } from "../../src/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "../../src/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
 import { Iteration } from "../../src/rollout/iteration.ts";
-import type { Worker, WorkerEvent } from "../../src/rollout/worker.ts";
+import type { KvBlob, Worker, WorkerEvent } from "../../src/rollout/worker.ts";
 import { loadCore } from "../../src/wasm/load.ts";
+import { LINK_LIMITS } from "../../src/worker/link/limits.ts";
 import { openLinkWorker } from "../../src/worker/link/worker.ts";
 import { openLlamaModel } from "../../src/worker/llama/open.ts";
 import { newSpec, runOf } from "../suite/worker-suite.ts";
@@ -21,6 +22,9 @@ const engineTest = test.skipIf(missing !== null);
 
 const EPOCH = weightEpoch(0);
 const TOKEN = "a long and secret token";
+/** For a response whose KV is larger than a frame: 2 KiB a token. */
+const LONG = { kvTokens: 1024, contextTokens: 1024 };
+const CHUNK_MS_MAX = 60_000;
 const CAPACITY = { slots: 4, kvTokens: 1024, contextTokens: 256 };
 
 function groupsOf(encode: (text: string) => Int32Array): GroupSpec[] {
@@ -109,6 +113,59 @@ engineTest(
     expect(await child.exited).toBe(0);
   },
   60_000,
+);
+
+/** Runs one chunk; returns its tokens, and the KV if it is to be exported. */
+async function chunk(
+  worker: Worker,
+  command: { request: RequestSpec; output: readonly number[]; tokens: number; kv: KvBlob | null },
+): Promise<{ tokens: number[]; kv: KvBlob | null; loads: number }> {
+  const { request, output, tokens: chunkTokens, kv } = command;
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  const draft = null;
+  const common = { chunkTokens, priority: "low", kv, draft } as const;
+  worker.send([{ kind: "run", request, output: Int32Array.from(output), ...common }]);
+  const isThere = (kind: WorkerEvent["kind"]) => events.some((event) => event.kind === kind);
+  await untilTrue(() => isThere("chunk_done"), "the chunk", CHUNK_MS_MAX);
+  worker.send([{ kind: "export", requestId: request.requestId }]);
+  await untilTrue(() => isThere("exported"), "the KV", CHUNK_MS_MAX);
+  const made = events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
+  const exported = events.find((event) => event.kind === "exported");
+  const stats = events.findLast((event) => event.kind === "stats");
+  return { tokens: made, kv: exported?.kv ?? null, loads: stats?.stats.kvLoads ?? 0 };
+}
+
+engineTest(
+  "worker: KV larger than a frame goes from one worker process to another, and the response goes on",
+  async () => {
+    const flags = ["--slots", "2", "--kv-tokens", "1024", "--max-model-len", "1024"];
+    const children = [0, 1].map(() =>
+      start(["worker", "--listen", "127.0.0.1:0", "--deterministic", ...flags]),
+    );
+    const urls = await Promise.all(children.map(addressOf));
+    const [from, to] = await Promise.all(
+      urls.map((url, i) => openLinkWorker({ workerId: workerId(i), url, clock: wallClock })),
+    );
+    const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
+    const [local] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...CAPACITY, ...LONG });
+    if (from === undefined || to === undefined || local === undefined) throw new Error("no worker");
+    const prompt = model.tokenizer.encode("<|user|>collatz 648<|assistant|>");
+    const spec = newSpec(1, { seed: 11, tokensMax: 640 });
+    const request = { ...spec, prompt };
+    const first = await chunk(from, { request, output: [], tokens: 530, kv: null });
+    expect(first.kv?.bytes.byteLength).toBeGreaterThan(LINK_LIMITS.frameBytesMax);
+    const kv = first.kv;
+    const next = await chunk(to, { request, output: first.tokens, tokens: 20, kv });
+    expect(next.loads).toBe(1);
+    const whole = await chunk(local, { request, output: [], tokens: 550, kv: null });
+    expect([...first.tokens, ...next.tokens]).toEqual(whole.tokens);
+    for (const worker of [from, to, local]) await worker.close();
+    model.close();
+    for (const child of children) child.kill("SIGTERM");
+    expect(await Promise.all(children.map(({ exited }) => exited))).toEqual([0, 0]);
+  },
+  120_000,
 );
 
 test("worker: an invalid address is refused with its flag", async () => {

@@ -4,8 +4,10 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
+import type { Diagnosis } from "../../src/doctor/finding.ts";
 import { checkPool } from "../../src/doctor/pool-check.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
+import { foretoken } from "./doctor.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
 import { scaledModel } from "./other-weights.ts";
 
@@ -17,6 +19,10 @@ const EOS = 1359;
 const BLOCK_TOKENS = 32;
 /** Of each server: a few hundred blocks of the bundled model's KV (128 KiB). */
 const SEGMENT_MIB = 24;
+/** Of the bundled model, in float32. */
+const BLOCK_KIB = 128;
+/** A little more than src/supervise/mooncake.ts grants. */
+const LEASE_MS = 6_000;
 const HITS = "vllm:external_prefix_cache_hits_total";
 /** What a load from an owner that has stopped may take: four attempts of 2 s, and what the machine is short of. */
 const SLOW_MS_MAX = 40_000;
@@ -119,6 +125,22 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
   );
 
   test(
+    "`foretoken doctor A B`: says of the second server that it finds the KV of the first",
+    async () => {
+      const urls = ready().fleet.servers.map(({ url }) => url);
+      const ran = await foretoken("doctor", ...urls, "--json", "--quiet", "--samples", "4096");
+      const { engines } = JSON.parse(ran.output) as { engines: Diagnosis[] };
+      const found = engines.map(({ findings }) =>
+        findings.find(({ check }) => check === "KV pool"),
+      );
+      console.log(`kv-pool: doctor: ${JSON.stringify(found[1])}`);
+      expect(found).toEqual([undefined, expect.objectContaining({ verdict: "ok" })]);
+      expect(ran.status).toBe(0);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
     "a rollout takes its KV along, and leaves no output's KV in the pool",
     async () => {
       const { fleet, prompts } = ready();
@@ -151,6 +173,33 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
   );
 
   test(
+    "KV of finished responses, more than the pool holds, pushes out none of a response that goes on",
+    async () => {
+      const { text, salt } = await made(50, 200);
+      let tokens = 0;
+      const blocksMax = (2 * SEGMENT_MIB * 1024) / BLOCK_KIB;
+      for (let i = 0; tokens < 1.25 * blocksMax * BLOCK_TOKENS; i += 1) {
+        const rolled = await roll(ready(), {
+          id: `finished-${i}`,
+          n: GROUP_SIZE,
+          sampling: { temperature: 1, seed: 60 + i, stop_token_ids: [EOS] },
+        });
+        tokens += rolled.summary.report.output_tokens;
+        // A block that another server looked up is removed when its lease is over.
+        await Bun.sleep(LEASE_MS);
+      }
+      const before = await hits(1);
+      const found = await generate(1, text, salt, 8);
+      expect((await hits(1)) - before).toBe(
+        Math.floor((text.length - 1) / BLOCK_TOKENS) * BLOCK_TOKENS,
+      );
+      expect(found).toEqual(await generate(1, text, newSalt(), 8));
+      console.log(`kv-pool: ${tokens} tokens of finished responses; ${await keys()} keys are left`);
+    },
+    TEST_MS_MAX,
+  );
+
+  test(
     "more KV than the pool has room for: the oldest goes, every text continues",
     async () => {
       const texts = [];
@@ -175,7 +224,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
       console.log(
         `kv-pool: full: ${await keys()} keys, ${(await hits(1)) - before} tokens found of two texts`,
       );
-      expect((await keys()) ?? 0).toBeLessThanOrEqual((2 * SEGMENT_MIB * 1024) / 128);
+      expect((await keys()) ?? 0).toBeLessThanOrEqual((2 * SEGMENT_MIB * 1024) / BLOCK_KIB);
     },
     TEST_MS_MAX,
   );

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,7 +17,7 @@ from foretoken_vllm.pool_guard import (
     Circuit,
     GuardedStore,
 )
-from foretoken_vllm.pool_peers import Peers
+from foretoken_vllm.pool_peers import BEACONS, Peers
 from foretoken_vllm.pool_release import LEASE_S, OBJECT_HAS_LEASE, WAITING_MAX, Released, Releaser, released
 
 
@@ -139,8 +139,10 @@ class Owners:
     def __init__(self, owners: dict[str, str]) -> None:
         self.owners = owners
         self.goes = {endpoint: threading.Event() for endpoint in owners.values()}
+        self.values: dict[str, bytes] = {}
         self.reads: list[str] = []
         self.loads = 0
+        self.saves = 0
 
     def batch_get_replica_desc(self, keys: Sequence[str]) -> dict[str, list[Any]]:
         def described(endpoint: str) -> Any:
@@ -149,14 +151,31 @@ class Owners:
 
         return {key: [described(self.owners[key])] for key in keys if key in self.owners}
 
+    def batch_is_exist(self, keys: Sequence[str]) -> list[int]:
+        return [int(key in self.owners) for key in keys]
+
     def get(self, key: str) -> bytes:
         self.reads.append(key)
         self.goes[self.owners[key]].wait()
-        return b"KV"
+        return self.values.get(key, b"KV")
 
     def batch_get_into_multi_buffers(self, keys: Sequence[str], *_: Any) -> list[int]:
         self.loads += 1
         return [2] * len(keys)
+
+    def batch_put_from_multi_buffers(self, keys: Sequence[str], *_: Any) -> list[int]:
+        self.saves += 1
+        return [0] * len(keys)
+
+    def announce(self, endpoint: str) -> Callable[[str, bytes], Any]:
+        """What an engine with a segment there puts; the first value of a key stays."""
+
+        def put(key: str, value: bytes) -> None:
+            if key not in self.owners:
+                self.owners[key] = endpoint
+                self.values[key] = value
+
+        return put
 
 
 def test_an_owner_is_greeted_once_and_then_known() -> None:
@@ -185,6 +204,52 @@ def test_nothing_is_loaded_from_an_owner_that_has_never_answered_until_it_does()
             break
         threading.Event().wait(0.01)
     assert store.loads == 2 and circuit.opened == 0
+
+
+def test_nothing_is_saved_while_an_engine_of_the_pool_has_never_answered() -> None:
+    store = Owners({})
+    store.goes = {endpoint: threading.Event() for endpoint in ("own:1", "new:1")}
+    store.goes["own:1"].set()
+    peers = Peers(store)
+    guard = GuardedStore(store, circuit := Circuit(), peers=peers)
+    own = store.announce("own:1")
+    peers.look(own)
+    assert list(store.owners.values()) == ["own:1"]
+    assert guard.batch_put_from_multi_buffers(["a"], [], []) == [0]
+    # Another engine starts, and stands still before this one has saved anything there.
+    store.announce("new:1")(next(key for key in BEACONS if key not in store.owners), b"beacon")
+    for _ in range(3):
+        peers.look(own)
+        assert guard.batch_put_from_multi_buffers(["a", "b"], [], []) == [TRANSFER_FAILED] * 2
+    assert store.saves == 1 and circuit.opened == 0
+    assert sorted(store.owners.values()) == ["new:1", "own:1"]
+    store.goes["new:1"].set()
+    for _ in range(200):
+        if guard.batch_put_from_multi_buffers(["a"], [], []) == [0]:
+            break
+        threading.Event().wait(0.01)
+    assert store.saves == 2
+    reads = len(store.reads)
+    peers.look(own)
+    assert len(store.reads) == reads
+
+
+def test_a_beacon_that_is_lost_with_the_master_is_put_again_and_never_over_anothers() -> None:
+    store = Owners(dict.fromkeys(BEACONS[1:], "other:1"))
+    store.goes = {endpoint: threading.Event() for endpoint in ("own:1", "other:1")}
+    for event in store.goes.values():
+        event.set()
+    peers = Peers(store)
+    own = store.announce("own:1")
+    peers.look(own)
+    assert store.owners[BEACONS[0]] == "own:1"
+    store.owners.clear()
+    peers.look(own)
+    assert list(store.owners.values()) == ["own:1"]
+    # With no place left an engine has no beacon, and works.
+    store.owners = dict.fromkeys(BEACONS, "other:1")
+    peers.look(own)
+    assert GuardedStore(store, Circuit(), peers=peers).batch_put_from_multi_buffers(["a"], [], []) == [0]
 
 
 def request(status: str, **extra: Any) -> Any:

@@ -1,4 +1,4 @@
-// The responses of the rollout, as the sidecar's draft service reads them: where they lie, whoever generates them. So an
+// The responses of the rollout, as the sidecar's draft service reads them: without a copy, on whatever worker they run. So an
 // engine drafts from siblings on engines without the plugin too, and from what was generated before it registered.
 
 import { SAMPLES_MAX } from "../../draft/service/limits.ts";

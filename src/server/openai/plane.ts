@@ -1,4 +1,4 @@
-// What all routes of the data plane share: the options, the jobs in hand, and the one way from a checked
+// What all routes of the data plane share: the options, the running jobs, and the one way from a checked
 // request to an answer.
 
 import * as v from "valibot";
@@ -44,7 +44,7 @@ export interface DataPlaneOptions {
   /** The name of the weights of an epoch, as the trainer gave it. */
   readonly version: (epoch: WeightEpoch) => string;
   readonly limits?: Partial<DataPlaneLimits>;
-  /** Told of an error that ended one request, and is not the client's. */
+  /** Called with an error that ended one request and is not the client's. */
   readonly failed?: (error: unknown) => void;
   /** Runs `run` after `ms`; returns what prevents it. Default: setTimeout. */
   readonly after?: (ms: number, run: () => void) => () => void;

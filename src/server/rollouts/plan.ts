@@ -79,9 +79,9 @@ export const RolloutRequestSchema = v.strictObject({
   /** Of every group: the model, or an adapter on top of it. Default: the model. */
   model: v.nullish(text),
   priority: integer(-(2 ** 20), 2 ** 20),
-  /** It goes on when the client has gone. */
+  /** It continues when the client has disconnected. */
   detached: flag,
-  /** strict: all tokens of a response are of one weight epoch. mixed: it goes on under the next one. */
+  /** strict: all tokens of a response are of one weight epoch. mixed: it continues under the next one. */
   on_policy: oneOf("strict", "mixed"),
 });
 
@@ -114,7 +114,7 @@ export interface PlanContext {
   readonly encoder: Encoder;
   /** Every worker's; null: not known. */
   readonly contextTokens: number | null;
-  /** Aborts when the client has gone. */
+  /** Aborts when the client has disconnected. */
   readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
   /** The adapter that a client means; null: none. @throws AppError not_found. */

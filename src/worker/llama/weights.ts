@@ -1,5 +1,5 @@
 // A model's weights: loaded once per process, read by every engine thread through its pointer, freed by
-// whoever loaded it. It decides which files are readable and which architectures the engine can serve.
+// the code that loaded it. It decides which files are readable and which architectures the engine can serve.
 
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../base/assert.ts";

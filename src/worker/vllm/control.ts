@@ -1,4 +1,4 @@
-// The engine's control plane in vLLM's own words: a request goes through as it is.
+// The engine's control plane is vLLM's own: a request is passed on unchanged.
 
 import { parseJson } from "../../base/json.ts";
 import type { ControlAnswer, ControlRequest } from "../../rollout/worker.ts";

@@ -1,4 +1,4 @@
-// What became of requests that came to one server from another, by the server's own words: whether its connector found
+// Counts the requests that came to one server from another, by the server's report: whether its connector found
 // their KV in the pool. It only counts; servers find their KV without it.
 
 import type { RequestId } from "../../base/ids.ts";

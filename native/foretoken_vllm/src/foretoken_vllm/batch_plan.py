@@ -126,7 +126,7 @@ class BatchPlan:
 
 
 def plan_of(
-    ids: list[str], requests: dict[str, Request], nobody: Request, lengths: Any, replica: Replica
+    ids: list[str], requests: dict[str, Request], untracked: Request, lengths: Any, replica: Replica
 ) -> BatchPlan | None:
     """Of the batch whose step has just ended; None: some request of it is not as its tokens are."""
     if replica.is_making:
@@ -136,7 +136,7 @@ def plan_of(
     samples: set[int] = set()
     for i, name in enumerate(ids):
         request = requests.get(name)
-        if request is nobody:
+        if request is untracked:
             continue
         if request is None or not _is_in_step(request, totals[i]):
             return None

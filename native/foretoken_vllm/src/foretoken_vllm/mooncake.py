@@ -3,7 +3,8 @@
 It is the stock connector but for five things:
 - On a CPU the one CUDA event of its save path is replaced, if that is all that vLLM's code asks of CUDA there.
 - Calls to a store that does not answer fail fast (pool_guard.py, pool_peers.py).
-- KV is saved to the engine's own segment while that has room.
+- KV is saved to the engine's own segment while that has room, and not at all while another engine of the pool has
+  never answered this one (pool_peers.py).
 - KV of finished responses leaves the pool (pool_release.py).
 - A request that is preempted between two steps and runs again in the next, as after /pause?mode=keep, keeps its entry.
   The stock connector drops it after it was made, and the engine ends with "'NoneType' object is not subscriptable", or
@@ -25,6 +26,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store import connecto
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store import worker as stock_worker
 
 from .pool_guard import Circuit, GuardedStore
+from .pool_peers import Peers
 from .pool_release import Released, Releaser, released
 
 logger = logging.getLogger("vllm.foretoken")
@@ -85,10 +87,17 @@ class MooncakeStoreConnector(stock.MooncakeStoreConnector):  # type: ignore[misc
         self._releaser: Releaser | None = None
         worker = self.connector_worker
         if worker is not None and not self._capacity_only:
-            worker.store = GuardedStore(worker.store, Circuit())
+            store = worker.store
+            peers = Peers(store)
+            worker.store = GuardedStore(store, Circuit(), peers=peers)
             if worker.preferred_segment is None:
                 # A save to another server would wait for it, and holds the engine's blocks meanwhile.
-                worker.store_replicate_config.preferred_segment = worker.store.get_hostname()
+                worker.store_replicate_config.preferred_segment = store.get_hostname()
+            # Beacons stay in the segment until its server ends.
+            beacon = type(worker.store_replicate_config)()
+            beacon.with_hard_pin = True
+            beacon.preferred_segment = store.get_hostname()
+            peers.start(lambda key, value: store.put(key, value, beacon))
             self._releaser = Releaser(worker.store)
             self._releaser.start()
 

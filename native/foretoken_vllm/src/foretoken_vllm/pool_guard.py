@@ -76,11 +76,14 @@ class Circuit:
 class GuardedStore:
     """A `MooncakeDistributedStore` whose three calls on vLLM's path fail fast; all else is the store's own."""
 
-    def __init__(self, store: Any, circuit: Circuit, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, store: Any, circuit: Circuit, now: Callable[[], float] = time.monotonic, peers: Peers | None = None
+    ) -> None:
         self._store = store
         self._circuit = circuit
         self._now = now
-        self._peers = Peers(store)
+        self._peers = Peers(store) if peers is None else peers
+        self._is_silent = False
         # Keys that could not be loaded, until when.
         self._missed: dict[str, float] = {}
 
@@ -119,9 +122,18 @@ class GuardedStore:
 
     def batch_put_from_multi_buffers(self, keys: Sequence[str], *rest: Any, **named: Any) -> list[int]:
         """Negative: an error, and the block is not in the pool."""
-        return self._guarded(
-            "save", len(keys), RPC_FAILED, lambda: self._store.batch_put_from_multi_buffers(keys, *rest, **named)
-        )
+
+        def save() -> list[int]:
+            return list(self._store.batch_put_from_multi_buffers(keys, *rest, **named))
+
+        silent = self._peers.unanswered()
+        if (silent is not None) != self._is_silent:
+            self._is_silent = silent is not None
+            state = "KV is saved again" if silent is None else f"{silent} has not answered yet: no KV is saved"
+            logger.warning("foretoken: %s", state)
+        if silent is not None:
+            return [TRANSFER_FAILED] * len(keys)
+        return self._guarded("save", len(keys), RPC_FAILED, save)
 
     def batch_remove(self, keys: Sequence[str], force: bool = False) -> list[int]:
         """0: it is gone; negative: an error."""
