@@ -128,7 +128,7 @@ describe.skipIf(missing !== null)("two vLLM servers with one KV pool", () => {
     "`foretoken doctor A B`: says of the second server that it finds the KV of the first",
     async () => {
       const urls = ready().fleet.servers.map(({ url }) => url);
-      const ran = await foretoken("doctor", ...urls, "--json", "--quiet", "--samples", "4096");
+      const ran = await foretoken("doctor", ...urls, "--json", "--quiet", "--samples", "1000");
       const { engines } = JSON.parse(ran.output) as { engines: Diagnosis[] };
       const found = engines.map(({ findings }) =>
         findings.find(({ check }) => check === "KV pool"),
