@@ -98,6 +98,7 @@ function launchOf(
 
 /** After a set goes on, its sidecar polls its servers anew, and the plugins dial it again, within this. */
 const SETTLE_MS = 2500;
+const READY_MS_MAX = 60_000;
 
 /**
  * The sets of servers that are running. A set that is idle costs memory, and with a KV pool some CPU; without one it is
@@ -134,7 +135,13 @@ export class Servers {
     if (!this.#thaw(fleet)) return;
     for (const url of urls) await fetch(`${url}/health`);
     await Bun.sleep(SETTLE_MS);
-    await fleet.until(async () => (await fleet.workerStates()).every((state) => state === "ready"));
+    const untilMs = performance.now() + READY_MS_MAX;
+    for (;;) {
+      const states = await fleet.workerStates();
+      if (states.every((state) => state === "ready")) return;
+      if (performance.now() > untilMs) throw new Error(`workers that went on are ${states.join()}`);
+      await Bun.sleep(100);
+    }
   }
 
   #freeze(fleet: Fleet): void {
