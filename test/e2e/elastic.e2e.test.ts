@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { untilTrue } from "./fleet.ts";
-import { ended, engineMissing, start } from "./tool.ts";
+import { engineMissing, start } from "./tool.ts";
 
 const missing = engineMissing();
 
