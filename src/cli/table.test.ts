@@ -49,6 +49,7 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
     preemptions: 62,
     recomputed_tokens: 21_340,
     chunks: 128,
+    chunks_ended_early: 0,
     migrations: 0,
     migrated_bytes: 0,
     drafted_tokens: 0,

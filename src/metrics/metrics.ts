@@ -133,6 +133,11 @@ const METER_COUNTERS: readonly Row<MeterCounters>[] = [
   ["vllm:generation_tokens_total", "Output tokens.", (c) => c.outputTokens],
   ["foretoken_chunks_total", "Chunks that were dispatched.", (c) => c.chunks],
   [
+    "foretoken_chunks_ended_early_total",
+    "Chunks that were ended before their length because their worker was short of KV.",
+    (c) => c.chunksEndedEarly,
+  ],
+  [
     "foretoken_migrations_total",
     "Chunks that ran on another worker than the chunk before.",
     (c) => c.migrations,

@@ -21,6 +21,7 @@ function parked(options: { pooledTokens: number; pullGapTokens?: number }) {
   }
   const steps: string[] = [];
   const performed: ExecutorSteps = {
+    preempt: (_request, from) => steps.push(`preempt ${from}`),
     depart: (_request, from, tokens) => steps.push(`depart ${from} ${tokens}`),
     drop: (_request, from) => steps.push(`drop ${from}`),
     load: (_request, target) => steps.push(`load ${target.workerId}`),
@@ -36,8 +37,12 @@ function parked(options: { pooledTokens: number; pullGapTokens?: number }) {
   });
   const request: Request = present(requests[0], "one request");
   const executor = new Executor(ledger, performed, options.pullGapTokens);
-  const run = (id: typeof HOME) =>
-    executor.execute({ kind: "dispatch", request, workerId: id, chunkTokens: 100 });
+  const dispatch = {
+    kind: "dispatch",
+    chunkTokens: 100,
+    reservedTokens: PROMPT_TOKENS + 100,
+  } as const;
+  const run = (id: typeof HOME) => executor.execute({ ...dispatch, request, workerId: id });
   run(HOME);
   executor.start(request, { workerId: HOME, chunkTokens: 100 });
   executor.parked(request);
@@ -76,5 +81,20 @@ test("execute: an offload within the gap frees the worker at once", () => {
   executor.execute({ kind: "offload", request, workerId: HOME });
   expect(steps).toEqual(["drop 0"]);
   expect(request.residentOn).toBe(null);
+  expect(free(HOME)).toBe(4096);
+});
+
+test("reached: what is reserved moves along with the tokens, and leaves with the preempted request", () => {
+  const { executor, request, run, steps, free } = parked({ pooledTokens: 0 });
+  run(HOME);
+  executor.start(request, { workerId: HOME, chunkTokens: 100 });
+  expect(free(HOME)).toBe(4096 - PROMPT_TOKENS - 100);
+  executor.reached(request, PROMPT_TOKENS + 90);
+  // The lookahead of a worker with 4,096 tokens of KV is 16.
+  expect(free(HOME)).toBe(4096 - PROMPT_TOKENS - 106);
+  executor.execute({ kind: "preempt", request, workerId: HOME });
+  expect(steps.at(-1)).toBe("preempt 0");
+  executor.parked(request);
+  executor.evicted(request);
   expect(free(HOME)).toBe(4096);
 });

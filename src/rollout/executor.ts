@@ -21,6 +21,8 @@ export interface Target {
 export interface ExecutorSteps {
   /** Take the KV of the request off the worker, `tokens` of it, and call `departed` when it has left. */
   depart(request: Request, from: WorkerId, tokens: number): void;
+  /** End the request's chunk now, and hand its KV out: call `parked` and, once it is gone, `evicted`. */
+  preempt(request: Request, from: WorkerId): void;
   /** Free what the worker holds of the request; the request does not wait for it. */
   drop(request: Request, from: WorkerId): void;
   /** Bring the target whatever the KV pool has of the request, then call `start`, at once or later. */
@@ -45,6 +47,8 @@ export class Executor {
   readonly #departing = new Map<RequestId, Departure>();
   /** Chunks that were assigned while their request's KV is still leaving another worker. */
   readonly #pending = new Map<RequestId, Target>();
+  /** Running requests that were told to end their chunk, and the KV tokens that this frees. */
+  readonly #ending = new Map<Request, number>();
 
   /** `pullGapTokens`: KV that is at most so much longer than what the pool has is computed again and not moved. */
   constructor(ledger: Ledger, steps: ExecutorSteps, pullGapTokens = PULL_GAP_TOKENS) {
@@ -74,11 +78,15 @@ export class Executor {
       this.#depart(request);
       return;
     }
+    if (command.kind === "preempt") {
+      this.#preempt(request, workerId);
+      return;
+    }
     const target = { workerId, chunkTokens: command.chunkTokens };
     const isThere = request.residentOn === workerId;
     if (request.residentOn !== null && !isThere) this.#depart(request);
     if (request.workerId !== null && request.workerId !== workerId) this.#steps.migrated(request);
-    const reserved = contextTokens(request) + target.chunkTokens;
+    const reserved = command.reservedTokens;
     const already = isThere ? request.residentTokens : 0;
     this.#ledger.book(workerId, { inFlight: 1, kvTokens: reserved - already });
     request.residentOn = workerId;
@@ -97,6 +105,16 @@ export class Executor {
   start(request: Request, { workerId }: Target): void {
     request.status = "running";
     request.workerId = workerId;
+    this.#ledger.begun(workerId, request);
+  }
+
+  /** A running request has `context` tokens now: what is reserved ahead of it moves along. */
+  reached(request: Request, context: number): void {
+    const workerId = present(request.residentOn, "a request that runs is resident");
+    const wanted = context + this.#ledger.aheadTokens(workerId);
+    if (wanted <= request.residentTokens) return;
+    this.#ledger.book(workerId, { inFlight: 0, kvTokens: wanted - request.residentTokens });
+    request.residentTokens = wanted;
   }
 
   /**
@@ -110,6 +128,7 @@ export class Executor {
     if (departure === undefined) return null;
     this.#departing.delete(requestId);
     this.#ledger.book(departure.from, { inFlight: 0, kvTokens: -departure.tokens });
+    this.#ledger.leaving(departure.from, -departure.tokens);
     const target = this.#pending.get(requestId) ?? null;
     this.#pending.delete(requestId);
     return { from: departure.from, target };
@@ -118,6 +137,7 @@ export class Executor {
   /** Its chunk is over and the request goes on: its KV stays where it is until it is wanted elsewhere. */
   parked(request: Request): void {
     const workerId = present(request.residentOn, "a request that ran is resident");
+    this.#ended(request, workerId);
     const held = contextTokens(request);
     this.#ledger.book(workerId, { inFlight: -1, kvTokens: held - request.residentTokens });
     request.residentTokens = held;
@@ -129,6 +149,7 @@ export class Executor {
     this.#pending.delete(request.spec.requestId);
     const { residentOn, residentTokens, status } = request;
     if (residentOn === null) return null;
+    this.#ended(request, residentOn);
     const inFlight = status === "waiting" ? 0 : -1;
     this.#ledger.book(residentOn, { inFlight, kvTokens: -residentTokens });
     return status === "moving" ? null : residentOn;
@@ -144,6 +165,7 @@ export class Executor {
   /** Whatever the request has on its worker is gone with the worker, or with the weights. */
   lost(request: Request): void {
     this.#pending.delete(request.spec.requestId);
+    if (request.residentOn !== null) this.#ended(request, request.residentOn);
     this.#displace(request);
     if (request.status !== "finished") request.status = "waiting";
   }
@@ -152,6 +174,7 @@ export class Executor {
   clear(): void {
     this.#departing.clear();
     this.#pending.clear();
+    this.#ending.clear();
     this.#ledger.clear();
   }
 
@@ -169,7 +192,25 @@ export class Executor {
     }
     assert(!this.#departing.has(requestId), "KV leaves a worker once");
     this.#departing.set(requestId, { from, tokens });
+    this.#ledger.leaving(from, tokens);
     this.#steps.depart(request, from, tokens);
+  }
+
+  #preempt(request: Request, from: WorkerId): void {
+    assert(request.status === "running", "only a running request is preempted");
+    this.#ending.set(request, request.residentTokens);
+    this.#ledger.ended(from, request);
+    this.#ledger.leaving(from, request.residentTokens);
+    this.#steps.preempt(request, from);
+  }
+
+  /** Its chunk is over, in whatever way. */
+  #ended(request: Request, workerId: WorkerId): void {
+    this.#ledger.ended(workerId, request);
+    const tokens = this.#ending.get(request);
+    if (tokens === undefined) return;
+    this.#ending.delete(request);
+    this.#ledger.leaving(workerId, -tokens);
   }
 
   #displace(request: Request): void {

@@ -4,6 +4,7 @@
 import { assert } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
+import { Lookahead } from "../schedule/lookahead.ts";
 import type { Slot } from "../schedule/placement.ts";
 import type { Worker } from "./worker.ts";
 
@@ -15,6 +16,11 @@ interface Account {
   suspect: Request | null;
   inFlight: number;
   kvTokens: number;
+  readonly lookahead: Lookahead;
+  /** In order of dispatch. */
+  readonly running: Set<Request>;
+  /** Of `kvTokens`: those of requests whose KV is leaving it, and of those that were told to end. */
+  leavingTokens: number;
 }
 
 export class Ledger {
@@ -30,6 +36,9 @@ export class Ledger {
       suspect: null,
       inFlight: 0,
       kvTokens: 0,
+      lookahead: new Lookahead(worker.capacity.kvTokens),
+      running: new Set(),
+      leavingTokens: 0,
     });
     this.#kvTokens.set(worker.workerId, worker.capacity.kvTokens);
   }
@@ -79,6 +88,38 @@ export class Ledger {
     assert(account.kvTokens >= 0, `worker ${workerId} gave back more KV than it had`);
   }
 
+  /** The request's chunk begins on the worker. */
+  begun(workerId: WorkerId, request: Request): void {
+    this.#accounts.get(workerId)?.running.add(request);
+  }
+
+  /** Nothing of the request runs on the worker any more. */
+  ended(workerId: WorkerId, request: Request): void {
+    this.#accounts.get(workerId)?.running.delete(request);
+  }
+
+  /** So many more KV tokens are on their way out of the worker; negative: they are out. */
+  leaving(workerId: WorkerId, kvTokens: number): void {
+    const account = this.#accounts.get(workerId);
+    if (account === undefined) return;
+    account.leavingTokens += kvTokens;
+    assert(account.leavingTokens >= 0, `KV left worker ${workerId} that was not leaving it`);
+  }
+
+  /** KV tokens reserved for a request on the worker beyond those that it has. */
+  aheadTokens(workerId: WorkerId): number {
+    return this.#accounts.get(workerId)?.lookahead.tokens ?? 0;
+  }
+
+  made(workerId: WorkerId, tokens: number): void {
+    this.#accounts.get(workerId)?.lookahead.made(tokens);
+  }
+
+  /** `total`: requests that the worker's engine has preempted by itself. */
+  preempted(workerId: WorkerId, total: number): void {
+    this.#accounts.get(workerId)?.lookahead.preempted(total);
+  }
+
   isBusy(workerId: WorkerId): boolean {
     return (this.#accounts.get(workerId)?.inFlight ?? 0) > 0;
   }
@@ -101,13 +142,16 @@ export class Ledger {
     for (const account of this.#accounts.values()) {
       account.inFlight = 0;
       account.kvTokens = 0;
+      account.running.clear();
+      account.leavingTokens = 0;
     }
   }
 
   slots(): Slot[] {
     const slots: Slot[] = [];
-    for (const { worker, isReachable, suspect, inFlight, kvTokens } of this.#accounts.values()) {
-      if (!isReachable) continue;
+    for (const account of this.#accounts.values()) {
+      const { worker, suspect, inFlight, kvTokens, running } = account;
+      if (!account.isReachable) continue;
       slots.push({
         workerId: worker.workerId,
         slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),
@@ -115,6 +159,9 @@ export class Ledger {
         inFlight,
         kvTokens: worker.capacity.kvTokens,
         kvTokensFree: worker.capacity.kvTokens - kvTokens,
+        aheadTokens: account.lookahead.tokens,
+        running,
+        kvTokensLeaving: account.leavingTokens,
         hasSuspect: suspect !== null && isOnProbation(suspect, worker.workerId),
         isReserved: false,
       });

@@ -29,6 +29,8 @@ interface WorkerTally {
 export interface MeterCounters {
   readonly outputTokens: number;
   readonly chunks: number;
+  /** Chunks that were ended early because their worker was short of KV. */
+  readonly chunksEndedEarly: number;
   readonly migrations: number;
   readonly migratedBytes: number;
   readonly lost: number;
@@ -56,6 +58,7 @@ export class Meter {
   #finishedMs: number[] = [];
   #outputTokens = 0;
   #chunks = 0;
+  #chunksEndedEarly = 0;
   #migrations = 0;
   #migratedBytes = 0;
   #lost = 0;
@@ -137,6 +140,11 @@ export class Meter {
     this.#chunks += 1;
   }
 
+  /** A chunk was ended early, for lack of KV on its worker. */
+  chunkEndedEarly(): void {
+    this.#chunksEndedEarly += 1;
+  }
+
   migration(): void {
     this.#migrations += 1;
   }
@@ -189,6 +197,7 @@ export class Meter {
     return {
       outputTokens: this.#outputTokens,
       chunks: this.#chunks,
+      chunksEndedEarly: this.#chunksEndedEarly,
       migrations: this.#migrations,
       migratedBytes: this.#migratedBytes,
       lost: this.#lost,
@@ -264,6 +273,7 @@ export class Meter {
       preemptions: this.#sum((s) => s.preemptions),
       recomputed_tokens: this.#sum((s) => s.recomputedTokens),
       chunks: this.#chunks,
+      chunks_ended_early: this.#chunksEndedEarly,
       migrations: this.#migrations,
       migrated_bytes: this.#migratedBytes,
       drafted_tokens: this.#sum((s) => s.draftedTokens),

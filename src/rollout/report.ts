@@ -74,6 +74,8 @@ export interface RunReport {
   readonly preemptions: number;
   readonly recomputed_tokens: number;
   readonly chunks: number;
+  /** Of `chunks`: those that were ended early because their worker was short of KV. */
+  readonly chunks_ended_early: number;
   /** Chunks that ran on another worker than the chunk before. */
   readonly migrations: number;
   readonly migrated_bytes: number;

@@ -11,6 +11,7 @@ import type { DraftSource } from "../draft/group-update.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
 import {
+  contextTokens,
   type Group,
   type GroupSpec,
   isComplete,
@@ -210,7 +211,8 @@ export class Rollout {
     this.#turn(() => {
       this.#ledger.setReachable(worker.workerId, isReachable);
       if (isReachable) return;
-      for (const id of this.#executor.leaving(worker.workerId)) this.#exported(id, null);
+      const { workerId } = worker;
+      for (const id of this.#executor.leaving(workerId)) this.#exported(id, null, workerId);
     });
   }
 
@@ -356,13 +358,14 @@ export class Rollout {
         this.#chunkDone(worker, event);
         return;
       case "exported":
-        this.#exported(event.requestId, event.kv);
+        this.#exported(event.requestId, event.kv, workerId);
         return;
       case "evicted":
         this.#evicted(workerId, this.#buffer.request(event.requestId));
         return;
       case "stats":
         this.meter.stats(workerId, event.stats);
+        this.#ledger.preempted(workerId, event.stats.preemptions);
         this.#listener.stats(workerId, event.stats);
         return;
       case "gap": {
@@ -401,6 +404,8 @@ export class Rollout {
       return;
     }
     this.meter.tokens(worker.workerId, result.fresh);
+    this.#ledger.made(worker.workerId, result.fresh);
+    this.#executor.reached(request, contextTokens(request));
     this.meter.duplicated(result.repeated);
     if (request.attempts !== null && response.length > request.attempts.watermark) {
       this.#attempts.progressed(request);
@@ -483,21 +488,28 @@ export class Rollout {
   }
 
   /** The KV of a request has left its worker, or is known to be gone (`kv` null). */
-  #exported(requestId: RequestId, kv: KvBlob | null): void {
+  #exported(requestId: RequestId, kv: KvBlob | null, from: WorkerId): void {
     const departure = this.#executor.departed(requestId);
     const request = this.#buffer.request(requestId);
-    if (departure === null || request === null || request.status === "finished") return;
-    const { target } = departure;
+    if (request === null || request.status === "finished") return;
+    // Preempted: its chunk is over, and its KV has left with it.
+    if (departure === null && !this.#isParkedOn(from, request)) return;
+    const target = departure?.target ?? null;
     if (kv !== null) {
-      const weights = this.#weightsOf(departure.from);
+      const weights = this.#weightsOf(from);
       this.#pooled.store(request, { kv, epoch: this.#epoch, weights, leased: target !== null });
       this.meter.pool(this.#options.pool.stats());
     }
+    if (departure === null) this.#evicted(from, request);
     if (target !== null) this.#launchFromPool(request, target);
   }
 
+  #isParkedOn(workerId: WorkerId, request: Request): boolean {
+    return request.status === "waiting" && request.residentOn === workerId;
+  }
+
   #evicted(workerId: WorkerId, request: Request | null): void {
-    if (request?.status !== "waiting" || request.residentOn !== workerId) return;
+    if (request === null || !this.#isParkedOn(workerId, request)) return;
     this.#executor.evicted(request);
     this.#scheduler.unparked(request);
   }
@@ -564,7 +576,7 @@ export class Rollout {
     this.meter.workerGone(workerId);
     this.#registry.forget(workerId);
     this.#outbox.drop(workerId);
-    for (const id of this.#executor.leaving(workerId)) this.#exported(id, null);
+    for (const id of this.#executor.leaving(workerId)) this.#exported(id, null, workerId);
     for (const request of this.#buffer.requests) {
       if (request.residentOn === workerId) this.#unplace(request);
     }
@@ -709,6 +721,10 @@ export class Rollout {
   #steps(): ExecutorSteps {
     return {
       depart: ({ spec: { requestId } }, from) => this.#post(from, { kind: "export", requestId }),
+      preempt: ({ spec: { requestId } }, from) => {
+        this.meter.chunkEndedEarly();
+        this.#post(from, { kind: "export", requestId });
+      },
       drop: ({ spec: { requestId } }, from) => this.#post(from, { kind: "release", requestId }),
       load: (request, target) => this.#launchFromPool(request, target),
       begin: (request, target) => this.#launch(request, target, null),

@@ -55,7 +55,10 @@ export type WorkerCommand =
       /** The draft group and the sequence in it that this request is; null: no drafts for it. */
       draft: DraftSource | null;
     }
-  /** Hand out a parked request's KV, and free it here. Answered by `exported`. */
+  /**
+   * Hand out the request's KV, and free it here. Answered by `exported`. A chunk that runs ends before that, with the
+   * tokens that it has (`chunk_done`); one that cannot be divided runs on, and `exported` hands out nothing.
+   */
   | { kind: "export"; requestId: RequestId }
   /** Free whatever is held for the request, running or parked. No answer. */
   | { kind: "release"; requestId: RequestId }

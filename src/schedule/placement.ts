@@ -1,6 +1,6 @@
 // On which worker a chunk runs: where its KV is while the load is balanced, else on the least loaded
-// worker with room (paper, section 4.5.3). Admission keeps each worker within its slots and its KV
-// budget with the whole chunk reserved, so that an admitted chunk is never preempted for lack of KV.
+// worker with room (paper, section 4.5.3). Admission keeps each worker within its slots, and reserves KV
+// for what a request has and for some tokens ahead (`lookahead.ts`).
 
 import type { WorkerId } from "../base/ids.ts";
 import { contextTokens, isSuspect, type Request } from "../request/buffer.ts";
@@ -16,8 +16,14 @@ export interface Slot {
   readonly kvTokens: number;
   /** Requests dispatched to it and not yet returned: the load signal. */
   inFlight: number;
-  /** KV tokens not reserved by running requests nor held by parked ones. May be negative under `group`. */
+  /** KV tokens not reserved by running requests nor held by parked ones. Negative: those that run have grown beyond it. */
   kvTokensFree: number;
+  /** KV tokens reserved for a running request beyond those that it has, at most. */
+  readonly aheadTokens: number;
+  /** What runs there and was not told to end; the last was dispatched last. */
+  readonly running: Iterable<Request>;
+  /** Of the KV tokens that are not free: those on their way out. */
+  readonly kvTokensLeaving: number;
   /** A suspect on probation is in flight there: no other suspect may be, and no request begins there. */
   hasSuspect: boolean;
   /** It is kept free for a request that has waited for room for long. */
@@ -39,16 +45,25 @@ const AFFINITY_SPREAD_DIVISOR = 4;
  */
 export const PULL_GAP_TOKENS = 0;
 
-/** KV tokens a worker must have free to run `chunkTokens` more of the request. */
+/**
+ * KV tokens that are reserved for the request when its chunk begins. A suspect gets them all: it must not be preempted,
+ * since it would be blamed for what others did.
+ */
+export function reservationOf(request: Request, slot: Slot, chunkTokens: number): number {
+  const ahead = isSuspect(request) ? chunkTokens : Math.min(chunkTokens, slot.aheadTokens);
+  return contextTokens(request) + ahead;
+}
+
+/** KV tokens a worker must have free for the request to begin. */
 export function tokensNeeded(request: Request, slot: Slot, chunkTokens: number): number {
   const held = request.residentOn === slot.workerId ? request.residentTokens : 0;
-  return contextTokens(request) + chunkTokens - held;
+  return reservationOf(request, slot, chunkTokens) - held;
 }
 
 export function hasRoom(request: Request, slot: Slot, chunkTokens: number): boolean {
-  return (
-    slot.inFlight < slot.slots && tokensNeeded(request, slot, chunkTokens) <= slot.kvTokensFree
-  );
+  if (slot.inFlight >= slot.slots) return false;
+  if (contextTokens(request) + chunkTokens > slot.kvTokens) return false;
+  return tokensNeeded(request, slot, chunkTokens) <= slot.kvTokensFree;
 }
 
 /** Whether the worker takes requests such as this one now, if it has room. A suspect runs at once or not at all. */

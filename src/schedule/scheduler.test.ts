@@ -43,8 +43,9 @@ function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstP
 
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
-  const nobody = { hasSuspect: false, isReserved: false };
-  return { workerId: workerId(id), ...room, ...nobody, ...overrides };
+  const nobody = { hasSuspect: false, isReserved: false, running: [], kvTokensLeaving: 0 };
+  const aheadTokens = Number.POSITIVE_INFINITY;
+  return { workerId: workerId(id), aheadTokens, ...room, ...nobody, ...overrides };
 }
 
 function member(buffer: RequestBuffer, group: number, sample: number): Request {
@@ -253,11 +254,11 @@ function mixed(
   });
 }
 
-function arrivalOrder(requests: readonly Request[]): Scheduler {
+function arrivalOrder(requests: readonly Request[], chunkTokens = 10): Scheduler {
   const byIndex = new Map(requests.map((request) => [request.index, request]));
   const buffer = { requestAt: (index: number) => byIndex.get(index) } as unknown as RequestBuffer;
   const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 10 });
+  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens });
   for (const request of requests) scheduler.enqueue(request);
   return scheduler;
 }
@@ -312,7 +313,13 @@ test("schedule: one that no worker there can hold waits for a larger one, and de
   const scheduler = arrivalOrder(requests);
   const small = { kvTokens: 1000, kvTokensFree: 1000 };
   expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([
-    { kind: "dispatch", request: requests[100] as Request, workerId: workerId(0), chunkTokens: 10 },
+    {
+      kind: "dispatch",
+      request: requests[100] as Request,
+      workerId: workerId(0),
+      chunkTokens: 10,
+      reservedTokens: 20,
+    },
   ]);
   expect(scheduler.schedule([slot(0, small)], 4000)).toEqual([]);
   const large = slot(1, { slots: 200, kvTokens: 4000, kvTokensFree: 4000 });
@@ -383,4 +390,51 @@ test("seer: nothing is kept of groups that are done with", async () => {
   Bun.gc(true);
   // The collector is conservative: it may keep what a stale word on the stack points to.
   expect(alive.filter((ref) => ref.deref() !== undefined).length).toBeLessThan(100);
+});
+
+function running(requests: readonly Request[], tokens: number): Request[] {
+  for (const request of requests) {
+    request.status = "running";
+    request.residentTokens = tokens;
+  }
+  return [...requests];
+}
+
+test("admission: a request begins with KV for what it has and some tokens ahead, not for its chunk", () => {
+  const requests = mixed([{ prompt: 10 }, { prompt: 10 }, { prompt: 10 }]);
+  const commands = arrivalOrder(requests, 900).schedule([
+    slot(0, { kvTokensFree: 40, aheadTokens: 8 }),
+  ]);
+  expect(commands.map((command) => command.kind === "dispatch" && command.reservedTokens)).toEqual([
+    18, 18,
+  ]);
+});
+
+test("admission: short of KV, those that were dispatched last make way, as many as it takes", () => {
+  const requests = running([...bufferOf(1, 5).requests], 100);
+  const scheduler = arrivalOrder([]);
+  const at = (kvTokensFree: number, kvTokensLeaving = 0) => {
+    const overrides = { running: requests, inFlight: 5, aheadTokens: 8, kvTokensFree };
+    const commands = scheduler.schedule([slot(0, { ...overrides, kvTokensLeaving })]);
+    return commands.map((command) => `${command.kind} ${command.request.spec.sampleIndex}`);
+  };
+  // Half of what is kept ahead of five requests is 20.
+  expect(at(-20)).toEqual([]);
+  expect(at(-21)).toEqual(["preempt 4"]);
+  expect(at(-120)).toEqual(["preempt 4", "preempt 3"]);
+  expect(at(-120, 100)).toEqual([]);
+  expect(at(-9999)).toEqual(["preempt 4", "preempt 3", "preempt 2", "preempt 1"]);
+});
+
+test("admission: suspects and undivided requests do not make way", () => {
+  const requests = running([...bufferOf(1, 3).requests], 100);
+  const last = present(requests[2], "there are three");
+  last.attempts = new Attempts();
+  last.attempts.died({ suspects: 1, isUnknown: false }, { tokens: 0, divisible: true, report: "" });
+  requests[1] = {
+    ...present(requests[1], "there are three"),
+    spec: { ...last.spec, divisible: false },
+  };
+  const overrides = { running: requests, inFlight: 3, aheadTokens: 8, kvTokensFree: -50 };
+  expect(arrivalOrder([]).schedule([slot(0, overrides)])).toEqual([]);
 });

@@ -9,15 +9,26 @@
 import { assert, present } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import { contextTokens, type Group, isSuspect, type Request } from "../request/buffer.ts";
-import { hasRoom, isOpenTo, place, type Slot, tokensNeeded } from "./placement.ts";
+import { hasRoom, isOpenTo, place, reservationOf, type Slot, tokensNeeded } from "./placement.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
 
 /** What is carried out on workers. */
 export type ExecutableCommand =
-  /** Run the next `chunkTokens` tokens of the request on the worker; its KV follows it. */
-  | { kind: "dispatch"; request: Request; workerId: WorkerId; chunkTokens: number }
+  /**
+   * Run the next `chunkTokens` tokens of the request on the worker; its KV follows it. `reservedTokens`: KV that it is
+   * accounted for when it begins, context included.
+   */
+  | {
+      kind: "dispatch";
+      request: Request;
+      workerId: WorkerId;
+      chunkTokens: number;
+      reservedTokens: number;
+    }
+  /** The worker is about to run short of KV: end the request's chunk now, and take its KV into the pool. */
+  | { kind: "preempt"; request: Request; workerId: WorkerId }
   /** The request waits and others want its room: take its KV from where it is parked into the pool. */
   | { kind: "offload"; request: Request; workerId: WorkerId };
 
@@ -132,7 +143,27 @@ export class Scheduler {
     if (this.#suspects.size > 0) this.#serveSuspects(turn);
     this.#serveInOrder(turn);
     if (turn.isBlocked) this.#makeRoom(turn);
+    if (this.#mode.kind === "divided") this.#preempt(turn);
     return turn.commands;
+  }
+
+  /**
+   * Where what runs has grown into half of what is kept ahead of it, the request that was dispatched last makes way: as
+   * in an engine that preempts, those that came before it always go on.
+   */
+  #preempt({ slots, commands }: Turn): void {
+    for (const { workerId, ...slot } of slots) {
+      let short = -slot.kvTokensFree - slot.kvTokensLeaving;
+      short -= (slot.inFlight * slot.aheadTokens) / 2;
+      if (short <= 0) continue;
+      const running = [...slot.running];
+      for (let i = running.length - 1; i >= 1 && short > 0; i -= 1) {
+        const request = present(running[i], "it runs");
+        if (!request.spec.divisible || isSuspect(request)) continue;
+        commands.push({ kind: "preempt", request, workerId });
+        short -= request.residentTokens - slot.aheadTokens / 2;
+      }
+    }
   }
 
   #serveInOrder(turn: Turn): void {
@@ -207,9 +238,11 @@ export class Scheduler {
   #dispatch(request: Request, slot: Slot, chunkTokens: number, { commands }: Turn): void {
     this.#leave(request);
     this.#dispatches += 1;
+    const reservedTokens = reservationOf(request, slot, chunkTokens);
     slot.kvTokensFree -= tokensNeeded(request, slot, chunkTokens);
     slot.inFlight += 1;
-    commands.push({ kind: "dispatch", request, workerId: slot.workerId, chunkTokens });
+    const { workerId } = slot;
+    commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
   }
 
   /** It waits no more. */

@@ -10,9 +10,9 @@ import { engineSlots, type Workload } from "./workload.ts";
  *
  * Path: the longest response alone on an engine, one row a step.
  * Work: a step of B requests with C tokens of context takes at least a + k C (a: the weights, k: a token of
- * KV). Over all steps, the C add up to the contexts of all tokens; a step has at most the KV budget of
- * context and at most the engine's slots of requests, which gives a minimum number of steps. Spread
- * evenly over the instances.
+ * KV) and what every row after the first adds (exchange between GPUs, host). Over all steps, the C add up to the
+ * contexts of all tokens; a step has at most the KV budget of context and at most the engine's slots of requests, so
+ * there are at least so many steps. Spread evenly over the instances.
  */
 export function lowerBoundS(
   workload: Workload,
@@ -34,7 +34,10 @@ export function lowerBoundS(
     }
   }
   const stepsLeast = Math.max(context / model.kvTokens, steps / engineSlots(deployment));
-  const workMs = (stepsLeast * weightsMs + context * perContextMs) / instances;
+
+  const perRowMs = model.rowMs;
+  const rowsMs = (steps - stepsLeast) * perRowMs;
+  const workMs = (stepsLeast * weightsMs + rowsMs + context * perContextMs) / instances;
   const pathSteps = longest / tokensPerStepMax;
   const pathMs = pathSteps * (weightsMs + perContextMs * (promptTokens + (longest - 1) / 2));
   return Math.max(workMs, pathMs) / 1000;

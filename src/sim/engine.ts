@@ -82,6 +82,7 @@ export class ModelledEngine {
   #growthMs = 0;
   #rows = 0;
   #isStale = false;
+  #aheadTokens = 0;
   #nextMs = Number.POSITIVE_INFINITY;
 
   constructor(options: {
@@ -125,6 +126,27 @@ export class ModelledEngine {
     }
     this.#waiting.push(run);
     this.#isStale = true;
+  }
+
+  /** Ends the chunk of a running request, which keeps its KV, parked. null: it is over already. `settle` must follow. */
+  interrupt(requestId: RequestId, nowMs: number): Run | null {
+    this.advance(nowMs);
+    const at = this.running.findIndex((run) => run.request.spec.requestId === requestId);
+    const run = this.running[at];
+    if (run === undefined || run.left < 1) return null;
+    this.running.splice(at, 1);
+    // A step under way is lost.
+    run.context = Math.floor(run.context + EPSILON);
+    run.left = Math.ceil(run.left - EPSILON);
+    this.#parked.set(requestId, run.context);
+    this.#parkedTokens += run.context;
+    this.#isStale = true;
+    return run;
+  }
+
+  /** It stops to be looked at when there is less room than `tokens` for each request that runs. */
+  keepAhead(tokens: number): void {
+    this.#aheadTokens = tokens;
   }
 
   /** Forgets the KV of a request that does not run; returns its tokens. */
@@ -243,6 +265,8 @@ export class ModelledEngine {
       steps = Math.min(steps, run.left / run.rate);
     }
     const room = this.kvTokens - this.kvUsed;
+    const spare = room - this.#aheadTokens * batch;
+    if (spare > 0 && steps * rate > spare) steps = Math.max(1, spare / rate);
     // The last stretch before KV runs out has less than a step's room; it still takes one step.
     if (steps * rate > room) steps = Math.min(steps, Math.max(1, room / rate));
     this.#rows = rows;

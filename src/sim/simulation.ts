@@ -105,6 +105,8 @@ export class Simulation implements ExecutorSteps {
   /** Engines that were given work since they were last settled. */
   readonly #touched = new Set<ModelledEngine>();
   readonly #pooled = new Map<RequestId, number>();
+  /** Output tokens of each engine that the ledger knows of. */
+  readonly #accounted: number[] = [];
   readonly #linkFreeMs: Float64Array;
   readonly #recorder: Recorder | null;
   readonly #startedMs: number[] = [];
@@ -203,6 +205,7 @@ export class Simulation implements ExecutorSteps {
       if (engine.nextMs > atMs) continue;
       engine.advance(atMs);
       engine.settle();
+      this.#account(engine);
       this.#recorder?.sample(atMs, engine);
     }
     while (this.#timeline.nextMs <= atMs) {
@@ -243,6 +246,7 @@ export class Simulation implements ExecutorSteps {
   #settle(): void {
     for (const engine of this.#touched) {
       engine.settle();
+      this.#account(engine);
       this.#recorder?.sample(this.#nowMs, engine);
     }
     this.#touched.clear();
@@ -255,6 +259,17 @@ export class Simulation implements ExecutorSteps {
   depart(request: Request, from: WorkerId, tokens: number): void {
     const atMs = this.#transfer(from, tokens);
     this.#timeline.add(atMs, { kind: "departed", request, from, tokens });
+  }
+
+  preempt(request: Request, from: WorkerId): void {
+    const engine = this.#engine(from);
+    const run = engine.interrupt(request.spec.requestId, this.#nowMs);
+    // It ends with this very step.
+    if (run === null) return;
+    this.#touched.add(engine);
+    this.#chunkDone(request, run.position + run.tokens - run.left);
+    this.#scheduler.unparked(request);
+    this.#executor.execute({ kind: "offload", request, workerId: from });
   }
 
   drop({ spec: { requestId } }: Request, from: WorkerId): void {
@@ -341,14 +356,11 @@ export class Simulation implements ExecutorSteps {
   /** From an engine: a chunk is over. */
   chunkEnded(_engine: ModelledEngine, run: Run): void {
     const { request } = run;
-    counted(request).reach(run.position + run.tokens);
     if (!run.isLast) {
-      this.#executor.parked(request);
-      this.#context.progressed(request);
-      this.#scheduler.refresh(request.group);
-      this.#scheduler.enqueue(request);
+      this.#chunkDone(request, run.position + run.tokens);
       return;
     }
+    counted(request).reach(run.position + run.tokens);
     this.#executor.release(request);
     request.response.finish = "stop";
     const isGroupDone = this.#buffer.finish(request);
@@ -360,6 +372,26 @@ export class Simulation implements ExecutorSteps {
     this.#finishedMs.push(this.#nowMs);
     this.#finishedStartMs.push(this.#startedMs[request.index] ?? 0);
     this.#finishedLengths.push(request.response.length);
+  }
+
+  /** The response goes on; it has `reached` output tokens. */
+  #chunkDone(request: Request, reached: number): void {
+    counted(request).reach(reached);
+    this.#executor.parked(request);
+    this.#context.progressed(request);
+    this.#scheduler.refresh(request.group);
+    this.#scheduler.enqueue(request);
+  }
+
+  /** What the engine has now, as the tokens that stream in production tell it. */
+  #account(engine: ModelledEngine): void {
+    const { workerId, counters } = engine;
+    const before = this.#accounted[workerId] ?? 0;
+    this.#ledger.made(workerId, counters.outputTokens - before);
+    this.#accounted[workerId] = counters.outputTokens;
+    this.#ledger.preempted(workerId, counters.preemptions);
+    for (const run of engine.running) this.#executor.reached(run.request, Math.ceil(run.context));
+    engine.keepAhead(this.#ledger.aheadTokens(workerId) / 2);
   }
 
   /** Tokens stream in production; here they are looked at now and then. */

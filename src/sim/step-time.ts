@@ -70,6 +70,12 @@ export class StepModel {
     return ms * (1 + speculation * (rows / batch - 1));
   }
 
+  /** What each row after the first adds to a step at least, ms: the exchange between GPUs and the host. */
+  get rowMs(): number {
+    const exchange = this.#exchangeMs(2) - this.#exchangeMs(1);
+    return this.constants.slowdown * exchange + HOST_ROW_MS / this.#ranks;
+  }
+
   /** Milliseconds to prefill `tokens` after `before` tokens that are there. */
   prefillMs(tokens: number, before: number): number {
     if (tokens <= 0) return 0;

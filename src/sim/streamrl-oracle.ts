@@ -2,7 +2,7 @@
 // to instances of its own; within each part, longest first to the instance with the least work.
 
 import type { WorkerId } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import { contextTokens, type Request } from "../request/buffer.ts";
 import type { Slot } from "../schedule/placement.ts";
 import type { ScheduleCommand } from "../schedule/scheduler.ts";
 import type { SimScheduler } from "./simulation.ts";
@@ -65,7 +65,9 @@ export class StreamRlOracle implements SimScheduler {
       if (least === undefined) return commands;
       least.tokens += this.#lengthOf(request);
       const chunkTokens = request.spec.sampling.tokensMax - request.response.length;
-      commands.push({ kind: "dispatch", request, workerId: least.workerId, chunkTokens });
+      const { workerId } = least;
+      const reservedTokens = contextTokens(request) + chunkTokens;
+      commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
     }
     return commands;
   }

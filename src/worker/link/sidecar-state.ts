@@ -15,6 +15,8 @@ interface CurrentRun {
   have: number;
   readonly chunkEnd: number;
   readonly tokensMax: number;
+  /** Its KV was asked for: it ends where it is. */
+  isEnding: boolean;
 }
 
 type TokensEvent = Extract<WireEvent, { kind: "tokens" }>;
@@ -199,6 +201,12 @@ export class SidecarState {
         this.#logs.forget(command.requestId);
         wire.push(command);
         return;
+      case "export": {
+        const run = this.#runs.get(this.#runOf.get(command.requestId) ?? -1);
+        if (run !== undefined) run.isEnding = true;
+        wire.push(command);
+        return;
+      }
       case "advance":
       case "reload":
         for (const requestId of [...this.#runOf.keys()]) this.#endRun(requestId);
@@ -223,7 +231,9 @@ export class SidecarState {
     const { tokensMax } = sampling;
     const have = command.output.length;
     const chunkEnd = Math.min(tokensMax, have + command.chunkTokens);
-    this.#runs.set(run, { requestId, promptTokens: tokens.length, have, chunkEnd, tokensMax });
+    const promptTokens = tokens.length;
+    const isEnding = false;
+    this.#runs.set(run, { requestId, promptTokens, have, chunkEnd, tokensMax, isEnding });
     this.#parked.delete(requestId);
     this.#isMoving = true;
     this.#runOf.set(requestId, run);
@@ -303,8 +313,8 @@ function isOfRun({ kind }: WireEvent): boolean {
 
 /** What the end of a run says cannot be: a response that is said to be over before it is, or to go on after that. */
 function endProblem({ finish }: ChunkDone, run: CurrentRun): string | null {
-  const { requestId, have, chunkEnd, tokensMax } = run;
-  if (finish === null && (have < chunkEnd || have === tokensMax)) {
+  const { requestId, have, chunkEnd, tokensMax, isEnding } = run;
+  if (finish === null && ((have < chunkEnd && !isEnding) || have === tokensMax)) {
     return `request ${requestId} goes on after ${have} tokens, of ${chunkEnd} asked for and ${tokensMax} at most`;
   }
   if (finish === "length" && have < tokensMax) {

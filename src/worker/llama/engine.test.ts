@@ -351,8 +351,41 @@ describe.skipIf(skipReason !== null)("the port", () => {
     engine.close();
   });
 
-  test("export of what is not parked answers with nothing and disturbs nothing", () => {
+  test("export of a running chunk ends it with the tokens it has, and its KV goes on elsewhere", () => {
     const spec = newRequest(0);
+    const engine = newEngine();
+    const collector = new Collector();
+    engine.command(run(spec));
+    for (let step = 0; step < 5; step += 1) engine.step();
+    engine.command({ kind: "export", requestId: requestId(0) });
+    runToEnd(engine, collector);
+    expect(collector.response(0).finish).toBe(null);
+    expect(collector.output(0).length).toBeGreaterThan(0);
+    expect(engine.stats().kvTokensUsed).toBe(0);
+    const kv = collector.exported.get(0) ?? null;
+    const other = newEngine();
+    other.command(run(spec, { output: collector.output(0), kv }));
+    runToEnd(other, collector);
+    expect(other.stats()).toMatchObject({ kvLoads: 1, recomputedTokens: 0 });
+    expectSolo(collector, [spec]);
+    engine.close();
+    other.close();
+  });
+
+  test("export of a request that waits in the engine ends its chunk without KV", () => {
+    const engine = newEngine({ slots: 1 });
+    engine.command(run(newRequest(0)));
+    engine.command(run(newRequest(1)));
+    engine.step();
+    engine.command({ kind: "export", requestId: requestId(1) });
+    const collector = runToEnd(engine);
+    expect([...collector.exported]).toEqual([[1, null]]);
+    expectSolo(collector, [newRequest(0)]);
+    engine.close();
+  });
+
+  test("export of what runs undivided, or is not there, hands out nothing and disturbs nothing", () => {
+    const spec = { ...newRequest(0), divisible: false };
     const engine = newEngine();
     engine.command(run(spec));
     engine.step();

@@ -359,13 +359,23 @@ export class LlamaEngine {
 
   #export(requestId: RequestId): void {
     const sequence = this.#all.get(requestId);
+    if (sequence !== undefined && !this.#parked.has(sequence)) this.#endEarly(sequence);
     if (sequence === undefined || !this.#parked.has(sequence)) {
       this.#push({ kind: "exported", requestId, kv: null });
       return;
     }
-    const kv = this.#residency.export(sequence, this.#epoch);
+    const kv = sequence.computed === 0 ? null : this.#residency.export(sequence, this.#epoch);
+    this.#residency.drop(sequence);
     this.#forget(sequence);
     this.#push({ kind: "exported", requestId, kv });
+  }
+
+  /** The chunk is over with the tokens that it has, if the request may be divided. */
+  #endEarly(sequence: Sequence): void {
+    if (!sequence.spec.divisible) return;
+    remove(this.#running, sequence);
+    remove(this.#waiting, sequence);
+    this.#park(sequence);
   }
 
   #release(requestId: RequestId): void {

@@ -164,10 +164,13 @@ export class SimulatedWorker implements Worker {
         return;
       }
       case "export": {
+        this.#endEarly(command.requestId);
         const parked = this.#parked.get(command.requestId);
         this.#parked.delete(command.requestId);
         const kv =
-          parked === undefined ? null : { tokens: parked.kvTokens, bytes: new ArrayBuffer(8) };
+          parked === undefined || parked.kvTokens === 0
+            ? null
+            : { tokens: parked.kvTokens, bytes: new ArrayBuffer(8) };
         this.#events.push({ kind: "exported", requestId: command.requestId, kv });
         return;
       }
@@ -186,6 +189,15 @@ export class SimulatedWorker implements Worker {
       default:
         return;
     }
+  }
+
+  #endEarly(id: RequestId): void {
+    const resident = [...this.#running, ...this.#waiting].find((r) => r.spec.requestId === id);
+    if (resident === undefined || !resident.spec.divisible) return;
+    this.#running = this.#running.filter((r) => r !== resident);
+    this.#waiting = this.#waiting.filter((r) => r !== resident);
+    this.#parked.set(id, resident);
+    this.#events.push({ kind: "chunk_done", requestId: id, finish: null });
   }
 
   #admit(): void {

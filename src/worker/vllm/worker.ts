@@ -198,6 +198,7 @@ export class VllmWorker implements Worker {
         this.#run(command);
         return;
       case "export":
+        this.#endEarly(command.requestId);
         this.#outbox.say({ kind: "exported", requestId: command.requestId, kv: null });
         return;
       case "release":
@@ -242,6 +243,14 @@ export class VllmWorker implements Worker {
 
   #crashed(error: unknown): void {
     this.#fail(`a fault in its worker: ${errorText(error)}`);
+  }
+
+  /** The chunk is over with the tokens that have come; the server is left, and frees its KV. */
+  #endEarly(requestId: RequestId): void {
+    const run = this.#runs.get(requestId);
+    if (run === undefined || !run.spec.divisible) return;
+    const outcome = run.outcome(this.capacity.contextTokens);
+    this.#finish(run, outcome.kind === "finished" ? outcome.reason : null);
   }
 
   /** Whatever there is of the request ends without a word. */
