@@ -111,7 +111,7 @@ export class Executor {
   /** A running request has `context` tokens now: what is reserved ahead of it moves along. */
   reached(request: Request, context: number): void {
     const workerId = present(request.residentOn, "a request that runs is resident");
-    const wanted = context + this.#ledger.aheadTokens(workerId);
+    const wanted = this.#ledger.reserving(workerId, context);
     if (wanted <= request.residentTokens) return;
     this.#ledger.book(workerId, { inFlight: 0, kvTokens: wanted - request.residentTokens });
     request.residentTokens = wanted;

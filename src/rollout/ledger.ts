@@ -5,7 +5,7 @@ import { assert } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
 import { Lookahead } from "../schedule/lookahead.ts";
-import type { Slot } from "../schedule/placement.ts";
+import { inBlocks, type Slot } from "../schedule/placement.ts";
 import type { Worker } from "./worker.ts";
 
 interface Account {
@@ -111,6 +111,14 @@ export class Ledger {
     return this.#accounts.get(workerId)?.lookahead.tokens ?? 0;
   }
 
+  /** KV tokens that a request with `context` tokens reserves while it runs on the worker. */
+  reserving(workerId: WorkerId, context: number): number {
+    const account = this.#accounts.get(workerId);
+    if (account === undefined) return context;
+    const { kvBlockTokens = 1 } = account.worker.capacity;
+    return inBlocks(context + account.lookahead.tokens, kvBlockTokens);
+  }
+
   made(workerId: WorkerId, tokens: number): void {
     this.#accounts.get(workerId)?.lookahead.made(tokens);
   }
@@ -158,6 +166,7 @@ export class Ledger {
         ahead: worker.capacity.ahead ?? 0,
         inFlight,
         kvTokens: worker.capacity.kvTokens,
+        blockTokens: worker.capacity.kvBlockTokens ?? 1,
         kvTokensFree: worker.capacity.kvTokens - kvTokens,
         aheadTokens: account.lookahead.tokens,
         running,

@@ -24,6 +24,8 @@ export interface WorkerCapacity {
   readonly ahead?: number;
   /** KV budget in tokens, over all requests resident on the worker (running and parked). */
   readonly kvTokens: number;
+  /** Tokens of one block of KV: a request takes whole blocks. Default: 1. */
+  readonly kvBlockTokens?: number;
   /** Prompt + output of one request, at most. */
   readonly contextTokens: number;
   /** Bytes of KV a token takes when it is exported. */

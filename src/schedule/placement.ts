@@ -14,6 +14,8 @@ export interface Slot {
   readonly ahead: number;
   /** KV tokens in all. */
   readonly kvTokens: number;
+  /** A request takes whole blocks of this many KV tokens. */
+  readonly blockTokens: number;
   /** Requests dispatched to it and not yet returned: the load signal. */
   inFlight: number;
   /** KV tokens not reserved by running requests nor held by parked ones. Negative: those that run have grown beyond it. */
@@ -51,7 +53,12 @@ export const PULL_GAP_TOKENS = 0;
  */
 export function reservationOf(request: Request, slot: Slot, chunkTokens: number): number {
   const ahead = isSuspect(request) ? chunkTokens : Math.min(chunkTokens, slot.aheadTokens);
-  return contextTokens(request) + ahead;
+  return Math.min(slot.kvTokens, inBlocks(contextTokens(request) + ahead, slot.blockTokens));
+}
+
+/** KV tokens of the blocks that hold `tokens`. */
+export function inBlocks(tokens: number, blockTokens: number): number {
+  return Math.ceil(tokens / blockTokens) * blockTokens;
 }
 
 /** KV tokens a worker must have free for the request to begin. */

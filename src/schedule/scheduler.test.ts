@@ -45,7 +45,7 @@ function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
   const nobody = { hasSuspect: false, isReserved: false, running: [], kvTokensLeaving: 0 };
   const aheadTokens = Number.POSITIVE_INFINITY;
-  return { workerId: workerId(id), aheadTokens, ...room, ...nobody, ...overrides };
+  return { workerId: workerId(id), aheadTokens, blockTokens: 1, ...room, ...nobody, ...overrides };
 }
 
 function member(buffer: RequestBuffer, group: number, sample: number): Request {
@@ -408,6 +408,18 @@ test("admission: a request begins with KV for what it has and some tokens ahead,
   expect(commands.map((command) => command.kind === "dispatch" && command.reservedTokens)).toEqual([
     18, 18,
   ]);
+});
+
+test("admission: KV is reserved in whole blocks, and a request may need all of them", () => {
+  const reserved = (kvTokens: number, prompt: number) => {
+    const [request] = mixed([{ prompt }]);
+    const room = { kvTokens, kvTokensFree: kvTokens, blockTokens: 32, aheadTokens: 8 };
+    const [command] = arrivalOrder([present(request, "one")], 8).schedule([slot(0, room)]);
+    return command?.kind === "dispatch" ? command.reservedTokens : null;
+  };
+  expect([reserved(2048, 20), reserved(2048, 25), reserved(2048, 2040)]).toEqual([32, 64, 2048]);
+  // A budget that is no multiple of a block.
+  expect(reserved(2050, 2042)).toBe(2050);
 });
 
 test("admission: short of KV, those that were dispatched last make way, as many as it takes", () => {

@@ -24,6 +24,7 @@ export interface Capabilities extends Dialect {
   /** Requests that its engines run at the same time. */
   readonly slots: number;
   readonly kvTokens: number;
+  readonly kvBlockTokens: number;
   /** It drafts without the sidecar. */
   readonly isSpeculative: boolean;
   /** null: none, or not reported (only in development mode). */
@@ -74,7 +75,8 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
       quantization: info.quantization,
     },
     slots,
-    kvTokens: options.kvTokens ?? kvBudget(options, { cache: metrics.cache, slots, contextTokens }),
+    kvTokens: options.kvTokens ?? kvBudget(options, metrics.cache),
+    kvBlockTokens: metrics.cache?.blockSize ?? 1,
     isSpeculative: info.isSpeculative,
     connector: info.connector,
     metrics,
@@ -308,26 +310,12 @@ async function metricsOf(options: ProbeOptions): Promise<ServerMetrics> {
   );
 }
 
-/**
- * vLLM hands out KV in whole blocks and keeps the first one for itself, so every request may waste all but one
- * token of its last block: that much is left free, up to half of the KV, so that admission by tokens preempts nothing.
- * One request of the greatest length always fits, as vLLM makes sure of at its start.
- */
-function kvBudget(
-  options: ProbeOptions,
-  server: { cache: CacheConfig | null; slots: number; contextTokens: number },
-): number {
-  const { cache, slots, contextTokens } = server;
-  if (cache === null) {
-    const missing = "vllm:cache_config_info with block_size and num_gpu_blocks";
-    throw new AppError(
-      "worker_failed",
-      `${options.client.url}/metrics lacks ${missing}: give the number of KV tokens of the server`,
-    );
-  }
-  const tokens = (cache.blocks - cache.engines) * cache.blockSize;
-  const wasted = Math.min(slots * (cache.blockSize - 1), Math.floor(tokens / 2));
-  return Math.max(tokens - wasted, Math.min(contextTokens, tokens));
+/** vLLM keeps the first block of each engine for itself. @throws AppError worker_failed: the server reports no KV. */
+function kvBudget({ client }: ProbeOptions, cache: CacheConfig | null): number {
+  if (cache !== null) return (cache.blocks - cache.engines) * cache.blockSize;
+  const missing = "vllm:cache_config_info with block_size and num_gpu_blocks";
+  const message = `${client.url}/metrics lacks ${missing}: give the number of KV tokens of the server`;
+  throw new AppError("worker_failed", message);
 }
 
 function warningsOf(dialect: Dialect, info: ServerInfo): string[] {

@@ -162,11 +162,12 @@ test("openVllmWorker: finds out what the server is", async () => {
   const server = await serve({ slots: 8, blocks: 101, blockSize: 16, contextTokens: 500 });
   const { worker, notices } = await open(server);
   expect(worker.name).toBe(server.url);
-  // One block is vLLM's own; every running request may waste 15 tokens of its last block.
+  // One block is vLLM's own.
   expect(worker.capacity).toEqual({
     slots: 8,
     ahead: 1,
-    kvTokens: 100 * 16 - 8 * 15,
+    kvTokens: 100 * 16,
+    kvBlockTokens: 16,
     contextTokens: 500,
     kvBytesPerToken: 0,
   });

@@ -109,13 +109,13 @@ export class VllmWorker implements Worker {
   constructor(given: VllmWorkerParts) {
     // A fault in what a timer does is this worker's, and nobody else's.
     const parts = { ...given, clock: contained(given.clock, (error) => this.#crashed(error)) };
-    const { slots, kvTokens, contextTokens, metrics } = parts.capabilities;
+    const { slots, kvTokens, kvBlockTokens, contextTokens, metrics } = parts.capabilities;
     this.#parts = parts;
     this.workerId = parts.workerId;
     this.name = parts.client.url;
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
     const { kvBytesPerToken } = parts;
-    this.capacity = { slots, ahead, kvTokens, contextTokens, kvBytesPerToken };
+    this.capacity = { slots, ahead, kvTokens, kvBlockTokens, contextTokens, kvBytesPerToken };
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.
     this.#hasOtherWeights = parts.epoch > 0;
