@@ -22,8 +22,8 @@ export const SYSTEM_NAMES = [
 export type SystemName = (typeof SYSTEM_NAMES)[number];
 
 /**
- * Output tokens of one chunk. The paper's text gives none; 8 K is from notes on its first version. Admission reserves
- * whole chunks, so that shorter ones waste less KV and move more of it.
+ * Output tokens of one chunk. The paper's text gives none; 8 K is from notes on its first version. Shorter chunks let the
+ * order change more often, and move more KV.
  */
 export function chunkTokensOf(system: SystemName): number {
   return system === "foretoken" ? 2048 : 8192;
