@@ -66,7 +66,8 @@ export class WorkerRegistry {
     const { origin } = exchange.url;
     const alone = [{ url: origin, worker_type: "regular", is_healthy: true }];
     const isAlone = this.#options.hasFixed && !this.#hasChanged;
-    const workers = isAlone ? alone : this.#entries();
+    if (isAlone) return jsonResponse({ workers: alone });
+    const workers = this.#entries();
     return jsonResponse({ workers, total: workers.length });
   }
 

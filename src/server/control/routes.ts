@@ -41,7 +41,10 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "POST /ping": () => health(options),
     "GET /liveness": () => new Response(null, { status: 200 }),
     // Nothing is kept of a session that its end would free.
-    "POST /finish_session": () => jsonResponse({}),
+    "POST /finish_session": async (exchange) => {
+      await exchange.json();
+      return jsonResponse({});
+    },
     "GET /version": () => jsonResponse({ version: options.version }),
     "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),
     "GET /server_info": (exchange) => first(options, exchange),

@@ -9,6 +9,7 @@ import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataPlane } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
+import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { loadCore } from "../../../src/wasm/load.ts";
 import { SimulatedWorker } from "../../../src/worker/simulated/worker.ts";
 import { ManualClock } from "../../suite/manual-clock.ts";
@@ -36,6 +37,10 @@ class WholeWorker extends SimulatedWorker {
 interface Timer {
   readonly dueMs: number;
   readonly run: () => void;
+}
+
+function noSource(): never {
+  throw new Error("no worker joins");
 }
 
 /** One server with two workers. `close` it. */
@@ -83,19 +88,23 @@ export class PlaneFixture {
       },
     });
     for (const worker of this.workers) this.sidecar.rollout.addWorker(worker);
+    const registry = new WorkerRegistry({ sourceOf: noSource, hasFixed: true, drainMs: 0 });
     this.#http = serveHttp({
       host: "127.0.0.1",
       port: 0,
-      routes: dataPlane({
-        sidecar: this.sidecar,
-        text: new TinyText(),
-        encoder: this.#encoder,
-        modelNames: ["tiny"],
-        eosTokenIds: [EOS],
-        version: (of) => `step-${of}`,
-        after: (ms, run) => this.#after(ms, run),
-        ...(options.limits === undefined ? {} : { limits: options.limits }),
-      }).routes,
+      routes: [
+        ...registry.routes(),
+        ...dataPlane({
+          sidecar: this.sidecar,
+          text: new TinyText(),
+          encoder: this.#encoder,
+          modelNames: ["tiny"],
+          eosTokenIds: [EOS],
+          version: (of) => `step-${of}`,
+          after: (ms, run) => this.#after(ms, run),
+          ...(options.limits === undefined ? {} : { limits: options.limits }),
+        }).routes,
+      ],
       sockets: {},
       apiToken: null,
       bodyBytesMax: 1_000_000,
