@@ -36,7 +36,7 @@ interface Preset {
 
 /** A block holds 32 tokens on CPU. `ample` is the engine's own choice: KV is never short. */
 const PRESETS: Readonly<Record<string, Preset>> = {
-  paper: { groups: "6", "kv-blocks": "64", "max-model-len": "1600", "segment-mb": "256" },
+  paper: { groups: "4", "kv-blocks": "64", "max-model-len": "1600", "segment-mb": "256" },
   bulk: { groups: "16", "kv-blocks": "256", "max-model-len": "1600", "segment-mb": "512" },
   ample: { groups: "16", "kv-blocks": "0", "max-model-len": "0", "segment-mb": "256" },
 };
