@@ -172,7 +172,7 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
   );
 
   test(
-    "another weight epoch: both plugins are told, and drafts continue from it alone",
+    "another weight epoch: both plugins learn of it, and drafts continue from it alone",
     async () => {
       const { fleet } = ready();
       const answer = await fleet.call("POST", "/collective_rpc", {
