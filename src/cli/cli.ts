@@ -6,6 +6,7 @@ import { AppError } from "../base/errors.ts";
 import { doctorCommand } from "./doctor-command.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./exit.ts";
+import { layOutHelp } from "./help.ts";
 import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
 import { serveCommand } from "./serve-command.ts";
@@ -17,14 +18,25 @@ import { workerCommand } from "./worker-command.ts";
 /** Runs the tool; returns the exit status. Errors are printed on stderr. */
 export async function main(args: readonly string[]): Promise<number> {
   let status = 0;
+  const program = programOf((value) => {
+    status = value;
+  });
+  try {
+    await program.parseAsync(args, { from: "user" });
+    return status;
+  } catch (error) {
+    return statusOf(error);
+  }
+}
+
+/** The tool with all of its commands; each sets the exit status. */
+export function programOf(setStatus: (status: number) => void): Command {
+  const columns = () => (process.stdout.isTTY ? process.stdout.columns : undefined);
   const program = new Command("foretoken")
     .description("A rollout sidecar for synchronous LLM reinforcement learning.")
     .version(packageJson.version)
     .exitOverride()
     .showHelpAfterError("(foretoken COMMAND --help lists the options)");
-  const setStatus = (value: number) => {
-    status = value;
-  };
   const commands = [
     rolloutCommand,
     serveCommand,
@@ -37,14 +49,9 @@ export async function main(args: readonly string[]): Promise<number> {
     workerCommand,
   ];
   for (const command of commands) {
-    program.addCommand(command(setStatus).exitOverride());
+    program.addCommand(layOutHelp(command(setStatus).exitOverride(), columns));
   }
-  try {
-    await program.parseAsync(args, { from: "user" });
-    return status;
-  } catch (error) {
-    return statusOf(error);
-  }
+  return layOutHelp(program, columns);
 }
 
 function statusOf(error: unknown): number {

@@ -2,9 +2,10 @@
 // flags first, then the environment, then a configuration file, then the defaults.
 
 import { readFileSync } from "node:fs";
-import { type Command, Help, InvalidArgumentError, Option } from "commander";
+import { type Command, InvalidArgumentError, Option } from "commander";
 import { AppError } from "../base/errors.ts";
 import {
+  defaultText,
   envName,
   FIELDS,
   type Field,
@@ -21,23 +22,16 @@ export function addFields(
   defaults: { readonly [N in FieldName]?: number | string } = {},
 ): Command {
   for (const name of names) {
-    const option = optionOf(FIELDS[name]);
     const own = defaults[name];
+    const option = optionOf(FIELDS[name], own);
     command.addOption(own === undefined ? option : option.default(own));
   }
-  return command
-    .configureHelp({ optionDescription: withoutEnv })
-    .addHelpText("after", ENVIRONMENT_NOTE);
+  return command.addHelpText("after", ENVIRONMENT_NOTE);
 }
 
 const ENVIRONMENT_NOTE = `
-Every option can stand in the environment too: --kv-tokens is FORETOKEN_KV_TOKENS. A flag comes before it.`;
-
-/** The environment's names follow a rule, so that the help explains them once. */
-function withoutEnv(option: Option): string {
-  const plain: Option = Object.assign(Object.create(option), { envVar: undefined });
-  return new Help().optionDescription(plain);
-}
+Options can be set in the environment: --kv-tokens is FORETOKEN_KV_TOKENS.
+Flags override it.`;
 
 /**
  * The settings of `names` after parsing; absent fields without a default are null.
@@ -92,10 +86,12 @@ function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, u
   return settingsIn(content, { where: path, names });
 }
 
-function optionOf(field: Field): Option {
+function optionOf(field: Field, own?: number | string): Option {
   if (field.kind === "switch") return new Option(field.flag, field.help).env(envName(field));
   const metavar = field.kind === "choice" ? field.choices.join("|") : field.metavar;
-  const option = new Option(`${field.flag} <${metavar}>`, field.help).env(envName(field));
+  const byDefault = defaultText(field, own);
+  const help = byDefault === null ? field.help : `${field.help} (default: ${byDefault})`;
+  const option = new Option(`${field.flag} <${metavar}>`, help).env(envName(field));
   if (field.kind === "list") {
     // A value from the environment holds all of them; a flag holds one, and may come again.
     return option

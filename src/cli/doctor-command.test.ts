@@ -36,6 +36,25 @@ test("doctor --json: the same, one entry for each engine, and nothing else on st
   ]);
 });
 
+test("doctor: a Foretoken is named as such, with the workers to examine", async () => {
+  const server = Bun.spawn([process.execPath, MAIN, "serve", "--port", "0", "--log", "off"], {
+    stdin: "ignore",
+    stdout: "pipe",
+    stderr: "inherit",
+  });
+  try {
+    const { value } = await server.stdout.getReader().read();
+    const url = new TextDecoder().decode(value).trim().split(" ").at(-1) ?? "";
+    const { status, out } = await doctor(url);
+    expect(status).toBe(1);
+    expect(out).toContain("it is Foretoken");
+    expect(out).not.toContain("vLLM 0.1.0");
+  } finally {
+    server.kill();
+    await server.exited;
+  }
+});
+
 test("doctor: what is no URL of an engine is a usage error", async () => {
   const { status, err } = await doctor("ws://127.0.0.1:1");
   expect(status).toBe(2);

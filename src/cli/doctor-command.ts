@@ -20,8 +20,9 @@ const EXAMPLES = `
 Examples:
   $ foretoken doctor http://127.0.0.1:8000
   $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json
-It generates about 13,000 tokens, and pauses, updates and resets nothing. If several servers share a KV pool, it also tests
-that each finds the KV of the one before, and does not find it under another salt.
+It generates about 13,000 tokens, and pauses, updates and resets nothing.
+If several servers share a KV pool, it also tests that each finds the KV of the
+one before, and does not find it under another salt.
 `;
 
 export function doctorCommand(setStatus: (status: number) => void): Command {

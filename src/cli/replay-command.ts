@@ -43,12 +43,14 @@ const PROBABILITY_MIN = 0.1;
 const COST_TOLERANCE = 0.02;
 
 const EXAMPLES = `
-TRACES are responses as \`foretoken rollout\` writes them (*.jsonl: group, index, token_ids and, if known,
-prompt_token_ids; lines of a group beside one another), or traces (*.json); each may be gzipped (*.gz).
+TRACES are responses as \`foretoken rollout\` writes them (*.jsonl: group, index,
+token_ids and, if known, prompt_token_ids; lines of a group beside one another),
+or traces (*.json); each may be gzipped (*.gz).
 
 Examples:
   $ foretoken replay out/responses.jsonl
-  $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 --mode concurrent,complete --drafted-per-step 4
+  $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 \\
+      --mode concurrent,complete --drafted-per-step 4
 `;
 
 const wallClock: Clock = { nowMs: () => performance.now() };

@@ -57,12 +57,14 @@ const EPOCH = weightEpoch(0);
 const MIB = 1024 * 1024;
 
 const EXAMPLES = `
-Prompts are JSON lines: {"id": "p1", "prompt": "text"} or {"id": "p1", "token_ids": [1, 2]}; "n" is optional.
+Prompts are JSON lines: {"id": "p1", "prompt": "text"},
+{"id": "p1", "token_ids": [1, 2]} or {"id": "p1", "messages": [...]}.
 With --compare, RESPONSES.jsonl holds the responses of the last run.
 
 Examples:
   $ foretoken rollout model/prompts.jsonl --limit 16 --out out/responses.jsonl
-  $ foretoken rollout model/prompts.jsonl --limit 16 --out out/r.jsonl --compare group,seer:off,seer --report out/report.json
+  $ foretoken rollout model/prompts.jsonl --limit 16 --out out/r.jsonl \\
+      --compare group,seer:off,seer --report out/report.json
 `;
 
 export function rolloutCommand(setStatus: (status: number) => void): Command {

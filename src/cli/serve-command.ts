@@ -96,9 +96,9 @@ const GROUPS_MAX = 4096;
 
 const EXAMPLES = `
 Examples:
-  $ foretoken serve --llama 2                                     two embedded engines on the bundled model
+  $ foretoken serve --llama 2      two embedded engines on the bundled model
   $ foretoken serve --worker http://gpu-0:8000 --worker http://gpu-1:8000
-  $ foretoken serve                                               engines come later, by POST /workers
+  $ foretoken serve                engines come later, by POST /workers
   $ foretoken serve --config foretoken.toml
 `;
 

@@ -48,7 +48,8 @@ export type SimulateSettings = Omit<Settings<(typeof FIELD_NAMES)[number]>, "chu
 const CHUNK_DEFAULT = `${chunkTokensOf("seer")}, foretoken ${chunkTokensOf("foretoken")}`;
 
 const EXAMPLES = `
-Everything it prints is simulated: the production scheduler against modelled engines, in virtual time.
+Everything it prints is simulated: the production scheduler against modelled
+engines, in virtual time.
 
 Examples:
   $ foretoken simulate --workload qwen2-vl-72b --html out/qwen.html

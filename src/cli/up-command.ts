@@ -56,11 +56,11 @@ const GRACE_MS = 10_000;
 
 const EXAMPLES = `
 Examples:
-  $ npm run vllm:install                            once, without a GPU
-  $ foretoken up --workers 2                        two servers with the bundled model, on port 8000
-  $ foretoken up --workers 2 --plugin               the same, with drafts inside vLLM's engine step
+  $ npm run vllm:install                 once, without a GPU
+  $ foretoken up --workers 2             two servers with the bundled model
+  $ foretoken up --workers 2 --plugin    drafts inside vLLM's engine step
   $ foretoken up --workers 2 --kv-connector mooncake
-                                                    the same, with KV transfer for requests that move
+                                         KV transfer for requests that move
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
 Arguments after -- are passed to every \`vllm serve\` and override Foretoken's.
 `;

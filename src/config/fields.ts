@@ -6,6 +6,8 @@ import { AppError } from "../base/errors.ts";
 interface FieldBase {
   readonly flag: string;
   readonly help: string;
+  /** What happens where no value is given and the table has no default; for people. */
+  readonly otherwise?: string;
 }
 
 export interface NumberField extends FieldBase {
@@ -43,7 +45,14 @@ export type Field = NumberField | ChoiceField | TextField | SwitchField | ListFi
 
 const integer = <D extends number | null>(
   flag: string,
-  options: { metavar: string; min: number; max: number; default: D; help: string },
+  options: {
+    metavar: string;
+    min: number;
+    max: number;
+    default: D;
+    help: string;
+    otherwise?: string;
+  },
 ) => ({ kind: "integer" as const, flag, ...options });
 
 export const FIELDS = {
@@ -52,7 +61,8 @@ export const FIELDS = {
     flag: "--model",
     metavar: "FILE.gguf",
     default: null,
-    help: "the model, a GGUF file (default: the bundled foretoken-3m, q8_0)",
+    help: "the model, a GGUF file",
+    otherwise: "the bundled foretoken-3m, q8_0",
   },
   workers: integer("--workers", {
     metavar: "N",
@@ -80,7 +90,8 @@ export const FIELDS = {
     min: 1,
     max: 16_384,
     default: null,
-    help: "take only the first N prompts (default: all)",
+    help: "take only the first N prompts",
+    otherwise: "all",
   }),
   maxTokens: integer("--max-tokens", {
     metavar: "N",
@@ -138,7 +149,8 @@ export const FIELDS = {
     flag: "--pool-dir",
     metavar: "DIR",
     default: null,
-    help: "directory of the pool's SSD tier (default: a new one in the system's temporary directory)",
+    help: "directory of the pool's SSD tier",
+    otherwise: "a new one in the system's temporary directory",
   },
   policy: {
     kind: "choice",
@@ -152,7 +164,8 @@ export const FIELDS = {
     flag: "--draft",
     choices: ["grouped", "self", "off"],
     default: null,
-    help: "speculative decoding from the group's responses or the request's own (default: grouped with seer and foretoken, off with the others)",
+    help: "speculative decoding from the group's responses or the request's own",
+    otherwise: "grouped with seer and foretoken, off with the others",
   },
   mixedPrecision: {
     kind: "choice",
@@ -199,7 +212,8 @@ export const FIELDS = {
     flag: "--siblings",
     metavar: "N,...",
     default: null,
-    help: "siblings that a response drafts from: concurrent: groups are cut to N + 1 responses; complete: the first N others (default: all)",
+    help: "siblings that a response drafts from: concurrent: groups are cut to N + 1 responses; complete: the first N others",
+    otherwise: "all",
   },
   mode: {
     kind: "text",
@@ -229,7 +243,8 @@ export const FIELDS = {
     min: 0,
     max: 1,
     default: null,
-    help: "draft only tokens with at least this acceptance probability (default: 0.1)",
+    help: "draft only tokens with at least this acceptance probability",
+    otherwise: "0.1",
   },
   draftedPerStep: {
     kind: "number",
@@ -245,7 +260,8 @@ export const FIELDS = {
     min: 1,
     max: 1_048_576,
     default: null,
-    help: "take only the first N groups of each file (default: all)",
+    help: "take only the first N groups of each file",
+    otherwise: "all",
   }),
   out: {
     kind: "text",
@@ -271,14 +287,16 @@ export const FIELDS = {
     flag: "--allow-host",
     metavar: "NAME",
     default: [],
-    help: "a further host name of a server without a token; * allows any; may be repeated (default: loopback, addresses, this machine's name)",
+    help: "a further host name of a server without a token; * allows any; may be repeated",
+    otherwise: "loopback, addresses, this machine's name",
   },
   allowOrigin: {
     kind: "list",
     flag: "--allow-origin",
     metavar: "ORIGIN",
     default: [],
-    help: "a site like https://board.example whose pages may use the server; * allows any; may be repeated (default: the server's own page)",
+    help: "a site like https://board.example whose pages may use the server; * allows any; may be repeated",
+    otherwise: "the server's own page",
   },
   port: integer("--port", {
     metavar: "N",
@@ -299,7 +317,8 @@ export const FIELDS = {
     flag: "--worker-token",
     metavar: "TOKEN",
     default: null,
-    help: "token that a worker requires and its sidecar sends; better set in the environment (default: none)",
+    help: "token that a worker requires and its sidecar sends; better set in the environment",
+    otherwise: "none",
   },
   draftGroups: integer("--max-groups", {
     metavar: "N",
@@ -423,28 +442,32 @@ export const FIELDS = {
     min: 16,
     max: 16_777_216,
     default: null,
-    help: "maximum of prompt + output tokens of a request on an embedded engine (default: what model and KV budget allow)",
+    help: "maximum of prompt + output tokens of a request on an embedded engine",
+    otherwise: "what model and KV budget allow",
   }),
   tokenizer: {
     kind: "text",
     flag: "--tokenizer",
     metavar: "DIR",
     default: null,
-    help: "a model's Hugging Face directory, for its tokenizer (default: that of the embedded model or of the vLLM server's model)",
+    help: "a model's Hugging Face directory, for its tokenizer",
+    otherwise: "that of the embedded model or of the vLLM server's model",
   },
   servedModelName: {
     kind: "text",
     flag: "--served-model-name",
     metavar: "NAME",
     default: null,
-    help: "name of the model for clients (default: the engines' name of it)",
+    help: "name of the model for clients",
+    otherwise: "the engines' name of it",
   },
   apiToken: {
     kind: "text",
     flag: "--api-token",
     metavar: "TOKEN",
     default: null,
-    help: "token that clients must send as `Authorization: Bearer TOKEN`; better set in the environment (default: none)",
+    help: "token that clients must send as `Authorization: Bearer TOKEN`; better set in the environment",
+    otherwise: "none",
   },
   minWorkers: integer("--min-workers", {
     metavar: "N",
@@ -472,7 +495,8 @@ export const FIELDS = {
     min: 1,
     max: 65_536,
     default: null,
-    help: "total size of the bodies being read; a further one waits, and is refused with 429 after 5 s (default: 4 times --max-body-mb)",
+    help: "total size of the bodies being read; a further one waits, and is refused with 429 after 5 s",
+    otherwise: "4 times --max-body-mb",
   }),
   bodyTimeoutS: integer("--body-timeout-s", {
     metavar: "S",
@@ -542,7 +566,8 @@ export const FIELDS = {
     flag: "--model",
     metavar: "DIR",
     default: null,
-    help: "the model's Hugging Face directory (default: the bundled foretoken-3m)",
+    help: "the model's Hugging Face directory",
+    otherwise: "the bundled foretoken-3m",
   },
   servers: integer("--workers", {
     metavar: "N",
@@ -556,7 +581,8 @@ export const FIELDS = {
     flag: "--vllm",
     metavar: "PATH",
     default: null,
-    help: "the vllm command (default: that of `npm run vllm:install`, else the one on PATH)",
+    help: "the vllm command",
+    otherwise: "that of `npm run vllm:install`, else the one on PATH",
   },
   plugin: {
     kind: "switch",
@@ -568,7 +594,8 @@ export const FIELDS = {
     flag: "--kv-connector",
     metavar: "NAME",
     default: null,
-    help: "transfers KV of requests that move between servers: mooncake (docs/KV.md; default: none, KV is recomputed)",
+    help: "transfers KV of requests that move between servers: mooncake (docs/KV.md)",
+    otherwise: "none, KV is recomputed",
   },
   kvSegmentMb: {
     kind: "integer",
@@ -577,7 +604,8 @@ export const FIELDS = {
     min: 16,
     max: 16_777_216,
     default: null,
-    help: "memory of each server's engine for the mooncake pool (default: 1024 or less: all together a quarter of the free memory)",
+    help: "memory of each server's engine for the mooncake pool",
+    otherwise: "1024 or less: all together a quarter of the free memory",
   },
   logs: {
     kind: "text",
@@ -630,6 +658,15 @@ type ValueOf<F extends Field> = F extends { kind: "switch" }
           : string | null;
 
 export type Settings<N extends FieldName> = { [K in N]: ValueOf<(typeof FIELDS)[K]> };
+
+/** The default as people read it; null: there is none. `own`: a command's default in place of the table's. */
+export function defaultText(field: Field, own?: number | string): string | null {
+  if (own !== undefined) return String(own);
+  if (field.kind === "switch") return null;
+  const { otherwise = null } = field;
+  if (field.default === null || field.kind === "list") return otherwise;
+  return String(field.default);
+}
 
 /** `--kv-tokens` is KV_TOKENS with the prefix FORETOKEN_ in the environment. */
 export function envName(field: Field): string {

@@ -23,13 +23,18 @@ export async function readServerInfo(
   engine: Engine,
   findings: Finding[],
 ): Promise<ServerInfo | null> {
+  const release = (await engine.call("GET", "/version")).body;
+  const version = fieldOf(release, "version");
+  if (fieldOf(release, "server") === "foretoken") {
+    findings.push(await checkProxy(engine, String(version)));
+    return null;
+  }
   const health = await engine.call("GET", "/health");
   if (health.status !== 200) {
     const why = health.status === 0 ? messageOf(health.body) : `HTTP ${health.status}`;
     findings.push(fail("health", `/health: ${why}`, "start it, or give its URL: http://HOST:PORT"));
     return null;
   }
-  const version = fieldOf((await engine.call("GET", "/version")).body, "version");
   const models = await engine.call("GET", "/v1/models");
   const model = listOf(fieldOf(models.body, "data")).find((one) => fieldOf(one, "parent") == null);
   const id = fieldOf(model, "id");
@@ -58,6 +63,16 @@ export async function readServerInfo(
       pathOf(config, "scheduler_config", "enable_chunked_prefill") === true
     ),
   };
+}
+
+/** A sidecar answers as vLLM does, but it computes nothing: its workers are what can be examined. */
+async function checkProxy(engine: Engine, version: string): Promise<Finding> {
+  const { body } = await engine.call("GET", "/foretoken/workers");
+  const names = listOf(fieldOf(body, "workers")).map((one) => String(fieldOf(one, "name")));
+  const urls = names.filter((name) => /^https?:/.test(name));
+  const reason = `it is Foretoken ${version}, a proxy in front of ${names.length} workers: ${names.join(", ")}`;
+  const fix = urls.length > 0 ? `foretoken doctor ${urls.join(" ")}` : "give a vLLM server's URL";
+  return fail("server", reason, fix);
 }
 
 const VERSION_MIN = [0, 22] as const;

@@ -4,6 +4,11 @@ import { AppError } from "../base/errors.ts";
 import type { Served } from "./http.ts";
 import { jsonResponse, type Route } from "./route.ts";
 
+/** Of GET /version: as vLLM's, and a name by which clients can tell this server from vLLM. */
+export function versionAnswer(version: string): { version: string; server: "foretoken" } {
+  return { version, server: "foretoken" };
+}
+
 /** `waitsFor`: why nothing is served yet. */
 export function starting({
   version,
@@ -22,7 +27,7 @@ export function starting({
       { method: "GET", path: "/health", handle: health },
       { method: "GET", path: "/ping", handle: health },
       { method: "POST", path: "/ping", handle: health },
-      { method: "GET", path: "/version", handle: () => jsonResponse({ version }) },
+      { method: "GET", path: "/version", handle: () => jsonResponse(versionAnswer(version)) },
       ...routes,
     ],
     sockets: {},

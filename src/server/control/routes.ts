@@ -8,6 +8,7 @@ import type { ControlRequest } from "../../rollout/worker.ts";
 import type { AnswerLimits } from "../engine-answer.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
+import { versionAnswer } from "../starting.ts";
 import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
 import { requestOf } from "./control-call.ts";
 import { describeVllmControl } from "./describe.ts";
@@ -45,7 +46,7 @@ export function controlRoutes(options: ControlOptions): Route[] {
       await exchange.json();
       return jsonResponse({});
     },
-    "GET /version": () => jsonResponse({ version: options.version }),
+    "GET /version": () => jsonResponse(versionAnswer(options.version)),
     "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),
     "GET /server_info": (exchange) => first(options, exchange),
     "GET /get_world_size": (exchange) => worldSize(options, exchange),

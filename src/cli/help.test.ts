@@ -1,0 +1,47 @@
+// The help of every command, at the widths of terminals.
+
+import { expect, test } from "bun:test";
+import { Command } from "commander";
+import { programOf } from "./cli.ts";
+import { addFields } from "./commander-fields.ts";
+import { HELP_WIDTH_MAX, layOutHelp } from "./help.ts";
+
+function helpOf(command: Command, columns: number | undefined): string {
+  let text = "";
+  layOutHelp(command, () => columns).configureOutput({
+    writeOut: (piece) => {
+      text += piece;
+    },
+  });
+  command.outputHelp();
+  return text;
+}
+
+/** Lines that are too long, but for names without a blank, which cannot be wrapped. */
+function tooLong(text: string, width: number): string[] {
+  return text.split("\n").filter((line) => line.length > width && line.trim().includes(" "));
+}
+
+function example(defaults: Parameters<typeof addFields>[2] = {}): Command {
+  return addFields(new Command("one"), ["limit", "policy", "allowHost"], defaults);
+}
+
+test("help: every command fits 80 columns, and no more than a maximum on wide terminals", () => {
+  const program = programOf(() => {});
+  for (const command of [program, ...program.commands]) {
+    expect(tooLong(helpOf(command, undefined), 80)).toEqual([]);
+    expect(tooLong(helpOf(command, 300), HELP_WIDTH_MAX)).toEqual([]);
+  }
+});
+
+test("help: descriptions wrap on narrow terminals", () => {
+  const items = helpOf(example(), 60).split("\n\nOptions can")[0] ?? "";
+  expect(tooLong(items, 60)).toEqual([]);
+});
+
+test("help: one default, the command's own where it has one", () => {
+  expect(helpOf(example(), 100)).toContain("take only the first N prompts (default: all)");
+  const own = helpOf(example({ limit: 8 }), 100);
+  expect(own).toContain("take only the first N prompts (default: 8)");
+  expect(own).not.toContain("(default: all)");
+});
