@@ -4,7 +4,7 @@ import { kvKey } from "./key.ts";
 
 const epoch = weightEpoch(3);
 
-test("kvKey: one other token, another order, another length, another epoch or other weights is another key", () => {
+test("kvKey: one other token, another order, another length, another epoch, other weights or another salt is another key", () => {
   const tokens = Int32Array.of(1, 2, 3, 0);
   const keys = [
     kvKey(epoch, tokens, 4),
@@ -12,8 +12,10 @@ test("kvKey: one other token, another order, another length, another epoch or ot
     kvKey(epoch, Int32Array.of(2, 1, 3, 0), 4),
     kvKey(epoch, Int32Array.of(1, 2, 3, 4), 4),
     kvKey(weightEpoch(4), tokens, 4),
-    kvKey(epoch, tokens, 4, weightsId("f16-1")),
-    kvKey(epoch, tokens, 4, weightsId("q8_0-1")),
+    kvKey(epoch, tokens, 4, { weights: weightsId("f16-1") }),
+    kvKey(epoch, tokens, 4, { weights: weightsId("q8_0-1") }),
+    kvKey(epoch, tokens, 4, { salt: "1" }),
+    kvKey(epoch, tokens, 4, { salt: "2" }),
   ];
   expect(new Set(keys).size).toBe(keys.length);
 });

@@ -16,16 +16,18 @@ const HEX_CHARACTERS = 32;
 
 /**
  * The name of the KV of the first `count` of `tokens` under the weights of `epoch`. `weights`: which of them, where
- * engines of one epoch may differ (--mixed-precision); null: unknown.
+ * engines of one epoch may differ (--mixed-precision); null: unknown. `salt`: the client's; null: none.
  */
 export function kvKey(
   epoch: WeightEpoch,
   tokens: Int32Array,
   count: number,
-  weights: WeightsId | null = null,
+  { weights = null, salt = null }: { weights?: WeightsId | null; salt?: string | null } = {},
 ): KvKey {
   assert(0 <= count && count <= tokens.length, "0 <= count <= tokens.length");
-  const hash = createHash("sha256").update(tokens.subarray(0, count)).digest("hex");
+  const hashed = createHash("sha256").update(tokens.subarray(0, count));
+  // The name has the number of tokens, so that a salt cannot be taken for some of them.
+  const hash = (salt === null ? hashed : hashed.update(salt)).digest("hex");
   const name = `${epoch}.${count}.${hash.slice(0, HEX_CHARACTERS)}`;
   return (weights === null ? name : `${name}.${weights}`) as KvKey;
 }

@@ -52,6 +52,8 @@ export interface SamplingParams {
   readonly engineFields: Readonly<Record<string, unknown>> | null;
   /** An adapter (LoRA) on top of the model's weights; null or absent: none. */
   readonly adapter?: string | null;
+  /** Requests share KV and drafts only with those that have the same, as in vLLM; null or absent: none. */
+  readonly cacheSalt?: string | null;
 }
 
 /** What most requests leave alone. */

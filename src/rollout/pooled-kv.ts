@@ -39,8 +39,9 @@ export class PooledKv {
 
   /** A blob that the pool refuses is simply not there. */
   store(request: Request, { kv, epoch, weights, leased }: StoreOptions): void {
-    const { requestId } = request.spec;
-    const key = kvKey(epoch, allTokens(request), kv.tokens, weights);
+    const { requestId, sampling } = request.spec;
+    const salt = sampling.cacheSalt ?? null;
+    const key = kvKey(epoch, allTokens(request), kv.tokens, { weights, salt });
     if (this.#blobs.get(requestId)?.key === key) return;
     this.release(requestId);
     try {

@@ -54,3 +54,54 @@ test("kept groups: a generation that lets its group go leaves nothing of it", as
   expect(bed.sidecar.rollout.group(generation.requests[0]?.spec.groupId as never)).toBeNull();
   generation.release();
 });
+
+test("groups: a wave of which 512 requests are in flight at a time is one group for each prompt", async () => {
+  const [prompts, size, inFlightMax] = [96, 16, 512];
+  const bed = newBed({ workers: 4, lengthOf: ({ sampleIndex }) => 5 + sampleIndex, slots: 128 });
+  const groups = new Map<number, Set<string>>();
+  // Samples of one prompt are far apart, so that the first are over long before the last come.
+  const wave = Array.from({ length: prompts * size }, (_, i) => i % prompts);
+  let next = 0;
+  const begin = () => {
+    const first = wave[next];
+    if (first === undefined) return;
+    next += 1;
+    const finished = () => begin();
+    const { requests } = bed.sidecar.generate(specFor(prompt(first), 1), { ...DEAF, finished });
+    const known = groups.get(first) ?? new Set();
+    groups.set(first, known.add(requests[0]?.spec.groupId ?? ""));
+  };
+  for (let i = 0; i < inFlightMax; i += 1) begin();
+  await bed.finish();
+  expect(next).toBe(wave.length);
+  expect([...groups.values()].map(({ size: count }) => count)).toEqual(Array(prompts).fill(1));
+});
+
+test("groups: beyond the bound one that has ended goes before one that runs", async () => {
+  const bed = newBed({ workers: 1, lengthOf: () => 20, limits: { groupsMax: 2 } });
+  const join = (first: number) =>
+    bed.sidecar.generate(specFor([first], 1), DEAF).requests[0]?.group.groupId ?? "";
+  const ended = join(1);
+  await bed.finish();
+  const running = join(2);
+  // It was joined last, and has ended again by the time that room is wanted.
+  const other = join(3);
+  expect(join(2)).toBe(running);
+  expect(join(1)).not.toBe(ended);
+  expect(join(2)).toBe(running);
+  expect(other).not.toBe(running);
+  await bed.finish();
+});
+
+test("groups: another salt is another group", async () => {
+  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const { sampling } = specFor([1], 1);
+  const groupWith = (cacheSalt: string | null) => {
+    const spec = { ...specFor([1], 1), sampling: { ...sampling, cacheSalt } };
+    return bed.sidecar.generate(spec, DEAF).requests[0]?.group;
+  };
+  const [none, one, two] = [groupWith(null), groupWith("1"), groupWith("2")];
+  expect(new Set([none, one, two]).size).toBe(3);
+  expect(groupWith("1")).toBe(one);
+  await bed.finish();
+});

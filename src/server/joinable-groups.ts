@@ -1,6 +1,7 @@
-// Which requests belong together: those with the same prompt and adapter within a weight epoch, and, where clients name
-// groups, the same name. Single requests so become siblings without waiting for one another: a later one
-// joins the group of an earlier one, whatever has become of that.
+// Which requests belong together: those with the same prompt, adapter and salt within a weight epoch, and, where clients
+// name groups, the same name. Single requests so become siblings without waiting for one another: a later one
+// joins the group of an earlier one, whatever has become of that. Beyond its bounds a group that nothing of is left to
+// do goes first: closing one that still runs frees nothing, and its siblings to come would be a second group.
 
 import { type GroupId, groupId } from "../base/ids.ts";
 import { kvKey } from "../kv/key.ts";
@@ -10,14 +11,24 @@ import { type Kept, promptBytes, responseBytes } from "./kept.ts";
 
 export interface JoinableGroupsOptions {
   readonly rollout: Rollout;
-  /** Open groups, at most; one more closes the one joined longest ago. */
+  /** Open groups, at most; one more closes one. */
   readonly groupsMax: number;
   /** Of the prompts and the finished responses of open groups, at most; siblings to come draft from them. */
   readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
+  readonly closed?: (group: Group) => void;
+}
+
+/** What sets requests with one prompt apart. */
+interface GroupScope {
+  /** The client's own name for the group; null: it gave none. */
+  readonly name: string | null;
+  readonly adapter: string | null;
+  readonly salt: string | null;
 }
 
 interface Entry {
+  readonly key: string;
   readonly group: Group;
   keptBytes: number;
   keptResponses: number;
@@ -25,9 +36,12 @@ interface Entry {
 
 export class JoinableGroups {
   readonly #options: JoinableGroupsOptions;
-  /** The group joined longest ago comes first. */
-  readonly #entries = new Map<string, Entry>();
-  readonly #keys = new Map<Group, string>();
+  readonly #byKey = new Map<string, Entry>();
+  readonly #byGroup = new Map<Group, Entry>();
+  /** Of groups with requests that are not finished; the one joined longest ago comes first. */
+  readonly #live = new Set<Entry>();
+  /** The others; the one that ended longest ago comes first. */
+  readonly #idle = new Set<Entry>();
   #keptBytes = 0;
   #keptResponses = 0;
   #count = 0;
@@ -37,79 +51,100 @@ export class JoinableGroups {
   }
 
   get size(): number {
-    return this.#entries.size;
+    return this.#byKey.size;
   }
 
-  /** The open group for a prompt. `name`: the client's own, null if it gave none. */
-  groupFor(prompt: Int32Array, name: string | null, adapter: string | null = null): Group {
+  /** The open group for a prompt, which a request is about to join. */
+  groupFor(prompt: Int32Array, scope: GroupScope): Group {
     const { rollout, groupsMax } = this.#options;
-    const under = adapter === null ? "" : JSON.stringify(adapter);
-    const key = `${kvKey(rollout.epoch, prompt, prompt.length)} ${under} ${name ?? ""}`;
-    const known = this.#entries.get(key);
+    const { name, adapter, salt } = scope;
+    const under = JSON.stringify([adapter, name]);
+    const key = `${kvKey(rollout.epoch, prompt, prompt.length, { salt })} ${under}`;
+    const known = this.#byKey.get(key);
     if (known !== undefined) {
-      this.#entries.delete(key);
-      this.#entries.set(key, known);
+      this.#joined(known);
       return known.group;
     }
-    if (this.#entries.size >= groupsMax) this.#closeOldest();
+    if (this.#byKey.size >= groupsMax) this.#closeOne();
     const keptBytes = promptBytes(prompt);
     this.#keptBytes += keptBytes;
     this.#shrink();
     const group = rollout.open(this.#nextId(name), prompt);
-    this.#entries.set(key, { group, keptBytes, keptResponses: 0 });
-    this.#keys.set(group, key);
+    const entry = { key, group, keptBytes, keptResponses: 0 };
+    this.#byKey.set(key, entry);
+    this.#byGroup.set(group, entry);
+    this.#live.add(entry);
     return group;
+  }
+
+  /** A request is about to join the group by another way than its prompt. false: it is closed. */
+  rejoin(group: Group): boolean {
+    const entry = this.#byGroup.get(group);
+    if (entry !== undefined) this.#joined(entry);
+    return entry !== undefined;
   }
 
   get kept(): Kept {
     const { keptBytesMax: bytesMax } = this.#options;
-    return { bytes: this.#keptBytes, bytesMax, count: this.#entries.size };
+    return { bytes: this.#keptBytes, bytesMax, count: this.#byKey.size };
   }
 
   /** A response is finished, and kept for as long as its group is open. */
   finished(request: Request): void {
-    const entry = this.#entries.get(this.#keys.get(request.group) ?? "");
+    const { group, spec } = request;
+    const entry = this.#byGroup.get(group);
     if (entry === undefined) return;
-    const bytes = responseBytes(request);
+    const own = spec.prompt === group.prompt ? 0 : promptBytes(spec.prompt);
+    const bytes = responseBytes(request) + own;
     entry.keptBytes += bytes;
     entry.keptResponses += 1;
     this.#keptBytes += bytes;
     this.#keptResponses += 1;
+    if (group.finished === group.requests.length && this.#live.delete(entry)) {
+      this.#idle.add(entry);
+    }
     this.#shrink();
+  }
+
+  #joined(entry: Entry): void {
+    this.#idle.delete(entry);
+    this.#live.delete(entry);
+    this.#live.add(entry);
   }
 
   #shrink(): void {
     const { keptBytesMax, keptResponsesMax } = this.#options;
     while (this.#keptBytes > keptBytesMax || this.#keptResponses > keptResponsesMax) {
-      if (this.#entries.size === 0) return;
-      this.#closeOldest();
+      if (this.#byKey.size === 0) return;
+      this.#closeOne();
     }
   }
 
   /** Closes it to further requests. No effect if it is closed already. */
   close(group: Group): void {
-    const key = this.#keys.get(group);
-    const entry = key === undefined ? undefined : this.#entries.get(key);
-    if (key !== undefined && entry !== undefined) this.#close(key, entry);
+    const entry = this.#byGroup.get(group);
+    if (entry !== undefined) this.#close(entry);
   }
 
   /** The weights have changed, or the server stops: earlier groups are closed. */
   closeAll(): void {
-    while (this.#entries.size > 0) this.#closeOldest();
+    for (const entry of [...this.#byKey.values()]) this.#close(entry);
   }
 
-  #closeOldest(): void {
-    for (const [key, entry] of this.#entries) {
-      this.#close(key, entry);
-      return;
-    }
+  #closeOne(): void {
+    const [oldest] = this.#idle.size > 0 ? this.#idle : this.#live;
+    if (oldest !== undefined) this.#close(oldest);
   }
 
-  #close(key: string, { group, keptBytes, keptResponses }: Entry): void {
-    this.#entries.delete(key);
-    this.#keys.delete(group);
+  #close(entry: Entry): void {
+    const { key, group, keptBytes, keptResponses } = entry;
+    this.#byKey.delete(key);
+    this.#byGroup.delete(group);
+    this.#live.delete(entry);
+    this.#idle.delete(entry);
     this.#keptBytes -= keptBytes;
     this.#keptResponses -= keptResponses;
+    this.#options.closed?.(group);
     this.#options.rollout.close(group);
   }
 

@@ -22,6 +22,8 @@ export interface GenerationSpec {
   readonly seeded: boolean;
   /** The client's name for the group; null: the prompt decides. */
   readonly group: string | null;
+  /** The client's name for the conversation that the prompt is a turn of; null or absent: none. */
+  readonly session?: string | null;
   /** Lower is served earlier. */
   readonly priority: number;
   /** See Wanted. */
@@ -127,7 +129,8 @@ export class Sidecar {
   generate(spec: GenerationSpec, listener: GenerationListener): Generation {
     const divisible = this.#check(spec);
     const { sampling, seeded, priority, isStrict = false } = spec;
-    const group = this.#groups.groupFor(spec.prompt, spec.group, sampling.adapter ?? null);
+    const { adapter = null, cacheSalt: salt = null } = sampling;
+    const group = this.#groups.groupFor(spec.prompt, { name: spec.group, adapter, salt });
     const requests: Request[] = [];
     for (let index = 0; index < spec.n; index += 1) {
       const draw = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : this.#freshKey();

@@ -36,8 +36,9 @@ import {
   usageJson,
   usageOf,
 } from "./json.ts";
+import { originOf } from "./origin.ts";
 import type { Cursor, Output } from "./output.ts";
-import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
+import type { Answer, DataPlane, Prepared } from "./plane.ts";
 import {
   drawingOf,
   invalid,
@@ -213,7 +214,7 @@ async function planChat(
   }
   const tokensMax = fields.max_completion_tokens ?? fields.max_tokens ?? null;
   const extraArgs = { ...fields.vllm_xargs };
-  const group = groupOf(exchange.headers, fields, extraArgs);
+  const origin = originOf(exchange.headers, fields, extraArgs);
   const topLogprobs = alternativesFor(fields.top_logprobs ?? 0);
   const own = { topLogprobs, tokensMax, extraArgs };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
@@ -228,7 +229,7 @@ async function planChat(
   const about = {
     tokensMax,
     clamps: false,
-    group,
+    origin,
     priority: fields.priority ?? 0,
     model: fields.model,
   };

@@ -12,6 +12,7 @@ import {
   text,
   unsupported,
 } from "./fields.ts";
+import { VERSION_FIELD } from "./origin.ts";
 import { invalid, MAX_TOKENS_FIELD, refusedTransfer } from "./sampling-fields.ts";
 
 const streamOptions = v.strictObject({ include_usage: flag, continuous_usage_stats: flag });
@@ -29,7 +30,11 @@ export const COMMON_ENTRIES = {
   ec_transfer_params: refusedTransfer,
   /** Chunks carry what has come by the time that the client takes them. */
   stream_interval: ignored,
-  session_id: ignored,
+  /** The conversation that the prompt is a turn of. */
+  session_id: name,
+  /** Of the weights that the client expects. */
+  policy_version: VERSION_FIELD,
+  weight_version: VERSION_FIELD,
 } as const;
 
 export const OPENAI_ENTRIES = {

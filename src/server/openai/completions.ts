@@ -16,8 +16,9 @@ import type { StreamView } from "./event-stream.ts";
 import { checked, flag, isNot, isTokenList, text, tokenList, unsupported } from "./fields.ts";
 import type { Job } from "./job.ts";
 import { completionLogprobs, type TokenNames, tokensJson, usageJson, usageOf } from "./json.ts";
+import { originOf } from "./origin.ts";
 import type { Cursor, Output } from "./output.ts";
-import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
+import type { Answer, DataPlane, Prepared } from "./plane.ts";
 import { drawingOf, invalid, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
 
 /** vLLM's, and OpenAI's. */
@@ -58,7 +59,7 @@ export async function prepareCompletions(
   plane.checkModel(fields.model);
   const tokensMax = fields.max_tokens ?? TOKENS_MAX_DEFAULT;
   const extraArgs = { ...fields.vllm_xargs };
-  const group = groupOf(exchange.headers, fields, extraArgs);
+  const origin = originOf(exchange.headers, fields, extraArgs);
   const own = { topLogprobs: fields.logprobs ?? 0, tokensMax, extraArgs };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
   if (fields.echo === true && typeof fields.logprobs === "number") {
@@ -72,7 +73,7 @@ export async function prepareCompletions(
   const priority = fields.priority ?? 0;
   return {
     specs: plane.specsOf(cut, drawing, {
-      ...{ tokensMax, clamps: false, group, priority, model: fields.model },
+      ...{ tokensMax, clamps: false, origin, priority, model: fields.model },
     }),
     stops: drawing.stops,
     wantsText: true,

@@ -25,8 +25,9 @@ import {
   usageJson,
   usageOf,
 } from "./json.ts";
+import { originOf } from "./origin.ts";
 import type { Cursor, Output } from "./output.ts";
-import { type Answer, type DataPlane, groupOf, type Prepared } from "./plane.ts";
+import type { Answer, DataPlane, Prepared } from "./plane.ts";
 import {
   drawingOf,
   invalid,
@@ -85,7 +86,7 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
   const params = fields.sampling_params;
   const tokensMax = params.max_tokens ?? null;
   const extraArgs = { ...params.extra_args };
-  const group = groupOf(exchange.headers, fields, extraArgs);
+  const origin = originOf(exchange.headers, fields, extraArgs);
   const own = { topLogprobs: alternativesFor(params.logprobs ?? 0), tokensMax, extraArgs };
   const drawing = drawingOf(params, own, plane.samplingContext("sampling_params."));
   const isText = fields.output_mode === "text";
@@ -98,7 +99,7 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
   const about = {
     tokensMax,
     clamps: true,
-    group,
+    origin,
     priority: fields.priority ?? 0,
     model: fields.model,
   };

@@ -1,7 +1,6 @@
 // What all routes of the data plane share: the options, the running jobs, and the one way from a checked
 // request to an answer.
 
-import * as v from "valibot";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
@@ -10,9 +9,10 @@ import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
-import { indexBeyond, name, type TokenList } from "./fields.ts";
+import { indexBeyond, type TokenList } from "./fields.ts";
 import { Job, OutputCoalescer } from "./job.ts";
 import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
+import type { Origin } from "./origin.ts";
 import { AdoptableJobs, type RetryLimits } from "./retries.ts";
 import { type Drawing, invalid, type SamplingContext, type StopRules } from "./sampling-fields.ts";
 
@@ -180,7 +180,7 @@ export class DataPlane {
     about: {
       tokensMax: number | null;
       clamps: boolean;
-      group: string | null;
+      origin: Origin;
       priority: number;
       /** As the client named it. */
       model: string | null | undefined;
@@ -188,7 +188,12 @@ export class DataPlane {
   ): GenerationSpec[] {
     const { sampling: drawn, seeded, n } = drawing;
     const adapter = this.checkModel(about.model);
-    const sampling = adapter === null ? drawn : { ...drawn, adapter };
+    const { origin, priority } = about;
+    const sampling = {
+      ...drawn,
+      ...(adapter !== null && { adapter }),
+      ...(origin.salt !== null && { cacheSalt: origin.salt }),
+    };
     const { responsesMax } = this.limits;
     if (prompts.length * n > responsesMax) {
       const problem = `is ${n}: with ${prompts.length} prompts that is ${prompts.length * n} responses, more than ${responsesMax} in one request`;
@@ -200,8 +205,8 @@ export class DataPlane {
       const most = Math.max(1, room);
       const wanted = about.tokensMax ?? most;
       const tokensMax = about.clamps ? Math.min(wanted, most) : wanted;
-      const { group, priority } = about;
-      return { prompt, n, sampling: { ...sampling, tokensMax }, seeded, group, priority };
+      const { group, session } = origin;
+      return { prompt, n, sampling: { ...sampling, tokensMax }, seeded, group, session, priority };
     });
   }
 
@@ -282,37 +287,4 @@ function later(ms: number, run: () => void): () => void {
   const timer = setTimeout(run, ms);
   timer.unref();
   return () => clearTimeout(timer);
-}
-
-/**
- * The group that a client names: the header X-Foretoken-Group, or `group_id` in the body or in its extra
- * arguments (taken out of them). A salt separates groups, as it separates caches in vLLM. X-Session-ID and
- * X-SMG-Routing-Key are not asked: trainers give each trajectory its own, so that they would split groups.
- */
-export function groupOf(
-  headers: Headers,
-  fields: {
-    readonly group_id?: string | null | undefined;
-    readonly cache_salt?: string | null | undefined;
-  },
-  extraArgs: Record<string, unknown>,
-): string | null {
-  const inside = extraArgs.group_id;
-  if (inside !== undefined && typeof inside !== "string" && typeof inside !== "number") {
-    throw invalid("group_id", `is ${JSON.stringify(inside)}, not a text`);
-  }
-  delete extraArgs.group_id;
-  const own =
-    named("X-Foretoken-Group", headers.get("x-foretoken-group")) ??
-    fields.group_id ??
-    named("group_id", inside === undefined ? null : String(inside));
-  const salt = fields.cache_salt ?? null;
-  return salt === null ? own : `${own ?? ""} salt ${salt}`;
-}
-
-/** A name that came outside of the body's schema, and is held to the same bounds. */
-function named(field: string, value: string | null): string | null {
-  const result = v.safeParse(name, value);
-  if (!result.success) throw invalid(field, result.issues[0].message);
-  return result.output ?? null;
 }

@@ -20,8 +20,9 @@ import {
 } from "../openai/fields.ts";
 import type { Job } from "../openai/job.ts";
 import { logprobText } from "../openai/json.ts";
+import { originOf, VERSION_FIELD } from "../openai/origin.ts";
 import type { Output } from "../openai/output.ts";
-import { type Answer, type DataPlane, groupOf, type Prepared } from "../openai/plane.ts";
+import type { Answer, DataPlane, Prepared } from "../openai/plane.ts";
 import {
   drawingOf,
   invalid,
@@ -76,6 +77,9 @@ export const sglangRequest = v.strictObject({
   return_text_in_logprobs: flag,
   rid: name,
   group_id: name,
+  session_id: name,
+  policy_version: VERSION_FIELD,
+  weight_version: VERSION_FIELD,
   priority: integer(-(2 ** 31), 2 ** 31 - 1),
   stream: unsupported("stream from a vLLM endpoint", false),
   return_hidden_states: unsupported("no worker returns them", false),
@@ -105,7 +109,7 @@ export async function prepareSglang(
   const params = fields.sampling_params ?? {};
   const tokensMax = params.max_new_tokens ?? TOKENS_MAX_DEFAULT;
   const extraArgs = { ...params.custom_params };
-  const group = groupOf(exchange.headers, fields, extraArgs);
+  const origin = originOf(exchange.headers, fields, extraArgs);
   const topLogprobs = fields.return_logprob === true ? (fields.top_logprobs_num ?? 0) : 0;
   const drawing = drawingOf(
     {
@@ -121,7 +125,7 @@ export async function prepareSglang(
   const about = {
     tokensMax,
     clamps: false,
-    group,
+    origin,
     priority: fields.priority ?? 0,
     model: fields.model,
   };

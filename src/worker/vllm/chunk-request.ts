@@ -1,5 +1,6 @@
 // What is asked of the server for the next attempt at a chunk: how much, how urgently, under which name and salt.
 
+import { createHash } from "node:crypto";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { ChunkRequest } from "./body.ts";
 import type { ChunkRun } from "./chunk-run.ts";
@@ -8,9 +9,15 @@ import { streamInterval } from "./retry.ts";
 /** Among requests of one urgency, those that have come furthest go first and are preempted last. */
 const URGENT_PRIORITY = -(2 ** 31);
 
-function adapterSalt({ spec }: ChunkRun): string {
-  const { adapter = null } = spec.sampling;
-  return adapter === null ? "" : `-a-${adapter}`;
+/** Of a client's own salt: as long as 128 bits. */
+const SALT_CHARACTERS = 32;
+
+/** What separates KV of one weight epoch: the adapter, and the client's own salt. */
+function ownSalt({ spec }: ChunkRun): string {
+  const { adapter = null, cacheSalt = null } = spec.sampling;
+  const hash = cacheSalt === null ? "" : createHash("sha256").update(cacheSalt).digest("hex");
+  const salt = hash.slice(0, SALT_CHARACTERS);
+  return `${adapter === null ? "" : `-a-${adapter}`}${salt === "" ? "" : `-s-${salt}`}`;
 }
 
 /** null: the text so far fills the server's context. */
@@ -38,7 +45,7 @@ export function chunkRequest(
     isLast: tokensMax === room || run.offset + tokensMax >= run.spec.sampling.tokensMax,
     priority: (run.isUrgent ? URGENT_PRIORITY : 0) - run.offset,
     // KV of other weights is not found under this name.
-    cacheSalt: `${server.cacheSalt}-w${server.epoch}${adapterSalt(run)}`,
+    cacheSalt: `${server.cacheSalt}-w${server.epoch}${ownSalt(run)}`,
     run: server.cacheSalt,
     epoch: server.epoch,
     streamInterval: streamInterval(server.openStreams, server.streamIntervalMax),
