@@ -78,13 +78,13 @@ export function group_prompt(handle: i32, tokens: usize, count: i32): i32 {
   return promptAppend(group, tokens, count);
 }
 
-// A whole response of an earlier epoch, from the beginning of the input area; after the prompt, before
-// any sequence has begun. After STATUS_FULL the group is of no use any more.
-export function group_history(handle: i32, tokens: usize, count: i32): i32 {
+// Tokens of a response of an earlier epoch, after its first `offset`, from the beginning of the input area; after the
+// prompt. 0 begins another response; pieces of two responses do not mix. After STATUS_FULL the group is of no use any more.
+export function group_history(handle: i32, tokens: usize, count: i32, offset: i32): i32 {
   const group = groupAt(handle);
-  if (!isGroup(group) || count < 0) return STATUS_INVALID;
+  if (!isGroup(group) || count < 0 || offset < 0) return STATUS_INVALID;
   assert(arePoolWords(tokens, count));
-  return historyAppend(group, tokens, count);
+  return historyAppend(group, tokens, count, offset);
 }
 
 export function group_drop(handle: i32): i32 {

@@ -47,6 +47,8 @@ import { Q_LAST, Q_SPLIT, Q_TOKEN, Q_TOP, Q_WHOLE, SEQ_BYTES } from "./record";
 export function groupTake(): usize {
   const group = descriptorTake();
   if (group == 0) return 0;
+  // It may have the place of one that was dropped.
+  if (group == pastGroup) pastGroup = 0;
   const root = stateTake(group, group + G_PROMPT + Q_WHOLE, 0);
   if (root == 0) {
     arenaDrop(group);
@@ -123,20 +125,30 @@ export function promptAppend(group: usize, tokens: usize, count: u32): i32 {
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
 }
 
-// The record of the response of an earlier epoch that is being appended: none of them ever grows again.
+// The record of the response of an earlier epoch that was appended last, its group and its tokens so far: a long one
+// comes in pieces.
 const past: usize = memory.data(64, 16);
+let pastGroup: usize = 0;
+let pastTokens: u32 = 0;
 
-// One whole response of an earlier epoch. Sequences that begin later see it as text without a writer.
-export function historyAppend(group: usize, tokens: usize, count: u32): i32 {
-  if (load<u32>(group, G_SEQ_COUNT) != 0) return STATUS_INVALID;
-  memory.fill(past, 0, SEQ_BYTES);
-  atPromptEnd(group, past);
+// Tokens of a response of an earlier epoch, after its first `offset`; 0 begins another response. Sequences see it as text
+// without a writer.
+export function historyAppend(group: usize, tokens: usize, count: u32, offset: u32): i32 {
+  if (offset == 0) {
+    memory.fill(past, 0, SEQ_BYTES);
+    atPromptEnd(group, past);
+    pastGroup = group;
+    pastTokens = 0;
+  } else if (group != pastGroup || offset != pastTokens) {
+    return STATUS_INVALID;
+  }
   for (let i: u32 = 0; i < count; i++) {
     const token = load<u32>(tokens + ((<usize>i) << 2));
     if (<i32>token < 0) return STATUS_INVALID;
     if (!canAppend(group, past)) return STATUS_FULL;
-    if (i == 0) promptEndBegun(group);
+    if (pastTokens == 0) promptEndBegun(group);
     append(group, past, token, HISTORY_SOURCE);
+    pastTokens += 1;
   }
   return load<u32>(group, G_DEAD) == 0 ? STATUS_OK : STATUS_FULL;
 }

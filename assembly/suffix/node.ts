@@ -45,8 +45,8 @@ export function countOf(v: usize): u32 {
   return load<u32>(v, COUNT) & LOW_24;
 }
 
-// Who wrote the latest occurrence: a sequence's index modulo SOURCES, PROMPT_SOURCE, or HISTORY_SOURCE. History
-// comes before all sequences, so the last means that none of them has written it.
+// Who wrote the latest occurrence: a sequence's index modulo SOURCES, PROMPT_SOURCE, or HISTORY_SOURCE. The last means that
+// no sequence has written it: history may come late, and is no writer of what a sequence has written before.
 export function sourceOf(v: usize): u32 {
   return load<u8>(v, COUNT + 3);
 }
@@ -54,7 +54,8 @@ export function sourceOf(v: usize): u32 {
 // One occurrence more, written by `source`; returns the count, which canAppend (automaton.ts) keeps below 2^24.
 export function countRaise(v: usize, source: u32): u32 {
   const count = countOf(v) + 1;
-  store<u32>(v, count | (source << 24), COUNT);
+  const isLate = source == HISTORY_SOURCE && count > 1 && sourceOf(v) < SOURCES;
+  store<u32>(v, count | ((isLate ? sourceOf(v) : source) << 24), COUNT);
   return count;
 }
 

@@ -32,6 +32,9 @@ class PathClient(VLLMClient):
 
     updates = 0
     responses = 0
+    # Where every step's responses go, as a trace that `foretoken replay` reads; a group's name is STEP/PROMPT.
+    record: Path | None = None
+    groups: list[dict] = []
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
         if self.get_server_info()["weight_transfer_config"] is None:
@@ -60,6 +63,17 @@ class PathClient(VLLMClient):
             PathClient.responses += 1
         return answer
 
+    def generate(self, *args, **kwargs) -> dict:
+        result = super().generate(*args, **kwargs)
+        size = len(result["completion_ids"]) // len(result["prompt_ids"])
+        for i, prompt in enumerate(result["prompt_ids"]):
+            responses = result["completion_ids"][size * i : size * (i + 1)]
+            name = f"step-{PathClient.updates:04}/{'-'.join(map(str, prompt))}"
+            PathClient.groups.append({"group": name, "prompt": prompt, "responses": responses})
+        if PathClient.record is not None:
+            PathClient.record.write_text(json.dumps({"name": "grpo", "groups": PathClient.groups}) + "\n")
+        return result
+
     @property
     def version(self) -> str:
         return self._get(f"{self.base_url}/weight_info")["weight_version"]
@@ -83,6 +97,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--groups", type=int, default=4, help="prompts of one step")
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
+    parser.add_argument("--record", type=Path, help="write the responses of all steps to this file, a trace")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "grpo")
     return parser.parse_args()
 
@@ -90,6 +105,7 @@ def arguments() -> argparse.Namespace:
 def main() -> None:
     options = arguments()
     generation.VLLMClient = PathClient
+    PathClient.record = options.record
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     trainer = GRPOTrainer(

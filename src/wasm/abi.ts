@@ -1,7 +1,7 @@
 // Generated from assembly/abi.ts by scripts/build-core.ts; never edited by hand. The host compares
 // ABI_VERSION with the core it has loaded.
 
-export const ABI_VERSION = 3;
+export const ABI_VERSION = 4;
 export const STATUS_OK = 0;
 export const STATUS_FULL = -1;
 export const STATUS_INVALID = -2;

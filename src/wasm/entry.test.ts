@@ -37,7 +37,7 @@ const REFUSED: Record<string, (bare: Bare) => unknown> = {
   "a prompt between two words": ({ core, input }) =>
     core.group_prompt(core.group_create(), input + 2, 1),
   "a response of an earlier epoch outside of memory": ({ core }) =>
-    core.group_history(core.group_create(), -16, 4),
+    core.group_history(core.group_create(), -16, 4, 0),
   "figures written outside of memory": ({ core, group }) => core.group_figures(group, 8),
   "an append record of more tokens than the input area has": ({ core, words, group }) => {
     words.set([group, 0, WORDS, 5]);

@@ -19,7 +19,7 @@ export interface CoreExports {
   step(appendRecords: number, draftRecords: number, budget: number): number;
   group_create(): number;
   group_prompt(group: number, tokens: number, count: number): number;
-  group_history(group: number, tokens: number, count: number): number;
+  group_history(group: number, tokens: number, count: number, offset: number): number;
   group_drop(group: number): number;
   group_figures(group: number, to: number): number;
   group_check(group: number): number;

@@ -107,8 +107,8 @@ export class SuffixIndex {
   }
 
   /**
-   * A whole response of an earlier epoch, before anything is appended to a sequence of the group; tokens are
-   * ids >= 0, the first HISTORY_TOKENS_MAX of them count. false: the group is full and of no use any more.
+   * A whole response of an earlier epoch; tokens are ids >= 0, the first HISTORY_TOKENS_MAX of them count. false: the
+   * group is full and of no use any more.
    */
   past(handle: number, tokens: Int32Array): boolean {
     this.flush();
@@ -116,7 +116,7 @@ export class SuffixIndex {
     this.#refresh();
     this.#input.set(part, 0);
     this.core.gate.enter("group_history");
-    const status = this.core.group_history(handle, this.#inputAt, part.length);
+    const status = this.core.group_history(handle, this.#inputAt, part.length, 0);
     this.core.gate.leave();
     assert(status === STATUS_OK || status === STATUS_FULL, `core history: status ${status}`);
     return status === STATUS_OK;

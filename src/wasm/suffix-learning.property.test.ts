@@ -23,6 +23,8 @@ interface Row {
 interface Program {
   /** A response of an earlier epoch, in the first group. */
   readonly past: readonly number[];
+  /** The turn before which it arrives. */
+  readonly pastAt: number;
   readonly prompts: readonly (readonly number[])[];
   readonly texts: readonly (readonly number[])[];
   /** Which row of those that still run moves in each turn, and how it asks for its next draft. */
@@ -57,15 +59,17 @@ function run(
     twin.create(prompt);
     return index.create(Int32Array.from(prompt)) ?? unexpectedFull();
   });
-  twin.past(0, program.past);
-  index.past(handles[0] ?? 0, Int32Array.from(program.past));
   const rows = program.texts.map((text, i): Row => {
     const group = i % handles.length;
     const sequence = Math.floor(i / handles.length);
     return { group, sequence, text, tree: isTree(i), at: 0, draft: NOTHING };
   });
   const sum = { drafted: 0, right: 0 };
-  for (const turn of program.turns) {
+  for (const [at, turn] of program.turns.entries()) {
+    if (at === program.pastAt) {
+      twin.past(0, program.past);
+      index.past(handles[0] ?? 0, Int32Array.from(program.past));
+    }
     const running = rows.filter((row, i) => row.at < row.text.length && i % 5 !== turn.pause);
     for (const row of running) {
       const right = accepted(row.draft, row.text, row.at);
@@ -110,6 +114,7 @@ function programs(vocabulary: number): fc.Arbitrary<Program> {
   });
   return fc.record({
     past: fc.array(token, { maxLength: 12 }),
+    pastAt: fc.nat(6),
     prompts: fc.array(fc.array(token, { minLength: 1, maxLength: 5 }), {
       minLength: 1,
       maxLength: 2,

@@ -13,10 +13,9 @@ import {
   type SequenceContext,
   SequenceNgramsTwin,
 } from "./ngram-twins.ts";
-import type { Substrings } from "./substrings.ts";
+import { HISTORY, type Substrings } from "./substrings.ts";
 import type { TwinDraft, TwinQuery } from "./suffix-twin.ts";
 
-export const HISTORY = 129;
 const CONTEXTS = 4;
 const REST = 0.05;
 const WEIGHT_MIN = 0.1;

@@ -7,7 +7,6 @@ import {
   CROSS_CONTEXT_MAX,
   DraftTwin,
   type Group,
-  HISTORY,
   type Judged,
   lengthClass,
   type Parts,
@@ -17,7 +16,7 @@ import {
 } from "./draft-twin.ts";
 import { MixerTwin, oddsOf } from "./mixer-twin.ts";
 import { CrossNgramsTwin, SequenceNgramsTwin } from "./ngram-twins.ts";
-import { Substrings } from "./substrings.ts";
+import { HISTORY, Substrings } from "./substrings.ts";
 import type { TwinDraft } from "./suffix-twin.ts";
 
 const PROMPT = 128;
@@ -44,7 +43,7 @@ export class LearningTwin {
     this.#groups.push({ serial, prompt, texts, sequences: [], started: 0 });
   }
 
-  /** A whole response of an earlier epoch, before any sequence begins. */
+  /** A whole response of an earlier epoch. */
   past(groupIndex: number, tokens: readonly number[]): void {
     const group = this.#groups[groupIndex] as Group;
     if (tokens.length > 0) begin(group);

@@ -7,19 +7,24 @@ interface Substring {
   readonly next: Map<number, number>;
 }
 
+/** Writers: sequences by index modulo SOURCES, and earlier epochs. */
+export const SOURCES = 128;
+export const HISTORY = 129;
+
 const NEVER: Substring = { count: 0, source: -1, next: new Map() };
 
 export class Substrings {
   readonly #all = new Map<string, Substring>([["", { count: 0, source: -1, next: new Map() }]]);
 
-  /** The last token of `text` has been written by `source`. */
+  /** The last token of `text` has been written by `source`; history is no writer of what a sequence has written. */
   add(text: readonly number[], source: number): void {
     const token = text.at(-1);
     if (token === undefined) return;
     for (let from = 0; from <= text.length; from += 1) {
       const substring = this.#made(text.slice(from));
       substring.count += 1;
-      substring.source = source;
+      const isLate = source === HISTORY && substring.source >= 0 && substring.source < SOURCES;
+      if (!isLate) substring.source = source;
       if (from === text.length) continue;
       const { next } = this.#made(text.slice(from, -1));
       next.set(token, (next.get(token) ?? 0) + 1);

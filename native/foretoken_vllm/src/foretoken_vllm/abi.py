@@ -1,6 +1,6 @@
 """Generated from assembly/abi.ts by generate.py; never edited by hand."""
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 STATUS_OK = 0
 STATUS_FULL = -1
 STATUS_INVALID = -2

@@ -129,10 +129,10 @@ class SuffixCore:
         self._write(tokens)
         return self._call("group_prompt", handle, self._input_at, len(tokens))
 
-    def history(self, handle: int, tokens: array[int]) -> int:
-        """A response of an earlier epoch, after the prompt, before any sequence. A status."""
+    def history(self, handle: int, tokens: array[int], offset: int = 0) -> int:
+        """A piece of a response of an earlier epoch, after its first `offset` tokens and after the prompt. A status."""
         self._write(tokens)
-        return self._call("group_history", handle, self._input_at, len(tokens))
+        return self._call("group_history", handle, self._input_at, len(tokens), offset)
 
     def drop(self, handle: int) -> int:
         """Frees the group in O(1). A status."""
