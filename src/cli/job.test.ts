@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { InvalidFieldError } from "../base/errors.ts";
 import { groupsOf, type JobOptions } from "./job.ts";
 import type { PromptLine } from "./prompts.ts";
 
@@ -13,7 +14,7 @@ const OPTIONS: JobOptions = {
   contextTokens: 32,
   vocabularySize: 100,
   stopTokenIds: [7],
-  encode: () => Int32Array.of(1, 2),
+  text: { encode: () => Int32Array.of(1, 2), renderChat: () => "chat" },
 };
 
 test("groupsOf: a prompt becomes a group of its size", () => {
@@ -28,4 +29,24 @@ test("groupsOf: sampling out of bounds is refused before anything runs", () => {
     );
   }
   expect(() => groupsOf([LINE], { ...OPTIONS, maxTokens: 31 })).toThrow("context of 32");
+});
+
+test("groupsOf: messages are rendered, and a template's refusal names the prompt", () => {
+  const chat = {
+    messages: [{ role: "user", content: "hi" }],
+    options: { addGenerationPrompt: true, continueFinalMessage: false, tools: null, variables: {} },
+  };
+  const line: PromptLine = { line: 3, id: "a", prompt: { kind: "chat", chat }, n: null };
+  const text: JobOptions["text"] = {
+    encode: (rendered, { addSpecial }) => Int32Array.of(rendered.length, Number(addSpecial)),
+    renderChat: (messages) => `<${messages[0]?.role}>${messages[0]?.content}`,
+  };
+  const [group] = groupsOf([line], { ...OPTIONS, text });
+  expect([...(group?.prompt ?? [])]).toEqual([8, 0]);
+  const renderChat = () => {
+    throw new InvalidFieldError({ where: "chat", field: "messages", problem: "are refused" });
+  };
+  expect(() => groupsOf([line], { ...OPTIONS, text: { ...text, renderChat } })).toThrow(
+    'prompts.jsonl:3: prompt "a": messages are refused',
+  );
 });

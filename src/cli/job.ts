@@ -1,11 +1,13 @@
 // Turns prompt lines into the groups of one iteration, and checks that every request can be served:
 // the model's context and a worker's KV budget must hold it whole. Bad input ends here.
 
-import { AppError } from "../base/errors.ts";
+import { unreachable } from "../base/assert.ts";
+import { AppError, InvalidFieldError } from "../base/errors.ts";
 import { groupId } from "../base/ids.ts";
 import { type GroupSpec, REQUESTS_MAX } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
+import type { Text } from "../text/text.ts";
 import type { PromptLine } from "./prompts.ts";
 
 export interface JobOptions {
@@ -19,7 +21,7 @@ export interface JobOptions {
   readonly contextTokens: number;
   readonly vocabularySize: number;
   readonly stopTokenIds: readonly number[];
-  readonly encode: (text: string) => Int32Array;
+  readonly text: Pick<Text, "encode" | "renderChat">;
 }
 
 export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): GroupSpec[] {
@@ -29,8 +31,7 @@ export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): G
   if (wrong !== null) throw new AppError("invalid_config", `${wrong.field} ${problemOf(wrong)}`);
   let requests = 0;
   const groups = prompts.map((line) => {
-    const { prompt } = line;
-    const tokens = prompt.kind === "text" ? options.encode(prompt.text) : prompt.tokenIds;
+    const tokens = tokensOf(line, options);
     checkSize(line, tokens.length, options);
     const size = line.n ?? options.groupSize;
     requests += size;
@@ -41,6 +42,27 @@ export function groupsOf(prompts: readonly PromptLine[], options: JobOptions): G
     throw new AppError("invalid_config", `${options.path}: ${problem}`);
   }
   return groups;
+}
+
+/** A template writes the special tokens itself; a text has those that its author wrote. */
+function tokensOf({ line, id, prompt }: PromptLine, { path, text }: JobOptions): Int32Array {
+  switch (prompt.kind) {
+    case "token_ids":
+      return prompt.tokenIds;
+    case "text":
+      return text.encode(prompt.text, { addSpecial: false });
+    case "chat":
+      try {
+        const { messages, options } = prompt.chat;
+        return text.encode(text.renderChat(messages, options), { addSpecial: false });
+      } catch (error) {
+        if (!(error instanceof InvalidFieldError)) throw error;
+        const { field, problem } = error;
+        throw new InvalidFieldError({ where: `${path}:${line}: prompt "${id}"`, field, problem });
+      }
+    default:
+      return unreachable(prompt);
+  }
 }
 
 function checkSize(line: PromptLine, promptTokens: number, options: JobOptions): void {

@@ -45,6 +45,39 @@ test("loadPrompts: reads text, token ids and n", async () => {
   ]);
 });
 
+test("loadPrompts: reads messages, with what the chat template reads beside them", async () => {
+  const messages = [{ role: "user", content: [{ type: "text", text: "hi" }] }];
+  const line = { id: "a", messages, tools: [{ name: "t" }], chat_template_kwargs: { deep: true } };
+  const [prompt] = await load(`${JSON.stringify(line)}\n`);
+  expect(prompt?.prompt).toEqual({
+    kind: "chat",
+    chat: {
+      messages: [{ role: "user", content: "hi" }],
+      options: {
+        addGenerationPrompt: true,
+        continueFinalMessage: false,
+        tools: [{ name: "t" }],
+        variables: { deep: true },
+      },
+    },
+  });
+});
+
+test.each([
+  ['{"id": "a", "messages": []}', ":1: messages is empty"],
+  ['{"id": "a", "messages": "hi"}', ':1: messages is "hi", not a list of at most 65536'],
+  ['{"id": "a", "messages": [{"content": "x"}]}', ":1: messages.0.role is missing"],
+  ['{"id": "a", "messages": [{"role": "user", "content": 5}]}', ":1: messages.0.content is 5, not"],
+  [
+    '{"id": "a", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+    ":1: messages.0.content.0 is not a part of text",
+  ],
+  ['{"id": "a", "prompt": "x", "messages": []}', ":1: prompt is given beside messages"],
+  ['{"id": "a", "prompt": "x", "tools": []}', ":1: tools is given without messages"],
+])("loadPrompts: refuses %s by the name of the field", async (line, message) => {
+  expect((await refusal(`${line}\n`)).message).toStartWith(message);
+});
+
 test("loadPrompts: takes CRLF, a byte order mark, blank lines and a last line without its end", async () => {
   const prompts = await load('\uFEFF{"id":"a","prompt":"x"}\r\n\r\n  \n{"id":"b","prompt":"y"}');
   expect(prompts.map(({ line, id }) => [line, id])).toEqual([

@@ -5,6 +5,14 @@
 import { createReadStream } from "node:fs";
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
+import {
+  type Chat,
+  chatOf,
+  messageList,
+  TEMPLATE_ENTRIES,
+  type TemplateFields,
+  templateFieldOf,
+} from "../server/openai/messages.ts";
 
 export interface PromptLine {
   /** Line of the file; the first one is 1. */
@@ -12,6 +20,7 @@ export interface PromptLine {
   readonly id: string;
   readonly prompt:
     | { readonly kind: "text"; readonly text: string }
+    | { readonly kind: "chat"; readonly chat: Chat }
     | { readonly kind: "token_ids"; readonly tokenIds: Int32Array };
   /** Number of responses; null: not given. */
   readonly n: number | null;
@@ -61,6 +70,8 @@ const LineShape = v.strictObject(
         v.check((ids) => ids.length > 0, "is empty"),
       ),
     ),
+    messages: v.optional(messageList),
+    ...TEMPLATE_ENTRIES,
     n: v.optional(
       v.custom<number>(
         (n) => Number.isInteger(n) && Number(n) >= 1 && Number(n) <= GROUP_SIZE_MAX,
@@ -70,7 +81,7 @@ const LineShape = v.strictObject(
   },
   (issue) =>
     issue.expected === "never"
-      ? "is not a known field; those are id, prompt, token_ids and n"
+      ? "is not a known field; those are id, n, prompt, token_ids, messages, and with messages tools, documents, chat_template_kwargs, reasoning_effort, add_generation_prompt and continue_final_message"
       : "is missing",
 );
 
@@ -122,19 +133,43 @@ function parseLine(
       problem: issue.message,
     });
   }
-  const { id, prompt, token_ids: ids, n } = result.output;
-  if (prompt !== undefined && ids !== undefined) {
-    const problem = "is given beside token_ids; a line has one of them";
-    throw new InvalidFieldError({ where, field: "prompt", problem });
+  const { id, n = null } = result.output;
+  return { line, id, prompt: promptOf(result.output, options), n };
+}
+
+const PROMPT_FIELDS = ["prompt", "token_ids", "messages"] as const;
+
+function promptOf(
+  fields: v.InferOutput<typeof LineShape>,
+  { where, vocabularySize }: { where: string; vocabularySize: number },
+): PromptLine["prompt"] {
+  const [first, second] = PROMPT_FIELDS.filter((name) => fields[name] !== undefined);
+  const { prompt, token_ids: ids, messages } = fields;
+  if (second !== undefined) {
+    const problem = `is given beside ${second}; a line has one of them`;
+    throw new InvalidFieldError({ where, field: first ?? second, problem });
   }
-  if (prompt !== undefined)
-    return { line, id, prompt: { kind: "text", text: prompt }, n: n ?? null };
-  if (ids === undefined) {
-    const problem = "is missing, and so is token_ids; a line has one of them";
-    throw new InvalidFieldError({ where, field: "prompt", problem });
+  const orphan = messages === undefined ? templateFieldOf(fields) : null;
+  if (orphan !== null) {
+    const problem = "is given without messages; only a chat template reads it";
+    throw new InvalidFieldError({ where, field: orphan, problem });
   }
-  const tokenIds = checkTokens(ids, where, options.vocabularySize);
-  return { line, id, prompt: { kind: "token_ids", tokenIds }, n: n ?? null };
+  if (prompt !== undefined) return { kind: "text", text: prompt };
+  if (ids !== undefined) {
+    return { kind: "token_ids", tokenIds: checkTokens(ids, where, vocabularySize) };
+  }
+  if (messages !== undefined) return { kind: "chat", chat: chatIn({ ...fields, messages }, where) };
+  const problem = "is missing, and so are token_ids and messages; a line has one of them";
+  throw new InvalidFieldError({ where, field: "prompt", problem });
+}
+
+function chatIn(fields: TemplateFields, where: string): Chat {
+  try {
+    return chatOf(fields);
+  } catch (error) {
+    if (!(error instanceof InvalidFieldError)) throw error;
+    throw new InvalidFieldError({ where, field: error.field, problem: error.problem });
+  }
 }
 
 function checkTokens(ids: readonly unknown[], where: string, vocabularySize: number): Int32Array {

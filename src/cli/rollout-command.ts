@@ -142,7 +142,7 @@ async function readGroups(
   model: LlamaModel,
   settings: RolloutSettings,
 ): Promise<GroupSpec[]> {
-  const { vocabularySize, contextTokens, stopTokenIds, tokenizer } = model;
+  const { vocabularySize, contextTokens, stopTokenIds } = model;
   const prompts = await loadPrompts(path, { vocabularySize, limit: settings.limit });
   return groupsOf(prompts, {
     path,
@@ -150,7 +150,7 @@ async function readGroups(
     contextTokens,
     vocabularySize,
     stopTokenIds,
-    encode: (text) => tokenizer.encode(text),
+    text: model.text,
   });
 }
 

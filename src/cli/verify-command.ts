@@ -78,7 +78,7 @@ async function verify(promptsPath: string, settings: VerifySettings): Promise<nu
     deterministic: true,
   });
   try {
-    const { vocabularySize, contextTokens, stopTokenIds, tokenizer } = model;
+    const { vocabularySize, contextTokens, stopTokenIds } = model;
     const prompts = await loadPrompts(promptsPath, { vocabularySize, limit: settings.limit });
     const groups = groupsOf(prompts, {
       path: promptsPath,
@@ -86,7 +86,7 @@ async function verify(promptsPath: string, settings: VerifySettings): Promise<nu
       contextTokens,
       vocabularySize,
       stopTokenIds,
-      encode: (text) => tokenizer.encode(text),
+      text: model.text,
     });
     const report = await compareRuns(model, groups, settings);
     if (settings.json) console.log(JSON.stringify(report, null, 2));

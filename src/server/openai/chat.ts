@@ -3,7 +3,7 @@
 // are field by field vLLM's (vllm/entrypoints/openai/chat_completion/protocol.py).
 
 import * as v from "valibot";
-import type { ChatMessage, EncodedChat, EncodeOptions } from "../../text/text.ts";
+import type { EncodedChat, EncodeOptions } from "../../text/text.ts";
 import type { Exchange } from "../route.ts";
 import {
   COMMON_ENTRIES,
@@ -15,18 +15,7 @@ import {
 } from "./common-fields.ts";
 import { advanced, endOf, escaped, idsOf, NO_END, spanOf } from "./completions.ts";
 import type { StreamView } from "./event-stream.ts";
-import {
-  checked,
-  fieldsOfAnyKind,
-  flag,
-  ignored,
-  isNot,
-  listOf,
-  oneOf,
-  text,
-  tokenList,
-  unsupported,
-} from "./fields.ts";
+import { checked, flag, ignored, tokenList, unsupported } from "./fields.ts";
 import type { Job } from "./job.ts";
 import {
   alternativesFor,
@@ -36,6 +25,7 @@ import {
   usageJson,
   usageOf,
 } from "./json.ts";
+import { chatOf, messageList, TEMPLATE_ENTRIES, type TemplateFields } from "./messages.ts";
 import { originOf } from "./origin.ts";
 import type { Cursor, Output } from "./output.ts";
 import type { Answer, DataPlane, Prepared } from "./plane.ts";
@@ -47,33 +37,7 @@ import {
   TOP_LOGPROBS_FIELD,
 } from "./sampling-fields.ts";
 
-const MESSAGES_MAX = 65_536;
-const TOOLS_MAX = 1024;
 const PARSER = "no worker parses tool calls; send tool_choice: none and parse the text";
-
-const message = v.looseObject(
-  {
-    role: text,
-    content: v.nullish(v.union([text, v.array(v.unknown())], isNot("a text or a list of parts"))),
-  },
-  isNot("an object"),
-);
-
-/** What messages become a prompt by; /tokenize takes the same. */
-export const TEMPLATE_ENTRIES = {
-  tools: v.nullish(listOf(fieldsOfAnyKind, TOOLS_MAX)),
-  add_generation_prompt: flag,
-  continue_final_message: flag,
-  chat_template: unsupported("prompts are made with the model's own template"),
-  chat_template_kwargs: v.nullish(fieldsOfAnyKind),
-  documents: v.nullish(listOf(fieldsOfAnyKind, TOOLS_MAX)),
-  reasoning_effort: oneOf("none", "minimal", "low", "medium", "high", "xhigh", "max"),
-  media_io_kwargs: unsupported("prompts are text"),
-  mm_processor_kwargs: unsupported("prompts are text"),
-  required_prefix_token_ids: unsupported("send the tokens to /v1/chat/completions/tokens"),
-} as const;
-
-export const messageList = listOf(message, MESSAGES_MAX);
 
 const CHAT_ENTRIES = {
   ...SAMPLING_ENTRIES,
@@ -100,7 +64,6 @@ export const chatRequest = v.strictObject(CHAT_ENTRIES);
 export const chatTokensRequest = v.strictObject({ ...CHAT_ENTRIES, tokens: tokenList });
 
 type Fields = v.InferOutput<typeof chatRequest>;
-type TemplateFields = Pick<Fields, keyof typeof TEMPLATE_ENTRIES | "messages">;
 
 interface ChatPlan {
   readonly prepared: Prepared;
@@ -165,36 +128,8 @@ export async function encodeMessages(
   fields: TemplateFields,
   encoding: EncodeOptions,
 ): Promise<EncodedChat> {
-  if (fields.messages.length === 0) throw invalid("messages", "is empty");
-  const continues = fields.continue_final_message ?? false;
-  // vLLM has a generation prompt by default, and refuses both only when both are asked for.
-  if (continues && fields.add_generation_prompt === true) {
-    throw invalid("continue_final_message", "and add_generation_prompt are both true");
-  }
-  const variables: Record<string, unknown> = { ...fields.chat_template_kwargs };
-  if (fields.documents) variables.documents = fields.documents;
-  if (fields.reasoning_effort) variables.reasoning_effort ??= fields.reasoning_effort;
-  const chat = {
-    addGenerationPrompt: !continues && (fields.add_generation_prompt ?? true),
-    continueFinalMessage: continues,
-    tools: fields.tools ?? null,
-    variables,
-  };
-  return await plane.encoder.encodeChat(fields.messages.map(plainMessage), chat, encoding);
-}
-
-function plainMessage(given: v.InferOutput<typeof message>, index: number): ChatMessage {
-  const { content } = given;
-  if (typeof content === "string" || content === null || content === undefined) {
-    return { ...given, content: content ?? null };
-  }
-  const parts = content.map((part, i) => {
-    const isText =
-      typeof part === "object" && part !== null && "text" in part && typeof part.text === "string";
-    if (isText) return part.text;
-    throw invalid(`messages.${index}.content.${i}`, "is not a part of text: prompts are text");
-  });
-  return { ...given, content: parts.join("\n") };
+  const { messages, options } = chatOf(fields);
+  return await plane.encoder.encodeChat(messages, options, encoding);
 }
 
 /** `tokens`: of the prompt, where the client gave them; null: the messages make it. */

@@ -3,8 +3,9 @@
 import * as v from "valibot";
 import { assert } from "../../base/assert.ts";
 import type { Exchange } from "../route.ts";
-import { encodeMessages, messageList, TEMPLATE_ENTRIES } from "./chat.ts";
+import { encodeMessages } from "./chat.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";
+import { messageList, TEMPLATE_ENTRIES } from "./messages.ts";
 import type { DataPlane } from "./plane.ts";
 import { invalid } from "./sampling-fields.ts";
 

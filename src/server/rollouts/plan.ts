@@ -18,6 +18,13 @@ import {
   tokenList,
   wellFormed,
 } from "../openai/fields.ts";
+import {
+  chatOf,
+  messageList,
+  TEMPLATE_ENTRIES,
+  type TemplateFields,
+  templateFieldOf,
+} from "../openai/messages.ts";
 import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
 
 export interface RolloutLimits {
@@ -66,8 +73,11 @@ export const RolloutRequestSchema = v.strictObject({
   groups: listOf(
     v.strictObject({
       id,
+      /** One of prompt, messages and token_ids. */
       prompt: v.nullish(text),
+      messages: v.nullish(messageList),
       token_ids: v.nullish(tokenList),
+      ...TEMPLATE_ENTRIES,
       n: integer(1, GROUP_SIZE_MAX),
       sampling: v.nullish(SamplingSchema),
     }),
@@ -96,7 +106,7 @@ export interface GroupPlan {
   readonly seeded: boolean;
 }
 
-/** The prompt is null where it is a text that is yet to be encoded. */
+/** The prompt is null where it is a text or a chat that is yet to be encoded. */
 type UnwrittenPlan = Omit<GroupPlan, "prompt"> & { readonly prompt: Int32Array | null };
 
 export interface RolloutPlan {
@@ -177,34 +187,69 @@ function groupOf(
   };
 }
 
-/** Encodes the prompts that are texts, all at once. */
+/** Encodes the prompts that are texts or messages. A template writes the special tokens itself. */
 async function withPrompts(
   plans: readonly UnwrittenPlan[],
   groups: readonly GroupFields[],
   { encoder, contextTokens, signal }: PlanContext,
 ): Promise<GroupPlan[]> {
   const texts = groups.flatMap(({ prompt }) => (typeof prompt === "string" ? [prompt] : []));
-  const options = { addSpecial: true, tokensMax: contextTokens, signal };
-  const encoded = texts.length === 0 ? [] : await encoder.encode(texts, options);
+  const options = { tokensMax: contextTokens, signal };
+  const encoded =
+    texts.length === 0 ? [] : await encoder.encode(texts, { ...options, addSpecial: true });
   let next = 0;
-  return plans.map((plan, i) => {
-    const prompt = plan.prompt ?? encoded[next++] ?? new Int32Array(0);
-    if (prompt.length === 0) throw invalid(`groups.${i}.prompt`, "has no tokens");
-    return { ...plan, prompt };
-  });
+  const written: GroupPlan[] = [];
+  for (const [i, plan] of plans.entries()) {
+    const group = groups[i];
+    const { messages } = group ?? {};
+    const prompt =
+      plan.prompt ??
+      (group !== undefined && messages
+        ? await chatPrompt({ ...group, messages }, i)
+        : encoded[next++]);
+    const field = messages ? "messages" : "prompt";
+    if (!prompt || prompt.length === 0) throw invalid(`groups.${i}.${field}`, "has no tokens");
+    written.push({ ...plan, prompt });
+  }
+  return written;
+
+  async function chatPrompt(fields: TemplateFields, i: number): Promise<Int32Array> {
+    const chat = chatOf(fields, `groups.${i}.`);
+    try {
+      const done = await encoder.encodeChat(chat.messages, chat.options, {
+        ...options,
+        addSpecial: false,
+      });
+      return done.tokens;
+    } catch (error) {
+      if (!(error instanceof InvalidFieldError)) throw error;
+      throw invalid(`groups.${i}.${error.field}`, error.problem);
+    }
+  }
 }
 
-/** null: it is a text. */
+const PROMPT_FIELDS = ["prompt", "messages", "token_ids"] as const;
+
+/** null: it is a text or a chat. */
 function givenPrompt(group: GroupFields, options: { text: Text; at: string }): Int32Array | null {
-  const { prompt, token_ids: ids } = group;
   const { text: codec, at } = options;
-  if ((prompt ?? null) !== null && (ids ?? null) !== null) {
-    throw invalid(`${at}prompt`, "stands beside token_ids; a group has one of them");
+  const given = PROMPT_FIELDS.filter((field) => (group[field] ?? null) !== null);
+  const [first, second] = given;
+  if (first === undefined) {
+    throw invalid(
+      `${at}prompt`,
+      "is missing, and so are messages and token_ids; a group has one of them",
+    );
   }
-  if (typeof prompt === "string") return null;
-  if (ids === null || ids === undefined) {
-    throw invalid(`${at}prompt`, "is missing, and so is token_ids; a group has one of them");
+  if (second !== undefined) {
+    throw invalid(`${at}${first}`, `is given beside ${second}; a group has one of them`);
   }
+  const orphan = first === "messages" ? null : templateFieldOf(group);
+  if (orphan !== null) {
+    throw invalid(`${at}${orphan}`, "is given without messages; only a chat template reads it");
+  }
+  const { token_ids: ids } = group;
+  if (ids === null || ids === undefined) return null;
   if (ids.length === 0) throw invalid(`${at}token_ids`, "is empty");
   const wrong = indexBeyond(ids, codec.vocabularySize);
   if (wrong >= 0) {

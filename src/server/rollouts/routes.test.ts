@@ -24,8 +24,12 @@ const text: Text = {
     flush: () => "",
   }),
   bytes: (token) => new TextEncoder().encode(String.fromCodePoint(token)),
-  renderChat: () => {
-    throw new InvalidFieldError({ where: "request", field: "messages", problem: "no template" });
+  renderChat: (messages, { tools, addGenerationPrompt }) => {
+    if (messages.some(({ role }) => role === "robot")) {
+      throw new InvalidFieldError({ where: "chat", field: "messages", problem: "no robots" });
+    }
+    const turns = messages.map(({ role, content }) => `${role[0]}${content}`).join("");
+    return `${tools === null ? "" : "T"}${turns}${addGenerationPrompt ? "A" : ""}`;
   },
 };
 
@@ -118,6 +122,27 @@ test("POST /v1/rollouts: streams every group's responses, then a summary", async
     state: "finished",
     report: { groups: 2, finished_requests: 5, output_tokens: 56, interrupted: false },
   });
+});
+
+test("POST /v1/rollouts: messages become prompts by the model's chat template", async () => {
+  const { call, finish } = world();
+  const messages = [
+    { role: "user", content: "xy" },
+    { role: "assistant", content: [{ type: "text", text: "z" }] },
+  ];
+  const groups = [
+    { id: "chat", messages, tools: [{ name: "t" }] },
+    { id: "open", messages, add_generation_prompt: false },
+    { id: "text", prompt: "p" },
+  ];
+  const answered = linesOf(await call("POST", "/v1/rollouts", body({ groups })));
+  await finish();
+  const lines = await answered;
+  const promptOf = (id: string) => {
+    const ids = lines.find(({ group }) => group === id)?.prompt_token_ids;
+    return String.fromCodePoint(...(ids as number[]));
+  };
+  expect([promptOf("chat"), promptOf("open"), promptOf("text")]).toEqual(["TuxyazA", "uxyaz", "p"]);
 });
 
 test("POST /v1/rollouts: a finished group is sent while others run", async () => {
@@ -290,6 +315,15 @@ test.each([
   [{ groups: [] }, "groups"],
   [{ groups: [{ id: "a" }] }, "groups.0.prompt"],
   [{ groups: [{ id: "a", prompt: "x", token_ids: [1] }] }, "groups.0.prompt"],
+  [{ groups: [{ id: "a", prompt: "x", messages: [] }] }, "groups.0.prompt"],
+  [{ groups: [{ id: "a", messages: [] }] }, "groups.0.messages"],
+  [{ groups: [{ id: "a", messages: [{ content: "x" }] }] }, "groups.0.messages.0.role"],
+  [
+    { groups: [{ id: "a", messages: [{ role: "user", content: [1] }] }] },
+    "groups.0.messages.0.content.0",
+  ],
+  [{ groups: [{ id: "a", prompt: "x", tools: [{}] }] }, "groups.0.tools"],
+  [{ groups: [{ id: "a", messages: [{ role: "robot", content: "x" }] }] }, "groups.0.messages"],
   [{ groups: [{ id: "a", token_ids: [1, VOCABULARY] }] }, "groups.0.token_ids.1"],
   [{ groups: [{ id: "a", token_ids: [] }] }, "groups.0.token_ids"],
   [
