@@ -1,7 +1,6 @@
 // The wiring: the only place where the rollout, the embedded engines, the KV pool and the core meet.
 
 import { tmpdir } from "node:os";
-import { join } from "node:path";
 import type { Clock } from "./base/clock.ts";
 import type { WeightEpoch } from "./base/ids.ts";
 import type { BudgetName } from "./draft/budget.ts";
@@ -15,8 +14,6 @@ import type { PolicyName } from "./schedule/policies.ts";
 import { loadCore } from "./wasm/load.ts";
 import type { LlamaModel } from "./worker/llama/open.ts";
 import { DirectoryTierFiles } from "./worker/tier-files.ts";
-
-export const BUNDLED_MODEL = join(import.meta.dir, "..", "model", "foretoken-3m-q8_0.gguf");
 
 export const wallClock: Clock = { nowMs: () => performance.now() };
 

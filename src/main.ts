@@ -1,6 +1,13 @@
 #!/usr/bin/env bun
-// Entry of the command-line tool.
+// Entry of the command-line tool. The tool starts itself again to read weights: a child loads no command.
 
-import { main } from "./cli/cli.ts";
+import { WEIGHTS_CHILD } from "./base/program.ts";
 
-process.exitCode = await main(process.argv.slice(2));
+const [command, ...args] = process.argv.slice(2);
+if (command === WEIGHTS_CHILD) {
+  const { runWeightsChild } = await import("./worker/llama/weights-child.ts");
+  runWeightsChild(args[0] ?? "");
+} else {
+  const { main } = await import("./cli/cli.ts");
+  process.exitCode = await main(process.argv.slice(2));
+}

@@ -2,9 +2,10 @@
 
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { BUNDLED_MODEL, wallClock } from "./app.ts";
+import { wallClock } from "./app.ts";
 import { AppError, errorText } from "./base/errors.ts";
 import type { BudgetName } from "./draft/budget.ts";
+import { BUNDLED_MODEL } from "./installation.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import type { EncoderThread } from "./text/encoder.ts";
 import { eosTokensOf } from "./text/eos.ts";

@@ -62,8 +62,10 @@ function importsOf(file: string): string[] {
   const text = readFileSync(join(SRC, file), "utf8");
   const found: string[] = [];
   for (const match of text.matchAll(/(?:from|import\()\s*"(\.[^"]+)"/g)) {
-    const target = match[1] ?? "";
-    found.push(relative(SRC, resolve(SRC, dirname(file), target)));
+    const target = relative(SRC, resolve(SRC, dirname(file), match[1] ?? ""));
+    // The core, a schema, the C shim: outside src, and no modules.
+    const isAsset = target.startsWith("..") && !target.endsWith(".ts");
+    if (!isAsset) found.push(target);
   }
   return found;
 }

@@ -7,6 +7,7 @@ import { Command } from "commander";
 import { AppError } from "../base/errors.ts";
 import { FIELDS, type Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
+import { BUNDLED_HF_MODEL, FOLDER } from "../installation.ts";
 import { type ModelWait, openModelSide } from "../sources.ts";
 import { type FoundVllm, findVllm } from "../supervise/find-vllm.ts";
 import { gpusOf, gpusPerServer, visibleGpus } from "../supervise/gpus.ts";
@@ -45,8 +46,6 @@ const FIELD_NAMES = [
 
 type UpSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-const ROOT = join(import.meta.dir, "..", "..");
-const BUNDLED = join(ROOT, "model", "hf");
 /** The sidecar's, as `foretoken serve` has it. */
 const PORT = 8000;
 /** The servers have no password but a token, and routes that change weights: only this machine may reach them. */
@@ -83,16 +82,16 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   // Engines get the sidecar's port before it listens.
   const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
   const settings = { ...given, port };
-  const model = resolve(settings.hfModel ?? BUNDLED);
+  const model = resolve(settings.hfModel ?? BUNDLED_HF_MODEL);
   if (!existsSync(join(model, "config.json"))) {
     throw new AppError("usage", `--model ${model} is no Hugging Face directory (no config.json)`);
   }
-  const found = findVllm(settings.vllm, ROOT);
+  const found = findVllm(settings.vllm, FOLDER);
   log("info", "vllm", { version: found.build.version, command: found.command });
   // Its connector for the pool is in the plugin's package.
   const pool = settings.kvConnector === "mooncake" ? openUpPool(settings, found.python, log) : null;
   if (settings.plugin || pool !== null) {
-    const installed = await ensurePlugin({ python: found.python, root: ROOT });
+    const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
   }
   const stopping = untilSignal();

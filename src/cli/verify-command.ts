@@ -2,12 +2,12 @@
 // same requests run twice on portable kernels: scheduled, divided, moved and drafted over several
 // engines; and each alone on one undisturbed engine. Everything must be equal, bit for bit.
 
-import { join } from "node:path";
 import { Command } from "commander";
-import { BUNDLED_MODEL, runIteration } from "../app.ts";
+import { runIteration } from "../app.ts";
 import { present } from "../base/assert.ts";
 import { weightEpoch } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
+import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../installation.ts";
 import type { Group, GroupSpec, Request } from "../request/buffer.ts";
 import type { RunReport } from "../rollout/report.ts";
 import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
@@ -44,7 +44,6 @@ const DEFAULTS = {
   chunkTokens: 8,
 } as const;
 
-const BUNDLED_PROMPTS = join(import.meta.dir, "..", "..", "model", "prompts.jsonl");
 const POOL_BYTES = 256 * 1024 * 1024;
 const DIFFERENCES_SHOWN = 5;
 

@@ -4,10 +4,11 @@
 
 import { basename } from "node:path";
 import { Command } from "commander";
-import { BUNDLED_MODEL, wallClock } from "../app.ts";
+import { wallClock } from "../app.ts";
 import { AppError, errorWithStack } from "../base/errors.ts";
 import { weightEpoch } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
+import { BUNDLED_MODEL } from "../installation.ts";
 import type { Worker } from "../rollout/worker.ts";
 import { LinkHost, type LinkHostEvent } from "../worker/link/host.ts";
 import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";

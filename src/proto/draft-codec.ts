@@ -2,8 +2,8 @@
 // field is checked here, once: an empty frame, and one that means something else, are valid protobuf.
 // Never throws on what a peer sent.
 
-import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
+import schema from "../../proto/draft.proto" with { type: "text" };
 import { assert } from "../base/assert.ts";
 import { type GroupId, groupId, type WeightEpoch, weightEpoch } from "../base/ids.ts";
 import {
@@ -32,8 +32,7 @@ import {
 } from "../draft/service/message.ts";
 import { type Decoded, decodeAs, encodeAs, type Fields, InvalidMessage } from "./checked.ts";
 
-const SCHEMA = new URL("../../proto/draft.proto", import.meta.url);
-const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
+const { root } = protobuf.parse(schema);
 const clientFrame = root.lookupType("foretoken.draft.v1.ClientFrame");
 const serverFrame = root.lookupType("foretoken.draft.v1.ServerFrame");
 

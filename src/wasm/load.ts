@@ -2,6 +2,7 @@
 // share nothing. Refuses a core with another ABI than the one this host was built with.
 
 import { readFileSync } from "node:fs";
+import CORE from "../../build/core.wasm" with { type: "file" };
 import { AppError } from "../base/errors.ts";
 import { ABI_VERSION, CONTEXT_TOKENS_DEFAULT } from "./abi.ts";
 import { Gate } from "./gate.ts";
@@ -50,7 +51,6 @@ export interface CoreOptions {
   readonly learning?: boolean;
 }
 
-const CORE = new URL("../../build/core.wasm", import.meta.url);
 /** What one instance may take. */
 export const LIMIT_BYTES_MAX = 0xf0000000;
 

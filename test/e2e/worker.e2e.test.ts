@@ -1,8 +1,9 @@
 // A worker as a process of its own: a rollout over it gives the tokens of the engine in this process.
 
 import { expect, test } from "bun:test";
-import { BUNDLED_MODEL, wallClock } from "../../src/app.ts";
+import { wallClock } from "../../src/app.ts";
 import { groupId, weightEpoch, workerId } from "../../src/base/ids.ts";
+import { BUNDLED_MODEL } from "../../src/installation.ts";
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "../../src/request/buffer.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";

@@ -1,10 +1,11 @@
 // The page: one HTML file that holds all it needs and talks to /v1/stream alone. The browser is instructed to
 // load nothing else, from here or from anywhere.
 
-import { readFileSync } from "node:fs";
 import type { Route } from "../route.ts";
+import page from "./page.html" with { type: "text" };
 
-const HTML = readFileSync(new URL("./page.html", import.meta.url), "utf8");
+/** Bun's types know HTML files only as bundles of a server. */
+const HTML = page as unknown as string;
 
 /** Inline script and style are the page's own; nothing in it contains clients' input. */
 const POLICY =

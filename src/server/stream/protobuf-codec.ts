@@ -1,8 +1,8 @@
 // Frames of a token stream as protobuf, by proto/stream.proto. Columns of numbers are `repeated fixed32`,
 // whose layout on the wire is that in memory: encoding them is a copy. Never throws on a client's input.
 
-import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
+import schema from "../../../proto/stream.proto" with { type: "text" };
 import { assert } from "../../base/assert.ts";
 import type { Decoded } from "../../proto/checked.ts";
 import {
@@ -14,8 +14,7 @@ import {
 } from "./frame.ts";
 import { subscribeMessage } from "./json-codec.ts";
 
-const SCHEMA = new URL("../../../proto/stream.proto", import.meta.url);
-const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
+const { root } = protobuf.parse(schema);
 const clientFrame = root.lookupType("foretoken.stream.v1.ClientFrame");
 const streamFrame = root.lookupType("foretoken.stream.v1.StreamFrame");
 

@@ -1,8 +1,8 @@
 // Reads the fields of decoded protobuf and checks each: an empty frame, and one that means something
 // else, are valid protobuf. Errors are returned as a value of `Decoded`, never thrown.
 
-import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
+import schema from "../../../proto/link.proto" with { type: "text" };
 import { assert } from "../../base/assert.ts";
 import {
   type GroupId,
@@ -18,8 +18,7 @@ import { parseJson } from "../../base/json.ts";
 import { type Fields, InvalidMessage } from "../../proto/checked.ts";
 import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, TOKEN_BYTES } from "./limits.ts";
 
-const SCHEMA = new URL("../../../proto/link.proto", import.meta.url);
-const { root } = protobuf.parse(readFileSync(SCHEMA, "utf8"));
+const { root } = protobuf.parse(schema);
 
 /** Words are sent in their memory layout; every host of Bun is little-endian. */
 assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");

@@ -5,7 +5,8 @@
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
-import { addressOf, type LlamaLibrary, nativeBytes, pointerOf } from "./native.ts";
+import { nativeBytes } from "./c-bytes.ts";
+import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
 import { BATCH_BYTES, BATCH_WORD, CONTEXT_PARAMS_BYTES, setContextParams } from "./structs.ts";
 import type { LlamaWeights } from "./weights.ts";
 

@@ -5,7 +5,7 @@
 import { dlopen, ptr } from "bun:ffi";
 import { closeSync } from "node:fs";
 import { AppError } from "../../base/errors.ts";
-import { cString } from "./native.ts";
+import { cString } from "./c-bytes.ts";
 
 /** MFD_CLOEXEC: only a child that is given the descriptor has it. */
 const CLOSE_ON_EXEC = 1;

@@ -3,22 +3,12 @@
 // fastest, and cannot be changed afterwards.
 
 import { CString, cc, dlopen, type Pointer, ptr } from "bun:ffi";
-import { fileURLToPath } from "node:url";
+import { writeFileSync } from "node:fs";
+import shim from "../../../native/llama-shim.c" with { type: "text" };
 import { AppError } from "../../base/errors.ts";
+import { cString } from "./c-bytes.ts";
+import { MemoryFile } from "./memory-file.ts";
 import { type LibraryFiles, locateLibrary } from "./platform.ts";
-
-/** Fresh storage that C may keep the address of: a small typed array without its own buffer moves. */
-export function nativeBytes(bytes: number): Uint8Array<ArrayBuffer> {
-  return new Uint8Array(new ArrayBuffer(bytes));
-}
-
-/** `text` as UTF-8 with a final zero. */
-export function cString(text: string): Uint8Array<ArrayBuffer> {
-  const utf8 = new TextEncoder().encode(text);
-  const bytes = nativeBytes(utf8.length + 1);
-  bytes.set(utf8);
-  return bytes;
-}
 
 function openGgml(file: string) {
   return dlopen(file, {
@@ -72,9 +62,20 @@ function openLlama(file: string) {
   });
 }
 
+/** From a memory file: the compiler cannot open what is inside a compiled executable. */
 function compileShim() {
+  const source = MemoryFile.create();
+  try {
+    writeFileSync(source.path, shim);
+    return compile(source.path);
+  } finally {
+    source.close();
+  }
+}
+
+function compile(source: string) {
   return cc({
-    source: fileURLToPath(new URL("../../../native/llama-shim.c", import.meta.url)),
+    source,
     symbols: {
       shim_model_default_params: { args: ["ptr", "ptr"], returns: "void" },
       shim_context_default_params: { args: ["ptr", "ptr"], returns: "void" },

@@ -40,3 +40,10 @@ test("locateLibrary: the pinned version is that of package.json", async () => {
   ).json();
   expect(optionalDependencies["@node-llama-cpp/linux-x64"]).toBe(PACKAGE_VERSION);
 });
+
+test("locateLibrary: a compiled executable takes the libraries beside it, and names the folder without them", () => {
+  const error = problem({ ...linux, compiledIn: "/nowhere" });
+  expect(error.code).toBe("native_library_missing");
+  expect(error.message).toContain("/nowhere/llama/libllama");
+  expect(error.message).toContain(`@node-llama-cpp/linux-x64@${PACKAGE_VERSION}`);
+});

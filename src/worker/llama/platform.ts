@@ -5,6 +5,7 @@ import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { AppError } from "../../base/errors.ts";
+import { IS_COMPILED } from "../../base/program.ts";
 
 interface Platform {
   readonly packageName: string;
@@ -49,9 +50,14 @@ export interface LocateOptions {
   readonly arch?: string;
   /** Resolves a package name to the path of its entry file; throws when it is not installed. */
   readonly resolve?: (packageName: string) => string;
+  /** The folder that a compiled executable is in; null: this is none. */
+  readonly compiledIn?: string | null;
 }
 
-/** @throws AppError native_library_missing, saying what to install. */
+/**
+ * Beside a compiled executable, else in the npm package.
+ * @throws AppError native_library_missing, saying what to install.
+ */
 export function locateLibrary(options: LocateOptions = {}): LibraryFiles {
   const name = `${options.platform ?? process.platform}-${options.arch ?? process.arch}`;
   const platform = PLATFORMS[name];
@@ -61,6 +67,8 @@ export function locateLibrary(options: LocateOptions = {}): LibraryFiles {
       `the embedded engine has no prebuilt llama.cpp for ${name}; it runs on ${Object.keys(PLATFORMS).join(", ")}`,
     );
   }
+  const { compiledIn = COMPILED_IN } = options;
+  if (compiledIn !== null) return filesBeside(compiledIn, platform);
   const install = `install it with: npm install ${platform.packageName}@${PACKAGE_VERSION}`;
   let entry: string;
   try {
@@ -72,22 +80,39 @@ export function locateLibrary(options: LocateOptions = {}): LibraryFiles {
       { cause },
     );
   }
-  const folder = join(dirname(entry), "..", "bins", platform.folder);
-  const backend = platform.portableBackend;
-  const files: LibraryFiles = {
+  const files = filesIn(join(dirname(entry), "..", "bins", platform.folder), platform);
+  const missing = missingOf(files);
+  if (missing === null) return files;
+  throw new AppError(
+    "native_library_missing",
+    `${platform.packageName} is installed without ${missing} (another version?); ${install}`,
+  );
+}
+
+const COMPILED_IN = IS_COMPILED ? dirname(process.execPath) : null;
+
+function filesBeside(folder: string, platform: Platform): LibraryFiles {
+  const files = filesIn(join(folder, "llama"), platform);
+  const missing = missingOf(files);
+  if (missing === null) return files;
+  throw new AppError(
+    "native_library_missing",
+    `the embedded engine needs ${missing}, which this installation lacks; install the wheel of foretoken, which has it, ` +
+      `or copy the libraries of the npm package ${platform.packageName}@${PACKAGE_VERSION} there`,
+  );
+}
+
+function filesIn(folder: string, { portableBackend }: Platform): LibraryFiles {
+  return {
     folder,
     llama: join(folder, LLAMA_LIBRARY),
     ggml: join(folder, GGML_LIBRARY),
-    portableBackend: backend === null ? null : join(folder, backend),
+    portableBackend: portableBackend === null ? null : join(folder, portableBackend),
   };
-  for (const file of [files.llama, files.ggml]) {
-    if (existsSync(file)) continue;
-    throw new AppError(
-      "native_library_missing",
-      `${platform.packageName} is installed without ${file} (another version?); ${install}`,
-    );
-  }
-  return files;
+}
+
+function missingOf({ llama, ggml }: LibraryFiles): string | null {
+  return [llama, ggml].find((file) => !existsSync(file)) ?? null;
 }
 
 function resolveFromHere(packageName: string): string {

@@ -2,6 +2,7 @@
 
 import { type Pointer, ptr } from "bun:ffi";
 import { readFileSync } from "node:fs";
+import KERNEL from "../../../build/sample.wasm" with { type: "file" };
 import { AppError } from "../../base/errors.ts";
 import type { LogitShaping } from "../../request/request.ts";
 
@@ -23,7 +24,6 @@ interface SampleExports {
   readonly topLogprobsOffset: () => number;
 }
 
-const KERNEL = new URL("../../../build/sample.wasm", import.meta.url);
 const PAGE_BYTES = 65536;
 /** TOP_MAX of the kernel's layout. */
 export const TOP_LOGPROBS_MAX = 32;
@@ -103,7 +103,7 @@ function compileKernel(): WebAssembly.Module {
   } catch (cause) {
     throw new AppError(
       "core_version",
-      `${KERNEL.pathname} is missing or not readable; build it with: bun run build`,
+      `${KERNEL} is missing or not readable; build it with: bun run build`,
       { cause },
     );
   }

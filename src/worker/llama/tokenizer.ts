@@ -9,7 +9,8 @@ import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "../.
 import type { EncoderThread } from "../../text/encoder.ts";
 import { openEncoderThread } from "../../text/encoder-thread.ts";
 import type { ChatMessage, ChatOptions, Detokenizer, Text } from "../../text/text.ts";
-import { type LlamaLibrary, nativeBytes, pointerOf } from "./native.ts";
+import { nativeBytes } from "./c-bytes.ts";
+import { type LlamaLibrary, pointerOf } from "./native.ts";
 import { LlamaWeights, metaString } from "./weights.ts";
 
 const VOCABULARY_NONE = 0;

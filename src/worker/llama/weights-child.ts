@@ -1,12 +1,13 @@
 // The process that reads weights for one that serves: it may hang on a file system or be ended by a damaged
 // file, and nothing else is lost. Its result is in the memory file that it inherited.
-// weights-reader.ts starts it; argument 2 is a ReadRequest, each line of its output a ReadReport.
+// weights-reader.ts starts it by way of main.ts; each line of its output is a ReadReport.
 
 import { dlopen, ptr } from "bun:ffi";
 import { writeSync } from "node:fs";
 import { AppError } from "../../base/errors.ts";
+import { nativeBytes } from "./c-bytes.ts";
 import { pathOf } from "./memory-file.ts";
-import { loadBackend, nativeBytes, openLibrary, speakUp } from "./native.ts";
+import { loadBackend, openLibrary, speakUp } from "./native.ts";
 import { checkTokenizer, checkWeights } from "./weights-check.ts";
 import { weightsIdOf } from "./weights-digest.ts";
 import {
@@ -79,10 +80,13 @@ function read({ path, deterministic, isFirst }: ReadRequest): void {
   report({ kind: "read", weights });
 }
 
-limitSelf();
-try {
-  read(JSON.parse(process.argv[2] ?? "") as ReadRequest);
-} catch (error) {
-  const code = error instanceof AppError ? error.code : "model_unreadable";
-  report({ kind: "failed", code, message: error instanceof Error ? error.message : `${error}` });
+/** `request`: a ReadRequest as JSON. */
+export function runWeightsChild(request: string): void {
+  limitSelf();
+  try {
+    read(JSON.parse(request) as ReadRequest);
+  } catch (error) {
+    const code = error instanceof AppError ? error.code : "model_unreadable";
+    report({ kind: "failed", code, message: error instanceof Error ? error.message : `${error}` });
+  }
 }

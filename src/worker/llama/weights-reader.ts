@@ -6,6 +6,7 @@ import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { AppError, type ErrorCode } from "../../base/errors.ts";
 import type { WeightsId } from "../../base/ids.ts";
+import { IS_COMPILED, WEIGHTS_CHILD } from "../../base/program.ts";
 import { MemoryFile, pathOf } from "./memory-file.ts";
 
 export interface ReadRequest {
@@ -67,9 +68,9 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
   const { deterministic, isFirst, form } = options;
   const path = resolve(options.path);
   const request: ReadRequest = { path, deterministic, isFirst };
-  const child = Bun.spawn([process.execPath, CHILD, JSON.stringify(request)], {
+  const child = Bun.spawn([...PROGRAM, WEIGHTS_CHILD, JSON.stringify(request)], {
     // Away from whatever settings of the runtime the user's folder holds.
-    cwd: import.meta.dir,
+    cwd: "/",
     stdio: ["ignore", "pipe", "pipe", file.descriptor, form.descriptor],
     // llama.cpp starts no debugger where it aborts.
     env: { ...process.env, GGML_NO_BACKTRACE: "1" },
@@ -104,7 +105,10 @@ async function readInto(file: MemoryFile, options: ReadOptions): Promise<Weights
   }
 }
 
-const CHILD = fileURLToPath(new URL("./weights-child.ts", import.meta.url));
+/** What starts this program again. */
+const PROGRAM = IS_COMPILED
+  ? [process.execPath]
+  : [process.execPath, fileURLToPath(new URL("../../main.ts", import.meta.url))];
 
 function unreadable(path: string, problem: string): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`);

@@ -4,7 +4,8 @@
 import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
-import { addressOf, cString, type LlamaLibrary, nativeBytes, pointerOf } from "./native.ts";
+import { cString, nativeBytes } from "./c-bytes.ts";
+import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
 import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
 
 /** Two models with equal shapes can take each other's place in a running worker. */

@@ -1,0 +1,14 @@
+// Memory of JavaScript that C may keep the address of.
+
+/** Fresh storage: a small typed array without its own buffer moves. */
+export function nativeBytes(bytes: number): Uint8Array<ArrayBuffer> {
+  return new Uint8Array(new ArrayBuffer(bytes));
+}
+
+/** `text` as UTF-8 with a final zero. */
+export function cString(text: string): Uint8Array<ArrayBuffer> {
+  const utf8 = new TextEncoder().encode(text);
+  const bytes = nativeBytes(utf8.length + 1);
+  bytes.set(utf8);
+  return bytes;
+}
