@@ -1,7 +1,7 @@
 // The package runner that a process was started by (`npx foretoken serve`, a script of package.json): a signal to
 // it ends the runner and its shell, and not what they started, which would keep its port. So a
 // serving command watches them and stops when they have ended. It continues if it was started in the background or by
-// another program.
+// another program, unless that program names itself (`--parent`).
 
 import { readFileSync } from "node:fs";
 
@@ -57,9 +57,22 @@ export function whenLauncherEnds(act: () => void): void {
   const self = readProcess(process.pid);
   const launcher = self === null ? null : launcherOf(self, readProcess);
   if (self === null || launcher === null) return;
+  whenFalse(() => isThere(launcher) && process.ppid === self.parent, act);
+}
+
+/** Calls `act` once when process `pid` has ended, also if it has already. */
+export function whenProcessEnds(pid: number, act: () => void): void {
+  const watched = readProcess(pid);
+  whenFalse(() => watched !== null && isThere(watched), act);
+}
+
+function isThere({ pid, started }: ProcessEntry): boolean {
+  return readProcess(pid)?.started === started;
+}
+
+function whenFalse(check: () => boolean, act: () => void): void {
   const timer = setInterval(() => {
-    const isThere = readProcess(launcher.pid)?.started === launcher.started;
-    if (isThere && process.ppid === self.parent) return;
+    if (check()) return;
     clearInterval(timer);
     act();
   }, WATCH_MS);

@@ -2,7 +2,8 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { ROOT, start } from "../../test/e2e/tool.ts";
+import { untilTrue } from "../../test/e2e/fleet.ts";
+import { engineMissing, ROOT, start } from "../../test/e2e/tool.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
 
 test("serve: a signal while engines are being opened ends it", async () => {
@@ -30,3 +31,53 @@ test("serve: a signal while engines are being opened ends it", async () => {
     await engine.stop(true);
   }
 }, 30_000);
+
+const engineTest = test.skipIf(engineMissing() !== null);
+
+engineTest(
+  "serve: the end of --parent ends it, with a request in flight",
+  async () => {
+    const parent = Bun.spawn(["sleep", "600"]);
+    const tool = start([...EMBEDDED, "--parent", String(parent.pid)]);
+    try {
+      const url = await urlOf(tool.stdout);
+      const unfinished = async () => {
+        const text = await (await fetch(`${url}/metrics`)).text();
+        return /^foretoken_requests_unfinished\S* 1$/m.test(text);
+      };
+      await untilTrue(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
+      const body = { prompt: "<|user|>", max_tokens: 3000, ignore_eos: true, min_tokens: 3000 };
+      const options = { method: "POST", headers: { "content-type": "application/json" } };
+      fetch(`${url}/v1/completions`, { ...options, body: JSON.stringify(body) }).catch(() => {});
+      await untilTrue(unfinished, "a request in flight", 10_000);
+      expect(tool.exitCode).toBeNull();
+      const endedMs = performance.now();
+      parent.kill("SIGKILL");
+      await tool.exited;
+      expect(performance.now() - endedMs).toBeLessThan(10_000);
+    } finally {
+      parent.kill("SIGKILL");
+      tool.kill("SIGKILL");
+    }
+  },
+  60_000,
+);
+
+test("serve: a --parent that has ended already ends it", async () => {
+  const parent = Bun.spawn(["true"]);
+  await parent.exited;
+  const tool = start(["serve", "--port", "0", "--parent", String(parent.pid)]);
+  expect(await tool.exited).toBe(EXIT_INTERRUPTED);
+}, 30_000);
+
+const EMBEDDED = ["serve", "--llama", "1", "--slots", "1", "--kv-tokens", "4096", "--port", "0"];
+
+async function urlOf(stdout: ReadableStream<Uint8Array<ArrayBuffer>>): Promise<string> {
+  let text = "";
+  for await (const piece of stdout.pipeThrough(new TextDecoderStream())) {
+    text += piece;
+    const [, url] = /foretoken on (\S+)/.exec(text) ?? [];
+    if (url !== undefined) return url;
+  }
+  throw new Error(`the sidecar ended: ${text}`);
+}

@@ -57,6 +57,7 @@ export const SERVING_FIELDS = [
   "weightsTimeoutS",
   "harmlessRpc",
   "drainS",
+  "parent",
   "log",
   "logLevel",
   "config",
@@ -182,7 +183,7 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
     poolDiskBytes: settings.poolDiskMb * MIB,
     poolDir: settings.poolDir,
   };
-  return await serveOver(engines, { settings, log, stopping: untilSignal(), pool });
+  return await serveOver(engines, { settings, log, stopping: untilSignal(settings.parent), pool });
 }
 
 /** vLLM servers hand no KV to a pool of ours. */

@@ -1,6 +1,7 @@
-// Signals that stop a serving command: SIGINT, SIGTERM, and the end of the package runner that started it.
+// Signals that stop a serving command: SIGINT, SIGTERM, the end of the package runner that started it, and the end of
+// the process that `--parent` names.
 
-import { whenLauncherEnds } from "./launcher.ts";
+import { whenLauncherEnds, whenProcessEnds } from "./launcher.ts";
 
 /** The first signal drains what is in flight, the second ends everything. */
 export interface Signals {
@@ -8,8 +9,11 @@ export interface Signals {
   readonly second: Promise<void>;
 }
 
-/** The first SIGINT or SIGTERM, and the one after it. A runner's end counts as the first, if none came before. */
-export function untilSignal(): Signals {
+/**
+ * The first SIGINT or SIGTERM, and the one after it. A runner's end counts as the first, if none came before. The end
+ * of process `parent` counts as both: its requests are its own.
+ */
+export function untilSignal(parent: number | null): Signals {
   const first = Promise.withResolvers<void>();
   const second = Promise.withResolvers<void>();
   let count = 0;
@@ -24,6 +28,12 @@ export function untilSignal(): Signals {
     // A terminal's interrupt reaches the runner and this process alike.
     if (count === 0) onSignal();
   });
+  if (parent !== null) {
+    whenProcessEnds(parent, () => {
+      onSignal();
+      onSignal();
+    });
+  }
   return { first: first.promise, second: second.promise };
 }
 

@@ -94,7 +94,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
   }
-  const stopping = untilSignal();
+  const stopping = untilSignal(settings.parent);
   let servers: readonly ManagedServer[] = [];
   // Runs last, also after an uncaught error.
   const killAll = () => {

@@ -547,6 +547,13 @@ export const FIELDS = {
     default: 600,
     help: "time for requests in flight to finish after the first SIGTERM or SIGINT",
   }),
+  parent: integer("--parent", {
+    metavar: "PID",
+    min: 1,
+    max: 4_194_304,
+    default: null,
+    help: "end at once when this process ends, however it ends: the program that starts the sidecar names itself (default: none)",
+  }),
   log: {
     kind: "choice",
     flag: "--log",
