@@ -5,12 +5,12 @@
 import { createHash } from "node:crypto";
 import { existsSync, mkdirSync, readFileSync, statfsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { createPythonEnv, pythonEnv } from "./python-env.ts";
 
 const root = join(import.meta.dir, "..");
 const requirements = join(root, "examples", "grpo", "requirements.txt");
 const cache = join(root, ".cache");
 const folder = join(cache, "grpo");
-const python = join(folder, "bin", "python");
 const stamp = join(folder, "installed");
 /** PyTorch brings CUDA's libraries along, whether or not there is a GPU. */
 const DISK_GIB = 6;
@@ -20,13 +20,6 @@ function fail(reason: string): never {
   process.exit(1);
 }
 
-function run(command: string[]): void {
-  console.error(`$ ${command.join(" ")}`);
-  const { exitCode, stderr } = Bun.spawnSync(command, { stdout: "ignore", stderr: "pipe" });
-  if (exitCode !== 0)
-    fail(`${command[0]} ended with ${exitCode}: ${stderr.toString().trim().slice(-500)}`);
-}
-
 const wanted = createHash("sha256").update(readFileSync(requirements)).digest("hex");
 if (!existsSync(stamp) || readFileSync(stamp, "utf8") !== wanted) {
   if (Bun.which("python3") === null) fail("there is no python3");
@@ -34,9 +27,11 @@ if (!existsSync(stamp) || readFileSync(stamp, "utf8") !== wanted) {
   const { bavail, bsize } = statfsSync(cache);
   const freeGib = (bavail * bsize) / 2 ** 30;
   if (freeGib < DISK_GIB) fail(`it needs ${DISK_GIB} GiB of disk; ${freeGib.toFixed(1)} are free`);
-  console.error(`installing the trainer's packages (${DISK_GIB} GiB, some minutes)`);
-  run(["python3", "-m", "venv", folder]);
-  run([python, "-m", "pip", "install", "--quiet", "-r", requirements]);
+  console.error(`installing the trainer's packages (${DISK_GIB} GiB, a minute)`);
+  const env = createPythonEnv(folder);
+  if (typeof env === "string") fail(env);
+  const problem = env.install(["-r", requirements]);
+  if (problem !== null) fail(problem);
   writeFileSync(stamp, wanted);
 }
-console.log(python);
+console.log(pythonEnv(folder).python);

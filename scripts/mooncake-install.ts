@@ -4,6 +4,7 @@
 import { copyFileSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
+import { attempt, type PythonEnv } from "./python-env.ts";
 
 export const MOONCAKE_PACKAGE = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
 
@@ -15,36 +16,26 @@ const PACKAGES: Readonly<Record<string, string>> = {
   "libnuma.so.1": "libnuma1",
 };
 
-export interface MooncakeInstall {
-  /** Of the environment. */
-  readonly python: string;
-  readonly sitePackages: string;
-  /** Runs a command; null: success, else its last message. */
-  readonly attempt: (command: string[], where?: string) => string | null;
-  readonly pip: (...args: string[]) => string[];
-}
-
 /** Returns why it cannot be used; null: it can. */
-export function installMooncake(options: MooncakeInstall): string | null {
-  const { python, attempt, pip } = options;
-  const problem = attempt(pip("--no-deps", MOONCAKE_PACKAGE));
+export function installMooncake(env: PythonEnv, sitePackages: string): string | null {
+  const problem = env.install(["--no-deps", MOONCAKE_PACKAGE]);
   if (problem !== null) return problem;
   for (const tried = new Set<string>(); ; ) {
-    const message = attempt([python, "-c", "import mooncake.store"]);
+    const message = attempt([env.python, "-c", "import mooncake.store"]);
     if (message === null) return null;
     const [, library = ""] =
       /ImportError: (\S+): cannot open shared object file/.exec(message) ?? [];
     const name = PACKAGES[library];
     if (name === undefined || tried.has(library)) return message;
     tried.add(library);
-    const failure = addLibrary(options, { library, name });
+    const failure = addLibrary(sitePackages, { library, name });
     if (failure !== null) return `${library} is missing: apt-get install ${name} (${failure})`;
   }
 }
 
 /** Puts the library of a Debian package beside the wheel's own. */
 function addLibrary(
-  { sitePackages, attempt }: MooncakeInstall,
+  sitePackages: string,
   { library, name }: { library: string; name: string },
 ): string | null {
   const own = readdirSync(sitePackages).find((entry) => /^mooncake.*\.libs$/.test(entry));

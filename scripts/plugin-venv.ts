@@ -2,8 +2,9 @@
 // again when its requirements change. It does not contain vLLM.
 
 import { createHash } from "node:crypto";
-import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { createPythonEnv, pythonEnv } from "./python-env.ts";
 
 const ROOT = join(import.meta.dir, "..");
 export const PLUGIN = join(ROOT, "native", "foretoken_vllm");
@@ -23,7 +24,7 @@ export function pluginVenv(): PluginVenv {
   const project = readFileSync(join(PLUGIN, "pyproject.toml"), "utf8");
   const needs = [...project.matchAll(/^ {2}"([^"\n]+)",$/gm)].map(([, need]) => need ?? "");
   const wanted = createHash("sha256").update(needs.join("\n")).digest("hex");
-  const bin = join(VENV, "bin");
+  const { bin } = pythonEnv(VENV);
   if (existsSync(STAMP) && readFileSync(STAMP, "utf8") === wanted) return { kind: "ready", bin };
   const python = Bun.which("python3");
   if (python === null) return missing("there is no python3");
@@ -32,11 +33,9 @@ export function pluginVenv(): PluginVenv {
   if (major !== VERSION_MIN[0] || minor < VERSION_MIN[1]) {
     return missing(`python3 is ${version || "broken"}; it takes ${VERSION_MIN.join(".")}`);
   }
-  rmSync(VENV, { recursive: true, force: true });
-  mkdirSync(FOLDER, { recursive: true });
-  const problem =
-    attempt([python, "-m", "venv", VENV]) ??
-    attempt([join(bin, "python"), "-m", "pip", "install", "--quiet", "--no-input", ...needs]);
+  const env = createPythonEnv(VENV);
+  if (typeof env === "string") return missing(env);
+  const problem = env.install(needs);
   if (problem !== null) return missing(problem);
   writeFileSync(STAMP, wanted);
   return { kind: "ready", bin };
@@ -44,11 +43,4 @@ export function pluginVenv(): PluginVenv {
 
 function missing(reason: string): PluginVenv {
   return { kind: "missing", reason };
-}
-
-/** null: success; else its last message. */
-function attempt(command: string[]): string | null {
-  const { exitCode, stderr } = Bun.spawnSync(command, { stdout: "ignore", stderr: "pipe" });
-  if (exitCode === 0) return null;
-  return `${command.slice(0, 4).join(" ")} ended with ${exitCode}: ${stderr.toString().trim().slice(-400)}`;
 }

