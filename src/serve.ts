@@ -19,6 +19,7 @@ import { DraftSocketService } from "./server/drafts/draft-socket.ts";
 import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import { followedResponses } from "./server/drafts/followed-responses.ts";
 import { describePlugin, pluginRoutes } from "./server/drafts/routes.ts";
+import { PoolCalls } from "./server/engine-calls.ts";
 import {
   type AccessEntry,
   type HttpOptions,
@@ -397,6 +398,7 @@ function routesOf(
     encoder,
     modelNames: names,
     adapters: () => weights.adapters,
+    engines: new PoolCalls({ pool, sidecar, later: timersOf(options.events.failed).afterwards }),
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
     limits: { graceMs: options.retryGraceMs },

@@ -19,6 +19,8 @@ import {
 import { StandInStream } from "./stream.ts";
 import { VOCABULARY_SIZE } from "./tokens.ts";
 
+type Body = Readonly<Record<string, unknown>>;
+
 export interface StandInOptions extends EngineOptions {
   readonly faults: FaultPlan;
   /** disabled: 403, as without --enable-scale-out. */
@@ -47,6 +49,8 @@ export interface StandInOptions extends EngineOptions {
   readonly port: number;
   /** As a server that loads its model: every route answers 503 until `isHealthy` is set. */
   readonly isLoading: boolean;
+  /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. */
+  readonly routes: (path: string, body: Body) => { status: number; body: unknown } | null;
 }
 
 export const STAND_IN_DEFAULTS: StandInOptions = {
@@ -70,9 +74,8 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   kvConnector: null,
   port: 0,
   isLoading: false,
+  routes: () => null,
 };
-
-type Body = Readonly<Record<string, unknown>>;
 
 export class VllmStandIn {
   readonly options: StandInOptions;
@@ -198,6 +201,8 @@ export class VllmStandIn {
   ): { status: number; body: unknown } {
     const { engine, options } = this;
     const ok = (body: unknown) => ({ status: 200, body });
+    const own = options.routes(path, jsonOf(text) ?? {});
+    if (own !== null) return own;
     switch (`${method} ${path}`) {
       case "GET /health":
         return { status: this.isHealthy ? 200 : 503, body: "" };

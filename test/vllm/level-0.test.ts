@@ -10,6 +10,7 @@ import { examined, named } from "./doctor.ts";
 import { drawTests } from "./draws.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, memoryMib, promptIds, vllmMissing } from "./fleet.ts";
 import { scaledModel } from "./other-weights.ts";
+import { TOOL_FLAGS, toolTests } from "./tools.ts";
 
 const GROUPS = 16;
 /** The bundled model's, model/hf/config.json. */
@@ -37,7 +38,8 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
 
   beforeAll(async () => {
     folder = scaledModel(SCALE);
-    fleet = await Fleet.up(["--chunk-tokens", String(CHUNK_TOKENS), "--max-model-len", "2100"]);
+    const args = ["--chunk-tokens", String(CHUNK_TOKENS), "--max-model-len", "2100"];
+    fleet = await Fleet.up([...args, "--", ...TOOL_FLAGS]);
     const prompts = await promptIds(fleet, GROUPS);
     bed = { fleet, prompts, eos: EOS };
     console.log(`healthy after ${seconds(startMs)} s`);
@@ -61,6 +63,7 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
     TEST_MS_MAX,
   );
 
+  toolTests(ready);
   drawTests(ready);
   controlTests(ready);
   weightTests(ready, () => folder);

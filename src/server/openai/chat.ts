@@ -1,34 +1,23 @@
 // POST /v1/chat/completions and its two relatives: /tokens takes the prompt as tokens beside the messages
-// (prime-rl), /render answers with the request to /inference/v1/generate that the chat amounts to. Answers
-// are field by field vLLM's (vllm/entrypoints/openai/chat_completion/protocol.py).
+// (prime-rl), /render answers with the request to /inference/v1/generate that the chat amounts to.
 
 import * as v from "valibot";
+import { present } from "../../base/assert.ts";
 import type { EncodedChat, EncodeOptions } from "../../text/text.ts";
 import type { Exchange } from "../route.ts";
+import { ChatAnswer } from "./chat-answer.ts";
 import {
   COMMON_ENTRIES,
   OPENAI_ENTRIES,
   truncated,
-  type Usage,
   usageWanted,
   withFormat,
 } from "./common-fields.ts";
-import { advanced, endOf, escaped, idsOf, NO_END, spanOf } from "./completions.ts";
-import type { StreamView } from "./event-stream.ts";
-import { checked, flag, ignored, tokenList, unsupported } from "./fields.ts";
-import type { Job } from "./job.ts";
-import {
-  alternativesFor,
-  chatLogprobs,
-  type TokenNames,
-  tokensJson,
-  usageJson,
-  usageOf,
-} from "./json.ts";
+import { checked, fieldsOfAnyKind, flag, isNot, text, tokenList, unsupported } from "./fields.ts";
+import { alternativesFor } from "./json.ts";
 import { chatOf, messageList, TEMPLATE_ENTRIES, type TemplateFields } from "./messages.ts";
 import { originOf } from "./origin.ts";
-import type { Cursor, Output } from "./output.ts";
-import type { Answer, DataPlane, Prepared } from "./plane.ts";
+import type { DataPlane, Prepared } from "./plane.ts";
 import {
   drawingOf,
   invalid,
@@ -36,8 +25,13 @@ import {
   SAMPLING_ENTRIES,
   TOP_LOGPROBS_FIELD,
 } from "./sampling-fields.ts";
-
-const PARSER = "no worker parses tool calls; send tool_choice: none and parse the text";
+import {
+  chatForEngine,
+  parseTools,
+  type RenderedTools,
+  renderTools,
+  wantsTools,
+} from "./tool-calls.ts";
 
 const CHAT_ENTRIES = {
   ...SAMPLING_ENTRIES,
@@ -48,12 +42,12 @@ const CHAT_ENTRIES = {
   max_completion_tokens: MAX_TOKENS_FIELD,
   logprobs: flag,
   top_logprobs: TOP_LOGPROBS_FIELD,
-  tool_choice: unsupported(PARSER, "none"),
+  tool_choice: v.nullish(v.union([text, fieldsOfAnyKind], isNot("a text or an object"))),
   return_prompt_text: flag,
   echo: unsupported("only the new message is answered", false),
-  // Without tools and parsers they mean nothing.
-  parallel_tool_calls: ignored,
-  include_reasoning: ignored,
+  // They mean something to an engine's parser alone.
+  parallel_tool_calls: flag,
+  include_reasoning: flag,
   modalities: unsupported("answers are text"),
   audio: unsupported("answers are text"),
   functions: unsupported("tools takes its place"),
@@ -98,10 +92,9 @@ export async function renderChatRequest(
 ): Promise<object> {
   const given = checked(chatRequest, body);
   const { prepared, fields, prompt } = await planChat(plane, exchange, given, null);
-  const sampling = withFormat(fields);
   const params: Record<string, unknown> = {};
   for (const name of Object.keys(SAMPLING_ENTRIES) as (keyof typeof SAMPLING_ENTRIES)[]) {
-    if (sampling[name] !== undefined && sampling[name] !== null) params[name] = sampling[name];
+    if (fields[name] !== undefined && fields[name] !== null) params[name] = fields[name];
   }
   params.max_tokens = prepared.specs[0]?.sampling.tokensMax;
   if (fields.logprobs === true) params.logprobs = fields.top_logprobs ?? 0;
@@ -139,25 +132,27 @@ async function planChat(
   given: Fields,
   tokens: Int32Array | null,
 ): Promise<ChatPlan> {
-  const fields = withFormat(given);
-  plane.checkModel(fields.model);
-  if (fields.tools && fields.tools.length > 0 && fields.tool_choice !== "none") {
-    throw invalid("tool_choice", `is "auto" by default when there are tools: ${PARSER}`);
+  plane.checkModel(given.model);
+  if (typeof given.top_logprobs === "number" && given.top_logprobs > 0 && !given.logprobs) {
+    throw invalid("top_logprobs", `is ${given.top_logprobs}, but logprobs is not true`);
   }
-  if (typeof fields.top_logprobs === "number" && fields.top_logprobs > 0 && !fields.logprobs) {
-    throw invalid("top_logprobs", `is ${fields.top_logprobs}, but logprobs is not true`);
-  }
-  const tokensMax = fields.max_completion_tokens ?? fields.max_tokens ?? null;
+  const tokensMax = given.max_completion_tokens ?? given.max_tokens ?? null;
+  const formatted = withFormat(given);
+  const chat = wantsTools(given) ? chatForEngine(formatted, tokensMax) : null;
+  const tooled = chat === null ? null : await renderTools(plane.engines, chat, exchange.signal);
+  const fields = tooled === null ? formatted : withTools(formatted, tooled);
   const extraArgs = { ...fields.vllm_xargs };
   const origin = originOf(exchange.headers, fields, extraArgs);
   const topLogprobs = alternativesFor(fields.top_logprobs ?? 0);
-  const own = { topLogprobs, tokensMax, extraArgs };
+  const own = { topLogprobs, tokensMax, extraArgs, beside: tooled?.beside ?? {} };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
   const { truncate_prompt_tokens: keep, truncation_side: side } = fields;
   const addSpecial = fields.add_special_tokens ?? false;
   const encoding = plane.encoding(exchange, { addSpecial, truncates: (keep ?? null) !== null });
-  const written = tokens === null ? await encodeMessages(plane, fields, encoding) : null;
-  const whole = tokens ?? written?.tokens ?? new Int32Array(0);
+  const isRendered = tokens !== null || tooled !== null;
+  const written = isRendered ? null : await encodeMessages(plane, fields, encoding);
+  const made = tooled === null ? written?.tokens : plane.promptOf(tooled.tokens, "messages");
+  const whole = tokens ?? made ?? new Int32Array(0);
   const room = (plane.contextTokens ?? 0) - (tokensMax ?? 0);
   const prompt = Int32Array.from(truncated(whole, { keep, side, room }));
   if (prompt.length === 0) throw invalid("messages", "make a prompt without tokens");
@@ -178,100 +173,24 @@ async function planChat(
       usage: usageWanted(fields),
       promptText: written?.text ?? null,
     }),
+    parse: chat === null ? null : parserOf(plane, chat),
   };
   return { prepared, fields, prompt };
 }
 
-class ChatAnswer implements Answer {
-  readonly #plane: DataPlane;
-  readonly #model: string;
-  readonly #usage: Usage;
-  readonly #names: TokenNames;
-  readonly #top: number | null;
-  readonly #returnsIds: boolean;
-  readonly #role: string;
-  readonly #promptText: string | null;
+function withTools(fields: Fields, { structured, stopTokenIds }: RenderedTools): Fields {
+  const stops = [...(fields.stop_token_ids ?? []), ...stopTokenIds];
+  return {
+    ...fields,
+    stop_token_ids: [...new Set(stops)],
+    ...(structured === null ? {} : { structured_outputs: structured }),
+  };
+}
 
-  constructor(
-    plane: DataPlane,
-    fields: Fields,
-    about: { usage: Usage; promptText: string | null },
-  ) {
-    this.#plane = plane;
-    this.#model = plane.answeredName(fields.model);
-    this.#usage = about.usage;
-    this.#names = fields.return_tokens_as_token_ids ? plane.numberedNames : plane.writtenNames;
-    this.#top = fields.logprobs === true ? (fields.top_logprobs ?? 0) : null;
-    this.#returnsIds = fields.return_token_ids ?? false;
-    const continues = fields.continue_final_message === true;
-    const isNew = !continues && (fields.add_generation_prompt ?? true);
-    this.#role = isNew ? "assistant" : (fields.messages.at(-1)?.role ?? "assistant");
-    this.#promptText = fields.return_prompt_text === true ? about.promptText : null;
-  }
-
-  whole(job: Job): string {
-    const choices = job.outputs.map((output) => this.#choice(output));
-    const usage = usageOf(job);
-    return `{${this.#opening(job, "chat.completion")},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"prompt_logprobs":null,${this.#promptJson(job)},"kv_transfer_params":null}`;
-  }
-
-  stream(job: Job): StreamView {
-    const opening = `data: {${this.#opening(job, "chat.completion.chunk")},"choices":[`;
-    return {
-      head: () => this.#head(job, opening),
-      delta: (output, cursor) => this.#delta(opening, output, cursor),
-      tail: () => {
-        if (!this.#usage.atEnd) return "";
-        return `${opening}],"usage":${usageOf(job)}}\n\n`;
-      },
-    };
-  }
-
-  #opening(job: Job, object: string): string {
-    return `"id":"chatcmpl-${escaped(job.id)}","object":"${object}","created":${job.created},"model":${JSON.stringify(this.#model)}`;
-  }
-
-  #promptJson(job: Job): string {
-    const [spec] = job.plan.specs;
-    const ids = this.#returnsIds ? `[${spec?.prompt.join(",") ?? ""}]` : "null";
-    return `"prompt_token_ids":${ids},"prompt_text":${JSON.stringify(this.#promptText)}`;
-  }
-
-  #choice(output: Output): string {
-    const span = spanOf(output, 0);
-    const logprobs = this.#logprobs(span);
-    const content = JSON.stringify(output.pieces.join(""));
-    const ids = this.#returnsIds ? idsOf(output, 0) : "null";
-    return `{"index":${output.index},"message":{"role":${JSON.stringify(this.#role)},"content":${content},"refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":${logprobs},${endOf(output, this.#plane)},"token_ids":${ids},"routed_experts":null}`;
-  }
-
-  /** vLLM opens with a chunk for each choice that holds the role. */
-  #head(job: Job, opening: string): string {
-    const usage = this.#usage.always ? `,"usage":${usageJson(job.promptTokens, 0)}` : "";
-    const prompt = this.#promptJson(job);
-    const role = JSON.stringify(this.#role);
-    return job.outputs
-      .map(
-        ({ index }) =>
-          `${opening}{"index":${index},"delta":{"role":${role},"content":""},"logprobs":null,"finish_reason":null}],${prompt}${usage}}\n\n`,
-      )
-      .join("");
-  }
-
-  #delta(opening: string, output: Output, cursor: Cursor): string {
-    const news = advanced(output, cursor, this.#top !== null || this.#returnsIds);
-    if (news === null) return "";
-    const { span, piece } = news;
-    const ids = this.#returnsIds ? (span === null ? "[]" : tokensJson(span)) : "null";
-    const end = cursor.isOver ? endOf(output, this.#plane) : NO_END;
-    const usage = this.#usage.always
-      ? `,"usage":${usageJson(output.prompt.length, cursor.tokens)}`
-      : "";
-    return `${opening}{"index":${output.index},"delta":{"content":${JSON.stringify(piece)}},"logprobs":${this.#logprobs(span)},${end},"token_ids":${ids}}]${usage}}\n\n`;
-  }
-
-  #logprobs(span: ReturnType<typeof spanOf>): string {
-    if (this.#top === null) return "null";
-    return span === null ? `{"content":[]}` : chatLogprobs(span, this.#names, this.#top);
-  }
+function parserOf(
+  plane: DataPlane,
+  chat: Readonly<Record<string, unknown>>,
+): NonNullable<Prepared["parse"]> {
+  const engines = present(plane.engines, "an engine has rendered the chat");
+  return async (output) => await parseTools(engines, output, chat);
 }

@@ -209,10 +209,10 @@ class CompletionsAnswer implements Answer {
 
 export const NO_END = `"finish_reason":null,"stop_reason":null`;
 
-/** Why a response ended, and under which weights its tokens were drawn. */
-export function endOf(output: Output, plane: DataPlane): string {
+/** Why a response ended, and under which weights its tokens were drawn. `finish`: takes the place of its own reason. */
+export function endOf(output: Output, plane: DataPlane, finish: string | null = null): string {
   const versions = JSON.stringify(output.weightSpans(plane.version));
-  return `"finish_reason":"${output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
+  return `"finish_reason":"${finish ?? output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
 }
 
 export function spanOf(output: Output, from: number) {

@@ -9,6 +9,7 @@ import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
+import type { ParsedMessage } from "./tool-calls.ts";
 
 /** Hears that outputs have grown, after the turn in which they did. It contains its own errors. */
 export interface JobReader {
@@ -24,6 +25,8 @@ export interface JobPlan {
   readonly stops: StopRules;
   /** null: no text is needed. */
   readonly text: Text | null;
+  /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
+  readonly parse?: ((output: Output) => Promise<ParsedMessage>) | null;
 }
 
 export interface JobContext {
@@ -114,6 +117,9 @@ export class Job {
   readonly #requests = new Map<Output, Request>();
   readonly #readers = new Set<JobReader>();
   readonly #dirty = new Set<Output>();
+  readonly #messages = new Map<Output, ParsedMessage>();
+  /** Whose message is being made. */
+  readonly #parsing = new Set<Output>();
   #unfinished: number;
   #isDone = false;
   #hasFailed = false;
@@ -151,6 +157,11 @@ export class Job {
     return (
       this.#hasFailed || (this.#isDone && this.outputs.some(({ finish }) => finish === "abort"))
     );
+  }
+
+  /** What `JobPlan.parse` has made of it; null: nothing yet. */
+  messageOf(output: Output): ParsedMessage | null {
+    return this.#messages.get(output) ?? null;
   }
 
   get promptTokens(): number {
@@ -200,7 +211,7 @@ export class Job {
 
   /** Its processing threw an error, so its result is unknown. */
   crash(error: unknown): void {
-    this.#fail(new AppError("internal_error", `a fault of the server: ${errorText(error)}`));
+    this.#fail(internal(error));
     this.abort();
   }
 
@@ -221,10 +232,32 @@ export class Job {
     }
     // A stop string has ended its response just now, so it gets no later update.
     for (const output of grown) if (output.finish !== null) this.#dirty.delete(output);
+    this.#parse(grown);
     for (const reader of [...this.#readers]) reader.news(grown);
-    if (this.#unfinished > 0 || this.#dirty.size > 0) return;
+    if (this.#unfinished > 0 || this.#dirty.size > 0 || this.#parsing.size > 0) return;
     this.#isDone = true;
     this.#resolve();
+  }
+
+  #parse(grown: readonly Output[]): void {
+    const { parse = null } = this.plan;
+    if (parse === null) return;
+    for (const output of grown) {
+      const isNew = !this.#messages.has(output) && !this.#parsing.has(output);
+      if (output.finish === null || !isNew) continue;
+      this.#parsing.add(output);
+      parse(output).then(
+        (message) => {
+          this.#messages.set(output, message);
+          this.#parsing.delete(output);
+          this.#touch(output);
+        },
+        (error: unknown) => {
+          this.#fail(error instanceof AppError ? error : internal(error));
+          this.abort();
+        },
+      );
+    }
   }
 
   #begin(spec: GenerationSpec, outputs: Output[]): void {
@@ -293,4 +326,8 @@ export class Job {
     this.#dirty.add(output);
     this.#context.coalescer.touch(this);
   }
+}
+
+function internal(error: unknown): AppError {
+  return new AppError("internal_error", `a fault of the server: ${errorText(error)}`);
 }

@@ -96,6 +96,18 @@ export class Output {
     return this.pieces.reduce((sum, { length }) => sum + 2 * length + PIECE_OVERHEAD, 0);
   }
 
+  /** The stop string that ended it is part of its text. */
+  get keepsStop(): boolean {
+    return this.#options.stops.keepStop;
+  }
+
+  /** Its tokens without the stop token that ended it, which is no part of its text. */
+  textTokens(): Int32Array {
+    const tokens = this.response?.tokens().subarray(0, this.#tokens) ?? new Int32Array(0);
+    const isEnded = this.#lastStop >= 0 && tokens.at(-1) === this.#lastStop;
+    return isEnded && !this.keepsStop ? tokens.subarray(0, -1) : tokens;
+  }
+
   get response() {
     return this.#request?.response ?? null;
   }

@@ -4,13 +4,14 @@
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
+import type { EngineCalls } from "../engine-calls.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
 import { indexBeyond, type TokenList } from "./fields.ts";
-import { Job, OutputCoalescer } from "./job.ts";
+import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
 import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
 import type { Origin } from "./origin.ts";
 import { AdoptableJobs, type RetryLimits } from "./retries.ts";
@@ -39,6 +40,8 @@ export interface DataPlaneOptions {
   readonly modelNames: readonly [string, ...string[]];
   /** Adapters that are served under their names. Default: none. */
   readonly adapters?: () => ReadonlySet<string>;
+  /** Routes that only engines have. Default: none has any. */
+  readonly engines?: EngineCalls;
   /** Tokens that end a response unless `ignore_eos`; the first is the EOS proper. */
   readonly eosTokenIds: readonly number[];
   /** The name of the weights of an epoch, as the trainer gave it. */
@@ -64,6 +67,8 @@ export interface Prepared {
   /** The body's own id; the X-Request-Id header goes before it. */
   readonly requestId: string | null;
   readonly answer: Answer;
+  /** As JobPlan. */
+  readonly parse?: Exclude<JobPlan["parse"], undefined>;
 }
 
 const NO_ADAPTERS: ReadonlySet<string> = new Set();
@@ -72,6 +77,8 @@ export class DataPlane {
   readonly sidecar: Sidecar;
   readonly text: Text;
   readonly encoder: Encoder;
+  /** null: no engine has routes of its own. */
+  readonly engines: EngineCalls | null;
   readonly modelName: string;
   readonly modelNames: readonly string[];
   readonly limits: DataPlaneLimits;
@@ -92,6 +99,7 @@ export class DataPlane {
     this.sidecar = options.sidecar;
     this.text = options.text;
     this.encoder = options.encoder;
+    this.engines = options.engines ?? null;
     this.modelNames = options.modelNames;
     this.#adapters = options.adapters ?? (() => NO_ADAPTERS);
     this.modelName = options.modelNames[0];
@@ -219,7 +227,8 @@ export class DataPlane {
     const path = exchange.url.pathname;
     const lease = this.#retries.lease({ path, id, digest, adoptable: !isStream }, () => {
       const text = prepared.wantsText || stops.strings.length > 0 ? this.text : null;
-      const plan = { id: id ?? crypto.randomUUID().replaceAll("-", ""), specs, stops, text };
+      const jobId = id ?? crypto.randomUUID().replaceAll("-", "");
+      const plan = { id: jobId, specs, stops, text, parse: prepared.parse ?? null };
       return this.#keep(new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer }));
     });
     const { job } = lease;

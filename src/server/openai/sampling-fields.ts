@@ -145,7 +145,13 @@ export function invalid(field: string, problem: string): InvalidFieldError {
 /** @throws InvalidFieldError. `topLogprobs`: 0..20. `extraArgs`: further fields for the engine. */
 export function drawingOf(
   fields: SamplingFields,
-  own: { topLogprobs: number; tokensMax: number | null; extraArgs: Record<string, unknown> },
+  own: {
+    topLogprobs: number;
+    tokensMax: number | null;
+    extraArgs: Record<string, unknown>;
+    /** Further fields of the engine's own endpoint. */
+    beside?: Readonly<Record<string, unknown>>;
+  },
   context: SamplingContext,
 ): Drawing {
   const { eosTokenIds, at, vocabularySize } = context;
@@ -170,7 +176,7 @@ export function drawingOf(
       stopTokenIds,
       shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length, context }),
       topLogprobs: own.topLogprobs,
-      engineFields: engineFieldsOf(fields, own.extraArgs),
+      engineFields: engineFieldsOf(fields, own),
     },
     seeded: seed !== null,
     n: fields.n ?? 1,
@@ -246,10 +252,11 @@ function logitBiasOf(
 
 function engineFieldsOf(
   fields: SamplingFields,
-  extraArgs: Readonly<Record<string, unknown>>,
+  { extraArgs, beside }: { extraArgs: object; beside?: Readonly<Record<string, unknown>> },
 ): Readonly<Record<string, unknown>> | null {
   const budget = fields.thinking_token_budget ?? -1;
   const passed: Record<string, unknown> = {
+    ...beside,
     allowed_token_ids: fields.allowed_token_ids,
     bad_words: fields.bad_words?.length === 0 ? null : fields.bad_words,
     logprob_token_ids: fields.logprob_token_ids,

@@ -1,0 +1,182 @@
+// Chats with tools. An engine with a tool parser (vLLM) renders them, with its own template and the constraints that
+// tool_choice means, and parses what was generated: both with routes of its own, at the begin and at the end.
+// In between the request is one like any other, and is divided and scheduled like it.
+
+import { AppError } from "../../base/errors.ts";
+import type { EngineCalls } from "../engine-calls.ts";
+import { isTokenList, type TokenList } from "./fields.ts";
+import type { Output } from "./output.ts";
+import { invalid } from "./sampling-fields.ts";
+
+const RENDER = "/v1/chat/completions/render";
+const DERENDER = "/v1/chat/completions/derender";
+const ADVICE = "send tool_choice: none and parse the text";
+
+/** A message that an engine's parser has made of a response. */
+export interface ParsedMessage {
+  /** null: all of it is tool calls. */
+  readonly content: string | null;
+  readonly reasoning: string | null;
+  /** As the engine wrote them: `{"id", "type", "function": {"name", "arguments"}}`. */
+  readonly toolCalls: readonly unknown[];
+}
+
+/** What the engine makes of a chat with tools. */
+export interface RenderedTools {
+  readonly tokens: TokenList;
+  /** It makes the response one that the parser can read; null: none (tool_choice auto). */
+  readonly structured: Record<string, unknown> | null;
+  readonly stopTokenIds: readonly number[];
+  /** Fields of /inference/v1/generate about reasoning, which delays the structure. */
+  readonly beside: Readonly<Record<string, unknown>>;
+}
+
+export interface ToolFields {
+  readonly tools?: readonly unknown[] | null | undefined;
+  readonly tool_choice?: unknown;
+}
+
+/** Fields of a chat that the engine's renderer and parser read. */
+const READ_FIELDS = [
+  "messages",
+  "tools",
+  "tool_choice",
+  "parallel_tool_calls",
+  "include_reasoning",
+  "add_generation_prompt",
+  "continue_final_message",
+  "add_special_tokens",
+  "chat_template_kwargs",
+  "documents",
+  "reasoning_effort",
+  "structured_outputs",
+  "stop_token_ids",
+] as const;
+
+/** Whether a response has to be parsed for tool calls. @throws InvalidFieldError: a choice without tools. */
+export function wantsTools({ tools, tool_choice: choice }: ToolFields): boolean {
+  const hasTools = (tools?.length ?? 0) > 0;
+  if (choice === "none") return false;
+  if ((choice ?? null) === null) return hasTools;
+  if (!hasTools) throw invalid("tool_choice", "is set, but tools is not");
+  return true;
+}
+
+/** The part of a chat request that goes to engines. `tokensMax`: of the response. */
+export function chatForEngine(
+  fields: Readonly<Record<string, unknown>>,
+  tokensMax: number | null,
+): Readonly<Record<string, unknown>> {
+  const chat: Record<string, unknown> = {};
+  for (const name of READ_FIELDS) {
+    if ((fields[name] ?? null) !== null) chat[name] = fields[name];
+  }
+  // Without it the engine fills its context, which an overlong prompt has no room in.
+  return { ...chat, max_completion_tokens: tokensMax ?? 1 };
+}
+
+/** @throws InvalidFieldError: no engine parses tool calls; AppError as EngineCalls.post. */
+export async function renderTools(
+  engines: EngineCalls | null,
+  chat: Readonly<Record<string, unknown>>,
+  signal: AbortSignal,
+): Promise<RenderedTools> {
+  const choice = JSON.stringify(chat.tool_choice ?? "auto");
+  const reply = (await engines?.post({ path: RENDER, body: chat, signal })) ?? null;
+  if (reply === null || reply.kind === "missing") {
+    const why = reply === null ? "" : ` (${reply.reasons})`;
+    throw invalid("tool_choice", `is ${choice}, and no worker parses tool calls${why}: ${ADVICE}`);
+  }
+  const { body } = reply;
+  const params = fieldOf(body, "sampling_params");
+  const tokens = fieldOf(body, "token_ids");
+  if (!isTokenList(tokens)) throw unreadable(RENDER, "lists no token_ids");
+  const structured = withoutNulls(fieldOf(params, "structured_outputs"));
+  const stops = fieldOf(params, "stop_token_ids");
+  const ended = fieldOf(body, "reasoning_ended") ?? null;
+  const kwargs = fieldOf(body, "reasoning_parser_kwargs") ?? null;
+  return {
+    tokens,
+    structured,
+    stopTokenIds: isTokenList(stops) ? [...stops] : [],
+    beside:
+      structured === null
+        ? {}
+        : {
+            ...(ended === null ? {} : { reasoning_ended: ended }),
+            ...(kwargs === null ? {} : { reasoning_parser_kwargs: kwargs }),
+          },
+  };
+}
+
+/** Parses one response that has ended. @throws AppError as EngineCalls.post. */
+export async function parseTools(
+  engines: EngineCalls,
+  output: Output,
+  chat: Readonly<Record<string, unknown>>,
+): Promise<ParsedMessage> {
+  const tokens = output.textTokens();
+  if (tokens.length === 0) return { content: "", reasoning: null, toolCalls: [] };
+  const finish = output.finish === "abort" ? "stop" : output.finish;
+  const body = {
+    generate_response: {
+      request_id: "foretoken",
+      choices: [{ index: 0, token_ids: [...tokens], finish_reason: finish }],
+    },
+    prompt_token_ids: [...output.prompt],
+    chat_request: chat,
+  };
+  // The response is there: its client may ask for it again, so that no client's leaving ends this.
+  const reply = await engines.post({ path: DERENDER, body, signal: new AbortController().signal });
+  if (reply.kind === "missing") throw unreadable(DERENDER, `is gone (${reply.reasons})`);
+  const choices = fieldOf(reply.body, "choices");
+  const message = Array.isArray(choices) ? fieldOf(choices[0], "message") : null;
+  if (typeof message !== "object" || message === null) throw unreadable(DERENDER, "has no message");
+  const toolCalls = fieldOf(message, "tool_calls");
+  return {
+    content: withoutStop(textOf(fieldOf(message, "content")), output),
+    reasoning: textOf(fieldOf(message, "reasoning")),
+    toolCalls: Array.isArray(toolCalls) ? toolCalls : [],
+  };
+}
+
+/** vLLM's finish_reason: a chosen function that was named by the client is no reason of its own. */
+export function finishWithTools(
+  output: Output,
+  message: ParsedMessage,
+  { tool_choice: choice }: ToolFields,
+): string {
+  const isNamed = typeof choice === "object" && choice !== null;
+  const isCalled = message.toolCalls.length > 0 && !isNamed;
+  if (!isCalled || (choice === "required" && output.finish !== "stop")) return `${output.finish}`;
+  return output.finish === "abort" ? "abort" : "tool_calls";
+}
+
+/** A stop string is no part of the text, and the engine's parser has only the tokens. */
+function withoutStop(content: string | null, output: Output): string | null {
+  const stop = output.stopReason;
+  if (content === null || typeof stop !== "string" || output.keepsStop) return content;
+  const at = content.lastIndexOf(stop);
+  return at < 0 ? content : content.slice(0, at);
+}
+
+function unreadable(path: string, problem: string): AppError {
+  return new AppError("worker_failed", `an engine's answer to ${path} ${problem}`);
+}
+
+function textOf(value: unknown): string | null {
+  return typeof value === "string" ? value : null;
+}
+
+function fieldOf(value: unknown, name: string): unknown {
+  return typeof value === "object" && value !== null ? Reflect.get(value, name) : null;
+}
+
+/** Null fields, and those whose names begin with "_", are the engine's own. */
+function withoutNulls(value: unknown): Record<string, unknown> | null {
+  if (typeof value !== "object" || value === null) return null;
+  const there = Object.entries(value).filter(
+    ([name, one]) => one !== null && one !== false && !name.startsWith("_"),
+  );
+  return there.length === 0 ? null : Object.fromEntries(there);
+}
