@@ -3,7 +3,6 @@
 import { tmpdir } from "node:os";
 import type { Clock } from "./base/clock.ts";
 import type { WeightEpoch } from "./base/ids.ts";
-import type { BudgetName } from "./draft/budget.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import type { Group, GroupSpec, Request } from "./request/buffer.ts";
@@ -12,23 +11,29 @@ import type { Progress, RunReport } from "./rollout/report.ts";
 import type { Worker } from "./rollout/worker.ts";
 import type { PolicyName } from "./schedule/policies.ts";
 import { loadCore } from "./wasm/load.ts";
-import type { LlamaModel } from "./worker/llama/open.ts";
 import { DirectoryTierFiles } from "./worker/tier-files.ts";
 
 export const wallClock: Clock = { nowMs: () => performance.now() };
 
+/**
+ * Opens the workers of one iteration, which are closed at its end. `contextTokens`: prompt + output of its longest
+ * request. `reach` is called whenever the connection to a worker is lost or back.
+ */
+export type OpenWorkers = (
+  contextTokens: number,
+  reach: (worker: Worker, isReachable: boolean) => void,
+) => Promise<readonly Worker[]>;
+
 export interface IterationOptions {
-  readonly model: LlamaModel;
+  readonly openWorkers: OpenWorkers;
+  /** For the report. */
+  readonly deterministic: boolean;
   /** Of the model's weights: stamped on every response. */
   readonly epoch: WeightEpoch;
   readonly groups: readonly GroupSpec[];
-  readonly workers: number;
-  readonly slots: number;
-  readonly kvTokens: number;
   readonly chunkTokens: number;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
-  readonly draftBudget: BudgetName;
   readonly poolMemoryBytes: number;
   readonly poolDiskBytes: number;
   /** Parent of the pool's own directory, which is removed at the end; null: the system's temporary one. */
@@ -44,24 +49,20 @@ export interface IterationOptions {
 
 const PROGRESS_HZ = 5;
 
-/** Runs one iteration on fresh embedded engines and frees them. */
+/** Runs one iteration on fresh workers and closes them. */
 export async function runIteration(options: IterationOptions): Promise<RunReport> {
-  const { model, groups, epoch } = options;
   const contextTokens = Math.max(
-    ...groups.map((group) => group.prompt.length + group.sampling.tokensMax),
+    ...options.groups.map((group) => group.prompt.length + group.sampling.tokensMax),
   );
   const pool = await openPool(options);
+  let iteration: Iteration | null = null;
   try {
-    const workers = await model.openWorkers({
-      workers: options.workers,
-      slots: options.slots,
-      kvTokens: options.kvTokens,
-      contextTokens,
-      epoch,
-      draftBudget: options.draftBudget,
-    });
+    const workers = await options.openWorkers(contextTokens, (worker, isReachable) =>
+      iteration?.setReachable(worker, isReachable),
+    );
     try {
-      return await runOn(workers, pool, options);
+      iteration = iterationOn(workers, pool, options);
+      return await watched(iteration, options);
     } finally {
       await Promise.all(workers.map((worker) => worker.close()));
     }
@@ -70,25 +71,28 @@ export async function runIteration(options: IterationOptions): Promise<RunReport
   }
 }
 
-async function runOn(
+function iterationOn(
   workers: readonly Worker[],
   pool: EmbeddedKvPool,
   options: IterationOptions,
-): Promise<RunReport> {
-  const iteration = new Iteration({
+): Iteration {
+  return new Iteration({
     groups: options.groups,
     workers,
     policy: options.policy,
     draft: options.draft,
     chunkTokens: options.chunkTokens,
     epoch: options.epoch,
-    deterministic: options.model.deterministic,
+    deterministic: options.deterministic,
     pool,
     clock: wallClock,
     core: loadCore(),
     onGroup: options.onGroup,
     onFailed: options.onFailed,
   });
+}
+
+async function watched(iteration: Iteration, options: IterationOptions): Promise<RunReport> {
   const interrupt = () => iteration.interrupt();
   options.signal.addEventListener("abort", interrupt);
   const timer = setInterval(() => options.onProgress(iteration.progress()), 1000 / PROGRESS_HZ);

@@ -7,14 +7,13 @@ import { Command } from "commander";
 import { runIteration } from "../app.ts";
 import { present } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
-import { weightEpoch } from "../base/ids.ts";
-import type { Settings } from "../config/fields.ts";
-import { BUNDLED_MODEL } from "../installation.ts";
+import { FIELDS, type Settings } from "../config/fields.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
+import type { FinishedResponse } from "../request/response-line.ts";
 import type { ReportFile, RunReport } from "../rollout/report.ts";
 import { defaultDraft } from "../schedule/policies.ts";
-import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
-import { addFields, readFields } from "./commander-fields.ts";
+import type { Text } from "../text/text.ts";
+import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { parseCompare, type Run } from "./compare.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { groupsOf } from "./job.ts";
@@ -22,16 +21,22 @@ import { whenLauncherEnds } from "./launcher.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { loadPrompts } from "./prompts.ts";
 import { ResponseWriter } from "./responses.ts";
+import {
+  EMBEDDED_ONLY,
+  ENGINE_FIELDS,
+  EPOCH,
+  openEngines,
+  type RolloutEngines,
+  START_S,
+} from "./rollout-engines.ts";
 import { busyNote, measured, type RoundsReport, withRounds } from "./rounds.ts";
+import { SERVED_CHUNK_TOKENS } from "./serve-command.ts";
 import { comparisonTable, runTable } from "./table.ts";
 
 const FIELD_NAMES = [
   "out",
   "report",
-  "model",
-  "workers",
-  "slots",
-  "kvTokens",
+  ...ENGINE_FIELDS,
   "groupSize",
   "limit",
   "maxTokens",
@@ -40,10 +45,8 @@ const FIELD_NAMES = [
   "chunkTokens",
   "policy",
   "draft",
-  "draftBudget",
   "compare",
   "rounds",
-  "deterministic",
   "poolMemoryMb",
   "poolDiskMb",
   "poolDir",
@@ -53,8 +56,6 @@ const FIELD_NAMES = [
 
 type RolloutSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-/** The tool runs one iteration on the weights it has opened: the first epoch. */
-const EPOCH = weightEpoch(0);
 const MIB = 1024 * 1024;
 
 const EXAMPLES = `
@@ -64,6 +65,8 @@ With --compare, RESPONSES.jsonl holds the responses of the last run.
 
 Examples:
   $ foretoken rollout model/prompts.jsonl --limit 16 --out out/responses.jsonl
+  $ foretoken rollout prompts.jsonl --worker http://gpu-0:8000 \\
+      --worker http://gpu-1:8000 --out out/responses.jsonl
   $ foretoken rollout model/prompts.jsonl --limit 16 --out out/r.jsonl \\
       --compare group,seer:off,seer --report out/report.json
 `;
@@ -73,33 +76,47 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
     .description("Run one rollout iteration: every prompt answered n times.")
     .argument("<prompts>", "prompts, one JSON object a line")
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES);
+  addFields(command, FIELD_NAMES, { startS: START_S });
   return command.action(async (prompts: string) => {
-    setStatus(await rollout(prompts, readFields(command, FIELD_NAMES)));
+    setStatus(await rollout(prompts, settingsOf(command)));
   });
+}
+
+/** @throws AppError usage: a setting that was given can have no effect. */
+function settingsOf(command: Command): RolloutSettings {
+  const settings = readFields(command, FIELD_NAMES);
+  if (settings.worker.length === 0) return settings;
+  const [first] = givenFields(command, EMBEDDED_ONLY).explicit;
+  if (first !== undefined) {
+    const problem = `${FIELDS[first].flag} has no effect on the engines that --worker names`;
+    throw new AppError("usage", problem);
+  }
+  const { explicit, inherited } = givenFields(command, ["chunkTokens"]);
+  // Each chunk costs a server a request.
+  const isGiven = explicit.length + inherited.length > 0;
+  return isGiven ? settings : { ...settings, chunkTokens: SERVED_CHUNK_TOKENS };
 }
 
 async function rollout(promptsPath: string, settings: RolloutSettings): Promise<number> {
   const outPath = settings.out;
   if (outPath === null) throw new AppError("usage", "--out RESPONSES.jsonl is required");
   const runs = runsOf(settings);
-  const model = await openLlamaModel({
-    path: settings.model ?? BUNDLED_MODEL,
-    deterministic: settings.deterministic,
-  });
   const abort = new AbortController();
   const release = abortOnSignal(abort);
+  let engines: RolloutEngines | null = null;
   try {
-    const groups = await readGroups(promptsPath, model, settings);
-    const reports = await runRounds(runs, { groups, model, settings, outPath, abort });
-    writeReport(promptsPath, settings, reports);
-    show(reports, settings);
+    engines = await openEngines(settings, abort.signal);
+    const groups = await readGroups(promptsPath, engines, settings);
+    const reports = await runRounds(runs, { groups, engines, settings, outPath, abort });
+    const file = reportFile(settings, engines.model, reports);
+    if (settings.report !== null) writeReport(settings.report, file);
+    show(reports, file, settings);
     if (abort.signal.aborted) return EXIT_INTERRUPTED;
     const haveFailed = Object.values(reports).some((report) => report.failed_requests > 0);
     return haveFailed ? EXIT_FAILED : 0;
   } finally {
     release();
-    model.close();
+    await engines?.close();
   }
 }
 
@@ -108,7 +125,7 @@ async function runRounds(
   runs: readonly Run[],
   job: {
     groups: readonly GroupSpec[];
-    model: LlamaModel;
+    engines: RolloutEngines;
     settings: RolloutSettings;
     outPath: string;
     abort: AbortController;
@@ -140,18 +157,19 @@ function runsOf(settings: RolloutSettings): Run[] {
 
 async function readGroups(
   path: string,
-  model: LlamaModel,
+  { text, contextTokens, kvTokens, stopTokenIds }: RolloutEngines,
   settings: RolloutSettings,
 ): Promise<GroupSpec[]> {
-  const { vocabularySize, contextTokens, stopTokenIds } = model;
+  const { vocabularySize } = text;
   const prompts = await loadPrompts(path, { vocabularySize, limit: settings.limit });
   return groupsOf(prompts, {
     path,
     ...settings,
     contextTokens,
+    kvTokens,
     vocabularySize,
     stopTokenIds,
-    text: model.text,
+    text,
   });
 }
 
@@ -160,36 +178,33 @@ async function runOne(options: {
   /** Of the progress display. */
   title: string;
   groups: readonly GroupSpec[];
-  model: LlamaModel;
+  engines: RolloutEngines;
   settings: RolloutSettings;
   responses: ResponseWriter | null;
   abort: AbortController;
 }): Promise<RunReport> {
-  const { run, title, groups, model, settings, responses, abort } = options;
+  const { run, title, groups, engines, settings, responses, abort } = options;
   const display = new ProgressDisplay({
     stream: process.stderr,
     title,
     quiet: settings.quiet,
   });
   const announceStop = () =>
-    display.note("stopping: finished groups are kept; once more to quit at once");
+    display.note("stopping: finished responses are kept; once more to quit at once");
   abort.signal.addEventListener("abort", announceStop);
   try {
     return await runIteration({
-      model,
+      openWorkers: engines.open,
+      deterministic: engines.deterministic,
       epoch: EPOCH,
       groups,
-      workers: settings.workers,
-      slots: settings.slots,
-      kvTokens: settings.kvTokens,
       chunkTokens: settings.chunkTokens,
       policy: run.policy,
       draft: run.draft,
-      draftBudget: settings.draftBudget,
       poolMemoryBytes: settings.poolMemoryMb * MIB,
       poolDiskBytes: settings.poolDiskMb * MIB,
       poolDir: settings.poolDir,
-      onGroup: (group) => responses?.writeGroup(finishedResponses(group, model)),
+      onGroup: (group) => responses?.writeGroup(finishedResponses(group, engines.text)),
       onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
       onProgress: (progress) => display.update(progress),
       signal: abort.signal,
@@ -200,51 +215,57 @@ async function runOne(options: {
   }
 }
 
-function finishedResponses(group: Group, model: LlamaModel) {
-  return group.requests.map(({ spec, response }) => ({
-    group: spec.groupId,
-    index: spec.sampleIndex,
-    promptTokenIds: spec.prompt,
-    tokenIds: response.tokens(),
-    text: model.tokenizer.decode(response.tokens()),
-    logprobs: response.logprobs(),
-    finishReason: present(response.finish, "a finished group has only finished responses"),
-    weightEpoch: EPOCH,
-    chunks: response.chunks,
-    refusal: response.refusal,
-  }));
+/** Those of an interrupted group that have finished, too. */
+function finishedResponses({ requests }: Group, text: Text): FinishedResponse[] {
+  return requests.flatMap(({ spec, response }) => {
+    if (response.finish === null) return [];
+    return {
+      group: spec.groupId,
+      index: spec.sampleIndex,
+      promptTokenIds: spec.prompt,
+      tokenIds: response.tokens(),
+      text: text.decode(response.tokens(), { skipSpecial: false }),
+      logprobs: response.logprobs(),
+      finishReason: response.finish,
+      weightEpoch: EPOCH,
+      chunks: response.chunks,
+      refusal: response.refusal,
+    };
+  });
 }
 
-function reportFile(settings: RolloutSettings, reports: Record<string, RoundsReport>): ReportFile {
+function reportFile(
+  settings: RolloutSettings,
+  model: string,
+  reports: Record<string, RoundsReport>,
+): ReportFile {
   return {
     command: ["foretoken", ...process.argv.slice(2)].join(" "),
-    model: settings.model ?? "foretoken-3m-q8_0.gguf (bundled)",
+    model,
     seed: settings.seed,
     host: { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version },
     runs: reports,
   };
 }
 
-function writeReport(
-  promptsPath: string,
-  settings: RolloutSettings,
-  reports: Record<string, RoundsReport>,
-): void {
-  if (settings.report === null) return;
-  const text = `${JSON.stringify(reportFile(settings, reports), null, 2)}\n`;
+function writeReport(path: string, report: ReportFile): void {
+  const text = `${JSON.stringify(report, null, 2)}\n`;
   try {
-    mkdirSync(dirname(settings.report), { recursive: true });
-    writeFileSync(settings.report, text);
+    mkdirSync(dirname(path), { recursive: true });
+    writeFileSync(path, text);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    const message = `--report ${settings.report}: ${reason} (prompts: ${promptsPath})`;
-    throw new AppError("output_failed", message, { cause });
+    throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
   }
 }
 
-function show(reports: Record<string, RoundsReport>, settings: RolloutSettings): void {
+function show(
+  reports: Record<string, RoundsReport>,
+  file: ReportFile,
+  settings: RolloutSettings,
+): void {
   if (settings.json) {
-    console.log(JSON.stringify(reportFile(settings, reports), null, 2));
+    console.log(JSON.stringify(file, null, 2));
     return;
   }
   if (settings.quiet) return;

@@ -381,8 +381,11 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
 }
 
 /** A remote engine that serves only if its drafts do not change what it draws. */
-function servedSource(url: string, settings: ServeSettings, log: Log): WorkerSource {
-  const { workerToken } = settings;
+export function servedSource(
+  url: string,
+  { workerToken }: Pick<ServeSettings, "workerToken">,
+  log: Log,
+): WorkerSource {
   const source = noticedSource(url, workerToken, log);
   return url.startsWith("http") ? losslessSource(source, workerToken, log) : source;
 }

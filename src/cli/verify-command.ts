@@ -10,7 +10,7 @@ import type { Settings } from "../config/fields.ts";
 import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../installation.ts";
 import type { Group, GroupSpec, Request } from "../request/buffer.ts";
 import type { RunReport } from "../rollout/report.ts";
-import { type LlamaModel, openLlamaModel } from "../worker/llama/open.ts";
+import { type LlamaModel, type LlamaWorkersOptions, openLlamaModel } from "../worker/llama/open.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { groupsOf } from "./job.ts";
@@ -142,10 +142,8 @@ async function runOnce(
   options: {
     title: string;
     quiet: boolean;
-    shape: Pick<
-      Parameters<typeof runIteration>[0],
-      "workers" | "slots" | "kvTokens" | "chunkTokens" | "policy" | "draft"
-    >;
+    shape: Pick<Parameters<typeof runIteration>[0], "chunkTokens" | "policy" | "draft"> &
+      Pick<LlamaWorkersOptions, "workers" | "slots" | "kvTokens">;
   },
 ): Promise<{ report: RunReport; requests: Map<number, Request> }> {
   const requests = new Map<number, Request>();
@@ -155,12 +153,15 @@ async function runOnce(
     quiet: options.quiet,
   });
   try {
+    const { workers, slots, kvTokens, ...shape } = options.shape;
+    const epoch = weightEpoch(0);
+    // Right drafts and wrong ones, paths and trees, as many as possible: this is a check, not a race.
+    const capacity = { workers, slots, kvTokens, draftBudget: "always", epoch } as const;
     const report = await runIteration({
-      ...options.shape,
-      // Right drafts and wrong ones, paths and trees, as many as possible: this is a check, not a race.
-      draftBudget: "always",
-      model,
-      epoch: weightEpoch(0),
+      ...shape,
+      openWorkers: (contextTokens) => model.openWorkers({ ...capacity, contextTokens }),
+      deterministic: model.deterministic,
+      epoch,
       groups,
       poolMemoryBytes: POOL_BYTES,
       poolDiskBytes: 0,

@@ -16,6 +16,8 @@ export interface GroupSpec {
   readonly prompt: Int32Array;
   readonly size: number;
   readonly sampling: SamplingParams;
+  /** See RequestSpec. Default: true. */
+  readonly divisible?: boolean;
 }
 
 /** A response wanted of a group. */
@@ -89,7 +91,8 @@ export class RequestBuffer {
     const group = this.open(spec.groupId, spec.prompt);
     for (let index = 0; index < spec.size; index += 1) {
       const draw = drawKey(spec.sampling.seed, spec.groupId, index);
-      this.join(group, { sampling: spec.sampling, draw, divisible: true, priority: 0 });
+      const { sampling, divisible = true } = spec;
+      this.join(group, { sampling, draw, divisible, priority: 0 });
     }
     group.isClosed = true;
     return group;

@@ -1,7 +1,7 @@
 // One rollout iteration over workers of its own: every group submitted at the start, a report at the end.
 
 import { assert } from "../base/assert.ts";
-import { AppError } from "../base/errors.ts";
+import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { Group, GroupSpec, Request } from "../request/buffer.ts";
 import type { Progress, RunReport } from "./report.ts";
 import { Rollout, type RolloutOptions } from "./rollout.ts";
@@ -12,7 +12,10 @@ export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
   /** Fresh workers, all with the weights of `epoch`; the iteration listens to them but does not close them. */
   readonly workers: readonly Worker[];
   readonly deterministic: boolean;
-  /** Called once for each group, as it finishes. What it throws ends the iteration. */
+  /**
+   * Called once for each group, as it finishes; after `interrupt` also for groups of which only some requests have
+   * finished. What it throws ends the iteration.
+   */
   readonly onGroup: (group: Group) => void;
   /** A request has been ended because workers died of it. */
   readonly onFailed: (request: Request) => void;
@@ -22,6 +25,8 @@ export class Iteration {
   readonly #options: IterationOptions;
   readonly #rollout: Rollout;
   readonly #done = Promise.withResolvers<RunReport>();
+  /** Groups that have not been handed out. */
+  readonly #open = new Set<Group>();
   #isOver = false;
 
   constructor(options: IterationOptions) {
@@ -44,23 +49,53 @@ export class Iteration {
     });
   }
 
-  /** Resolves when every request has finished, or after `interrupt`. Call once. */
+  /** Resolves when every request has finished, or after `interrupt`. Call once. @throws AppError invalid_field: a worker refuses the sampling. */
   run(): Promise<RunReport> {
-    for (const group of this.#options.groups) this.#rollout.submit(group);
+    for (const group of this.#options.groups) {
+      this.#open.add(this.#rollout.submit({ ...group, divisible: this.#isDivisible(group) }));
+    }
     for (const worker of this.#options.workers) this.#rollout.addWorker(worker);
     return this.#done.promise;
   }
 
-  /** Ends the run at once: finished groups were handed out, the rest is dropped. */
+  /** Ends the run at once: finished requests are handed out, the rest is dropped. */
   interrupt(): void {
+    if (this.#isOver) return;
+    this.#rollout.stop();
+    try {
+      for (const group of this.#open) if (group.finished > 0) this.#options.onGroup(group);
+    } catch (error) {
+      this.#reject(error);
+      return;
+    }
     this.#end(true);
+  }
+
+  /** See Rollout.setReachable. */
+  setReachable(worker: Worker, isReachable: boolean): void {
+    this.#rollout.setReachable(worker, isReachable);
   }
 
   progress(): Progress {
     return this.#rollout.meter.progress();
   }
 
+  /** Whether every worker can stop such a response after any token. */
+  #isDivisible({ sampling }: GroupSpec): boolean {
+    let isDivisible = true;
+    for (const worker of this.#options.workers) {
+      const support = worker.supports(sampling);
+      if (support.kind === "refused") {
+        const { field, reason: problem } = support;
+        throw new InvalidFieldError({ where: worker.name, field, problem });
+      }
+      if (support.kind === "whole") isDivisible = false;
+    }
+    return isDivisible;
+  }
+
   #groupFinished(group: Group): void {
+    this.#open.delete(group);
     this.#options.onGroup(group);
     if (this.#rollout.unfinished === 0) this.#end(false);
   }

@@ -1,0 +1,214 @@
+// The engines of `foretoken rollout`: embedded ones on a GGUF file, or those that --worker names. Both are opened anew
+// for every run; servers are waited for while they load.
+
+import type { OpenWorkers } from "../app.ts";
+import { AppError, errorText } from "../base/errors.ts";
+import { weightEpoch, workerId } from "../base/ids.ts";
+import type { Settings } from "../config/fields.ts";
+import { BUNDLED_MODEL } from "../installation.ts";
+import type { Worker } from "../rollout/worker.ts";
+import type { WorkerSource } from "../server/worker-pool.ts";
+import { openModelSide } from "../sources.ts";
+import type { Text } from "../text/text.ts";
+import { openLlamaModel } from "../worker/llama/open.ts";
+import { createLog } from "./log.ts";
+import { servedSource } from "./serve-command.ts";
+
+export const ENGINE_FIELDS = [
+  "worker",
+  "workerToken",
+  "tokenizer",
+  "startS",
+  "model",
+  "workers",
+  "slots",
+  "kvTokens",
+  "draftBudget",
+  "deterministic",
+] as const;
+
+/** Of them, those that mean something for embedded engines alone. */
+export const EMBEDDED_ONLY = [
+  "workers",
+  "slots",
+  "kvTokens",
+  "draftBudget",
+  "deterministic",
+] as const;
+
+export type EngineSettings = Settings<(typeof ENGINE_FIELDS)[number]>;
+
+/** Seconds that servers get to load, where --start-s is not given. */
+export const START_S = 60;
+
+export interface RolloutEngines {
+  /** What the report calls the model. */
+  readonly model: string;
+  readonly text: Text;
+  readonly stopTokenIds: readonly number[];
+  /** Of the smallest worker. */
+  readonly contextTokens: number;
+  readonly kvTokens: number;
+  readonly deterministic: boolean;
+  readonly open: OpenWorkers;
+  close(): Promise<void>;
+}
+
+/** The tool runs one iteration on the weights it has opened: the first epoch. */
+export const EPOCH = weightEpoch(0);
+const RETRY_MS = 500;
+
+/** @throws AppError: no model can be read, or a server cannot be opened. */
+export async function openEngines(
+  settings: EngineSettings,
+  signal: AbortSignal,
+): Promise<RolloutEngines> {
+  return settings.worker.length === 0
+    ? await embeddedEngines(settings)
+    : await remoteEngines(settings, signal);
+}
+
+async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines> {
+  const { workers, slots, kvTokens, draftBudget, deterministic } = settings;
+  const model = await openLlamaModel({ path: settings.model ?? BUNDLED_MODEL, deterministic });
+  return {
+    model: settings.model ?? "foretoken-3m-q8_0.gguf (bundled)",
+    text: model.text,
+    stopTokenIds: model.stopTokenIds,
+    contextTokens: model.contextTokens,
+    kvTokens,
+    deterministic,
+    open: (contextTokens) =>
+      model.openWorkers({ workers, slots, kvTokens, contextTokens, draftBudget, epoch: EPOCH }),
+    close: async () => model.close(),
+  };
+}
+
+async function remoteEngines(
+  settings: EngineSettings,
+  signal: AbortSignal,
+): Promise<RolloutEngines> {
+  const { worker: urls, workerToken: token, model, tokenizer } = settings;
+  const waits = new Waits(settings.startS, signal);
+  const log = createLog("text", { level: "warn", write: (line) => process.stderr.write(line) });
+  const sources = urls.map((url) => servedSource(url, { workerToken: token }, log));
+  const side = await openModelSide(
+    {
+      urls: () => urls,
+      llamaCount: 0,
+      model,
+      tokenizer,
+      servedName: null,
+      deterministic: false,
+      token,
+    },
+    { tried: (problems) => waits.tried(problems.join("; ")), signal: waits.signal },
+  );
+  // Their capacity is known only once they are open: the first run takes these.
+  let reach: Parameters<OpenWorkers>[1] = () => {};
+  const openAll = () =>
+    openSources(sources, waits, (worker, isReachable) => reach(worker, isReachable));
+  let ready: readonly Worker[] | null = await openAll();
+  const capacities = ready.map(({ capacity }) => capacity);
+  return {
+    model: side.names[0],
+    text: side.text,
+    stopTokenIds: side.eosTokenIds,
+    contextTokens: Math.min(...capacities.map(({ contextTokens }) => contextTokens)),
+    kvTokens: Math.min(...capacities.map(({ kvTokens }) => kvTokens)),
+    deterministic: false,
+    open: async (_contextTokens, listener) => {
+      reach = listener;
+      const workers = ready ?? (await openAll());
+      ready = null;
+      return workers;
+    },
+    close: async () => {
+      await Promise.all((ready ?? []).map((worker) => worker.close()));
+      side.llama?.close();
+    },
+  };
+}
+
+/** @throws AppError: one cannot be opened, or their weights differ; then none stays open. */
+async function openSources(
+  sources: readonly WorkerSource[],
+  waits: Waits,
+  reach: Parameters<OpenWorkers>[1],
+): Promise<readonly Worker[]> {
+  const results = await Promise.allSettled(
+    sources.map((source, index) => openOne(source, { index, waits, reach })),
+  );
+  const opened = results.flatMap((one) => (one.status === "fulfilled" ? [one.value] : []));
+  try {
+    for (const one of results) if (one.status === "rejected") throw one.reason;
+    checkAlike(opened);
+    return opened;
+  } catch (error) {
+    await Promise.all(opened.map((worker) => worker.close()));
+    throw error;
+  }
+}
+
+async function openOne(
+  source: WorkerSource,
+  { index, waits, reach }: { index: number; waits: Waits; reach: Parameters<OpenWorkers>[1] },
+): Promise<Worker> {
+  for (;;) {
+    let opened: Worker | null = null;
+    try {
+      opened = await source.open({
+        workerId: workerId(index),
+        epoch: EPOCH,
+        reach: (lost) => {
+          if (opened !== null) reach(opened, lost === null);
+        },
+      });
+      return opened;
+    } catch (error) {
+      if (!(error instanceof AppError) || error.code !== "worker_failed") throw error;
+      await waits.again(`${source.name}: ${errorText(error)}`);
+    }
+  }
+}
+
+function checkAlike(workers: readonly Worker[]): void {
+  const named = workers.filter(({ weights }) => (weights ?? null) !== null);
+  const [first] = named;
+  const other = named.find(({ weights }) => weights !== first?.weights);
+  if (first === undefined || other === undefined) return;
+  const message = `${other.name} has the weights ${other.weights}, ${first.name} ${first.weights}: one iteration has one policy`;
+  throw new AppError("invalid_config", message);
+}
+
+/** Waits for servers that load, up to a deadline; what they lack is printed once. */
+class Waits {
+  readonly signal: AbortSignal;
+  readonly #endMs: number;
+  readonly #seconds: number;
+  #shown = "";
+
+  constructor(seconds: number, signal: AbortSignal) {
+    this.#seconds = seconds;
+    this.#endMs = performance.now() + seconds * 1000;
+    this.signal = AbortSignal.any([signal, AbortSignal.timeout(seconds * 1000)]);
+  }
+
+  tried(problem: string): void {
+    if (problem === this.#shown) return;
+    this.#shown = problem;
+    console.error(`waiting for ${problem}`);
+  }
+
+  /** @throws AppError: the time is over, or the user has ended it. */
+  async again(problem: string): Promise<void> {
+    if (performance.now() > this.#endMs) {
+      throw new AppError("worker_failed", `${problem} (after ${this.#seconds} s; --start-s)`);
+    }
+    this.tried(problem);
+    await Bun.sleep(RETRY_MS);
+    if (this.signal.aborted && performance.now() < this.#endMs) {
+      throw new AppError("interrupted", "stopped by a signal");
+    }
+  }
+}

@@ -1,0 +1,76 @@
+// `foretoken rollout --worker`: an iteration over servers that run elsewhere, from the same prompt files.
+
+import { expect, test } from "bun:test";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { standInResponse } from "../stand-in/tokens.ts";
+import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { foretoken, ROOT, scratch, start } from "./tool.ts";
+
+const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
+const GROUPS = 6;
+const N = 4;
+const TOKENS_MAX = 40;
+
+interface Line {
+  readonly group: string;
+  readonly index: number;
+  readonly prompt_token_ids: number[];
+  readonly token_ids: number[];
+  readonly chunks: { readonly worker: number }[];
+}
+
+function prompts(): string {
+  const path = join(scratch(), "prompts.jsonl");
+  const lines = Array.from({ length: GROUPS }, (_, i) => ({ id: `g${i}`, token_ids: [i, 7, 9] }));
+  writeFileSync(path, lines.map((line) => `${JSON.stringify(line)}\n`).join(""));
+  return path;
+}
+
+test("rollout --worker: every response of two servers, one of which is still loading", async () => {
+  const servers = [
+    await VllmStandIn.start({ slots: 4 }),
+    await VllmStandIn.start({ slots: 4, isLoading: true }),
+  ];
+  const out = join(scratch(), "responses.jsonl");
+  try {
+    const child = start([
+      ...["rollout", prompts(), "--group-size", `${N}`, "--max-tokens", `${TOKENS_MAX}`],
+      ...["--chunk-tokens", "8", "--tokenizer", TOKENIZER, "--out", out],
+      ...servers.flatMap(({ url }) => ["--worker", url]),
+    ]);
+    let stderr = "";
+    for await (const piece of child.stderr) {
+      stderr += new TextDecoder().decode(piece);
+      if (!stderr.includes("waiting for")) continue;
+      for (const server of servers) server.isHealthy = true;
+    }
+    expect({ status: await child.exited, stderr }).toEqual({
+      status: 0,
+      stderr: expect.stringContaining("waiting for"),
+    });
+    const lines = readFileSync(out, "utf8").trimEnd().split("\n");
+    const responses = lines.map((line): Line => JSON.parse(line));
+    expect(responses).toHaveLength(GROUPS * N);
+    const used = new Set(responses.flatMap(({ chunks }) => chunks.map(({ worker }) => worker)));
+    expect([...used].toSorted()).toEqual([0, 1]);
+    for (const { prompt_token_ids: prompt, index: sample, token_ids: tokens } of responses) {
+      const expected = { prompt, sample, tokensMin: 0, tokensMax: TOKENS_MAX, stopTokenIds: [] };
+      expect(tokens).toEqual(standInResponse(expected));
+    }
+  } finally {
+    await Promise.all(servers.map((server) => server.stop()));
+  }
+}, 60_000);
+
+test("rollout --worker: a flag of embedded engines is refused, and so is a server that never answers", async () => {
+  const out = join(scratch(), "responses.jsonl");
+  const asked = ["rollout", prompts(), "--out", out, "--tokenizer", TOKENIZER, "--max-tokens", "8"];
+  const url = ["--worker", "http://127.0.0.1:1"];
+  const useless = await foretoken(...asked, ...url, "--slots", "4");
+  expect(useless.status).toBe(2);
+  expect(useless.stderr).toContain("--slots has no effect");
+  const absent = await foretoken(...asked, ...url, "--start-s", "1");
+  expect(absent.status).toBe(1);
+  expect(absent.stderr).toContain("http://127.0.0.1:1");
+}, 60_000);
