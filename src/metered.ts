@@ -3,6 +3,7 @@
 import { wallClock } from "./app.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
+import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import type { Kept } from "./server/kept.ts";
 import type { Route } from "./server/route.ts";
@@ -22,9 +23,10 @@ export function meteredBy(
     telemetry: EngineTelemetry;
     modelName: string;
     kept: KeptLevels;
+    learned: LearnedEpochs;
   },
 ): Metrics {
-  const { pool, kv, stream, telemetry, modelName, kept } = parts;
+  const { pool, kv, stream, telemetry, modelName, kept, learned } = parts;
   const metrics = new Metrics(
     {
       modelName,
@@ -36,6 +38,7 @@ export function meteredBy(
         for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
         return counts;
       },
+      staleWorkers: () => learned.stale.size,
       kvPool: () => kv.stats(),
       stream: () => stream.stats(),
       plugins: () => telemetry.figures(),

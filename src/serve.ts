@@ -11,6 +11,7 @@ import { type KeptLevels, meteredBy, metricsRoute } from "./metered.ts";
 import type { Metrics } from "./metrics/metrics.ts";
 import type { PolicyName } from "./schedule/policies.ts";
 import { describeControl } from "./server/control/describe.ts";
+import { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import { type ControlEntry, logged } from "./server/control/logged.ts";
 import { controlRoutes } from "./server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "./server/control/weights.ts";
@@ -188,6 +189,8 @@ const NONE_JOINS: WorkerRegistryOptions = {
 const FRAME_BYTES_MAX = 1024 * 1024;
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;
+/** Between two looks at the versions that engines report; fenced ones bring no events. */
+const VERSION_LOOK_MS = 250;
 /** Prompts and finished responses kept for their siblings to come. */
 export const KEPT_BYTES_MAX = 256 * 1024 * 1024;
 export const KEPT_RESPONSES_MAX = 65_536;
@@ -281,6 +284,11 @@ function serveWith(
     later: afterwards,
     notice: (notice) => events.weightsNotice(notice),
   });
+  const learned = new LearnedEpochs({
+    ...{ sidecar, pool, weights, clock: wallClock, later: afterwards },
+    stale: (notice) => events.weightsNotice({ kind: "stale", ...notice }),
+  });
+  const stopLooking = repeatedly(() => learned.look(), VERSION_LOOK_MS);
   const { text, openTextThread: openThread } = options.model;
   const encoderLimits = { ...ENCODER_LIMITS, ...options.encoder };
   const encoder = new ThreadedEncoder({ text, openThread, limits: encoderLimits });
@@ -294,7 +302,15 @@ function serveWith(
   const drafts = draftsOf(options, sidecar);
   const kept: KeptLevels = { groups: () => sidecar.kept };
   const metrics = meteredBy(sidecar, {
-    ...{ pool, kv, stream, telemetry: drafts.telemetry, modelName: options.model.names[0], kept },
+    ...{
+      pool,
+      kv,
+      stream,
+      learned,
+      telemetry: drafts.telemetry,
+      modelName: options.model.names[0],
+      kept,
+    },
   });
   sidecar.observe({
     advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
@@ -321,7 +337,17 @@ function serveWith(
   });
   pool.attach(sidecar);
   http.serve({
-    routes: routesOf(options, { sidecar, encoder, pool, registry, weights, drafts, metrics, kept }),
+    routes: routesOf(options, {
+      sidecar,
+      encoder,
+      pool,
+      registry,
+      weights,
+      learned,
+      drafts,
+      metrics,
+      kept,
+    }),
     sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
   });
   const opened = pool.open();
@@ -345,6 +371,7 @@ function serveWith(
       await delivered(http, (streams) => events.unread(streams));
     },
     stop: async () => {
+      stopLooking();
       iterations.end();
       sidecar.rollout.stop();
       drafts.end();
@@ -384,12 +411,13 @@ function routesOf(
     pool: WorkerPool;
     registry: WorkerRegistry;
     weights: WeightUpdates;
+    learned: LearnedEpochs;
     drafts: Drafts;
     metrics: Metrics;
     kept: KeptLevels;
   },
 ): Route[] {
-  const { sidecar, encoder, pool, registry, weights, drafts, metrics, kept } = parts;
+  const { sidecar, encoder, pool, registry, weights, learned, drafts, metrics, kept } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
   const plane = dataPlane({
@@ -401,6 +429,7 @@ function routesOf(
     engines: new PoolCalls({ pool, sidecar, later: timersOf(options.events.failed).afterwards }),
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
+    expected: (hint) => learned.requested(hint),
     limits: { graceMs: options.retryGraceMs },
     failed: options.events.failed,
     after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
@@ -419,6 +448,7 @@ function routesOf(
         sidecar,
         pool,
         weights,
+        learned,
         version,
         abortRequests: plane.abort,
         timeoutMs: options.weightsTimeoutMs,

@@ -9,6 +9,7 @@ import type { Settings } from "../config/fields.ts";
 import { examine } from "../doctor/examine.ts";
 import type { Diagnosis, Verdict } from "../doctor/finding.ts";
 import { checkPool } from "../doctor/pool-check.ts";
+import { checkWeights } from "../doctor/weights-check.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 
@@ -22,7 +23,7 @@ Examples:
   $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json
 It generates about 13,000 tokens, and pauses, updates and resets nothing.
 If several servers share a KV pool, it also tests that each finds the KV of the
-one before, and does not find it under another salt.
+one before, and does not find it under another salt. It compares their weights.
 `;
 
 export function doctorCommand(setStatus: (status: number) => void): Command {
@@ -58,7 +59,9 @@ async function doctor(urls: readonly string[], settings: DoctorSettings): Promis
     const isBoth = before !== undefined && alone.model !== null;
     if (isBoth) began("KV pool");
     const pool = isBoth ? await checkPool([before, url], { token, salt }) : null;
-    const diagnosis = pool === null ? alone : { ...alone, findings: [...alone.findings, pool] };
+    const weights = isBoth ? await checkWeights([before, url], token) : null;
+    const together = [pool, weights].filter((finding) => finding !== null);
+    const diagnosis = { ...alone, findings: [...alone.findings, ...together] };
     diagnoses.push(diagnosis);
     if (!settings.json) console.log(tableOf(diagnosis));
   }

@@ -46,6 +46,7 @@ beforeEach(() => {
       meter,
       unfinished: () => 3,
       epoch: () => 1,
+      staleWorkers: () => 0,
       workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
       kvPool: () => POOL,
       stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),

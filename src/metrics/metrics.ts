@@ -21,6 +21,7 @@ export interface MetricsSources {
   /** Requests that are not finished. */
   readonly unfinished: () => number;
   readonly epoch: () => number;
+  readonly staleWorkers: () => number;
   /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
   readonly kvPool: () => KvPoolStats;
@@ -292,6 +293,11 @@ export class Metrics {
       return Math.max(0, this.#sources.unfinished() - inEngines);
     });
     this.#gauge("foretoken_weight_epoch", "Weight updates so far.", this.#sources.epoch);
+    this.#gauge(
+      "foretoken_workers_stale",
+      "Workers that report other weights than the current ones, which others report.",
+      this.#sources.staleWorkers,
+    );
     this.#gauge(
       "foretoken_requests_unfinished",
       "Unfinished requests, running or not.",

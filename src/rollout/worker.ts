@@ -196,6 +196,13 @@ export type SamplingSupport =
   | { readonly kind: "whole" }
   | { readonly kind: "refused"; readonly field: string; readonly reason: string };
 
+/** Engines are updated by others too, so that what they report is as of a time. */
+export interface ReportedVersion {
+  readonly name: string;
+  /** By the clock of the worker. */
+  readonly readMs: number;
+}
+
 export interface Worker {
   readonly workerId: WorkerId;
   /** What people call it: a URL, or which embedded engine it is. */
@@ -203,6 +210,8 @@ export interface Worker {
   readonly capacity: WorkerCapacity;
   /** What its weights are called, as of its last control answer; null or absent: it cannot say. */
   readonly weights?: WeightsId | null;
+  /** The trainer's name for its weights, as the engine last reported it; null or absent: it reports none. */
+  readonly weightVersion?: ReportedVersion | null;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command. A worker that has failed already says so again. */

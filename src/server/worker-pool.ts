@@ -253,6 +253,27 @@ export class WorkerPool {
     }
   }
 
+  /** Of these, fenced ones that were reachable all the time have the current weights, and serve again. */
+  restore(members: ReadonlySet<Member>): void {
+    const sidecar = this.#sidecar;
+    if (sidecar === null) return;
+    for (const member of this.#members) {
+      const { worker } = member;
+      if (!members.has(member) || member.state !== "fenced" || worker === null) continue;
+      // It drops what it has of the epoch in which it was fenced.
+      worker.send([{ kind: "advance", epoch: sidecar.rollout.epoch }]);
+      this.#ready(member, worker, sidecar);
+    }
+  }
+
+  /** They can be reached, and their weights are not current: they serve again after `restore` or `unfence`. */
+  fence(members: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
+    for (const member of this.#members) {
+      if (!members.has(member) || !member.isPlaced || member.isLeaving) continue;
+      this.#fence(member, reasonOf(member));
+    }
+  }
+
   /** Their weights are unknown: they serve again once they are opened with known ones, or given some. */
   spoiled(members: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     for (const member of this.#members) {

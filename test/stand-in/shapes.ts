@@ -18,6 +18,8 @@ export interface Shape {
   /** Names tokens in completions: what servers before `return_token_ids` lack. */
   readonly returnsTokenIds: boolean;
   readonly continuousUsage: boolean;
+  /** Of the weights, as of the request's arrival. */
+  readonly weightVersion: string;
 }
 
 export interface Piece {
@@ -36,7 +38,8 @@ export function pieceJson(shape: Shape, piece: Piece): unknown {
     ...(shape.returnsTokenIds ? { token_ids: piece.tokens } : {}),
   };
   if (shape.endpoint === "generate") {
-    const versions = piece.finish === null ? null : [{ version: "default", start: 0, end: 1 }];
+    const version = shape.weightVersion;
+    const versions = piece.finish === null ? null : [{ version, start: 0, end: 1 }];
     const extra = { routed_experts: null, sampling_mask: null, weight_versions: versions };
     const logprobs = generateLogprobs(shape, piece.tokens);
     return {

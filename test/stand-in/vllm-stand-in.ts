@@ -91,6 +91,8 @@ export class VllmStandIn {
   readonly endings: string[] = [];
   isStopped = false;
   weightVersion = "default";
+  /** By the salt of its KV: the versions of the weights under which requests came. */
+  readonly versionsBySalt = new Map<string, Set<string>>();
   /** Adapters by name, and where each was loaded from. */
   readonly adapters = new Map<string, string>();
   /** What its weights compute: numbers, or none. */
@@ -382,6 +384,11 @@ export class VllmStandIn {
     this.#generate(endpoint, { request, response, body, fault });
   }
 
+  #saltUsed(salt: string): void {
+    const versions = this.versionsBySalt.get(salt) ?? new Set();
+    this.versionsBySalt.set(salt, versions.add(this.weightVersion));
+  }
+
   #count(fault: Fault): void {
     this.shown.set(fault.kind, (this.shown.get(fault.kind) ?? 0) + 1);
   }
@@ -427,10 +434,12 @@ export class VllmStandIn {
       endpoint,
       id: endpoint === "generate" ? id : `cmpl-${name}`,
       model: "stand-in",
+      weightVersion: this.weightVersion,
       logprobs: typeof params.logprobs === "number" ? params.logprobs : null,
       returnsTokenIds: options.returnsTokenIds,
       continuousUsage: options.hasContinuousUsage && streamOptions.continuous_usage_stats === true,
     };
+    this.#saltUsed(String(body.cache_salt ?? ""));
     const isStream = body.stream === true;
     const stream = new StandInStream({
       response,

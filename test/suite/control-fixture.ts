@@ -124,6 +124,7 @@ export class ControlFixture {
         later: this.#afterwards,
         notice: (notice) => this.notices.push(notice),
       }),
+      learned: { stale: new Map() },
       version: "1.2.3",
       timeoutMs: TIMEOUT_MS,
       later: this.#afterwards,

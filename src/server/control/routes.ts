@@ -14,6 +14,7 @@ import { requestOf } from "./control-call.ts";
 import { describeVllmControl } from "./describe.ts";
 import { dialectRoutes } from "./dialects.ts";
 import { answerTo, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
+import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
 import type { WeightUpdates } from "./weights.ts";
 
@@ -21,6 +22,7 @@ export interface ControlOptions {
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
+  readonly learned: Pick<LearnedEpochs, "stale">;
   /** The answer of GET /version. */
   readonly version: string;
   /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
@@ -92,7 +94,7 @@ export function controlRoutes(options: ControlOptions): Route[] {
 }
 
 /** The state of every worker; also `/health`'s answer when one does not serve. */
-function workersOf({ pool, sidecar }: ControlOptions) {
+function workersOf({ pool, sidecar, learned }: ControlOptions) {
   const { meter } = sidecar.rollout;
   return pool.members.map(({ source, workerId, state, reason, worker }) => ({
     worker: workerId,
@@ -103,6 +105,8 @@ function workersOf({ pool, sidecar }: ControlOptions) {
     kv_tokens: worker?.capacity.kvTokens ?? null,
     context_tokens: worker?.capacity.contextTokens ?? null,
     weights: worker?.weights ?? null,
+    weight_version: worker?.weightVersion?.name ?? null,
+    stale: learned.stale.has(workerId),
     kv_moves: kvMovesReport([meter.latest(workerId)?.kvMoves]),
   }));
 }

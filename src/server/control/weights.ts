@@ -53,6 +53,8 @@ export interface WeightsOptions {
 /** Events for the operator's log, besides the answers. */
 export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
+  /** It was updated by somebody else, or was not while the others were. */
+  | { readonly kind: "stale"; readonly worker: string; readonly reason: string }
   | { readonly kind: "canary_failed"; readonly worker: string; readonly reason: string };
 
 /** Time for which an update waits for an engine that is being opened again, if there is no other. */
@@ -96,6 +98,35 @@ export class WeightUpdates {
 
   get current(): string {
     return this.version(this.#options.sidecar.rollout.epoch);
+  }
+
+  /** The trainer, or an engine, has named the current weights. */
+  get isNamed(): boolean {
+    return this.#names.given(this.#options.sidecar.rollout.epoch) !== null;
+  }
+
+  /** An update is open or under way. */
+  get isUpdating(): boolean {
+    return this.#heldMs !== null;
+  }
+
+  nameUnlessNamed(version: string): void {
+    if (!this.isNamed) this.rename(version);
+  }
+
+  /**
+   * The engines have got other weights by no request of ours: the next epoch begins with those that have them, and
+   * without the others. Not during an update.
+   */
+  begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
+    const { pool, sidecar } = this.#options;
+    this.#names.give(this.#next, version);
+    // An engine that restarts has its first weights again, and only the trainer has these.
+    if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
+    const recipe = { base: this.#base, adapters: this.#adapters.loads };
+    pool.changedWeights({ current, lost: new Set(), recipe, reasonOf });
+    sidecar.advance(this.#next);
+    pool.restore(current);
   }
 
   rename(version: string): void {

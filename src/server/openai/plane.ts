@@ -46,6 +46,8 @@ export interface DataPlaneOptions {
   readonly eosTokenIds: readonly number[];
   /** The name of the weights of an epoch, as the trainer gave it. */
   readonly version: (epoch: WeightEpoch) => string;
+  /** Hears which weights a request expects, before it begins. */
+  readonly expected?: (hint: Pick<Origin, "version" | "salt">) => void;
   readonly limits?: Partial<DataPlaneLimits>;
   /** Called with an error that ended one request and is not the client's. */
   readonly failed?: (error: unknown) => void;
@@ -93,6 +95,7 @@ export class DataPlane {
   readonly #retries: AdoptableJobs;
   readonly #coalescer: OutputCoalescer;
   readonly #failed: (error: unknown) => void;
+  readonly #expected: (hint: Pick<Origin, "version" | "salt">) => void;
   readonly #jobs = new Set<Job>();
 
   constructor(options: DataPlaneOptions) {
@@ -110,6 +113,7 @@ export class DataPlane {
     this.#eosTokenIds = options.eosTokenIds;
     this.#after = options.after ?? later;
     this.#failed = options.failed ?? (() => undefined);
+    this.#expected = options.expected ?? (() => undefined);
     this.#coalescer = new OutputCoalescer({ failed: this.#failed });
     this.#retries = new AdoptableJobs({ ...this.limits, after: this.#after });
     options.sidecar.observe({
@@ -197,6 +201,7 @@ export class DataPlane {
     const { sampling: drawn, seeded, n } = drawing;
     const adapter = this.checkModel(about.model);
     const { origin, priority } = about;
+    this.#expected(origin);
     const sampling = {
       ...drawn,
       ...(adapter !== null && { adapter }),

@@ -43,7 +43,8 @@ function piece(
   const usage =
     count === null ? null : { promptTokens: 2, completionTokens: count, cachedTokens: null };
   const logprobs = tokens.map((token) => -token);
-  return { kind: "piece", tokens, logprobs, alternatives: [], finishReason, usage };
+  const told = { finishReason, usage, weightVersion: null };
+  return { kind: "piece", tokens, logprobs, alternatives: [], ...told };
 }
 
 const textOf = (run: ChunkRun) => [...run.context()].slice(2);

@@ -2,10 +2,14 @@
 // worker decides what follows.
 
 import { errorText } from "../../base/errors.ts";
+import { parseJson } from "../../base/json.ts";
 import type { TimerClock } from "./clock.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { readMetrics, type ServerMetrics } from "./metrics.ts";
+
+/** A longer name is none. */
+const VERSION_CHARACTERS_MAX = 512;
 
 export interface PollFailure {
   /** Number in a row. */
@@ -19,6 +23,8 @@ export interface MonitorListener {
   /** About once a second, before anything else. Returns whether a stream is silent for too long to be left alone. */
   watched(nowMs: number): boolean;
   polled(metrics: ServerMetrics): void;
+  /** What the server calls its weights. */
+  versionRead(name: string): void;
   /** The metrics were asked for without success. */
   pollFailed(failed: PollFailure): void;
   /** Health checks failed too often, one after the other. */
@@ -41,6 +47,8 @@ export class Monitor {
   #isChecking = false;
   #checkedMs = Number.NEGATIVE_INFINITY;
   #healthFailures = 0;
+  /** It answers /weight_info: in development mode, from 0.32 on. */
+  #hasVersions = true;
 
   constructor(
     parts: { client: HttpClient; clock: TimerClock; limits: VllmLimits },
@@ -91,6 +99,7 @@ export class Monitor {
       this.#pollFailures = 0;
       this.#refusedAtMs = null;
       this.#listener.polled(metrics);
+      await this.#readVersion();
       return;
     }
     this.#pollFailures += 1;
@@ -102,6 +111,16 @@ export class Monitor {
       problem: `/metrics: ${problem}`,
       refusedMs: this.#refusedAtMs === null ? null : nowMs - this.#refusedAtMs,
     });
+  }
+
+  async #readVersion(): Promise<void> {
+    if (!this.#hasVersions || this.#isStopped) return;
+    const answer = await this.#get("/weight_info");
+    if (answer.kind !== "answer" || this.#isStopped) return;
+    const name = answer.status === 200 ? versionIn(answer.body) : null;
+    if (name !== null) this.#listener.versionRead(name);
+    // Anything but a passing failure: there is no such route.
+    else if (answer.status < 500) this.#hasVersions = false;
   }
 
   async #check(): Promise<void> {
@@ -127,6 +146,15 @@ function metricsIn(answer: HttpAnswer): { problem: string | null; metrics: Serve
     return { problem: null, metrics: readMetrics(answer.body) };
   } catch (error) {
     return { problem: errorText(error), metrics: null };
+  }
+}
+
+function versionIn(body: string): string | null {
+  try {
+    const { weight_version: name }: { weight_version?: unknown } = Object(parseJson(body));
+    return typeof name === "string" && name.length <= VERSION_CHARACTERS_MAX ? name : null;
+  } catch {
+    return null;
   }
 }
 

@@ -54,6 +54,7 @@ test("readEvent: generate: tokens, logprobs, and the likeliest without the token
     ],
     finishReason: null,
     usage: { promptTokens: 5, completionTokens: 3, cachedTokens: null },
+    weightVersion: null,
   });
 });
 
@@ -84,7 +85,20 @@ test("readEvent: completions: the same from columns", () => {
     alternatives: [[259, -0.25, 266, -2.45]],
     finishReason: "length",
     usage: null,
+    weightVersion: null,
   });
+});
+
+test("readEvent: the end of a response names the weights of its last token", () => {
+  const spans = [
+    { version: "step-1", start: 0, end: 4 },
+    { version: "step-2", start: 4, end: 6 },
+  ];
+  const choice = { token_ids: [7], logprobs: null, weight_versions: spans };
+  const last = event({ choices: [{ ...choice, finish_reason: "stop" }] });
+  expect(last).toMatchObject({ weightVersion: "step-2" });
+  const earlier = event({ choices: [{ ...choice, finish_reason: null }] });
+  expect(earlier).toMatchObject({ weightVersion: null });
 });
 
 test("readEvent: a server without token_ids names them in the logprobs", () => {

@@ -24,6 +24,8 @@ export type StreamEvent =
       /** null: more follows. */
       readonly finishReason: string | null;
       readonly usage: EventUsage | null;
+      /** Of the weights that made the last token; only where the response ends, from 0.32 on. */
+      readonly weightVersion: string | null;
     }
   | { readonly kind: "usage"; readonly usage: EventUsage }
   | { readonly kind: "done" }
@@ -66,7 +68,13 @@ export function readEvent(data: Buffer, topLogprobs: number): StreamEvent {
       topLogprobs === 0 || !isJson(logprobs) ? NONE : alternativesOf(logprobs, topLogprobs),
     finishReason: typeof finish === "string" ? finish : null,
     usage,
+    weightVersion: typeof finish === "string" ? versionOf(choice.weight_versions) : null,
   };
+}
+
+function versionOf(spans: unknown): string | null {
+  const last: unknown = Array.isArray(spans) ? spans.at(-1) : null;
+  return isJson(last) && typeof last.version === "string" ? last.version : null;
 }
 
 /** The message of a body that reports an error, in any of vLLM's shapes. */

@@ -11,6 +11,7 @@ import {
   CANARY_PATH,
   type ControlAnswer,
   type ControlRequest,
+  type ReportedVersion,
   type SamplingSupport,
   type Worker,
   type WorkerCapacity,
@@ -105,6 +106,7 @@ export class VllmWorker implements Worker {
   /** What `reach` heard last. */
   #lost: string | null = null;
   #proof: Promise<boolean> | null = null;
+  #version: ReportedVersion | null = null;
 
   constructor(given: VllmWorkerParts) {
     // A fault in what a timer does is this worker's, and nobody else's.
@@ -128,6 +130,7 @@ export class VllmWorker implements Worker {
     this.#monitor = new Monitor(parts, {
       watched: (nowMs) => this.#watched(nowMs),
       polled: (metrics) => this.#polled(metrics),
+      versionRead: (name) => this.#versionRead(name),
       pollFailed: (failed) => this.#pollFailed(failed),
       unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
     });
@@ -136,6 +139,10 @@ export class VllmWorker implements Worker {
   /** What the server was found to be. */
   get capabilities(): Capabilities {
     return this.#parts.capabilities;
+  }
+
+  get weightVersion(): ReportedVersion | null {
+    return this.#version;
   }
 
   listen(listener: WorkerListener): void {
@@ -423,6 +430,7 @@ export class VllmWorker implements Worker {
         }
         this.#tally.made(run.made - before);
         if (run.made > before) this.#outbox.made(run);
+        if (event.weightVersion !== null) this.#versionRead(event.weightVersion);
         return true;
       }
       case "usage":
@@ -612,6 +620,10 @@ export class VllmWorker implements Worker {
     this.#reached(null);
     this.#outbox.say({ kind: "stats", stats: this.stats() });
     this.#launchHeld();
+  }
+
+  #versionRead(name: string): void {
+    this.#version = { name, readMs: this.#parts.clock.nowMs() };
   }
 
   #pollFailed({ failures, problem, refusedMs }: PollFailure): void {

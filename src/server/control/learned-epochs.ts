@@ -1,0 +1,224 @@
+// Weight epochs that nobody announces here: trainers that start their own engines also update them, past this server. It
+// learns of an update from the versions that requests name (`policy_version`, `weight_version`, a numbered
+// `cache_salt`), and from those that engines report (/weight_info, the end of an answer). A version that was not seen
+// before begins the next epoch, so that KV and drafts of two are never mixed. Trainers and engines may have names of
+// their own for one version. An engine is stale, and is fenced, if it reports another version than the current one
+// while another engine reports that.
+
+import type { Clock } from "../../base/clock.ts";
+import type { WorkerId } from "../../base/ids.ts";
+import { answerOf } from "../engine-answer.ts";
+import type { Sidecar } from "../sidecar.ts";
+import { connected, type Member, type WorkerPool } from "../worker-pool.ts";
+import { isLater } from "./version-order.ts";
+import type { WeightUpdates } from "./weights.ts";
+
+export interface LearnedEpochsOptions {
+  readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
+  readonly weights: WeightUpdates;
+  readonly clock: Clock;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  /** An engine is known to have old weights. */
+  readonly stale: (notice: { readonly worker: string; readonly reason: string }) => void;
+}
+
+/** What a request says of the weights. */
+export interface VersionHint {
+  readonly version: string | null;
+  readonly salt: string | null;
+}
+
+/** Versions remembered, so that a late request of an older one changes nothing. */
+const VERSIONS_MAX = 1024;
+/** A version that only a salt names is believed when so many requests have named it, or nothing else is in flight. */
+const SALTS_BELIEVED = 2;
+const READ_MS_MAX = 2_000;
+/** What vLLM calls weights that nobody gave a name. */
+const UNNAMED = "default";
+
+export class LearnedEpochs {
+  readonly #options: LearnedEpochsOptions;
+  /** Versions that were current, or named by a request; the oldest first. */
+  readonly #seen = new Set<string>();
+  /** The version that requests of this epoch name; null: none has. */
+  #requested: string | null = null;
+  /** What engines call the weights of this epoch; null: not reported yet. */
+  #engineName: string | null = null;
+  /** A request has begun the epoch: the next new name that an engine reports is this epoch's. */
+  #awaitsName = false;
+  #salt = { name: "", count: 0 };
+  /** What each engine reported last. */
+  readonly #reported = new Map<WorkerId, string>();
+  /** Since when an engine has reported the current version; null: none does. */
+  #currentSinceMs: number | null = null;
+  readonly #noticed = new Map<WorkerId, string>();
+
+  constructor(options: LearnedEpochsOptions) {
+    this.#options = options;
+    options.sidecar.observe({
+      advanced: () => this.#begun(),
+      // Engines report the version with the end of an answer, and with their metrics.
+      stats: () => this.look(),
+    });
+  }
+
+  /** A request has come that names the version of its weights. Call before it joins a group. */
+  requested({ version, salt }: VersionHint): void {
+    if (version !== null) this.#expect(version);
+    else if (salt !== null && salt !== this.#requested) this.#salted(salt);
+  }
+
+  /** Compares what engines report with what is current. */
+  look(): void {
+    const { weights, pool } = this.#options;
+    if (weights.isUpdating) return;
+    for (const { member, worker } of connected(pool.members)) {
+      const name = worker.weightVersion?.name ?? null;
+      const before = this.#reported.get(member.workerId) ?? null;
+      if (name === null || name === before) continue;
+      this.#reported.set(member.workerId, name);
+      this.#read(name, before);
+    }
+    this.#judge();
+  }
+
+  /** By worker: why its weights are stale. */
+  get stale(): ReadonlyMap<WorkerId, string> {
+    return this.#noticed;
+  }
+
+  #expect(version: string): void {
+    if (version === this.#requested) return;
+    const { weights } = this.#options;
+    if (version === weights.current) this.#requested = version;
+    if (!this.#remember(version) || weights.isUpdating) return;
+    if (this.#requested !== null) {
+      this.#begin(version);
+      this.#awaitsName = true;
+    } else weights.nameUnlessNamed(version);
+    this.#requested = version;
+  }
+
+  /** A numbered salt counts the versions of the policy (prime-rl); any other only separates. */
+  #salted(salt: string): void {
+    if (this.#seen.has(salt) || !/\d$/.test(salt)) return;
+    if (this.#requested === null) {
+      this.#remember(salt);
+      this.#requested = salt;
+      return;
+    }
+    if (!isLater(salt, this.#requested)) return;
+    this.#salt = { name: salt, count: this.#salt.name === salt ? this.#salt.count + 1 : 1 };
+    const isAlone = this.#options.sidecar.rollout.unfinished === 0;
+    if (isAlone || this.#salt.count >= SALTS_BELIEVED) this.#expect(salt);
+  }
+
+  /** An engine reports another version than it did before. */
+  #read(name: string, before: string | null): void {
+    const { weights } = this.#options;
+    const known = this.#engineName;
+    if (name === weights.current) this.#engineName = name;
+    if (name === UNNAMED || name === this.#engineName || this.#seen.has(name)) return;
+    const isFirst = before === null && known === null;
+    if (isFirst || this.#awaitsName) {
+      this.#awaitsName = false;
+      this.#engineName = name;
+      this.#remember(name);
+      weights.nameUnlessNamed(name);
+      return;
+    }
+    // An engine that is seen for the first time may have old weights; one that has changed has new ones.
+    const isNew = before === null ? isLater(name, known ?? "") : !isLater(known ?? "", name);
+    if (!isNew) return;
+    this.#begin(name);
+    this.#engineName = name;
+  }
+
+  #begin(version: string): void {
+    const { weights, pool } = this.#options;
+    this.#remember(weights.current);
+    this.#remember(version);
+    // An engine that reports no version, or reported its last one before this, may have been updated by now.
+    const members = connected(pool.members).map(({ member }) => member);
+    const others = members.some(({ workerId }) => this.#reported.get(workerId) === version)
+      ? members.filter(({ workerId }) => this.#isBehind(workerId, version))
+      : [];
+    const current = new Set(members.filter((member) => !others.includes(member)));
+    weights.begin(version, current, ({ workerId }) => this.#reasonOf(workerId, version));
+    for (const member of others) void this.#readAgain(member);
+  }
+
+  /** Its last report is up to a second old: where it was updated together with the others it serves on at once. */
+  async #readAgain(member: Member): Promise<void> {
+    const { sidecar, later, pool, weights } = this.#options;
+    const { worker } = member;
+    const { epoch } = sidecar.rollout;
+    if (worker === null) return;
+    const request = { method: "GET", path: "/weight_info", query: {}, body: null } as const;
+    const limits = { msMax: READ_MS_MAX, later, sidecar };
+    const { body } = await answerOf(worker, { ...request, nextEpoch: epoch }, limits);
+    const name: unknown = Object(body).weight_version;
+    if (sidecar.rollout.epoch !== epoch || member.worker !== worker) return;
+    if (typeof name !== "string" || name !== weights.current) return;
+    this.#reported.set(member.workerId, name);
+    pool.restore(new Set([member]));
+  }
+
+  #isBehind(workerId: WorkerId, version: string): boolean {
+    const reported = this.#reported.get(workerId);
+    return reported !== undefined && reported !== version;
+  }
+
+  /** Another epoch has begun, in whatever way. */
+  #begun(): void {
+    this.#requested = null;
+    this.#engineName = null;
+    this.#awaitsName = false;
+    this.#currentSinceMs = null;
+  }
+
+  #judge(): void {
+    const { weights, pool, clock } = this.#options;
+    const current = this.#engineName ?? weights.current;
+    const reports = connected(pool.members).filter(({ worker }) => worker.weightVersion);
+    const hasCurrent = reports.some(({ worker }) => worker.weightVersion?.name === current);
+    if (!hasCurrent) this.#currentSinceMs = null;
+    else this.#currentSinceMs ??= clock.nowMs();
+    const sinceMs = this.#currentSinceMs ?? Number.POSITIVE_INFINITY;
+    const stale = new Set<Member>();
+    const cured = new Set<Member>();
+    for (const { member, worker } of reports) {
+      const { name, readMs } = worker.weightVersion ?? { name: current, readMs: 0 };
+      if (name === current) {
+        this.#noticed.delete(member.workerId);
+        if (member.state === "fenced" && this.#engineName !== null) cured.add(member);
+      } else if (readMs > sinceMs) stale.add(member);
+    }
+    for (const member of stale) this.#notice(member, current);
+    pool.fence(stale, ({ workerId }) => this.#reasonOf(workerId, current));
+    if (cured.size > 0) pool.restore(cured);
+  }
+
+  #notice({ workerId, source }: Member, current: string): void {
+    const reason = this.#reasonOf(workerId, current);
+    if (this.#noticed.get(workerId) === reason) return;
+    this.#noticed.set(workerId, reason);
+    this.#options.stale({ worker: source.name, reason });
+  }
+
+  #reasonOf(workerId: WorkerId, current: string): string {
+    const has = this.#reported.get(workerId) ?? "of no version";
+    return `has stale weights: it reports ${has}, the current ones are ${current}`;
+  }
+
+  /** false: it was known. */
+  #remember(version: string): boolean {
+    if (this.#seen.has(version)) return false;
+    this.#seen.add(version);
+    const [oldest] = this.#seen;
+    if (this.#seen.size > VERSIONS_MAX && oldest !== undefined) this.#seen.delete(oldest);
+    return true;
+  }
+}

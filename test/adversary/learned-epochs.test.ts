@@ -1,0 +1,190 @@
+// Attacks on weight epochs that nobody announces: the engines (stand-ins for vLLM) are updated past the sidecar, while
+// requests run, one engine later than the other, or not at all; requests name versions, late ones older versions,
+// salts count something else. No engine may see one KV salt under two versions that requests tell apart, and an engine
+// with old weights must not serve once that can be known.
+
+import { expect, test } from "bun:test";
+import { rounds } from "./scale.ts";
+import { expectedOf, StandInBed } from "./stand-in-bed.ts";
+
+interface Choice {
+  readonly token_ids: number[];
+  readonly weight_versions: { version: string }[];
+}
+
+async function generate(bed: StandInBed, prompt: number[], more: object = {}): Promise<Choice> {
+  const { extra = {}, ...fields } = more as { extra?: object };
+  const body = {
+    token_ids: prompt,
+    sampling_params: { max_tokens: 24, extra_args: extra },
+    ...fields,
+  };
+  const answer = await bed.post("/inference/v1/generate", body);
+  const { choices } = (await answer.json()) as { choices: Choice[] };
+  const [choice] = choices;
+  if (choice === undefined) throw new Error("no choice");
+  return choice;
+}
+
+async function until(what: string, isTrue: () => boolean | Promise<boolean>): Promise<void> {
+  for (let i = 0; i < 400; i += 1) {
+    if (await isTrue()) return;
+    await Bun.sleep(10);
+  }
+  throw new Error(`never: ${what}`);
+}
+
+const epochOf = ({ sidecar }: StandInBed): number => sidecar.sidecar.rollout.epoch;
+
+const HINTS: readonly [string, (step: number) => object][] = [
+  ["policy_version", (step) => ({ policy_version: step })],
+  ["weight_version in extra arguments", (step) => ({ extra: { weight_version: `step-${step}` } })],
+  ["cache_salt", (step) => ({ cache_salt: String(step) })],
+];
+
+for (const [name, hintOf] of HINTS) {
+  test(`updates past the sidecar, named by ${name}: no KV salt is used under two versions`, async () => {
+    const bed = await StandInBed.start(2, () => ({}));
+    const steps = rounds(5, 60);
+    for (let step = 1; step <= steps; step += 1) {
+      for (const standIn of bed.standIns) standIn.weightVersion = `w${step}`;
+      const prompts = Array.from({ length: 12 }, (_, i) => [10 + (i % 4), 7, 9]);
+      const choices = await Promise.all(prompts.map((p) => generate(bed, p, hintOf(step))));
+      for (const [i, choice] of choices.entries()) {
+        const siblings = prompts.slice(0, i).filter((p) => p[0] === prompts[i]?.[0]).length;
+        if (siblings === 0 && step === 1) {
+          expect(choice.token_ids).toEqual([...expectedOf(prompts[i] ?? []).tokens]);
+        }
+        expect(choice.weight_versions).toHaveLength(1);
+      }
+      // A late request of the step before changes nothing.
+      const before = epochOf(bed);
+      if (step > 1) await generate(bed, [1, 2], hintOf(step - 1));
+      expect(epochOf(bed)).toBe(before);
+    }
+    for (const { versionsBySalt } of bed.standIns) {
+      for (const [salt, versions] of versionsBySalt) {
+        // Late requests have a salt of their own, or the present one; the probes at the start have none.
+        const numbers = [...versions].map((version) => Number(version.slice(1)));
+        const isOwn = salt.includes("-s-") || !salt.includes("-w");
+        if (!isOwn) expect([salt, numbers.length]).toEqual([salt, 1]);
+      }
+    }
+    expect(epochOf(bed)).toBeGreaterThanOrEqual(steps - 1);
+    expect(bed.failures).toEqual([]);
+    await bed.stop();
+  }, 60_000);
+}
+
+test("updates past the sidecar that only the engines report begin an epoch within a poll", async () => {
+  const bed = await StandInBed.start(2, () => ({}));
+  for (let step = 1; step <= rounds(4, 40); step += 1) {
+    const before = epochOf(bed);
+    for (const standIn of bed.standIns) standIn.weightVersion = `step-${step}`;
+    await until("the next epoch", () => epochOf(bed) > before || step === 1);
+    await until("both serve", async () => {
+      const [one] = (await generate(bed, [5, step])).weight_versions;
+      return one?.version === `step-${step}` && bed.sidecar.sidecar.rollout.workers.length === 2;
+    });
+    // Once for both engines, however they were polled.
+    expect(epochOf(bed)).toBeLessThanOrEqual(before + 1);
+  }
+  expect(bed.failures).toEqual([]);
+  await bed.stop();
+}, 60_000);
+
+test("an engine that was not updated is fenced, counted, named, and serves again once it is", async () => {
+  const bed = await StandInBed.start(2, () => ({}));
+  const [updated, left] = bed.standIns;
+  if (updated === undefined || left === undefined) throw new Error("two stand-ins");
+  for (const standIn of bed.standIns) standIn.weightVersion = "step-1";
+  await until(
+    "step-1",
+    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-1",
+  );
+  updated.weightVersion = "step-2";
+  await until("it is stale", async () => (await bed.metric("foretoken_workers_stale")) === 1);
+  const { workers } = (await (await bed.call("GET", "/foretoken/workers")).json()) as {
+    workers: { state: string; reason: string; stale: boolean; weight_version: string }[];
+  };
+  const stale = workers.filter(({ state }) => state === "fenced");
+  expect(stale).toMatchObject([{ stale: true, weight_version: "step-1" }]);
+  expect(stale[0]?.reason).toBe(
+    "has stale weights: it reports step-1, the current ones are step-2",
+  );
+  const before = left.bodies.length;
+  const answers = await Promise.all(
+    Array.from({ length: 20 }, (_, i) => generate(bed, [4, i], { policy_version: "step-2" })),
+  );
+  for (const { weight_versions: versions } of answers) {
+    expect(versions).toMatchObject([{ version: "step-2" }]);
+  }
+  expect(left.bodies.length).toBe(before);
+  left.weightVersion = "step-2";
+  await until("it serves", () => bed.sidecar.sidecar.rollout.workers.length === 2);
+  expect(await bed.metric("foretoken_workers_stale")).toBe(0);
+  expect(bed.failures).toEqual([]);
+  await bed.stop();
+}, 60_000);
+
+test("an engine that restarts with its first weights is fenced until the trainer has updated it", async () => {
+  const bed = await StandInBed.start(2, () => ({ downMs: 300 }));
+  for (const standIn of bed.standIns) standIn.weightVersion = "step-1";
+  await until(
+    "step-1",
+    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-1",
+  );
+  for (const standIn of bed.standIns) standIn.weightVersion = "step-2";
+  await until(
+    "step-2",
+    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-2",
+  );
+  await until("both", () => bed.sidecar.sidecar.rollout.workers.length === 2);
+  const [first] = bed.standIns;
+  if (first === undefined) throw new Error("two stand-ins");
+  first.weightVersion = "default";
+  const served = first.bodies.length;
+  await first.restart();
+  for (let i = 0; i < 10; i += 1) {
+    const { weight_versions: versions } = await generate(bed, [6, i]);
+    expect(versions).toMatchObject([{ version: "step-2" }]);
+  }
+  // What it gets is our own: probes and canaries.
+  const ids = first.bodies.slice(served).map(({ request_id: id }) => String(id));
+  expect(ids.filter((id) => /^ft-\d/.test(id))).toEqual([]);
+  first.weightVersion = "step-2";
+  await until("it serves", () => bed.sidecar.sidecar.rollout.workers.length === 2);
+  await bed.stop();
+}, 60_000);
+
+test("a weight changes under a running wave: every response is whole, and of versions in their order", async () => {
+  const bed = await StandInBed.start(2, () => ({}));
+  for (const standIn of bed.standIns) standIn.weightVersion = "0";
+  const prompts = Array.from({ length: rounds(40, 600) }, (_, i) => [20 + (i % 9), 1, i]);
+  let step = 0;
+  const timer = setInterval(() => {
+    step += 1;
+    for (const standIn of bed.standIns) standIn.weightVersion = String(step);
+  }, 150);
+  const answers = await Promise.all(prompts.map((prompt) => generate(bed, prompt)));
+  clearInterval(timer);
+  for (const [i, { token_ids: tokens, weight_versions: versions }] of answers.entries()) {
+    expect(tokens).toEqual([...expectedOf(prompts[i] ?? []).tokens]);
+    const numbers = versions.map(({ version }) => Number(version));
+    expect(numbers).toEqual([...numbers].sort((a, b) => a - b));
+  }
+  expect(bed.failures).toEqual([]);
+  await bed.stop();
+}, 60_000);
+
+test("salts that count requests, name tenants or are random begin no epoch while requests run", async () => {
+  const bed = await StandInBed.start(2, () => ({}));
+  const salts = Array.from({ length: 40 }, (_, i) => [
+    `tenant-${i}`,
+    String(i),
+    crypto.randomUUID(),
+  ]);
+  await Promise.all(salts.flat().map((salt, i) => generate(bed, [9, i], { cache_salt: salt })));
+  expect(epochOf(bed)).toBe(0);
+  await bed.stop();
+}, 60_000);
