@@ -12,9 +12,17 @@ interface GroupContext {
   probe: Request | null;
 }
 
+/** The longest response to be expected by what earlier weight epochs made of the request's prompt; null: not known. */
+export type LengthPrior = (request: Request) => number | null;
+
 export class ContextManager {
+  readonly #prior: LengthPrior;
   /** By group index, which a later group may have again. */
   readonly #contexts: (GroupContext | undefined)[] = [];
+
+  constructor(prior: LengthPrior = () => null) {
+    this.#prior = prior;
+  }
 
   /** A request of the group was added; the group's first one is its probe. */
   joined(request: Request): void {
@@ -24,12 +32,12 @@ export class ContextManager {
     if (context?.group === group) {
       context.estimate.bounded(tokensMax);
     } else {
-      const estimate = new LengthEstimate(tokensMax);
+      const estimate = new LengthEstimate(tokensMax, this.#prior(request));
       this.#contexts[group.index] = { group, estimate, probe: request };
     }
   }
 
-  /** The first response of a group is its probe, until it or a sibling has finished. */
+  /** The first response of a group is its probe, until it or a sibling has finished; with a prior there is none. */
   isProbe(request: Request): boolean {
     const { probe, estimate } = this.#of(request.group);
     return probe === request && !estimate.informed;

@@ -21,3 +21,14 @@ test("estimate: a running response that is longer already raises it", () => {
   estimate.progressed(350);
   expect(estimate.tokens).toBe(350);
 });
+
+test("estimate: a prior counts as a finished response, within the bound", () => {
+  const estimate = new LengthEstimate(1000, 400);
+  expect(estimate.informed).toBe(true);
+  expect(estimate.tokens).toBe(400);
+  estimate.finished(200);
+  expect(estimate.tokens).toBe(400);
+  estimate.progressed(500);
+  expect(estimate.tokens).toBe(500);
+  expect(new LengthEstimate(100, 400).tokens).toBe(100);
+});

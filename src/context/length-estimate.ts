@@ -1,16 +1,19 @@
 // The length estimate of one group, L_g (paper, Algorithm 2): the longest finished response; before
-// any has finished, the upper bound. The progress of running responses is a lower bound on top.
+// any has finished, the upper bound. The progress of running responses is a lower bound on top. Where the prompt has a
+// history, the longest of its earlier responses counts as a finished one.
 
 export class LengthEstimate {
   #tokensMax: number;
-  #finishedMax = -1;
+  #finishedMax: number;
   #runningMax = 0;
 
-  constructor(tokensMax: number) {
+  /** `prior`: of earlier weight epochs; null: nothing is known. */
+  constructor(tokensMax: number, prior: number | null = null) {
     this.#tokensMax = tokensMax;
+    this.#finishedMax = prior ?? -1;
   }
 
-  /** true once a response has finished: the estimate is then informed rather than the bound. */
+  /** true once a response has finished, or from the start with a prior: the estimate is more than the bound. */
   get informed(): boolean {
     return this.#finishedMax >= 0;
   }
@@ -18,7 +21,7 @@ export class LengthEstimate {
   /** Output tokens, 0 < tokens <= tokensMax. */
   get tokens(): number {
     if (this.#finishedMax < 0) return this.#tokensMax;
-    return Math.max(this.#finishedMax, this.#runningMax);
+    return Math.min(this.#tokensMax, Math.max(this.#finishedMax, this.#runningMax));
   }
 
   /** A response of the group may have `tokensMax` output tokens. */

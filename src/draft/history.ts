@@ -4,7 +4,7 @@
 // no index; whatever it returns can make drafts better or worse, never a response wrong.
 
 import { assert } from "../base/assert.ts";
-import { fold32 } from "../base/hash.ts";
+import { promptKey } from "../request/prompt-key.ts";
 import { HISTORY_TOKENS_MAX } from "../wasm/suffix-index.ts";
 import { checkTokens } from "./check-tokens.ts";
 
@@ -79,15 +79,23 @@ export class History {
     assert(this.#responsesMax >= 1, "history: responsesMax >= 1");
   }
 
-  /** What comes from now on is of another weight epoch. */
-  advance(): void {
-    this.#epoch += 1;
+  /** Epochs that have begun. */
+  get epoch(): number {
+    return this.#epoch;
   }
 
-  /** Responses to the prompt of earlier epochs, the latest first. They belong to the history and must not be changed. */
-  past(prompt: Int32Array): readonly Int32Array[] {
+  /** What comes from now on is of another weight epoch, so many after this one. */
+  advance(epochs = 1): void {
+    this.#epoch += epochs;
+  }
+
+  /**
+   * Responses to the prompt of earlier epochs, the latest first. They belong to the history and must not be changed.
+   * `scope` as in `promptKey`.
+   */
+  past(prompt: Int32Array, scope = ""): readonly Int32Array[] {
     this.#asked += 1;
-    const key = keyOf(prompt);
+    const key = promptKey(prompt, scope);
     const generations = this.#prompts.get(key);
     if (generations === undefined) return [];
     this.#prompts.delete(key);
@@ -104,12 +112,32 @@ export class History {
       checkTokens(tokens, { where: "draft history", field: `put.responses[${i}]` });
     }
     const copies = responses.map((tokens) => tokens.slice(0, HISTORY_TOKENS_MAX));
-    this.#file(keyOf(prompt), copies);
+    this.#file(promptKey(prompt), copies);
+  }
+
+  /** Files a copy of one response of this epoch, by `promptKey`; returns it. Tokens are ids >= 0. */
+  add(key: number, tokens: Int32Array): Int32Array {
+    const copy = tokens.slice(0, HISTORY_TOKENS_MAX);
+    this.#file(key, [copy]);
+    return copy;
+  }
+
+  /** All responses, the least recently used prompt first, its oldest epoch first. */
+  *kept(): Generator<{
+    readonly key: number;
+    readonly epoch: number;
+    readonly tokens: Int32Array;
+  }> {
+    for (const [key, generations] of this.#prompts) {
+      for (const { epoch, responses } of generations.toReversed()) {
+        for (const tokens of responses) yield { key, epoch, tokens };
+      }
+    }
   }
 
   /** Begins to record a live group; `end` it exactly once. */
   begin(prompt: Int32Array): Recording {
-    return { key: keyOf(prompt), logs: new Map() };
+    return { key: promptKey(prompt), logs: new Map() };
   }
 
   /**
@@ -189,7 +217,7 @@ export class History {
     for (const [age, generation] of generations.entries()) {
       // Half as many for each generation of age: that is how the past decays.
       const count = Math.max(1, Math.floor(this.#responsesMax / 2 ** age));
-      generation.responses = generation.responses.slice(0, count);
+      generation.responses = longest(generation.responses, count);
       this.#count(generation.responses, 1);
     }
     this.#prompts.delete(key);
@@ -216,16 +244,9 @@ export class History {
   }
 }
 
-/**
- * 53 bits of two 32-bit hashes. Prompts that collide share a past: drafts of the one are then made from
- * responses to the other, and refused.
- */
-function keyOf(prompt: Int32Array): number {
-  let [high, low] = [prompt.length, ~prompt.length];
-  for (let i = 0; i < prompt.length; i += 1) {
-    const token = prompt[i] ?? 0;
-    high = fold32(high, token);
-    low = fold32(low, token);
-  }
-  return high * 2 ** 21 + (low >>> 11);
+/** At most `count` of them, the longest, in their order: those that finished first are the shortest. */
+function longest(responses: Int32Array[], count: number): Int32Array[] {
+  if (responses.length <= count) return responses;
+  const kept = new Set(responses.toSorted((a, b) => b.length - a.length).slice(0, count));
+  return responses.filter((response) => kept.has(response));
 }

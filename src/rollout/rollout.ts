@@ -6,7 +6,7 @@
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
 import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
-import { ContextManager } from "../context/context.ts";
+import { ContextManager, type LengthPrior } from "../context/context.ts";
 import type { DraftSource } from "../draft/group-update.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
@@ -51,6 +51,8 @@ export interface RolloutOptions {
   readonly listener: RolloutListener;
   /** Runs something after a while; returns what cancels it. Absent: what would wait for a while does not. */
   readonly later?: (act: () => void, ms: number) => () => void;
+  /** Of groups whose prompt has a history. */
+  readonly lengthPrior?: LengthPrior;
 }
 
 /** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
@@ -90,7 +92,7 @@ export class Rollout {
   readonly #options: RolloutOptions;
   readonly #listener: RolloutListener;
   readonly #buffer = new RequestBuffer();
-  readonly #context = new ContextManager();
+  readonly #context: ContextManager;
   readonly #scheduler: Scheduler;
   readonly #registry: DraftRegistry;
   readonly #ledger = new Ledger();
@@ -121,6 +123,7 @@ export class Rollout {
     this.#options = options;
     this.#listener = contained(options.listener, (error, request) => this.#threw(error, request));
     this.#epoch = options.epoch;
+    this.#context = new ContextManager(options.lengthPrior);
     this.#scheduler = schedulerFor(options.policy, {
       buffer: this.#buffer,
       context: this.#context,

@@ -55,7 +55,8 @@ export class HistoryTwin {
     const { limitBytes, generationsMax, responsesMax } = this.#options;
     for (const [age, epoch] of this.#epochsOf(prompt).entries()) {
       const kept = age < generationsMax ? Math.max(1, responsesMax >> age) : 0;
-      const gone = new Set(this.#of(prompt, epoch).slice(kept));
+      const all = this.#of(prompt, epoch);
+      const gone = new Set(all.toSorted((a, b) => b.tokens.length - a.tokens.length).slice(kept));
       this.#entries = this.#entries.filter((entry) => !gone.has(entry));
     }
     while (this.bytes > limitBytes) {

@@ -1,0 +1,103 @@
+// The history's file: what was appended is read again, whatever byte it was cut at, and it stays within its bound.
+
+import { afterAll, expect, test } from "bun:test";
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { HistoryFile } from "./history-file.ts";
+import { encodeRecord, HEADER, type HistoryRecord, recordBytes } from "./record.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "foretoken-history-"));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const recordOf = (key: number, tokens: number[]): HistoryRecord => ({
+  key,
+  epoch: 7,
+  length: tokens.length + 1,
+  tokens: Int32Array.from(tokens),
+});
+const RECORDS = [recordOf(1, [5, 6, 7]), recordOf(2 ** 52 + 1, []), recordOf(3, [0, 0x7fffffff])];
+
+async function opened(path: string, options: { bytesMax?: number; kept?: HistoryRecord[] } = {}) {
+  const read: HistoryRecord[] = [];
+  const failures: unknown[] = [];
+  const { bytesMax = 1 << 20, kept = [] } = options;
+  const failed = (error: unknown) => failures.push(error);
+  const file = await HistoryFile.open({ path, kept: () => kept, bytesMax, failed }, (record) =>
+    read.push(record),
+  );
+  return { file, read, failures };
+}
+
+test("file: what was appended is read again", async () => {
+  const path = join(folder, "again");
+  const first = await opened(path);
+  expect(first.read).toEqual([]);
+  for (const record of RECORDS) first.file.append(record);
+  await first.file.close();
+  const second = await opened(path);
+  expect(second.read).toEqual(RECORDS);
+  second.file.append(recordOf(9, [1]));
+  await second.file.close();
+  const third = await opened(path);
+  expect(third.read).toEqual([...RECORDS, recordOf(9, [1])]);
+  await third.file.close();
+  expect([first, second, third].flatMap(({ failures }) => failures)).toEqual([]);
+});
+
+test("file: cut at any byte, it has the records before, and goes on behind them", async () => {
+  const path = join(folder, "cut");
+  const bytes = Buffer.concat([HEADER, ...RECORDS.map(encodeRecord)]);
+  for (let length = HEADER.length; length < bytes.length; length += 1) {
+    writeFileSync(path, bytes.subarray(0, length));
+    const cut = await opened(path);
+    let end = HEADER.length;
+    const whole = RECORDS.filter((record) => {
+      end += recordBytes(record);
+      return end <= length;
+    });
+    expect(cut.read).toEqual(whole);
+    cut.file.append(recordOf(9, [1]));
+    await cut.file.close();
+    const again = await opened(path);
+    expect(again.read).toEqual([...whole, recordOf(9, [1])]);
+    await again.file.close();
+  }
+});
+
+test("file: any byte that is damaged ends it before its record", async () => {
+  const path = join(folder, "damaged");
+  const bytes = Buffer.concat([HEADER, ...RECORDS.map(encodeRecord)]);
+  for (let at = HEADER.length; at < bytes.length; at += 1) {
+    const damaged = Buffer.from(bytes);
+    damaged[at] = (damaged[at] ?? 0) ^ 0x55;
+    writeFileSync(path, damaged);
+    const { file, read } = await opened(path);
+    expect(RECORDS.slice(0, read.length)).toEqual(read);
+    expect(read.length).toBeLessThan(RECORDS.length);
+    await file.close();
+  }
+});
+
+test("file: another file is not touched, nor is a place that cannot be written", async () => {
+  const path = join(folder, "other");
+  writeFileSync(path, "a file of somebody else");
+  expect(opened(path)).rejects.toThrow(/--history-file .*other is no history/);
+  expect(readFileSync(path, "utf8")).toBe("a file of somebody else");
+  expect(opened(join(folder, "none", "file"))).rejects.toThrow(/--history-file .* cannot be used/);
+});
+
+test("file: beyond its bound it is written anew with what is kept", async () => {
+  const path = join(folder, "bound");
+  const kept = [recordOf(1, [1, 2, 3])];
+  const { file } = await opened(path, { bytesMax: 2_000, kept });
+  for (let i = 0; i < 500; i += 1) {
+    file.append(recordOf(i, [i, i, i, i]));
+    if (i % 7 === 0) await Bun.sleep(0);
+  }
+  await file.close();
+  expect(statSync(path).size).toBeLessThan(4_000);
+  const again = await opened(path);
+  expect(again.read[0]).toEqual(kept[0] as HistoryRecord);
+  await again.file.close();
+});

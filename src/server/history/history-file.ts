@@ -1,0 +1,144 @@
+// The file that keeps the history over a restart: every response is appended as it finishes, and the file is written anew
+// when it has grown to several times what is kept. Writing never delays a response: it happens between turns, and beyond
+// a bound of bytes that wait for the disk, responses are left out of the file. A file that cannot be written is given up.
+
+import { appendFile, readFile, rename, stat, truncate, writeFile } from "node:fs/promises";
+import { AppError, errorText } from "../../base/errors.ts";
+import { decodeRecords, encodeRecord, HEADER, type HistoryRecord } from "./record.ts";
+
+export interface HistoryFileOptions {
+  readonly path: string;
+  /** What the file's records are once it is written anew. */
+  readonly kept: () => Iterable<HistoryRecord>;
+  /** The file is written anew beyond this many bytes, and then twice what it had. */
+  readonly bytesMax: number;
+  /** Once: the file is given up, and why. */
+  readonly failed: (error: unknown) => void;
+}
+
+/** Bytes that wait for the disk, at most. */
+const PENDING_BYTES_MAX = 32 * 2 ** 20;
+const MODE = 0o600;
+/** A larger file is no history of this server. */
+const READ_BYTES_MAX = 2 ** 31;
+
+export class HistoryFile {
+  readonly #options: HistoryFileOptions;
+  #isOpen = true;
+  #bytes: number;
+  #bytesMax: number;
+  #pending: Uint8Array[] = [];
+  #pendingBytes = 0;
+  #writing: Promise<void> | null = null;
+  #omitted = 0;
+
+  private constructor(options: HistoryFileOptions, bytes: number) {
+    this.#options = options;
+    this.#bytes = bytes;
+    this.#bytesMax = Math.max(options.bytesMax, bytes);
+  }
+
+  /**
+   * Reads what an earlier process has written, then takes more. What follows a damaged record is cut off.
+   * @throws AppError invalid_config: it can be neither read nor written, or is no history.
+   */
+  static async open(
+    options: HistoryFileOptions,
+    take: (record: HistoryRecord) => void,
+  ): Promise<HistoryFile> {
+    const { path } = options;
+    try {
+      const before = await bytesOf(path);
+      const sound = before.length === 0 ? 0 : decodeRecords(before, take);
+      if (before.length > 0 && sound === 0) {
+        throw new AppError(
+          "invalid_config",
+          `--history-file ${path} is no history of this program`,
+        );
+      }
+      if (sound < before.length) await truncate(path, sound);
+      await appendFile(path, sound === 0 ? HEADER : new Uint8Array(0), { mode: MODE });
+      return new HistoryFile(options, Math.max(sound, HEADER.length));
+    } catch (cause) {
+      if (cause instanceof AppError) throw cause;
+      const problem = `--history-file ${path} cannot be used: ${errorText(cause)}`;
+      throw new AppError("invalid_config", problem, { cause });
+    }
+  }
+
+  /** Records that were left out of the file, because too many waited for the disk. */
+  get omitted(): number {
+    return this.#omitted;
+  }
+
+  append(record: HistoryRecord): void {
+    if (!this.#isOpen) return;
+    const bytes = encodeRecord(record);
+    if (this.#pendingBytes + bytes.length > PENDING_BYTES_MAX) {
+      this.#omitted += 1;
+      return;
+    }
+    this.#pending.push(bytes);
+    this.#pendingBytes += bytes.length;
+    this.#writing ??= this.#write();
+  }
+
+  /** Resolves when everything is in the file. Nothing is appended afterwards. */
+  async close(): Promise<void> {
+    await this.#writing;
+    this.#isOpen = false;
+  }
+
+  async #write(): Promise<void> {
+    try {
+      while (this.#pending.length > 0) {
+        const bytes = Buffer.concat(this.#pending);
+        this.#pending = [];
+        await appendFile(this.#options.path, bytes, { mode: MODE });
+        this.#pendingBytes -= bytes.length;
+        this.#bytes += bytes.length;
+        if (this.#bytes > this.#bytesMax) await this.#writeAnew();
+      }
+    } catch (error) {
+      this.#isOpen = false;
+      this.#pending = [];
+      this.#pendingBytes = 0;
+      const { path, failed } = this.#options;
+      failed(
+        new Error(`--history-file ${path} is given up: ${errorText(error)}`, { cause: error }),
+      );
+    } finally {
+      this.#writing = null;
+    }
+  }
+
+  /** The new file takes the old one's place whole. What waits is among what is kept already. */
+  async #writeAnew(): Promise<void> {
+    const { path, kept, bytesMax } = this.#options;
+    const records = [...kept()];
+    this.#pending = [];
+    this.#pendingBytes = 0;
+    const fresh = `${path}.new`;
+    let bytes = HEADER.length;
+    await writeFile(fresh, HEADER, { mode: MODE });
+    for (const record of records) {
+      const encoded = encodeRecord(record);
+      bytes += encoded.length;
+      await appendFile(fresh, encoded);
+    }
+    await rename(fresh, path);
+    this.#bytes = bytes;
+    this.#bytesMax = Math.max(bytesMax, 2 * bytes);
+  }
+}
+
+async function bytesOf(path: string): Promise<Uint8Array> {
+  try {
+    const { size } = await stat(path);
+    if (size > READ_BYTES_MAX) throw new Error(`it has ${size} bytes, more than ${READ_BYTES_MAX}`);
+    return await readFile(path);
+  } catch (error) {
+    if ((error as { code?: string }).code === "ENOENT") return new Uint8Array(0);
+    throw error;
+  }
+}

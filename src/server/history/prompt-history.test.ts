@@ -1,0 +1,97 @@
+// The sidecar's history through its own rollout: what a prompt's responses of one epoch are to the next.
+
+import { afterAll, expect, test } from "bun:test";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { weightEpoch } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
+import { PromptHistory } from "./prompt-history.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "foretoken-prompts-"));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const MIB = 2 ** 20;
+const SILENT = { tokens() {}, finished() {}, restarted() {} };
+const LENGTHS = [20, 35, 10];
+
+function world(options: { model?: string } = {}) {
+  const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => LENGTHS[sampleIndex] ?? 5 });
+  const history = new PromptHistory({ limitBytes: MIB, model: options.model ?? "m" });
+  const { sidecar } = bed;
+  sidecar.observe({
+    finished: (request) => history.finished(request),
+    advanced: () => history.advance(),
+  });
+  let epoch = 0;
+  return {
+    history,
+    /** Responses of one epoch, finished; the weights advance afterwards. */
+    iteration: async (prompt: number[], n: number, adapter?: string): Promise<Request[]> => {
+      const spec = specFor(prompt, n);
+      const sampling = { ...spec.sampling, ...(adapter !== undefined && { adapter }) };
+      const { requests } = sidecar.generate({ ...spec, sampling }, SILENT);
+      await bed.finish();
+      epoch += 1;
+      sidecar.advance(weightEpoch(epoch));
+      return [...requests];
+    },
+    begin: (prompt: number[], adapter?: string): Request => {
+      const spec = specFor(prompt, 1);
+      const sampling = { ...spec.sampling, ...(adapter !== undefined && { adapter }) };
+      const [request] = sidecar.generate({ ...spec, sampling }, SILENT).requests;
+      if (request === undefined) throw new Error("there is a request");
+      return request;
+    },
+  };
+}
+
+/** Shortest first: in the order in which they finished. */
+const pastOf = (history: PromptHistory, request: Request) =>
+  history.past(request.group).map((tokens) => [...tokens]);
+const textsOf = (requests: readonly Request[]) =>
+  requests.map(({ response }) => [...response.tokens()]).toSorted((a, b) => a.length - b.length);
+
+test("history: the responses of the epoch before, and the longest as a prior", async () => {
+  const { history, iteration, begin } = world();
+  const made = await iteration([1, 2, 3], 3);
+  const next = begin([1, 2, 3]);
+  expect(pastOf(history, next)).toEqual(textsOf(made));
+  expect(history.prior(next)).toBe(35);
+  const other = begin([1, 2]);
+  expect(pastOf(history, other)).toEqual([]);
+  expect(history.prior(other)).toBeNull();
+});
+
+test("history: adapters and models have their own", async () => {
+  const { history, iteration, begin } = world();
+  await iteration([1, 2, 3], 2, "one");
+  for (const adapter of [undefined, "two", "one"]) {
+    const request = begin([1, 2, 3], adapter);
+    const count = adapter === "one" ? 2 : 0;
+    expect(history.past(request.group)).toHaveLength(count);
+    expect(history.prior(request)).toBe(count === 0 ? null : 35);
+  }
+});
+
+test("history: a file keeps it over a restart, for the same model", async () => {
+  const path = join(folder, "history");
+  const failed = (error: unknown) => {
+    throw error;
+  };
+  const first = world();
+  await first.history.keepIn(path, failed);
+  await first.iteration([1, 2, 3], 1);
+  const made = await first.iteration([1, 2, 3], 3);
+  await first.history.close();
+  for (const model of ["m", "other"]) {
+    const { history, begin } = world({ model });
+    await history.keepIn(path, failed);
+    const request = begin([1, 2, 3]);
+    const latest = model === "m" ? textsOf(made) : [];
+    expect(pastOf(history, request).slice(0, 3)).toEqual(latest);
+    expect(history.prior(request)).toBe(model === "m" ? 35 : null);
+    await history.close();
+  }
+});

@@ -1,0 +1,106 @@
+// What earlier weight epochs made of each prompt: their responses, as a draft source of engines with the plugin, and their
+// lengths, as a prior for the scheduler. A history belongs to one model, and within it each adapter has its own.
+
+import type { LengthPrior } from "../../context/context.ts";
+import { LengthHistory } from "../../context/length-history.ts";
+import { History } from "../../draft/history.ts";
+import type { Group, Request } from "../../request/buffer.ts";
+import { promptKey } from "../../request/prompt-key.ts";
+import type { Kept } from "../kept.ts";
+import { HistoryFile } from "./history-file.ts";
+import type { HistoryRecord } from "./record.ts";
+
+export interface PromptHistoryOptions {
+  /** Of all responses kept. */
+  readonly limitBytes: number;
+  /** The model's name. */
+  readonly model: string;
+}
+
+const NO_TOKENS = new Int32Array(0);
+
+export class PromptHistory {
+  readonly #history: History;
+  readonly #lengths = new LengthHistory();
+  readonly #options: PromptHistoryOptions;
+  #file: HistoryFile | null = null;
+
+  constructor(options: PromptHistoryOptions) {
+    this.#options = options;
+    this.#history = new History({ limitBytes: options.limitBytes });
+  }
+
+  /** Goes on where the file ends. @throws AppError invalid_config, as HistoryFile.open. */
+  async keepIn(path: string, failed: (error: unknown) => void): Promise<void> {
+    const { limitBytes } = this.#options;
+    const kept = () => this.#records();
+    const options = { path, kept, bytesMax: 2 * limitBytes + 2 ** 20, failed };
+    this.#file = await HistoryFile.open(options, (record) => this.#load(record));
+    // Whatever is loaded is of an earlier epoch.
+    this.advance();
+  }
+
+  /** What comes from now on is of another weight epoch. */
+  advance(epochs = 1): void {
+    this.#history.advance(epochs);
+    this.#lengths.advance(epochs);
+  }
+
+  /** The response has ended. One that was given up is no sample of the prompt's lengths. */
+  finished(request: Request): void {
+    const { response } = request;
+    if (response.length === 0) return;
+    const isWhole = response.finish !== "abort" && response.refusal === null;
+    const length = isWhole ? response.length : 0;
+    const key = this.#keyOf(request.group, request);
+    if (length > 0) this.#lengths.finished(key, length);
+    const tokens = this.#history.add(key, response.tokens());
+    this.#file?.append({ key, epoch: this.#history.epoch, length, tokens });
+  }
+
+  /** Responses of earlier epochs to the group's prompt, the latest first. */
+  past(group: Group): readonly Int32Array[] {
+    const [request] = group.requests;
+    return this.#history.past(group.prompt, this.#scopeOf(request));
+  }
+
+  /** See LengthPrior. */
+  readonly prior: LengthPrior = (request) =>
+    this.#lengths.prior(this.#keyOf(request.group, request));
+
+  get kept(): Kept {
+    const { responses: count, usedBytes: bytes } = this.#history.stats();
+    return { bytes, bytesMax: this.#options.limitBytes, count };
+  }
+
+  /** Resolves when all of it is in its file. */
+  async close(): Promise<void> {
+    await this.#file?.close();
+  }
+
+  #keyOf(group: Group, request: Request): number {
+    return promptKey(group.prompt, this.#scopeOf(request));
+  }
+
+  #scopeOf(request: Request | undefined): string {
+    return JSON.stringify([this.#options.model, request?.spec.sampling.adapter ?? null]);
+  }
+
+  #load({ key, epoch, length, tokens }: HistoryRecord): void {
+    if (epoch > this.#history.epoch) this.advance(epoch - this.#history.epoch);
+    if (length > 0) this.#lengths.finished(key, length);
+    if (tokens.length > 0) this.#history.add(key, tokens);
+  }
+
+  /** In the order of their epochs, as they were appended. */
+  #records(): HistoryRecord[] {
+    const records: HistoryRecord[] = [];
+    for (const { key, epoch, tokens } of this.#lengths.latest()) {
+      records.push({ key, epoch, length: tokens, tokens: NO_TOKENS });
+    }
+    for (const { key, epoch, tokens } of this.#history.kept()) {
+      records.push({ key, epoch, length: 0, tokens });
+    }
+    return records.sort((a, b) => a.epoch - b.epoch);
+  }
+}
