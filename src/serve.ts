@@ -21,6 +21,7 @@ import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import { followedResponses } from "./server/drafts/followed-responses.ts";
 import { describePlugin, pluginRoutes } from "./server/drafts/routes.ts";
 import { PoolCalls } from "./server/engine-calls.ts";
+import { PromptHistory } from "./server/history/prompt-history.ts";
 import {
   type AccessEntry,
   type HttpOptions,
@@ -73,6 +74,10 @@ export interface ServeOptions {
   readonly sources: readonly WorkerSource[];
   /** How workers come later, by POST /workers. Default: none does. */
   readonly joining?: WorkerRegistryOptions;
+  /** Of responses of earlier weight epochs, from which engines with the plugin draft; 0, the default: none are kept. */
+  readonly historyBytes?: number;
+  /** Keeps them over a restart; null, the default: nothing does. */
+  readonly historyFile?: string | null;
   readonly model: ModelSide;
   /** Of texts that clients send. Default: as ENCODER_LIMITS. */
   readonly encoder?: Partial<EncoderLimits>;
@@ -227,13 +232,25 @@ export function bindServer(options: BindOptions): BoundServer {
     },
     serve: async (model, sources) => {
       const { poolMemoryBytes, poolDiskBytes = 0, poolDir = null } = options;
+      const history = await openHistory(options, model);
       const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
-      const running = serveWith({ ...options, model, sources }, { http, kv, registry });
+      const running = serveWith({ ...options, model, sources }, { http, kv, registry, history });
       metrics = running.metrics;
       return running;
     },
     stop: () => http.stop(),
   };
+}
+
+/** @throws AppError invalid_config: the file cannot be used. */
+async function openHistory(
+  { historyBytes = 0, historyFile = null, events }: BindOptions,
+  model: ModelSide,
+): Promise<PromptHistory | null> {
+  if (historyBytes === 0) return null;
+  const history = new PromptHistory({ limitBytes: historyBytes, model: model.names[0] });
+  if (historyFile !== null) await history.keepIn(historyFile, events.failed);
+  return history;
 }
 
 function listening(
@@ -261,8 +278,14 @@ function listening(
 /** @throws AppError: the core cannot be loaded. */
 function serveWith(
   options: ServeOptions,
-  { http, kv, registry }: { http: HttpServer; kv: EmbeddedKvPool; registry: WorkerRegistry },
+  parts: {
+    http: HttpServer;
+    kv: EmbeddedKvPool;
+    registry: WorkerRegistry;
+    history: PromptHistory | null;
+  },
 ): RunningSidecar & { readonly metrics: Metrics } {
+  const { http, kv, registry, history } = parts;
   const { events } = options;
   const { failed } = events;
   const { afterwards, repeatedly } = timersOf(failed);
@@ -274,7 +297,7 @@ function serveWith(
     changed: (member) => events.workerChanged(member),
     workersMin: options.workersMin ?? 1,
   });
-  const sidecar = sidecarOf(options, kv);
+  const sidecar = sidecarOf(options, kv, history);
   const weights = new WeightUpdates({
     sidecar,
     pool,
@@ -299,8 +322,9 @@ function serveWith(
     every: repeatedly,
     failed,
   });
-  const drafts = draftsOf(options, sidecar);
+  const drafts = draftsOf(options, sidecar, history);
   const kept: KeptLevels = { groups: () => sidecar.kept };
+  if (history !== null) kept.history = () => history.kept;
   const metrics = meteredBy(sidecar, {
     ...{
       pool,
@@ -379,12 +403,17 @@ function serveWith(
       encoder.close();
       await pool.close();
       await kv.close();
+      await history?.close();
     },
   };
 }
 
-function sidecarOf(options: ServeOptions, kv: EmbeddedKvPool): Sidecar {
-  return new Sidecar({
+function sidecarOf(
+  options: ServeOptions,
+  kv: EmbeddedKvPool,
+  history: PromptHistory | null,
+): Sidecar {
+  const sidecar = new Sidecar({
     rollout: {
       policy: options.policy,
       draft: options.draft,
@@ -394,12 +423,18 @@ function sidecarOf(options: ServeOptions, kv: EmbeddedKvPool): Sidecar {
       clock: wallClock,
       core: loadCore(),
       later: timersOf(options.events.failed).afterwards,
+      ...(history && { lengthPrior: history.prior }),
     },
     vocabularySize: options.model.text.vocabularySize,
     limits: options.limits,
     random: randomWord,
     failed: options.events.failed,
   });
+  sidecar.observe({
+    finished: (request) => history?.finished(request),
+    advanced: () => history?.advance(),
+  });
+  return sidecar;
 }
 
 /** Every route, and the document that describes them all. */
@@ -484,14 +519,14 @@ interface Drafts {
 }
 
 /** The draft service for engines with the plugin: all groups of the sidecar, under its weight epochs. */
-function draftsOf(options: ServeOptions, sidecar: Sidecar): Drafts {
+function draftsOf(options: ServeOptions, sidecar: Sidecar, history: PromptHistory | null): Drafts {
   const server = new DraftServer({
     clock: wallClock,
     instanceId: randomWord(),
     // Responses to a prompt that comes again and again are all of one group.
     limits: { samplesMax: SAMPLES_MAX },
     leads: true,
-    source: followedResponses(sidecar.rollout),
+    source: followedResponses(sidecar.rollout, history),
   });
   const telemetry = new EngineTelemetry({
     clock: wallClock,

@@ -46,6 +46,8 @@ export const SERVING_FIELDS = [
   "draft",
   "apiToken",
   "workerToken",
+  "historyMb",
+  "historyFile",
   "minWorkers",
   "requestsMax",
   "bodyMb",
@@ -236,6 +238,8 @@ export type ServingSettings = Pick<
   | "weightsTimeoutS"
   | "harmlessRpc"
   | "drainS"
+  | "historyMb"
+  | "historyFile"
 > &
   Partial<Pick<ServeSettings, "mixedPrecision">>;
 
@@ -353,6 +357,8 @@ function bindOptionsOf(
       keptBytesMax: KEPT_BYTES_MAX,
       keptResponsesMax: KEPT_RESPONSES_MAX,
     },
+    historyBytes: settings.historyMb * MIB,
+    historyFile: settings.historyFile,
     policy: settings.policy,
     draft: settings.draft ?? "grouped",
     chunkTokens: settings.chunkTokens,

@@ -469,6 +469,20 @@ export const FIELDS = {
     help: "token that clients must send as `Authorization: Bearer TOKEN`; better set in the environment",
     otherwise: "none",
   },
+  historyMb: integer("--history-mb", {
+    metavar: "MB",
+    min: 0,
+    max: 65_536,
+    default: 64,
+    help: "responses of earlier weight epochs to draft from and to estimate lengths by when their prompts come again; 0: none",
+  }),
+  historyFile: {
+    kind: "text",
+    flag: "--history-file",
+    metavar: "FILE",
+    default: null,
+    help: "keeps these responses over a restart (default: they are kept in memory alone)",
+  },
   minWorkers: integer("--min-workers", {
     metavar: "N",
     min: 1,

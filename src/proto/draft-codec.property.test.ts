@@ -86,6 +86,7 @@ const clientMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
     epoch,
     states: fc.array(fc.record({ groupId: id, have: counts }), { maxLength: 4 }),
   }),
+  fc.record({ kind: kind("fetch_past"), epoch, groupId: id, have: fc.nat(SAMPLES_MAX) }),
 );
 
 const serverMessage: fc.Arbitrary<ServerMessage> = fc.oneof(
@@ -109,6 +110,16 @@ const serverMessage: fc.Arbitrary<ServerMessage> = fc.oneof(
     instanceId: uint32,
     epoch,
     frameBytesMax: fc.integer({ min: 1, max: 0xffffffff }),
+    hasPast: fc.constant(true as const),
+  }),
+  fc.record({
+    kind: kind("past"),
+    epoch,
+    status,
+    groupId: id,
+    have: fc.nat(SAMPLES_MAX),
+    responses: fc.array(tokens(1), { maxLength: 4 }),
+    more: fc.boolean(),
   }),
   fc.record({
     kind: kind("registered"),

@@ -22,6 +22,7 @@ import {
   type ClientMessage,
   type FetchedGroup,
   type GroupDelta,
+  type Past,
   REFUSAL_REASONS,
   type RegisterStatus,
   type SampleBehind,
@@ -61,6 +62,8 @@ export function encodeClientMessage(message: ClientMessage): Uint8Array {
       const fields = { ...message, waiting: waiting ?? -1, kvUsage: kvUsage ?? -1 };
       return encodeAs(clientFrame, { telemetry: fields });
     }
+    case "fetch_past":
+      return encodeAs(clientFrame, { fetchPast: message });
   }
 }
 
@@ -86,6 +89,11 @@ export function encodeServerMessage(message: ServerMessage): Uint8Array {
     }
     case "budget":
       return encodeAs(serverFrame, { budget: message });
+    case "past": {
+      const responses = message.responses.map(toBytes);
+      const past = { ...message, status: statusNumber(message), responses };
+      return encodeAs(serverFrame, { past });
+    }
   }
 }
 
@@ -114,6 +122,10 @@ function clientMessage(frame: Fields): ClientMessage {
       return { kind, epoch: epochOf(body), states: listOf(body, "states").map(cacheState) };
     case "telemetry":
       return telemetryOf(body);
+    case "fetchPast": {
+      const have = count(body, "have", { max: SAMPLES_MAX });
+      return { kind: "fetch_past", epoch: epochOf(body), groupId: idOf(body), have };
+    }
     default:
       throw new InvalidMessage("the frame has no body");
   }
@@ -128,8 +140,11 @@ function serverMessage(frame: Fields): ServerMessage {
       const instanceId = count(body, "instanceId");
       const frameBytesMax = count(body, "frameBytesMax", { min: 1 });
       const telemetryMs = count(body, "telemetryMs");
-      const welcome = { kind, protocolVersion, instanceId, epoch: epochOf(body), frameBytesMax };
-      return telemetryMs === 0 ? welcome : { ...welcome, telemetryMs };
+      const epoch = epochOf(body);
+      const telemetry = telemetryMs === 0 ? {} : { telemetryMs };
+      const past = body.hasPast === true ? { hasPast: true as const } : {};
+      const welcome = { kind, protocolVersion, instanceId, epoch, frameBytesMax } as const;
+      return { ...welcome, ...telemetry, ...past };
     }
     case "registered": {
       const answer = { kind, epoch: epochOf(body), status: statusOf(body), groupId: idOf(body) };
@@ -150,9 +165,19 @@ function serverMessage(frame: Fields): ServerMessage {
       const ttlMs = count(body, "ttlMs", { min: 1, max: TTL_MS_MAX });
       return { kind, epoch: epochOf(body), stepTokens, ttlMs };
     }
+    case "past":
+      return pastOf(body);
     default:
       throw new InvalidMessage("the frame has no body");
   }
+}
+
+function pastOf(fields: Fields): Past {
+  const answer = { kind: "past", epoch: epochOf(fields), status: answerStatus(fields) } as const;
+  const have = count(fields, "have", { max: SAMPLES_MAX });
+  const pieces = fields.responses as readonly Uint8Array[];
+  const responses = pieces.map((bytes, i) => tokensIn(bytes, `responses[${i}]`));
+  return { ...answer, groupId: idOf(fields), have, responses, more: fields.more === true };
 }
 
 function groupDelta(fields: Fields): GroupDelta {
@@ -289,9 +314,12 @@ function toBytes(tokens: Int32Array): Uint8Array {
   return new Uint8Array(tokens.buffer, tokens.byteOffset, tokens.byteLength);
 }
 
-/** A copy: the frame's bytes need not be aligned, and belong to the socket. */
 function tokensOf(fields: Fields, name: string): Int32Array {
-  const bytes = fields[name] as Uint8Array;
+  return tokensIn(fields[name] as Uint8Array, name);
+}
+
+/** A copy: the frame's bytes need not be aligned, and belong to the socket. */
+function tokensIn(bytes: Uint8Array, name: string): Int32Array {
   if (bytes.length % TOKEN_BYTES !== 0) throw new InvalidMessage(`${name} ends within a token`);
   const tokens = new Int32Array(bytes.length / TOKEN_BYTES);
   new Uint8Array(tokens.buffer).set(bytes);

@@ -14,6 +14,8 @@ import { serveHttp } from "../../src/server/http.ts";
 interface Command {
   /** Begins a weight epoch. */
   readonly advance?: number;
+  /** A response of an earlier weight epoch to every group's prompt. */
+  readonly past?: number[];
   /** Tokens that the sidecar has of a response, from its beginning. */
   readonly have?: { readonly group: string; readonly sample: number; readonly tokens: number[] };
 }
@@ -26,6 +28,7 @@ const { values } = parseArgs({
   },
 });
 
+const past: Int32Array[] = [];
 const responses = new Map<GroupId, Map<number, TokenColumn>>();
 const clock = { nowMs: () => performance.now() };
 const server = new DraftServer({
@@ -37,6 +40,7 @@ const server = new DraftServer({
       for (const [sample, tokens] of responses.get(group) ?? []) take(sample, tokens);
     },
     find: (group, sample) => responses.get(group)?.get(sample) ?? null,
+    past: () => past,
   },
 });
 const telemetry = new EngineTelemetry({
@@ -67,7 +71,8 @@ const http = serveHttp({
 const say = (value: unknown) => console.log(JSON.stringify(value));
 say({ port: Number(http.url.port) });
 for await (const line of console) {
-  const { advance, have } = JSON.parse(line) as Command;
+  const { advance, have, past: earlier } = JSON.parse(line) as Command;
+  if (earlier !== undefined) past.push(Int32Array.from(earlier));
   if (advance !== undefined) server.advance(weightEpoch(advance));
   if (have !== undefined) {
     const id = groupId(have.group);

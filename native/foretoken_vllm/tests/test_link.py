@@ -81,6 +81,42 @@ def test_an_engine_drafts_from_what_the_sidecar_alone_knows() -> None:
         assert link_counts(proposer)["tokens_fetched"] >= 3 * len(STORY)
 
 
+def test_an_engine_drafts_from_responses_of_earlier_epochs() -> None:
+    with host() as sidecar, linked(sidecar.url) as (proposer, runner):
+        # Longer than a piece of the mailbox, and than a frame of this client's.
+        long = [20 + i % 900 for i in range(59_000)]
+        sidecar.tell(past=STORY + long)
+        for _ in range(3):
+            sidecar.tell(past=STORY)
+        until(lambda: drafts_from_elsewhere(runner), "no draft from the responses of earlier epochs")
+        assert proposer._replica is not None
+        until(
+            lambda: drafts_from_elsewhere(runner) and proposer._replica.past_tokens == len(long) + 4 * len(STORY),
+            "not all of the past came",
+        )
+        assert link_counts(proposer)["tokens_past"] == len(long) + 4 * len(STORY)
+        # Of another epoch there are the same ones: the group begins anew, and with it its past.
+        sidecar.tell(advance=1)
+        newer = {"foretoken_run": "r", "foretoken_epoch": 1}
+        until(lambda: drafts_from_elsewhere(runner, **newer), "no draft in the next epoch")
+        assert proposer.faults.total == 0
+
+
+def test_cuts_and_a_service_without_a_past_leave_the_past_for_later() -> None:
+    with host() as sidecar:
+        sidecar.tell(past=STORY * 40)
+        sidecar.tell(past=STORY * 30)
+        proxy = Proxy(sidecar.port)
+        proxy.cut_after = 2500
+        with linked(proxy.url) as (proposer, runner):
+            tell_story(runner, range(2))
+            until(lambda: proxy.connections >= 4, "nothing was cut")
+            proxy.cut_after = None
+            proxy.cut()
+            until(lambda: link_counts(proposer)["tokens_past"] == 70 * len(STORY), "the past never came")
+        proxy.close()
+
+
 def test_cuts_at_any_byte_lose_nothing() -> None:
     with host() as sidecar:
         proxy = Proxy(sidecar.port)

@@ -74,7 +74,15 @@ export interface Telemetry {
   readonly faults: number;
 }
 
-export type ClientMessage = Hello | RegisterGroup | Update | Fetch | Telemetry;
+/** Responses to the group's prompt of earlier weight epochs, after the first `have`. */
+export interface FetchPast {
+  readonly kind: "fetch_past";
+  readonly epoch: WeightEpoch;
+  readonly groupId: GroupId;
+  readonly have: number;
+}
+
+export type ClientMessage = Hello | RegisterGroup | Update | Fetch | Telemetry | FetchPast;
 
 export interface Welcome {
   readonly kind: "welcome";
@@ -85,6 +93,8 @@ export interface Welcome {
   readonly frameBytesMax: number;
   /** Interval of Telemetry; absent: the server takes none. */
   readonly telemetryMs?: number;
+  /** It answers FetchPast; absent: it does not. */
+  readonly hasPast?: true;
 }
 
 /** stale_epoch: the message is of an older weight epoch than the server; nothing was done. */
@@ -157,4 +167,16 @@ export interface Budget {
   readonly ttlMs: number;
 }
 
-export type ServerMessage = Welcome | Registered | Updated | Fetched | Budget;
+export interface Past {
+  readonly kind: "past";
+  readonly epoch: WeightEpoch;
+  readonly status: AnswerStatus;
+  readonly groupId: GroupId;
+  readonly have: number;
+  /** The latest epoch first, each as far as a frame holds it. Empty: there are no more, or the group is not registered. */
+  readonly responses: readonly Int32Array[];
+  /** There are further ones. */
+  readonly more: boolean;
+}
+
+export type ServerMessage = Welcome | Registered | Updated | Fetched | Budget | Past;

@@ -27,6 +27,8 @@ export interface ResponseSource {
   each(groupId: GroupId, take: (sampleIndex: number, tokens: TokenColumn) => void): void;
   /** null: it does not have it. */
   find(groupId: GroupId, sampleIndex: number): TokenColumn | null;
+  /** Responses to the group's prompt of earlier weight epochs, the latest first. Absent: it keeps none. */
+  readonly past?: (groupId: GroupId) => readonly Int32Array[];
 }
 
 /** Why groups went, and how many. */

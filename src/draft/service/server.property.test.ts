@@ -44,6 +44,12 @@ const message: fc.Arbitrary<ClientMessage> = fc.oneof(
     }),
   }),
   fc.record({
+    kind: fc.constant("fetch_past" as const),
+    epoch,
+    groupId: id,
+    have: fc.nat({ max: 4 }),
+  }),
+  fc.record({
     kind: fc.constant("fetch" as const),
     epoch,
     states: fc.array(fc.record({ groupId: id, have: fc.array(count, { maxLength: 40 }) }), {
@@ -52,12 +58,17 @@ const message: fc.Arbitrary<ClientMessage> = fc.oneof(
   }),
 );
 
+/** Two of them do not fit in a frame together; the first alone does not either. */
+const PAST = [400, 100, 150, 5].map((length) => new Int32Array(length));
+const past = () => PAST;
+
 test("server: limits hold after every message, and every answer fits in a frame", () => {
   const steps = fc.array(fc.tuple(message, fc.nat({ max: 900 })), { maxLength: 40 });
   fc.assert(
     fc.property(steps, (list) => {
       const clock = new ManualClock();
-      const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS });
+      const source = { each: () => {}, find: () => null, past };
+      const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
       const session = new DraftSession(server);
       session.receive({ kind: "hello", protocolVersion: 1 });
       for (const [request, ms] of list) {
@@ -98,6 +109,7 @@ test("server: responses that it follows are answered as they are, and count for 
           for (const [sample, column] of columnsOf(name).entries()) take(sample, column);
         },
         find: (name, sample) => columnsOf(name)[sample] ?? null,
+        past,
       };
       const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
       const session = new DraftSession(server);
@@ -174,4 +186,32 @@ test("server: fetching again and again until there is no more gets everything", 
   expect([...have.values()]).toEqual(groups.map(() => [700, 0, 0, 700]));
   // 16,800 bytes of tokens in frames of 1,024.
   expect(frames).toBeLessThan(25);
+});
+
+test("server: fetching the past again and again gets every response, what fits in no frame cut", () => {
+  const clock = new ManualClock();
+  const source = { each: () => {}, find: () => null, past };
+  const server = new DraftServer({ clock, instanceId: 1, limits: LIMITS, source });
+  const zero = weightEpoch(0);
+  const [a, b] = [groupId("a"), groupId("b")];
+  const prompt = new Int32Array(0);
+  server.register({ kind: "register_group", epoch: zero, groupId: a, ttlMs: 1000, prompt });
+  const lengths: number[] = [];
+  for (let more = true; more; ) {
+    const answer = server.fetchPast({
+      kind: "fetch_past",
+      epoch: zero,
+      groupId: a,
+      have: lengths.length,
+    });
+    expect(encodeServerMessage(answer).length).toBeLessThanOrEqual(LIMITS.frameBytesMax);
+    lengths.push(...answer.responses.map(({ length }) => length));
+    more = answer.more;
+  }
+  expect(lengths.slice(1)).toEqual([100, 150, 5]);
+  expect(lengths[0]).toBeGreaterThan(200);
+  const ask = { kind: "fetch_past", epoch: zero, have: 0 } as const;
+  expect(server.fetchPast({ ...ask, groupId: b })).toMatchObject({ responses: [], more: false });
+  server.advance(weightEpoch(1));
+  expect(server.fetchPast({ ...ask, groupId: a })).toMatchObject({ status: "stale_epoch" });
 });

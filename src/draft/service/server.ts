@@ -22,6 +22,8 @@ import type {
   Fetch,
   Fetched,
   FetchedGroup,
+  FetchPast,
+  Past,
   Registered,
   RegisterGroup,
   SampleBehind,
@@ -75,6 +77,8 @@ export interface DraftServerStats {
   readonly groupsEvicted: number;
   /** Weight epochs begun; each dropped every group. */
   readonly epochs: number;
+  /** Tokens of earlier epochs that were sent. */
+  readonly tokensPast: number;
 }
 
 /** Weight updates that a peer may have seen and the server not: more than a day's, at one a minute and a half. */
@@ -96,6 +100,7 @@ const NO_COUNTS = {
   conflicts: 0,
   stale: 0,
   epochs: 0,
+  tokensPast: 0,
 };
 
 export class DraftServer {
@@ -104,6 +109,7 @@ export class DraftServer {
   readonly #clock: Clock;
   readonly #groups: ServerGroups;
   readonly #leads: boolean;
+  readonly #past: ResponseSource["past"];
   readonly #counts = { ...NO_COUNTS };
   #epoch = weightEpoch(0);
 
@@ -114,6 +120,7 @@ export class DraftServer {
     this.#clock = options.clock;
     this.#leads = options.leads ?? false;
     this.#groups = new ServerGroups(this.limits, options.source ?? null);
+    this.#past = options.source?.past;
   }
 
   get epoch(): WeightEpoch {
@@ -228,6 +235,33 @@ export class DraftServer {
     }
     const epoch = this.#epoch;
     return { kind: "fetched", epoch, status: "ok", groups, unknown, more: room.isSpent };
+  }
+
+  /** Whether it has responses of earlier epochs at all. */
+  get hasPast(): boolean {
+    return this.#past !== undefined;
+  }
+
+  fetchPast({ epoch, groupId, have }: FetchPast): Past {
+    const answer = { kind: "past", epoch: this.#epoch, groupId, have, responses: [] } as const;
+    if (!this.#admit(epoch)) return { ...answer, status: "stale_epoch", more: false };
+    const isKnown = this.#groups.use(groupId, this.#clock.nowMs()) !== null;
+    const all = isKnown ? (this.#past?.(groupId) ?? []) : [];
+    const responses: Int32Array[] = [];
+    const room = this.#room();
+    room.bytes -= idBytes(groupId);
+    for (let i = have; i < all.length; i += 1) {
+      const tokens = all[i] ?? new Int32Array(0);
+      const roomTokens = Math.floor((room.bytes - DELTA_OVERHEAD_BYTES) / TOKEN_BYTES);
+      // One that fits in no frame is cut: its beginning is of use too.
+      if (tokens.length > roomTokens && responses.length > 0) break;
+      const part = tokens.subarray(0, roomTokens);
+      responses.push(part);
+      this.#counts.tokensPast += part.length;
+      room.bytes -= DELTA_OVERHEAD_BYTES + part.length * TOKEN_BYTES;
+    }
+    const more = have + responses.length < all.length;
+    return { ...answer, epoch: this.#epoch, status: "ok", responses, more };
   }
 
   /** Frees what has expired. Its owner calls it now and then; nothing depends on it but memory. */

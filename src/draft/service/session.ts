@@ -56,6 +56,9 @@ export class DraftSession {
       case "telemetry":
         if (this.#reports === null) return unexpected("telemetry is not asked for here");
         return { kind: "reply", message: this.#reports.report(this.#engine, message) };
+      case "fetch_past":
+        if (!this.#server.hasPast) return unexpected("there is no history here");
+        return { kind: "reply", message: this.#server.fetchPast(message) };
     }
   }
 
@@ -67,12 +70,13 @@ export class DraftSession {
     }
     this.#isGreeted = true;
     this.#engine = engine;
-    const { epoch, instanceId, limits } = this.#server;
+    const { epoch, instanceId, limits, hasPast } = this.#server;
     const { frameBytesMax } = limits;
     const protocolVersion = DRAFT_PROTOCOL_VERSION;
-    const welcome = { kind: "welcome", protocolVersion, instanceId, epoch, frameBytesMax } as const;
     const telemetry = this.#reports === null ? {} : { telemetryMs: this.#reports.telemetryMs };
-    return { kind: "reply", message: { ...welcome, ...telemetry } };
+    const past = hasPast ? { hasPast } : {};
+    const welcome = { kind: "welcome", protocolVersion, instanceId, epoch, frameBytesMax } as const;
+    return { kind: "reply", message: { ...welcome, ...telemetry, ...past } };
   }
 }
 

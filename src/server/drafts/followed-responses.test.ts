@@ -15,7 +15,7 @@ function world(options: { isWhole?: boolean } = {}) {
     clock: bed.clock,
     instanceId: 1,
     leads: true,
-    source: followedResponses(bed.sidecar.rollout),
+    source: followedResponses(bed.sidecar.rollout, null),
   });
   bed.sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
   const requests: Request[] = [];

@@ -9,7 +9,8 @@ const PATH = "/foretoken/engines";
 
 export function pluginRoutes(parts: { telemetry: EngineTelemetry; server: DraftServer }): Route[] {
   const handle = () => {
-    const { groups, bytes, epoch, tokensTaken, tokensOwn, tokensFetched } = parts.server.stats();
+    const { groups, bytes, epoch, tokensTaken, tokensOwn, tokensFetched, tokensPast } =
+      parts.server.stats();
     return jsonResponse({
       engines: parts.telemetry.figures().map(wireFigures),
       draft_service: {
@@ -19,6 +20,7 @@ export function pluginRoutes(parts: { telemetry: EngineTelemetry; server: DraftS
         tokens_taken: tokensTaken,
         tokens_own: tokensOwn,
         tokens_fetched: tokensFetched,
+        tokens_past: tokensPast,
       },
     });
   };

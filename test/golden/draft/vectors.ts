@@ -94,6 +94,7 @@ const CLIENT: Readonly<Record<string, ClientMessage>> = {
     tracedElsewhere: 0,
     faults: 0,
   },
+  fetch_past: { kind: "fetch_past", epoch: EPOCH, groupId: A, have: 2 },
 };
 
 const SERVER: Readonly<Record<string, ServerMessage>> = {
@@ -103,6 +104,23 @@ const SERVER: Readonly<Record<string, ServerMessage>> = {
     instanceId: 4_294_967_295,
     epoch: EPOCH,
     frameBytesMax: 1_048_576,
+  },
+  welcome_past: {
+    kind: "welcome",
+    protocolVersion: 1,
+    instanceId: 5,
+    epoch: EPOCH,
+    frameBytesMax: 1_048_576,
+    hasPast: true,
+  },
+  past: {
+    kind: "past",
+    epoch: EPOCH,
+    status: "ok",
+    groupId: A,
+    have: 2,
+    responses: [Int32Array.of(1, 2, 0x7fffffff), Int32Array.of(4)],
+    more: true,
   },
   welcome_telemetry: {
     kind: "welcome",

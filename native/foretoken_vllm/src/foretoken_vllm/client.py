@@ -54,6 +54,7 @@ _ANSWERS = {
     "update": "updated",
     "fetch": "fetched",
     "telemetry": "budget",
+    "past": "past",
 }
 
 
@@ -80,6 +81,7 @@ class DraftClient:
         self._era = 0
         self._is_first = True
         self._server_epoch = 0
+        self._has_past = False
         self._is_ready = False
         self._in_flight: deque[tuple[str, float, LinkGroup | None]] = deque()
         # A long prompt may fill a frame of the server's size; other frames are kept small, for the GIL's sake.
@@ -88,6 +90,8 @@ class DraftClient:
         self._instance: int | None = None
         self._dirty: dict[LinkSample, LinkGroup] = {}
         self._hungry: dict[LinkSample, LinkGroup] = {}
+        # Groups of which responses of earlier epochs are to be handed to the engine.
+        self._pasts: deque[LinkGroup] = deque()
         self._asked_groups: dict[str, float] = {}
         self._fetch_at = 0.0
         self._flush_at = 0.0
@@ -106,6 +110,7 @@ class DraftClient:
                 "budgets",
                 "traced",
                 "traced_elsewhere",
+                "tokens_past",
             ),
             0,
         )
@@ -137,6 +142,10 @@ class DraftClient:
                 self._batch(item.made, now)
             elif isinstance(item, post.Began):
                 self._began(item, now)
+            elif isinstance(item, post.LacksPast):
+                group = self.logs.groups.get(item.group)
+                if group is not None:
+                    group.forget_past()
             elif isinstance(item, post.Ended):
                 self.logs.drop(item.group)
             else:
@@ -148,7 +157,7 @@ class DraftClient:
             self._advance(epoch)
 
     def feed(self) -> None:
-        """Hands what the engine's replica lacks to it, as far as there is room."""
+        """Hands what the engine's replica lacks to it, as far as there is room; then what is of earlier epochs."""
         for sample, group in list(self._hungry.items()):
             if self.logs.groups.get(group.name) is not group:
                 del self._hungry[sample]
@@ -161,6 +170,24 @@ class DraftClient:
             if sample.fed < sample.length:
                 return
             del self._hungry[sample]
+        while self._pasts:
+            group = self._pasts[0]
+            if self.logs.groups.get(group.name) is not group or not group.past:
+                self._pasts.popleft()
+            elif not self._feed_past(group):
+                return
+
+    def _feed_past(self, group: LinkGroup) -> bool:
+        """One response whole, in pieces: the core takes no other response's between them. False: there is no room."""
+        size = DELTA_TOKENS_MAX * TOKEN_BYTES
+        if not self._mailbox.has_room_down(1 + len(group.past[0]) // size):
+            return False
+        response = group.past.popleft()
+        for at in range(0, len(response), size):
+            piece = response[at : at + size]
+            self._mailbox.down.append(post.Past(self.epoch, group.name, at // TOKEN_BYTES, piece))
+        self.counts["tokens_past"] += len(response) // TOKEN_BYTES
+        return True
 
     def _advance(self, epoch: int) -> None:
         self.epoch = epoch
@@ -169,6 +196,7 @@ class DraftClient:
         self.logs.clear()
         self._dirty.clear()
         self._hungry.clear()
+        self._pasts.clear()
 
     def _batch(self, made: Sequence[post.Made], now: float) -> None:
         for name, index, offset, tokens in made:
@@ -219,6 +247,7 @@ class DraftClient:
 
     def _began(self, item: post.Began, now: float) -> None:
         group = self.logs.begin(item.group, item.prompt, now)
+        group.forget_past()
         for sample in group.samples.values():
             sample.fed = 0
             self._hungry[sample] = group
@@ -267,6 +296,8 @@ class DraftClient:
         for group in self.logs.groups.values():
             if group.state == "new" and now >= group.retry_at and self._can_post():
                 self._register(group, now, frames)
+            if group.state == "ready" and group.past_state == "new" and self._has_past and self._can_post():
+                self._ask_past(group, now, frames)
         if now >= self._flush_at and self._dirty and self._can_post():
             self._flush_at = now + self._settings.flush_ms / 1000
             self._update(now, frames)
@@ -295,6 +326,8 @@ class DraftClient:
                 self._quiet_until = now + STALE_S
         if kind == "registered" and group is not None:
             self._registered(group, body, now)
+        elif kind == "past" and group is not None:
+            self._past(group, body)
         elif body.status != STATUS["STATUS_OK"] or body.epoch != self.epoch:
             return
         elif kind == "updated":
@@ -335,6 +368,31 @@ class DraftClient:
         group.state = "asked"
         self._in_flight.append(("register", now, group))
         frames.append(bytes(frame.SerializeToString()))
+
+    def _ask_past(self, group: LinkGroup, now: float, frames: list[bytes]) -> None:
+        if group.past:
+            return
+        frame = client_frame()
+        body = frame.fetch_past
+        body.epoch = self.epoch
+        body.group_id = group.name
+        body.have = group.past_have
+        group.past_state = "asked"
+        self._in_flight.append(("past", now, group))
+        frames.append(bytes(frame.SerializeToString()))
+
+    def _past(self, group: LinkGroup, body: Any) -> None:
+        """Responses that come after others than the client has are dropped, and asked for again."""
+        group.past_state = "new"
+        is_next = body.status == STATUS["STATUS_OK"] and body.epoch == self.epoch and body.have == group.past_have
+        if not is_next or self.logs.groups.get(group.name) is not group:
+            return
+        group.past_have += len(body.responses)
+        group.past.extend(body.responses)
+        if group.past:
+            self._pasts.append(group)
+        if not body.more:
+            group.past_state = "done"
 
     def _update(self, now: float, frames: list[bytes]) -> None:
         frame = client_frame()
@@ -395,6 +453,7 @@ class DraftClient:
     def _welcome(self, body: Any) -> None:
         self._is_ready = True
         self._server_epoch = body.epoch
+        self._has_past = body.has_past
         self._prompt_frame_max = body.frame_bytes_max
         self._frame_max = min(body.frame_bytes_max, FRAME_BYTES_MAX)
         if self._instance is not None and self._instance != body.instance_id:
@@ -411,6 +470,8 @@ class DraftClient:
         for group in self.logs.groups.values():
             group.state = "new"
             group.retry_at = 0.0
+            if group.past_state == "asked":
+                group.past_state = "new"
 
     def _registered(self, group: LinkGroup, body: Any, now: float) -> None:
         if self.logs.groups.get(group.name) is not group or group.state != "asked":

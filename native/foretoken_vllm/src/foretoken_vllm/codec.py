@@ -14,7 +14,7 @@ from . import abi, schema
 
 PROTOCOL_VERSION: Final = 1
 TOKEN_BYTES: Final = 4
-BODIES: Final = ("welcome", "registered", "updated", "fetched", "budget")
+BODIES: Final = ("welcome", "registered", "updated", "fetched", "budget", "past")
 # Upper bounds of what the fields around ids and tokens take (src/draft/service/limits.ts).
 FRAME_OVERHEAD: Final = 64
 GROUP_OVERHEAD: Final = 32
@@ -113,6 +113,11 @@ def decode(frame: bytes) -> tuple[str, Any]:
         for group in body.groups:
             for delta in group.deltas:
                 _check_delta(delta)
+    if kind == "past":
+        for tokens in body.responses:
+            count, rest = divmod(len(tokens), TOKEN_BYTES)
+            if rest != 0 or not 0 < count <= abi.GROUP_TOKENS_MAX:
+                raise FrameError("a response of the past is empty or ends within a token")
     return kind, body
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -66,13 +67,17 @@ class LinkSample:
 
 @dataclass(slots=True, eq=False)
 class LinkGroup:
-    """`state`: new, asked (the registration is under way), ready, refused."""
+    """`state`: new, asked (the registration is under way), ready, refused. `past_state`: new, asked, done."""
 
     name: str
     prompt: bytes
     used_at: float
     state: str = "new"
     retry_at: float = 0.0
+    # Responses of earlier epochs: how many have come, whether the next are asked for, and those to be handed on.
+    past_have: int = 0
+    past_state: str = "new"
+    past: deque[bytes] = field(default_factory=deque)
     samples: dict[int, LinkSample] = field(default_factory=dict)
 
     def sample(self, index: int) -> LinkSample:
@@ -82,6 +87,13 @@ class LinkGroup:
             found = LinkSample(index)
             self.samples[index] = found
         return found
+
+    def forget_past(self) -> None:
+        """It is asked for from its beginning, unless the server is being asked now."""
+        self.past_have = 0
+        self.past.clear()
+        if self.past_state == "done":
+            self.past_state = "new"
 
     def origin(self, before: bytes, accepted: Sequence[int]) -> bool | None:
         """Whether these tokens, after those before them, have been written elsewhere and not here, so far.

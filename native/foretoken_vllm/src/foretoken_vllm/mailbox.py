@@ -80,7 +80,15 @@ class Advanced:
     era: int
 
 
-Up = Began | Batch | Stepped | Lacks | Ended | Advanced
+@dataclass(frozen=True, slots=True)
+class LacksPast:
+    """Up: responses of earlier epochs came before the group's prompt was in the core; all of them are to come again."""
+
+    epoch: int
+    group: str
+
+
+Up = Began | Batch | Stepped | Lacks | LacksPast | Ended | Advanced
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +127,17 @@ class Adopt:
     epoch: int
 
 
-Down = Delta | Wants | WantsGroup | Adopt
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Down: a piece of a response of an earlier epoch, after its first `offset` tokens; a response's pieces come in order."""
+
+    epoch: int
+    group: str
+    offset: int
+    tokens: bytes
+
+
+Down = Delta | Past | Wants | WantsGroup | Adopt
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +169,6 @@ class Mailbox:
         self.up.append(Advanced(epoch, era))
         self.era = (era, epoch)
 
-    def has_room_down(self) -> bool:
+    def has_room_down(self, count: int = 1) -> bool:
         """Only the link appends, so what it sees here can only become more room."""
-        return len(self.down) < DOWN_MAX
+        return len(self.down) + count <= DOWN_MAX

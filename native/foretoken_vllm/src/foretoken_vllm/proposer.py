@@ -19,7 +19,7 @@ from .core import BUDGET_NONE, CoreTrapError, float_word
 from .cost import Guard, StepCost
 from .faults import Faults
 from .link import Link
-from .mailbox import Adopt, Batch, Began, Delta, Down, Ended, Lacks, Made, Mailbox, Stepped, Wants
+from .mailbox import Adopt, Batch, Began, Delta, Down, Ended, Lacks, LacksPast, Made, Mailbox, Past, Stepped, Wants
 from .replica import WEIGHT_ONE, Group, Replica, group_name
 from .requests import Request, lacking, untracked
 from .settings import Settings, load
@@ -545,6 +545,11 @@ class ForetokenProposer:
             tokens.frombytes(item.tokens)
             if not replica.take(group, sample, item.offset, tokens):
                 self._mailbox.up.append(Lacks(self._epoch, group.name, item.sample, sample.have))
+        elif isinstance(item, Past):
+            tokens = array("i")
+            tokens.frombytes(item.tokens)
+            if not replica.take_past(group, item.offset, tokens):
+                self._mailbox.up.append(LacksPast(self._epoch, group.name))
         elif isinstance(item, Wants):
             sample = group.sample(item.sample)
             sample.sent = min(sample.sent, item.have)
@@ -607,6 +612,7 @@ class ForetokenProposer:
             "epoch": self._epoch,
             "groups": 0 if replica is None else len(replica.groups),
             "tokens_taken": 0 if replica is None else replica.tokens_taken,
+            "past_tokens": 0 if replica is None else replica.past_tokens,
             "guard_trips": self._guard.trips,
             "traps": self._traps,
             "faults": dict(self.faults.counts),

@@ -17,6 +17,10 @@ from .settings import Settings
 # Tokens passed in one step beside its own: a moved response, a prompt, siblings from elsewhere.
 CATCH_UP_TOKENS = 4096
 WEIGHT_ONE = float_word(1.0)
+# What history takes of the core for each token, with some to spare, and the part of the memory that it may fill
+# (src/draft/replica.ts).
+PAST_TOKEN_BYTES = 64
+PAST_PART = 0.5
 
 
 class Sample:
@@ -78,6 +82,8 @@ class Replica:
         self.owners: list[Group] = []
         self.draft_words: list[int] = []
         self.tokens_taken = 0
+        # Of responses of earlier epochs.
+        self.past_tokens = 0
         # How often everything was forgotten.
         self.cleared = 0
         # How often a group was dropped or given up.
@@ -151,6 +157,27 @@ class Replica:
             return True
         self.append(group, sample, fresh.tolist())
         self.allowance -= len(fresh)
+        return True
+
+    def take_past(self, group: Group, offset: int, tokens: array[int]) -> bool:
+        """A piece of a response of an earlier epoch. False: the group's prompt is not in the core yet.
+
+        The core crosses at once. Beyond half of its memory no history is taken: the rest is for live tokens.
+        """
+        if group.handle <= 0:
+            return group.handle < 0
+        needed = len(tokens) * PAST_TOKEN_BYTES
+        if self._core.used_bytes() + needed > self._settings.core_mb * 2**20 * PAST_PART:
+            return True
+        if min(tokens) < 0 or max(tokens) >= self._vocabulary:
+            self._faults.add("token", f"group {group.name}: a token out of the vocabulary was sent")
+            return True
+        self.allowance -= len(tokens)
+        status = self._core.history(group.handle, tokens, offset)
+        if status == abi.STATUS_OK:
+            self.past_tokens += len(tokens)
+        elif status == abi.STATUS_FULL:
+            self._give_up(group)
         return True
 
     def append(self, group: Group, sample: Sample, tokens: list[int]) -> None:

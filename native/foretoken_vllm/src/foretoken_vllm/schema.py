@@ -9,6 +9,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("update", 3, "Update", False, True),
         ("fetch", 4, "Fetch", False, True),
         ("telemetry", 5, "Telemetry", False, True),
+        ("fetch_past", 6, "FetchPast", False, True),
     ),
     "ServerFrame": (
         ("welcome", 1, "Welcome", False, True),
@@ -16,6 +17,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("updated", 3, "Updated", False, True),
         ("fetched", 4, "Fetched", False, True),
         ("budget", 5, "Budget", False, True),
+        ("past", 6, "Past", False, True),
     ),
     "Hello": (
         ("protocol_version", 1, "uint32", False, False),
@@ -27,6 +29,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("epoch", 3, "uint32", False, False),
         ("frame_bytes_max", 4, "uint32", False, False),
         ("telemetry_ms", 5, "uint32", False, False),
+        ("has_past", 6, "bool", False, False),
     ),
     "RegisterGroup": (
         ("epoch", 1, "uint32", False, False),
@@ -109,6 +112,19 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("epoch", 1, "uint32", False, False),
         ("step_tokens", 2, "uint32", False, False),
         ("ttl_ms", 3, "uint32", False, False),
+    ),
+    "FetchPast": (
+        ("epoch", 1, "uint32", False, False),
+        ("group_id", 2, "string", False, False),
+        ("have", 3, "uint32", False, False),
+    ),
+    "Past": (
+        ("epoch", 1, "uint32", False, False),
+        ("status", 2, "Status", False, False),
+        ("group_id", 3, "string", False, False),
+        ("have", 4, "uint32", False, False),
+        ("responses", 5, "bytes", True, False),
+        ("more", 6, "bool", False, False),
     ),
 }
 

@@ -1,0 +1,132 @@
+// Responses of an earlier epoch over a killed sidecar: as an engine with the plugin gets them from the next process.
+
+import { afterAll, expect, test } from "bun:test";
+import { readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { WebSocket } from "ws";
+import { groupId, weightEpoch } from "../../src/base/ids.ts";
+import type { ClientMessage, ServerMessage } from "../../src/draft/service/message.ts";
+import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
+import { engineMissing, foretoken, scratch, start } from "./tool.ts";
+
+const missing = engineMissing();
+const testIf = missing === null ? test : test.skip;
+const because = missing === null ? "" : ` (skipped: ${missing})`;
+
+const folder = scratch();
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+const PROMPT = [1, 5, 9];
+const EPOCH = weightEpoch(0);
+
+interface Answer {
+  readonly choices: { readonly token_ids: number[] }[];
+}
+
+async function serving(file: string, run: (url: URL, kill: () => void) => Promise<void>) {
+  const server = start([
+    ...["serve", "--llama", "1", "--port", "0", "--log", "off"],
+    ...["--history-file", file],
+  ]);
+  try {
+    let text = "";
+    for await (const piece of server.stdout) {
+      text += new TextDecoder().decode(piece);
+      if (text.includes("\n")) break;
+    }
+    await run(new URL(text.trim().split(" ").at(-1) ?? ""), () => server.kill("SIGKILL"));
+  } finally {
+    server.kill("SIGKILL");
+    await server.exited;
+  }
+}
+
+async function generate(url: URL, n: number): Promise<number[][]> {
+  const body = { prompt: PROMPT, n, max_tokens: 24, return_token_ids: true };
+  const answer = await fetch(new URL("/v1/completions", url), {
+    method: "POST",
+    body: JSON.stringify(body),
+  });
+  expect(answer.status).toBe(200);
+  return ((await answer.json()) as Answer).choices.map((choice) => choice.token_ids);
+}
+
+/** The answers of the draft service. */
+async function exchange(url: URL, messages: readonly ClientMessage[]): Promise<ServerMessage[]> {
+  const socket = new WebSocket(`ws://${url.host}/v1/draft`);
+  const answers: ServerMessage[] = [];
+  const { promise, resolve, reject } = Promise.withResolvers<void>();
+  socket.on("error", reject);
+  socket.on("close", (code) => reject(new Error(`closed with ${code}`)));
+  socket.on("open", () => {
+    for (const message of messages) socket.send(encodeClientMessage(message));
+  });
+  socket.on("message", (data: Buffer) => {
+    const decoded = decodeServerMessage(data);
+    if (decoded.kind === "ok") answers.push(decoded.message);
+    if (answers.length === messages.length) resolve();
+  });
+  await promise;
+  socket.removeAllListeners();
+  socket.close();
+  return answers;
+}
+
+async function pastOf(url: URL): Promise<number[][]> {
+  const group = groupId("g1");
+  const answers = await exchange(url, [
+    { kind: "hello", protocolVersion: 1 },
+    {
+      kind: "register_group",
+      epoch: EPOCH,
+      groupId: group,
+      ttlMs: 60_000,
+      prompt: Int32Array.from(PROMPT),
+    },
+    { kind: "fetch_past", epoch: EPOCH, groupId: group, have: 0 },
+  ]);
+  expect(answers[0]).toMatchObject({ kind: "welcome", hasPast: true });
+  const past = answers[2];
+  if (past?.kind !== "past") throw new Error("there is an answer");
+  return past.responses.map((tokens) => [...tokens]);
+}
+
+const sorted = (texts: number[][]) => texts.map((text) => text.join()).toSorted();
+
+testIf(
+  `history: a sidecar that is killed leaves its responses to the next one${because}`,
+  async () => {
+    const file = join(folder, "history");
+    let made: number[][] = [];
+    await serving(file, async (url, kill) => {
+      made = await generate(url, 3);
+      expect(await pastOf(url)).toEqual([]);
+      const wanted = made.reduce((sum, { length }) => sum + 4 * length, 0);
+      while (statSync(file).size < wanted) await Bun.sleep(5);
+      kill();
+    });
+    // What was being written when the process died.
+    const bytes = readFileSync(file);
+    writeFileSync(file, Buffer.concat([bytes, bytes.subarray(8, 29)]));
+    await serving(file, async (url) => {
+      await generate(url, 1);
+      expect(sorted(await pastOf(url))).toEqual(sorted(made));
+    });
+  },
+  60_000,
+);
+
+testIf(
+  `history: a file of something else is a clear error, and is not touched${because}`,
+  async () => {
+    const file = join(folder, "other");
+    writeFileSync(file, "precious");
+    const { status, stderr } = await foretoken(
+      ...["serve", "--llama", "1", "--port", "0", "--history-file", file],
+    );
+    expect(status).toBe(2);
+    expect(stderr).toContain(`--history-file ${file} is no history of this program`);
+    expect(readFileSync(file, "utf8")).toBe("precious");
+  },
+  60_000,
+);
