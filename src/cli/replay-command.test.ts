@@ -163,3 +163,18 @@ test("replay: a gzipped file of responses is read too", async () => {
   for await (const group of readGroups(path)) names.push(group.name);
   expect(names).toEqual(["g0", "g1"]);
 });
+
+test("replay: says whether drafting would pay, and on an engine whose step times are given", async () => {
+  const plain = await run(responsesPath, "--drafter", "grouped");
+  expect(plain.out).toMatch(
+    /verdict: drafting \(grouped, concurrent, 2 siblings\) pays where a step/,
+  );
+  const free = ["--batch", "8", "--step-ms", "20", "--row-us", "0"];
+  const pays = await run(responsesPath, "--drafter", "grouped", ...free);
+  expect(pays.out).toContain("speed-up");
+  expect(pays.out).toMatch(/verdict: drafting pays: [1-9][0-9.]*x the decoding speed/);
+  const dear = ["--batch", "8", "--step-ms", "1", "--row-us", "1000"];
+  const lost = await run(responsesPath, "--drafter", "grouped", ...dear);
+  expect(lost.out).toMatch(/verdict: drafting does not pay: 0\.[0-9]+x/);
+  expect((await run(responsesPath, "--step-ms", "5")).err).toContain("--row-us belong together");
+});

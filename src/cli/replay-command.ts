@@ -12,6 +12,7 @@ import { type CellOptions, type CellResult, runCell, type Threshold } from "../r
 import { DRAFTER_KINDS, REPLAY_MODES } from "../replay/replay.ts";
 import { TraceSource } from "../replay/source.ts";
 import { RESPONSES_MAX } from "../replay/trace.ts";
+import type { EngineSteps } from "../replay/verdict.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { readGroups } from "./replay-files.ts";
 import { ReplayProgress } from "./replay-progress.ts";
@@ -26,6 +27,9 @@ const FIELD_NAMES = [
   "probabilityMin",
   "live",
   "limitGroups",
+  "stepMs",
+  "rowUs",
+  "batch",
   "report",
   "json",
   "quiet",
@@ -49,6 +53,7 @@ or traces (*.json); each may be gzipped (*.gz).
 
 Examples:
   $ foretoken replay out/responses.jsonl
+  $ foretoken replay out/responses.jsonl --batch 64 --step-ms 18 --row-us 40
   $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 \\
       --mode concurrent,complete --drafted-per-step 4
 `;
@@ -76,10 +81,11 @@ export function replayCommand(setStatus: (status: number) => void): Command {
 }
 
 async function replayFiles(traces: readonly string[], settings: ReplaySettings): Promise<void> {
+  const engine = engineOf(settings);
   const report = await replayReport(traces, settings);
   if (settings.report !== null) writeReport(settings.report, report);
   if (settings.json) console.log(JSON.stringify(report, null, 2));
-  else if (!settings.quiet) console.log(replayTable(report.results));
+  else if (!settings.quiet) console.log(replayTable(report.results, engine));
   for (const warning of settings.quiet ? [] : warningsOf(report)) console.error(warning);
 }
 
@@ -125,6 +131,15 @@ async function replayReport(
     progress.finish();
   }
   return { results };
+}
+
+/** null: no step times were given. */
+function engineOf({ batch, stepMs, rowUs }: ReplaySettings): EngineSteps | null {
+  if (stepMs === null && rowUs === null) return null;
+  if (stepMs === null || rowUs === null) {
+    throw new AppError("usage", "--step-ms and --row-us belong together: one is missing");
+  }
+  return { batch, stepMs, rowUs };
 }
 
 type Cell = Omit<CellOptions, "file">;

@@ -4,6 +4,7 @@
 import { basename } from "node:path";
 import type { ReliabilityBin } from "../replay/calibration.ts";
 import type { CellResult } from "../replay/cell.ts";
+import { type EngineSteps, speedUp } from "../replay/verdict.ts";
 import { formatCount } from "./format.ts";
 
 const HEAD = [
@@ -12,36 +13,72 @@ const HEAD = [
   "siblings",
   "accepted + 1",
   "95 % interval",
-  "drafted a step",
-  "accepted / drafted",
-  "us a token",
+  "drafted/step",
+  "accepted/drafted",
+  "drafting us/token",
   "min p",
-  "ECE",
+  "calibration error",
 ];
+const SPEED_UP = "speed-up";
 /** Columns of words; the others hold numbers. */
 const LEFT = 2;
 
-/** Without a line end at the end. */
-export function replayTable(results: readonly CellResult[]): string {
+/** `engine`: to give the speed-up on it; null: none. Without a line end at the end. */
+export function replayTable(results: readonly CellResult[], engine: EngineSteps | null): string {
   const files = [...new Set(results.map((result) => result.file))];
   return files
     .map((file) =>
       fileTable(
         file,
         results.filter((result) => result.file === file),
+        engine,
       ),
     )
     .join("\n\n");
 }
 
-function fileTable(file: string, results: readonly CellResult[]): string {
-  const rows = results.map(rowOf);
+function fileTable(
+  file: string,
+  results: readonly CellResult[],
+  engine: EngineSteps | null,
+): string {
+  const head = engine === null ? HEAD : [...HEAD, SPEED_UP];
+  const rows = results.map((result) =>
+    engine === null ? rowOf(result) : [...rowOf(result), times(speedUp(result, engine))],
+  );
   const reliability = results.filter((result) => result.reliability.length > 0).map(reliabilityOf);
-  const lines = [titleOf(file, results), ...aligned([HEAD, ...rows])];
+  const lines = [titleOf(file, results), ...aligned([head, ...rows])];
   if (reliability.length > 0) {
     lines.push("", "returned probability: frequency of acceptance", ...aligned(reliability));
   }
-  return lines.join("\n");
+  return [...lines, "", ...verdictLines(results, engine)].join("\n");
+}
+
+const times = (ratio: number): string => `${ratio.toFixed(2)}x`;
+
+/** Whether drafting pays, for the best of the results. */
+function verdictLines(results: readonly CellResult[], engine: EngineSteps | null): string[] {
+  const gain = (result: CellResult) =>
+    engine === null ? result.accepted_plus_1 : speedUp(result, engine);
+  const best = results.toSorted((a, b) => gain(b) - gain(a))[0];
+  if (best === undefined) return [];
+  const { drafter, mode, siblings, accepted_plus_1: tokens, drafted_per_step: drafted } = best;
+  const name = `${drafter}, ${mode}, ${siblings} siblings`;
+  if (tokens <= 1) return [`verdict: drafting does not pay on any engine: no token was accepted`];
+  if (engine === null) {
+    return [
+      `verdict: drafting (${name}) pays where a step that verifies ${drafted.toFixed(2)} draft tokens for each request`,
+      `takes less than ${times(tokens)} the time of a plain step; where rows are free it is ${times(tokens)} as fast.`,
+      "For a figure on your engine: --batch, --step-ms and --row-us.",
+    ];
+  }
+  const { batch, stepMs, rowUs } = engine;
+  const ratio = gain(best);
+  const verdict =
+    ratio > 1 ? `drafting pays: ${times(ratio)}` : `drafting does not pay: ${times(ratio)}`;
+  return [
+    `verdict: ${verdict} the decoding speed (${name}) with ${batch} requests, ${stepMs} ms a step and ${rowUs} us a row`,
+  ];
 }
 
 function titleOf(file: string, results: readonly CellResult[]): string {

@@ -4,17 +4,54 @@
 import { readFileSync } from "node:fs";
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
+import { type Hardware, hardwareOf, type ModelSpec } from "../sim/hardware.ts";
 import type { GroupLengths } from "../sim/lengths.ts";
-import { StepModel } from "../sim/step-time.ts";
+import { kvTokensOf } from "../sim/step-time.ts";
 import { WORKLOAD_NAMES, WORKLOADS, type Workload } from "../sim/workload.ts";
 import { readGroups } from "./replay-files.ts";
 
 const count = (max: number) => v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(max));
 
-/** A workload file: one of the paper's, with other numbers. */
+const positive = (max: number) => v.pipe(v.number(), v.gtValue(0), v.maxValue(max));
+
+/** By the data sheet; docs/SIMULATOR.md lists the fields with their units. */
+const GpuFields = v.strictObject({
+  memory_gib: positive(10_000),
+  hbm_gb_per_s: positive(1e6),
+  bf16_tflops: positive(1e6),
+  fp8_tflops: v.optional(positive(1e6)),
+  nvlink_gb_per_s: positive(1e6),
+  per_node: v.optional(count(1024)),
+  memory_utilization: v.optional(v.pipe(v.number(), v.minValue(0.1), v.maxValue(1))),
+});
+
+/** By the model's config.json. */
+const ModelFields = v.strictObject({
+  layers: count(1000),
+  hidden: count(1_048_576),
+  heads: count(4096),
+  kv_heads: count(4096),
+  head_dim: count(4096),
+  params_b: positive(1e6),
+  active_params_b: v.optional(positive(1e6)),
+  fp8: v.optional(v.boolean()),
+  experts: v.optional(
+    v.strictObject({
+      params_b: positive(1e6),
+      count: count(65_536),
+      per_token: count(65_536),
+      layers: v.optional(count(1000)),
+    }),
+  ),
+});
+
+/** A workload file: one of the paper's, with other numbers, another model or another GPU. */
 const WorkloadFile = v.strictObject({
-  like: v.picklist(WORKLOAD_NAMES),
+  like: v.picklist(WORKLOAD_NAMES, `it is one of ${WORKLOAD_NAMES.join(", ")}`),
   instances: v.optional(count(1024)),
+  gpus_per_instance: v.optional(count(1024)),
+  gpu: v.optional(GpuFields),
+  model: v.optional(ModelFields),
   groups: v.optional(count(65_536)),
   group_size: v.optional(count(256)),
   prompt_tokens: v.optional(count(1_048_576)),
@@ -23,6 +60,48 @@ const WorkloadFile = v.strictObject({
   spread: v.optional(v.pipe(v.number(), v.minValue(0), v.maxValue(5))),
   correlation: v.optional(v.pipe(v.number(), v.minValue(0), v.maxValue(1))),
 });
+
+/** vLLM's default share of a GPU's memory. */
+const MEMORY_UTILIZATION = 0.9;
+const GPUS_PER_NODE = 8;
+
+function gpuOf(fields: v.InferOutput<typeof GpuFields>): Hardware {
+  const { bf16_tflops: bf16Tflops, memory_utilization: memoryUtilization = MEMORY_UTILIZATION } =
+    fields;
+  const sheet = {
+    memoryGib: fields.memory_gib,
+    hbmGbPerS: fields.hbm_gb_per_s,
+    bf16Tflops,
+    fp8Tflops: fields.fp8_tflops ?? bf16Tflops,
+    nvlinkGbPerS: fields.nvlink_gb_per_s,
+  };
+  return hardwareOf(sheet, { memoryUtilization, gpusPerNode: fields.per_node ?? GPUS_PER_NODE });
+}
+
+/** KV is kept in bf16, as vLLM does by default. */
+function modelOf(fields: v.InferOutput<typeof ModelFields>): ModelSpec {
+  const { layers, hidden, heads, kv_heads: kvHeads, head_dim: headDim, experts } = fields;
+  const bytesPerParam = fields.fp8 ? 1 : 2;
+  const expertBytes = (experts?.params_b ?? 0) * 1e9 * bytesPerParam;
+  return {
+    layers,
+    hidden,
+    denseBytes: fields.params_b * 1e9 * bytesPerParam - expertBytes,
+    experts:
+      experts === undefined
+        ? null
+        : {
+            bytes: expertBytes,
+            count: experts.count,
+            perToken: experts.per_token,
+            layers: experts.layers ?? layers,
+          },
+    activeParams: (fields.active_params_b ?? fields.params_b) * 1e9,
+    attentionFlops: layers * heads * headDim * 2 * 2,
+    kvBytesPerToken: layers * kvHeads * headDim * 2 * 2,
+    isFp8: fields.fp8 ?? false,
+  };
+}
 
 /** As many requests as one production buffer holds. */
 const REQUESTS_MAX = 262_144;
@@ -70,10 +149,19 @@ function workloadFile(path: string): Workload {
   if (!parsed.success) {
     const issue = parsed.issues[0];
     const field = v.getDotPath(issue) ?? "the file";
-    throw new InvalidFieldError({ where: path, field, problem: `is wrong: ${issue.message}` });
+    throw new InvalidFieldError({ where: path, field, problem: problemWith(issue) });
   }
   const file = parsed.output;
   const base = WORKLOADS[file.like];
+  const { model: own, gpu, gpus_per_instance: gpus } = file;
+  if (own?.experts !== undefined && own.experts.params_b >= own.params_b) {
+    const problem = `is ${own.experts.params_b}; it must be below model.params_b, ${own.params_b}`;
+    throw new InvalidFieldError({ where: path, field: "model.experts.params_b", problem });
+  }
+  const hardware = gpu === undefined ? base.hardware : gpuOf(gpu);
+  const model = own === undefined ? base.model : modelOf(own);
+  const kind = own === undefined || own.experts !== undefined ? base.deployment.kind : "tensor";
+  const deployment = { ...base.deployment, kind, ...(gpus === undefined ? {} : { gpus }) };
   const shape = {
     groups: file.groups ?? base.shape.groups,
     groupSize: file.group_size ?? base.shape.groupSize,
@@ -86,17 +174,28 @@ function workloadFile(path: string): Workload {
   if (problem !== null) throw new InvalidFieldError({ where: path, ...problem });
   const promptTokens = file.prompt_tokens ?? base.promptTokens;
   const instances = file.instances ?? base.instances;
-  const made = { ...base, name: path, instances, promptTokens, shape };
+  const made = { ...base, name: path, hardware, model, deployment, instances, promptTokens, shape };
   checkFits(made, path);
   return made;
 }
 
+function problemWith(issue: v.BaseIssue<unknown>): string {
+  if (issue.expected === "never")
+    return "is not a field of a workload file; docs/SIMULATOR.md lists them";
+  if (issue.input === undefined) return "is missing";
+  return `is ${JSON.stringify(issue.input)}: ${issue.message}`;
+}
+
 /** A response that no engine can hold would never be done. */
 function checkFits(workload: Workload, where: string): void {
-  const { kvTokens } = new StepModel(workload);
+  const kvTokens = kvTokensOf(workload);
   const contextTokens = workload.promptTokens + workload.shape.tokensMax;
   if (contextTokens < kvTokens) return;
-  const problem = `and prompt make ${contextTokens} tokens; one instance holds the KV of ${kvTokens}`;
+  const room =
+    kvTokens > 0
+      ? `holds the KV of ${Math.floor(kvTokens)}`
+      : "has no memory left beside the weights";
+  const problem = `and prompt make ${contextTokens} tokens; one instance ${room}`;
   throw new InvalidFieldError({ where, field: "tokens_max", problem });
 }
 

@@ -36,19 +36,46 @@ const GIB = 1024 ** 3;
  * Experts: DeepEP's table for EP32 on H800 with 400 Gb/s RDMA: 155 us dispatch + 273 us combine; the floor is an estimate.
  * Pool: 0.53 ms + bytes / 155.2 GB/s, a fit of vLLM's H800 peer-to-peer table (8 x 400 Gb/s RoCE a node).
  */
-export const h800 = (memoryUtilization: number): Hardware => ({
-  hbmBytesPerMs: 3.35e9 * 0.85,
-  hbmBytes: (79.6 * memoryUtilization - 4.5) * GIB,
-  bf16FlopsPerMs: 989e9 * 0.6,
-  fp8FlopsPerMs: 1979e9 * 0.4,
-  nvlinkBytesPerMs: 400e6 * 0.5,
-  allReduceMs: 0.015,
-  expertExchangeMs: 0.428,
-  expertExchangeFloor: 0.3,
-  poolLatencyMs: 0.53,
-  poolBytesPerMs: 155.2e6,
-  gpusPerNode: 8,
-});
+export const h800 = (memoryUtilization: number): Hardware =>
+  hardwareOf(H800, { memoryUtilization, gpusPerNode: 8 });
+
+/** A GPU by its data sheet: GiB, GB/s, dense TFLOP/s; NVLink one way. */
+export interface GpuSheet {
+  readonly memoryGib: number;
+  readonly hbmGbPerS: number;
+  readonly bf16Tflops: number;
+  /** As bf16Tflops where it has no fp8. */
+  readonly fp8Tflops: number;
+  readonly nvlinkGbPerS: number;
+}
+
+const H800: GpuSheet = {
+  memoryGib: 79.6,
+  hbmGbPerS: 3350,
+  bf16Tflops: 989,
+  fp8Tflops: 1979,
+  nvlinkGbPerS: 400,
+};
+
+/** What such a GPU reaches, by the shares that were taken for the H800. */
+export function hardwareOf(
+  gpu: GpuSheet,
+  { memoryUtilization, gpusPerNode }: { memoryUtilization: number; gpusPerNode: number },
+): Hardware {
+  return {
+    hbmBytesPerMs: gpu.hbmGbPerS * 1e6 * 0.85,
+    hbmBytes: (gpu.memoryGib * memoryUtilization - 4.5) * GIB,
+    bf16FlopsPerMs: gpu.bf16Tflops * 1e9 * 0.6,
+    fp8FlopsPerMs: gpu.fp8Tflops * 1e9 * 0.4,
+    nvlinkBytesPerMs: gpu.nvlinkGbPerS * 1e6 * 0.5,
+    allReduceMs: 0.015,
+    expertExchangeMs: 0.428,
+    expertExchangeFloor: 0.3,
+    poolLatencyMs: 0.53,
+    poolBytesPerMs: 155.2e6,
+    gpusPerNode,
+  };
+}
 
 /** A model as its step time sees it. Sizes are those of the public config.json files. */
 export interface ModelSpec {

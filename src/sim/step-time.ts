@@ -29,12 +29,31 @@ export interface EngineConstants {
 const HOST_STEP_MS = 5;
 const HOST_ROW_MS = 0.02;
 
+/** Bytes of the weights that every GPU reads, without routed experts. */
+function denseBytesOf({ model, deployment }: { model: ModelSpec; deployment: Deployment }): number {
+  // Attention and dense layers are whole on every rank where attention is data parallel.
+  return deployment.kind === "experts" ? model.denseBytes : model.denseBytes / deployment.gpus;
+}
+
+/** KV tokens that an instance has room for; below 1: the weights do not fit. */
+export function kvTokensOf(options: {
+  hardware: Hardware;
+  model: ModelSpec;
+  deployment: Deployment;
+}): number {
+  const { hardware, model, deployment } = options;
+  const weights = denseBytesOf(options) + (model.experts?.bytes ?? 0) / deployment.gpus;
+  const kvBytes = (hardware.hbmBytes - weights) * deployment.gpus;
+  return Math.floor(kvBytes / model.kvBytesPerToken);
+}
+
 export class StepModel {
   readonly kvTokens: number;
   readonly constants: EngineConstants;
   readonly #hardware: Hardware;
   readonly #model: ModelSpec;
   readonly #deployment: Deployment;
+  readonly #denseBytes: number;
 
   constructor(options: {
     hardware: Hardware;
@@ -47,9 +66,8 @@ export class StepModel {
     this.#model = model;
     this.#deployment = deployment;
     this.constants = constants;
-    const weights = this.#denseBytes + (model.experts?.bytes ?? 0) / deployment.gpus;
-    const kvBytes = (hardware.hbmBytes - weights) * deployment.gpus;
-    this.kvTokens = Math.floor(kvBytes / model.kvBytesPerToken);
+    this.#denseBytes = denseBytesOf({ model, deployment });
+    this.kvTokens = kvTokensOf({ hardware, model, deployment });
     assert(this.kvTokens > 0, "the weights leave room for KV");
   }
 
@@ -103,11 +121,6 @@ export class StepModel {
   /** Data-parallel ranks. */
   get #ranks(): number {
     return this.#deployment.kind === "experts" ? this.#deployment.gpus : 1;
-  }
-
-  get #denseBytes(): number {
-    const { kind, gpus } = this.#deployment;
-    return kind === "tensor" ? this.#model.denseBytes / gpus : this.#model.denseBytes;
   }
 
   #memoryMs(rows: number, contextTokens: number): number {
