@@ -2,6 +2,7 @@
 //
 //   npm run bench:vllm -- --priced [--setting paper|bulk] [--systems a,b] [--rounds N] [--groups N]
 //       [--report FILE.json] [--chart FILE.svg] [--account] | --sweep
+//   npm run bench:vllm -- --batches 1,2,4,8,16,32,64: one server with the plugin against one without (vllm/batches.ts)
 //
 // `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory; without it
 // the bundled model itself. `--setting`: how short KV is (vllm/settings.ts). Every request has the same `max_tokens`. Systems that
@@ -12,6 +13,7 @@ import { writeFileSync } from "node:fs";
 import { vllmMissing } from "../../test/vllm/fleet.ts";
 import { conditions } from "../harness.ts";
 import { type Account, accountOf, accountTables } from "./vllm/account.ts";
+import { compareBatches } from "./vllm/batches.ts";
 import { chartOf, middleRound } from "./vllm/chart.ts";
 import type { Run } from "./vllm/drive.ts";
 import { figuresOf, figuresOfAll } from "./vllm/figures.ts";
@@ -74,7 +76,12 @@ function tell(runs: Runs, settings: Settings): void {
 }
 
 async function main(): Promise<void> {
-  const settings = readSettings(process.argv.slice(2));
+  const args = process.argv.slice(2);
+  if (args.some((arg) => arg.startsWith("--batches"))) {
+    await compareBatches(args);
+    return;
+  }
+  const settings = readSettings(args);
   const missing = vllmMissing();
   if (missing !== null) throw new Error(missing);
   const servers = new Servers(settings.launch);

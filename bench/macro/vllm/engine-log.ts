@@ -17,6 +17,8 @@ export interface Step {
   readonly tokensMade: number;
   /** Requests that the server has after the step. */
   readonly unfinished: number;
+  /** CPU seconds of the engine's thread: with the executor `uni` on a CPU, what the step takes without other load. */
+  readonly cpuS: number;
 }
 
 /** A request begins on a server, or goes on there after a preemption. */
@@ -93,11 +95,11 @@ export async function readLog(urls: readonly string[]): Promise<EngineLog> {
 
 function stepOf(row: readonly number[]): Step {
   const [beginS = 0, endS = 0, running = 0, waiting = 0, requests = 0, rows = 0] = row;
-  const [prefillRows = 0, draftRows = 0, kvShare = 0, tokensMade = 0, unfinished = 0] =
-    row.slice(6);
+  const [prefillRows = 0, draftRows = 0, kvShare = 0, tokensMade = 0] = row.slice(6);
+  const [unfinished = 0, cpuS = 0] = row.slice(10);
   return {
     ...{ beginS, endS, running, waiting, requests, rows },
-    ...{ prefillRows, draftRows, kvShare, tokensMade, unfinished },
+    ...{ prefillRows, draftRows, kvShare, tokensMade, unfinished, cpuS },
   };
 }
 

@@ -20,7 +20,7 @@ export async function workloadsOf(
   const { sizes, launch, areLengthsFixed } = settings;
   const { rounds, groups, siblings, maxTokens } = sizes;
   const { model } = launch;
-  const prompts = await promptsOf(plain, model, WARM_UP_GROUPS + rounds * groups);
+  const prompts = await promptsOf(plain.urls[0] ?? "", model, WARM_UP_GROUPS + rounds * groups);
   const { eos_token_id: eos } = JSON.parse(readFileSync(join(model, "config.json"), "utf8"));
   const lengths = areLengthsFixed
     ? await lengthsOf(plain, { model, eos, prompts, siblings, maxTokens, seed: SEED }, servers)

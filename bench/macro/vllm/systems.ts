@@ -220,7 +220,7 @@ export async function post(url: string, body: object): Promise<unknown> {
 }
 
 /** Token ids of the bundled prompts. */
-export async function promptsOf(system: System, model: string, count: number): Promise<number[][]> {
+export async function promptsOf(url: string, model: string, count: number): Promise<number[][]> {
   const text = readFileSync(join(ROOT, "model", "prompts.jsonl"), "utf8");
   const lines = text.split("\n").filter((line) => line !== "");
   if (lines.length < count) throw new Error(`${count} prompts are asked for, of ${lines.length}`);
@@ -228,7 +228,7 @@ export async function promptsOf(system: System, model: string, count: number): P
   for (const line of lines.slice(0, count)) {
     const { prompt } = JSON.parse(line) as { prompt: string };
     const body = { model, prompt, add_special_tokens: false };
-    const { tokens } = (await post(`${system.urls[0]}/tokenize`, body)) as { tokens: number[] };
+    const { tokens } = (await post(`${url}/tokenize`, body)) as { tokens: number[] };
     prompts.push(tokens);
   }
   return prompts;

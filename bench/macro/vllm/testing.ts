@@ -15,7 +15,7 @@ export function prefill(fields: Partial<Prefill>): Prefill {
 export function step(fields: Partial<Step>): Step {
   return {
     ...{ beginS: 0, endS: 0, running: 1, waiting: 0, requests: 1, rows: 1, prefillRows: 0 },
-    ...{ draftRows: 0, kvShare: 0.5, tokensMade: 1, unfinished: 1 },
+    ...{ draftRows: 0, kvShare: 0.5, tokensMade: 1, unfinished: 1, cpuS: 0 },
     ...fields,
   };
 }

@@ -39,6 +39,8 @@ class _State:
         self.lengths: list[list[int]] | None = None
         self.responses: dict[str, _Response] = {}
         self.made = 0
+        # Of the step's thread at its begin.
+        self.cpu = 0.0
         self.begin: list[float] = []
         self.clear()
 
@@ -87,6 +89,7 @@ def _wrap_scheduler() -> None:
 
     def logged_schedule(self: Any, *arguments: Any, **options: Any) -> Any:
         begin = time.time()
+        _state.cpu = time.thread_time()
         output = schedule(self, *arguments, **options)
         rows = output.total_num_scheduled_tokens
         if rows == 0:
@@ -110,7 +113,8 @@ def _wrap_scheduler() -> None:
         if _state.begin:
             begin, *counted = _state.begin
             left = self.get_num_unfinished_requests()
-            _state.steps.append([begin, time.time(), *counted, _state.made, left])
+            cpu = time.thread_time() - _state.cpu
+            _state.steps.append([begin, time.time(), *counted, _state.made, left, cpu])
             _state.begin = []
         return outputs
 

@@ -2,7 +2,7 @@
 
 vLLM 0.32 sends every step of a server with a `--speculative-config` through its rejection sampler, drafts or none. With
 none it draws from the same distribution as its plain sampler, but does the work of both: on CPU about a tenth of a
-small model's step (bench/macro/plugin-off.ts --null). The runner's own code takes the plain sampler if the metadata
+small model's step (`bench:vllm --batches 32 --null`). The runner's own code takes the plain sampler if the metadata
 of drafts is None, so it gets None. Of the metadata only the rows of the logits are read then, so it is built from
 values that do not change from step to step.
 """
