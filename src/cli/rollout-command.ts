@@ -8,6 +8,7 @@ import { runIteration } from "../app.ts";
 import { present } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
 import { FIELDS, type Settings } from "../config/fields.ts";
+import { BUNDLED_PROMPTS } from "../installation.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
 import type { FinishedResponse } from "../request/response-line.ts";
 import type { ReportFile, RunReport } from "../rollout/report.ts";
@@ -34,6 +35,7 @@ import { SERVED_CHUNK_TOKENS } from "./serve-command.ts";
 import { comparisonTable, runTable } from "./table.ts";
 
 const FIELD_NAMES = [
+  "demo",
   "out",
   "report",
   ...ENGINE_FIELDS,
@@ -64,6 +66,7 @@ Prompts are JSON lines: {"id": "p1", "prompt": "text"},
 With --compare, RESPONSES.jsonl holds the responses of the last run.
 
 Examples:
+  $ foretoken rollout --demo
   $ foretoken rollout model/prompts.jsonl --limit 16 --out out/responses.jsonl
   $ foretoken rollout prompts.jsonl --worker http://gpu-0:8000 \\
       --worker http://gpu-1:8000 --out out/responses.jsonl
@@ -74,17 +77,39 @@ Examples:
 export function rolloutCommand(setStatus: (status: number) => void): Command {
   const command = new Command("rollout")
     .description("Run one rollout iteration: every prompt answered n times.")
-    .argument("<prompts>", "prompts, one JSON object a line")
+    .argument("[prompts]", "prompts, one JSON object a line")
     .addHelpText("after", EXAMPLES);
   addFields(command, FIELD_NAMES, { startS: START_S });
-  return command.action(async (prompts: string) => {
-    setStatus(await rollout(prompts, settingsOf(command)));
+  return command.action(async (prompts: string | undefined) => {
+    const settings = settingsOf(command);
+    setStatus(await rollout(promptsOf(prompts, settings.demo), settings));
   });
+}
+
+/** What --demo sets, unless given: eight groups and too little KV for them, under three policies in turn. */
+const DEMO = { limit: 8, kvTokens: 2560, compare: "group,divided,seer" } as const;
+
+function withDemo(command: Command, settings: RolloutSettings): RolloutSettings {
+  if (!settings.demo) return settings;
+  const { explicit, inherited } = givenFields(command, ["limit", "kvTokens", "compare"]);
+  const given = new Set<string>([...explicit, ...inherited]);
+  const entries = Object.entries(DEMO).filter(([name]) => !given.has(name));
+  return { ...settings, ...Object.fromEntries(entries) };
+}
+
+/** @throws AppError usage: none are named, or twice. */
+function promptsOf(path: string | undefined, isDemo: boolean): string {
+  if (isDemo && path !== undefined) {
+    throw new AppError("usage", `--demo has its own prompts: leave out ${path}`);
+  }
+  if (isDemo) return BUNDLED_PROMPTS;
+  if (path !== undefined) return path;
+  throw new AppError("usage", "no prompts: name a file of JSON lines, or give --demo");
 }
 
 /** @throws AppError usage: a setting that was given can have no effect. */
 function settingsOf(command: Command): RolloutSettings {
-  const settings = readFields(command, FIELD_NAMES);
+  const settings = withDemo(command, readFields(command, FIELD_NAMES));
   if (settings.worker.length === 0) return settings;
   const [first] = givenFields(command, EMBEDDED_ONLY).explicit;
   if (first !== undefined) {
@@ -99,7 +124,9 @@ function settingsOf(command: Command): RolloutSettings {
 
 async function rollout(promptsPath: string, settings: RolloutSettings): Promise<number> {
   const outPath = settings.out;
-  if (outPath === null) throw new AppError("usage", "--out RESPONSES.jsonl is required");
+  if (outPath === null && !settings.demo) {
+    throw new AppError("usage", "--out RESPONSES.jsonl is required");
+  }
   const runs = runsOf(settings);
   const abort = new AbortController();
   const release = abortOnSignal(abort);
@@ -127,7 +154,8 @@ async function runRounds(
     groups: readonly GroupSpec[];
     engines: RolloutEngines;
     settings: RolloutSettings;
-    outPath: string;
+    /** null: the responses are not kept. */
+    outPath: string | null;
     abort: AbortController;
   },
 ): Promise<Record<string, RoundsReport>> {
@@ -135,7 +163,8 @@ async function runRounds(
   const done = new Map<string, Awaited<ReturnType<typeof measured>>[]>();
   const order = Array.from({ length: settings.rounds }, () => runs).flat();
   for (const [i, run] of order.entries()) {
-    const responses = i === order.length - 1 ? new ResponseWriter(job.outPath) : null;
+    const isLast = i === order.length - 1;
+    const responses = isLast && job.outPath !== null ? new ResponseWriter(job.outPath) : null;
     const title =
       settings.rounds === 1 ? run.name : `${run.name} ${Math.floor(i / runs.length) + 1}`;
     try {

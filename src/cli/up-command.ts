@@ -84,7 +84,11 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   const settings = { ...given, port };
   const model = resolve(settings.hfModel ?? BUNDLED_HF_MODEL);
   if (!existsSync(join(model, "config.json"))) {
-    throw new AppError("usage", `--model ${model} is no Hugging Face directory (no config.json)`);
+    const problem =
+      settings.hfModel === null
+        ? "--model DIR is required: this installation has no Hugging Face model"
+        : `--model ${model} is no Hugging Face directory (no config.json)`;
+    throw new AppError("usage", problem);
   }
   const found = findVllm(settings.vllm, FOLDER);
   log("info", "vllm", { version: found.build.version, command: found.command });

@@ -441,6 +441,11 @@ export const FIELDS = {
     default: null,
     help: "run the production rollout under N seeds of faults instead, from --seed on, and check every event",
   }),
+  demo: {
+    kind: "switch",
+    flag: "--demo",
+    help: "answer 8 bundled prompts under three policies and compare them: needs no further option",
+  },
   report: {
     kind: "text",
     flag: "--report",
