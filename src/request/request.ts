@@ -56,6 +56,35 @@ export interface SamplingParams {
   readonly cacheSalt?: string | null;
 }
 
+/** Engine fields about the prompt, which one response of several is enough for. */
+export const PROMPT_FIELDS = [
+  "prompt_logprobs",
+  "prompt_logprob_token_ids",
+  "prompt_logprob_start",
+] as const;
+
+/** Of a response beside another one to the same prompt, which reports on it. */
+export function withoutPromptReport(sampling: SamplingParams): SamplingParams {
+  const { engineFields } = sampling;
+  if (engineFields === null || !reportsPrompt(sampling)) return sampling;
+  const others = Object.entries(engineFields).filter(
+    ([field]) => !PROMPT_FIELDS.some((name) => name === field),
+  );
+  return { ...sampling, engineFields: others.length === 0 ? null : Object.fromEntries(others) };
+}
+
+/** It wants logprobs of its prompt. */
+export function reportsPrompt({ engineFields }: SamplingParams): boolean {
+  if (engineFields === null) return false;
+  return PROMPT_FIELDS.some((field) => (engineFields[field] ?? null) !== null);
+}
+
+/** The first position whose experts are wanted; null: none are. */
+export function expertsFrom({ engineFields }: SamplingParams): number | null {
+  if (engineFields?.return_routed_experts !== true) return null;
+  return Number(engineFields.routed_experts_prompt_start ?? 0);
+}
+
 /** What most requests leave alone. */
 export const SAMPLING_DEFAULTS = {
   shaping: null,

@@ -4,6 +4,7 @@
 import { assert } from "../base/assert.ts";
 import type { WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
 import { OutputColumns, type TopLogprobs } from "./columns.ts";
+import type { ExpertRows } from "./expert-rows.ts";
 import type { FinishReason } from "./request.ts";
 
 /** One dispatch of a divided request: `tokens` output tokens from `offset` on, made by `workerId`. */
@@ -23,6 +24,12 @@ export interface Refusal {
   readonly message: string;
 }
 
+/** What an engine reports about a prompt: JSON, handed on as it came. null: not asked for. */
+export interface PromptReport {
+  readonly logprobs: Uint8Array | null;
+  readonly tokenIdLogprobs: Uint8Array | null;
+}
+
 export type AppendResult =
   | { kind: "ok"; fresh: number; repeated: number }
   | { kind: "gap"; missing: number };
@@ -37,11 +44,21 @@ export class Response extends OutputColumns {
   restarts = 0;
   /** Of its prompt, in an engine's cache when it began; null: not reported. */
   promptTokensCached: number | null = null;
+  /** null: none was asked for, or its first chunk is not over. */
+  promptReport: PromptReport | null = null;
+  /** null: none are wanted, or no chunk has brought any. */
+  experts: ExpertRows | null = null;
 
   constructor(tokensMax: number, topLogprobs = 0) {
     assert(tokensMax >= 1, "a response holds at least one token");
     super(tokensMax, topLogprobs);
     this.tokensMax = tokensMax;
+  }
+
+  override get bytes(): number {
+    const { logprobs, tokenIdLogprobs } = this.promptReport ?? {};
+    const reported = (logprobs?.byteLength ?? 0) + (tokenIdLogprobs?.byteLength ?? 0);
+    return super.bytes + reported + (this.experts?.bytes ?? 0);
   }
 
   openChunk(workerId: WorkerId, epoch: WeightEpoch, weights: WeightsId | null = null): void {
@@ -74,6 +91,8 @@ export class Response extends OutputColumns {
   restart(): void {
     this.restarts += 1;
     this.chunks.length = 0;
+    this.promptReport = null;
+    this.experts = null;
     this.clear();
   }
 }

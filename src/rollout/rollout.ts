@@ -32,6 +32,7 @@ import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import { Quarantine } from "./quarantine.ts";
+import { expertsWanted, takeReports } from "./reports.ts";
 import { problemOf } from "./token-check.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
@@ -429,6 +430,11 @@ export class Rollout {
     if (request.response.chunks.length === 1) {
       request.response.promptTokensCached = event.promptTokensCached ?? null;
     }
+    const problem = takeReports(request, event);
+    if (problem !== null) {
+      this.#failed(worker, `the experts of request ${event.requestId} ${problem}`);
+      return;
+    }
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;
       this.#executor.release(request);
@@ -779,6 +785,7 @@ export class Rollout {
       priority: this.#scheduler.isUrgent(request) ? "high" : "low",
       kv,
       draft: this.#registry.source(request),
+      ...expertsWanted(request),
     });
   }
 

@@ -11,7 +11,7 @@ import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../ba
 import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
 import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
-import type { Refusal } from "../request/response.ts";
+import type { PromptReport, Refusal } from "../request/response.ts";
 
 /** What a worker can hold; constant over its life. */
 export interface WorkerCapacity {
@@ -56,6 +56,8 @@ export type WorkerCommand =
       kv: KvBlob | null;
       /** The draft group and the sequence in it that this request is; null: no drafts for it. */
       draft: DraftSource | null;
+      /** Report the experts of tokens from this position of prompt + output on. Absent: of none. */
+      expertsFrom?: number;
     }
   /**
    * Hand out the request's KV, and free it here. Answered by `exported`. A chunk that runs ends before that, with the
@@ -90,7 +92,8 @@ export type WorkerEvent =
    * `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. `refusal`: why the
    * engine would not run it, or could not go on with it, whatever was tried; its `finish` is "abort" then.
    * `promptTokensCached`: tokens of the prompt that the engine found in a cache of its own at the request's first
-   * chunk; absent: it did not say.
+   * chunk; absent: it did not say. `promptReport`: of the first chunk, where it was asked for. `experts`: rows of this
+   * chunk as an .npy file, from `expertsFrom` on; a chunk that was ended early has none.
    */
   | {
       kind: "chunk_done";
@@ -98,6 +101,8 @@ export type WorkerEvent =
       finish: FinishReason | null;
       refusal?: Refusal;
       promptTokensCached?: number;
+      promptReport?: PromptReport;
+      experts?: { readonly from: number; readonly npy: Uint8Array };
     }
   /** `kv` null: nothing was held any more. */
   | { kind: "exported"; requestId: RequestId; kv: KvBlob | null }
@@ -212,6 +217,8 @@ export interface Worker {
   readonly weights?: WeightsId | null;
   /** The trainer's name for its weights, as the engine last reported it; null or absent: it reports none. */
   readonly weightVersion?: ReportedVersion | null;
+  /** It reports the experts of every request. Default: false. */
+  readonly reportsExperts?: boolean;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command. A worker that has failed already says so again. */

@@ -5,7 +5,12 @@ import { assert } from "../base/assert.ts";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { WeightEpoch } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
-import { type DrawKey, drawKey, type SamplingParams } from "../request/request.ts";
+import {
+  type DrawKey,
+  drawKey,
+  type SamplingParams,
+  withoutPromptReport,
+} from "../request/request.ts";
 import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
 import type { RolloutListener } from "../rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../rollout/rollout.ts";
@@ -134,7 +139,14 @@ export class Sidecar {
     const requests: Request[] = [];
     for (let index = 0; index < spec.n; index += 1) {
       const draw = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : this.#freshKey();
-      const request = this.rollout.join(group, { sampling, draw, divisible, priority, isStrict });
+      const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
+      const request = this.rollout.join(group, {
+        sampling: drawn,
+        draw,
+        divisible,
+        priority,
+        isStrict,
+      });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
       this.#each((observer) => observer.joined?.(request));
@@ -151,6 +163,12 @@ export class Sidecar {
       },
       release: () => this.#groups.close(group),
     };
+  }
+
+  /** Every engine reports the experts of every request. */
+  get reportsExperts(): boolean {
+    const { workers } = this.rollout;
+    return workers.length > 0 && workers.every((worker) => worker.reportsExperts === true);
   }
 
   /** Unfinished requests that name the adapter. */

@@ -27,6 +27,8 @@ export interface Piece {
   readonly finish: string | null;
   readonly stop: number | null;
   readonly usage: Usage;
+  /** null: not reported, or not the last piece. */
+  readonly experts: string | null;
 }
 
 export function pieceJson(shape: Shape, piece: Piece): unknown {
@@ -40,7 +42,7 @@ export function pieceJson(shape: Shape, piece: Piece): unknown {
   if (shape.endpoint === "generate") {
     const version = shape.weightVersion;
     const versions = piece.finish === null ? null : [{ version, start: 0, end: 1 }];
-    const extra = { routed_experts: null, sampling_mask: null, weight_versions: versions };
+    const extra = { routed_experts: piece.experts, sampling_mask: null, weight_versions: versions };
     const logprobs = generateLogprobs(shape, piece.tokens);
     return {
       request_id: shape.id,
@@ -57,6 +59,37 @@ export function pieceJson(shape: Shape, piece: Piece): unknown {
     choices: [{ text: "", ...choice, logprobs: completionLogprobs(shape, piece.tokens) }],
     ...usage,
   };
+}
+
+/** Layers and experts of a token, as --enable-return-routed-experts reports them for each position. */
+const EXPERTS_SHAPE = "2, 3";
+
+/** Of all tokens but the last one, which was not computed: base64 of what numpy.save writes, from position `from` on. */
+export function expertsBase64(tokens: readonly number[], from: number): string {
+  const rows = tokens.slice(from, -1).flatMap((token, i) => {
+    const position = from + i;
+    return [token & 255, token >> 8, position & 255, position >> 8, (token * 7) & 255, 1];
+  });
+  const count = Math.max(0, tokens.length - 1 - from);
+  const text = `{'descr': '|u1', 'fortran_order': False, 'shape': (${count}, ${EXPERTS_SHAPE}), }`;
+  const padded = Math.ceil((11 + text.length) / 64) * 64 - 10;
+  const head = Buffer.from(`\x93NUMPY\x01\x00..${text.padEnd(padded - 1)}\n`, "latin1");
+  head.writeUInt16LE(padded, 8);
+  return Buffer.concat([head, Buffer.from(rows)]).toString("base64");
+}
+
+/** As vLLM writes them: nothing for the first token, the token itself and the `count` likeliest for the others. */
+export function promptLogprobs(prompt: readonly number[], count: number): unknown {
+  return prompt.map((token, position) => {
+    if (position === 0) return null;
+    const [own, other] = [token, (token + 7) % 1000];
+    const entry = (id: number, rank: number) => ({
+      logprob: -(id % 100) / 64 - position / 1024,
+      rank,
+      decoded_token: `"${id}"`,
+    });
+    return { [own]: entry(own, 2), ...(count > 0 ? { [other]: entry(other, 1) } : {}) };
+  });
 }
 
 export function usageEventJson(shape: Shape, usage: Usage): unknown {

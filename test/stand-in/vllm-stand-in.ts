@@ -9,9 +9,11 @@ import { type EngineOptions, StandInEngine, type StandInPool } from "./engine.ts
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
 import {
   errorJson,
+  expertsBase64,
   metricsText,
   type Piece,
   pieceJson,
+  promptLogprobs,
   type Shape,
   usageEventJson,
   usageJson,
@@ -49,6 +51,8 @@ export interface StandInOptions extends EngineOptions {
   readonly port: number;
   /** As a server that loads its model: every route answers 503 until `isHealthy` is set. */
   readonly isLoading: boolean;
+  /** --enable-return-routed-experts. */
+  readonly reportsExperts: boolean;
   /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. */
   readonly routes: (path: string, body: Body) => { status: number; body: unknown } | null;
 }
@@ -74,6 +78,7 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   kvConnector: null,
   port: 0,
   isLoading: false,
+  reportsExperts: false,
   routes: () => null,
 };
 
@@ -441,6 +446,10 @@ export class VllmStandIn {
     };
     this.#saltUsed(String(body.cache_salt ?? ""));
     const isStream = body.stream === true;
+    const expertsAt = (finish: string | null) =>
+      options.reportsExperts && finish !== null
+        ? expertsBase64([...prompt, ...all], numberOf(params.routed_experts_prompt_start, 0))
+        : null;
     const stream = new StandInStream({
       response,
       fault,
@@ -472,15 +481,20 @@ export class VllmStandIn {
         const usage = { prompt: prompt.length, output: all.length, cached };
         if (!isStream) {
           if (finish === null) return;
-          const piece = { tokens: all, finish, stop, usage };
+          const piece = { tokens: all, finish, stop, usage, experts: expertsAt(finish) };
           const whole = pieceJson({ ...shape, continuousUsage: false }, piece) as object;
-          const answer = { ...whole, usage: usageJson(usage, true) };
+          const reported =
+            typeof params.prompt_logprobs === "number"
+              ? { prompt_logprobs: promptLogprobs(prompt, params.prompt_logprobs) }
+              : {};
+          const answer = { ...whole, ...reported, usage: usageJson(usage, true) };
           send(response, 200, drawnWith(this.weights, answer));
           return;
         }
         const isDue = all.length === 1 || pending.length >= interval || finish !== null;
         if (!isDue) return;
-        const piece: Piece = { tokens: pending, finish, stop, usage };
+        const experts = expertsAt(finish);
+        const piece: Piece = { tokens: pending, finish, stop, usage, experts };
         pending = [];
         stream.piece(drawnWith(this.weights, pieceJson(shape, piece)), all.length);
         if (finish === null) return;

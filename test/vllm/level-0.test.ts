@@ -10,6 +10,7 @@ import { examined, named } from "./doctor.ts";
 import { drawTests } from "./draws.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, memoryMib, promptIds, vllmMissing } from "./fleet.ts";
 import { scaledModel } from "./other-weights.ts";
+import { promptLogprobTests } from "./prompt-logprobs.ts";
 import { TOOL_FLAGS, toolTests } from "./tools.ts";
 
 const GROUPS = 16;
@@ -64,6 +65,7 @@ describe.skipIf(missing !== null)("two vLLM servers behind the sidecar", () => {
   );
 
   toolTests(ready);
+  promptLogprobTests(ready);
   drawTests(ready);
   controlTests(ready);
   weightTests(ready, () => folder);

@@ -2,10 +2,18 @@
 // (vllm/entrypoints/openai/chat_completion/protocol.py).
 
 import type { Usage } from "./common-fields.ts";
-import { advanced, endOf, escaped, idsOf, NO_END, spanOf } from "./completions.ts";
+import { advanced, endOf, escaped, expertsAtEnd, idsOf, NO_END, spanOf } from "./completions.ts";
 import type { StreamView } from "./event-stream.ts";
 import type { Job } from "./job.ts";
-import { chatLogprobs, type TokenNames, tokensJson, usageJson, usageOf } from "./json.ts";
+import {
+  chatLogprobs,
+  expertsJson,
+  promptLogprobsJson,
+  type TokenNames,
+  tokensJson,
+  usageJson,
+  usageOf,
+} from "./json.ts";
 import type { Cursor, Output } from "./output.ts";
 import type { Answer, DataPlane } from "./plane.ts";
 import { finishWithTools, type ParsedMessage, type ToolFields } from "./tool-calls.ts";
@@ -58,7 +66,9 @@ export class ChatAnswer implements Answer {
   whole(job: Job): string {
     const choices = job.outputs.map((output) => this.#choice(job, output));
     const usage = usageOf(job);
-    return `{${this.#opening(job, "chat.completion")},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"prompt_logprobs":null,${this.#promptJson(job)},"kv_transfer_params":null}`;
+    const [first] = job.outputs;
+    const prompt = promptLogprobsJson(first === undefined ? null : job.promptReportOf(first));
+    return `{${this.#opening(job, "chat.completion")},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"prompt_logprobs":${prompt},${this.#promptJson(job)},"kv_transfer_params":null}`;
   }
 
   stream(job: Job): StreamView {
@@ -93,7 +103,7 @@ export class ChatAnswer implements Answer {
         ? `"content":${JSON.stringify(output.pieces.join(""))},${NOT_THERE},"reasoning":null`
         : `"content":${JSON.stringify(message.content)},${NOT_THERE},"tool_calls":${JSON.stringify(message.toolCalls)},"reasoning":${JSON.stringify(message.reasoning)}`;
     const end = this.#endOf(output, message);
-    return `{"index":${output.index},"message":{"role":${JSON.stringify(this.#role)},${written}},"logprobs":${logprobs},${end},"token_ids":${ids},"routed_experts":null}`;
+    return `{"index":${output.index},"message":{"role":${JSON.stringify(this.#role)},${written}},"logprobs":${logprobs},${end},"token_ids":${ids},"routed_experts":${expertsJson(output.response)}}`;
   }
 
   #endOf(output: Output, message: ParsedMessage | null): string {
@@ -128,7 +138,7 @@ export class ChatAnswer implements Answer {
       ? `,"usage":${usageJson(output.prompt.length, cursor.tokens)}`
       : "";
     const delta = message === null ? `"content":${JSON.stringify(piece)}` : deltaOf(message);
-    return `${opening}{"index":${output.index},"delta":{${delta}},"logprobs":${this.#logprobs(span)},${end},"token_ids":${ids}}]${usage}}\n\n`;
+    return `${opening}{"index":${output.index},"delta":{${delta}},"logprobs":${this.#logprobs(span)},${end},"token_ids":${ids}${expertsAtEnd(output, cursor)}}]${usage}}\n\n`;
   }
 
   #logprobs(span: ReturnType<typeof spanOf>): string {

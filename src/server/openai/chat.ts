@@ -19,6 +19,7 @@ import { chatOf, messageList, TEMPLATE_ENTRIES, type TemplateFields } from "./me
 import { originOf } from "./origin.ts";
 import type { DataPlane, Prepared } from "./plane.ts";
 import {
+  checkPromptReport,
   drawingOf,
   invalid,
   MAX_TOKENS_FIELD,
@@ -136,6 +137,7 @@ async function planChat(
   if (typeof given.top_logprobs === "number" && given.top_logprobs > 0 && !given.logprobs) {
     throw invalid("top_logprobs", `is ${given.top_logprobs}, but logprobs is not true`);
   }
+  checkPromptReport(given.stream, given);
   const tokensMax = given.max_completion_tokens ?? given.max_tokens ?? null;
   const formatted = withFormat(given);
   const chat = wantsTools(given) ? chatForEngine(formatted, tokensMax) : null;

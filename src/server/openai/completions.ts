@@ -15,11 +15,25 @@ import {
 import type { StreamView } from "./event-stream.ts";
 import { checked, flag, isNot, isTokenList, text, tokenList, unsupported } from "./fields.ts";
 import type { Job } from "./job.ts";
-import { completionLogprobs, type TokenNames, tokensJson, usageJson, usageOf } from "./json.ts";
+import {
+  completionLogprobs,
+  expertsJson,
+  promptLogprobsJson,
+  type TokenNames,
+  tokensJson,
+  usageJson,
+  usageOf,
+} from "./json.ts";
 import { originOf } from "./origin.ts";
 import type { Cursor, Output } from "./output.ts";
 import type { Answer, DataPlane, Prepared } from "./plane.ts";
-import { drawingOf, invalid, SAMPLING_ENTRIES, TOP_LOGPROBS_FIELD } from "./sampling-fields.ts";
+import {
+  checkPromptReport,
+  drawingOf,
+  invalid,
+  SAMPLING_ENTRIES,
+  TOP_LOGPROBS_FIELD,
+} from "./sampling-fields.ts";
 
 /** vLLM's, and OpenAI's. */
 const TOKENS_MAX_DEFAULT = 16;
@@ -62,6 +76,7 @@ export async function prepareCompletions(
   const origin = originOf(exchange.headers, fields, extraArgs);
   const own = { topLogprobs: fields.logprobs ?? 0, tokensMax, extraArgs };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
+  checkPromptReport(fields.stream, fields);
   if (fields.echo === true && typeof fields.logprobs === "number") {
     throw invalid("echo", "is true with logprobs: no worker computes logprobs of prompts");
   }
@@ -147,7 +162,7 @@ class CompletionsAnswer implements Answer {
   }
 
   whole(job: Job): string {
-    const choices = job.outputs.map((output) => this.#choice(output));
+    const choices = job.outputs.map((output) => this.#choice(job, output));
     const usage = usageOf(job);
     return `{${this.#opening(job)},"choices":[${choices.join(",")}],"service_tier":null,"system_fingerprint":null,"usage":${usage},"kv_transfer_params":null}`;
   }
@@ -169,15 +184,16 @@ class CompletionsAnswer implements Answer {
     return `"id":"cmpl-${escaped(job.id)}","object":"text_completion","created":${job.created},"model":${JSON.stringify(this.#model)}`;
   }
 
-  #choice(output: Output): string {
+  #choice(job: Job, output: Output): string {
     const span = spanOf(output, 0);
     const options = { names: this.#names, top: this.#top ?? 0, offset: 0 };
     const logprobs =
       this.#top === null || span === null ? "null" : completionLogprobs(span, options).json;
     const prompt = this.#returnsIds ? `[${output.prompt.join(",")}]` : "null";
     const ids = this.#returnsIds ? idsOf(output, 0) : "null";
+    const report = promptLogprobsJson(job.promptReportOf(output));
     const written = JSON.stringify(this.#echo(output) + output.pieces.join(""));
-    return `{"index":${output.index},"text":${written},"logprobs":${logprobs},${endOf(output, this.#plane)},"token_ids":${ids},"prompt_logprobs":null,"prompt_token_ids":${prompt},"routed_experts":null}`;
+    return `{"index":${output.index},"text":${written},"logprobs":${logprobs},${endOf(output, this.#plane)},"token_ids":${ids},"prompt_logprobs":${report},"prompt_token_ids":${prompt},"routed_experts":${expertsJson(output.response)}}`;
   }
 
   #delta(opening: string, output: Output, cursor: Cursor): string {
@@ -199,7 +215,7 @@ class CompletionsAnswer implements Answer {
     const usage = this.#usage.always
       ? `,"usage":${usageJson(output.prompt.length, cursor.tokens)}`
       : "";
-    return `${opening}${output.index},"text":${JSON.stringify(echo + piece)},"logprobs":${logprobs},${end},"prompt_token_ids":${prompt},"token_ids":${ids}}]${usage}}\n\n`;
+    return `${opening}${output.index},"text":${JSON.stringify(echo + piece)},"logprobs":${logprobs},${end},"prompt_token_ids":${prompt},"token_ids":${ids}${expertsAtEnd(output, cursor)}}]${usage}}\n\n`;
   }
 
   #echo(output: Output): string {
@@ -213,6 +229,12 @@ export const NO_END = `"finish_reason":null,"stop_reason":null`;
 export function endOf(output: Output, plane: DataPlane, finish: string | null = null): string {
   const versions = JSON.stringify(output.weightSpans(plane.version));
   return `"finish_reason":"${finish ?? output.finish}","stop_reason":${JSON.stringify(output.stopReason)},"weight_versions":${versions}`;
+}
+
+/** In a stream: with a response's last event, where engines report them. */
+export function expertsAtEnd({ response }: Output, { isOver }: Cursor): string {
+  const experts = isOver ? expertsJson(response) : "null";
+  return experts === "null" ? "" : `,"routed_experts":${experts}`;
 }
 
 export function spanOf(output: Output, from: number) {

@@ -68,7 +68,7 @@ const BAD: [string, object, string][] = [
       ["stop_token_ids", [1001]],
       ["min_tokens", 3],
       ["ignore_eos", 1],
-      ["prompt_logprobs", 1],
+      ["prompt_logprobs", -2],
       ["best_of", 2],
       ["use_beam_search", true],
       ["watermarking", true],
@@ -79,7 +79,7 @@ const BAD: [string, object, string][] = [
       ["guided_grammar", "a"],
       ["bad_words", text],
       ["allowed_token_ids", text],
-      ["return_routed_experts", true],
+      ["return_routed_experts", "yes"],
     ] as const
   ).flatMap(([field, value]): [string, object, string][] => [
     [COMPLETIONS, { [field]: value }, field],

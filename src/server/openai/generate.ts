@@ -2,9 +2,10 @@
 // writes them (vllm/entrypoints/scale_out/token_in_token_out/protocol.py).
 
 import * as v from "valibot";
+import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
 import type { Exchange } from "../route.ts";
 import { COMMON_ENTRIES, type Usage, usageWanted } from "./common-fields.ts";
-import { advanced, endOf, idsOf, NO_END, spanOf } from "./completions.ts";
+import { advanced, endOf, expertsAtEnd, idsOf, NO_END, spanOf } from "./completions.ts";
 import type { StreamView } from "./event-stream.ts";
 import {
   checked,
@@ -12,6 +13,7 @@ import {
   flag,
   ignored,
   integer,
+  listOf,
   oneOf,
   tokenList,
   unsupported,
@@ -20,7 +22,10 @@ import type { Job } from "./job.ts";
 import {
   alternativesFor,
   chatLogprobs,
+  expertsJson,
   generateLogprobs,
+  promptLogprobsJson,
+  tokenIdLogprobsJson,
   tokensJson,
   usageJson,
   usageOf,
@@ -29,6 +34,7 @@ import { originOf } from "./origin.ts";
 import type { Cursor, Output } from "./output.ts";
 import type { Answer, DataPlane, Prepared } from "./plane.ts";
 import {
+  checkPromptReport,
   drawingOf,
   invalid,
   MAX_TOKENS_FIELD,
@@ -52,9 +58,9 @@ const samplingParams = v.strictObject({
   output_text_buffer_length: ignored,
   skip_clone: ignored,
   skip_reading_prefix_cache: ignored,
-  // Of use with prompt_logprobs only.
-  prompt_logprob_start: ignored,
-  prompt_logprob_token_ids: ignored,
+  /** Of these tokens, one row a position from `prompt_logprob_start` + 1 on, beside those of prompt_logprobs. */
+  prompt_logprob_token_ids: v.nullish(listOf(tokenList, TOKENS_MAX)),
+  prompt_logprob_start: integer(0, TOKENS_MAX),
   reasoning_effort: ignored,
   trace_decode_token_ids: ignored,
 });
@@ -87,7 +93,11 @@ export function prepareGenerate(plane: DataPlane, exchange: Exchange, body: unkn
   const tokensMax = params.max_tokens ?? null;
   const extraArgs = { ...params.extra_args };
   const origin = originOf(exchange.headers, fields, extraArgs);
-  const own = { topLogprobs: alternativesFor(params.logprobs ?? 0), tokensMax, extraArgs };
+  checkPromptReport(fields.stream, params, "sampling_params.");
+  const topLogprobs = alternativesFor(params.logprobs ?? 0);
+  const { prompt_logprob_token_ids, prompt_logprob_start } = params;
+  const beside = { prompt_logprob_token_ids, prompt_logprob_start };
+  const own = { topLogprobs, tokensMax, extraArgs, beside };
   const drawing = drawingOf(params, own, plane.samplingContext("sampling_params."));
   const isText = fields.output_mode === "text";
   if (params.detokenize === false && (isText || drawing.stops.strings.length > 0)) {
@@ -133,11 +143,13 @@ class GenerateAnswer implements Answer {
   whole(job: Job): string {
     const choices = job.outputs.map((output) => {
       const written = this.#textField(output.pieces.join(""));
-      return `{"index":${output.index},${written}"logprobs":${this.#logprobs(spanOf(output, 0))},${endOf(output, this.#plane)},"token_ids":${idsOf(output, 0)},"routed_experts":null,"sampling_mask":null}`;
+      return `{"index":${output.index},${written}"logprobs":${this.#logprobs(spanOf(output, 0))},${endOf(output, this.#plane)},"token_ids":${idsOf(output, 0)},"routed_experts":${expertsJson(output.response)},"sampling_mask":null}`;
     });
     const usage = usageOf(job);
     const model = JSON.stringify(this.#model);
-    return `{${this.#opening(job)},"model":${model},"created":${job.created},"choices":[${choices.join(",")}],"usage":${usage},"prompt_logprobs":null,"prompt_token_ids":${this.#promptJson(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null}`;
+    const [first] = job.outputs;
+    const report = first === undefined ? null : job.promptReportOf(first);
+    return `{${this.#opening(job)},"model":${model},"created":${job.created},"choices":[${choices.join(",")}],"usage":${usage},"prompt_logprobs":${promptLogprobsJson(report)},"prompt_token_id_logprobs":${tokenIdLogprobsJson(report)},"prompt_token_ids":${this.#promptJson(job)},"metrics":null,"kv_transfer_params":null,"ec_transfer_params":null}`;
   }
 
   stream(job: Job): StreamView {
@@ -183,7 +195,7 @@ class GenerateAnswer implements Answer {
     const end = cursor.isOver ? endOf(output, this.#plane) : NO_END;
     const usage = this.#usage.always ? usageJson(output.prompt.length, cursor.tokens) : "null";
     const beside = prompt === null ? "" : `,"prompt_token_ids":${prompt}`;
-    return `${opening}{"index":${output.index},${this.#textField(piece)}"logprobs":${this.#logprobs(span)},${end},"token_ids":${ids}}],"usage":${usage}${beside}}\n\n`;
+    return `${opening}{"index":${output.index},${this.#textField(piece)}"logprobs":${this.#logprobs(span)},${end},"token_ids":${ids}${expertsAtEnd(output, cursor)}}],"usage":${usage}${beside}}\n\n`;
   }
 
   #logprobs(span: ReturnType<typeof spanOf>): string {

@@ -4,6 +4,7 @@
 import { assert } from "../../base/assert.ts";
 import { AppError, errorText, RefusedError } from "../../base/errors.ts";
 import type { Request } from "../../request/buffer.ts";
+import type { PromptReport } from "../../request/response.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
@@ -157,6 +158,13 @@ export class Job {
     return (
       this.#hasFailed || (this.#isDone && this.outputs.some(({ finish }) => finish === "abort"))
     );
+  }
+
+  /** Logprobs of the output's prompt and the like, which one response to it has brought; null: not asked for. */
+  promptReportOf(output: Output): PromptReport | null {
+    const request = this.#requests.get(output);
+    const of = this.#generations.find(({ requests }) => requests.some((one) => one === request));
+    return of?.requests[0]?.response.promptReport ?? null;
   }
 
   /** What `JobPlan.parse` has made of it; null: nothing yet. */

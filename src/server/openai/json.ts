@@ -2,7 +2,7 @@
 // directly: objects per token would cost more than everything else that a token passes through here.
 
 import { assert } from "../../base/assert.ts";
-import type { Response } from "../../request/response.ts";
+import type { PromptReport, Response } from "../../request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** JSON has no infinities: vLLM writes this for them. */
@@ -207,6 +207,26 @@ export function generateLogprobs(span: Span, top: number): string {
     parts.push(`{${drawn},"top_logprobs":[${entries.map((one) => `{${one}}`).join(",")}]}`);
   }
   return `{"content":[${parts.join(",")}]}`;
+}
+
+/** JSON of an engine as it came, which is not read here. */
+function passedOn(json: Uint8Array | null | undefined): string {
+  return (json ?? null) === null ? "null" : new TextDecoder().decode(json ?? undefined);
+}
+
+/** Without a name: that is the answer's. */
+export function promptLogprobsJson(report: PromptReport | null): string {
+  return passedOn(report?.logprobs);
+}
+
+export function tokenIdLogprobsJson(report: PromptReport | null): string {
+  return passedOn(report?.tokenIdLogprobs);
+}
+
+/** Base64 of an .npy file, as vLLM has it; null: no engine reported any. */
+export function expertsJson(response: Response | null): string {
+  const npy = response?.experts?.npy() ?? null;
+  return npy === null ? "null" : `"${Buffer.from(npy.buffer).toString("base64")}"`;
 }
 
 export function usageJson(promptTokens: number, completionTokens: number): string {

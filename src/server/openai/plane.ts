@@ -141,7 +141,12 @@ export class DataPlane {
   }
 
   samplingContext(at: string): SamplingContext {
-    return { vocabularySize: this.text.vocabularySize, eosTokenIds: this.#eosTokenIds, at };
+    return {
+      vocabularySize: this.text.vocabularySize,
+      eosTokenIds: this.#eosTokenIds,
+      reportsExperts: this.sidecar.reportsExperts,
+      at,
+    };
   }
 
   get adapters(): ReadonlySet<string> {

@@ -3,7 +3,7 @@ import * as v from "valibot";
 import { checked } from "./fields.ts";
 import { drawingOf, SAMPLING_ENTRIES, type SamplingFields } from "./sampling-fields.ts";
 
-const CONTEXT = { vocabularySize: 100, eosTokenIds: [7, 8], at: "" };
+const CONTEXT = { vocabularySize: 100, eosTokenIds: [7, 8], reportsExperts: false, at: "" };
 const OWN = { topLogprobs: 0, tokensMax: 10, extraArgs: {} };
 
 const drawn = (fields: SamplingFields, own: Partial<typeof OWN> = {}) =>

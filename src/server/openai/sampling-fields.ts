@@ -3,7 +3,12 @@
 
 import * as v from "valibot";
 import { InvalidFieldError } from "../../base/errors.ts";
-import { type LogitShaping, NO_SHAPING, type SamplingParams } from "../../request/request.ts";
+import {
+  type LogitShaping,
+  NO_SHAPING,
+  PROMPT_FIELDS,
+  type SamplingParams,
+} from "../../request/request.ts";
 import {
   FREQUENCY_PENALTY,
   isTemperature,
@@ -83,7 +88,8 @@ export const SAMPLING_ENTRIES = {
   skip_special_tokens: flag,
   // Detokenizers here never put spaces between tokens, so both values mean the same.
   spaces_between_special_tokens: flag,
-  prompt_logprobs: unsupported("no worker computes logprobs of prompts"),
+  /** -1: of every token of the vocabulary. */
+  prompt_logprobs: integer(-1, TOKENS_MAX),
   // The engine's own business: Worker.supports decides.
   allowed_token_ids: v.nullish(tokenList),
   bad_words: v.nullish(listOf(text, 1024)),
@@ -101,10 +107,12 @@ export const SAMPLING_ENTRIES = {
   guided_choice: unsupported(GUIDED),
   guided_grammar: unsupported(GUIDED),
   guided_decoding: unsupported(GUIDED),
-  return_routed_experts: unsupported("no worker reports experts", false),
   // Of use with a field that is refused only.
   length_penalty: ignored,
-  routed_experts_prompt_start: ignored,
+  /** Default: as the engines do, which report experts of all requests or of none. */
+  return_routed_experts: flag,
+  /** Of use with experts only: those of earlier positions are not reported. */
+  routed_experts_prompt_start: integer(0, TOKENS_MAX),
 } as const;
 
 const samplingObject = v.object(SAMPLING_ENTRIES);
@@ -114,6 +122,8 @@ export interface SamplingContext {
   readonly vocabularySize: number;
   /** The first is the model's EOS, the others end a response as well. */
   readonly eosTokenIds: readonly number[];
+  /** Every engine reports the experts of every request. */
+  readonly reportsExperts: boolean;
   /** Prefix of the fields' names in messages. */
   readonly at: string;
 }
@@ -176,7 +186,7 @@ export function drawingOf(
       stopTokenIds,
       shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length, context }),
       topLogprobs: own.topLogprobs,
-      engineFields: engineFieldsOf(fields, own),
+      engineFields: engineFieldsOf(fields, own, context),
     },
     seeded: seed !== null,
     n: fields.n ?? 1,
@@ -253,10 +263,13 @@ function logitBiasOf(
 function engineFieldsOf(
   fields: SamplingFields,
   { extraArgs, beside }: { extraArgs: object; beside?: Readonly<Record<string, unknown>> },
+  context: SamplingContext,
 ): Readonly<Record<string, unknown>> | null {
   const budget = fields.thinking_token_budget ?? -1;
   const passed: Record<string, unknown> = {
     ...beside,
+    prompt_logprobs: fields.prompt_logprobs,
+    ...expertFields(fields, context),
     allowed_token_ids: fields.allowed_token_ids,
     bad_words: fields.bad_words?.length === 0 ? null : fields.bad_words,
     logprob_token_ids: fields.logprob_token_ids,
@@ -267,6 +280,33 @@ function engineFieldsOf(
   };
   const there = Object.entries(passed).filter(([, value]) => value !== null && value !== undefined);
   return there.length === 0 ? null : Object.fromEntries(there);
+}
+
+/** An engine reports them with its own last token: what ends the response must end it there. */
+function expertFields(
+  fields: SamplingFields,
+  { reportsExperts, at }: SamplingContext,
+): Record<string, unknown> {
+  if (!(fields.return_routed_experts ?? reportsExperts)) return {};
+  const strings = stopStringsOf(fields.stop, at);
+  return {
+    return_routed_experts: true,
+    routed_experts_prompt_start: fields.routed_experts_prompt_start,
+    ...(strings.length === 0
+      ? {}
+      : { stop: strings, include_stop_str_in_output: fields.include_stop_str_in_output ?? false }),
+  };
+}
+
+/** @throws InvalidFieldError: as vLLM has it, a stream brings nothing about its prompt. */
+export function checkPromptReport(
+  stream: boolean | null | undefined,
+  fields: Readonly<Record<string, unknown>>,
+  at = "",
+): void {
+  const field = PROMPT_FIELDS.find((name) => (fields[name] ?? null) !== null);
+  if (field === undefined || stream !== true) return;
+  throw invalid(`${at}${field}`, "is set, but a stream does not report on its prompt");
 }
 
 export const refusedTransfer = unsupported(TRANSFER);

@@ -55,17 +55,22 @@ const id = v.pipe(
   wellFormed,
 );
 
-/** vLLM's names. Stop strings are not among them: a rollout deals in token ids. */
+/** vLLM's names. Stop strings are not among them: a rollout deals in token ids. Its lines have no place for reports. */
 const {
   n: _n,
   stop: _stop,
   include_stop_str_in_output: _include,
   skip_special_tokens: _skip,
   spaces_between_special_tokens: _spaces,
+  prompt_logprobs: _prompt,
+  return_routed_experts: _experts,
   ...SAMPLING
 } = SAMPLING_ENTRIES;
 
-const SamplingSchema = v.strictObject({ ...SAMPLING, max_tokens: MAX_TOKENS_FIELD });
+const SamplingSchema = v.strictObject({
+  ...SAMPLING,
+  max_tokens: MAX_TOKENS_FIELD,
+});
 
 export const RolloutRequestSchema = v.strictObject({
   /** Names the rollout; a second request with the same id and body attaches to the first. */
@@ -176,7 +181,13 @@ function groupOf(
   const drawing = drawingOf(
     own,
     { topLogprobs: 0, tokensMax, extraArgs: {} },
-    { vocabularySize, eosTokenIds: context.eosTokenIds, at: `${at}sampling.` },
+    // A rollout's lines have no place for experts.
+    {
+      vocabularySize,
+      eosTokenIds: context.eosTokenIds,
+      reportsExperts: false,
+      at: `${at}sampling.`,
+    },
   );
   return {
     id: group.id,

@@ -54,6 +54,8 @@ function bodyOf(
       epoch: weightEpoch(1),
       streamInterval: 2,
       draft: null,
+      form: "stream",
+      expertsFrom: null,
       ...ask,
     },
     dialect,
@@ -185,7 +187,7 @@ test("chunkSeed: other parts and other responses have other seeds, all exact int
   expect(chunkSeed(drawKey(1, "g", 0), 5)).toBe(chunkSeed(drawKey(1, "g", 0), 5));
 });
 
-const SERVER = { isSpeculative: false, logprobsMax: 20, connector: null };
+const SERVER = { isSpeculative: false, logprobsMax: 20, reportsExperts: false, connector: null };
 const supportFor = (sampling: Partial<SamplingParams>, server = SERVER) =>
   supportOf({ ...PLAIN, ...sampling }, server);
 const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({

@@ -4,7 +4,7 @@
 import { fold32 } from "../../base/hash.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { DraftSource } from "../../draft/group-update.ts";
-import type { DrawKey, RequestSpec } from "../../request/request.ts";
+import { type DrawKey, PROMPT_FIELDS, type RequestSpec } from "../../request/request.ts";
 
 export type Endpoint = "generate" | "completions";
 
@@ -27,6 +27,9 @@ export interface Dialect {
   readonly hasSeeds: boolean;
 }
 
+/** How the answer comes. whole: in one piece, with what a stream does not bring. */
+export type AnswerForm = "stream" | "whole";
+
 export interface ChunkRequest {
   /** "ft-<requestId>-<chunk>-<attempt>". */
   readonly name: string;
@@ -48,7 +51,18 @@ export interface ChunkRequest {
   readonly epoch: WeightEpoch;
   readonly streamInterval: number;
   readonly draft: DraftSource | null;
+  /** whole: with logprobs of the prompt, where they are wanted. */
+  readonly form: AnswerForm;
+  /** Position from which experts are reported; null: they are not wanted. */
+  readonly expertsFrom: number | null;
 }
+
+/** Of the request, not of each chunk: `form` and `expertsFrom` say what a chunk reports. */
+const REPORT_FIELDS: ReadonlySet<string> = new Set([
+  ...PROMPT_FIELDS,
+  "return_routed_experts",
+  "routed_experts_prompt_start",
+]);
 
 /** Fields of GenerateRequest that stand beside `sampling_params`. */
 const GENERATE_TOP_FIELDS = new Set([
@@ -99,11 +113,7 @@ export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
   const top: Record<string, unknown> = {
     model: sampling.adapter ?? dialect.model,
     request_id: ask.name,
-    stream: true,
-    stream_options: {
-      include_usage: true,
-      ...(dialect.hasStreamSettings ? { continuous_usage_stats: true } : {}),
-    },
+    ...streaming(ask, dialect),
     cache_salt: ask.cacheSalt,
     ...(dialect.hasPriorities ? { priority: ask.priority } : {}),
   };
@@ -111,18 +121,23 @@ export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
     max_tokens: tokensMax,
     ...drawing(ask, dialect),
     logprobs: logprobsAsked(sampling.topLogprobs, dialect),
-    ...(dialect.hasStreamSettings ? { stream_interval: ask.streamInterval } : {}),
+    ...(dialect.hasStreamSettings && ask.form === "stream"
+      ? { stream_interval: ask.streamInterval }
+      : {}),
   };
+  if (ask.expertsFrom !== null) params.routed_experts_prompt_start = ask.expertsFrom;
   for (const [field, value] of Object.entries(engineFields ?? {})) {
     if (value === null || field === "extra_args" || field === "vllm_xargs") continue;
+    if (REPORT_FIELDS.has(field) && !isReported(field, ask)) continue;
     if (isGenerate && GENERATE_TOP_FIELDS.has(field)) top[field] = value;
     else params[field] = value;
   }
   // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
   const ids = `[${ask.tokens.join(",")}]`;
   if (isGenerate) {
-    // Stop strings are the one thing that needs the text.
-    if (engineFields?.stop === undefined) params.detokenize = false;
+    // Stop strings need the text, and a report on the prompt names tokens by theirs.
+    const needsText = engineFields?.stop !== undefined || ask.form === "whole";
+    if (!needsText) params.detokenize = false;
     params.extra_args = extra;
     return `{"token_ids":${ids},${JSON.stringify({ ...top, sampling_params: params }).slice(1)}`;
   }
@@ -135,6 +150,16 @@ export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
     add_special_tokens: false,
   };
   return `{"prompt":${ids},${JSON.stringify(completion).slice(1)}`;
+}
+
+function streaming({ form }: ChunkRequest, { hasStreamSettings }: Dialect): object {
+  if (form === "whole") return { stream: false };
+  const counted = hasStreamSettings ? { continuous_usage_stats: true } : {};
+  return { stream: true, stream_options: { include_usage: true, ...counted } };
+}
+
+function isReported(field: string, { form }: ChunkRequest): boolean {
+  return form === "whole" && PROMPT_FIELDS.some((name) => name === field);
 }
 
 /**

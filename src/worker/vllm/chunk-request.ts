@@ -2,6 +2,7 @@
 
 import { createHash } from "node:crypto";
 import type { WeightEpoch } from "../../base/ids.ts";
+import { reportsPrompt } from "../../request/request.ts";
 import type { ChunkRequest } from "./body.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import { streamInterval } from "./retry.ts";
@@ -35,7 +36,10 @@ export function chunkRequest(
   const room = server.contextTokens - tokens.length;
   if (room < 1) return null;
   // `/v1/completions` answers 400 to more than there is room for.
-  const tokensMax = Math.min(run.tokensLeft, room);
+  const form = run.offset === 0 && reportsPrompt(run.spec.sampling) ? "whole" : "stream";
+  // One token brings the report on the prompt; what follows it comes as a stream.
+  const isFirst = form === "whole" && run.spec.divisible;
+  const tokensMax = isFirst ? 1 : Math.min(run.tokensLeft, room);
   return {
     name: `ft-${run.spec.requestId}-${run.chunk}-${run.attempt}`,
     spec: run.spec,
@@ -50,5 +54,7 @@ export function chunkRequest(
     epoch: server.epoch,
     streamInterval: streamInterval(server.openStreams, server.streamIntervalMax),
     draft: run.draft,
+    form,
+    expertsFrom: run.expertsFrom,
   };
 }

@@ -3,10 +3,12 @@
 
 import type { DraftSource } from "../../draft/group-update.ts";
 import { OutputColumns } from "../../request/columns.ts";
-import type { FinishReason, RequestSpec } from "../../request/request.ts";
+import { type FinishReason, type RequestSpec, reportsPrompt } from "../../request/request.ts";
+import type { PromptReport } from "../../request/response.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
 import type { EventUsage, StreamEvent } from "./stream-event.ts";
 
+type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 type Piece = Extract<StreamEvent, { kind: "piece" }>;
 
 /**
@@ -24,6 +26,8 @@ export type Outcome =
 export class ChunkRun {
   readonly spec: RequestSpec;
   readonly draft: DraftSource | null;
+  /** Position from which experts are wanted; null: they are not. */
+  readonly expertsFrom: number | null;
   readonly isUrgent: boolean;
   /** Counts the chunks of its worker. */
   readonly chunk: number;
@@ -43,6 +47,9 @@ export class ChunkRun {
   reason: string | null = null;
   /** Of the prompt, in the server's prefix cache before the first output token; null: not reported. */
   promptTokensCached: number | null = null;
+  /** Of the attempt that ended with them. */
+  promptReport: PromptReport | null = null;
+  experts: Uint8Array | null = null;
   readonly #output: Int32Array;
   /** What this chunk has brought. */
   readonly #made: OutputColumns;
@@ -58,11 +65,13 @@ export class ChunkRun {
     output: Int32Array;
     chunkTokens: number;
     draft: DraftSource | null;
+    expertsFrom?: number | null;
     isUrgent: boolean;
     chunk: number;
   }) {
     this.spec = options.spec;
     this.draft = options.draft;
+    this.expertsFrom = options.expertsFrom ?? null;
     this.isUrgent = options.isUrgent;
     this.chunk = options.chunk;
     this.chunkTokens = Math.min(
@@ -119,6 +128,7 @@ export class ChunkRun {
     this.#base = this.made;
     this.#counted = 0;
     this.reason = null;
+    this.experts = null;
   }
 
   report({ cachedTokens }: EventUsage): void {
@@ -150,6 +160,28 @@ export class ChunkRun {
   }
 
   /**
+   * What should have come by the end of the chunk and did not; null: nothing. Experts of a chunk that does not end the
+   * response are reported by the next one.
+   */
+  lacking(outcome: Outcome): string | null {
+    if (outcome.kind === "short") return null;
+    const isFirst = this.#output.length === 0;
+    const isAsked = isFirst && reportsPrompt(this.spec.sampling);
+    if (isAsked && !hasReport(this.promptReport)) return "prompt_logprobs";
+    const isLast = outcome.kind === "finished" && this.expertsFrom !== null;
+    return isLast && this.experts === null ? "routed_experts" : null;
+  }
+
+  /** What it brought beside tokens, as the end of the chunk reports it. */
+  reports(): Pick<ChunkDone, "promptReport" | "experts"> {
+    const { promptReport, experts, expertsFrom } = this;
+    return {
+      ...(promptReport === null ? {} : { promptReport }),
+      ...(experts === null ? {} : { experts: { from: expertsFrom ?? 0, npy: experts } }),
+    };
+  }
+
+  /**
    * What was not handed on yet, as views of the chunk's columns; null: nothing, or it must come in one piece and is not
    * whole.
    */
@@ -176,4 +208,8 @@ export class ChunkRun {
 
 function isToken(value: number | undefined): boolean {
   return value !== undefined && Number.isInteger(value) && value >= 0 && value <= 0x7fffffff;
+}
+
+function hasReport(report: PromptReport | null): boolean {
+  return (report?.logprobs ?? report?.tokenIdLogprobs ?? null) !== null;
 }

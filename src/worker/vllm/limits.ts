@@ -34,6 +34,8 @@ export interface VllmLimits {
   readonly streamIntervalMax: number;
   /** One line of a stream, bytes. A completion's first event repeats the prompt. */
   readonly lineBytesMax: number;
+  /** The same, and an answer in one piece, of a request that wants logprobs of its prompt or its experts. */
+  readonly reportBytesMax: number;
   /** Any other answer, bytes. */
   readonly answerBytesMax: number;
 }
@@ -57,5 +59,6 @@ export const VLLM_LIMITS: VllmLimits = {
   streamsMax: 16_384,
   streamIntervalMax: 32,
   lineBytesMax: 16 * 1024 * 1024,
+  reportBytesMax: 512 * 1024 * 1024,
   answerBytesMax: 16 * 1024 * 1024,
 };

@@ -14,6 +14,7 @@ import { type CacheConfig, readMetrics, type ServerMetrics } from "./metrics.ts"
 import type { ServedTraits } from "./served-alike.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
+import { withoutExperts } from "./whole-answer.ts";
 
 export interface Capabilities extends Dialect {
   /** "0.32.0"; null: not reported. */
@@ -27,6 +28,8 @@ export interface Capabilities extends Dialect {
   readonly kvBlockTokens: number;
   /** It drafts without the sidecar. */
   readonly isSpeculative: boolean;
+  /** --enable-return-routed-experts: it reports them of every request. */
+  readonly reportsExperts: boolean;
   /** null: none, or not reported (only in development mode). */
   readonly connector: FoundConnector | null;
   /** It was there when the metrics were. */
@@ -85,7 +88,7 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
 }
 
 export type CanaryResult =
-  | { readonly kind: "ok"; readonly hasCount: boolean }
+  | { readonly kind: "ok"; readonly hasCount: boolean; readonly reportsExperts: boolean }
   | { readonly kind: "refused"; readonly status: number; readonly message: string }
   | { readonly kind: "unreachable"; readonly message: string };
 
@@ -109,6 +112,8 @@ export async function canary(
       epoch: weightEpoch(0),
       streamInterval: 2,
       draft: null,
+      form: "stream",
+      expertsFrom: null,
     },
     dialect,
   );
@@ -150,7 +155,10 @@ function readCanary(body: string): CanaryResult {
       result = { kind: "refused", status: 0, message: "it reports no token ids" };
     } else if (event.logprobs.length !== event.tokens.length) {
       result = { kind: "refused", status: 0, message: "it reports no logprobs" };
-    } else result = { kind: "ok", hasCount };
+    } else {
+      const reportsExperts = withoutExperts({ expertsFrom: 0 }, data).experts !== null;
+      result = { kind: "ok", hasCount, reportsExperts };
+    }
     return false;
   });
   return result;
@@ -261,7 +269,7 @@ function flagOf(text: string | null): boolean | null {
 async function dialectOf(
   options: ProbeOptions,
   known: { model: string; logprobsMax: number; policy: string | null; hasSeeds: boolean },
-): Promise<Dialect> {
+): Promise<Dialect & Pick<Capabilities, "reportsExperts">> {
   const { client, limits, cacheSalt } = options;
   const problems: string[] = [];
   for (const endpoint of ["generate", "completions"] as const) {
@@ -277,7 +285,10 @@ async function dialectOf(
       const { model, logprobsMax, hasSeeds } = known;
       const dialect: Dialect = { endpoint, model, logprobsMax, hasSeeds, ...settings };
       const result = await canary(client, { dialect, cacheSalt, msMax: limits.startMsMax });
-      if (result.kind === "ok") return { ...dialect, ...(result.hasCount ? {} : NO_SETTINGS) };
+      if (result.kind === "ok") {
+        const { hasCount, reportsExperts } = result;
+        return { ...dialect, ...(hasCount ? {} : NO_SETTINGS), reportsExperts };
+      }
       problems.push(`${path}: ${result.message}`);
       // Nothing that is left away helps against these.
       if (result.kind === "unreachable" || result.status >= 500) break;

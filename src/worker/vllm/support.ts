@@ -1,7 +1,7 @@
 // Which sampling can stop after any token and continue elsewhere, on a stock vLLM (reference: SamplingParams of
 // 0.32). What counts output tokens inside the engine restarts with every request, so it needs one piece.
 
-import type { SamplingParams } from "../../request/request.ts";
+import { expertsFrom, type SamplingParams } from "../../request/request.ts";
 import type { SamplingSupport } from "../../rollout/worker.ts";
 
 const DIVIDED: SamplingSupport = { kind: "divided" };
@@ -64,7 +64,6 @@ const IMPOSSIBLE_FIELDS: Readonly<Record<string, string>> = {
   length_penalty: "is for beam search",
   echo: "repeats the prompt in the response",
   suffix: "needs the prompt's text",
-  prompt_logprobs: "is not answered in a stream by vLLM",
   truncate_prompt_tokens: "changes the prompt",
 };
 
@@ -73,6 +72,7 @@ export function supportOf(
   server: {
     readonly isSpeculative: boolean;
     readonly logprobsMax: number;
+    readonly reportsExperts: boolean;
     readonly connector: object | null;
   },
 ): SamplingSupport {
@@ -90,6 +90,15 @@ export function supportOf(
     const reason = IMPOSSIBLE_FIELDS[field];
     if (reason !== undefined) return refused(field, reason);
     if (WHOLE_FIELDS.has(field)) support = WHOLE;
+  }
+  const scored = Number(engineFields?.prompt_logprobs ?? 0);
+  if (scored < 0 ? server.logprobsMax < Number.MAX_SAFE_INTEGER : scored > server.logprobsMax) {
+    const bound = `is ${scored}, and the server reports ${server.logprobsMax} at most (--max-logprobs)`;
+    return refused("prompt_logprobs", bound);
+  }
+  if (expertsFrom(sampling) !== null && !server.reportsExperts) {
+    const flag = "needs a model with experts and --enable-return-routed-experts";
+    return refused("return_routed_experts", flag);
   }
   if (shaping === null) return support;
   // SamplingParams._validate_spec_decode: such requests are a 400.

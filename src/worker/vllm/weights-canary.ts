@@ -69,6 +69,8 @@ function bodyOf(options: WeightsCanaryOptions): string {
     epoch,
     streamInterval: 1,
     draft: null,
+    form: "stream" as const,
+    expertsFrom: null,
   };
   return chunkBody(ask, model === null ? dialect : { ...dialect, model });
 }

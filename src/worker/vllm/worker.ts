@@ -20,7 +20,7 @@ import {
   type WorkerListener,
   type WorkerStats,
 } from "../../rollout/worker.ts";
-import { chunkBodyOf, ENDPOINT_PATHS } from "./body.ts";
+import { type AnswerForm, chunkBodyOf, ENDPOINT_PATHS } from "./body.ts";
 import { chunkRequest } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import { contained, type TimerClock } from "./clock.ts";
@@ -34,10 +34,11 @@ import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
 import { classify, retryDelayMs } from "./retry.ts";
 import { SseReader } from "./sse.ts";
-import { errorMessage, readEvent } from "./stream-event.ts";
+import { errorMessage, readEvent, type StreamEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
 import { Tally } from "./tally.ts";
 import { weightsCanary } from "./weights-canary.ts";
+import { WholeReader, wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
 /** What an operator may want to know; none of it is an error of the rollout. */
 export type VllmNotice =
@@ -145,6 +146,10 @@ export class VllmWorker implements Worker {
     return this.#version;
   }
 
+  get reportsExperts(): boolean {
+    return this.#parts.capabilities.reportsExperts;
+  }
+
   listen(listener: WorkerListener): void {
     assert(this.#listener === null, "a worker has one listener");
     this.#listener = listener;
@@ -228,7 +233,7 @@ export class VllmWorker implements Worker {
     }
   }
 
-  #run({ request, output, chunkTokens, priority, draft }: Run): void {
+  #run({ request, output, chunkTokens, priority, draft, expertsFrom }: Run): void {
     this.#forget(request.requestId);
     this.#chunks += 1;
     const run = new ChunkRun({
@@ -236,6 +241,7 @@ export class VllmWorker implements Worker {
       output,
       chunkTokens,
       draft,
+      expertsFrom: expertsFrom ?? null,
       isUrgent: priority === "high",
       chunk: this.#chunks,
     });
@@ -350,13 +356,16 @@ export class VllmWorker implements Worker {
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
       return;
     }
-    this.#stream(run, body);
+    this.#stream(run, body, ask.form);
   }
 
   /** What reading its stream throws ends this one request. */
-  #stream(run: ChunkRun, body: string): void {
+  #stream(run: ChunkRun, body: string, form: AnswerForm): void {
     const { client, limits, capabilities } = this.#parts;
-    const reader = new SseReader(limits.lineBytesMax);
+    const hasReports = form === "whole" || run.expertsFrom !== null;
+    const bytesMax = hasReports ? limits.reportBytesMax : limits.lineBytesMax;
+    const whole = form === "whole" ? new WholeReader(bytesMax) : null;
+    const reader = new SseReader(bytesMax);
     const path = ENDPOINT_PATHS[capabilities.endpoint];
     const guarded = (act: () => void) => {
       try {
@@ -372,13 +381,22 @@ export class VllmWorker implements Worker {
         data: (bytes) => {
           if (run.cancel !== cancel) return;
           try {
-            if (reader.push(bytes, (data) => this.#event(run, data))) return;
-            this.#retry(run, `a line of its stream exceeds ${limits.lineBytesMax} bytes`);
+            const isTaken =
+              whole?.push(bytes) ?? reader.push(bytes, (data) => this.#event(run, data));
+            if (isTaken) return;
+            const problem = `its answer, or a line of it, exceeds ${bytesMax} bytes`;
+            if (hasReports) this.#refuse(run, { status: BAD_GATEWAY, message: problem });
+            else this.#retry(run, problem);
           } catch (error) {
             this.#unreadable(run, error);
           }
         },
-        ended: (message) => guarded(() => this.#ended(run, message, cancel)),
+        ended: (message) =>
+          guarded(() => {
+            if (whole !== null && message === null && run.cancel === cancel) {
+              this.#whole(run, whole.all());
+            } else this.#ended(run, message, cancel);
+          }),
         refused: (status, answer, retryAfterMs) =>
           guarded(() => this.#refusedBy(run, status, errorMessage(answer), retryAfterMs)),
       },
@@ -411,10 +429,24 @@ export class VllmWorker implements Worker {
     if (this.#openStreams === 0) this.#tally.busy(false, this.#parts.clock.nowMs());
   }
 
+  #whole(run: ChunkRun, data: Buffer): void {
+    const { experts, rest } = withoutExperts(run, data);
+    const { events, report } = wholeAnswer(rest, run.spec.sampling.topLogprobs);
+    run.cancel = null;
+    run.experts = experts;
+    run.promptReport = report;
+    for (const event of events) if (!this.#take(run, event)) return;
+  }
+
   /** Returns whether the stream goes on. */
   #event(run: ChunkRun, data: Buffer): boolean {
     run.heardMs = this.#parts.clock.nowMs();
-    const event = readEvent(data, run.spec.sampling.topLogprobs);
+    const { experts, rest } = withoutExperts(run, data);
+    run.experts = experts ?? run.experts;
+    return this.#take(run, readEvent(rest, run.spec.sampling.topLogprobs));
+  }
+
+  #take(run: ChunkRun, event: StreamEvent): boolean {
     switch (event.kind) {
       case "piece": {
         // All was there already, and the server goes on: it did not see the stop.
@@ -475,6 +507,11 @@ export class VllmWorker implements Worker {
   /** The attempt has come to its end. */
   #settle(run: ChunkRun): void {
     const outcome = run.outcome(this.capacity.contextTokens);
+    const lacking = run.lacking(outcome);
+    if (lacking !== null) {
+      this.#refuse(run, { status: BAD_GATEWAY, message: `${this.name} reports no ${lacking}` });
+      return;
+    }
     if (outcome.kind === "short") {
       const reason = `it ended early (${run.reason ?? "[DONE] without a reason"})`;
       // What has come is a shorter chunk; without any, the rollout would only send it here again.
@@ -494,7 +531,8 @@ export class VllmWorker implements Worker {
     const why = refusal === undefined ? {} : { refusal };
     const cached = run.promptTokensCached;
     const found = cached === null ? {} : { promptTokensCached: cached };
-    this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why, ...found });
+    const reports = refusal === undefined ? run.reports() : {};
+    this.#outbox.say({ kind: "chunk_done", requestId, finish, ...why, ...found, ...reports });
   }
 
   /** `status` 0: not said. */

@@ -1,0 +1,25 @@
+// What engines report of a request besides its tokens: logprobs of its prompt, and its experts. Both are handed on to
+// the response as they came; neither changes what is scheduled.
+
+import type { Request } from "../request/buffer.ts";
+import { ExpertRows } from "../request/expert-rows.ts";
+import { expertsFrom } from "../request/request.ts";
+import type { WorkerEvent } from "./worker.ts";
+
+type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
+
+/** The part of a `run` command about experts: from the first token on whose experts no chunk has reported. */
+export function expertsWanted({ spec, response }: Request): { expertsFrom?: number } {
+  const from = expertsFrom(spec.sampling);
+  return from === null ? {} : { expertsFrom: response.experts?.end ?? from };
+}
+
+/** Returns what is wrong with the experts that were reported; null: nothing. */
+export function takeReports({ spec, response }: Request, event: ChunkDone): string | null {
+  response.promptReport ??= event.promptReport ?? null;
+  const { experts } = event;
+  const from = expertsFrom(spec.sampling);
+  if (experts === undefined || from === null) return null;
+  response.experts ??= new ExpertRows(from);
+  return response.experts.append(experts.from, experts.npy);
+}

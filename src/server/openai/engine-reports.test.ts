@@ -1,0 +1,218 @@
+// Logprobs of prompts and routed experts over stand-ins for vLLM servers: what an engine reports comes out as it was
+// written, however the response was divided, moved and interrupted.
+
+import { afterEach, expect, test } from "bun:test";
+import { StandInBed } from "../../../test/adversary/stand-in-bed.ts";
+import { expertsBase64, promptLogprobs } from "../../../test/stand-in/shapes.ts";
+import { EOS, standInResponse } from "../../../test/stand-in/tokens.ts";
+import type { StandInOptions } from "../../../test/stand-in/vllm-stand-in.ts";
+
+const GENERATE = "/inference/v1/generate";
+const COMPLETIONS = "/v1/completions";
+
+interface Choice {
+  readonly token_ids: readonly number[];
+  readonly routed_experts: string | null;
+  readonly prompt_logprobs?: unknown;
+  readonly finish_reason: string | null;
+}
+interface Answer {
+  readonly choices: readonly Choice[];
+  readonly prompt_logprobs?: unknown;
+}
+
+let bed: StandInBed | null = null;
+afterEach(async () => {
+  await bed?.stop();
+  bed = null;
+});
+
+async function started(
+  options: Partial<StandInOptions>,
+  { count = 1 }: { count?: number } = {},
+): Promise<StandInBed> {
+  bed = await StandInBed.start(count, () => options);
+  return bed;
+}
+
+async function answerOf(response: Response): Promise<Answer> {
+  const text = await response.text();
+  expect([response.status, text]).toEqual([200, text]);
+  return JSON.parse(text);
+}
+
+/** The seeds of prompts keep them apart. */
+const promptOf = (i: number) =>
+  Array.from({ length: 20 + (i % 7) }, (_, k) => (i * 37 + k * 11) % 900);
+
+test("prompt logprobs: the engine's own come with every endpoint, whatever else is asked for", async () => {
+  const { standIns } = await started({});
+  const beds = bed as StandInBed;
+  const prompt = promptOf(3);
+  const params = { max_tokens: 17, prompt_logprobs: 1, logprobs: 1 };
+  const whole = await answerOf(
+    await beds.post(GENERATE, { token_ids: prompt, sampling_params: params }),
+  );
+  expect(whole.prompt_logprobs).toEqual(promptLogprobs(prompt, 1));
+  const tokensMax = 17;
+  const drawn = { prompt, sample: 0, tokensMin: 0, tokensMax, stopTokenIds: [EOS] };
+  expect(whole.choices[0]?.token_ids).toEqual(standInResponse(drawn));
+  const without = await answerOf(
+    await beds.post(GENERATE, {
+      token_ids: prompt,
+      sampling_params: { max_tokens: 17, logprobs: 1 },
+    }),
+  );
+  expect(without.prompt_logprobs).toBeNull();
+  const before = standIns[0]?.bodies.length ?? 0;
+  const several = await answerOf(
+    await beds.post(COMPLETIONS, {
+      prompt: [prompt, promptOf(4)],
+      n: 3,
+      max_tokens: 1,
+      prompt_logprobs: 0,
+    }),
+  );
+  expect(several.choices.map((choice) => choice.prompt_logprobs)).toEqual(
+    [3, 3, 3, 4, 4, 4].map((i) => promptLogprobs(promptOf(i), 0)),
+  );
+  // One response of a group reports on the prompt for all.
+  const asked = (standIns[0]?.bodies ?? []).slice(before).filter((body) => {
+    return (body.sampling_params as { prompt_logprobs?: number }).prompt_logprobs !== undefined;
+  });
+  expect(asked.map(({ stream }) => stream)).toEqual([false, false]);
+});
+
+test("prompt logprobs: undivided responses, attempts that fail, and older servers bring them too", async () => {
+  let arrivals = 0;
+  const failing: StandInOptions["faults"] = () => {
+    arrivals += 1;
+    return arrivals % 3 === 0 ? { kind: "unavailable", afterTokens: 0 } : null;
+  };
+  for (const options of [{}, { faults: failing }, { generate: "disabled" as const }]) {
+    await started(options);
+    const beds = bed as StandInBed;
+    const asks = Array.from({ length: 12 }, async (_, i) => {
+      const penalty = i % 2 === 0 ? {} : { presence_penalty: 0.5 };
+      const body = {
+        prompt: promptOf(i),
+        max_tokens: 14,
+        prompt_logprobs: 2,
+        return_token_ids: true,
+      };
+      return await answerOf(await beds.post(COMPLETIONS, { ...body, ...penalty }));
+    });
+    for (const [i, { choices }] of (await Promise.all(asks)).entries()) {
+      if (options.generate === undefined) {
+        expect(choices[0]?.prompt_logprobs).toEqual(promptLogprobs(promptOf(i), 2));
+      }
+      expect(choices[0]?.token_ids).toHaveLength(14);
+    }
+    await beds.stop();
+    bed = null;
+  }
+});
+
+test("prompt logprobs: streams, counts beyond the server's and bad values are a 400 that names the field", async () => {
+  await started({});
+  const beds = bed as StandInBed;
+  for (const [value, more] of [
+    [1, { stream: true }],
+    [21, {}],
+    [-1, {}],
+    [-2, {}],
+    ["1", {}],
+  ] as const) {
+    const response = await beds.post(COMPLETIONS, {
+      prompt: [1, 2],
+      prompt_logprobs: value,
+      ...more,
+    });
+    expect([value, response.status, await response.text()]).toEqual([
+      value,
+      400,
+      expect.stringContaining("prompt_logprobs"),
+    ]);
+  }
+});
+
+const experts = (prompt: readonly number[], { token_ids: tokens }: Choice, from = 0) =>
+  expertsBase64([...prompt, ...tokens], from);
+
+/** What may come of one attempt in three. */
+const BROKEN = [
+  ...(["cut", undefined, undefined, "no_reason", undefined, undefined] as const),
+  ...(["repeat", undefined, undefined, "abort", undefined, undefined] as const),
+  ...(["error_inside", undefined, undefined, "cut_line", undefined, undefined, "ended"] as const),
+];
+
+test("experts: those of all chunks become one array, across servers and broken streams", async () => {
+  let arrivals = 0;
+  const breaking: StandInOptions["faults"] = () => {
+    arrivals += 1;
+    const kind = BROKEN[arrivals % BROKEN.length];
+    return kind === undefined ? null : { kind, afterTokens: arrivals % 5 };
+  };
+  for (const options of [{}, { faults: breaking }]) {
+    await started({ reportsExperts: true, slots: 4, ...options }, { count: 3 });
+    const beds = bed as StandInBed;
+    const asks = Array.from({ length: 24 }, async (_, i) => {
+      const sampling_params = { max_tokens: 23, return_routed_experts: true };
+      return await answerOf(await beds.post(GENERATE, { token_ids: promptOf(i), sampling_params }));
+    });
+    for (const [i, { choices }] of (await Promise.all(asks)).entries()) {
+      const [choice] = choices;
+      if (choice === undefined) throw new Error("no choice");
+      expect(choice.routed_experts).toBe(experts(promptOf(i), choice));
+    }
+    await beds.stop();
+    bed = null;
+  }
+});
+
+test("experts: from a position on, at the end of a stream, as the engines do by default, and not where refused", async () => {
+  const { standIns } = await started({ reportsExperts: true });
+  const beds = bed as StandInBed;
+  const prompt = promptOf(5);
+  const ask = async (params: object, body: object = {}) =>
+    await beds.post(GENERATE, {
+      token_ids: prompt,
+      sampling_params: { max_tokens: 12, ...params },
+      ...body,
+    });
+  const [later] = (await answerOf(await ask({ routed_experts_prompt_start: 7 }))).choices;
+  expect(later?.routed_experts).toBe(experts(prompt, later as Choice, 7));
+  const [none] = (await answerOf(await ask({ return_routed_experts: false }))).choices;
+  expect(none?.routed_experts).toBeNull();
+  const stream = await (await ask({}, { stream: true })).text();
+  const chunks = stream
+    .split("\n\n")
+    .filter((event) => event.startsWith("data: {"))
+    .map((event) => (JSON.parse(event.slice(6)) as Answer).choices[0]);
+  const tokens = chunks.flatMap((chunk) => chunk?.token_ids ?? []);
+  const reported = chunks.filter((chunk) => (chunk?.routed_experts ?? null) !== null);
+  expect(reported).toEqual([chunks.at(-1)]);
+  expect(reported[0]?.routed_experts).toBe(expertsBase64([...prompt, ...tokens], 0));
+  // A stop string ends the response in the engine, which alone has the experts of its last tokens.
+  const before = standIns[0]?.bodies.length ?? 0;
+  await answerOf(await beds.post(COMPLETIONS, { prompt, max_tokens: 12, stop: ["nowhere"] }));
+  const bodies =
+    standIns[0]?.bodies.slice(before).map((one) => one.sampling_params as object) ?? [];
+  expect(bodies).toHaveLength(1);
+  expect(bodies[0]).toMatchObject({ stop: ["nowhere"], routed_experts_prompt_start: 0 });
+});
+
+test("experts: an engine without them is a 400 that names it", async () => {
+  const { standIns } = await started({});
+  const ask = async (params: object) =>
+    await (bed as StandInBed).post(GENERATE, {
+      token_ids: [1, 2, 3],
+      sampling_params: { max_tokens: 8, ...params },
+    });
+  const refused = await ask({ return_routed_experts: true });
+  const text = await refused.text();
+  expect([refused.status, text]).toEqual([400, expect.stringContaining("return_routed_experts")]);
+  expect(text).toContain(standIns[0]?.url ?? "no server");
+  // A field that vLLM takes and that changes nothing without experts.
+  expect((await ask({ routed_experts_prompt_start: 2 })).status).toBe(200);
+});
