@@ -8,6 +8,8 @@ import type { Terminal } from "./terminal.ts";
 
 function progressOf(overrides: Partial<Progress> = {}): Progress {
   return {
+    iteration: 1,
+    isTail: false,
     elapsedS: 12.4,
     groupsDone: 9,
     groups: 16,
@@ -21,6 +23,8 @@ function progressOf(overrides: Partial<Progress> = {}): Progress {
     preemptions: 3,
     meanAcceptanceLength: 2.314,
     etaS: 75,
+    etaLowS: 60,
+    etaHighS: 95,
     workers: [
       { worker: 0, running: 16, waiting: 0, slots: 16, kvTokensUsed: 2908, kvTokens: 4096 },
       { worker: 1, running: 13, waiting: 0, slots: 16, kvTokensUsed: 4000, kvTokens: 4096 },
@@ -39,7 +43,7 @@ const facts = [
   "80/128 requests",
   "9/16 groups",
   "0:12",
-  "ETA 1:15",
+  "ETA 1:00 - 1:35",
   "3,412 tok/s",
   "29 running",
   "19 waiting",
@@ -73,7 +77,11 @@ const progressArbitrary: fc.Arbitrary<Progress> = fc.record({
   migrations: naturals,
   preemptions: naturals,
   meanAcceptanceLength: fc.double({ min: 1, max: 33, noNaN: true }),
+  iteration: naturals,
+  isTail: fc.boolean(),
   etaS: fc.option(fc.double({ min: 0, max: 1e6, noNaN: true })),
+  etaLowS: fc.option(fc.double({ min: 0, max: 1e6, noNaN: true })),
+  etaHighS: fc.option(fc.double({ min: 0, max: 1e6, noNaN: true })),
   workers: fc.array(
     fc.record({
       worker: fc.nat(999),
@@ -143,14 +151,18 @@ test("renderProgress: without colour there is no escape, without Unicode only AS
 });
 
 test("renderProgress: shows no estimate of the end without data", () => {
-  const lines = renderProgress("seer", progressOf({ etaS: null }), terminalOf()).join("\n");
+  const lines = renderProgress(
+    "seer",
+    progressOf({ etaS: null, etaLowS: null, etaHighS: null }),
+    terminalOf(),
+  ).join("\n");
   expect(lines).not.toContain("ETA");
 });
 
 test("plainLine: is one line with the same facts", () => {
   expect(plainLine("seer", progressOf())).toBe(
     "seer 0:12, 80/128 requests, 9/16 groups, 3,412 tok/s, 29 running, 19 waiting, 42 moved, " +
-      "3 preempted, acceptance 2.31, ETA 1:15, kv 71% 98%",
+      "3 preempted, acceptance 2.31, ETA 1:00 - 1:35, kv 71% 98%",
   );
 });
 

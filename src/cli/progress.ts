@@ -127,10 +127,17 @@ export function plainLine(title: string, progress: Progress): string {
     `${progress.requestsDone}/${progress.requests} requests`,
     `${progress.groupsDone}/${progress.groups} groups`,
     ...countSpans(progress).map((one) => one.text),
-    ...(progress.etaS === null ? [] : [`ETA ${formatClock(progress.etaS)}`]),
+    ...(etaText(progress) === null ? [] : [`ETA ${etaText(progress)}`]),
     ...(kv === "" ? [] : [`kv ${kv}`]),
   ];
   return parts.join(", ");
+}
+
+/** The range in which the end is expected; null: not known. */
+function etaText({ etaLowS, etaHighS }: Progress): string | null {
+  if (etaLowS === null || etaHighS === null) return null;
+  const [low, high] = [formatClock(etaLowS), formatClock(etaHighS)];
+  return low === high ? low : `${low} - ${high}`;
 }
 
 function outcomeWords(title: string, progress: Progress): Span[] {
@@ -153,7 +160,7 @@ function headLines(title: string, progress: Progress, width: number, unicode: bo
     span([`${progress.groupsDone}/${progress.groups}`, null], [" groups", "dim"]),
     span(
       [formatClock(progress.elapsedS), null],
-      progress.etaS === null ? ["", null] : [` ETA ${formatClock(progress.etaS)}`, "dim"],
+      etaText(progress) === null ? ["", null] : [` ETA ${etaText(progress)}`, "dim"],
     ),
   ];
   const rest = [before, ...after].reduce((sum, one) => sum + one.text.length + GAP.length, 0);

@@ -33,12 +33,13 @@ test("meter: the tail is exact after more requests than it keeps the times of", 
     ...SAMPLING_DEFAULTS,
   };
   const draw = drawKey(0, groupId("g"), 0);
-  for (let i = 0; i < requests; i += 1) {
-    meter.requestJoined(buffer.join(group, { sampling, draw, divisible: true, priority: 0 }));
-  }
-  for (let i = 0; i < requests; i += 1) {
+  const all = Array.from({ length: requests }, () =>
+    buffer.join(group, { sampling, draw, divisible: true, priority: 0 }),
+  );
+  for (const request of all) meter.requestJoined(request);
+  for (const request of all) {
     now.ms += 1;
-    meter.requestFinished(false);
+    meter.requestFinished(request);
   }
   meter.ended();
   const report = meter.report({
@@ -52,4 +53,47 @@ test("meter: the tail is exact after more requests than it keeps the times of", 
   expect(report.finished_requests).toBe(requests);
   expect(report.tail_s).toBeCloseTo((requests * 0.1) / 1000, 6);
   expect(meter.progress().requestsDone).toBe(requests);
+});
+
+test("meter: progress counts the current iteration alone, and requests that are carried into it", () => {
+  const now = { ms: 0 };
+  const buffer = new RequestBuffer();
+  const meter = new Meter({ nowMs: () => now.ms }, () => buffer.requests);
+  const sampling = {
+    temperature: 1,
+    seed: 0,
+    tokensMax: 9,
+    stopTokenIds: [],
+    ...SAMPLING_DEFAULTS,
+  };
+  const join = (name: string, n: number) => {
+    const group = buffer.open(groupId(name), Int32Array.of(1));
+    return Array.from({ length: n }, (_, i) => {
+      const draw = drawKey(0, groupId(name), i);
+      const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0 });
+      meter.requestJoined(request);
+      return request;
+    });
+  };
+  const first = join("a", 20);
+  for (const request of first.slice(0, 17)) meter.requestFinished(request);
+  expect(meter.progress()).toMatchObject({ iteration: 1, requests: 20, requestsDone: 17 });
+  expect(meter.progress().isTail).toBe(false);
+  meter.migration();
+  const [last, ...carried] = first.slice(17);
+  if (last !== undefined) meter.requestFinished(last);
+  expect(meter.progress().isTail).toBe(true);
+  meter.iterationEnded();
+  now.ms = 5000;
+  join("b", 4);
+  expect(carried).toHaveLength(2);
+  expect(meter.progress()).toMatchObject({
+    iteration: 2,
+    isTail: false,
+    elapsedS: 0,
+    requests: 6,
+    requestsDone: 0,
+    migrations: 0,
+  });
+  expect(meter.counters.migrations).toBe(1);
 });

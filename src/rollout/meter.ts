@@ -4,6 +4,7 @@ import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { Request } from "../request/buffer.ts";
+import { type Eta, EtaEstimator, openRequests } from "./eta.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
@@ -16,6 +17,9 @@ const TAIL_SHARE = 0.1;
 const FINISHES_KEPT = 32_768;
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
+/** Between two estimates of the end; and for each unfinished request, so that it takes about a hundredth of the time. */
+const ETA_MS = 1000;
+const ETA_MS_EACH = 0.1;
 
 interface WorkerTally {
   readonly worker: Worker;
@@ -40,6 +44,29 @@ export interface MeterCounters {
   readonly poolFailures: number;
   readonly quarantined: number;
 }
+
+/** Counts at the begin of an iteration. Requests and groups: those that were finished. */
+interface Counts {
+  readonly startMs: number;
+  readonly groups: number;
+  readonly requests: number;
+  readonly outputTokens: number;
+  readonly migrations: number;
+  readonly preemptions: number;
+  readonly drafts: number;
+  readonly accepted: number;
+}
+
+const NOTHING: Counts = {
+  startMs: 0,
+  groups: 0,
+  requests: 0,
+  outputTokens: 0,
+  migrations: 0,
+  preemptions: 0,
+  drafts: 0,
+  accepted: 0,
+};
 
 export class Meter {
   readonly #clock: Clock;
@@ -68,12 +95,21 @@ export class Meter {
   #poolFailures = 0;
   #quarantined = 0;
   #requestsFailed = 0;
+  readonly #open: () => Iterable<Request>;
+  /** Number of the iteration, and the counts at its begin. */
+  #iteration = 0;
+  #before = NOTHING;
+  #isOver = true;
+  readonly #eta = new EtaEstimator();
+  /** The last estimate, as times of the clock. */
+  #ends: { readonly atMs: number; readonly eta: Eta | null } | null = null;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
-  /** Time counts from now on. */
-  constructor(clock: Clock) {
+  /** Time counts from now on. `requests`: those of all open groups, finished or not. */
+  constructor(clock: Clock, requests: () => Iterable<Request> = () => []) {
     this.#clock = clock;
+    this.#open = requests;
     this.#startMs = clock.nowMs();
     this.#endMs = this.#startMs;
     this.#rateStartMs = this.#startMs;
@@ -96,7 +132,37 @@ export class Meter {
     tally.stats = { ...tally.stats, running: 0, waiting: 0, kvTokensUsed: 0 };
   }
 
+  /** Number of the current iteration, or of the last one. */
+  get iteration(): number {
+    return this.#iteration;
+  }
+
+  /** The next request begins another iteration. */
+  iterationEnded(): void {
+    this.#isOver = true;
+  }
+
+  #begin(): void {
+    this.#isOver = false;
+    this.#iteration += 1;
+    this.#ends = null;
+    this.#eta.begin();
+    // A rollout's first iteration counts from its begin: its engines may have been opened before.
+    const startMs = this.#iteration === 1 ? this.#startMs : this.#clock.nowMs();
+    this.#before = {
+      startMs,
+      groups: this.#groupsDone,
+      requests: this.#requestsDone,
+      outputTokens: this.#outputTokens,
+      migrations: this.#migrations,
+      preemptions: this.#sum((s) => s.preemptions),
+      drafts: this.#sum((s) => s.drafts),
+      accepted: this.#sum((s) => s.acceptedTokens),
+    };
+  }
+
   requestJoined(request: Request): void {
+    if (this.#isOver) this.#begin();
     if (request.spec.sampleIndex === 0) this.#groups += 1;
     this.#requests += 1;
   }
@@ -158,10 +224,12 @@ export class Meter {
     this.#quarantined += 1;
   }
 
-  /** `isRefused`: with an error in place of its response. */
-  requestFinished(isRefused: boolean): void {
+  requestFinished({ response }: Request): void {
     this.#requestsDone += 1;
-    if (isRefused) this.#requestsFailed += 1;
+    if (response.refusal !== null) this.#requestsFailed += 1;
+    else if (response.finish !== "abort" && response.length > 0) {
+      this.#eta.finished(response.length, response.finish === "length");
+    }
     this.#finishedMs.push(this.#clock.nowMs());
     if (this.#finishedMs.length < 2 * FINISHES_KEPT) return;
     this.#finishedMs = this.#finishedMs.slice(-FINISHES_KEPT);
@@ -211,31 +279,38 @@ export class Meter {
 
   progress(): Progress {
     const now = this.#clock.nowMs();
-    const elapsedMs = now - this.#startMs;
+    let running = 0;
+    for (const tally of this.#tallies.values()) running += tally.stats?.running ?? 0;
     if (now - this.#rateStartMs >= RATE_WINDOW_MS) {
       const tokens = this.#outputTokens - this.#rateStartTokens;
       this.#tokensPerS = (tokens * 1000) / (now - this.#rateStartMs);
       this.#rateStartMs = now;
       this.#rateStartTokens = this.#outputTokens;
+      this.#eta.observe(running, this.#tokensPerS);
     }
-    const requestsDone = this.#requestsDone;
-    let running = 0;
-    for (const tally of this.#tallies.values()) running += tally.stats?.running ?? 0;
-    const left = this.#requests - requestsDone;
+    const before = this.#before;
+    const requestsDone = this.#requestsDone - before.requests;
+    const requests = this.#requests - before.requests;
+    const left = requests - requestsDone;
+    const eta = this.#etaAt(now, left);
     return {
-      elapsedS: elapsedMs / 1000,
-      groupsDone: this.#groupsDone,
-      groups: this.#groups,
+      iteration: this.#iteration,
+      isTail: left > 0 && left <= Math.ceil(requests * TAIL_SHARE),
+      elapsedS: (now - (this.#iteration === 0 ? this.#startMs : before.startMs)) / 1000,
+      groupsDone: this.#groupsDone - before.groups,
+      groups: this.#groups - before.groups,
       requestsDone,
-      requests: this.#requests,
-      outputTokens: this.#outputTokens,
+      requests,
+      outputTokens: this.#outputTokens - before.outputTokens,
       tokensPerS: this.#tokensPerS,
       running,
       waiting: Math.max(0, left - running),
-      migrations: this.#migrations,
-      preemptions: this.#sum((s) => s.preemptions),
-      meanAcceptanceLength: this.#meanAcceptanceLength(),
-      etaS: this.#etaS(elapsedMs),
+      migrations: this.#migrations - before.migrations,
+      preemptions: Math.max(0, this.#sum((s) => s.preemptions) - before.preemptions),
+      meanAcceptanceLength: this.#meanAcceptanceLength(before),
+      etaS: eta?.likelyS ?? null,
+      etaLowS: eta?.lowS ?? null,
+      etaHighS: eta?.highS ?? null,
       workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
         worker: worker.workerId,
         running: stats?.running ?? 0,
@@ -324,12 +399,17 @@ export class Meter {
     };
   }
 
-  /** Finished requests are mostly short ones, so tokens per request at the end are taken from all so far. */
-  #etaS(elapsedMs: number): number | null {
-    const done = this.#requestsDone;
-    if (done < Math.max(1, this.#requests * 0.05) || this.#tokensPerS === 0) return null;
-    const share = done / this.#requests;
-    return (elapsedMs * (1 - share)) / share / 1000;
+  /** Estimated anew once a second, or less often where that takes long; in between the time runs down. */
+  #etaAt(now: number, left: number): Eta | null {
+    if (left === 0) return null;
+    const pause = ETA_MS + left * ETA_MS_EACH;
+    if (this.#ends === null || now - this.#ends.atMs >= pause) {
+      this.#ends = { atMs: now, eta: this.#eta.estimate(openRequests(this.#open())) };
+    }
+    const { atMs, eta } = this.#ends;
+    if (eta === null) return null;
+    const rest = (seconds: number) => Math.max(0, seconds - (now - atMs) / 1000);
+    return { lowS: rest(eta.lowS), likelyS: rest(eta.likelyS), highS: rest(eta.highS) };
   }
 
   /** The tail begins when all but the last TAIL_SHARE of the requests have finished. */
@@ -340,9 +420,9 @@ export class Meter {
     return this.#finishedMs[Math.max(0, before - 1 - forgotten)] ?? this.#endMs;
   }
 
-  #meanAcceptanceLength(): number {
-    const drafts = this.#sum((s) => s.drafts);
-    return drafts === 0 ? 1 : 1 + this.#sum((s) => s.acceptedTokens) / drafts;
+  #meanAcceptanceLength(before: Pick<Counts, "drafts" | "accepted"> = NOTHING): number {
+    const drafts = this.#sum((s) => s.drafts) - before.drafts;
+    return drafts <= 0 ? 1 : 1 + (this.#sum((s) => s.acceptedTokens) - before.accepted) / drafts;
   }
 
   #sum(value: (stats: WorkerStats) => number): number {

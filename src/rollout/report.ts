@@ -116,8 +116,12 @@ export interface ReportFile {
   readonly runs: Readonly<Record<string, RunReport>>;
 }
 
-/** A picture of the run as it stands; made on demand, some times a second. */
+/** An iteration as it stands; made on demand, some times a second. A sidecar's counts are those of its current iteration. */
 export interface Progress {
+  /** Number of the iteration; the first is 1. 0: none has begun. */
+  readonly iteration: number;
+  /** Unfinished requests are at most a tenth of the iteration's. */
+  readonly isTail: boolean;
   readonly elapsedS: number;
   readonly groupsDone: number;
   readonly groups: number;
@@ -134,6 +138,9 @@ export interface Progress {
   readonly meanAcceptanceLength: number;
   /** null until there is something to go by. */
   readonly etaS: number | null;
+  /** The end is expected between these: in four samples of five after a fifth of the time. null as etaS. */
+  readonly etaLowS: number | null;
+  readonly etaHighS: number | null;
   readonly workers: readonly {
     readonly worker: number;
     readonly running: number;

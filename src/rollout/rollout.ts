@@ -134,7 +134,7 @@ export class Rollout {
     this.#executor = new Executor(this.#ledger, this.#steps());
     this.#registry = new DraftRegistry(options.draft);
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
-    this.meter = new Meter(options.clock);
+    this.meter = new Meter(options.clock, () => this.#buffer.requests);
     this.#attempts = new AttemptBudget(options.clock);
     this.#quarantine = new Quarantine(options.clock);
     this.#pooled = new PooledKv(options.pool, () => this.meter.poolFailed());
@@ -455,7 +455,7 @@ export class Rollout {
     if (request.attempts !== null) this.#attempts.finished(request, reason !== "abort");
     this.#scheduler.refresh(group);
     this.#pooled.release(request.spec.requestId);
-    this.meter.requestFinished(request.response.refusal !== null);
+    this.meter.requestFinished(request);
     if (this.#options.draft === "self") this.#dropDrafts(request);
     this.#listener.finished(request);
     if (isGroupDone) this.#retire(group);

@@ -81,6 +81,7 @@ export class Iterations {
     this.#cancelIdle = null;
     if (!this.#isOpen) return;
     this.#isOpen = false;
+    this.#options.sidecar.rollout.meter.iterationEnded();
     this.#options.ended(this.#summary());
   }
 

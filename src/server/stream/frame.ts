@@ -88,6 +88,9 @@ export interface WorkerProgressEntry {
 }
 
 export interface ProgressEntry {
+  /** Number of the iteration since the server began; all counts are the iteration's. */
+  readonly iteration: number;
+  readonly is_tail: boolean;
   readonly elapsed_s: number;
   readonly groups_done: number;
   readonly groups: number;
@@ -101,6 +104,8 @@ export interface ProgressEntry {
   readonly preemptions: number;
   readonly mean_acceptance_length: number;
   readonly eta_s: number | null;
+  readonly eta_low_s: number | null;
+  readonly eta_high_s: number | null;
   readonly weight_epoch: number;
   readonly workers: readonly WorkerProgressEntry[];
 }

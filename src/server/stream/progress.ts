@@ -6,6 +6,8 @@ import type { ProgressEntry } from "./frame.ts";
 export function progressEntry(rollout: Rollout): ProgressEntry {
   const progress = rollout.meter.progress();
   return {
+    iteration: progress.iteration,
+    is_tail: progress.isTail,
     elapsed_s: progress.elapsedS,
     groups_done: progress.groupsDone,
     groups: progress.groups,
@@ -19,6 +21,8 @@ export function progressEntry(rollout: Rollout): ProgressEntry {
     preemptions: progress.preemptions,
     mean_acceptance_length: progress.meanAcceptanceLength,
     eta_s: progress.etaS,
+    eta_low_s: progress.etaLowS,
+    eta_high_s: progress.etaHighS,
     weight_epoch: rollout.epoch,
     workers: progress.workers.map((worker) => ({
       worker: worker.worker,
