@@ -6,7 +6,7 @@ import type { WeightEpoch } from "./base/ids.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import type { Group, GroupSpec, Request } from "./request/buffer.ts";
-import { Iteration } from "./rollout/iteration.ts";
+import { Iteration, type IterationJournal } from "./rollout/iteration.ts";
 import type { Progress, RunReport } from "./rollout/report.ts";
 import type { Worker } from "./rollout/worker.ts";
 import type { PolicyName } from "./schedule/policies.ts";
@@ -41,6 +41,8 @@ export interface IterationOptions {
   readonly onGroup: (group: Group) => void;
   /** See IterationOptions. */
   readonly onFailed: (request: Request) => void;
+  /** See IterationOptions. */
+  readonly journal?: IterationJournal | null;
   /** Called about `PROGRESS_HZ` times a second. */
   readonly onProgress: (progress: Progress) => void;
   /** Ends the run at once. */
@@ -89,6 +91,7 @@ function iterationOn(
     core: loadCore(),
     onGroup: options.onGroup,
     onFailed: options.onFailed,
+    journal: options.journal ?? null,
   });
 }
 

@@ -28,6 +28,7 @@ export type ErrorCode =
   | "not_lossless"
   | "no_worker"
   | "output_failed"
+  | "journal_damaged"
   | "internal_error"
   | "interrupted";
 

@@ -6,7 +6,7 @@ import { dirname } from "node:path";
 import { Command } from "commander";
 import { runIteration } from "../app.ts";
 import { present } from "../base/assert.ts";
-import { AppError } from "../base/errors.ts";
+import { AppError, errorText } from "../base/errors.ts";
 import { FIELDS, type Settings } from "../config/fields.ts";
 import { BUNDLED_PROMPTS } from "../installation.ts";
 import type { Group, GroupSpec } from "../request/buffer.ts";
@@ -30,6 +30,7 @@ import {
   type RolloutEngines,
   START_S,
 } from "./rollout-engines.ts";
+import { RolloutJournal } from "./rollout-journal.ts";
 import { busyNote, measured, type RoundsReport, withRounds } from "./rounds.ts";
 import { SERVED_CHUNK_TOKENS } from "./serve-command.ts";
 import { comparisonTable, runTable } from "./table.ts";
@@ -52,6 +53,7 @@ const FIELD_NAMES = [
   "poolMemoryMb",
   "poolDiskMb",
   "poolDir",
+  "journal",
   "json",
   "quiet",
 ] as const;
@@ -128,6 +130,9 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     throw new AppError("usage", "--out RESPONSES.jsonl is required");
   }
   const runs = runsOf(settings);
+  if (settings.journal !== null && runs.length * settings.rounds > 1) {
+    throw new AppError("usage", "--journal is for one run: not beside --compare or --rounds");
+  }
   const abort = new AbortController();
   const release = abortOnSignal(abort);
   let engines: RolloutEngines | null = null;
@@ -221,6 +226,7 @@ async function runOne(options: {
   const announceStop = () =>
     display.note("stopping: finished responses are kept; once more to quit at once");
   abort.signal.addEventListener("abort", announceStop);
+  const journal = journalOf(settings, groups, (text) => display.note(text));
   try {
     return await runIteration({
       openWorkers: engines.open,
@@ -235,13 +241,26 @@ async function runOne(options: {
       poolDir: settings.poolDir,
       onGroup: (group) => responses?.writeGroup(finishedResponses(group, engines.text)),
       onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
+      journal,
       onProgress: (progress) => display.update(progress),
       signal: abort.signal,
     });
   } finally {
     abort.signal.removeEventListener("abort", announceStop);
+    await journal?.close();
     display.finish();
   }
+}
+
+function journalOf(
+  { journal }: RolloutSettings,
+  groups: readonly GroupSpec[],
+  note: (text: string) => void,
+): RolloutJournal | null {
+  if (journal === null) return null;
+  return new RolloutJournal(journal, groups, (error) =>
+    note(`the journal ends here, the rollout goes on without it: ${errorText(error)}`),
+  );
 }
 
 /** Those of an interrupted group that have finished, too. */

@@ -60,6 +60,7 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
     duplicated_tokens: 0,
     late_tokens: 0,
     restarted_tokens: 0,
+    resumed_tokens: 0,
     kv_pool: {
       memory_bytes_peak: 0,
       disk_bytes_peak: 0,

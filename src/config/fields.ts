@@ -152,6 +152,14 @@ export const FIELDS = {
     help: "directory of the pool's SSD tier",
     otherwise: "a new one in the system's temporary directory",
   },
+  journal: {
+    kind: "text",
+    flag: "--journal",
+    metavar: "DIR",
+    default: null,
+    help: "directory that keeps what is generated: after a crash the same command continues from there",
+    otherwise: "none",
+  },
   policy: {
     kind: "choice",
     flag: "--policy",

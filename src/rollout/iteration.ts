@@ -3,6 +3,7 @@
 import { assert } from "../base/assert.ts";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { Group, GroupSpec, Request } from "../request/buffer.ts";
+import type { SavedOutput } from "../request/saved-output.ts";
 import type { Progress, RunReport } from "./report.ts";
 import { Rollout, type RolloutOptions } from "./rollout.ts";
 import type { Worker } from "./worker.ts";
@@ -19,6 +20,21 @@ export interface IterationOptions extends Omit<RolloutOptions, "listener"> {
   readonly onGroup: (group: Group) => void;
   /** A request has been ended because workers died of it. */
   readonly onFailed: (request: Request) => void;
+  /** Default: none. */
+  readonly journal?: IterationJournal | null;
+}
+
+/** Keeps what is generated, so that another process can continue from it. */
+export interface IterationJournal {
+  /** Before the first response begins. @throws AppError: what is saved is not of these workers' weights. */
+  check(workers: readonly Worker[]): void;
+  /** What an earlier process generated of the response; null: nothing. */
+  saved(request: Request): SavedOutput | null;
+  /** Of the response, `saved` is what it begins with. */
+  began(request: Request, saved: SavedOutput | null): void;
+  /** It has new tokens, or restarts. */
+  changed(request: Request): void;
+  finished(request: Request): void;
 }
 
 export class Iteration {
@@ -36,9 +52,9 @@ export class Iteration {
     this.#rollout = new Rollout({
       ...options,
       listener: {
-        tokens() {},
-        finished() {},
-        restarted() {},
+        tokens: (request) => options.journal?.changed(request),
+        finished: (request) => options.journal?.finished(request),
+        restarted: (request) => options.journal?.changed(request),
         stats() {},
         groupFinished: (group) => this.#groupFinished(group),
         workerFailed: (worker, message) => this.#workerFailed(worker, message),
@@ -49,13 +65,23 @@ export class Iteration {
     });
   }
 
-  /** Resolves when every request has finished, or after `interrupt`. Call once. @throws AppError invalid_field: a worker refuses the sampling. */
+  /** Resolves when every request has finished, or after `interrupt`. Call once. @throws AppError invalid_field: a worker refuses the sampling; as IterationJournal.check. */
   run(): Promise<RunReport> {
+    this.#options.journal?.check(this.#options.workers);
     for (const group of this.#options.groups) {
       this.#open.add(this.#rollout.submit({ ...group, divisible: this.#isDivisible(group) }));
     }
     for (const worker of this.#options.workers) this.#rollout.addWorker(worker);
+    for (const { requests } of [...this.#open]) for (const one of requests) this.#resume(one);
     return this.#done.promise;
+  }
+
+  #resume(request: Request): void {
+    const { journal } = this.#options;
+    if (!journal) return;
+    const saved = journal.saved(request);
+    const isResumed = saved !== null && this.#rollout.restore(request, saved);
+    journal.began(request, isResumed ? saved : null);
   }
 
   /** Ends the run at once: finished requests are handed out, the rest is dropped. */

@@ -92,6 +92,7 @@ export class Meter {
   #duplicated = 0;
   #late = 0;
   #restarted = 0;
+  #resumed = 0;
   #poolFailures = 0;
   #quarantined = 0;
   #requestsFailed = 0;
@@ -196,6 +197,11 @@ export class Meter {
   /** Tokens that were taken back. */
   restarted(tokens: number): void {
     this.#restarted += tokens;
+  }
+
+  /** Tokens that an earlier process generated. */
+  resumed(tokens: number): void {
+    this.#resumed += tokens;
   }
 
   duplicated(tokens: number): void {
@@ -359,6 +365,7 @@ export class Meter {
       duplicated_tokens: this.#duplicated,
       late_tokens: this.#late,
       restarted_tokens: this.#restarted,
+      resumed_tokens: this.#resumed,
       kv_pool: {
         memory_bytes_peak: this.#poolMemoryPeak,
         disk_bytes_peak: this.#poolDiskPeak,

@@ -20,7 +20,9 @@ import {
   RequestBuffer,
   type Wanted,
 } from "../request/buffer.ts";
+import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason } from "../request/request.ts";
+import type { SavedOutput } from "../request/saved-output.ts";
 import { type PolicyName, schedulerFor } from "../schedule/policies.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
@@ -236,6 +238,40 @@ export class Rollout {
     const request = this.#buffer.join(group, wanted);
     this.#enter(request);
     return request;
+  }
+
+  /**
+   * Gives a request that has just joined what an earlier process generated of it: it continues from there. false: it
+   * must run in one piece, and begins anew.
+   */
+  restore(request: Request, saved: SavedOutput): boolean {
+    assert(request.status === "waiting" && request.response.length === 0, "it has just joined");
+    if (saved.finish === null && !request.spec.divisible) return false;
+    this.#turn(() => {
+      if (!this.#arrivals.has(request)) this.#scheduler.remove(request);
+      const { response } = request;
+      for (const { workerId, epoch, weights, offset, tokens } of saved.chunks) {
+        response.openChunk(workerId, epoch, weights);
+        const end = offset + tokens;
+        const part = saved.tokens.subarray(offset, end);
+        response.append(
+          offset,
+          part,
+          saved.logprobs.subarray(offset, end),
+          rows(saved.top, offset, end),
+        );
+      }
+      this.meter.resumed(response.length);
+      if (saved.finish !== null) {
+        this.#arrivals.delete(request);
+        response.refusal = saved.refusal;
+        this.#finish(request, saved.finish);
+        return;
+      }
+      if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
+      if (!this.#arrivals.has(request)) this.#scheduler.enqueue(request);
+    });
+    return true;
   }
 
   /** No request joins the group any more; it is forgotten as soon as all of them are finished. */
@@ -809,6 +845,14 @@ export class Rollout {
       }
     }
   }
+}
+
+/** Rows `[from, to)` of the alternatives. */
+function rows(top: TopLogprobs | null, from: number, to: number): TopLogprobs | null {
+  if (top === null) return null;
+  const { count, tokens, logprobs } = top;
+  const [first, end] = [from * count, to * count];
+  return { count, tokens: tokens.subarray(first, end), logprobs: logprobs.subarray(first, end) };
 }
 
 function messageOf(error: unknown): string {

@@ -29,6 +29,7 @@ const STATUS: Record<ErrorCode, number> = {
   core_full: 500,
   core_trap: 500,
   output_failed: 500,
+  journal_damaged: 500,
   internal_error: 500,
   interrupted: 503,
 };

@@ -1,0 +1,108 @@
+// `foretoken rollout --journal DIR`: what is generated is kept in DIR, and the same command run again continues from it.
+
+import { createHash } from "node:crypto";
+import { join } from "node:path";
+import { AppError } from "../base/errors.ts";
+import { JournalLog } from "../journal/log.ts";
+import type { SavedRun } from "../journal/read.ts";
+import { JournalFile, readJournalFile, takeJournalFolder } from "../journal-file.ts";
+import type { GroupSpec, Request } from "../request/buffer.ts";
+import type { SavedOutput } from "../request/saved-output.ts";
+import type { IterationJournal } from "../rollout/iteration.ts";
+import type { Worker } from "../rollout/worker.ts";
+
+const FILE_NAME = "rollout.journal";
+const FORMAT = 1;
+
+export class RolloutJournal implements IterationJournal {
+  readonly #folder: string;
+  readonly #release: () => void;
+  readonly #saved: SavedRun | null;
+  readonly #streams: ReadonlyMap<string, number>;
+  readonly #log = new JournalLog();
+  readonly #file: JournalFile;
+
+  /**
+   * @throws AppError invalid_config: another process uses the folder, or it holds another run; journal_damaged;
+   * output_failed: it cannot be written.
+   */
+  constructor(folder: string, groups: readonly GroupSpec[], failed: (error: unknown) => void) {
+    this.#folder = folder;
+    this.#release = takeJournalFolder(folder);
+    try {
+      const path = join(folder, FILE_NAME);
+      this.#saved = readJournalFile(path);
+      const job = digestOf(groups);
+      if (this.#saved !== null && this.#saved.header.job !== job) {
+        const problem = "holds another run: its prompts, their number or its sampling differ";
+        throw new AppError("invalid_config", `--journal ${folder}: ${problem}; use another one`);
+      }
+      if (this.#saved === null) this.#log.describe({ format: FORMAT, job });
+      const keptBytes = this.#saved?.bytes ?? 0;
+      this.#file = new JournalFile({ path, log: this.#log, keptBytes, failed });
+    } catch (error) {
+      this.#release();
+      throw error;
+    }
+    this.#streams = streamsOf(groups);
+  }
+
+  /** @throws AppError invalid_config: what is saved is of other weights than the workers'. */
+  check(workers: readonly Worker[]): void {
+    const before = this.#saved?.last?.weights ?? null;
+    for (const { name, weights = null } of workers) {
+      if (before === null || weights === null || before === weights) continue;
+      const problem = `its tokens are of the weights ${before}, and ${name} has ${weights}`;
+      throw new AppError("invalid_config", `--journal ${this.#folder}: ${problem}`);
+    }
+  }
+
+  saved(request: Request): SavedOutput | null {
+    return this.#saved?.outputs.get(this.#streamOf(request)) ?? null;
+  }
+
+  began(request: Request, saved: SavedOutput | null): void {
+    if (saved?.finish != null) return;
+    this.#log.follow(request, this.#streamOf(request), saved);
+  }
+
+  changed(request: Request): void {
+    this.#log.changed(request);
+    this.#file.touch();
+  }
+
+  finished(request: Request): void {
+    this.#log.finished(request);
+    this.#file.touch();
+  }
+
+  async close(): Promise<void> {
+    await this.#file.close();
+    this.#release();
+  }
+
+  #streamOf({ spec }: Request): number {
+    return (this.#streams.get(spec.groupId) ?? 0) + spec.sampleIndex;
+  }
+}
+
+/** The stream of each group's first response. */
+function streamsOf(groups: readonly GroupSpec[]): Map<string, number> {
+  const streams = new Map<string, number>();
+  let next = 0;
+  for (const { groupId, size } of groups) {
+    streams.set(groupId, next);
+    next += size;
+  }
+  return streams;
+}
+
+/** Of all that decides which tokens are drawn, but the weights. */
+function digestOf(groups: readonly GroupSpec[]): string {
+  const hash = createHash("sha256");
+  for (const { groupId, prompt, size, sampling } of groups) {
+    hash.update(JSON.stringify([groupId, size, prompt.length, sampling]));
+    hash.update(new Uint8Array(prompt.buffer, prompt.byteOffset, prompt.byteLength));
+  }
+  return hash.digest("hex");
+}

@@ -1,0 +1,195 @@
+// Journals on a real disk. One file for each run, written behind the tokens: what is new goes out some 20 times a second in
+// one write, and reaches the disk itself (fdatasync) once a second. So a killed process loses what was generated since
+// the last write, and a machine without power that of the last second or two.
+
+import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { type FileHandle, open, unlink } from "node:fs/promises";
+import { join } from "node:path";
+import { AppError, errorText } from "./base/errors.ts";
+import type { JournalLog } from "./journal/log.ts";
+import { readJournal, type SavedRun } from "./journal/read.ts";
+
+/** Tokens let a reader reconstruct prompts and responses: for the owner only. */
+const FOLDER_MODE = 0o700;
+const FILE_MODE = 0o600;
+const FLUSH_MS = 50;
+const SYNC_MS = 1_000;
+/** A write that takes longer counts as failed: nothing waits for a disk without an end. */
+const WRITE_MS_MAX = 10_000;
+
+/** null: there is none, or nothing whole in it. @throws AppError journal_damaged, output_failed. */
+export function readJournalFile(path: string): SavedRun | null {
+  let bytes: Uint8Array;
+  try {
+    bytes = readFileSync(path);
+  } catch (error) {
+    if (error instanceof Error && "code" in error && error.code === "ENOENT") return null;
+    throw new AppError("output_failed", `--journal: ${errorText(error)}`, { cause: error });
+  }
+  return readJournal(bytes, path);
+}
+
+/**
+ * Makes the folder and takes it for this process; returns what gives it back.
+ * @throws AppError invalid_config: another process that lives has it; output_failed: it cannot be made.
+ */
+export function takeJournalFolder(folder: string): () => void {
+  const lock = join(folder, "lock");
+  try {
+    mkdirSync(folder, { recursive: true, mode: FOLDER_MODE });
+    const holder = readIfThere(lock);
+    const pid = Number(holder?.split(" ")[0] ?? 0);
+    if (holder !== null && pid !== process.pid && holder === identity(pid)) {
+      throw new AppError("invalid_config", `--journal ${folder}: process ${pid} uses it`);
+    }
+    writeFileSync(lock, identity(process.pid) ?? "", { mode: FILE_MODE });
+  } catch (error) {
+    if (error instanceof AppError) throw error;
+    const message = `--journal ${folder}: ${errorText(error)}`;
+    throw new AppError("output_failed", message, { cause: error });
+  }
+  return () => rmSync(lock, { force: true });
+}
+
+function readIfThere(path: string): string | null {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return null;
+  }
+}
+
+/** Of a process that lives: its id, and on Linux when it began, since ids are used again. null: none lives. */
+function identity(pid: number): string | null {
+  if (process.platform === "linux") {
+    // proc(5): the 22nd field of stat, the 20th behind the name in parentheses.
+    const stat = readIfThere(`/proc/${pid}/stat`);
+    if (stat === null) return null;
+    return `${pid} ${stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19] ?? ""}`;
+  }
+  try {
+    process.kill(pid, 0);
+    return `${pid}`;
+  } catch {
+    return null;
+  }
+}
+
+export interface JournalFileOptions {
+  readonly path: string;
+  readonly log: JournalLog;
+  /** Bytes of the file that are kept; the rest is cut off. 0: it begins anew. */
+  readonly keptBytes: number;
+  /** Once: nothing is written any more, and what was written stays readable. */
+  readonly failed: (error: unknown) => void;
+}
+
+export class JournalFile {
+  readonly #options: JournalFileOptions;
+  readonly #opened: Promise<FileHandle | null>;
+  #bytes: number;
+  #flushTimer: ReturnType<typeof setTimeout> | null = null;
+  #syncTimer: ReturnType<typeof setTimeout> | null = null;
+  /** Resolves when all writes that were begun have ended. */
+  #writing: Promise<void> = Promise.resolve();
+  #isOver = false;
+
+  constructor(options: JournalFileOptions) {
+    this.#options = options;
+    this.#bytes = options.keptBytes;
+    this.#opened = this.#open();
+  }
+
+  /** Bytes of the file. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Something is new in the log: it is written soon. */
+  touch(): void {
+    if (this.#flushTimer !== null || this.#isOver) return;
+    this.#flushTimer = setTimeout(() => void this.settled(), FLUSH_MS);
+  }
+
+  /** Resolves when all that is in the log now has been written, or never will be. */
+  settled(): Promise<void> {
+    if (this.#flushTimer !== null) clearTimeout(this.#flushTimer);
+    this.#flushTimer = null;
+    this.#writing = this.#writing.then(() => this.#flush());
+    return this.#writing;
+  }
+
+  /** Writes what is new, makes it durable, and closes the file. */
+  async close(): Promise<void> {
+    await this.settled();
+    this.#isOver = true;
+    if (this.#flushTimer !== null) clearTimeout(this.#flushTimer);
+    if (this.#syncTimer !== null) clearTimeout(this.#syncTimer);
+    const file = await this.#opened;
+    await file?.datasync().catch(() => undefined);
+    await file?.close().catch(() => undefined);
+  }
+
+  /** Closes the file and deletes it. */
+  async remove(): Promise<void> {
+    this.#options.log.stop();
+    await this.close();
+    await unlink(this.#options.path).catch(() => undefined);
+  }
+
+  async #open(): Promise<FileHandle | null> {
+    const { path, keptBytes } = this.#options;
+    try {
+      const file = await open(path, keptBytes === 0 ? "w" : "r+", FILE_MODE);
+      if (keptBytes > 0) await file.truncate(keptBytes);
+      return file;
+    } catch (error) {
+      this.#fail(error);
+      return null;
+    }
+  }
+
+  async #flush(): Promise<void> {
+    const file = await this.#opened;
+    if (file === null || this.#isOver || !this.#options.log.hasNews) return;
+    const frame = this.#options.log.take();
+    try {
+      await within(WRITE_MS_MAX, written(file, frame, this.#bytes));
+      this.#bytes += frame.byteLength;
+    } catch (error) {
+      // What was written before stays whole.
+      await file.truncate(this.#bytes).catch(() => undefined);
+      this.#fail(error);
+      return;
+    }
+    this.#syncTimer ??= setTimeout(() => {
+      this.#syncTimer = null;
+      file.datasync().catch((error: unknown) => this.#fail(error));
+    }, SYNC_MS);
+  }
+
+  #fail(error: unknown): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#options.log.stop();
+    this.#options.failed(error);
+  }
+}
+
+async function written(file: FileHandle, frame: Uint8Array, at: number): Promise<void> {
+  for (let done = 0; done < frame.byteLength; ) {
+    const { bytesWritten } = await file.write(frame, done, frame.byteLength - done, at + done);
+    if (bytesWritten === 0) throw new Error("the disk takes nothing");
+    done += bytesWritten;
+  }
+}
+
+async function within(ms: number, act: Promise<void>): Promise<void> {
+  const late = Promise.withResolvers<void>();
+  const timer = setTimeout(() => late.reject(new Error(`a write took longer than ${ms} ms`)), ms);
+  try {
+    await Promise.race([act, late.promise]);
+  } finally {
+    clearTimeout(timer);
+  }
+}

@@ -1,0 +1,55 @@
+// The frames of a journal: a magic number, the length and the CRC-32 of the payload, the payload. A frame is written in
+// one piece, so what a crash leaves at the end is a frame that is too short or whose CRC is wrong: it is cut off. A wrong
+// frame with a right one behind it is damage, and an error.
+
+import { crc32 } from "node:zlib";
+
+const MAGIC = 0x4c4a5446;
+export const FRAME_HEADER_BYTES = 12;
+/** Of one payload: a flush brings far less, and a wrong length must not be taken for a large frame. */
+export const PAYLOAD_BYTES_MAX = 2 ** 30;
+
+/** Fills the first `FRAME_HEADER_BYTES` of `frame`, whose payload is the rest. */
+export function sealFrame(frame: Uint8Array): void {
+  const view = new DataView(frame.buffer, frame.byteOffset, frame.byteLength);
+  const payload = frame.subarray(FRAME_HEADER_BYTES);
+  view.setUint32(0, MAGIC, true);
+  view.setUint32(4, payload.byteLength, true);
+  view.setUint32(8, crc32(payload), true);
+}
+
+export type FrameScan =
+  | { readonly kind: "frame"; readonly payload: Uint8Array; readonly end: number }
+  /** Nothing is left. */
+  | { readonly kind: "end" }
+  /** What is left from here on is the beginning of a frame that was never finished. */
+  | { readonly kind: "torn" }
+  /** The frame here is wrong, and a right one begins at `next`. */
+  | { readonly kind: "damaged"; readonly next: number };
+
+/** The frame at `at` of a journal's bytes. */
+export function scanFrame(bytes: Uint8Array, at: number): FrameScan {
+  if (at === bytes.byteLength) return { kind: "end" };
+  const payload = payloadAt(bytes, at);
+  if (payload !== null) {
+    return { kind: "frame", payload, end: at + FRAME_HEADER_BYTES + payload.byteLength };
+  }
+  for (let next = at + 1; next + FRAME_HEADER_BYTES <= bytes.byteLength; next += 1) {
+    if (bytes[next] !== (MAGIC & 0xff)) continue;
+    if (payloadAt(bytes, next) !== null) return { kind: "damaged", next };
+  }
+  return { kind: "torn" };
+}
+
+/** null: no right frame begins there. */
+function payloadAt(bytes: Uint8Array, at: number): Uint8Array | null {
+  const left = bytes.byteLength - at - FRAME_HEADER_BYTES;
+  if (left < 0) return null;
+  const view = new DataView(bytes.buffer, bytes.byteOffset + at, FRAME_HEADER_BYTES);
+  if (view.getUint32(0, true) !== MAGIC) return null;
+  const length = view.getUint32(4, true);
+  if (length > left || length > PAYLOAD_BYTES_MAX) return null;
+  const start = at + FRAME_HEADER_BYTES;
+  const payload = bytes.subarray(start, start + length);
+  return crc32(payload) === view.getUint32(8, true) ? payload : null;
+}

@@ -1,0 +1,128 @@
+// Reads a journal back: the run's description and what there is of each response.
+
+import { AppError } from "../base/errors.ts";
+import { type WeightEpoch, type WeightsId, weightEpoch, workerId } from "../base/ids.ts";
+import { OutputColumns } from "../request/columns.ts";
+import type { FinishReason } from "../request/request.ts";
+import type { Chunk, Refusal } from "../request/response.ts";
+import type { SavedOutput } from "../request/saved-output.ts";
+import { scanFrame } from "./frame.ts";
+import { type OutputRecord, readRecords, type StreamRecord } from "./records.ts";
+
+export interface SavedRun {
+  /** As `JournalLog.describe` got it. */
+  readonly header: Readonly<Record<string, unknown>>;
+  /** By stream. */
+  readonly outputs: ReadonlyMap<number, SavedOutput>;
+  /** Streams in the order in which they finished. */
+  readonly finished: readonly number[];
+  /** Of the chunk that began last; null: none has begun. */
+  readonly last: { readonly epoch: WeightEpoch; readonly weights: WeightsId | null } | null;
+  /** Where the last whole frame ends: what is behind it is cut off. */
+  readonly bytes: number;
+}
+
+interface Stream {
+  /** null: it has no tokens yet, and whether its tokens have alternatives is not known. */
+  columns: OutputColumns | null;
+  chunks: Omit<Chunk, "tokens">[];
+  finish: FinishReason | null;
+  refusal: Refusal | null;
+}
+
+/**
+ * null: nothing whole is in it. `name`: of the journal, for messages.
+ * @throws AppError output_failed: a record in its middle is damaged, or it is no journal.
+ */
+export function readJournal(bytes: Uint8Array, name: string): SavedRun | null {
+  const reader = new RunReader();
+  let at = 0;
+  for (let frame = 0; ; frame += 1) {
+    const scan = scanFrame(bytes, at);
+    if (scan.kind === "end" || scan.kind === "torn") break;
+    const where = `${name}: record ${frame} at byte ${at}`;
+    if (scan.kind === "damaged") {
+      throw damaged(`${where} is damaged; the next whole one begins at byte ${scan.next}`);
+    }
+    try {
+      for (const record of readRecords(scan.payload)) reader.take(record);
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      throw damaged(`${where} does not fit to what comes before it: ${reason}`);
+    }
+    at = scan.end;
+  }
+  return reader.run(at);
+}
+
+class RunReader {
+  #header: Record<string, unknown> | null = null;
+  readonly #streams = new Map<number, Stream>();
+  readonly #finished: number[] = [];
+  #last: SavedRun["last"] = null;
+
+  take(record: OutputRecord | object): void {
+    if (this.#header === null) {
+      this.#header = { ...record };
+      return;
+    }
+    const known = record as StreamRecord;
+    const stream = this.#stream(known);
+    if (known.type === "output") this.#output(stream, known);
+    else if (known.type === "chunk") {
+      const { worker, offset, weights } = known;
+      const epoch = weightEpoch(known.epoch);
+      stream.chunks.push({ workerId: workerId(worker), epoch, weights, offset });
+      this.#last = { epoch, weights };
+    } else {
+      stream.finish = known.reason;
+      stream.refusal = known.refusal;
+      this.#finished.push(known.stream);
+    }
+  }
+
+  run(bytes: number): SavedRun | null {
+    if (this.#header === null) return null;
+    const outputs = new Map<number, SavedOutput>();
+    for (const [number, { columns, chunks, finish, refusal }] of this.#streams) {
+      const tokens = columns?.tokens() ?? new Int32Array(0);
+      outputs.set(number, {
+        tokens,
+        logprobs: columns?.logprobs() ?? new Float32Array(0),
+        top: columns?.topLogprobs() ?? null,
+        chunks: chunks.map((chunk, i) => ({
+          ...chunk,
+          tokens: (chunks[i + 1]?.offset ?? tokens.length) - chunk.offset,
+        })),
+        finish,
+        refusal,
+      });
+    }
+    const [header, finished, last] = [this.#header, this.#finished, this.#last];
+    return { header, outputs, finished, last, bytes };
+  }
+
+  #stream(record: StreamRecord): Stream {
+    const known = this.#streams.get(record.stream);
+    if (known !== undefined) return known;
+    const stream: Stream = { columns: null, chunks: [], finish: null, refusal: null };
+    this.#streams.set(record.stream, stream);
+    return stream;
+  }
+
+  #output(stream: Stream, { offset, tokens, logprobs, top }: OutputRecord): void {
+    if (tokens.length === 0) {
+      stream.columns?.clear();
+      stream.chunks = [];
+      return;
+    }
+    stream.columns ??= new OutputColumns(Number.POSITIVE_INFINITY, top?.count ?? 0);
+    const { length } = stream.columns;
+    if (offset !== length) throw new RangeError(`tokens from ${offset} on follow ${length} tokens`);
+    stream.columns.appendFrom(tokens, logprobs, top, 0);
+  }
+}
+
+function damaged(message: string): AppError {
+  return new AppError("journal_damaged", message);
+}
