@@ -7,7 +7,7 @@ import { crc32 } from "node:zlib";
 const MAGIC = 0x4c4a5446;
 export const FRAME_HEADER_BYTES = 12;
 /** Of one payload: a flush brings far less, and a wrong length must not be taken for a large frame. */
-export const PAYLOAD_BYTES_MAX = 2 ** 30;
+const PAYLOAD_BYTES_MAX = 2 ** 30;
 
 /** Fills the first `FRAME_HEADER_BYTES` of `frame`, whose payload is the rest. */
 export function sealFrame(frame: Uint8Array): void {

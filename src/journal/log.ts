@@ -2,6 +2,7 @@
 // remembers which responses have changed: their tokens are read from the responses themselves, so a slow disk costs no
 // memory, and many small batches of tokens become one record.
 
+import { present } from "../base/assert.ts";
 import type { Request } from "../request/buffer.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { type ChunkRecord, type FinishRecord, RecordWriter } from "./records.ts";
@@ -99,25 +100,16 @@ export class JournalLog {
       followed.restarts = response.restarts;
       followed.tokens = 0;
       followed.chunks = 0;
-      this.#writer.output({ stream, offset: 0, ...NOTHING });
+      this.#writer.restart(stream);
     }
-    for (const chunk of response.chunks.slice(followed.chunks)) {
+    for (const { chunks } = response; followed.chunks < chunks.length; followed.chunks += 1) {
+      const chunk = present(chunks[followed.chunks], "an index below the length has a chunk");
       const { workerId: worker, epoch, weights, offset } = chunk;
       const record: ChunkRecord = { type: "chunk", stream, worker, epoch, weights, offset };
       this.#writer.json(record);
     }
-    followed.chunks = response.chunks.length;
-    const from = followed.tokens;
-    if (response.length === from) return;
-    this.#writer.output({
-      stream,
-      offset: from,
-      tokens: response.tokens(from),
-      logprobs: response.logprobs(from),
-      top: response.topLogprobs(from),
-    });
+    if (response.length === followed.tokens) return;
+    this.#writer.output(stream, response, followed.tokens);
     followed.tokens = response.length;
   }
 }
-
-const NOTHING = { tokens: new Int32Array(0), logprobs: new Float32Array(0), top: null };

@@ -1,22 +1,25 @@
-// What a frame's payload holds: records, one after the other. Numbers are little-endian.
+// What a frame's payload holds: records, one after the other, of 32-bit little-endian words. The first word is the kind.
 //
-//   1 JSON    length u32, UTF-8. The first record of a journal is the run's description (RunHeader); the others are
-//             the beginnings and the ends of responses' chunks and responses (ChunkRecord, FinishRecord).
-//   2 output  stream u32, offset u32, count u32, alternatives u32; then columns: token ids i32, logprobs f32, and of each
-//             token the alternatives' ids i32 and logprobs f32. One without tokens: the response restarts.
+//   1 JSON    length in bytes, UTF-8, filled up with spaces. The first record of a journal is the run's description;
+//             the others are the beginnings of chunks and the ends of responses (ChunkRecord, FinishRecord).
+//   2 output  stream, offset, tokens, alternatives of each; then columns: token ids i32, logprobs f32, and of each token
+//             the alternatives' ids i32 and logprobs f32. One without tokens: the response restarts.
 //
 // A stream is a response's number in its run.
 
-import { assert } from "../base/assert.ts";
+import { assert, present } from "../base/assert.ts";
 import type { WeightsId } from "../base/ids.ts";
-import type { TopLogprobs } from "../request/columns.ts";
+import type { OutputColumns, TopLogprobs } from "../request/columns.ts";
 import type { FinishReason } from "../request/request.ts";
 import type { Refusal } from "../request/response.ts";
 import { FRAME_HEADER_BYTES, sealFrame } from "./frame.ts";
 
 const JSON_KIND = 1;
 const OUTPUT_KIND = 2;
-const BYTES_MIN = 4096;
+const WORDS_MIN = 1024;
+const FRAME_HEADER_WORDS = FRAME_HEADER_BYTES / 4;
+const OUTPUT_WORDS = 5;
+const SPACE = 0x20;
 
 export interface ChunkRecord {
   readonly type: "chunk";
@@ -47,103 +50,117 @@ export type StreamRecord = ChunkRecord | FinishRecord | OutputRecord;
 
 /** Writes records behind one another into one array, which is used again for the next frame. */
 export class RecordWriter {
-  #bytes = new Uint8Array(BYTES_MIN);
-  #view = new DataView(this.#bytes.buffer);
-  #length = FRAME_HEADER_BYTES;
+  #words = new Uint32Array(WORDS_MIN);
+  #floats = new Float32Array(this.#words.buffer);
+  /** Words. */
+  #length = FRAME_HEADER_WORDS;
   readonly #encoder = new TextEncoder();
 
   get isEmpty(): boolean {
-    return this.#length === FRAME_HEADER_BYTES;
+    return this.#length === FRAME_HEADER_WORDS;
   }
 
   json(record: object): void {
     const text = this.#encoder.encode(JSON.stringify(record));
-    this.#reserve(5 + text.byteLength);
-    this.#bytes[this.#length] = JSON_KIND;
-    this.#view.setUint32(this.#length + 1, text.byteLength, true);
-    this.#bytes.set(text, this.#length + 5);
-    this.#length += 5 + text.byteLength;
+    const words = 2 + Math.ceil(text.byteLength / 4);
+    this.#reserve(words);
+    const at = this.#length;
+    this.#words[at] = JSON_KIND;
+    this.#words[at + 1] = text.byteLength;
+    const bytes = new Uint8Array(this.#words.buffer, 4 * (at + 2), 4 * (words - 2));
+    bytes.fill(SPACE, text.byteLength & ~3);
+    bytes.set(text);
+    this.#length += words;
   }
 
-  output(record: Omit<OutputRecord, "type">): void {
-    const { stream, offset, tokens, logprobs, top } = record;
-    this.#reserve(17 + 8 * tokens.length * (1 + (top?.count ?? 0)));
-    this.#bytes[this.#length] = OUTPUT_KIND;
-    const view = this.#view;
-    view.setUint32(this.#length + 1, stream, true);
-    view.setUint32(this.#length + 5, offset, true);
-    view.setUint32(this.#length + 9, tokens.length, true);
-    view.setUint32(this.#length + 13, top?.count ?? 0, true);
-    this.#length += 17;
-    this.#column(tokens);
-    this.#column(logprobs);
+  /** The output from token `from` on. It has some. */
+  output(stream: number, output: OutputColumns, from: number): void {
+    const count = output.length - from;
+    const top = output.topLogprobs(from);
+    const alternatives = top?.count ?? 0;
+    this.#reserve(OUTPUT_WORDS + 2 * count * (1 + alternatives));
+    this.#outputHead(stream, from, count, alternatives);
+    output.column.copy(from, this.#words, this.#length);
+    output.copyLogprobs(from, this.#floats, this.#length + count);
+    this.#length += 2 * count;
     if (top === null) return;
-    this.#column(top.tokens);
-    this.#column(top.logprobs);
+    new Int32Array(this.#words.buffer).set(top.tokens, this.#length);
+    this.#floats.set(top.logprobs, this.#length + count * alternatives);
+    this.#length += 2 * count * alternatives;
+  }
+
+  /** The response begins anew. */
+  restart(stream: number): void {
+    this.#reserve(OUTPUT_WORDS);
+    this.#outputHead(stream, 0, 0, 0);
   }
 
   /** The frame of all records since the last call: valid until a record is written. */
   take(): Uint8Array {
-    const frame = this.#bytes.subarray(0, this.#length);
+    const frame = new Uint8Array(this.#words.buffer, 0, 4 * this.#length);
     sealFrame(frame);
-    this.#length = FRAME_HEADER_BYTES;
+    this.#length = FRAME_HEADER_WORDS;
     return frame;
   }
 
-  #column(values: Int32Array | Float32Array): void {
-    const { buffer, byteOffset, byteLength } = values;
-    this.#bytes.set(new Uint8Array(buffer, byteOffset, byteLength), this.#length);
-    this.#length += byteLength;
+  #outputHead(stream: number, offset: number, count: number, alternatives: number): void {
+    const [words, at] = [this.#words, this.#length];
+    words[at] = OUTPUT_KIND;
+    words[at + 1] = stream;
+    words[at + 2] = offset;
+    words[at + 3] = count;
+    words[at + 4] = alternatives;
+    this.#length += OUTPUT_WORDS;
   }
 
-  #reserve(bytes: number): void {
-    const needed = this.#length + bytes;
-    if (needed <= this.#bytes.byteLength) return;
-    const grown = new Uint8Array(Math.max(needed, 2 * this.#bytes.byteLength));
-    grown.set(this.#bytes.subarray(0, this.#length));
-    this.#bytes = grown;
-    this.#view = new DataView(grown.buffer);
+  #reserve(words: number): void {
+    const needed = this.#length + words;
+    if (needed <= this.#words.length) return;
+    const grown = new Uint32Array(Math.max(needed, 2 * this.#words.length));
+    grown.set(this.#words.subarray(0, this.#length));
+    this.#words = grown;
+    this.#floats = new Float32Array(grown.buffer);
   }
 }
 
 /** The records of a payload whose CRC is right. JSON records as they were written. */
 export function* readRecords(payload: Uint8Array): Iterable<OutputRecord | object> {
-  const view = new DataView(payload.buffer, payload.byteOffset, payload.byteLength);
+  // Copied, because words must begin at a multiple of four.
+  const { buffer } = new Uint8Array(payload);
+  const words = new Uint32Array(buffer);
+  const word = (at: number): number => present(words[at], "a record ends inside its payload");
   const decoder = new TextDecoder();
-  for (let at = 0; at < payload.byteLength; ) {
-    const kind = payload[at];
+  for (let at = 0; at < words.length; ) {
+    const kind = word(at);
     if (kind === JSON_KIND) {
-      const start = at + 5;
-      const length = view.getUint32(at + 1, true);
-      const record: unknown = JSON.parse(decoder.decode(payload.subarray(start, start + length)));
+      const bytes = new Uint8Array(buffer, 4 * (at + 2), word(at + 1));
+      const record: unknown = JSON.parse(decoder.decode(bytes));
       assert(typeof record === "object" && record !== null, "a JSON record is an object");
       yield record;
-      at = start + length;
+      at += 2 + Math.ceil(bytes.byteLength / 4);
       continue;
     }
     assert(kind === OUTPUT_KIND, `kind ${kind} is a kind of record`);
-    const [count, alternatives] = [view.getUint32(at + 9, true), view.getUint32(at + 13, true)];
-    let next = at + 17;
-    // Copied, because a column must begin at a multiple of four.
-    const column = (values: number): ArrayBuffer => {
-      const bytes = payload.slice(next, next + 4 * values);
-      assert(bytes.byteLength === 4 * values, "a record ends inside its payload");
-      next += 4 * values;
-      return bytes.buffer;
-    };
-    const tokens = new Int32Array(column(count));
-    const logprobs = new Float32Array(column(count));
+    const [stream, offset, count, alternatives] = [
+      word(at + 1),
+      word(at + 2),
+      word(at + 3),
+      word(at + 4),
+    ];
+    at += OUTPUT_WORDS;
     const rows = count * alternatives;
+    const tokens = new Int32Array(buffer, 4 * at, count);
+    const logprobs = new Float32Array(buffer, 4 * (at + count), count);
+    at += 2 * count;
     const top =
       alternatives === 0
         ? null
         : {
             count: alternatives,
-            tokens: new Int32Array(column(rows)),
-            logprobs: new Float32Array(column(rows)),
+            tokens: new Int32Array(buffer, 4 * at, rows),
+            logprobs: new Float32Array(buffer, 4 * (at + rows), rows),
           };
-    const [stream, offset] = [view.getUint32(at + 1, true), view.getUint32(at + 5, true)];
+    at += 2 * rows;
     yield { type: "output", stream, offset, tokens, logprobs, top };
-    at = next;
   }
 }

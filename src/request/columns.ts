@@ -135,6 +135,14 @@ export class OutputColumns {
     return this.#logprobs.subarray(from, this.length);
   }
 
+  /** As TokenColumn.copy. */
+  copyLogprobs(from: number, target: Float32Array, at: number): void {
+    const logprobs = this.#logprobs;
+    const { length } = this;
+    const shift = at - from;
+    for (let i = from; i < length; i += 1) target[i + shift] = logprobs[i] as number;
+  }
+
   /** null: none were asked for. Views, as of a column. */
   topLogprobs(from = 0): TopLogprobs | null {
     const count = this.#topCount;

@@ -1,0 +1,88 @@
+// `rollout --journal DIR`: a process that is killed loses nothing but what it generated since its last write.
+
+import { afterAll, expect, test } from "bun:test";
+import { existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import type { ReportFile } from "../../src/rollout/report.ts";
+import { ended, engineMissing, foretoken, PROMPTS, scratch, start } from "./tool.ts";
+
+const missing = engineMissing();
+if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
+const engineTest = test.skipIf(missing !== null);
+
+const folder = scratch();
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const file = join(folder, "journal", "rollout.journal");
+
+function job(out: string, ...more: string[]): string[] {
+  const size = ["--limit", "3", "--group-size", "3", "--max-tokens", "200", "--chunk-tokens", "32"];
+  const output = ["--out", join(folder, out), "--report", join(folder, `${out}.json`), "--quiet"];
+  return ["rollout", PROMPTS, ...size, "--deterministic", ...output, ...more];
+}
+
+/** Tokens, logprobs and reason of every response by name. */
+function responses(out: string): Map<string, unknown> {
+  const lines = readFileSync(join(folder, out), "utf8").trim().split("\n");
+  const parsed = lines.map((line) => JSON.parse(line));
+  expect(new Set(parsed.map(({ group, index }) => `${group} ${index}`)).size).toBe(lines.length);
+  return new Map(
+    parsed
+      .map(({ group, index, token_ids, logprobs, finish_reason }): [string, unknown] => [
+        `${group} ${index}`,
+        { token_ids, logprobs, finish_reason },
+      ])
+      .toSorted(([a], [b]) => (a < b ? -1 : 1)),
+  );
+}
+
+function tokensOf(out: string): { resumed: number; generated: number } {
+  const report = JSON.parse(readFileSync(join(folder, `${out}.json`), "utf8")) as ReportFile;
+  const run = Object.values(report.runs)[0];
+  return { resumed: run?.resumed_tokens ?? -1, generated: run?.output_tokens ?? -1 };
+}
+
+const journal = ["--journal", join(folder, "journal")];
+
+engineTest(
+  "rollout --journal: kill -9, a torn end, and every response comes out bit for bit",
+  async () => {
+    expect((await foretoken(...job("whole"))).status).toBe(0);
+    const whole = responses("whole");
+    const { generated: all } = tokensOf("whole");
+
+    const killed = start(job("resumed", ...journal));
+    while (!existsSync(file) || statSync(file).size < 6_000) await Bun.sleep(20);
+    const second = await foretoken(...job("other", ...journal));
+    expect(second.stderr).toContain(`process ${killed.pid} uses it`);
+    killed.kill("SIGKILL");
+    await ended(killed);
+    truncateSync(file, statSync(file).size - 5);
+
+    expect((await foretoken(...job("resumed", ...journal))).stderr).toBe("");
+    expect(responses("resumed")).toEqual(whole);
+    const { resumed, generated } = tokensOf("resumed");
+    expect(resumed + generated).toBe(all);
+    expect(resumed).toBeGreaterThan(200);
+    expect(generated).toBeGreaterThan(0);
+
+    // Again: nothing is left to generate.
+    await foretoken(...job("again", ...journal));
+    expect(responses("again")).toEqual(whole);
+    expect(tokensOf("again")).toEqual({ resumed: all, generated: 0 });
+  },
+);
+
+engineTest(
+  "rollout --journal: another run's journal and a damaged one are refused by name",
+  async () => {
+    const other = await foretoken(...job("other", ...journal, "--seed", "9"));
+    expect(other.status).toBe(2);
+    expect(other.stderr).toContain("holds another run");
+    const bytes = readFileSync(file);
+    bytes[200] = (bytes[200] ?? 0) ^ 1;
+    writeFileSync(file, bytes);
+    const damaged = await foretoken(...job("other", ...journal));
+    expect(damaged.status).toBe(1);
+    expect(damaged.stderr).toMatch(/rollout\.journal: record 0 at byte \d+ is damaged/);
+  },
+);
