@@ -33,6 +33,11 @@ const GOOD: Record<string, object> = {
   "/v1/chat/completions/render": { messages: [{ role: "user", content: "a" }] },
   [GENERATE]: { token_ids: [1], sampling_params: { max_tokens: 2 } },
   "/generate": { input_ids: [1], sampling_params: { max_new_tokens: 2 } },
+  "/skyrl/v1/generate": {
+    token_ids: [1],
+    return_sample_support: true,
+    sampling_params: { max_tokens: 2, top_k: 4 },
+  },
   "/tokenize": { prompt: "a" },
   "/detokenize": { tokens: [97] },
 };
@@ -127,6 +132,10 @@ const BAD: [string, object, string][] = [
     "response_format",
   ],
   [COMPLETIONS, { vllm_xargs: { group_id: [1] } }, "group_id"],
+  ["/skyrl/v1/generate", { sampling_params: { top_k: 1 } }, "sampling_params.top_k"],
+  ["/skyrl/v1/generate", { sampling_params: { top_k: 21 } }, "sampling_params.top_k"],
+  ["/skyrl/v1/generate", { sampling_params: { top_k: 4, n: 2 } }, "sampling_params.n"],
+  ["/skyrl/v1/generate", { stream: true }, "stream"],
   [CHAT, { messages: [] }, "messages"],
   [CHAT, { messages: "hi" }, "messages"],
   [CHAT, { messages: [{ content: "a" }] }, "messages.0.role"],

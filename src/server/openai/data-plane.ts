@@ -7,6 +7,7 @@ import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import { abortSglang, sglangAbortRequest } from "../sglang/control.ts";
 import { prepareSglang, sglangRequest } from "../sglang/generate.ts";
+import { prepareSkyrl, skyrlRequest } from "../skyrl/generate.ts";
 import {
   chatRequest,
   chatTokensRequest,
@@ -83,6 +84,13 @@ const ENDPOINTS: readonly Endpoint[] = [
     summary: "Responses to one prompt, token ids in and out",
     schema: generateRequest,
     act: generates(prepareGenerate),
+  },
+  {
+    method: "POST",
+    path: "/skyrl/v1/generate",
+    summary: "SkyRL: a response with the tokens from which each of its tokens was drawn, packed",
+    schema: skyrlRequest,
+    act: generates(prepareSkyrl, false),
   },
   {
     method: "POST",
