@@ -15,11 +15,11 @@ export interface PythonEnv {
   readonly install: (args: readonly string[]) => string | null;
 }
 
-/** Makes the environment of `folder` anew. Returns why it cannot be made in place of it. */
-export function createPythonEnv(folder: string): PythonEnv | string {
+/** Makes the environment of `folder` anew, of the interpreter `from`. Returns why it cannot be made in place of it. */
+export function createPythonEnv(folder: string, from = "python3"): PythonEnv | string {
   rmSync(folder, { recursive: true, force: true });
   mkdirSync(dirname(folder), { recursive: true });
-  const problem = attempt(["python3", "-m", "venv", folder]);
+  const problem = attempt([from, "-m", "venv", folder]);
   if (problem !== null) return problem;
   const env = pythonEnv(folder);
   attempt(pip(env.python, [UV_PACKAGE]));

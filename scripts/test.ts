@@ -1,6 +1,7 @@
 // Runs every test and ends with one plain line: `N passed, N failed, N skipped`. Tests with real vLLM servers take
 // minutes and two cores of their own: they are run only when they are asked for, with --vllm (nothing else) or
-// --all. --adversary runs the whole of every attack in test/adversary, of which the others run a share.
+// --all. --clients runs trainers' own classes, with --vllm on real vLLM servers; --all runs those that need no torch.
+// --adversary runs the whole of every attack in test/adversary, of which the others run a share.
 // Further arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -11,6 +12,9 @@ const root = join(import.meta.dir, "..");
 const bun = process.execPath;
 const VLLM_TESTS = "test/vllm";
 const ADVERSARY_TESTS = "test/adversary";
+const CLIENT_TESTS = "test/clients";
+/** Need torch, or two vLLM servers: too long for --all. */
+const HEAVY_CLIENT_TESTS = [`${CLIENT_TESTS}/torch.test.ts`, `${CLIENT_TESTS}/vllm.test.ts`];
 /** ms for one test: a rollout, a restart and a start of two servers all fit into the second. */
 const TIMEOUT_MS = "60000";
 const VLLM_TIMEOUT_MS = "600000";
@@ -65,7 +69,7 @@ function skippedTests(xml: string): string[] {
   return [...cases].map(([, name = ""]) => name);
 }
 
-const FLAGS = ["--vllm", "--all", "--adversary"];
+const FLAGS = ["--vllm", "--all", "--adversary", "--clients"];
 const flags = process.argv.slice(2).filter((arg) => FLAGS.includes(arg));
 const args = process.argv.slice(2).filter((arg) => !FLAGS.includes(arg));
 /** A test that could have run and was skipped is a failure. */
@@ -77,9 +81,18 @@ if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   const timeout = ["--timeout", ADVERSARY_TIMEOUT_MS];
   const whole = { FORETOKEN_ADVERSARY: "all" };
   runs.push(tested([...timeout, `./${ADVERSARY_TESTS}/`, ...args], whole));
+} else if (flags.includes("--clients")) {
+  const [onEmbedded, onVllm] = [["light", "torch"], ["vllm"]];
+  const kinds = flags.includes("--vllm") ? onVllm : onEmbedded;
+  const files = kinds.map((kind) => `./${CLIENT_TESTS}/${kind}.test.ts`);
+  runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, ...files, ...args]));
 } else {
   if (!flags.includes("--vllm")) {
-    const others = ["--path-ignore-patterns", `${VLLM_TESTS}/**`];
+    const ignored = [
+      `${VLLM_TESTS}/**`,
+      ...(isStrict ? HEAVY_CLIENT_TESTS : [`${CLIENT_TESTS}/**`]),
+    ];
+    const others = ignored.flatMap((pattern) => ["--path-ignore-patterns", pattern]);
     runs.push(tested(["--timeout", TIMEOUT_MS, ...others, ...args]));
   }
   if (flags.length > 0) {
