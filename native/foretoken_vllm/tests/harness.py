@@ -117,7 +117,7 @@ def extra(group: str, sample: int, offset: int = 0, **more: Any) -> dict[str, An
 
 def engine(tokens: int = 8, **foretoken: Any) -> tuple[ForetokenProposer, Runner]:
     """A proposer bound to its runner by the frame of `load_model`."""
-    settings = {"probability_min": 0.01, "step_us": 1_000_000, **foretoken}
+    settings = {"probability_min": 0.01, **foretoken}
     proposer = ForetokenProposer(config(tokens, **settings))
     runner = Runner(proposer)
     runner.load_model()

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from foretoken_vllm.budget import DraftBudget
 from foretoken_vllm.core import CoreTrapError
-from foretoken_vllm.cost import StepCost, Worth
 from foretoken_vllm.link import Link
 from foretoken_vllm.mailbox import Adopt, Batch, Budget, Delta, Stepped, Wants, WantsGroup
 from foretoken_vllm.proposer import ForetokenProposer
@@ -28,19 +28,17 @@ _EVENTS = ("shuffle", "drop", "drop", "absent", "budget", "budget", "weights", "
 STORY_TOKENS = 200
 CHANGED = 0.1
 WITHHELD_BELOW = 2.0
+CUT_BELOW = 0.1
 
 
-class Judged(StepCost):
-    """What drafts are worth does not depend on the time that steps take; some of them are withheld."""
+class Judged(DraftBudget):
+    """What is chosen does not depend on the time that steps take; some drafts are withheld, some cut short."""
 
-    def worth(self, requests: int) -> Worth:
-        return Worth(0.05, 0.0, 0.0)
+    def probability_min(self, requests: int) -> float:
+        return 0.05
 
-    def is_of(self, requests: int) -> bool:
-        return True
-
-    def keeps(self, drafted: int, expected: float) -> bool:
-        return expected >= WITHHELD_BELOW
+    def choose(self, requests: int, probabilities: list[float]) -> float:
+        return 2.0 if sum(probabilities) < WITHHELD_BELOW else CUT_BELOW
 
 
 class Side:
@@ -48,7 +46,7 @@ class Side:
 
     def __init__(self, *, is_quick: bool) -> None:
         self.proposer, self.runner = engine(probability_min=0)
-        self.proposer._cost = Judged()
+        self.proposer._budget = Judged()
         self.proposer._has_lineups = is_quick
         made = self.proposer
         self.proposer._link = Link(made._settings, made._mailbox, made.faults, made.stats, made.telemetry)
@@ -82,7 +80,7 @@ class Side:
             self.replica.used_bytes(),
             self.replica.tokens_taken,
             sorted(self.replica.groups),
-            (counters.steps, counters.requests, counters.drafted, counters.accepted, counters.rested),
+            (counters.steps, counters.requests, counters.drafted, counters.accepted),
             (counters.over_budget, counters.untracked, counters.withheld),
             proposer._epoch,
             dict(proposer.faults.counts),
@@ -226,7 +224,7 @@ class History:
         sampled = self.sampled()
         rests, proposes = self.random.random() < 0.02, self.random.random() > 0.02
         for side in self.sides:
-            side.proposer._guard.rest = int(rests)
+            side.proposer._budget._rest = int(rests)
         quick, slow = (side.runner.step(sampled, propose=proposes) for side in self.sides)
         assert quick == slow
         assert self.sides[0].told() == self.sides[1].told()

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from .cost import StepCost, Worth
+from .budget import DraftBudget
 from .mailbox import Delta
 from .proposer import ForetokenProposer
 
@@ -94,22 +94,25 @@ class _Runner:
         return sampled
 
 
-class _FixedCost(StepCost):
+class _FixedBudget(DraftBudget):
     """Every run drafts alike, whatever its steps took, and nothing is withheld; the work of judging is done."""
 
-    def worth(self, requests: int) -> Worth:
-        super().worth(requests)
-        return Worth(0.1, 0.0, 0.0)
-
-    def keeps(self, drafted: int, expected: float) -> bool:
-        super().keeps(drafted, expected)
+    def wants_drafts(self) -> bool:
+        super().wants_drafts()
         return True
+
+    def probability_min(self, requests: int) -> float:
+        super().probability_min(requests)
+        return 0.1
+
+    def choose(self, requests: int, probabilities: list[float]) -> float:
+        super().choose(requests, probabilities)
+        return 0.0
 
 
 def _config(length_max: int, tokens: int) -> Any:
-    own = {"step_us": 10_000_000}
     return SimpleNamespace(
-        additional_config={"foretoken": own},
+        additional_config={"foretoken": {}},
         speculative_config=SimpleNamespace(num_speculative_tokens=tokens),
         model_config=SimpleNamespace(max_model_len=length_max, get_vocab_size=lambda: VOCABULARY),
     )
@@ -121,7 +124,7 @@ def measure(requests: int, steps: int, tokens: int, *, cold: bool, grouped: bool
     runner = _Runner(requests, steps, grouped=grouped)
     proposer = ForetokenProposer(_config(runner.length_max, tokens))
     proposer.bind_runner(runner)
-    proposer._cost = _FixedCost()
+    proposer._budget = _FixedBudget()
     replica = proposer._replica
     if replica is None:
         raise RuntimeError(f"no core: {proposer.faults.counts}")

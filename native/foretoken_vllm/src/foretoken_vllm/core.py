@@ -191,9 +191,10 @@ class SuffixCore:
         output = self._output
         return output[at : at + count].tolist(), self._probabilities[:count].tolist()
 
-    def expected(self, count: int) -> float:
-        """How many of the `count` tokens that the last step drafted will be accepted: the sum of probabilities."""
-        return float(sum(self._probabilities[:count].tolist()))
+    def probabilities(self, count: int) -> list[float]:
+        """Of the `count` tokens that the last step drafted: that the path up to each is accepted."""
+        found: list[float] = self._probabilities[:count].tolist()
+        return found
 
     def _call(self, name: str, *arguments: int) -> int:
         function = self._exports[name]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import sys
 import time
 from array import array
+from bisect import bisect_right
 from itertools import pairwise
+from operator import neg
 from typing import Any
 
 from . import abi, engine, repair, shortcut
 from .batch_plan import BatchPlan, plan_of
-from .core import BUDGET_NONE, CoreTrapError, float_word
-from .cost import Guard, StepCost
+from .budget import DraftBudget
+from .core import BUDGET_NONE, CoreTrapError, StepDrafts, float_word
 from .faults import Faults
 from .link import Link
 from .mailbox import Adopt, Batch, Began, Delta, Down, Ended, Lacks, LacksPast, Made, Mailbox, Past, Stepped, Wants
@@ -31,9 +33,9 @@ TRAPS_MAX = 3
 _SWEEP_STEPS = 128
 # Longer pauses between two steps are an engine's that had nothing to do.
 _STEP_S_MAX = 1.0
-# How often what a step costs is counted, and what a draft token must be worth is looked at.
+# How often it is counted what steps took.
 _LEDGER_STEPS = 16
-_BITS_STEPS = 16
+_NO_QUERIES = array("i")
 # Seconds in which a group with another prompt keeps its name.
 _CONFLICT_S = 10.0
 
@@ -53,25 +55,25 @@ class ForetokenProposer:
         # The batch of the step before: what its next step needs if it stays as it is.
         self._plan: BatchPlan | None = None
         self._has_lineups = True
-        # Steps that are not counted yet: requests, seconds since the step before, tokens verified in them (below 0:
-        # nothing to learn from) and made, seconds of this one, drafted.
-        self._ledger: list[tuple[int, float, int, int, float, int]] = []
+        # Steps that are not counted yet: requests, seconds of the engine's step, draft tokens verified in it (below 0:
+        # nothing to learn from), seconds that making those took, seconds of this call, tokens drafted in it.
+        self._ledger: list[tuple[int, float, int, float, float, int]] = []
         self._epoch = 0
         # None: no request has carried a weight epoch.
         self._run: str | None = None
         self._steps = 0
         self._traps = 0
-        # Draft tokens of the step that the engine does now.
+        # Draft tokens of the step that the engine does now, and seconds that making them took.
         self._verified = 0
+        self._took = 0.0
         self._returned_at = 0.0
-        self._span_us = 0.0
-        self._rests = False
         # Draft tokens of the step that is under way.
         self._drafted = 0
-        self._cost = StepCost()
+        self._budget = DraftBudget()
         self._met = False
+        # What the engine's step took can be learnt from.
+        self._is_sample = False
         self._settings = Settings()
-        self._guard = Guard(self._settings.step_us)
         self._replica: Replica | None = None
         try:
             self._open(vllm_config)
@@ -80,7 +82,6 @@ class ForetokenProposer:
 
     def _open(self, config: Any) -> None:
         self._settings = load(getattr(config, "additional_config", None), self.faults)
-        self._guard = Guard(self._settings.step_us)
         wanted = int(config.speculative_config.num_speculative_tokens)
         self._tokens_max = min(wanted, TOKENS_MAX)
         self._length_max = int(config.model_config.max_model_len)
@@ -148,30 +149,29 @@ class ForetokenProposer:
         replica = self._replica
         if self._runner is None or replica is None or not self._is_on:
             return _none_for(sampled_token_ids)
+        self._is_sample = False
         try:
-            plan = self._plan
-            if plan is not None:
-                drafts = self._quick(began, plan, replica, sampled_token_ids, num_tokens_no_spec)
-                if drafts is not None:
-                    return drafts
+            drafts = None
+            if self._plan is not None:
+                drafts = self._quick(self._plan, replica, sampled_token_ids, num_tokens_no_spec)
+            if drafts is None:
                 self._leave()
-            drafts = self._propose(began, replica, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+                drafts = self._propose(replica, sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
         except CoreTrapError as error:
             self._trapped(error)
-            drafts = _none_for(sampled_token_ids)
+            drafts, self._drafted = _none_for(sampled_token_ids), 0
         except Exception as error:  # noqa: BLE001 - one that raises here ends the server
             self.faults.add("propose", error)
-            drafts = _none_for(sampled_token_ids)
-            self._drafted = 0
+            drafts, self._drafted = _none_for(sampled_token_ids), 0
             self._recover()
         try:
-            return self._finish(began, drafts)
+            self._end_step(began, drafts)
         except Exception as error:  # noqa: BLE001 - only counters
             self.faults.add("finish", error)
-            return drafts
+        return drafts
 
     def _quick(
-        self, began: float, plan: BatchPlan, replica: Replica, sampled: list[list[int]], lengths: Any
+        self, plan: BatchPlan, replica: Replica, sampled: list[list[int]], lengths: Any
     ) -> list[list[int]] | None:
         """The step of a batch that is as it was; drafts and reports what `_propose` would. None: nothing was changed.
 
@@ -187,9 +187,8 @@ class ForetokenProposer:
             plan.prepare(plan.tokens_max, self._probability_bits(requests))
         steps = self._steps + 1
         # Every few steps it may not, for what is done seldom.
-        if self._mailbox.down or self._guard.rest > 0 or steps % _SWEEP_STEPS == 0:
+        if self._mailbox.down or steps % _SWEEP_STEPS == 0:
             return None
-        drafted = made = 0
         if not plan.heads:
             drafts = _none_for(sampled)
         else:
@@ -199,10 +198,11 @@ class ForetokenProposer:
             counts = list(map(len, sampled))
             if not plan.follows(counts, totals):
                 return None
-            # Without a budget from the sidecar, all of them.
-            budget = BUDGET_NONE if self._may_draft and self._mailbox.budget is None else self._budget()
-            if steps % _BITS_STEPS == 0 or plan.tokens_max != min(self._tokens_max, budget):
-                plan.prepare(min(self._tokens_max, budget), self._probability_bits(requests))
+            # Without a bound from the sidecar, all of them.
+            allowed = BUDGET_NONE if self._may_draft and self._mailbox.budget is None else self._allowed()
+            wants = self._budget.wants_drafts()
+            if wants:
+                plan.prepare(min(self._tokens_max, allowed), self._probability_bits(requests))
             words = replica.words
             for head, count, tokens in zip(plan.heads, counts, sampled, strict=True):
                 words += head
@@ -210,57 +210,53 @@ class ForetokenProposer:
                 words += tokens
             if self._link is not None:
                 self._mailbox.up.append(Stepped(self._epoch, plan.who, plan.totals, sampled.copy()))
-            made = sum(counts)
-            self.counters.accepted += made - requests
+            self.counters.accepted += sum(counts) - requests
             plan.totals = totals
             plan.is_behind = True
-            found = replica.cross_prepared(plan.owners, plan.queries(), budget)
-            tokens = found.tokens
-            drafted = self._kept(replica, len(tokens))
-            # Nothing may have been asked for.
-            drafts = [tokens[a:b] for a, b in pairwise(found.starts)] if drafted > 0 else _none_for(sampled)
+            found = replica.cross_prepared(plan.owners, plan.queries() if wants else _NO_QUERIES, allowed)
+            drafts = self._kept(replica, requests, found) or _none_for(sampled)
         self._steps = steps
+        self.counters.quick += 1
+        self._is_sample = bool(plan.heads)
+        return drafts
+
+    def _end_step(self, began: float, drafts: list[list[int]]) -> None:
+        """Into the ledger."""
         ended = time.perf_counter()
-        verified = self._verified if plan.heads else -1
+        drafted, self._drafted = self._drafted, 0
+        took = ended - began
+        verified = self._verified if self._is_sample and self._returned_at > 0 else -1
         ledger = self._ledger
-        ledger.append((requests, began - self._returned_at, verified, made, ended - began, drafted))
+        ledger.append((len(drafts), began - self._returned_at, verified, self._took, took, drafted))
         self._verified = drafted
+        self._took = took
         self._returned_at = ended
         if len(ledger) >= _LEDGER_STEPS:
             self._settle_ledger()
-        return drafts
 
     def _settle_ledger(self) -> None:
         """Counts what the steps since have cost and brought."""
-        counters = self.counters
-        for requests, span, verified, made, took, drafted in self._ledger:
-            us = took * 1e6
-            span_us = span * 1e6 if span < _STEP_S_MAX else 0.0
+        counters, budget = self.counters, self._budget
+        ledger, self._ledger = self._ledger, []
+        for requests, span, verified, making, took, drafted in ledger:
             counters.steps += 1
-            counters.quick += 1
             counters.requests += requests
             counters.drafted += drafted
-            counters.propose_us += us
-            counters.step_us += span_us
+            counters.propose_us += took * 1e6
+            if span >= _STEP_S_MAX:
+                continue
+            counters.step_us += span * 1e6
             if verified >= 0:
-                if span_us > 0:
-                    self._cost.observe(requests, verified, made, span_us)
-                self._guard.observe(requests, us, span_us)
-        self._ledger.clear()
+                # Drafts cost what their making takes, too.
+                budget.observe(requests, verified, (span + making if verified > 0 else span) * 1e6)
+        budget.learn()
+        counters.step_error = budget.step_time.error
 
-    def _propose(
-        self, began: float, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any
-    ) -> list[list[int]]:
-        self._observe(began)
-        self._rests = not self._guard.may_draft()
-        if self._rests:
-            self.counters.rested += 1
-            return _none_for(sampled)
+    def _propose(self, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any) -> list[list[int]]:
         self._met = False
         drafts = self._step(replica, sampled, lengths, token_ids)
         # A step that held the prefill of a request, which is new, is no sample of others.
-        if self._span_us > 0 and not self._met and all(sampled):
-            self._cost.observe(len(sampled), self._verified, sum(map(len, sampled)), self._span_us)
+        self._is_sample = not self._met and all(sampled)
         if self._has_lineups:
             req_ids = self._runner.input_batch.req_ids
             self._plan = plan_of(req_ids, self._requests, self._untracked, lengths, replica)
@@ -274,8 +270,6 @@ class ForetokenProposer:
         self._plan = None
         if plan is not None:
             plan.settle()
-        if self._ledger:
-            self._settle_ledger()
 
     def _recover(self) -> None:
         """After an error in a step. What it left may raise again, so every request is registered again."""
@@ -283,30 +277,7 @@ class ForetokenProposer:
             self._leave()
         except Exception as error:  # noqa: BLE001 - see propose
             self.faults.add("recover", error)
-            self._ledger.clear()
             self._requests.clear()
-
-    def _observe(self, began: float) -> None:
-        """The engine's time for the step that has just ended."""
-        span = began - self._returned_at
-        self._span_us = span * 1e6 if self._returned_at > 0 and span < _STEP_S_MAX else 0.0
-        self.counters.step_us += self._span_us
-
-    def _finish(self, began: float, drafts: list[list[int]]) -> list[list[int]]:
-        drafted = self._drafted
-        self._drafted = 0
-        ended = time.perf_counter()
-        counters = self.counters
-        us = (ended - began) * 1e6
-        counters.steps += 1
-        counters.requests += len(drafts)
-        counters.drafted += drafted
-        counters.propose_us += us
-        if not self._rests:
-            self._guard.observe(len(drafts), us, self._span_us)
-        self._verified = drafted
-        self._returned_at = ended
-        return drafts
 
     def _step(self, replica: Replica, sampled: list[list[int]], lengths: Any, token_ids: Any) -> list[list[int]]:
         drafts = _none_for(sampled)
@@ -315,8 +286,8 @@ class ForetokenProposer:
             self._take_down(replica)
         totals = lengths[: len(sampled)].tolist()
         bits = self._probability_bits(len(sampled))
-        budget = self._budget()
-        tokens_max = min(self._tokens_max, budget)
+        allowed = self._allowed()
+        tokens_max = min(self._tokens_max, allowed) if self._budget.wants_drafts() else 0
         requests, req_ids, untracked = self._requests, self._runner.input_batch.req_ids, self._untracked
         words, owners, draft_words = replica.words, replica.owners, replica.draft_words
         made: list[Made] = []
@@ -368,31 +339,44 @@ class ForetokenProposer:
         self.counters.accepted += accepted
         if (made or given) and self._link is not None:
             self._mailbox.up.append(Batch(self._epoch, made, given))
-        self._cross(replica, asked, drafts, budget)
+        self._cross(replica, asked, drafts, allowed)
         return drafts
 
-    def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]], budget: int) -> None:
-        found = replica.cross(budget)
-        if found is not None:
-            starts, tokens = found.starts, found.tokens
-            self._drafted = self._kept(replica, len(tokens))
-            for at, i in enumerate(asked if self._drafted > 0 else ()):
-                drafts[i] = tokens[starts[at] : starts[at + 1]]
+    def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]], allowed: int) -> None:
+        found = replica.cross(allowed)
+        kept = None if found is None else self._kept(replica, len(drafts), found)
+        if kept is not None:
+            for i, draft in zip(asked, kept, strict=True):
+                drafts[i] = draft
         self._steps += 1
         if self._steps % _SWEEP_STEPS == 0:
             self._sweep(replica)
 
-    def _kept(self, replica: Replica, drafted: int) -> int:
-        """How many of a step's draft tokens the engine is given: all of them, or none where they do not pay."""
-        if drafted == 0 or self._settings.probability_min > 0:
-            return drafted
-        if self._cost.keeps(drafted, replica.expected(drafted)):
-            return drafted
-        self.counters.withheld += drafted
-        return 0
+    def _kept(self, replica: Replica, requests: int, found: StepDrafts) -> list[list[int]] | None:
+        """Of each draft, the tokens that the engine is given; None: none of any."""
+        starts, tokens = found.starts, found.tokens
+        drafted = len(tokens)
+        if drafted == 0:
+            return None
+        if self._settings.probability_min > 0:
+            self._drafted = drafted
+            return [tokens[a:b] for a, b in pairwise(starts)]
+        probabilities = replica.probabilities(drafted)
+        least = self._budget.choose(requests, probabilities)
+        if least <= min(probabilities):
+            self._drafted = drafted
+            return [tokens[a:b] for a, b in pairwise(starts)]
+        if least > 1:
+            self.counters.withheld += drafted
+            return None
+        # Along a path the probability never rises: what is kept is its beginning.
+        kept = [tokens[a : bisect_right(probabilities, -least, a, b, key=neg)] for a, b in pairwise(starts)]
+        self._drafted = sum(map(len, kept))
+        self.counters.withheld += drafted - self._drafted
+        return kept
 
-    def _budget(self) -> int:
-        """Draft tokens of this step, all requests together."""
+    def _allowed(self) -> int:
+        """Draft tokens of this step, all requests together, that the sidecar allows."""
         if not self._may_draft:
             return 0
         budget = self._mailbox.budget
@@ -408,9 +392,10 @@ class ForetokenProposer:
     def _probability_bits(self, requests: int) -> int:
         if self._settings.probability_min > 0:
             return self._bits
-        if self._steps % _BITS_STEPS == 0 or self._steps < 64 or not self._cost.is_of(requests):
-            self.counters.probability_min = self._cost.worth(requests).probability_min
-            self._bits = float_word(self.counters.probability_min)
+        least = self._budget.probability_min(requests)
+        if least != self.counters.probability_min:
+            self.counters.probability_min = least
+            self._bits = float_word(least)
         return self._bits
 
     def _catch_up(self, replica: Replica, request: Request, line: Any, end: int) -> bool:
@@ -613,7 +598,6 @@ class ForetokenProposer:
             "groups": 0 if replica is None else len(replica.groups),
             "tokens_taken": 0 if replica is None else replica.tokens_taken,
             "past_tokens": 0 if replica is None else replica.past_tokens,
-            "guard_trips": self._guard.trips,
             "traps": self._traps,
             "faults": dict(self.faults.counts),
         }

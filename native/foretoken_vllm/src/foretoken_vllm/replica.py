@@ -210,9 +210,9 @@ class Replica:
             self._refused(owners, drafts.failed)
         return drafts
 
-    def expected(self, count: int) -> float:
-        """How many of the `count` tokens that the last crossing drafted will be accepted."""
-        return self._core.expected(count)
+    def probabilities(self, count: int) -> list[float]:
+        """Of the `count` tokens that the last crossing drafted: that the path up to each is accepted."""
+        return self._core.probabilities(count)
 
     def _refused(self, owners: list[Group], records: list[int]) -> None:
         for record in records:

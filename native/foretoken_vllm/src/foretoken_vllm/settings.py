@@ -17,7 +17,7 @@ _ENV_PREFIX = "FORETOKEN_"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Environment names are these in capitals behind FORETOKEN_: FORETOKEN_DRAFT_URL, FORETOKEN_STEP_US."""
+    """Environment names are these in capitals behind FORETOKEN_: FORETOKEN_DRAFT_URL, FORETOKEN_CORE_MB."""
 
     draft_url: str = ""
     """`ws://HOST:PORT/v1/draft`; without it drafts come from this engine's own responses alone."""
@@ -27,8 +27,6 @@ class Settings:
     """What the sidecar calls this engine."""
     drafts: int = 1
     """0: tokens are shared, nothing is drafted."""
-    step_us: int = 400
-    """Drafting rests when a step of 32 requests costs more on average; other batches in proportion, 8 at least."""
     probability_min: float = 0.0
     """Minimum acceptance probability of a draft token's path; 0: derived from measured step times."""
     core_mb: int = 512
@@ -49,7 +47,6 @@ class Settings:
 
 _BOUNDS: dict[str, tuple[float, float]] = {
     "drafts": (0, 1),
-    "step_us": (1, 10_000_000),
     "probability_min": (0, 1),
     "core_mb": (8, 3840),
     "logs_mb": (1, 65536),

@@ -19,15 +19,15 @@ class Counters:
     propose_us: float = 0.0
     quick: int = 0
     """Steps of a batch that was as in the step before (batch_plan.py)."""
-    rested: int = 0
-    """Steps without drafts because the guard had tripped."""
     untracked: int = 0
     """Requests without a group."""
     probability_min: float = 0.0
     step_us: float = 0.0
     """Time between two calls, where it is less than a second: the engine's steps, without what they waited."""
+    step_error: float = 0.0
+    """How far steps took of late from what they were expected to, as a part of that."""
     withheld: int = 0
-    """Draft tokens that the engine was not given, since all of a step's together would not have paid for it."""
+    """Draft tokens that the engine was not given, since they would not have paid for their rows or their step."""
     over_budget: int = 0
     """Steps in which the sidecar allowed no drafts."""
 
