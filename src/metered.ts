@@ -6,6 +6,8 @@ import { Metrics } from "./metrics/metrics.ts";
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import type { Kept } from "./server/kept.ts";
+import { SERVING_STATES } from "./server/live/serving-state.ts";
+import type { LiveView } from "./server/live/view.ts";
 import type { Route } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import type { StreamService } from "./server/stream/service.ts";
@@ -24,9 +26,10 @@ export function meteredBy(
     modelName: string;
     kept: KeptLevels;
     learned: LearnedEpochs;
+    live: LiveView;
   },
 ): Metrics {
-  const { pool, kv, stream, telemetry, modelName, kept, learned } = parts;
+  const { pool, kv, stream, telemetry, modelName, kept, learned, live } = parts;
   const metrics = new Metrics(
     {
       modelName,
@@ -38,6 +41,10 @@ export function meteredBy(
         for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
         return counts;
       },
+      engineName: (worker) =>
+        pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`,
+      servingState: () => live.state.state,
+      servingStates: SERVING_STATES,
       staleWorkers: () => learned.stale.size,
       kvPool: () => kv.stats(),
       stream: () => stream.stats(),

@@ -30,6 +30,9 @@ import {
   serveHttp,
 } from "./server/http.ts";
 import { type IterationSummary, Iterations } from "./server/iterations.ts";
+import { LIVE_DESCRIPTIONS, liveRoutes } from "./server/live/routes.ts";
+import type { ServingState } from "./server/live/serving-state.ts";
+import { LiveView } from "./server/live/view.ts";
 import type { OpenStream } from "./server/open-streams.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
@@ -78,6 +81,8 @@ export interface ServeOptions {
   readonly historyBytes?: number;
   /** Keeps them over a restart; null, the default: nothing does. */
   readonly historyFile?: string | null;
+  /** Of the last iterations; null, the default: they are kept in memory. */
+  readonly iterationsFile?: string | null;
   readonly model: ModelSide;
   /** Of texts that clients send. Default: as ENCODER_LIMITS. */
   readonly encoder?: Partial<EncoderLimits>;
@@ -113,6 +118,8 @@ export interface ServeEvents {
   /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
   refused(entry: RefusedEntry): void;
   iterationEnded(summary: IterationSummary): void;
+  /** Nothing is generated, and why; or it is again. Also every minute while requests wait for it. */
+  stateChanged(state: ServingState & { waiting: number; seconds: number }): void;
   /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
   unread(streams: readonly OpenStream[]): void;
   failed(error: unknown): void;
@@ -306,6 +313,7 @@ function serveWith(
     timeoutMs: options.weightsTimeoutMs,
     later: afterwards,
     notice: (notice) => events.weightsNotice(notice),
+    held: (seconds) => metrics.weightsUpdated(seconds),
   });
   const learned = new LearnedEpochs({
     ...{ sidecar, pool, weights, clock: wallClock, later: afterwards },
@@ -324,6 +332,12 @@ function serveWith(
   });
   const drafts = draftsOf(options, sidecar, history);
   const kept: KeptLevels = { groups: () => sidecar.kept };
+  const live = new LiveView({
+    ...{ sidecar, pool, weights, clock: wallClock, every: repeatedly, failed },
+    nowS: () => Date.now() / 1000,
+    iterationsFile: options.iterationsFile ?? null,
+    changed: (state) => events.stateChanged(state),
+  });
   if (history !== null) kept.history = () => history.kept;
   const metrics = meteredBy(sidecar, {
     ...{
@@ -334,6 +348,7 @@ function serveWith(
       telemetry: drafts.telemetry,
       modelName: options.model.names[0],
       kept,
+      live,
     },
   });
   sidecar.observe({
@@ -357,7 +372,11 @@ function serveWith(
     sidecar,
     clock: wallClock,
     later: afterwards,
-    ended: (summary) => events.iterationEnded(summary),
+    ended: (summary) => {
+      live.iterationEnded(summary);
+      metrics.iterationEnded(summary);
+      events.iterationEnded(summary);
+    },
   });
   pool.attach(sidecar);
   http.serve({
@@ -371,6 +390,7 @@ function serveWith(
       drafts,
       metrics,
       kept,
+      live,
     }),
     sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
   });
@@ -397,6 +417,7 @@ function serveWith(
     stop: async () => {
       stopLooking();
       iterations.end();
+      live.close();
       sidecar.rollout.stop();
       drafts.end();
       await http.stop();
@@ -450,9 +471,10 @@ function routesOf(
     drafts: Drafts;
     metrics: Metrics;
     kept: KeptLevels;
+    live: LiveView;
   },
 ): Route[] {
-  const { sidecar, encoder, pool, registry, weights, learned, drafts, metrics, kept } = parts;
+  const { sidecar, encoder, pool, registry, weights, learned, drafts, metrics, kept, live } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
   const plane = dataPlane({
@@ -496,6 +518,7 @@ function routesOf(
     ...plane.routes,
     ...rollouts.routes,
     ...pageRoutes(),
+    ...liveRoutes({ live, sidecar, pool, text }),
     ...pluginRoutes(drafts),
     metricsRoute(metrics),
   ];
@@ -505,6 +528,7 @@ function routesOf(
     ...describeDataPlane(),
     ...describeRollouts(),
     ...describePlugin(),
+    ...LIVE_DESCRIPTIONS,
     ...DESCRIPTIONS,
   ];
   return [...routes, openApiRoute(routes, described, version)];

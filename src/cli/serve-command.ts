@@ -48,6 +48,7 @@ export const SERVING_FIELDS = [
   "workerToken",
   "historyMb",
   "historyFile",
+  "iterations",
   "minWorkers",
   "requestsMax",
   "bodyMb",
@@ -240,6 +241,7 @@ export type ServingSettings = Pick<
   | "drainS"
   | "historyMb"
   | "historyFile"
+  | "iterations"
 > &
   Partial<Pick<ServeSettings, "mixedPrecision">>;
 
@@ -359,6 +361,7 @@ function bindOptionsOf(
     },
     historyBytes: settings.historyMb * MIB,
     historyFile: settings.historyFile,
+    iterationsFile: settings.iterations,
     policy: settings.policy,
     draft: settings.draft ?? "grouped",
     chunkTokens: settings.chunkTokens,

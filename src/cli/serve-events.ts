@@ -32,6 +32,13 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
       log(status < 400 ? "info" : "warn", "control", { status, ms: Math.round(ms), ...entry }),
     refused: (entry) => log("warn", "refused", { ...entry }),
     iterationEnded: (summary) => log("info", "iteration", iterationFields(summary)),
+    stateChanged: ({ state, reason, waiting, seconds }) =>
+      log(state === "serving" ? "info" : "warn", "state", {
+        state,
+        ...(reason === null ? {} : { reason }),
+        waiting,
+        seconds,
+      }),
     unread: (streams) => {
       log("warn", "waiting_for_readers", { streams: streams.length });
       for (const stream of streams.slice(0, UNREAD_LOGGED_MAX)) logUnread(log, stream);

@@ -514,6 +514,14 @@ export const FIELDS = {
     default: 64,
     help: "responses of earlier weight epochs to draft from and to estimate lengths by when their prompts come again; 0: none",
   }),
+  iterations: {
+    kind: "text",
+    flag: "--iterations",
+    metavar: "FILE",
+    default: null,
+    otherwise: "in memory",
+    help: "keep the figures of the last 50 iterations, which the page shows, in this SQLite file",
+  },
   historyFile: {
     kind: "text",
     flag: "--history-file",

@@ -2,7 +2,9 @@
 // told as they count it.
 
 import { beforeEach, expect, test } from "bun:test";
-import { type WorkerId, workerId } from "../base/ids.ts";
+import { groupId, type WorkerId, weightEpoch, workerId } from "../base/ids.ts";
+import { RequestBuffer } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Meter } from "../rollout/meter.ts";
 import type { Worker, WorkerStats } from "../rollout/worker.ts";
 import { Metrics } from "./metrics.ts";
@@ -37,8 +39,10 @@ const POOL = {
 const ENGINE: WorkerId = workerId(0);
 let meter: Meter;
 let metrics: Metrics;
+let nowMs = 0;
 
 beforeEach(() => {
+  nowMs = 0;
   meter = new Meter({ nowMs: () => 0 });
   metrics = new Metrics(
     {
@@ -46,6 +50,9 @@ beforeEach(() => {
       meter,
       unfinished: () => 3,
       epoch: () => 1,
+      engineName: (worker) => `http://gpu-${worker}:8000`,
+      servingState: () => "paused",
+      servingStates: ["serving", "paused"],
       staleWorkers: () => 0,
       workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
       kvPool: () => POOL,
@@ -53,7 +60,7 @@ beforeEach(() => {
       plugins: () => [],
       kept: () => [{ of: "groups", bytes: 700, bytesMax: 1000, count: 2 }],
     },
-    () => 0,
+    () => nowMs,
   );
 });
 
@@ -73,23 +80,23 @@ test("metrics: a counter ends in _total, and nothing else does", async () => {
   expect(types.length).toBeGreaterThan(30);
   for (const [, name = "", type] of types) {
     expect([name, name.endsWith("_total")]).toEqual([name, type === "counter"]);
-    expect(name).toMatch(/^(vllm:|foretoken_)/);
+    expect(name).toMatch(/^(vllm:|foretoken_|process_)/);
   }
 });
 
 test("metrics: an engine's counters are there from its first word, at 0 too", async () => {
   metrics.stats(ENGINE, STATS);
   const values = await scraped();
-  expect(values.get('vllm:num_preemptions_total{engine="0"}')).toBe(0);
-  expect(values.get('vllm:prompt_tokens_total{engine="0"}')).toBe(40);
-  expect(values.get('foretoken_engine_busy_seconds_total{engine="0"}')).toBe(1.5);
+  expect(values.get('vllm:num_preemptions_total{engine="http://gpu-0:8000"}')).toBe(0);
+  expect(values.get('vllm:prompt_tokens_total{engine="http://gpu-0:8000"}')).toBe(40);
+  expect(values.get('foretoken_engine_busy_seconds_total{engine="http://gpu-0:8000"}')).toBe(1.5);
 });
 
 test("metrics: a restarted engine adds to earlier counts", async () => {
   metrics.stats(ENGINE, STATS);
   metrics.stats(ENGINE, { ...STATS, steps: 110, prefillTokens: 45 });
   metrics.stats(ENGINE, { ...STATS, steps: 5, prefillTokens: 4 });
-  expect((await scraped()).get('vllm:prompt_tokens_total{engine="0"}')).toBe(49);
+  expect((await scraped()).get('vllm:prompt_tokens_total{engine="http://gpu-0:8000"}')).toBe(49);
 });
 
 test("metrics: external counts are exported unchanged, scrape after scrape", async () => {
@@ -123,11 +130,95 @@ test("metrics: what waits for an engine is no sign of overload; what waits in on
   meter.worker({ workerId: ENGINE, capacity } as Worker);
   meter.stats(ENGINE, { ...STATS, running: 1, waiting: 1 });
   const values = await scraped();
-  expect(values.get('vllm:num_requests_waiting{engine="0"}')).toBe(1);
+  expect(values.get('vllm:num_requests_waiting{engine="http://gpu-0:8000"}')).toBe(1);
   const waiting = "vllm:num_requests_waiting_by_reason";
-  expect(values.get(`${waiting}{engine="0",reason="capacity"}`)).toBe(1);
-  expect(values.get(`${waiting}{engine="0",reason="deferred"}`)).toBe(0);
+  expect(values.get(`${waiting}{engine="http://gpu-0:8000",reason="capacity"}`)).toBe(1);
+  expect(values.get(`${waiting}{engine="http://gpu-0:8000",reason="deferred"}`)).toBe(0);
   expect(values.get("foretoken_requests_queued")).toBe(1);
-  const budget = 'engine="0",block_size="1",num_gpu_blocks="4096",kv_cache_size_tokens="4096"';
+  const budget =
+    'engine="http://gpu-0:8000",block_size="1",num_gpu_blocks="4096",kv_cache_size_tokens="4096"';
   expect(values.get(`vllm:cache_config_info{${budget}}`)).toBe(1);
+});
+
+/** Every name in the queries of vLLM's dashboard (examples/observability/prometheus_grafana/grafana.json, 0.11 and 0.32). */
+const DASHBOARD = [
+  "vllm:e2e_request_latency_seconds_bucket",
+  "vllm:e2e_request_latency_seconds_sum",
+  "vllm:e2e_request_latency_seconds_count",
+  "vllm:prompt_tokens_total",
+  "vllm:generation_tokens_total",
+  "vllm:inter_token_latency_seconds_bucket",
+  "vllm:time_per_output_token_seconds_bucket",
+  "vllm:time_per_output_token_seconds_sum",
+  "vllm:time_per_output_token_seconds_count",
+  "vllm:num_requests_running",
+  "vllm:num_requests_waiting",
+  "vllm:time_to_first_token_seconds_bucket",
+  "vllm:time_to_first_token_seconds_sum",
+  "vllm:time_to_first_token_seconds_count",
+  "vllm:kv_cache_usage_perc",
+  "vllm:request_prompt_tokens_bucket",
+  "vllm:request_generation_tokens_bucket",
+  "vllm:request_success_total",
+  "vllm:request_queue_time_seconds_sum",
+  "vllm:request_prefill_time_seconds_sum",
+  "vllm:request_decode_time_seconds_sum",
+  "vllm:request_max_num_generation_tokens_sum",
+];
+
+test("metrics: every query of vLLM's own dashboard finds data after a request", async () => {
+  const sampling = {
+    temperature: 1,
+    seed: 0,
+    tokensMax: 9,
+    stopTokenIds: [],
+    ...SAMPLING_DEFAULTS,
+  };
+  const buffer = new RequestBuffer();
+  const group = buffer.add({
+    groupId: groupId("g"),
+    prompt: Int32Array.of(1, 2),
+    size: 1,
+    sampling,
+  });
+  const [request] = group.requests;
+  if (request === undefined) throw new Error("a group of one has a request");
+  const capacity = { slots: 4, kvTokens: 4096, contextTokens: 1024, kvBytesPerToken: 8 };
+  meter.worker({ workerId: ENGINE, capacity } as Worker);
+  meter.stats(ENGINE, STATS);
+  metrics.stats(ENGINE, STATS);
+  metrics.joined(request);
+  const { response } = request;
+  response.openChunk(ENGINE, weightEpoch(0));
+  response.startedMs = 1000;
+  response.firstTokenMs = 1500;
+  response.append(0, Int32Array.of(5, 6, 7), Float32Array.of(-1, -1, -1));
+  response.finish = "stop";
+  nowMs = 2500;
+  metrics.finished(request);
+  const text = await metrics.text();
+  const missing = DASHBOARD.filter((name) => {
+    const line = new RegExp(`^${name}\\{[^}]*model_name="tiny"[^}]*\\} [0-9.e+-]+$`, "m");
+    return !line.test(text);
+  });
+  expect(missing).toEqual([]);
+  const values = await scraped();
+  expect(values.get("vllm:request_queue_time_seconds_sum")).toBe(1);
+  expect(values.get("vllm:time_to_first_token_seconds_sum")).toBe(1.5);
+  expect(values.get("vllm:request_decode_time_seconds_sum")).toBe(1);
+  expect(values.get("vllm:inter_token_latency_seconds_sum")).toBe(0.5);
+  expect(values.get("vllm:request_prompt_tokens_sum")).toBe(2);
+});
+
+test("metrics: the serving state, durations, and the process itself", async () => {
+  metrics.iterationEnded({ seconds: 60, tailS: 12 });
+  metrics.weightsUpdated(3);
+  const values = await scraped();
+  expect(values.get('foretoken_state{state="paused"}')).toBe(1);
+  expect(values.get('foretoken_state{state="serving"}')).toBe(0);
+  expect(values.get("foretoken_iteration_seconds_sum")).toBe(60);
+  expect(values.get("foretoken_iteration_tail_seconds_sum")).toBe(12);
+  expect(values.get("foretoken_weight_update_seconds_sum")).toBe(3);
+  expect(values.get("process_resident_memory_bytes")).toBeGreaterThan(0);
+  expect([...values.keys()].filter((name) => name.startsWith("nodejs_"))).toEqual([]);
 });

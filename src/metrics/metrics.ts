@@ -1,12 +1,13 @@
 // Prometheus metrics: vLLM's names where they mean the same, ours with the prefix `foretoken_`. It only
 // counts; its input comes from the sidecar's observer.
 
-import { Counter, Gauge, Histogram, Registry } from "prom-client";
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import type { WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { Request } from "../request/buffer.ts";
 import type { Meter, MeterCounters } from "../rollout/meter.ts";
 import type { WorkerStats } from "../rollout/worker.ts";
+import { RequestTimes } from "./request-times.ts";
 
 export interface KeptLevel {
   readonly of: string;
@@ -21,6 +22,10 @@ export interface MetricsSources {
   /** Requests that are not finished. */
   readonly unfinished: () => number;
   readonly epoch: () => number;
+  /** What people call an engine: a server's URL. */
+  readonly engineName: (worker: number) => string;
+  readonly servingState: () => string;
+  readonly servingStates: readonly string[];
   readonly staleWorkers: () => number;
   /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
@@ -181,9 +186,8 @@ const STREAM_COUNTERS: readonly Row<StreamFigures>[] = [
   ["foretoken_stream_bytes_total", "Bytes of them.", (s) => s.bytesSent],
 ];
 
-/** Seconds; a response of a rollout takes from milliseconds to half an hour. */
-const LATENCY_BUCKETS = [0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800];
-const LENGTH_BUCKETS = [16, 64, 256, 1024, 4096, 16_384, 32_768, 65_536, 131_072];
+/** Seconds of an iteration, of its tail, of a weight update. */
+const DURATION_BUCKETS = [1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200];
 
 export class Metrics {
   readonly #registry = new Registry();
@@ -192,9 +196,8 @@ export class Metrics {
   readonly #last = new Map<WorkerId, WorkerStats>();
   readonly #success: Counter;
   readonly #responses: Counter;
-  readonly #lengths: Histogram;
-  readonly #latency: Histogram;
-  readonly #joinedMs = new WeakMap<Request, number>();
+  readonly #times: RequestTimes;
+  readonly #durations: Readonly<Record<"iteration" | "tail" | "update", Histogram>>;
   readonly #nowMs: () => number;
 
   constructor(sources: MetricsSources, nowMs: () => number) {
@@ -221,18 +224,24 @@ export class Metrics {
       labelNames: ["finished_reason"],
       registers,
     });
-    this.#lengths = new Histogram({
-      name: "vllm:request_generation_tokens",
-      help: "Output tokens of a finished request.",
-      buckets: LENGTH_BUCKETS,
-      registers,
-    });
-    this.#latency = new Histogram({
-      name: "vllm:e2e_request_latency_seconds",
-      help: "From a request's arrival to its end.",
-      buckets: LATENCY_BUCKETS,
-      registers,
-    });
+    this.#times = new RequestTimes(this.#registry);
+    const duration = (name: string, help: string) =>
+      new Histogram({ name, help, buckets: DURATION_BUCKETS, registers });
+    this.#durations = {
+      iteration: duration(
+        "foretoken_iteration_seconds",
+        "From an iteration's first request to the end of its last response.",
+      ),
+      tail: duration(
+        "foretoken_iteration_tail_seconds",
+        "Of it, the time in which only the last 10 % of its responses ran.",
+      ),
+      update: duration(
+        "foretoken_weight_update_seconds",
+        "Time for which a weight update held generation back.",
+      ),
+    };
+    this.#process();
     this.#gauges();
   }
 
@@ -245,7 +254,7 @@ export class Metrics {
   }
 
   joined(request: Request): void {
-    this.#joinedMs.set(request, this.#nowMs());
+    this.#times.joined(request, this.#nowMs());
   }
 
   answered(status: number): void {
@@ -254,23 +263,55 @@ export class Metrics {
 
   finished(request: Request): void {
     this.#success.inc({ finished_reason: request.response.finish ?? "abort" });
-    this.#lengths.observe(request.response.length);
-    const joinedMs = this.#joinedMs.get(request);
-    if (joinedMs !== undefined) this.#latency.observe((this.#nowMs() - joinedMs) / 1000);
+    this.#times.finished(request, this.#nowMs());
+  }
+
+  iterationEnded({ seconds, tailS }: { readonly seconds: number; readonly tailS: number }): void {
+    this.#durations.iteration.observe(seconds);
+    this.#durations.tail.observe(tailS);
+  }
+
+  weightsUpdated(seconds: number): void {
+    this.#durations.update.observe(seconds);
   }
 
   stats(workerId: WorkerId, stats: WorkerStats): void {
     const last = this.#last.get(workerId);
+    const engine = this.#sources.engineName(workerId);
     const isSame = last !== undefined && stats.steps >= last.steps;
     for (const [name, , value] of WORKER_COUNTERS) {
       const added = value(stats) - (isSame ? value(last) : 0);
       // Zero is exported too: a counter exists from an engine's first telemetry on.
-      this.#counters.get(name)?.inc({ engine: workerId }, Math.max(0, added));
+      this.#counters.get(name)?.inc({ engine }, Math.max(0, added));
     }
     this.#last.set(workerId, stats);
   }
 
+  /** CPU, memory and files of the process. What prom-client has on the event loop and the heap, Bun does not report. */
+  #process(): void {
+    collectDefaultMetrics({ register: this.#registry });
+    for (const { name } of this.#registry.getMetricsAsArray()) {
+      if (name.startsWith("nodejs_")) this.#registry.removeSingleMetric(name);
+    }
+  }
+
+  /** 1 for the state that holds, 0 for the others. */
+  #servingState(): void {
+    const { servingState, servingStates } = this.#sources;
+    new Gauge({
+      name: "foretoken_state",
+      help: "1: serving, or why nothing is generated: paused, sleeping, updating, draining, no_worker.",
+      labelNames: ["state"],
+      registers: [this.#registry],
+      collect() {
+        const now = servingState();
+        for (const state of servingStates) this.set({ state }, Number(state === now));
+      },
+    });
+  }
+
   #gauges(): void {
+    this.#servingState();
     const progress = () => this.#sources.meter.progress();
     this.#perWorker(
       "vllm:num_requests_running",
@@ -417,14 +458,15 @@ export class Metrics {
 
   /** prime-rl's concurrency controller takes waiting for capacity as a sign of overload. */
   #waitingByReason(): void {
-    const { meter } = this.#sources;
+    const { meter, engineName } = this.#sources;
     new Gauge({
       name: "vllm:num_requests_waiting_by_reason",
       help: "Requests in engines' own queues, by reason.",
       labelNames: ["engine", "reason"],
       registers: [this.#registry],
       collect() {
-        for (const { worker: engine, waiting } of meter.progress().workers) {
+        for (const { worker, waiting } of meter.progress().workers) {
+          const engine = engineName(worker);
           this.set({ engine, reason: "capacity" }, waiting);
           this.set({ engine, reason: "deferred" }, 0);
         }
@@ -434,7 +476,7 @@ export class Metrics {
 
   /** Clients read the capacity for KV from its labels. */
   #cacheConfig(): void {
-    const { meter } = this.#sources;
+    const { meter, engineName } = this.#sources;
     new Gauge({
       name: "vllm:cache_config_info",
       help: "KV budget of each engine, in blocks of one token.",
@@ -442,7 +484,8 @@ export class Metrics {
       registers: [this.#registry],
       collect() {
         this.reset();
-        for (const { worker: engine, kvTokens } of meter.progress().workers) {
+        for (const { worker, kvTokens } of meter.progress().workers) {
+          const engine = engineName(worker);
           const labels = {
             block_size: 1,
             num_gpu_blocks: kvTokens,
@@ -459,7 +502,7 @@ export class Metrics {
     help: string,
     value: (worker: ReturnType<Meter["progress"]>["workers"][number]) => number,
   ): void {
-    const { meter } = this.#sources;
+    const { meter, engineName } = this.#sources;
     new Gauge({
       name,
       help,
@@ -467,7 +510,7 @@ export class Metrics {
       registers: [this.#registry],
       collect() {
         for (const worker of meter.progress().workers)
-          this.set({ engine: worker.worker }, value(worker));
+          this.set({ engine: engineName(worker.worker) }, value(worker));
       },
     });
   }

@@ -40,6 +40,9 @@ export class Response extends OutputColumns {
   finish: FinishReason | null = null;
   /** Why it was given up, where an engine would not run it. */
   refusal: Refusal | null = null;
+  /** When its first chunk was dispatched and when its first token came, by the rollout's clock; null: not yet. */
+  startedMs: number | null = null;
+  firstTokenMs: number | null = null;
   /** Number of restarts. */
   restarts = 0;
   /** Of its prompt, in an engine's cache when it began; null: not reported. */

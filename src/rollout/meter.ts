@@ -177,6 +177,11 @@ export class Meter {
     this.#turnMs = this.#clock.nowMs();
   }
 
+  /** When the messages that are being handled came. */
+  get turnMs(): number {
+    return this.#turnMs;
+  }
+
   tokens(workerId: WorkerId, fresh: number): void {
     this.#outputTokens += fresh;
     const tally = this.#tallies.get(workerId);

@@ -146,6 +146,11 @@ export class Rollout {
     return this.#epoch;
   }
 
+  /** Of all groups that are not complete, finished or not. */
+  get requests(): Iterable<Request> {
+    return this.#buffer.requests;
+  }
+
   /** null: it runs. */
   get pauseMode(): PauseMode | null {
     return this.#pause;
@@ -444,6 +449,7 @@ export class Rollout {
       return;
     }
     this.meter.tokens(worker.workerId, result.fresh);
+    response.firstTokenMs ??= this.meter.turnMs;
     this.#ledger.made(worker.workerId, result.fresh);
     this.#executor.reached(request, contextTokens(request));
     this.meter.duplicated(result.repeated);
@@ -809,6 +815,7 @@ export class Rollout {
     const { workerId, chunkTokens } = target;
     this.#executor.start(request, target);
     request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId));
+    request.response.startedMs ??= this.#options.clock.nowMs();
     this.meter.chunk();
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);

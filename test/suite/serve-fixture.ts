@@ -17,6 +17,7 @@ const NO_EVENTS: ServeEvents = {
   controlled() {},
   refused() {},
   iterationEnded() {},
+  stateChanged() {},
   unread() {},
   failed() {},
   broken() {},

@@ -253,6 +253,7 @@ async function sleep(options: ControlOptions, exchange: Exchange): Promise<Respo
   // First, so that a body that cannot be read leaves nothing paused.
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
   await options.weights.pause(mode);
+  options.weights.slept();
   forgetKv(options);
   return merged(await fanOut(reachable(options.pool.members), () => request, limitsOf(options)));
 }

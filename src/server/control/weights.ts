@@ -48,6 +48,8 @@ export interface WeightsOptions {
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: WeightsNotice) => void;
+  /** An update held generation back for so many seconds. */
+  readonly held?: (seconds: number) => void;
 }
 
 /** Events for the operator's log, besides the answers. */
@@ -80,6 +82,7 @@ export class WeightUpdates {
   #heldMs: number | null = null;
   /** What follows once the weights have changed: the trainer has not paused by itself. */
   #resumes = false;
+  #isAsleep = false;
   /** One control request that changes weights at a time. */
   #tail: Promise<unknown> = Promise.resolve();
   /** Gives up what the request under way waits for. */
@@ -103,6 +106,16 @@ export class WeightUpdates {
   /** The trainer, or an engine, has named the current weights. */
   get isNamed(): boolean {
     return this.#names.given(this.#options.sidecar.rollout.epoch) !== null;
+  }
+
+  /** The engines' memory was freed, and the rollout is paused until they have it again. */
+  get isAsleep(): boolean {
+    return this.#isAsleep;
+  }
+
+  /** After `pause`, before the engines are sent to sleep. */
+  slept(): void {
+    this.#isAsleep = true;
   }
 
   /** An update is open or under way. */
@@ -148,6 +161,7 @@ export class WeightUpdates {
 
   /** The trainer's; while an update is under way it takes effect at its end: then why, else null. */
   resume(): string | null {
+    this.#isAsleep = false;
     if (this.#heldMs === null) {
       this.#options.sidecar.rollout.resume();
       return null;
@@ -463,6 +477,7 @@ export class WeightUpdates {
   #close(): void {
     this.#open = null;
     if (this.#heldMs === null) return;
+    this.#options.held?.((this.#nowMs - this.#heldMs) / 1000);
     this.#heldMs = null;
     if (this.#resumes) this.#options.sidecar.rollout.resume();
   }

@@ -1,0 +1,158 @@
+// What the page shows besides the stream: the iteration over time, the last iterations, whom it waits for, drafts by
+// worker, and why nothing runs. It looks once a second, and reports every change of the serving state.
+
+import type { Clock } from "../../base/clock.ts";
+import type { WorkerStats } from "../../rollout/worker.ts";
+import type { IterationSummary } from "../iterations.ts";
+import type { Sidecar } from "../sidecar.ts";
+import type { WorkerPool } from "../worker-pool.ts";
+import { type IterationRecord, IterationStore } from "./iteration-store.ts";
+import { Samples } from "./samples.ts";
+import { type ServingState, servingState, type Weights } from "./serving-state.ts";
+import { Stragglers } from "./stragglers.ts";
+
+export interface LiveOptions {
+  readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
+  readonly weights: Weights;
+  readonly clock: Clock;
+  /** Unix time, seconds. */
+  readonly nowS: () => number;
+  /** Of the last iterations; null: they are kept in memory. */
+  readonly iterationsFile: string | null;
+  readonly every: (act: () => void, ms: number) => () => void;
+  /** The state has changed, or has kept requests waiting for another minute. */
+  readonly changed: (state: ServingState & { waiting: number; seconds: number }) => void;
+  readonly failed: (error: unknown) => void;
+}
+
+const LOOK_MS = 1000;
+/** Between two reports of a state that keeps requests waiting. */
+const REMIND_S = 60;
+
+export class LiveView {
+  readonly #options: LiveOptions;
+  readonly #samples = new Samples();
+  readonly #stragglers = new Stragglers();
+  readonly #store: IterationStore;
+  readonly #stats = new Map<number, WorkerStats>();
+  readonly #stop: () => void;
+  #iteration = 0;
+  #state: ServingState = { state: "serving", reason: null };
+  #sinceMs: number;
+  #remindedMs = 0;
+
+  /** @throws AppError invalid_config: the file of the iterations. */
+  constructor(options: LiveOptions) {
+    this.#options = options;
+    this.#store = new IterationStore(options.iterationsFile);
+    this.#sinceMs = options.clock.nowMs();
+    options.sidecar.observe({ stats: (workerId, stats) => this.#stats.set(workerId, stats) });
+    this.#stop = options.every(() => this.look(), LOOK_MS);
+  }
+
+  get state(): ServingState {
+    return servingState(this.#options);
+  }
+
+  /** Once a second. */
+  look(): void {
+    this.#lookAtState();
+    const { meter, unfinished } = this.#options.sidecar.rollout;
+    if (meter.iteration !== this.#iteration) {
+      this.#iteration = meter.iteration;
+      this.#samples.clear();
+    }
+    if (unfinished > 0) this.#samples.add(meter.progress());
+  }
+
+  iterationEnded(summary: IterationSummary): void {
+    const progress = this.#options.sidecar.rollout.meter.progress();
+    const record: IterationRecord = {
+      ended_at_s: Math.round(this.#options.nowS()),
+      weight_epoch: summary.weightEpoch,
+      requests: summary.requests,
+      output_tokens: summary.tokens,
+      wall_s: summary.seconds,
+      tail_s: summary.tailS,
+      tokens_per_s: summary.tokensPerS,
+      migrations: progress.migrations,
+      preemptions: summary.preemptions,
+      mean_acceptance_length: progress.meanAcceptanceLength,
+      eta_inside: this.#samples.etaInside(summary.seconds),
+    };
+    try {
+      this.#store.add(record);
+    } catch (error) {
+      this.#options.failed(error);
+    }
+  }
+
+  /** The answer of GET /foretoken/live. */
+  answer(): object {
+    const { sidecar, pool, clock } = this.#options;
+    const { rollout } = sidecar;
+    const progress = rollout.meter.progress();
+    const nameOf = (worker: number) =>
+      pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
+    return {
+      ...this.state,
+      state_s: Math.round((clock.nowMs() - this.#sinceMs) / 1000),
+      iteration: progress.iteration,
+      weight_epoch: rollout.epoch,
+      samples: this.#samples.columns,
+      iterations: this.#store.all(),
+      stragglers: this.#stragglers.look(rollout.requests, {
+        nowMs: clock.nowMs(),
+        workers: progress.workers,
+        nameOf,
+        acceptanceOf: (worker) => acceptanceOf(this.#stats.get(worker)),
+      }),
+      drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#stats.get(worker))),
+    };
+  }
+
+  close(): void {
+    this.#stop();
+    this.#store.close();
+  }
+
+  #lookAtState(): void {
+    const { clock, sidecar, changed } = this.#options;
+    const now = servingState(this.#options);
+    const nowMs = clock.nowMs();
+    const waiting = sidecar.rollout.unfinished;
+    const isNews = now.state !== this.#state.state;
+    if (isNews) this.#sinceMs = nowMs;
+    this.#state = now;
+    const isDue =
+      now.state !== "serving" && waiting > 0 && nowMs - this.#remindedMs >= REMIND_S * 1000;
+    if (!isNews && !isDue) return;
+    this.#remindedMs = nowMs;
+    changed({ ...now, waiting, seconds: Math.round((nowMs - this.#sinceMs) / 1000) });
+  }
+}
+
+function acceptanceOf(stats: WorkerStats | undefined): number {
+  return stats === undefined || stats.drafts === 0 ? 1 : 1 + stats.acceptedTokens / stats.drafts;
+}
+
+/** Of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that share at most. */
+function draftsOf(worker: number, stats: WorkerStats | undefined): object {
+  const {
+    draftedTokens = 0,
+    acceptedTokens = 0,
+    draftMs = 0,
+    busyMs = 0,
+    outputTokens = 0,
+  } = stats ?? {};
+  const savedMs = outputTokens === 0 ? 0 : (acceptedTokens * busyMs) / outputTokens;
+  return {
+    worker,
+    drafted_tokens: draftedTokens,
+    accepted_tokens: acceptedTokens,
+    mean_acceptance_length: acceptanceOf(stats),
+    drafting_s: draftMs / 1000,
+    saved_s_max: savedMs / 1000,
+  };
+}
