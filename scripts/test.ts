@@ -1,7 +1,8 @@
 // Runs every test and ends with one plain line: `N passed, N failed, N skipped`. Tests with real vLLM servers take
 // minutes and two cores of their own: they are run only when they are asked for, with --vllm (nothing else) or
 // --all. --clients runs trainers' own classes, with --vllm on real vLLM servers; --all runs those that need no torch.
-// --adversary runs the whole of every attack in test/adversary, of which the others run a share.
+// --adversary runs the whole of every attack in test/adversary, of which the others run a share. --packages builds
+// the wheel and the npm package, installs them from the registries, and uses them.
 // Further arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
 
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -15,6 +16,7 @@ const ADVERSARY_TESTS = "test/adversary";
 const CLIENT_TESTS = "test/clients";
 /** Need torch, or two vLLM servers: too long for --all. */
 const HEAVY_CLIENT_TESTS = [`${CLIENT_TESTS}/torch.test.ts`, `${CLIENT_TESTS}/vllm.test.ts`];
+const PACKAGE_TESTS = "test/packages";
 /** ms for one test: a rollout, a restart and a start of two servers all fit into the second. */
 const TIMEOUT_MS = "60000";
 const VLLM_TIMEOUT_MS = "600000";
@@ -69,7 +71,7 @@ function skippedTests(xml: string): string[] {
   return [...cases].map(([, name = ""]) => name);
 }
 
-const FLAGS = ["--vllm", "--all", "--adversary", "--clients"];
+const FLAGS = ["--vllm", "--all", "--adversary", "--clients", "--packages"];
 const flags = process.argv.slice(2).filter((arg) => FLAGS.includes(arg));
 const args = process.argv.slice(2).filter((arg) => !FLAGS.includes(arg));
 /** A test that could have run and was skipped is a failure. */
@@ -77,6 +79,8 @@ const isStrict = flags.includes("--all");
 const runs: Counts[] = [];
 if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   runs.push({ passed: 0, failed: 1, skipped: 0 });
+} else if (flags.includes("--packages")) {
+  runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, `./${PACKAGE_TESTS}/`, ...args]));
 } else if (flags.includes("--adversary")) {
   const timeout = ["--timeout", ADVERSARY_TIMEOUT_MS];
   const whole = { FORETOKEN_ADVERSARY: "all" };
@@ -90,6 +94,7 @@ if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   if (!flags.includes("--vllm")) {
     const ignored = [
       `${VLLM_TESTS}/**`,
+      `${PACKAGE_TESTS}/**`,
       ...(isStrict ? HEAVY_CLIENT_TESTS : [`${CLIENT_TESTS}/**`]),
     ];
     const others = ignored.flatMap((pattern) => ["--path-ignore-patterns", pattern]);

@@ -551,6 +551,7 @@ function draftsOf(options: ServeOptions, sidecar: Sidecar, history: PromptHistor
     limits: { samplesMax: SAMPLES_MAX },
     leads: true,
     source: followedResponses(sidecar.rollout, history),
+    release: options.version,
   });
   const telemetry = new EngineTelemetry({
     clock: wallClock,

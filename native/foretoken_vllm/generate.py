@@ -1,11 +1,13 @@
-"""Writes the package's copies of what the repository decides elsewhere: the core's ABI and the draft schema.
+"""Writes the package's copies of what the repository decides elsewhere: the core's ABI, the draft schema, the release.
 
-`python generate.py` writes src/foretoken_vllm/abi.py from assembly/abi.ts and src/foretoken_vllm/schema.py
-from proto/draft.proto; `--check` ends with 1 if either is stale. A line that it does not know is an error.
+`python generate.py` writes src/foretoken_vllm/abi.py from assembly/abi.ts, src/foretoken_vllm/schema.py
+from proto/draft.proto and src/foretoken_vllm/version.py from package.json; `--check` ends with 1 if one is
+stale. A line that it does not know is an error.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -26,6 +28,12 @@ def abi_module(source: str) -> str:
             raise ValueError(f"assembly/abi.ts: not a constant: {line}")
         lines.append(f"{match[1]} = {match[2]}")
     return "\n".join(lines) + "\n"
+
+
+def version_module(source: str) -> str:
+    """The release that the sidecar compares with its own."""
+    version = json.loads(source)["version"]
+    return f'"""Generated from package.json by generate.py; never edited by hand."""\n\nVERSION = "{version}"\n'
 
 
 def _entries(source: str) -> tuple[str, list[tuple[str, str, list[str]]]]:
@@ -102,6 +110,7 @@ def outputs() -> dict[Path, str]:
     """What each generated file should hold."""
     return {
         PACKAGE / "abi.py": abi_module((ROOT / "assembly" / "abi.ts").read_text("utf-8")),
+        PACKAGE / "version.py": version_module((ROOT / "package.json").read_text("utf-8")),
         PACKAGE / "schema.py": schema_module((ROOT / "proto" / "draft.proto").read_text("utf-8")),
     }
 

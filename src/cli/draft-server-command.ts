@@ -3,6 +3,7 @@
 // memory: the engines send again what is lost with it.
 
 import { Command } from "commander";
+import packageJson from "../../package.json" with { type: "json" };
 import { wallClock } from "../app.ts";
 import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
@@ -66,6 +67,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   const server = new DraftServer({
     clock: wallClock,
     instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
+    release: packageJson.version,
     limits: {
       groupsMax: settings.draftGroups,
       bytesMax: settings.draftMemoryMb * MIB,

@@ -110,7 +110,12 @@ function clientMessage(frame: Fields): ClientMessage {
   const body = bodyOf(frame);
   switch (kind) {
     case "hello":
-      return { kind, protocolVersion: count(body, "protocolVersion"), ...engineOf(body) };
+      return {
+        kind,
+        protocolVersion: count(body, "protocolVersion"),
+        ...nameOf(body, "engine"),
+        ...nameOf(body, "release"),
+      };
     case "registerGroup": {
       const ttlMs = count(body, "ttlMs", { min: 1, max: TTL_MS_MAX });
       const prompt = tokensOf(body, "prompt");
@@ -209,11 +214,11 @@ function updateRefusal(fields: Fields): UpdateRefusal {
   return { groupId: idOf(fields), sampleIndex, reason, have: haveOf(fields) };
 }
 
-function engineOf(fields: Fields): { engine?: string } {
-  const engine = fields.engine as string;
-  if (engine === "") return {};
-  if (idBytes(engine) <= ENGINE_NAME_BYTES_MAX) return { engine };
-  throw new InvalidMessage(`engine takes more than ${ENGINE_NAME_BYTES_MAX} bytes`);
+function nameOf<F extends "engine" | "release">(fields: Fields, field: F): { [K in F]?: string } {
+  const name = fields[field] as string;
+  if (name === "") return {};
+  if (idBytes(name) <= ENGINE_NAME_BYTES_MAX) return { [field]: name } as { [K in F]: string };
+  throw new InvalidMessage(`${field} takes more than ${ENGINE_NAME_BYTES_MAX} bytes`);
 }
 
 function telemetryOf(fields: Fields): Telemetry {

@@ -27,6 +27,8 @@ export interface Hello {
   readonly protocolVersion: number;
   /** What people call the engine. */
   readonly engine?: string;
+  /** Release of Foretoken that the client is of; not given: it is not of this project. */
+  readonly release?: string;
 }
 
 /** Keep the group's logs for `ttlMs` after their last use. Again: the longer time counts. */

@@ -46,6 +46,8 @@ export interface DraftServerOptions {
   readonly leads?: boolean;
   /** Responses of this process, which clients need not send. */
   readonly source?: ResponseSource;
+  /** Release of Foretoken: clients of another one are refused. Not given: any may connect. */
+  readonly release?: string;
 }
 
 /** Counters since the server began; groups, bytes and epoch as of now. */
@@ -106,6 +108,8 @@ const NO_COUNTS = {
 export class DraftServer {
   readonly limits: DraftServerLimits;
   readonly instanceId: number;
+  /** null: clients of any release may connect. */
+  readonly release: string | null;
   readonly #clock: Clock;
   readonly #groups: ServerGroups;
   readonly #leads: boolean;
@@ -117,6 +121,7 @@ export class DraftServer {
     this.limits = { ...DRAFT_SERVER_LIMITS, ...options.limits };
     assert(this.limits.frameBytesMax >= FRAME_BYTES_MIN, "a frame has room for a group's name");
     this.instanceId = options.instanceId;
+    this.release = options.release ?? null;
     this.#clock = options.clock;
     this.#leads = options.leads ?? false;
     this.#groups = new ServerGroups(this.limits, options.source ?? null);

@@ -62,10 +62,16 @@ export class DraftSession {
     }
   }
 
-  #greet({ protocolVersion: version, engine = "" }: Hello): SessionAnswer {
+  #greet({ protocolVersion: version, engine = "", release = "" }: Hello): SessionAnswer {
     if (this.#isGreeted) return unexpected("a second hello");
     if (version !== DRAFT_PROTOCOL_VERSION) {
       const problem = `draft protocol ${version}; this server speaks ${DRAFT_PROTOCOL_VERSION}`;
+      return { kind: "refuse", reason: "version", problem };
+    }
+    const { release: served } = this.#server;
+    if (release !== "" && served !== null && release !== served) {
+      const fix = `install foretoken[vllm]==${served} beside vLLM`;
+      const problem = `plugin ${release}, sidecar ${served}: ${fix}`;
       return { kind: "refuse", reason: "version", problem };
     }
     this.#isGreeted = true;

@@ -16,6 +16,7 @@ import { DraftSocketService } from "./draft-socket.ts";
 const A = groupId("group-a");
 const PROMPT = Int32Array.of(1, 2, 3);
 const TTL_MS = 60_000;
+const RELEASE = "0.2.0";
 
 /** Tokens with repetitions. */
 function tokensOf(count: number): Int32Array {
@@ -25,7 +26,7 @@ function tokensOf(count: number): Int32Array {
 function serve(limits: Partial<DraftServerLimits> = {}, leads = false) {
   let skippedMs = 0;
   const clock = { nowMs: () => performance.now() + skippedMs };
-  const server = new DraftServer({ clock, instanceId: 7, limits, leads });
+  const server = new DraftServer({ clock, instanceId: 7, limits, leads, release: RELEASE });
   const service = new DraftSocketService({
     server,
     reports: null,
@@ -303,6 +304,12 @@ const BAD: [string, (ClientMessage | Uint8Array | string)[], number, string][] =
     1008,
     "version: draft protocol 99; this server speaks 1",
   ],
+  [
+    "a plugin of another release",
+    [{ ...HELLO, release: "0.1.9" }],
+    1008,
+    "version: plugin 0.1.9, sidecar 0.2.0: install foretoken[vllm]==0.2.0 beside vLLM",
+  ],
   ["no hello", [register()], 1002, "unexpected_message: register_group before hello"],
   ["a second hello", [HELLO, HELLO, HELLO], 1002, "unexpected_message: a second hello"],
 ];
@@ -316,6 +323,11 @@ for (const [what, frames, code, reason] of BAD) {
     expect(answers).toMatchObject([{ kind: "welcome" }]);
   });
 }
+
+test("socket: a plugin of the same release is welcome", async () => {
+  const { answers } = await exchange(shared.url, [{ ...HELLO, release: RELEASE }]);
+  expect(answers).toMatchObject([{ kind: "welcome" }]);
+});
 
 test("socket: an oversized frame ends the connection, and only that one", async () => {
   const { closed } = await exchange(shared.url, [new Uint8Array(65_537)]);

@@ -25,6 +25,7 @@ const A = groupId("g7:naïve-π");
 
 const CLIENT: Readonly<Record<string, ClientMessage>> = {
   hello: { kind: "hello", protocolVersion: 1 },
+  hello_of_a_release: { kind: "hello", protocolVersion: 1, release: "0.1.0" },
   hello_named: { kind: "hello", protocolVersion: 1, engine: "http://127.0.0.1:8001" },
   register: {
     kind: "register_group",

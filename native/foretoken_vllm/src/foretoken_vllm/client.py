@@ -30,6 +30,7 @@ from .faults import Faults
 from .logs import TRACE_CONTEXT, LinkGroup, LinkSample, Logs
 from .mailbox import Mailbox
 from .settings import Settings
+from .version import VERSION
 
 FRAME_BYTES_MAX = 2**18
 IN_FLIGHT_MAX = 16
@@ -268,6 +269,7 @@ class DraftClient:
         frame = client_frame()
         frame.hello.protocol_version = PROTOCOL_VERSION
         frame.hello.engine = cut_name(self._settings.engine)
+        frame.hello.release = VERSION
         self._in_flight.append(("hello", 0.0, None))
         return bytes(frame.SerializeToString())
 

@@ -22,6 +22,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
     "Hello": (
         ("protocol_version", 1, "uint32", False, False),
         ("engine", 2, "string", False, False),
+        ("release", 3, "string", False, False),
     ),
     "Welcome": (
         ("protocol_version", 1, "uint32", False, False),

@@ -1,0 +1,52 @@
+// The npm package: packed, installed from the tarball in an empty folder with npm alone, and used by npx.
+
+import { beforeAll, describe, expect, test } from "bun:test";
+import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { ROOT, scratch } from "../e2e/tool.ts";
+
+const GOOD = expect.objectContaining({ status: 0 });
+
+describe("the npm package", () => {
+  const packed = scratch();
+  const folder = scratch();
+
+  const run = (command: readonly string[], cwd = folder) => {
+    const { exitCode, stdout, stderr } = Bun.spawnSync([...command], {
+      cwd,
+      env: { ...process.env, npm_config_cache: join(packed, "cache") },
+    });
+    return { status: exitCode, said: `${stdout}${stderr}` };
+  };
+
+  let installed = "";
+
+  beforeAll(() => {
+    mkdirSync(join(packed, "out"));
+    expect(run(["npm", "pack", "--pack-destination", join(packed, "out")], ROOT)).toEqual(GOOD);
+    const [tarball = ""] = readdirSync(join(packed, "out"));
+    writeFileSync(join(folder, "package.json"), '{"name": "user"}');
+    const { status, said } = run(["npm", "install", join(packed, "out", tarball)]);
+    expect({ status, said }).toEqual(GOOD);
+    installed = said;
+  }, 600_000);
+
+  test("npm: no package refuses this Node", () => {
+    expect(installed).not.toContain("EBADENGINE");
+  });
+
+  test("npm: npx runs the demo", () => {
+    const { status, said } = run(["npx", "--no-install", "foretoken", "rollout", "--demo"]);
+    expect({ status, said }).toEqual(GOOD);
+    expect(said).toContain("vs group");
+  });
+
+  test("npm: the command runs without npx, and with no Bun on PATH", () => {
+    const program = join(folder, "node_modules", ".bin", "foretoken");
+    const { exitCode, stdout } = Bun.spawnSync([program, "--version"], {
+      env: { PATH: "/usr/bin:/bin" },
+    });
+    expect(exitCode).toBe(0);
+    expect(stdout.toString()).toMatch(/^\d+\.\d+\.\d+\n$/);
+  });
+});

@@ -1,0 +1,78 @@
+// The wheel of this machine's architecture: built, installed in a fresh environment, and used there as a user would,
+// with no Node, no Bun and no checkout in reach.
+
+import { beforeAll, describe, expect, test } from "bun:test";
+import { mkdirSync, readdirSync, symlinkSync } from "node:fs";
+import { join } from "node:path";
+import { createPythonEnv, type PythonEnv } from "../../scripts/python-env.ts";
+import { buildWheel } from "../../scripts/wheel.ts";
+import { ROOT, scratch } from "../e2e/tool.ts";
+
+const PYTHON = join(ROOT, "python");
+const COMMANDS = ["sh", "cat", "sleep"];
+/** Of the package index. */
+const SIZE_MAX = 100 * 1024 * 1024;
+const GOOD = expect.objectContaining({ status: 0 });
+
+describe("the wheel", () => {
+  const folder = scratch();
+  let env: PythonEnv | null = null;
+
+  const run = (command: readonly string[], cwd = folder) => {
+    const { exitCode, stdout, stderr } = Bun.spawnSync([...command], {
+      cwd,
+      env: { HOME: folder, PATH: `${env?.bin}:${join(folder, "bin")}`, LANG: "C.UTF-8" },
+    });
+    return { status: exitCode, said: `${stdout}${stderr}` };
+  };
+
+  beforeAll(() => {
+    if (process.arch !== "x64" && process.arch !== "arm64") throw new Error(process.arch);
+    const wheel = buildWheel(process.arch);
+    expect(Bun.file(wheel).size).toBeLessThan(SIZE_MAX);
+    mkdirSync(join(folder, "bin"));
+    for (const name of COMMANDS) symlinkSync(Bun.which(name) ?? "", join(folder, "bin", name));
+    const made = createPythonEnv(join(folder, "venv"));
+    if (typeof made === "string") throw new Error(made);
+    const problem = made.install([wheel, "pytest>=9,<10", "ruff>=0.17,<0.18", "mypy>=2,<3"]);
+    if (problem !== null) throw new Error(problem);
+    env = made;
+  }, 600_000);
+
+  test("wheel: the demo ends with the comparison", () => {
+    const { status, said } = run(["foretoken", "rollout", "--demo"]);
+    expect({ status, said }).toEqual(GOOD);
+    expect(said).toContain("vs group");
+    expect(said).toContain("tokens lost / twice");
+    // It writes nothing unasked.
+    expect(readdirSync(folder).toSorted()).toEqual(["bin", "venv"]);
+  });
+
+  test("wheel: a small verify is bit for bit equal, and the page and simulator are inside", () => {
+    expect(run(["foretoken", "verify", "--limit", "1", "--quiet"])).toEqual(GOOD);
+    expect(run(["foretoken", "simulate", "--seeds", "1", "--systems", "verl"])).toEqual(GOOD);
+  });
+
+  test("wheel: the Python package passes its own tests", () => {
+    expect(run(["python", "-m", "pytest", join(PYTHON, "tests")], PYTHON)).toEqual(GOOD);
+  });
+
+  test("wheel: ruff and mypy --strict have nothing to say", () => {
+    expect(run(["ruff", "check", "--no-cache", "."], PYTHON)).toEqual(GOOD);
+    expect(run(["ruff", "format", "--no-cache", "--check", "."], PYTHON)).toEqual(GOOD);
+    const cache = ["--cache-dir", join(folder, "mypy")];
+    expect(run(["python", "-m", "mypy", ...cache], PYTHON)).toEqual(GOOD);
+  });
+
+  test("wheel: the vLLM plugin is in it, of the same version", () => {
+    const program = [
+      "import importlib.metadata as m",
+      "found = m.entry_points(group='vllm.general_plugins', name='foretoken')",
+      "print([entry.value for entry in found], m.version('foretoken'))",
+      "import foretoken_vllm.version as v; assert v.VERSION == m.version('foretoken')",
+    ];
+    const { status, said } = run(["python", "-c", program.join("\n")]);
+    expect({ status, said }).toEqual(GOOD);
+    expect(said).toContain("foretoken_vllm.plugin:register");
+  });
+});
