@@ -56,6 +56,7 @@ export interface PluginFigures {
   readonly traced: number;
   readonly tracedElsewhere: number;
   readonly faults: number;
+  readonly stepError: number;
   readonly isLossless: boolean;
 }
 
@@ -76,6 +77,11 @@ const PLUGIN_GAUGES = [
     (p) => p.tracedElsewhere,
   ],
   ["foretoken_plugin_faults", "What went wrong and was caught.", (p) => p.faults],
+  [
+    "foretoken_plugin_step_error",
+    "How far steps took of late from what drafting expected of them, as a part of that.",
+    (p) => p.stepError,
+  ],
   ["foretoken_plugin_lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless],
 ] as const satisfies readonly (readonly [string, string, (figures: PluginFigures) => number])[];
 

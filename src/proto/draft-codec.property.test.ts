@@ -68,6 +68,7 @@ const clientMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
     traced: total,
     tracedElsewhere: total,
     faults: total,
+    stepError: total,
   }),
   fc.record({
     kind: kind("register_group"),

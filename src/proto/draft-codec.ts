@@ -239,6 +239,7 @@ function telemetryOf(fields: Fields): Telemetry {
     traced: total(fields, "traced"),
     tracedElsewhere: total(fields, "tracedElsewhere"),
     faults: total(fields, "faults"),
+    stepError: total(fields, "stepError"),
   };
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from foretoken_vllm.logs import LinkGroup, LinkSample, Logs
+from foretoken_vllm.logs import TRACE_BYTES_MAX, LinkGroup, LinkSample, Logs
 
 
 def bytes_of(*tokens: int) -> bytes:
@@ -50,6 +50,13 @@ def test_text_that_was_written_here_too_or_stands_in_the_prompt_is_not() -> None
 
 def test_text_that_nobody_wrote_is_from_nowhere() -> None:
     assert group(here=(1,), elsewhere=(2,)).origin(bytes_of(1), [2]) is None
+
+
+def test_of_long_texts_the_newest_are_looked_at_and_the_rest_may_have_been_written_here() -> None:
+    long = [50] * TRACE_BYTES_MAX
+    one = group(here=(1, 2, 8, 9, *long), elsewhere=(7, 1, 2, 8, 9))
+    assert one.origin(bytes_of(1, 2), [8, 9]) is None
+    assert group(here=(*long, 1, 2, 8, 9), elsewhere=(7,)).origin(bytes_of(1, 2), [8, 9]) is False
 
 
 def test_bytes_that_are_alike_across_two_tokens_are_no_text() -> None:

@@ -74,6 +74,8 @@ export interface Telemetry {
   readonly traced: number;
   readonly tracedElsewhere: number;
   readonly faults: number;
+  /** How far steps took of late from what the plugin expected of them, as a part of that. */
+  readonly stepError: number;
 }
 
 /** Responses to the group's prompt of earlier weight epochs, after the first `have`. */

@@ -68,6 +68,7 @@ const TELEMETRY: ClientMessage = {
   traced: 0,
   tracedElsewhere: 0,
   faults: 0,
+  stepError: 0,
 };
 
 test("message: a hello is welcomed, with the interval of telemetry", () => {

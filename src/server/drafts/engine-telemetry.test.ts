@@ -20,6 +20,7 @@ const TELEMETRY: Telemetry = {
   traced: 2,
   tracedElsewhere: 1,
   faults: 0,
+  stepError: 0,
 };
 
 function newTelemetry(drafts = true) {

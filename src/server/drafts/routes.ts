@@ -49,6 +49,7 @@ function wireFigures(figures: EngineFigures): object {
     traced_tokens: rest.traced,
     traced_elsewhere_tokens: rest.tracedElsewhere,
     faults: rest.faults,
+    step_error: rest.stepError,
     step_tokens_max: stepTokens,
   };
 }

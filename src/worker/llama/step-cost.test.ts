@@ -90,3 +90,27 @@ test("LearnedStepCost: one step in which the machine slept hardly counts, and ti
   for (let i = 0; i < 400; i += 1) cost.observe(1, 5, 0.001);
   expect(cost.ms(1, 5)).toBeGreaterThan(cost.ms(1, 1));
 });
+
+/** Factors of a step's time by other load on the machine. */
+const LOADS: Readonly<Record<string, (step: number, chance: number) => number>> = {
+  "one step in three takes 2.6 times as long": (_step, chance) => (chance < 1 / 3 ? 2.6 : 1),
+  "every step is a little longer or shorter": (_step, chance) => 0.9 + 0.2 * chance,
+  "steps get longer by a tenth": (step) => 1 + step / 20_000,
+};
+
+for (const [name, factorOf] of Object.entries(LOADS)) {
+  test(`LearnedStepCost: what drafts add is known within 15 % where ${name}`, () => {
+    const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+    let state = 1;
+    for (let step = 0; step < 2000; step += 1) {
+      state = Math.imul(state, 48271) >>> 1 || 1;
+      const rows = step % 3 === 0 ? 1 : 5;
+      const factor = factorOf(step, (state % 1000) / 1000);
+      cost.observe(1, rows, factor * (rows === 1 ? 2 : 5));
+    }
+    expect(cost.ms(1, 5) / cost.ms(1, 1) / 2.5).toBeGreaterThan(0.85);
+    expect(cost.ms(1, 5) / cost.ms(1, 1) / 2.5).toBeLessThan(1.15);
+    expect(cost.ms(1, 1)).toBeGreaterThan(0.85 * 2);
+    expect(cost.ms(1, 1)).toBeLessThan(1.15 * 2);
+  });
+}

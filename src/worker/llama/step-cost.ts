@@ -79,11 +79,11 @@ export class ProfiledStepCost implements StepCost {
   }
 }
 
-/** Weight of a new observation: some hundred steps decide, a second or so. */
+/**
+ * A step moves what was learned by this part at most, however long it took: the estimate is near the median, and other load
+ * on the machine, which lengthens some steps, does not move it as it would a mean. Some hundred steps decide.
+ */
 const LEARNING_RATE = 0.02;
-/** One slow step (the machine was busy elsewhere) moves an estimate no further than this many times its value. */
-const OUTLIER = 4;
-const FACTOR_MIN = 0.25;
 
 /**
  * The profile, corrected by the steps that really run. They differ from it: attention gets dearer as
@@ -123,8 +123,8 @@ export class LearnedStepCost implements StepCost {
 }
 
 function learn(factor: number, seen: number): number {
-  const bounded = Math.min(Math.max(seen, FACTOR_MIN), factor * OUTLIER);
-  return factor + LEARNING_RATE * (bounded - factor);
+  const most = LEARNING_RATE * factor;
+  return factor + Math.min(most, Math.max(-most, seen - factor));
 }
 
 /** More rows cannot take less time: a dip is noise, and would make drafts look free. */

@@ -78,6 +78,7 @@ const CLIENT: Readonly<Record<string, ClientMessage>> = {
     traced: 60,
     tracedElsewhere: 7,
     faults: 1,
+    stepError: 0.125,
   },
   telemetry_unknown: {
     kind: "telemetry",
@@ -94,6 +95,7 @@ const CLIENT: Readonly<Record<string, ClientMessage>> = {
     traced: 0,
     tracedElsewhere: 0,
     faults: 0,
+    stepError: 0,
   },
   fetch_past: { kind: "fetch_past", epoch: EPOCH, groupId: A, have: 2 },
 };

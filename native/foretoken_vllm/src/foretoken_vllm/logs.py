@@ -17,6 +17,8 @@ from .codec import TOKEN_BYTES
 TRACE_CONTEXT = 3
 # Places of one log that are looked at.
 _PLACES_MAX = 4
+# Bytes of a group's texts that are looked at, the newest of each: the search holds the interpreter's lock, some 10 us.
+TRACE_BYTES_MAX = 2**16
 
 
 @dataclass(slots=True, eq=False)
@@ -98,14 +100,17 @@ class LinkGroup:
     def origin(self, before: bytes, accepted: Sequence[int]) -> bool | None:
         """Whether these tokens, after those before them, have been written elsewhere and not here, so far.
 
-        None: nowhere in this group, or in too many places to examine.
+        None: nowhere in this group, or in too many places or too much text to examine.
         """
         pattern = before + array("i", accepted).tobytes()
-        if self.prompt.find(pattern) >= 0:
+        share = TRACE_BYTES_MAX // (1 + len(self.samples))
+        is_whole = len(self.prompt) <= share
+        if self.prompt.find(pattern, max(0, len(self.prompt) - share)) >= 0:
             return False
         elsewhere: bool | None = None
         for sample in self.samples.values():
-            at = 0
+            at = max(0, len(sample.log) - share)
+            is_whole = is_whole and at == 0
             for _ in range(_PLACES_MAX):
                 at = sample.log.find(pattern, at)
                 if at < 0:
@@ -116,7 +121,8 @@ class LinkGroup:
                         return False
                     elsewhere = True
                 at += 1
-        return elsewhere
+        # What was not looked at may have been written here.
+        return elsewhere if is_whole else None
 
     def lengths(self) -> list[int]:
         """Tokens had, by sample index."""

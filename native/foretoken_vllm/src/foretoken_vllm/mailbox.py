@@ -129,7 +129,7 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Down: a piece of a response of an earlier epoch, after its first `offset` tokens; a response's pieces come in order."""
+    """Down: a piece of an earlier epoch's response, after its first `offset` tokens; its pieces come in order."""
 
     epoch: int
     group: str

@@ -585,6 +585,7 @@ class ForetokenProposer:
             "drafted": counters.drafted,
             "accepted": counters.accepted,
             "faults": self.faults.total,
+            "step_error": counters.step_error,
         }
 
     def stats(self) -> dict[str, Any]:

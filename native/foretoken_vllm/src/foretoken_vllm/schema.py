@@ -108,6 +108,7 @@ MESSAGES: dict[str, tuple[tuple[str, int, str, bool, bool], ...]] = {
         ("traced", 11, "double", False, False),
         ("traced_elsewhere", 12, "double", False, False),
         ("faults", 13, "double", False, False),
+        ("step_error", 14, "double", False, False),
     ),
     "Budget": (
         ("epoch", 1, "uint32", False, False),
