@@ -5,7 +5,7 @@ import { assert } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
 import { Lookahead } from "../schedule/lookahead.ts";
-import { inBlocks, type Slot } from "../schedule/placement.ts";
+import { inBlocks, type Slot, spareTokens } from "../schedule/placement.ts";
 import type { Worker } from "./worker.ts";
 
 interface Account {
@@ -106,9 +106,17 @@ export class Ledger {
     assert(account.leavingTokens >= 0, `KV left worker ${workerId} that was not leaving it`);
   }
 
-  /** KV tokens reserved for a request on the worker beyond those that it has. */
-  aheadTokens(workerId: WorkerId): number {
-    return this.#accounts.get(workerId)?.lookahead.tokens ?? 0;
+  /** Tokens that what runs on the worker may make before a chunk must end early. */
+  spareTokens(workerId: WorkerId): number {
+    const account = this.#accounts.get(workerId);
+    if (account === undefined) return 0;
+    const { worker, inFlight, kvTokens, leavingTokens, lookahead } = account;
+    return spareTokens({
+      inFlight,
+      aheadTokens: lookahead.tokens,
+      kvTokensFree: worker.capacity.kvTokens - kvTokens,
+      kvTokensLeaving: leavingTokens,
+    });
   }
 
   /** KV tokens that a request with `context` tokens reserves while it runs on the worker. */

@@ -401,9 +401,9 @@ function running(requests: readonly Request[], tokens: number): Request[] {
 }
 
 test("admission: a request begins with KV for what it has and some tokens ahead, not for its chunk", () => {
-  const requests = mixed([{ prompt: 10 }, { prompt: 10 }, { prompt: 10 }]);
+  const requests = mixed(Array.from({ length: 3 }, () => ({ prompt: 10, tokensMax: 900 })));
   const commands = arrivalOrder(requests, 900).schedule([
-    slot(0, { kvTokensFree: 40, aheadTokens: 8 }),
+    slot(0, { kvTokens: 1000, kvTokensFree: 40, aheadTokens: 8 }),
   ]);
   expect(commands.map((command) => command.kind === "dispatch" && command.reservedTokens)).toEqual([
     18, 18,
@@ -422,7 +422,35 @@ test("admission: KV is reserved in whole blocks, and a request may need all of t
   expect(reserved(2050, 2042)).toBe(2050);
 });
 
-test("admission: short of KV, those that were dispatched last make way, as many as it takes", () => {
+test("admission: where chunks are short, two of them stay free for those that run to grow", () => {
+  const begun = (kvTokensFree: number, chunkTokens: number, inFlight: number) => {
+    const requests = mixed([{ prompt: 10, tokensMax: 900 }]);
+    const room = { kvTokens: 2560, kvTokensFree, aheadTokens: 10, inFlight };
+    return arrivalOrder(requests, chunkTokens).schedule([slot(0, room)]).length;
+  };
+  expect([begun(20 + 127, 64, 2), begun(20 + 128, 64, 2)]).toEqual([0, 1]);
+  // Nothing runs that could grow; and two long chunks would be more than a sixteenth of the KV.
+  expect([begun(20, 64, 0), begun(20, 100, 2)]).toEqual([1, 1]);
+  // Whole chunks are reserved anyhow.
+  expect(begun(20, 10, 2)).toBe(1);
+});
+
+test("admission: short of KV, the smallest request that frees a sixteenth of it makes way, else the largest", () => {
+  const requests = running([...bufferOf(1, 6).requests], 0);
+  const sizes = [900, 100, 500, 130, 20, 200];
+  for (const [i, request] of requests.entries()) request.residentTokens = sizes[i] ?? 0;
+  const at = (kvTokensFree: number) => {
+    const overrides = { kvTokens: 2048, running: requests, inFlight: 6, aheadTokens: 0 };
+    const commands = arrivalOrder([]).schedule([slot(0, { ...overrides, kvTokensFree })]);
+    return commands.map(({ request }) => request.residentTokens);
+  };
+  expect(at(-1)).toEqual([130]);
+  expect(at(-131)).toEqual([130, 200]);
+  // Never the one that was dispatched first, however much is wanted.
+  expect(at(-9999)).toEqual([130, 200, 500, 100, 20]);
+});
+
+test("admission: of requests of one size, those that were dispatched last make way, as many as it takes", () => {
   const requests = running([...bufferOf(1, 5).requests], 100);
   const scheduler = arrivalOrder([]);
   const at = (kvTokensFree: number, kvTokensLeaving = 0) => {

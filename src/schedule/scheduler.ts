@@ -9,7 +9,15 @@
 import { assert, present } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import { contextTokens, type Group, isSuspect, type Request } from "../request/buffer.ts";
-import { hasRoom, isOpenTo, place, reservationOf, type Slot, tokensNeeded } from "./placement.ts";
+import {
+  hasRoom,
+  isOpenTo,
+  place,
+  reservationOf,
+  type Slot,
+  spareTokens,
+  tokensNeeded,
+} from "./placement.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
 export type ScheduleCommand = ExecutableCommand | RejectCommand;
@@ -147,21 +155,15 @@ export class Scheduler {
     return turn.commands;
   }
 
-  /**
-   * Where what runs has grown into half of what is kept ahead of it, the request that was dispatched last makes way: as
-   * in an engine that preempts, those that came before it always go on.
-   */
+  /** Where what runs has grown into half of what is kept ahead of it, chunks end early. */
   #preempt({ slots, commands }: Turn): void {
-    for (const { workerId, ...slot } of slots) {
-      let short = -slot.kvTokensFree - slot.kvTokensLeaving;
-      short -= (slot.inFlight * slot.aheadTokens) / 2;
+    for (const slot of slots) {
+      let short = -spareTokens(slot);
       if (short <= 0) continue;
-      const running = [...slot.running];
-      for (let i = running.length - 1; i >= 1 && short > 0; i -= 1) {
-        const request = present(running[i], "it runs");
-        if (!request.spec.divisible || isSuspect(request)) continue;
-        commands.push({ kind: "preempt", request, workerId });
+      for (const request of victims(slot)) {
+        commands.push({ kind: "preempt", request, workerId: slot.workerId });
         short -= request.residentTokens - slot.aheadTokens / 2;
+        if (short <= 0) break;
       }
     }
   }
@@ -331,4 +333,23 @@ export class Scheduler {
       return slot.isReserved || slot.hasSuspect || needed > LARGE_PART * slot.kvTokens;
     });
   }
+}
+
+/** A chunk that ends early should free this part of its worker's KV: then the next one does not have to end soon. */
+const ROOM_PART = 1 / 16;
+
+/**
+ * Requests whose chunks may end early, in the order in which they do: the one with the least KV among those that free
+ * enough, then the others, the largest first; of equal ones that which was dispatched last. Not the one that was dispatched first: some request always goes on.
+ */
+function victims({ running, kvTokens }: Slot): Request[] {
+  const [, ...rest] = running;
+  const enough = ROOM_PART * kvTokens;
+  return rest
+    .reverse()
+    .filter((request) => request.spec.divisible && !isSuspect(request))
+    .sort(({ residentTokens: a }, { residentTokens: b }) => {
+      if (a >= enough !== b >= enough) return a >= enough ? -1 : 1;
+      return a >= enough ? a - b : b - a;
+    });
 }

@@ -81,8 +81,9 @@ export class ModelledEngine {
   #stepMs = 0;
   #growthMs = 0;
   #rows = 0;
+  /** Tokens that a step makes. */
+  #rate = 0;
   #isStale = false;
-  #aheadTokens = 0;
   #nextMs = Number.POSITIVE_INFINITY;
 
   constructor(options: {
@@ -144,9 +145,16 @@ export class ModelledEngine {
     return run;
   }
 
-  /** It stops to be looked at when there is less room than `tokens` for each request that runs. */
-  keepAhead(tokens: number): void {
-    this.#aheadTokens = tokens;
+  /**
+   * It stops to be looked at once it has made `tokens` more, after a step at the earliest. Negative: whatever there
+   * was to do about its KV is under way.
+   */
+  limit(tokens: number): void {
+    if (this.running.length === 0 || tokens < 0) return;
+    const steps = Math.max(1, tokens / this.#rate);
+    if (this.#steps <= steps) return;
+    this.#steps = steps;
+    this.#schedule();
   }
 
   /** Forgets the KV of a request that does not run; returns its tokens. */
@@ -265,11 +273,10 @@ export class ModelledEngine {
       steps = Math.min(steps, run.left / run.rate);
     }
     const room = this.kvTokens - this.kvUsed;
-    const spare = room - this.#aheadTokens * batch;
-    if (spare > 0 && steps * rate > spare) steps = Math.max(1, spare / rate);
     // The last stretch before KV runs out has less than a step's room; it still takes one step.
     if (steps * rate > room) steps = Math.min(steps, Math.max(1, room / rate));
     this.#rows = rows;
+    this.#rate = rate;
     this.#steps = steps;
     this.#stepMs = this.model.stepMs(batch, rows, this.#kvUsed) + draftMs;
     const last = this.model.stepMs(batch, rows, this.#kvUsed + steps * rate) + draftMs;

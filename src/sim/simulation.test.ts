@@ -68,6 +68,24 @@ test("simulation: admission leaves nothing to preempt where requests are divided
   expect(simulateCell(cell({ system: "verl" }), core).preemptions).toBeGreaterThan(0);
 });
 
+test("simulation: nor where an engine holds a dozen requests, whatever the length of their chunks", () => {
+  const { hardware, model } = small;
+  // A few thousand tokens of KV: what runs grows by more than is kept ahead within a few steps.
+  const left = (4_000 * model.kvBytesPerToken + model.denseBytes) / 8;
+  const short: Workload = {
+    ...small,
+    hardware: { ...hardware, hbmBytes: left },
+    promptTokens: 16,
+    shape: { ...small.shape, groups: 8, tokensMax: 2_048, tokensMean: 400 },
+  };
+  for (const system of ["divided", "seer", "oracle", "foretoken"] as const) {
+    for (const chunkTokens of [64, 256, 2048]) {
+      const result = simulateCell(cell({ workload: short, system, chunkTokens }), core);
+      expect([system, chunkTokens, result.preemptions]).toEqual([system, chunkTokens, 0]);
+    }
+  }
+});
+
 test("simulation: KV never exceeds an engine's memory", () => {
   for (const system of ["verl", "streamrl-oracle", "foretoken"] as const) {
     const { series } = simulateCell(cell({ system, isRecorded: true }), core);

@@ -238,6 +238,7 @@ export class Simulation implements ExecutorSteps {
       this.#executor.execute(command);
     }
     this.#settle();
+    for (const engine of this.#engines) engine.limit(this.#ledger.spareTokens(engine.workerId));
     if (this.#progressIsDue) return;
     this.#progressIsDue = true;
     this.#timeline.add(this.#nowMs + PROGRESS_MS, { kind: "progress" });
@@ -391,7 +392,7 @@ export class Simulation implements ExecutorSteps {
     this.#accounted[workerId] = counters.outputTokens;
     this.#ledger.preempted(workerId, counters.preemptions);
     for (const run of engine.running) this.#executor.reached(run.request, Math.ceil(run.context));
-    engine.keepAhead(this.#ledger.aheadTokens(workerId) / 2);
+    engine.limit(this.#ledger.spareTokens(workerId));
   }
 
   /** Tokens stream in production; here they are looked at now and then. */
