@@ -13,7 +13,13 @@ const testIf = missing === null ? test : test.skip;
 const because = missing === null ? "" : ` (skipped: ${missing})`;
 
 /** Steps of each driver. */
-const DRIVERS = { renderers: 3, verifiers: 4, agentlightning: 4, skyrl: 9 } as const;
+const DRIVERS = {
+  renderers: 3,
+  verifiers: 4,
+  agentlightning: 4,
+  verl_server: 2,
+  skyrl: 9,
+} as const;
 const TEST_MS_MAX = 300_000;
 
 let server: ReturnType<typeof start>;

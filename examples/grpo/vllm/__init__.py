@@ -13,7 +13,7 @@ _NAMES = {
     "": ["LLM", "RequestOutput", "SamplingParams"],
     ".sampling_params": ["StructuredOutputsParams"],
     ".utils": [],
-    ".utils.network_utils": ["get_ip"],
+    ".utils.network_utils": ["get_ip", "get_open_port"],
     ".distributed": [],
     ".distributed.weight_transfer": [],
     ".distributed.weight_transfer.nccl_common": ["trainer_init"],
