@@ -22,6 +22,7 @@ import {
   checkVersion,
   readServerInfo,
   type ServerInfo,
+  slotsOf,
 } from "./settings-checks.ts";
 
 export interface ExamineOptions {
@@ -44,7 +45,9 @@ export async function examine(options: ExamineOptions): Promise<Diagnosis> {
   const findings: Finding[] = [];
   const server = await readServerInfo(engine, findings);
   if (server !== null) await look(engine, { server, findings, options });
-  return { url: engine.url, version: server?.version ?? null, model: engine.model, findings };
+  const version = server?.version ?? null;
+  const slots = server === null ? null : slotsOf(server);
+  return { url: engine.url, version, model: engine.model, slots, findings };
 }
 
 async function look(

@@ -152,6 +152,13 @@ export function checkFlags({ config, isSeedSafe }: ServerInfo): Finding[] {
   return findings;
 }
 
+/** null: not reported. */
+export function slotsOf({ config, metrics }: ServerInfo): number | null {
+  const slots = Number(pathOf(config, "scheduler_config", "max_num_seqs"));
+  const ranks = [...(metrics ?? "").matchAll(/^vllm:cache_config_info\{/gm)].length;
+  return slots > 0 ? slots * Math.max(1, ranks) : null;
+}
+
 export function checkKvBudget(server: ServerInfo): Finding {
   const { metrics, contextTokens } = server;
   const line = /vllm:cache_config_info\{([^}]*)\}/.exec(metrics ?? "")?.[1] ?? "";

@@ -41,6 +41,10 @@ export class KeyedPolicy implements SchedulePolicy {
 
   forget(): void {}
 
+  compare(a: Request, b: Request): number {
+    return this.#keyOf(a) - this.#keyOf(b) || a.index - b.index;
+  }
+
   isUrgent(): boolean {
     return false;
   }

@@ -51,8 +51,7 @@ export class ProbeFirstPolicy implements SchedulePolicy {
   add(request: Request): void {
     if (this.#context.isProbe(request)) {
       this.#of(request.group).probe = request;
-      const key = request.priority * PRIORITY_STRIDE + request.response.length;
-      this.#heaps.probes.push(request.index, key);
+      this.#heaps.probes.push(request.index, probeKey(request));
     } else {
       this.#addToRest(request);
     }
@@ -93,6 +92,14 @@ export class ProbeFirstPolicy implements SchedulePolicy {
 
   forget(group: Group): void {
     if (this.#waiting[group.index]?.group === group) this.#waiting[group.index] = undefined;
+  }
+
+  compare(a: Request, b: Request): number {
+    const isProbe = this.#context.isProbe(a);
+    if (isProbe !== this.#context.isProbe(b)) return isProbe ? -1 : 1;
+    if (isProbe) return probeKey(a) - probeKey(b) || a.index - b.index;
+    const difference = this.#lengthKey(a.group) - this.#lengthKey(b.group);
+    return difference || a.group.index - b.group.index || (comesBefore(a, b) ? -1 : 1);
   }
 
   isUrgent(request: Request): boolean {
@@ -136,6 +143,10 @@ export class ProbeFirstPolicy implements SchedulePolicy {
     this.#waiting[group.index] = waiting;
     return waiting;
   }
+}
+
+function probeKey({ priority, response }: Request): number {
+  return priority * PRIORITY_STRIDE + response.length;
 }
 
 /**
