@@ -1,6 +1,7 @@
 // What an engine does: each check has it generate a few tokens and looks at what came. Every one is small; none
 // pauses, updates or resets anything.
 
+import { checkDivided } from "../worker/vllm/divided-check.ts";
 import { type CompletionRequest, type Engine, listOf, type Made } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
@@ -32,8 +33,6 @@ export async function somePrompt(engine: Engine, length: number): Promise<number
   return prompt;
 }
 
-const GREEDY_TOKENS = 192;
-const GREEDY_CHUNK = 48;
 /** nats. Arithmetic in bfloat16 differs with the batch; two tokens nearer than this may change places. */
 const TIE = 0.25;
 
@@ -41,26 +40,14 @@ const TIE = 0.25;
 export async function checkChunks(engine: Engine, prompt: readonly number[]): Promise<Finding> {
   const check = "chunks at temperature 0";
   const fix = "compare --dtype float32, drafts off, another attention backend; report it to vLLM";
-  const whole = await make(engine, {
-    tokens: prompt,
-    maxTokens: GREEDY_TOKENS,
-    temperature: 0,
-    top: 2,
-  });
-  const tokens: number[] = [];
-  while (tokens.length < GREEDY_TOKENS) {
-    const chunk = await make(engine, {
-      tokens: [...prompt, ...tokens],
-      maxTokens: Math.min(GREEDY_CHUNK, GREEDY_TOKENS - tokens.length),
-      temperature: 0,
-    });
-    tokens.push(...chunk.tokens);
-  }
-  const at = whole.tokens.findIndex((token, index) => token !== tokens[index]);
-  const chunks = Math.ceil(GREEDY_TOKENS / GREEDY_CHUNK);
-  if (at < 0) return ok(check, `${GREEDY_TOKENS} tokens, whole and in ${chunks} chunks: the same`);
-  const [first = 0, second = 0] = whole.top[at] ?? [];
-  const gap = first - second;
+  const found = await checkDivided(
+    (tokens, { tokensMax, hasTop }) =>
+      make(engine, { tokens, maxTokens: tokensMax, temperature: 0, ...(hasTop ? { top: 2 } : {}) }),
+    prompt,
+  );
+  const { at, gapNats: gap } = found;
+  if (at < 0)
+    return ok(check, `${found.tokens} tokens, whole and in ${found.chunks} chunks: the same`);
   const where = `whole and in chunks differ from token ${at} on, where the two likeliest are ${gap.toFixed(3)} nats apart`;
   if (gap < TIE) return warn(check, `${where}: rounding, as it happens in bfloat16`, fix);
   return fail(check, where, fix);

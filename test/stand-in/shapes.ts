@@ -150,17 +150,28 @@ function completionLogprobs({ logprobs }: Shape, tokens: readonly number[]): unk
 
 /** `spelling` 0.22: gauges and counters as older releases and client libraries name them. */
 export function metricsText(
-  engine: StandInEngine,
-  options: { spelling: "0.22" | "0.32"; startedS: number },
+  engines: readonly StandInEngine[],
+  options: { spelling: "0.22" | "0.32"; startedS: number; isHybrid: boolean },
 ): string {
-  const { counters } = engine;
-  const { blocks, blockSize } = engine.options;
-  const isOld = options.spelling === "0.22";
-  const total = isOld ? "" : "_total";
-  const labels = '{engine="0",model_name="stand-in"}';
   const lines = [
     "# HELP vllm:num_requests_running Number of requests in model execution batches.",
     `process_start_time_seconds ${options.startedS}`,
+    ...engines.flatMap((engine, index) => engineLines(engine, { ...options, index })),
+  ];
+  return `${lines.join("\n")}\n`;
+}
+
+function engineLines(
+  engine: StandInEngine,
+  { spelling, isHybrid, index }: { spelling: string; isHybrid: boolean; index: number },
+): string[] {
+  const { counters } = engine;
+  const { blocks, blockSize } = engine.options;
+  const isOld = spelling === "0.22";
+  const total = isOld ? "" : "_total";
+  const labels = `{engine="${index}",model_name="stand-in"}`;
+  const mamba = isHybrid ? `"${blockSize}"` : '"None"';
+  return [
     `vllm:num_requests_running${labels} ${engine.running}.0`,
     `vllm:num_requests_waiting${labels} ${engine.waiting}.0`,
     `vllm:${isOld ? "gpu" : "kv"}_cache_usage_perc${labels} ${engine.blocksUsed / blocks}`,
@@ -170,7 +181,6 @@ export function metricsText(
     `vllm:external_prefix_cache_hits${total}${labels} ${engine.externalTokens}.0`,
     `vllm:generation_tokens${total}${labels} ${counters.generationTokens}.0`,
     `vllm:iteration_tokens_total_count${labels} ${counters.steps}.0`,
-    `vllm:cache_config_info{block_size="${blockSize}",engine="0",num_cpu_blocks="None",num_gpu_blocks="${blocks}",user_specified_block_size="False"} 1.0`,
+    `vllm:cache_config_info{block_size="${blockSize}",engine="${index}",mamba_block_size=${mamba},num_cpu_blocks="None",num_gpu_blocks="${blocks}",user_specified_block_size="False"} 1.0`,
   ];
-  return `${lines.join("\n")}\n`;
 }

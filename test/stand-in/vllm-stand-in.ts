@@ -51,11 +51,22 @@ export interface StandInOptions extends EngineOptions {
   readonly port: number;
   /** As a server that loads its model: every route answers 503 until `isHealthy` is set. */
   readonly isLoading: boolean;
+  /** --data-parallel-size: engines with slots, blocks and a prefix cache of their own. */
+  readonly ranks: number;
+  /** X-data-parallel-rank chooses one. */
+  readonly takesRanks: boolean;
+  /** Not all layers of its model are attention. */
+  readonly isHybrid: boolean;
+  /** What it computes of a long prompt is not what it computed when it generated it. */
+  readonly dividesWrongly: boolean;
   /** --enable-return-routed-experts. */
   readonly reportsExperts: boolean;
   /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. */
   readonly routes: (path: string, body: Body) => { status: number; body: unknown } | null;
 }
+
+/** Beyond it a model that divides wrongly says something else. */
+const LONG_PROMPT = 100;
 
 export const STAND_IN_DEFAULTS: StandInOptions = {
   slots: 64,
@@ -78,6 +89,10 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   kvConnector: null,
   port: 0,
   isLoading: false,
+  ranks: 1,
+  takesRanks: true,
+  isHybrid: false,
+  dividesWrongly: false,
   reportsExperts: false,
   routes: () => null,
 };
@@ -85,6 +100,10 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
 export class VllmStandIn {
   readonly options: StandInOptions;
   engine: StandInEngine;
+  /** Of the data parallel ranks after the first. */
+  others: StandInEngine[] = [];
+  /** Where each request for tokens went, in order: its name, its rank, and how many that rank had then. */
+  readonly placed: { name: string; rank: number; occupied: number }[] = [];
   /** Bodies of the requests for tokens that came, newest last; the first 10,000. */
   readonly bodies: Body[] = [];
   /** Faults shown, by kind. */
@@ -112,6 +131,7 @@ export class VllmStandIn {
     this.options = options;
     this.isHealthy = !options.isLoading;
     this.engine = this.#newEngine();
+    this.others = this.#newOthers();
     this.#server = this.#newServer();
   }
 
@@ -136,6 +156,7 @@ export class VllmStandIn {
     this.restarts += 1;
     const server = this.#server;
     this.engine = this.#newEngine();
+    this.others = this.#newOthers();
     this.#startedS += 100;
     server.closeAllConnections();
     await new Promise<void>((resolve) => server.close(() => resolve()));
@@ -143,6 +164,14 @@ export class VllmStandIn {
     if (this.isStopped) return;
     this.#server = this.#newServer();
     await this.#listen(this.#port);
+  }
+
+  get engines(): StandInEngine[] {
+    return [this.engine, ...this.others];
+  }
+
+  #newOthers(): StandInEngine[] {
+    return Array.from({ length: this.options.ranks - 1 }, () => this.#newEngine());
   }
 
   #newEngine(): StandInEngine {
@@ -231,7 +260,7 @@ export class VllmStandIn {
           ],
         });
       case "GET /metrics":
-        return ok(metricsText(engine, { spelling: options.spelling, startedS: this.#startedS }));
+        return ok(metricsText(this.engines, { ...options, startedS: this.#startedS }));
       case "GET /load":
         return ok({ server_load: engine.running + engine.waiting });
     }
@@ -256,11 +285,11 @@ export class VllmStandIn {
         if (mode !== "abort" && mode !== "wait" && mode !== "keep") {
           return { status: 400, body: errorJson(400, `unknown mode ${mode}`) };
         }
-        engine.pause(mode);
+        for (const one of this.engines) one.pause(mode);
         return ok({ status: "paused" });
       }
       case "POST /resume":
-        engine.resume();
+        for (const one of this.engines) one.resume();
         return ok({ status: "resumed" });
       case "GET /is_paused":
         return ok({ is_paused: engine.pauseMode !== null });
@@ -271,7 +300,7 @@ export class VllmStandIn {
       case "GET /is_sleeping":
         return ok({ is_sleeping: this.#isSleeping });
       case "POST /reset_prefix_cache":
-        engine.clearCache();
+        for (const one of this.engines) one.clearCache();
         return ok({ success: true });
       case "POST /collective_rpc": {
         const { method, kwargs } = jsonOf(text) ?? {};
@@ -339,8 +368,10 @@ export class VllmStandIn {
 
   /** Unknown ids are counted too, as the real one does. */
   #abort(ids: unknown): number {
-    if (!Array.isArray(ids) || ids.length === 0) return this.engine.abortAll();
-    for (const id of ids) this.engine.abort(String(id), false);
+    if (!Array.isArray(ids) || ids.length === 0) {
+      return this.engines.reduce((sum, one) => sum + one.abortAll(), 0);
+    }
+    for (const id of ids) for (const one of this.engines) one.abort(String(id), false);
     return ids.length;
   }
 
@@ -358,6 +389,12 @@ export class VllmStandIn {
     const model = String(body.model ?? "stand-in");
     if (model !== "stand-in" && !this.adapters.has(model)) {
       send(response, 404, errorJson(404, `The model \`${model}\` does not exist.`));
+      return;
+    }
+    const rank = Number(request.headers["x-data-parallel-rank"] ?? 0);
+    if (this.options.takesRanks && rank >= this.options.ranks) {
+      const bound = `is out of range [0, ${this.options.ranks}).`;
+      send(response, 400, errorJson(400, `data_parallel_rank ${rank} ${bound}`));
       return;
     }
     const problem = this.#problemOf(endpoint, body);
@@ -394,6 +431,13 @@ export class VllmStandIn {
     this.versionsBySalt.set(salt, versions.add(this.weightVersion));
   }
 
+  /** Without the header, requests take turns. */
+  #rankOf(request: IncomingMessage): StandInEngine {
+    const header = this.options.takesRanks ? request.headers["x-data-parallel-rank"] : undefined;
+    const rank = header === undefined ? this.#arrivals % this.options.ranks : Number(header);
+    return this.engines[rank] ?? this.engine;
+  }
+
   #count(fault: Fault): void {
     this.shown.set(fault.kind, (this.shown.get(fault.kind) ?? 0) + 1);
   }
@@ -428,7 +472,8 @@ export class VllmStandIn {
     },
   ): void {
     const { response, body, fault } = exchange;
-    const { engine, options } = this;
+    const { options } = this;
+    const engine = this.#rankOf(exchange.request);
     const params = paramsOf(endpoint, body);
     const prompt = body[endpoint === "generate" ? "token_ids" : "prompt"] as number[];
     const extra = (params[endpoint === "generate" ? "extra_args" : "vllm_xargs"] ?? {}) as Body;
@@ -445,6 +490,8 @@ export class VllmStandIn {
       continuousUsage: options.hasContinuousUsage && streamOptions.continuous_usage_stats === true,
     };
     this.#saltUsed(String(body.cache_salt ?? ""));
+    const rank = this.engines.indexOf(engine);
+    this.placed.push({ name, rank, occupied: engine.running + engine.waiting + 1 });
     const isStream = body.stream === true;
     const expertsAt = (finish: string | null) =>
       options.reportsExperts && finish !== null
@@ -466,7 +513,9 @@ export class VllmStandIn {
       id,
       prompt,
       sample:
-        numberOf(extra.foretoken_sample, 0) + adapterSample(this.adapters.get(String(body.model))),
+        (options.dividesWrongly && prompt.length > LONG_PROMPT ? prompt.length : 0) +
+        numberOf(extra.foretoken_sample, 0) +
+        adapterSample(this.adapters.get(String(body.model))),
       tokensMax: Math.min(numberOf(params.max_tokens, 16), options.contextTokens - prompt.length),
       tokensMin: numberOf(params.min_tokens, 0),
       stopTokenIds: Array.isArray(params.stop_token_ids) ? params.stop_token_ids : [],

@@ -187,7 +187,13 @@ test("chunkSeed: other parts and other responses have other seeds, all exact int
   expect(chunkSeed(drawKey(1, "g", 0), 5)).toBe(chunkSeed(drawKey(1, "g", 0), 5));
 });
 
-const SERVER = { isSpeculative: false, logprobsMax: 20, reportsExperts: false, connector: null };
+const SERVER = {
+  isSpeculative: false,
+  logprobsMax: 20,
+  reportsExperts: false,
+  isDivisible: true,
+  connector: null,
+};
 const supportFor = (sampling: Partial<SamplingParams>, server = SERVER) =>
   supportOf({ ...PLAIN, ...sampling }, server);
 const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({

@@ -14,7 +14,12 @@ export interface HttpCall {
   readonly path: string;
   /** JSON text; null: no body. */
   readonly body: string | null;
+  /** The data parallel rank that is to answer. Absent: any. */
+  readonly rank?: number;
 }
+
+/** vLLM's: an index from 0 on, in the order of its engines. */
+const RANK_HEADER = "x-data-parallel-rank";
 
 export type HttpAnswer =
   | { readonly kind: "answer"; readonly status: number; readonly body: string }
@@ -128,6 +133,7 @@ export class HttpClient {
     const headers: Record<string, string> = { ...this.#headers, accept: "*/*" };
     const body = call.body === null ? null : Buffer.from(call.body);
     if (body !== null) headers["content-type"] = "application/json";
+    if (call.rank !== undefined) headers[RANK_HEADER] = String(call.rank);
     if (call.method === "POST") headers["content-length"] = String(body?.length ?? 0);
     const request = this.#send(
       {

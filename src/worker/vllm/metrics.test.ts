@@ -43,7 +43,7 @@ test("readMetrics: a live 0.32", () => {
       poolSeconds: 0.75,
     },
     startedS: 1.79527410986e9,
-    cache: { blockSize: 128, blocks: 2048, engines: 1 },
+    cache: { blockSize: 128, blocks: 2048, engines: 1, blocksMin: 2048, isHybrid: false },
   });
 });
 
@@ -57,7 +57,11 @@ test("readMetrics: older names mean the same", () => {
 test("readMetrics: engines of one server are added up, their KV use is a mean", () => {
   const second = NEW.replaceAll('engine="0"', 'engine="1"').replace("0.25", "0.75");
   const both = readMetrics(NEW + second.replace(/process.*\n/, ""));
-  expect(both.cache).toEqual({ blockSize: 128, blocks: 4096, engines: 2 });
+  expect(both.cache).toMatchObject({ blockSize: 128, blocks: 4096, engines: 2, blocksMin: 2048 });
+  const hybrid = NEW.replace('block_size="128"', 'block_size="128",mamba_block_size="2100"');
+  expect(readMetrics(hybrid).cache).toMatchObject({ blockSize: 128, isHybrid: true });
+  const none = NEW.replace('block_size="128"', 'block_size="128",mamba_block_size="None"');
+  expect(readMetrics(none).cache?.isHybrid).toBe(false);
   expect([both.running, both.kvUsage]).toEqual([6, 0.5]);
 });
 

@@ -35,6 +35,10 @@ export interface CacheConfig {
   /** Of all engines. */
   readonly blocks: number;
   readonly engines: number;
+  /** Of the engine with the fewest. */
+  readonly blocksMin: number;
+  /** It has layers whose state is no KV of tokens (Mamba, linear attention). */
+  readonly isHybrid: boolean;
 }
 
 /** Names without `_total`, which older client libraries leave away. */
@@ -117,8 +121,15 @@ function added(cache: CacheConfig | null, line: string): CacheConfig | null {
   const blockSize = Number(labelOf(line, "block_size"));
   const blocks = Number(labelOf(line, "num_gpu_blocks") ?? labelOf(line, "num_cpu_blocks"));
   if (!(blockSize > 0) || !(blocks > 0)) return cache;
-  if (cache === null) return { blockSize, blocks, engines: 1 };
-  return { blockSize, blocks: cache.blocks + blocks, engines: cache.engines + 1 };
+  const isHybrid = Number(labelOf(line, "mamba_block_size")) > 0;
+  if (cache === null) return { blockSize, blocks, engines: 1, blocksMin: blocks, isHybrid };
+  return {
+    blockSize,
+    blocks: cache.blocks + blocks,
+    engines: cache.engines + 1,
+    blocksMin: Math.min(cache.blocksMin, blocks),
+    isHybrid: cache.isHybrid || isHybrid,
+  };
 }
 
 function labelOf(line: string, label: string): string | null {

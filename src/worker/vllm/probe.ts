@@ -2,15 +2,16 @@
 // not assumed. What it cannot do without is an error that names the URL and what is missing.
 
 import { AppError } from "../../base/errors.ts";
-import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import { parseJson } from "../../base/json.ts";
-import { type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import { chunkBody, type Dialect, ENDPOINT_PATHS, type Endpoint } from "./body.ts";
 import { pause, type TimerClock } from "./clock.ts";
 import { connectorOf, type FoundConnector } from "./connectors.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
+import { hybridProblem } from "./hybrid.ts";
 import type { VllmLimits } from "./limits.ts";
 import { type CacheConfig, readMetrics, type ServerMetrics } from "./metrics.ts";
+import { PROBE_ASK } from "./probe-request.ts";
+import type { RankCapacity } from "./ranks.ts";
 import type { ServedTraits } from "./served-alike.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
@@ -32,6 +33,10 @@ export interface Capabilities extends Dialect {
   readonly reportsExperts: boolean;
   /** null: none, or not reported (only in development mode). */
   readonly connector: FoundConnector | null;
+  /** A response in chunks is the one that it is in one piece: of hybrid models it has been shown, or it is not so. */
+  readonly isDivisible: boolean;
+  /** Data parallel ranks that requests can be pinned to; null: it has one, or places requests itself. */
+  readonly ranks: readonly RankCapacity[] | null;
   /** It was there when the metrics were. */
   readonly metrics: ServerMetrics;
   /** What works worse than it could, and what to do about it. */
@@ -65,8 +70,16 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
   const { logprobsMax, policy, hasSeeds } = info;
   const dialect = await dialectOf(options, { model: model.id, logprobsMax, policy, hasSeeds });
   const metrics = await metricsOf(options);
-  const slots = options.slots ?? (info.slots ?? SLOTS_DEFAULT) * (metrics.cache?.engines ?? 1);
-  const contextTokens = options.contextTokens ?? model.contextTokens;
+  const engines = metrics.cache?.engines ?? 1;
+  const slots = options.slots ?? (info.slots ?? SLOTS_DEFAULT) * engines;
+  const kvTokens = options.kvTokens ?? kvBudget(options, metrics.cache);
+  const takesRanks = engines > 1 && (await isPinned(options, dialect, engines));
+  const ranks = takesRanks ? ranksOf({ engines, slots, kvTokens }, metrics.cache) : null;
+  const isHybrid = metrics.cache?.isHybrid === true;
+  const hybrid = isHybrid ? await hybridProblem(options, dialect) : null;
+  // A request is in one rank, whatever the others have.
+  const rankTokens = Math.min(...(ranks ?? []).map((rank) => rank.kvTokens));
+  const contextTokens = Math.min(options.contextTokens ?? model.contextTokens, rankTokens);
   return {
     ...dialect,
     version: typeof version === "string" ? version : null,
@@ -78,13 +91,44 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
       quantization: info.quantization,
     },
     slots,
-    kvTokens: options.kvTokens ?? kvBudget(options, metrics.cache),
+    kvTokens,
+    ranks,
+    isDivisible: hybrid === null,
     kvBlockTokens: metrics.cache?.blockSize ?? 1,
     isSpeculative: info.isSpeculative,
     connector: info.connector,
     metrics,
-    warnings: warningsOf(dialect, info),
+    warnings: [
+      ...warningsOf(dialect, info),
+      ...(engines > 1 && ranks === null ? [UNPINNED] : []),
+      ...(hybrid === null ? [] : [hybrid]),
+    ],
   };
+}
+
+const UNPINNED =
+  "it has data parallel ranks, and X-data-parallel-rank does not choose one: it puts each chunk anywhere, so that little of its prefix is found";
+
+/** A server that reads the header refuses a rank that it does not have. */
+async function isPinned(
+  options: ProbeOptions,
+  dialect: Dialect,
+  engines: number,
+): Promise<boolean> {
+  const { client, limits, cacheSalt } = options;
+  const msMax = limits.checkMsMax;
+  const result = await canary(client, { dialect, cacheSalt, msMax, rank: engines });
+  return result.kind === "refused" && result.status === 400;
+}
+
+function ranksOf(
+  { engines, slots, kvTokens }: { engines: number; slots: number; kvTokens: number },
+  cache: CacheConfig | null,
+): RankCapacity[] {
+  const share = Math.floor(kvTokens / engines);
+  const least = cache === null ? share : (cache.blocksMin - 1) * cache.blockSize;
+  const rank = { slots: Math.ceil(slots / engines), kvTokens: Math.min(share, least) };
+  return Array.from({ length: engines }, () => rank);
 }
 
 export type CanaryResult =
@@ -95,51 +139,18 @@ export type CanaryResult =
 /** Has the server make one token: the proof that it serves. */
 export async function canary(
   client: HttpClient,
-  options: { dialect: Dialect; cacheSalt: string; msMax: number },
+  options: { dialect: Dialect; cacheSalt: string; msMax: number; rank?: number },
 ): Promise<CanaryResult> {
-  const { dialect, cacheSalt, msMax } = options;
-  const body = chunkBody(
-    {
-      name: "ft-probe",
-      spec: PROBE,
-      offset: 0,
-      tokens: PROBE.prompt,
-      tokensMax: 1,
-      isLast: true,
-      priority: -1,
-      cacheSalt,
-      run: cacheSalt,
-      epoch: weightEpoch(0),
-      streamInterval: 2,
-      draft: null,
-      form: "stream",
-      expertsFrom: null,
-    },
-    dialect,
-  );
-  const call = { method: "POST" as const, path: ENDPOINT_PATHS[dialect.endpoint], body };
+  const { dialect, cacheSalt, msMax, rank } = options;
+  const body = chunkBody({ ...PROBE_ASK, cacheSalt, run: cacheSalt }, dialect);
+  const path = ENDPOINT_PATHS[dialect.endpoint];
+  const call = { method: "POST" as const, path, body, ...(rank === undefined ? {} : { rank }) };
   const answer = await client.answer(call, msMax);
   if (answer.kind === "unreachable") return answer;
   const { status } = answer;
   if (status !== 200) return { kind: "refused", status, message: errorMessage(answer.body) };
   return readCanary(answer.body);
 }
-
-const PROBE: RequestSpec = {
-  requestId: requestId(0),
-  groupId: groupId("probe"),
-  sampleIndex: 0,
-  prompt: Int32Array.of(0, 0),
-  sampling: {
-    temperature: 0,
-    seed: 0,
-    tokensMax: 1,
-    stopTokenIds: [],
-    ...SAMPLING_DEFAULTS,
-  },
-  draw: { hi: 0, lo: 0 },
-  divisible: true,
-};
 
 function readCanary(body: string): CanaryResult {
   let result: CanaryResult = { kind: "refused", status: 0, message: "its stream holds no token" };

@@ -73,6 +73,8 @@ export function supportOf(
     readonly isSpeculative: boolean;
     readonly logprobsMax: number;
     readonly reportsExperts: boolean;
+    /** A response in chunks is the one that it is in one piece. */
+    readonly isDivisible: boolean;
     readonly connector: object | null;
   },
 ): SamplingSupport {
@@ -83,7 +85,7 @@ export function supportOf(
   if (topLogprobs > server.logprobsMax) {
     return refused("top_logprobs", `is above ${server.logprobsMax}, the server's --max-logprobs`);
   }
-  let support = DIVIDED;
+  let support = server.isDivisible ? DIVIDED : WHOLE;
   for (const [field, value] of Object.entries(engineFields ?? {})) {
     if (value === null || value === undefined) continue;
     if (OWN_FIELDS.has(field)) return refused(field, "is set by the worker itself");

@@ -27,16 +27,19 @@ export interface WeightsCanaryOptions {
   readonly model: string | null;
   /** Distinguishes one canary from another. */
   readonly name: string;
+  /** The data parallel rank that generates; null: any. */
+  readonly rank: number | null;
 }
 
 /** Answers CANARY_PATH. Never rejects. */
 export async function weightsCanary(options: WeightsCanaryOptions): Promise<ControlAnswer> {
-  const { client, dialect, limits } = options;
+  const { client, dialect, limits, rank } = options;
   if (await isAsleep(client, limits)) return { status: 200, body: { asleep: true } };
   const call = {
     method: "POST" as const,
     path: ENDPOINT_PATHS[dialect.endpoint],
     body: bodyOf(options),
+    ...(rank === null ? {} : { rank }),
   };
   const answer = await client.answer(call, limits.canaryMsMax);
   if (answer.kind === "unreachable") return { status: 502, body: { error: answer.message } };

@@ -2,7 +2,7 @@
 // whatever happens to one, no token is lost or comes twice: an attempt goes on where the one before ended.
 // It never holds KV: what the server's prefix cache has of a continuation is found there by its tokens.
 
-import { assert, unreachable } from "../../base/assert.ts";
+import { assert, present, unreachable } from "../../base/assert.ts";
 import { errorText } from "../../base/errors.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../base/ids.ts";
 import type { FinishReason, SamplingParams } from "../../request/request.ts";
@@ -32,6 +32,7 @@ import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
+import { Ranks } from "./ranks.ts";
 import { classify, retryDelayMs } from "./retry.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent, type StreamEvent } from "./stream-event.ts";
@@ -90,6 +91,8 @@ export class VllmWorker implements Worker {
   readonly #runs = new Map<RequestId, ChunkRun>();
   /** Runs that wait until a stream may be opened, in order. */
   readonly #held = new Set<ChunkRun>();
+  /** null: the server has one rank, or places requests itself. */
+  readonly #ranks: Ranks | null;
   #openStreams = 0;
   #chunks = 0;
   /** Connections whose stream is over, until the server ends them. */
@@ -114,6 +117,8 @@ export class VllmWorker implements Worker {
     const parts = { ...given, clock: contained(given.clock, (error) => this.#crashed(error)) };
     const { slots, kvTokens, kvBlockTokens, contextTokens, metrics } = parts.capabilities;
     this.#parts = parts;
+    const { ranks } = parts.capabilities;
+    this.#ranks = ranks === null ? null : new Ranks(ranks);
     this.workerId = parts.workerId;
     this.name = parts.client.url;
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
@@ -194,7 +199,16 @@ export class VllmWorker implements Worker {
     const model = canaryModel(body);
     const name = crypto.randomUUID();
     const epoch = this.#epoch;
-    return await weightsCanary({ client, limits, dialect, cacheSalt, epoch, model, name });
+    const ask = { client, limits, dialect, cacheSalt, epoch, model };
+    const { ranks } = dialect;
+    if (ranks === null) return await weightsCanary({ ...ask, name, rank: null });
+    // Each rank has weights of its own.
+    const answers = await Promise.all(
+      ranks.map((_, rank) => weightsCanary({ ...ask, name: `${name}-${rank}`, rank })),
+    );
+    return (
+      answers.find(({ status }) => status !== 200) ?? present(answers[0], "a server has a rank")
+    );
   }
 
   async close(): Promise<void> {
@@ -216,6 +230,7 @@ export class VllmWorker implements Worker {
       case "release":
         this.#forget(command.requestId);
         this.#parts.moves?.forget(command.requestId);
+        this.#ranks?.forget(command.requestId);
         return;
       case "advance":
         this.#begin(command.epoch);
@@ -286,6 +301,7 @@ export class VllmWorker implements Worker {
     this.#held.clear();
     this.#outbox.clear();
     this.#epoch = epoch;
+    this.#ranks?.clear();
     this.#parts.moves?.clear();
     this.#outbox.say({ kind: "reloaded", epoch });
   }
@@ -322,10 +338,10 @@ export class VllmWorker implements Worker {
   }
 
   #launchHeld(): void {
-    for (const run of this.#held) {
+    // Those that no rank has room for are held again.
+    for (const run of [...this.#held]) {
       if (!this.#mayLaunch) return;
-      this.#held.delete(run);
-      this.#launch(run);
+      if (this.#held.delete(run)) this.#launch(run);
     }
   }
 
@@ -337,6 +353,11 @@ export class VllmWorker implements Worker {
     }
     const { clock, limits, capabilities, cacheSalt } = this.#parts;
     run.begin();
+    const rank = this.#ranks?.place(run) ?? null;
+    if (this.#ranks !== null && rank === null) {
+      this.#held.add(run);
+      return;
+    }
     run.heardMs = clock.nowMs();
     const ask = chunkRequest(run, {
       contextTokens: this.capacity.contextTokens,
@@ -356,11 +377,15 @@ export class VllmWorker implements Worker {
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
       return;
     }
-    this.#stream(run, body, ask.form);
+    this.#stream(run, body, { form: ask.form, rank });
   }
 
   /** What reading its stream throws ends this one request. */
-  #stream(run: ChunkRun, body: string, form: AnswerForm): void {
+  #stream(
+    run: ChunkRun,
+    body: string,
+    { form, rank }: { form: AnswerForm; rank: number | null },
+  ): void {
     const { client, limits, capabilities } = this.#parts;
     const hasReports = form === "whole" || run.expertsFrom !== null;
     const bytesMax = hasReports ? limits.reportBytesMax : limits.lineBytesMax;
@@ -376,7 +401,7 @@ export class VllmWorker implements Worker {
     };
     this.#opened(run);
     const cancel = client.stream(
-      { method: "POST", path, body },
+      { method: "POST", path, body, ...(rank === null ? {} : { rank }) },
       {
         data: (bytes) => {
           if (run.cancel !== cancel) return;
@@ -423,6 +448,7 @@ export class VllmWorker implements Worker {
   }
 
   #noLongerOpen(run: ChunkRun): void {
+    this.#ranks?.left(run);
     if (!run.isOpen) return;
     run.isOpen = false;
     this.#openStreams -= 1;
@@ -526,7 +552,10 @@ export class VllmWorker implements Worker {
     const { requestId } = run.spec;
     const tokens = finish === "abort" ? null : run.deliver(true);
     this.#forget(requestId);
-    if (finish !== null) this.#parts.moves?.forget(requestId);
+    if (finish !== null) {
+      this.#parts.moves?.forget(requestId);
+      this.#ranks?.forget(requestId);
+    }
     if (tokens !== null) this.#outbox.say(tokens);
     const why = refusal === undefined ? {} : { refusal };
     const cached = run.promptTokensCached;

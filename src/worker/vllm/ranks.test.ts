@@ -1,0 +1,137 @@
+// Data parallel ranks and hybrid models over stand-ins: where chunks go, and whether responses are divided.
+
+import { afterEach, expect, test } from "bun:test";
+import { StandInBed } from "../../../test/adversary/stand-in-bed.ts";
+import { EOS, standInResponse } from "../../../test/stand-in/tokens.ts";
+import type { StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+
+const TOKENS = 24;
+/** On a machine that does other things as well. */
+const MS_MAX = 60_000;
+const RANKS = 3;
+const SLOTS = 4;
+/** An eighth of the slots, rounded up: what a rank may hold beyond them. */
+const AHEAD = 1;
+
+let bed: StandInBed | null = null;
+afterEach(async () => {
+  await bed?.stop();
+  bed = null;
+});
+
+async function started(options: Partial<StandInOptions>): Promise<[StandInBed, VllmStandIn]> {
+  bed = await StandInBed.start(1, () => options);
+  const [standIn] = bed.standIns;
+  if (standIn === undefined) throw new Error("no server");
+  return [bed, standIn];
+}
+
+const promptOf = (i: number) =>
+  Array.from({ length: 8 + (i % 5) }, (_, k) => (i * 31 + k * 7) % 900);
+
+/** The tokens of `count` prompts, against those that one undisturbed engine would make. */
+async function askAll(of: StandInBed, count: number): Promise<void> {
+  const asks = Array.from({ length: count }, async (_, i) => {
+    const body = { prompt: promptOf(i), max_tokens: TOKENS, return_token_ids: true };
+    const response = await of.post("/v1/completions", body);
+    const text = await response.text();
+    expect([response.status, text]).toEqual([200, text]);
+    const { choices } = JSON.parse(text) as { choices: { token_ids: number[] }[] };
+    const drawn = { prompt: promptOf(i), sample: 0, tokensMin: 0, tokensMax: TOKENS };
+    expect(choices[0]?.token_ids).toEqual(standInResponse({ ...drawn, stopTokenIds: [EOS] }));
+  });
+  await Promise.all(asks);
+}
+
+/** The ranks of each request, chunk after chunk. */
+function ranksIn({ placed }: VllmStandIn): Map<string, number[]> {
+  const ranks = new Map<string, number[]>();
+  for (const { name, rank } of placed) {
+    const [request] = /^ft-\d+/.exec(name) ?? [];
+    if (request !== undefined) ranks.set(request, [...(ranks.get(request) ?? []), rank]);
+  }
+  return ranks;
+}
+
+test(
+  "ranks: each gets its share, a response goes on where its prefix is, and none gets more than it has room for",
+  async () => {
+    const [one, standIn] = await started({ ranks: RANKS, slots: SLOTS, blocks: 256 });
+    await askAll(one, 30);
+    const ranks = ranksIn(standIn);
+    expect(ranks.size).toBe(30);
+    const used = [...ranks.values()].flat();
+    for (let rank = 0; rank < RANKS; rank += 1) {
+      const share = used.filter((at) => at === rank).length / used.length;
+      expect(share).toBeGreaterThan(0.5 / RANKS);
+    }
+    const moves = [...ranks.values()].flatMap((path) =>
+      path.filter((rank, i) => i > 0 && rank !== path[i - 1]),
+    );
+    // Some move while others take their place; without pins two chunks in three would.
+    expect(moves.length / used.length).toBeLessThan(0.3);
+    const occupied = standIn.placed
+      .filter(({ name }) => /^ft-\d/.test(name))
+      .map((at) => at.occupied);
+    expect(Math.max(...occupied)).toBeLessThanOrEqual(SLOTS + AHEAD);
+    expect(standIn.engines.reduce((sum, { counters }) => sum + counters.preemptions, 0)).toBe(0);
+  },
+  MS_MAX,
+);
+
+test(
+  "ranks: a request longer than one rank's KV is refused, though all ranks together had room",
+  async () => {
+    const [one] = await started({ ranks: RANKS, slots: SLOTS, blocks: 5, blockSize: 16 });
+    const ask = async (tokens: number) =>
+      await one.post("/v1/completions", { prompt: promptOf(1), max_tokens: tokens });
+    // vLLM keeps one block of each rank for itself.
+    const long = await ask(60);
+    expect([long.status, await long.text()]).toEqual([400, expect.stringContaining("64 tokens")]);
+    expect((await ask(40)).status).toBe(200);
+  },
+  MS_MAX,
+);
+
+test(
+  "ranks: one that needs room waits for it, and gets it",
+  async () => {
+    const [one, standIn] = await started({ ranks: 2, slots: 16, blocks: 12, blockSize: 16 });
+    await askAll(one, 20);
+    expect(ranksIn(standIn).size).toBe(20);
+  },
+  MS_MAX,
+);
+
+test(
+  "ranks: a server that does not take the header is used as one engine",
+  async () => {
+    const [one, standIn] = await started({ ranks: RANKS, slots: SLOTS, takesRanks: false });
+    await askAll(one, 24);
+    expect(ranksIn(standIn).size).toBe(24);
+  },
+  MS_MAX,
+);
+
+test(
+  "hybrid models: divided once the engine has shown that it is the same, else in one piece",
+  async () => {
+    for (const [options, isDivided] of [
+      [{ isHybrid: true }, true],
+      [{ isHybrid: true, dividesWrongly: true }, false],
+      [{ isHybrid: false, dividesWrongly: true }, true],
+    ] as const) {
+      const [one, standIn] = await started(options);
+      await askAll(one, 6);
+      const chunks = [...ranksIn(standIn).values()].map(({ length }) => length);
+      expect([options, Math.min(...chunks) > 1, Math.max(...chunks) > 1]).toEqual([
+        options,
+        isDivided,
+        isDivided,
+      ]);
+      await one.stop();
+      bed = null;
+    }
+  },
+  MS_MAX,
+);
