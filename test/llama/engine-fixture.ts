@@ -335,11 +335,15 @@ export class FixedPlanner implements DraftPlanner {
   readonly #plan: ClassPlan;
 
   constructor(plan: Partial<ClassPlan> = {}) {
-    this.#plan = { tokensMax: 6, probabilityMin: 0, tree: false, ...plan };
+    this.#plan = { tokensMax: 6, probabilityMin: 0, tree: false, weight: 1, ...plan };
   }
 
   plan(): { high: ClassPlan; low: ClassPlan } {
     return { high: this.#plan, low: this.#plan };
+  }
+
+  choose(): number {
+    return 0;
   }
 
   observe(position: number, probability: number, accepted: boolean): void {

@@ -22,11 +22,23 @@ export interface ClassPlan {
   /** Least probability, as the drafter gives it, of a draft token worth verifying. */
   readonly probabilityMin: number;
   readonly tree: boolean;
+  /** How many times as much as a token of the other class one of this class counts, >= 1. */
+  readonly weight: number;
+}
+
+interface Plan {
+  readonly high: ClassPlan;
+  readonly low: ClassPlan;
 }
 
 /** The draft budget: decides how much to draft from what steps cost and what has been accepted. */
 export interface DraftPlanner {
-  plan(input: { high: number; low: number; stepMs: StepCost }): { high: ClassPlan; low: ClassPlan };
+  plan(input: { high: number; low: number; stepMs: StepCost }): Plan;
+  /**
+   * Of drafts with these probabilities, times the weights of their classes, the least that is verified in a step of `batch`
+   * requests. May order them.
+   */
+  choose(weighted: Float32Array, batch: number, stepMs: StepCost): number;
   /** One draft token at `position` (1 = first); accepted: it and all before it were drawn. Ascending. */
   observe(position: number, probability: number, accepted: boolean): void;
 }
@@ -76,7 +88,9 @@ export class Speculation {
   readonly #queries: DraftQuery[] = [];
   readonly #asking: Sequence[] = [];
   #proposed: Drafts = NO_DRAFTS;
-  #plan: { high: ClassPlan; low: ClassPlan } | null = null;
+  /** Probabilities of a step's drafts times their classes' weights; reused. */
+  #weighted = new Float32Array(DRAFT_TOKENS_MAX);
+  #plan: Plan | null = null;
   #planHigh = 0;
   #planLow = 0;
   #planAge = 0;
@@ -122,8 +136,9 @@ export class Speculation {
     } else if (plan.high.tokensMax === 0 && plan.low.tokensMax === 0) {
       this.#proposeShadows(decoding);
     }
+    const least = verifying ? this.#leastChosen(decoding.length, plan, options.stepMs) : 0;
     this.draftMs += this.#clock.nowMs() - startMs;
-    if (verifying) this.#layOut(residency, options.room);
+    if (verifying) this.#layOut(residency, options.room, { plan, least });
   }
 
   /** Reports the result of a sequence's first path to the planner: its first `accepted` tokens were sampled. */
@@ -150,10 +165,7 @@ export class Speculation {
     }
   }
 
-  #currentPlan(
-    decoding: readonly Sequence[],
-    stepMs: StepCost,
-  ): { high: ClassPlan; low: ClassPlan } {
+  #currentPlan(decoding: readonly Sequence[], stepMs: StepCost): Plan {
     let high = 0;
     for (const sequence of decoding) if (sequence.priority === "high") high += 1;
     const low = decoding.length - high;
@@ -196,13 +208,33 @@ export class Speculation {
     this.#asking.push(sequence);
   }
 
-  #layOut(residency: Residency, room: { rows: number; tokens: number }): void {
-    const { start } = this.#proposed;
+  #leastChosen(batch: number, plan: Plan, stepMs: StepCost): number {
+    const { start, probabilities } = this.#proposed;
+    const count = start[this.#asking.length] as number;
+    if (this.#weighted.length < count) this.#weighted = new Float32Array(2 * count);
+    for (let i = 0; i < this.#asking.length; i += 1) {
+      const { weight } = plan[(this.#asking[i] as Sequence).priority];
+      for (let j = start[i] as number; j < (start[i + 1] as number); j += 1)
+        this.#weighted[j] = weight * (probabilities[j] as number);
+    }
+    return this.#planner.choose(this.#weighted.subarray(0, count), batch, stepMs);
+  }
+
+  #layOut(
+    residency: Residency,
+    room: { rows: number; tokens: number },
+    chosen: { plan: Plan; least: number },
+  ): void {
+    const { start, probabilities } = this.#proposed;
     let { rows, tokens } = room;
     for (let i = 0; i < this.#asking.length; i += 1) {
       const sequence = this.#asking[i] as Sequence;
       const tree = this.#queries[i]?.tree === true;
       const range = { from: start[i] as number, to: start[i + 1] as number };
+      // Probabilities never rise along a path, nor along a tree's nodes, so what is left is a draft too.
+      const lowest = chosen.least / chosen.plan[sequence.priority].weight;
+      while (range.to > range.from && (probabilities[range.to - 1] as number) < lowest)
+        range.to -= 1;
       if (range.to === range.from) continue;
       sequence.pathFrom = this.paths.count;
       this.paths.add(this.#proposed, range, {
@@ -240,7 +272,7 @@ export class Speculation {
     this.#sinceShadow += 1;
     if (this.#sinceShadow < SHADOW_STEPS) return;
     this.#sinceShadow = 0;
-    const plan = { probabilityMin: SHADOW_PROBABILITY_MIN, tree: false };
+    const plan = { probabilityMin: SHADOW_PROBABILITY_MIN, tree: false, weight: 1 };
     for (const sequence of decoding) {
       const left = sequence.chunkEnd - sequence.length;
       if (sequence.shadow !== null || sequence.draft === null || left <= 0) continue;
