@@ -4,12 +4,14 @@
 // one whose history answers with another prompt's responses, which must do no harm.
 //
 //   bun bench/macro/history.ts TRACE [--drafter grouped,tree] [--drafted-per-step 2,4] [--folds 2]
-//       [--generations 1] [--responses 8] [--live 8] [--json FILE]
+//       [--generations 1] [--responses 8] [--live 8] [--fresh-seeds] [--json FILE]
 //
 // TRACE is in the trace format; its groups are named POLICY/PROMPT and policies stand in their order.
 // Recordings may have used the same seeds for every policy, so that response i of one begins like
 // response i of the next: policy k makes only the responses i with i = k modulo `folds`, and with fewer
-// generations than folds no history ever holds the index that is drafted for. All folds are run.
+// generations than folds no history ever holds the index that is drafted for. All folds are run. With `--fresh-seeds`
+// each policy drew other random numbers, and all of its responses are made at once: a run of examples/grpo, as its
+// `--record` writes it, has a policy for each step.
 
 import { writeFileSync } from "node:fs";
 import { basename } from "node:path";
@@ -73,15 +75,16 @@ export function byPolicy(groups: readonly TraceGroup[]): TraceGroup[][] {
   return [...policies.values()];
 }
 
-/** Answers with the past of another prompt: that of the group half the policy further on. */
+/** Answers with the past of another prompt: that of the prompt half of all prompts further on. */
 class OtherHistory extends History {
   readonly #other = new Map<string, Int32Array>();
 
   constructor(options: HistoryOptions, groups: readonly TraceGroup[]) {
     super(options);
-    for (const [i, { prompt }] of groups.entries()) {
-      const other = groups[(i + (groups.length >> 1)) % groups.length];
-      if (other !== undefined) this.#other.set(prompt.join(), other.prompt);
+    const prompts = [...new Map(groups.map(({ prompt }) => [prompt.join(), prompt])).values()];
+    for (const [i, prompt] of prompts.entries()) {
+      const other = prompts[(i + (prompts.length >> 1)) % prompts.length];
+      if (other !== undefined) this.#other.set(prompt.join(), other);
     }
   }
 
@@ -93,12 +96,12 @@ class OtherHistory extends History {
 function newReplica(
   kind: HistoryKind,
   shape: HistoryShape,
-  policy: readonly TraceGroup[],
+  groups: readonly TraceGroup[],
 ): Replica {
   if (kind === "none") return new Replica();
   const isSame = kind === "same prompt";
   return new Replica({
-    history: isSame ? new History(shape.history) : new OtherHistory(shape.history, policy),
+    history: isSame ? new History(shape.history) : new OtherHistory(shape.history, groups),
   });
 }
 
@@ -124,7 +127,7 @@ async function run(
   const calibration = new Calibration();
   let drafterMs = 0;
   for (let fold = 0; fold < folds; fold += 1) {
-    const replica = newReplica(kind, shape, policies[0] ?? []);
+    const replica = newReplica(kind, shape, policies.flat());
     for (const [k, policy] of policies.entries()) {
       const outcome = await replay(
         foldOf(policy, (fold + k) % folds, folds),
@@ -205,6 +208,7 @@ async function main(): Promise<void> {
       generations: { type: "string", default: "1" },
       responses: { type: "string", default: "8" },
       live: { type: "string", default: "8" },
+      "fresh-seeds": { type: "boolean", default: false },
       json: { type: "string" },
     },
   });
@@ -214,8 +218,10 @@ async function main(): Promise<void> {
   for await (const group of readGroups(file)) groups.push(group);
   const policies = byPolicy(groups);
   const generationsMax = Number(values.generations);
-  const folds = Number(values.folds);
-  if (generationsMax >= folds) throw new Error("--generations must be below --folds");
+  const folds = values["fresh-seeds"] ? 1 : Number(values.folds);
+  if (!values["fresh-seeds"] && generationsMax >= folds) {
+    throw new Error("--generations must be below --folds");
+  }
   const history = { generationsMax, responsesMax: Number(values.responses) };
   const rows: HistoryRow[] = [];
   for (const drafter of values.drafter.split(",") as DrafterKind[]) {

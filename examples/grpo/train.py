@@ -11,6 +11,7 @@ Here they are written to a file whose path is sent instead. On GPUs, with vLLM w
 import argparse
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ class PathClient(VLLMClient):
     responses = 0
     # Where every step's responses go, as a trace that `foretoken replay` reads; a group's name is STEP/PROMPT.
     record: Path | None = None
+    # Where the weights of every step are kept.
+    keep: Path | None = None
     groups: list[dict] = []
 
     def init_communicator(self, device: torch.device | str | int = 0) -> None:
@@ -49,6 +52,8 @@ class PathClient(VLLMClient):
         with tempfile.NamedTemporaryFile(suffix=".safetensors", dir=shared) as file:
             save_file({name: tensor.detach().contiguous() for name, tensor in named_params}, file.name)
             self._start_weight_update()
+            if PathClient.keep is not None:
+                shutil.copy(file.name, PathClient.keep / f"step-{PathClient.updates + 1:04}.safetensors")
             info = {"names": [name for name, _, _ in metadata], "weights_path": file.name}
             self._post(f"{self.base_url}/update_weights", json={"update_info": info})
             self._finish_weight_update()
@@ -98,6 +103,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--max-tokens", type=int, default=256)
     parser.add_argument("--learning-rate", type=float, default=1e-5)
     parser.add_argument("--record", type=Path, help="write the responses of all steps to this file, a trace")
+    parser.add_argument("--keep", type=Path, help="keep the weights of every step in this directory")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "grpo")
     return parser.parse_args()
 
@@ -106,6 +112,9 @@ def main() -> None:
     options = arguments()
     generation.VLLMClient = PathClient
     PathClient.record = options.record
+    PathClient.keep = options.keep
+    if options.keep is not None:
+        options.keep.mkdir(parents=True, exist_ok=True)
     model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     trainer = GRPOTrainer(
