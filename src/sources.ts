@@ -35,6 +35,7 @@ export function llamaSources(
     kvTokens: number;
     contextTokens: number;
     draftBudget: BudgetName;
+    historyBytes?: number;
   },
 ): WorkerSource[] {
   const { count, ...capacity } = options;

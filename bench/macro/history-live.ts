@@ -1,23 +1,25 @@
-// What history adds on real vLLM servers: the steps of a GRPO run (examples/grpo/train.py with --record and --keep) are made again, each
-// with the weights that it had, by a server with the plugin whose sidecar keeps a history and by one whose sidecar keeps none. Both
-// are up at the same time and take turns, so that other work on the machine meets both.
+// What history adds on real engines: the steps of a GRPO run (examples/grpo/train.py with --record and --keep) are made again, each
+// with the weights that it had, by a sidecar that keeps a history and by one that keeps none. Both are up at the same time, each
+// with an engine of its own, and take turns, so that other work on the machine meets both.
 //
-//   bun bench/macro/history-live.ts TRACE WEIGHTS [--steps N] [--seconds S] [--max-tokens 200] [--json FILE]
+//   bun bench/macro/history-live.ts TRACE WEIGHTS [--engine vllm|llama] [--steps N] [--seconds S] [--max-tokens 200]
+//       [--json FILE]
+//
+// vllm: a server with the plugin. llama: an embedded engine.
 
-import { copyFileSync, cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { readGroups } from "../../src/cli/replay-files.ts";
 import type { TraceGroup } from "../../src/replay/trace.ts";
-import { Fleet, MODEL } from "../../test/vllm/fleet.ts";
 import { conditions } from "../harness.ts";
 import { byPolicy } from "./history.ts";
+import { ENGINES, type Side } from "./history-engines.ts";
 
 interface Arm {
   readonly name: string;
-  readonly fleet: Fleet;
+  readonly side: Side;
   readonly steps: Step[];
 }
 
@@ -29,33 +31,14 @@ interface Step {
   readonly tokens: number;
   readonly drafted: number;
   readonly accepted: number;
+  readonly engineSteps: number;
 }
 
 const HISTORY_MB = { "no history": 0, history: 64 };
 const TAIL_PART = 0.9;
 
-interface Engines {
-  readonly engines: { readonly drafted_tokens: number; readonly accepted_tokens: number }[];
-}
-
-async function counted(fleet: Fleet): Promise<{ drafted: number; accepted: number }> {
-  // Telemetry comes every second.
-  await Bun.sleep(1_200);
-  const { engines } = (await (await fleet.call("GET", "/foretoken/engines")).json()) as Engines;
-  return {
-    drafted: engines.reduce((sum, engine) => sum + engine.drafted_tokens, 0),
-    accepted: engines.reduce((sum, engine) => sum + engine.accepted_tokens, 0),
-  };
-}
-
-async function load(fleet: Fleet, folder: string): Promise<void> {
-  const body = { method: "reload_weights", kwargs: { weights_path: folder } };
-  const answer = await fleet.call("POST", "/collective_rpc", body);
-  if (answer.status !== 200) throw new Error(`reload_weights: ${await answer.text()}`);
-}
-
 async function run(
-  { fleet, steps }: Arm,
+  { side, steps }: Arm,
   groups: readonly TraceGroup[],
   maxTokens: number,
 ): Promise<Step> {
@@ -65,21 +48,21 @@ async function run(
   await Promise.all(
     groups.flatMap(({ prompt, responses }) =>
       responses.map(async () => {
-        const body = { prompt: [...prompt], max_tokens: maxTokens, temperature: 1 };
-        const [choice] = await fleet.complete(body);
+        const made = await side.complete([...prompt], maxTokens);
+        tokens += made;
         endsMs.push(performance.now() - beganMs);
-        tokens += choice?.token_ids.length ?? 0;
       }),
     ),
   );
-  const after = await counted(fleet);
+  const after = await side.drafts();
   const earlier = (value: (step: Step) => number) =>
     steps.reduce((sum, step) => sum + value(step), 0);
   const wallMs = endsMs.at(-1) ?? 0;
   const tailMs = wallMs - (endsMs[Math.ceil(endsMs.length * TAIL_PART) - 1] ?? 0);
   const drafted = after.drafted - earlier((step) => step.drafted);
   const accepted = after.accepted - earlier((step) => step.accepted);
-  return { wallMs, tailMs, tokens, drafted, accepted };
+  const engineSteps = after.engineSteps - earlier((step) => step.engineSteps);
+  return { wallMs, tailMs, tokens, drafted, accepted, engineSteps };
 }
 
 /** Mean of logarithms of `value` with over without, and its 95 % interval, as ratios. */
@@ -105,6 +88,8 @@ function tableOf(without: Arm, with_: Arm, known: readonly boolean[]): string {
     ["wall, ms", ({ wallMs }) => wallMs],
     ["wall a token, ms", ({ wallMs, tokens }) => wallMs / tokens],
     ["tail, ms", ({ tailMs }) => tailMs],
+    ["engine steps", ({ engineSteps }) => engineSteps],
+    ["tokens a step of the engine", ({ engineSteps, tokens }) => tokens / engineSteps],
     ["accepted tokens, part of all", ({ accepted, tokens }) => accepted / tokens],
     ["accepted, part of drafted", ({ accepted, drafted }) => accepted / drafted],
   ];
@@ -124,6 +109,7 @@ async function main(): Promise<void> {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
     options: {
+      engine: { type: "string", default: "vllm" },
       steps: { type: "string", default: "1000" },
       seconds: { type: "string", default: "3600" },
       "max-tokens": { type: "string", default: "200" },
@@ -135,14 +121,16 @@ async function main(): Promise<void> {
   const groups: TraceGroup[] = [];
   for await (const group of readGroups(trace)) groups.push(group);
   const steps = byPolicy(groups).slice(0, Number(values.steps));
-  const folder = mkdtempSync(join(tmpdir(), "foretoken-history-live-"));
-  cpSync(MODEL, folder, { recursive: true });
+  if (values.engine !== "vllm" && values.engine !== "llama") {
+    throw new Error(`--engine is ${values.engine}; it is vllm or llama`);
+  }
+  const open = ENGINES[values.engine];
   const arms: Arm[] = await Promise.all(
-    Object.entries(HISTORY_MB).map(async ([name, mb]) => {
-      const logs = join("out", `history-live-${mb}`);
-      const flags = ["--workers", "1", "--plugin", "--history-mb", String(mb), "--logs", logs];
-      return { name, fleet: await Fleet.up(flags), steps: [] };
-    }),
+    Object.entries(HISTORY_MB).map(async ([name, mb]) => ({
+      name,
+      side: await open(mb),
+      steps: [],
+    })),
   );
   const endMs = performance.now() + 1000 * Number(values.seconds);
   const seen = new Set<string>();
@@ -153,16 +141,14 @@ async function main(): Promise<void> {
       known.push(step.every(({ prompt }) => seen.has(prompt.join())));
       for (const { prompt } of step) seen.add(prompt.join());
       const name = step[0]?.name.split("/")[0] ?? "";
-      copyFileSync(join(weights, `${name}.safetensors`), join(folder, "model.safetensors"));
       for (const arm of i % 2 === 0 ? arms : arms.toReversed()) {
-        await load(arm.fleet, folder);
+        await arm.side.load(join(weights, `${name}.safetensors`));
         arm.steps.push(await run(arm, step, Number(values["max-tokens"])));
       }
       console.error(`${name}: ${arms.map((arm) => JSON.stringify(arm.steps.at(-1))).join(" ")}`);
     }
   } finally {
-    await Promise.all(arms.map(({ fleet }) => fleet.stop()));
-    rmSync(folder, { recursive: true, force: true });
+    await Promise.all(arms.map(({ side }) => side.stop()));
   }
   const [without, with_] = arms;
   if (without === undefined || with_ === undefined) throw new Error("there are two arms");

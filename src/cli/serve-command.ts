@@ -385,6 +385,7 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
     kvTokens: settings.kvTokens,
     contextTokens: settings.contextTokens ?? Math.min(contextTokens, settings.kvTokens),
     draftBudget: settings.draftBudget,
+    historyBytes: settings.historyMb * MIB,
   });
   return [...sources, ...embedded];
 }

@@ -512,7 +512,7 @@ export const FIELDS = {
     min: 0,
     max: 65_536,
     default: 64,
-    help: "responses of earlier weight epochs to draft from and to estimate lengths by when their prompts come again; 0: none",
+    help: "responses of earlier weight epochs to draft from and to estimate lengths by when their prompts come again, in the sidecar and in each embedded engine; 0: none",
   }),
   iterations: {
     kind: "text",
@@ -527,7 +527,7 @@ export const FIELDS = {
     flag: "--history-file",
     metavar: "FILE",
     default: null,
-    help: "keeps these responses over a restart (default: they are kept in memory alone)",
+    help: "keeps the sidecar's over a restart (default: they are kept in memory alone)",
   },
   minWorkers: integer("--min-workers", {
     metavar: "N",

@@ -49,7 +49,12 @@ class EngineThread {
       clock,
       cpuClock: { nowMs: () => openLibrary().shim.shim_thread_cpu_ms() },
       speculation: {
-        drafter: new Replica({ limitBytes: REPLICA_BYTES, history: new History() }),
+        drafter: new Replica({
+          limitBytes: REPLICA_BYTES,
+          ...(settings.historyBytes > 0 && {
+            history: new History({ limitBytes: settings.historyBytes }),
+          }),
+        }),
         planner: settings.draftBudget === "always" ? new ConstantBudget() : new DraftBudget(),
       },
     });

@@ -23,6 +23,8 @@ export interface EngineSettings {
   /** Time the step-cost profile may take; 0: no profile. */
   readonly profileMs: number;
   readonly draftBudget: BudgetName;
+  /** Of responses of earlier weight epochs, from which it drafts; 0: none are kept. */
+  readonly historyBytes: number;
 }
 
 export type EngineCommand = Exclude<WorkerCommand, { kind: "reload" }>;

@@ -56,6 +56,8 @@ export interface LlamaWorkersOptions {
   readonly epoch: WeightEpoch;
   /** Default: adaptive. */
   readonly draftBudget?: BudgetName;
+  /** See EngineSettings. Default: 64 MiB. */
+  readonly historyBytes?: number;
 }
 
 /**
@@ -63,6 +65,7 @@ export interface LlamaWorkersOptions {
  * shared as they will be when the engines work.
  */
 const PROFILE_MS = 350;
+const HISTORY_BYTES = 64 * 1024 * 1024;
 
 /** @throws AppError native_library_missing, model_unreadable, or invalid_config (see `deterministic`). */
 export async function openLlamaModel(options: LlamaModelOptions): Promise<LlamaModel> {
@@ -122,8 +125,9 @@ class OpenedModel implements LlamaModel {
   }
 
   async openWorkers(options: LlamaWorkersOptions): Promise<RolloutWorker[]> {
-    const { workers, firstWorkerId = 0, draftBudget = "adaptive", ...capacity } = options;
-    const settings = { ...capacity, draftBudget, profileMs: PROFILE_MS };
+    const { workers, firstWorkerId = 0, ...given } = options;
+    const defaults = { draftBudget: "adaptive", historyBytes: HISTORY_BYTES } as const;
+    const settings = { ...defaults, ...given, profileMs: PROFILE_MS };
     const opening = Array.from({ length: workers }, (_, index) => {
       const lease = this.#lease.share();
       const id = workerId(firstWorkerId + index);
