@@ -94,6 +94,8 @@ export interface ServeOptions {
   readonly weightsTimeoutMs: number;
   /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
   readonly harmlessRpc: readonly string[];
+  /** Extra arguments of requests that keep nothing from token to token. Default: none. */
+  readonly statelessArgs?: readonly string[];
   readonly version: string;
   readonly events: ServeEvents;
 }
@@ -483,6 +485,7 @@ function routesOf(
     encoder,
     modelNames: names,
     adapters: () => weights.adapters,
+    ...(options.statelessArgs === undefined ? {} : { statelessArgs: options.statelessArgs }),
     engines: new PoolCalls({ pool, sidecar, later: timersOf(options.events.failed).afterwards }),
     eosTokenIds,
     version: (epoch) => weights.version(epoch),

@@ -59,6 +59,7 @@ export const SERVING_FIELDS = [
   "retryGraceS",
   "weightsTimeoutS",
   "harmlessRpc",
+  "statelessArgs",
   "drainS",
   "parent",
   "log",
@@ -238,6 +239,7 @@ export type ServingSettings = Pick<
   | "retryGraceS"
   | "weightsTimeoutS"
   | "harmlessRpc"
+  | "statelessArgs"
   | "drainS"
   | "historyMb"
   | "historyFile"
@@ -370,6 +372,7 @@ function bindOptionsOf(
     retryGraceMs: settings.retryGraceS * 1000,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
     harmlessRpc: settings.harmlessRpc,
+    statelessArgs: settings.statelessArgs,
     version: packageJson.version,
     events,
   };

@@ -600,6 +600,13 @@ export const FIELDS = {
     default: [],
     help: "a further method of /collective_rpc that does not change the weights; may be repeated",
   },
+  statelessArgs: {
+    kind: "list",
+    flag: "--stateless-arg",
+    metavar: "NAME",
+    default: [],
+    help: "an extra argument (vllm_xargs, extra_args) that keeps nothing from token to token: requests with it are divided; may be repeated",
+  },
   drainS: integer("--drain-s", {
     metavar: "S",
     min: 0,

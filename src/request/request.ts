@@ -50,6 +50,11 @@ export interface SamplingParams {
   readonly topLogprobs: number;
   /** Further fields for the engine's own API, passed on as they came (`structured_outputs`, ...); null: none. */
   readonly engineFields: Readonly<Record<string, unknown>> | null;
+  /**
+   * Names of engine fields that keep nothing from token to token, which the engine could not know: a response with
+   * them can be divided. Absent: none.
+   */
+  readonly statelessFields?: readonly string[];
   /** An adapter (LoRA) on top of the model's weights; null or absent: none. */
   readonly adapter?: string | null;
   /** Requests share KV and drafts only with those that have the same, as in vLLM; null or absent: none. */

@@ -42,6 +42,8 @@ export interface DataPlaneOptions {
   readonly adapters?: () => ReadonlySet<string>;
   /** Routes that only engines have. Default: none has any. */
   readonly engines?: EngineCalls;
+  /** Extra arguments of requests that keep nothing from token to token. Default: none is known not to. */
+  readonly statelessArgs?: readonly string[];
   /** Tokens that end a response unless `ignore_eos`; the first is the EOS proper. */
   readonly eosTokenIds: readonly number[];
   /** The name of the weights of an epoch, as the trainer gave it. */
@@ -91,6 +93,7 @@ export class DataPlane {
   readonly numberedNames: TokenNames;
   readonly #adapters: () => ReadonlySet<string>;
   readonly #eosTokenIds: readonly number[];
+  readonly #statelessArgs: ReadonlySet<string>;
   readonly #after: (ms: number, run: () => void) => () => void;
   readonly #retries: AdoptableJobs;
   readonly #coalescer: OutputCoalescer;
@@ -111,6 +114,7 @@ export class DataPlane {
     this.writtenNames = new WrittenNames(options.text);
     this.numberedNames = new NumberedNames(options.text);
     this.#eosTokenIds = options.eosTokenIds;
+    this.#statelessArgs = new Set(options.statelessArgs);
     this.#after = options.after ?? later;
     this.#failed = options.failed ?? (() => undefined);
     this.#expected = options.expected ?? (() => undefined);
@@ -145,6 +149,8 @@ export class DataPlane {
       vocabularySize: this.text.vocabularySize,
       eosTokenIds: this.#eosTokenIds,
       reportsExperts: this.sidecar.reportsExperts,
+      statelessArgs: this.#statelessArgs,
+      tokensIn: (word) => this.text.encode(word, { addSpecial: false }).length,
       at,
     };
   }

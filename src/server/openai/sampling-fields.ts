@@ -124,6 +124,10 @@ export interface SamplingContext {
   readonly eosTokenIds: readonly number[];
   /** Every engine reports the experts of every request. */
   readonly reportsExperts: boolean;
+  /** Extra arguments that keep nothing from token to token, as the operator says. */
+  readonly statelessArgs?: ReadonlySet<string>;
+  /** Tokens of a word, without special ones. Absent: not known. */
+  readonly tokensIn?: (word: string) => number;
   /** Prefix of the fields' names in messages. */
   readonly at: string;
 }
@@ -178,6 +182,8 @@ export function drawingOf(
     throw invalid(`${at}min_tokens`, `is ${tokensMin}, beyond max_tokens, ${own.tokensMax}`);
   }
   const temperature = fields.temperature ?? 1;
+  const engineFields = engineFieldsOf(fields, own, context);
+  const stateless = statelessIn(fields, own.extraArgs, context);
   const seed = fields.seed === -1 ? null : (fields.seed ?? null);
   return {
     sampling: {
@@ -186,7 +192,8 @@ export function drawingOf(
       stopTokenIds,
       shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length, context }),
       topLogprobs: own.topLogprobs,
-      engineFields: engineFieldsOf(fields, own, context),
+      engineFields,
+      ...(stateless.length === 0 ? {} : { statelessFields: stateless }),
     },
     seeded: seed !== null,
     n: fields.n ?? 1,
@@ -280,6 +287,29 @@ function engineFieldsOf(
   };
   const there = Object.entries(passed).filter(([, value]) => value !== null && value !== undefined);
   return there.length === 0 ? null : Object.fromEntries(there);
+}
+
+/** A word longer than this is no single token; it is not encoded to find that out. */
+const WORD_CHARACTERS_MAX = 64;
+
+/**
+ * Engine fields that a divided response keeps its meaning with. A bad word of one token is a token that is never drawn;
+ * one of several is matched against the tokens of one request, and a chunk is one.
+ */
+function statelessIn(
+  { bad_words: words }: SamplingFields,
+  extraArgs: Readonly<Record<string, unknown>>,
+  { statelessArgs, tokensIn }: SamplingContext,
+): string[] {
+  const stateless: string[] = [];
+  const isToken = (word: string) =>
+    word.length <= WORD_CHARACTERS_MAX && !/^\s/.test(word) && tokensIn?.(word) === 1;
+  if ((words?.length ?? 0) > 0 && words?.every(isToken)) stateless.push("bad_words");
+  const names = Object.keys(extraArgs);
+  if (names.length > 0 && names.every((name) => statelessArgs?.has(name))) {
+    stateless.push("extra_args");
+  }
+  return stateless;
 }
 
 /** An engine reports them with its own last token: what ends the response must end it there. */

@@ -91,7 +91,7 @@ export function supportOf(
     if (OWN_FIELDS.has(field)) return refused(field, "is set by the worker itself");
     const reason = IMPOSSIBLE_FIELDS[field];
     if (reason !== undefined) return refused(field, reason);
-    if (WHOLE_FIELDS.has(field)) support = WHOLE;
+    if (WHOLE_FIELDS.has(field) && !sampling.statelessFields?.includes(field)) support = WHOLE;
   }
   const scored = Number(engineFields?.prompt_logprobs ?? 0);
   if (scored < 0 ? server.logprobsMax < Number.MAX_SAFE_INTEGER : scored > server.logprobsMax) {

@@ -1,0 +1,61 @@
+// Which engine fields leave a response divisible, over a stand-in for a vLLM server: by the number of requests that
+// one response takes.
+
+import { afterEach, expect, test } from "bun:test";
+import { VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { collecting, serveOptions, vllmSource } from "../../../test/suite/serve-fixture.ts";
+import { type RunningSidecar, startSidecar } from "../../serve.ts";
+
+let sidecar: RunningSidecar | null = null;
+let standIn: VllmStandIn | null = null;
+afterEach(async () => {
+  await sidecar?.stop();
+  await standIn?.stop();
+});
+
+test("division: by what an engine keeps from token to token, field by field", async () => {
+  standIn = await VllmStandIn.start();
+  const { bodies, url } = standIn;
+  const failures: unknown[] = [];
+  sidecar = await startSidecar(
+    serveOptions({
+      sources: [vllmSource(url, {})],
+      chunkTokens: 5,
+      statelessArgs: ["trace", "tenant"],
+      events: collecting(failures),
+    }),
+  );
+  const { url: base } = sidecar;
+  // A byte is a token of the fixture's text.
+  const cases: readonly [object, boolean][] = [
+    [{}, true],
+    [{ bad_words: ["a", "b"] }, true],
+    [{ bad_words: ["a", "bc"] }, false],
+    [{ bad_words: [" a"] }, false],
+    [{ vllm_xargs: { trace: 1 } }, true],
+    [{ vllm_xargs: { trace: 1, tenant: "x" } }, true],
+    [{ vllm_xargs: { trace: 1, other: 2 } }, false],
+    [{ vllm_xargs: { trace: 1 }, bad_words: ["bc"] }, false],
+    [{ allowed_token_ids: [1, 2, 3] }, true],
+    [{ repetition_penalty: 1.1 }, true],
+    [{ logit_bias: { 5: -100 }, min_tokens: 9, top_k: 5, top_p: 0.9, min_p: 0.1 }, true],
+    [{ presence_penalty: 0.5 }, false],
+    [{ frequency_penalty: 0.5 }, false],
+    [{ structured_outputs: { regex: "a+" } }, false],
+    [{ repetition_detection: { max_pattern_size: 3, min_count: 3 } }, false],
+    [{ thinking_token_budget: 10 }, false],
+  ];
+  for (const [fields, isDivided] of cases) {
+    const before = bodies.length;
+    const body = { prompt: [1, 2, 3], max_tokens: 20, ...fields };
+    const response = await fetch(new URL("/v1/completions", base), {
+      method: "POST",
+      body: JSON.stringify(body),
+    });
+    expect([fields, response.status]).toEqual([fields, 200]);
+    await response.text();
+    const sent = bodies.slice(before).filter(({ request_id: id }) => /^ft-\d/.test(String(id)));
+    expect([fields, sent.length > 1]).toEqual([fields, isDivided]);
+  }
+  expect(failures).toEqual([]);
+}, 30_000);
