@@ -17,7 +17,7 @@ function fileOn(path: string, log: JournalLog, keptBytes = 0) {
 test("journal file: what was settled is there, and a later process appends to it", async () => {
   const path = join(folder, "a");
   const log = new JournalLog();
-  log.describe({ format: 1 });
+  log.note({ format: 1 });
   const { file } = fileOn(path, log);
   await file.settled();
   const first = readJournalFile(path);
@@ -33,7 +33,7 @@ test.skipIf(process.platform !== "linux")(
   "journal file: a full disk is told once, and nothing waits for it",
   async () => {
     const log = new JournalLog();
-    log.describe({ format: 1 });
+    log.note({ format: 1 });
     const { file, failures } = fileOn("/dev/full", log);
     await file.settled();
     file.touch();
@@ -46,7 +46,7 @@ test.skipIf(process.platform !== "linux")(
 
 test("journal file: a folder that cannot be written to is told, and nothing waits for it", async () => {
   const log = new JournalLog();
-  log.describe({ format: 1 });
+  log.note({ format: 1 });
   const { file, failures } = fileOn(join(folder, "missing", "a"), log);
   await file.settled();
   expect(failures).toHaveLength(1);

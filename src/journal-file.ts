@@ -2,8 +2,9 @@
 // one write, and reaches the disk itself (fdatasync) once a second. So a killed process loses what was generated since
 // the last write, and a machine without power that of the last second or two.
 
-import { mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { type FileHandle, open, unlink } from "node:fs/promises";
+import { randomUUID } from "node:crypto";
+import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError, errorText } from "./base/errors.ts";
 import type { JournalLog } from "./journal/log.ts";
@@ -75,6 +76,38 @@ function identity(pid: number): string | null {
   }
 }
 
+const SUFFIX = ".journal";
+
+/**
+ * The journals of a sidecar's rollouts, a file each.
+ * @throws AppError as takeJournalFolder, readJournalFile.
+ */
+export function openRunFiles(folder: string, failed: (error: unknown) => void) {
+  const release = takeJournalFolder(folder);
+  const paths = new Map<SavedRun, string>();
+  try {
+    for (const name of readdirSync(folder).filter((entry) => entry.endsWith(SUFFIX))) {
+      const path = join(folder, name);
+      const run = readJournalFile(path);
+      if (run === null) rmSync(path, { force: true });
+      else paths.set(run, path);
+    }
+  } catch (error) {
+    release();
+    throw error;
+  }
+  return {
+    saved: [...paths.keys()],
+    open: (log: JournalLog, saved: SavedRun | null): JournalFile => {
+      const known = saved === null ? undefined : paths.get(saved);
+      const path = known ?? join(folder, `${randomUUID()}${SUFFIX}`);
+      return new JournalFile({ path, log, keptBytes: saved?.bytes ?? 0, failed });
+    },
+    /** After its files are closed. */
+    release,
+  };
+}
+
 export interface JournalFileOptions {
   readonly path: string;
   readonly log: JournalLog;
@@ -130,11 +163,11 @@ export class JournalFile {
     await file?.close().catch(() => undefined);
   }
 
-  /** Closes the file and deletes it. */
+  /** Deletes the file, and closes it. */
   async remove(): Promise<void> {
     this.#options.log.stop();
+    rmSync(this.#options.path, { force: true });
     await this.close();
-    await unlink(this.#options.path).catch(() => undefined);
   }
 
   async #open(): Promise<FileHandle | null> {

@@ -2,10 +2,11 @@
 
 import { openPool, wallClock } from "./app.ts";
 import { AppError, errorText } from "./base/errors.ts";
-import { weightEpoch } from "./base/ids.ts";
+import { type WeightEpoch, weightEpoch } from "./base/ids.ts";
 import type { DraftMode } from "./draft/registry.ts";
 import { SAMPLES_MAX } from "./draft/service/limits.ts";
 import { DraftServer } from "./draft/service/server.ts";
+import { openRunFiles } from "./journal-file.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { type KeptLevels, meteredBy, metricsRoute } from "./metered.ts";
 import type { Metrics } from "./metrics/metrics.ts";
@@ -38,6 +39,8 @@ import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
+import { lastEpoch, savedRollout } from "./server/rollouts/journal.ts";
+import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { rolloutSide } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
 import { Sidecar, type SidecarLimits } from "./server/sidecar.ts";
@@ -83,6 +86,8 @@ export interface ServeOptions {
   readonly historyFile?: string | null;
   /** Of the last iterations; null, the default: they are kept in memory. */
   readonly iterationsFile?: string | null;
+  /** Directory that keeps /v1/rollouts over the end of the process; null, the default: nothing does. */
+  readonly journal?: string | null;
   readonly model: ModelSide;
   /** Of texts that clients send. Default: as ENCODER_LIMITS. */
   readonly encoder?: Partial<EncoderLimits>;
@@ -122,6 +127,10 @@ export interface ServeEvents {
   iterationEnded(summary: IterationSummary): void;
   /** Nothing is generated, and why; or it is again. Also every minute while requests wait for it. */
   stateChanged(state: ServingState & { waiting: number; seconds: number }): void;
+  /** Rollouts of an earlier process have gone on. */
+  resumed(rollouts: number): void;
+  /** A journal is not written any more; its rollout goes on without it. */
+  journalFailed(error: unknown): void;
   /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
   unread(streams: readonly OpenStream[]): void;
   failed(error: unknown): void;
@@ -137,6 +146,9 @@ export interface RefusedEntry {
   readonly status: number;
   readonly reason: string;
 }
+
+/** The files of journals, and what frees their folder. */
+type RunJournals = ReturnType<typeof openRunFiles>;
 
 export type BindOptions = Omit<ServeOptions, "model" | "sources">;
 
@@ -191,6 +203,7 @@ const DESCRIPTIONS: readonly RouteDescription[] = [
 ];
 
 const EPOCH = weightEpoch(0);
+const RESUME_LOOK_MS = 50;
 /** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
 const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
 const NONE_JOINS: WorkerRegistryOptions = {
@@ -241,9 +254,14 @@ export function bindServer(options: BindOptions): BoundServer {
     },
     serve: async (model, sources) => {
       const { poolMemoryBytes, poolDiskBytes = 0, poolDir = null } = options;
+      const journals =
+        options.journal == null
+          ? null
+          : openRunFiles(options.journal, options.events.journalFailed);
       const history = await openHistory(options, model);
       const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
-      const running = serveWith({ ...options, model, sources }, { http, kv, registry, history });
+      const parts = { http, kv, registry, history, journals };
+      const running = serveWith({ ...options, model, sources }, parts);
       metrics = running.metrics;
       return running;
     },
@@ -292,9 +310,10 @@ function serveWith(
     kv: EmbeddedKvPool;
     registry: WorkerRegistry;
     history: PromptHistory | null;
+    journals: RunJournals | null;
   },
 ): RunningSidecar & { readonly metrics: Metrics } {
-  const { http, kv, registry, history } = parts;
+  const { http, kv, registry, history, journals } = parts;
   const { events } = options;
   const { failed } = events;
   const { afterwards, repeatedly } = timersOf(failed);
@@ -306,7 +325,8 @@ function serveWith(
     changed: (member) => events.workerChanged(member),
     workersMin: options.workersMin ?? 1,
   });
-  const sidecar = sidecarOf(options, kv, history);
+  const before = lastEpoch((journals?.saved ?? []).map(savedRollout));
+  const sidecar = sidecarOf(options, { kv, history, epoch: before?.epoch ?? EPOCH });
   const weights = new WeightUpdates({
     sidecar,
     pool,
@@ -317,6 +337,7 @@ function serveWith(
     notice: (notice) => events.weightsNotice(notice),
     held: (seconds) => metrics.weightsUpdated(seconds),
   });
+  if (before !== null && before.version !== String(before.epoch)) weights.rename(before.version);
   const learned = new LearnedEpochs({
     ...{ sidecar, pool, weights, clock: wallClock, later: afterwards },
     stale: (notice) => events.weightsNotice({ kind: "stale", ...notice }),
@@ -381,21 +402,21 @@ function serveWith(
     },
   });
   pool.attach(sidecar);
-  http.serve({
-    routes: routesOf(options, {
-      sidecar,
-      encoder,
-      pool,
-      registry,
-      weights,
-      learned,
-      drafts,
-      metrics,
-      kept,
-      live,
-    }),
-    sockets: { "/v1/stream": stream, "/v1/draft": drafts.service },
+  const { routes, rollouts } = routesOf(options, {
+    sidecar,
+    encoder,
+    pool,
+    registry,
+    weights,
+    learned,
+    drafts,
+    metrics,
+    kept,
+    journals,
+    live,
   });
+  http.serve({ routes, sockets: { "/v1/stream": stream, "/v1/draft": drafts.service } });
+  const stopResuming = resumed(rollouts, { pool, sidecar, events, repeatedly });
   const opened = pool.open();
   registry.attach(pool);
   // Callers that await it get the error; an unhandled rejection would end the process.
@@ -418,10 +439,14 @@ function serveWith(
     },
     stop: async () => {
       stopLooking();
+      stopResuming();
       iterations.end();
       live.close();
       sidecar.rollout.stop();
       drafts.end();
+      // Before the connections end: a client that is cut off gives up nothing.
+      await rollouts.close();
+      journals?.release();
       await http.stop();
       encoder.close();
       await pool.close();
@@ -431,17 +456,40 @@ function serveWith(
   };
 }
 
+/** Rollouts of an earlier process go on as soon as the engines serve. Returns what gives that up. */
+function resumed(
+  rollouts: KnownRollouts,
+  parts: {
+    pool: WorkerPool;
+    sidecar: Sidecar;
+    events: ServeEvents;
+    repeatedly: ReturnType<typeof timersOf>["repeatedly"];
+  },
+): () => void {
+  const { pool, sidecar, events, repeatedly } = parts;
+  const count = rollouts.waiting;
+  if (count === 0) return () => {};
+  const stop = repeatedly(() => {
+    if (!pool.hasStarted || sidecar.rollout.workers.length === 0) return;
+    stop();
+    const weights = sidecar.rollout.workers.flatMap((worker) => worker.weights ?? []);
+    rollouts.resume(weights, events.failed);
+    events.resumed(count);
+  }, RESUME_LOOK_MS);
+  return stop;
+}
+
 function sidecarOf(
   options: ServeOptions,
-  kv: EmbeddedKvPool,
-  history: PromptHistory | null,
+  parts: { kv: EmbeddedKvPool; history: PromptHistory | null; epoch: WeightEpoch },
 ): Sidecar {
+  const { kv, history, epoch } = parts;
   const sidecar = new Sidecar({
     rollout: {
       policy: options.policy,
       draft: options.draft,
       chunkTokens: options.chunkTokens,
-      epoch: EPOCH,
+      epoch,
       pool: kv,
       clock: wallClock,
       core: loadCore(),
@@ -474,8 +522,9 @@ function routesOf(
     metrics: Metrics;
     kept: KeptLevels;
     live: LiveView;
+    journals: RunJournals | null;
   },
-): Route[] {
+): { routes: Route[]; rollouts: KnownRollouts } {
   const { sidecar, encoder, pool, registry, weights, learned, drafts, metrics, kept, live } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
@@ -498,6 +547,7 @@ function routesOf(
     ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
     adapterOf: plane.adapterOf,
     versionOf: (epoch) => weights.version(epoch),
+    files: parts.journals,
     after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
   });
   kept.requests = plane.kept;
@@ -534,7 +584,8 @@ function routesOf(
     ...LIVE_DESCRIPTIONS,
     ...DESCRIPTIONS,
   ];
-  return [...routes, openApiRoute(routes, described, version)];
+  const all = [...routes, openApiRoute(routes, described, version)];
+  return { routes: all, rollouts: rollouts.known };
 }
 
 interface Drafts {

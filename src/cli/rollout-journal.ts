@@ -37,7 +37,7 @@ export class RolloutJournal implements IterationJournal {
         const problem = "holds another run: its prompts, their number or its sampling differ";
         throw new AppError("invalid_config", `--journal ${folder}: ${problem}; use another one`);
       }
-      if (this.#saved === null) this.#log.describe({ format: FORMAT, job });
+      if (this.#saved === null) this.#log.note({ format: FORMAT, job });
       const keptBytes = this.#saved?.bytes ?? 0;
       this.#file = new JournalFile({ path, log: this.#log, keptBytes, failed });
     } catch (error) {

@@ -49,6 +49,7 @@ export const SERVING_FIELDS = [
   "historyMb",
   "historyFile",
   "iterations",
+  "journal",
   "minWorkers",
   "requestsMax",
   "bodyMb",
@@ -244,6 +245,7 @@ export type ServingSettings = Pick<
   | "historyMb"
   | "historyFile"
   | "iterations"
+  | "journal"
 > &
   Partial<Pick<ServeSettings, "mixedPrecision">>;
 
@@ -364,6 +366,7 @@ function bindOptionsOf(
     historyBytes: settings.historyMb * MIB,
     historyFile: settings.historyFile,
     iterationsFile: settings.iterations,
+    journal: settings.journal,
     policy: settings.policy,
     draft: settings.draft ?? "grouped",
     chunkTokens: settings.chunkTokens,

@@ -1,6 +1,6 @@
 // Writes each event of a sidecar as a line of the log.
 
-import { errorWithStack } from "../base/errors.ts";
+import { errorText, errorWithStack } from "../base/errors.ts";
 import type { ServeEvents } from "../serve.ts";
 import { describeControl } from "../server/control/describe.ts";
 import type { IterationSummary } from "../server/iterations.ts";
@@ -38,6 +38,12 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
         ...(reason === null ? {} : { reason }),
         waiting,
         seconds,
+      }),
+    resumed: (rollouts) => log("info", "resumed", { rollouts }),
+    journalFailed: (error) =>
+      log("error", "journal", {
+        reason: errorText(error),
+        consequence: "its rollout goes on without a journal",
       }),
     unread: (streams) => {
       log("warn", "waiting_for_readers", { streams: streams.length });

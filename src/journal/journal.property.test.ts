@@ -68,7 +68,7 @@ function write(script: readonly Step[], topLogprobs: number): Written {
     sampling: { ...sampling, ...SAMPLING_DEFAULTS, topLogprobs },
   });
   const log = new JournalLog();
-  log.describe({ format: 1 });
+  log.note({ format: 1 });
   for (const request of group.requests) log.follow(request, request.spec.sampleIndex);
   const parts: Uint8Array[] = [];
   const frames: { end: number; state: string }[] = [];

@@ -34,9 +34,9 @@ export class JournalLog {
     return !this.#writer.isEmpty || this.#changed.length > 0 || this.#finished.length > 0;
   }
 
-  /** The first record of the journal. */
-  describe(header: object): void {
-    this.#writer.json(header);
+  /** A record of its own, the run's description first; written before what responses have new. */
+  note(record: object): void {
+    if (!this.#isStopped) this.#writer.json(record);
   }
 
   /** `saved`: what the journal has of the response already, which the response has too; null: it begins anew. */

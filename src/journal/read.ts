@@ -7,7 +7,7 @@ import type { FinishReason } from "../request/request.ts";
 import type { Chunk, Refusal } from "../request/response.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { scanFrame } from "./frame.ts";
-import { type OutputRecord, readRecords, type StreamRecord } from "./records.ts";
+import { type EpochRecord, type OutputRecord, readRecords, type StreamRecord } from "./records.ts";
 
 export interface SavedRun {
   /** As `JournalLog.describe` got it. */
@@ -18,6 +18,8 @@ export interface SavedRun {
   readonly finished: readonly number[];
   /** Of the chunk that began last; null: none has begun. */
   readonly last: { readonly epoch: WeightEpoch; readonly weights: WeightsId | null } | null;
+  /** What the weights of epochs that began meanwhile are called. */
+  readonly epochs: ReadonlyMap<number, string>;
   /** Where the last whole frame ends: what is behind it is cut off. */
   readonly bytes: number;
 }
@@ -60,13 +62,18 @@ class RunReader {
   readonly #streams = new Map<number, Stream>();
   readonly #finished: number[] = [];
   #last: SavedRun["last"] = null;
+  readonly #epochs = new Map<number, string>();
 
   take(record: OutputRecord | object): void {
     if (this.#header === null) {
       this.#header = { ...record };
       return;
     }
-    const known = record as StreamRecord;
+    const known = record as StreamRecord | EpochRecord;
+    if (known.type === "epoch") {
+      this.#epochs.set(known.epoch, known.version);
+      return;
+    }
     const stream = this.#stream(known);
     if (known.type === "output") this.#output(stream, known);
     else if (known.type === "chunk") {
@@ -98,8 +105,8 @@ class RunReader {
         refusal,
       });
     }
-    const [header, finished, last] = [this.#header, this.#finished, this.#last];
-    return { header, outputs, finished, last, bytes };
+    const [finished, last, epochs] = [this.#finished, this.#last, this.#epochs];
+    return { header: this.#header, outputs, finished, last, epochs, bytes };
   }
 
   #stream(record: StreamRecord): Stream {

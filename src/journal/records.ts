@@ -1,7 +1,7 @@
 // What a frame's payload holds: records, one after the other, of 32-bit little-endian words. The first word is the kind.
 //
 //   1 JSON    length in bytes, UTF-8, filled up with spaces. The first record of a journal is the run's description;
-//             the others are the beginnings of chunks and the ends of responses (ChunkRecord, FinishRecord).
+//             the others are beginnings of chunks, ends of responses, and new weights (ChunkRecord, FinishRecord, EpochRecord).
 //   2 output  stream, offset, tokens, alternatives of each; then columns: token ids i32, logprobs f32, and of each token
 //             the alternatives' ids i32 and logprobs f32. One without tokens: the response restarts.
 //
@@ -35,6 +35,13 @@ export interface FinishRecord {
   readonly stream: number;
   readonly reason: FinishReason;
   readonly refusal: Refusal | null;
+}
+
+/** New weights, and what they are called. */
+export interface EpochRecord {
+  readonly type: "epoch";
+  readonly epoch: number;
+  readonly version: string;
 }
 
 export interface OutputRecord {

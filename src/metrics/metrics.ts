@@ -168,6 +168,11 @@ const METER_COUNTERS: readonly Row<MeterCounters>[] = [
     (c) => c.restarted,
   ],
   [
+    "foretoken_resumed_tokens_total",
+    "Tokens that an earlier process generated, taken from its journal.",
+    (c) => c.resumed,
+  ],
+  [
     "foretoken_kv_pool_failures_total",
     "Calls to the KV pool that failed; the KV was recomputed.",
     (c) => c.poolFailures,

@@ -41,6 +41,7 @@ export interface MeterCounters {
   readonly duplicated: number;
   readonly late: number;
   readonly restarted: number;
+  readonly resumed: number;
   readonly poolFailures: number;
   readonly quarantined: number;
 }
@@ -283,6 +284,7 @@ export class Meter {
       duplicated: this.#duplicated,
       late: this.#late,
       restarted: this.#restarted,
+      resumed: this.#resumed,
       poolFailures: this.#poolFailures,
       quarantined: this.#quarantined,
     };

@@ -247,11 +247,11 @@ export class Rollout {
 
   /**
    * Gives a request that has just joined what an earlier process generated of it: it continues from there. false: it
-   * must run in one piece, and begins anew.
+   * begins anew, because it must run in one piece, or all its tokens must be of the same weights.
    */
   restore(request: Request, saved: SavedOutput): boolean {
     assert(request.status === "waiting" && request.response.length === 0, "it has just joined");
-    if (saved.finish === null && !request.spec.divisible) return false;
+    if (saved.finish === null && !this.#continues(request, saved)) return false;
     this.#turn(() => {
       if (!this.#arrivals.has(request)) this.#scheduler.remove(request);
       const { response } = request;
@@ -277,6 +277,11 @@ export class Rollout {
       if (!this.#arrivals.has(request)) this.#scheduler.enqueue(request);
     });
     return true;
+  }
+
+  #continues({ spec, isStrict }: Request, { chunks }: SavedOutput): boolean {
+    const isOld = chunks.some(({ tokens, epoch }) => tokens > 0 && epoch !== this.#epoch);
+    return spec.divisible && !(isStrict && isOld);
   }
 
   /** No request joins the group any more; it is forgotten as soon as all of them are finished. */

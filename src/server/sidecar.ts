@@ -35,6 +35,8 @@ export interface GenerationSpec {
   readonly isStrict?: boolean;
   /** With the seed it names the random numbers, as a group's id does for `foretoken rollout`; none: "". */
   readonly drawGroup?: string;
+  /** The names of the responses' random numbers, where an earlier process chose them. */
+  readonly draws?: readonly DrawKey[];
 }
 
 /** Gets the events of one generation, inside the rollout's turn: it must be fast. An error ends this generation. */
@@ -138,7 +140,8 @@ export class Sidecar {
     const group = this.#groups.groupFor(spec.prompt, { name: spec.group, adapter, salt });
     const requests: Request[] = [];
     for (let index = 0; index < spec.n; index += 1) {
-      const draw = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : this.#freshKey();
+      const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
+      const draw = spec.draws?.[index] ?? named ?? this.#freshKey();
       const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
       const request = this.rollout.join(group, {
         sampling: drawn,

@@ -86,3 +86,77 @@ engineTest(
     expect(damaged.stderr).toMatch(/rollout\.journal: record 0 at byte \d+ is damaged/);
   },
 );
+
+const SERVE = ["serve", "--llama", "2", "--deterministic", "--chunk-tokens", "32", "--log", "json"];
+
+async function serving(port: number, ...more: string[]) {
+  const child = start([...SERVE, "--port", `${port}`, "--log-level", "error", ...more]);
+  const url = `http://127.0.0.1:${port}`;
+  for (;;) {
+    const answer = await fetch(`${url}/health`).catch(() => null);
+    if (answer?.ok) return { child, url };
+    await Bun.sleep(50);
+  }
+}
+
+engineTest(
+  "serve --journal: kill -9, and /v1/rollouts goes on where it was, bit for bit",
+  async () => {
+    const port = 21_000 + Math.floor(Math.random() * 9_000);
+    const body = JSON.stringify({
+      id: "r1",
+      detached: true,
+      n: 3,
+      sampling: { seed: 5, temperature: 1, max_tokens: 150 },
+      groups: [
+        { id: "a", prompt: "Hello there" },
+        { id: "b", prompt: "Once upon a time" },
+      ],
+    });
+    const ask = async (url: string) => await fetch(`${url}/v1/rollouts`, { method: "POST", body });
+    const linesOf = (text: string) =>
+      text
+        .trim()
+        .split("\n")
+        .map((line) => JSON.parse(line))
+        .filter(({ group }) => group !== undefined)
+        .map(({ group, index, token_ids, logprobs }) => ({ group, index, token_ids, logprobs }))
+        .toSorted((a, b) => `${a.group} ${a.index}`.localeCompare(`${b.group} ${b.index}`));
+
+    const kept = join(folder, "served");
+    const first = await serving(port, "--journal", kept);
+    let read = "";
+    const decoder = new TextDecoder();
+    for await (const part of (await ask(first.url)).body ?? []) {
+      read += decoder.decode(part, { stream: true });
+      // A group, whole.
+      if (read.split("\n").length > 3) break;
+    }
+    const handedOut = linesOf(read.slice(0, read.lastIndexOf("\n")));
+    first.child.kill("SIGKILL");
+    await ended(first.child);
+
+    const second = await serving(port, "--journal", kept);
+    let again = await ask(second.url);
+    for (; again.status === 503; again = await ask(second.url)) await Bun.sleep(50);
+    const lines = linesOf(await again.text());
+    const metrics = await (await fetch(`${second.url}/metrics`)).text();
+    const count = (name: string) =>
+      Number(new RegExp(`^${name}\\S* (\\d+)`, "m").exec(metrics)?.[1]);
+    second.child.kill("SIGTERM");
+    await ended(second.child);
+
+    const third = await serving(port);
+    const whole = linesOf(await (await ask(third.url)).text());
+    third.child.kill("SIGKILL");
+    await ended(third.child);
+    expect(lines).toEqual(whole);
+    expect(lines).toEqual(expect.arrayContaining(handedOut));
+    const tokens = whole.reduce((sum, { token_ids }) => sum + token_ids.length, 0);
+    const resumed = count("foretoken_resumed_tokens_total");
+    expect(resumed).toBeGreaterThanOrEqual(
+      handedOut.reduce((sum, { token_ids }) => sum + token_ids.length, 0),
+    );
+    expect(resumed + count("vllm:generation_tokens_total")).toBe(tokens);
+  },
+);

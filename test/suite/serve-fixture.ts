@@ -18,6 +18,8 @@ const NO_EVENTS: ServeEvents = {
   refused() {},
   iterationEnded() {},
   stateChanged() {},
+  resumed() {},
+  journalFailed() {},
   unread() {},
   failed() {},
   broken() {},

@@ -2,11 +2,12 @@
 // bounds both, and finds out whether a request is a repetition of an earlier one.
 
 import type { Clock } from "../../base/clock.ts";
-import { AppError } from "../../base/errors.ts";
-import type { WeightEpoch } from "../../base/ids.ts";
+import { AppError, errorText } from "../../base/errors.ts";
+import type { WeightEpoch, WeightsId } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";
+import { type RunFiles, RunJournal, type SavedRollout, savedRollout } from "./journal.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run } from "./run.ts";
 
@@ -14,6 +15,7 @@ interface Entry {
   readonly run: Run;
   /** Of the body that asked for it. */
   readonly hash: string;
+  readonly journal: RunJournal | null;
   /** That it keeps in memory; 0 while it runs: the rollout holds those anyway. */
   keptBytes: number;
 }
@@ -27,6 +29,8 @@ export interface KnownRolloutsOptions {
   readonly limits: RolloutLimits;
   /** A name for a rollout whose client gave none. */
   readonly newId: () => string;
+  /** null or absent: no journals are kept. */
+  readonly files?: RunFiles | null;
 }
 
 export class KnownRollouts {
@@ -34,10 +38,20 @@ export class KnownRollouts {
   /** The one that began or ended longest ago comes first. */
   readonly #entries = new Map<string, Entry>();
   #keptBytes = 0;
+  /** Rollouts of an earlier process that have not begun again. */
+  #saved: SavedRollout[];
+  /** Nothing is dropped any more. */
+  #isClosed = false;
 
   constructor(options: KnownRolloutsOptions) {
     this.#options = options;
+    this.#saved = (options.files?.saved ?? []).map(savedRollout);
     options.sidecar.observe({
+      advanced: (epoch) => {
+        for (const { run, journal } of this.#entries.values()) {
+          if (run.state === "running") journal?.advanced(epoch, options.versionOf(epoch));
+        }
+      },
       broken: (error) => {
         const problem = error instanceof Error ? error.message : String(error);
         for (const { run } of this.#entries.values()) run.fail(problem);
@@ -53,11 +67,13 @@ export class KnownRollouts {
   }
 
   runs(): Run[] {
+    this.#checkResumed();
     return [...this.#entries.values()].map(({ run }) => run);
   }
 
-  /** @throws AppError not_found. */
+  /** @throws AppError not_found; no_worker: it may be one that has not begun again. */
   run(id: string): Run {
+    this.#checkResumed();
     const entry = this.#entries.get(id);
     if (entry !== undefined) return entry.run;
     throw new AppError("not_found", `there is no rollout ${JSON.stringify(id)}, or not any more`);
@@ -68,6 +84,7 @@ export class KnownRollouts {
    * @throws AppError conflict, queue_full, and as Sidecar.generate.
    */
   begin(plan: RolloutPlan, hash: string): { run: Run; isNew: boolean } {
+    this.#checkResumed();
     const id = plan.id ?? this.#options.newId();
     const there = this.#entries.get(id);
     if (there !== undefined && there.run.state !== "cancelled") {
@@ -75,12 +92,68 @@ export class KnownRollouts {
       throw new AppError("conflict", `rollout ${JSON.stringify(id)} was begun with another body`);
     }
     this.#makeRoom();
-    const { sidecar, text, clock, versionOf } = this.#options;
-    const ended = () => this.#ended(id);
-    const run = new Run({ id, plan, sidecar, text, clock, versionOf, ended });
     if (there !== undefined) this.#drop(id, there);
-    this.#entries.set(id, { run, hash, keptBytes: 0 });
-    return { run, isNew: true };
+    return { run: this.#start(id, plan, hash), isNew: true };
+  }
+
+  /** Rollouts of an earlier process that have not begun again. */
+  get waiting(): number {
+    return this.#saved.length;
+  }
+
+  /**
+   * The engines serve: rollouts of an earlier process go on where that one kept them. `weights`: the engines' own.
+   * `failed`: one cannot go on; its journal stays.
+   */
+  resume(weights: readonly WeightsId[], failed: (error: unknown) => void): void {
+    const saved = this.#saved;
+    this.#saved = [];
+    for (const rollout of saved) {
+      try {
+        const run = this.#start(rollout.id, rollout.plan, rollout.hash, rollout);
+        const before = rollout.run.last?.weights ?? null;
+        const other = before === null ? undefined : weights.find((one) => one !== before);
+        if (other === undefined) continue;
+        const problem = `its tokens are of the weights ${before}, and an engine has ${other} after the restart`;
+        run.fail(problem);
+        throw new AppError("conflict", problem);
+      } catch (error) {
+        failed(inRollout(error, rollout.id));
+      }
+    }
+  }
+
+  /** The process ends: what is not finished goes on in the next one. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.all([...this.#entries.values()].map(({ journal }) => journal?.close()));
+  }
+
+  #start(id: string, plan: RolloutPlan, hash: string, saved: SavedRollout | null = null): Run {
+    const { sidecar, text, clock, versionOf, files } = this.#options;
+    const journal = files ? new RunJournal(files, saved?.run ?? null) : null;
+    const ended = () => this.#ended(id);
+    let run: Run;
+    try {
+      run = new Run({ id, plan, sidecar, text, clock, versionOf, ended, journal, saved });
+    } catch (error) {
+      void (saved === null ? journal?.remove() : journal?.close());
+      throw error;
+    }
+    if (saved === null) {
+      const draws = run.groups.map(({ requests }) => requests.map(({ spec }) => spec.draw));
+      const { epoch } = sidecar.rollout;
+      journal?.describe({ id, hash, plan, draws, epoch, version: versionOf(epoch) });
+    }
+    this.#entries.set(id, { run, hash, journal, keptBytes: 0 });
+    return run;
+  }
+
+  /** @throws AppError no_worker. */
+  #checkResumed(): void {
+    if (this.#saved.length === 0) return;
+    const message = "rollouts of the journal go on when the engines serve: try again";
+    throw new AppError("no_worker", message);
   }
 
   #makeRoom(): void {
@@ -94,6 +167,7 @@ export class KnownRollouts {
     if (entry === undefined) return;
     this.#entries.delete(id);
     this.#entries.set(id, entry);
+    if (entry.run.state === "cancelled" && !this.#isClosed) void entry.journal?.remove();
     entry.keptBytes = entry.run.bytes;
     this.#keptBytes += entry.keptBytes;
     while (this.#keptBytes > this.#options.limits.keptBytesMax && this.#dropOldest()) {
@@ -114,5 +188,12 @@ export class KnownRollouts {
   #drop(id: string, entry: Entry): void {
     this.#entries.delete(id);
     this.#keptBytes -= entry.keptBytes;
+    if (!this.#isClosed) void entry.journal?.remove();
   }
+}
+
+function inRollout(error: unknown, id: string): Error {
+  return new Error(`rollout ${JSON.stringify(id)} of the journal: ${errorText(error)}`, {
+    cause: error,
+  });
 }

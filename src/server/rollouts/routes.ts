@@ -9,6 +9,7 @@ import type { Kept } from "../kept.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
+import type { RunFiles } from "./journal.ts";
 import { KnownRollouts } from "./known.ts";
 import { invalid, type PlanContext, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
 import type { Run } from "./run.ts";
@@ -25,6 +26,8 @@ export interface RolloutRoutesOptions {
   /** 32 random bits. */
   readonly random: () => number;
   readonly limits?: Partial<RolloutLimits>;
+  /** Default: no journals are kept. */
+  readonly files?: RunFiles | null;
   /**
    * A client that takes nothing for so long, while there is something to take, is dropped. What it does not take costs
    * no memory but the responses, and trainers compute between two groups. Default: ten minutes.
@@ -40,6 +43,7 @@ export interface RolloutSide {
   readonly routes: Route[];
   /** Of rollouts that are over. */
   readonly kept: () => Kept;
+  readonly known: KnownRollouts;
 }
 
 export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
@@ -47,7 +51,8 @@ export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
   const { after, adapterOf, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
-  const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId });
+  const { files = null } = options;
+  const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId, files });
   const runOf = ({ params }: Exchange): Run => known.run(params.id ?? "");
   const routes: Route[] = [
     {
@@ -94,7 +99,11 @@ export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
       },
     },
   ];
-  return { routes, kept: () => known.kept };
+  return {
+    routes,
+    kept: () => known.kept,
+    known,
+  };
 }
 
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */

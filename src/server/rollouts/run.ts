@@ -5,10 +5,12 @@ import { present } from "../../base/assert.ts";
 import type { Clock } from "../../base/clock.ts";
 import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
 import type { Request } from "../../request/buffer.ts";
+import type { DrawKey } from "../../request/request.ts";
 import { type FinishedResponse, formatLine } from "../../request/response-line.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
+import type { RunJournal, SavedRollout } from "./journal.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
 import { type RolloutReport, reportOf } from "./report.ts";
 
@@ -32,6 +34,10 @@ export interface RunOptions {
   readonly versionOf: (epoch: WeightEpoch) => string;
   /** It is over; nothing follows. */
   readonly ended: () => void;
+  /** null or absent: none is kept. */
+  readonly journal?: RunJournal | null;
+  /** An earlier process began it: it continues from what that one kept. */
+  readonly saved?: SavedRollout | null;
 }
 
 export class Run {
@@ -56,21 +62,22 @@ export class Run {
 
   /** Begins every response, or none. @throws AppError as Sidecar.generate. */
   constructor(options: RunOptions) {
-    const { plan, ...rest } = options;
+    const { plan, saved = null, ...rest } = options;
     this.id = options.id;
     this.isDetached = plan.isDetached;
     this.requests = plan.requests;
     this.startMs = options.clock.nowMs();
     this.#options = rest;
-    for (const group of plan.groups) {
+    for (const [i, group] of plan.groups.entries()) {
       try {
-        this.#begin(group, plan);
+        this.#begin(group, plan, saved?.draws[i]);
       } catch (error) {
         this.#state = "failed";
         for (const generation of this.#generations) generation.abort();
         throw inGroup(error, group.id);
       }
     }
+    this.#follow(saved);
   }
 
   get state(): RolloutState {
@@ -178,8 +185,24 @@ export class Run {
     return request.response.chunks.at(-1)?.epoch ?? weightEpoch(0);
   }
 
-  #begin(plan: GroupPlan, rollout: RolloutPlan): void {
-    const { sidecar, id } = this.#options;
+  /** Gives the responses what was saved of them: those that had finished in the order in which they did. */
+  #follow(saved: SavedRollout | null): void {
+    const { journal, sidecar } = this.#options;
+    if (!journal) return;
+    const requests = [...this.#requests()];
+    const streams = new Set(saved?.run.finished);
+    for (const stream of requests.keys()) streams.add(stream);
+    for (const stream of streams) {
+      const request = requests[stream];
+      if (request === undefined) continue;
+      const output = saved?.run.outputs.get(stream) ?? null;
+      const isResumed = output !== null && sidecar.rollout.restore(request, output);
+      journal.began(request, stream, isResumed ? output : null);
+    }
+  }
+
+  #begin(plan: GroupPlan, rollout: RolloutPlan, draws: readonly DrawKey[] | undefined): void {
+    const { sidecar, id, journal } = this.#options;
     const group: { current: RunGroup | null } = { current: null };
     const generation = sidecar.generate(
       {
@@ -191,14 +214,16 @@ export class Run {
         priority: rollout.priority,
         isStrict: rollout.isStrict,
         drawGroup: plan.id,
+        ...(draws === undefined ? {} : { draws }),
       },
       {
-        tokens: () => {},
-        finished: () => {
-          if (group.current !== null) this.#finished(group.current);
+        tokens: (_index, request) => journal?.changed(request),
+        finished: (_index, request) => {
+          if (group.current !== null) this.#finished(group.current, request);
         },
-        restarted: () => {
+        restarted: (_index, request) => {
           this.#restarts += 1;
+          journal?.changed(request);
         },
       },
     );
@@ -207,11 +232,20 @@ export class Run {
     this.groups.push(group.current);
   }
 
-  #finished(group: RunGroup): void {
+  #finished(group: RunGroup, request: Request): void {
     if (this.#state !== "running") return;
     this.#finishedMs.push(this.#options.clock.nowMs());
     group.finished += 1;
+    const { journal } = this.#options;
+    journal?.finished(request);
     if (group.finished < group.n) return;
+    // A group that was handed out is never generated again, whatever becomes of this process.
+    if (journal) void journal.settled().then(() => this.#complete(group));
+    else this.#complete(group);
+  }
+
+  #complete(group: RunGroup): void {
+    if (this.#state !== "running") return;
     this.finishedGroups.push(group);
     if (this.finishedGroups.length === this.groups.length) this.#end("finished");
     else this.#wake();
@@ -222,7 +256,7 @@ export class Run {
     this.#state = state;
     const generations = this.#generations;
     this.#generations = [];
-    if (state === "cancelled") for (const generation of generations) generation.abort();
+    if (state !== "finished") for (const generation of generations) generation.abort();
     // Groups are named after their rollout: no other request joins them. Deferred: other listeners have not had the last event yet.
     queueMicrotask(() => {
       for (const generation of generations) generation.release();

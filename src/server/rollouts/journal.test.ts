@@ -1,0 +1,175 @@
+// Rollouts that continue in another process, over simulated workers and journals in memory.
+
+import { expect, test } from "bun:test";
+import { newBed } from "../../../test/suite/stream-bed.ts";
+import { weightEpoch, weightsId } from "../../base/ids.ts";
+import type { JournalLog } from "../../journal/log.ts";
+import { readJournal, type SavedRun } from "../../journal/read.ts";
+import { SAMPLING_DEFAULTS } from "../../request/request.ts";
+import type { Text } from "../../text/text.ts";
+import type { RunFile, RunFiles } from "./journal.ts";
+import { KnownRollouts } from "./known.ts";
+import { ROLLOUT_LIMITS, type RolloutPlan } from "./plan.ts";
+
+const text = { decode: () => "" } as unknown as Text;
+
+class MemoryFile implements RunFile {
+  isRemoved = false;
+  readonly #log: JournalLog;
+  readonly #parts: Uint8Array[] = [];
+
+  constructor(log: JournalLog) {
+    this.#log = log;
+  }
+
+  get saved(): SavedRun | null {
+    return readJournal(Buffer.concat(this.#parts), "memory");
+  }
+
+  touch(): void {}
+
+  async settled(): Promise<void> {
+    if (this.#log.hasNews) this.#parts.push(this.#log.take().slice());
+  }
+
+  close(): Promise<void> {
+    return this.settled();
+  }
+
+  async remove(): Promise<void> {
+    this.isRemoved = true;
+  }
+}
+
+function world(saved: readonly SavedRun[] = []) {
+  const written: MemoryFile[] = [];
+  const files: RunFiles = {
+    saved,
+    open: (log) => {
+      const file = new MemoryFile(log);
+      written.push(file);
+      return file;
+    },
+  };
+  const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => 20 + 10 * sampleIndex });
+  const known = new KnownRollouts({
+    ...{ sidecar: bed.sidecar, clock: bed.clock, text, files },
+    versionOf: (epoch) => `v${epoch}`,
+    limits: ROLLOUT_LIMITS,
+    newId: () => "new",
+  });
+  const savedNow = () => written.flatMap((file) => file.saved ?? []);
+  return { ...bed, known, written, savedNow };
+}
+
+function planOf(fields: Partial<RolloutPlan> = {}): RolloutPlan {
+  const sampling = {
+    temperature: 1,
+    seed: 3,
+    tokensMax: 50,
+    stopTokenIds: [],
+    ...SAMPLING_DEFAULTS,
+  };
+  const group = (id: string, n: number) => ({
+    id,
+    n,
+    prompt: Int32Array.of(1, 2, id.length),
+    sampling,
+    seeded: false,
+  });
+  return {
+    id: "r",
+    groups: [group("long", 4), group("s", 1)],
+    requests: 5,
+    priority: 0,
+    isDetached: true,
+    isStrict: true,
+    ...fields,
+  };
+}
+
+const shown = (known: KnownRollouts) =>
+  known.run("r").groups.map(({ requests }) =>
+    requests.map(({ response, spec }) => ({
+      tokens: [...response.tokens()],
+      logprobs: [...response.logprobs()],
+      draw: spec.draw,
+    })),
+  );
+
+test("resume: what was kept continues with the same random numbers, and comes out as from one process", async () => {
+  const whole = world();
+  whole.known.begin(planOf(), "hash");
+  await whole.finish();
+
+  const first = world();
+  first.known.begin(planOf(), "hash");
+  for (let i = 0; i < 22; i += 1) await first.step();
+  await first.written[0]?.settled();
+  expect(first.known.run("r").finishedGroups.map(({ id }) => id)).toEqual(["s"]);
+
+  const second = world(first.savedNow());
+  expect(() => second.known.run("r")).toThrow("go on when the engines serve");
+  second.known.resume([], (error) => {
+    throw error;
+  });
+  const run = second.known.run("r");
+  expect(second.known.begin(planOf(), "hash")).toEqual({ run, isNew: false });
+  await second.step();
+  expect(run.finishedGroups.map(({ id }) => id)).toEqual(["s"]);
+  await second.finish();
+  expect(run.state).toBe("finished");
+  expect(shown(second.known)).toEqual(shown(whole.known));
+  expect(second.sidecar.rollout.meter.counters.resumed).toBeGreaterThan(60);
+});
+
+test("resume: with other weights the rollout fails by name and keeps what had finished", async () => {
+  const first = world();
+  for (const worker of first.workers) Object.assign(worker, { weights: weightsId("f32:aa") });
+  first.known.begin(planOf(), "hash");
+  for (let i = 0; i < 22; i += 1) await first.step();
+  await first.written[0]?.settled();
+  const second = world(first.savedNow());
+  const failures: string[] = [];
+  second.known.resume([weightsId("f32:bb")], (error) => failures.push(String(error)));
+  await second.finish();
+  const run = second.known.run("r");
+  expect(run.state).toBe("failed");
+  expect(failures.join()).toContain(
+    'rollout "r" of the journal: its tokens are of the weights f32:aa',
+  );
+  expect(second.sidecar.rollout.unfinished).toBe(0);
+});
+
+test("a strict response does not go on from tokens of earlier weights, a mixed one does", async () => {
+  for (const isStrict of [true, false]) {
+    const first = world();
+    first.known.begin(planOf({ isStrict }), "hash");
+    for (let i = 0; i < 12; i += 1) await first.step();
+    await first.known.close();
+    const second = world(first.savedNow());
+    second.sidecar.advance(weightEpoch(1));
+    for (const worker of second.workers) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+    second.known.resume([], () => {});
+    await second.finish();
+    const epochs = second.known
+      .run("r")
+      .groups.flatMap(({ requests }) => requests.flatMap(({ response }) => response.chunks))
+      .map(({ epoch }): number => epoch);
+    expect(epochs.includes(0)).toBe(!isStrict);
+    expect(epochs.includes(1)).toBe(true);
+  }
+});
+
+test("journals: that of a cancelled rollout goes, those of others stay after the end", async () => {
+  const { known, written, step } = world();
+  known.begin(planOf(), "hash");
+  known.begin(planOf({ id: "other" }), "hash");
+  await step();
+  known.run("r").cancel();
+  await step();
+  expect(written.map(({ isRemoved }) => isRemoved)).toEqual([true, false]);
+  await known.close();
+  known.run("other").cancel();
+  expect(written.map(({ isRemoved }) => isRemoved)).toEqual([true, false]);
+});

@@ -1,0 +1,130 @@
+// The journal of one rollout: what its client asked for, and what there is of its responses. A process that takes the
+// place of this one begins the rollout again from it.
+
+import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
+import { JournalLog } from "../../journal/log.ts";
+import type { SavedRun } from "../../journal/read.ts";
+import type { Request } from "../../request/buffer.ts";
+import type { DrawKey } from "../../request/request.ts";
+import type { SavedOutput } from "../../request/saved-output.ts";
+import type { RolloutPlan } from "./plan.ts";
+
+/** A journal's file. Its writes are behind the tokens; a failure ends it, and is reported elsewhere. */
+export interface RunFile {
+  /** Something is new in its log. */
+  touch(): void;
+  /** Resolves when what is in the log now has been written, or never will be. */
+  settled(): Promise<void>;
+  close(): Promise<void>;
+  /** The rollout is not kept any more. */
+  remove(): Promise<void>;
+}
+
+/** Where the journals of rollouts are. */
+export interface RunFiles {
+  /** Of an earlier process. */
+  readonly saved: readonly SavedRun[];
+  /** The file of one of them, or null, a new one. */
+  open(log: JournalLog, saved: SavedRun | null): RunFile;
+}
+
+/** What the first record says. */
+interface Header {
+  readonly format: 1;
+  readonly id: string;
+  /** Of the body that asked for it. */
+  readonly hash: string;
+  readonly plan: RolloutPlan;
+  /** By group, of its responses. */
+  readonly draws: readonly (readonly DrawKey[])[];
+  readonly epoch: number;
+  readonly version: string;
+}
+
+/** A rollout of an earlier process. */
+export interface SavedRollout extends Header {
+  readonly run: SavedRun;
+}
+
+export function savedRollout(run: SavedRun): SavedRollout {
+  const header = run.header as unknown as Header;
+  const groups = header.plan.groups.map((group) => ({
+    ...group,
+    prompt: Int32Array.from(group.prompt),
+  }));
+  return { ...header, plan: { ...header.plan, groups }, run };
+}
+
+/** The newest weights that a journal names; null: none has tokens. */
+export function lastEpoch(saved: readonly SavedRollout[]): {
+  readonly epoch: WeightEpoch;
+  readonly version: string;
+} | null {
+  let newest: { epoch: WeightEpoch; version: string } | null = null;
+  for (const { epoch, version, run } of saved) {
+    const named = [[epoch, version] as const, ...run.epochs];
+    for (const [number, name] of named) {
+      if (newest === null || number > newest.epoch) {
+        newest = { epoch: weightEpoch(number), version: name };
+      }
+    }
+  }
+  return newest;
+}
+
+export class RunJournal {
+  readonly #log = new JournalLog();
+  readonly #file: RunFile;
+
+  /** `saved`: it continues the journal of an earlier process. */
+  constructor(files: RunFiles, saved: SavedRun | null) {
+    this.#file = files.open(this.#log, saved);
+  }
+
+  /** The first record of a journal that begins. */
+  describe(header: Omit<Header, "format">): void {
+    const text = { format: 1, ...header, plan: { ...header.plan } };
+    this.#log.note(JSON.parse(JSON.stringify(text, asArrays)));
+    this.#file.touch();
+  }
+
+  /** `saved`: what the response begins with. */
+  began(request: Request, stream: number, saved: SavedOutput | null): void {
+    if (saved?.finish == null) this.#log.follow(request, stream, saved);
+  }
+
+  changed(request: Request): void {
+    this.#log.changed(request);
+    this.#file.touch();
+  }
+
+  finished(request: Request): void {
+    this.#log.finished(request);
+    this.#file.touch();
+  }
+
+  /** Resolves when all that has finished is in the file, or never will be. */
+  settled(): Promise<void> {
+    return this.#file.settled();
+  }
+
+  advanced(epoch: WeightEpoch, version: string): void {
+    this.#log.note({ type: "epoch", epoch, version });
+    this.#file.touch();
+  }
+
+  close(): Promise<void> {
+    return this.#file.close();
+  }
+
+  remove(): Promise<void> {
+    return this.#file.remove();
+  }
+}
+
+/** JSON has no typed arrays. */
+function asArrays(_key: string, value: unknown): unknown {
+  return ArrayBuffer.isView(value) && !(value instanceof DataView)
+    ? Array.from(value as Int32Array)
+    : value;
+}
