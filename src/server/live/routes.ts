@@ -19,7 +19,12 @@ export function liveRoutes(parts: {
   const nameOf = (worker: number) =>
     pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
   return [
-    { method: "GET", path: "/foretoken/live", handle: () => jsonResponse(live.answer()) },
+    {
+      method: "GET",
+      path: "/foretoken/live",
+      handle: ({ url }) =>
+        jsonResponse(live.answer({ samples: url.searchParams.get("samples") !== "false" })),
+    },
     {
       method: "GET",
       path: "/foretoken/responses/:id",
@@ -39,6 +44,7 @@ export const LIVE_DESCRIPTIONS: readonly RouteDescription[] = [
     summary: "The current iteration over time, the last ones, and the responses that it waits for",
     request: null,
     streams: false,
+    query: { samples: { type: "boolean" } },
   },
   {
     method: "GET",

@@ -88,8 +88,8 @@ export class LiveView {
     }
   }
 
-  /** The answer of GET /foretoken/live. */
-  answer(): object {
+  /** The answer of GET /foretoken/live; the samples are most of it. */
+  answer({ samples } = { samples: true }): object {
     const { sidecar, pool, clock } = this.#options;
     const { rollout } = sidecar;
     const progress = rollout.meter.progress();
@@ -100,7 +100,7 @@ export class LiveView {
       state_s: Math.round((clock.nowMs() - this.#sinceMs) / 1000),
       iteration: progress.iteration,
       weight_epoch: rollout.epoch,
-      samples: this.#samples.columns,
+      ...(samples ? { samples: this.#samples.columns } : {}),
       iterations: this.#store.all(),
       stragglers: this.#stragglers.look(rollout.requests, {
         nowMs: clock.nowMs(),
