@@ -46,6 +46,7 @@ export function meteredBy(
       servingState: () => live.state.state,
       servingStates: SERVING_STATES,
       staleWorkers: () => learned.stale.size,
+      sessions: () => sidecar.sessionFigures,
       kvPool: () => kv.stats(),
       stream: () => stream.stats(),
       plugins: () => telemetry.figures(),

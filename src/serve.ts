@@ -354,7 +354,10 @@ function serveWith(
     failed,
   });
   const drafts = draftsOf(options, sidecar, history);
-  const kept: KeptLevels = { groups: () => sidecar.kept };
+  const kept: KeptLevels = {
+    groups: () => sidecar.kept,
+    sessions: () => sidecar.sessionsKept,
+  };
   const live = new LiveView({
     ...{ sidecar, pool, weights, clock: wallClock, every: repeatedly, failed },
     nowS: () => Date.now() / 1000,

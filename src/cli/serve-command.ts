@@ -58,6 +58,8 @@ export const SERVING_FIELDS = [
   "promptCharacters",
   "encodeTimeoutS",
   "retryGraceS",
+  "sessionS",
+  "sessionMb",
   "weightsTimeoutS",
   "harmlessRpc",
   "statelessArgs",
@@ -238,6 +240,8 @@ export type ServingSettings = Pick<
   | "draft"
   | "chunkTokens"
   | "retryGraceS"
+  | "sessionS"
+  | "sessionMb"
   | "weightsTimeoutS"
   | "harmlessRpc"
   | "statelessArgs"
@@ -362,6 +366,8 @@ function bindOptionsOf(
       groupsMax: GROUPS_MAX,
       keptBytesMax: KEPT_BYTES_MAX,
       keptResponsesMax: KEPT_RESPONSES_MAX,
+      sessionMsMax: settings.sessionS * 1000,
+      sessionBytesMax: settings.sessionMb * MIB,
     },
     historyBytes: settings.historyMb * MIB,
     historyFile: settings.historyFile,

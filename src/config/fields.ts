@@ -586,6 +586,20 @@ export const FIELDS = {
     default: 30,
     help: "time to keep generating after a client disconnects, so that an identical retry can take over the result",
   }),
+  sessionS: integer("--session-s", {
+    metavar: "S",
+    min: 0,
+    max: 86_400,
+    default: 600,
+    help: "time after a turn of a session for which its KV and text are kept for the next turn",
+  }),
+  sessionMb: integer("--session-mb", {
+    metavar: "MB",
+    min: 0,
+    max: 65_536,
+    default: 256,
+    help: "total size of the texts kept for next turns; beyond it the session used least recently is forgotten",
+  }),
   weightsTimeoutS: integer("--weights-timeout-s", {
     metavar: "S",
     min: 1,

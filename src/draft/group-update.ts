@@ -7,6 +7,18 @@ import type { GroupId } from "../base/ids.ts";
 export interface DraftSource {
   readonly groupId: GroupId;
   readonly sampleIndex: number;
+  /** Of a later turn of a session. Default: its prompt is the group's. */
+  readonly turn?: TurnSource;
+}
+
+/**
+ * The prompt of a turn:  [ the group's prompt | turns before it | lead ]
+ * The sequence is the lead and the output; the turns before it are other sequences of the group.
+ */
+export interface TurnSource {
+  /** Of the group's prompt. */
+  readonly promptTokens: number;
+  readonly leadTokens: number;
 }
 
 export type GroupUpdate =

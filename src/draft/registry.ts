@@ -16,13 +16,13 @@ export type DraftMode = (typeof DRAFT_MODES)[number];
 /** A replica outlives its last use by this long: longer than any pause between two chunks of a group. */
 const REPLICA_TTL_MS = 600_000;
 
-/** The token log of one source, which is its response, and who has how much of it. */
+/** The token log of one source, which is its response (of a later turn, with what is new in its prompt before it), and who has how much of it. */
 interface Log {
   readonly request: Request;
   readonly source: DraftSource;
   /** The worker that generates its tokens, and so has all of them; null: none for certain. */
   producer: WorkerId | null;
-  /** Output tokens that the others have or have been sent. */
+  /** Tokens that the others have or have been sent. */
   readonly sent: Map<WorkerId, number>;
   /** The workers with a replica of its group. */
   readonly holders: Set<WorkerId>;
@@ -77,17 +77,17 @@ export class DraftRegistry {
     const log = this.#log(request);
     if (log === null) return [];
     if (log.producer !== workerId) {
-      if (log.producer !== null) log.sent.set(log.producer, request.response.length);
+      if (log.producer !== null) log.sent.set(log.producer, request.response.column.length);
       log.producer = null;
     }
     if (log.holders.has(workerId)) return [];
     log.holders.add(workerId);
     for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
-      const other = sibling.response.length > 0 ? this.#log(sibling) : null;
+      const other = sibling.response.column.length > 0 ? this.#log(sibling) : null;
       if (other !== null) this.#soil(other);
     }
     const { groupId: id } = log.source;
-    const { prompt } = request.spec;
+    const { prompt } = request.group;
     return [{ kind: "register_group", groupId: id, prompt, ttlMs: REPLICA_TTL_MS }];
   }
 
@@ -98,8 +98,9 @@ export class DraftRegistry {
     const offset = log.sent.get(workerId) ?? 0;
     log.producer = workerId;
     log.sent.delete(workerId);
-    if (offset >= request.response.length) return [];
-    const tokens = request.response.tokens(offset).slice();
+    const { column } = request.response;
+    if (offset >= column.length) return [];
+    const tokens = column.view(offset).slice();
     return [{ kind: "delta", ...log.source, offset, tokens }];
   }
 
@@ -109,7 +110,7 @@ export class DraftRegistry {
     if (log !== null && log.holders.size > 1) this.#soil(log);
   }
 
-  /** The worker's replica has only `have` output tokens of the request. */
+  /** The worker's replica has only `have` tokens of the request. */
   missing(request: Request, workerId: WorkerId, have: number): void {
     const log = this.#known(request);
     if (log === null) return;
@@ -189,17 +190,17 @@ export class DraftRegistry {
   }
 
   *#deltas(log: Log): Iterable<Multicast> {
-    const { response } = log.request;
+    const { column } = log.request.response;
     let from = -1;
     let tokens = NO_TOKENS;
     for (const workerId of log.holders) {
       if (workerId === log.producer) continue;
       const offset = log.sent.get(workerId) ?? 0;
-      if (offset >= response.length) continue;
+      if (offset >= column.length) continue;
       // Most holders lack the same tokens: they share one copy.
-      if (offset !== from) tokens = response.tokens(offset).slice();
+      if (offset !== from) tokens = column.view(offset).slice();
       from = offset;
-      log.sent.set(workerId, response.length);
+      log.sent.set(workerId, column.length);
       yield { workerId, update: { kind: "delta", ...log.source, offset, tokens } };
     }
   }
@@ -224,7 +225,12 @@ export class DraftRegistry {
     const id = this.#draftGroupOf(request);
     if (id === null) return null;
     const index = this.#sequences.indexOf(request);
-    return index < SEQUENCES_MAX ? { groupId: id, sampleIndex: index } : null;
+    if (index >= SEQUENCES_MAX) return null;
+    const { leadTokens } = request.spec;
+    const isTurn = leadTokens !== undefined && request.spec.prompt !== request.group.prompt;
+    if (!isTurn) return { groupId: id, sampleIndex: index };
+    const turn = { promptTokens: request.group.prompt.length, leadTokens };
+    return { groupId: id, sampleIndex: index, turn };
   }
 
   /** null: drafting is off. */

@@ -54,6 +54,7 @@ beforeEach(() => {
       servingState: () => "paused",
       servingStates: ["serving", "paused"],
       staleWorkers: () => 0,
+      sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
       workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
       kvPool: () => POOL,
       stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),

@@ -27,6 +27,7 @@ export interface MetricsSources {
   readonly servingState: () => string;
   readonly servingStates: readonly string[];
   readonly staleWorkers: () => number;
+  readonly sessions: () => SessionFigures;
   /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
   readonly kvPool: () => KvPoolStats;
@@ -35,6 +36,13 @@ export interface MetricsSources {
   readonly stream: () => StreamFigures;
   /** Engines that draft by the plugin, with their last telemetry. */
   readonly plugins: () => readonly PluginFigures[];
+}
+
+/** Of later turns of sessions; all count since the server began. */
+export interface SessionFigures {
+  readonly turns: number;
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
 }
 
 /** Of /v1/stream; all but `clients` count since the server began. */
@@ -192,6 +200,16 @@ const POOL_COUNTERS: readonly Row<KvPoolStats>[] = [
   ["foretoken_kv_pool_corrupt_total", "Blobs with a wrong checksum.", (p) => p.corrupt],
 ];
 
+const SESSION_COUNTERS: readonly Row<SessionFigures>[] = [
+  ["foretoken_session_turns_total", "Turns of sessions after the first.", (s) => s.turns],
+  ["foretoken_session_prompt_tokens_total", "Tokens of their prompts.", (s) => s.promptTokens],
+  [
+    "foretoken_session_cached_tokens_total",
+    "Of them, those whose KV an engine had, as far as engines report it.",
+    (s) => s.cachedTokens,
+  ],
+];
+
 const STREAM_COUNTERS: readonly Row<StreamFigures>[] = [
   ["foretoken_stream_frames_total", "Frames sent over /v1/stream.", (s) => s.framesSent],
   ["foretoken_stream_bytes_total", "Bytes of them.", (s) => s.bytesSent],
@@ -223,6 +241,7 @@ export class Metrics {
     this.#totals(METER_COUNTERS, () => sources.meter.counters);
     this.#totals(POOL_COUNTERS, sources.kvPool);
     this.#totals(STREAM_COUNTERS, sources.stream);
+    this.#totals(SESSION_COUNTERS, sources.sessions);
     this.#responses = new Counter({
       name: "foretoken_http_responses_total",
       help: "HTTP responses, by status; 101: WebSockets, 499: the client disconnected first.",

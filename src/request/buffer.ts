@@ -30,6 +30,16 @@ export interface Wanted {
   readonly priority: number;
   /** All its tokens are of one weight epoch: if the weights change, it restarts. Default: false. */
   readonly isStrict?: boolean;
+  /** Default: a response to the group's prompt, of which nothing is kept. */
+  readonly turn?: Turn;
+}
+
+/** A request that is a turn of a session. The group's prompt is that of the first turn. */
+export interface Turn {
+  /** Begins with the group's. */
+  readonly prompt: Int32Array;
+  /** See RequestSpec. */
+  readonly leadTokens: number;
 }
 
 export interface Group {
@@ -119,7 +129,9 @@ export class RequestBuffer {
     const group = present(this.#groups.get(to.groupId), `group ${to.groupId} is in the buffer`);
     assert(group === to && !group.isClosed, `group ${to.groupId} is open`);
     assert(this.#requests.size < REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
-    const { sampling, draw, divisible, priority, isStrict = false } = wanted;
+    const { sampling, draw, divisible, priority, isStrict = false, turn } = wanted;
+    const prompt = turn?.prompt ?? group.prompt;
+    const lead = prompt.subarray(prompt.length - (turn?.leadTokens ?? 0));
     const id = requestId(this.#nextId);
     this.#nextId += 1;
     const index = this.#requestHoles.pop() ?? this.#requestAt.length;
@@ -128,16 +140,17 @@ export class RequestBuffer {
         requestId: id,
         groupId: group.groupId,
         sampleIndex: group.requests.length,
-        prompt: group.prompt,
+        prompt,
         sampling,
         draw,
         divisible,
+        ...(turn && { leadTokens: lead.length, keepsKv: true }),
       },
       group,
       index,
       priority,
       isStrict,
-      response: new Response(sampling.tokensMax, sampling.topLogprobs),
+      response: new Response(sampling.tokensMax, sampling.topLogprobs, lead),
       status: "waiting",
       workerId: null,
       residentOn: null,
@@ -198,12 +211,10 @@ export class RequestBuffer {
     return present(this.#requestAt[index], `request number ${index} is not in the buffer`);
   }
 
-  /** Marks the request finished; returns true when its group is closed and complete. */
+  /** Marks the request finished, whose KV is given back or kept; returns true when its group is closed and complete. */
   finish(request: Request): boolean {
     assert(request.status !== "finished", "a request finishes once");
     request.status = "finished";
-    request.residentOn = null;
-    request.residentTokens = 0;
     this.#unfinished -= 1;
     request.group.finished += 1;
     return isComplete(request.group);

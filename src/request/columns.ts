@@ -94,9 +94,11 @@ export class TokenColumn {
   }
 }
 
-/** Tokens with what belongs to each. */
+/** Output tokens with what belongs to each; before them in the column of ids, tokens that lead to the output. */
 export class OutputColumns {
   readonly #max: number;
+  /** Tokens before the output. */
+  readonly #leadTokens: number;
   readonly #topCount: number;
   #column: TokenColumn;
   #logprobs = NO_LOGPROBS;
@@ -104,17 +106,18 @@ export class OutputColumns {
   #topLogprobs = NO_LOGPROBS;
 
   /** `topCount`: alternatives at each position. */
-  constructor(max: number, topCount: number) {
+  constructor(max: number, topCount: number, lead: Int32Array = NO_TOKENS) {
     this.#max = max;
     this.#topCount = topCount;
-    this.#column = new TokenColumn(max);
+    this.#leadTokens = lead.length;
+    this.#column = this.#newColumn(lead);
   }
 
   get length(): number {
-    return this.#column.length;
+    return this.#column.length - this.#leadTokens;
   }
 
-  /** The token ids, for those who follow them: of this beginning, `clear` begins another column. */
+  /** Lead and output, for those who follow them: of this beginning, `clear` begins another column. */
   get column(): TokenColumn {
     return this.#column;
   }
@@ -127,7 +130,12 @@ export class OutputColumns {
 
   /** A view, as of a column. */
   tokens(from = 0): Int32Array {
-    return this.#column.view(from);
+    return this.#column.view(this.#leadTokens + from);
+  }
+
+  /** Writes the output from `from` on to `target`, from `at` on: without a view. */
+  copyTokens(from: number, target: Uint32Array, at: number): void {
+    this.#column.copy(this.#leadTokens + from, target, at);
   }
 
   /** A view, as of a column. */
@@ -186,10 +194,16 @@ export class OutputColumns {
 
   /** Restarts in new arrays: readers of the old column keep the old content. */
   clear(): void {
-    this.#column = new TokenColumn(this.#max);
+    this.#column = this.#newColumn(this.#column.view(0, this.#leadTokens));
     this.#logprobs = NO_LOGPROBS;
     this.#topTokens = NO_TOKENS;
     this.#topLogprobs = NO_LOGPROBS;
+  }
+
+  #newColumn(lead: Int32Array): TokenColumn {
+    const column = new TokenColumn(lead.length + this.#max);
+    if (lead.length > 0) column.append(lead, 0);
+    return column;
   }
 
   #appendTop(top: TopLogprobs | null, from: number, rows: number): void {

@@ -125,4 +125,11 @@ export interface RequestSpec {
   readonly draw: DrawKey;
   /** false: some state of its sampling lives in the engine, so it must run in one piece. */
   readonly divisible: boolean;
+  /**
+   * Of a later turn of a session: so many last tokens of its prompt are new since the turn before. Siblings draft from
+   * them, too. Default: 0.
+   */
+  readonly leadTokens?: number;
+  /** When it is finished its KV stays, parked, for the next turn of its session. Default: false. */
+  readonly keepsKv?: boolean;
 }

@@ -52,9 +52,10 @@ export class Response extends OutputColumns {
   /** null: none are wanted, or no chunk has brought any. */
   experts: ExpertRows | null = null;
 
-  constructor(tokensMax: number, topLogprobs = 0) {
+  /** `lead`: see RequestSpec.leadTokens. */
+  constructor(tokensMax: number, topLogprobs = 0, lead?: Int32Array) {
     assert(tokensMax >= 1, "a response holds at least one token");
-    super(tokensMax, topLogprobs);
+    super(tokensMax, topLogprobs, lead);
     this.tokensMax = tokensMax;
   }
 

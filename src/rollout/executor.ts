@@ -150,12 +150,25 @@ export class Executor {
     const { residentOn, residentTokens, status } = request;
     if (residentOn === null) return null;
     this.#ended(request, residentOn);
-    const inFlight = status === "waiting" ? 0 : -1;
+    const inFlight = status === "moving" || status === "running" ? -1 : 0;
     this.#ledger.book(residentOn, { inFlight, kvTokens: -residentTokens });
+    this.#displace(request);
     return status === "moving" ? null : residentOn;
   }
 
-  /** The worker has dropped the KV of a waiting request. */
+  /** `heir` has not run yet, and goes on from the first `tokens` tokens of KV that a finished request has parked. */
+  inherit(heir: Request, from: Request, tokens: number): WorkerId {
+    const workerId = present(from.residentOn, "KV that is inherited is resident");
+    assert(heir.status === "waiting" && heir.residentOn === null, "an heir has no KV");
+    assert(0 < tokens && tokens <= from.residentTokens, "0 < tokens <= residentTokens");
+    this.#ledger.book(workerId, { inFlight: 0, kvTokens: tokens - from.residentTokens });
+    heir.residentOn = workerId;
+    heir.residentTokens = tokens;
+    this.#displace(from);
+    return workerId;
+  }
+
+  /** The worker has dropped parked KV. */
   evicted(request: Request): void {
     const workerId = present(request.residentOn, "KV that is dropped was resident");
     this.#ledger.book(workerId, { inFlight: 0, kvTokens: -request.residentTokens });

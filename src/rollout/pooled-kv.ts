@@ -71,6 +71,14 @@ export class PooledKv {
     }
   }
 
+  /** A blob of `from` is `heir`'s, if both have the tokens of it: the first `sharedTokens` are the same. */
+  inherit(heir: Request, from: Request, sharedTokens: number): void {
+    const blob = this.#blobs.get(from.spec.requestId);
+    if (blob === undefined || blob.tokens > sharedTokens) return;
+    this.#blobs.delete(from.spec.requestId);
+    this.#blobs.set(heir.spec.requestId, blob);
+  }
+
   release(requestId: RequestId): void {
     const blob = this.#blobs.get(requestId);
     if (blob === undefined) return;

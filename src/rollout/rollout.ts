@@ -84,6 +84,13 @@ const SETTLE_MS = 500;
 /** What workers said when they died, in the message about a request. */
 const REPORTS_MAX = 4;
 
+/** The turn of a session before a request. */
+export interface PreviousTurn {
+  readonly request: Request;
+  /** So many first tokens of its prompt and response are those of the new prompt. */
+  readonly sharedTokens: number;
+}
+
 /** A pause that has not taken hold yet. */
 interface Waiter {
   readonly isOver: () => boolean;
@@ -239,8 +246,9 @@ export class Rollout {
     return this.#buffer.open(groupId, prompt);
   }
 
-  join(group: Group, wanted: Wanted): Request {
+  join(group: Group, wanted: Wanted, previous: PreviousTurn | null = null): Request {
     const request = this.#buffer.join(group, wanted);
+    if (previous !== null) this.#inherit(request, previous);
     this.#enter(request);
     return request;
   }
@@ -282,6 +290,12 @@ export class Rollout {
   #continues({ spec, isStrict }: Request, { chunks }: SavedOutput): boolean {
     const isOld = chunks.some(({ tokens, epoch }) => tokens > 0 && epoch !== this.#epoch);
     return spec.divisible && !(isStrict && isOld);
+  }
+
+  /** No turn follows on the request: what is kept of its KV goes. */
+  letGo(request: Request): void {
+    if (request.status !== "finished") return;
+    this.#turn(() => this.#letGo(request));
   }
 
   /** No request joins the group any more; it is forgotten as soon as all of them are finished. */
@@ -369,6 +383,43 @@ export class Rollout {
     this.#pooled.clear();
     this.#executor.clear();
     for (const request of this.#buffer.requests) this.#unplace(request);
+  }
+
+  #inherit(heir: Request, { request: from, sharedTokens }: PreviousTurn): void {
+    if (from.status !== "finished") return;
+    heir.workerId = from.workerId;
+    this.#pooled.inherit(heir, from, sharedTokens);
+    const tokens = Math.min(sharedTokens, from.residentTokens);
+    if (from.residentOn !== null && tokens > 0) {
+      this.#scheduler.unparked(from);
+      const workerId = this.#executor.inherit(heir, from, tokens);
+      const { requestId } = heir.spec;
+      this.#post(workerId, { kind: "adopt", requestId, from: from.spec.requestId, tokens });
+    }
+    // What the new turn cannot go on from.
+    this.#letGo(from);
+  }
+
+  /** Of a finished request. */
+  #letGo(request: Request): void {
+    const { requestId } = request.spec;
+    this.#scheduler.unparked(request);
+    const holder = this.#executor.release(request);
+    if (holder !== null) this.#post(holder, { kind: "release", requestId });
+    this.#pooled.release(requestId);
+  }
+
+  /** The worker that can park what it runs of the request for the next turn; null: there is none. */
+  #keeperOf({ spec, status, workerId }: Request): Worker | null {
+    if (spec.keepsKv !== true || !spec.divisible || status !== "running") return null;
+    const worker = workerId === null ? null : this.#ledger.worker(workerId);
+    return worker?.keepsKv === true ? worker : null;
+  }
+
+  /** The KV of a finished turn stays where it is. */
+  #retain(request: Request): void {
+    this.#executor.parked(request);
+    this.#scheduler.retained(request);
   }
 
   #enter(request: Request): void {
@@ -484,7 +535,9 @@ export class Rollout {
     }
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;
-      this.#executor.release(request);
+      const keeps = request.spec.keepsKv === true && worker.keepsKv === true;
+      if (keeps && event.finish !== "abort") this.#retain(request);
+      else this.#executor.release(request);
       this.#finish(request, event.finish);
       return;
     }
@@ -511,6 +564,7 @@ export class Rollout {
   #retire(group: Group): void {
     const first = group.requests[0];
     if (first !== undefined && this.#options.draft === "grouped") this.#dropDrafts(first);
+    for (const request of group.requests) if (request.spec.keepsKv === true) this.#letGo(request);
     this.meter.groupFinished();
     this.#listener.groupFinished(group);
     this.#scheduler.forget(group);
@@ -536,9 +590,14 @@ export class Rollout {
     }
     this.#settling.delete(request);
     this.#doomed.delete(request);
-    const holder = this.#executor.release(request);
-    if (holder !== null) {
-      this.#post(holder, { kind: "release", requestId: request.spec.requestId });
+    const { requestId } = request.spec;
+    const worker = reason === "stop" ? this.#keeperOf(request) : null;
+    if (worker !== null) {
+      this.#post(worker.workerId, { kind: "park", requestId });
+      this.#retain(request);
+    } else {
+      const holder = this.#executor.release(request);
+      if (holder !== null) this.#post(holder, { kind: "release", requestId });
     }
     this.#finish(request, reason);
   }
@@ -547,7 +606,8 @@ export class Rollout {
   #exported(requestId: RequestId, kv: KvBlob | null, from: WorkerId): void {
     const departure = this.#executor.departed(requestId);
     const request = this.#buffer.request(requestId);
-    if (request === null || request.status === "finished") return;
+    if (request === null) return;
+    if (request.status === "finished" && request.spec.keepsKv !== true) return;
     // Preempted: its chunk is over, and its KV has left with it.
     if (departure === null && !this.#isParkedOn(from, request)) return;
     const target = departure?.target ?? null;
@@ -561,7 +621,8 @@ export class Rollout {
   }
 
   #isParkedOn(workerId: WorkerId, request: Request): boolean {
-    return request.status === "waiting" && request.residentOn === workerId;
+    const isParked = request.status === "waiting" || request.status === "finished";
+    return isParked && request.residentOn === workerId;
   }
 
   #evicted(workerId: WorkerId, request: Request | null): void {
@@ -642,7 +703,6 @@ export class Rollout {
   #unplace(request: Request): void {
     const hasRun = request.status === "moving" || request.status === "running";
     this.#executor.lost(request);
-    if (request.status === "finished") return;
     if (!hasRun) {
       this.#scheduler.unparked(request);
       return;

@@ -64,6 +64,13 @@ export type WorkerCommand =
    * tokens that it has (`chunk_done`); one that cannot be divided runs on, and `exported` hands out nothing.
    */
   | { kind: "export"; requestId: RequestId }
+  /** The chunk of a request that may be divided ends with the tokens that it has, and its KV is parked. No answer. */
+  | { kind: "park"; requestId: RequestId }
+  /**
+   * The KV that is parked for `from`, up to `tokens` of it, belongs to this request from now on, which has not run yet:
+   * it is the next turn. A worker that has none answers `evicted`.
+   */
+  | { kind: "adopt"; requestId: RequestId; from: RequestId; tokens: number }
   /** Free whatever is held for the request, running or parked. No answer. */
   | { kind: "release"; requestId: RequestId }
   /**
@@ -89,7 +96,8 @@ export type WorkerEvent =
       top: TopLogprobs | null;
     }
   /**
-   * `finish` null: the chunk is used up, the response goes on. Otherwise its KV is already freed. `refusal`: why the
+   * `finish` null: the chunk is used up, the response goes on. Otherwise its KV is freed, or parked if the spec says so
+   * and it was not given up. `refusal`: why the
    * engine would not run it, or could not go on with it, whatever was tried; its `finish` is "abort" then.
    * `promptTokensCached`: tokens of the prompt that the engine found in a cache of its own at the request's first
    * chunk; absent: it did not say. `promptReport`: of the first chunk, where it was asked for. `experts`: rows of this
@@ -213,6 +221,8 @@ export interface Worker {
   /** What people call it: a URL, or which embedded engine it is. */
   readonly name: string;
   readonly capacity: WorkerCapacity;
+  /** It keeps the KV of a finished request whose spec says so, until it is adopted, exported or released. */
+  readonly keepsKv?: boolean;
   /** What its weights are called, as of its last control answer; null or absent: it cannot say. */
   readonly weights?: WeightsId | null;
   /** The trainer's name for its weights, as the engine last reported it; null or absent: it reports none. */

@@ -83,6 +83,8 @@ export class Scheduler {
   readonly #mode: DispatchMode;
   /** Waiting requests whose KV still lies on a worker. */
   readonly #parked = new Set<Request>();
+  /** Finished requests whose KV stays for the next turn of their sessions; the one finished longest ago comes first. */
+  readonly #retained = new Set<Request>();
   /** Waiting requests that are not the policy's, in order of arrival. */
   readonly #suspects = new Set<Request>();
   readonly #stranded = new Set<Request>();
@@ -107,6 +109,11 @@ export class Scheduler {
     if (request.residentOn !== null) this.#parked.add(request);
   }
 
+  /** The request is finished, and its KV stays parked: it makes way before that of requests that wait. */
+  retained(request: Request): void {
+    this.#retained.add(request);
+  }
+
   /** The length context of the group has changed. */
   refresh(group: Group): void {
     this.#policy.refresh(group);
@@ -120,6 +127,7 @@ export class Scheduler {
   /** The request's parked KV is gone from its worker (exported, evicted, or the worker failed). */
   unparked(request: Request): void {
     this.#parked.delete(request);
+    this.#retained.delete(request);
   }
 
   /** The request was given up. */
@@ -316,11 +324,12 @@ export class Scheduler {
 
   /** Somebody waits for room, so KV of requests that do not run makes way. */
   #makeRoom({ commands }: Turn): void {
-    for (const request of this.#parked) {
+    const leaving = this.#retained.size > 0 ? this.#retained : this.#parked;
+    for (const request of leaving) {
       const workerId = present(request.residentOn, "a parked request is resident");
       commands.push({ kind: "offload", request, workerId });
     }
-    this.#parked.clear();
+    leaving.clear();
   }
 
   /** Whether requests behind one that has no room are served before it. */

@@ -4,7 +4,7 @@
 import { assert } from "../base/assert.ts";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
 import type { WeightEpoch } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
+import type { Group, Request } from "../request/buffer.ts";
 import {
   type DrawKey,
   drawKey,
@@ -17,6 +17,7 @@ import { Rollout, type RolloutOptions } from "../rollout/rollout.ts";
 import { PRIORITY_MAX } from "../schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
+import { type SessionFigures, Sessions } from "./sessions.ts";
 
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
@@ -74,7 +75,13 @@ export interface SidecarLimits {
   /** Of their prompts and finished responses, for siblings to draft from. */
   readonly keptBytesMax: number;
   readonly keptResponsesMax: number;
+  /** Time after a session's last turn, and bytes of all sessions' last turns, for which they are kept. */
+  readonly sessionMsMax?: number;
+  readonly sessionBytesMax?: number;
 }
+
+const SESSION_MS_MAX = 600_000;
+const SESSION_BYTES_MAX = 256 * 2 ** 20;
 
 export interface SidecarOptions {
   readonly rollout: Omit<RolloutOptions, "listener" | "vocabularySize">;
@@ -97,6 +104,7 @@ export class Sidecar {
   readonly rollout: Rollout;
   readonly #options: SidecarOptions;
   readonly #groups: JoinableGroups;
+  readonly #sessions: Sessions;
   /** By the request's index, which a later request may have again. */
   readonly #places: (Place | undefined)[] = [];
   readonly #observers = new Set<SidecarObserver>();
@@ -109,7 +117,29 @@ export class Sidecar {
     const { vocabularySize } = options;
     const listener = this.#listener();
     this.rollout = new Rollout({ ...options.rollout, vocabularySize, listener });
-    this.#groups = new JoinableGroups({ rollout: this.rollout, ...options.limits });
+    const { limits } = options;
+    this.#sessions = new Sessions({
+      msMax: limits.sessionMsMax ?? SESSION_MS_MAX,
+      bytesMax: limits.sessionBytesMax ?? SESSION_BYTES_MAX,
+      ...{ clock: options.rollout.clock, later: options.rollout.later },
+      letGo: (request) => this.rollout.letGo(request),
+    });
+    const closed = (group: Group) => this.#sessions.closed(group);
+    this.#groups = new JoinableGroups({ rollout: this.rollout, ...limits, closed });
+  }
+
+  /** What is kept for later turns of sessions. */
+  get sessionsKept(): Kept {
+    return this.#sessions.kept;
+  }
+
+  get sessionFigures(): SessionFigures {
+    return this.#sessions.figures;
+  }
+
+  /** No turn follows in the sessions with this name; how many there were. */
+  endSession(name: string): number {
+    return this.#sessions.end(name);
   }
 
   /** Of groups that later requests may join. */
@@ -137,19 +167,25 @@ export class Sidecar {
     const divisible = this.#check(spec);
     const { sampling, seeded, priority, isStrict = false } = spec;
     const { adapter = null, cacheSalt: salt = null } = sampling;
-    const group = this.#groups.groupFor(spec.prompt, { name: spec.group, adapter, salt });
+    const scope = { name: spec.group, adapter, salt };
+    const session = spec.n === 1 ? (spec.session ?? null) : null;
+    const key = JSON.stringify([session, spec.group, adapter, salt]);
+    const place = session === null ? null : this.#sessions.place(key, spec.prompt);
+    const root = place?.group ?? null;
+    const isLater = root !== null && this.#groups.rejoin(root);
+    const group = isLater ? root : this.#groups.groupFor(spec.prompt, scope);
+    const turn =
+      place === null
+        ? {}
+        : { turn: { ...place.turn, prompt: isLater ? spec.prompt : group.prompt } };
     const requests: Request[] = [];
     for (let index = 0; index < spec.n; index += 1) {
       const named = seeded ? drawKey(sampling.seed, spec.drawGroup ?? "", index) : null;
       const draw = spec.draws?.[index] ?? named ?? this.#freshKey();
       const drawn = index === 0 ? sampling : withoutPromptReport(sampling);
-      const request = this.rollout.join(group, {
-        sampling: drawn,
-        draw,
-        divisible,
-        priority,
-        isStrict,
-      });
+      const wanted = { sampling: drawn, draw, divisible, priority, isStrict, ...turn };
+      const request = this.rollout.join(group, wanted, isLater ? (place?.previous ?? null) : null);
+      if (session !== null) this.#sessions.joined(request, { key, name: session, isLater });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
       this.#each((observer) => observer.joined?.(request));
@@ -292,6 +328,7 @@ export class Sidecar {
         const place = this.#placeOf(request);
         this.#places[request.index] = undefined;
         this.#groups.finished(request);
+        this.#sessions.finished(request);
         try {
           place?.listener.finished(place.index, request);
         } catch (error) {

@@ -277,6 +277,8 @@ def test_what_may_go_on_and_what_is_not_known_keep_theirs() -> None:
         request("FINISHED_STOPPED"),
         request("FINISHED_STOPPED", foretoken_offset="30"),
         request("FINISHED_STOPPED", foretoken_offset=71),
+        # The next turn of its session goes on from it.
+        request("FINISHED_STOPPED", foretoken_offset=30, foretoken_keep=1),
         SimpleNamespace(sampling_params=None),
     ]
     assert [released(one, 16) for one in kept] == [None] * len(kept)

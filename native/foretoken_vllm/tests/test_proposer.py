@@ -90,6 +90,19 @@ def test_a_chunk_that_goes_on_elsewhere_brings_its_output_along() -> None:
     assert runner.step({"first": [10]})["first"] == STORY[1:]
 
 
+def test_a_later_turn_of_a_session_drafts_from_the_group_of_its_first() -> None:
+    _proposer, runner = engine()
+    run_siblings(runner, count=3)
+    turns, news = [20, 21, 22, 23], [30, 31]
+    about = extra("g", 5, offset=len(news), foretoken_prompt=len(PROMPT))
+    runner.add(Chunk("turn", PROMPT + turns + news, about))
+    assert runner.step({"turn": [10, 11]})["turn"] == STORY[2:]
+    # What is new in its prompt, and what it generates, siblings draft from as well.
+    runner.step({"turn": [40, 41, 42]})
+    runner.add(Chunk("sibling", list(PROMPT), extra("g", 6)))
+    assert runner.step({"sibling": [30]})["sibling"][:2] == [31, 10]
+
+
 def test_steps_that_proposed_nothing_leave_no_hole() -> None:
     _proposer, runner = engine()
     for sample in range(3):
@@ -194,6 +207,8 @@ def test_a_budget_is_shared_by_all_requests_of_a_step() -> None:
         extra("g", 4096),
         extra("g", 0, offset=3),
         extra("g", 0, offset=-1),
+        extra("g", 0, foretoken_prompt=0),
+        extra("g", 0, foretoken_prompt=99),
         extra("g", "zero"),  # type: ignore[arg-type]
     ],
 )

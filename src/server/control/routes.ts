@@ -43,10 +43,10 @@ export function controlRoutes(options: ControlOptions): Route[] {
     "GET /ping": () => health(options),
     "POST /ping": () => health(options),
     "GET /liveness": () => new Response(null, { status: 200 }),
-    // Nothing is kept of a session that its end would free.
     "POST /finish_session": async (exchange) => {
-      await exchange.json();
-      return jsonResponse({});
+      const { session_id: name } = Object(await exchange.json());
+      const ended = typeof name === "string" ? sidecar.endSession(name) : 0;
+      return jsonResponse({ ended });
     },
     "GET /version": () => jsonResponse(versionAnswer(options.version)),
     "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),

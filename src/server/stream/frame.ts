@@ -215,7 +215,7 @@ export class Frame {
     this.offsets.push(from);
     this.counts.push(count);
     const at = this.tokenIds.extend(count);
-    response.column.copy(from, this.tokenIds.memory, at);
+    response.copyTokens(from, this.tokenIds.memory, at);
   }
 
   length(request: number, length: number): void {

@@ -213,6 +213,10 @@ export class SidecarState {
         this.#parked.clear();
         wire.push(command);
         return;
+      // Only to workers that keep KV of finished turns.
+      case "adopt":
+      case "park":
+        return;
       default:
         wire.push(command);
     }
@@ -238,7 +242,9 @@ export class SidecarState {
     this.#isMoving = true;
     this.#runOf.set(requestId, run);
     this.#forgetOutputs(wire);
-    const { chunkTokens, priority, draft } = command;
+    const { chunkTokens, priority } = command;
+    // The protocol has no turns: such a request is not drafted for there.
+    const draft = command.draft?.turn === undefined ? command.draft : null;
     const kv = streamed ?? this.#inlineKv(command, prompt, output);
     wire.push({
       kind: "run",

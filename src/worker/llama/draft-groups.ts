@@ -65,9 +65,10 @@ export class DraftGroups {
       : null;
   }
 
-  /** All output of a request that has just come, so that its own tokens have no gap. */
+  /** All that a request which has just come brings, so that its own tokens have no gap. */
   catchUp(sequence: Sequence): void {
-    if (sequence.outputLength > 0) this.append(sequence, sequence.promptLength);
+    const from = draftStart(sequence);
+    if (sequence.length > from) this.append(sequence, from);
   }
 
   /** The sequence's tokens from position `from` on have been drawn here. */
@@ -75,7 +76,7 @@ export class DraftGroups {
     if (sequence.draft === null || !this.#use(sequence.draft.groupId)) return;
     const { groupId, sampleIndex } = sequence.draft;
     const tokens = sequence.tokens.subarray(from, sequence.length);
-    this.#update(groupId, sampleIndex, from - sequence.promptLength, tokens);
+    this.#update(groupId, sampleIndex, from - draftStart(sequence), tokens);
   }
 
   drop(groupId: GroupId): void {
@@ -120,4 +121,9 @@ export class DraftGroups {
     group.usedMs = this.#clock.nowMs();
     return true;
   }
+}
+
+/** Where in the request's tokens its sequence of the group begins. */
+function draftStart({ promptLength, draft }: Sequence): number {
+  return promptLength - (draft?.turn?.leadTokens ?? 0);
 }

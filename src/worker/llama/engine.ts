@@ -150,6 +150,14 @@ export class LlamaEngine {
       case "release":
         this.#release(command.requestId);
         break;
+      case "park": {
+        const sequence = this.#all.get(command.requestId);
+        if (sequence !== undefined && !this.#parked.has(sequence)) this.#endEarly(sequence);
+        break;
+      }
+      case "adopt":
+        this.#adopt(command);
+        break;
       case "register_group":
         this.#groups?.register(command, this.#all.values());
         break;
@@ -385,6 +393,21 @@ export class LlamaEngine {
     this.#forget(sequence);
   }
 
+  #adopt({ requestId, from, tokens }: Extract<EngineCommand, { kind: "adopt" }>): void {
+    const sequence = this.#all.get(from);
+    if (sequence === undefined || !this.#parked.has(sequence)) {
+      this.#push({ kind: "evicted", requestId });
+      return;
+    }
+    this.#all.delete(from);
+    sequence.spec = { ...sequence.spec, requestId };
+    this.#all.set(requestId, sequence);
+    if (sequence.computed <= tokens) return;
+    // KV in plain memory cannot be cut.
+    if (sequence.stream >= 0) this.#residency.truncate(sequence, tokens);
+    else this.#evict(sequence);
+  }
+
   #forget(sequence: Sequence): void {
     this.#unlist(sequence);
     this.#all.delete(sequence.spec.requestId);
@@ -486,6 +509,7 @@ export class LlamaEngine {
     const found = this.#residency.activate(sequence, this.#epoch);
     if (found === "loaded") this.#counts.kvLoads += 1;
     if (found === "refused") this.#counts.kvLoadFailures += 1;
+    if (sequence.outputLength === 0) sequence.promptCached ??= sequence.computed;
   }
 
   #advance(): void {
@@ -525,22 +549,29 @@ export class LlamaEngine {
   }
 
   #finish(sequence: Sequence, finish: FinishReason): void {
-    const { requestId } = sequence.spec;
+    const { requestId, keepsKv = false } = sequence.spec;
     this.#sendTokens(sequence);
-    this.#residency.drop(sequence);
-    this.#all.delete(requestId);
+    if (keepsKv && finish !== "abort") this.#setAside(sequence);
+    else {
+      this.#residency.drop(sequence);
+      this.#all.delete(requestId);
+    }
     const { refusal } = sequence;
     const why = refusal === null ? {} : { refusal };
-    this.#push({ kind: "chunk_done", requestId, finish, ...why });
+    this.#push({ kind: "chunk_done", requestId, finish, ...why, ...cachedOf(sequence) });
+  }
+
+  #setAside(sequence: Sequence): void {
+    sequence.shadow = null;
+    this.#parked.add(sequence);
+    this.#residency.setIdle(sequence);
   }
 
   #park(sequence: Sequence): void {
     this.#sendTokens(sequence);
-    sequence.shadow = null;
-    this.#parked.add(sequence);
-    this.#residency.setIdle(sequence);
+    this.#setAside(sequence);
     const { requestId } = sequence.spec;
-    this.#push({ kind: "chunk_done", requestId, finish: null });
+    this.#push({ kind: "chunk_done", requestId, finish: null, ...cachedOf(sequence) });
   }
 
   #sendTokens(sequence: Sequence): void {
@@ -570,6 +601,10 @@ export class LlamaEngine {
     this.#events.push(event);
     this.#urgent = true;
   }
+}
+
+function cachedOf({ promptCached }: Sequence): { promptTokensCached?: number } {
+  return promptCached === null ? {} : { promptTokensCached: promptCached };
 }
 
 function remove(list: Sequence[], sequence: Sequence): void {

@@ -23,7 +23,8 @@ export interface ShadowDraft {
 }
 
 export class Sequence {
-  readonly spec: RequestSpec;
+  /** KV that is parked for a finished turn may become the next one's. */
+  spec: RequestSpec;
   /** Where its drafts come from; null: it is not drafted for. */
   readonly draft: DraftSource | null;
   readonly tokens: Int32Array;
@@ -50,6 +51,8 @@ export class Sequence {
   swapped: ArrayBuffer | null = null;
   /** KV that came with the request and has not been loaded yet. */
   kv: KvBlob | null;
+  /** Tokens of the prompt whose KV was here when it first ran; null: it has not, or began elsewhere. */
+  promptCached: number | null = null;
   /** Length up to which the tokens have been sent. */
   sent: number;
   /** Length up to which the tokens have reached the draft replica. */

@@ -48,6 +48,7 @@ export class LlamaWorker implements RolloutWorker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
+  readonly keepsKv = true;
   readonly #thread: Worker;
   readonly #store: WeightsStore;
   /** The same for all weights that may take the first ones' place. */

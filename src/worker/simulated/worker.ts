@@ -39,6 +39,7 @@ export class SimulatedWorker implements Worker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
+  readonly keepsKv = true;
   #epoch: WeightEpoch;
   readonly #lengthOf: LengthOf;
   #listener: WorkerListener | null = null;
@@ -174,6 +175,20 @@ export class SimulatedWorker implements Worker {
         this.#events.push({ kind: "exported", requestId: command.requestId, kv });
         return;
       }
+      case "park":
+        this.#endEarly(command.requestId);
+        return;
+      case "adopt": {
+        const parked = this.#parked.get(command.from);
+        this.#parked.delete(command.from);
+        if (parked === undefined) {
+          this.#events.push({ kind: "evicted", requestId: command.requestId });
+        } else {
+          const kvTokens = Math.min(parked.kvTokens, command.tokens);
+          this.#parked.set(command.requestId, { ...parked, kvTokens });
+        }
+        return;
+      }
       case "release":
         this.#parked.delete(command.requestId);
         this.#running = this.#running.filter((r) => r.spec.requestId !== command.requestId);
@@ -252,7 +267,8 @@ export class SimulatedWorker implements Worker {
     else if (resident.position >= sampling.tokensMax) finish = "length";
     if (finish === null && resident.chunkLeft > 0) return;
     this.#running = this.#running.filter((r) => r !== resident);
-    if (finish === null) this.#parked.set(requestId, resident);
+    const isKept = finish === null || resident.spec.keepsKv === true;
+    if (isKept) this.#parked.set(requestId, resident);
     this.#events.push({ kind: "chunk_done", requestId, finish });
   }
 }

@@ -84,6 +84,8 @@ export class VllmWorker implements Worker {
   readonly workerId: WorkerId;
   readonly name: string;
   readonly capacity: WorkerCapacity;
+  /** In the server's prefix cache, if it has not been overwritten. */
+  readonly keepsKv = true;
   readonly #parts: VllmWorkerParts;
   readonly #tally: Tally;
   #epoch: WeightEpoch;
@@ -227,6 +229,9 @@ export class VllmWorker implements Worker {
         this.#endEarly(command.requestId);
         this.#outbox.say({ kind: "exported", requestId: command.requestId, kv: null });
         return;
+      case "park":
+        this.#forget(command.requestId);
+        return;
       case "release":
         this.#forget(command.requestId);
         this.#parts.moves?.forget(command.requestId);
@@ -242,6 +247,8 @@ export class VllmWorker implements Worker {
       case "register_group":
       case "delta":
       case "drop_group":
+      // What there is of a finished turn the next one finds by its tokens.
+      case "adopt":
         return;
       default:
         unreachable(command);

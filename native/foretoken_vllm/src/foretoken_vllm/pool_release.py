@@ -38,6 +38,9 @@ def released(request: Any, hash_block_size: int) -> Released | None:
     """What may go now that the request has ended; None: nothing, or it may go on elsewhere."""
     params = getattr(request, "sampling_params", None)
     extra = getattr(params, "extra_args", None) or {}
+    if extra.get("foretoken_keep") == 1:
+        # The next turn of its session continues it; the store drops what nobody asks for.
+        return None
     offset = extra.get("foretoken_offset")
     if not isinstance(offset, int) or not 0 <= offset <= request.num_prompt_tokens:
         return None

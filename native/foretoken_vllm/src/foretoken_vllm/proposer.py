@@ -440,7 +440,12 @@ class ForetokenProposer:
             return None
         if not self._is_of_now(extra.get("foretoken_run"), extra.get("foretoken_epoch")):
             return None
-        prompt = array("i", token_ids[i, : given - offset].tolist())
+        # A later turn of a session: the group has the first turn's prompt, the sample begins after the turns between.
+        known = int(extra.get("foretoken_prompt", given - offset))
+        if not 0 < known <= given - offset:
+            self.faults.add("extra_args", f"prompt of {known} tokens, offset {offset} of {given} tokens")
+            return None
+        prompt = array("i", token_ids[i, :known].tolist())
         group = self._group(replica, name, prompt)
         if group is None:
             return None

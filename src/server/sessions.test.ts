@@ -1,0 +1,231 @@
+// Sessions on simulated workers: which group a turn joins, where its KV is, what is kept, and when it goes.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
+import { weightEpoch } from "../base/ids.ts";
+import type { Request } from "../request/buffer.ts";
+import { simulatedToken } from "../worker/simulated/worker.ts";
+import type { GenerationSpec } from "./sidecar.ts";
+
+type Bed = ReturnType<typeof newBed>;
+
+const ROOT = Array.from({ length: 60 }, (_, i) => i + 1);
+const NEWS = [900, 901, 902];
+
+function turn(bed: Bed, session: string, prompt: readonly number[], more = {}): Request {
+  const spec: GenerationSpec = { ...specFor(prompt, 1), session, ...more };
+  const [request] = bed.sidecar.generate(spec, DEAF).requests;
+  if (request === undefined) throw new Error("one request");
+  return request;
+}
+
+const textOf = ({ spec, response }: Request): number[] => [...spec.prompt, ...response.tokens()];
+const prefilled = ({ workers }: Bed): number =>
+  workers.reduce((sum, worker) => sum + worker.stats().prefillTokens, 0);
+const kvUsed = ({ workers }: Bed): number =>
+  workers.reduce((sum, worker) => sum + (worker.isDead ? 0 : worker.kvTokensUsed), 0);
+
+test("a later turn joins its session's group, goes where its KV is, and computes what is new", async () => {
+  const bed = newBed({ workers: 3, lengthOf: () => 20 });
+  const firsts = ["a", "b", "c"].map((session) => turn(bed, session, ROOT));
+  await bed.finish();
+  const before = prefilled(bed);
+  const seconds = firsts.map((first, i) =>
+    turn(bed, ["a", "b", "c"][i] ?? "", [...textOf(first), ...NEWS]),
+  );
+  await bed.finish();
+  const groups = [...firsts, ...seconds].map(({ group }) => group);
+  expect(new Set(groups).size).toBe(1);
+  expect(seconds.map(({ workerId }) => workerId)).toEqual(firsts.map(({ workerId }) => workerId));
+  expect(prefilled(bed) - before).toBe(3 * NEWS.length);
+  // Their sequences are what is new and the response: the turns before are others of the group.
+  const sources = seconds.map((request) => bed.sidecar.rollout.draftSource(request));
+  for (const source of sources) {
+    expect(source?.turn).toEqual({ promptTokens: ROOT.length, leadTokens: NEWS.length });
+  }
+  expect([...(seconds[0]?.response.column.view(0, 4) ?? [])].slice(0, 3)).toEqual(NEWS);
+  expect(seconds[0]?.response.length).toBe(20);
+  expect(bed.sidecar.sessionFigures).toMatchObject({ turns: 3, promptTokens: 3 * 83 });
+});
+
+test("without a session the same turns are groups of one, and are computed from the start", async () => {
+  const bed = newBed({ workers: 2, lengthOf: () => 20 });
+  const first = bed.sidecar.generate(specFor(ROOT, 1), DEAF).requests[0] as Request;
+  await bed.finish();
+  expect(kvUsed(bed)).toBe(0);
+  const before = prefilled(bed);
+  const prompt = [...textOf(first), ...NEWS];
+  const second = bed.sidecar.generate(specFor(prompt, 1), DEAF).requests[0] as Request;
+  await bed.finish();
+  expect(second.group).not.toBe(first.group);
+  expect(prefilled(bed) - before).toBe(prompt.length);
+});
+
+test("a turn whose prompt was edited goes on from what it shares; a new conversation shares nothing", async () => {
+  const bed = newBed({ workers: 1, lengthOf: () => 20 });
+  const first = turn(bed, "a", ROOT);
+  await bed.finish();
+  // The client has cut the response's second half.
+  const edited = [...ROOT, ...first.response.tokens().subarray(0, 10), ...NEWS];
+  const before = prefilled(bed);
+  const second = turn(bed, "a", edited);
+  await bed.finish();
+  expect(second.group).toBe(first.group);
+  expect(prefilled(bed) - before).toBe(NEWS.length);
+  const other = turn(bed, "a", [7, 7, 7]);
+  await bed.finish();
+  expect(other.group).not.toBe(first.group);
+  expect(kvUsed(bed)).toBe(3 + 20);
+});
+
+test("what is kept goes with time, with the end of the session, with its group, and with the weights", async () => {
+  const limits = { sessionMsMax: 1_000, groupsMax: 2 };
+  const bed = newBed({ workers: 1, lengthOf: () => 20, limits });
+  const kept = () => [bed.sidecar.sessionsKept.count, kvUsed(bed)];
+  turn(bed, "a", ROOT);
+  await bed.finish();
+  expect(kept()).toEqual([1, 80]);
+  bed.clock.advance(2_000);
+  turn(bed, "b", [5]);
+  await bed.finish();
+  await bed.step();
+  expect(kept()).toEqual([1, 21]);
+  expect(bed.sidecar.endSession("b")).toBe(1);
+  await bed.step();
+  expect(kept()).toEqual([0, 0]);
+  turn(bed, "c", ROOT);
+  await bed.finish();
+  for (const first of [11, 12]) bed.sidecar.generate(specFor([first], 1), DEAF);
+  await bed.finish();
+  await bed.step();
+  expect(kept()).toEqual([0, 0]);
+  const last = turn(bed, "d", ROOT);
+  await bed.finish();
+  bed.sidecar.advance(weightEpoch(1));
+  const next = turn(bed, "d", [...textOf(last), ...NEWS]);
+  expect(next.group).not.toBe(last.group);
+  await bed.finish();
+  expect(bed.sidecar.sessionsKept.bytes).toBeGreaterThan(0);
+});
+
+test("kept texts stay below their bound; an abandoned turn keeps nothing", async () => {
+  const bed = newBed({ workers: 1, lengthOf: () => 5, limits: { sessionBytesMax: 20_000 } });
+  for (let i = 0; i < 60; i += 1) {
+    turn(bed, `s${i}`, [...ROOT, i]);
+    await bed.finish();
+    expect(bed.sidecar.sessionsKept.bytes).toBeLessThanOrEqual(20_000);
+  }
+  expect(bed.sidecar.sessionsKept.count).toBeGreaterThan(10);
+  expect(bed.sidecar.sessionsKept.count).toBeLessThan(60);
+  await bed.step();
+  const used = kvUsed(bed);
+  const spec = { ...specFor([1, 2, 3], 1), session: "gone" };
+  const generation = bed.sidecar.generate(spec, DEAF);
+  await bed.step();
+  generation.abort();
+  await bed.finish();
+  await bed.step();
+  expect(kvUsed(bed)).toBe(used);
+});
+
+test("KV of ended turns makes way for requests that wait, and comes back from the pool", async () => {
+  // 4,000 KV tokens; each session keeps 120.
+  const bed = newBed({ workers: 1, lengthOf: () => 60, slots: 16 });
+  const names = Array.from({ length: 30 }, (_, i) => `s${i}`);
+  const firsts = names.map((name) => turn(bed, name, ROOT));
+  await bed.finish();
+  expect(kvUsed(bed)).toBe(30 * 120);
+  const wave = Array.from({ length: 40 }, (_, i) => [...ROOT, ...ROOT, i]);
+  for (const prompt of wave) bed.sidecar.generate(specFor(prompt, 1), DEAF);
+  await bed.finish();
+  const { workers } = bed;
+  expect(workers[0]?.stats().preemptions).toBe(0);
+  const before = prefilled(bed);
+  const seconds = firsts.map((first, i) => turn(bed, names[i] ?? "", [...textOf(first), ...NEWS]));
+  await bed.finish();
+  expect(seconds.every(({ response }) => response.length === 60)).toBe(true);
+  // All of it was in the pool or on the worker still.
+  expect(prefilled(bed) - before).toBe(30 * NEWS.length);
+  expect(workers[0]?.stats().kvLoads).toBeGreaterThan(20);
+});
+
+test("sessions: whatever happens, every token comes once and all KV is given back at the end", async () => {
+  const action = fc.oneof(
+    {
+      weight: 8,
+      arbitrary: fc.record({ kind: fc.constant("turn"), session: fc.nat(5), cut: fc.nat(40) }),
+    },
+    {
+      weight: 8,
+      arbitrary: fc.record({ kind: fc.constant("steps"), count: fc.integer({ min: 1, max: 30 }) }),
+    },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant("abort"), index: fc.nat(30) }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant("stop"), index: fc.nat(30) }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant("kill") }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant("end"), session: fc.nat(5) }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant("evict") }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant("advance") }) },
+    { weight: 1, arbitrary: fc.record({ kind: fc.constant("time"), ms: fc.nat(3_000) }) },
+  );
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(action as fc.Arbitrary<Record<string, number | string>>, { maxLength: 60 }),
+      async (actions) => {
+        const failures: unknown[] = [];
+        const bed = newBed({
+          workers: 2,
+          lengthOf: ({ requestId }) => 5 + (requestId % 40),
+          limits: { sessionMsMax: 2_000, groupsMax: 3 },
+          failed: (error) => failures.push(error),
+        });
+        bed.sidecar.observe({ broken: (error) => failures.push(error) });
+        const all: Request[] = [];
+        const texts = new Map<number, number[]>();
+        const last = new Map<number, Request>();
+        const { rollout } = bed.sidecar;
+        for (const { kind, session = 0, cut = 0, count = 0, index = 0, ms = 0 } of actions) {
+          const name = Number(session);
+          if (kind === "turn") {
+            const before = last.get(name);
+            if (before?.status === "finished") {
+              const text = textOf(before);
+              const shorter = Number(cut) < 10 ? text.slice(0, text.length - Number(cut)) : text;
+              texts.set(name, [...shorter, ...NEWS].slice(-400));
+            }
+            const prompt = texts.get(name) ?? [...ROOT, name % 2];
+            const request = turn(bed, `s${name}`, prompt);
+            all.push(request);
+            last.set(name, request);
+          } else if (kind === "steps") for (let i = 0; i < Number(count); i += 1) await bed.step();
+          else if (kind === "abort" || kind === "stop") {
+            const request = all[Number(index)];
+            if (request !== undefined) rollout.end(request, kind);
+          } else if (kind === "kill" && bed.workers.length < 6) {
+            bed.workers.find(({ isDead }) => !isDead)?.kill();
+            bed.addWorker();
+          } else if (kind === "evict") for (const worker of bed.workers) worker.evictOne();
+          else if (kind === "advance") bed.sidecar.advance(weightEpoch(rollout.epoch + 1));
+          else if (kind === "end") bed.sidecar.endSession(`s${name}`);
+          else bed.clock.advance(Number(ms));
+        }
+        await bed.finish();
+        expect(failures).toEqual([]);
+        for (const { spec, response } of all) {
+          expect([...response.tokens()]).toEqual(
+            Array.from({ length: response.length }, (_, i) => simulatedToken(spec.requestId, i)),
+          );
+          if (response.finish === "stop") continue;
+          expect(response.finish).toBe("abort");
+        }
+        for (let i = 0; i < 6; i += 1) bed.sidecar.endSession(`s${i}`);
+        await bed.sidecar.drain();
+        for (let i = 0; i < 3; i += 1) await bed.step();
+        expect(kvUsed(bed)).toBe(0);
+        expect(rollout.isQuiet).toBe(true);
+        expect(bed.sidecar.sessionsKept).toMatchObject({ bytes: 0, count: 0 });
+      },
+    ),
+    { numRuns: 150 },
+  );
+}, 60_000);

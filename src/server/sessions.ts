@@ -1,0 +1,219 @@
+// Sessions: conversations of many turns, each of which is a request whose prompt begins with the texts of those before.
+// A turn joins the group of its session's first prompt, so that it drafts from its siblings' turns, and goes on from
+// the KV of the turn before. What is kept for the next turn is bounded in time and bytes, and goes with the group.
+//
+//   first turn   [ prompt of the group ]                                          response 1
+//   next turn    [ prompt of the group | response 1 | lead: what is new ]         response 2
+
+import type { Clock } from "../base/clock.ts";
+import type { Group, Request, Turn } from "../request/buffer.ts";
+import type { PreviousTurn } from "../rollout/rollout.ts";
+import { type Kept, promptBytes } from "./kept.ts";
+
+export interface SessionLimits {
+  /** A session is forgotten so long after its last turn. */
+  readonly msMax: number;
+  /** Of the last turns' texts, over all sessions. */
+  readonly bytesMax: number;
+}
+
+export interface SessionsOptions extends SessionLimits {
+  readonly clock: Clock;
+  /** Runs something after a while; absent: sessions are forgotten when others begin. */
+  readonly later?: ((act: () => void, ms: number) => () => void) | undefined;
+  /** Nothing follows on this finished turn any more. */
+  readonly letGo: (request: Request) => void;
+}
+
+/** Where a request of a session belongs. */
+export interface TurnPlace {
+  /** null: that of its prompt. */
+  readonly group: Group | null;
+  readonly turn: Turn;
+  /** null: there is no finished turn before it. */
+  readonly previous: PreviousTurn | null;
+}
+
+interface Session {
+  readonly key: string;
+  readonly name: string;
+  /** Of its first turn. */
+  group: Group;
+  /** The turn that was finished last; null: none, or it was given up. */
+  last: Request | null;
+  bytes: number;
+  dueMs: number;
+}
+
+/** Counters since the start. */
+export interface SessionFigures {
+  /** Turns after the first. */
+  readonly turns: number;
+  /** Their prompt tokens, and those of them that an engine had in KV. */
+  readonly promptTokens: number;
+  readonly cachedTokens: number;
+}
+
+export class Sessions {
+  readonly #options: SessionsOptions;
+  /** The one that was used longest ago comes first. */
+  readonly #sessions = new Map<string, Session>();
+  readonly #byGroup = new Map<Group, Set<Session>>();
+  /** Of unfinished requests: their session, and whether they are later turns. */
+  readonly #running = new Map<Request, { session: Session; isLater: boolean }>();
+  #bytes = 0;
+  #isWatched = false;
+  readonly #figures = { turns: 0, promptTokens: 0, cachedTokens: 0 };
+
+  constructor(options: SessionsOptions) {
+    this.#options = options;
+  }
+
+  get kept(): Kept {
+    const { bytesMax } = this.#options;
+    return { bytes: this.#bytes, bytesMax, count: this.#sessions.size };
+  }
+
+  get figures(): SessionFigures {
+    return this.#figures;
+  }
+
+  /** `key`: the session's name with all that sets its KV apart. */
+  place(key: string, prompt: Int32Array): TurnPlace {
+    this.#sweep();
+    const session = this.#sessions.get(key);
+    const first = { group: null, turn: { prompt, leadTokens: 0 }, previous: null };
+    if (session === undefined) return first;
+    const root = session.group.prompt;
+    if (prompt.length <= root.length || sharedTokens(prompt, root, 0) < root.length) return first;
+    const { last } = session;
+    const shared = last === null ? root.length : sharedWith(prompt, last);
+    // The last token is computed anew: the next one is drawn from it.
+    const previous = last && { request: last, sharedTokens: Math.min(shared, prompt.length - 1) };
+    const leadTokens = prompt.length - Math.max(shared, root.length);
+    return { group: session.group, turn: { prompt, leadTokens }, previous };
+  }
+
+  /** The request has joined its group as a turn of the session. */
+  joined(request: Request, about: { key: string; name: string; isLater: boolean }): void {
+    const { key, name, isLater } = about;
+    const known = this.#sessions.get(key);
+    const session = known ?? { key, name, group: request.group, last: null, bytes: 0, dueMs: 0 };
+    if (known?.group !== request.group) this.#regroup(session, request.group);
+    // Its KV is the new turn's now.
+    if (isLater) this.#setLast(session, null);
+    this.#running.set(request, { session, isLater });
+    this.#use(session);
+  }
+
+  finished(request: Request): void {
+    const { session, isLater } = this.#running.get(request) ?? {};
+    if (session === undefined) return;
+    this.#running.delete(request);
+    if (isLater) this.#count(request);
+    const isOpen = this.#sessions.get(session.key) === session && session.group === request.group;
+    if (!isOpen || request.response.finish === "abort") {
+      this.#options.letGo(request);
+      return;
+    }
+    this.#setLast(session, request);
+    this.#use(session);
+    this.#shrink();
+  }
+
+  /** The session with this name is over; how many there were. */
+  end(name: string): number {
+    const over = [...this.#sessions.values()].filter((session) => session.name === name);
+    for (const session of over) this.#forget(session);
+    return over.length;
+  }
+
+  /** No request joins the group any more. */
+  closed(group: Group): void {
+    for (const session of this.#byGroup.get(group) ?? []) this.#forget(session);
+  }
+
+  #count({ spec, response }: Request): void {
+    this.#figures.turns += 1;
+    this.#figures.promptTokens += spec.prompt.length;
+    this.#figures.cachedTokens += response.promptTokensCached ?? 0;
+  }
+
+  #regroup(session: Session, group: Group): void {
+    this.#byGroup.get(session.group)?.delete(session);
+    this.#setLast(session, null);
+    session.group = group;
+    const members = this.#byGroup.get(group);
+    if (members === undefined) this.#byGroup.set(group, new Set([session]));
+    else members.add(session);
+  }
+
+  #setLast(session: Session, request: Request | null): void {
+    const { last } = session;
+    this.#bytes -= session.bytes;
+    session.bytes =
+      request === null ? 0 : promptBytes(request.spec.prompt) + request.response.bytes;
+    this.#bytes += session.bytes;
+    session.last = request;
+    if (last !== null && last !== request) this.#options.letGo(last);
+  }
+
+  #use(session: Session): void {
+    const { clock, msMax } = this.#options;
+    session.dueMs = clock.nowMs() + msMax;
+    this.#sessions.delete(session.key);
+    this.#sessions.set(session.key, session);
+    this.#watch();
+  }
+
+  #forget(session: Session): void {
+    if (this.#sessions.get(session.key) !== session) return;
+    this.#sessions.delete(session.key);
+    const members = this.#byGroup.get(session.group);
+    members?.delete(session);
+    if (members?.size === 0) this.#byGroup.delete(session.group);
+    this.#setLast(session, null);
+  }
+
+  #shrink(): void {
+    for (const session of this.#sessions.values()) {
+      if (this.#bytes <= this.#options.bytesMax) return;
+      this.#forget(session);
+    }
+  }
+
+  #sweep(): void {
+    const nowMs = this.#options.clock.nowMs();
+    for (const session of this.#sessions.values()) {
+      if (session.dueMs > nowMs) return;
+      this.#forget(session);
+    }
+  }
+
+  /** KV of sessions that nobody goes on with is freed in time, even if nothing else happens. */
+  #watch(): void {
+    const { later, msMax } = this.#options;
+    if (this.#isWatched || later === undefined) return;
+    this.#isWatched = true;
+    later(() => {
+      this.#isWatched = false;
+      this.#sweep();
+      if (this.#sessions.size > 0) this.#watch();
+    }, msMax);
+  }
+}
+
+/** First tokens of `prompt` that are those of the turn's prompt and response. */
+function sharedWith(prompt: Int32Array, { spec, response }: Request): number {
+  const shared = sharedTokens(prompt, spec.prompt, 0);
+  if (shared < spec.prompt.length) return shared;
+  return shared + sharedTokens(prompt, response.tokens(), shared);
+}
+
+/** First tokens of `text` that `prompt` has from `from` on. */
+function sharedTokens(prompt: Int32Array, text: Int32Array, from: number): number {
+  const end = Math.min(text.length, prompt.length - from);
+  let shared = 0;
+  while (shared < end && prompt[from + shared] === text[shared]) shared += 1;
+  return shared;
+}
