@@ -37,7 +37,7 @@ class Judged(DraftBudget):
     def probability_min(self, requests: int) -> float:
         return 0.05
 
-    def choose(self, requests: int, probabilities: list[float]) -> float:
+    def choose(self, requests: int, probabilities: list[float], whole: float | None = None) -> float:
         return 2.0 if sum(probabilities) < WITHHELD_BELOW else CUT_BELOW
 
 

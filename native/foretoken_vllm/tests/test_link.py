@@ -89,9 +89,10 @@ def test_an_engine_drafts_from_responses_of_earlier_epochs() -> None:
         for _ in range(3):
             sidecar.tell(past=STORY)
         until(lambda: drafts_from_elsewhere(runner), "no draft from the responses of earlier epochs")
-        assert proposer._replica is not None
+        replica = proposer._replica
+        assert replica is not None
         until(
-            lambda: drafts_from_elsewhere(runner) and proposer._replica.past_tokens == len(long) + 4 * len(STORY),
+            lambda: drafts_from_elsewhere(runner) and replica.past_tokens == len(long) + 4 * len(STORY),
             "not all of the past came",
         )
         assert link_counts(proposer)["tokens_past"] == len(long) + 4 * len(STORY)

@@ -35,6 +35,7 @@ class BatchPlan:
         "ids",
         "is_behind",
         "lengths",
+        "levels",
         "line",
         "losses",
         "owners",
@@ -53,6 +54,7 @@ class BatchPlan:
         self.who: tuple[Who, ...] = tuple(
             (request.group.name, request.sample.index, request.base) for request in requests
         )
+        self.levels = [request.level for request in requests]
         self.is_behind = False
         self.lengths: Any = None
         self.line: Any = None

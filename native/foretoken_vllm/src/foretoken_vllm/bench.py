@@ -105,8 +105,8 @@ class _FixedBudget(DraftBudget):
         super().probability_min(requests)
         return 0.1
 
-    def choose(self, requests: int, probabilities: list[float]) -> float:
-        super().choose(requests, probabilities)
+    def choose(self, requests: int, probabilities: list[float], whole: float | None = None) -> float:
+        super().choose(requests, probabilities, whole)
         return 0.0
 
 

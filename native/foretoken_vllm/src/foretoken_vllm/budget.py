@@ -7,6 +7,8 @@ drafts. While nothing pays, drafts are not even made, but for one step now and t
 
 from __future__ import annotations
 
+from math import exp
+
 from .step_time import StepTime
 
 PROBABILITY_FLOOR = 0.06
@@ -17,6 +19,10 @@ PROBABILITY_START = 0.3
 NONE = 2.0
 # Tokens a second that drafts must gain, as a part: what is less is lost in the noise of what steps take.
 _GAIN_MIN = 1.02
+# The same in a batch that only shrinks. It ends with its slowest request, which does not gain what others do.
+_GAIN_MIN_ENDING = 1.2
+# Tokens of lead over the slowest request at which a token counts 1/e of one of the slowest.
+_LEAD_TOKENS = 6.0
 # Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time.
 _REST_AFTER = 4
 _REST_MAX = 64
@@ -75,9 +81,12 @@ class DraftBudget:
         # At the speed without drafts; with drafts that pay it is higher, and so is this.
         return min(max(time.row * requests / time.plain(requests), PROBABILITY_FLOOR), PROBABILITY_CEILING)
 
-    def choose(self, requests: int, probabilities: list[float]) -> float:
-        """Drafted tokens at least this likely are verified; above 1: none is. There are some."""
-        least = self._least_chosen(requests, probabilities)
+    def choose(self, requests: int, probabilities: list[float], whole: float | None = None) -> float:
+        """Drafted tokens at least this likely are verified; above 1: none is. There are some.
+
+        `whole`: the batch only shrinks, probabilities are multiplied by their requests' weights, which add up to this.
+        """
+        least = self._least_chosen(requests, probabilities, whole)
         if least <= 1:
             self._unpaid = 0
             if self._steps - self._plain_at >= self._plain_steps:
@@ -94,14 +103,15 @@ class DraftBudget:
             self._drafted_at = self._steps
         return least
 
-    def _least_chosen(self, requests: int, probabilities: list[float]) -> float:
+    def _least_chosen(self, requests: int, probabilities: list[float], whole: float | None) -> float:
         """Of the tokens that, verified together, make the engine fastest."""
         time = self.step_time
         if not time.is_known:
             return 0.0
         plain, row = time.plain(requests), time.row
-        tokens, us = float(requests), plain + time.drafts
-        speed, least = _GAIN_MIN * requests / plain, NONE
+        tokens, gain = (requests, _GAIN_MIN) if whole is None else (whole, _GAIN_MIN_ENDING)
+        us = plain + time.drafts
+        speed, least = gain * tokens / plain, NONE
         for probability in sorted(probabilities, reverse=True):
             tokens += probability
             us += row
@@ -111,3 +121,8 @@ class DraftBudget:
                 # Those that follow are less likely still.
                 break
         return least
+
+
+def weights_of(leads: list[int]) -> list[float]:
+    """Of requests by their lead over the slowest, in tokens: who is ahead needs drafts less."""
+    return [exp(-lead / _LEAD_TOKENS) for lead in leads]

@@ -12,12 +12,12 @@ import time
 from array import array
 from bisect import bisect_right
 from itertools import pairwise
-from operator import neg
+from operator import neg, sub
 from typing import Any
 
 from . import abi, engine, repair, shortcut
 from .batch_plan import BatchPlan, plan_of
-from .budget import DraftBudget
+from .budget import DraftBudget, weights_of
 from .core import BUDGET_NONE, CoreTrapError, StepDrafts, float_word
 from .faults import Faults
 from .link import Link
@@ -36,6 +36,10 @@ _STEP_S_MAX = 1.0
 # How often it is counted what steps took.
 _LEDGER_STEPS = 16
 _NO_QUERIES = array("i")
+# Steps without a new response after which a batch counts as one that only shrinks; times its requests, since the fewer
+# run, the more seldom one ends and makes room.
+_ENDING_STEPS = 16
+_ENDING_REQUEST_STEPS = 256
 # Seconds in which a group with another prompt keeps its name.
 _CONFLICT_S = 10.0
 
@@ -70,6 +74,8 @@ class ForetokenProposer:
         # Draft tokens of the step that is under way.
         self._drafted = 0
         self._budget = DraftBudget()
+        # The step in which a response began here.
+        self._began_at = 0
         self._met = False
         # What the engine's step took can be learnt from.
         self._is_sample = False
@@ -214,7 +220,8 @@ class ForetokenProposer:
             plan.totals = totals
             plan.is_behind = True
             found = replica.cross_prepared(plan.owners, plan.queries() if wants else _NO_QUERIES, allowed)
-            drafts = self._kept(replica, requests, found) or _none_for(sampled)
+            progress = list(map(sub, totals, plan.levels))
+            drafts = self._kept(replica, requests, found, progress, progress) or _none_for(sampled)
         self._steps = steps
         self.counters.quick += 1
         self._is_sample = bool(plan.heads)
@@ -293,6 +300,8 @@ class ForetokenProposer:
         made: list[Made] = []
         given: list[Made] = []
         asked: list[int] = []
+        progress: list[int] = []
+        asked_progress: list[int] = []
         accepted = 0
         # Records are written here, and not by calls: 32 requests have 100 us.
         for i, tokens in enumerate(sampled):
@@ -309,11 +318,14 @@ class ForetokenProposer:
                     made.clear()
                     given.clear()
                     asked.clear()
+                    progress.clear()
+                    asked_progress.clear()
             group = request.group
             if not group.is_alive:
                 continue
             sample, total, count = request.sample, totals[i], len(tokens)
             accepted += count - 1
+            progress.append(total - request.level)
             end = request.base + total
             start = end - count
             if sample.sent == start:
@@ -336,24 +348,27 @@ class ForetokenProposer:
             if room > 0 and tokens_max > 0 and sample.have == end:
                 draft_words += (handle, sample.index, min(room, tokens_max), 0, bits, WEIGHT_ONE)
                 asked.append(i)
+                asked_progress.append(progress[-1])
         self.counters.accepted += accepted
         if (made or given) and self._link is not None:
             self._mailbox.up.append(Batch(self._epoch, made, given))
-        self._cross(replica, asked, drafts, allowed)
-        return drafts
-
-    def _cross(self, replica: Replica, asked: list[int], drafts: list[list[int]], allowed: int) -> None:
         found = replica.cross(allowed)
-        kept = None if found is None else self._kept(replica, len(drafts), found)
+        kept = None if found is None else self._kept(replica, len(drafts), found, asked_progress, progress)
         if kept is not None:
             for i, draft in zip(asked, kept, strict=True):
                 drafts[i] = draft
         self._steps += 1
         if self._steps % _SWEEP_STEPS == 0:
             self._sweep(replica)
+        return drafts
 
-    def _kept(self, replica: Replica, requests: int, found: StepDrafts) -> list[list[int]] | None:
-        """Of each draft, the tokens that the engine is given; None: none of any."""
+    def _kept(
+        self, replica: Replica, requests: int, found: StepDrafts, progress: list[int], all_progress: list[int]
+    ) -> list[list[int]] | None:
+        """Of each draft, the tokens that the engine is given; None: none of any.
+
+        `progress`: tokens less steps, of the requests with drafts and of all that are tracked.
+        """
         starts, tokens = found.starts, found.tokens
         drafted = len(tokens)
         if drafted == 0:
@@ -362,14 +377,23 @@ class ForetokenProposer:
             self._drafted = drafted
             return [tokens[a:b] for a, b in pairwise(starts)]
         probabilities = replica.probabilities(drafted)
-        least = self._budget.choose(requests, probabilities)
+        whole = None
+        if self._steps - self._began_at > max(_ENDING_STEPS, _ENDING_REQUEST_STEPS // requests):
+            slowest = min(all_progress)
+            weights = weights_of([at - slowest for at in progress])
+            for weight, (a, b) in zip(weights, pairwise(starts), strict=True):
+                if weight < 1:
+                    probabilities[a:b] = [weight * p for p in probabilities[a:b]]
+            # Those of no group are as slow as any.
+            whole = sum(weights_of([at - slowest for at in all_progress])) + requests - len(all_progress)
+        least = self._budget.choose(requests, probabilities, whole)
         if least <= min(probabilities):
             self._drafted = drafted
             return [tokens[a:b] for a, b in pairwise(starts)]
         if least > 1:
             self.counters.withheld += drafted
             return None
-        # Along a path the probability never rises: what is kept is its beginning.
+        # Along a path it never rises: what is kept is its beginning.
         kept = [tokens[a : bisect_right(probabilities, -least, a, b, key=neg)] for a, b in pairwise(starts)]
         self._drafted = sum(map(len, kept))
         self.counters.withheld += drafted - self._drafted
@@ -455,6 +479,9 @@ class ForetokenProposer:
         # The draft's tokens and the one that is drawn after them stay within the chunk and the context.
         max_tokens = int(getattr(params, "max_tokens", None) or self._length_max)
         request.limit = min(self._length_max, given + max_tokens) - 1
+        request.level = given - self._steps
+        if offset == 0:
+            self._began_at = self._steps
         return request
 
     def _group(self, replica: Replica, name: str, prompt: array[int]) -> Group | None:

@@ -12,7 +12,7 @@ from .replica import Group, Sample
 class Request:
     """A request that runs here: its response, where its output begins in vLLM's request, how far it may go."""
 
-    __slots__ = ("base", "group", "limit", "prompt_tokens", "sample")
+    __slots__ = ("base", "group", "level", "limit", "prompt_tokens", "sample")
 
     def __init__(self, group: Group, sample: Sample) -> None:
         self.group = group
@@ -22,6 +22,8 @@ class Request:
         self.prompt_tokens = 0
         # Tokens of the request beyond which nothing is drafted.
         self.limit = 0
+        # Its tokens less the proposer's steps, when it began: what it is above that by, it has made by drafts.
+        self.level = 0
 
 
 def untracked() -> Request:
