@@ -58,17 +58,27 @@ export class ExpertRows {
 
   /** All rows as one .npy file; null: there is none. */
   npy(): Uint8Array | null {
+    const array = this.array();
+    if (array === null) return null;
+    const head = headerOf(`(${array.shape.join(", ")})`, array.type);
+    const file = new Uint8Array(head.length + array.bytes.byteLength);
+    file.set(head);
+    file.set(array.bytes, head.length);
+    return file;
+  }
+
+  /** All rows, numpy's name of their type, and the lengths of all axes; null: there is none. */
+  array(): { type: string; shape: readonly number[]; bytes: Uint8Array<ArrayBuffer> } | null {
     const [first] = this.#parts;
     if (first === undefined) return null;
-    const head = headerOf(`(${this.#count}, ${first.shape})`, first.type);
-    const file = new Uint8Array(head.length + this.bytes);
-    file.set(head);
-    let at = head.length;
+    const all = new Uint8Array(this.bytes);
+    let at = 0;
     for (const { bytes } of this.#parts) {
-      file.set(bytes, at);
+      all.set(bytes, at);
       at += bytes.byteLength;
     }
-    return file;
+    const axes = first.shape.split(", ").map(Number);
+    return { type: first.type, shape: [this.#count, ...axes], bytes: all };
   }
 }
 

@@ -216,3 +216,29 @@ test("experts: an engine without them is a 400 that names it", async () => {
   // A field that vLLM takes and that changes nothing without experts.
   expect((await ask({ routed_experts_prompt_start: 2 })).status).toBe(200);
 });
+
+test("experts: SkyRL gets them packed, in the smallest type, across chunks", async () => {
+  await started({ reportsExperts: true }, { count: 2 });
+  const beds = bed as StandInBed;
+  const prompt = promptOf(2);
+  const sampling_params = { max_tokens: 23, logprobs: 0 };
+  const answer = await beds.post("/skyrl/v1/generate", { token_ids: prompt, sampling_params });
+  const text = await answer.text();
+  expect([answer.status, text]).toEqual([
+    200,
+    expect.stringContaining('"routed_experts":{"data":"'),
+  ]);
+  const [choice] = JSON.parse(text).choices;
+  const npy = Buffer.from(experts(prompt, choice), "base64");
+  const rows = prompt.length + choice.token_ids.length - 1;
+  const { data, shape, dtype } = choice.routed_experts;
+  expect(shape).toHaveLength(3);
+  const bytes = Buffer.from(data, "base64");
+  expect(bytes.equals(npy.subarray(npy.length - bytes.length))).toBe(true);
+  expect({ rows: shape[0], dtype, length: bytes.length }).toEqual({
+    rows,
+    dtype: "uint8",
+    length: shape.reduce((product: number, axis: number) => product * axis, 1),
+  });
+  expect(choice.logprobs.content).toHaveLength(choice.token_ids.length);
+});

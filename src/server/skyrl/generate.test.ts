@@ -34,9 +34,3 @@ test("skyrl: the packed support begins with its data and holds each token in its
     expect(row.slice(row.indexOf(-1)).every((id) => id === -1) || !row.includes(-1)).toBe(true);
   }
 });
-
-test("skyrl: without a support it asks for routed experts, which these engines refuse by name", async () => {
-  const answer = await post({ sampling_params: { max_tokens: 2 } });
-  expect(answer.status).toBe(400);
-  expect(await answer.text()).toContain("return_routed_experts");
-});

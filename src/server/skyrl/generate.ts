@@ -1,6 +1,7 @@
 // SkyRL's POST /skyrl/v1/generate (skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py): one response to
-// one prompt, and the tokens from which each of its tokens was drawn, as a packed array: {data, shape, dtype}, in this
-// order and without spaces, because its client cuts `data` out of the body before it reads the JSON.
+// one prompt, and beside it packed arrays: the tokens from which each of its tokens was drawn, and routed experts. A packed
+// array is {data, shape, dtype}, in this order and without spaces, because its client cuts `data` out of the body before it
+// reads the JSON.
 
 import * as v from "valibot";
 import { AppError } from "../../base/errors.ts";
@@ -33,43 +34,60 @@ export function prepareSkyrl(plane: DataPlane, exchange: Exchange, body: unknown
   const { sampling_params: params } = fields;
   if ((params.n ?? 1) !== 1) throw invalid("sampling_params.n", `is ${params.n}, not 1`);
   if (fields.stream === true) throw invalid("stream", "is true; this endpoint does not stream");
-  if (wantsSupport !== true) {
-    // SkyRL comes here for one of two arrays; the engine decides about experts by a flag of its own.
-    const sampling_params = { ...params, return_routed_experts: true };
-    return prepareGenerate(plane, exchange, { ...fields, sampling_params });
-  }
-  const topK = params.top_k ?? 0;
-  if (topK < SUPPORT_MIN || topK > TOP_LOGPROBS.max) {
-    const problem = `is ${topK}, not in ${SUPPORT_MIN}..${TOP_LOGPROBS.max}, which return_sample_support needs`;
-    throw invalid("sampling_params.top_k", problem);
-  }
-  const sampling_params = { ...params, logprobs: topK };
+  const topK = wantsSupport === true ? supportWidth(params.top_k ?? 0) : null;
+  // SkyRL comes here for one of two arrays. A request for a support does not say whether it wants experts too.
+  const wanted = topK === null ? { return_routed_experts: true } : { logprobs: topK };
+  const sampling_params = { ...params, ...wanted };
   const prepared = prepareGenerate(plane, exchange, { ...fields, sampling_params });
-  return { ...prepared, answer: new SupportAnswer(plane, topK) };
+  const wantsLogprobs = (sampling_params.logprobs ?? null) !== null;
+  return { ...prepared, answer: new SkyrlAnswer(plane, topK, wantsLogprobs) };
 }
 
-class SupportAnswer implements Answer {
-  readonly #plane: DataPlane;
-  readonly #topK: number;
+function supportWidth(topK: number): number {
+  if (topK >= SUPPORT_MIN && topK <= TOP_LOGPROBS.max) return topK;
+  const problem = `is ${topK}, not in ${SUPPORT_MIN}..${TOP_LOGPROBS.max}, which return_sample_support needs`;
+  throw invalid("sampling_params.top_k", problem);
+}
 
-  constructor(plane: DataPlane, topK: number) {
+class SkyrlAnswer implements Answer {
+  readonly #plane: DataPlane;
+  /** null: no support is wanted. */
+  readonly #topK: number | null;
+  readonly #wantsLogprobs: boolean;
+
+  constructor(plane: DataPlane, topK: number | null, wantsLogprobs: boolean) {
     this.#plane = plane;
     this.#topK = topK;
+    this.#wantsLogprobs = wantsLogprobs;
   }
 
   whole(job: Job): string {
     const choices = job.outputs.map((output) => {
-      const content = [...(spanOf(output, 0)?.response.logprobs() ?? [])]
-        .slice(0, output.tokens)
-        .map((logprob) => `{"logprob":${logprobText(logprob)}}`);
-      const support = packed(supportOf(output, this.#topK), [output.tokens, this.#topK]);
-      return `{"token_ids":${idsOf(output, 0)},${endOf(output, this.#plane)},"logprobs":{"content":[${content.join(",")}]},"routed_experts":null,"rollout_sample_support":${support}}`;
+      const end = endOf(output, this.#plane);
+      const experts = packedExperts(output);
+      return `{"token_ids":${idsOf(output, 0)},${end},"logprobs":${this.#logprobs(output)},"routed_experts":${experts},"rollout_sample_support":${this.#support(output)}}`;
     });
     return `{"choices":[${choices.join(",")}]}`;
   }
 
   stream(): StreamView {
     throw new AppError("invalid_field", "stream: this endpoint does not stream");
+  }
+
+  #logprobs(output: Output): string {
+    if (!this.#wantsLogprobs) return "null";
+    const logprobs = spanOf(output, 0)?.response.logprobs() ?? [];
+    const content = [...logprobs.slice(0, output.tokens)].map(
+      (logprob) => `{"logprob":${logprobText(logprob)}}`,
+    );
+    return `{"content":[${content.join(",")}]}`;
+  }
+
+  #support(output: Output): string {
+    if (this.#topK === null) return "null";
+    const rows = supportOf(output, this.#topK);
+    const shape = [output.tokens, this.#topK];
+    return packed({ bytes: new Uint8Array(rows.buffer), shape, type: "int32" });
   }
 }
 
@@ -96,7 +114,28 @@ function supportOf(output: Output, topK: number): Int32Array<ArrayBuffer> {
   return rows;
 }
 
-function packed(array: Int32Array<ArrayBuffer>, shape: readonly number[]): string {
-  const data = Buffer.from(array.buffer).toString("base64");
-  return `{"data":"${data}","shape":[${shape.join(",")}],"dtype":"int32"}`;
+/** In the smallest of the types that SkyRL's client takes; it refuses a larger one. */
+function packedExperts({ response }: Output): string {
+  const array = response?.experts?.array() ?? null;
+  if (array === null) return "null";
+  const { type, shape, bytes } = array;
+  if (type === "|u1") return packed({ bytes, shape, type: "uint8" });
+  if (type !== "<u2")
+    throw new AppError("worker_failed", `experts are of the type ${type}, not |u1 or <u2`);
+  const ids = new Uint16Array(bytes.buffer);
+  const largest = ids.reduce((max, id) => Math.max(max, id), 0);
+  if (largest <= 0xff) return packed({ bytes: Uint8Array.from(ids), shape, type: "uint8" });
+  if (largest <= 0x7fff) return packed({ bytes, shape, type: "int16" });
+  return packed({ bytes: new Uint8Array(Int32Array.from(ids).buffer), shape, type: "int32" });
+}
+
+interface Packed {
+  readonly bytes: Uint8Array;
+  readonly shape: readonly number[];
+  readonly type: "uint8" | "int16" | "int32";
+}
+
+function packed({ bytes, shape, type }: Packed): string {
+  const data = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
+  return `{"data":"${data}","shape":[${shape.join(",")}],"dtype":"${type}"}`;
 }
