@@ -2,15 +2,11 @@
 
 import asyncio
 import pickle
-import sys
 from types import SimpleNamespace
 
-from driver import MODEL, ROOT, Driver, check, prompts, run
+from driver import MODEL, Driver, check, prompts, run
+from foretoken_vllm.verl_server import SidecarError, SidecarServer
 from transformers import AutoTokenizer
-
-sys.path.insert(0, str(ROOT / "native" / "foretoken_vllm" / "src"))
-
-from foretoken_vllm.verl_server import SidecarError, SidecarServer  # noqa: E402
 
 SIBLINGS = 4
 RESPONSE_TOKENS = 48
