@@ -511,6 +511,19 @@ function sidecarOf(
   return sidecar;
 }
 
+/** Every route but that of the document made of them. */
+export function describedRoutes(): RouteDescription[] {
+  return [
+    ...describeControl(),
+    ...WORKER_ROUTES,
+    ...describeDataPlane(),
+    ...describeRollouts(),
+    ...describePlugin(),
+    ...LIVE_DESCRIPTIONS,
+    ...DESCRIPTIONS,
+  ];
+}
+
 /** Every route, and the document that describes them all. */
 function routesOf(
   options: ServeOptions,
@@ -578,16 +591,7 @@ function routesOf(
     ...pluginRoutes(drafts),
     metricsRoute(metrics),
   ];
-  const described = [
-    ...describeControl(),
-    ...WORKER_ROUTES,
-    ...describeDataPlane(),
-    ...describeRollouts(),
-    ...describePlugin(),
-    ...LIVE_DESCRIPTIONS,
-    ...DESCRIPTIONS,
-  ];
-  const all = [...routes, openApiRoute(routes, described, version)];
+  const all = [...routes, openApiRoute(routes, describedRoutes(), version)];
   return { routes: all, rollouts: rollouts.known };
 }
 

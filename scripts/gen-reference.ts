@@ -1,0 +1,207 @@
+// The references in docs/reference, made from the tables in the code: commands, settings, HTTP routes and metrics; and
+// docs/llms.txt, the list of all documents. `bun scripts/gen-reference.ts` writes them; test/docs.test.ts holds them.
+
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, join, relative } from "node:path";
+import type { Command } from "commander";
+import { programOf } from "../src/cli/cli.ts";
+import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config/fields.ts";
+import { Metrics } from "../src/metrics/metrics.ts";
+import { Meter } from "../src/rollout/meter.ts";
+import { describedRoutes } from "../src/serve.ts";
+import { SERVING_STATES } from "../src/server/live/serving-state.ts";
+
+const ROOT = join(import.meta.dir, "..");
+const REFERENCE = join(ROOT, "docs", "reference");
+const MADE = "Made from the code by `bun scripts/gen-reference.ts`; do not edit.";
+
+const cell = (text: string) => text.replaceAll("|", "\\|").replaceAll("\n", " ");
+
+function table(head: readonly string[], rows: readonly (readonly string[])[]): string {
+  const lines = [head, head.map(() => "---"), ...rows.map((row) => row.map(cell))];
+  return lines.map((line) => `| ${line.join(" | ")} |`).join("\n");
+}
+
+/** By path: what each file should hold. */
+export async function referenceFiles(): Promise<Map<string, string>> {
+  return new Map([
+    [join(REFERENCE, "CLI.md"), commands()],
+    [join(REFERENCE, "CONFIGURATION.md"), configuration()],
+    [join(REFERENCE, "HTTP.md"), routes()],
+    [join(REFERENCE, "METRICS.md"), await metrics()],
+    [join(ROOT, "docs", "llms.txt"), index()],
+  ]);
+}
+
+/** Paths of files that are missing or hold something else. */
+export async function staleReferences(): Promise<string[]> {
+  const stale: string[] = [];
+  for (const [path, text] of await referenceFiles()) {
+    if (!existsSync(path) || readFileSync(path, "utf8") !== text) stale.push(relative(ROOT, path));
+  }
+  return stale;
+}
+
+function commands(): string {
+  const parts = programOf(() => {}).commands.map(command);
+  return `# Commands\n\n${MADE}\n\nOptions can be set in the environment too: \`--kv-tokens\` is \`FORETOKEN_KV_TOKENS\`. Flags override it.\n\n${parts.join("\n\n")}\n`;
+}
+
+function command(one: Command): string {
+  const taken = one.registeredArguments.map((argument) => {
+    const name = `${argument.name()}${argument.variadic ? "..." : ""}`;
+    return argument.required ? `<${name}>` : `[${name}]`;
+  });
+  const rows = one.options.map(({ flags, description }) => [`\`${flags}\``, description]);
+  const usage = ["foretoken", one.name(), "[options]", ...taken].join(" ");
+  return `## ${one.name()}\n\n${one.description()}\n\n\`${usage}\`\n\n${table(["option", "meaning"], rows)}`;
+}
+
+function configuration(): string {
+  const serve = programOf(() => {}).commands.find((one) => one.name() === "serve");
+  const flags = new Set(serve?.options.map(({ long }) => long));
+  const fields: Field[] = Object.values(FIELDS);
+  const seen = new Set<string>();
+  const rows = fields.flatMap((field) => {
+    if (!flags.has(field.flag) || field.flag === "--config" || seen.has(field.flag)) return [];
+    seen.add(field.flag);
+    const option = serve?.options.find(({ long }) => long === field.flag);
+    const given = option?.defaultValue;
+    const own = typeof given === "number" || typeof given === "string" ? given : undefined;
+    return [
+      [
+        `\`${fileKey(field)}\``,
+        `\`${envName(field)}\``,
+        kindOf(field),
+        defaultText(field, own) ?? "",
+        field.help,
+      ],
+    ];
+  });
+  return `# Configuration
+
+${MADE}
+
+The settings of \`foretoken serve\`, as keys of \`--config FILE\` (TOML or JSON), environment variables, and flags (\`kv_tokens\` is
+\`--kv-tokens\`). A flag comes before the environment, and that before the file.
+
+${table(["key", "environment", "values", "default", "meaning"], rows)}
+`;
+}
+
+function kindOf(field: Field): string {
+  switch (field.kind) {
+    case "integer":
+    case "number":
+      return `${field.kind}, ${field.min} to ${field.max}`;
+    case "choice":
+      return field.choices.map((choice) => `\`${choice}\``).join(", ");
+    case "list":
+      return `list of ${field.metavar}`;
+    case "switch":
+      return "true or false";
+    default:
+      return field.metavar;
+  }
+}
+
+function routes(): string {
+  const rows = describedRoutes()
+    .toSorted((a, b) => a.path.localeCompare(b.path) || a.method.localeCompare(b.method))
+    .map(({ method, path, summary, query = {}, streams }) => [
+      `\`${method} ${path}\``,
+      streams ? `${summary} (may stream)` : summary,
+      Object.keys(query)
+        .map((name) => `\`${name}\``)
+        .join(", "),
+    ]);
+  return `# HTTP routes
+
+${MADE}
+
+The schemas of bodies and answers are in \`GET /openapi.json\` of a running server. \`/v1/stream\` is a WebSocket
+([STREAM.md](../STREAM.md)), and so is \`/v1/draft\` ([PROTOCOL.md](../PROTOCOL.md)).
+
+${table(["route", "what", "query"], rows)}
+`;
+}
+
+async function metrics(): Promise<string> {
+  const none = () => 0;
+  const source = {
+    modelName: "m",
+    meter: new Meter({ nowMs: none }),
+    unfinished: none,
+    epoch: none,
+    engineName: String,
+    servingState: () => "serving",
+    servingStates: SERVING_STATES,
+    staleWorkers: none,
+    sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
+    workerStates: () => ({}),
+    kvPool: () => ({
+      ...{ memoryBytes: 0, diskBytes: 0, puts: 0, hits: 0, misses: 0, corrupt: 0 },
+      ...{ evictions: 0, diskErrors: 0 },
+    }),
+    stream: () => ({ clients: 0, framesSent: 0, bytesSent: 0, closed: {} }),
+    plugins: () => [],
+    kept: () => [],
+  };
+  const text = await new Metrics(source, none).text();
+  const helps = [...text.matchAll(/^# HELP (\S+) (.*)\n# TYPE \S+ (\S+)$/gm)];
+  const rows = helps
+    .filter(([, name = ""]) => !name.startsWith("process_"))
+    .map(([, name = "", help = "", type = ""]) => [`\`${name}\``, type, help]);
+  return `# Metrics
+
+${MADE}
+
+\`GET /metrics\` in Prometheus' format. Names with \`vllm:\` mean what they mean in vLLM, so that its Grafana dashboard finds data; the label
+\`engine\` is the worker's URL or name. \`process_*\` are those of every Prometheus client.
+
+${table(
+  ["name", "type", "meaning"],
+  rows.toSorted((a, b) => String(a[0]).localeCompare(String(b[0]))),
+)}
+`;
+}
+
+/** https://llmstxt.org: the project in one paragraph, and its documents with a line each. */
+function index(): string {
+  const entry = (path: string) => {
+    const [title = "", opening = ""] = readFileSync(join(ROOT, path), "utf8").split("\n\n");
+    const plain = opening.replaceAll("\n", " ").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1");
+    const [sentence = plain] = /^.*?\.(?= [A-Z]|$)/.exec(plain) ?? [];
+    return `- [${title.replace(/^#+ /, "")}](${relative("docs", path)}): ${sentence}`;
+  };
+  const guides = readdirSync(join(ROOT, "docs"))
+    .filter((name) => name.endsWith(".md") && name !== "README.md")
+    .toSorted()
+    .map((name) => entry(`docs/${name}`));
+  const references = ["CLI", "CONFIGURATION", "HTTP", "METRICS"].map(
+    (name) => `- [${name.toLowerCase()}](reference/${name}.md)`,
+  );
+  return `# Foretoken
+
+> A proxy between an RL trainer and its vLLM servers that shortens the rollout phase without changing what the model samples.
+
+## Guides
+
+- [Introduction](../README.md)
+- [Architecture](../ARCHITECTURE.md)
+${guides.join("\n")}
+
+## Reference
+
+${references.join("\n")}
+`;
+}
+
+if (import.meta.main) {
+  const stale = await staleReferences();
+  for (const [path, text] of await referenceFiles()) {
+    mkdirSync(dirname(path), { recursive: true });
+    writeFileSync(path, text);
+  }
+  console.log(stale.length === 0 ? "all references are current" : `written: ${stale.join(", ")}`);
+}
