@@ -9,6 +9,8 @@ import type { Log, LogFields } from "./log.ts";
 
 const CONTROL_PATHS: ReadonlySet<string> = new Set(describeControl().map(({ path }) => path));
 
+const PROBE_PATHS = new Set(["/health", "/ping", "/liveness"]);
+
 /** `broken` is called with the error that ended the rollout. */
 export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {
   return {
@@ -25,7 +27,9 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
     answered: ({ status, ms, ...entry }) => {
       // A control call has a line of its own.
       if (CONTROL_PATHS.has(entry.path) && entry.method === "POST") return;
-      const level = status >= 500 ? "warn" : status >= 400 ? "info" : "debug";
+      // One who asks every second would fill the log; changes of the state have lines of their own.
+      const isProbe = PROBE_PATHS.has(entry.path);
+      const level = isProbe || status < 400 ? "debug" : status >= 500 ? "warn" : "info";
       log(level, "answered", { status, ms: Math.round(ms), ...entry });
     },
     controlled: ({ status, ms, ...entry }) =>
