@@ -31,7 +31,8 @@ export interface IterationOptions {
   /** Of the model's weights: stamped on every response. */
   readonly epoch: WeightEpoch;
   readonly groups: readonly GroupSpec[];
-  readonly chunkTokens: number;
+  /** null: chosen by what the end of a chunk costs. */
+  readonly chunkTokens: number | null;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
   readonly poolMemoryBytes: number;

@@ -69,7 +69,8 @@ export interface ServeOptions {
   readonly limits: SidecarLimits;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
-  readonly chunkTokens: number;
+  /** null: chosen by what the end of a chunk costs. */
+  readonly chunkTokens: number | null;
   readonly poolMemoryBytes: number;
   /** As PoolOptions; default: no SSD tier. */
   readonly poolDiskBytes?: number;

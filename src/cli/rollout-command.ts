@@ -32,7 +32,6 @@ import {
 } from "./rollout-engines.ts";
 import { RolloutJournal } from "./rollout-journal.ts";
 import { busyNote, measured, type RoundsReport, withRounds } from "./rounds.ts";
-import { SERVED_CHUNK_TOKENS } from "./serve-command.ts";
 import { comparisonTable, runTable } from "./table.ts";
 
 const FIELD_NAMES = [
@@ -118,10 +117,7 @@ function settingsOf(command: Command): RolloutSettings {
     const problem = `${FIELDS[first].flag} has no effect on the engines that --worker names`;
     throw new AppError("usage", problem);
   }
-  const { explicit, inherited } = givenFields(command, ["chunkTokens"]);
-  // Each chunk costs a server a request.
-  const isGiven = explicit.length + inherited.length > 0;
-  return isGiven ? settings : { ...settings, chunkTokens: SERVED_CHUNK_TOKENS };
+  return settings;
 }
 
 async function rollout(promptsPath: string, settings: RolloutSettings): Promise<number> {

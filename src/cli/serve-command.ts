@@ -92,11 +92,6 @@ const MIB = 1024 * 1024;
 const PORT = 8000;
 /** A server's requests are longer than those of the example job. */
 const KV_TOKENS = 32_768;
-/**
- * Each chunk costs a server a request and what is left of a block of KV to compute again. Chunks of 512 end a simulated
- * iteration 3 % sooner than these, and move four times the KV (docs/SIMULATOR.md, what was tried and lost).
- */
-export const SERVED_CHUNK_TOKENS = 2048;
 /** From the end of serving to the end of the process, at most. */
 const EXIT_MS_MAX = 1_000;
 /** More groups than one iteration has (1,000). */
@@ -117,7 +112,6 @@ export function serveCommand(setStatus: (status: number) => void): Command {
   addFields(command, FIELD_NAMES, {
     port: PORT,
     kvTokens: KV_TOKENS,
-    chunkTokens: SERVED_CHUNK_TOKENS,
   });
   return command.action(async () => {
     const settings = readFields(command, FIELD_NAMES);

@@ -22,7 +22,6 @@ import {
   type Engines,
   NO_POOL,
   noticedSource,
-  SERVED_CHUNK_TOKENS,
   SERVING_FIELDS,
   serveOver,
   stderrLog,
@@ -69,7 +68,7 @@ export function upCommand(setStatus: (status: number) => void): Command {
     .description("Start vLLM servers on this machine, keep them running, and serve over them.")
     .argument("[vllm-args...]", "more flags for `vllm serve`, after --")
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { port: PORT, chunkTokens: SERVED_CHUNK_TOKENS });
+  addFields(command, FIELD_NAMES, { port: PORT });
   return command.action(async (vllmArgs: string[]) => {
     setStatus(await up(readFields(command, FIELD_NAMES), vllmArgs));
   });

@@ -120,8 +120,8 @@ export const FIELDS = {
     metavar: "N",
     min: 1,
     max: 1_048_576,
-    default: 64,
-    help: "output tokens of one chunk: after it a request may move to another worker",
+    default: null,
+    help: "output tokens of one chunk, after which a request may move to another worker (default: 64 to 2048, by the KV of a worker and by what the end of a chunk costs there)",
   }),
   kvTokens: integer("--kv-tokens", {
     metavar: "N",

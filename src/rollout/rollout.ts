@@ -23,6 +23,7 @@ import {
 import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason } from "../request/request.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
+import { ChunkLength } from "../schedule/chunk-length.ts";
 import { type PolicyName, schedulerFor } from "../schedule/policies.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
@@ -41,8 +42,8 @@ import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 export interface RolloutOptions {
   readonly policy: PolicyName;
   readonly draft: DraftMode;
-  /** Output tokens of one chunk, >= 1; the `group` policy does not divide. */
-  readonly chunkTokens: number;
+  /** Output tokens of one chunk, >= 1; null: chosen by what its end costs. The `group` policy does not divide. */
+  readonly chunkTokens: number | null;
   /** Of the workers' weights at the start. */
   readonly epoch: WeightEpoch;
   /** Of the model: a worker's token at or beyond it ends the request. Default: any token is taken. */
@@ -103,6 +104,7 @@ export class Rollout {
   readonly #listener: RolloutListener;
   readonly #buffer = new RequestBuffer();
   readonly #context: ContextManager;
+  readonly #chunks: ChunkLength;
   readonly #scheduler: Scheduler;
   readonly #registry: DraftRegistry;
   readonly #ledger = new Ledger();
@@ -134,10 +136,11 @@ export class Rollout {
     this.#listener = contained(options.listener, (error, request) => this.#threw(error, request));
     this.#epoch = options.epoch;
     this.#context = new ContextManager(options.lengthPrior);
+    this.#chunks = new ChunkLength(options.chunkTokens);
     this.#scheduler = schedulerFor(options.policy, {
       buffer: this.#buffer,
       context: this.#context,
-      chunkTokens: options.chunkTokens,
+      chunks: this.#chunks,
       core: options.core,
     });
     this.#executor = new Executor(this.#ledger, this.#steps());
@@ -514,7 +517,10 @@ export class Rollout {
     }
     if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
     this.#registry.generated(request);
-    if (result.fresh > 0) this.#listener.tokens(request, from);
+    if (result.fresh === 0) return;
+    const isFirst = response.chunks.at(-1)?.offset === from;
+    if (isFirst) this.#chunks.continued(request, this.#options.clock.nowMs());
+    this.#listener.tokens(request, from);
   }
 
   #chunkDone(worker: Worker, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
@@ -541,6 +547,7 @@ export class Rollout {
       this.#finish(request, event.finish);
       return;
     }
+    this.#chunks.ended(request, this.#options.clock.nowMs());
     this.#executor.parked(request);
     this.#scheduler.enqueue(request);
   }
@@ -882,6 +889,7 @@ export class Rollout {
     request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId));
     request.response.startedMs ??= this.#options.clock.nowMs();
     this.meter.chunk();
+    this.#chunks.began(request, this.#options.clock.nowMs());
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);
     for (const update of this.#registry.catchUp(request, workerId)) this.#post(workerId, update);

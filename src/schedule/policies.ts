@@ -6,6 +6,7 @@ import type { DraftMode } from "../draft/registry.ts";
 import type { RequestBuffer } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
+import type { ChunkLength } from "./chunk-length.ts";
 import { byArrival, byFewestTokens, KeyedPolicy } from "./keyed.ts";
 import type { SchedulePolicy } from "./policy.ts";
 import { ProbeFirstPolicy } from "./probe-first.ts";
@@ -14,7 +15,7 @@ import { Scheduler } from "./scheduler.ts";
 export interface PolicyParts {
   readonly buffer: RequestBuffer;
   readonly context: ContextManager;
-  readonly chunkTokens: number;
+  readonly chunks: ChunkLength;
   /** Holds the heaps. */
   readonly core: CoreExports;
 }
@@ -51,11 +52,8 @@ export function defaultDraft(policy: PolicyName): DraftMode {
 
 export function schedulerFor(policy: PolicyName, parts: PolicyParts): Scheduler {
   const { isDivided, order } = POLICIES[policy];
-  const { chunkTokens } = parts;
-  return new Scheduler(
-    order(parts),
-    isDivided ? { kind: "divided", chunkTokens } : { kind: "pinned" },
-  );
+  const { chunks } = parts;
+  return new Scheduler(order(parts), isDivided ? { kind: "divided", chunks } : { kind: "pinned" });
 }
 
 function probeFirst({ buffer, context, core }: PolicyParts): SchedulePolicy {

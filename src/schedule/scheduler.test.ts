@@ -7,6 +7,7 @@ import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
+import { ChunkLength } from "./chunk-length.ts";
 import { byArrival, KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
@@ -192,7 +193,7 @@ test("place: a worker without a slot or without KV for the whole chunk is no cho
 test("schedule: never dispatches beyond a worker's slots or KV budget", () => {
   const buffer = bufferOf(4, 8);
   const context = contextOf(buffer);
-  const mode = { kind: "divided", chunkTokens: 32 } as const;
+  const mode = { kind: "divided", chunks: new ChunkLength(32) } as const;
   const scheduler = new Scheduler(probeFirst(buffer, context), mode);
   for (const request of buffer.requests) scheduler.enqueue(request);
   const slots = [slot(0, { slots: 4 }), slot(1, { slots: 16, kvTokensFree: 100 })];
@@ -207,7 +208,7 @@ test("schedule: a chunk is cut at the response's tokensMax", () => {
   const buffer = bufferOf(1, 1);
   generate(member(buffer, 0, 0), TOKENS_MAX - 5);
   const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 64 });
+  const scheduler = new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(64) });
   scheduler.enqueue(member(buffer, 0, 0));
   expect(scheduler.schedule([slot(0)])).toMatchObject([{ kind: "dispatch", chunkTokens: 5 }]);
 });
@@ -215,7 +216,7 @@ test("schedule: a chunk is cut at the response's tokensMax", () => {
 test("schedule: parked KV of requests that must wait makes way", () => {
   const buffer = bufferOf(1, 3);
   const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens: 8 });
+  const scheduler = new Scheduler(policy, { kind: "divided", chunks: new ChunkLength(8) });
   for (const request of buffer.requests) {
     request.residentOn = workerId(0);
     request.residentTokens = 3;
@@ -258,7 +259,10 @@ function arrivalOrder(requests: readonly Request[], chunkTokens = 10): Scheduler
   const byIndex = new Map(requests.map((request) => [request.index, request]));
   const buffer = { requestAt: (index: number) => byIndex.get(index) } as unknown as RequestBuffer;
   const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byArrival });
-  const scheduler = new Scheduler(policy, { kind: "divided", chunkTokens });
+  const scheduler = new Scheduler(policy, {
+    kind: "divided",
+    chunks: new ChunkLength(chunkTokens),
+  });
   for (const request of requests) scheduler.enqueue(request);
   return scheduler;
 }

@@ -9,6 +9,7 @@
 import { assert, present } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import { contextTokens, type Group, isSuspect, type Request } from "../request/buffer.ts";
+import type { ChunkLength } from "./chunk-length.ts";
 import {
   hasRoom,
   isOpenTo,
@@ -48,10 +49,10 @@ export interface RejectCommand {
 }
 
 /**
- * divided: chunks of `chunkTokens`, placed one by one under admission.
+ * divided: chunks, placed one by one under admission.
  * pinned: a whole group goes to one worker, round robin, undivided; the engine queues and preempts (as veRL).
  */
-export type DispatchMode = { kind: "divided"; chunkTokens: number } | { kind: "pinned" };
+export type DispatchMode = { kind: "divided"; chunks: ChunkLength } | { kind: "pinned" };
 
 /** Requests passed over in one turn, at most: each costs two operations on a heap and a look at every worker. */
 export const PASSED_MAX = 32;
@@ -74,6 +75,8 @@ interface Turn {
   /** The largest budget of a worker that is there; and of those that may come back. */
   readonly kvTokens: number;
   readonly kvTokensMax: number;
+  /** The largest block of KV of a worker that is there. */
+  readonly blockTokens: number;
   /** Somebody waits for room. */
   isBlocked: boolean;
 }
@@ -96,7 +99,6 @@ export class Scheduler {
   #reservation: { request: Request; workerId: WorkerId } | null = null;
 
   constructor(policy: SchedulePolicy, mode: DispatchMode) {
-    if (mode.kind === "divided") assert(mode.chunkTokens >= 1, "a chunk has at least one token");
     this.#policy = policy;
     this.#mode = mode;
   }
@@ -152,6 +154,7 @@ export class Scheduler {
       commands: [],
       kvTokens,
       kvTokensMax: Math.max(kvTokens, kvTokensMax),
+      blockTokens: slots.reduce((most, slot) => Math.max(most, slot.blockTokens), 1),
       isBlocked: false,
     };
     this.#recall(turn);
@@ -179,7 +182,7 @@ export class Scheduler {
   #serveInOrder(turn: Turn): void {
     const passed: Request[] = [];
     for (let request = this.#policy.peek(); request !== null; request = this.#policy.peek()) {
-      const chunkTokens = this.#chunkOf(request);
+      const chunkTokens = this.#chunkOf(request, turn);
       if (this.#strand(request, chunkTokens, turn)) {
         this.#policy.remove(request);
         continue;
@@ -210,7 +213,7 @@ export class Scheduler {
     for (const request of this.#suspects) {
       if (count >= most || looked >= PASSED_MAX) return;
       looked += 1;
-      const chunkTokens = this.#chunkOf(request);
+      const chunkTokens = this.#chunkOf(request, turn);
       if (this.#strand(request, chunkTokens, turn)) {
         this.#suspects.delete(request);
         continue;
@@ -228,11 +231,14 @@ export class Scheduler {
     }
   }
 
-  #chunkOf(request: Request): number {
+  #chunkOf(request: Request, { kvTokens, blockTokens }: Turn): number {
     const left = request.spec.sampling.tokensMax - request.response.length;
     assert(left >= 1, "a waiting request has tokens left");
     if (this.#mode.kind === "pinned" || !request.spec.divisible) return left;
-    return Math.min(left, this.#mode.chunkTokens);
+    return Math.min(
+      left,
+      this.#mode.chunks.tokens(contextTokens(request), { kvTokens, blockTokens }),
+    );
   }
 
   #placeOf(request: Request, slots: readonly Slot[], chunkTokens: number): Slot | null {
@@ -284,7 +290,8 @@ export class Scheduler {
   }
 
   /** Others went ahead of the request. After some time a worker that can hold it takes nobody else. */
-  #passedOver(request: Request, { slots }: Turn): void {
+  #passedOver(request: Request, turn: Turn): void {
+    const { slots } = turn;
     const since = this.#passedAt.get(request);
     if (since === undefined) {
       this.#passedAt.set(request, this.#dispatches);
@@ -293,7 +300,7 @@ export class Scheduler {
     if (this.#reservation !== null) return;
     const rounds = ROUNDS_AHEAD * slots.reduce((sum, slot) => sum + slot.slots, 0);
     if (this.#dispatches - since < Math.max(DISPATCHES_AHEAD_MIN, rounds)) return;
-    const needed = contextTokens(request) + this.#chunkOf(request);
+    const needed = contextTokens(request) + this.#chunkOf(request, turn);
     let best: Slot | null = null;
     for (const slot of slots) {
       if (slot.kvTokens < needed) continue;
@@ -307,7 +314,7 @@ export class Scheduler {
     const { request, workerId } = this.#reservation ?? {};
     if (request === undefined) return;
     const slot = turn.slots.find((one) => one.workerId === workerId);
-    const chunkTokens = this.#chunkOf(request);
+    const chunkTokens = this.#chunkOf(request, turn);
     if (slot === undefined || slot.kvTokens < contextTokens(request) + chunkTokens) {
       this.#reservation = null;
       return;

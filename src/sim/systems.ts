@@ -2,6 +2,7 @@
 // schedulers as they stand; oracles and baselines differ in the order or the placement alone.
 
 import type { Request } from "../request/buffer.ts";
+import { ChunkLength } from "../schedule/chunk-length.ts";
 import { KeyedPolicy } from "../schedule/keyed.ts";
 import { schedulerFor } from "../schedule/policies.ts";
 import { Scheduler } from "../schedule/scheduler.ts";
@@ -35,22 +36,23 @@ export function simSchedulerFor(
   options: { chunkTokens: number; core: CoreExports },
 ): SimScheduler {
   const { buffer, context } = parts;
-  const { chunkTokens, core } = options;
+  const { core } = options;
+  const chunks = new ChunkLength(options.chunkTokens);
   switch (system) {
     case "verl":
     // What makes a rollout partial is when it ends (experiment.ts), not who runs where.
     case "partial-rollout":
-      return schedulerFor("group", { buffer, context, chunkTokens, core });
+      return schedulerFor("group", { buffer, context, chunks, core });
     case "streamrl-oracle":
       return new StreamRlOracle(parts.lengthOf);
     case "divided":
     case "seer":
     case "foretoken":
-      return schedulerFor(system, { buffer, context, chunkTokens, core });
+      return schedulerFor(system, { buffer, context, chunks, core });
     case "oracle":
       return new Scheduler(oracleOf(parts, core), {
         kind: "divided",
-        chunkTokens,
+        chunks,
       });
   }
 }

@@ -152,6 +152,20 @@ describe.skipIf(missing !== null)("openai client", () => {
     TEST_MS,
   );
 
+  test(
+    "rollouts: without --chunk-tokens a response is divided too",
+    async () => {
+      const sampling = { max_tokens: 150, ignore_eos: true };
+      const body = JSON.stringify({ n: 1, sampling, groups: [{ id: "a", prompt: PROMPT }] });
+      const answer = await fetch(new URL("/v1/rollouts", client.baseURL), { method: "POST", body });
+      const [line = ""] = (await answer.text()).split("\n");
+      const { chunks } = JSON.parse(line) as { chunks: { tokens: number }[] };
+      // A 256th of the engines' 32,768 tokens of KV.
+      expect(chunks.map(({ tokens }) => tokens)).toEqual([128, 22]);
+    },
+    TEST_MS,
+  );
+
   test("errors: a bad field is the client's BadRequestError, which names it", async () => {
     const error = await errorOf(
       client.completions.create({ model, prompt: PROMPT, temperature: -1 }),
