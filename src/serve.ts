@@ -21,7 +21,8 @@ import { DraftSocketService } from "./server/drafts/draft-socket.ts";
 import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import { followedResponses } from "./server/drafts/followed-responses.ts";
 import { describePlugin, pluginRoutes } from "./server/drafts/routes.ts";
-import { PoolCalls } from "./server/engine-calls.ts";
+import { type EngineCalls, PoolCalls } from "./server/engine-calls.ts";
+import { EngineEncoder } from "./server/engine-encoder.ts";
 import { PromptHistory } from "./server/history/prompt-history.ts";
 import {
   type AccessEntry,
@@ -346,7 +347,11 @@ function serveWith(
   const stopLooking = repeatedly(() => learned.look(), VERSION_LOOK_MS);
   const { text, openTextThread: openThread } = options.model;
   const encoderLimits = { ...ENCODER_LIMITS, ...options.encoder };
-  const encoder = new ThreadedEncoder({ text, openThread, limits: encoderLimits });
+  const engines = new PoolCalls({ pool, sidecar, later: afterwards });
+  const encoder =
+    openThread === null
+      ? new EngineEncoder(engines, encoderLimits)
+      : new ThreadedEncoder({ text, openThread, limits: encoderLimits });
   const stream = new StreamService({
     sidecar,
     text,
@@ -409,6 +414,7 @@ function serveWith(
   const { routes, rollouts } = routesOf(options, {
     sidecar,
     encoder,
+    engines,
     pool,
     registry,
     weights,
@@ -531,6 +537,7 @@ function routesOf(
   parts: {
     sidecar: Sidecar;
     encoder: Encoder;
+    engines: EngineCalls;
     pool: WorkerPool;
     registry: WorkerRegistry;
     weights: WeightUpdates;
@@ -542,7 +549,19 @@ function routesOf(
     journals: RunJournals | null;
   },
 ): { routes: Route[]; rollouts: KnownRollouts } {
-  const { sidecar, encoder, pool, registry, weights, learned, drafts, metrics, kept, live } = parts;
+  const {
+    sidecar,
+    encoder,
+    engines,
+    pool,
+    registry,
+    weights,
+    learned,
+    drafts,
+    metrics,
+    kept,
+    live,
+  } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
   const plane = dataPlane({
@@ -552,7 +571,8 @@ function routesOf(
     modelNames: names,
     adapters: () => weights.adapters,
     ...(options.statelessArgs === undefined ? {} : { statelessArgs: options.statelessArgs }),
-    engines: new PoolCalls({ pool, sidecar, later: timersOf(options.events.failed).afterwards }),
+    engines,
+    hasText: options.model.openTextThread !== null,
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
     expected: (hint) => learned.requested(hint),

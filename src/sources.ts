@@ -3,13 +3,19 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { wallClock } from "./app.ts";
+import { assert } from "./base/assert.ts";
 import { AppError, errorText } from "./base/errors.ts";
 import type { BudgetName } from "./draft/budget.ts";
 import { BUNDLED_MODEL } from "./installation.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import type { EncoderThread } from "./text/encoder.ts";
 import { eosTokensOf } from "./text/eos.ts";
-import { openHuggingFaceText, openHuggingFaceThread } from "./text/hugging-face.ts";
+import {
+  openHuggingFaceText,
+  openHuggingFaceThread,
+  vocabularySizeOf,
+} from "./text/hugging-face.ts";
+import { IdText, VOCABULARY_UNKNOWN } from "./text/id-text.ts";
 import type { Text } from "./text/text.ts";
 import { newIdentity, openLinkWorker } from "./worker/link/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
@@ -121,10 +127,10 @@ function linkSource(url: string, { token }: RemoteOptions): WorkerSource {
 /** What the edge must know of the model that all engines have. */
 export interface ModelSide {
   readonly text: Text;
-  /** A thread that encodes as `text` does. */
-  readonly openTextThread: () => EncoderThread;
-  /** The first is the EOS proper. */
-  readonly eosTokenIds: readonly [number, ...number[]];
+  /** A thread that encodes as `text` does; null: engines do, as there is no tokenizer that could be read here. */
+  readonly openTextThread: (() => EncoderThread) | null;
+  /** The first is the EOS proper. None: only the engines know it. */
+  readonly eosTokenIds: readonly number[];
   readonly names: readonly [string, ...string[]];
   /** Opened for embedded engines, or for its text alone; null: the text has files of its own. */
   readonly llama: LlamaModel | null;
@@ -172,17 +178,14 @@ export async function openModelSide(options: ModelOptions, wait: ModelWait): Pro
     if (side === null && llama === null) {
       const folder = localFolder(served?.root ?? null);
       if (folder !== null) side = folderSide(folder, null);
+      else if (served !== null)
+        side = { text: new IdText(), openTextThread: null, eosTokenIds: [] };
       // Workers of ours serve the bundled model unless another one was named.
       else if (served === null) llama = await open();
     }
     const names = namesOf(servedName, served?.id ?? null);
     if (side !== null) return { ...side, names, llama };
-    if (llama === null) {
-      throw new AppError(
-        "invalid_config",
-        `the model's files (${served?.root ?? "unknown"}) are not on this machine: give --tokenizer DIR`,
-      );
-    }
+    assert(llama !== null, "a model that no server named is opened here");
     const eosTokenIds = some([...new Set([llama.eosTokenId, ...llama.stopTokenIds])], llama.path);
     const { text } = llama;
     return { text, openTextThread: llama.openTextThread, eosTokenIds, names, llama };
@@ -196,6 +199,12 @@ function folderSide(
   folder: string,
   llama: LlamaModel | null,
 ): Pick<ModelSide, "text" | "openTextThread" | "eosTokenIds"> {
+  if (llama === null && !hasTokenizer(folder) && existsSync(join(folder, "config.json"))) {
+    // A tokenizer of another kind, as tiktoken's: ids are served, and texts by the engines that have it.
+    const size = vocabularySizeOf(folder);
+    const text = new IdText(size > 0 ? size : VOCABULARY_UNKNOWN);
+    return { text, openTextThread: null, eosTokenIds: eosTokensOf(folder) };
+  }
   const sizeMin = llama?.text.vocabularySize;
   return {
     text: openHuggingFaceText(folder, sizeMin),
@@ -218,7 +227,12 @@ function namesOf(given: string | null, served: string | null): readonly [string,
 }
 
 function localFolder(root: string | null): string | null {
-  return root !== null && existsSync(join(root, "tokenizer.json")) ? root : null;
+  if (root === null) return null;
+  return hasTokenizer(root) || existsSync(join(root, "config.json")) ? root : null;
+}
+
+function hasTokenizer(folder: string): boolean {
+  return existsSync(join(folder, "tokenizer.json"));
 }
 
 const RETRY_MS = 250;

@@ -76,6 +76,11 @@ export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): En
   return openEncoderThread(THREAD, opening);
 }
 
+/** Of the model in a folder, by its config.json; 0: not given. @throws AppError model_unreadable. */
+export function vocabularySizeOf(folder: string): number {
+  return modelVocabularySize(readJson(join(folder, "config.json")) as Record<string, unknown>);
+}
+
 /** Models of text and images define it for their text part. 0: not given. */
 function modelVocabularySize(config: Record<string, unknown>): number {
   const { text_config: text } = config;

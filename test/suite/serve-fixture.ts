@@ -30,9 +30,11 @@ type Given = Partial<Omit<ServeOptions, "events" | "model">> &
   Pick<ServeOptions, "sources"> & {
     readonly events?: Partial<ServeEvents>;
     readonly eosTokenId?: number;
+    /** Default: that of the stand-ins, with a tokenizer of bytes. */
+    readonly model?: Partial<ServeOptions["model"]>;
   };
 
-export function serveOptions({ events, eosTokenId = EOS, ...given }: Given): ServeOptions {
+export function serveOptions({ events, eosTokenId = EOS, model, ...given }: Given): ServeOptions {
   return {
     host: "127.0.0.1",
     port: 0,
@@ -59,6 +61,7 @@ export function serveOptions({ events, eosTokenId = EOS, ...given }: Given): Ser
       eosTokenIds: [eosTokenId],
       names: ["tiny"],
       llama: null,
+      ...model,
     },
     events: { ...NO_EVENTS, ...events },
   };

@@ -77,6 +77,7 @@ export async function prepareCompletions(
   const own = { topLogprobs: fields.logprobs ?? 0, tokensMax, extraArgs };
   const drawing = drawingOf(fields, own, plane.samplingContext(""));
   checkPromptReport(fields.stream, fields);
+  if (fields.echo === true && !plane.hasText) throw invalid("echo", "needs the prompt's text");
   if (fields.echo === true && typeof fields.logprobs === "number") {
     throw invalid("echo", "is true with logprobs: no worker computes logprobs of prompts");
   }
@@ -171,7 +172,12 @@ class CompletionsAnswer implements Answer {
     const opening = `data: {${this.#opening(job)},"choices":[{"index":`;
     return {
       head: () => "",
-      delta: (output, cursor) => this.#delta(opening, output, cursor),
+      delta: (output, cursor) => {
+        const content = job.messageOf(output)?.content ?? null;
+        // Its text comes when it is whole.
+        if ((job.plan.parse ?? null) !== null && content === null) return "";
+        return this.#delta(opening, { output, cursor, content });
+      },
       tail: () => {
         if (!this.#usage.atEnd) return "";
         const usage = usageOf(job);
@@ -192,11 +198,16 @@ class CompletionsAnswer implements Answer {
     const prompt = this.#returnsIds ? `[${output.prompt.join(",")}]` : "null";
     const ids = this.#returnsIds ? idsOf(output, 0) : "null";
     const report = promptLogprobsJson(job.promptReportOf(output));
-    const written = JSON.stringify(this.#echo(output) + output.pieces.join(""));
+    const made = job.messageOf(output)?.content ?? output.pieces.join("");
+    const written = JSON.stringify(this.#echo(output) + made);
     return `{"index":${output.index},"text":${written},"logprobs":${logprobs},${endOf(output, this.#plane)},"token_ids":${ids},"prompt_logprobs":${report},"prompt_token_ids":${prompt},"routed_experts":${expertsJson(output.response)}}`;
   }
 
-  #delta(opening: string, output: Output, cursor: Cursor): string {
+  #delta(
+    opening: string,
+    about: { output: Output; cursor: Cursor; content: string | null },
+  ): string {
+    const { output, cursor, content } = about;
     const isFirst = cursor.tokens === 0 && cursor.pieces === 0;
     const news = advanced(output, cursor, this.#top !== null || this.#returnsIds);
     if (news === null) return "";
@@ -215,7 +226,7 @@ class CompletionsAnswer implements Answer {
     const usage = this.#usage.always
       ? `,"usage":${usageJson(output.prompt.length, cursor.tokens)}`
       : "";
-    return `${opening}${output.index},"text":${JSON.stringify(echo + piece)},"logprobs":${logprobs},${end},"prompt_token_ids":${prompt},"token_ids":${ids}${expertsAtEnd(output, cursor)}}]${usage}}\n\n`;
+    return `${opening}${output.index},"text":${JSON.stringify(echo + (content ?? piece))},"logprobs":${logprobs},${end},"prompt_token_ids":${prompt},"token_ids":${ids}${expertsAtEnd(output, cursor)}}]${usage}}\n\n`;
   }
 
   #echo(output: Output): string {

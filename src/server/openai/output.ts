@@ -104,7 +104,8 @@ export class Output {
   /** Its tokens without the stop token that ended it, which is no part of its text. */
   textTokens(): Int32Array {
     const tokens = this.response?.tokens().subarray(0, this.#tokens) ?? new Int32Array(0);
-    const isEnded = this.#lastStop >= 0 && tokens.at(-1) === this.#lastStop;
+    const isEos = this.#finish === "stop" && this.#stopReason === null;
+    const isEnded = isEos || (this.#lastStop >= 0 && tokens.at(-1) === this.#lastStop);
     return isEnded && !this.keepsStop ? tokens.subarray(0, -1) : tokens;
   }
 

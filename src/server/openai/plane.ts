@@ -40,6 +40,8 @@ export interface DataPlaneOptions {
   readonly modelNames: readonly [string, ...string[]];
   /** Adapters that are served under their names. Default: none. */
   readonly adapters?: () => ReadonlySet<string>;
+  /** false: only engines know the texts of tokens. Default: true. */
+  readonly hasText?: boolean;
   /** Routes that only engines have. Default: none has any. */
   readonly engines?: EngineCalls;
   /** Extra arguments of requests that keep nothing from token to token. Default: none is known not to. */
@@ -75,12 +77,16 @@ export interface Prepared {
   readonly parse?: Exclude<JobPlan["parse"], undefined>;
 }
 
+const NO_TEXT =
+  "needs the model's tokenizer.json, which is not on this machine: send stop_token_ids, or give --tokenizer DIR";
+
 const NO_ADAPTERS: ReadonlySet<string> = new Set();
 
 export class DataPlane {
   readonly sidecar: Sidecar;
   readonly text: Text;
   readonly encoder: Encoder;
+  readonly hasText: boolean;
   /** null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
   readonly modelName: string;
@@ -106,6 +112,7 @@ export class DataPlane {
     this.text = options.text;
     this.encoder = options.encoder;
     this.engines = options.engines ?? null;
+    this.hasText = options.hasText ?? true;
     this.modelNames = options.modelNames;
     this.#adapters = options.adapters ?? (() => NO_ADAPTERS);
     this.modelName = options.modelNames[0];
@@ -150,7 +157,9 @@ export class DataPlane {
       eosTokenIds: this.#eosTokenIds,
       reportsExperts: this.sidecar.reportsExperts,
       statelessArgs: this.#statelessArgs,
-      tokensIn: (word) => this.text.encode(word, { addSpecial: false }).length,
+      ...(this.hasText
+        ? { tokensIn: (word: string) => this.text.encode(word, { addSpecial: false }).length }
+        : {}),
       at,
     };
   }
@@ -242,9 +251,10 @@ export class DataPlane {
     exchange.release();
     const path = exchange.url.pathname;
     const lease = this.#retries.lease({ path, id, digest, adoptable: !isStream }, () => {
-      const text = prepared.wantsText || stops.strings.length > 0 ? this.text : null;
+      const needsText = prepared.wantsText || stops.strings.length > 0;
+      const text = needsText && this.hasText ? this.text : null;
       const jobId = id ?? crypto.randomUUID().replaceAll("-", "");
-      const plan = { id: jobId, specs, stops, text, parse: prepared.parse ?? null };
+      const plan = { id: jobId, specs, stops, text, parse: this.#parserOf(prepared) };
       return this.#keep(new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer }));
     });
     const { job } = lease;
@@ -276,6 +286,19 @@ export class DataPlane {
     } finally {
       lease.release(isGone);
     }
+  }
+
+  /** Without a tokenizer here, an engine makes a response's text when it has ended. */
+  #parserOf({ parse = null, wantsText, stops }: Prepared): NonNullable<JobPlan["parse"]> | null {
+    if (this.hasText) return parse;
+    if (stops.strings.length > 0) throw invalid("stop", NO_TEXT);
+    if (parse !== null || !wantsText) return parse;
+    return async (output) => {
+      const tokens = output.textTokens();
+      const { signal } = new AbortController();
+      const content = tokens.length === 0 ? "" : await this.encoder.decode(tokens, signal);
+      return { content, reasoning: null, toolCalls: [] };
+    };
   }
 
   #keep(job: Job): Job {

@@ -275,6 +275,8 @@ function engineFieldsOf(
   const budget = fields.thinking_token_budget ?? -1;
   const passed: Record<string, unknown> = {
     ...beside,
+    // Where only the engine knows what ends a text, it ends the response.
+    ignore_eos: context.eosTokenIds.length === 0 && fields.ignore_eos !== true ? false : null,
     prompt_logprobs: fields.prompt_logprobs,
     ...expertFields(fields, context),
     allowed_token_ids: fields.allowed_token_ids,

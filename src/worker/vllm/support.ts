@@ -41,7 +41,6 @@ const OWN_FIELDS = new Set([
   "seed",
   "logprobs",
   "top_logprobs",
-  "ignore_eos",
   "stop_token_ids",
   "stream",
   "stream_options",
