@@ -89,13 +89,14 @@ export class History {
     this.#epoch += epochs;
   }
 
-  /**
-   * Responses to the prompt of earlier epochs, the latest first. They belong to the history and must not be changed.
-   * `scope` as in `promptKey`.
-   */
-  past(prompt: Int32Array, scope = ""): readonly Int32Array[] {
+  /** Responses to the prompt of earlier epochs, the latest first. They belong to the history and must not be changed. */
+  past(prompt: Int32Array): readonly Int32Array[] {
+    return this.pastOf(promptKey(prompt));
+  }
+
+  /** As `past`, by `promptKey`. */
+  pastOf(key: number): readonly Int32Array[] {
     this.#asked += 1;
-    const key = promptKey(prompt, scope);
     const generations = this.#prompts.get(key);
     if (generations === undefined) return [];
     this.#prompts.delete(key);

@@ -1,6 +1,7 @@
 // One cell of a comparison: one system on one workload with one kind of drafting and one seed. Everything that is drawn
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
+import type { LengthPrior } from "../context/context.ts";
 import type { Request } from "../request/buffer.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
@@ -30,6 +31,8 @@ export interface Cell {
   readonly isRecorded: boolean;
   /** Default: the production value. */
   readonly pullGapTokens?: number;
+  /** See SimulationOptions. */
+  readonly lengthPrior?: LengthPrior;
 }
 
 export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
@@ -41,7 +44,7 @@ export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
 type Iteration = Pick<SimulationOptions, "lengths" | "groupsWanted" | "progress">;
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): SimulationResult {
-  const { workload, system, chunkTokens, isRecorded, pullGapTokens } = cell;
+  const { workload, system, chunkTokens, isRecorded, pullGapTokens, lengthPrior } = cell;
   return new Simulation({
     workload,
     ...iteration,
@@ -49,6 +52,7 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Simulati
     ...draftingOf(cell),
     isRecorded,
     ...(pullGapTokens === undefined ? {} : { pullGapTokens }),
+    ...(lengthPrior && { lengthPrior }),
   }).run();
 }
 

@@ -4,7 +4,7 @@
 
 import { assert, present } from "../base/assert.ts";
 import { groupId, type RequestId, type WorkerId, workerId } from "../base/ids.ts";
-import { ContextManager } from "../context/context.ts";
+import { ContextManager, type LengthPrior } from "../context/context.ts";
 import { contextTokens, type Request, RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Executor, type ExecutorSteps, type Target } from "../rollout/executor.ts";
@@ -51,6 +51,8 @@ export interface SimulationOptions {
   readonly isRecorded: boolean;
   /** As the executor takes it; default: the production value. */
   readonly pullGapTokens?: number;
+  /** Of groups whose prompt has a history; default: none has. */
+  readonly lengthPrior?: LengthPrior;
 }
 
 /** Times in seconds. */
@@ -94,7 +96,7 @@ const PROGRESS_MS = 30_000;
 export class Simulation implements ExecutorSteps {
   readonly #options: SimulationOptions;
   readonly #buffer = new RequestBuffer();
-  readonly #context = new ContextManager();
+  readonly #context: ContextManager;
   readonly #ledger = new Ledger();
   readonly #scheduler: SimScheduler;
   readonly #model: StepModel;
@@ -126,6 +128,7 @@ export class Simulation implements ExecutorSteps {
     const { workload, lengths } = options;
     this.#options = options;
     this.#model = new StepModel(workload);
+    this.#context = new ContextManager(options.lengthPrior);
     this.#executor = new Executor(this.#ledger, this, options.pullGapTokens);
     this.#lengths = Int32Array.from(lengths.flat());
     this.#linkFreeMs = new Float64Array(workload.instances);

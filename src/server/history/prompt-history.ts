@@ -23,6 +23,8 @@ export class PromptHistory {
   readonly #history: History;
   readonly #lengths = new LengthHistory();
   readonly #options: PromptHistoryOptions;
+  /** A prompt may be long, and has many responses. */
+  readonly #keys = new WeakMap<Group, number>();
   #file: HistoryFile | null = null;
 
   constructor(options: PromptHistoryOptions) {
@@ -61,7 +63,7 @@ export class PromptHistory {
   /** Responses of earlier epochs to the group's prompt, the latest first. */
   past(group: Group): readonly Int32Array[] {
     const [request] = group.requests;
-    return this.#history.past(group.prompt, this.#scopeOf(request));
+    return request === undefined ? [] : this.#history.pastOf(this.#keyOf(group, request));
   }
 
   /** See LengthPrior. */
@@ -78,12 +80,14 @@ export class PromptHistory {
     await this.#file?.close();
   }
 
+  /** All responses of a group are of one adapter (server/joinable-groups.ts). */
   #keyOf(group: Group, request: Request): number {
-    return promptKey(group.prompt, this.#scopeOf(request));
-  }
-
-  #scopeOf(request: Request | undefined): string {
-    return JSON.stringify([this.#options.model, request?.spec.sampling.adapter ?? null]);
+    const known = this.#keys.get(group);
+    if (known !== undefined) return known;
+    const scope = JSON.stringify([this.#options.model, request.spec.sampling.adapter ?? null]);
+    const key = promptKey(group.prompt, scope);
+    this.#keys.set(group, key);
+    return key;
   }
 
   #load({ key, epoch, length, tokens }: HistoryRecord): void {
