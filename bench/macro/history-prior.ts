@@ -19,6 +19,7 @@ const SYSTEMS: readonly (readonly [string, SystemName, boolean])[] = [
   ["seer", "seer", false],
   ["seer, lengths of the epoch before", "seer", true],
   ["foretoken", "foretoken", false],
+  ["foretoken, lengths of the epoch before", "foretoken", true],
   ["oracle", "oracle", false],
 ];
 

@@ -7,6 +7,8 @@ import { LengthEstimate } from "./length-estimate.ts";
 
 interface GroupContext {
   readonly group: Group;
+  /** The longest response to be expected by earlier weight epochs, in output tokens; null: not known. */
+  readonly prior: number | null;
   readonly estimate: LengthEstimate;
   /** The request that runs first to learn the group's length; null: it was given up. */
   probe: Request | null;
@@ -32,8 +34,9 @@ export class ContextManager {
     if (context?.group === group) {
       context.estimate.bounded(tokensMax);
     } else {
-      const estimate = new LengthEstimate(tokensMax, this.#prior(request));
-      this.#contexts[group.index] = { group, estimate, probe: request };
+      const prior = this.#prior(request);
+      const estimate = new LengthEstimate(tokensMax, prior);
+      this.#contexts[group.index] = { group, prior, estimate, probe: request };
     }
   }
 
@@ -41,6 +44,11 @@ export class ContextManager {
   isProbe(request: Request): boolean {
     const { probe, estimate } = this.#of(request.group);
     return probe === request && !estimate.informed;
+  }
+
+  /** See GroupContext. */
+  prior(group: Group): number | null {
+    return this.#of(group).prior;
   }
 
   /** L_g in output tokens. */

@@ -21,7 +21,8 @@ test("fewest tokens: serves by priority, then tokens, then arrival, whatever is 
   fc.assert(
     fc.property(waitingArbitrary, fc.nat(19), (waiting, dropped) => {
       const buffer = new RequestBuffer();
-      const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf: byFewestTokens });
+      const keyOf = byFewestTokens(() => null);
+      const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
       const group = buffer.open(groupId("g"), Int32Array.of(1));
       const sampling = {
         temperature: 1,
@@ -53,4 +54,28 @@ test("fewest tokens: serves by priority, then tokens, then arrival, whatever is 
       expect(served).toEqual(wanted);
     }),
   );
+});
+
+test("fewest tokens: of equally many, the group whose earlier responses were longest goes first", () => {
+  const buffer = new RequestBuffer();
+  const priors: Record<string, number | null> = { a: null, b: 5, c: 1 << 20 };
+  const keyOf = byFewestTokens(({ groupId: name }) => priors[name] ?? null);
+  const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+  const sampling = { temperature: 1, seed: 0, tokensMax: 100, stopTokenIds: [] };
+  for (const name of Object.keys(priors)) {
+    const group = buffer.open(groupId(name), Int32Array.of(1));
+    for (const tokens of [1, 0]) {
+      const wanted = { draw: drawKey(0, name, 0), divisible: true, priority: 0 };
+      const given = { ...wanted, sampling: { ...sampling, ...SAMPLING_DEFAULTS } };
+      const request = buffer.join(group, given);
+      request.response.append(0, new Int32Array(tokens), new Float32Array(tokens));
+      policy.add(request);
+    }
+  }
+  const served: string[] = [];
+  for (let next = policy.peek(); next !== null; next = policy.peek()) {
+    served.push(`${next.group.groupId}${next.response.length}`);
+    policy.take(next);
+  }
+  expect(served).toEqual(["c0", "b0", "a0", "c1", "b1", "a1"]);
 });

@@ -38,7 +38,7 @@ const POLICIES = {
   group: { draft: "off", isDivided: false, order: keyed(byArrival) },
   divided: { draft: "off", isDivided: true, order: keyed(byArrival) },
   seer: { draft: "grouped", isDivided: true, order: probeFirst },
-  foretoken: { draft: "grouped", isDivided: true, order: keyed(byFewestTokens) },
+  foretoken: { draft: "grouped", isDivided: true, order: fewestTokens },
 } as const satisfies Record<string, Policy>;
 
 export type PolicyName = keyof typeof POLICIES;
@@ -54,6 +54,11 @@ export function schedulerFor(policy: PolicyName, parts: PolicyParts): Scheduler 
   const { isDivided, order } = POLICIES[policy];
   const { chunks } = parts;
   return new Scheduler(order(parts), isDivided ? { kind: "divided", chunks } : { kind: "pinned" });
+}
+
+function fewestTokens({ buffer, context, core }: PolicyParts): SchedulePolicy {
+  const keyOf = byFewestTokens((group) => context.prior(group));
+  return new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
 }
 
 function probeFirst({ buffer, context, core }: PolicyParts): SchedulePolicy {
