@@ -24,6 +24,8 @@ _DRAFTED_KNOWN = 12
 # Steps before and after one whose pace is that of one; more than outliers come in a row, fewer than phases last.
 _PACE_STEPS = 4
 _ITERATIONS = 3
+# It is fitted again when one step in this many is new: a fit takes as long as some steps' drafts.
+_REFIT = 8
 # Deviations below this are noise, which counts as if squared.
 _DEVIATION = 0.02
 # Part of the steps that weighs as much as the guess that a draft token's row takes as long as a request's, and that
@@ -40,6 +42,7 @@ class StepTime:
         self._drafted: deque[tuple[int, int, float]] = deque(maxlen=_DRAFTED_KEPT)
         # The same in microseconds, since the last `learn`.
         self._fresh: list[tuple[int, int, float]] = []
+        self._since_fit = 0
         self.is_known = False
         self._pace = 1.0
         self._step = self._request = 0.0
@@ -73,7 +76,10 @@ class StepTime:
             fresh = self._over_pace(fresh)
         for step in fresh:
             (self._drafted if step[1] > 0 else self._plain).append(step)
-        if len(self._plain) >= _PLAIN_KNOWN and len(self._drafted) >= _DRAFTED_KNOWN:
+        self._since_fit += len(fresh)
+        is_due = _REFIT * self._since_fit >= len(self._plain) + len(self._drafted)
+        if is_due and len(self._plain) >= _PLAIN_KNOWN and len(self._drafted) >= _DRAFTED_KNOWN:
+            self._since_fit = 0
             self._fit()
 
     def _expected(self, requests: int, drafted: int) -> float:
