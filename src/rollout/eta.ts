@@ -62,12 +62,12 @@ const HAZARD_MIN = 1.3;
 /** Share of the variance of log lengths that lies between groups, as in reasoning traces (0.5 to 0.8). */
 const CORRELATION = 0.6;
 /** Requests that one estimate plays through, over all draws: some milliseconds. */
-const PLAYED_MAX = 40_000;
-const DRAWS_MIN = 6;
-const DRAWS_MAX = 40;
-/** What the draws do not know: longest groups run first, engines' speed in the tail, moves, prefill. */
+const PLAYED_MAX = 20_000;
+const DRAWS_MIN = 4;
+const DRAWS_MAX = 32;
+/** What the draws do not know: longest groups run first, moves, prefill, and other work on the engines' machines. */
 const MARGIN_LOW = 0.35;
-const MARGIN_HIGH = 0.15;
+const MARGIN_HIGH = 0.4;
 /** Of an earlier iteration's lengths, in the next one. */
 const KEPT_SHARE = 0.25;
 /** Weight of the speeds before, at each new sample. */
