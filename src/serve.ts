@@ -596,6 +596,7 @@ function routesOf(
         pool,
         weights,
         learned,
+        modelName: names[0],
         version,
         abortRequests: plane.abort,
         timeoutMs: options.weightsTimeoutMs,

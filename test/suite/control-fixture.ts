@@ -125,6 +125,7 @@ export class ControlFixture {
         notice: (notice) => this.notices.push(notice),
       }),
       learned: { stale: new Map() },
+      modelName: "model",
       version: "1.2.3",
       timeoutMs: TIMEOUT_MS,
       later: this.#afterwards,

@@ -46,6 +46,11 @@ const ENDPOINTS: readonly RouteDescription[] = [
   get("/liveness", "Whether the server answers (prime-rl)", EMPTY),
   post("/finish_session", "SkyRL: a session is over", { request: ANY }),
   get("/version", "The version of this server"),
+  get("/get_server_info", "SGLang: this server as one engine"),
+  get("/get_model_info", "SGLang: the model and its weights' version"),
+  get("/model_info", "As /get_model_info"),
+  get("/get_load", "SGLang: requests that run and that wait"),
+  get("/v1/loads", "SGLang: as /get_load"),
   get("/load", "Unfinished requests"),
   get("/server_info", "An engine's configuration", {
     query: { config_format: choice("text", "json") },

@@ -107,3 +107,39 @@ test("sglang: health, caches and memory are those of all engines", async () => {
   expect((await fixture.call("GET", "/liveness")).status).toBe(200);
   expect((await fixture.call("POST", "/finish_session", { session_id: "a" })).status).toBe(200);
 });
+
+test("sglang: what slime's engine class asks of an external engine is answered as JSON", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) {
+    fixture.worker(i).script = () => ({ status: 200, body: { world_size: 2 } });
+  }
+  const info = await fixture.call("GET", "/get_server_info");
+  expect(info.body).toMatchObject({ tp_size: 6, dp_size: 1, pp_size: 1, nnodes: 1, node_rank: 0 });
+  fixture.ask(3);
+  expect((await fixture.call("GET", "/v1/loads")).body).toMatchObject({
+    loads: [{ dp_rank: 0, num_total_reqs: 3 }],
+  });
+  expect((await fixture.call("GET", "/get_model_info")).body).toMatchObject({
+    model_path: "model",
+    is_generation: true,
+    weight_version: "0",
+  });
+  for (const path of ["/release_memory_occupation", "/resume_memory_occupation"]) {
+    const answer = await fixture.call("POST", path, {});
+    expect([path, answer.status, answer.body]).toEqual([path, 200, null]);
+  }
+  const group = await fixture.call("POST", "/destroy_weights_update_group", { group_name: "a" });
+  expect([group.status, group.body]).toMatchObject([200, { success: true }]);
+});
+
+test.each([
+  "/init_weights_update_group",
+  "/update_weights_from_distributed",
+  "/update_weights_from_tensor",
+])("%s: is a 400 that names the way by disk, and changes nothing", async (path) => {
+  const fixture = await Fixture.open();
+  const answer = await fixture.call("POST", path, { names: ["a"] });
+  expect([answer.status, answer.body]).toMatchObject([400, { success: false }]);
+  expect(JSON.stringify(answer.body)).toContain("/update_weights_from_disk");
+  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
+});

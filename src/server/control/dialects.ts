@@ -46,7 +46,18 @@ const state = ({ isSuccess, status, message }: Done) =>
 const empty = ({ isSuccess, status, message }: Done) =>
   isSuccess ? new Response(null, { status: 200 }) : jsonResponse({ error: { message } }, status);
 
+/** As SGLang where a handler returns nothing: slime reads every answer as JSON. */
+const nothing = ({ isSuccess, status, message }: Done) =>
+  isSuccess ? jsonResponse(null) : jsonResponse({ error: { message } }, status);
+
 const same = (route: string) => (body: unknown) => ({ route, body: body ?? {} });
+
+/** Weights that a trainer sends to the engines itself. */
+const BROADCASTS = [
+  "/init_weights_update_group",
+  "/update_weights_from_distributed",
+  "/update_weights_from_tensor",
+] as const;
 
 const DIALECTS: readonly Dialect[] = [
   {
@@ -122,14 +133,33 @@ const DIALECTS: readonly Dialect[] = [
     route: "POST /release_memory_occupation",
     summary: "SGLang: frees the engines' memory",
     call: () => ({ route: "POST /sleep", query: { level: "1", mode: "keep" } }),
-    answer: empty,
+    answer: nothing,
   },
   {
     route: "POST /resume_memory_occupation",
     summary: "SGLang: takes it again",
     call: (body) => ({ route: "POST /wake_up", query: { tags: tagsIn(body) } }),
-    answer: empty,
+    answer: nothing,
   },
+  ...BROADCASTS.map(
+    (path): Dialect => ({
+      route: `POST ${path}`,
+      summary: "SGLang: refused, engines here load weights from a path",
+      call: () => {
+        const problem = "moves weights from process to process, which engines here cannot take";
+        throw invalid(path.slice(1), `${problem}: save them and call /update_weights_from_disk`);
+      },
+      answer: update,
+    }),
+  ),
+  ...(["/destroy_weights_update_group", "/post_process_weights"] as const).map(
+    (path): Dialect => ({
+      route: `POST ${path}`,
+      summary: "SGLang: nothing is to be done for it",
+      call: () => ({ route: "GET /liveness" }),
+      answer: update,
+    }),
+  ),
   {
     route: "POST /weights_checker",
     summary: "SGLang: compares weights",

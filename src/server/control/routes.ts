@@ -9,13 +9,14 @@ import type { AnswerLimits } from "../engine-answer.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { versionAnswer } from "../starting.ts";
-import { type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
+import { connected, type Reachable, reachable, type WorkerPool } from "../worker-pool.ts";
 import { requestOf } from "./control-call.ts";
 import { describeVllmControl } from "./describe.ts";
 import { dialectRoutes } from "./dialects.ts";
 import { answerTo, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
+import { loads, modelInfo, serverInfo } from "./sglang-info.ts";
 import type { WeightUpdates } from "./weights.ts";
 
 export interface ControlOptions {
@@ -23,6 +24,8 @@ export interface ControlOptions {
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
   readonly learned: Pick<LearnedEpochs, "stale">;
+  /** As clients call the model. */
+  readonly modelName: string;
   /** The answer of GET /version. */
   readonly version: string;
   /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
@@ -48,6 +51,15 @@ export function controlRoutes(options: ControlOptions): Route[] {
       const ended = typeof name === "string" ? sidecar.endSession(name) : 0;
       return jsonResponse({ ended });
     },
+    "GET /get_server_info": async (exchange) => {
+      const all = await sizes(options, connected(options.pool.members), {});
+      const worldSize = all.reduce((sum, size) => sum + size, 0);
+      return jsonResponse(serverInfo(options, { url: exchange.url, worldSize }));
+    },
+    "GET /get_model_info": () => jsonResponse(modelInfo(options)),
+    "GET /model_info": () => jsonResponse(modelInfo(options)),
+    "GET /get_load": () => jsonResponse(loads(options)),
+    "GET /v1/loads": () => jsonResponse({ loads: loads(options) }),
     "GET /version": () => jsonResponse(versionAnswer(options.version)),
     "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),
     "GET /server_info": (exchange) => first(options, exchange),

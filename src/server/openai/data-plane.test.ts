@@ -361,6 +361,57 @@ test("routes: SGLang's abort ends a request as it stands", async () => {
   });
 });
 
+test("routes: SGLang's custom_params reach no engine, extra_key is a salt, X-SMG-Routing-Key a session", async () => {
+  const wanted: Wanted[] = [];
+  const fixture = fixtureOf();
+  fixture.sidecar.observe({ joined: (request) => wanted.push(request) });
+  const custom = { sampling_params: { top_p: 0.9, max_new_tokens: 2, custom_params: { a: 1 } } };
+  const post = (more: object) =>
+    fixture.until(fixture.post("/generate", { input_ids: [1], ...custom, ...more }));
+  const answers = [await post({}), await post({ extra_key: "7" }), await post({ extra_key: "7" })];
+  expect(answers.map(({ status }) => status)).toEqual([200, 200, 200]);
+  const [plain, salted, again] = wanted;
+  expect(plain?.spec.sampling.engineFields).toBeNull();
+  expect(plain?.spec.sampling.shaping?.topP).toBe(0.9);
+  expect(salted?.group).not.toBe(plain?.group);
+  expect(again?.group).toBe(salted?.group as never);
+  expect((await post({ lora_path: "none" })).status).toBe(404);
+});
+
+test("routes: a session is named by header, field or extra argument, and held to a name's bounds", async () => {
+  const wanted: Wanted[] = [];
+  const fixture = fixtureOf();
+  fixture.sidecar.observe({ joined: (request) => wanted.push(request) });
+  const ask = async (more: object, extra_args: object, headers: Record<string, string> = {}) => {
+    const sampling_params = { max_tokens: 2, extra_args };
+    const body = { token_ids: [1, 2], sampling_params, ...more };
+    return await fixture.until(fixture.post(GENERATE, body, { headers }));
+  };
+  const context = { session_id: "s" };
+  await ask({}, {}, { "x-session-id": "s" });
+  await ask({ session_id: "s" }, {});
+  await ask({}, { agentic_context: context });
+  await ask({}, { agentic_context: JSON.stringify(context) });
+  await ask({}, { agentic_context: "s" });
+  expect(wanted.map(({ spec }) => [spec.keepsKv, spec.sampling.engineFields])).toEqual(
+    Array(5).fill([true, null]),
+  );
+  expect(fixture.sidecar.sessionsKept.count).toBe(1);
+  for (const [more, extra] of [
+    [{ session_id: "" }, {}],
+    [{}, { agentic_context: {} }],
+    [{}, { agentic_context: [1] }],
+    [{}, { agentic_context: { session_id: "x".repeat(2000) } }],
+    [{ policy_version: true }, {}],
+  ] as const) {
+    const { status } = await ask(more, extra);
+    expect([JSON.stringify([more, extra]).slice(0, 60), status]).toEqual([
+      JSON.stringify([more, extra]).slice(0, 60),
+      400,
+    ]);
+  }
+});
+
 test("describeDataPlane: every body has a schema that names its fields", () => {
   const routes = describeDataPlane();
   for (const { method, request } of routes) expect(request === null).toBe(method === "GET");

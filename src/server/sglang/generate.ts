@@ -57,6 +57,7 @@ const samplingParams = v.strictObject({
   spaces_between_special_tokens: flag,
   /** What ended the response stays in the text. */
   no_stop_trim: flag,
+  /** For a custom_logit_processor, which is refused: without one they change nothing but what is read here. */
   custom_params: v.nullish(fieldsOfAnyKind),
   stop_regex: unsupported("stop takes texts"),
   json_schema: unsupported(STRUCTURE),
@@ -89,7 +90,10 @@ export const sglangRequest = v.strictObject({
   image_data: unsupported(PROMPTS),
   video_data: unsupported(PROMPTS),
   audio_data: unsupported(PROMPTS),
-  lora_path: unsupported("all responses are drawn from the same weights"),
+  /** An adapter's name. */
+  lora_path: name,
+  /** As vLLM's cache_salt. */
+  extra_key: name,
   session_params: unsupported("send the whole prompt"),
   custom_logit_processor: unsupported("no code is run for clients"),
   model: v.nullish(text),
@@ -105,11 +109,12 @@ export async function prepareSglang(
   body: unknown,
 ): Promise<Prepared> {
   const fields = checked(sglangRequest, body);
-  plane.checkModel(fields.model);
+  plane.checkModel(fields.lora_path ?? fields.model);
   const params = fields.sampling_params ?? {};
   const tokensMax = params.max_new_tokens ?? TOKENS_MAX_DEFAULT;
   const extraArgs = { ...params.custom_params };
-  const origin = originOf(exchange.headers, fields, extraArgs);
+  const named = { ...fields, cache_salt: fields.extra_key };
+  const origin = originOf(exchange.headers, named, extraArgs);
   const topLogprobs = fields.return_logprob === true ? (fields.top_logprobs_num ?? 0) : 0;
   const drawing = drawingOf(
     {
@@ -118,7 +123,7 @@ export async function prepareSglang(
       min_tokens: params.min_new_tokens,
       include_stop_str_in_output: params.no_stop_trim,
     },
-    { topLogprobs, tokensMax, extraArgs },
+    { topLogprobs, tokensMax, extraArgs: {} },
     plane.samplingContext("sampling_params."),
   );
   const { prompts, isBatch } = await promptsOf(fields, plane, exchange);
@@ -127,7 +132,7 @@ export async function prepareSglang(
     clamps: false,
     origin,
     priority: fields.priority ?? 0,
-    model: fields.model,
+    model: fields.lora_path ?? fields.model,
   };
   return {
     specs: plane.specsOf(prompts, drawing, about),
