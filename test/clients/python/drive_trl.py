@@ -18,10 +18,10 @@ from trl.generation.vllm_client import VLLMClient
 
 SIBLINGS = 4
 # TRL knows the templates of published models; that of the bundled one has nothing but content.
-RESPONSE_SCHEMA = {
-    "x-regex": r"^(?P<content>[\s\S]*?)(?:<\|end\|>|$)",
-    "type": "object",
-    "properties": {"role": {"const": "assistant"}, "content": {"type": "string"}},
+RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "<|assistant|>",
+    "fields": {"content": {"close": "<|end|>", "content": "text"}},
 }
 
 
@@ -71,7 +71,7 @@ def asynchronous(driver: Driver) -> None:
     client.wait_for_server_ready()
     check(client.get_max_model_len() > 0 and "torch." in client.get_dtype(), "server_info")
     tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    tokenizer.response_schema = RESPONSE_SCHEMA
+    tokenizer.response_template = RESPONSE_TEMPLATE
     rows = [{"prompt": [{"role": "user", "content": text}]} for text in prompts("sort", 4)]
     context = multiprocessing.get_context("spawn")
     buffer, failed, problems = context.Queue(), context.Event(), context.Queue(1)
