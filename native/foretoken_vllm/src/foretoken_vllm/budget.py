@@ -25,7 +25,8 @@ _GAIN_MIN_ENDING = 1.2
 _LEAD_TOKENS = 6.0
 # Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time.
 _REST_AFTER = 4
-_REST_MAX = 64
+# Not longer: siblings soon have more to draft from, and a step may take a tenth of a second.
+_REST_MAX = 8
 # Steps after which one goes without drafts, to measure such steps: the more of about its size were seen, the later.
 _PLAIN_STEPS_FIRST = 8
 _PLAIN_STEPS = 256
