@@ -47,7 +47,7 @@ class EngineThread {
       contextTokens: settings.contextTokens,
       epoch: settings.epoch,
       clock,
-      cpuClock: { nowMs: () => openLibrary().shim.shim_thread_cpu_ms() },
+      cpuClock: { nowMs: () => openLibrary().threadCpuMs() },
       speculation: {
         drafter: new Replica({
           limitBytes: REPLICA_BYTES,

@@ -10,6 +10,10 @@ import { cString } from "./c-bytes.ts";
 import { MemoryFile } from "./memory-file.ts";
 import { type LibraryFiles, locateLibrary } from "./platform.ts";
 
+function openLibc() {
+  return dlopen("libc.so.6", { clock_gettime: { args: ["i32", "ptr"], returns: "i32" } });
+}
+
 function openGgml(file: string) {
   return dlopen(file, {
     ggml_backend_load: { args: ["ptr"], returns: "ptr" },
@@ -76,13 +80,15 @@ function compileShim() {
 function compile(source: string) {
   return cc({
     source,
+    // What the linker would look for is in a C compiler's package; memcpy is the process's own.
+    flags: "-nostdlib",
     symbols: {
       shim_model_default_params: { args: ["ptr", "ptr"], returns: "void" },
       shim_context_default_params: { args: ["ptr", "ptr"], returns: "void" },
       shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
       shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
       shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
-      shim_thread_cpu_ms: { args: [], returns: "f64" },
+      shim_thread_cpu_ms: { args: ["ptr"], returns: "f64" },
       shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
     },
   });
@@ -97,6 +103,8 @@ export interface LlamaLibrary {
   readonly llama: LlamaSymbols;
   readonly ggml: GgmlSymbols;
   readonly shim: ShimSymbols;
+  /** CPU time of the calling thread, in ms. */
+  readonly threadCpuMs: () => number;
   readonly files: LibraryFiles;
 }
 
@@ -133,7 +141,10 @@ export function openLibrary(): LlamaLibrary {
     // ignores its arguments and has no effect, which is all that silence needs.
     llama.llama_log_set(addressOf(llama.llama_time_us), null);
     const ggml = openGgml(files.ggml).symbols;
-    opened = { llama, ggml, shim: compileShim().symbols, files };
+    const shim = compileShim().symbols;
+    const clock = addressOf(openLibc().symbols.clock_gettime);
+    const threadCpuMs = () => shim.shim_thread_cpu_ms(clock);
+    opened = { llama, ggml, shim, threadCpuMs, files };
     return opened;
   } catch (cause) {
     throw new AppError("native_library_missing", `cannot open ${files.llama}: ${String(cause)}`, {
