@@ -87,7 +87,7 @@ export class RecordWriter {
     const alternatives = top?.count ?? 0;
     this.#reserve(OUTPUT_WORDS + 2 * count * (1 + alternatives));
     this.#outputHead(stream, from, count, alternatives);
-    output.column.copy(from, this.#words, this.#length);
+    output.copyTokens(from, this.#words, this.#length);
     output.copyLogprobs(from, this.#floats, this.#length + count);
     this.#length += 2 * count;
     if (top === null) return;
