@@ -1,4 +1,4 @@
-"""What a step takes on this engine: one model, learnt from the steps themselves (src/draft/step-time.ts).
+"""What a step takes on this engine: one model, learnt from the steps themselves.
 
     time = pace * (step + request * requests + row * draft tokens + drafts, where there are any)
 
