@@ -9,6 +9,12 @@ import { HF_FOLDER, sharedModel, skipReason } from "../../../test/llama/engine-f
 import { openHuggingFaceText } from "../../text/hugging-face.ts";
 import type { ChatMessage, ChatOptions, Text } from "../../text/text.ts";
 
+/**
+ * Scripts of the higher planes, among them those that are new in Unicode 16 (JavaScript's tables): libllama's tables are
+ * older, so a new letter or digit is split off in another way there. Emoji stay.
+ */
+const YOUNG = /[\u{10000}-\u{1f0ff}\u{20000}-\u{10ffff}]/gu;
+
 const textArbitrary = fc
   .array(
     fc.oneof(
@@ -27,7 +33,7 @@ const textArbitrary = fc
     ),
     { maxLength: 12 },
   )
-  .map((parts) => parts.join(""));
+  .map((parts) => parts.join("").replace(YOUNG, ""));
 
 const OPTIONS: ChatOptions = {
   addGenerationPrompt: true,
