@@ -48,7 +48,7 @@ engineTest(
     const { status, stdout } = await foretoken(
       "verify",
       "--max-tokens",
-      "256",
+      "128",
       "--json",
       "--quiet",
     );

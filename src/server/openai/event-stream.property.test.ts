@@ -146,7 +146,7 @@ test("streams: put together, they are the answer that does not stream", async ()
         await fixture.close();
       }
     }),
-    { numRuns: 150 },
+    { numRuns: 80 },
   );
 }, 60_000);
 
