@@ -39,7 +39,7 @@ def released(request: Any, hash_block_size: int) -> Released | None:
     params = getattr(request, "sampling_params", None)
     extra = getattr(params, "extra_args", None) or {}
     if extra.get("foretoken_keep") == 1:
-        # The next turn of its session continues it; the store drops what nobody asks for.
+        # The next turn of its session continues from these blocks; the store evicts those that are not read again.
         return None
     offset = extra.get("foretoken_offset")
     if not isinstance(offset, int) or not 0 <= offset <= request.num_prompt_tokens:
