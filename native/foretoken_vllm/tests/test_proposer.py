@@ -420,3 +420,27 @@ def test_an_error_in_the_counters_stays_inside(monkeypatch: pytest.MonkeyPatch) 
     runner.add(Chunk("s", list(PROMPT), extra("g", 10)))
     runner.step({"s": [10]})
     assert runner.step({"s": [11]})["s"] == STORY[2:]
+
+
+@pytest.mark.parametrize("settings", [{}, {"draft_url": "ws://127.0.0.1:9/v1/draft"}])
+def test_a_batch_only_shrinks_where_no_sidecar_may_send_more(settings: dict[str, Any]) -> None:
+    proposer, runner = engine(probability_min=0, **settings)
+    try:
+        seen: list[float | None] = []
+        choose = proposer._budget.choose
+
+        def spy(requests: int, probabilities: list[float], whole: float | None = None) -> float:
+            seen.append(whole)
+            return choose(requests, probabilities, whole)
+
+        proposer._budget.choose = spy  # type: ignore[method-assign]
+        run_siblings(runner)
+        runner.add(Chunk("r", list(PROMPT), extra("g", 9)))
+        for _ in range(60):
+            for token in STORY:
+                runner.step({"r": [token]})
+        assert seen
+        assert seen[0] is None
+        assert (seen[-1] is None) == bool(settings)
+    finally:
+        proposer.close()

@@ -36,8 +36,8 @@ _STEP_S_MAX = 1.0
 # How often it is counted what steps took.
 _LEDGER_STEPS = 16
 _NO_QUERIES = array("i")
-# Steps without a new response after which a batch counts as one that only shrinks; times its requests, since the fewer
-# run, the more seldom one ends and makes room.
+# Without a sidecar: steps without a new response after which a batch counts as one that only shrinks; times its
+# requests, since the fewer run, the more seldom one ends and makes room.
 _ENDING_STEPS = 16
 _ENDING_REQUEST_STEPS = 256
 # Seconds in which a group with another prompt keeps its name.
@@ -378,7 +378,7 @@ class ForetokenProposer:
             return [tokens[a:b] for a, b in pairwise(starts)]
         probabilities = replica.probabilities(drafted)
         whole = None
-        if self._steps - self._began_at > max(_ENDING_STEPS, _ENDING_REQUEST_STEPS // requests):
+        if self._is_ending(requests):
             slowest = min(all_progress)
             weights = weights_of([at - slowest for at in progress])
             for weight, (a, b) in zip(weights, pairwise(starts), strict=True):
@@ -398,6 +398,12 @@ class ForetokenProposer:
         self._drafted = sum(map(len, kept))
         self.counters.withheld += drafted - self._drafted
         return kept
+
+    def _is_ending(self, requests: int) -> bool:
+        """Whether the batch only shrinks. Not with a sidecar: requests wait there, of which this engine knows nothing."""
+        if self._settings.draft_url:
+            return False
+        return self._steps - self._began_at > max(_ENDING_STEPS, _ENDING_REQUEST_STEPS // requests)
 
     def _allowed(self) -> int:
         """Draft tokens of this step, all requests together, that the sidecar allows."""
