@@ -67,29 +67,48 @@ export interface RemoteOptions {
   readonly notice: (url: string, notice: VllmNotice) => void;
 }
 
-/** A vLLM server (`http:`, `https:`), or a worker of ours on another machine (`ws:`, `wss:`). */
+/**
+ * A vLLM or SGLang server (`http:`, `https:`; `sglang:` is the latter alone), or a worker of ours on another machine
+ * (`ws:`, `wss:`).
+ */
 export function remoteSource(url: string, options: RemoteOptions): WorkerSource {
   const scheme = URL.canParse(url) ? new URL(url).protocol : null;
   switch (scheme) {
     case "http:":
     case "https:":
-      return vllmSource(url, options);
+    case "sglang:":
+      return serverSource(url, options);
     case "ws:":
     case "wss:":
       return linkSource(url, options);
     default:
-      throw new AppError("usage", `--worker is "${url}"; it is http://HOST:PORT or ws://HOST:PORT`);
+      throw new AppError(
+        "usage",
+        `--worker is "${url}"; it is http://HOST:PORT, sglang://HOST:PORT or ws://HOST:PORT`,
+      );
   }
 }
 
-function vllmSource(url: string, { token, notice }: RemoteOptions): WorkerSource {
+const SGLANG = "sglang://";
+
+/** An inference server, and no worker of ours. */
+export function isServer(url: string): boolean {
+  return url.startsWith("http") || url.startsWith(SGLANG);
+}
+
+function httpUrlOf(url: string): string {
+  return url.startsWith(SGLANG) ? `http://${url.slice(SGLANG.length)}` : url;
+}
+
+function serverSource(url: string, { token, notice }: RemoteOptions): WorkerSource {
   return {
     name: url,
     keepsWeights: true,
     open: ({ workerId, epoch, reach }) =>
       openVllmWorker({
         workerId,
-        url,
+        url: httpUrlOf(url),
+        ...(url.startsWith(SGLANG) ? { kind: "sglang" as const } : {}),
         epoch,
         reach,
         cacheSalt: RUN_SALT,
@@ -162,7 +181,7 @@ export interface ModelWait {
  */
 export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
   const { llamaCount, model, tokenizer, servedName, deterministic } = options;
-  const servers = () => options.urls().filter((url) => url.startsWith("http"));
+  const servers = () => options.urls().filter(isServer);
   const isOurs = servers().length < options.urls().length || llamaCount > 0;
   const needsFile =
     llamaCount > 0 || model !== null || (tokenizer === null && servers().length === 0);
@@ -247,7 +266,7 @@ async function anyServed(
   if (urls().length === 0) return null;
   for (let pauseMs = RETRY_MS; ; pauseMs = Math.min(RETRY_MS_MAX, pauseMs * 2)) {
     try {
-      return await Promise.any(urls().map((url) => servedModel(url, { token })));
+      return await Promise.any(urls().map((url) => servedModel(httpUrlOf(url), { token })));
     } catch (error) {
       const problems = error instanceof AggregateError ? error.errors : [error];
       wait.tried(problems.map(errorText));

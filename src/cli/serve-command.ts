@@ -17,6 +17,7 @@ import {
 } from "../serve.ts";
 import type { WorkerSource } from "../server/worker-pool.ts";
 import {
+  isServer,
   llamaSources,
   type ModelSide,
   type ModelWait,
@@ -134,7 +135,7 @@ const OURS_ONLY = ["poolMemoryMb", "poolDiskMb", "poolDir"] as const;
 /** @throws AppError usage: a setting that was given can have no effect. One that was inherited is a warning. */
 function checkUseless(command: Command, settings: ServeSettings, log: Log): void {
   const isRemote = settings.llama === 0;
-  const isForeign = isRemote && settings.worker.every((url) => url.startsWith("http"));
+  const isForeign = isRemote && settings.worker.every(isServer);
   const useless = [
     { names: isRemote ? EMBEDDED_ONLY : [], of: "embedded engines (--llama)" },
     { names: isForeign ? OURS_ONLY : [], of: "embedded engines (--llama) and ws:// workers" },

@@ -466,7 +466,7 @@ export const FIELDS = {
     flag: "--worker",
     metavar: "URL",
     default: [],
-    help: "an engine: http://HOST:PORT of a vLLM server, or ws://HOST:PORT of `foretoken worker`; may be repeated",
+    help: "an engine: http://HOST:PORT of a vLLM or SGLang server (sglang://HOST:PORT for SGLang alone), or ws://HOST:PORT of `foretoken worker`; may be repeated",
   },
   llama: integer("--llama", {
     metavar: "N",

@@ -9,7 +9,7 @@ import { type Exchange, jsonResponse, type Route } from "./route.ts";
 import type { Member, WorkerPool, WorkerSource } from "./worker-pool.ts";
 
 export interface WorkerRegistryOptions {
-  /** `url`: http, https, ws or wss. */
+  /** `url`: http, https, sglang, ws or wss. */
   readonly sourceOf: (url: string) => WorkerSource;
   /** Engines were named when the server was started. */
   readonly hasFixed: boolean;
@@ -151,8 +151,8 @@ function urlIn(body: unknown): string {
   if (url.length > URL_CHARACTERS_MAX) {
     throw invalid(`has ${url.length} characters, more than ${URL_CHARACTERS_MAX}`);
   }
-  if (!URL.canParse(url) || !/^(?:http|ws)s?:$/.test(new URL(url).protocol)) {
-    throw invalid(`is "${url}", not http://HOST:PORT or ws://HOST:PORT`);
+  if (!URL.canParse(url) || !/^(?:(?:http|ws)s?|sglang):$/.test(new URL(url).protocol)) {
+    throw invalid(`is "${url}", not http://HOST:PORT, sglang://HOST:PORT or ws://HOST:PORT`);
   }
   return url.replace(/\/+$/, "");
 }

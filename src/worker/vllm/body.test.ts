@@ -6,7 +6,8 @@ import {
   SAMPLING_DEFAULTS,
   type SamplingParams,
 } from "../../request/request.ts";
-import { type ChunkRequest, chunkBody, chunkSeed, type Dialect } from "./body.ts";
+import { chunkBody, chunkSeed } from "./body.ts";
+import type { ChunkRequest, Dialect } from "./dialect.ts";
 import { supportOf } from "./support.ts";
 
 const PLAIN: SamplingParams = {

@@ -1,61 +1,10 @@
-// The body of one chunk's request: sampling parameters in vLLM's words, for either endpoint. Every chunk is a
-// request of its own to the server, whose prompt is prompt + output so far.
+// The body of one chunk's request: sampling parameters under vLLM's names, for either endpoint of vLLM's, or SGLang's.
+// Every chunk is a request of its own to the server, whose prompt is prompt + output so far.
 
 import { fold32 } from "../../base/hash.ts";
-import type { WeightEpoch } from "../../base/ids.ts";
-import type { DraftSource } from "../../draft/group-update.ts";
-import { type DrawKey, PROMPT_FIELDS, type RequestSpec } from "../../request/request.ts";
-
-export type Endpoint = "generate" | "completions";
-
-export const ENDPOINT_PATHS: Readonly<Record<Endpoint, string>> = {
-  generate: "/inference/v1/generate",
-  completions: "/v1/completions",
-};
-
-/** What a server understands, found by asking it. */
-export interface Dialect {
-  readonly endpoint: Endpoint;
-  readonly model: string;
-  /** It takes priorities. Without `--scheduling-policy priority` older versions answer 400, newer ones ignore them. */
-  readonly hasPriorities: boolean;
-  /** Logprobs it reports at each position, at most (`--max-logprobs`). */
-  readonly logprobsMax: number;
-  /** It knows `stream_interval`, and the count of tokens with every event. */
-  readonly hasStreamSettings: boolean;
-  /** It survives a request with a seed, whenever it comes. */
-  readonly hasSeeds: boolean;
-}
-
-/** How the answer comes. whole: in one piece, with what a stream does not bring. */
-export type AnswerForm = "stream" | "whole";
-
-export interface ChunkRequest {
-  /** "ft-<requestId>-<chunk>-<attempt>". */
-  readonly name: string;
-  readonly spec: RequestSpec;
-  /** Output tokens before this request. */
-  readonly offset: number;
-  /** Prompt + output so far. */
-  readonly tokens: Int32Array;
-  /** At most this many new ones. */
-  readonly tokensMax: number;
-  /** With them the response is as long as it may get. */
-  readonly isLast: boolean;
-  /** Lower is served earlier. */
-  readonly priority: number;
-  readonly cacheSalt: string;
-  /** Names the run that the request belongs to: the same for all its workers, different for another run. */
-  readonly run: string;
-  /** Of the weights that the chunk is for. */
-  readonly epoch: WeightEpoch;
-  readonly streamInterval: number;
-  readonly draft: DraftSource | null;
-  /** whole: with logprobs of the prompt, where they are wanted. */
-  readonly form: AnswerForm;
-  /** Position from which experts are reported; null: they are not wanted. */
-  readonly expertsFrom: number | null;
-}
+import { type DrawKey, PROMPT_FIELDS } from "../../request/request.ts";
+import type { ChunkRequest, Dialect } from "./dialect.ts";
+import { sglangBody } from "./sglang/body.ts";
 
 /** Of the request, not of each chunk: `form` and `expertsFrom` say what a chunk reports. */
 const REPORT_FIELDS: ReadonlySet<string> = new Set([
@@ -95,6 +44,7 @@ export function chunkBodyOf(ask: ChunkRequest, dialect: Dialect): string | null 
 }
 
 export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
+  if (dialect.endpoint === "sglang") return sglangBody(ask, dialect);
   const { spec, tokensMax } = ask;
   const { sampling } = spec;
   const { engineFields } = sampling;

@@ -3,8 +3,8 @@
 import { createHash } from "node:crypto";
 import type { WeightEpoch } from "../../base/ids.ts";
 import { reportsPrompt } from "../../request/request.ts";
-import type { ChunkRequest } from "./body.ts";
 import type { ChunkRun } from "./chunk-run.ts";
+import type { ChunkRequest } from "./dialect.ts";
 import { streamInterval } from "./retry.ts";
 
 /** Among requests of one urgency, those that have come furthest go first and are preempted last. */

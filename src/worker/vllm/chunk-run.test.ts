@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { groupId, requestId } from "../../base/ids.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import { ChunkRun } from "./chunk-run.ts";
-import type { StreamEvent } from "./stream-event.ts";
+import type { StreamEvent } from "./event.ts";
 
 function newRun(
   options: { chunkTokens?: number; stop?: number; divisible?: boolean; output?: number[] } = {},

@@ -6,7 +6,7 @@ import { OutputColumns } from "../../request/columns.ts";
 import { type FinishReason, type RequestSpec, reportsPrompt } from "../../request/request.ts";
 import type { PromptReport } from "../../request/response.ts";
 import type { WorkerEvent } from "../../rollout/worker.ts";
-import type { EventUsage, StreamEvent } from "./stream-event.ts";
+import type { EventUsage, StreamEvent } from "./event.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 type Piece = Extract<StreamEvent, { kind: "piece" }>;
@@ -16,6 +16,9 @@ type Piece = Extract<StreamEvent, { kind: "piece" }>;
  * piece was taken.
  */
 export type Taken = "more" | "full" | "broken";
+
+/** A reason of no server's: the response goes on after it. */
+const FOREIGN_STOP = "its own EOS";
 
 /** short: the server ended before the chunk was used up. */
 export type Outcome =
@@ -43,6 +46,8 @@ export class ChunkRun {
   /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */
   cancel: (() => void) | null = null;
   isOpen = false;
+  /** What the server calls this attempt; null: it ends with its connection. */
+  rid: string | null = null;
   /** The server's reason for the end of this attempt. */
   reason: string | null = null;
   /** Of the prompt, in the server's prefix cache before the first output token; null: not reported. */
@@ -90,6 +95,11 @@ export class ChunkRun {
   /** Tokens that this chunk has brought. */
   get made(): number {
     return this.#made.length;
+  }
+
+  /** Positions whose experts an attempt that ends here reports: all but that of the last token. */
+  get expertRows(): number {
+    return this.spec.prompt.length + this.offset - 1 - (this.expertsFrom ?? 0);
   }
 
   get tokensLeft(): number {
@@ -144,7 +154,9 @@ export class ChunkRun {
     for (let i = 0; i < count; i += 1) if (!isToken(tokens[i])) return "broken";
     this.#counted = Math.max(this.#counted, from + count);
     for (let i = skipped; i < count && !this.isFull; i += 1) this.#append(piece, i);
-    if (piece.finishReason !== null) this.reason = piece.finishReason;
+    if (piece.finishReason !== null) {
+      this.reason = this.#isForeignStop(piece) ? FOREIGN_STOP : piece.finishReason;
+    }
     return this.isFull ? "full" : "more";
   }
 
@@ -197,6 +209,13 @@ export class ChunkRun {
       logprobs: this.#made.logprobs(from),
       top: this.#made.topLogprobs(from),
     };
+  }
+
+  /** The server stopped at its own EOS, which does not end this response. */
+  #isForeignStop({ finishReason, matched }: Piece): boolean {
+    if (finishReason !== "stop" || matched === undefined) return false;
+    const { stopTokenIds, engineFields } = this.spec.sampling;
+    return engineFields?.ignore_eos !== false && !stopTokenIds.includes(matched);
   }
 
   #append(piece: Piece, i: number): void {

@@ -2,7 +2,8 @@
 // has shown, when it is opened, that a divided one is the same.
 
 import { errorText } from "../../base/errors.ts";
-import { chunkBody, type Dialect, ENDPOINT_PATHS } from "./body.ts";
+import { chunkBody } from "./body.ts";
+import { type Dialect, ENDPOINT_PATHS } from "./dialect.ts";
 import { checkDivided, type GenerateGreedy, type Greedy } from "./divided-check.ts";
 import type { HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";

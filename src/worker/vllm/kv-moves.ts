@@ -4,8 +4,8 @@
 import type { RequestId } from "../../base/ids.ts";
 import type { KvMoveStats } from "../../rollout/worker.ts";
 import type { ChunkRun } from "./chunk-run.ts";
+import type { EventUsage } from "./event.ts";
 import type { ServerCounters } from "./metrics.ts";
-import type { EventUsage } from "./stream-event.ts";
 
 /** Requests that are remembered; of one that is forgotten, a chunk that stayed counts as one that came. */
 const KNOWN_MAX = 65_536;

@@ -91,6 +91,8 @@ export function readMetrics(text: string): ServerMetrics {
   };
 }
 
+export const NO_COUNTERS: ServerCounters = mapCounters(() => 0);
+
 export function mapCounters(value: (key: keyof ServerCounters) => number): ServerCounters {
   return {
     steps: value("steps"),

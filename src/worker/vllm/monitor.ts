@@ -1,12 +1,12 @@
 // Polls a server: its metrics about once a second, its health when streams are silent. It reports observations; the
 // worker decides what follows.
 
-import { errorText } from "../../base/errors.ts";
 import { parseJson } from "../../base/json.ts";
 import type { TimerClock } from "./clock.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
-import { readMetrics, type ServerMetrics } from "./metrics.ts";
+import type { ServerMetrics } from "./metrics.ts";
+import { type Polled, problemOf, type Watch } from "./watch.ts";
 
 /** A longer name is none. */
 const VERSION_CHARACTERS_MAX = 512;
@@ -35,6 +35,7 @@ export class Monitor {
   readonly #client: HttpClient;
   readonly #clock: TimerClock;
   readonly #limits: VllmLimits;
+  readonly #watch: Watch;
   readonly #listener: MonitorListener;
   #cancelTick: (() => void) | null = null;
   #isStopped = false;
@@ -47,13 +48,14 @@ export class Monitor {
   #isChecking = false;
   #checkedMs = Number.NEGATIVE_INFINITY;
   #healthFailures = 0;
-  /** It answers /weight_info: in development mode, from 0.32 on. */
+  /** It reports what its weights are called: vLLM in development mode, from 0.32 on. */
   #hasVersions = true;
 
   constructor(
-    parts: { client: HttpClient; clock: TimerClock; limits: VllmLimits },
+    parts: { client: HttpClient; clock: TimerClock; limits: VllmLimits; watch: Watch },
     listener: MonitorListener,
   ) {
+    this.#watch = parts.watch;
     this.#client = parts.client;
     this.#clock = parts.clock;
     this.#limits = parts.limits;
@@ -87,14 +89,14 @@ export class Monitor {
   async poll(): Promise<void> {
     if (this.#isPolling || this.#isStopped) return;
     this.#isPolling = true;
-    let answer: HttpAnswer;
+    let polled: Polled;
     do {
       this.#isStale = false;
-      answer = await this.#get("/metrics");
+      polled = await this.#watch.poll((path) => this.#get(path));
     } while (this.#isStale && !this.#isStopped);
     this.#isPolling = false;
     if (this.#isStopped) return;
-    const { problem, metrics } = metricsIn(answer);
+    const { answer, problem, metrics } = polled;
     if (metrics !== null) {
       this.#pollFailures = 0;
       this.#refusedAtMs = null;
@@ -108,14 +110,14 @@ export class Monitor {
     this.#refusedAtMs = isRefused ? (this.#refusedAtMs ?? nowMs) : null;
     this.#listener.pollFailed({
       failures: this.#pollFailures,
-      problem: `/metrics: ${problem}`,
+      problem: problem ?? "it reports no metrics",
       refusedMs: this.#refusedAtMs === null ? null : nowMs - this.#refusedAtMs,
     });
   }
 
   async #readVersion(): Promise<void> {
     if (!this.#hasVersions || this.#isStopped) return;
-    const answer = await this.#get("/weight_info");
+    const answer = await this.#get(this.#watch.versionPath);
     if (answer.kind !== "answer" || this.#isStopped) return;
     const name = answer.status === 200 ? versionIn(answer.body) : null;
     if (name !== null) this.#listener.versionRead(name);
@@ -126,7 +128,7 @@ export class Monitor {
   async #check(): Promise<void> {
     if (this.#isChecking) return;
     this.#isChecking = true;
-    const problem = problemOf(await this.#get("/health"));
+    const problem = problemOf(await this.#get(this.#watch.healthPath));
     this.#isChecking = false;
     this.#checkedMs = this.#clock.nowMs();
     this.#healthFailures = problem === null ? 0 : this.#healthFailures + 1;
@@ -139,16 +141,6 @@ export class Monitor {
   }
 }
 
-function metricsIn(answer: HttpAnswer): { problem: string | null; metrics: ServerMetrics | null } {
-  const problem = problemOf(answer);
-  if (problem !== null || answer.kind !== "answer") return { problem, metrics: null };
-  try {
-    return { problem: null, metrics: readMetrics(answer.body) };
-  } catch (error) {
-    return { problem: errorText(error), metrics: null };
-  }
-}
-
 function versionIn(body: string): string | null {
   try {
     const { weight_version: name }: { weight_version?: unknown } = Object(parseJson(body));
@@ -156,10 +148,4 @@ function versionIn(body: string): string | null {
   } catch {
     return null;
   }
-}
-
-/** null: it is as it should be. */
-function problemOf(answer: HttpAnswer): string | null {
-  if (answer.kind === "unreachable") return answer.message;
-  return answer.status === 200 ? null : `HTTP ${answer.status}`;
 }

@@ -1,4 +1,4 @@
-// The door to a stock vLLM server (>= 0.22): finds out what it can do, and opens a worker on it.
+// The door to a stock vLLM server (>= 0.22) or SGLang server: finds out what it can do, and opens a worker on it.
 
 import { AppError } from "../../base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../base/ids.ts";
@@ -16,6 +16,8 @@ export interface VllmWorkerOptions {
   readonly url: string;
   /** Of the weights that the server has now. Default: 0. */
   readonly epoch?: WeightEpoch;
+  /** Absent: it is found out, by what the server answers. */
+  readonly kind?: "sglang" | undefined;
   /** Sent as a bearer token. */
   readonly apiKey?: string;
   /** Default: the first one that the server lists and that is no adapter. */
@@ -64,6 +66,7 @@ export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWo
       clock,
       limits,
       cacheSalt,
+      kind: options.kind,
       model: options.model ?? null,
       slots: options.slots ?? null,
       kvTokens: options.kvTokens ?? null,

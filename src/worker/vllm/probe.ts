@@ -3,9 +3,10 @@
 
 import { AppError } from "../../base/errors.ts";
 import { parseJson } from "../../base/json.ts";
-import { chunkBody, type Dialect, ENDPOINT_PATHS, type Endpoint } from "./body.ts";
+import { chunkBody } from "./body.ts";
 import { pause, type TimerClock } from "./clock.ts";
 import { connectorOf, type FoundConnector } from "./connectors.ts";
+import { type Dialect, ENDPOINT_PATHS, type Endpoint } from "./dialect.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import { hybridProblem } from "./hybrid.ts";
 import type { VllmLimits } from "./limits.ts";
@@ -13,8 +14,10 @@ import { type CacheConfig, readMetrics, type ServerMetrics } from "./metrics.ts"
 import { PROBE_ASK } from "./probe-request.ts";
 import type { RankCapacity } from "./ranks.ts";
 import type { ServedTraits } from "./served-alike.ts";
+import { type SglangServer, sglangServer } from "./sglang/server.ts";
 import { SseReader } from "./sse.ts";
 import { errorMessage, readEvent } from "./stream-event.ts";
+import { watchOf } from "./watch.ts";
 import { withoutExperts } from "./whole-answer.ts";
 
 export interface Capabilities extends Dialect {
@@ -39,6 +42,8 @@ export interface Capabilities extends Dialect {
   readonly ranks: readonly RankCapacity[] | null;
   /** It was there when the metrics were. */
   readonly metrics: ServerMetrics;
+  /** null: it is vLLM. */
+  readonly sglang: SglangServer | null;
   /** What works worse than it could, and what to do about it. */
   readonly warnings: readonly string[];
 }
@@ -48,6 +53,8 @@ export interface ProbeOptions {
   readonly clock: TimerClock;
   readonly limits: VllmLimits;
   readonly cacheSalt: string;
+  /** Absent: it is found out. */
+  readonly kind?: "sglang" | undefined;
   /** Values that override the server's report, or replace a missing one. */
   readonly model: string | null;
   readonly slots: number | null;
@@ -59,11 +66,20 @@ export interface ProbeOptions {
 const SLOTS_DEFAULT = 256;
 /** vLLM's default `--max-logprobs`. */
 const LOGPROBS_MAX_DEFAULT = 20;
+/** SGLang has no bound. */
+const TOP_LOGPROBS_MAX = 20;
 const HEALTH_PAUSE_MS = 250;
 
 /** @throws AppError worker_failed, unauthorized or invalid_config. */
 export async function probe(options: ProbeOptions): Promise<Capabilities> {
   await waitForHealth(options);
+  const get = (path: string) => ask(options, path);
+  const sglang = await sglangServer(get);
+  if (sglang !== null) return await probeSglang(options, sglang);
+  if (options.kind === "sglang") {
+    const message = "has no /model_info, /server_info and /v1/loads: it is not SGLang";
+    throw new AppError("worker_failed", `${options.client.url} ${message}`);
+  }
   const version = jsonField(await ask(options, "/version"), "version");
   const model = await modelOf(options);
   const info = await serverInfo(options);
@@ -98,12 +114,95 @@ export async function probe(options: ProbeOptions): Promise<Capabilities> {
     isSpeculative: info.isSpeculative,
     connector: info.connector,
     metrics,
+    sglang: null,
     warnings: [
       ...warningsOf(dialect, info),
       ...(engines > 1 && ranks === null ? [UNPINNED] : []),
       ...(hybrid === null ? [] : [hybrid]),
     ],
   };
+}
+
+/** @throws AppError worker_failed: it generates no tokens, or reports no KV. */
+async function probeSglang(options: ProbeOptions, sglang: SglangServer): Promise<Capabilities> {
+  const { client } = options;
+  const model = options.model ?? sglang.model;
+  const dialect = await sglangDialect(options, { sglang, model });
+  const { metrics, problem } = await watchOf(sglang).poll((path) => ask(options, path));
+  if (metrics === null) throw new AppError("worker_failed", `${client.url}${problem}`);
+  const kvTokens = options.kvTokens ?? sglang.kvTokens;
+  const contextTokens = options.contextTokens ?? sglang.contextTokens;
+  if (kvTokens < 1 || contextTokens < 2) {
+    const field = kvTokens < 1 ? "max_total_num_tokens" : "max_req_input_len";
+    throw new AppError("worker_failed", `${client.url}${sglang.infoPath} lacks ${field}`);
+  }
+  const { reportsExperts: _, ...known } = dialect;
+  const hybrid = sglang.isHybrid ? await hybridProblem(options, known) : null;
+  return {
+    ...known,
+    version: sglang.version,
+    contextTokens,
+    traits: {
+      model,
+      max_model_len: contextTokens,
+      dtype: sglang.dtype,
+      quantization: sglang.quantization,
+    },
+    slots: options.slots ?? sglang.slots ?? SLOTS_DEFAULT,
+    kvTokens,
+    kvBlockTokens: sglang.kvBlockTokens,
+    ranks: null,
+    isDivisible: hybrid === null,
+    // Of vLLM's drafting, which some sampling parameters do not go with.
+    isSpeculative: false,
+    reportsExperts: sglang.reportsExperts,
+    connector: null,
+    metrics,
+    sglang,
+    warnings: [
+      ...(sglang.hasPriorities ? [] : [SGLANG_UNORDERED]),
+      ...(known.hasStreamSettings ? [] : [SGLANG_INTERVAL]),
+      ...(sglang.dpSize > 1 ? [SGLANG_RANKS] : []),
+      ...(hybrid === null ? [] : [hybrid]),
+    ],
+  };
+}
+
+const SGLANG_UNORDERED =
+  "no priorities: the tail is served first with --enable-priority-scheduling";
+const SGLANG_INTERVAL =
+  "it repeats a response's tokens in each event, and takes no stream_interval: --incremental-streaming-output, or --stream-interval 32";
+const SGLANG_RANKS =
+  "it has data parallel ranks and places each chunk itself, so that little of its prefix may be found";
+
+/** From the most that a release may understand to the least. */
+async function sglangDialect(
+  options: ProbeOptions,
+  { sglang, model }: { sglang: SglangServer; model: string },
+) {
+  const { client, limits, cacheSalt } = options;
+  const problems: string[] = [];
+  for (const [hasStreamSettings, hasSeeds] of [
+    [true, true],
+    [false, true],
+    [false, false],
+  ] as const) {
+    const dialect: Dialect = {
+      endpoint: "sglang",
+      model,
+      hasPriorities: sglang.hasPriorities,
+      highestFirst: sglang.highestFirst,
+      logprobsMax: TOP_LOGPROBS_MAX,
+      hasStreamSettings,
+      hasSeeds,
+    };
+    const result = await canary(client, { dialect, cacheSalt, msMax: limits.startMsMax });
+    if (result.kind === "ok") return { ...dialect, reportsExperts: result.reportsExperts };
+    // A release that does not know a sampling parameter breaks the connection.
+    problems.push(result.message);
+  }
+  const why = [...new Set(problems)].join("; ");
+  throw new AppError("worker_failed", `${client.url}/generate makes no tokens: ${why}`);
 }
 
 const UNPINNED =

@@ -1,45 +1,21 @@
-// One event of a vLLM stream, read into the form that both endpoints share. It knows their JSON shapes
+// One event of a server's stream, read into the form that all endpoints share. It knows the JSON shapes of vLLM's
 // (0.22 to 0.32) and nothing of what becomes of the tokens.
 
 import { parseJson } from "../../base/json.ts";
-
-export interface EventUsage {
-  readonly promptTokens: number;
-  /** Output tokens of the request so far, those of this event included. */
-  readonly completionTokens: number;
-  /** Prompt tokens found in the prefix cache; null: not reported. */
-  readonly cachedTokens: number | null;
-}
-
-/** The likeliest tokens at one position: token, logprob, token, logprob ... likeliest first. */
-export type Alternatives = readonly number[];
-
-export type StreamEvent =
-  | {
-      readonly kind: "piece";
-      readonly tokens: readonly number[];
-      /** As long as `tokens`, unless the server sent fewer. */
-      readonly logprobs: readonly number[];
-      readonly alternatives: readonly Alternatives[];
-      /** null: more follows. */
-      readonly finishReason: string | null;
-      readonly usage: EventUsage | null;
-      /** Of the weights that made the last token; only where the response ends, from 0.32 on. */
-      readonly weightVersion: string | null;
-    }
-  | { readonly kind: "usage"; readonly usage: EventUsage }
-  | { readonly kind: "done" }
-  /** `status` 0: not given. */
-  | { readonly kind: "error"; readonly status: number; readonly message: string }
-  | { readonly kind: "unreadable" };
-
-type Json = Readonly<Record<string, unknown>>;
+import {
+  type Alternatives,
+  type EventUsage,
+  isJson,
+  type Json,
+  likeliest,
+  numberOr,
+  type StreamEvent,
+} from "./event.ts";
+import { sglangEvent } from "./sglang/event.ts";
 
 const DONE: StreamEvent = { kind: "done" };
 const UNREADABLE: StreamEvent = { kind: "unreadable" };
 const NONE: readonly never[] = [];
-/** Where a server gives no logprob (a token of probability zero). */
-const LOGPROB_UNKNOWN = Number.NEGATIVE_INFINITY;
 
 /** `topLogprobs`: alternatives wanted at each position. */
 export function readEvent(data: Buffer, topLogprobs: number): StreamEvent {
@@ -48,6 +24,7 @@ export function readEvent(data: Buffer, topLogprobs: number): StreamEvent {
   if (json === null) return UNREADABLE;
   if (isJson(json.error)) return errorOf(json.error);
   if (json.object === "error") return errorOf(json);
+  if (isJson(json.meta_info)) return sglangEvent(json, json.meta_info, topLogprobs);
   const usage = usageOf(json.usage);
   const choices = json.choices;
   const choice: unknown = Array.isArray(choices) ? choices[0] : undefined;
@@ -161,16 +138,6 @@ function isAmong(rank: unknown, count: number): boolean {
   return typeof rank !== "number" || rank <= count;
 }
 
-/** vLLM adds the token drawn where it is not among the likeliest. Ties: the lower token first. */
-function likeliest(pairs: [number, number][], count: number): Alternatives {
-  pairs.sort((a, b) => b[1] - a[1] || a[0] - b[0]);
-  return pairs.slice(0, count).flat();
-}
-
-function numberOr(value: unknown): number {
-  return typeof value === "number" ? value : LOGPROB_UNKNOWN;
-}
-
 /**
  * The bytes are read as Latin-1, which is twice as fast: other characters occur only in strings, and only an
  * error's message is looked at.
@@ -182,8 +149,4 @@ function parsed(data: Buffer, parse: (text: string) => unknown = JSON.parse): Js
   } catch {
     return null;
   }
-}
-
-function isJson(value: unknown): value is Json {
-  return typeof value === "object" && value !== null && !Array.isArray(value);
 }

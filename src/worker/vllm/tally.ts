@@ -3,9 +3,9 @@
 
 import type { WorkerStats } from "../../rollout/worker.ts";
 import type { ChunkRun } from "./chunk-run.ts";
+import type { EventUsage } from "./event.ts";
 import type { KvMoves } from "./kv-moves.ts";
 import { hasRestarted, mapCounters, type ServerCounters, type ServerMetrics } from "./metrics.ts";
-import type { EventUsage } from "./stream-event.ts";
 
 export class Tally {
   #latest: ServerMetrics;

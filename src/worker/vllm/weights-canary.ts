@@ -5,11 +5,13 @@
 import { groupId, requestId, type WeightEpoch } from "../../base/ids.ts";
 import { type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import type { ControlAnswer } from "../../rollout/worker.ts";
-import { chunkBody, type Dialect, ENDPOINT_PATHS } from "./body.ts";
+import { chunkBody } from "./body.ts";
+import { type Dialect, ENDPOINT_PATHS } from "./dialect.ts";
+import type { Alternatives } from "./event.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { SseReader } from "./sse.ts";
-import { type Alternatives, errorMessage, readEvent } from "./stream-event.ts";
+import { errorMessage, readEvent } from "./stream-event.ts";
 
 /** Number of positions that must all be flat before the weights count as flat: ties of two tokens happen. */
 const OUTPUT_TOKENS = 4;

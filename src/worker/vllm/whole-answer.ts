@@ -4,7 +4,8 @@
 import type { PromptReport } from "../../request/response.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import { type Cut, cutField } from "./cut-field.ts";
-import { readEvent, type StreamEvent } from "./stream-event.ts";
+import type { StreamEvent } from "./event.ts";
+import { readEvent } from "./stream-event.ts";
 
 /** Collects an answer's bytes. */
 export class WholeReader {

@@ -1,4 +1,4 @@
-// The worker port on a stock vLLM server: one streaming request for each chunk. It owns the streams and sees that
+// The worker port on a stock vLLM or SGLang server: one streaming request for each chunk. It owns the streams and sees that
 // whatever happens to one, no token is lost or comes twice: an attempt goes on where the one before ended.
 // It never holds KV: what the server's prefix cache has of a continuation is found there by its tokens.
 
@@ -20,11 +20,13 @@ import {
   type WorkerListener,
   type WorkerStats,
 } from "../../rollout/worker.ts";
-import { type AnswerForm, chunkBodyOf, ENDPOINT_PATHS } from "./body.ts";
+import { chunkBodyOf } from "./body.ts";
 import { chunkRequest } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
-import { contained, type TimerClock } from "./clock.ts";
+import { contained, pause, type TimerClock } from "./clock.ts";
 import { canaryModel, controlAnswer, controlCall } from "./control.ts";
+import { type AnswerForm, ENDPOINT_PATHS } from "./dialect.ts";
+import type { EventUsage, StreamEvent } from "./event.ts";
 import type { HttpCall, HttpClient } from "./http.ts";
 import type { KvMoves } from "./kv-moves.ts";
 import type { VllmLimits } from "./limits.ts";
@@ -34,10 +36,15 @@ import { Outbox } from "./outbox.ts";
 import { type Capabilities, canary } from "./probe.ts";
 import { Ranks } from "./ranks.ts";
 import { classify, retryDelayMs } from "./retry.ts";
+import { ridOf } from "./sglang/body.ts";
+import { abortCall, FLUSH_CALL, SglangControl } from "./sglang/control.ts";
+import { npyOfRows } from "./sglang/experts.ts";
+import { sglangSupport } from "./sglang/support.ts";
 import { SseReader } from "./sse.ts";
-import { errorMessage, readEvent, type StreamEvent } from "./stream-event.ts";
+import { errorMessage, readEvent } from "./stream-event.ts";
 import { supportOf } from "./support.ts";
 import { Tally } from "./tally.ts";
+import { problemOf, watchOf } from "./watch.ts";
 import { weightsCanary } from "./weights-canary.ts";
 import { WholeReader, wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
@@ -95,6 +102,8 @@ export class VllmWorker implements Worker {
   readonly #held = new Set<ChunkRun>();
   /** null: the server has one rank, or places requests itself. */
   readonly #ranks: Ranks | null;
+  /** null: it is vLLM. */
+  readonly #sglang: SglangControl | null;
   #openStreams = 0;
   #chunks = 0;
   /** Connections whose stream is over, until the server ends them. */
@@ -135,13 +144,18 @@ export class VllmWorker implements Worker {
       coalesceMs: parts.limits.coalesceMs,
       send: (events) => this.#send(events),
     });
-    this.#monitor = new Monitor(parts, {
-      watched: (nowMs) => this.#watched(nowMs),
-      polled: (metrics) => this.#polled(metrics),
-      versionRead: (name) => this.#versionRead(name),
-      pollFailed: (failed) => this.#pollFailed(failed),
-      unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
-    });
+    const { sglang } = parts.capabilities;
+    this.#sglang = sglang === null ? null : new SglangControl(parts.client, sglang);
+    this.#monitor = new Monitor(
+      { ...parts, watch: watchOf(sglang) },
+      {
+        watched: (nowMs) => this.#watched(nowMs),
+        polled: (metrics) => this.#polled(metrics),
+        versionRead: (name) => this.#versionRead(name),
+        pollFailed: (failed) => this.#pollFailed(failed),
+        unhealthy: (problem) => this.#fail(`it is silent and not healthy: ${problem}`),
+      },
+    );
   }
 
   /** What the server was found to be. */
@@ -166,7 +180,10 @@ export class VllmWorker implements Worker {
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
-    return supportOf(sampling, this.#parts.capabilities);
+    const { capabilities } = this.#parts;
+    return this.#sglang === null
+      ? supportOf(sampling, capabilities)
+      : sglangSupport(sampling, capabilities);
   }
 
   send(commands: readonly WorkerCommand[]): void {
@@ -187,6 +204,7 @@ export class VllmWorker implements Worker {
 
   async #control(request: ControlRequest, msMax: number): Promise<ControlAnswer> {
     const { client } = this.#parts;
+    if (this.#sglang !== null) return await this.#sglang.answer(request, msMax);
     let call: HttpCall;
     try {
       call = controlCall(request);
@@ -198,6 +216,7 @@ export class VllmWorker implements Worker {
 
   async #canary({ body }: ControlRequest): Promise<ControlAnswer> {
     const { client, limits, capabilities: dialect, cacheSalt } = this.#parts;
+    if (this.#sglang?.isAsleep === true) return { status: 200, body: { asleep: true } };
     const model = canaryModel(body);
     const name = crypto.randomUUID();
     const epoch = this.#epoch;
@@ -239,6 +258,7 @@ export class VllmWorker implements Worker {
         return;
       case "advance":
         this.#begin(command.epoch);
+        if (this.#sglang !== null) this.#contain(this.#flush(command.epoch));
         return;
       case "reload":
         this.#contain(this.#reload(command.modelPath, command.epoch));
@@ -313,6 +333,29 @@ export class VllmWorker implements Worker {
     this.#outbox.say({ kind: "reloaded", epoch });
   }
 
+  /**
+   * Empties SGLang's cache before anything of the epoch runs. Requests that have just been left keep it from that for a
+   * moment.
+   */
+  async #flush(epoch: WeightEpoch): Promise<void> {
+    const { client, clock, limits } = this.#parts;
+    this.#isReloading = true;
+    const endMs = clock.nowMs() + limits.checkMsMax;
+    for (;;) {
+      const answer = await client.answer(FLUSH_CALL, limits.checkMsMax);
+      if (this.#state !== "running" || this.#epoch !== epoch) return;
+      const problem = problemOf(answer);
+      if (problem === null) break;
+      if (clock.nowMs() >= endMs) {
+        this.#fail(`it may hold KV of older weights: /flush_cache: ${problem}`);
+        return;
+      }
+      await pause(clock, limits.retryMs);
+    }
+    this.#isReloading = false;
+    this.#launchHeld();
+  }
+
   async #reload(modelPath: string, epoch: WeightEpoch): Promise<void> {
     this.#begin(epoch);
     this.#outbox.clear();
@@ -379,6 +422,7 @@ export class VllmWorker implements Worker {
       else this.#finish(run, "length");
       return;
     }
+    run.rid = this.#sglang === null ? null : ridOf(ask);
     const body = chunkBodyOf(ask, capabilities);
     if (body === null) {
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
@@ -449,9 +493,16 @@ export class VllmWorker implements Worker {
 
   /** Closes the run's stream, or ends its pause. */
   #close(run: ChunkRun): void {
+    // SGLang looks for connections that are closed seconds later, and runs the request meanwhile.
+    if (run.rid !== null && run.isOpen && run.cancel !== null) this.#abort(run.rid);
     run.cancel?.();
     run.cancel = null;
     this.#noLongerOpen(run);
+  }
+
+  #abort(rid: string): void {
+    const { client, limits } = this.#parts;
+    this.#contain(client.answer(abortCall(rid), limits.checkMsMax));
   }
 
   #noLongerOpen(run: ChunkRun): void {
@@ -495,13 +546,15 @@ export class VllmWorker implements Worker {
         }
         this.#tally.made(run.made - before);
         if (run.made > before) this.#outbox.made(run);
+        if (event.finishReason !== null && event.isWholeUsage === true && event.usage !== null) {
+          this.#used(run, event.usage);
+          if (run.experts !== null) run.experts = npyOfRows(run.experts, run.expertRows);
+        }
         if (event.weightVersion !== null) this.#versionRead(event.weightVersion);
         return true;
       }
       case "usage":
-        this.#tally.prefilled(run, event.usage);
-        run.report(event.usage);
-        this.#parts.moves?.used(run, event.usage);
+        this.#used(run, event.usage);
         return true;
       case "done":
         this.#linger(run);
@@ -516,6 +569,13 @@ export class VllmWorker implements Worker {
       default:
         return unreachable(event);
     }
+  }
+
+  /** Of the last piece of an attempt, which holds all that is to be reported of it. */
+  #used(run: ChunkRun, usage: EventUsage): void {
+    this.#tally.prefilled(run, usage);
+    run.report(usage);
+    this.#parts.moves?.used(run, usage);
   }
 
   #ended(run: ChunkRun, message: string | null, cancel: () => void): void {

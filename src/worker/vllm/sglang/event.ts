@@ -1,0 +1,82 @@
+// One event of SGLang's /generate (0.4 to 0.5.23): the output so far, or with --incremental-streaming-output what is new.
+// Both are read alike: `completion_tokens` counts all, so that it is known where the listed ones begin.
+
+import {
+  type Alternatives,
+  isJson,
+  type Json,
+  likeliest,
+  numberOr,
+  type StreamEvent,
+} from "../event.ts";
+
+const UNREADABLE: StreamEvent = { kind: "unreadable" };
+/** What SGLang names in place of a stop if its logits were not numbers; it has replaced the last token then. */
+const NOT_NUMBERS = "NaN happened";
+const INTERNAL_ERROR = 500;
+
+export function sglangEvent(json: Json, meta: Json, topLogprobs: number): StreamEvent {
+  const { completion_tokens: total, finish_reason: finish, output_token_logprobs: triples } = meta;
+  if (typeof total !== "number" || !Array.isArray(triples)) return UNREADABLE;
+  // Absent in older releases, whose triples name the tokens.
+  const ids: unknown = json.output_ids ?? triples.map((triple) => at(triple, 1));
+  if (!Array.isArray(ids)) return UNREADABLE;
+  const shown = rowsOf(triples, { tokens: ids.length, total });
+  if (shown === null || shown.some((triple, i) => at(triple, 1) !== ids[i])) return UNREADABLE;
+  const reason = isJson(finish) ? finish : null;
+  if (reason?.matched === NOT_NUMBERS) {
+    return { kind: "error", status: INTERNAL_ERROR, message: "its logits are not numbers" };
+  }
+  return {
+    kind: "piece",
+    tokens: ids,
+    logprobs: shown.map((triple) => numberOr(at(triple, 0))),
+    alternatives:
+      topLogprobs === 0 ? [] : alternativesOf(meta, { tokens: ids.length, total, topLogprobs }),
+    finishReason: typeof reason?.type === "string" ? reason.type : null,
+    usage: {
+      promptTokens: countOf(meta.prompt_tokens) ?? 0,
+      completionTokens: total,
+      cachedTokens: countOf(meta.cached_tokens),
+    },
+    weightVersion:
+      reason !== null && typeof meta.weight_version === "string" ? meta.weight_version : null,
+    ...(typeof reason?.matched === "number" ? { matched: reason.matched } : {}),
+    isWholeUsage: true,
+  };
+}
+
+/**
+ * Rows of the event's tokens. Releases with `--stream-output` list new tokens beside all rows. null: there are fewer
+ * rows than tokens.
+ */
+function rowsOf(
+  rows: readonly unknown[],
+  { tokens, total }: { tokens: number; total: number },
+): readonly unknown[] | null {
+  if (rows.length === tokens) return rows;
+  const from = rows.length >= total ? total - tokens : rows.length - tokens;
+  return from < 0 ? null : rows.slice(from, from + tokens);
+}
+
+function alternativesOf(
+  { output_top_logprobs: rows }: Json,
+  { tokens, total, topLogprobs }: { tokens: number; total: number; topLogprobs: number },
+): readonly Alternatives[] {
+  const shown = Array.isArray(rows) ? rowsOf(rows, { tokens, total }) : null;
+  return (shown ?? []).map((row) => {
+    const pairs = Array.isArray(row) ? row : [];
+    return likeliest(
+      pairs.map((pair): [number, number] => [Number(at(pair, 1)), numberOr(at(pair, 0))]),
+      topLogprobs,
+    );
+  });
+}
+
+function at(list: unknown, index: number): unknown {
+  return Array.isArray(list) ? list[index] : undefined;
+}
+
+function countOf(value: unknown): number | null {
+  return typeof value === "number" ? value : null;
+}
