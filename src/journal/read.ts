@@ -10,6 +10,8 @@ import { scanFrame } from "./frame.ts";
 import { type EpochRecord, type OutputRecord, readRecords, type StreamRecord } from "./records.ts";
 
 export interface SavedRun {
+  /** Of the journal, for messages. */
+  readonly name: string;
   /** As `JournalLog.describe` got it. */
   readonly header: Readonly<Record<string, unknown>>;
   /** By stream. */
@@ -37,7 +39,7 @@ interface Stream {
  * @throws AppError output_failed: a record in its middle is damaged, or it is no journal.
  */
 export function readJournal(bytes: Uint8Array, name: string): SavedRun | null {
-  const reader = new RunReader();
+  const reader = new RunReader(name);
   let at = 0;
   for (let frame = 0; ; frame += 1) {
     const scan = scanFrame(bytes, at);
@@ -58,18 +60,23 @@ export function readJournal(bytes: Uint8Array, name: string): SavedRun | null {
 }
 
 class RunReader {
+  readonly #name: string;
   #header: Record<string, unknown> | null = null;
   readonly #streams = new Map<number, Stream>();
   readonly #finished: number[] = [];
   #last: SavedRun["last"] = null;
   readonly #epochs = new Map<number, string>();
 
+  constructor(name: string) {
+    this.#name = name;
+  }
+
   take(record: OutputRecord | object): void {
     if (this.#header === null) {
       this.#header = { ...record };
       return;
     }
-    const known = record as StreamRecord | EpochRecord;
+    const known = knownRecord(record);
     if (known.type === "epoch") {
       this.#epochs.set(known.epoch, known.version);
       return;
@@ -93,6 +100,7 @@ class RunReader {
     const outputs = new Map<number, SavedOutput>();
     for (const [number, { columns, chunks, finish, refusal }] of this.#streams) {
       const tokens = columns?.tokens() ?? new Int32Array(0);
+      this.#checkChunks(number, chunks, tokens.length);
       outputs.set(number, {
         tokens,
         logprobs: columns?.logprobs() ?? new Float32Array(0),
@@ -106,7 +114,16 @@ class RunReader {
       });
     }
     const [finished, last, epochs] = [this.#finished, this.#last, this.#epochs];
-    return { header: this.#header, outputs, finished, last, epochs, bytes };
+    return { name: this.#name, header: this.#header, outputs, finished, last, epochs, bytes };
+  }
+
+  /** Chunks begin one behind the other, the last one with the tokens or at their end. */
+  #checkChunks(stream: number, chunks: Stream["chunks"], length: number): void {
+    const ends = [...chunks.slice(1).map(({ offset }) => offset), length];
+    const wrong = chunks.findIndex(({ offset }, i) => offset > (ends[i] ?? length));
+    if (wrong < 0) return;
+    const what = `chunk ${wrong} of response ${stream} begins at ${chunks[wrong]?.offset}`;
+    throw damaged(`${this.#name}: ${what}, behind the end of its ${length} tokens or of the next`);
   }
 
   #stream(record: StreamRecord): Stream {
@@ -128,6 +145,23 @@ class RunReader {
     if (offset !== length) throw new RangeError(`tokens from ${offset} on follow ${length} tokens`);
     stream.columns.appendFrom(tokens, logprobs, top, 0);
   }
+}
+
+const TYPES = ["epoch", "output", "chunk", "finish"];
+const COUNTS = ["stream", "epoch", "offset", "worker"];
+const COUNT_MAX = 0xffffffff;
+
+/** @throws RangeError: no run writes such a record. */
+function knownRecord(record: object): StreamRecord | EpochRecord {
+  const type: unknown = Reflect.get(record, "type");
+  if (!TYPES.some((known) => known === type)) throw new RangeError("a record is of no known type");
+  for (const field of COUNTS) {
+    const value: unknown = Reflect.get(record, field);
+    const isCount = Number.isInteger(value) && Number(value) >= 0 && Number(value) <= COUNT_MAX;
+    const isNeeded = field === "stream" ? type !== "epoch" : type === "chunk" || type === field;
+    if (!isCount && isNeeded) throw new RangeError(`the ${field} of a record is no whole number`);
+  }
+  return record as StreamRecord | EpochRecord;
 }
 
 function damaged(message: string): AppError {

@@ -2,12 +2,14 @@
 
 import { expect, test } from "bun:test";
 import { newBed } from "../../../test/suite/stream-bed.ts";
+import { present } from "../../base/assert.ts";
 import { weightEpoch, weightsId } from "../../base/ids.ts";
 import type { JournalLog } from "../../journal/log.ts";
 import { readJournal, type SavedRun } from "../../journal/read.ts";
+import { RecordWriter } from "../../journal/records.ts";
 import { SAMPLING_DEFAULTS } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
-import type { RunFile, RunFiles } from "./journal.ts";
+import { type RunFile, type RunFiles, savedRollout } from "./journal.ts";
 import { KnownRollouts } from "./known.ts";
 import { ROLLOUT_LIMITS, type RolloutPlan } from "./plan.ts";
 
@@ -172,4 +174,13 @@ test("journals: that of a cancelled rollout goes, those of others stay after the
   await known.close();
   known.run("other").cancel();
   expect(written.map(({ isRemoved }) => isRemoved)).toEqual([true, false]);
+});
+
+test("a journal of `foretoken rollout` is refused by its name", () => {
+  const writer = new RecordWriter();
+  writer.json({ format: 1, job: "digest" });
+  const run = present(readJournal(writer.take(), "folder/rollout.journal"), "it is whole");
+  expect(() => savedRollout(run)).toThrow(
+    "folder/rollout.journal is no journal of /v1/rollouts; use another folder",
+  );
 });

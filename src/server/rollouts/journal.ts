@@ -1,6 +1,7 @@
 // The journal of one rollout: what its client asked for, and what there is of its responses. A process that takes the
 // place of this one begins the rollout again from it.
 
+import { AppError } from "../../base/errors.ts";
 import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
 import { JournalLog } from "../../journal/log.ts";
 import type { SavedRun } from "../../journal/read.ts";
@@ -46,13 +47,29 @@ export interface SavedRollout extends Header {
   readonly run: SavedRun;
 }
 
+/** @throws AppError invalid_config: the journal is of something else. */
 export function savedRollout(run: SavedRun): SavedRollout {
-  const header = run.header as unknown as Header;
+  if (!isHeader(run.header)) {
+    const problem = "is no journal of /v1/rollouts; use another folder for `foretoken rollout`";
+    throw new AppError("invalid_config", `--journal: ${run.name} ${problem}`);
+  }
+  const { header } = run;
   const groups = header.plan.groups.map((group) => ({
     ...group,
     prompt: Int32Array.from(group.prompt),
   }));
   return { ...header, plan: { ...header.plan, groups }, run };
+}
+
+/** As far as the start of a server depends on it; the rest was checked when the journal began. */
+function isHeader(header: object): header is Header {
+  const { format, id, hash, plan, draws, epoch, version } = header as Partial<Header>;
+  const texts = [id, hash, version].every((text) => typeof text === "string");
+  const hasEpoch = Number.isInteger(epoch) && Number(epoch) >= 0 && Number(epoch) <= 0xffffffff;
+  const { groups } = Object(plan) as Partial<RolloutPlan>;
+  const hasPrompts =
+    Array.isArray(groups) && groups.every((group) => Array.isArray(Object(group).prompt));
+  return format === 1 && texts && hasEpoch && Array.isArray(draws) && hasPrompts;
 }
 
 /** The newest weights that a journal names; null: none has tokens. */
