@@ -41,6 +41,8 @@ export const GGUF_MAGIC = 0x46554747;
 /** GGML_MAX_DIMS. */
 const DIMENSIONS_MAX = 4;
 const ALIGNMENT_DEFAULT = 32;
+/** Of a page of the file system, and far beyond what files have. */
+const ALIGNMENT_MAX = 1 << 16;
 const FIRST_READ_BYTES = 1 << 20;
 /** Heads grow with the vocabulary: 150,000 tokens take about 6 MB. */
 const HEAD_BYTES_MAX = 1 << 28;
@@ -62,7 +64,9 @@ export function readGgufHead(path: string, name = path): GgufHead {
       const buffer = new Uint8Array(bytes);
       const read = readSync(file, buffer, 0, bytes, 0);
       try {
-        return { path, fileBytes, ...parseHead(new HeadReader(buffer.subarray(0, read))) };
+        const head = { path, fileBytes, ...parseHead(new HeadReader(buffer.subarray(0, read))) };
+        checkOffsets(head);
+        return head;
       } catch (error) {
         if (!(error instanceof RangeError)) throw unreadable(String(error), error);
         if (bytes >= limit) throw unreadable("its head is cut short", error);
@@ -174,10 +178,21 @@ function parseHead(reader: HeadReader): Omit<GgufHead, "path" | "fileBytes"> {
     const dimensions = Array.from({ length: dimensionCount }, () => reader.u64());
     heads.push({ name, dimensions, type: reader.u32(), offset: reader.u64() });
   }
-  const alignment = Number(values.get("general.alignment") ?? ALIGNMENT_DEFAULT);
+  const alignment = values.get("general.alignment") ?? ALIGNMENT_DEFAULT;
+  if (typeof alignment !== "number" || !(alignment >= 1 && alignment <= ALIGNMENT_MAX)) {
+    throw new Error(`its alignment is ${alignment}, not a number from 1 to ${ALIGNMENT_MAX}`);
+  }
   const dataOffset = Math.ceil(reader.at / alignment) * alignment;
   const tensors = heads.map((one) => ({ ...one, offset: dataOffset + one.offset }));
   return { dataOffset, tensors, values, ranges };
+}
+
+/** @throws Error: a tensor is not in the file. */
+function checkOffsets({ tensors, fileBytes }: GgufHead): void {
+  const outside = tensors.find(({ offset }) => !(offset <= fileBytes));
+  if (outside === undefined) return;
+  const { name, offset } = outside;
+  throw new Error(`tensor ${name} begins at byte ${offset}, and the file has ${fileBytes}`);
 }
 
 function skipArray(reader: HeadReader): void {
