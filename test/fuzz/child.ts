@@ -1,0 +1,30 @@
+// One target in a process of its own, under the eyes of supervise.ts: findings go to stdout, a line of JSON each.
+
+import { resolve } from "node:path";
+import { Progress } from "./progress.ts";
+import { runTarget } from "./run.ts";
+import type { FuzzTarget } from "./target.ts";
+
+export interface ChildOptions {
+  /** Exports `targets`. */
+  readonly module: string;
+  readonly name: string;
+  readonly seed: number;
+  readonly from: number;
+  readonly to: number;
+  readonly findingsMax: number;
+  readonly progress: string;
+}
+
+const options = JSON.parse(process.argv[2] ?? "") as ChildOptions;
+const { targets } = (await import(resolve(options.module))) as { targets: FuzzTarget[] };
+const found = targets.find(({ name }) => name === options.name);
+if (found === undefined) throw new Error(`there is no target ${options.name}`);
+const progress = Progress.open(options.progress);
+await runTarget(found, {
+  ...options,
+  started: (index, slot) => progress.begin(index, slot, Date.now()),
+  ended: (slot) => progress.end(slot),
+  found: (finding) => console.log(JSON.stringify(finding)),
+});
+process.exit(0);
