@@ -147,7 +147,7 @@ async function metrics(): Promise<string> {
     plugins: () => [],
     kept: () => [],
   };
-  const text = await new Metrics(source, none).text();
+  const text = await new Metrics(source).text();
   const helps = [...text.matchAll(/^# HELP (\S+) (.*)\n# TYPE \S+ (\S+)$/gm)];
   const rows = helps
     .filter(([, name = ""]) => !name.startsWith("process_"))

@@ -1,6 +1,5 @@
 // What of the sidecar is in its metrics.
 
-import { wallClock } from "./app.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
 import { Metrics } from "./metrics/metrics.ts";
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
@@ -30,32 +29,28 @@ export function meteredBy(
   },
 ): Metrics {
   const { pool, kv, stream, telemetry, modelName, kept, learned, live } = parts;
-  const metrics = new Metrics(
-    {
-      modelName,
-      meter: sidecar.rollout.meter,
-      unfinished: () => sidecar.rollout.unfinished,
-      epoch: () => sidecar.rollout.epoch,
-      workerStates: () => {
-        const counts: Record<string, number> = { ready: 0, reconnecting: 0, fenced: 0, down: 0 };
-        for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
-        return counts;
-      },
-      engineName: (worker) =>
-        pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`,
-      servingState: () => live.state.state,
-      servingStates: SERVING_STATES,
-      staleWorkers: () => learned.stale.size,
-      sessions: () => sidecar.sessionFigures,
-      kvPool: () => kv.stats(),
-      stream: () => stream.stats(),
-      plugins: () => telemetry.figures(),
-      kept: () => Object.entries(kept).map(([of, level]) => ({ of, ...level() })),
+  const metrics = new Metrics({
+    modelName,
+    meter: sidecar.rollout.meter,
+    unfinished: () => sidecar.rollout.unfinished,
+    epoch: () => sidecar.rollout.epoch,
+    workerStates: () => {
+      const counts: Record<string, number> = { ready: 0, reconnecting: 0, fenced: 0, down: 0 };
+      for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
+      return counts;
     },
-    () => wallClock.nowMs(),
-  );
+    engineName: (worker) =>
+      pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`,
+    servingState: () => live.state.state,
+    servingStates: SERVING_STATES,
+    staleWorkers: () => learned.stale.size,
+    sessions: () => sidecar.sessionFigures,
+    kvPool: () => kv.stats(),
+    stream: () => stream.stats(),
+    plugins: () => telemetry.figures(),
+    kept: () => Object.entries(kept).map(([of, level]) => ({ of, ...level() })),
+  });
   sidecar.observe({
-    joined: (request) => metrics.joined(request),
     finished: (request) => metrics.finished(request),
     stats: (workerId, stats) => metrics.stats(workerId, stats),
   });

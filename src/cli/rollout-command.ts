@@ -292,8 +292,15 @@ function reportFile(
   };
 }
 
+/** Lists of numbers and names take one line each: a timeline has thousands. No string in JSON has a line end. */
+function formatReport(report: ReportFile): string {
+  return JSON.stringify(report, null, 2).replace(/\[\n[^[\]{}]*\]/g, (list) =>
+    list.replace(/,\n\s*/g, ", ").replace(/\n\s*/g, ""),
+  );
+}
+
 function writeReport(path: string, report: ReportFile): void {
-  const text = `${JSON.stringify(report, null, 2)}\n`;
+  const text = `${formatReport(report)}\n`;
   try {
     mkdirSync(dirname(path), { recursive: true });
     writeFileSync(path, text);
@@ -309,7 +316,7 @@ function show(
   settings: RolloutSettings,
 ): void {
   if (settings.json) {
-    console.log(JSON.stringify(file, null, 2));
+    console.log(formatReport(file));
     return;
   }
   if (settings.quiet) return;

@@ -34,6 +34,7 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
   const { wall_s = 17.84, tail_s = 8.31 } = overrides;
   return {
     rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, others_cpu_share: 0 }],
+    timeline: { chunk_columns: [], responses: [], responses_left_out: 0, workers: [] },
     policy: "group",
     draft: "off",
     deterministic: false,

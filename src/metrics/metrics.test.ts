@@ -39,30 +39,25 @@ const POOL = {
 const ENGINE: WorkerId = workerId(0);
 let meter: Meter;
 let metrics: Metrics;
-let nowMs = 0;
 
 beforeEach(() => {
-  nowMs = 0;
   meter = new Meter({ nowMs: () => 0 });
-  metrics = new Metrics(
-    {
-      modelName: "tiny",
-      meter,
-      unfinished: () => 3,
-      epoch: () => 1,
-      engineName: (worker) => `http://gpu-${worker}:8000`,
-      servingState: () => "paused",
-      servingStates: ["serving", "paused"],
-      staleWorkers: () => 0,
-      sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
-      workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
-      kvPool: () => POOL,
-      stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),
-      plugins: () => [],
-      kept: () => [{ of: "groups", bytes: 700, bytesMax: 1000, count: 2 }],
-    },
-    () => nowMs,
-  );
+  metrics = new Metrics({
+    modelName: "tiny",
+    meter,
+    unfinished: () => 3,
+    epoch: () => 1,
+    engineName: (worker) => `http://gpu-${worker}:8000`,
+    servingState: () => "paused",
+    servingStates: ["serving", "paused"],
+    staleWorkers: () => 0,
+    sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
+    workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
+    kvPool: () => POOL,
+    stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),
+    plugins: () => [],
+    kept: () => [{ of: "groups", bytes: 700, bytesMax: 1000, count: 2 }],
+  });
 });
 
 /** Values by name and labels, without the model's. */
@@ -188,14 +183,14 @@ test("metrics: every query of vLLM's own dashboard finds data after a request", 
   meter.worker({ workerId: ENGINE, capacity } as Worker);
   meter.stats(ENGINE, STATS);
   metrics.stats(ENGINE, STATS);
-  metrics.joined(request);
   const { response } = request;
+  response.joinedMs = 0;
   response.openChunk(ENGINE, weightEpoch(0));
   response.startedMs = 1000;
   response.firstTokenMs = 1500;
   response.append(0, Int32Array.of(5, 6, 7), Float32Array.of(-1, -1, -1));
   response.finish = "stop";
-  nowMs = 2500;
+  response.finishedMs = 2500;
   metrics.finished(request);
   const text = await metrics.text();
   const missing = DASHBOARD.filter((name) => {

@@ -227,11 +227,9 @@ export class Metrics {
   readonly #responses: Counter;
   readonly #times: RequestTimes;
   readonly #durations: Readonly<Record<"iteration" | "tail" | "update", Histogram>>;
-  readonly #nowMs: () => number;
 
-  constructor(sources: MetricsSources, nowMs: () => number) {
+  constructor(sources: MetricsSources) {
     this.#sources = sources;
-    this.#nowMs = nowMs;
     this.#registry.setDefaultLabels({ model_name: sources.modelName });
     const registers = [this.#registry];
     const labelNames = ["engine"];
@@ -283,17 +281,13 @@ export class Metrics {
     return await this.#registry.metrics();
   }
 
-  joined(request: Request): void {
-    this.#times.joined(request, this.#nowMs());
-  }
-
   answered(status: number): void {
     this.#responses.inc({ status });
   }
 
   finished(request: Request): void {
     this.#success.inc({ finished_reason: request.response.finish ?? "abort" });
-    this.#times.finished(request, this.#nowMs());
+    this.#times.finished(request);
   }
 
   iterationEnded({ seconds, tailS }: { readonly seconds: number; readonly tailS: number }): void {

@@ -79,7 +79,6 @@ const LENGTHS: readonly (readonly [string, string, (request: Request) => number]
 export class RequestTimes {
   readonly #times: readonly (readonly [Histogram, Row[2]])[];
   readonly #lengths: readonly (readonly [Histogram, (request: Request) => number])[];
-  readonly #joinedMs = new WeakMap<Request, number>();
 
   constructor(registry: Registry) {
     const registers = [registry];
@@ -93,15 +92,11 @@ export class RequestTimes {
     this.#lengths = LENGTHS.map((row) => [histogram(row, LENGTH_BUCKETS), row[2]] as const);
   }
 
-  joined(request: Request, nowMs: number): void {
-    this.#joinedMs.set(request, nowMs);
-  }
-
-  finished(request: Request, nowMs: number): void {
+  finished(request: Request): void {
     for (const [histogram, value] of this.#lengths) histogram.observe(value(request));
-    const joinedMs = this.#joinedMs.get(request);
-    if (joinedMs === undefined) return;
-    const times = timesOf(request, joinedMs, nowMs);
+    const { joinedMs, finishedMs } = request.response;
+    if (joinedMs === null || finishedMs === null) return;
+    const times = timesOf(request, joinedMs, finishedMs);
     for (const [histogram, value] of this.#times) {
       const seconds = value(times);
       if (seconds !== null) histogram.observe(seconds);

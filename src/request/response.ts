@@ -15,6 +15,37 @@ export interface Chunk {
   readonly weights: WeightsId | null;
   readonly offset: number;
   tokens: number;
+  /** Absent: an earlier process ran it. */
+  readonly run?: ChunkRun;
+}
+
+/**
+ * Why a chunk ended: its tokens are used up; it gave its KV up to others; its worker or its weights are gone; or the
+ * response finished.
+ */
+export type ChunkEnd = "used_up" | "ended_early" | "lost" | FinishReason;
+
+/** How a chunk ran. Times are those of the rollout's clock. */
+export interface ChunkRun {
+  readonly startMs: number;
+  /** null: none has come. */
+  firstTokenMs: number | null;
+  /** null: it runs. */
+  endMs: number | null;
+  end: ChunkEnd | null;
+  /** Output tokens that it may have. */
+  readonly tokensMax: number;
+  /** Tokens of KV that were loaded from the KV pool for it. */
+  readonly kvTokens: number;
+  /** null: the worker counts its drafts over all requests only. */
+  drafts: ChunkDrafts | null;
+  /** How many times its engine took its KV, and computed it again. */
+  preemptions: number;
+}
+
+export interface ChunkDrafts {
+  readonly draftedTokens: number;
+  readonly acceptedTokens: number;
 }
 
 /** An engine's refusal of a request. */
@@ -40,9 +71,11 @@ export class Response extends OutputColumns {
   finish: FinishReason | null = null;
   /** Why it was given up, where an engine would not run it. */
   refusal: Refusal | null = null;
-  /** When its first chunk was dispatched and when its first token came, by the rollout's clock; null: not yet. */
+  /** By the rollout's clock: it joined, its first chunk was dispatched, its first token came, it ended. null: not yet. */
+  joinedMs: number | null = null;
   startedMs: number | null = null;
   firstTokenMs: number | null = null;
+  finishedMs: number | null = null;
   /** Number of restarts. */
   restarts = 0;
   /** Of its prompt, in an engine's cache when it began; null: not reported. */
@@ -65,8 +98,24 @@ export class Response extends OutputColumns {
     return super.bytes + reported + (this.experts?.bytes ?? 0);
   }
 
-  openChunk(workerId: WorkerId, epoch: WeightEpoch, weights: WeightsId | null = null): void {
-    this.chunks.push({ workerId, epoch, weights, offset: this.length, tokens: 0 });
+  openChunk(
+    workerId: WorkerId,
+    epoch: WeightEpoch,
+    weights: WeightsId | null = null,
+    began: Pick<ChunkRun, "startMs" | "tokensMax" | "kvTokens"> | null = null,
+  ): void {
+    const open = { firstTokenMs: null, endMs: null, end: null, drafts: null, preemptions: 0 };
+    const run = began && { run: { ...began, ...open } };
+    this.chunks.push({ workerId, epoch, weights, offset: this.length, tokens: 0, ...run });
+  }
+
+  /** The chunk that runs has ended, null: and the response goes on. Nothing happens if none runs. */
+  closeChunk(endMs: number, end: FinishReason | "lost" | null): void {
+    const chunk = this.chunks.at(-1);
+    if (chunk?.run === undefined || chunk.run.endMs !== null) return;
+    const { run, tokens } = chunk;
+    run.endMs = endMs;
+    run.end = end ?? (tokens < run.tokensMax ? "ended_early" : "used_up");
   }
 
   /**

@@ -6,6 +6,7 @@ import type { KvPoolStats } from "../kv/pool.ts";
 import type { Request } from "../request/buffer.ts";
 import { type Eta, EtaEstimator, openRequests } from "./eta.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
+import { type Timeline, TimelineRecorder } from "./timeline.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
 /** Tail: the last 10 % of requests (paper, Fig. 8). */
@@ -103,6 +104,7 @@ export class Meter {
   #before = NOTHING;
   #isOver = true;
   readonly #eta = new EtaEstimator();
+  readonly #timeline = new TimelineRecorder();
   /** The last estimate, as times of the clock. */
   #ends: { readonly atMs: number; readonly eta: Eta | null } | null = null;
   #poolMemoryPeak = 0;
@@ -147,6 +149,7 @@ export class Meter {
   #begin(): void {
     this.#isOver = false;
     this.#iteration += 1;
+    this.#timeline.clear();
     this.#ends = null;
     this.#eta.begin();
     // A rollout's first iteration counts from its begin: its engines may have been opened before.
@@ -236,8 +239,10 @@ export class Meter {
     this.#quarantined += 1;
   }
 
-  requestFinished({ response }: Request): void {
+  requestFinished(request: Request): void {
+    const { response } = request;
     this.#requestsDone += 1;
+    this.#timeline.finished(request);
     if (response.refusal !== null) this.#requestsFailed += 1;
     else if (response.finish !== "abort" && response.length > 0) {
       this.#eta.finished(response.length, response.finish === "length");
@@ -256,6 +261,7 @@ export class Meter {
     if (tally === undefined) return;
     tally.stats = stats;
     tally.kvTokensPeak = Math.max(tally.kvTokensPeak, stats.kvTokensUsed);
+    this.#timeline.sample(workerId, this.#turnMs, stats);
   }
 
   /** As the worker last told; null: nothing yet. */
@@ -335,6 +341,13 @@ export class Meter {
     };
   }
 
+  /** Of the current iteration, or of the last one. */
+  timeline(): Timeline {
+    const startMs = this.#iteration === 0 ? this.#startMs : this.#before.startMs;
+    const workers = [...this.#tallies.values()].map(({ worker }) => worker);
+    return this.#timeline.report({ startMs, open: this.#open(), workers });
+  }
+
   report(options: {
     policy: string;
     draft: string;
@@ -385,6 +398,7 @@ export class Meter {
       kv_moves: kvMovesReport([...this.#tallies.values()].map(({ stats }) => stats?.kvMoves)),
       workers: [...this.#tallies.values()].map((tally) => this.#workerReport(tally)),
       interrupted: options.interrupted,
+      timeline: this.timeline(),
     };
   }
 

@@ -1,6 +1,7 @@
 // What a rollout says about itself: while it runs (Progress) and when it is over (RunReport).
 // RunReport is written to disk as it stands: its keys are a public format and stay stable.
 
+import type { Timeline } from "./timeline.ts";
 import type { KvMoveStats } from "./worker.ts";
 
 /** One worker's share of a run. Times in seconds. */
@@ -107,6 +108,8 @@ export interface RunReport {
   readonly workers: readonly WorkerReport[];
   /** true: stopped by a signal before the end. */
   readonly interrupted: boolean;
+  /** Which chunk ran where and when: `foretoken trace` draws it. */
+  readonly timeline: Timeline;
 }
 
 /** `foretoken rollout --compare` and `--report` write this. `run` order is the order they ran in. */

@@ -426,6 +426,7 @@ export class Rollout {
   }
 
   #enter(request: Request): void {
+    request.response.joinedMs = this.#options.clock.nowMs();
     this.#context.joined(request);
     this.#scheduler.refresh(request.group);
     this.meter.requestJoined(request);
@@ -477,7 +478,11 @@ export class Rollout {
         if (request !== null) this.#registry.missing(request, workerId, event.offset);
         return;
       }
-      case "preempted":
+      case "preempted": {
+        const run = this.#running(event.requestId, workerId)?.response.chunks.at(-1)?.run;
+        if (run) run.preemptions += 1;
+        return;
+      }
       case "reloaded":
         return;
     }
@@ -518,8 +523,11 @@ export class Rollout {
     if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
     this.#registry.generated(request);
     if (result.fresh === 0) return;
-    const isFirst = response.chunks.at(-1)?.offset === from;
-    if (isFirst) this.#chunks.continued(request, this.#options.clock.nowMs());
+    const chunk = response.chunks.at(-1);
+    if (chunk?.offset === from) {
+      if (chunk.run) chunk.run.firstTokenMs = this.meter.turnMs;
+      this.#chunks.continued(request, this.#options.clock.nowMs());
+    }
     this.#listener.tokens(request, from);
   }
 
@@ -539,6 +547,9 @@ export class Rollout {
       this.#failed(worker, `the experts of request ${event.requestId} ${problem}`);
       return;
     }
+    const run = request.response.chunks.at(-1)?.run;
+    if (run) run.drafts = event.drafts ?? null;
+    request.response.closeChunk(this.meter.turnMs, event.finish);
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;
       const keeps = request.spec.keepsKv === true && worker.keepsKv === true;
@@ -554,8 +565,10 @@ export class Rollout {
 
   /** What it held on a worker has been given back already. */
   #finish(request: Request, reason: FinishReason): void {
-    const { group } = request;
-    request.response.finish = reason;
+    const { group, response } = request;
+    response.finish = reason;
+    response.finishedMs = this.#options.clock.nowMs();
+    response.closeChunk(response.finishedMs, reason);
     const isGroupDone = this.#buffer.finish(request);
     if (reason === "abort") this.#context.aborted(request);
     else this.#context.finished(request);
@@ -709,6 +722,7 @@ export class Rollout {
   /** Whatever the request has on a worker is gone; if it ran, it waits again. */
   #unplace(request: Request): void {
     const hasRun = request.status === "moving" || request.status === "running";
+    if (hasRun) request.response.closeChunk(this.#options.clock.nowMs(), "lost");
     this.#executor.lost(request);
     if (!hasRun) {
       this.#scheduler.unparked(request);
@@ -886,10 +900,12 @@ export class Rollout {
   #launch(request: Request, target: Target, kv: KvBlob | null): void {
     const { workerId, chunkTokens } = target;
     this.#executor.start(request, target);
-    request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId));
-    request.response.startedMs ??= this.#options.clock.nowMs();
+    const startMs = this.#options.clock.nowMs();
+    const began = { startMs, tokensMax: chunkTokens, kvTokens: kv?.tokens ?? 0 };
+    request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId), began);
+    request.response.startedMs ??= startMs;
     this.meter.chunk();
-    this.#chunks.began(request, this.#options.clock.nowMs());
+    this.#chunks.began(request, startMs);
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);
     for (const update of this.#registry.catchUp(request, workerId)) this.#post(workerId, update);

@@ -11,7 +11,7 @@ import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../ba
 import type { DraftSource, GroupUpdate } from "../draft/group-update.ts";
 import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason, RequestSpec, SamplingParams } from "../request/request.ts";
-import type { PromptReport, Refusal } from "../request/response.ts";
+import type { ChunkDrafts, PromptReport, Refusal } from "../request/response.ts";
 
 /** What a worker can hold; constant over its life. */
 export interface WorkerCapacity {
@@ -101,7 +101,8 @@ export type WorkerEvent =
    * engine would not run it, or could not go on with it, whatever was tried; its `finish` is "abort" then.
    * `promptTokensCached`: tokens of the prompt that the engine found in a cache of its own at the request's first
    * chunk; absent: it did not say. `promptReport`: of the first chunk, where it was asked for. `experts`: rows of this
-   * chunk as an .npy file, from `expertsFrom` on; a chunk that was ended early has none.
+   * chunk as an .npy file, from `expertsFrom` on; a chunk that was ended early has none. `drafts`: of this chunk; absent:
+   * the engine does not count them by request.
    */
   | {
       kind: "chunk_done";
@@ -111,6 +112,7 @@ export type WorkerEvent =
       promptTokensCached?: number;
       promptReport?: PromptReport;
       experts?: { readonly from: number; readonly npy: Uint8Array };
+      drafts?: ChunkDrafts;
     }
   /** `kv` null: nothing was held any more. */
   | { kind: "exported"; requestId: RequestId; kv: KvBlob | null }

@@ -167,6 +167,14 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
     finish: kind("abort"),
     refusal: fc.record({ status: fc.integer({ min: 400, max: 599 }), message: text }),
   }),
+  fc.record({
+    kind: kind("chunk_done"),
+    run: some,
+    finish: kind("stop"),
+    drafts: fc
+      .tuple(uint31, uint31)
+      .map(([a, b]) => ({ draftedTokens: Math.max(a, b), acceptedTokens: Math.min(a, b) })),
+  }),
   fc.record({ kind: kind("exported"), requestId: request, kv }),
   fc.record({ kind: kind("evicted"), requestId: request }),
   fc.record({ kind: kind("preempted"), requestId: request, tokens: uint31 }),

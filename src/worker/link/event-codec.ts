@@ -11,6 +11,7 @@ import {
 } from "../../proto/checked.ts";
 import type { TopLogprobs } from "../../request/columns.ts";
 import type { FinishReason } from "../../request/request.ts";
+import type { ChunkDrafts } from "../../request/response.ts";
 import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import type { WorkerStats } from "../../rollout/worker.ts";
 import { kvFields, kvOf, kvPartOf } from "./command-codec.ts";
@@ -275,8 +276,8 @@ function otherOf(fields: Fields): Exclude<WireEvent, TokensEvent> {
   }
 }
 
-function chunkDoneFields({ run, finish, refusal }: ChunkDone): object {
-  const fields = { run, finish: FINISHES.indexOf(finish) + 1 };
+function chunkDoneFields({ run, finish, refusal, drafts }: ChunkDone): object {
+  const fields = { run, finish: FINISHES.indexOf(finish) + 1, ...(drafts && { drafts }) };
   if (refusal === undefined) return fields;
   const { status, message } = refusal;
   return { ...fields, refusal: { status, message: message.slice(0, NAME_CHARS_MAX) } };
@@ -285,12 +286,20 @@ function chunkDoneFields({ run, finish, refusal }: ChunkDone): object {
 function chunkDoneOf(body: Fields): ChunkDone {
   const finish = FINISHES[count(body, "finish") - 1];
   if (finish === undefined) throw new InvalidMessage(`finish is ${body.finish}`);
-  const done = { kind: "chunk_done", run: count(body, "run", { min: 1 }), finish } as const;
+  const run = count(body, "run", { min: 1 });
+  const drafts = draftsOf(optionalOf(body, "drafts"));
+  const done = { kind: "chunk_done", run, finish, ...(drafts && { drafts }) } as const;
   const refusal = optionalOf(body, "refusal");
   if (refusal === null) return done;
   if (finish !== "abort") throw new InvalidMessage("a refusal ends its request");
   const status = count(refusal, "status", { min: 400, max: 599 });
   return { ...done, refusal: { status, message: textOf(refusal, "message", NAME_CHARS_MAX) } };
+}
+
+function draftsOf(body: Fields | null): ChunkDrafts | null {
+  if (body === null) return null;
+  const draftedTokens = count(body, "draftedTokens");
+  return { draftedTokens, acceptedTokens: count(body, "acceptedTokens", { max: draftedTokens }) };
 }
 
 function statsOf(body: Fields): WorkerStats {

@@ -113,9 +113,9 @@ export class HostSession {
             this.#held.delete(event.requestId);
             this.#logs.forget(event.requestId);
           }
-          const { finish, refusal } = event;
-          const why = refusal === undefined ? {} : { refusal };
-          wire.push({ kind: "chunk_done", run, finish, ...why });
+          const { finish, refusal, drafts } = event;
+          const more = { ...(refusal && { refusal }), ...(drafts && { drafts }) };
+          wire.push({ kind: "chunk_done", run, finish, ...more });
           break;
         }
         case "exported": {

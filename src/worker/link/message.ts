@@ -6,7 +6,7 @@ import type { GroupId, RequestId, WeightEpoch, WeightsId } from "../../base/ids.
 import type { DraftSource } from "../../draft/group-update.ts";
 import type { TopLogprobs } from "../../request/columns.ts";
 import type { FinishReason, RequestSpec } from "../../request/request.ts";
-import type { Refusal } from "../../request/response.ts";
+import type { ChunkDrafts, Refusal } from "../../request/response.ts";
 import type {
   ControlAnswer,
   ControlRequest,
@@ -157,6 +157,7 @@ export type WireEvent =
       readonly run: number;
       readonly finish: FinishReason | null;
       readonly refusal?: Refusal;
+      readonly drafts?: ChunkDrafts;
     }
   | { readonly kind: "exported"; readonly requestId: RequestId; readonly kv: WireKv | null }
   | Exclude<WorkerEvent, { kind: "tokens" | "chunk_done" | "exported" }>;

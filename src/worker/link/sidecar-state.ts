@@ -126,9 +126,9 @@ export class SidecarState {
         this.#endRun(requestId);
         if (event.finish !== null) this.#logs.forget(requestId);
         else this.#parked.set(requestId, promptTokens + have);
-        const { finish, refusal } = event;
-        const why = refusal === undefined ? {} : { refusal };
-        translated.push({ kind: "chunk_done", requestId, finish, ...why });
+        const { finish, refusal, drafts } = event;
+        const more = { ...(refusal && { refusal }), ...(drafts && { drafts }) };
+        translated.push({ kind: "chunk_done", requestId, finish, ...more });
         return null;
       }
       case "exported": {

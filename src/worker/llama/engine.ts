@@ -10,6 +10,7 @@ import { AppError } from "../../base/errors.ts";
 import type { RequestId, WeightEpoch } from "../../base/ids.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../draft/drafter.ts";
 import type { FinishReason } from "../../request/request.ts";
+import type { ChunkDrafts } from "../../request/response.ts";
 import type { WorkerCapacity, WorkerEvent, WorkerStats } from "../../rollout/worker.ts";
 import { LlamaContext } from "./context.ts";
 import { DraftGroups } from "./draft-groups.ts";
@@ -558,7 +559,7 @@ export class LlamaEngine {
     }
     const { refusal } = sequence;
     const why = refusal === null ? {} : { refusal };
-    this.#push({ kind: "chunk_done", requestId, finish, ...why, ...cachedOf(sequence) });
+    this.#push({ kind: "chunk_done", requestId, finish, ...why, ...countsOf(sequence) });
   }
 
   #setAside(sequence: Sequence): void {
@@ -571,7 +572,7 @@ export class LlamaEngine {
     this.#sendTokens(sequence);
     this.#setAside(sequence);
     const { requestId } = sequence.spec;
-    this.#push({ kind: "chunk_done", requestId, finish: null, ...cachedOf(sequence) });
+    this.#push({ kind: "chunk_done", requestId, finish: null, ...countsOf(sequence) });
   }
 
   #sendTokens(sequence: Sequence): void {
@@ -603,8 +604,10 @@ export class LlamaEngine {
   }
 }
 
-function cachedOf({ promptCached }: Sequence): { promptTokensCached?: number } {
-  return promptCached === null ? {} : { promptTokensCached: promptCached };
+function countsOf(sequence: Sequence): { drafts: ChunkDrafts; promptTokensCached?: number } {
+  const { draftedTokens, acceptedTokens, promptCached } = sequence;
+  const drafts = { draftedTokens, acceptedTokens };
+  return promptCached === null ? { drafts } : { drafts, promptTokensCached: promptCached };
 }
 
 function remove(list: Sequence[], sequence: Sequence): void {

@@ -60,6 +60,9 @@ export class Sequence {
   /** Of the current step: its rows in the batch, and its draft's paths (from = to: no draft). */
   firstRow = 0;
   rowCount = 0;
+  /** Of this chunk. */
+  draftedTokens = 0;
+  acceptedTokens = 0;
   finish: FinishReason | null = null;
   /** Why it cannot continue; its `finish` is "abort" then. */
   refusal: Refusal | null = null;

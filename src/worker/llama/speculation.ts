@@ -250,6 +250,7 @@ export class Speculation {
       tokens -= taken.tokens;
       this.drafts += 1;
       this.draftedTokens += taken.nodes;
+      sequence.draftedTokens += taken.nodes;
       this.#branch(sequence, residency);
     }
   }

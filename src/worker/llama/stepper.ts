@@ -275,6 +275,7 @@ export class Stepper {
       this.#commitPath(sequence, path);
     }
     speculation.acceptedTokens += accepted;
+    sequence.acceptedTokens += accepted;
     speculation.observe(sequence, acceptedOnFirst, finish !== null);
     return finish;
   }

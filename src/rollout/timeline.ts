@@ -1,0 +1,206 @@
+// The chunks of an iteration and the load of its workers over time, for its report and its trace. It keeps chunks of
+// the responses that finished last, and a bounded number of samples of each worker. It changes nothing.
+
+import type { WorkerId } from "../base/ids.ts";
+import type { Request } from "../request/buffer.ts";
+import type { Chunk } from "../request/response.ts";
+import type { WorkerStats } from "./worker.ts";
+
+/** An array of a chunk holds these, in this order. Times are milliseconds since the begin of the iteration. */
+export const CHUNK_COLUMNS = [
+  "worker",
+  "start_ms",
+  "end_ms",
+  "first_token_ms",
+  "tokens",
+  "kv_tokens_loaded",
+  "drafted_tokens",
+  "accepted_tokens",
+  "preemptions",
+  "end",
+] as const;
+
+/** null: not known. `end_ms` and `end` null: it still ran. */
+export type ChunkRow = readonly (number | string | null)[];
+
+export interface ResponseTimeline {
+  readonly group: string;
+  readonly index: number;
+  readonly request: number;
+  readonly joined_ms: number;
+  /** null: it has not finished. */
+  readonly end_ms: number | null;
+  readonly finish_reason: string | null;
+  readonly tokens: number;
+  readonly chunks: readonly ChunkRow[];
+}
+
+export interface WorkerTimeline {
+  readonly worker: number;
+  readonly name: string;
+  readonly slots: number;
+  readonly kv_tokens: number;
+  readonly at_ms: readonly number[];
+  readonly running: readonly number[];
+  readonly waiting: readonly number[];
+  readonly kv_tokens_used: readonly number[];
+}
+
+export interface Timeline {
+  readonly chunk_columns: readonly string[];
+  /** In the order in which they finished; those that have not follow. */
+  readonly responses: readonly ResponseTimeline[];
+  /** Responses that finished before them, whose chunks are not kept. */
+  readonly responses_left_out: number;
+  readonly workers: readonly WorkerTimeline[];
+}
+
+/** What a trace of a whole iteration may have: 16,384 responses of 16 chunks. */
+const CHUNKS_MAX = 262_144;
+export const SAMPLES_MAX = 1024;
+const SAMPLE_MS = 10;
+
+/** Samples of one worker: when they are full, every second one is dropped, and the next ones come half as often. */
+class WorkerSamples {
+  atMs: number[] = [];
+  running: number[] = [];
+  waiting: number[] = [];
+  kvTokens: number[] = [];
+  #everyMs = SAMPLE_MS;
+
+  add(nowMs: number, { running, waiting, kvTokensUsed }: WorkerStats): void {
+    const lastMs = this.atMs.at(-1) ?? Number.NEGATIVE_INFINITY;
+    if (nowMs - lastMs < this.#everyMs) return;
+    this.atMs.push(nowMs);
+    this.running.push(running);
+    this.waiting.push(waiting);
+    this.kvTokens.push(kvTokensUsed);
+    if (this.atMs.length < SAMPLES_MAX) return;
+    const half = (values: readonly number[]) => values.filter((_, i) => i % 2 === 0);
+    this.atMs = half(this.atMs);
+    this.running = half(this.running);
+    this.waiting = half(this.waiting);
+    this.kvTokens = half(this.kvTokens);
+    this.#everyMs *= 2;
+  }
+}
+
+/** Of a finished response; its tokens are not kept. */
+type Kept = Omit<ResponseTimeline, "chunks" | "joined_ms" | "end_ms"> & {
+  readonly joinedMs: number;
+  readonly endMs: number | null;
+  readonly chunks: readonly Chunk[];
+};
+
+export interface NamedWorker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: { readonly slots: number; readonly kvTokens: number };
+}
+
+export class TimelineRecorder {
+  readonly #chunksMax: number;
+  #finished: Kept[] = [];
+  /** Those before it in `#finished` are left out. */
+  #first = 0;
+  #chunks = 0;
+  #leftOut = 0;
+  readonly #samples = new Map<WorkerId, WorkerSamples>();
+
+  constructor(chunksMax = CHUNKS_MAX) {
+    this.#chunksMax = chunksMax;
+  }
+
+  /** Another iteration begins. */
+  clear(): void {
+    this.#finished = [];
+    this.#first = 0;
+    this.#chunks = 0;
+    this.#leftOut = 0;
+    this.#samples.clear();
+  }
+
+  finished(request: Request): void {
+    this.#finished.push(kept(request));
+    this.#chunks += request.response.chunks.length;
+    while (this.#chunks > this.#chunksMax) {
+      this.#chunks -= this.#finished[this.#first]?.chunks.length ?? 0;
+      this.#first += 1;
+      this.#leftOut += 1;
+    }
+    if (this.#first <= this.#finished.length / 2) return;
+    this.#finished = this.#finished.slice(this.#first);
+    this.#first = 0;
+  }
+
+  sample(workerId: WorkerId, nowMs: number, stats: WorkerStats): void {
+    const samples = this.#samples.get(workerId) ?? new WorkerSamples();
+    this.#samples.set(workerId, samples);
+    samples.add(nowMs, stats);
+  }
+
+  /** `open`: requests of which some may not have finished. */
+  report(about: {
+    readonly startMs: number;
+    readonly open: Iterable<Request>;
+    readonly workers: readonly NamedWorker[];
+  }): Timeline {
+    const { startMs, open, workers } = about;
+    const since = (ms: number) => Math.round((ms - startMs) * 1000) / 1000;
+    const begun = [...open].filter(
+      ({ status, response }) => status !== "finished" && response.chunks.length > 0,
+    );
+    const all = [...this.#finished.slice(this.#first), ...begun.map(kept)];
+    return {
+      chunk_columns: CHUNK_COLUMNS,
+      responses: all.map(({ joinedMs, endMs, chunks, ...response }) => ({
+        ...response,
+        joined_ms: since(joinedMs),
+        end_ms: endMs === null ? null : since(endMs),
+        chunks: chunks.flatMap((chunk) => rowOf(chunk, since)),
+      })),
+      responses_left_out: this.#leftOut,
+      workers: workers.map(({ workerId, name, capacity }) => {
+        // Copies: samples may follow.
+        const samples = this.#samples.get(workerId);
+        return {
+          worker: workerId,
+          name,
+          slots: capacity.slots,
+          kv_tokens: capacity.kvTokens,
+          at_ms: (samples?.atMs ?? []).map(since),
+          running: [...(samples?.running ?? [])],
+          waiting: [...(samples?.waiting ?? [])],
+          kv_tokens_used: [...(samples?.kvTokens ?? [])],
+        };
+      }),
+    };
+  }
+}
+
+function kept({ spec, response }: Request): Kept {
+  return {
+    group: spec.groupId,
+    index: spec.sampleIndex,
+    request: spec.requestId,
+    finish_reason: response.finish,
+    tokens: response.length,
+    joinedMs: response.joinedMs ?? 0,
+    endMs: response.finishedMs,
+    chunks: response.chunks,
+  };
+}
+
+/** Chunks that an earlier process ran have no times. */
+function rowOf(chunk: Chunk, since: (ms: number) => number): ChunkRow[] {
+  const { run, workerId, tokens } = chunk;
+  if (run === undefined) return [];
+  const at = (ms: number | null) => (ms === null ? null : since(ms));
+  const { drafts } = run;
+  return [
+    [
+      ...[workerId, since(run.startMs), at(run.endMs), at(run.firstTokenMs), tokens, run.kvTokens],
+      ...[drafts?.draftedTokens ?? null, drafts?.acceptedTokens ?? null, run.preemptions, run.end],
+    ],
+  ];
+}
