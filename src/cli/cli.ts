@@ -11,6 +11,7 @@ import { replayCommand } from "./replay-command.ts";
 import { rolloutCommand } from "./rollout-command.ts";
 import { serveCommand } from "./serve-command.ts";
 import { simulateCommand } from "./simulate-command.ts";
+import { traceCommand } from "./trace-command.ts";
 import { upCommand } from "./up-command.ts";
 import { verifyCommand } from "./verify-command.ts";
 import { workerCommand } from "./worker-command.ts";
@@ -45,6 +46,7 @@ export function programOf(setStatus: (status: number) => void): Command {
     verifyCommand,
     replayCommand,
     simulateCommand,
+    traceCommand,
     draftServerCommand,
     workerCommand,
   ];

@@ -303,6 +303,14 @@ export const FIELDS = {
     default: null,
     help: "output file: a line for every response, written when its group finishes (required)",
   },
+  traceOut: {
+    kind: "text",
+    flag: "--out",
+    metavar: "TRACE.json",
+    default: null,
+    help: "file for the trace",
+    otherwise: "standard output",
+  },
   host: {
     kind: "text",
     flag: "--host",

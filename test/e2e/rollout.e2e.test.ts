@@ -11,7 +11,9 @@ import {
   writeFileSync,
 } from "node:fs";
 import { join } from "node:path";
-import type { ReportFile } from "../../src/rollout/report.ts";
+import type { TraceFile } from "../../src/cli/trace-events.ts";
+import type { ReportFile, RunReport } from "../../src/rollout/report.ts";
+import type { ChunkRow } from "../../src/rollout/timeline.ts";
 import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, start } from "./tool.ts";
 
 const missing = engineMissing();
@@ -100,9 +102,72 @@ engineTest(
       if (line.finish_reason === "stop") expect(line.text).toEndWith("<|end|>");
       else expect(line.token_ids.length).toBe(400);
     }
+    for (const [name, run] of Object.entries(runs)) expectTimeline(name, run);
+    const tracePath = join(folder, "trace.json");
+    const traced = await foretoken("trace", reportPath, "--out", tracePath);
+    expect(traced).toMatchObject({ status: 0, stderr: "" });
+    const { traceEvents } = JSON.parse(readFileSync(tracePath, "utf8")) as TraceFile;
+    const count = (ph: string, name?: string) =>
+      traceEvents.filter((event) => event.ph === ph && (name ?? event.name) === event.name).length;
+    const all = Object.values(runs);
+    const sum = (value: (run: RunReport) => number) => all.reduce((n, run) => n + value(run), 0);
+    expect(traceEvents.filter(({ cat }) => cat === "chunk").length).toBe(sum((r) => r.chunks));
+    expect([count("s", "move"), count("f", "move")]).toEqual([
+      sum((run) => run.migrations),
+      sum((run) => run.migrations),
+    ]);
+    expect(count("X", "tail")).toBe(4);
   },
   120_000,
 );
+
+/** Every chunk of the run is in it, in order, with the tokens and drafts that the run counted. */
+function expectTimeline(name: string, run: RunReport): void {
+  const { chunk_columns: columns, responses, workers } = run.timeline;
+  const rows = responses.flatMap(({ chunks }) => chunks);
+  const at = (row: ChunkRow, column: string) => row[columns.indexOf(column)] as number;
+  const sum = (column: string) => rows.reduce((total, row) => total + at(row, column), 0);
+  expect([name, responses.length, rows.length]).toEqual([name, 48, run.chunks]);
+  expect(sum("tokens")).toBe(run.output_tokens);
+  expect(sum("drafted_tokens")).toBe(run.drafted_tokens);
+  expect(sum("accepted_tokens")).toBe(run.accepted_tokens);
+  expect(sum("preemptions")).toBe(run.preemptions);
+  for (const { joined_ms, end_ms, chunks } of responses) {
+    let lastMs = joined_ms;
+    for (const row of chunks) {
+      const [startMs, endMs] = [at(row, "start_ms"), at(row, "end_ms")];
+      expect(startMs).toBeGreaterThanOrEqual(lastMs);
+      expect(endMs).toBeGreaterThanOrEqual(startMs);
+      lastMs = endMs;
+    }
+    expect(end_ms ?? 0).toBeGreaterThanOrEqual(lastMs);
+    expect(end_ms ?? 0).toBeLessThanOrEqual(run.wall_s * 1000 + 1);
+  }
+  for (const { kv_tokens_used, kv_tokens, at_ms } of workers) {
+    expect(at_ms.length).toBeGreaterThan(5);
+    expect(Math.max(...kv_tokens_used)).toBeLessThanOrEqual(kv_tokens);
+  }
+}
+
+test("trace: what is no report of a rollout is refused, naming file and field", async () => {
+  const folder = scratch();
+  const path = join(folder, "report.json");
+  const said = async (text: string) => {
+    writeFileSync(path, text);
+    const { status, stderr, stdout } = await foretoken("trace", path);
+    return [status, stdout, stderr.replace(path, "REPORT").trim()];
+  };
+  expect(await said("{")).toMatchObject([2, "", expect.stringContaining("[invalid_json]")]);
+  expect(await said('{"runs": {}}')).toEqual([
+    ...[2, "", "foretoken: REPORT: runs is empty [invalid_field]"],
+  ]);
+  const old = { runs: { seer: { wall_s: 1, tail_s: 0 } } };
+  expect(await said(JSON.stringify(old))).toMatchObject([
+    ...[2, "", expect.stringMatching(/runs\.seer\.timeline .*older version.*\[invalid_field\]/)],
+  ]);
+  const gone = await foretoken("trace", join(folder, "none.json"));
+  expect([gone.status, gone.stderr]).toEqual([2, expect.stringContaining("[usage]")]);
+});
 
 engineTest(
   "rollout: the same seed gives the same responses whatever the policy, deterministic",

@@ -27,6 +27,15 @@ export function liveRoutes(parts: {
     },
     {
       method: "GET",
+      path: "/foretoken/timeline",
+      handle: () => {
+        const { meter } = sidecar.rollout;
+        const timeline = meter.timeline();
+        return jsonResponse({ runs: { [`iteration ${meter.iteration}`]: { timeline } } });
+      },
+    },
+    {
+      method: "GET",
       path: "/foretoken/responses/:id",
       handle: ({ params, url }) => {
         const id = wholeNumber("id", params.id ?? "");
@@ -45,6 +54,13 @@ export const LIVE_DESCRIPTIONS: readonly RouteDescription[] = [
     request: null,
     streams: false,
     query: { samples: { type: "boolean" } },
+  },
+  {
+    method: "GET",
+    path: "/foretoken/timeline",
+    summary: "The chunks of the iteration, as `foretoken trace` takes them",
+    request: null,
+    streams: false,
   },
   {
     method: "GET",
