@@ -32,8 +32,13 @@ test("gguf: a tensor in the file is read", () => {
 
 test.each([0, 0xffffffff])("gguf: an alignment of %p is refused by name", (alignment) => {
   expect(() => readGgufHead(head([UINT32, u32(alignment)], 0n))).toThrow(
-    `its alignment is ${alignment}, not a number from 1 to 65536`,
+    `its alignment is ${alignment}, not a whole number from 1 to 65536`,
   );
+});
+
+test("gguf: an alignment of 1.5 is refused", () => {
+  const half = Buffer.from(Float32Array.of(1.5).buffer);
+  expect(() => readGgufHead(head([u32(6), half], 0n))).toThrow("its alignment is 1.5");
 });
 
 test("gguf: an alignment that is a text is refused", () => {

@@ -179,8 +179,9 @@ function parseHead(reader: HeadReader): Omit<GgufHead, "path" | "fileBytes"> {
     heads.push({ name, dimensions, type: reader.u32(), offset: reader.u64() });
   }
   const alignment = values.get("general.alignment") ?? ALIGNMENT_DEFAULT;
-  if (typeof alignment !== "number" || !(alignment >= 1 && alignment <= ALIGNMENT_MAX)) {
-    throw new Error(`its alignment is ${alignment}, not a number from 1 to ${ALIGNMENT_MAX}`);
+  const isWhole = typeof alignment === "number" && Number.isInteger(alignment);
+  if (!isWhole || alignment < 1 || alignment > ALIGNMENT_MAX) {
+    throw new Error(`its alignment is ${alignment}, not a whole number from 1 to ${ALIGNMENT_MAX}`);
   }
   const dataOffset = Math.ceil(reader.at / alignment) * alignment;
   const tensors = heads.map((one) => ({ ...one, offset: dataOffset + one.offset }));
