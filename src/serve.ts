@@ -16,6 +16,7 @@ import { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import { type ControlEntry, logged } from "./server/control/logged.ts";
 import { controlRoutes } from "./server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "./server/control/weights.ts";
+import { confined, type WeightsRoots } from "./server/control/weights-roots.ts";
 import { delivered } from "./server/delivery.ts";
 import { DraftSocketService } from "./server/drafts/draft-socket.ts";
 import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
@@ -26,6 +27,7 @@ import { EngineEncoder } from "./server/engine-encoder.ts";
 import { PromptHistory } from "./server/history/prompt-history.ts";
 import {
   type AccessEntry,
+  type Certificate,
   type HttpOptions,
   type HttpServer,
   type Served,
@@ -64,6 +66,12 @@ export interface ServeOptions {
   readonly host: string;
   readonly port: number;
   readonly apiToken: string | null;
+  /** For routes that only read; null, the default: there is none. */
+  readonly readToken?: string | null;
+  /** Default: plain HTTP. */
+  readonly tls?: Certificate | null;
+  /** Folders that weights and adapters may be loaded from; null, the default: any. */
+  readonly weightsRoots?: WeightsRoots;
   /** What the HTTP server takes beyond that. */
   readonly edge?: EdgeOptions;
   readonly bodyBytesMax: number;
@@ -292,6 +300,8 @@ function listening(
       host: options.host,
       port: options.port,
       apiToken: options.apiToken,
+      readToken: options.readToken ?? null,
+      tls: options.tls ?? null,
       bodyBytesMax: options.bodyBytesMax,
       ...options.edge,
       frameBytesMax: FRAME_BYTES_MAX,
@@ -591,18 +601,21 @@ function routesOf(
   kept.rollouts = rollouts.kept;
   const routes = [
     ...logged(
-      controlRoutes({
-        sidecar,
-        pool,
-        weights,
-        learned,
-        modelName: names[0],
-        version,
-        abortRequests: plane.abort,
-        timeoutMs: options.weightsTimeoutMs,
-        later: timersOf(options.events.failed).afterwards,
-        harmlessRpc: options.harmlessRpc,
-      }),
+      confined(
+        controlRoutes({
+          sidecar,
+          pool,
+          weights,
+          learned,
+          modelName: names[0],
+          version,
+          abortRequests: plane.abort,
+          timeoutMs: options.weightsTimeoutMs,
+          later: timersOf(options.events.failed).afterwards,
+          harmlessRpc: options.harmlessRpc,
+        }),
+        options.weightsRoots ?? null,
+      ),
       (entry) => options.events.controlled(entry),
     ),
     ...logged(registry.routes(), (entry) => options.events.controlled(entry)),

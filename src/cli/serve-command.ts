@@ -15,6 +15,8 @@ import {
   type RunningSidecar,
   type ServeEvents,
 } from "../serve.ts";
+import { isLoopbackHost } from "../server/access.ts";
+import { openRoots, type WeightsRoots } from "../server/control/weights-roots.ts";
 import type { WorkerSource } from "../server/worker-pool.ts";
 import {
   isServer,
@@ -24,9 +26,10 @@ import {
   openModelSide,
   remoteSource,
 } from "../sources.ts";
+import { readCertificate } from "./certificate.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
-import { checkExposure } from "./exposure.ts";
+import { checkExposure, checkReadToken } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
 import { eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";
@@ -46,6 +49,10 @@ export const SERVING_FIELDS = [
   "policy",
   "draft",
   "apiToken",
+  "readToken",
+  "tlsCert",
+  "tlsKey",
+  "weightsRoot",
   "workerToken",
   "historyMb",
   "historyFile",
@@ -206,11 +213,13 @@ export function stderrLog({ log, logLevel }: Pick<ServeSettings, "log" | "logLev
   return createLog(log, { level: logLevel, write: (line) => process.stderr.write(line) });
 }
 
-/** @throws AppError usage: no token protects an address that others can reach. */
+/** @throws AppError usage: no token protects an address that others can reach, or the tokens make no sense. */
 export function warnIfExposed(
-  { host, apiToken, insecure }: Pick<ServeSettings, "host" | "apiToken" | "insecure">,
+  settings: Pick<ServeSettings, "host" | "apiToken" | "readToken" | "insecure">,
   log: Log,
 ): void {
+  const { host, apiToken, insecure } = settings;
+  checkReadToken(settings);
   const protection = { token: apiToken, tokenFlag: "--api-token", insecure };
   const warning = checkExposure({ flag: "--host", host, ...protection });
   if (warning !== null) log("warn", "insecure", { reason: warning });
@@ -222,6 +231,10 @@ export type ServingSettings = Pick<
   | "host"
   | "port"
   | "apiToken"
+  | "readToken"
+  | "tlsCert"
+  | "tlsKey"
+  | "weightsRoot"
   | "allowHost"
   | "allowOrigin"
   | "bodyMb"
@@ -257,6 +270,8 @@ export async function serveOver(
   parts: { settings: ServingSettings; log: Log; stopping: Signals; pool: PoolOptions },
 ): Promise<number> {
   const { settings, log, stopping, pool } = parts;
+  const tls = readCertificate(settings, { log, nowMs: Date.now() });
+  const weightsRoots = await weightsRootsOf(settings);
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
   const uncatch = catchUncaught(log);
@@ -266,7 +281,10 @@ export async function serveOver(
     drainMs: settings.drainS * 1000,
   };
   const events = eventsOf(log, broken.reject);
-  const bound = bindServer({ ...bindOptionsOf(settings, events), ...pool, joining });
+  const bound = bindServer({
+    ...bindOptionsOf(settings, events),
+    ...{ ...pool, joining, tls, weightsRoots },
+  });
   log("info", "listening", { url: bound.url.origin });
   // For scripts that read stdout: every engine was tried once; the others are retried.
   const announce = once(() => console.log(`foretoken on ${bound.url.origin}`));
@@ -294,6 +312,15 @@ export async function serveOver(
     // An engine that is being connected to may answer late or never.
     setTimeout(() => process.exit(), EXIT_MS_MAX).unref();
   }
+}
+
+/** On loopback a caller reads files of this machine anyway. Beyond it, paths are allowed where the operator says so. */
+async function weightsRootsOf({
+  host,
+  weightsRoot,
+}: Pick<ServingSettings, "host" | "weightsRoot">): Promise<WeightsRoots> {
+  if (weightsRoot.length === 0 && isLoopbackHost(host)) return null;
+  return await openRoots(weightsRoot);
 }
 
 /** null: stopped by a signal before the model was known. */
@@ -340,11 +367,12 @@ function once(act: () => void): () => void {
 function bindOptionsOf(
   settings: ServingSettings,
   events: ServeEvents,
-): Omit<BindOptions, keyof PoolOptions | "joining"> {
+): Omit<BindOptions, keyof PoolOptions | "joining" | "tls" | "weightsRoots"> {
   return {
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
+    readToken: settings.readToken,
     edge: {
       allowHosts: settings.allowHost,
       allowOrigins: settings.allowOrigin,

@@ -272,7 +272,7 @@ function pluginOf(settings: UpSettings, name: string): PluginLaunch {
   const isAny = settings.host === "0.0.0.0" || settings.host === "::";
   const host = isAny ? SERVER_HOST : settings.host;
   return {
-    draftUrl: `ws://${host.includes(":") ? `[${host}]` : host}:${settings.port}/v1/draft`,
+    draftUrl: `${settings.tlsCert === null ? "ws" : "wss"}://${host.includes(":") ? `[${host}]` : host}:${settings.port}/v1/draft`,
     token: settings.apiToken,
     statsFile: resolve(settings.logs, `${name}.plugin.json`),
   };

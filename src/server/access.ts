@@ -12,6 +12,8 @@ export interface AccessOptions {
   readonly machineName: string;
   /** A token protects every route: then a page under a foreign name has nothing to send. */
   readonly hasToken: boolean;
+  /** It speaks TLS, so its own origin begins with https. Default: no. */
+  readonly isSecure?: boolean;
   /** Further names under which clients may reach the server; "*": any. */
   readonly allowHosts: readonly string[];
   /** Origins whose pages may use the server, as browsers write them; "*": any. */
@@ -50,7 +52,7 @@ export class Access {
     this.#checkHost(host);
     const origin = headers.get("origin");
     if (origin !== null) {
-      if (origin !== sameOrigin(host) && !this.#isAllowed(origin)) {
+      if (origin !== this.#ownOrigin(host) && !this.#isAllowed(origin)) {
         const fix = `allow it with --allow-origin ${shown(origin)}`;
         throw forbidden(`the Origin ${shown(origin)} is not this server's: ${fix}`);
       }
@@ -68,6 +70,12 @@ export class Access {
   /** The headers by which a browser lets pages of another origin read answers; null: it is not to. */
   sharing(origin: string): Readonly<Record<string, string>> | null {
     return this.#isAllowed(origin) ? { "access-control-allow-origin": origin, ...SHARED } : null;
+  }
+
+  /** A proxy with TLS in front of a server without has an origin of its own (--allow-origin). */
+  #ownOrigin(host: string | null): string | null {
+    const url = `${this.#options.isSecure === true ? "https" : "http"}://${host}`;
+    return host === null || !URL.canParse(url) ? null : new URL(url).origin;
   }
 
   #isAllowed(origin: string): boolean {
@@ -102,12 +110,6 @@ function hostNameOf(host: string): string | null {
 
 function isAddress(name: string): boolean {
   return name.startsWith("[") || /^\d{1,3}(\.\d{1,3}){3}$/.test(name);
-}
-
-/** The server speaks plain HTTP; in front of it a proxy with TLS has an origin of its own (--allow-origin). */
-function sameOrigin(host: string | null): string | null {
-  if (host === null || !URL.canParse(`http://${host}`)) return null;
-  return new URL(`http://${host}`).origin;
 }
 
 function forbidden(message: string): AppError {

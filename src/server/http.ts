@@ -1,7 +1,6 @@
-// The HTTP server: who may ask (origin, host, the API token), errors, and the sockets. It knows nothing of what the
+// The HTTP server: who may ask (origin, host, tokens), TLS, errors, and the sockets. It knows nothing of what the
 // routes do.
 
-import { timingSafeEqual } from "node:crypto";
 import { hostname } from "node:os";
 import { AppError, errorText } from "../base/errors.ts";
 import { CLOSE } from "../proto/close-codes.ts";
@@ -13,8 +12,10 @@ import { FetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type OpenStream, OpenStreams } from "./open-streams.ts";
 import { requestIdOf } from "./request-id.ts";
+import { type Right, rightFor, socketRight } from "./rights.ts";
 import { type Route, reasonIn } from "./route.ts";
 import { Router } from "./router.ts";
+import { authorize, givenToken, type Tokens } from "./tokens.ts";
 
 /** In the meaning of Bun's ServerWebSocket. */
 export interface Socket {
@@ -42,12 +43,18 @@ export interface Served {
   readonly otherwise?: Route["handle"];
 }
 
-export interface HttpOptions extends Served {
+/** In PEM. */
+export interface Certificate {
+  readonly cert: string;
+  readonly key: string;
+}
+
+export interface HttpOptions extends Served, Tokens {
   readonly host: string;
   /** 0: any free one. */
   readonly port: number;
-  /** null: no token is required. */
-  readonly apiToken: string | null;
+  /** Serves HTTPS and wss alone; null, the default: HTTP and ws. */
+  readonly tls?: Certificate | null;
   /** Names and origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowHosts?: readonly string[];
   readonly allowOrigins?: readonly string[];
@@ -93,8 +100,6 @@ interface SocketData {
   wrapped: Socket | null;
 }
 
-/** Answered without a token: load balancers ask these. */
-const OPEN_PATHS = new Set(["/health", "/ping"]);
 /** Longer than clients keep idle connections (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
 const BODY_MS_MAX = 60_000;
@@ -107,6 +112,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
     boundHost: options.host,
     machineName: hostname(),
     hasToken: options.apiToken !== null,
+    isSecure: options.tls != null,
     allowHosts: options.allowHosts ?? [],
     allowOrigins: options.allowOrigins ?? [],
   });
@@ -116,6 +122,7 @@ export function serveHttp(options: HttpOptions): HttpServer {
   const server = Bun.serve<SocketData>({
     hostname: options.host,
     port: options.port,
+    ...(options.tls && { tls: { ...options.tls } }),
     // The limit is `readBody`'s, which says so in the answer; Bun would only cut the connection.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     // Of connections without a request. Bun gives a request's head some 12 s, whatever is set.
@@ -154,11 +161,14 @@ export function serveHttp(options: HttpOptions): HttpServer {
         access.check({ method, path: url.pathname, headers: request.headers });
         // A browser asks so before it sends what a form cannot; it has no token for that.
         if (shared !== null && method === "OPTIONS") return new Response(null, { status: 204 });
-        authorize(request, url, options.apiToken);
+        const given = givenToken(request.headers, url);
+        const permit = (right: Right) =>
+          authorize(given, options, { right, what: `${method} ${url.pathname}` });
         const service = sockets[url.pathname];
         if (service === undefined) {
-          return await router.handle(exchange);
+          return await router.handle(exchange, (route) => permit(rightFor(route)));
         }
+        permit(socketRight(url.pathname));
         const data: SocketData = { service, query: url.searchParams, wrapped: null };
         if (bun.upgrade(request, { data })) return null;
         throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
@@ -270,23 +280,4 @@ function urlOf(request: Request): URL {
 function withHeaders(response: Response, headers: Readonly<Record<string, string>>) {
   for (const [name, value] of Object.entries(headers)) response.headers.set(name, value);
   return response;
-}
-
-/** Browsers cannot set headers on a socket, so the token may stand in the query as well. */
-function authorize(request: Request, url: URL, token: string | null): void {
-  if (token === null || OPEN_PATHS.has(url.pathname)) return;
-  const given =
-    request.headers.get("authorization")?.replace(/^Bearer /i, "") ?? url.searchParams.get("token");
-  if (given === null || given === undefined || !isSame(given, token)) {
-    throw new AppError(
-      "unauthorized",
-      "the API token is missing or wrong (Authorization: Bearer ...)",
-    );
-  }
-}
-
-function isSame(a: string, b: string): boolean {
-  const left = Buffer.from(a);
-  const right = Buffer.from(b);
-  return left.length === right.length && timingSafeEqual(left, right);
 }

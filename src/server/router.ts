@@ -27,22 +27,35 @@ export class Router {
     }
   }
 
-  /** @throws AppError not_found, and what the route throws. */
-  async handle(exchange: Exchange): Promise<Response> {
+  /**
+   * `permit`: called before anything is done, with the route, or null where none is for the request.
+   * @throws AppError not_found, and what `permit` and the route throw.
+   */
+  async handle(
+    exchange: Exchange,
+    permit: (route: Route | null) => void = () => {},
+  ): Promise<Response> {
     const { method, url } = exchange;
     const path = url.pathname;
     const exact = this.#exact.get(path) ?? [];
     const wanted = method === "HEAD" ? "GET" : method;
     const found = exact.find((route) => route.method === wanted);
-    if (found !== undefined) return await found.handle(exchange);
+    if (found !== undefined) {
+      permit(found);
+      return await found.handle(exchange);
+    }
     const parts = path.split("/");
     const allowed = new Set(exact.map((route) => route.method));
     for (const { parts: pattern, route } of this.#patterns) {
       const params = match(pattern, parts);
       if (params === null) continue;
-      if (route.method === wanted) return await route.handle(withParams(exchange, params));
+      if (route.method === wanted) {
+        permit(route);
+        return await route.handle(withParams(exchange, params));
+      }
       allowed.add(route.method);
     }
+    permit(null);
     if (allowed.size === 0) return await this.#otherwise(exchange);
     return Response.json(
       {

@@ -1,0 +1,156 @@
+// Confines the paths in control calls to configured folders: engines load weights and adapters from there and from
+// nowhere else. It looks at the call, whatever its route does with it, so that a new route is confined as well.
+
+import { lstat, readdir, realpath } from "node:fs/promises";
+import { basename, dirname, join, resolve, sep } from "node:path";
+import { AppError, errorText, InvalidFieldError } from "../../base/errors.ts";
+import type { Exchange, Route } from "../route.ts";
+
+/** null: paths are not confined. Empty: none is allowed. */
+export type WeightsRoots = readonly string[] | null;
+
+/** A file system that does not answer holds up one call this long. */
+const RESOLVE_MS_MAX = 10_000;
+/** As the engines' own protocols call a place of weights. */
+const PATH_FIELD = /(?:^|_)(?:path|dir|directory|folder|file|checkpoint|uri)$/i;
+/** In whatever field: it begins like a path, climbs, or ends like a file of weights. Base64 does none of these. */
+const PATH_VALUE =
+  /^(?:[/~\\]|\.{1,2}(?:[/\\]|$)|file:|[a-z]:[/\\])|(?:^|[/\\])\.\.(?:[/\\]|$)|\.(?:gguf|safetensors|bin|pth?)$/i;
+const FILE_SCHEME = /^file:\/\//i;
+const SCHEME = /^[a-z][a-z0-9+.-]*:/i;
+const WALK_VALUES_MAX = 100_000;
+const SHOWN_MAX = 200;
+
+/** Real paths of the folders. @throws AppError invalid_config: one cannot be resolved. */
+export async function openRoots(folders: readonly string[]): Promise<string[]> {
+  const found: string[] = [];
+  for (const folder of folders) {
+    try {
+      found.push(await realPathOf(resolve(folder)));
+    } catch (cause) {
+      const problem = `--weights-root ${folder} cannot be used: ${errorText(cause)}`;
+      throw new AppError("invalid_config", problem, { cause });
+    }
+  }
+  return found;
+}
+
+/** The routes, whose bodies and queries name no path outside of `roots`. */
+export function confined(routes: readonly Route[], roots: WeightsRoots): Route[] {
+  if (roots === null) return [...routes];
+  return routes.map((route) => ({
+    ...route,
+    handle: async (exchange) => {
+      for (const [name, value] of exchange.url.searchParams) {
+        await checkPath(name, value, roots);
+      }
+      if (route.method === "POST") await checkBody(await bodyOf(exchange), roots);
+      return await route.handle(exchange);
+    },
+  }));
+}
+
+/** A body that cannot be read names no path; whether it may be so is the route's to say. */
+async function bodyOf(exchange: Exchange): Promise<unknown> {
+  try {
+    return await exchange.json();
+  } catch (error) {
+    if (error instanceof AppError && error.code === "invalid_json") return null;
+    throw error;
+  }
+}
+
+async function checkBody(body: unknown, roots: readonly string[]): Promise<void> {
+  let left = WALK_VALUES_MAX;
+  const walk = async (field: string, value: unknown): Promise<void> => {
+    left -= 1;
+    if (left < 0) throw invalid(field, `is one of more than ${WALK_VALUES_MAX} values`);
+    if (typeof value === "string") {
+      await checkPath(field, value, roots);
+    } else if (Array.isArray(value)) {
+      // Numbers name no path, and lists of them are long.
+      for (const item of value) if (typeof item !== "number") await walk(field, item);
+    } else if (typeof value === "object" && value !== null && !ArrayBuffer.isView(value)) {
+      for (const [name, item] of Object.entries(value)) await walk(name, item);
+    }
+  };
+  await walk("body", body);
+}
+
+/** @throws InvalidFieldError: it names a place outside of the roots. */
+async function checkPath(field: string, value: string, roots: readonly string[]): Promise<void> {
+  const isNamed = PATH_FIELD.test(field);
+  if (!isNamed && !PATH_VALUE.test(value)) return;
+  const path = value.replace(FILE_SCHEME, "");
+  const allowed = roots.length === 0 ? "none is given" : `they are ${roots.join(", ")}`;
+  const outside = (what: string): InvalidFieldError =>
+    invalid(field, `is ${what}, outside of the folders of --weights-root: ${allowed}`);
+  if (SCHEME.test(path) || path.includes("\0") || path.startsWith("~")) throw outside(shown(value));
+  // Behind a symbolic link it leads elsewhere than the text says.
+  if (path.split(/[/\\]/).includes("..")) throw outside(`${shown(value)}, which holds ..`);
+  const isAllowed = (real: string) => roots.some((root) => isInside(root, real));
+  const real = await inTime(realPathOf(resolve(path)), field);
+  if (!isAllowed(real)) {
+    throw outside(real === path ? shown(value) : `${shown(value)}, which is ${shown(real)}`);
+  }
+  for (const link of await inTime(linksIn(real), field)) {
+    if (!isAllowed(link)) throw outside(`${shown(value)}, with a link to ${shown(link)} in it`);
+  }
+}
+
+function isInside(root: string, path: string): boolean {
+  return path === root || path.startsWith(root.endsWith(sep) ? root : root + sep);
+}
+
+/**
+ * With symbolic links resolved as far as the path exists on this machine. What does not exist here may exist where the
+ * engine runs.
+ */
+async function realPathOf(path: string): Promise<string> {
+  const missing: string[] = [];
+  for (let at = path; ; at = dirname(at)) {
+    try {
+      return join(await realpath(at), ...missing);
+    } catch (error) {
+      const code = error instanceof Error && "code" in error ? error.code : null;
+      if (code !== "ENOENT" && code !== "ENOTDIR") throw error;
+      const isLink = await lstat(at).then(
+        (stat) => stat.isSymbolicLink(),
+        () => false,
+      );
+      if (isLink) throw new Error(`${at} is a symbolic link that leads nowhere`);
+      if (at === dirname(at)) return path;
+      missing.unshift(basename(at));
+    }
+  }
+}
+
+/** Where the symbolic links in a folder of weights lead; none where it is no folder of this machine. */
+async function linksIn(path: string): Promise<string[]> {
+  const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
+  const links = entries.filter((entry) => entry.isSymbolicLink());
+  return await Promise.all(links.map(({ name }) => realPathOf(join(path, name))));
+}
+
+async function inTime<T>(work: Promise<T>, field: string): Promise<T> {
+  const late = Promise.withResolvers<never>();
+  const timer = setTimeout(() => {
+    late.reject(invalid(field, "is on a file system that does not answer"));
+  }, RESOLVE_MS_MAX);
+  try {
+    return await Promise.race([work, late.promise]);
+  } catch (error) {
+    if (error instanceof AppError) throw error;
+    throw invalid(field, `cannot be resolved: ${errorText(error)}`);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+function invalid(field: string, problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field, problem });
+}
+
+function shown(value: string): string {
+  return JSON.stringify(value.length <= SHOWN_MAX ? value : `${value.slice(0, SHOWN_MAX)}...`);
+}

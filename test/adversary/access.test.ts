@@ -1,0 +1,302 @@
+// Attacks who may call: every route and socket with the read token, with none and with a wrong one; paths outside of the
+// folders of weights, through every dialect that takes one; certificates that are missing, damaged or of another key.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { WebSocket } from "ws";
+import { BUNDLED_MODEL } from "../../src/installation.ts";
+import { describedRoutes } from "../../src/serve.ts";
+import { listedRight } from "../../src/server/rights.ts";
+import { engineMissing, foretoken } from "../e2e/tool.ts";
+import { type Attacked, attacked } from "./process.ts";
+
+const scratch = mkdtempSync(join(tmpdir(), "foretoken-access-"));
+afterAll(() => rmSync(scratch, { recursive: true, force: true }));
+
+function bearer(token: string | null): Record<string, string> {
+  return token === null ? {} : { authorization: `Bearer ${token}` };
+}
+
+async function ready({ url }: Attacked, token: string): Promise<void> {
+  for (;;) {
+    const answer = await fetch(`${url}/health`, { headers: bearer(token) });
+    await answer.arrayBuffer();
+    if (answer.status === 200) return;
+    await Bun.sleep(20);
+  }
+}
+
+/** 101 where the socket opens. */
+function socketStatus(url: string, options: object = {}): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const socket = new WebSocket(url.replace(/^http/, "ws"), options);
+    socket.once("open", () => {
+      socket.terminate();
+      resolve(101);
+    });
+    socket.once("unexpected-response", (_request, answer) => resolve(answer.statusCode ?? 0));
+    socket.once("error", reject);
+  });
+}
+
+describe("tokens", () => {
+  let server: Attacked;
+
+  beforeAll(async () => {
+    // It has no engine: what is permitted waits for one, and says so.
+    server = await attacked(
+      ...["serve", "--port", "0", "--api-token", "writes", "--read-token", "reads"],
+    );
+  });
+
+  afterAll(() => server.kill());
+
+  const call = async (method: string, path: string, token: string | null) => {
+    const body = method === "POST" ? "{}" : null;
+    const answer = await fetch(`${server.url}${path}`, { method, body, headers: bearer(token) });
+    return { status: answer.status, text: await answer.text() };
+  };
+
+  test("tokens: before there is an engine, the read token adds and removes no worker", async () => {
+    const body = { url: "http://127.0.0.1:9" };
+    const added = await fetch(`${server.url}/workers`, {
+      method: "POST",
+      body: JSON.stringify(body),
+      headers: bearer("reads"),
+    });
+    expect(added.status).toBe(403);
+    expect(await added.text()).toContain("the read token does not permit POST /workers");
+    expect((await call("GET", "/workers", "reads")).text).not.toContain("127.0.0.1:9");
+    expect((await call("DELETE", "/workers/1", "reads")).status).toBe(403);
+    expect((await call("GET", "/workers", null)).status).toBe(401);
+  });
+
+  test.each(["", "read", "readss", "READS", "reads\0", "writes ", "Bearer reads", "null"])(
+    "tokens: %p is none",
+    async (token) => {
+      const answer = await fetch(`${server.url}/workers?token=${encodeURIComponent(token)}`);
+      expect(answer.status).toBe(401);
+    },
+  );
+});
+
+describe.skipIf(engineMissing() !== null)("rights", () => {
+  let server: Attacked;
+
+  beforeAll(async () => {
+    server = await attacked(
+      ...["serve", "--llama", "1", "--port", "0", "--api-token", "writes", "--read-token", "reads"],
+    );
+    await ready(server, "writes");
+  }, 30_000);
+
+  afterAll(() => server.kill());
+
+  const routes = describedRoutes().map(({ method, path }) => ({
+    method,
+    path: path.replace(/:\w+/g, "0"),
+    right: listedRight(`${method} ${path}`),
+  }));
+
+  const status = async (method: string, path: string, token: string | null, inQuery = false) => {
+    const query = inQuery && token !== null ? `?token=${token}` : "";
+    const answer = await fetch(`${server.url}${path}${query}`, {
+      method,
+      body: method === "POST" ? "{}" : null,
+      headers: inQuery ? {} : bearer(token),
+      signal: AbortSignal.timeout(10_000),
+    });
+    await answer.body?.cancel();
+    return answer.status;
+  };
+
+  test("rights: the read token gets what is for reading, and 403 for all else", async () => {
+    for (const { method, path, right } of routes) {
+      for (const inQuery of [false, true]) {
+        const got = await status(method, path, "reads", inQuery);
+        const isRefused = got === 401 || got === 403;
+        expect([method, path, isRefused, got]).toEqual([method, path, right === "write", got]);
+        if (isRefused) expect(got).toBe(403);
+      }
+    }
+    expect(await status("GET", "/is_paused", "writes")).toBe(200);
+    const paused = await fetch(`${server.url}/is_paused`, { headers: bearer("reads") });
+    expect(await paused.json()).toMatchObject({ is_paused: false });
+  }, 60_000);
+
+  test("rights: without a token, or with a wrong one, there is nothing but health", async () => {
+    for (const { method, path, right } of routes) {
+      for (const token of [null, "guess"]) {
+        const got = await status(method, path, token);
+        expect([method, path, got]).toEqual([method, path, right === "open" ? got : 401]);
+        if (right === "open") expect(got).toBe(200);
+      }
+    }
+    expect(await status("GET", "/no/such/route", null)).toBe(401);
+    expect(await status("GET", "/no/such/route", "reads")).toBe(404);
+  }, 60_000);
+
+  test("rights: another spelling of a path gives no other right", async () => {
+    const spellings = ["//pause", "/pause/", "/./pause", "/x/../pause", "/%70ause", "/PAUSE"];
+    for (const path of [
+      ...spellings,
+      "/pause?x=/metrics",
+      "/metrics/../pause",
+      "/pause#/metrics",
+    ]) {
+      expect([401, 403, 404]).toContain(await status("POST", path, "reads"));
+    }
+    const paused = await fetch(`${server.url}/is_paused`, { headers: bearer("reads") });
+    expect(await paused.json()).toMatchObject({ is_paused: false });
+    for (const method of ["HEAD", "PUT", "PATCH"]) {
+      expect([401, 403, 404, 405]).toContain(await status(method, "/pause", "reads"));
+    }
+  });
+
+  test("rights: the read token opens the stream of tokens, and not that of drafts", async () => {
+    const { url } = server;
+    expect(await socketStatus(`${url}/v1/stream?token=reads`)).toBe(101);
+    expect(await socketStatus(`${url}/v1/stream`)).toBe(401);
+    expect(await socketStatus(`${url}/v1/draft?token=reads`)).toBe(403);
+    expect(await socketStatus(`${url}/v1/draft?token=writes`)).toBe(101);
+  });
+});
+
+describe.skipIf(engineMissing() !== null)("weights", () => {
+  const root = join(scratch, "root");
+  const outside = join(scratch, "outside");
+  let server: Attacked;
+
+  beforeAll(async () => {
+    for (const folder of [root, outside]) {
+      mkdirSync(folder);
+      cpSync(BUNDLED_MODEL, join(folder, "model.gguf"));
+    }
+    symlinkSync(outside, join(root, "link"));
+    symlinkSync(join(outside, "model.gguf"), join(root, "link.gguf"));
+    server = await attacked("serve", "--llama", "1", "--port", "0", "--weights-root", root);
+    await ready(server, "");
+  }, 60_000);
+
+  afterAll(() => server.kill());
+
+  const post = async (path: string, body: object) => {
+    const answer = await fetch(`${server.url}${path}`, {
+      method: "POST",
+      body: JSON.stringify(body),
+    });
+    return { status: answer.status, text: await answer.text() };
+  };
+  const calls = (path: string): [string, object][] => [
+    ["/update_weights", { weight_dir: path }],
+    ["/update_weights", { update_info: { weights_path: path } }],
+    ["/collective_rpc", { method: "reload_weights", kwargs: { weights_path: path } }],
+    ["/collective_rpc", { method: "update_weights", args: [path] }],
+    ["/v1/load_lora_adapter", { lora_name: "a", lora_path: path }],
+    ["/load_lora_adapter", { lora_name: "a", lora_path: path }],
+    ["/areal_update_weights", { model_path: path }],
+    ["/areal_update_weights_lora", { lora_name: "a", lora_model_path: path }],
+    ["/update_weights_from_disk", { model_path: path }],
+    ["/start_weight_update", { weight_dir: path }],
+    ["/finish_weight_update", { weight_dir: path }],
+  ];
+
+  test("weights: no call and no spelling reaches a file outside of the root", async () => {
+    const paths = [
+      ...[outside, join(outside, "model.gguf"), "/etc/passwd", "/proc/self/environ", "/dev/zero"],
+      ...[join(root, "link"), join(root, "link", "model.gguf"), join(root, "link.gguf")],
+      ...[`${root}/../outside/model.gguf`, `${root}/./../outside`, `file://${outside}/model.gguf`],
+      ...[`${root}2/model.gguf`, `//${outside}`, `${root}/link/../outside`, "model.gguf", "~/x"],
+    ];
+    for (const path of paths) {
+      for (const [route, body] of calls(path)) {
+        const { status, text } = await post(route, body);
+        expect([route, path, status]).toEqual([route, path, 400]);
+        expect(text).toContain("--weights-root");
+      }
+    }
+    const version = await fetch(`${server.url}/weight_info`);
+    expect(await version.json()).toMatchObject({ weight_version: "0" });
+  }, 60_000);
+
+  test("weights: a file in the root is loaded", async () => {
+    const loaded = await post("/update_weights_from_disk", {
+      model_path: join(root, "model.gguf"),
+    });
+    expect(loaded).toMatchObject({ status: 200 });
+  }, 60_000);
+});
+
+describe("TLS", () => {
+  const file = (name: string) => join(scratch, name);
+  const [cert, key] = [file("a.crt"), file("a.key")];
+  const hasOpenssl = Bun.which("openssl") !== null;
+
+  beforeAll(() => {
+    for (const name of hasOpenssl ? ["a", "b"] : []) {
+      const curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
+      const subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"];
+      const out = ["-keyout", file(`${name}.key`), "-out", file(`${name}.crt`), "-days", "2"];
+      Bun.spawnSync(["openssl", "req", "-x509", ...curve, ...subject, ...out]);
+    }
+    writeFileSync(file("text"), "no certificate");
+  });
+
+  test.skipIf(!hasOpenssl)("TLS: HTTPS and wss are served, and no plain text", async () => {
+    const server = await attacked("serve", "--port", "0", "--tls-cert", cert, "--tls-key", key);
+    try {
+      const { url } = server;
+      expect(url).toStartWith("https://127.0.0.1:");
+      const tls = { ca: await Bun.file(cert).text() };
+      const answer = await fetch(`${url}/version`, { tls });
+      expect([answer.status, await answer.json()]).toMatchObject([200, { server: "foretoken" }]);
+      const own = await fetch(`${url}/version`, { tls, headers: { origin: url } });
+      expect(own.status).toBe(200);
+      const plain = await fetch(`${url}/version`, {
+        tls,
+        headers: { origin: url.replace("https", "http") },
+      });
+      expect(plain.status).toBe(403);
+      await expect(fetch(`${url}/version`)).rejects.toThrow(/certificate/i);
+      await expect(fetch(`${url.replace("https", "http")}/version`)).rejects.toThrow();
+      expect(server.isAlive()).toBe(true);
+    } finally {
+      server.kill();
+    }
+  });
+
+  test.skipIf(!hasOpenssl).each([
+    [["--tls-cert", cert], 2, "--tls-cert is given without --tls-key"],
+    [["--tls-key", key], 2, "--tls-key is given without --tls-cert"],
+    [
+      ["--tls-cert", file("none"), "--tls-key", key],
+      2,
+      `--tls-cert ${file("none")} cannot be read`,
+    ],
+    [
+      ["--tls-cert", cert, "--tls-key", file("none")],
+      2,
+      `--tls-key ${file("none")} cannot be read`,
+    ],
+    [["--tls-cert", scratch, "--tls-key", key], 2, `--tls-cert ${scratch} cannot be read`],
+    [["--tls-cert", file("text"), "--tls-key", key], 2, "holds no certificate in PEM"],
+    [["--tls-cert", cert, "--tls-key", file("text")], 2, "holds no private key"],
+    [["--tls-cert", key, "--tls-key", cert], 2, "holds no certificate in PEM"],
+    [["--tls-cert", cert, "--tls-key", file("b.key")], 2, "is not the key of the certificate"],
+  ])("TLS: %j ends the start with the file's name", async (args, code, problem) => {
+    const { status, stderr } = await foretoken("serve", "--port", "0", ...args);
+    expect(stderr).toContain(problem);
+    expect(status).toBe(code);
+  });
+});
+
+test.each([
+  [["--read-token", "a"], "--read-token needs --api-token"],
+  [["--read-token", "a", "--api-token", "a"], "--read-token is the same as --api-token"],
+])("tokens: %j is refused at the start", async (args, problem) => {
+  const { status, stderr } = await foretoken("serve", "--port", "0", ...args);
+  expect(stderr).toContain(problem);
+  expect(status).toBe(2);
+});
