@@ -34,8 +34,11 @@ const inputs = wholeNumber("inputs", 1);
 const seed = wholeNumber("seed", 0);
 const from = wholeNumber("from", 0);
 const { only } = values;
+/** A whole name means that target alone; a part of names, all of them. */
+const isChosen = (name: string, wanted: string): boolean =>
+  name === wanted || (targets.every((one) => one.name !== wanted) && name.includes(wanted));
 const chosen = targets.filter(
-  ({ name }) => only.length === 0 || only.some((part) => name.includes(part)),
+  ({ name }) => only.length === 0 || only.some((wanted) => isChosen(name, wanted)),
 );
 if (chosen.length === 0) {
   console.error(`--only ${only.join(" --only ")}: there is no such target (--list prints them)`);
