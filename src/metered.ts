@@ -11,6 +11,7 @@ import type { Route } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import type { StreamService } from "./server/stream/service.ts";
 import type { WorkerPool } from "./server/worker-pool.ts";
+import type { SpanExporter } from "./tracing/exporter.ts";
 
 /** What is kept of work that is done, by kind; those who keep it may come later. */
 export type KeptLevels = Record<string, () => Kept>;
@@ -26,6 +27,8 @@ export function meteredBy(
     kept: KeptLevels;
     learned: LearnedEpochs;
     live: LiveView;
+    /** null: none are sent. */
+    traces: SpanExporter | null;
   },
 ): Metrics {
   const { pool, kv, stream, telemetry, modelName, kept, learned, live } = parts;
@@ -47,6 +50,7 @@ export function meteredBy(
     sessions: () => sidecar.sessionFigures,
     kvPool: () => kv.stats(),
     stream: () => stream.stats(),
+    spans: () => parts.traces?.figures ?? null,
     plugins: () => telemetry.figures(),
     kept: () => Object.entries(kept).map(([of, level]) => ({ of, ...level() })),
   });

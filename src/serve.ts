@@ -60,6 +60,8 @@ import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
 import type { Encoder } from "./text/text.ts";
 import { timersOf } from "./timers.ts";
+import { tracedBy } from "./traced.ts";
+import type { TracingSettings } from "./tracing/settings.ts";
 import { loadCore } from "./wasm/load.ts";
 
 export interface ServeOptions {
@@ -112,6 +114,8 @@ export interface ServeOptions {
   /** Extra arguments of requests that keep nothing from token to token. Default: none. */
   readonly statelessArgs?: readonly string[];
   readonly version: string;
+  /** Where traces go; null, the default: nowhere. */
+  readonly tracing?: TracingSettings | null;
   readonly events: ServeEvents;
 }
 
@@ -143,6 +147,8 @@ export interface ServeEvents {
   journalFailed(error: unknown): void;
   /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
   unread(streams: readonly OpenStream[]): void;
+  /** The collector of traces takes none any more, and why; null: it does again. */
+  tracesChanged(problem: string | null): void;
   failed(error: unknown): void;
   /** A bug stopped the rollout: nothing can be served any more. */
   broken(error: unknown): void;
@@ -381,6 +387,13 @@ function serveWith(
     changed: (state) => events.stateChanged(state),
   });
   if (history !== null) kept.history = () => history.kept;
+  const { tracing: settings = null, version } = options;
+  const traces =
+    settings &&
+    tracedBy(sidecar, {
+      ...{ settings, pool, version, later: afterwards, modelName: options.model.names[0] },
+      changed: (problem) => events.tracesChanged(problem),
+    });
   const metrics = meteredBy(sidecar, {
     ...{
       pool,
@@ -391,6 +404,7 @@ function serveWith(
       modelName: options.model.names[0],
       kept,
       live,
+      traces,
     },
   });
   sidecar.observe({
@@ -472,6 +486,7 @@ function serveWith(
       await pool.close();
       await kv.close();
       await history?.close();
+      await traces?.close();
     },
   };
 }

@@ -35,6 +35,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   replay: ["base", "request", "wasm", "draft"],
   text: ["base"],
   metrics: [...BELOW_ROLLOUT, "rollout"],
+  tracing: [...BELOW_ROLLOUT, "rollout"],
   sim: [...BELOW_ROLLOUT, "rollout", "worker"],
   worker: [...BELOW_ROLLOUT, "rollout", "proto", "text"],
   server: [...BELOW_ROLLOUT, "rollout", "journal", "proto", "text", "metrics"],

@@ -26,6 +26,7 @@ import {
   openModelSide,
   remoteSource,
 } from "../sources.ts";
+import { tracingSettings } from "../tracing/settings.ts";
 import { readCertificate } from "./certificate.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
@@ -72,6 +73,7 @@ export const SERVING_FIELDS = [
   "harmlessRpc",
   "statelessArgs",
   "drainS",
+  "otlp",
   "parent",
   "log",
   "logLevel",
@@ -258,6 +260,7 @@ export type ServingSettings = Pick<
   | "historyFile"
   | "iterations"
   | "journal"
+  | "otlp"
 > &
   Partial<Pick<ServeSettings, "mixedPrecision">>;
 
@@ -403,6 +406,7 @@ function bindOptionsOf(
     ...(settings.mixedPrecision && { mixedPrecision: settings.mixedPrecision }),
     retryGraceMs: settings.retryGraceS * 1000,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
+    tracing: tracingSettings(settings.otlp, process.env),
     harmlessRpc: settings.harmlessRpc,
     statelessArgs: settings.statelessArgs,
     version: packageJson.version,

@@ -19,6 +19,13 @@ import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { type SessionFigures, Sessions } from "./sessions.ts";
 
+/** Who called, for traces. */
+export interface Caller {
+  /** The header of W3C Trace Context; null: it sent none. */
+  readonly traceparent: string | null;
+  readonly route: string;
+}
+
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
   readonly prompt: Int32Array;
@@ -38,6 +45,7 @@ export interface GenerationSpec {
   readonly drawGroup?: string;
   /** The names of the responses' random numbers, where an earlier process chose them. */
   readonly draws?: readonly DrawKey[];
+  readonly caller?: Caller;
 }
 
 /** Gets the events of one generation, inside the rollout's turn: it must be fast. An error ends this generation. */
@@ -63,7 +71,8 @@ export interface Generation {
 
 /** Gets all events, for streams, metrics and logs. As GenerationListener, but its errors end nothing. */
 export type SidecarObserver = Partial<RolloutListener> & {
-  joined?(request: Request): void;
+  /** `spec`: the one that it is a response of. */
+  joined?(request: Request, spec: GenerationSpec): void;
   advanced?(epoch: WeightEpoch): void;
 };
 
@@ -188,7 +197,7 @@ export class Sidecar {
       if (session !== null) this.#sessions.joined(request, { key, name: session, isLater });
       this.#places[request.index] = { request, listener, index };
       requests.push(request);
-      this.#each((observer) => observer.joined?.(request));
+      this.#each((observer) => observer.joined?.(request, spec));
     }
     return {
       requests,

@@ -21,6 +21,7 @@ const NO_EVENTS: ServeEvents = {
   resumed() {},
   journalFailed() {},
   unread() {},
+  tracesChanged() {},
   failed() {},
   broken() {},
 };

@@ -7,7 +7,7 @@ import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
-import type { Exchange } from "../route.ts";
+import { callerOf, type Exchange } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
 import { indexBeyond, type TokenList } from "./fields.ts";
@@ -245,7 +245,9 @@ export class DataPlane {
 
   /** @throws AppError as Sidecar.generate; conflict. */
   async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
-    const { specs, stops, isStream, answer } = prepared;
+    const { stops, isStream, answer } = prepared;
+    const caller = callerOf(exchange);
+    const specs = prepared.specs.map((spec) => ({ ...spec, caller }));
     const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
     const digest = await exchange.digest();
     exchange.release();

@@ -26,6 +26,7 @@ import {
   templateFieldOf,
 } from "../openai/messages.ts";
 import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
+import type { Caller } from "../sidecar.ts";
 
 export interface RolloutLimits {
   /** Of one rollout. */
@@ -122,6 +123,7 @@ export interface RolloutPlan {
   readonly priority: number;
   readonly isDetached: boolean;
   readonly isStrict: boolean;
+  readonly caller?: Caller;
 }
 
 export interface PlanContext {

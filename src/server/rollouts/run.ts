@@ -215,6 +215,7 @@ export class Run {
         isStrict: rollout.isStrict,
         drawGroup: plan.id,
         ...(draws === undefined ? {} : { draws }),
+        ...(rollout.caller && { caller: rollout.caller }),
       },
       {
         tokens: (_index, request) => journal?.changed(request),
