@@ -44,11 +44,11 @@ class CurveClient(VLLMClient):
     def init_communicator(self, device: Any = 0) -> None:
         """Weights need no connection."""
 
-    def generate(self, prompts_: list[Any], n: int = 1, **options: Any) -> dict[str, Any]:
+    def generate(self, prompts: list[Any], n: int = 1, **options: Any) -> dict[str, Any]:
         began = time.monotonic()
-        parts = [list(range(at, len(prompts_), len(self.servers))) for at in range(len(self.servers))]
+        parts = [list(range(at, len(prompts), len(self.servers))) for at in range(len(self.servers))]
         with ThreadPoolExecutor(len(parts)) as pool:
-            made = list(pool.map(lambda at: self._part(at, [prompts_[i] for i in parts[at]], n, options), range(len(parts))))
+            made = list(pool.map(lambda at: self._part(at, [prompts[i] for i in parts[at]], n, options), range(len(parts))))
         self.seconds.append(time.monotonic() - began)
         if len(parts) == 1:
             return made[0]
@@ -57,18 +57,18 @@ class CurveClient(VLLMClient):
             if not isinstance(made[0].get(name), list):
                 continue
             each = 1 if name == "prompt_ids" else n
-            rows: list[Any] = [None] * (len(prompts_) * each)
+            rows: list[Any] = [None] * (len(prompts) * each)
             for at, indices in enumerate(parts):
                 for k, index in enumerate(indices):
                     rows[index * each : (index + 1) * each] = made[at][name][k * each : (k + 1) * each]
             merged[name] = rows
         return merged
 
-    def _part(self, at: int, prompts_: list[Any], n: int, options: dict[str, Any]) -> dict[str, Any]:
+    def _part(self, at: int, prompts: list[Any], n: int, options: dict[str, Any]) -> dict[str, Any]:
         client = VLLMClient.__new__(VLLMClient)
         client.__dict__.update(self.__dict__)
         client.base_url = self.servers[at]
-        return VLLMClient.generate(client, prompts_, n=n, **options)
+        return VLLMClient.generate(client, prompts, n=n, **options)
 
     def update_named_params(self, metadata: Any, named_params: Iterator[tuple[str, torch.Tensor]]) -> None:
         tensors = {name: tensor.detach().contiguous() for name, tensor in named_params}

@@ -1,9 +1,11 @@
-// The rollout over vLLM workers on stand-ins that show every fault there is, thousands of requests by seed: each
+// The rollout over workers on stand-ins for vLLM or SGLang that show every fault there is, thousands of requests by seed: each
 // response comes out whole, once, in order. A failing seed says how to repeat it: SEED=n bun test <this file>.
 
 import { expect, test } from "bun:test";
-import { FAULT_KINDS, seededFaults } from "../../../test/stand-in/faults.ts";
+import { FAULT_KINDS, type FaultPlan, seededFaults } from "../../../test/stand-in/faults.ts";
+import { SglangStandIn } from "../../../test/stand-in/sglang-stand-in.ts";
 import {
+  EOS,
   standInCandidates,
   standInLogprob,
   standInResponse,
@@ -19,6 +21,7 @@ import { loadCore } from "../../wasm/load.ts";
 import { wallTimers } from "./clock.ts";
 import type { VllmLimits } from "./limits.ts";
 import { openVllmWorker } from "./open.ts";
+import { sglangSeed } from "./sglang/body.ts";
 import type { VllmWorker } from "./worker.ts";
 
 const core = loadCore();
@@ -59,15 +62,23 @@ class Dice {
   }
 }
 
+type StandIn = VllmStandIn | SglangStandIn;
+
+/** By the scenario's number: all servers of a run are of a kind. */
+const kindOf = (seed: number) => (seed % 3 === 2 ? "sglang" : "vllm");
+
 function samplingOf(dice: Dice, seed: number): SamplingParams {
+  const tokensMin = dice.of([0, 0, 5, 40]);
+  // SGLang bans its own EOS before `min_new_tokens`, whether it would end the response or not.
+  const eos = kindOf(seed) === "sglang" && tokensMin > 0 ? [EOS] : [];
   return {
     temperature: dice.below(2),
     seed,
     tokensMax: 1 + dice.below(TOKENS_MAX),
-    stopTokenIds: Array.from({ length: dice.below(30) }, () => dice.below(1000)),
+    stopTokenIds: [...eos, ...Array.from({ length: dice.below(30) }, () => dice.below(1000))],
     shaping: {
       ...NO_SHAPING,
-      tokensMin: dice.of([0, 0, 5, 40]),
+      tokensMin,
       // Counted in the engine: such a response must come in one piece.
       presencePenalty: dice.of([0, 0, 0, 0, 0.5]),
     },
@@ -88,7 +99,7 @@ interface Outcome {
 
 async function play(seed: number): Promise<Outcome> {
   const dice = new Dice(seed);
-  const servers: VllmStandIn[] = [];
+  const servers: StandIn[] = [];
   const workers: VllmWorker[] = [];
   const share = dice.of([0, 0.1, 0.3]);
   const count = 2 + dice.below(3);
@@ -97,19 +108,7 @@ async function play(seed: number): Promise<Outcome> {
   for (let i = 0; i < count; i += 1) {
     const options = { share, tokensMax: 40, kinds: FAULT_KINDS, restarts };
     const faults = seededFaults(fold32(seed, i), options);
-    const slots = 8 + dice.below(40);
-    const server = await VllmStandIn.start({
-      slots,
-      blockSize: dice.of([16, 4]),
-      blocks: dice.of([2000, 200]),
-      generate: dice.of(["enabled", "enabled", "disabled"]),
-      hasPriorities: dice.below(3) > 0,
-      spelling: dice.of(["0.32", "0.22"]),
-      // The probe's own request is the first to arrive.
-      faults: (arrival, prompt) => (arrival < 2 ? null : faults(arrival, prompt)),
-      silenceMs: 30,
-      downMs: 5,
-    });
+    const server = await startStandIn(kindOf(seed), dice, faults);
     servers.push(server);
     workers.push(await openOn(server, i));
   }
@@ -197,8 +196,36 @@ async function play(seed: number): Promise<Outcome> {
   return { finished, submitted, failures, killed, restarted, lost, shown };
 }
 
+async function startStandIn(
+  kind: ReturnType<typeof kindOf>,
+  dice: Dice,
+  faults: FaultPlan,
+): Promise<StandIn> {
+  const common = {
+    slots: 8 + dice.below(40),
+    blockSize: dice.of([16, 4]),
+    blocks: dice.of([2000, 200]),
+    hasPriorities: dice.below(3) > 0,
+    // The probe's own requests are the first to arrive.
+    faults: (arrival: number, prompt: readonly number[]) =>
+      arrival < 2 ? null : faults(arrival, prompt),
+    silenceMs: 30,
+    downMs: 5,
+  };
+  if (kind === "sglang") {
+    const release = dice.of(["0.5.23", "old"] as const);
+    const isIncremental = dice.below(2) === 0;
+    return await SglangStandIn.start({ ...common, release, isIncremental });
+  }
+  return await VllmStandIn.start({
+    ...common,
+    generate: dice.of(["enabled", "enabled", "disabled"]),
+    spelling: dice.of(["0.32", "0.22"]),
+  });
+}
+
 /** A server that is down, or that shows a fault to the probe, is asked again. */
-async function openOn(server: VllmStandIn, id: number): Promise<VllmWorker> {
+async function openOn(server: StandIn, id: number): Promise<VllmWorker> {
   for (let tries = 1; ; tries += 1) {
     try {
       return await openVllmWorker({ workerId: workerId(id), url: server.url, limits: LIMITS });
@@ -208,12 +235,13 @@ async function openOn(server: VllmStandIn, id: number): Promise<VllmWorker> {
   }
 }
 
-function check(request: Request): void {
+function check(request: Request, seed: number): void {
   const { spec, response } = request;
   const { sampling } = spec;
+  const drawn = sampling.temperature > 0 ? sglangSeed(spec.draw) : 0;
   const wanted = standInResponse({
     prompt: spec.prompt,
-    sample: spec.sampleIndex,
+    sample: kindOf(seed) === "sglang" ? drawn : spec.sampleIndex,
     tokensMin: sampling.shaping?.tokensMin ?? 0,
     tokensMax: sampling.tokensMax,
     stopTokenIds: sampling.stopTokenIds,
@@ -238,7 +266,7 @@ async function playAndCheck(seed: number, seen: Map<string, number>): Promise<nu
   try {
     const outcome = await play(seed);
     expect(outcome.finished.length).toBe(outcome.submitted);
-    for (const request of outcome.finished) check(request);
+    for (const request of outcome.finished) check(request, seed);
     expect(outcome.lost).toBe(0);
     expect(outcome.failures.length, outcome.failures.join("; ")).toBe(
       outcome.killed + outcome.restarted,
