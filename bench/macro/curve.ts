@@ -79,7 +79,8 @@ async function reset(fleet: Fleet): Promise<void> {
   if (!answer.ok) throw new Error(`${answer.status}: ${await answer.text()}`);
 }
 
-async function runs(fleet: Fleet): Promise<Record<Arm, CurveRun[]>> {
+/** Reports after each pair of runs, so that one that is cut off leaves what it has. */
+async function runs(fleet: Fleet): Promise<void> {
   const made: Record<Arm, CurveRun[]> = { foretoken: [], direct: [] };
   for (let seed = 0; seed < seeds; seed += 1) {
     for (const arm of seed % 2 === 0 ? ARMS : ARMS.toReversed()) {
@@ -93,18 +94,11 @@ async function runs(fleet: Fleet): Promise<Record<Arm, CurveRun[]>> {
         `seed ${seed} ${arm}: reward ${reward}, length ${length}, generation ${seconds} s`,
       );
     }
+    report(made);
   }
-  return made;
 }
 
-function written(path: string, text: string): void {
-  mkdirSync(dirname(path), { recursive: true });
-  writeFileSync(path, text);
-}
-
-const fleet = await Fleet.up(["--plugin", "--max-model-len", "2100"]);
-try {
-  const arms = await runs(fleet);
+function report(arms: Record<Arm, CurveRun[]>): void {
   const of = (arm: Arm, pick: (run: CurveRun) => readonly number[]) => arms[arm].map(pick);
   const lengths = of("direct", ({ length }) => length);
   const tests = {
@@ -120,10 +114,20 @@ try {
     ),
   };
   const coincide = tests.reward.isEquivalent && tests.length.isEquivalent;
-  console.log(JSON.stringify({ coincide, ...tests }, null, 2));
+  console.log(JSON.stringify({ pairs: lengths.length, coincide, ...tests }, null, 2));
   const result = { conditions: conditions(), options: values, coincide, tests, arms };
   written(values.out, `${JSON.stringify(result, null, 2)}\n`);
   written(values.plot, plotOf(arms));
+}
+
+function written(path: string, text: string): void {
+  mkdirSync(dirname(path), { recursive: true });
+  writeFileSync(path, text);
+}
+
+const fleet = await Fleet.up(["--plugin", "--max-model-len", "2100"]);
+try {
+  await runs(fleet);
 } finally {
   await fleet.stop();
 }

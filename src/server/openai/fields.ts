@@ -156,8 +156,21 @@ function withoutNulls(body: unknown): unknown {
   if (!isObject(body)) return body;
   const there = Object.entries(body).filter(([, value]) => value !== null);
   return Object.fromEntries(
-    there.map(([key, value]) => [key, key === "sampling_params" ? withoutNulls(value) : value]),
+    there.map(([key, value]) => {
+      if (key !== "sampling_params") return [key, value];
+      return [key, Array.isArray(value) ? value.map(withoutNulls) : withoutNulls(value)];
+    }),
   );
+}
+
+const PER_PROMPT = new WeakMap<object, v.GenericSchema>();
+
+/** A value for all prompts, or a list with one for each. Lazy, so that a message names what is wrong within it. */
+export function perPrompt<T extends v.GenericSchema>(schema: T) {
+  const list = v.array(schema);
+  const either = v.lazy((input): typeof list | T => (Array.isArray(input) ? list : schema));
+  PER_PROMPT.set(either, schema);
+  return v.nullish(either);
 }
 
 /** More than any request has; a hundred thousand cost seconds to look at. */
@@ -207,8 +220,14 @@ export function jsonSchemaOf(schema: v.GenericSchema): object {
     typeMode: "input",
     overrideSchema: ({ valibotSchema }) => {
       if (valibotSchema === tokenList) return TOKEN_LIST_SCHEMA;
+      const single = PER_PROMPT.get(valibotSchema);
+      if (single !== undefined) return oneOrMany(jsonSchemaOf(single));
       return valibotSchema === fieldsOfAnyKind ? OBJECT_SCHEMA : null;
     },
   };
   return toJsonSchema(schema, config);
+}
+
+function oneOrMany(items: object): object {
+  return { anyOf: [items, { type: "array", items }] };
 }

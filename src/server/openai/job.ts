@@ -24,6 +24,10 @@ export interface JobPlan {
   /** One for each prompt. */
   readonly specs: readonly GenerationSpec[];
   readonly stops: StopRules;
+  /** Of each prompt, where they differ. */
+  readonly stopsOf?: readonly StopRules[];
+  /** What the client calls each prompt's responses. Default: it names the whole request only. */
+  readonly names?: readonly string[];
   /** null: no text is needed. */
   readonly text: Text | null;
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
@@ -142,7 +146,9 @@ export class Job {
     const outputs: Output[] = [];
     this.outputs = outputs;
     try {
-      for (const spec of plan.specs) this.#begin(spec, outputs);
+      for (const [index, spec] of plan.specs.entries()) {
+        this.#begin(spec, plan.stopsOf?.[index] ?? plan.stops, outputs);
+      }
     } catch (error) {
       this.abort();
       throw error;
@@ -217,6 +223,11 @@ export class Job {
     for (const generation of this.#generations) generation.abort();
   }
 
+  /** Ends the responses to one prompt as they stand. */
+  abortPrompt(index: number): void {
+    this.#generations[index]?.abort();
+  }
+
   /** Its processing threw an error, so its result is unknown. */
   crash(error: unknown): void {
     this.#fail(internal(error));
@@ -268,8 +279,8 @@ export class Job {
     }
   }
 
-  #begin(spec: GenerationSpec, outputs: Output[]): void {
-    const { stops, text } = this.plan;
+  #begin(spec: GenerationSpec, stops: StopRules, outputs: Output[]): void {
+    const { text } = this.plan;
     const { skipSpecial } = stops;
     const base = outputs.length;
     let generation: Generation | null = null;

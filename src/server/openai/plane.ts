@@ -68,6 +68,9 @@ export interface Answer {
 export interface Prepared {
   readonly specs: readonly GenerationSpec[];
   readonly stops: StopRules;
+  /** As JobPlan. */
+  readonly stopsOf?: readonly StopRules[];
+  readonly names?: readonly string[];
   readonly wantsText: boolean;
   readonly isStream: boolean;
   /** The body's own id; the X-Request-Id header goes before it. */
@@ -253,10 +256,16 @@ export class DataPlane {
     exchange.release();
     const path = exchange.url.pathname;
     const lease = this.#retries.lease({ path, id, digest, adoptable: !isStream }, () => {
-      const needsText = prepared.wantsText || stops.strings.length > 0;
+      const { stopsOf, names } = prepared;
+      const hasStrings = (stopsOf ?? [stops]).some(({ strings }) => strings.length > 0);
+      const needsText = prepared.wantsText || hasStrings;
       const text = needsText && this.hasText ? this.text : null;
       const jobId = id ?? crypto.randomUUID().replaceAll("-", "");
-      const plan = { id: jobId, specs, stops, text, parse: this.#parserOf(prepared) };
+      const own = {
+        ...(stopsOf === undefined ? {} : { stopsOf }),
+        ...(names === undefined ? {} : { names }),
+      };
+      const plan = { id: jobId, specs, stops, ...own, text, parse: this.#parserOf(prepared) };
       return this.#keep(new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer }));
     });
     const { job } = lease;
@@ -291,9 +300,14 @@ export class DataPlane {
   }
 
   /** Without a tokenizer here, an engine makes a response's text when it has ended. */
-  #parserOf({ parse = null, wantsText, stops }: Prepared): NonNullable<JobPlan["parse"]> | null {
+  #parserOf({
+    parse = null,
+    wantsText,
+    stops,
+    stopsOf = [stops],
+  }: Prepared): NonNullable<JobPlan["parse"]> | null {
     if (this.hasText) return parse;
-    if (stops.strings.length > 0) throw invalid("stop", NO_TEXT);
+    if (stopsOf.some(({ strings }) => strings.length > 0)) throw invalid("stop", NO_TEXT);
     if (parse !== null || !wantsText) return parse;
     return async (output) => {
       const tokens = output.textTokens();

@@ -15,14 +15,22 @@ export const sglangAbortRequest = v.strictObject({
 /** Their answers come as they stand, with finish_reason abort. */
 export function abortSglang(plane: DataPlane, body: unknown): object {
   const { rid, abort_all: all } = checked(sglangAbortRequest, body);
-  if (all !== true && (rid === null || rid === undefined)) {
+  if (all !== true && (rid ?? "") === "") {
     throw invalid("rid", "or abort_all must be there");
   }
+  const isMeant = (id: string) => all === true || id === rid;
   let aborted = 0;
   for (const job of [...plane.jobs]) {
-    if (all !== true && job.id !== rid) continue;
-    job.abort();
-    aborted += 1;
+    if (isMeant(job.id)) {
+      job.abort();
+      aborted += 1;
+      continue;
+    }
+    for (const [index, name] of (job.plan.names ?? []).entries()) {
+      if (!isMeant(name)) continue;
+      job.abortPrompt(index);
+      aborted += 1;
+    }
   }
   return { success: true, aborted };
 }

@@ -1,9 +1,11 @@
-// SGLang's native POST /generate and GET /workers, as slime and miles use them: one request per sample, token
-// ids and logprobs in `meta_info`. Fields and answers as in sglang/srt/managers/io_struct.py.
+// SGLang's native POST /generate, as slime and miles use it: token ids and logprobs in `meta_info`, whole or as a stream
+// whose events hold the output so far. Fields and answers as in sglang/srt/managers/io_struct.py (0.5.23).
 
 import * as v from "valibot";
+import { present } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
-import { spanOf } from "../openai/completions.ts";
+import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
+import { advanced, spanOf } from "../openai/completions.ts";
 import type { StreamView } from "../openai/event-stream.ts";
 import {
   checked,
@@ -14,6 +16,7 @@ import {
   isNot,
   isTokenList,
   name,
+  perPrompt,
   text,
   tokenList,
   unsupported,
@@ -24,6 +27,7 @@ import { originOf, VERSION_FIELD } from "../openai/origin.ts";
 import type { Output } from "../openai/output.ts";
 import type { Answer, DataPlane, Prepared } from "../openai/plane.ts";
 import {
+  type Drawing,
   drawingOf,
   invalid,
   MAX_TOKENS_FIELD,
@@ -67,37 +71,47 @@ const samplingParams = v.strictObject({
   stream_interval: ignored,
 });
 
+const yes = v.nullish(v.boolean(isNot("true or false")));
+const SCORES = "prompt_logprobs at /v1/completions of a vLLM worker takes its place";
+
 export const sglangRequest = v.strictObject({
   input_ids: v.nullish(v.union([tokenList, v.array(tokenList)], isNot("a list of token ids"))),
   text: v.nullish(v.union([text, v.array(text)], isNot("a text or a list of texts"))),
-  sampling_params: v.nullish(samplingParams),
-  return_logprob: flag,
-  top_logprobs_num: TOP_LOGPROBS_FIELD,
-  /** -1: only the output's, which is all that there is. */
-  logprob_start_len: unsupported("no worker computes logprobs of prompts", -1),
+  sampling_params: perPrompt(samplingParams),
+  return_logprob: perPrompt(yes),
+  top_logprobs_num: perPrompt(TOP_LOGPROBS_FIELD),
+  /** -1: of the output alone. */
+  logprob_start_len: perPrompt(unsupported(SCORES, -1)),
   return_text_in_logprobs: flag,
-  rid: name,
+  rid: perPrompt(name),
   group_id: name,
   session_id: name,
   policy_version: VERSION_FIELD,
   weight_version: VERSION_FIELD,
   priority: integer(-(2 ** 31), 2 ** 31 - 1),
-  stream: unsupported("stream from a vLLM endpoint", false),
+  stream: flag,
   return_hidden_states: unsupported("no worker returns them", false),
-  return_routed_experts: unsupported("no worker reports experts", false),
+  /** Of each token but the last one the experts of all layers: 32-bit numbers in base64. */
+  return_routed_experts: flag,
+  routed_experts_start_len: integer(0, TOKENS_MAX),
   token_ids_logprob: unsupported("top_logprobs_num takes its place"),
   input_embeds: unsupported(PROMPTS),
   image_data: unsupported(PROMPTS),
   video_data: unsupported(PROMPTS),
   audio_data: unsupported(PROMPTS),
   /** An adapter's name. */
-  lora_path: name,
-  /** As vLLM's cache_salt. */
-  extra_key: name,
+  lora_path: perPrompt(name),
+  /** As vLLM's cache_salt, which it has too. */
+  extra_key: perPrompt(name),
+  cache_salt: perPrompt(name),
   session_params: unsupported("send the whole prompt"),
   custom_logit_processor: unsupported("no code is run for clients"),
   model: v.nullish(text),
   log_metrics: ignored,
+  no_logs: ignored,
+  routing_key: ignored,
+  conversation_id: ignored,
+  custom_labels: ignored,
   return_bytes: ignored,
 });
 
@@ -109,39 +123,115 @@ export async function prepareSglang(
   body: unknown,
 ): Promise<Prepared> {
   const fields = checked(sglangRequest, body);
-  plane.checkModel(fields.lora_path ?? fields.model);
-  const params = fields.sampling_params ?? {};
-  const tokensMax = params.max_new_tokens ?? TOKENS_MAX_DEFAULT;
-  const extraArgs = { ...params.custom_params };
-  const named = { ...fields, cache_salt: fields.extra_key };
-  const origin = originOf(exchange.headers, named, extraArgs);
-  const topLogprobs = fields.return_logprob === true ? (fields.top_logprobs_num ?? 0) : 0;
-  const drawing = drawingOf(
+  const { prompts, isBatch } = await promptsOf(fields, plane, exchange);
+  const items = itemsOf(fields, prompts.length);
+  const drawings = items.map((item) => drawingOfItem(plane, fields, item));
+  const samples = drawings[0]?.n ?? 1;
+  if (drawings.some(({ n }) => n !== samples)) {
+    throw invalid("sampling_params", "holds different n: SGLang takes one for all prompts");
+  }
+  const specs = prompts.flatMap((prompt, index) => {
+    const item = present(items[index], "there is one for each prompt");
+    const drawing = present(drawings[index], "there is one for each prompt");
+    const extraArgs = { ...item.params.custom_params };
+    const { session_id, group_id, policy_version, weight_version } = fields;
+    const named = { session_id, group_id, policy_version, weight_version, cache_salt: item.salt };
+    const model = item.adapter ?? fields.model;
+    plane.checkModel(model);
+    return plane.specsOf([prompt], drawing, {
+      tokensMax: item.tokensMax,
+      clamps: false,
+      origin: originOf(exchange.headers, named, extraArgs),
+      priority: fields.priority ?? 0,
+      model,
+    });
+  });
+  checkCount(plane, specs);
+  const { rid } = fields;
+  const first = present(drawings[0], "a request has a prompt");
+  return {
+    specs,
+    stops: first.stops,
+    ...(drawings.length > 1 ? { stopsOf: drawings.map(({ stops }) => stops) } : {}),
+    ...(Array.isArray(rid) ? { names: rid.map((one) => one ?? "") } : {}),
+    wantsText: true,
+    isStream: fields.stream ?? false,
+    requestId: typeof rid === "string" ? rid : null,
+    answer: new SglangAnswer(plane, fields, { items, isList: isBatch || samples > 1, samples }),
+  };
+}
+
+/** What may differ from prompt to prompt. */
+interface Item {
+  readonly params: v.InferOutput<typeof samplingParams>;
+  readonly tokensMax: number;
+  readonly returnsLogprobs: boolean;
+  readonly top: number;
+  readonly adapter: string | null;
+  readonly salt: string | null;
+}
+
+/** @throws InvalidFieldError: a list has not one entry for each prompt, or a name comes twice. */
+function itemsOf(fields: Fields, count: number): Item[] {
+  const at = <T>(
+    field: keyof Fields,
+    value: T | readonly T[] | null | undefined,
+    index: number,
+  ) => {
+    if (!Array.isArray(value)) return (value ?? null) as NonNullable<T> | null;
+    if (value.length !== count) {
+      throw invalid(field, `has ${value.length} entries for ${count} prompts`);
+    }
+    return (value[index] ?? null) as NonNullable<T> | null;
+  };
+  const names = Array.isArray(fields.rid) ? fields.rid : [];
+  if (new Set(names).size < names.length) throw invalid("rid", "holds a name twice");
+  return Array.from({ length: count }, (_, index): Item => {
+    at("rid", fields.rid, index);
+    at("logprob_start_len", fields.logprob_start_len, index);
+    const params = at("sampling_params", fields.sampling_params, index) ?? {};
+    const returnsLogprobs = at("return_logprob", fields.return_logprob, index) ?? false;
+    const salt = at("extra_key", fields.extra_key, index);
+    const otherSalt = at("cache_salt", fields.cache_salt, index);
+    return {
+      params,
+      tokensMax: params.max_new_tokens ?? TOKENS_MAX_DEFAULT,
+      returnsLogprobs,
+      top: returnsLogprobs ? (at("top_logprobs_num", fields.top_logprobs_num, index) ?? 0) : 0,
+      adapter: at("lora_path", fields.lora_path, index),
+      salt: salt !== null && otherSalt !== null ? `${salt} ${otherSalt}` : (salt ?? otherSalt),
+    };
+  });
+}
+
+function drawingOfItem(
+  plane: DataPlane,
+  fields: Fields,
+  { params, top, tokensMax }: Item,
+): Drawing {
+  const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
+  return drawingOf(
     {
       ...params,
       seed: params.sampling_seed,
       min_tokens: params.min_new_tokens,
       include_stop_str_in_output: params.no_stop_trim,
+      return_routed_experts: experts ?? false,
+      ...(experts === true ? { routed_experts_prompt_start: start } : {}),
     },
-    { topLogprobs, tokensMax, extraArgs: {} },
+    { topLogprobs: top, tokensMax, extraArgs: {} },
     plane.samplingContext("sampling_params."),
   );
-  const { prompts, isBatch } = await promptsOf(fields, plane, exchange);
-  const about = {
-    tokensMax,
-    clamps: false,
-    origin,
-    priority: fields.priority ?? 0,
-    model: fields.lora_path ?? fields.model,
-  };
-  return {
-    specs: plane.specsOf(prompts, drawing, about),
-    stops: drawing.stops,
-    wantsText: true,
-    isStream: false,
-    requestId: fields.rid ?? null,
-    answer: new SglangAnswer(plane, fields, isBatch || drawing.n > 1),
-  };
+}
+
+function checkCount(plane: DataPlane, specs: Prepared["specs"]): void {
+  const { responsesMax } = plane.limits;
+  const count = specs.reduce((sum, { n }) => sum + n, 0);
+  if (count <= responsesMax) return;
+  throw invalid(
+    "input_ids",
+    `asks for ${count} responses, more than ${responsesMax} in one request`,
+  );
 }
 
 async function promptsOf(
@@ -169,16 +259,25 @@ async function promptsOf(
 class SglangAnswer implements Answer {
   readonly #plane: DataPlane;
   readonly #isList: boolean;
-  readonly #returnsLogprobs: boolean;
+  readonly #items: readonly Item[];
+  /** Responses to a prompt. */
+  readonly #samples: number;
+  readonly #rid: Fields["rid"];
   readonly #writesTokens: boolean;
-  readonly #top: number;
+  readonly #returnsExperts: boolean;
 
-  constructor(plane: DataPlane, fields: Fields, isList: boolean) {
+  constructor(
+    plane: DataPlane,
+    fields: Fields,
+    about: { items: readonly Item[]; isList: boolean; samples: number },
+  ) {
     this.#plane = plane;
-    this.#isList = isList;
-    this.#returnsLogprobs = fields.return_logprob ?? false;
+    this.#isList = about.isList;
+    this.#items = about.items;
+    this.#samples = about.samples;
+    this.#rid = fields.rid;
     this.#writesTokens = fields.return_text_in_logprobs ?? false;
-    this.#top = fields.top_logprobs_num ?? 0;
+    this.#returnsExperts = fields.return_routed_experts ?? false;
   }
 
   whole(job: Job): string {
@@ -186,18 +285,26 @@ class SglangAnswer implements Answer {
     return this.#isList ? `[${parts.join(",")}]` : (parts[0] ?? "null");
   }
 
-  stream(): StreamView {
-    throw new AppError("invalid_field", "stream: this endpoint does not stream");
+  /** Each event holds all of a response so far, as SGLang's do without --incremental-streaming-output. */
+  stream(job: Job): StreamView {
+    return {
+      head: () => "",
+      delta: (output, cursor) => {
+        if (advanced(output, cursor, true) === null) return "";
+        return `data: ${this.#one(job, output)}\n\n`;
+      },
+      tail: () => "",
+    };
   }
 
   #one(job: Job, output: Output): string {
     const span = spanOf(output, 0);
-    const ids = span === null ? [] : [...span.response.tokens().subarray(0, span.to)];
+    const ids = span === null ? "" : span.response.tokens().subarray(0, span.to).join(",");
     const versions = output.weightSpans(this.#plane.version);
     const cached = output.response?.promptTokensCached ?? null;
-    const id = this.#isList ? `${job.id}-${output.index}` : job.id;
+    const item = this.#items[Math.floor(output.index / this.#samples)];
     const meta = {
-      id,
+      id: this.#idOf(job, output.index),
       finish_reason: finishOf(output),
       prompt_tokens: output.prompt.length,
       completion_tokens: output.tokens,
@@ -205,13 +312,29 @@ class SglangAnswer implements Answer {
       weight_version: versions.at(-1)?.version ?? null,
       weight_versions: versions,
     };
-    const logprobs = this.#returnsLogprobs ? this.#logprobs(output) : "";
-    const metaJson = `${JSON.stringify(meta).slice(0, -1)}${logprobs}}`;
-    return `{"text":${JSON.stringify(output.pieces.join(""))},"output_ids":${JSON.stringify(ids)},"meta_info":${metaJson}}`;
+    const logprobs = item?.returnsLogprobs === true ? this.#logprobs(output, item.top) : "";
+    const experts = this.#experts(output);
+    const metaJson = `${JSON.stringify(meta).slice(0, -1)}${logprobs}${experts}}`;
+    const index = this.#isList ? `,"index":${output.index}` : "";
+    return `{"text":${JSON.stringify(output.pieces.join(""))},"output_ids":[${ids}],"meta_info":${metaJson}${index}}`;
+  }
+
+  #idOf(job: Job, index: number): string {
+    if (!this.#isList) return job.id;
+    if (!Array.isArray(this.#rid)) return `${job.id}_${index}`;
+    const name = this.#rid[Math.floor(index / this.#samples)] ?? job.id;
+    return this.#samples === 1 ? name : `${name}_${index % this.#samples}`;
+  }
+
+  /** Where the response ends, as an engine reports them with its last token. */
+  #experts(output: Output): string {
+    if (!this.#returnsExperts || output.finish === null) return "";
+    const numbers = expertNumbers(output);
+    return numbers === null ? "" : `,"routed_experts":"${numbers}"`;
   }
 
   /** Triples of logprob, token id and, where asked for, text. */
-  #logprobs(output: Output): string {
+  #logprobs(output: Output, count: number): string {
     const span = spanOf(output, 0);
     const triples: string[] = [];
     const rows: string[] = [];
@@ -228,8 +351,8 @@ class SglangAnswer implements Answer {
       }
       rows.push(`[${row.join(",")}]`);
     }
-    const tops = this.#top > 0 ? `,"output_top_logprobs":[${rows.join(",")}]` : "";
-    return `,"output_token_logprobs":[${triples.join(",")}]${tops}`;
+    const tops = count > 0 ? `,"output_top_logprobs":[${rows.join(",")}]` : "";
+    return `,"output_token_logprobs":[${triples.join(",")}],"output_token_logprobs_length":${output.tokens}${tops}`;
   }
 
   #triple(logprob: number, token: number): string {
@@ -238,8 +361,25 @@ class SglangAnswer implements Answer {
   }
 }
 
-function finishOf(output: Output): object {
+/** 32-bit numbers in base64; null: the engine reported none. */
+function expertNumbers({ response }: Output): string | null {
+  const array = response?.experts?.array() ?? null;
+  if (array === null) return null;
+  const { type, bytes } = array;
+  if (type === "|u1") return base64Of(Int32Array.from(bytes));
+  if (type === "<u2") return base64Of(Int32Array.from(new Uint16Array(bytes.buffer)));
+  if (type === "<i4") return base64Of(new Int32Array(bytes.buffer));
+  throw new AppError("worker_failed", `experts are of the type ${type}, not |u1, <u2 or <i4`);
+}
+
+function base64Of({ buffer }: Int32Array): string {
+  return Buffer.from(buffer).toString("base64");
+}
+
+function finishOf(output: Output): object | null {
   switch (output.finish) {
+    case null:
+      return null;
     case "length":
       return { type: "length", length: output.tokens };
     case "abort":

@@ -1,0 +1,116 @@
+// SGLang's /generate: streams, lists, and what differs from prompt to prompt.
+
+import { afterAll, expect, test } from "bun:test";
+import { PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+
+const fixture = new PlaneFixture({ lengthOf: () => 1000 });
+afterAll(() => fixture.close());
+
+interface Answer {
+  text: string;
+  output_ids: number[];
+  index?: number;
+  meta_info: {
+    id: string;
+    finish_reason: { type: string } | null;
+    completion_tokens: number;
+    output_token_logprobs?: [number, number, null][];
+    output_token_logprobs_length?: number;
+    output_top_logprobs?: unknown[];
+  };
+}
+
+const params = { max_new_tokens: 9, ignore_eos: true };
+
+/** As slime's SGLangStreamAccumulator reads a stream of cumulative chunks. */
+function accumulated(events: readonly Answer[]): { tokens: number[]; text: string } {
+  let length = 0;
+  let tokens: number[] = [];
+  let text = "";
+  for (const { meta_info: meta, text: sofar } of events) {
+    const pairs = meta.output_token_logprobs ?? [];
+    expect(meta.output_token_logprobs_length).toBe(pairs.length);
+    expect(pairs.length).toBeGreaterThanOrEqual(length);
+    expect(sofar.startsWith(text)).toBe(true);
+    const ids = pairs.map(([, id]) => id);
+    expect(ids.slice(0, length)).toEqual(tokens);
+    [length, tokens, text] = [ids.length, ids, sofar];
+  }
+  return { tokens, text };
+}
+
+test("sglang: a stream's events hold the output so far, and its last one is the whole answer", async () => {
+  const body = { input_ids: [1, 2], sampling_params: params, return_logprob: true };
+  const { events, isDone } = await fixture.events("/generate", { ...body, stream: true, rid: "s" });
+  expect(isDone).toBe(true);
+  const answers = events as Answer[];
+  expect(answers.length).toBeGreaterThan(1);
+  const { tokens, text } = accumulated(answers);
+  const last = answers.at(-1);
+  expect(last).toMatchObject({ text, output_ids: tokens, meta_info: { id: "s" } });
+  expect(tokens).toHaveLength(9);
+  expect(last?.meta_info.finish_reason).toEqual({ type: "length", length: 9 } as never);
+  for (const { meta_info: meta, index } of answers.slice(0, -1)) {
+    expect([meta.finish_reason, index]).toEqual([null, undefined]);
+  }
+});
+
+test("sglang: a stream of several prompts names each response by its index", async () => {
+  const body = { input_ids: [[1], [2]], sampling_params: { ...params, n: 2 }, stream: true };
+  const { events } = await fixture.events("/generate", { ...body, return_logprob: true });
+  for (const index of [0, 1, 2, 3]) {
+    const own = (events as Answer[]).filter((event) => event.index === index);
+    expect(accumulated(own).tokens).toHaveLength(9);
+    expect(own.at(-1)?.meta_info.finish_reason).not.toBeNull();
+  }
+});
+
+test("sglang: lists give each prompt its own name, sampling and logprobs", async () => {
+  const answers = (await fixture.json("/generate", {
+    input_ids: [[1], [2], [3]],
+    rid: ["a", "b", "c"],
+    sampling_params: [
+      { max_new_tokens: 3, ignore_eos: true },
+      { max_new_tokens: 5, ignore_eos: true, stop: null },
+      { max_new_tokens: 7, ignore_eos: true },
+    ],
+    return_logprob: [true, false, true],
+    top_logprobs_num: [0, 0, 2],
+    logprob_start_len: [-1, -1, -1],
+  })) as Answer[];
+  expect(answers.map(({ meta_info: { id } }) => id)).toEqual(["a", "b", "c"]);
+  expect(answers.map(({ output_ids: ids }) => ids.length)).toEqual([3, 5, 7]);
+  const rows = answers.map(({ meta_info: meta }) => [
+    meta.output_token_logprobs?.length,
+    meta.output_top_logprobs?.length,
+  ]);
+  expect(rows).toEqual([
+    [3, undefined],
+    [undefined, undefined],
+    [7, 7],
+  ]);
+});
+
+test("sglang: one text names a batch by its numbers, and n by them too", async () => {
+  const batch = { input_ids: [[1], [2]], rid: "r", sampling_params: params };
+  const names = async (body: object) =>
+    ((await fixture.json("/generate", body)) as Answer[]).map(({ meta_info: { id } }) => id);
+  expect(await names(batch)).toEqual(["r_0", "r_1"]);
+  const own = { input_ids: [[1], [2]], rid: ["x", "y"], sampling_params: { ...params, n: 2 } };
+  expect(await names(own)).toEqual(["x_0", "x_1", "y_0", "y_1"]);
+});
+
+test("sglang: an abort by a name of the list ends that prompt's response alone", async () => {
+  const long = { max_new_tokens: 400, ignore_eos: true };
+  const body = { input_ids: [[1], [2]], rid: ["keep", "end"], sampling_params: long };
+  const answer = fixture.post("/generate", body);
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === 2);
+  await fixture.step(5);
+  const aborted = await fixture.post("/abort_request", { rid: "end" });
+  expect(await aborted.json()).toEqual({ success: true, aborted: 1 });
+  const answers = (await (await fixture.until(answer)).json()) as Answer[];
+  expect(answers.map(({ meta_info: { finish_reason: reason } }) => reason?.type)).toEqual([
+    "length",
+    "abort",
+  ]);
+});
