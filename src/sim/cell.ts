@@ -1,11 +1,11 @@
 // One cell of a comparison: one system on one workload with one kind of drafting and one seed. Everything that is drawn
 // by chance is drawn from the seed, so a cell is repeated exactly by naming it.
 
+import { Random } from "../base/random.ts";
 import type { LengthPrior } from "../context/context.ts";
 import type { Request } from "../request/buffer.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
-import { Random } from "./random.ts";
 import { Simulation, type SimulationOptions, type SimulationResult } from "./simulation.ts";
 import {
   DRAFTER_GAIN,

@@ -3,10 +3,10 @@
 // probabilities come from measurements.
 
 import { assert } from "../base/assert.ts";
+import type { Random } from "../base/random.ts";
 import { DraftBudget, type DraftPlan } from "../draft/budget.ts";
 import { DRAFT_TOKENS_MAX } from "../draft/drafter.ts";
 import { bestUniformGamma, expectedTokens, type StepTimes } from "../draft/throughput.ts";
-import type { Random } from "./random.ts";
 
 /** What a running request is to the drafter. */
 export interface Drafting {

@@ -4,6 +4,7 @@
 import { assert, present } from "../../base/assert.ts";
 import { fold32, hashString } from "../../base/hash.ts";
 import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
+import { Random } from "../../base/random.ts";
 import type { KvKey, KvPool, KvPoolStats } from "../../kv/pool.ts";
 import type { Group, Request } from "../../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../request/request.ts";
@@ -11,7 +12,6 @@ import type { RolloutListener } from "../../rollout/listener.ts";
 import { Rollout } from "../../rollout/rollout.ts";
 import type { CoreExports } from "../../wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../../worker/simulated/worker.ts";
-import { Random } from "../random.ts";
 import { Timeline } from "../timeline.ts";
 import { FaultyLink } from "./link.ts";
 import { FAULT_PROMPT_MAX, FAULT_TOKENS_MAX, type Fault, type FaultPlan } from "./plan.ts";
