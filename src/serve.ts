@@ -42,7 +42,7 @@ import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
-import { lastEpoch, savedRollout } from "./server/rollouts/journal.ts";
+import { lastWeights, savedRollout } from "./server/rollouts/journal.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { rolloutSide } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
@@ -335,7 +335,9 @@ function serveWith(
   const { events } = options;
   const { failed } = events;
   const { afterwards, repeatedly } = timersOf(failed);
+  const before = lastWeights((journals?.saved ?? []).map(savedRollout));
   const pool = new WorkerPool({
+    before,
     sources: options.sources,
     later: afterwards,
     mixedPrecision: options.mixedPrecision ?? "refuse",
@@ -343,12 +345,12 @@ function serveWith(
     changed: (member) => events.workerChanged(member),
     workersMin: options.workersMin ?? 1,
   });
-  const before = lastEpoch((journals?.saved ?? []).map(savedRollout));
   const sidecar = sidecarOf(options, { kv, history, epoch: before?.epoch ?? EPOCH });
   const weights = new WeightUpdates({
     sidecar,
     pool,
     modelNames: options.model.names,
+    ...(before === null ? {} : { base: before.base }),
     clock: wallClock,
     timeoutMs: options.weightsTimeoutMs,
     later: afterwards,
@@ -610,6 +612,7 @@ function routesOf(
     adapterOf: plane.adapterOf,
     versionOf: (epoch) => weights.version(epoch),
     files: parts.journals,
+    held: () => pool.held,
     after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
   });
   kept.requests = plane.kept;

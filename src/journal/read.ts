@@ -20,8 +20,8 @@ export interface SavedRun {
   readonly finished: readonly number[];
   /** Of the chunk that began last; null: none has begun. */
   readonly last: { readonly epoch: WeightEpoch; readonly weights: WeightsId | null } | null;
-  /** What the weights of epochs that began meanwhile are called. */
-  readonly epochs: ReadonlyMap<number, string>;
+  /** Weight epochs that began meanwhile. */
+  readonly epochs: readonly EpochRecord[];
   /** Where the last whole frame ends: what is behind it is cut off. */
   readonly bytes: number;
 }
@@ -65,7 +65,7 @@ class RunReader {
   readonly #streams = new Map<number, Stream>();
   readonly #finished: number[] = [];
   #last: SavedRun["last"] = null;
-  readonly #epochs = new Map<number, string>();
+  readonly #epochs: EpochRecord[] = [];
 
   constructor(name: string) {
     this.#name = name;
@@ -78,7 +78,7 @@ class RunReader {
     }
     const known = knownRecord(record);
     if (known.type === "epoch") {
-      this.#epochs.set(known.epoch, known.version);
+      this.#epochs.push(known);
       return;
     }
     const stream = this.#stream(known);

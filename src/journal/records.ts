@@ -37,11 +37,13 @@ export interface FinishRecord {
   readonly refusal: Refusal | null;
 }
 
-/** New weights, and what they are called. */
+/** New weights: what they are called, the engines' name of them, and the request that gives them to an engine. */
 export interface EpochRecord {
   readonly type: "epoch";
   readonly epoch: number;
   readonly version: string;
+  readonly weights: WeightsId | null;
+  readonly base: unknown;
 }
 
 export interface OutputRecord {

@@ -748,11 +748,13 @@ export class Rollout {
       this.#cut(request, "abort");
       return;
     }
-    this.#scheduler.remove(request);
+    // A request that came, with saved tokens, while the rollout is paused is not scheduled before `resume`.
+    const isScheduled = !this.#arrivals.has(request);
+    if (isScheduled) this.#scheduler.remove(request);
     this.meter.restarted(response.length);
     response.restart();
     this.#registry.restarted(request);
-    this.#scheduler.enqueue(request);
+    if (isScheduled) this.#scheduler.enqueue(request);
     this.#listener.restarted(request);
   }
 

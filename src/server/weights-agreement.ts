@@ -41,6 +41,11 @@ export class WeightsAgreement {
     if (first !== undefined) this.accept(first);
   }
 
+  /** What others are compared with; null: none is known. */
+  get weights(): WeightsId | null {
+    return this.#reference?.weights ?? null;
+  }
+
   /** The engine has weights that serve in this epoch. */
   includes(weights: WeightsId | null): boolean {
     return weights !== null && this.#serving.has(weights);

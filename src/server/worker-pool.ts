@@ -7,7 +7,7 @@
 
 import { present } from "../base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../base/errors.ts";
-import { type WeightEpoch, type WorkerId, workerId } from "../base/ids.ts";
+import { type WeightEpoch, type WeightsId, type WorkerId, workerId } from "../base/ids.ts";
 import type { ControlRequest, Worker } from "../rollout/worker.ts";
 import { answerOf, canaryRequest } from "./engine-answer.ts";
 import type { Sidecar } from "./sidecar.ts";
@@ -89,6 +89,8 @@ export interface WorkerPoolOptions {
   /** Default: refuse. */
   readonly mixedPrecision?: MixedPrecision;
   readonly changed: (member: Member) => void;
+  /** Weights that an earlier process served: engines that open with others are given these, if they can be. */
+  readonly before?: { readonly base: Recipe["base"]; readonly weights: WeightsId | null } | null;
   /** Number of workers that must be ready at the same time before the pool serves. Default: 1. */
   readonly workersMin?: number;
 }
@@ -125,6 +127,7 @@ export class WorkerPool {
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
     this.#agreement = new WeightsAgreement(options.mixedPrecision ?? "refuse");
+    if (options.before) this.#recipe = { base: options.before.base, adapters: [] };
     this.#members = options.sources.map((source) => this.#newMember(source));
   }
 
@@ -144,6 +147,11 @@ export class WorkerPool {
       taint: null,
       isLeaving: false,
     };
+  }
+
+  /** The weights in service, and what gives them to an engine. */
+  get held(): { readonly base: Recipe["base"]; readonly weights: WeightsId | null } {
+    return { base: this.#recipe.base, weights: this.#agreement.weights };
   }
 
   get members(): readonly Member[] {
@@ -178,7 +186,7 @@ export class WorkerPool {
       ended: () => {
         this.#gathering = null;
         if (this.#sidecar?.rollout.epoch !== this.#initialEpoch) return;
-        this.#agreement.begin(this.#members.map(holdingOf));
+        this.#agreement.begin(this.#inherited ?? this.#members.map(holdingOf));
       },
       cancel: this.#options.later(() => gathering.end(), GATHER_MS),
     });
@@ -302,6 +310,12 @@ export class WorkerPool {
     for (const cancel of this.#cancels) cancel();
     const workers = this.#members.flatMap(({ worker, candidate }) => [worker, candidate]);
     await Promise.all(workers.map((worker) => worker?.close()));
+  }
+
+  /** What engines are compared with at the start; null: with one another. */
+  get #inherited(): Holding[] | null {
+    const { base, weights } = this.#options.before ?? { base: "first", weights: null };
+    return typeof base === "string" || weights === null ? null : [{ name: "the journal", weights }];
   }
 
   /** A new epoch begins with the weights that most of these have; who has others is fenced. */

@@ -48,6 +48,8 @@ export interface WeightsOptions {
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: WeightsNotice) => void;
+  /** What gives an engine the first epoch's weights. Default: those it is opened with. */
+  readonly base?: Recipe["base"];
   /** An update held generation back for so many seconds. */
   readonly held?: (seconds: number) => void;
 }
@@ -76,7 +78,7 @@ export class WeightUpdates {
   /** null: none is open. */
   #open: OpenUpdate | null = null;
   /** What gives an engine the weights of the epoch, without adapters. */
-  #base: Recipe["base"] = "first";
+  #base: Recipe["base"];
   readonly #adapters = new Adapters();
   /** Nothing may run, since when; null: it may. */
   #heldMs: number | null = null;
@@ -93,6 +95,7 @@ export class WeightUpdates {
 
   constructor(options: WeightsOptions) {
     this.#options = options;
+    this.#base = options.base ?? "first";
   }
 
   version(epoch: WeightEpoch): string {

@@ -9,7 +9,7 @@ import { readJournal, type SavedRun } from "../../journal/read.ts";
 import { RecordWriter } from "../../journal/records.ts";
 import { SAMPLING_DEFAULTS } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
-import { type RunFile, type RunFiles, savedRollout } from "./journal.ts";
+import { lastWeights, type RunFile, type RunFiles, savedRollout } from "./journal.ts";
 import { KnownRollouts } from "./known.ts";
 import { ROLLOUT_LIMITS, type RolloutPlan } from "./plan.ts";
 
@@ -57,6 +57,7 @@ function world(saved: readonly SavedRun[] = []) {
   const known = new KnownRollouts({
     ...{ sidecar: bed.sidecar, clock: bed.clock, text, files },
     versionOf: (epoch) => `v${epoch}`,
+    held: () => ({ weights: null, base: "first" }),
     limits: ROLLOUT_LIMITS,
     newId: () => "new",
   });
@@ -141,6 +142,56 @@ test("resume: with other weights the rollout fails by name and keeps what had fi
     'rollout "r" of the journal: its tokens are of the weights f32:aa',
   );
   expect(second.sidecar.rollout.unfinished).toBe(0);
+});
+
+test("resume: finished rollouts, and those of an epoch before the engines' one, are not of wrong weights", async () => {
+  const first = world();
+  for (const worker of first.workers) Object.assign(worker, { weights: weightsId("f32:aa") });
+  first.known.begin(planOf(), "hash");
+  await first.finish();
+  first.known.begin(planOf({ id: "later" }), "hash");
+  for (let i = 0; i < 10; i += 1) await first.step();
+  for (const worker of first.workers) Object.assign(worker, { weights: weightsId("f32:bb") });
+  first.sidecar.advance(weightEpoch(1));
+  for (const file of first.written) await file.settled();
+  const second = world(first.savedNow());
+  second.sidecar.advance(weightEpoch(1));
+  for (const worker of second.workers) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  const failures: string[] = [];
+  second.known.resume([weightsId("f32:bb")], (error) => failures.push(String(error)));
+  await second.finish();
+  expect(failures).toEqual([]);
+  expect(second.known.runs().map(({ id, state }) => [id, state])).toEqual([
+    ["r", "finished"],
+    ["later", "finished"],
+  ]);
+});
+
+test("resume: rollouts that go on while weights are updated begin once, under the new ones", async () => {
+  const first = world();
+  first.known.begin(planOf(), "hash");
+  for (let i = 0; i < 12; i += 1) await first.step();
+  await first.known.close();
+  const second = world(first.savedNow());
+  const paused = second.sidecar.rollout.pause("keep");
+  second.known.resume([], () => {});
+  await paused;
+  second.sidecar.advance(weightEpoch(1));
+  for (const worker of second.workers) worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  second.sidecar.rollout.resume();
+  await second.finish();
+  expect(second.known.run("r").state).toBe("finished");
+});
+
+test("journals name the newest weights, and what gives them to an engine, also if no rollout runs", async () => {
+  const first = world();
+  first.known.begin(planOf(), "hash");
+  await first.finish();
+  first.sidecar.advance(weightEpoch(1));
+  for (const file of first.written) await file.settled();
+  expect(lastWeights(first.savedNow().map(savedRollout))).toEqual({
+    ...{ epoch: weightEpoch(1), version: "v1", weights: null, base: "first" },
+  });
 });
 
 test("a strict response does not go on from tokens of earlier weights, a mixed one does", async () => {

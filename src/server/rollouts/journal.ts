@@ -2,12 +2,15 @@
 // place of this one begins the rollout again from it.
 
 import { AppError } from "../../base/errors.ts";
-import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
+import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../../base/ids.ts";
 import { JournalLog } from "../../journal/log.ts";
 import type { SavedRun } from "../../journal/read.ts";
+import type { EpochRecord } from "../../journal/records.ts";
 import type { Request } from "../../request/buffer.ts";
 import type { DrawKey } from "../../request/request.ts";
 import type { SavedOutput } from "../../request/saved-output.ts";
+import type { ControlRequest } from "../../rollout/worker.ts";
+import type { Recipe } from "../worker-pool.ts";
 import type { RolloutPlan } from "./plan.ts";
 
 /** A journal's file. Its writes are behind the tokens; a failure ends it, and is reported elsewhere. */
@@ -29,8 +32,19 @@ export interface RunFiles {
   open(log: JournalLog, saved: SavedRun | null): RunFile;
 }
 
+/** The weights of an epoch. */
+export interface HeldWeights {
+  readonly epoch: WeightEpoch;
+  /** What clients know them by. */
+  readonly version: string;
+  /** The engines' name of them; null: they give none. */
+  readonly weights: WeightsId | null;
+  /** What gives them to an engine. */
+  readonly base: Recipe["base"];
+}
+
 /** What the first record says. */
-interface Header {
+interface Header extends HeldWeights {
   readonly format: 1;
   readonly id: string;
   /** Of the body that asked for it. */
@@ -38,8 +52,6 @@ interface Header {
   readonly plan: RolloutPlan;
   /** By group, of its responses. */
   readonly draws: readonly (readonly DrawKey[])[];
-  readonly epoch: number;
-  readonly version: string;
 }
 
 /** A rollout of an earlier process. */
@@ -72,21 +84,33 @@ function isHeader(header: object): header is Header {
   return format === 1 && texts && hasEpoch && Array.isArray(draws) && hasPrompts;
 }
 
-/** The newest weights that a journal names; null: none has tokens. */
-export function lastEpoch(saved: readonly SavedRollout[]): {
-  readonly epoch: WeightEpoch;
-  readonly version: string;
-} | null {
-  let newest: { epoch: WeightEpoch; version: string } | null = null;
-  for (const { epoch, version, run } of saved) {
-    const named = [[epoch, version] as const, ...run.epochs];
-    for (const [number, name] of named) {
-      if (newest === null || number > newest.epoch) {
-        newest = { epoch: weightEpoch(number), version: name };
-      }
+/** The newest weights that a journal names; null: there is no journal. */
+export function lastWeights(saved: readonly SavedRollout[]): HeldWeights | null {
+  let newest: HeldWeights | null = null;
+  for (const { epoch, version, weights, base, run } of saved) {
+    for (const one of [{ epoch, version, weights, base }, ...run.epochs]) {
+      if (newest === null || one.epoch > newest.epoch) newest = heldIn(one);
     }
   }
   return newest;
+}
+
+/** Of a journal without them, or with others than this version writes, weights and base are not known. */
+function heldIn(
+  record: Pick<EpochRecord, "epoch" | "version"> & {
+    readonly weights?: unknown;
+    readonly base?: unknown;
+  },
+): HeldWeights {
+  const { epoch, version, weights, base } = record;
+  const { method, path } = Object(base) as Partial<ControlRequest>;
+  const isRequest = typeof method === "string" && typeof path === "string";
+  return {
+    epoch: weightEpoch(epoch),
+    version,
+    weights: typeof weights === "string" ? weightsId(weights) : null,
+    base: isRequest || base === "unknown" ? (base as Recipe["base"]) : "first",
+  };
 }
 
 export class RunJournal {
@@ -125,8 +149,8 @@ export class RunJournal {
     return this.#file.settled();
   }
 
-  advanced(epoch: WeightEpoch, version: string): void {
-    this.#log.note({ type: "epoch", epoch, version });
+  advanced(held: HeldWeights): void {
+    this.#log.note({ type: "epoch", ...held } satisfies EpochRecord);
     this.#file.touch();
   }
 

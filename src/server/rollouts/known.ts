@@ -7,7 +7,13 @@ import type { WeightEpoch, WeightsId } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { type RunFiles, RunJournal, type SavedRollout, savedRollout } from "./journal.ts";
+import {
+  type HeldWeights,
+  type RunFiles,
+  RunJournal,
+  type SavedRollout,
+  savedRollout,
+} from "./journal.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run } from "./run.ts";
 
@@ -31,6 +37,8 @@ export interface KnownRolloutsOptions {
   readonly newId: () => string;
   /** null or absent: no journals are kept. */
   readonly files?: RunFiles | null;
+  /** For journals: the weights in service, but for their epoch and version. */
+  readonly held: () => Pick<HeldWeights, "weights" | "base">;
 }
 
 export class KnownRollouts {
@@ -47,11 +55,7 @@ export class KnownRollouts {
     this.#options = options;
     this.#saved = (options.files?.saved ?? []).map(savedRollout);
     options.sidecar.observe({
-      advanced: (epoch) => {
-        for (const { run, journal } of this.#entries.values()) {
-          if (run.state === "running") journal?.advanced(epoch, options.versionOf(epoch));
-        }
-      },
+      advanced: (epoch) => this.#advanced(epoch),
       broken: (error) => {
         const problem = error instanceof Error ? error.message : String(error);
         for (const { run } of this.#entries.values()) run.fail(problem);
@@ -111,7 +115,11 @@ export class KnownRollouts {
     for (const rollout of saved) {
       try {
         const run = this.#start(rollout.id, rollout.plan, rollout.hash, rollout);
-        const before = rollout.run.last?.weights ?? null;
+        const { last, finished } = rollout.run;
+        // What has finished is as it was; other weights of a later epoch are what the trainer wanted.
+        const isOver = finished.length === rollout.plan.requests;
+        const isLater = last !== null && last.epoch < this.#options.sidecar.rollout.epoch;
+        const before = isOver || isLater ? null : (last?.weights ?? null);
         const other = before === null ? undefined : weights.find((one) => one !== before);
         if (other === undefined) continue;
         const problem = `its tokens are of the weights ${before}, and an engine has ${other} after the restart`;
@@ -129,8 +137,19 @@ export class KnownRollouts {
     await Promise.all([...this.#entries.values()].map(({ journal }) => journal?.close()));
   }
 
+  /** The next process begins with these weights, also if no rollout runs at the moment. */
+  #advanced(epoch: WeightEpoch): void {
+    const { held, versionOf } = this.#options;
+    const entries = [...this.#entries.values()];
+    const running = entries.filter(({ run }) => run.state === "running");
+    const weights = { epoch, version: versionOf(epoch), ...held() };
+    for (const { journal } of running.length > 0 ? running : entries.slice(-1)) {
+      journal?.advanced(weights);
+    }
+  }
+
   #start(id: string, plan: RolloutPlan, hash: string, saved: SavedRollout | null = null): Run {
-    const { sidecar, text, clock, versionOf, files } = this.#options;
+    const { sidecar, text, clock, versionOf, files, held } = this.#options;
     const journal = files ? new RunJournal(files, saved?.run ?? null) : null;
     const ended = () => this.#ended(id);
     let run: Run;
@@ -143,7 +162,7 @@ export class KnownRollouts {
     if (saved === null) {
       const draws = run.groups.map(({ requests }) => requests.map(({ spec }) => spec.draw));
       const { epoch } = sidecar.rollout;
-      journal?.describe({ id, hash, plan, draws, epoch, version: versionOf(epoch) });
+      journal?.describe({ id, hash, plan, draws, epoch, version: versionOf(epoch), ...held() });
     }
     this.#entries.set(id, { run, hash, journal, keptBytes: 0 });
     return run;

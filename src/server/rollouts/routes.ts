@@ -10,7 +10,7 @@ import { callerOf, type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
 import type { RunFiles } from "./journal.ts";
-import { KnownRollouts } from "./known.ts";
+import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import { invalid, type PlanContext, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
 import type { Run } from "./run.ts";
 
@@ -28,6 +28,8 @@ export interface RolloutRoutesOptions {
   readonly limits?: Partial<RolloutLimits>;
   /** Default: no journals are kept. */
   readonly files?: RunFiles | null;
+  /** Default: not known. */
+  readonly held?: KnownRolloutsOptions["held"];
   /**
    * A client that takes nothing for so long, while there is something to take, is dropped. What it does not take costs
    * no memory but the responses, and trainers compute between two groups. Default: ten minutes.
@@ -51,8 +53,8 @@ export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
   const { after, adapterOf, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
-  const { files = null } = options;
-  const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId, files });
+  const { files = null, held = () => ({ weights: null, base: "unknown" as const }) } = options;
+  const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId, files, held });
   const runOf = ({ params }: Exchange): Run => known.run(params.id ?? "");
   const routes: Route[] = [
     {
