@@ -6,6 +6,7 @@ import { dirname, join, relative } from "node:path";
 import type { Command } from "commander";
 import { programOf } from "../src/cli/cli.ts";
 import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config/fields.ts";
+import { EngineTime } from "../src/metrics/effective-time.ts";
 import { Metrics } from "../src/metrics/metrics.ts";
 import { Meter } from "../src/rollout/meter.ts";
 import { describedRoutes } from "../src/serve.ts";
@@ -138,6 +139,7 @@ async function metrics(): Promise<string> {
     servingStates: SERVING_STATES,
     staleWorkers: none,
     sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
+    engineTime: () => new EngineTime(),
     workerStates: () => ({}),
     kvPool: () => ({
       ...{ memoryBytes: 0, diskBytes: 0, puts: 0, hits: 0, misses: 0, corrupt: 0 },

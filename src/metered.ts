@@ -1,6 +1,8 @@
 // What of the sidecar is in its metrics.
 
+import { wallClock } from "./app.ts";
 import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
+import { EngineTime } from "./metrics/effective-time.ts";
 import { Metrics } from "./metrics/metrics.ts";
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
@@ -16,6 +18,12 @@ import type { SpanExporter } from "./tracing/exporter.ts";
 /** What is kept of work that is done, by kind; those who keep it may come later. */
 export type KeptLevels = Record<string, () => Kept>;
 
+export interface Metered {
+  readonly metrics: Metrics;
+  /** Call when a worker's state has changed. */
+  workersChanged(): void;
+}
+
 export function meteredBy(
   sidecar: Sidecar,
   parts: {
@@ -30,13 +38,25 @@ export function meteredBy(
     /** null: none are sent. */
     traces: SpanExporter | null;
   },
-): Metrics {
+): Metered {
   const { pool, kv, stream, telemetry, modelName, kept, learned, live } = parts;
+  const engineTime = new EngineTime();
+  let isBusy = false;
+  const lookAtEngines = () => {
+    isBusy = sidecar.rollout.unfinished > 0;
+    const members = pool.members.filter(({ state }) => state !== "leaving");
+    const { length: serving } = members.filter(({ state }) => state === "ready");
+    engineTime.at(wallClock.nowMs(), isBusy ? { serving, size: members.length } : null);
+  };
   const metrics = new Metrics({
     modelName,
     meter: sidecar.rollout.meter,
     unfinished: () => sidecar.rollout.unfinished,
     epoch: () => sidecar.rollout.epoch,
+    engineTime: () => {
+      lookAtEngines();
+      return engineTime;
+    },
     workerStates: () => {
       const counts: Record<string, number> = { ready: 0, reconnecting: 0, fenced: 0, down: 0 };
       for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
@@ -55,10 +75,16 @@ export function meteredBy(
     kept: () => Object.entries(kept).map(([of, level]) => ({ of, ...level() })),
   });
   sidecar.observe({
-    finished: (request) => metrics.finished(request),
+    joined: () => {
+      if (!isBusy) lookAtEngines();
+    },
+    finished: (request) => {
+      if (sidecar.rollout.unfinished === 0) lookAtEngines();
+      metrics.finished(request);
+    },
     stats: (workerId, stats) => metrics.stats(workerId, stats),
   });
-  return metrics;
+  return { metrics, workersChanged: lookAtEngines };
 }
 
 export function metricsRoute(metrics: Metrics): Route {

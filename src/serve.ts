@@ -342,7 +342,10 @@ function serveWith(
     later: afterwards,
     mixedPrecision: options.mixedPrecision ?? "refuse",
     controlMsMax: options.weightsTimeoutMs,
-    changed: (member) => events.workerChanged(member),
+    changed: (member) => {
+      workersChanged();
+      events.workerChanged(member);
+    },
     workersMin: options.workersMin ?? 1,
   });
   const sidecar = sidecarOf(options, { kv, history, epoch: before?.epoch ?? EPOCH });
@@ -396,7 +399,7 @@ function serveWith(
       ...{ settings, pool, version, later: afterwards, modelName: options.model.names[0] },
       changed: (problem) => events.tracesChanged(problem),
     });
-  const metrics = meteredBy(sidecar, {
+  const { metrics, workersChanged } = meteredBy(sidecar, {
     ...{
       pool,
       kv,

@@ -7,6 +7,7 @@ import { RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Meter } from "../rollout/meter.ts";
 import type { Worker, WorkerStats } from "../rollout/worker.ts";
+import { EngineTime } from "./effective-time.ts";
 import { Metrics } from "./metrics.ts";
 
 const STATS: WorkerStats = {
@@ -42,6 +43,9 @@ let metrics: Metrics;
 
 beforeEach(() => {
   meter = new Meter({ nowMs: () => 0 });
+  const time = new EngineTime();
+  time.at(0, { serving: 3, size: 4 });
+  time.at(2000, null);
   metrics = new Metrics({
     modelName: "tiny",
     meter,
@@ -52,6 +56,7 @@ beforeEach(() => {
     servingStates: ["serving", "paused"],
     staleWorkers: () => 0,
     sessions: () => ({ turns: 0, promptTokens: 0, cachedTokens: 0 }),
+    engineTime: () => time,
     workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
     kvPool: () => POOL,
     stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),
@@ -219,4 +224,11 @@ test("metrics: the serving state, durations, and the process itself", async () =
   expect(values.get('foretoken_trace_spans_total{result="dropped"}')).toBe(2);
   expect(values.get("process_resident_memory_bytes")).toBeGreaterThan(0);
   expect([...values.keys()].filter((name) => name.startsWith("nodejs_"))).toEqual([]);
+});
+
+test("ettr: engine time in service, times the share of tokens that were kept", async () => {
+  const values = await scraped();
+  expect(values.get("foretoken_ettr_ratio")).toBe(0.75);
+  expect(values.get('foretoken_engine_seconds_total{state="serving"}')).toBe(6);
+  expect(values.get('foretoken_engine_seconds_total{state="away"}')).toBe(2);
 });

@@ -7,6 +7,7 @@ import type { KvPoolStats } from "../kv/pool.ts";
 import type { Request } from "../request/buffer.ts";
 import type { Meter, MeterCounters } from "../rollout/meter.ts";
 import type { WorkerStats } from "../rollout/worker.ts";
+import type { EngineTime } from "./effective-time.ts";
 import { RequestTimes } from "./request-times.ts";
 
 export interface KeptLevel {
@@ -28,6 +29,8 @@ export interface MetricsSources {
   readonly servingStates: readonly string[];
   readonly staleWorkers: () => number;
   readonly sessions: () => SessionFigures;
+  /** Up to now. */
+  readonly engineTime: () => EngineTime;
   /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
   readonly kvPool: () => KvPoolStats;
@@ -366,6 +369,7 @@ export class Metrics {
       const inEngines = workers.reduce((sum, { waiting }) => sum + waiting, running);
       return Math.max(0, this.#sources.unfinished() - inEngines);
     });
+    this.#effectiveTime();
     this.#gauge("foretoken_weight_epoch", "Weight updates so far.", this.#sources.epoch);
     this.#gauge(
       "foretoken_workers_stale",
@@ -453,6 +457,31 @@ export class Metrics {
     });
     this.#gauge("foretoken_trace_spans_queued", "Spans that are still to be sent.", () => {
       return spans()?.queued ?? 0;
+    });
+  }
+
+  #effectiveTime(): void {
+    const { engineTime, meter } = this.#sources;
+    this.#gauge(
+      "foretoken_ettr_ratio",
+      "Effective training time ratio: engine time in service / engine time, while requests were unfinished, x tokens kept / tokens generated.",
+      () => {
+        const { outputTokens, restarted, late, duplicated } = meter.counters;
+        const kept = Math.max(0, outputTokens - restarted);
+        return engineTime().ettr({ kept, again: restarted + late + duplicated });
+      },
+    );
+    new Counter({
+      name: "foretoken_engine_seconds_total",
+      help: "Time of all engines while requests were unfinished: serving, or away (down, cut off, fenced).",
+      labelNames: ["state"],
+      registers: [this.#registry],
+      collect() {
+        this.reset();
+        const { servedMs, awayMs } = engineTime();
+        this.inc({ state: "serving" }, servedMs / 1000);
+        this.inc({ state: "away" }, awayMs / 1000);
+      },
     });
   }
 

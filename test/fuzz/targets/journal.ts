@@ -6,7 +6,7 @@ import { FRAME_HEADER_BYTES, sealFrame } from "../../../src/journal/frame.ts";
 import { readJournal } from "../../../src/journal/read.ts";
 import { RecordWriter } from "../../../src/journal/records.ts";
 import { OutputColumns } from "../../../src/request/columns.ts";
-import { lastEpoch, savedRollout } from "../../../src/server/rollouts/journal.ts";
+import { lastWeights, savedRollout } from "../../../src/server/rollouts/journal.ts";
 import type { Dice } from "../../adversary/settings.ts";
 import { type FuzzTarget, parser, readOrRefused } from "../target.ts";
 import { editedBytes, listInputs } from "../variations.ts";
@@ -111,7 +111,7 @@ async function read(frames: readonly Uint8Array[]): Promise<void> {
     if (isRight && (chunks.length === 0 || inChunks === tokens.length)) continue;
     throw new Error(`stream ${number}: ${tokens.length} tokens, ${inChunks} in its chunks`);
   }
-  await readOrRefused(["journal_damaged", "invalid_config"], () => lastEpoch([savedRollout(run)]));
+  await readOrRefused(["journal_damaged", "invalid_config"], () => lastWeights([savedRollout(run)]));
 }
 
 export const journalTargets: readonly FuzzTarget[] = [parser("journal", journal, read)];

@@ -1,0 +1,62 @@
+// The effective training time ratio (ETTR) of rollouts: the share of the time that went into tokens which were kept.
+// Kokolis et al. (arXiv 2410.21680) define it for training jobs as productive time over wall time; ByteRobust (arXiv
+// 2509.16293) and RobustRL (arXiv 2512.22492) report it too. For a rollout over several engines it is here
+//
+//   engine time in which an engine served ÷ engine time, of all engines, while responses were unfinished
+//   × tokens that were kept ÷ tokens that were generated
+//
+// So it contains waiting for restarts and recovery (an engine that is down, cut off or fenced does not serve), and tokens
+// that were generated again.
+
+export interface Engines {
+  readonly serving: number;
+  readonly size: number;
+}
+
+export class EngineTime {
+  #atMs = 0;
+  /** null: nothing is to be generated. */
+  #engines: Engines | null = null;
+  #wallMs = 0;
+  #engineMs = 0;
+  #servedMs = 0;
+
+  /** From `nowMs` on the engines are these; null: nothing is to be generated, and time does not count. */
+  at(nowMs: number, engines: Engines | null): void {
+    if (this.#engines !== null) {
+      const ms = nowMs - this.#atMs;
+      this.#wallMs += ms;
+      this.#engineMs += ms * this.#engines.size;
+      this.#servedMs += ms * this.#engines.serving;
+    }
+    this.#atMs = nowMs;
+    this.#engines = engines;
+  }
+
+  /** Time that counts. */
+  get wallMs(): number {
+    return this.#wallMs;
+  }
+
+  /** Of all engines together: in service, and not. */
+  get servedMs(): number {
+    return this.#servedMs;
+  }
+
+  get awayMs(): number {
+    return this.#engineMs - this.#servedMs;
+  }
+
+  add(other: EngineTime): void {
+    this.#wallMs += other.#wallMs;
+    this.#engineMs += other.#engineMs;
+    this.#servedMs += other.#servedMs;
+  }
+
+  /** 1: nothing was to be generated yet. `again`: tokens that were generated and not kept. */
+  ettr({ kept, again }: { readonly kept: number; readonly again: number }): number {
+    if (this.#engineMs === 0) return 1;
+    const share = kept + again === 0 ? 1 : kept / (kept + again);
+    return (this.#servedMs / this.#engineMs) * share;
+  }
+}
