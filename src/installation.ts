@@ -10,3 +10,8 @@ export const BUNDLED_MODEL = join(FOLDER, "model", "foretoken-3m-q8_0.gguf");
 export const BUNDLED_PROMPTS = join(FOLDER, "model", "prompts.jsonl");
 /** The same model as Hugging Face's files. */
 export const BUNDLED_HF_MODEL = join(FOLDER, "model", "hf");
+
+/** What starts this program again. */
+export const PROGRAM = IS_COMPILED
+  ? [process.execPath]
+  : [process.execPath, join(import.meta.dir, "main.ts")];

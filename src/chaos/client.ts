@@ -1,0 +1,134 @@
+// A client that wants every response of one rollout whatever happens: it repeats the same POST until the stream ends with
+// its summary, and keeps what each answer brought.
+
+import { type JobResponses, keyOf, type ResponseLine } from "./reference.ts";
+
+const PAUSE_MS = 50;
+
+export interface Collected {
+  /** By `keyOf`. */
+  readonly responses: ReadonlyMap<string, ResponseLine>;
+  /** Responses that came twice in one answer, and of those again that another answer had brought, those that differed. */
+  readonly twice: number;
+  readonly changed: readonly string[];
+  /** How the rollout ended, or why the client gave up. */
+  readonly end: string;
+}
+
+interface Summary {
+  readonly rollout: string;
+  readonly state: string;
+  readonly error?: { readonly message: string };
+}
+
+/** `signal` ends it, with its reason. */
+export async function collect(url: string, body: string, signal: AbortSignal): Promise<Collected> {
+  const responses = new Map<string, ResponseLine>();
+  const changed: string[] = [];
+  let twice = 0;
+  let end = "";
+  while (end === "") {
+    const seen = new Set<string>();
+    try {
+      for await (const line of answerTo(url, body, signal)) {
+        if ("rollout" in line) {
+          end = line.error === undefined ? line.state : `${line.state}: ${line.error.message}`;
+          break;
+        }
+        const key = keyOf(line);
+        if (seen.has(key)) twice += 1;
+        seen.add(key);
+        const before = responses.get(key);
+        if (before !== undefined && difference(before, line) !== null) changed.push(key);
+        responses.set(key, line);
+      }
+    } catch (error) {
+      if (error instanceof Refused) end = error.message;
+    }
+    if (signal.aborted) end ||= String(signal.reason);
+    if (end === "") await Bun.sleep(PAUSE_MS);
+  }
+  return { responses, twice, changed, end };
+}
+
+/** An answer that no repetition makes better. */
+class Refused extends Error {}
+
+async function* answerTo(
+  url: string,
+  body: string,
+  signal: AbortSignal,
+): AsyncGenerator<ResponseLine | Summary> {
+  const answer = await fetch(`${url}/v1/rollouts`, { method: "POST", body, signal });
+  if (answer.status === 503) return;
+  if (!answer.ok || answer.body === null) {
+    throw new Refused(`status ${answer.status}: ${await answer.text()}`);
+  }
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const bytes of answer.body) {
+    const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
+    rest = lines.pop() ?? "";
+    for (const line of lines) yield JSON.parse(line) as ResponseLine | Summary;
+  }
+}
+
+/** null: the same tokens, logprobs and end. */
+export function difference(one: ResponseLine, other: ResponseLine): string | null {
+  for (const [i, token] of one.token_ids.entries()) {
+    if (other.token_ids[i] !== token) return `token ${i} is ${other.token_ids[i]}, not ${token}`;
+    if (other.logprobs[i] !== one.logprobs[i]) {
+      return `logprob ${i} is ${other.logprobs[i]}, not ${one.logprobs[i]}`;
+    }
+  }
+  if (other.token_ids.length !== one.token_ids.length) {
+    return `it has ${other.token_ids.length} tokens, not ${one.token_ids.length}`;
+  }
+  if (other.finish_reason === one.finish_reason) return null;
+  return `it ended with ${other.finish_reason}, not ${one.finish_reason}`;
+}
+
+/** What an undisturbed run generates under the weights of a response; null: the response is of no one version. */
+export type Wanted = (line: ResponseLine) => JobResponses | null;
+
+export interface Verdict {
+  readonly lost: number;
+  readonly twice: number;
+  readonly wrong: number;
+  /** The first ones. */
+  readonly problems: readonly string[];
+}
+
+const PROBLEMS_MAX = 5;
+
+/** Compares what came with what an undisturbed run generates. `keys`: of all responses. */
+export function judge(collected: Collected, keys: Iterable<string>, wanted: Wanted): Verdict {
+  const problems: string[] = [];
+  let lost = 0;
+  let wrong = collected.changed.length;
+  for (const key of collected.changed) problems.push(`${key} came again and differed`);
+  const left = new Map(collected.responses);
+  for (const key of keys) {
+    const line = left.get(key);
+    left.delete(key);
+    if (line === undefined) {
+      lost += 1;
+      continue;
+    }
+    const expected = wanted(line)?.get(key);
+    const problem = expected === undefined ? mixed(line) : difference(expected, line);
+    if (problem === null) continue;
+    wrong += 1;
+    problems.push(`${key}: ${problem}`);
+  }
+  if (lost > 0)
+    problems.push(`${lost} responses are missing; the rollout ended as ${collected.end}`);
+  for (const key of left.keys()) problems.push(`${key} was not asked for`);
+  wrong += left.size;
+  return { lost, twice: collected.twice, wrong, problems: problems.slice(0, PROBLEMS_MAX) };
+}
+
+function mixed({ chunks }: ResponseLine): string {
+  const versions = chunks.map(({ weight_version: version }) => version);
+  return `its chunks are of the weights ${versions.join(", ")}`;
+}

@@ -1,0 +1,93 @@
+// One `foretoken` process of a chaos run: its signals, its lines, and whether it could work at the moment.
+
+import { AppError } from "../base/errors.ts";
+
+/** Of the output, for the report of a failure. */
+const LINES_KEPT = 200;
+const POLL_MS = 10;
+
+/** Of this installation. */
+export interface Installation {
+  /** What starts the tool. */
+  readonly program: readonly string[];
+  readonly model: string;
+  readonly prompts: string;
+}
+
+export class ChaosProcess {
+  readonly #child;
+  readonly #lines: string[] = [];
+  #isStopped = false;
+  #isKilled = false;
+
+  constructor(program: readonly string[], args: readonly string[]) {
+    this.#child = Bun.spawn([...program, ...args], {
+      stdin: "ignore",
+      stdout: "pipe",
+      stderr: "pipe",
+    });
+    for (const stream of [this.#child.stdout, this.#child.stderr]) void this.#read(stream);
+  }
+
+  get pid(): number {
+    return this.#child.pid;
+  }
+
+  /** It runs, and no SIGSTOP holds it. */
+  get isRunning(): boolean {
+    return !this.hasEnded && !this.#isStopped;
+  }
+
+  get hasEnded(): boolean {
+    return this.#child.exitCode !== null || this.#child.signalCode !== null;
+  }
+
+  /** The last ones. */
+  get lines(): readonly string[] {
+    return this.#lines;
+  }
+
+  signal(name: "SIGSTOP" | "SIGCONT" | "SIGTERM"): void {
+    if (name !== "SIGTERM") this.#isStopped = name === "SIGSTOP";
+    this.#child.kill(name);
+  }
+
+  async kill(): Promise<void> {
+    this.#isKilled = true;
+    this.#child.kill("SIGKILL");
+    await this.#child.exited;
+  }
+
+  /** Resolves when it has exited by itself, with the status. */
+  async exited(): Promise<number> {
+    return await this.#child.exited;
+  }
+
+  /**
+   * Resolves when it has written a line that begins so, or was killed here.
+   * @throws AppError worker_failed: it ended by itself, or took too long.
+   */
+  async said(start: string, msMax: number): Promise<void> {
+    for (const endMs = performance.now() + msMax; ; await Bun.sleep(POLL_MS)) {
+      if (this.#isKilled || this.#lines.some((line) => line.startsWith(start))) return;
+      if (!this.hasEnded && performance.now() < endMs) continue;
+      const what = this.hasEnded ? "a process ended" : `a process took longer than ${msMax} ms`;
+      throw new AppError("worker_failed", `${what} before it said "${start}": ${this.#tail()}`);
+    }
+  }
+
+  #tail(): string {
+    return this.#lines.slice(-5).join(" | ");
+  }
+
+  async #read(stream: ReadableStream<Uint8Array>): Promise<void> {
+    const decoder = new TextDecoder();
+    let rest = "";
+    for await (const bytes of stream) {
+      const parts = (rest + decoder.decode(bytes, { stream: true })).split("\n");
+      rest = parts.pop() ?? "";
+      this.#lines.push(...parts);
+      if (this.#lines.length > LINES_KEPT) this.#lines.splice(0, this.#lines.length - LINES_KEPT);
+    }
+  }
+}
