@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -115,13 +116,16 @@ class Rollout:
 
 
 class Client:
-    """One sidecar. `async with Client(url) as client`, or call `aclose`."""
+    """One sidecar. `async with Client(url) as client`, or call `aclose`.
 
-    def __init__(self, url: str, *, api_token: str | None = None) -> None:
+    verify: how the certificate of an `https` URL is checked; False: not at all.
+    """
+
+    def __init__(self, url: str, *, api_token: str | None = None, verify: ssl.SSLContext | bool = True) -> None:
         headers = {} if api_token is None else {"authorization": f"Bearer {api_token}"}
         # A rollout in flight holds its connection, so their number has no limit.
         limits = httpx.Limits(max_connections=None)
-        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=CONTROL_S, limits=limits)
+        self._http = httpx.AsyncClient(base_url=url, headers=headers, timeout=CONTROL_S, limits=limits, verify=verify)
 
     async def aclose(self) -> None:
         """Ends its connections; a rollout that is not detached is cancelled."""

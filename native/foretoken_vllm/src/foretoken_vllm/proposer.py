@@ -400,7 +400,7 @@ class ForetokenProposer:
         return kept
 
     def _is_ending(self, requests: int) -> bool:
-        """Whether the batch only shrinks. Not with a sidecar: requests wait there, of which this engine knows nothing."""
+        """Whether the batch only shrinks. Not with a sidecar: there, requests may wait that this engine cannot see."""
         if self._settings.draft_url:
             return False
         return self._steps - self._began_at > max(_ENDING_STEPS, _ENDING_REQUEST_STEPS // requests)
