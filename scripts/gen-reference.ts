@@ -11,6 +11,7 @@ import { Metrics } from "../src/metrics/metrics.ts";
 import { Meter } from "../src/rollout/meter.ts";
 import { describedRoutes } from "../src/serve.ts";
 import { SERVING_STATES } from "../src/server/live/serving-state.ts";
+import { rightFor } from "../src/server/rights.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const REFERENCE = join(ROOT, "docs", "reference");
@@ -115,6 +116,7 @@ function routes(): string {
       Object.keys(query)
         .map((name) => `\`${name}\``)
         .join(", "),
+      rightFor({ method, path }),
     ]);
   return `# HTTP routes
 
@@ -123,7 +125,10 @@ ${MADE}
 The schemas of bodies and answers are in \`GET /openapi.json\` of a running server. \`/v1/stream\` is a WebSocket
 ([STREAM.md](../STREAM.md)), and so is \`/v1/draft\` ([PROTOCOL.md](../PROTOCOL.md)).
 
-${table(["route", "what", "query"], rows)}
+Where \`--api-token\` is set: \`open\` routes need no token, \`read\` ones the read token or the API token, \`write\` ones the API token
+([SECURITY.md](../../SECURITY.md)). The sockets: \`/v1/stream\` read, \`/v1/draft\` write.
+
+${table(["route", "what", "query", "right"], rows)}
 `;
 }
 

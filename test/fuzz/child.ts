@@ -20,10 +20,16 @@ const options = JSON.parse(process.argv[2] ?? "") as ChildOptions;
 const { targets } = (await import(resolve(options.module))) as { targets: FuzzTarget[] };
 const found = targets.find(({ name }) => name === options.name);
 if (found === undefined) throw new Error(`there is no target ${options.name}`);
+/** So that memory shows what is kept, and not when the collector came last. */
+const COLLECT_EVERY = 20_000;
+
 const progress = Progress.open(options.progress);
 await runTarget(found, {
   ...options,
-  started: (index, slot) => progress.begin(index, slot, Date.now()),
+  started: (index, slot) => {
+    if (index % COLLECT_EVERY === 0) Bun.gc(true);
+    progress.begin(index, slot, Date.now());
+  },
   ended: (slot) => progress.end(slot),
   found: (finding) => console.log(JSON.stringify(finding)),
 });
