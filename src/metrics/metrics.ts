@@ -9,6 +9,7 @@ import type { Meter, MeterCounters } from "../rollout/meter.ts";
 import type { WorkerStats } from "../rollout/worker.ts";
 import type { EngineTime } from "./effective-time.ts";
 import { RequestTimes } from "./request-times.ts";
+import { SamplingDrift } from "./sampling-drift.ts";
 
 export interface KeptLevel {
   readonly of: string;
@@ -237,6 +238,7 @@ export class Metrics {
   readonly #success: Counter;
   readonly #responses: Counter;
   readonly #times: RequestTimes;
+  readonly #drift: SamplingDrift;
   readonly #durations: Readonly<Record<"iteration" | "tail" | "update", Histogram>>;
 
   constructor(sources: MetricsSources) {
@@ -264,6 +266,7 @@ export class Metrics {
       registers,
     });
     this.#times = new RequestTimes(this.#registry);
+    this.#drift = new SamplingDrift(this.#registry, sources.engineName);
     const duration = (name: string, help: string) =>
       new Histogram({ name, help, buckets: DURATION_BUCKETS, registers });
     this.#durations = {
@@ -299,6 +302,7 @@ export class Metrics {
   finished(request: Request): void {
     this.#success.inc({ finished_reason: request.response.finish ?? "abort" });
     this.#times.finished(request);
+    this.#drift.finished(request);
   }
 
   iterationEnded({ seconds, tailS }: { readonly seconds: number; readonly tailS: number }): void {
