@@ -39,10 +39,11 @@ import type { ServingState } from "./server/live/serving-state.ts";
 import { LiveView } from "./server/live/view.ts";
 import type { OpenStream } from "./server/open-streams.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
+import { RequestJournals, savedRequest } from "./server/openai/request-journals.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
-import { lastWeights, savedRollout } from "./server/rollouts/journal.ts";
+import { type HeldWeights, lastWeights, savedRollout } from "./server/rollouts/journal.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { rolloutSide } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
@@ -335,7 +336,8 @@ function serveWith(
   const { events } = options;
   const { failed } = events;
   const { afterwards, repeatedly } = timersOf(failed);
-  const before = lastWeights((journals?.saved ?? []).map(savedRollout));
+  const saved = (journals?.saved ?? []).map((run) => savedRequest(run) ?? savedRollout(run));
+  const before = lastWeights(saved);
   const pool = new WorkerPool({
     before,
     sources: options.sources,
@@ -440,7 +442,7 @@ function serveWith(
     },
   });
   pool.attach(sidecar);
-  const { routes, rollouts } = routesOf(options, {
+  const { routes, rollouts, requestJournals } = routesOf(options, {
     sidecar,
     encoder,
     engines,
@@ -484,7 +486,7 @@ function serveWith(
       sidecar.rollout.stop();
       drafts.end();
       // Before the connections end: a client that is cut off gives up nothing.
-      await rollouts.close();
+      await Promise.all([rollouts.close(), requestJournals?.close()]);
       journals?.release();
       await http.stop();
       encoder.close();
@@ -578,7 +580,11 @@ function routesOf(
     live: LiveView;
     journals: RunJournals | null;
   },
-): { routes: Route[]; rollouts: KnownRollouts } {
+): {
+  routes: Route[];
+  rollouts: KnownRollouts;
+  requestJournals: RequestJournals | null;
+} {
   const {
     sidecar,
     encoder,
@@ -594,7 +600,17 @@ function routesOf(
   } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
+  const after = (ms: number, run: () => void) =>
+    timersOf(options.events.failed).afterwards(run, ms);
+  const held = (): HeldWeights => {
+    const { epoch } = sidecar.rollout;
+    return { epoch, version: weights.version(epoch), ...pool.held };
+  };
+  const graceMs = options.retryGraceMs;
+  const requestJournals =
+    parts.journals && new RequestJournals({ files: parts.journals, sidecar, held, graceMs, after });
   const plane = dataPlane({
+    journals: requestJournals,
     sidecar,
     text,
     encoder,
@@ -606,17 +622,20 @@ function routesOf(
     eosTokenIds,
     version: (epoch) => weights.version(epoch),
     expected: (hint) => learned.requested(hint),
-    limits: { graceMs: options.retryGraceMs },
+    limits: { graceMs },
     failed: options.events.failed,
-    after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
+    after,
   });
   const rollouts = rolloutSide({
     ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
     adapterOf: plane.adapterOf,
     versionOf: (epoch) => weights.version(epoch),
-    files: parts.journals,
+    files: parts.journals && {
+      saved: parts.journals.saved.filter((run) => savedRequest(run) === null),
+      open: parts.journals.open,
+    },
     held: () => pool.held,
-    after: (ms, run) => timersOf(options.events.failed).afterwards(run, ms),
+    after,
   });
   kept.requests = plane.kept;
   kept.rollouts = rollouts.kept;
@@ -648,7 +667,7 @@ function routesOf(
     metricsRoute(metrics),
   ];
   const all = [...routes, openApiRoute(routes, describedRoutes(), version)];
-  return { routes: all, rollouts: rollouts.known };
+  return { routes: all, rollouts: rollouts.known, requestJournals };
 }
 
 interface Drafts {

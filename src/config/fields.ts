@@ -157,7 +157,7 @@ export const FIELDS = {
     flag: "--journal",
     metavar: "DIR",
     default: null,
-    help: "directory that keeps what is generated (serve: of /v1/rollouts): after a crash the same command continues from there",
+    help: "directory that keeps what is generated (serve: of /v1/rollouts, and of requests with an id): after a crash the same command continues from there",
     otherwise: "none",
   },
   policy: {

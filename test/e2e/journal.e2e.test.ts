@@ -160,3 +160,54 @@ engineTest(
     expect(resumed + count("vllm:generation_tokens_total")).toBe(tokens);
   },
 );
+
+engineTest(
+  "serve --journal: kill -9, and a request with an id is adopted, bit for bit and not generated anew",
+  async () => {
+    const port = 21_000 + Math.floor(Math.random() * 9_000);
+    const kept = join(folder, "requests");
+    const ask = async (url: string, id: string, fields: object = {}) => {
+      const body = { prompt: [5, 6, 7, 8], max_tokens: 150, seed: 3, n: 3, ...fields };
+      const answer = await fetch(`${url}/v1/completions`, {
+        method: "POST",
+        headers: { "x-request-id": id },
+        body: JSON.stringify({ ...body, temperature: 1, ignore_eos: true, logprobs: 1 }),
+      });
+      const { choices } = (await answer.json()) as { choices?: object[] };
+      return { status: answer.status, choices };
+    };
+    const generated = async (url: string): Promise<number> => {
+      const metrics = await (await fetch(`${url}/metrics`)).text();
+      return Number(/^vllm:generation_tokens_total\S* (\d+)/m.exec(metrics)?.[1]);
+    };
+
+    const first = await serving(port, "--journal", kept);
+    const short = await ask(first.url, "short", { max_tokens: 20 });
+    // No seed: only its journal has the random numbers.
+    const drawn = await ask(first.url, "drawn", { max_tokens: 20, seed: null });
+    const before = await generated(first.url);
+    const lost = ask(first.url, "long").catch(() => null);
+    while ((await generated(first.url)) < before + 150) await Bun.sleep(10);
+    await Bun.sleep(100);
+    first.child.kill("SIGKILL");
+    await ended(first.child);
+    expect(await lost).toBe(null);
+
+    const second = await serving(port, "--journal", kept);
+    expect(await ask(second.url, "short", { max_tokens: 20 })).toEqual(short);
+    expect(await ask(second.url, "drawn", { max_tokens: 20, seed: null })).toEqual(drawn);
+    expect(await generated(second.url)).toBe(0);
+    const long = await ask(second.url, "long");
+    expect(await generated(second.url)).toBeLessThan(450 - 100);
+    // Another body under a name that was used: a request of its own.
+    const other = await ask(second.url, "drawn", { max_tokens: 21, seed: 4 });
+    second.child.kill("SIGTERM");
+    await ended(second.child);
+
+    const third = await serving(port);
+    expect(await ask(third.url, "long")).toEqual(long);
+    expect(await ask(third.url, "other", { max_tokens: 21, seed: 4 })).toEqual(other);
+    third.child.kill("SIGKILL");
+    await ended(third.child);
+  },
+);

@@ -9,6 +9,7 @@ import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
 import { Output } from "./output.ts";
+import type { RequestJournal } from "./request-journals.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import type { ParsedMessage } from "./tool-calls.ts";
 
@@ -32,6 +33,8 @@ export interface JobPlan {
   readonly text: Text | null;
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
   readonly parse?: ((output: Output) => Promise<ParsedMessage>) | null;
+  /** Begins the journal of the responses, which have just joined. Default: none is kept. */
+  readonly journal?: (responses: readonly (readonly Request[])[]) => RequestJournal | null;
 }
 
 export interface JobContext {
@@ -120,6 +123,7 @@ export class Job {
   readonly #context: JobContext;
   readonly #generations: Generation[] = [];
   readonly #requests = new Map<Output, Request>();
+  #journal: RequestJournal | null = null;
   readonly #readers = new Set<JobReader>();
   readonly #dirty = new Set<Output>();
   readonly #messages = new Map<Output, ParsedMessage>();
@@ -153,6 +157,7 @@ export class Job {
       this.abort();
       throw error;
     }
+    this.#journal = plan.journal?.(this.#generations.map(({ requests }) => requests)) ?? null;
   }
 
   get isDone(): boolean {
@@ -217,6 +222,12 @@ export class Job {
     for (const [output, request] of this.#requests) output.advance(request);
     this.#readers.add(reader);
     return () => this.#readers.delete(reader);
+  }
+
+  /** It cannot be asked for again. */
+  forget(): void {
+    this.abort();
+    this.#journal?.remove();
   }
 
   abort(): void {
@@ -309,12 +320,15 @@ export class Job {
       return output;
     };
     return {
-      tokens: (index) => {
+      tokens: (index, request) => {
+        this.#journal?.changed(request);
         const output = outputAt(index);
         // Responses without a follower are read once, at their end.
         if (this.#readers.size > 0 || output.isWatched) this.#touch(output);
       },
-      finished: (index, { response }) => {
+      finished: (index, request) => {
+        const { response } = request;
+        this.#journal?.finished(request);
         this.#unfinished -= 1;
         if (response.refusal === null) {
           this.#touch(outputAt(index));
@@ -324,7 +338,8 @@ export class Job {
         this.#fail(new RefusedError(response.refusal));
         this.abort();
       },
-      restarted: (index) => {
+      restarted: (index, request) => {
+        this.#journal?.changed(request);
         const output = outputAt(index);
         output.restart();
         this.#touch(output);

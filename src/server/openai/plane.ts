@@ -14,6 +14,7 @@ import { indexBeyond, type TokenList } from "./fields.ts";
 import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
 import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
 import type { Origin } from "./origin.ts";
+import type { RequestJournals } from "./request-journals.ts";
 import { AdoptableJobs, type RetryLimits } from "./retries.ts";
 import { type Drawing, invalid, type SamplingContext, type StopRules } from "./sampling-fields.ts";
 
@@ -55,6 +56,8 @@ export interface DataPlaneOptions {
   readonly limits?: Partial<DataPlaneLimits>;
   /** Called with an error that ended one request and is not the client's. */
   readonly failed?: (error: unknown) => void;
+  /** Keeps requests with an id over the end of the process. Default: nothing does. */
+  readonly journals?: RequestJournals | null;
   /** Runs `run` after `ms`; returns what prevents it. Default: setTimeout. */
   readonly after?: (ms: number, run: () => void) => () => void;
 }
@@ -109,6 +112,7 @@ export class DataPlane {
   readonly #failed: (error: unknown) => void;
   readonly #expected: (hint: Pick<Origin, "version" | "salt">) => void;
   readonly #jobs = new Set<Job>();
+  readonly #journals: RequestJournals | null;
 
   constructor(options: DataPlaneOptions) {
     this.sidecar = options.sidecar;
@@ -126,6 +130,7 @@ export class DataPlane {
     this.#eosTokenIds = options.eosTokenIds;
     this.#statelessArgs = new Set(options.statelessArgs);
     this.#after = options.after ?? later;
+    this.#journals = options.journals ?? null;
     this.#failed = options.failed ?? (() => undefined);
     this.#expected = options.expected ?? (() => undefined);
     this.#coalescer = new OutputCoalescer({ failed: this.#failed });
@@ -250,12 +255,17 @@ export class DataPlane {
   async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
     const { stops, isStream, answer } = prepared;
     const caller = callerOf(exchange);
-    const specs = prepared.specs.map((spec) => ({ ...spec, caller }));
     const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
     const digest = await exchange.digest();
     exchange.release();
     const path = exchange.url.pathname;
-    const lease = this.#retries.lease({ path, id, digest, adoptable: !isStream }, () => {
+    const key = { path, id, digest, adoptable: !isStream };
+    const lease = this.#retries.lease(key, () => {
+      const draws = this.#journals?.drawsOf(key) ?? [];
+      const specs = prepared.specs.map((spec, i) => {
+        const row = draws[i];
+        return { ...spec, caller, ...(row === undefined ? {} : { draws: row }) };
+      });
       const { stopsOf, names } = prepared;
       const hasStrings = (stopsOf ?? [stops]).some(({ strings }) => strings.length > 0);
       const needsText = prepared.wantsText || hasStrings;
@@ -265,7 +275,10 @@ export class DataPlane {
         ...(stopsOf === undefined ? {} : { stopsOf }),
         ...(names === undefined ? {} : { names }),
       };
-      const plan = { id: jobId, specs, stops, ...own, text, parse: this.#parserOf(prepared) };
+      const journal: NonNullable<JobPlan["journal"]> = (responses) =>
+        this.#journals?.begin(key, responses) ?? null;
+      const parse = this.#parserOf(prepared);
+      const plan = { id: jobId, specs, stops, ...own, text, parse, journal };
       return this.#keep(new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer }));
     });
     const { job } = lease;

@@ -119,7 +119,7 @@ export class AdoptableJobs {
     if (key.id === null && !gone) return;
     const isKept = key.id === null ? key.adoptable : this.#named.get(nameOf(key)) === entry;
     if (!isKept) {
-      job.abort();
+      job.forget();
       return;
     }
     if (key.id === null) {
@@ -154,7 +154,7 @@ export class AdoptableJobs {
     if (entry.key.id !== null && this.#named.get(nameOf(entry.key)) === entry) {
       this.#named.delete(nameOf(entry.key));
     }
-    if (entry.clients === 0) entry.job.abort();
+    if (entry.clients === 0) entry.job.forget();
   }
 
   #forgetOrphan(entry: Entry): void {

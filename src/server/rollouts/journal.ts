@@ -85,7 +85,9 @@ function isHeader(header: object): header is Header {
 }
 
 /** The newest weights that a journal names; null: there is no journal. */
-export function lastWeights(saved: readonly SavedRollout[]): HeldWeights | null {
+export function lastWeights(
+  saved: readonly (HeldWeights & { readonly run: SavedRun })[],
+): HeldWeights | null {
   let newest: HeldWeights | null = null;
   for (const { epoch, version, weights, base, run } of saved) {
     for (const one of [{ epoch, version, weights, base }, ...run.epochs]) {
@@ -123,9 +125,8 @@ export class RunJournal {
   }
 
   /** The first record of a journal that begins. */
-  describe(header: Omit<Header, "format">): void {
-    const text = { format: 1, ...header, plan: { ...header.plan } };
-    this.#log.note(JSON.parse(JSON.stringify(text, asArrays)));
+  describe<H extends HeldWeights>(header: H): void {
+    this.#log.note(JSON.parse(JSON.stringify({ format: 1, ...header }, asArrays)));
     this.#file.touch();
   }
 

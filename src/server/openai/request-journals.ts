@@ -1,0 +1,187 @@
+// Journals of requests with an id. A process that takes the place of this one has none of their clients: when one repeats
+// its request, the responses continue with what was kept of them, and with the same random numbers. Until then nothing
+// of them is generated. Both the number of journals and the time that they are kept have a bound.
+
+import { AppError } from "../../base/errors.ts";
+import type { SavedRun } from "../../journal/read.ts";
+import type { Request } from "../../request/buffer.ts";
+import {
+  type DrawKey,
+  expertsFrom,
+  reportsPrompt,
+  type SamplingParams,
+} from "../../request/request.ts";
+import { type HeldWeights, type RunFiles, RunJournal } from "../rollouts/journal.ts";
+import type { Sidecar } from "../sidecar.ts";
+
+export interface RequestJournalsOptions {
+  readonly files: RunFiles;
+  readonly sidecar: Sidecar;
+  /** The weights in service. */
+  readonly held: () => HeldWeights;
+  /** Time for which those of an earlier process wait for their clients. */
+  readonly graceMs: number;
+  /** Runs `run` after `ms`; returns what prevents it. */
+  readonly after: (ms: number, run: () => void) => () => void;
+}
+
+/** What a repeated request has in common with the first. */
+interface RequestKey {
+  readonly path: string;
+  /** null: the client gave none. */
+  readonly id: string | null;
+  /** Of the body. */
+  readonly digest: string;
+}
+
+/** Of requests whose responses are kept; further ones are served without a journal. */
+const JOURNALS_MAX = 1024;
+
+/** What the first record says. */
+interface Header extends HeldWeights {
+  readonly format: 1;
+  readonly kind: "request";
+  readonly path: string;
+  readonly id: string;
+  readonly digest: string;
+  /** By prompt, of its responses. */
+  readonly draws: readonly (readonly DrawKey[])[];
+}
+
+/** null: the journal is of something else. */
+export function savedRequest(run: SavedRun): (Header & { readonly run: SavedRun }) | null {
+  const header = run.header as Partial<Header>;
+  if (header.kind !== "request") return null;
+  const { format, path, id, digest, version, epoch, draws } = header;
+  const texts = [path, id, digest, version].every((text) => typeof text === "string");
+  const hasDraws = Array.isArray(draws) && draws.every((row) => Array.isArray(row));
+  if (format === 1 && texts && Number.isInteger(epoch) && hasDraws) {
+    return { ...(header as Header), run };
+  }
+  throw new AppError("invalid_config", `--journal: ${run.name} is no journal of a request`);
+}
+
+/** Of one request. */
+export class RequestJournal {
+  readonly #journal: RunJournal;
+  readonly #ended: () => void;
+  #isClosed = false;
+
+  constructor(journal: RunJournal, ended: () => void) {
+    this.#journal = journal;
+    this.#ended = ended;
+  }
+
+  changed(request: Request): void {
+    this.#journal.changed(request);
+  }
+
+  finished(request: Request): void {
+    this.#journal.finished(request);
+  }
+
+  advanced(held: HeldWeights): void {
+    this.#journal.advanced(held);
+  }
+
+  close(): Promise<void> {
+    this.#isClosed = true;
+    return this.#journal.close();
+  }
+
+  /** The request cannot be repeated any more. */
+  remove(): void {
+    if (this.#isClosed) return;
+    this.#ended();
+    void this.#journal.remove();
+  }
+}
+
+type Saved = NonNullable<ReturnType<typeof savedRequest>>;
+
+export class RequestJournals {
+  readonly #options: RequestJournalsOptions;
+  /** Of an earlier process, by `nameOf`. */
+  readonly #saved = new Map<string, Saved>();
+  readonly #live = new Set<RequestJournal>();
+  #isClosed = false;
+
+  constructor(options: RequestJournalsOptions) {
+    this.#options = options;
+    for (const run of options.files.saved) {
+      const saved = savedRequest(run);
+      if (saved !== null) this.#saved.set(nameOf(saved), saved);
+    }
+    options.sidecar.observe({
+      advanced: () => {
+        for (const journal of this.#live) journal.advanced(options.held());
+      },
+    });
+    options.after(options.graceMs, () => {
+      for (const saved of [...this.#saved.values()]) this.#drop(saved);
+    });
+  }
+
+  /** The random numbers of a request that an earlier process began; null: they are new. */
+  drawsOf({ path, id, digest }: RequestKey): Header["draws"] | null {
+    const saved = this.#saved.get(nameOf({ path, id }));
+    return saved?.digest === digest ? saved.draws : null;
+  }
+
+  /**
+   * The responses to each prompt have just joined, and get what was kept of them. null: no journal is kept, because the
+   * request has no id, wants reports that journals do not have, or there are too many.
+   */
+  begin(key: RequestKey, responses: readonly (readonly Request[])[]): RequestJournal | null {
+    const { path, id, digest } = key;
+    if (id === null || this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
+    const requests = responses.flat();
+    if (!requests.every(({ spec: { sampling } }) => isKept(sampling))) return null;
+    const there = this.#saved.get(nameOf({ path, id })) ?? null;
+    const saved = there?.digest === digest && this.#isCurrent(there.run) ? there : null;
+    // Of another body, or of earlier weights.
+    if (there !== null && saved === null) this.#drop(there);
+    this.#saved.delete(nameOf({ path, id }));
+    const { files, held, sidecar } = this.#options;
+    const journal = new RunJournal(files, saved?.run ?? null);
+    if (saved === null) {
+      const draws = responses.map((row) => row.map(({ spec }) => spec.draw));
+      journal.describe({ kind: "request", path, id, digest, draws, ...held() });
+    }
+    for (const [stream, request] of requests.entries()) {
+      const output = saved?.run.outputs.get(stream) ?? null;
+      const isResumed = output !== null && sidecar.rollout.restore(request, output);
+      journal.began(request, stream, isResumed ? output : null);
+    }
+    const one: RequestJournal = new RequestJournal(journal, () => this.#live.delete(one));
+    this.#live.add(one);
+    return one;
+  }
+
+  /** The process ends: what is kept waits for the next one. */
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.all([...this.#live].map((journal) => journal.close()));
+  }
+
+  #isCurrent({ last }: SavedRun): boolean {
+    const { epoch, workers } = this.#options.sidecar.rollout;
+    if (last === null) return true;
+    const others = workers.some(({ weights = null }) => (weights ?? last.weights) !== last.weights);
+    return last.epoch === epoch && (last.weights === null || !others);
+  }
+
+  #drop(saved: Saved): void {
+    this.#saved.delete(nameOf(saved));
+    void new RunJournal(this.#options.files, saved.run).remove();
+  }
+}
+
+/** Journals have tokens and logprobs, and no reports of prompts or experts. */
+function isKept(sampling: SamplingParams): boolean {
+  return !reportsPrompt(sampling) && expertsFrom(sampling) === null;
+}
+
+function nameOf({ path, id }: Pick<RequestKey, "path" | "id">): string {
+  return `${path} ${id}`;
+}
