@@ -87,8 +87,8 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-/** What --demo sets, unless given: eight groups and too little KV for them, under three policies in turn. */
-const DEMO = { limit: 8, kvTokens: 2560, compare: "group,divided,seer" } as const;
+/** What --demo sets, unless given: eight groups and too little KV for them, under two policies in turn. */
+const DEMO = { limit: 8, kvTokens: 2560, compare: "group,seer" } as const;
 
 function withDemo(command: Command, settings: RolloutSettings): RolloutSettings {
   if (!settings.demo) return settings;

@@ -490,7 +490,7 @@ export const FIELDS = {
   demo: {
     kind: "switch",
     flag: "--demo",
-    help: "answer 8 bundled prompts under three policies and compare them: needs no further option",
+    help: "answer 8 bundled prompts under two policies and compare them: needs no further option (--compare adds others)",
   },
   report: {
     kind: "text",
