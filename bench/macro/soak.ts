@@ -57,6 +57,7 @@ const PAGE_BYTES = 4096;
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 /** Small bounds are reached early in the run. */
 const BOUNDS = ["--history-mb", "4", "--session-mb", "4", "--retry-grace-s", "1"];
+/** Time at the end for the requests in flight. */
 const QUIET_MS_MAX = 60_000;
 
 type Child = Bun.Subprocess<"ignore", "pipe", "inherit">;
@@ -82,6 +83,8 @@ class Server {
     const args = ["serve", "--port", "0", "--log-level", "error", ...BOUNDS, ...workers].concat([
       "--tokenizer",
       TOKENIZER,
+      "--parent",
+      String(process.pid),
     ]);
     const program = ["--preload", SAMPLER, join(ROOT, "src", "main.ts")];
     const child = Bun.spawn([process.execPath, ...program, ...args], {
@@ -161,7 +164,10 @@ export async function soak(shape: SoakShape): Promise<SoakRun> {
         await Bun.sleep(SAMPLE_MS);
       }
     })();
-    await Promise.all([sampling, ...Array.from({ length: shape.clients }, client)]);
+    const clients = Promise.all(Array.from({ length: shape.clients }, client));
+    await sampling;
+    // A client that is served last waits for all the others.
+    await Promise.race([clients, Bun.sleep(QUIET_MS_MAX)]);
     const afterwards = await quiet(server);
     return {
       tally: counted(tally),

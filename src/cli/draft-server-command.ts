@@ -10,14 +10,18 @@ import type { Settings } from "../config/fields.ts";
 import { DraftServer } from "../draft/service/server.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { type HttpServer, serveHttp } from "../server/http.ts";
+import { readCertificate } from "./certificate.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { checkExposure } from "./exposure.ts";
+import { createLog } from "./log.ts";
 import { untilStopSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
   "host",
   "port",
   "apiToken",
+  "tlsCert",
+  "tlsKey",
   "insecure",
   "allowHost",
   "allowOrigin",
@@ -87,7 +91,8 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   });
   const http = listen(settings, server, service);
   const stopped = untilStopSignal();
-  console.log(`draft server on ws://${http.url.host}${PATH}`);
+  const scheme = settings.tlsCert === null ? "ws" : "wss";
+  console.log(`draft server on ${scheme}://${http.url.host}${PATH}`);
   const timers = [
     setInterval(() => server.sweep(), SWEEP_MS),
     setInterval(reportEvictions(server), WATCH_MS),
@@ -103,12 +108,15 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   return 0;
 }
 
-/** @throws AppError usage: the address cannot be had. */
+/** @throws AppError usage: the address cannot be had; as readCertificate. */
 function listen(
-  { host, port, apiToken, allowHost, allowOrigin }: DraftServerSettings,
+  settings: DraftServerSettings,
   server: DraftServer,
   service: DraftSocketService,
 ): HttpServer {
+  const { host, port, apiToken, allowHost, allowOrigin } = settings;
+  const log = createLog("text", { level: "warn", write: (line) => process.stderr.write(line) });
+  const tls = readCertificate(settings, { log, nowMs: Date.now() });
   try {
     return serveHttp({
       host,
@@ -116,6 +124,7 @@ function listen(
       routes: [],
       sockets: { [PATH]: service },
       apiToken,
+      tls,
       allowHosts: allowHost,
       allowOrigins: allowOrigin,
       bodyBytesMax: 0,

@@ -9,7 +9,7 @@ import { WebSocket } from "ws";
 import { BUNDLED_MODEL } from "../../src/installation.ts";
 import { describedRoutes } from "../../src/serve.ts";
 import { listedRight } from "../../src/server/rights.ts";
-import { engineMissing, foretoken } from "../e2e/tool.ts";
+import { engineMissing, foretoken, start } from "../e2e/tool.ts";
 import { type Attacked, attacked } from "./process.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "foretoken-access-"));
@@ -90,7 +90,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
       ...["serve", "--llama", "1", "--port", "0", "--api-token", "writes", "--read-token", "reads"],
     );
     await ready(server, "writes");
-  }, 30_000);
+  }, 180_000);
 
   afterAll(() => server.kill());
 
@@ -124,7 +124,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
     expect(await status("GET", "/is_paused", "writes")).toBe(200);
     const paused = await fetch(`${server.url}/is_paused`, { headers: bearer("reads") });
     expect(await paused.json()).toMatchObject({ is_paused: false });
-  }, 60_000);
+  }, 180_000);
 
   test("rights: without a token, or with a wrong one, there is nothing but health", async () => {
     for (const { method, path, right } of routes) {
@@ -136,7 +136,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
     }
     expect(await status("GET", "/no/such/route", null)).toBe(401);
     expect(await status("GET", "/no/such/route", "reads")).toBe(404);
-  }, 60_000);
+  }, 180_000);
 
   test("rights: another spelling of a path gives no other right", async () => {
     const spellings = ["//pause", "/pause/", "/./pause", "/x/../pause", "/%70ause", "/PAUSE"];
@@ -178,7 +178,7 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     symlinkSync(join(outside, "model.gguf"), join(root, "link.gguf"));
     server = await attacked("serve", "--llama", "1", "--port", "0", "--weights-root", root);
     await ready(server, "");
-  }, 60_000);
+  }, 180_000);
 
   afterAll(() => server.kill());
 
@@ -219,14 +219,14 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     }
     const version = await fetch(`${server.url}/weight_info`);
     expect(await version.json()).toMatchObject({ weight_version: "0" });
-  }, 60_000);
+  }, 180_000);
 
   test("weights: a file in the root is loaded", async () => {
     const loaded = await post("/update_weights_from_disk", {
       model_path: join(root, "model.gguf"),
     });
     expect(loaded).toMatchObject({ status: 200 });
-  }, 60_000);
+  }, 180_000);
 });
 
 describe("TLS", () => {
@@ -265,6 +265,16 @@ describe("TLS", () => {
     } finally {
       server.kill();
     }
+  });
+
+  test.skipIf(!hasOpenssl)("TLS: a draft server speaks wss", async () => {
+    const args = ["draft-server", "--port", "0", "--tls-cert", cert, "--tls-key", key];
+    const child = start(args);
+    const { value } = await child.stdout.getReader().read();
+    const [, url = ""] = /on (wss:\S+)/.exec(new TextDecoder().decode(value)) ?? [];
+    expect(await socketStatus(url, { ca: await Bun.file(cert).text() })).toBe(101);
+    child.kill("SIGKILL");
+    await child.exited;
   });
 
   test.skipIf(!hasOpenssl).each([
