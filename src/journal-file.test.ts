@@ -44,7 +44,7 @@ test.skipIf(process.platform !== "linux")(
   },
 );
 
-test("journal file: a folder that cannot be written to is told, and nothing waits for it", async () => {
+test("journal file: a folder that cannot be written to is reported, and nothing waits for it", async () => {
   const log = new JournalLog();
   log.note({ format: 1 });
   const { file, failures } = fileOn(join(folder, "missing", "a"), log);
