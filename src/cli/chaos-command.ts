@@ -124,7 +124,9 @@ async function chaos(settings: ChaosSettings): Promise<number> {
   if (settings.json) console.log(JSON.stringify(tally.json(settings.seed), null, 2));
   else if (!settings.quiet) console.log(tally.table());
   if (tally.failures > 0) return EXIT_FAILED;
-  return interrupted.signal.aborted ? EXIT_INTERRUPTED : 0;
+  // The seed that was given up still waits for processes that have ended.
+  if (interrupted.signal.aborted) process.exit(EXIT_INTERRUPTED);
+  return 0;
 }
 
 /** Those of --fault that this machine can inflict. @throws AppError usage. */
