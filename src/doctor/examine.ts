@@ -24,6 +24,7 @@ import {
   type ServerInfo,
   slotsOf,
 } from "./settings-checks.ts";
+import { examineSglang } from "./sglang-checks.ts";
 
 export interface ExamineOptions {
   readonly url: string;
@@ -41,6 +42,8 @@ const PROMPT_TOKENS = 96;
 const BLOCK_DEFAULT = 16;
 
 export async function examine(options: ExamineOptions): Promise<Diagnosis> {
+  const sglang = await examineSglang(options);
+  if (sglang !== null) return sglang;
   const engine = new Engine(options.url, options.token);
   const findings: Finding[] = [];
   const server = await readServerInfo(engine, findings);

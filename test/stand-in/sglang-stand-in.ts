@@ -75,6 +75,8 @@ export class SglangStandIn {
   /** Tokens of requests that were found in the cache since it was emptied last. */
   cachedTokens = 0;
   isReleased = false;
+  /** Its weights give every token the same logprob. */
+  isFlat = false;
   #seed = 100;
   #arrivals = 0;
   #names = new Set<string>();
@@ -401,7 +403,7 @@ export class SglangStandIn {
     // The older flag left logprobs as they were.
     const logprobsFrom = release === "old" ? 0 : from;
     const count = Number(body.top_logprobs_num ?? 0);
-    const triple = (token: number, logprob: number) => [logprob, token, null];
+    const triple = (token: number, logprob: number) => [this.isFlat ? -6.9 : logprob, token, null];
     const start = Number(body.routed_experts_start_len ?? 0);
     return {
       text: "",

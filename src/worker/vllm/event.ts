@@ -52,3 +52,15 @@ export function numberOr(value: unknown): number {
 export function isJson(value: unknown): value is Json {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
+
+/** Columns of an event's tokens that come after the first `have` of the request: SGLang repeats those before. */
+export function freshIn(event: Extract<StreamEvent, { kind: "piece" }>, have: number) {
+  const { tokens, logprobs, alternatives, usage } = event;
+  const from = usage === null ? have : usage.completionTokens - tokens.length;
+  const skipped = Math.max(0, have - from);
+  return {
+    tokens: tokens.slice(skipped),
+    logprobs: logprobs.slice(skipped),
+    alternatives: alternatives.slice(skipped),
+  };
+}

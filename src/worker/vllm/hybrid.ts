@@ -4,7 +4,13 @@
 import { errorText } from "../../base/errors.ts";
 import { chunkBody } from "./body.ts";
 import { type Dialect, ENDPOINT_PATHS } from "./dialect.ts";
-import { checkDivided, type GenerateGreedy, type Greedy } from "./divided-check.ts";
+import {
+  checkDivided,
+  type DividedCheck,
+  type GenerateGreedy,
+  type Greedy,
+} from "./divided-check.ts";
+import { freshIn } from "./event.ts";
 import type { HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { PROBE, PROBE_ASK } from "./probe-request.ts";
@@ -24,12 +30,17 @@ const ABOUT = "the model is hybrid (Mamba or linear attention)";
 /** Why responses of a hybrid model run undivided; null: they can be divided. */
 export async function hybridProblem(server: Server, dialect: Dialect): Promise<string | null> {
   try {
-    const { at } = await checkDivided(greedyOf(server, dialect), PROMPT);
+    const { at } = await dividedCheck(server, dialect);
     if (at < 0) return null;
     return `${ABOUT}, and a response in chunks differs from the whole one from token ${at} on: responses run undivided (see foretoken doctor)`;
   } catch (error) {
     return `${ABOUT}, and whether responses can be divided is not known (${errorText(error)}): they run undivided`;
   }
+}
+
+/** @throws Error: it generates nothing. */
+export async function dividedCheck(server: Server, dialect: Dialect): Promise<DividedCheck> {
+  return await checkDivided(greedyOf(server, dialect), PROMPT);
 }
 
 function greedyOf({ client, limits, cacheSalt }: Server, dialect: Dialect): GenerateGreedy {
@@ -54,8 +65,9 @@ function greedyIn(body: string, topLogprobs: number): Greedy {
     const event = readEvent(data, topLogprobs);
     if (event.kind === "error") throw new Error(event.message);
     if (event.kind === "piece") {
-      tokens.push(...event.tokens);
-      top.push(...event.alternatives.map((row) => row.filter((_, i) => i % 2 === 1)));
+      const fresh = freshIn(event, tokens.length);
+      tokens.push(...fresh.tokens);
+      top.push(...fresh.alternatives.map((row) => row.filter((_, i) => i % 2 === 1)));
     }
     return true;
   });

@@ -7,7 +7,7 @@ import { type RequestSpec, SAMPLING_DEFAULTS } from "../../request/request.ts";
 import type { ControlAnswer } from "../../rollout/worker.ts";
 import { chunkBody } from "./body.ts";
 import { type Dialect, ENDPOINT_PATHS } from "./dialect.ts";
-import type { Alternatives } from "./event.ts";
+import { type Alternatives, freshIn } from "./event.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import { SseReader } from "./sse.ts";
@@ -111,8 +111,9 @@ function problemOf(
     if (event.kind === "error") problem = event.message;
     else if (event.kind === "unreadable") problem = "an event of its stream is not JSON";
     else if (event.kind === "piece") {
-      logprobs.push(...event.logprobs);
-      rows.push(...event.alternatives);
+      const fresh = freshIn(event, logprobs.length);
+      logprobs.push(...fresh.logprobs);
+      rows.push(...fresh.alternatives);
     }
     return problem === null;
   });

@@ -344,3 +344,19 @@ test("sglang: experts of chunks become one array", async () => {
   expect(Buffer.from(array?.bytes ?? []).equals(whole)).toBe(true);
   expect(array?.shape).toEqual([PROMPT.length + 40 - 1, 6]);
 });
+
+test("sglang: weights that make all tokens equally likely fail the canary, however events list them", async () => {
+  for (const isIncremental of [false, true]) {
+    const { server, worker } = await open({ isIncremental });
+    const request = { method: "POST", path: CANARY_PATH, body: null, query: {} } as const;
+    const canary = async () => await worker.control({ ...request, nextEpoch: weightEpoch(1) });
+    expect(await canary()).toEqual({ status: 200, body: { tokens: 4 } });
+    server.isFlat = true;
+    expect(await canary()).toMatchObject({ status: 500 });
+  }
+});
+
+test("sglang: a hybrid model is divided once it was shown that its responses stay the same", async () => {
+  const { worker } = await open({ architectures: ["Qwen3NextForCausalLM"] });
+  expect(worker.capabilities).toMatchObject({ isDivisible: true, warnings: [expect.any(String)] });
+});
