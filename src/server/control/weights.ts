@@ -59,15 +59,27 @@ export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
   /** It was updated by somebody else, or was not while the others were. */
   | { readonly kind: "stale"; readonly worker: string; readonly reason: string }
-  | { readonly kind: "canary_failed"; readonly worker: string; readonly reason: string };
+  | { readonly kind: "canary_failed"; readonly worker: string; readonly reason: string }
+  /** The trainer's pause, which nobody has ended for a while. */
+  | {
+      readonly kind: "still_paused";
+      readonly seconds: number;
+      readonly unfinished: number;
+      readonly reason: string;
+    };
 
 /** Time for which an update waits for an engine that is being opened again, if there is no other. */
 const REOPEN_MS = 5_000;
 const REOPEN_POLL_MS = 50;
+/** A pause that lasts longer than an update does is logged, and again each time it has lasted twice as long. */
+const LONG_PAUSE_MS = 60_000;
+
 export interface PauseState {
   readonly is_paused: boolean;
   /** null: it runs. */
   readonly reason: string | null;
+  /** Since when, s ago; null: it runs. */
+  readonly paused_s: number | null;
   /** Generation resumes when the update ends. */
   readonly resumes: boolean;
 }
@@ -85,6 +97,9 @@ export class WeightUpdates {
   /** What follows once the weights have changed: the trainer has not paused by itself. */
   #resumes = false;
   #isAsleep = false;
+  /** Since when the trainer has paused; null: it has not. */
+  #pausedMs: number | null = null;
+  #cancelReminder: () => void = () => {};
   /** One control request that changes weights at a time. */
   #tail: Promise<unknown> = Promise.resolve();
   /** Gives up what the request under way waits for. */
@@ -158,6 +173,10 @@ export class WeightUpdates {
       throw new AppError("conflict", "the weights are being updated: nothing can end meanwhile");
     }
     this.#resumes = false;
+    if (this.#pausedMs === null) {
+      this.#pausedMs = this.#nowMs;
+      this.#remind(LONG_PAUSE_MS);
+    }
     if (await this.#options.sidecar.rollout.pause(mode)) return;
     throw new AppError("conflict", "resumed before the pause had taken hold");
   }
@@ -165,6 +184,8 @@ export class WeightUpdates {
   /** The trainer's; while an update is under way it takes effect at its end: then why, else null. */
   resume(): string | null {
     this.#isAsleep = false;
+    this.#pausedMs = null;
+    this.#cancelReminder();
     if (this.#heldMs === null) {
       this.#options.sidecar.rollout.resume();
       return null;
@@ -175,12 +196,26 @@ export class WeightUpdates {
 
   pauseState(): PauseState {
     const { rollout } = this.#options.sidecar;
+    const secondsSince = (ms: number) => Math.floor((this.#nowMs - ms) / 1000);
     if (this.#heldMs !== null) {
-      return { is_paused: true, reason: this.#holdReason(), resumes: this.#resumes };
+      const paused_s = secondsSince(this.#pausedMs ?? this.#heldMs);
+      return { is_paused: true, reason: this.#holdReason(), paused_s, resumes: this.#resumes };
     }
     const mode = rollout.pauseMode;
-    const reason = mode === null ? null : `paused with mode ${mode}`;
-    return { is_paused: mode !== null, reason, resumes: false };
+    if (mode === null) return { is_paused: false, reason: null, paused_s: null, resumes: false };
+    const paused_s = secondsSince(this.#pausedMs ?? this.#nowMs);
+    return { is_paused: true, reason: `paused with mode ${mode}`, paused_s, resumes: false };
+  }
+
+  #remind(afterMs: number): void {
+    this.#cancelReminder = this.#options.later(() => {
+      if (this.#pausedMs === null) return;
+      const seconds = Math.floor((this.#nowMs - this.#pausedMs) / 1000);
+      const { unfinished } = this.#options.sidecar.rollout;
+      const reason = "POST /resume ends it";
+      this.#options.notice({ kind: "still_paused", seconds, unfinished, reason });
+      this.#remind(2 * afterMs);
+    }, afterMs);
   }
 
   async start(exchange: Exchange): Promise<Response> {
