@@ -9,7 +9,7 @@ import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config
 import { EngineTime } from "../src/metrics/effective-time.ts";
 import { Metrics } from "../src/metrics/metrics.ts";
 import { Meter } from "../src/rollout/meter.ts";
-import { describedRoutes } from "../src/serve.ts";
+import { describedRoutes } from "../src/serve-routes.ts";
 import { SERVING_STATES } from "../src/server/live/serving-state.ts";
 import { rightFor } from "../src/server/rights.ts";
 

@@ -15,6 +15,11 @@ import { DirectoryTierFiles } from "./worker/tier-files.ts";
 
 export const wallClock: Clock = { nowMs: () => performance.now() };
 
+/** 32 bits of the system's chance. */
+export function randomWord(): number {
+  return crypto.getRandomValues(new Uint32Array(1))[0] ?? 0;
+}
+
 /**
  * Opens the workers of one iteration, which are closed at its end. `contextTokens`: prompt + output of its longest
  * request. `reach` is called whenever the connection to a worker is lost or back.

@@ -78,6 +78,9 @@ function identity(pid: number): string | null {
 
 const SUFFIX = ".journal";
 
+/** The files of journals, and what frees their folder. */
+export type RunJournals = ReturnType<typeof openRunFiles>;
+
 /**
  * The journals of a sidecar's rollouts, a file each.
  * @throws AppError as takeJournalFolder, readJournalFile.

@@ -5,7 +5,8 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
 import { EOS } from "../test/golden/requests/tiny-text.ts";
 import { collecting, serveOptions } from "../test/suite/serve-fixture.ts";
-import { type RunningSidecar, startSidecar } from "./serve.ts";
+import { startSidecar } from "./serve.ts";
+import type { RunningSidecar } from "./serve-options.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import { SimulatedWorker } from "./worker/simulated/worker.ts";
 

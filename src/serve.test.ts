@@ -5,7 +5,8 @@ import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { groupId, type WorkerId, weightEpoch } from "./base/ids.ts";
 import type { ClientMessage, Fetched } from "./draft/service/message.ts";
 import { decodeServerMessage, encodeClientMessage } from "./proto/draft-codec.ts";
-import { type ServeOptions, startSidecar } from "./serve.ts";
+import { startSidecar } from "./serve.ts";
+import type { ServeOptions } from "./serve-options.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import { SimulatedWorker } from "./worker/simulated/worker.ts";
 

@@ -6,15 +6,8 @@ import type { PoolOptions } from "../app.ts";
 import { AppError, errorWithStack } from "../base/errors.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { losslessness } from "../doctor/lossless.ts";
-import {
-  type BindOptions,
-  type BoundServer,
-  bindServer,
-  KEPT_BYTES_MAX,
-  KEPT_RESPONSES_MAX,
-  type RunningSidecar,
-  type ServeEvents,
-} from "../serve.ts";
+import { bindServer, KEPT_BYTES_MAX, KEPT_RESPONSES_MAX } from "../serve.ts";
+import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";
 import { openRoots, type WeightsRoots } from "../server/control/weights-roots.ts";
 import type { WorkerSource } from "../server/worker-pool.ts";

@@ -1,7 +1,7 @@
 // Writes each event of a sidecar as a line of the log.
 
 import { errorText, errorWithStack } from "../base/errors.ts";
-import type { ServeEvents } from "../serve.ts";
+import type { ServeEvents } from "../serve-options.ts";
 import { describeControl } from "../server/control/describe.ts";
 import type { IterationSummary } from "../server/iterations.ts";
 import type { OpenStream } from "../server/open-streams.ts";

@@ -4,7 +4,8 @@ import { afterEach, expect, test } from "bun:test";
 import { EOS, standInResponse } from "../../test/stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../../test/stand-in/vllm-stand-in.ts";
 import { collecting, serveOptions, vllmSource } from "../../test/suite/serve-fixture.ts";
-import { type RunningSidecar, startSidecar } from "../serve.ts";
+import { startSidecar } from "../serve.ts";
+import type { RunningSidecar } from "../serve-options.ts";
 import { IdText } from "../text/id-text.ts";
 
 const TOKENS = 20;

@@ -1,7 +1,7 @@
 // Every route has its right, and the table has no other: a route that is added without one fails here.
 
 import { expect, test } from "bun:test";
-import { describedRoutes } from "../serve.ts";
+import { describedRoutes } from "../serve-routes.ts";
 import { listedRight, rightFor, socketRight } from "./rights.ts";
 
 const names = describedRoutes().map(({ method, path }) => `${method} ${path}`);

@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { WebSocket } from "ws";
 import { BUNDLED_MODEL } from "../../src/installation.ts";
-import { describedRoutes } from "../../src/serve.ts";
+import { describedRoutes } from "../../src/serve-routes.ts";
 import { listedRight } from "../../src/server/rights.ts";
 import { engineMissing, foretoken, start } from "../e2e/tool.ts";
 import { type Attacked, attacked } from "./process.ts";

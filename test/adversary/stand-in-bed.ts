@@ -1,7 +1,8 @@
 // A sidecar on a real port over stand-ins for vLLM servers on theirs, and a client that compares tokens: for attacks
 // on what happens when engines die.
 
-import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
+import { startSidecar } from "../../src/serve.ts";
+import type { RunningSidecar } from "../../src/serve-options.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 import { collecting, serveOptions, vllmSource } from "../suite/serve-fixture.ts";

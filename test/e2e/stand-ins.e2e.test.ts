@@ -3,7 +3,8 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { fold32 } from "../../src/base/hash.ts";
-import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
+import { startSidecar } from "../../src/serve.ts";
+import type { RunningSidecar } from "../../src/serve-options.ts";
 import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
 import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../stand-in/faults.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";

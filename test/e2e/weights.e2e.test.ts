@@ -2,7 +2,8 @@
 // under which salt and model each chunk is asked for.
 
 import { afterAll, expect, test } from "bun:test";
-import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
+import { startSidecar } from "../../src/serve.ts";
+import type { RunningSidecar } from "../../src/serve-options.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { adapterSample, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";

@@ -3,7 +3,8 @@
 
 import { present } from "../../src/base/assert.ts";
 import type { ControlAnswer, WorkerCommand } from "../../src/rollout/worker.ts";
-import { type RunningSidecar, startSidecar } from "../../src/serve.ts";
+import { startSidecar } from "../../src/serve.ts";
+import type { RunningSidecar } from "../../src/serve-options.ts";
 import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
 import { collecting, serveOptions } from "../suite/serve-fixture.ts";
 

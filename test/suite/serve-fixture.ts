@@ -1,6 +1,6 @@
 // Options of a sidecar for tests: loopback, a free port, the tiny tokenizer, wide limits, and events that nothing reads.
 
-import type { ServeEvents, ServeOptions } from "../../src/serve.ts";
+import type { ServeEvents, ServeOptions } from "../../src/serve-options.ts";
 import type { WorkerSource } from "../../src/server/worker-pool.ts";
 import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
 import { openVllmWorker } from "../../src/worker/vllm/open.ts";

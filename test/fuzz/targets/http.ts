@@ -4,7 +4,7 @@
 
 import { gzipSync } from "node:zlib";
 import fc from "fast-check";
-import { describedRoutes } from "../../../src/serve.ts";
+import { describedRoutes } from "../../../src/serve-routes.ts";
 import type { RouteDescription } from "../../../src/server/openapi.ts";
 import type { Dice } from "../../adversary/settings.ts";
 import { anyJson, type JsonOptions, jsonOf, type Schema } from "../json-text.ts";

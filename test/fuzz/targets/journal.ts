@@ -111,7 +111,9 @@ async function read(frames: readonly Uint8Array[]): Promise<void> {
     if (isRight && (chunks.length === 0 || inChunks === tokens.length)) continue;
     throw new Error(`stream ${number}: ${tokens.length} tokens, ${inChunks} in its chunks`);
   }
-  await readOrRefused(["journal_damaged", "invalid_config"], () => lastWeights([savedRollout(run)]));
+  await readOrRefused(["journal_damaged", "invalid_config"], () =>
+    lastWeights([savedRollout(run)]),
+  );
 }
 
 export const journalTargets: readonly FuzzTarget[] = [parser("journal", journal, read)];

@@ -1,0 +1,150 @@
+// What a sidecar is started with, what it reports, and what its starter holds.
+
+import type { DraftMode } from "./draft/registry.ts";
+import type { PolicyName } from "./schedule/policies.ts";
+import type { ControlEntry } from "./server/control/logged.ts";
+import type { WeightsNotice } from "./server/control/weights.ts";
+import type { WeightsRoots } from "./server/control/weights-roots.ts";
+import type { AccessEntry, Certificate, HttpOptions } from "./server/http.ts";
+import type { IterationSummary } from "./server/iterations.ts";
+import type { ServingState } from "./server/live/serving-state.ts";
+import type { OpenStream } from "./server/open-streams.ts";
+import type { Sidecar, SidecarLimits } from "./server/sidecar.ts";
+import type { MixedPrecision } from "./server/weights-agreement.ts";
+import type { Member, WorkerSource } from "./server/worker-pool.ts";
+import type { WorkerRegistry, WorkerRegistryOptions } from "./server/worker-registry.ts";
+import type { ModelSide } from "./sources.ts";
+import type { EncoderLimits } from "./text/encoder.ts";
+import type { TracingSettings } from "./tracing/settings.ts";
+
+export interface ServeOptions {
+  readonly host: string;
+  readonly port: number;
+  readonly apiToken: string | null;
+  /** For routes that only read; null, the default: there is none. */
+  readonly readToken?: string | null;
+  /** Default: plain HTTP. */
+  readonly tls?: Certificate | null;
+  /** Folders that weights and adapters may be loaded from; null, the default: any. */
+  readonly weightsRoots?: WeightsRoots;
+  /** What the HTTP server takes beyond that. */
+  readonly edge?: EdgeOptions;
+  readonly bodyBytesMax: number;
+  readonly limits: SidecarLimits;
+  readonly policy: PolicyName;
+  readonly draft: DraftMode;
+  /** null: chosen by what the end of a chunk costs. */
+  readonly chunkTokens: number | null;
+  readonly poolMemoryBytes: number;
+  /** As PoolOptions; default: no SSD tier. */
+  readonly poolDiskBytes?: number;
+  readonly poolDir?: string | null;
+  /** Default: refuse. */
+  readonly mixedPrecision?: MixedPrecision;
+  /** Workers from the start. */
+  readonly sources: readonly WorkerSource[];
+  /** How workers come later, by POST /workers. Default: none does. */
+  readonly joining?: WorkerRegistryOptions;
+  /** Of responses of earlier weight epochs, from which engines with the plugin draft; 0, the default: none are kept. */
+  readonly historyBytes?: number;
+  /** Keeps them over a restart; null, the default: nothing does. */
+  readonly historyFile?: string | null;
+  /** Of the last iterations; null, the default: they are kept in memory. */
+  readonly iterationsFile?: string | null;
+  /** Directory that keeps /v1/rollouts over the end of the process; null, the default: nothing does. */
+  readonly journal?: string | null;
+  readonly model: ModelSide;
+  /** Of texts that clients send. Default: as ENCODER_LIMITS. */
+  readonly encoder?: Partial<EncoderLimits>;
+  /** /health is 503 until this many workers have been ready at the same time. Default: 1. */
+  readonly workersMin?: number;
+  /** Milliseconds for which a request continues after its client disconnected. */
+  readonly retryGraceMs: number;
+  /** Milliseconds for an engine to answer a control request, and between calls of an open weight update. */
+  readonly weightsTimeoutMs: number;
+  /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
+  readonly harmlessRpc: readonly string[];
+  /** Extra arguments of requests that keep nothing from token to token. Default: none. */
+  readonly statelessArgs?: readonly string[];
+  readonly version: string;
+  /** Where traces go; null, the default: nowhere. */
+  readonly tracing?: TracingSettings | null;
+  readonly events: ServeEvents;
+}
+
+export type EdgeOptions = Pick<
+  HttpOptions,
+  "allowHosts" | "allowOrigins" | "bodiesBytesMax" | "bodyMsMax"
+>;
+
+/** Events for the operator's log. */
+export interface ServeEvents {
+  workerChanged(member: Member): void;
+  weightsChanged(epoch: number, version: string): void;
+  weightsNotice(notice: WeightsNotice): void;
+  /** An engine's plugin reports that its sampler verifies drafts wrongly: it gets none. */
+  notLossless(engine: string): void;
+  /** A request that made workers die was ended. `reason` names it and them. */
+  quarantined(reason: string): void;
+  answered(entry: AccessEntry): void;
+  /** A control call has ended. */
+  controlled(entry: ControlEntry): void;
+  /** A request was ended with an error that an engine gave, or that an engine is to blame for. */
+  refused(entry: RefusedEntry): void;
+  iterationEnded(summary: IterationSummary): void;
+  /** Nothing is generated, and why; or it is again. Also every minute while requests wait for it. */
+  stateChanged(state: ServingState & { waiting: number; seconds: number }): void;
+  /** Rollouts of an earlier process have gone on. */
+  resumed(rollouts: number): void;
+  /** A journal is not written any more; its rollout goes on without it. */
+  journalFailed(error: unknown): void;
+  /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
+  unread(streams: readonly OpenStream[]): void;
+  /** The collector of traces takes none any more, and why; null: it does again. */
+  tracesChanged(problem: string | null): void;
+  failed(error: unknown): void;
+  /** A bug stopped the rollout: nothing can be served any more. */
+  broken(error: unknown): void;
+}
+
+export interface RefusedEntry {
+  /** As the rollout numbers requests. */
+  readonly request: number;
+  readonly worker: string | null;
+  /** 0: not given. */
+  readonly status: number;
+  readonly reason: string;
+}
+
+export type BindOptions = Omit<ServeOptions, "model" | "sources">;
+
+/** The port is open; /health gives the reasons for the wait. */
+export interface BoundServer {
+  readonly url: URL;
+  /** The answer of /health until serving begins. */
+  waitFor(what: string): void;
+  /** Workers that clients name. */
+  readonly registry: WorkerRegistry;
+  /** Once. The workers are opened from now on. @throws AppError: the core cannot be loaded. */
+  serve(model: ModelSide, sources: readonly WorkerSource[]): Promise<RunningSidecar>;
+  /** Ends every connection. */
+  stop(): Promise<void>;
+}
+
+export interface RunningSidecar {
+  readonly url: URL;
+  readonly sidecar: Sidecar;
+  /** Each worker has been tried once. @throws AppError: no further try would open one. */
+  readonly opened: Promise<void>;
+  /** As many workers as are wanted have been ready at the same time. */
+  readonly hasStarted: boolean;
+  /** Streams that are being written. */
+  streams(): OpenStream[];
+  /**
+   * Takes nothing new; resolves when all that was in flight has ended and every client has its answer.
+   * @throws AppError deadline_exceeded: clients do not take theirs.
+   */
+  drain(): Promise<void>;
+  /** Ends everything at once. */
+  stop(): Promise<void>;
+}

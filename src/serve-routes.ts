@@ -1,0 +1,175 @@
+// Every route of the sidecar, and the draft service behind /v1/draft.
+
+import { randomWord, wallClock } from "./app.ts";
+
+import type { RunJournals } from "./journal-file.ts";
+import { type KeptLevels, metricsRoute } from "./metered.ts";
+import type { Metrics } from "./metrics/metrics.ts";
+import type { Drafts } from "./serve-drafts.ts";
+import type { ServeOptions } from "./serve-options.ts";
+import { describeControl } from "./server/control/describe.ts";
+import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
+import { logged } from "./server/control/logged.ts";
+import { controlRoutes } from "./server/control/routes.ts";
+import type { WeightUpdates } from "./server/control/weights.ts";
+import { confined } from "./server/control/weights-roots.ts";
+import { describePlugin, pluginRoutes } from "./server/drafts/routes.ts";
+import type { EngineCalls } from "./server/engine-calls.ts";
+import { LIVE_DESCRIPTIONS, liveRoutes } from "./server/live/routes.ts";
+import type { LiveView } from "./server/live/view.ts";
+import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
+import { RequestJournals, savedRequest } from "./server/openai/request-journals.ts";
+import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
+import { pageRoutes } from "./server/page/routes.ts";
+import { describeRollouts } from "./server/rollouts/describe.ts";
+import type { HeldWeights } from "./server/rollouts/journal.ts";
+import type { KnownRollouts } from "./server/rollouts/known.ts";
+import { rolloutSide } from "./server/rollouts/routes.ts";
+import type { Route } from "./server/route.ts";
+import type { Sidecar } from "./server/sidecar.ts";
+import type { WorkerPool } from "./server/worker-pool.ts";
+import { WORKER_ROUTES, type WorkerRegistry } from "./server/worker-registry.ts";
+import type { Encoder } from "./text/text.ts";
+import { timersOf } from "./timers.ts";
+
+const DESCRIPTIONS: readonly RouteDescription[] = [
+  {
+    method: "GET",
+    path: "/",
+    summary: "A page that shows the rollout",
+    request: null,
+    streams: false,
+    answers: ["text/html"],
+  },
+  {
+    method: "GET",
+    path: "/metrics",
+    summary: "Prometheus metrics",
+    request: null,
+    streams: false,
+    answers: ["text/plain"],
+  },
+];
+
+/** Every route but that of the document made of them. */
+export function describedRoutes(): RouteDescription[] {
+  return [
+    ...describeControl(),
+    ...WORKER_ROUTES,
+    ...describeDataPlane(),
+    ...describeRollouts(),
+    ...describePlugin(),
+    ...LIVE_DESCRIPTIONS,
+    ...DESCRIPTIONS,
+  ];
+}
+
+/** Of a running sidecar, what its routes serve. */
+export interface ServedParts {
+  readonly sidecar: Sidecar;
+  readonly encoder: Encoder;
+  readonly engines: EngineCalls;
+  readonly pool: WorkerPool;
+  readonly registry: WorkerRegistry;
+  readonly weights: WeightUpdates;
+  readonly learned: LearnedEpochs;
+  readonly drafts: Drafts;
+  readonly metrics: Metrics;
+  readonly kept: KeptLevels;
+  readonly live: LiveView;
+  readonly journals: RunJournals | null;
+}
+
+/** Every route, and the document that describes them all. */
+export function routesOf(
+  options: ServeOptions,
+  parts: ServedParts,
+): {
+  routes: Route[];
+  rollouts: KnownRollouts;
+  requestJournals: RequestJournals | null;
+} {
+  const {
+    sidecar,
+    encoder,
+    engines,
+    pool,
+    registry,
+    weights,
+    learned,
+    drafts,
+    metrics,
+    kept,
+    live,
+  } = parts;
+  const { text, names, eosTokenIds } = options.model;
+  const { version } = options;
+  const after = (ms: number, run: () => void) =>
+    timersOf(options.events.failed).afterwards(run, ms);
+  const held = (): HeldWeights => {
+    const { epoch } = sidecar.rollout;
+    return { epoch, version: weights.version(epoch), ...pool.held };
+  };
+  const graceMs = options.retryGraceMs;
+  const requestJournals =
+    parts.journals && new RequestJournals({ files: parts.journals, sidecar, held, graceMs, after });
+  const plane = dataPlane({
+    journals: requestJournals,
+    sidecar,
+    text,
+    encoder,
+    modelNames: names,
+    adapters: () => weights.adapters,
+    ...(options.statelessArgs === undefined ? {} : { statelessArgs: options.statelessArgs }),
+    engines,
+    hasText: options.model.openTextThread !== null,
+    eosTokenIds,
+    version: (epoch) => weights.version(epoch),
+    expected: (hint) => learned.requested(hint),
+    limits: { graceMs },
+    failed: options.events.failed,
+    after,
+  });
+  const rollouts = rolloutSide({
+    ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
+    adapterOf: plane.adapterOf,
+    versionOf: (epoch) => weights.version(epoch),
+    files: parts.journals && {
+      saved: parts.journals.saved.filter((run) => savedRequest(run) === null),
+      open: parts.journals.open,
+    },
+    held: () => pool.held,
+    after,
+  });
+  kept.requests = plane.kept;
+  kept.rollouts = rollouts.kept;
+  const routes = [
+    ...logged(
+      confined(
+        controlRoutes({
+          sidecar,
+          pool,
+          weights,
+          learned,
+          modelName: names[0],
+          version,
+          abortRequests: plane.abort,
+          timeoutMs: options.weightsTimeoutMs,
+          later: timersOf(options.events.failed).afterwards,
+          harmlessRpc: options.harmlessRpc,
+        }),
+        options.weightsRoots ?? null,
+      ),
+      (entry) => options.events.controlled(entry),
+    ),
+    ...logged(registry.routes(), (entry) => options.events.controlled(entry)),
+    ...plane.routes,
+    ...rollouts.routes,
+    ...pageRoutes(),
+    ...liveRoutes({ live, sidecar, pool, text }),
+    ...pluginRoutes(drafts),
+    metricsRoute(metrics),
+  ];
+  const all = [...routes, openApiRoute(routes, describedRoutes(), version)];
+  return { routes: all, rollouts: rollouts.known, requestJournals };
+}
