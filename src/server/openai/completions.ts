@@ -18,6 +18,7 @@ import type { Job } from "./job.ts";
 import {
   completionLogprobs,
   expertsJson,
+  NO_COMPLETION_LOGPROBS,
   promptLogprobsJson,
   type TokenNames,
   tokensJson,
@@ -193,13 +194,15 @@ class CompletionsAnswer implements Answer {
   #choice(job: Job, output: Output): string {
     const span = spanOf(output, 0);
     const options = { names: this.#names, top: this.#top ?? 0, offset: 0 };
-    const logprobs =
-      this.#top === null || span === null ? "null" : completionLogprobs(span, options).json;
+    let logprobs = "null";
+    if (this.#top !== null) {
+      logprobs = span === null ? NO_COMPLETION_LOGPROBS : completionLogprobs(span, options).json;
+    }
     const prompt = this.#returnsIds ? `[${output.prompt.join(",")}]` : "null";
     const ids = this.#returnsIds ? idsOf(output, 0) : "null";
     const report = promptLogprobsJson(job.promptReportOf(output));
-    const made = job.messageOf(output)?.content ?? output.pieces.join("");
-    const written = JSON.stringify(this.#echo(output) + made);
+    const text = job.messageOf(output)?.content ?? output.pieces.join("");
+    const written = JSON.stringify(this.#echo(output) + text);
     return `{"index":${output.index},"text":${written},"logprobs":${logprobs},${endOf(output, this.#plane)},"token_ids":${ids},"prompt_logprobs":${report},"prompt_token_ids":${prompt},"routed_experts":${expertsJson(output.response)}}`;
   }
 

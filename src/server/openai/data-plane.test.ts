@@ -346,6 +346,16 @@ test("routes: a paused rollout's abort comes as finish_reason abort", async () =
   expect(choices[0]?.finish_reason).toBe("abort");
 });
 
+test("routes: a response that is aborted before its first token has empty logprobs, not null", async () => {
+  const fixture = fixtureOf({ lengthOf: () => 1000 });
+  const answer = fixture.post("/v1/completions", { prompt: [1], max_tokens: 8, logprobs: 1 });
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === 1);
+  await fixture.post("/abort_request", { abort_all: true });
+  expect(await (await answer).json()).toMatchObject({
+    choices: [{ logprobs: { text_offset: [], token_logprobs: [], tokens: [], top_logprobs: [] } }],
+  });
+});
+
 test("routes: an unseen weight epoch splits the spans of a response", async () => {
   const fixture = fixtureOf({ lengthOf: () => 8 });
   const answer = fixture.post(GENERATE, { token_ids: [1], sampling_params: {} });

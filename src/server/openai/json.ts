@@ -160,6 +160,10 @@ export function completionLogprobs(
   return { json, offset };
 }
 
+/** Of a response that ended before its first token; vLLM gives the same. */
+export const NO_COMPLETION_LOGPROBS =
+  '{"text_offset":[],"token_logprobs":[],"tokens":[],"top_logprobs":[]}';
+
 /** OpenAI's chat logprobs. */
 export function chatLogprobs(span: Span, names: TokenNames, top: number): string {
   const { response, from, to } = span;
