@@ -36,7 +36,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   text: ["base"],
   metrics: [...BELOW_ROLLOUT, "rollout"],
   tracing: [...BELOW_ROLLOUT, "rollout"],
-  sim: [...BELOW_ROLLOUT, "rollout", "worker"],
+  sim: [...BELOW_ROLLOUT, "rollout", "journal", "worker"],
   worker: [...BELOW_ROLLOUT, "rollout", "proto", "text"],
   server: [...BELOW_ROLLOUT, "rollout", "journal", "proto", "text", "metrics"],
   chaos: ["base", "metrics", "worker"],

@@ -631,7 +631,9 @@ export class Rollout {
     // Preempted: its chunk is over, and its KV has left with it.
     if (departure === null && !this.#isParkedOn(from, request)) return;
     const target = departure?.target ?? null;
-    if (kv !== null) {
+    // KV of tokens that are not known, as after a lost frame of them, has no name.
+    const known = request.spec.prompt.length + request.response.length;
+    if (kv !== null && kv.tokens <= known) {
       const weights = this.#weightsOf(from);
       this.#pooled.store(request, { kv, epoch: this.#epoch, weights, leased: target !== null });
       this.meter.pool(this.#options.pool.stats());

@@ -101,6 +101,12 @@ export class FaultyLink implements Worker {
     this.#noticeLater();
   }
 
+  /** The sidecar dies, and the worker with it: nothing is reported. */
+  drop(): void {
+    this.#isGone = true;
+    void this.inner.close();
+  }
+
   lose(direction: "up" | "down"): void {
     if (direction === "up") this.#loseUp = true;
     else this.#loseDown = true;

@@ -23,18 +23,30 @@ export type Fault =
   /** The KV pool loses everything. */
   | { readonly kind: "pool_lost" }
   /** Draft groups are forgotten, and what was sent for them is asked for again. */
-  | { readonly kind: "drafts_lost"; readonly worker: number };
+  | { readonly kind: "drafts_lost"; readonly worker: number }
+  /** Nothing runs, or nothing new begins, for a while. */
+  | { readonly kind: "pause"; readonly mode: "keep" | "wait"; readonly ms: number }
+  /** A client gives a response up, or its text is complete. */
+  | { readonly kind: "end"; readonly request: number; readonly reason: "abort" | "stop" }
+  /** Every worker gets the weights of the next epoch. */
+  | { readonly kind: "advance" }
+  /** The journal is not written any more. */
+  | { readonly kind: "disk_full" }
+  /** The sidecar dies with its workers, and another one goes on from the journal, whose last write may be torn. */
+  | { readonly kind: "sidecar_killed" };
 
 export interface FaultPlan {
   readonly seed: number;
   readonly policy: PolicyName;
   readonly draft: DraftMode;
   readonly chunkTokens: number;
-  readonly slots: number;
-  readonly kvTokens: number;
+  /** Of the workers in turn. */
+  readonly capacities: readonly { readonly slots: number; readonly kvTokens: number }[];
   readonly poolBytes: number;
   readonly workers: number;
-  readonly groupSizes: readonly number[];
+  readonly groups: readonly { readonly size: number; readonly divisible: boolean }[];
+  /** Virtual ms between two writes of the journal. */
+  readonly flushMs: number;
   readonly lengthSeed: number;
   /** Ascending in time, virtual ms. */
   readonly faults: readonly { readonly atMs: number; readonly fault: Fault }[];
@@ -59,11 +71,17 @@ export function planFaults(seed: number): FaultPlan {
     policy: pick(POLICY_NAMES),
     draft: pick(DRAFT_MODES),
     chunkTokens: 1 + random.below(FAULT_TOKENS_MAX),
-    slots: 1 + random.below(6),
-    kvTokens: FAULT_TOKENS_MAX + FAULT_PROMPT_MAX + 1 + random.below(300),
+    capacities: Array.from({ length: 1 + random.below(WORKERS_MAX) }, () => ({
+      slots: 1 + random.below(6),
+      kvTokens: FAULT_TOKENS_MAX + FAULT_PROMPT_MAX + 1 + random.below(300),
+    })),
     poolBytes: pick([0, 16, 1_000_000]),
     workers,
-    groupSizes: Array.from({ length: 1 + random.below(6) }, () => 1 + random.below(5)),
+    groups: Array.from({ length: 1 + random.below(6) }, () => ({
+      size: 1 + random.below(5),
+      divisible: random.below(4) > 0,
+    })),
+    flushMs: 1 + random.below(20),
     lengthSeed: random.below(2 ** 31),
     faults: times.map((atMs) => ({ atMs, fault: faultOf(random, workers) })),
     healMs: HEAL_MS,
@@ -72,7 +90,7 @@ export function planFaults(seed: number): FaultPlan {
 
 function faultOf(random: Random, workers: number): Fault {
   const worker = random.below(workers + 1);
-  switch (random.below(10)) {
+  switch (random.below(16)) {
     case 0:
       return { kind: "kill", worker };
     case 1:
@@ -90,7 +108,22 @@ function faultOf(random: Random, workers: number): Fault {
       return { kind: "evict", worker };
     case 8:
       return { kind: "pool_lost" };
-    default:
+    case 9:
       return { kind: "drafts_lost", worker };
+    case 10:
+      return { kind: "pause", mode: random.below(4) === 0 ? "wait" : "keep", ms: random.below(40) };
+    case 11:
+      return {
+        kind: "end",
+        request: random.below(30),
+        reason: random.below(2) === 0 ? "abort" : "stop",
+      };
+    case 12:
+    case 13:
+      return { kind: "advance" };
+    case 14:
+      return { kind: random.below(4) === 0 ? "disk_full" : "sidecar_killed" };
+    default:
+      return { kind: "sidecar_killed" };
   }
 }

@@ -3,18 +3,21 @@
 
 import { assert, present } from "../../base/assert.ts";
 import { fold32, hashString } from "../../base/hash.ts";
-import { groupId, weightEpoch, workerId } from "../../base/ids.ts";
+import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../base/ids.ts";
 import { Random } from "../../base/random.ts";
-import type { KvKey, KvPool, KvPoolStats } from "../../kv/pool.ts";
 import type { Group, Request } from "../../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../request/request.ts";
+import type { Chunk } from "../../request/response.ts";
+import type { SavedOutput } from "../../request/saved-output.ts";
 import type { RolloutListener } from "../../rollout/listener.ts";
 import { Rollout } from "../../rollout/rollout.ts";
 import type { CoreExports } from "../../wasm/load.ts";
-import { SimulatedWorker, simulatedToken } from "../../worker/simulated/worker.ts";
+import { SimulatedWorker, simulatedToken, type TokenOf } from "../../worker/simulated/worker.ts";
 import { Timeline } from "../timeline.ts";
+import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";
 import { FAULT_PROMPT_MAX, FAULT_TOKENS_MAX, type Fault, type FaultPlan } from "./plan.ts";
+import { VolatilePool } from "./volatile-pool.ts";
 
 /** crash: the rollout threw. stuck: no new token for too long. wrong: a checker objected. */
 export type FaultOutcome =
@@ -24,6 +27,8 @@ export type FaultOutcome =
 /** Without faults, a token comes in every step of a few ms; a link is given up after 40 ms, and a slow one takes 60. */
 const STUCK_MS = 2000;
 const EVENTS_MAX = 200_000;
+/** More than a group has responses. */
+const STREAMS = 16;
 /** Turns of the microtask queue that a read of the pool takes, and some more. */
 const SETTLE_TURNS = 6;
 
@@ -38,9 +43,14 @@ class FaultWorld implements RolloutListener {
   readonly timeline = new Timeline<() => void>();
   readonly #plan: FaultPlan;
   readonly #random: Random;
-  readonly #rollout: Rollout;
+  readonly #core: CoreExports;
   readonly #pool: VolatilePool;
-  readonly #links: FaultyLink[] = [];
+  readonly #journal = new FaultJournal();
+  #rollout: Rollout;
+  #epoch: WeightEpoch = weightEpoch(0);
+  #links: FaultyLink[] = [];
+  /** Streams of the responses that a client ended. */
+  readonly #ended = new Set<number>();
   readonly #received = new Map<Request, number>();
   readonly #finished = new Set<Request>();
   readonly #groupsFinished = new Set<Group>();
@@ -54,20 +64,8 @@ class FaultWorld implements RolloutListener {
     this.#plan = plan;
     this.#random = new Random(plan.seed, "steps");
     this.#pool = new VolatilePool(plan.poolBytes);
-    this.#rollout = new Rollout({
-      policy: plan.policy,
-      draft: plan.draft,
-      chunkTokens: plan.chunkTokens,
-      epoch: weightEpoch(0),
-      pool: this.#pool,
-      clock: this,
-      core,
-      listener: this,
-      later: (act, ms) => {
-        this.timeline.add(this.#nowMs + ms, act);
-        return () => {};
-      },
-    });
+    this.#core = core;
+    this.#rollout = this.#open();
   }
 
   nowMs(): number {
@@ -102,16 +100,40 @@ class FaultWorld implements RolloutListener {
     return { kind: "ok", hash: this.#hash, events, endMs: this.#nowMs };
   }
 
+  #open(): Rollout {
+    return new Rollout({
+      policy: this.#plan.policy,
+      draft: this.#plan.draft,
+      chunkTokens: this.#plan.chunkTokens,
+      epoch: this.#epoch,
+      pool: this.#pool,
+      clock: this,
+      core: this.#core,
+      listener: this,
+      later: (act, ms) => {
+        this.timeline.add(this.#nowMs + ms, act);
+        return () => {};
+      },
+    });
+  }
+
   #begin(): void {
     const plan = this.#plan;
+    this.#submit();
     for (let i = 0; i < plan.workers; i += 1) this.#join();
+    this.#flushLater();
     for (const { atMs, fault } of plan.faults) this.timeline.add(atMs, () => this.#inflict(fault));
     this.timeline.add(plan.healMs, () => this.#heal());
-    this.#groups = plan.groupSizes.map((size, i) =>
+  }
+
+  /** All groups, with what the journal has of them. */
+  #submit(): void {
+    this.#groups = this.#plan.groups.map(({ size, divisible }, i) =>
       this.#rollout.submit({
         groupId: groupId(`g${i}`),
         prompt: Int32Array.from({ length: 1 + (i % FAULT_PROMPT_MAX) }, (_, k) => k),
         size,
+        divisible,
         sampling: {
           temperature: 1,
           seed: 1,
@@ -121,19 +143,39 @@ class FaultWorld implements RolloutListener {
         },
       }),
     );
+    for (const group of this.#groups) for (const one of [...group.requests]) this.#restore(one);
+  }
+
+  #restore(request: Request): void {
+    const saved = this.#journal.saved(streamOf(request));
+    if (saved !== null) checkSaved(request, saved);
+    const isResumed = saved !== null && this.#rollout.restore(request, saved);
+    if (isResumed) this.#received.set(request, saved.tokens.length);
+    if (!isResumed || saved.finish === null) {
+      this.#journal.follow(request, streamOf(request), isResumed ? saved : null);
+    }
+  }
+
+  #flushLater(): void {
+    this.timeline.add(this.#nowMs + this.#plan.flushMs, () => {
+      this.#journal.flush();
+      this.#flushLater();
+    });
   }
 
   #join(): void {
+    const { capacities } = this.#plan;
+    const capacity = present(capacities[this.#links.length % capacities.length], "there is one");
     const worker = new SimulatedWorker({
       workerId: workerId(this.#links.length),
       capacity: {
-        slots: this.#plan.slots,
-        kvTokens: this.#plan.kvTokens,
+        ...capacity,
         contextTokens: FAULT_TOKENS_MAX + FAULT_PROMPT_MAX,
         kvBytesPerToken: 8,
       },
-      epoch: weightEpoch(0),
+      epoch: this.#epoch,
       lengthOf: ({ requestId }) => this.#lengthOf(requestId),
+      tokenOf,
     });
     const link = new FaultyLink(worker, this, this.#random.below(3));
     this.#links.push(link);
@@ -151,9 +193,61 @@ class FaultWorld implements RolloutListener {
 
   #inflict(fault: Fault): void {
     this.#hash = hashString(fault.kind, this.#hash);
-    if (fault.kind === "join") this.#join();
-    else if (fault.kind === "pool_lost") this.#pool.lose();
-    else this.#inflictOn(this.#links[fault.worker], fault);
+    switch (fault.kind) {
+      case "join":
+        this.#join();
+        break;
+      case "pool_lost":
+        this.#pool.lose();
+        break;
+      case "pause":
+        this.#pause(fault.mode, fault.ms);
+        break;
+      case "end":
+        this.#end(fault.request, fault.reason);
+        break;
+      case "advance":
+        this.#epoch = weightEpoch(this.#epoch + 1);
+        this.#rollout.advance(this.#epoch);
+        break;
+      case "disk_full":
+        this.#journal.fill();
+        break;
+      case "sidecar_killed":
+        this.#restart();
+        break;
+      default:
+        this.#inflictOn(this.#links[fault.worker], fault);
+    }
+  }
+
+  #pause(mode: "keep" | "wait", ms: number): void {
+    const rollout = this.#rollout;
+    void rollout.pause(mode).then((isPaused) => {
+      if (isPaused) this.timeline.add(this.#nowMs + ms, () => rollout.resume());
+    });
+  }
+
+  #end(index: number, reason: "abort" | "stop"): void {
+    const requests = this.#groups.flatMap((group) => group.requests);
+    const request = requests[index % requests.length];
+    if (request === undefined) return;
+    this.#ended.add(streamOf(request));
+    this.#rollout.end(request, reason);
+  }
+
+  #restart(): void {
+    this.#rollout.stop();
+    for (const link of this.#links) link.drop();
+    this.#links = [];
+    this.#pool.lose();
+    this.#received.clear();
+    this.#finished.clear();
+    this.#groupsFinished.clear();
+    this.#journal.reopen(this.#random);
+    this.#rollout = this.#open();
+    this.#submit();
+    for (let i = 0; i < this.#plan.workers; i += 1) this.#join();
   }
 
   #inflictOn(link: FaultyLink | undefined, fault: Fault): void {
@@ -199,18 +293,20 @@ class FaultWorld implements RolloutListener {
       throw new Wrong(`${nameOf(request)}: token ${offset} after ${received}`);
     const fresh = request.response.tokens(offset);
     for (const [i, token] of fresh.entries()) {
-      if (token !== simulatedToken(request.spec.requestId, offset + i)) {
-        throw new Wrong(`${nameOf(request)}: token ${offset + i} is another request's`);
+      if (!isRight(request, offset + i, token, request.response.chunks)) {
+        throw new Wrong(`${nameOf(request)}: token ${offset + i} is another request's or epoch's`);
       }
       this.#hash = fold32(this.#hash, token);
     }
     this.#received.set(request, received + fresh.length);
+    this.#journal.changed(request);
     this.#lastTokenMs = this.#nowMs;
   }
 
   finished(request: Request): void {
     if (this.#finished.has(request)) throw new Wrong(`${nameOf(request)} finished twice`);
     this.#finished.add(request);
+    this.#journal.finished(request);
     this.#hash = fold32(this.#hash, request.spec.requestId);
     this.#lastTokenMs = this.#nowMs;
   }
@@ -221,7 +317,11 @@ class FaultWorld implements RolloutListener {
   }
 
   restarted(request: Request): void {
-    throw new Wrong(`${nameOf(request)} restarted, although it can be divided`);
+    if (request.spec.divisible) {
+      throw new Wrong(`${nameOf(request)} restarted, although it can be divided`);
+    }
+    this.#received.set(request, 0);
+    this.#journal.changed(request);
   }
 
   stats(): void {}
@@ -254,8 +354,9 @@ class FaultWorld implements RolloutListener {
     for (const group of this.#groups) {
       if (!this.#groupsFinished.has(group)) throw new Wrong(`${group.groupId} was not handed out`);
       for (const request of group.requests) {
-        const wanted = this.#lengthOf(request.spec.requestId);
         const made = this.#received.get(request) ?? 0;
+        const isEnded = this.#ended.has(streamOf(request));
+        const wanted = isEnded ? request.response.length : this.#lengthOf(request.spec.requestId);
         if (made !== wanted || request.response.length !== wanted) {
           throw new Wrong(`${nameOf(request)} has ${made} tokens in place of ${wanted}`);
         }
@@ -272,70 +373,37 @@ class FaultWorld implements RolloutListener {
   }
 }
 
+/** Other weights draw other tokens, so that a mixture is seen. */
+const tokenOf: TokenOf = (requestId, position, epoch) =>
+  simulatedToken(requestId, position + 1000 * epoch);
+
+/** Of a response in the journal. */
+const streamOf = ({ spec, group }: Request): number =>
+  Number(group.groupId.slice(1)) * STREAMS + spec.sampleIndex;
+
+/** The token of this request and position under the weights of the chunk that it is in. */
+function isRight(
+  { spec }: Request,
+  position: number,
+  token: number,
+  chunks: readonly Omit<Chunk, "tokens">[],
+): boolean {
+  const chunk = chunks.findLast(({ offset }) => offset <= position);
+  return chunk !== undefined && token === tokenOf(spec.requestId, position, chunk.epoch);
+}
+
+function checkSaved(request: Request, { tokens, chunks }: SavedOutput): void {
+  for (const [i, token] of tokens.entries()) {
+    if (!isRight(request, i, token, chunks)) {
+      throw new Wrong(`${nameOf(request)}: token ${i} of the journal is another's`);
+    }
+  }
+}
+
 const nameOf = (request: Request): string =>
   `${request.group.groupId}, response ${request.spec.sampleIndex}`;
 
 /** Lets promises that have resolved run their continuations: reads of the pool. */
 async function settle(): Promise<void> {
   for (let i = 0; i < SETTLE_TURNS; i += 1) await Promise.resolve();
-}
-
-/** A KV pool in memory that may lose everything at any time; leases keep nothing. */
-class VolatilePool implements KvPool {
-  readonly #bytesMax: number;
-  readonly #blobs = new Map<KvKey, ArrayBuffer>();
-  #bytes = 0;
-  #counters = { puts: 0, hits: 0, misses: 0, evictions: 0 };
-
-  constructor(bytesMax: number) {
-    this.#bytesMax = bytesMax;
-  }
-
-  put(key: KvKey, bytes: ArrayBuffer): boolean {
-    if (this.#blobs.has(key)) return true;
-    if (this.#bytes + bytes.byteLength > this.#bytesMax) return false;
-    this.#blobs.set(key, bytes);
-    this.#bytes += bytes.byteLength;
-    this.#counters.puts += 1;
-    return true;
-  }
-
-  async get(key: KvKey): Promise<ArrayBuffer | null> {
-    const blob = this.#blobs.get(key);
-    if (blob === undefined) this.#counters.misses += 1;
-    else this.#counters.hits += 1;
-    return blob ?? null;
-  }
-
-  lease(key: KvKey): boolean {
-    return this.#blobs.has(key);
-  }
-
-  release(keys: readonly KvKey[]): void {
-    for (const key of keys) {
-      if (!this.#blobs.has(key)) continue;
-      this.#bytes -= present(this.#blobs.get(key), "it is there").byteLength;
-      this.#blobs.delete(key);
-    }
-  }
-
-  lose(): void {
-    this.#counters.evictions += this.#blobs.size;
-    this.#blobs.clear();
-    this.#bytes = 0;
-  }
-
-  stats(): KvPoolStats {
-    return {
-      memoryBytes: this.#bytes,
-      diskBytes: 0,
-      corrupt: 0,
-      diskErrors: 0,
-      ...this.#counters,
-    };
-  }
-
-  async close(): Promise<void> {
-    this.lose();
-  }
 }

@@ -22,6 +22,9 @@ import {
 /** Output tokens after which a request ends with a stop token. */
 export type LengthOf = (request: RequestSpec) => number;
 
+/** Under the weights of `epoch`. */
+export type TokenOf = (requestId: RequestId, position: number, epoch: WeightEpoch) => number;
+
 interface Resident {
   readonly spec: RequestSpec;
   position: number;
@@ -42,6 +45,7 @@ export class SimulatedWorker implements Worker {
   readonly keepsKv = true;
   #epoch: WeightEpoch;
   readonly #lengthOf: LengthOf;
+  readonly #tokenOf: TokenOf;
   #listener: WorkerListener | null = null;
   /** In order of arrival: FCFS. */
   #waiting: Resident[] = [];
@@ -58,12 +62,15 @@ export class SimulatedWorker implements Worker {
     capacity: WorkerCapacity;
     epoch: WeightEpoch;
     lengthOf: LengthOf;
+    /** Default: `simulatedToken`, the same under all weights. */
+    tokenOf?: TokenOf;
   }) {
     this.workerId = options.workerId;
     this.name = `simulated worker ${options.workerId}`;
     this.capacity = options.capacity;
     this.#epoch = options.epoch;
     this.#lengthOf = options.lengthOf;
+    this.#tokenOf = options.tokenOf ?? simulatedToken;
   }
 
   listen(listener: WorkerListener): void {
@@ -89,8 +96,13 @@ export class SimulatedWorker implements Worker {
 
   /** KV tokens held now, running and parked. */
   get kvTokensUsed(): number {
-    let used = 0;
+    let used = this.#parkedKvTokens;
     for (const resident of this.#running) used += resident.kvTokens;
+    return used;
+  }
+
+  get #parkedKvTokens(): number {
+    let used = 0;
     for (const resident of this.#parked.values()) used += resident.kvTokens;
     return used;
   }
@@ -220,7 +232,9 @@ export class SimulatedWorker implements Worker {
       const next = this.#waiting[0];
       if (next === undefined) return;
       const context = next.spec.prompt.length + next.position;
-      if (this.kvTokensUsed + context + 1 > this.capacity.kvTokens) return;
+      const excess = this.kvTokensUsed + context + 1 - this.capacity.kvTokens;
+      if (excess > this.#parkedKvTokens) return;
+      while (this.kvTokensUsed + context + 1 > this.capacity.kvTokens) this.evictOne();
       this.#waiting.shift();
       this.#counters.prefillTokens += context - next.kvTokens;
       if (next.position > 0) this.#counters.recomputedTokens += context - next.kvTokens;
@@ -254,7 +268,7 @@ export class SimulatedWorker implements Worker {
       kind: "tokens",
       requestId,
       offset: resident.position,
-      tokens: Int32Array.of(simulatedToken(requestId, resident.position)),
+      tokens: Int32Array.of(this.#tokenOf(requestId, resident.position, this.#epoch)),
       logprobs: Float32Array.of(-resident.position),
       top: null,
     });
