@@ -33,6 +33,8 @@ export interface EngineRequest {
   readonly tokensMin: number;
   readonly stopTokenIds: readonly number[];
   readonly ignoreEos: boolean;
+  /** Nothing but the length ends it; before `tokensMin` stop tokens and EOS are not drawn even so. SGLang's `ignore_eos`. */
+  readonly ignoresStops?: boolean;
   readonly cacheSalt: string;
   /** Lower runs first. */
   readonly priority: number;
@@ -44,6 +46,8 @@ interface Running extends EngineRequest {
   readonly arrival: number;
   readonly text: StandInText;
   readonly stops: ReadonlySet<number>;
+  /** Before `tokensMin`. */
+  readonly banned: ReadonlySet<number>;
   /** Blocks' hashes of the text so far: each of all tokens up to its end. */
   readonly blocks: number[];
   hash: number;
@@ -116,11 +120,13 @@ export class StandInEngine {
     text.read(wanted.prompt);
     const stops = new Set(wanted.stopTokenIds);
     if (!wanted.ignoreEos) stops.add(EOS);
+    const banned = wanted.ignoresStops === true ? new Set([...stops, EOS]) : stops;
     const request: Running = {
       ...wanted,
       arrival: this.#arrivals,
       text,
-      stops,
+      stops: wanted.ignoresStops === true ? new Set() : stops,
+      banned,
       blocks: [],
       hash: hashString(wanted.cacheSalt),
       length: 0,
@@ -232,7 +238,7 @@ export class StandInEngine {
   }
 
   #decode(request: Running): void {
-    const token = request.text.draw(request.output < request.tokensMin ? request.stops : null);
+    const token = request.text.draw(request.output < request.tokensMin ? request.banned : null);
     this.#grow(request, token);
     request.output += 1;
     this.counters.generationTokens += 1;

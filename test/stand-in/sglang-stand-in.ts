@@ -369,8 +369,9 @@ export class SglangStandIn {
         this.options.contextTokens + 5 - prompt.length,
       ),
       tokensMin: Number(params.min_new_tokens ?? 0),
-      stopTokenIds: ignoresEos ? [] : ((params.stop_token_ids ?? []) as number[]),
+      stopTokenIds: (params.stop_token_ids ?? []) as number[],
       ignoreEos: ignoresEos,
+      ignoresStops: ignoresEos,
       cacheSalt: String(body.extra_key ?? ""),
       priority: Number(body.priority ?? 0) * (this.options.hasPriorities ? -1 : 0),
       made: (made) => {

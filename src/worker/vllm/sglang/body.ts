@@ -57,8 +57,9 @@ function drawing(
   const fields: Record<string, unknown> = {
     temperature,
     // It ignores `stop_token_ids` too. Without it the model's own EOS ends the attempt; where that is no stop of the
-    // response, the next chunk continues after it.
-    ignore_eos: stopTokenIds.length === 0 && engineFields?.ignore_eos !== false,
+    // response, the next chunk continues after it. A response in one piece cannot: its stops are found in what comes.
+    ignore_eos:
+      (stopTokenIds.length === 0 || !spec.divisible) && engineFields?.ignore_eos !== false,
     stop_token_ids: stopTokenIds,
   };
   if (temperature > 0 && hasSeeds) fields.sampling_seed = sglangSeed(spec.draw);
