@@ -7,7 +7,7 @@ import { requestId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Request } from "../request/buffer.ts";
 import { Outbox } from "./outbox.ts";
-import type { WorkerCommand } from "./worker.ts";
+import type { WorkerCommand, WorkerEvent } from "./worker.ts";
 
 test("receive: a worker that fails is removed, in whatever weight epoch it reports that", async () => {
   for (const said of [1, 0]) {
@@ -24,6 +24,26 @@ test("receive: a worker that fails is removed, in whatever weight epoch it repor
     await steps(100);
     expectWhole([group]);
   }
+});
+
+test("receive: a worker that fails behind the last token of a response has made it whole", async () => {
+  const { rollout, workers, join, submit, steps } = world({});
+  rollout.addWorker(join());
+  const group = submit("g", 2);
+  await steps(2);
+  const [first, second] = group.requests.map(({ spec, response }) => {
+    const left = 40 - response.length;
+    const [tokens, logprobs] = [new Int32Array(left), new Float32Array(left)];
+    const { requestId: id } = spec;
+    return { kind: "tokens", requestId: id, offset: response.length, tokens, logprobs, top: null };
+  }) as WorkerEvent[];
+  workers[0]?.say(EPOCH, [first, second, { kind: "failed", message: "died" }] as WorkerEvent[]);
+  await steps(3);
+  expect(group.requests.map(({ response }) => [response.length, response.finish])).toEqual([
+    [40, "length"],
+    [40, "length"],
+  ]);
+  expect(rollout.unfinished).toBe(0);
 });
 
 test("advance: a worker that has failed is sent nothing more", async () => {

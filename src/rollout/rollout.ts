@@ -385,7 +385,7 @@ export class Rollout {
   #displaceAll(): void {
     this.#pooled.clear();
     this.#executor.clear();
-    for (const request of this.#buffer.requests) this.#unplace(request);
+    for (const request of [...this.#buffer.requests]) this.#unplace(request);
   }
 
   #inherit(heir: Request, { request: from, sharedTokens }: PreviousTurn): void {
@@ -662,7 +662,7 @@ export class Rollout {
       const report = message.startsWith(worker.name) ? message : `${worker.name}: ${message}`;
       const spent = this.#attempts.died(report, running);
       this.#remove(worker);
-      for (const request of spent) this.#condemn(request);
+      for (const request of spent) if (request.status !== "finished") this.#condemn(request);
       this.#settleLater(running);
     }
     this.#listener.workerFailed(worker, message);
@@ -716,7 +716,7 @@ export class Rollout {
     this.#registry.forget(workerId);
     this.#outbox.drop(workerId);
     for (const id of this.#executor.leaving(workerId)) this.#exported(id, null, workerId);
-    for (const request of this.#buffer.requests) {
+    for (const request of [...this.#buffer.requests]) {
       if (request.residentOn === workerId) this.#unplace(request);
     }
   }
@@ -728,6 +728,11 @@ export class Rollout {
     this.#executor.lost(request);
     if (!hasRun) {
       this.#scheduler.unparked(request);
+      return;
+    }
+    const end = unreportedEnd(request);
+    if (end !== null) {
+      this.#finish(request, end);
       return;
     }
     const isRestarted = !request.spec.divisible && request.response.length > 0;
@@ -957,4 +962,12 @@ function rows(top: TopLogprobs | null, from: number, to: number): TopLogprobs | 
 
 function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
+}
+
+/** Of a response that has its last token, whose worker was lost before it reported the end; null: it has not. */
+function unreportedEnd({ spec, response }: Request): FinishReason | null {
+  const { stopTokenIds, tokensMax } = spec.sampling;
+  const last = response.length === 0 ? null : response.tokens(response.length - 1)[0];
+  if (last != null && stopTokenIds.includes(last)) return "stop";
+  return response.length === tokensMax ? "length" : null;
 }
