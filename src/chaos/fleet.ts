@@ -2,13 +2,14 @@
 // It inflicts faults on them and starts again what was killed, as a supervisor would.
 
 import { readdirSync, statSync } from "node:fs";
-import { createServer } from "node:net";
 import { join } from "node:path";
 import { assert, present, unreachable } from "../base/assert.ts";
+import { freePort } from "../supervise/ports.ts";
 import { LinkProxy } from "./link-proxy.ts";
 import { CHAOS_KINDS, type ChaosKind, LINKS, type PlannedFault } from "./plan.ts";
 import { ChaosProcess, type Installation } from "./process.ts";
 
+const HOST = "127.0.0.1";
 const START_MS_MAX = 120_000;
 const CALL_MS_MAX = 2_000;
 const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048", "--max-model-len", "512"];
@@ -51,12 +52,12 @@ export class Fleet {
   static async start({ program }: Installation, folder: string): Promise<Fleet> {
     const links: Link[] = [];
     for (let i = 0; i < LINKS; i += 1) {
-      const port = await freePort();
+      const port = freePort(HOST);
       const proxy = await LinkProxy.listen(port);
       links.push({ port, proxy, process: startWorker(program, port) });
     }
     const fleet = new Fleet({
-      ...{ program, links, port: await freePort(), journal: join(folder, "journal") },
+      ...{ program, links, port: freePort(HOST), journal: join(folder, "journal") },
     });
     try {
       await Promise.all(links.map(({ process }) => process.said("worker on", START_MS_MAX)));
@@ -69,7 +70,7 @@ export class Fleet {
   }
 
   get url(): string {
-    return `http://127.0.0.1:${this.#port}`;
+    return `http://${HOST}:${this.#port}`;
   }
 
   /** Engines of all processes. */
@@ -174,7 +175,7 @@ export class Fleet {
   #startSidecar(): ChaosProcess {
     return new ChaosProcess(this.#program, [
       ...["serve", "--port", `${this.#port}`, "--llama", "1", "--journal", this.#journal],
-      ...this.#links.flatMap(({ proxy }) => ["--worker", `ws://127.0.0.1:${proxy.port}`]),
+      ...this.#links.flatMap(({ proxy }) => ["--worker", `ws://${HOST}:${proxy.port}`]),
       ...["--chunk-tokens", "12", "--log-level", "warn", "--parent", `${process.pid}`, ...ENGINE],
     ]);
   }
@@ -202,14 +203,5 @@ async function stopFor(process: ChaosProcess, ms: number): Promise<void> {
 }
 
 function startWorker(program: readonly string[], port: number): ChaosProcess {
-  return new ChaosProcess(program, ["worker", "--listen", `127.0.0.1:${port}`, ...ENGINE]);
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const address = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  assert(address !== null && typeof address === "object", "a server that listens has a port");
-  return address.port;
+  return new ChaosProcess(program, ["worker", "--listen", `${HOST}:${port}`, ...ENGINE]);
 }

@@ -14,7 +14,7 @@ import { gpusOf, gpusPerServer, visibleGpus } from "../supervise/gpus.ts";
 import { ensurePlugin } from "../supervise/install-plugin.ts";
 import { launchOf, type PluginLaunch } from "../supervise/launch.ts";
 import { ManagedServer } from "../supervise/managed-server.ts";
-import { freePorts } from "../supervise/ports.ts";
+import { freePort, freePorts } from "../supervise/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
 import type { Log } from "./log.ts";
@@ -79,7 +79,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   const log = stderrLog(given);
   warnIfExposed(given, log);
   // Engines get the sidecar's port before it listens.
-  const port = given.port === 0 ? (freePorts(1, given.host)[0] ?? 0) : given.port;
+  const port = given.port === 0 ? freePort(given.host) : given.port;
   const settings = { ...given, port };
   const model = resolve(settings.hfModel ?? BUNDLED_HF_MODEL);
   if (!existsSync(join(model, "config.json"))) {

@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ManagedServer, type ServerEvent, type ServerSpec } from "./managed-server.ts";
-import { freePorts } from "./ports.ts";
+import { freePort } from "./ports.ts";
 
 const HOST = "127.0.0.1";
 const folder = mkdtempSync(join(tmpdir(), "foretoken-managed-"));
@@ -25,7 +25,7 @@ const GOOD = `
   } });`;
 
 function manage(script: string, more: Partial<ServerSpec> = {}) {
-  const [port = 0] = freePorts(1, HOST);
+  const port = freePort(HOST);
   const events: ServerEvent[] = [];
   const wakers = new Set<() => void>();
   const server = new ManagedServer(

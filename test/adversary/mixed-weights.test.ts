@@ -4,8 +4,8 @@
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
+import { freePort } from "../../src/supervise/ports.ts";
 import {
-  freePort,
   generate,
   type Proc,
   startSidecar,
@@ -72,7 +72,7 @@ function writeStep(name: string, value: number): string {
 engineTest(
   "a worker on q8_0 beside one on f16 is refused, and named with its weights",
   async () => {
-    const ports = [await freePort(), await freePort()];
+    const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];
     await Promise.all([
       worker(ports[0] as number, OTHER_MODEL_PATH),
       worker(ports[1] as number, MODEL_PATH),
@@ -100,7 +100,7 @@ engineTest(
 engineTest(
   "--mixed-precision allow: both serve, and each span of tokens names its weights",
   async () => {
-    const ports = [await freePort(), await freePort()];
+    const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];
     await Promise.all([
       worker(ports[0] as number, OTHER_MODEL_PATH),
       worker(ports[1] as number, MODEL_PATH),
@@ -138,7 +138,7 @@ engineTest(
 engineTest(
   "a worker that was started anew with its first file serves only with the update",
   async () => {
-    const ports = [await freePort(), await freePort()];
+    const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];
     const [, second] = await Promise.all(ports.map((port) => worker(port, OTHER_MODEL_PATH)));
     const { url } = await sidecar(ports);
     const path = writeStep("step-1.safetensors", 0.01);

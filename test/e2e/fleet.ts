@@ -1,6 +1,5 @@
 // A sidecar and its linked workers as processes of their own, what they say, and what a client sees of them.
 
-import { createServer } from "node:net";
 import { start } from "./tool.ts";
 
 const POLL_MS = 5;
@@ -54,15 +53,6 @@ export async function untilTrue(
     await Bun.sleep(POLL_MS);
   }
   return performance.now() - startMs;
-}
-
-export async function freePort(): Promise<number> {
-  const server = createServer();
-  await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
-  const address = server.address();
-  await new Promise((resolve) => server.close(resolve));
-  if (address === null || typeof address === "string") throw new Error("no port");
-  return address.port;
 }
 
 /** Deterministic engines, so that what a fault must not change can be compared bit for bit. */

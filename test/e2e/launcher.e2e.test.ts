@@ -4,7 +4,8 @@
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { freePort, untilTrue } from "./fleet.ts";
+import { freePort } from "../../src/supervise/ports.ts";
+import { untilTrue } from "./fleet.ts";
 import { engineMissing, ROOT, scratch } from "./tool.ts";
 
 const missing = engineMissing() ?? (Bun.which("npx") === null ? "there is no npx" : null);
@@ -68,7 +69,7 @@ const isClosed = (port: number) => async () => {
 
 for (const signal of ["SIGTERM", "SIGKILL"] as const) {
   npxTest(`launcher: ${signal} to npx ends the sidecar that it started`, async () => {
-    const port = await freePort();
+    const port = freePort("127.0.0.1");
     const child = run(project({}), ["npx", "foretoken", ...SERVE, String(port)]);
     await untilTrue(isHealthy(port), "the sidecar", 60_000);
     child.kill(signal);
@@ -77,7 +78,7 @@ for (const signal of ["SIGTERM", "SIGKILL"] as const) {
 }
 
 npxTest("launcher: SIGTERM to npm ends the worker that its script started", async () => {
-  const port = await freePort();
+  const port = freePort("127.0.0.1");
   const listen = `foretoken worker --listen 127.0.0.1:${port} --slots 1 --kv-tokens 512`;
   const child = run(project({ start: listen }), ["npm", "start"]);
   const isUp = async () => !(await isClosed(port)());
@@ -89,7 +90,7 @@ npxTest("launcher: SIGTERM to npm ends the worker that its script started", asyn
 npxTest(
   "launcher: a sidecar in the background outlives the shell and the runner that started it",
   async () => {
-    const port = await freePort();
+    const port = freePort("127.0.0.1");
     const command = `nohup foretoken ${SERVE.join(" ")} ${port} >/dev/null 2>&1 & sleep 1`;
     const child = run(project({ background: command }), ["npm", "run", "background"]);
     await untilTrue(isHealthy(port), "the sidecar", 60_000);

@@ -2,9 +2,9 @@
 // soon it is seen, and that no token is lost, repeated or changed.
 
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
+import { freePort } from "../../src/supervise/ports.ts";
 import {
   countIn,
-  freePort,
   generate,
   Proc,
   startSidecar,
@@ -35,7 +35,7 @@ const isServing = async (url: string) =>
   (await workersOf(url)).every(({ state }) => state === "ready");
 
 async function fleet(): Promise<{ ports: number[]; workers: Proc[]; sidecar: Proc; url: string }> {
-  const ports = [await freePort(), await freePort()];
+  const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];
   const workers = await Promise.all(ports.map((port) => startWorker(port)));
   procs.push(...workers);
   const { proc, url } = await startSidecar(ports);

@@ -4,8 +4,9 @@
 import { afterEach, expect, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
+import { freePort } from "../../src/supervise/ports.ts";
 import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
-import { freePort, Proc, said, untilTrue } from "./fleet.ts";
+import { Proc, said, untilTrue } from "./fleet.ts";
 import { ROOT } from "./tool.ts";
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
@@ -18,7 +19,7 @@ afterEach(async () => {
 async function serve(...args: string[]): Promise<{ proc: Proc; url: string; port: number }> {
   const standIn = await VllmStandIn.start({ contextTokens: 65_536, blocks: 65_536 });
   open.push({ end: () => standIn.stop() });
-  const port = await freePort();
+  const port = freePort("127.0.0.1");
   const fixed = ["--port", String(port), "--tokenizer", TOKENIZER, "--worker", standIn.url];
   const proc = new Proc(["serve", ...fixed, ...args]);
   open.push({ end: () => proc.end() });

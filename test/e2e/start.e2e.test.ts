@@ -4,8 +4,9 @@
 import { afterEach, describe, expect, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
+import { freePort } from "../../src/supervise/ports.ts";
 import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
-import { freePort, Proc, said, untilTrue } from "./fleet.ts";
+import { Proc, said, untilTrue } from "./fleet.ts";
 import { ended, engineMissing, ROOT, scratch, start } from "./tool.ts";
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
@@ -24,7 +25,7 @@ async function standIn(
 }
 
 async function serve(...args: string[]): Promise<{ proc: Proc; url: string }> {
-  const port = await freePort();
+  const port = freePort("127.0.0.1");
   const proc = new Proc(["serve", "--port", String(port), ...args]);
   open.push({ end: () => proc.end() });
   const url = `http://127.0.0.1:${port}`;
@@ -46,7 +47,7 @@ const FILES = ["--tokenizer", TOKENIZER];
 
 test("start: with one of two servers absent it serves at once, and takes the other when it comes", async () => {
   const there = await standIn();
-  const port = await freePort();
+  const port = freePort("127.0.0.1");
   const { proc, url } = await serve(
     ...FILES,
     "--worker",
@@ -69,7 +70,7 @@ test("start: with one of two servers absent it serves at once, and takes the oth
 }, 60_000);
 
 test("start: without a server it reports what it waits for, and serves when one has loaded its model", async () => {
-  const port = await freePort();
+  const port = freePort("127.0.0.1");
   const { proc, url } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
   await untilTrue(() => proc.line(/model_unknown/) !== null, "a try");
   expect(await health(url)).toMatchObject({
@@ -130,7 +131,7 @@ test("start: what no further try would change ends it at once", async () => {
 }, 60_000);
 
 test("start: stopped while it waits, it ends within a second or two", async () => {
-  const port = await freePort();
+  const port = freePort("127.0.0.1");
   const { proc } = await serve(...FILES, "--worker", `http://127.0.0.1:${port}`);
   await untilTrue(() => proc.line(/model_unknown/) !== null, "a try");
   const startMs = performance.now();
@@ -141,7 +142,7 @@ test("start: stopped while it waits, it ends within a second or two", async () =
 
 describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
   test("start: an absent linked worker delays no request", async () => {
-    const port = await freePort();
+    const port = freePort("127.0.0.1");
     const { proc, url } = await serve("--llama", "1", "--worker", `ws://127.0.0.1:${port}`);
     await untilTrue(async () => (await health(url)).status === 200, said(proc));
     expect((await complete(url)).status).toBe(200);

@@ -5,8 +5,9 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { attempt } from "../../scripts/python-env.ts";
+import { freePort } from "../../src/supervise/ports.ts";
 import { alertQueries, DEPLOY, panelQueries } from "../deploy/queries.ts";
-import { freePort, untilTrue } from "../e2e/fleet.ts";
+import { untilTrue } from "../e2e/fleet.ts";
 import { ROOT, scratch, start } from "../e2e/tool.ts";
 
 const TOKEN = "token-of-the-test";
@@ -46,7 +47,7 @@ describe("deploy", () => {
 
   beforeAll(async () => {
     bin = prometheusFolder();
-    const [sidecar, prometheus] = [await freePort(), await freePort()];
+    const [sidecar, prometheus] = [freePort("127.0.0.1"), freePort("127.0.0.1")];
     const sizes = ["--slots", "4", "--kv-tokens", "1024", "--chunk-tokens", "32"];
     children.push(
       start(["serve", "--llama", "2", ...sizes, "--api-token", TOKEN, "--port", String(sidecar)]),
