@@ -169,7 +169,7 @@ export interface ModelOptions {
 }
 
 export interface ModelWait {
-  /** Called after every attempt in which no server reported its model. */
+  /** Called after every attempt in which no server reported its model, with a problem for each; none: no server is left. */
   readonly tried: (problems: readonly string[]) => void;
   /** Ends the waiting, with what it was aborted for. */
   readonly signal: AbortSignal;
@@ -182,7 +182,7 @@ export interface ModelWait {
 export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
   const { llamaCount, model, tokenizer, servedName, deterministic } = options;
   const servers = () => options.urls().filter(isServer);
-  const isOurs = servers().length < options.urls().length || llamaCount > 0;
+  const isOurs = () => servers().length < options.urls().length || llamaCount > 0;
   const needsFile =
     llamaCount > 0 || model !== null || (tokenizer === null && servers().length === 0);
   const open = async () => await openLlamaModel({ path: model ?? BUNDLED_MODEL, deterministic });
@@ -192,7 +192,7 @@ export async function openModelSide(options: ModelOptions, wait: ModelWait): Pro
     const isKnown = (side ?? llama) !== null && servedName !== null;
     const served = await anyServed(servers, options.token, {
       ...wait,
-      isNeeded: !isOurs && !isKnown,
+      isNeeded: () => !isOurs() && !isKnown,
     });
     if (side === null && llama === null) {
       const folder = localFolder(served?.root ?? null);
@@ -257,13 +257,16 @@ function hasTokenizer(folder: string): boolean {
 const RETRY_MS = 250;
 const RETRY_MS_MAX = 5_000;
 
-/** What the first server that answers calls its model; null: there is none, or none answers and that is not needed. */
+/**
+ * What the first server that answers calls its model; null: there is none, or none answers and that is not needed. Both
+ * are looked at before every attempt: while it waits, workers come and go.
+ */
 async function anyServed(
   urls: () => readonly string[],
   token: string | null,
-  wait: ModelWait & { isNeeded: boolean },
+  wait: ModelWait & { isNeeded: () => boolean },
 ): Promise<ServedModel | null> {
-  if (urls().length === 0) return null;
+  if (urls().length === 0 && !wait.isNeeded()) return null;
   for (let pauseMs = RETRY_MS; ; pauseMs = Math.min(RETRY_MS_MAX, pauseMs * 2)) {
     try {
       return await Promise.any(urls().map((url) => servedModel(httpUrlOf(url), { token })));
@@ -271,7 +274,7 @@ async function anyServed(
       const problems = error instanceof AggregateError ? error.errors : [error];
       wait.tried(problems.map(errorText));
     }
-    if (!wait.isNeeded) return null;
+    if (!wait.isNeeded()) return null;
     await pause(pauseMs, wait.signal);
   }
 }

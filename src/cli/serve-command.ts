@@ -319,6 +319,8 @@ async function weightsRootsOf({
   return await openRoots(weightsRoot);
 }
 
+const NO_WORKER = 'no worker: POST /workers {"url": "http://HOST:PORT"} adds one';
+
 /** null: stopped by a signal before the model was known. */
 async function modelOf(
   engines: Engines,
@@ -328,7 +330,7 @@ async function modelOf(
   const stopped = new AbortController();
   const { registry } = bound;
   if (!engines.hasFixed) {
-    bound.waitFor('no worker: POST /workers {"url": "http://HOST:PORT"} adds one');
+    bound.waitFor(NO_WORKER);
     announce();
     const came = await Promise.race([registry.first.then(() => true), stopping.first]);
     if (came !== true) return null;
@@ -337,7 +339,8 @@ async function modelOf(
   const wait: ModelWait = {
     tried: (problems) => {
       for (const problem of problems) log("warn", "model_unknown", { reason: problem });
-      bound.waitFor(`no server has reported its model: ${problems.join("; ")}`);
+      const reason = `no server has reported its model: ${problems.join("; ")}`;
+      bound.waitFor(problems.length === 0 ? NO_WORKER : reason);
       announce();
     },
     signal: stopped.signal,
