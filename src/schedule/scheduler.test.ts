@@ -454,6 +454,25 @@ test("admission: short of KV, the smallest request that frees a sixteenth of it 
   expect(at(-9999)).toEqual([130, 200, 500, 100, 20]);
 });
 
+test("admission: short of KV, the request makes way that lies least beyond a full block, unless it is much larger", () => {
+  const requests = mixed([
+    { prompt: 40, tokensMax: 900 },
+    { prompt: 33 + 31, tokensMax: 900 },
+    { prompt: 33 + 1, tokensMax: 900 },
+    { prompt: 33 + 0, tokensMax: 900 },
+  ]);
+  const room = { kvTokens: 2048, blockTokens: 32, inFlight: 4, aheadTokens: 0, kvTokensFree: -1 };
+  const slots = [slot(0, { ...room, running: running(requests, 0) })];
+  const at = (sizes: number[]) => {
+    for (const [i, request] of requests.entries()) request.residentTokens = sizes[i] ?? 0;
+    const [command] = arrivalOrder([]).schedule(slots);
+    return requests.indexOf(present(command, "one makes way").request);
+  };
+  expect(at([200, 200, 200, 200])).toBe(3);
+  // 64 tokens of KV more cost as much as two tokens that are computed again.
+  expect(at([200, 200, 200, 264])).toBe(2);
+});
+
 test("admission: of requests of one size, those that were dispatched last make way, as many as it takes", () => {
   const requests = running([...bufferOf(1, 5).requests], 100);
   const scheduler = arrivalOrder([]);

@@ -353,19 +353,27 @@ export class Scheduler {
 
 /** A chunk that ends early should free this part of its worker's KV: then the next one does not have to end soon. */
 const ROOM_PART = 1 / 16;
+/** Loading a token's KV from the pool costs at most this part of computing the token again. */
+const LOAD_COST = 1 / 32;
 
 /**
- * Requests whose chunks may end early, in the order in which they do: the one with the least KV among those that free
- * enough, then the others, the largest first; of equal ones that which was dispatched last. Not the one that was dispatched first: some request always goes on.
+ * Requests whose chunks may end early, in the order in which they do: of those that free enough, the one that costs
+ * least to continue; then the others, the largest first; of equal ones that which was dispatched last. Not the one that
+ * was dispatched first: some request always goes on.
  */
-function victims({ running, kvTokens }: Slot): Request[] {
+function victims({ running, kvTokens, blockTokens }: Slot): Request[] {
   const [, ...rest] = running;
   const enough = ROOM_PART * kvTokens;
+  // What is in a block that is not full is computed again; the last token has no KV yet.
+  const costOf = (request: Request): number =>
+    ((contextTokens(request) - 1) % blockTokens) + LOAD_COST * request.residentTokens;
   return rest
     .reverse()
     .filter((request) => request.spec.divisible && !isSuspect(request))
-    .sort(({ residentTokens: a }, { residentTokens: b }) => {
-      if (a >= enough !== b >= enough) return a >= enough ? -1 : 1;
-      return a >= enough ? a - b : b - a;
-    });
+    .map((request) => ({ request, tokens: request.residentTokens, cost: costOf(request) }))
+    .sort((a, b) => {
+      if (a.tokens >= enough !== b.tokens >= enough) return a.tokens >= enough ? -1 : 1;
+      return a.tokens >= enough ? a.cost - b.cost : b.tokens - a.tokens;
+    })
+    .map(({ request }) => request);
 }

@@ -9,6 +9,8 @@ test("computedAgain: what a continued chunk and a preempted request compute twic
     prefill({ madeTokens: 32, foundTokens: 32, computedTokens: 10 }),
     prefill({ isResumed: true, madeTokens: 20, computedTokens: 30 }),
     prefill({ isResumed: true }),
+    // All but the last token is found, and vLLM adds 16 rows for drafts.
+    prefill({ madeTokens: 23, foundTokens: 32, computedTokens: 17 }),
   ];
   expect(computedAgain({ steps: [], prefills, ends: [], proposeUs: 0 })).toBe(9 + 29 + 10);
 });

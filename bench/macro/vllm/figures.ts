@@ -82,11 +82,15 @@ export function figuresOf(run: Run): RoundFigures {
   };
 }
 
-/** The last token of a text has no KV yet: that it is computed is no loss. */
+/**
+ * Tokens whose KV was there before and was not found. The last token of a text has no KV yet: that it is computed is no
+ * loss. Rows of drafts are none either: vLLM pads a request that lacks one token only with as many as it may draft.
+ */
 export function computedAgain({ prefills }: EngineLog): number {
-  return sumOf(prefills, ({ madeTokens, isResumed, computedTokens }) =>
-    madeTokens > 0 ? computedTokens - 1 : isResumed ? computedTokens : 0,
-  );
+  return sumOf(prefills, ({ promptTokens, madeTokens, isResumed, foundTokens }) => {
+    if (madeTokens > 0) return promptTokens + madeTokens - 1 - foundTokens;
+    return isResumed ? promptTokens - foundTokens : 0;
+  });
 }
 
 export function movesOf({

@@ -1,11 +1,13 @@
 """vLLM's MooncakeStoreConnector as a rollout needs it: vLLM finds it here by `kv_connector_module_path`.
 
-It is the stock connector but for five things:
+It is the stock connector but for six things:
 - On a CPU the one CUDA event of its save path is replaced, if that is all that vLLM's code asks of CUDA there.
 - Calls to a store that does not answer fail fast (pool_guard.py, pool_peers.py).
 - KV is saved to the engine's own segment while that has room, and not at all while another engine of the pool has
   never answered this one (pool_peers.py).
 - KV of finished responses leaves the pool (pool_release.py).
+- KV of a chunk's last tokens is saved when the chunk ends (pool_chunk_end.py): the stock connector saves while it
+  schedules the next step, and after drafts were refused it lags behind.
 - A request that is preempted between two steps and runs again in the next, as after /pause?mode=keep, keeps its entry.
   The stock connector drops it after it was made, and the engine ends with "'NoneType' object is not subscriptable", or
   the request waits for a load that nobody begins (seen in 0.32).
@@ -25,6 +27,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store import connector as stock
 from vllm.distributed.kv_transfer.kv_connector.v1.mooncake.store import worker as stock_worker
 
+from .pool_chunk_end import ChunkEnds
 from .pool_guard import Circuit, GuardedStore
 from .pool_peers import Peers
 from .pool_release import Released, Releaser, released
@@ -84,6 +87,7 @@ class MooncakeStoreConnector(stock.MooncakeStoreConnector):  # type: ignore[misc
         self._ended: list[Released] = []
         # Requests that were given blocks since the last step's metadata.
         self._allocated: set[str] = set()
+        self._chunk_ends = ChunkEnds()
         self._releaser: Releaser | None = None
         worker = self.connector_worker
         if worker is not None and not self._capacity_only:
@@ -127,6 +131,8 @@ class MooncakeStoreConnector(stock.MooncakeStoreConnector):  # type: ignore[misc
             ended = released(request, scheduler._hash_block_size)
             if ended is not None:
                 self._ended.append(ended)
+            else:
+                self._chunk_ends.save(scheduler, request, block_ids)
         return super().request_finished_all_groups(request, block_ids)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> Any:

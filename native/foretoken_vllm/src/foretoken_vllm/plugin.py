@@ -2,7 +2,7 @@
 
 Inert unless vLLM's configuration names Foretoken. Once a model is loaded, it repairs the sampler if that is faulty,
 for every method of speculation, and binds the proposer to its runner. It keeps a reference to the scheduler for its
-counters. It changes nothing that it does not recognise.
+counters, and lets it cache the last blocks of a chunk. It changes nothing that it does not recognise.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import inspect
 import logging
 from typing import Any
 
-from . import engine, repair, settings
+from . import chunk_end, engine, repair, settings
 from .faults import Faults
 
 _MARK = "_foretoken_binds"
@@ -28,6 +28,7 @@ def register() -> None:
             wrap(runner_class)
         for scheduler_class in _scheduler_classes():
             engine.watch(scheduler_class)
+            chunk_end.keep(scheduler_class, faults)
     except Exception as error:  # noqa: BLE001 - a plugin that raises ends vLLM
         faults.add("register", error)
 
