@@ -132,6 +132,10 @@ export function timelineOf({ log, startS, wallS }: Run): Timeline {
 }
 
 /** A request waits, wherever it does, while fewer run than have not finished. */
+/**
+ * While at least one response waits for all of an interval; a response between two chunks is away for some
+ * milliseconds only.
+ */
 function waitingOf(
   { finishedS }: Run,
   { servers }: Timeline,
@@ -141,7 +145,7 @@ function waitingOf(
   for (const [i, runs] of running.entries()) {
     const nowS = (i + 0.5) * INTERVAL_S;
     const unfinished = finishedS.filter((s) => s > nowS).length;
-    if (unfinished > runs) shares.push(meanOf(servers.map(({ kv_share }) => kv_share[i] ?? 0)));
+    if (unfinished - runs >= 1) shares.push(meanOf(servers.map(({ kv_share }) => kv_share[i] ?? 0)));
   }
   return {
     kv_share_waiting: shares.length === 0 ? 0 : meanOf(shares),
