@@ -2,7 +2,8 @@
 
 Inert unless vLLM's configuration names Foretoken. Once a model is loaded, it repairs the sampler if that is faulty,
 for every method of speculation, and binds the proposer to its runner. It keeps a reference to the scheduler for its
-counters, and lets it cache the last blocks of a chunk. It changes nothing that it does not recognise.
+counters, lets it cache the last blocks of a chunk, and on a CPU keeps it from padding. It changes nothing that it
+does not recognise.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import inspect
 import logging
 from typing import Any
 
-from . import chunk_end, engine, repair, settings
+from . import chunk_end, engine, padding, repair, settings
 from .faults import Faults
 
 _MARK = "_foretoken_binds"
@@ -29,6 +30,7 @@ def register() -> None:
         for scheduler_class in _scheduler_classes():
             engine.watch(scheduler_class)
             chunk_end.keep(scheduler_class, faults)
+            padding.skip(scheduler_class, faults)
     except Exception as error:  # noqa: BLE001 - a plugin that raises ends vLLM
         faults.add("register", error)
 

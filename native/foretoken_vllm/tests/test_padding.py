@@ -1,0 +1,61 @@
+"""On stand-ins of vLLM's scheduler and platform: vLLM is not installed here."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from foretoken_vllm import padding
+from foretoken_vllm.faults import Faults
+
+
+def scheduler_class(**fields: Any) -> type[Any]:
+    class Scheduler:
+        def __init__(self) -> None:
+            self.__dict__.update(fields)
+            self.scheduler_config = SimpleNamespace(max_num_seqs=3)
+
+    return Scheduler
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    found = SimpleNamespace(is_cpu=lambda: True)
+    for name in ("vllm", "vllm.platforms"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["vllm.platforms"].__dict__["current_platform"] = found
+    return found
+
+
+@pytest.mark.usefixtures("platform")
+def test_on_a_cpu_every_size_of_batch_gets_the_same_number_of_drafts() -> None:
+    faults, made = Faults(), scheduler_class(num_spec_tokens=16, dynamic_sd_lookup=None)
+    assert padding.skip(made, faults) and not padding.skip(made, faults)
+    assert made().dynamic_sd_lookup == [16, 16, 16, 16]
+    assert faults.counts == {}
+
+
+@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize(("tokens", "table"), [(0, None), (16, [0, 8, 4, 2])])
+def test_what_the_user_has_configured_stays(tokens: int, table: list[int] | None) -> None:
+    made = scheduler_class(num_spec_tokens=tokens, dynamic_sd_lookup=table)
+    padding.skip(made, Faults())
+    assert made().dynamic_sd_lookup == table
+
+
+def test_graphs_of_a_gpu_stay_whole(platform: SimpleNamespace) -> None:
+    platform.is_cpu = lambda: False
+    made = scheduler_class(num_spec_tokens=16, dynamic_sd_lookup=None)
+    padding.skip(made, Faults())
+    assert made().dynamic_sd_lookup is None
+
+
+@pytest.mark.usefixtures("platform")
+def test_a_scheduler_of_another_shape_starts_as_before() -> None:
+    faults, made = Faults(), scheduler_class()
+    padding.skip(made, faults)
+    made()
+    assert faults.counts == {"padding": 1}
