@@ -11,6 +11,7 @@ import type {
   WireCommand,
   WireEvent,
 } from "../../src/worker/link/message.ts";
+import { charactersOf } from "./characters.ts";
 
 const kind = <K extends string>(value: K) => fc.constant(value);
 const uint31 = fc.integer({ min: 0, max: INT_MAX });
@@ -18,7 +19,7 @@ const uint32 = fc.integer({ min: 0, max: 0xffffffff });
 const whole = fc.nat({ max: Number.MAX_SAFE_INTEGER });
 const some = fc.integer({ min: 1, max: INT_MAX });
 const epoch = uint32.map(weightEpoch);
-const id = fc.string({ unit: "binary", minLength: 1, maxLength: 40 }).map(groupId);
+const id = charactersOf({ minLength: 1, maxLength: 40 }).map(groupId);
 const request = fc.integer({ min: 0, max: BARRIER_ID - 1 }).map(requestId);
 const text = fc.string({ maxLength: 30 });
 const tokens = fc.array(uint31, { maxLength: 20 }).map((list) => Int32Array.from(list));

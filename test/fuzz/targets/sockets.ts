@@ -6,6 +6,7 @@ import { groupId, weightEpoch } from "../../../src/base/ids.ts";
 import type { ClientMessage } from "../../../src/draft/service/message.ts";
 import { encodeClientMessage } from "../../../src/proto/draft-codec.ts";
 import type { Dice } from "../../adversary/settings.ts";
+import { charactersOf } from "../../suite/characters.ts";
 import { clientMessage } from "../../suite/stream-bed.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
 import { type FuzzSocket, SidecarBed } from "../sidecar-bed.ts";
@@ -64,7 +65,7 @@ const uint32 = fc.oneof(
 );
 const name = fc.oneof(
   fc.constantFrom("g", "h", "x".repeat(1024), "y".repeat(1025)),
-  fc.string({ unit: "binary", maxLength: 12 }),
+  charactersOf({ maxLength: 12 }),
 );
 const filter = fc.oneof(
   fc.record({ request: uint32 }),
@@ -108,7 +109,7 @@ const jsonFrames = several(
     { arbitrary: streamMessage.map((message) => JSON.stringify(message)), weight: 5 },
     { arbitrary: jsonOf(MESSAGE, PLAIN), weight: 3 },
     { arbitrary: anyJson, weight: 1 },
-    { arbitrary: fc.string({ unit: "binary", maxLength: 20 }), weight: 1 },
+    { arbitrary: charactersOf({ maxLength: 20 }), weight: 1 },
     { arbitrary: fc.uint8Array({ maxLength: 20 }), weight: 1 },
   ),
 );
@@ -192,7 +193,7 @@ const hello = fc
       { arbitrary: fc.constant(1), weight: 30 },
       { arbitrary: uint32, weight: 1 },
     ),
-    engine: fc.oneof(fc.constant("http://e:1"), fc.string({ unit: "binary", maxLength: 8 })),
+    engine: fc.oneof(fc.constant("http://e:1"), charactersOf({ maxLength: 8 })),
   })
   .map(encodeClientMessage);
 const draftFrames = fc
