@@ -2,14 +2,19 @@
 // with requests and frames directly. Its engine computes nothing and accepts every control call.
 
 import { present } from "../../src/base/assert.ts";
+import { AppError } from "../../src/base/errors.ts";
 import type { ControlAnswer, WorkerCommand } from "../../src/rollout/worker.ts";
 import { startSidecar } from "../../src/serve.ts";
-import type { RunningSidecar } from "../../src/serve-options.ts";
+import type { RunningSidecar, ServeOptions } from "../../src/serve-options.ts";
+import { BodyReader } from "../../src/server/body-reader.ts";
+import { errorResponse } from "../../src/server/http-errors.ts";
+import { Router } from "../../src/server/router.ts";
 import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
 import { collecting, serveOptions } from "../suite/serve-fixture.ts";
+import { RoutedExchange } from "./routed-exchange.ts";
 
 /** Makes tokens as long as something runs, one step per turn of the event loop. */
-class SteppingWorker extends SimulatedWorker {
+export class SteppingWorker extends SimulatedWorker {
   #isStepping = false;
 
   override send(commands: readonly WorkerCommand[]): void {
@@ -68,19 +73,48 @@ export class FuzzSocket {
 export class SidecarBed {
   readonly sidecar: RunningSidecar;
   readonly #handlers: Handlers;
+  readonly #router: Router;
+  readonly #reader = new BodyReader();
   /** Errors that are the sidecar's own. */
   readonly #failures: unknown[];
 
-  private constructor(sidecar: RunningSidecar, handlers: Handlers, failures: unknown[]) {
+  private constructor({ sidecar, handlers, router, failures }: BedParts) {
     this.sidecar = sidecar;
     this.#handlers = handlers;
+    this.#router = router;
     this.#failures = failures;
   }
 
-  static async open(): Promise<SidecarBed> {
+  /** `given`: in place of the options of `bedOptions`. */
+  static open(given: Partial<ServeOptions> = {}): Promise<SidecarBed> {
+    // One after the other: methods of others are replaced meanwhile.
+    const opened = opening.then(() => SidecarBed.#open(given));
+    opening = opened.catch(() => {});
+    return opened;
+  }
+
+  static async #open(given: Partial<ServeOptions>): Promise<SidecarBed> {
     const failures: unknown[] = [];
-    const { handlers, sidecar } = await captured(() => startSidecar(bedOptions(failures)));
-    return new SidecarBed(sidecar, handlers, failures);
+    const options = { ...bedOptions(failures), ...given };
+    const { handlers, sidecar } = await captured(() => startSidecar(options));
+    const router = await routerBehind(handlers);
+    return new SidecarBed({ sidecar, handlers, router, failures });
+  }
+
+  /** Without what the HTTP server does before it looks for a route. @throws what is no AppError. */
+  async routed(
+    method: string,
+    path: string,
+    body: Uint8Array<ArrayBuffer> | null,
+  ): Promise<Response> {
+    try {
+      const url = new URL(path, "http://127.0.0.1");
+      const exchange = new RoutedExchange({ method, url, body, reader: this.#reader });
+      return await this.#router.handle(exchange);
+    } catch (error) {
+      if (!(error instanceof AppError)) throw error;
+      return errorResponse(error);
+    }
   }
 
   async request(path: string, init: RequestInit = {}): Promise<Response> {
@@ -118,9 +152,13 @@ export class SidecarBed {
   }
 
   async close(): Promise<void> {
+    this.#reader.close();
     await this.sidecar.stop();
   }
 }
+
+/** One response in this many has several tokens. */
+const LONG = 16;
 
 const UNCONNECTED = { timeout: () => {}, requestIP: () => null, upgrade: () => false };
 
@@ -135,15 +173,40 @@ function bedOptions(failures: unknown[]) {
             workerId,
             capacity: { slots: 64, kvTokens: 65_536, contextTokens: 2_000, kvBytesPerToken: 8 },
             epoch,
-            lengthOf: ({ sampleIndex }) => 1 + (sampleIndex % 5),
+            // Short, so that most of the time goes into parsing.
+            lengthOf: ({ requestId }) => (requestId % LONG === 0 ? 5 : 1),
           }),
       },
     ],
     // An input that asks for more is refused, which is quick.
-    limits: { requestsMax: 512, groupsMax: 64, keptBytesMax: 2 ** 20, keptResponsesMax: 256 },
+    limits: { requestsMax: 256, groupsMax: 64, keptBytesMax: 2 ** 20, keptResponsesMax: 256 },
     weightsTimeoutMs: 2_000,
     events: collecting(failures),
   });
+}
+
+let opening: Promise<unknown> = Promise.resolve();
+
+interface BedParts {
+  readonly sidecar: RunningSidecar;
+  readonly handlers: Handlers;
+  readonly router: Router;
+  readonly failures: unknown[];
+}
+
+/** The one that a request is handed to. */
+async function routerBehind(handlers: Handlers): Promise<Router> {
+  const { handle } = Router.prototype;
+  let router = null as Router | null;
+  Router.prototype.handle = function (...given) {
+    router = this;
+    return handle.apply(this, given);
+  };
+  // The router is called before the first wait: requests of other sidecars are not taken for this one.
+  const answer = handlers.fetch(new Request("http://127.0.0.1/version"), UNCONNECTED);
+  Router.prototype.handle = handle;
+  await answer;
+  return present(router, "a request is handed to a router");
 }
 
 /** The handlers that `start` gives to Bun.serve. */
