@@ -8,6 +8,7 @@ import { type Point, type Trend, trendOf } from "../../bench/macro/trend.ts";
 import type { ChildOptions } from "./child.ts";
 import { Progress } from "./progress.ts";
 import type { Finding } from "./run.ts";
+import { ProcessTimes, Watchdog } from "./watchdog.ts";
 
 export interface Supervised {
   readonly module: string;
@@ -15,7 +16,7 @@ export interface Supervised {
   readonly seed: number;
   readonly from: number;
   readonly to: number;
-  /** An input that takes longer has hung. */
+  /** An input that takes longer has hung. Time without a core is not counted: see watchdog.ts. */
   readonly hangMs: number;
   readonly findingsMax: number;
   /** Called several times a second. */
@@ -90,14 +91,16 @@ async function runPart(options: Supervised): Promise<Part> {
   const output = new Response(child.stdout).text();
   const log = new Response(child.stderr).text();
   const rss: Point[] = [];
-  let hung: { index: number } | null = null;
+  let hung: number | null = null;
+  const watchdog = new Watchdog(options.hangMs);
+  const times = new ProcessTimes(child.pid);
   const timer = setInterval(() => {
     options.sampled?.(progress.started, 0);
     const mib = residentMib(child.pid);
     if (mib !== null && progress.started > 0) rss.push({ x: progress.started / 1e5, y: mib });
-    const late = progress.running().filter(({ sinceMs }) => Date.now() - sinceMs > options.hangMs);
+    const late = watchdog.look(progress.running(), times.read());
     if (late.length === 0 || hung !== null) return;
-    hung = late.reduce((a, b) => (a.index < b.index ? a : b));
+    hung = Math.min(...late);
     child.kill("SIGKILL");
   }, SAMPLE_MS);
   const exitCode = await child.exited;
@@ -109,7 +112,7 @@ async function runPart(options: Supervised): Promise<Part> {
   if (exitCode === 0) return { findings, next: null, died: null, taken, rss };
   const reason = (await log).slice(-LOG_CHARACTERS_MAX);
   const others = running.map(({ index }) => index).sort((a, b) => a - b);
-  const index = (hung as { index: number } | null)?.index ?? others.at(-1) ?? from;
+  const index = hung ?? others.at(-1) ?? from;
   const problem =
     hung === null
       ? `the process ended with ${child.signalCode ?? exitCode}: ${reason}`
