@@ -6,6 +6,7 @@ import { httpTargets } from "./targets/http.ts";
 import { journalTargets } from "./targets/journal.ts";
 import { linkTargets } from "./targets/link.ts";
 import { recordingTargets } from "./targets/recordings.ts";
+import { sequenceTargets } from "./targets/sequences.ts";
 import { socketTargets } from "./targets/sockets.ts";
 import { stateTargets } from "./targets/state.ts";
 import { weightTargets } from "./targets/weights.ts";
@@ -18,5 +19,6 @@ export const targets: readonly FuzzTarget[] = [
   ...socketTargets,
   ...linkTargets,
   ...engineTargets,
+  ...sequenceTargets,
   ...httpTargets(),
 ];
