@@ -112,7 +112,7 @@ test("drift: an engine that reports other probabilities than its sibling is seen
   expect(drift(lossless, (p) => Math.log(p) + 0.5).perToken).toBeCloseTo(0.5, 3);
 });
 
-test("drift: siblings are paired by index, within one prompt and weight epoch, where sampling is plain", async () => {
+test("drift: siblings are paired by index, within one prompt and weight epoch, where sampling is plain and seeds differ", async () => {
   const registry = new Registry();
   const meter = new SamplingDrift(registry, (worker) => `engine ${worker}`);
   const positions = async () => {
@@ -123,9 +123,9 @@ test("drift: siblings are paired by index, within one prompt and weight epoch, w
   };
   const buffer = new RequestBuffer();
   const group = buffer.open(groupId("g"), Int32Array.of(1));
-  const join = (temperature: number, engine: number, epoch: number) => {
-    const sampling = { ...SAMPLING_DEFAULTS, temperature, seed: 0, tokensMax: 8, stopTokenIds: [] };
-    const draw = drawKey(0, "g", 0);
+  const join = (temperature: number, engine: number, epoch: number, seed = buffer.size) => {
+    const sampling = { ...SAMPLING_DEFAULTS, temperature, seed, tokensMax: 8, stopTokenIds: [] };
+    const draw = drawKey(seed, "", 0);
     const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0 });
     request.response.openChunk(workerId(engine), weightEpoch(epoch));
     request.response.append(0, Int32Array.of(1, 2), Float32Array.of(-1, -1));
@@ -136,11 +136,13 @@ test("drift: siblings are paired by index, within one prompt and weight epoch, w
     // Another temperature, another epoch: not compared.
     ...[join(0.7, 0, 0), join(1, 1, 0), join(1, 0, 0), join(1, 1, 1)],
     ...[join(1, 2, 0), join(1, 2, 0)],
+    // The client's seed is the same: they draw the same tokens.
+    ...[join(1, 3, 0, 1234), join(1, 3, 0, 1234)],
   ];
   // 2 and 7 finish first, but are no pair.
-  for (const index of [2, 7, 0, 1, 3, 4, 5, 6]) {
+  for (const index of [2, 7, 0, 1, 3, 4, 5, 6, 8, 9]) {
     const request = all[index];
-    if (request === undefined) throw new Error("eight were made");
+    if (request === undefined) throw new Error("ten were made");
     request.response.finish = "length";
     request.status = "finished";
     meter.finished(request);

@@ -91,6 +91,7 @@ export class SamplingDrift {
   finished(request: Request): void {
     const other = request.group.requests[request.spec.sampleIndex ^ 1];
     if (other?.status !== "finished" || other.spec.prompt !== request.spec.prompt) return;
+    if (isSameDraw(request, other)) return;
     const [own, theirs] = [firstChunk(request), firstChunk(other)];
     if (own === null || theirs === null || own.epoch !== theirs.epoch) return;
     const figures = compareSiblings(own.columns, theirs.columns);
@@ -99,6 +100,11 @@ export class SamplingDrift {
       for (const [counter, value] of this.#counters) counter.inc({ engine }, value(figures));
     }
   }
+}
+
+/** Two requests with one seed: the same random numbers draw the same tokens. */
+function isSameDraw({ spec: { draw } }: Request, { spec: { draw: other } }: Request): boolean {
+  return draw.hi === other.hi && draw.lo === other.lo;
 }
 
 /** null: its tokens were not drawn from the distribution that its logprobs are of, or it was given up. */
