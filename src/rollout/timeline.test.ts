@@ -65,7 +65,7 @@ test("timeline: a row of every chunk, relative to the begin, and those of open r
 });
 
 test("timeline: beyond its maximum it keeps the responses that finished last, and counts the others", () => {
-  const recorder = new TimelineRecorder(100);
+  const recorder = new TimelineRecorder(150);
   for (const request of requests(1000)) {
     chunk(request, 0);
     chunk(request, 20);
@@ -77,6 +77,17 @@ test("timeline: beyond its maximum it keeps the responses that finished last, an
     Array.from({ length: 50 }, (_, i) => 950 + i),
   );
   expect(report.responses_left_out).toBe(950);
+});
+
+test("timeline: responses that were aborted before they ran are bounded too", () => {
+  const recorder = new TimelineRecorder(100);
+  for (const request of requests(1000)) {
+    request.response.finish = "abort";
+    recorder.finished(request);
+  }
+  const report = recorder.report({ startMs: 0, open: [], workers: WORKERS });
+  expect(report.responses).toHaveLength(100);
+  expect(report.responses_left_out).toBe(900);
 });
 
 test("timeline: samples are bounded and cover the whole time; a new iteration begins empty", () => {

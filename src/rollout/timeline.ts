@@ -55,8 +55,8 @@ export interface Timeline {
   readonly workers: readonly WorkerTimeline[];
 }
 
-/** What a trace of a whole iteration may have: 16,384 responses of 16 chunks. */
-const CHUNKS_MAX = 262_144;
+/** What a trace of a whole iteration may have: 16,384 responses of 16 chunks. A response counts as one chunk more. */
+const CHUNKS_MAX = 262_144 + 16_384;
 export const SAMPLES_MAX = 1024;
 const SAMPLE_MS = 10;
 
@@ -103,6 +103,7 @@ export class TimelineRecorder {
   #finished: Kept[] = [];
   /** Those before it in `#finished` are left out. */
   #first = 0;
+  /** And responses: one that was aborted before it ran has no chunk. */
   #chunks = 0;
   #leftOut = 0;
   readonly #samples = new Map<WorkerId, WorkerSamples>();
@@ -122,9 +123,9 @@ export class TimelineRecorder {
 
   finished(request: Request): void {
     this.#finished.push(kept(request));
-    this.#chunks += request.response.chunks.length;
+    this.#chunks += 1 + request.response.chunks.length;
     while (this.#chunks > this.#chunksMax) {
-      this.#chunks -= this.#finished[this.#first]?.chunks.length ?? 0;
+      this.#chunks -= 1 + (this.#finished[this.#first]?.chunks.length ?? 0);
       this.#first += 1;
       this.#leftOut += 1;
     }
