@@ -1,5 +1,5 @@
 import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { JournalLog } from "./journal/log.ts";
@@ -52,4 +52,30 @@ test("journal file: a folder that cannot be written to is reported, and nothing 
   expect(failures).toHaveLength(1);
   await file.close();
   expect(readJournalFile(join(folder, "missing", "a"))).toBeNull();
+});
+
+test("journal file: one that is removed before it is open is gone, and no failure", async () => {
+  for (let round = 0; round < 20; round += 1) {
+    const path = join(folder, `removed-${round}`);
+    const log = new JournalLog();
+    log.note({ format: 1 });
+    const { file, failures } = fileOn(path, log);
+    file.touch();
+    await file.remove();
+    expect(existsSync(path)).toBe(false);
+    // As a journal of an earlier process that is not wanted any more.
+    writeFileSync(path, "saved");
+    const { file: saved, failures: more } = fileOn(path, new JournalLog(), 5);
+    await saved.remove();
+    expect(existsSync(path)).toBe(false);
+    expect([...failures, ...more]).toEqual([]);
+  }
+});
+
+test("journal file: one that cannot be deleted is reported, and nothing throws", async () => {
+  const path = join(folder, "a-folder");
+  mkdirSync(path);
+  const { file, failures } = fileOn(path, new JournalLog());
+  await file.remove();
+  expect(failures.length).toBeGreaterThan(0);
 });

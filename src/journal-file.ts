@@ -168,9 +168,22 @@ export class JournalFile {
 
   /** Deletes the file, and closes it. */
   async remove(): Promise<void> {
+    // A file that is deleted before it is open is no failure.
+    this.#isOver = true;
     this.#options.log.stop();
-    rmSync(this.#options.path, { force: true });
+    this.#delete();
+    await this.#opened;
+    // The opening that was under way has made it anew.
+    this.#delete();
     await this.close();
+  }
+
+  #delete(): void {
+    try {
+      rmSync(this.#options.path, { force: true });
+    } catch (error) {
+      this.#options.failed(error);
+    }
   }
 
   async #open(): Promise<FileHandle | null> {
