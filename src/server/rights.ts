@@ -15,7 +15,6 @@ const BY_RIGHT: Readonly<Record<Right, readonly string[]>> = {
     "GET /foretoken/live",
     "GET /foretoken/responses/:id",
     "GET /foretoken/timeline",
-    "GET /foretoken/timeline",
     "GET /foretoken/workers",
     "GET /get_load",
     "GET /get_model_info",

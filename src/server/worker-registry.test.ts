@@ -11,7 +11,7 @@ interface Entry {
   readonly state: string;
 }
 
-const DEADLINE_MS = 10_000;
+const DEADLINE_MS = 60_000;
 
 let bed: StandInBed;
 let late: VllmStandIn[];
@@ -78,6 +78,30 @@ test("workers: without any, requests are refused; one that comes back serves", a
   await bed.post("/workers", { url: entry?.url });
   await until((entries) => entries[0]?.is_healthy === true);
   expect(await bed.complete([1, 2, 3])).toEqual(expectedOf([1, 2, 3]));
+});
+
+test("workers: one that comes back while it still leaves stays", async () => {
+  const slow = await VllmStandIn.start({
+    // The first two requests are the probe's.
+    faults: (arrival) => (arrival === 2 ? { kind: "silence", afterTokens: 1 } : null),
+    silenceMs: 5_000,
+  });
+  const worker = `/workers/${encodeURIComponent(slow.url)}`;
+  await bed.post("/workers", { url: slow.url });
+  for (const { url } of await listed()) {
+    if (url !== slow.url) await bed.call("DELETE", `/workers/${encodeURIComponent(url)}`);
+  }
+  await until((entries) => entries.length === 1 && entries[0]?.is_healthy === true);
+  const made = bed.complete([5, 6, 7]);
+  while (slow.bodies.length < 3) await Bun.sleep(5);
+  await bed.call("DELETE", worker);
+  await until((entries) => entries.some(({ state }) => state === "leaving"));
+  expect((await bed.post("/workers", { url: slow.url })).status).toBe(202);
+  await until((entries) => entries.length === 1 && entries[0]?.is_healthy === true);
+  expect(await made).toEqual(expectedOf([5, 6, 7]));
+  await bed.call("DELETE", worker);
+  await until((entries) => entries.length === 0);
+  await slow.stop();
 });
 
 test.each([

@@ -85,7 +85,8 @@ export class WorkerRegistry {
 
   async #add(exchange: Exchange): Promise<Response> {
     const url = urlIn(await exchange.json());
-    const there = this.#entries().find((entry) => entry.url === url);
+    // One that is about to leave does not stay for it: it joins anew.
+    const there = this.#entries().find((entry) => entry.url === url && entry.state !== "leaving");
     if (there !== undefined) return jsonResponse(accepted(there.id, url));
     if (this.#entries().length >= WORKERS_MAX) {
       throw new AppError("queue_full", `${WORKERS_MAX} workers are the server's maximum`);
@@ -108,7 +109,9 @@ export class WorkerRegistry {
     this.#hasChanged = true;
     if (this.#pool === null) this.#early.delete(url);
     else {
-      const member = this.#pool.members.find(({ source }) => source.name === url);
+      const member = this.#pool.members.find(
+        ({ source, state }) => source.name === url && state !== "leaving",
+      );
       // The answer does not wait for what the worker still runs.
       if (member !== undefined) void this.#pool.leave(member.workerId, this.#options.drainMs);
     }

@@ -73,7 +73,7 @@ for (const [name, hintOf] of HINTS) {
     expect(epochOf(bed)).toBeGreaterThanOrEqual(steps - 1);
     expect(bed.failures).toEqual([]);
     await bed.stop();
-  }, 60_000);
+  }, 180_000);
 }
 
 test("updates past the sidecar that only the engines report begin an epoch within a poll", async () => {
@@ -91,7 +91,7 @@ test("updates past the sidecar that only the engines report begin an epoch withi
   }
   expect(bed.failures).toEqual([]);
   await bed.stop();
-}, 60_000);
+}, 180_000);
 
 test("an engine that was not updated is fenced, counted, named, and serves again once it is", async () => {
   const bed = await StandInBed.start(2, () => ({}));
@@ -125,7 +125,23 @@ test("an engine that was not updated is fenced, counted, named, and serves again
   expect(await bed.metric("foretoken_workers_stale")).toBe(0);
   expect(bed.failures).toEqual([]);
   await bed.stop();
-}, 60_000);
+}, 180_000);
+
+test("a stale engine that is removed is not counted any more", async () => {
+  const bed = await StandInBed.start(2, () => ({}));
+  const [updated, left] = bed.standIns;
+  if (updated === undefined || left === undefined) throw new Error("two stand-ins");
+  for (const standIn of bed.standIns) standIn.weightVersion = "step-1";
+  await until(
+    "step-1",
+    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-1",
+  );
+  updated.weightVersion = "step-2";
+  await until("it is stale", async () => (await bed.metric("foretoken_workers_stale")) === 1);
+  await bed.call("DELETE", `/workers/${encodeURIComponent(left.url)}`);
+  await until("it is gone", async () => (await bed.metric("foretoken_workers_stale")) === 0);
+  await bed.stop();
+});
 
 test("an engine that restarts with its first weights is fenced until the trainer has updated it", async () => {
   const bed = await StandInBed.start(2, () => ({ downMs: 300 }));
@@ -155,7 +171,7 @@ test("an engine that restarts with its first weights is fenced until the trainer
   first.weightVersion = "step-2";
   await until("it serves", () => bed.sidecar.sidecar.rollout.workers.length === 2);
   await bed.stop();
-}, 60_000);
+}, 180_000);
 
 test("a weight changes under a running wave: every response is whole, and of versions in their order", async () => {
   const bed = await StandInBed.start(2, () => ({}));
@@ -175,7 +191,7 @@ test("a weight changes under a running wave: every response is whole, and of ver
   }
   expect(bed.failures).toEqual([]);
   await bed.stop();
-}, 60_000);
+}, 180_000);
 
 test("salts that count requests, name tenants or are random begin no epoch while requests run", async () => {
   const bed = await StandInBed.start(2, () => ({}));
@@ -187,4 +203,4 @@ test("salts that count requests, name tenants or are random begin no epoch while
   await Promise.all(salts.flat().map((salt, i) => generate(bed, [9, i], { cache_salt: salt })));
   expect(epochOf(bed)).toBe(0);
   await bed.stop();
-}, 60_000);
+}, 180_000);

@@ -74,6 +74,7 @@ export class LearnedEpochs {
   look(): void {
     const { weights, pool } = this.#options;
     if (weights.isUpdating) return;
+    this.#forgetRemoved();
     for (const { member, worker } of connected(pool.members)) {
       const name = worker.weightVersion?.name ?? null;
       const before = this.#reported.get(member.workerId) ?? null;
@@ -199,6 +200,14 @@ export class LearnedEpochs {
     for (const member of stale) this.#notice(member, current);
     pool.fence(stale, ({ workerId }) => this.#reasonOf(workerId, current));
     if (cured.size > 0) pool.restore(cured);
+  }
+
+  /** Workers that a client has removed from the pool: their ids are not used again. */
+  #forgetRemoved(): void {
+    const ids = new Set(this.#options.pool.members.map(({ workerId }) => workerId));
+    for (const known of [this.#reported, this.#noticed]) {
+      for (const id of known.keys()) if (!ids.has(id)) known.delete(id);
+    }
   }
 
   #notice({ workerId, source }: Member, current: string): void {
