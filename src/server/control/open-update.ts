@@ -1,5 +1,5 @@
 // An update of several requests, from its start to its finish: which engines have taken all of it, which hold a part
-// of it, and how long nothing has come.
+// of it.
 
 import type { Worker } from "../../rollout/worker.ts";
 import type { Member } from "../worker-pool.ts";
@@ -9,7 +9,6 @@ import { isSuccess, type Outcome } from "./fan-out.ts";
 export type Taken = ReadonlyMap<Member, Worker>;
 
 export class OpenUpdate {
-  readonly startMs: number;
   /** Engines that have taken every request so far. */
   taken: Taken;
   /** Engines on which it was begun, or may have been. */
@@ -17,8 +16,7 @@ export class OpenUpdate {
   /** Of these, those that may hold a part of other weights. */
   readonly #changed = new Map<Member, Worker>();
 
-  constructor(start: Outcome, nowMs: number) {
-    this.startMs = nowMs;
+  constructor(start: Outcome) {
     this.taken = takenIn(start);
     this.#begun = new Map(touchedIn(start));
   }

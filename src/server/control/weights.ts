@@ -11,30 +11,19 @@
 
 import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
-import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
+import type { WeightEpoch } from "../../base/ids.ts";
 import type { PauseMode } from "../../rollout/rollout.ts";
-import type { ControlRequest } from "../../rollout/worker.ts";
-import {
-  type AnswerLimits,
-  answerOf,
-  canaryRequest,
-  SILENT,
-  UNREACHABLE,
-} from "../engine-answer.ts";
+import { SILENT, UNREACHABLE } from "../engine-answer.ts";
 import { type Exchange, jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import {
-  connected,
-  type Member,
-  type Reachable,
-  type Recipe,
-  type WorkerPool,
-} from "../worker-pool.ts";
+import { connected, type Member, type Recipe, type WorkerPool } from "../worker-pool.ts";
 import { Adapters, adapterCall } from "./adapters.ts";
 import { type ControlCall, callOf } from "./control-call.ts";
-import { answerTo, fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
+import { answerTo, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
+import { GenerationHold, type LongPause, type PauseState } from "./generation-hold.ts";
 import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
 import { baseAfter } from "./recipe.ts";
+import { type CanaryFailed, UpdateEngines } from "./update-engines.ts";
 import { WeightNames } from "./weight-names.ts";
 
 export interface WeightsOptions {
@@ -59,57 +48,34 @@ export type WeightsNotice =
   | { readonly kind: "abandoned"; readonly reason: string; readonly reopened: string }
   /** It was updated by somebody else, or was not while the others were. */
   | { readonly kind: "stale"; readonly worker: string; readonly reason: string }
-  | { readonly kind: "canary_failed"; readonly worker: string; readonly reason: string }
-  /** The trainer's pause, which nobody has ended for a while. */
-  | {
-      readonly kind: "still_paused";
-      readonly seconds: number;
-      readonly unfinished: number;
-      readonly reason: string;
-    };
+  | CanaryFailed
+  | LongPause;
 
-/** Time for which an update waits for an engine that is being opened again, if there is no other. */
-const REOPEN_MS = 5_000;
-const REOPEN_POLL_MS = 50;
-/** A pause that lasts longer than an update does is logged, and again each time it has lasted twice as long. */
-const LONG_PAUSE_MS = 60_000;
-
-export interface PauseState {
-  readonly is_paused: boolean;
-  /** null: it runs. */
-  readonly reason: string | null;
-  /** Since when, s ago; null: it runs. */
-  readonly paused_s: number | null;
-  /** Generation resumes when the update ends. */
-  readonly resumes: boolean;
-}
+const FINISH: ControlCall = {
+  method: "POST",
+  path: "/finish_weight_update",
+  query: {},
+  body: {},
+};
 
 export class WeightUpdates {
   readonly #options: WeightsOptions;
+  readonly #hold: GenerationHold;
+  readonly #engines: UpdateEngines;
   readonly #names = new WeightNames();
   /** null: none is open. */
   #open: OpenUpdate | null = null;
   /** What gives an engine the weights of the epoch, without adapters. */
   #base: Recipe["base"];
   readonly #adapters = new Adapters();
-  /** Nothing may run, since when; null: it may. */
-  #heldMs: number | null = null;
-  /** What follows once the weights have changed: the trainer has not paused by itself. */
-  #resumes = false;
-  #isAsleep = false;
-  /** Since when the trainer has paused; null: it has not. */
-  #pausedMs: number | null = null;
-  #cancelReminder: () => void = () => {};
   /** One control request that changes weights at a time. */
   #tail: Promise<unknown> = Promise.resolve();
-  /** Gives up what the request under way waits for. */
-  #giveUp = new AbortController();
   #cancelIdle: () => void = () => {};
-  /** Engines that did not stop for the request under way. */
-  #reopened: ReadonlySet<Member> = new Set();
 
   constructor(options: WeightsOptions) {
     this.#options = options;
+    this.#hold = new GenerationHold(options);
+    this.#engines = new UpdateEngines(options);
     this.#base = options.base ?? "first";
   }
 
@@ -128,17 +94,17 @@ export class WeightUpdates {
 
   /** The engines' memory was freed, and the rollout is paused until they have it again. */
   get isAsleep(): boolean {
-    return this.#isAsleep;
+    return this.#hold.isAsleep;
   }
 
   /** After `pause`, before the engines are sent to sleep. */
   slept(): void {
-    this.#isAsleep = true;
+    this.#hold.slept();
   }
 
   /** An update is open or under way. */
   get isUpdating(): boolean {
-    return this.#heldMs !== null;
+    return this.#hold.isHeld;
   }
 
   nameUnlessNamed(version: string): void {
@@ -151,12 +117,12 @@ export class WeightUpdates {
    */
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
-    this.#names.give(this.#next, version);
+    this.#names.give(this.#engines.next, version);
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
     const recipe = { base: this.#base, adapters: this.#adapters.loads };
     pool.changedWeights({ current, lost: new Set(), recipe, reasonOf });
-    sidecar.advance(this.#next);
+    sidecar.advance(this.#engines.next);
     pool.restore(current);
   }
 
@@ -164,68 +130,28 @@ export class WeightUpdates {
     this.#names.give(this.#options.sidecar.rollout.epoch, version);
   }
 
-  /**
-   * The trainer's pause, which outlasts an update under way.
-   * @throws AppError conflict: it was resumed before it took hold, or waits for what an update holds back.
-   */
+  /** The trainer's pause. @throws AppError as GenerationHold.pause. */
   async pause(mode: PauseMode): Promise<void> {
-    if (this.#heldMs !== null && mode === "wait") {
-      throw new AppError("conflict", "the weights are being updated: nothing can end meanwhile");
-    }
-    this.#resumes = false;
-    if (this.#pausedMs === null) {
-      this.#pausedMs = this.#nowMs;
-      this.#remind(LONG_PAUSE_MS);
-    }
-    if (await this.#options.sidecar.rollout.pause(mode)) return;
-    throw new AppError("conflict", "resumed before the pause had taken hold");
+    await this.#hold.pause(mode);
   }
 
   /** The trainer's; while an update is under way it takes effect at its end: then why, else null. */
   resume(): string | null {
-    this.#isAsleep = false;
-    this.#pausedMs = null;
-    this.#cancelReminder();
-    if (this.#heldMs === null) {
-      this.#options.sidecar.rollout.resume();
-      return null;
-    }
-    this.#resumes = true;
-    return this.#holdReason();
+    return this.#hold.resume() ? null : this.#holdReason();
   }
 
   pauseState(): PauseState {
-    const { rollout } = this.#options.sidecar;
-    const secondsSince = (ms: number) => Math.floor((this.#nowMs - ms) / 1000);
-    if (this.#heldMs !== null) {
-      const paused_s = secondsSince(this.#pausedMs ?? this.#heldMs);
-      return { is_paused: true, reason: this.#holdReason(), paused_s, resumes: this.#resumes };
-    }
-    const mode = rollout.pauseMode;
-    if (mode === null) return { is_paused: false, reason: null, paused_s: null, resumes: false };
-    const paused_s = secondsSince(this.#pausedMs ?? this.#nowMs);
-    return { is_paused: true, reason: `paused with mode ${mode}`, paused_s, resumes: false };
-  }
-
-  #remind(afterMs: number): void {
-    this.#cancelReminder = this.#options.later(() => {
-      if (this.#pausedMs === null) return;
-      const seconds = Math.floor((this.#nowMs - this.#pausedMs) / 1000);
-      const { unfinished } = this.#options.sidecar.rollout;
-      const reason = "POST /resume ends it";
-      this.#options.notice({ kind: "still_paused", seconds, unfinished, reason });
-      this.#remind(2 * afterMs);
-    }, afterMs);
+    return this.#hold.state(() => this.#holdReason());
   }
 
   async start(exchange: Exchange): Promise<Response> {
     const call = await callOf(exchange);
     return await this.#alone(async () => {
       try {
-        await this.#hold();
-        const outcome = await this.#send(call);
+        await this.#stop();
+        const outcome = await this.#engines.send(call);
         if (takenIn(outcome).size > 0) {
-          if (this.#open === null) this.#open = new OpenUpdate(outcome, this.#nowMs);
+          if (this.#open === null) this.#open = new OpenUpdate(outcome);
           else this.#open.again(outcome);
         }
         return answerTo(call, outcome);
@@ -240,7 +166,7 @@ export class WeightUpdates {
     const call = await callOf(exchange);
     return await this.#alone(async () => {
       if (this.#open === null) return await this.#whole(call);
-      const outcome = await this.#send(call);
+      const outcome = await this.#engines.send(call);
       this.#open.part(outcome);
       return answerTo(call, outcome);
     });
@@ -249,12 +175,12 @@ export class WeightUpdates {
   async finish(exchange: Exchange): Promise<Response> {
     const call = await callOf(exchange);
     return await this.#alone(async () => {
-      const outcome = await this.#send(call);
+      const outcome = await this.#engines.send(call);
       // Refused by all: the update is still open, and can be finished in another way.
       if (outcome.answers.length > 0 && !mayHaveChanged(outcome)) return answerTo(call, outcome);
       try {
         if (this.#open?.isChanged !== true) return answerTo(call, outcome);
-        const tried = await this.#tried(outcome);
+        const tried = await this.#engines.tried(outcome);
         const current = both(this.#open.taken, takenIn(tried));
         await this.#advance(current, { call, base: "unknown", outcome: tried });
         return answerTo(call, tried);
@@ -283,10 +209,10 @@ export class WeightUpdates {
 
   /** Gives up the update that is open or under way. @throws AppError conflict: there is none. */
   async abort(): Promise<Response> {
-    if (this.#heldMs === null) {
+    if (!this.#hold.isHeld) {
       throw new AppError("conflict", "no weight update is open or under way");
     }
-    this.#giveUp.abort();
+    this.#engines.giveUp();
     return await this.#alone(async () => {
       const reopened = await this.#abandon("aborted by a client");
       return jsonResponse({ status: "aborted", reopened });
@@ -298,7 +224,7 @@ export class WeightUpdates {
     const { pool } = this.#options;
     const engines = connected(pool.members);
     const there = engines.map((one) => ({ ...one, answer: { status: 200, body: null } }));
-    const tried = await this.#tried(outcomeOf(there));
+    const tried = await this.#engines.tried(outcomeOf(there));
     const reasons = reasonsOf(tried);
     pool.spoiled(new Set(reasons.keys()), (member) => reasons.get(member) ?? "");
     return tried;
@@ -307,15 +233,17 @@ export class WeightUpdates {
   async #whole(call: ControlCall): Promise<Response> {
     let isOver = this.#open === null;
     try {
-      await this.#hold();
+      await this.#stop();
       // Complete weights end an update that was open; an engine still has to get the end of it.
-      if (this.#open !== null) await this.#end(this.#begunBy(this.#open));
-      const outcome = await this.#send(call);
+      if (this.#open !== null) {
+        await this.#engines.sendTo(this.#engines.begunBy(this.#open), FINISH);
+      }
+      const outcome = await this.#engines.send(call);
       if (!mayHaveChanged(outcome)) return answerTo(call, outcome);
       isOver = true;
-      const tried = await this.#tried(outcome);
+      const tried = await this.#engines.tried(outcome);
       const current = takenIn(tried);
-      const base = current.size > 0 ? baseAfter(this.#requestOf(call)) : "unknown";
+      const base = current.size > 0 ? baseAfter(this.#engines.requestOf(call)) : "unknown";
       await this.#advance(current, { call, base, outcome: tried });
       return answerTo(call, tried);
     } finally {
@@ -329,13 +257,13 @@ export class WeightUpdates {
     }
     const { sidecar, pool, modelNames } = this.#options;
     try {
-      await this.#hold();
+      await this.#stop();
       return await this.#adapters.change(call, {
         sidecar,
         modelNames,
-        engines: () => this.#engines(),
-        send: (engines, one) => fanOut(engines, () => this.#requestOf(one), this.#limits),
-        tried: (outcome, adapter) => this.#tried(outcome, adapter),
+        engines: () => this.#engines.available(),
+        send: (engines, one) => this.#engines.sendTo(engines, one),
+        tried: (outcome, adapter) => this.#engines.tried(outcome, adapter),
         advance: (current, one, outcome) =>
           this.#advance(current, { call: one, base: this.#base, outcome, keepsName: true }),
         dropLost: ({ failed }) => {
@@ -348,64 +276,6 @@ export class WeightUpdates {
     }
   }
 
-  get #next(): WeightEpoch {
-    return weightEpoch(this.#options.sidecar.rollout.epoch + 1);
-  }
-
-  get #nowMs(): number {
-    return this.#options.clock.nowMs();
-  }
-
-  get #limits(): AnswerLimits {
-    const { timeoutMs: msMax, later, sidecar } = this.#options;
-    return { msMax, later, sidecar, signal: this.#giveUp.signal };
-  }
-
-  #requestOf(call: ControlCall): ControlRequest {
-    return { ...call, nextEpoch: this.#next };
-  }
-
-  async #send(call: ControlCall): Promise<Outcome> {
-    const engines = await this.#engines();
-    const request = this.#requestOf(call);
-    return await fanOut(engines, () => request, this.#limits);
-  }
-
-  /**
-   * If none is available, one may be soon: a failed engine is opened again. So are those that did not
-   * stop for this update.
-   */
-  async #engines(): Promise<Reachable[]> {
-    const { pool, later, clock } = this.#options;
-    const endMs = clock.nowMs() + REOPEN_MS;
-    for (;;) {
-      const engines = connected(pool.members);
-      const isComplete = [...this.#reopened].every(({ worker }) => worker !== null);
-      if ((engines.length > 0 && isComplete) || clock.nowMs() >= endMs) return engines;
-      if (this.#giveUp.signal.aborted) return engines;
-      await new Promise<void>((resolve) => {
-        later(resolve, REOPEN_POLL_MS);
-      });
-    }
-  }
-
-  /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
-  async #tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
-    const request = canaryRequest(this.#next, adapter);
-    const answers = await Promise.all(
-      outcome.answers.map(async (one) => {
-        if (!isSuccess(one.answer)) return one;
-        const answer = await answerOf(one.worker, request, this.#limits);
-        if (isSuccess(answer)) return one;
-        const failed = { ...one, answer };
-        const worker = one.member.source.name;
-        this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
-        return failed;
-      }),
-    );
-    return outcomeOf(answers);
-  }
-
   async #advance(
     taken: Taken,
     about: { call: ControlCall; base: Recipe["base"]; outcome: Outcome; keepsName?: boolean },
@@ -416,7 +286,7 @@ export class WeightUpdates {
     const reasons = reasonsOf(outcome);
     // Under an adapter the weights, and their name, are as they were.
     const kept = about.keepsName === true ? this.#names.given(sidecar.rollout.epoch) : null;
-    if (current.size > 0) this.#names.give(this.#next, versionIn(call.body) ?? kept);
+    if (current.size > 0) this.#names.give(this.#engines.next, versionIn(call.body) ?? kept);
     this.#base = base;
     pool.changedWeights({
       current,
@@ -424,7 +294,7 @@ export class WeightUpdates {
       recipe: { base, adapters: this.#adapters.loads },
       reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
     });
-    sidecar.advance(this.#next);
+    sidecar.advance(this.#engines.next);
     await pool.unfence(current);
   }
 
@@ -434,8 +304,8 @@ export class WeightUpdates {
     if (open === null) return [];
     try {
       // An engine on which an update is open refuses to begin another.
-      const begun = this.#begunBy(open);
-      const outcome = await this.#end(begun);
+      const begun = this.#engines.begunBy(open);
+      const outcome = await this.#engines.sendTo(begun, FINISH);
       const failed = new Set(outcome.failed.map(({ member }) => member));
       const spoiled = new Set(
         begun
@@ -451,78 +321,20 @@ export class WeightUpdates {
     }
   }
 
-  #begunBy({ begun }: OpenUpdate): Reachable[] {
-    return connected(this.#options.pool.members).filter(
-      ({ member, worker }) => begun.get(member) === worker,
-    );
-  }
-
-  async #end(engines: readonly Reachable[]): Promise<Outcome> {
-    const call: ControlCall = {
-      method: "POST",
-      path: "/finish_weight_update",
-      query: {},
-      body: {},
-    };
-    return await fanOut(engines, () => this.#requestOf(call), this.#limits);
-  }
-
-  /**
-   * Nothing runs from here to `#close`, nor afterwards if the trainer has paused by itself, until it resumes. An engine
-   * that does not stop is opened again.
-   * @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
-   */
-  async #hold(): Promise<void> {
-    const { rollout } = this.#options.sidecar;
-    if (this.#heldMs === null) {
-      this.#resumes = rollout.pauseMode === null;
-      this.#heldMs = this.#nowMs;
-    }
-    const mode = rollout.pauseMode ?? "keep";
-    // The trainer's own pause may not have taken hold yet.
-    const quiet = rollout.pause(mode);
-    if (await this.#inTime(quiet)) return;
-    const busy = new Set(rollout.busyWorkers);
-    const { pool, timeoutMs } = this.#options;
-    const reason = `has not stopped for a weight update within ${timeoutMs / 1000} s`;
-    if (mode !== "keep" || this.#giveUp.signal.aborted) {
-      const names = [...busy].map(({ name }) => name).join(", ");
-      const what = this.#giveUp.signal.aborted ? "the update was aborted" : reason;
-      throw new AppError("deadline_exceeded", `${names}: ${what}; nothing has changed`);
-    }
-    const members = pool.members.filter(({ worker }) => worker !== null && busy.has(worker));
-    this.#reopened = new Set(members);
-    pool.reopen(this.#reopened, reason);
-    await quiet;
-  }
-
-  /** false: the deadline passed before, or it was given up. */
-  async #inTime(done: Promise<unknown>): Promise<boolean> {
-    const { later, timeoutMs } = this.#options;
-    const { signal } = this.#giveUp;
-    const { promise, resolve } = Promise.withResolvers<false>();
-    const late = () => resolve(false);
-    const cancel = later(late, timeoutMs);
-    signal.addEventListener("abort", late, { once: true });
-    try {
-      return await Promise.race([done.then(() => true), promise]);
-    } finally {
-      cancel();
-      signal.removeEventListener("abort", late);
-    }
+  /** Nothing runs from here to `#close`. An engine that does not stop is opened again. */
+  async #stop(): Promise<void> {
+    const engines = this.#engines;
+    await this.#hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
   }
 
   #close(): void {
     this.#open = null;
-    if (this.#heldMs === null) return;
-    this.#options.held?.((this.#nowMs - this.#heldMs) / 1000);
-    this.#heldMs = null;
-    if (this.#resumes) this.#options.sidecar.rollout.resume();
+    this.#hold.release();
   }
 
   #holdReason(): string {
     const { timeoutMs } = this.#options;
-    const seconds = Math.round((this.#nowMs - (this.#heldMs ?? 0)) / 1000);
+    const seconds = Math.round(this.#hold.heldSeconds);
     const what = this.#open === null ? "is under way" : "is open";
     return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
   }
@@ -531,8 +343,7 @@ export class WeightUpdates {
   #alone(act: () => Promise<Response>): Promise<Response> {
     const turn = async () => {
       this.#cancelIdle();
-      this.#giveUp = new AbortController();
-      this.#reopened = new Set();
+      this.#engines.begin();
       try {
         return await act();
       } finally {

@@ -1,0 +1,191 @@
+// Whether generation may run: the trainer's pause, and the hold of a weight update. They are independent: an update
+// holds generation whatever the trainer does meanwhile, and a pause of the trainer's outlasts it. Every pause that lasts is
+// logged.
+
+import type { Clock } from "../../base/clock.ts";
+import { AppError } from "../../base/errors.ts";
+import type { PauseMode } from "../../rollout/rollout.ts";
+import type { Worker } from "../../rollout/worker.ts";
+import type { Sidecar } from "../sidecar.ts";
+
+export interface GenerationHoldOptions {
+  readonly sidecar: Sidecar;
+  readonly clock: Clock;
+  /** Time for engines to stop. */
+  readonly timeoutMs: number;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  readonly notice: (notice: LongPause) => void;
+  /** An update held generation back for so many seconds. */
+  readonly held?: (seconds: number) => void;
+}
+
+/** The trainer's pause, which nobody has ended for a while. */
+export interface LongPause {
+  readonly kind: "still_paused";
+  readonly seconds: number;
+  readonly unfinished: number;
+  readonly reason: string;
+}
+
+export interface PauseState {
+  readonly is_paused: boolean;
+  /** null: it runs. */
+  readonly reason: string | null;
+  /** Since when, s ago; null: it runs. */
+  readonly paused_s: number | null;
+  /** Generation resumes when the update ends. */
+  readonly resumes: boolean;
+}
+
+/** A pause that lasts longer than an update does is logged, and again each time it has lasted twice as long. */
+const LONG_PAUSE_MS = 60_000;
+
+export class GenerationHold {
+  readonly #options: GenerationHoldOptions;
+  /** An update holds generation, since when; null: none does. */
+  #heldMs: number | null = null;
+  /** What follows the update: the trainer has not paused by itself. */
+  #resumes = false;
+  #isAsleep = false;
+  /** Since when the trainer has paused; null: it has not. */
+  #pausedMs: number | null = null;
+  #cancelReminder: () => void = () => {};
+
+  constructor(options: GenerationHoldOptions) {
+    this.#options = options;
+  }
+
+  /** An update is open or under way. */
+  get isHeld(): boolean {
+    return this.#heldMs !== null;
+  }
+
+  /** For how long an update has held generation; 0: none does. */
+  get heldSeconds(): number {
+    return this.#heldMs === null ? 0 : (this.#nowMs - this.#heldMs) / 1000;
+  }
+
+  /** The engines' memory was freed, and the rollout is paused until they have it again. */
+  get isAsleep(): boolean {
+    return this.#isAsleep;
+  }
+
+  /** After `pause`, before the engines are sent to sleep. */
+  slept(): void {
+    this.#isAsleep = true;
+  }
+
+  /**
+   * The trainer's pause, which outlasts an update under way.
+   * @throws AppError conflict: it was resumed before it took hold, or waits for what an update holds back.
+   */
+  async pause(mode: PauseMode): Promise<void> {
+    if (this.#heldMs !== null && mode === "wait") {
+      throw new AppError("conflict", "the weights are being updated: nothing can end meanwhile");
+    }
+    this.#resumes = false;
+    if (this.#pausedMs === null) {
+      this.#pausedMs = this.#nowMs;
+      this.#remind(LONG_PAUSE_MS);
+    }
+    if (await this.#options.sidecar.rollout.pause(mode)) return;
+    throw new AppError("conflict", "resumed before the pause had taken hold");
+  }
+
+  /** The trainer's. false: it takes effect at the end of the update that is under way. */
+  resume(): boolean {
+    this.#isAsleep = false;
+    this.#pausedMs = null;
+    this.#cancelReminder();
+    if (this.#heldMs === null) {
+      this.#options.sidecar.rollout.resume();
+      return true;
+    }
+    this.#resumes = true;
+    return false;
+  }
+
+  /** `holdReason`: of an update that holds generation. */
+  state(holdReason: () => string): PauseState {
+    const { rollout } = this.#options.sidecar;
+    const secondsSince = (ms: number) => Math.floor((this.#nowMs - ms) / 1000);
+    if (this.#heldMs !== null) {
+      const paused_s = secondsSince(this.#pausedMs ?? this.#heldMs);
+      return { is_paused: true, reason: holdReason(), paused_s, resumes: this.#resumes };
+    }
+    const mode = rollout.pauseMode;
+    if (mode === null) return { is_paused: false, reason: null, paused_s: null, resumes: false };
+    const paused_s = secondsSince(this.#pausedMs ?? this.#nowMs);
+    return { is_paused: true, reason: `paused with mode ${mode}`, paused_s, resumes: false };
+  }
+
+  /**
+   * Nothing runs from here to `release`, nor afterwards if the trainer has paused by itself, until it resumes. Resolves
+   * when nothing runs any more. `giveUp` ends the wait. `reopen`: called with engines that have not stopped in time, to
+   * take them from the rollout.
+   * @throws AppError deadline_exceeded: the trainer's own pause waits for requests that do not end.
+   */
+  async hold(
+    giveUp: AbortSignal,
+    reopen: (busy: ReadonlySet<Worker>, reason: string) => void,
+  ): Promise<void> {
+    const { sidecar, timeoutMs } = this.#options;
+    const { rollout } = sidecar;
+    if (this.#heldMs === null) {
+      this.#resumes = rollout.pauseMode === null;
+      this.#heldMs = this.#nowMs;
+    }
+    const mode = rollout.pauseMode ?? "keep";
+    // The trainer's own pause may not have taken hold yet.
+    const quiet = rollout.pause(mode);
+    if (await this.#inTime(quiet, giveUp)) return;
+    const busy = new Set(rollout.busyWorkers);
+    const reason = `has not stopped for a weight update within ${timeoutMs / 1000} s`;
+    if (mode !== "keep" || giveUp.aborted) {
+      const names = [...busy].map(({ name }) => name).join(", ");
+      const what = giveUp.aborted ? "the update was aborted" : reason;
+      throw new AppError("deadline_exceeded", `${names}: ${what}; nothing has changed`);
+    }
+    reopen(busy, reason);
+    await quiet;
+  }
+
+  /** The update has ended. */
+  release(): void {
+    if (this.#heldMs === null) return;
+    this.#options.held?.(this.heldSeconds);
+    this.#heldMs = null;
+    if (this.#resumes) this.#options.sidecar.rollout.resume();
+  }
+
+  get #nowMs(): number {
+    return this.#options.clock.nowMs();
+  }
+
+  #remind(afterMs: number): void {
+    this.#cancelReminder = this.#options.later(() => {
+      if (this.#pausedMs === null) return;
+      const seconds = Math.floor((this.#nowMs - this.#pausedMs) / 1000);
+      const { unfinished } = this.#options.sidecar.rollout;
+      const reason = "POST /resume ends it";
+      this.#options.notice({ kind: "still_paused", seconds, unfinished, reason });
+      this.#remind(2 * afterMs);
+    }, afterMs);
+  }
+
+  /** false: the deadline passed before, or it was given up. */
+  async #inTime(done: Promise<unknown>, giveUp: AbortSignal): Promise<boolean> {
+    const { later, timeoutMs } = this.#options;
+    const { promise, resolve } = Promise.withResolvers<false>();
+    const late = () => resolve(false);
+    const cancel = later(late, timeoutMs);
+    giveUp.addEventListener("abort", late, { once: true });
+    try {
+      return await Promise.race([done.then(() => true), promise]);
+    } finally {
+      cancel();
+      giveUp.removeEventListener("abort", late);
+    }
+  }
+}

@@ -1,0 +1,134 @@
+// The engines that a weight update is sent to: which can be reached, what they answer, and whether they generate with the
+// weights that they have then. An update that is given up waits for none of them.
+
+import type { Clock } from "../../base/clock.ts";
+import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
+import type { ControlRequest, Worker } from "../../rollout/worker.ts";
+import { type AnswerLimits, answerOf, canaryRequest } from "../engine-answer.ts";
+import type { Sidecar } from "../sidecar.ts";
+import { connected, type Member, type Reachable, type WorkerPool } from "../worker-pool.ts";
+import type { ControlCall } from "./control-call.ts";
+import { fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
+import type { OpenUpdate } from "./open-update.ts";
+
+export interface UpdateEnginesOptions {
+  readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
+  readonly clock: Clock;
+  /** Time for an engine to answer. */
+  readonly timeoutMs: number;
+  /** Runs something after a while; returns what cancels it. */
+  readonly later: (act: () => void, ms: number) => () => void;
+  readonly notice: (notice: CanaryFailed) => void;
+}
+
+/** The engine has taken the weights, and does not generate with them. */
+export interface CanaryFailed {
+  readonly kind: "canary_failed";
+  readonly worker: string;
+  readonly reason: string;
+}
+
+/** Time for which an update waits for an engine that is being opened again, if there is no other. */
+const REOPEN_MS = 5_000;
+const REOPEN_POLL_MS = 50;
+
+export class UpdateEngines {
+  readonly #options: UpdateEnginesOptions;
+  /** Gives up what the request under way waits for. */
+  #giveUp = new AbortController();
+  /** Engines that did not stop for the request under way. */
+  #reopened: ReadonlySet<Member> = new Set();
+
+  constructor(options: UpdateEnginesOptions) {
+    this.#options = options;
+  }
+
+  get next(): WeightEpoch {
+    return weightEpoch(this.#options.sidecar.rollout.epoch + 1);
+  }
+
+  /** Aborted once the request under way is given up. */
+  get signal(): AbortSignal {
+    return this.#giveUp.signal;
+  }
+
+  /** Another request of the trainer begins. */
+  begin(): void {
+    this.#giveUp = new AbortController();
+    this.#reopened = new Set();
+  }
+
+  giveUp(): void {
+    this.#giveUp.abort();
+  }
+
+  /** They are opened again; `available` waits for them. */
+  reopen(busy: ReadonlySet<Worker>, reason: string): void {
+    const { pool } = this.#options;
+    this.#reopened = new Set(
+      pool.members.filter(({ worker }) => worker !== null && busy.has(worker)),
+    );
+    pool.reopen(this.#reopened, reason);
+  }
+
+  requestOf(call: ControlCall): ControlRequest {
+    return { ...call, nextEpoch: this.next };
+  }
+
+  async send(call: ControlCall): Promise<Outcome> {
+    return await this.sendTo(await this.available(), call);
+  }
+
+  async sendTo(engines: readonly Reachable[], call: ControlCall): Promise<Outcome> {
+    const request = this.requestOf(call);
+    return await fanOut(engines, () => request, this.#limits);
+  }
+
+  /**
+   * If none is available, one may be soon: a failed engine is opened again. So are those that did not stop for this
+   * update.
+   */
+  async available(): Promise<Reachable[]> {
+    const { pool, later, clock } = this.#options;
+    const endMs = clock.nowMs() + REOPEN_MS;
+    for (;;) {
+      const engines = connected(pool.members);
+      const isComplete = [...this.#reopened].every(({ worker }) => worker !== null);
+      if ((engines.length > 0 && isComplete) || clock.nowMs() >= endMs) return engines;
+      if (this.#giveUp.signal.aborted) return engines;
+      await new Promise<void>((resolve) => {
+        later(resolve, REOPEN_POLL_MS);
+      });
+    }
+  }
+
+  /** Those on which the update is open still. */
+  begunBy({ begun }: OpenUpdate): Reachable[] {
+    return connected(this.#options.pool.members).filter(
+      ({ member, worker }) => begun.get(member) === worker,
+    );
+  }
+
+  /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
+  async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
+    const request = canaryRequest(this.next, adapter);
+    const answers = await Promise.all(
+      outcome.answers.map(async (one) => {
+        if (!isSuccess(one.answer)) return one;
+        const answer = await answerOf(one.worker, request, this.#limits);
+        if (isSuccess(answer)) return one;
+        const failed = { ...one, answer };
+        const worker = one.member.source.name;
+        this.#options.notice({ kind: "canary_failed", worker, reason: textOf(failed) });
+        return failed;
+      }),
+    );
+    return outcomeOf(answers);
+  }
+
+  get #limits(): AnswerLimits {
+    const { timeoutMs: msMax, later, sidecar } = this.#options;
+    return { msMax, later, sidecar, signal: this.#giveUp.signal };
+  }
+}
