@@ -36,7 +36,7 @@ test("npm: the package has all that runs, and no tests", () => {
   }
   expect(paths.filter((path) => /\.test\.ts$|^(test|bench|scripts|docs)\//.test(path))).toEqual([]);
   expect(listing?.size).toBeLessThan(BYTES_MAX);
-}, 60_000);
+}, 180_000);
 
 test("npm: no package that it needs refuses Node 20", async () => {
   const lock = await Bun.file(join(ROOT, "package-lock.json")).json();

@@ -30,7 +30,7 @@ test("serve: a signal while engines are being opened ends it", async () => {
     tool.kill("SIGKILL");
     await engine.stop(true);
   }
-}, 30_000);
+}, 180_000);
 
 const engineTest = test.skipIf(engineMissing() !== null);
 
@@ -60,7 +60,7 @@ engineTest(
       tool.kill("SIGKILL");
     }
   },
-  60_000,
+  180_000,
 );
 
 test("serve: a --parent that has ended already ends it", async () => {
@@ -68,7 +68,7 @@ test("serve: a --parent that has ended already ends it", async () => {
   await parent.exited;
   const tool = start(["serve", "--port", "0", "--parent", String(parent.pid)]);
   expect(await tool.exited).toBe(EXIT_INTERRUPTED);
-}, 30_000);
+}, 180_000);
 
 const EMBEDDED = ["serve", "--llama", "1", "--slots", "1", "--kv-tokens", "4096", "--port", "0"];
 

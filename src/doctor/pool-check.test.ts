@@ -31,7 +31,7 @@ test("checkPool: two pools that are not one are reported, with what to look at",
   const finding = await checkPool(await servers(pool(), pool()), OPTIONS);
   expect(finding?.verdict).toBe("warn");
   expect(finding?.fix).toContain("PYTHONHASHSEED");
-}, 30_000);
+}, 180_000);
 
 test("checkPool: engines without a pool, with different ones or without output are not compared", async () => {
   expect(await checkPool(await servers({}, {}), OPTIONS)).toBe(null);

@@ -120,7 +120,7 @@ for (const policy of DIVIDED) {
     // What the rollout takes back itself goes to the pool; what an engine takes back is computed again.
     expect(report.preemptions).toBe(0);
     expect(report.chunks_ended_early).toBeLessThan(1.5 * report.requests);
-  }, 30_000);
+  }, 180_000);
 }
 
 test("admission: a request that needs a worker's whole KV runs, and nobody waits for ever", async () => {
@@ -159,4 +159,4 @@ test("admission: a request that needs a worker's whole KV runs, and nobody waits
     ),
     { numRuns: 100 },
   );
-}, 60_000);
+}, 180_000);

@@ -189,4 +189,4 @@ test("rollout: requests that workers die of end with a refusal, and every other 
     }),
     { numRuns: 400 },
   );
-}, 60_000);
+}, 180_000);

@@ -173,7 +173,7 @@ test("rollout: every response comes out whole, once and in order, whatever fails
     }),
     { numRuns: 1500 },
   );
-}, 60_000);
+}, 180_000);
 
 test("rollout: admission by KV budget leaves nothing to preempt under divided and seer", async () => {
   await fc.assert(
@@ -184,4 +184,4 @@ test("rollout: admission by KV budget leaves nothing to preempt under divided an
     }),
     { numRuns: 300 },
   );
-}, 60_000);
+}, 180_000);

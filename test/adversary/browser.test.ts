@@ -10,7 +10,7 @@ let victim: Victim;
 
 beforeAll(async () => {
   if (engineMissing() === null) victim = await Victim.start();
-}, 30_000);
+}, 180_000);
 
 afterAll(async () => {
   await victim?.stop();
@@ -56,7 +56,7 @@ attack(
     const paused = await fetch(new URL("/is_paused", victim.url));
     expect(await paused.json()).toMatchObject({ is_paused: false });
   },
-  30_000,
+  180_000,
 );
 
 attack("browser: a refusal has vLLM's shape and names header, value and flag", async () => {

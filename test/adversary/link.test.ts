@@ -21,7 +21,7 @@ import { rounds } from "./scale.ts";
 const ROUNDS = rounds(20, 1000);
 const REQUESTS = 8;
 const TOKENS = 24;
-const DEADLINE_MS = 20_000;
+const DEADLINE_MS = 60_000;
 const RETRY_MS_MAX = 10;
 const EPOCH = weightEpoch(0);
 const clock = { nowMs: () => performance.now() };

@@ -16,7 +16,7 @@ beforeAll(async () => {
   server = await VllmStandIn.start({});
   const tokenizer = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
   victim = await Victim.start("--worker", server.url, "--tokenizer", tokenizer);
-}, 30_000);
+}, 180_000);
 
 afterAll(async () => {
   await victim?.stop();
@@ -53,7 +53,7 @@ test("nested: no route that reads a body takes one", async () => {
     await expectRefused(path, objects(DEPTHS[0] ?? 0));
   }
   await expectServing();
-}, 60_000);
+}, 180_000);
 
 test.each(["structured_outputs", "vllm_xargs", "logit_bias", "kv_transfer_params", "stop", "x"])(
   "nested: %s reaches no server",
@@ -72,7 +72,7 @@ test.each(["structured_outputs", "vllm_xargs", "logit_bias", "kv_transfer_params
     expect(server.bodies.length).toBe(before);
     await expectServing();
   },
-  60_000,
+  180_000,
 );
 
 test("nested: a frame of the stream closes that connection alone", async () => {
@@ -116,4 +116,4 @@ test("nested: what a server answers to a control call is passed on, or is an err
     await other.stop();
     await engine.stop(true);
   }
-}, 60_000);
+}, 180_000);

@@ -17,7 +17,7 @@ import { collecting, serveOptions, vllmSource } from "../suite/serve-fixture.ts"
 import { rounds } from "./scale.ts";
 
 const SEED = Number(process.env.SEED ?? 1);
-const DEADLINE_MS = 8_000;
+const DEADLINE_MS = 30_000;
 const TOKENS = 12;
 /** A prompt that begins with this token meets the lie whose number follows, after so many tokens. */
 const POISON = 999;
@@ -182,7 +182,7 @@ test("a wild token in a text answer: 502 that names worker, token and bound; the
   );
   const startMs = performance.now();
   expect(await completion([4, 4])).toEqual({ tokens: expectedOf([4, 4]) });
-  expect(performance.now() - startMs).toBeLessThan(2_000);
+  expect(performance.now() - startMs).toBeLessThan(10_000);
 });
 
 /** A proxy that closes its `n`th stream after so many bytes of the answer. */
@@ -299,4 +299,4 @@ test("an engine that answers its streams with endless bytes: the request ends, m
   server.closeAllConnections();
   server.close();
   await standIn.stop();
-}, 60_000);
+}, 180_000);

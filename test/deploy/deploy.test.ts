@@ -50,7 +50,7 @@ test.skipIf(missing !== null)(
       tool.kill("SIGKILL");
     }
   },
-  60_000,
+  180_000,
 );
 
 test("deploy: every YAML file is YAML, and every document has its kind", () => {

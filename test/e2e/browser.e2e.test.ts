@@ -54,7 +54,7 @@ describe.skipIf(isMissing)("browser", () => {
 
   beforeAll(async () => {
     [open, closed] = await Promise.all([Victim.start(), Victim.start("--api-token", TOKEN)]);
-  }, 60_000);
+  }, 180_000);
 
   afterAll(async () => {
     await Promise.all([open?.stop(), closed?.stop()]);

@@ -45,7 +45,7 @@ export class Proc {
 export async function untilTrue(
   isTrue: () => boolean | Promise<boolean>,
   what: string,
-  msMax = 30_000,
+  msMax = 120_000,
 ): Promise<number> {
   const startMs = performance.now();
   while (!(await isTrue())) {

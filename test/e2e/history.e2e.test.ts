@@ -113,7 +113,7 @@ testIf(
       expect(sorted(await pastOf(url))).toEqual(sorted(made));
     });
   },
-  60_000,
+  180_000,
 );
 
 testIf(
@@ -128,5 +128,5 @@ testIf(
     expect(stderr).toContain(`--history-file ${file} is no history of this program`);
     expect(readFileSync(file, "utf8")).toBe("precious");
   },
-  60_000,
+  180_000,
 );

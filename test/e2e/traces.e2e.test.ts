@@ -16,7 +16,7 @@ describe.skipIf(engineMissing() !== null)("traces", () => {
   beforeAll(async () => {
     collector = new Collector();
     victim = await Victim.start("--chunk-tokens", "16", "--otlp", collector.url);
-  }, 60_000);
+  }, 180_000);
 
   afterAll(async () => {
     await victim?.stop();

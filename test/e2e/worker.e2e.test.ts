@@ -113,7 +113,7 @@ engineTest(
     child.kill("SIGTERM");
     expect(await child.exited).toBe(0);
   },
-  60_000,
+  180_000,
 );
 
 /** Runs one chunk; returns its tokens, and the KV if it is to be exported. */
@@ -206,5 +206,5 @@ engineTest(
     expect(said).toContain("engine_restarts");
     expect(said).toContain("engine_ready");
   },
-  60_000,
+  180_000,
 );

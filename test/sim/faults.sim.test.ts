@@ -23,7 +23,7 @@ test("faults: whatever is lost, late, slow or repeated, every response comes out
       );
     }
   }
-}, 60_000);
+}, 180_000);
 
 test("faults: a seed repeats its run to the last token", async () => {
   const core = loadCore();

@@ -148,7 +148,7 @@ test("streams: put together, they are the answer that does not stream", async ()
     }),
     { numRuns: 80 },
   );
-}, 60_000);
+}, 180_000);
 
 async function read(
   response: Response,

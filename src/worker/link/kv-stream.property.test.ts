@@ -143,7 +143,7 @@ test("link: KV in parts arrives whole, both ways, whatever is cut, and what is r
     { numRuns: 40 },
   );
   expect(reconnects).toBeGreaterThan(20);
-}, 60_000);
+}, 180_000);
 
 test("link: KV larger than a message goes both ways, and tokens of others pass it", async () => {
   const bytes = 6 * 2 ** 20;
@@ -179,7 +179,7 @@ test("link: KV larger than a message goes both ways, and tokens of others pass i
   ).toBe(true);
   await linked.close();
   await host.close();
-}, 30_000);
+}, 180_000);
 
 test("delivery: KV that waits fills a window, and no message waits for it", () => {
   const limits = { ...LINK_LIMITS, frameBytesMax: 164, kvWindowBytes: 1000 };
