@@ -2,6 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { Command } from "commander";
+import { FIELDS } from "../config/fields.ts";
 import { programOf } from "./cli.ts";
 import { addFields } from "./commander-fields.ts";
 import { HELP_WIDTH_MAX, layOutHelp } from "./help.ts";
@@ -44,4 +45,8 @@ test("help: one default, the command's own where it has one", () => {
   const own = helpOf(example({ limit: 8 }), 100);
   expect(own).toContain("take only the first N prompts (default: 8)");
   expect(own).not.toContain("(default: all)");
+  // Commander adds none, and neither does a field's text.
+  for (const [name, { help }] of Object.entries(FIELDS)) {
+    expect({ name, hasDefault: help.includes("(default") }).toEqual({ name, hasDefault: false });
+  }
 });

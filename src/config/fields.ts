@@ -121,7 +121,8 @@ export const FIELDS = {
     min: 1,
     max: 1_048_576,
     default: null,
-    help: "output tokens of one chunk, after which a request may move to another worker (default: 64 to 2048, by the KV of a worker and by what the end of a chunk costs there)",
+    otherwise: "64 to 2048, by the KV of a worker and by what the end of a chunk costs there",
+    help: "output tokens of one chunk, after which a request may move to another worker",
   }),
   kvTokens: integer("--kv-tokens", {
     metavar: "N",
@@ -470,7 +471,8 @@ export const FIELDS = {
     flag: "--fault",
     metavar: "KIND",
     default: [],
-    help: "draw only faults of this kind; may be repeated (default: all)",
+    otherwise: "all",
+    help: "draw only faults of this kind; may be repeated",
   },
   killEvery: integer("--kill-every", {
     metavar: "S",
@@ -597,7 +599,8 @@ export const FIELDS = {
     flag: "--history-file",
     metavar: "FILE",
     default: null,
-    help: "keeps the sidecar's over a restart (default: they are kept in memory alone)",
+    otherwise: "they are kept in memory alone",
+    help: "keeps the sidecar's over a restart",
   },
   minWorkers: integer("--min-workers", {
     metavar: "N",
@@ -711,7 +714,8 @@ export const FIELDS = {
     min: 1,
     max: 4_194_304,
     default: null,
-    help: "end at once when this process ends, however it ends: the program that starts the sidecar names itself (default: none)",
+    otherwise: "none",
+    help: "end at once when this process ends, however it ends: the program that starts the sidecar names itself",
   }),
   log: {
     kind: "choice",
