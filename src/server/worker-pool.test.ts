@@ -10,13 +10,14 @@ import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { loadCore } from "../wasm/load.ts";
 import { SimulatedWorker } from "../worker/simulated/worker.ts";
 import { Sidecar } from "./sidecar.ts";
-import { type OpenOptions, WorkerPool } from "./worker-pool.ts";
+import { type OpenOptions, WorkerPool, type WorkerSource } from "./worker-pool.ts";
 
 const EPOCH = weightEpoch(0);
 const TOKENS = 12;
 
 class Bed {
   readonly sidecar: Sidecar;
+  readonly sources: readonly WorkerSource[];
   readonly pool: WorkerPool;
   /** Of the worker that was opened last at each place. */
   readonly workers: SimulatedWorker[] = [];
@@ -27,19 +28,20 @@ class Bed {
 
   private constructor() {
     const { capacity } = newSimulated();
+    this.sources = [0, 1].map((index) => ({
+      name: `w${index}`,
+      keepsWeights: true,
+      open: async ({ reach }) => {
+        if (this.isGone) throw new Error("refused");
+        const options = { workerId: workerId(index), capacity, epoch: EPOCH };
+        const worker = new SimulatedWorker({ ...options, lengthOf: () => TOKENS });
+        this.workers[index] = worker;
+        this.reach[index] = reach;
+        return worker;
+      },
+    }));
     this.pool = new WorkerPool({
-      sources: [0, 1].map((index) => ({
-        name: `w${index}`,
-        keepsWeights: true,
-        open: async ({ reach }) => {
-          if (this.isGone) throw new Error("refused");
-          const options = { workerId: workerId(index), capacity, epoch: EPOCH };
-          const worker = new SimulatedWorker({ ...options, lengthOf: () => TOKENS });
-          this.workers[index] = worker;
-          this.reach[index] = reach;
-          return worker;
-        },
-      })),
+      sources: this.sources,
       later: (act, ms) => {
         this.laters.push({ act, ms });
         return () => {};
@@ -184,4 +186,33 @@ test("pool: an engine that dies without a word is down until it is opened again"
   expect(bed.states).toEqual(["ready", "down"]);
   expect(await bed.retry()).toEqual([100]);
   expect(bed.states).toEqual(["ready", "ready"]);
+});
+
+test("pool: a worker that comes back before it was gone stays, and the last word counts", async () => {
+  const bed = await Bed.open();
+  const [first] = bed.sources;
+  const requests = [1, 2, 3, 4].flatMap((prompt) => bed.ask(prompt));
+  await bed.steps([0, 1], 2);
+  void bed.pool.leave(workerId(0), 1000);
+  expect(bed.states).toEqual(["leaving", "ready"]);
+  if (first !== undefined) bed.pool.join(first);
+  expect(bed.states).toEqual(["ready", "ready"]);
+  await bed.retry();
+  await bed.steps([0, 1], 80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+  // It leaves, comes back, leaves again, dies and comes back: two waits are under way, and neither removes it.
+  bed.ask(5);
+  bed.ask(6);
+  await bed.steps([0, 1], 1);
+  void bed.pool.leave(workerId(0), 1000);
+  if (first !== undefined) bed.pool.join(first);
+  void bed.pool.leave(workerId(0), 1000);
+  bed.workers[0]?.kill();
+  if (first !== undefined) bed.pool.join(first);
+  await bed.retry();
+  await bed.retry();
+  expect(bed.states).toEqual(["ready", "ready"]);
+  void bed.pool.leave(workerId(0), 1000);
+  for (let i = 0; i < 3; i += 1) await bed.retry();
+  expect(bed.states).toEqual(["ready"]);
 });

@@ -70,6 +70,8 @@ type PoolMember = Mutable<Member> & {
   taint: string | null;
   /** It is being removed, or was: it is not opened again. */
   isLeaving: boolean;
+  /** Times that it was to leave or to stay: of several that overlap, the last one counts. */
+  turns: number;
 };
 
 /** What gives an engine the weights of the others. */
@@ -146,6 +148,7 @@ export class WorkerPool {
       candidate: null,
       taint: null,
       isLeaving: false,
+      turns: 0,
     };
   }
 
@@ -206,6 +209,8 @@ export class WorkerPool {
 
   /** A worker that comes later. It is opened, given the current weights where it needs them, and serves. */
   join(source: WorkerSource): Member {
+    const leaving = this.#members.find((one) => one.isLeaving && one.source.name === source.name);
+    if (leaving !== undefined) return this.#stay(leaving);
     const member = this.#newMember(source);
     this.#members.push(member);
     this.#options.changed(member);
@@ -222,8 +227,9 @@ export class WorkerPool {
     const rollout = this.#sidecar?.rollout;
     if (member === undefined || member.isLeaving || rollout === undefined) return;
     Object.assign(member, { isLeaving: true, state: "leaving", reason: "removed by a client" });
+    member.turns += 1;
     this.#options.changed(member);
-    const { worker } = member;
+    const { worker, turns } = member;
     if (worker !== null && member.isPlaced) {
       rollout.setReachable(worker, false);
       const polls = Math.ceil(msMax / LEAVE_POLL_MS);
@@ -232,12 +238,22 @@ export class WorkerPool {
         await new Promise<void>((resolve) => {
           this.#options.later(resolve, LEAVE_POLL_MS);
         });
+        if (member.turns !== turns) return;
       }
       if (member.worker === worker) rollout.removeWorker(worker);
     }
     this.#members.splice(this.#members.indexOf(member), 1);
     rollout.forgetWorker(workerId);
     await Promise.all([member.worker?.close(), member.candidate?.close()]);
+  }
+
+  /** It has come back before it was gone: two connections to one engine would count its room twice. */
+  #stay(member: PoolMember): Member {
+    member.isLeaving = false;
+    member.turns += 1;
+    if (member.worker !== null && member.isPlaced) this.#reach(member, member.worker);
+    else void this.#reopen(member, { hasWeights: false });
+    return member;
   }
 
   /**

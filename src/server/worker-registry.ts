@@ -85,7 +85,7 @@ export class WorkerRegistry {
 
   async #add(exchange: Exchange): Promise<Response> {
     const url = urlIn(await exchange.json());
-    // One that is about to leave does not stay for it: it joins anew.
+    // One that is about to leave is not there: by joining it stays.
     const there = this.#entries().find((entry) => entry.url === url && entry.state !== "leaving");
     if (there !== undefined) return jsonResponse(accepted(there.id, url));
     if (this.#entries().length >= WORKERS_MAX) {
