@@ -5,6 +5,7 @@ import { fold32 } from "../../base/hash.ts";
 import { type DrawKey, PROMPT_FIELDS } from "../../request/request.ts";
 import type { ChunkRequest, Dialect } from "./dialect.ts";
 import { sglangBody } from "./sglang/body.ts";
+import { shapingFields } from "./shaping-fields.ts";
 
 /** Of the request, not of each chunk: `form` and `expertsFrom` say what a chunk reports. */
 const REPORT_FIELDS: ReadonlySet<string> = new Set([
@@ -123,11 +124,9 @@ function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: Dialect):
   return Math.min(topLogprobs + 1, Math.max(logprobsMax, topLogprobs));
 }
 
-function drawing(
-  { spec, offset, tokensMax }: ChunkRequest,
-  { hasSeeds }: Dialect,
-): Record<string, unknown> {
-  const { shaping, temperature, stopTokenIds } = spec.sampling;
+function drawing(ask: ChunkRequest, { hasSeeds }: Dialect): Record<string, unknown> {
+  const { spec, offset } = ask;
+  const { temperature, stopTokenIds } = spec.sampling;
   const fields: Record<string, unknown> = {
     temperature,
     // With `ignore_eos` the server ends at `stop_token_ids` and at nothing else, the model's EOS included.
@@ -136,21 +135,7 @@ function drawing(
   };
   // A greedy request draws nothing; a seed would cost the server a generator.
   if (temperature > 0 && hasSeeds) fields.seed = chunkSeed(spec.draw, offset);
-  if (shaping === null) return fields;
-  const tokensMin = Math.min(Math.max(0, shaping.tokensMin - offset), tokensMax);
-  if (tokensMin > 0) fields.min_tokens = tokensMin;
-  if (shaping.topK > 0) fields.top_k = shaping.topK;
-  if (shaping.topP < 1) fields.top_p = shaping.topP;
-  if (shaping.minP > 0) fields.min_p = shaping.minP;
-  if (shaping.repetitionPenalty !== 1) fields.repetition_penalty = shaping.repetitionPenalty;
-  if (shaping.presencePenalty !== 0) fields.presence_penalty = shaping.presencePenalty;
-  if (shaping.frequencyPenalty !== 0) fields.frequency_penalty = shaping.frequencyPenalty;
-  if (shaping.logitBias.length > 0) {
-    fields.logit_bias = Object.fromEntries(
-      shaping.logitBias.map(({ token, bias }) => [String(token), bias]),
-    );
-  }
-  return fields;
+  return Object.assign(fields, shapingFields(ask, "min_tokens"));
 }
 
 function objectOf(value: unknown): object {

@@ -3,6 +3,7 @@
 import { fold32 } from "../../../base/hash.ts";
 import type { DrawKey, SamplingParams } from "../../../request/request.ts";
 import type { ChunkRequest, Dialect } from "../dialect.ts";
+import { shapingFields } from "../shaping-fields.ts";
 
 /**
  * One for all chunks: with --enable-deterministic-inference SGLang draws each token by the seed and the token's position,
@@ -49,11 +50,9 @@ export function ridOf({ name, run }: Pick<ChunkRequest, "name" | "run">): string
   return `${name}-${run}.`;
 }
 
-function drawing(
-  { spec, offset, tokensMax }: ChunkRequest,
-  { hasSeeds }: Dialect,
-): Record<string, unknown> {
-  const { shaping, temperature, stopTokenIds, engineFields } = spec.sampling;
+function drawing(ask: ChunkRequest, { hasSeeds }: Dialect): Record<string, unknown> {
+  const { spec } = ask;
+  const { temperature, stopTokenIds, engineFields } = spec.sampling;
   const fields: Record<string, unknown> = {
     temperature,
     // It ignores `stop_token_ids` too. Without it the model's own EOS ends the attempt; where that is no stop of the
@@ -65,21 +64,7 @@ function drawing(
   if (temperature > 0 && hasSeeds) fields.sampling_seed = sglangSeed(spec.draw);
   if (Array.isArray(engineFields?.stop)) fields.stop = engineFields.stop;
   Object.assign(fields, grammarOf(spec.sampling));
-  if (shaping === null) return fields;
-  const tokensMin = Math.min(Math.max(0, shaping.tokensMin - offset), tokensMax);
-  if (tokensMin > 0) fields.min_new_tokens = tokensMin;
-  if (shaping.topK > 0) fields.top_k = shaping.topK;
-  if (shaping.topP < 1) fields.top_p = shaping.topP;
-  if (shaping.minP > 0) fields.min_p = shaping.minP;
-  if (shaping.repetitionPenalty !== 1) fields.repetition_penalty = shaping.repetitionPenalty;
-  if (shaping.presencePenalty !== 0) fields.presence_penalty = shaping.presencePenalty;
-  if (shaping.frequencyPenalty !== 0) fields.frequency_penalty = shaping.frequencyPenalty;
-  if (shaping.logitBias.length > 0) {
-    fields.logit_bias = Object.fromEntries(
-      shaping.logitBias.map(({ token, bias }) => [String(token), bias]),
-    );
-  }
-  return fields;
+  return Object.assign(fields, shapingFields(ask, "min_new_tokens"));
 }
 
 /** vLLM's kinds of structured output under SGLang's names. */
