@@ -1,5 +1,7 @@
-// What the tests of trainers' own classes share: where their Python environments are, and how a driver is run.
+// What the tests of trainers' own classes share: where their Python environments are, which drivers there are, and how
+// they are run against one server.
 
+import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { start } from "../e2e/tool.ts";
@@ -25,15 +27,30 @@ export const LIGHT = environment("clients", "npm run clients:install");
 /** With torch, TRL, AReaL and verl. */
 export const TORCH = environment("clients-torch", "npm run clients:install -- --torch");
 
-/** Drivers by environment, and the steps of each. */
-export const LIGHT_DRIVERS = {
-  renderers: 3,
-  verifiers: 4,
-  agentlightning: 4,
-  verl_server: 2,
-  skyrl: 9,
-} as const;
-export const TORCH_DRIVERS = { trl: 3, areal: 2, verl: 2 } as const;
+/** A driver, and the steps that it takes. `sources`: names the variable with the folder of a trainer that PyPI lacks. */
+export interface DriverTest {
+  readonly name: string;
+  readonly steps: number;
+  readonly environment: Environment;
+  readonly sources?: string;
+}
+
+const light = (name: string, steps: number): DriverTest => ({ name, steps, environment: LIGHT });
+const torch = (name: string, steps: number): DriverTest => ({ name, steps, environment: TORCH });
+
+export const LIGHT_DRIVERS: readonly DriverTest[] = [
+  light("renderers", 3),
+  light("verifiers", 4),
+  light("agentlightning", 4),
+  light("verl_server", 2),
+  light("skyrl", 9),
+];
+export const TORCH_DRIVERS: readonly DriverTest[] = [
+  torch("trl", 3),
+  torch("areal", 2),
+  torch("verl", 2),
+  { ...torch("slime", 5), sources: "SLIME" },
+];
 
 function environment(name: string, made: string): Environment {
   const folder = join(ROOT, ".cache", name);
@@ -46,14 +63,40 @@ export interface Served {
   readonly engine: "llama" | "vllm";
   /** A folder with other weights of the same model. */
   readonly weights: string;
+  stop(): Promise<void>;
+}
+
+const TEST_MS_MAX = 600_000;
+
+/** A test for each driver, against one server. `missing`: why it cannot be started; null: it can. */
+export function testDrivers(
+  drivers: readonly DriverTest[],
+  server: { readonly missing: string | null; readonly start: () => Promise<Served> },
+): void {
+  let served: Served;
+  beforeAll(async () => {
+    if (server.missing === null) served = await server.start();
+  }, TEST_MS_MAX);
+  afterAll(async () => {
+    if (server.missing === null) await served.stop();
+  }, TEST_MS_MAX);
+  for (const { name, steps, environment, sources } of drivers) {
+    const lacks = sources !== undefined && (process.env[sources] ?? "") === "";
+    const missing = lacks ? `${sources} names the folder of its sources` : environment.missing;
+    const because = server.missing ?? missing;
+    const testIf = because === null ? test : test.skip;
+    testIf(
+      `${name}: its own classes generate, take turns, abort and update weights${because === null ? "" : ` (skipped: ${because})`}`,
+      async () => {
+        expect(await drive(name, environment, served)).toBe(steps);
+      },
+      TEST_MS_MAX,
+    );
+  }
 }
 
 /** Runs test/clients/python/drive_NAME.py to its end; prints what it did. @throws Error with its last words. */
-export async function drive(
-  name: string,
-  { python }: Environment,
-  served: Served,
-): Promise<number> {
+async function drive(name: string, { python }: Environment, served: Served): Promise<number> {
   const { url, engine, weights } = served;
   const options = ["--server", url, "--engine", engine, "--weights", weights];
   const driver = Bun.spawn([python, join(DRIVERS, `drive_${name}.py`), ...options], {
@@ -85,12 +128,8 @@ export async function drive(
   return JSON.parse(summary).steps;
 }
 
-export interface EmbeddedServer extends Served {
-  stop(): Promise<void>;
-}
-
 /** `foretoken serve --llama 2`, as its user starts it. */
-export async function startEmbedded(): Promise<EmbeddedServer> {
+export async function startEmbedded(): Promise<Served> {
   const model = join(ROOT, "model", "foretoken-3m-f16.gguf");
   const options = ["--llama", "2", "--chunk-tokens", "32", "--model", model, "--port", "0"];
   const server = start(["serve", ...options]);

@@ -1,29 +1,7 @@
 // Trainers' own client classes, unmodified, against `foretoken serve --llama 2`: groups, second turns, weight updates,
 // aborts. Their packages need no torch: `npm run clients:install`.
 
-import { afterAll, beforeAll, expect, test } from "bun:test";
 import { engineMissing } from "../e2e/tool.ts";
-import { drive, type EmbeddedServer, LIGHT, LIGHT_DRIVERS, startEmbedded } from "./clients.ts";
+import { LIGHT, LIGHT_DRIVERS, startEmbedded, testDrivers } from "./clients.ts";
 
-const missing = LIGHT.missing ?? engineMissing();
-const testIf = missing === null ? test : test.skip;
-const because = missing === null ? "" : ` (skipped: ${missing})`;
-const TEST_MS_MAX = 300_000;
-
-let served: EmbeddedServer;
-beforeAll(async () => {
-  if (missing === null) served = await startEmbedded();
-}, TEST_MS_MAX);
-afterAll(async () => {
-  if (missing === null) await served.stop();
-});
-
-for (const [name, steps] of Object.entries(LIGHT_DRIVERS)) {
-  testIf(
-    `${name}: its own classes generate, take turns, abort and update weights${because}`,
-    async () => {
-      expect(await drive(name, LIGHT, served)).toBe(steps);
-    },
-    TEST_MS_MAX,
-  );
-}
+testDrivers(LIGHT_DRIVERS, { missing: LIGHT.missing ?? engineMissing(), start: startEmbedded });
