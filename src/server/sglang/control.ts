@@ -7,6 +7,8 @@ import { invalid } from "../openai/sampling-fields.ts";
 
 export const sglangAbortRequest = v.strictObject({
   rid: name,
+  /** `rid` is what the ids begin with (miles: of all requests of an adapter). */
+  prefix: flag,
   abort_all: flag,
   finished_reason: ignored,
   abort_message: ignored,
@@ -14,11 +16,11 @@ export const sglangAbortRequest = v.strictObject({
 
 /** Their answers come as they stand, with finish_reason abort. */
 export function abortSglang(plane: DataPlane, body: unknown): object {
-  const { rid, abort_all: all } = checked(sglangAbortRequest, body);
-  if (all !== true && (rid ?? "") === "") {
-    throw invalid("rid", "or abort_all must be there");
-  }
-  const isMeant = (id: string) => all === true || id === rid;
+  const { rid, prefix, abort_all: all } = checked(sglangAbortRequest, body);
+  const name = rid ?? "";
+  if (all !== true && name === "") throw invalid("rid", "or abort_all must be there");
+  const isNamed = (id: string) => (prefix === true ? id.startsWith(name) : id === name);
+  const isMeant = (id: string) => all === true || isNamed(id);
   let aborted = 0;
   for (const job of [...plane.jobs]) {
     if (isMeant(job.id)) {
@@ -26,8 +28,8 @@ export function abortSglang(plane: DataPlane, body: unknown): object {
       aborted += 1;
       continue;
     }
-    for (const [index, name] of (job.plan.names ?? []).entries()) {
-      if (!isMeant(name)) continue;
+    for (const [index, one] of (job.plan.names ?? []).entries()) {
+      if (!isMeant(one)) continue;
       job.abortPrompt(index);
       aborted += 1;
     }

@@ -17,6 +17,8 @@ interface Answer {
     output_token_logprobs?: [number, number, null][];
     output_token_logprobs_length?: number;
     output_top_logprobs?: unknown[];
+    top_p_token_ids?: string;
+    top_p_token_offsets?: string;
   };
 }
 
@@ -113,4 +115,52 @@ test("sglang: an abort by a name of the list ends that prompt's response alone",
     "length",
     "abort",
   ]);
+});
+
+test("sglang: an abort by a prefix ends the responses whose ids begin with it", async () => {
+  const ask = (rid: string) =>
+    fixture.post("/generate", {
+      input_ids: [1, rid.length],
+      rid,
+      sampling_params: { max_new_tokens: 400, ignore_eos: true },
+    });
+  const asked = ["slot-1:a", "slot-1:bb", "slot-10"].map(ask);
+  await fixture.when(() => fixture.sidecar.rollout.unfinished === 3);
+  await fixture.step(5);
+  const exact = await fixture.post("/abort_request", { rid: "slot-1:" });
+  expect(await exact.json()).toEqual({ success: true, aborted: 0 });
+  const aborted = await fixture.post("/abort_request", { rid: "slot-1:", prefix: true });
+  expect(await aborted.json()).toEqual({ success: true, aborted: 2 });
+  const reasons = asked.map(async (answer) => {
+    const { meta_info: meta } = (await (await fixture.until(answer)).json()) as Answer;
+    return meta.finish_reason?.type;
+  });
+  expect(await Promise.all(reasons)).toEqual(["abort", "abort", "length"]);
+});
+
+test("sglang: slime's sets of tokens that top_p left, where top_k bounds them", async () => {
+  const wanted = { custom_params: { return_top_p_token_ids: true }, top_p: 0.9 };
+  const ask = async (sampling: object) => {
+    const sampling_params = { ...params, ...wanted, ...sampling };
+    const body = { input_ids: [1, 2], sampling_params, return_logprob: true };
+    return (await fixture.json("/generate", body)) as Answer;
+  };
+  const { output_ids: tokens, meta_info: meta } = await ask({ top_k: 4 });
+  const numbers = (text = "") => [
+    ...new Int32Array(Uint8Array.from(Buffer.from(text, "base64")).buffer),
+  ];
+  const ids = numbers(meta.top_p_token_ids);
+  const offsets = numbers(meta.top_p_token_offsets);
+  // As slime checks them (`_extract_rollout_top_p_token_data`).
+  expect([offsets[0], offsets.length, offsets.at(-1)]).toEqual([0, tokens.length + 1, ids.length]);
+  for (const [i, token] of tokens.entries()) {
+    const set = ids.slice(offsets[i], offsets[i + 1]);
+    expect(set).toContain(token);
+    expect(set.length).toBeLessThanOrEqual(4);
+  }
+  expect(meta.output_top_logprobs).toBeUndefined();
+  // Greedy sampling leaves the likeliest one; without a bound nothing is said.
+  const greedy = await ask({ temperature: 0 });
+  expect(numbers(greedy.meta_info.top_p_token_ids)).toEqual(greedy.output_ids);
+  expect((await ask({ top_k: -1 })).meta_info).not.toHaveProperty("top_p_token_ids");
 });

@@ -4,7 +4,7 @@
 import * as v from "valibot";
 import { present } from "../../base/assert.ts";
 import { AppError } from "../../base/errors.ts";
-import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
+import { TOKENS_MAX, TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import { advanced, spanOf } from "../openai/completions.ts";
 import type { StreamView } from "../openai/event-stream.ts";
 import {
@@ -26,6 +26,7 @@ import { logprobText } from "../openai/json.ts";
 import { originOf, VERSION_FIELD } from "../openai/origin.ts";
 import type { Output } from "../openai/output.ts";
 import type { Answer, DataPlane, Prepared } from "../openai/plane.ts";
+import { supportAt } from "../openai/sample-support.ts";
 import {
   type Drawing,
   drawingOf,
@@ -167,6 +168,8 @@ interface Item {
   readonly tokensMax: number;
   readonly returnsLogprobs: boolean;
   readonly top: number;
+  /** Most tokens that can be drawn at a position, all of which are reported; 0: they are not. */
+  readonly support: number;
   readonly adapter: string | null;
   readonly salt: string | null;
 }
@@ -198,16 +201,25 @@ function itemsOf(fields: Fields, count: number): Item[] {
       tokensMax: params.max_new_tokens ?? TOKENS_MAX_DEFAULT,
       returnsLogprobs,
       top: returnsLogprobs ? (at("top_logprobs_num", fields.top_logprobs_num, index) ?? 0) : 0,
+      support: supportWidth(params),
       adapter: at("lora_path", fields.lora_path, index),
       salt: salt !== null && otherSalt !== null ? `${salt} ${otherSalt}` : (salt ?? otherSalt),
     };
   });
 }
 
+/** slime's patched SGLang reports the tokens that top_p left. Here that takes a top_k which engines report alternatives for. */
+function supportWidth({ custom_params, top_k, temperature }: Item["params"]): number {
+  if (custom_params?.return_top_p_token_ids !== true) return 0;
+  if (temperature === 0) return 1;
+  const width = top_k ?? 0;
+  return width >= 1 && width <= TOP_LOGPROBS.max ? width : 0;
+}
+
 function drawingOfItem(
   plane: DataPlane,
   fields: Fields,
-  { params, top, tokensMax }: Item,
+  { params, top, support, tokensMax }: Item,
 ): Drawing {
   const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
   return drawingOf(
@@ -219,7 +231,7 @@ function drawingOfItem(
       return_routed_experts: experts ?? false,
       ...(experts === true ? { routed_experts_prompt_start: start } : {}),
     },
-    { topLogprobs: top, tokensMax, extraArgs: {} },
+    { topLogprobs: Math.max(top, support), tokensMax, extraArgs: {} },
     plane.samplingContext("sampling_params."),
   );
 }
@@ -313,8 +325,9 @@ class SglangAnswer implements Answer {
       weight_versions: versions,
     };
     const logprobs = item?.returnsLogprobs === true ? this.#logprobs(output, item.top) : "";
+    const support = supportJson(output, item?.support ?? 0);
     const experts = this.#experts(output);
-    const metaJson = `${JSON.stringify(meta).slice(0, -1)}${logprobs}${experts}}`;
+    const metaJson = `${JSON.stringify(meta).slice(0, -1)}${logprobs}${support}${experts}}`;
     const index = this.#isList ? `,"index":${output.index}` : "";
     return `{"text":${JSON.stringify(output.pieces.join(""))},"output_ids":[${ids}],"meta_info":${metaJson}${index}}`;
   }
@@ -343,9 +356,10 @@ class SglangAnswer implements Answer {
     const top = span?.response.topLogprobs() ?? null;
     for (let i = 0; i < output.tokens; i += 1) {
       triples.push(this.#triple(logprobs[i] ?? 0, tokens[i] ?? 0));
-      if (top === null) continue;
+      if (top === null || count === 0) continue;
       const row: string[] = [];
-      for (let k = i * top.count; k < (i + 1) * top.count; k += 1) {
+      const end = i * top.count + Math.min(count, top.count);
+      for (let k = i * top.count; k < end; k += 1) {
         const token = top.tokens[k] ?? -1;
         if (token >= 0) row.push(this.#triple(top.logprobs[k] ?? 0, token));
       }
@@ -359,6 +373,19 @@ class SglangAnswer implements Answer {
     const written = this.#writesTokens ? this.#plane.writtenNames.json(token) : "null";
     return `[${logprobText(logprob)},${token},${written}]`;
   }
+}
+
+/** Of all tokens one after the other, and where each one's begin. */
+function supportJson({ tokens, response }: Output, widthMax: number): string {
+  if (widthMax === 0) return "";
+  const ids: number[] = [];
+  const offsets = [0];
+  for (let i = 0; response !== null && i < tokens; i += 1) {
+    ids.push(...supportAt(response, i, widthMax));
+    offsets.push(ids.length);
+  }
+  const written = (numbers: number[]) => base64Of(Int32Array.from(numbers));
+  return `,"top_p_token_ids":"${written(ids)}","top_p_token_offsets":"${written(offsets)}"`;
 }
 
 /** 32-bit numbers in base64; null: the engine reported none. */

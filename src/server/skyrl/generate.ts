@@ -14,6 +14,7 @@ import type { Job } from "../openai/job.ts";
 import { logprobText } from "../openai/json.ts";
 import type { Output } from "../openai/output.ts";
 import type { Answer, DataPlane, Prepared } from "../openai/plane.ts";
+import { supportAt } from "../openai/sample-support.ts";
 import { invalid } from "../openai/sampling-fields.ts";
 import type { Exchange } from "../route.ts";
 
@@ -21,8 +22,6 @@ import type { Exchange } from "../route.ts";
 const SUPPORT_MIN = 2;
 /** No token: fewer than `top_k` were left to draw from. */
 const PADDING = -1;
-/** What vLLM writes for a token that its filters took out. */
-const FILTERED_LOGPROB = -9999;
 
 export const skyrlRequest = v.strictObject({
   ...generateRequest.entries,
@@ -91,26 +90,11 @@ class SkyrlAnswer implements Answer {
   }
 }
 
-/** A row for each token: what could have been drawn, likeliest first, then padding. The drawn token is always there. */
-function supportOf(output: Output, topK: number): Int32Array<ArrayBuffer> {
-  const rows = new Int32Array(output.tokens * topK).fill(PADDING);
-  const response = spanOf(output, 0)?.response ?? null;
-  const top = response?.topLogprobs() ?? null;
-  if (response === null || top === null) return rows;
-  const tokens = response.tokens();
-  for (let i = 0; i < output.tokens; i += 1) {
-    const row = rows.subarray(i * topK, (i + 1) * topK);
-    let count = 0;
-    for (let k = i * top.count; k < (i + 1) * top.count && count < topK; k += 1) {
-      const token = top.tokens[k] ?? PADDING;
-      if (token < 0 || !((top.logprobs[k] ?? FILTERED_LOGPROB) > FILTERED_LOGPROB)) continue;
-      row[count] = token;
-      count += 1;
-    }
-    const drawn = tokens[i] ?? PADDING;
-    // Equal logits at the border, or an engine's approximate filter: as SkyRL's own server does.
-    if (!row.includes(drawn)) row[Math.min(count, topK - 1)] = drawn;
-  }
+/** A row for each token: what could have been drawn, then padding. */
+function supportOf({ tokens, response }: Output, topK: number): Int32Array<ArrayBuffer> {
+  const rows = new Int32Array(tokens * topK).fill(PADDING);
+  if (response === null) return rows;
+  for (let i = 0; i < tokens; i += 1) rows.set(supportAt(response, i, topK), i * topK);
   return rows;
 }
 
