@@ -231,6 +231,8 @@ export interface Worker {
   readonly weightVersion?: ReportedVersion | null;
   /** It reports the experts of every request. Default: false. */
   readonly reportsExperts?: boolean;
+  /** Its server's protocol is SGLang's. Default: false. */
+  readonly isSglang?: boolean;
   /** Never blocks and never throws; a worker that has failed ignores commands. */
   send(commands: readonly WorkerCommand[]): void;
   /** Exactly one listener; set before the first command. A worker that has failed already says so again. */

@@ -2,6 +2,7 @@
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { expectedOf, StandInBed } from "../../test/adversary/stand-in-bed.ts";
+import { SglangStandIn } from "../../test/stand-in/sglang-stand-in.ts";
 import { VllmStandIn } from "../../test/stand-in/vllm-stand-in.ts";
 
 interface Entry {
@@ -78,6 +79,23 @@ test("workers: without any, requests are refused; one that comes back serves", a
   await bed.post("/workers", { url: entry?.url });
   await until((entries) => entries[0]?.is_healthy === true);
   expect(await bed.complete([1, 2, 3])).toEqual(expectedOf([1, 2, 3]));
+});
+
+test("workers: this server is listed beside SGLang's engines, so that slime's abort reaches it", async () => {
+  const engine = await SglangStandIn.start();
+  try {
+    const add = await bed.post(`/add_worker?url=${encodeURIComponent(engine.url)}`, {});
+    expect([add.status, await add.json()]).toMatchObject([202, { url: engine.url }]);
+    await until((entries) => entries.some(({ url, is_healthy: is }) => url === engine.url && is));
+    const urls = (await listed()).map(({ url }) => url);
+    expect(urls.slice(-2)).toEqual([engine.url, bed.sidecar.url.origin]);
+    expect(await (await bed.call("GET", "/list_workers")).json()).toEqual({ urls });
+    await bed.post(`/remove_worker?url=${encodeURIComponent(engine.url)}`, {});
+    await until((entries) => entries.every(({ url }) => url !== engine.url));
+    expect((await listed()).map(({ url }) => url)).not.toContain(bed.sidecar.url.origin);
+  } finally {
+    await engine.stop();
+  }
 });
 
 test("workers: one that comes back while it still leaves stays", async () => {

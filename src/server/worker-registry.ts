@@ -55,20 +55,34 @@ export class WorkerRegistry {
       { method: "POST", path: "/workers", handle: (exchange) => this.#add(exchange) },
       { method: "GET", path: "/workers/:id", handle: (exchange) => this.#one(exchange) },
       { method: "DELETE", path: "/workers/:id", handle: (exchange) => this.#remove(exchange) },
+      { method: "GET", path: "/list_workers", handle: (exchange) => this.#urls(exchange) },
+      { method: "POST", path: "/add_worker", handle: (exchange) => this.#add(exchange) },
+      { method: "POST", path: "/remove_worker", handle: (exchange) => this.#remove(exchange) },
     ];
+  }
+
+  #list(exchange: Exchange): Response {
+    const workers = this.#listed(exchange);
+    const isAlone = this.#options.hasFixed && !this.#hasChanged;
+    return jsonResponse(isAlone ? { workers } : { workers, total: workers.length });
+  }
+
+  /** As sglang-router's first releases and miles' own router list them. */
+  #urls(exchange: Exchange): Response {
+    return jsonResponse({ urls: this.#listed(exchange).map(({ url }) => url) });
   }
 
   /**
    * Where all engines were named at the start, this server stands for them: slime sends to each worker that is listed
-   * what is meant for all of them.
+   * what is meant for all of them. It is listed beside SGLang's engines too: an abort at an engine ends a chunk there,
+   * which continues, and only an abort here ends the response.
    */
-  #list(exchange: Exchange): Response {
-    const { origin } = exchange.url;
-    const alone = [{ url: origin, worker_type: "regular", is_healthy: true }];
-    const isAlone = this.#options.hasFixed && !this.#hasChanged;
-    if (isAlone) return jsonResponse({ workers: alone });
-    const workers = this.#entries();
-    return jsonResponse({ workers, total: workers.length });
+  #listed({ url: { origin } }: Exchange): readonly { readonly url: string }[] {
+    const own = { url: origin, worker_type: "regular", is_healthy: true };
+    if (this.#options.hasFixed && !this.#hasChanged) return [own];
+    const members = this.#pool?.members ?? [];
+    const hasSglang = members.some(({ worker }) => worker?.isSglang === true);
+    return hasSglang ? [...this.#entries(), own] : this.#entries();
   }
 
   #entries() {
@@ -84,7 +98,8 @@ export class WorkerRegistry {
   }
 
   async #add(exchange: Exchange): Promise<Response> {
-    const url = urlIn(await exchange.json());
+    const { searchParams } = exchange.url;
+    const url = urlIn(searchParams.has("url") ? searchParams.get("url") : await urlField(exchange));
     // One that is about to leave is not there: by joining it stays.
     const there = this.#entries().find((entry) => entry.url === url && entry.state !== "leaving");
     if (there !== undefined) return jsonResponse(accepted(there.id, url));
@@ -119,8 +134,8 @@ export class WorkerRegistry {
   }
 
   #found(exchange: Exchange) {
-    const { id = "" } = exchange.params;
-    const name = decoded(id);
+    const { id } = exchange.params;
+    const name = decoded(id ?? exchange.url.searchParams.get("url") ?? "");
     const entry = this.#entries().find((one) => one.id === name || one.url === name);
     if (entry !== undefined) return entry;
     throw new AppError("not_found", `there is no worker ${name}`);
@@ -148,8 +163,11 @@ function accepted(id: string, url: string) {
   return { status: "accepted", worker_id: id, url, location: `/workers/${id}` };
 }
 
-function urlIn(body: unknown): string {
-  const url: unknown = Object(body).url;
+async function urlField(exchange: Exchange): Promise<unknown> {
+  return Object(await exchange.json()).url;
+}
+
+function urlIn(url: unknown): string {
   if (typeof url !== "string" || url === "") throw invalid("is not a text");
   if (url.length > URL_CHARACTERS_MAX) {
     throw invalid(`has ${url.length} characters, more than ${URL_CHARACTERS_MAX}`);
@@ -186,4 +204,7 @@ export const WORKER_ROUTES: readonly RouteDescription[] = [
   { ...route("POST", "/workers", "Adds an engine"), request: WORKER },
   route("GET", "/workers/:id", "An engine, by its id or URL"),
   route("DELETE", "/workers/:id", "Removes an engine when what it runs has ended"),
+  route("GET", "/list_workers", "The URLs of /workers (miles, sglang-router to 0.2.1)"),
+  { ...route("POST", "/add_worker", "As POST /workers"), query: WORKER.properties },
+  { ...route("POST", "/remove_worker", "As DELETE /workers"), query: WORKER.properties },
 ];

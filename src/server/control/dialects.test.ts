@@ -132,6 +132,26 @@ test("sglang: what slime's engine class asks of an external engine is answered a
   expect([group.status, group.body]).toMatchObject([200, { success: true }]);
 });
 
+test("server_info: has vLLM's fields and SGLang's, which slime compares with its own settings", async () => {
+  const fixture = await Fixture.open();
+  for (const i of [0, 1, 2]) {
+    fixture.worker(i).script = ({ path }) =>
+      path === "/server_info"
+        ? { status: 200, body: { vllm_config: "dtype=float32" } }
+        : { status: 200, body: { world_size: 2 } };
+  }
+  expect((await fixture.call("GET", "/server_info")).body).toMatchObject({
+    vllm_config: "dtype=float32",
+    tp_size: 6,
+    dp_size: 1,
+    enable_memory_saver: false,
+    enable_return_routed_experts: false,
+  });
+  // vLLM has it in its development mode only; slime asks for /get_server_info then.
+  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 404, body: null });
+  expect((await fixture.call("GET", "/server_info")).status).toBe(404);
+});
+
 test.each([
   "/init_weights_update_group",
   "/update_weights_from_distributed",

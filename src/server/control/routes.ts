@@ -51,18 +51,14 @@ export function controlRoutes(options: ControlOptions): Route[] {
       const ended = typeof name === "string" ? sidecar.endSession(name) : 0;
       return jsonResponse({ ended });
     },
-    "GET /get_server_info": async (exchange) => {
-      const all = await sizes(options, connected(options.pool.members), {});
-      const worldSize = all.reduce((sum, size) => sum + size, 0);
-      return jsonResponse(serverInfo(options, { url: exchange.url, worldSize }));
-    },
+    "GET /get_server_info": async ({ url }) => jsonResponse(await asSglangServer(options, url)),
     "GET /get_model_info": () => jsonResponse(modelInfo(options)),
     "GET /model_info": () => jsonResponse(modelInfo(options)),
     "GET /get_load": () => jsonResponse(loads(options)),
     "GET /v1/loads": () => jsonResponse({ loads: loads(options) }),
     "GET /version": () => jsonResponse(versionAnswer(options.version)),
     "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),
-    "GET /server_info": (exchange) => first(options, exchange),
+    "GET /server_info": (exchange) => bothServerInfos(options, exchange),
     "GET /get_world_size": (exchange) => worldSize(options, exchange),
     "GET /weight_info": () => jsonResponse({ weight_version: weights.current }),
     "POST /init_weight_transfer_engine": (exchange) => initWeightTransfer(options, exchange),
@@ -154,6 +150,20 @@ async function first(options: ControlOptions, exchange: Exchange): Promise<Respo
   return merged(
     await fanOut(reachable(options.pool.members).slice(0, 1), () => request, limitsOf(options)),
   );
+}
+
+async function asSglangServer(options: ControlOptions, url: URL): Promise<object> {
+  const all = await sizes(options, connected(options.pool.members), {});
+  const worldSize = all.reduce((sum, size) => sum + size, 0);
+  return serverInfo(options, { url, worldSize });
+}
+
+/** vLLM and SGLang have a route of this name, and slime and miles ask for it first: the answer has the fields of both. */
+async function bothServerInfos(options: ControlOptions, exchange: Exchange): Promise<Response> {
+  const answer = await first(options, exchange);
+  const own: unknown = answer.ok ? await answer.clone().json() : null;
+  if (typeof own !== "object" || own === null || Array.isArray(own)) return answer;
+  return jsonResponse({ ...own, ...(await asSglangServer(options, exchange.url)) });
 }
 
 async function sizes(

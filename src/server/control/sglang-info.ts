@@ -32,6 +32,7 @@ export function serverInfo(parts: Parts, about: { url: URL; worldSize: number })
     base_gpu_id: 0,
     gpu_id_step: 1,
     enable_memory_saver: false,
+    enable_return_routed_experts: parts.sidecar.reportsExperts,
     max_running_requests: sum(({ slots }) => slots),
     max_total_num_tokens: sum(({ kvTokens }) => kvTokens),
     version: parts.version,

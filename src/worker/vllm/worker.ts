@@ -171,6 +171,10 @@ export class VllmWorker implements Worker {
     return this.#parts.capabilities.reportsExperts;
   }
 
+  get isSglang(): boolean {
+    return this.#sglang !== null;
+  }
+
   listen(listener: WorkerListener): void {
     assert(this.#listener === null, "a worker has one listener");
     this.#listener = listener;
