@@ -1,5 +1,6 @@
 """slime, by its sources (the environment variable SLIME; it is not on PyPI): its rollout function, `SGLangEngine` for an external
-engine, and its abort. Names that it imports from sglang, which needs a GPU, are replaced; its own code is as it is.
+engine, and its abort. Names that it imports from sglang, which needs a GPU, are replaced, and packages that are imported
+and not used here (ray, pylatexenc); its own code is as it is.
 """
 
 import asyncio
@@ -36,6 +37,8 @@ replace("sglang")
 replace("sglang.srt")
 replace("sglang.srt.server_args", ServerArgs=ServerArgs)
 replace("sglang.srt.utils", kill_process_tree=lambda pid: None)
+replace("pylatexenc", latex2text=None)
+replace("ray")
 sys.path.insert(0, environ["SLIME"])
 
 from slime.backends.sglang_utils.external import (  # noqa: E402
