@@ -46,6 +46,29 @@ test("receive: a worker that fails behind the last token of a response has made 
   expect(rollout.unfinished).toBe(0);
 });
 
+test("receive: a response that lacks a report, not a token, when its worker fails is made anew", async () => {
+  for (const field of [{ return_routed_experts: true }, { prompt_logprobs: 1 }]) {
+    const { rollout, workers, join, submit, steps } = world({});
+    rollout.addWorker(join());
+    const group = submit("g", 1, Int32Array.of(1, 2), field);
+    await steps(2);
+    const [request] = group.requests;
+    if (request === undefined) throw new Error("one was submitted");
+    const { length } = request.response;
+    const last = {
+      ...{ kind: "tokens", requestId: request.spec.requestId, offset: length, top: null },
+      tokens: new Int32Array(40 - length),
+      logprobs: new Float32Array(40 - length),
+    } as WorkerEvent;
+    rollout.addWorker(join());
+    workers[0]?.say(EPOCH, [last, { kind: "failed", message: "died" }]);
+    await steps(1);
+    expect([request.response.finish, request.response.restarts]).toEqual([null, 1]);
+    await steps(100);
+    expectWhole([group]);
+  }
+});
+
 test("advance: a worker that has failed is sent nothing more", async () => {
   const { rollout, workers, join, submit, steps } = world({});
   rollout.addWorker(join());

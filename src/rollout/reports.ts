@@ -3,7 +3,7 @@
 
 import type { Request } from "../request/buffer.ts";
 import { ExpertRows } from "../request/expert-rows.ts";
-import { expertsFrom } from "../request/request.ts";
+import { expertsFrom, reportsPrompt } from "../request/request.ts";
 import type { WorkerEvent } from "./worker.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
@@ -12,6 +12,12 @@ type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 export function expertsWanted({ spec, response }: Request): { expertsFrom?: number } {
   const from = expertsFrom(spec.sampling);
   return from === null ? {} : { expertsFrom: response.experts?.end ?? from };
+}
+
+/** All tokens have come, but the end of the chunk has not: does the client want more than tokens, which came with that? */
+export function lacksReports({ spec: { sampling }, response }: Request): boolean {
+  if (expertsFrom(sampling) !== null) return true;
+  return reportsPrompt(sampling) && response.promptReport === null;
 }
 
 /** Returns what is wrong with the experts that were reported; null: nothing. */

@@ -35,7 +35,7 @@ import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import { Quarantine } from "./quarantine.ts";
-import { expertsWanted, takeReports } from "./reports.ts";
+import { expertsWanted, lacksReports, takeReports } from "./reports.ts";
 import { problemOf } from "./token-check.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
@@ -731,11 +731,12 @@ export class Rollout {
       return;
     }
     const end = unreportedEnd(request);
-    if (end !== null) {
+    if (end !== null && !lacksReports(request)) {
       this.#finish(request, end);
       return;
     }
-    const isRestarted = !request.spec.divisible && request.response.length > 0;
+    const canContinue = end === null && request.spec.divisible;
+    const isRestarted = !canContinue && request.response.length > 0;
     if (isRestarted) {
       this.meter.restarted(request.response.length);
       request.response.restart();

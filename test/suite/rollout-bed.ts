@@ -5,7 +5,7 @@ import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/base
 import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
 import type { KvPool } from "../../src/kv/pool.ts";
 import type { Group } from "../../src/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { SAMPLING_DEFAULTS, type SamplingParams } from "../../src/request/request.ts";
 import type { RolloutListener } from "../../src/rollout/listener.ts";
 import { Rollout } from "../../src/rollout/rollout.ts";
 import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/rollout/worker.ts";
@@ -80,7 +80,12 @@ export function world(options: {
     workers[as] = worker;
     return worker;
   };
-  const submit = (name: string, size = 1, prompt = Int32Array.of(1, 2)): Group =>
+  const submit = (
+    name: string,
+    size = 1,
+    prompt = Int32Array.of(1, 2),
+    engineFields: SamplingParams["engineFields"] = null,
+  ): Group =>
     rollout.submit({
       groupId: groupId(name),
       prompt,
@@ -91,6 +96,7 @@ export function world(options: {
         tokensMax: 40,
         stopTokenIds: [],
         ...SAMPLING_DEFAULTS,
+        engineFields,
       },
     });
   const steps = async (count: number): Promise<void> => {
