@@ -39,7 +39,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   sim: [...BELOW_ROLLOUT, "rollout", "journal", "worker"],
   worker: [...BELOW_ROLLOUT, "rollout", "proto", "text"],
   server: [...BELOW_ROLLOUT, "rollout", "journal", "proto", "text", "metrics"],
-  chaos: ["base", "metrics", "worker", "supervise"],
+  chaos: ["base", "metrics", "worker", "doctor", "supervise"],
   doctor: ["base", "worker"],
   supervise: ["base", "worker"],
 };

@@ -1,8 +1,8 @@
 // What a chaos run finds: each kind of damage is counted as what it is.
 
 import { afterEach, expect, test } from "bun:test";
-import { type Collected, collect, judge } from "./client.ts";
-import { keyOf, type ResponseLine } from "./reference.ts";
+import { type Collected, collect, difference, judge } from "./client.ts";
+import { keyOf, mixedWeights, type ResponseLine, weightsOf } from "./response-line.ts";
 
 const line = (group: string, index: number, fields: Partial<ResponseLine> = {}): ResponseLine => ({
   ...{ group, index, prompt_token_ids: [1], token_ids: [5, 6], logprobs: [-1, -2] },
@@ -14,9 +14,10 @@ const wanted = byKey(RIGHT);
 
 function verdictOn(lines: readonly ResponseLine[], fields: Partial<Collected> = {}) {
   const collected = { responses: byKey(lines), twice: 0, changed: [], end: "finished", ...fields };
-  const { lost, twice, wrong } = judge(collected, wanted.keys(), ({ chunks }) =>
-    new Set(chunks.map(({ weight_version: version }) => version)).size === 1 ? wanted : null,
-  );
+  const { lost, twice, wrong } = judge(collected, wanted.keys(), (one) => {
+    const expected = weightsOf(one) === null ? undefined : wanted.get(keyOf(one));
+    return expected === undefined ? mixedWeights(one) : difference(expected, one);
+  });
   return [lost, twice, wrong];
 }
 

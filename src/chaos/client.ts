@@ -1,7 +1,7 @@
 // A client that wants every response of one rollout whatever happens: it repeats the same POST until the stream ends with
 // its summary, and keeps what each answer brought.
 
-import { type JobResponses, keyOf, type ResponseLine } from "./reference.ts";
+import { keyOf, type ResponseLine } from "./response-line.ts";
 
 const PAUSE_MS = 50;
 
@@ -88,9 +88,6 @@ export function difference(one: ResponseLine, other: ResponseLine): string | nul
   return `it ended with ${other.finish_reason}, not ${one.finish_reason}`;
 }
 
-/** What an undisturbed run generates under the weights of a response; null: the response is of no one version. */
-export type Wanted = (line: ResponseLine) => JobResponses | null;
-
 export interface Verdict {
   readonly lost: number;
   readonly twice: number;
@@ -101,8 +98,12 @@ export interface Verdict {
 
 const PROBLEMS_MAX = 5;
 
-/** Compares what came with what an undisturbed run generates. `keys`: of all responses. */
-export function judge(collected: Collected, keys: Iterable<string>, wanted: Wanted): Verdict {
+/** Counts what is wrong with what came. `keys`: of all responses. `problemOf`: null: the response is right. */
+export function judge(
+  collected: Collected,
+  keys: Iterable<string>,
+  problemOf: (line: ResponseLine) => string | null,
+): Verdict {
   const problems: string[] = [];
   let lost = 0;
   let wrong = collected.changed.length;
@@ -115,8 +116,7 @@ export function judge(collected: Collected, keys: Iterable<string>, wanted: Want
       lost += 1;
       continue;
     }
-    const expected = wanted(line)?.get(key);
-    const problem = expected === undefined ? mixed(line) : difference(expected, line);
+    const problem = problemOf(line);
     if (problem === null) continue;
     wrong += 1;
     problems.push(`${key}: ${problem}`);
@@ -126,9 +126,4 @@ export function judge(collected: Collected, keys: Iterable<string>, wanted: Want
   for (const key of left.keys()) problems.push(`${key} was not asked for`);
   wrong += left.size;
   return { lost, twice: collected.twice, wrong, problems: problems.slice(0, PROBLEMS_MAX) };
-}
-
-function mixed({ chunks }: ResponseLine): string {
-  const versions = chunks.map(({ weight_version: version }) => version);
-  return `its chunks are of the weights ${versions.join(", ")}`;
 }

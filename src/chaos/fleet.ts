@@ -1,18 +1,19 @@
-// The processes of a chaos run: worker processes behind links, and the sidecar with an engine of its own and a journal.
-// It inflicts faults on them and starts again what was killed, as a supervisor would.
+// The processes of a chaos run: engine processes behind links, and the sidecar with a journal. It inflicts faults on them
+// and starts again what was killed, as a supervisor would.
 
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { assert, present, unreachable } from "../base/assert.ts";
 import { freePort } from "../supervise/ports.ts";
 import { LinkProxy } from "./link-proxy.ts";
-import { CHAOS_KINDS, type ChaosKind, LINKS, type PlannedFault } from "./plan.ts";
-import { ChaosProcess, type Installation } from "./process.ts";
+import type { Member } from "./member.ts";
+import { CHAOS_KINDS, type ChaosKind, type PlannedFault } from "./plan.ts";
+import { ChaosProcess } from "./process.ts";
 
-const HOST = "127.0.0.1";
-const START_MS_MAX = 120_000;
+export const HOST = "127.0.0.1";
+/** On a machine with other work. */
+const START_MS_MAX = 300_000;
 const CALL_MS_MAX = 2_000;
-const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048", "--max-model-len", "512"];
 const PRLIMIT = Bun.which("prlimit");
 
 /** Those that this machine can inflict. */
@@ -20,47 +21,50 @@ export function possibleKinds(): ChaosKind[] {
   return CHAOS_KINDS.filter((kind) => kind !== "disk_full" || PRLIMIT !== null);
 }
 
+export interface FleetParts {
+  /** What starts the tool. */
+  readonly program: readonly string[];
+  /** They start already. */
+  readonly members: readonly Member[];
+  readonly scheme: "ws" | "http";
+  /** Of the sidecar's own process. */
+  readonly ownEngines: number;
+  readonly sidecarArgs: readonly string[];
+  /** Time for a rollout under faults. */
+  readonly rolloutMsMax: number;
+  /** For the journal. */
+  readonly folder: string;
+}
+
 interface Link {
-  readonly port: number;
+  readonly member: Member;
   readonly proxy: LinkProxy;
-  process: ChaosProcess;
 }
 
 export class Fleet {
+  readonly #parts: FleetParts;
   readonly #links: readonly Link[];
-  readonly #port: number;
+  readonly #port = freePort(HOST);
   readonly #journal: string;
-  readonly #program: readonly string[];
   #sidecar: ChaosProcess;
 
   /** Use `start`. */
-  constructor(options: {
-    readonly program: readonly string[];
-    readonly links: readonly Link[];
-    readonly port: number;
-    readonly journal: string;
-  }) {
-    const { program, links, port, journal } = options;
-    this.#program = program;
+  constructor(parts: FleetParts, links: readonly Link[]) {
+    this.#parts = parts;
     this.#links = links;
-    this.#port = port;
-    this.#journal = journal;
+    this.#journal = join(parts.folder, "journal");
     this.#sidecar = this.#startSidecar();
   }
 
-  /** `folder`: for the journal. @throws AppError worker_failed. */
-  static async start({ program }: Installation, folder: string): Promise<Fleet> {
+  /** @throws AppError worker_failed; then nothing runs. */
+  static async start(parts: FleetParts): Promise<Fleet> {
     const links: Link[] = [];
-    for (let i = 0; i < LINKS; i += 1) {
-      const port = freePort(HOST);
-      const proxy = await LinkProxy.listen(port);
-      links.push({ port, proxy, process: startWorker(program, port) });
+    for (const member of parts.members) {
+      links.push({ member, proxy: await LinkProxy.listen(member.port) });
     }
-    const fleet = new Fleet({
-      ...{ program, links, port: freePort(HOST), journal: join(folder, "journal") },
-    });
+    const fleet = new Fleet(parts, links);
     try {
-      await Promise.all(links.map(({ process }) => process.said("worker on", START_MS_MAX)));
+      await Promise.all(parts.members.map((member) => member.started()));
       await fleet.#sidecar.said("foretoken on", START_MS_MAX);
       return fleet;
     } catch (error) {
@@ -73,17 +77,23 @@ export class Fleet {
     return `http://${HOST}:${this.#port}`;
   }
 
+  get rolloutMsMax(): number {
+    return this.#parts.rolloutMsMax;
+  }
+
   /** Engines of all processes. */
   get size(): number {
-    return this.#links.length + 1;
+    return this.#links.length + this.#parts.ownEngines;
   }
 
   /** What the processes wrote last. */
   get lines(): readonly string[] {
-    return [...this.#links.map(({ process }) => process), this.#sidecar].flatMap((one, i) => {
-      const name = i === this.#links.length ? "sidecar" : `worker ${i}`;
-      return one.lines.map((line) => `${name}: ${line}`);
-    });
+    const named = (name: string, lines: readonly string[]) =>
+      lines.map((line) => `${name}: ${line}`);
+    return [
+      ...this.#links.flatMap(({ member }, i) => named(`worker ${i}`, member.lines)),
+      ...named("sidecar", this.#sidecar.lines),
+    ];
   }
 
   /** A GET or POST of JSON; null: it was not answered, or not with 200. */
@@ -107,31 +117,31 @@ export class Fleet {
     const ready = (answer?.workers ?? []).filter(({ state }) => state === "ready");
     return ready.filter(({ name }) => {
       const link = this.#links.find(({ proxy }) => name.endsWith(`:${proxy.port}`));
-      return link === undefined || (link.process.isRunning && !link.proxy.isBroken);
+      return link === undefined || (link.member.isRunning && !link.proxy.isBroken);
     }).length;
   }
 
   /** Resolves when the fault is over, and what was killed runs again. The trainer's updates are not inflicted here. */
   async inflict(fault: PlannedFault): Promise<void> {
     const { kind, ms } = fault;
-    const link = present(this.#links[fault.worker], "a fault is of one of the links");
+    const { member, proxy } = present(this.#links[fault.worker], "a fault is of one of the links");
     switch (kind) {
       case "worker_kill":
-        return await this.#killWorker(link, ms);
+        return await member.killFor(ms);
       case "worker_stop":
-        return await stopFor(link.process, ms);
+        return await member.stopFor(ms);
       case "sidecar_stop":
-        return await stopFor(this.#sidecar, ms);
+        return await this.#sidecar.stopFor(ms);
       case "sidecar_kill":
         return await this.#killSidecar(ms);
       case "link_cut":
-        link.proxy.cut();
+        proxy.cut();
         break;
       case "link_silent":
-        link.proxy.hold();
+        proxy.hold();
         break;
       case "link_slow":
-        link.proxy.slow(fault.latencyMs);
+        proxy.slow(fault.latencyMs);
         break;
       case "disk_full":
         this.#limitFiles(this.#journalBytes() + 100);
@@ -144,39 +154,32 @@ export class Fleet {
         return unreachable(kind);
     }
     await Bun.sleep(ms);
-    link.proxy.heal();
+    proxy.heal();
   }
 
   async close(): Promise<void> {
-    const processes = [this.#sidecar, ...this.#links.map(({ process }) => process)];
-    await Promise.all(processes.map((one) => one.kill()));
+    await this.#sidecar.kill();
+    await Promise.all(this.#links.map(({ member }) => member.close()));
     await Promise.all(this.#links.map(({ proxy }) => proxy.close()));
-  }
-
-  async #killWorker(link: Link, ms: number): Promise<void> {
-    const { process: killed } = link;
-    await killed.kill();
-    await Bun.sleep(ms);
-    // It was killed twice, and is started once.
-    if (link.process !== killed) return;
-    link.process = startWorker(this.#program, link.port);
-    await link.process.said("worker on", START_MS_MAX);
   }
 
   async #killSidecar(ms: number): Promise<void> {
     const killed = this.#sidecar;
     await killed.kill();
     await Bun.sleep(ms);
+    // It was killed twice, and is started once.
     if (this.#sidecar !== killed) return;
     this.#sidecar = this.#startSidecar();
     await this.#sidecar.said("foretoken on", START_MS_MAX);
   }
 
   #startSidecar(): ChaosProcess {
-    return new ChaosProcess(this.#program, [
-      ...["serve", "--port", `${this.#port}`, "--llama", "1", "--journal", this.#journal],
-      ...this.#links.flatMap(({ proxy }) => ["--worker", `ws://${HOST}:${proxy.port}`]),
-      ...["--chunk-tokens", "12", "--log-level", "warn", "--parent", `${process.pid}`, ...ENGINE],
+    const { program, scheme, sidecarArgs } = this.#parts;
+    return new ChaosProcess(program, [
+      ...["serve", "--port", `${this.#port}`, "--journal", this.#journal],
+      ...this.#links.flatMap(({ proxy }) => ["--worker", `${scheme}://${HOST}:${proxy.port}`]),
+      ...["--chunk-tokens", "12", "--log-level", "warn", "--parent", `${process.pid}`],
+      ...sidecarArgs,
     ]);
   }
 
@@ -194,14 +197,4 @@ export class Fleet {
     const newest = files.toSorted((a, b) => b.mtimeMs - a.mtimeMs)[0];
     return newest?.size ?? 0;
   }
-}
-
-async function stopFor(process: ChaosProcess, ms: number): Promise<void> {
-  process.signal("SIGSTOP");
-  await Bun.sleep(ms);
-  process.signal("SIGCONT");
-}
-
-function startWorker(program: readonly string[], port: number): ChaosProcess {
-  return new ChaosProcess(program, ["worker", "--listen", `${HOST}:${port}`, ...ENGINE]);
 }

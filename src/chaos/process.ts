@@ -47,9 +47,13 @@ export class ChaosProcess {
     return this.#lines;
   }
 
-  signal(name: "SIGSTOP" | "SIGCONT" | "SIGTERM"): void {
-    if (name !== "SIGTERM") this.#isStopped = name === "SIGSTOP";
-    this.#child.kill(name);
+  /** SIGSTOP, and SIGCONT after `ms`. */
+  async stopFor(ms: number): Promise<void> {
+    this.#isStopped = true;
+    this.#child.kill("SIGSTOP");
+    await Bun.sleep(ms);
+    this.#child.kill("SIGCONT");
+    this.#isStopped = false;
   }
 
   async kill(): Promise<void> {

@@ -1,44 +1,33 @@
 // What an undisturbed run generates: the responses of `foretoken rollout` on the same prompts, seed and weights, once for
-// each set of prompts and each set of weights.
+// each set of prompts and each set of weights. Responses under faults must be the same, to the last bit.
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { present } from "../base/assert.ts";
 import { AppError } from "../base/errors.ts";
-import { JOBS } from "./plan.ts";
+import { difference, judge } from "./client.ts";
+import { type Asked, type Call, type Oracle, promptLines } from "./oracle.ts";
+import type { ChaosPlan } from "./plan.ts";
 import { ChaosProcess, type Installation } from "./process.ts";
-import { writeOtherWeights } from "./weights.ts";
+import {
+  keyOf,
+  mixedWeights,
+  type ResponseLine,
+  WEIGHTS,
+  type WeightsName,
+  weightsOf,
+} from "./response-line.ts";
+import { writeOtherGguf } from "./weights.ts";
 
-const GROUPS = 2;
 const GROUP_SIZE = 3;
 const TOKENS_MAX = 64;
 const SAMPLING_SEED = 7;
 const MS_MAX = 300_000;
 
-/** What the trainer calls the two sets of weights. The first is the bundled model's, and what engines begin with. */
-export const WEIGHTS = ["a", "b"] as const;
-export type WeightsName = (typeof WEIGHTS)[number];
-
-/** A line of RESPONSES.jsonl, and of /v1/rollouts. */
-export interface ResponseLine {
-  readonly group: string;
-  readonly index: number;
-  readonly prompt_token_ids: readonly number[];
-  readonly token_ids: readonly number[];
-  readonly logprobs: readonly number[];
-  readonly finish_reason: string;
-  readonly chunks: readonly {
-    readonly weight_version?: string;
-    readonly weights?: string;
-    readonly tokens: number;
-  }[];
-}
-
-export const keyOf = ({ group, index }: ResponseLine): string => `${group}/${index}`;
-
 /** Every response of one job by `keyOf`. */
 export type JobResponses = ReadonlyMap<string, ResponseLine>;
 
-export class Reference {
+export class Reference implements Oracle {
   readonly #installation: Installation;
   readonly #folder: string;
   readonly #known = new Map<string, JobResponses>();
@@ -49,11 +38,33 @@ export class Reference {
     this.#installation = installation;
     this.#folder = folder;
     this.#paths = { a: installation.model, b: join(folder, "other.gguf") };
-    writeOtherWeights(installation.model, this.#paths.b);
+    writeOtherGguf(installation.model, this.#paths.b);
   }
 
-  pathOf(weights: WeightsName): string {
-    return this.#paths[weights];
+  updateTo(weights: WeightsName): Call {
+    const update_info = { weights_path: this.#paths[weights] };
+    return { path: "/update_weights", body: { update_info, weight_version: weights } };
+  }
+
+  async ask({ job, faults }: ChaosPlan, current: WeightsName): Promise<Asked> {
+    const wanted = new Map<WeightsName, JobResponses>();
+    const isUpdated = faults.some(({ kind }) => kind === "weights");
+    for (const name of isUpdated ? WEIGHTS : [current]) {
+      wanted.set(name, await this.responses(job, name));
+    }
+    const first = present(wanted.get(current), "the current weights are among them");
+    let tokens = 0;
+    for (const line of first.values()) tokens += line.token_ids.length;
+    const problemOf = (line: ResponseLine): string | null => {
+      const weights = weightsOf(line);
+      const expected = weights === null ? undefined : wanted.get(weights)?.get(keyOf(line));
+      return expected === undefined ? mixedWeights(line) : difference(expected, line);
+    };
+    return {
+      tokens,
+      body: (id) => bodyOf(id, first),
+      judge: (collected) => Promise.resolve(judge(collected, first.keys(), problemOf)),
+    };
   }
 
   /** @throws AppError worker_failed: the undisturbed run failed. */
@@ -63,7 +74,7 @@ export class Reference {
     if (known !== undefined) return known;
     const prompts = join(this.#folder, `prompts-${job}.jsonl`);
     const out = join(this.#folder, `responses-${name}.jsonl`);
-    writeFileSync(prompts, promptsOf(this.#installation.prompts, job));
+    writeFileSync(prompts, `${promptLines(this.#installation.prompts, job).join("\n")}\n`);
     const child = new ChaosProcess(this.#installation.program, [
       ...["rollout", prompts, "--out", out, "--quiet", "--model", this.#paths[weights]],
       ...["--deterministic", "--group-size", `${GROUP_SIZE}`, "--max-tokens", `${TOKENS_MAX}`],
@@ -84,8 +95,7 @@ export class Reference {
   }
 }
 
-/** The body of POST /v1/rollouts that asks for the responses of a job. */
-export function bodyOf(id: string, responses: JobResponses): string {
+function bodyOf(id: string, responses: JobResponses): string {
   const prompts = new Map<string, readonly number[]>();
   for (const line of responses.values()) prompts.set(line.group, line.prompt_token_ids);
   return JSON.stringify({
@@ -95,11 +105,4 @@ export function bodyOf(id: string, responses: JobResponses): string {
     sampling: { seed: SAMPLING_SEED, temperature: 1, max_tokens: TOKENS_MAX },
     groups: [...prompts].map(([group, token_ids]) => ({ id: group, token_ids })),
   });
-}
-
-/** Lines of the bundled prompts, other ones for each job. */
-function promptsOf(path: string, job: number): string {
-  const lines = readFileSync(path, "utf8").trim().split("\n");
-  const first = GROUPS * (job % JOBS);
-  return `${lines.slice(first, first + GROUPS).join("\n")}\n`;
 }

@@ -1,27 +1,17 @@
 // One seed: a rollout under the faults of its plan, compared with an undisturbed one. Faults come first; then everything
 // heals, the rollout must end, and every engine must serve again.
 
-import { assert } from "../base/assert.ts";
+import { errorText } from "../base/errors.ts";
 import { EngineTime } from "../metrics/effective-time.ts";
-import { collect, judge, type Verdict } from "./client.ts";
+import { collect, type Verdict } from "./client.ts";
 import type { Fleet } from "./fleet.ts";
+import type { Oracle, Trainer } from "./oracle.ts";
 import type { ChaosKind, ChaosPlan, PlannedFault } from "./plan.ts";
-import {
-  bodyOf,
-  type JobResponses,
-  type Reference,
-  type ResponseLine,
-  WEIGHTS,
-  type WeightsName,
-} from "./reference.ts";
+import { type ResponseLine, WEIGHTS, type WeightsName } from "./response-line.ts";
 
-/** A rollout takes one to three seconds, and a silent link is given up after 30 s. */
-const ROLLOUT_MS_MAX = 120_000;
 const RECOVERY_MS_MAX = 60_000;
 const UPDATE_MS_MAX = 60_000;
 const POLL_MS = 30;
-/** What the sidecar calls the weights that engines begin with. */
-const UNNAMED = "0";
 /** Without a new token for so long, the next fault begins whatever its share. */
 const STILL_MS = 3_000;
 
@@ -45,31 +35,29 @@ export interface Effort {
 
 export interface ChaosBed {
   readonly fleet: Fleet;
-  readonly reference: Reference;
+  readonly oracle: Oracle;
   readonly updates: WeightUpdater;
   /** Faults of earlier rollouts that are not over. */
   readonly pending: Set<Promise<void>>;
 }
 
-/** The trainer: it updates the weights, and knows which name they have. */
-export class WeightUpdater {
+export class WeightUpdater implements Trainer {
   readonly #fleet: Fleet;
-  readonly #reference: Reference;
+  readonly #oracle: Oracle;
   /** Weights of the fleet. */
   current: WeightsName = WEIGHTS[0];
 
-  constructor(fleet: Fleet, reference: Reference) {
+  constructor(fleet: Fleet, oracle: Oracle) {
     this.#fleet = fleet;
-    this.#reference = reference;
+    this.#oracle = oracle;
   }
 
   /** Repeats the update until an engine has taken it. */
   async next(): Promise<void> {
     const next = this.current === "a" ? "b" : "a";
-    const update_info = { weights_path: this.#reference.pathOf(next) };
+    const { path, body } = this.#oracle.updateTo(next);
     for (const endMs = performance.now() + UPDATE_MS_MAX; performance.now() < endMs; ) {
-      const body = { update_info, weight_version: next };
-      if ((await this.#fleet.ask("/update_weights", body, UPDATE_MS_MAX)) !== null) {
+      if ((await this.#fleet.ask(path, body, UPDATE_MS_MAX)) !== null) {
         this.current = next;
         return;
       }
@@ -84,18 +72,13 @@ export async function runSeed(
   bed: ChaosBed,
   { heals }: { heals: boolean },
 ): Promise<SeedOutcome> {
-  const { fleet, reference, updates, pending } = bed;
-  const wanted = await expectedOf(plan, reference, updates.current);
-  const [first] = wanted.values();
-  assert(first !== undefined, "there are weights");
+  const { fleet, oracle, updates, pending } = bed;
+  const asked = await oracle.ask(plan, updates.current);
   const effort: Effort = { time: new EngineTime(), kept: 0, again: 0 };
   const id = `seed-${plan.seed}-${crypto.randomUUID()}`;
   let isOver = false;
-  const collecting = collect(
-    fleet.url,
-    bodyOf(id, first),
-    AbortSignal.timeout(ROLLOUT_MS_MAX),
-  ).finally(() => {
+  const deadline = AbortSignal.timeout(fleet.rolloutMsMax);
+  const collecting = collect(fleet.url, asked.body(id), deadline).finally(() => {
     isOver = true;
   });
   const begun: ChaosKind[] = [];
@@ -106,17 +89,12 @@ export async function runSeed(
     // An error is thrown where it is awaited.
     act.catch(() => undefined);
   };
-  const tokens = tokensOf(first.values());
-  await follow({ id, plan, fleet, effort, tokens, begin, isOver: () => isOver });
+  await follow({ id, plan, fleet, effort, tokens: asked.tokens, begin, isOver: () => isOver });
   const collected = await collecting;
-  const verdict = judge(collected, first.keys(), ({ chunks }) => {
-    const versions = new Set(chunks.map(({ weight_version: version = "" }) => version));
-    const [version = ""] = versions;
-    return versions.size === 1 ? (wanted.get(version) ?? null) : null;
-  });
   effort.time.at(performance.now(), null);
   effort.kept = tokensOf(collected.responses.values());
   const left = heals ? await healed(bed) : null;
+  const verdict = await asked.judge(collected, updates);
   const problems = left === null ? verdict.problems : [...verdict.problems, left];
   return {
     plan,
@@ -132,21 +110,6 @@ function tokensOf(lines: Iterable<ResponseLine>): number {
   let tokens = 0;
   for (const line of lines) tokens += line.token_ids.length;
   return tokens;
-}
-
-/** By the name of the weights, the responses that an undisturbed run generates; the current weights come first. */
-async function expectedOf(
-  { job, faults }: ChaosPlan,
-  reference: Reference,
-  current: WeightsName,
-): Promise<Map<string, JobResponses>> {
-  const expected = new Map<string, JobResponses>();
-  const isUpdated = faults.some(({ kind }) => kind === "weights");
-  const names = isUpdated ? [current, ...WEIGHTS] : [current];
-  for (const name of names) expected.set(name, await reference.responses(job, name));
-  const unnamed = expected.get(WEIGHTS[0]);
-  if (unnamed !== undefined) expected.set(UNNAMED, unnamed);
-  return expected;
 }
 
 /** Begins each fault when it is due, and samples what the time goes into, until the rollout is over. */
@@ -195,10 +158,13 @@ async function tokensNow(fleet: Fleet, id: string): Promise<number | null> {
   return state?.progress.output_tokens ?? null;
 }
 
-/** Waits until all faults are over and every engine serves. null: all do. @throws AppError: a process does not start. */
+/** Waits until all faults are over and every engine serves. null: all do; else what does not. */
 export async function healed({ fleet, pending }: ChaosBed): Promise<string | null> {
-  await Promise.all(pending);
+  const ended = await Promise.allSettled(pending);
   pending.clear();
+  // A process that was killed did not start again.
+  const failed = ended.find(({ status }) => status === "rejected");
+  if (failed?.status === "rejected") return errorText(failed.reason);
   for (const endMs = performance.now() + RECOVERY_MS_MAX; performance.now() < endMs; ) {
     if ((await fleet.serving()) === fleet.size) return null;
     await Bun.sleep(POLL_MS);

@@ -6,7 +6,8 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Command } from "commander";
 import { AppError } from "../base/errors.ts";
-import { Fleet, possibleKinds } from "../chaos/fleet.ts";
+import { possibleKinds } from "../chaos/fleet.ts";
+import { type Fleets, linkedFleets, vllmFleets } from "../chaos/fleets.ts";
 import {
   CHAOS_KINDS,
   type ChaosKind,
@@ -14,10 +15,16 @@ import {
   planChaos,
   planOneOfMany,
 } from "../chaos/plan.ts";
-import { Reference } from "../chaos/reference.ts";
 import { type ChaosBed, healed, runSeed, type SeedOutcome, WeightUpdater } from "../chaos/run.ts";
 import type { Settings } from "../config/fields.ts";
-import { BUNDLED_MODEL, BUNDLED_PROMPTS, PROGRAM } from "../installation.ts";
+import {
+  BUNDLED_HF_MODEL,
+  BUNDLED_MODEL,
+  BUNDLED_PROMPTS,
+  FOLDER,
+  PROGRAM,
+} from "../installation.ts";
+import { findVllm } from "../supervise/find-vllm.ts";
 import { ChaosTally } from "./chaos-tally.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
@@ -27,6 +34,7 @@ const FIELD_NAMES = [
   "seed",
   "chaosSeeds",
   "chaosFaults",
+  "chaosVllm",
   "killEvery",
   "minutes",
   "json",
@@ -35,7 +43,6 @@ const FIELD_NAMES = [
 
 type ChaosSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-const INSTALLATION = { program: PROGRAM, model: BUNDLED_MODEL, prompts: BUNDLED_PROMPTS };
 const SEED = 1;
 const SEEDS = 10;
 /** Between two lines of progress where there is no terminal. */
@@ -57,11 +64,17 @@ ETTR is the share of the wall time that went into tokens which were kept: engine
 time in service / engine time x tokens kept / tokens generated. With --seeds
 faults come every second, so it is low; --kill-every measures it.
 
+With --vllm two vLLM servers take the place of the engines. Their arithmetic
+depends on the batch, so a server compares each token's logprob with the model's
+own for the finished text, under the same weights: a third of the responses
+is at temperature 0, where each token is the likeliest one; the rest is drawn.
+
 Examples:
   $ foretoken chaos                  ten seeds, half a minute
   $ foretoken chaos --seeds 1000
   $ foretoken chaos --seed 17 --seeds 1     one that failed, alone
   $ foretoken chaos --seeds 100 --fault sidecar_kill --fault disk_full
+  $ foretoken chaos --vllm --seeds 5        a killed server needs 16 to 80 s
   $ foretoken chaos --kill-every 30 --minutes 5
 `;
 
@@ -90,9 +103,9 @@ async function chaos(settings: ChaosSettings): Promise<number> {
   const tally = new ChaosTally();
   const note = noteOf(settings);
   try {
-    const reference = new Reference(INSTALLATION, folder);
+    const fleets = fleetsOf(settings, folder);
     note.show("starting a sidecar and two workers");
-    let bed = await newBed(folder, reference);
+    let bed = await newBed(fleets);
     try {
       for (const plan of plansOf(settings, kinds, tally)) {
         if (interrupted.signal.aborted) break;
@@ -109,7 +122,7 @@ async function chaos(settings: ChaosSettings): Promise<number> {
         if (tally.failures >= FAILURES_MAX) break;
         // What went wrong must not go wrong for the next one.
         await bed.fleet.close();
-        bed = await newBed(folder, reference);
+        bed = await newBed(fleets);
       }
       if (!interrupted.signal.aborted) await healed(bed);
     } finally {
@@ -166,10 +179,17 @@ function* plansOf(
   }
 }
 
-async function newBed(folder: string, reference: Reference): Promise<ChaosBed> {
-  const fleet = await Fleet.start(INSTALLATION, mkdtempSync(join(folder, "fleet-")));
-  const updates = new WeightUpdater(fleet, reference);
-  return { fleet, reference, updates, pending: new Set() };
+/** @throws AppError invalid_config, usage: there is no vLLM, or too few GPUs. */
+function fleetsOf({ chaosVllm }: ChaosSettings, folder: string): Fleets {
+  const common = { program: PROGRAM, prompts: BUNDLED_PROMPTS };
+  if (chaosVllm === null) return linkedFleets({ ...common, model: BUNDLED_MODEL }, folder);
+  const found = findVllm(chaosVllm === "" ? null : chaosVllm, FOLDER);
+  return vllmFleets({ ...common, model: BUNDLED_HF_MODEL }, found, folder);
+}
+
+async function newBed({ oracle, start }: Fleets): Promise<ChaosBed> {
+  const fleet = await start();
+  return { fleet, oracle, updates: new WeightUpdater(fleet, oracle), pending: new Set() };
 }
 
 function report({ plan, verdict }: SeedOutcome, settings: ChaosSettings, bed: ChaosBed): void {
@@ -179,7 +199,9 @@ function report({ plan, verdict }: SeedOutcome, settings: ChaosSettings, bed: Ch
   console.error(`seed ${plan.seed}: ${faults.join("; ")}`);
   for (const problem of verdict.problems) console.error(`  ${problem}`);
   for (const line of bed.fleet.lines.slice(-LINES_SHOWN)) console.error(`  | ${line}`);
-  const only = settings.chaosFaults.map((kind) => ` --fault ${kind}`).join("");
+  const { chaosFaults, chaosVllm } = settings;
+  const vllm = chaosVllm === null ? "" : ` --vllm ${chaosVllm}`.trimEnd();
+  const only = chaosFaults.map((kind) => ` --fault ${kind}`).join("") + vllm;
   console.error(`  repeat it: foretoken chaos --seed ${plan.seed} --seeds 1${only}`);
 }
 

@@ -64,7 +64,7 @@ export class ChaosTally {
     for (const [kind, row] of this.#rows()) table.push([kind, ...cellsOf(row)]);
     table.push(["all", ...cellsOf(this.#all)]);
     const { rollouts, effort, lost, twice, wrong } = this.#all;
-    const what = `${formatCount(rollouts)} rollouts, ${formatCount(this.#responses)} responses, ${formatCount(effort.kept)} tokens compared with an undisturbed run`;
+    const what = `${formatCount(rollouts)} rollouts, ${formatCount(this.#responses)} responses, ${formatCount(effort.kept)} tokens checked`;
     const failed = this.failures === 0 ? "" : `; ${this.failures} rollouts FAILED`;
     const ettr = `ETTR ${ettrOf(effort).toFixed(3)} over ${formatSeconds(this.wallS)} of rollouts`;
     return `${table.toString()}\n${what}: ${lost} lost, ${twice} twice, ${wrong} wrong${failed}\n${ettr}`;

@@ -91,7 +91,9 @@ function optionOf(field: Field, own?: number | string): Option {
   const metavar = field.kind === "choice" ? field.choices.join("|") : field.metavar;
   const byDefault = defaultText(field, own);
   const help = byDefault === null ? field.help : `${field.help} (default: ${byDefault})`;
-  const option = new Option(`${field.flag} <${metavar}>`, help).env(envName(field));
+  const bare = field.kind === "text" ? field.bare : undefined;
+  const value = bare === undefined ? `<${metavar}>` : `[${metavar}]`;
+  const option = new Option(`${field.flag} ${value}`, help).env(envName(field));
   if (field.kind === "list") {
     // A value from the environment holds all of them; a flag holds one, and may come again.
     return option
@@ -102,7 +104,8 @@ function optionOf(field: Field, own?: number | string): Option {
       ]);
   }
   if (field.default !== null) option.default(field.default);
-  return option.argParser((text) => parse(field, text));
+  if (bare !== undefined) option.preset(bare);
+  return option.argParser((text) => (text === bare ? text : parse(field, text)));
 }
 
 function parse(field: Field, text: string): string | number {

@@ -27,6 +27,8 @@ export interface ChoiceField extends FieldBase {
 export interface TextField extends FieldBase {
   readonly kind: "text";
   readonly metavar: string;
+  /** What the flag means without a value. Default: it needs one. */
+  readonly bare?: string;
   readonly default: string | null;
 }
 
@@ -473,6 +475,15 @@ export const FIELDS = {
     default: [],
     otherwise: "all",
     help: "draw only faults of this kind; may be repeated",
+  },
+  chaosVllm: {
+    kind: "text",
+    flag: "--vllm",
+    metavar: "PATH",
+    bare: "",
+    default: null,
+    help: "run on vLLM servers, started with this vllm command (without PATH: that of `npm run vllm:install`, else the one on PATH)",
+    otherwise: "worker processes with embedded engines",
   },
   killEvery: integer("--kill-every", {
     metavar: "S",

@@ -1,6 +1,9 @@
 // `foretoken chaos` as its user runs it: a few seeds. All of them are `foretoken chaos --seeds 1000`.
 
-import { expect, setDefaultTimeout, test } from "bun:test";
+import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { ended, engineMissing, foretoken, start } from "./tool.ts";
 
 const missing = engineMissing();
@@ -8,6 +11,25 @@ if (missing !== null) console.warn(`skipped, the embedded engine cannot run here
 const engineTest = test.skipIf(missing !== null);
 
 setDefaultTimeout(240_000);
+
+const folder = mkdtempSync(join(tmpdir(), "foretoken-chaos-test-"));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+/** A `vllm` command: its interpreter says the version, or runs the stand-in. */
+function standInVllm(): string {
+  const program = join(import.meta.dir, "vllm-program.ts");
+  const write = (name: string, text: string) => {
+    const path = join(folder, name);
+    writeFileSync(path, text);
+    chmodSync(path, 0o755);
+    return path;
+  };
+  const python = write(
+    "python",
+    `#!/bin/sh\n[ "$1" = -c ] && exec echo 0.32.0+cpu\nexec "${process.execPath}" "${program}" "$@"\n`,
+  );
+  return write("vllm", `#!${python}\n`);
+}
 
 engineTest("chaos: no response is lost, repeated or changed, and the sums say so", async () => {
   const kinds = ["sidecar_kill", "worker_kill", "link_cut"].flatMap((kind) => ["--fault", kind]);
@@ -19,6 +41,16 @@ engineTest("chaos: no response is lost, repeated or changed, and the sums say so
   expect(report.faults).toBeGreaterThanOrEqual(2);
   expect(report.ettr).toBeGreaterThan(0);
   expect(report.ettr).toBeLessThan(1);
+});
+
+test("chaos --vllm: servers are killed and updated, and every token has the model's logprob", async () => {
+  const kinds = ["worker_kill", "weights"].flatMap((kind) => ["--fault", kind]);
+  const args = ["--vllm", standInVllm(), "--seed", "3", "--seeds", "1", "--json", ...kinds];
+  const { status, stdout, stderr } = await foretoken("chaos", ...args);
+  expect([status, stderr.includes("repeat it")]).toEqual([0, false]);
+  const report = JSON.parse(stdout);
+  expect(report).toMatchObject({ rollouts: 1, responses: 6, lost: 0, twice: 0, wrong: 0 });
+  expect(Object.keys(report.kinds)).toEqual(["worker_kill", "weights"]);
 });
 
 engineTest("chaos: an unknown fault is refused, and a signal ends every process", async () => {

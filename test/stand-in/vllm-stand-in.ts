@@ -47,6 +47,10 @@ export interface StandInOptions extends EngineOptions {
   readonly ignoresSalt: boolean;
   /** Another connector, by name alone; null: it has none. */
   readonly kvConnector: string | null;
+  /** What it says of a prompt's tokens where a client asks for so many of the likeliest. */
+  readonly promptLogprobs: (prompt: readonly number[], count: number) => unknown;
+  /** Prompts with ids from here on are refused; what it draws is below 1,000. */
+  readonly vocabularySize: number;
   /** 0: any free one. */
   readonly port: number;
   /** As a server that loads its model: every route answers 503 until `isHealthy` is set. */
@@ -87,6 +91,8 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   kvPool: null,
   ignoresSalt: false,
   kvConnector: null,
+  promptLogprobs,
+  vocabularySize: VOCABULARY_SIZE,
   port: 0,
   isLoading: false,
   ranks: 1,
@@ -445,7 +451,9 @@ export class VllmStandIn {
   #problemOf(endpoint: "generate" | "completions", body: Body): string | null {
     const ids = body[endpoint === "generate" ? "token_ids" : "prompt"];
     if (!Array.isArray(ids) || ids.length === 0) return "the prompt has no token ids";
-    const wrong = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= VOCABULARY_SIZE);
+    const wrong = ids.find(
+      (id) => !Number.isInteger(id) || id < 0 || id >= this.options.vocabularySize,
+    );
     if (wrong !== undefined) return `Token id ${wrong} is out of vocabulary`;
     const params = paramsOf(endpoint, body);
     const { contextTokens, hasPriorities } = this.options;
@@ -534,7 +542,7 @@ export class VllmStandIn {
           const whole = pieceJson({ ...shape, continuousUsage: false }, piece) as object;
           const reported =
             typeof params.prompt_logprobs === "number"
-              ? { prompt_logprobs: promptLogprobs(prompt, params.prompt_logprobs) }
+              ? { prompt_logprobs: options.promptLogprobs(prompt, params.prompt_logprobs) }
               : {};
           const answer = { ...whole, ...reported, usage: usageJson(usage, true) };
           send(response, 200, drawnWith(this.weights, answer));

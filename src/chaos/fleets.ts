@@ -1,0 +1,73 @@
+// The two fleets of a chaos run: worker processes with embedded engines beside a sidecar that has one of its own, and vLLM
+// servers; each with what decides whether its responses are right.
+
+import { mkdtempSync } from "node:fs";
+import { join } from "node:path";
+import type { FoundVllm } from "../supervise/find-vllm.ts";
+import { gpusOf, visibleGpus } from "../supervise/gpus.ts";
+import { freePorts } from "../supervise/ports.ts";
+import { Fleet, HOST } from "./fleet.ts";
+import { LinkedWorker } from "./member.ts";
+import type { Oracle } from "./oracle.ts";
+import { LINKS } from "./plan.ts";
+import type { Installation } from "./process.ts";
+import { Reference } from "./reference.ts";
+import { Scoring } from "./scoring.ts";
+import { VllmServer } from "./vllm-server.ts";
+
+const CONTEXT_TOKENS = 512;
+const CONTEXT = ["--max-model-len", `${CONTEXT_TOKENS}`];
+const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048", ...CONTEXT];
+/** A rollout takes one to three seconds, and a silent link is given up after 30 s. */
+const ROLLOUT_MS_MAX = 120_000;
+/** Both servers may have to start, one after the other. */
+const VLLM_ROLLOUT_MS_MAX = 600_000;
+
+export interface Fleets {
+  readonly oracle: Oracle;
+  /** A new one. @throws AppError worker_failed. */
+  start(): Promise<Fleet>;
+}
+
+/** `folder`: for their files. */
+export function linkedFleets(installation: Installation, folder: string): Fleets {
+  const { program } = installation;
+  return {
+    oracle: new Reference(installation, folder),
+    start: () =>
+      Fleet.start({
+        program,
+        members: freePorts(LINKS, HOST).map(
+          (port) => new LinkedWorker(program, ENGINE, { host: HOST, port }),
+        ),
+        scheme: "ws",
+        ownEngines: 1,
+        sidecarArgs: ["--llama", "1", ...ENGINE],
+        rolloutMsMax: ROLLOUT_MS_MAX,
+        folder: mkdtempSync(join(folder, "fleet-")),
+      }),
+  };
+}
+
+/** Of `installation.model`, a Hugging Face directory. @throws AppError usage: the machine has too few GPUs. */
+export function vllmFleets(installation: Installation, found: FoundVllm, folder: string): Fleets {
+  const { program, model } = installation;
+  const gpus = found.build.isCpu
+    ? null
+    : gpusOf({ visible: visibleGpus(process.env), servers: LINKS, perServer: 1 });
+  let servers: VllmServer[] = [];
+  return {
+    oracle: new Scoring(installation, folder, () => servers),
+    start: () => {
+      const logs = mkdtempSync(join(folder, "fleet-"));
+      servers = freePorts(LINKS, HOST).map((port, i) => {
+        const common = { found, model, host: HOST, port, contextTokens: CONTEXT_TOKENS };
+        return new VllmServer({ ...common, gpus: gpus?.[i] ?? null, folder: logs });
+      });
+      return Fleet.start({
+        ...{ program, members: servers, scheme: "http", ownEngines: 0, folder: logs },
+        ...{ sidecarArgs: ["--tokenizer", model], rolloutMsMax: VLLM_ROLLOUT_MS_MAX },
+      });
+    },
+  };
+}

@@ -1,0 +1,70 @@
+// One engine process of a chaos run's fleet, behind a link: a worker process of this program here, a vLLM server in
+// `vllm-server.ts`. It is killed and stopped on request, and runs again afterwards.
+
+import { ChaosProcess } from "./process.ts";
+
+export interface Member {
+  readonly port: number;
+  /** It serves, and no SIGSTOP holds it. */
+  readonly isRunning: boolean;
+  /** What it wrote last. */
+  readonly lines: readonly string[];
+  /** Resolves when it serves. @throws AppError worker_failed. */
+  started(): Promise<void>;
+  /** kill -9. Resolves when it serves again; it is started after `ms`, or when its supervisor does. */
+  killFor(ms: number): Promise<void>;
+  /** SIGSTOP, and SIGCONT after `ms`. */
+  stopFor(ms: number): Promise<void>;
+  close(): Promise<void>;
+}
+
+/** On a machine with other work. */
+const START_MS_MAX = 300_000;
+
+export class LinkedWorker implements Member {
+  readonly port: number;
+  readonly #start: () => ChaosProcess;
+  #process: ChaosProcess;
+
+  /** `program` and `args` of `foretoken worker`. */
+  constructor(
+    program: readonly string[],
+    args: readonly string[],
+    at: { host: string; port: number },
+  ) {
+    this.port = at.port;
+    this.#start = () =>
+      new ChaosProcess(program, ["worker", "--listen", `${at.host}:${at.port}`, ...args]);
+    this.#process = this.#start();
+  }
+
+  get isRunning(): boolean {
+    return this.#process.isRunning;
+  }
+
+  get lines(): readonly string[] {
+    return this.#process.lines;
+  }
+
+  async started(): Promise<void> {
+    await this.#process.said("worker on", START_MS_MAX);
+  }
+
+  async killFor(ms: number): Promise<void> {
+    const killed = this.#process;
+    await killed.kill();
+    await Bun.sleep(ms);
+    // It was killed twice, and is started once.
+    if (this.#process !== killed) return;
+    this.#process = this.#start();
+    await this.started();
+  }
+
+  async stopFor(ms: number): Promise<void> {
+    await this.#process.stopFor(ms);
+  }
+
+  async close(): Promise<void> {
+    await this.#process.kill();
+  }
+}

@@ -1,0 +1,36 @@
+// A response as /v1/rollouts and RESPONSES.jsonl have it, and of which weights it is.
+
+/** What the trainer calls the two sets of weights. The first is the bundled model's, and what engines begin with. */
+export const WEIGHTS = ["a", "b"] as const;
+export type WeightsName = (typeof WEIGHTS)[number];
+/** What the sidecar calls the weights that engines begin with. */
+const UNNAMED = "0";
+
+/** A line of RESPONSES.jsonl, and of /v1/rollouts. */
+export interface ResponseLine {
+  readonly group: string;
+  readonly index: number;
+  readonly prompt_token_ids: readonly number[];
+  readonly token_ids: readonly number[];
+  readonly logprobs: readonly number[];
+  readonly finish_reason: string;
+  readonly chunks: readonly {
+    readonly weight_version?: string;
+    readonly weights?: string;
+    readonly tokens: number;
+  }[];
+}
+
+export const keyOf = ({ group, index }: ResponseLine): string => `${group}/${index}`;
+
+/** The weights of all chunks of a response; null: they differ, or have a name that nobody gave. */
+export function weightsOf({ chunks }: ResponseLine): WeightsName | null {
+  const versions = new Set(chunks.map(({ weight_version: version }) => version));
+  const [version] = versions;
+  if (versions.size !== 1) return null;
+  return version === UNNAMED ? WEIGHTS[0] : (WEIGHTS.find((name) => name === version) ?? null);
+}
+
+export function mixedWeights({ chunks }: ResponseLine): string {
+  return `its chunks are of the weights ${chunks.map((chunk) => chunk.weight_version).join(", ")}`;
+}

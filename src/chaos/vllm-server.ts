@@ -1,0 +1,113 @@
+// A vLLM server of a chaos run's fleet, started and kept running as `foretoken up` does.
+
+import { join } from "node:path";
+import type { FoundVllm } from "../supervise/find-vllm.ts";
+import { launchOf } from "../supervise/launch.ts";
+import { tailOf } from "../supervise/log-file.ts";
+import { ManagedServer } from "../supervise/managed-server.ts";
+import type { Member } from "./member.ts";
+
+/** A server alone needs 16 to 80 s; on a machine with other work it takes much longer. */
+const START_MS_MAX = 600_000;
+const GRACE_MS = 5_000;
+const POLL_MS = 50;
+const LINES_KEPT = 20;
+/** It is killed here, and it is no fault of its own. */
+const BACKOFF = { firstMs: 100, msMax: 100, goodMs: 0, failuresMax: 10 };
+
+export class VllmServer implements Member {
+  readonly port: number;
+  readonly url: string;
+  readonly #server: ManagedServer;
+  readonly #logPath: string;
+  readonly #starting: Promise<void>;
+  #isHealthy = false;
+  #isStopped = false;
+  #hasGivenUp = false;
+
+  constructor(options: {
+    found: FoundVllm;
+    /** A Hugging Face directory. */
+    model: string;
+    host: string;
+    port: number;
+    /** Its CUDA_VISIBLE_DEVICES; null: it computes on the CPU. */
+    gpus: string | null;
+    contextTokens: number;
+    /** For its log. */
+    folder: string;
+  }) {
+    const { found, host, port, folder, ...rest } = options;
+    this.port = port;
+    this.url = `http://${host}:${port}`;
+    this.#logPath = join(folder, `vllm-${port}.log`);
+    const launch = launchOf({
+      ...{ command: found.command, build: found.build, host, port, ...rest },
+      ...{ servedName: null, apiKey: null, plugin: null, extraArgs: [] },
+    });
+    this.#server = new ManagedServer(
+      {
+        ...{ name: `vllm-${port}`, url: this.url, command: launch.command },
+        env: { ...launch.envDefaults, ...process.env, ...launch.env },
+        ...{
+          logPath: this.#logPath,
+          startMsMax: START_MS_MAX,
+          graceMs: GRACE_MS,
+          backoff: BACKOFF,
+        },
+      },
+      ({ kind }) => {
+        if (kind === "healthy") this.#isHealthy = true;
+        if (kind === "died" || kind === "started") this.#isHealthy = false;
+        if (kind === "gave_up") this.#hasGivenUp = true;
+      },
+    );
+    this.#starting = this.#server.start();
+    // It is thrown by `started`.
+    this.#starting.catch(() => undefined);
+  }
+
+  get isRunning(): boolean {
+    return this.#isHealthy && !this.#isStopped;
+  }
+
+  get lines(): readonly string[] {
+    return tailOf(this.#logPath, LINES_KEPT);
+  }
+
+  async started(): Promise<void> {
+    await this.#starting;
+  }
+
+  async killFor(): Promise<void> {
+    this.#isHealthy = false;
+    this.#signal("SIGKILL");
+    for (const endMs = performance.now() + START_MS_MAX; performance.now() < endMs; ) {
+      await Bun.sleep(POLL_MS);
+      if (this.#isHealthy || this.#hasGivenUp) return;
+    }
+  }
+
+  async stopFor(ms: number): Promise<void> {
+    this.#isStopped = true;
+    this.#signal("SIGSTOP");
+    await Bun.sleep(ms);
+    this.#signal("SIGCONT");
+    this.#isStopped = false;
+  }
+
+  async close(): Promise<void> {
+    await this.#server.stop();
+  }
+
+  /** To the server and all its children. */
+  #signal(name: "SIGKILL" | "SIGSTOP" | "SIGCONT"): void {
+    const { pid } = this.#server;
+    if (pid === null) return;
+    try {
+      process.kill(-pid, name);
+    } catch {
+      // It has ended meanwhile.
+    }
+  }
+}
