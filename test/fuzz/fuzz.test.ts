@@ -68,7 +68,7 @@ const ROUTES = ["/v1/completions", "/v1/chat/completions", "/inference/v1/genera
   .map((path) => `http POST ${path}`);
 /** As much as takes a tenth of a second or so. */
 function shareOf(name: string): number {
-  if (name.startsWith("sequences")) return 25;
+  if (name.startsWith("sequences")) return 20;
   return name.startsWith("http ") ? 40 : 150;
 }
 const shared = targets.filter(({ name }) => !name.startsWith("http ") || ROUTES.includes(name));

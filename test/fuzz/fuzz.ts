@@ -55,12 +55,22 @@ function show(kind: string, name: string, findings: readonly Finding[]): void {
 const rounded = (value: number): number => Math.round(value * 10) / 10;
 
 function report({ name, ...outcome }: Outcome): object {
-  const { inputs: taken, seconds, failures, crashes, hangs, rssMibMax, rssTrend } = outcome;
+  const {
+    inputs: taken,
+    seconds,
+    cpuSeconds,
+    failures,
+    crashes,
+    hangs,
+    rssMibMax,
+    rssTrend,
+  } = outcome;
   return {
     target: name,
     inputs: taken,
     seconds: rounded(seconds),
     inputs_per_s: Math.round(taken / seconds),
+    inputs_per_cpu_s: cpuSeconds === 0 ? null : Math.round(taken / cpuSeconds),
     crashes: crashes.length,
     hangs: hangs.length,
     failures: failures.length,
@@ -72,7 +82,16 @@ function report({ name, ...outcome }: Outcome): object {
 }
 
 function table(outcomes: readonly Outcome[]): string {
-  const head = ["target", "inputs", "inputs/s", "crashes", "hangs", "failures", "RSS MiB"];
+  const head = [
+    "target",
+    "inputs",
+    "inputs/s",
+    "per CPU s",
+    "crashes",
+    "hangs",
+    "failures",
+    "RSS MiB",
+  ];
   const rows = new Table({ head: [...head, "MiB/100k"], style: { head: [], border: [] } });
   for (const one of outcomes) {
     const { rssTrend: trend } = one;
@@ -84,6 +103,7 @@ function table(outcomes: readonly Outcome[]): string {
       one.name,
       one.inputs,
       Math.round(one.inputs / one.seconds),
+      one.cpuSeconds === 0 ? "-" : Math.round(one.inputs / one.cpuSeconds),
       one.crashes.length,
       one.hangs.length,
       one.failures.length,
@@ -102,7 +122,6 @@ const outcomes: Outcome[] = [];
 const isLive = process.stderr.isTTY;
 for (const [number, { name }] of chosen.entries()) {
   const place = `${number + 1}/${chosen.length} ${name}`;
-  if (!isLive) console.error(place);
   const outcome = await supervise({
     ...{ module: MODULE, name, seed, from, to: from + inputs, findingsMax: FINDINGS_MAX },
     hangMs: HANG_MS,
@@ -112,6 +131,8 @@ for (const [number, { name }] of chosen.entries()) {
   });
   if (isLive) process.stderr.write("\r\x1b[2K");
   outcomes.push(outcome);
+  // At once, so that a run that is cut off has said what it did.
+  console.error(JSON.stringify(report(outcome)));
   show("crash", name, outcome.crashes);
   show("hang", name, outcome.hangs);
   show("failure", name, outcome.failures);

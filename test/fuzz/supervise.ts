@@ -27,6 +27,8 @@ export interface Outcome {
   readonly name: string;
   readonly inputs: number;
   readonly seconds: number;
+  /** CPU time of the processes' main threads; 0: the system does not give it. */
+  readonly cpuSeconds: number;
   readonly failures: readonly Finding[];
   readonly crashes: readonly Finding[];
   readonly hangs: readonly Finding[];
@@ -47,6 +49,7 @@ interface Part {
   readonly next: number | null;
   readonly died: { kind: "crash" | "hang"; finding: Finding } | null;
   readonly taken: number;
+  readonly cpuMs: number;
   readonly rss: readonly Point[];
 }
 
@@ -70,6 +73,7 @@ export async function supervise(options: Supervised): Promise<Outcome> {
     name: options.name,
     inputs,
     seconds: (performance.now() - startMs) / 1000,
+    cpuSeconds: parts.reduce((sum, { cpuMs }) => sum + cpuMs, 0) / 1000,
     failures: parts.flatMap(({ findings }) => findings),
     crashes: died.filter(({ kind }) => kind === "crash").map(({ finding }) => finding),
     hangs: died.filter(({ kind }) => kind === "hang").map(({ finding }) => finding),
@@ -94,11 +98,14 @@ async function runPart(options: Supervised): Promise<Part> {
   let hung: number | null = null;
   const watchdog = new Watchdog(options.hangMs);
   const times = new ProcessTimes(child.pid);
+  let cpuMs = 0;
   const timer = setInterval(() => {
     options.sampled?.(progress.started, 0);
     const mib = residentMib(child.pid);
     if (mib !== null && progress.started > 0) rss.push({ x: progress.started / 1e5, y: mib });
-    const late = watchdog.look(progress.running(), times.read());
+    const now = times.read();
+    cpuMs = Math.max(cpuMs, now.cpuMs);
+    const late = watchdog.look(progress.running(), now);
     if (late.length === 0 || hung !== null) return;
     hung = Math.min(...late);
     child.kill("SIGKILL");
@@ -109,7 +116,7 @@ async function runPart(options: Supervised): Promise<Part> {
   const running = progress.running();
   rmSync(folder, { recursive: true, force: true });
   const findings = parsed(await output);
-  if (exitCode === 0) return { findings, next: null, died: null, taken, rss };
+  if (exitCode === 0) return { findings, next: null, died: null, taken, cpuMs, rss };
   const reason = (await log).slice(-LOG_CHARACTERS_MAX);
   const others = running.map(({ index }) => index).sort((a, b) => a - b);
   const index = hung ?? others.at(-1) ?? from;
@@ -126,6 +133,7 @@ async function runPart(options: Supervised): Promise<Part> {
     next: next !== null && next < to ? next : null,
     died: { kind, finding: { index, problem, input } },
     taken,
+    cpuMs,
     rss,
   };
 }

@@ -9,11 +9,11 @@ import type { TrainerBed } from "./trainer-bed.ts";
 const MODES = ["abort", "wait", "keep"] as const;
 type Mode = (typeof MODES)[number];
 
-/** What a step is; `choice` decides its parameters. */
+/** What a step is; `choice` decides its parameters. What meets in most states stands here several times. */
 export const STEP_KINDS = [
-  ...["generate", "stream", "rollout", "cancel", "abort_requests"],
-  ...["pause", "resume", "sleep", "wake_up", "reset_prefix_cache"],
-  ...["start", "part", "finish", "whole", "abort"],
+  ...["generate", "generate", "stream", "rollout", "rollout", "cancel", "abort_requests"],
+  ...["pause", "pause", "pause", "resume", "resume", "sleep", "wake_up", "reset_prefix_cache"],
+  ...["start", "start", "start", "part", "finish", "finish", "whole", "whole", "abort"],
   ...["join", "leave", "rename", "let_run"],
 ] as const;
 export const FAULT_KINDS = ["kill", "fail_control"] as const;
@@ -163,7 +163,7 @@ export class Trainer {
   }
 
   #generate(choice: number, isStream: boolean): void {
-    const tokens = 1 + (choice % 9);
+    const tokens = 1 + (choice % 50);
     const n = 1 + (choice % 3);
     const body = {
       token_ids: [1 + (choice % 7), 5],
@@ -184,7 +184,7 @@ export class Trainer {
   }
 
   #rollout(choice: number): void {
-    const tokens = 1 + (choice % 7);
+    const tokens = 1 + (choice % 40);
     const isStrict = choice % 2 === 0;
     this.#made += 1;
     const body = {

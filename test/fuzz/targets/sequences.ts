@@ -7,11 +7,11 @@ import { FAULT_KINDS, STEP_KINDS, type Step, Trainer } from "../trainer.ts";
 import { TrainerBed } from "../trainer-bed.ts";
 import { listInputs } from "../variations.ts";
 
-const STEPS_MAX = 14;
+const STEPS = { minLength: 4, maxLength: 20, size: "max" } as const;
 
 function stepsOf(kinds: readonly string[]) {
   const step = fc.record({ kind: fc.constantFrom(...kinds), choice: fc.nat({ max: 251 }) });
-  return listInputs(fc.array(step, { minLength: 1, maxLength: STEPS_MAX }), (base, other, dice) =>
+  return listInputs(fc.array(step, STEPS), (base, other, dice) =>
     dice.below(2) === 0 ? other : { kind: base.kind, choice: dice.below(252) },
   );
 }
