@@ -56,6 +56,12 @@ export class ContextManager {
     return this.#of(group).estimate.tokens;
   }
 
+  /** L_g as far as it is more than the bound: a response of the group, or an earlier epoch, has shown it; else null. */
+  learned(group: Group): number | null {
+    const { estimate } = this.#of(group);
+    return estimate.informed ? estimate.tokens : null;
+  }
+
   /** Call after tokens were appended to an unfinished response. true: the group's estimate has changed. */
   progressed(request: Request): boolean {
     const { estimate } = this.#of(request.group);

@@ -46,7 +46,15 @@ export interface ChunkRun {
 export interface ChunkDrafts {
   readonly draftedTokens: number;
   readonly acceptedTokens: number;
+  /**
+   * Three numbers for each verification, in order: the output token that it began with, the draft tokens that it verified,
+   * and how many of them were accepted. Absent: not reported.
+   */
+  readonly verifications?: Int32Array;
 }
+
+/** Numbers of one verification in ChunkDrafts. */
+export const VERIFICATION_WORDS = 3;
 
 /** An engine's refusal of a request. */
 export interface Refusal {
@@ -95,7 +103,9 @@ export class Response extends OutputColumns {
   override get bytes(): number {
     const { logprobs, tokenIdLogprobs } = this.promptReport ?? {};
     const reported = (logprobs?.byteLength ?? 0) + (tokenIdLogprobs?.byteLength ?? 0);
-    return super.bytes + reported + (this.experts?.bytes ?? 0);
+    let drafts = 0;
+    for (const { run } of this.chunks) drafts += run?.drafts?.verifications?.byteLength ?? 0;
+    return super.bytes + reported + drafts + (this.experts?.bytes ?? 0);
   }
 
   openChunk(

@@ -161,6 +161,11 @@ export class Rollout {
     return this.#buffer.requests;
   }
 
+  /** Of an incomplete group, the length that the scheduler expects of its longest response; null: nothing is known yet. */
+  lengthEstimate(group: Group): number | null {
+    return this.#context.learned(group);
+  }
+
   /** null: it runs. */
   get pauseMode(): PauseMode | null {
     return this.#pause;

@@ -150,6 +150,11 @@ export interface WorkerStats {
   readonly acceptedTokens: number;
   /** Verifications of at least one draft token: mean acceptance length = 1 + accepted / drafts. */
   readonly drafts: number;
+  /**
+   * Time that drafts have saved, ms: that of the steps which the accepted tokens made needless, less verification and
+   * drafting. Below 0: they cost more than they saved. Absent: the engine does not know its step times.
+   */
+  readonly draftSavedMs?: number;
   /** KV blobs loaded, and refused (wrong, corrupt or no room): the latter were recomputed. */
   readonly kvLoads: number;
   readonly kvLoadFailures: number;

@@ -172,9 +172,14 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
     kind: kind("chunk_done"),
     run: some,
     finish: kind("stop"),
-    drafts: fc
-      .tuple(uint31, uint31)
-      .map(([a, b]) => ({ draftedTokens: Math.max(a, b), acceptedTokens: Math.min(a, b) })),
+    drafts: fc.tuple(uint31, uint31).map(([a, b]) => ({
+      draftedTokens: Math.max(a, b),
+      acceptedTokens: Math.min(a, b),
+      ...(a === b
+        ? {}
+        : { verifications: Int32Array.of(a, 1, 0, b, Math.max(a, b), Math.min(a, b)) }),
+      ...(a === 0 && b === 0 ? { verifications: new Int32Array(0) } : {}),
+    })),
   }),
   fc.record({ kind: kind("exported"), requestId: request, kv }),
   fc.record({ kind: kind("evicted"), requestId: request }),

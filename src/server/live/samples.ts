@@ -83,6 +83,8 @@ export class Samples {
       at_s: this.#samples.map(({ atS }) => rounded(atS)),
       tail: this.#samples.map(({ isTail }) => isTail),
       tokens_per_s: this.#samples.map(({ tokensPerS }) => Math.round(tokensPerS)),
+      eta_low_s: this.#samples.map(({ etaLowS }) => etaLowS && rounded(etaLowS)),
+      eta_high_s: this.#samples.map(({ etaHighS }) => etaHighS && rounded(etaHighS)),
       workers,
     };
   }

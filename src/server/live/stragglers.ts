@@ -91,7 +91,11 @@ function stragglerOf(
     parts.push(status === "moving" ? "its KV is on the way" : "waits for a slot");
   else {
     const name = about.nameOf(worker);
-    parts.push(beside === 0 ? `alone on ${name}` : `with ${beside} others on ${name}`);
+    parts.push(
+      beside === 0
+        ? `alone on ${name}`
+        : `with ${beside} other${beside === 1 ? "" : "s"} on ${name}`,
+    );
     const acceptance = about.acceptanceOf(worker);
     if (acceptance > 1.005) parts.push(`${acceptance.toFixed(1)} tokens a step with drafts`);
   }

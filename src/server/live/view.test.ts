@@ -131,6 +131,20 @@ test("live: whom the iteration waits for, and why", async () => {
   expect(one?.reason).toMatch(/^[0-9.]+ times its siblings' median, alone on vllm-[01]/);
 });
 
+test("live: estimates of incomplete groups, from their first finished response on", async () => {
+  const { bed, answer } = shown({ lengthOf: ({ sampleIndex: i }) => (i === 3 ? 90 : 10) });
+  bed.sidecar.generate(specFor([1], 4), DEAF);
+  await bed.step();
+  expect(answer()).toMatchObject({ estimates: { groups: [], tokens: [] } });
+  while (bed.sidecar.rollout.unfinished > 1) await bed.step();
+  const { estimates } = answer() as unknown as {
+    estimates: { groups: string[]; tokens: number[] };
+  };
+  expect(estimates.groups).toHaveLength(1);
+  expect(estimates.tokens[0]).toBeGreaterThanOrEqual(10);
+  await bed.finish();
+});
+
 test("live: the last iterations outlive the server, 50 of them", () => {
   const file = join(FOLDER, "deep", "iterations.sqlite");
   const first = shown({ file });
@@ -166,6 +180,8 @@ test("samples: bounded however long an iteration is, and the estimates are judge
   for (let s = 0; s < 100; s += 1) {
     early.add({ ...progress, elapsedS: s, etaLowS: 0, etaHighS: s < 60 ? 1 : 200 });
   }
+  const { eta_low_s, eta_high_s } = early.columns as { eta_low_s: number[]; eta_high_s: number[] };
+  expect([eta_low_s[99], eta_high_s[59], eta_high_s[60]]).toEqual([0, 1, 200]);
   // Of the samples from 20 s on, those from 60 s on hold the end at 100 s.
   expect(early.etaInside(100)).toBeCloseTo(0.5, 1);
 });

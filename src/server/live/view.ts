@@ -27,6 +27,8 @@ export interface LiveOptions {
 }
 
 const LOOK_MS = 1000;
+/** Groups whose estimates one answer holds. */
+const ESTIMATES_MAX = 16_384;
 /** Between two reports of a state that keeps requests waiting. */
 const REMIND_S = 60;
 
@@ -101,6 +103,7 @@ export class LiveView {
       iteration: progress.iteration,
       weight_epoch: rollout.epoch,
       ...(samples ? { samples: this.#samples.columns } : {}),
+      estimates: estimatesOf(rollout),
       iterations: this.#store.all(),
       stragglers: this.#stragglers.look(rollout.requests, {
         nowMs: clock.nowMs(),
@@ -133,11 +136,29 @@ export class LiveView {
   }
 }
 
+/** Of incomplete groups that have one, in columns. */
+function estimatesOf(rollout: Sidecar["rollout"]): object {
+  const groups: string[] = [];
+  const tokens: number[] = [];
+  for (const { spec, group } of rollout.requests) {
+    if (spec.sampleIndex > 0) continue;
+    const estimate = rollout.lengthEstimate(group);
+    if (estimate === null) continue;
+    groups.push(spec.groupId);
+    tokens.push(estimate);
+    if (groups.length === ESTIMATES_MAX) break;
+  }
+  return { groups, tokens };
+}
+
 function acceptanceOf(stats: WorkerStats | undefined): number {
   return stats === undefined || stats.drafts === 0 ? 1 : 1 + stats.acceptedTokens / stats.drafts;
 }
 
-/** Of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that share at most. */
+/**
+ * Of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that share at most, less
+ * what drafting took.
+ */
 function draftsOf(worker: number, stats: WorkerStats | undefined): object {
   const {
     draftedTokens = 0,
@@ -153,6 +174,7 @@ function draftsOf(worker: number, stats: WorkerStats | undefined): object {
     accepted_tokens: acceptedTokens,
     mean_acceptance_length: acceptanceOf(stats),
     drafting_s: draftMs / 1000,
-    saved_s_max: savedMs / 1000,
+    saved_s: stats?.draftSavedMs === undefined ? null : stats.draftSavedMs / 1000,
+    saved_s_max: (savedMs - draftMs) / 1000,
   };
 }

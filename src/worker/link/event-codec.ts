@@ -11,13 +11,14 @@ import {
 } from "../../proto/checked.ts";
 import type { TopLogprobs } from "../../request/columns.ts";
 import type { FinishReason } from "../../request/request.ts";
-import type { ChunkDrafts } from "../../request/response.ts";
+import { type ChunkDrafts, VERIFICATION_WORDS } from "../../request/response.ts";
 import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import type { WorkerStats } from "../../rollout/worker.ts";
 import { kvFields, kvOf, kvPartOf } from "./command-codec.ts";
 import {
   bodyOf,
   count,
+  counts,
   epochOf,
   floatsOf,
   groupIdOf,
@@ -299,7 +300,21 @@ function chunkDoneOf(body: Fields): ChunkDone {
 function draftsOf(body: Fields | null): ChunkDrafts | null {
   if (body === null) return null;
   const draftedTokens = count(body, "draftedTokens");
-  return { draftedTokens, acceptedTokens: count(body, "acceptedTokens", { max: draftedTokens }) };
+  const acceptedTokens = count(body, "acceptedTokens", { max: draftedTokens });
+  const verifications = verificationsOf(body);
+  // An empty list and none are the same here: with draft tokens, it was not reported.
+  if (verifications.length === 0 && draftedTokens > 0) return { draftedTokens, acceptedTokens };
+  return { draftedTokens, acceptedTokens, verifications };
+}
+
+function verificationsOf(body: Fields): Int32Array {
+  const list = counts(body, "verifications", { listMax: VERIFICATION_WORDS * OTHERS_MAX });
+  let isRight = list.length % VERIFICATION_WORDS === 0;
+  for (let i = 0; i + 2 < list.length; i += VERIFICATION_WORDS) {
+    isRight &&= (list[i + 2] as number) <= (list[i + 1] as number);
+  }
+  if (isRight) return Int32Array.from(list);
+  throw new InvalidMessage("verifications are no threes of offset, draft tokens and accepted ones");
 }
 
 function statsOf(body: Fields): WorkerStats {
@@ -308,5 +323,6 @@ function statsOf(body: Fields): WorkerStats {
     draftMs: real(body, "draftMs", { min: 0 }),
   };
   for (const name of COUNTERS) stats[name] = count(body, name, { max: Number.MAX_SAFE_INTEGER });
+  if (typeof body.draftSavedMs === "number") stats.draftSavedMs = real(body, "draftSavedMs");
   return stats as Record<Exclude<keyof WorkerStats, "kvMoves">, number>;
 }

@@ -87,6 +87,38 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     engine.close();
   });
 
+  test("verifications: a chunk's end names the draft tokens and the accepted ones, by their places", () => {
+    const specs = requests(3);
+    const drafter = drafterFor(specs, (view) => pathDraft(view, view.dice % 8));
+    const speculation = { drafter, planner: new FixedPlanner() };
+    const engine = newEngine({ slots: 3, speculation });
+    register(engine, specs);
+    for (const spec of specs) engine.command(run(spec));
+    const { others, responses } = runToEnd(engine);
+    let [drafted, accepted] = [0, 0];
+    for (const event of others) {
+      if (event.kind !== "chunk_done") continue;
+      const { draftedTokens, acceptedTokens, verifications = [] } = event.drafts ?? {};
+      let [chunkDrafted, chunkAccepted, end] = [0, 0, 0];
+      for (let i = 0; i < verifications.length; i += 3) {
+        const [offset = -1, tokens = 0, kept = 0] = verifications.slice(i, i + 3);
+        expect(offset).toBeGreaterThanOrEqual(end);
+        expect(kept).toBeLessThanOrEqual(tokens);
+        end = offset + kept;
+        chunkDrafted += tokens;
+        chunkAccepted += kept;
+      }
+      expect(end).toBeLessThanOrEqual(responses.get(event.requestId)?.tokens.length ?? 0);
+      expect([chunkDrafted, chunkAccepted]).toEqual([draftedTokens ?? 0, acceptedTokens ?? 0]);
+      drafted += chunkDrafted;
+      accepted += chunkAccepted;
+    }
+    expect(engine.stats()).toMatchObject({ draftedTokens: drafted, acceptedTokens: accepted });
+    expect(accepted).toBeGreaterThan(10);
+    expect(engine.stats().draftSavedMs).toBeUndefined();
+    engine.close();
+  });
+
   test("draft trees: a branch beside the best path is accepted, without effect on the response", () => {
     const specs = requests(8);
     const drafter = drafterFor(specs, (view) => treeDraft(view, view.dice % 5));
@@ -125,6 +157,7 @@ describe.skipIf(skipReason !== null)("exactness", () => {
     const engine = newEngine({ cpuClock: clock });
     const cost = engine.profile(60);
     expect(cost.ms(4, 4)).toBeGreaterThan(0);
+    expect(engine.stats().draftSavedMs).toBeUndefined();
     for (const spec of specs) engine.command(run(spec));
     expectSolo(runToEnd(engine), specs);
     engine.close();

@@ -77,6 +77,7 @@ export class LlamaEngine {
   readonly #unsent = new Set<Sequence>();
   #urgent = false;
   #asleep = false;
+  #isProfiled = false;
 
   readonly #counts = {
     steps: 0,
@@ -135,6 +136,7 @@ export class LlamaEngine {
     const probe = this.#probe();
     this.#cost = new LearnedStepCost(profileSteps(probe, budgetMs));
     probe.close();
+    this.#isProfiled = true;
     this.#stepper = this.#newStepper();
     return this.#cost;
   }
@@ -283,6 +285,8 @@ export class LlamaEngine {
       draftedTokens: speculation?.draftedTokens ?? 0,
       acceptedTokens: speculation?.acceptedTokens ?? 0,
       drafts: speculation?.drafts ?? 0,
+      ...(speculation !== null &&
+        this.#isProfiled && { draftSavedMs: speculation.savedMs - speculation.draftMs }),
     };
   }
 
@@ -606,7 +610,8 @@ export class LlamaEngine {
 
 function countsOf(sequence: Sequence): { drafts: ChunkDrafts; promptTokensCached?: number } {
   const { draftedTokens, acceptedTokens, promptCached } = sequence;
-  const drafts = { draftedTokens, acceptedTokens };
+  const verifications = Int32Array.from(sequence.verifications);
+  const drafts = { draftedTokens, acceptedTokens, verifications };
   return promptCached === null ? { drafts } : { drafts, promptTokensCached: promptCached };
 }
 

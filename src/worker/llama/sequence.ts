@@ -57,12 +57,15 @@ export class Sequence {
   sent: number;
   /** Length up to which the tokens have reached the draft replica. */
   known: number;
-  /** Of the current step: its rows in the batch, and its draft's paths (from = to: no draft). */
+  /** Of the current step: its rows in the batch, and its draft's tokens and paths (from = to: no draft). */
   firstRow = 0;
   rowCount = 0;
+  proposedTokens = 0;
   /** Of this chunk. */
   draftedTokens = 0;
   acceptedTokens = 0;
+  /** As in ChunkDrafts. */
+  readonly verifications: number[] = [];
   finish: FinishReason | null = null;
   /** Why it cannot continue; its `finish` is "abort" then. */
   refusal: Refusal | null = null;
@@ -112,6 +115,12 @@ export class Sequence {
     this.tokens[this.length] = token;
     this.length += 1;
     this.shaping?.note(token);
+  }
+
+  /** A draft of `drafted` tokens was verified from the output token `offset` on. */
+  verified(offset: number, drafted: number, accepted: number): void {
+    this.acceptedTokens += accepted;
+    this.verifications.push(offset, drafted, accepted);
   }
 
   /** The KV was dropped; computing it again counts as recomputed. */

@@ -81,6 +81,8 @@ export class Speculation {
   drafts = 0;
   draftedTokens = 0;
   acceptedTokens = 0;
+  /** Time that accepted tokens saved, less what their verification took, by the step times that are known. */
+  savedMs = 0;
   readonly #drafter: Drafter;
   readonly #planner: DraftPlanner;
   readonly #clock: Clock;
@@ -251,6 +253,7 @@ export class Speculation {
       this.drafts += 1;
       this.draftedTokens += taken.nodes;
       sequence.draftedTokens += taken.nodes;
+      sequence.proposedTokens = taken.nodes;
       this.#branch(sequence, residency);
     }
   }

@@ -62,6 +62,7 @@ export class Stepper {
     for (const sequence of running) {
       sequence.pathFrom = 0;
       sequence.pathTo = 0;
+      sequence.proposedTokens = 0;
       if (sequence.pending === 1) this.#decoding.push(sequence);
     }
     const { speculation, residency, stepMs, draftRows, prefillRows } = this.#options;
@@ -93,7 +94,25 @@ export class Stepper {
       else this.#addPathRows(sequence, path);
     }
     this.#decode();
+    const acceptedBefore = this.#options.speculation?.acceptedTokens ?? 0;
     for (const sequence of running) if (sequence.rowCount > 0) this.#readOrRefuse(sequence);
+    this.#countSaved(acceptedBefore);
+  }
+
+  /**
+   * Without drafts, the tokens that were accepted would have taken their share of a plain step each, and this step its
+   * plain time.
+   */
+  #countSaved(acceptedBefore: number): void {
+    const { speculation, stepMs } = this.#options;
+    const batch = this.#decoding.length;
+    if (speculation === null || batch === 0) return;
+    let rows = 0;
+    for (const { rowCount } of this.#decoding) rows += rowCount;
+    if (rows === batch) return;
+    const plainMs = stepMs.ms(batch, batch);
+    const accepted = speculation.acceptedTokens - acceptedBefore;
+    speculation.savedMs += (accepted / batch) * plainMs - (stepMs.ms(batch, rows) - plainMs);
   }
 
   /**
@@ -275,7 +294,7 @@ export class Stepper {
       this.#commitPath(sequence, path);
     }
     speculation.acceptedTokens += accepted;
-    sequence.acceptedTokens += accepted;
+    sequence.verified(from - sequence.promptLength, sequence.proposedTokens, accepted);
     speculation.observe(sequence, acceptedOnFirst, finish !== null);
     return finish;
   }
