@@ -13,6 +13,19 @@ declare module "*.c" {
   export default text;
 }
 
+declare module "*.css" {
+  const text: string;
+  // biome-ignore lint/style/noDefaultExport: what such an import gives.
+  export default text;
+}
+
+/** Scripts of the page, and the chart library's. */
+declare module "*.js" {
+  const text: string;
+  // biome-ignore lint/style/noDefaultExport: what such an import gives.
+  export default text;
+}
+
 declare module "*.wasm" {
   const path: string;
   // biome-ignore lint/style/noDefaultExport: what such an import gives.

@@ -2,6 +2,7 @@
 // of 16,384 requests.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { PAGE_HTML } from "../../src/server/page/html.ts";
 import { Victim } from "../adversary/edge-bed.ts";
 import { CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
@@ -60,6 +61,10 @@ describe.skipIf(isMissing)("page", () => {
       await page.until("samples.length >= 3 && live.stragglers.length > 0");
       await page.evaluate('document.getElementById("map").focus()');
       for (const key of ["ArrowRight", "ArrowDown", "Enter"]) await page.press(key);
+      await page.evaluate('document.querySelector("#strips .plot").focus()');
+      await page.press("ArrowLeft");
+      const values = 'document.querySelector("#strips .plot").getAttribute("aria-description")';
+      expect(await page.evaluate<string>(values)).toMatch(/KV \d+ %, running \d+ of \d+/);
       await page.until('document.getElementById("who").textContent.startsWith("Response")');
       await page.until('document.getElementById("chunks").children.length > 0');
       await page.until('document.getElementById("tokens").textContent.length > 0');
@@ -82,11 +87,10 @@ describe.skipIf(isMissing)("page", () => {
 test.skipIf(CHROMIUM === null)(
   "16,384 requests: a message and the frame it leads to take less than a tenth of a second",
   async () => {
-    const html = await Bun.file(new URL("../../src/server/page/page.html", import.meta.url)).text();
     const server = Bun.serve({
       port: 0,
       hostname: "127.0.0.1",
-      fetch: () => new Response(html, { headers: { "content-type": "text/html" } }),
+      fetch: () => new Response(PAGE_HTML, { headers: { "content-type": "text/html" } }),
     });
     const page = await Page.open(server.url.href);
     try {
@@ -115,7 +119,7 @@ const DRIVE = `(async () => {
   const times = [];
   for (let turn = 0; turn < 60; turn += 1) {
     const lengths = Array.from({ length: 4096 }, (_, i) => ({ request: (turn * 4096 + i) % 16384, length: 10 + turn * 20 + i % 97 }));
-    const frame = JSON.stringify({ ...head, lengths, progress: { iteration: 1, is_tail: turn > 50, elapsed_s: turn, groups_done: 0,
+    const frame = JSON.stringify({ ...head, lengths, progress: { iteration: 1, is_tail: turn > 50, elapsed_s: turn / 4, groups_done: 0,
       groups: 2048, requests_done: 0, requests: 16384, output_tokens: 1e6, tokens_per_s: 1e5, running: 3200, waiting: 9000,
       migrations: 5, preemptions: 0, mean_acceptance_length: 2, eta_s: 60, eta_low_s: 50, eta_high_s: 90, weight_epoch: 1, workers } });
     const start = performance.now();

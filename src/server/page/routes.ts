@@ -2,10 +2,7 @@
 // load nothing else, from here or from anywhere.
 
 import type { Route } from "../route.ts";
-import page from "./page.html" with { type: "text" };
-
-/** Bun's types know HTML files only as bundles of a server. */
-const HTML = page as unknown as string;
+import { PAGE_HTML } from "./html.ts";
 
 /** Inline script and style are the page's own; nothing in it contains clients' input. */
 const POLICY =
@@ -18,7 +15,7 @@ export function pageRoutes(): Route[] {
       method: "GET",
       path: "/",
       handle: () =>
-        new Response(HTML, {
+        new Response(PAGE_HTML, {
           headers: {
             "content-type": "text/html; charset=utf-8",
             "content-security-policy": POLICY,
