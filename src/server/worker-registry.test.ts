@@ -43,6 +43,15 @@ test("workers: where all were named at the start, this server stands for them", 
   expect(await listed()).toMatchObject([{ url: bed.sidecar.url.origin, is_healthy: true }]);
 });
 
+test("workers: this server's own address, as slime's engine class registers it, changes nothing", async () => {
+  const { origin, port } = bed.sidecar.url;
+  for (const url of [origin, `${origin}/`, `http://localhost:${port}`]) {
+    const answer = await bed.post("/workers", { url, worker_type: "regular" });
+    expect([answer.status, await answer.json()]).toMatchObject([200, { status: "accepted" }]);
+  }
+  expect(await listed()).toMatchObject([{ url: origin, is_healthy: true }]);
+});
+
 test("workers: engines come and go under load, and every response is as one engine makes it", async () => {
   const [first] = bed.standIns;
   const [second, third] = late;

@@ -4,6 +4,7 @@
 import { assert } from "../base/assert.ts";
 import { AppError, InvalidFieldError } from "../base/errors.ts";
 import { hashString } from "../base/hash.ts";
+import { isLoopbackHost } from "./access.ts";
 import type { RouteDescription } from "./openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "./route.ts";
 import type { Member, WorkerPool, WorkerSource } from "./worker-pool.ts";
@@ -100,6 +101,8 @@ export class WorkerRegistry {
   async #add(exchange: Exchange): Promise<Response> {
     const { searchParams } = exchange.url;
     const url = urlIn(searchParams.has("url") ? searchParams.get("url") : await urlField(exchange));
+    // slime's engine class registers the engine that it was given at the router that it was given: both are this server.
+    if (isSame(new URL(url), exchange.url)) return jsonResponse(accepted(idOf(url), url));
     // One that is about to leave is not there: by joining it stays.
     const there = this.#entries().find((entry) => entry.url === url && entry.state !== "leaving");
     if (there !== undefined) return jsonResponse(accepted(there.id, url));
@@ -157,6 +160,13 @@ function entryOf({ source, state, reason, worker }: Member) {
     reason,
     slots: worker?.capacity.slots ?? null,
   };
+}
+
+/** An address is this server's own if the client has called it so, or by another name of the loopback interface. */
+function isSame(url: URL, own: URL): boolean {
+  const isNamed = url.hostname === own.hostname;
+  const isHere = isLoopbackHost(url.hostname) && isLoopbackHost(own.hostname);
+  return url.port === own.port && (isNamed || isHere);
 }
 
 function accepted(id: string, url: string) {
