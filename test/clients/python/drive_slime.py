@@ -16,9 +16,13 @@ from driver import MODEL, Driver, check, prompts, run
 
 @dataclass
 class ServerArgs:
-    """The fields of sglang's that slime compares with an external engine's."""
+    """The fields of sglang's that slime reads, or compares with an external engine's."""
 
     model_path: str = ""
+    host: str = ""
+    port: int = 0
+    nnodes: int = 1
+    node_rank: int = 0
     tp_size: int = 1
     pp_size: int = 1
     dp_size: int = 1
@@ -48,6 +52,8 @@ from slime.backends.sglang_utils.external import (  # noqa: E402
 )
 from slime.backends.sglang_utils.sglang_engine import SGLangEngine  # noqa: E402
 from slime.rollout.sglang_rollout import GenerateState, generate_rollout_async  # noqa: E402
+from slime.utils.accelerator import set_accelerator  # noqa: E402
+from slime.utils.accelerator.cuda import CUDAAccelerator  # noqa: E402
 from slime.utils.http_utils import init_http_client  # noqa: E402
 from slime.utils.misc import SingletonMeta  # noqa: E402
 from slime.utils.types import Sample  # noqa: E402
@@ -94,7 +100,15 @@ def source(count: int, seen: list[list[Sample]]):
     return take
 
 
+class NoGpu(CUDAAccelerator):
+    """slime numbers an engine's GPUs by those that it sees itself, also where the engine is elsewhere."""
+
+    def is_available(self) -> bool:
+        return True
+
+
 async def main(driver: Driver) -> None:
+    set_accelerator(NoGpu())
     args = arguments(driver)
     init_http_client(args)
     [info] = external_engine_infos_from_args(args)
