@@ -145,7 +145,8 @@ function waitingOf(
   for (const [i, runs] of running.entries()) {
     const nowS = (i + 0.5) * INTERVAL_S;
     const unfinished = finishedS.filter((s) => s > nowS).length;
-    if (unfinished - runs >= 1) shares.push(meanOf(servers.map(({ kv_share }) => kv_share[i] ?? 0)));
+    if (unfinished - runs >= 1)
+      shares.push(meanOf(servers.map(({ kv_share }) => kv_share[i] ?? 0)));
   }
   return {
     kv_share_waiting: shares.length === 0 ? 0 : meanOf(shares),

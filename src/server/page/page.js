@@ -199,7 +199,7 @@ function draw() {
   const response = responses.get(followed);
   if (response !== undefined) {
     $("who").textContent = `Response ${response.index} of ${nameOf(response.group)}`;
-    const state = response.finish ?? "running";
+    const state = response.finish ?? (response.length > 0 ? "not finished" : "not begun");
     $("facts").textContent =
       `request ${response.id} · ${number(response.length)} tokens · ${state}`;
   }

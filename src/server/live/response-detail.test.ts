@@ -1,0 +1,40 @@
+// A response's tokens with what drafts had to do with each.
+
+import { expect, test } from "bun:test";
+import { requestId, weightEpoch, workerId } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
+import { Response } from "../../request/response.ts";
+import { responseDetail } from "./response-detail.ts";
+
+function detailFrom(from: number) {
+  const response = new Response(100);
+  const began = { startMs: 0, tokensMax: 6, kvTokens: 0 };
+  for (const offset of [0, 6]) {
+    response.openChunk(workerId(0), weightEpoch(0), null, began);
+    response.append(offset, Int32Array.of(1, 2, 3, 4, 5, 6), new Float32Array(6));
+  }
+  // Token 0 was drawn alone; a draft of three from 1 on, of which two were accepted; one of 4, refused.
+  const verifications = Int32Array.of(1, 3, 2, 4, 1, 0);
+  const run = response.chunks[0]?.run;
+  if (run !== undefined) run.drafts = { draftedTokens: 4, acceptedTokens: 2, verifications };
+  const spec = { requestId: requestId(7), prompt: [], groupId: "g", sampleIndex: 0 };
+  const request = { spec, response, status: "running" } as unknown as Request;
+  const text = { bytes: () => new Uint8Array() } as never;
+  return responseDetail([request], { id: 7, from, text, nameOf: () => "vllm-0" });
+}
+
+test("detail: which tokens were accepted draft tokens, and where drafts were refused", () => {
+  const unknown = new Array(6).fill(null);
+  expect(detailFrom(0)).toMatchObject({
+    accepted: [false, true, true, false, false, false, ...unknown],
+    refused: [0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0],
+    chunks: [{ drafted_tokens: 4, accepted_tokens: 2 }, { drafted_tokens: null }],
+  });
+});
+
+test("detail: a page that begins within a verification", () => {
+  expect(detailFrom(2)).toMatchObject({
+    accepted: [true, false, false, false, ...new Array(6).fill(null)],
+    refused: [0, 1, 1, 0, 0, 0, 0, 0, 0, 0],
+  });
+});
