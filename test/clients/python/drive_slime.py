@@ -155,16 +155,17 @@ async def partial(driver: Driver, args: Namespace) -> None:
     cut = [sample for group in aborted for sample in group]
     check(len(cut) == 3 * SIBLINGS, f"{len(cut)} samples came back from the abort")
     check(all(sample.status == Sample.Status.ABORTED for sample in cut), "a sample was not aborted")
-    before = [(list(sample.tokens), sample.response_length) for sample in cut]
+    before = {sample.index: (list(sample.tokens), sample.response_length) for sample in cut}
     long.rollout_batch_size, long.rollout_max_response_len = 3, 600
     SingletonMeta._instances.clear()
     GenerateState(long).sampling_params["ignore_eos"] = True
     data, _ = await generate_rollout_async(long, 3, lambda groups: aborted)
-    for sample, (tokens, length) in zip((s for group in data.samples for s in group), before, strict=True):
+    for sample in (sample for group in data.samples for sample in group):
+        tokens, length = before[sample.index]
         check(sample.tokens[: len(tokens)] == tokens, "tokens before the abort have changed")
         check(sample.response_length == max(600, length), f"{sample.response_length} of 600 tokens")
         check(len(sample.rollout_log_probs) == sample.response_length, "logprobs are missing")
-    driver.did(f"abort of {len(cut)} samples with {sum(length for _, length in before)} tokens; all continued to their ends")
+    driver.did(f"abort of {len(cut)} samples with {sum(length for _, length in before.values())} tokens; all continued to their ends")
 
 
 async def generate_short(args: Namespace, sample: Sample, sampling_params: dict) -> Sample:
@@ -182,7 +183,6 @@ def weights(driver: Driver, engine: SGLangEngine) -> None:
     engine.continue_generation()
     check(engine.get_weight_version() == "slime-1", f"the version is {engine.get_weight_version()}")
     engine.destroy_weights_update_group("none")
-    check(engine.check_weights("checksum") is not None, "no answer")
     if driver.engine == "llama":
         engine.release_memory_occupation()
         engine.resume_memory_occupation(tags=["weights"])
