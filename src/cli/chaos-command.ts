@@ -75,8 +75,7 @@ Examples:
   $ foretoken chaos --seed 17 --seeds 1     one that failed, alone
   $ foretoken chaos --seeds 100 --fault sidecar_kill --fault disk_full
   $ foretoken chaos --vllm --seeds 5        a killed server needs 16 to 80 s
-  $ foretoken chaos --kill-every 30 --minutes 5
-`;
+  $ foretoken chaos --kill-every 30 --minutes 5`;
 
 export function chaosCommand(setStatus: (status: number) => void): Command {
   const command = new Command("chaos")

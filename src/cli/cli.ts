@@ -35,7 +35,7 @@ export async function main(args: readonly string[]): Promise<number> {
 export function programOf(setStatus: (status: number) => void): Command {
   const columns = () => (process.stdout.isTTY ? process.stdout.columns : undefined);
   const program = new Command("foretoken")
-    .description("A rollout sidecar for synchronous LLM reinforcement learning.")
+    .description("A proxy between an RL trainer and its vLLM servers that shortens the rollout.")
     .version(packageJson.version)
     .exitOverride()
     .showHelpAfterError("(foretoken COMMAND --help lists the options)");

@@ -24,13 +24,12 @@ Examples:
   $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json
 It generates about 13,000 tokens, and pauses, updates and resets nothing.
 If several servers share a KV pool, it also tests that each finds the KV of the
-one before, and does not find it under another salt. It compares their weights.
-`;
+one before, and does not find it under another salt. It compares their weights.`;
 
 export function doctorCommand(setStatus: (status: number) => void): Command {
   const command = new Command("doctor")
     .description(
-      "Examine engines: would a rollout over them be right, and what would make it faster?",
+      "Check engines for rollouts: is their sampling correct, and which settings cost speed?",
     )
     .argument("<URL...>", "vLLM servers, http://HOST:PORT")
     .addHelpText("after", EXAMPLES);

@@ -55,8 +55,7 @@ Examples:
   $ foretoken replay out/responses.jsonl
   $ foretoken replay out/responses.jsonl --batch 64 --step-ms 18 --row-us 40
   $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 \\
-      --mode concurrent,complete --drafted-per-step 4
-`;
+      --mode concurrent,complete --drafted-per-step 4`;
 
 const wallClock: Clock = { nowMs: () => performance.now() };
 

@@ -72,8 +72,7 @@ Examples:
   $ foretoken rollout prompts.jsonl --worker http://gpu-0:8000 \\
       --worker http://gpu-1:8000 --out out/responses.jsonl
   $ foretoken rollout model/prompts.jsonl --limit 16 --out out/r.jsonl \\
-      --compare group,seer:off,seer --report out/report.json
-`;
+      --compare group,seer:off,seer --report out/report.json`;
 
 export function rolloutCommand(setStatus: (status: number) => void): Command {
   const command = new Command("rollout")

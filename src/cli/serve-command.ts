@@ -105,12 +105,11 @@ Examples:
   $ foretoken serve --llama 2      two embedded engines on the bundled model
   $ foretoken serve --worker http://gpu-0:8000 --worker http://gpu-1:8000
   $ foretoken serve                engines come later, by POST /workers
-  $ foretoken serve --config foretoken.toml
-`;
+  $ foretoken serve --config foretoken.toml`;
 
 export function serveCommand(setStatus: (status: number) => void): Command {
   const command = new Command("serve")
-    .description("Stand in front of a pool of engines and look like one `vllm serve` to a trainer.")
+    .description("Serve a pool of engines to a trainer as if it were one `vllm serve`.")
     .addHelpText("after", EXAMPLES);
   addFields(command, FIELD_NAMES, {
     port: PORT,

@@ -55,8 +55,7 @@ Examples:
   $ foretoken simulate --workload qwen2-vl-72b --html out/qwen.html
   $ foretoken simulate --workload all --draft own --report out/simulated.json
   $ foretoken simulate --published
-  $ foretoken simulate --faults 10000
-`;
+  $ foretoken simulate --faults 10000`;
 
 export function simulateCommand(setStatus: (status: number) => void): Command {
   const command = new Command("simulate")

@@ -16,8 +16,7 @@ https://ui.perfetto.dev: a process for each worker, a thread for each slot.
 
 Examples:
   $ foretoken rollout --demo --report out/report.json
-  $ foretoken trace out/report.json --out out/trace.json
-`;
+  $ foretoken trace out/report.json --out out/trace.json`;
 
 export function traceCommand(setStatus: (status: number) => void): Command {
   const command = new Command("trace")

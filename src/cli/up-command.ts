@@ -60,8 +60,7 @@ Examples:
   $ foretoken up --workers 2 --kv-connector mooncake
                                          KV transfer for requests that move
   $ foretoken up --model DIR --workers 4 -- --tensor-parallel-size 2
-Arguments after -- are passed to every \`vllm serve\` and override Foretoken's.
-`;
+Arguments after -- are passed to every \`vllm serve\` and override Foretoken's.`;
 
 export function upCommand(setStatus: (status: number) => void): Command {
   const command = new Command("up")

@@ -42,8 +42,7 @@ const EXAMPLES = `
 Examples:
   $ foretoken worker                 the bundled model, loopback only
   $ FORETOKEN_WORKER_TOKEN=... foretoken worker --model m.gguf \\
-      --listen 0.0.0.0:7448
-`;
+      --listen 0.0.0.0:7448`;
 
 export function workerCommand(setStatus: (status: number) => void): Command {
   const command = new Command("worker")

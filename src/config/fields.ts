@@ -282,7 +282,7 @@ export const FIELDS = {
     min: 0,
     max: 1_000_000,
     default: null,
-    help: "time by which one more token to verify makes such a step longer, in microseconds",
+    help: "time that each further token to verify adds to such a step, in microseconds",
   },
   batch: integer("--batch", {
     metavar: "N",
@@ -498,7 +498,7 @@ export const FIELDS = {
     min: 1,
     max: 1440,
     default: 5,
-    help: "with --kill-every: how long",
+    help: "with --kill-every: duration of the run",
   }),
   demo: {
     kind: "switch",
@@ -563,7 +563,7 @@ export const FIELDS = {
     flag: "--read-token",
     metavar: "TOKEN",
     default: null,
-    help: "token for the page, /metrics and everything else that only reads: it generates nothing, and changes neither weights nor workers; beside --api-token",
+    help: "a second token beside --api-token, for reading: the page, /metrics, and all else that neither generates nor changes weights or workers",
     otherwise: "none",
   },
   tlsCert: {
@@ -610,8 +610,8 @@ export const FIELDS = {
     flag: "--history-file",
     metavar: "FILE",
     default: null,
-    otherwise: "they are kept in memory alone",
-    help: "keeps the sidecar's over a restart",
+    help: "file that keeps the sidecar's responses of earlier weight epochs over a restart",
+    otherwise: "in memory",
   },
   minWorkers: integer("--min-workers", {
     metavar: "N",
@@ -647,21 +647,21 @@ export const FIELDS = {
     min: 1,
     max: 3600,
     default: 60,
-    help: "time for a body to arrive, and 10 s for every 64 KiB; beyond it a 408",
+    help: "time to receive a request's body, plus 10 s for every 64 KiB; a slower one is refused with 408",
   }),
   promptCharacters: integer("--max-prompt-characters", {
     metavar: "N",
     min: 1,
     max: 268_435_456,
     default: 4_194_304,
-    help: "maximum length of a text to tokenize; a longer one is a 400",
+    help: "maximum length of a text to tokenize; a longer one is refused with 400",
   }),
   encodeTimeoutS: integer("--encode-timeout-s", {
     metavar: "S",
     min: 1,
     max: 3600,
     default: 30,
-    help: "time to tokenize a text; beyond it a 504",
+    help: "time to tokenize a text, after which the request fails with 504",
   }),
   retryGraceS: integer("--retry-grace-s", {
     metavar: "S",
@@ -703,7 +703,7 @@ export const FIELDS = {
     flag: "--stateless-arg",
     metavar: "NAME",
     default: [],
-    help: "an extra argument (vllm_xargs, extra_args) that keeps nothing from token to token: requests with it are divided; may be repeated",
+    help: "an extra argument (vllm_xargs, extra_args) that has no state between tokens: requests with it are divided; may be repeated",
   },
   otlp: {
     kind: "text",
@@ -725,8 +725,8 @@ export const FIELDS = {
     min: 1,
     max: 4_194_304,
     default: null,
+    help: "process id: end at once when that process ends, also if it is killed",
     otherwise: "none",
-    help: "end at once when this process ends, however it ends: the program that starts the sidecar names itself",
   }),
   log: {
     kind: "choice",
