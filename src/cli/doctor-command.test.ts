@@ -2,11 +2,23 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
+import { untilTrue } from "../../test/e2e/fleet.ts";
+import { engineMissing } from "../../test/e2e/tool.ts";
 
 const MAIN = join(import.meta.dir, "..", "main.ts");
 
-async function doctor(...args: string[]): Promise<{ status: number; out: string; err: string }> {
-  const child = Bun.spawn([process.execPath, MAIN, "doctor", ...args], {
+const PROMPTS = join(import.meta.dir, "..", "..", "model", "prompts.jsonl");
+
+interface Ran {
+  readonly status: number;
+  readonly out: string;
+  readonly err: string;
+}
+
+const doctor = (...args: string[]) => run("doctor", ...args);
+
+async function run(...args: string[]): Promise<Ran> {
+  const child = Bun.spawn([process.execPath, MAIN, ...args], {
     stdin: "ignore",
     stdout: "pipe",
     stderr: "pipe",
@@ -36,24 +48,43 @@ test("doctor --json: the same, one entry for each engine, and nothing else on st
   ]);
 });
 
-test("doctor: a Foretoken is named as such, with the workers to examine", async () => {
-  const server = Bun.spawn([process.execPath, MAIN, "serve", "--port", "0", "--log", "off"], {
-    stdin: "ignore",
-    stdout: "pipe",
-    stderr: "inherit",
-  });
-  try {
-    const { value } = await server.stdout.getReader().read();
-    const url = new TextDecoder().decode(value).trim().split(" ").at(-1) ?? "";
-    const { status, out } = await doctor(url);
-    expect(status).toBe(1);
-    expect(out).toContain("it is Foretoken");
-    expect(out).not.toContain("vLLM 0.1.0");
-  } finally {
-    server.kill();
-    await server.exited;
-  }
-});
+/** With no worker it is not ready; with one it answers SGLang's routes too. */
+const SIDECARS = [
+  { of: "without a worker", flags: [] },
+  { of: "with an engine", flags: ["--llama", "1", "--kv-tokens", "512"] },
+];
+for (const { of, flags } of SIDECARS) {
+  test.skipIf(flags.length > 0 && engineMissing() !== null)(
+    `doctor, rollout: a Foretoken ${of} is named as such`,
+    async () => {
+      const args = ["serve", "--port", "0", "--log", "off", ...flags];
+      const server = Bun.spawn([process.execPath, MAIN, ...args], {
+        stdin: "ignore",
+        stdout: "pipe",
+        stderr: "inherit",
+      });
+      try {
+        const { value } = await server.stdout.getReader().read();
+        const url = new TextDecoder().decode(value).trim().split(" ").at(-1) ?? "";
+        if (flags.length > 0) {
+          await untilTrue(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
+        }
+        const { status, out } = await run("doctor", url);
+        expect(status).toBe(1);
+        expect(out).toContain("it is Foretoken");
+        expect(out).not.toContain("vLLM 0.1.0");
+        if (flags.length === 0) return;
+        const rollout = await run("rollout", PROMPTS, "--worker", url, "--out", "/dev/null");
+        expect(rollout.status).toBe(2);
+        expect(rollout.err).toContain(`${url} is Foretoken`);
+      } finally {
+        server.kill();
+        await server.exited;
+      }
+    },
+    60_000,
+  );
+}
 
 test("doctor: what is no URL of an engine is a usage error", async () => {
   const { status, err } = await doctor("ws://127.0.0.1:1");

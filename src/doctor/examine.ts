@@ -18,6 +18,7 @@ import {
   checkEndpoints,
   checkFlags,
   checkKvBudget,
+  checkProxy,
   checkTrainerRoutes,
   checkVersion,
   readServerInfo,
@@ -42,9 +43,13 @@ const PROMPT_TOKENS = 96;
 const BLOCK_DEFAULT = 16;
 
 export async function examine(options: ExamineOptions): Promise<Diagnosis> {
+  const engine = new Engine(options.url, options.token);
+  const proxy = await checkProxy(engine);
+  if (proxy !== null) {
+    return { url: engine.url, version: null, model: null, slots: null, findings: [proxy] };
+  }
   const sglang = await examineSglang(options);
   if (sglang !== null) return sglang;
-  const engine = new Engine(options.url, options.token);
   const findings: Finding[] = [];
   const server = await readServerInfo(engine, findings);
   if (server !== null) await look(engine, { server, findings, options });

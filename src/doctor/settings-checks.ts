@@ -25,8 +25,9 @@ export async function readServerInfo(
 ): Promise<ServerInfo | null> {
   const release = (await engine.call("GET", "/version")).body;
   const version = fieldOf(release, "version");
-  if (fieldOf(release, "server") === "foretoken") {
-    findings.push(await checkProxy(engine, String(version)));
+  const proxy = await proxyFinding(engine, release);
+  if (proxy !== null) {
+    findings.push(proxy);
     return null;
   }
   const health = await engine.call("GET", "/health");
@@ -65,8 +66,17 @@ export async function readServerInfo(
   };
 }
 
-/** A sidecar answers as vLLM does, but it computes nothing: its workers are what can be examined. */
-async function checkProxy(engine: Engine, version: string): Promise<Finding> {
+/**
+ * A sidecar answers as vLLM and SGLang do, but it computes nothing: its workers are what can be examined. null: it is
+ * none.
+ */
+export async function checkProxy(engine: Engine): Promise<Finding | null> {
+  return await proxyFinding(engine, (await engine.call("GET", "/version")).body);
+}
+
+async function proxyFinding(engine: Engine, release: unknown): Promise<Finding | null> {
+  if (fieldOf(release, "server") !== "foretoken") return null;
+  const version = String(fieldOf(release, "version"));
   const { body } = await engine.call("GET", "/foretoken/workers");
   const names = listOf(fieldOf(body, "workers")).map((one) => String(fieldOf(one, "name")));
   const urls = names.filter((name) => /^https?:/.test(name));

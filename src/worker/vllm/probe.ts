@@ -74,13 +74,18 @@ const HEALTH_PAUSE_MS = 250;
 export async function probe(options: ProbeOptions): Promise<Capabilities> {
   await waitForHealth(options);
   const get = (path: string) => ask(options, path);
+  const release = await ask(options, "/version");
+  const version = jsonField(release, "version");
+  if (jsonField(release, "server") === "foretoken") {
+    const message = `is Foretoken ${version}, a proxy and no engine: give the URLs of its workers`;
+    throw new AppError("invalid_config", `${options.client.url} ${message}`);
+  }
   const sglang = await sglangServer(get);
   if (sglang !== null) return await probeSglang(options, sglang);
   if (options.kind === "sglang") {
     const message = "has no /model_info, /server_info and /v1/loads: it is not SGLang";
     throw new AppError("worker_failed", `${options.client.url} ${message}`);
   }
-  const version = jsonField(await ask(options, "/version"), "version");
   const model = await modelOf(options);
   const info = await serverInfo(options);
   const { logprobsMax, policy, hasSeeds } = info;
