@@ -1,7 +1,7 @@
 // What a pool does with workers whose connections are lost: it says so, places nothing new on them, and opens
 // those whose sessions are over again, soon and for as long as it takes.
 
-import { expect, test } from "bun:test";
+import { expect, spyOn, test } from "bun:test";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { newSimulated } from "../../test/suite/worker-suite.ts";
 import { weightEpoch, workerId } from "../base/ids.ts";
@@ -10,7 +10,12 @@ import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { loadCore } from "../wasm/load.ts";
 import { SimulatedWorker } from "../worker/simulated/worker.ts";
 import { Sidecar } from "./sidecar.ts";
-import { type OpenOptions, WorkerPool, type WorkerSource } from "./worker-pool.ts";
+import {
+  type OpenOptions,
+  WorkerPool,
+  type WorkerPoolOptions,
+  type WorkerSource,
+} from "./worker-pool.ts";
 
 const EPOCH = weightEpoch(0);
 const TOKENS = 12;
@@ -23,10 +28,12 @@ class Bed {
   readonly workers: SimulatedWorker[] = [];
   readonly reach: OpenOptions["reach"][] = [];
   readonly told: string[] = [];
+  /** Bodies of the control requests to all workers. */
+  readonly controlled: unknown[] = [];
   readonly laters: { readonly act: () => void; readonly ms: number }[] = [];
   isGone = false;
 
-  private constructor() {
+  private constructor(before: WorkerPoolOptions["before"]) {
     const { capacity } = newSimulated();
     this.sources = [0, 1].map((index) => ({
       name: `w${index}`,
@@ -35,6 +42,10 @@ class Bed {
         if (this.isGone) throw new Error("refused");
         const options = { workerId: workerId(index), capacity, epoch: EPOCH };
         const worker = new SimulatedWorker({ ...options, lengthOf: () => TOKENS });
+        spyOn(worker, "control").mockImplementation(async ({ body }) => {
+          this.controlled.push(body);
+          return { status: 200, body: null };
+        });
         this.workers[index] = worker;
         this.reach[index] = reach;
         return worker;
@@ -42,6 +53,7 @@ class Bed {
     }));
     this.pool = new WorkerPool({
       sources: this.sources,
+      before: before ?? null,
       later: (act, ms) => {
         this.laters.push({ act, ms });
         return () => {};
@@ -66,8 +78,8 @@ class Bed {
     });
   }
 
-  static async open(): Promise<Bed> {
-    const bed = new Bed();
+  static async open(before: WorkerPoolOptions["before"] = null): Promise<Bed> {
+    const bed = new Bed(before);
     bed.pool.attach(bed.sidecar);
     await bed.pool.open();
     bed.told.length = 0;
@@ -215,4 +227,14 @@ test("pool: a worker that comes back before it was gone stays, and the last word
   void bed.pool.leave(workerId(0), 1000);
   for (let i = 0; i < 3; i += 1) await bed.retry();
   expect(bed.states).toEqual(["ready"]);
+});
+
+test("engines that report no weights get those of the process before, which may not be theirs any more", async () => {
+  const base = {
+    ...{ method: "POST" as const, path: "/collective_rpc", query: {}, nextEpoch: EPOCH },
+    body: { method: "reload_weights", kwargs: { weights_path: "/weights" } },
+  };
+  const bed = await Bed.open({ base, weights: null });
+  expect(bed.states).toEqual(["ready", "ready"]);
+  expect(bed.controlled.filter((body) => body === base.body).length).toBe(2);
 });

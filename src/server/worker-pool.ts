@@ -422,8 +422,12 @@ export class WorkerPool {
       member.candidate = worker;
       sidecar.rollout.watch(worker);
       if (!source.keepsWeights) member.taint = null;
+      // An engine that reports no weights may have restarted with its first ones while no sidecar saw it.
+      const isInherited =
+        typeof this.#recipe.base !== "string" && (worker.weights ?? null) === null;
       const hasWeights =
-        epoch === this.#initialEpoch || (options.hasWeights && source.keepsWeights);
+        (epoch === this.#initialEpoch && !isInherited) ||
+        (options.hasWeights && source.keepsWeights);
       // At the start those who come at about the same time are compared with one another, in whatever order they opened.
       await this.#gathering?.arrive(member);
       const difference = await this.#bringUp(member, worker, { epoch, hasWeights });
