@@ -16,7 +16,7 @@ export interface Bed {
 /** Filled in before the first test. */
 export type LateBed = () => Bed;
 
-export const GROUP_SIZE = 8;
+export const GROUP_SIZE = 6;
 /** A rollout, a restart and a start of two servers all fit, on a machine that has other things to do as well. */
 export const TEST_MS_MAX = 600_000;
 

@@ -25,7 +25,7 @@ export async function foretoken(...args: readonly string[]): Promise<Ran> {
 }
 
 export async function examined(url: string): Promise<{ status: number; findings: Finding[] }> {
-  const ran = await foretoken("doctor", url, "--json", "--quiet", "--samples", "4096");
+  const ran = await foretoken("doctor", url, "--json", "--quiet", "--samples", "2048");
   const { engines } = JSON.parse(ran.output) as { engines: Diagnosis[] };
   return { status: ran.status, findings: [...(engines[0]?.findings ?? [])] };
 }

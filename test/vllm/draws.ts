@@ -38,7 +38,7 @@ export function drawTests(bed: LateBed): void {
   );
 
   test(
-    "temperature 1: 16 groups of 8, every response in chunks and some moved, as plain vLLM draws",
+    "temperature 1: 16 groups of 6, every response in chunks and some moved, as plain vLLM draws",
     async () => {
       const { fleet, prompts, eos } = bed();
       const rolled = await roll(bed(), {
@@ -80,7 +80,7 @@ export function drawTests(bed: LateBed): void {
       expect(Math.abs(pairedT(pairsOf((_, logprobs) => mean(logprobs))))).toBeLessThan(T15_MAX);
       const { wall_s: s, output_tokens: tokens, chunks, migrations } = rolled.summary.report;
       console.log(
-        `rollout: 128 responses, ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves; ` +
+        `rollout: ${rolled.lines.length} responses, ${tokens} tokens in ${s.toFixed(1)} s, ${chunks} chunks, ${migrations} moves; ` +
           `mean logprob ${held.test.scoreMean.toFixed(3)}, by the model ${held.test.expectedMean.toFixed(3)}; ` +
           `a difference of ${held.test.resolution.toFixed(3)} would have shown`,
       );

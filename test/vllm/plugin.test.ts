@@ -7,7 +7,16 @@ import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { CuttingProxy } from "../suite/cutting-proxy.ts";
-import { type Bed, faultsOf, movedIn, plainly, roll, TEST_MS_MAX, written } from "./bed.ts";
+import {
+  type Bed,
+  faultsOf,
+  GROUP_SIZE,
+  movedIn,
+  plainly,
+  roll,
+  TEST_MS_MAX,
+  written,
+} from "./bed.ts";
 import { heldAgainst, mean, pairedT, T15_MAX } from "./compare.ts";
 import { CHUNK_TOKENS, Fleet, MODEL, promptIds, vllmMissing } from "./fleet.ts";
 
@@ -102,12 +111,12 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
   });
 
   test(
-    "temperature 1: 16 groups of 8 draft from siblings on the other server, and are drawn as plain vLLM draws",
+    "temperature 1: 16 groups of 6 draft from siblings on the other server, and are drawn as plain vLLM draws",
     async () => {
       const { fleet, prompts, eos } = ready();
       const rolled = await roll(ready(), { id: "drawn", sampling: { temperature: 1 } });
       expect(faultsOf(ready(), rolled)).toEqual([]);
-      expect(rolled.lines.length).toBe(GROUPS * 8);
+      expect(rolled.lines.length).toBe(GROUPS * GROUP_SIZE);
       await Bun.sleep(STATS_MS / 2);
       const { engines: lines, draft_service: service } = await engines();
       for (const line of lines) {
@@ -120,7 +129,7 @@ describe.skipIf(missing !== null)("two vLLM servers that draft by the plugin", (
       const held = await heldAgainst(fleet.plain(0), written(rolled.lines.slice(0, 64)));
       expect(held.test.isRejected).toBe(false);
       expect(held.distance).toBeLessThan(DISTANCE_MAX);
-      const asks = prompts.flatMap((prompt) => Array.from({ length: 8 }, () => prompt));
+      const asks = prompts.flatMap((prompt) => Array.from({ length: GROUP_SIZE }, () => prompt));
       const plain = await Promise.all(
         asks.map((prompt, i) =>
           plainly(fleet.plain(i % 2), { prompt, temperature: 1, seed: 1000 + i, eos }),

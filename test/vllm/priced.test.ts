@@ -10,8 +10,8 @@ import type { Made } from "../../src/doctor/engine.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { Fleet, MODEL, promptIds, vllmMissing } from "./fleet.ts";
 
-const PROMPTS = 4;
-const TOKENS = 96;
+const PROMPTS = 3;
+const TOKENS = 64;
 /** Nats. Sums of float32 in another order; 1e-5 was seen. */
 const LOGPROB_ERROR_MAX = 1e-4;
 
