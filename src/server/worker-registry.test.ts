@@ -99,6 +99,7 @@ test("workers: this server is listed beside SGLang's engines, so that slime's ab
     const urls = (await listed()).map(({ url }) => url);
     expect(urls.slice(-2)).toEqual([engine.url, bed.sidecar.url.origin]);
     expect(await (await bed.call("GET", "/list_workers")).json()).toEqual({ urls });
+    expect((await bed.post("/remove_worker", {})).status).toBe(400);
     await bed.post(`/remove_worker?url=${encodeURIComponent(engine.url)}`, {});
     await until((entries) => entries.every(({ url }) => url !== engine.url));
     expect((await listed()).map(({ url }) => url)).not.toContain(bed.sidecar.url.origin);

@@ -139,6 +139,7 @@ export class WorkerRegistry {
   #found(exchange: Exchange) {
     const { id } = exchange.params;
     const name = decoded(id ?? exchange.url.searchParams.get("url") ?? "");
+    if (name === "") throw invalid("is required, as ?url=URL");
     const entry = this.#entries().find((one) => one.id === name || one.url === name);
     if (entry !== undefined) return entry;
     throw new AppError("not_found", `there is no worker ${name}`);
