@@ -12,13 +12,8 @@ from foretoken_vllm import padding
 from foretoken_vllm.faults import Faults
 
 
-def scheduler_class(**fields: Any) -> type[Any]:
-    class Scheduler:
-        def __init__(self) -> None:
-            self.__dict__.update(fields)
-            self.scheduler_config = SimpleNamespace(max_num_seqs=3)
-
-    return Scheduler
+def scheduler(**fields: Any) -> Any:
+    return SimpleNamespace(scheduler_config=SimpleNamespace(max_num_seqs=3), **fields)
 
 
 @pytest.fixture
@@ -32,30 +27,29 @@ def platform(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.mark.usefixtures("platform")
 def test_on_a_cpu_every_size_of_batch_gets_the_same_number_of_drafts() -> None:
-    faults, made = Faults(), scheduler_class(num_spec_tokens=16, dynamic_sd_lookup=None)
+    faults, made = Faults(), scheduler(num_spec_tokens=16, dynamic_sd_lookup=None)
     assert padding.skip(made, faults) and not padding.skip(made, faults)
-    assert made().dynamic_sd_lookup == [16, 16, 16, 16]
+    assert made.dynamic_sd_lookup == [16, 16, 16, 16]
     assert faults.counts == {}
 
 
 @pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize(("tokens", "table"), [(0, None), (16, [0, 8, 4, 2])])
 def test_what_the_user_has_configured_stays(tokens: int, table: list[int] | None) -> None:
-    made = scheduler_class(num_spec_tokens=tokens, dynamic_sd_lookup=table)
-    padding.skip(made, Faults())
-    assert made().dynamic_sd_lookup == table
+    made = scheduler(num_spec_tokens=tokens, dynamic_sd_lookup=table)
+    assert not padding.skip(made, Faults())
+    assert made.dynamic_sd_lookup == table
 
 
 def test_graphs_of_a_gpu_stay_whole(platform: SimpleNamespace) -> None:
     platform.is_cpu = lambda: False
-    made = scheduler_class(num_spec_tokens=16, dynamic_sd_lookup=None)
-    padding.skip(made, Faults())
-    assert made().dynamic_sd_lookup is None
+    made = scheduler(num_spec_tokens=16, dynamic_sd_lookup=None)
+    assert not padding.skip(made, Faults())
+    assert made.dynamic_sd_lookup is None
 
 
 @pytest.mark.usefixtures("platform")
-def test_a_scheduler_of_another_shape_starts_as_before() -> None:
-    faults, made = Faults(), scheduler_class()
-    padding.skip(made, faults)
-    made()
+def test_a_scheduler_of_another_shape_stays_as_it_is() -> None:
+    faults = Faults()
+    assert not padding.skip(scheduler(), faults)
     assert faults.counts == {"padding": 1}

@@ -65,8 +65,10 @@ class Scheduler:
 
 def test_the_newest_scheduler_tells_what_waits() -> None:
     faults = Faults()
-    assert engine.watch(Scheduler) and not engine.watch(Scheduler)
+    prepared: list[str] = []
+    assert engine.watch(Scheduler, lambda made: prepared.append(made.name)) and not engine.watch(Scheduler)
     one = Scheduler("one", usage=1.5)
+    assert prepared == ["one"]
     assert engine.state(faults) == engine.EngineState(3, 4, 1.0)
     del one
     assert engine.state(faults) == engine.UNKNOWN

@@ -30,8 +30,8 @@ class EngineState:
 UNKNOWN = EngineState()
 
 
-def watch(scheduler_class: type[Any]) -> bool:
-    """Remembers each scheduler that is created from now on. False: wrapped before."""
+def watch(scheduler_class: type[Any], prepare: Callable[[Any], object] = lambda _scheduler: None) -> bool:
+    """Prepares and remembers each scheduler that is created from now on. False: wrapped before."""
     made = scheduler_class.__init__
     if getattr(made, _MARK, False):
         return False
@@ -39,6 +39,7 @@ def watch(scheduler_class: type[Any]) -> bool:
     @functools.wraps(made)
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         made(self, *arguments, **options)
+        prepare(self)
         global _newest
         _newest = weakref.ref(self)
 

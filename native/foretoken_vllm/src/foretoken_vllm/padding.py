@@ -8,31 +8,22 @@ if the number of drafts depends on the size of the batch: so it gets a table tha
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from .faults import Faults
 
-_MARK = "_foretoken_skips_padding"
 
-
-def skip(scheduler_class: type[Any], faults: Faults) -> bool:
-    """Of each scheduler that is created from now on in a server on a CPU. False: wrapped before."""
-    made = scheduler_class.__init__
-    if getattr(made, _MARK, False):
+def skip(scheduler: Any, faults: Faults) -> bool:
+    """Never raises. False: it is none on a CPU that drafts and pads, or not what is known here."""
+    try:
+        tokens = scheduler.num_spec_tokens
+        if tokens == 0 or scheduler.dynamic_sd_lookup is not None or not _is_cpu():
+            return False
+        # By the number of requests in a step.
+        scheduler.dynamic_sd_lookup = [tokens] * (scheduler.scheduler_config.max_num_seqs + 1)
+    except Exception as error:  # noqa: BLE001 - requests are padded
+        faults.add("padding", error)
         return False
-
-    @functools.wraps(made)
-    def init(self: Any, *arguments: Any, **options: Any) -> None:
-        made(self, *arguments, **options)
-        try:
-            if _is_cpu():
-                _set_table(self)
-        except Exception as error:  # noqa: BLE001 - requests are padded
-            faults.add("padding", error)
-
-    setattr(init, _MARK, True)
-    scheduler_class.__init__ = init
     return True
 
 
@@ -40,10 +31,3 @@ def _is_cpu() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
-
-
-def _set_table(scheduler: Any) -> None:
-    tokens = scheduler.num_spec_tokens
-    if tokens > 0 and scheduler.dynamic_sd_lookup is None:
-        # By the number of requests in a step.
-        scheduler.dynamic_sd_lookup = [tokens] * (scheduler.scheduler_config.max_num_seqs + 1)

@@ -28,9 +28,8 @@ def register() -> None:
         for runner_class in _runner_classes():
             wrap(runner_class)
         for scheduler_class in _scheduler_classes():
-            engine.watch(scheduler_class)
+            engine.watch(scheduler_class, lambda scheduler: padding.skip(scheduler, faults))
             chunk_end.keep(scheduler_class, faults)
-            padding.skip(scheduler_class, faults)
     except Exception as error:  # noqa: BLE001 - a plugin that raises ends vLLM
         faults.add("register", error)
 
