@@ -7,8 +7,8 @@ import type { TraceGroup } from "../../src/replay/trace.ts";
 import { generator, SEED } from "../harness.ts";
 import { byPolicy, compare } from "./history.ts";
 
-const POLICIES = 10;
-const PROMPTS = 8;
+const POLICIES = 6;
+const PROMPTS = 6;
 const RESPONSES = 6;
 
 function policies(): TraceGroup[][] {
