@@ -3,9 +3,11 @@
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { EPOCH, expectWhole, type OpenWorker, world } from "../../test/suite/rollout-bed.ts";
-import { requestId, weightEpoch, workerId } from "../base/ids.ts";
+import { present } from "../base/assert.ts";
+import { groupId, requestId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import type { Request } from "../request/buffer.ts";
+import { drawKey } from "../request/request.ts";
 import { Outbox } from "./outbox.ts";
 import type { WorkerCommand, WorkerEvent } from "./worker.ts";
 
@@ -24,6 +26,35 @@ test("receive: a worker that fails is removed, in whatever weight epoch it repor
     await steps(100);
     expectWhole([group]);
   }
+});
+
+test("advance: a strict request whose worker has just failed begins anew once it has settled, and once only", async () => {
+  const settles: (() => void)[] = [];
+  const { rollout, workers, join, submit, steps } = world({
+    slots: 8,
+    later: (act) => {
+      settles.push(act);
+      return () => {};
+    },
+  });
+  rollout.addWorker(join());
+  rollout.addWorker(join());
+  const [like] = submit("like", 1).requests;
+  const group = rollout.open(groupId("g"), Int32Array.of(1, 2));
+  for (let i = 0; i < 4; i += 1) {
+    const sampling = present(like, "one was submitted").spec.sampling;
+    const draw = drawKey(1, group.groupId, i);
+    rollout.join(group, { sampling, draw, divisible: true, priority: 0, isStrict: true });
+  }
+  await steps(2);
+  workers[0]?.say(EPOCH, [{ kind: "failed", message: "died" }]);
+  await workers[0]?.close();
+  expect(settles.length).toBe(1);
+  rollout.advance(weightEpoch(1));
+  await steps(2);
+  for (const settle of settles) settle();
+  await steps(100);
+  expectWhole([group]);
 });
 
 test("receive: a worker that fails behind the last token of a response has made it whole", async () => {

@@ -761,8 +761,9 @@ export class Rollout {
       this.#cut(request, "abort");
       return;
     }
-    // A request that came, with saved tokens, while the rollout is paused is not scheduled before `resume`.
-    const isScheduled = !this.#arrivals.has(request);
+    // One that came, with saved tokens, while the rollout is paused is scheduled by `resume`; one whose worker has just
+    // failed, when it has settled.
+    const isScheduled = !this.#arrivals.has(request) && !this.#settling.has(request);
     if (isScheduled) this.#scheduler.remove(request);
     this.meter.restarted(response.length);
     response.restart();

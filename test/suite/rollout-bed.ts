@@ -7,7 +7,7 @@ import type { KvPool } from "../../src/kv/pool.ts";
 import type { Group } from "../../src/request/buffer.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../../src/request/request.ts";
 import type { RolloutListener } from "../../src/rollout/listener.ts";
-import { Rollout } from "../../src/rollout/rollout.ts";
+import { Rollout, type RolloutOptions } from "../../src/rollout/rollout.ts";
 import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/rollout/worker.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { SimulatedWorker, simulatedToken } from "../../src/worker/simulated/worker.ts";
@@ -39,6 +39,7 @@ export function world(options: {
   pool?: KvPool;
   listener?: Partial<RolloutListener>;
   slots?: number;
+  later?: NonNullable<RolloutOptions["later"]>;
 }) {
   const clock = new ManualClock();
   const failed: string[] = [];
@@ -52,6 +53,7 @@ export function world(options: {
     pool: options.pool ?? new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
     clock,
     core,
+    ...(options.later === undefined ? {} : { later: options.later }),
     listener: {
       tokens() {},
       finished() {},
