@@ -166,6 +166,22 @@ test("an engine that dies before it has answered does not hold the update", asyn
   expect(fixture.states).toEqual(["ready", "ready", "down"]);
 });
 
+test("an engine that is opened again while an update is under way is given its weights", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  fixture.worker(2).kill();
+  const open = gated(fixture.worker(0));
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  await fixture.step();
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.worker(2).heard).toEqual([]);
+  open();
+  expect((await answer).status).toBe(200);
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.worker(2).heard).toMatchObject([{ path: "/collective_rpc", body: reload }]);
+});
+
 test("an update that is left open is given up: engines that hold a part are opened again, the others continue", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   const requests = fixture.ask(3);

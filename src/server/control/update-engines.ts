@@ -110,6 +110,13 @@ export class UpdateEngines {
     );
   }
 
+  /** Engines that are there, and that the request of `outcome` was not sent to. */
+  without({ answers }: Outcome): Member[] {
+    const asked = new Set(answers.map(({ worker }) => worker));
+    const engines = connected(this.#options.pool.members);
+    return engines.filter(({ worker }) => !asked.has(worker)).map(({ member }) => member);
+  }
+
   /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
   async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
     const request = canaryRequest(this.next, adapter);

@@ -284,13 +284,16 @@ export class WeightUpdates {
     const { call, base, outcome } = about;
     const current = new Set(taken.keys());
     const reasons = reasonsOf(outcome);
+    const lost = new Set(outcome.failed.filter(isLost).map(({ member }) => member));
+    // One that was opened after the request was sent can be given the weights as one that opens later.
+    if (base !== "unknown") for (const late of this.#engines.without(outcome)) lost.add(late);
     // Under an adapter the weights, and their name, are as they were.
     const kept = about.keepsName === true ? this.#names.given(sidecar.rollout.epoch) : null;
     if (current.size > 0) this.#names.give(this.#engines.next, versionIn(call.body) ?? kept);
     this.#base = base;
     pool.changedWeights({
       current,
-      lost: new Set(outcome.failed.filter(isLost).map(({ member }) => member)),
+      lost,
       recipe: { base, adapters: this.#adapters.loads },
       reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
     });
