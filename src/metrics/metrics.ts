@@ -239,6 +239,7 @@ export class Metrics {
   readonly #responses: Counter;
   readonly #times: RequestTimes;
   readonly #drift: SamplingDrift;
+  readonly #stepError: Gauge;
   readonly #durations: Readonly<Record<"iteration" | "tail" | "update", Histogram>>;
 
   constructor(sources: MetricsSources) {
@@ -253,6 +254,12 @@ export class Metrics {
     this.#totals(POOL_COUNTERS, sources.kvPool);
     this.#totals(STREAM_COUNTERS, sources.stream);
     this.#totals(SESSION_COUNTERS, sources.sessions);
+    this.#stepError = new Gauge({
+      name: "foretoken_engine_step_error",
+      help: "How far an embedded engine's steps took of late from what drafting expected of them, as a part of that.",
+      labelNames,
+      registers,
+    });
     this.#responses = new Counter({
       name: "foretoken_http_responses_total",
       help: "HTTP responses, by status; 101: WebSockets, 499: the client disconnected first.",
@@ -323,6 +330,7 @@ export class Metrics {
       // Zero is exported too: a counter exists from an engine's first telemetry on.
       this.#counters.get(name)?.inc({ engine }, Math.max(0, added));
     }
+    if (stats.stepError !== undefined) this.#stepError.set({ engine }, stats.stepError);
     this.#last.set(workerId, stats);
   }
 

@@ -155,6 +155,11 @@ export interface WorkerStats {
    * drafting. Below 0: they cost more than they saved. Absent: the engine does not know its step times.
    */
   readonly draftSavedMs?: number;
+  /**
+   * How far steps took of late from what the draft planner expected of them, as a part of that, 0 to 1. Absent: as
+   * draftSavedMs.
+   */
+  readonly stepError?: number;
   /** KV blobs loaded, and refused (wrong, corrupt or no room): the latter were recomputed. */
   readonly kvLoads: number;
   readonly kvLoadFailures: number;

@@ -155,6 +155,12 @@ const tokenEvent: fc.Arbitrary<WireEvent> = fc
     };
   });
 
+/** Of a worker that knows its step times. */
+const stepTimes = fc.record(
+  { draftSavedMs: float(-1e9, 1e9), stepError: float(0, 1) },
+  { requiredKeys: [] },
+);
+
 const event: fc.Arbitrary<WireEvent> = fc.oneof(
   { arbitrary: tokenEvent, weight: 4 },
   fc.record({
@@ -189,23 +195,28 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
   fc.record({ kind: kind("failed"), message: text }),
   fc.record({
     kind: kind("stats"),
-    stats: fc.record({
-      running: whole,
-      waiting: whole,
-      kvTokensUsed: whole,
-      steps: whole,
-      busyMs: float(0, 1e9),
-      draftMs: float(0, 1e9),
-      outputTokens: whole,
-      prefillTokens: whole,
-      recomputedTokens: whole,
-      preemptions: whole,
-      draftedTokens: whole,
-      acceptedTokens: whole,
-      drafts: whole,
-      kvLoads: whole,
-      kvLoadFailures: whole,
-    }),
+    stats: fc
+      .tuple(
+        fc.record({
+          running: whole,
+          waiting: whole,
+          kvTokensUsed: whole,
+          steps: whole,
+          busyMs: float(0, 1e9),
+          draftMs: float(0, 1e9),
+          outputTokens: whole,
+          prefillTokens: whole,
+          recomputedTokens: whole,
+          preemptions: whole,
+          draftedTokens: whole,
+          acceptedTokens: whole,
+          drafts: whole,
+          kvLoads: whole,
+          kvLoadFailures: whole,
+        }),
+        stepTimes,
+      )
+      .map(([stats, times]) => ({ ...stats, ...times })),
   }),
 );
 

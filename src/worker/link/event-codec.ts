@@ -324,5 +324,6 @@ function statsOf(body: Fields): WorkerStats {
   };
   for (const name of COUNTERS) stats[name] = count(body, name, { max: Number.MAX_SAFE_INTEGER });
   if (typeof body.draftSavedMs === "number") stats.draftSavedMs = real(body, "draftSavedMs");
+  if (typeof body.stepError === "number") stats.stepError = real(body, "stepError", { min: 0 });
   return stats as Record<Exclude<keyof WorkerStats, "kvMoves">, number>;
 }

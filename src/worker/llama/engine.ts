@@ -287,6 +287,7 @@ export class LlamaEngine {
       drafts: speculation?.drafts ?? 0,
       ...(speculation !== null &&
         this.#isProfiled && { draftSavedMs: speculation.savedMs - speculation.draftMs }),
+      ...(this.#isProfiled && { stepError: this.#cost.error }),
     };
   }
 

@@ -114,3 +114,14 @@ for (const [name, factorOf] of Object.entries(LOADS)) {
     expect(cost.ms(1, 1)).toBeLessThan(1.15 * 2);
   });
 }
+
+test("error: how far steps are from what is expected, however long a single one took", () => {
+  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+  for (let i = 0; i < 500; i += 1) cost.observe(1, 1, 2);
+  const learnt = cost.error;
+  expect(learnt).toBeLessThan(0.02);
+  cost.observe(1, 1, 1e6);
+  expect(cost.error).toBeCloseTo(learnt + 0.02, 2);
+  for (let i = 0; i < 500; i += 1) cost.observe(1, 1, i % 2 === 0 ? 1 : 3);
+  expect(cost.error).toBeGreaterThan(0.3);
+});

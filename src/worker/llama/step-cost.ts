@@ -84,6 +84,8 @@ export class ProfiledStepCost implements StepCost {
  * on the machine, which lengthens some steps, does not move it as it would a mean. Some hundred steps decide.
  */
 const LEARNING_RATE = 0.02;
+/** No step counts for more in the error: other load makes some take many times as long. */
+const ERROR_MAX = 1;
 
 /**
  * The profile, corrected by the steps that really run. They differ from it: attention gets dearer as
@@ -94,6 +96,8 @@ export class LearnedStepCost implements StepCost {
   /** Real over profiled time: of plain steps, and of what draft rows add to them. */
   #plain = 1;
   #extra = 1;
+  /** How far steps took of late from what was expected of them, as a part of that. */
+  error = 0;
 
   constructor(profile: StepCost) {
     this.#profile = profile;
@@ -112,6 +116,8 @@ export class LearnedStepCost implements StepCost {
   observe(batch: number, rows: number, ms: number): void {
     const plainMs = this.#profile.ms(batch, batch);
     if (ms <= 0 || plainMs <= 0) return;
+    const deviation = Math.abs(ms / this.ms(batch, rows) - 1);
+    this.error += LEARNING_RATE * (Math.min(ERROR_MAX, deviation) - this.error);
     if (rows === batch) {
       this.#plain = learn(this.#plain, ms / plainMs);
       return;
