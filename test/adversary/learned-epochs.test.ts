@@ -93,7 +93,8 @@ test("updates past the sidecar that only the engines report begin an epoch withi
   await bed.stop();
 }, 180_000);
 
-test("an engine that was not updated is fenced, counted, named, and serves again once it is", async () => {
+/** Of two engines, `left` has stale weights, and the sidecar knows it. */
+async function withStaleEngine() {
   const bed = await StandInBed.start(2, () => ({}));
   const [updated, left] = bed.standIns;
   if (updated === undefined || left === undefined) throw new Error("two stand-ins");
@@ -104,6 +105,11 @@ test("an engine that was not updated is fenced, counted, named, and serves again
   );
   updated.weightVersion = "step-2";
   await until("it is stale", async () => (await bed.metric("foretoken_workers_stale")) === 1);
+  return { bed, left };
+}
+
+test("an engine that was not updated is fenced, counted, named, and serves again once it is", async () => {
+  const { bed, left } = await withStaleEngine();
   const { workers } = (await (await bed.call("GET", "/foretoken/workers")).json()) as {
     workers: { state: string; reason: string; stale: boolean; weight_version: string }[];
   };
@@ -128,16 +134,7 @@ test("an engine that was not updated is fenced, counted, named, and serves again
 }, 180_000);
 
 test("a stale engine that is removed is not counted any more", async () => {
-  const bed = await StandInBed.start(2, () => ({}));
-  const [updated, left] = bed.standIns;
-  if (updated === undefined || left === undefined) throw new Error("two stand-ins");
-  for (const standIn of bed.standIns) standIn.weightVersion = "step-1";
-  await until(
-    "step-1",
-    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-1",
-  );
-  updated.weightVersion = "step-2";
-  await until("it is stale", async () => (await bed.metric("foretoken_workers_stale")) === 1);
+  const { bed, left } = await withStaleEngine();
   await bed.call("DELETE", `/workers/${encodeURIComponent(left.url)}`);
   await until("it is gone", async () => (await bed.metric("foretoken_workers_stale")) === 0);
   await bed.stop();
