@@ -2,10 +2,10 @@
 // io_struct.py, sampling_params.py, tokenizer_manager.py, schedule_batch.py), or of an older release. Its text depends on
 // the request's seed and on all tokens before, and it shows faults on demand.
 
-import http, { type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import type { IncomingMessage, ServerResponse } from "node:http";
 import { type EngineOptions, type Made, StandInEngine } from "./engine.ts";
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
+import { StandInServer } from "./server.ts";
 import { StandInStream } from "./stream.ts";
 import { EOS, standInCandidates, standInLogprob, VOCABULARY_SIZE } from "./tokens.ts";
 
@@ -71,7 +71,6 @@ export class SglangStandIn {
   weightVersion = "default";
   flushes = 0;
   restarts = 0;
-  isStopped = false;
   /** Tokens of requests that were found in the cache since it was emptied last. */
   cachedTokens = 0;
   isReleased = false;
@@ -80,63 +79,42 @@ export class SglangStandIn {
   #seed = 100;
   #arrivals = 0;
   #names = new Set<string>();
-  #server: http.Server;
-  #port = 0;
+  readonly #server = new StandInServer((...call) => this.#answer(...call));
 
   private constructor(options: SglangStandInOptions) {
     this.options = options;
     this.engine = this.#newEngine();
-    this.#server = this.#newServer();
   }
 
   static async start(options: Partial<SglangStandInOptions> = {}): Promise<SglangStandIn> {
     const standIn = new SglangStandIn({ ...DEFAULTS, ...options });
-    await standIn.#listen(0);
+    await standIn.#server.listen(0);
     return standIn;
   }
 
   get url(): string {
-    return `http://127.0.0.1:${this.#port}`;
+    return this.#server.url;
+  }
+
+  get isStopped(): boolean {
+    return this.#server.isStopped;
   }
 
   async stop(): Promise<void> {
-    this.isStopped = true;
-    this.#server.closeAllConnections();
-    await new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    await this.#server.stop();
   }
 
   async restart(): Promise<void> {
     this.restarts += 1;
-    const server = this.#server;
     this.engine = this.#newEngine();
     this.#names = new Set();
     this.#seed += 1;
     this.weightVersion = "default";
-    server.closeAllConnections();
-    await new Promise<void>((resolve) => server.close(() => resolve()));
-    await new Promise<void>((resolve) => setTimeout(resolve, this.options.downMs));
-    if (this.isStopped) return;
-    this.#server = this.#newServer();
-    await this.#listen(this.#port);
+    await this.#server.restart(this.options.downMs);
   }
 
   #newEngine(): StandInEngine {
     return new StandInEngine(this.options, null, () => void this.restart());
-  }
-
-  #newServer(): http.Server {
-    return http.createServer((request, response) => {
-      request.on("error", () => {});
-      response.on("error", () => {});
-      const parts: Buffer[] = [];
-      request.on("data", (part: Buffer) => parts.push(part));
-      request.on("end", () => this.#answer(request, response, Buffer.concat(parts).toString()));
-    });
-  }
-
-  async #listen(port: number): Promise<void> {
-    await new Promise<void>((resolve) => this.#server.listen(port, "127.0.0.1", resolve));
-    this.#port = (this.#server.address() as AddressInfo).port;
   }
 
   #answer(request: IncomingMessage, response: ServerResponse, text: string): void {

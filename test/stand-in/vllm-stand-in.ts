@@ -2,11 +2,11 @@
 // routes, as a live 0.32 was seen to) and makes tokens that a test can foretell, and it shows faults on demand that a
 // real server shows only by accident. It stands on node:http, which can break a connection in mid-line.
 
-import http, { type IncomingMessage, type ServerResponse } from "node:http";
-import type { AddressInfo } from "node:net";
+import type { IncomingMessage, ServerResponse } from "node:http";
 import { hashString } from "../../src/base/hash.ts";
 import { type EngineOptions, StandInEngine, type StandInPool } from "./engine.ts";
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
+import { StandInServer } from "./server.ts";
 import {
   errorJson,
   expertsBase64,
@@ -119,7 +119,6 @@ export class VllmStandIn {
   restarts = 0;
   /** Why its engine ended, each time. */
   readonly endings: string[] = [];
-  isStopped = false;
   weightVersion = "default";
   /** By the salt of its KV: the versions of the weights under which requests came. */
   readonly versionsBySalt = new Map<string, Set<string>>();
@@ -127,8 +126,7 @@ export class VllmStandIn {
   readonly adapters = new Map<string, string>();
   /** What its weights compute: numbers, or none. */
   weights: "good" | "nan" | "flat" = "good";
-  #server: http.Server;
-  #port = 0;
+  readonly #server = new StandInServer((...call) => this.#answer(...call));
   #arrivals = 0;
   #startedS = 1_795_274_109.5;
   #isSleeping = false;
@@ -138,38 +136,33 @@ export class VllmStandIn {
     this.isHealthy = !options.isLoading;
     this.engine = this.#newEngine();
     this.others = this.#newOthers();
-    this.#server = this.#newServer();
   }
 
   static async start(options: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
     const standIn = new VllmStandIn({ ...STAND_IN_DEFAULTS, ...options });
-    await standIn.#listen(standIn.options.port);
+    await standIn.#server.listen(standIn.options.port);
     return standIn;
   }
 
   get url(): string {
-    return `http://127.0.0.1:${this.#port}`;
+    return this.#server.url;
+  }
+
+  get isStopped(): boolean {
+    return this.#server.isStopped;
   }
 
   async stop(): Promise<void> {
-    this.isStopped = true;
-    this.#server.closeAllConnections();
-    await new Promise<void>((resolve) => this.#server.close(() => resolve()));
+    await this.#server.stop();
   }
 
   /** Breaks every connection, forgets everything, and comes back after `downMs`, at the same port. */
   async restart(): Promise<void> {
     this.restarts += 1;
-    const server = this.#server;
     this.engine = this.#newEngine();
     this.others = this.#newOthers();
     this.#startedS += 100;
-    server.closeAllConnections();
-    await new Promise<void>((resolve) => server.close(() => resolve()));
-    await new Promise<void>((resolve) => setTimeout(resolve, this.options.downMs));
-    if (this.isStopped) return;
-    this.#server = this.#newServer();
-    await this.#listen(this.#port);
+    await this.#server.restart(this.options.downMs);
   }
 
   get engines(): StandInEngine[] {
@@ -185,21 +178,6 @@ export class VllmStandIn {
       this.endings.push(String(error));
       void this.restart();
     });
-  }
-
-  #newServer(): http.Server {
-    const server = http.createServer((request, response) => {
-      request.on("error", () => {});
-      response.on("error", () => {});
-      readBody(request, (text) => this.#answer(request, response, text));
-    });
-    server.keepAliveTimeout = 5_000;
-    return server;
-  }
-
-  async #listen(port: number): Promise<void> {
-    await new Promise<void>((resolve) => this.#server.listen(port, "127.0.0.1", resolve));
-    this.#port = (this.#server.address() as AddressInfo).port;
   }
 
   #answer(request: IncomingMessage, response: ServerResponse, text: string): void {
@@ -592,12 +570,6 @@ function jsonOf(text: string): Body | null {
   } catch {
     return null;
   }
-}
-
-function readBody(request: IncomingMessage, done: (text: string) => void): void {
-  const parts: Buffer[] = [];
-  request.on("data", (part: Buffer) => parts.push(part));
-  request.on("end", () => done(Buffer.concat(parts).toString("utf8")));
 }
 
 function send(response: ServerResponse, status: number, body: unknown): void {
