@@ -5,11 +5,10 @@
 //                         |  \-----> ready    it was over: its requests have moved, the worker was opened again
 //           ready -> down, fenced -> ready
 
-import { present } from "../base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../base/errors.ts";
 import { type WeightEpoch, type WeightsId, type WorkerId, workerId } from "../base/ids.ts";
-import type { ControlRequest, Worker } from "../rollout/worker.ts";
-import { answerOf, canaryRequest } from "./engine-answer.ts";
+import type { Worker } from "../rollout/worker.ts";
+import { giveWeights, type Recipe } from "./give-weights.ts";
 import type { Sidecar } from "./sidecar.ts";
 import {
   Gathering,
@@ -72,15 +71,9 @@ type PoolMember = Mutable<Member> & {
   isLeaving: boolean;
   /** Times that it was to leave or to stay: of several that overlap, the last one counts. */
   turns: number;
+  /** Times that its opening was begun: of several that overlap, the last one counts. */
+  openings: number;
 };
-
-/** What gives an engine the weights of the others. */
-export interface Recipe {
-  /** The request that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
-  readonly base: ControlRequest | "first" | "unknown";
-  /** Requests that load adapters on top of them; an engine gets each again. */
-  readonly adapters: readonly ControlRequest[];
-}
 
 export interface WorkerPoolOptions {
   readonly sources: readonly WorkerSource[];
@@ -149,6 +142,7 @@ export class WorkerPool {
       taint: null,
       isLeaving: false,
       turns: 0,
+      openings: 0,
     };
   }
 
@@ -258,13 +252,15 @@ export class WorkerPool {
 
   /**
    * The weights have changed on `current`; every other member is fenced, or opened again if it is `lost`. Call
-   * before the sidecar advances. `recipe`: what gives an engine that comes later the same weights.
+   * before the sidecar advances. `recipe`: what gives an engine that comes later the same weights. `spoils`: what the
+   * others have is not known.
    */
   changedWeights(options: {
     current: ReadonlySet<Member>;
     lost: ReadonlySet<Member>;
     recipe: Recipe;
     reasonOf: (member: Member) => string;
+    spoils: boolean;
   }): void {
     this.#recipe = options.recipe;
     this.#agree(options.current);
@@ -272,18 +268,39 @@ export class WorkerPool {
       if (options.current.has(member)) member.taint = null;
       if (member.worker === null || options.current.has(member)) continue;
       const reason = options.reasonOf(member);
-      if (options.lost.has(member)) this.#lose(member, reason);
-      else if (member.state !== "fenced") this.#fence(member, reason);
+      if (options.lost.has(member)) {
+        this.#lose(member, reason);
+        continue;
+      }
+      if (options.spoils) member.taint ??= reason;
+      if (member.state !== "fenced") this.#fence(member, reason);
     }
   }
 
-  /** Of these, fenced ones that were reachable all the time have the current weights, and serve again. */
+  /** These may get other weights now. Returns those that were not doubted before. */
+  doubt(members: Iterable<Member>, reason: string): Member[] {
+    const asked = new Set(members);
+    const doubted = this.#members.filter((member) => asked.has(member) && member.taint === null);
+    for (const member of doubted) member.taint = reason;
+    return doubted;
+  }
+
+  /** They have not got other weights after all. */
+  trust(members: ReadonlySet<Member>): void {
+    for (const member of this.#members) if (members.has(member)) member.taint = null;
+  }
+
+  /**
+   * Of these, fenced ones that were reachable all the time have the current weights, and serve again. One that failed at
+   * an update does not: the name that it reports says nothing of what it has.
+   */
   restore(members: ReadonlySet<Member>): void {
     const sidecar = this.#sidecar;
     if (sidecar === null) return;
     for (const member of this.#members) {
       const { worker } = member;
       if (!members.has(member) || member.state !== "fenced" || worker === null) continue;
+      if (member.taint !== null) continue;
       // It drops what it has of the epoch in which it was fenced.
       worker.send([{ kind: "advance", epoch: sidecar.rollout.epoch }]);
       this.#ready(member, worker, sidecar);
@@ -346,7 +363,9 @@ export class WorkerPool {
   }
 
   #fence(member: PoolMember, reason: string): void {
-    Object.assign(member, { state: "fenced", reason, isPlaced: false });
+    member.isPlaced = false;
+    // One that leaves does so without its requests.
+    if (!member.isLeaving) Object.assign(member, { state: "fenced", reason });
     if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
     this.#options.changed(member);
   }
@@ -390,16 +409,16 @@ export class WorkerPool {
   #down(member: PoolMember, reason: string): void {
     void member.worker?.close();
     void member.candidate?.close();
-    // A reconnection stays one: the pool continues where the session ended.
-    const state = member.state === "reconnecting" ? "reconnecting" : "down";
+    const state = stateWithout(member);
     const isNews = member.worker !== null || member.state !== state || member.reason !== reason;
     Object.assign(member, { state, worker: null, candidate: null, reason, isPlaced: false });
     member.tries += 1;
     if (isNews || isReported(member.tries)) this.#options.changed(member);
     if (this.#isClosed || member.isLeaving) return;
+    const { openings } = member;
     const cancel = this.#options.later(() => {
       this.#cancels.delete(cancel);
-      void this.#reopen(member, { hasWeights: false });
+      if (member.openings === openings) void this.#reopen(member, { hasWeights: false });
     }, member.retryMs);
     this.#cancels.add(cancel);
     member.retryMs = Math.min(RETRY_MS_MAX, member.retryMs * 2);
@@ -409,13 +428,16 @@ export class WorkerPool {
   async #reopen(member: PoolMember, options: { hasWeights: boolean }): Promise<unknown> {
     const sidecar = this.#sidecar;
     if (sidecar === null || this.#isClosed || member.isLeaving) return null;
+    member.openings += 1;
+    const { openings, source, worker: before } = member;
+    const isLast = () => member.openings === openings && !this.#isClosed && !member.isLeaving;
     const { epoch } = sidecar.rollout;
-    const { source } = member;
     try {
-      await member.worker?.close();
+      // Its failure is not the member's any more.
       member.worker = null;
+      await before?.close();
       const worker = await this.#openWorker(member, epoch);
-      if (this.#isClosed || member.isLeaving) {
+      if (!isLast()) {
         await worker.close();
         return null;
       }
@@ -430,42 +452,53 @@ export class WorkerPool {
         (options.hasWeights && source.keepsWeights);
       // At the start those who come at about the same time are compared with one another, in whatever order they opened.
       await this.#gathering?.arrive(member);
-      const difference = await this.#bringUp(member, worker, { epoch, hasWeights });
-      // It failed while it was brought up to date: `#failed` has seen to it.
-      if (member.candidate !== worker || this.#isClosed || member.isLeaving) return null;
-      Object.assign(member, { worker, candidate: null });
-      if (difference === null) this.#ready(member, worker, sidecar);
-      else this.#fence(member, member.taint ?? difference);
+      await this.#bringUp(member, worker, { epoch, hasWeights, isLast, sidecar });
       return null;
     } catch (error) {
       void this.#gathering?.arrive(member);
-      this.#down(member, errorText(error));
+      if (isLast()) this.#down(member, errorText(error));
       return error;
     }
   }
 
-  /** Gives the candidate what it lacks, until the weights do not change meanwhile. null: it has the current ones. */
+  /** Gives the candidate what it lacks, until the weights do not change meanwhile. Then it serves, or is fenced. */
   async #bringUp(
     member: PoolMember,
     worker: Worker,
-    opened: { epoch: WeightEpoch; hasWeights: boolean },
-  ): Promise<string | null> {
+    opened: { epoch: WeightEpoch; hasWeights: boolean; isLast: () => boolean; sidecar: Sidecar },
+  ): Promise<void> {
     let { epoch, hasWeights } = opened;
-    const rollout = present(this.#sidecar, "a pool that opens workers has a sidecar").rollout;
+    const { isLast, sidecar } = opened;
     for (;;) {
-      if (member.candidate !== worker || this.#isClosed) return null;
-      if (rollout.epoch !== epoch) {
-        epoch = rollout.epoch;
+      // It failed while it was brought up to date: `#failed` has seen to it.
+      if (member.candidate !== worker || !isLast()) return;
+      if (sidecar.rollout.epoch !== epoch) {
+        epoch = sidecar.rollout.epoch;
         hasWeights = false;
         worker.send([{ kind: "advance", epoch }]);
       }
       const isTrusted = hasWeights && member.taint === null;
       let difference = this.#difference(member, { isTrusted });
       const hasBase = difference === null;
-      const isGiven = await this.#giveWeights(member, worker, { epoch, hasBase });
-      if (isGiven && !hasBase) difference = this.#agreement.difference(holdingOf(member));
-      else if (!isGiven) difference ??= "came back without the adapters that the others serve";
-      if (rollout.epoch === epoch) return difference;
+      const given = await giveWeights(worker, this.#recipe, {
+        ...{ epoch, hasBase, isAsOpened: member.taint === null },
+        limits: { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar },
+      });
+      if (member.candidate !== worker || !isLast()) return;
+      // From here on nothing is awaited: the epoch is still that one when it serves.
+      if (sidecar.rollout.epoch !== epoch) continue;
+      if (given.kind === "lost") return this.#down(member, given.reason);
+      if (given.kind === "given") member.taint = null;
+      if (given.kind === "given" && !hasBase) {
+        difference = this.#agreement.difference(holdingOf(member));
+      } else if (given.kind === "refused") {
+        difference ??= "came back without the adapters that the others serve";
+        difference += given.reason;
+      }
+      Object.assign(member, { worker, candidate: null });
+      if (difference === null) this.#ready(member, worker, sidecar);
+      else this.#fence(member, member.taint ?? difference);
+      return;
     }
   }
 
@@ -492,31 +525,12 @@ export class WorkerPool {
     }, SERVED_MS);
     this.#cancels.add(cancel);
   }
+}
 
-  /** `hasBase`: it has the base weights, not the adapters. */
-  async #giveWeights(
-    member: PoolMember,
-    worker: Worker,
-    { epoch, hasBase }: { epoch: WeightEpoch; hasBase: boolean },
-  ): Promise<boolean> {
-    const { base, adapters } = this.#recipe;
-    if (hasBase && adapters.length === 0) return true;
-    const isFirst = base === "first" && member.taint === null;
-    if (!hasBase && !isFirst && typeof base === "string") return false;
-    const whole = hasBase || typeof base === "string" ? [] : [base];
-    const { controlMsMax: msMax, later } = this.#options;
-    for (const request of [...whole, ...adapters, canaryRequest(epoch)]) {
-      const answer = await answerOf(
-        worker,
-        { ...request, nextEpoch: epoch },
-        { msMax, later, sidecar: this.#sidecar },
-      );
-      if (answer.status >= 300) return false;
-    }
-    member.taint = null;
-    worker.send([{ kind: "advance", epoch }]);
-    return true;
-  }
+/** Of a member whose worker has ended. A reconnection stays one: the pool continues where the session ended. */
+function stateWithout({ isLeaving, state }: PoolMember): MemberState {
+  if (isLeaving) return "leaving";
+  return state === "reconnecting" ? "reconnecting" : "down";
 }
 
 function holdingOf({ source, worker, candidate }: PoolMember): Holding {

@@ -8,10 +8,10 @@ import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
 import { CANARY_PATH, type ControlAnswer, type ControlRequest } from "../../src/rollout/worker.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
-import type { Exchange } from "../../src/server/route.ts";
+import type { Exchange, Route } from "../../src/server/route.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import type { MixedPrecision } from "../../src/server/weights-agreement.ts";
-import { WorkerPool } from "../../src/server/worker-pool.ts";
+import { WorkerPool, type WorkerSource } from "../../src/server/worker-pool.ts";
 import { loadCore } from "../../src/wasm/load.ts";
 import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
@@ -43,6 +43,8 @@ export interface FixtureOptions {
   /** What an engine that is opened now has; default: it cannot say. */
   readonly weightsOf?: (index: number) => WeightsId | null;
   readonly mixedPrecision?: MixedPrecision;
+  /** Called with each worker that is opened, before it is used. */
+  readonly made?: (worker: ScriptedWorker, index: number) => void;
 }
 
 export class ControlFixture {
@@ -53,7 +55,8 @@ export class ControlFixture {
   readonly pool: WorkerPool;
   readonly clock = new ManualClock();
   readonly notices: WeightsNotice[] = [];
-  readonly #later: (() => void)[] = [];
+  readonly weights: WeightUpdates;
+  readonly #later = new Set<() => void>();
   /** Deadlines and polls that have not been cancelled, and after how long they are due. */
   readonly #timers = new Map<() => void, number>();
   readonly #afterwards = (act: () => void, ms: number) => {
@@ -63,36 +66,21 @@ export class ControlFixture {
   };
   readonly #reach: ((lost: string | null) => void)[] = [];
   readonly #routes: ReturnType<typeof controlRoutes>;
+  readonly #given: FixtureOptions;
   refusesToOpen = false;
   badBody: AppError | null = null;
   #nextGate: Promise<void> | null = null;
 
-  private constructor({ keepsWeights, weightsOf, mixedPrecision = "refuse" }: FixtureOptions) {
+  private constructor(options: FixtureOptions) {
     const { clock } = this;
+    this.#given = options;
     this.pool = new WorkerPool({
-      mixedPrecision,
-      sources: this.opened.map((list, index) => ({
-        name: `engine-${index}`,
-        keepsWeights,
-        open: async ({ workerId, epoch, reach }) => {
-          this.#reach[index] = reach;
-          if (this.refusesToOpen) throw new Error("connection refused");
-          const worker = new ScriptedWorker({
-            workerId,
-            capacity: { slots: 2, kvTokens: 1000, contextTokens: 100, kvBytesPerToken: 8 },
-            epoch,
-            lengthOf: () => 30,
-          });
-          worker.weights = weightsOf?.(index) ?? null;
-          worker.gate = this.#nextGate;
-          this.#nextGate = null;
-          list.push(worker);
-          return worker;
-        },
-      })),
+      mixedPrecision: options.mixedPrecision ?? "refuse",
+      sources: this.opened.map((_, index) => this.#sourceOf(index)),
       later: (act) => {
-        this.#later.push(act);
-        return () => {};
+        const timer = () => act();
+        this.#later.add(timer);
+        return () => this.#later.delete(timer);
       },
       controlMsMax: 1000,
       changed: () => {},
@@ -112,18 +100,19 @@ export class ControlFixture {
       random: () => 7,
     });
     this.sidecar.observe({ finished: (request) => this.finished.push(request) });
+    this.weights = new WeightUpdates({
+      sidecar: this.sidecar,
+      pool: this.pool,
+      modelNames: ["model"],
+      clock,
+      timeoutMs: TIMEOUT_MS,
+      later: this.#afterwards,
+      notice: (notice) => this.notices.push(notice),
+    });
     this.#routes = controlRoutes({
       sidecar: this.sidecar,
       pool: this.pool,
-      weights: new WeightUpdates({
-        sidecar: this.sidecar,
-        pool: this.pool,
-        modelNames: ["model"],
-        clock,
-        timeoutMs: TIMEOUT_MS,
-        later: this.#afterwards,
-        notice: (notice) => this.notices.push(notice),
-      }),
+      weights: this.weights,
       learned: { stale: new Map() },
       modelName: "model",
       version: "1.2.3",
@@ -139,6 +128,36 @@ export class ControlFixture {
     fixture.pool.attach(fixture.sidecar);
     await fixture.pool.open();
     return fixture;
+  }
+
+  #sourceOf(index: number): WorkerSource {
+    const { keepsWeights, weightsOf, made } = this.#given;
+    return {
+      name: `engine-${index}`,
+      keepsWeights,
+      open: async ({ workerId, epoch, reach }) => {
+        this.#reach[index] = reach;
+        if (this.refusesToOpen) throw new Error("connection refused");
+        const worker = new ScriptedWorker({
+          workerId,
+          capacity: { slots: 2, kvTokens: 1000, contextTokens: 100, kvBytesPerToken: 8 },
+          epoch,
+          lengthOf: () => 30,
+        });
+        worker.weights = weightsOf?.(index) ?? null;
+        worker.gate = this.#nextGate;
+        this.#nextGate = null;
+        this.opened[index]?.push(worker);
+        made?.(worker, index);
+        return worker;
+      },
+    };
+  }
+
+  /** An engine comes later. */
+  join(index: number): void {
+    while (this.opened.length <= index) this.opened.push([]);
+    this.pool.join(this.#sourceOf(index));
   }
 
   worker(index: number): ScriptedWorker {
@@ -157,26 +176,10 @@ export class ControlFixture {
     body: unknown = null,
   ): Promise<{ status: number; body: unknown }> {
     const url = new URL(target, "http://sidecar");
-    const route = this.#routes.find((r) => r.method === method && r.path === url.pathname);
-    if (route === undefined) throw new Error(`no route ${target}`);
-    const exchange: Exchange = {
-      id: "x",
-      streams: () => ({ took() {}, ended() {} }),
-      method,
-      url,
-      params: {},
-      headers: new Headers(),
-      signal: new AbortController().signal,
-      digest: async () => "",
-      release: () => {},
-      json: async () => {
-        if (this.badBody !== null) throw this.badBody;
-        return body;
-      },
-    };
+    const route = this.#routeOf(method, url);
     let answer: Response | null = null;
     let failure: unknown = null;
-    Promise.resolve(route.handle(exchange)).then(
+    this.#handled(route, url, body).then(
       (response) => {
         answer = response;
       },
@@ -190,6 +193,37 @@ export class ControlFixture {
     if (response === null) throw new Error(`${target} was not answered`);
     const text = await response.text();
     return { status: response.status, body: text === "" ? null : JSON.parse(text) };
+  }
+
+  /** Its answer, which nothing here waits for. */
+  async send(target: string, body: unknown): Promise<Response> {
+    const url = new URL(target, "http://sidecar");
+    return await this.#handled(this.#routeOf("POST", url), url, body);
+  }
+
+  #routeOf(method: string, url: URL): Route {
+    const route = this.#routes.find((r) => r.method === method && r.path === url.pathname);
+    if (route === undefined) throw new Error(`no route ${url.pathname}`);
+    return route;
+  }
+
+  async #handled(route: Route, url: URL, body: unknown): Promise<Response> {
+    const exchange: Exchange = {
+      id: "x",
+      streams: () => ({ took() {}, ended() {} }),
+      method: route.method,
+      url,
+      params: {},
+      headers: new Headers(),
+      signal: new AbortController().signal,
+      digest: async () => "",
+      release: () => {},
+      json: async () => {
+        if (this.badBody !== null) throw this.badBody;
+        return body;
+      },
+    };
+    return await route.handle(exchange);
   }
 
   /** The worker that is opened next answers only when it is let go. */
@@ -251,9 +285,14 @@ export class ControlFixture {
     this.#reach[index]?.("the connection was lost");
   }
 
+  /** It is there again, and so is what it had. */
+  regain(index: number): void {
+    this.#reach[index]?.(null);
+  }
+
   /** What was to happen later happens now. */
   async retry(): Promise<void> {
-    for (const act of this.#later.splice(0)) act();
+    for (const timer of [...this.#later]) if (this.#later.delete(timer)) timer();
     await this.steps(3);
   }
 }

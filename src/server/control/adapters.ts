@@ -4,8 +4,9 @@
 import { AppError, InvalidFieldError } from "../../base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../../request/request.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
+import type { Recipe } from "../give-weights.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { Member, Reachable, Recipe } from "../worker-pool.ts";
+import type { Member, Reachable } from "../worker-pool.ts";
 import type { ControlCall } from "./control-call.ts";
 import { isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";

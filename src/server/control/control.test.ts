@@ -370,7 +370,7 @@ test("finish: an engine that was opened again during the update is fenced", asyn
   await fixture.call("POST", "/update_weights", {});
   fixture.worker(0).kill();
   await fixture.retry();
-  expect(fixture.states[0]).toBe("ready");
+  expect(fixture.states[0]).toBe("fenced");
   await fixture.call("POST", "/finish_weight_update", {});
   expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
 });

@@ -2,7 +2,7 @@
 
 import { AppError } from "../../base/errors.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../../rollout/worker.ts";
-import { type AnswerLimits, answerOf, SILENT } from "../engine-answer.ts";
+import { type AnswerLimits, answerOf, reasonOf, SILENT } from "../engine-answer.ts";
 import { jsonResponse } from "../route.ts";
 import type { Member, Reachable } from "../worker-pool.ts";
 
@@ -96,14 +96,4 @@ function whole({ body, status }: ControlAnswer): Response {
 
 export function textOf({ member, answer }: Answered): string {
   return `${member.source.name} answered ${answer.status}: ${reasonOf(answer.body)}`;
-}
-
-const REASON_CHARACTERS = 500;
-
-export function reasonOf(body: unknown): string {
-  const error = typeof body === "object" && body !== null && "error" in body ? body.error : body;
-  const message =
-    typeof error === "object" && error !== null && "message" in error ? error.message : error;
-  const text = typeof message === "string" ? message : JSON.stringify(message);
-  return (text ?? "no reason").slice(0, REASON_CHARACTERS);
 }

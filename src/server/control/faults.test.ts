@@ -308,3 +308,111 @@ test("pause: is_paused counts its seconds, and one that lasts is logged until it
   await fixture.passTime();
   expect(fixture.notices).toHaveLength(1);
 });
+
+test("an update given up: an engine that took a part of it without its start is opened again", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  fixture.worker(2).script = () => ({ status: 400, body: { error: "not mine" } });
+  await fixture.call("POST", "/start_weight_update", {});
+  fixture.worker(2).script = () => ({ status: 200, body: {} });
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  await fixture.call("POST", "/abort_weight_update");
+  expect(fixture.states).toEqual(["down", "down", "down"]);
+});
+
+test("an update given up: a server that holds a part of it and came back over another connection is fenced", async () => {
+  const fixture = await Fixture.open({ keepsWeights: true });
+  await fixture.call("POST", "/start_weight_update", {});
+  fixture.worker(2).script = () => ({ status: 400, body: { error: "not mine" } });
+  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
+  fixture.worker(2).script = () => ({ status: 200, body: {} });
+  fixture.worker(0).kill();
+  fixture.worker(2).kill();
+  await fixture.retry();
+  expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
+  await fixture.call("POST", "/abort_weight_update");
+  await fixture.retry();
+  expect(fixture.states).toEqual(["fenced", "fenced", "ready"]);
+  expect(fixture.pool.members[0]?.reason).toContain("holds a part of a weight update");
+});
+
+test("start: a second one without a part does not excuse an engine that missed one", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/start_weight_update", {});
+  fixture.worker(2).script = () => ({ status: 500, body: {} });
+  await fixture.call("POST", "/update_weights", {});
+  fixture.worker(2).script = () => ({ status: 200, body: {} });
+  await fixture.call("POST", "/start_weight_update", {});
+  await fixture.call("POST", "/finish_weight_update", {});
+  expect(fixture.states).toEqual(["ready", "ready", "fenced"]);
+});
+
+test("an engine that failed at an update does not serve because it reports the new version", async () => {
+  const fixture = await Fixture.open();
+  fixture.worker(1).canary = () => NAN;
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.pool.restore(new Set(fixture.pool.members));
+  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
+});
+
+test("an engine that leaves and fails at an update leaves at once, and does not serve its requests on", async () => {
+  const fixture = await Fixture.open();
+  const requests = fixture.ask(6);
+  await fixture.steps(3);
+  const leaving = fixture.worker(0);
+  void fixture.pool.leave(leaving.workerId, 60_000);
+  leaving.script = () => ({ status: 500, body: {} });
+  await fixture.call("POST", "/collective_rpc", reload);
+  expect(fixture.states).toEqual(["leaving", "ready", "ready"]);
+  leaving.kill();
+  expect(fixture.states).toEqual(["leaving", "ready", "ready"]);
+  await fixture.steps(80);
+  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
+  // It comes back before it was removed.
+  fixture.join(0);
+  await fixture.retry();
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
+test("an engine that does not answer when it is given the weights is opened again, and tried again", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(0).kill();
+  const open = fixture.gateNext();
+  await fixture.retry();
+  fixture.worker(0).script = () => ({ status: 502, body: { error: "connection reset" } });
+  open();
+  await fixture.steps(3);
+  expect(fixture.states[0]).toBe("down");
+  expect(fixture.pool.members[0]?.reason).toContain("answered 502: connection reset");
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
+test("an engine that refuses the weights that it is given is fenced, with its reason", async () => {
+  const fixture = await Fixture.open();
+  await fixture.call("POST", "/collective_rpc", reload);
+  fixture.worker(0).kill();
+  const open = fixture.gateNext();
+  await fixture.retry();
+  fixture.worker(0).script = () => ({ status: 400, body: { error: "no such file" } });
+  open();
+  await fixture.steps(3);
+  expect(fixture.states[0]).toBe("fenced");
+  expect(fixture.pool.members[0]?.reason).toBe(
+    "came back without the current weights; given them by /collective_rpc, answered 400: no such file",
+  );
+});
+
+test("an engine whose connection fails as it is closed is opened once", async () => {
+  const fixture = await Fixture.open();
+  fixture.worker(1).script = () => ({ status: 500, body: {} });
+  await fixture.call("POST", "/collective_rpc", reload);
+  const fenced = fixture.worker(1);
+  fenced.script = () => ({ status: 200, body: {} });
+  fenced.close = async () => fenced.kill();
+  await fixture.call("POST", "/collective_rpc", reload);
+  await fixture.retry();
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+  expect(fixture.opened[1]?.length).toBe(2);
+});

@@ -13,8 +13,10 @@ export class OpenUpdate {
   taken: Taken;
   /** Engines on which it was begun, or may have been. */
   readonly #begun: Map<Member, Worker>;
-  /** Of these, those that may hold a part of other weights. */
+  /** Those that may hold a part of other weights. */
   readonly #changed = new Map<Member, Worker>();
+  /** Those that have taken another start, until a part follows it. */
+  #restarted: Taken | null = null;
 
   constructor(start: Outcome) {
     this.taken = takenIn(start);
@@ -34,16 +36,21 @@ export class OpenUpdate {
     return this.#changed;
   }
 
-  /** Another start: what was changed stays changed. */
+  /** Another start: the parts that follow are of the whole weights; what was changed stays changed. */
   again(start: Outcome): void {
-    this.taken = takenIn(start);
+    this.#restarted = takenIn(start);
+    this.taken = both(this.taken, this.#restarted);
     for (const [member, worker] of touchedIn(start)) this.#begun.set(member, worker);
   }
 
   part(outcome: Outcome): void {
     if (!mayHaveChanged(outcome)) return;
-    for (const [member, worker] of touchedIn(outcome)) this.#changed.set(member, worker);
-    this.taken = both(this.taken, takenIn(outcome));
+    for (const [member, worker] of touchedIn(outcome)) {
+      this.#begun.set(member, worker);
+      this.#changed.set(member, worker);
+    }
+    this.taken = both(this.#restarted ?? this.taken, takenIn(outcome));
+    this.#restarted = null;
   }
 }
 

@@ -14,9 +14,10 @@ import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import type { PauseMode } from "../../rollout/rollout.ts";
 import { SILENT, UNREACHABLE } from "../engine-answer.ts";
+import type { Recipe } from "../give-weights.ts";
 import { type Exchange, jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { connected, type Member, type Recipe, type WorkerPool } from "../worker-pool.ts";
+import { connected, type Member, type WorkerPool } from "../worker-pool.ts";
 import { Adapters, adapterCall } from "./adapters.ts";
 import { type ControlCall, callOf } from "./control-call.ts";
 import { answerTo, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
@@ -121,7 +122,7 @@ export class WeightUpdates {
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
     const recipe = { base: this.#base, adapters: this.#adapters.loads };
-    pool.changedWeights({ current, lost: new Set(), recipe, reasonOf });
+    pool.changedWeights({ current, lost: new Set(), recipe, reasonOf, spoils: false });
     sidecar.advance(this.#engines.next);
     pool.restore(current);
   }
@@ -165,10 +166,7 @@ export class WeightUpdates {
   async update(exchange: Exchange): Promise<Response> {
     const call = await callOf(exchange);
     return await this.#alone(async () => {
-      if (this.#open === null) return await this.#whole(call);
-      const outcome = await this.#engines.send(call);
-      this.#open.part(outcome);
-      return answerTo(call, outcome);
+      return this.#open === null ? await this.#whole(call) : await this.#part(call, this.#open);
     });
   }
 
@@ -251,6 +249,20 @@ export class WeightUpdates {
     }
   }
 
+  async #part(call: ControlCall, open: OpenUpdate): Promise<Response> {
+    const { pool } = this.#options;
+    const engines = await this.#engines.available();
+    // At once: one that loses its connection meanwhile may come back over another before it has answered.
+    const members = engines.map(({ member }) => member);
+    const doubted = new Set(pool.doubt(members, "holds a part of a weight update"));
+    const outcome = await this.#engines.sendTo(engines, call);
+    open.part(outcome);
+    const refused = outcome.failed.filter(({ answer }) => answer.status < 500);
+    const unchanged = refused.map(({ member }) => member).filter((member) => doubted.has(member));
+    pool.trust(new Set(unchanged));
+    return answerTo(call, outcome);
+  }
+
   async #changeAdapter(call: ControlCall): Promise<Response> {
     if (this.#open !== null) {
       throw new AppError("conflict", "a weight update is open: finish it before adapters change");
@@ -295,6 +307,7 @@ export class WeightUpdates {
       current,
       lost,
       recipe: { base, adapters: this.#adapters.loads },
+      spoils: true,
       reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
     });
     sidecar.advance(this.#engines.next);
@@ -310,10 +323,9 @@ export class WeightUpdates {
       const begun = this.#engines.begunBy(open);
       const outcome = await this.#engines.sendTo(begun, FINISH);
       const failed = new Set(outcome.failed.map(({ member }) => member));
+      const { members } = this.#options.pool;
       const spoiled = new Set(
-        begun
-          .map(({ member }) => member)
-          .filter((member) => failed.has(member) || open.changed.has(member)),
+        members.filter((member) => failed.has(member) || holdsPart(member, open)),
       );
       this.#options.pool.spoiled(spoiled, () => `holds a part of a weight update: ${reason}`);
       const reopened = [...spoiled].map(({ source }) => source.name);
@@ -369,6 +381,12 @@ export class WeightUpdates {
       void this.#alone(async () => jsonResponse(await this.#abandon(reason)));
     }, timeoutMs);
   }
+}
+
+/** It may hold a part of the update; a server does so over its connections. */
+function holdsPart(member: Member, { changed }: OpenUpdate): boolean {
+  const worker = changed.get(member);
+  return worker !== undefined && (member.source.keepsWeights || worker === member.worker);
 }
 
 /** The engine is not there any more, or its state is unknown: it is opened again. */

@@ -10,7 +10,7 @@ import type { Request } from "../../request/buffer.ts";
 import type { DrawKey } from "../../request/request.ts";
 import type { SavedOutput } from "../../request/saved-output.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
-import type { Recipe } from "../worker-pool.ts";
+import type { Recipe } from "../give-weights.ts";
 import type { RolloutPlan } from "./plan.ts";
 
 /** A journal's file. Its writes are behind the tokens; a failure ends it, and is reported elsewhere. */

@@ -1,0 +1,51 @@
+// Gives an engine that was opened the weights of the others: the last complete ones, and the adapters on top of them.
+
+import type { WeightEpoch } from "../base/ids.ts";
+import type { ControlRequest, Worker } from "../rollout/worker.ts";
+import {
+  type AnswerLimits,
+  answerOf,
+  canaryRequest,
+  reasonOf,
+  SILENT,
+  UNREACHABLE,
+} from "./engine-answer.ts";
+
+/** What gives an engine the weights of the others. */
+export interface Recipe {
+  /** The request that gives complete weights. first: those it is opened with; unknown: only the trainer has them. */
+  readonly base: ControlRequest | "first" | "unknown";
+  /** Requests that load adapters on top of them; an engine gets each again. */
+  readonly adapters: readonly ControlRequest[];
+}
+
+/** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
+type Given =
+  | { readonly kind: "given" }
+  /** Why it has not got them, behind what it lacks. */
+  | { readonly kind: "refused"; readonly reason: string }
+  | { readonly kind: "lost"; readonly reason: string };
+
+/** `hasBase`: it has the base weights, not the adapters. `isAsOpened`: it has those that it was opened with. */
+export async function giveWeights(
+  worker: Worker,
+  { base, adapters }: Recipe,
+  about: { epoch: WeightEpoch; hasBase: boolean; isAsOpened: boolean; limits: AnswerLimits },
+): Promise<Given> {
+  const { epoch, hasBase, isAsOpened, limits } = about;
+  if (hasBase && adapters.length === 0) return { kind: "given" };
+  const isFirst = base === "first" && isAsOpened;
+  if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
+  const whole = hasBase || typeof base === "string" ? [] : [base];
+  for (const request of [...whole, ...adapters, canaryRequest(epoch)]) {
+    const { status, body } = await answerOf(worker, { ...request, nextEpoch: epoch }, limits);
+    if (status < 300) continue;
+    const said = `${request.path}, answered ${status}: ${reasonOf(body)}`;
+    if (status === UNREACHABLE || status === SILENT) {
+      return { kind: "lost", reason: `was given the current weights by ${said}` };
+    }
+    return { kind: "refused", reason: `; given them by ${said}` };
+  }
+  worker.send([{ kind: "advance", epoch }]);
+  return { kind: "given" };
+}
