@@ -4,6 +4,7 @@
 import { assert } from "../base/assert.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import { LengthEstimate } from "./length-estimate.ts";
+import { Turnover } from "./turnover.ts";
 
 interface GroupContext {
   readonly group: Group;
@@ -18,6 +19,7 @@ interface GroupContext {
 export type LengthPrior = (request: Request) => number | null;
 
 export class ContextManager {
+  readonly turnover = new Turnover();
   readonly #prior: LengthPrior;
   /** By group index, which a later group may have again. */
   readonly #contexts: (GroupContext | undefined)[] = [];
@@ -28,6 +30,7 @@ export class ContextManager {
 
   /** A request of the group was added; the group's first one is its probe. */
   joined(request: Request): void {
+    this.turnover.joined();
     const { tokensMax } = request.spec.sampling;
     const { group } = request;
     const context = this.#contexts[group.index];
@@ -71,11 +74,13 @@ export class ContextManager {
   }
 
   finished(request: Request): void {
+    this.turnover.left();
     this.#of(request.group).estimate.finished(request.response.length);
   }
 
   /** The request was aborted: its length is no sample of the group's. */
   aborted(request: Request): void {
+    this.turnover.left();
     const context = this.#of(request.group);
     if (context.probe === request) context.probe = null;
   }

@@ -6,6 +6,7 @@ import type { DraftMode } from "../draft/registry.ts";
 import type { RequestBuffer } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
+import { BoundedWaitPolicy } from "./bounded-wait.ts";
 import type { ChunkLength } from "./chunk-length.ts";
 import { byArrival, byFewestTokens, KeyedPolicy } from "./keyed.ts";
 import type { SchedulePolicy } from "./policy.ts";
@@ -56,12 +57,20 @@ export function schedulerFor(policy: PolicyName, parts: PolicyParts): Scheduler 
   return new Scheduler(order(parts), isDivided ? { kind: "divided", chunks } : { kind: "pinned" });
 }
 
-function fewestTokens({ buffer, context, core }: PolicyParts): SchedulePolicy {
+function fewestTokens(parts: PolicyParts): SchedulePolicy {
+  const { buffer, context, core } = parts;
   const keyOf = byFewestTokens((group) => context.prior(group));
-  return new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+  return bounded(new KeyedPolicy({ buffer, heap: new Heap(core), keyOf }), parts);
 }
 
-function probeFirst({ buffer, context, core }: PolicyParts): SchedulePolicy {
+function probeFirst(parts: PolicyParts): SchedulePolicy {
+  const { buffer, context, core } = parts;
   const heaps = { probes: new Heap(core), lengths: new Heap(core), served: new Heap(core) };
-  return new ProbeFirstPolicy({ buffer, context, heaps });
+  return bounded(new ProbeFirstPolicy({ buffer, context, heaps }), parts);
+}
+
+/** Its order, in which no request waits without end. */
+function bounded(policy: SchedulePolicy, { buffer, context, core }: PolicyParts): SchedulePolicy {
+  const { turnover } = context;
+  return new BoundedWaitPolicy({ policy, buffer, turnover, arrivals: new Heap(core) });
 }

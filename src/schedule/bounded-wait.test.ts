@@ -1,0 +1,116 @@
+// Clients that come again and again with groups that the policy prefers: how many of those go before one that it does
+// not. And a synchronous iteration, in which no request goes before its turn.
+
+import { expect, test } from "bun:test";
+import { present } from "../base/assert.ts";
+import { groupId, workerId } from "../base/ids.ts";
+import { ContextManager } from "../context/context.ts";
+import { type Request, RequestBuffer } from "../request/buffer.ts";
+import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
+import { loadCore } from "../wasm/load.ts";
+import { ROUNDS } from "./bounded-wait.ts";
+import { ChunkLength } from "./chunk-length.ts";
+import { type PolicyName, schedulerFor } from "./policies.ts";
+import type { Scheduler } from "./scheduler.ts";
+
+const SLOTS = 8;
+const CLIENTS = 12;
+const GROUP = 4;
+const CHUNK = 4;
+
+class Bed {
+  readonly buffer = new RequestBuffer();
+  readonly context = new ContextManager();
+  readonly scheduler: Scheduler;
+  readonly running: Request[] = [];
+  /** In the order in which they ended. */
+  readonly ended: Request[] = [];
+  #groups = 0;
+
+  constructor(policy: PolicyName) {
+    const { buffer, context } = this;
+    const chunks = new ChunkLength(CHUNK);
+    this.scheduler = schedulerFor(policy, { buffer, context, chunks, core: loadCore() });
+  }
+
+  come(tokensMax: number, size = GROUP): Request[] {
+    this.#groups += 1;
+    const group = this.buffer.open(groupId(`g${this.#groups}`), Int32Array.of(1));
+    const sampling = { temperature: 1, seed: 0, tokensMax, stopTokenIds: [], ...SAMPLING_DEFAULTS };
+    return Array.from({ length: size }, (_, index) => {
+      const draw = drawKey(0, group.groupId, index);
+      const wanted = { sampling, draw, divisible: true, priority: 0 };
+      const request = this.buffer.join(group, wanted);
+      this.context.joined(request);
+      this.scheduler.refresh(group);
+      this.scheduler.enqueue(request);
+      return request;
+    });
+  }
+
+  /** Chunks begin while there is room, and the one that has run longest ends. */
+  turn(): Request | null {
+    const kvTokens = 1e6;
+    const slot = {
+      ...{ workerId: workerId(0), slots: SLOTS, ahead: 0, inFlight: this.running.length, kvTokens },
+      ...{ kvTokensFree: kvTokens, hasSuspect: false, isReserved: false, running: [] },
+      ...{ kvTokensLeaving: 0, aheadTokens: Number.POSITIVE_INFINITY, blockTokens: 1 },
+    };
+    for (const command of this.scheduler.schedule([slot])) {
+      if (command.kind !== "dispatch") continue;
+      command.request.status = "running";
+      this.running.push(command.request);
+    }
+    const request = present(this.running.shift(), "something runs");
+    const { response, spec } = request;
+    const left = spec.sampling.tokensMax - response.length;
+    const tokens = Math.min(CHUNK, left);
+    response.append(response.length, new Int32Array(tokens), new Float32Array(tokens));
+    if (tokens < left) {
+      this.context.progressed(request);
+      request.status = "waiting";
+      this.scheduler.enqueue(request);
+      return null;
+    }
+    response.finish = "length";
+    this.buffer.finish(request);
+    this.context.finished(request);
+    this.scheduler.refresh(request.group);
+    this.ended.push(request);
+    return request;
+  }
+}
+
+const CASES: { policy: PolicyName; waits: number; others: number; size: number }[] = [
+  { policy: "seer", waits: 2, others: 9, size: GROUP },
+  { policy: "seer", waits: 40, others: 3, size: 1 },
+  { policy: "foretoken", waits: 40, others: 3, size: GROUP },
+];
+
+for (const { policy, waits, others, size } of CASES) {
+  test(`bounded wait: ${policy}: groups of ${size} with ${waits} tokens end, however many of ${others} come`, () => {
+    const bed = new Bed(policy);
+    for (let i = 1; i < CLIENTS; i += 1) bed.come(others, size);
+    const slow = bed.come(waits, size);
+    const open = CLIENTS * size;
+    for (let i = 0; i < 80 * open && slow.some(({ status }) => status !== "finished"); i += 1) {
+      const request = bed.turn();
+      if (request === null || slow.includes(request)) continue;
+      if (request.group.finished === size) bed.come(others, size);
+    }
+    expect(slow.every(({ status }) => status === "finished")).toBe(true);
+    // Then each of its chunks takes as long as the others run beside it.
+    const meanwhile = Math.ceil(waits / CHUNK) * SLOTS;
+    expect(bed.ended.length).toBeLessThanOrEqual((ROUNDS + 1) * open + meanwhile);
+  });
+}
+
+test("bounded wait: in a synchronous iteration the order is the policy's", () => {
+  const bed = new Bed("seer");
+  const lengths = Array.from({ length: 40 }, (_, i) => 1 + ((i * 7) % 40));
+  const groups = lengths.map((length) => bed.come(length));
+  while (bed.ended.length < lengths.length * GROUP) bed.turn();
+  const { ended, openMax } = bed.context.turnover;
+  expect(ended).toBe(groups.flat().length);
+  expect(ended).toBeLessThan(ROUNDS * openMax);
+});
