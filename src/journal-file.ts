@@ -87,24 +87,35 @@ export type RunJournals = ReturnType<typeof openRunFiles>;
  */
 export function openRunFiles(folder: string, failed: (error: unknown) => void) {
   const release = takeJournalFolder(folder);
-  const paths = new Map<SavedRun, string>();
+  // What is kept of an earlier process is large: whoever takes it lets go of it.
+  const paths = new WeakMap<SavedRun, string>();
+  let saved: SavedRun[] = [];
   try {
     for (const name of readdirSync(folder).filter((entry) => entry.endsWith(SUFFIX))) {
       const path = join(folder, name);
       const run = readJournalFile(path);
-      if (run === null) rmSync(path, { force: true });
-      else paths.set(run, path);
+      if (run === null) {
+        rmSync(path, { force: true });
+        continue;
+      }
+      paths.set(run, path);
+      saved.push(run);
     }
   } catch (error) {
     release();
     throw error;
   }
   return {
-    saved: [...paths.keys()],
-    open: (log: JournalLog, saved: SavedRun | null): JournalFile => {
-      const known = saved === null ? undefined : paths.get(saved);
+    /** Those of an earlier process, once: they are not kept here. */
+    takeSaved: (): SavedRun[] => {
+      const taken = saved;
+      saved = [];
+      return taken;
+    },
+    open: (log: JournalLog, run: SavedRun | null): JournalFile => {
+      const known = run === null ? undefined : paths.get(run);
       const path = known ?? join(folder, `${randomUUID()}${SUFFIX}`);
-      return new JournalFile({ path, log, keptBytes: saved?.bytes ?? 0, failed });
+      return new JournalFile({ path, log, keptBytes: run?.bytes ?? 0, failed });
     },
     /** After its files are closed. */
     release,

@@ -9,7 +9,7 @@ import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import { followedResponses } from "./server/drafts/followed-responses.ts";
 import type { PromptHistory } from "./server/history/prompt-history.ts";
 import type { Sidecar } from "./server/sidecar.ts";
-import { timersOf } from "./timers.ts";
+import type { Timers } from "./timers.ts";
 
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;
@@ -26,8 +26,9 @@ export interface Drafts {
 export function draftsOf(
   options: ServeOptions,
   sidecar: Sidecar,
-  history: PromptHistory | null,
+  parts: { history: PromptHistory | null; timers: Timers },
 ): Drafts {
+  const { history } = parts;
   const server = new DraftServer({
     clock: wallClock,
     instanceId: randomWord(),
@@ -43,7 +44,7 @@ export function draftsOf(
     notLossless: options.events.notLossless,
   });
   sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
-  const { afterwards, repeatedly } = timersOf(options.events.failed);
+  const { afterwards, repeatedly } = parts.timers;
   const service = new DraftSocketService({ server, reports: telemetry, later: afterwards });
   const stopSweeping = repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);
   return {

@@ -18,7 +18,7 @@ import type { EngineCalls } from "./server/engine-calls.ts";
 import { LIVE_DESCRIPTIONS, liveRoutes } from "./server/live/routes.ts";
 import type { LiveView } from "./server/live/view.ts";
 import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
-import { RequestJournals, savedRequest } from "./server/openai/request-journals.ts";
+import { RequestJournals } from "./server/openai/request-journals.ts";
 import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
 import { pageRoutes } from "./server/page/routes.ts";
 import { describeRollouts } from "./server/rollouts/describe.ts";
@@ -30,7 +30,7 @@ import type { Sidecar } from "./server/sidecar.ts";
 import type { WorkerPool } from "./server/worker-pool.ts";
 import { WORKER_ROUTES, type WorkerRegistry } from "./server/worker-registry.ts";
 import type { Encoder } from "./text/text.ts";
-import { timersOf } from "./timers.ts";
+import type { Timers } from "./timers.ts";
 
 const DESCRIPTIONS: readonly RouteDescription[] = [
   {
@@ -78,6 +78,7 @@ export interface ServedParts {
   readonly kept: KeptLevels;
   readonly live: LiveView;
   readonly journals: RunJournals | null;
+  readonly timers: Timers;
 }
 
 /** Every route, and the document that describes them all. */
@@ -104,8 +105,8 @@ export function routesOf(
   } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
-  const after = (ms: number, run: () => void) =>
-    timersOf(options.events.failed).afterwards(run, ms);
+  const { afterwards } = parts.timers;
+  const after = (ms: number, run: () => void) => afterwards(run, ms);
   const held = (): HeldWeights => {
     const { epoch } = sidecar.rollout;
     return { epoch, version: weights.version(epoch), ...pool.held };
@@ -134,10 +135,7 @@ export function routesOf(
     ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord },
     adapterOf: plane.adapterOf,
     versionOf: (epoch) => weights.version(epoch),
-    files: parts.journals && {
-      saved: parts.journals.saved.filter((run) => savedRequest(run) === null),
-      open: parts.journals.open,
-    },
+    files: parts.journals,
     held: () => pool.held,
     after,
   });
@@ -155,7 +153,7 @@ export function routesOf(
           version,
           abortRequests: plane.abort,
           timeoutMs: options.weightsTimeoutMs,
-          later: timersOf(options.events.failed).afterwards,
+          later: afterwards,
           harmlessRpc: options.harmlessRpc,
         }),
         options.weightsRoots ?? null,

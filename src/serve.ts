@@ -26,8 +26,8 @@ import { PromptHistory } from "./server/history/prompt-history.ts";
 import { type HttpOptions, type HttpServer, type Served, serveHttp } from "./server/http.ts";
 import { Iterations } from "./server/iterations.ts";
 import { LiveView } from "./server/live/view.ts";
-import { savedRequest } from "./server/openai/request-journals.ts";
-import { lastWeights, savedRollout } from "./server/rollouts/journal.ts";
+import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
+import { lastWeights, type SavedRollout, savedRollout } from "./server/rollouts/journal.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { Sidecar } from "./server/sidecar.ts";
 import { starting } from "./server/starting.ts";
@@ -36,7 +36,7 @@ import { WorkerPool } from "./server/worker-pool.ts";
 import { WorkerRegistry, type WorkerRegistryOptions } from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
-import { timersOf } from "./timers.ts";
+import { type Timers, timersOf } from "./timers.ts";
 import { tracedBy } from "./traced.ts";
 import { loadCore } from "./wasm/load.ts";
 
@@ -154,9 +154,10 @@ function serveWith(
   const { http, kv, registry, history, journals } = parts;
   const { events } = options;
   const { failed } = events;
-  const { afterwards, repeatedly } = timersOf(failed);
-  const saved = (journals?.saved ?? []).map((run) => savedRequest(run) ?? savedRollout(run));
-  const before = lastWeights(saved);
+  const timers = timersOf(failed);
+  const { afterwards, repeatedly } = timers;
+  const saved = savedIn(journals);
+  const before = lastWeights([...saved.requests, ...saved.rollouts]);
   const pool = new WorkerPool({
     before,
     sources: options.sources,
@@ -169,7 +170,7 @@ function serveWith(
     },
     workersMin: options.workersMin ?? 1,
   });
-  const sidecar = sidecarOf(options, { kv, history, epoch: before?.epoch ?? EPOCH });
+  const sidecar = sidecarOf(options, { kv, history, timers, epoch: before?.epoch ?? EPOCH });
   const weights = new WeightUpdates({
     sidecar,
     pool,
@@ -201,7 +202,7 @@ function serveWith(
     every: repeatedly,
     failed,
   });
-  const drafts = draftsOf(options, sidecar, history);
+  const drafts = draftsOf(options, sidecar, { history, timers });
   const kept: KeptLevels = {
     groups: () => sidecar.kept,
     sessions: () => sidecar.sessionsKept,
@@ -274,7 +275,10 @@ function serveWith(
     kept,
     journals,
     live,
+    timers,
   });
+  rollouts.adopt(saved.rollouts);
+  requestJournals?.adopt(saved.requests);
   http.serve({ routes, sockets: { "/v1/stream": stream, "/v1/draft": drafts.service } });
   const stopResuming = resumed(rollouts, { pool, sidecar, events, repeatedly });
   const opened = pool.open();
@@ -313,8 +317,24 @@ function serveWith(
       await kv.close();
       await history?.close();
       await traces?.close();
+      timers.stop();
     },
   };
+}
+
+/** What an earlier process kept. @throws AppError invalid_config: a journal is of something else. */
+function savedIn(journals: RunJournals | null): {
+  readonly requests: readonly SavedRequest[];
+  readonly rollouts: readonly SavedRollout[];
+} {
+  const requests: SavedRequest[] = [];
+  const rollouts: SavedRollout[] = [];
+  for (const run of journals?.takeSaved() ?? []) {
+    const request = savedRequest(run);
+    if (request === null) rollouts.push(savedRollout(run));
+    else requests.push(request);
+  }
+  return { requests, rollouts };
 }
 
 /** Rollouts of an earlier process go on as soon as the engines serve. Returns what gives that up. */
@@ -324,7 +344,7 @@ function resumed(
     pool: WorkerPool;
     sidecar: Sidecar;
     events: ServeEvents;
-    repeatedly: ReturnType<typeof timersOf>["repeatedly"];
+    repeatedly: Timers["repeatedly"];
   },
 ): () => void {
   const { pool, sidecar, events, repeatedly } = parts;
@@ -342,9 +362,14 @@ function resumed(
 
 function sidecarOf(
   options: ServeOptions,
-  parts: { kv: EmbeddedKvPool; history: PromptHistory | null; epoch: WeightEpoch },
+  parts: {
+    kv: EmbeddedKvPool;
+    history: PromptHistory | null;
+    timers: Timers;
+    epoch: WeightEpoch;
+  },
 ): Sidecar {
-  const { kv, history, epoch } = parts;
+  const { kv, history, timers, epoch } = parts;
   const sidecar = new Sidecar({
     rollout: {
       policy: options.policy,
@@ -354,7 +379,7 @@ function sidecarOf(
       pool: kv,
       clock: wallClock,
       core: loadCore(),
-      later: timersOf(options.events.failed).afterwards,
+      later: timers.afterwards,
       ...(history && { lengthPrior: history.prior }),
     },
     vocabularySize: options.model.text.vocabularySize,

@@ -1,7 +1,12 @@
 // The process's timers, for code that serves many clients.
 
+/** What is to happen later or repeatedly, until `stop`. */
+export type Timers = ReturnType<typeof timersOf>;
+
 /** Timers that serve many clients: an error of one call is reported, and the next call still runs. */
 export function timersOf(failed: (error: unknown) => void) {
+  const pending = new Set<ReturnType<typeof setTimeout>>();
+  let isStopped = false;
   const contained = (act: () => void) => () => {
     try {
       act();
@@ -9,14 +14,32 @@ export function timersOf(failed: (error: unknown) => void) {
       failed(error);
     }
   };
+  const kept = (timer: ReturnType<typeof setTimeout>) => {
+    pending.add(timer);
+    return () => {
+      pending.delete(timer);
+      clearTimeout(timer);
+    };
+  };
   return {
     afterwards(act: () => void, ms: number): () => void {
-      const timer = setTimeout(contained(act), ms);
-      return () => clearTimeout(timer);
+      if (isStopped) return () => {};
+      const run = contained(act);
+      const timer = setTimeout(() => {
+        pending.delete(timer);
+        run();
+      }, ms);
+      return kept(timer);
     },
     repeatedly(act: () => void, ms: number): () => void {
-      const timer = setInterval(contained(act), ms);
-      return () => clearInterval(timer);
+      if (isStopped) return () => {};
+      return kept(setInterval(contained(act), ms));
+    },
+    /** Nothing happens any more, and no timer keeps the process alive. */
+    stop(): void {
+      isStopped = true;
+      for (const timer of pending) clearTimeout(timer);
+      pending.clear();
     },
   };
 }

@@ -2,10 +2,11 @@
 
 import { expect, test } from "bun:test";
 import type { Clock } from "../base/clock.ts";
-import { groupId, weightEpoch } from "../base/ids.ts";
+import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { RequestBuffer } from "../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Meter } from "./meter.ts";
+import type { Worker, WorkerStats } from "./worker.ts";
 
 const POOL = {
   memoryBytes: 0,
@@ -16,6 +17,12 @@ const POOL = {
   corrupt: 0,
   evictions: 0,
   diskErrors: 0,
+};
+
+const STATS: WorkerStats = {
+  ...{ running: 0, waiting: 0, kvTokensUsed: 0, steps: 0, busyMs: 0, draftMs: 0, outputTokens: 0 },
+  ...{ prefillTokens: 0, recomputedTokens: 0, preemptions: 0, draftedTokens: 0, drafts: 0 },
+  ...{ acceptedTokens: 0, kvLoads: 0, kvLoadFailures: 0 },
 };
 
 test("meter: the tail is exact after more requests than it keeps the times of", () => {
@@ -96,4 +103,22 @@ test("meter: progress counts the current iteration alone, and requests that are 
     migrations: 0,
   });
   expect(meter.counters.migrations).toBe(1);
+});
+
+test("meter: of a worker that was removed for good only its counts stay", () => {
+  const meter = new Meter({ nowMs: () => 0 });
+  const capacity = { slots: 1, kvTokens: 10, contextTokens: 10, kvBytesPerToken: 1 };
+  for (let i = 0; i < 100; i += 1) {
+    const id = workerId(i);
+    meter.worker({ workerId: id, name: `w${i}`, capacity } as Worker);
+    meter.stats(id, { ...STATS, preemptions: 1, drafts: 1, acceptedTokens: 2 });
+    meter.workerForgotten(id);
+  }
+  expect(meter.progress()).toMatchObject({
+    preemptions: 100,
+    meanAcceptanceLength: 3,
+    workers: [],
+  });
+  expect(meter.timeline().workers).toEqual([]);
+  expect(meter.latest(workerId(7))).toBeNull();
 });

@@ -30,6 +30,16 @@ interface WorkerTally {
   lastTokenMs: number;
 }
 
+/** Counts of a worker that are added up over all of them. */
+const SUMMED = [
+  "preemptions",
+  "recomputedTokens",
+  "draftedTokens",
+  "acceptedTokens",
+  "drafts",
+] as const;
+type Summed = (typeof SUMMED)[number];
+
 /** Counts since the beginning; as in RunReport. */
 export interface MeterCounters {
   readonly outputTokens: number;
@@ -73,6 +83,10 @@ const NOTHING: Counts = {
 export class Meter {
   readonly #clock: Clock;
   readonly #tallies = new Map<WorkerId, WorkerTally>();
+  /** Sums over workers that were removed. */
+  readonly #forgotten: Record<Summed, number> = {
+    ...{ preemptions: 0, recomputedTokens: 0, draftedTokens: 0, acceptedTokens: 0, drafts: 0 },
+  };
   #turnMs = 0;
   #startMs: number;
   #endMs: number;
@@ -136,6 +150,15 @@ export class Meter {
     tally.stats = { ...tally.stats, running: 0, waiting: 0, kvTokensUsed: 0 };
   }
 
+  /** It does not come back: what it did stays in the sums, and nothing else of it is kept. */
+  workerForgotten(workerId: WorkerId): void {
+    const stats = this.#tallies.get(workerId)?.stats ?? null;
+    this.#tallies.delete(workerId);
+    this.#timeline.forget(workerId);
+    if (stats === null) return;
+    for (const count of SUMMED) this.#forgotten[count] += stats[count];
+  }
+
   /** Number of the current iteration, or of the last one. */
   get iteration(): number {
     return this.#iteration;
@@ -160,9 +183,9 @@ export class Meter {
       requests: this.#requestsDone,
       outputTokens: this.#outputTokens,
       migrations: this.#migrations,
-      preemptions: this.#sum((s) => s.preemptions),
-      drafts: this.#sum((s) => s.drafts),
-      accepted: this.#sum((s) => s.acceptedTokens),
+      preemptions: this.#sum("preemptions"),
+      drafts: this.#sum("drafts"),
+      accepted: this.#sum("acceptedTokens"),
     };
   }
 
@@ -325,7 +348,7 @@ export class Meter {
       running,
       waiting: Math.max(0, left - running),
       migrations: this.#migrations - before.migrations,
-      preemptions: Math.max(0, this.#sum((s) => s.preemptions) - before.preemptions),
+      preemptions: Math.max(0, this.#sum("preemptions") - before.preemptions),
       meanAcceptanceLength: this.#meanAcceptanceLength(before),
       etaS: eta?.likelyS ?? null,
       etaLowS: eta?.lowS ?? null,
@@ -357,7 +380,7 @@ export class Meter {
     pool: KvPoolStats;
   }): RunReport {
     const wallS = (this.#endMs - this.#startMs) / 1000;
-    const accepted = this.#sum((s) => s.acceptedTokens);
+    const accepted = this.#sum("acceptedTokens");
     return {
       policy: options.policy,
       draft: options.draft,
@@ -371,13 +394,13 @@ export class Meter {
       output_tokens: this.#outputTokens,
       output_tokens_per_s: wallS > 0 ? this.#outputTokens / wallS : 0,
       tail_s: (this.#endMs - this.#tailStartMs()) / 1000,
-      preemptions: this.#sum((s) => s.preemptions),
-      recomputed_tokens: this.#sum((s) => s.recomputedTokens),
+      preemptions: this.#sum("preemptions"),
+      recomputed_tokens: this.#sum("recomputedTokens"),
       chunks: this.#chunks,
       chunks_ended_early: this.#chunksEndedEarly,
       migrations: this.#migrations,
       migrated_bytes: this.#migratedBytes,
-      drafted_tokens: this.#sum((s) => s.draftedTokens),
+      drafted_tokens: this.#sum("draftedTokens"),
       accepted_tokens: accepted,
       mean_acceptance_length: this.#meanAcceptanceLength(),
       tokens_per_step: this.#outputTokens / Math.max(1, this.#outputTokens - accepted),
@@ -449,13 +472,13 @@ export class Meter {
   }
 
   #meanAcceptanceLength(before: Pick<Counts, "drafts" | "accepted"> = NOTHING): number {
-    const drafts = this.#sum((s) => s.drafts) - before.drafts;
-    return drafts <= 0 ? 1 : 1 + (this.#sum((s) => s.acceptedTokens) - before.accepted) / drafts;
+    const drafts = this.#sum("drafts") - before.drafts;
+    return drafts <= 0 ? 1 : 1 + (this.#sum("acceptedTokens") - before.accepted) / drafts;
   }
 
-  #sum(value: (stats: WorkerStats) => number): number {
-    let total = 0;
-    for (const { stats } of this.#tallies.values()) if (stats !== null) total += value(stats);
+  #sum(count: Summed): number {
+    let total = this.#forgotten[count];
+    for (const { stats } of this.#tallies.values()) if (stats !== null) total += stats[count];
     return total;
   }
 }

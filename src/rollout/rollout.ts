@@ -226,6 +226,7 @@ export class Rollout {
   /** The worker was removed and does not come back. Requests that only it had room for end. */
   forgetWorker(workerId: WorkerId): void {
     this.#turn(() => this.#ledger.forget(workerId));
+    this.meter.workerForgotten(workerId);
   }
 
   /**

@@ -134,6 +134,11 @@ export class TimelineRecorder {
     this.#first = 0;
   }
 
+  /** The worker was removed. */
+  forget(workerId: WorkerId): void {
+    this.#samples.delete(workerId);
+  }
+
   sample(workerId: WorkerId, nowMs: number, stats: WorkerStats): void {
     const samples = this.#samples.get(workerId) ?? new WorkerSamples();
     this.#samples.set(workerId, samples);

@@ -48,8 +48,13 @@ interface Header extends HeldWeights {
   readonly draws: readonly (readonly DrawKey[])[];
 }
 
+/** A request of an earlier process. */
+export interface SavedRequest extends Header {
+  readonly run: SavedRun;
+}
+
 /** null: the journal is of something else. */
-export function savedRequest(run: SavedRun): (Header & { readonly run: SavedRun }) | null {
+export function savedRequest(run: SavedRun): SavedRequest | null {
   const header = run.header as Partial<Header>;
   if (header.kind !== "request") return null;
   const { format, path, id, digest, version, epoch, draws } = header;
@@ -97,21 +102,15 @@ export class RequestJournal {
   }
 }
 
-type Saved = NonNullable<ReturnType<typeof savedRequest>>;
-
 export class RequestJournals {
   readonly #options: RequestJournalsOptions;
   /** Of an earlier process, by `nameOf`. */
-  readonly #saved = new Map<string, Saved>();
+  readonly #saved = new Map<string, SavedRequest>();
   readonly #live = new Set<RequestJournal>();
   #isClosed = false;
 
   constructor(options: RequestJournalsOptions) {
     this.#options = options;
-    for (const run of options.files.saved) {
-      const saved = savedRequest(run);
-      if (saved !== null) this.#saved.set(nameOf(saved), saved);
-    }
     options.sidecar.observe({
       advanced: () => {
         for (const journal of this.#live) journal.advanced(options.held());
@@ -120,6 +119,11 @@ export class RequestJournals {
     options.after(options.graceMs, () => {
       for (const saved of [...this.#saved.values()]) this.#drop(saved);
     });
+  }
+
+  /** These are of an earlier process: they wait for their clients. */
+  adopt(saved: Iterable<SavedRequest>): void {
+    for (const one of saved) this.#saved.set(nameOf(one), one);
   }
 
   /** The random numbers of a request that an earlier process began; null: they are new. */
@@ -171,7 +175,7 @@ export class RequestJournals {
     return last.epoch === epoch && (last.weights === null || !others);
   }
 
-  #drop(saved: Saved): void {
+  #drop(saved: SavedRequest): void {
     this.#saved.delete(nameOf(saved));
     void new RunJournal(this.#options.files, saved.run).remove();
   }

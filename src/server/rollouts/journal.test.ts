@@ -46,7 +46,6 @@ class MemoryFile implements RunFile {
 function world(saved: readonly SavedRun[] = []) {
   const written: MemoryFile[] = [];
   const files: RunFiles = {
-    saved,
     open: (log) => {
       const file = new MemoryFile(log);
       written.push(file);
@@ -61,6 +60,7 @@ function world(saved: readonly SavedRun[] = []) {
     limits: ROLLOUT_LIMITS,
     newId: () => "new",
   });
+  known.adopt(saved.map(savedRollout));
   const savedNow = () => written.flatMap((file) => file.saved ?? []);
   return { ...bed, known, written, savedNow };
 }

@@ -26,9 +26,7 @@ export interface RunFile {
 
 /** Where the journals of rollouts are. */
 export interface RunFiles {
-  /** Of an earlier process. */
-  readonly saved: readonly SavedRun[];
-  /** The file of one of them, or null, a new one. */
+  /** The file of a run of an earlier process, or null, a new one. */
   open(log: JournalLog, saved: SavedRun | null): RunFile;
 }
 

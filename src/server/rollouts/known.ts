@@ -7,13 +7,7 @@ import type { WeightEpoch, WeightsId } from "../../base/ids.ts";
 import type { Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";
-import {
-  type HeldWeights,
-  type RunFiles,
-  RunJournal,
-  type SavedRollout,
-  savedRollout,
-} from "./journal.ts";
+import { type HeldWeights, type RunFiles, RunJournal, type SavedRollout } from "./journal.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run } from "./run.ts";
 
@@ -47,13 +41,12 @@ export class KnownRollouts {
   readonly #entries = new Map<string, Entry>();
   #keptBytes = 0;
   /** Rollouts of an earlier process that have not begun again. */
-  #saved: SavedRollout[];
+  #saved: SavedRollout[] = [];
   /** Nothing is dropped any more. */
   #isClosed = false;
 
   constructor(options: KnownRolloutsOptions) {
     this.#options = options;
-    this.#saved = (options.files?.saved ?? []).map(savedRollout);
     options.sidecar.observe({
       advanced: (epoch) => this.#advanced(epoch),
       broken: (error) => {
@@ -98,6 +91,11 @@ export class KnownRollouts {
     this.#makeRoom();
     if (there !== undefined) this.#drop(id, there);
     return { run: this.#start(id, plan, hash), isNew: true };
+  }
+
+  /** These are of an earlier process: they begin again with `resume`. */
+  adopt(saved: Iterable<SavedRollout>): void {
+    this.#saved.push(...saved);
   }
 
   /** Rollouts of an earlier process that have not begun again. */
