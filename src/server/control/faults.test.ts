@@ -283,6 +283,31 @@ test("two updates at once are one after the other", async () => {
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
 });
 
+test("calls that wait for an update: one more than 64 is refused by number, and the others are answered", async () => {
+  const fixture = await Fixture.open();
+  const open = gated(fixture.worker(0));
+  const calls = Array.from({ length: 64 }, () => fixture.send("/collective_rpc", reload));
+  await fixture.steps(2);
+  for (const target of ["/collective_rpc", "/start_weight_update", "/v1/load_lora_adapter"]) {
+    const body = { method: "reload_weights", lora_name: "a" };
+    await expect(fixture.send(target, body)).rejects.toThrow("64 calls that change weights");
+  }
+  open();
+  for (let i = 0; i < 2_000 && fixture.sidecar.rollout.epoch < 64; i += 1) await fixture.step();
+  const statuses = (await Promise.all(calls)).map(({ status }) => status);
+  expect(statuses).toEqual(statuses.map(() => 200));
+  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
+});
+
+test("abort_weight_update: many at once take one turn, and all are answered", async () => {
+  const fixture = await Fixture.open({ keepsWeights: false });
+  mute(fixture.worker(0));
+  const { answer } = await begun(fixture, "/collective_rpc", reload);
+  const aborts = Array.from({ length: 100 }, () => fixture.send("/abort_weight_update", {}));
+  expect((await answer).status).toBe(504);
+  for (const abort of aborts) expect((await abort).status).toBe(200);
+});
+
 test("an engine whose connection stays lost is not waited for until the deadline", async () => {
   const fixture = await Fixture.open();
   mute(fixture.worker(1));

@@ -76,7 +76,23 @@ const ops: fc.Arbitrary<Op> = fc.oneof(
   },
 ) as fc.Arbitrary<Op>;
 /** `turns`: of the event loop, after it. */
-const plans = fc.array(fc.record({ op: ops, turns: fc.nat({ max: 5 }) }), { maxLength: 40 });
+const timed = fc.record({ op: ops, turns: fc.nat({ max: 5 }) });
+const happening = fc.array(timed, { maxLength: 3 });
+/** An update of one or two parts, between which something happens, and which ends in one way or another. */
+const opened = fc
+  .tuple(happening, happening, happening, fc.constantFrom<Call[]>("finish", "abort", "part"))
+  .map(([first, second, third, end]) => [
+    ...[plain("start"), ...first, plain("part"), ...second, plain("part"), ...third, plain(end)],
+  ]);
+const plans = fc
+  .array(fc.oneof({ weight: 3, arbitrary: happening }, { weight: 1, arbitrary: opened }), {
+    maxLength: 12,
+  })
+  .map((parts) => parts.flat());
+
+function plain(call: Call): { op: Op; turns: number } {
+  return { op: { kind: "call", call }, turns: 5 };
+}
 
 interface Kind {
   /** The engines are servers, which keep their weights over a lost connection. */

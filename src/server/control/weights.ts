@@ -52,6 +52,9 @@ export type WeightsNotice =
   | CanaryFailed
   | LongPause;
 
+/** A trainer waits for the answer to one before it sends the next; several trainers, or retries, are few. */
+const CALLS_MAX = 64;
+
 const FINISH: ControlCall = {
   method: "POST",
   path: "/finish_weight_update",
@@ -71,6 +74,10 @@ export class WeightUpdates {
   readonly #adapters = new Adapters();
   /** One control request that changes weights at a time. */
   #tail: Promise<unknown> = Promise.resolve();
+  /** Those under way or waiting. */
+  #calls = 0;
+  /** An abort that waits for its turn; null: none does. */
+  #aborting: Promise<string[]> | null = null;
   #cancelIdle: () => void = () => {};
 
   constructor(options: WeightsOptions) {
@@ -147,6 +154,7 @@ export class WeightUpdates {
 
   async start(exchange: Exchange): Promise<Response> {
     const call = await callOf(exchange);
+    this.#checkRoom();
     return await this.#alone(async () => {
       try {
         await this.#stop();
@@ -165,6 +173,7 @@ export class WeightUpdates {
   /** Part of an open update, or an update by itself. */
   async update(exchange: Exchange): Promise<Response> {
     const call = await callOf(exchange);
+    this.#checkRoom();
     return await this.#alone(async () => {
       return this.#open === null ? await this.#whole(call) : await this.#part(call, this.#open);
     });
@@ -172,6 +181,7 @@ export class WeightUpdates {
 
   async finish(exchange: Exchange): Promise<Response> {
     const call = await callOf(exchange);
+    this.#checkRoom();
     return await this.#alone(async () => {
       const outcome = await this.#engines.send(call);
       // Refused by all: the update is still open, and can be finished in another way.
@@ -191,12 +201,14 @@ export class WeightUpdates {
   /** A request that changes the weights by itself, such as `reload_weights`. */
   async whole(exchange: Exchange): Promise<Response> {
     const call = await callOf(exchange);
+    this.#checkRoom();
     return await this.#alone(() => this.#whole(call));
   }
 
   /** Loads an adapter into every engine, or drops it. */
   async adapter(exchange: Exchange): Promise<Response> {
     const call = adapterCall(await callOf(exchange));
+    this.#checkRoom();
     return await this.#alone(() => this.#changeAdapter(call));
   }
 
@@ -211,10 +223,11 @@ export class WeightUpdates {
       throw new AppError("conflict", "no weight update is open or under way");
     }
     this.#engines.giveUp();
-    return await this.#alone(async () => {
-      const reopened = await this.#abandon("aborted by a client");
-      return jsonResponse({ status: "aborted", reopened });
+    // One turn for all who want it.
+    this.#aborting ??= this.#alone(() => this.#abandon("aborted by a client")).finally(() => {
+      this.#aborting = null;
     });
+    return jsonResponse({ status: "aborted", reopened: await this.#aborting });
   }
 
   /** Engines that cannot generate with what they have are fenced. Call when nothing runs. */
@@ -354,8 +367,15 @@ export class WeightUpdates {
     return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
   }
 
+  /** Each waits for as long as those before it take. @throws AppError queue_full. */
+  #checkRoom(): void {
+    if (this.#calls < CALLS_MAX) return;
+    const message = `${CALLS_MAX} calls that change weights or adapters are under way or wait, the server's maximum: try again when they have ended`;
+    throw new AppError("queue_full", message);
+  }
+
   /** One after the other; an update that is left open without a request for too long is abandoned. */
-  #alone(act: () => Promise<Response>): Promise<Response> {
+  #alone<T>(act: () => Promise<T>): Promise<T> {
     const turn = async () => {
       this.#cancelIdle();
       this.#engines.begin();
@@ -365,7 +385,10 @@ export class WeightUpdates {
         this.#watchIdle();
       }
     };
-    const done = this.#tail.then(turn, turn);
+    this.#calls += 1;
+    const done = this.#tail.then(turn, turn).finally(() => {
+      this.#calls -= 1;
+    });
     this.#tail = done.catch((_: AppError | Error) => undefined);
     return done;
   }
@@ -378,7 +401,7 @@ export class WeightUpdates {
     this.#cancelIdle = later(() => {
       if (this.#open !== open) return;
       const reason = `no request for ${timeoutMs / 1000} s`;
-      void this.#alone(async () => jsonResponse(await this.#abandon(reason)));
+      void this.#alone(() => this.#abandon(reason));
     }, timeoutMs);
   }
 }
