@@ -51,6 +51,8 @@ export interface ServeOptions {
   readonly historyFile?: string | null;
   /** Of the last iterations; null, the default: they are kept in memory. */
   readonly iterationsFile?: string | null;
+  /** Of responses of complete groups, for the page; 0, the default: none are kept. */
+  readonly completedBytes?: number;
   /** Directory that keeps /v1/rollouts over the end of the process; null, the default: nothing does. */
   readonly journal?: string | null;
   readonly model: ModelSide;

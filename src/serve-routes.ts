@@ -164,7 +164,7 @@ export function routesOf(
     ...plane.routes,
     ...rollouts.routes,
     ...pageRoutes(),
-    ...liveRoutes({ live, sidecar, pool, text }),
+    ...liveRoutes({ live, sidecar, text }),
     ...pluginRoutes(drafts),
     metricsRoute(metrics),
   ];

@@ -211,8 +211,10 @@ function serveWith(
     ...{ sidecar, pool, weights, clock: wallClock, every: repeatedly, failed },
     nowS: () => Date.now() / 1000,
     iterationsFile: options.iterationsFile ?? null,
+    completedBytesMax: options.completedBytes ?? 0,
     changed: (state) => events.stateChanged(state),
   });
+  kept.completed = () => live.completed.kept;
   if (history !== null) kept.history = () => history.kept;
   const { tracing: settings = null, version } = options;
   const traces =

@@ -51,6 +51,7 @@ export const SERVING_FIELDS = [
   "historyMb",
   "historyFile",
   "iterations",
+  "completedMb",
   "journal",
   "minWorkers",
   "requestsMax",
@@ -251,6 +252,7 @@ export type ServingSettings = Pick<
   | "historyMb"
   | "historyFile"
   | "iterations"
+  | "completedMb"
   | "journal"
   | "otlp"
 > &
@@ -393,6 +395,7 @@ function bindOptionsOf(
     historyBytes: settings.historyMb * MIB,
     historyFile: settings.historyFile,
     iterationsFile: settings.iterations,
+    completedBytes: settings.completedMb * MIB,
     journal: settings.journal,
     policy: settings.policy,
     draft: settings.draft ?? "grouped",

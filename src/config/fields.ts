@@ -605,6 +605,13 @@ export const FIELDS = {
     otherwise: "in memory",
     help: "keep the figures of the last 50 iterations, which the page shows, in this SQLite file",
   },
+  completedMb: integer("--completed-mb", {
+    metavar: "MB",
+    min: 0,
+    max: 65_536,
+    default: 64,
+    help: "responses of complete groups that the page can show: their tokens, chunks and logprobs; the oldest groups are dropped first; 0: none",
+  }),
   historyFile: {
     kind: "text",
     flag: "--history-file",

@@ -516,7 +516,7 @@ export class Metrics {
     const { kept } = this.#sources;
     new Gauge({
       name,
-      help: `${help} groups: that later requests may join; requests: that may be repeated; rollouts: that are over.`,
+      help: `${help} groups: that later requests may join; requests: that may be repeated; rollouts: that are over; completed: responses of complete groups, for the page.`,
       labelNames: ["of"],
       registers: [this.#registry],
       collect() {

@@ -175,10 +175,8 @@ export class Meter {
     this.#timeline.clear();
     this.#ends = null;
     this.#eta.begin();
-    // A rollout's first iteration counts from its begin: its engines may have been opened before.
-    const startMs = this.#iteration === 1 ? this.#startMs : this.#clock.nowMs();
     this.#before = {
-      startMs,
+      startMs: this.#clock.nowMs(),
       groups: this.#groupsDone,
       requests: this.#requestsDone,
       outputTokens: this.#outputTokens,

@@ -161,6 +161,11 @@ export class Rollout {
     return this.#buffer.requests;
   }
 
+  /** null: its group is complete, or it never was. */
+  request(id: RequestId): Request | null {
+    return this.#buffer.request(id);
+  }
+
   /** Of an incomplete group, the length that the scheduler expects of its longest response; null: nothing is known yet. */
   lengthEstimate(group: Group): number | null {
     return this.#context.learned(group);

@@ -12,6 +12,7 @@ const BY_RIGHT: Readonly<Record<Right, readonly string[]>> = {
   read: [
     "GET /",
     "GET /foretoken/engines",
+    "GET /foretoken/iterations/:number",
     "GET /foretoken/live",
     "GET /foretoken/responses/:id",
     "GET /foretoken/timeline",

@@ -2,10 +2,11 @@
 // of 16,384 requests.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { join } from "node:path";
 import { measure } from "../../bench/macro/page.ts";
 import { Victim } from "../adversary/edge-bed.ts";
 import { CHROMIUM, Page } from "./chromium.ts";
-import { engineMissing } from "./tool.ts";
+import { engineMissing, ROOT } from "./tool.ts";
 
 const isMissing = CHROMIUM === null || engineMissing() !== null;
 const SECONDS_MAX = 90;
@@ -74,11 +75,44 @@ describe.skipIf(isMissing)("page", () => {
       expect(banner).toContain("POST /resume");
       const before = await page.evaluate<number>("samples.length");
       await page.call("Page.reload");
-      await page.until(LIVE);
+      await page.until('document.getElementById("state").textContent === "paused"');
       await page.until(`samples.length >= ${before}`);
       expect(await page.evaluate<number>("responses.size")).toBe(24);
       await post(victim, "/resume");
       await page.until('document.getElementById("banner").hidden');
+    },
+    SECONDS_MAX * 1000,
+  );
+
+  test(
+    "shows what an iteration that is over waited for, with the responses of its complete groups",
+    async () => {
+      const known = await fetch(new URL("/v1/rollouts", victim.url));
+      const { rollouts } = (await known.json()) as { rollouts: { id: string }[] };
+      for (const { id } of rollouts) {
+        await fetch(new URL(`/v1/rollouts/${id}`, victim.url), { method: "DELETE" });
+      }
+      await page.until("live.waited_for.length > 0");
+      const weights_path = join(ROOT, "model", "foretoken-3m-q8_0.gguf");
+      const body = { method: "reload_weights", kwargs: { weights_path } };
+      expect((await post(victim, "/collective_rpc", body)).status).toBe(200);
+      // Its groups are complete now: a page that is opened later knows them too.
+      await page.call("Page.reload");
+      await page.until('live?.iterations.length === 1 && document.querySelector("#numbers a")');
+      expect(await page.evaluate<number>("responses.size")).toBe(24);
+      await page.evaluate('document.querySelector("#numbers a").click()');
+      await page.until('EARLIER === "1" && live !== null && responses.size === 24');
+      const text = (id: string) => `document.getElementById("${id}").textContent`;
+      expect(await page.evaluate<string>(text("waits"))).toBe("The iteration waited for");
+      expect(await page.evaluate<number>("samples.length")).toBeGreaterThanOrEqual(3);
+      await page.evaluate('document.querySelector("#stragglers button").click()');
+      await page.until(`${text("tokens")}.length > 0 && ${text("text")}.length > 0`);
+      expect(await page.evaluate<string>(text("chunk-list"))).toContain("on embedded engine 0");
+      expect(
+        await page.evaluate<number>("document.documentElement.scrollWidth"),
+      ).toBeLessThanOrEqual(360);
+      await page.evaluate('document.getElementById("back").click()');
+      await page.until(`EARLIER === null && ${LIVE}`);
     },
     SECONDS_MAX * 1000,
   );

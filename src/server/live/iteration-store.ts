@@ -5,6 +5,7 @@ import { Database } from "bun:sqlite";
 import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import { AppError, errorText } from "../../base/errors.ts";
+import type { LastFinished } from "./last-finished.ts";
 
 /** Rates per second; shares 0 to 1. */
 export interface IterationRecord {
@@ -23,10 +24,19 @@ export interface IterationRecord {
   readonly eta_inside: number | null;
 }
 
+/** What is read of one iteration alone: larger than its figures. */
+export interface IterationDetail {
+  /** As Samples.columns. */
+  readonly samples: object;
+  readonly workers: readonly { worker: number; name: string; slots: number }[];
+  readonly waited_for: readonly LastFinished[];
+}
+
 export const ITERATIONS_KEPT = 50;
 
 export class IterationStore {
   readonly #database: Database;
+  #last: number;
 
   /** `path` null: in memory. @throws AppError invalid_config: the file is no database, or cannot be written. */
   constructor(path: string | null) {
@@ -34,23 +44,49 @@ export class IterationStore {
       if (path !== null) mkdirSync(dirname(path), { recursive: true });
       this.#database = new Database(path ?? ":memory:", { create: true });
       this.#database.run("PRAGMA busy_timeout = 1000");
+      // The server waits for each commit: two waits for the disk in place of four.
+      this.#database.run("PRAGMA journal_mode = TRUNCATE");
+      this.#database.run("PRAGMA synchronous = NORMAL");
       this.#database.run(
         "CREATE TABLE IF NOT EXISTS iterations (number INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL)",
       );
+      this.#database.run(
+        "CREATE TABLE IF NOT EXISTS details (number INTEGER PRIMARY KEY, detail TEXT NOT NULL)",
+      );
+      this.#last = this.all().at(-1)?.number ?? 0;
     } catch (cause) {
       throw new AppError("invalid_config", `--iterations ${path}: ${errorText(cause)}`, { cause });
     }
   }
 
-  add(record: IterationRecord): void {
-    this.#database.run("INSERT INTO iterations (record) VALUES (?)", [JSON.stringify(record)]);
-    this.#database.run(
-      "DELETE FROM iterations WHERE number <= (SELECT max(number) FROM iterations) - ?",
-      [ITERATIONS_KEPT],
-    );
+  /** Number of the last iteration that was added; 0: none. */
+  get last(): number {
+    return this.#last;
   }
 
-  /** The oldest first, each with its number. */
+  add(record: IterationRecord, detail: IterationDetail): void {
+    const database = this.#database;
+    database.transaction(() => {
+      const insert = "INSERT INTO iterations (record) VALUES (?)";
+      const number = Number(database.run(insert, [JSON.stringify(record)]).lastInsertRowid);
+      const text = JSON.stringify(detail);
+      database.run("INSERT OR REPLACE INTO details VALUES (?, ?)", [number, text]);
+      for (const table of ["iterations", "details"]) {
+        database.run(`DELETE FROM ${table} WHERE number <= ?`, [number - ITERATIONS_KEPT]);
+      }
+      this.#last = number;
+    })();
+  }
+
+  /** null: it is not kept. */
+  detail(number: number): IterationDetail | null {
+    const row = this.#database
+      .query<{ detail: string }, [number]>("SELECT detail FROM details WHERE number = ?")
+      .get(number);
+    return row === null ? null : JSON.parse(row.detail);
+  }
+
+  /** The figures of those that are kept: the oldest first, each with its number. */
   all(): (IterationRecord & { readonly number: number })[] {
     const rows = this.#database
       .query<{ number: number; record: string }, []>(

@@ -20,7 +20,7 @@ function detailFrom(from: number) {
   const spec = { requestId: requestId(7), prompt: [], groupId: "g", sampleIndex: 0 };
   const request = { spec, response, status: "running" } as unknown as Request;
   const text = { bytes: () => new Uint8Array() } as never;
-  return responseDetail([request], { id: 7, from, text, nameOf: () => "vllm-0" });
+  return responseDetail(request, { from, text, nameOf: () => "vllm-0" });
 }
 
 test("detail: which tokens were accepted draft tokens, and where drafts were refused", () => {

@@ -1,32 +1,24 @@
 // One response taken apart: which chunks ran where, under which weights, and its tokens with their logprobs.
 
-import { AppError } from "../../base/errors.ts";
 import type { Request } from "../../request/buffer.ts";
-import { type Chunk, VERIFICATION_WORDS } from "../../request/response.ts";
+import { type Chunk, type Response, VERIFICATION_WORDS } from "../../request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** Of one answer: a page of tokens. */
 const TOKENS_MAX = 4096;
 
-/** Tokens from `from` on. @throws AppError not_found. */
+/** Tokens from `from` on. */
 export function responseDetail(
-  requests: Iterable<Request>,
+  { spec, response, status }: Request,
   about: {
-    readonly id: number;
     readonly from: number;
+    /** With their text as one piece, as /v1/stream sends it. */
+    readonly withText?: boolean;
     readonly text: Text;
     readonly nameOf: (worker: number) => string;
   },
 ): object {
-  const { id, from, text, nameOf } = about;
-  const request = find(requests, id);
-  if (request === null) {
-    throw new AppError(
-      "not_found",
-      `request ${id} is not here: it never was, or its group is complete`,
-    );
-  }
-  const { spec, response, status } = request;
+  const { from, text, nameOf, withText = false } = about;
   const tokens = response.tokens().slice(from, from + TOKENS_MAX);
   const logprobs = response.logprobs().slice(from, from + TOKENS_MAX);
   const decoder = new TextDecoder();
@@ -54,8 +46,21 @@ export function responseDetail(
     token_ids: [...tokens],
     logprobs: Array.from(logprobs, (value) => (Number.isFinite(value) ? value : -9999)),
     ...draftColumns(response.chunks, from, tokens.length),
+    ...(withText ? { text: textOf(response, { from, to: from + tokens.length, text }) } : {}),
     texts: Array.from(tokens, (token) => decoder.decode(text.bytes(token))),
   };
+}
+
+/** A character that began before `from` is at the beginning of the text. */
+function textOf(
+  response: Response,
+  about: { readonly from: number; readonly to: number; readonly text: Text },
+): string {
+  const { from, to, text } = about;
+  const detokenizer = text.detokenizer({ skipSpecial: true });
+  detokenizer.push(response.tokens().subarray(0, from));
+  const piece = detokenizer.push(response.tokens().subarray(from, to));
+  return to < response.length ? piece : piece + detokenizer.flush();
 }
 
 /**
@@ -82,9 +87,4 @@ function draftColumns(chunks: readonly Chunk[], from: number, count: number): ob
     }
   }
   return { accepted, refused };
-}
-
-function find(requests: Iterable<Request>, id: number): Request | null {
-  for (const request of requests) if (request.spec.requestId === id) return request;
-  return null;
 }

@@ -1,23 +1,15 @@
 // The page's own routes, beside the stream.
 
-import { InvalidFieldError } from "../../base/errors.ts";
+import { AppError, InvalidFieldError } from "../../base/errors.ts";
 import type { Text } from "../../text/text.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { WorkerPool } from "../worker-pool.ts";
 import { responseDetail } from "./response-detail.ts";
 import type { LiveView } from "./view.ts";
 
-export function liveRoutes(parts: {
-  live: LiveView;
-  sidecar: Sidecar;
-  pool: WorkerPool;
-  text: Text;
-}): Route[] {
-  const { live, sidecar, pool, text } = parts;
-  const nameOf = (worker: number) =>
-    pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
+export function liveRoutes(parts: { live: LiveView; sidecar: Sidecar; text: Text }): Route[] {
+  const { live, sidecar, text } = parts;
   return [
     {
       method: "GET",
@@ -31,8 +23,14 @@ export function liveRoutes(parts: {
       handle: () => {
         const { meter } = sidecar.rollout;
         const timeline = meter.timeline();
-        return jsonResponse({ runs: { [`iteration ${meter.iteration}`]: { timeline } } });
+        return jsonResponse({ runs: { [`iteration ${live.iteration}`]: { timeline } } });
       },
+    },
+    {
+      method: "GET",
+      path: "/foretoken/iterations/:number",
+      handle: ({ params }) =>
+        jsonResponse(live.earlier(wholeNumber("number", params.number ?? ""))),
     },
     {
       method: "GET",
@@ -40,7 +38,11 @@ export function liveRoutes(parts: {
       handle: ({ params, url }) => {
         const id = wholeNumber("id", params.id ?? "");
         const from = wholeNumber("from", url.searchParams.get("from") ?? "0");
-        return jsonResponse(responseDetail(sidecar.rollout.requests, { id, from, text, nameOf }));
+        const withText = url.searchParams.get("text") === "true";
+        const request = live.request(id);
+        if (request === null) throw notKept(id, live);
+        const nameOf = (worker: number) => live.nameOf(worker);
+        return jsonResponse(responseDetail(request, { from, withText, text, nameOf }));
       },
     },
   ];
@@ -64,13 +66,31 @@ export const LIVE_DESCRIPTIONS: readonly RouteDescription[] = [
   },
   {
     method: "GET",
-    path: "/foretoken/responses/:id",
-    summary: "A response's chunks, tokens and logprobs, while its group is not complete",
+    path: "/foretoken/iterations/:number",
+    summary:
+      "One of the last 50 iterations: figures, samples over time, the responses that ended last, and complete groups that are kept",
     request: null,
     streams: false,
-    query: { from: { type: "integer", minimum: 0 } },
+  },
+  {
+    method: "GET",
+    path: "/foretoken/responses/:id",
+    summary:
+      "A response's chunks, tokens and logprobs; of complete groups, the last that --completed-mb holds",
+    request: null,
+    streams: false,
+    query: { from: { type: "integer", minimum: 0 }, text: { type: "boolean" } },
   },
 ];
+
+function notKept(id: number, live: LiveView): AppError {
+  const { bytesMax } = live.completed.kept;
+  const bound = `responses of complete groups are kept up to ${bytesMax / 2 ** 20} MB (--completed-mb), the last ones`;
+  return new AppError(
+    "not_found",
+    `request ${id} is not here: it never was, or is not kept; ${bound}`,
+  );
+}
 
 function wholeNumber(field: string, text: string): number {
   const value = Number(text);

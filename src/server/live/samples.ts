@@ -68,23 +68,25 @@ export class Samples {
     return all === 0 ? null : inside / all;
   }
 
-  /** In columns, as the page takes them. */
-  get columns(): object {
+  /** In columns, as the page takes them: all, or about `max` of them at equal distances. */
+  columns(max = SAMPLES_MAX): object {
+    const every = Math.ceil(this.#samples.length / max);
+    const samples = this.#samples.filter((_, i) => i % every === 0);
     const workers: Record<string, { running: (number | null)[]; kv: (number | null)[] }> = {};
-    const ids = new Set(this.#samples.flatMap((sample) => [...sample.workers.keys()]));
+    const ids = new Set(samples.flatMap((sample) => [...sample.workers.keys()]));
     for (const id of ids) {
-      const of = this.#samples.map((sample) => sample.workers.get(id));
+      const of = samples.map((sample) => sample.workers.get(id));
       workers[id] = {
         running: of.map((one) => one?.running ?? null),
         kv: of.map((one) => (one === undefined ? null : rounded(one.kv))),
       };
     }
     return {
-      at_s: this.#samples.map(({ atS }) => rounded(atS)),
-      tail: this.#samples.map(({ isTail }) => isTail),
-      tokens_per_s: this.#samples.map(({ tokensPerS }) => Math.round(tokensPerS)),
-      eta_low_s: this.#samples.map(({ etaLowS }) => etaLowS && rounded(etaLowS)),
-      eta_high_s: this.#samples.map(({ etaHighS }) => etaHighS && rounded(etaHighS)),
+      at_s: samples.map(({ atS }) => rounded(atS)),
+      tail: samples.map(({ isTail }) => isTail),
+      tokens_per_s: samples.map(({ tokensPerS }) => Math.round(tokensPerS)),
+      eta_low_s: samples.map(({ etaLowS }) => etaLowS && rounded(etaLowS)),
+      eta_high_s: samples.map(({ etaHighS }) => etaHighS && rounded(etaHighS)),
       workers,
     };
   }

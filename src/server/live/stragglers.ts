@@ -23,7 +23,7 @@ export interface Straggler {
 
 const SHOWN_MAX = 5;
 /** Ratio to its siblings' median from which a response is called long for its group. */
-const LONG_RATIO = 1.5;
+export const LONG_RATIO = 1.5;
 
 export class Stragglers {
   /** Lengths at the last look. */
@@ -38,6 +38,8 @@ export class Stragglers {
       readonly workers: Progress["workers"];
       readonly nameOf: (worker: number) => string;
       readonly acceptanceOf: (worker: number) => number;
+      /** What a waiting request waits for, in words. */
+      readonly waitsFor: string;
     },
   ): Straggler[] {
     const longest: Request[] = [];
@@ -73,10 +75,11 @@ function stragglerOf(
     readonly workers: Progress["workers"];
     readonly nameOf: (worker: number) => string;
     readonly acceptanceOf: (worker: number) => number;
+    readonly waitsFor: string;
   },
 ): Straggler {
   const { spec, group, response, status, workerId } = request;
-  const median = medianOf(group.requests);
+  const median = siblingsMedian(group.requests);
   const worker = status === "running" ? workerId : null;
   const on = about.workers.find((one) => one.worker === worker);
   const beside = Math.max(0, (on?.running ?? 0) - 1);
@@ -87,8 +90,7 @@ function stragglerOf(
   } else if (median === null && group.requests.length > 1) {
     parts.push("no sibling has finished");
   }
-  if (worker === null)
-    parts.push(status === "moving" ? "its KV is on the way" : "waits for a slot");
+  if (worker === null) parts.push(status === "moving" ? "its KV is on the way" : about.waitsFor);
   else {
     const name = about.nameOf(worker);
     parts.push(
@@ -113,7 +115,8 @@ function stragglerOf(
   };
 }
 
-function medianOf(requests: readonly Request[]): number | null {
+/** Length of those that are finished. */
+export function siblingsMedian(requests: readonly Request[]): number | null {
   const lengths = requests
     .filter(({ status }) => status === "finished")
     .map(({ response }) => response.length)

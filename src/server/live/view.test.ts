@@ -5,6 +5,7 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { weightEpoch } from "../../base/ids.ts";
 import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
 import { SAMPLES_MAX, Samples } from "./samples.ts";
 import { LiveView } from "./view.ts";
@@ -12,7 +13,11 @@ import { LiveView } from "./view.ts";
 const FOLDER = mkdtempSync(join(tmpdir(), "foretoken-live-"));
 
 function shown(
-  options: { file?: string | null; lengthOf?: (spec: { sampleIndex: number }) => number } = {},
+  options: {
+    file?: string | null;
+    completedBytesMax?: number;
+    lengthOf?: (spec: { sampleIndex: number }) => number;
+  } = {},
 ) {
   const bed = newBed({ workers: 2, lengthOf: options.lengthOf ?? (() => 40) });
   const members = bed.workers.map(({ workerId }) => ({
@@ -36,6 +41,7 @@ function shown(
     clock: bed.clock,
     nowS: () => 1000,
     iterationsFile: options.file ?? null,
+    completedBytesMax: options.completedBytesMax ?? 2 ** 20,
     every: () => () => {},
     changed: ({ state, waiting }) => changes.push({ state, waiting }),
     failed: (error) => {
@@ -147,15 +153,22 @@ test("live: estimates of incomplete groups, from their first finished response o
 
 test("live: the last iterations outlive the server, 50 of them", () => {
   const file = join(FOLDER, "deep", "iterations.sqlite");
-  const first = shown({ file });
+  const many = shown();
   for (let i = 0; i < ITERATIONS_KEPT + 3; i += 1) {
-    first.view.iterationEnded({ ...SUMMARY, weightEpoch: i });
+    many.view.iterationEnded({ ...SUMMARY, weightEpoch: i });
   }
+  const { iterations } = many.answer() as unknown as { iterations: object[] };
+  expect(iterations).toHaveLength(ITERATIONS_KEPT);
+  expect(iterations.at(-1)).toMatchObject({ number: 53, weight_epoch: 52 });
+  expect(() => many.view.earlier(3)).toThrow("iteration 3 is not kept");
+  expect(many.view.earlier(4)).toMatchObject({ number: 4, weight_epoch: 3 });
+  const first = shown({ file });
+  for (const epoch of [0, 1]) first.view.iterationEnded({ ...SUMMARY, weightEpoch: epoch });
   first.view.close();
   const second = new IterationStore(file);
   const all = second.all();
-  expect(all).toHaveLength(ITERATIONS_KEPT);
-  expect(all.at(-1)).toMatchObject({ number: 53, weight_epoch: 52, wall_s: 10, tail_s: 2 });
+  expect(all).toHaveLength(2);
+  expect(all.at(-1)).toMatchObject({ number: 2, weight_epoch: 1, wall_s: 10, tail_s: 2 });
   second.close();
   const bad = join(FOLDER, "bad.sqlite");
   writeFileSync(
@@ -163,6 +176,61 @@ test("live: the last iterations outlive the server, 50 of them", () => {
     "this is no database at all, but text that is long enough to be read as one\n".repeat(20),
   );
   expect(() => new IterationStore(bad)).toThrow("--iterations");
+});
+
+test("live: an iteration that ended names what it waited for, after a restart of the server too", async () => {
+  const file = join(FOLDER, "ended.sqlite");
+  const lengthOf = ({ sampleIndex: i }: { sampleIndex: number }) => (i === 3 ? 90 : 10);
+  const { bed, view } = shown({ file, lengthOf });
+  bed.sidecar.generate(specFor([1], 4), DEAF);
+  view.look();
+  expect(view.iteration).toBe(1);
+  await bed.finish();
+  bed.sidecar.advance(weightEpoch(1));
+  const current = view.earlier(1) as { groups: object[] };
+  expect(current.groups).toMatchObject([{ lengths: [10, 10, 10, 90] }]);
+  bed.sidecar.rollout.meter.iterationEnded();
+  view.iterationEnded(SUMMARY);
+  expect(view.iteration).toBe(1);
+  const waited_for = [
+    {
+      ...{ request: 3, index: 3, length: 90, siblings_median: 10, before_last_s: 0 },
+      reason: expect.stringMatching(/^9.0 times its siblings' median, took 0.\d s, .*vllm-[01]$/),
+    },
+    {},
+    {},
+    {},
+  ];
+  const ended = { iteration: 1, wall_s: 10, workers: [{ worker: 0 }, { worker: 1 }], waited_for };
+  expect(view.earlier(1)).toMatchObject({ ...ended, groups: [{ requests: [0, 1, 2, 3] }] });
+  expect(view.answer()).toMatchObject({ iteration: 1, waited_for });
+  expect(view.request(3)?.response.length).toBe(90);
+  expect(() => view.earlier(2)).toThrow("iteration 2 has not begun: the current one is 1");
+  view.close();
+  const later = shown({ file });
+  expect(later.view.earlier(1)).toMatchObject({ ...ended, groups: [] });
+  later.bed.sidecar.generate(specFor([1], 1), DEAF);
+  expect(later.view.iteration).toBe(2);
+  await later.bed.finish();
+});
+
+test("live: complete groups are kept up to a bound, the oldest dropped first", async () => {
+  const { bed, view } = shown({ completedBytesMax: 20_000 });
+  for (let epoch = 1; epoch <= 8; epoch += 1) {
+    bed.sidecar.generate(specFor([epoch], 2), DEAF);
+    await bed.finish();
+    bed.sidecar.advance(weightEpoch(epoch));
+    const { bytes, bytesMax, count } = view.completed.kept;
+    expect(bytes).toBeLessThanOrEqual(bytesMax);
+    expect(count).toBeGreaterThan(0);
+  }
+  expect(view.request(0)).toBeNull();
+  expect(view.request(15)?.response.length).toBe(40);
+  const none = shown({ completedBytesMax: 0 });
+  none.bed.sidecar.generate(specFor([1], 2), DEAF);
+  await none.bed.finish();
+  none.bed.sidecar.advance(weightEpoch(1));
+  expect(none.view.completed.kept).toEqual({ bytes: 0, bytesMax: 0, count: 0 });
 });
 
 test("samples: bounded however long an iteration is, and the estimates are judged at its end", () => {
@@ -180,7 +248,10 @@ test("samples: bounded however long an iteration is, and the estimates are judge
   for (let s = 0; s < 100; s += 1) {
     early.add({ ...progress, elapsedS: s, etaLowS: 0, etaHighS: s < 60 ? 1 : 200 });
   }
-  const { eta_low_s, eta_high_s } = early.columns as { eta_low_s: number[]; eta_high_s: number[] };
+  const { eta_low_s, eta_high_s } = early.columns() as {
+    eta_low_s: number[];
+    eta_high_s: number[];
+  };
   expect([eta_low_s[99], eta_high_s[59], eta_high_s[60]]).toEqual([0, 1, 200]);
   // Of the samples from 20 s on, those from 60 s on hold the end at 100 s.
   expect(early.etaInside(100)).toBeCloseTo(0.5, 1);

@@ -1,12 +1,17 @@
-// What the page shows besides the stream: the iteration over time, the last iterations, whom it waits for, drafts by
-// worker, and why nothing runs. It looks once a second, and reports every change of the serving state.
+// What the page shows besides the stream: the iteration over time, the last iterations and what they ended with, whom it
+// waits for, drafts by worker, and why nothing runs. It looks once a second, and reports every change of the serving state.
 
 import type { Clock } from "../../base/clock.ts";
+import { AppError } from "../../base/errors.ts";
+import { requestId } from "../../base/ids.ts";
+import type { Request } from "../../request/buffer.ts";
 import type { WorkerStats } from "../../rollout/worker.ts";
 import type { IterationSummary } from "../iterations.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { WorkerPool } from "../worker-pool.ts";
-import { type IterationRecord, IterationStore } from "./iteration-store.ts";
+import { CompletedGroups } from "./completed-groups.ts";
+import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
+import { type LastFinished, LastFinishedResponses } from "./last-finished.ts";
 import { Samples } from "./samples.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
 import { Stragglers } from "./stragglers.ts";
@@ -20,6 +25,8 @@ export interface LiveOptions {
   readonly nowS: () => number;
   /** Of the last iterations; null: they are kept in memory. */
   readonly iterationsFile: string | null;
+  /** Of responses of complete groups. */
+  readonly completedBytesMax: number;
   readonly every: (act: () => void, ms: number) => () => void;
   /** The state has changed, or has kept requests waiting for another minute. */
   readonly changed: (state: ServingState & { waiting: number; seconds: number }) => void;
@@ -27,6 +34,8 @@ export interface LiveOptions {
 }
 
 const LOOK_MS = 1000;
+/** Of an earlier iteration: a page draws about as many. */
+const EARLIER_SAMPLES_MAX = 240;
 /** Groups whose estimates one answer holds. */
 const ESTIMATES_MAX = 16_384;
 /** Between two reports of a state that keeps requests waiting. */
@@ -34,12 +43,18 @@ const REMIND_S = 60;
 
 export class LiveView {
   readonly #options: LiveOptions;
+  readonly completed: CompletedGroups;
   readonly #samples = new Samples();
+  readonly #lastFinished = new LastFinishedResponses();
   readonly #stragglers = new Stragglers();
   readonly #store: IterationStore;
   readonly #stats = new Map<number, WorkerStats>();
   readonly #stop: () => void;
+  /** Of the last iteration that ended. */
+  #waitedFor: readonly LastFinished[] = [];
   #iteration = 0;
+  /** The rollout's number of the last iteration that ended. */
+  #ended = 0;
   #state: ServingState = { state: "serving", reason: null };
   #sinceMs: number;
   #remindedMs = 0;
@@ -48,13 +63,29 @@ export class LiveView {
   constructor(options: LiveOptions) {
     this.#options = options;
     this.#store = new IterationStore(options.iterationsFile);
+    this.completed = new CompletedGroups(options.completedBytesMax);
     this.#sinceMs = options.clock.nowMs();
-    options.sidecar.observe({ stats: (workerId, stats) => this.#stats.set(workerId, stats) });
+    options.sidecar.observe({
+      stats: (workerId, stats) => this.#stats.set(workerId, stats),
+      finished: (request) => this.#lastFinished.finished(request),
+      groupFinished: (group) => this.completed.add(group, this.#store.last + 1),
+    });
     this.#stop = options.every(() => this.look(), LOOK_MS);
   }
 
   get state(): ServingState {
     return servingState(this.#options);
+  }
+
+  /** Number of the current iteration, or of the last one; with a file it counts on from earlier processes. 0: none. */
+  get iteration(): number {
+    const { iteration } = this.#options.sidecar.rollout.meter;
+    return iteration > this.#ended ? this.#store.last + 1 : this.#store.last;
+  }
+
+  /** A response that is not finished, or that is kept. null: neither. */
+  request(id: number): Request | null {
+    return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
   }
 
   /** Once a second. */
@@ -69,7 +100,9 @@ export class LiveView {
   }
 
   iterationEnded(summary: IterationSummary): void {
-    const progress = this.#options.sidecar.rollout.meter.progress();
+    const { meter } = this.#options.sidecar.rollout;
+    const progress = meter.progress();
+    this.#ended = meter.iteration;
     const record: IterationRecord = {
       ended_at_s: Math.round(this.#options.nowS()),
       weight_epoch: summary.weightEpoch,
@@ -83,36 +116,77 @@ export class LiveView {
       mean_acceptance_length: progress.meanAcceptanceLength,
       eta_inside: this.#samples.etaInside(summary.seconds),
     };
+    this.#waitedFor = this.#lastFinished.report((worker) => this.nameOf(worker));
+    this.#lastFinished.clear();
     try {
-      this.#store.add(record);
+      this.#store.add(record, {
+        samples: this.#samples.columns(EARLIER_SAMPLES_MAX),
+        workers: progress.workers.map(({ worker, slots }) => ({
+          ...{ worker, slots },
+          name: this.nameOf(worker),
+        })),
+        waited_for: this.#waitedFor,
+      });
     } catch (error) {
       this.#options.failed(error);
     }
   }
 
+  /** The answer of GET /foretoken/iterations/:number. @throws AppError not_found. */
+  earlier(number: number): object {
+    const groups = this.completed.ofIteration(number);
+    if (number === this.iteration && number > this.#store.last)
+      return { iteration: number, groups };
+    const record = this.#store.all().find((one) => one.number === number);
+    const detail = record && this.#store.detail(number);
+    if (record === undefined || detail === null) {
+      const reason =
+        number > this.iteration
+          ? `has not begun: the current one is ${this.iteration}`
+          : `is not kept: the last ${ITERATIONS_KEPT} are`;
+      throw new AppError("not_found", `iteration ${number} ${reason}`);
+    }
+    return { iteration: number, ...record, ...detail, groups };
+  }
+
   /** The answer of GET /foretoken/live; the samples are most of it. */
   answer({ samples } = { samples: true }): object {
-    const { sidecar, pool, clock } = this.#options;
+    const { sidecar, clock } = this.#options;
     const { rollout } = sidecar;
     const progress = rollout.meter.progress();
-    const nameOf = (worker: number) =>
-      pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
+    const { state } = this;
     return {
-      ...this.state,
+      ...state,
       state_s: Math.round((clock.nowMs() - this.#sinceMs) / 1000),
-      iteration: progress.iteration,
+      iteration: this.iteration,
       weight_epoch: rollout.epoch,
-      ...(samples ? { samples: this.#samples.columns } : {}),
+      ...(samples ? { samples: this.#samples.columns() } : {}),
       estimates: estimatesOf(rollout),
       iterations: this.#store.all(),
       stragglers: this.#stragglers.look(rollout.requests, {
         nowMs: clock.nowMs(),
         workers: progress.workers,
-        nameOf,
+        nameOf: (worker) => this.nameOf(worker),
         acceptanceOf: (worker) => acceptanceOf(this.#stats.get(worker)),
+        waitsFor:
+          state.state === "serving"
+            ? "waits for a slot"
+            : `waits: ${state.state.replace("_", " ")}`,
       }),
+      waited_for: rollout.unfinished > 0 ? [] : this.#lastWaitedFor(),
       drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#stats.get(worker))),
     };
+  }
+
+  /** An iteration of which nothing runs may not have ended yet. */
+  #lastWaitedFor(): readonly LastFinished[] {
+    const current = this.#lastFinished.report((worker) => this.nameOf(worker));
+    return current.length > 0 ? current : this.#waitedFor;
+  }
+
+  nameOf(worker: number): string {
+    const { members } = this.#options.pool;
+    return members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
   }
 
   close(): void {

@@ -120,12 +120,8 @@ function rangeOfTime(_, low, high) {
 }
 
 const tailScale = { tail: { range: [0, 1] } };
-const timeAxis = (show = true) =>
-  axis({
-    show,
-    size: AXIS_HEIGHT,
-    values: (_, splits) => splits.map((at) => (at % 1 === 0 ? clock(at) : "")),
-  });
+const wholeSeconds = (_, splits) => splits.map((at) => (at % 1 === 0 ? clock(at) : ""));
+const timeAxis = (show = true) => axis({ show, size: AXIS_HEIGHT, values: wholeSeconds });
 const fromZero = (_, __, high) => [0, Math.max(1, (high ?? 0) * 1.08)];
 
 function rateChart(host) {
@@ -141,7 +137,7 @@ function rateChart(host) {
           stroke: stroke("run"),
           width: 1.5,
           points: { show: false },
-          value: (_, value) => (value === null ? "–" : number(value)),
+          value: (_, value) => (value == null ? "–" : number(value)),
         },
       ],
     }),
@@ -156,7 +152,7 @@ function etaChart(host) {
     overTime({
       height: 150,
       scales: { y: { range: fromZero }, ...tailScale },
-      axes: [timeAxis(), axis({ size: 48, values: (_, splits) => splits.map((at) => clock(at)) })],
+      axes: [timeAxis(), axis({ size: 48, values: wholeSeconds })],
       series: [
         { ...edge, label: "end expected from" },
         { ...edge, label: "to" },
@@ -200,7 +196,7 @@ function stripChart(host, { values, slots, isLast }) {
           fill: faint("kv"),
           width: 1.5,
           points: { show: false },
-          value: (_, value) => (value === null ? "–" : `${Math.round(100 * value)} %`),
+          value: (_, value) => (value == null ? "–" : `${Math.round(100 * value)} %`),
         },
         {
           label: "running",
@@ -208,7 +204,7 @@ function stripChart(host, { values, slots, isLast }) {
           stroke: stroke("run"),
           width: 1.5,
           points: { show: false },
-          value: (_, value) => (value === null ? "–" : `${value} of ${slots}`),
+          value: (_, value) => (value == null ? "–" : `${value} of ${slots}`),
         },
       ],
     }),
@@ -269,10 +265,8 @@ function drawStripNames() {
     label.title = `${workerName(worker)}${reason === null ? "" : `: ${reason}`}`;
     write(label.lastChild, state === "ready" ? "" : state);
     const share = Math.round((100 * kv_tokens_used) / Math.max(1, kv_tokens));
-    host.setAttribute(
-      "aria-label",
-      `${workerName(worker)}: ${share} % of KV in use, ${running} of ${slots} slots`,
-    );
+    const use = EARLIER === null ? `: ${share} % of KV in use, ${running} of ${slots} slots` : "";
+    host.setAttribute("aria-label", `${workerName(worker)}${use}`);
   }
 }
 
@@ -319,7 +313,7 @@ function newHistory(host) {
         paths: bars,
         points: { show: false },
         value: (chart, value, _, at) =>
-          value === null
+          value == null
             ? "–"
             : `${clock(value)}, ${Math.round((100 * value) / Math.max(1e-9, chart.data[1][at]))} %`,
       },
@@ -329,32 +323,38 @@ function newHistory(host) {
         stroke: stroke("ink"),
         width: 1.5,
         points: { show: true, size: 5 },
-        value: (_, value) => (value === null ? "–" : number(value)),
+        value: (_, value) => (value == null ? "–" : number(value)),
       },
       {
-        label: "estimates that held the end",
+        label: "time estimates that held",
         show: true,
         scale: "share",
         paths: () => null,
         points: { show: false },
-        value: (_, value) => (value === null ? "–" : `${Math.round(100 * value)} %`),
+        value: (_, value) => (value == null ? "–" : `${Math.round(100 * value)} %`),
       },
     ],
   });
 }
 
+/** How good the estimates of the last iteration were. */
+function heldText({ iterations }) {
+  const share = iterations.at(-1)?.eta_inside ?? null;
+  return share === null ? "" : `${Math.round(100 * share)} % held in the last iteration`;
+}
+
 function drawHistory() {
   const { iterations } = live;
-  const judged = iterations.at(-1)?.eta_inside ?? null;
-  write(
-    $("judged"),
-    judged === null ? "" : `${Math.round(100 * judged)} % of the last estimates held`,
-  );
   const isEmpty = iterations.length === 0;
   $("history").hidden = isEmpty;
+  $("links").hidden = isEmpty;
   $("no-history").hidden = !isEmpty;
   if (isEmpty) return;
   historyChart ??= newHistory($("history"));
+  $("history").onclick = () => {
+    const chosen = historyChart.data[0][historyChart.cursor.idx];
+    if (chosen !== undefined) location.href = addressOf(chosen);
+  };
   const of = (name) => iterations.map((one) => one[name]);
   if (historyChart.data[0].at(-1) === iterations.at(-1).number) return;
   historyChart.setData([
@@ -365,6 +365,26 @@ function drawHistory() {
     of("eta_inside"),
   ]);
   showLast(historyChart);
+  drawHistoryLinks(of("number"));
+}
+
+/** The address of the page with an iteration; null: the current one. */
+function addressOf(iteration) {
+  const url = urlOf("");
+  if (iteration !== null) url.searchParams.set("iteration", iteration);
+  return url.href;
+}
+
+function drawHistoryLinks(numbers) {
+  $("numbers").replaceChildren(
+    ...numbers.toReversed().map((one) => {
+      const link = document.createElement("a");
+      link.href = addressOf(one);
+      link.textContent = one;
+      if (String(one) === EARLIER) link.setAttribute("aria-current", "page");
+      return link;
+    }),
+  );
 }
 
 /** After the colours have changed: legends do not follow them. */

@@ -28,14 +28,33 @@ function follow(id) {
   detailKey = "";
   tokensFrom = null;
   tokenAt = -1;
-  send({ subscribe: { request: id, text: true } });
+  if (EARLIER === null) send({ subscribe: { request: id, text: true } });
+  else void loadText(id);
   drawDetail(id).catch(() => {});
+}
+
+/** Of a response that the stream no longer has: its group is complete. */
+async function loadText(id) {
+  const box = $("text");
+  try {
+    for (let from = 0, all = ""; ; ) {
+      const page = await json(`foretoken/responses/${id}`, { from, text: true });
+      if (id !== followed) return;
+      all = (all + page.text).slice(-TEXT_MAX);
+      box.textContent = all;
+      from += page.token_ids.length;
+      if (from >= page.length) return;
+    }
+  } catch ({ message }) {
+    if (id !== followed) return;
+    box.classList.add("empty");
+    box.textContent = message;
+  }
 }
 
 function takeFollowed(frame) {
   if (frame.refused !== undefined) {
-    $("text").classList.add("empty");
-    $("text").textContent = frame.refused.message;
+    void loadText(followed);
     return;
   }
   if (frame.restarted !== undefined) text = "";
@@ -118,7 +137,9 @@ function drawChunks() {
       const dot = document.createElement("i");
       dot.style.background = hue(worker);
       const drafts =
-        drafted === null ? "" : `, ${number(accepted)} of ${number(drafted)} draft tokens accepted`;
+        (drafted ?? 0) === 0
+          ? ""
+          : `, ${number(accepted)} of ${number(drafted)} draft tokens accepted`;
       const count = chunks === 1 ? "" : ` in ${chunks} chunks`;
       item.append(
         dot,

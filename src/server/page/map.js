@@ -83,11 +83,12 @@ function drawMap(colors) {
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
   const open = shown.reduce((count, group) => count + (group.open > 0 ? 1 : 0), 0);
-  $("map-name").textContent = `${number(shown.length)} groups, ${number(open)} unfinished`;
+  $("map-name").textContent =
+    shown.length === 0 ? "Groups" : `${number(shown.length)} groups, ${number(open)} unfinished`;
   if (shown.length > 0 && $("hint").textContent === "No requests yet.") {
     $("hint").textContent = "A click on a cell, or Enter, follows that response.";
   }
-  $("longest").textContent = `0 to ${number(longest)} tokens`;
+  if (shown.length > 0) $("longest").textContent = `0 to ${number(longest)} tokens`;
   $("scale").style.background =
     `linear-gradient(90deg, ${css(colors.cell0)}, ${css(colors.cell1)})`;
 }

@@ -1,4 +1,5 @@
-// What the page knows of the rollout, from /v1/stream and from /foretoken/live, and when it is drawn.
+// What the page knows of the rollout, from /v1/stream and from /foretoken/live, and when it is drawn. An iteration that
+// is over is read once, and nothing of it changes.
 
 const GROUPS_MAX = 4096;
 let socket = null;
@@ -29,7 +30,7 @@ function connect() {
 }
 
 function send(message) {
-  if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
 }
 
 function take(frame) {
@@ -126,6 +127,9 @@ async function look(all) {
     if (all) {
       samples = samplesOf(latest.samples);
       areChartsDirty = true;
+      addComplete(
+        await json(`foretoken/iterations/${latest.iteration}`).catch(() => ({ groups: [] })),
+      );
     }
     takeEstimates(latest.estimates);
     drawState();
@@ -154,6 +158,21 @@ function samplesOf(columns) {
   }));
 }
 
+/** Groups that the stream no longer has. */
+function addComplete({ groups: complete }) {
+  for (const { group: name, requests, lengths, finish_reasons } of complete) {
+    if (groups.has(name)) continue;
+    const group = { name, responses: [], open: 0, estimate: null };
+    groups.set(name, group);
+    for (const [index, id] of requests.entries()) {
+      const response = { id, group, index, length: lengths[index], finish: finish_reasons[index] };
+      group.responses.push(response);
+      responses.set(id, response);
+    }
+  }
+  isMapDirty = true;
+}
+
 /** By what the scheduler has learned of each group: its longest response. */
 function takeEstimates({ groups: names, tokens }) {
   for (const [i, name] of names.entries()) {
@@ -168,22 +187,29 @@ function takeEstimates({ groups: names, tokens }) {
 function drawState() {
   if (socket.readyState !== WebSocket.OPEN) return;
   const away = [...workers.values()].filter(({ state }) => state !== "ready");
-  const names = away.map(({ name, state }) => `${name} ${state}`).join(", ");
-  $("state").textContent = away.length === 0 ? "live" : names;
-  $("state").classList.toggle("on", away.length === 0);
+  const names = away.map(({ name, state }) => `${name} ${state}`);
+  const states = live === null || live.state === "serving" ? names : [stateText(live), ...names];
+  $("state").textContent = states.length === 0 ? "live" : states.join(", ");
+  $("state").classList.toggle("on", states.length === 0);
 }
 
 function drawTiles() {
+  if (EARLIER !== null) return;
   write($("rate"), number(progress.tokens_per_s));
   write($("running"), number(progress.running));
   write($("waiting"), `${number(progress.waiting)} waiting`);
   write($("done"), number(progress.requests_done));
-  write($("total"), `of ${number(progress.requests)}`);
+  write($("total"), `of ${number(progress.requests)} requests`);
   write($("acceptance"), progress.mean_acceptance_length.toFixed(2));
   write($("moves"), number(progress.migrations));
   const { eta_low_s: low, eta_high_s: high } = progress;
   write($("eta"), low === null || high === null ? "–" : `${seconds(low)} – ${seconds(high)}`);
-  const iteration = progress.iteration > 0 ? `iteration ${progress.iteration}, ` : "";
+  // No response of this iteration has ended: there are no lengths to draw from.
+  if (low === null && progress.running + progress.waiting > 0) {
+    write($("judged"), "unknown until responses finish");
+  } else if (live !== null) write($("judged"), heldText(live));
+  const current = live?.iteration ?? 0;
+  const iteration = current > 0 ? `iteration ${current}, ` : "";
   write($("epoch"), `${iteration}weight epoch ${progress.weight_epoch}`);
 }
 
@@ -212,31 +238,49 @@ function dueDraw() {
   requestAnimationFrame(draw);
 }
 
+const stateText = ({ state }) => state.replace("_", " ");
+
 function drawLive() {
   const isServing = live.state === "serving";
   $("banner").hidden = isServing;
-  $("banner").firstElementChild.textContent = live.state.replace("_", " ");
+  $("banner").firstElementChild.textContent = stateText(live);
   $("banner").lastElementChild.textContent = `for ${seconds(live.state_s)}: ${live.reason ?? ""}`;
   drawStragglers();
   drawTable();
   drawHistory();
 }
 
+/** Responses that the iteration waits for; of one in which nothing runs, those that it waited for. */
 function drawStragglers() {
-  $("no-stragglers").hidden = live.stragglers.length > 0;
+  const isOver = live.stragglers.length === 0 && live.waited_for.length > 0;
+  const shown = isOver ? live.waited_for : live.stragglers;
+  write($("waits"), isOver ? "The iteration waited for" : "The iteration waits for");
+  $("no-stragglers").hidden = shown.length > 0;
   const list = $("stragglers");
-  while (list.children.length > live.stragglers.length) list.lastChild.remove();
-  for (const [i, one] of live.stragglers.entries()) {
+  while (list.children.length > shown.length) list.lastChild.remove();
+  for (const [i, one] of shown.entries()) {
     // A button that stays keeps the focus of the keyboard.
     const item = list.children[i] ?? list.appendChild(document.createElement("li"));
     const button = item.firstChild ?? item.appendChild(document.createElement("button"));
-    const speed = one.tokens_per_s === null ? "" : `, ${number(one.tokens_per_s)} tokens/s`;
     write(
       button,
-      `request ${one.request} of group ${nameOf({ name: one.group })}: ${number(one.length)} tokens${speed}, ${one.reason}`,
+      `request ${one.request} of group ${nameOf({ name: one.group })}: ${number(one.length)} tokens, ${isOver ? endText(one) : speedText(one)}${one.reason}`,
     );
+    // Numbers of requests begin again with every process.
+    button.disabled = EARLIER !== null && !responses.has(one.request);
     button.onclick = () => follow(one.request);
   }
+}
+
+function speedText({ tokens_per_s }) {
+  return tokens_per_s === null ? "" : `${number(tokens_per_s)} tokens/s, `;
+}
+
+function endText({ before_last_s }) {
+  if (before_last_s === 0) return "ended last, ";
+  return before_last_s < 0.05
+    ? "ended with the last one, "
+    : `ended ${before_last_s.toFixed(1)} s before the last, `;
 }
 
 function row(cells) {
@@ -294,5 +338,62 @@ matchMedia("(prefers-color-scheme: dark)").onchange = () => {
   window.onresize();
 };
 
-connect();
-setInterval(() => void look(false), 1000);
+/** Reads the iteration that the address names. */
+async function showEarlier() {
+  document.body.classList.add("earlier");
+  $("back").href = addressOf(null);
+  try {
+    const [one, latest] = await Promise.all([
+      json(`foretoken/iterations/${EARLIER}`),
+      json("foretoken/live", { samples: "false" }),
+    ]);
+    // It still runs.
+    if (one.samples === undefined) location.replace(addressOf(null));
+    for (const { worker, name } of one.workers) {
+      workers.set(worker, { name, state: "ready", reason: null });
+    }
+    const of = { kv_tokens_used: 0, kv_tokens: 0, running: 0 };
+    progress = { ...one, workers: one.workers.map((worker) => ({ ...worker, ...of })) };
+    samples = samplesOf(one.samples);
+    areChartsDirty = true;
+    addComplete(one);
+    live = { ...latest, stragglers: [], waited_for: one.waited_for };
+    drawEarlier(one);
+  } catch ({ message }) {
+    $("state").textContent = message;
+  }
+}
+
+function drawEarlier(one) {
+  write($("epoch"), `iteration ${EARLIER}, weight epoch ${one.weight_epoch}`);
+  write($("state"), `ended ${new Date(1000 * one.ended_at_s).toLocaleString()}`);
+  write($("rate"), number(one.tokens_per_s));
+  write($("done"), number(one.requests));
+  write($("total"), "requests");
+  write($("acceptance"), one.mean_acceptance_length.toFixed(2));
+  write($("moves"), number(one.migrations));
+  write($("running"), clock(one.tail_s));
+  write(
+    $("waiting"),
+    `${Math.round((100 * one.tail_s) / Math.max(1e-9, one.wall_s))} % of the time`,
+  );
+  write($("eta"), clock(one.wall_s));
+  write($("running-name"), "tail");
+  write($("eta-name"), "wall time");
+  if (responses.size < one.requests) {
+    write(
+      $("hint"),
+      `${number(responses.size)} of ${number(one.requests)} responses are kept: the server keeps the last complete groups, in memory (--completed-mb).`,
+    );
+  }
+  drawStragglers();
+  drawHistory();
+  const { eta_inside: held } = one;
+  write($("judged"), held === null ? "" : `${Math.round(100 * held)} % of its estimates held`);
+  dueDraw();
+}
+
+if (EARLIER === null) {
+  connect();
+  setInterval(() => void look(false), 1000);
+} else void showEarlier();

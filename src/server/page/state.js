@@ -1,6 +1,8 @@
 // What all scripts of the page share: the state of the rollout as the page knows it, formats, colours.
 
 const $ = (id) => document.getElementById(id);
+/** An iteration that is over, by its number in the page's address. null: the current one, as it runs. */
+const EARLIER = new URLSearchParams(location.search).get("iteration");
 const groups = new Map();
 const responses = new Map();
 /** The server's report of its workers, by number. */
@@ -12,6 +14,7 @@ let progress = null;
 function urlOf(path, params = {}) {
   const url = new URL(path, location.href);
   const given = new URLSearchParams(location.search);
+  given.delete("iteration");
   for (const [name, value] of Object.entries(params)) given.set(name, value);
   url.search = given.toString();
   url.hash = "";
@@ -20,12 +23,13 @@ function urlOf(path, params = {}) {
 
 async function json(path, params) {
   const answer = await fetch(urlOf(path, params));
-  if (!answer.ok) throw new Error(String(answer.status));
-  return await answer.json();
+  const body = await answer.json();
+  if (!answer.ok) throw new Error(body.error?.message ?? String(answer.status));
+  return body;
 }
 
-/** The server writes a number of its own before a client's name. */
-const nameOf = ({ name }) => name.replace(/^g\d+:/, "");
+/** The server writes a number of its own before a client's name, and an id before those of /v1/rollouts. */
+const nameOf = ({ name }) => name.replace(/^g\d+:(rollout-[0-9a-f]+\/)?/, "");
 const number = (value) => Math.round(value).toLocaleString("en");
 const seconds = (s) =>
   s < 90

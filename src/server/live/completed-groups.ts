@@ -1,0 +1,86 @@
+// Responses of complete groups, for the page: the rollout forgets a group when its last response ends. The bytes have a
+// bound; the oldest groups are dropped first, so what an iteration ended with is kept longest.
+
+import type { Group, Request } from "../../request/buffer.ts";
+import { type Kept, promptBytes, responseBytes } from "../kept.ts";
+
+interface Entry {
+  readonly group: Group;
+  /** Number of the iteration in which its last response ended. */
+  readonly iteration: number;
+  readonly bytes: number;
+}
+
+/** In columns, a value for each response. */
+export interface CompletedGroup {
+  readonly group: string;
+  readonly requests: readonly number[];
+  readonly lengths: readonly number[];
+  readonly finish_reasons: readonly (string | null)[];
+}
+
+export class CompletedGroups {
+  readonly #bytesMax: number;
+  /** The oldest first. */
+  readonly #entries = new Set<Entry>();
+  readonly #requests = new Map<number, Request>();
+  #bytes = 0;
+
+  /** `bytesMax` 0: nothing is kept. */
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  get kept(): Kept {
+    return { bytes: this.#bytes, bytesMax: this.#bytesMax, count: this.#requests.size };
+  }
+
+  add(group: Group, iteration: number): void {
+    const bytes = bytesOf(group);
+    if (bytes > this.#bytesMax) return;
+    const entry = { group, iteration, bytes };
+    this.#entries.add(entry);
+    this.#bytes += bytes;
+    for (const request of group.requests) this.#requests.set(request.spec.requestId, request);
+    for (const oldest of this.#entries) {
+      if (this.#bytes <= this.#bytesMax) break;
+      this.#drop(oldest);
+    }
+  }
+
+  /** null: its group is not complete, or was dropped, or it never was. */
+  request(id: number): Request | null {
+    return this.#requests.get(id) ?? null;
+  }
+
+  ofIteration(iteration: number): CompletedGroup[] {
+    const all: CompletedGroup[] = [];
+    for (const { group, iteration: completedIn } of this.#entries) {
+      if (completedIn !== iteration) continue;
+      const { requests } = group;
+      all.push({
+        group: group.groupId,
+        requests: requests.map(({ spec }) => spec.requestId),
+        lengths: requests.map(({ response }) => response.length),
+        finish_reasons: requests.map(({ response }) => response.finish),
+      });
+    }
+    return all;
+  }
+
+  #drop(entry: Entry): void {
+    this.#entries.delete(entry);
+    this.#bytes -= entry.bytes;
+    for (const { spec } of entry.group.requests) this.#requests.delete(spec.requestId);
+  }
+}
+
+/** Turns of a session have prompts of their own. */
+function bytesOf({ prompt, requests }: Group): number {
+  let bytes = promptBytes(prompt);
+  for (const request of requests) {
+    bytes += responseBytes(request);
+    if (request.spec.prompt !== prompt) bytes += promptBytes(request.spec.prompt);
+  }
+  return bytes;
+}
