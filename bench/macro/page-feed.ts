@@ -241,6 +241,7 @@ export class PageFeed {
         tokens_per_s: 9000 + 900 * i,
         eta_inside: 0.8 + i / 20,
       })),
+      waited_for: [],
       stragglers: this.#made
         .filter(({ isDone, offset }) => !isDone && offset > 0)
         .sort((a, b) => b.offset - a.offset)

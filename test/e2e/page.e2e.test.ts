@@ -106,6 +106,9 @@ describe.skipIf(isMissing)("page", () => {
       expect(await page.evaluate<string>(text("waits"))).toBe("The iteration waited for");
       expect(await page.evaluate<number>("samples.length")).toBeGreaterThanOrEqual(3);
       await page.evaluate('document.querySelector("#stragglers button").click()');
+      await page.until(`${text("who")}.startsWith("Response")`);
+      // Of those that were given up, not every one had begun.
+      await page.evaluate("follow([...responses.values()].find(({ length }) => length > 0).id)");
       await page.until(`${text("tokens")}.length > 0 && ${text("text")}.length > 0`);
       expect(await page.evaluate<string>(text("chunk-list"))).toContain("on embedded engine 0");
       expect(
