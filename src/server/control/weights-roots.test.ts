@@ -1,7 +1,7 @@
 // Paths in control calls, whatever their route and field: inside of the roots, or refused by name.
 
 import { afterAll, expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { linkSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { AppError } from "../../base/errors.ts";
@@ -21,6 +21,20 @@ symlinkSync(join(root, "good"), join(root, "in"));
 symlinkSync(join(folder, "nowhere"), join(root, "dangling"));
 symlinkSync(join(other, "secret"), join(root, "links", "model.safetensors"));
 symlinkSync(root, join(folder, "alias"));
+// A link below the first level, one behind a link to a folder inside, and folders that hold one another.
+for (const path of ["deep", "deep/a", "deep/a/b", "behind", "round", "round/a"])
+  mkdirSync(join(root, path));
+symlinkSync(join(other, "secret"), join(root, "deep", "a", "b", "model.safetensors"));
+symlinkSync(join(root, "deep"), join(root, "behind", "deep"));
+symlinkSync(join(root, "round"), join(root, "round", "a", "again"));
+// As Hugging Face's cache lays out a model: files are links to blobs.
+const hub = join(root, "hub", "models--org--name");
+const snapshot = join(hub, "snapshots", "0123abc");
+for (const path of [join(hub, "blobs"), join(snapshot, "sub")])
+  mkdirSync(path, { recursive: true });
+writeFileSync(join(hub, "blobs", "cafe"), "");
+symlinkSync("../../blobs/cafe", join(snapshot, "model.safetensors"));
+symlinkSync("../../../blobs/cafe", join(snapshot, "sub", "config.json"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 let called = 0;
@@ -57,6 +71,9 @@ test.each([
   { lora_path: join(folder, "alias", "good") },
   { lora_path: join(root, "not", "here", "yet") },
   { model_path: `file://${join(root, "good")}` },
+  { weight_dir: snapshot },
+  { weight_dir: join(snapshot, "sub", "config.json") },
+  { lora_path: join(root, "round") },
   { method: "reload_weights", args: ["a", 1], kwargs: {} },
   { names: ["model.layers.0.weight"], shapes: [[1, 2]], init_info: { master_address: "10.0.0.1" } },
   null,
@@ -73,6 +90,9 @@ test.each([
   { lora_path: `${root}/good/../../other` },
   { lora_path: `${root}/in/../../other` },
   { lora_path: join(root, "links") },
+  { lora_path: join(root, "deep") },
+  { lora_path: join(root, "deep", "a") },
+  { lora_path: join(root, "behind") },
   { lora_path: join(root, "dangling") },
   { lora_path: "org/adapter" },
   { lora_path: "hf://org/adapter" },
@@ -103,6 +123,21 @@ test("weights root: a long body is not walked without end", async () => {
   const values = new Array<string>(200_000).fill("a");
   expect(await asked({ values }, [root])).toContain("more than 100000 values");
   expect(await asked({ values: new Array<number>(200_000).fill(1) }, [root])).toBeNull();
+});
+
+test("weights root: blobs outside of the root are outside", async () => {
+  expect(await asked({ weight_dir: snapshot }, [join(hub, "snapshots")])).toContain("blobs/cafe");
+});
+
+test("weights root: a folder is not walked without end", async () => {
+  const large = join(root, "large");
+  for (let i = 0; i < 10; i += 1) {
+    mkdirSync(join(large, `${i}`), { recursive: true });
+    for (let j = 0; j < 1001; j += 1)
+      linkSync(join(root, "good", "model.safetensors"), join(large, `${i}`, `${j}`));
+  }
+  expect(await asked({ weight_dir: large }, [root])).toContain("a folder of more than 10000 files");
+  expect(await asked({ weight_dir: join(large, "1") }, [root])).toBeNull();
 });
 
 test("weights root: without any, every path is passed on", async () => {

@@ -20,6 +20,8 @@ const FILE_SCHEME = /^file:\/\//i;
 const SCHEME = /^[a-z][a-z0-9+.-]*:/i;
 const WALK_VALUES_MAX = 100_000;
 const SHOWN_MAX = 200;
+/** A folder of weights holds some files, or some thousand shards; looking at so many entries takes well below a second. */
+const ENTRIES_MAX = 10_000;
 
 /** Real paths of the folders. @throws AppError invalid_config: one cannot be resolved. */
 export async function openRoots(folders: readonly string[]): Promise<string[]> {
@@ -93,9 +95,11 @@ async function checkPath(field: string, value: string, roots: readonly string[])
   if (!isAllowed(real)) {
     throw outside(real === path ? shown(value) : `${shown(value)}, which is ${shown(real)}`);
   }
-  for (const link of await inTime(linksIn(real), field)) {
-    if (!isAllowed(link)) throw outside(`${shown(value)}, with a link to ${shown(link)} in it`);
+  const found = await inTime(linkOutside(real, isAllowed), field);
+  if (found === "too many entries") {
+    throw invalid(field, `is ${shown(value)}, a folder of more than ${ENTRIES_MAX} files`);
   }
+  if (found !== null) throw outside(`${shown(value)}, with a link to ${shown(found.to)} in it`);
 }
 
 function isInside(root: string, path: string): boolean {
@@ -125,11 +129,32 @@ async function realPathOf(path: string): Promise<string> {
   }
 }
 
-/** Where the symbolic links in a folder of weights lead; none where it is no folder of this machine. */
-async function linksIn(path: string): Promise<string[]> {
-  const entries = await readdir(path, { withFileTypes: true }).catch(() => []);
-  const links = entries.filter((entry) => entry.isSymbolicLink());
-  return await Promise.all(links.map(({ name }) => realPathOf(join(path, name))));
+/**
+ * Where a symbolic link leads that is not allowed, in the folder or in any below it, those behind links included. null:
+ * there is none, or it is no folder of this machine.
+ */
+async function linkOutside(
+  path: string,
+  isAllowed: (real: string) => boolean,
+): Promise<{ readonly to: string } | "too many entries" | null> {
+  let left = ENTRIES_MAX;
+  const folders = new Set([path]);
+  // Folders that are found on the way are walked as well.
+  for (const folder of folders) {
+    const entries = await readdir(folder, { withFileTypes: true }).catch(() => []);
+    left -= entries.length;
+    if (left < 0) return "too many entries";
+    for (const entry of entries) {
+      const at = join(folder, entry.name);
+      if (entry.isDirectory()) folders.add(at);
+      if (!entry.isSymbolicLink()) continue;
+      const to = await realPathOf(at);
+      if (!isAllowed(to)) return { to };
+      const target = await lstat(to).catch(() => null);
+      if (target?.isDirectory()) folders.add(to);
+    }
+  }
+  return null;
 }
 
 async function inTime<T>(work: Promise<T>, field: string): Promise<T> {
