@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { JournalLog } from "./journal/log.ts";
-import { JournalFile, readJournalFile } from "./journal-file.ts";
+import { JournalFile, openRunFiles, readJournalFile } from "./journal-file.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "foretoken-journal-"));
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
@@ -78,4 +78,61 @@ test("journal file: one that cannot be deleted is reported, and nothing throws",
   const { file, failures } = fileOn(path, new JournalLog());
   await file.remove();
   expect(failures.length).toBeGreaterThan(0);
+});
+
+test("journal folder: a file of another program is left as it is, and named", () => {
+  const other = join(folder, "other");
+  mkdirSync(other);
+  writeFileSync(join(other, "notes.journal"), "my notes");
+  expect(() => openRunFiles(other, () => {})).toThrow(/notes\.journal: is no journal/);
+  expect(existsSync(join(other, "notes.journal"))).toBe(true);
+  expect(existsSync(join(other, "lock"))).toBe(false);
+});
+
+test("journal folder: runs of an earlier process are handed out once, and what is empty is deleted", async () => {
+  const runs = join(folder, "runs");
+  const first = openRunFiles(runs, () => {});
+  const log = new JournalLog();
+  log.note({ format: 1 });
+  await first.open(log, null).close();
+  writeFileSync(join(runs, "empty.journal"), "");
+  first.release();
+  const second = openRunFiles(runs, () => {});
+  expect(existsSync(join(runs, "empty.journal"))).toBe(false);
+  const [run] = second.takeSaved();
+  expect(run?.header).toEqual({ format: 1 });
+  expect(second.takeSaved()).toEqual([]);
+  // Its file is known still: it goes on in the same one.
+  await second.open(new JournalLog(), run ?? null).remove();
+  second.release();
+  expect(openRunFiles(runs, () => {}).takeSaved()).toEqual([]);
+});
+
+test("journal folder: of processes that take it at the same time, beside a dead one's lock, one gets it", async () => {
+  const shared = join(folder, "shared");
+  mkdirSync(shared);
+  writeFileSync(join(shared, "lock"), "1 0");
+  const module = join(import.meta.dir, "journal-file.ts");
+  const script = `
+    import { takeJournalFolder } from ${JSON.stringify(module)};
+    for await (const _ of console) break;
+    try { takeJournalFolder(${JSON.stringify(shared)}); console.log("taken"); }
+    catch ({ message }) { console.log(message); }
+    for await (const _ of console) break;`;
+  const children = Array.from({ length: 4 }, () =>
+    Bun.spawn([process.execPath, "-e", script], { stdin: "pipe", stdout: "pipe" }),
+  );
+  for (const { stdin } of children) {
+    stdin.write("\n");
+    await stdin.flush();
+  }
+  const said = await Promise.all(
+    children.map(async ({ stdout }) => {
+      const { value } = await stdout.getReader().read();
+      return new TextDecoder().decode(value);
+    }),
+  );
+  for (const child of children) child.kill();
+  expect(said.filter((line) => line === "taken\n").length).toBe(1);
+  expect(said.filter((line) => /process \d+ uses it/.test(line)).length).toBe(3);
 });

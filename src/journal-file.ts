@@ -3,7 +3,15 @@
 // the last write, and a machine without power that of the last second or two.
 
 import { randomUUID } from "node:crypto";
-import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError, errorText } from "./base/errors.ts";
@@ -24,7 +32,7 @@ export function readJournalFile(path: string): SavedRun | null {
   try {
     bytes = readFileSync(path);
   } catch (error) {
-    if (error instanceof Error && "code" in error && error.code === "ENOENT") return null;
+    if (hasCode(error, "ENOENT")) return null;
     throw new AppError("output_failed", `--journal: ${errorText(error)}`, { cause: error });
   }
   return readJournal(bytes, path);
@@ -38,18 +46,62 @@ export function takeJournalFolder(folder: string): () => void {
   const lock = join(folder, "lock");
   try {
     mkdirSync(folder, { recursive: true, mode: FOLDER_MODE });
-    const holder = readIfThere(lock);
-    const pid = Number(holder?.split(" ")[0] ?? 0);
-    if (holder !== null && pid !== process.pid && holder === identity(pid)) {
-      throw new AppError("invalid_config", `--journal ${folder}: process ${pid} uses it`);
+    // Of several processes that find a dead one's lock, one takes it away, and one makes the new one.
+    while (!isMade(lock)) {
+      const holder = readIfThere(lock);
+      const pid = Number(holder?.split(" ")[0] ?? 0);
+      if (pid === process.pid && holder === identity(pid)) break;
+      if (holder !== null && holder === identity(pid)) {
+        throw new AppError("invalid_config", `--journal ${folder}: process ${pid} uses it`);
+      }
+      takeAway(lock, holder);
     }
-    writeFileSync(lock, identity(process.pid) ?? "", { mode: FILE_MODE });
   } catch (error) {
     if (error instanceof AppError) throw error;
     const message = `--journal ${folder}: ${errorText(error)}`;
     throw new AppError("output_failed", message, { cause: error });
   }
   return () => rmSync(lock, { force: true });
+}
+
+/** false: there is one. Its contents are there as soon as it is. */
+function isMade(lock: string): boolean {
+  const own = `${lock}.${process.pid}`;
+  const contents = identity(process.pid) ?? "";
+  writeFileSync(own, contents, { mode: FILE_MODE });
+  try {
+    linkSync(own, lock);
+    return true;
+  } catch (error) {
+    if (hasCode(error, "EEXIST")) return false;
+  } finally {
+    rmSync(own, { force: true });
+  }
+  // A file system without links: there the contents come a moment later.
+  try {
+    writeFileSync(lock, contents, { mode: FILE_MODE, flag: "wx" });
+    return true;
+  } catch (error) {
+    if (hasCode(error, "EEXIST")) return false;
+    throw error;
+  }
+}
+
+/** The lock of a process that is dead. Another may have taken it away meanwhile, and made one: that goes back. */
+function takeAway(lock: string, holder: string | null): void {
+  const aside = `${lock}.${process.pid}`;
+  try {
+    renameSync(lock, aside);
+  } catch (error) {
+    if (hasCode(error, "ENOENT")) return;
+    throw error;
+  }
+  if (readIfThere(aside) !== holder) linkSync(aside, lock);
+  rmSync(aside, { force: true });
+}
+
+function hasCode(error: unknown, code: string): boolean {
+  return error instanceof Error && "code" in error && error.code === code;
 }
 
 function readIfThere(path: string): string | null {

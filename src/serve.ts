@@ -97,9 +97,14 @@ export function bindServer(options: BindOptions): BoundServer {
       const history = await openHistory(options, model);
       const kv = await openPool({ poolMemoryBytes, poolDiskBytes, poolDir });
       const parts = { http, kv, registry, history, journals };
-      const running = serveWith({ ...options, model, sources }, parts);
-      metrics = running.metrics;
-      return running;
+      try {
+        const running = serveWith({ ...options, model, sources }, parts);
+        metrics = running.metrics;
+        return running;
+      } catch (error) {
+        journals?.release();
+        throw error;
+      }
     },
     stop: () => http.stop(),
   };

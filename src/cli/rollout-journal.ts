@@ -33,6 +33,11 @@ export class RolloutJournal implements IterationJournal {
       const path = join(folder, FILE_NAME);
       this.#saved = readJournalFile(path);
       const job = digestOf(groups);
+      const format = this.#saved?.header.format ?? FORMAT;
+      if (format !== FORMAT) {
+        const problem = `is of format ${JSON.stringify(format)}, and this release reads ${FORMAT}`;
+        throw new AppError("invalid_config", `--journal ${folder}: ${problem}; use another one`);
+      }
       if (this.#saved !== null && this.#saved.header.job !== job) {
         const problem = "holds another run: its prompts, their number or its sampling differ";
         throw new AppError("invalid_config", `--journal ${folder}: ${problem}; use another one`);

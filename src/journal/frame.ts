@@ -41,6 +41,16 @@ export function scanFrame(bytes: Uint8Array, at: number): FrameScan {
   return { kind: "torn" };
 }
 
+/**
+ * Whether a crash in the first write of a journal can have left these bytes: the beginning of a frame, or zeros where a
+ * file system has lost the contents. Anything else was written by another program, or by another release's format.
+ */
+export function isOwnBeginning(bytes: Uint8Array): boolean {
+  const beginning = bytes.subarray(0, 4);
+  const isMagic = beginning.every((byte, i) => byte === ((MAGIC >>> (8 * i)) & 0xff));
+  return isMagic || bytes.every((byte) => byte === 0);
+}
+
 /** null: no right frame begins there. */
 function payloadAt(bytes: Uint8Array, at: number): Uint8Array | null {
   const left = bytes.byteLength - at - FRAME_HEADER_BYTES;

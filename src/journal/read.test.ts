@@ -22,6 +22,21 @@ test.each<[object, string]>([
   expect(() => readJournal(journalOf(record), "file")).toThrow(problem);
 });
 
+test.each([
+  ["a text", "my notes"],
+  ["another release's magic number", "FTJM\u0001\u0000\u0000\u0000 and what follows"],
+])("journal: %s is refused, and not taken for an empty one", (_, bytes) => {
+  expect(() => readJournal(new TextEncoder().encode(bytes), "file")).toThrow("is no journal");
+});
+
+test.each([0, 1, 3, 4, 11, 20])(
+  "journal: the first %d bytes of its first write are cut off",
+  (count) => {
+    expect(readJournal(journalOf().subarray(0, count), "file")).toBeNull();
+    expect(readJournal(new Uint8Array(count), "file")).toBeNull();
+  },
+);
+
 test("journal: a chunk behind the end of its response is damage that is named", () => {
   const chunk = { type: "chunk", stream: 3, worker: 0, epoch: 0, weights: null, offset: 7 };
   expect(() => readJournal(journalOf(chunk), "file")).toThrow(

@@ -6,7 +6,7 @@ import { OutputColumns } from "../request/columns.ts";
 import type { FinishReason } from "../request/request.ts";
 import type { Chunk, Refusal } from "../request/response.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
-import { scanFrame } from "./frame.ts";
+import { isOwnBeginning, scanFrame } from "./frame.ts";
 import { type EpochRecord, type OutputRecord, readRecords, type StreamRecord } from "./records.ts";
 
 export interface SavedRun {
@@ -43,6 +43,9 @@ export function readJournal(bytes: Uint8Array, name: string): SavedRun | null {
   let at = 0;
   for (let frame = 0; ; frame += 1) {
     const scan = scanFrame(bytes, at);
+    if (scan.kind === "torn" && at === 0 && !isOwnBeginning(bytes)) {
+      throw damaged(`${name}: is no journal of this release; it is left as it is`);
+    }
     if (scan.kind === "end" || scan.kind === "torn") break;
     const where = `${name}: record ${frame} at byte ${at}`;
     if (scan.kind === "damaged") {

@@ -41,6 +41,8 @@ export interface HeldWeights {
   readonly base: Recipe["base"];
 }
 
+const FORMAT = 1;
+
 /** What the first record says. */
 interface Header extends HeldWeights {
   readonly format: 1;
@@ -59,6 +61,11 @@ export interface SavedRollout extends Header {
 
 /** @throws AppError invalid_config: the journal is of something else. */
 export function savedRollout(run: SavedRun): SavedRollout {
+  const { format } = run.header;
+  if (format !== FORMAT) {
+    const problem = `is of format ${JSON.stringify(format)}, and this release reads ${FORMAT}`;
+    throw new AppError("invalid_config", `--journal: ${run.name} ${problem}`);
+  }
   if (!isHeader(run.header)) {
     const problem = "is no journal of /v1/rollouts; use another folder for `foretoken rollout`";
     throw new AppError("invalid_config", `--journal: ${run.name} ${problem}`);
@@ -124,7 +131,7 @@ export class RunJournal {
 
   /** The first record of a journal that begins. */
   describe<H extends HeldWeights>(header: H): void {
-    this.#log.note(JSON.parse(JSON.stringify({ format: 1, ...header }, asArrays)));
+    this.#log.note(JSON.parse(JSON.stringify({ format: FORMAT, ...header }, asArrays)));
     this.#file.touch();
   }
 
