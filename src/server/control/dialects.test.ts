@@ -156,6 +156,9 @@ test.each([
   "/init_weights_update_group",
   "/update_weights_from_distributed",
   "/update_weights_from_tensor",
+  "/begin_weight_update",
+  "/end_weight_update",
+  "/pull_weights",
 ])("%s: is a 400 that names the way by disk, and changes nothing", async (path) => {
   const fixture = await Fixture.open();
   const answer = await fixture.call("POST", path, { names: ["a"] });

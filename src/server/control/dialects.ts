@@ -57,6 +57,10 @@ const BROADCASTS = [
   "/init_weights_update_group",
   "/update_weights_from_distributed",
   "/update_weights_from_tensor",
+  // miles opens and closes a broadcast by these, and sends the differences of two checkpoints by the last.
+  "/begin_weight_update",
+  "/end_weight_update",
+  "/pull_weights",
 ] as const;
 
 const DIALECTS: readonly Dialect[] = [

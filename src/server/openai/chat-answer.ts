@@ -14,6 +14,7 @@ import {
   usageJson,
   usageOf,
 } from "./json.ts";
+import { metaInfoJson } from "./meta-info.ts";
 import type { Cursor, Output } from "./output.ts";
 import type { Answer, DataPlane } from "./plane.ts";
 import { finishWithTools, type ParsedMessage, type ToolFields } from "./tool-calls.ts";
@@ -27,6 +28,8 @@ export interface ChatFields extends ToolFields {
   readonly return_tokens_as_token_ids?: boolean | null | undefined;
   readonly return_token_ids?: boolean | null | undefined;
   readonly return_prompt_text?: boolean | null | undefined;
+  readonly return_meta_info?: boolean | null | undefined;
+  readonly return_routed_experts?: boolean | null | undefined;
   readonly continue_final_message?: boolean | null | undefined;
   readonly add_generation_prompt?: boolean | null | undefined;
 }
@@ -44,6 +47,8 @@ export class ChatAnswer implements Answer {
   readonly #role: string;
   readonly #promptText: string | null;
   readonly #tools: ToolFields;
+  readonly #returnsMeta: boolean;
+  readonly #returnsExperts: boolean;
 
   constructor(
     plane: DataPlane,
@@ -60,6 +65,8 @@ export class ChatAnswer implements Answer {
     const continues = fields.continue_final_message === true;
     const isNew = !continues && (fields.add_generation_prompt ?? true);
     this.#role = isNew ? "assistant" : (fields.messages.at(-1)?.role ?? "assistant");
+    this.#returnsMeta = fields.return_meta_info ?? false;
+    this.#returnsExperts = fields.return_routed_experts ?? false;
     this.#promptText = fields.return_prompt_text === true ? about.promptText : null;
   }
 
@@ -101,9 +108,28 @@ export class ChatAnswer implements Answer {
     const written =
       message === null
         ? `"content":${JSON.stringify(output.pieces.join(""))},${NOT_THERE},"reasoning":null`
-        : `"content":${JSON.stringify(message.content)},${NOT_THERE},"tool_calls":${JSON.stringify(message.toolCalls)},"reasoning":${JSON.stringify(message.reasoning)}`;
+        : `"content":${JSON.stringify(this.#contentOf(message))},${NOT_THERE},"tool_calls":${JSON.stringify(message.toolCalls)},"reasoning":${JSON.stringify(message.reasoning)}`;
     const end = this.#endOf(output, message);
-    return `{"index":${output.index},"message":{"role":${JSON.stringify(this.#role)},${written}},"logprobs":${logprobs},${end},"token_ids":${ids},"routed_experts":${expertsJson(output.response)}}`;
+    return `{"index":${output.index},"message":{"role":${JSON.stringify(this.#role)},${written}},"logprobs":${logprobs},${end},"token_ids":${ids},"routed_experts":${expertsJson(output.response)}${this.#meta(job, output)}}`;
+  }
+
+  /** SGLang writes a message of tool calls alone with an empty text, which miles insists on. */
+  #contentOf({ content }: ParsedMessage): string | null {
+    return content ?? (this.#returnsMeta ? "" : null);
+  }
+
+  #meta(job: Job, output: Output): string {
+    if (!this.#returnsMeta) return "";
+    const meta = metaInfoJson(output, {
+      id: job.id,
+      plane: this.#plane,
+      returnsLogprobs: this.#top !== null,
+      top: this.#top ?? 0,
+      writesTokens: false,
+      support: 0,
+      returnsExperts: this.#returnsExperts,
+    });
+    return `,"meta_info":${meta}`;
   }
 
   #endOf(output: Output, message: ParsedMessage | null): string {

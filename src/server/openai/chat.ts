@@ -3,6 +3,7 @@
 
 import * as v from "valibot";
 import { present } from "../../base/assert.ts";
+import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
 import type { EncodedChat, EncodeOptions } from "../../text/text.ts";
 import type { Exchange } from "../route.ts";
 import { ChatAnswer } from "./chat-answer.ts";
@@ -13,7 +14,18 @@ import {
   usageWanted,
   withFormat,
 } from "./common-fields.ts";
-import { checked, fieldsOfAnyKind, flag, isNot, text, tokenList, unsupported } from "./fields.ts";
+import {
+  checked,
+  fieldsOfAnyKind,
+  flag,
+  integer,
+  isNot,
+  name,
+  type TokenList,
+  text,
+  tokenList,
+  unsupported,
+} from "./fields.ts";
 import { alternativesFor } from "./json.ts";
 import { chatOf, messageList, TEMPLATE_ENTRIES, type TemplateFields } from "./messages.ts";
 import { originOf } from "./origin.ts";
@@ -53,6 +65,13 @@ const CHAT_ENTRIES = {
   audio: unsupported("answers are text"),
   functions: unsupported("tools takes its place"),
   function_call: unsupported("tool_choice takes its place"),
+  // SGLang's, as miles' server of sessions sends them: the prompt as tokens beside the messages, and `meta_info`.
+  input_ids: v.nullish(tokenList),
+  return_meta_info: flag,
+  no_stop_trim: flag,
+  lora_path: name,
+  routed_experts_start_len: integer(0, TOKENS_MAX),
+  return_indexer_topk: unsupported("no worker reports it", false),
 } as const;
 
 export const chatRequest = v.strictObject(CHAT_ENTRIES);
@@ -71,7 +90,7 @@ export async function prepareChat(
   exchange: Exchange,
   body: unknown,
 ): Promise<Prepared> {
-  return (await planChat(plane, exchange, checked(chatRequest, body), null)).prepared;
+  return (await planGiven(plane, exchange, checked(chatRequest, body))).prepared;
 }
 
 export async function prepareChatTokens(
@@ -80,8 +99,7 @@ export async function prepareChatTokens(
   body: unknown,
 ): Promise<Prepared> {
   const { tokens, ...fields } = checked(chatTokensRequest, body);
-  const truncates = (fields.truncate_prompt_tokens ?? null) !== null;
-  const prompt = plane.promptOf(tokens, "tokens", truncates ? null : plane.contextTokens);
+  const prompt = promptGiven(plane, fields, { tokens, at: "tokens" });
   return (await planChat(plane, exchange, fields, prompt)).prepared;
 }
 
@@ -92,7 +110,7 @@ export async function renderChatRequest(
   body: unknown,
 ): Promise<object> {
   const given = checked(chatRequest, body);
-  const { prepared, fields, prompt } = await planChat(plane, exchange, given, null);
+  const { prepared, fields, prompt } = await planGiven(plane, exchange, given);
   const params: Record<string, unknown> = {};
   for (const name of Object.keys(SAMPLING_ENTRIES) as (keyof typeof SAMPLING_ENTRIES)[]) {
     if (fields[name] !== undefined && fields[name] !== null) params[name] = fields[name];
@@ -126,14 +144,44 @@ export async function encodeMessages(
   return await plane.encoder.encodeChat(messages, options, encoding);
 }
 
+async function planGiven(plane: DataPlane, exchange: Exchange, fields: Fields): Promise<ChatPlan> {
+  const tokens = fields.input_ids ?? null;
+  const prompt = tokens === null ? null : promptGiven(plane, fields, { tokens, at: "input_ids" });
+  return await planChat(plane, exchange, fields, prompt);
+}
+
+function promptGiven(
+  plane: DataPlane,
+  fields: Fields,
+  { tokens, at }: { tokens: TokenList; at: string },
+): Int32Array {
+  const truncates = (fields.truncate_prompt_tokens ?? null) !== null;
+  return plane.promptOf(tokens, at, truncates ? null : plane.contextTokens);
+}
+
+/** What vLLM has too, under SGLang's names. */
+function fromSglang(fields: Fields): Fields {
+  const { no_stop_trim: keeps, lora_path: adapter, routed_experts_start_len: start } = fields;
+  return {
+    ...fields,
+    model: adapter ?? fields.model,
+    include_stop_str_in_output: fields.include_stop_str_in_output ?? keeps,
+    routed_experts_prompt_start: fields.routed_experts_prompt_start ?? start,
+  };
+}
+
 /** `tokens`: of the prompt, where the client gave them; null: the messages make it. */
 async function planChat(
   plane: DataPlane,
   exchange: Exchange,
-  given: Fields,
+  asked: Fields,
   tokens: Int32Array | null,
 ): Promise<ChatPlan> {
+  const given = fromSglang(asked);
   plane.checkModel(given.model);
+  if (given.return_meta_info === true && given.stream === true) {
+    throw invalid("return_meta_info", "is true, but a stream has no meta_info");
+  }
   if (typeof given.top_logprobs === "number" && given.top_logprobs > 0 && !given.logprobs) {
     throw invalid("top_logprobs", `is ${given.top_logprobs}, but logprobs is not true`);
   }

@@ -186,7 +186,7 @@ const BAD: [string, object, string][] = [
   ["/generate", { return_logprob: [true, 1] }, "return_logprob.1"],
   ["/generate", { stream: "yes" }, "stream"],
   ["/generate", { image_data: ["x"] }, "image_data"],
-  ["/generate", { sampling_params: { regex: "a" } }, "sampling_params.regex"],
+  ["/generate", { sampling_params: { stop_regex: "a" } }, "sampling_params.stop_regex"],
   ["/generate", { sampling_params: { min_new_tokens: 500 } }, "sampling_params.min_tokens"],
   ["/tokenize", { messages: [{ role: "user", content: "a" }] }, "prompt"],
   ["/tokenize", { prompt: 5 }, "prompt"],

@@ -164,3 +164,84 @@ test("sglang: slime's sets of tokens that top_p left, where top_k bounds them", 
   expect(numbers(greedy.meta_info.top_p_token_ids)).toEqual(greedy.output_ids);
   expect((await ask({ top_k: -1 })).meta_info).not.toHaveProperty("top_p_token_ids");
 });
+
+test("sglang: every request of miles names return_indexer_topk; what no engine reports is refused by name", async () => {
+  const body = {
+    input_ids: [1, 2],
+    sampling_params: { ...params, stop: null, stop_token_ids: null, no_stop_trim: true },
+    return_logprob: true,
+    return_routed_experts: false,
+    return_indexer_topk: false,
+  };
+  const answer = (await fixture.json("/generate", body)) as Answer;
+  expect(answer.meta_info.output_token_logprobs).toHaveLength(9);
+  const refused = await fixture.post("/generate", { ...body, return_indexer_topk: true });
+  expect([refused.status, await refused.text()]).toEqual([
+    400,
+    expect.stringContaining("return_indexer_topk is true"),
+  ]);
+});
+
+test("sglang: its kinds of structured output reach the engine under vLLM's names", async () => {
+  const seen: unknown[] = [];
+  const own = new PlaneFixture({
+    lengthOf: ({ sampling }) => {
+      seen.push(sampling.engineFields?.structured_outputs);
+      return 1;
+    },
+  });
+  try {
+    for (const [name, kind] of [
+      ["json_schema", "json"],
+      ["regex", "regex"],
+      ["ebnf", "grammar"],
+      ["structural_tag", "structural_tag"],
+    ] as const) {
+      const sampling_params = { max_new_tokens: 2, [name]: "{}" };
+      await own.json("/generate", { input_ids: [1], sampling_params });
+      expect(seen.at(-1)).toEqual({ [kind]: "{}" });
+    }
+    const two = { max_new_tokens: 2, regex: "a", ebnf: "b" };
+    const refused = await own.post("/generate", { input_ids: [1], sampling_params: two });
+    expect([refused.status, await refused.text()]).toEqual([
+      400,
+      expect.stringContaining("sampling_params.ebnf and regex are both set"),
+    ]);
+  } finally {
+    await own.close();
+  }
+});
+
+test("sglang: a chat of miles' session server, tokens beside the messages and meta_info in the answer", async () => {
+  const body = {
+    messages: [{ role: "user", content: "the tokens are what counts" }],
+    input_ids: [5, 6, 7],
+    logprobs: true,
+    return_meta_info: true,
+    no_stop_trim: false,
+    max_tokens: 9,
+    ignore_eos: true,
+  };
+  const { choices, usage } = (await fixture.json("/v1/chat/completions", body)) as {
+    choices: { message: { content: string }; meta_info: Answer["meta_info"] }[];
+    usage: { prompt_tokens: number };
+  };
+  const [choice] = choices;
+  const { meta_info: meta, message } = choice ?? {};
+  expect(message?.content).not.toBe("");
+  expect([usage.prompt_tokens, meta?.completion_tokens]).toEqual([3, 9]);
+  expect(meta?.finish_reason).toEqual({ type: "length", length: 9 } as never);
+  const native = (await fixture.json("/generate", {
+    input_ids: [5, 6, 7],
+    sampling_params: params,
+    return_logprob: true,
+  })) as Answer;
+  const ids = (one?: Answer["meta_info"]) => one?.output_token_logprobs?.map(([, id]) => id);
+  expect(ids(meta)).toHaveLength(9);
+  expect(Object.keys(meta ?? {})).toEqual(Object.keys(native.meta_info));
+  const streamed = await fixture.post("/v1/chat/completions", { ...body, stream: true });
+  expect([streamed.status, await streamed.text()]).toEqual([
+    400,
+    expect.stringContaining("return_meta_info is true"),
+  ]);
+});

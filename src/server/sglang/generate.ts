@@ -3,7 +3,6 @@
 
 import * as v from "valibot";
 import { present } from "../../base/assert.ts";
-import { AppError } from "../../base/errors.ts";
 import { TOKENS_MAX, TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
 import { advanced, spanOf } from "../openai/completions.ts";
 import type { StreamView } from "../openai/event-stream.ts";
@@ -22,11 +21,10 @@ import {
   unsupported,
 } from "../openai/fields.ts";
 import type { Job } from "../openai/job.ts";
-import { logprobText } from "../openai/json.ts";
+import { metaInfoJson } from "../openai/meta-info.ts";
 import { originOf, VERSION_FIELD } from "../openai/origin.ts";
 import type { Output } from "../openai/output.ts";
 import type { Answer, DataPlane, Prepared } from "../openai/plane.ts";
-import { supportAt } from "../openai/sample-support.ts";
 import {
   type Drawing,
   drawingOf,
@@ -40,7 +38,7 @@ import type { Exchange } from "../route.ts";
 /** SGLang's. */
 const TOKENS_MAX_DEFAULT = 128;
 const PROMPTS = "prompts are tokens of text";
-const STRUCTURE = "structured_outputs at a vLLM endpoint takes its place";
+const SPLIT = "engines here prefill and decode what they run";
 
 const samplingParams = v.strictObject({
   max_new_tokens: MAX_TOKENS_FIELD,
@@ -65,10 +63,10 @@ const samplingParams = v.strictObject({
   /** For a custom_logit_processor, which is refused: without one they change nothing but what is read here. */
   custom_params: v.nullish(fieldsOfAnyKind),
   stop_regex: unsupported("stop takes texts"),
-  json_schema: unsupported(STRUCTURE),
-  regex: unsupported(STRUCTURE),
-  ebnf: unsupported(STRUCTURE),
-  structural_tag: unsupported(STRUCTURE),
+  json_schema: v.nullish(text),
+  regex: v.nullish(text),
+  ebnf: v.nullish(text),
+  structural_tag: v.nullish(text),
   stream_interval: ignored,
 });
 
@@ -95,6 +93,10 @@ export const sglangRequest = v.strictObject({
   /** Of each token but the last one the experts of all layers: 32-bit numbers in base64. */
   return_routed_experts: flag,
   routed_experts_start_len: integer(0, TOKENS_MAX),
+  /** miles names it in every request. */
+  return_indexer_topk: unsupported("no worker reports it", false),
+  return_entropy: unsupported("no worker reports it", false),
+  return_prompt_token_ids: unsupported("the client has them", false),
   token_ids_logprob: unsupported("top_logprobs_num takes its place"),
   input_embeds: unsupported(PROMPTS),
   image_data: unsupported(PROMPTS),
@@ -107,10 +109,20 @@ export const sglangRequest = v.strictObject({
   cache_salt: perPrompt(name),
   session_params: unsupported("send the whole prompt"),
   custom_logit_processor: unsupported("no code is run for clients"),
+  background: unsupported("an answer is not kept for later", false),
+  bootstrap_host: unsupported(SPLIT),
+  bootstrap_port: unsupported(SPLIT),
+  bootstrap_room: unsupported(SPLIT),
   model: v.nullish(text),
   log_metrics: ignored,
   no_logs: ignored,
   routing_key: ignored,
+  // The sidecar chooses the engine and its rank itself.
+  data_parallel_rank: ignored,
+  routed_dp_rank: ignored,
+  external_trace_header: ignored,
+  modalities: ignored,
+  require_reasoning: unsupported("structured outputs begin with the response", false),
   conversation_id: ignored,
   custom_labels: ignored,
   return_bytes: ignored,
@@ -228,12 +240,32 @@ function drawingOfItem(
       seed: params.sampling_seed,
       min_tokens: params.min_new_tokens,
       include_stop_str_in_output: params.no_stop_trim,
+      structured_outputs: structureOf(params),
       return_routed_experts: experts ?? false,
       ...(experts === true ? { routed_experts_prompt_start: start } : {}),
     },
     { topLogprobs: Math.max(top, support), tokensMax, extraArgs: {} },
     plane.samplingContext("sampling_params."),
   );
+}
+
+/** SGLang's names of vLLM's kinds of structured output. */
+const STRUCTURES = [
+  ["json_schema", "json"],
+  ["regex", "regex"],
+  ["ebnf", "grammar"],
+  ["structural_tag", "structural_tag"],
+] as const;
+
+/** null: free text. @throws InvalidFieldError: as in SGLang there is one at most. */
+function structureOf(params: Item["params"]): Record<string, unknown> | null {
+  const [first, second] = STRUCTURES.filter(([name]) => (params[name] ?? null) !== null);
+  if (first === undefined) return null;
+  if (second !== undefined) {
+    throw invalid(`sampling_params.${second[0]}`, `and ${first[0]} are both set`);
+  }
+  const [name, kind] = first;
+  return { [kind]: params[name] };
 }
 
 function checkCount(plane: DataPlane, specs: Prepared["specs"]): void {
@@ -312,24 +344,18 @@ class SglangAnswer implements Answer {
   #one(job: Job, output: Output): string {
     const span = spanOf(output, 0);
     const ids = span === null ? "" : span.response.tokens().subarray(0, span.to).join(",");
-    const versions = output.weightSpans(this.#plane.version);
-    const cached = output.response?.promptTokensCached ?? null;
     const item = this.#items[Math.floor(output.index / this.#samples)];
-    const meta = {
+    const meta = metaInfoJson(output, {
       id: this.#idOf(job, output.index),
-      finish_reason: finishOf(output),
-      prompt_tokens: output.prompt.length,
-      completion_tokens: output.tokens,
-      ...(cached === null ? {} : { cached_tokens: cached }),
-      weight_version: versions.at(-1)?.version ?? null,
-      weight_versions: versions,
-    };
-    const logprobs = item?.returnsLogprobs === true ? this.#logprobs(output, item.top) : "";
-    const support = supportJson(output, item?.support ?? 0);
-    const experts = this.#experts(output);
-    const metaJson = `${JSON.stringify(meta).slice(0, -1)}${logprobs}${support}${experts}}`;
+      plane: this.#plane,
+      returnsLogprobs: item?.returnsLogprobs ?? false,
+      top: item?.top ?? 0,
+      writesTokens: this.#writesTokens,
+      support: item?.support ?? 0,
+      returnsExperts: this.#returnsExperts,
+    });
     const index = this.#isList ? `,"index":${output.index}` : "";
-    return `{"text":${JSON.stringify(output.pieces.join(""))},"output_ids":[${ids}],"meta_info":${metaJson}${index}}`;
+    return `{"text":${JSON.stringify(output.pieces.join(""))},"output_ids":[${ids}],"meta_info":${meta}${index}}`;
   }
 
   #idOf(job: Job, index: number): string {
@@ -337,83 +363,5 @@ class SglangAnswer implements Answer {
     if (!Array.isArray(this.#rid)) return `${job.id}_${index}`;
     const name = this.#rid[Math.floor(index / this.#samples)] ?? job.id;
     return this.#samples === 1 ? name : `${name}_${index % this.#samples}`;
-  }
-
-  /** Where the response ends, as an engine reports them with its last token. */
-  #experts(output: Output): string {
-    if (!this.#returnsExperts || output.finish === null) return "";
-    const numbers = expertNumbers(output);
-    return numbers === null ? "" : `,"routed_experts":"${numbers}"`;
-  }
-
-  /** Triples of logprob, token id and, where asked for, text. */
-  #logprobs(output: Output, count: number): string {
-    const span = spanOf(output, 0);
-    const triples: string[] = [];
-    const rows: string[] = [];
-    const tokens = span?.response.tokens() ?? [];
-    const logprobs = span?.response.logprobs() ?? [];
-    const top = span?.response.topLogprobs() ?? null;
-    for (let i = 0; i < output.tokens; i += 1) {
-      triples.push(this.#triple(logprobs[i] ?? 0, tokens[i] ?? 0));
-      if (top === null || count === 0) continue;
-      const row: string[] = [];
-      const end = i * top.count + Math.min(count, top.count);
-      for (let k = i * top.count; k < end; k += 1) {
-        const token = top.tokens[k] ?? -1;
-        if (token >= 0) row.push(this.#triple(top.logprobs[k] ?? 0, token));
-      }
-      rows.push(`[${row.join(",")}]`);
-    }
-    const tops = count > 0 ? `,"output_top_logprobs":[${rows.join(",")}]` : "";
-    return `,"output_token_logprobs":[${triples.join(",")}],"output_token_logprobs_length":${output.tokens}${tops}`;
-  }
-
-  #triple(logprob: number, token: number): string {
-    const written = this.#writesTokens ? this.#plane.writtenNames.json(token) : "null";
-    return `[${logprobText(logprob)},${token},${written}]`;
-  }
-}
-
-/** Of all tokens one after the other, and where each one's begin. */
-function supportJson({ tokens, response }: Output, widthMax: number): string {
-  if (widthMax === 0) return "";
-  const ids: number[] = [];
-  const offsets = [0];
-  for (let i = 0; response !== null && i < tokens; i += 1) {
-    ids.push(...supportAt(response, i, widthMax));
-    offsets.push(ids.length);
-  }
-  const written = (numbers: number[]) => base64Of(Int32Array.from(numbers));
-  return `,"top_p_token_ids":"${written(ids)}","top_p_token_offsets":"${written(offsets)}"`;
-}
-
-/** 32-bit numbers in base64; null: the engine reported none. */
-function expertNumbers({ response }: Output): string | null {
-  const array = response?.experts?.array() ?? null;
-  if (array === null) return null;
-  const { type, bytes } = array;
-  if (type === "|u1") return base64Of(Int32Array.from(bytes));
-  if (type === "<u2") return base64Of(Int32Array.from(new Uint16Array(bytes.buffer)));
-  if (type === "<i4") return base64Of(new Int32Array(bytes.buffer));
-  throw new AppError("worker_failed", `experts are of the type ${type}, not |u1, <u2 or <i4`);
-}
-
-function base64Of({ buffer }: Int32Array): string {
-  return Buffer.from(buffer).toString("base64");
-}
-
-function finishOf(output: Output): object | null {
-  switch (output.finish) {
-    case null:
-      return null;
-    case "length":
-      return { type: "length", length: output.tokens };
-    case "abort":
-      return { type: "abort", message: "Abort before completion" };
-    default: {
-      const last = output.response?.tokens()[output.tokens - 1];
-      return { type: "stop", matched: output.stopReason ?? last ?? null };
-    }
   }
 }

@@ -1,0 +1,117 @@
+// SGLang's `meta_info` of a response: beside each response of /generate, and in chats that ask for it (miles).
+
+import { AppError } from "../../base/errors.ts";
+import { spanOf } from "./completions.ts";
+import { logprobText } from "./json.ts";
+import type { Output } from "./output.ts";
+import type { DataPlane } from "./plane.ts";
+import { supportAt } from "./sample-support.ts";
+
+export interface MetaInfo {
+  readonly id: string;
+  readonly plane: DataPlane;
+  readonly returnsLogprobs: boolean;
+  /** Alternatives of each token that are reported. */
+  readonly top: number;
+  /** The texts of tokens stand beside their logprobs. */
+  readonly writesTokens: boolean;
+  /** Most tokens that can be drawn at a position, all of which are reported; 0: they are not. */
+  readonly support: number;
+  readonly returnsExperts: boolean;
+}
+
+export function metaInfoJson(output: Output, about: MetaInfo): string {
+  const versions = output.weightSpans(about.plane.version);
+  const cached = output.response?.promptTokensCached ?? null;
+  const meta = {
+    id: about.id,
+    finish_reason: finishOf(output),
+    prompt_tokens: output.prompt.length,
+    completion_tokens: output.tokens,
+    ...(cached === null ? {} : { cached_tokens: cached }),
+    weight_version: versions.at(-1)?.version ?? null,
+    weight_versions: versions,
+  };
+  const logprobs = about.returnsLogprobs ? logprobsJson(output, about) : "";
+  const support = supportJson(output, about.support);
+  const experts = about.returnsExperts ? expertsJson(output) : "";
+  return `${JSON.stringify(meta).slice(0, -1)}${logprobs}${support}${experts}}`;
+}
+
+/** Where the response ends, as an engine reports them with its last token. */
+function expertsJson(output: Output): string {
+  if (output.finish === null) return "";
+  const numbers = expertNumbers(output);
+  return numbers === null ? "" : `,"routed_experts":"${numbers}"`;
+}
+
+/** Triples of logprob, token id and, where asked for, text. */
+function logprobsJson(output: Output, about: MetaInfo): string {
+  const span = spanOf(output, 0);
+  const triples: string[] = [];
+  const rows: string[] = [];
+  const tokens = span?.response.tokens() ?? [];
+  const logprobs = span?.response.logprobs() ?? [];
+  const top = span?.response.topLogprobs() ?? null;
+  for (let i = 0; i < output.tokens; i += 1) {
+    triples.push(triple(logprobs[i] ?? 0, tokens[i] ?? 0, about));
+    if (top === null || about.top === 0) continue;
+    const row: string[] = [];
+    const end = i * top.count + Math.min(about.top, top.count);
+    for (let k = i * top.count; k < end; k += 1) {
+      const token = top.tokens[k] ?? -1;
+      if (token >= 0) row.push(triple(top.logprobs[k] ?? 0, token, about));
+    }
+    rows.push(`[${row.join(",")}]`);
+  }
+  const tops = about.top > 0 ? `,"output_top_logprobs":[${rows.join(",")}]` : "";
+  return `,"output_token_logprobs":[${triples.join(",")}],"output_token_logprobs_length":${output.tokens}${tops}`;
+}
+
+function triple(logprob: number, token: number, { writesTokens, plane }: MetaInfo): string {
+  const written = writesTokens ? plane.writtenNames.json(token) : "null";
+  return `[${logprobText(logprob)},${token},${written}]`;
+}
+
+/** Of all tokens one after the other, and where each one's begin. */
+function supportJson({ tokens, response }: Output, widthMax: number): string {
+  if (widthMax === 0) return "";
+  const ids: number[] = [];
+  const offsets = [0];
+  for (let i = 0; response !== null && i < tokens; i += 1) {
+    ids.push(...supportAt(response, i, widthMax));
+    offsets.push(ids.length);
+  }
+  const written = (numbers: number[]) => base64Of(Int32Array.from(numbers));
+  return `,"top_p_token_ids":"${written(ids)}","top_p_token_offsets":"${written(offsets)}"`;
+}
+
+/** 32-bit numbers in base64; null: the engine reported none. */
+function expertNumbers({ response }: Output): string | null {
+  const array = response?.experts?.array() ?? null;
+  if (array === null) return null;
+  const { type, bytes } = array;
+  if (type === "|u1") return base64Of(Int32Array.from(bytes));
+  if (type === "<u2") return base64Of(Int32Array.from(new Uint16Array(bytes.buffer)));
+  if (type === "<i4") return base64Of(new Int32Array(bytes.buffer));
+  throw new AppError("worker_failed", `experts are of the type ${type}, not |u1, <u2 or <i4`);
+}
+
+function base64Of({ buffer }: Int32Array): string {
+  return Buffer.from(buffer).toString("base64");
+}
+
+function finishOf(output: Output): object | null {
+  switch (output.finish) {
+    case null:
+      return null;
+    case "length":
+      return { type: "length", length: output.tokens };
+    case "abort":
+      return { type: "abort", message: "Abort before completion" };
+    default: {
+      const last = output.response?.tokens()[output.tokens - 1];
+      return { type: "stop", matched: output.stopReason ?? last ?? null };
+    }
+  }
+}
