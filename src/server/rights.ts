@@ -45,6 +45,7 @@ const BY_RIGHT: Readonly<Record<Right, readonly string[]>> = {
   ],
   write: [
     "DELETE /v1/rollouts/:id",
+    "DELETE /workers",
     "DELETE /workers/:id",
     "GET /flush_cache",
     // Its readers keep a rollout going, and the last one that leaves may end it.
@@ -62,10 +63,12 @@ const BY_RIGHT: Readonly<Record<Right, readonly string[]>> = {
     "POST /areal_update_weights_lora",
     "POST /areal_update_weights_lora_xccl",
     "POST /areal_update_weights_xccl",
+    "POST /begin_weight_update",
     "POST /collective_rpc",
     "POST /continue_generation",
     "POST /destroy_weights_update_group",
     "POST /detokenize",
+    "POST /end_weight_update",
     "POST /finish_session",
     "POST /finish_weight_update",
     "POST /flush_cache",
@@ -79,6 +82,7 @@ const BY_RIGHT: Readonly<Record<Right, readonly string[]>> = {
     "POST /pause",
     "POST /pause_generation",
     "POST /post_process_weights",
+    "POST /pull_weights",
     "POST /release_memory_occupation",
     "POST /remove_worker",
     "POST /reset_encoder_cache",

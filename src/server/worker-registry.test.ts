@@ -100,7 +100,8 @@ test("workers: this server is listed beside SGLang's engines, so that slime's ab
     expect(urls.slice(-2)).toEqual([engine.url, bed.sidecar.url.origin]);
     expect(await (await bed.call("GET", "/list_workers")).json()).toEqual({ urls });
     expect((await bed.post("/remove_worker", {})).status).toBe(400);
-    await bed.post(`/remove_worker?url=${encodeURIComponent(engine.url)}`, {});
+    const named = `/workers?url=${encodeURIComponent(engine.url)}`;
+    expect((await bed.call("DELETE", named)).status).toBe(202);
     await until((entries) => entries.every(({ url }) => url !== engine.url));
     expect((await listed()).map(({ url }) => url)).not.toContain(bed.sidecar.url.origin);
   } finally {
@@ -136,6 +137,7 @@ test.each([
   [{ url: 5 }, "request: url is not a text"],
   [{}, "request: url is not a text"],
   [{ url: "gpu-0:8000" }, "http://HOST:PORT"],
+  [{ url: "http://gpu-0:8000", worker_type: "prefill" }, "not regular: engines here prefill"],
   [{ url: `http://a/${"a".repeat(2500)}` }, "more than 2048"],
 ])("workers: a URL that is none is refused: %#", async (body, problem) => {
   const answer = await bed.post("/workers", body);

@@ -18,6 +18,8 @@ export interface WorkerRegistryOptions {
   readonly drainMs: number;
 }
 
+/** SGLang's gateway has engines for prefill and for decode alone, too. */
+const REGULAR = "regular";
 const WORKERS_MAX = 1024;
 const URL_CHARACTERS_MAX = 2048;
 
@@ -56,6 +58,7 @@ export class WorkerRegistry {
       { method: "POST", path: "/workers", handle: (exchange) => this.#add(exchange) },
       { method: "GET", path: "/workers/:id", handle: (exchange) => this.#one(exchange) },
       { method: "DELETE", path: "/workers/:id", handle: (exchange) => this.#remove(exchange) },
+      { method: "DELETE", path: "/workers", handle: (exchange) => this.#remove(exchange) },
       { method: "GET", path: "/list_workers", handle: (exchange) => this.#urls(exchange) },
       { method: "POST", path: "/add_worker", handle: (exchange) => this.#add(exchange) },
       { method: "POST", path: "/remove_worker", handle: (exchange) => this.#remove(exchange) },
@@ -79,7 +82,7 @@ export class WorkerRegistry {
    * which continues, and only an abort here ends the response.
    */
   #listed({ url: { origin } }: Exchange): readonly { readonly url: string }[] {
-    const own = { url: origin, worker_type: "regular", is_healthy: true };
+    const own = { url: origin, worker_type: REGULAR, is_healthy: true };
     if (this.#options.hasFixed && !this.#hasChanged) return [own];
     const members = this.#pool?.members ?? [];
     const hasSglang = members.some(({ worker }) => worker?.isSglang === true);
@@ -91,7 +94,7 @@ export class WorkerRegistry {
     return this.urls.map((url) => ({
       id: idOf(url),
       url,
-      worker_type: "regular",
+      worker_type: REGULAR,
       is_healthy: false,
       state: "down",
       reason: "not opened yet",
@@ -99,8 +102,12 @@ export class WorkerRegistry {
   }
 
   async #add(exchange: Exchange): Promise<Response> {
-    const { searchParams } = exchange.url;
-    const url = urlIn(searchParams.has("url") ? searchParams.get("url") : await urlField(exchange));
+    const { url: given, type } = await askedFor(exchange);
+    const url = urlIn(given);
+    if (type !== REGULAR) {
+      const problem = `is ${JSON.stringify(type)}, not ${REGULAR}: engines here prefill and decode what they run`;
+      throw new InvalidFieldError({ where: "request", field: "worker_type", problem });
+    }
     // slime's engine class registers the engine that it was given at the router that it was given: both are this server.
     if (isSame(new URL(url), exchange.url)) return jsonResponse(accepted(idOf(url), url));
     // One that is about to leave is not there: by joining it stays.
@@ -118,12 +125,12 @@ export class WorkerRegistry {
     return jsonResponse(accepted(idOf(url), url), 202);
   }
 
-  #one(exchange: Exchange): Response {
-    return jsonResponse(this.#found(exchange));
+  async #one(exchange: Exchange): Promise<Response> {
+    return jsonResponse(await this.#found(exchange));
   }
 
   async #remove(exchange: Exchange): Promise<Response> {
-    const { id, url } = this.#found(exchange);
+    const { id, url } = await this.#found(exchange);
     this.#hasChanged = true;
     if (this.#pool === null) this.#early.delete(url);
     else {
@@ -136,10 +143,10 @@ export class WorkerRegistry {
     return jsonResponse(accepted(id, url), 202);
   }
 
-  #found(exchange: Exchange) {
-    const { id } = exchange.params;
-    const name = decoded(id ?? exchange.url.searchParams.get("url") ?? "");
-    if (name === "") throw invalid("is required, as ?url=URL");
+  async #found(exchange: Exchange) {
+    const given = exchange.params.id ?? (await askedFor(exchange)).url;
+    const name = typeof given === "string" ? decoded(given) : "";
+    if (name === "") throw invalid("is required, as ?url=URL or in the body");
     const entry = this.#entries().find((one) => one.id === name || one.url === name);
     if (entry !== undefined) return entry;
     throw new AppError("not_found", `there is no worker ${name}`);
@@ -155,7 +162,7 @@ function entryOf({ source, state, reason, worker }: Member) {
   return {
     id: idOf(source.name),
     url: source.name,
-    worker_type: "regular",
+    worker_type: REGULAR,
     is_healthy: state === "ready",
     state,
     reason,
@@ -174,8 +181,13 @@ function accepted(id: string, url: string) {
   return { status: "accepted", worker_id: id, url, location: `/workers/${id}` };
 }
 
-async function urlField(exchange: Exchange): Promise<unknown> {
-  return Object(await exchange.json()).url;
+/** By the query (sglang-router to 0.2.1) or by the body. */
+async function askedFor(exchange: Exchange): Promise<{ url: unknown; type: unknown }> {
+  const { searchParams } = exchange.url;
+  const { url, worker_type: type } = searchParams.has("url")
+    ? { url: searchParams.get("url"), worker_type: searchParams.get("worker_type") }
+    : Object(await exchange.json());
+  return { url, type: type ?? REGULAR };
 }
 
 function urlIn(url: unknown): string {
@@ -201,11 +213,9 @@ function invalid(problem: string): InvalidFieldError {
   return new InvalidFieldError({ where: "request", field: "url", problem });
 }
 
-const WORKER = {
-  type: "object",
-  properties: { url: { type: "string", minLength: 1 } },
-  required: ["url"],
-} as const;
+const URL_FIELD = { url: { type: "string", minLength: 1 } } as const;
+const WORKER_FIELDS = { ...URL_FIELD, worker_type: { enum: [REGULAR] } } as const;
+const WORKER = { type: "object", properties: WORKER_FIELDS, required: ["url"] } as const;
 
 const route = (method: RouteDescription["method"], path: string, summary: string) =>
   ({ method, path, summary, request: null, streams: false }) as const;
@@ -215,7 +225,8 @@ export const WORKER_ROUTES: readonly RouteDescription[] = [
   { ...route("POST", "/workers", "Adds an engine"), request: WORKER },
   route("GET", "/workers/:id", "An engine, by its id or URL"),
   route("DELETE", "/workers/:id", "Removes an engine when what it runs has ended"),
+  { ...route("DELETE", "/workers", "The same, by ?url="), query: URL_FIELD },
   route("GET", "/list_workers", "The URLs of /workers (miles, sglang-router to 0.2.1)"),
-  { ...route("POST", "/add_worker", "As POST /workers"), query: WORKER.properties },
-  { ...route("POST", "/remove_worker", "As DELETE /workers"), query: WORKER.properties },
+  { ...route("POST", "/add_worker", "As POST /workers"), query: WORKER_FIELDS },
+  { ...route("POST", "/remove_worker", "As DELETE /workers"), query: URL_FIELD },
 ];
