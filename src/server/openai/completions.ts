@@ -13,7 +13,16 @@ import {
   withFormat,
 } from "./common-fields.ts";
 import type { StreamView } from "./event-stream.ts";
-import { checked, flag, isNot, isTokenList, text, tokenList, unsupported } from "./fields.ts";
+import {
+  checked,
+  flag,
+  ignored,
+  isNot,
+  isTokenList,
+  text,
+  tokenList,
+  unsupported,
+} from "./fields.ts";
 import type { Job } from "./job.ts";
 import {
   completionLogprobs,
@@ -32,6 +41,7 @@ import {
   checkPromptReport,
   drawingOf,
   invalid,
+  MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
   TOP_LOGPROBS_FIELD,
 } from "./sampling-fields.ts";
@@ -61,6 +71,13 @@ export const completionsRequest = v.strictObject({
   echo: flag,
   suffix: unsupported("nothing is inserted between texts", ""),
   prompt_embeds: unsupported("prompts are tokens"),
+  // rllm's gateway sends the later turns of a chat here as tokens, with all other fields of the chat.
+  max_completion_tokens: MAX_TOKENS_FIELD,
+  top_logprobs: ignored,
+  chat_template_kwargs: ignored,
+  parallel_tool_calls: ignored,
+  reasoning_effort: ignored,
+  include_reasoning: ignored,
 });
 
 type Fields = v.InferOutput<typeof completionsRequest>;
@@ -72,7 +89,7 @@ export async function prepareCompletions(
 ): Promise<Prepared> {
   const fields = withFormat(checked(completionsRequest, body));
   plane.checkModel(fields.model);
-  const tokensMax = fields.max_tokens ?? TOKENS_MAX_DEFAULT;
+  const tokensMax = fields.max_tokens ?? fields.max_completion_tokens ?? TOKENS_MAX_DEFAULT;
   const extraArgs = { ...fields.vllm_xargs };
   const origin = originOf(exchange.headers, fields, extraArgs);
   const own = { topLogprobs: fields.logprobs ?? 0, tokensMax, extraArgs };

@@ -314,6 +314,26 @@ test("routes: a group's name has the same bounds wherever it stands", async () =
   }
 });
 
+test("completions: the fields of a chat that rllm's gateway sends with a later turn's tokens", async () => {
+  const fixture = fixtureOf({ lengthOf: () => 1000 });
+  const body = {
+    prompt: [1, 2],
+    add_special_tokens: false,
+    logprobs: true,
+    top_logprobs: 3,
+    max_completion_tokens: 5,
+    chat_template_kwargs: { enable_thinking: false },
+    parallel_tool_calls: false,
+    reasoning_effort: "low",
+    return_token_ids: true,
+  };
+  const { choices } = (await fixture.json(COMPLETIONS, body)) as {
+    choices: { token_ids: number[]; logprobs: { token_logprobs: number[] } }[];
+  };
+  expect(choices[0]?.token_ids).toHaveLength(5);
+  expect(choices[0]?.logprobs.token_logprobs).toHaveLength(5);
+});
+
 test("routes: choices of several prompts are in the order of the prompts", async () => {
   const fixture = fixtureOf();
   const body = { prompt: [[1], [2, 3]], n: 2, return_token_ids: true };
