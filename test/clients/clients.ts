@@ -44,6 +44,9 @@ export const LIGHT_DRIVERS: readonly DriverTest[] = [
   light("agentlightning", 4),
   light("verl_server", 2),
   light("skyrl", 9),
+  { ...light("rllm", 4), sources: "RLLM" },
+  { ...light("nemo_gym", 4), sources: "NEMO_GYM" },
+  { ...light("miles", 5), sources: "MILES" },
 ];
 export const TORCH_DRIVERS: readonly DriverTest[] = [
   torch("trl", 3),
