@@ -141,7 +141,11 @@ function listening(
   } catch (cause) {
     if (cause instanceof AppError) throw cause;
     const where = `${options.host}:${options.port}`;
-    throw new AppError("invalid_config", `${where}: ${errorText(cause)}`, { cause });
+    const isTaken = String(Reflect.get(Object(cause), "code")) === "EADDRINUSE";
+    const reason = isTaken
+      ? `the port is in use by another process; --port 0 takes a free one`
+      : errorText(cause);
+    throw new AppError("invalid_config", `${where}: ${reason}`, { cause });
   }
 }
 

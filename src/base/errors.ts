@@ -66,6 +66,19 @@ export class InvalidFieldError extends AppError {
   }
 }
 
+const FILE_PROBLEMS: Readonly<Record<string, string>> = {
+  ENOENT: "there is no such file",
+  ENOTDIR: "there is no such file",
+  EISDIR: "is a folder, not a file",
+  EACCES: "may not be read by this user",
+  EPERM: "may not be read by this user",
+};
+
+/** Why a file cannot be read; the caller names it. */
+export function fileProblem(error: unknown): string {
+  return FILE_PROBLEMS[String(Reflect.get(Object(error), "code"))] ?? errorText(error);
+}
+
 export function errorText(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }

@@ -68,6 +68,7 @@ function statusOf(error: unknown): number {
     case "invalid_config":
     case "invalid_json":
     case "invalid_field":
+    case "model_unreadable":
     case "context_length_exceeded":
     case "kv_budget_too_small":
       return EXIT_USAGE;

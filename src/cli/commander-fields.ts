@@ -3,7 +3,7 @@
 
 import { readFileSync } from "node:fs";
 import { type Command, InvalidArgumentError, Option } from "commander";
-import { AppError } from "../base/errors.ts";
+import { AppError, fileProblem } from "../base/errors.ts";
 import {
   defaultText,
   envName,
@@ -26,12 +26,15 @@ export function addFields(
     const option = optionOf(FIELDS[name], own);
     command.addOption(own === undefined ? option : option.default(own));
   }
-  return command.addHelpText("after", ENVIRONMENT_NOTE);
+  const [first] = names.map((name) => FIELDS[name]).filter(({ kind }) => kind !== "switch");
+  return first === undefined ? command : command.addHelpText("after", environmentNote(first));
 }
 
-const ENVIRONMENT_NOTE = `
-Options can be set in the environment: --kv-tokens is FORETOKEN_KV_TOKENS.
+function environmentNote(field: Field): string {
+  return `
+Options can be set in the environment: ${field.flag} is ${envName(field)}.
 Flags override it.`;
+}
 
 /**
  * The settings of `names` after parsing; absent fields without a default are null.
@@ -80,8 +83,7 @@ function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, u
     const text = readFileSync(path, "utf8");
     content = path.endsWith(".json") ? JSON.parse(text) : Bun.TOML.parse(text);
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("invalid_config", `--config ${path}: ${reason}`, { cause });
+    throw new AppError("invalid_config", `--config ${path}: ${fileProblem(cause)}`, { cause });
   }
   return settingsIn(content, { where: path, names });
 }

@@ -19,12 +19,13 @@ const FIELD_NAMES = ["samples", "workerToken", "json", "quiet"] as const;
 type DoctorSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const EXAMPLES = `
+It generates about 13,000 tokens, and pauses, updates and resets nothing. It
+compares the weights of several servers. If they share a KV pool, it also tests
+that each finds the KV of the one before, and not under another salt.
+
 Examples:
   $ foretoken doctor http://127.0.0.1:8000
-  $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json
-It generates about 13,000 tokens, and pauses, updates and resets nothing.
-If several servers share a KV pool, it also tests that each finds the KV of the
-one before, and does not find it under another salt. It compares their weights.`;
+  $ foretoken doctor http://gpu-0:8000 http://gpu-1:8000 --json`;
 
 export function doctorCommand(setStatus: (status: number) => void): Command {
   const command = new Command("doctor")

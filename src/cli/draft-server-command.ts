@@ -49,8 +49,8 @@ const CLOSE_LOOK_MS = 20;
 
 const EXAMPLES = `
 Examples:
-  foretoken draft-server                            loopback only
-  FORETOKEN_API_TOKEN=... foretoken draft-server --host 0.0.0.0 --port 7447`;
+  $ foretoken draft-server                            loopback only
+  $ FORETOKEN_API_TOKEN=... foretoken draft-server --host 0.0.0.0 --port 7447`;
 
 export function draftServerCommand(setStatus: (status: number) => void): Command {
   const command = new Command("draft-server")

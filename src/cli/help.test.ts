@@ -18,9 +18,8 @@ function helpOf(command: Command, columns: number | undefined): string {
   return text;
 }
 
-/** Lines that are too long, but for names without a blank, which cannot be wrapped. */
 function tooLong(text: string, width: number): string[] {
-  return text.split("\n").filter((line) => line.length > width && line.trim().includes(" "));
+  return text.split("\n").filter((line) => line.length > width);
 }
 
 function example(defaults: Parameters<typeof addFields>[2] = {}): Command {
@@ -48,6 +47,14 @@ test("help: no option of a command has two defaults", () => {
       .map(({ long }) => `${command.name()} ${long}`),
   );
   expect(doubled).toEqual([]);
+});
+
+test("help: the environment's rule is shown by an option of the command itself", () => {
+  const others = programOf(() => {}).commands.flatMap((command) => {
+    const flag = /in the environment: (--\S+) is/.exec(helpOf(command, 80))?.[1];
+    return command.options.some(({ long }) => long === flag) ? [] : [command.name()];
+  });
+  expect(others).toEqual([]);
 });
 
 test("help: descriptions wrap on narrow terminals", () => {

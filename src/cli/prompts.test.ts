@@ -176,8 +176,8 @@ test("loadPrompts: refuses an endless line before it is in memory", async () => 
 
 test("loadPrompts: a file that is not there, and a directory, are named with the reason", async () => {
   for (const [path, reason] of [
-    [join(root, "nothing.jsonl"), "ENOENT"],
-    [root, "EISDIR"],
+    [join(root, "nothing.jsonl"), "nothing.jsonl: there is no such file"],
+    [root, `${root}: is a folder`],
   ] as const) {
     const loading = loadPrompts(path, { vocabularySize: 100, limit: null });
     expect(loading).rejects.toMatchObject({ code: "usage" });

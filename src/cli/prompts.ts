@@ -4,7 +4,7 @@
 
 import { createReadStream } from "node:fs";
 import * as v from "valibot";
-import { AppError, InvalidFieldError } from "../base/errors.ts";
+import { AppError, fileProblem, InvalidFieldError } from "../base/errors.ts";
 import {
   type Chat,
   chatOf,
@@ -226,8 +226,8 @@ async function* readChunks(path: string): AsyncGenerator<Buffer> {
   try {
     for await (const chunk of stream) yield Buffer.isBuffer(chunk) ? chunk : Buffer.from(chunk);
   } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new AppError("usage", `cannot read the prompts: ${reason}`, { cause: error });
+    const message = `cannot read the prompts: ${path}: ${fileProblem(error)}`;
+    throw new AppError("usage", message, { cause: error });
   } finally {
     stream.destroy();
   }

@@ -4,7 +4,7 @@
 import { createReadStream } from "node:fs";
 import { pipeline, Readable } from "node:stream";
 import { createGunzip } from "node:zlib";
-import { AppError } from "../base/errors.ts";
+import { AppError, fileProblem } from "../base/errors.ts";
 import { readResponses } from "../replay/read-responses.ts";
 import { readTrace } from "../replay/read-trace.ts";
 import type { Chunks, TraceGroup } from "../replay/trace.ts";
@@ -29,8 +29,7 @@ async function* readChunks(path: string): Chunks {
   try {
     for await (const chunk of Readable.from(bytes)) yield chunk as Uint8Array;
   } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("usage", `cannot read ${path}: ${reason}`, { cause });
+    throw new AppError("usage", `cannot read ${path}: ${fileProblem(cause)}`, { cause });
   } finally {
     file.destroy();
     bytes.destroy();

@@ -130,7 +130,8 @@ async function wantedWorkloads(settings: SimulateSettings): Promise<Workload[]> 
 }
 
 function systemsOf(text: string): SystemName[] {
-  const names = text.split(",").map((name) => {
+  const names = text.split(",").map((part) => {
+    const name = part.trim();
     const known = SYSTEM_NAMES.find((one) => one === name);
     if (known !== undefined) return known;
     const message = `--systems names "${name}"; it is one of ${SYSTEM_NAMES.join(", ")}`;

@@ -2,7 +2,7 @@
 
 import { readFileSync } from "node:fs";
 import * as v from "valibot";
-import { AppError, errorText, InvalidFieldError } from "../base/errors.ts";
+import { AppError, errorText, fileProblem, InvalidFieldError } from "../base/errors.ts";
 import { CHUNK_COLUMNS } from "../rollout/timeline.ts";
 
 const ms = v.pipe(v.number(), v.finite());
@@ -65,6 +65,7 @@ const TimelineFields = v.object({
   workers: v.array(WorkerFields),
 });
 
+const WHAT_A_REPORT_IS = "a report is what `foretoken rollout --report` writes";
 /** What a report without a timeline is. */
 const MISSING = "is missing: the report is of an older version, or of no rollout";
 
@@ -105,7 +106,9 @@ function parsed(path: string): unknown {
   try {
     text = readFileSync(path, "utf8");
   } catch (cause) {
-    throw new AppError("usage", `cannot read the report: ${errorText(cause)}`, { cause });
+    throw new AppError("usage", `cannot read the report: ${path}: ${fileProblem(cause)}`, {
+      cause,
+    });
   }
   try {
     return JSON.parse(text);
@@ -125,5 +128,7 @@ function check<T extends v.GenericSchema>(
   const [issue] = result.issues;
   const inner = v.getDotPath(issue);
   const field = [within, inner].filter((part) => part).join(".") || "report";
-  throw new InvalidFieldError({ where, field, problem: `is wrong: ${issue.message}` });
+  const isMissing = issue.received === "undefined";
+  const problem = isMissing ? `is missing: ${WHAT_A_REPORT_IS}` : `is wrong: ${issue.message}`;
+  throw new InvalidFieldError({ where, field, problem });
 }

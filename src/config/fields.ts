@@ -417,7 +417,7 @@ export const FIELDS = {
     kind: "text",
     flag: "--systems",
     metavar: "NAME,...",
-    default: "verl,streamrl-oracle,partial-rollout,divided,seer,oracle,foretoken",
+    default: "verl, streamrl-oracle, partial-rollout, divided, seer, oracle, foretoken",
     help: "the schedulers to simulate; speed-ups are over verl without drafting",
   },
   simulatedDraft: {

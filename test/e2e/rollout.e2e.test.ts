@@ -325,7 +325,7 @@ engineTest("bad input: an unreadable model is named", async () => {
     );
     expect(stderr).toContain(path);
     expect(stderr).toContain("model_unreadable");
-    expect(status).toBe(1);
+    expect(status).toBe(2);
   }
 });
 

@@ -13,7 +13,7 @@ import {
   writeSync,
 } from "node:fs";
 import { join } from "node:path";
-import { AppError } from "../../base/errors.ts";
+import { AppError, fileProblem } from "../../base/errors.ts";
 import { GGUF_MAGIC, readGgufHead } from "./gguf.ts";
 import { pathOf } from "./memory-file.ts";
 import { convertWeights, copyRange, keptRanges } from "./weights-conversion.ts";
@@ -56,19 +56,11 @@ function unreadable(path: string, problem: string, cause?: unknown): AppError {
   return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
 }
 
-const PROBLEMS: Readonly<Record<string, string>> = {
-  ENOENT: "there is no such file",
-  ENOTDIR: "there is no such file",
-  EACCES: "may not be read by this user",
-  EPERM: "may not be read by this user",
-};
-
 function statOf(path: string): BigIntStats {
   try {
     return statSync(path, { bigint: true });
   } catch (cause) {
-    const code = String(Reflect.get(Object(cause), "code"));
-    throw unreadable(path, PROBLEMS[code] ?? String(cause), cause);
+    throw unreadable(path, fileProblem(cause), cause);
   }
 }
 
@@ -133,8 +125,7 @@ function copyGguf({ path, target, progress }: ImportOptions): void {
   try {
     source = openSync(path, "r");
   } catch (cause) {
-    const code = String(Reflect.get(Object(cause), "code"));
-    throw unreadable(path, PROBLEMS[code] ?? String(cause), cause);
+    throw unreadable(path, fileProblem(cause), cause);
   }
   try {
     const buffer = new Uint8Array(PIECE_BYTES);

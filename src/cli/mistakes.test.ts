@@ -1,0 +1,47 @@
+// Mistakes of a first day, on the command line: each ends with status 2 and a sentence that names what was given, and
+// what is wrong with it.
+
+import { afterEach, expect, spyOn, test } from "bun:test";
+import { mkdtempSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { main } from "./cli.ts";
+import { EXIT_USAGE } from "./exit.ts";
+
+const said = spyOn(console, "error").mockImplementation(() => {});
+afterEach(() => said.mockClear());
+
+const FOLDER = mkdtempSync(join(tmpdir(), "foretoken-mistakes-"));
+const LINE = join(FOLDER, "line.json");
+writeFileSync(LINE, '{"id": "a", "prompt": "x"}\n');
+const NONE = join(FOLDER, "none.jsonl");
+const OUT = ["--out", join(FOLDER, "out.jsonl")];
+
+for (const [name, args, problem] of [
+  ["absent prompts", ["rollout", NONE, ...OUT], `${NONE}: there is no such file`],
+  ["a folder of prompts", ["rollout", FOLDER, ...OUT], `${FOLDER}: is a folder, not a file`],
+  ["an absent model", ["rollout", LINE, ...OUT, "--model", "none.gguf"], "there is no such file"],
+  ["no model", ["rollout", LINE, ...OUT, "--model", LINE], `${LINE}: not a GGUF file`],
+  ["absent responses", ["replay", NONE], `cannot read ${NONE}: there is no such file`],
+  ["an absent report", ["trace", NONE], `${NONE}: there is no such file`],
+  ["no report", ["trace", LINE], `${LINE}: runs is missing: a report is what`],
+  ["an absent configuration", ["serve", "--config", NONE], `${NONE}: there is no such file`],
+  ["an unknown system", ["simulate", "--systems", "verl, vllm"], '--systems names "vllm"'],
+] as const) {
+  test(`mistakes: ${name}`, async () => {
+    expect(await main(args)).toBe(EXIT_USAGE);
+    expect(said.mock.calls.flat().join("\n")).toContain(problem);
+  });
+}
+
+test("mistakes: a port in use", async () => {
+  const taken = Bun.serve({ port: 0, hostname: "127.0.0.1", fetch: () => new Response() });
+  try {
+    const port = String(taken.port);
+    expect(await main(["serve", "--port", port])).toBe(EXIT_USAGE);
+    const problem = `127.0.0.1:${port}: the port is in use by another process`;
+    expect(said.mock.calls.flat().join("\n")).toContain(problem);
+  } finally {
+    await taken.stop(true);
+  }
+});
