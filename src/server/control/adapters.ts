@@ -4,6 +4,7 @@
 import { AppError, InvalidFieldError } from "../../base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../../request/request.ts";
 import type { ControlRequest } from "../../rollout/worker.ts";
+import { UNREACHABLE } from "../engine-answer.ts";
 import type { Recipe } from "../give-weights.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { Member, Reachable } from "../worker-pool.ts";
@@ -68,7 +69,9 @@ export class Adapters {
       return merged(outcome);
     }
     const tried = await steps.tried(outcome, name);
-    if (tried.failed.some(({ member }) => member.state === "ready")) {
+    // One that has gone is opened again, and gets it then.
+    const refused = tried.failed.filter(({ answer }) => answer.status !== UNREACHABLE);
+    if (refused.some(({ member }) => isServing(member))) {
       await steps.send(took(engines, outcome), unloading(name));
       await this.#drop(name, call, { steps, outcome: tried });
       return merged(tried);
@@ -137,7 +140,12 @@ function took(engines: readonly Reachable[], { answers }: Outcome): Reachable[] 
 
 /** An adapter belongs to its base weights: an engine with other weights is excluded. */
 function serving(taken: Taken): Map<Member, Reachable["worker"]> {
-  return new Map([...taken].filter(([{ state }]) => state === "ready"));
+  return new Map([...taken].filter(([member]) => isServing(member)));
+}
+
+/** It has the epoch's weights, also while its connection is made again. */
+function isServing({ state }: Member): boolean {
+  return state === "ready" || state === "reconnecting";
 }
 
 function nameIn(body: unknown): string {

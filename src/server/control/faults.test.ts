@@ -283,6 +283,18 @@ test("two updates at once are one after the other", async () => {
   expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
 });
 
+test("adapter: an engine whose connection is lost for a moment serves it with the others", async () => {
+  const fixture = await Fixture.open();
+  const open = gated(fixture.worker(0));
+  const load = { lora_name: "policy", lora_path: "/lora/1" };
+  const { answer } = await begun(fixture, "/v1/load_lora_adapter", load);
+  fixture.lose(0);
+  open();
+  expect((await answer).status).toBe(200);
+  fixture.regain(0);
+  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
+});
+
 test("calls that wait for an update: one more than 64 is refused by number, and the others are answered", async () => {
   const fixture = await Fixture.open();
   const open = gated(fixture.worker(0));

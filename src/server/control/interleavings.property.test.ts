@@ -12,7 +12,7 @@ import type { Request } from "../../request/buffer.ts";
 import type { Member } from "../worker-pool.ts";
 
 const SEED = Number(process.env.SEED ?? 21);
-const RUNS = rounds(25, 20_000);
+const RUNS = rounds(15, 20_000);
 const ENGINES = 5;
 const OUTPUT_TOKENS = 30;
 
