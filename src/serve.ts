@@ -41,7 +41,6 @@ import { tracedBy } from "./traced.ts";
 import { loadCore } from "./wasm/load.ts";
 
 const EPOCH = weightEpoch(0);
-const RESUME_LOOK_MS = 50;
 /** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
 const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
 const NONE_JOINS: WorkerRegistryOptions = {
@@ -167,6 +166,7 @@ function serveWith(
   const { afterwards, repeatedly } = timers;
   const saved = savedIn(journals);
   const before = lastWeights([...saved.requests, ...saved.rollouts]);
+  let resume = () => {};
   const pool = new WorkerPool({
     before,
     sources: options.sources,
@@ -175,6 +175,7 @@ function serveWith(
     controlMsMax: options.weightsTimeoutMs,
     changed: (member) => {
       workersChanged();
+      resume();
       events.workerChanged(member);
     },
     workersMin: options.workersMin ?? 1,
@@ -291,7 +292,9 @@ function serveWith(
   rollouts.adopt(saved.rollouts);
   requestJournals?.adopt(saved.requests);
   http.serve({ routes, sockets: { "/v1/stream": stream, "/v1/draft": drafts.service } });
-  const stopResuming = resumed(rollouts, { pool, sidecar, events, repeatedly });
+  resume = () => {
+    if (resumed(rollouts, { pool, sidecar, events })) resume = () => {};
+  };
   const opened = pool.open();
   registry.attach(pool);
   // Callers that await it get the error; an unhandled rejection would end the process.
@@ -314,7 +317,7 @@ function serveWith(
     },
     stop: async () => {
       stopLooking();
-      stopResuming();
+      resume = () => {};
       iterations.end();
       live.close();
       sidecar.rollout.stop();
@@ -348,27 +351,22 @@ function savedIn(journals: RunJournals | null): {
   return { requests, rollouts };
 }
 
-/** Rollouts of an earlier process go on as soon as the engines serve. Returns what gives that up. */
+/**
+ * Rollouts of an earlier process go on as soon as the engines serve, before anybody can see that they do. false: they do
+ * not yet.
+ */
 function resumed(
   rollouts: KnownRollouts,
-  parts: {
-    pool: WorkerPool;
-    sidecar: Sidecar;
-    events: ServeEvents;
-    repeatedly: Timers["repeatedly"];
-  },
-): () => void {
-  const { pool, sidecar, events, repeatedly } = parts;
+  parts: { pool: WorkerPool; sidecar: Sidecar; events: ServeEvents },
+): boolean {
+  const { pool, sidecar, events } = parts;
   const count = rollouts.waiting;
-  if (count === 0) return () => {};
-  const stop = repeatedly(() => {
-    if (!pool.hasStarted || sidecar.rollout.workers.length === 0) return;
-    stop();
-    const weights = sidecar.rollout.workers.flatMap((worker) => worker.weights ?? []);
-    rollouts.resume(weights, events.failed);
-    events.resumed(count);
-  }, RESUME_LOOK_MS);
-  return stop;
+  if (count === 0) return true;
+  if (!pool.hasStarted || sidecar.rollout.workers.length === 0) return false;
+  const weights = sidecar.rollout.workers.flatMap((worker) => worker.weights ?? []);
+  rollouts.resume(weights, events.failed);
+  events.resumed(count);
+  return true;
 }
 
 function sidecarOf(
