@@ -49,7 +49,7 @@ function fileTable(
   const reliability = results.filter((result) => result.reliability.length > 0).map(reliabilityOf);
   const lines = [titleOf(file, results), ...aligned([head, ...rows])];
   if (reliability.length > 0) {
-    lines.push("", "returned probability: frequency of acceptance", ...aligned(reliability));
+    lines.push("", "estimated acceptance probability: observed frequency", ...aligned(reliability));
   }
   return [...lines, "", ...verdictLines(results, engine)].join("\n");
 }
@@ -68,7 +68,7 @@ function verdictLines(results: readonly CellResult[], engine: EngineSteps | null
   if (engine === null) {
     return [
       `verdict: drafting (${name}) pays where a step that verifies ${drafted.toFixed(2)} draft tokens for each request`,
-      `takes less than ${times(tokens)} the time of a plain step; where rows are free it is ${times(tokens)} as fast.`,
+      `takes less than ${times(tokens)} the time of a plain step; if verification cost nothing, it would be ${times(tokens)} as fast.`,
       "For a figure on your engine: --batch, --step-ms and --row-us.",
     ];
   }

@@ -40,4 +40,5 @@ test("busyNote: only where other processes used a tenth of the machine", () => {
   expect(busyNote(of(0, 0.09))).toBeNull();
   expect(busyNote(of(null))).toBeNull();
   expect(busyNote(of(0.05, 0.4))).toContain("used 5 % to 40 % of its CPU time");
+  expect(busyNote(of(0.4))).toContain("used 40 % of its CPU time");
 });

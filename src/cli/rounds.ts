@@ -90,5 +90,7 @@ export function busyNote(reports: readonly RoundsReport[]): string | null {
   const largest = Math.max(0, ...shares);
   if (largest < BUSY_SHARE) return null;
   const percent = (share: number) => `${Math.round(100 * share)} %`;
-  return `The machine was busy: other processes used ${percent(Math.min(...shares))} to ${percent(largest)} of its CPU time. Wall times do not compare; CPU times do.`;
+  const [low, high] = [percent(Math.min(...shares)), percent(largest)];
+  const range = low === high ? low : `${low} to ${high}`;
+  return `The machine was busy: other processes used ${range} of its CPU time. Wall times do not compare; CPU times do.`;
 }

@@ -6,7 +6,7 @@ import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync
 import { join } from "node:path";
 import { attempt } from "../../scripts/python-env.ts";
 import { freePort } from "../../src/supervise/ports.ts";
-import { alertQueries, DEPLOY, panelQueries } from "../deploy/queries.ts";
+import { alertQueries, DEPLOY, panelQueries, vllmQueries } from "../deploy/queries.ts";
 import { untilTrue } from "../e2e/fleet.ts";
 import { ROOT, scratch, start } from "../e2e/tool.ts";
 
@@ -104,7 +104,7 @@ describe("deploy", () => {
     ).toBeNull();
   });
 
-  for (const query of panelQueries()) {
+  for (const query of [...panelQueries(), ...vllmQueries()]) {
     test(`deploy: data for ${query.of}: ${query.expr}`, async () => {
       expect(await answerOf(query.expr)).not.toEqual([]);
     });
