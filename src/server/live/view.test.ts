@@ -81,7 +81,9 @@ test("live: a pause is reported as it begins, while requests wait for it, and as
   bed.clock.advance(61_000);
   view.look();
   expect(changes).toHaveLength(2);
+  expect(answer()).toMatchObject({ state: "paused", state_s: 61 });
   weights.isAsleep = true;
+  expect(answer()).toMatchObject({ state: "sleeping", state_s: 0 });
   view.look();
   weights.isUpdating = true;
   view.look();

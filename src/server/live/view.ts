@@ -157,7 +157,9 @@ export class LiveView {
     const { state } = this;
     return {
       ...state,
-      state_s: Math.round((clock.nowMs() - this.#sinceMs) / 1000),
+      // It may have changed since the last look.
+      state_s:
+        state.state === this.#state.state ? Math.round((clock.nowMs() - this.#sinceMs) / 1000) : 0,
       iteration: this.iteration,
       weight_epoch: rollout.epoch,
       ...(samples ? { samples: this.#samples.columns() } : {}),
