@@ -39,7 +39,7 @@ export interface SoakRun {
   readonly samples: readonly Sample[];
   /** Per minute, over the second half. */
   readonly trends: Readonly<Record<Measured, Trend | null>>;
-  /** When all clients have left. */
+  /** When all clients have left. Connections to engines, one for each request that ran, stay open for 3 s more. */
   readonly afterwards: { readonly files: number; readonly live: number };
 }
 
