@@ -603,7 +603,7 @@ export const FIELDS = {
     metavar: "FILE",
     default: null,
     otherwise: "in memory",
-    help: "keep the figures of the last 50 iterations, which the page shows, in this SQLite file",
+    help: "keep the figures and curves of the last 50 iterations, which the page shows, in this SQLite file",
   },
   completedMb: integer("--completed-mb", {
     metavar: "MB",
