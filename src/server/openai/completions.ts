@@ -97,7 +97,10 @@ export async function prepareCompletions(
   checkPromptReport(fields.stream, fields);
   if (fields.echo === true && !plane.hasText) throw invalid("echo", "needs the prompt's text");
   if (fields.echo === true && typeof fields.logprobs === "number") {
-    throw invalid("echo", "is true with logprobs: no worker computes logprobs of prompts");
+    throw invalid(
+      "echo",
+      "is true with logprobs: prompt_logprobs reports on the prompt, where the workers are vLLM servers",
+    );
   }
   const addSpecial = fields.add_special_tokens ?? true;
   const truncates = (fields.truncate_prompt_tokens ?? null) !== null;
