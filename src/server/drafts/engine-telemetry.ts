@@ -1,8 +1,8 @@
-// Telemetry of engines with the plugin, and the budgets they get in return. An engine that sends none for a while is
-// dropped. A rollout's correctness does not depend on it.
+// Telemetry of engines with the plugin, and the answer to it: whether they may draft. How much is the engine's own
+// decision. An engine that sends none for a while is dropped. A rollout's correctness does not depend on it.
 
 import type { Clock } from "../../base/clock.ts";
-import { stepTokens } from "../../draft/engine-budget.ts";
+import { STEP_TOKENS_UNBOUNDED } from "../../draft/service/limits.ts";
 import type { Budget, Telemetry } from "../../draft/service/message.ts";
 import type { EngineReports } from "../../draft/service/session.ts";
 
@@ -49,7 +49,7 @@ export class EngineTelemetry implements EngineReports {
   report(engine: string, { kind: _, ...telemetry }: Telemetry): Budget {
     const known = this.#engines.get(engine);
     if (!telemetry.isLossless && known?.isLossless !== false) this.#options.notLossless(engine);
-    const tokens = this.#options.drafts ? stepTokens(telemetry) : 0;
+    const tokens = this.#options.drafts && telemetry.isLossless ? STEP_TOKENS_UNBOUNDED : 0;
     if (known === undefined && this.#engines.size >= ENGINES_MAX) this.figures();
     if (known !== undefined || this.#engines.size < ENGINES_MAX) {
       const heardMs = this.#options.clock.nowMs();
