@@ -9,7 +9,8 @@ import { buildWheel } from "../../scripts/wheel.ts";
 import { ROOT, scratch } from "../e2e/tool.ts";
 
 const PYTHON = join(ROOT, "python");
-const COMMANDS = ["sh", "cat", "sleep"];
+/** openssl: of the tests. */
+const COMMANDS = ["sh", "cat", "sleep", "openssl"];
 /** Of the package index. */
 const SIZE_MAX = 100 * 1024 * 1024;
 const GOOD = expect.objectContaining({ status: 0 });
