@@ -113,13 +113,13 @@ test("start: --min-workers: health waits for as many, requests are served by tho
 test("start: what no further try would change ends it at once", async () => {
   const cases: [string[], number, RegExp][] = [
     [["--worker", "gpu-0:8000"], 2, /--worker is "gpu-0:8000"; it is http:\/\/HOST:PORT/],
-    [["--worker", "http://127.0.0.1:9", "--tokenizer", "/nowhere"], 1, /\/nowhere/],
+    [["--worker", "http://127.0.0.1:9", "--tokenizer", "/nowhere"], 2, /\/nowhere/],
     [
       ["--worker", "http://127.0.0.1:9", "--min-workers", "2"],
       2,
       /--min-workers is 2, and there are 1/,
     ],
-    [["--llama", "1", "--model", "/nowhere.gguf"], 1, /\/nowhere\.gguf/],
+    [["--llama", "1", "--model", "/nowhere.gguf"], 2, /\/nowhere\.gguf/],
     [["--worker", "http://127.0.0.1:9", "--slots", "4"], 2, /--slots has no effect here/],
     [["--worker", "ws://127.0.0.1:9", "--kv-tokens", "4096"], 2, /--kv-tokens has no effect/],
     [["--worker", "http://127.0.0.1:9", "--pool-dir", "/tmp"], 2, /--pool-dir has no effect/],
