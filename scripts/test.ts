@@ -99,7 +99,7 @@ if (run([bun, join("scripts", "build-core.ts")]) !== 0) {
   const whole = { FORETOKEN_ADVERSARY: "all" };
   runs.push(tested([...timeout, `./${ADVERSARY_TESTS}/`, ...args], whole));
 } else if (flags.includes("--clients")) {
-  const [onEmbedded, onVllm] = [["light", "torch"], ["vllm"]];
+  const [onEmbedded, onVllm] = [["light", "torch", "sources"], ["vllm"]];
   const kinds = flags.includes("--vllm") ? onVllm : onEmbedded;
   const files = kinds.map((kind) => `./${CLIENT_TESTS}/${kind}.test.ts`);
   runs.push(tested(["--timeout", VLLM_TIMEOUT_MS, ...files, ...args]));

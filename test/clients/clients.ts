@@ -27,7 +27,7 @@ export const LIGHT = environment("clients", "npm run clients:install");
 /** With torch, TRL, AReaL and verl. */
 export const TORCH = environment("clients-torch", "npm run clients:install -- --torch");
 
-/** A driver, and the steps that it takes. `sources`: names the variable with the folder of a trainer that PyPI lacks. */
+/** A driver, and the steps that it takes. `sources`: names the variable with the folder of its sources. */
 export interface DriverTest {
   readonly name: string;
   readonly steps: number;
@@ -44,14 +44,17 @@ export const LIGHT_DRIVERS: readonly DriverTest[] = [
   light("agentlightning", 4),
   light("verl_server", 2),
   light("skyrl", 9),
-  { ...light("rllm", 4), sources: "RLLM" },
-  { ...light("nemo_gym", 4), sources: "NEMO_GYM" },
-  { ...light("miles", 5), sources: "MILES" },
 ];
 export const TORCH_DRIVERS: readonly DriverTest[] = [
   torch("trl", 3),
   torch("areal", 2),
   torch("verl", 2),
+];
+/** Of trainers that no registry has: they run where their sources are. */
+export const SOURCE_DRIVERS: readonly DriverTest[] = [
+  { ...light("rllm", 4), sources: "RLLM" },
+  { ...light("nemo_gym", 4), sources: "NEMO_GYM" },
+  { ...light("miles", 5), sources: "MILES" },
   { ...torch("slime", 5), sources: "SLIME" },
 ];
 

@@ -1,9 +1,15 @@
-// The drivers of both environments against two real vLLM servers behind the sidecar.
+// All drivers against two real vLLM servers behind the sidecar.
 
 import { rmSync } from "node:fs";
 import { Fleet, vllmMissing } from "../vllm/fleet.ts";
 import { scaledModel } from "../vllm/other-weights.ts";
-import { LIGHT_DRIVERS, type Served, TORCH_DRIVERS, testDrivers } from "./clients.ts";
+import {
+  LIGHT_DRIVERS,
+  type Served,
+  SOURCE_DRIVERS,
+  TORCH_DRIVERS,
+  testDrivers,
+} from "./clients.ts";
 
 async function start(): Promise<Served> {
   const fleet = await Fleet.up(["--chunk-tokens", "32", "--max-model-len", "2100"]);
@@ -18,7 +24,7 @@ async function start(): Promise<Served> {
 /** vLLM on CPU does not sleep. */
 const WITHOUT_SLEEP: Readonly<Record<string, number>> = { skyrl: 8 };
 
-const drivers = [...LIGHT_DRIVERS, ...TORCH_DRIVERS].map((driver) => ({
+const drivers = [...LIGHT_DRIVERS, ...TORCH_DRIVERS, ...SOURCE_DRIVERS].map((driver) => ({
   ...driver,
   steps: WITHOUT_SLEEP[driver.name] ?? driver.steps,
 }));
