@@ -27,7 +27,12 @@ import { type HttpOptions, type HttpServer, type Served, serveHttp } from "./ser
 import { Iterations } from "./server/iterations.ts";
 import { LiveView } from "./server/live/view.ts";
 import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
-import { lastWeights, type SavedRollout, savedRollout } from "./server/rollouts/journal.ts";
+import {
+  lastWeights,
+  type SavedRollout,
+  savedRollout,
+  savedWeights,
+} from "./server/rollouts/journal.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { Sidecar } from "./server/sidecar.ts";
 import { starting } from "./server/starting.ts";
@@ -165,7 +170,8 @@ function serveWith(
   const timers = timersOf(failed);
   const { afterwards, repeatedly } = timers;
   const saved = savedIn(journals);
-  const before = lastWeights([...saved.requests, ...saved.rollouts]);
+  const journaled = [...saved.requests, ...saved.rollouts];
+  const before = lastWeights(journaled);
   let resume = () => {};
   const pool = new WorkerPool({
     before,
@@ -192,7 +198,7 @@ function serveWith(
     notice: (notice) => events.weightsNotice(notice),
     held: (seconds) => metrics.weightsUpdated(seconds),
   });
-  if (before !== null && before.version !== String(before.epoch)) weights.rename(before.version);
+  for (const one of savedWeights(journaled)) weights.name(one.epoch, one.version);
   const learned = new LearnedEpochs({
     ...{ sidecar, pool, weights, clock: wallClock, later: afterwards },
     stale: (notice) => events.weightsNotice({ kind: "stale", ...notice }),

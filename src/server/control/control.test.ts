@@ -510,3 +510,16 @@ test("an engine that is being brought up to date gets no update before it is, an
   const paths = fixture.worker(0).heard.map(({ body }) => JSON.stringify(body));
   expect(paths.map((path) => /w.\d/.exec(path)?.[0])).toEqual(["w/1", "w/3"]);
 });
+
+test("names of epochs before a restart stay; a number is no name", async () => {
+  const { weights } = await Fixture.open();
+  weights.name(weightEpoch(3), "step-7");
+  weights.name(weightEpoch(4), "4");
+  expect([3, 4, 5].map((epoch) => weights.version(weightEpoch(epoch)))).toEqual([
+    "step-7",
+    "4",
+    "5",
+  ]);
+  weights.rename("step-0");
+  expect(weights.isNamed).toBe(true);
+});

@@ -138,6 +138,11 @@ export class WeightUpdates {
     this.#names.give(this.#options.sidecar.rollout.epoch, version);
   }
 
+  /** What clients knew the weights of an epoch by before the sidecar restarted: responses may still name it. */
+  name(epoch: WeightEpoch, version: string): void {
+    if (version !== String(epoch)) this.#names.give(epoch, version);
+  }
+
   /** The trainer's pause. @throws AppError as GenerationHold.pause. */
   async pause(mode: PauseMode): Promise<void> {
     await this.#hold.pause(mode);

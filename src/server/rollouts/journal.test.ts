@@ -9,7 +9,7 @@ import { readJournal, type SavedRun } from "../../journal/read.ts";
 import { RecordWriter } from "../../journal/records.ts";
 import { SAMPLING_DEFAULTS } from "../../request/request.ts";
 import type { Text } from "../../text/text.ts";
-import { lastWeights, type RunFile, type RunFiles, savedRollout } from "./journal.ts";
+import { lastWeights, type RunFile, type RunFiles, savedRollout, savedWeights } from "./journal.ts";
 import { KnownRollouts } from "./known.ts";
 import { ROLLOUT_LIMITS, type RolloutPlan } from "./plan.ts";
 
@@ -192,6 +192,12 @@ test("journals name the newest weights, and what gives them to an engine, also i
   expect(lastWeights(first.savedNow().map(savedRollout))).toEqual({
     ...{ epoch: weightEpoch(1), version: "v1", weights: null, base: "first" },
   });
+  // Responses that ended under the weights before still name them.
+  const named = savedWeights(first.savedNow().map(savedRollout));
+  expect(named.map(({ epoch, version }) => [epoch, version])).toEqual([
+    [weightEpoch(0), "v0"],
+    [weightEpoch(1), "v1"],
+  ]);
 });
 
 test("a strict response does not go on from tokens of earlier weights, a mixed one does", async () => {

@@ -89,17 +89,23 @@ function isHeader(header: object): header is Header {
   return format === 1 && texts && hasEpoch && Array.isArray(draws) && hasPrompts;
 }
 
+type SavedWeights = HeldWeights & { readonly run: SavedRun };
+
+/** All weights that journals name, by epoch. */
+export function savedWeights(saved: readonly SavedWeights[]): HeldWeights[] {
+  return saved
+    .flatMap(({ epoch, version, weights, base, run }) => [
+      heldIn({ epoch, version, weights, base }),
+      ...run.epochs.map(heldIn),
+    ])
+    .sort((a, b) => a.epoch - b.epoch);
+}
+
 /** The newest weights that a journal names; null: there is no journal. */
-export function lastWeights(
-  saved: readonly (HeldWeights & { readonly run: SavedRun })[],
-): HeldWeights | null {
-  let newest: HeldWeights | null = null;
-  for (const { epoch, version, weights, base, run } of saved) {
-    for (const one of [{ epoch, version, weights, base }, ...run.epochs]) {
-      if (newest === null || one.epoch > newest.epoch) newest = heldIn(one);
-    }
-  }
-  return newest;
+export function lastWeights(saved: readonly SavedWeights[]): HeldWeights | null {
+  const all = savedWeights(saved);
+  const newest = all.at(-1)?.epoch;
+  return all.find(({ epoch }) => epoch === newest) ?? null;
 }
 
 /** Of a journal without them, or with others than this version writes, weights and base are not known. */
