@@ -11,25 +11,15 @@ from os import environ
 
 import httpx
 from driver import MODEL, Driver, check, prompts, run
-from stand_ins import stand_in_for
+from stand_ins import SglangServerArgs, stand_in_for
 
 
 @dataclass
-class ServerArgs:
+class ServerArgs(SglangServerArgs):
     """The fields of sglang's that miles compares with an external engine's."""
 
-    model_path: str = ""
-    host: str = ""
-    port: int = 0
-    nnodes: int = 1
-    node_rank: int = 0
-    tp_size: int = 1
-    pp_size: int = 1
-    dp_size: int = 1
-    ep_size: int = 1
     base_gpu_id: int = 0
     gpu_id_step: int = 1
-    enable_memory_saver: bool = False
 
 
 stand_in_for("sglang", "sglang_router", "torch", "ray", "megatron", "pylatexenc", "setproctitle", "uvicorn")

@@ -12,22 +12,13 @@ from dataclasses import dataclass
 from os import environ
 
 from driver import MODEL, Driver, check, prompts, run
+from stand_ins import SglangServerArgs
 
 
 @dataclass
-class ServerArgs:
+class ServerArgs(SglangServerArgs):
     """The fields of sglang's that slime reads, or compares with an external engine's."""
 
-    model_path: str = ""
-    host: str = ""
-    port: int = 0
-    nnodes: int = 1
-    node_rank: int = 0
-    tp_size: int = 1
-    pp_size: int = 1
-    dp_size: int = 1
-    ep_size: int = 1
-    enable_memory_saver: bool = False
     enable_return_routed_experts: bool = False
 
 

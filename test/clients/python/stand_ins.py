@@ -1,6 +1,7 @@
 """Packages that a trainer imports and does not use here (they need a GPU, or are large): any module of them, with any name in it."""
 
 import sys
+from dataclasses import dataclass
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -41,3 +42,19 @@ class _StandIns(MetaPathFinder, Loader):
 
 def stand_in_for(*packages: str) -> None:
     sys.meta_path.insert(0, _StandIns(packages))
+
+
+@dataclass
+class SglangServerArgs:
+    """Of sglang's ServerArgs, the fields that its clients compare with an external engine's."""
+
+    model_path: str = ""
+    host: str = ""
+    port: int = 0
+    nnodes: int = 1
+    node_rank: int = 0
+    tp_size: int = 1
+    pp_size: int = 1
+    dp_size: int = 1
+    ep_size: int = 1
+    enable_memory_saver: bool = False
