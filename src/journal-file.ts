@@ -17,6 +17,7 @@ import { join } from "node:path";
 import { AppError, errorText } from "./base/errors.ts";
 import type { JournalLog } from "./journal/log.ts";
 import { readJournal, type SavedRun } from "./journal/read.ts";
+import { WeightsFile } from "./weights-file.ts";
 
 /** Tokens let a reader reconstruct prompts and responses: for the owner only. */
 const FOLDER_MODE = 0o700;
@@ -142,6 +143,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
   // What is kept of an earlier process is large: whoever takes it lets go of it.
   const paths = new WeakMap<SavedRun, string>();
   let saved: SavedRun[] = [];
+  let weights: WeightsFile;
   try {
     for (const name of readdirSync(folder).filter((entry) => entry.endsWith(SUFFIX))) {
       const path = join(folder, name);
@@ -153,6 +155,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
       paths.set(run, path);
       saved.push(run);
     }
+    weights = weightsFileIn(folder, failed);
   } catch (error) {
     release();
     throw error;
@@ -169,9 +172,25 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
       const path = known ?? join(folder, `${randomUUID()}${SUFFIX}`);
       return new JournalFile({ path, log, keptBytes: run?.bytes ?? 0, failed });
     },
+    /** Read them before they are written. */
+    weights,
     /** After its files are closed. */
-    release,
+    release: () => {
+      weights.close();
+      release();
+    },
   };
+}
+
+function weightsFileIn(folder: string, failed: (error: unknown) => void): WeightsFile {
+  try {
+    return new WeightsFile(folder, failed);
+  } catch (error) {
+    if (error instanceof AppError) throw error;
+    throw new AppError("output_failed", `--journal ${folder}: ${errorText(error)}`, {
+      cause: error,
+    });
+  }
 }
 
 export interface JournalFileOptions {

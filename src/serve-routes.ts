@@ -114,6 +114,8 @@ export function routesOf(
   const graceMs = options.retryGraceMs;
   const requestJournals =
     parts.journals && new RequestJournals({ files: parts.journals, sidecar, held, graceMs, after });
+  const { journals } = parts;
+  if (journals !== null) sidecar.observe({ advanced: () => journals.weights.write(held()) });
   const plane = dataPlane({
     journals: requestJournals,
     sidecar,

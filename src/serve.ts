@@ -28,6 +28,7 @@ import { Iterations } from "./server/iterations.ts";
 import { LiveView } from "./server/live/view.ts";
 import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
 import {
+  type HeldWeights,
   lastWeights,
   type SavedRollout,
   savedRollout,
@@ -170,7 +171,9 @@ function serveWith(
   const timers = timersOf(failed);
   const { afterwards, repeatedly } = timers;
   const saved = savedIn(journals);
-  const journaled = [...saved.requests, ...saved.rollouts];
+  const runs = [...saved.requests, ...saved.rollouts];
+  // Without a journal nothing of an earlier process goes on, its weights neither.
+  const journaled = runs.length === 0 ? [] : [...runs, ...heldIn(journals)];
   const before = lastWeights(journaled);
   let resume = () => {};
   const pool = new WorkerPool({
@@ -355,6 +358,12 @@ function savedIn(journals: RunJournals | null): {
     else requests.push(request);
   }
   return { requests, rollouts };
+}
+
+/** The weights that were current when an earlier process ended, as a journal names them. */
+function heldIn(journals: RunJournals | null): (HeldWeights & { readonly run: { epochs: [] } })[] {
+  const held = journals?.weights.held ?? null;
+  return held === null ? [] : [{ ...held, run: { epochs: [] } }];
 }
 
 /**

@@ -144,7 +144,7 @@ export class Fleet {
         proxy.slow(fault.latencyMs);
         break;
       case "disk_full":
-        this.#limitFiles(this.#journalBytes() + 100);
+        this.#limitFiles(this.#fileBytesMax());
         await Bun.sleep(ms);
         this.#limitFiles(null);
         return;
@@ -191,10 +191,14 @@ export class Fleet {
     Bun.spawnSync([PRLIMIT, "--pid", `${this.#sidecar.pid}`, limit], { stderr: "ignore" });
   }
 
-  /** Of the file that is written. */
-  #journalBytes(): number {
-    const files = readdirSync(this.#journal).map((name) => statSync(join(this.#journal, name)));
-    const newest = files.toSorted((a, b) => b.mtimeMs - a.mtimeMs)[0];
-    return newest?.size ?? 0;
+  /** The journal that is written grows little; a file of fixed size can be overwritten, as on a full disk. */
+  #fileBytesMax(): number {
+    const files = readdirSync(this.#journal).map((name) => {
+      return { isJournal: name.endsWith(".journal"), ...statSync(join(this.#journal, name)) };
+    });
+    const fixed = files.filter(({ isJournal }) => !isJournal).map(({ size }) => size);
+    const journals = files.filter(({ isJournal }) => isJournal);
+    const newest = journals.toSorted((a, b) => b.mtimeMs - a.mtimeMs)[0];
+    return Math.max(...fixed, (newest?.size ?? 0) + 100);
   }
 }

@@ -89,7 +89,15 @@ function isHeader(header: object): header is Header {
   return format === 1 && texts && hasEpoch && Array.isArray(draws) && hasPrompts;
 }
 
-type SavedWeights = HeldWeights & { readonly run: SavedRun };
+type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
+
+/** Whether it was written as such. */
+export function isHeldWeights(value: unknown): value is HeldWeights {
+  const { epoch, version, weights, base } = Object(value) as Partial<HeldWeights>;
+  const isEpoch = Number.isInteger(epoch) && Number(epoch) >= 0 && Number(epoch) <= 0xffffffff;
+  const isNamed = typeof version === "string" && (weights === null || typeof weights === "string");
+  return isEpoch && isNamed && base !== undefined;
+}
 
 /** All weights that journals name, by epoch. */
 export function savedWeights(saved: readonly SavedWeights[]): HeldWeights[] {

@@ -1,0 +1,99 @@
+// The current weights, in the folder of the journals. A journal records them behind its tokens, and not at all where the disk is
+// full; this file's space is taken when it is made, and it is overwritten. So a process that takes the place of this one
+// does not go back to weights that the trainer has replaced.
+
+import { closeSync, fdatasync, openSync, readFileSync, writeSync } from "node:fs";
+import { join } from "node:path";
+import { AppError } from "./base/errors.ts";
+import { FRAME_HEADER_BYTES, scanFrame, sealFrame } from "./journal/frame.ts";
+import { type HeldWeights, isHeldWeights } from "./server/rollouts/journal.ts";
+
+const NAME = "weights";
+const FILE_MODE = 0o600;
+/** Two, written in turn: a crash in one leaves the other. A path of a checkpoint takes a tenth. */
+const SLOT_BYTES = 1024;
+const FILE_BYTES = 2 * SLOT_BYTES;
+
+interface Slot {
+  /** Of all writes. */
+  readonly count: number;
+  readonly held: HeldWeights;
+}
+
+export class WeightsFile {
+  readonly #file: number;
+  readonly #failed: (error: unknown) => void;
+  #newest: Slot | null = null;
+
+  /** @throws AppError invalid_config: it is no such file; Error: it cannot be made. */
+  constructor(folder: string, failed: (error: unknown) => void) {
+    this.#failed = failed;
+    const path = join(folder, NAME);
+    closeSync(openSync(path, "a", FILE_MODE));
+    const bytes = readFileSync(path);
+    if (bytes.byteLength !== FILE_BYTES && bytes.some((byte) => byte !== 0)) {
+      throw new AppError("invalid_config", `--journal: ${path} is of another program`);
+    }
+    this.#file = openSync(path, "r+");
+    for (let at = 0; at < FILE_BYTES; at += SLOT_BYTES) {
+      const slot = slotIn(bytes.subarray(at, at + SLOT_BYTES));
+      if (slot !== null && slot.count > (this.#newest?.count ?? 0)) this.#newest = slot;
+    }
+    if (bytes.byteLength < FILE_BYTES) {
+      writeSync(
+        this.#file,
+        new Uint8Array(FILE_BYTES - bytes.byteLength),
+        0,
+        null,
+        bytes.byteLength,
+      );
+    }
+  }
+
+  /** What was written last, by this process or an earlier one; null: nothing was. */
+  get held(): HeldWeights | null {
+    return this.#newest?.held ?? null;
+  }
+
+  write(held: HeldWeights): void {
+    const count = (this.#newest?.count ?? 0) + 1;
+    try {
+      const whole = slotOf({ count, held });
+      // Then only the trainer has them.
+      const slot = whole ?? slotOf({ count, held: { ...held, base: "unknown" } });
+      if (slot === null) {
+        const problem = `the name of the weights has ${held.version.length} characters`;
+        throw new AppError("output_failed", `--journal: ${problem}, too many to be kept`);
+      }
+      writeSync(this.#file, slot, 0, SLOT_BYTES, (count % 2) * SLOT_BYTES);
+      this.#newest = { count, held };
+    } catch (error) {
+      this.#failed(error);
+      return;
+    }
+    fdatasync(this.#file, (error) => error && this.#failed(error));
+  }
+
+  close(): void {
+    closeSync(this.#file);
+  }
+}
+
+/** null: it is too long. */
+function slotOf(slot: Slot): Uint8Array | null {
+  const payload = new TextEncoder().encode(JSON.stringify(slot));
+  const end = FRAME_HEADER_BYTES + payload.byteLength;
+  if (end > SLOT_BYTES) return null;
+  const bytes = new Uint8Array(SLOT_BYTES);
+  bytes.set(payload, FRAME_HEADER_BYTES);
+  sealFrame(bytes.subarray(0, end));
+  return bytes;
+}
+
+/** null: there is none, or a crash has cut it. */
+function slotIn(bytes: Uint8Array): Slot | null {
+  const scan = scanFrame(bytes, 0);
+  if (scan.kind !== "frame") return null;
+  const { count, held } = JSON.parse(new TextDecoder().decode(scan.payload)) as Partial<Slot>;
+  return Number.isInteger(count) && isHeldWeights(held) ? { count: Number(count), held } : null;
+}
