@@ -6,8 +6,8 @@
 //
 // `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory; without it
 // the bundled model itself. `--setting`: how short KV is (vllm/settings.ts). Every request has the same `max_tokens`. Systems that
-// draft draw other texts from the same seeds; so that all have the same work, each response ends inside the engine where
-// plain vLLM ended it in a run before (`--lengths natural`: where the model ends it).
+// draft draw other texts from the same seeds; so that all have the same work, each token drawn is the one that plain vLLM
+// drew in a run before (`--texts drawn`: each system draws its own).
 
 import { writeFileSync } from "node:fs";
 import { vllmMissing } from "../../test/vllm/fleet.ts";
@@ -61,8 +61,8 @@ function save(runs: Runs, settings: Settings): void {
   const svg = chart(found);
   if (settings.chart !== null && svg !== null) writeFileSync(settings.chart, svg);
   if (settings.report === null) return;
-  const { setting, sizes, launch, areLengthsFixed } = settings;
-  const about = { setting, ...sizes, ...launch, lengths: areLengthsFixed ? "fixed" : "natural" };
+  const { setting, sizes, launch, areTextsRecorded } = settings;
+  const about = { setting, ...sizes, ...launch, texts: areTextsRecorded ? "recorded" : "drawn" };
   const report = reportOf(found, { ...conditions(), ...about });
   const all = { ...report, account: Object.fromEntries(accountsOf(runs)) };
   writeFileSync(settings.report, `${JSON.stringify(all)}\n`);

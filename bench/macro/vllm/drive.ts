@@ -6,6 +6,7 @@ import type { Fleet } from "../../../test/vllm/fleet.ts";
 import { type EngineLog, type Plan, readLog, tellPlan } from "./engine-log.ts";
 import { cpuSecondsOf, cpuSecondsOfProcess, machineSeconds } from "./machine.ts";
 import { hasPool, post, type Servers, type System } from "./systems.ts";
+import type { Texts } from "./texts.ts";
 
 /** The tail: the last tenth of the requests (Seer, section 4.2). */
 const TAIL_PART = 0.1;
@@ -21,8 +22,8 @@ export interface Workload {
 }
 
 export interface Run {
-  /** Tokens of each response, by group. */
-  readonly lengths: readonly (readonly number[])[];
+  /** By group. */
+  readonly texts: readonly Texts[];
   /** Seconds since 1970. */
   readonly startS: number;
   /** When each response was there, in order: seconds from the start. */
@@ -59,7 +60,7 @@ export async function iteration(
   await tellPlan(system.urls, workload.plan);
   const before = { counters: await countersOf(system), usage: usageOf(system, servers) };
   const startS = Date.now() / 1000;
-  const { lengths, finishedMs } = await sendAll(system, workload);
+  const { texts, finishedMs } = await sendAll(system, workload);
   const after = { counters: await countersOf(system), usage: usageOf(system, servers) };
   const log = await readLog(system.urls);
   const finishedS = finishedMs.map((ms) => ms / 1000).toSorted((a, b) => a - b);
@@ -69,7 +70,7 @@ export async function iteration(
   const busyS = to.machine.busyS - from.machine.busyS - (to.oursS - from.oursS);
   const totalS = to.machine.totalS - from.machine.totalS;
   return {
-    ...{ lengths, startS, finishedS, wallS, tailS: wallS - tailFromS, log },
+    ...{ texts, startS, finishedS, wallS, tailS: wallS - tailFromS, log },
     counters: combined(after.counters, before.counters, -1),
     serversCpuS: to.serversS - from.serversS,
     sidecarCpuS: system.routing === "sidecar" ? to.sidecarS - from.sidecarS : 0,
@@ -90,8 +91,8 @@ async function forget({ urls, fleet }: System): Promise<void> {
 async function sendAll(
   system: System,
   { model, plan, siblings, maxTokens, seed }: Workload,
-): Promise<{ lengths: number[][]; finishedMs: number[] }> {
-  const lengths = plan.prompts.map(() => new Array<number>(siblings).fill(0));
+): Promise<{ texts: number[][][]; finishedMs: number[] }> {
+  const texts: number[][][] = plan.prompts.map(() => []);
   const finishedMs: number[] = [];
   const open = new Map(system.urls.map((url) => [url, 0]));
   const startMs = performance.now();
@@ -108,11 +109,11 @@ async function sendAll(
       return_token_ids: true,
       // The sidecar says by itself which response of its group a request is.
       ...(system.routing === "sidecar" ? {} : { vllm_xargs: { bench_sample: sample } }),
-    })) as { usage: { completion_tokens: number } };
+    })) as { choices: { token_ids: number[] }[] };
     open.set(base, (open.get(base) ?? 0) - 1);
     finishedMs.push(performance.now() - startMs);
-    const row = lengths[group];
-    if (row !== undefined) row[sample] = answer.usage.completion_tokens;
+    const row = texts[group];
+    if (row !== undefined) row[sample] = answer.choices[0]?.token_ids ?? [];
   };
   const all = plan.prompts.flatMap((_, group) =>
     Array.from({ length: siblings }, (_, sample) => ({ group, sample })),
@@ -122,7 +123,7 @@ async function sendAll(
     for (const { group, sample } of next) await send(group, sample);
   };
   await Promise.all(Array.from({ length: REQUESTS_MAX }, sender));
-  return { lengths, finishedMs };
+  return { texts, finishedMs };
 }
 
 function serverFor(system: System, group: number, open: ReadonlyMap<string, number>): string {

@@ -1,6 +1,7 @@
 // What vllm_bench.py logs inside each server, as objects. Times are in seconds since 1970.
 
 import { post } from "./systems.ts";
+import type { Texts } from "./texts.ts";
 
 export interface Step {
   readonly beginS: number;
@@ -59,8 +60,8 @@ export interface EngineLog {
 export interface Plan {
   readonly eos: number;
   readonly prompts: readonly (readonly number[])[];
-  /** Tokens of each response by group (0: as long as it may get); null: as the model ends them. */
-  readonly lengths: readonly (readonly number[])[] | null;
+  /** By group, what its responses say; null: what the model draws. */
+  readonly texts: readonly Texts[] | null;
 }
 
 async function call(server: string, method: string, args: readonly unknown[]): Promise<unknown> {
@@ -69,7 +70,7 @@ async function call(server: string, method: string, args: readonly unknown[]): P
 }
 
 export async function tellPlan(urls: readonly string[], plan: Plan): Promise<void> {
-  const args = [plan.eos, plan.prompts, plan.lengths];
+  const args = [plan.eos, plan.prompts, plan.texts];
   await Promise.all(urls.map((url) => call(url, "bench_plan", args)));
 }
 

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
 import { computedAgain, figuresOf, figuresOfAll, movesOf, timelineOf } from "./figures.ts";
-import { stretchesOf } from "./lengths.ts";
 import { prefill, run, step } from "./testing.ts";
+import { stretchesOf } from "./texts.ts";
 
 test("computedAgain: what a continued chunk and a preempted request compute twice, without the last token", () => {
   const prefills = [

@@ -50,7 +50,7 @@ const INTERVAL_S = 0.25;
 
 export function figuresOf(run: Run): RoundFigures {
   const { log, counters, wallS } = run;
-  const outputTokens = sumOf(run.lengths.flat(), (tokens) => tokens);
+  const outputTokens = sumOf(run.texts.flat(), (text) => text.length);
   const timeline = timelineOf(run);
   const begun = log.prefills.filter(({ isResumed }) => !isResumed);
   const running = Array.from({ length: Math.ceil(wallS / INTERVAL_S) }, (_, i) =>

@@ -4,9 +4,9 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { SEED } from "../../harness.ts";
 import { iteration, type Run, type Workload } from "./drive.ts";
-import { lengthsOf } from "./lengths.ts";
 import type { Settings } from "./settings.ts";
 import { promptsOf, type Servers, type System, type SystemName } from "./systems.ts";
+import { textsOf } from "./texts.ts";
 
 /** Before the rounds, on every system, not counted. */
 const WARM_UP_GROUPS = 4;
@@ -17,13 +17,13 @@ export async function workloadsOf(
   settings: Settings,
   servers: Servers,
 ): Promise<Workload[]> {
-  const { sizes, launch, areLengthsFixed } = settings;
+  const { sizes, launch, areTextsRecorded } = settings;
   const { rounds, groups, siblings, maxTokens } = sizes;
   const { model } = launch;
   const prompts = await promptsOf(plain.urls[0] ?? "", model, WARM_UP_GROUPS + rounds * groups);
   const { eos_token_id: eos } = JSON.parse(readFileSync(join(model, "config.json"), "utf8"));
-  const lengths = areLengthsFixed
-    ? await lengthsOf(plain, { model, eos, prompts, siblings, maxTokens, seed: SEED }, servers)
+  const texts = areTextsRecorded
+    ? await textsOf(plain, { model, eos, prompts, siblings, maxTokens, seed: SEED }, servers)
     : null;
   return Array.from({ length: rounds + 1 }, (_, round) => {
     const from = round === 0 ? 0 : WARM_UP_GROUPS + (round - 1) * groups;
@@ -31,7 +31,7 @@ export async function workloadsOf(
     const plan = {
       eos,
       prompts: prompts.slice(from, to),
-      lengths: lengths?.slice(from, to) ?? null,
+      texts: texts?.slice(from, to) ?? null,
     };
     return { model, plan, siblings, maxTokens, seed: SEED + from * siblings };
   });
@@ -57,7 +57,7 @@ export async function runRounds(
       const what = round === 0 ? "warm-up" : `round ${round}/${rounds}`;
       const [wall, tail] = [run.wallS.toFixed(1), run.tailS.toFixed(1)];
       console.error(`${what} ${system.name}: ${wall} s, tail ${tail} s`);
-      checkLengths(run, workload, system.name);
+      checkTexts(run, workload, system.name);
       if (round > 0) runs.get(system.name)?.push(run);
     }
     if (round > 0) onRound(runs);
@@ -66,12 +66,14 @@ export async function runRounds(
 }
 
 /** All systems did the same work. */
-function checkLengths({ lengths }: Run, { plan, maxTokens }: Workload, name: SystemName): void {
-  for (const [group, expected] of plan.lengths?.entries() ?? []) {
-    const wanted = expected.map((tokens) => tokens || maxTokens).toSorted((a, b) => a - b);
-    const made = lengths[group]?.toSorted((a, b) => a - b) ?? [];
-    if (wanted.join() !== made.join()) {
-      throw new Error(`${name}: group ${group} has lengths ${made.join()}, not ${wanted.join()}`);
+function checkTexts({ texts }: Run, { plan }: Workload, name: SystemName): void {
+  for (const [group, expected] of plan.texts?.entries() ?? []) {
+    // A sidecar numbers the responses of a group in the order in which they come.
+    const wanted = expected.map((text) => text.join()).toSorted();
+    const made = texts[group]?.map((text) => text.join()).toSorted() ?? [];
+    const odd = made.find((text, i) => text !== wanted[i]);
+    if (made.length !== wanted.length || odd !== undefined) {
+      throw new Error(`${name}: group ${group} has other responses than planned, such as ${odd}`);
     }
   }
 }

@@ -19,7 +19,7 @@ export interface Settings {
   readonly setting: string;
   readonly sizes: Sizes;
   readonly launch: LaunchSettings;
-  readonly areLengthsFixed: boolean;
+  readonly areTextsRecorded: boolean;
   readonly report: string | null;
   /** Beside the report unless it is named. */
   readonly chart: string | null;
@@ -56,7 +56,7 @@ const OPTIONS = {
   "chunk-tokens": { type: "string" },
   "ngram-tokens": { type: "string", default: "4" },
   "suffix-tokens": { type: "string", default: "16" },
-  lengths: { type: "string", default: "fixed" },
+  texts: { type: "string", default: "recorded" },
   report: { type: "string" },
   chart: { type: "string" },
   account: { type: "boolean", default: false },
@@ -71,8 +71,8 @@ export function readSettings(args: readonly string[]): Settings {
   if (preset === undefined) {
     throw new Error(`--setting is ${setting}; it is one of ${Object.keys(PRESETS).join(", ")}`);
   }
-  if (values.lengths !== "fixed" && values.lengths !== "natural") {
-    throw new Error(`--lengths is ${values.lengths}; it is fixed or natural`);
+  if (values.texts !== "recorded" && values.texts !== "drawn") {
+    throw new Error(`--texts is ${values.texts}; it is recorded or drawn`);
   }
   const count = (name: string, text: string, least = 1): number => {
     const value = Number(text);
@@ -102,7 +102,7 @@ export function readSettings(args: readonly string[]): Settings {
       ngramTokens: count("ngram-tokens", values["ngram-tokens"]),
       suffixTokens: count("suffix-tokens", values["suffix-tokens"]),
     },
-    areLengthsFixed: values.lengths === "fixed",
+    areTextsRecorded: values.texts === "recorded",
     report: values.report ?? null,
     chart: values.chart ?? values.report?.replace(/(\.json)?$/, ".svg") ?? null,
     account: values.account,

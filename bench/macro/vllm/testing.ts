@@ -22,7 +22,18 @@ export function step(fields: Partial<Step>): Step {
 
 export function run(fields: Partial<Run>): Run {
   return {
-    ...{ lengths: [[3, 5]], startS: 100, finishedS: [1, 2], wallS: 2, tailS: 1 },
+    ...{
+      texts: [
+        [
+          [1, 2, 3],
+          [4, 5, 6, 7, 8],
+        ],
+      ],
+      startS: 100,
+      finishedS: [1, 2],
+      wallS: 2,
+      tailS: 1,
+    },
     ...{ counters: { ...readMetrics("").counters, generationTokens: 8, acceptedTokens: 4 } },
     ...{ log: { steps: [[], []], prefills: [], ends: [], proposeUs: 0 } },
     ...{ serversCpuS: 3, sidecarCpuS: 0, othersCpuShare: 0.1, idleCpuShare: 0 },

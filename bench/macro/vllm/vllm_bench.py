@@ -1,11 +1,13 @@
-"""For bench/macro/vllm.ts: fixes the lengths of responses inside a vLLM server, and logs its steps.
+"""For bench/macro/vllm.ts: fixes what responses say inside a vLLM server, and logs its steps.
 
 `--worker-extension-cls vllm_bench.Bench` adds the methods below to vLLM's worker, called over /collective_rpc. With
 the executor `uni` the scheduler is in the worker's process, so its methods are wrapped here.
 
-A response ends where the plan says: the end-of-text token takes the place of the token drawn there, and vLLM ends the
-response as it always does. Before that the model's end of text is never drawn. All servers of the bench run this,
-whatever the system, and nothing outside the engine knows a length.
+The plan holds texts that plain vLLM drew before. Just before a server draws a token, all logits but that of the planned
+token become -inf, so that this is what it draws, and a draft token is accepted if it equals it. The planned text was
+drawn from the model's distribution, so drafts are accepted as often as if each server drew for itself; but all
+systems generate the same texts. All servers of the bench run this, whatever the system, and nothing outside the engines
+knows a text or a length.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from vllm.v1.core.sched.scheduler import Scheduler
 class _Response:
     """A request's place in the plan."""
 
-    __slots__ = ("end", "group", "prompt_tokens", "sample")
+    __slots__ = ("group", "prompt_tokens", "sample", "text")
 
-    def __init__(self, group: int, sample: int, prompt_tokens: int, end: int | None) -> None:
+    def __init__(self, group: int, sample: int, prompt_tokens: int, text: list[int] | None) -> None:
         self.group = group
         self.sample = sample
         self.prompt_tokens = prompt_tokens
-        # Tokens of prompt and response; None: the model, or max_tokens, ends it.
-        self.end = end
+        # None: what the model draws.
+        self.text = text
 
 
 class _State:
@@ -36,7 +38,7 @@ class _State:
         self.eos = -1
         self.groups: dict[tuple[int, ...], int] = {}
         self.prompt_lengths: list[int] = []
-        self.lengths: list[list[int]] | None = None
+        self.texts: list[list[list[int]]] | None = None
         self.responses: dict[str, _Response] = {}
         self.made = 0
         # Of the step's thread at its begin.
@@ -65,11 +67,10 @@ def _place(request: Any) -> _Response | None:
         group = _state.groups.get(tuple(prompt[:length])) if length <= len(prompt) else None
         if group is None:
             continue
-        if _state.lengths is None:
+        if _state.texts is None:
             return _Response(group, int(sample), length, None)
-        lengths = _state.lengths[group]
-        made = lengths[int(sample) % len(lengths)]
-        return _Response(group, int(sample), length, length + made if made > 0 else None)
+        texts = _state.texts[group]
+        return _Response(group, int(sample), length, texts[int(sample) % len(texts)])
     return None
 
 
@@ -108,7 +109,6 @@ def _wrap_scheduler() -> None:
         return output
 
     def logged_update(self: Any, scheduled: Any, made: Any) -> Any:
-        _end_as_planned(self, made)
         outputs = update(self, scheduled, made)
         if _state.begin:
             begin, *counted = _state.begin
@@ -138,27 +138,6 @@ def _wrap_scheduler() -> None:
     Scheduler._free_request = logged_free
 
 
-def _end_as_planned(scheduler: Any, made: Any) -> None:
-    """Puts the end of text where a response is to end, as if it had been drawn."""
-    if _state.lengths is None or not made.sampled_token_ids:
-        return
-    for request_id, index in made.req_id_to_index.items():
-        place = _state.responses.get(request_id)
-        request = scheduler.requests.get(request_id)
-        if place is None or place.end is None or request is None:
-            continue
-        tokens = made.sampled_token_ids[index]
-        left = place.end - request.num_tokens
-        if not 0 < left <= len(tokens):
-            continue
-        tokens[left - 1] = _state.eos
-        logprobs = made.logprobs
-        if logprobs is not None:
-            counts = logprobs.cu_num_generated_tokens
-            row = (index if counts is None else counts[index]) + left - 1
-            logprobs.logprob_token_ids[row][0] = _state.eos
-
-
 def _log_prefill(scheduler: Any, now: float, request_id: str, rows: int, resumed: int) -> int:
     request = scheduler.requests[request_id]
     place = _state.responses.get(request_id)
@@ -170,6 +149,25 @@ def _log_prefill(scheduler: Any, now: float, request_id: str, rows: int, resumed
     return rows
 
 
+def _keep_planned(logits: Any, batch: Any, drafts: list[int] | None) -> None:
+    """In each row, which draws the token behind the last one or behind a draft token, of the planned token alone."""
+    rows: list[int] = []
+    tokens: list[int] = []
+    row = 0
+    for index, request_id in enumerate(batch.req_ids):
+        count = 1 if drafts is None else 1 + drafts[index]
+        place = _state.responses.get(request_id)
+        if place is not None and place.text is not None:
+            made = int(batch.num_tokens_no_spec[index]) - place.prompt_tokens
+            for ahead in range(count):
+                rows.append(row + ahead)
+                # Behind the end nothing is read.
+                tokens.append(place.text[made + ahead] if made + ahead < len(place.text) else _state.eos)
+        row += count
+    logits[rows] = float("-inf")
+    logits[rows, tokens] = 0.0
+
+
 _wrap_scheduler()
 
 
@@ -179,16 +177,16 @@ class Bench:
     model_runner: Any
     _is_wrapped = False
 
-    def bench_plan(self, eos: int, prompts: list[list[int]], lengths: list[list[int]] | None) -> bool:
-        """From now on the responses to each prompt are as long as said (0: max_tokens ends it); None: as they come."""
+    def bench_plan(self, eos: int, prompts: list[list[int]], texts: list[list[list[int]]] | None) -> bool:
+        """From now on the responses to each prompt are these; None: what the model draws."""
         if not self._is_wrapped:
             self._is_wrapped = True
-            self._mask_end()
+            self._draw_as_planned()
             self._clock_proposer()
         _state.eos = eos
         _state.groups = {tuple(prompt): group for group, prompt in enumerate(prompts)}
         _state.prompt_lengths = sorted({len(prompt) for prompt in prompts}, reverse=True)
-        _state.lengths = lengths
+        _state.texts = texts
         _state.clear()
         return True
 
@@ -203,17 +201,17 @@ class Bench:
         _state.clear()
         return log
 
-    def _mask_end(self) -> None:
-        model = self.model_runner.model
-        compute_logits = model.compute_logits
+    def _draw_as_planned(self) -> None:
+        runner = self.model_runner
+        sample = runner._sample
 
-        def masked(*arguments: Any, **options: Any) -> Any:
-            logits = compute_logits(*arguments, **options)
-            if _state.lengths is not None and logits is not None:
-                logits[:, _state.eos] = float("-inf")
-            return logits
+        def planned(logits: Any, spec_decode_metadata: Any) -> Any:
+            if _state.texts is not None and logits is not None:
+                drafts = None if spec_decode_metadata is None else spec_decode_metadata.num_draft_tokens
+                _keep_planned(logits, runner.input_batch, drafts)
+            return sample(logits, spec_decode_metadata)
 
-        model.compute_logits = masked
+        runner._sample = planned
 
     def _clock_proposer(self) -> None:
         runner = self.model_runner

@@ -1,5 +1,5 @@
-// How long each response is: as plain vLLM made it in a run that is not measured. Kept in the project's cache by model,
-// prompt, seed and limit, so that it is made once. Only the engines learn it (vllm_bench.py).
+// What each response says: as plain vLLM drew it in a run that is not measured. Kept in the project's cache by model,
+// prompt, seed and limit, so that it is drawn once. Only the engines learn it (vllm_bench.py).
 
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
@@ -7,9 +7,12 @@ import { ROOT } from "../../../test/vllm/fleet.ts";
 import { iteration } from "./drive.ts";
 import type { Servers, System } from "./systems.ts";
 
-const CACHE = join(ROOT, ".cache", "bench-vllm", "lengths.json");
+const CACHE = join(ROOT, ".cache", "bench-vllm", "texts.json");
 
-export interface LengthsOptions {
+/** Token ids of the responses to one prompt. */
+export type Texts = readonly (readonly number[])[];
+
+export interface TextsOptions {
   readonly model: string;
   readonly eos: number;
   readonly prompts: readonly (readonly number[])[];
@@ -19,12 +22,12 @@ export interface LengthsOptions {
   readonly seed: number;
 }
 
-/** By prompt, of each response; 0: `maxTokens` ended it. */
-export async function lengthsOf(
+/** By prompt. The last token is the end of text, or the response has `maxTokens`. */
+export async function textsOf(
   plain: System,
-  options: LengthsOptions,
+  options: TextsOptions,
   servers: Servers,
-): Promise<number[][]> {
+): Promise<Texts[]> {
   const known = readCache();
   const { prompts, siblings, maxTokens, eos, model } = options;
   const weights = String(Bun.hash(readFileSync(join(model, "model.safetensors"))));
@@ -36,20 +39,18 @@ export async function lengthsOf(
   const missing = prompts.keys().filter((group) => known[keyOf(group)] === undefined);
   // Groups in a row share an iteration: seeds count up.
   for (const [from, to] of stretchesOf([...missing])) {
-    const plan = { eos, prompts: prompts.slice(from, to), lengths: null };
+    const plan = { eos, prompts: prompts.slice(from, to), texts: null };
     const run = await iteration(plain, { ...options, plan, seed: seedOf(from) }, servers);
-    for (const [i, lengths] of run.lengths.entries()) {
-      known[keyOf(from + i)] = lengths.map((tokens) => (tokens >= maxTokens ? 0 : tokens));
-    }
+    for (const [i, texts] of run.texts.entries()) known[keyOf(from + i)] = texts;
     const s = run.wallS.toFixed(0);
-    console.error(`lengths of ${to - from} groups, made by plain vLLM: ${s} s`);
+    console.error(`texts of ${to - from} groups, drawn by plain vLLM: ${s} s`);
     mkdirSync(dirname(CACHE), { recursive: true });
     writeFileSync(CACHE, `${JSON.stringify(known)}\n`);
   }
   return prompts.map((_, group) => known[keyOf(group)] ?? []);
 }
 
-function readCache(): Record<string, number[]> {
+function readCache(): Record<string, Texts> {
   return existsSync(CACHE) ? JSON.parse(readFileSync(CACHE, "utf8")) : {};
 }
 
