@@ -155,7 +155,7 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
       paths.set(run, path);
       saved.push(run);
     }
-    weights = weightsFileIn(folder, failed);
+    weights = weightsFileIn(folder, saved.length > 0, failed);
   } catch (error) {
     release();
     throw error;
@@ -182,9 +182,13 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
   };
 }
 
-function weightsFileIn(folder: string, failed: (error: unknown) => void): WeightsFile {
+function weightsFileIn(
+  folder: string,
+  goesOn: boolean,
+  failed: (error: unknown) => void,
+): WeightsFile {
   try {
-    return new WeightsFile(folder, failed);
+    return new WeightsFile(folder, goesOn, failed);
   } catch (error) {
     if (error instanceof AppError) throw error;
     throw new AppError("output_failed", `--journal ${folder}: ${errorText(error)}`, {

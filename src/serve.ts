@@ -171,9 +171,7 @@ function serveWith(
   const timers = timersOf(failed);
   const { afterwards, repeatedly } = timers;
   const saved = savedIn(journals);
-  const runs = [...saved.requests, ...saved.rollouts];
-  // Without a journal nothing of an earlier process goes on, its weights neither.
-  const journaled = runs.length === 0 ? [] : [...runs, ...heldIn(journals)];
+  const journaled = [...saved.requests, ...saved.rollouts, ...heldIn(journals)];
   const before = lastWeights(journaled);
   let resume = () => {};
   const pool = new WorkerPool({

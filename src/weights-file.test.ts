@@ -19,7 +19,7 @@ const heldAt = (epoch: number, path = `/ckpt/${epoch}`): HeldWeights => ({
 });
 
 function opened(at: string, errors: unknown[] = []): WeightsFile {
-  return new WeightsFile(at, (error) => errors.push(error));
+  return new WeightsFile(at, true, (error) => errors.push(error));
 }
 
 test("weights file: the next process reads what was written last, and the file never grows", () => {
@@ -30,6 +30,15 @@ test("weights file: the next process reads what was written last, and the file n
   first.close();
   expect(opened(at).held).toEqual(heldAt(5));
   expect(statSync(join(at, "weights")).size).toBe(2_048);
+});
+
+test("weights file: a process that continues nothing drops those of another run, also for the process after it", () => {
+  const at = folder();
+  const first = opened(at);
+  for (const epoch of [1, 2]) first.write(heldAt(epoch));
+  first.close();
+  expect(new WeightsFile(at, false, () => {}).held).toBeNull();
+  expect(opened(at).held).toBeNull();
 });
 
 test("weights file: a write that a crash cut leaves the one before", () => {

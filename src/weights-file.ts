@@ -25,8 +25,11 @@ export class WeightsFile {
   readonly #failed: (error: unknown) => void;
   #newest: Slot | null = null;
 
-  /** @throws AppError invalid_config: it is no such file; Error: it cannot be made. */
-  constructor(folder: string, failed: (error: unknown) => void) {
+  /**
+   * `goesOn`: this process continues what an earlier one did; otherwise what the file has is of another run, and goes.
+   * @throws AppError invalid_config: it is no such file; Error: it cannot be made.
+   */
+  constructor(folder: string, goesOn: boolean, failed: (error: unknown) => void) {
     this.#failed = failed;
     const path = join(folder, NAME);
     closeSync(openSync(path, "a", FILE_MODE));
@@ -35,18 +38,17 @@ export class WeightsFile {
       throw new AppError("invalid_config", `--journal: ${path} is of another program`);
     }
     this.#file = openSync(path, "r+");
+    if (!goesOn) {
+      writeSync(this.#file, new Uint8Array(FILE_BYTES), 0, FILE_BYTES, 0);
+      return;
+    }
     for (let at = 0; at < FILE_BYTES; at += SLOT_BYTES) {
       const slot = slotIn(bytes.subarray(at, at + SLOT_BYTES));
       if (slot !== null && slot.count > (this.#newest?.count ?? 0)) this.#newest = slot;
     }
-    if (bytes.byteLength < FILE_BYTES) {
-      writeSync(
-        this.#file,
-        new Uint8Array(FILE_BYTES - bytes.byteLength),
-        0,
-        null,
-        bytes.byteLength,
-      );
+    const { byteLength } = bytes;
+    if (byteLength < FILE_BYTES) {
+      writeSync(this.#file, new Uint8Array(FILE_BYTES - byteLength), 0, null, byteLength);
     }
   }
 

@@ -82,11 +82,14 @@ export function savedRollout(run: SavedRun): SavedRollout {
 function isHeader(header: object): header is Header {
   const { format, id, hash, plan, draws, epoch, version } = header as Partial<Header>;
   const texts = [id, hash, version].every((text) => typeof text === "string");
-  const hasEpoch = Number.isInteger(epoch) && Number(epoch) >= 0 && Number(epoch) <= 0xffffffff;
   const { groups } = Object(plan) as Partial<RolloutPlan>;
   const hasPrompts =
     Array.isArray(groups) && groups.every((group) => Array.isArray(Object(group).prompt));
-  return format === 1 && texts && hasEpoch && Array.isArray(draws) && hasPrompts;
+  return format === 1 && texts && isEpoch(epoch) && Array.isArray(draws) && hasPrompts;
+}
+
+function isEpoch(value: unknown): boolean {
+  return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= 0xffffffff;
 }
 
 type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
@@ -94,9 +97,8 @@ type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
 /** Whether it was written as such. */
 export function isHeldWeights(value: unknown): value is HeldWeights {
   const { epoch, version, weights, base } = Object(value) as Partial<HeldWeights>;
-  const isEpoch = Number.isInteger(epoch) && Number(epoch) >= 0 && Number(epoch) <= 0xffffffff;
   const isNamed = typeof version === "string" && (weights === null || typeof weights === "string");
-  return isEpoch && isNamed && base !== undefined;
+  return isEpoch(epoch) && isNamed && base !== undefined;
 }
 
 /** All weights that journals name, by epoch. */
