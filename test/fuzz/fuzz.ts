@@ -1,6 +1,6 @@
 // `npm run fuzz`: a million inputs, or --inputs, for each parser that takes bytes from outside, each in a process of its
-// own. Exit status 1: something crashed, hung, or failed otherwise than by refusing its input. A finding is repeated with
-// --only, --seed, --from and --inputs 1.
+// own, --jobs of them at a time. Exit status 1: something crashed, hung, or failed otherwise than by refusing its input.
+// A finding is repeated with --only, --seed, --from and --inputs 1.
 
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
@@ -18,12 +18,13 @@ const { values } = parseArgs({
     only: { type: "string", multiple: true, default: [] },
     seed: { type: "string", default: "1" },
     from: { type: "string", default: "0" },
+    jobs: { type: "string", default: "1" },
     json: { type: "boolean", default: false },
     list: { type: "boolean", default: false },
   },
 });
 
-function wholeNumber(flag: "inputs" | "seed" | "from", min: number): number {
+function wholeNumber(flag: "inputs" | "seed" | "from" | "jobs", min: number): number {
   const value = Number(values[flag]);
   if (Number.isSafeInteger(value) && value >= min) return value;
   console.error(`--${flag} is "${values[flag]}"; it is a whole number from ${min} on`);
@@ -33,6 +34,7 @@ function wholeNumber(flag: "inputs" | "seed" | "from", min: number): number {
 const inputs = wholeNumber("inputs", 1);
 const seed = wholeNumber("seed", 0);
 const from = wholeNumber("from", 0);
+const jobs = wholeNumber("jobs", 1);
 const { only } = values;
 /** A whole name means that target alone; a part of names, all of them. */
 const isChosen = (name: string, wanted: string): boolean =>
@@ -119,24 +121,30 @@ if (values.list) {
   process.exit(0);
 }
 const outcomes: Outcome[] = [];
-const isLive = process.stderr.isTTY;
-for (const [number, { name }] of chosen.entries()) {
-  const place = `${number + 1}/${chosen.length} ${name}`;
-  const outcome = await supervise({
-    ...{ module: MODULE, name, seed, from, to: from + inputs, findingsMax: FINDINGS_MAX },
-    hangMs: HANG_MS,
-    sampled: (taken) => {
-      if (isLive) process.stderr.write(`\r\x1b[2K${place}: ${taken} of ${inputs}`);
-    },
-  });
-  if (isLive) process.stderr.write("\r\x1b[2K");
-  outcomes.push(outcome);
-  // At once, so that a run that is cut off has said what it did.
-  console.error(JSON.stringify(report(outcome)));
-  show("crash", name, outcome.crashes);
-  show("hang", name, outcome.hangs);
-  show("failure", name, outcome.failures);
+const isLive = process.stderr.isTTY && jobs === 1;
+const waiting = chosen.entries();
+
+async function job(): Promise<void> {
+  for (const [number, { name }] of waiting) {
+    const place = `${number + 1}/${chosen.length} ${name}`;
+    const outcome = await supervise({
+      ...{ module: MODULE, name, seed, from, to: from + inputs, findingsMax: FINDINGS_MAX },
+      hangMs: HANG_MS,
+      sampled: (taken) => {
+        if (isLive) process.stderr.write(`\r\x1b[2K${place}: ${taken} of ${inputs}`);
+      },
+    });
+    if (isLive) process.stderr.write("\r\x1b[2K");
+    outcomes.push(outcome);
+    // At once, so that a run that is cut off has said what it did.
+    console.error(JSON.stringify(report(outcome)));
+    show("crash", name, outcome.crashes);
+    show("hang", name, outcome.hangs);
+    show("failure", name, outcome.failures);
+  }
 }
+
+await Promise.all(Array.from({ length: jobs }, job));
 console.log(
   values.json ? JSON.stringify({ seed, targets: outcomes.map(report) }, null, 2) : table(outcomes),
 );
