@@ -140,6 +140,7 @@ async function metrics(): Promise<string> {
     unfinished: none,
     epoch: none,
     engineName: String,
+    paces: () => ({ of: () => 1, error: 0 }),
     servingState: () => "serving",
     servingStates: SERVING_STATES,
     staleWorkers: none,

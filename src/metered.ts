@@ -64,6 +64,7 @@ export function meteredBy(
     },
     engineName: (worker) =>
       pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`,
+    paces: () => sidecar.rollout.paces,
     servingState: () => live.state.state,
     servingStates: SERVING_STATES,
     staleWorkers: () => learned.stale.size,

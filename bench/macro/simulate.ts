@@ -5,6 +5,8 @@
 //   bun bench/macro/simulate.ts --fit NAME...   veRL on the paper's workloads as each fitted constant is moved, its
 //                                               published figures in brackets; the slowdown meets the total time
 //   bun bench/macro/simulate.ts --pull NAME...  what moving KV costs and brings: the gap beyond which it is moved
+//   bun bench/macro/simulate.ts --slow NAME...  an engine that is slower than the others: placement by measured step
+//                                               times over placement by requests alone; --json: as JSON
 
 import { readGroups } from "../../src/cli/replay-files.ts";
 import { type Cell, simulateCell } from "../../src/sim/cell.ts";
@@ -210,6 +212,72 @@ function printPulled(
   console.log(`${cell.workload.name}, ${cell.system}, ${what}: ${times}, moved ${moved}`);
 }
 
+/** Of the engines, and how many times longer their steps take. */
+const SLOW = [
+  { part: 0, factor: 1 },
+  { part: 1 / 32, factor: 2 },
+  { part: 1 / 8, factor: 1.5 },
+  { part: 1 / 8, factor: 2 },
+  { part: 1 / 8, factor: 4 },
+  { part: 1 / 2, factor: 2 },
+];
+
+interface SlowRow {
+  readonly workload: string;
+  readonly system: string;
+  readonly slow: { instances: number; of: number; factor: number };
+  /** Times with placement by requests alone over those with placement by step times: means of seeds. */
+  readonly wall_ratio: number;
+  readonly tail_ratio: number;
+}
+
+function measureSlow(names: readonly WorkloadName[]): SlowRow[] {
+  const core = loadCore();
+  const rows: SlowRow[] = [];
+  for (const name of names) {
+    const { instances } = WORKLOADS[name];
+    for (const { part, factor } of SLOW) {
+      const slow = { instances: Math.round(part * instances), factor };
+      if (part > 0 && slow.instances === 0) continue;
+      for (const system of ["divided", "foretoken"] as const) {
+        const of = (isPaced: boolean) =>
+          PULL_SEEDS.map((seed) =>
+            simulateCell(
+              {
+                ...{ system, seed, isPaced, draft: "off", isRecorded: false },
+                workload: { ...WORKLOADS[name], slow },
+                chunkTokens: chunkTokensOf(system),
+              },
+              core,
+            ),
+          );
+        const [counted, paced] = [of(false), of(true)];
+        const ratio = (key: "wallS" | "tailS") =>
+          mean(counted.map((run, i) => run[key] / (paced[i]?.[key] ?? 0)));
+        rows.push({
+          ...{ workload: name, system, slow: { ...slow, of: instances } },
+          wall_ratio: ratio("wallS"),
+          tail_ratio: ratio("tailS"),
+        });
+      }
+    }
+  }
+  return rows;
+}
+
+function printSlow(names: readonly WorkloadName[], isJson: boolean): void {
+  const rows = measureSlow(names);
+  if (isJson) {
+    console.log(JSON.stringify({ simulated: true, seeds: PULL_SEEDS.length, rows }, null, 2));
+    return;
+  }
+  for (const { workload, system, slow, wall_ratio: wall, tail_ratio: tail } of rows) {
+    const which = `${slow.instances} of ${slow.of} engines ${slow.factor} times slower`;
+    const ratios = `wall ${wall.toFixed(3)}, tail ${tail.toFixed(2)}`;
+    console.log(`${workload}, ${system}, ${which}: by requests / by step times: ${ratios}`);
+  }
+}
+
 async function main(args: readonly string[]): Promise<void> {
   if (args[0] === "--fit") {
     const named = WORKLOAD_NAMES.filter((name) => args.includes(name));
@@ -218,6 +286,10 @@ async function main(args: readonly string[]): Promise<void> {
   if (args[0] === "--pull") {
     const named = WORKLOAD_NAMES.filter((name) => args.includes(name));
     return printPull(named.length === 0 ? WORKLOAD_NAMES : named);
+  }
+  if (args[0] === "--slow") {
+    const named = WORKLOAD_NAMES.filter((name) => args.includes(name));
+    return printSlow(named.length === 0 ? WORKLOAD_NAMES : named, args.includes("--json"));
   }
   if (args[0] === "--shape") {
     for (const path of args.slice(1)) {

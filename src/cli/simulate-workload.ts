@@ -50,6 +50,12 @@ const WorkloadFile = v.strictObject({
   like: v.picklist(WORKLOAD_NAMES, `it is one of ${WORKLOAD_NAMES.join(", ")}`),
   instances: v.optional(count(1024)),
   gpus_per_instance: v.optional(count(1024)),
+  slow: v.optional(
+    v.strictObject({
+      instances: count(1024),
+      factor: v.pipe(v.number(), v.minValue(1), v.maxValue(100)),
+    }),
+  ),
   gpu: v.optional(GpuFields),
   model: v.optional(ModelFields),
   groups: v.optional(count(65_536)),
@@ -174,7 +180,15 @@ function workloadFile(path: string): Workload {
   if (problem !== null) throw new InvalidFieldError({ where: path, ...problem });
   const promptTokens = file.prompt_tokens ?? base.promptTokens;
   const instances = file.instances ?? base.instances;
-  const made = { ...base, name: path, hardware, model, deployment, instances, promptTokens, shape };
+  const { slow } = file;
+  if (slow !== undefined && slow.instances > instances) {
+    const problem = `is ${slow.instances}; there are ${instances} instances`;
+    throw new InvalidFieldError({ where: path, field: "slow.instances", problem });
+  }
+  const made = {
+    ...{ ...base, name: path, hardware, model, deployment, instances, promptTokens, shape },
+    ...(slow && { slow }),
+  };
   checkFits(made, path);
   return made;
 }

@@ -52,6 +52,7 @@ beforeEach(() => {
     unfinished: () => 3,
     epoch: () => 1,
     engineName: (worker) => `http://gpu-${worker}:8000`,
+    paces: () => ({ of: () => 2.5, error: 0.1 }),
     servingState: () => "paused",
     servingStates: ["serving", "paused"],
     staleWorkers: () => 0,
@@ -92,6 +93,14 @@ test("metrics: an engine's counters are there from its first word, at 0 too", as
   expect(values.get('vllm:num_preemptions_total{engine="http://gpu-0:8000"}')).toBe(0);
   expect(values.get('vllm:prompt_tokens_total{engine="http://gpu-0:8000"}')).toBe(40);
   expect(values.get('foretoken_engine_busy_seconds_total{engine="http://gpu-0:8000"}')).toBe(1.5);
+});
+
+test("metrics: a slow engine is seen", async () => {
+  const capacity = { slots: 4, kvTokens: 4096, contextTokens: 1024, kvBytesPerToken: 8 };
+  meter.worker({ workerId: ENGINE, capacity } as Worker);
+  const values = await scraped();
+  expect(values.get('foretoken_engine_pace{engine="http://gpu-0:8000"}')).toBe(2.5);
+  expect(values.get("foretoken_engine_pace_error")).toBe(0.1);
 });
 
 test("metrics: a restarted engine adds to earlier counts", async () => {

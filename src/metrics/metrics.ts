@@ -2,7 +2,7 @@
 // counts; its input comes from the sidecar's observer.
 
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
-import type { WorkerId } from "../base/ids.ts";
+import { type WorkerId, workerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { Request } from "../request/buffer.ts";
 import type { Meter, MeterCounters } from "../rollout/meter.ts";
@@ -26,6 +26,8 @@ export interface MetricsSources {
   readonly epoch: () => number;
   /** What people call an engine: a server's URL. */
   readonly engineName: (worker: number) => string;
+  /** Time of a worker's steps over that of the others', and how far that is from what was seen. */
+  readonly paces: () => { of(worker: WorkerId): number; readonly error: number };
   readonly servingState: () => string;
   readonly servingStates: readonly string[];
   readonly staleWorkers: () => number;
@@ -373,6 +375,16 @@ export class Metrics {
       "vllm:num_requests_waiting",
       "Requests waiting in engines' queues; foretoken_requests_queued counts those not yet sent to an engine.",
       (w) => w.waiting,
+    );
+    this.#perWorker(
+      "foretoken_engine_pace",
+      "Time of the engine's steps over those of the median engine with as many rows; 1: not known to differ.",
+      (w) => this.#sources.paces().of(workerId(w.worker)),
+    );
+    this.#gauge(
+      "foretoken_engine_pace_error",
+      "How far step times of engines are from what placement expects of them, as a part of that: the median of the last spans.",
+      () => this.#sources.paces().error,
     );
     this.#waitingByReason();
     this.#cacheConfig();

@@ -5,8 +5,11 @@ import { assert } from "../base/assert.ts";
 import type { WorkerId } from "../base/ids.ts";
 import type { Request } from "../request/buffer.ts";
 import { Lookahead } from "../schedule/lookahead.ts";
+import { Paces } from "../schedule/pace.ts";
 import { inBlocks, type Slot, spareTokens } from "../schedule/placement.ts";
-import type { Worker } from "./worker.ts";
+import type { Worker, WorkerStats } from "./worker.ts";
+
+type Made = Pick<WorkerStats, "outputTokens" | "acceptedTokens" | "draftedTokens">;
 
 interface Account {
   readonly worker: Worker;
@@ -19,14 +22,30 @@ interface Account {
   readonly lookahead: Lookahead;
   /** In order of dispatch. */
   readonly running: Set<Request>;
+  /** Since the last span: when it was looked at, and the time in which something ran, alone and times its requests. */
+  lookedMs: number;
+  busyMs: number;
+  requestMs: number;
+  /** Of the worker when the span began; null: it has said nothing yet. */
+  made: Made | null;
   /** Of `kvTokens`: those of requests whose KV is leaving it, and of those that were told to end. */
   leavingTokens: number;
 }
 
+/** Shorter spans tell little: counters of servers are asked for once a second. */
+const SPAN_MS = 3_000;
+const SPAN_STEPS = 64;
+
 export class Ledger {
+  readonly paces = new Paces();
+  readonly #nowMs: () => number;
   readonly #accounts = new Map<WorkerId, Account>();
   /** By worker, also one that is gone and may come back. */
   readonly #kvTokens = new Map<WorkerId, number>();
+
+  constructor(nowMs: () => number) {
+    this.#nowMs = nowMs;
+  }
 
   add(worker: Worker): void {
     assert(!this.#accounts.has(worker.workerId), `worker ${worker.workerId} is there already`);
@@ -38,6 +57,10 @@ export class Ledger {
       kvTokens: 0,
       lookahead: new Lookahead(worker.capacity.kvTokens),
       running: new Set(),
+      lookedMs: this.#nowMs(),
+      busyMs: 0,
+      requestMs: 0,
+      made: null,
       leavingTokens: 0,
     });
     this.#kvTokens.set(worker.workerId, worker.capacity.kvTokens);
@@ -71,6 +94,7 @@ export class Ledger {
 
   remove(workerId: WorkerId): void {
     this.#accounts.delete(workerId);
+    this.paces.forget(workerId);
   }
 
   /** The worker was removed and does not come back: no request waits for its KV budget. */
@@ -90,12 +114,18 @@ export class Ledger {
 
   /** The request's chunk begins on the worker. */
   begun(workerId: WorkerId, request: Request): void {
-    this.#accounts.get(workerId)?.running.add(request);
+    const account = this.#accounts.get(workerId);
+    if (account === undefined) return;
+    this.#look(account);
+    account.running.add(request);
   }
 
   /** Nothing of the request runs on the worker any more. */
   ended(workerId: WorkerId, request: Request): void {
-    this.#accounts.get(workerId)?.running.delete(request);
+    const account = this.#accounts.get(workerId);
+    if (account === undefined) return;
+    this.#look(account);
+    account.running.delete(request);
   }
 
   /** So many more KV tokens are on their way out of the worker; negative: they are out. */
@@ -136,6 +166,34 @@ export class Ledger {
     this.#accounts.get(workerId)?.lookahead.preempted(total);
   }
 
+  /** What the worker has made since it started. */
+  counted(workerId: WorkerId, made: Made): void {
+    const account = this.#accounts.get(workerId);
+    if (account === undefined) return;
+    this.#look(account);
+    const { busyMs, requestMs, made: before } = account;
+    // Counts that are lower than before are of another process.
+    if (before !== null && made.outputTokens >= before.outputTokens) {
+      if (busyMs < SPAN_MS) return;
+      const accepted = made.acceptedTokens - before.acceptedTokens;
+      const steps = made.outputTokens - before.outputTokens - accepted;
+      if (steps < SPAN_STEPS) return;
+      const drafted = made.draftedTokens - before.draftedTokens;
+      this.paces.observe(workerId, { busyMs, requestMs, steps, drafted });
+    }
+    account.made = made;
+    account.busyMs = 0;
+    account.requestMs = 0;
+  }
+
+  #look(account: Account): void {
+    const { running, lookedMs } = account;
+    account.lookedMs = this.#nowMs();
+    const ms = account.lookedMs - lookedMs;
+    if (running.size > 0) account.busyMs += ms;
+    account.requestMs += ms * running.size;
+  }
+
   isBusy(workerId: WorkerId): boolean {
     return (this.#accounts.get(workerId)?.inFlight ?? 0) > 0;
   }
@@ -158,6 +216,7 @@ export class Ledger {
     for (const account of this.#accounts.values()) {
       account.inFlight = 0;
       account.kvTokens = 0;
+      this.#look(account);
       account.running.clear();
       account.leavingTokens = 0;
     }
@@ -173,6 +232,8 @@ export class Ledger {
         slots: worker.capacity.slots + (worker.capacity.ahead ?? 0),
         ahead: worker.capacity.ahead ?? 0,
         inFlight,
+        pace: this.paces.of(worker.workerId),
+        baseRequests: this.paces.baseRequests(worker.workerId),
         kvTokens: worker.capacity.kvTokens,
         blockTokens: worker.capacity.kvBlockTokens ?? 1,
         kvTokensFree: worker.capacity.kvTokens - kvTokens,

@@ -24,6 +24,7 @@ import type { TopLogprobs } from "../request/columns.ts";
 import type { FinishReason } from "../request/request.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { ChunkLength } from "../schedule/chunk-length.ts";
+import type { Paces } from "../schedule/pace.ts";
 import { type PolicyName, schedulerFor } from "../schedule/policies.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
@@ -107,7 +108,7 @@ export class Rollout {
   readonly #chunks: ChunkLength;
   readonly #scheduler: Scheduler;
   readonly #registry: DraftRegistry;
-  readonly #ledger = new Ledger();
+  readonly #ledger: Ledger;
   readonly #pooled: PooledKv;
   readonly #vocabularySize: number;
   readonly #executor: Executor;
@@ -136,6 +137,7 @@ export class Rollout {
     this.#listener = contained(options.listener, (error, request) => this.#threw(error, request));
     this.#epoch = options.epoch;
     this.#context = new ContextManager(options.lengthPrior);
+    this.#ledger = new Ledger(() => options.clock.nowMs());
     this.#chunks = new ChunkLength(options.chunkTokens);
     this.#scheduler = schedulerFor(options.policy, {
       buffer: this.#buffer,
@@ -174,6 +176,11 @@ export class Rollout {
   /** null: it runs. */
   get pauseMode(): PauseMode | null {
     return this.#pause;
+  }
+
+  /** How fast workers step. */
+  get paces(): Paces {
+    return this.#ledger.paces;
   }
 
   /** Requests that are not finished. */
@@ -482,6 +489,7 @@ export class Rollout {
       case "stats":
         this.meter.stats(workerId, event.stats);
         this.#ledger.preempted(workerId, event.stats.preemptions);
+        this.#ledger.counted(workerId, event.stats);
         this.#listener.stats(workerId, event.stats);
         return;
       case "gap": {

@@ -53,7 +53,14 @@ class Bed {
     const kvTokens = 1e6;
     const slot = {
       ...{ workerId: workerId(0), slots: SLOTS, ahead: 0, inFlight: this.running.length, kvTokens },
-      ...{ kvTokensFree: kvTokens, hasSuspect: false, isReserved: false, running: [] },
+      ...{
+        kvTokensFree: kvTokens,
+        hasSuspect: false,
+        isReserved: false,
+        pace: 1,
+        baseRequests: 0,
+        running: [],
+      },
       ...{ kvTokensLeaving: 0, aheadTokens: Number.POSITIVE_INFINITY, blockTokens: 1 },
     };
     for (const command of this.scheduler.schedule([slot])) {

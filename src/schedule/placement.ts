@@ -1,5 +1,5 @@
 // On which worker a chunk runs: where its KV is while the load is balanced, else on the least loaded
-// worker with room (paper, section 4.5.3). Admission keeps each worker within its slots, and reserves KV
+// worker with room (paper, section 4.5.3). Of workers that are not equally fast, where its tokens take the least time. Admission keeps each worker within its slots, and reserves KV
 // for what a request has and for some tokens ahead (`lookahead.ts`).
 
 import type { WorkerId } from "../base/ids.ts";
@@ -18,6 +18,10 @@ export interface Slot {
   readonly blockTokens: number;
   /** Requests dispatched to it and not yet returned: the load signal. */
   inFlight: number;
+  /** Time of its steps over those of other workers; 1: as fast as they are (`pace.ts`). */
+  readonly pace: number;
+  /** The part of a step that does not depend on its requests, as the number of requests that take as long. */
+  readonly baseRequests: number;
   /** KV tokens not reserved by running requests nor held by parked ones. Negative: those that run have grown beyond it. */
   kvTokensFree: number;
   /** KV tokens reserved for a running request beyond those that it has, at most. */
@@ -39,6 +43,8 @@ export interface Slot {
  */
 const AFFINITY_SPREAD_MAX = 32;
 const AFFINITY_SPREAD_DIVISOR = 4;
+/** Of workers that are not equally fast: affinity holds while a token takes at most this much longer at home. */
+const AFFINITY_TIME = 1 + 1 / AFFINITY_SPREAD_DIVISOR;
 
 /**
  * KV of a request that leaves its worker goes along if the pool lacks more tokens of it than this; fewer are computed
@@ -113,6 +119,9 @@ export function place(request: Request, slots: readonly Slot[], chunkTokens: num
     if (least === null || isLessLoaded(slot, least)) least = slot;
   }
   if (home === null || least === null) return least;
+  if (home.pace !== least.pace) {
+    return tokenTime(home) <= AFFINITY_TIME * tokenTime(least) ? home : least;
+  }
   const spreadMax = Math.min(
     AFFINITY_SPREAD_MAX,
     Math.floor(least.inFlight / AFFINITY_SPREAD_DIVISOR),
@@ -121,6 +130,12 @@ export function place(request: Request, slots: readonly Slot[], chunkTokens: num
 }
 
 function isLessLoaded(a: Slot, b: Slot): boolean {
+  if (a.pace !== b.pace) return tokenTime(a) < tokenTime(b);
   if (a.inFlight !== b.inFlight) return a.inFlight < b.inFlight;
   return a.kvTokensFree > b.kvTokensFree;
+}
+
+/** What a token of the request takes there, in a unit that workers share. */
+function tokenTime({ pace, baseRequests, inFlight }: Slot): number {
+  return pace * (baseRequests + inFlight + 1);
 }

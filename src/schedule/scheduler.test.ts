@@ -44,7 +44,14 @@ function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstP
 
 function slot(id: number, overrides: Partial<Slot> = {}): Slot {
   const room = { slots: 16, ahead: 0, inFlight: 0, kvTokens: 10_000, kvTokensFree: 10_000 };
-  const nobody = { hasSuspect: false, isReserved: false, running: [], kvTokensLeaving: 0 };
+  const nobody = {
+    hasSuspect: false,
+    isReserved: false,
+    pace: 1,
+    baseRequests: 0,
+    running: [],
+    kvTokensLeaving: 0,
+  };
   const aheadTokens = Number.POSITIVE_INFINITY;
   return { workerId: workerId(id), aheadTokens, blockTokens: 1, ...room, ...nobody, ...overrides };
 }
@@ -181,6 +188,22 @@ test("place: stays where the KV is while the load is balanced, else goes to the 
   expect(at(1, 0)).toBe(workerId(1));
   expect(at(10, 8)).toBe(workerId(0));
   expect(at(12, 8)).toBe(workerId(1));
+});
+
+test("place: a slow worker gets fewer requests, and keeps one only while its tokens take little longer there", () => {
+  const buffer = bufferOf(1, 1);
+  const request = member(buffer, 0, 0);
+  const chosen = (slots: Slot[]) => place(request, slots, 100)?.workerId ?? null;
+  const fast = slot(1, { inFlight: 4 });
+  // 2 x 3 requests here, 5 there.
+  expect(chosen([slot(0, { inFlight: 2, pace: 2 }), fast])).toBe(workerId(1));
+  expect(chosen([slot(0, { inFlight: 1, pace: 2 }), fast])).toBe(workerId(0));
+  // Where steps hardly depend on their requests, only the pace counts.
+  const alone = { inFlight: 0, pace: 2, baseRequests: 100 };
+  expect(chosen([slot(0, alone), slot(1, { inFlight: 4, baseRequests: 100 })])).toBe(workerId(1));
+  request.residentOn = workerId(0);
+  expect(chosen([slot(0, { inFlight: 2, pace: 2 }), fast])).toBe(workerId(0));
+  expect(chosen([slot(0, { inFlight: 3, pace: 2 }), fast])).toBe(workerId(1));
 });
 
 test("place: a worker without a slot or without KV for the whole chunk is no choice", () => {

@@ -33,6 +33,7 @@ export interface Cell {
   readonly pullGapTokens?: number;
   /** See SimulationOptions. */
   readonly lengthPrior?: LengthPrior;
+  readonly isPaced?: boolean;
 }
 
 export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
@@ -44,7 +45,7 @@ export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
 type Iteration = Pick<SimulationOptions, "lengths" | "groupsWanted" | "progress">;
 
 function simulate(cell: Cell, core: CoreExports, iteration: Iteration): SimulationResult {
-  const { workload, system, chunkTokens, isRecorded, pullGapTokens, lengthPrior } = cell;
+  const { workload, system, chunkTokens, isRecorded, pullGapTokens, lengthPrior, isPaced } = cell;
   return new Simulation({
     workload,
     ...iteration,
@@ -53,6 +54,7 @@ function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Simulati
     isRecorded,
     ...(pullGapTokens === undefined ? {} : { pullGapTokens }),
     ...(lengthPrior && { lengthPrior }),
+    ...(isPaced === undefined ? {} : { isPaced }),
   }).run();
 }
 

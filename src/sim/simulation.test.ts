@@ -50,6 +50,15 @@ for (const system of SYSTEM_NAMES) {
   }
 }
 
+test("simulation: a slow engine is found, and holds up the end less", () => {
+  const slow = { ...small, instances: 4, slow: { instances: 1, factor: 3 } };
+  const wallS = (workload: Workload, isPaced: boolean) =>
+    simulateCell(cell({ workload, system: "foretoken", isPaced }), core).wallS;
+  expect(wallS(slow, true)).toBeLessThan(0.95 * wallS(slow, false));
+  const equal = { ...slow, slow: { instances: 0, factor: 3 } };
+  expect(wallS(equal, true)).toBe(wallS(equal, false));
+});
+
 test("simulation: the same cell comes out the same", () => {
   const options = cell({ system: "foretoken", draft: "grouped", isRecorded: true });
   expect(simulateCell(options, core)).toEqual(simulateCell(options, core));

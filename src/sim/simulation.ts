@@ -53,6 +53,8 @@ export interface SimulationOptions {
   readonly pullGapTokens?: number;
   /** Of groups whose prompt has a history; default: none has. */
   readonly lengthPrior?: LengthPrior;
+  /** false: all engines count as equally fast; default: as measured. */
+  readonly isPaced?: boolean;
 }
 
 /** Times in seconds. */
@@ -97,7 +99,7 @@ export class Simulation implements ExecutorSteps {
   readonly #options: SimulationOptions;
   readonly #buffer = new RequestBuffer();
   readonly #context: ContextManager;
-  readonly #ledger = new Ledger();
+  readonly #ledger = new Ledger(() => this.#nowMs);
   readonly #scheduler: SimScheduler;
   readonly #model: StepModel;
   readonly #engines: ModelledEngine[] = [];
@@ -183,13 +185,16 @@ export class Simulation implements ExecutorSteps {
 
   #addEngines(): void {
     const { workload, speculationFor } = this.#options;
+    const { slow, constants } = workload;
+    const slowdown = constants.slowdown * (slow?.factor ?? 1);
+    const slowModel = new StepModel({ ...workload, constants: { ...constants, slowdown } });
     const contextMax = workload.promptTokens + workload.shape.tokensMax;
     assert(contextMax < this.#model.kvTokens, "the longest request fits into one engine");
     for (let i = 0; i < workload.instances; i += 1) {
       const engine = new ModelledEngine({
         workerId: workerId(i),
         slots: engineSlots(workload.deployment),
-        model: this.#model,
+        model: i < (slow?.instances ?? 0) ? slowModel : this.#model,
         kvTokens: this.#model.kvTokens,
         speculation: speculationFor === null ? null : speculationFor(i),
         events: this,
@@ -394,6 +399,13 @@ export class Simulation implements ExecutorSteps {
     this.#ledger.made(workerId, counters.outputTokens - before);
     this.#accounted[workerId] = counters.outputTokens;
     this.#ledger.preempted(workerId, counters.preemptions);
+    if (this.#options.isPaced ?? true) {
+      this.#ledger.counted(workerId, {
+        outputTokens: counters.outputTokens,
+        acceptedTokens: counters.outputTokens - counters.sequenceSteps,
+        draftedTokens: counters.verifiedRows - counters.sequenceSteps,
+      });
+    }
     for (const run of engine.running) this.#executor.reached(run.request, Math.ceil(run.context));
     engine.limit(this.#ledger.spareTokens(workerId));
   }

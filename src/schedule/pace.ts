@@ -1,0 +1,169 @@
+// How fast each engine steps, compared with the others: the time of a step is pace * (base + row * rows), with one base
+// and one row for all engines. It is learnt from spans of a few seconds. Other load on a machine lengthens some spans, and drafts or
+// long contexts change all of them: so everything is a median or a fit by least absolute deviations, and an engine
+// counts as slow only if nearly all its spans say so.
+
+import type { WorkerId } from "../base/ids.ts";
+
+/** What an engine did in some seconds. */
+export interface Span {
+  /** Time in which it ran requests, ms. */
+  readonly busyMs: number;
+  /** The same, summed over its requests. */
+  readonly requestMs: number;
+  /** Steps, summed over the requests that took part: tokens without accepted drafts. */
+  readonly steps: number;
+  /** Draft tokens verified. */
+  readonly drafted: number;
+}
+
+/** Spans of an engine that count; and without which it has no pace. */
+const SPANS_KEPT = 16;
+const SPANS_KNOWN = 6;
+/** An engine's pace is 1 unless three quarters of its spans are this much above or below the median engine. */
+const BAND = 1.3;
+/** It keeps its pace while what was learnt last differs by less: each change moves requests. */
+const CHANGE = 1.1;
+const ITERATIONS = 4;
+/** Relative deviations below this are noise, which counts as if squared. */
+const DEVIATION = 0.02;
+/** Weight of the guess that half of a typical step does not depend on its rows, as a part of all spans. */
+const PRIOR = 0.02;
+
+interface Engine {
+  /** Rows of a step, and its time in ms; a ring. */
+  readonly spans: { rows: number; ms: number }[];
+  next: number;
+  /** Rows of a step for each request, of late. */
+  rowsPerRequest: number;
+  /** As fitted; and as it counts. */
+  fitted: number;
+  pace: number;
+}
+
+export class Paces {
+  readonly #engines = new Map<WorkerId, Engine>();
+  #base = 0;
+  #row = 1;
+  #fresh = 0;
+  /** How far spans are from what is expected of them, as a part of that: the median. 0: nothing is known. */
+  error = 0;
+
+  /** Step time of the engine over that of the median engine with as many rows; 1: not known to differ. */
+  of(id: WorkerId): number {
+    return this.#engines.get(id)?.pace ?? 1;
+  }
+
+  /** The part of a step that does not depend on its requests, as the number of requests that take as long. */
+  baseRequests(id: WorkerId): number {
+    const rows = this.#engines.get(id)?.rowsPerRequest ?? 1;
+    return this.#row === 0 ? Number.MAX_SAFE_INTEGER : this.#base / (this.#row * rows);
+  }
+
+  observe(id: WorkerId, { busyMs, requestMs, steps, drafted }: Span): void {
+    const engine = this.#engineOf(id);
+    const requests = requestMs / busyMs;
+    engine.rowsPerRequest = 1 + drafted / steps;
+    engine.spans[engine.next] = { rows: requests * engine.rowsPerRequest, ms: requestMs / steps };
+    engine.next = (engine.next + 1) % SPANS_KEPT;
+    this.#fresh += 1;
+    // A span of each engine between two fits: linear in the number of engines for each of them.
+    if (this.#fresh < this.#engines.size) return;
+    this.#fresh = 0;
+    this.#learn();
+  }
+
+  forget(id: WorkerId): void {
+    this.#engines.delete(id);
+    this.#learn();
+  }
+
+  #engineOf(id: WorkerId): Engine {
+    const found = this.#engines.get(id);
+    if (found !== undefined) return found;
+    const engine = { spans: [], next: 0, rowsPerRequest: 1, fitted: 1, pace: 1 };
+    this.#engines.set(id, engine);
+    return engine;
+  }
+
+  #learn(): void {
+    const known = [...this.#engines.values()].filter(({ spans }) => spans.length >= SPANS_KNOWN);
+    if (known.length < 2) {
+      for (const engine of known) engine.pace = 1;
+      return;
+    }
+    // What rows can explain is no matter of pace.
+    for (const engine of known) engine.fitted = 1;
+    for (let i = 0; i < ITERATIONS; i += 1) {
+      this.#fit(known);
+      for (const engine of known) engine.fitted = quantile(this.#ratios(engine), 1 / 2);
+    }
+    const deviations = known.flatMap((engine) =>
+      this.#ratios(engine).map((ratio) => Math.abs(ratio / engine.fitted - 1)),
+    );
+    this.error = quantile(deviations, 1 / 2);
+    // Of two, the faster one: most engines are as fast as they should be.
+    const median = quantile(
+      known.map(({ fitted }) => fitted),
+      (known.length - 1) / 2 / known.length,
+    );
+    for (const engine of known) this.#judge(engine, median);
+  }
+
+  /** Times of the engine's spans over those of an engine with pace 1. */
+  #ratios({ spans }: Engine): number[] {
+    return spans.map(({ rows, ms }) => ms / (this.#base + this.#row * rows));
+  }
+
+  #judge(engine: Engine, median: number): void {
+    const ratios = this.#ratios(engine).map((ratio) => ratio / median);
+    const isSlow = quantile(ratios, 1 / 4) > BAND;
+    const isFast = quantile(ratios, 3 / 4) < 1 / BAND;
+    const pace = isSlow || isFast ? engine.fitted / median : 1;
+    const change = Math.max(pace / engine.pace, engine.pace / pace);
+    if (pace === 1 || change > CHANGE) engine.pace = pace;
+  }
+
+  /** Base and row by iteratively reweighted least squares of relative deviations; neither is below zero. */
+  #fit(known: readonly Engine[]): void {
+    const spans = known.flatMap(({ spans: of, fitted }) =>
+      of.map(({ rows, ms }) => ({ rows, ms: ms / fitted })),
+    );
+    const typicalRows = quantile(
+      spans.map(({ rows }) => rows),
+      1 / 2,
+    );
+    const typicalMs = quantile(
+      spans.map(({ ms }) => ms),
+      1 / 2,
+    );
+    let [bb, br, rr, b, r, total] = [0, 0, 0, 0, 0, 0];
+    for (const { rows, ms } of spans) {
+      const deviation = Math.abs(1 - (this.#base + this.#row * rows) / ms);
+      // Without an earlier fit all count alike.
+      const weight = this.error === 0 ? 1 : 1 / Math.max(deviation, DEVIATION);
+      const [x, y] = [1 / ms, rows / ms];
+      bb += weight * x * x;
+      br += weight * x * y;
+      rr += weight * y * y;
+      b += weight * x;
+      r += weight * y;
+      total += weight;
+    }
+    const prior = (PRIOR * total) / typicalMs ** 2;
+    bb += prior;
+    br -= prior * typicalRows;
+    rr += prior * typicalRows ** 2;
+    const determinant = bb * rr - br * br;
+    this.#base = (b * rr - r * br) / determinant;
+    this.#row = (r * bb - b * br) / determinant;
+    if (this.#base < 0) [this.#base, this.#row] = [0, r / rr];
+    else if (this.#row < 0) [this.#base, this.#row] = [b / bb, 0];
+  }
+}
+
+/** The value below which a part of them lies. */
+function quantile(values: readonly number[], part: number): number {
+  const sorted = [...values].sort((x, y) => x - y);
+  return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? 1;
+}
