@@ -324,7 +324,7 @@ export const FIELDS = {
   insecure: {
     kind: "switch",
     flag: "--insecure",
-    help: "listen beyond loopback without a token: any client that reaches the port can generate and replace weights",
+    help: "listen beyond loopback without a token: any client that reaches the port can use it, and replace weights where it has any",
   },
   allowHost: {
     kind: "list",
@@ -531,7 +531,7 @@ export const FIELDS = {
     min: 16,
     max: 16_777_216,
     default: null,
-    help: "maximum of prompt + output tokens of a request on an embedded engine",
+    help: "maximum of prompt + output tokens of a request, on an embedded engine or a vLLM server that is started",
     otherwise: "what model and KV budget allow",
   }),
   tokenizer: {
