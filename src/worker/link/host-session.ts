@@ -5,10 +5,11 @@
 import { type GroupId, type RequestId, requestId } from "../../base/ids.ts";
 import type { RequestSpec } from "../../request/request.ts";
 import { outOfBounds, problemOf } from "../../request/sampling-bounds.ts";
-import type { Worker, WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
+import type { Worker, WorkerCommand, WorkerEvent, WorkerStats } from "../../rollout/worker.ts";
 import { KvInbox } from "./kv-stream.ts";
 import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
 import type { HostLimits, KvPart, WireCommand, WireEvent, WirePrompt } from "./message.ts";
+import { statsSince } from "./session-stats.ts";
 import { TokenLogs } from "./token-logs.ts";
 
 export interface Refusal {
@@ -57,11 +58,19 @@ export class HostSession {
   /** Prompts that no engine could compute, and why. */
   readonly #badPrompts = new Map<number, string>();
   #runMax = 0;
+  /** What the worker said of itself last before the session; null: nothing. */
+  readonly #before: WorkerStats | null;
   /** Of the commands that are being translated. */
   #refused: WireEvent[] = [];
 
-  constructor(worker: Worker, limits: HostLimits, vocabularySize: number) {
+  constructor(
+    worker: Worker,
+    limits: HostLimits,
+    vocabularySize: number,
+    before: WorkerStats | null = null,
+  ) {
     this.#worker = worker;
+    this.#before = before;
     this.#limits = limits;
     this.#vocabularySize = vocabularySize;
     this.#kv = new KvInbox(limits.kvBytesMax);
@@ -130,6 +139,9 @@ export class HostSession {
         case "evicted":
           this.#held.delete(event.requestId);
           wire.push(event);
+          break;
+        case "stats":
+          wire.push({ kind: "stats", stats: statsSince(this.#before, event.stats) });
           break;
         default:
           wire.push(event);

@@ -5,9 +5,10 @@ import { WebSocket } from "ws";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { listen, open, QUICK, settled, until } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
+import { present } from "../../base/assert.ts";
 import { groupId, requestId, weightEpoch } from "../../base/ids.ts";
 import { NO_SHAPING, type RequestSpec } from "../../request/request.ts";
-import type { WorkerCommand, WorkerEvent } from "../../rollout/worker.ts";
+import type { WorkerCommand, WorkerEvent, WorkerStats } from "../../rollout/worker.ts";
 import { SimulatedWorker } from "../simulated/worker.ts";
 import { encodeSidecarMessage } from "./command-codec.ts";
 import { decodeFrame, encodeFrame } from "./frame-codec.ts";
@@ -312,6 +313,31 @@ test("host: what a sidecar leaves behind is released before the next one comes",
   await worker.close();
   await until(() => simulated.kvTokensUsed === 0, "all is released");
   await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: to each sidecar the worker's counts begin at nothing", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const steps: number[] = [];
+  for (const id of [1, 2]) {
+    const worker = await open(host.url);
+    let stats: WorkerStats | null = null;
+    worker.listen((_, events) => {
+      for (const event of events) if (event.kind === "stats") stats = event.stats;
+    });
+    worker.send([runOf(newSpec(id))]);
+    await settled(worker);
+    while (!simulated.isIdle) simulated.step();
+    await until(() => (stats?.running ?? 1) === 0, "the last step is told");
+    const { steps: made, outputTokens } = present<WorkerStats>(stats, "it was told");
+    expect(outputTokens).toBeGreaterThan(0);
+    steps.push(made);
+    await worker.close();
+    await until(() => !simulated.isIdle, "the host asks its worker");
+    simulated.step();
+  }
+  expect(steps[1]).toBeLessThan(2 * (steps[0] ?? 0));
   await host.close();
 });
 

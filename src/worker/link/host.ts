@@ -10,7 +10,7 @@ import type { Clock } from "../../base/clock.ts";
 import { AppError } from "../../base/errors.ts";
 import type { WeightEpoch } from "../../base/ids.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
-import type { ControlAnswer, Worker, WorkerEvent } from "../../rollout/worker.ts";
+import type { ControlAnswer, Worker, WorkerEvent, WorkerStats } from "../../rollout/worker.ts";
 import { decodeSidecarMessage } from "./command-codec.ts";
 import { type Closed, Connection, isFatal } from "./connection.ts";
 import { Delivery } from "./delivery.ts";
@@ -105,6 +105,8 @@ export class LinkHost {
   readonly #counts = { connections: 0, sessions: 0, resumed: 0 };
   readonly #closedBy: Record<number, number> = {};
   #epoch: WeightEpoch;
+  /** What the worker said of itself last. */
+  #stats: WorkerStats | null = null;
   #session: Session | null = null;
   /** The session before, for a sidecar that comes back to it. */
   #past: { readonly id: string; readonly reason: string } | null = null;
@@ -275,7 +277,12 @@ export class LinkHost {
       id: hello.sessionId,
       sidecarId: hello.sidecarId,
       sidecar: hello.sidecarName === "" ? "an unnamed sidecar" : hello.sidecarName,
-      state: new HostSession(this.#worker, this.#hostLimits(), this.#options.vocabularySize),
+      state: new HostSession(
+        this.#worker,
+        this.#hostLimits(),
+        this.#options.vocabularySize,
+        this.#stats,
+      ),
       delivery: new Delivery(this.#limits, () => this.#nextOfKv(session)),
       exports,
       messageBytesMax: Math.min(hello.messageBytesMax, this.#limits.messageBytesMax),
@@ -382,6 +389,7 @@ export class LinkHost {
   }
 
   #listenTo(worker: Worker): void {
+    this.#stats = null;
     worker.listen((epoch, events) => {
       // Events of a replaced worker are dropped.
       if (worker === this.#worker && this.#failure === null) this.#received(epoch, events);
@@ -390,6 +398,7 @@ export class LinkHost {
 
   #received(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
     this.#epoch = epoch;
+    for (const event of events) if (event.kind === "stats") this.#stats = event.stats;
     const failure = events.find((event) => event.kind === "failed");
     if (this.#clearing !== null) {
       const answer = events.find(
