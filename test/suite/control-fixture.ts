@@ -18,7 +18,7 @@ import { ManualClock } from "./manual-clock.ts";
 
 const TIMEOUT_MS = 5000;
 
-export type Script = (request: ControlRequest) => ControlAnswer;
+export type Script = (request: ControlRequest) => ControlAnswer | Promise<ControlAnswer>;
 
 export class ScriptedWorker extends SimulatedWorker {
   readonly heard: ControlRequest[] = [];

@@ -21,6 +21,20 @@ test("get_world_size: the sum of the engines'", async () => {
   expect((await fixture.call("GET", "/get_world_size")).body).toEqual({ world_size: 7 });
 });
 
+test("calls to engines that do not answer are bounded, and the server still says how it is", async () => {
+  const fixture = await Fixture.open();
+  const gate = Promise.withResolvers<{ status: number; body: object }>();
+  fixture.worker(0).script = () => gate.promise;
+  const reset = () => fixture.send("/reset_prefix_cache", null);
+  const calls = Array.from({ length: 1024 }, reset);
+  await fixture.step();
+  await expect(reset()).rejects.toThrow("1024 calls to engines are under way");
+  expect((await fixture.call("GET", "/health")).status).toBe(200);
+  gate.resolve({ status: 200, body: {} });
+  for (const { status } of await Promise.all(calls)) expect(status).toBe(200);
+  expect((await reset()).status).toBe(200);
+});
+
 test("init_weight_transfer_engine: each engine's ranks follow those before it", async () => {
   const fixture = await Fixture.open();
   for (const [i, size] of [1, 4, 2].entries()) {

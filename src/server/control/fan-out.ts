@@ -18,6 +18,28 @@ export interface Outcome {
   readonly failed: readonly Answered[];
 }
 
+/** Of calls that ask engines and change no weights, under way at the same time: more than all ranks of a large trainer make. */
+const CALLS_MAX = 1024;
+
+/** Counts calls that are under way. */
+export class CallBound {
+  #calls = 0;
+
+  /** @throws AppError queue_full; what `act` throws. */
+  async during<T>(act: () => Promise<T>): Promise<T> {
+    if (this.#calls >= CALLS_MAX) {
+      const message = `${CALLS_MAX} calls to engines are under way, the server's maximum: try again when they have ended`;
+      throw new AppError("queue_full", message);
+    }
+    this.#calls += 1;
+    try {
+      return await act();
+    } finally {
+      this.#calls -= 1;
+    }
+  }
+}
+
 /** `requestOf`: an engine's own version of the request, by its place in the order of engines. */
 export async function fanOut(
   engines: readonly Reachable[],

@@ -13,7 +13,7 @@ import { connected, type Reachable, reachable, type WorkerPool } from "../worker
 import { requestOf } from "./control-call.ts";
 import { describeVllmControl } from "./describe.ts";
 import { dialectRoutes } from "./dialects.ts";
-import { answerTo, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
+import { answerTo, CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
 import { loads, modelInfo, serverInfo } from "./sglang-info.ts";
@@ -38,7 +38,10 @@ export interface ControlOptions {
   readonly harmlessRpc: readonly string[];
 }
 
-export function controlRoutes(options: ControlOptions): Route[] {
+type Bounded = ControlOptions & { readonly calls: CallBound };
+
+export function controlRoutes(given: ControlOptions): Route[] {
+  const options: Bounded = { ...given, calls: new CallBound() };
   const { sidecar, weights } = options;
   const everywhere = (exchange: Exchange) => broadcast(options, exchange);
   const handlers: Readonly<Record<string, Route["handle"]>> = {
@@ -131,13 +134,21 @@ function health(options: ControlOptions): Response {
   return jsonResponse({ status, workers: workersOf(options) }, 503);
 }
 
-async function broadcast(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function broadcast(options: Bounded, exchange: Exchange): Promise<Response> {
   return merged(await broadcasted(options, exchange));
 }
 
-async function broadcasted(options: ControlOptions, exchange: Exchange): Promise<Outcome> {
+async function broadcasted(options: Bounded, exchange: Exchange): Promise<Outcome> {
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return await fanOut(reachable(options.pool.members), () => request, limitsOf(options));
+  return await asked(options, reachable(options.pool.members), () => request);
+}
+
+async function asked(
+  options: Bounded,
+  engines: readonly Reachable[],
+  requestOf: (index: number) => ControlRequest,
+): Promise<Outcome> {
+  return await options.calls.during(() => fanOut(engines, requestOf, limitsOf(options)));
 }
 
 function limitsOf({ timeoutMs: msMax, later, sidecar }: ControlOptions): AnswerLimits {
@@ -145,21 +156,19 @@ function limitsOf({ timeoutMs: msMax, later, sidecar }: ControlOptions): AnswerL
 }
 
 /** All engines are of a kind: one answers for all. */
-async function first(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function first(options: Bounded, exchange: Exchange): Promise<Response> {
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return merged(
-    await fanOut(reachable(options.pool.members).slice(0, 1), () => request, limitsOf(options)),
-  );
+  return merged(await asked(options, reachable(options.pool.members).slice(0, 1), () => request));
 }
 
-async function asSglangServer(options: ControlOptions, url: URL): Promise<object> {
+async function asSglangServer(options: Bounded, url: URL): Promise<object> {
   const all = await sizes(options, connected(options.pool.members), {});
   const worldSize = all.reduce((sum, size) => sum + size, 0);
   return serverInfo(options, { url, worldSize });
 }
 
 /** vLLM and SGLang have a route of this name, and slime and miles ask for it first: the answer has the fields of both. */
-async function bothServerInfos(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function bothServerInfos(options: Bounded, exchange: Exchange): Promise<Response> {
   const answer = await first(options, exchange);
   const own: unknown = answer.ok ? await answer.clone().json() : null;
   if (typeof own !== "object" || own === null || Array.isArray(own)) return answer;
@@ -167,7 +176,7 @@ async function bothServerInfos(options: ControlOptions, exchange: Exchange): Pro
 }
 
 async function sizes(
-  options: ControlOptions,
+  options: Bounded,
   engines: readonly Reachable[],
   query: ControlRequest["query"],
 ): Promise<number[]> {
@@ -178,7 +187,7 @@ async function sizes(
     body: null,
     nextEpoch: options.sidecar.rollout.epoch,
   };
-  const { answers } = await fanOut(engines, () => request, limitsOf(options));
+  const { answers } = await asked(options, engines, () => request);
   // An engine without the route (vLLM without its development mode) is a world of one.
   return answers.map(({ answer }) => {
     const { body } = answer;
@@ -187,14 +196,14 @@ async function sizes(
   });
 }
 
-async function worldSize(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function worldSize(options: Bounded, exchange: Exchange): Promise<Response> {
   const query = Object.fromEntries(exchange.url.searchParams);
   const all = await sizes(options, reachable(options.pool.members), query);
   return jsonResponse({ world_size: all.reduce((sum, size) => sum + size, 0) });
 }
 
 /** Each engine's ranks follow those of the engines before it. */
-async function initWeightTransfer(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function initWeightTransfer(options: Bounded, exchange: Exchange): Promise<Response> {
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
   // The same engines even if others join or leave meanwhile: their order determines the ranks.
   const engines = reachable(options.pool.members);
@@ -204,7 +213,7 @@ async function initWeightTransfer(options: ControlOptions, exchange: Exchange): 
     ...request,
     body: shifted(request.body, { ranks: offsets[index] ?? 0, engines: index }),
   });
-  return merged(await fanOut(engines, own, limitsOf(options)));
+  return merged(await asked(options, engines, own));
 }
 
 /** vLLM has the rank in `init_info`, AReaL and prime-rl (`server_rank`: of a server, whose ranks it knows) have not. */
@@ -223,7 +232,7 @@ async function renameWeights(weights: WeightUpdates, exchange: Exchange): Promis
   return jsonResponse({ weight_version: version });
 }
 
-async function collectiveRpc(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function collectiveRpc(options: Bounded, exchange: Exchange): Promise<Response> {
   const { weights, harmlessRpc } = options;
   const method = stringField(await exchange.json(), "method");
   const effect = rpcEffect(method, harmlessRpc);
@@ -246,7 +255,7 @@ async function collectiveRpc(options: ControlOptions, exchange: Exchange): Promi
 }
 
 /** `reset` sets all weights to zero; the others only read them. */
-async function weightChecker(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function weightChecker(options: Bounded, exchange: Exchange): Promise<Response> {
   const action = stringField(await exchange.json(), "action");
   if (action === "checksum" || action === "compare") return await broadcast(options, exchange);
   return await options.weights.whole(exchange);
@@ -270,17 +279,20 @@ function resume(weights: WeightUpdates): Response {
   return jsonResponse(reason === null ? { status: "resumed" } : { status: "deferred", reason });
 }
 
-async function sleep(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function sleep(options: Bounded, exchange: Exchange): Promise<Response> {
   const mode = modeIn(exchange.url.searchParams, "keep");
   // First, so that a body that cannot be read leaves nothing paused.
   const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  await options.weights.pause(mode);
-  options.weights.slept();
-  forgetKv(options);
-  return merged(await fanOut(reachable(options.pool.members), () => request, limitsOf(options)));
+  // Refused before anything is paused.
+  return await options.calls.during(async () => {
+    await options.weights.pause(mode);
+    options.weights.slept();
+    forgetKv(options);
+    return merged(await fanOut(reachable(options.pool.members), () => request, limitsOf(options)));
+  });
 }
 
-async function wakeUp(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function wakeUp(options: Bounded, exchange: Exchange): Promise<Response> {
   const outcome = await broadcasted(options, exchange);
   const tags = exchange.url.searchParams.getAll("tags");
   // Trainers wake weights first, update them, and wake the KV cache last: only then can anything run.
@@ -291,7 +303,7 @@ async function wakeUp(options: ControlOptions, exchange: Exchange): Promise<Resp
   return tried.failed.length > 0 ? merged(tried) : merged(outcome);
 }
 
-async function isSleeping(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function isSleeping(options: Bounded, exchange: Exchange): Promise<Response> {
   const outcome = await broadcasted(options, exchange);
   const asleep = outcome.answers.some(({ answer }) => {
     const { body } = answer;
@@ -300,7 +312,7 @@ async function isSleeping(options: ControlOptions, exchange: Exchange): Promise<
   return jsonResponse({ is_sleeping: asleep });
 }
 
-async function resetPrefixCache(options: ControlOptions, exchange: Exchange): Promise<Response> {
+async function resetPrefixCache(options: Bounded, exchange: Exchange): Promise<Response> {
   const answer = await broadcast(options, exchange);
   if (answer.ok) forgetKv(options);
   return answer;
