@@ -15,6 +15,7 @@ import {
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError, errorText } from "./base/errors.ts";
+import { inTime, writeAt } from "./disk-write.ts";
 import type { JournalLog } from "./journal/log.ts";
 import { readJournal, type SavedRun } from "./journal/read.ts";
 import { WeightsFile } from "./weights-file.ts";
@@ -24,8 +25,6 @@ const FOLDER_MODE = 0o700;
 const FILE_MODE = 0o600;
 const FLUSH_MS = 50;
 const SYNC_MS = 1_000;
-/** A write that takes longer counts as failed: nothing waits for a disk without an end. */
-const WRITE_MS_MAX = 10_000;
 
 /** null: there is none, or nothing whole in it. @throws AppError journal_damaged, output_failed. */
 export function readJournalFile(path: string): SavedRun | null {
@@ -175,8 +174,8 @@ export function openRunFiles(folder: string, failed: (error: unknown) => void) {
     /** Read them before they are written. */
     weights,
     /** After its files are closed. */
-    release: () => {
-      weights.close();
+    release: async () => {
+      await weights.close();
       release();
     },
   };
@@ -289,7 +288,7 @@ export class JournalFile {
     if (file === null || this.#isOver || !this.#options.log.hasNews) return;
     const frame = this.#options.log.take();
     try {
-      await within(WRITE_MS_MAX, written(file, frame, this.#bytes));
+      await inTime(writeAt(file, frame, this.#bytes));
       this.#bytes += frame.byteLength;
     } catch (error) {
       // What was written before stays whole.
@@ -308,23 +307,5 @@ export class JournalFile {
     this.#isOver = true;
     this.#options.log.stop();
     this.#options.failed(error);
-  }
-}
-
-async function written(file: FileHandle, frame: Uint8Array, at: number): Promise<void> {
-  for (let done = 0; done < frame.byteLength; ) {
-    const { bytesWritten } = await file.write(frame, done, frame.byteLength - done, at + done);
-    if (bytesWritten === 0) throw new Error("the disk takes nothing");
-    done += bytesWritten;
-  }
-}
-
-async function within(ms: number, act: Promise<void>): Promise<void> {
-  const late = Promise.withResolvers<void>();
-  const timer = setTimeout(() => late.reject(new Error(`a write took longer than ${ms} ms`)), ms);
-  try {
-    await Promise.race([act, late.promise]);
-  } finally {
-    clearTimeout(timer);
   }
 }

@@ -107,7 +107,7 @@ export function bindServer(options: BindOptions): BoundServer {
         metrics = running.metrics;
         return running;
       } catch (error) {
-        journals?.release();
+        await journals?.release();
         throw error;
       }
     },
@@ -198,6 +198,7 @@ function serveWith(
     later: afterwards,
     notice: (notice) => events.weightsNotice(notice),
     held: (seconds) => metrics.weightsUpdated(seconds),
+    ...(journals && { kept: () => journals.weights.settled() }),
   });
   for (const one of savedWeights(journaled)) weights.name(one.epoch, one.version);
   const learned = new LearnedEpochs({
@@ -331,7 +332,7 @@ function serveWith(
       drafts.end();
       // Before the connections end: a client that is cut off gives up nothing.
       await Promise.all([rollouts.close(), requestJournals?.close()]);
-      journals?.release();
+      await journals?.release();
       await http.stop();
       encoder.close();
       await pool.close();

@@ -2,9 +2,11 @@
 // full; this file's space is taken when it is made, and it is overwritten. So a process that takes the place of this one
 // does not go back to weights that the trainer has replaced.
 
-import { closeSync, fdatasync, openSync, readFileSync, writeSync } from "node:fs";
+import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
+import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError } from "./base/errors.ts";
+import { inTime, writeAt } from "./disk-write.ts";
 import { FRAME_HEADER_BYTES, scanFrame, sealFrame } from "./journal/frame.ts";
 import { type HeldWeights, isHeldWeights } from "./server/rollouts/journal.ts";
 
@@ -21,9 +23,13 @@ interface Slot {
 }
 
 export class WeightsFile {
-  readonly #file: number;
+  readonly #path: string;
   readonly #failed: (error: unknown) => void;
+  /** null: nothing was written yet. */
+  #file: FileHandle | null = null;
   #newest: Slot | null = null;
+  /** Resolves when all that was given has been written, or never will be. */
+  #writing: Promise<void> = Promise.resolve();
 
   /**
    * `goesOn`: this process continues what an earlier one did; otherwise what the file has is of another run, and goes.
@@ -32,53 +38,74 @@ export class WeightsFile {
   constructor(folder: string, goesOn: boolean, failed: (error: unknown) => void) {
     this.#failed = failed;
     const path = join(folder, NAME);
+    this.#path = path;
     closeSync(openSync(path, "a", FILE_MODE));
     const bytes = readFileSync(path);
     if (bytes.byteLength !== FILE_BYTES && bytes.some((byte) => byte !== 0)) {
       throw new AppError("invalid_config", `--journal: ${path} is of another program`);
     }
-    this.#file = openSync(path, "r+");
-    if (!goesOn) {
-      writeSync(this.#file, new Uint8Array(FILE_BYTES), 0, FILE_BYTES, 0);
-      return;
-    }
-    for (let at = 0; at < FILE_BYTES; at += SLOT_BYTES) {
-      const slot = slotIn(bytes.subarray(at, at + SLOT_BYTES));
-      if (slot !== null && slot.count > (this.#newest?.count ?? 0)) this.#newest = slot;
-    }
-    const { byteLength } = bytes;
-    if (byteLength < FILE_BYTES) {
-      writeSync(this.#file, new Uint8Array(FILE_BYTES - byteLength), 0, null, byteLength);
-    }
+    this.#newest = goesOn ? newestIn(bytes) : null;
+    if (!goesOn || bytes.byteLength < FILE_BYTES) fill(path, goesOn ? bytes.byteLength : 0);
   }
 
-  /** What was written last, by this process or an earlier one; null: nothing was. */
+  /** What was given last, to this process or an earlier one; null: nothing was. */
   get held(): HeldWeights | null {
     return this.#newest?.held ?? null;
   }
 
   write(held: HeldWeights): void {
     const count = (this.#newest?.count ?? 0) + 1;
+    // If it is too long, only the trainer has the weights.
+    const slot = slotOf({ count, held }) ?? slotOf({ count, held: { ...held, base: "unknown" } });
+    if (slot === null) {
+      const problem = `the name of the weights has ${held.version.length} characters`;
+      this.#failed(new AppError("output_failed", `--journal: ${problem}, too many to be kept`));
+      return;
+    }
+    this.#newest = { count, held };
+    this.#writing = this.#writing.then(() => this.#put(slot, (count % 2) * SLOT_BYTES));
+  }
+
+  /** Resolves when all that was given has been written, or never will be: after some seconds at most. */
+  settled(): Promise<void> {
+    return this.#writing;
+  }
+
+  async close(): Promise<void> {
+    await this.#writing;
+    await this.#file?.close().catch(() => undefined);
+    this.#file = null;
+  }
+
+  async #put(slot: Uint8Array, at: number): Promise<void> {
     try {
-      const whole = slotOf({ count, held });
-      // Then only the trainer has them.
-      const slot = whole ?? slotOf({ count, held: { ...held, base: "unknown" } });
-      if (slot === null) {
-        const problem = `the name of the weights has ${held.version.length} characters`;
-        throw new AppError("output_failed", `--journal: ${problem}, too many to be kept`);
-      }
-      writeSync(this.#file, slot, 0, SLOT_BYTES, (count % 2) * SLOT_BYTES);
-      this.#newest = { count, held };
+      this.#file ??= await inTime(open(this.#path, "r+"));
+      await inTime(writeAt(this.#file, slot, at));
     } catch (error) {
       this.#failed(error);
       return;
     }
-    fdatasync(this.#file, (error) => error && this.#failed(error));
+    this.#file.datasync().catch(this.#failed);
   }
+}
 
-  close(): void {
-    closeSync(this.#file);
+/** Takes the file's space, with zeros from `from` on. */
+function fill(path: string, from: number): void {
+  const file = openSync(path, "r+");
+  try {
+    writeSync(file, new Uint8Array(FILE_BYTES - from), 0, FILE_BYTES - from, from);
+  } finally {
+    closeSync(file);
   }
+}
+
+function newestIn(bytes: Uint8Array): Slot | null {
+  let newest: Slot | null = null;
+  for (let at = 0; at < FILE_BYTES; at += SLOT_BYTES) {
+    const slot = slotIn(bytes.subarray(at, at + SLOT_BYTES));
+    if (slot !== null && slot.count > (newest?.count ?? 0)) newest = slot;
+  }
+  return newest;
 }
 
 /** null: it is too long. */

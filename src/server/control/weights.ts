@@ -42,6 +42,8 @@ export interface WeightsOptions {
   readonly base?: Recipe["base"];
   /** An update held generation back for so many seconds. */
   readonly held?: (seconds: number) => void;
+  /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
+  readonly kept?: () => Promise<void>;
 }
 
 /** Events for the operator's log, besides the answers. */
@@ -329,6 +331,7 @@ export class WeightUpdates {
       reasonOf: (member) => reasons.get(member) ?? "missed a part of the weight update",
     });
     sidecar.advance(this.#engines.next);
+    await this.#options.kept?.();
     await pool.unfence(current);
   }
 
