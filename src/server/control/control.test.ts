@@ -46,6 +46,18 @@ test("init_weight_transfer_engine: each engine's ranks follow those before it", 
   expect(bodies).toEqual([1, 2, 6].map((rank) => ({ init_info: { ...info, rank_offset: rank } })));
 });
 
+test("init_weight_transfer_engine: a rank that is no whole number is refused, and no engine hears of it", async () => {
+  const fixture = await Fixture.open();
+  for (const rank of [{ toString: 1, valueOf: null }, "1", -1, 1.5, 2 ** 21]) {
+    for (const body of [{ init_info: { rank_offset: rank } }, { server_rank: rank }]) {
+      const call = fixture.call("POST", "/init_weight_transfer_engine", body);
+      await expect(call).rejects.toThrow("it is a whole number from 0 to 1048576");
+    }
+  }
+  const heard = [0, 1, 2].flatMap((i) => fixture.worker(i).heard.map(({ path }) => path));
+  expect(heard).not.toContain("/init_weight_transfer_engine");
+});
+
 test("start, update, finish: one weight epoch, under the trainer's name for it", async () => {
   const fixture = await Fixture.open();
   await fixture.call("POST", "/start_weight_update", {});

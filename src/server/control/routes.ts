@@ -191,8 +191,8 @@ async function sizes(
   // An engine without the route (vLLM without its development mode) is a world of one.
   return answers.map(({ answer }) => {
     const { body } = answer;
-    const hasWorldSize = typeof body === "object" && body !== null && "world_size" in body;
-    return hasWorldSize && isSuccess(answer) ? Number(body.world_size) : 1;
+    const { world_size: size } = Object(body);
+    return typeof size === "number" && isSuccess(answer) ? size : 1;
   });
 }
 
@@ -221,9 +221,24 @@ function shifted(body: unknown, { ranks, engines }: { ranks: number; engines: nu
   if (typeof body !== "object" || body === null) return body;
   if ("init_info" in body)
     return { ...body, init_info: shifted(body.init_info, { ranks, engines }) };
-  if ("rank_offset" in body) return { ...body, rank_offset: Number(body.rank_offset) + ranks };
-  if ("server_rank" in body) return { ...body, server_rank: Number(body.server_rank) + engines };
+  if ("rank_offset" in body) {
+    return { ...body, rank_offset: rankIn(body.rank_offset, "rank_offset") + ranks };
+  }
+  if ("server_rank" in body) {
+    return { ...body, server_rank: rankIn(body.server_rank, "server_rank") + engines };
+  }
   return body;
+}
+
+const RANKS_MAX = 1_048_576;
+const SHOWN_MAX = 100;
+
+function rankIn(value: unknown, field: string): number {
+  if (Number.isInteger(value) && Number(value) >= 0 && Number(value) <= RANKS_MAX) {
+    return Number(value);
+  }
+  const shown = JSON.stringify(value).slice(0, SHOWN_MAX);
+  throw invalid(field, `is ${shown}; it is a whole number from 0 to ${RANKS_MAX}`);
 }
 
 async function renameWeights(weights: WeightUpdates, exchange: Exchange): Promise<Response> {
