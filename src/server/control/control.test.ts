@@ -21,7 +21,7 @@ test("get_world_size: the sum of the engines'", async () => {
   expect((await fixture.call("GET", "/get_world_size")).body).toEqual({ world_size: 7 });
 });
 
-test("calls to engines that do not answer are bounded, and the server still says how it is", async () => {
+test("calls to engines that do not answer are bounded, and /health answers all the same", async () => {
   const fixture = await Fixture.open();
   const gate = Promise.withResolvers<{ status: number; body: object }>();
   fixture.worker(0).script = () => gate.promise;

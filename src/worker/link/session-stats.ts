@@ -2,27 +2,21 @@
 
 import type { WorkerStats } from "../../rollout/worker.ts";
 
-const COUNTED = [
-  "steps",
-  "busyMs",
-  "draftMs",
-  "outputTokens",
-  "prefillTokens",
-  "recomputedTokens",
-  "preemptions",
-  "draftedTokens",
-  "acceptedTokens",
-  "drafts",
-  "kvLoads",
-  "kvLoadFailures",
-] as const satisfies readonly (keyof WorkerStats)[];
+/** The numbers that are no counts. */
+const GAUGES: ReadonlySet<string> = new Set<keyof WorkerStats>([
+  "running",
+  "waiting",
+  "kvTokensUsed",
+  "stepError",
+]);
 
 /** `before`: what the worker said last before the session; null: nothing. */
 export function statsSince(before: WorkerStats | null, now: WorkerStats): WorkerStats {
   if (before === null) return now;
-  const since = Object.fromEntries(COUNTED.map((name) => [name, now[name] - before[name]]));
-  if (now.draftSavedMs !== undefined) {
-    since.draftSavedMs = now.draftSavedMs - (before.draftSavedMs ?? 0);
-  }
-  return { ...now, ...since };
+  const earlier = new Map<string, unknown>(Object.entries(before));
+  const since = Object.entries(now).map(([name, value]: [string, unknown]) => {
+    const isCount = typeof value === "number" && !GAUGES.has(name);
+    return [name, isCount ? value - Number(earlier.get(name) ?? 0) : value];
+  });
+  return Object.fromEntries(since);
 }
