@@ -1,5 +1,5 @@
 // The contract between the core and its hosts: the version, status codes and record layouts.
-// This file is the source; scripts/build-core.ts writes the TypeScript copy (src/wasm/abi.ts) from
+// This file is the source; scripts/build-core.ts writes the TypeScript copy (src/core/wasm/abi.ts) from
 // it. It holds one `export const NAME: i32 = NUMBER;` a line and nothing else.
 
 // Raised with every change of an exported signature, a record layout or a constant below.

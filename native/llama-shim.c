@@ -2,7 +2,7 @@
 // thread's CPU clock, which the runtime gives in ticks longer than a step.
 // Compiled at start by bun:ffi's cc(), which needs no compiler and no header on the machine, so
 // the compiler handles the platform's calling convention. It holds no state: each function is
-// given the address of the function to call. The structs are opaque words; src/worker/llama/structs.ts
+// given the address of the function to call. The structs are opaque words; src/engines/llama/structs.ts
 // knows their fields. Sizes are those of llama.cpp 0.5.0 (libllama.v0.5.0.so), 64-bit platforms.
 
 typedef unsigned long long word;

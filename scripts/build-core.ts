@@ -1,4 +1,4 @@
-// Compiles the WebAssembly cores into build/ and writes src/wasm/abi.ts, the host's copy of
+// Compiles the WebAssembly cores into build/ and writes src/core/wasm/abi.ts, the host's copy of
 // assembly/abi.ts. Does nothing when the sources and the compiler are those of the last build.
 // Runs before every test and start, and after an installation.
 
@@ -34,7 +34,7 @@ function digest(): string {
 }
 
 function isCurrent(stamp: string): boolean {
-  const outputs = ["build/core.wasm", "build/sample.wasm", "src/wasm/abi.ts"];
+  const outputs = ["build/core.wasm", "build/sample.wasm", "src/core/wasm/abi.ts"];
   if (!outputs.every((file) => existsSync(join(root, file)))) return false;
   return existsSync(stampPath) && readFileSync(stampPath, "utf8") === stamp;
 }
@@ -73,7 +73,7 @@ async function main(): Promise<void> {
   if (isCurrent(stamp)) return;
   process.chdir(root);
   mkdirSync("build", { recursive: true });
-  writeIfChanged("src/wasm/abi.ts", abiModule(readFileSync("assembly/abi.ts", "utf8")));
+  writeIfChanged("src/core/wasm/abi.ts", abiModule(readFileSync("assembly/abi.ts", "utf8")));
   await buildCore();
   await buildSample();
   writeFileSync(stampPath, stamp);

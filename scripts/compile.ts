@@ -1,5 +1,5 @@
 // Compiles the command-line tool into one executable: the runtime, all modules, the cores, the schemas and the page.
-// What other programs open by path lies beside it (src/installation.ts): the bundled models, and libllama in `llama/`.
+// What other programs open by path lies beside it (src/host/installation.ts): the bundled models, and libllama in `llama/`.
 // `bun scripts/compile.ts --arch x64 --out DIR` writes DIR/foretoken, DIR/model and DIR/llama.
 
 import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, rmSync } from "node:fs";
@@ -7,7 +7,7 @@ import { basename, dirname, join } from "node:path";
 import { parseArgs } from "node:util";
 import { Glob } from "bun";
 import packageJson from "../package.json" with { type: "json" };
-import { PACKAGE_VERSION as LLAMA_VERSION } from "../src/worker/llama/platform.ts";
+import { PACKAGE_VERSION as LLAMA_VERSION } from "../src/engines/llama/platform.ts";
 
 const root = join(import.meta.dir, "..");
 

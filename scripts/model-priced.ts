@@ -20,10 +20,10 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { fold32 } from "../src/base/hash.ts";
-import { GGML_TYPE, type GgufTensor, readGgufHead } from "../src/worker/llama/gguf.ts";
-import { openSafetensors, readTensor } from "../src/worker/llama/safetensors.ts";
-import { checkpointName, convertWeights } from "../src/worker/llama/weights-conversion.ts";
+import { fold32 } from "../src/core/base/hash.ts";
+import { GGML_TYPE, type GgufTensor, readGgufHead } from "../src/engines/llama/gguf.ts";
+import { openSafetensors, readTensor } from "../src/engines/llama/safetensors.ts";
+import { checkpointName, convertWeights } from "../src/engines/llama/weights-conversion.ts";
 
 const root = join(import.meta.dir, "..");
 const SOURCE = join(root, "model", "hf");

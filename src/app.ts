@@ -1,17 +1,17 @@
 // The wiring: the only place where the rollout, the embedded engines, the KV pool and the core meet.
 
 import { tmpdir } from "node:os";
-import type { Clock } from "./base/clock.ts";
-import type { WeightEpoch } from "./base/ids.ts";
-import type { DraftMode } from "./draft/registry.ts";
-import { EmbeddedKvPool } from "./kv/embedded-pool.ts";
-import type { Group, GroupSpec, Request } from "./request/buffer.ts";
-import { Iteration, type IterationJournal } from "./rollout/iteration.ts";
-import type { Progress, RunReport } from "./rollout/report.ts";
-import type { Worker } from "./rollout/worker.ts";
-import type { PolicyName } from "./schedule/policies.ts";
-import { loadCore } from "./wasm/load.ts";
-import { DirectoryTierFiles } from "./worker/tier-files.ts";
+import type { Clock } from "./core/base/clock.ts";
+import type { WeightEpoch } from "./core/base/ids.ts";
+import type { DraftMode } from "./core/draft/registry.ts";
+import { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
+import type { Group, GroupSpec, Request } from "./core/request/buffer.ts";
+import { Iteration, type IterationJournal } from "./core/rollout/iteration.ts";
+import type { Progress, RunReport } from "./core/rollout/report.ts";
+import type { Worker } from "./core/rollout/worker.ts";
+import type { PolicyName } from "./core/schedule/policies.ts";
+import { loadCore } from "./core/wasm/load.ts";
+import { DirectoryTierFiles } from "./host/tier-files.ts";
 
 export const wallClock: Clock = { nowMs: () => performance.now() };
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bun
 // Entry of the command-line tool. The tool starts itself again to read weights: a child loads no command.
 
-import { WEIGHTS_CHILD } from "./base/program.ts";
+import { WEIGHTS_CHILD } from "./core/base/program.ts";
 
 const [command, ...args] = process.argv.slice(2);
 if (command === WEIGHTS_CHILD) {
-  const { runWeightsChild } = await import("./worker/llama/weights-child.ts");
+  const { runWeightsChild } = await import("./engines/llama/weights-child.ts");
   runWeightsChild(args[0] ?? "");
 } else {
   const { main } = await import("./cli/cli.ts");

@@ -1,9 +1,10 @@
 // What of the sidecar is in its metrics.
 
 import { wallClock } from "./app.ts";
-import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
-import { EngineTime } from "./metrics/effective-time.ts";
-import { Metrics } from "./metrics/metrics.ts";
+import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
+import { EngineTime } from "./observe/metrics/effective-time.ts";
+import { Metrics } from "./observe/metrics/metrics.ts";
+import type { SpanExporter } from "./observe/tracing/exporter.ts";
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import type { Kept } from "./server/kept.ts";
@@ -13,7 +14,6 @@ import type { Route } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import type { StreamService } from "./server/stream/service.ts";
 import type { WorkerPool } from "./server/worker-pool.ts";
-import type { SpanExporter } from "./tracing/exporter.ts";
 
 /** What is kept of work that is done, by kind; those who keep it may come later. */
 export type KeptLevels = Record<string, () => Kept>;

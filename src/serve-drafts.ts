@@ -1,15 +1,15 @@
 // The draft service behind /v1/draft: all groups of the sidecar, for engines with the plugin.
 
 import { randomWord, wallClock } from "./app.ts";
-import { SAMPLES_MAX } from "./draft/service/limits.ts";
-import { DraftServer } from "./draft/service/server.ts";
+import { SAMPLES_MAX } from "./core/draft/service/limits.ts";
+import { DraftServer } from "./core/draft/service/server.ts";
+import type { Timers } from "./host/timers.ts";
 import type { ServeOptions } from "./serve-options.ts";
 import { DraftSocketService } from "./server/drafts/draft-socket.ts";
 import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import { followedResponses } from "./server/drafts/followed-responses.ts";
 import type { PromptHistory } from "./server/history/prompt-history.ts";
 import type { Sidecar } from "./server/sidecar.ts";
-import type { Timers } from "./timers.ts";
 
 /** Interval of the sweep for unused draft groups. */
 const DRAFT_SWEEP_MS = 1000;

@@ -1,7 +1,8 @@
 // What a sidecar is started with, what it reports, and what its starter holds.
 
-import type { DraftMode } from "./draft/registry.ts";
-import type { PolicyName } from "./schedule/policies.ts";
+import type { DraftMode } from "./core/draft/registry.ts";
+import type { PolicyName } from "./core/schedule/policies.ts";
+import type { TracingSettings } from "./observe/tracing/settings.ts";
 import type { ControlEntry } from "./server/control/logged.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
@@ -15,7 +16,6 @@ import type { Member, WorkerSource } from "./server/worker-pool.ts";
 import type { WorkerRegistry, WorkerRegistryOptions } from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
 import type { EncoderLimits } from "./text/encoder.ts";
-import type { TracingSettings } from "./tracing/settings.ts";
 
 export interface ServeOptions {
   readonly host: string;

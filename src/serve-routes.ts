@@ -2,9 +2,10 @@
 
 import { randomWord, wallClock } from "./app.ts";
 
-import type { RunJournals } from "./journal-file.ts";
+import type { RunJournals } from "./host/journal-file.ts";
+import type { Timers } from "./host/timers.ts";
 import { type KeptLevels, metricsRoute } from "./metered.ts";
-import type { Metrics } from "./metrics/metrics.ts";
+import type { Metrics } from "./observe/metrics/metrics.ts";
 import type { Drafts } from "./serve-drafts.ts";
 import type { ServeOptions } from "./serve-options.ts";
 import { describeControl } from "./server/control/describe.ts";
@@ -30,7 +31,6 @@ import type { Sidecar } from "./server/sidecar.ts";
 import type { WorkerPool } from "./server/worker-pool.ts";
 import { WORKER_ROUTES, type WorkerRegistry } from "./server/worker-registry.ts";
 import type { Encoder } from "./text/text.ts";
-import type { Timers } from "./timers.ts";
 
 const DESCRIPTIONS: readonly RouteDescription[] = [
   {

@@ -2,12 +2,14 @@
 
 import { openPool, randomWord, wallClock } from "./app.ts";
 
-import { AppError, errorText } from "./base/errors.ts";
-import { type WeightEpoch, weightEpoch } from "./base/ids.ts";
-import { openRunFiles, type RunJournals } from "./journal-file.ts";
-import type { EmbeddedKvPool } from "./kv/embedded-pool.ts";
+import { AppError, errorText } from "./core/base/errors.ts";
+import { type WeightEpoch, weightEpoch } from "./core/base/ids.ts";
+import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
+import { loadCore } from "./core/wasm/load.ts";
+import { openRunFiles, type RunJournals } from "./host/journal-file.ts";
+import { type Timers, timersOf } from "./host/timers.ts";
 import { type KeptLevels, meteredBy } from "./metered.ts";
-import type { Metrics } from "./metrics/metrics.ts";
+import type { Metrics } from "./observe/metrics/metrics.ts";
 import { draftsOf } from "./serve-drafts.ts";
 import type {
   BindOptions,
@@ -42,9 +44,7 @@ import { WorkerPool } from "./server/worker-pool.ts";
 import { WorkerRegistry, type WorkerRegistryOptions } from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
-import { type Timers, timersOf } from "./timers.ts";
 import { tracedBy } from "./traced.ts";
-import { loadCore } from "./wasm/load.ts";
 
 const EPOCH = weightEpoch(0);
 /** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */

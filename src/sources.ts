@@ -3,10 +3,16 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { wallClock } from "./app.ts";
-import { assert } from "./base/assert.ts";
-import { AppError, errorText } from "./base/errors.ts";
-import type { BudgetName } from "./draft/budget.ts";
-import { BUNDLED_MODEL } from "./installation.ts";
+import { assert } from "./core/base/assert.ts";
+import { AppError, errorText } from "./core/base/errors.ts";
+import type { BudgetName } from "./core/draft/budget.ts";
+import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
+import { newIdentity, openLinkWorker } from "./engines/remote/worker.ts";
+import { openVllmWorker } from "./engines/vllm/open.ts";
+import { ServedAlike } from "./engines/vllm/served-alike.ts";
+import { type ServedModel, servedModel } from "./engines/vllm/served-model.ts";
+import type { VllmNotice } from "./engines/vllm/worker.ts";
+import { BUNDLED_MODEL } from "./host/installation.ts";
 import type { WorkerSource } from "./server/worker-pool.ts";
 import type { EncoderThread } from "./text/encoder.ts";
 import { eosTokensOf } from "./text/eos.ts";
@@ -17,12 +23,6 @@ import {
 } from "./text/hugging-face.ts";
 import { IdText, VOCABULARY_UNKNOWN } from "./text/id-text.ts";
 import type { Text } from "./text/text.ts";
-import { newIdentity, openLinkWorker } from "./worker/link/worker.ts";
-import { type LlamaModel, openLlamaModel } from "./worker/llama/open.ts";
-import { openVllmWorker } from "./worker/vllm/open.ts";
-import { ServedAlike } from "./worker/vllm/served-alike.ts";
-import { type ServedModel, servedModel } from "./worker/vllm/served-model.ts";
-import type { VllmNotice } from "./worker/vllm/worker.ts";
 
 /**
  * Servers outlive a sidecar, and their caches with them: what an earlier run left there may be of other weights

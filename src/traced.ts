@@ -2,13 +2,13 @@
 // finished. Without a collector nothing observes anything.
 
 import { wallClock } from "./app.ts";
-import type { Request } from "./request/buffer.ts";
+import type { Request } from "./core/request/buffer.ts";
+import { contextOf, type TraceContext } from "./observe/tracing/context.ts";
+import { SpanExporter } from "./observe/tracing/exporter.ts";
+import { requestSpans } from "./observe/tracing/request-spans.ts";
+import type { TracingSettings } from "./observe/tracing/settings.ts";
 import type { GenerationSpec, Sidecar } from "./server/sidecar.ts";
 import type { WorkerPool } from "./server/worker-pool.ts";
-import { contextOf, type TraceContext } from "./tracing/context.ts";
-import { SpanExporter } from "./tracing/exporter.ts";
-import { requestSpans } from "./tracing/request-spans.ts";
-import type { TracingSettings } from "./tracing/settings.ts";
 
 interface Traced {
   readonly context: TraceContext;

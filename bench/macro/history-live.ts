@@ -12,7 +12,7 @@ import { join } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { readGroups } from "../../src/cli/replay-files.ts";
-import type { TraceGroup } from "../../src/replay/trace.ts";
+import type { TraceGroup } from "../../src/tools/replay/trace.ts";
 import { conditions } from "../harness.ts";
 import { byPolicy } from "./history.ts";
 import { ENGINES, type Side } from "./history-engines.ts";

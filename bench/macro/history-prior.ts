@@ -1,17 +1,17 @@
 // What lengths of the epoch before bring the scheduler, in simulation: each prompt's responses are drawn twice, around the same
-// mean, and the longest of the one draw is the prior of the other's group (src/context/length-history.ts).
+// mean, and the longest of the one draw is the prior of the other's group (src/core/context/length-history.ts).
 //
 //   bun bench/macro/history-prior.ts [--workloads qwen2-vl-72b,moonlight] [--seeds 3]
 
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
-import type { LengthPrior } from "../../src/context/context.ts";
-import { simulateCell } from "../../src/sim/cell.ts";
-import { sampleLengths } from "../../src/sim/lengths.ts";
-import type { SimulationResult } from "../../src/sim/simulation.ts";
-import { chunkTokensOf, type SystemName } from "../../src/sim/systems.ts";
-import { WORKLOADS, type WorkloadName } from "../../src/sim/workload.ts";
-import { loadCore } from "../../src/wasm/load.ts";
+import type { LengthPrior } from "../../src/core/context/context.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { simulateCell } from "../../src/tools/simulate/cell.ts";
+import { sampleLengths } from "../../src/tools/simulate/lengths.ts";
+import type { SimulationResult } from "../../src/tools/simulate/simulation.ts";
+import { chunkTokensOf, type SystemName } from "../../src/tools/simulate/systems.ts";
+import { WORKLOADS, type WorkloadName } from "../../src/tools/simulate/workload.ts";
 
 const SYSTEMS: readonly (readonly [string, SystemName, boolean])[] = [
   ["verl", "verl", false],

@@ -3,7 +3,7 @@
 // stay what they say, whichever past is there. Nearly a third of the tokens is chance, about as in real text.
 
 import { expect, test } from "bun:test";
-import type { TraceGroup } from "../../src/replay/trace.ts";
+import type { TraceGroup } from "../../src/tools/replay/trace.ts";
 import { generator, SEED } from "../harness.ts";
 import { byPolicy, compare } from "./history.ts";
 

@@ -9,9 +9,15 @@ import { writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { WebSocket, WebSocketServer } from "ws";
-import { assert } from "../../src/base/assert.ts";
-import { groupId, type RequestId, requestId, weightEpoch, workerId } from "../../src/base/ids.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { assert } from "../../src/core/base/assert.ts";
+import {
+  groupId,
+  type RequestId,
+  requestId,
+  weightEpoch,
+  workerId,
+} from "../../src/core/base/ids.ts";
+import { drawKey, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import type {
   ControlAnswer,
   SamplingSupport,
@@ -19,9 +25,9 @@ import type {
   WorkerCommand,
   WorkerEvent,
   WorkerListener,
-} from "../../src/rollout/worker.ts";
-import { LinkHost } from "../../src/worker/link/host.ts";
-import { openLinkWorker } from "../../src/worker/link/worker.ts";
+} from "../../src/core/rollout/worker.ts";
+import { LinkHost } from "../../src/engines/remote/host.ts";
+import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { conditions } from "../harness.ts";
 
 export interface LinkShape {

@@ -1,7 +1,7 @@
 // A server with the page and the routes that it reads, on an iteration that is computed by nobody: groups of responses
 // with lengths from a seed, which grow with every tick. It measures and shows the page without engines on the machine.
 
-import { Random } from "../../src/base/random.ts";
+import { Random } from "../../src/core/base/random.ts";
 import { PAGE_HTML } from "../../src/server/page/html.ts";
 
 export interface FeedOptions {

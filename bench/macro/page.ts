@@ -3,7 +3,7 @@
 // baseline of the same run.
 
 import { parseArgs } from "node:util";
-import { assert } from "../../src/base/assert.ts";
+import { assert } from "../../src/core/base/assert.ts";
 import { CHROMIUM, Page } from "../../test/e2e/chromium.ts";
 import { conditions, SEED } from "../harness.ts";
 import { PageFeed } from "./page-feed.ts";

@@ -2,7 +2,7 @@
 
 Reads one JSON object a line from stdin, {"prompt": [ids], "responses": [[ids], ...]}, and prints one
 JSON object of sums. It measures and judges nothing: bench/macro/replay-peer.ts starts it and compares.
-The rules are those of src/replay: acceptance by token equality, and a step yields its accepted
+The rules are those of src/tools/replay: acceptance by token equality, and a step yields its accepted
 tokens and one more, unless the response ends before.
 """
 

@@ -12,11 +12,11 @@ import { basename, join } from "node:path";
 import { parseArgs } from "node:util";
 import { cpuClock } from "../../src/cli/replay-command.ts";
 import { readGroups } from "../../src/cli/replay-files.ts";
-import { Replica } from "../../src/draft/replica.ts";
-import { type CellResult, runCell } from "../../src/replay/cell.ts";
-import { REPLAY_MODES, type ReplayMode } from "../../src/replay/replay.ts";
-import { TraceSource } from "../../src/replay/source.ts";
-import type { TraceGroup } from "../../src/replay/trace.ts";
+import { Replica } from "../../src/core/draft/replica.ts";
+import { type CellResult, runCell } from "../../src/tools/replay/cell.ts";
+import { REPLAY_MODES, type ReplayMode } from "../../src/tools/replay/replay.ts";
+import { TraceSource } from "../../src/tools/replay/source.ts";
+import type { TraceGroup } from "../../src/tools/replay/trace.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
 
 const NO_PEER_STATUS = 3;

@@ -2,12 +2,12 @@
 // reverse proxy, and what stands behind that. Each counts its own CPU.
 
 import { parseArgs } from "node:util";
-import { assert } from "../../src/base/assert.ts";
-import type { Clock } from "../../src/base/clock.ts";
-import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/base/ids.ts";
-import { DRAFT_MODES, type DraftMode } from "../../src/draft/registry.ts";
-import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
-import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { assert } from "../../src/core/base/assert.ts";
+import type { Clock } from "../../src/core/base/clock.ts";
+import { type RequestId, type WorkerId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
+import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
+import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import type {
   ControlAnswer,
   SamplingSupport,
@@ -16,13 +16,13 @@ import type {
   WorkerCommand,
   WorkerEvent,
   WorkerListener,
-} from "../../src/rollout/worker.ts";
+} from "../../src/core/rollout/worker.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
 import { type Socket, type SocketService, serveHttp } from "../../src/server/http.ts";
 import { dataPlane } from "../../src/server/openai/data-plane.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import { StreamService } from "../../src/server/stream/service.ts";
 import type { Text } from "../../src/text/text.ts";
-import { loadCore } from "../../src/wasm/load.ts";
 import { inlineEncoder } from "../../test/suite/inline-encoder.ts";
 import {
   GROUP_SIZE,

@@ -12,8 +12,8 @@ import { writeFileSync } from "node:fs";
 import { cpus, loadavg } from "node:os";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
-import { assert } from "../../src/base/assert.ts";
-import { DRAFT_MODES, type DraftMode } from "../../src/draft/registry.ts";
+import { assert } from "../../src/core/base/assert.ts";
+import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
 import { type Load, MODES, type Mode, STAMP_MASK } from "./serve-load.ts";
 import { type Served, spawnServed } from "./serve-process.ts";
 

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { WORKLOADS } from "../../src/sim/workload.ts";
+import { WORKLOADS } from "../../src/tools/simulate/workload.ts";
 import { measureSpeed, shapeOf } from "./simulate.ts";
 
 test("simulate bench: runs at a small size", () => {

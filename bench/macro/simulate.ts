@@ -1,7 +1,7 @@
 // How fast the simulator is, and where the shape of its lengths comes from.
 //
 //   bun bench/macro/simulate.ts                 one iteration of each workload and system, seconds of this machine
-//   bun bench/macro/simulate.ts --shape FILE... aggregates of recorded responses, as src/sim/lengths.ts holds them
+//   bun bench/macro/simulate.ts --shape FILE... aggregates of recorded responses, as src/tools/simulate/lengths.ts holds them
 //   bun bench/macro/simulate.ts --fit NAME...   veRL on the paper's workloads as each fitted constant is moved, its
 //                                               published figures in brackets; the slowdown meets the total time
 //   bun bench/macro/simulate.ts --pull NAME...  what moving KV costs and brings: the gap beyond which it is moved
@@ -9,18 +9,18 @@
 //                                               times over placement by requests alone; --json: as JSON
 
 import { readGroups } from "../../src/cli/replay-files.ts";
-import { type Cell, simulateCell } from "../../src/sim/cell.ts";
-import { h800 } from "../../src/sim/hardware.ts";
-import { type Metric, PUBLISHED } from "../../src/sim/published.ts";
-import type { SimulationResult } from "../../src/sim/simulation.ts";
-import { chunkTokensOf } from "../../src/sim/systems.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { type Cell, simulateCell } from "../../src/tools/simulate/cell.ts";
+import { h800 } from "../../src/tools/simulate/hardware.ts";
+import { type Metric, PUBLISHED } from "../../src/tools/simulate/published.ts";
+import type { SimulationResult } from "../../src/tools/simulate/simulation.ts";
+import { chunkTokensOf } from "../../src/tools/simulate/systems.ts";
 import {
   WORKLOAD_NAMES,
   WORKLOADS,
   type Workload,
   type WorkloadName,
-} from "../../src/sim/workload.ts";
-import { loadCore } from "../../src/wasm/load.ts";
+} from "../../src/tools/simulate/workload.ts";
 
 const SEEDS = 5;
 
@@ -85,7 +85,7 @@ export function shapeOf(groups: readonly (readonly number[])[]) {
   };
 }
 
-/** The probabilities that src/sim/lengths.ts has quantiles for. */
+/** The probabilities that src/tools/simulate/lengths.ts has quantiles for. */
 const PROBABILITIES = [
   0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995,
 ];

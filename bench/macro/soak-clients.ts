@@ -2,7 +2,7 @@
 // tokens, and reads to the end or vanishes on the way. Responses that are read are compared token by token.
 
 import { type IncomingMessage, request } from "node:http";
-import { fold32, mix32 } from "../../src/base/hash.ts";
+import { fold32, mix32 } from "../../src/core/base/hash.ts";
 import { standInResponse } from "../../test/stand-in/tokens.ts";
 
 export interface Tally {

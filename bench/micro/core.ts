@@ -5,10 +5,10 @@
 
 import { parseArgs } from "node:util";
 import { measure } from "mitata";
-import { mix32 } from "../../src/base/hash.ts";
-import { Heap } from "../../src/wasm/heap.ts";
-import { loadCore } from "../../src/wasm/load.ts";
-import { SuffixIndex } from "../../src/wasm/suffix-index.ts";
+import { mix32 } from "../../src/core/base/hash.ts";
+import { Heap } from "../../src/core/wasm/heap.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { SuffixIndex } from "../../src/core/wasm/suffix-index.ts";
 import { fastestMs, type Measurement, ratioTable, SEED, writeResults } from "../harness.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
 import { MapDrafter } from "./map-drafter.ts";

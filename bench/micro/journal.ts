@@ -9,10 +9,10 @@ import { closeSync, mkdtempSync, openSync, rmSync, statSync, writeSync } from "n
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
-import { groupId, weightEpoch, workerId } from "../../src/base/ids.ts";
-import { JournalLog } from "../../src/journal/log.ts";
-import { type Request, RequestBuffer } from "../../src/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
+import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import { JournalLog } from "../../src/core/journal/log.ts";
+import { type Request, RequestBuffer } from "../../src/core/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import { type Measurement, ratioTable, writeResults } from "../harness.ts";
 
 interface Shape {

@@ -1,7 +1,7 @@
 // A baseline for the core's benches: the same automaton in plain TypeScript, typed arrays for states and
 // one Map a branching state for edges, with the same depth bound and the same path draft. Not for use.
 
-import { present } from "../../src/base/assert.ts";
+import { present } from "../../src/core/base/assert.ts";
 
 const NONE = -1;
 const DISCOUNT = 0.5;

@@ -2,7 +2,7 @@
 // each other and themselves about as much as sampled responses do (the last token picks the order,
 // 50/35/15 %; a state has 1, 2, 4 or 32 continuations, 45/25/20/10 %; 3 % of the tokens jump).
 
-import { fold32, mix32 } from "../../src/base/hash.ts";
+import { fold32, mix32 } from "../../src/core/base/hash.ts";
 import { generator } from "../harness.ts";
 
 const VOCABULARY = 152_000;

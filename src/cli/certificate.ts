@@ -3,7 +3,7 @@
 
 import { createPrivateKey, type KeyObject, X509Certificate } from "node:crypto";
 import { readFileSync } from "node:fs";
-import { AppError, errorText } from "../base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import type { Certificate } from "../server/http.ts";
 import type { Log } from "./log.ts";
 

@@ -5,7 +5,6 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { Command } from "commander";
-import { AppError } from "../base/errors.ts";
 import { possibleKinds } from "../chaos/fleet.ts";
 import { type Fleets, linkedFleets, vllmFleets } from "../chaos/fleets.ts";
 import {
@@ -17,14 +16,15 @@ import {
 } from "../chaos/plan.ts";
 import { type ChaosBed, healed, runSeed, type SeedOutcome, WeightUpdater } from "../chaos/run.ts";
 import type { Settings } from "../config/fields.ts";
+import { AppError } from "../core/base/errors.ts";
 import {
   BUNDLED_HF_MODEL,
   BUNDLED_MODEL,
   BUNDLED_PROMPTS,
   FOLDER,
   PROGRAM,
-} from "../installation.ts";
-import { findVllm } from "../supervise/find-vllm.ts";
+} from "../host/installation.ts";
+import { findVllm } from "../tools/up/find-vllm.ts";
 import { ChaosTally } from "./chaos-tally.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";

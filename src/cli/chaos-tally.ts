@@ -3,7 +3,7 @@
 import Table from "cli-table3";
 import { CHAOS_KINDS, type ChaosKind } from "../chaos/plan.ts";
 import type { Effort, SeedOutcome } from "../chaos/run.ts";
-import { EngineTime } from "../metrics/effective-time.ts";
+import { EngineTime } from "../observe/metrics/effective-time.ts";
 import { formatCount, formatSeconds, formatShare } from "./format.ts";
 
 interface KindRow {

@@ -2,7 +2,7 @@
 
 import { Command, CommanderError } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { chaosCommand } from "./chaos-command.ts";
 import { doctorCommand } from "./doctor-command.ts";
 import { draftServerCommand } from "./draft-server-command.ts";

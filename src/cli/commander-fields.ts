@@ -3,7 +3,6 @@
 
 import { readFileSync } from "node:fs";
 import { type Command, InvalidArgumentError, Option } from "commander";
-import { AppError, fileProblem } from "../base/errors.ts";
 import {
   defaultText,
   envName,
@@ -14,6 +13,7 @@ import {
   type Settings,
 } from "../config/fields.ts";
 import { settingsIn } from "../config/file.ts";
+import { AppError, fileProblem } from "../core/base/errors.ts";
 
 /** `defaults` replace those of the table where a command has its own. */
 export function addFields(

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { FIELDS } from "../config/fields.ts";
-import { POLICY_NAMES } from "../schedule/policies.ts";
+import { POLICY_NAMES } from "../core/schedule/policies.ts";
 import { parseCompare } from "./compare.ts";
 
 test("policies: each is a choice of --policy", () => {

@@ -1,9 +1,9 @@
 // The runs that one command makes: `--compare group,divided,seer:off` names policies, each with an
 // optional way of drafting; without it there is one run.
 
-import { AppError } from "../base/errors.ts";
-import { DRAFT_MODES, type DraftMode } from "../draft/registry.ts";
-import { defaultDraft, POLICY_NAMES, type PolicyName } from "../schedule/policies.ts";
+import { AppError } from "../core/base/errors.ts";
+import { DRAFT_MODES, type DraftMode } from "../core/draft/registry.ts";
+import { defaultDraft, POLICY_NAMES, type PolicyName } from "../core/schedule/policies.ts";
 
 export interface Run {
   /** As it was asked for: the key in the report. */

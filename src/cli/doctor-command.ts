@@ -4,13 +4,13 @@
 import { stripVTControlCharacters } from "node:util";
 import Table from "cli-table3";
 import { Command } from "commander";
-import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
-import { checkClientLimits } from "../doctor/client-limits.ts";
-import { examine } from "../doctor/examine.ts";
-import type { Diagnosis, Verdict } from "../doctor/finding.ts";
-import { checkPool } from "../doctor/pool-check.ts";
-import { checkWeights } from "../doctor/weights-check.ts";
+import { AppError } from "../core/base/errors.ts";
+import { checkClientLimits } from "../tools/doctor/client-limits.ts";
+import { examine } from "../tools/doctor/examine.ts";
+import type { Diagnosis, Verdict } from "../tools/doctor/finding.ts";
+import { checkPool } from "../tools/doctor/pool-check.ts";
+import { checkWeights } from "../tools/doctor/weights-check.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 

@@ -4,7 +4,7 @@ import { expect, test } from "bun:test";
 import { join } from "node:path";
 import type { Command } from "commander";
 import { WebSocket } from "ws";
-import { DRAFT_PROTOCOL_VERSION } from "../draft/service/limits.ts";
+import { DRAFT_PROTOCOL_VERSION } from "../core/draft/service/limits.ts";
 import { decodeServerMessage, encodeClientMessage } from "../proto/draft-codec.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
 

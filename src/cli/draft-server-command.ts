@@ -5,9 +5,9 @@
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { wallClock } from "../app.ts";
-import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
-import { DraftServer } from "../draft/service/server.ts";
+import { AppError } from "../core/base/errors.ts";
+import { DraftServer } from "../core/draft/service/server.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { type HttpServer, serveHttp } from "../server/http.ts";
 import { readCertificate } from "./certificate.ts";

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { newSimulated } from "../../test/suite/worker-suite.ts";
-import type { Worker } from "../rollout/worker.ts";
+import type { Worker } from "../core/rollout/worker.ts";
 import { EngineKeeper } from "./engine-keeper.ts";
 
 class Bed {

@@ -1,7 +1,7 @@
 // Any client that reaches a server can pause it, make it generate, and replace its weights. Decides whether the server
 // is protected: beyond loopback a token is required, unless the operator declares that the network protects it.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { isLoopbackHost } from "../server/access.ts";
 
 export interface Exposure {

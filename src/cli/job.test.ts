@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { InvalidFieldError } from "../base/errors.ts";
+import { InvalidFieldError } from "../core/base/errors.ts";
 import { groupsOf, type JobOptions } from "./job.ts";
 import type { PromptLine } from "./prompts.ts";
 

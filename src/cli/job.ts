@@ -1,12 +1,12 @@
 // Turns prompt lines into the groups of one iteration, and checks that every request can be served:
 // the model's context and a worker's KV budget must hold it whole. Bad input ends here.
 
-import { unreachable } from "../base/assert.ts";
-import { AppError, InvalidFieldError } from "../base/errors.ts";
-import { groupId } from "../base/ids.ts";
-import { type GroupSpec, REQUESTS_MAX } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
-import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
+import { unreachable } from "../core/base/assert.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { groupId } from "../core/base/ids.ts";
+import { type GroupSpec, REQUESTS_MAX } from "../core/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../core/request/request.ts";
+import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
 import type { Text } from "../text/text.ts";
 import type { PromptLine } from "./prompts.ts";
 

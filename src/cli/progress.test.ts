@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
 import fc from "fast-check";
 import { Screen } from "../../test/reference/screen.ts";
-import type { Progress } from "../rollout/report.ts";
+import type { Progress } from "../core/rollout/report.ts";
 import { ProgressDisplay, plainLine, renderProgress } from "./progress.ts";
 import type { Terminal } from "./terminal.ts";
 

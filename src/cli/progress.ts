@@ -3,7 +3,7 @@
 // width, so that none wraps: a wrapped line could not be drawn over. It measures and decides nothing.
 
 import { createLogUpdate } from "log-update";
-import type { Progress } from "../rollout/report.ts";
+import type { Progress } from "../core/rollout/report.ts";
 import { formatClock, formatCount, formatShare } from "./format.ts";
 import {
   type Environment,

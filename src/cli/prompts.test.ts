@@ -2,7 +2,7 @@ import { afterAll, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { LINE_BYTES_MAX, loadPrompts, type PromptLine } from "./prompts.ts";
 
 const root = mkdtempSync(join(tmpdir(), "foretoken-prompts-"));

@@ -4,7 +4,7 @@
 
 import { createReadStream } from "node:fs";
 import * as v from "valibot";
-import { AppError, fileProblem, InvalidFieldError } from "../base/errors.ts";
+import { AppError, fileProblem, InvalidFieldError } from "../core/base/errors.ts";
 import {
   type Chat,
   chatOf,

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { gzipSync } from "node:zlib";
 import { Command, CommanderError } from "commander";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { type ReplayReport, replayCommand } from "./replay-command.ts";
 import { readGroups } from "./replay-files.ts";
 

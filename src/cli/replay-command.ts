@@ -4,15 +4,20 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { Command } from "commander";
-import type { Clock } from "../base/clock.ts";
-import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
-import { Replica } from "../draft/replica.ts";
-import { type CellOptions, type CellResult, runCell, type Threshold } from "../replay/cell.ts";
-import { DRAFTER_KINDS, REPLAY_MODES } from "../replay/replay.ts";
-import { TraceSource } from "../replay/source.ts";
-import { RESPONSES_MAX } from "../replay/trace.ts";
-import type { EngineSteps } from "../replay/verdict.ts";
+import type { Clock } from "../core/base/clock.ts";
+import { AppError } from "../core/base/errors.ts";
+import { Replica } from "../core/draft/replica.ts";
+import {
+  type CellOptions,
+  type CellResult,
+  runCell,
+  type Threshold,
+} from "../tools/replay/cell.ts";
+import { DRAFTER_KINDS, REPLAY_MODES } from "../tools/replay/replay.ts";
+import { TraceSource } from "../tools/replay/source.ts";
+import { RESPONSES_MAX } from "../tools/replay/trace.ts";
+import type { EngineSteps } from "../tools/replay/verdict.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { readGroups } from "./replay-files.ts";
 import { ReplayProgress } from "./replay-progress.ts";

@@ -1,13 +1,13 @@
 // Opens the files that `foretoken replay` reads: responses as JSON lines, or the trace format, each
-// plain or gzipped. The file name determines the format; src/replay checks the content.
+// plain or gzipped. The file name determines the format; src/tools/replay checks the content.
 
 import { createReadStream } from "node:fs";
 import { pipeline, Readable } from "node:stream";
 import { createGunzip } from "node:zlib";
-import { AppError, fileProblem } from "../base/errors.ts";
-import { readResponses } from "../replay/read-responses.ts";
-import { readTrace } from "../replay/read-trace.ts";
-import type { Chunks, TraceGroup } from "../replay/trace.ts";
+import { AppError, fileProblem } from "../core/base/errors.ts";
+import { readResponses } from "../tools/replay/read-responses.ts";
+import { readTrace } from "../tools/replay/read-trace.ts";
+import type { Chunks, TraceGroup } from "../tools/replay/trace.ts";
 
 /** Reads `path` from the start. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
 export function readGroups(path: string): AsyncIterable<TraceGroup> {

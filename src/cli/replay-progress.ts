@@ -2,8 +2,8 @@
 // elsewhere a line every few seconds; nothing when asked to be quiet.
 
 import { createLogUpdate } from "log-update";
-import type { Clock } from "../base/clock.ts";
-import type { Pass } from "../replay/cell.ts";
+import type { Clock } from "../core/base/clock.ts";
+import type { Pass } from "../tools/replay/cell.ts";
 import { formatClock, formatCount } from "./format.ts";
 import { type Environment, type TerminalStream, terminalOf } from "./terminal.ts";
 

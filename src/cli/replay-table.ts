@@ -2,9 +2,9 @@
 // believed. It formats results and computes nothing.
 
 import { basename } from "node:path";
-import type { ReliabilityBin } from "../replay/calibration.ts";
-import type { CellResult } from "../replay/cell.ts";
-import { type EngineSteps, speedUp } from "../replay/verdict.ts";
+import type { ReliabilityBin } from "../tools/replay/calibration.ts";
+import type { CellResult } from "../tools/replay/cell.ts";
+import { type EngineSteps, speedUp } from "../tools/replay/verdict.ts";
 import { formatCount } from "./format.ts";
 
 const HEAD = [

@@ -4,9 +4,9 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync }
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import fc from "fast-check";
-import { AppError } from "../base/errors.ts";
-import { weightEpoch, weightsId, workerId } from "../base/ids.ts";
-import { type FinishedResponse, formatFloat32, formatLine } from "../request/response-line.ts";
+import { AppError } from "../core/base/errors.ts";
+import { weightEpoch, weightsId, workerId } from "../core/base/ids.ts";
+import { type FinishedResponse, formatFloat32, formatLine } from "../core/request/response-line.ts";
 import { ResponseWriter } from "./responses.ts";
 
 const root = mkdtempSync(join(tmpdir(), "foretoken-responses-"));

@@ -4,9 +4,9 @@
 
 import { closeSync, fsyncSync, ftruncateSync, mkdirSync, openSync, writeSync } from "node:fs";
 import { dirname } from "node:path";
-import { assert } from "../base/assert.ts";
-import { AppError } from "../base/errors.ts";
-import { type FinishedResponse, formatLine } from "../request/response-line.ts";
+import { assert } from "../core/base/assert.ts";
+import { AppError } from "../core/base/errors.ts";
+import { type FinishedResponse, formatLine } from "../core/request/response-line.ts";
 
 export class ResponseWriter {
   readonly #path: string;

@@ -2,15 +2,15 @@
 // for every run; servers are waited for while they load.
 
 import type { OpenWorkers } from "../app.ts";
-import { AppError, errorText } from "../base/errors.ts";
-import { weightEpoch, workerId } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
-import { BUNDLED_MODEL } from "../installation.ts";
-import type { Worker } from "../rollout/worker.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
+import { weightEpoch, workerId } from "../core/base/ids.ts";
+import type { Worker } from "../core/rollout/worker.ts";
+import { openLlamaModel } from "../engines/llama/open.ts";
+import { BUNDLED_MODEL } from "../host/installation.ts";
 import type { WorkerSource } from "../server/worker-pool.ts";
 import { openModelSide } from "../sources.ts";
 import type { Text } from "../text/text.ts";
-import { openLlamaModel } from "../worker/llama/open.ts";
 import { createLog } from "./log.ts";
 import { servedSource } from "./serve-command.ts";
 

@@ -2,14 +2,14 @@
 
 import { createHash } from "node:crypto";
 import { join } from "node:path";
-import { AppError } from "../base/errors.ts";
-import { JournalLog } from "../journal/log.ts";
-import type { SavedRun } from "../journal/read.ts";
-import { JournalFile, readJournalFile, takeJournalFolder } from "../journal-file.ts";
-import type { GroupSpec, Request } from "../request/buffer.ts";
-import type { SavedOutput } from "../request/saved-output.ts";
-import type { IterationJournal } from "../rollout/iteration.ts";
-import type { Worker } from "../rollout/worker.ts";
+import { AppError } from "../core/base/errors.ts";
+import { JournalLog } from "../core/journal/log.ts";
+import type { SavedRun } from "../core/journal/read.ts";
+import type { GroupSpec, Request } from "../core/request/buffer.ts";
+import type { SavedOutput } from "../core/request/saved-output.ts";
+import type { IterationJournal } from "../core/rollout/iteration.ts";
+import type { Worker } from "../core/rollout/worker.ts";
+import { JournalFile, readJournalFile, takeJournalFolder } from "../host/journal-file.ts";
 
 const FILE_NAME = "rollout.journal";
 const FORMAT = 1;

@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import type { RunReport } from "../rollout/report.ts";
+import type { RunReport } from "../core/rollout/report.ts";
 import { busyNote, measured, median, type RoundsReport, withRounds } from "./rounds.ts";
 
 const report = (wall_s: number) => ({ wall_s, tail_s: wall_s / 10 }) as RunReport;

@@ -2,7 +2,7 @@
 // Wall times of a busy machine are unreliable; ratios within a round and CPU times are better.
 
 import { readFileSync } from "node:fs";
-import type { RunReport } from "../rollout/report.ts";
+import type { RunReport } from "../core/rollout/report.ts";
 
 /** One run in one round. Times in seconds. */
 export interface Round {

@@ -3,9 +3,9 @@
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import type { PoolOptions } from "../app.ts";
-import { AppError, errorWithStack } from "../base/errors.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
-import { losslessness } from "../doctor/lossless.ts";
+import { AppError, errorWithStack } from "../core/base/errors.ts";
+import { tracingSettings } from "../observe/tracing/settings.ts";
 import { bindServer, KEPT_BYTES_MAX, KEPT_RESPONSES_MAX } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";
@@ -19,7 +19,7 @@ import {
   openModelSide,
   remoteSource,
 } from "../sources.ts";
-import { tracingSettings } from "../tracing/settings.ts";
+import { losslessness } from "../tools/doctor/lossless.ts";
 import { readCertificate } from "./certificate.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";

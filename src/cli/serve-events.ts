@@ -1,6 +1,6 @@
 // Writes each event of a sidecar as a line of the log.
 
-import { errorText, errorWithStack } from "../base/errors.ts";
+import { errorText, errorWithStack } from "../core/base/errors.ts";
 import type { ServeEvents } from "../serve-options.ts";
 import { describeControl } from "../server/control/describe.ts";
 import type { IterationSummary } from "../server/iterations.ts";

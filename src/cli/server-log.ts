@@ -1,6 +1,6 @@
 // What `foretoken up` logs of the programs that it keeps running.
 
-import type { ServerEvent } from "../supervise/managed-server.ts";
+import type { ServerEvent } from "../tools/up/managed-server.ts";
 import type { Log } from "./log.ts";
 
 export function logServerEvent(

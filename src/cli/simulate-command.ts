@@ -4,19 +4,19 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { Command } from "commander";
-import { AppError } from "../base/errors.ts";
 import type { Settings } from "../config/fields.ts";
+import { AppError } from "../core/base/errors.ts";
+import { loadCore } from "../core/wasm/load.ts";
 import {
   checkPublished,
   type Picture,
   runWorkload,
   type SimulateReport,
   type WorkloadReport,
-} from "../sim/experiment.ts";
-import { htmlReport } from "../sim/html.ts";
-import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../sim/systems.ts";
-import { WORKLOAD_NAMES, type Workload } from "../sim/workload.ts";
-import { loadCore } from "../wasm/load.ts";
+} from "../tools/simulate/experiment.ts";
+import { htmlReport } from "../tools/simulate/html.ts";
+import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../tools/simulate/systems.ts";
+import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { runFaults } from "./simulate-faults.ts";

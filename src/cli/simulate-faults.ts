@@ -1,8 +1,8 @@
 // `foretoken simulate --faults N`: runs the fault tests seed by seed and names the command that repeats a failure.
 
-import { planFaults } from "../sim/faults/plan.ts";
-import { runFaultPlan } from "../sim/faults/run.ts";
-import { loadCore } from "../wasm/load.ts";
+import { loadCore } from "../core/wasm/load.ts";
+import { planFaults } from "../tools/simulate/faults/plan.ts";
+import { runFaultPlan } from "../tools/simulate/faults/run.ts";
 import { formatCount } from "./format.ts";
 
 /** Failures are listed one by one, up to this many. */

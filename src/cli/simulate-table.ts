@@ -2,7 +2,7 @@
 // and computes nothing but text.
 
 import Table from "cli-table3";
-import type { CheckedCell, WorkloadReport } from "../sim/experiment.ts";
+import type { CheckedCell, WorkloadReport } from "../tools/simulate/experiment.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
 
 const BARE = { head: [], border: [], compact: true };

@@ -3,11 +3,11 @@
 
 import { readFileSync } from "node:fs";
 import * as v from "valibot";
-import { AppError, InvalidFieldError } from "../base/errors.ts";
-import { type Hardware, hardwareOf, type ModelSpec } from "../sim/hardware.ts";
-import type { GroupLengths } from "../sim/lengths.ts";
-import { kvTokensOf } from "../sim/step-time.ts";
-import { WORKLOAD_NAMES, WORKLOADS, type Workload } from "../sim/workload.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { type Hardware, hardwareOf, type ModelSpec } from "../tools/simulate/hardware.ts";
+import type { GroupLengths } from "../tools/simulate/lengths.ts";
+import { kvTokensOf } from "../tools/simulate/step-time.ts";
+import { WORKLOAD_NAMES, WORKLOADS, type Workload } from "../tools/simulate/workload.ts";
 import { readGroups } from "./replay-files.ts";
 
 const count = (max: number) => v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(max));

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
-import type { WorkerReport } from "../rollout/report.ts";
+import type { WorkerReport } from "../core/rollout/report.ts";
 import type { RoundsReport } from "./rounds.ts";
 import {
   comparisonTable,

@@ -3,7 +3,7 @@
 
 import { stripVTControlCharacters } from "node:util";
 import Table from "cli-table3";
-import type { WorkerReport } from "../rollout/report.ts";
+import type { WorkerReport } from "../core/rollout/report.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
 import { median, type Round, type RoundsReport } from "./rounds.ts";
 import { paint, terminalOf } from "./terminal.ts";

@@ -3,7 +3,7 @@
 import { mkdirSync, writeFileSync } from "node:fs";
 import { dirname } from "node:path";
 import { Command } from "commander";
-import { AppError, errorText } from "../base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { type TraceFile, traceOf } from "./trace-events.ts";
 import { readTracedRuns } from "./trace-report.ts";

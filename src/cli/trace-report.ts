@@ -2,8 +2,8 @@
 
 import { readFileSync } from "node:fs";
 import * as v from "valibot";
-import { AppError, errorText, fileProblem, InvalidFieldError } from "../base/errors.ts";
-import { CHUNK_COLUMNS } from "../rollout/timeline.ts";
+import { AppError, errorText, fileProblem, InvalidFieldError } from "../core/base/errors.ts";
+import { CHUNK_COLUMNS } from "../core/rollout/timeline.ts";
 
 const ms = v.pipe(v.number(), v.finite());
 const count = v.pipe(v.number(), v.integer(), v.minValue(0));

@@ -1,7 +1,7 @@
 // Handles uncaught errors of a serving process: each is logged and ends neither the process nor a request. If many occur
 // within a minute the process ends, so that a supervisor restarts it instead of leaving it in an unknown state.
 
-import { errorWithStack } from "../base/errors.ts";
+import { errorWithStack } from "../core/base/errors.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import type { Log } from "./log.ts";
 

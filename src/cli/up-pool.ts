@@ -4,15 +4,15 @@
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { freemem, tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { ManagedServer } from "../supervise/managed-server.ts";
+import { ManagedServer } from "../tools/up/managed-server.ts";
 import {
   findMooncake,
   masterSpec,
   poolEnvironment,
   segmentMib,
   writePoolConfig,
-} from "../supervise/mooncake.ts";
-import { freePorts } from "../supervise/ports.ts";
+} from "../tools/up/mooncake.ts";
+import { freePorts } from "../tools/up/ports.ts";
 import type { Log } from "./log.ts";
 import { logServerEvent } from "./server-log.ts";
 

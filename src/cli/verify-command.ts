@@ -4,13 +4,17 @@
 
 import { Command } from "commander";
 import { runIteration } from "../app.ts";
-import { present } from "../base/assert.ts";
-import { weightEpoch } from "../base/ids.ts";
 import type { Settings } from "../config/fields.ts";
-import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../installation.ts";
-import type { Group, GroupSpec, Request } from "../request/buffer.ts";
-import type { RunReport } from "../rollout/report.ts";
-import { type LlamaModel, type LlamaWorkersOptions, openLlamaModel } from "../worker/llama/open.ts";
+import { present } from "../core/base/assert.ts";
+import { weightEpoch } from "../core/base/ids.ts";
+import type { Group, GroupSpec, Request } from "../core/request/buffer.ts";
+import type { RunReport } from "../core/rollout/report.ts";
+import {
+  type LlamaModel,
+  type LlamaWorkersOptions,
+  openLlamaModel,
+} from "../engines/llama/open.ts";
+import { BUNDLED_MODEL, BUNDLED_PROMPTS } from "../host/installation.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { groupsOf } from "./job.ts";

@@ -1,7 +1,7 @@
 // The one table of options: flag, default, range, help. `--help`, the checks, the environment variables, the
 // keys of a configuration file and the parsed settings all come from it; a command names the fields it takes.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 
 interface FieldBase {
   readonly flag: string;

@@ -1,6 +1,6 @@
 // The content of a configuration file as settings: every key is known, every value fits its field.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { FIELDS, type FieldName, fileKey, parseField } from "./fields.ts";
 
 /**

@@ -3,7 +3,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { groupId, weightEpoch } from "../base/ids.ts";
+import { groupId, weightEpoch } from "../core/base/ids.ts";
 import {
   COUNT_BYTES,
   DELTA_OVERHEAD_BYTES,
@@ -15,13 +15,13 @@ import {
   STEP_TOKENS_UNBOUNDED,
   TOKEN_BYTES,
   TTL_MS_MAX,
-} from "../draft/service/limits.ts";
+} from "../core/draft/service/limits.ts";
 import {
   type ClientMessage,
   REFUSAL_REASONS,
   type SampleDelta,
   type ServerMessage,
-} from "../draft/service/message.ts";
+} from "../core/draft/service/message.ts";
 import type { Decoded } from "./checked.ts";
 import {
   decodeClientMessage,

@@ -1,7 +1,7 @@
 import { expect, test } from "bun:test";
-import { groupId, weightEpoch } from "../base/ids.ts";
-import { LOG_TOKENS_MAX, SAMPLES_MAX } from "../draft/service/limits.ts";
-import type { ClientMessage, SampleDelta } from "../draft/service/message.ts";
+import { groupId, weightEpoch } from "../core/base/ids.ts";
+import { LOG_TOKENS_MAX, SAMPLES_MAX } from "../core/draft/service/limits.ts";
+import type { ClientMessage, SampleDelta } from "../core/draft/service/message.ts";
 import { decodeClientMessage, decodeServerMessage, encodeClientMessage } from "./draft-codec.ts";
 
 const DELTA: SampleDelta = { sampleIndex: 0, offset: 0, tokens: Int32Array.of(1) };

@@ -4,8 +4,8 @@
 
 import protobuf from "protobufjs";
 import schema from "../../proto/draft.proto" with { type: "text" };
-import { assert } from "../base/assert.ts";
-import { type GroupId, groupId, type WeightEpoch, weightEpoch } from "../base/ids.ts";
+import { assert } from "../core/base/assert.ts";
+import { type GroupId, groupId, type WeightEpoch, weightEpoch } from "../core/base/ids.ts";
 import {
   ENGINE_NAME_BYTES_MAX,
   GROUP_ID_BYTES_MAX,
@@ -15,7 +15,7 @@ import {
   STEP_TOKENS_UNBOUNDED,
   TOKEN_BYTES,
   TTL_MS_MAX,
-} from "../draft/service/limits.ts";
+} from "../core/draft/service/limits.ts";
 import {
   type AnswerStatus,
   type CacheState,
@@ -30,7 +30,7 @@ import {
   type ServerMessage,
   type Telemetry,
   type UpdateRefusal,
-} from "../draft/service/message.ts";
+} from "../core/draft/service/message.ts";
 import { type Decoded, decodeAs, encodeAs, type Fields, InvalidMessage } from "./checked.ts";
 
 const { root } = protobuf.parse(schema);

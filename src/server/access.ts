@@ -3,7 +3,7 @@
 // name to 127.0.0.1. A browser cannot hide either: it sends Origin and Sec-Fetch-Site, and Host holds the page's name.
 // Clients that are no browsers send neither of the first two. Tokens are checked elsewhere (http.ts).
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 
 export interface AccessOptions {
   /** The address that the server is bound to. */

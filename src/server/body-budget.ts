@@ -1,7 +1,7 @@
 // Bounds the bytes of all request bodies that are being read: a request without room waits, unread, and gets a 429
 // if that lasts. A quarter is kept for small bodies, so that slow large ones never hold up the common ones.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 
 export interface BodyBudgetOptions {
   readonly bytesMax: number;

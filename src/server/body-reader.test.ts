@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from "bun:test";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { BodyReader } from "./body-reader.ts";
 
 const IDS = "12345,".repeat(3_000_000);

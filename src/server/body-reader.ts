@@ -3,9 +3,9 @@
 // is kept until they are read.
 
 import { createHash } from "node:crypto";
-import { AppError } from "../base/errors.ts";
-import { parseJson } from "../base/json.ts";
-import { type PackedJson, unpackLists } from "../base/json-lists.ts";
+import { AppError } from "../core/base/errors.ts";
+import { parseJson } from "../core/base/json.ts";
+import { type PackedJson, unpackLists } from "../core/base/json-lists.ts";
 import { jsonProblem } from "./json-problem.ts";
 import type { ReadBody } from "./json-thread.ts";
 

@@ -9,7 +9,7 @@ import {
   createInflate,
   createZstdDecompress,
 } from "node:zlib";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import type { BodyBudget, Room } from "./body-budget.ts";
 
 export interface BodyLimits {

@@ -1,6 +1,6 @@
 // Waits at the end of a server until clients have read their finished responses.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import type { HttpServer } from "./http.ts";
 import type { OpenStream } from "./open-streams.ts";
 

@@ -6,7 +6,7 @@ import {
   type ControlAnswer,
   type ControlRequest,
   type Worker,
-} from "../rollout/worker.ts";
+} from "../core/rollout/worker.ts";
 import type { Sidecar } from "./sidecar.ts";
 
 /** It could not be reached, or ended before it had answered: see ControlAnswer. */

@@ -1,8 +1,8 @@
 // Calls of the data plane to a route that only some engines have (a chat rendered or parsed with the engine's own
 // tokenizer, template and parsers). Any engine that has the route can answer: none of it depends on weights.
 
-import { AppError, RefusedError } from "../base/errors.ts";
-import type { ControlAnswer } from "../rollout/worker.ts";
+import { AppError, RefusedError } from "../core/base/errors.ts";
+import type { ControlAnswer } from "../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf } from "./engine-answer.ts";
 import type { Sidecar } from "./sidecar.ts";
 import { connected, type WorkerPool } from "./worker-pool.ts";

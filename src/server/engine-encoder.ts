@@ -1,7 +1,7 @@
 // The Encoder port over engines: texts become tokens, and tokens texts, by the tokenizer of a vLLM server
 // (/tokenize, /detokenize), for models whose tokenizer is not on this machine.
 
-import { AppError, InvalidFieldError } from "../base/errors.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import type {
   ChatMessage,
   ChatOptions,

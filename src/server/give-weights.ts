@@ -1,7 +1,7 @@
 // Gives an engine that was opened the weights of the others: the last complete ones, and the adapters on top of them.
 
-import type { WeightEpoch } from "../base/ids.ts";
-import type { ControlRequest, Worker } from "../rollout/worker.ts";
+import type { WeightEpoch } from "../core/base/ids.ts";
+import type { ControlRequest, Worker } from "../core/rollout/worker.ts";
 import {
   type AnswerLimits,
   answerOf,

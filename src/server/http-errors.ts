@@ -1,6 +1,6 @@
 // How a condition looks over HTTP: its status, and vLLM's error body. The one place that knows both.
 
-import { AppError, type ErrorCode, InvalidFieldError, RefusedError } from "../base/errors.ts";
+import { AppError, type ErrorCode, InvalidFieldError, RefusedError } from "../core/base/errors.ts";
 
 const STATUS: Record<ErrorCode, number> = {
   usage: 400,

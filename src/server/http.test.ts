@@ -3,7 +3,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { connect } from "node:net";
 import { deflateSync, gzipSync, zstdCompressSync } from "node:zlib";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { type AccessEntry, type HttpServer, type Socket, serveHttp } from "./http.ts";
 import { jsonResponse } from "./route.ts";
 

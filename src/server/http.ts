@@ -2,7 +2,7 @@
 // routes do.
 
 import { hostname } from "node:os";
-import { AppError, errorText } from "../base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import { CLOSE } from "../proto/close-codes.ts";
 import { Access } from "./access.ts";
 import type { BodyOptions } from "./body.ts";

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
-import { weightEpoch } from "../base/ids.ts";
+import { weightEpoch } from "../core/base/ids.ts";
 import { type IterationSummary, Iterations } from "./iterations.ts";
 
 function counted(lengthOf = () => 10) {

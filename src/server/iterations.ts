@@ -2,8 +2,8 @@
 // iterations: one begins with the first request after the last one's end, and ends when the weights advance, or when
 // nothing has run for a while.
 
-import type { Clock } from "../base/clock.ts";
-import type { WorkerStats } from "../rollout/worker.ts";
+import type { Clock } from "../core/base/clock.ts";
+import type { WorkerStats } from "../core/rollout/worker.ts";
 import type { Sidecar } from "./sidecar.ts";
 
 export interface IterationSummary {

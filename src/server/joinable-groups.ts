@@ -3,10 +3,10 @@
 // joins the group of an earlier one, whatever has become of that. Beyond its bounds a group that nothing of is left to
 // do goes first: closing one that still runs frees nothing, and its siblings to come would be a second group.
 
-import { type GroupId, groupId } from "../base/ids.ts";
-import { kvKey } from "../kv/key.ts";
-import type { Group, Request } from "../request/buffer.ts";
-import type { Rollout } from "../rollout/rollout.ts";
+import { type GroupId, groupId } from "../core/base/ids.ts";
+import { kvKey } from "../core/kv/key.ts";
+import type { Group, Request } from "../core/request/buffer.ts";
+import type { Rollout } from "../core/rollout/rollout.ts";
 import { type Kept, promptBytes, responseBytes } from "./kept.ts";
 
 export interface JoinableGroupsOptions {

@@ -1,6 +1,6 @@
 // Why a body is not taken as JSON, as an answer says it.
 
-import { JsonLimitError } from "../base/json.ts";
+import { JsonLimitError } from "../core/base/json.ts";
 
 export function jsonProblem(error: unknown): string {
   const reason = error instanceof Error ? error.message : String(error);

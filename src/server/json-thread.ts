@@ -2,8 +2,8 @@
 // that is large, so that its errors are found here.
 
 import { createHash, randomInt } from "node:crypto";
-import { parseJson } from "../base/json.ts";
-import { type PackedJson, packLists } from "../base/json-lists.ts";
+import { parseJson } from "../core/base/json.ts";
+import { type PackedJson, packLists } from "../core/base/json-lists.ts";
 import { jsonProblem } from "./json-problem.ts";
 
 declare const self: Worker;

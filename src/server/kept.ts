@@ -1,7 +1,7 @@
 // What the server keeps of work that is done: a level and a bound, for /metrics. Bytes are those of the arrays that hold
 // prompts, tokens and logprobs, and a share for the objects around them.
 
-import type { Request } from "../request/buffer.ts";
+import type { Request } from "../core/request/buffer.ts";
 
 /** Of one kind of work. */
 export interface Kept {

@@ -1,7 +1,7 @@
 // The OpenAPI document of the whole server, made from the routes that there are: a route without a
 // description, or a description without a route, cannot be.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { jsonResponse, type Route } from "./route.ts";
 
 /** The document's description of one route. */

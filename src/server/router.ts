@@ -1,6 +1,6 @@
 // Finds the route of a request by path and method, and gives it the parts of the path that it names.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import type { Exchange, Route } from "./route.ts";
 
 interface Pattern {

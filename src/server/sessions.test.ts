@@ -3,9 +3,9 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
-import { weightEpoch } from "../base/ids.ts";
-import type { Request } from "../request/buffer.ts";
-import { simulatedToken } from "../worker/simulated/worker.ts";
+import { weightEpoch } from "../core/base/ids.ts";
+import type { Request } from "../core/request/buffer.ts";
+import { simulatedToken } from "../engines/simulated/worker.ts";
 import type { GenerationSpec } from "./sidecar.ts";
 
 type Bed = ReturnType<typeof newBed>;

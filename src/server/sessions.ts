@@ -5,9 +5,9 @@
 //   first turn   [ prompt of the group ]                                          response 1
 //   next turn    [ prompt of the group | response 1 | lead: what is new ]         response 2
 
-import type { Clock } from "../base/clock.ts";
-import type { Group, Request, Turn } from "../request/buffer.ts";
-import type { PreviousTurn } from "../rollout/rollout.ts";
+import type { Clock } from "../core/base/clock.ts";
+import type { Group, Request, Turn } from "../core/request/buffer.ts";
+import type { PreviousTurn } from "../core/rollout/rollout.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 
 export interface SessionLimits {

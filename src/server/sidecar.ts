@@ -1,20 +1,20 @@
 // The sidecar behind every protocol: submits clients' requests to the rollout and reports events back to them. It knows
 // no wire format; the routes know no rollout.
 
-import { assert } from "../base/assert.ts";
-import { AppError, InvalidFieldError } from "../base/errors.ts";
-import type { WeightEpoch } from "../base/ids.ts";
-import type { Group, Request } from "../request/buffer.ts";
+import { assert } from "../core/base/assert.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import type { WeightEpoch } from "../core/base/ids.ts";
+import type { Group, Request } from "../core/request/buffer.ts";
 import {
   type DrawKey,
   drawKey,
   type SamplingParams,
   withoutPromptReport,
-} from "../request/request.ts";
-import { outOfBounds, problemOf } from "../request/sampling-bounds.ts";
-import type { RolloutListener } from "../rollout/listener.ts";
-import { Rollout, type RolloutOptions } from "../rollout/rollout.ts";
-import { PRIORITY_MAX } from "../schedule/policy.ts";
+} from "../core/request/request.ts";
+import { outOfBounds, problemOf } from "../core/request/sampling-bounds.ts";
+import type { RolloutListener } from "../core/rollout/listener.ts";
+import { Rollout, type RolloutOptions } from "../core/rollout/rollout.ts";
+import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { type SessionFigures, Sessions } from "./sessions.ts";

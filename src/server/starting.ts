@@ -1,6 +1,6 @@
 // Answers requests before the model is known: the server is up, and /health gives the reasons for the wait.
 
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import type { Served } from "./http.ts";
 import { jsonResponse, type Route } from "./route.ts";
 

@@ -1,7 +1,7 @@
 // Checks the token of a request against the right that its route needs.
 
 import { timingSafeEqual } from "node:crypto";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import type { Right } from "./rights.ts";
 
 export interface Tokens {

@@ -3,8 +3,8 @@
 
 import { expect, test } from "bun:test";
 import { ControlFixture } from "../../test/suite/control-fixture.ts";
-import { type WeightsId, weightsId } from "../base/ids.ts";
-import type { ControlAnswer } from "../rollout/worker.ts";
+import { type WeightsId, weightsId } from "../core/base/ids.ts";
+import type { ControlAnswer } from "../core/rollout/worker.ts";
 
 const [OLD, NEW, Q8] = [weightsId("f16-01d"), weightsId("f16-2e3"), weightsId("q8_0-8")];
 const GOOD: ControlAnswer = { status: 200, body: {} };

@@ -2,7 +2,7 @@
 // digest; one that differs from the others does not serve, unless mixed precision is allowed. It decides only: the
 // pool fences. An engine without such a name (a vLLM server) is not compared.
 
-import type { WeightsId } from "../base/ids.ts";
+import type { WeightsId } from "../core/base/ids.ts";
 
 /** How an engine with other weights than the rest is treated. */
 const MIXED_PRECISION = ["refuse", "allow"] as const;

@@ -4,11 +4,11 @@
 import { expect, spyOn, test } from "bun:test";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { newSimulated } from "../../test/suite/worker-suite.ts";
-import { weightEpoch, workerId } from "../base/ids.ts";
-import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
-import { loadCore } from "../wasm/load.ts";
-import { SimulatedWorker } from "../worker/simulated/worker.ts";
+import { weightEpoch, workerId } from "../core/base/ids.ts";
+import { EmbeddedKvPool } from "../core/kv/embedded-pool.ts";
+import { SAMPLING_DEFAULTS } from "../core/request/request.ts";
+import { loadCore } from "../core/wasm/load.ts";
+import { SimulatedWorker } from "../engines/simulated/worker.ts";
 import { Sidecar } from "./sidecar.ts";
 import {
   type OpenOptions,

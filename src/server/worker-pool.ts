@@ -5,9 +5,9 @@
 //                         |  \-----> ready    it was over: its requests have moved, the worker was opened again
 //           ready -> down, fenced -> ready
 
-import { AppError, type ErrorCode, errorText } from "../base/errors.ts";
-import { type WeightEpoch, type WeightsId, type WorkerId, workerId } from "../base/ids.ts";
-import type { Worker } from "../rollout/worker.ts";
+import { AppError, type ErrorCode, errorText } from "../core/base/errors.ts";
+import { type WeightEpoch, type WeightsId, type WorkerId, workerId } from "../core/base/ids.ts";
+import type { Worker } from "../core/rollout/worker.ts";
 import { giveWeights, type Recipe } from "./give-weights.ts";
 import type { Sidecar } from "./sidecar.ts";
 import {

@@ -1,9 +1,9 @@
 // GET, POST and DELETE /workers, as vllm-router and SGLang's gateway have them: engines come and go while the server
 // runs. Before anything is known of the model, the addresses that come are kept for the pool that opens them.
 
-import { assert } from "../base/assert.ts";
-import { AppError, InvalidFieldError } from "../base/errors.ts";
-import { hashString } from "../base/hash.ts";
+import { assert } from "../core/base/assert.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { hashString } from "../core/base/hash.ts";
 import { isLoopbackHost } from "./access.ts";
 import type { RouteDescription } from "./openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "./route.ts";

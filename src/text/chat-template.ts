@@ -2,7 +2,7 @@
 // transformers' apply_chat_template. Whatever a template refuses is the client's error, in its words.
 
 import { Template } from "@huggingface/jinja";
-import { InvalidFieldError } from "../base/errors.ts";
+import { InvalidFieldError } from "../core/base/errors.ts";
 import type { ChatMessage, ChatOptions } from "./text.ts";
 
 export class ChatTemplate {

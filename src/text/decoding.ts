@@ -1,7 +1,7 @@
 // From token ids to text by way of bytes: what every implementation of the Text port shares. A token is a
 // piece of UTF-8 that need not be whole characters, so text exists only where bytes have met.
 
-import { InvalidFieldError } from "../base/errors.ts";
+import { InvalidFieldError } from "../core/base/errors.ts";
 import type { Detokenizer } from "./text.ts";
 
 /** A vocabulary's data about its tokens. */

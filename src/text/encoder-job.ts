@@ -1,7 +1,7 @@
 // What a tokenizer's thread is asked, how it does it, and what it answers. The same functions run where there is no need
 // for a thread.
 
-import { AppError, type ErrorCode } from "../base/errors.ts";
+import { AppError, type ErrorCode } from "../core/base/errors.ts";
 import type { ChatMessage, ChatOptions, EncodedChat, Text } from "./text.ts";
 
 export type EncoderJob =

@@ -1,6 +1,6 @@
 // The two ends of a tokenizer's thread: what opens one on a module, and what such a module calls with its text.
 
-import { AppError, InvalidFieldError } from "../base/errors.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import type { EncoderThread } from "./encoder.ts";
 import { ENCODERS, type EncoderAnswer, type EncoderJob } from "./encoder-job.ts";
 import type { Text } from "./text.ts";

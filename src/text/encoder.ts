@@ -2,7 +2,7 @@
 // others one after the other in threads of their own. An encoding that takes too long costs its request an error, and the
 // thread its life. Long texts have a thread apart, so that they hold up only one another.
 
-import { AppError, InvalidFieldError } from "../base/errors.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { ENCODERS, type EncoderAnswer, type EncoderJob, type ResultOf } from "./encoder-job.ts";
 import type {
   ChatMessage,

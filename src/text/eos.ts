@@ -2,7 +2,7 @@
 
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 
 /** The end-of-text tokens of `generation_config.json`, else of `config.json`. @throws AppError model_unreadable. */
 export function eosTokensOf(folder: string): readonly number[] {

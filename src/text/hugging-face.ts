@@ -5,7 +5,7 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
-import { AppError } from "../base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "./decoding.ts";
 import type { EncoderThread } from "./encoder.ts";

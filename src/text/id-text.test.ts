@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { InvalidFieldError } from "../base/errors.ts";
+import { InvalidFieldError } from "../core/base/errors.ts";
 import { IdText } from "./id-text.ts";
 
 test("ids as text: tokens are named, in pieces as at once, and texts are refused", () => {

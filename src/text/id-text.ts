@@ -1,7 +1,7 @@
 // The Text port of a model whose tokenizer is not on this machine, or is of a kind that nothing here reads (tiktoken):
 // ids pass as they are, and engines make texts of them (server/engine-encoder.ts).
 
-import { InvalidFieldError } from "../base/errors.ts";
+import { InvalidFieldError } from "../core/base/errors.ts";
 import type { Detokenizer, Text } from "./text.ts";
 
 /** Token ids travel in 32 signed bits: a vocabulary of unknown size is bounded by that, and by engines' refusals. */

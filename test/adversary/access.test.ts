@@ -6,7 +6,7 @@ import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } fr
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { WebSocket } from "ws";
-import { BUNDLED_MODEL } from "../../src/installation.ts";
+import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { describedRoutes } from "../../src/serve-routes.ts";
 import { listedRight } from "../../src/server/rights.ts";
 import { engineMissing, foretoken, start } from "../e2e/tool.ts";

@@ -4,7 +4,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { connect, type Socket } from "node:net";
 import { gzipSync, zstdCompressSync } from "node:zlib";
-import { fold32 } from "../../src/base/hash.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
 import { engineMissing } from "../e2e/tool.ts";
 import { Victim } from "./edge-bed.ts";
 import { rounds } from "./scale.ts";

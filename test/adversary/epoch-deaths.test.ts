@@ -5,7 +5,7 @@
 // file; workers that come back serve. Repeat a failure with SEED=n bun test <this file>.
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { fold32 } from "../../src/base/hash.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
 import { engineMissing, ROOT } from "../e2e/tool.ts";
 import { type Attacked, attacked } from "./process.ts";
 import { rounds } from "./scale.ts";

@@ -3,18 +3,18 @@
 // process live on, every request is answered within a deadline, and when the attack ends the worker serves again.
 
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
-import { present } from "../../src/base/assert.ts";
-import { weightEpoch, workerId } from "../../src/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
-import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
-import type { Response } from "../../src/request/response.ts";
+import { present } from "../../src/core/base/assert.ts";
+import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
+import { SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import type { Response } from "../../src/core/request/response.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { LinkHost } from "../../src/engines/remote/host.ts";
+import type { LinkLimits } from "../../src/engines/remote/limits.ts";
+import { openLinkWorker } from "../../src/engines/remote/worker.ts";
+import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import { WorkerPool } from "../../src/server/worker-pool.ts";
-import { loadCore } from "../../src/wasm/load.ts";
-import { LinkHost } from "../../src/worker/link/host.ts";
-import type { LinkLimits } from "../../src/worker/link/limits.ts";
-import { openLinkWorker } from "../../src/worker/link/worker.ts";
-import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
 import { Mangler } from "./mangler.ts";
 import { rounds } from "./scale.ts";
 

@@ -3,10 +3,13 @@
 
 import type { AddressInfo } from "node:net";
 import { WebSocket, WebSocketServer } from "ws";
-import { fold32 } from "../../src/base/hash.ts";
-import { decodeSidecarMessage, encodeSidecarMessage } from "../../src/worker/link/command-codec.ts";
-import { decodeHostMessage, encodeHostMessage } from "../../src/worker/link/event-codec.ts";
-import { decodeFrame, encodeFrame } from "../../src/worker/link/frame-codec.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
+import {
+  decodeSidecarMessage,
+  encodeSidecarMessage,
+} from "../../src/engines/remote/command-codec.ts";
+import { decodeHostMessage, encodeHostMessage } from "../../src/engines/remote/event-codec.ts";
+import { decodeFrame, encodeFrame } from "../../src/engines/remote/frame-codec.ts";
 
 type Relay = (frame: Uint8Array | string) => void;
 

@@ -4,7 +4,7 @@
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { freePort } from "../../src/supervise/ports.ts";
+import { freePort } from "../../src/tools/up/ports.ts";
 import {
   generate,
   type Proc,

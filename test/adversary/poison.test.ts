@@ -4,7 +4,7 @@
 // Repeat a failure with SEED=n bun test <this file>.
 
 import { expect, test } from "bun:test";
-import { fold32 } from "../../src/base/hash.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
 import type { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 import { rounds } from "./scale.ts";
 import { DEADLINE_MS, expectedOf, StandInBed } from "./stand-in-bed.ts";

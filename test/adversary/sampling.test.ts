@@ -3,9 +3,9 @@
 // shape; no engine, worker or session may end; and a good request gives the same tokens before and after.
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { groupId, weightEpoch, workerId } from "../../src/base/ids.ts";
-import { NO_SHAPING, type RequestSpec } from "../../src/request/request.ts";
-import { openLinkWorker } from "../../src/worker/link/worker.ts";
+import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import { NO_SHAPING, type RequestSpec } from "../../src/core/request/request.ts";
+import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { engineMissing } from "../e2e/tool.ts";
 import { Ear, finished } from "../llama/ear.ts";
 import { newRequest, run, soloResponse } from "../llama/engine-fixture.ts";

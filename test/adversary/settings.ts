@@ -1,7 +1,7 @@
 // Random sampling settings as JSON text, on every endpoint that draws: extremes, denormals, 1e999, wrong types,
 // contradictions, every token stopped or forbidden. What attacks of engines by their parameters send.
 
-import { mix32 } from "../../src/base/hash.ts";
+import { mix32 } from "../../src/core/base/hash.ts";
 
 /** Of the bundled model. */
 export const VOCABULARY = 1376;

@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, test } from "bun:test";
 import http from "node:http";
 import type { AddressInfo } from "node:net";
 import net from "node:net";
-import { fold32 } from "../../src/base/hash.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
 import { type FaultKind, LIE_KINDS } from "../stand-in/faults.ts";

@@ -6,8 +6,8 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { mix32 } from "../../src/base/hash.ts";
-import { readGgufHead } from "../../src/worker/llama/gguf.ts";
+import { mix32 } from "../../src/core/base/hash.ts";
+import { readGgufHead } from "../../src/engines/llama/gguf.ts";
 import { engineMissing, scratch, start } from "../e2e/tool.ts";
 import { checkpoint, type Weights, writeSafetensors } from "../llama/checkpoint.ts";
 import { OTHER_MODEL_PATH } from "../llama/engine-fixture.ts";

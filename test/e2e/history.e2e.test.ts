@@ -4,8 +4,8 @@ import { afterAll, expect, test } from "bun:test";
 import { readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { WebSocket } from "ws";
-import { groupId, weightEpoch } from "../../src/base/ids.ts";
-import type { ClientMessage, ServerMessage } from "../../src/draft/service/message.ts";
+import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
+import type { ClientMessage, ServerMessage } from "../../src/core/draft/service/message.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
 import { engineMissing, foretoken, scratch, start } from "./tool.ts";
 

@@ -3,7 +3,7 @@
 import { afterAll, expect, test } from "bun:test";
 import { existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import type { ReportFile } from "../../src/rollout/report.ts";
+import type { ReportFile } from "../../src/core/rollout/report.ts";
 import { ended, engineMissing, foretoken, PROMPTS, scratch, start } from "./tool.ts";
 
 const missing = engineMissing();

@@ -4,7 +4,7 @@
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { existsSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
-import { freePort } from "../../src/supervise/ports.ts";
+import { freePort } from "../../src/tools/up/ports.ts";
 import { untilTrue } from "./fleet.ts";
 import { engineMissing, ROOT, scratch } from "./tool.ts";
 

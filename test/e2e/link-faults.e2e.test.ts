@@ -2,7 +2,7 @@
 // soon it is seen, and that no token is lost, repeated or changed.
 
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
-import { freePort } from "../../src/supervise/ports.ts";
+import { freePort } from "../../src/tools/up/ports.ts";
 import {
   countIn,
   generate,

@@ -12,8 +12,8 @@ import {
 } from "node:fs";
 import { join } from "node:path";
 import type { TraceFile } from "../../src/cli/trace-events.ts";
-import type { ReportFile, RunReport } from "../../src/rollout/report.ts";
-import type { ChunkRow } from "../../src/rollout/timeline.ts";
+import type { ReportFile, RunReport } from "../../src/core/rollout/report.ts";
+import type { ChunkRow } from "../../src/core/rollout/timeline.ts";
 import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, start } from "./tool.ts";
 
 const missing = engineMissing();

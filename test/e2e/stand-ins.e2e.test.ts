@@ -2,10 +2,10 @@
 // over HTTP by every kind of client, each token accounted for. Repeat a seed with SEED=n bun test <this file>.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { fold32 } from "../../src/base/hash.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
+import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
-import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
 import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../stand-in/faults.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { STAND_IN_DEFAULTS, VllmStandIn } from "../stand-in/vllm-stand-in.ts";

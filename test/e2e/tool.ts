@@ -3,7 +3,7 @@
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
-import { locateLibrary } from "../../src/worker/llama/platform.ts";
+import { locateLibrary } from "../../src/engines/llama/platform.ts";
 
 export const ROOT = resolve(import.meta.dir, "..", "..");
 export const PROMPTS = join(ROOT, "model", "prompts.jsonl");

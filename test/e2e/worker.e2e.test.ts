@@ -2,17 +2,17 @@
 
 import { expect, test } from "bun:test";
 import { wallClock } from "../../src/app.ts";
-import { groupId, weightEpoch, workerId } from "../../src/base/ids.ts";
-import { BUNDLED_MODEL } from "../../src/installation.ts";
-import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
-import type { Group, GroupSpec } from "../../src/request/buffer.ts";
-import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
-import { Iteration } from "../../src/rollout/iteration.ts";
-import type { KvBlob, Worker, WorkerEvent } from "../../src/rollout/worker.ts";
-import { loadCore } from "../../src/wasm/load.ts";
-import { LINK_LIMITS } from "../../src/worker/link/limits.ts";
-import { openLinkWorker } from "../../src/worker/link/worker.ts";
-import { openLlamaModel } from "../../src/worker/llama/open.ts";
+import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
+import type { Group, GroupSpec } from "../../src/core/request/buffer.ts";
+import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import { Iteration } from "../../src/core/rollout/iteration.ts";
+import type { KvBlob, Worker, WorkerEvent } from "../../src/core/rollout/worker.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { openLlamaModel } from "../../src/engines/llama/open.ts";
+import { LINK_LIMITS } from "../../src/engines/remote/limits.ts";
+import { openLinkWorker } from "../../src/engines/remote/worker.ts";
+import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { newSpec, runOf } from "../suite/worker-suite.ts";
 import { untilTrue } from "./fleet.ts";
 import { engineMissing, foretoken, start } from "./tool.ts";

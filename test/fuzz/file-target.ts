@@ -3,7 +3,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import type { ErrorCode } from "../../src/base/errors.ts";
+import type { ErrorCode } from "../../src/core/base/errors.ts";
 import type { Inputs } from "./generator.ts";
 import { type FuzzTarget, readOrRefused, target } from "./target.ts";
 

@@ -3,7 +3,7 @@
 // few thousand that were: a variation takes a hundredth of the time.
 
 import fc from "fast-check";
-import { fold32, hashString, mix32 } from "../../src/base/hash.ts";
+import { fold32, hashString, mix32 } from "../../src/core/base/hash.ts";
 import { Dice } from "../adversary/settings.ts";
 
 /** How the inputs of a target are made. */

@@ -2,7 +2,7 @@
 // parser to three promises: it answers or refuses (AppError), it ends, and the next input is taken as if the last one
 // had not been.
 
-import { AppError, type ErrorCode } from "../../src/base/errors.ts";
+import { AppError, type ErrorCode } from "../../src/core/base/errors.ts";
 import type { Inputs } from "./generator.ts";
 
 export interface FuzzBed<T> {

@@ -1,7 +1,7 @@
 // A sidecar for the trainer of trainer.ts: two engines from the start, others that join, faults that it is asked for.
 
-import { present } from "../../src/base/assert.ts";
-import type { ControlAnswer } from "../../src/rollout/worker.ts";
+import { present } from "../../src/core/base/assert.ts";
+import type { ControlAnswer } from "../../src/core/rollout/worker.ts";
 import type { WorkerSource } from "../../src/server/worker-pool.ts";
 import { tellingToken } from "./generated.ts";
 import { SidecarBed, SteppingWorker } from "./sidecar-bed.ts";

@@ -2,7 +2,7 @@
 // each call answers and whether generation is paused, and at last brings the sidecar back to where it generates. What it
 // knows ends with the first fault of an engine: from then on an answer may also say that nothing can serve.
 
-import { present } from "../../src/base/assert.ts";
+import { present } from "../../src/core/base/assert.ts";
 import { checkGenerated, checkRollout } from "./generated.ts";
 import type { TrainerBed } from "./trainer-bed.ts";
 

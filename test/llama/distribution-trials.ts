@@ -2,15 +2,15 @@
 // fastest kernels it draws the first two tokens of many responses, plain and drafted, and prints how often
 // each pair came, next to the exact probabilities.
 
-import { groupId, requestId } from "../../src/base/ids.ts";
-import type { DraftQuery } from "../../src/draft/drafter.ts";
-import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
-import { LlamaContext } from "../../src/worker/llama/context.ts";
-import { LlamaEngine } from "../../src/worker/llama/engine.ts";
-import { loadBackend, openLibrary } from "../../src/worker/llama/native.ts";
-import { Sampler } from "../../src/worker/llama/sampler.ts";
-import { LlamaTokenizer } from "../../src/worker/llama/tokenizer.ts";
-import { LlamaWeights } from "../../src/worker/llama/weights.ts";
+import { groupId, requestId } from "../../src/core/base/ids.ts";
+import type { DraftQuery } from "../../src/core/draft/drafter.ts";
+import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import { LlamaContext } from "../../src/engines/llama/context.ts";
+import { LlamaEngine } from "../../src/engines/llama/engine.ts";
+import { loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
+import { Sampler } from "../../src/engines/llama/sampler.ts";
+import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
+import { LlamaWeights } from "../../src/engines/llama/weights.ts";
 import {
   Collector,
   EPOCH,

@@ -2,20 +2,20 @@
 // by the test, and a driver that collects what an engine says. Used by tests only.
 
 import { join } from "node:path";
-import { assert } from "../../src/base/assert.ts";
-import type { Clock } from "../../src/base/clock.ts";
-import { AppError } from "../../src/base/errors.ts";
-import { mix32 } from "../../src/base/hash.ts";
-import { type GroupId, groupId, requestId, weightEpoch } from "../../src/base/ids.ts";
-import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/draft/drafter.ts";
-import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/request/request.ts";
-import type { KvBlob, WorkerEvent } from "../../src/rollout/worker.ts";
-import { type EngineOptions, LlamaEngine } from "../../src/worker/llama/engine.ts";
-import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/worker/llama/native.ts";
-import type { RunCommand } from "../../src/worker/llama/sequence.ts";
-import type { ClassPlan, DraftPlanner } from "../../src/worker/llama/speculation.ts";
-import { LlamaTokenizer } from "../../src/worker/llama/tokenizer.ts";
-import { LlamaWeights } from "../../src/worker/llama/weights.ts";
+import { assert } from "../../src/core/base/assert.ts";
+import type { Clock } from "../../src/core/base/clock.ts";
+import { AppError } from "../../src/core/base/errors.ts";
+import { mix32 } from "../../src/core/base/hash.ts";
+import { type GroupId, groupId, requestId, weightEpoch } from "../../src/core/base/ids.ts";
+import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
+import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import type { KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
+import { type EngineOptions, LlamaEngine } from "../../src/engines/llama/engine.ts";
+import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
+import type { RunCommand } from "../../src/engines/llama/sequence.ts";
+import type { ClassPlan, DraftPlanner } from "../../src/engines/llama/speculation.ts";
+import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
+import { LlamaWeights } from "../../src/engines/llama/weights.ts";
 
 const MODEL_FOLDER = join(import.meta.dir, "..", "..", "model");
 export const MODEL_PATH = join(MODEL_FOLDER, "foretoken-3m-q8_0.gguf");

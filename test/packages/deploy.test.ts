@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { attempt } from "../../scripts/python-env.ts";
-import { freePort } from "../../src/supervise/ports.ts";
+import { freePort } from "../../src/tools/up/ports.ts";
 import { alertQueries, DEPLOY, panelQueries, vllmQueries } from "../deploy/queries.ts";
 import { untilTrue } from "../e2e/fleet.ts";
 import { ROOT, scratch, start } from "../e2e/tool.ts";

@@ -5,7 +5,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { existsSync, mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { attempt } from "../../scripts/python-env.ts";
-import type { ReportFile } from "../../src/rollout/report.ts";
+import type { ReportFile } from "../../src/core/rollout/report.ts";
 import { Page } from "../e2e/chromium.ts";
 import { foretoken, ROOT, scratch } from "../e2e/tool.ts";
 

@@ -4,9 +4,9 @@
 //   bun test/plugin/draft-host.ts [--token T] [--port P] [--no-drafts]
 
 import { parseArgs } from "node:util";
-import { type GroupId, groupId, weightEpoch } from "../../src/base/ids.ts";
-import { DraftServer } from "../../src/draft/service/server.ts";
-import { TokenColumn } from "../../src/request/columns.ts";
+import { type GroupId, groupId, weightEpoch } from "../../src/core/base/ids.ts";
+import { DraftServer } from "../../src/core/draft/service/server.ts";
+import { TokenColumn } from "../../src/core/request/columns.ts";
 import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
 import { EngineTelemetry } from "../../src/server/drafts/engine-telemetry.ts";
 import { serveHttp } from "../../src/server/http.ts";

@@ -1,4 +1,4 @@
-// The slow, obvious twin of src/draft/history.ts: one flat list of responses in the order of their prompts'
+// The slow, obvious twin of src/core/draft/history.ts: one flat list of responses in the order of their prompts'
 // last use, cut to its bounds after every change.
 
 interface Entry {

@@ -1,6 +1,6 @@
 // The slow, obvious twin of the embedded KV pool: two arrays, oldest use first, and no background.
 
-import type { KvKey } from "../../src/kv/pool.ts";
+import type { KvKey } from "../../src/core/kv/pool.ts";
 
 interface Entry {
   readonly key: KvKey;

@@ -1,11 +1,11 @@
-// The slow, obvious twin of src/replay: a drafter that searches plain arrays, and a replay of one group at
+// The slow, obvious twin of src/tools/replay: a drafter that searches plain arrays, and a replay of one group at
 // a time written from the definitions. Groups draft from themselves alone, so what is live beside a
 // group must not change its counts.
 
-import type { GroupId } from "../../src/base/ids.ts";
-import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/draft/drafter.ts";
-import type { ReplayOptions, Tally } from "../../src/replay/replay.ts";
-import type { TraceGroup } from "../../src/replay/trace.ts";
+import type { GroupId } from "../../src/core/base/ids.ts";
+import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
+import type { ReplayOptions, Tally } from "../../src/tools/replay/replay.ts";
+import type { TraceGroup } from "../../src/tools/replay/trace.ts";
 
 const CONTEXT = 3;
 const TREE_WIDTH = 2;

@@ -1,6 +1,6 @@
 // The slow, obvious twin of the modelled engine: one step at a time, every token of its own. No drafts.
 
-import type { StepModel } from "../../src/sim/step-time.ts";
+import type { StepModel } from "../../src/tools/simulate/step-time.ts";
 
 export interface TwinRequest {
   readonly promptTokens: number;

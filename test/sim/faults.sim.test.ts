@@ -2,12 +2,12 @@
 // checkers would see it if something were wrong.
 
 import { expect, spyOn, test } from "bun:test";
-import type { WorkerEvent } from "../../src/rollout/worker.ts";
-import { FaultyLink } from "../../src/sim/faults/link.ts";
-import { type FaultPlan, planFaults } from "../../src/sim/faults/plan.ts";
-import { runFaultPlan } from "../../src/sim/faults/run.ts";
-import { loadCore } from "../../src/wasm/load.ts";
-import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
+import type { WorkerEvent } from "../../src/core/rollout/worker.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
+import { FaultyLink } from "../../src/tools/simulate/faults/link.ts";
+import { type FaultPlan, planFaults } from "../../src/tools/simulate/faults/plan.ts";
+import { runFaultPlan } from "../../src/tools/simulate/faults/run.ts";
 
 const SEEDS = 1500;
 const SEEDS_PER_CORE = 200;

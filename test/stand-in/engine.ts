@@ -1,7 +1,7 @@
 // The stand-in's engine: it computes nothing. It admits requests by slots and KV blocks, makes a token for each
 // running one in every step, keeps a prefix cache of block hashes, and preempts as vLLM does (by recomputation).
 
-import { fold32, hashString } from "../../src/base/hash.ts";
+import { fold32, hashString } from "../../src/core/base/hash.ts";
 import { EOS, StandInText } from "./tokens.ts";
 
 /** A store that several stand-ins ask, by blocks' hashes (salted), as MooncakeStoreConnector does. */

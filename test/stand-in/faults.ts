@@ -1,6 +1,6 @@
 // Which fault the stand-in shows to which request: by a seed, so that a run can be repeated, or by a script.
 
-import { fold32 } from "../../src/base/hash.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
 
 export const FAULT_KINDS = [
   /** HTTP 503, and 500, before anything else. */

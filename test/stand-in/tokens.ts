@@ -1,7 +1,7 @@
 // What the stand-in says, and how a test knows it: every token is a function of all tokens before it and of the
 // sample's number. A token lost, repeated or swapped on the way changes every one that follows.
 
-import { fold32 } from "../../src/base/hash.ts";
+import { fold32 } from "../../src/core/base/hash.ts";
 
 export const VOCABULARY_SIZE = 1000;
 /** Ends a response where a request does not say `ignore_eos`. Drawn about once in 1000 tokens. */

@@ -3,7 +3,7 @@
 // real server shows only by accident. It stands on node:http, which can break a connection in mid-line.
 
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { hashString } from "../../src/base/hash.ts";
+import { hashString } from "../../src/core/base/hash.ts";
 import { type EngineOptions, StandInEngine, type StandInPool } from "./engine.ts";
 import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
 import { StandInServer } from "./server.ts";

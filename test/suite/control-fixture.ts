@@ -1,19 +1,23 @@
 // Three scripted engines behind the control plane, without a server: what a test calls, and what each engine hears.
 
-import type { AppError } from "../../src/base/errors.ts";
-import { type WeightsId, weightEpoch } from "../../src/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
-import type { Request } from "../../src/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
-import { CANARY_PATH, type ControlAnswer, type ControlRequest } from "../../src/rollout/worker.ts";
+import type { AppError } from "../../src/core/base/errors.ts";
+import { type WeightsId, weightEpoch } from "../../src/core/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
+import type { Request } from "../../src/core/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import {
+  CANARY_PATH,
+  type ControlAnswer,
+  type ControlRequest,
+} from "../../src/core/rollout/worker.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
 import type { Exchange, Route } from "../../src/server/route.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import type { MixedPrecision } from "../../src/server/weights-agreement.ts";
 import { WorkerPool, type WorkerSource } from "../../src/server/worker-pool.ts";
-import { loadCore } from "../../src/wasm/load.ts";
-import { SimulatedWorker } from "../../src/worker/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 
 const TIMEOUT_MS = 5000;

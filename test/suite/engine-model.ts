@@ -1,8 +1,12 @@
 // Engines that keep what they are given: behind the connections of a ControlFixture, each carries out control requests
 // one after the other, as a vLLM server or an embedded engine does, and fails where a test wants it to.
 
-import { weightsId } from "../../src/base/ids.ts";
-import { CANARY_PATH, type ControlAnswer, type ControlRequest } from "../../src/rollout/worker.ts";
+import { weightsId } from "../../src/core/base/ids.ts";
+import {
+  CANARY_PATH,
+  type ControlAnswer,
+  type ControlRequest,
+} from "../../src/core/rollout/worker.ts";
 import type { ScriptedWorker } from "./control-fixture.ts";
 
 /**

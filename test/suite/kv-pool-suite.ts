@@ -2,9 +2,9 @@
 // own test file. Blobs are 1,000 bytes, so that limits read as counts of blobs.
 
 import { expect, test } from "bun:test";
-import { type WeightEpoch, weightEpoch } from "../../src/base/ids.ts";
-import { kvKey } from "../../src/kv/key.ts";
-import type { KvKey, KvPool } from "../../src/kv/pool.ts";
+import { type WeightEpoch, weightEpoch } from "../../src/core/base/ids.ts";
+import { kvKey } from "../../src/core/kv/key.ts";
+import type { KvKey, KvPool } from "../../src/core/kv/pool.ts";
 import type { ManualClock } from "./manual-clock.ts";
 
 export const BLOB_BYTES = 1000;

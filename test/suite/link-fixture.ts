@@ -1,11 +1,11 @@
 // What the link's tests share: a host and a worker on it, waits by condition. Used by tests only.
 
-import { weightEpoch, workerId } from "../../src/base/ids.ts";
-import type { Worker } from "../../src/rollout/worker.ts";
-import type { SidecarIdentity } from "../../src/worker/link/dial.ts";
-import { LinkHost, type LinkHostOptions } from "../../src/worker/link/host.ts";
-import type { LinkLimits } from "../../src/worker/link/limits.ts";
-import { type LinkedWorker, openLinkWorker } from "../../src/worker/link/worker.ts";
+import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import type { Worker } from "../../src/core/rollout/worker.ts";
+import type { SidecarIdentity } from "../../src/engines/remote/dial.ts";
+import { LinkHost, type LinkHostOptions } from "../../src/engines/remote/host.ts";
+import type { LinkLimits } from "../../src/engines/remote/limits.ts";
+import { type LinkedWorker, openLinkWorker } from "../../src/engines/remote/worker.ts";
 
 export const clock = { nowMs: () => performance.now() };
 

@@ -1,16 +1,16 @@
 // Messages and frames of the worker link, as fast-check draws them: all that its codecs can express.
 
 import fc from "fast-check";
-import { groupId, requestId, weightEpoch, weightsId } from "../../src/base/ids.ts";
-import { TOP_LOGPROBS } from "../../src/request/sampling-bounds.ts";
-import { BARRIER_ID, INT_MAX, TTL_MS_MAX } from "../../src/worker/link/limits.ts";
+import { groupId, requestId, weightEpoch, weightsId } from "../../src/core/base/ids.ts";
+import { TOP_LOGPROBS } from "../../src/core/request/sampling-bounds.ts";
+import { BARRIER_ID, INT_MAX, TTL_MS_MAX } from "../../src/engines/remote/limits.ts";
 import type {
   Frame,
   HostMessage,
   SidecarMessage,
   WireCommand,
   WireEvent,
-} from "../../src/worker/link/message.ts";
+} from "../../src/engines/remote/message.ts";
 import { charactersOf } from "./characters.ts";
 
 const kind = <K extends string>(value: K) => fc.constant(value);

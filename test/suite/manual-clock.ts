@@ -1,6 +1,6 @@
 // Time for tests, in place of the wall clock.
 
-import type { Clock } from "../../src/base/clock.ts";
+import type { Clock } from "../../src/core/base/clock.ts";
 
 /** A clock that stands still until it is told to move. */
 export class ManualClock implements Clock {

@@ -1,16 +1,16 @@
 // A rollout over simulated workers that a test steps by hand; for tests of what single workers and listeners do wrong.
 
 import { expect } from "bun:test";
-import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
-import type { KvPool } from "../../src/kv/pool.ts";
-import type { Group } from "../../src/request/buffer.ts";
-import { SAMPLING_DEFAULTS, type SamplingParams } from "../../src/request/request.ts";
-import type { RolloutListener } from "../../src/rollout/listener.ts";
-import { Rollout, type RolloutOptions } from "../../src/rollout/rollout.ts";
-import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/rollout/worker.ts";
-import { loadCore } from "../../src/wasm/load.ts";
-import { SimulatedWorker, simulatedToken } from "../../src/worker/simulated/worker.ts";
+import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
+import type { KvPool } from "../../src/core/kv/pool.ts";
+import type { Group } from "../../src/core/request/buffer.ts";
+import { SAMPLING_DEFAULTS, type SamplingParams } from "../../src/core/request/request.ts";
+import type { RolloutListener } from "../../src/core/rollout/listener.ts";
+import { Rollout, type RolloutOptions } from "../../src/core/rollout/rollout.ts";
+import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/core/rollout/worker.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { SimulatedWorker, simulatedToken } from "../../src/engines/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 
 const core = loadCore();

@@ -1,9 +1,9 @@
 // Options of a sidecar for tests: loopback, a free port, the tiny tokenizer, wide limits, and events that nothing reads.
 
+import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
+import { openVllmWorker } from "../../src/engines/vllm/open.ts";
 import type { ServeEvents, ServeOptions } from "../../src/serve-options.ts";
 import type { WorkerSource } from "../../src/server/worker-pool.ts";
-import type { VllmLimits } from "../../src/worker/vllm/limits.ts";
-import { openVllmWorker } from "../../src/worker/vllm/open.ts";
 import { openTinyThread, TinyText } from "../golden/requests/tiny-text.ts";
 import { EOS } from "../stand-in/tokens.ts";
 

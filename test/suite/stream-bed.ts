@@ -3,11 +3,13 @@
 
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
-import { assert, present } from "../../src/base/assert.ts";
-import { weightEpoch, workerId } from "../../src/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/kv/embedded-pool.ts";
-import { SAMPLING_DEFAULTS } from "../../src/request/request.ts";
-import type { SamplingSupport } from "../../src/rollout/worker.ts";
+import { assert, present } from "../../src/core/base/assert.ts";
+import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
+import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
+import { SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import type { SamplingSupport } from "../../src/core/rollout/worker.ts";
+import { loadCore } from "../../src/core/wasm/load.ts";
+import { type LengthOf, SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import type { Socket } from "../../src/server/http.ts";
 import { type GenerationSpec, Sidecar, type SidecarLimits } from "../../src/server/sidecar.ts";
 import type {
@@ -16,8 +18,6 @@ import type {
   RestartedEntry,
   StreamFormat,
 } from "../../src/server/stream/frame.ts";
-import { loadCore } from "../../src/wasm/load.ts";
-import { type LengthOf, SimulatedWorker } from "../../src/worker/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 
 const core = loadCore();

@@ -2,15 +2,21 @@
 // calls this from its own test file with its own way there.
 
 import { expect, test } from "bun:test";
-import { groupId, requestId, type WeightEpoch, weightEpoch, workerId } from "../../src/base/ids.ts";
+import {
+  groupId,
+  requestId,
+  type WeightEpoch,
+  weightEpoch,
+  workerId,
+} from "../../src/core/base/ids.ts";
 import {
   drawKey,
   type RequestSpec,
   SAMPLING_DEFAULTS,
   type SamplingParams,
-} from "../../src/request/request.ts";
-import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "../../src/rollout/worker.ts";
-import { SimulatedWorker, simulatedToken } from "../../src/worker/simulated/worker.ts";
+} from "../../src/core/request/request.ts";
+import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "../../src/core/rollout/worker.ts";
+import { SimulatedWorker, simulatedToken } from "../../src/engines/simulated/worker.ts";
 
 export const EPOCH_0 = weightEpoch(0);
 const CAPACITY = { slots: 2, kvTokens: 400, contextTokens: 128, kvBytesPerToken: 8 };

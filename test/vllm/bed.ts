@@ -1,7 +1,7 @@
 // What the tests of one fleet share: the fleet itself, its prompts, and the few ways in which they all ask it for
 // responses and look at what came. It decides nothing about what is right.
 
-import type { Engine } from "../../src/doctor/engine.ts";
+import type { Engine } from "../../src/tools/doctor/engine.ts";
 import type { Written } from "./compare.ts";
 import { CHUNK_TOKENS, type Fleet, type Line, MAX_TOKENS, type RolloutSummary } from "./fleet.ts";
 

@@ -1,7 +1,7 @@
 // Whether responses that came through the sidecar are what plain vLLM would have made: in distribution.
 
-import type { Engine } from "../../src/doctor/engine.ts";
-import { SamplingTest } from "../../src/doctor/sampling-test.ts";
+import type { Engine } from "../../src/tools/doctor/engine.ts";
+import { SamplingTest } from "../../src/tools/doctor/sampling-test.ts";
 
 /** The chance that a test fails on responses that are right: for each use of `heldAgainst` and of `pairedT`. */
 export const ALPHA = 1e-6;
@@ -23,7 +23,7 @@ const CONCURRENCY = 16;
 
 /**
  * Has a plain server say what it thinks of finished responses, from output token `from` on, and tests whether the
- * tokens are draws from that (src/doctor/sampling-test.ts).
+ * tokens are draws from that (src/tools/doctor/sampling-test.ts).
  */
 export async function heldAgainst(
   engine: Engine,

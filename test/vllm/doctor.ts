@@ -1,7 +1,7 @@
 // Runs `foretoken doctor` and `foretoken serve` as their user would, against a server that is there.
 
 import { join } from "node:path";
-import type { Diagnosis, Finding } from "../../src/doctor/finding.ts";
+import type { Diagnosis, Finding } from "../../src/tools/doctor/finding.ts";
 import { ROOT } from "./fleet.ts";
 
 export interface Ran {

@@ -3,10 +3,10 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { join } from "node:path";
-import { findVllm } from "../../src/supervise/find-vllm.ts";
-import { launchOf } from "../../src/supervise/launch.ts";
-import { ManagedServer } from "../../src/supervise/managed-server.ts";
-import { freePorts } from "../../src/supervise/ports.ts";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { launchOf } from "../../src/tools/up/launch.ts";
+import { ManagedServer } from "../../src/tools/up/managed-server.ts";
+import { freePorts } from "../../src/tools/up/ports.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { examined, foretoken, named } from "./doctor.ts";
 import { Fleet, MODEL, ROOT, vllmMissing } from "./fleet.ts";

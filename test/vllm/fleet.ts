@@ -3,9 +3,9 @@
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { AppError } from "../../src/base/errors.ts";
-import { Engine } from "../../src/doctor/engine.ts";
-import { findVllm } from "../../src/supervise/find-vllm.ts";
+import { AppError } from "../../src/core/base/errors.ts";
+import { Engine } from "../../src/tools/doctor/engine.ts";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
 
 export const ROOT = join(import.meta.dir, "..", "..");
 export const MODEL = join(ROOT, "model", "hf");

@@ -4,8 +4,8 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { rmSync } from "node:fs";
-import type { Diagnosis } from "../../src/doctor/finding.ts";
-import { checkPool } from "../../src/doctor/pool-check.ts";
+import type { Diagnosis } from "../../src/tools/doctor/finding.ts";
+import { checkPool } from "../../src/tools/doctor/pool-check.ts";
 import { type Bed, faultsOf, movedIn, roll, standStill, TEST_MS_MAX } from "./bed.ts";
 import { foretoken } from "./doctor.ts";
 import { CHUNK_TOKENS, Fleet, livingIn, promptIds, vllmMissing } from "./fleet.ts";
@@ -15,13 +15,13 @@ const GROUPS = 6;
 const GROUP_SIZE = 4;
 
 const EOS = 1359;
-/** As src/supervise/launch.ts has it on CPU. */
+/** As src/tools/up/launch.ts has it on CPU. */
 const BLOCK_TOKENS = 32;
 /** Of each server: a few hundred blocks of the bundled model's KV (128 KiB). */
 const SEGMENT_MIB = 24;
 /** Of the bundled model, in float32. */
 const BLOCK_KIB = 128;
-/** A little more than src/supervise/mooncake.ts grants. */
+/** A little more than src/tools/up/mooncake.ts grants. */
 const LEASE_MS = 6_000;
 const HITS = "vllm:external_prefix_cache_hits_total";
 /** What a load from an owner that has stopped may take: four attempts of 2 s, and what the machine is short of. */

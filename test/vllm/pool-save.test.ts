@@ -4,9 +4,9 @@
 import { describe, expect, test } from "bun:test";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { findVllm } from "../../src/supervise/find-vllm.ts";
-import { findMooncake, masterSpec, poolEnvironment } from "../../src/supervise/mooncake.ts";
-import { freePorts } from "../../src/supervise/ports.ts";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { findMooncake, masterSpec, poolEnvironment } from "../../src/tools/up/mooncake.ts";
+import { freePorts } from "../../src/tools/up/ports.ts";
 import { ROOT, vllmMissing } from "./fleet.ts";
 
 const HOST = "127.0.0.1";

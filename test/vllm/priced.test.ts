@@ -6,7 +6,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { writePricedModel } from "../../scripts/model-priced.ts";
-import type { Made } from "../../src/doctor/engine.ts";
+import type { Made } from "../../src/tools/doctor/engine.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { Fleet, MODEL, promptIds, vllmMissing } from "./fleet.ts";
 

@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { chatRequest } from "../../src/server/openai/chat.ts";
 import { completionsRequest } from "../../src/server/openai/completions.ts";
 import { generateRequest } from "../../src/server/openai/generate.ts";
-import { findVllm } from "../../src/supervise/find-vllm.ts";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { ROOT, vllmMissing } from "./fleet.ts";
 
 const { sampling_params: samplingParams } = generateRequest.entries;

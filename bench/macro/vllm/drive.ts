@@ -1,7 +1,7 @@
 // Makes one iteration on one system: all responses of all groups, each a request of its own, all sent at once, all with
 // the same `max_tokens`. Returns what was seen from outside and from inside of the engines.
 
-import { readMetrics, type ServerCounters } from "../../../src/worker/vllm/metrics.ts";
+import { readMetrics, type ServerCounters } from "../../../src/engines/vllm/metrics.ts";
 import type { Fleet } from "../../../test/vllm/fleet.ts";
 import { type EngineLog, type Plan, readLog, tellPlan } from "./engine-log.ts";
 import { cpuSecondsOf, cpuSecondsOfProcess, machineSeconds } from "./machine.ts";

@@ -3,11 +3,11 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { findVllm } from "../../../src/supervise/find-vllm.ts";
-import { ensurePlugin } from "../../../src/supervise/install-plugin.ts";
-import { DRAFT_TOKENS, launchOf } from "../../../src/supervise/launch.ts";
-import { ManagedServer } from "../../../src/supervise/managed-server.ts";
-import { freePorts } from "../../../src/supervise/ports.ts";
+import { findVllm } from "../../../src/tools/up/find-vllm.ts";
+import { ensurePlugin } from "../../../src/tools/up/install-plugin.ts";
+import { DRAFT_TOKENS, launchOf } from "../../../src/tools/up/launch.ts";
+import { ManagedServer } from "../../../src/tools/up/managed-server.ts";
+import { freePorts } from "../../../src/tools/up/ports.ts";
 import { ROOT } from "../../../test/vllm/fleet.ts";
 import type { Single } from "./batches.ts";
 

@@ -1,6 +1,6 @@
 // Runs and log entries for the tests beside this file.
 
-import { readMetrics } from "../../../src/worker/vllm/metrics.ts";
+import { readMetrics } from "../../../src/engines/vllm/metrics.ts";
 import type { Run } from "./drive.ts";
 import type { Prefill, Step } from "./engine-log.ts";
 

@@ -105,7 +105,7 @@ def ruin(core: SuffixCore) -> None:
 
 
 def extra(group: str, sample: int, offset: int = 0, **more: Any) -> dict[str, Any]:
-    """What src/worker/vllm/body.ts sends with a chunk."""
+    """What src/engines/vllm/body.ts sends with a chunk."""
     return {
         "foretoken_group": group,
         "foretoken_sample": sample,

@@ -1,9 +1,9 @@
 // Adapters (LoRA) over all engines: one is served where every engine that serves has it, under its name as the model's.
 // An engine that cannot load one keeps its weights and serves on; the adapter is then served by none.
 
-import { AppError, InvalidFieldError } from "../../base/errors.ts";
-import { SAMPLING_DEFAULTS, type SamplingParams } from "../../request/request.ts";
-import type { ControlRequest } from "../../rollout/worker.ts";
+import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
+import { SAMPLING_DEFAULTS, type SamplingParams } from "../../core/request/request.ts";
+import type { ControlRequest } from "../../core/rollout/worker.ts";
 import { UNREACHABLE } from "../engine-answer.ts";
 import type { Recipe } from "../give-weights.ts";
 import type { Sidecar } from "../sidecar.ts";

@@ -1,7 +1,7 @@
 // A client's control request as the engines are asked it.
 
-import type { WeightEpoch } from "../../base/ids.ts";
-import type { ControlRequest } from "../../rollout/worker.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { ControlRequest } from "../../core/rollout/worker.ts";
 import type { Exchange } from "../route.ts";
 
 /** What is wanted of the engines, before it is known under which epoch. */

@@ -7,8 +7,8 @@ import {
   gated,
   type Script,
 } from "../../../test/suite/control-fixture.ts";
-import { AppError } from "../../base/errors.ts";
-import { weightEpoch } from "../../base/ids.ts";
+import { AppError } from "../../core/base/errors.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 
 const failing: Script = () => ({ status: 500, body: { error: { message: "CUDA error" } } });
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { ControlFixture as Fixture, type Script } from "../../../test/suite/control-fixture.ts";
-import { weightEpoch } from "../../base/ids.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 
 const failing: Script = () => ({ status: 500, body: { error: { message: "no such file" } } });
 

@@ -2,7 +2,7 @@
 // answered by the routes of vLLM that do the same. Weights that a trainer broadcasts by a protocol of its own are passed
 // on to the engines, which answer 404 where they do not know it.
 
-import { AppError, errorText, InvalidFieldError } from "../../base/errors.ts";
+import { AppError, errorText, InvalidFieldError } from "../../core/base/errors.ts";
 import { statusOf } from "../http-errors.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { type Exchange, jsonResponse, type Route, reasonIn } from "../route.ts";

@@ -1,7 +1,7 @@
 // Sends one control request to every engine and makes one answer of theirs.
 
-import { AppError } from "../../base/errors.ts";
-import type { ControlAnswer, ControlRequest, Worker } from "../../rollout/worker.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { ControlAnswer, ControlRequest, Worker } from "../../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf, reasonOf, SILENT } from "../engine-answer.ts";
 import { jsonResponse } from "../route.ts";
 import type { Member, Reachable } from "../worker-pool.ts";

@@ -8,7 +8,7 @@ import {
   gated,
   type ScriptedWorker,
 } from "../../../test/suite/control-fixture.ts";
-import { weightEpoch } from "../../base/ids.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 
 const reload = { method: "reload_weights", kwargs: { weights_path: "/w/1" } };
 const NAN = { status: 500, body: { error: "the weights do not generate: a logprob is none" } };

@@ -2,10 +2,10 @@
 // holds generation whatever the trainer does meanwhile, and a pause of the trainer's outlasts it. Every pause that lasts is
 // logged.
 
-import type { Clock } from "../../base/clock.ts";
-import { AppError } from "../../base/errors.ts";
-import type { PauseMode } from "../../rollout/rollout.ts";
-import type { Worker } from "../../rollout/worker.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { PauseMode } from "../../core/rollout/rollout.ts";
+import type { Worker } from "../../core/rollout/worker.ts";
 import type { Sidecar } from "../sidecar.ts";
 
 export interface GenerationHoldOptions {

@@ -6,9 +6,9 @@ import fc from "fast-check";
 import { rounds } from "../../../test/adversary/scale.ts";
 import { ControlFixture, type ScriptedWorker } from "../../../test/suite/control-fixture.ts";
 import { FAULTS, type Fault, ModelEngine } from "../../../test/suite/engine-model.ts";
-import { assert } from "../../base/assert.ts";
-import { AppError } from "../../base/errors.ts";
-import type { Request } from "../../request/buffer.ts";
+import { assert } from "../../core/base/assert.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import type { Member } from "../worker-pool.ts";
 
 const SEED = Number(process.env.SEED ?? 21);

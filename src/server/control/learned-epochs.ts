@@ -5,8 +5,8 @@
 // their own for one version. An engine is stale, and is fenced, if it reports another version than the current one
 // while another engine reports that.
 
-import type { Clock } from "../../base/clock.ts";
-import type { WorkerId } from "../../base/ids.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import type { WorkerId } from "../../core/base/ids.ts";
 import { answerOf } from "../engine-answer.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { connected, type Member, type WorkerPool } from "../worker-pool.ts";

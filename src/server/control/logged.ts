@@ -1,6 +1,6 @@
 // Reports every control call that may change something: request, outcome and duration.
 
-import { errorText } from "../../base/errors.ts";
+import { errorText } from "../../core/base/errors.ts";
 import { CLIENT_GONE, statusOf } from "../http-errors.ts";
 import { type Exchange, type Route, reasonIn } from "../route.ts";
 

@@ -1,7 +1,7 @@
 // An update of several requests, from its start to its finish: which engines have taken all of it, which hold a part
 // of it.
 
-import type { Worker } from "../../rollout/worker.ts";
+import type { Worker } from "../../core/rollout/worker.ts";
 import type { Member } from "../worker-pool.ts";
 import { isSuccess, type Outcome } from "./fan-out.ts";
 

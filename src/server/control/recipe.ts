@@ -1,7 +1,7 @@
 // Whether a weight update can be repeated for an engine that is opened later: if its request contains the weights'
 // path. Weights that a trainer sent over a network cannot.
 
-import type { ControlRequest } from "../../rollout/worker.ts";
+import type { ControlRequest } from "../../core/rollout/worker.ts";
 import type { Recipe } from "../give-weights.ts";
 
 const PATH_FIELDS = ["weights_path", "weight_dir"];

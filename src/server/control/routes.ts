@@ -1,10 +1,10 @@
 // The control plane: vLLM's routes, answered as if all engines were one.
 
-import { present, unreachable } from "../../base/assert.ts";
-import { InvalidFieldError } from "../../base/errors.ts";
-import { kvMovesReport } from "../../rollout/report.ts";
-import type { PauseMode } from "../../rollout/rollout.ts";
-import type { ControlRequest } from "../../rollout/worker.ts";
+import { present, unreachable } from "../../core/base/assert.ts";
+import { InvalidFieldError } from "../../core/base/errors.ts";
+import { kvMovesReport } from "../../core/rollout/report.ts";
+import type { PauseMode } from "../../core/rollout/rollout.ts";
+import type { ControlRequest } from "../../core/rollout/worker.ts";
 import type { AnswerLimits } from "../engine-answer.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";

@@ -1,9 +1,9 @@
 // The engines that a weight update is sent to: which can be reached, what they answer, and whether they generate with the
 // weights that they have then. An update that is given up waits for none of them.
 
-import type { Clock } from "../../base/clock.ts";
-import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
-import type { ControlRequest, Worker } from "../../rollout/worker.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
+import type { ControlRequest, Worker } from "../../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf, canaryRequest } from "../engine-answer.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { connected, type Member, type Reachable, type WorkerPool } from "../worker-pool.ts";

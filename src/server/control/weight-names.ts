@@ -1,6 +1,6 @@
 // What clients know the weights of an epoch by: the trainer's own name for them, or the epoch's number.
 
-import type { WeightEpoch } from "../../base/ids.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
 
 /** Names kept, at most: responses in flight span few epochs. */
 const NAMES_MAX = 1024;

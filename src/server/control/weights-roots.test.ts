@@ -4,7 +4,7 @@ import { afterAll, expect, test } from "bun:test";
 import { linkSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { AppError } from "../../base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import { confined, openRoots } from "./weights-roots.ts";
 

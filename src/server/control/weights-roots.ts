@@ -3,7 +3,7 @@
 
 import { lstat, readdir, realpath } from "node:fs/promises";
 import { basename, dirname, join, resolve, sep } from "node:path";
-import { AppError, errorText, InvalidFieldError } from "../../base/errors.ts";
+import { AppError, errorText, InvalidFieldError } from "../../core/base/errors.ts";
 import type { Exchange, Route } from "../route.ts";
 
 /** null: paths are not confined. Empty: none is allowed. */

@@ -9,10 +9,10 @@
 // request itself (4xx), nothing has changed; where none succeeded but one may have begun, the next epoch begins without
 // engines. Nothing waits for an engine for longer than `timeoutMs`.
 
-import type { Clock } from "../../base/clock.ts";
-import { AppError } from "../../base/errors.ts";
-import type { WeightEpoch } from "../../base/ids.ts";
-import type { PauseMode } from "../../rollout/rollout.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { PauseMode } from "../../core/rollout/rollout.ts";
 import { SILENT, UNREACHABLE } from "../engine-answer.ts";
 import type { Recipe } from "../give-weights.ts";
 import { type Exchange, jsonResponse } from "../route.ts";

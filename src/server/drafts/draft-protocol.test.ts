@@ -5,10 +5,10 @@
 import { afterAll, expect, test } from "bun:test";
 import { WebSocket } from "ws";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
-import { groupId, weightEpoch } from "../../base/ids.ts";
-import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../draft/service/limits.ts";
-import type { ClientMessage, ServerMessage } from "../../draft/service/message.ts";
-import { DraftServer, EPOCHS_AHEAD_MAX } from "../../draft/service/server.ts";
+import { groupId, weightEpoch } from "../../core/base/ids.ts";
+import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../core/draft/service/limits.ts";
+import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";
+import { DraftServer, EPOCHS_AHEAD_MAX } from "../../core/draft/service/server.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
 import { serveHttp } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";

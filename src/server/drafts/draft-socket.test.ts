@@ -2,9 +2,9 @@
 
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { groupId, weightEpoch } from "../../base/ids.ts";
-import type { ClientMessage, ServerMessage } from "../../draft/service/message.ts";
-import { DraftServer } from "../../draft/service/server.ts";
+import { groupId, weightEpoch } from "../../core/base/ids.ts";
+import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";
+import { DraftServer } from "../../core/draft/service/server.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
 import type { Socket } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";

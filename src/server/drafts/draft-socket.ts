@@ -1,8 +1,8 @@
 // The draft service (docs/PROTOCOL.md) on the sidecar's own port: one session for each connection. It decides which
 // connections end, and with which close code. It never waits for a peer: one that does not read loses its connection.
 
-import type { DraftServer } from "../../draft/service/server.ts";
-import { DraftSession, type EngineReports } from "../../draft/service/session.ts";
+import type { DraftServer } from "../../core/draft/service/server.ts";
+import { DraftSession, type EngineReports } from "../../core/draft/service/session.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
 import { decodeClientMessage, encodeServerMessage } from "../../proto/draft-codec.ts";
 import type { Socket, SocketService } from "../http.ts";

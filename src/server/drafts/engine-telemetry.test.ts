@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { weightEpoch } from "../../base/ids.ts";
-import { STEP_TOKENS_UNBOUNDED } from "../../draft/service/limits.ts";
-import type { Telemetry } from "../../draft/service/message.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
+import { STEP_TOKENS_UNBOUNDED } from "../../core/draft/service/limits.ts";
+import type { Telemetry } from "../../core/draft/service/message.ts";
 import { EngineTelemetry } from "./engine-telemetry.ts";
 
 const TELEMETRY: Telemetry = {

@@ -1,10 +1,10 @@
 // Telemetry of engines with the plugin, and the answer to it: whether they may draft. How much is the engine's own
 // decision. An engine that sends none for a while is dropped. A rollout's correctness does not depend on it.
 
-import type { Clock } from "../../base/clock.ts";
-import { STEP_TOKENS_UNBOUNDED } from "../../draft/service/limits.ts";
-import type { Budget, Telemetry } from "../../draft/service/message.ts";
-import type { EngineReports } from "../../draft/service/session.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { STEP_TOKENS_UNBOUNDED } from "../../core/draft/service/limits.ts";
+import type { Budget, Telemetry } from "../../core/draft/service/message.ts";
+import type { EngineReports } from "../../core/draft/service/session.ts";
 
 export interface EngineFigures extends Omit<Telemetry, "kind"> {
   /** The name that the engine gave itself. */

@@ -2,9 +2,9 @@
 
 import { expect, test } from "bun:test";
 import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
-import { type GroupId, groupId, weightEpoch } from "../../base/ids.ts";
-import { DraftServer } from "../../draft/service/server.ts";
-import type { Request } from "../../request/buffer.ts";
+import { type GroupId, groupId, weightEpoch } from "../../core/base/ids.ts";
+import { DraftServer } from "../../core/draft/service/server.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import { followedResponses } from "./followed-responses.ts";
 
 const LENGTH = 20;

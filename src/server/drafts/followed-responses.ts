@@ -1,10 +1,10 @@
 // The responses of the rollout, as the sidecar's draft service reads them: without a copy, on whatever worker they run. So an
 // engine drafts from siblings on engines without the plugin too, and from what was generated before it registered.
 
-import type { GroupId } from "../../base/ids.ts";
-import { SAMPLES_MAX } from "../../draft/service/limits.ts";
-import type { ResponseSource } from "../../draft/service/server-groups.ts";
-import type { Rollout } from "../../rollout/rollout.ts";
+import type { GroupId } from "../../core/base/ids.ts";
+import { SAMPLES_MAX } from "../../core/draft/service/limits.ts";
+import type { ResponseSource } from "../../core/draft/service/server-groups.ts";
+import type { Rollout } from "../../core/rollout/rollout.ts";
 import type { PromptHistory } from "../history/prompt-history.ts";
 
 /**

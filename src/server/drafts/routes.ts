@@ -1,6 +1,6 @@
 // GET /foretoken/engines: the last telemetry of engines with the plugin, and the draft service's groups.
 
-import type { DraftServer } from "../../draft/service/server.ts";
+import type { DraftServer } from "../../core/draft/service/server.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { jsonResponse, type Route } from "../route.ts";
 import type { EngineFigures, EngineTelemetry } from "./engine-telemetry.ts";

@@ -3,7 +3,7 @@
 // a bound of bytes that wait for the disk, responses are left out of the file. A file that cannot be written is given up.
 
 import { appendFile, readFile, rename, stat, truncate, writeFile } from "node:fs/promises";
-import { AppError, errorText } from "../../base/errors.ts";
+import { AppError, errorText } from "../../core/base/errors.ts";
 import { decodeRecords, encodeRecord, HEADER, type HistoryRecord } from "./record.ts";
 
 export interface HistoryFileOptions {

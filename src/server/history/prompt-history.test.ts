@@ -5,8 +5,8 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
-import { weightEpoch } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import { PromptHistory } from "./prompt-history.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "foretoken-prompts-"));

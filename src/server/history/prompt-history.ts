@@ -1,11 +1,11 @@
 // What earlier weight epochs made of each prompt: their responses, as a draft source of engines with the plugin, and their
 // lengths, as a prior for the scheduler. A history belongs to one model, and within it each adapter has its own.
 
-import type { LengthPrior } from "../../context/context.ts";
-import { LengthHistory } from "../../context/length-history.ts";
-import { History } from "../../draft/history.ts";
-import type { Group, Request } from "../../request/buffer.ts";
-import { promptKey } from "../../request/prompt-key.ts";
+import type { LengthPrior } from "../../core/context/context.ts";
+import { LengthHistory } from "../../core/context/length-history.ts";
+import { History } from "../../core/draft/history.ts";
+import type { Group, Request } from "../../core/request/buffer.ts";
+import { promptKey } from "../../core/request/prompt-key.ts";
 import type { Kept } from "../kept.ts";
 import { HistoryFile } from "./history-file.ts";
 import type { HistoryRecord } from "./record.ts";

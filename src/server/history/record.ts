@@ -4,7 +4,7 @@
 //   u32 bytes of what follows the checksum | u32 CRC-32 of it | f64 prompt's key | u32 epoch | u32 length | i32 tokens ...
 
 import { crc32 } from "node:zlib";
-import { HISTORY_TOKENS_MAX } from "../../wasm/suffix-index.ts";
+import { HISTORY_TOKENS_MAX } from "../../core/wasm/suffix-index.ts";
 
 export interface HistoryRecord {
   /** See promptKey. */

@@ -1,7 +1,7 @@
 // Responses of complete groups, for the page: the rollout forgets a group when its last response ends. The bytes have a
 // bound; the oldest groups are dropped first, so what an iteration ended with is kept longest.
 
-import type { Group, Request } from "../../request/buffer.ts";
+import type { Group, Request } from "../../core/request/buffer.ts";
 import { type Kept, promptBytes, responseBytes } from "../kept.ts";
 
 interface Entry {

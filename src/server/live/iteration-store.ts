@@ -4,7 +4,7 @@
 import { Database } from "bun:sqlite";
 import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
-import { AppError, errorText } from "../../base/errors.ts";
+import { AppError, errorText } from "../../core/base/errors.ts";
 import type { LastFinished } from "./last-finished.ts";
 
 /** Rates per second; shares 0 to 1. */

@@ -1,8 +1,8 @@
 // The responses that ended last in an iteration, and what their time went into: where they ran, how long they waited,
 // how long they were beside their siblings. It says what held the iteration up after it is over.
 
-import type { Request } from "../../request/buffer.ts";
-import type { Response } from "../../request/response.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { Response } from "../../core/request/response.ts";
 import { LONG_RATIO, siblingsMedian } from "./stragglers.ts";
 
 export interface LastFinished {

@@ -1,9 +1,9 @@
 // A response's tokens with what drafts had to do with each.
 
 import { expect, test } from "bun:test";
-import { requestId, weightEpoch, workerId } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
-import { Response } from "../../request/response.ts";
+import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import { Response } from "../../core/request/response.ts";
 import { responseDetail } from "./response-detail.ts";
 
 function detailFrom(from: number) {

@@ -1,7 +1,7 @@
 // One response taken apart: which chunks ran where, under which weights, and its tokens with their logprobs.
 
-import type { Request } from "../../request/buffer.ts";
-import { type Chunk, type Response, VERIFICATION_WORDS } from "../../request/response.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import { type Chunk, type Response, VERIFICATION_WORDS } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** Of one answer: a page of tokens. */

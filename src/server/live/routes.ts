@@ -1,6 +1,6 @@
 // The page's own routes, beside the stream.
 
-import { AppError, InvalidFieldError } from "../../base/errors.ts";
+import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { Text } from "../../text/text.ts";
 import type { RouteDescription } from "../openapi.ts";
 import { jsonResponse, type Route } from "../route.ts";

@@ -1,7 +1,7 @@
 // An iteration over time, in a bounded number of samples: when they are full, every second one is dropped and the
 // next ones come half as often. What a page shows of the iteration survives a reload.
 
-import type { Progress } from "../../rollout/report.ts";
+import type { Progress } from "../../core/rollout/report.ts";
 
 export interface WorkerSample {
   readonly running: number;

@@ -1,8 +1,8 @@
 // Which responses an iteration waits for, and why: how long they are beside their siblings, where they run, and how
 // fast.
 
-import type { Request } from "../../request/buffer.ts";
-import type { Progress } from "../../rollout/report.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { Progress } from "../../core/rollout/report.ts";
 
 export interface Straggler {
   readonly request: number;

@@ -5,7 +5,7 @@ import { mkdtempSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
-import { weightEpoch } from "../../base/ids.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
 import { SAMPLES_MAX, Samples } from "./samples.ts";
 import { LiveView } from "./view.ts";

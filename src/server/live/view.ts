@@ -1,11 +1,11 @@
 // What the page shows besides the stream: the iteration over time, the last iterations and what they ended with, whom it
 // waits for, drafts by worker, and why nothing runs. It looks once a second, and reports every change of the serving state.
 
-import type { Clock } from "../../base/clock.ts";
-import { AppError } from "../../base/errors.ts";
-import { requestId } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
-import type { WorkerStats } from "../../rollout/worker.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { AppError } from "../../core/base/errors.ts";
+import { requestId } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { IterationSummary } from "../iterations.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { WorkerPool } from "../worker-pool.ts";

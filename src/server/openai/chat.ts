@@ -2,8 +2,8 @@
 // (prime-rl), /render answers with the request to /inference/v1/generate that the chat amounts to.
 
 import * as v from "valibot";
-import { present } from "../../base/assert.ts";
-import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
+import { present } from "../../core/base/assert.ts";
+import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import type { EncodedChat, EncodeOptions } from "../../text/text.ts";
 import type { Exchange } from "../route.ts";
 import { ChatAnswer } from "./chat-answer.ts";

@@ -1,7 +1,7 @@
 // Fields that the OpenAI-shaped endpoints share besides sampling parameters.
 
 import * as v from "valibot";
-import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
+import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import {
   fieldsOfAnyKind,
   flag,

@@ -2,8 +2,8 @@
 
 import { afterEach, expect, test } from "bun:test";
 import { type FixtureOptions, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
-import { weightEpoch } from "../../base/ids.ts";
-import type { Request as Wanted } from "../../request/buffer.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
+import type { Request as Wanted } from "../../core/request/buffer.ts";
 import { describeDataPlane } from "./data-plane.ts";
 
 const open: PlaneFixture[] = [];

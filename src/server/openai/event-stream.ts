@@ -2,7 +2,7 @@
 // slow client gets fewer, larger pieces, and costs no memory but the responses themselves. One that takes
 // nothing for too long while there is something to take is dropped.
 
-import { AppError, errorText } from "../../base/errors.ts";
+import { AppError, errorText } from "../../core/base/errors.ts";
 import { errorBody } from "../http-errors.ts";
 import type { Job, JobReader } from "./job.ts";
 import { type Cursor, newCursor, type Output } from "./output.ts";

@@ -4,7 +4,7 @@
 
 import { type ConversionConfig, toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
-import { InvalidFieldError } from "../../base/errors.ts";
+import { InvalidFieldError } from "../../core/base/errors.ts";
 
 interface Seen {
   readonly input: unknown;

@@ -2,7 +2,7 @@
 // writes them (vllm/entrypoints/scale_out/token_in_token_out/protocol.py).
 
 import * as v from "valibot";
-import { TOKENS_MAX } from "../../request/sampling-bounds.ts";
+import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
 import type { Exchange } from "../route.ts";
 import { COMMON_ENTRIES, type Usage, usageWanted } from "./common-fields.ts";
 import { advanced, endOf, expertsAtEnd, idsOf, NO_END, spanOf } from "./completions.ts";

@@ -1,10 +1,10 @@
 // What one HTTP request set going: all its responses, and who follows them. It outlives the connection that
 // asked for it, so that a repeated request can take it over. It knows no wire format.
 
-import { assert } from "../../base/assert.ts";
-import { AppError, errorText, RefusedError } from "../../base/errors.ts";
-import type { Request } from "../../request/buffer.ts";
-import type { PromptReport } from "../../request/response.ts";
+import { assert } from "../../core/base/assert.ts";
+import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { PromptReport } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";

@@ -1,6 +1,6 @@
 import { expect, test } from "bun:test";
 import { TinyText } from "../../../test/golden/requests/tiny-text.ts";
-import { Response } from "../../request/response.ts";
+import { Response } from "../../core/request/response.ts";
 import {
   chatLogprobs,
   completionLogprobs,

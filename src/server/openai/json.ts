@@ -1,8 +1,8 @@
 // Fragments of answers as JSON text. Answers carry a number or three for every token, so these are written
 // directly: objects per token would cost more than everything else that a token passes through here.
 
-import { assert } from "../../base/assert.ts";
-import type { PromptReport, Response } from "../../request/response.ts";
+import { assert } from "../../core/base/assert.ts";
+import type { PromptReport, Response } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
 /** JSON has no infinities: vLLM writes this for them. */

@@ -1,6 +1,6 @@
 // SGLang's `meta_info` of a response: beside each response of /generate, and in chats that ask for it (miles).
 
-import { AppError } from "../../base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
 import { spanOf } from "./completions.ts";
 import { logprobText } from "./json.ts";
 import type { Output } from "./output.ts";

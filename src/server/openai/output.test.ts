@@ -1,8 +1,8 @@
 import { expect, test } from "bun:test";
 import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
-import { groupId, weightEpoch, weightsId, workerId } from "../../base/ids.ts";
-import { RequestBuffer } from "../../request/buffer.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../../request/request.ts";
+import { groupId, weightEpoch, weightsId, workerId } from "../../core/base/ids.ts";
+import { RequestBuffer } from "../../core/request/buffer.ts";
+import { drawKey, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
 

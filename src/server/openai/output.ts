@@ -1,9 +1,9 @@
 // One response as a client sees it: which of its tokens count, its text, and why it ended. Several readers can
 // follow it, each with its own cursor; it keeps no queue for any of them.
 
-import type { WeightEpoch, WeightsId } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
-import type { FinishReason } from "../../request/request.ts";
+import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { FinishReason } from "../../core/request/request.ts";
 import type { Detokenizer } from "../../text/text.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import { StopText } from "./stop-text.ts";

@@ -1,8 +1,8 @@
 // What all routes of the data plane share: the options, the running jobs, and the one way from a checked
 // request to an answer.
 
-import { AppError } from "../../base/errors.ts";
-import type { WeightEpoch } from "../../base/ids.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { CLIENT_GONE } from "../http-errors.ts";

@@ -2,15 +2,15 @@
 // its request, the responses continue with what was kept of them, and with the same random numbers. Until then nothing
 // of them is generated. Both the number of journals and the time that they are kept have a bound.
 
-import { AppError } from "../../base/errors.ts";
-import type { SavedRun } from "../../journal/read.ts";
-import type { Request } from "../../request/buffer.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { SavedRun } from "../../core/journal/read.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import {
   type DrawKey,
   expertsFrom,
   reportsPrompt,
   type SamplingParams,
-} from "../../request/request.ts";
+} from "../../core/request/request.ts";
 import { type HeldWeights, type RunFiles, RunJournal } from "../rollouts/journal.ts";
 import type { Sidecar } from "../sidecar.ts";
 

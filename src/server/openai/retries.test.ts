@@ -2,7 +2,7 @@
 
 import { afterEach, expect, test } from "bun:test";
 import { type FixtureOptions, PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
-import { weightEpoch } from "../../base/ids.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 
 const GENERATE = "/inference/v1/generate";
 const COMPLETIONS = "/v1/completions";

@@ -8,7 +8,7 @@
 // Results of an earlier weight epoch and aborted ones are not reused: the request is generated again.
 // Everything here has a bound.
 
-import { AppError } from "../../base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
 import type { Kept } from "../kept.ts";
 import type { Job } from "./job.ts";
 

@@ -1,7 +1,7 @@
 // The tokens that sampling filters left to draw from, read from the alternatives that an engine reports: SkyRL and slime
 // train on the distribution over these.
 
-import type { Response } from "../../request/response.ts";
+import type { Response } from "../../core/request/response.ts";
 
 /** What vLLM writes for a token that its filters took out. */
 const FILTERED_LOGPROB = -9999;

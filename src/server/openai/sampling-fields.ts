@@ -2,13 +2,13 @@
 // honoured here, given to the engine, or refused by name.
 
 import * as v from "valibot";
-import { InvalidFieldError } from "../../base/errors.ts";
+import { InvalidFieldError } from "../../core/base/errors.ts";
 import {
   type LogitShaping,
   NO_SHAPING,
   PROMPT_FIELDS,
   type SamplingParams,
-} from "../../request/request.ts";
+} from "../../core/request/request.ts";
 import {
   FREQUENCY_PENALTY,
   isTemperature,
@@ -27,7 +27,7 @@ import {
   TOP_K,
   TOP_LOGPROBS,
   TOP_P,
-} from "../../request/sampling-bounds.ts";
+} from "../../core/request/sampling-bounds.ts";
 import {
   fieldsOfAnyKind,
   flag,

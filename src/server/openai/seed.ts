@@ -1,7 +1,7 @@
 // A request's seed: vLLM takes 64 bits (torch.iinfo(torch.long)), and TRL's asynchronous loop draws 63.
 
 import * as v from "valibot";
-import { fold32 } from "../../base/hash.ts";
+import { fold32 } from "../../core/base/hash.ts";
 import { isNot } from "./fields.ts";
 
 const MIN = -(2n ** 63n);

@@ -1,7 +1,7 @@
 // POST /tokenize and /detokenize, GET /v1/models: what clients ask about the model before they generate.
 
 import * as v from "valibot";
-import { assert } from "../../base/assert.ts";
+import { assert } from "../../core/base/assert.ts";
 import type { Exchange } from "../route.ts";
 import { encodeMessages } from "./chat.ts";
 import { checked, flag, text, tokenList } from "./fields.ts";

@@ -2,7 +2,7 @@
 // tool_choice means, and parses what was generated: both with routes of its own, at the begin and at the end.
 // In between the request is one like any other, and is divided and scheduled like it.
 
-import { AppError } from "../../base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { isTokenList, type TokenList } from "./fields.ts";
 import type { Output } from "./output.ts";

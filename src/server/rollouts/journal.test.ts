@@ -2,12 +2,12 @@
 
 import { expect, test } from "bun:test";
 import { newBed } from "../../../test/suite/stream-bed.ts";
-import { present } from "../../base/assert.ts";
-import { weightEpoch, weightsId } from "../../base/ids.ts";
-import type { JournalLog } from "../../journal/log.ts";
-import { readJournal, type SavedRun } from "../../journal/read.ts";
-import { RecordWriter } from "../../journal/records.ts";
-import { SAMPLING_DEFAULTS } from "../../request/request.ts";
+import { present } from "../../core/base/assert.ts";
+import { weightEpoch, weightsId } from "../../core/base/ids.ts";
+import type { JournalLog } from "../../core/journal/log.ts";
+import { readJournal, type SavedRun } from "../../core/journal/read.ts";
+import { RecordWriter } from "../../core/journal/records.ts";
+import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { Text } from "../../text/text.ts";
 import { lastWeights, type RunFile, type RunFiles, savedRollout, savedWeights } from "./journal.ts";
 import { KnownRollouts } from "./known.ts";

@@ -1,15 +1,15 @@
 // The journal of one rollout: what its client asked for, and what there is of its responses. A process that takes the
 // place of this one begins the rollout again from it.
 
-import { AppError } from "../../base/errors.ts";
-import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../../base/ids.ts";
-import { JournalLog } from "../../journal/log.ts";
-import type { SavedRun } from "../../journal/read.ts";
-import type { EpochRecord } from "../../journal/records.ts";
-import type { Request } from "../../request/buffer.ts";
-import type { DrawKey } from "../../request/request.ts";
-import type { SavedOutput } from "../../request/saved-output.ts";
-import type { ControlRequest } from "../../rollout/worker.ts";
+import { AppError } from "../../core/base/errors.ts";
+import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../../core/base/ids.ts";
+import { JournalLog } from "../../core/journal/log.ts";
+import type { SavedRun } from "../../core/journal/read.ts";
+import type { EpochRecord } from "../../core/journal/records.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { DrawKey } from "../../core/request/request.ts";
+import type { SavedOutput } from "../../core/request/saved-output.ts";
+import type { ControlRequest } from "../../core/rollout/worker.ts";
 import type { Recipe } from "../give-weights.ts";
 import type { RolloutPlan } from "./plan.ts";
 

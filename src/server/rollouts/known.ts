@@ -1,9 +1,9 @@
 // The rollouts that the server knows: those that run, and those that are over and can still be fetched. It
 // bounds both, and finds out whether a request is a repetition of an earlier one.
 
-import type { Clock } from "../../base/clock.ts";
-import { AppError, errorText } from "../../base/errors.ts";
-import type { WeightEpoch, WeightsId } from "../../base/ids.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { AppError, errorText } from "../../core/base/errors.ts";
+import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
 import type { Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";

@@ -2,8 +2,8 @@
 // is checked before the first response begins.
 
 import * as v from "valibot";
-import { AppError, InvalidFieldError } from "../../base/errors.ts";
-import type { SamplingParams } from "../../request/request.ts";
+import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
+import type { SamplingParams } from "../../core/request/request.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import {
   checked,

@@ -1,7 +1,7 @@
 // What a client's rollout took: a report about its own responses. Keys that RunReport has mean the same here;
 // what belongs to workers is in /metrics, for other rollouts share them.
 
-import type { Request } from "../../request/buffer.ts";
+import type { Request } from "../../core/request/buffer.ts";
 
 export interface RolloutReport {
   /** Of all tokens; null: responses are of several epochs, or there are no tokens. */

@@ -3,9 +3,9 @@
 import { expect, test } from "bun:test";
 import { inlineEncoder } from "../../../test/suite/inline-encoder.ts";
 import { type Bed, newBed, VOCABULARY } from "../../../test/suite/stream-bed.ts";
-import { InvalidFieldError } from "../../base/errors.ts";
-import { weightEpoch } from "../../base/ids.ts";
-import { drawKey } from "../../request/request.ts";
+import { InvalidFieldError } from "../../core/base/errors.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
+import { drawKey } from "../../core/request/request.ts";
 import type { Text } from "../../text/text.ts";
 import { type HttpServer, serveHttp } from "../http.ts";
 import type { Kept } from "../kept.ts";

@@ -1,9 +1,9 @@
 // The rollout API: a whole iteration in one request. Finished groups stream out at once as NDJSON, in the
 // shape of RESPONSES.jsonl; the last line is a summary.
 
-import type { Clock } from "../../base/clock.ts";
-import { AppError } from "../../base/errors.ts";
-import type { WeightEpoch } from "../../base/ids.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
 import { callerOf, type Exchange, jsonResponse, type Route } from "../route.ts";

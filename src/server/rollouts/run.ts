@@ -1,12 +1,12 @@
 // One rollout that a client asked for: its groups, which of them are finished, and who waits for more. It
 // owns no connection; readers come and go, and read finished groups in the order in which they finished.
 
-import { present } from "../../base/assert.ts";
-import type { Clock } from "../../base/clock.ts";
-import { type WeightEpoch, weightEpoch } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
-import type { DrawKey } from "../../request/request.ts";
-import { type FinishedResponse, formatLine } from "../../request/response-line.ts";
+import { present } from "../../core/base/assert.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { DrawKey } from "../../core/request/request.ts";
+import { type FinishedResponse, formatLine } from "../../core/request/response-line.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";

@@ -2,8 +2,8 @@
 // whose events hold the output so far. Fields and answers as in sglang/srt/managers/io_struct.py (0.5.23).
 
 import * as v from "valibot";
-import { present } from "../../base/assert.ts";
-import { TOKENS_MAX, TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
+import { present } from "../../core/base/assert.ts";
+import { TOKENS_MAX, TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
 import { advanced, spanOf } from "../openai/completions.ts";
 import type { StreamView } from "../openai/event-stream.ts";
 import {

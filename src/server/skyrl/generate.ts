@@ -4,8 +4,8 @@
 // reads the JSON.
 
 import * as v from "valibot";
-import { AppError } from "../../base/errors.ts";
-import { TOP_LOGPROBS } from "../../request/sampling-bounds.ts";
+import { AppError } from "../../core/base/errors.ts";
+import { TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
 import { endOf, idsOf, spanOf } from "../openai/completions.ts";
 import type { StreamView } from "../openai/event-stream.ts";
 import { checked, flag } from "../openai/fields.ts";

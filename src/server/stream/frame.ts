@@ -2,10 +2,10 @@
 // A frame holds one turn of the rollout for one filter; its tokens are stored in columns, so that filling and
 // encoding it allocate nothing per response.
 
-import { unreachable } from "../../base/assert.ts";
-import type { WeightEpoch } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
-import type { FinishReason } from "../../request/request.ts";
+import { unreachable } from "../../core/base/assert.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import type { FinishReason } from "../../core/request/request.ts";
 
 export const STREAM_FORMATS = ["json", "protobuf"] as const;
 export type StreamFormat = (typeof STREAM_FORMATS)[number];

@@ -1,7 +1,7 @@
 // Frames of a token stream as JSON text. Decides nothing; checks every field that a client sent.
 
 import * as v from "valibot";
-import { parseJson } from "../../base/json.ts";
+import { parseJson } from "../../core/base/json.ts";
 import type { Decoded } from "../../proto/checked.ts";
 import { type ClientMessage, type Filter, type Frame, GROUP_NAME_MAX } from "./frame.ts";
 

@@ -1,6 +1,6 @@
 // The rollout's progress, as sent over the wire.
 
-import type { Rollout } from "../../rollout/rollout.ts";
+import type { Rollout } from "../../core/rollout/rollout.ts";
 import type { ProgressEntry } from "./frame.ts";
 
 export function progressEntry(rollout: Rollout): ProgressEntry {

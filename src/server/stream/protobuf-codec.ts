@@ -3,7 +3,7 @@
 
 import protobuf from "protobufjs";
 import schema from "../../../proto/stream.proto" with { type: "text" };
-import { assert } from "../../base/assert.ts";
+import { assert } from "../../core/base/assert.ts";
 import type { Decoded } from "../../proto/checked.ts";
 import {
   type ClientMessage,

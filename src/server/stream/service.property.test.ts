@@ -13,9 +13,9 @@ import {
   readFrame,
   specFor,
 } from "../../../test/suite/stream-bed.ts";
-import { fold32 } from "../../base/hash.ts";
-import { weightEpoch } from "../../base/ids.ts";
-import type { Request } from "../../request/buffer.ts";
+import { fold32 } from "../../core/base/hash.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import type { StreamFormat } from "./frame.ts";
 import { StreamService } from "./service.ts";
 

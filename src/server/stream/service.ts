@@ -3,10 +3,10 @@
 // reason; it never makes another one wait, nor the rollout. Tokens without a follower cost nothing. (It is long:
 // subscribing, a turn and catching up share the one frame and the sets of who is where.)
 
-import { AppError } from "../../base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { Group, Request } from "../../core/request/buffer.ts";
 import type { Decoded } from "../../proto/checked.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
-import type { Group, Request } from "../../request/buffer.ts";
 import type { Text } from "../../text/text.ts";
 import type { Socket, SocketService } from "../http.ts";
 import type { Sidecar } from "../sidecar.ts";

@@ -1,8 +1,8 @@
 // Who listens to what. A topic is one filter: clients that are up to date with it share every frame; one
 // that is behind reads what it lacks out of the responses themselves, at its own pace, until it is not.
 
-import type { WeightEpoch } from "../../base/ids.ts";
-import type { Group, Request } from "../../request/buffer.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { Group, Request } from "../../core/request/buffer.ts";
 import type { Detokenizer, Text } from "../../text/text.ts";
 import type { Socket } from "../http.ts";
 import type { Filter, Frame, StreamFormat } from "./frame.ts";

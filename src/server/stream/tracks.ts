@@ -1,8 +1,8 @@
 // The responses that clients can ask for by number, and the groups they can ask for by name, for as long as
 // the rollout holds them. It sends nothing.
 
-import type { GroupId } from "../../base/ids.ts";
-import type { Group, Request } from "../../request/buffer.ts";
+import type { GroupId } from "../../core/base/ids.ts";
+import type { Group, Request } from "../../core/request/buffer.ts";
 import type { GroupTracks, Track } from "./topic.ts";
 
 export class Tracks {

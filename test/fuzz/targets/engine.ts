@@ -1,9 +1,9 @@
 // What a vLLM server sends: streams of events in any pieces, and its metrics.
 
 import fc from "fast-check";
-import { readMetrics } from "../../../src/worker/vllm/metrics.ts";
-import { SseReader } from "../../../src/worker/vllm/sse.ts";
-import { errorMessage, readEvent } from "../../../src/worker/vllm/stream-event.ts";
+import { readMetrics } from "../../../src/engines/vllm/metrics.ts";
+import { SseReader } from "../../../src/engines/vllm/sse.ts";
+import { errorMessage, readEvent } from "../../../src/engines/vllm/stream-event.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
 import { type FuzzTarget, parser } from "../target.ts";
 import { inPieces, textInputs } from "../variations.ts";

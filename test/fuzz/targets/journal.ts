@@ -2,10 +2,10 @@
 // could have written. It is read, or refused by name; what is read adds up.
 
 import fc from "fast-check";
-import { FRAME_HEADER_BYTES, sealFrame } from "../../../src/journal/frame.ts";
-import { readJournal } from "../../../src/journal/read.ts";
-import { RecordWriter } from "../../../src/journal/records.ts";
-import { OutputColumns } from "../../../src/request/columns.ts";
+import { FRAME_HEADER_BYTES, sealFrame } from "../../../src/core/journal/frame.ts";
+import { readJournal } from "../../../src/core/journal/read.ts";
+import { RecordWriter } from "../../../src/core/journal/records.ts";
+import { OutputColumns } from "../../../src/core/request/columns.ts";
 import { lastWeights, savedRollout } from "../../../src/server/rollouts/journal.ts";
 import type { Dice } from "../../adversary/settings.ts";
 import { type FuzzTarget, parser, readOrRefused } from "../target.ts";

@@ -2,18 +2,18 @@
 // then obeyed or refused by the state of the session; what is obeyed reaches a worker.
 
 import fc from "fast-check";
-import { weightEpoch, workerId } from "../../../src/base/ids.ts";
+import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import {
   decodeSidecarMessage,
   encodeSidecarMessage,
-} from "../../../src/worker/link/command-codec.ts";
-import { Delivery } from "../../../src/worker/link/delivery.ts";
-import { decodeHostMessage, encodeHostMessage } from "../../../src/worker/link/event-codec.ts";
-import { decodeFrame, encodeFrame } from "../../../src/worker/link/frame-codec.ts";
-import { HostSession } from "../../../src/worker/link/host-session.ts";
-import { LINK_LIMITS } from "../../../src/worker/link/limits.ts";
-import { SidecarState } from "../../../src/worker/link/sidecar-state.ts";
-import { SimulatedWorker } from "../../../src/worker/simulated/worker.ts";
+} from "../../../src/engines/remote/command-codec.ts";
+import { Delivery } from "../../../src/engines/remote/delivery.ts";
+import { decodeHostMessage, encodeHostMessage } from "../../../src/engines/remote/event-codec.ts";
+import { decodeFrame, encodeFrame } from "../../../src/engines/remote/frame-codec.ts";
+import { HostSession } from "../../../src/engines/remote/host-session.ts";
+import { LINK_LIMITS } from "../../../src/engines/remote/limits.ts";
+import { SidecarState } from "../../../src/engines/remote/sidecar-state.ts";
+import { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
 import { frame, hostMessage, sidecarMessage } from "../../suite/link-messages.ts";
 import { newSpec, runOf } from "../../suite/worker-suite.ts";
 import { type FuzzTarget, parser } from "../target.ts";

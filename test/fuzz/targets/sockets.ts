@@ -2,8 +2,8 @@
 // the socket ends with a code that names the peer's fault, never with the server's own.
 
 import fc from "fast-check";
-import { groupId, weightEpoch } from "../../../src/base/ids.ts";
-import type { ClientMessage } from "../../../src/draft/service/message.ts";
+import { groupId, weightEpoch } from "../../../src/core/base/ids.ts";
+import type { ClientMessage } from "../../../src/core/draft/service/message.ts";
 import { encodeClientMessage } from "../../../src/proto/draft-codec.ts";
 import type { Dice } from "../../adversary/settings.ts";
 import { charactersOf } from "../../suite/characters.ts";

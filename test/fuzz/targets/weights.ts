@@ -2,8 +2,8 @@
 // engine (test/adversary/model-files.test.ts); here it is their heads.
 
 import fc from "fast-check";
-import { readGgufHead } from "../../../src/worker/llama/gguf.ts";
-import { openSafetensors, readTensor } from "../../../src/worker/llama/safetensors.ts";
+import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
+import { openSafetensors, readTensor } from "../../../src/engines/llama/safetensors.ts";
 import { fileTarget, joined } from "../file-target.ts";
 import { anyJson } from "../json-text.ts";
 import type { FuzzTarget } from "../target.ts";

@@ -1,8 +1,8 @@
 // What the core does with given records, as this host sees it: every step's appends and asks with the drafts that came
 // back. Texts are variants of a few stories, by a seeded generator, so that drafts are long and often right.
 
-import { loadCore } from "../../../src/wasm/load.ts";
-import { SuffixIndex } from "../../../src/wasm/suffix-index.ts";
+import { loadCore } from "../../../src/core/wasm/load.ts";
+import { SuffixIndex } from "../../../src/core/wasm/suffix-index.ts";
 
 /** One call into the core, or what precedes the first. */
 export type GoldenOperation =

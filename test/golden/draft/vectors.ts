@@ -2,8 +2,8 @@
 // fields that hold their default, which is what another protobuf runtime writes.
 
 import protobuf from "protobufjs";
-import { groupId, weightEpoch } from "../../../src/base/ids.ts";
-import type { ClientMessage, ServerMessage } from "../../../src/draft/service/message.ts";
+import { groupId, weightEpoch } from "../../../src/core/base/ids.ts";
+import type { ClientMessage, ServerMessage } from "../../../src/core/draft/service/message.ts";
 import {
   decodeClientMessage,
   decodeServerMessage,

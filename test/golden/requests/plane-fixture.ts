@@ -1,17 +1,17 @@
 // The data plane behind a real HTTP server, over simulated workers that a test steps: every token that comes
 // out is known beforehand.
 
-import { weightEpoch, workerId } from "../../../src/base/ids.ts";
-import { EmbeddedKvPool } from "../../../src/kv/embedded-pool.ts";
-import type { RequestSpec } from "../../../src/request/request.ts";
-import type { SamplingSupport } from "../../../src/rollout/worker.ts";
+import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
+import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
+import type { RequestSpec } from "../../../src/core/request/request.ts";
+import type { SamplingSupport } from "../../../src/core/rollout/worker.ts";
+import { loadCore } from "../../../src/core/wasm/load.ts";
+import { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataPlane } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
-import { loadCore } from "../../../src/wasm/load.ts";
-import { SimulatedWorker } from "../../../src/worker/simulated/worker.ts";
 import { ManualClock } from "../../suite/manual-clock.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 

@@ -1,6 +1,6 @@
 // A tiny text for tests: bytes, numbers and one special token.
 
-import { InvalidFieldError } from "../../../src/base/errors.ts";
+import { InvalidFieldError } from "../../../src/core/base/errors.ts";
 import { type EncoderThread, ThreadedEncoder } from "../../../src/text/encoder.ts";
 import { openEncoderThread } from "../../../src/text/encoder-thread.ts";
 import type { Detokenizer, Text } from "../../../src/text/text.ts";

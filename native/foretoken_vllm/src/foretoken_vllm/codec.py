@@ -15,7 +15,7 @@ from . import abi, schema
 PROTOCOL_VERSION: Final = 1
 TOKEN_BYTES: Final = 4
 BODIES: Final = ("welcome", "registered", "updated", "fetched", "budget", "past")
-# Upper bounds of what the fields around ids and tokens take (src/draft/service/limits.ts).
+# Upper bounds of what the fields around ids and tokens take (src/core/draft/service/limits.ts).
 FRAME_OVERHEAD: Final = 64
 GROUP_OVERHEAD: Final = 32
 DELTA_OVERHEAD: Final = 24

@@ -18,7 +18,7 @@ import wasmtime
 
 from . import abi
 
-# Room for tokens that cross in one call; as the other host has it (src/wasm/suffix-index.ts).
+# Room for tokens that cross in one call; as the other host has it (src/core/wasm/suffix-index.ts).
 INPUT_WORDS = 60_000
 DRAFTS_MIN = 128
 BUDGET_NONE = 0x7FFFFFFF

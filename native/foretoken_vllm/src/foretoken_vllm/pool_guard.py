@@ -27,7 +27,7 @@ UNKNOWN = -1
 # Of blocks whose owner does not answer.
 TRANSFER_FAILED = -800
 # What could not be loaded is not found for so long: vLLM looks it up again at once, and would load it again, in a loop
-# until the master drops its owner (`--client_ttl`, src/supervise/mooncake.ts).
+# until the master drops its owner (`--client_ttl`, src/tools/up/mooncake.ts).
 MISSED_S = 6.0
 MISSED_MAX = 65_536
 

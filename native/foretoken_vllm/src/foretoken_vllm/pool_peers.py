@@ -24,7 +24,7 @@ GREET_S = 2.0
 LOOK_S = 1.0
 # An owner that works answers within milliseconds.
 ANSWER_S = 0.2
-# The master drops a silent owner within `--client_ttl` (src/supervise/mooncake.ts): then nothing is saved there.
+# The master drops a silent owner within `--client_ttl` (src/tools/up/mooncake.ts): then nothing is saved there.
 DROPPED_S = 6.0
 # More engines than that have no beacon, and are greeted at the first load from them.
 BEACONS = tuple(f"foretoken-beacon/{place}" for place in range(128))

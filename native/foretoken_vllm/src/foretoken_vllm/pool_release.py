@@ -20,7 +20,7 @@ logger = logging.getLogger("vllm.foretoken")
 
 # Blocks that wait for the end of a lease, at most; beyond, the oldest are left to eviction.
 WAITING_MAX = 65_536
-# A little longer than the lease that the master grants (`--default_kv_lease_ttl`, src/supervise/mooncake.ts).
+# A little longer than the lease that the master grants (`--default_kv_lease_ttl`, src/tools/up/mooncake.ts).
 LEASE_S = 5.5
 OBJECT_HAS_LEASE = -706
 _BATCH = 512

@@ -18,7 +18,7 @@ from .settings import Settings
 CATCH_UP_TOKENS = 4096
 WEIGHT_ONE = float_word(1.0)
 # What history takes of the core for each token, with some to spare, and the part of the memory that it may fill
-# (src/draft/replica.ts).
+# (src/core/draft/replica.ts).
 PAST_TOKEN_BYTES = 64
 PAST_PART = 0.5
 

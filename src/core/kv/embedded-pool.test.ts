@@ -1,0 +1,222 @@
+import { expect, test } from "bun:test";
+import { failure, MemoryFiles } from "../../../test/reference/memory-files.ts";
+import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../../test/suite/kv-pool-suite.ts";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { EmbeddedKvPool } from "./embedded-pool.ts";
+
+function make(options: { memoryBlobs: number; diskBlobs: number; pendingBlobs?: number }) {
+  const clock = new ManualClock();
+  const files = new MemoryFiles();
+  const pool = new EmbeddedKvPool({
+    clock,
+    memoryBytesMax: options.memoryBlobs * BLOB_BYTES,
+    disk: {
+      files,
+      bytesMax: options.diskBlobs * BLOB_BYTES,
+      pendingBytesMax: (options.pendingBlobs ?? 4) * BLOB_BYTES,
+    },
+  });
+  return { pool, clock, files, settled: () => pool.settled() };
+}
+
+poolSuite("EmbeddedKvPool", async (limits) => make(limits));
+
+/** A pool with blob 2 in memory and blob 1 on the disk. */
+async function withBlobOnDisk() {
+  const made = make({ memoryBlobs: 1, diskBlobs: 4 });
+  made.pool.put(keyOf(1), blobOf(1));
+  made.pool.put(keyOf(2), blobOf(2));
+  await made.settled();
+  const path = `${keyOf(1)}.kv`;
+  expect([...made.files.files.keys()]).toEqual([path]);
+  return { ...made, path };
+}
+
+test("EmbeddedKvPool: any flipped bit of a file is found, and the blob dropped", async () => {
+  for (const at of [0, 1, 499, BLOB_BYTES - 1]) {
+    const { pool, files, path } = await withBlobOnDisk();
+    const file = files.files.get(path) ?? new Uint8Array(0);
+    file[at] = (file[at] ?? 0) ^ 16;
+    expect(await pool.get(keyOf(1))).toBeNull();
+    expect(isHeld(pool, 1)).toBe(false);
+    await pool.settled();
+    expect(files.files.size).toBe(0);
+    expect(pool.stats()).toMatchObject({ corrupt: 1, misses: 1, hits: 0, diskBytes: 0 });
+  }
+});
+
+test("EmbeddedKvPool: a file cut at any length is found, and the blob dropped", async () => {
+  for (const length of [0, 1, 16, 500, BLOB_BYTES - 1]) {
+    const { pool, files, path } = await withBlobOnDisk();
+    files.files.set(path, new Uint8Array(blobOf(1)).slice(0, length));
+    expect(await pool.get(keyOf(1))).toBeNull();
+    expect(pool.stats()).toMatchObject({ corrupt: 1, misses: 1, diskBytes: 0 });
+  }
+});
+
+test("EmbeddedKvPool: a flipped bit in memory is found, and the blob dropped", async () => {
+  const { pool } = make({ memoryBlobs: 2, diskBlobs: 0 });
+  const bytes = blobOf(1);
+  pool.put(keyOf(1), bytes);
+  new Uint8Array(bytes).fill(9, 700, 701);
+  expect(await pool.get(keyOf(1))).toBeNull();
+  expect(pool.stats()).toMatchObject({ corrupt: 1, misses: 1, memoryBytes: 0 });
+});
+
+test("EmbeddedKvPool: a vanished file is a miss and a disk error", async () => {
+  const { pool, files } = await withBlobOnDisk();
+  files.files.clear();
+  expect(await pool.get(keyOf(1))).toBeNull();
+  expect(isHeld(pool, 1)).toBe(false);
+  expect(pool.stats()).toMatchObject({ diskErrors: 1, misses: 1, corrupt: 0, diskBytes: 0 });
+});
+
+for (const operation of ["write", "rename"] as const) {
+  test(`EmbeddedKvPool: when ${operation} fails the blob is dropped and no file is left`, async () => {
+    const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
+    files.before = async (current) => {
+      if (current === operation) throw failure("ENOSPC");
+    };
+    expect(pool.put(keyOf(1), blobOf(1))).toBe(true);
+    expect(pool.put(keyOf(2), blobOf(2))).toBe(true);
+    await pool.settled();
+    expect(isHeld(pool, 1)).toBe(false);
+    expect(files.files.size).toBe(0);
+    expect(pool.stats()).toMatchObject({
+      diskErrors: 1,
+      evictions: 1,
+      diskBytes: 0,
+      memoryBytes: BLOB_BYTES,
+    });
+    // The disk has room again: so has the pool.
+    files.before = async () => undefined;
+    pool.put(keyOf(3), blobOf(3));
+    await pool.settled();
+    expect(await pool.get(keyOf(2))).toEqual(blobOf(2));
+  });
+}
+
+test("EmbeddedKvPool: a disk that fails at everything never throws into the caller", async () => {
+  const { pool, files } = make({ memoryBlobs: 2, diskBlobs: 4 });
+  files.before = async () => {
+    throw failure("EIO");
+  };
+  for (let token = 0; token < 8; token += 1) {
+    expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
+  }
+  await pool.settled();
+  pool.release([keyOf(0), keyOf(1)]);
+  await pool.close();
+  expect(pool.stats().diskErrors).toBeGreaterThan(0);
+  expect(pool.stats()).toMatchObject({ memoryBytes: 0, diskBytes: 0 });
+});
+
+test("EmbeddedKvPool: a file appears under its name only when it is complete", async () => {
+  const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
+  const seen: string[][] = [];
+  files.before = async () => {
+    seen.push([...files.files.keys()]);
+  };
+  pool.put(keyOf(1), blobOf(1));
+  pool.put(keyOf(2), blobOf(2));
+  await pool.settled();
+  const path = `${keyOf(1)}.kv`;
+  expect(seen).toEqual([[`${path}.tmp`], [`${path}.tmp`]]);
+  expect([...files.files.keys()]).toEqual([path]);
+});
+
+test("EmbeddedKvPool: what waits for the disk is bounded, the rest is dropped", async () => {
+  const { pool } = make({ memoryBlobs: 1, diskBlobs: 9, pendingBlobs: 2 });
+  for (let token = 0; token < 5; token += 1) pool.put(keyOf(token), blobOf(token));
+  // 0 and 1 wait for the disk, 2 and 3 found the queue full, 4 is in memory.
+  expect(pool.stats()).toMatchObject({ memoryBytes: 3 * BLOB_BYTES, evictions: 2 });
+  await pool.settled();
+  expect([0, 1, 2, 3, 4].filter((token) => isHeld(pool, token))).toEqual([0, 1, 4]);
+  expect(pool.stats()).toMatchObject({
+    memoryBytes: BLOB_BYTES,
+    memoryBytesPeak: 3 * BLOB_BYTES,
+    diskBytesPeak: 2 * BLOB_BYTES,
+    demotions: 2,
+  });
+});
+
+test("EmbeddedKvPool: a blob released before its turn is never written", async () => {
+  const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
+  pool.put(keyOf(1), blobOf(1));
+  pool.put(keyOf(2), blobOf(2));
+  pool.release([keyOf(1)]);
+  expect(pool.stats()).toMatchObject({ memoryBytes: BLOB_BYTES, diskBytes: 0 });
+  await pool.settled();
+  expect(files.files.size).toBe(0);
+  expect(pool.stats().demotions).toBe(0);
+});
+
+/** Runs `meanwhile` once, in the middle of the first operation of this kind. */
+function during(files: MemoryFiles, operation: string, meanwhile: () => void): void {
+  let done = false;
+  files.before = async (current) => {
+    if (done || current !== operation) return;
+    done = true;
+    meanwhile();
+  };
+}
+
+test("EmbeddedKvPool: a blob released while it is written leaves no file", async () => {
+  const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
+  during(files, "write", () => pool.release([keyOf(1)]));
+  pool.put(keyOf(1), blobOf(1));
+  pool.put(keyOf(2), blobOf(2));
+  await pool.settled();
+  expect(files.files.size).toBe(0);
+  expect(pool.stats()).toMatchObject({ memoryBytes: BLOB_BYTES, diskBytes: 0, evictions: 0 });
+});
+
+test("EmbeddedKvPool: a blob released and put again while it is written is the new one", async () => {
+  const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
+  during(files, "write", () => {
+    pool.release([keyOf(1)]);
+    pool.put(keyOf(1), blobOf(5));
+    pool.put(keyOf(3), blobOf(3));
+  });
+  pool.put(keyOf(1), blobOf(1));
+  pool.put(keyOf(2), blobOf(2));
+  await pool.settled();
+  expect(await pool.get(keyOf(1))).toEqual(blobOf(5));
+  expect(files.files.size).toBe(2);
+  expect(pool.stats()).toMatchObject({ diskErrors: 0, diskBytes: 2 * BLOB_BYTES });
+});
+
+test("EmbeddedKvPool: KV released during the read is not handed over", async () => {
+  const { pool, files } = await withBlobOnDisk();
+  during(files, "read", () => pool.release([keyOf(1)]));
+  expect(await pool.get(keyOf(1))).toBeNull();
+  expect(pool.stats()).toMatchObject({ misses: 1, diskErrors: 0, corrupt: 0 });
+});
+
+test("EmbeddedKvPool: closing waits for the write in progress and removes everything", async () => {
+  const { pool, files } = make({ memoryBlobs: 1, diskBlobs: 4 });
+  let closing: Promise<void> | null = null;
+  during(files, "write", () => {
+    closing = pool.close();
+  });
+  for (const token of [1, 2, 3]) pool.put(keyOf(token), blobOf(token));
+  await pool.settled();
+  await closing;
+  await pool.close();
+  expect(files.files.size).toBe(0);
+});
+
+test("EmbeddedKvPool: without a disk, what does not fit in memory is dropped", async () => {
+  const clock = new ManualClock();
+  const pool = new EmbeddedKvPool({ clock, memoryBytesMax: 2 * BLOB_BYTES, disk: null });
+  for (const token of [1, 2, 3]) expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
+  await pool.settled();
+  expect([1, 2, 3].filter((token) => isHeld(pool, token))).toEqual([2, 3]);
+  expect(pool.stats()).toMatchObject({ evictions: 1, diskBytes: 0, diskErrors: 0 });
+  await pool.close();
+});
+
+test("EmbeddedKvPool: an empty blob is not stored", async () => {
+  const { pool } = make({ memoryBlobs: 1, diskBlobs: 0 });
+  expect(pool.put(keyOf(1), new ArrayBuffer(0))).toBe(false);
+});

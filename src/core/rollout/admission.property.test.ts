@@ -1,0 +1,162 @@
+// What admission must hold, on simulated workers that compute nothing: KV is in use while requests wait, no engine
+// preempts, and a request that needs a worker's whole KV runs.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import { SimulatedWorker, simulatedToken } from "../../engines/simulated/worker.ts";
+import { fold32 } from "../base/hash.ts";
+import { groupId, weightEpoch, workerId } from "../base/ids.ts";
+import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
+import type { Group, GroupSpec } from "../request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../request/request.ts";
+import type { PolicyName } from "../schedule/policies.ts";
+import { loadCore } from "../wasm/load.ts";
+import { Iteration } from "./iteration.ts";
+import type { RunReport } from "./report.ts";
+
+const core = loadCore();
+const DIVIDED: readonly PolicyName[] = ["divided", "seer", "foretoken"];
+const STEPS_MAX = 50_000;
+
+interface Load {
+  readonly policy: PolicyName;
+  readonly workers: number;
+  readonly slots: number;
+  readonly kvTokens: number;
+  readonly chunkTokens: number;
+  readonly tokensMax: number;
+  /** Of each prompt, one group of `size` each. */
+  readonly prompts: readonly number[];
+  readonly size: number;
+  readonly lengthOf: (request: number) => number;
+}
+
+interface Outcome {
+  readonly report: RunReport;
+  readonly groups: readonly Group[];
+  /** Mean share of KV in use over the steps in which requests wait and slots are free. */
+  readonly kvShare: number;
+  readonly kvExceeded: boolean;
+}
+
+function groupsOf({ prompts, size, tokensMax }: Load): GroupSpec[] {
+  const sampling = { temperature: 1, seed: 1, tokensMax, stopTokenIds: [], ...SAMPLING_DEFAULTS };
+  return prompts.map((length, i) => ({
+    groupId: groupId(`g${i}`),
+    prompt: new Int32Array(length),
+    size,
+    sampling,
+  }));
+}
+
+async function drive(load: Load): Promise<Outcome> {
+  const epoch = weightEpoch(0);
+  const clock = new ManualClock();
+  const groups: Group[] = [];
+  const { slots, kvTokens, policy, chunkTokens, lengthOf } = load;
+  const capacity = { slots, kvTokens, contextTokens: kvTokens, kvBytesPerToken: 8 };
+  const workers = Array.from({ length: load.workers }, (_, i) => {
+    const id = workerId(i);
+    const spec = { workerId: id, capacity, epoch };
+    return new SimulatedWorker({ ...spec, lengthOf: (request) => lengthOf(request.requestId) });
+  });
+  const iteration = new Iteration({
+    groups: groupsOf(load),
+    ...{ workers, policy, draft: "off", chunkTokens, epoch, deterministic: true, clock, core },
+    pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1_000_000, disk: null }),
+    onGroup: (group) => groups.push(group),
+    onFailed: () => {},
+  });
+  const ended: { report: RunReport | null; error: unknown } = { report: null, error: null };
+  iteration.run().then(
+    (report) => {
+      ended.report = report;
+    },
+    (error: unknown) => {
+      ended.error = error;
+    },
+  );
+  let [used, steps, kvExceeded] = [0, 0, false];
+  for (let step = 0; step < STEPS_MAX; step += 1) {
+    for (const worker of workers) worker.step();
+    const running = workers.reduce((sum, worker) => sum + worker.stats().running, 0);
+    const waiting = iteration.progress().waiting;
+    if (waiting > 0 && running < slots * workers.length) {
+      steps += 1;
+      for (const { kvTokensUsed } of workers) used += kvTokensUsed / kvTokens / workers.length;
+    }
+    kvExceeded ||= workers.some((worker) => worker.kvTokensUsed > kvTokens);
+    clock.advance(1);
+    await new Promise<void>((resolve) => setImmediate(resolve));
+    if (ended.error !== null) throw ended.error;
+    if (ended.report !== null) {
+      return { report: ended.report, groups, kvShare: used / Math.max(1, steps), kvExceeded };
+    }
+  }
+  throw new Error(`no end after ${STEPS_MAX} steps: a request waits for ever`);
+}
+
+/** Lengths with a heavy tail, 20 to 1,000 tokens, mean about 150. */
+function heavyTail(request: number): number {
+  const chance = (1 + (fold32(7, request) % 1000)) / 1001;
+  return Math.min(1000, Math.floor(20 + 60 * (chance ** -0.6 - 0.9)));
+}
+
+for (const policy of DIVIDED) {
+  test(`admission: under ${policy}, 90 % of the KV is in use while requests wait for it`, async () => {
+    const { report, kvShare } = await drive({
+      policy,
+      workers: 2,
+      slots: 128,
+      kvTokens: 64 * 32,
+      chunkTokens: 1024,
+      tokensMax: 1024,
+      prompts: Array.from({ length: 30 }, () => 20),
+      size: 8,
+      lengthOf: heavyTail,
+    });
+    expect(kvShare).toBeGreaterThan(0.9);
+    // What the rollout takes back itself goes to the pool; what an engine takes back is computed again.
+    expect(report.preemptions).toBe(0);
+    expect(report.chunks_ended_early).toBeLessThan(1.5 * report.requests);
+  }, 180_000);
+}
+
+test("admission: a request that needs a worker's whole KV runs, and nobody waits for ever", async () => {
+  await fc.assert(
+    fc.asyncProperty(
+      fc.record({
+        policy: fc.constantFrom(...DIVIDED),
+        workers: fc.integer({ min: 1, max: 3 }),
+        slots: fc.integer({ min: 1, max: 12 }),
+        kvTokens: fc.integer({ min: 64, max: 300 }),
+        chunkTokens: fc.integer({ min: 1, max: 400 }),
+        prompts: fc.array(fc.integer({ min: 1, max: 20 }), { minLength: 1, maxLength: 8 }),
+        size: fc.integer({ min: 1, max: 5 }),
+        lengthSeed: fc.nat(),
+      }),
+      async ({ lengthSeed, ...given }) => {
+        // With the longest prompt, all of its tokens fill a worker to the last one.
+        const tokensMax = given.kvTokens - Math.max(...given.prompts);
+        const lengthOf = (request: number) =>
+          fold32(lengthSeed, request) % 3 === 0
+            ? tokensMax + 1
+            : 1 + (fold32(lengthSeed, request) % 30);
+        const { report, groups, kvExceeded } = await drive({ ...given, tokensMax, lengthOf });
+        expect(kvExceeded).toBe(false);
+        expect(report.lost_tokens + report.duplicated_tokens).toBe(0);
+        for (const { requests } of groups) {
+          for (const { spec, response } of requests) {
+            expect(response.length).toBe(Math.min(tokensMax, lengthOf(spec.requestId)));
+            const wanted = Array.from(response.tokens(), (_, k) =>
+              simulatedToken(spec.requestId, k),
+            );
+            expect([...response.tokens()]).toEqual(wanted);
+          }
+        }
+      },
+    ),
+    { numRuns: 100 },
+  );
+}, 180_000);

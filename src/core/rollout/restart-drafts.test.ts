@@ -1,0 +1,70 @@
+// A response that begins anew on another worker is drafted for there: its worker's replica knows its new tokens, and
+// those of its first beginning, as of a sibling.
+
+import { expect, test } from "bun:test";
+import { EPOCH, expectWhole, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
+import { simulatedToken } from "../../engines/simulated/worker.ts";
+import { groupId } from "../base/ids.ts";
+import type { DraftSource } from "../draft/group-update.ts";
+import { Replica } from "../draft/replica.ts";
+import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
+import type { WorkerCommand } from "./worker.ts";
+
+/** What an engine does with draft updates: keeps a replica. */
+function replicaOf(worker: OpenWorker): { replica: Replica; sources: DraftSource[] } {
+  const replica = new Replica();
+  const sources: DraftSource[] = [];
+  const send = worker.send.bind(worker);
+  worker.send = (commands: readonly WorkerCommand[]) => {
+    for (const command of commands) {
+      if (command.kind === "register_group") replica.register(command.groupId, command.prompt);
+      if (command.kind === "delta") {
+        const { groupId: id, sampleIndex, offset, tokens } = command;
+        expect(replica.update(id, sampleIndex, offset, tokens).kind).toBe("ok");
+      }
+      if (command.kind === "run" && command.draft !== null) sources.push(command.draft);
+    }
+    send(commands);
+  };
+  return { replica, sources };
+}
+
+test("a response that restarted is drafted for where it runs then", async () => {
+  const { rollout, workers, join, steps, clock } = world({});
+  const replicas = [join(), join()].map(replicaOf);
+  for (const worker of workers) rollout.addWorker(worker);
+  const group = rollout.open(groupId("g"), Int32Array.of(1, 2));
+  const plain = { temperature: 1, seed: 1, tokensMax: 40, stopTokenIds: [] };
+  const sampling = { ...plain, ...SAMPLING_DEFAULTS };
+  const wanted = { sampling, draw: drawKey(1, "", 0), divisible: false, priority: 0 };
+  const request = rollout.join(group, wanted);
+  rollout.join(group, { ...wanted, draw: drawKey(1, "", 1) });
+  await steps(12);
+  expect(request.response.length).toBeGreaterThan(8);
+  const from = request.workerId as number;
+  const to = 1 - from;
+  // Its tokens reach the replica of its sibling's worker.
+  clock.advance(100);
+  await steps(2);
+  workers[from]?.kill();
+  await steps(5);
+  expect(request.workerId as number).toBe(to);
+  const source = replicas[to]?.sources.at(-1) as DraftSource;
+  expect(source).toEqual({ groupId: groupId("g"), sampleIndex: 2 });
+  const { replica } = replicas[to] as { replica: Replica };
+  const tokens = request.response.tokens().slice();
+  replica.update(source.groupId, source.sampleIndex, 0, tokens);
+  const { start, tokens: drafted } = replica.propose([
+    { ...source, tokensMax: 4, probabilityMin: 0, tree: false },
+  ]);
+  // It makes the same tokens again, as its first beginning has them.
+  const next = Array.from({ length: start[1] ?? 0 }, (_, i) =>
+    simulatedToken(request.spec.requestId, tokens.length + i),
+  );
+  expect(next.length).toBe(4);
+  expect([...drafted.subarray(0, start[1])]).toEqual(next);
+  await steps(60);
+  rollout.close(group);
+  expectWhole([group]);
+  expect(rollout.epoch).toBe(EPOCH);
+});

@@ -1,0 +1,129 @@
+// The groups this engine drafts for: which are registered, how long they stay, and what flows into their
+// replicas. The drafter holds the tokens; this decides when a group is forgotten.
+
+import type { Clock } from "../../core/base/clock.ts";
+import { InvalidFieldError } from "../../core/base/errors.ts";
+import type { GroupId } from "../../core/base/ids.ts";
+import type { Drafter, UpdateResult } from "../../core/draft/drafter.ts";
+import type { WorkerEvent } from "../../core/rollout/worker.ts";
+import type { Sequence } from "./sequence.ts";
+
+/** Groups past their time are looked for this often. */
+const SWEEP_MS = 1000;
+const FULL: UpdateResult = { kind: "full" };
+
+interface Group {
+  readonly ttlMs: number;
+  usedMs: number;
+}
+
+export class DraftGroups {
+  readonly #drafter: Drafter;
+  readonly #clock: Clock;
+  readonly #groups = new Map<GroupId, Group>();
+  #sweptMs: number;
+
+  constructor(drafter: Drafter, clock: Clock) {
+    this.#drafter = drafter;
+    this.#clock = clock;
+    this.#sweptMs = clock.nowMs();
+  }
+
+  get size(): number {
+    return this.#groups.size;
+  }
+
+  /** `resident`: requests of any group that are here; the group's own enter the replica at once. */
+  register(
+    command: { groupId: GroupId; prompt: Int32Array; ttlMs: number },
+    resident: Iterable<Sequence>,
+  ): void {
+    const { groupId, prompt, ttlMs } = command;
+    this.#groups.set(groupId, { ttlMs, usedMs: this.#clock.nowMs() });
+    try {
+      this.#drafter.register(groupId, prompt);
+    } catch (error) {
+      this.#giveUp(groupId, error);
+    }
+    for (const sequence of resident) {
+      if (sequence.draft?.groupId === groupId) this.catchUp(sequence);
+    }
+  }
+
+  /** A delta from elsewhere; the event to send when tokens before it are missing. */
+  delta(command: {
+    groupId: GroupId;
+    sampleIndex: number;
+    offset: number;
+    tokens: Int32Array;
+  }): WorkerEvent | null {
+    const { groupId, sampleIndex, offset, tokens } = command;
+    if (!this.#use(groupId)) return null;
+    const result = this.#update(groupId, sampleIndex, offset, tokens);
+    return result.kind === "gap"
+      ? { kind: "gap", groupId, sampleIndex, offset: result.have }
+      : null;
+  }
+
+  /** All that a request which has just come brings, so that its own tokens have no gap. */
+  catchUp(sequence: Sequence): void {
+    const from = draftStart(sequence);
+    if (sequence.length > from) this.append(sequence, from);
+  }
+
+  /** The sequence's tokens from position `from` on have been drawn here. */
+  append(sequence: Sequence, from: number): void {
+    if (sequence.draft === null || !this.#use(sequence.draft.groupId)) return;
+    const { groupId, sampleIndex } = sequence.draft;
+    const tokens = sequence.tokens.subarray(from, sequence.length);
+    this.#update(groupId, sampleIndex, from - draftStart(sequence), tokens);
+  }
+
+  drop(groupId: GroupId): void {
+    this.#groups.delete(groupId);
+    this.#drafter.drop(groupId);
+  }
+
+  clear(): void {
+    this.#groups.clear();
+    this.#drafter.clear();
+  }
+
+  /** Forgets groups that nothing has used for their time to live. `resident` requests use theirs. */
+  sweep(resident: Iterable<Sequence>): void {
+    const nowMs = this.#clock.nowMs();
+    if (nowMs - this.#sweptMs < SWEEP_MS) return;
+    this.#sweptMs = nowMs;
+    for (const { draft } of resident) if (draft !== null) this.#use(draft.groupId);
+    for (const [groupId, group] of this.#groups) {
+      if (nowMs - group.usedMs > group.ttlMs) this.drop(groupId);
+    }
+  }
+
+  #update(groupId: GroupId, sampleIndex: number, offset: number, tokens: Int32Array): UpdateResult {
+    try {
+      return this.#drafter.update(groupId, sampleIndex, offset, tokens);
+    } catch (error) {
+      this.#giveUp(groupId, error);
+      return FULL;
+    }
+  }
+
+  /** A group that the drafter cannot make sense of is not drafted for: drafting may only ever cost time. */
+  #giveUp(groupId: GroupId, error: unknown): void {
+    if (!(error instanceof InvalidFieldError)) throw error;
+    this.drop(groupId);
+  }
+
+  #use(groupId: GroupId): boolean {
+    const group = this.#groups.get(groupId);
+    if (group === undefined) return false;
+    group.usedMs = this.#clock.nowMs();
+    return true;
+  }
+}
+
+/** Where in the request's tokens its sequence of the group begins. */
+function draftStart({ promptLength, draft }: Sequence): number {
+  return promptLength - (draft?.turn?.leadTokens ?? 0);
+}

@@ -1,0 +1,195 @@
+// The thread of one engine: takes commands between steps, runs steps while there is work, sleeps when
+// there is none, and sends events in batches. Started by worker.ts with a message of kind `open`.
+
+import { assert, unreachable } from "../../core/base/assert.ts";
+import { AppError, type ErrorCode } from "../../core/base/errors.ts";
+import type { WeightEpoch } from "../../core/base/ids.ts";
+import { ConstantBudget, DraftBudget } from "../../core/draft/budget.ts";
+import { History } from "../../core/draft/history.ts";
+import { Replica } from "../../core/draft/replica.ts";
+import { generateWith } from "./canary.ts";
+import { LlamaEngine } from "./engine.ts";
+import {
+  type EngineSettings,
+  type FromEngine,
+  packEvents,
+  type SharedWeights,
+  type ToEngine,
+  transfersOf,
+} from "./messages.ts";
+import { openLibrary } from "./native.ts";
+import { LlamaWeights } from "./weights.ts";
+
+declare const self: Worker;
+
+/** Tokens wait at most about this long for company; everything else leaves after its step. */
+const FLUSH_MS = 4;
+/** Minimum interval of statistics, which are also sent at the end of every chunk. */
+const STATS_MS = 100;
+/** Memory for draft replicas of one engine: some hundred groups of a few thousand tokens. */
+const REPLICA_BYTES = 256 * 1024 * 1024;
+
+const clock = { nowMs: () => performance.now() };
+
+class EngineThread {
+  readonly #engine: LlamaEngine;
+  #weights: LlamaWeights;
+  #loop: NodeJS.Immediate | null = null;
+  #flushedMs = 0;
+  #statsMs = 0;
+
+  constructor(weights: SharedWeights, settings: EngineSettings) {
+    this.#weights = share(weights);
+    this.#engine = new LlamaEngine({
+      model: this.#weights,
+      slots: settings.slots,
+      kvTokens: settings.kvTokens,
+      contextTokens: settings.contextTokens,
+      epoch: settings.epoch,
+      clock,
+      cpuClock: { nowMs: () => openLibrary().threadCpuMs() },
+      speculation: {
+        drafter: new Replica({
+          limitBytes: REPLICA_BYTES,
+          ...(settings.historyBytes > 0 && {
+            history: new History({ limitBytes: settings.historyBytes }),
+          }),
+        }),
+        planner: settings.draftBudget === "always" ? new ConstantBudget() : new DraftBudget(),
+      },
+    });
+    if (settings.profileMs > 0) this.#engine.profile(settings.profileMs);
+    send({ kind: "opened", capacity: this.#engine.capacity });
+  }
+
+  receive(message: Exclude<ToEngine, { kind: "open" }>): void {
+    switch (message.kind) {
+      case "commands":
+        for (const command of message.commands) this.#engine.command(command);
+        this.#wake();
+        break;
+      case "drop_all":
+        this.#flush();
+        this.#engine.dropAll();
+        break;
+      case "reload":
+        this.#reload(share(message.weights), message.epoch);
+        break;
+      case "sleep":
+        this.#engine.sleep();
+        this.#flush();
+        send({ kind: "done", problem: null });
+        break;
+      case "wake":
+        this.#engine.wake();
+        send({ kind: "done", problem: null });
+        this.#wake();
+        break;
+      case "canary":
+        send({ kind: "done", problem: problemOf(() => generateWith(this.#weights)) });
+        break;
+      case "close":
+        this.stop();
+        self.onmessage = null;
+        send({ kind: "closed" });
+        break;
+      default:
+        unreachable(message);
+    }
+  }
+
+  /** Frees the engine; nothing runs afterwards. */
+  stop(): void {
+    if (this.#loop !== null) clearImmediate(this.#loop);
+    this.#loop = null;
+    this.#engine.close();
+  }
+
+  #reload(weights: LlamaWeights, epoch: WeightEpoch): void {
+    this.#flush();
+    const problem = problemOf(() => {
+      // Before they take the place of weights that work.
+      generateWith(weights);
+      this.#engine.reload(weights, epoch);
+    });
+    if (problem !== null) {
+      send({ kind: "reload_refused", ...problem });
+      return;
+    }
+    this.#weights = weights;
+    send({ kind: "reloaded" });
+    this.#wake();
+  }
+
+  #wake(): void {
+    this.#loop ??= setImmediate(() => guard(() => this.#turn()));
+  }
+
+  /** One step; messages that came meanwhile are delivered before the next one. */
+  #turn(): void {
+    this.#loop = null;
+    const worked = this.#engine.step();
+    const nowMs = clock.nowMs();
+    if (!worked || this.#engine.urgent || nowMs - this.#flushedMs >= FLUSH_MS) this.#flush();
+    if (worked) this.#wake();
+  }
+
+  #flush(): void {
+    const nowMs = clock.nowMs();
+    const figuresDue = this.#engine.urgent || nowMs - this.#statsMs >= STATS_MS;
+    const events = this.#engine.drain();
+    this.#flushedMs = nowMs;
+    if (events.length === 0 && !figuresDue) return;
+    if (figuresDue) {
+      this.#statsMs = nowMs;
+      events.push({ kind: "stats", stats: this.#engine.stats() });
+    }
+    const packed = packEvents(events);
+    send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
+  }
+}
+
+/** null: it worked. What is not a condition is thrown. */
+function problemOf(act: () => void): { code: ErrorCode; message: string } | null {
+  try {
+    act();
+    return null;
+  } catch (error) {
+    if (!(error instanceof AppError)) throw error;
+    return { code: error.code, message: error.message };
+  }
+}
+
+function share(weights: SharedWeights): LlamaWeights {
+  return LlamaWeights.share(openLibrary(), weights.pointer, weights.info);
+}
+
+function send(message: FromEngine, transfers: ArrayBuffer[] = []): void {
+  self.postMessage(message, transfers);
+}
+
+/** A worker that throws has failed: the rollout gets one `failed` event for any error. */
+function guard(act: () => void): void {
+  try {
+    act();
+  } catch (error) {
+    self.onmessage = null;
+    thread?.stop();
+    const code = error instanceof AppError ? error.code : "worker_failed";
+    const message = error instanceof Error ? error.message : String(error);
+    send({ kind: "failed", code, message });
+  }
+}
+
+let thread: EngineThread | null = null;
+
+self.onmessage = ({ data }: MessageEvent<ToEngine>) =>
+  guard(() => {
+    if (data.kind === "open") {
+      assert(thread === null, "a thread has one engine");
+      thread = new EngineThread(data.weights, data.settings);
+      return;
+    }
+    assert(thread !== null, "an engine is opened first");
+    thread.receive(data);
+  });

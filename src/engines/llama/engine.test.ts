@@ -1,0 +1,639 @@
+// The engine against itself: whatever the batch, the chunks, the drafts, the moves and the preemptions, tokens
+// and logprobs are, bit for bit, those of the request run alone. And the budget, queue and port rules.
+
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
+import {
+  Collector,
+  FixedPlanner,
+  newEngine,
+  newRequest,
+  OTHER_MODEL_PATH,
+  pathDraft,
+  run,
+  runToEnd,
+  type ScriptedDraft,
+  ScriptedDrafter,
+  type ScriptView,
+  sharedModel,
+  skipReason,
+  soloResponse,
+  treeDraft,
+} from "../../../test/llama/engine-fixture.ts";
+import { mix32 } from "../../core/base/hash.ts";
+import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
+import { drawKey, type RequestSpec } from "../../core/request/request.ts";
+import type { LlamaEngine } from "./engine.ts";
+
+// Portable kernels are slow, and the machine may be busy.
+setDefaultTimeout(60_000);
+
+import { LlamaWeights } from "./weights.ts";
+
+const requests = (count: number): RequestSpec[] =>
+  Array.from({ length: count }, (_, id) => newRequest(id));
+
+function register(engine: LlamaEngine, specs: readonly RequestSpec[]): void {
+  for (const { groupId: group, prompt } of specs) {
+    engine.command({ kind: "register_group", groupId: group, prompt, ttlMs: 1e9 });
+  }
+}
+
+/** A drafter that knows how each request will go on. */
+function drafterFor(
+  specs: readonly RequestSpec[],
+  script: (view: ScriptView) => ScriptedDraft,
+): ScriptedDrafter {
+  const futures = new Map(
+    specs.map((spec) => [`${spec.groupId}/${spec.sampleIndex}`, soloResponse(spec).tokens]),
+  );
+  return new ScriptedDrafter(
+    (query) => futures.get(`${query.groupId}/${query.sampleIndex}`) ?? [],
+    script,
+  );
+}
+
+function expectSolo(collector: Collector, specs: readonly RequestSpec[]): void {
+  for (const spec of specs) {
+    const { tokens, logprobs, finish } = collector.response(spec.requestId);
+    const solo = soloResponse(spec);
+    expect({ tokens, finish }).toEqual({ tokens: solo.tokens, finish: solo.finish });
+    expect(logprobs).toEqual(solo.logprobs);
+  }
+}
+
+describe.skipIf(skipReason !== null)("exactness", () => {
+  test("a batch with chunked prefill: each response is that of the request alone", () => {
+    const specs = requests(8);
+    const engine = newEngine({ slots: 5, prefillRows: 7 });
+    for (const spec of specs) engine.command(run(spec));
+    expectSolo(runToEnd(engine), specs);
+    engine.close();
+  });
+
+  test("right and wrong linear drafts: accepted, refused, and without effect on the response", () => {
+    const specs = requests(8);
+    const drafter = drafterFor(specs, (view) => pathDraft(view, view.dice % 8));
+    const planner = new FixedPlanner();
+    const engine = newEngine({ slots: 5, speculation: { drafter, planner } });
+    register(engine, specs);
+    for (const spec of specs) engine.command(run(spec));
+    expectSolo(runToEnd(engine), specs);
+    const { draftedTokens, acceptedTokens, drafts, steps } = engine.stats();
+    expect(acceptedTokens).toBeGreaterThan(50);
+    expect(draftedTokens - acceptedTokens).toBeGreaterThan(50);
+    expect(drafts).toBeGreaterThan(20);
+    expect(steps).toBeLessThan(60);
+    expect(planner.observed.filter((seen) => seen.accepted).length).toBe(acceptedTokens);
+    engine.close();
+  });
+
+  test("verifications: a chunk's end names the draft tokens and the accepted ones, by their places", () => {
+    const specs = requests(3);
+    const drafter = drafterFor(specs, (view) => pathDraft(view, view.dice % 8));
+    const speculation = { drafter, planner: new FixedPlanner() };
+    const engine = newEngine({ slots: 3, speculation });
+    register(engine, specs);
+    for (const spec of specs) engine.command(run(spec));
+    const { others, responses } = runToEnd(engine);
+    let [drafted, accepted] = [0, 0];
+    for (const event of others) {
+      if (event.kind !== "chunk_done") continue;
+      const { draftedTokens, acceptedTokens, verifications = [] } = event.drafts ?? {};
+      let [chunkDrafted, chunkAccepted, end] = [0, 0, 0];
+      for (let i = 0; i < verifications.length; i += 3) {
+        const [offset = -1, tokens = 0, kept = 0] = verifications.slice(i, i + 3);
+        expect(offset).toBeGreaterThanOrEqual(end);
+        expect(kept).toBeLessThanOrEqual(tokens);
+        end = offset + kept;
+        chunkDrafted += tokens;
+        chunkAccepted += kept;
+      }
+      expect(end).toBeLessThanOrEqual(responses.get(event.requestId)?.tokens.length ?? 0);
+      expect([chunkDrafted, chunkAccepted]).toEqual([draftedTokens ?? 0, acceptedTokens ?? 0]);
+      drafted += chunkDrafted;
+      accepted += chunkAccepted;
+    }
+    expect(engine.stats()).toMatchObject({ draftedTokens: drafted, acceptedTokens: accepted });
+    expect(accepted).toBeGreaterThan(10);
+    expect(engine.stats().draftSavedMs).toBeUndefined();
+    engine.close();
+  });
+
+  test("draft trees: a branch beside the best path is accepted, without effect on the response", () => {
+    const specs = requests(8);
+    const drafter = drafterFor(specs, (view) => treeDraft(view, view.dice % 5));
+    const planner = new FixedPlanner({ tree: true });
+    const engine = newEngine({ slots: 4, speculation: { drafter, planner } });
+    register(engine, specs);
+    for (const spec of specs) engine.command(run(spec));
+    expectSolo(runToEnd(engine), specs);
+    // The best path is always wrong, so whatever was accepted came from a branch.
+    expect(planner.observed.every((seen) => !seen.accepted)).toBe(true);
+    expect(engine.stats().acceptedTokens).toBeGreaterThan(50);
+    engine.close();
+  });
+
+  test("preemptions: recomputed, counted, and without effect on the response", () => {
+    const specs = requests(6);
+    const engine = newEngine({ slots: 6, kvTokens: 150 });
+    for (const spec of specs) engine.command(run(spec));
+    expectSolo(runToEnd(engine), specs);
+    const { preemptions, recomputedTokens } = engine.stats();
+    expect(preemptions).toBeGreaterThan(0);
+    expect(recomputedTokens).toBeGreaterThan(0);
+    expect(engine.kvTokensPeak).toBeLessThanOrEqual(150);
+    engine.close();
+  });
+
+  test("an engine that has been profiled draws the same", () => {
+    const specs = requests(3);
+    let nowMs = 0;
+    const clock = {
+      nowMs: () => {
+        nowMs += 1;
+        return nowMs;
+      },
+    };
+    const engine = newEngine({ cpuClock: clock });
+    const cost = engine.profile(60);
+    expect(cost.ms(4, 4)).toBeGreaterThan(0);
+    expect(engine.stats().draftSavedMs).toBeUndefined();
+    for (const spec of specs) engine.command(run(spec));
+    expectSolo(runToEnd(engine), specs);
+    engine.close();
+  });
+
+  test("while the plan is off nothing is verified, and shadow drafts tell what would have been", () => {
+    const spec = newRequest(0);
+    const drafter = drafterFor([spec], (view) => pathDraft(view, 2));
+    const planner = new FixedPlanner({ tokensMax: 0 });
+    const engine = newEngine({ speculation: { drafter, planner } });
+    register(engine, [spec]);
+    engine.command(run(spec));
+    expectSolo(runToEnd(engine), [spec]);
+    expect(engine.stats()).toMatchObject({ drafts: 0, draftedTokens: 0 });
+    expect(drafter.proposals).toBeLessThan(5);
+    expect(planner.observed.slice(0, 3).map((seen) => [seen.position, seen.accepted])).toEqual([
+      [1, true],
+      [2, true],
+      [3, false],
+    ]);
+    engine.close();
+  });
+
+  test("a request without a draft source, or of a group not registered, is not drafted for", () => {
+    const specs = [newRequest(0), newRequest(1)];
+    const drafter = drafterFor(specs, (view) => pathDraft(view, 3));
+    const engine = newEngine({ speculation: { drafter, planner: new FixedPlanner() } });
+    register(engine, [newRequest(0)]);
+    engine.command(run(newRequest(0), { draft: null }));
+    engine.command(run(newRequest(1)));
+    expectSolo(runToEnd(engine), specs);
+    expect(engine.stats().drafts).toBe(0);
+    engine.close();
+  });
+
+  test("everything at once: small chunks, moves between engines, drafts, trees, tight KV", () => {
+    storm({ seed: 1, engines: 2, kvTokens: 190 });
+  });
+
+  test("everything at once, with parked KV swapped out for want of streams", () => {
+    storm({ seed: 2, engines: 2, kvTokens: 1000 });
+  });
+});
+
+/** Runs 12 requests over several engines, deciding by `seed` what happens between two chunks. */
+function storm(options: { seed: number; engines: number; kvTokens: number }): void {
+  const specs = requests(12);
+  const script = (view: ScriptView): ScriptedDraft =>
+    view.query.tree && view.dice % 3 === 0
+      ? treeDraft(view, view.dice % 5)
+      : pathDraft(view, view.dice % 7);
+  const engines = Array.from({ length: options.engines }, (_, i) => {
+    const drafter = drafterFor(specs, script);
+    const planner = new FixedPlanner({ tree: i % 2 === 0, tokensMax: 5 });
+    const engine = newEngine({
+      slots: 3,
+      kvTokens: options.kvTokens,
+      spareStreams: 2,
+      prefillRows: 11 + i,
+      speculation: { drafter, planner },
+    });
+    register(engine, specs);
+    return engine;
+  });
+  const collector = new Collector();
+  let dice = options.seed;
+  const roll = (sides: number): number => {
+    dice = mix32(dice + 0x9e37);
+    return dice % sides;
+  };
+  const dispatch = (spec: RequestSpec, at: number, kv = false): void => {
+    const blob = kv ? (collector.exported.get(spec.requestId) ?? null) : null;
+    const output = collector.output(spec.requestId);
+    engines[at]?.command(run(spec, { output, chunkTokens: 1 + roll(14), kv: blob }));
+  };
+  const home = new Map(specs.map((spec) => [spec.requestId as number, roll(options.engines)]));
+  const chunks = new Map<number, number>();
+  for (const spec of specs) dispatch(spec, home.get(spec.requestId) ?? 0);
+  for (let working = true; working; ) {
+    working = false;
+    for (const engine of engines) working = engine.step() || working;
+    for (const engine of engines) collector.take(engine.drain());
+    for (const spec of specs) {
+      const { requestId: id } = spec;
+      const response = collector.response(id);
+      if (response.finish !== null || response.chunks === (chunks.get(id) ?? 0)) continue;
+      chunks.set(id, response.chunks);
+      working = true;
+      const from = home.get(id) ?? 0;
+      const act = roll(4);
+      if (act >= 2) {
+        dispatch(spec, from);
+        continue;
+      }
+      const to = (from + 1) % options.engines;
+      home.set(id, to);
+      engines[from]?.command(
+        act === 0 ? { kind: "export", requestId: id } : { kind: "release", requestId: id },
+      );
+      for (const engine of engines) collector.take(engine.drain());
+      dispatch(spec, to, act === 0);
+    }
+  }
+  expectSolo(collector, specs);
+  const stats = engines.map((engine) => engine.stats());
+  const sum = (pick: (one: (typeof stats)[number]) => number): number =>
+    stats.reduce((total, one) => total + pick(one), 0);
+  expect(sum((one) => one.kvLoads)).toBeGreaterThan(3);
+  expect(sum((one) => one.kvLoadFailures)).toBe(0);
+  expect(sum((one) => one.acceptedTokens)).toBeGreaterThan(20);
+  expect(sum((one) => one.draftedTokens - one.acceptedTokens)).toBeGreaterThan(20);
+  expect(sum((one) => one.recomputedTokens)).toBeGreaterThan(0);
+  for (const engine of engines) {
+    expect(engine.kvTokensPeak).toBeLessThanOrEqual(options.kvTokens);
+    expect(engine.stats().kvTokensUsed).toBe(0);
+    engine.close();
+  }
+}
+
+describe.skipIf(skipReason !== null)("sampling", () => {
+  test("the draw key changes the response; the request id, the group and the batch do not", () => {
+    const base = newRequest(0, { tokensMax: 24, temperature: 2 });
+    const specs = [
+      base,
+      { ...base, requestId: requestId(1), groupId: groupId("another"), sampleIndex: 5 },
+      { ...base, requestId: requestId(2), draw: drawKey(7, "g0", 5) },
+      { ...base, requestId: requestId(3), draw: drawKey(7, "another", 0) },
+      { ...base, requestId: requestId(4), draw: drawKey(8, "g0", 0) },
+      { ...base, requestId: requestId(5), draw: drawKey(7 + 2 ** 40, "g0", 0) },
+    ];
+    const engine = newEngine({ slots: 6 });
+    for (const spec of specs) engine.command(run(spec));
+    const collector = runToEnd(engine);
+    const texts = specs.map((spec) => collector.response(spec.requestId).tokens.join(" "));
+    expect(texts[1]).toBe(texts[0] ?? "");
+    expect(new Set(texts).size).toBe(5);
+    engine.close();
+  });
+
+  test("temperature 0: the response does not depend on the seed, and each logprob is the highest", () => {
+    const greedy = newRequest(1, { temperature: 0, tokensMax: 24 });
+    const { tokens, logprobs } = soloResponse(greedy);
+    for (let seed = 0; seed < 8; seed += 1) {
+      const { sampling } = greedy;
+      const other = { ...greedy, sampling: { ...sampling, seed } };
+      expect(soloResponse(other).tokens).toEqual(tokens);
+      const drawn = newRequest(1, { seed, tokensMax: 1 });
+      expect(soloResponse(drawn).logprobs[0]).toBeLessThanOrEqual(logprobs[0] ?? -1);
+    }
+  });
+
+  test("a response ends with its first stop token, also inside an accepted draft", () => {
+    const free = newRequest(3, { stopTokenIds: [] });
+    const { tokens } = soloResponse(free);
+    const stop = tokens[7] ?? -1;
+    const spec = newRequest(3, { stopTokenIds: [stop] });
+    const drafter = new ScriptedDrafter(
+      () => tokens,
+      (view) => pathDraft(view, 20),
+    );
+    const planner = new FixedPlanner({ tokensMax: 20 });
+    const engine = newEngine({ speculation: { drafter, planner } });
+    register(engine, [spec]);
+    engine.command(run(spec));
+    const response = runToEnd(engine).response(spec.requestId);
+    expect(response.tokens).toEqual(tokens.slice(0, tokens.indexOf(stop) + 1));
+    expect(response.finish).toBe("stop");
+    expect(engine.stats().steps).toBe(2);
+    expect(engine.stats().kvTokensUsed).toBe(0);
+    engine.close();
+  });
+
+  test("the last token allowed ends the response with length, the stop token among them with stop", () => {
+    const { tokens } = soloResponse(newRequest(3, { stopTokenIds: [] }));
+    const cut = soloResponse(newRequest(3, { stopTokenIds: [], tokensMax: 5 }));
+    expect(cut.tokens).toEqual(tokens.slice(0, 5));
+    expect(cut.finish).toBe("length");
+  });
+});
+
+describe.skipIf(skipReason !== null)("the port", () => {
+  test("a chunk gives exactly its tokens, parks the KV, and resumes without prefill", () => {
+    const spec = newRequest(0);
+    const engine = newEngine();
+    const collector = new Collector();
+    engine.command(run(spec, { chunkTokens: 9 }));
+    runToEnd(engine, collector);
+    expect(collector.response(0).tokens.length).toBe(9);
+    expect(collector.response(0).finish).toBe(null);
+    const { prefillTokens, kvTokensUsed } = engine.stats();
+    // The last token has been drawn and not computed.
+    expect(kvTokensUsed).toBe(spec.prompt.length + 8);
+    engine.command(run(spec, { output: collector.output(0) }));
+    runToEnd(engine, collector);
+    expect(engine.stats().prefillTokens).toBe(prefillTokens);
+    expect(engine.stats().recomputedTokens).toBe(0);
+    expectSolo(collector, [spec]);
+    engine.close();
+  });
+
+  test("drafts never carry a chunk beyond its tokens", () => {
+    const spec = newRequest(0);
+    const drafter = drafterFor([spec], (view) => pathDraft(view, 30));
+    const engine = newEngine({ speculation: { drafter, planner: new FixedPlanner() } });
+    register(engine, [spec]);
+    engine.command(run(spec, { chunkTokens: 10 }));
+    expect(runToEnd(engine).response(0).tokens.length).toBe(10);
+    expect(engine.stats().acceptedTokens).toBeGreaterThan(5);
+    engine.close();
+  });
+
+  test("release frees a parked request, a running one and a waiting one at once", () => {
+    const engine = newEngine({ slots: 1 });
+    engine.command(run(newRequest(0), { chunkTokens: 2 }));
+    runToEnd(engine);
+    engine.command(run(newRequest(1)));
+    engine.command(run(newRequest(2)));
+    engine.step();
+    for (const id of [0, 1, 2]) engine.command({ kind: "release", requestId: requestId(id) });
+    engine.drain();
+    expect(engine.step()).toBe(false);
+    expect(engine.stats()).toMatchObject({ running: 0, waiting: 0, kvTokensUsed: 0 });
+    expect(engine.drain()).toEqual([]);
+    engine.close();
+  });
+
+  test("export of a running chunk ends it with the tokens it has, and its KV goes on elsewhere", () => {
+    const spec = newRequest(0);
+    const engine = newEngine();
+    const collector = new Collector();
+    engine.command(run(spec));
+    for (let step = 0; step < 5; step += 1) engine.step();
+    engine.command({ kind: "export", requestId: requestId(0) });
+    runToEnd(engine, collector);
+    expect(collector.response(0).finish).toBe(null);
+    expect(collector.output(0).length).toBeGreaterThan(0);
+    expect(engine.stats().kvTokensUsed).toBe(0);
+    const kv = collector.exported.get(0) ?? null;
+    const other = newEngine();
+    other.command(run(spec, { output: collector.output(0), kv }));
+    runToEnd(other, collector);
+    expect(other.stats()).toMatchObject({ kvLoads: 1, recomputedTokens: 0 });
+    expectSolo(collector, [spec]);
+    engine.close();
+    other.close();
+  });
+
+  test("export of a request that waits in the engine ends its chunk without KV", () => {
+    const engine = newEngine({ slots: 1 });
+    engine.command(run(newRequest(0)));
+    engine.command(run(newRequest(1)));
+    engine.step();
+    engine.command({ kind: "export", requestId: requestId(1) });
+    const collector = runToEnd(engine);
+    expect([...collector.exported]).toEqual([[1, null]]);
+    expectSolo(collector, [newRequest(0)]);
+    engine.close();
+  });
+
+  test("export of what runs undivided, or is not there, hands out nothing and disturbs nothing", () => {
+    const spec = { ...newRequest(0), divisible: false };
+    const engine = newEngine();
+    engine.command(run(spec));
+    engine.step();
+    engine.command({ kind: "export", requestId: requestId(0) });
+    engine.command({ kind: "export", requestId: requestId(77) });
+    const collector = runToEnd(engine);
+    expect([...collector.exported]).toEqual([
+      [0, null],
+      [77, null],
+    ]);
+    expectSolo(collector, [spec]);
+    engine.close();
+  });
+
+  test("a capacity the engine cannot have is invalid_config", () => {
+    for (const wrong of [{ slots: 0 }, { slots: 1000 }, { kvTokens: 0 }, { contextTokens: 9999 }]) {
+      expect(() => newEngine(wrong)).toThrow("embedded engine");
+    }
+  });
+
+  test("a delta with tokens missing before it is answered with a gap", () => {
+    const spec = newRequest(0);
+    const drafter = drafterFor([spec], (view) => pathDraft(view, 1));
+    const engine = newEngine({ speculation: { drafter, planner: new FixedPlanner() } });
+    const delta = { groupId: spec.groupId, sampleIndex: 3, tokens: Int32Array.of(5, 6) };
+    engine.command({ kind: "delta", ...delta, offset: 4 });
+    expect(engine.drain()).toEqual([]);
+    register(engine, [spec]);
+    engine.command({ kind: "delta", ...delta, offset: 0 });
+    engine.command({ kind: "delta", ...delta, offset: 4 });
+    expect(engine.drain()).toEqual([
+      { kind: "gap", groupId: spec.groupId, sampleIndex: 3, offset: 2 },
+    ]);
+    engine.close();
+  });
+
+  test("a group unused for its time to live is forgotten, one in use is not", () => {
+    let nowMs = 0;
+    const spec = newRequest(0);
+    const drafter = drafterFor([spec], (view) => pathDraft(view, 1));
+    const engine = newEngine({
+      clock: { nowMs: () => nowMs },
+      speculation: { drafter, planner: new FixedPlanner() },
+    });
+    register(engine, [newRequest(0), newRequest(1)]);
+    for (const id of [0, 1]) {
+      const { groupId: group, prompt } = newRequest(id);
+      engine.command({ kind: "register_group", groupId: group, prompt, ttlMs: 5000 });
+    }
+    engine.command(run(spec));
+    nowMs = 6000;
+    engine.step();
+    expect(drafter.has(newRequest(0).groupId)).toBe(true);
+    expect(drafter.has(newRequest(1).groupId)).toBe(false);
+    engine.close();
+  });
+
+  test("reload: the old epoch's requests, KV and drafts are gone, and its blobs are refused", () => {
+    const spec = newRequest(0);
+    const drafter = drafterFor([spec], (view) => pathDraft(view, 3));
+    const engine = newEngine({ speculation: { drafter, planner: new FixedPlanner() } });
+    register(engine, [spec]);
+    const before = new Collector();
+    engine.command(run(spec, { chunkTokens: 8 }));
+    runToEnd(engine, before);
+    engine.command({ kind: "export", requestId: requestId(0) });
+    before.take(engine.drain());
+    engine.command(run(newRequest(1)));
+    engine.step();
+    const weights = LlamaWeights.load(sharedModel().library, OTHER_MODEL_PATH);
+    engine.reload(weights, weightEpoch(1));
+    expect(engine.drain()).toEqual([{ kind: "reloaded", epoch: weightEpoch(1) }]);
+    expect(engine.epoch).toBe(weightEpoch(1));
+    expect(engine.step()).toBe(false);
+    expect(drafter.has(spec.groupId)).toBe(false);
+    const kv = before.exported.get(0) ?? null;
+    engine.command(run(spec, { output: before.output(0), kv }));
+    runToEnd(engine, before);
+    expect(engine.stats()).toMatchObject({ kvLoads: 0, kvLoadFailures: 1 });
+    expect(before.response(0).finish).not.toBe(null);
+    engine.close();
+    weights.free();
+  });
+});
+
+describe.skipIf(skipReason !== null)("the KV budget", () => {
+  test("the youngest running request is preempted first and runs again before later ones", () => {
+    const specs = requests(5);
+    const engine = newEngine({ slots: 4, kvTokens: 120 });
+    const collector = new Collector();
+    for (const spec of specs) engine.command(run(spec));
+    runToEnd(engine, collector);
+    const order = collector.others.flatMap((event) =>
+      event.kind === "preempted" ? [event.requestId as number] : [],
+    );
+    expect(order[0]).toBe(3);
+    const ended = collector.others.flatMap((event) =>
+      event.kind === "chunk_done" ? [event.requestId as number] : [],
+    );
+    expect(ended.indexOf(3)).toBeLessThan(ended.indexOf(4));
+    expect(order.length).toBe(engine.stats().preemptions);
+    engine.close();
+  });
+
+  test("parked KV is dropped before anybody is preempted, the longest parked first", () => {
+    const engine = newEngine({ slots: 4, kvTokens: 110 });
+    const collector = new Collector();
+    for (const id of [0, 1, 2]) {
+      engine.command(run(newRequest(id), { chunkTokens: 3 }));
+      runToEnd(engine, collector);
+    }
+    engine.command(run(newRequest(3, { stopTokenIds: [] })));
+    engine.command(run(newRequest(4, { stopTokenIds: [] })));
+    runToEnd(engine, collector);
+    const told = collector.others.flatMap((event) =>
+      event.kind === "evicted" || event.kind === "preempted" ? [event.kind, event.requestId] : [],
+    );
+    expect(told.slice(0, 6) as unknown[]).toEqual(["evicted", 0, "evicted", 1, "evicted", 2]);
+    expect(told).toContain("preempted");
+    expect(engine.kvTokensPeak).toBeLessThanOrEqual(110);
+    engine.close();
+  });
+
+  test("drafts take only room that is left: none is preempted for them", () => {
+    const specs = requests(2);
+    const drafter = drafterFor(specs, (view) => treeDraft(view, 2));
+    const planner = new FixedPlanner({ tree: true, tokensMax: 8 });
+    const kvTokens = Math.max(...specs.map((spec) => spec.prompt.length)) + 52;
+    const engine = newEngine({ slots: 1, kvTokens, speculation: { drafter, planner } });
+    register(engine, specs);
+    for (const spec of specs) engine.command(run(spec));
+    expectSolo(runToEnd(engine), specs);
+    expect(engine.stats().preemptions).toBe(0);
+    expect(engine.stats().draftedTokens).toBeGreaterThan(0);
+    expect(engine.kvTokensPeak).toBeLessThanOrEqual(kvTokens);
+    engine.close();
+  });
+});
+
+describe.skipIf(skipReason !== null)("moved KV", () => {
+  /** Request 0 after a chunk of 12 tokens on one engine, with its exported KV. */
+  function moved(): Collector {
+    const engine = newEngine();
+    const collector = new Collector();
+    engine.command(run(newRequest(0), { chunkTokens: 12 }));
+    runToEnd(engine, collector);
+    engine.command({ kind: "export", requestId: requestId(0) });
+    collector.take(engine.drain());
+    expect(engine.stats().kvTokensUsed).toBe(0);
+    engine.close();
+    return collector;
+  }
+
+  function resume(collector: Collector, bytes: ArrayBuffer, tokens: number): LlamaEngine {
+    const engine = newEngine();
+    const output = collector.output(0);
+    engine.command(run(newRequest(0), { output, kv: { tokens, bytes } }));
+    runToEnd(engine, collector);
+    expectSolo(collector, [newRequest(0)]);
+    return engine;
+  }
+
+  test("a whole blob is loaded and saves the prefill", () => {
+    const collector = moved();
+    const kv = collector.exported.get(0);
+    if (!kv) throw new Error("nothing was exported");
+    expect(kv.tokens).toBe(newRequest(0).prompt.length + 11);
+    const engine = resume(collector, kv.bytes, kv.tokens);
+    expect(engine.stats()).toMatchObject({ kvLoads: 1, kvLoadFailures: 0, prefillTokens: 0 });
+    engine.close();
+  });
+
+  for (const [name, damage] of [
+    ["truncated", (bytes: ArrayBuffer) => bytes.slice(0, bytes.byteLength - 100)],
+    ["empty", () => new ArrayBuffer(0)],
+    ["flipped in its payload", (bytes: ArrayBuffer) => flip(bytes, bytes.byteLength >> 1)],
+    ["flipped in its header", (bytes: ArrayBuffer) => flip(bytes, 12)],
+    ["flipped in its last byte", (bytes: ArrayBuffer) => flip(bytes, bytes.byteLength - 1)],
+  ] as const) {
+    test(`a blob ${name} is refused and recomputed, without effect on the response`, () => {
+      const collector = moved();
+      const kv = collector.exported.get(0);
+      if (!kv) throw new Error("nothing was exported");
+      const engine = resume(collector, damage(kv.bytes), kv.tokens);
+      expect(engine.stats()).toMatchObject({ kvLoads: 0, kvLoadFailures: 1 });
+      expect(engine.stats().recomputedTokens).toBe(kv.tokens);
+      engine.close();
+    });
+  }
+
+  test("a blob of other tokens is refused", () => {
+    const collector = moved();
+    const kv = collector.exported.get(0);
+    if (!kv) throw new Error("nothing was exported");
+    const engine = newEngine();
+    const spec = newRequest(4, { tokensMax: 40 });
+    const output = soloResponse(newRequest(1)).tokens.slice(0, 12);
+    engine.command(run(spec, { output: Int32Array.from(output), kv }));
+    runToEnd(engine, new Collector0(12));
+    expect(engine.stats()).toMatchObject({ kvLoads: 0, kvLoadFailures: 1 });
+    engine.close();
+  });
+});
+
+/** Collects a response whose first tokens came from elsewhere. */
+class Collector0 extends Collector {
+  constructor(have: number) {
+    super();
+    this.response(4).tokens.push(...new Array(have).fill(0));
+  }
+}
+
+function flip(bytes: ArrayBuffer, at: number): ArrayBuffer {
+  const copy = bytes.slice(0);
+  const view = new Uint8Array(copy);
+  view[at] = (view[at] ?? 0) ^ 16;
+  return copy;
+}

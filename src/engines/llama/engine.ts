@@ -1,0 +1,622 @@
+// The embedded engine: continuous batching over one llama.cpp context, synchronous, one step at a time. It
+// decides who runs, who waits and whose KV stays within the token budget, as vLLM does: waiting requests
+// enter first come first served; when KV is short, parked KV goes first, oldest first, then the youngest running
+// request is preempted. It must never let any of that, or a draft, change a token that is drawn.
+// It is long, and one class, because waiting, running, parked and asleep are one state with one KV budget.
+
+import { assert, unreachable } from "../../core/base/assert.ts";
+import type { Clock } from "../../core/base/clock.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
+import { DRAFT_TOKENS_MAX, type Drafter } from "../../core/draft/drafter.ts";
+import type { FinishReason } from "../../core/request/request.ts";
+import type { ChunkDrafts } from "../../core/request/response.ts";
+import type { WorkerCapacity, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import { LlamaContext } from "./context.ts";
+import { DraftGroups } from "./draft-groups.ts";
+import { refusalOf } from "./fault.ts";
+import { checkCapacity, checkRun } from "./limits.ts";
+import type { EngineCommand } from "./messages.ts";
+import { Residency } from "./residency.ts";
+import { Sampler } from "./sampler.ts";
+import { type RunCommand, Sequence } from "./sequence.ts";
+import { type DraftPlanner, Speculation } from "./speculation.ts";
+import { LearnedStepCost, ProfiledStepCost, profileSteps, type StepCost } from "./step-cost.ts";
+import { EngineProbe } from "./step-probe.ts";
+import { Stepper } from "./stepper.ts";
+import { type LlamaWeights, shapeDifference } from "./weights.ts";
+
+export interface EngineOptions {
+  readonly model: LlamaWeights;
+  readonly slots: number;
+  readonly kvTokens: number;
+  readonly contextTokens: number;
+  readonly epoch: WeightEpoch;
+  readonly clock: Clock;
+  /** Measures steps for the draft planner: CPU time of this thread, which contention does not distort. */
+  readonly cpuClock: Clock;
+  /** null: never drafts. */
+  readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner } | null;
+  /** Tokens prefilled in one step, at most, over all requests. */
+  readonly prefillRows?: number;
+  /** Streams beyond the slots, for parked requests and branches of draft trees. */
+  readonly spareStreams?: number;
+}
+
+/** Two graphs of prefill a step: decoding requests never wait longer than that for a new one. */
+const PREFILL_ROWS = 96;
+/** Rows of one llama_decode, at most. What slots and prefill leave is for drafts. */
+const BATCH_ROWS = 512;
+const SPARE_STREAMS_MAX = 16;
+
+export class LlamaEngine {
+  readonly capacity: WorkerCapacity;
+  readonly #options: EngineOptions;
+  readonly #streams: number;
+  readonly #prefillRows: number;
+  readonly #sampler: Sampler;
+  readonly #speculation: Speculation | null;
+  readonly #groups: DraftGroups | null;
+  #model: LlamaWeights;
+  #context: LlamaContext;
+  #residency: Residency;
+  #stepper: Stepper;
+  #shape: LlamaWeights["info"]["shape"];
+  #epoch: WeightEpoch;
+  /** What steps cost here: flat until `profile` has run. */
+  #cost = new LearnedStepCost(new ProfiledStepCost([{ batch: 1, rows: 1, ms: 1 }], 0));
+
+  readonly #all = new Map<RequestId, Sequence>();
+  /** In order of admission: the last is the youngest. */
+  readonly #running: Sequence[] = [];
+  readonly #waiting: Sequence[] = [];
+  /** Oldest first. */
+  readonly #parked = new Set<Sequence>();
+
+  #events: WorkerEvent[] = [];
+  readonly #unsent = new Set<Sequence>();
+  #urgent = false;
+  #asleep = false;
+  #isProfiled = false;
+
+  readonly #counts = {
+    steps: 0,
+    busyMs: 0,
+    outputTokens: 0,
+    prefillTokens: 0,
+    recomputedTokens: 0,
+    preemptions: 0,
+    kvLoads: 0,
+    kvLoadFailures: 0,
+  };
+  #kvTokensPeak = 0;
+
+  /** @throws AppError worker_failed, or invalid_config for a capacity the engine cannot have. */
+  constructor(options: EngineOptions) {
+    checkCapacity({ ...options, modelContextTokens: options.model.info.contextTokens });
+    this.#options = options;
+    this.#epoch = options.epoch;
+    this.#shape = options.model.info.shape;
+    this.#prefillRows = options.prefillRows ?? PREFILL_ROWS;
+    const spare = Math.max(2, Math.min(SPARE_STREAMS_MAX, options.slots));
+    this.#streams = options.slots + (options.spareStreams ?? spare);
+    this.#sampler = new Sampler(this.#shape.vocabularySize);
+    this.#model = options.model;
+    this.#context = this.#openContext();
+    this.#residency = new Residency(this.#context, this.#streams);
+    const { speculation, clock, slots } = options;
+    this.#speculation = speculation && new Speculation({ ...speculation, clock, slots });
+    this.#groups = speculation && new DraftGroups(speculation.drafter, clock);
+    this.#stepper = this.#newStepper();
+    this.capacity = {
+      slots,
+      kvTokens: options.kvTokens,
+      contextTokens: options.contextTokens,
+      kvBytesPerToken: this.#probe().kvBytesPerToken(),
+    };
+  }
+
+  get epoch(): WeightEpoch {
+    return this.#epoch;
+  }
+
+  /** The most KV tokens that were resident at any time, drafts and branches included. */
+  get kvTokensPeak(): number {
+    return this.#kvTokensPeak;
+  }
+
+  /** An event waits that a listener acts upon: everything but tokens. */
+  get urgent(): boolean {
+    return this.#urgent;
+  }
+
+  /** Measures what steps cost, in about `budgetMs`. Only while nothing is here; leaves no trace. */
+  profile(budgetMs: number): StepCost {
+    assert(this.#all.size === 0, "only an empty engine is profiled");
+    const probe = this.#probe();
+    this.#cost = new LearnedStepCost(profileSteps(probe, budgetMs));
+    probe.close();
+    this.#isProfiled = true;
+    this.#stepper = this.#newStepper();
+    return this.#cost;
+  }
+
+  /** A request that cannot run here is refused, and nothing else happens. */
+  command(command: EngineCommand): void {
+    switch (command.kind) {
+      case "run":
+        this.#contain(command.request.requestId, () => this.#run(command));
+        break;
+      case "export":
+        this.#export(command.requestId);
+        break;
+      case "release":
+        this.#release(command.requestId);
+        break;
+      case "park": {
+        const sequence = this.#all.get(command.requestId);
+        if (sequence !== undefined && !this.#parked.has(sequence)) this.#endEarly(sequence);
+        break;
+      }
+      case "adopt":
+        this.#adopt(command);
+        break;
+      case "register_group":
+        this.#groups?.register(command, this.#all.values());
+        break;
+      case "delta": {
+        const gap = this.#groups?.delta(command) ?? null;
+        if (gap !== null) this.#push(gap);
+        break;
+      }
+      case "drop_group":
+        this.#groups?.drop(command.groupId);
+        break;
+      case "advance":
+        this.#advanceTo(command.epoch);
+        break;
+      default:
+        unreachable(command);
+    }
+  }
+
+  /**
+   * Other weights: whatever was computed, drafted or not yet drained under the old ones is dropped.
+   * @throws AppError when the model cannot take the old one's place, which it then keeps: model_unreadable
+   * and nothing has happened, or worker_failed and all requests are dropped.
+   */
+  reload(model: LlamaWeights, epoch: WeightEpoch): void {
+    const difference = shapeDifference(this.#shape, model.info.shape);
+    if (difference !== null) {
+      throw new AppError(
+        "model_unreadable",
+        `${model.info.path}: another kind of model: ${difference}`,
+      );
+    }
+    this.dropAll();
+    const old = this.#model;
+    this.#model = model;
+    if (!this.#asleep) {
+      try {
+        this.#renewContext();
+      } catch (error) {
+        this.#model = old;
+        this.#renewContext();
+        throw error;
+      }
+    }
+    this.#epoch = epoch;
+    this.#push({ kind: "reloaded", epoch });
+  }
+
+  /** The weights are those of `epoch` already, or count as such from now on. */
+  #advanceTo(epoch: WeightEpoch): void {
+    if (epoch === this.#epoch) return;
+    this.dropAll();
+    this.#epoch = epoch;
+    this.#push({ kind: "reloaded", epoch });
+  }
+
+  /**
+   * Frees the context and with it all KV. Nothing is lost: parked requests get `evicted`, the others wait
+   * and are recomputed after `wake`.
+   */
+  sleep(): void {
+    if (this.#asleep) return;
+    for (let i = this.#running.length; i > 0; i -= 1)
+      this.#preempt(this.#running.pop() as Sequence);
+    for (const sequence of [...this.#parked]) this.#evict(sequence);
+    for (const sequence of this.#waiting) this.#residency.drop(sequence);
+    this.#context.free();
+    this.#asleep = true;
+  }
+
+  /** @throws AppError worker_failed: there is no memory for the context any more. */
+  wake(): void {
+    if (!this.#asleep) return;
+    this.#renewContext();
+    this.#asleep = false;
+  }
+
+  /** Forgets every request, group and event, without notice. */
+  dropAll(): void {
+    for (const sequence of this.#all.values()) this.#residency.drop(sequence);
+    this.#all.clear();
+    this.#running.length = 0;
+    this.#waiting.length = 0;
+    this.#parked.clear();
+    this.#groups?.clear();
+    this.#unsent.clear();
+    this.#events = [];
+    this.#urgent = false;
+  }
+
+  /** One engine pass. false: there was nothing to do. @throws AppError worker_failed. */
+  step(): boolean {
+    if (this.#asleep || (this.#running.length === 0 && this.#waiting.length === 0)) return false;
+    const startMs = this.#options.clock.nowMs();
+    this.#groups?.sweep(this.#all.values());
+    // As in vLLM, a step that had to preempt admits no request: the freed KV is needed by running ones.
+    if (!this.#makeRoom()) this.#admit();
+    this.#advance();
+    this.#settle();
+    this.#counts.steps += 1;
+    this.#counts.busyMs += this.#options.clock.nowMs() - startMs;
+    return true;
+  }
+
+  /** Takes all events since the last call, in order; the tokens of a request come as one event. */
+  drain(): WorkerEvent[] {
+    for (const sequence of this.#unsent) this.#sendTokens(sequence);
+    const events = this.#events;
+    this.#events = [];
+    this.#urgent = false;
+    return events;
+  }
+
+  stats(): WorkerStats {
+    const speculation = this.#speculation;
+    return {
+      running: this.#running.length,
+      waiting: this.#waiting.length,
+      kvTokensUsed: this.#resident(),
+      ...this.#counts,
+      draftMs: speculation?.draftMs ?? 0,
+      draftedTokens: speculation?.draftedTokens ?? 0,
+      acceptedTokens: speculation?.acceptedTokens ?? 0,
+      drafts: speculation?.drafts ?? 0,
+      ...(speculation !== null &&
+        this.#isProfiled && { draftSavedMs: speculation.savedMs - speculation.draftMs }),
+      ...(this.#isProfiled && { stepError: this.#cost.error }),
+    };
+  }
+
+  /** Frees the context; the model is its loader's. Safe to call twice. */
+  close(): void {
+    this.#context.free();
+  }
+
+  #renewContext(): void {
+    this.#context.free();
+    this.#context = this.#openContext();
+    this.#residency = new Residency(this.#context, this.#streams);
+    this.#stepper = this.#newStepper();
+  }
+
+  #openContext(): LlamaContext {
+    const streamTokens = this.#options.contextTokens + DRAFT_TOKENS_MAX;
+    return new LlamaContext(this.#model, {
+      streams: this.#streams,
+      streamTokens,
+      batchRows: BATCH_ROWS,
+    });
+  }
+
+  #newStepper(): Stepper {
+    return new Stepper(
+      {
+        context: this.#context,
+        residency: this.#residency,
+        sampler: this.#sampler,
+        speculation: this.#speculation,
+        cpuClock: this.#options.cpuClock,
+        stepMs: this.#cost,
+        prefillRows: this.#prefillRows,
+        draftRows: BATCH_ROWS - this.#options.slots - this.#prefillRows,
+      },
+      this.#counts,
+    );
+  }
+
+  #probe(): EngineProbe {
+    const { slots, cpuClock } = this.#options;
+    const rowsMax = Math.min(BATCH_ROWS, slots * (DRAFT_TOKENS_MAX + 1));
+    return new EngineProbe(this.#context, { slots, rowsMax, clock: cpuClock });
+  }
+
+  /** The boundary of one request outside of a step: what goes wrong ends this request and no other. */
+  #contain(requestId: RequestId, act: () => void): void {
+    try {
+      act();
+    } catch (error) {
+      const refusal = refusalOf(error);
+      if (refusal === null) throw error;
+      this.#release(requestId);
+      this.#push({ kind: "chunk_done", requestId, finish: "abort", refusal });
+    }
+  }
+
+  #run(command: RunCommand): void {
+    checkRun(command, { ...this.#options, vocabularySize: this.#shape.vocabularySize });
+    const { requestId } = command.request;
+    const sequence = new Sequence(command);
+    const earlier = this.#all.get(requestId);
+    if (earlier !== undefined) {
+      this.#unlist(earlier);
+      this.#residency.inherit(earlier, sequence);
+      sequence.computedBefore = Math.max(sequence.computedBefore, earlier.computedBefore);
+    }
+    if (sequence.kv !== null && sequence.computed > 0) {
+      if (sequence.computed >= sequence.kv.tokens) sequence.kv = null;
+      else this.#residency.drop(sequence);
+    }
+    if (sequence.length === sequence.chunkEnd) {
+      this.#residency.drop(sequence);
+      this.#push({ kind: "chunk_done", requestId, finish: "length" });
+      return;
+    }
+    this.#all.set(requestId, sequence);
+    this.#waiting.push(sequence);
+    this.#residency.setIdle(sequence);
+    this.#groups?.catchUp(sequence);
+  }
+
+  #export(requestId: RequestId): void {
+    const sequence = this.#all.get(requestId);
+    if (sequence !== undefined && !this.#parked.has(sequence)) this.#endEarly(sequence);
+    if (sequence === undefined || !this.#parked.has(sequence)) {
+      this.#push({ kind: "exported", requestId, kv: null });
+      return;
+    }
+    const kv = sequence.computed === 0 ? null : this.#residency.export(sequence, this.#epoch);
+    this.#residency.drop(sequence);
+    this.#forget(sequence);
+    this.#push({ kind: "exported", requestId, kv });
+  }
+
+  /** The chunk is over with the tokens that it has, if the request may be divided. */
+  #endEarly(sequence: Sequence): void {
+    if (!sequence.spec.divisible) return;
+    remove(this.#running, sequence);
+    remove(this.#waiting, sequence);
+    this.#park(sequence);
+  }
+
+  #release(requestId: RequestId): void {
+    const sequence = this.#all.get(requestId);
+    if (sequence === undefined) return;
+    this.#residency.drop(sequence);
+    this.#forget(sequence);
+  }
+
+  #adopt({ requestId, from, tokens }: Extract<EngineCommand, { kind: "adopt" }>): void {
+    const sequence = this.#all.get(from);
+    if (sequence === undefined || !this.#parked.has(sequence)) {
+      this.#push({ kind: "evicted", requestId });
+      return;
+    }
+    this.#all.delete(from);
+    sequence.spec = { ...sequence.spec, requestId };
+    this.#all.set(requestId, sequence);
+    if (sequence.computed <= tokens) return;
+    // KV in plain memory cannot be cut.
+    if (sequence.stream >= 0) this.#residency.truncate(sequence, tokens);
+    else this.#evict(sequence);
+  }
+
+  #forget(sequence: Sequence): void {
+    this.#unlist(sequence);
+    this.#all.delete(sequence.spec.requestId);
+  }
+
+  #unlist(sequence: Sequence): void {
+    this.#unsent.delete(sequence);
+    this.#parked.delete(sequence);
+    remove(this.#running, sequence);
+    remove(this.#waiting, sequence);
+  }
+
+  /** KV tokens in use, by all requests. */
+  #resident(): number {
+    let tokens = 0;
+    for (const sequence of this.#all.values()) tokens += sequence.computed;
+    return tokens;
+  }
+
+  /** KV tokens spoken for: what is held, and what the running requests need for their next token. */
+  #committed(): number {
+    let tokens = this.#resident();
+    for (const sequence of this.#running) tokens += sequence.pending;
+    return tokens;
+  }
+
+  /** Frees KV until the running requests can continue. true: some of them were preempted. */
+  #makeRoom(): boolean {
+    let preempted = false;
+    while (this.#committed() > this.#options.kvTokens) {
+      const holder = this.#oldestHolder(null);
+      if (holder !== null) {
+        this.#evict(holder);
+        continue;
+      }
+      const youngest = this.#running.pop();
+      assert(youngest !== undefined, "without running requests the budget is kept");
+      this.#preempt(youngest);
+      preempted = true;
+    }
+    return preempted;
+  }
+
+  /** Whose KV goes first: the longest parked; then a waiting request's, from the queue's end. */
+  #oldestHolder(except: Sequence | null): Sequence | null {
+    for (const sequence of this.#parked) return sequence;
+    for (let i = this.#waiting.length - 1; i >= 0; i -= 1) {
+      const sequence = this.#waiting[i] as Sequence;
+      if (sequence !== except && sequence.computed > 0) return sequence;
+    }
+    return null;
+  }
+
+  #evict(sequence: Sequence): void {
+    this.#residency.drop(sequence);
+    if (!this.#parked.has(sequence)) return;
+    this.#forget(sequence);
+    this.#push({ kind: "evicted", requestId: sequence.spec.requestId });
+  }
+
+  #preempt(sequence: Sequence): void {
+    const tokens = sequence.computed;
+    this.#sendTokens(sequence);
+    this.#residency.drop(sequence);
+    sequence.shadow = null;
+    this.#waiting.unshift(sequence);
+    this.#counts.preemptions += 1;
+    this.#push({ kind: "preempted", requestId: sequence.spec.requestId, tokens });
+  }
+
+  /** First come, first served, while there is a slot and room for all the tokens a request has now. */
+  #admit(): void {
+    const { slots, kvTokens } = this.#options;
+    while (this.#running.length < slots) {
+      const next = this.#waiting[0];
+      if (next === undefined) return;
+      let excess = this.#committed() + next.pending - kvTokens;
+      if (excess > this.#evictable(next)) return;
+      while (excess > 0) {
+        const holder = this.#oldestHolder(next);
+        assert(holder !== null, "what is evictable is found");
+        excess -= holder.computed;
+        this.#evict(holder);
+      }
+      this.#waiting.shift();
+      this.#running.push(next);
+      this.#contain(next.spec.requestId, () => this.#activate(next));
+    }
+  }
+
+  #evictable(except: Sequence): number {
+    let tokens = 0;
+    for (const sequence of this.#parked) tokens += sequence.computed;
+    for (const sequence of this.#waiting) if (sequence !== except) tokens += sequence.computed;
+    return tokens;
+  }
+
+  #activate(sequence: Sequence): void {
+    const found = this.#residency.activate(sequence, this.#epoch);
+    if (found === "loaded") this.#counts.kvLoads += 1;
+    if (found === "refused") this.#counts.kvLoadFailures += 1;
+    if (sequence.outputLength === 0) sequence.promptCached ??= sequence.computed;
+  }
+
+  #advance(): void {
+    const { kvTokens } = this.#options;
+    this.#residency.gather(this.#running);
+    const added = this.#stepper.plan(this.#running, {
+      room: kvTokens - this.#committed(),
+      drafting: this.#groups !== null && this.#groups.size > 0,
+    });
+    const used = this.#resident() + added;
+    assert(used <= kvTokens, "the KV budget is kept");
+    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, used);
+    this.#stepper.run(this.#running);
+    for (const sequence of this.#running) {
+      if (sequence.length === sequence.known) continue;
+      this.#groups?.append(sequence, sequence.known);
+      sequence.known = sequence.length;
+      this.#unsent.add(sequence);
+    }
+  }
+
+  /** Ends responses and chunks that are complete; the others stay, in their order. */
+  #settle(): void {
+    let kept = 0;
+    for (let i = 0; i < this.#running.length; i += 1) {
+      const sequence = this.#running[i] as Sequence;
+      if (sequence.finish !== null) {
+        this.#finish(sequence, sequence.finish);
+      } else if (sequence.length === sequence.chunkEnd) {
+        this.#park(sequence);
+      } else {
+        this.#running[kept] = sequence;
+        kept += 1;
+      }
+    }
+    this.#running.length = kept;
+  }
+
+  #finish(sequence: Sequence, finish: FinishReason): void {
+    const { requestId, keepsKv = false } = sequence.spec;
+    this.#sendTokens(sequence);
+    if (keepsKv && finish !== "abort") this.#setAside(sequence);
+    else {
+      this.#residency.drop(sequence);
+      this.#all.delete(requestId);
+    }
+    const { refusal } = sequence;
+    const why = refusal === null ? {} : { refusal };
+    this.#push({ kind: "chunk_done", requestId, finish, ...why, ...countsOf(sequence) });
+  }
+
+  #setAside(sequence: Sequence): void {
+    sequence.shadow = null;
+    this.#parked.add(sequence);
+    this.#residency.setIdle(sequence);
+  }
+
+  #park(sequence: Sequence): void {
+    this.#sendTokens(sequence);
+    this.#setAside(sequence);
+    const { requestId } = sequence.spec;
+    this.#push({ kind: "chunk_done", requestId, finish: null, ...countsOf(sequence) });
+  }
+
+  #sendTokens(sequence: Sequence): void {
+    if (!this.#unsent.delete(sequence)) return;
+    const { sent, length, chunkStart, promptLength } = sequence;
+    const count = sequence.spec.sampling.topLogprobs;
+    const [from, to] = [(sent - chunkStart) * count, (length - chunkStart) * count];
+    this.#events.push({
+      kind: "tokens",
+      requestId: sequence.spec.requestId,
+      offset: sent - promptLength,
+      tokens: sequence.tokens.slice(sent, length),
+      logprobs: sequence.logprobs.slice(sent - chunkStart, length - chunkStart),
+      top:
+        count === 0
+          ? null
+          : {
+              count,
+              tokens: sequence.topTokens.slice(from, to),
+              logprobs: sequence.topLogprobs.slice(from, to),
+            },
+    });
+    sequence.sent = length;
+  }
+
+  #push(event: WorkerEvent): void {
+    this.#events.push(event);
+    this.#urgent = true;
+  }
+}
+
+function countsOf(sequence: Sequence): { drafts: ChunkDrafts; promptTokensCached?: number } {
+  const { draftedTokens, acceptedTokens, promptCached } = sequence;
+  const verifications = Int32Array.from(sequence.verifications);
+  const drafts = { draftedTokens, acceptedTokens, verifications };
+  return promptCached === null ? { drafts } : { drafts, promptTokensCached: promptCached };
+}
+
+function remove(list: Sequence[], sequence: Sequence): void {
+  const index = list.indexOf(sequence);
+  if (index >= 0) list.splice(index, 1);
+}

@@ -1,0 +1,27 @@
+// What goes wrong with one request in the engine: it ends that request with a refusal, and nothing else. Whatever is
+// no such fault and no condition of one request is a bug of state that all requests share, and ends the engine.
+
+import { AssertionError } from "../../core/base/assert.ts";
+import type { Refusal } from "../../core/request/response.ts";
+
+/** The engine does not support what the request needs. */
+export const BAD_REQUEST = 400;
+/** The engine cannot do what it should. */
+export const BAD_GATEWAY = 502;
+
+export class RequestFault extends Error {
+  override readonly name = "RequestFault";
+  readonly refusal: Refusal;
+
+  constructor(refusal: Refusal) {
+    super(refusal.message);
+    this.refusal = refusal;
+  }
+}
+
+/** Of an error from work on one request alone; null: it is a bug. */
+export function refusalOf(error: unknown): Refusal | null {
+  if (error instanceof RequestFault) return error.refusal;
+  if (error instanceof AssertionError || !(error instanceof Error)) return null;
+  return { status: BAD_GATEWAY, message: `the engine failed at this request: ${error.message}` };
+}

@@ -1,0 +1,191 @@
+// Opens libllama in this thread and gives it a typed face. Pointers are numbers and may be passed between
+// the threads of the process. The CPU back end belongs to the process: it is loaded once, portable or
+// fastest, and cannot be changed afterwards.
+
+import { CString, cc, dlopen, type Pointer, ptr } from "bun:ffi";
+import { writeFileSync } from "node:fs";
+import shim from "../../../native/llama-shim.c" with { type: "text" };
+import { AppError } from "../../core/base/errors.ts";
+import { cString } from "./c-bytes.ts";
+import { MemoryFile } from "./memory-file.ts";
+import { type LibraryFiles, locateLibrary } from "./platform.ts";
+
+function openLibc() {
+  return dlopen("libc.so.6", { clock_gettime: { args: ["i32", "ptr"], returns: "i32" } });
+}
+
+function openGgml(file: string) {
+  return dlopen(file, {
+    ggml_backend_load: { args: ["ptr"], returns: "ptr" },
+    ggml_backend_load_all_from_path: { args: ["ptr"], returns: "void" },
+    // Of libggml-base, which the library needs; they abort the process at a type that does not exist.
+    ggml_type_name: { args: ["i32"], returns: "ptr" },
+    ggml_type_size: { args: ["i32"], returns: "u64" },
+    ggml_blck_size: { args: ["i32"], returns: "i64" },
+  });
+}
+
+function openLlama(file: string) {
+  return dlopen(file, {
+    llama_backend_init: { args: [], returns: "void" },
+    llama_log_set: { args: ["ptr", "ptr"], returns: "void" },
+    llama_time_us: { args: [], returns: "i64" },
+    llama_max_parallel_sequences: { args: [], returns: "u64" },
+    llama_model_default_params: { args: ["ptr"], returns: "void" },
+    llama_context_default_params: { args: ["ptr"], returns: "void" },
+    llama_model_load_from_file: { args: ["ptr", "ptr"], returns: "ptr" },
+    llama_init_from_model: { args: ["ptr", "ptr"], returns: "ptr" },
+    llama_decode: { args: ["ptr", "ptr"], returns: "i32" },
+    llama_get_logits_ith: { args: ["ptr", "i32"], returns: "ptr" },
+    llama_free: { args: ["ptr"], returns: "void" },
+    llama_model_free: { args: ["ptr"], returns: "void" },
+    llama_model_get_vocab: { args: ["ptr"], returns: "ptr" },
+    llama_model_n_ctx_train: { args: ["ptr"], returns: "i32" },
+    llama_model_n_embd: { args: ["ptr"], returns: "i32" },
+    llama_model_n_layer: { args: ["ptr"], returns: "i32" },
+    llama_model_n_head_kv: { args: ["ptr"], returns: "i32" },
+    llama_model_is_recurrent: { args: ["ptr"], returns: "bool" },
+    llama_model_is_hybrid: { args: ["ptr"], returns: "bool" },
+    llama_model_has_encoder: { args: ["ptr"], returns: "bool" },
+    llama_model_meta_val_str: { args: ["ptr", "ptr", "ptr", "u64"], returns: "i32" },
+    llama_vocab_n_tokens: { args: ["ptr"], returns: "i32" },
+    llama_vocab_bos: { args: ["ptr"], returns: "i32" },
+    llama_vocab_eos: { args: ["ptr"], returns: "i32" },
+    llama_vocab_is_eog: { args: ["ptr", "i32"], returns: "bool" },
+    llama_vocab_type: { args: ["ptr"], returns: "i32" },
+    llama_tokenize: {
+      args: ["ptr", "ptr", "i32", "ptr", "i32", "bool", "bool"],
+      returns: "i32",
+    },
+    llama_token_to_piece: { args: ["ptr", "i32", "ptr", "i32", "i32", "bool"], returns: "i32" },
+    llama_get_memory: { args: ["ptr"], returns: "ptr" },
+    llama_memory_seq_rm: { args: ["ptr", "i32", "i32", "i32"], returns: "bool" },
+    llama_state_seq_get_size: { args: ["ptr", "i32"], returns: "u64" },
+    llama_state_seq_get_data: { args: ["ptr", "ptr", "u64", "i32"], returns: "u64" },
+    llama_state_seq_set_data: { args: ["ptr", "ptr", "u64", "i32"], returns: "u64" },
+  });
+}
+
+/** From a memory file: the compiler cannot open what is inside a compiled executable. */
+function compileShim() {
+  const source = MemoryFile.create();
+  try {
+    writeFileSync(source.path, shim);
+    return compile(source.path);
+  } finally {
+    source.close();
+  }
+}
+
+function compile(source: string) {
+  return cc({
+    source,
+    // What the linker would look for is in a C compiler's package; memcpy is the process's own.
+    flags: "-nostdlib",
+    symbols: {
+      shim_model_default_params: { args: ["ptr", "ptr"], returns: "void" },
+      shim_context_default_params: { args: ["ptr", "ptr"], returns: "void" },
+      shim_model_load: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+      shim_context_create: { args: ["ptr", "ptr", "ptr"], returns: "ptr" },
+      shim_decode: { args: ["ptr", "ptr", "ptr"], returns: "i32" },
+      shim_thread_cpu_ms: { args: ["ptr"], returns: "f64" },
+      shim_copy_logits: { args: ["ptr", "ptr", "i32", "ptr", "i32"], returns: "i32" },
+    },
+  });
+}
+
+export type GgmlSymbols = ReturnType<typeof openGgml>["symbols"];
+export type LlamaSymbols = ReturnType<typeof openLlama>["symbols"];
+export type ShimSymbols = ReturnType<typeof compileShim>["symbols"];
+
+/** libllama as one thread sees it. */
+export interface LlamaLibrary {
+  readonly llama: LlamaSymbols;
+  readonly ggml: GgmlSymbols;
+  readonly shim: ShimSymbols;
+  /** CPU time of the calling thread, in ms. */
+  readonly threadCpuMs: () => number;
+  readonly files: LibraryFiles;
+}
+
+/** Address of a function of the library, for the shim to call. */
+export function addressOf(symbol: object): Pointer {
+  const address = Reflect.get(symbol, "ptr");
+  if (typeof address !== "number") throw new TypeError("not a native function");
+  return address as Pointer;
+}
+
+/** A pointer the library returned, or null. */
+export function pointerOf(value: Pointer | bigint | null): Pointer | null {
+  return value === null ? null : (Number(value) as Pointer);
+}
+
+/** Text that the library keeps; empty: there is none. */
+export function ptrText(value: Pointer | bigint | null): string {
+  const pointer = pointerOf(value);
+  return pointer === null ? "" : new CString(pointer).toString();
+}
+
+let opened: LlamaLibrary | null = null;
+
+/**
+ * Opens the library in this thread, silently. Needs no back end yet.
+ * @throws AppError native_library_missing.
+ */
+export function openLibrary(): LlamaLibrary {
+  if (opened !== null) return opened;
+  const files = locateLibrary();
+  try {
+    const llama = openLlama(files.llama).symbols;
+    // A log callback in JavaScript would be called from foreign threads; this function of the library
+    // ignores its arguments and has no effect, which is all that silence needs.
+    llama.llama_log_set(addressOf(llama.llama_time_us), null);
+    const ggml = openGgml(files.ggml).symbols;
+    const shim = compileShim().symbols;
+    const clock = addressOf(openLibc().symbols.clock_gettime);
+    const threadCpuMs = () => shim.shim_thread_cpu_ms(clock);
+    opened = { llama, ggml, shim, threadCpuMs, files };
+    return opened;
+  } catch (cause) {
+    throw new AppError("native_library_missing", `cannot open ${files.llama}: ${String(cause)}`, {
+      cause,
+    });
+  }
+}
+
+/** The library writes to the process's standard error what it does, and why it cannot. */
+export function speakUp({ llama }: LlamaLibrary): void {
+  llama.llama_log_set(null, null);
+}
+
+let backend: "portable" | "fastest" | null = null;
+
+/**
+ * Loads the CPU back end of the process; call it on the main thread before any worker thread starts.
+ * @throws AppError native_library_missing when it cannot be loaded, invalid_config when the process
+ * already has the other one.
+ */
+export function loadBackend(library: LlamaLibrary, options: { deterministic: boolean }): void {
+  const wanted = options.deterministic ? "portable" : "fastest";
+  if (backend === wanted) return;
+  if (backend !== null) {
+    throw new AppError(
+      "invalid_config",
+      `this process runs the ${backend} llama.cpp kernels and cannot change to the ${wanted} ones`,
+    );
+  }
+  const { ggml } = library;
+  if (wanted === "fastest") {
+    ggml.ggml_backend_load_all_from_path(ptr(cString(library.files.folder)));
+  } else {
+    const file = library.files.portableBackend;
+    if (file === null || ggml.ggml_backend_load(ptr(cString(file))) === null) {
+      throw new AppError(
+        "native_library_missing",
+        `deterministic runs need the portable llama.cpp kernels (${file ?? "none for this platform"}), which cannot be loaded`,
+      );
+    }
+  }
+  library.llama.llama_backend_init();
+  backend = wanted;
+}

@@ -1,0 +1,115 @@
+// Draws tokens from rows of logits with the kernel of assembly/sample. Nothing here depends on batches, drafts or workers, so a draw does not either.
+
+import { type Pointer, ptr } from "bun:ffi";
+import { readFileSync } from "node:fs";
+import KERNEL from "../../../build/sample.wasm" with { type: "file" };
+import { AppError } from "../../core/base/errors.ts";
+import type { LogitShaping } from "../../core/request/request.ts";
+
+interface SampleExports {
+  readonly resultOffset: () => number;
+  readonly rowOffset: () => number;
+  readonly rowLength: (n: number) => number;
+  readonly memoryBytes: (n: number) => number;
+  readonly sample: (n: number, temperature: number, u: number) => number;
+  readonly filter: (
+    n: number,
+    temperature: number,
+    minP: number,
+    topK: number,
+    topP: number,
+  ) => void;
+  readonly top: (n: number, temperature: number, count: number) => number;
+  readonly topTokensOffset: () => number;
+  readonly topLogprobsOffset: () => number;
+}
+
+const PAGE_BYTES = 65536;
+/** TOP_MAX of the kernel's layout. */
+export const TOP_LOGPROBS_MAX = 32;
+
+export class Sampler {
+  /** Logits to sample from go here: `vocabularySize` numbers. */
+  readonly row: Float32Array;
+  /** Address of `row`, for C to write to. The memory never grows, so it never moves. */
+  readonly rowPointer: Pointer;
+  readonly #vocabularySize: number;
+  readonly #kernel: SampleExports;
+  readonly #logprob: Float64Array;
+  readonly #topTokens: Int32Array;
+  readonly #topLogprobs: Float32Array;
+
+  /** @throws AppError core_version: the kernel has not been built. */
+  constructor(vocabularySize: number) {
+    const kernel = compileKernel();
+    // The kernel's own layout decides how much memory its row needs, so a first instance is asked.
+    const probe = instantiate(kernel, new WebAssembly.Memory({ initial: 1 }));
+    const pages = Math.ceil(probe.memoryBytes(vocabularySize) / PAGE_BYTES);
+    const memory = new WebAssembly.Memory({ initial: pages, maximum: pages });
+    this.#kernel = instantiate(kernel, memory);
+    this.#vocabularySize = vocabularySize;
+    this.#logprob = new Float64Array(memory.buffer, this.#kernel.resultOffset(), 1);
+    const { buffer } = memory;
+    const topTokensAt = this.#kernel.topTokensOffset();
+    const topLogprobsAt = this.#kernel.topLogprobsOffset();
+    this.#topTokens = new Int32Array(buffer, topTokensAt, TOP_LOGPROBS_MAX);
+    this.#topLogprobs = new Float32Array(buffer, topLogprobsAt, TOP_LOGPROBS_MAX);
+    const offset = this.#kernel.rowOffset();
+    const padded = new Float32Array(memory.buffer, offset, this.#kernel.rowLength(vocabularySize));
+    padded.fill(Number.NEGATIVE_INFINITY);
+    this.row = padded.subarray(0, vocabularySize);
+    this.rowPointer = ptr(this.row);
+  }
+
+  /** Drops from `row` what min_p, top_k and top_p drop after temperature; `draw` then draws from the rest. */
+  filter(temperature: number, { minP, topK, topP }: LogitShaping): void {
+    this.#kernel.filter(this.#vocabularySize, temperature, minP, topK, topP);
+  }
+
+  /**
+   * The token that `row` and the uniform number `u` give. temperature 0: the likeliest, lowest id first.
+   * Its log-probability is then in `logprob`. -1: `row` holds what is no number, or leaves no token to draw.
+   */
+  draw(temperature: number, u: number): number {
+    return this.#kernel.sample(this.#vocabularySize, temperature, u);
+  }
+
+  /** Of the last token drawn, in the distribution it was drawn from (temperature 0: softmax of the logits). */
+  get logprob(): number {
+    return this.#logprob[0] as number;
+  }
+
+  /**
+   * Writes the `count` likeliest tokens of the distribution last drawn from, and their logprobs, from index
+   * `at` on; where there are fewer with any probability, token -1 and logprob -inf.
+   */
+  writeTop(
+    temperature: number,
+    count: number,
+    target: { tokens: Int32Array; logprobs: Float32Array; at: number },
+  ): void {
+    const { tokens, logprobs, at } = target;
+    const found = this.#kernel.top(this.#vocabularySize, temperature, count);
+    for (let i = 0; i < count; i += 1) {
+      tokens[at + i] = i < found ? (this.#topTokens[i] as number) : -1;
+      logprobs[at + i] = i < found ? (this.#topLogprobs[i] as number) : Number.NEGATIVE_INFINITY;
+    }
+  }
+}
+
+function compileKernel(): WebAssembly.Module {
+  try {
+    return new WebAssembly.Module(readFileSync(KERNEL));
+  } catch (cause) {
+    throw new AppError(
+      "core_version",
+      `${KERNEL} is missing or not readable; build it with: bun run build`,
+      { cause },
+    );
+  }
+}
+
+function instantiate(module: WebAssembly.Module, memory: WebAssembly.Memory): SampleExports {
+  const { exports } = new WebAssembly.Instance(module, { env: { memory } });
+  return exports as unknown as SampleExports;
+}

@@ -1,0 +1,140 @@
+// One request as the engine holds it: its tokens, how many of them have their KV, and where that is.
+// Plain state with its invariant; the engine moves it between waiting, running and parked.
+//
+//   0 <= computed < length <= tokens.length
+//   [ prompt ............ | output of earlier chunks | output of this chunk ]
+//   0                     promptLength               chunkStart    length   chunkEnd
+//
+// The last token of a decoding sequence is always pending: drawn, and not computed yet.
+
+import type { DraftSource } from "../../core/draft/group-update.ts";
+import type { FinishReason, RequestSpec } from "../../core/request/request.ts";
+import type { Refusal } from "../../core/request/response.ts";
+import type { KvBlob, PriorityClass, WorkerCommand } from "../../core/rollout/worker.ts";
+import { ShapingState } from "./shaping.ts";
+
+export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
+
+export interface ShadowDraft {
+  /** Length of the sequence when it was proposed. */
+  readonly at: number;
+  readonly tokens: Int32Array;
+  readonly probabilities: Float32Array;
+}
+
+export class Sequence {
+  /** KV that is parked for a finished turn may become the next one's. */
+  spec: RequestSpec;
+  /** Where its drafts come from; null: it is not drafted for. */
+  readonly draft: DraftSource | null;
+  readonly tokens: Int32Array;
+  readonly promptLength: number;
+  readonly chunkStart: number;
+  /** Length at which the chunk, or the whole response, ends. */
+  readonly chunkEnd: number;
+  /** Of the tokens drawn in this chunk. */
+  readonly logprobs: Float32Array;
+  /** Alternatives of the tokens drawn in this chunk, `sampling.topLogprobs` each. */
+  readonly topTokens: Int32Array;
+  readonly topLogprobs: Float32Array;
+  /** null: logits are used as they are. */
+  readonly shaping: ShapingState | null;
+  priority: PriorityClass;
+  length: number;
+  /** Leading tokens whose KV is resident here, in `stream` or in `swapped`. */
+  computed = 0;
+  /** Leading tokens whose KV was computed at some time, here or elsewhere: computing them again is a recompute. */
+  computedBefore: number;
+  /** Stream of the context that holds the KV; -1: none. */
+  stream = -1;
+  /** KV moved out of the context to free its stream, with room for a blob's header before it. */
+  swapped: ArrayBuffer | null = null;
+  /** KV that came with the request and has not been loaded yet. */
+  kv: KvBlob | null;
+  /** Tokens of the prompt whose KV was here when it first ran; null: it has not, or began elsewhere. */
+  promptCached: number | null = null;
+  /** Length up to which the tokens have been sent. */
+  sent: number;
+  /** Length up to which the tokens have reached the draft replica. */
+  known: number;
+  /** Of the current step: its rows in the batch, and its draft's tokens and paths (from = to: no draft). */
+  firstRow = 0;
+  rowCount = 0;
+  proposedTokens = 0;
+  /** Of this chunk. */
+  draftedTokens = 0;
+  acceptedTokens = 0;
+  /** As in ChunkDrafts. */
+  readonly verifications: number[] = [];
+  finish: FinishReason | null = null;
+  /** Why it cannot continue; its `finish` is "abort" then. */
+  refusal: Refusal | null = null;
+  pathFrom = 0;
+  pathTo = 0;
+  /** A draft that is compared with what gets drawn, and not verified. */
+  shadow: ShadowDraft | null = null;
+
+  constructor(command: RunCommand) {
+    const { request, output, chunkTokens } = command;
+    this.spec = request;
+    this.draft = command.draft;
+    this.promptLength = request.prompt.length;
+    this.length = this.promptLength + output.length;
+    this.chunkStart = this.length;
+    const left = Math.min(chunkTokens, request.sampling.tokensMax - output.length);
+    this.chunkEnd = this.length + Math.max(0, left);
+    this.tokens = new Int32Array(this.chunkEnd);
+    this.tokens.set(request.prompt);
+    this.tokens.set(output, this.promptLength);
+    const chunkLength = this.chunkEnd - this.chunkStart;
+    this.logprobs = new Float32Array(chunkLength);
+    const { shaping, topLogprobs } = request.sampling;
+    this.topTokens = new Int32Array(chunkLength * topLogprobs);
+    this.topLogprobs = new Float32Array(chunkLength * topLogprobs);
+    this.shaping = shaping && new ShapingState(request, shaping);
+    for (const token of output) this.shaping?.note(token);
+    this.priority = command.priority;
+    this.kv = command.kv;
+    // A continued response was computed somewhere up to its pending token.
+    this.computedBefore = output.length > 0 ? this.length - 1 : 0;
+    this.sent = this.length;
+    this.known = this.length;
+  }
+
+  get outputLength(): number {
+    return this.length - this.promptLength;
+  }
+
+  /** Tokens that must be computed before the next one can be drawn. */
+  get pending(): number {
+    return this.length - this.computed;
+  }
+
+  append(token: number, logprob: number): void {
+    this.logprobs[this.length - this.chunkStart] = logprob;
+    this.tokens[this.length] = token;
+    this.length += 1;
+    this.shaping?.note(token);
+  }
+
+  /** A draft of `drafted` tokens was verified from the output token `offset` on. */
+  verified(offset: number, drafted: number, accepted: number): void {
+    this.acceptedTokens += accepted;
+    this.verifications.push(offset, drafted, accepted);
+  }
+
+  /** The KV was dropped; computing it again counts as recomputed. */
+  forgetKv(): void {
+    this.computedBefore = Math.max(this.computedBefore, this.computed);
+    this.computed = 0;
+    this.swapped = null;
+  }
+
+  /** How many leading tokens this and the other sequence share, of the other's resident ones. */
+  sharedWith(other: Sequence): number {
+    const limit = Math.min(other.computed, this.length - 1);
+    let shared = 0;
+    while (shared < limit && this.tokens[shared] === other.tokens[shared]) shared += 1;
+    return shared;
+  }
+}

@@ -1,0 +1,164 @@
+// The Text port over a GGUF file: its vocabulary by way of llama.cpp, its chat template. Text is an edge
+// convenience: everything between the edges is ids. It outlives a weight update.
+
+import { type Pointer, ptr } from "bun:ffi";
+import { assert } from "../../core/base/assert.ts";
+import { AppError } from "../../core/base/errors.ts";
+import { ChatTemplate } from "../../text/chat-template.ts";
+import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "../../text/decoding.ts";
+import type { EncoderThread } from "../../text/encoder.ts";
+import { openEncoderThread } from "../../text/encoder-thread.ts";
+import type { ChatMessage, ChatOptions, Detokenizer, Text } from "../../text/text.ts";
+import { nativeBytes } from "./c-bytes.ts";
+import { type LlamaLibrary, pointerOf } from "./native.ts";
+import { LlamaWeights, metaString } from "./weights.ts";
+
+const VOCABULARY_NONE = 0;
+const PIECE_BYTES = 64;
+
+export interface Tokenizer {
+  readonly vocabularySize: number;
+  /** Special tokens written in the text become their ids; no token is added. */
+  encode(text: string): Int32Array;
+  /** Characters split over several tokens come out whole; bytes that are not UTF-8 become U+FFFD. */
+  decode(tokens: ArrayLike<number>): string;
+}
+
+const THREAD = new URL("./text-thread.ts", import.meta.url);
+const AS_WRITTEN = { skipSpecial: false };
+const NOTHING_ADDED = { addSpecial: false };
+
+export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
+  readonly vocabularySize: number;
+  readonly #weights: LlamaWeights;
+  readonly #vocab: Pointer;
+  readonly #template: ChatTemplate;
+  /** Both are bounded by the vocabulary. */
+  readonly #pieces = new Map<number, Uint8Array>();
+  readonly #special = new Map<number, boolean>();
+  readonly #piece = nativeBytes(PIECE_BYTES);
+  #hasThreads = false;
+
+  /** `name`: what errors call the file. @throws AppError model_unreadable. */
+  static load(library: LlamaLibrary, path: string, name = path): LlamaTokenizer {
+    const weights = LlamaWeights.load(library, path, { vocabularyOnly: true, name });
+    try {
+      return new LlamaTokenizer(weights, name);
+    } catch (error) {
+      weights.free();
+      throw error;
+    }
+  }
+
+  /** Over weights that stay open, which other threads may share. @throws AppError model_unreadable. */
+  constructor(weights: LlamaWeights, name = weights.info.path) {
+    this.#weights = weights;
+    const { library } = weights;
+    const vocab = pointerOf(library.llama.llama_model_get_vocab(this.#weights.pointer));
+    assert(vocab !== null, "a loaded model has a vocabulary");
+    this.#vocab = vocab;
+    this.vocabularySize = this.#weights.info.shape.vocabularySize;
+    // llama.cpp aborts the process when such a vocabulary is asked to tokenize.
+    if (library.llama.llama_vocab_type(vocab) === VOCABULARY_NONE) {
+      throw new AppError("model_unreadable", `${name}: the model has no tokenizer`);
+    }
+    const { pointer } = this.#weights;
+    const source = metaString(library, pointer, "tokenizer.chat_template");
+    this.#template = new ChatTemplate(source === "" ? null : source, this.#namedTokens());
+  }
+
+  encode(text: string, options: { addSpecial: boolean } = NOTHING_ADDED): Int32Array {
+    const utf8 = new TextEncoder().encode(text);
+    // The library is given the length without the final byte, which is there so that none is empty.
+    const bytes = nativeBytes(utf8.length + 1);
+    bytes.set(utf8);
+    // No token is shorter than a byte, and at most two are added: this is always room enough.
+    const out = new Int32Array(new ArrayBuffer((utf8.length + 3) * 4));
+    const count = this.#weights.library.llama.llama_tokenize(
+      this.#vocab,
+      ptr(bytes),
+      utf8.length,
+      ptr(out),
+      out.length,
+      options.addSpecial,
+      true,
+    );
+    assert(count >= 0, "the token buffer holds a token per byte");
+    return out.slice(0, count);
+  }
+
+  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean } = AS_WRITTEN): string {
+    return decodeTokens(this, tokens, options);
+  }
+
+  detokenizer(options: { skipSpecial: boolean }): Detokenizer {
+    return new ByteDetokenizer(this, options);
+  }
+
+  bytes(token: number): Uint8Array {
+    return tokenBytes(this, token).slice();
+  }
+
+  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string {
+    return this.#template.render(messages, options);
+  }
+
+  /** Encodes in a thread of its own, on the same vocabulary. */
+  openThread(): EncoderThread {
+    this.#hasThreads = true;
+    const { pointer, info } = this.#weights;
+    return openEncoderThread(THREAD, { pointer, info });
+  }
+
+  close(): void {
+    // A thread that was stopped may still be at work on it.
+    if (!this.#hasThreads) this.#weights.free();
+  }
+
+  pieceOf(token: number): Uint8Array {
+    let piece = this.#pieces.get(token);
+    if (piece === undefined) {
+      piece = this.#readPiece(token, true);
+      this.#pieces.set(token, piece);
+    }
+    return piece;
+  }
+
+  /** The library writes special tokens out only when it is asked to. */
+  isSpecial(token: number): boolean {
+    let special = this.#special.get(token);
+    if (special === undefined) {
+      special = this.pieceOf(token).length > 0 && this.#readPiece(token, false).length === 0;
+      this.#special.set(token, special);
+    }
+    return special;
+  }
+
+  /** What templates call the first and last token of a text. */
+  #namedTokens(): Record<string, string> {
+    const { llama } = this.#weights.library;
+    const names: Record<string, string> = {};
+    const add = (name: string, token: number): void => {
+      if (token >= 0) names[name] = this.decode([token]);
+    };
+    add("bos_token", llama.llama_vocab_bos(this.#vocab));
+    add("eos_token", llama.llama_vocab_eos(this.#vocab));
+    return names;
+  }
+
+  #readPiece(token: number, special: boolean): Uint8Array {
+    let buffer = this.#piece;
+    let length = this.#toPiece(token, buffer, special);
+    if (length < 0) {
+      buffer = nativeBytes(-length);
+      length = this.#toPiece(token, buffer, special);
+    }
+    assert(length >= 0, "the piece buffer has the size the library asked for");
+    return buffer.slice(0, length);
+  }
+
+  #toPiece(token: number, buffer: Uint8Array, special: boolean): number {
+    const { llama } = this.#weights.library;
+    return llama.llama_token_to_piece(this.#vocab, token, ptr(buffer), buffer.length, 0, special);
+  }
+}

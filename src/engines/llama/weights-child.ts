@@ -1,0 +1,92 @@
+// The process that reads weights for one that serves: it may hang on a file system or be ended by a damaged
+// file, and nothing else is lost. Its result is in the memory file that it inherited.
+// weights-reader.ts starts it by way of main.ts; each line of its output is a ReadReport.
+
+import { dlopen, ptr } from "bun:ffi";
+import { writeSync } from "node:fs";
+import { AppError } from "../../core/base/errors.ts";
+import { nativeBytes } from "./c-bytes.ts";
+import { pathOf } from "./memory-file.ts";
+import { loadBackend, openLibrary, speakUp } from "./native.ts";
+import { checkTokenizer, checkWeights } from "./weights-check.ts";
+import { weightsIdOf } from "./weights-digest.ts";
+import {
+  FORM,
+  type ReadReport,
+  type ReadRequest,
+  type ReadStage,
+  TARGET,
+} from "./weights-reader.ts";
+import { importWeights, writeForm } from "./weights-source.ts";
+
+const STANDARD_OUTPUT = 1;
+/** Of Linux: prctl(2), setrlimit(2). */
+const PR_SET_PDEATHSIG = 1;
+const SIGKILL = 9;
+const RLIMIT_CORE = 4;
+/** Between two reports of one stage. */
+const REPORT_MS = 1000;
+
+/** Ends with its parent, and leaves no core file where a damaged model ends it. */
+function limitSelf(): void {
+  const { prctl, setrlimit } = dlopen("libc.so.6", {
+    prctl: { args: ["i32", "u64"], returns: "i32" },
+    setrlimit: { args: ["i32", "ptr"], returns: "i32" },
+  }).symbols;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  setrlimit(RLIMIT_CORE, ptr(nativeBytes(16)));
+}
+
+function report(line: ReadReport): void {
+  writeSync(STANDARD_OUTPUT, `${JSON.stringify(line)}\n`);
+}
+
+let reportedMs = 0;
+
+function progress(stage: ReadStage): void {
+  const nowMs = performance.now();
+  if (nowMs - reportedMs < REPORT_MS) return;
+  reportedMs = nowMs;
+  report({ kind: "progress", stage });
+}
+
+function begin(stage: ReadStage): void {
+  reportedMs = performance.now();
+  report({ kind: "progress", stage });
+}
+
+function read({ path, deterministic, isFirst }: ReadRequest): void {
+  begin("reading");
+  importWeights({
+    path,
+    target: TARGET,
+    form: isFirst ? null : FORM,
+    progress: () => progress("reading"),
+  });
+  begin("loading");
+  const library = openLibrary();
+  loadBackend(library, { deterministic });
+  speakUp(library);
+  const file = pathOf(TARGET);
+  if (isFirst) checkTokenizer(library, file, path);
+  checkWeights(library, file, path);
+  begin("hashing");
+  if (isFirst) writeForm(TARGET, FORM, path);
+  const weights = weightsIdOf(library, {
+    path: file,
+    name: path,
+    progress: () => progress("hashing"),
+  });
+  report({ kind: "read", weights });
+}
+
+/** `request`: a ReadRequest as JSON. */
+export function runWeightsChild(request: string): void {
+  limitSelf();
+  try {
+    read(JSON.parse(request) as ReadRequest);
+  } catch (error) {
+    const code = error instanceof AppError ? error.code : "model_unreadable";
+    report({ kind: "failed", code, message: error instanceof Error ? error.message : `${error}` });
+  }
+}

@@ -1,0 +1,274 @@
+// Writes the weights of a Hugging Face checkpoint into the form of a GGUF file of the same model: head,
+// metadata and layout are the base file's, byte for byte, and each tensor has the base's type. Names and row
+// orders are those of llama.cpp's convert_hf_to_gguf.py (gguf-py/gguf/tensor_mapping.py; LlamaModel.permute).
+
+import { closeSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
+import { AppError } from "../../core/base/errors.ts";
+import {
+  type ByteRange,
+  GGML_TYPE,
+  type GgufHead,
+  type GgufTensor,
+  Q8_BLOCK,
+  Q8_BLOCK_BYTES,
+  readGgufHead,
+} from "./gguf.ts";
+import { openSafetensors, readTensor, type SafeTensor } from "./safetensors.ts";
+
+/** llama: rows of q and k are interleaved for ggml's first kind of rotary embedding; the others' are not. */
+const ARCHITECTURES = ["llama", "qwen2", "qwen3"];
+
+const OUTSIDE_LAYERS: Readonly<Record<string, string>> = {
+  token_embd: "model.embed_tokens",
+  output_norm: "model.norm",
+  output: "lm_head",
+};
+
+const IN_LAYER: Readonly<Record<string, string>> = {
+  attn_norm: "input_layernorm",
+  attn_q: "self_attn.q_proj",
+  attn_k: "self_attn.k_proj",
+  attn_v: "self_attn.v_proj",
+  attn_output: "self_attn.o_proj",
+  attn_q_norm: "self_attn.q_norm",
+  attn_k_norm: "self_attn.k_norm",
+  ffn_norm: "post_attention_layernorm",
+  ffn_gate: "mlp.gate_proj",
+  ffn_up: "mlp.up_proj",
+  ffn_down: "mlp.down_proj",
+};
+
+/** Computed from the configuration, not learned: the base's stays. */
+const KEPT = ["rope_freqs.weight"];
+/** Left out by llama.cpp's converter as well. */
+const IGNORED = /\.rotary_emb\.inv_freq$/;
+const EMBEDDINGS = "model.embed_tokens.weight";
+const OUTPUT = "lm_head.weight";
+
+export interface ConversionOptions {
+  /** The GGUF file, or its form alone: what `keptRanges` names is read of it. */
+  readonly base: string;
+  /** A safetensors file, or a folder. */
+  readonly source: string;
+  readonly target: string;
+  /** Called after each tensor. */
+  readonly progress?: () => void;
+}
+
+/** What a conversion copies unchanged from the base file. */
+export function keptRanges(head: GgufHead): ByteRange[] {
+  const kept = head.tensors.filter(({ name }) => KEPT.includes(name));
+  const tensors = kept.map((tensor) => ({
+    from: tensor.offset,
+    to: tensor.offset + packedBytes(tensor),
+  }));
+  return [{ from: 0, to: head.dataOffset }, ...tensors];
+}
+
+/**
+ * Writes a GGUF of the weights in `source` to `target`.
+ * @throws AppError model_unreadable, naming the tensor that is missing, unknown, or of a wrong shape or type.
+ */
+export function convertWeights(options: ConversionOptions): void {
+  const head = readGgufHead(options.base);
+  const architecture = String(head.values.get("general.architecture"));
+  if (!ARCHITECTURES.includes(architecture)) {
+    const known = ARCHITECTURES.join(", ");
+    throw failure(options.source, `cannot become ${architecture} weights, only ${known}`);
+  }
+  const tensors = openSafetensors(options.source);
+  checkNames(head, tensors, options.source);
+  const base = openSync(options.base, "r");
+  const target = openSync(options.target, "w");
+  try {
+    ftruncateSync(target, head.fileBytes);
+    for (const range of keptRanges(head)) copyRange(base, target, range);
+    for (const tensor of head.tensors) {
+      if (KEPT.includes(tensor.name)) continue;
+      const { name, held } = find(tensor, tensors, options.source);
+      checkShape(tensor, { name, held });
+      const weights = inRowOrder(readTensor(name, held), tensor, head);
+      writeFully(target, pack(weights, tensor), tensor.offset);
+      options.progress?.();
+    }
+  } finally {
+    closeSync(base);
+    closeSync(target);
+  }
+}
+
+function failure(path: string, problem: string): AppError {
+  return new AppError("model_unreadable", `${path}: ${problem}`);
+}
+
+/** The checkpoint's name for a tensor of the base; null: none is known. */
+export function checkpointName(ggufName: string): string | null {
+  const match = /^(?:blk\.(\d+)\.)?(\w+)\.(weight|bias)$/.exec(ggufName);
+  if (match === null) return null;
+  const [, layer, part = "", kind] = match;
+  if (layer === undefined) {
+    const name = OUTSIDE_LAYERS[part];
+    return name === undefined ? null : `${name}.${kind}`;
+  }
+  const name = IN_LAYER[part];
+  return name === undefined ? null : `model.layers.${layer}.${name}.${kind}`;
+}
+
+/** What the base has no place for would be lost in silence. */
+function checkNames(head: GgufHead, tensors: Map<string, SafeTensor>, source: string): void {
+  const expected = new Set(head.tensors.map(({ name }) => checkpointName(name)));
+  for (const [name, tensor] of tensors) {
+    if (expected.has(name) || IGNORED.test(name)) continue;
+    if (name === OUTPUT && isTied(tensors, tensor)) continue;
+    throw failure(source, `tensor ${name} has no place in the loaded model`);
+  }
+}
+
+/** Some checkpoints of models with tied embeddings hold them twice. */
+function isTied(tensors: Map<string, SafeTensor>, output: SafeTensor): boolean {
+  const embeddings = tensors.get(EMBEDDINGS);
+  if (embeddings === undefined || embeddings.bytes !== output.bytes) return false;
+  const [a, b] = [readTensor(EMBEDDINGS, embeddings), readTensor(OUTPUT, output)];
+  return a.every((value, i) => value === b[i]);
+}
+
+function find(
+  tensor: GgufTensor,
+  tensors: Map<string, SafeTensor>,
+  source: string,
+): { name: string; held: SafeTensor } {
+  const name = checkpointName(tensor.name);
+  if (name === null) throw failure(source, `nothing is known to become tensor ${tensor.name}`);
+  const held = tensors.get(name);
+  if (held !== undefined) return { name, held };
+  const embeddings = tensors.get(EMBEDDINGS);
+  if (name === OUTPUT && embeddings !== undefined) return { name: EMBEDDINGS, held: embeddings };
+  throw failure(source, `tensor ${name} is missing`);
+}
+
+function checkShape(
+  { dimensions, name: ggufName }: GgufTensor,
+  { name, held }: { name: string; held: SafeTensor },
+): void {
+  const expected = dimensions.toReversed();
+  if (held.shape.join() === expected.join()) return;
+  const shape = `[${held.shape.join(", ")}], not the [${expected.join(", ")}] of ${ggufName}`;
+  throw failure(held.file, `tensor ${name} is of shape ${shape}`);
+}
+
+/** llama's q and k, of which each head's two halves are interleaved row by row. */
+function inRowOrder(
+  weights: Float32Array<ArrayBuffer>,
+  tensor: GgufTensor,
+  head: GgufHead,
+): Float32Array<ArrayBuffer> {
+  const part = /\.attn_([qk])\./.exec(tensor.name)?.[1];
+  if (head.values.get("general.architecture") !== "llama" || part === undefined) return weights;
+  const heads = Number(head.values.get("llama.attention.head_count"));
+  const kvHeads = Number(head.values.get("llama.attention.head_count_kv") ?? heads);
+  const rows = tensor.dimensions.at(-1) as number;
+  const columns = weights.length / rows;
+  const half = rows / (part === "q" ? heads : kvHeads) / 2;
+  const ordered = new Float32Array(weights.length);
+  for (let row = 0; row < rows; row += 1) {
+    const within = row % (2 * half);
+    const from = row - within + (within % 2) * half + (within >> 1);
+    ordered.set(weights.subarray(from * columns, (from + 1) * columns), row * columns);
+  }
+  return ordered;
+}
+
+function packedBytes({ name, dimensions, type }: GgufTensor): number {
+  const count = dimensions.reduce((product, size) => product * size, 1);
+  switch (type) {
+    case GGML_TYPE.f32:
+      return count * 4;
+    case GGML_TYPE.f16:
+    case GGML_TYPE.bf16:
+      return count * 2;
+    case GGML_TYPE.q8_0:
+      return (count / Q8_BLOCK) * Q8_BLOCK_BYTES;
+    default:
+      throw failure(
+        "the loaded model",
+        `tensor ${name} is of ggml type ${type}; it can be f32, f16, bf16 or q8_0`,
+      );
+  }
+}
+
+function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Array {
+  const bytes = new Uint8Array(packedBytes(tensor));
+  switch (tensor.type) {
+    case GGML_TYPE.f32:
+      return new Uint8Array(weights.buffer);
+    case GGML_TYPE.f16:
+      new Float16Array(bytes.buffer).set(weights);
+      return bytes;
+    case GGML_TYPE.bf16:
+      packBf16(weights, new Uint16Array(bytes.buffer));
+      return bytes;
+    default:
+      packQ8(weights, bytes);
+      return bytes;
+  }
+}
+
+/** To nearest, ties to even (ggml_compute_fp32_to_bf16). */
+function packBf16(weights: Float32Array<ArrayBuffer>, out: Uint16Array): void {
+  const words = new Uint32Array(weights.buffer);
+  for (let i = 0; i < words.length; i += 1) {
+    const word = words[i] as number;
+    const isNan = (word & 0x7fffffff) > 0x7f800000;
+    out[i] = isNan ? (word >>> 16) | 64 : (word + (0x7fff + ((word >>> 16) & 1))) >>> 16;
+  }
+}
+
+/**
+ * Blocks of a scale d = max |x| / 127 in f16, then round(x / d), halves away from zero, all in f32
+ * (ggml-quants.c, quantize_row_q8_0_ref). f64 rounded to f32 after each operation gives f32's own results.
+ */
+function packQ8(weights: Float32Array, out: Uint8Array): void {
+  const quants = new Int8Array(out.buffer);
+  const blocks = weights.length / Q8_BLOCK;
+  const scales = new Float16Array(blocks);
+  const scaleBytes = new Uint8Array(scales.buffer);
+  for (let block = 0; block < blocks; block += 1) {
+    const from = block * Q8_BLOCK;
+    const at = block * Q8_BLOCK_BYTES;
+    let largest = 0;
+    for (let i = from; i < from + Q8_BLOCK; i += 1) {
+      const size = Math.abs(weights[i] as number);
+      if (size > largest) largest = size;
+    }
+    const scale = Math.fround(largest / 127);
+    const inverse = scale === 0 ? 0 : Math.fround(1 / scale);
+    scales[block] = scale;
+    out[at] = scaleBytes[block * 2] as number;
+    out[at + 1] = scaleBytes[block * 2 + 1] as number;
+    for (let i = 0; i < Q8_BLOCK; i += 1) {
+      const value = Math.fround((weights[from + i] as number) * inverse);
+      // Converted to a byte, a number loses its fraction.
+      quants[at + 2 + i] = value < 0 ? value - 0.5 : value + 0.5;
+    }
+  }
+}
+
+const COPY_BYTES = 1 << 20;
+
+/** Copies a part of one open file to the same place in another. */
+export function copyRange(from: number, to: number, range: ByteRange): void {
+  const buffer = new Uint8Array(Math.min(COPY_BYTES, range.to - range.from));
+  for (let at = range.from; at < range.to; ) {
+    const read = readSync(from, buffer, 0, Math.min(buffer.length, range.to - at), at);
+    if (read === 0) throw new AppError("model_unreadable", "the loaded model's file is cut short");
+    writeFully(to, buffer.subarray(0, read), at);
+    at += read;
+  }
+}
+
+function writeFully(file: number, bytes: Uint8Array, offset: number): void {
+  let done = 0;
+  while (done < bytes.length) {
+    done += writeSync(file, bytes, done, bytes.length - done, offset + done);
+  }
+}

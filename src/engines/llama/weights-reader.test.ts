@@ -1,0 +1,93 @@
+// What the child process that reads weights may run into: paths that are no model, files that change under it,
+// damage that ends it, time that passes without progress.
+
+import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
+import type { AppError } from "../../core/base/errors.ts";
+import { readGgufHead } from "./gguf.ts";
+import { MemoryFile } from "./memory-file.ts";
+import { type ReadOptions, readWeights } from "./weights-reader.ts";
+import { importWeights } from "./weights-source.ts";
+
+setDefaultTimeout(60_000);
+
+const scratch = mkdtempSync(join(tmpdir(), "foretoken-reader-"));
+const form = MemoryFile.create();
+afterAll(() => {
+  form.close();
+  rmSync(scratch, { recursive: true });
+});
+
+function read(path: string, more: Partial<ReadOptions> = {}): Promise<unknown> {
+  return readWeights({ path, deterministic: true, isFirst: true, form, ...more });
+}
+
+function folder(name: string, ...files: string[]): string {
+  const path = join(scratch, name);
+  mkdirSync(path);
+  for (const file of files) writeFileSync(join(path, file), "");
+  return path;
+}
+
+function written(name: string, bytes: Uint8Array): string {
+  const path = join(scratch, name);
+  writeFileSync(path, bytes);
+  return path;
+}
+
+describe.skipIf(skipReason !== null)("readWeights", () => {
+  test("a path that is no model: what it is, and what to give", async () => {
+    const pipe = join(scratch, "pipe");
+    Bun.spawnSync(["mkfifo", pipe]);
+    const cases: [string, string][] = [
+      [join(scratch, "absent.gguf"), "there is no such file"],
+      [join(MODEL_PATH, "absent.gguf"), "there is no such file"],
+      [folder("checkpoint", "config.json", "model.safetensors"), "is a Hugging Face checkpoint"],
+      [folder("models", "b.gguf", "a.gguf"), "a.gguf, one of 2"],
+      [folder("empty"), "is a folder without a model"],
+      [written("model.safetensors", new Uint8Array(8)), "holds safetensors"],
+      [written("empty.gguf", new Uint8Array(0)), "is empty"],
+      [written("foreign.gguf", new Uint8Array(99)), "not a GGUF file"],
+      [pipe, "is a FIFO, not a file"],
+    ];
+    for (const [path, problem] of cases) {
+      const { code, message } = (await read(path).catch((error: unknown) => error)) as AppError;
+      expect({ code, message }).toEqual({
+        code: "model_unreadable",
+        message: expect.stringContaining(problem),
+      });
+      expect(message.split(path).length).toBe(message.includes(".gguf, one") ? 3 : 2);
+    }
+  });
+
+  test("damage that aborts llama.cpp ends the child alone, and its last words are the reason", async () => {
+    const bytes = readFileSync(MODEL_PATH);
+    const layers = readGgufHead(MODEL_PATH).ranges.get("qwen3.block_count")?.from as number;
+    bytes.writeUInt32LE(0, layers + 4);
+    const path = written("damaged.gguf", bytes);
+    await expect(read(path)).rejects.toMatchObject({
+      code: "model_unreadable",
+      message: expect.stringMatching(/damaged: loading it ended with SIGABRT .*GGML_ASSERT/),
+    });
+  });
+
+  test("a child that reports nothing for too long is killed, and the error names its stage", async () => {
+    await expect(read(MODEL_PATH, { silenceMsMax: 1 })).rejects.toMatchObject({
+      code: "model_unreadable",
+      message: `${MODEL_PATH}: reading it made no progress for 0.001 s`,
+    });
+  });
+
+  test("a file that changes while it is read is refused", () => {
+    const path = join(scratch, "changing.gguf");
+    copyFileSync(MODEL_PATH, path);
+    const target = MemoryFile.create();
+    const change = () => writeFileSync(path, "other", { flag: "r+" });
+    const options = { path, target: target.descriptor, form: null, progress: change };
+    expect(() => importWeights(options)).toThrow("was changed while it was read");
+    target.close();
+  });
+});

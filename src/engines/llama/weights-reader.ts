@@ -1,0 +1,173 @@
+// Reads weights in a child process, so that no damaged or slow file can end or block the serving
+// process. The result is weights in a memory file of this process, or an error that names the file. The memory
+// file contains exactly the bytes that the child has tested.
+
+import { resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { AppError, type ErrorCode } from "../../core/base/errors.ts";
+import type { WeightsId } from "../../core/base/ids.ts";
+import { IS_COMPILED, WEIGHTS_CHILD } from "../../core/base/program.ts";
+import { MemoryFile, pathOf } from "./memory-file.ts";
+
+export interface ReadRequest {
+  readonly path: string;
+  /** Which kernels: damage may end only one kind. */
+  readonly deterministic: boolean;
+  /** The model that engines are opened on: its tokenizer is tried as well, and its form is kept. */
+  readonly isFirst: boolean;
+}
+
+export type ReadStage = "reading" | "loading" | "hashing";
+
+export type ReadReport =
+  | { readonly kind: "progress"; readonly stage: ReadStage }
+  | { readonly kind: "read"; readonly weights: WeightsId }
+  | { readonly kind: "failed"; readonly code: ErrorCode; readonly message: string };
+
+/** The child's descriptors of the memory files. */
+export const TARGET = 3;
+export const FORM = 4;
+
+/**
+ * Silence after which a child counts as hung. It reports each second while it reads; to try a model
+ * of 40 GB on one core takes about 20 s.
+ */
+const SILENCE_MS_MAX: Readonly<Record<ReadStage, number>> = {
+  reading: 30_000,
+  loading: 120_000,
+  hashing: 30_000,
+};
+/** Of what the child writes to its standard error: the last lines contain the reason. */
+const NOISE_CHARACTERS_MAX = 16_384;
+
+export interface ReadOptions extends ReadRequest {
+  /** The memory file that holds the model's form: written if `isFirst`, read otherwise. */
+  readonly form: MemoryFile;
+  /** In place of each stage's own. */
+  readonly silenceMsMax?: number;
+}
+
+export interface ReadWeights {
+  /** The caller's to close: a GGUF file that llama.cpp loads. */
+  readonly file: MemoryFile;
+  readonly weights: WeightsId;
+}
+
+/** @throws AppError model_unreadable, naming the file and the reason. */
+export async function readWeights(options: ReadOptions): Promise<ReadWeights> {
+  const file = MemoryFile.create();
+  try {
+    return { file, weights: await readInto(file, options) };
+  } catch (error) {
+    file.close();
+    throw error;
+  }
+}
+
+async function readInto(file: MemoryFile, options: ReadOptions): Promise<WeightsId> {
+  const { deterministic, isFirst, form } = options;
+  const path = resolve(options.path);
+  const request: ReadRequest = { path, deterministic, isFirst };
+  const child = Bun.spawn([...PROGRAM, WEIGHTS_CHILD, JSON.stringify(request)], {
+    // Away from whatever settings of the runtime the user's folder holds.
+    cwd: "/",
+    stdio: ["ignore", "pipe", "pipe", file.descriptor, form.descriptor],
+    // llama.cpp starts no debugger where it aborts.
+    env: { ...process.env, GGML_NO_BACKTRACE: "1" },
+  });
+  let last: ReadReport = { kind: "progress", stage: "reading" };
+  let stage: ReadStage = "reading";
+  const silent = Promise.withResolvers<never>();
+  const patienceMs = () => options.silenceMsMax ?? SILENCE_MS_MAX[stage];
+  const expire = () => {
+    child.kill("SIGKILL");
+    silent.reject(unreadable(path, `${stage} it made no progress for ${patienceMs() / 1000} s`));
+  };
+  let silence = setTimeout(expire, patienceMs());
+  const ended = async (): Promise<WeightsId> => {
+    const noise = tailOf(child.stderr);
+    for await (const line of linesOf(child.stdout)) {
+      last = JSON.parse(line) as ReadReport;
+      if (last.kind === "progress") stage = last.stage;
+      clearTimeout(silence);
+      silence = setTimeout(expire, patienceMs());
+    }
+    await child.exited;
+    if (last.kind === "read" && child.exitCode === 0) return last.weights;
+    const reason = reasonIn((await noise).replaceAll(pathOf(TARGET), path));
+    if (last.kind === "failed") throw new AppError(last.code, `${last.message}${reason}`);
+    throw unreadable(path, `${endOf(child, stage)}${reason}`);
+  };
+  try {
+    return await Promise.race([ended(), silent.promise]);
+  } finally {
+    clearTimeout(silence);
+  }
+}
+
+/** What starts this program again. */
+const PROGRAM = IS_COMPILED
+  ? [process.execPath]
+  : [process.execPath, fileURLToPath(new URL("../../main.ts", import.meta.url))];
+
+function unreadable(path: string, problem: string): AppError {
+  return new AppError("model_unreadable", `${path}: ${problem}`);
+}
+
+/** What damage ends a process with. */
+const FAULTS: readonly unknown[] = [
+  "SIGABRT",
+  "SIGBUS",
+  "SIGFPE",
+  "SIGILL",
+  "SIGSEGV",
+  "SIGSYS",
+  "SIGTRAP",
+];
+
+function endOf({ signalCode, exitCode }: Bun.Subprocess, stage: ReadStage): string {
+  // The kernel sends it where memory ends.
+  if (signalCode === "SIGKILL") return `${stage} it was killed: is there memory for it?`;
+  if (signalCode !== null && !FAULTS.includes(signalCode)) {
+    return `${stage} it was ended by ${signalCode}`;
+  }
+  return `the model file is damaged: ${stage} it ended with ${signalCode ?? `status ${exitCode}`}`;
+}
+
+/** The last message of llama.cpp, C++ or the runtime, in brackets; empty: none. */
+const REASONS = [
+  /ggml_validate_row_data: (.+)[\s\S]*?(tensor .+ has invalid data)/,
+  /^gguf_init\w*: (.+)/m,
+  /error loading model: (.+)/,
+  /([^\s/]+: GGML_ASSERT.+ failed)/,
+  /what\(\): +(.+)/,
+  /panic.*?: (.+)/,
+];
+
+/** It may quote the damage, whatever its bytes are. */
+function reasonIn(noise: string): string {
+  for (const pattern of REASONS) {
+    const found = pattern.exec(noise)?.slice(1).join("; ");
+    if (found !== undefined) return ` (${found.trim().replaceAll(/[^ -~]/g, "?")})`;
+  }
+  return "";
+}
+
+async function tailOf(stream: ReadableStream<Uint8Array>): Promise<string> {
+  const decoder = new TextDecoder();
+  let text = "";
+  for await (const bytes of stream) {
+    text = (text + decoder.decode(bytes, { stream: true })).slice(-NOISE_CHARACTERS_MAX);
+  }
+  return text;
+}
+
+async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
+  const decoder = new TextDecoder();
+  let rest = "";
+  for await (const bytes of stream) {
+    const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
+    rest = lines.pop() ?? "";
+    yield* lines;
+  }
+}

@@ -1,0 +1,154 @@
+// Reads the weights at a path into a memory file in GGUF format: a GGUF file is copied, safetensors are
+// converted. Each file is read once; one that is changed meanwhile is refused. It may block for as long
+// as the file system does, so only a child process calls it.
+
+import {
+  type BigIntStats,
+  closeSync,
+  ftruncateSync,
+  openSync,
+  readdirSync,
+  readSync,
+  statSync,
+  writeSync,
+} from "node:fs";
+import { join } from "node:path";
+import { AppError, fileProblem } from "../../core/base/errors.ts";
+import { GGUF_MAGIC, readGgufHead } from "./gguf.ts";
+import { pathOf } from "./memory-file.ts";
+import { convertWeights, copyRange, keptRanges } from "./weights-conversion.ts";
+
+export interface ImportOptions {
+  readonly path: string;
+  /** Descriptor of the empty memory file that the weights go to. */
+  readonly target: number;
+  /** Descriptor of the loaded model's form, which safetensors are converted to; null: no model is loaded yet. */
+  readonly form: number | null;
+  /** Called again and again while there is something to read. */
+  readonly progress: () => void;
+}
+
+/** @throws AppError model_unreadable, saying what is wrong with the path or the file. */
+export function importWeights(options: ImportOptions): void {
+  const { path, form } = options;
+  const before = fingerprint(path);
+  if (isCheckpoint(path)) {
+    if (form === null) throw notForStart(path);
+    const base = pathOf(form);
+    convertWeights({ ...options, base, source: path, target: pathOf(options.target) });
+  } else {
+    copyGguf(options);
+  }
+  if (fingerprint(path) !== before) throw unreadable(path, "was changed while it was read");
+}
+
+/**
+ * Writes the form of a GGUF file, its head and what a conversion takes from it, to the memory file `form`: of
+ * the same size, with holes that take no memory in place of the tensors.
+ */
+export function writeForm(gguf: number, form: number, name: string): void {
+  const head = readGgufHead(pathOf(gguf), name);
+  ftruncateSync(form, head.fileBytes);
+  for (const range of keptRanges(head)) copyRange(gguf, form, range);
+}
+
+function unreadable(path: string, problem: string, cause?: unknown): AppError {
+  return new AppError("model_unreadable", `${path}: ${problem}`, { cause });
+}
+
+function statOf(path: string): BigIntStats {
+  try {
+    return statSync(path, { bigint: true });
+  } catch (cause) {
+    throw unreadable(path, fileProblem(cause), cause);
+  }
+}
+
+function isCheckpoint(path: string): boolean {
+  const stats = statOf(path);
+  if (stats.isDirectory()) return true;
+  checkKind(path, stats);
+  return path.endsWith(".safetensors");
+}
+
+/** Others may hold their reader for ever. */
+function checkKind(path: string, stats: BigIntStats): void {
+  if (stats.isFile()) return;
+  const kind = stats.isFIFO()
+    ? "a FIFO"
+    : stats.isSocket()
+      ? "a socket"
+      : stats.isDirectory()
+        ? "a folder"
+        : "a device";
+  throw unreadable(path, `is ${kind}, not a file`);
+}
+
+/** Of every file that may be read. */
+function fingerprint(path: string): string {
+  const stats = statOf(path);
+  const files = stats.isDirectory()
+    ? readdirSync(path)
+        .filter((name) => /\.(safetensors|json)$/.test(name))
+        .sort()
+        .map((name) => join(path, name))
+    : [path];
+  return files
+    .map((file) => {
+      const found = statOf(file);
+      checkKind(file, found);
+      return `${file} ${found.ino} ${found.size} ${found.mtimeNs}`;
+    })
+    .join("\n");
+}
+
+/** An embedded engine begins with a GGUF file: what the path holds in its place, and what to give. */
+function notForStart(path: string): AppError {
+  const wanted = "an embedded engine begins with a GGUF file";
+  const convert = `${wanted}: convert it (convert_hf_to_gguf.py of llama.cpp)`;
+  if (!statOf(path).isDirectory()) return unreadable(path, `holds safetensors; ${convert}`);
+  const names = readdirSync(path).sort();
+  const gguf = names.filter((name) => name.endsWith(".gguf"));
+  if (gguf[0] !== undefined) {
+    const others = gguf.length > 1 ? `, one of ${gguf.length}` : "";
+    return unreadable(path, `is a folder; give the file in it: ${join(path, gguf[0])}${others}`);
+  }
+  const isHuggingFace = names.some((name) => /^config\.json$|\.safetensors$/.test(name));
+  if (isHuggingFace) return unreadable(path, `is a Hugging Face checkpoint; ${convert}`);
+  return unreadable(path, `is a folder without a model; ${wanted}`);
+}
+
+const PIECE_BYTES = 1 << 22;
+
+function copyGguf({ path, target, progress }: ImportOptions): void {
+  let source: number;
+  try {
+    source = openSync(path, "r");
+  } catch (cause) {
+    throw unreadable(path, fileProblem(cause), cause);
+  }
+  try {
+    const buffer = new Uint8Array(PIECE_BYTES);
+    for (let at = 0; ; ) {
+      const read = readSync(source, buffer, 0, buffer.length, at);
+      if (at === 0) checkMagic(path, buffer.subarray(0, read));
+      if (read === 0) return;
+      for (let done = 0; done < read; ) {
+        done += writeSync(target, buffer, done, read - done, at + done);
+      }
+      at += read;
+      progress();
+    }
+  } finally {
+    closeSync(source);
+  }
+}
+
+/** Gives a plain reason for the commonest mistakes; what is behind the magic is llama.cpp's to judge. */
+function checkMagic(path: string, head: Uint8Array): void {
+  if (head.length === 0) throw unreadable(path, "is empty");
+  const view = new DataView(head.buffer, head.byteOffset, head.length);
+  if (head.length < 4 || view.getUint32(0, true) !== GGUF_MAGIC) {
+    throw unreadable(path, "not a GGUF file");
+  }
+}

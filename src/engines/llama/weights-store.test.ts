@@ -1,0 +1,155 @@
+// What has been loaded stays as it was read, whatever becomes of its file; equal weights are one, and have one
+// name; other weights have another.
+
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import {
+  copyFileSync,
+  mkdtempSync,
+  readFileSync,
+  rmSync,
+  truncateSync,
+  writeFileSync,
+} from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { checkpoint, writeSafetensors } from "../../../test/llama/checkpoint.ts";
+import { Ear, finished } from "../../../test/llama/ear.ts";
+import {
+  MODEL_PATH,
+  newRequest,
+  OTHER_MODEL_PATH,
+  run,
+  skipReason,
+  soloResponse,
+} from "../../../test/llama/engine-fixture.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
+import { readGgufHead } from "./gguf.ts";
+import { loadBackend, openLibrary } from "./native.ts";
+import { openLlamaModel } from "./open.ts";
+import { type OpenedStore, WeightsStore } from "./weights-store.ts";
+
+setDefaultTimeout(60_000);
+
+const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 256 };
+const EPOCH = weightEpoch(1);
+
+describe.skipIf(skipReason !== null)("weights", () => {
+  const scratch = mkdtempSync(join(tmpdir(), "foretoken-store-"));
+  let opened: OpenedStore;
+
+  beforeAll(async () => {
+    const library = openLibrary();
+    loadBackend(library, { deterministic: true });
+    opened = await WeightsStore.open(library, { path: OTHER_MODEL_PATH, deterministic: true });
+  });
+  afterAll(() => {
+    opened.tokenizer.close();
+    opened.first.release();
+    opened.store.close();
+    rmSync(scratch, { recursive: true });
+  });
+
+  async function idOf(path: string): Promise<string> {
+    const lease = await opened.store.acquire(path, EPOCH);
+    lease.release();
+    return lease.weights.id;
+  }
+
+  function written(name: string, bytes: Uint8Array): string {
+    const path = join(scratch, name);
+    writeFileSync(path, bytes);
+    return path;
+  }
+
+  test("a file that is rewritten in place, then cut short, changes no token of those who serve it", async () => {
+    const path = join(scratch, "served.gguf");
+    copyFileSync(MODEL_PATH, path);
+    const model = await openLlamaModel({ path, deterministic: true });
+    const tokens = async () => {
+      const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
+      if (worker === undefined) throw new Error("no worker");
+      const ear = new Ear(worker);
+      const spec = newRequest(0);
+      worker.send([run(spec)]);
+      await ear.until(() => finished(ear) === 1);
+      await worker.close();
+      return ear.collector.response(spec.requestId).tokens;
+    };
+    const expected = soloResponse(newRequest(0)).tokens;
+    expect(await tokens()).toEqual(expected);
+    const { dataOffset } = readGgufHead(path);
+    const bytes = readFileSync(path);
+    writeFileSync(path, bytes.fill(0x11, dataOffset));
+    expect(await tokens()).toEqual(expected);
+    truncateSync(path, 100);
+    expect(await tokens()).toEqual(expected);
+    model.close();
+  });
+
+  test("engines that open at once read a file once; later ones read its content then", async () => {
+    const path = join(scratch, "updated.gguf");
+    copyFileSync(MODEL_PATH, path);
+    const early = await Promise.all([1, 2].map(() => opened.store.acquire(path, EPOCH)));
+    expect(new Set(early.map(({ weights }) => weights.pointer)).size).toBe(1);
+    copyFileSync(OTHER_MODEL_PATH, path);
+    const late = await opened.store.acquire(path, EPOCH);
+    // The model's own file, loaded already.
+    expect(late.weights).toBe(opened.first.weights);
+    expect(early[0]?.weights.id).not.toBe(late.weights.id);
+    for (const lease of [...early, late]) lease.release();
+  });
+
+  test("a name is of precision and bytes: who made the file, and when, means nothing", async () => {
+    const first = opened.first.weights.id;
+    expect(first).toMatch(/^f16-[0-9a-f]{16}$/);
+    expect(await idOf(MODEL_PATH)).toMatch(/^q8_0-[0-9a-f]{16}$/);
+    const bytes = readFileSync(OTHER_MODEL_PATH);
+    const head = readGgufHead(OTHER_MODEL_PATH);
+    const renamed = Buffer.from(bytes);
+    renamed.write("somebody", (head.ranges.get("general.name")?.to as number) - 8);
+    expect(await idOf(written("renamed.gguf", renamed))).toBe(first);
+    const turned = Buffer.from(bytes);
+    turned.writeFloatLE(20_000, (head.ranges.get("qwen3.rope.freq_base")?.from as number) + 4);
+    expect(await idOf(written("turned.gguf", turned))).not.toBe(first);
+    for (const tensor of [head.tensors[0], head.tensors.at(-1)]) {
+      const flipped = Buffer.from(bytes);
+      const at = (tensor?.offset as number) + 1;
+      flipped[at] = (flipped[at] as number) ^ 1;
+      expect(await idOf(written("flipped.gguf", flipped))).not.toBe(first);
+    }
+  });
+
+  test("a checkpoint of the loaded weights has their name; the model's own file may be gone by then", async () => {
+    const path = join(scratch, "base.gguf");
+    copyFileSync(OTHER_MODEL_PATH, path);
+    const library = openLibrary();
+    const { store, first, tokenizer } = await WeightsStore.open(library, {
+      path,
+      deterministic: true,
+    });
+    rmSync(path);
+    const source = join(scratch, "model.safetensors");
+    writeSafetensors(source, checkpoint(), "F32");
+    const lease = await store.acquire(scratch, EPOCH);
+    expect(lease.weights).toBe(first.weights);
+    for (const one of [lease, first]) one.release();
+    tokenizer.close();
+    store.close();
+    await expect(store.acquire(source, EPOCH)).rejects.toMatchObject({ code: "worker_failed" });
+  });
+
+  test("weights that are not finite are refused, in either form", async () => {
+    const tensors = checkpoint();
+    tensors.get("model.layers.2.mlp.up_proj.weight")?.values.fill(Number.NaN, 7, 8);
+    const source = join(scratch, "nan.safetensors");
+    writeSafetensors(source, tensors, "F32");
+    const bytes = readFileSync(OTHER_MODEL_PATH);
+    bytes.writeUInt16LE(0x7c00, readGgufHead(OTHER_MODEL_PATH).tensors[3]?.offset as number);
+    for (const path of [source, written("infinite.gguf", bytes)]) {
+      await expect(opened.store.acquire(path, EPOCH)).rejects.toMatchObject({
+        code: "model_unreadable",
+        message: expect.stringMatching(/: .*found (nan|inf) value at block \d+; tensor 'blk/),
+      });
+    }
+  });
+});

@@ -1,0 +1,182 @@
+// The weights this process has loaded, each once, shared by all its engines and freed when the last one lets
+// go. They are known by what they are and not by their path: a weight update may rewrite the same file, and
+// what has been loaded from it stays as it was.
+
+import { assert } from "../../core/base/assert.ts";
+import { AppError } from "../../core/base/errors.ts";
+import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
+import { MemoryFile } from "./memory-file.ts";
+import type { SharedWeights } from "./messages.ts";
+import type { LlamaLibrary } from "./native.ts";
+import { LlamaTokenizer } from "./tokenizer.ts";
+import { LlamaWeights } from "./weights.ts";
+import { type ReadWeights, readWeights } from "./weights-reader.ts";
+import type { LoadAnswer, LoadRequest } from "./weights-thread.ts";
+
+/** One holder's claim on loaded weights. */
+export interface WeightsLease {
+  readonly weights: SharedWeights;
+  /** Another claim on the same weights. Call before `release`. */
+  share(): WeightsLease;
+  /** Gives the claim back; only the first call counts. */
+  release(): void;
+}
+
+interface Loaded {
+  readonly weights: SharedWeights;
+  holders: number;
+}
+
+/** A file on its way into memory. */
+interface Reading {
+  readonly done: Promise<Loaded>;
+  /** Who gets a claim at its end. */
+  joiners: number;
+}
+
+export interface WeightsStoreOptions {
+  /** The GGUF file that engines begin with. */
+  readonly path: string;
+  readonly deterministic: boolean;
+}
+
+export interface OpenedStore {
+  readonly store: WeightsStore;
+  readonly first: WeightsLease;
+  readonly tokenizer: LlamaTokenizer;
+}
+
+export class WeightsStore {
+  readonly #library: LlamaLibrary;
+  readonly #deterministic: boolean;
+  /** Of the first weights: what safetensors are converted to. */
+  readonly #form = MemoryFile.create();
+  readonly #loaded = new Map<WeightsId, Loaded>();
+  /** By epoch and path: engines that want the same at the same time read it once. */
+  readonly #reading = new Map<string, Reading>();
+  #isClosed = false;
+
+  private constructor(library: LlamaLibrary, deterministic: boolean) {
+    this.#library = library;
+    this.#deterministic = deterministic;
+  }
+
+  /** @throws AppError model_unreadable: the first weights cannot serve. */
+  static async open(library: LlamaLibrary, options: WeightsStoreOptions): Promise<OpenedStore> {
+    const { path, deterministic } = options;
+    const store = new WeightsStore(library, deterministic);
+    let first: WeightsLease | null = null;
+    try {
+      const read = await store.#read(path, { isFirst: true });
+      try {
+        const loaded = await store.#load(path, read);
+        loaded.holders += 1;
+        first = store.#lease(loaded);
+        return { store, first, tokenizer: LlamaTokenizer.load(library, read.file.path, path) };
+      } finally {
+        read.file.close();
+      }
+    } catch (error) {
+      first?.release();
+      store.close();
+      throw error;
+    }
+  }
+
+  /**
+   * Loads a GGUF file, a .safetensors file or a folder of these as it is now, or joins who is loading it for
+   * this epoch. @throws AppError model_unreadable.
+   */
+  async acquire(path: string, epoch: WeightEpoch): Promise<WeightsLease> {
+    if (this.#isClosed) throw new AppError("worker_failed", `${path}: the model is closed`);
+    const name = `${epoch}:${path}`;
+    let reading = this.#reading.get(name);
+    if (reading === undefined) {
+      reading = { done: this.#bring(name, path), joiners: 0 };
+      this.#reading.set(name, reading);
+    }
+    reading.joiners += 1;
+    return this.#lease(await reading.done);
+  }
+
+  /** Nothing can be acquired any more; leases stay valid. */
+  close(): void {
+    this.#isClosed = true;
+    this.#form.close();
+  }
+
+  async #bring(name: string, path: string): Promise<Loaded> {
+    try {
+      const read = await this.#read(path, { isFirst: false });
+      try {
+        const loaded = await this.#load(path, read);
+        loaded.holders += this.#reading.get(name)?.joiners ?? 0;
+        return loaded;
+      } finally {
+        read.file.close();
+      }
+    } finally {
+      this.#reading.delete(name);
+    }
+  }
+
+  #read(path: string, { isFirst }: { isFirst: boolean }): Promise<ReadWeights> {
+    return readWeights({ path, deterministic: this.#deterministic, isFirst, form: this.#form });
+  }
+
+  /** Weights that are loaded already, by whatever path, are not loaded again. The caller adds its claims at once. */
+  async #load(name: string, { file, weights: id }: ReadWeights): Promise<Loaded> {
+    const held = this.#loaded.get(id);
+    if (held !== undefined) return held;
+    const answer = await loadInThread({ path: file.path, name });
+    if (answer.kind === "failed") throw new AppError(answer.code, answer.message);
+    const { pointer, info } = answer;
+    const since = this.#loaded.get(id);
+    if (since !== undefined) {
+      LlamaWeights.share(this.#library, pointer, info).free();
+      return since;
+    }
+    const loaded: Loaded = { weights: { id, pointer, info }, holders: 0 };
+    this.#loaded.set(id, loaded);
+    return loaded;
+  }
+
+  /** Of a claim that has been counted. */
+  #lease(loaded: Loaded): WeightsLease {
+    let isReleased = false;
+    return {
+      weights: loaded.weights,
+      share: () => {
+        assert(!isReleased, "a claim is shared while it is held");
+        loaded.holders += 1;
+        return this.#lease(loaded);
+      },
+      release: () => {
+        if (isReleased) return;
+        isReleased = true;
+        this.#letGo(loaded);
+      },
+    };
+  }
+
+  #letGo(loaded: Loaded): void {
+    loaded.holders -= 1;
+    assert(loaded.holders >= 0, "weights are released by their holders");
+    if (loaded.holders > 0) return;
+    const { id, pointer, info } = loaded.weights;
+    this.#loaded.delete(id);
+    LlamaWeights.share(this.#library, pointer, info).free();
+  }
+}
+
+function loadInThread(request: LoadRequest): Promise<LoadAnswer> {
+  const thread = new Worker(new URL("./weights-thread.ts", import.meta.url).href);
+  const answered = new Promise<LoadAnswer>((resolve, reject) => {
+    thread.onmessage = ({ data }: MessageEvent<LoadAnswer>) => resolve(data);
+    thread.onerror = (event) => {
+      reject(new AppError("model_unreadable", `${request.name}: ${event.message}`));
+    };
+  });
+  thread.postMessage(request);
+  return answered.finally(() => thread.terminate());
+}

@@ -1,0 +1,165 @@
+// A model's weights: loaded once per process, read by every engine thread through its pointer, freed by
+// the code that loaded it. It decides which files are readable and which architectures the engine can serve.
+
+import { type Pointer, ptr } from "bun:ffi";
+import { assert } from "../../core/base/assert.ts";
+import { AppError } from "../../core/base/errors.ts";
+import { cString, nativeBytes } from "./c-bytes.ts";
+import { addressOf, type LlamaLibrary, pointerOf } from "./native.ts";
+import { MODEL_PARAMS_BYTES, setModelParams } from "./structs.ts";
+
+/** Two models with equal shapes can take each other's place in a running worker. */
+export interface ModelShape {
+  readonly architecture: string;
+  readonly vocabularySize: number;
+  readonly layers: number;
+  readonly embedding: number;
+  readonly kvHeads: number;
+}
+
+const SHAPE_KEYS = ["architecture", "vocabularySize", "layers", "embedding", "kvHeads"] as const;
+
+/** Plain data: it crosses threads. */
+export interface ModelInfo {
+  readonly path: string;
+  readonly shape: ModelShape;
+  /** Context the model was trained for, in tokens. */
+  readonly contextTokens: number;
+  readonly eosTokenId: number;
+  /** Every token that ends a text, eos included, ascending. */
+  readonly stopTokenIds: readonly number[];
+}
+
+const META_VALUE_BYTES = 128;
+
+export interface LoadOptions {
+  /** No weights, for a tokenizer alone. */
+  readonly vocabularyOnly: boolean;
+  /** To see whether the file is sound, not to serve: see `setModelParams`. */
+  readonly isTrial: boolean;
+  /** What errors call the file. */
+  readonly name: string;
+}
+
+export class LlamaWeights {
+  readonly library: LlamaLibrary;
+  readonly pointer: Pointer;
+  readonly info: ModelInfo;
+
+  private constructor(library: LlamaLibrary, pointer: Pointer, info: ModelInfo) {
+    this.library = library;
+    this.pointer = pointer;
+    this.info = info;
+  }
+
+  /**
+   * Blocks while the file is read; afterwards nothing depends on the file any more. A damaged file may end the
+   * process: weights-reader.ts has a child process try it first.
+   * @throws AppError model_unreadable, naming the file.
+   */
+  static load(library: LlamaLibrary, path: string, given: Partial<LoadOptions> = {}): LlamaWeights {
+    const options = { vocabularyOnly: false, isTrial: false, name: path, ...given };
+    const { name } = options;
+    const params = nativeBytes(MODEL_PARAMS_BYTES);
+    library.shim.shim_model_default_params(
+      addressOf(library.llama.llama_model_default_params),
+      ptr(params),
+    );
+    setModelParams(new DataView(params.buffer), options);
+    const pointer = pointerOf(
+      library.shim.shim_model_load(
+        addressOf(library.llama.llama_model_load_from_file),
+        ptr(cString(path)),
+        ptr(params),
+      ),
+    );
+    if (pointer === null)
+      throw unreadable(name, "llama.cpp cannot load it, damaged or unsupported");
+    const problem = options.vocabularyOnly ? null : unsupported(library, pointer);
+    if (problem !== null) {
+      library.llama.llama_model_free(pointer);
+      throw unreadable(name, problem);
+    }
+    const source = { path: name, vocabularyOnly: options.vocabularyOnly };
+    return new LlamaWeights(library, pointer, readInfo(library, pointer, source));
+  }
+
+  /** A model that another thread loaded and keeps alive. */
+  static share(library: LlamaLibrary, pointer: number, info: ModelInfo): LlamaWeights {
+    assert(pointer > 0, "a shared model has an address");
+    return new LlamaWeights(library, pointer as Pointer, info);
+  }
+
+  /** Only the loader calls it, when no context uses the model any more. */
+  free(): void {
+    this.library.llama.llama_model_free(this.pointer);
+  }
+}
+
+function unreadable(path: string, problem: string): AppError {
+  return new AppError("model_unreadable", `${path}: ${problem}`);
+}
+
+/** The engine removes the tail of a sequence and feeds tokens only: some architectures cannot do that. */
+function unsupported(library: LlamaLibrary, pointer: Pointer): string | null {
+  const { llama } = library;
+  if (llama.llama_model_is_recurrent(pointer) || llama.llama_model_is_hybrid(pointer)) {
+    return "recurrent models cannot take back rejected drafts and are not supported";
+  }
+  if (llama.llama_model_has_encoder(pointer)) return "encoder models are not supported";
+  return null;
+}
+
+function readInfo(
+  library: LlamaLibrary,
+  pointer: Pointer,
+  source: { path: string; vocabularyOnly: boolean },
+): ModelInfo {
+  const { llama } = library;
+  const vocab = pointerOf(llama.llama_model_get_vocab(pointer));
+  assert(vocab !== null, "a loaded model has a vocabulary");
+  const vocabularySize = llama.llama_vocab_n_tokens(vocab);
+  const stopTokenIds: number[] = [];
+  for (let token = 0; token < vocabularySize; token += 1) {
+    if (llama.llama_vocab_is_eog(vocab, token)) stopTokenIds.push(token);
+  }
+  return {
+    path: source.path,
+    shape: {
+      architecture: metaString(library, pointer, "general.architecture"),
+      vocabularySize,
+      layers: llama.llama_model_n_layer(pointer),
+      embedding: llama.llama_model_n_embd(pointer),
+      // Aborts the process where no layer was read.
+      kvHeads: source.vocabularyOnly ? 0 : llama.llama_model_n_head_kv(pointer),
+    },
+    contextTokens: llama.llama_model_n_ctx_train(pointer),
+    eosTokenId: llama.llama_vocab_eos(vocab),
+    stopTokenIds,
+  };
+}
+
+/** A value of the file's metadata; empty: there is none. */
+export function metaString(library: LlamaLibrary, pointer: Pointer, key: string): string {
+  let value = nativeBytes(META_VALUE_BYTES);
+  let length = readMeta(library, pointer, key, value);
+  if (length >= META_VALUE_BYTES) {
+    value = nativeBytes(length + 1);
+    length = readMeta(library, pointer, key, value);
+  }
+  return new TextDecoder().decode(value.subarray(0, Math.max(0, length)));
+}
+
+/** Bytes of the value, whether it fits or not; negative: there is none. */
+function readMeta(library: LlamaLibrary, pointer: Pointer, key: string, value: Uint8Array): number {
+  const { llama } = library;
+  return llama.llama_model_meta_val_str(pointer, ptr(cString(key)), ptr(value), value.length);
+}
+
+/** The first difference between two shapes, or null. */
+export function shapeDifference(current: ModelShape, next: ModelShape): string | null {
+  for (const key of SHAPE_KEYS) {
+    if (current[key] !== next[key]) return `${key} is ${next[key]}, was ${current[key]}`;
+  }
+  return null;
+}

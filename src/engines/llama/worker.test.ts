@@ -1,0 +1,198 @@
+// The worker in its thread: the life of a request through the port, weight epochs, and every way to fail.
+
+import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { Ear, finished } from "../../../test/llama/ear.ts";
+import {
+  MODEL_PATH,
+  newRequest,
+  OTHER_MODEL_PATH,
+  run,
+  skipReason,
+  soloResponse,
+} from "../../../test/llama/engine-fixture.ts";
+import { requestId, weightEpoch } from "../../core/base/ids.ts";
+import type { Worker } from "../../core/rollout/worker.ts";
+import { type LlamaModel, openLlamaModel, openLlamaWorkers } from "./open.ts";
+
+// Portable kernels are slow, and the machine may be busy.
+setDefaultTimeout(60_000);
+
+const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
+
+describe.skipIf(skipReason !== null)("worker", () => {
+  let model: LlamaModel | null = null;
+
+  async function open(workers: number): Promise<Worker[]> {
+    model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
+    return await openLlamaWorkers(model, { ...CAPACITY, workers });
+  }
+
+  async function openOne(): Promise<{ worker: Worker; ear: Ear }> {
+    const [worker] = await open(1);
+    if (worker === undefined) throw new Error("no worker");
+    return { worker, ear: new Ear(worker) };
+  }
+
+  const scratch = mkdtempSync(join(tmpdir(), "foretoken-llama-"));
+
+  afterAll(() => {
+    model?.close();
+    rmSync(scratch, { recursive: true });
+  });
+
+  test("openLlamaModel: describes the model", async () => {
+    model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
+    expect(model).toMatchObject({
+      deterministic: true,
+      vocabularySize: 1376,
+      contextTokens: 4096,
+      eosTokenId: 1359,
+      stopTokenIds: [1359],
+    });
+  });
+
+  test("requests on two workers give the responses of requests alone, and each finish comes with stats", async () => {
+    const workers = await open(2);
+    const ears = workers.map((worker) => new Ear(worker));
+    const specs = Array.from({ length: 8 }, (_, id) => newRequest(id, { topLogprobs: id % 3 }));
+    for (const [i, worker] of workers.entries()) {
+      worker.send(specs.filter((_, id) => id % 2 === i).map((spec) => run(spec)));
+      expect(worker.capacity).toMatchObject({ slots: 4, kvTokens: 600, contextTokens: 256 });
+      expect(worker.capacity.kvBytesPerToken).toBeGreaterThanOrEqual(2048);
+    }
+    for (const [i, ear] of ears.entries()) {
+      await ear.until(() => ear.stats?.outputTokens !== undefined && finished(ear) === 4);
+      for (const spec of specs.filter((_, id) => id % 2 === i)) {
+        const response = ear.collector.response(spec.requestId);
+        expect(response).toMatchObject({ ...soloResponse(spec), chunks: 1 });
+      }
+      expect(ear.stats).toMatchObject({ running: 0, waiting: 0, kvTokensUsed: 0 });
+    }
+    await Promise.all(workers.map((worker) => worker.close()));
+  });
+
+  test("a request moves between threads with its KV and continues without prefill", async () => {
+    const workers = await open(2);
+    const [from, to] = workers;
+    const [source, target] = workers.map((worker) => new Ear(worker));
+    if (!from || !to || !source || !target) throw new Error("two workers");
+    const spec = newRequest(0);
+    from.send([run(spec, { chunkTokens: 10 })]);
+    await source.until(() => source.collector.response(0).chunks === 1);
+    from.send([{ kind: "export", requestId: requestId(0) }]);
+    await source.until(() => source.collector.exported.has(0));
+    const kv = source.collector.exported.get(0) ?? null;
+    const output = source.collector.output(0);
+    to.send([run(spec, { output, kv })]);
+    // The rest arrives at an ear that has not heard the beginning.
+    target.collector.response(0).tokens.push(...output);
+    await target.until(() => finished(target) === 1);
+    expect(target.collector.response(0).tokens).toEqual(soloResponse(spec).tokens);
+    expect(target.stats).toMatchObject({ kvLoads: 1, prefillTokens: 0, recomputedTokens: 0 });
+    await Promise.all(workers.map((worker) => worker.close()));
+  });
+
+  test("a registered group's deltas are drafted from: a repeated response is accepted", async () => {
+    const { worker, ear } = await openOne();
+    const spec = newRequest(0);
+    const { tokens } = soloResponse(spec);
+    const { groupId } = spec;
+    worker.send([
+      { kind: "register_group", groupId, prompt: spec.prompt, ttlMs: 60_000 },
+      { kind: "delta", groupId, sampleIndex: 9, offset: 0, tokens: Int32Array.from(tokens) },
+      { kind: "delta", groupId, sampleIndex: 8, offset: 5, tokens: Int32Array.of(1) },
+      run(spec, { priority: "high" }),
+    ]);
+    await ear.until(() => finished(ear) === 1);
+    expect(ear.collector.response(0).tokens).toEqual(tokens);
+    expect(ear.collector.others).toContainEqual({
+      kind: "gap",
+      groupId,
+      sampleIndex: 8,
+      offset: 0,
+    });
+    await worker.close();
+  });
+
+  test("reload: later events carry the new epoch, and old work is dropped", async () => {
+    const { worker, ear } = await openOne();
+    const epoch = weightEpoch(5);
+    worker.send([run(newRequest(0)), { kind: "reload", modelPath: OTHER_MODEL_PATH, epoch }]);
+    worker.send([run(newRequest(1))]);
+    await ear.until(() => ear.collector.response(1).finish !== null);
+    expect(ear.kinds().filter((kind) => kind === "reloaded")).toEqual(["reloaded"]);
+    expect(ear.epochs.at(-1)).toBe(epoch);
+    expect(ear.epochs.indexOf(epoch)).toBe(ear.epochs.lastIndexOf(weightEpoch(0)) + 1);
+    expect(ear.collector.response(0).finish).toBe(null);
+    await worker.close();
+  });
+
+  test("reload of a file that cannot be read fails the worker, naming the file", async () => {
+    const { worker, ear } = await openOne();
+    const modelPath = join(scratch, "absent.gguf");
+    worker.send([{ kind: "reload", modelPath, epoch: weightEpoch(1) }]);
+    await ear.until(() => ear.kinds().includes("failed"));
+    expect(ear.collector.others.at(-1)).toMatchObject({
+      kind: "failed",
+      message: expect.stringContaining(modelPath),
+    });
+    worker.send([run(newRequest(0))]);
+    await worker.close();
+    expect(ear.collector.responses.size).toBe(0);
+  });
+
+  test("a request that can never run is refused, and the one beside it is served", async () => {
+    const { worker, ear } = await openOne();
+    worker.send([run(newRequest(0, { tokensMax: 9999 })), run(newRequest(1))]);
+    await ear.until(() => finished(ear) === 2);
+    expect(ear.collector.others).toContainEqual({
+      kind: "chunk_done",
+      requestId: requestId(0),
+      finish: "abort",
+      refusal: { status: 400, message: expect.stringContaining("the context holds 256") },
+    });
+    expect(ear.collector.response(1).tokens).toEqual(soloResponse(newRequest(1)).tokens);
+    await worker.close();
+    await worker.close();
+  });
+
+  test("close in mid-response ends quietly, and twice is once", async () => {
+    const { worker, ear } = await openOne();
+    worker.send([run(newRequest(0, { stopTokenIds: [], tokensMax: 200 }))]);
+    await ear.until(() => ear.collector.response(0).tokens.length > 0);
+    await Promise.all([worker.close(), worker.close()]);
+    const heard = ear.collector.response(0).tokens.length;
+    expect(heard).toBeLessThan(200);
+    expect(ear.kinds()).not.toContain("failed");
+  });
+
+  test("a capacity the engine cannot have is refused at open", async () => {
+    await open(0);
+    const opening = openLlamaWorkers(model as LlamaModel, { ...CAPACITY, workers: 2, slots: 0 });
+    await expect(opening).rejects.toMatchObject({ code: "invalid_config" });
+  });
+
+  test("a file that is absent, foreign or cut short is model_unreadable, by name", async () => {
+    const foreign = join(scratch, "foreign.gguf");
+    writeFileSync(foreign, "no model");
+    const cut = join(scratch, "cut.gguf");
+    writeFileSync(cut, readFileSync(MODEL_PATH).subarray(0, 400_000));
+    const header = join(scratch, "header.gguf");
+    writeFileSync(header, readFileSync(MODEL_PATH).subarray(0, 6));
+    for (const path of [join(scratch, "absent.gguf"), scratch, foreign, cut, header]) {
+      const opening = openLlamaModel({ path, deterministic: true });
+      await expect(opening).rejects.toMatchObject({
+        code: "model_unreadable",
+        message: expect.stringContaining(path),
+      });
+    }
+  });
+
+  test("a process on portable kernels cannot open a model on the fastest ones", async () => {
+    const opening = openLlamaModel({ path: MODEL_PATH, deterministic: false });
+    await expect(opening).rejects.toMatchObject({ code: "invalid_config" });
+  });
+});

@@ -1,0 +1,312 @@
+// The worker port on an engine in a thread of its own. It passes commands and events in batches, brings
+// other weights for a reload, and turns whatever ends the thread into one `failed` event.
+
+import { assert, unreachable } from "../../core/base/assert.ts";
+import { AppError, type ErrorCode } from "../../core/base/errors.ts";
+import type { WeightEpoch, WeightsId, WorkerId } from "../../core/base/ids.ts";
+import type { SamplingParams } from "../../core/request/request.ts";
+import type {
+  ControlAnswer,
+  ControlRequest,
+  Worker as RolloutWorker,
+  SamplingSupport,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+} from "../../core/rollout/worker.ts";
+import { answerControl, type Controlled } from "./control.ts";
+import {
+  type EngineCommand,
+  type EngineSettings,
+  type FromEngine,
+  type ToEngine,
+  unpackEvents,
+} from "./messages.ts";
+import { samplingSupport } from "./shaping.ts";
+import { shapeDifference } from "./weights.ts";
+import type { WeightsLease, WeightsStore } from "./weights-store.ts";
+
+export interface LlamaWorkerOptions {
+  readonly workerId: WorkerId;
+  readonly store: WeightsStore;
+  /** The worker's from now on. */
+  readonly lease: WeightsLease;
+  readonly settings: EngineSettings;
+}
+
+/** Weights on their way into the engine; `end` null: they serve. */
+interface Swap {
+  readonly lease: WeightsLease;
+  readonly end: (error: AppError | null) => void;
+}
+
+/** A step of a large prefill is the longest that an engine does not look at its messages. */
+const CLOSE_MS_MAX = 10_000;
+
+export class LlamaWorker implements RolloutWorker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: WorkerCapacity;
+  readonly keepsKv = true;
+  readonly #thread: Worker;
+  readonly #store: WeightsStore;
+  /** The same for all weights that may take the first ones' place. */
+  readonly #vocabularySize: number;
+  /** Weights the engine uses now. */
+  #lease: WeightsLease;
+  /** In the order in which they were sent to the engine. */
+  readonly #swaps: Swap[] = [];
+  /** Who waits for the engine's `done`, in order. */
+  readonly #acts: ((error: AppError | null) => void)[] = [];
+  #isSleeping = false;
+  #epoch: WeightEpoch;
+  #listener: WorkerListener | null = null;
+  #queue: WorkerCommand[] = [];
+  #flushing = false;
+  #state: "running" | "failed" | "closed" = "running";
+  /** Why it failed, for a listener that comes later. */
+  #failure: string | null = null;
+  #closing: Promise<void> | null = null;
+  #onClosed: () => void = () => {};
+
+  private constructor(thread: Worker, capacity: WorkerCapacity, options: LlamaWorkerOptions) {
+    this.workerId = options.workerId;
+    this.name = `embedded engine ${options.workerId}`;
+    this.capacity = capacity;
+    this.#thread = thread;
+    this.#store = options.store;
+    this.#vocabularySize = options.lease.weights.info.shape.vocabularySize;
+    this.#lease = options.lease;
+    this.#epoch = options.settings.epoch;
+    thread.onmessage = ({ data }: MessageEvent<FromEngine>) => this.#receive(data);
+    thread.onerror = (event) => this.#fail(event.message);
+    thread.addEventListener("close", () => this.#exited());
+  }
+
+  /** Starts the engine's thread and waits until it can take commands. @throws AppError as the engine does. */
+  static async open(options: LlamaWorkerOptions): Promise<LlamaWorker> {
+    const thread = new Worker(new URL("./engine-thread.ts", import.meta.url).href);
+    const opened = new Promise<WorkerCapacity>((resolve, reject) => {
+      thread.onmessage = ({ data }: MessageEvent<FromEngine>) => {
+        if (data.kind === "opened") resolve(data.capacity);
+        else if (data.kind === "failed") reject(new AppError(data.code, data.message));
+      };
+      thread.onerror = (event) => reject(new AppError("worker_failed", event.message));
+    });
+    const { settings } = options;
+    post(thread, { kind: "open", weights: options.lease.weights, settings });
+    try {
+      return new LlamaWorker(thread, await opened, options);
+    } catch (error) {
+      thread.terminate();
+      options.lease.release();
+      throw error;
+    }
+  }
+
+  get weights(): WeightsId {
+    return this.#lease.weights.id;
+  }
+
+  listen(listener: WorkerListener): void {
+    assert(this.#listener === null, "a worker has one listener");
+    this.#listener = listener;
+    const message = this.#failure;
+    if (message === null) return;
+    queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message }]));
+  }
+
+  supports(sampling: SamplingParams): SamplingSupport {
+    return samplingSupport(sampling, this.#vocabularySize);
+  }
+
+  async control(request: ControlRequest): Promise<ControlAnswer> {
+    const engine: Controlled = {
+      precision: this.weights.split("-")[0] ?? "",
+      isSleeping: this.#isSleeping,
+      changeWeights: (path, epoch) => this.#changeWeights(path, epoch),
+      sleep: async () => {
+        await this.#act({ kind: "sleep" });
+        this.#isSleeping = true;
+      },
+      wake: async () => {
+        await this.#act({ kind: "wake" });
+        this.#isSleeping = false;
+      },
+      canary: () => this.#act({ kind: "canary" }),
+    };
+    return await answerControl(engine, request);
+  }
+
+  /** `kv` bytes of a `run` move to the engine: the sender's buffer is empty afterwards. */
+  send(commands: readonly WorkerCommand[]): void {
+    if (this.#state !== "running") return;
+    this.#queue.push(...commands);
+    if (this.#flushing) return;
+    this.#flushing = true;
+    // Commands sent in one turn cost one message.
+    queueMicrotask(() => void this.#flush());
+  }
+
+  close(): Promise<void> {
+    this.#closing ??= this.#close();
+    return this.#closing;
+  }
+
+  /** Posts what is queued, in order; a reload holds back what comes after it until its weights are there. */
+  async #flush(): Promise<void> {
+    while (this.#queue.length > 0 && this.#state === "running") {
+      const reloadAt = this.#queue.findIndex((command) => command.kind === "reload");
+      const end = reloadAt < 0 ? this.#queue.length : reloadAt;
+      const commands = this.#queue.splice(0, end) as EngineCommand[];
+      if (commands.length > 0) this.#post({ kind: "commands", commands }, kvBuffers(commands));
+      const reload = this.#queue.shift();
+      if (reload?.kind === "reload") await this.#reload(reload);
+    }
+    this.#flushing = false;
+  }
+
+  async #reload(command: { modelPath: string; epoch: WeightEpoch }): Promise<void> {
+    this.#post({ kind: "drop_all" });
+    // What comes after it may be sent as soon as the new weights are on their way.
+    await new Promise<void>((posted) => {
+      this.#changeWeights(command.modelPath, command.epoch, posted).catch((error: unknown) => {
+        this.#fail(error instanceof Error ? error.message : String(error));
+        posted();
+      });
+    });
+  }
+
+  /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
+  async #changeWeights(path: string, epoch: WeightEpoch, posted = () => {}): Promise<void> {
+    const lease = await this.#store.acquire(path, epoch);
+    const { shape } = this.#lease.weights.info;
+    const difference = shapeDifference(shape, lease.weights.info.shape);
+    if (difference !== null) {
+      lease.release();
+      throw new AppError("model_unreadable", `${path}: another kind of model: ${difference}`);
+    }
+    if (this.#state !== "running") {
+      lease.release();
+      throw this.#gone();
+    }
+    const swapped = new Promise<void>((resolve, reject) => {
+      this.#swaps.push({ lease, end: (error) => (error === null ? resolve() : reject(error)) });
+    });
+    this.#post({ kind: "reload", weights: lease.weights, epoch });
+    posted();
+    await swapped;
+  }
+
+  /** Resolves when the engine has done it. @throws AppError worker_failed. */
+  #act(message: ToEngine): Promise<void> {
+    if (this.#state !== "running") return Promise.reject(this.#gone());
+    return new Promise((resolve, reject) => {
+      this.#acts.push((error) => (error === null ? resolve() : reject(error)));
+      this.#post(message);
+    });
+  }
+
+  #gone(): AppError {
+    return new AppError("worker_failed", `${this.name} is ${this.#state}`);
+  }
+
+  #receive(message: FromEngine): void {
+    switch (message.kind) {
+      case "events":
+        this.#epoch = message.epoch;
+        this.#deliver(unpackEvents(message.events));
+        break;
+      case "reloaded":
+        this.#swapped(null);
+        break;
+      case "reload_refused":
+        this.#swapped(new AppError(message.code, message.message));
+        break;
+      case "done":
+        this.#acts.shift()?.(problemIn(message.problem));
+        break;
+      case "failed":
+        this.#fail(message.message);
+        this.#onClosed();
+        break;
+      case "closed":
+        this.#onClosed();
+        break;
+      case "opened":
+        break;
+      default:
+        unreachable(message);
+    }
+  }
+
+  #swapped(error: AppError | null): void {
+    const swap = this.#swaps.shift();
+    assert(swap !== undefined, "an engine takes only weights that it was sent");
+    const unused = error === null ? this.#lease : swap.lease;
+    if (error === null) this.#lease = swap.lease;
+    unused.release();
+    swap.end(error);
+  }
+
+  #deliver(events: readonly WorkerEvent[]): void {
+    if (this.#state === "running") this.#listener?.(this.#epoch, events);
+  }
+
+  #fail(message: string): void {
+    if (this.#state !== "running") return;
+    this.#failure = message;
+    this.#deliver([{ kind: "failed", message }]);
+    this.#state = "failed";
+    this.#queue = [];
+    for (const end of this.#acts.splice(0)) end(this.#gone());
+    for (const swap of this.#swaps) swap.end(this.#gone());
+  }
+
+  #exited(): void {
+    this.#fail("the engine's thread has ended");
+    this.#onClosed();
+  }
+
+  async #close(): Promise<void> {
+    const running = this.#state === "running";
+    this.#state = "closed";
+    this.#queue = [];
+    if (running) {
+      const closed = new Promise<void>((resolve) => {
+        this.#onClosed = resolve;
+        setTimeout(resolve, CLOSE_MS_MAX).unref();
+      });
+      this.#post({ kind: "close" });
+      await closed;
+    }
+    this.#thread.terminate();
+    for (const end of this.#acts.splice(0)) end(this.#gone());
+    for (const { lease, end } of this.#swaps.splice(0)) {
+      end(this.#gone());
+      lease.release();
+    }
+    this.#lease.release();
+  }
+
+  #post(message: ToEngine, transfers: ArrayBuffer[] = []): void {
+    post(this.#thread, message, transfers);
+  }
+}
+
+function problemIn(problem: { code: ErrorCode; message: string } | null): AppError | null {
+  return problem === null ? null : new AppError(problem.code, problem.message);
+}
+
+function post(thread: Worker, message: ToEngine, transfers: ArrayBuffer[] = []): void {
+  thread.postMessage(message, transfers);
+}
+
+function kvBuffers(commands: readonly EngineCommand[]): ArrayBuffer[] {
+  const buffers: ArrayBuffer[] = [];
+  for (const command of commands) {
+    if (command.kind === "run" && command.kv !== null) buffers.push(command.kv.bytes);
+  }
+  return buffers;
+}

@@ -1,0 +1,320 @@
+// A host's state of one session with a sidecar: prompts, outputs, runs, requests on its worker. Translates commands of
+// the wire into the port's, refusing those that could harm the worker, and events back. Provides the commands that
+// restore the worker's state. Owns no socket.
+
+import { type GroupId, type RequestId, requestId } from "../../core/base/ids.ts";
+import type { RequestSpec } from "../../core/request/request.ts";
+import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
+import type { Worker, WorkerCommand, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import { KvInbox } from "./kv-stream.ts";
+import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
+import type { HostLimits, KvPart, WireCommand, WireEvent, WirePrompt } from "./message.ts";
+import { statsSince } from "./session-stats.ts";
+import { TokenLogs } from "./token-logs.ts";
+
+export interface Refusal {
+  readonly kind: "refuse";
+  /** invalid_message: a value that cannot be; unexpected_message: at the wrong moment. */
+  readonly reason: "invalid_message" | "unexpected_message";
+  readonly problem: string;
+}
+
+export type HostCommands =
+  | {
+      readonly kind: "ok";
+      readonly commands: WorkerCommand[];
+      /** Ends of runs that the worker is not given: each is one request's own fault. */
+      readonly refused: readonly WireEvent[];
+    }
+  | Refusal;
+
+export type Exported = Extract<WorkerEvent, { kind: "exported" }>;
+
+const BAD_REQUEST = 400;
+
+/** Thrown by the checks below and caught in `commands`, nowhere else. */
+class Refused extends Error {
+  readonly reason: Refusal["reason"];
+
+  constructor(reason: Refusal["reason"], problem: string) {
+    super(problem);
+    this.reason = reason;
+  }
+}
+
+export class HostSession {
+  readonly #worker: Worker;
+  readonly #limits: HostLimits;
+  readonly #vocabularySize: number;
+  readonly #prompts = new Map<number, Int32Array>();
+  #promptTokens = 0;
+  readonly #logs = new TokenLogs();
+  readonly #kv: KvInbox;
+  /** Requests that run. */
+  readonly #runOf = new Map<RequestId, number>();
+  /** Requests of which the worker holds something, running or parked. */
+  readonly #held = new Set<RequestId>();
+  readonly #groups = new Set<GroupId>();
+  /** Prompts that no engine could compute, and why. */
+  readonly #badPrompts = new Map<number, string>();
+  #runMax = 0;
+  /** What the worker said of itself last before the session; null: nothing. */
+  readonly #before: WorkerStats | null;
+  /** Of the commands that are being translated. */
+  #refused: WireEvent[] = [];
+
+  constructor(
+    worker: Worker,
+    limits: HostLimits,
+    vocabularySize: number,
+    before: WorkerStats | null = null,
+  ) {
+    this.#worker = worker;
+    this.#before = before;
+    this.#limits = limits;
+    this.#vocabularySize = vocabularySize;
+    this.#kv = new KvInbox(limits.kvBytesMax);
+  }
+
+  /** null, or what is wrong with the part. */
+  kvPart(part: KvPart): string | null {
+    return this.#kv.add(part);
+  }
+
+  commands(wire: readonly WireCommand[]): HostCommands {
+    try {
+      const commands: WorkerCommand[] = [];
+      this.#refused = [];
+      for (const command of wire) {
+        const translated = this.#translate(command);
+        if (translated !== null) commands.push(translated);
+      }
+      return { kind: "ok", commands, refused: this.#refused };
+    } catch (error) {
+      if (!(error instanceof Refused)) throw error;
+      return { kind: "refuse", reason: error.reason, problem: error.message };
+    }
+  }
+
+  /** `kvBytesMax`: KV beyond it is not sent, but for what `isStreamed` takes: its event follows its parts. */
+  events(
+    events: readonly WorkerEvent[],
+    kvBytesMax: number,
+    isStreamed: (event: Exported) => boolean,
+  ): WireEvent[] {
+    const wire: WireEvent[] = [];
+    let kvBytesLeft = kvBytesMax;
+    for (const event of events) {
+      switch (event.kind) {
+        case "tokens": {
+          const run = this.#runOf.get(event.requestId);
+          if (run === undefined) break;
+          this.#logs.append(event.requestId, event.offset, event.tokens);
+          const { offset, tokens, logprobs, top } = event;
+          wire.push({ kind: "tokens", run, offset, tokens, logprobs, top });
+          break;
+        }
+        case "chunk_done": {
+          const run = this.#runOf.get(event.requestId);
+          if (run === undefined) break;
+          this.#runOf.delete(event.requestId);
+          if (event.finish !== null) {
+            this.#held.delete(event.requestId);
+            this.#logs.forget(event.requestId);
+          }
+          const { finish, refusal, drafts } = event;
+          const more = { ...(refusal && { refusal }), ...(drafts && { drafts }) };
+          wire.push({ kind: "chunk_done", run, finish, ...more });
+          break;
+        }
+        case "exported": {
+          this.#held.delete(event.requestId);
+          if (isStreamed(event)) break;
+          const bytes = event.kv?.bytes.byteLength ?? 0;
+          const isFit = bytes <= kvBytesLeft;
+          if (isFit) kvBytesLeft -= bytes;
+          wire.push(isFit ? event : { ...event, kv: null });
+          break;
+        }
+        case "evicted":
+          this.#held.delete(event.requestId);
+          wire.push(event);
+          break;
+        case "stats":
+          wire.push({ kind: "stats", stats: statsSince(this.#before, event.stats) });
+          break;
+        default:
+          wire.push(event);
+      }
+    }
+    return wire;
+  }
+
+  /**
+   * Commands that restore the worker's state before the session. The last one queries a request that no
+   * sidecar has: once `exported` answers it, nothing of this session follows.
+   */
+  ending(): WorkerCommand[] {
+    return [
+      ...[...this.#held].map((id) => ({ kind: "release", requestId: id }) as const),
+      ...[...this.#groups].map((groupId) => ({ kind: "drop_group", groupId }) as const),
+      { kind: "export", requestId: requestId(BARRIER_ID) },
+    ];
+  }
+
+  #translate(command: WireCommand): WorkerCommand | null {
+    switch (command.kind) {
+      case "run":
+        return this.#run(command);
+      case "release":
+        this.#runOf.delete(command.requestId);
+        this.#held.delete(command.requestId);
+        this.#logs.forget(command.requestId);
+        return command;
+      case "register_group": {
+        const { groupId, ttlMs } = command;
+        const prompt = this.#prompt(command.prompt);
+        // It is not drafted for: what it holds, or how it is called, is no draft group's.
+        if (this.#promptProblem(command.prompt) !== null || !isName(groupId)) return null;
+        this.#groups.add(groupId);
+        if (this.#groups.size > this.#limits.requestsMax) {
+          throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} groups`);
+        }
+        return { kind: "register_group", groupId, prompt, ttlMs };
+      }
+      case "drop_group":
+        this.#groups.delete(command.groupId);
+        return command;
+      case "delta":
+        this.#checkDelta(command.tokens);
+        return command;
+      case "advance":
+      case "reload":
+        this.#runOf.clear();
+        this.#held.clear();
+        this.#groups.clear();
+        return command;
+      case "forget":
+        this.#forget(command);
+        return null;
+      case "export":
+        return command;
+    }
+  }
+
+  #run(command: Extract<WireCommand, { kind: "run" }>): WorkerCommand | null {
+    const { run, chunkTokens, priority, draft, outputFrom } = command;
+    const id = command.request.requestId;
+    const what = `request ${id}`;
+    if (run <= this.#runMax) throw new Refused("invalid_message", `run ${run} is not a new one`);
+    if (this.#runOf.has(id)) throw new Refused("unexpected_message", `${what} runs already`);
+    this.#runMax = run;
+    const kv = this.#kv.resolve(command.kv);
+    if (typeof kv === "string") throw new Refused("invalid_message", `${what}: ${kv}`);
+    const prompt = this.#prompt(command.prompt);
+    if (!this.#logs.begin(id, outputFrom, command.output)) {
+      throw new Refused("invalid_message", `${what} continues from ${outputFrom}, not known here`);
+    }
+    if (this.#logs.size > this.#limits.requestsMax || this.#held.size > this.#limits.requestsMax) {
+      throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} requests`);
+    }
+    const output = this.#logs.output(id);
+    const request = { ...command.request, prompt };
+    const problem =
+      this.#promptProblem(command.prompt) ??
+      this.#tokensProblem(command.output, "output") ??
+      this.#runProblem(request, { output, chunkTokens });
+    if (problem !== null) return this.#refuse(id, run, problem);
+    this.#runOf.set(id, run);
+    this.#held.add(id);
+    return { kind: "run", request, output, chunkTokens, priority, kv, draft };
+  }
+
+  /** Ends one request; the session and its other requests continue. */
+  #refuse(id: RequestId, run: number, problem: string): WorkerCommand | null {
+    this.#logs.forget(id);
+    const message = `the request can never run on this worker: it ${problem}`;
+    const refusal = { status: BAD_REQUEST, message };
+    this.#refused.push({ kind: "chunk_done", run, finish: "abort", refusal });
+    return this.#held.delete(id) ? { kind: "release", requestId: id } : null;
+  }
+
+  #runProblem(
+    { groupId, prompt, sampling }: RequestSpec,
+    { output, chunkTokens }: { output: Int32Array; chunkTokens: number },
+  ): string | null {
+    const { contextTokens, kvTokens } = this.#worker.capacity;
+    const wrong = outOfBounds(sampling, { vocabularySize: this.#vocabularySize });
+    if (wrong !== null) return `has ${wrong.field}, which ${problemOf(wrong)}`;
+    if (!isName(groupId)) {
+      return `is of a group whose name has ${groupId.length} characters, above ${NAME_CHARS_MAX}`;
+    }
+    const tokens = prompt.length + sampling.tokensMax;
+    if (prompt.length === 0) return "has an empty prompt";
+    if (!(chunkTokens >= 1)) return `has a chunk of ${chunkTokens} tokens`;
+    if (output.length >= sampling.tokensMax) return "is at its end";
+    if (tokens > contextTokens) return `may take ${tokens} tokens of ${contextTokens}`;
+    // The last token is never computed.
+    if (tokens - 1 > kvTokens) return `may take ${tokens - 1} KV tokens of ${kvTokens}`;
+    const support = this.#worker.supports(sampling);
+    return support.kind === "refused" ? `uses ${support.field}, which ${support.reason}` : null;
+  }
+
+  #prompt({ promptId, tokens }: WirePrompt): Int32Array {
+    const known = this.#prompts.get(promptId);
+    if (tokens === null) {
+      if (known !== undefined) return known;
+      throw new Refused("invalid_message", `prompt ${promptId} is not known here`);
+    }
+    if (known !== undefined) {
+      throw new Refused("invalid_message", `prompt ${promptId} is not a new one`);
+    }
+    const problem = this.#tokensProblem(tokens, "prompt");
+    if (problem !== null) this.#badPrompts.set(promptId, problem);
+    this.#prompts.set(promptId, tokens);
+    this.#promptTokens += tokens.length;
+    const isFull = this.#promptTokens > this.#limits.promptTokensMax && this.#prompts.size > 1;
+    if (isFull || this.#prompts.size > this.#limits.requestsMax) {
+      throw new Refused("invalid_message", "prompts beyond the limit");
+    }
+    return tokens;
+  }
+
+  #promptProblem({ promptId }: WirePrompt): string | null {
+    return this.#badPrompts.get(promptId) ?? null;
+  }
+
+  #tokensProblem(tokens: Int32Array, where: string): string | null {
+    for (let i = 0; i < tokens.length; i += 1) {
+      const token = tokens[i] ?? -1;
+      if (token >= 0 && token < this.#vocabularySize) continue;
+      return `holds token ${token} in its ${where}, not in 0..${this.#vocabularySize - 1}`;
+    }
+    return null;
+  }
+
+  /** Tokens that a worker drew: no request's fault. */
+  #checkDelta(tokens: Int32Array): void {
+    const problem = this.#tokensProblem(tokens, "tokens");
+    if (problem !== null) throw new Refused("invalid_message", `a delta ${problem}`);
+  }
+
+  #forget({
+    promptIds,
+    requestIds,
+  }: {
+    promptIds: readonly number[];
+    requestIds: readonly RequestId[];
+  }) {
+    for (const promptId of promptIds) {
+      this.#promptTokens -= this.#prompts.get(promptId)?.length ?? 0;
+      this.#prompts.delete(promptId);
+      this.#badPrompts.delete(promptId);
+    }
+    for (const id of requestIds) this.#logs.forget(id);
+  }
+}
+
+function isName(groupId: GroupId): boolean {
+  return groupId.length <= NAME_CHARS_MAX;
+}

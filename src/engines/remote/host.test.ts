@@ -1,0 +1,551 @@
+// What a host refuses, with which close code, and that it serves the next sidecar as if nothing had been.
+
+import { expect, setDefaultTimeout, test } from "bun:test";
+import { WebSocket } from "ws";
+import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { listen, open, QUICK, settled, until } from "../../../test/suite/link-fixture.ts";
+import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
+import { present } from "../../core/base/assert.ts";
+import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
+import { NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
+import type { WorkerCommand, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import { SimulatedWorker } from "../simulated/worker.ts";
+import { encodeSidecarMessage } from "./command-codec.ts";
+import { decodeFrame, encodeFrame } from "./frame-codec.ts";
+import type { LinkHost, LinkHostEvent } from "./host.ts";
+import { LINK_LIMITS, LINK_PATH, LINK_PROTOCOL_VERSION } from "./limits.ts";
+import type { FrameBody, SidecarMessage, WireCommand } from "./message.ts";
+
+// The machine may be busy.
+setDefaultTimeout(30_000);
+
+const HELLO: FrameBody = {
+  kind: "hello",
+  protocolVersion: LINK_PROTOCOL_VERSION,
+  token: "",
+  sessionId: "one",
+  isNew: true,
+  messageBytesMax: LINK_LIMITS.messageBytesMax,
+  kvBytesMax: LINK_LIMITS.kvBytesMax,
+  sidecarId: "raw",
+  sidecarName: "a raw sidecar",
+};
+
+/** Sends what the test says, and nothing else. */
+class Raw {
+  readonly socket: WebSocket;
+  readonly bodies: FrameBody[] = [];
+  readonly closed: Promise<{ code: number; reason: string }>;
+
+  private constructor(socket: WebSocket) {
+    this.socket = socket;
+    socket.on("message", (data: Uint8Array) => {
+      const decoded = decodeFrame(data);
+      if (decoded.kind === "ok") this.bodies.push(decoded.message.body);
+    });
+    socket.on("error", () => {});
+    this.closed = new Promise((resolve) =>
+      socket.once("close", (code, reason) => resolve({ code, reason: reason.toString() })),
+    );
+  }
+
+  static async open(host: LinkHost, headers: Record<string, string> = {}): Promise<Raw> {
+    const raw = new Raw(new WebSocket(host.url + LINK_PATH, { headers }));
+    await new Promise((resolve) => raw.socket.once("open", resolve));
+    return raw;
+  }
+
+  body(body: FrameBody, ack = 0): void {
+    this.socket.send(encodeFrame({ ack, body }), () => {});
+  }
+
+  message(seq: number, message: SidecarMessage): void {
+    this.body({ kind: "data", seq, more: false, payload: encodeSidecarMessage(message) });
+  }
+
+  commands(seq: number, ...commands: WireCommand[]): void {
+    this.message(seq, { kind: "commands", commands });
+  }
+}
+
+/** A good sidecar is served: the host, and its worker, have taken no harm. */
+async function expectServing(host: LinkHost, simulated: SimulatedWorker): Promise<void> {
+  let isOpen = false;
+  const opening = open(host.url).finally(() => {
+    isOpen = true;
+  });
+  await until(() => {
+    // The worker answers for the session before in its next step.
+    if (!simulated.isIdle) simulated.step();
+    return isOpen;
+  }, "a session");
+  const worker = await opening;
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  const spec = newSpec(1);
+  worker.send([runOf(spec, { chunkTokens: 4 })]);
+  await settled(worker);
+  for (let i = 0; i < 5; i += 1) simulated.step();
+  await settled(worker);
+  const tokens = events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
+  expect(tokens).toEqual([...tokensOf(spec, 0, 4)]);
+  await worker.close();
+}
+
+const { prompt: _, ...REQUEST } = newSpec(7);
+const RUN: Extract<WireCommand, { kind: "run" }> = {
+  kind: "run",
+  run: 1,
+  request: REQUEST,
+  prompt: { promptId: 1, tokens: Int32Array.of(1, 2) },
+  outputFrom: 0,
+  output: new Int32Array(0),
+  chunkTokens: 4,
+  priority: "low",
+  kv: null,
+  draft: null,
+};
+
+const data = (payload: Uint8Array): FrameBody => ({ kind: "data", seq: 1, more: false, payload });
+
+const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void][] = [
+  ["a text frame", 1003, /^unexpected_text/, (raw) => raw.socket.send("hello")],
+  ["bytes that are no frame", 1007, /^undecodable/, (raw) => raw.socket.send(Uint8Array.of(10, 9))],
+  ["an empty frame", 1007, /^invalid_message/, (raw) => raw.socket.send(new Uint8Array(0))],
+  ["data before the hello", 1002, /before the hello/, (raw) => raw.commands(1, RUN)],
+  [
+    "another version",
+    1008,
+    /^version: .* 9, not 2/,
+    (raw) => raw.body({ ...HELLO, protocolVersion: 9 } as FrameBody),
+  ],
+  [
+    "a session that it does not know",
+    1002,
+    /not known here/,
+    (raw) => raw.body({ ...HELLO, isNew: false } as FrameBody),
+  ],
+];
+
+const AFTER_HELLO: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void][] = [
+  [
+    "a frame beyond the limit",
+    1009,
+    /^/,
+    (raw) => raw.socket.send(new Uint8Array(2 ** 21), () => {}),
+  ],
+  ["a second hello", 1002, /second hello/, (raw) => raw.body(HELLO)],
+  [
+    "a welcome's place taken by data after a hole",
+    1002,
+    /came after/,
+    (raw) => raw.commands(2, RUN),
+  ],
+  [
+    "a message that cannot be decoded",
+    1007,
+    /^undecodable/,
+    (raw) => raw.body(data(Uint8Array.of(10, 9))),
+  ],
+  [
+    "a message without a body",
+    1007,
+    /^invalid_message/,
+    (raw) => raw.body(data(new Uint8Array(0))),
+  ],
+  [
+    "an acknowledgement of what was not sent",
+    1007,
+    /ack is 5/,
+    (raw) => raw.body({ kind: "heartbeat" }, 5),
+  ],
+  [
+    "a prompt that was never sent",
+    1007,
+    /prompt 3 is not known/,
+    (raw) => raw.commands(1, { ...RUN, prompt: { promptId: 3, tokens: null } }),
+  ],
+  [
+    "an output that it does not have",
+    1007,
+    /continues from 5/,
+    (raw) => raw.commands(1, { ...RUN, outputFrom: 5 }),
+  ],
+  [
+    "a request that runs already",
+    1002,
+    /runs already/,
+    (raw) => raw.commands(1, RUN, { ...RUN, run: 2, prompt: { promptId: 1, tokens: null } }),
+  ],
+];
+
+for (const [name, code, reason, send] of [...BAD, ...AFTER_HELLO]) {
+  test(`host: ${name} closes with ${code}, and the next sidecar is served`, async () => {
+    const simulated = newSimulated();
+    const host = await listen(simulated);
+    const raw = await Raw.open(host);
+    if (AFTER_HELLO.some(([other]) => other === name)) {
+      raw.body(HELLO);
+      await until(() => raw.bodies.some(({ kind }) => kind === "welcome"), "a welcome");
+    }
+    send(raw);
+    const closed = await raw.closed;
+    expect(closed.code).toBe(code);
+    expect(closed.reason).toMatch(reason);
+    await expectServing(host, simulated);
+    await host.close();
+  });
+}
+
+/** One request's own fault each, at the worst of times: another one runs, and there is a draft group. */
+const POISON: [name: string, reason: RegExp, spec: RequestSpec, chunkTokens?: number][] = [
+  ["a temperature of 1e-320", /temperature, which is 1e-320/, newSpec(2, { temperature: 1e-320 })],
+  ["a temperature of NaN", /temperature, which is NaN/, newSpec(2, { temperature: Number.NaN })],
+  ["no tokens to draw", /max_tokens, which is 0/, newSpec(2, { tokensMax: 0 })],
+  ["too many alternatives", /logprobs, which is 33/, newSpec(2, { topLogprobs: 33 })],
+  [
+    "a repetition penalty of 1e-38",
+    /repetition_penalty, which is 1e-38/,
+    newSpec(2, { shaping: { ...NO_SHAPING, repetitionPenalty: 1e-38 } }),
+  ],
+  [
+    "5,000 stop tokens",
+    /stop_token_ids, which is a list of 5000/,
+    newSpec(2, { stopTokenIds: new Array(5000).fill(3) }),
+  ],
+  ["a request longer than its context", /may take 130 tokens/, newSpec(2, { tokensMax: 127 })],
+  ["a chunk of no tokens", /a chunk of 0 tokens/, newSpec(2), 0],
+  [
+    "a group's name of 5,000 characters",
+    /5000 characters, above 4096/,
+    { ...newSpec(2), groupId: groupId("x".repeat(5000)) },
+  ],
+  ["an empty prompt", /empty prompt/, { ...newSpec(2), prompt: new Int32Array(0) }],
+  [
+    "a prompt out of vocabulary",
+    /holds token 1000 in its prompt, not in 0\.\.999/,
+    { ...newSpec(2), prompt: Int32Array.of(1, 1000) },
+  ],
+  ["a negative token", /holds token -5/, { ...newSpec(2), prompt: Int32Array.of(-5) }],
+];
+
+for (const [name, reason, spec, chunkTokens] of POISON) {
+  test(`host: ${name} is refused to that request alone, and the session goes on`, async () => {
+    const simulated = newSimulated();
+    const host = await listen(simulated);
+    const worker = await open(host.url);
+    const events: WorkerEvent[] = [];
+    worker.listen((_, some) => events.push(...some));
+    const { groupId: group, prompt } = spec;
+    const good = newSpec(1);
+    worker.send([
+      runOf(good, { chunkTokens: 4 }),
+      { kind: "register_group", groupId: group, prompt, ttlMs: 1000 },
+      runOf(spec, chunkTokens === undefined ? {} : { chunkTokens }),
+      { kind: "release", requestId: spec.requestId },
+      runOf(newSpec(3), { chunkTokens: 4 }),
+      // Once more, with the prompt and the output that the host has by now.
+      runOf({ ...spec, requestId: requestId(4) }, chunkTokens === undefined ? {} : { chunkTokens }),
+    ]);
+    await settled(worker);
+    for (let i = 0; i < 8; i += 1) simulated.step();
+    await settled(worker);
+    const refusals = events.flatMap((event) =>
+      event.kind === "chunk_done" && event.refusal !== undefined ? [event] : [],
+    );
+    // The first was released before its refusal was heard.
+    expect(refusals.map((one) => one.requestId as number)).toEqual([4]);
+    expect(refusals[0]).toMatchObject({ finish: "abort", refusal: { status: 400 } });
+    expect(refusals[0]?.refusal?.message).toMatch(reason);
+    for (const one of [good, newSpec(3)]) {
+      const tokens = events.flatMap((event) =>
+        event.kind === "tokens" && event.requestId === one.requestId ? [...event.tokens] : [],
+      );
+      expect(tokens).toEqual([...tokensOf(one, 0, 4)]);
+    }
+    expect(host.stats()).toMatchObject({ sessions: 1, connections: 1, closed: {} });
+    await worker.close();
+    await host.close();
+  });
+}
+
+test("host: a browser is not served", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const raw = await Raw.open(host, { Origin: "http://example.com" });
+  expect((await raw.closed).code).toBe(1008);
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: another token is refused, the right one is taken", async () => {
+  const host = await listen(newSimulated(), { token: "secret" });
+  await expect(open(host.url)).rejects.toMatchObject({ code: "unauthorized" });
+  await expect(open(host.url, { token: "Secret" })).rejects.toMatchObject({ code: "unauthorized" });
+  const worker = await open(host.url, { token: "secret" });
+  await worker.close();
+  await host.close();
+});
+
+test("host: a worker belongs to one sidecar; the next one waits for it", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const first = await open(host.url);
+  const second = open(host.url);
+  await until(() => (host.stats().closed[1013] ?? 0) > 0, "the second is told to wait");
+  expect(host.stats().sessions).toBe(1);
+  await first.close();
+  await until(() => !simulated.isIdle, "the host asks its worker");
+  simulated.step();
+  await (await second).close();
+  expect(host.stats().sessions).toBe(2);
+  await host.close();
+});
+
+test("host: what a sidecar leaves behind is released before the next one comes", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  worker.send([runOf(newSpec(1), { chunkTokens: 4 }), runOf(newSpec(2))]);
+  await settled(worker);
+  for (let i = 0; i < 6; i += 1) simulated.step();
+  expect(simulated.kvTokensUsed).toBeGreaterThan(0);
+  await worker.close();
+  await until(() => simulated.kvTokensUsed === 0, "all is released");
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: to each sidecar the worker's counts begin at nothing", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const steps: number[] = [];
+  for (const id of [1, 2]) {
+    const worker = await open(host.url);
+    let stats: WorkerStats | null = null;
+    worker.listen((_, events) => {
+      for (const event of events) if (event.kind === "stats") stats = event.stats;
+    });
+    worker.send([runOf(newSpec(id))]);
+    await settled(worker);
+    while (!simulated.isIdle) simulated.step();
+    await until(() => (stats?.running ?? 1) === 0, "the last step is told");
+    const { steps: made, outputTokens } = present<WorkerStats>(stats, "it was told");
+    expect(outputTokens).toBeGreaterThan(0);
+    steps.push(made);
+    await worker.close();
+    await until(() => !simulated.isIdle, "the host asks its worker");
+    simulated.step();
+  }
+  expect(steps[1]).toBeLessThan(2 * (steps[0] ?? 0));
+  await host.close();
+});
+
+test("host: a sidecar that stays away beyond the limit loses its session, and the worker is released", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated, { limits: { ...QUICK, resumeMsMax: 30 } });
+  const raw = await Raw.open(host);
+  raw.body(HELLO);
+  raw.commands(1, RUN);
+  await until(() => !simulated.isIdle, "the run has come");
+  simulated.step();
+  raw.socket.terminate();
+  await until(() => simulated.kvTokensUsed === 0, "all is released");
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: a sidecar that takes nothing is dropped as slow, and the worker stops", async () => {
+  const simulated = newSimulated(0, 1000);
+  const host = await listen(simulated, {
+    limits: { ...QUICK, bufferBytesMax: 20_000, heartbeatMs: 10_000 },
+  });
+  const raw = await Raw.open(host);
+  raw.body(HELLO);
+  raw.commands(1, { ...RUN, chunkTokens: 32 });
+  await until(() => !simulated.isIdle, "the run has come");
+  // It reads, but never says that it has: only stats follow the tokens.
+  for (let i = 0; i < 300; i += 1) simulated.step();
+  expect(await raw.closed).toMatchObject({
+    code: 1013,
+    reason: expect.stringContaining("slow_consumer"),
+  });
+  await expectServing(host, simulated);
+  await host.close();
+});
+
+test("host: a close tells the sidecar to go, whose worker has failed once", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  await host.close();
+  await until(() => events.length > 0, "the worker has failed");
+  expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("draining") }]);
+  worker.send([runOf(newSpec(1))]);
+  await worker.close();
+  await host.close();
+});
+
+test("link: a failure is reported in the epoch that the rollout has advanced to", async () => {
+  const host = await listen(newSimulated());
+  const worker = await open(host.url);
+  const epochs: number[] = [];
+  worker.listen((epoch) => epochs.push(epoch));
+  worker.send([{ kind: "advance", epoch: weightEpoch(4) }]);
+  await host.close();
+  await until(() => epochs.length > 0, "the worker has failed");
+  expect(epochs).toEqual([weightEpoch(4)]);
+});
+
+test("link: a sidecar that counts from lower gets a failure in its own epoch", async () => {
+  const { capacity, workerId } = newSimulated();
+  const epoch = weightEpoch(9);
+  const simulated = new SimulatedWorker({ workerId, capacity, epoch, lengthOf: () => 1 });
+  const host = await listen(simulated, { epoch });
+  const worker = await open(host.url);
+  expect(worker.epoch).toBe(epoch);
+  const heard: [number, string][] = [];
+  worker.listen((of, events) => heard.push([of, events.at(-1)?.kind ?? ""]));
+  worker.send([{ kind: "advance", epoch: weightEpoch(0) }]);
+  // The command is still on its way.
+  simulated.step();
+  await settled(worker);
+  await host.close();
+  await until(() => heard.length > 1, "the worker has failed");
+  expect(heard).toEqual([
+    [9, "stats"],
+    [0, "failed"],
+  ]);
+});
+
+test("link: a worker that failed before it had a listener reports that to the listener", async () => {
+  const simulated = newSimulated();
+  const told: LinkHostEvent[] = [];
+  const host = await listen(simulated, { events: (event) => told.push(event) });
+  const worker = await open(host.url);
+  simulated.kill();
+  expect(told.at(-1)).toEqual({ kind: "worker_failed", reason: "killed" });
+  await settled(worker);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  await until(() => events.length > 0, "the failure");
+  expect(events).toEqual([{ kind: "failed", message: "killed" }]);
+  await host.close();
+});
+
+test("host: a worker that fails ends its session at once, and the one in its place is served", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  worker.send([runOf(newSpec(1))]);
+  await settled(worker);
+  simulated.kill();
+  await until(() => events.length > 0, "the failure");
+  expect(events).toEqual([{ kind: "failed", message: "killed" }]);
+  await expect(open(host.url, { limits: { openMsMax: 50 } })).rejects.toMatchObject({
+    message: expect.stringContaining("worker_failed: killed"),
+  });
+  const waiting = open(host.url);
+  const next = newSimulated();
+  host.replace(next, weightEpoch(0));
+  await (await waiting).close();
+  await expectServing(host, next);
+  await host.close();
+});
+
+test("host: a sidecar that is cut when the worker fails gets it when it returns", async () => {
+  const simulated = newSimulated();
+  const host = await listen(simulated);
+  const port = Number(new URL(host.url).port);
+  const proxy = await CuttingProxy.listen(() => port);
+  const worker = await open(`ws://127.0.0.1:${proxy.port}`);
+  const events: WorkerEvent[] = [];
+  worker.listen((_, some) => events.push(...some));
+  proxy.stall();
+  proxy.cut();
+  simulated.kill();
+  proxy.heal();
+  await until(() => events.length > 0, "the failure");
+  expect(events).toEqual([
+    { kind: "failed", message: expect.stringContaining("worker_failed: killed") },
+  ]);
+  await host.close();
+  await proxy.close();
+});
+
+test("host: a worker that does not release a session has failed", async () => {
+  const simulated = newSimulated();
+  const told: LinkHostEvent[] = [];
+  const host = await listen(simulated, {
+    limits: { ...QUICK, clearMsMax: 30 },
+    events: (event) => told.push(event),
+  });
+  await (await open(host.url)).close();
+  // It never steps.
+  await until(() => told.at(-1)?.kind === "worker_failed", "the failure");
+  const next = newSimulated();
+  host.replace(next, weightEpoch(0));
+  await expectServing(host, next);
+  await host.close();
+});
+
+test("link: a prompt crosses once, and of an output only what the host lacks", async () => {
+  class Recording extends SimulatedWorker {
+    readonly commands: WorkerCommand[] = [];
+    override send(commands: readonly WorkerCommand[]): void {
+      this.commands.push(...commands);
+      super.send(commands);
+    }
+  }
+  const capacity = { slots: 4, kvTokens: 400_000, contextTokens: 200_000, kvBytesPerToken: 8 };
+  const { workerId } = newSimulated();
+  const lengthOf = () => 150_000;
+  const simulated = new Recording({ workerId, capacity, epoch: weightEpoch(0), lengthOf });
+  const host = await listen(simulated);
+  const worker = await open(host.url);
+  worker.listen(() => {});
+  const plain = newSpec(1, { tokensMax: 90_000 });
+  const spec = { ...plain, prompt: new Int32Array(100_000).fill(3) };
+  const group = { kind: "register_group", groupId: groupId("g"), ttlMs: 1000 } as const;
+  const sentBy = async (...commands: WorkerCommand[]) => {
+    const before = worker.linkStats().sent.bytes;
+    worker.send(commands);
+    await settled(worker);
+    for (let i = 0; i < 4; i += 1) simulated.step();
+    await settled(worker);
+    return worker.linkStats().sent.bytes - before;
+  };
+  // Made elsewhere: the whole context crosses, prompt and output.
+  const output = tokensOf(spec, 0, 50_000);
+  const first = await sentBy({ ...group, prompt: spec.prompt }, {
+    ...runOf(spec, { chunkTokens: 3 }),
+    output,
+  } as WorkerCommand);
+  expect(first).toBeGreaterThan(4 * 150_000);
+  expect(first).toBeLessThan(4 * 150_000 + 2000);
+  // The next chunk: nothing of it does.
+  const second = await sentBy(runOf(spec, { from: 50_003, chunkTokens: 3 }));
+  expect(second).toBeLessThan(1000);
+  // Five tokens were made elsewhere in between.
+  await sentBy({ kind: "export", requestId: requestId(1) });
+  const third = await sentBy(runOf(spec, { from: 50_011, chunkTokens: 3 }));
+  expect(third).toBeLessThan(1000);
+  const runs = simulated.commands.filter((command) => command.kind === "run");
+  expect(runs.map((run) => run.output.length)).toEqual([50_000, 50_003, 50_011]);
+  for (const run of runs) {
+    expect(run.request.prompt).toEqual(spec.prompt);
+    expect(run.output).toEqual(tokensOf(spec, 0, run.output.length));
+  }
+  // Another output altogether, as after a restart: what the host has of the old one is not used.
+  const other = tokensOf(newSpec(2), 0, 40);
+  await sentBy({ kind: "advance", epoch: weightEpoch(1) });
+  await sentBy({ ...runOf(spec), output: other, chunkTokens: 1 } as WorkerCommand);
+  const last = simulated.commands.findLast((command) => command.kind === "run");
+  expect(last?.output).toEqual(other);
+  await worker.close();
+  await host.close();
+});

@@ -1,0 +1,237 @@
+// KV larger than a frame, both ways, over connections that are cut at any byte: it arrives whole and once, with the run
+// that it belongs to, or not at all; and others' tokens do not wait for it.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { listen, open, turn, until } from "../../../test/suite/link-fixture.ts";
+import { newSpec, runOf } from "../../../test/suite/worker-suite.ts";
+import { type RequestId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
+import type { KvBlob, Worker, WorkerCommand, WorkerListener } from "../../core/rollout/worker.ts";
+import { Delivery } from "./delivery.ts";
+import { KvInbox, KvOutbox } from "./kv-stream.ts";
+import { LINK_LIMITS } from "./limits.ts";
+import type { KvPart } from "./message.ts";
+
+const EPOCH = weightEpoch(0);
+const TOKENS = 2;
+
+function blobOf(id: number, size: number): KvBlob {
+  const bytes = new Uint8Array(size);
+  for (let i = 0; i < size; i += 1) bytes[i] = i * 31 + (i >> 8) + id;
+  return { tokens: TOKENS, bytes: bytes.buffer };
+}
+
+const same = (a: ArrayBuffer, b: ArrayBuffer) => Buffer.from(a).equals(Buffer.from(b));
+
+/** Takes a run's KV, makes a token and parks; hands out KV of the size that is asked for. */
+class KvWorker implements Worker {
+  readonly workerId = workerId(0);
+  readonly name = "kv";
+  readonly capacity = { slots: 64, kvTokens: 1000, contextTokens: 64, kvBytesPerToken: 1 };
+  readonly taken = new Map<RequestId, KvBlob | null>();
+  readonly released: RequestId[] = [];
+  exportBytes = (_id: RequestId): number => 0;
+  #listener: WorkerListener = () => {};
+
+  supports() {
+    return { kind: "divided" } as const;
+  }
+
+  listen(listener: WorkerListener): void {
+    this.#listener = listener;
+  }
+
+  send(commands: readonly WorkerCommand[]): void {
+    for (const command of commands) {
+      if (command.kind === "run") {
+        const { requestId: id } = command.request;
+        expect(this.taken.has(id)).toBe(false);
+        this.taken.set(id, command.kv);
+        const made = { tokens: Int32Array.of(1), logprobs: Float32Array.of(-1), top: null };
+        const offset = command.output.length;
+        this.#listener(EPOCH, [
+          { kind: "tokens", requestId: id, offset, ...made },
+          { kind: "chunk_done", requestId: id, finish: null },
+        ]);
+      } else if (command.kind === "export") {
+        const { requestId: id } = command;
+        const kv = blobOf(id, this.exportBytes(id));
+        this.#listener(EPOCH, [{ kind: "exported", requestId: id, kv }]);
+      } else if (command.kind === "release") this.released.push(command.requestId);
+    }
+  }
+
+  control() {
+    return Promise.resolve({ status: 200, body: null });
+  }
+
+  async close(): Promise<void> {}
+}
+
+const kvRun = (id: number, bytes: number) =>
+  runOf(newSpec(id), { from: 1, chunkTokens: 1, kv: blobOf(id, bytes) });
+
+test("link: KV in parts arrives whole, both ways, whatever is cut, and what is released arrives not at all or whole", async () => {
+  let reconnects = 0;
+  const size = fc.integer({ min: 1, max: 5_000 });
+  await fc.assert(
+    fc.asyncProperty(
+      fc.array(fc.record({ in: size, out: size, isReleased: fc.boolean() }), {
+        minLength: 1,
+        maxLength: 12,
+      }),
+      fc.constantFrom(100, 300, 1000),
+      fc.constantFrom(2048, LINK_LIMITS.kvWindowBytes),
+      fc.array(fc.integer({ min: 1, max: 12_000 }), { minLength: 2, maxLength: 12 }),
+      async (requests, frameBytesMax, kvWindowBytes, cutsAt) => {
+        const worker = new KvWorker();
+        worker.exportBytes = (id) => requests[id]?.out ?? 0;
+        const limits = { retryMsMin: 1, retryMsMax: 4, heartbeatMs: 10, frameBytesMax };
+        const host = await listen(worker, { limits: { ...limits, kvWindowBytes } });
+        const proxy = await CuttingProxy.listen(() => Number(new URL(host.url).port));
+        const linked = await open(`ws://127.0.0.1:${proxy.port}`, {
+          limits: { ...limits, kvWindowBytes },
+        });
+        const exported = new Map<RequestId, KvBlob | null>();
+        const failed: string[] = [];
+        linked.listen((_epoch, events) => {
+          for (const event of events) {
+            if (event.kind === "chunk_done") {
+              linked.send([{ kind: "export", requestId: event.requestId }]);
+            } else if (event.kind === "exported") {
+              expect(exported.has(event.requestId)).toBe(false);
+              exported.set(event.requestId, event.kv);
+            } else if (event.kind === "failed") failed.push(event.message);
+          }
+        });
+        linked.send(requests.map((one, id) => kvRun(id, one.in)));
+        const gone = requests.flatMap((one, id) => (one.isReleased ? [requestId(id)] : []));
+        await turn();
+        linked.send(gone.map((id) => ({ kind: "release", requestId: id })));
+        const wanted = requests.length - gone.length;
+        const isDone = () =>
+          [...exported.keys()].filter((id) => !gone.includes(id)).length === wanted;
+        const endMs = performance.now() + 20_000;
+        for (let i = 0; !isDone() && failed.length === 0; i += 1) {
+          if (i % 4 === 3 && cutsAt.length > 0) {
+            proxy.cutAfterBytes = cutsAt.pop() ?? null;
+            proxy.cut();
+          } else if (cutsAt.length === 0) proxy.cutAfterBytes = null;
+          await turn();
+          if (performance.now() > endMs) throw new Error("it made no progress");
+        }
+        expect(failed).toEqual([]);
+        for (const [id, kv] of worker.taken) {
+          expect(
+            same(kv?.bytes ?? new ArrayBuffer(0), blobOf(id, requests[id]?.in ?? 0).bytes),
+          ).toBe(true);
+        }
+        for (const [id, kv] of exported) {
+          if (gone.includes(id) && kv === null) continue;
+          expect(
+            same(kv?.bytes ?? new ArrayBuffer(0), blobOf(id, requests[id]?.out ?? 0).bytes),
+          ).toBe(true);
+        }
+        reconnects += linked.linkStats().reconnects;
+        proxy.cutAfterBytes = null;
+        await linked.close();
+        await host.close();
+        await proxy.close();
+      },
+    ),
+    { numRuns: 40 },
+  );
+  expect(reconnects).toBeGreaterThan(20);
+}, 180_000);
+
+test("link: KV larger than a message goes both ways, and tokens of others pass it", async () => {
+  const bytes = 6 * 2 ** 20;
+  const worker = new KvWorker();
+  worker.exportBytes = () => bytes;
+  const limits = { messageBytesMax: 2 * 2 ** 20, bufferBytesMax: 8 * 2 ** 20 };
+  const host = await listen(worker, { limits });
+  const linked = await open(host.url, { limits });
+  const order: string[] = [];
+  let exported: KvBlob | null = null;
+  linked.listen((_epoch, events) => {
+    for (const event of events) {
+      if (event.kind === "failed") throw new Error(event.message);
+      if (event.kind === "chunk_done") order.push(`done ${event.requestId}`);
+      if (event.kind !== "exported") continue;
+      order.push(`exported ${event.requestId}`);
+      if (event.requestId === 0) exported = event.kv;
+    }
+  });
+  linked.send([kvRun(0, bytes)]);
+  linked.send([kvRun(1, 10)]);
+  await until(() => order.length === 2, "both runs");
+  expect(order).toEqual(["done 1", "done 0"]);
+  expect(
+    same(worker.taken.get(requestId(0))?.bytes ?? new ArrayBuffer(0), blobOf(0, bytes).bytes),
+  ).toBe(true);
+  linked.send([{ kind: "export", requestId: requestId(0) }]);
+  linked.send([kvRun(2, 10)]);
+  await until(() => order.length === 4, "the exported KV");
+  expect(order.slice(2)).toEqual(["done 2", "exported 0"]);
+  expect(
+    same((exported as KvBlob | null)?.bytes ?? new ArrayBuffer(0), blobOf(0, bytes).bytes),
+  ).toBe(true);
+  await linked.close();
+  await host.close();
+}, 180_000);
+
+test("delivery: KV that waits fills a window, and no message waits for it", () => {
+  const limits = { ...LINK_LIMITS, frameBytesMax: 164, kvWindowBytes: 1000 };
+  const outbox = new KvOutbox({
+    frameBytesMax: limits.frameBytesMax,
+    bytesMax: 100_000,
+    encode: (part) => part.bytes,
+  });
+  const delivery = new Delivery(limits, () => outbox.next());
+  const last = new Uint8Array(3);
+  expect(outbox.add(requestId(1), blobOf(1, 50_000), () => last)).toBe(true);
+  expect(outbox.add(requestId(2), blobOf(2, 50_001), () => last)).toBe(false);
+  let bytesMax = 0;
+  let frames = 0;
+  const message = new Uint8Array([7]);
+  for (let seq = 0; ; ) {
+    if (frames === 100) delivery.push(message);
+    const frame = delivery.next();
+    bytesMax = Math.max(bytesMax, delivery.bytes);
+    if (frame === null) {
+      if (delivery.bytes === 0) break;
+      seq += 1;
+      delivery.acknowledge(seq);
+      continue;
+    }
+    frames += 1;
+    if (frames === 101) expect(frame.payload).toEqual(message);
+  }
+  expect(frames).toBe(500 + 1 + 1);
+  expect(bytesMax).toBeLessThan(1000 + 2 * 164 + 64);
+  expect(outbox.bytes).toBe(0);
+});
+
+test("KV in parts: what is out of order, too large, or used before it is whole is refused by name", () => {
+  const part = (offset: number, total: number, length: number): KvPart => ({
+    offset,
+    total,
+    bytes: new Uint8Array(length),
+  });
+  const streamed = (streamedBytes: number) => ({ tokens: 1, streamedBytes });
+  const inbox = () => new KvInbox(1000);
+  expect(inbox().add(part(0, 1001, 10))).toBe("KV has 1001 bytes, above 1000");
+  expect(inbox().add(part(5, 10, 5))).toContain("its first one is missing");
+  expect(inbox().add(part(0, 10, 11))).toContain("11 bytes from 0 of 10");
+  expect(inbox().add(part(0, 10, 0))).toContain("0 bytes from 0 of 10");
+  expect(inbox().resolve(streamed(5))).toContain("used after 0 of 0");
+  const begun = inbox();
+  expect(begun.add(part(0, 10, 4))).toBe(null);
+  expect(begun.add(part(5, 10, 5))).toContain("5 bytes from 5 of 10, after 4");
+  expect(begun.add(part(4, 11, 5))).toContain("of 11, after 4 of 10");
+  // Offset 0 begins another one.
+  expect(begun.add(part(0, 3, 3))).toBe(null);
+  expect(begun.resolve(streamed(3))).toEqual({ tokens: 1, bytes: new ArrayBuffer(3) });
+  expect(begun.resolve(streamed(3))).toContain("used after 0 of 0");
+});

@@ -1,0 +1,136 @@
+// KV that is larger than a frame: it travels in parts, each a message of its own, behind whatever else there is to
+// send. So other requests' tokens pass between the parts, and the session keeps a window of them beside the KV itself.
+// The message that uses the KV follows its last part. One KV is on its way at a time, each way.
+
+import { assert } from "../../core/base/assert.ts";
+import type { RequestId } from "../../core/base/ids.ts";
+import type { KvBlob } from "../../core/rollout/worker.ts";
+import type { KvPart, WireKv } from "./message.ts";
+
+/** Room in a frame for what surrounds a part. */
+const PART_OVERHEAD_BYTES = 64;
+const PART_BYTES_MIN = 16;
+
+interface Waiting {
+  readonly requestId: RequestId;
+  readonly bytes: ArrayBuffer;
+  /** The message that uses it, encoded when it is its turn. */
+  readonly last: () => Uint8Array;
+}
+
+/** What a side has to send. */
+export class KvOutbox {
+  readonly #partBytes: number;
+  readonly #bytesMax: number;
+  readonly #encode: (part: KvPart) => Uint8Array;
+  readonly #waiting: Waiting[] = [];
+  #bytes = 0;
+  /** Of the first one that waits: bytes that were sent. */
+  #sent = 0;
+
+  /** `bytesMax`: of all KV that waits together. */
+  constructor(options: {
+    frameBytesMax: number;
+    bytesMax: number;
+    encode: (part: KvPart) => Uint8Array;
+  }) {
+    this.#partBytes = Math.max(PART_BYTES_MIN, options.frameBytesMax - PART_OVERHEAD_BYTES);
+    this.#bytesMax = options.bytesMax;
+    this.#encode = options.encode;
+  }
+
+  /** Bytes that wait, those sent of the first one included. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Whether the KV travels in parts; what is no larger than one travels in the message that uses it. */
+  isLarge(kv: KvBlob): boolean {
+    return kv.bytes.byteLength > this.#partBytes;
+  }
+
+  /** Takes over `kv`. false: there is no room, and it is to be computed again. */
+  add(requestId: RequestId, { bytes }: KvBlob, last: () => Uint8Array): boolean {
+    if (this.#bytes + bytes.byteLength > this.#bytesMax) return false;
+    this.#bytes += bytes.byteLength;
+    this.#waiting.push({ requestId, bytes, last });
+    return true;
+  }
+
+  /** It is not wanted any more. A receiver that has parts of it drops them at the first part of the next one. */
+  cancel(requestId: RequestId): void {
+    const index = this.#waiting.findIndex((one) => one.requestId === requestId);
+    if (index < 0) return;
+    const [gone] = this.#waiting.splice(index, 1);
+    this.#bytes -= gone?.bytes.byteLength ?? 0;
+    if (index === 0) this.#sent = 0;
+  }
+
+  clear(): void {
+    this.#waiting.length = 0;
+    this.#bytes = 0;
+    this.#sent = 0;
+  }
+
+  /** The next message; null: there is none. */
+  next(): Uint8Array | null {
+    const first = this.#waiting[0];
+    if (first === undefined) return null;
+    const total = first.bytes.byteLength;
+    if (this.#sent === total) {
+      this.cancel(first.requestId);
+      return first.last();
+    }
+    const offset = this.#sent;
+    const length = Math.min(this.#partBytes, total - offset);
+    this.#sent += length;
+    return this.#encode({ offset, total, bytes: new Uint8Array(first.bytes, offset, length) });
+  }
+}
+
+/** What a side receives. */
+export class KvInbox {
+  readonly #bytesMax: number;
+  #whole: Uint8Array<ArrayBuffer> | null = null;
+  #have = 0;
+
+  constructor(bytesMax: number) {
+    this.#bytesMax = bytesMax;
+  }
+
+  /** null, or what is wrong with the part. */
+  add({ offset, total, bytes }: KvPart): string | null {
+    if (offset === 0) {
+      this.clear();
+      if (total > this.#bytesMax) return `KV has ${total} bytes, above ${this.#bytesMax}`;
+      this.#whole = new Uint8Array(total);
+    }
+    const whole = this.#whole;
+    if (whole === null) return `a part of KV begins at ${offset}, and its first one is missing`;
+    const isNext = offset === this.#have && total === whole.length && bytes.length > 0;
+    if (!isNext || offset + bytes.length > total) {
+      return `a part of KV has ${bytes.length} bytes from ${offset} of ${total}, after ${this.#have} of ${whole.length}`;
+    }
+    whole.set(bytes, offset);
+    this.#have += bytes.length;
+    return null;
+  }
+
+  /** What a message means by `kv`; a string: what is wrong with it. */
+  resolve(kv: WireKv | null): KvBlob | null | string {
+    if (kv === null || "bytes" in kv) return kv;
+    const { tokens, streamedBytes } = kv;
+    const [whole, have] = [this.#whole, this.#have];
+    this.clear();
+    if (whole === null || have !== whole.length || have !== streamedBytes) {
+      return `KV of ${streamedBytes} bytes is used after ${have} of ${whole?.length ?? 0} have come`;
+    }
+    assert(whole.buffer.byteLength === have, "the parts fill their buffer");
+    return { tokens, bytes: whole.buffer };
+  }
+
+  clear(): void {
+    this.#whole = null;
+    this.#have = 0;
+  }
+}

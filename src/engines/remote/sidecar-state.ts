@@ -1,0 +1,330 @@
+// What the sidecar knows about one session with a host: which prompts and outputs the host has, which
+// runs are current. Turns the port's commands into those of the wire, sending nothing twice, and events
+// back. Owns no socket; checks what events say against what was asked, for the rollout trusts its workers.
+
+import type { RequestId } from "../../core/base/ids.ts";
+import type { WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
+import { KvInbox } from "./kv-stream.ts";
+import type { HostLimits, KvPart, WireCommand, WireEvent, WireKv, WirePrompt } from "./message.ts";
+import { TokenLogs } from "./token-logs.ts";
+
+interface CurrentRun {
+  readonly requestId: RequestId;
+  readonly promptTokens: number;
+  /** Output tokens that have come, those from before the run included; `have <= chunkEnd <= tokensMax`. */
+  have: number;
+  readonly chunkEnd: number;
+  readonly tokensMax: number;
+  /** Its KV was asked for: it ends where it is. */
+  isEnding: boolean;
+}
+
+type TokensEvent = Extract<WireEvent, { kind: "tokens" }>;
+type ChunkDone = Extract<WireEvent, { kind: "chunk_done" }>;
+export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
+
+/** Room in a message for what surrounds a run's KV. */
+const RUN_BYTES = 64 * 1024;
+/** A probability is at most 1; what rounding adds to its logarithm is less. */
+const LOGPROB_MAX = 1e-3;
+
+export type Translated =
+  | { readonly kind: "ok"; readonly events: WorkerEvent[] }
+  /** The host has said what cannot be. */
+  | { readonly kind: "invalid"; readonly problem: string };
+
+export class SidecarState {
+  readonly #limits: HostLimits;
+  readonly #vocabularySize: number;
+  /** By the array itself: all requests of a group share their prompt. The one used longest ago first. */
+  readonly #prompts = new Map<Int32Array, number>();
+  #promptTokens = 0;
+  #promptCount = 0;
+  #kvBytesLeft = 0;
+  readonly #logs = new TokenLogs();
+  readonly #kv: KvInbox;
+  #runCount = 0;
+  #isMoving = false;
+  readonly #runs = new Map<number, CurrentRun>();
+  readonly #runOf = new Map<RequestId, number>();
+  /** Prompt and output, in tokens, of requests whose KV may be on the worker and that do not run. */
+  readonly #parked = new Map<RequestId, number>();
+
+  /** `kvBytesMax`: of one KV that the host sends in parts. */
+  constructor(limits: HostLimits, vocabularySize: number, kvBytesMax: number) {
+    this.#limits = limits;
+    this.#vocabularySize = vocabularySize;
+    this.#kv = new KvInbox(kvBytesMax);
+  }
+
+  /** `kvBytesMax`: KV beyond it is not sent, and recomputed. */
+  commands(commands: readonly WorkerCommand[], kvBytesMax: number): WireCommand[] {
+    const wire: WireCommand[] = [];
+    this.#kvBytesLeft = kvBytesMax;
+    for (const command of commands) this.#translate(command, wire);
+    return wire;
+  }
+
+  /** A run whose KV the host has got in parts by the time that it reads this. */
+  runAfterKv(command: RunCommand, streamedBytes: number): WireCommand[] {
+    const wire: WireCommand[] = [];
+    const tokens = command.kv?.tokens ?? 0;
+    this.#run(command, wire, { tokens, streamedBytes });
+    return wire;
+  }
+
+  /** null, or what is wrong with the part. */
+  kvPart(part: KvPart): string | null {
+    return this.#kv.add(part);
+  }
+
+  /** Whether a request runs of which nothing was heard since the last call: not even that the engine is busy. */
+  takeStandstill(): boolean {
+    const isStill = this.#runs.size > 0 && !this.#isMoving;
+    this.#isMoving = false;
+    return isStill;
+  }
+
+  /** `isCurrent` false: of weights that the rollout has left behind, or does not have yet; no run is concerned. */
+  events(events: readonly WireEvent[], isCurrent: boolean): Translated {
+    const translated: WorkerEvent[] = [];
+    for (const event of events) {
+      if (!isCurrent && isOfRun(event)) {
+        if (event.kind === "exported") this.#kv.clear();
+        continue;
+      }
+      const problem = this.#take(event, translated);
+      if (problem !== null) return { kind: "invalid", problem };
+    }
+    return { kind: "ok", events: translated };
+  }
+
+  /** null: it can be. */
+  #take(event: WireEvent, translated: WorkerEvent[]): string | null {
+    switch (event.kind) {
+      case "tokens": {
+        const current = this.#runs.get(event.run);
+        // Of a run that was released since.
+        if (current === undefined) return null;
+        const problem = this.#tokensProblem(event, current);
+        if (problem !== null) return problem;
+        const { requestId } = current;
+        const { offset, tokens, logprobs, top } = event;
+        this.#isMoving = true;
+        current.have = Math.max(current.have, offset + tokens.length);
+        this.#logs.append(requestId, offset, tokens);
+        translated.push({ kind: "tokens", requestId, offset, tokens, logprobs, top });
+        return null;
+      }
+      case "chunk_done": {
+        const current = this.#runs.get(event.run);
+        if (current === undefined) return null;
+        const problem = endProblem(event, current);
+        if (problem !== null) return problem;
+        const { requestId, promptTokens, have } = current;
+        this.#isMoving = true;
+        this.#endRun(requestId);
+        if (event.finish !== null) this.#logs.forget(requestId);
+        else this.#parked.set(requestId, promptTokens + have);
+        const { finish, refusal, drafts } = event;
+        const more = { ...(refusal && { refusal }), ...(drafts && { drafts }) };
+        translated.push({ kind: "chunk_done", requestId, finish, ...more });
+        return null;
+      }
+      case "exported": {
+        const { requestId } = event;
+        const kv = this.#kv.resolve(event.kv);
+        if (typeof kv === "string") return kv;
+        const held = this.#parked.get(requestId) ?? 0;
+        this.#parked.delete(requestId);
+        if (kv !== null && held > 0 && kv.tokens > held) {
+          return `request ${requestId} has KV of ${kv.tokens} tokens, of ${held} that it has`;
+        }
+        // Nobody is waiting for KV of a request that is not parked.
+        translated.push({ kind: "exported", requestId, kv: held > 0 ? kv : null });
+        return null;
+      }
+      case "stats":
+        if (event.stats.running + event.stats.waiting > 0) this.#isMoving = true;
+        translated.push(event);
+        return null;
+      case "evicted":
+        this.#parked.delete(event.requestId);
+        translated.push(event);
+        return null;
+      default:
+        translated.push(event);
+        return null;
+    }
+  }
+
+  #tokensProblem({ offset, tokens, logprobs, top }: TokensEvent, run: CurrentRun): string | null {
+    const { requestId, have, chunkEnd } = run;
+    const end = offset + tokens.length;
+    if (offset > have) return `request ${requestId} has tokens from ${offset}, after ${have}`;
+    if (end > chunkEnd) return `request ${requestId} has ${end} tokens, of ${chunkEnd} asked for`;
+    for (let i = 0; i < tokens.length; i += 1) {
+      const token = tokens[i] ?? -1;
+      if (token < 0 || token >= this.#vocabularySize) {
+        return `request ${requestId} has token ${token}, out of vocabulary`;
+      }
+      const logprob = logprobs[i] ?? Number.NaN;
+      if (!(logprob <= LOGPROB_MAX)) return `request ${requestId} has logprob ${logprob}`;
+    }
+    return top === null ? null : this.#topProblem(requestId, top.tokens);
+  }
+
+  #topProblem(requestId: RequestId, tokens: Int32Array): string | null {
+    for (const token of tokens) {
+      // -1: the engine reported fewer.
+      if (token < -1 || token >= this.#vocabularySize) {
+        return `request ${requestId} has alternative ${token}, out of vocabulary`;
+      }
+    }
+    return null;
+  }
+
+  #translate(command: WorkerCommand, wire: WireCommand[]): void {
+    switch (command.kind) {
+      case "run":
+        this.#run(command, wire, null);
+        return;
+      case "register_group": {
+        const { groupId, ttlMs } = command;
+        const prompt = this.#prompt(command.prompt, wire);
+        wire.push({ kind: "register_group", groupId, prompt, ttlMs });
+        return;
+      }
+      case "release":
+        this.#endRun(command.requestId);
+        this.#parked.delete(command.requestId);
+        this.#logs.forget(command.requestId);
+        wire.push(command);
+        return;
+      case "export": {
+        const run = this.#runs.get(this.#runOf.get(command.requestId) ?? -1);
+        if (run !== undefined) run.isEnding = true;
+        wire.push(command);
+        return;
+      }
+      case "advance":
+      case "reload":
+        for (const requestId of [...this.#runOf.keys()]) this.#endRun(requestId);
+        this.#parked.clear();
+        wire.push(command);
+        return;
+      // Only to workers that keep KV of finished turns.
+      case "adopt":
+      case "park":
+        return;
+      default:
+        wire.push(command);
+    }
+  }
+
+  #run(command: RunCommand, wire: WireCommand[], streamed: WireKv | null): void {
+    const { requestId, sampling } = command.request;
+    const { prompt: tokens, ...request } = command.request;
+    const prompt = this.#prompt(tokens, wire);
+    const outputFrom = this.#logs.commonPrefix(requestId, command.output);
+    const output = command.output.subarray(outputFrom);
+    this.#logs.begin(requestId, outputFrom, output);
+    this.#endRun(requestId);
+    this.#runCount += 1;
+    const run = this.#runCount;
+    const { tokensMax } = sampling;
+    const have = command.output.length;
+    const chunkEnd = Math.min(tokensMax, have + command.chunkTokens);
+    const promptTokens = tokens.length;
+    const isEnding = false;
+    this.#runs.set(run, { requestId, promptTokens, have, chunkEnd, tokensMax, isEnding });
+    this.#parked.delete(requestId);
+    this.#isMoving = true;
+    this.#runOf.set(requestId, run);
+    this.#forgetOutputs(wire);
+    const { chunkTokens, priority } = command;
+    // The protocol has no turns: such a request is not drafted for there.
+    const draft = command.draft?.turn === undefined ? command.draft : null;
+    const kv = streamed ?? this.#inlineKv(command, prompt, output);
+    wire.push({
+      kind: "run",
+      run,
+      request,
+      prompt,
+      outputFrom,
+      output,
+      chunkTokens,
+      priority,
+      kv,
+      draft,
+    });
+  }
+
+  /** A run travels in one message, whole. */
+  #inlineKv({ kv }: RunCommand, prompt: WirePrompt, output: Int32Array): WireKv | null {
+    const kvBytes = kv?.bytes.byteLength ?? 0;
+    const bytes = kvBytes + output.byteLength + (prompt.tokens?.byteLength ?? 0) + RUN_BYTES;
+    if (bytes > this.#limits.messageBytesMax || kvBytes > this.#kvBytesLeft) return null;
+    this.#kvBytesLeft -= kvBytes;
+    return kv;
+  }
+
+  #endRun(requestId: RequestId): void {
+    const run = this.#runOf.get(requestId);
+    if (run === undefined) return;
+    this.#runOf.delete(requestId);
+    this.#runs.delete(run);
+  }
+
+  #prompt(tokens: Int32Array, wire: WireCommand[]): WirePrompt {
+    const known = this.#prompts.get(tokens);
+    if (known !== undefined) {
+      this.#prompts.delete(tokens);
+      this.#prompts.set(tokens, known);
+      return { promptId: known, tokens: null };
+    }
+    const promptIds: number[] = [];
+    for (const [old, promptId] of this.#prompts) {
+      const isRoom = this.#promptTokens + tokens.length <= this.#limits.promptTokensMax;
+      if (isRoom && this.#prompts.size < this.#limits.requestsMax) break;
+      this.#prompts.delete(old);
+      this.#promptTokens -= old.length;
+      promptIds.push(promptId);
+    }
+    if (promptIds.length > 0) wire.push({ kind: "forget", promptIds, requestIds: [] });
+    this.#promptCount += 1;
+    const promptId = this.#promptCount;
+    this.#prompts.set(tokens, promptId);
+    this.#promptTokens += tokens.length;
+    return { promptId, tokens };
+  }
+
+  /** Those that do not run now, longest ago first; what runs is bounded by the worker's slots. */
+  #forgetOutputs(wire: WireCommand[]): void {
+    const { outputTokensMax, requestsMax } = this.#limits;
+    const requestIds: RequestId[] = [];
+    for (const id of this.#logs.ids()) {
+      if (this.#logs.tokens <= outputTokensMax && this.#logs.size < requestsMax) break;
+      if (this.#runOf.has(id)) continue;
+      this.#logs.forget(id);
+      requestIds.push(id);
+    }
+    if (requestIds.length > 0) wire.push({ kind: "forget", promptIds: [], requestIds });
+  }
+}
+
+function isOfRun({ kind }: WireEvent): boolean {
+  return kind === "tokens" || kind === "chunk_done" || kind === "exported" || kind === "evicted";
+}
+
+/** What the end of a run says cannot be: a response that is said to be over before it is, or to go on after that. */
+function endProblem({ finish }: ChunkDone, run: CurrentRun): string | null {
+  const { requestId, have, chunkEnd, tokensMax, isEnding } = run;
+  if (finish === null && ((have < chunkEnd && !isEnding) || have === tokensMax)) {
+    return `request ${requestId} goes on after ${have} tokens, of ${chunkEnd} asked for and ${tokensMax} at most`;
+  }
+  if (finish === "length" && have < tokensMax) {
+    return `request ${requestId} is at its end after ${have} tokens of ${tokensMax}`;
+  }
+  return null;
+}

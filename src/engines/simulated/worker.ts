@@ -1,0 +1,288 @@
+// A simulated worker: it computes nothing and implements the worker port exactly, in steps that its owner triggers.
+// Every token is a function of (request, position), so a test or the simulator knows the expected output, even if
+// requests moved and messages were repeated or lost.
+
+import { assert, present } from "../../core/base/assert.ts";
+import { fold32 } from "../../core/base/hash.ts";
+import type { RequestId, WeightEpoch, WorkerId } from "../../core/base/ids.ts";
+import type { FinishReason, RequestSpec } from "../../core/request/request.ts";
+import {
+  CANARY_PATH,
+  type ControlAnswer,
+  type ControlRequest,
+  type SamplingSupport,
+  type Worker,
+  type WorkerCapacity,
+  type WorkerCommand,
+  type WorkerEvent,
+  type WorkerListener,
+  type WorkerStats,
+} from "../../core/rollout/worker.ts";
+
+/** Output tokens after which a request ends with a stop token. */
+export type LengthOf = (request: RequestSpec) => number;
+
+/** Under the weights of `epoch`. */
+export type TokenOf = (requestId: RequestId, position: number, epoch: WeightEpoch) => number;
+
+interface Resident {
+  readonly spec: RequestSpec;
+  position: number;
+  chunkLeft: number;
+  /** Tokens whose KV is stored. */
+  kvTokens: number;
+}
+
+/** The one token that belongs to (request, position). */
+export function simulatedToken(requestId: RequestId, position: number): number {
+  return fold32(requestId, position) % 1000;
+}
+
+export class SimulatedWorker implements Worker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: WorkerCapacity;
+  readonly keepsKv = true;
+  #epoch: WeightEpoch;
+  readonly #lengthOf: LengthOf;
+  readonly #tokenOf: TokenOf;
+  #listener: WorkerListener | null = null;
+  /** In order of arrival: FCFS. */
+  #waiting: Resident[] = [];
+  #running: Resident[] = [];
+  #parked = new Map<RequestId, Resident>();
+  /** Answers to commands, sent with the next step. */
+  #events: WorkerEvent[] = [];
+  isDead = false;
+  #counters = { steps: 0, outputTokens: 0, prefillTokens: 0, recomputedTokens: 0, preemptions: 0 };
+  #kvLoads = 0;
+
+  constructor(options: {
+    workerId: WorkerId;
+    capacity: WorkerCapacity;
+    epoch: WeightEpoch;
+    lengthOf: LengthOf;
+    /** Default: `simulatedToken`, the same under all weights. */
+    tokenOf?: TokenOf;
+  }) {
+    this.workerId = options.workerId;
+    this.name = `simulated worker ${options.workerId}`;
+    this.capacity = options.capacity;
+    this.#epoch = options.epoch;
+    this.#lengthOf = options.lengthOf;
+    this.#tokenOf = options.tokenOf ?? simulatedToken;
+  }
+
+  listen(listener: WorkerListener): void {
+    assert(this.#listener === null, "a worker has exactly one listener");
+    this.#listener = listener;
+    if (!this.isDead) return;
+    queueMicrotask(() => listener(this.#epoch, [{ kind: "failed", message: "killed" }]));
+  }
+
+  supports(): SamplingSupport {
+    return { kind: "divided" };
+  }
+
+  async control({ path }: ControlRequest): Promise<ControlAnswer> {
+    if (path === CANARY_PATH) return { status: 200, body: {} };
+    return { status: 404, body: { error: `a simulated worker has no route ${path}` } };
+  }
+
+  send(commands: readonly WorkerCommand[]): void {
+    if (this.isDead) return;
+    for (const command of commands) this.#obey(command);
+  }
+
+  /** KV tokens held now, running and parked. */
+  get kvTokensUsed(): number {
+    let used = this.#parkedKvTokens;
+    for (const resident of this.#running) used += resident.kvTokens;
+    return used;
+  }
+
+  get #parkedKvTokens(): number {
+    let used = 0;
+    for (const resident of this.#parked.values()) used += resident.kvTokens;
+    return used;
+  }
+
+  get isIdle(): boolean {
+    return this.#waiting.length + this.#running.length + this.#events.length === 0;
+  }
+
+  /** One engine step: admits, makes a token for every running request, and reports. */
+  step(): void {
+    if (this.isDead) return;
+    this.#admit();
+    this.#makeRoom();
+    for (const resident of [...this.#running]) this.#decode(resident);
+    this.#counters.steps += 1;
+    const events = this.#events;
+    this.#events = [];
+    events.push({ kind: "stats", stats: this.stats() });
+    this.#listener?.(this.#epoch, events);
+  }
+
+  /** The worker dies; everything that it had not reported is lost. */
+  kill(): void {
+    if (this.isDead) return;
+    this.isDead = true;
+    this.#listener?.(this.#epoch, [{ kind: "failed", message: "killed" }]);
+  }
+
+  /** Drops the parked request that has been parked longest, as an engine short of KV does. */
+  evictOne(): void {
+    const [first] = this.#parked.keys();
+    if (first === undefined) return;
+    this.#parked.delete(first);
+    this.#events.push({ kind: "evicted", requestId: first });
+  }
+
+  async close(): Promise<void> {
+    this.isDead = true;
+  }
+
+  stats(): WorkerStats {
+    return {
+      running: this.#running.length,
+      waiting: this.#waiting.length,
+      kvTokensUsed: this.kvTokensUsed,
+      busyMs: this.#counters.steps,
+      draftMs: 0,
+      draftedTokens: 0,
+      acceptedTokens: 0,
+      drafts: 0,
+      kvLoads: this.#kvLoads,
+      kvLoadFailures: 0,
+      ...this.#counters,
+    };
+  }
+
+  #obey(command: WorkerCommand): void {
+    switch (command.kind) {
+      case "run": {
+        const { request, output, chunkTokens, kv } = command;
+        const parked = this.#parked.get(request.requestId);
+        this.#parked.delete(request.requestId);
+        if (kv !== null) this.#kvLoads += 1;
+        const kvTokens = parked?.kvTokens ?? kv?.tokens ?? 0;
+        const resident = {
+          spec: request,
+          position: output.length,
+          chunkLeft: chunkTokens,
+          kvTokens,
+        };
+        this.#waiting.push(resident);
+        return;
+      }
+      case "export": {
+        this.#endEarly(command.requestId);
+        const parked = this.#parked.get(command.requestId);
+        this.#parked.delete(command.requestId);
+        const kv =
+          parked === undefined || parked.kvTokens === 0
+            ? null
+            : { tokens: parked.kvTokens, bytes: new ArrayBuffer(8) };
+        this.#events.push({ kind: "exported", requestId: command.requestId, kv });
+        return;
+      }
+      case "park":
+        this.#endEarly(command.requestId);
+        return;
+      case "adopt": {
+        const parked = this.#parked.get(command.from);
+        this.#parked.delete(command.from);
+        if (parked === undefined) {
+          this.#events.push({ kind: "evicted", requestId: command.requestId });
+        } else {
+          const kvTokens = Math.min(parked.kvTokens, command.tokens);
+          this.#parked.set(command.requestId, { ...parked, kvTokens });
+        }
+        return;
+      }
+      case "release":
+        this.#parked.delete(command.requestId);
+        this.#running = this.#running.filter((r) => r.spec.requestId !== command.requestId);
+        this.#waiting = this.#waiting.filter((r) => r.spec.requestId !== command.requestId);
+        return;
+      case "advance":
+        this.#epoch = command.epoch;
+        this.#waiting = [];
+        this.#running = [];
+        this.#parked.clear();
+        this.#events = [{ kind: "reloaded", epoch: command.epoch }];
+        return;
+      default:
+        return;
+    }
+  }
+
+  #endEarly(id: RequestId): void {
+    const resident = [...this.#running, ...this.#waiting].find((r) => r.spec.requestId === id);
+    if (resident === undefined || !resident.spec.divisible) return;
+    this.#running = this.#running.filter((r) => r !== resident);
+    this.#waiting = this.#waiting.filter((r) => r !== resident);
+    this.#parked.set(id, resident);
+    this.#events.push({ kind: "chunk_done", requestId: id, finish: null });
+  }
+
+  #admit(): void {
+    while (this.#running.length < this.capacity.slots) {
+      const next = this.#waiting[0];
+      if (next === undefined) return;
+      const context = next.spec.prompt.length + next.position;
+      const excess = this.kvTokensUsed + context + 1 - this.capacity.kvTokens;
+      if (excess > this.#parkedKvTokens) return;
+      while (this.kvTokensUsed + context + 1 > this.capacity.kvTokens) this.evictOne();
+      this.#waiting.shift();
+      this.#counters.prefillTokens += context - next.kvTokens;
+      if (next.position > 0) this.#counters.recomputedTokens += context - next.kvTokens;
+      next.kvTokens = context;
+      this.#running.push(next);
+    }
+  }
+
+  /** vLLM's order: the youngest running request goes back to the head of the queue. */
+  #makeRoom(): void {
+    while (this.kvTokensUsed + this.#running.length > this.capacity.kvTokens) {
+      if (this.#parked.size > 0) {
+        this.evictOne();
+        continue;
+      }
+      const youngest = present(this.#running.pop(), "KV is held by running requests");
+      this.#counters.preemptions += 1;
+      this.#events.push({
+        kind: "preempted",
+        requestId: youngest.spec.requestId,
+        tokens: youngest.kvTokens,
+      });
+      youngest.kvTokens = 0;
+      this.#waiting.unshift(youngest);
+    }
+  }
+
+  #decode(resident: Resident): void {
+    const { requestId, sampling } = resident.spec;
+    this.#events.push({
+      kind: "tokens",
+      requestId,
+      offset: resident.position,
+      tokens: Int32Array.of(this.#tokenOf(requestId, resident.position, this.#epoch)),
+      logprobs: Float32Array.of(-resident.position),
+      top: null,
+    });
+    resident.position += 1;
+    resident.chunkLeft -= 1;
+    resident.kvTokens += 1;
+    this.#counters.outputTokens += 1;
+    let finish: FinishReason | null = null;
+    if (resident.position >= this.#lengthOf(resident.spec)) finish = "stop";
+    else if (resident.position >= sampling.tokensMax) finish = "length";
+    if (finish === null && resident.chunkLeft > 0) return;
+    this.#running = this.#running.filter((r) => r !== resident);
+    const isKept = finish === null || resident.spec.keepsKv === true;
+    if (isKept) this.#parked.set(requestId, resident);
+    this.#events.push({ kind: "chunk_done", requestId, finish });
+  }
+}

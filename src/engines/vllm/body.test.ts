@@ -1,0 +1,235 @@
+import { expect, test } from "bun:test";
+import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
+import {
+  drawKey,
+  NO_SHAPING,
+  SAMPLING_DEFAULTS,
+  type SamplingParams,
+} from "../../core/request/request.ts";
+import { chunkBody, chunkSeed } from "./body.ts";
+import type { ChunkRequest, Dialect } from "./dialect.ts";
+import { supportOf } from "./support.ts";
+
+const PLAIN: SamplingParams = {
+  temperature: 1,
+  seed: 3,
+  tokensMax: 100,
+  stopTokenIds: [2, 7],
+  ...SAMPLING_DEFAULTS,
+};
+const GENERATE: Dialect = {
+  endpoint: "generate",
+  model: "m",
+  hasPriorities: true,
+  logprobsMax: 20,
+  hasStreamSettings: true,
+  hasSeeds: true,
+};
+const COMPLETIONS: Dialect = { ...GENERATE, endpoint: "completions" };
+const OLD: Dialect = { ...COMPLETIONS, hasPriorities: false, hasStreamSettings: false };
+
+function bodyOf(
+  sampling: Partial<SamplingParams>,
+  dialect: Dialect,
+  ask: Partial<ChunkRequest> = {},
+) {
+  const text = chunkBody(
+    {
+      name: "ft-5-1-0",
+      spec: {
+        requestId: requestId(5),
+        groupId: groupId("g"),
+        sampleIndex: 3,
+        prompt: Int32Array.of(10, 11),
+        sampling: { ...PLAIN, ...sampling },
+        draw: drawKey(3, "g", 3),
+        divisible: true,
+      },
+      offset: 4,
+      tokens: Int32Array.of(10, 11, 1, 2, 3, 4),
+      tokensMax: 32,
+      isLast: false,
+      priority: -4,
+      cacheSalt: "s-w1",
+      run: "s",
+      epoch: weightEpoch(1),
+      streamInterval: 2,
+      draft: null,
+      form: "stream",
+      expertsFrom: null,
+      ...ask,
+    },
+    dialect,
+  );
+  return JSON.parse(text);
+}
+
+test("chunkBody: generate carries the whole text and every setting of the chunk", () => {
+  expect(bodyOf({}, GENERATE)).toEqual({
+    token_ids: [10, 11, 1, 2, 3, 4],
+    model: "m",
+    request_id: "ft-5-1-0",
+    stream: true,
+    stream_options: { include_usage: true, continuous_usage_stats: true },
+    cache_salt: "s-w1",
+    priority: -4,
+    sampling_params: {
+      max_tokens: 32,
+      temperature: 1,
+      ignore_eos: true,
+      stop_token_ids: [2, 7],
+      seed: chunkSeed(drawKey(3, "g", 3), 4),
+      logprobs: 0,
+      stream_interval: 2,
+      detokenize: false,
+      extra_args: {
+        foretoken_group: "g",
+        foretoken_sample: 3,
+        foretoken_offset: 4,
+        foretoken_last: 0,
+        foretoken_draft: 0,
+        foretoken_run: "s",
+        foretoken_epoch: 1,
+      },
+    },
+  });
+});
+
+test("chunkBody: completions sends the same fields, flat, and requests token ids", () => {
+  const body = bodyOf({ topLogprobs: 2 }, COMPLETIONS);
+  expect(body).toMatchObject({ prompt: [10, 11, 1, 2, 3, 4], max_tokens: 32, logprobs: 2 });
+  expect(body).toMatchObject({ return_token_ids: true, return_tokens_as_token_ids: true });
+  expect(body.vllm_xargs).toMatchObject({ foretoken_group: "g" });
+  expect(body.detokenize).toBeUndefined();
+});
+
+test("chunkBody: a server without priorities or stream settings gets none", () => {
+  const body = bodyOf({}, OLD);
+  expect([body.priority, body.stream_interval]).toEqual([undefined, undefined]);
+  expect(body.stream_options).toEqual({ include_usage: true });
+});
+
+test("chunkBody: min_tokens is what is left of it, and at most the chunk", () => {
+  const minOf = (tokensMin: number) =>
+    bodyOf({ shaping: { ...NO_SHAPING, tokensMin } }, GENERATE).sampling_params.min_tokens;
+  expect([minOf(0), minOf(4), minOf(10), minOf(1000)]).toEqual([undefined, undefined, 6, 32]);
+});
+
+test("chunkBody: generate is asked for one logprob more than wanted, where it may be", () => {
+  const asked = (topLogprobs: number) => bodyOf({ topLogprobs }, GENERATE).sampling_params.logprobs;
+  expect([asked(0), asked(1), asked(19), asked(20)]).toEqual([0, 2, 20, 20]);
+});
+
+test("chunkBody: a server that a seed may crash gets none", () => {
+  expect(bodyOf({}, { ...GENERATE, hasSeeds: false }).sampling_params.seed).toBeUndefined();
+});
+
+test("chunkBody: a greedy request has no seed", () => {
+  expect(bodyOf({ temperature: 0 }, GENERATE).sampling_params.seed).toBeUndefined();
+});
+
+test("chunkBody: shaping in vLLM's words", () => {
+  const shaping = {
+    tokensMin: 0,
+    topK: 5,
+    topP: 0.9,
+    minP: 0.1,
+    repetitionPenalty: 1.1,
+    presencePenalty: 0.2,
+    frequencyPenalty: 0.3,
+    logitBias: [{ token: 9, bias: -1 }],
+  };
+  expect(bodyOf({ shaping }, GENERATE).sampling_params).toMatchObject({
+    top_k: 5,
+    top_p: 0.9,
+    min_p: 0.1,
+    repetition_penalty: 1.1,
+    presence_penalty: 0.2,
+    frequency_penalty: 0.3,
+    logit_bias: { "9": -1 },
+  });
+});
+
+test("chunkBody: the engine's own fields go where the endpoint expects them", () => {
+  const engineFields = {
+    kv_transfer_params: { a: 1 },
+    structured_outputs: { json: {} },
+    vllm_xargs: { mine: 1 },
+    bad_words: null,
+  };
+  const body = bodyOf({ engineFields }, GENERATE);
+  expect(body.kv_transfer_params).toEqual({ a: 1 });
+  expect(body.sampling_params.structured_outputs).toEqual({ json: {} });
+  expect(body.sampling_params.extra_args).toMatchObject({ mine: 1, foretoken_group: "g" });
+  expect("bad_words" in body.sampling_params).toBe(false);
+  expect(bodyOf({ engineFields }, COMPLETIONS).kv_transfer_params).toEqual({ a: 1 });
+});
+
+test("chunkBody: a draft source takes the place of the group", () => {
+  const draft = { groupId: groupId("g#3"), sampleIndex: 0 };
+  expect(bodyOf({}, GENERATE, { draft }).sampling_params.extra_args).toMatchObject({
+    foretoken_group: "g#3",
+    foretoken_sample: 0,
+    foretoken_offset: 4,
+    foretoken_draft: 1,
+  });
+});
+
+test("chunkSeed: other parts and other responses have other seeds, all exact integers", () => {
+  const seeds = new Set<number>();
+  for (let sample = 0; sample < 20; sample += 1) {
+    for (let offset = 0; offset < 50; offset += 1) {
+      const seed = chunkSeed(drawKey(1, "g", sample), offset);
+      expect(Number.isSafeInteger(seed) && seed >= 0).toBe(true);
+      seeds.add(seed);
+    }
+  }
+  expect(seeds.size).toBe(1000);
+  expect(chunkSeed(drawKey(1, "g", 0), 5)).toBe(chunkSeed(drawKey(1, "g", 0), 5));
+});
+
+const SERVER = {
+  isSpeculative: false,
+  logprobsMax: 20,
+  reportsExperts: false,
+  isDivisible: true,
+  connector: null,
+};
+const supportFor = (sampling: Partial<SamplingParams>, server = SERVER) =>
+  supportOf({ ...PLAIN, ...sampling }, server);
+const shaped = (shaping: Partial<typeof NO_SHAPING>) => ({
+  shaping: { ...NO_SHAPING, ...shaping },
+});
+
+test("supportOf: what needs no memory of the output is divided, a repetition penalty too", () => {
+  const divided = { kind: "divided" } as const;
+  expect(supportFor({})).toEqual(divided);
+  expect(supportFor(shaped({ topK: 3, topP: 0.5, minP: 0.1, tokensMin: 9 }))).toEqual(divided);
+  expect(supportFor(shaped({ repetitionPenalty: 1.2 }))).toEqual(divided);
+  expect(supportFor({ engineFields: { kv_transfer_params: {}, bad_words: null } })).toEqual(
+    divided,
+  );
+});
+
+test("supportOf: what counts output inside the engine needs one piece", () => {
+  const whole = { kind: "whole" } as const;
+  expect(supportFor(shaped({ presencePenalty: 0.1 }))).toEqual(whole);
+  expect(supportFor(shaped({ frequencyPenalty: -0.1 }))).toEqual(whole);
+  for (const field of ["structured_outputs", "guided_json", "bad_words", "logits_processors"]) {
+    expect(supportFor({ engineFields: { [field]: {} } })).toEqual(whole);
+  }
+});
+
+test("supportOf: what has no meaning here is refused by name", () => {
+  expect(supportFor({ engineFields: { n: 2 } })).toMatchObject({ kind: "refused", field: "n" });
+  expect(supportFor({ engineFields: { seed: 2 } })).toMatchObject({ kind: "refused" });
+  expect(supportFor({ topLogprobs: 20 }, { ...SERVER, logprobsMax: 5 })).toMatchObject({
+    kind: "refused",
+    field: "top_logprobs",
+  });
+  const drafting = { ...SERVER, isSpeculative: true };
+  expect(supportFor(shaped({ minP: 0.1 }), drafting)).toMatchObject({ field: "min_p" });
+  expect(supportFor(shaped({ logitBias: [{ token: 1, bias: 1 }] }), drafting)).toMatchObject({
+    field: "logit_bias",
+  });
+});

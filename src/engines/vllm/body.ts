@@ -1,0 +1,143 @@
+// The body of one chunk's request: sampling parameters under vLLM's names, for either endpoint of vLLM's, or SGLang's.
+// Every chunk is a request of its own to the server, whose prompt is prompt + output so far.
+
+import { fold32 } from "../../core/base/hash.ts";
+import { type DrawKey, PROMPT_FIELDS } from "../../core/request/request.ts";
+import type { ChunkRequest, Dialect } from "./dialect.ts";
+import { sglangBody } from "./sglang/body.ts";
+import { shapingFields } from "./shaping-fields.ts";
+
+/** Of the request, not of each chunk: `form` and `expertsFrom` say what a chunk reports. */
+const REPORT_FIELDS: ReadonlySet<string> = new Set([
+  ...PROMPT_FIELDS,
+  "return_routed_experts",
+  "routed_experts_prompt_start",
+]);
+
+/** Fields of GenerateRequest that stand beside `sampling_params`. */
+const GENERATE_TOP_FIELDS = new Set([
+  "features",
+  "content_parts",
+  "kv_transfer_params",
+  "ec_transfer_params",
+  "reasoning_ended",
+  "reasoning_parser_kwargs",
+]);
+
+/**
+ * The seed of the part of a response that begins at `offset`: 52 bits. vLLM's V1 runner starts a random
+ * generator at it, so a seed used for two parts would draw both with the same numbers.
+ */
+export function chunkSeed(draw: DrawKey, offset: number): number {
+  const high = fold32(draw.hi, offset);
+  const low = fold32(draw.lo, offset);
+  return (high >>> 6) * 67_108_864 + (low >>> 6);
+}
+
+/** null: the client's own fields cannot be written, being nested too deep. The edge bounds that; engines do not rely on it. */
+export function chunkBodyOf(ask: ChunkRequest, dialect: Dialect): string | null {
+  try {
+    return chunkBody(ask, dialect);
+  } catch (error) {
+    if (error instanceof RangeError) return null;
+    throw error;
+  }
+}
+
+export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
+  if (dialect.endpoint === "sglang") return sglangBody(ask, dialect);
+  const { spec, tokensMax } = ask;
+  const { sampling } = spec;
+  const { engineFields } = sampling;
+  const isGenerate = dialect.endpoint === "generate";
+  const extra = {
+    ...objectOf(engineFields?.extra_args),
+    ...objectOf(engineFields?.vllm_xargs),
+    foretoken_group: ask.draft?.groupId ?? spec.groupId,
+    foretoken_sample: ask.draft?.sampleIndex ?? spec.sampleIndex,
+    foretoken_offset: ask.offset + (ask.draft?.turn?.leadTokens ?? 0),
+    ...(ask.draft?.turn && { foretoken_prompt: ask.draft.turn.promptTokens }),
+    ...(spec.keepsKv === true && { foretoken_keep: 1 }),
+    foretoken_last: ask.isLast ? 1 : 0,
+    foretoken_draft: ask.draft === null ? 0 : 1,
+    foretoken_run: ask.run,
+    foretoken_epoch: ask.epoch,
+  };
+  const top: Record<string, unknown> = {
+    model: sampling.adapter ?? dialect.model,
+    request_id: ask.name,
+    ...streaming(ask, dialect),
+    cache_salt: ask.cacheSalt,
+    ...(dialect.hasPriorities ? { priority: ask.priority } : {}),
+  };
+  const params: Record<string, unknown> = {
+    max_tokens: tokensMax,
+    ...drawing(ask, dialect),
+    logprobs: logprobsAsked(sampling.topLogprobs, dialect),
+    ...(dialect.hasStreamSettings && ask.form === "stream"
+      ? { stream_interval: ask.streamInterval }
+      : {}),
+  };
+  if (ask.expertsFrom !== null) params.routed_experts_prompt_start = ask.expertsFrom;
+  for (const [field, value] of Object.entries(engineFields ?? {})) {
+    if (value === null || field === "extra_args" || field === "vllm_xargs") continue;
+    if (REPORT_FIELDS.has(field) && !isReported(field, ask)) continue;
+    if (isGenerate && GENERATE_TOP_FIELDS.has(field)) top[field] = value;
+    else params[field] = value;
+  }
+  // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
+  const ids = `[${ask.tokens.join(",")}]`;
+  if (isGenerate) {
+    // Stop strings need the text, and a report on the prompt names tokens by theirs.
+    const needsText = engineFields?.stop !== undefined || ask.form === "whole";
+    if (!needsText) params.detokenize = false;
+    params.extra_args = extra;
+    return `{"token_ids":${ids},${JSON.stringify({ ...top, sampling_params: params }).slice(1)}`;
+  }
+  const completion = {
+    ...top,
+    ...params,
+    vllm_xargs: extra,
+    return_token_ids: true,
+    return_tokens_as_token_ids: true,
+    add_special_tokens: false,
+  };
+  return `{"prompt":${ids},${JSON.stringify(completion).slice(1)}`;
+}
+
+function streaming({ form }: ChunkRequest, { hasStreamSettings }: Dialect): object {
+  if (form === "whole") return { stream: false };
+  const counted = hasStreamSettings ? { continuous_usage_stats: true } : {};
+  return { stream: true, stream_options: { include_usage: true, ...counted } };
+}
+
+function isReported(field: string, { form }: ChunkRequest): boolean {
+  return form === "whole" && PROMPT_FIELDS.some((name) => name === field);
+}
+
+/**
+ * `generate` counts the token drawn among those it is asked for, and leaves out the least likely one in its
+ * place (seen in 0.32): one more is asked for where that is allowed.
+ */
+function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: Dialect): number {
+  if (topLogprobs === 0 || endpoint === "completions") return topLogprobs;
+  return Math.min(topLogprobs + 1, Math.max(logprobsMax, topLogprobs));
+}
+
+function drawing(ask: ChunkRequest, { hasSeeds }: Dialect): Record<string, unknown> {
+  const { spec, offset } = ask;
+  const { temperature, stopTokenIds } = spec.sampling;
+  const fields: Record<string, unknown> = {
+    temperature,
+    // With `ignore_eos` the server ends at `stop_token_ids` and at nothing else, the model's EOS included.
+    ignore_eos: true,
+    stop_token_ids: stopTokenIds,
+  };
+  // A greedy request draws nothing; a seed would cost the server a generator.
+  if (temperature > 0 && hasSeeds) fields.seed = chunkSeed(spec.draw, offset);
+  return Object.assign(fields, shapingFields(ask, "min_tokens"));
+}
+
+function objectOf(value: unknown): object {
+  return typeof value === "object" && value !== null ? value : {};
+}

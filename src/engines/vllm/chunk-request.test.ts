@@ -1,0 +1,48 @@
+import { expect, test } from "bun:test";
+import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
+import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import { chunkRequest } from "./chunk-request.ts";
+import { ChunkRun } from "./chunk-run.ts";
+
+function saltOf(cacheSalt: string | null, adapter: string | null, epoch = 3): string {
+  const run = new ChunkRun({
+    spec: {
+      requestId: requestId(0),
+      groupId: groupId("g"),
+      sampleIndex: 0,
+      prompt: Int32Array.of(1),
+      sampling: {
+        ...{ temperature: 1, seed: 0, tokensMax: 8, stopTokenIds: [], ...SAMPLING_DEFAULTS },
+        ...{ cacheSalt, adapter },
+      },
+      draw: { hi: 0, lo: 0 },
+      divisible: true,
+    },
+    output: new Int32Array(0),
+    chunkTokens: 8,
+    draft: null,
+    isUrgent: false,
+    chunk: 1,
+  });
+  const ask = chunkRequest(run, {
+    ...{ contextTokens: 100, cacheSalt: "run", epoch: weightEpoch(epoch) },
+    ...{ openStreams: 1, streamIntervalMax: 8 },
+  });
+  return ask?.cacheSalt ?? "";
+}
+
+test("cache salt: epochs, adapters and clients' salts find none of one another's KV", () => {
+  const salts = [
+    saltOf(null, null),
+    saltOf(null, null, 4),
+    saltOf("7", null),
+    saltOf("8", null),
+    saltOf("7", "a"),
+    saltOf(null, "a"),
+    saltOf("x".repeat(512), null),
+  ];
+  expect(new Set(salts).size).toBe(salts.length);
+  expect(saltOf("7", null)).toBe(saltOf("7", null));
+  // vLLM takes 1,024 characters.
+  for (const salt of salts) expect(salt.length).toBeLessThan(100);
+});

@@ -1,0 +1,234 @@
+// One chunk on a server: the tokens received over all attempts, and its state. Tokens
+// are taken by their offset, so a repeat is skipped and a gap is seen. It does no I/O.
+
+import type { DraftSource } from "../../core/draft/group-update.ts";
+import { OutputColumns } from "../../core/request/columns.ts";
+import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/request/request.ts";
+import type { PromptReport } from "../../core/request/response.ts";
+import type { WorkerEvent } from "../../core/rollout/worker.ts";
+import type { EventUsage, StreamEvent } from "./event.ts";
+
+type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
+type Piece = Extract<StreamEvent, { kind: "piece" }>;
+
+/**
+ * more: the chunk continues. full: it is complete. broken: tokens are missing or invalid; nothing of the
+ * piece was taken.
+ */
+export type Taken = "more" | "full" | "broken";
+
+/** A reason of no server's: the response goes on after it. */
+const FOREIGN_STOP = "its own EOS";
+
+/** short: the server ended before the chunk was used up. */
+export type Outcome =
+  | { readonly kind: "finished"; readonly reason: FinishReason }
+  | { readonly kind: "used_up" }
+  | { readonly kind: "short" };
+
+export class ChunkRun {
+  readonly spec: RequestSpec;
+  readonly draft: DraftSource | null;
+  /** Position from which experts are wanted; null: they are not. */
+  readonly expertsFrom: number | null;
+  readonly isUrgent: boolean;
+  /** Counts the chunks of its worker. */
+  readonly chunk: number;
+  readonly chunkTokens: number;
+  /** Attempts before this one. */
+  attempt = 0;
+  /** Attempts in a row, this one left out, that brought no token. */
+  failedAttempts = 0;
+  /** When all attempts have brought nothing and the server still serves others, they begin once more. */
+  hasSecondChance = true;
+  /** Time of the server's last event for this run. */
+  heardMs = 0;
+  /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */
+  cancel: (() => void) | null = null;
+  isOpen = false;
+  /** What the server calls this attempt; null: it ends with its connection. */
+  rid: string | null = null;
+  /** The server's reason for the end of this attempt. */
+  reason: string | null = null;
+  /** Of the prompt, in the server's prefix cache before the first output token; null: not reported. */
+  promptTokensCached: number | null = null;
+  /** Of the attempt that ended with them. */
+  promptReport: PromptReport | null = null;
+  experts: Uint8Array | null = null;
+  readonly #output: Int32Array;
+  /** What this chunk has brought. */
+  readonly #made: OutputColumns;
+  /** Tokens that were handed on. */
+  #delivered = 0;
+  /** Tokens at the begin of the attempt, and those that the server has reported since. */
+  #base = 0;
+  #counted = 0;
+  #hasStopped = false;
+
+  constructor(options: {
+    spec: RequestSpec;
+    output: Int32Array;
+    chunkTokens: number;
+    draft: DraftSource | null;
+    expertsFrom?: number | null;
+    isUrgent: boolean;
+    chunk: number;
+  }) {
+    this.spec = options.spec;
+    this.draft = options.draft;
+    this.expertsFrom = options.expertsFrom ?? null;
+    this.isUrgent = options.isUrgent;
+    this.chunk = options.chunk;
+    this.chunkTokens = Math.min(
+      options.chunkTokens,
+      options.spec.sampling.tokensMax - options.output.length,
+    );
+    this.#output = options.output;
+    this.#made = new OutputColumns(this.chunkTokens, options.spec.sampling.topLogprobs);
+  }
+
+  /** Output tokens so far, those of earlier chunks included. */
+  get offset(): number {
+    return this.#output.length + this.made;
+  }
+
+  /** Tokens that this chunk has brought. */
+  get made(): number {
+    return this.#made.length;
+  }
+
+  /** Positions whose experts an attempt that ends here reports: all but that of the last token. */
+  get expertRows(): number {
+    return this.spec.prompt.length + this.offset - 1 - (this.expertsFrom ?? 0);
+  }
+
+  get tokensLeft(): number {
+    return this.chunkTokens - this.made;
+  }
+
+  /** It is complete; further events are ignored. */
+  get isFull(): boolean {
+    return this.#hasStopped || this.made >= this.chunkTokens;
+  }
+
+  /** The attempt has brought something. */
+  get hasProgressed(): boolean {
+    return this.made > this.#base;
+  }
+
+  /** Output whose KV an engine has computed before: all but the last token of it. */
+  get computedBefore(): number {
+    const output = this.#output.length + this.#base;
+    return output === 0 ? 0 : this.spec.prompt.length + output - 1;
+  }
+
+  /** Prompt + output so far. */
+  context(): Int32Array {
+    const { prompt } = this.spec;
+    const all = new Int32Array(prompt.length + this.offset);
+    all.set(prompt);
+    all.set(this.#output, prompt.length);
+    all.set(this.#made.tokens(), prompt.length + this.#output.length);
+    return all;
+  }
+
+  /** The next attempt continues where the tokens end; an undivided response restarts. */
+  begin(): void {
+    if (!this.spec.divisible) this.#made.clear();
+    this.#base = this.made;
+    this.#counted = 0;
+    this.reason = null;
+    this.experts = null;
+  }
+
+  report({ cachedTokens }: EventUsage): void {
+    if (this.#output.length + this.#base === 0) this.promptTokensCached = cachedTokens;
+  }
+
+  take(piece: Piece): Taken {
+    const { tokens, usage } = piece;
+    const count = tokens.length;
+    const from = usage === null ? this.#counted : usage.completionTokens - count;
+    const skipped = this.made - this.#base - from;
+    if (skipped < 0 || piece.logprobs.length < count) return "broken";
+    for (let i = 0; i < count; i += 1) if (!isToken(tokens[i])) return "broken";
+    this.#counted = Math.max(this.#counted, from + count);
+    for (let i = skipped; i < count && !this.isFull; i += 1) this.#append(piece, i);
+    if (piece.finishReason !== null) {
+      this.reason = this.#isForeignStop(piece) ? FOREIGN_STOP : piece.finishReason;
+    }
+    return this.isFull ? "full" : "more";
+  }
+
+  /** `contextTokens`: prompt + output that the server holds of one request. */
+  outcome(contextTokens: number): Outcome {
+    const { sampling, prompt } = this.spec;
+    const isStop = this.#hasStopped || this.reason === "stop" || this.reason === "repetition";
+    if (isStop) return { kind: "finished", reason: "stop" };
+    if (this.offset >= sampling.tokensMax) return { kind: "finished", reason: "length" };
+    if (this.made >= this.chunkTokens) return { kind: "used_up" };
+    if (prompt.length + this.offset >= contextTokens) return { kind: "finished", reason: "length" };
+    return { kind: "short" };
+  }
+
+  /**
+   * What should have come by the end of the chunk and did not; null: nothing. Experts of a chunk that does not end the
+   * response are reported by the next one.
+   */
+  lacking(outcome: Outcome): string | null {
+    if (outcome.kind === "short") return null;
+    const isFirst = this.#output.length === 0;
+    const isAsked = isFirst && reportsPrompt(this.spec.sampling);
+    if (isAsked && !hasReport(this.promptReport)) return "prompt_logprobs";
+    const isLast = outcome.kind === "finished" && this.expertsFrom !== null;
+    return isLast && this.experts === null ? "routed_experts" : null;
+  }
+
+  /** What it brought beside tokens, as the end of the chunk reports it. */
+  reports(): Pick<ChunkDone, "promptReport" | "experts"> {
+    const { promptReport, experts, expertsFrom } = this;
+    return {
+      ...(promptReport === null ? {} : { promptReport }),
+      ...(experts === null ? {} : { experts: { from: expertsFrom ?? 0, npy: experts } }),
+    };
+  }
+
+  /**
+   * What was not handed on yet, as views of the chunk's columns; null: nothing, or it must come in one piece and is not
+   * whole.
+   */
+  deliver(isOver: boolean): WorkerEvent | null {
+    const from = this.#delivered;
+    if (from === this.made || (!this.spec.divisible && !isOver)) return null;
+    this.#delivered = this.made;
+    return {
+      kind: "tokens",
+      requestId: this.spec.requestId,
+      offset: this.#output.length + from,
+      tokens: this.#made.tokens(from),
+      logprobs: this.#made.logprobs(from),
+      top: this.#made.topLogprobs(from),
+    };
+  }
+
+  /** The server stopped at its own EOS, which does not end this response. */
+  #isForeignStop({ finishReason, matched }: Piece): boolean {
+    if (finishReason !== "stop" || matched === undefined) return false;
+    const { stopTokenIds, engineFields } = this.spec.sampling;
+    return engineFields?.ignore_eos !== false && !stopTokenIds.includes(matched);
+  }
+
+  #append(piece: Piece, i: number): void {
+    const token = piece.tokens[i] ?? 0;
+    this.#made.push(token, piece.logprobs[i] ?? 0, piece.alternatives[i]);
+    if (this.spec.sampling.stopTokenIds.includes(token)) this.#hasStopped = true;
+  }
+}
+
+function isToken(value: number | undefined): boolean {
+  return value !== undefined && Number.isInteger(value) && value >= 0 && value <= 0x7fffffff;
+}
+
+function hasReport(report: PromptReport | null): boolean {
+  return (report?.logprobs ?? report?.tokenIdLogprobs ?? null) !== null;
+}

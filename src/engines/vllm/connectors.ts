@@ -1,0 +1,202 @@
+// The KV connectors of vLLM: what each saves, who finds it again, and what a server must be started with. A table of
+// data; docs/KV.md names the source of each row. What a server has is read from its /server_info.
+
+import { AppError } from "../../core/base/errors.ts";
+
+/** pool: a store that all servers look up themselves. none: nothing that another server finds by a request's tokens. */
+export type ConnectorReach = "pool" | "none";
+
+export interface ConnectorRow {
+  /** As `--kv-connector` has it. */
+  readonly name: string;
+  /** `kv_connector`, and what older versions called it. */
+  readonly classes: readonly string[];
+  readonly reach: ConnectorReach;
+  /** Which of a request's blocks it saves. */
+  readonly saves: "prompt" | "prompt and output" | "what fits";
+  /** A key of `kv_connector_extra_config`, and its value with which it saves output too; null: there is none. */
+  readonly outputSetting: readonly [key: string, value: boolean] | null;
+  /** A key of `kv_connector_extra_config` without which only the server itself finds it; null: there is none. */
+  readonly sharedBy: string | null;
+  /** Its keys hold `cache_salt`, so KV of other weights is not found. null: not known. */
+  readonly hasSalt: boolean | null;
+  /** `foretoken up` can start it; null: it needs a service of its own first (docs/KV.md). */
+  readonly launch: ((server: ConnectorSite) => Readonly<Record<string, unknown>>) | null;
+  /** Seen at work by this project. */
+  readonly wasRun: boolean;
+}
+
+/** Of the server that is to be started. */
+export interface ConnectorSite {
+  /** That it alone listens on. */
+  readonly port: number;
+}
+
+/** `--kv-transfer-config`. */
+const mooncakeLaunch = ({ port }: ConnectorSite) => ({
+  kv_connector: "MooncakeStoreConnector",
+  // The stock connector, with what a CPU, a dead store and finished responses need (native/foretoken_vllm).
+  kv_connector_module_path: "foretoken_vllm.mooncake",
+  kv_role: "kv_both",
+  kv_load_failure_policy: "recompute",
+  kv_connector_extra_config: {
+    save_decode_cache: true,
+    load_async: true,
+    lookup_async: true,
+    // Names a socket in the machine's temporary folder: two servers with one name would answer for each other.
+    lookup_rpc_port: port,
+  },
+});
+
+const UNSAID = { sharedBy: null, launch: null, wasRun: false } as const;
+
+export const CONNECTORS: readonly ConnectorRow[] = [
+  {
+    name: "mooncake",
+    classes: ["MooncakeStoreConnector"],
+    reach: "pool",
+    saves: "prompt",
+    outputSetting: ["save_decode_cache", true],
+    sharedBy: null,
+    hasSalt: true,
+    launch: mooncakeLaunch,
+    wasRun: true,
+  },
+  {
+    ...UNSAID,
+    name: "offloading",
+    classes: ["OffloadingConnector"],
+    // Its `fs`, `obj` and `p2p` tiers are shared; its memory alone is not.
+    reach: "pool",
+    sharedBy: "secondary_tiers",
+    saves: "prompt",
+    outputSetting: ["offload_prompt_only", false],
+    hasSalt: true,
+  },
+  {
+    ...UNSAID,
+    name: "lmcache-mp",
+    classes: ["LMCacheMPConnector"],
+    reach: "pool",
+    saves: "prompt and output",
+    outputSetting: null,
+    hasSalt: true,
+  },
+  {
+    ...UNSAID,
+    name: "lmcache",
+    classes: ["LMCacheConnectorV1"],
+    reach: "pool",
+    saves: "prompt",
+    outputSetting: ["save_decode_cache", true],
+    hasSalt: null,
+  },
+  {
+    ...UNSAID,
+    name: "example",
+    classes: ["ExampleConnector", "SharedStorageConnector"],
+    // A folder, for debugging: its keys are the prompt's tokens and nothing else.
+    reach: "pool",
+    saves: "prompt",
+    outputSetting: null,
+    hasSalt: false,
+  },
+  {
+    ...UNSAID,
+    name: "simple-offload",
+    classes: ["SimpleCPUOffloadConnector"],
+    reach: "none",
+    saves: "what fits",
+    outputSetting: null,
+    hasSalt: true,
+  },
+  {
+    ...UNSAID,
+    name: "nixl",
+    // They hand KV from one server to one other, on that server's word, and keep nothing to be found.
+    classes: ["NixlConnector", "MooncakeConnector", "P2pNcclConnector", "MoRIIOConnector"],
+    reach: "none",
+    saves: "what fits",
+    outputSetting: null,
+    hasSalt: null,
+  },
+];
+
+/** What a server has, and what can be done with it. */
+export interface FoundConnector {
+  /** `kv_connector`. */
+  readonly className: string;
+  /** null: not in the table. */
+  readonly row: ConnectorRow | null;
+  readonly savesOutput: boolean;
+  /** Why no KV moves through it; null: nothing that can be seen from outside. */
+  readonly problem: string | null;
+  /** It may find KV of other weights: a rollout over the server would be wrong. */
+  readonly mixesWeights: boolean;
+  /** What to do about it; null: nothing helps. */
+  readonly fix: string | null;
+}
+
+/** From `vllm_config` of /server_info; null: no connector, or not reported. */
+export function connectorOf(config: unknown): FoundConnector | null {
+  const transfer = field(config, "kv_transfer_config");
+  const className = field(transfer, "kv_connector");
+  if (typeof className !== "string") return null;
+  const row = CONNECTORS.find(({ classes }) => classes.includes(className)) ?? null;
+  const extra = field(transfer, "kv_connector_extra_config");
+  return {
+    className,
+    row,
+    savesOutput: row !== null && savesOutput(row, extra),
+    mixesWeights: row === null || (row.reach === "pool" && row.hasSalt !== true),
+    ...problemOf(row, extra),
+  };
+}
+
+function savesOutput(row: ConnectorRow, extra: unknown): boolean {
+  if (row.saves === "prompt and output") return true;
+  if (row.outputSetting === null) return false;
+  const [key, value] = row.outputSetting;
+  return field(extra, key) === value;
+}
+
+function problemOf(
+  row: ConnectorRow | null,
+  extra: unknown,
+): Pick<FoundConnector, "problem" | "fix"> {
+  const names = CONNECTORS.filter((one) => one.reach === "pool" && one.hasSalt === true);
+  const other = `use one of ${names.map(({ classes }) => classes[0]).join(", ")}`;
+  if (row === null)
+    return { problem: "whether its keys tell weights apart is not known", fix: other };
+  if (row.reach === "none") {
+    return { problem: "no other server finds what it saves by a request's tokens", fix: other };
+  }
+  if (row.hasSalt === false) return { problem: "its keys do not tell weights apart", fix: other };
+  if (row.hasSalt === null) {
+    return { problem: "whether its keys tell weights apart is not known", fix: other };
+  }
+  if (row.sharedBy !== null && field(extra, row.sharedBy) === undefined) {
+    const fix = `kv_connector_extra_config {"${row.sharedBy}": [...]}`;
+    return { problem: "no other server finds what it saves", fix };
+  }
+  return { problem: null, fix: null };
+}
+
+/** @throws AppError invalid_config: no such connector, or it cannot be started so. */
+export function connectorLaunch(name: string, site: ConnectorSite): readonly string[] {
+  const row = CONNECTORS.find((one) => one.name === name);
+  const startable = CONNECTORS.flatMap(({ name: one, launch }) => (launch === null ? [] : [one]));
+  if (row === undefined || row.launch === null) {
+    const what =
+      row === undefined ? "is not known" : "needs settings of its own: give them after --";
+    throw new AppError(
+      "invalid_config",
+      `--kv-connector ${name} ${what}; it is one of ${startable.join(", ")}`,
+    );
+  }
+  return ["--kv-transfer-config", JSON.stringify(row.launch(site))];
+}
+
+function field(value: unknown, name: string): unknown {
+  return typeof value === "object" && value !== null ? Reflect.get(value, name) : undefined;
+}

@@ -1,0 +1,189 @@
+// HTTP to one server: whole answers, and streams as they come. It decides nothing about what they mean.
+//
+// It uses node:http because `fetch` in Bun keeps 256 requests of a process open at the same time, which only
+// an environment variable set before the start changes; further ones, health checks too, wait unseen.
+
+import http from "node:http";
+import https from "node:https";
+import { AppError } from "../../core/base/errors.ts";
+import type { TimerClock } from "./clock.ts";
+
+export interface HttpCall {
+  readonly method: "GET" | "POST";
+  /** With its query. */
+  readonly path: string;
+  /** JSON text; null: no body. */
+  readonly body: string | null;
+  /** The data parallel rank that is to answer. Absent: any. */
+  readonly rank?: number;
+}
+
+/** vLLM's: an index from 0 on, in the order of its engines. */
+const RANK_HEADER = "x-data-parallel-rank";
+
+export type HttpAnswer =
+  | { readonly kind: "answer"; readonly status: number; readonly body: string }
+  /** No answer, or not all of it. */
+  /** `isRefused`: the connection was refused. */
+  | { readonly kind: "unreachable"; readonly message: string; readonly isRefused?: boolean };
+
+export interface HttpStreamListener {
+  /** Valid during the call. */
+  data(bytes: Buffer): void;
+  /** Nothing else follows. `message` null: the body is complete. */
+  ended(message: string | null): void;
+  /** Another status than 200, with its body; `ended` is not called. `retryAfterMs` null: not given. */
+  refused(status: number, body: string, retryAfterMs: number | null): void;
+}
+
+/** Idle connections are closed before the server does it (uvicorn: 5 s), or a request would meet a closing one. */
+const IDLE_MS_MAX = 3_000;
+const IDLE_CONNECTIONS_MAX = 256;
+
+export class HttpClient {
+  /** Without a slash at its end. */
+  readonly url: string;
+  readonly #base: URL;
+  readonly #headers: Readonly<Record<string, string>>;
+  readonly #clock: TimerClock;
+  readonly #answerBytesMax: number;
+  readonly #agent: http.Agent;
+  readonly #send: typeof http.request;
+
+  /** @throws AppError invalid_config. */
+  constructor(options: {
+    url: string;
+    apiKey: string | null;
+    clock: TimerClock;
+    answerBytesMax: number;
+  }) {
+    this.#base = parsedUrl(options.url);
+    this.url = options.url.replace(/\/+$/, "");
+    this.#headers = options.apiKey === null ? {} : { authorization: `Bearer ${options.apiKey}` };
+    this.#clock = options.clock;
+    this.#answerBytesMax = options.answerBytesMax;
+    const secure = this.#base.protocol === "https:";
+    const idle = { keepAlive: true, maxFreeSockets: IDLE_CONNECTIONS_MAX, timeout: IDLE_MS_MAX };
+    this.#agent = secure ? new https.Agent(idle) : new http.Agent(idle);
+    this.#send = secure ? https.request : http.request;
+  }
+
+  /** Never rejects. */
+  answer(call: HttpCall, msMax: number): Promise<HttpAnswer> {
+    return new Promise((resolve) => {
+      const settle = (answer: HttpAnswer) => {
+        cancelTimer();
+        resolve(answer);
+      };
+      const request = this.#open(call, (response) => {
+        readAll(response, this.#answerBytesMax, (body, problem) => {
+          if (problem !== null) settle({ kind: "unreachable", message: problem });
+          else settle({ kind: "answer", status: response.statusCode ?? 0, body });
+        });
+      });
+      const cancelTimer = this.#clock.after(msMax, () => {
+        settle({ kind: "unreachable", message: `no answer in ${msMax} ms` });
+        request.destroy();
+      });
+      request.on("error", (error) => {
+        const isRefused = "code" in error && error.code === "ECONNREFUSED";
+        settle({ kind: "unreachable", message: error.message, isRefused });
+      });
+    });
+  }
+
+  /** Returns what closes the stream; then nothing is called any more. */
+  stream(call: HttpCall, listener: HttpStreamListener): () => void {
+    let isOver = false;
+    const end = (tell: () => void) => {
+      if (isOver) return;
+      isOver = true;
+      tell();
+    };
+    const request = this.#open(call, (response) => {
+      if (response.statusCode !== 200) {
+        const retryAfterS = Number(response.headers["retry-after"] ?? Number.NaN);
+        const retryAfterMs = retryAfterS >= 0 ? retryAfterS * 1000 : null;
+        readAll(response, this.#answerBytesMax, (body, problem) => {
+          if (problem !== null) end(() => listener.ended(problem));
+          else end(() => listener.refused(response.statusCode ?? 0, body, retryAfterMs));
+        });
+        return;
+      }
+      response.on("data", (bytes: Buffer) => {
+        if (!isOver) listener.data(bytes);
+      });
+      response.on("error", (error) => end(() => listener.ended(error.message)));
+      response.on("aborted", () => end(() => listener.ended("the connection broke")));
+      response.on("end", () => end(() => listener.ended(null)));
+      response.on("close", () => end(() => listener.ended("the connection was closed")));
+    });
+    request.on("error", (error) => end(() => listener.ended(error.message)));
+    return () => {
+      isOver = true;
+      request.destroy();
+    };
+  }
+
+  close(): void {
+    this.#agent.destroy();
+  }
+
+  #open(call: HttpCall, answered: (response: http.IncomingMessage) => void): http.ClientRequest {
+    const headers: Record<string, string> = { ...this.#headers, accept: "*/*" };
+    const body = call.body === null ? null : Buffer.from(call.body);
+    if (body !== null) headers["content-type"] = "application/json";
+    if (call.rank !== undefined) headers[RANK_HEADER] = String(call.rank);
+    if (call.method === "POST") headers["content-length"] = String(body?.length ?? 0);
+    const request = this.#send(
+      {
+        protocol: this.#base.protocol,
+        hostname: this.#base.hostname.replace(/^\[|\]$/g, ""),
+        port: this.#base.port,
+        path: this.#base.pathname.replace(/\/+$/, "") + call.path,
+        method: call.method,
+        headers,
+        agent: this.#agent,
+      },
+      answered,
+    );
+    request.setNoDelay(true);
+    if (body === null) request.end();
+    else request.end(body);
+    return request;
+  }
+}
+
+function parsedUrl(text: string): URL {
+  const url = URL.canParse(text) ? new URL(text) : null;
+  if (url === null || (url.protocol !== "http:" && url.protocol !== "https:")) {
+    throw new AppError("invalid_config", `"${text}" is not the URL of a server (http://host:port)`);
+  }
+  return url;
+}
+
+/** Collects a body; `problem` null: it is complete. */
+function readAll(
+  response: http.IncomingMessage,
+  bytesMax: number,
+  done: (body: string, problem: string | null) => void,
+): void {
+  const parts: Buffer[] = [];
+  let bytes = 0;
+  let isOver = false;
+  const end = (problem: string | null) => {
+    if (isOver) return;
+    isOver = true;
+    done(Buffer.concat(parts).toString("utf8"), problem);
+  };
+  response.on("data", (part: Buffer) => {
+    bytes += part.length;
+    if (bytes > bytesMax) {
+      end(`the answer is larger than ${bytesMax} bytes`);
+      response.destroy();
+    } else parts.push(part);
+  });
+  response.on("end", () => end(null));
+  response.on("error", (error) => end(error.message));
+  response.on("close", () => end("the connection was closed"));
+}

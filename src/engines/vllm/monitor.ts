@@ -1,0 +1,151 @@
+// Polls a server: its metrics about once a second, its health when streams are silent. It reports observations; the
+// worker decides what follows.
+
+import { parseJson } from "../../core/base/json.ts";
+import type { TimerClock } from "./clock.ts";
+import type { HttpAnswer, HttpClient } from "./http.ts";
+import type { VllmLimits } from "./limits.ts";
+import type { ServerMetrics } from "./metrics.ts";
+import { type Polled, problemOf, type Watch } from "./watch.ts";
+
+/** A longer name is none. */
+const VERSION_CHARACTERS_MAX = 512;
+
+export interface PollFailure {
+  /** Number in a row. */
+  readonly failures: number;
+  readonly problem: string;
+  /** Time for which connections have been refused, ms; null: they are not. */
+  readonly refusedMs: number | null;
+}
+
+export interface MonitorListener {
+  /** About once a second, before anything else. Returns whether a stream is silent for too long to be left alone. */
+  watched(nowMs: number): boolean;
+  polled(metrics: ServerMetrics): void;
+  /** What the server calls its weights. */
+  versionRead(name: string): void;
+  /** The metrics were asked for without success. */
+  pollFailed(failed: PollFailure): void;
+  /** Health checks failed too often, one after the other. */
+  unhealthy(problem: string): void;
+}
+
+export class Monitor {
+  readonly #client: HttpClient;
+  readonly #clock: TimerClock;
+  readonly #limits: VllmLimits;
+  readonly #watch: Watch;
+  readonly #listener: MonitorListener;
+  #cancelTick: (() => void) | null = null;
+  #isStopped = false;
+  #isPolling = false;
+  /** What the poll under way brings may be older than what is asked about. */
+  #isStale = false;
+  #pollFailures = 0;
+  /** When the address first refused; null: it has not, since it last answered. */
+  #refusedAtMs: number | null = null;
+  #isChecking = false;
+  #checkedMs = Number.NEGATIVE_INFINITY;
+  #healthFailures = 0;
+  /** It reports what its weights are called: vLLM in development mode, from 0.32 on. */
+  #hasVersions = true;
+
+  constructor(
+    parts: { client: HttpClient; clock: TimerClock; limits: VllmLimits; watch: Watch },
+    listener: MonitorListener,
+  ) {
+    this.#watch = parts.watch;
+    this.#client = parts.client;
+    this.#clock = parts.clock;
+    this.#limits = parts.limits;
+    this.#listener = listener;
+    this.#schedule();
+  }
+
+  stop(): void {
+    this.#isStopped = true;
+    this.#cancelTick?.();
+  }
+
+  #schedule(): void {
+    const { pollMs, stallMs } = this.#limits;
+    this.#cancelTick = this.#clock.after(Math.min(pollMs, stallMs), () => {
+      this.#schedule();
+      void this.poll();
+      const nowMs = this.#clock.nowMs();
+      const isSilent = this.#listener.watched(nowMs);
+      if (isSilent && nowMs - this.#checkedMs >= stallMs) void this.#check();
+    });
+  }
+
+  /** As `poll`, and the next result was requested after this call. */
+  async pollAnew(): Promise<void> {
+    this.#isStale = this.#isPolling;
+    await this.poll();
+  }
+
+  /** Reads the metrics now, unless that is under way. */
+  async poll(): Promise<void> {
+    if (this.#isPolling || this.#isStopped) return;
+    this.#isPolling = true;
+    let polled: Polled;
+    do {
+      this.#isStale = false;
+      polled = await this.#watch.poll((path) => this.#get(path));
+    } while (this.#isStale && !this.#isStopped);
+    this.#isPolling = false;
+    if (this.#isStopped) return;
+    const { answer, problem, metrics } = polled;
+    if (metrics !== null) {
+      this.#pollFailures = 0;
+      this.#refusedAtMs = null;
+      this.#listener.polled(metrics);
+      await this.#readVersion();
+      return;
+    }
+    this.#pollFailures += 1;
+    const isRefused = answer.kind === "unreachable" && answer.isRefused === true;
+    const nowMs = this.#clock.nowMs();
+    this.#refusedAtMs = isRefused ? (this.#refusedAtMs ?? nowMs) : null;
+    this.#listener.pollFailed({
+      failures: this.#pollFailures,
+      problem: problem ?? "it reports no metrics",
+      refusedMs: this.#refusedAtMs === null ? null : nowMs - this.#refusedAtMs,
+    });
+  }
+
+  async #readVersion(): Promise<void> {
+    if (!this.#hasVersions || this.#isStopped) return;
+    const answer = await this.#get(this.#watch.versionPath);
+    if (answer.kind !== "answer" || this.#isStopped) return;
+    const name = answer.status === 200 ? versionIn(answer.body) : null;
+    if (name !== null) this.#listener.versionRead(name);
+    // Anything but a passing failure: there is no such route.
+    else if (answer.status < 500) this.#hasVersions = false;
+  }
+
+  async #check(): Promise<void> {
+    if (this.#isChecking) return;
+    this.#isChecking = true;
+    const problem = problemOf(await this.#get(this.#watch.healthPath));
+    this.#isChecking = false;
+    this.#checkedMs = this.#clock.nowMs();
+    this.#healthFailures = problem === null ? 0 : this.#healthFailures + 1;
+    if (this.#isStopped || problem === null) return;
+    if (this.#healthFailures >= this.#limits.healthFailuresMax) this.#listener.unhealthy(problem);
+  }
+
+  #get(path: string): Promise<HttpAnswer> {
+    return this.#client.answer({ method: "GET", path, body: null }, this.#limits.checkMsMax);
+  }
+}
+
+function versionIn(body: string): string | null {
+  try {
+    const { weight_version: name }: { weight_version?: unknown } = Object(parseJson(body));
+    return typeof name === "string" && name.length <= VERSION_CHARACTERS_MAX ? name : null;
+  } catch {
+    return null;
+  }
+}

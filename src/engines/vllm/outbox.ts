@@ -1,0 +1,68 @@
+// A worker's unsent events: those of one turn of the event loop go out as one batch, with all new tokens of a run as
+// one event.
+
+import type { WorkerEvent } from "../../core/rollout/worker.ts";
+import type { ChunkRun } from "./chunk-run.ts";
+import type { TimerClock } from "./clock.ts";
+
+export class Outbox {
+  readonly #clock: TimerClock;
+  readonly #coalesceMs: number;
+  readonly #send: (events: WorkerEvent[]) => void;
+  /** Runs with unsent tokens. */
+  readonly #runs = new Set<ChunkRun>();
+  #events: WorkerEvent[] = [];
+  #cancel: (() => void) | null = null;
+
+  constructor(options: {
+    clock: TimerClock;
+    coalesceMs: number;
+    send: (events: WorkerEvent[]) => void;
+  }) {
+    this.#clock = options.clock;
+    this.#coalesceMs = options.coalesceMs;
+    this.#send = options.send;
+  }
+
+  say(event: WorkerEvent): void {
+    this.#events.push(event);
+    this.#schedule();
+  }
+
+  /** The run has new tokens. */
+  made(run: ChunkRun): void {
+    this.#runs.add(run);
+    this.#schedule();
+  }
+
+  /** The run's tokens were sent, or are not needed any more. */
+  drop(run: ChunkRun): void {
+    this.#runs.delete(run);
+  }
+
+  /** Nothing of it is wanted any more. */
+  clear(): void {
+    this.#cancel?.();
+    this.#cancel = null;
+    this.#runs.clear();
+    this.#events = [];
+  }
+
+  /** Empties it. */
+  take(): WorkerEvent[] {
+    for (const run of this.#runs) {
+      const event = run.deliver(false);
+      if (event !== null) this.#events.push(event);
+    }
+    const events = this.#events;
+    this.clear();
+    return events;
+  }
+
+  #schedule(): void {
+    this.#cancel ??= this.#clock.after(this.#coalesceMs, () => {
+      const events = this.take();
+      if (events.length > 0) this.#send(events);
+    });
+  }
+}

@@ -1,0 +1,89 @@
+// The body of one chunk's request to SGLang's /generate (GenerateReqInput and SamplingParams of 0.5.23).
+
+import { fold32 } from "../../../core/base/hash.ts";
+import type { DrawKey, SamplingParams } from "../../../core/request/request.ts";
+import type { ChunkRequest, Dialect } from "../dialect.ts";
+import { shapingFields } from "../shaping-fields.ts";
+
+/**
+ * One for all chunks: with --enable-deterministic-inference SGLang draws each token by the seed and the token's position,
+ * and without it there is no seed. Older releases keep it in 32 bits.
+ */
+export function sglangSeed({ hi, lo }: DrawKey): number {
+  return fold32(hi, lo) >>> 1;
+}
+
+export function sglangBody(ask: ChunkRequest, dialect: Dialect): string {
+  const { spec } = ask;
+  const { sampling } = spec;
+  const params: Record<string, unknown> = {
+    max_new_tokens: ask.tokensMax,
+    ...drawing(ask, dialect),
+    skip_special_tokens: false,
+    // What ends a response is a part of it.
+    no_stop_trim: true,
+    ...(dialect.hasStreamSettings ? { stream_interval: ask.streamInterval } : {}),
+  };
+  const top: Record<string, unknown> = {
+    rid: ridOf(ask),
+    sampling_params: params,
+    stream: true,
+    return_logprob: true,
+    logprob_start_len: -1,
+    ...(sampling.topLogprobs > 0 ? { top_logprobs_num: sampling.topLogprobs } : {}),
+    ...(ask.expertsFrom === null
+      ? {}
+      : { return_routed_experts: true, routed_experts_start_len: ask.expertsFrom }),
+    ...((sampling.adapter ?? null) === null ? {} : { lora_path: sampling.adapter }),
+    // Separates KV as vLLM's cache_salt does; the epoch's end empties the cache as well.
+    extra_key: ask.cacheSalt,
+    ...(dialect.hasPriorities
+      ? { priority: dialect.highestFirst === true ? -ask.priority : ask.priority }
+      : {}),
+  };
+  // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
+  return `{"input_ids":[${ask.tokens.join(",")}],${JSON.stringify(top).slice(1)}`;
+}
+
+/** SGLang aborts every request whose id begins with the given one, and another sidecar may have the same names. */
+export function ridOf({ name, run }: Pick<ChunkRequest, "name" | "run">): string {
+  return `${name}-${run}.`;
+}
+
+function drawing(ask: ChunkRequest, { hasSeeds }: Dialect): Record<string, unknown> {
+  const { spec } = ask;
+  const { temperature, stopTokenIds, engineFields } = spec.sampling;
+  const fields: Record<string, unknown> = {
+    temperature,
+    // It ignores `stop_token_ids` too. Without it the model's own EOS ends the attempt; where that is no stop of the
+    // response, the next chunk continues after it. A response in one piece cannot: its stops are found in what comes.
+    ignore_eos:
+      (stopTokenIds.length === 0 || !spec.divisible) && engineFields?.ignore_eos !== false,
+    stop_token_ids: stopTokenIds,
+  };
+  if (temperature > 0 && hasSeeds) fields.sampling_seed = sglangSeed(spec.draw);
+  if (Array.isArray(engineFields?.stop)) fields.stop = engineFields.stop;
+  Object.assign(fields, grammarOf(spec.sampling));
+  return Object.assign(fields, shapingFields(ask, "min_new_tokens"));
+}
+
+/** vLLM's kinds of structured output under SGLang's names. */
+const GRAMMARS = {
+  json: "json_schema",
+  regex: "regex",
+  grammar: "ebnf",
+  structural_tag: "structural_tag",
+} as const;
+
+/** null: SGLang has no name for it. */
+export function grammarOf({ engineFields }: SamplingParams): object | null {
+  const wanted = Object.entries(Object(engineFields?.structured_outputs)).filter(
+    ([, value]) => value !== null && value !== undefined,
+  );
+  const [first, ...others] = wanted;
+  if (first === undefined) return {};
+  const [kind, value] = first;
+  const name = Object.entries(GRAMMARS).find(([vllm]) => vllm === kind)?.[1];
+  if (name === undefined || others.length > 0) return null;
+  return { [name]: typeof value === "string" ? value : JSON.stringify(value) };
+}

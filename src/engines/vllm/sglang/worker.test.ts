@@ -1,0 +1,362 @@
+// One worker on a stand-in for SGLang: what it asks for, and what it does at each fault and each command.
+
+import { afterEach, expect, test } from "bun:test";
+import {
+  SglangStandIn,
+  type SglangStandInOptions,
+  sglangExperts,
+} from "../../../../test/stand-in/sglang-stand-in.ts";
+import {
+  standInCandidates,
+  standInLogprob,
+  standInResponse,
+} from "../../../../test/stand-in/tokens.ts";
+import { groupId, requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
+import { ExpertRows } from "../../../core/request/expert-rows.ts";
+import {
+  drawKey,
+  NO_SHAPING,
+  SAMPLING_DEFAULTS,
+  type SamplingParams,
+} from "../../../core/request/request.ts";
+import { CANARY_PATH, type WorkerEvent } from "../../../core/rollout/worker.ts";
+import { openVllmWorker } from "../open.ts";
+import type { VllmNotice, VllmWorker } from "../worker.ts";
+import { sglangSeed } from "./body.ts";
+
+const PROMPT = [5, 6, 7, 8];
+const cleanups: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
+});
+
+interface Bench {
+  readonly server: SglangStandIn;
+  readonly worker: VllmWorker;
+  readonly notices: VllmNotice[];
+  readonly events: WorkerEvent[];
+  readonly until: (isFulfilled: () => boolean) => Promise<void>;
+}
+
+async function open(options: Partial<SglangStandInOptions> = {}): Promise<Bench> {
+  const server = await SglangStandIn.start(options);
+  cleanups.push(async () => (server.isStopped ? undefined : await server.stop()));
+  const notices: VllmNotice[] = [];
+  const worker = await openVllmWorker({
+    workerId: workerId(0),
+    url: server.url,
+    notice: (notice) => notices.push(notice),
+    limits: { stallMs: 5, retryMs: 1, retryMsMax: 2, pollMs: 5, failedAttemptsMax: 5 },
+  });
+  cleanups.push(() => worker.close());
+  const events: WorkerEvent[] = [];
+  let wake = () => {};
+  worker.listen((_, batch) => {
+    events.push(...batch);
+    wake();
+  });
+  const until = async (isFulfilled: () => boolean) => {
+    while (!isFulfilled()) {
+      await new Promise<void>((resolve) => {
+        wake = resolve;
+      });
+    }
+  };
+  return { server, worker, notices, events, until };
+}
+
+interface Run {
+  id?: number;
+  output?: number[];
+  chunkTokens?: number;
+  sampling?: Partial<SamplingParams>;
+  expertsFrom?: number;
+  divisible?: boolean;
+}
+
+function run({ worker }: Bench, options: Run = {}): void {
+  const { id = 1, output = [], chunkTokens = 40, divisible = true, expertsFrom } = options;
+  worker.send([
+    {
+      kind: "run",
+      request: {
+        requestId: requestId(id),
+        groupId: groupId("g"),
+        sampleIndex: id,
+        prompt: Int32Array.from(PROMPT),
+        sampling: {
+          temperature: 1,
+          seed: 1,
+          tokensMax: 40,
+          stopTokenIds: [],
+          ...SAMPLING_DEFAULTS,
+          ...options.sampling,
+        },
+        draw: drawKey(1, "g", id),
+        divisible,
+      },
+      output: Int32Array.from(output),
+      chunkTokens,
+      priority: "low",
+      kv: null,
+      draft: null,
+      ...(expertsFrom === undefined ? {} : { expertsFrom }),
+    },
+  ]);
+}
+
+const textOf = (id = 1, stopTokenIds: number[] = [], tokensMax = 40) =>
+  standInResponse({
+    prompt: PROMPT,
+    sample: sglangSeed(drawKey(1, "g", id)),
+    tokensMin: 0,
+    tokensMax,
+    stopTokenIds,
+  });
+
+function tokensIn(events: readonly WorkerEvent[], id = 1): number[] {
+  const tokens: number[] = [];
+  for (const event of events) {
+    if (event.kind !== "tokens" || event.requestId !== id) continue;
+    expect(event.offset).toBe(tokens.length);
+    tokens.push(...event.tokens);
+  }
+  return tokens;
+}
+
+const doneIn = (events: readonly WorkerEvent[], id = 1) =>
+  events.find((event) => event.kind === "chunk_done" && event.requestId === id);
+
+for (const release of ["0.5.23", "old"] as const) {
+  for (const isIncremental of [false, true]) {
+    const name = `${release}, ${isIncremental ? "new tokens alone" : "all tokens"} in each event`;
+    test(`sglang: tokens, logprobs and alternatives of ${name}`, async () => {
+      const bench = await open({ release, isIncremental });
+      run(bench, { sampling: { topLogprobs: 2 } });
+      await bench.until(() => doneIn(bench.events) !== undefined);
+      expect(tokensIn(bench.events)).toEqual(textOf());
+      const pieces = bench.events.flatMap((event) => (event.kind === "tokens" ? [event] : []));
+      const logprobs = pieces.flatMap((event) => [...event.logprobs]);
+      expect(logprobs).toEqual(textOf().map(standInLogprob).map(Math.fround));
+      const top = pieces.flatMap((event) => [...(event.top?.tokens ?? [])]);
+      expect(top).toEqual(
+        textOf().flatMap((token) => standInCandidates(token).map((c) => c.token)),
+      );
+      expect(doneIn(bench.events)).toMatchObject({ finish: "length", promptTokensCached: 0 });
+      expect(bench.worker.capabilities).toMatchObject({
+        endpoint: "sglang",
+        model: "stand-in",
+        slots: 64,
+        kvTokens: 4096 * 16,
+        kvBlockTokens: 16,
+        contextTokens: 4096,
+        hasStreamSettings: release !== "old",
+      });
+    });
+  }
+}
+
+test("sglang: chunks continue each other, with the seed of the whole response", async () => {
+  const bench = await open();
+  run(bench, { chunkTokens: 15 });
+  await bench.until(() => doneIn(bench.events) !== undefined);
+  const first = tokensIn(bench.events);
+  expect(first).toEqual(textOf().slice(0, 15));
+  bench.events.length = 0;
+  run(bench, { output: first, chunkTokens: 25 });
+  await bench.until(() => doneIn(bench.events) !== undefined);
+  const rest = bench.events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
+  expect([...first, ...rest]).toEqual(textOf());
+  expect(doneIn(bench.events)).toMatchObject({ finish: "length" });
+  const [, one, two] = bench.server.bodies;
+  expect(Object(two).sampling_params.sampling_seed).toBe(Object(one).sampling_params.sampling_seed);
+});
+
+test("sglang: a stop token ends a response and is its last token", async () => {
+  const bench = await open();
+  const stop = textOf()[9] ?? 0;
+  run(bench, { sampling: { stopTokenIds: [stop] } });
+  await bench.until(() => doneIn(bench.events) !== undefined);
+  const wanted = textOf(1, [stop]);
+  expect(tokensIn(bench.events)).toEqual(wanted);
+  expect(doneIn(bench.events)).toMatchObject({ finish: "stop" });
+});
+
+test("sglang: its own EOS ends a chunk of a response that is to go on after it", async () => {
+  const bench = await open({});
+  // 2 is the stand-in's EOS, drawn by this request's seed once.
+  let id = 1;
+  while (!textOf(id, [], 400).slice(0, 399).includes(2)) id += 1;
+  const tokensMax = 400;
+  const sampling = { stopTokenIds: [1001], tokensMax };
+  run(bench, { id, chunkTokens: tokensMax, sampling });
+  await bench.until(() => doneIn(bench.events, id) !== undefined);
+  expect(doneIn(bench.events, id)).toMatchObject({ finish: null });
+  const first = tokensIn(bench.events, id);
+  expect(first).toEqual(textOf(id, [], tokensMax).slice(0, first.length));
+  expect(first.at(-1)).toBe(2);
+  // Where only the server knows what ends a text, that does.
+  run(bench, { id: 9_999, chunkTokens: tokensMax, sampling: { tokensMax, temperature: 0 } });
+  await bench.until(() => doneIn(bench.events, 9_999) !== undefined);
+  expect(doneIn(bench.events, 9_999)).toMatchObject({ finish: "length" });
+});
+
+test("sglang: a request that is left is aborted by its whole name", async () => {
+  const bench = await open();
+  bench.server.engine.pause("keep");
+  run(bench, { id: 1, chunkTokens: 4000, sampling: { tokensMax: 4000 } });
+  await bench.until(() => bench.server.engine.waiting === 1);
+  bench.worker.send([{ kind: "release", requestId: requestId(1) }]);
+  await bench.until(() => bench.server.aborts.length === 1);
+  const [, body] = bench.server.bodies;
+  expect(bench.server.aborts).toEqual([String(Object(body).rid)]);
+  expect(bench.server.aborts[0]).toMatch(/^ft-1-1-0-.*\.$/);
+  expect(bench.server.engine.waiting).toBe(0);
+});
+
+test("sglang: no chunk of the next epoch runs before the cache is empty, and its key is another", async () => {
+  const bench = await open();
+  run(bench, { id: 1, chunkTokens: 4000, sampling: { tokensMax: 4000 } });
+  await bench.until(() => tokensIn(bench.events).length > 0);
+  bench.worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  run(bench, { id: 2 });
+  await bench.until(() => doneIn(bench.events, 2) !== undefined);
+  expect(bench.server.flushes).toBe(1);
+  expect(bench.server.aborts).toHaveLength(1);
+  expect(tokensIn(bench.events, 2)).toEqual(textOf(2));
+  const keys = bench.server.bodies.map((body) => body.extra_key);
+  expect(keys).toEqual(["foretoken", "foretoken-w0", "foretoken-w1"]);
+});
+
+test("sglang: a cache that cannot be emptied fails the worker", async () => {
+  const server = await SglangStandIn.start();
+  cleanups.push(() => server.stop());
+  const worker = await openVllmWorker({
+    workerId: workerId(0),
+    url: server.url,
+    limits: { retryMs: 1, checkMsMax: 50, pollMs: 5, stallMs: 5 },
+  });
+  cleanups.push(() => worker.close());
+  const failed = new Promise<string>((resolve) => {
+    worker.listen((_, events) => {
+      for (const event of events) if (event.kind === "failed") resolve(event.message);
+    });
+  });
+  // Another client's, which never ends.
+  server.engine.pause("keep");
+  void fetch(`${server.url}/generate`, {
+    method: "POST",
+    body: JSON.stringify({ input_ids: [1], sampling_params: {}, stream: true }),
+  }).catch(() => {});
+  while (server.engine.waiting === 0) await Bun.sleep(1);
+  worker.send([{ kind: "advance", epoch: weightEpoch(1) }]);
+  expect(await failed).toContain("may hold KV of older weights: /flush_cache: HTTP 400");
+});
+
+test("sglang: a restart is seen by the process's seed", async () => {
+  const bench = await open();
+  await bench.server.restart();
+  await bench.until(() => bench.events.some((event) => event.kind === "failed"));
+  const failed = bench.events.find((event) => event.kind === "failed");
+  expect(failed).toMatchObject({ message: expect.stringMatching(/restarted|refused|ECONN/i) });
+});
+
+test("sglang: priorities count in its direction", async () => {
+  const bench = await open({ hasPriorities: true });
+  run(bench, { output: textOf().slice(0, 10) });
+  await bench.until(() => doneIn(bench.events) !== undefined);
+  expect(bench.server.bodies.at(-1)?.priority).toBe(10);
+});
+
+test("sglang: control calls of vLLM's become its own", async () => {
+  const { server, worker } = await open();
+  const call = async (method: "GET" | "POST", path: string, body: unknown = null, query = {}) => {
+    const request = { method, path, body, query, nextEpoch: weightEpoch(1) };
+    const answer = await worker.control(request);
+    return [answer.status, answer.body];
+  };
+  expect(await call("GET", "/get_world_size")).toEqual([200, { world_size: 2 }]);
+  const rpc = { method: "reload_weights", kwargs: { weights_path: "/w/1" }, weight_version: "v1" };
+  expect(await call("POST", "/collective_rpc", rpc)).toEqual([200, { results: [null] }]);
+  expect(server.updates).toEqual([{ model_path: "/w/1", weight_version: "v1" }]);
+  expect(await call("GET", "/weight_info")).toEqual([200, { weight_version: "v1" }]);
+  const absent = { method: "reload_weights", kwargs: { weights_path: "/absent" } };
+  const [status, problem] = await call("POST", "/collective_rpc", absent);
+  expect(status).toBe(400);
+  expect(JSON.stringify(problem)).toContain("no such folder");
+  const [unknown] = await call("POST", "/collective_rpc", { method: "other" });
+  expect(unknown).toBe(400);
+  expect(await call("POST", "/reset_prefix_cache")).toEqual([200, { success: true }]);
+  const [named] = await call("POST", "/update_weight_version", { new_version: "v2" });
+  expect([named, server.weightVersion]).toEqual([200, "v2"]);
+  expect((await call("POST", "/sleep", null, { level: "1" }))[0]).toBe(200);
+  expect(await call("GET", "/is_sleeping")).toEqual([200, { is_sleeping: true }]);
+  expect(await call("POST", CANARY_PATH)).toEqual([200, { asleep: true }]);
+  expect((await call("POST", "/wake_up", null, { tags: "weights,kv_cache" }))[0]).toBe(200);
+  expect(await call("GET", "/is_sleeping")).toEqual([200, { is_sleeping: false }]);
+  expect(await call("POST", CANARY_PATH)).toEqual([200, { tokens: 4 }]);
+  expect((await call("POST", "/init_weight_transfer_engine", {}))[0]).toBe(404);
+  const text = await call("POST", "/detokenize", { tokens: [104, 105] });
+  expect(text).toEqual([200, { prompt: "hi" }]);
+});
+
+test("sglang: what its schema lacks is refused by name, and what it counts itself runs undivided", async () => {
+  const { worker } = await open();
+  const plain: SamplingParams = {
+    temperature: 1,
+    seed: 1,
+    tokensMax: 9,
+    stopTokenIds: [],
+    ...SAMPLING_DEFAULTS,
+  };
+  const support = (more: Partial<SamplingParams>) => worker.supports({ ...plain, ...more });
+  expect(support({})).toEqual({ kind: "divided" });
+  expect(support({ shaping: { ...NO_SHAPING, topP: 0.9, tokensMin: 3 } }).kind).toBe("divided");
+  expect(support({ shaping: { ...NO_SHAPING, repetitionPenalty: 1.1 } }).kind).toBe("whole");
+  expect(support({ engineFields: { structured_outputs: { json: {} } } }).kind).toBe("whole");
+  for (const field of ["prompt_logprobs", "bad_words", "allowed_token_ids", "extra_args"]) {
+    expect(support({ engineFields: { [field]: [1] } })).toMatchObject({ kind: "refused", field });
+  }
+  const choice = support({ engineFields: { structured_outputs: { choice: ["a"] } } });
+  expect(choice).toMatchObject({ kind: "refused", field: "structured_outputs" });
+  expect(support({ engineFields: { return_routed_experts: true } })).toMatchObject({
+    kind: "refused",
+    field: "return_routed_experts",
+  });
+});
+
+test("sglang: experts of chunks become one array", async () => {
+  const bench = await open({ reportsExperts: true });
+  const sampling = { engineFields: { return_routed_experts: true } };
+  const rows = new ExpertRows(0);
+  let output: number[] = [];
+  for (const chunkTokens of [15, 25]) {
+    bench.events.length = 0;
+    run(bench, { output, chunkTokens, sampling, expertsFrom: rows.end });
+    await bench.until(() => doneIn(bench.events) !== undefined);
+    output = textOf().slice(0, output.length + chunkTokens);
+    const done = doneIn(bench.events);
+    if (done?.kind !== "chunk_done" || done.experts === undefined) throw new Error("no experts");
+    expect(rows.append(done.experts.from, done.experts.npy)).toBeNull();
+  }
+  const whole = Buffer.from(sglangExperts([...PROMPT, ...textOf()], 0), "base64");
+  const array = rows.array();
+  expect(Buffer.from(array?.bytes ?? []).equals(whole)).toBe(true);
+  expect(array?.shape).toEqual([PROMPT.length + 40 - 1, 6]);
+});
+
+test("sglang: weights that make all tokens equally likely fail the canary, however events list them", async () => {
+  for (const isIncremental of [false, true]) {
+    const { server, worker } = await open({ isIncremental });
+    const request = { method: "POST", path: CANARY_PATH, body: null, query: {} } as const;
+    const canary = async () => await worker.control({ ...request, nextEpoch: weightEpoch(1) });
+    expect(await canary()).toEqual({ status: 200, body: { tokens: 4 } });
+    server.isFlat = true;
+    expect(await canary()).toMatchObject({ status: 500 });
+  }
+});
+
+test("sglang: a hybrid model is divided once it was shown that its responses stay the same", async () => {
+  const { worker } = await open({ architectures: ["Qwen3NextForCausalLM"] });
+  expect(worker.capabilities).toMatchObject({ isDivisible: true, warnings: [expect.any(String)] });
+});

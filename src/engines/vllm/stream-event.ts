@@ -1,0 +1,152 @@
+// One event of a server's stream, read into the form that all endpoints share. It knows the JSON shapes of vLLM's
+// (0.22 to 0.32) and nothing of what becomes of the tokens.
+
+import { parseJson } from "../../core/base/json.ts";
+import {
+  type Alternatives,
+  type EventUsage,
+  isJson,
+  type Json,
+  likeliest,
+  numberOr,
+  type StreamEvent,
+} from "./event.ts";
+import { sglangEvent } from "./sglang/event.ts";
+
+const DONE: StreamEvent = { kind: "done" };
+const UNREADABLE: StreamEvent = { kind: "unreadable" };
+const NONE: readonly never[] = [];
+
+/** `topLogprobs`: alternatives wanted at each position. */
+export function readEvent(data: Buffer, topLogprobs: number): StreamEvent {
+  if (data.length === 6 && data.toString("latin1") === "[DONE]") return DONE;
+  const json = parsed(data);
+  if (json === null) return UNREADABLE;
+  if (isJson(json.error)) return errorOf(json.error);
+  if (json.object === "error") return errorOf(json);
+  if (isJson(json.meta_info)) return sglangEvent(json, json.meta_info, topLogprobs);
+  const usage = usageOf(json.usage);
+  const choices = json.choices;
+  const choice: unknown = Array.isArray(choices) ? choices[0] : undefined;
+  if (!isJson(choice)) return usage === null ? UNREADABLE : { kind: "usage", usage };
+  const { token_ids: ids, logprobs, finish_reason: finish } = choice;
+  const positions = isJson(logprobs) ? logprobs.content : undefined;
+  const columns = isJson(logprobs) ? logprobs.token_logprobs : undefined;
+  const names = isJson(logprobs) ? logprobs.tokens : undefined;
+  return {
+    kind: "piece",
+    tokens: tokensOf(ids, positions, names),
+    logprobs: Array.isArray(positions)
+      ? positions.map((position) => numberOr(isJson(position) ? position.logprob : null))
+      : Array.isArray(columns)
+        ? columns.map(numberOr)
+        : NONE,
+    alternatives:
+      topLogprobs === 0 || !isJson(logprobs) ? NONE : alternativesOf(logprobs, topLogprobs),
+    finishReason: typeof finish === "string" ? finish : null,
+    usage,
+    weightVersion: typeof finish === "string" ? versionOf(choice.weight_versions) : null,
+  };
+}
+
+function versionOf(spans: unknown): string | null {
+  const last: unknown = Array.isArray(spans) ? spans.at(-1) : null;
+  return isJson(last) && typeof last.version === "string" ? last.version : null;
+}
+
+/** The message of a body that reports an error, in any of vLLM's shapes. */
+export function errorMessage(body: string): string {
+  const json = parsed(Buffer.from(body), parseJson);
+  const error = json === null ? null : isJson(json.error) ? json.error : json;
+  for (const field of ["message", "detail", "error"]) {
+    const value = error?.[field];
+    if (typeof value === "string") return value;
+    if (value !== undefined && value !== null) return written(value);
+  }
+  return body.slice(0, 500);
+}
+
+function errorOf(error: Json): StreamEvent {
+  const { message, code } = error;
+  return {
+    kind: "error",
+    status: typeof code === "number" ? code : 0,
+    message: typeof message === "string" ? message : written(error),
+  };
+}
+
+/** Events are read without a look at their depth, which only writing them would mind. */
+function written(value: unknown): string {
+  try {
+    return JSON.stringify(value);
+  } catch {
+    return "an error that is nested too deep to be shown";
+  }
+}
+
+function usageOf(value: unknown): EventUsage | null {
+  if (!isJson(value)) return null;
+  const { prompt_tokens: prompt, completion_tokens: completion, prompt_tokens_details } = value;
+  const cached = isJson(prompt_tokens_details) ? prompt_tokens_details.cached_tokens : null;
+  return {
+    promptTokens: typeof prompt === "number" ? prompt : 0,
+    completionTokens: typeof completion === "number" ? completion : 0,
+    cachedTokens: typeof cached === "number" ? cached : null,
+  };
+}
+
+/** Servers that send no `token_ids` name tokens in the logprobs, if asked to: "token_id:17". */
+function tokensOf(ids: unknown, positions: unknown, names: unknown): readonly number[] {
+  if (Array.isArray(ids)) return ids;
+  if (Array.isArray(positions)) {
+    return positions.map((position) => tokenOf(isJson(position) ? position : {}));
+  }
+  return Array.isArray(names) ? names.map((name) => tokenOf({ token: name })) : NONE;
+}
+
+function tokenOf({ token_id: id, token: name }: Json): number {
+  if (typeof id === "number") return id;
+  return typeof name === "string" && name.startsWith("token_id:") ? Number(name.slice(9)) : -1;
+}
+
+function alternativesOf(logprobs: Json, count: number): readonly Alternatives[] {
+  const { content, top_logprobs: rows } = logprobs;
+  if (Array.isArray(content)) {
+    return content.map((position) => {
+      const list: unknown = isJson(position) ? position.top_logprobs : null;
+      const pairs: [number, number][] = [];
+      for (const entry of Array.isArray(list) ? list : NONE) {
+        if (isJson(entry) && isAmong(entry.rank, count)) {
+          pairs.push([tokenOf(entry), numberOr(entry.logprob)]);
+        }
+      }
+      return likeliest(pairs, count);
+    });
+  }
+  if (!Array.isArray(rows)) return NONE;
+  return rows.map((row) => {
+    const pairs = Object.entries(isJson(row) ? row : {}).map(([name, value]): [number, number] => [
+      tokenOf({ token: name }),
+      numberOr(value),
+    ]);
+    return likeliest(pairs, count);
+  });
+}
+
+/** Ranks count from 1; older servers do not send them. */
+function isAmong(rank: unknown, count: number): boolean {
+  return typeof rank !== "number" || rank <= count;
+}
+
+/**
+ * The bytes are read as Latin-1, which is twice as fast: other characters occur only in strings, and only an
+ * error's message is looked at.
+ */
+function parsed(data: Buffer, parse: (text: string) => unknown = JSON.parse): Json | null {
+  try {
+    const json = parse(data.toString("latin1"));
+    return isJson(json) ? json : null;
+  } catch {
+    return null;
+  }
+}

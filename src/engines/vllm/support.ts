@@ -1,0 +1,116 @@
+// Which sampling can stop after any token and continue elsewhere, on a stock vLLM (reference: SamplingParams of
+// 0.32). What counts output tokens inside the engine restarts with every request, so it needs one piece.
+
+import { expertsFrom, type SamplingParams } from "../../core/request/request.ts";
+import type { SamplingSupport } from "../../core/rollout/worker.ts";
+
+const DIVIDED: SamplingSupport = { kind: "divided" };
+const WHOLE: SamplingSupport = { kind: "whole" };
+
+/** State that lives in the engine: a grammar's, a count's, a match's that has begun. */
+const WHOLE_FIELDS = new Set([
+  "structured_outputs",
+  "guided_json",
+  "guided_regex",
+  "guided_choice",
+  "guided_grammar",
+  "guided_decoding",
+  "guided_whitespace_pattern",
+  "guided_decoding_backend",
+  "response_format",
+  "bad_words",
+  "logits_processors",
+  // Custom logits processors get their settings in these.
+  "extra_args",
+  "vllm_xargs",
+  "stop",
+  "include_stop_str_in_output",
+  "repetition_detection",
+  "thinking_token_budget",
+  "reasoning_ended",
+]);
+
+/** Fields that the worker itself sets in every request. */
+const OWN_FIELDS = new Set([
+  "model",
+  "token_ids",
+  "prompt",
+  "max_tokens",
+  "min_tokens",
+  "temperature",
+  "seed",
+  "logprobs",
+  "top_logprobs",
+  "stop_token_ids",
+  "stream",
+  "stream_options",
+  "stream_interval",
+  "detokenize",
+  "output_kind",
+  "return_token_ids",
+  "return_tokens_as_token_ids",
+  "request_id",
+  "priority",
+  "cache_salt",
+  "sampling_params",
+]);
+
+/** Fields without meaning for one response to a prompt of token ids, or without an answer in a stream. */
+const IMPOSSIBLE_FIELDS: Readonly<Record<string, string>> = {
+  n: "is more than one response; ask for a group of them",
+  best_of: "is more than one response",
+  use_beam_search: "is more than one response",
+  length_penalty: "is for beam search",
+  echo: "repeats the prompt in the response",
+  suffix: "needs the prompt's text",
+  truncate_prompt_tokens: "changes the prompt",
+};
+
+export function supportOf(
+  sampling: SamplingParams,
+  server: {
+    readonly isSpeculative: boolean;
+    readonly logprobsMax: number;
+    readonly reportsExperts: boolean;
+    /** A response in chunks is the one that it is in one piece. */
+    readonly isDivisible: boolean;
+    readonly connector: object | null;
+  },
+): SamplingSupport {
+  if ((sampling.adapter ?? null) !== null && server.connector !== null) {
+    return refused("model", "is an adapter, and the keys of its KV connector name no adapters");
+  }
+  const { shaping, engineFields, topLogprobs } = sampling;
+  if (topLogprobs > server.logprobsMax) {
+    return refused("top_logprobs", `is above ${server.logprobsMax}, the server's --max-logprobs`);
+  }
+  let support = server.isDivisible ? DIVIDED : WHOLE;
+  for (const [field, value] of Object.entries(engineFields ?? {})) {
+    if (value === null || value === undefined) continue;
+    if (OWN_FIELDS.has(field)) return refused(field, "is set by the worker itself");
+    const reason = IMPOSSIBLE_FIELDS[field];
+    if (reason !== undefined) return refused(field, reason);
+    if (WHOLE_FIELDS.has(field) && !sampling.statelessFields?.includes(field)) support = WHOLE;
+  }
+  const scored = Number(engineFields?.prompt_logprobs ?? 0);
+  if (scored < 0 ? server.logprobsMax < Number.MAX_SAFE_INTEGER : scored > server.logprobsMax) {
+    const bound = `is ${scored}, and the server reports ${server.logprobsMax} at most (--max-logprobs)`;
+    return refused("prompt_logprobs", bound);
+  }
+  if (expertsFrom(sampling) !== null && !server.reportsExperts) {
+    const flag = "needs a model with experts and --enable-return-routed-experts";
+    return refused("return_routed_experts", flag);
+  }
+  if (shaping === null) return support;
+  // SamplingParams._validate_spec_decode: such requests are a 400.
+  const reason = "is refused by a vLLM server that drafts";
+  if (server.isSpeculative && shaping.minP > 0) return refused("min_p", reason);
+  if (server.isSpeculative && shaping.logitBias.length > 0) return refused("logit_bias", reason);
+  // A repetition penalty counts the prompt too, so it stays correct when the output has become part of the prompt.
+  const countsOutput = shaping.presencePenalty !== 0 || shaping.frequencyPenalty !== 0;
+  return countsOutput ? WHOLE : support;
+}
+
+function refused(field: string, reason: string): SamplingSupport {
+  return { kind: "refused", field, reason };
+}

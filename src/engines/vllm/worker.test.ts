@@ -1,0 +1,620 @@
+// One worker on a stand-in: what it does at each fault, and at each command.
+
+import { afterEach, expect, test } from "bun:test";
+import type { FaultKind, FaultPlan } from "../../../test/stand-in/faults.ts";
+import { standInResponse } from "../../../test/stand-in/tokens.ts";
+import { type StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { groupId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
+import {
+  drawKey,
+  NO_SHAPING,
+  SAMPLING_DEFAULTS,
+  type SamplingParams,
+} from "../../core/request/request.ts";
+import type { ControlRequest, WorkerEvent } from "../../core/rollout/worker.ts";
+import type { VllmLimits } from "./limits.ts";
+import { openVllmWorker, type VllmWorkerOptions } from "./open.ts";
+import type { VllmNotice, VllmWorker } from "./worker.ts";
+
+const PROMPT = [5, 6, 7, 8];
+const EPOCH_1 = weightEpoch(1);
+const LIMITS: Partial<VllmLimits> = {
+  stallMs: 5,
+  silenceMsMax: 60_000,
+  retryMs: 1,
+  retryMsMax: 2,
+  pollMs: 5,
+  failedAttemptsMax: 5,
+  checkMsMax: 5_000,
+};
+
+const cleanups: (() => Promise<void>)[] = [];
+afterEach(async () => {
+  for (const cleanup of cleanups.splice(0).toReversed()) await cleanup();
+});
+
+async function serve(options: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
+  const server = await VllmStandIn.start(options);
+  cleanups.push(async () => (server.isStopped ? undefined : await server.stop()));
+  return server;
+}
+
+class Bench {
+  readonly worker: VllmWorker;
+  readonly notices: VllmNotice[];
+  readonly events: { epoch: number; event: WorkerEvent }[] = [];
+  #wake: () => void = () => {};
+
+  constructor(worker: VllmWorker, notices: VllmNotice[]) {
+    this.worker = worker;
+    this.notices = notices;
+    worker.listen((epoch, events) => {
+      for (const event of events) this.events.push({ epoch, event });
+      this.#wake();
+    });
+  }
+
+  /** Resolves when the events fulfil the condition; every poll of the metrics brings some. */
+  async until(isFulfilled: () => boolean): Promise<void> {
+    while (!isFulfilled()) {
+      await new Promise<void>((resolve) => {
+        this.#wake = resolve;
+      });
+    }
+  }
+
+  async kind<K extends WorkerEvent["kind"]>(kind: K): Promise<Extract<WorkerEvent, { kind: K }>> {
+    await this.until(() => this.all(kind).length > 0);
+    const [first] = this.all(kind);
+    if (first === undefined) throw new Error("it was there");
+    return first;
+  }
+
+  all<K extends WorkerEvent["kind"]>(kind: K): Extract<WorkerEvent, { kind: K }>[] {
+    return this.events
+      .map(({ event }) => event)
+      .filter((event): event is Extract<WorkerEvent, { kind: K }> => event.kind === kind);
+  }
+
+  tokens(id = 1): number[] {
+    const tokens: number[] = [];
+    for (const event of this.all("tokens")) {
+      if (event.requestId !== id) continue;
+      expect(event.offset).toBe(tokens.length);
+      tokens.push(...event.tokens);
+    }
+    return tokens;
+  }
+
+  run(
+    options: {
+      id?: number;
+      prompt?: number[];
+      output?: number[];
+      chunkTokens?: number;
+      sampling?: Partial<SamplingParams>;
+      divisible?: boolean;
+    } = {},
+  ): void {
+    const { id = 1, prompt = PROMPT, output = [], chunkTokens = 40, divisible = true } = options;
+    const sampling = {
+      temperature: 1,
+      seed: 1,
+      tokensMax: 40,
+      stopTokenIds: [],
+      ...SAMPLING_DEFAULTS,
+      ...options.sampling,
+    };
+    this.worker.send([
+      {
+        kind: "run",
+        request: {
+          requestId: requestId(id),
+          groupId: groupId("g"),
+          sampleIndex: id,
+          prompt: Int32Array.from(prompt),
+          sampling,
+          draw: drawKey(1, "g", id),
+          divisible,
+        },
+        output: Int32Array.from(output),
+        chunkTokens,
+        priority: "low",
+        kv: null,
+        draft: null,
+      },
+    ]);
+  }
+}
+
+async function open(server: VllmStandIn, options: Partial<VllmWorkerOptions> = {}): Promise<Bench> {
+  const notices: VllmNotice[] = [];
+  const worker = await openVllmWorker({
+    workerId: workerId(0),
+    url: server.url,
+    notice: (notice) => notices.push(notice),
+    ...options,
+    limits: { ...LIMITS, ...options.limits },
+  });
+  cleanups.push(() => worker.close());
+  return new Bench(worker, notices);
+}
+
+const expected = (id = 1, tokensMax = 40, prompt = PROMPT) =>
+  standInResponse({ prompt, sample: id, tokensMin: 0, tokensMax, stopTokenIds: [] });
+
+/** The probe's request, of one token, meets none. */
+const once =
+  (kind: FaultKind, afterTokens = 10): FaultPlan =>
+  (arrival) =>
+    arrival === 1 ? { kind, afterTokens } : null;
+
+const control = (path: string, more: Partial<ControlRequest> = {}): ControlRequest => ({
+  method: "POST",
+  path,
+  query: {},
+  body: null,
+  nextEpoch: EPOCH_1,
+  ...more,
+});
+
+test("openVllmWorker: finds out what the server is", async () => {
+  const server = await serve({ slots: 8, blocks: 101, blockSize: 16, contextTokens: 500 });
+  const { worker, notices } = await open(server);
+  expect(worker.name).toBe(server.url);
+  // One block is vLLM's own.
+  expect(worker.capacity).toEqual({
+    slots: 8,
+    ahead: 1,
+    kvTokens: 100 * 16,
+    kvBlockTokens: 16,
+    contextTokens: 500,
+    kvBytesPerToken: 0,
+  });
+  expect(worker.capabilities).toMatchObject({
+    endpoint: "generate",
+    model: "stand-in",
+    hasPriorities: true,
+    hasStreamSettings: true,
+    hasSeeds: true,
+  });
+  expect(notices).toEqual([]);
+});
+
+test("openVllmWorker: takes what an old server offers, and reports what is missing", async () => {
+  const server = await serve({
+    generate: "disabled",
+    hasPriorities: false,
+    isDevMode: false,
+    hasContinuousUsage: false,
+    returnsTokenIds: false,
+    spelling: "0.22",
+  });
+  const bench = await open(server);
+  expect(bench.worker.capabilities).toMatchObject({
+    endpoint: "completions",
+    hasPriorities: false,
+    hasStreamSettings: false,
+    hasSeeds: true,
+    slots: 256,
+  });
+  expect(bench.notices.map((notice) => notice.kind)).toEqual(["warning", "warning"]);
+  bench.run();
+  await bench.kind("chunk_done");
+  expect(bench.tokens()).toEqual(expected());
+});
+
+test("openVllmWorker: no seed goes to a server that one may end", async () => {
+  const server = await serve({ device: "cpu" });
+  const bench = await open(server);
+  expect(bench.notices).toMatchObject([{ kind: "warning" }]);
+  bench.run();
+  await bench.kind("chunk_done");
+  expect(server.bodies.length).toBeGreaterThan(1);
+  expect(JSON.stringify(server.bodies)).not.toContain('"seed"');
+});
+
+test("openVllmWorker: an error names the URL and the problem", async () => {
+  const server = await serve({ apiKey: "secret" });
+  const failure = async (options: Partial<VllmWorkerOptions>) =>
+    await open(server, options).then(
+      () => "opened",
+      (error: Error) => error.message,
+    );
+  expect(await failure({})).toBe(`${server.url} refuses the API key (--api-key)`);
+  expect(await failure({ apiKey: "secret", model: "x" })).toBe(
+    `${server.url} does not serve the model "x"; it serves: adapter, stand-in`,
+  );
+  expect(await failure({ url: "localhost:1" })).toContain('"localhost:1" is not the URL');
+  expect(await failure({ apiKey: "secret" })).toBe("opened");
+  await server.stop();
+  const message = await failure({ limits: { healthMsMax: 1 } });
+  expect(message).toContain(`${server.url} is not healthy: /health:`);
+});
+
+test("run: a chunk is its tokens, in order, with its logprobs", async () => {
+  const bench = await open(await serve());
+  bench.run({ chunkTokens: 15 });
+  expect(await bench.kind("chunk_done")).toEqual({
+    kind: "chunk_done",
+    requestId: requestId(1),
+    finish: null,
+    promptTokensCached: 0,
+  });
+  expect(bench.tokens()).toEqual(expected(1, 15));
+});
+
+test("run: a response that continues elsewhere is the same as in one piece", async () => {
+  const whole = expected();
+  const bench = await open(await serve());
+  bench.run({ output: whole.slice(0, 13) });
+  expect((await bench.kind("chunk_done")).finish).toBe("length");
+  const [first] = bench.all("tokens");
+  expect(first?.offset).toBe(13);
+  expect(bench.all("tokens").flatMap((event) => [...event.tokens])).toEqual(whole.slice(13));
+});
+
+test("run: a stop token ends the response and is its last, at the end of a chunk too", async () => {
+  const stop = expected()[9] ?? -1;
+  for (const chunkTokens of [40, 10]) {
+    const bench = await open(await serve());
+    bench.run({ chunkTokens, sampling: { stopTokenIds: [stop] } });
+    expect((await bench.kind("chunk_done")).finish).toBe("stop");
+    expect(bench.tokens()).toEqual(expected(1, expected().indexOf(stop) + 1));
+  }
+});
+
+const GOES_ON: readonly FaultKind[] = [
+  "unavailable",
+  "broken",
+  "cut",
+  "cut_line",
+  "disorder",
+  "repeat",
+  "silence",
+  "error_inside",
+  "garbage",
+  "ended",
+];
+for (const kind of GOES_ON) {
+  for (const generate of ["enabled", "disabled"] as const) {
+    test(`run: ${kind} loses and repeats nothing (generate ${generate})`, async () => {
+      const server = await serve({ generate, faults: once(kind) });
+      const bench = await open(server);
+      bench.run();
+      expect((await bench.kind("chunk_done")).finish).toBe("length");
+      expect(bench.tokens()).toEqual(expected());
+      expect([...server.shown.keys()]).toEqual([kind]);
+    });
+  }
+}
+
+for (const kind of ["hang", "mute"] as const) {
+  test(`run: ${kind} is asked for again when it has lasted too long`, async () => {
+    const server = await serve({ faults: once(kind) });
+    const bench = await open(server, { limits: { silenceMsMax: 30 } });
+    bench.run();
+    await bench.kind("chunk_done");
+    expect(bench.tokens()).toEqual(expected());
+    expect(bench.notices).toContainEqual({
+      kind: "retry",
+      requestId: requestId(1),
+      reason: "its stream was silent for 30 ms",
+    });
+  });
+}
+
+// An abort comes with the event that holds the tenth token, no reason after it and before the next event.
+for (const [kind, made] of [
+  ["abort", 13],
+  ["no_reason", 9],
+] as const) {
+  test(`run: ${kind} makes a shorter chunk`, async () => {
+    const bench = await open(await serve({ faults: once(kind) }));
+    bench.run();
+    expect((await bench.kind("chunk_done")).finish).toBe(null);
+    const tokens = bench.tokens();
+    expect(tokens).toEqual(expected(1, made));
+  });
+}
+
+test("run: an abort before the first token is no chunk: it is asked for again", async () => {
+  const bench = await open(await serve({ faults: once("no_reason", 0) }));
+  bench.run();
+  expect((await bench.kind("chunk_done")).finish).toBe("length");
+  expect(bench.tokens()).toEqual(expected());
+});
+
+test("run: what must come in one piece comes in one, and restarts after a fault", async () => {
+  const server = await serve({ faults: once("cut") });
+  const bench = await open(server);
+  const shaping = { ...NO_SHAPING, presencePenalty: 1 };
+  bench.run({ divisible: false, sampling: { shaping } });
+  expect((await bench.kind("chunk_done")).finish).toBe("length");
+  expect(bench.all("tokens").length).toBe(1);
+  expect(bench.tokens()).toEqual(expected());
+  expect(server.bodies.slice(1).map((body) => body.token_ids)).toEqual([PROMPT, PROMPT]);
+});
+
+test("run: a server that is silent for long but healthy is waited for", async () => {
+  const server = await serve();
+  const bench = await open(server);
+  await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
+  bench.run();
+  const polls = bench.all("stats").length;
+  await bench.until(() => bench.all("stats").length >= polls + 10);
+  await bench.worker.control(control("/resume"));
+  await bench.kind("chunk_done");
+  expect(bench.tokens()).toEqual(expected());
+  expect(bench.notices).toEqual([]);
+});
+
+test("run: a server that is silent and not healthy has failed, once", async () => {
+  const server = await serve();
+  const bench = await open(server);
+  await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
+  server.isHealthy = false;
+  bench.run();
+  bench.run({ id: 2 });
+  expect((await bench.kind("failed")).message).toBe(
+    `${server.url}: it is silent and not healthy: HTTP 503`,
+  );
+  bench.run({ id: 3 });
+  expect(bench.all("failed").length).toBe(1);
+});
+
+test("run: a request that the server refuses ends as given up; others continue", async () => {
+  const bench = await open(await serve());
+  bench.run({ id: 1, prompt: [5, 100_000] });
+  bench.run({ id: 2 });
+  await bench.until(() => bench.all("chunk_done").length === 2);
+  expect(bench.all("chunk_done").map(({ requestId: id, finish }) => [id, finish])).toEqual(
+    expect.arrayContaining([
+      [1, "abort"],
+      [2, "length"],
+    ]),
+  );
+  expect(bench.notices).toContainEqual({
+    kind: "refused",
+    requestId: requestId(1),
+    reason: "HTTP 400: Token id 100000 is out of vocabulary",
+  });
+});
+
+test("run: a request that always breaks the server's answer is refused, the worker continues", async () => {
+  const faults: FaultPlan = (_, prompt) =>
+    prompt[0] === 9 ? { kind: "broken", afterTokens: 0 } : null;
+  const bench = await open(await serve({ faults }));
+  bench.run({ id: 1, prompt: [9] });
+  expect((await bench.kind("chunk_done")).finish).toBe("abort");
+  bench.run({ id: 2 });
+  await bench.until(() => bench.all("chunk_done").length === 2);
+  expect(bench.tokens(2)).toEqual(expected(2));
+});
+
+test("run: a server that was broken for a while is no reason to refuse a request", async () => {
+  let left = 1_000;
+  // The probe's request, then every one until the worker asks for its proof.
+  const faults: FaultPlan = (arrival, prompt) => {
+    if (arrival === 0) return null;
+    if (prompt.length === 2) left = 0;
+    return left > 0 ? { kind: "broken", afterTokens: 0 } : null;
+  };
+  const bench = await open(await serve({ faults }));
+  bench.run();
+  expect((await bench.kind("chunk_done")).finish).toBe("length");
+  expect(bench.tokens()).toEqual(expected());
+});
+
+test("run: a response ends where the server's context does", async () => {
+  for (const generate of ["enabled", "disabled"] as const) {
+    const bench = await open(await serve({ generate, contextTokens: 30 }));
+    bench.run();
+    expect((await bench.kind("chunk_done")).finish).toBe("length");
+    expect(bench.tokens()).toEqual(expected(1, 26));
+  }
+});
+
+test("run: a server that is gone for good has failed, once, after what it had made", async () => {
+  const server = await serve();
+  const bench = await open(server);
+  bench.run({ id: 1 });
+  await bench.kind("chunk_done");
+  await server.stop();
+  bench.run({ id: 2 });
+  bench.run({ id: 3 });
+  await bench.kind("failed");
+  expect(bench.all("failed").length).toBe(1);
+  expect(bench.tokens(1)).toEqual(expected(1));
+  await bench.worker.close();
+});
+
+test("run: a server that refuses connections is reported at once, and has failed soon, idle or not", async () => {
+  for (const isIdle of [true, false]) {
+    const server = await serve();
+    const told: (string | null)[] = [];
+    const limits = { goneMsMax: 50, retryMs: 1_000, failedAttemptsMax: 1_000 };
+    const bench = await open(server, { limits, reach: (lost) => told.push(lost) });
+    await server.stop();
+    if (!isIdle) bench.run();
+    await bench.kind("failed");
+    expect(told).toEqual([expect.stringContaining("/metrics: ")]);
+  }
+});
+
+test("run: a server that restarts at once has failed, and is asked nothing before that is known", async () => {
+  const faults: FaultPlan = (_, prompt) =>
+    prompt[0] === 9 ? { kind: "restart", afterTokens: 10 } : null;
+  for (let trial = 0; trial < 10; trial += 1) {
+    const server = await serve({ faults, downMs: 0 });
+    // The look at the metrics that is under way when it ends says nothing of what comes after.
+    const bench = await open(server, { limits: { failedAttemptsMax: 200, pollMs: 1 } });
+    bench.run({ prompt: [9] });
+    expect((await bench.kind("failed")).message).toBe(`${server.url}: it has restarted`);
+    // The probe's prompt, and this one once.
+    expect(server.bodies.length).toBe(2);
+    expect(server.restarts).toBe(1);
+  }
+});
+
+test("run: a stream that breaks holds others back until the server is known to be the same", async () => {
+  const server = await serve({ faults: once("cut") });
+  const bench = await open(server);
+  bench.run();
+  await bench.kind("chunk_done");
+  bench.run({ id: 2 });
+  await bench.until(() => bench.all("chunk_done").length === 2);
+  expect([bench.tokens(1), bench.tokens(2)]).toEqual([expected(1), expected(2)]);
+  expect(bench.all("failed")).toEqual([]);
+});
+
+test("run: a server that restarts has its first weights again: after an update it has failed", async () => {
+  const server = await serve();
+  const bench = await open(server, { limits: { failedAttemptsMax: 200 } });
+  bench.run({ id: 1 });
+  await bench.kind("chunk_done");
+  bench.worker.send([{ kind: "advance", epoch: EPOCH_1 }]);
+  await server.restart();
+  bench.run({ id: 2 });
+  expect((await bench.kind("failed")).message).toContain("it has restarted, with the weights");
+  expect(bench.tokens(2)).toEqual([]);
+});
+
+test("release: closes the stream and emits no more events of the request", async () => {
+  const server = await serve({ faults: once("mute") });
+  const bench = await open(server);
+  bench.run();
+  await bench.until(() => bench.tokens().length > 0);
+  bench.worker.send([{ kind: "release", requestId: requestId(1) }]);
+  const before = bench.tokens().length;
+  await bench.until(() => server.engine.running === 0);
+  bench.run({ id: 2 });
+  await bench.kind("chunk_done");
+  expect(bench.tokens(1).length).toBe(before);
+});
+
+test("export: nothing is held, said at once", async () => {
+  const bench = await open(await serve());
+  bench.worker.send([{ kind: "export", requestId: requestId(7) }]);
+  expect(await bench.kind("exported")).toEqual({
+    kind: "exported",
+    requestId: requestId(7),
+    kv: null,
+  });
+});
+
+test("advance: forgets what runs; events carry the new epoch and begin with reloaded", async () => {
+  const server = await serve();
+  const bench = await open(server);
+  await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
+  bench.run({ id: 1 });
+  bench.worker.send([{ kind: "advance", epoch: EPOCH_1 }]);
+  await bench.worker.control(control("/resume"));
+  bench.run({ id: 2 });
+  await bench.kind("chunk_done");
+  const later = bench.events.filter(({ epoch }) => epoch === EPOCH_1).map(({ event }) => event);
+  expect(later[0]).toEqual({ kind: "reloaded", epoch: EPOCH_1 });
+  expect(bench.tokens(1)).toEqual([]);
+  expect(bench.tokens(2)).toEqual(expected(2));
+  const salts = server.bodies.map((body) => body.cache_salt);
+  expect(new Set(salts.slice(1)).size).toBe(salts.length > 2 ? 2 : 1);
+  expect(salts.at(-1)).toBe("foretoken-w1");
+});
+
+test("reload: has the server load the weights, and begins the epoch", async () => {
+  const bench = await open(await serve());
+  bench.worker.send([{ kind: "reload", modelPath: "/weights", epoch: EPOCH_1 }]);
+  bench.run();
+  expect((await bench.kind("reloaded")).epoch).toBe(EPOCH_1);
+  await bench.kind("chunk_done");
+  expect(bench.tokens()).toEqual(expected());
+});
+
+test("reload: an epoch that begins meanwhile does not wait for it", async () => {
+  const bench = await open(await serve());
+  bench.worker.send([
+    { kind: "reload", modelPath: "/weights", epoch: EPOCH_1 },
+    { kind: "advance", epoch: weightEpoch(2) },
+  ]);
+  bench.run();
+  await bench.kind("chunk_done");
+  expect(bench.all("reloaded").map((event) => event.epoch)).toEqual([weightEpoch(2)]);
+  expect(bench.tokens()).toEqual(expected());
+});
+
+test("stats: a continuation's prompt is recomputed but for what the prefix cache holds", async () => {
+  const server = await serve({ blockSize: 4 });
+  const bench = await open(server);
+  const stats = () => bench.all("stats").at(-1)?.stats;
+  bench.run({ chunkTokens: 20 });
+  await bench.kind("chunk_done");
+  expect(stats()).toMatchObject({ outputTokens: 20, prefillTokens: 4, recomputedTokens: 0 });
+  bench.run({ output: expected(1, 20), chunkTokens: 20 });
+  await bench.until(() => bench.all("chunk_done").length === 2);
+  // 24 tokens; the last is always computed, so 5 whole blocks of 4 can be found.
+  expect(stats()).toMatchObject({ outputTokens: 40, prefillTokens: 8, recomputedTokens: 3 });
+  server.engine.clearCache();
+  bench.run({ id: 1, output: expected(1, 20), chunkTokens: 1 });
+  await bench.until(() => bench.all("chunk_done").length === 3);
+  expect(stats()).toMatchObject({ prefillTokens: 32, recomputedTokens: 26 });
+  await bench.until(() => (stats()?.steps ?? 0) >= 41);
+  expect(stats()?.preemptions).toBe(0);
+});
+
+test("control: passes requests and answers on", async () => {
+  const server = await serve();
+  const { worker } = await open(server);
+  const ask = async (path: string, more: Partial<ControlRequest> = {}) =>
+    await worker.control(control(path, more));
+  expect(await ask("/update_weight_version", { body: { new_version: "w7" } })).toEqual({
+    status: 200,
+    body: { weight_version: "w7" },
+  });
+  expect(await ask("/weight_info", { method: "GET" })).toMatchObject({ status: 200 });
+  const load = { lora_name: "policy", lora_path: "/lora/1" };
+  expect(await ask("/v1/load_lora_adapter", { body: load })).toEqual({
+    status: 200,
+    body: "Success: LoRA adapter 'policy' added successfully.",
+  });
+  expect(await ask("/sleep", { query: { level: "1" } })).toEqual({ status: 200, body: null });
+  expect(await ask("/pause", { query: { mode: "x" } })).toMatchObject({ status: 400 });
+  expect(await ask("/nowhere")).toMatchObject({ status: 404 });
+  await server.stop();
+  const answer = await ask("/resume");
+  expect(answer.status).toBe(502);
+  expect(JSON.stringify(answer.body)).toContain(server.url);
+});
+
+test("run: names its requests after request, chunk and attempt, with group and sample", async () => {
+  const server = await serve({ faults: once("unavailable") });
+  const bench = await open(server);
+  bench.run({ id: 6 });
+  await bench.kind("chunk_done");
+  expect(server.bodies.slice(1).map((body) => body.request_id)).toEqual(["ft-6-1-0", "ft-6-1-1"]);
+  expect(server.bodies.at(-1)?.sampling_params).toMatchObject({
+    extra_args: { foretoken_group: "g", foretoken_sample: 6 },
+  });
+});
+
+test("run: more streams than the limit wait for their turn", async () => {
+  const server = await serve();
+  const bench = await open(server, { limits: { streamsMax: 2 } });
+  for (let id = 1; id <= 9; id += 1) bench.run({ id });
+  await bench.until(() => bench.all("chunk_done").length === 9);
+  for (let id = 1; id <= 9; id += 1) expect(bench.tokens(id)).toEqual(expected(id));
+});
+
+test("run: fields that are nested too deep to be written end that request alone", async () => {
+  const bench = await open(await serve());
+  let deep: unknown = 1;
+  for (let i = 0; i < 200_000; i += 1) deep = [deep];
+  bench.run({ id: 1, sampling: { engineFields: { structured_outputs: { json: deep } } } });
+  bench.run({ id: 2 });
+  await bench.until(() => bench.all("chunk_done").length === 2);
+  const [refused] = bench.all("chunk_done").filter(({ requestId }) => requestId === 1);
+  expect(refused?.refusal).toEqual({
+    status: 400,
+    message: "its sampling fields cannot be written as JSON",
+  });
+  expect(bench.tokens(2)).toHaveLength(40);
+});

@@ -1,0 +1,138 @@
+import { afterAll, expect, test } from "bun:test";
+import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { JournalLog } from "../core/journal/log.ts";
+import { JournalFile, openRunFiles, readJournalFile } from "./journal-file.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "foretoken-journal-"));
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+function fileOn(path: string, log: JournalLog, keptBytes = 0) {
+  const failures: unknown[] = [];
+  const file = new JournalFile({ path, log, keptBytes, failed: (error) => failures.push(error) });
+  return { file, failures };
+}
+
+test("journal file: what was settled is there, and a later process appends to it", async () => {
+  const path = join(folder, "a");
+  const log = new JournalLog();
+  log.note({ format: 1 });
+  const { file } = fileOn(path, log);
+  await file.settled();
+  const first = readJournalFile(path);
+  expect(first?.header).toEqual({ format: 1 });
+  expect(first?.bytes).toBe(file.bytes);
+  await file.close();
+  const { file: second } = fileOn(path, new JournalLog(), file.bytes);
+  await second.close();
+  expect(readJournalFile(path)?.bytes).toBe(file.bytes);
+});
+
+test.skipIf(process.platform !== "linux")(
+  "journal file: a full disk is told once, and nothing waits for it",
+  async () => {
+    const log = new JournalLog();
+    log.note({ format: 1 });
+    const { file, failures } = fileOn("/dev/full", log);
+    await file.settled();
+    file.touch();
+    await file.settled();
+    expect(failures.map(String)).toEqual([expect.stringContaining("ENOSPC")]);
+    expect(log.hasNews).toBe(false);
+    await file.close();
+  },
+);
+
+test("journal file: a folder that cannot be written to is reported, and nothing waits for it", async () => {
+  const log = new JournalLog();
+  log.note({ format: 1 });
+  const { file, failures } = fileOn(join(folder, "missing", "a"), log);
+  await file.settled();
+  expect(failures).toHaveLength(1);
+  await file.close();
+  expect(readJournalFile(join(folder, "missing", "a"))).toBeNull();
+});
+
+test("journal file: one that is removed before it is open is gone, and no failure", async () => {
+  for (let round = 0; round < 20; round += 1) {
+    const path = join(folder, `removed-${round}`);
+    const log = new JournalLog();
+    log.note({ format: 1 });
+    const { file, failures } = fileOn(path, log);
+    file.touch();
+    await file.remove();
+    expect(existsSync(path)).toBe(false);
+    // As a journal of an earlier process that is not wanted any more.
+    writeFileSync(path, "saved");
+    const { file: saved, failures: more } = fileOn(path, new JournalLog(), 5);
+    await saved.remove();
+    expect(existsSync(path)).toBe(false);
+    expect([...failures, ...more]).toEqual([]);
+  }
+});
+
+test("journal file: one that cannot be deleted is reported, and nothing throws", async () => {
+  const path = join(folder, "a-folder");
+  mkdirSync(path);
+  const { file, failures } = fileOn(path, new JournalLog());
+  await file.remove();
+  expect(failures.length).toBeGreaterThan(0);
+});
+
+test("journal folder: a file of another program is left as it is, and named", () => {
+  const other = join(folder, "other");
+  mkdirSync(other);
+  writeFileSync(join(other, "notes.journal"), "my notes");
+  expect(() => openRunFiles(other, () => {})).toThrow(/notes\.journal: is no journal/);
+  expect(existsSync(join(other, "notes.journal"))).toBe(true);
+  expect(existsSync(join(other, "lock"))).toBe(false);
+});
+
+test("journal folder: runs of an earlier process are handed out once, and what is empty is deleted", async () => {
+  const runs = join(folder, "runs");
+  const first = openRunFiles(runs, () => {});
+  const log = new JournalLog();
+  log.note({ format: 1 });
+  await first.open(log, null).close();
+  writeFileSync(join(runs, "empty.journal"), "");
+  first.release();
+  const second = openRunFiles(runs, () => {});
+  expect(existsSync(join(runs, "empty.journal"))).toBe(false);
+  const [run] = second.takeSaved();
+  expect(run?.header).toEqual({ format: 1 });
+  expect(second.takeSaved()).toEqual([]);
+  // Its file is known still: it goes on in the same one.
+  await second.open(new JournalLog(), run ?? null).remove();
+  second.release();
+  expect(openRunFiles(runs, () => {}).takeSaved()).toEqual([]);
+});
+
+test("journal folder: of processes that take it at the same time, beside a dead one's lock, one gets it", async () => {
+  const shared = join(folder, "shared");
+  mkdirSync(shared);
+  writeFileSync(join(shared, "lock"), "1 0");
+  const module = join(import.meta.dir, "journal-file.ts");
+  const script = `
+    import { takeJournalFolder } from ${JSON.stringify(module)};
+    for await (const _ of console) break;
+    try { takeJournalFolder(${JSON.stringify(shared)}); console.log("taken"); }
+    catch ({ message }) { console.log(message); }
+    for await (const _ of console) break;`;
+  const children = Array.from({ length: 4 }, () =>
+    Bun.spawn([process.execPath, "-e", script], { stdin: "pipe", stdout: "pipe" }),
+  );
+  for (const { stdin } of children) {
+    stdin.write("\n");
+    await stdin.flush();
+  }
+  const said = await Promise.all(
+    children.map(async ({ stdout }) => {
+      const { value } = await stdout.getReader().read();
+      return new TextDecoder().decode(value);
+    }),
+  );
+  for (const child of children) child.kill();
+  expect(said.filter((line) => line === "taken\n").length).toBe(1);
+  expect(said.filter((line) => /process \d+ uses it/.test(line)).length).toBe(3);
+});

@@ -1,0 +1,311 @@
+// Journals on a real disk. One file for each run, written behind the tokens: what is new goes out some 20 times a second in
+// one write, and reaches the disk itself (fdatasync) once a second. So a killed process loses what was generated since
+// the last write, and a machine without power that of the last second or two.
+
+import { randomUUID } from "node:crypto";
+import {
+  linkSync,
+  mkdirSync,
+  readdirSync,
+  readFileSync,
+  renameSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
+import { type FileHandle, open } from "node:fs/promises";
+import { join } from "node:path";
+import { AppError, errorText } from "../core/base/errors.ts";
+import type { JournalLog } from "../core/journal/log.ts";
+import { readJournal, type SavedRun } from "../core/journal/read.ts";
+import { inTime, writeAt } from "./disk-write.ts";
+import { WeightsFile } from "./weights-file.ts";
+
+/** Tokens let a reader reconstruct prompts and responses: for the owner only. */
+const FOLDER_MODE = 0o700;
+const FILE_MODE = 0o600;
+const FLUSH_MS = 50;
+const SYNC_MS = 1_000;
+
+/** null: there is none, or nothing whole in it. @throws AppError journal_damaged, output_failed. */
+export function readJournalFile(path: string): SavedRun | null {
+  let bytes: Uint8Array;
+  try {
+    bytes = readFileSync(path);
+  } catch (error) {
+    if (hasCode(error, "ENOENT")) return null;
+    throw new AppError("output_failed", `--journal: ${errorText(error)}`, { cause: error });
+  }
+  return readJournal(bytes, path);
+}
+
+/**
+ * Makes the folder and takes it for this process; returns what gives it back.
+ * @throws AppError invalid_config: another process that lives has it; output_failed: it cannot be made.
+ */
+export function takeJournalFolder(folder: string): () => void {
+  const lock = join(folder, "lock");
+  try {
+    mkdirSync(folder, { recursive: true, mode: FOLDER_MODE });
+    // Of several processes that find a dead one's lock, one takes it away, and one makes the new one.
+    while (!isMade(lock)) {
+      const holder = readIfThere(lock);
+      const pid = Number(holder?.split(" ")[0] ?? 0);
+      if (pid === process.pid && holder === identity(pid)) break;
+      if (holder !== null && holder === identity(pid)) {
+        throw new AppError("invalid_config", `--journal ${folder}: process ${pid} uses it`);
+      }
+      takeAway(lock, holder);
+    }
+  } catch (error) {
+    if (error instanceof AppError) throw error;
+    const message = `--journal ${folder}: ${errorText(error)}`;
+    throw new AppError("output_failed", message, { cause: error });
+  }
+  return () => rmSync(lock, { force: true });
+}
+
+/** false: there is one. Its contents are there as soon as it is. */
+function isMade(lock: string): boolean {
+  const own = `${lock}.${process.pid}`;
+  const contents = identity(process.pid) ?? "";
+  writeFileSync(own, contents, { mode: FILE_MODE });
+  try {
+    linkSync(own, lock);
+    return true;
+  } catch (error) {
+    if (hasCode(error, "EEXIST")) return false;
+  } finally {
+    rmSync(own, { force: true });
+  }
+  // A file system without links: there the contents come a moment later.
+  try {
+    writeFileSync(lock, contents, { mode: FILE_MODE, flag: "wx" });
+    return true;
+  } catch (error) {
+    if (hasCode(error, "EEXIST")) return false;
+    throw error;
+  }
+}
+
+/** The lock of a process that is dead. Another may have taken it away meanwhile, and made one: that goes back. */
+function takeAway(lock: string, holder: string | null): void {
+  const aside = `${lock}.${process.pid}`;
+  try {
+    renameSync(lock, aside);
+  } catch (error) {
+    if (hasCode(error, "ENOENT")) return;
+    throw error;
+  }
+  if (readIfThere(aside) !== holder) linkSync(aside, lock);
+  rmSync(aside, { force: true });
+}
+
+function hasCode(error: unknown, code: string): boolean {
+  return error instanceof Error && "code" in error && error.code === code;
+}
+
+function readIfThere(path: string): string | null {
+  try {
+    return readFileSync(path, "utf8");
+  } catch {
+    return null;
+  }
+}
+
+/** Of a process that lives: its id, and on Linux when it began, since ids are used again. null: none lives. */
+function identity(pid: number): string | null {
+  if (process.platform === "linux") {
+    // proc(5): the 22nd field of stat, the 20th behind the name in parentheses.
+    const stat = readIfThere(`/proc/${pid}/stat`);
+    if (stat === null) return null;
+    return `${pid} ${stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19] ?? ""}`;
+  }
+  try {
+    process.kill(pid, 0);
+    return `${pid}`;
+  } catch {
+    return null;
+  }
+}
+
+const SUFFIX = ".journal";
+
+/** The files of journals, and what frees their folder. */
+export type RunJournals = ReturnType<typeof openRunFiles>;
+
+/**
+ * The journals of a sidecar's rollouts, a file each.
+ * @throws AppError as takeJournalFolder, readJournalFile.
+ */
+export function openRunFiles(folder: string, failed: (error: unknown) => void) {
+  const release = takeJournalFolder(folder);
+  // What is kept of an earlier process is large: whoever takes it lets go of it.
+  const paths = new WeakMap<SavedRun, string>();
+  let saved: SavedRun[] = [];
+  let weights: WeightsFile;
+  try {
+    for (const name of readdirSync(folder).filter((entry) => entry.endsWith(SUFFIX))) {
+      const path = join(folder, name);
+      const run = readJournalFile(path);
+      if (run === null) {
+        rmSync(path, { force: true });
+        continue;
+      }
+      paths.set(run, path);
+      saved.push(run);
+    }
+    weights = weightsFileIn(folder, saved.length > 0, failed);
+  } catch (error) {
+    release();
+    throw error;
+  }
+  return {
+    /** Those of an earlier process, once: they are not kept here. */
+    takeSaved: (): SavedRun[] => {
+      const taken = saved;
+      saved = [];
+      return taken;
+    },
+    open: (log: JournalLog, run: SavedRun | null): JournalFile => {
+      const known = run === null ? undefined : paths.get(run);
+      const path = known ?? join(folder, `${randomUUID()}${SUFFIX}`);
+      return new JournalFile({ path, log, keptBytes: run?.bytes ?? 0, failed });
+    },
+    /** Read them before they are written. */
+    weights,
+    /** After its files are closed. */
+    release: async () => {
+      await weights.close();
+      release();
+    },
+  };
+}
+
+function weightsFileIn(
+  folder: string,
+  goesOn: boolean,
+  failed: (error: unknown) => void,
+): WeightsFile {
+  try {
+    return new WeightsFile(folder, goesOn, failed);
+  } catch (error) {
+    if (error instanceof AppError) throw error;
+    throw new AppError("output_failed", `--journal ${folder}: ${errorText(error)}`, {
+      cause: error,
+    });
+  }
+}
+
+export interface JournalFileOptions {
+  readonly path: string;
+  readonly log: JournalLog;
+  /** Bytes of the file that are kept; the rest is cut off. 0: it begins anew. */
+  readonly keptBytes: number;
+  /** Once: nothing is written any more, and what was written stays readable. */
+  readonly failed: (error: unknown) => void;
+}
+
+export class JournalFile {
+  readonly #options: JournalFileOptions;
+  readonly #opened: Promise<FileHandle | null>;
+  #bytes: number;
+  #flushTimer: ReturnType<typeof setTimeout> | null = null;
+  #syncTimer: ReturnType<typeof setTimeout> | null = null;
+  /** Resolves when all writes that were begun have ended. */
+  #writing: Promise<void> = Promise.resolve();
+  #isOver = false;
+
+  constructor(options: JournalFileOptions) {
+    this.#options = options;
+    this.#bytes = options.keptBytes;
+    this.#opened = this.#open();
+  }
+
+  /** Bytes of the file. */
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Something is new in the log: it is written soon. */
+  touch(): void {
+    if (this.#flushTimer !== null || this.#isOver) return;
+    this.#flushTimer = setTimeout(() => void this.settled(), FLUSH_MS);
+  }
+
+  /** Resolves when all that is in the log now has been written, or never will be. */
+  settled(): Promise<void> {
+    if (this.#flushTimer !== null) clearTimeout(this.#flushTimer);
+    this.#flushTimer = null;
+    this.#writing = this.#writing.then(() => this.#flush());
+    return this.#writing;
+  }
+
+  /** Writes what is new, makes it durable, and closes the file. */
+  async close(): Promise<void> {
+    await this.settled();
+    this.#isOver = true;
+    if (this.#flushTimer !== null) clearTimeout(this.#flushTimer);
+    if (this.#syncTimer !== null) clearTimeout(this.#syncTimer);
+    const file = await this.#opened;
+    await file?.datasync().catch(() => undefined);
+    await file?.close().catch(() => undefined);
+  }
+
+  /** Deletes the file, and closes it. */
+  async remove(): Promise<void> {
+    // A file that is deleted before it is open is no failure.
+    this.#isOver = true;
+    this.#options.log.stop();
+    this.#delete();
+    await this.#opened;
+    // The opening that was under way has made it anew.
+    this.#delete();
+    await this.close();
+  }
+
+  #delete(): void {
+    try {
+      rmSync(this.#options.path, { force: true });
+    } catch (error) {
+      this.#options.failed(error);
+    }
+  }
+
+  async #open(): Promise<FileHandle | null> {
+    const { path, keptBytes } = this.#options;
+    try {
+      const file = await open(path, keptBytes === 0 ? "w" : "r+", FILE_MODE);
+      if (keptBytes > 0) await file.truncate(keptBytes);
+      return file;
+    } catch (error) {
+      this.#fail(error);
+      return null;
+    }
+  }
+
+  async #flush(): Promise<void> {
+    const file = await this.#opened;
+    if (file === null || this.#isOver || !this.#options.log.hasNews) return;
+    const frame = this.#options.log.take();
+    try {
+      await inTime(writeAt(file, frame, this.#bytes));
+      this.#bytes += frame.byteLength;
+    } catch (error) {
+      // What was written before stays whole.
+      await file.truncate(this.#bytes).catch(() => undefined);
+      this.#fail(error);
+      return;
+    }
+    this.#syncTimer ??= setTimeout(() => {
+      this.#syncTimer = null;
+      file.datasync().catch((error: unknown) => this.#fail(error));
+    }, SYNC_MS);
+  }
+
+  #fail(error: unknown): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    this.#options.log.stop();
+    this.#options.failed(error);
+  }
+}

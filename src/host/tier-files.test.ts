@@ -1,0 +1,241 @@
+import { afterAll, expect, test } from "bun:test";
+import { spawnSync } from "node:child_process";
+import { mkdtempSync } from "node:fs";
+import { chmod, mkdir, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
+import { hostname, tmpdir } from "node:os";
+import { join } from "node:path";
+import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
+import { ManualClock } from "../../test/suite/manual-clock.ts";
+import { EmbeddedKvPool } from "../core/kv/embedded-pool.ts";
+import { DirectoryTierFiles } from "./tier-files.ts";
+
+const root = mkdtempSync(join(tmpdir(), "foretoken-tier-files-"));
+const mounts: string[] = [];
+afterAll(async () => {
+  for (const directory of mounts) spawnSync("umount", ["-l", directory]);
+  await rm(root, { recursive: true, force: true });
+});
+
+let parents = 0;
+function newParent(): string {
+  parents += 1;
+  return join(root, `parent-${parents}`);
+}
+
+async function make(options: { parent?: string; memoryBytes: number; diskBytes: number }) {
+  const parent = options.parent ?? newParent();
+  const files = await DirectoryTierFiles.open(parent);
+  const pool = new EmbeddedKvPool({
+    clock: new ManualClock(),
+    memoryBytesMax: options.memoryBytes,
+    disk: { files, bytesMax: options.diskBytes, pendingBytesMax: 64 * 1024 * 1024 },
+  });
+  return {
+    pool,
+    files,
+    parent,
+    fileOf: (token: number) => join(files.directory, `${keyOf(token)}.kv`),
+  };
+}
+
+poolSuite("EmbeddedKvPool on a real disk", async (limits) => {
+  const clock = new ManualClock();
+  const pool = new EmbeddedKvPool({
+    clock,
+    memoryBytesMax: limits.memoryBlobs * BLOB_BYTES,
+    disk: {
+      files: await DirectoryTierFiles.open(newParent()),
+      bytesMax: limits.diskBlobs * BLOB_BYTES,
+      pendingBytesMax: 4 * BLOB_BYTES,
+    },
+  });
+  return { pool, clock, settled: () => pool.settled() };
+});
+
+/** Blob 1 in a file, blob 2 in memory. */
+async function withBlobOnDisk() {
+  const made = await make({ memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
+  made.pool.put(keyOf(1), blobOf(1));
+  made.pool.put(keyOf(2), blobOf(2));
+  await made.pool.settled();
+  return { ...made, path: made.fileOf(1) };
+}
+
+test("DirectoryTierFiles: writes the blob as it is, for its owner only", async () => {
+  const { pool, files, path } = await withBlobOnDisk();
+  expect(new Uint8Array(await readFile(path))).toEqual(new Uint8Array(blobOf(1)));
+  expect((await stat(path)).mode & 0o777).toBe(0o600);
+  expect((await stat(files.directory)).mode & 0o777).toBe(0o700);
+  await pool.close();
+});
+
+test("DirectoryTierFiles: close removes the pool's directory and nothing else", async () => {
+  const { pool, parent } = await withBlobOnDisk();
+  await writeFile(join(parent, "other"), "stays");
+  await pool.close();
+  expect(await readdir(parent)).toEqual(["other"]);
+});
+
+test("DirectoryTierFiles: a flipped bit in a file is found", async () => {
+  const { pool, path } = await withBlobOnDisk();
+  const bytes = await readFile(path);
+  bytes[123] = (bytes[123] ?? 0) ^ 1;
+  await writeFile(path, bytes);
+  expect(await pool.get(keyOf(1))).toBeNull();
+  await pool.settled();
+  expect(await Bun.file(path).exists()).toBe(false);
+  expect(pool.stats()).toMatchObject({ corrupt: 1, diskErrors: 0 });
+  await pool.close();
+});
+
+test("DirectoryTierFiles: a truncated file, a longer one and an empty one are found", async () => {
+  for (const length of [BLOB_BYTES - 1, BLOB_BYTES + 1, 0]) {
+    const { pool, path } = await withBlobOnDisk();
+    await truncate(path, length);
+    expect(await pool.get(keyOf(1))).toBeNull();
+    expect(pool.stats()).toMatchObject({ corrupt: 1, diskErrors: 0 });
+    await pool.close();
+  }
+});
+
+test("DirectoryTierFiles: a vanished file is a miss, a vanished directory heals", async () => {
+  const { pool, files } = await withBlobOnDisk();
+  await rm(files.directory, { recursive: true });
+  expect(await pool.get(keyOf(1))).toBeNull();
+  expect(pool.stats()).toMatchObject({ misses: 1, diskErrors: 1 });
+  pool.put(keyOf(3), blobOf(3));
+  await pool.settled();
+  expect(await pool.get(keyOf(2))).toEqual(blobOf(2));
+  expect(pool.stats()).toMatchObject({ diskErrors: 1, diskBytes: BLOB_BYTES });
+  await pool.close();
+});
+
+test("DirectoryTierFiles: a directory that cannot be made is counted, not thrown", async () => {
+  const parent = newParent();
+  await writeFile(parent, "a file where the directory should be");
+  const { pool } = await make({ parent, memoryBytes: BLOB_BYTES, diskBytes: 9 * BLOB_BYTES });
+  for (const token of [1, 2, 3]) expect(pool.put(keyOf(token), blobOf(token))).toBe(true);
+  await pool.settled();
+  expect(await pool.get(keyOf(3))).toEqual(blobOf(3));
+  expect(await pool.get(keyOf(1))).toBeNull();
+  expect(pool.stats()).toMatchObject({ diskErrors: 2, evictions: 2, diskBytes: 0 });
+  await pool.close();
+});
+
+test("DirectoryTierFiles: leftovers of dead processes go, those of living ones and others stay", async () => {
+  const parent = newParent();
+  const host = hostname().replaceAll(/[^A-Za-z0-9]/g, "_");
+  const dead = spawnSync("true");
+  const names = {
+    dead: `foretoken-kv-${host}-${dead.pid}-0123456789ab`,
+    earlierSelf: `foretoken-kv-${host}-${process.pid}-0123456789ab`,
+    parentProcess: `foretoken-kv-${host}-${process.ppid}-0123456789ab`,
+    otherHost: `foretoken-kv-elsewhere-${dead.pid}-0123456789ab`,
+    unrelated: `notes-${dead.pid}-0123456789ab`,
+  };
+  for (const name of Object.values(names)) {
+    await mkdir(join(parent, name, "0"), { recursive: true });
+    await writeFile(join(parent, name, "0", "half.kv.tmp"), "half an object");
+  }
+  const first = await make({ parent, memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
+  first.pool.put(keyOf(1), blobOf(1));
+  first.pool.put(keyOf(2), blobOf(2));
+  await first.pool.settled();
+  // A restart finds the files of the first pool, which lives, and must neither read nor remove them.
+  const second = await make({ parent, memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
+  expect(isHeld(second.pool, 1)).toBe(false);
+  expect(await first.pool.get(keyOf(1))).toEqual(blobOf(1));
+  expect((await readdir(parent)).sort()).toEqual(
+    [
+      names.parentProcess,
+      names.otherHost,
+      names.unrelated,
+      first.files.directory.slice(parent.length + 1),
+    ].sort(),
+  );
+  await first.pool.close();
+  await second.pool.close();
+});
+
+const readOnly = process.getuid?.() === 0 ? "root may write anywhere" : null;
+
+test.skipIf(readOnly !== null)(
+  `DirectoryTierFiles: a directory without write permission is counted${readOnly === null ? "" : ` (skipped: ${readOnly})`}`,
+  async () => {
+    const parent = newParent();
+    await mkdir(parent, { mode: 0o500 });
+    const { pool } = await make({ parent, memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
+    pool.put(keyOf(1), blobOf(1));
+    pool.put(keyOf(2), blobOf(2));
+    await pool.settled();
+    expect(pool.stats().diskErrors).toBeGreaterThan(0);
+    expect(isHeld(pool, 1)).toBe(false);
+    await pool.close();
+    await chmod(parent, 0o700);
+  },
+);
+
+/** Mounts an own little file system at a new directory of this name; says why where that is impossible. */
+async function mountSmall(name: string, options: string): Promise<string | null> {
+  if (process.platform !== "linux") return "needs Linux";
+  if (process.getuid?.() !== 0) return "needs root to mount a file system";
+  const directory = join(root, name);
+  await mkdir(directory);
+  const mounted = spawnSync("mount", ["-t", "tmpfs", "-o", options, "tmpfs", directory]);
+  if (mounted.status !== 0) return "mounting a tmpfs is not permitted here";
+  mounts.push(directory);
+  return null;
+}
+
+const noFrozen = await mountSmall("frozen", "ro");
+
+test.skipIf(noFrozen !== null)(
+  `DirectoryTierFiles: a read-only file system is counted, not thrown${noFrozen === null ? "" : ` (skipped: ${noFrozen})`}`,
+  async () => {
+    const parent = join(root, "frozen");
+    const { pool } = await make({ parent, memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
+    pool.put(keyOf(1), blobOf(1));
+    pool.put(keyOf(2), blobOf(2));
+    await pool.settled();
+    expect(isHeld(pool, 1)).toBe(false);
+    expect(pool.stats()).toMatchObject({ evictions: 1, diskBytes: 0 });
+    expect(pool.stats().diskErrors).toBeGreaterThan(0);
+    await pool.close();
+  },
+);
+
+const small = join(root, "small");
+const noMount = await mountSmall("small", `size=${1024 * 1024}`);
+
+test.skipIf(noMount !== null)(
+  `DirectoryTierFiles: a full disk drops blobs and counts them${noMount === null ? "" : ` (skipped: ${noMount})`}`,
+  async () => {
+    const blobBytes = 256 * 1024;
+    const { pool, files } = await make({
+      parent: small,
+      memoryBytes: blobBytes,
+      diskBytes: 64 * blobBytes,
+    });
+    const tokens = [1, 2, 3, 4, 5, 6, 7, 8];
+    for (const token of tokens) expect(pool.put(keyOf(token), blobOf(token, blobBytes))).toBe(true);
+    await pool.settled();
+    const { diskErrors, evictions } = pool.stats();
+    expect(diskErrors).toBeGreaterThan(0);
+    const held = tokens.filter((token) => isHeld(pool, token));
+    expect(held.length).toBe(tokens.length - evictions);
+    expect(held.length).toBeGreaterThanOrEqual(3);
+    for (const token of held)
+      expect(await pool.get(keyOf(token))).toEqual(blobOf(token, blobBytes));
+    // What failed left nothing behind: every file there is a whole one.
+    expect((await readdir(files.directory)).filter((name) => name.endsWith(".tmp"))).toEqual([]);
+    // Room is made, and the tier works again.
+    pool.release(held.map((token) => keyOf(token)));
+    await pool.settled();
+    pool.put(keyOf(20), blobOf(20, blobBytes));
+    pool.put(keyOf(21), blobOf(21, blobBytes));
+    await pool.settled();
+    expect(await pool.get(keyOf(20))).toEqual(blobOf(20, blobBytes));
+    await pool.close();
+    expect(await readdir(small)).toEqual([]);
+  },
+);

@@ -1,0 +1,120 @@
+// The SSD tier's files on a real disk. Owns one directory, named after this process, under the one the
+// user gave; several pools and several processes can share that one. It must never touch files of a
+// pool that lives, and takes away those of processes that died without doing so themselves.
+
+import { randomBytes } from "node:crypto";
+import { mkdir, open, readdir, rename, rm, unlink, writeFile } from "node:fs/promises";
+import { hostname } from "node:os";
+import { join, resolve } from "node:path";
+import { assert } from "../core/base/assert.ts";
+import type { TierFiles } from "../core/kv/tier-files.ts";
+
+/** KV lets a reader reconstruct prompts and responses: the owner's eyes only. */
+const FOLDER_MODE = 0o700;
+const FILE_MODE = 0o600;
+
+const NAME_PREFIX = "foretoken-kv";
+
+/** Directories of this process: a leftover of an earlier one with our id must not be taken for ours. */
+const living = new Set<string>();
+
+export class DirectoryTierFiles implements TierFiles {
+  /** Absolute; created by the first write. */
+  readonly directory: string;
+  #removed = false;
+
+  private constructor(directory: string) {
+    this.directory = directory;
+  }
+
+  /**
+   * A new, empty place for one pool under `parent`, which need not exist. Removes what dead processes of
+   * this host left there. Never rejects: a directory that cannot be used shows when it is written to.
+   */
+  static async open(parent: string): Promise<DirectoryTierFiles> {
+    const host = hostname().replaceAll(/[^A-Za-z0-9]/g, "_");
+    const nonce = randomBytes(6).toString("hex");
+    const directory = join(resolve(parent), `${NAME_PREFIX}-${host}-${process.pid}-${nonce}`);
+    living.add(directory);
+    await sweep(resolve(parent), host);
+    return new DirectoryTierFiles(directory);
+  }
+
+  async write(name: string, bytes: ArrayBuffer): Promise<void> {
+    assert(!this.#removed, "removed files are not written to");
+    const absolute = join(this.directory, name);
+    const view = new Uint8Array(bytes);
+    try {
+      await writeFile(absolute, view, { mode: FILE_MODE });
+    } catch (error) {
+      // The directory is made when it is missed, so that a write costs one call and a swept directory comes back.
+      if (codeOf(error) !== "ENOENT") throw error;
+      await mkdir(this.directory, { recursive: true, mode: FOLDER_MODE });
+      await writeFile(absolute, view, { mode: FILE_MODE });
+    }
+  }
+
+  async rename(from: string, to: string): Promise<void> {
+    await rename(join(this.directory, from), join(this.directory, to));
+  }
+
+  async read(name: string, bytes: number): Promise<ArrayBuffer | null> {
+    const file = await open(join(this.directory, name), "r");
+    try {
+      // The size is looked at first: a foreign file of any size must not be read into memory.
+      if ((await file.stat()).size !== bytes) return null;
+      const buffer = new ArrayBuffer(bytes);
+      let done = 0;
+      while (done < bytes) {
+        const { bytesRead } = await file.read(new Uint8Array(buffer), done, bytes - done, done);
+        if (bytesRead === 0) return null;
+        done += bytesRead;
+      }
+      return buffer;
+    } finally {
+      await file.close();
+    }
+  }
+
+  async remove(name: string): Promise<void> {
+    try {
+      await unlink(join(this.directory, name));
+    } catch (error) {
+      const code = codeOf(error);
+      if (code !== "ENOENT" && code !== "ENOTDIR") throw error;
+    }
+  }
+
+  async removeAll(): Promise<void> {
+    this.#removed = true;
+    await rm(this.directory, { recursive: true, force: true });
+    living.delete(this.directory);
+  }
+}
+
+/** Removes directories whose process is gone. Other hosts' are not ours to judge. */
+async function sweep(parent: string, host: string): Promise<void> {
+  const names = await readdir(parent).catch(() => []);
+  for (const name of names) {
+    const match = /^(.+)-(\d+)-[0-9a-f]{12}$/.exec(name);
+    if (match === null || match[1] !== `${NAME_PREFIX}-${host}`) continue;
+    const directory = join(parent, name);
+    const pid = Number(match[2]);
+    const alive = pid === process.pid ? living.has(directory) : isAlive(pid);
+    if (!alive) await rm(directory, { recursive: true, force: true }).catch(() => undefined);
+  }
+}
+
+function isAlive(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    // EPERM: it exists and belongs to somebody else.
+    return codeOf(error) !== "ESRCH";
+  }
+}
+
+function codeOf(error: unknown): string {
+  return error instanceof Error && "code" in error ? String(error.code) : "";
+}

@@ -1,0 +1,72 @@
+import { expect, test } from "bun:test";
+import { mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { weightEpoch } from "../core/base/ids.ts";
+import type { HeldWeights } from "../server/rollouts/journal.ts";
+import { WeightsFile } from "./weights-file.ts";
+
+const folder = () => mkdtempSync(join(tmpdir(), "foretoken-weights-"));
+const heldAt = (epoch: number, path = `/ckpt/${epoch}`): HeldWeights => ({
+  ...{ epoch: weightEpoch(epoch), version: `step-${epoch}`, weights: null },
+  base: {
+    method: "POST",
+    path: "/update_weights",
+    query: {},
+    body: { path },
+    nextEpoch: weightEpoch(epoch),
+  },
+});
+
+function opened(at: string, errors: unknown[] = []): WeightsFile {
+  return new WeightsFile(at, true, (error) => errors.push(error));
+}
+
+test("weights file: the next process reads what was written last, and the file never grows", async () => {
+  const at = folder();
+  const first = opened(at);
+  expect(first.held).toBeNull();
+  for (let epoch = 1; epoch <= 5; epoch += 1) first.write(heldAt(epoch));
+  await first.close();
+  expect(opened(at).held).toEqual(heldAt(5));
+  expect(statSync(join(at, "weights")).size).toBe(2_048);
+});
+
+test("weights file: a process that continues nothing drops those of another run, also for the process after it", async () => {
+  const at = folder();
+  const first = opened(at);
+  for (const epoch of [1, 2]) first.write(heldAt(epoch));
+  await first.close();
+  expect(new WeightsFile(at, false, () => {}).held).toBeNull();
+  expect(opened(at).held).toBeNull();
+});
+
+test("weights file: a write that a crash cut leaves the one before", async () => {
+  const at = folder();
+  const first = opened(at);
+  first.write(heldAt(1));
+  first.write(heldAt(2));
+  await first.close();
+  const path = join(at, "weights");
+  const bytes = readFileSync(path);
+  // The second write is in the first slot.
+  bytes.fill(0, 40, 60);
+  writeFileSync(path, bytes);
+  expect(opened(at).held).toEqual(heldAt(1));
+  writeFileSync(path, "other");
+  expect(() => opened(at)).toThrow(`${path} is of another program`);
+});
+
+test("weights file: of a request that is too long only the name stays, and a name that is too long is an error", async () => {
+  const errors: unknown[] = [];
+  const at = folder();
+  const file = opened(at, errors);
+  file.write(heldAt(1, "x".repeat(2_000)));
+  await file.settled();
+  expect(opened(at).held).toEqual({ ...heldAt(1), base: "unknown" });
+  file.write({ ...heldAt(2), version: "v".repeat(2_000) });
+  await file.settled();
+  expect(String(errors)).toContain("the name of the weights has 2000 characters");
+  expect(opened(at).held?.version).toBe("step-1");
+  await file.close();
+});

@@ -1,0 +1,183 @@
+// What an engine does: each check has it generate a few tokens and looks at what came. Every one is small; none
+// pauses, updates or resets anything.
+
+import { checkDivided } from "../../engines/vllm/divided-check.ts";
+import { type CompletionRequest, type Engine, listOf, type Made } from "./engine.ts";
+import { type Finding, fail, info, ok, warn } from "./finding.ts";
+
+/** Something that an engine did not do when it was asked. */
+export class Refused extends Error {}
+
+export async function make(engine: Engine, request: CompletionRequest): Promise<Made> {
+  const outcome = await engine.generate(request);
+  if (outcome.kind === "made") return outcome.made;
+  throw new Refused(`${engine.endpoint} answered ${outcome.status}: ${outcome.message}`);
+}
+
+const TEXT = "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20. Again: 1 2 3 4 5 6 7 8 9";
+
+/** Token ids of repetitive text, at least `length`. */
+export async function somePrompt(engine: Engine, length: number): Promise<number[]> {
+  const answer = await engine.call("POST", "/tokenize", {
+    model: engine.model,
+    prompt: TEXT,
+    add_special_tokens: false,
+  });
+  const body = answer.body;
+  const listed = typeof body === "object" && body !== null && "tokens" in body ? body.tokens : null;
+  const ids = listOf(listed).filter((id) => typeof id === "number");
+  // Without a tokenizer, ids that every vocabulary has.
+  const base = ids.length > 0 ? ids : Array.from({ length: 32 }, (_, index) => 10 + index);
+  const prompt: number[] = [];
+  while (prompt.length < length) prompt.push(...base);
+  return prompt;
+}
+
+/** nats. Arithmetic in bfloat16 differs with the batch; two tokens nearer than this may change places. */
+const TIE = 0.25;
+
+/** The same prompt whole and in chunks, at temperature 0. */
+export async function checkChunks(engine: Engine, prompt: readonly number[]): Promise<Finding> {
+  const check = "chunks at temperature 0";
+  const fix = "compare --dtype float32, drafts off, another attention backend; report it to vLLM";
+  const found = await checkDivided(
+    (tokens, { tokensMax, hasTop }) =>
+      make(engine, { tokens, maxTokens: tokensMax, temperature: 0, ...(hasTop ? { top: 2 } : {}) }),
+    prompt,
+  );
+  const { at, gapNats: gap } = found;
+  if (at < 0)
+    return ok(check, `${found.tokens} tokens, whole and in ${found.chunks} chunks: the same`);
+  const where = `whole and in chunks differ from token ${at} on, where the two likeliest are ${gap.toFixed(3)} nats apart`;
+  if (gap < TIE) return warn(check, `${where}: rounding, as it happens in bfloat16`, fix);
+  return fail(check, where, fix);
+}
+
+export async function checkLength(engine: Engine, prompt: readonly number[]): Promise<Finding> {
+  const check = "stop tokens and lengths";
+  const plain = await make(engine, { tokens: prompt, maxTokens: 24, temperature: 0 });
+  if (plain.tokens.length !== 24 || plain.finish !== "length") {
+    const reason = `24 tokens asked for with ignore_eos; ${plain.tokens.length} came (${plain.finish})`;
+    return fail(check, reason, "chunks cannot be cut there: use another version");
+  }
+  const stop = plain.tokens[12] ?? 0;
+  const stopped = await make(engine, {
+    tokens: prompt,
+    maxTokens: 24,
+    temperature: 0,
+    stopTokenIds: [stop],
+  });
+  const length = plain.tokens.indexOf(stop) + 1;
+  const isRight = stopped.finish === "stop" && stopped.tokens.length === length;
+  if (isRight && stopped.tokens.at(-1) === stop) {
+    return ok(check, "a chunk has the length asked for; a stop token is the last one that comes");
+  }
+  const came = `${stopped.tokens.length} tokens came (${stopped.finish}), ${length} were expected`;
+  return fail(check, `stop_token_ids [${stop}]: ${came}`, "the end of responses would be wrong");
+}
+
+export async function checkSeeds(engine: Engine, prompt: readonly number[]): Promise<Finding> {
+  const check = "seeds";
+  const draw = (seed: number) =>
+    make(engine, { tokens: prompt, maxTokens: 48, temperature: 2, seed });
+  const [one, again, other] = [await draw(1), await draw(1), await draw(2)];
+  const same = one.tokens.every((token, index) => token === again.tokens[index]);
+  const differs = one.tokens.some((token, index) => token !== other.tokens[index]);
+  if (!differs) {
+    return fail(
+      check,
+      "two seeds drew the same 48 tokens at temperature 2",
+      "groups would be copies of one response: is the temperature ignored?",
+    );
+  }
+  if (!same)
+    return warn(check, "one seed drew two different texts", "a rollout cannot be repeated there");
+  return ok(check, "a seed repeats its text, another one does not");
+}
+
+/** `blockSize`: of its KV blocks, tokens. The prompt must be longer than two of them. */
+export async function checkPrefixCache(
+  engine: Engine,
+  options: { prompt: readonly number[]; blockSize: number; salt: string },
+): Promise<Finding[]> {
+  const { prompt, blockSize, salt } = options;
+  const check = "prefix cache";
+  const first = await make(engine, {
+    tokens: prompt,
+    maxTokens: blockSize,
+    temperature: 0,
+    cacheSalt: salt,
+  });
+  const tokens = [...prompt, ...first.tokens];
+  const next = await make(engine, { tokens, maxTokens: 1, temperature: 0, cacheSalt: salt });
+  if (next.cachedTokens === null) {
+    return [
+      warn(check, "the number of cached tokens is not reported", "--enable-prompt-tokens-details"),
+    ];
+  }
+  if (next.cachedTokens === 0) {
+    return [
+      warn(
+        check,
+        "a continued chunk found nothing of the one before: each is prefilled again",
+        "--enable-prefix-caching",
+      ),
+    ];
+  }
+  const found = `of ${tokens.length} tokens, ${next.cachedTokens} were cached when a chunk went on (blocks of ${blockSize})`;
+  const findings = [
+    next.cachedTokens > prompt.length
+      ? ok(check, found)
+      : info(check, `${found}: generated tokens are not kept`),
+  ];
+  const salted = await make(engine, {
+    tokens,
+    maxTokens: 1,
+    temperature: 0,
+    cacheSalt: `${salt}-2`,
+  });
+  findings.push(
+    salted.cachedTokens === 0
+      ? ok("cache salt", "another salt finds nothing: KV of old weights is not used")
+      : fail(
+          "cache salt",
+          `another salt found ${salted.cachedTokens} tokens: KV of old weights may be used`,
+          "reset the cache after every weight update; use vLLM 0.22 or newer",
+        ),
+  );
+  return findings;
+}
+
+/** Whether logprobs are of the distribution that was sampled from. */
+export async function checkLogprobs(engine: Engine, prompt: readonly number[]): Promise<Finding> {
+  const check = "logprobs";
+  const likeliest = async (temperature: number) => {
+    const { top } = await make(engine, {
+      tokens: prompt,
+      maxTokens: 4,
+      temperature,
+      top: 4,
+    });
+    return top[0] ?? [];
+  };
+  const [plain, hot] = [await likeliest(1), await likeliest(2)];
+  const spread = (top: readonly number[]) => (top[0] ?? 0) - (top[2] ?? 0);
+  const ratio = spread(hot) / spread(plain);
+  if (Math.abs(ratio - 0.5) < 0.05) {
+    return ok(check, "of the distribution sampled from (processed_logprobs)");
+  }
+  const reason =
+    "at temperature 2 they are those of temperature 1: a trainer's importance weights are wrong at every temperature but 1";
+  return warn(check, reason, "--logprobs-mode processed_logprobs");
+}
+
+export async function checkPriority(engine: Engine, prompt: readonly number[]): Promise<Finding> {
+  const outcome = await engine.generate({
+    tokens: prompt,
+    maxTokens: 1,
+    temperature: 0,
+    priority: -1,
+  });
+  if (outcome.kind === "made") return ok("priorities", "taken");
+  return warn("priorities", `refused: ${outcome.message}`, "--scheduling-policy priority");
+}

@@ -1,0 +1,95 @@
+// Tests whether two engines share a KV pool as a rollout needs it: one finds the other's KV under the same salt and
+// under no other, and the text continues as it does without the pool. Small; nothing is reset.
+
+import { connectorOf } from "../../engines/vllm/connectors.ts";
+import { make, Refused, somePrompt } from "./behaviour-checks.ts";
+import { Engine } from "./engine.ts";
+import { type Finding, fail, ok, warn } from "./finding.ts";
+import { checkEndpoints, readServerInfo, type ServerInfo } from "./settings-checks.ts";
+
+const CHECK = "KV pool";
+/** KV is saved beside the engine's steps, which others need too. */
+const SAVE_MS = [500, 2_000, 5_000] as const;
+const OUTPUT_BLOCKS = 2;
+const NEXT_TOKENS = 8;
+const BLOCK_DEFAULT = 16;
+
+export interface PoolCheckOptions {
+  /** null: none. */
+  readonly token: string | null;
+  /** Names this examination. */
+  readonly salt: string;
+}
+
+/** From the first engine to the second; null: they have no pool that output is saved to, or not the same kind. */
+export async function checkPool(
+  urls: readonly [from: string, to: string],
+  { token, salt }: PoolCheckOptions,
+): Promise<Finding | null> {
+  const [from, to] = urls.map((url) => new Engine(url, token));
+  if (from === undefined || to === undefined) return null;
+  const [fromServer, toServer] = [await readServerInfo(from, []), await readServerInfo(to, [])];
+  const kinds = [fromServer, toServer].map(poolOf);
+  if (kinds[0] === null || kinds[0] !== kinds[1]) return null;
+  await Promise.all([from, to].map((engine) => checkEndpoints(engine)));
+  const blockSize = toServer?.blockSize ?? BLOCK_DEFAULT;
+  try {
+    let found: Finding | null = null;
+    for (const [i, saveMs] of SAVE_MS.entries()) {
+      // A text that was not found has been computed there: another try takes another one.
+      found = await handOver({ from, to, blockSize, saveMs, salt: `${salt}-pool-${i}` });
+      if (found.verdict !== "warn") break;
+    }
+    return found;
+  } catch (error) {
+    if (!(error instanceof Refused)) throw error;
+    return fail(CHECK, error.message, "see the engines' logs");
+  }
+}
+
+/** The connector's class; null: nothing of it is found elsewhere, or no output. */
+function poolOf(server: ServerInfo | null): string | null {
+  const found = connectorOf(server?.config);
+  const isPool = found?.row?.reach === "pool" && found.problem === null && found.savesOutput;
+  return isPool ? found.className : null;
+}
+
+async function handOver(parts: {
+  from: Engine;
+  to: Engine;
+  blockSize: number;
+  saveMs: number;
+  salt: string;
+}): Promise<Finding> {
+  const { from, to, blockSize, saveMs, salt } = parts;
+  const prompt = await somePrompt(from, blockSize + 1);
+  const maxTokens = OUTPUT_BLOCKS * blockSize;
+  const first = await make(from, { tokens: prompt, maxTokens, temperature: 0, cacheSalt: salt });
+  await Bun.sleep(saveMs);
+  const request = { tokens: [...prompt, ...first.tokens], maxTokens: NEXT_TOKENS, temperature: 0 };
+  const next = await make(to, { ...request, cacheSalt: salt });
+  const recomputed = await make(to, { ...request, cacheSalt: `${salt}-other` });
+  const text = `of ${request.tokens.length} tokens made at ${from.url}`;
+  if (recomputed.cachedTokens !== null && recomputed.cachedTokens > 0) {
+    return fail(
+      CHECK,
+      `${text}, ${recomputed.cachedTokens} were found under another salt: KV of old weights may be used`,
+      "start it without --kv-transfer-config",
+    );
+  }
+  if (next.tokens.some((token, i) => token !== recomputed.tokens[i])) {
+    const reason = `${text}, ${next.cachedTokens} were found, and the text continued differently than after recomputation`;
+    return fail(CHECK, reason, "start it without --kv-transfer-config; compare --dtype float32");
+  }
+  if (next.cachedTokens === null) {
+    return warn(CHECK, "the tokens found are not reported", "--enable-prompt-tokens-details");
+  }
+  if (next.cachedTokens <= prompt.length) {
+    return warn(
+      CHECK,
+      `${text}, ${next.cachedTokens} were found: a request that moves is prefilled again`,
+      "the same master, model path, PYTHONHASHSEED and --block-size for all; save_decode_cache (docs/KV.md)",
+    );
+  }
+  return ok(CHECK, `${text}, ${next.cachedTokens} were found, none under another salt`);
+}

@@ -1,0 +1,95 @@
+// Examines an SGLang server: what a worker finds out when it is opened on it, and whether a divided response is the same.
+
+import { AppError, errorText } from "../../core/base/errors.ts";
+import { wallTimers } from "../../engines/vllm/clock.ts";
+import { HttpClient } from "../../engines/vllm/http.ts";
+import { dividedCheck } from "../../engines/vllm/hybrid.ts";
+import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
+import { type Capabilities, probe } from "../../engines/vllm/probe.ts";
+import { type SglangServer, sglangServer } from "../../engines/vllm/sglang/server.ts";
+import { type Diagnosis, type Finding, fail, info, ok, warn } from "./finding.ts";
+
+const CHUNKS = "chunks at temperature 0";
+/** nats. As for vLLM: two tokens nearer than this may change places in bfloat16. */
+const TIE = 0.25;
+const FIX =
+  "compare --dtype float32 and another --attention-backend, without --speculative-algorithm";
+
+/** null: it is not SGLang. */
+export async function examineSglang(options: {
+  url: string;
+  token: string | null;
+  salt: string;
+  began: (check: string) => void;
+}): Promise<Diagnosis | null> {
+  const { url, token, salt, began } = options;
+  const limits = { ...VLLM_LIMITS, healthMsMax: 0 };
+  const { answerBytesMax, checkMsMax } = limits;
+  const client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
+  try {
+    const get = (path: string) => client.answer({ method: "GET", path, body: null }, checkMsMax);
+    const server = await sglangServer(get);
+    if (server === null) return null;
+    began("token ids in and out");
+    const asked = { model: null, slots: null, kvTokens: null, contextTokens: null };
+    const reach = { client, clock: wallTimers, limits, cacheSalt: salt };
+    const found = await probed(probe({ ...reach, kind: "sglang", ...asked }));
+    if (typeof found === "string") {
+      const finding = fail("token ids in and out", found, "see the engine's log");
+      return diagnosisOf(client.url, server, [finding]);
+    }
+    began(CHUNKS);
+    const chunks = await dividedCheck(reach, found).then(findingOf, (error: unknown) =>
+      fail(CHUNKS, errorText(error), "see the engine's log"),
+    );
+    return diagnosisOf(client.url, server, [...settingsOf(server, found), chunks]);
+  } finally {
+    client.close();
+  }
+}
+
+/** Its problem in place of what it can do. */
+async function probed(found: Promise<Capabilities>): Promise<Capabilities | string> {
+  try {
+    return await found;
+  } catch (error) {
+    if (error instanceof AppError) return error.message;
+    throw error;
+  }
+}
+
+function settingsOf(server: SglangServer, found: Capabilities): Finding[] {
+  const seeds = server.isDeterministic
+    ? ok("seeds", "a response is drawn by its seed, chunks and moves included")
+    : info("seeds", "it draws without the request's seed (--enable-deterministic-inference)");
+  const budget = `${found.kvTokens} tokens of KV, ${found.slots} requests, ${found.contextTokens} tokens each`;
+  return [
+    ok(
+      "token ids in and out",
+      `/generate of SGLang ${found.version ?? ""}: token ids with logprobs`,
+    ),
+    ok("KV budget", budget),
+    seeds,
+    ...found.warnings.map((message) => {
+      const [reason = message, fix = "see docs/TRAINERS.md"] = message.split(": ");
+      return warn("settings", reason, fix);
+    }),
+  ];
+}
+
+function findingOf({
+  at,
+  gapNats,
+  tokens,
+  chunks,
+}: Awaited<ReturnType<typeof dividedCheck>>): Finding {
+  if (at < 0) return ok(CHUNKS, `${tokens} tokens, whole and in ${chunks} chunks: the same`);
+  const where = `whole and in chunks differ from token ${at} on, where the two likeliest are ${gapNats.toFixed(3)} nats apart`;
+  if (gapNats < TIE) return warn(CHUNKS, `${where}: rounding, as it happens in bfloat16`, FIX);
+  return fail(CHUNKS, where, FIX);
+}
+
+function diagnosisOf(url: string, server: SglangServer, findings: readonly Finding[]): Diagnosis {
+  const { version, model, slots } = server;
+  return { url, version, model, slots, findings };
+}

@@ -1,0 +1,105 @@
+import { describe, expect, test } from "bun:test";
+import { AssertionError } from "../../core/base/assert.ts";
+import type { Drafts } from "../../core/draft/drafter.ts";
+import { acceptedOf } from "./acceptance.ts";
+import { Calibration } from "./calibration.ts";
+
+type Node = readonly [token: number, parent: number, probability: number];
+
+function draftsOf(...queries: readonly (readonly Node[])[]): Drafts {
+  const nodes = queries.flat();
+  let end = 0;
+  const ends = queries.map((query) => {
+    end += query.length;
+    return end;
+  });
+  return {
+    start: Int32Array.from([0, ...ends]),
+    tokens: Int32Array.from(nodes.map(([token]) => token)),
+    parents: Int32Array.from(nodes.map(([, parent]) => parent)),
+    probabilities: Float32Array.from(nodes.map(([, , probability]) => probability)),
+  };
+}
+
+const RESPONSE = Int32Array.of(5, 6, 7, 8, 9);
+
+function judge(drafts: Drafts, at: number, query = 0) {
+  const calibration = new Calibration();
+  const accepted = acceptedOf(drafts, query, RESPONSE, at, calibration);
+  return { accepted, bins: calibration.bins() };
+}
+
+describe("a path", () => {
+  const path: Node[] = [
+    [6, -1, 1],
+    [7, 0, 1],
+    [1, 1, 1],
+    [9, 2, 1],
+  ];
+
+  test("acceptance: a path is accepted up to its first wrong token, not behind it", () => {
+    expect(judge(draftsOf(path), 1).accepted).toBe(2);
+  });
+
+  test("acceptance: a path whose first token is wrong is not accepted", () => {
+    expect(judge(draftsOf(path), 0).accepted).toBe(0);
+  });
+
+  test("acceptance: tokens behind the response's end are not accepted", () => {
+    const over: Node[] = [
+      [9, -1, 1],
+      [0, 0, 1],
+    ];
+    expect(judge(draftsOf(over), 4).accepted).toBe(1);
+    expect(judge(draftsOf(over), 5).accepted).toBe(0);
+  });
+
+  test("acceptance: an empty draft has no accepted token", () => {
+    expect(judge(draftsOf([]), 0).accepted).toBe(0);
+  });
+
+  test("acceptance: a query reads its own range of the arrays, parents counted within it", () => {
+    const first: Node[] = [[1, -1, 1]];
+    expect(judge(draftsOf(first, path), 1, 1).accepted).toBe(2);
+  });
+});
+
+describe("a tree", () => {
+  // Drawn: 6 -> (8, 7 -> (8 -> 1, 9)); 5. The response goes on 6 7 8 9.
+  const tree: Node[] = [
+    [5, -1, 0.1],
+    [6, -1, 0.8],
+    [8, 1, 0.2],
+    [7, 1, 0.6],
+    [9, 3, 0.1],
+    [8, 3, 0.5],
+    [1, 5, 0.4],
+  ];
+
+  test("acceptance: the longest branch that the response follows counts", () => {
+    expect(judge(draftsOf(tree), 1).accepted).toBe(3);
+  });
+
+  test("acceptance: a right token under a wrong parent is not accepted", () => {
+    const orphan: Node[] = [
+      [1, -1, 1],
+      [7, 0, 1],
+    ];
+    expect(judge(draftsOf(orphan), 1).accepted).toBe(0);
+  });
+
+  test("acceptance: every drafted token is added to the calibration, accepted or not", () => {
+    const { bins } = judge(draftsOf(tree), 1);
+    const accepted = bins.filter((bin) => bin.accepted > 0);
+    expect(bins.reduce((sum, bin) => sum + bin.count, 0)).toBe(7);
+    expect(accepted.map((bin) => [bin.from, bin.count])).toEqual([
+      [0.5, 1],
+      [0.6, 1],
+      [0.8, 1],
+    ]);
+  });
+
+  test("acceptance: a draft whose parents do not precede their children is a bug", () => {
+    expect(() => judge(draftsOf([[6, 0, 1]]), 1)).toThrow(AssertionError);
+  });
+});

@@ -1,0 +1,113 @@
+import { expect, test } from "bun:test";
+import { Replica } from "../../core/draft/replica.ts";
+import { type CellOptions, runCell } from "./cell.ts";
+import { TraceSource } from "./source.ts";
+import type { TraceGroup } from "./trace.ts";
+
+/** Responses that take up phrases of a common stock, each group of its own. */
+function groupsOf(count: number, responses: number, phrases: number): TraceGroup[] {
+  let state = 7;
+  const draw = (below: number) => {
+    state = (Math.imul(state, 1103515245) + 12345) >>> 0;
+    return (state >>> 8) % below;
+  };
+  return Array.from({ length: count }, (_, g) => ({
+    name: `g${g}`,
+    prompt: Int32Array.of(1, 2, 3),
+    responses: Array.from({ length: responses }, () =>
+      Int32Array.from(
+        Array.from({ length: phrases }, () => draw(12)).flatMap((phrase) => {
+          const base = 100 * g + 7 * phrase;
+          return [base, base + 1, base + 2, base + 3 + draw(2), base + 5];
+        }),
+      ),
+    ),
+  }));
+}
+
+const OPTIONS: CellOptions = {
+  file: "f",
+  drafter: "grouped",
+  mode: "concurrent",
+  siblings: null,
+  budget: 16,
+  live: 4,
+  threshold: { kind: "given", probabilityMin: 0.1 },
+};
+
+async function cell(options: Partial<CellOptions>, groups = groupsOf(40, 4, 60)) {
+  const open = async function* () {
+    yield* groups;
+  };
+  let now = 0;
+  const clock = {
+    nowMs: () => {
+      now += 1;
+      return now;
+    },
+  };
+  const source = new TraceSource({ open, groupsMax: null });
+  return runCell(source, { ...OPTIONS, ...options }, { newDrafter: () => new Replica(), clock });
+}
+
+test("cell: the line of the report adds up", async () => {
+  const result = await cell({});
+  expect(result).toMatchObject({
+    file: "f",
+    drafter: "grouped",
+    mode: "concurrent",
+    siblings: 3,
+    budget: 16,
+    groups: 40,
+    responses: 160,
+    tokens: 160 * 300,
+    probability_min: 0.1,
+    drafted_per_step_wanted: null,
+    full_groups: 0,
+  });
+  const drafted = result.drafted_per_step * result.steps;
+  expect(1 + (result.accepted_per_drafted * drafted) / result.steps).toBeCloseTo(
+    result.accepted_plus_1,
+    9,
+  );
+  const judged = result.reliability.reduce((sum, bin) => sum + bin.count, 0);
+  expect(judged).toBeCloseTo(drafted, 6);
+  const [low, high] = result.ci95 ?? [0, 0];
+  expect(low).toBeLessThan(result.accepted_plus_1);
+  expect(high).toBeGreaterThan(result.accepted_plus_1);
+  expect(result.us_per_token).toBeGreaterThan(0);
+});
+
+test.each([
+  ["grouped", "concurrent"],
+  ["tree", "concurrent"],
+  ["grouped", "complete"],
+] as const)("cell: %s, %s drafts as many tokens a step as wanted", async (drafter, mode) => {
+  const result = await cell({ drafter, mode, threshold: { kind: "drafted", perStep: 2.5 } });
+  expect(Math.abs(result.drafted_per_step - 2.5)).toBeLessThan(2.5 * 0.02);
+  expect(result.drafted_per_step_wanted).toBe(2.5);
+  expect(result.groups).toBe(40);
+});
+
+test("cell: the result at a found threshold is that of the threshold when given", async () => {
+  const found = await cell({ threshold: { kind: "drafted", perStep: 2 } });
+  const given = await cell({
+    threshold: { kind: "given", probabilityMin: found.probability_min },
+  });
+  expect(given.accepted_plus_1).toBe(found.accepted_plus_1);
+  expect(given.drafted_per_step).toBe(found.drafted_per_step);
+});
+
+test("cell: siblings help, and all of them before more than all of them beside", async () => {
+  const self = await cell({ drafter: "self" });
+  const concurrent = await cell({});
+  const complete = await cell({ mode: "complete" });
+  expect(concurrent.accepted_plus_1).toBeGreaterThan(self.accepted_plus_1);
+  expect(complete.accepted_plus_1).toBeGreaterThan(concurrent.accepted_plus_1);
+});
+
+test("cell: a trace without a token has figures of nothing", async () => {
+  const empty = [{ name: "g", prompt: new Int32Array(0), responses: [] }];
+  const result = await cell({ threshold: { kind: "drafted", perStep: 2 } }, empty);
+  expect(result).toMatchObject({ accepted_plus_1: 1, tokens: 0, ci95: null, ece: null });
+});

@@ -1,0 +1,66 @@
+// The replay against its slow twin: same drafter rules, written from the definitions, one group at a time.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { NaiveDrafter, naiveReplay } from "../../../test/reference/naive-replay.ts";
+import { DRAFTER_KINDS, REPLAY_MODES, type ReplayOptions, replay } from "./replay.ts";
+import type { TraceGroup } from "./trace.ts";
+
+// Few tokens, so that contexts repeat.
+const text = (maxLength: number) =>
+  fc.array(fc.integer({ min: 0, max: 2 }), { maxLength }).map((ids) => Int32Array.from(ids));
+
+const groupsArbitrary: fc.Arbitrary<TraceGroup[]> = fc.array(
+  fc.record({
+    name: fc.constant("g"),
+    prompt: text(4),
+    responses: fc.array(text(14), { maxLength: 4 }),
+  }),
+  { maxLength: 4 },
+);
+
+const optionsArbitrary: fc.Arbitrary<ReplayOptions> = fc.record({
+  drafter: fc.constantFrom(...DRAFTER_KINDS),
+  mode: fc.constantFrom(...REPLAY_MODES),
+  siblings: fc.option(fc.integer({ min: 0, max: 4 }), { nil: null }),
+  budget: fc.integer({ min: 1, max: 8 }),
+  probabilityMin: fc.constantFrom(0.02, 0.3, 0.9),
+  live: fc.integer({ min: 1, max: 3 }),
+});
+
+async function* streamOf<T>(values: readonly T[]): AsyncGenerator<T> {
+  yield* values;
+}
+
+test("replay: counts of every group are those of the slow twin, whatever else is live", async () => {
+  await fc.assert(
+    fc.asyncProperty(groupsArbitrary, optionsArbitrary, async (groups, options) => {
+      const drafter = new NaiveDrafter();
+      const clock = { nowMs: () => 0 };
+      const outcome = await replay(streamOf(groups), options, { drafter, clock });
+      expect(outcome.groups).toEqual(groups.map((group) => naiveReplay(group, options)));
+      expect(drafter.groups).toBe(0);
+    }),
+    { numRuns: 300 },
+  );
+});
+
+test("replay: every token of every replayed response comes out, and each drafted token is judged once", async () => {
+  await fc.assert(
+    fc.asyncProperty(groupsArbitrary, optionsArbitrary, async (groups, options) => {
+      const drafter = new NaiveDrafter();
+      const clock = { nowMs: () => 0 };
+      const outcome = await replay(streamOf(groups), options, { drafter, clock });
+      const isCut = options.mode === "concurrent" && options.siblings !== null;
+      const tokens = groups.map(({ responses }) =>
+        responses
+          .slice(0, isCut ? (options.siblings ?? 0) + 1 : responses.length)
+          .reduce((sum, response) => sum + response.length, 0),
+      );
+      expect(outcome.groups.map((tally) => tally.tokens)).toEqual(tokens);
+      const judged = outcome.calibration.bins().reduce((sum, bin) => sum + bin.count, 0);
+      expect(judged).toBe(outcome.groups.reduce((sum, tally) => sum + tally.drafted, 0));
+    }),
+    { numRuns: 100 },
+  );
+});

@@ -1,0 +1,195 @@
+import { describe, expect, test } from "bun:test";
+import { NaiveDrafter } from "../../../test/reference/naive-replay.ts";
+import { ManualClock } from "../../../test/suite/manual-clock.ts";
+import type { GroupId } from "../../core/base/ids.ts";
+import type { DraftQuery } from "../../core/draft/drafter.ts";
+import { Replica } from "../../core/draft/replica.ts";
+import { type ReplayOptions, replay } from "./replay.ts";
+import type { TraceGroup } from "./trace.ts";
+
+const OPTIONS: ReplayOptions = {
+  drafter: "grouped",
+  mode: "concurrent",
+  siblings: null,
+  budget: 4,
+  probabilityMin: 0.1,
+  live: 2,
+};
+
+function groupOf(prompt: number[], ...responses: number[][]): TraceGroup {
+  const lists = responses.map((response) => Int32Array.from(response));
+  return { name: "g", prompt: Int32Array.from(prompt), responses: lists };
+}
+
+async function* streamOf(groups: readonly TraceGroup[]): AsyncGenerator<TraceGroup> {
+  yield* groups;
+}
+
+async function run(groups: readonly TraceGroup[], options: Partial<ReplayOptions> = {}) {
+  const drafter = new NaiveDrafter();
+  const clock = { nowMs: () => 0 };
+  const outcome = await replay(streamOf(groups), { ...OPTIONS, ...options }, { drafter, clock });
+  return { ...outcome, drafter };
+}
+
+describe("complete", () => {
+  // Step 1 has no context and drafts nothing: token 1 alone. Step 2 is after 1: the sibling says
+  // 2 3 4 5, all accepted, and the bonus token 6 ends the response.
+  test("replay: a complete sibling drafts its text, and a step yields one token more", async () => {
+    const twins = groupOf([], [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6]);
+    const { groups } = await run([twins], { mode: "complete" });
+    expect(groups).toEqual([{ responses: 2, tokens: 12, steps: 4, drafted: 8, accepted: 8 }]);
+  });
+
+  test("replay: a step at the response's end yields no token behind it", async () => {
+    // After 1 the sibling says 2 3 9; the target ends with 3: two accepted, none more.
+    const { groups } = await run([groupOf([], [1, 2, 3], [1, 2, 3, 9])], { mode: "complete" });
+    const target = await run([groupOf([], [1, 2, 3])], { mode: "complete" });
+    expect(groups[0]?.tokens).toBe(7);
+    // The target: 1 | 2 3. Its sibling, 1 | 2 3 | 9: after the accepted 2 3 comes 9 as the bonus token.
+    expect(groups[0]?.steps).toBe(4);
+    expect(groups[0]?.accepted).toBe(4);
+    expect(groups[0]?.drafted).toBe(3 + 2);
+    expect(target.groups[0]).toMatchObject({ steps: 3, drafted: 0 });
+  });
+
+  test("replay: only the first siblings are there", async () => {
+    const group = groupOf([], [1, 2, 3], [7, 7, 7], [1, 2, 3]);
+    const one = await run([group], { mode: "complete", siblings: 1 });
+    const two = await run([group], { mode: "complete", siblings: 2 });
+    // Responses 0 and 1 have each other as first sibling, response 2 has response 0.
+    expect(one.groups[0]?.accepted).toBeLessThan(two.groups[0]?.accepted ?? 0);
+    expect(one.groups[0]?.responses).toBe(3);
+  });
+
+  test("replay: the time of loading siblings is not the drafter's", async () => {
+    const clock = new ManualClock();
+    const drafter = new Loaded(clock);
+    const groups = streamOf([groupOf([9], [1, 2], [3, 4, 5])]);
+    const options: ReplayOptions = { ...OPTIONS, mode: "complete", live: 1 };
+    const outcome = await replay(groups, options, { drafter, clock });
+    // Each update takes a millisecond: 5 steps of one token are updates, 2 siblings are loaded.
+    expect(drafter.updates).toBe(7);
+    expect(outcome.drafterMs).toBe(5);
+  });
+});
+
+describe("concurrent", () => {
+  test("replay: a response sees what its siblings had when the round began, and nothing of the round", async () => {
+    // Round 1: nothing has been said. Round 2: after 1, the sibling has not gone on either. Round 3: after 2
+    // the sibling has not gone on. So twins in lock step never help one another.
+    const { groups } = await run([groupOf([], [1, 2, 3, 4], [1, 2, 3, 4])]);
+    expect(groups[0]).toMatchObject({ steps: 8, drafted: 0, accepted: 0 });
+  });
+
+  test("replay: a sibling one token ahead drafts one token", async () => {
+    // The second response lags by one token: after 1, 2, ... the first has always said one token more.
+    const { groups } = await run([groupOf([], [1, 2, 3, 4, 5], [0, 1, 2, 3, 4])]);
+    // Round 3: the lagging one stands behind 0 1 and the other at 1 2: it drafts 2, and takes 3 with it.
+    expect(groups[0]?.accepted).toBe(1);
+    expect(groups[0]?.steps).toBe(5 + 4);
+  });
+
+  test("replay: groups are cut to siblings + 1 responses", async () => {
+    const { groups } = await run([groupOf([], [1], [2], [3])], { siblings: 1 });
+    expect(groups[0]).toMatchObject({ responses: 2, tokens: 2 });
+  });
+
+  test("replay: no more groups are live than asked for, and the next starts when one has ended", async () => {
+    const groups = [groupOf([], [1], [1]), groupOf([], [1, 2], [1]), groupOf([], [1], [1])];
+    const two = await run(groups);
+    expect(two.drafter.queriesMost).toBe(4);
+    expect(two.drafter.dropped.map(String)).toEqual(["0", "1", "2"]);
+    expect((await run(groups, { live: 1 })).drafter.queriesMost).toBe(2);
+    expect((await run(groups, { live: 9 })).drafter.queriesMost).toBe(6);
+  });
+
+  test("replay: a group drafts from itself alone", async () => {
+    const alone = await run([groupOf([], [1, 2, 3, 1, 2, 3])]);
+    const beside = await run([groupOf([], [1, 2, 3, 1, 2, 3]), groupOf([], [1, 9, 9, 9, 9])]);
+    expect(beside.groups[0]).toEqual(alone.groups[0] ?? fail());
+  });
+
+  test("replay: self drafts from the prompt and the response's own text alone", async () => {
+    const group = groupOf([1, 2, 3, 4, 1], [2, 3, 4], [7, 7, 7, 7]);
+    const both = await run([group], { drafter: "self" });
+    const first = await run([groupOf([1, 2, 3, 4, 1], [2, 3, 4])], { drafter: "self" });
+    const second = await run([groupOf([1, 2, 3, 4, 1], [7, 7, 7, 7])], { drafter: "self" });
+    expect(first.groups[0]).toMatchObject({ steps: 1, accepted: 3 });
+    expect(both.groups[0]?.accepted).toBe(3 + (second.groups[0]?.accepted ?? 0));
+    expect(both.groups[0]?.drafted).toBe(
+      (first.groups[0]?.drafted ?? 0) + (second.groups[0]?.drafted ?? 0),
+    );
+  });
+
+  test("replay: empty groups and empty responses take no step", async () => {
+    const { groups, drafter } = await run([groupOf([]), groupOf([5], [], [])]);
+    expect(groups.map((tally) => [tally.responses, tally.steps])).toEqual([
+      [0, 0],
+      [2, 0],
+    ]);
+    expect(drafter.groups).toBe(0);
+  });
+});
+
+describe("on the core", () => {
+  const text = Array.from({ length: 200 }, (_, i) => (i * i * 7 + i) % 211);
+  const clock = { nowMs: () => 0 };
+  const replayed = async (options: Partial<ReplayOptions>) => {
+    const groups = streamOf([groupOf([1, 2, 3], text, text, text)]);
+    const outcome = await replay(
+      groups,
+      { ...OPTIONS, budget: 16, ...options },
+      {
+        drafter: new Replica(),
+        clock,
+      },
+    );
+    return outcome.groups[0] ?? fail();
+  };
+
+  test("replay: with its text complete in a sibling, a response takes few steps", async () => {
+    const { steps, tokens, accepted } = await replayed({ mode: "complete" });
+    expect(tokens).toBe(600);
+    expect(accepted).toBeGreaterThan(400);
+    expect(steps).toBeLessThan(200);
+  });
+
+  test("replay: in lock step with its twins it takes as many as alone", async () => {
+    expect((await replayed({})).accepted).toBeLessThan(60);
+  });
+
+  test("replay: a core without room drafts nothing, and it is said", async () => {
+    const outcome = await replay(streamOf([groupOf([1], text, text)]), OPTIONS, {
+      drafter: new Replica({ limitBytes: 8192 }),
+      clock,
+    });
+    expect(outcome.groups[0]?.tokens).toBe(400);
+    expect(outcome.fullGroups).toBe(1);
+  });
+});
+
+/** Every update takes a millisecond, as if the core were slow. */
+class Loaded extends NaiveDrafter {
+  readonly #clock: ManualClock;
+  updates = 0;
+
+  constructor(clock: ManualClock) {
+    super();
+    this.#clock = clock;
+  }
+
+  override update(groupId: GroupId, index: number, offset: number, tokens: Int32Array) {
+    this.updates += 1;
+    this.#clock.advance(1);
+    return super.update(groupId, index, offset, tokens);
+  }
+
+  override propose(queries: readonly DraftQuery[]) {
+    return super.propose(queries.map((query) => ({ ...query, tokensMax: 0 })));
+  }
+}
+
+function fail(): never {
+  throw new Error("no group");
+}

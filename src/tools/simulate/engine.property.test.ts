@@ -1,0 +1,133 @@
+// The engine that moves from change to change against one that goes step by step.
+
+import { expect, test } from "bun:test";
+import fc from "fast-check";
+import { runStepByStep } from "../../../test/reference/step-by-step.ts";
+import { groupId, workerId } from "../../core/base/ids.ts";
+import { RequestBuffer } from "../../core/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import { countOnly } from "./counted-response.ts";
+import { ModelledEngine, type Run } from "./engine.ts";
+import { StepModel } from "./step-time.ts";
+import { WORKLOADS } from "./workload.ts";
+
+const model = new StepModel(WORKLOADS.moonlight);
+
+const requestArbitrary = fc.record({
+  promptTokens: fc.integer({ min: 1, max: 300 }),
+  tokens: fc.integer({ min: 1, max: 400 }),
+});
+
+interface Played {
+  readonly endMs: number[];
+  readonly engine: ModelledEngine;
+  readonly kvMost: number;
+}
+
+/** Submits all requests at once; `kicks`: times at which the engine is looked at in between. */
+function play(
+  requests: readonly { promptTokens: number; tokens: number }[],
+  options: { kvTokens: number; slots: number; kicksMs: readonly number[] },
+): Played {
+  const buffer = new RequestBuffer();
+  const endMs: number[] = [];
+  let nowMs = 0;
+  const engine = new ModelledEngine({
+    workerId: workerId(0),
+    slots: options.slots,
+    model,
+    kvTokens: options.kvTokens,
+    speculation: null,
+    events: {
+      admitted() {},
+      chunkEnded: (_engine, run) => {
+        endMs[run.request.index] = nowMs;
+      },
+    },
+  });
+  for (const [i, { promptTokens, tokens }] of requests.entries()) {
+    const sampling = {
+      temperature: 1,
+      seed: 0,
+      tokensMax: 1000,
+      stopTokenIds: [],
+      ...SAMPLING_DEFAULTS,
+    };
+    const prompt = new Int32Array(promptTokens);
+    const group = buffer.add({ groupId: groupId(`g${i}`), prompt, size: 1, sampling });
+    for (const request of group.requests) {
+      countOnly(request);
+      const run: Run = {
+        request,
+        position: 0,
+        tokens,
+        isLast: true,
+        context: promptTokens,
+        kvTokens: 0,
+        left: tokens,
+        quality: 0,
+        isUrgent: false,
+        rate: 1,
+        rows: 1,
+      };
+      engine.submit(run, 0);
+    }
+  }
+  engine.settle();
+  let kvMost = engine.kvUsed;
+  const kicks = [...options.kicksMs];
+  while (Number.isFinite(engine.nextMs)) {
+    const kick = kicks.shift();
+    if (kick !== undefined && kick > nowMs && kick < engine.nextMs) {
+      nowMs = kick;
+      engine.advance(nowMs);
+    } else {
+      nowMs = engine.nextMs;
+      engine.advance(nowMs);
+      engine.settle();
+    }
+    kvMost = Math.max(kvMost, engine.kvUsed);
+  }
+  return { endMs, engine, kvMost };
+}
+
+test("engine: with room for all, every request ends when the step-by-step twin ends it", () => {
+  fc.assert(
+    fc.property(
+      fc.array(requestArbitrary, { minLength: 1, maxLength: 12 }),
+      fc.integer({ min: 1, max: 12 }),
+      fc.array(fc.integer({ min: 1, max: 20_000 }), { maxLength: 5 }),
+      (requests, slots, kicks) => {
+        const kvTokens = 1_000_000;
+        const kicksMs = [...kicks].sort((a, b) => a - b);
+        const twin = runStepByStep(model, { kvTokens, slots, requests });
+        const { endMs } = play(requests, { kvTokens, slots, kicksMs });
+        for (const [i, ms] of twin.endMs.entries()) {
+          expect(Math.abs((endMs[i] ?? 0) - ms)).toBeLessThan(0.005 * ms + 1);
+        }
+      },
+    ),
+  );
+});
+
+test("engine: short of KV, it preempts as the twin does, loses no token and keeps its budget", () => {
+  fc.assert(
+    fc.property(
+      fc.array(requestArbitrary, { minLength: 2, maxLength: 10 }),
+      fc.integer({ min: 701, max: 1500 }),
+      (requests, kvTokens) => {
+        const twin = runStepByStep(model, { kvTokens, slots: 8, requests });
+        const { endMs, engine, kvMost } = play(requests, { kvTokens, slots: 8, kicksMs: [] });
+        expect(kvMost).toBeLessThanOrEqual(kvTokens + 1e-3);
+        expect(endMs.filter((ms) => ms > 0).length).toBe(requests.length);
+        const wanted = requests.reduce((sum, { tokens }) => sum + tokens, 0);
+        expect(Math.abs(engine.counters.outputTokens - wanted)).toBeLessThan(
+          1 + engine.counters.preemptions,
+        );
+        expect(engine.counters.preemptions > 0).toBe(twin.preemptions > 0);
+        const last = Math.max(...twin.endMs);
+        expect(Math.abs(Math.max(...endMs) - last)).toBeLessThan(0.05 * last + 50);
+      },
+    ),
+  );
+});

@@ -1,0 +1,257 @@
+// Runs cells over seeds and sums them up: means, 95 % confidence intervals, speed-ups over veRL on the same seeds, the
+// lower bound, and the published numbers beside ours. It computes; printing is src/cli's.
+
+import type { CoreExports } from "../../core/wasm/load.ts";
+import { lowerBoundS } from "./bound.ts";
+import { type SimDraft, simulateCell } from "./cell.ts";
+import { type GroupLengths, sampleLengths } from "./lengths.ts";
+import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
+import type { Series } from "./recorder.ts";
+import type { SimulationResult } from "./simulation.ts";
+import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
+import { chunkTokensOf, type SystemName } from "./systems.ts";
+import { WORKLOADS, type Workload } from "./workload.ts";
+
+/** A system's figures over all seeds. Its keys are a public format. */
+export interface SystemReport {
+  readonly wall_s: number;
+  readonly tail_s: number;
+  readonly preemptions: number;
+  readonly output_tokens_per_s: number;
+  readonly speedup_over_verl: number;
+  /** Of speedup_over_verl, Student's t over the seeds; null with one seed. */
+  readonly ci95: readonly [number, number] | null;
+  readonly published_speedup: number | null;
+  /** 1 - tail_s / veRL's. */
+  readonly tail_cut: number;
+  /** wall_s over the lower bound; null where none holds (a partial rollout does other work). */
+  readonly over_lower_bound: number | null;
+  readonly idle_share: number;
+  readonly migrations: number;
+  readonly migrated_bytes: number;
+  readonly tokens_per_step: number;
+  readonly draft: SimDraft;
+}
+
+export interface WorkloadReport {
+  readonly systems: Readonly<Record<string, SystemReport>>;
+  readonly lower_bound_s: number;
+  readonly seeds: number;
+  readonly requests: number;
+  readonly tokens_mean: number;
+}
+
+export interface SimulateReport {
+  /** Always true: these are no measurements of engines. */
+  readonly simulated: true;
+  readonly workloads: Readonly<Record<string, WorkloadReport>>;
+}
+
+/** One system's run on the first seed, for charts. */
+export interface Picture {
+  readonly workload: Workload;
+  readonly system: SystemName;
+  readonly result: SimulationResult;
+  readonly series: Series;
+  readonly lengths: GroupLengths;
+}
+
+export interface ExperimentOptions {
+  readonly systems: readonly SystemName[];
+  readonly draft: DraftOption;
+  readonly seeds: number;
+  /** null: each system's own. */
+  readonly chunkTokens: number | null;
+  readonly core: CoreExports;
+  readonly onCell: (name: string) => void;
+  /** Keeps series of the first seed. */
+  readonly isPictured: boolean;
+}
+
+export type DraftOption = "off" | "grouped" | "own";
+
+/** Baselines draft as in the paper; group-aware systems draft from groups; own: only `foretoken`. */
+function draftOf(system: SystemName, draft: DraftOption): SimDraft {
+  if (draft === "off") return "off";
+  if (draft === "own" && system === "foretoken") return "own";
+  const isBaseline =
+    system === "verl" || system === "streamrl-oracle" || system === "partial-rollout";
+  return isBaseline ? "vanilla" : "grouped";
+}
+
+/** Speed-ups are over veRL without drafting, as the paper's are. */
+export function runWorkload(
+  workload: Workload,
+  options: ExperimentOptions,
+): { report: WorkloadReport; pictures: Picture[] } {
+  const pictures: Picture[] = [];
+  const cell = (system: SystemName, draft: SimDraft, seed: number, isRecorded: boolean) => {
+    options.onCell(`${workload.name}, ${system}, seed ${seed}`);
+    const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
+    const made = { workload, system, draft, seed, chunkTokens, isRecorded };
+    return simulateCell(made, options.core);
+  };
+  const seeds = Array.from({ length: options.seeds }, (_, i) => i + 1);
+  const base = seeds.map((seed) => cell("verl", "off", seed, false));
+  const best = bestOf(workload, options.draft);
+  const bound = meanOf(
+    seeds.map((seed) => {
+      const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
+      return lowerBoundS(workload, lengths, best);
+    }),
+  );
+  const systems: Record<string, SystemReport> = {};
+  for (const system of options.systems) {
+    const draft = draftOf(system, options.draft);
+    const runs = seeds.map((seed, i) => {
+      const result = cell(system, draft, seed, options.isPictured && i === 0);
+      if (result.series !== null) {
+        const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
+        pictures.push({ workload, system, result, series: result.series, lengths });
+      }
+      return result;
+    });
+    systems[system] = summed({ workload, system, draft, runs, base, bound });
+  }
+  const requests =
+    workload.lengths?.flat().length ?? workload.shape.groups * workload.shape.groupSize;
+  const tokensMean = meanOf(base.map((run) => run.outputTokens / requests));
+  return {
+    report: {
+      systems,
+      lower_bound_s: bound,
+      seeds: options.seeds,
+      requests,
+      tokens_mean: tokensMean,
+    },
+    pictures,
+  };
+}
+
+function bestOf(workload: Workload, draft: DraftOption): number {
+  if (draft === "off") return 1;
+  return bestTokensPerStep(workload, draft === "own" ? DRAFTER_GAIN : 1);
+}
+
+function summed(input: {
+  workload: Workload;
+  system: SystemName;
+  draft: SimDraft;
+  runs: readonly SimulationResult[];
+  base: readonly SimulationResult[];
+  bound: number;
+}): SystemReport {
+  const { workload, system, draft, runs, base, bound } = input;
+  const mean = (value: (run: SimulationResult) => number) => meanOf(runs.map(value));
+  const speedups = runs.map((run, i) => rateOf(run) / rateOf(base[i] ?? run));
+  const wallS = mean((run) => run.wallS);
+  return {
+    wall_s: wallS,
+    tail_s: mean((run) => run.tailS),
+    preemptions: mean((run) => run.preemptions),
+    output_tokens_per_s: mean(rateOf),
+    speedup_over_verl: meanOf(speedups),
+    ci95: interval(speedups),
+    published_speedup: publishedSpeedup(workload.name, system, draft),
+    tail_cut: 1 - mean((run) => run.tailS) / meanOf(base.map((run) => run.tailS)),
+    over_lower_bound: system === "partial-rollout" ? null : wallS / bound,
+    idle_share: mean((run) => run.idleShare),
+    migrations: mean((run) => run.migrations),
+    migrated_bytes: mean((run) => run.migratedBytes),
+    tokens_per_step: mean((run) => run.tokensPerStep),
+    draft,
+  };
+}
+
+/** A published figure beside the simulated one. */
+export interface CheckedCell extends PublishedCell {
+  readonly predicted: number;
+  readonly ci95: readonly [number, number] | null;
+  /** predicted / value - 1; null where the published value is 0. */
+  readonly error: number | null;
+}
+
+/**
+ * Simulates every published cell. Prompts of an iteration stay the same in number when groups change in size: accounts of
+ * the paper's first version name 400, 600 and 800 prompts with 8 or 16 responses.
+ */
+export function checkPublished(options: {
+  readonly seeds: number;
+  /** null: each system's own. */
+  readonly chunkTokens: number | null;
+  readonly core: CoreExports;
+  readonly workloads: readonly string[];
+  readonly onCell: (name: string) => void;
+}): CheckedCell[] {
+  const known = new Map<string, SimulationResult[]>();
+  const runsOf = (cell: PublishedCell, system: SystemName, draft: SimDraft) => {
+    const workload = resized(WORKLOADS[cell.workload], cell.groupSize);
+    const key = `${workload.name} ${workload.shape.groupSize} ${system} ${draft}`;
+    const before = known.get(key);
+    if (before !== undefined) return before;
+    const runs = Array.from({ length: options.seeds }, (_, i) => {
+      options.onCell(`${key}, seed ${i + 1}`);
+      const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
+      const seed = i + 1;
+      const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
+      return simulateCell(made, options.core);
+    });
+    known.set(key, runs);
+    return runs;
+  };
+  return PUBLISHED.filter((cell) => options.workloads.includes(cell.workload)).map((cell) => {
+    const runs = runsOf(cell, cell.system, cell.draft);
+    const base = runsOf(cell, "verl", "off");
+    const values = runs.map((run, i) => measured(cell.metric, run, base[i] ?? run));
+    const predicted = meanOf(values);
+    const error = cell.value === 0 ? null : predicted / cell.value - 1;
+    return { ...cell, predicted, ci95: interval(values), error };
+  });
+}
+
+function resized(workload: Workload, groupSize: number | null): Workload {
+  const { shape } = workload;
+  if (groupSize === null || groupSize === shape.groupSize) return workload;
+  return { ...workload, shape: { ...shape, groupSize } };
+}
+
+function measured(metric: Metric, run: SimulationResult, base: SimulationResult): number {
+  switch (metric) {
+    case "speedup":
+      return rateOf(run) / rateOf(base);
+    case "wall_s":
+      return run.wallS;
+    case "tail_s":
+      return run.tailS;
+    case "tail_ratio":
+      return run.tailS / base.tailS;
+    case "preemptions":
+      return run.preemptions;
+    case "idle_share":
+      return run.idleShare;
+    case "finish_spread":
+      return run.finishSpread;
+    case "late_start":
+      return run.lateStartShare;
+    case "migrated_tb":
+      return run.migratedBytes / 1e12;
+  }
+}
+
+const rateOf = (run: SimulationResult) => run.outputTokens / run.wallS;
+
+export function meanOf(values: readonly number[]): number {
+  return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+}
+
+/** 97.5 % quantiles of Student's t at 1, 2, 3 ... degrees of freedom; beyond the table, the normal's. */
+const STUDENT = [12.71, 4.3, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23];
+
+function interval(values: readonly number[]): readonly [number, number] | null {
+  const n = values.length;
+  if (n < 2) return null;
+  const mean = meanOf(values);
+  const variance = values.reduce((sum, value) => sum + (value - mean) ** 2, 0) / (n - 1);
+  const half = (STUDENT[n - 2] ?? 1.96) * Math.sqrt(variance / n);
+  return [mean - half, mean + half];
+}

@@ -1,0 +1,59 @@
+// The journal of a rollout in the fault tests: the production log and reader, on a disk that is an array.
+
+import type { Random } from "../../../core/base/random.ts";
+import { JournalLog } from "../../../core/journal/log.ts";
+import { readJournal } from "../../../core/journal/read.ts";
+import type { Request } from "../../../core/request/buffer.ts";
+import type { SavedOutput } from "../../../core/request/saved-output.ts";
+
+export class FaultJournal {
+  #log = new JournalLog();
+  #isFull = false;
+  /** Frames that reached the disk. */
+  #frames: Uint8Array[] = [];
+  #saved: ReadonlyMap<number, SavedOutput> = new Map();
+
+  constructor() {
+    this.#log.note({ format: 1 });
+  }
+
+  /** What an earlier process wrote of the response; null: nothing. */
+  saved(stream: number): SavedOutput | null {
+    return this.#saved.get(stream) ?? null;
+  }
+
+  follow(request: Request, stream: number, saved: SavedOutput | null): void {
+    this.#log.follow(request, stream, saved);
+  }
+
+  changed(request: Request): void {
+    this.#log.changed(request);
+  }
+
+  finished(request: Request): void {
+    this.#log.finished(request);
+  }
+
+  flush(): void {
+    if (!this.#isFull && this.#log.hasNews) this.#frames.push(this.#log.take().slice());
+  }
+
+  fill(): void {
+    this.#isFull = true;
+    this.#log.stop();
+  }
+
+  /** The process dies, perhaps in the middle of a write, and another one opens the journal. */
+  reopen(random: Random): void {
+    this.flush();
+    const last = this.#frames.pop();
+    if (last !== undefined) this.#frames.push(last.subarray(0, random.below(last.length + 1)));
+    const bytes = new Uint8Array(Buffer.concat(this.#frames));
+    const run = readJournal(bytes, "the journal");
+    this.#saved = run?.outputs ?? new Map();
+    this.#frames = run === null ? [] : [bytes.subarray(0, run.bytes)];
+    this.#log = new JournalLog();
+    if (this.#isFull) this.#log.stop();
+    else if (run === null) this.#log.note({ format: 1 });
+  }
+}

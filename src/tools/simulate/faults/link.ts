@@ -1,0 +1,174 @@
+// A simulated worker behind a link with latency that may be cut, lose a frame or deliver one twice. Frames of one direction keep their order, as on any stream. A link that lost a frame
+// reports `failed` after a while, because the receiver of a stream detects the gap.
+
+import {
+  type GroupId,
+  type RequestId,
+  type WeightEpoch,
+  type WorkerId,
+  weightEpoch,
+} from "../../../core/base/ids.ts";
+import type {
+  ControlAnswer,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+} from "../../../core/rollout/worker.ts";
+import type { SimulatedWorker } from "../../../engines/simulated/worker.ts";
+import type { Timeline } from "../timeline.ts";
+
+/** After this long a link notices what it lost. */
+const DETECT_MS = 40;
+
+export interface LinkHost {
+  readonly timeline: Timeline<() => void>;
+  nowMs(): number;
+}
+
+export class FaultyLink implements Worker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: WorkerCapacity;
+  readonly inner: SimulatedWorker;
+  readonly #host: LinkHost;
+  readonly #fastMs: number;
+  #latencyMs: number;
+  #listener: WorkerListener | null = null;
+  #upMs = 0;
+  #downMs = 0;
+  #epoch = weightEpoch(0);
+  #isCut = false;
+  #isGone = false;
+  #loseUp = false;
+  #loseDown = false;
+  #repeatUp = false;
+
+  constructor(inner: SimulatedWorker, host: LinkHost, latencyMs: number) {
+    this.inner = inner;
+    this.workerId = inner.workerId;
+    this.name = inner.name;
+    this.capacity = inner.capacity;
+    this.#host = host;
+    this.#fastMs = latencyMs;
+    this.#latencyMs = latencyMs;
+    inner.listen((epoch, events) => this.#up(epoch, events));
+  }
+
+  /** The worker is lost: nothing comes from it any more. */
+  get isGone(): boolean {
+    return this.#isGone || this.inner.isDead;
+  }
+
+  listen(listener: WorkerListener): void {
+    this.#listener = listener;
+  }
+
+  supports(): SamplingSupport {
+    return this.inner.supports();
+  }
+
+  async control(): Promise<ControlAnswer> {
+    return { status: 502, body: null };
+  }
+
+  async close(): Promise<void> {
+    await this.inner.close();
+  }
+
+  send(commands: readonly WorkerCommand[]): void {
+    if (this.#isCut || this.#isGone) return;
+    if (this.#loseDown) {
+      this.#loseDown = false;
+      this.#noticeLater();
+      return;
+    }
+    this.#downMs = Math.max(this.#downMs, this.#host.nowMs() + this.#latencyMs);
+    this.#host.timeline.add(this.#downMs, () => {
+      if (!this.#isCut) this.inner.send(commands);
+    });
+  }
+
+  slow(latencyMs: number): void {
+    this.#latencyMs = this.#fastMs + latencyMs;
+  }
+
+  cut(): void {
+    if (this.#isCut || this.isGone) return;
+    this.#isCut = true;
+    this.#noticeLater();
+  }
+
+  /** The sidecar dies, and the worker with it: nothing is reported. */
+  drop(): void {
+    this.#isGone = true;
+    void this.inner.close();
+  }
+
+  lose(direction: "up" | "down"): void {
+    if (direction === "up") this.#loseUp = true;
+    else this.#loseDown = true;
+  }
+
+  repeat(): void {
+    this.#repeatUp = true;
+  }
+
+  /** What was to come does not: what is lost later is no fault of the plan any more. */
+  heal(): void {
+    this.#latencyMs = this.#fastMs;
+    this.#loseUp = false;
+    this.#loseDown = false;
+    this.#repeatUp = false;
+  }
+
+  /** The draft replica there has forgotten what it was sent of these. */
+  forgetDrafts(
+    requests: readonly { readonly groupId: GroupId; readonly sampleIndex: number }[],
+  ): void {
+    const events = requests.map(
+      ({ groupId, sampleIndex }): WorkerEvent => ({ kind: "gap", groupId, sampleIndex, offset: 0 }),
+    );
+    if (events.length > 0) this.#up(this.#epoch, events);
+  }
+
+  #up(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+    this.#epoch = epoch;
+    if (this.#isCut || this.#isGone) return;
+    if (this.#loseUp) {
+      this.#loseUp = false;
+      this.#noticeLater();
+      return;
+    }
+    this.#upMs = Math.max(this.#upMs, this.#host.nowMs() + this.#latencyMs);
+    this.#host.timeline.add(this.#upMs, () => this.#deliver(epoch, events));
+    if (!this.#repeatUp) return;
+    const tokens = tokensAlone(events);
+    if (tokens.length === 0) return;
+    this.#repeatUp = false;
+    this.#host.timeline.add(this.#upMs, () => this.#deliver(epoch, tokens));
+  }
+
+  #deliver(epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
+    if (this.#isCut || this.#isGone) return;
+    this.#listener?.(epoch, events);
+  }
+
+  #noticeLater(): void {
+    this.#host.timeline.add(this.#host.nowMs() + DETECT_MS, () => {
+      if (this.#isGone) return;
+      this.#isGone = true;
+      void this.inner.close();
+      this.#listener?.(this.#epoch, [{ kind: "failed", message: "the link broke" }]);
+    });
+  }
+}
+
+/** Only tokens carry an offset by which a repetition is known; a link never repeats the rest. */
+function tokensAlone(events: readonly WorkerEvent[]): WorkerEvent[] {
+  const ended = new Set<RequestId>();
+  for (const event of events) if (event.kind === "chunk_done") ended.add(event.requestId);
+  return events.filter((event) => event.kind === "tokens" && !ended.has(event.requestId));
+}

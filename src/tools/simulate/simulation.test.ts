@@ -1,0 +1,114 @@
+// Whole simulated iterations on a small workload: what must hold for every system, whatever the numbers are.
+
+import { expect, test } from "bun:test";
+import { loadCore } from "../../core/wasm/load.ts";
+import { lowerBoundS } from "./bound.ts";
+import { type Cell, simulateCell } from "./cell.ts";
+import { sampleLengths } from "./lengths.ts";
+import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
+import { SYSTEM_NAMES } from "./systems.ts";
+import { WORKLOADS, type Workload } from "./workload.ts";
+
+const core = loadCore();
+
+/** Two instances, so that every run takes some milliseconds. */
+const small: Workload = {
+  ...WORKLOADS["qwen2-vl-72b"],
+  name: "small",
+  instances: 2,
+  shape: { ...WORKLOADS["qwen2-vl-72b"].shape, groups: 40 },
+};
+const cell = (options: Partial<Cell>): Cell => ({
+  workload: small,
+  system: "seer",
+  draft: "off",
+  seed: 1,
+  chunkTokens: 2048,
+  isRecorded: false,
+  ...options,
+});
+const wanted = sampleLengths(small.shape, 1);
+
+for (const system of SYSTEM_NAMES) {
+  for (const draft of ["off", "vanilla", "grouped", "own"] as const) {
+    test(`simulation: ${system} with drafts ${draft} makes every token once, within the bound`, () => {
+      const result = simulateCell(cell({ system, draft }), core);
+      if (system === "partial-rollout") {
+        expect(result.finishedGroups).toBeGreaterThanOrEqual(small.shape.groups);
+        return;
+      }
+      expect(result.reached).toEqual(wanted.flat());
+      const best =
+        draft === "off" ? 1 : bestTokensPerStep(small, draft === "own" ? DRAFTER_GAIN : 1);
+      // A draft model's acceptance is not the suffix drafts' that the bound knows.
+      if (draft !== "vanilla") {
+        expect(result.wallS).toBeGreaterThan(lowerBoundS(small, wanted, best));
+      }
+      if (draft === "off") expect(result.tokensPerStep).toBeCloseTo(1, 3);
+      else expect(result.tokensPerStep).toBeGreaterThan(1);
+    });
+  }
+}
+
+test("simulation: a slow engine is found, and holds up the end less", () => {
+  const slow = { ...small, instances: 4, slow: { instances: 1, factor: 3 } };
+  const wallS = (workload: Workload, isPaced: boolean) =>
+    simulateCell(cell({ workload, system: "foretoken", isPaced }), core).wallS;
+  expect(wallS(slow, true)).toBeLessThan(0.95 * wallS(slow, false));
+  const equal = { ...slow, slow: { instances: 0, factor: 3 } };
+  expect(wallS(equal, true)).toBe(wallS(equal, false));
+});
+
+test("simulation: the same cell comes out the same", () => {
+  const options = cell({ system: "foretoken", draft: "grouped", isRecorded: true });
+  expect(simulateCell(options, core)).toEqual(simulateCell(options, core));
+});
+
+test("simulation: the own drafter's drafts yield more a step than the paper's", () => {
+  const tokensPerStep = (draft: "grouped" | "own") =>
+    simulateCell(cell({ system: "foretoken", draft }), core).tokensPerStep;
+  expect(tokensPerStep("own")).toBeGreaterThan(tokensPerStep("grouped"));
+});
+
+test("simulation: admission leaves nothing to preempt where requests are divided", () => {
+  for (const system of ["divided", "seer", "oracle", "foretoken"] as const) {
+    expect(simulateCell(cell({ system }), core).preemptions).toBe(0);
+  }
+  expect(simulateCell(cell({ system: "verl" }), core).preemptions).toBeGreaterThan(0);
+});
+
+test("simulation: nor where an engine holds a dozen requests, whatever the length of their chunks", () => {
+  const { hardware, model } = small;
+  // A few thousand tokens of KV: what runs grows by more than is kept ahead within a few steps.
+  const left = (4_000 * model.kvBytesPerToken + model.denseBytes) / 8;
+  const short: Workload = {
+    ...small,
+    hardware: { ...hardware, hbmBytes: left },
+    promptTokens: 16,
+    shape: { ...small.shape, groups: 8, tokensMax: 2_048, tokensMean: 400 },
+  };
+  for (const system of ["divided", "seer", "oracle", "foretoken"] as const) {
+    for (const chunkTokens of [64, 256, 2048]) {
+      const result = simulateCell(cell({ workload: short, system, chunkTokens }), core);
+      expect([system, chunkTokens, result.preemptions]).toEqual([system, chunkTokens, 0]);
+    }
+  }
+});
+
+test("simulation: KV never exceeds an engine's memory", () => {
+  for (const system of ["verl", "streamrl-oracle", "foretoken"] as const) {
+    const { series } = simulateCell(cell({ system, isRecorded: true }), core);
+    const most = series?.instances.flatMap(({ kvShare }) => kvShare) ?? [];
+    expect(most.length).toBeGreaterThan(10);
+    expect(Math.max(...most)).toBeLessThanOrEqual(1 + 1e-6);
+  }
+});
+
+test("bound: one long response alone takes at least what the longest needs", () => {
+  const lone: Workload = { ...small, lengths: [[40_000]] };
+  const result = simulateCell(cell({ workload: lone, system: "divided" }), core);
+  const bound = lowerBoundS(lone, [[40_000]], 1);
+  expect(result.wallS).toBeGreaterThan(bound);
+  // Chunks and prefill are all that an undisturbed response adds.
+  expect(result.wallS).toBeLessThan(bound * 1.02);
+});

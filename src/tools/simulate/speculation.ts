@@ -1,0 +1,234 @@
+// Speculative decoding on a modelled engine: how many tokens a step yields and verifies. The lengths of drafts are
+// decided by the production DraftBudget, which learns from outcomes sampled here; acceptance
+// probabilities come from measurements.
+
+import { assert } from "../../core/base/assert.ts";
+import type { Random } from "../../core/base/random.ts";
+import { DraftBudget, type DraftPlan } from "../../core/draft/budget.ts";
+import { DRAFT_TOKENS_MAX } from "../../core/draft/drafter.ts";
+import { bestUniformGamma, expectedTokens, type StepTimes } from "../../core/draft/throughput.ts";
+
+/** What a running request is to the drafter. */
+export interface Drafting {
+  /** Mean chance that the next draft token is accepted, 0..1, in hundredths. */
+  quality: number;
+  readonly isUrgent: boolean;
+  /** Set by `plan`: tokens that a step yields, >= 1, and rows that it verifies, >= 1. */
+  rate: number;
+  rows: number;
+}
+
+export interface Speculation {
+  /** Sets rate and rows of each; returns the milliseconds that drafting adds to a step. */
+  plan(running: readonly Drafting[], times: StepTimes): number;
+}
+
+/**
+ * Acceptance of one draft: its tokens are accepted with probability q each, and q differs from draft to draft as
+ * Beta(s m, s (1 - m)). s = 1.6 fits drafted and accepted tokens of `foretoken replay` on 80 groups of real
+ * traces at four thresholds and 0, 1 and 5 siblings, within 15 % each.
+ */
+const CONCENTRATION = 1.6;
+const NODES = 48;
+/** The longest draft that acceptance lengths were published for (gamma_max). */
+const PUBLISHED_GAMMA = 8;
+/** Host time of a drafter for one request and step: `foretoken replay` prints 0.3 to 0.8 us a token. */
+const DRAFT_MS = 0.002;
+/** Outcomes shown to the budget at each plan, and before the first. */
+const LESSONS = 6;
+const FIRST_LESSONS = 300;
+
+/** Drafts from the response's own text, or its group's: the quality is the run's. */
+export class SuffixSpeculation implements Speculation {
+  readonly #budget = new DraftBudget();
+  readonly #random: Random;
+  #isTaught = false;
+
+  constructor(random: Random) {
+    this.#random = random;
+  }
+
+  plan(running: readonly Drafting[], times: StepTimes): number {
+    if (running.length === 0) return 0;
+    this.#teach(running);
+    let high = 0;
+    for (const run of running) if (run.isUrgent) high += 1;
+    const plan = this.#budget.plan({ high, low: running.length - high, stepMs: times });
+    const isOff = plan.high.tokensMax === 0 && plan.low.tokensMax === 0;
+    for (const run of running) apply(run, plan);
+    return isOff ? 0 : DRAFT_MS * running.length;
+  }
+
+  #teach(running: readonly Drafting[]): void {
+    const lessons = this.#isTaught ? LESSONS : FIRST_LESSONS;
+    this.#isTaught = true;
+    for (let i = 0; i < lessons; i += 1) {
+      const run = running[this.#random.below(running.length)];
+      if (run !== undefined) this.#lesson(run.quality);
+    }
+  }
+
+  #lesson(quality: number): void {
+    const q = nodesOf(quality)[this.#random.below(NODES)] ?? 0;
+    let path = 1;
+    let isAccepted = true;
+    for (let position = 1; position <= PUBLISHED_GAMMA; position += 1) {
+      path *= q;
+      if (path < LEAST_DRAFTED) return;
+      isAccepted &&= this.#random.uniform() < q;
+      this.#budget.observe(position, path, isAccepted);
+    }
+  }
+}
+
+/** The drafter returns no path that is less likely (replay's default, and the engine's shadow drafts). */
+const LEAST_DRAFTED = 0.05;
+
+/** A draft model or an extra head, as in the paper's baselines: one length for all, chosen by the throughput model. */
+export class ModelSpeculation implements Speculation {
+  readonly #options: { acceptance: number; gammaMax: number; draftMs: number };
+
+  constructor(options: { acceptance: number; gammaMax: number; draftMs: number }) {
+    this.#options = options;
+  }
+
+  plan(running: readonly Drafting[], times: StepTimes): number {
+    const { acceptance, gammaMax, draftMs } = this.#options;
+    const batch = running.length;
+    if (batch === 0) return 0;
+    const withDraft: StepTimes = {
+      ms: (b, rows) => times.ms(b, rows) + draftMs * (rows / b - 1),
+    };
+    const gamma = bestUniformGamma(withDraft, { batch, alpha: acceptance, gammaMax });
+    for (const run of running) {
+      run.rate = expectedTokens(acceptance, gamma);
+      run.rows = 1 + gamma;
+    }
+    return draftMs * gamma;
+  }
+}
+
+/** Mean acceptance length, 1 + accepted tokens, of undivided drafts of eight tokens at `quality`. */
+export function acceptanceLength(quality: number): number {
+  return 1 + outcome(quality, 0, PUBLISHED_GAMMA).accepted;
+}
+
+/** The quality, in hundredths, whose mean acceptance length is nearest to `length`. */
+export function qualityFor(length: number): number {
+  let low = 0;
+  while (low < 98 && acceptanceLength(low / 100) < length) low += 1;
+  return low / 100;
+}
+
+/** Table 2 of the paper: mean acceptance length of linear drafts from n finished siblings and the own text. */
+const REFERENCES = [0, 1, 5, 15];
+const LENGTHS = [1.7, 2.04, 2.32, 2.53];
+
+/** Mean acceptance length with `references` siblings; `own`: that of the own text alone. Linear in log(1 + n). */
+export function groupedAcceptanceLength(own: number, references: number): number {
+  let i = 1;
+  while (i < REFERENCES.length - 1 && (REFERENCES[i] ?? 0) < references) i += 1;
+  const from = Math.log1p(REFERENCES[i - 1] ?? 0);
+  const to = Math.log1p(REFERENCES[i] ?? 0);
+  const share = Math.min(1, (Math.log1p(references) - from) / (to - from));
+  const published = (LENGTHS[i - 1] ?? 0) * (1 - share) + (LENGTHS[i] ?? 0) * share;
+  const first = LENGTHS[0] ?? 1;
+  return 1 + ((published - 1) * (own - 1)) / (first - 1);
+}
+
+/**
+ * Mean acceptance length of Foretoken's drafter over that of the path that arctic-inference drafts, at equal drafted
+ * tokens, siblings running at the same time: 1.110 and 1.091 on two sets of real traces (docs/DRAFTING.md). The
+ * paper's drafts are taken to be such paths. Trees, which accept 3 to 4 % more, are not in it.
+ */
+export const DRAFTER_GAIN = 1.1;
+
+/** What a step yields for one request at most: all siblings there, drafts as long as they come, at no cost. */
+export function bestTokensPerStep(
+  workload: {
+    readonly selfAcceptanceLength: number;
+    readonly shape: { readonly groupSize: number };
+  },
+  gain: number,
+): number {
+  const { selfAcceptanceLength, shape } = workload;
+  const length = gain * groupedAcceptanceLength(selfAcceptanceLength, shape.groupSize - 1);
+  return 1 + outcome(qualityFor(length), 0, DRAFT_TOKENS_MAX).accepted;
+}
+
+function apply(run: Drafting, plan: DraftPlan): void {
+  const { tokensMax, probabilityMin } = run.isUrgent ? plan.high : plan.low;
+  if (tokensMax === 0) {
+    run.rate = 1;
+    run.rows = 1;
+    return;
+  }
+  const { drafted, accepted } = outcome(run.quality, probabilityMin, tokensMax);
+  run.rate = 1 + accepted;
+  run.rows = 1 + drafted;
+}
+
+interface Outcome {
+  readonly drafted: number;
+  readonly accepted: number;
+}
+
+const outcomes = new Map<number, Outcome>();
+
+/** Mean tokens drafted and accepted in a step: drafts end at tokensMax, or where the path gets too unlikely. */
+function outcome(quality: number, probabilityMin: number, tokensMax: number): Outcome {
+  const key = (Math.round(quality * 100) * 64 + Math.round(probabilityMin * 40)) * 64 + tokensMax;
+  const known = outcomes.get(key);
+  if (known !== undefined) return known;
+  let drafted = 0;
+  let accepted = 0;
+  for (const q of nodesOf(quality)) {
+    let path = q;
+    for (let i = 0; i < tokensMax && path >= probabilityMin && path > 0; i += 1) {
+      drafted += 1;
+      accepted += path;
+      path *= q;
+    }
+  }
+  const made = { drafted: drafted / NODES, accepted: accepted / NODES };
+  outcomes.set(key, made);
+  return made;
+}
+
+const nodes = new Map<number, Float64Array>();
+
+/** Equally likely values of q at a quality. */
+function nodesOf(quality: number): Float64Array {
+  const hundredths = Math.round(quality * 100);
+  const known = nodes.get(hundredths);
+  if (known !== undefined) return known;
+  assert(hundredths >= 0 && hundredths < 100, "a quality is a share below one");
+  const made = hundredths === 0 ? new Float64Array(NODES) : betaNodes(hundredths / 100);
+  nodes.set(hundredths, made);
+  return made;
+}
+
+/** Midpoints of NODES equally likely parts of Beta(s m, s (1 - m)), by numerical inversion. */
+function betaNodes(mean: number): Float64Array {
+  const a = CONCENTRATION * mean;
+  const b = CONCENTRATION * (1 - mean);
+  const points = 4000;
+  const mass = new Float64Array(points);
+  let total = 0;
+  for (let i = 0; i < points; i += 1) {
+    const t = (i + 0.5) / points;
+    // q = t^2 (3 - 2 t) tames both ends, where the density has poles.
+    const q = t * t * (3 - 2 * t);
+    total += q ** (a - 1) * (1 - q) ** (b - 1) * 6 * t * (1 - t);
+    mass[i] = total;
+  }
+  const result = new Float64Array(NODES);
+  let at = 0;
+  for (let n = 0; n < NODES; n += 1) {
+    const wanted = ((n + 0.5) / NODES) * total;
+    while (at < points - 1 && (mass[at] ?? 0) < wanted) at += 1;
+    const t = (at + 0.5) / points;
+    result[n] = t * t * (3 - 2 * t);
+  }
+  return result;
+}

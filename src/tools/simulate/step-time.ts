@@ -1,0 +1,166 @@
+// The time of one engine step as a roofline: what must be read, computed and sent, plus what the engine
+// itself costs. Also what fits into its KV memory. It depends only on sums over requests.
+
+import { assert } from "../../core/base/assert.ts";
+import type { StepTimes } from "../../core/draft/throughput.ts";
+import type { Hardware, ModelSpec } from "./hardware.ts";
+
+/** How one instance spreads a model: tensor parallel, or data parallel attention with spread experts. */
+export interface Deployment {
+  readonly gpus: number;
+  readonly kind: "tensor" | "experts";
+}
+
+/** Constants without a data sheet; fitted on veRL's rows (calibration.ts), one number for each workload. */
+export interface EngineConstants {
+  /** Real step time over the roofline's, >= 1: small kernels, imbalance of ranks, time between kernels. Total time. */
+  readonly slowdown: number;
+  /**
+   * What one draft row for each request adds to a step beyond the roofline, as a share of it: attention over several
+   * rows, rejection sampling, proposing. From veRL with SD.
+   */
+  readonly speculation: number;
+}
+
+/**
+ * Host time of a step and of each of its rows, ms: scheduling, sampling, detokenising. Estimates: vLLM's engine loop is
+ * some milliseconds for hundreds of requests. Data-parallel ranks have a loop each, for their own rows.
+ */
+const HOST_STEP_MS = 5;
+const HOST_ROW_MS = 0.02;
+
+/** Bytes of the weights that every GPU reads, without routed experts. */
+function denseBytesOf({ model, deployment }: { model: ModelSpec; deployment: Deployment }): number {
+  // Attention and dense layers are whole on every rank where attention is data parallel.
+  return deployment.kind === "experts" ? model.denseBytes : model.denseBytes / deployment.gpus;
+}
+
+/** KV tokens that an instance has room for; below 1: the weights do not fit. */
+export function kvTokensOf(options: {
+  hardware: Hardware;
+  model: ModelSpec;
+  deployment: Deployment;
+}): number {
+  const { hardware, model, deployment } = options;
+  const weights = denseBytesOf(options) + (model.experts?.bytes ?? 0) / deployment.gpus;
+  const kvBytes = (hardware.hbmBytes - weights) * deployment.gpus;
+  return Math.floor(kvBytes / model.kvBytesPerToken);
+}
+
+export class StepModel {
+  readonly kvTokens: number;
+  readonly constants: EngineConstants;
+  readonly #hardware: Hardware;
+  readonly #model: ModelSpec;
+  readonly #deployment: Deployment;
+  readonly #denseBytes: number;
+
+  constructor(options: {
+    hardware: Hardware;
+    model: ModelSpec;
+    deployment: Deployment;
+    constants: EngineConstants;
+  }) {
+    const { hardware, model, deployment, constants } = options;
+    this.#hardware = hardware;
+    this.#model = model;
+    this.#deployment = deployment;
+    this.constants = constants;
+    this.#denseBytes = denseBytesOf({ model, deployment });
+    this.kvTokens = kvTokensOf({ hardware, model, deployment });
+    assert(this.kvTokens > 0, "the weights leave room for KV");
+  }
+
+  get kvBytesPerToken(): number {
+    return this.#model.kvBytesPerToken;
+  }
+
+  /**
+   * Milliseconds of a step that decodes `rows` tokens of `batch` requests whose contexts add up to
+   * `contextTokens`: rows >= batch >= 1.
+   */
+  stepMs(batch: number, rows: number, contextTokens: number): number {
+    const { slowdown, speculation } = this.constants;
+    const memory = this.#memoryMs(rows, contextTokens);
+    const compute = this.#computeMs(rows, (contextTokens * rows) / batch);
+    const device = slowdown * (Math.max(memory, compute) + this.#exchangeMs(rows));
+    const ms = device + HOST_STEP_MS + (HOST_ROW_MS * rows) / this.#ranks;
+    return ms * (1 + speculation * (rows / batch - 1));
+  }
+
+  /** What each row after the first adds to a step at least, ms: the exchange between GPUs and the host. */
+  get rowMs(): number {
+    const exchange = this.#exchangeMs(2) - this.#exchangeMs(1);
+    return this.constants.slowdown * exchange + HOST_ROW_MS / this.#ranks;
+  }
+
+  /** Milliseconds to prefill `tokens` after `before` tokens that are there. */
+  prefillMs(tokens: number, before: number): number {
+    if (tokens <= 0) return 0;
+    const compute = this.#computeMs(tokens, tokens * (before + tokens / 2));
+    const exchange = this.#exchangeMs(Math.min(tokens, PREFILL_CHUNK_TOKENS));
+    const chunks = Math.ceil(tokens / PREFILL_CHUNK_TOKENS);
+    return this.constants.slowdown * (compute + exchange * chunks) + HOST_STEP_MS * chunks;
+  }
+
+  /** Milliseconds to move `tokens` of KV between this instance and the pool. */
+  transferMs(tokens: number): number {
+    const { gpusPerNode, poolBytesPerMs, poolLatencyMs } = this.#hardware;
+    const nodes = this.#deployment.gpus / gpusPerNode;
+    // An instance smaller than a node has its share of the node's network; one that spans several holds a
+    // request's KV on one of them.
+    const rate = poolBytesPerMs * Math.min(1, nodes);
+    return poolLatencyMs + (tokens * this.#model.kvBytesPerToken) / rate;
+  }
+
+  /** Step times at the given mean context, as the draft budget reads them. */
+  timesAt(contextPerRequest: number): StepTimes {
+    return { ms: (batch, rows) => this.stepMs(batch, rows, batch * contextPerRequest) };
+  }
+
+  /** Data-parallel ranks. */
+  get #ranks(): number {
+    return this.#deployment.kind === "experts" ? this.#deployment.gpus : 1;
+  }
+
+  #memoryMs(rows: number, contextTokens: number): number {
+    const { experts, kvBytesPerToken } = this.#model;
+    const { gpus } = this.#deployment;
+    let bytes = this.#denseBytes + (contextTokens * kvBytesPerToken) / gpus;
+    if (experts !== null) {
+      // Each row picks `perToken` of `count` experts; unused ones are not read.
+      const touched = 1 - (1 - experts.perToken / experts.count) ** rows;
+      bytes += (experts.bytes / gpus) * touched;
+    }
+    return bytes / this.#hardware.hbmBytesPerMs;
+  }
+
+  #computeMs(rows: number, contextRows: number): number {
+    const { activeParams, attentionFlops, isFp8 } = this.#model;
+    const { fp8FlopsPerMs, bf16FlopsPerMs } = this.#hardware;
+    const { gpus } = this.#deployment;
+    const linear = (2 * activeParams * rows) / (isFp8 ? fp8FlopsPerMs : bf16FlopsPerMs);
+    // Attention is computed in bf16 whatever the weights are.
+    const attention = (attentionFlops * contextRows) / bf16FlopsPerMs;
+    return (linear + attention) / gpus;
+  }
+
+  #exchangeMs(rows: number): number {
+    const { gpus, kind } = this.#deployment;
+    const { layers, hidden, experts } = this.#model;
+    if (gpus === 1) return 0;
+    if (kind === "tensor") {
+      const bytes = rows * hidden * 2 * 2 * ((gpus - 1) / gpus);
+      return layers * 2 * (this.#hardware.allReduceMs + bytes / this.#hardware.nvlinkBytesPerMs);
+    }
+    const { expertExchangeMs, expertExchangeFloor } = this.#hardware;
+    const load = rows / gpus / EXCHANGE_TOKENS;
+    const share = expertExchangeFloor + (1 - expertExchangeFloor) * load;
+    return (experts?.layers ?? 0) * expertExchangeMs * share;
+  }
+}
+
+/** max_num_batched_tokens of vLLM: a longer prefill is several steps. */
+const PREFILL_CHUNK_TOKENS = 8192;
+/** DeepEP measures its exchange at this many tokens a rank. */
+const EXCHANGE_TOKENS = 128;

@@ -1,0 +1,52 @@
+// Finds the `vllm` command and asks its Python which build it is: importing vLLM to read its version takes ten seconds.
+
+import { existsSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+import { AppError } from "../../core/base/errors.ts";
+import type { VllmBuild } from "./launch.ts";
+
+export interface FoundVllm {
+  readonly command: string;
+  /** The interpreter of its environment. */
+  readonly python: string;
+  readonly build: VllmBuild;
+}
+
+const INSTALL_HINT = "npm run vllm:install prepares one";
+const ASK_VERSION = "import importlib.metadata as m; print(m.version('vllm'))";
+
+/**
+ * `given` (a path), else the project's own (`npm run vllm:install`), else the one on PATH.
+ * @throws AppError invalid_config: there is none, or it does not print its version.
+ */
+export function findVllm(given: string | null, root: string): FoundVllm {
+  const own = join(root, ".cache", "vllm", "bin", "vllm");
+  const isOwnReady = existsSync(join(root, ".cache", "vllm", "installed"));
+  const command = given ?? (isOwnReady ? own : Bun.which("vllm"));
+  if (command === null || !existsSync(command)) {
+    const what = given === null ? "there is no vLLM here" : `there is no ${given}`;
+    throw new AppError("invalid_config", `${what}: ${INSTALL_HINT}`);
+  }
+  const python = interpreterIn(readFileSync(command, "utf8").slice(0, HEAD_CHARACTERS));
+  const asked =
+    python === undefined || !existsSync(python)
+      ? null
+      : Bun.spawnSync([python, "-c", ASK_VERSION], { stdout: "pipe", stderr: "ignore" });
+  const version = asked?.exitCode === 0 ? asked.stdout.toString().trim() : "";
+  if (version === "" || python === undefined) {
+    throw new AppError("invalid_config", `${command} does not print its version: ${INSTALL_HINT}`);
+  }
+  return {
+    command,
+    python,
+    build: { version: version.split("+")[0] ?? version, isCpu: /\+cpu/.test(version) },
+  };
+}
+
+const HEAD_CHARACTERS = 4096;
+
+/** A script that pip wrote names its interpreter in the first line, or in the second if it is too long for the first. */
+function interpreterIn(script: string): string | undefined {
+  const long = /^#!\/bin\/sh\n'''exec' "?([^"\n]+?)"? "\$0"/.exec(script);
+  return long?.[1] ?? /^#!(\S+)/.exec(script)?.[1];
+}

@@ -1,0 +1,68 @@
+// Sees to it that a vLLM's environment has the plugin of this checkout: builds it from native/foretoken_vllm and
+// build/core.wasm by that environment's own pip, and does nothing where that has been done. It starts no vLLM.
+
+import { createHash } from "node:crypto";
+import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { dirname, join, resolve } from "node:path";
+import { Glob } from "bun";
+import { AppError } from "../../core/base/errors.ts";
+
+const PACKAGE = join("native", "foretoken_vllm");
+const CORE = join("build", "core.wasm");
+/** Inputs of the wheel, beside its sources and the core. */
+const BUILD_FILES = ["pyproject.toml", "hatch_build.py"];
+/** Not one pattern with the files above: Bun 1.4 finds nothing for braces around a path with `**`. */
+const SOURCES = new Glob("src/**/*.py");
+/** Finds the package, and checks that its dependencies are installed. */
+const ASK_PLACE =
+  "import foretoken_vllm.proposer, os; print(os.path.dirname(foretoken_vllm.__file__))";
+const OUTPUT_CHARS = 800;
+
+/**
+ * Returns whether it had to be installed.
+ * @throws AppError invalid_config: the installation failed; the message contains pip's.
+ */
+export async function ensurePlugin(parts: { python: string; root: string }): Promise<boolean> {
+  const { root } = parts;
+  // Of a virtual environment: the link itself, not the interpreter that it leads to.
+  const python = resolve(parts.python);
+  if (!existsSync(join(root, CORE))) {
+    throw new AppError("invalid_config", `${join(root, CORE)} is missing: npm run build`);
+  }
+  const wanted = await pluginHash(root);
+  const name = createHash("sha256").update(python).digest("hex").slice(0, 16);
+  const stamp = join(root, ".cache", "plugin", `installed-${name}`);
+  const isThere = existsSync(stamp) && readFileSync(stamp, "utf8") === wanted;
+  if (isThere && (await run([python, "-c", ASK_PLACE])) === null) return false;
+  // What vLLM brings is left as it is; of the plugin's needs it lacks wasmtime alone.
+  const pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+  const problem =
+    (await run([...pip, "--no-input", join(root, PACKAGE)])) ??
+    (await run([python, "-c", ASK_PLACE]));
+  if (problem !== null) {
+    throw new AppError("invalid_config", `the plugin cannot be installed: ${problem}`);
+  }
+  mkdirSync(dirname(stamp), { recursive: true });
+  writeFileSync(stamp, wanted);
+  return true;
+}
+
+/** Hash of all inputs of the wheel: if it differs, the wheel must be installed again. */
+export async function pluginHash(root: string): Promise<string> {
+  const folder = join(root, PACKAGE);
+  const files = [...BUILD_FILES, ...SOURCES.scanSync(folder)].sort();
+  const hash = createHash("sha256");
+  for (const file of [...files.map((name) => join(folder, name)), join(root, CORE)]) {
+    hash.update(file).update(await Bun.file(file).bytes());
+  }
+  return hash.digest("hex");
+}
+
+/** null: success; else its last message. */
+async function run(command: string[]): Promise<string | null> {
+  const child = Bun.spawn(command, { stdin: "ignore", stdout: "ignore", stderr: "pipe" });
+  const stderr = await new Response(child.stderr).text();
+  const exitCode = await child.exited;
+  if (exitCode === 0) return null;
+  return `${command.slice(0, 4).join(" ")} ended with ${exitCode}: ${stderr.trim().slice(-OUTPUT_CHARS)}`;
+}

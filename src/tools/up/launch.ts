@@ -1,0 +1,216 @@
+// How a vLLM server is started so that a rollout over it is lossless: one table of flags and environment, by version
+// and by what it computes on. It starts nothing.
+//
+// Facts about version 0.32 on CPU were measured on live servers; those about older versions are from vLLM's sources.
+
+import { AppError } from "../../core/base/errors.ts";
+import { connectorLaunch } from "../../engines/vllm/connectors.ts";
+
+export interface VllmBuild {
+  /** "0.32.0". */
+  readonly version: string;
+  /** Built for CPUs: its version ends with "+cpu". */
+  readonly isCpu: boolean;
+}
+
+export interface PluginLaunch {
+  /** The sidecar's draft service: "ws://host:port/v1/draft". */
+  readonly draftUrl: string;
+  /** What clients of the sidecar must send; null: nothing. */
+  readonly token: string | null;
+  /** Where it writes its counters. */
+  readonly statsFile: string;
+}
+
+/**
+ * Draft tokens of one request in one step, at most. The plugin drafts only what pays; a larger number costs nothing
+ * but that vLLM drafts nothing while any request is that close to the context's end.
+ */
+export const DRAFT_TOKENS = 16;
+
+export interface LaunchOptions {
+  /** The `vllm` command. */
+  readonly command: string;
+  readonly build: VllmBuild;
+  /** A Hugging Face directory. */
+  readonly model: string;
+  readonly host: string;
+  readonly port: number;
+  /** Its CUDA_VISIBLE_DEVICES; null: it computes on the CPU. */
+  readonly gpus: string | null;
+  /** null: the model's own. */
+  readonly contextTokens: number | null;
+  readonly servedName: string | null;
+  /** What clients of the server must send; null: nothing. */
+  readonly apiKey: string | null;
+  /** Its drafts come from native/foretoken_vllm; null: it drafts nothing. */
+  readonly plugin: PluginLaunch | null;
+  /** One of the connectors' table. Default: KV stays where it is. */
+  readonly kvConnector?: {
+    readonly name: string;
+    /** What its pool needs; what is in the environment comes before it. */
+    readonly envDefaults?: Readonly<Record<string, string>>;
+    readonly env?: Readonly<Record<string, string>>;
+  } | null;
+  /** Come last, so that they win. */
+  readonly extraArgs: readonly string[];
+}
+
+export interface Launch {
+  readonly command: readonly string[];
+  /** Overrides the process's environment. */
+  readonly env: Readonly<Record<string, string>>;
+  /** Overridden by the process's environment. */
+  readonly envDefaults: Readonly<Record<string, string>>;
+}
+
+interface Row {
+  /** From this version on, as [major, minor]; "any" device or one. */
+  readonly since: readonly [number, number];
+  readonly before?: readonly [number, number];
+  readonly device: "any" | "cpu" | "gpu";
+  readonly args?: readonly string[];
+  readonly env?: Readonly<Record<string, string>>;
+  readonly envDefaults?: Readonly<Record<string, string>>;
+}
+
+/** Token ids in and out with priorities, cache salts and the RL routes are all there from here on. */
+export const VERSION_MIN = [0, 22] as const;
+
+const TABLE: readonly Row[] = [
+  {
+    since: VERSION_MIN,
+    device: "any",
+    args: [
+      // Lower runs first; without it, priorities are refused (older) or ignored (newer).
+      ...["--scheduling-policy", "priority"],
+      // Of the distribution that was sampled from, which is what a trainer computes with.
+      ...["--logprobs-mode", "processed_logprobs"],
+      // Otherwise the model's generation_config.json changes what a client did not set.
+      ...["--generation-config", "vllm"],
+      // Cached-token counts of each request.
+      "--enable-prompt-tokens-details",
+      "--disable-uvicorn-access-log",
+    ],
+    env: {
+      // Pause, sleep, weight updates, /server_info. They have no password: the servers listen on loopback.
+      VLLM_SERVER_DEV_MODE: "1",
+      // Older versions name KV blocks by Python's hash, which must be the same on all servers.
+      PYTHONHASHSEED: "0",
+    },
+    envDefaults: { HF_HUB_OFFLINE: "1", VLLM_NO_USAGE_STATS: "1" },
+  },
+  // /inference/v1/generate: always there, then behind a variable, then behind a flag (without it: 403).
+  { since: [0, 22], before: [0, 32], device: "any", env: { VLLM_ENABLE_SCALE_OUT_ENDPOINTS: "1" } },
+  { since: [0, 32], device: "any", args: ["--enable-scale-out"] },
+  {
+    since: VERSION_MIN,
+    device: "cpu",
+    args: [
+      // bfloat16 on a CPU with AMX ends silently (SIGILL) if the very first prompt is very short.
+      ...["--dtype", "float32"],
+      "--enforce-eager",
+      // With "mp" the engine spins on every core, and the API process starves: events come seconds late.
+      ...["--distributed-executor-backend", "uni"],
+      // The smallest size that the CPU kernels support. A continued chunk recomputes its last partial block: with the
+      // default of 128 that is most of a short chunk, and steps are no slower with this.
+      ...["--block-size", "32"],
+      // A prompt split over two steps ends the server if its request has a seed: vLLM takes back the random number of
+      // the first step, and "CPU Generator does not use offset" (seen in 0.32).
+      "--no-enable-chunked-prefill",
+    ],
+    env: {
+      // "uni" silently becomes "mp" without the first, and a step takes 148 ms without the second.
+      VLLM_ENABLE_V1_MULTIPROCESSING: "0",
+      OMP_NUM_THREADS: "1",
+      VLLM_USE_V2_MODEL_RUNNER: "0",
+    },
+    // GiB of KV.
+    envDefaults: { VLLM_CPU_KVCACHE_SPACE: "1" },
+  },
+  {
+    since: VERSION_MIN,
+    device: "gpu",
+    args: ["--enable-sleep-mode", "--weight-transfer-config", '{"backend":"nccl"}'],
+  },
+];
+
+/** @throws AppError invalid_config: the version is too old. */
+export function launchOf(options: LaunchOptions): Launch {
+  const { build, model, host, port, contextTokens, servedName, apiKey } = options;
+  const version = parsed(build.version);
+  if (isOlder(version, VERSION_MIN)) {
+    const least = VERSION_MIN.join(".");
+    throw new AppError("invalid_config", `vLLM ${build.version} is too old: it takes ${least}`);
+  }
+  const device = build.isCpu ? "cpu" : "gpu";
+  const rows = TABLE.filter(
+    (row) =>
+      !isOlder(version, row.since) &&
+      (row.before === undefined || isOlder(version, row.before)) &&
+      (row.device === "any" || row.device === device),
+  );
+  const args = rows.flatMap((row) => row.args ?? []);
+  if (contextTokens !== null) args.push("--max-model-len", String(contextTokens));
+  if (servedName !== null) args.push("--served-model-name", servedName);
+  const drafts = pluginLaunch(options);
+  const { kvConnector = null } = options;
+  if (kvConnector !== null) {
+    args.push(...connectorLaunch(kvConnector.name, { port }));
+  }
+  return {
+    command: [
+      ...[options.command, "serve", model, "--host", host, "--port", String(port)],
+      ...args,
+      ...drafts.args,
+      ...options.extraArgs,
+    ],
+    env: {
+      ...merged(rows.map((row) => row.env)),
+      ...drafts.env,
+      ...kvConnector?.env,
+      // Not among the arguments, which every user of the machine can see.
+      ...(apiKey === null ? {} : { VLLM_API_KEY: apiKey }),
+      ...(options.gpus === null ? {} : { CUDA_VISIBLE_DEVICES: options.gpus }),
+    },
+    envDefaults: { ...merged(rows.map((row) => row.envDefaults)), ...kvConnector?.envDefaults },
+  };
+}
+
+/** Only vLLM's first model runner supports a custom proposer (docs/PLUGIN.md). */
+function pluginLaunch({ plugin, host, port }: LaunchOptions): Required<Pick<Row, "args" | "env">> {
+  if (plugin === null) return { args: [], env: {} };
+  const speculation = {
+    method: "custom_class",
+    model: "foretoken_vllm.proposer.ForetokenProposer",
+    num_speculative_tokens: DRAFT_TOKENS,
+  };
+  return {
+    args: ["--speculative-config", JSON.stringify(speculation)],
+    env: {
+      VLLM_USE_V2_MODEL_RUNNER: "0",
+      FORETOKEN_DRAFT_URL: plugin.draftUrl,
+      FORETOKEN_ENGINE: `http://${host}:${port}`,
+      FORETOKEN_STATS_FILE: plugin.statsFile,
+      ...(plugin.token === null ? {} : { FORETOKEN_TOKEN: plugin.token }),
+    },
+  };
+}
+
+function merged(
+  parts: readonly (Readonly<Record<string, string>> | undefined)[],
+): Record<string, string> {
+  return Object.assign({}, ...parts);
+}
+
+function parsed(version: string): readonly [number, number] {
+  const [, major, minor] = /^(\d+)\.(\d+)/.exec(version) ?? [];
+  if (major === undefined) {
+    throw new AppError("invalid_config", `vLLM reports version "${version}"`);
+  }
+  return [Number(major), Number(minor)];
+}
+
+function isOlder(a: readonly [number, number], b: readonly [number, number]): boolean {
+  return a[0] < b[0] || (a[0] === b[0] && a[1] < b[1]);
+}

@@ -1,0 +1,156 @@
+// Keeps one server running: starts it, waits until it is healthy, restarts it with growing pauses when it ends, and
+// stops it with all its processes. Its output goes to a log file, whose last lines are reported when it dies.
+
+import { closeSync } from "node:fs";
+import { AppError } from "../../core/base/errors.ts";
+import { Backoff, type BackoffLimits } from "./backoff.ts";
+import { openLog, tailOf } from "./log-file.ts";
+import { ProcessGroup } from "./process-group.ts";
+
+export interface ServerSpec {
+  readonly name: string;
+  /** Where it will listen. */
+  readonly url: string;
+  readonly command: readonly string[];
+  readonly env: Readonly<Record<string, string | undefined>>;
+  readonly logPath: string;
+  /** ms that a start may take. */
+  readonly startMsMax: number;
+  /** ms between SIGTERM and SIGKILL. */
+  readonly graceMs: number;
+  readonly backoff?: BackoffLimits;
+}
+
+export type ServerEvent =
+  | { readonly kind: "started"; readonly pid: number }
+  /** It still starts; `lastLine` of its log, null: none. Reported every few seconds. */
+  | { readonly kind: "waiting"; readonly ms: number; readonly lastLine: string | null }
+  | { readonly kind: "healthy"; readonly ms: number }
+  | { readonly kind: "died"; readonly how: string; readonly lines: readonly string[] }
+  | { readonly kind: "restarts"; readonly inMs: number }
+  /** It has ended too often: it is not started again. */
+  | { readonly kind: "gave_up" };
+
+const LINES_REPORTED = 8;
+const HEALTH_PAUSE_MS = 250;
+const HEALTH_MS_MAX = 10_000;
+const WAITING_TOLD_MS = 5_000;
+
+export class ManagedServer {
+  readonly spec: ServerSpec;
+  readonly #notify: (event: ServerEvent) => void;
+  readonly #backoff: Backoff;
+  #group: ProcessGroup | null = null;
+  #isStopping = false;
+  /** Ends a pause. */
+  readonly #stopped = Promise.withResolvers<void>();
+  #kept: Promise<void> | null = null;
+
+  constructor(spec: ServerSpec, notify: (event: ServerEvent) => void) {
+    this.spec = spec;
+    this.#notify = notify;
+    this.#backoff = new Backoff(spec.backoff);
+  }
+
+  /** Of its process group; null: it does not run. */
+  get pid(): number | null {
+    return this.#group?.pid ?? null;
+  }
+
+  /**
+   * Starts it and waits until it is healthy; from then on it is kept running.
+   * @throws AppError worker_failed: it ended before, or did not become healthy in time. Nothing of it is left.
+   */
+  async start(): Promise<void> {
+    const failure = await this.#startOnce();
+    if (failure !== null) {
+      const lines = tailOf(this.spec.logPath, LINES_REPORTED).map((line) => `\n  ${line}`);
+      const where = `${this.spec.name} (${this.spec.logPath})`;
+      throw new AppError("worker_failed", `${where}: ${failure}${lines.join("")}`);
+    }
+    this.#kept = this.#keep();
+  }
+
+  /** Resolves when none of its processes is left. */
+  async stop(): Promise<void> {
+    this.#isStopping = true;
+    this.#stopped.resolve();
+    await this.#group?.stop(this.spec.graceMs);
+    await this.#kept;
+  }
+
+  /** For the last moment of this process: kills without waiting. */
+  kill(): void {
+    this.#isStopping = true;
+    this.#group?.signal("SIGKILL");
+  }
+
+  async #keep(): Promise<void> {
+    let healthyFromMs: number | null = performance.now();
+    while (!this.#isStopping && this.#group !== null) {
+      const how = await this.#group.ended;
+      await this.#group.clear();
+      this.#group = null;
+      if (this.#isStopping) return;
+      this.#notify({ kind: "died", how, lines: tailOf(this.spec.logPath, LINES_REPORTED) });
+      const healthyMs = healthyFromMs === null ? 0 : performance.now() - healthyFromMs;
+      const pauseMs = this.#backoff.next(healthyMs);
+      if (pauseMs === null) {
+        this.#notify({ kind: "gave_up" });
+        return;
+      }
+      this.#notify({ kind: "restarts", inMs: pauseMs });
+      await Promise.race([Bun.sleep(pauseMs), this.#stopped.promise]);
+      if (this.#isStopping) return;
+      healthyFromMs = (await this.#startOnce()) === null ? performance.now() : null;
+    }
+  }
+
+  /** Returns why it is not healthy; null: it is. A program that did not get there in time has been killed. */
+  async #startOnce(): Promise<string | null> {
+    const { logPath, command, env, startMsMax } = this.spec;
+    const output = openLog(logPath);
+    const group = new ProcessGroup({ command, env, output });
+    closeSync(output);
+    this.#group = group;
+    this.#notify({ kind: "started", pid: group.pid });
+    const fromMs = performance.now();
+    let toldMs = fromMs;
+    while (!group.hasEnded) {
+      const nowMs = performance.now();
+      if (await this.#isHealthy()) {
+        this.#notify({ kind: "healthy", ms: performance.now() - fromMs });
+        return null;
+      }
+      if (this.#isStopping) return "it was stopped";
+      if (nowMs - fromMs > startMsMax) {
+        await group.stop(0);
+        return `it was not healthy after ${Math.round(startMsMax / 1000)} s`;
+      }
+      if (nowMs - toldMs >= WAITING_TOLD_MS) {
+        toldMs = nowMs;
+        this.#notify({
+          kind: "waiting",
+          ms: nowMs - fromMs,
+          lastLine: tailOf(logPath, 1)[0] ?? null,
+        });
+      }
+      await Promise.race([Bun.sleep(HEALTH_PAUSE_MS), group.ended, this.#stopped.promise]);
+    }
+    const how = await group.ended;
+    await group.clear();
+    return `it ended with ${how}`;
+  }
+
+  async #isHealthy(): Promise<boolean> {
+    try {
+      const answer = await fetch(`${this.spec.url}/health`, {
+        signal: AbortSignal.timeout(HEALTH_MS_MAX),
+      });
+      await answer.arrayBuffer();
+      return answer.status === 200;
+    } catch {
+      return false;
+    }
+  }
+}

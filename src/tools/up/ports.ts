@@ -1,0 +1,53 @@
+// Free ports for servers that are about to start.
+
+import { readFileSync } from "node:fs";
+import { present } from "../../core/base/assert.ts";
+
+/** Registered ports begin at 1024; few services choose a fixed port from here on. */
+const PORT_MIN = 20_000;
+/** Linux's default of net.ipv4.ip_local_port_range. Ports from there on are given to outgoing connections. */
+const EPHEMERAL_PORT_MIN = 32_768;
+/** More than that many taken ports in a row: the range is exhausted. */
+const TRIES_MAX = 1000;
+
+/**
+ * Ports that are free now, all different, and below those which the kernel gives to outgoing connections: a server may
+ * listen minutes later, and until then no connection can take its port.
+ * @throws Error where `TRIES_MAX` ports in a row are taken
+ */
+export function freePorts(count: number, host: string): number[] {
+  const end = ephemeralPortMin();
+  const ports = new Set<number>();
+  for (let tries = 0; ports.size < count; tries++) {
+    if (tries === TRIES_MAX + count) {
+      throw new Error(`no free port of ${host} from ${PORT_MIN} to ${end - 1}`);
+    }
+    const port = PORT_MIN + Math.floor(Math.random() * (end - PORT_MIN));
+    if (!ports.has(port) && isFree(port, host)) ports.add(port);
+  }
+  return [...ports];
+}
+
+export function freePort(host: string): number {
+  return present(freePorts(1, host)[0], "one port was asked for");
+}
+
+function isFree(port: number, host: string): boolean {
+  try {
+    Bun.listen({ hostname: host, port, socket: { data() {} } }).stop(true);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+/** First port of outgoing connections; the range above 20,000 is all theirs where a host is set up so. */
+function ephemeralPortMin(): number {
+  try {
+    const range = readFileSync("/proc/sys/net/ipv4/ip_local_port_range", "utf8");
+    const min = Number(range.split(/\s+/)[0]);
+    return min > PORT_MIN ? min : EPHEMERAL_PORT_MIN;
+  } catch {
+    return EPHEMERAL_PORT_MIN;
+  }
+}

@@ -1,0 +1,101 @@
+// Runs a program and all its children as a process group that ends as a whole: on request, and when this process ends
+// for any reason, including SIGKILL.
+//
+//   this process ──pipe──▶ guard (in the group): waits for the pipe's end, then kills the group
+//        └─starts──▶ leader: sh, runs the program and waits for it
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { assert } from "../../core/base/assert.ts";
+
+/**
+ * The leader outlives SIGTERM, so that its end means that the program has ended; the guard outlives it too. Signals go
+ * to the whole group, so that the program receives them itself.
+ */
+const LEADER = `
+exec 3<&0
+trap : TERM INT
+"$@" 3<&- </dev/null &
+child=$!
+(trap "" TERM INT; cat <&3 >/dev/null; kill -KILL 0) >/dev/null 2>&1 &
+exec 3<&-
+while :; do
+  wait $child
+  status=$?
+  kill -0 $child 2>/dev/null || exit $status
+done
+`;
+
+export interface GroupOptions {
+  readonly command: readonly string[];
+  readonly env: Readonly<Record<string, string | undefined>>;
+  /** File descriptor that takes stdout and stderr. */
+  readonly output: number;
+}
+
+export class ProcessGroup {
+  /** Of the group, and of its leader. */
+  readonly pid: number;
+  /** How the program ended. Never rejects. The group may have members that still live. */
+  readonly ended: Promise<string>;
+  readonly #leader: ChildProcess;
+  #hasEnded = false;
+
+  /** @throws Error: there is no shell. */
+  constructor({ command, env, output }: GroupOptions) {
+    this.#leader = spawn("/bin/sh", ["-c", LEADER, "foretoken-guard", ...command], {
+      detached: true,
+      env: { ...env },
+      stdio: ["pipe", output, output],
+    });
+    const { pid } = this.#leader;
+    assert(pid !== undefined, "a process has a number");
+    this.pid = pid;
+    this.ended = new Promise((resolve) => {
+      const end = (how: string) => {
+        this.#hasEnded = true;
+        resolve(how);
+      };
+      this.#leader.once("exit", (code, signal) => {
+        end(signal === null ? `exit status ${code}` : `signal ${signal}`);
+      });
+      this.#leader.once("error", (error) => end(error.message));
+    });
+    // The guard may be killed before the pipe is closed here.
+    this.#leader.stdin?.on("error", () => {});
+  }
+
+  get hasEnded(): boolean {
+    return this.#hasEnded;
+  }
+
+  /** Sends SIGTERM; what remains after `graceMs` is killed. Resolves when the group is empty. */
+  async stop(graceMs: number): Promise<void> {
+    this.signal("SIGTERM");
+    const timer = setTimeout(() => this.signal("SIGKILL"), graceMs);
+    await this.ended;
+    clearTimeout(timer);
+    await this.clear();
+  }
+
+  /** Kills what is left of the group; resolves when it is empty. */
+  async clear(): Promise<void> {
+    this.#leader.stdin?.destroy();
+    for (let i = 0; i < EMPTY_CHECKS_MAX && this.signal("SIGKILL"); i += 1) {
+      await Bun.sleep(EMPTY_CHECK_MS);
+    }
+  }
+
+  /** Returns whether there was anybody to hear it. */
+  signal(name: "SIGTERM" | "SIGKILL"): boolean {
+    try {
+      process.kill(-this.pid, name);
+      return true;
+    } catch {
+      return false;
+    }
+  }
+}
+
+const EMPTY_CHECK_MS = 20;
+/** A killed process ends at once, unless the kernel holds it: 2 s. */
+const EMPTY_CHECKS_MAX = 100;
