@@ -28,8 +28,15 @@ export interface Ended {
   readonly stderr: string;
 }
 
+export const MAIN = join(ROOT, "src", "main.ts");
+
 export function start(args: readonly string[], root = ROOT) {
-  return Bun.spawn([process.execPath, join(root, "src", "main.ts"), ...args], {
+  return spawn([join(root, "src", "main.ts"), ...args]);
+}
+
+/** This runtime on a program of its own, with the runtime's flags before it. */
+export function spawn(args: readonly string[]) {
+  return Bun.spawn([process.execPath, ...args], {
     stdin: "ignore",
     stdout: "pipe",
     stderr: "pipe",

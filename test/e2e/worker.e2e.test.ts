@@ -1,6 +1,7 @@
 // A worker as a process of its own: a rollout over it gives the tokens of the engine in this process.
 
 import { expect, test } from "bun:test";
+import { join } from "node:path";
 import { wallClock } from "../../src/app.ts";
 import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
@@ -15,7 +16,7 @@ import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { newSpec, runOf } from "../suite/worker-suite.ts";
 import { untilTrue } from "./fleet.ts";
-import { engineMissing, foretoken, start } from "./tool.ts";
+import { engineMissing, foretoken, MAIN, spawn, start } from "./tool.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -178,7 +179,8 @@ test("worker: an invalid address is refused with its flag", async () => {
 engineTest(
   "worker: a process whose engine dies starts it again, each time, and serves the next session",
   async () => {
-    const child = start(["worker", "--listen", "127.0.0.1:0"]);
+    const program = ["--preload", join(import.meta.dir, "ending-threads.ts"), MAIN];
+    const child = spawn([...program, "worker", "--listen", "127.0.0.1:0"]);
     const url = await addressOf(child);
     const spec = newSpec(1);
     for (let life = 0; life < 3; life += 1) {
@@ -193,8 +195,7 @@ engineTest(
       worker.send([runOf(spec, { chunkTokens: 4 })]);
       const isDone = () => events.some(({ kind }) => kind === "chunk_done");
       await untilTrue(isDone, "the chunk");
-      // An engine that was commanded to load what is not there has no weights to go on with.
-      worker.send([{ kind: "reload", modelPath: "/nowhere.gguf", epoch: weightEpoch(1) }]);
+      child.kill("SIGUSR2");
       await untilTrue(() => events.some(({ kind }) => kind === "failed"), "the failure", 5_000);
       expect(child.exitCode).toBeNull();
       await worker.close();

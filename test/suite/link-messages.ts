@@ -99,7 +99,6 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
     tokens,
   }),
   fc.record({ kind: kind("drop_group"), groupId: id }),
-  fc.record({ kind: kind("reload"), modelPath: text, epoch }),
   fc.record({ kind: kind("advance"), epoch }),
   fc.record({
     kind: kind("forget"),
@@ -190,7 +189,7 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
   fc.record({ kind: kind("exported"), requestId: request, kv }),
   fc.record({ kind: kind("evicted"), requestId: request }),
   fc.record({ kind: kind("preempted"), requestId: request, tokens: uint31 }),
-  fc.record({ kind: kind("reloaded"), epoch }),
+  fc.record({ kind: kind("advanced"), epoch }),
   fc.record({ kind: kind("gap"), groupId: id, sampleIndex: uint31, offset: uint31 }),
   fc.record({ kind: kind("failed"), message: text }),
   fc.record({

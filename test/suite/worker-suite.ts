@@ -254,7 +254,7 @@ function endTests(facts: Facts): void {
     await bench.send({ kind: "advance", epoch });
     await bench.steps(1);
     expect(bench.heard.filter((one) => one.epoch === epoch)[0]?.event).toEqual({
-      kind: "reloaded",
+      kind: "advanced",
       epoch,
     });
     await bench.send(runOf(newSpec(1), { from: 2 }));

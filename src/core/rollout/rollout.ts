@@ -502,7 +502,7 @@ export class Rollout {
         if (run) run.preemptions += 1;
         return;
       }
-      case "reloaded":
+      case "advanced":
         return;
     }
   }

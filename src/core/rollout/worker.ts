@@ -74,13 +74,8 @@ export type WorkerCommand =
   /** Free whatever is held for the request, running or parked. No answer. */
   | { kind: "release"; requestId: RequestId }
   /**
-   * Load other weights. Requests, KV and drafts of the old epoch are dropped without notice; events
-   * sent afterwards carry the new epoch, beginning with `reloaded`.
-   */
-  | { kind: "reload"; modelPath: string; epoch: WeightEpoch }
-  /**
-   * The weights have become those of `epoch` by way of `control`. As after `reload`: what belongs to the old
-   * epoch is dropped without notice, and events carry the new one, beginning with `reloaded`.
+   * The weights have become those of `epoch` by way of `control`. Requests, KV and drafts of the old epoch are dropped
+   * without notice; events sent afterwards carry the new one, beginning with `advanced`.
    */
   | { kind: "advance"; epoch: WeightEpoch };
 
@@ -121,7 +116,7 @@ export type WorkerEvent =
   /** The engine took a running request's KV; it will recompute `tokens` tokens by itself. */
   | { kind: "preempted"; requestId: RequestId; tokens: number }
   | { kind: "stats"; stats: WorkerStats }
-  | { kind: "reloaded"; epoch: WeightEpoch }
+  | { kind: "advanced"; epoch: WeightEpoch }
   /** A registered group's replica missed tokens: the log is wanted again from `offset`. */
   | { kind: "gap"; groupId: GroupId; sampleIndex: number; offset: number }
   /** The worker is gone; nothing else will follow. */

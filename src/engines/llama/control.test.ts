@@ -117,7 +117,7 @@ describe.skipIf(skipReason !== null)("control", () => {
       await tokensOf(worker, ear, 0);
       const since = ear.epochs.indexOf(weightEpoch(1));
       expect(new Set(ear.epochs.slice(since))).toEqual(new Set([weightEpoch(1)]));
-      expect(ear.kinds().filter((kind) => kind === "reloaded").length).toBe(1);
+      expect(ear.kinds().filter((kind) => kind === "advanced").length).toBe(1);
       await worker.close();
     }
   });

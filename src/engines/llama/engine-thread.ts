@@ -68,10 +68,6 @@ class EngineThread {
         for (const command of message.commands) this.#engine.command(command);
         this.#wake();
         break;
-      case "drop_all":
-        this.#flush();
-        this.#engine.dropAll();
-        break;
       case "reload":
         this.#reload(share(message.weights), message.epoch);
         break;

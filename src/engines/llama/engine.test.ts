@@ -490,7 +490,7 @@ describe.skipIf(skipReason !== null)("the port", () => {
     engine.step();
     const weights = LlamaWeights.load(sharedModel().library, OTHER_MODEL_PATH);
     engine.reload(weights, weightEpoch(1));
-    expect(engine.drain()).toEqual([{ kind: "reloaded", epoch: weightEpoch(1) }]);
+    expect(engine.drain()).toEqual([{ kind: "advanced", epoch: weightEpoch(1) }]);
     expect(engine.epoch).toBe(weightEpoch(1));
     expect(engine.step()).toBe(false);
     expect(drafter.has(spec.groupId)).toBe(false);

@@ -11,12 +11,16 @@ import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../core/draft/drafter.ts";
 import type { FinishReason } from "../../core/request/request.ts";
 import type { ChunkDrafts } from "../../core/request/response.ts";
-import type { WorkerCapacity, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
+import type {
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerStats,
+} from "../../core/rollout/worker.ts";
 import { LlamaContext } from "./context.ts";
 import { DraftGroups } from "./draft-groups.ts";
 import { refusalOf } from "./fault.ts";
 import { checkCapacity, checkRun } from "./limits.ts";
-import type { EngineCommand } from "./messages.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
@@ -142,7 +146,7 @@ export class LlamaEngine {
   }
 
   /** A request that cannot run here is refused, and nothing else happens. */
-  command(command: EngineCommand): void {
+  command(command: WorkerCommand): void {
     switch (command.kind) {
       case "run":
         this.#contain(command.request.requestId, () => this.#run(command));
@@ -206,7 +210,7 @@ export class LlamaEngine {
       }
     }
     this.#epoch = epoch;
-    this.#push({ kind: "reloaded", epoch });
+    this.#push({ kind: "advanced", epoch });
   }
 
   /** The weights are those of `epoch` already, or count as such from now on. */
@@ -214,7 +218,7 @@ export class LlamaEngine {
     if (epoch === this.#epoch) return;
     this.dropAll();
     this.#epoch = epoch;
-    this.#push({ kind: "reloaded", epoch });
+    this.#push({ kind: "advanced", epoch });
   }
 
   /**
@@ -399,7 +403,7 @@ export class LlamaEngine {
     this.#forget(sequence);
   }
 
-  #adopt({ requestId, from, tokens }: Extract<EngineCommand, { kind: "adopt" }>): void {
+  #adopt({ requestId, from, tokens }: Extract<WorkerCommand, { kind: "adopt" }>): void {
     const sequence = this.#all.get(from);
     if (sequence === undefined || !this.#parked.has(sequence)) {
       this.#push({ kind: "evicted", requestId });

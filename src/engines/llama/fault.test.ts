@@ -24,8 +24,8 @@ import { groupId, requestId } from "../../core/base/ids.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
 import type { Refusal } from "../../core/request/response.ts";
+import type { WorkerCommand } from "../../core/rollout/worker.ts";
 import { readGgufHead } from "./gguf.ts";
-import type { EngineCommand } from "./messages.ts";
 import { LlamaWeights } from "./weights.ts";
 
 // Portable kernels are slow, and the machine may be busy.
@@ -293,7 +293,7 @@ const blob = fc.record({
   bytes: fc.uint8Array({ maxLength: 80 }).map((bytes) => Uint8Array.from(bytes).buffer),
 });
 const draft = fc.record({ groupId: group, sampleIndex: odd });
-const command: fc.Arbitrary<EngineCommand | "step"> = fc.oneof(
+const command: fc.Arbitrary<WorkerCommand | "step"> = fc.oneof(
   { arbitrary: fc.constant("step" as const), weight: 4 },
   {
     arbitrary: fc

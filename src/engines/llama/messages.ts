@@ -27,13 +27,9 @@ export interface EngineSettings {
   readonly historyBytes: number;
 }
 
-export type EngineCommand = Exclude<WorkerCommand, { kind: "reload" }>;
-
 export type ToEngine =
   | { kind: "open"; weights: SharedWeights; settings: EngineSettings }
-  | { kind: "commands"; commands: readonly EngineCommand[] }
-  /** Other weights are being loaded: drop all that belongs to the present ones. */
-  | { kind: "drop_all" }
+  | { kind: "commands"; commands: readonly WorkerCommand[] }
   | { kind: "reload"; weights: SharedWeights; epoch: WeightEpoch }
   /** Each is answered by `done`. */
   | { kind: "sleep" }

@@ -117,33 +117,6 @@ describe.skipIf(skipReason !== null)("worker", () => {
     await worker.close();
   });
 
-  test("reload: later events carry the new epoch, and old work is dropped", async () => {
-    const { worker, ear } = await openOne();
-    const epoch = weightEpoch(5);
-    worker.send([run(newRequest(0)), { kind: "reload", modelPath: OTHER_MODEL_PATH, epoch }]);
-    worker.send([run(newRequest(1))]);
-    await ear.until(() => ear.collector.response(1).finish !== null);
-    expect(ear.kinds().filter((kind) => kind === "reloaded")).toEqual(["reloaded"]);
-    expect(ear.epochs.at(-1)).toBe(epoch);
-    expect(ear.epochs.indexOf(epoch)).toBe(ear.epochs.lastIndexOf(weightEpoch(0)) + 1);
-    expect(ear.collector.response(0).finish).toBe(null);
-    await worker.close();
-  });
-
-  test("reload of a file that cannot be read fails the worker, naming the file", async () => {
-    const { worker, ear } = await openOne();
-    const modelPath = join(scratch, "absent.gguf");
-    worker.send([{ kind: "reload", modelPath, epoch: weightEpoch(1) }]);
-    await ear.until(() => ear.kinds().includes("failed"));
-    expect(ear.collector.others.at(-1)).toMatchObject({
-      kind: "failed",
-      message: expect.stringContaining(modelPath),
-    });
-    worker.send([run(newRequest(0))]);
-    await worker.close();
-    expect(ear.collector.responses.size).toBe(0);
-  });
-
   test("a request that can never run is refused, and the one beside it is served", async () => {
     const { worker, ear } = await openOne();
     worker.send([run(newRequest(0, { tokensMax: 9999 })), run(newRequest(1))]);

@@ -1,5 +1,5 @@
 // The worker port on an engine in a thread of its own. It passes commands and events in batches, brings
-// other weights for a reload, and turns whatever ends the thread into one `failed` event.
+// other weights, and turns whatever ends the thread into one `failed` event.
 
 import { assert, unreachable } from "../../core/base/assert.ts";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
@@ -16,13 +16,7 @@ import type {
   WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { answerControl, type Controlled } from "./control.ts";
-import {
-  type EngineCommand,
-  type EngineSettings,
-  type FromEngine,
-  type ToEngine,
-  unpackEvents,
-} from "./messages.ts";
+import { type EngineSettings, type FromEngine, type ToEngine, unpackEvents } from "./messages.ts";
 import { samplingSupport } from "./shaping.ts";
 import { shapeDifference } from "./weights.ts";
 import type { WeightsLease, WeightsStore } from "./weights-store.ts";
@@ -146,7 +140,7 @@ export class LlamaWorker implements RolloutWorker {
     if (this.#flushing) return;
     this.#flushing = true;
     // Commands sent in one turn cost one message.
-    queueMicrotask(() => void this.#flush());
+    queueMicrotask(() => this.#flush());
   }
 
   close(): Promise<void> {
@@ -154,32 +148,16 @@ export class LlamaWorker implements RolloutWorker {
     return this.#closing;
   }
 
-  /** Posts what is queued, in order; a reload holds back what comes after it until its weights are there. */
-  async #flush(): Promise<void> {
-    while (this.#queue.length > 0 && this.#state === "running") {
-      const reloadAt = this.#queue.findIndex((command) => command.kind === "reload");
-      const end = reloadAt < 0 ? this.#queue.length : reloadAt;
-      const commands = this.#queue.splice(0, end) as EngineCommand[];
-      if (commands.length > 0) this.#post({ kind: "commands", commands }, kvBuffers(commands));
-      const reload = this.#queue.shift();
-      if (reload?.kind === "reload") await this.#reload(reload);
-    }
+  #flush(): void {
     this.#flushing = false;
-  }
-
-  async #reload(command: { modelPath: string; epoch: WeightEpoch }): Promise<void> {
-    this.#post({ kind: "drop_all" });
-    // What comes after it may be sent as soon as the new weights are on their way.
-    await new Promise<void>((posted) => {
-      this.#changeWeights(command.modelPath, command.epoch, posted).catch((error: unknown) => {
-        this.#fail(error instanceof Error ? error.message : String(error));
-        posted();
-      });
-    });
+    const commands = this.#queue;
+    if (commands.length === 0 || this.#state !== "running") return;
+    this.#queue = [];
+    this.#post({ kind: "commands", commands }, kvBuffers(commands));
   }
 
   /** Resolves when the new weights serve. @throws AppError: the old ones still do. */
-  async #changeWeights(path: string, epoch: WeightEpoch, posted = () => {}): Promise<void> {
+  async #changeWeights(path: string, epoch: WeightEpoch): Promise<void> {
     const lease = await this.#store.acquire(path, epoch);
     const { shape } = this.#lease.weights.info;
     const difference = shapeDifference(shape, lease.weights.info.shape);
@@ -195,7 +173,6 @@ export class LlamaWorker implements RolloutWorker {
       this.#swaps.push({ lease, end: (error) => (error === null ? resolve() : reject(error)) });
     });
     this.#post({ kind: "reload", weights: lease.weights, epoch });
-    posted();
     await swapped;
   }
 
@@ -303,7 +280,7 @@ function post(thread: Worker, message: ToEngine, transfers: ArrayBuffer[] = []):
   thread.postMessage(message, transfers);
 }
 
-function kvBuffers(commands: readonly EngineCommand[]): ArrayBuffer[] {
+function kvBuffers(commands: readonly WorkerCommand[]): ArrayBuffer[] {
   const buffers: ArrayBuffer[] = [];
   for (const command of commands) {
     if (command.kind === "run" && command.kv !== null) buffers.push(command.kv.bytes);

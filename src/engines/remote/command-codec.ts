@@ -42,7 +42,6 @@ const FORGET_MAX = 1_048_576;
 const LIST_MAX = 262_144;
 const UINT32_MAX = 0xffffffff;
 const QUERY_MAX = 1024;
-const PATH_CHARS_MAX = 4096;
 
 export function encodeSidecarMessage(message: SidecarMessage): Uint8Array {
   if (message.kind === "kv_part") return encodeAs(messageType, { kvPart: message.part });
@@ -112,8 +111,6 @@ function commandFields(command: WireCommand): object {
       return { delta: { ...command, tokens: toBytes(command.tokens) } };
     case "drop_group":
       return { dropGroup: command };
-    case "reload":
-      return { reload: command };
     case "advance":
       return { advance: command };
     case "forget":
@@ -164,12 +161,6 @@ function commandOf(fields: Fields): WireCommand {
     }
     case "dropGroup":
       return { kind: "drop_group", groupId: groupIdOf(body) };
-    case "reload":
-      return {
-        kind: name,
-        modelPath: textOf(body, "modelPath", PATH_CHARS_MAX),
-        epoch: epochOf(body),
-      };
     case "advance":
       return { kind: name, epoch: epochOf(body) };
     case "forget": {

@@ -242,8 +242,8 @@ function otherFields(event: Exclude<WireEvent, TokensEvent>): object {
       return { preempted: event };
     case "stats":
       return { stats: event.stats };
-    case "reloaded":
-      return { reloaded: event };
+    case "advanced":
+      return { advanced: event };
     case "gap":
       return { gap: event };
     case "failed":
@@ -264,7 +264,7 @@ function otherOf(fields: Fields): Exclude<WireEvent, TokensEvent> {
       return { kind: name, requestId: requestIdOf(body), tokens: count(body, "tokens") };
     case "stats":
       return { kind: name, stats: statsOf(body) };
-    case "reloaded":
+    case "advanced":
       return { kind: name, epoch: epochOf(body) };
     case "gap": {
       const sampleIndex = count(body, "sampleIndex");

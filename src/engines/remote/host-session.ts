@@ -189,7 +189,6 @@ export class HostSession {
         this.#checkDelta(command.tokens);
         return command;
       case "advance":
-      case "reload":
         this.#runOf.clear();
         this.#held.clear();
         this.#groups.clear();

@@ -29,7 +29,7 @@ export class KvExports {
 
   /** KV of an epoch that is over is of no use. */
   obey(commands: readonly WireCommand[]): void {
-    if (commands.some(({ kind }) => kind === "advance" || kind === "reload")) this.#outbox.clear();
+    if (commands.some(({ kind }) => kind === "advance")) this.#outbox.clear();
   }
 
   next(): Uint8Array | null {

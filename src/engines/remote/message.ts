@@ -129,7 +129,6 @@ export type WireCommand =
       readonly tokens: Int32Array;
     }
   | { readonly kind: "drop_group"; readonly groupId: GroupId }
-  | { readonly kind: "reload"; readonly modelPath: string; readonly epoch: WeightEpoch }
   | { readonly kind: "advance"; readonly epoch: WeightEpoch }
   | {
       readonly kind: "forget";

@@ -208,7 +208,6 @@ export class SidecarState {
         return;
       }
       case "advance":
-      case "reload":
         for (const requestId of [...this.#runOf.keys()]) this.#endRun(requestId);
         this.#parked.clear();
         wire.push(command);

@@ -211,8 +211,7 @@ class LinkWorker implements LinkedWorker {
   send(commands: readonly WorkerCommand[]): void {
     if (this.#state !== "running" || commands.length === 0) return;
     for (const command of commands) {
-      if (command.kind === "advance" || command.kind === "reload") this.#epoch = command.epoch;
-      if (command.kind === "reload") this.#weights = null;
+      if (command.kind === "advance") this.#epoch = command.epoch;
     }
     const bytesMax = this.#welcome.limits.messageBytesMax - MESSAGE_SLACK_BYTES;
     const free = this.#limits.bufferBytesMax / 2 - this.#delivery.bytes;
@@ -229,7 +228,6 @@ class LinkWorker implements LinkedWorker {
   #isStreamed(command: WorkerCommand): boolean {
     switch (command.kind) {
       case "advance":
-      case "reload":
         this.#kv.clear();
         return false;
       case "release":

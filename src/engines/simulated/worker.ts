@@ -211,7 +211,7 @@ export class SimulatedWorker implements Worker {
         this.#waiting = [];
         this.#running = [];
         this.#parked.clear();
-        this.#events = [{ kind: "reloaded", epoch: command.epoch }];
+        this.#events = [{ kind: "advanced", epoch: command.epoch }];
         return;
       default:
         return;

@@ -503,7 +503,7 @@ test("export: nothing is held, said at once", async () => {
   });
 });
 
-test("advance: forgets what runs; events carry the new epoch and begin with reloaded", async () => {
+test("advance: forgets what runs; events carry the new epoch and begin with advanced", async () => {
   const server = await serve();
   const bench = await open(server);
   await bench.worker.control(control("/pause", { query: { mode: "keep" } }));
@@ -513,33 +513,12 @@ test("advance: forgets what runs; events carry the new epoch and begin with relo
   bench.run({ id: 2 });
   await bench.kind("chunk_done");
   const later = bench.events.filter(({ epoch }) => epoch === EPOCH_1).map(({ event }) => event);
-  expect(later[0]).toEqual({ kind: "reloaded", epoch: EPOCH_1 });
+  expect(later[0]).toEqual({ kind: "advanced", epoch: EPOCH_1 });
   expect(bench.tokens(1)).toEqual([]);
   expect(bench.tokens(2)).toEqual(expected(2));
   const salts = server.bodies.map((body) => body.cache_salt);
   expect(new Set(salts.slice(1)).size).toBe(salts.length > 2 ? 2 : 1);
   expect(salts.at(-1)).toBe("foretoken-w1");
-});
-
-test("reload: has the server load the weights, and begins the epoch", async () => {
-  const bench = await open(await serve());
-  bench.worker.send([{ kind: "reload", modelPath: "/weights", epoch: EPOCH_1 }]);
-  bench.run();
-  expect((await bench.kind("reloaded")).epoch).toBe(EPOCH_1);
-  await bench.kind("chunk_done");
-  expect(bench.tokens()).toEqual(expected());
-});
-
-test("reload: an epoch that begins meanwhile does not wait for it", async () => {
-  const bench = await open(await serve());
-  bench.worker.send([
-    { kind: "reload", modelPath: "/weights", epoch: EPOCH_1 },
-    { kind: "advance", epoch: weightEpoch(2) },
-  ]);
-  bench.run();
-  await bench.kind("chunk_done");
-  expect(bench.all("reloaded").map((event) => event.epoch)).toEqual([weightEpoch(2)]);
-  expect(bench.tokens()).toEqual(expected());
 });
 
 test("stats: a continuation's prompt is recomputed but for what the prefix cache holds", async () => {

@@ -115,7 +115,7 @@ export class VllmWorker implements Worker {
   #failure: string | null = null;
   /** The server's weights are not those that it starts with. */
   #hasOtherWeights: boolean;
-  #isReloading = false;
+  #isFlushing = false;
   /** A stream broke or the server did not answer since it was last known to be the same process. */
   #isSuspect = false;
   /** What `reach` heard last. */
@@ -264,9 +264,6 @@ export class VllmWorker implements Worker {
         this.#begin(command.epoch);
         if (this.#sglang !== null) this.#contain(this.#flush(command.epoch));
         return;
-      case "reload":
-        this.#contain(this.#reload(command.modelPath, command.epoch));
-        return;
       // A stock server keeps no draft groups.
       case "register_group":
       case "delta":
@@ -326,7 +323,7 @@ export class VllmWorker implements Worker {
   /** Nothing of an earlier epoch is left. */
   #begin(epoch: WeightEpoch): void {
     this.#hasOtherWeights = true;
-    this.#isReloading = false;
+    this.#isFlushing = false;
     for (const run of this.#runs.values()) this.#close(run);
     this.#runs.clear();
     this.#held.clear();
@@ -334,7 +331,7 @@ export class VllmWorker implements Worker {
     this.#epoch = epoch;
     this.#ranks?.clear();
     this.#parts.moves?.clear();
-    this.#outbox.say({ kind: "reloaded", epoch });
+    this.#outbox.say({ kind: "advanced", epoch });
   }
 
   /**
@@ -343,7 +340,7 @@ export class VllmWorker implements Worker {
    */
   async #flush(epoch: WeightEpoch): Promise<void> {
     const { client, clock, limits } = this.#parts;
-    this.#isReloading = true;
+    this.#isFlushing = true;
     const endMs = clock.nowMs() + limits.checkMsMax;
     for (;;) {
       const answer = await client.answer(FLUSH_CALL, limits.checkMsMax);
@@ -356,29 +353,7 @@ export class VllmWorker implements Worker {
       }
       await pause(clock, limits.retryMs);
     }
-    this.#isReloading = false;
-    this.#launchHeld();
-  }
-
-  async #reload(modelPath: string, epoch: WeightEpoch): Promise<void> {
-    this.#begin(epoch);
-    this.#outbox.clear();
-    this.#isReloading = true;
-    const request: ControlRequest = {
-      method: "POST",
-      path: "/collective_rpc",
-      query: {},
-      body: { method: "reload_weights", kwargs: { weights_path: modelPath } },
-      nextEpoch: epoch,
-    };
-    const answer = await this.#control(request, this.#parts.limits.controlMsMax);
-    if (this.#state !== "running" || this.#epoch !== epoch) return;
-    this.#isReloading = false;
-    if (answer.status !== 200) {
-      this.#fail(`it did not load ${modelPath}: ${JSON.stringify(answer.body)}`);
-      return;
-    }
-    this.#outbox.say({ kind: "reloaded", epoch });
+    this.#isFlushing = false;
     this.#launchHeld();
   }
 
@@ -387,7 +362,7 @@ export class VllmWorker implements Worker {
    * time before its end is counted: nothing runs there until it is known to be the same process.
    */
   get #mayLaunch(): boolean {
-    if (this.#isReloading || this.#isSuspect) return false;
+    if (this.#isFlushing || this.#isSuspect) return false;
     return this.#openStreams < this.#parts.limits.streamsMax;
   }
 
