@@ -152,7 +152,6 @@ async function metrics(): Promise<string> {
       ...{ evictions: 0, diskErrors: 0 },
     }),
     stream: () => ({ clients: 0, framesSent: 0, bytesSent: 0, closed: {} }),
-    spans: () => null,
     plugins: () => [],
     kept: () => [],
   };

@@ -4,7 +4,6 @@ import { wallClock } from "./app.ts";
 import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
 import { EngineTime } from "./observe/metrics/effective-time.ts";
 import { Metrics } from "./observe/metrics/metrics.ts";
-import type { SpanExporter } from "./observe/tracing/exporter.ts";
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import type { Kept } from "./server/kept.ts";
@@ -35,8 +34,6 @@ export function meteredBy(
     kept: KeptLevels;
     learned: LearnedEpochs;
     live: LiveView;
-    /** null: none are sent. */
-    traces: SpanExporter | null;
   },
 ): Metered {
   const { pool, kv, stream, telemetry, modelName, kept, learned, live } = parts;
@@ -71,7 +68,6 @@ export function meteredBy(
     sessions: () => sidecar.sessionFigures,
     kvPool: () => kv.stats(),
     stream: () => stream.stats(),
-    spans: () => parts.traces?.figures ?? null,
     plugins: () => telemetry.figures(),
     kept: () => Object.entries(kept).map(([of, level]) => ({ of, ...level() })),
   });

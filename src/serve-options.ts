@@ -2,7 +2,6 @@
 
 import type { DraftMode } from "./core/draft/registry.ts";
 import type { PolicyName } from "./core/schedule/policies.ts";
-import type { TracingSettings } from "./observe/tracing/settings.ts";
 import type { ControlEntry } from "./server/control/logged.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
@@ -69,8 +68,6 @@ export interface ServeOptions {
   /** Extra arguments of requests that keep nothing from token to token. Default: none. */
   readonly statelessArgs?: readonly string[];
   readonly version: string;
-  /** Where traces go; null, the default: nowhere. */
-  readonly tracing?: TracingSettings | null;
   readonly events: ServeEvents;
 }
 
@@ -102,8 +99,6 @@ export interface ServeEvents {
   journalFailed(error: unknown): void;
   /** All responses are generated, but these clients have not read theirs: the server stops when they have, or stall. */
   unread(streams: readonly OpenStream[]): void;
-  /** The collector of traces takes none any more, and why; null: it does again. */
-  tracesChanged(problem: string | null): void;
   failed(error: unknown): void;
   /** A bug stopped the rollout: nothing can be served any more. */
   broken(error: unknown): void;

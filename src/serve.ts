@@ -44,7 +44,6 @@ import { WorkerPool } from "./server/worker-pool.ts";
 import { WorkerRegistry, type WorkerRegistryOptions } from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
-import { tracedBy } from "./traced.ts";
 
 const EPOCH = weightEpoch(0);
 /** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
@@ -234,13 +233,6 @@ function serveWith(
   });
   kept.completed = () => live.completed.kept;
   if (history !== null) kept.history = () => history.kept;
-  const { tracing: settings = null, version } = options;
-  const traces =
-    settings &&
-    tracedBy(sidecar, {
-      ...{ settings, pool, version, later: afterwards, modelName: options.model.names[0] },
-      changed: (problem) => events.tracesChanged(problem),
-    });
   const { metrics, workersChanged } = meteredBy(sidecar, {
     ...{
       pool,
@@ -251,7 +243,6 @@ function serveWith(
       modelName: options.model.names[0],
       kept,
       live,
-      traces,
     },
   });
   sidecar.observe({
@@ -338,7 +329,6 @@ function serveWith(
       await pool.close();
       await kv.close();
       await history?.close();
-      await traces?.close();
       timers.stop();
     },
   };

@@ -43,7 +43,6 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   text: ["core/base"],
   host: ["core", "server"],
   "observe/metrics": ["core"],
-  "observe/tracing": ["core"],
   "engines/llama": ["core", "text"],
   "engines/vllm": ["core"],
   "engines/remote": ["core", "proto"],

@@ -5,7 +5,6 @@ import packageJson from "../../package.json" with { type: "json" };
 import type { PoolOptions } from "../app.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError, errorWithStack } from "../core/base/errors.ts";
-import { tracingSettings } from "../observe/tracing/settings.ts";
 import { bindServer, KEPT_BYTES_MAX, KEPT_RESPONSES_MAX } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";
@@ -67,7 +66,6 @@ export const SERVING_FIELDS = [
   "harmlessRpc",
   "statelessArgs",
   "drainS",
-  "otlp",
   "parent",
   "log",
   "logLevel",
@@ -254,7 +252,6 @@ export type ServingSettings = Pick<
   | "iterations"
   | "completedMb"
   | "journal"
-  | "otlp"
 > &
   Partial<Pick<ServeSettings, "mixedPrecision">>;
 
@@ -404,7 +401,6 @@ function bindOptionsOf(
     ...(settings.mixedPrecision && { mixedPrecision: settings.mixedPrecision }),
     retryGraceMs: settings.retryGraceS * 1000,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
-    tracing: tracingSettings(settings.otlp, process.env),
     harmlessRpc: settings.harmlessRpc,
     statelessArgs: settings.statelessArgs,
     version: packageJson.version,

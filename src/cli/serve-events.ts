@@ -53,10 +53,6 @@ export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvent
       log("warn", "waiting_for_readers", { streams: streams.length });
       for (const stream of streams.slice(0, UNREAD_LOGGED_MAX)) logUnread(log, stream);
     },
-    tracesChanged: (problem) =>
-      problem === null
-        ? log("info", "traces", { state: "sent" })
-        : log("warn", "traces", { state: "not sent", reason: problem }),
     failed: (error) => log("error", "failed", { error: errorWithStack(error) }),
     broken: (error) => {
       log("error", "broken", { error: errorWithStack(error) });

@@ -712,14 +712,6 @@ export const FIELDS = {
     default: [],
     help: "an extra argument (vllm_xargs, extra_args) that has no state between tokens: requests with it are divided; may be repeated",
   },
-  otlp: {
-    kind: "text",
-    flag: "--otlp",
-    metavar: "URL",
-    default: null,
-    help: "send traces of requests and chunks to this collector, by OTLP over HTTP (http://HOST:4318); the variables OTEL_* of OpenTelemetry count too",
-    otherwise: "OTEL_EXPORTER_OTLP_ENDPOINT, else none",
-  },
   drainS: integer("--drain-s", {
     metavar: "S",
     min: 0,

@@ -27,14 +27,6 @@ export interface Exchange {
   streams(): StreamHold;
 }
 
-/** See GenerationSpec. */
-export function callerOf({ headers, url }: Exchange): {
-  traceparent: string | null;
-  route: string;
-} {
-  return { traceparent: headers.get("traceparent"), route: url.pathname };
-}
-
 export interface Route {
   readonly method: "GET" | "POST" | "DELETE";
   /** `/v1/rollouts/:id` */

@@ -19,13 +19,6 @@ import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
 import { type SessionFigures, Sessions } from "./sessions.ts";
 
-/** Who called, for traces. */
-export interface Caller {
-  /** The header of W3C Trace Context; null: it sent none. */
-  readonly traceparent: string | null;
-  readonly route: string;
-}
-
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
   readonly prompt: Int32Array;
@@ -45,7 +38,6 @@ export interface GenerationSpec {
   readonly drawGroup?: string;
   /** The names of the responses' random numbers, where an earlier process chose them. */
   readonly draws?: readonly DrawKey[];
-  readonly caller?: Caller;
 }
 
 /** Gets the events of one generation, inside the rollout's turn: it must be fast. An error ends this generation. */

@@ -21,7 +21,6 @@ const NO_EVENTS: ServeEvents = {
   resumed() {},
   journalFailed() {},
   unread() {},
-  tracesChanged() {},
   failed() {},
   broken() {},
 };

@@ -61,7 +61,6 @@ beforeEach(() => {
     workerStates: () => ({ ready: 1, fenced: 0, down: 0 }),
     kvPool: () => POOL,
     stream: () => ({ clients: 2, framesSent: 9, bytesSent: 90, closed: { 1013: 1 } }),
-    spans: () => ({ queued: 3, sent: 40, dropped: 2 }),
     plugins: () => [],
     kept: () => [{ of: "groups", bytes: 700, bytesMax: 1000, count: 2 }],
   });
@@ -230,7 +229,6 @@ test("metrics: the serving state, durations, and the process itself", async () =
   expect(values.get("foretoken_iteration_seconds_sum")).toBe(60);
   expect(values.get("foretoken_iteration_tail_seconds_sum")).toBe(12);
   expect(values.get("foretoken_weight_update_seconds_sum")).toBe(3);
-  expect(values.get('foretoken_trace_spans_total{result="dropped"}')).toBe(2);
   expect(values.get("process_resident_memory_bytes")).toBeGreaterThan(0);
   expect([...values.keys()].filter((name) => name.startsWith("nodejs_"))).toEqual([]);
 });

@@ -40,8 +40,6 @@ export interface MetricsSources {
   /** What is kept of work that is done, by kind. */
   readonly kept: () => readonly KeptLevel[];
   readonly stream: () => StreamFigures;
-  /** Of traces, since the server began; null: none are sent. */
-  readonly spans: () => SpanFigures | null;
   /** Engines that draft by the plugin, with their last telemetry. */
   readonly plugins: () => readonly PluginFigures[];
 }
@@ -60,12 +58,6 @@ export interface StreamFigures {
   readonly bytesSent: number;
   /** Clients that the server ended, by close code. */
   readonly closed: Readonly<Record<number, number>>;
-}
-
-export interface SpanFigures {
-  readonly queued: number;
-  readonly sent: number;
-  readonly dropped: number;
 }
 
 /** A plugin's telemetry of its engine; counters start with the engine. */
@@ -361,7 +353,6 @@ export class Metrics {
 
   #gauges(): void {
     this.#servingState();
-    this.#spans();
     const progress = () => this.#sources.meter.progress();
     this.#perWorker(
       "vllm:num_requests_running",
@@ -461,26 +452,6 @@ export class Metrics {
         this.reset();
         for (const [code, count] of Object.entries(stream().closed)) this.inc({ code }, count);
       },
-    });
-  }
-
-  #spans(): void {
-    const { spans } = this.#sources;
-    const registers = [this.#registry];
-    new Counter({
-      name: "foretoken_trace_spans_total",
-      help: "Spans that the collector of traces took (sent), and those that it did not, or that found the queue full (dropped).",
-      labelNames: ["result"],
-      registers,
-      collect() {
-        this.reset();
-        const { sent, dropped } = spans() ?? {};
-        if (sent !== undefined) this.inc({ result: "sent" }, sent);
-        if (dropped !== undefined) this.inc({ result: "dropped" }, dropped);
-      },
-    });
-    this.#gauge("foretoken_trace_spans_queued", "Spans that are still to be sent.", () => {
-      return spans()?.queued ?? 0;
     });
   }
 

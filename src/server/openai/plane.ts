@@ -7,7 +7,7 @@ import type { EncodeOptions, Encoder, Text } from "../../text/text.ts";
 import type { EngineCalls } from "../engine-calls.ts";
 import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
-import { callerOf, type Exchange } from "../route.ts";
+import type { Exchange } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
 import { eventStream, type StreamView } from "./event-stream.ts";
 import { indexBeyond, type TokenList } from "./fields.ts";
@@ -254,7 +254,6 @@ export class DataPlane {
   /** @throws AppError as Sidecar.generate; conflict. */
   async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
     const { stops, isStream, answer } = prepared;
-    const caller = callerOf(exchange);
     const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
     const digest = await exchange.digest();
     exchange.release();
@@ -264,7 +263,7 @@ export class DataPlane {
       const draws = this.#journals?.drawsOf(key) ?? [];
       const specs = prepared.specs.map((spec, i) => {
         const row = draws[i];
-        return { ...spec, caller, ...(row === undefined ? {} : { draws: row }) };
+        return { ...spec, ...(row === undefined ? {} : { draws: row }) };
       });
       const { stopsOf, names } = prepared;
       const hasStrings = (stopsOf ?? [stops]).some(({ strings }) => strings.length > 0);

@@ -26,7 +26,6 @@ import {
   templateFieldOf,
 } from "../openai/messages.ts";
 import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
-import type { Caller } from "../sidecar.ts";
 
 export interface RolloutLimits {
   /** Of one rollout. */
@@ -123,7 +122,6 @@ export interface RolloutPlan {
   readonly priority: number;
   readonly isDetached: boolean;
   readonly isStrict: boolean;
-  readonly caller?: Caller;
 }
 
 export interface PlanContext {

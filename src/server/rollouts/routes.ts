@@ -6,7 +6,7 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
-import { callerOf, type Exchange, jsonResponse, type Route } from "../route.ts";
+import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
 import type { RunFiles } from "./journal.ts";
@@ -68,7 +68,7 @@ export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
         const context = { text, encoder, contextTokens, signal, eosTokenIds, adapterOf, limits };
         const plan = await planOf(await exchange.json("packed"), context);
         exchange.release();
-        const { run } = known.begin({ ...plan, caller: callerOf(exchange) }, digest);
+        const { run } = known.begin(plan, digest);
         return streamOf(run, { from: 0, exchange, after, stallMsMax });
       },
     },

@@ -215,7 +215,6 @@ export class Run {
         isStrict: rollout.isStrict,
         drawGroup: plan.id,
         ...(draws === undefined ? {} : { draws }),
-        ...(rollout.caller && { caller: rollout.caller }),
       },
       {
         tokens: (_index, request) => journal?.changed(request),
