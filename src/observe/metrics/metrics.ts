@@ -9,7 +9,6 @@ import type { Meter, MeterCounters } from "../../core/rollout/meter.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { EngineTime } from "./effective-time.ts";
 import { RequestTimes } from "./request-times.ts";
-import { SamplingDrift } from "./sampling-drift.ts";
 
 export interface KeptLevel {
   readonly of: string;
@@ -232,7 +231,6 @@ export class Metrics {
   readonly #success: Counter;
   readonly #responses: Counter;
   readonly #times: RequestTimes;
-  readonly #drift: SamplingDrift;
   readonly #stepError: Gauge;
   readonly #durations: Readonly<Record<"iteration" | "tail" | "update", Histogram>>;
 
@@ -267,7 +265,6 @@ export class Metrics {
       registers,
     });
     this.#times = new RequestTimes(this.#registry);
-    this.#drift = new SamplingDrift(this.#registry, sources.engineName);
     const duration = (name: string, help: string) =>
       new Histogram({ name, help, buckets: DURATION_BUCKETS, registers });
     this.#durations = {
@@ -303,7 +300,6 @@ export class Metrics {
   finished(request: Request): void {
     this.#success.inc({ finished_reason: request.response.finish ?? "abort" });
     this.#times.finished(request);
-    this.#drift.finished(request);
   }
 
   iterationEnded({ seconds, tailS }: { readonly seconds: number; readonly tailS: number }): void {
