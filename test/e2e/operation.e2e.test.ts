@@ -149,12 +149,12 @@ for (const [name, [path, body]] of Object.entries(CLIENTS)) {
     socket.write(
       `POST ${path} HTTP/1.1\r\nHost: 127.0.0.1:${port}\r\nX-Request-Id: deaf-1\r\nContent-Length: ${text.length}\r\n\r\n${text}`,
     );
-    const load = async () => {
-      const answer = await fetch(`${url}/load`);
-      return ((await answer.json()) as { server_load: number }).server_load;
+    const finished = async () => {
+      const text = await (await fetch(`${url}/metrics`)).text();
+      const counts = [...text.matchAll(/^vllm:request_success_total\{.*\} (\d+)$/gm)];
+      return counts.reduce((sum, [, count]) => sum + Number(count), 0);
     };
-    await untilTrue(async () => (await load()) > 0, "the requests");
-    await untilTrue(async () => (await load()) === 0, "their end");
+    await untilTrue(async () => (await finished()) === 64 * 64, "the end of all responses");
     const startMs = performance.now();
     proc.kill("SIGTERM");
     const status = await proc.child.exited;
