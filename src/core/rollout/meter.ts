@@ -3,9 +3,9 @@
 import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
-import type { Request } from "../request/buffer.ts";
-import { type Eta, EtaEstimator, openRequests } from "./eta.ts";
+import type { Group, Request } from "../request/buffer.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
+import { type TimeLeft, timeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
@@ -18,9 +18,8 @@ const TAIL_SHARE = 0.1;
 const FINISHES_KEPT = 32_768;
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
-/** Between two estimates of the end; and for each unfinished request, so that it takes about a hundredth of the time. */
+/** Between two estimates of the end. */
 const ETA_MS = 1000;
-const ETA_MS_EACH = 0.1;
 
 interface WorkerTally {
   readonly worker: Worker;
@@ -113,21 +112,26 @@ export class Meter {
   #quarantined = 0;
   #requestsFailed = 0;
   readonly #open: () => Iterable<Request>;
+  readonly #learned: (group: Group) => number | null;
   /** Number of the iteration, and the counts at its begin. */
   #iteration = 0;
   #before = NOTHING;
   #isOver = true;
-  readonly #eta = new EtaEstimator();
   readonly #timeline = new TimelineRecorder();
   /** The last estimate, as times of the clock. */
-  #ends: { readonly atMs: number; readonly eta: Eta | null } | null = null;
+  #ends: { readonly atMs: number; readonly left: TimeLeft | null } | null = null;
   #poolMemoryPeak = 0;
   #poolDiskPeak = 0;
 
-  /** Time counts from now on. `requests`: those of all open groups, finished or not. */
-  constructor(clock: Clock, requests: () => Iterable<Request> = () => []) {
+  /** Time counts from now on. `requests`: those of all open groups, finished or not. `learned`: their L_g, if known. */
+  constructor(
+    clock: Clock,
+    requests: () => Iterable<Request> = () => [],
+    learned: (group: Group) => number | null = () => null,
+  ) {
     this.#clock = clock;
     this.#open = requests;
+    this.#learned = learned;
     this.#startMs = clock.nowMs();
     this.#endMs = this.#startMs;
     this.#rateStartMs = this.#startMs;
@@ -174,7 +178,6 @@ export class Meter {
     this.#iteration += 1;
     this.#timeline.clear();
     this.#ends = null;
-    this.#eta.begin();
     this.#before = {
       startMs: this.#clock.nowMs(),
       groups: this.#groupsDone,
@@ -265,9 +268,6 @@ export class Meter {
     this.#requestsDone += 1;
     this.#timeline.finished(request);
     if (response.refusal !== null) this.#requestsFailed += 1;
-    else if (response.finish !== "abort" && response.length > 0) {
-      this.#eta.finished(response.length, response.finish === "length");
-    }
     this.#finishedMs.push(this.#clock.nowMs());
     if (this.#finishedMs.length < 2 * FINISHES_KEPT) return;
     this.#finishedMs = this.#finishedMs.slice(-FINISHES_KEPT);
@@ -326,13 +326,12 @@ export class Meter {
       this.#tokensPerS = (tokens * 1000) / (now - this.#rateStartMs);
       this.#rateStartMs = now;
       this.#rateStartTokens = this.#outputTokens;
-      this.#eta.observe(running, this.#tokensPerS);
     }
     const before = this.#before;
     const requestsDone = this.#requestsDone - before.requests;
     const requests = this.#requests - before.requests;
     const left = requests - requestsDone;
-    const eta = this.#etaAt(now, left);
+    const eta = left === 0 ? null : this.#timeLeft(now, running);
     return {
       iteration: this.#iteration,
       isTail: left > 0 && left <= Math.ceil(requests * TAIL_SHARE),
@@ -348,7 +347,7 @@ export class Meter {
       migrations: this.#migrations - before.migrations,
       preemptions: Math.max(0, this.#sum("preemptions") - before.preemptions),
       meanAcceptanceLength: this.#meanAcceptanceLength(before),
-      etaS: eta?.likelyS ?? null,
+      etaS: eta && (eta.lowS + eta.highS) / 2,
       etaLowS: eta?.lowS ?? null,
       etaHighS: eta?.highS ?? null,
       workers: [...this.#tallies.values()].map(({ worker, stats }) => ({
@@ -448,17 +447,16 @@ export class Meter {
     };
   }
 
-  /** Estimated anew once a second, or less often where that takes long; in between the time runs down. */
-  #etaAt(now: number, left: number): Eta | null {
-    if (left === 0) return null;
-    const pause = ETA_MS + left * ETA_MS_EACH;
-    if (this.#ends === null || now - this.#ends.atMs >= pause) {
-      this.#ends = { atMs: now, eta: this.#eta.estimate(openRequests(this.#open())) };
+  /** Estimated anew once a second; in between the time runs down. */
+  #timeLeft(now: number, running: number): TimeLeft | null {
+    if (this.#ends === null || now - this.#ends.atMs >= ETA_MS) {
+      const speed = { running, tokensPerS: this.#tokensPerS };
+      this.#ends = { atMs: now, left: timeLeft(this.#open(), this.#learned, speed) };
     }
-    const { atMs, eta } = this.#ends;
-    if (eta === null) return null;
+    const { atMs, left } = this.#ends;
+    if (left === null) return null;
     const rest = (seconds: number) => Math.max(0, seconds - (now - atMs) / 1000);
-    return { lowS: rest(eta.lowS), likelyS: rest(eta.likelyS), highS: rest(eta.highS) };
+    return { lowS: rest(left.lowS), highS: rest(left.highS) };
   }
 
   /** The tail begins when all but the last TAIL_SHARE of the requests have finished. */

@@ -143,7 +143,7 @@ export interface Progress {
   readonly meanAcceptanceLength: number;
   /** null until there is something to go by. */
   readonly etaS: number | null;
-  /** The end is expected between these: in four samples of five after a fifth of the time. null as etaS. */
+  /** The longest response alone, and with all that waits; see `time-left.ts`. null as etaS. */
   readonly etaLowS: number | null;
   readonly etaHighS: number | null;
   readonly workers: readonly {

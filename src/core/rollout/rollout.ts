@@ -148,7 +148,11 @@ export class Rollout {
     this.#executor = new Executor(this.#ledger, this.#steps());
     this.#registry = new DraftRegistry(options.draft);
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
-    this.meter = new Meter(options.clock, () => this.#buffer.requests);
+    this.meter = new Meter(
+      options.clock,
+      () => this.#buffer.requests,
+      (group) => this.#context.learned(group),
+    );
     this.#attempts = new AttemptBudget(options.clock);
     this.#quarantine = new Quarantine(options.clock);
     this.#pooled = new PooledKv(options.pool, () => this.meter.poolFailed());
