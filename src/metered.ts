@@ -4,6 +4,9 @@ import { wallClock } from "./app.ts";
 import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
 import { EngineTime } from "./observe/metrics/effective-time.ts";
 import { Metrics } from "./observe/metrics/metrics.ts";
+
+import type { WorkerPool } from "./pool/pool.ts";
+
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import type { Kept } from "./server/kept.ts";
@@ -12,7 +15,6 @@ import type { LiveView } from "./server/live/view.ts";
 import type { Route } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import type { StreamService } from "./server/stream/service.ts";
-import type { WorkerPool } from "./server/worker-pool.ts";
 
 /** What is kept of work that is done, by kind; those who keep it may come later. */
 export type KeptLevels = Record<string, () => Kept>;

@@ -2,6 +2,10 @@
 
 import type { DraftMode } from "./core/draft/registry.ts";
 import type { PolicyName } from "./core/schedule/policies.ts";
+
+import type { Member, WorkerSource } from "./pool/pool.ts";
+import type { MixedPrecision } from "./pool/weights-agreement.ts";
+
 import type { ControlEntry } from "./server/control/logged.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
@@ -10,8 +14,6 @@ import type { IterationSummary } from "./server/iterations.ts";
 import type { ServingState } from "./server/live/serving-state.ts";
 import type { OpenStream } from "./server/open-streams.ts";
 import type { Sidecar, SidecarLimits } from "./server/sidecar.ts";
-import type { MixedPrecision } from "./server/weights-agreement.ts";
-import type { Member, WorkerSource } from "./server/worker-pool.ts";
 import type { WorkerRegistry, WorkerRegistryOptions } from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
 import type { EncoderLimits } from "./text/encoder.ts";

@@ -6,6 +6,7 @@ import type { RunJournals } from "./host/journal-file.ts";
 import type { Timers } from "./host/timers.ts";
 import { type KeptLevels, metricsRoute } from "./metered.ts";
 import type { Metrics } from "./observe/metrics/metrics.ts";
+import type { WorkerPool } from "./pool/pool.ts";
 import type { Drafts } from "./serve-drafts.ts";
 import type { ServeOptions } from "./serve-options.ts";
 import { describeControl } from "./server/control/describe.ts";
@@ -28,7 +29,6 @@ import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { rolloutSide } from "./server/rollouts/routes.ts";
 import type { Route } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
-import type { WorkerPool } from "./server/worker-pool.ts";
 import { WORKER_ROUTES, type WorkerRegistry } from "./server/worker-registry.ts";
 import type { Encoder } from "./text/text.ts";
 

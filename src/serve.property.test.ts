@@ -6,9 +6,9 @@ import fc from "fast-check";
 import { EOS } from "../test/golden/requests/tiny-text.ts";
 import { collecting, serveOptions } from "../test/suite/serve-fixture.ts";
 import { SimulatedWorker } from "./engines/simulated/worker.ts";
+import type { WorkerSource } from "./pool/pool.ts";
 import { startSidecar } from "./serve.ts";
 import type { RunningSidecar } from "./serve-options.ts";
-import type { WorkerSource } from "./server/worker-pool.ts";
 
 const RUNS = 40;
 const TEST_MS = 120_000;

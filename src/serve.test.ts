@@ -5,10 +5,10 @@ import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { groupId, type WorkerId, weightEpoch } from "./core/base/ids.ts";
 import type { ClientMessage, Fetched } from "./core/draft/service/message.ts";
 import { SimulatedWorker } from "./engines/simulated/worker.ts";
+import type { WorkerSource } from "./pool/pool.ts";
 import { decodeServerMessage, encodeClientMessage } from "./proto/draft-codec.ts";
 import { startSidecar } from "./serve.ts";
 import type { ServeOptions } from "./serve-options.ts";
-import type { WorkerSource } from "./server/worker-pool.ts";
 
 class Engines {
   readonly workers: SimulatedWorker[] = [];

@@ -10,6 +10,7 @@ import { openRunFiles, type RunJournals } from "./host/journal-file.ts";
 import { type Timers, timersOf } from "./host/timers.ts";
 import { type KeptLevels, meteredBy } from "./metered.ts";
 import type { Metrics } from "./observe/metrics/metrics.ts";
+import { WorkerPool } from "./pool/pool.ts";
 import { draftsOf } from "./serve-drafts.ts";
 import type {
   BindOptions,
@@ -40,7 +41,6 @@ import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { Sidecar } from "./server/sidecar.ts";
 import { starting } from "./server/starting.ts";
 import { StreamService } from "./server/stream/service.ts";
-import { WorkerPool } from "./server/worker-pool.ts";
 import { WorkerRegistry, type WorkerRegistryOptions } from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
 import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";

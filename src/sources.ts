@@ -13,7 +13,7 @@ import { ServedAlike } from "./engines/vllm/served-alike.ts";
 import { type ServedModel, servedModel } from "./engines/vllm/served-model.ts";
 import type { VllmNotice } from "./engines/vllm/worker.ts";
 import { BUNDLED_MODEL } from "./host/installation.ts";
-import type { WorkerSource } from "./server/worker-pool.ts";
+import type { WorkerSource } from "./pool/pool.ts";
 import type { EncoderThread } from "./text/encoder.ts";
 import { eosTokensOf } from "./text/eos.ts";
 import {

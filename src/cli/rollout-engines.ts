@@ -8,7 +8,7 @@ import { weightEpoch, workerId } from "../core/base/ids.ts";
 import type { Worker } from "../core/rollout/worker.ts";
 import { openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
-import type { WorkerSource } from "../server/worker-pool.ts";
+import type { WorkerSource } from "../pool/pool.ts";
 import { openModelSide } from "../sources.ts";
 import type { Text } from "../text/text.ts";
 import { createLog } from "./log.ts";

@@ -5,11 +5,13 @@ import packageJson from "../../package.json" with { type: "json" };
 import type { PoolOptions } from "../app.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError, errorWithStack } from "../core/base/errors.ts";
+
+import type { WorkerSource } from "../pool/pool.ts";
+
 import { bindServer, KEPT_BYTES_MAX, KEPT_RESPONSES_MAX } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";
 import { openRoots, type WeightsRoots } from "../server/control/weights-roots.ts";
-import type { WorkerSource } from "../server/worker-pool.ts";
 import {
   isServer,
   llamaSources,

@@ -3,9 +3,9 @@
 
 import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer } from "../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf } from "./engine-answer.ts";
+import { type AnswerLimits, answerOf } from "../pool/engine-answer.ts";
+import { connected, type WorkerPool } from "../pool/pool.ts";
 import type { Sidecar } from "./sidecar.ts";
-import { connected, type WorkerPool } from "./worker-pool.ts";
 
 export interface EngineCall {
   readonly path: string;

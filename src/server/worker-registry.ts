@@ -4,10 +4,10 @@
 import { assert } from "../core/base/assert.ts";
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { hashString } from "../core/base/hash.ts";
+import type { Member, WorkerPool, WorkerSource } from "../pool/pool.ts";
 import { isLoopbackHost } from "./access.ts";
 import type { RouteDescription } from "./openapi.ts";
 import { type Exchange, jsonResponse, type Route } from "./route.ts";
-import type { Member, WorkerPool, WorkerSource } from "./worker-pool.ts";
 
 export interface WorkerRegistryOptions {
   /** `url`: http, https, sglang, ws or wss. */

@@ -13,8 +13,8 @@ import { LinkHost } from "../../src/engines/remote/host.ts";
 import type { LinkLimits } from "../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
+import { WorkerPool } from "../../src/pool/pool.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
-import { WorkerPool } from "../../src/server/worker-pool.ts";
 import { Mangler } from "./mangler.ts";
 import { rounds } from "./scale.ts";
 

@@ -2,7 +2,7 @@
 
 import { present } from "../../src/core/base/assert.ts";
 import type { ControlAnswer } from "../../src/core/rollout/worker.ts";
-import type { WorkerSource } from "../../src/server/worker-pool.ts";
+import type { WorkerSource } from "../../src/pool/pool.ts";
 import { tellingToken } from "./generated.ts";
 import { SidecarBed, SteppingWorker } from "./sidecar-bed.ts";
 

@@ -4,10 +4,10 @@
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import { SAMPLING_DEFAULTS, type SamplingParams } from "../../core/request/request.ts";
 import type { ControlRequest } from "../../core/rollout/worker.ts";
-import { UNREACHABLE } from "../engine-answer.ts";
-import type { Recipe } from "../give-weights.ts";
+import { UNREACHABLE } from "../../pool/engine-answer.ts";
+import type { Recipe } from "../../pool/give-weights.ts";
+import type { Member, Reachable } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { Member, Reachable } from "../worker-pool.ts";
 import type { ControlCall } from "./control-call.ts";
 import { isSuccess, merged, type Outcome } from "./fan-out.ts";
 import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";

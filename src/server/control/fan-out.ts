@@ -2,9 +2,9 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf, reasonOf, SILENT } from "../engine-answer.ts";
+import { type AnswerLimits, answerOf, reasonOf, SILENT } from "../../pool/engine-answer.ts";
+import type { Member, Reachable } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
-import type { Member, Reachable } from "../worker-pool.ts";
 
 export interface Answered {
   readonly member: Member;

@@ -7,9 +7,9 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import type { WorkerId } from "../../core/base/ids.ts";
-import { answerOf } from "../engine-answer.ts";
+import { answerOf } from "../../pool/engine-answer.ts";
+import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { connected, type Member, type WorkerPool } from "../worker-pool.ts";
 import { isLater } from "./version-order.ts";
 import type { WeightUpdates } from "./weights.ts";
 

@@ -2,7 +2,7 @@
 // of it.
 
 import type { Worker } from "../../core/rollout/worker.ts";
-import type { Member } from "../worker-pool.ts";
+import type { Member } from "../../pool/pool.ts";
 import { isSuccess, type Outcome } from "./fan-out.ts";
 
 /** Engines that have taken a request, and as which worker: one that was opened again since has lost it. */

@@ -2,7 +2,7 @@
 // path. Weights that a trainer sent over a network cannot.
 
 import type { ControlRequest } from "../../core/rollout/worker.ts";
-import type { Recipe } from "../give-weights.ts";
+import type { Recipe } from "../../pool/give-weights.ts";
 
 const PATH_FIELDS = ["weights_path", "weight_dir"];
 

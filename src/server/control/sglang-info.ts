@@ -1,8 +1,8 @@
 // What SGLang's engines tell of themselves, as slime and miles ask it of an external engine: this server stands for all of
 // its engines as one, with the ranks of all.
 
+import { connected, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { connected, type WorkerPool } from "../worker-pool.ts";
 import type { WeightUpdates } from "./weights.ts";
 
 interface Parts {

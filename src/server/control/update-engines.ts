@@ -4,9 +4,9 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import type { ControlRequest, Worker } from "../../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf, canaryRequest } from "../engine-answer.ts";
+import { type AnswerLimits, answerOf, canaryRequest } from "../../pool/engine-answer.ts";
+import { connected, type Member, type Reachable, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { connected, type Member, type Reachable, type WorkerPool } from "../worker-pool.ts";
 import type { ControlCall } from "./control-call.ts";
 import { fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
 import type { OpenUpdate } from "./open-update.ts";

@@ -1,7 +1,7 @@
 // Why nothing is generated, where that is on purpose or for lack of workers: without it a pause looks like a hang.
 
+import type { WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { WorkerPool } from "../worker-pool.ts";
 
 export const SERVING_STATES = [
   "serving",

@@ -10,7 +10,7 @@ import type { Request } from "../../core/request/buffer.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import type { SavedOutput } from "../../core/request/saved-output.ts";
 import type { ControlRequest } from "../../core/rollout/worker.ts";
-import type { Recipe } from "../give-weights.ts";
+import type { Recipe } from "../../pool/give-weights.ts";
 import type { RolloutPlan } from "./plan.ts";
 
 /** A journal's file. Its writes are behind the tokens; a failure ends it, and is reported elsewhere. */

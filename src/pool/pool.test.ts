@@ -9,13 +9,8 @@ import { EmbeddedKvPool } from "../core/kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../core/request/request.ts";
 import { loadCore } from "../core/wasm/load.ts";
 import { SimulatedWorker } from "../engines/simulated/worker.ts";
-import { Sidecar } from "./sidecar.ts";
-import {
-  type OpenOptions,
-  WorkerPool,
-  type WorkerPoolOptions,
-  type WorkerSource,
-} from "./worker-pool.ts";
+import { Sidecar } from "../server/sidecar.ts";
+import { type OpenOptions, WorkerPool, type WorkerPoolOptions, type WorkerSource } from "./pool.ts";
 
 const EPOCH = weightEpoch(0);
 const TOKENS = 12;

@@ -9,7 +9,7 @@ import { AppError, type ErrorCode, errorText } from "../core/base/errors.ts";
 import { type WeightEpoch, type WeightsId, type WorkerId, workerId } from "../core/base/ids.ts";
 import type { Worker } from "../core/rollout/worker.ts";
 import { giveWeights, type Recipe } from "./give-weights.ts";
-import type { Sidecar } from "./sidecar.ts";
+import type { PoolHost } from "./host.ts";
 import {
   Gathering,
   type Holding,
@@ -107,7 +107,7 @@ export class WorkerPool {
   readonly #members: PoolMember[];
   readonly #cancels = new Set<() => void>();
   readonly #agreement: WeightsAgreement;
-  #sidecar: Sidecar | null = null;
+  #sidecar: PoolHost | null = null;
   /** Of those who are opened at the start; null: it is over. */
   #gathering: Gathering<PoolMember> | null = null;
   /** Requests that give a newly opened engine the current weights. */
@@ -168,7 +168,7 @@ export class WorkerPool {
   }
 
   /** The sidecar whose rollout gets the workers. Call before `open`. */
-  attach(sidecar: Sidecar): void {
+  attach(sidecar: PoolHost): void {
     this.#sidecar = sidecar;
     this.#initialEpoch = sidecar.rollout.epoch;
     sidecar.observe({ workerFailed: (worker, message) => this.#failed(worker, message) });
@@ -465,7 +465,7 @@ export class WorkerPool {
   async #bringUp(
     member: PoolMember,
     worker: Worker,
-    opened: { epoch: WeightEpoch; hasWeights: boolean; isLast: () => boolean; sidecar: Sidecar },
+    opened: { epoch: WeightEpoch; hasWeights: boolean; isLast: () => boolean; sidecar: PoolHost },
   ): Promise<void> {
     let { epoch, hasWeights } = opened;
     const { isLast, sidecar } = opened;
@@ -511,7 +511,7 @@ export class WorkerPool {
     return isTrusted ? difference : (difference ?? "came back without the current weights");
   }
 
-  #ready(member: PoolMember, worker: Worker, sidecar: Sidecar): void {
+  #ready(member: PoolMember, worker: Worker, sidecar: PoolHost): void {
     this.#agreement.accept(holdingOf(member));
     Object.assign(member, { state: "ready", reason: null, tries: 0, isPlaced: true, taint: null });
     sidecar.rollout.addWorker(worker);

@@ -7,7 +7,7 @@ import {
   type ControlRequest,
   type Worker,
 } from "../core/rollout/worker.ts";
-import type { Sidecar } from "./sidecar.ts";
+import type { PoolHost } from "./host.ts";
 
 /** It could not be reached, or ended before it had answered: see ControlAnswer. */
 export const UNREACHABLE = 502;
@@ -19,7 +19,7 @@ export interface AnswerLimits {
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
   /** Source of events about failed workers; null: none. */
-  readonly sidecar: Sidecar | null;
+  readonly sidecar: PoolHost | null;
   /** Its abort gives the answer up. */
   readonly signal?: AbortSignal;
   /** Whether its connection is lost and being made again; default: no. */
