@@ -9,7 +9,7 @@ const OPTIONS: Omit<ModelOptions, "urls"> = {
   model: null,
   tokenizer: join(import.meta.dir, "..", "model", "hf"),
   servedName: null,
-  deterministic: false,
+  deterministic: true,
   token: null,
 };
 /** Nothing listens there. */
