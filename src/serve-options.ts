@@ -4,7 +4,6 @@ import type { DraftMode } from "./core/draft/registry.ts";
 import type { PolicyName } from "./core/schedule/policies.ts";
 
 import type { Member, WorkerSource } from "./pool/pool.ts";
-import type { MixedPrecision } from "./pool/weights-agreement.ts";
 
 import type { ControlEntry } from "./server/control/logged.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
@@ -40,8 +39,6 @@ export interface ServeOptions {
   /** As PoolOptions; default: no SSD tier. */
   readonly poolDiskBytes?: number;
   readonly poolDir?: string | null;
-  /** Default: refuse. */
-  readonly mixedPrecision?: MixedPrecision;
   /** Workers from the start. */
   readonly sources: readonly WorkerSource[];
   /** How workers come later, by POST /workers. Default: none does. */

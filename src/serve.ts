@@ -177,7 +177,6 @@ function serveWith(
     before,
     sources: options.sources,
     later: afterwards,
-    mixedPrecision: options.mixedPrecision ?? "refuse",
     controlMsMax: options.weightsTimeoutMs,
     changed: (member) => {
       workersChanged();

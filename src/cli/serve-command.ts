@@ -82,7 +82,6 @@ const FIELD_NAMES = [
   "kvTokens",
   "draftBudget",
   "deterministic",
-  "mixedPrecision",
   "poolMemoryMb",
   "poolDiskMb",
   "poolDir",
@@ -254,8 +253,7 @@ export type ServingSettings = Pick<
   | "iterations"
   | "completedMb"
   | "journal"
-> &
-  Partial<Pick<ServeSettings, "mixedPrecision">>;
+>;
 
 /**
  * Listens first, then finds out what the model is and opens the engines, and serves until a signal stops it. Returns
@@ -400,7 +398,6 @@ function bindOptionsOf(
     draft: settings.draft ?? "grouped",
     chunkTokens: settings.chunkTokens,
     workersMin: settings.minWorkers,
-    ...(settings.mixedPrecision && { mixedPrecision: settings.mixedPrecision }),
     retryGraceMs: settings.retryGraceS * 1000,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
     harmlessRpc: settings.harmlessRpc,

@@ -178,13 +178,6 @@ export const FIELDS = {
     help: "speculative decoding from the group's responses or the request's own",
     otherwise: "grouped with seer and foretoken, off with the others",
   },
-  mixedPrecision: {
-    kind: "choice",
-    flag: "--mixed-precision",
-    choices: ["refuse", "allow"],
-    default: "refuse",
-    help: "refuse: an engine whose weights differ from the others' (by precision or digest) does not serve. allow: it serves, and every response names its weights",
-  },
   draftBudget: {
     kind: "choice",
     flag: "--draft-budget",

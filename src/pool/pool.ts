@@ -10,12 +10,7 @@ import { type WeightEpoch, type WeightsId, type WorkerId, workerId } from "../co
 import type { Worker } from "../core/rollout/worker.ts";
 import { giveWeights, type Recipe } from "./give-weights.ts";
 import type { PoolHost } from "./host.ts";
-import {
-  Gathering,
-  type Holding,
-  type MixedPrecision,
-  WeightsAgreement,
-} from "./weights-agreement.ts";
+import { Gathering, type Holding, WeightsAgreement } from "./weights-agreement.ts";
 
 /** Where a worker comes from. */
 export interface WorkerSource {
@@ -81,8 +76,6 @@ export interface WorkerPoolOptions {
   readonly later: (act: () => void, ms: number) => () => void;
   /** Time for an engine to answer when it is given weights. */
   readonly controlMsMax: number;
-  /** Default: refuse. */
-  readonly mixedPrecision?: MixedPrecision;
   readonly changed: (member: Member) => void;
   /** Weights that an earlier process served: engines that open with others are given these, if they can be. */
   readonly before?: { readonly base: Recipe["base"]; readonly weights: WeightsId | null } | null;
@@ -106,7 +99,7 @@ export class WorkerPool {
   readonly #options: WorkerPoolOptions;
   readonly #members: PoolMember[];
   readonly #cancels = new Set<() => void>();
-  readonly #agreement: WeightsAgreement;
+  readonly #agreement = new WeightsAgreement();
   #sidecar: PoolHost | null = null;
   /** Of those who are opened at the start; null: it is over. */
   #gathering: Gathering<PoolMember> | null = null;
@@ -121,7 +114,6 @@ export class WorkerPool {
 
   constructor(options: WorkerPoolOptions) {
     this.#options = options;
-    this.#agreement = new WeightsAgreement(options.mixedPrecision ?? "refuse");
     if (options.before) this.#recipe = { base: options.before.base, adapters: [] };
     this.#members = options.sources.map((source) => this.#newMember(source));
   }

@@ -1,12 +1,7 @@
 // Whether the engines of one weight epoch have the same weights. Engines that know them name theirs by precision and
-// digest; one that differs from the others does not serve, unless mixed precision is allowed. It decides only: the
-// pool fences. An engine without such a name (a vLLM server) is not compared.
+// digest; one that differs from the others does not serve. It decides only: the pool fences. An engine without such a name (a vLLM server) is not compared.
 
 import type { WeightsId } from "../core/base/ids.ts";
-
-/** How an engine with other weights than the rest is treated. */
-const MIXED_PRECISION = ["refuse", "allow"] as const;
-export type MixedPrecision = (typeof MIXED_PRECISION)[number];
 
 /** One engine: what people call it, and its weights. */
 export interface Holding {
@@ -15,15 +10,8 @@ export interface Holding {
 }
 
 export class WeightsAgreement {
-  readonly #mode: MixedPrecision;
   /** The member that others are compared with in this epoch; null: no engine with a name serves. */
   #reference: { readonly name: string; readonly weights: WeightsId } | null = null;
-  /** Weights that serve in this epoch. */
-  readonly #serving = new Set<WeightsId>();
-
-  constructor(mode: MixedPrecision) {
-    this.#mode = mode;
-  }
 
   /**
    * A new epoch begins with these engines: the weights that most of them have are right, or of several the first
@@ -31,7 +19,6 @@ export class WeightsAgreement {
    */
   begin(holdings: readonly Holding[]): void {
     this.#reference = null;
-    this.#serving.clear();
     const counts = new Map<WeightsId, number>();
     for (const { weights } of holdings) {
       if (weights !== null) counts.set(weights, (counts.get(weights) ?? 0) + 1);
@@ -48,23 +35,22 @@ export class WeightsAgreement {
 
   /** The engine has weights that serve in this epoch. */
   includes(weights: WeightsId | null): boolean {
-    return weights !== null && this.#serving.has(weights);
+    return weights !== null && weights === this.weights;
   }
 
   /** Why the engine may not serve; null: it may. */
   difference({ weights }: Holding): string | null {
     const reference = this.#reference;
-    if (weights === null || reference === null || this.#mode === "allow") return null;
+    if (weights === null || reference === null) return null;
     if (weights === reference.weights) return null;
     const others = `${reference.name} has ${reference.weights}`;
-    return `has weights ${weights}, ${others}: engines of one weight epoch have the same (--mixed-precision allow serves both)`;
+    return `has weights ${weights}, ${others}: engines of one weight epoch have the same`;
   }
 
   /** The engine serves: what it has does so from now on. */
   accept({ name, weights }: Holding): void {
     if (weights === null) return;
     this.#reference ??= { name, weights };
-    this.#serving.add(weights);
   }
 }
 

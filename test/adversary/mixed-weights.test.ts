@@ -98,44 +98,6 @@ engineTest(
 );
 
 engineTest(
-  "--mixed-precision allow: both serve, and each span of tokens names its weights",
-  async () => {
-    const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];
-    await Promise.all([
-      worker(ports[0] as number, OTHER_MODEL_PATH),
-      worker(ports[1] as number, MODEL_PATH),
-    ]);
-    const { url } = await sidecar(ports, "--mixed-precision", "allow");
-    const known = (await entries(url)).map(({ weights }) => weights);
-    expect(await statesOf(url)).toBe("ready,ready");
-    const answers = await Promise.all(
-      Array.from({ length: 12 }, async (_, n) => {
-        const body = { prompt: [1, 2, 3 + n], max_tokens: TOKENS, seed: n, ignore_eos: true };
-        const answer = await fetch(new URL("/v1/completions", url), {
-          method: "POST",
-          headers: { "content-type": "application/json" },
-          body: JSON.stringify({ ...body, temperature: 1 }),
-        });
-        return (await answer.json()) as {
-          choices: { weight_versions: { start: number; end: number; weights: string }[] }[];
-        };
-      }),
-    );
-    const named = new Set<string>();
-    for (const { choices } of answers) {
-      let at = 0;
-      for (const { start, end, weights } of choices[0]?.weight_versions ?? []) {
-        expect(start).toBe(at);
-        at = end;
-        named.add(weights);
-      }
-      expect(at).toBe(TOKENS);
-    }
-    expect([...named].sort()).toEqual(known.map(String).sort());
-  },
-);
-
-engineTest(
   "a worker that was started anew with its first file serves only with the update",
   async () => {
     const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];

@@ -13,7 +13,6 @@ import {
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import { WorkerPool, type WorkerSource } from "../../src/pool/pool.ts";
-import type { MixedPrecision } from "../../src/pool/weights-agreement.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
 import type { Exchange, Route } from "../../src/server/route.ts";
@@ -46,7 +45,6 @@ export interface FixtureOptions {
   readonly keepsWeights: boolean;
   /** What an engine that is opened now has; default: it cannot say. */
   readonly weightsOf?: (index: number) => WeightsId | null;
-  readonly mixedPrecision?: MixedPrecision;
   /** Called with each worker that is opened, before it is used. */
   readonly made?: (worker: ScriptedWorker, index: number) => void;
 }
@@ -79,7 +77,6 @@ export class ControlFixture {
     const { clock } = this;
     this.#given = options;
     this.pool = new WorkerPool({
-      mixedPrecision: options.mixedPrecision ?? "refuse",
       sources: this.opened.map((_, index) => this.#sourceOf(index)),
       later: (act) => {
         const timer = () => act();

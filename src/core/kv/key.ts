@@ -15,8 +15,8 @@ import type { KvKey } from "./pool.ts";
 const HEX_CHARACTERS = 32;
 
 /**
- * The name of the KV of the first `count` of `tokens` under the weights of `epoch`. `weights`: which of them, where
- * engines of one epoch may differ (--mixed-precision); null: unknown. `salt`: the client's; null: none.
+ * The name of the KV of the first `count` of `tokens` under the weights of `epoch`. `weights`: the name that an engine
+ * gives them; null: unknown. `salt`: the client's; null: none.
  */
 export function kvKey(
   epoch: WeightEpoch,
