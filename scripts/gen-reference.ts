@@ -6,6 +6,7 @@ import { dirname, join, relative } from "node:path";
 import type { Command } from "commander";
 import { programOf } from "../src/cli/cli.ts";
 import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config/fields.ts";
+import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollout/figures.ts";
 import { Meter } from "../src/core/rollout/meter.ts";
 import { EngineTime } from "../src/observe/metrics/effective-time.ts";
 import { Metrics } from "../src/observe/metrics/metrics.ts";
@@ -156,10 +157,22 @@ async function metrics(): Promise<string> {
     kept: () => [],
   };
   const text = await new Metrics(source).text();
+  const keyOf = new Map(
+    [
+      ...SHOWN_FIGURES,
+      ...KV_MOVE_FIGURES.map((row) => ({ ...row, key: `kv_moves.${row.key}` })),
+      ...POOL_FIGURES.map((row) => ({ ...row, key: `kv_pool.${row.key}` })),
+    ].map(({ metric, key }) => [metric, `\`${key}\``]),
+  );
   const helps = [...text.matchAll(/^# HELP (\S+) (.*)\n# TYPE \S+ (\S+)$/gm)];
   const rows = helps
     .filter(([, name = ""]) => !name.startsWith("process_"))
-    .map(([, name = "", help = "", type = ""]) => [`\`${name}\``, type, help]);
+    .map(([, name = "", help = "", type = ""]) => [
+      `\`${name}\``,
+      type,
+      help,
+      keyOf.get(name) ?? "",
+    ]);
   return `# Metrics
 
 ${MADE}
@@ -168,7 +181,7 @@ ${MADE}
 \`engine\` is the worker's URL or name. \`process_*\` are those of every Prometheus client.
 
 ${table(
-  ["name", "type", "meaning"],
+  ["name", "type", "meaning", "key in reports and on the page"],
   rows.toSorted((a, b) => String(a[0]).localeCompare(String(b[0]))),
 )}
 `;

@@ -1,6 +1,7 @@
 // What a sidecar is started with, what it reports, and what its starter holds.
 
 import type { DraftMode } from "./core/draft/registry.ts";
+import type { IterationSummary } from "./core/rollout/iteration-span.ts";
 import type { PolicyName } from "./core/schedule/policies.ts";
 
 import type { Member, WorkerSource } from "./pool/pool.ts";
@@ -9,7 +10,6 @@ import type { ControlEntry } from "./server/control/logged.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
 import type { AccessEntry, Certificate, HttpOptions } from "./server/http.ts";
-import type { IterationSummary } from "./server/iterations.ts";
 import type { ServingState } from "./server/live/serving-state.ts";
 import type { OpenStream } from "./server/open-streams.ts";
 import type { Sidecar, SidecarLimits } from "./server/sidecar.ts";

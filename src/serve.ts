@@ -263,7 +263,6 @@ function serveWith(
   });
   const iterations = new Iterations({
     sidecar,
-    clock: wallClock,
     later: afterwards,
     ended: (summary) => {
       live.iterationEnded(summary);

@@ -1,8 +1,12 @@
 // A server with the page and the routes that it reads, on an iteration that is computed by nobody: groups of responses
 // with lengths from a seed, which grow with every tick. It measures and shows the page without engines on the machine.
 
+import { weightEpoch } from "../../src/core/base/ids.ts";
 import { Random } from "../../src/core/base/random.ts";
+import { NO_FIGURES, SHOWN_FIGURES } from "../../src/core/rollout/figures.ts";
+import type { LiveAnswer } from "../../src/server/live/view.ts";
 import { PAGE_HTML } from "../../src/server/page/html.ts";
+import type { ProgressEntry } from "../../src/server/stream/frame.ts";
 
 export interface FeedOptions {
   readonly groups: number;
@@ -131,11 +135,11 @@ export class PageFeed {
     }
   }
 
-  #frame(): object {
+  #frame() {
     return { subscription: "progress", progress: this.#progress() };
   }
 
-  #progress() {
+  #progress(): ProgressEntry {
     const { groups, workers } = this.#options;
     const done = this.#made.filter(({ isDone }) => isDone).length;
     const running = Array.from({ length: workers }, () => 0);
@@ -208,7 +212,7 @@ export class PageFeed {
     }));
   }
 
-  #live(withSamples: boolean): object {
+  #live(withSamples: boolean): LiveAnswer {
     const groups = new Map<string, number>();
     for (const { group, isDone, offset } of this.#made) {
       if (isDone) groups.set(group, Math.max(offset, groups.get(group) ?? 0));
@@ -219,7 +223,7 @@ export class PageFeed {
       reason: null,
       state_s: 100,
       iteration: 4,
-      weight_epoch: 3,
+      weight_epoch: weightEpoch(3),
       ...(withSamples
         ? {
             samples: {
@@ -233,8 +237,13 @@ export class PageFeed {
           }
         : {}),
       estimates: { groups: [...groups.keys()], tokens: [...groups.values()] },
+      figures: SHOWN_FIGURES.map((figure) => ({ ...figure, value: this.#ticks })),
       iterations: Array.from({ length: earlier }, (_, i) => ({
+        ...NO_FIGURES,
         number: i + 1,
+        ended_at_s: 0,
+        weight_epoch: i,
+        mean_acceptance_length: 1.8,
         requests: this.#made.length,
         wall_s: 100 - 8 * i,
         tail_s: 30 - 5 * i,

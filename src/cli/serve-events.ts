@@ -1,9 +1,9 @@
 // Writes each event of a sidecar as a line of the log.
 
 import { errorText, errorWithStack } from "../core/base/errors.ts";
+import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { ServeEvents } from "../serve-options.ts";
 import { describeControl } from "../server/control/describe.ts";
-import type { IterationSummary } from "../server/iterations.ts";
 import type { OpenStream } from "../server/open-streams.ts";
 import type { Log, LogFields } from "./log.ts";
 
@@ -70,11 +70,20 @@ export function logUnread(log: Log, { id, method, path, client, takenMs }: OpenS
 }
 
 function iterationFields(summary: IterationSummary): LogFields {
-  const fields: Record<string, number> = {};
-  for (const [name, value] of Object.entries(summary)) {
-    fields[name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`)] = rounded(value);
-  }
-  return fields;
+  const { figures } = summary;
+  return {
+    weight_epoch: summary.weightEpoch,
+    requests: figures.requests,
+    tokens: figures.output_tokens,
+    seconds: rounded(summary.seconds),
+    tokens_per_s: rounded(summary.tokensPerS),
+    tail_s: rounded(summary.tailS),
+    preemptions: figures.preemptions,
+    restarts: figures.restarts,
+    failures: figures.failed_requests,
+    aborted: figures.aborted_requests,
+    unfinished: summary.unfinished,
+  };
 }
 
 function rounded(value: number): number {

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import { stripVTControlCharacters } from "node:util";
+import { NO_FIGURES, sumsOf, WORKER_FIGURES } from "../core/rollout/figures.ts";
 import type { WorkerReport } from "../core/rollout/report.ts";
 import type { RoundsReport } from "./rounds.ts";
 import {
@@ -14,6 +15,7 @@ const plain: TableOptions = { color: false, unicode: true };
 
 function workerOf(worker: number): WorkerReport {
   return {
+    ...sumsOf(WORKER_FIGURES, []),
     worker,
     busy_share: 0.93 - worker * 0.01,
     idle_tail_s: worker * 0.5,
@@ -33,6 +35,7 @@ function workerOf(worker: number): WorkerReport {
 function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
   const { wall_s = 17.84, tail_s = 8.31 } = overrides;
   return {
+    ...NO_FIGURES,
     rounds: [{ wall_s, tail_s, cpu_s: 2 * wall_s, others_cpu_share: 0 }],
     timeline: { chunk_columns: [], responses: [], responses_left_out: 0, workers: [] },
     policy: "group",
@@ -41,7 +44,6 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
     weight_epoch: 0,
     groups: 16,
     requests: 128,
-    failed_requests: 0,
     finished_requests: 128,
     wall_s,
     output_tokens: 35_328,
@@ -50,21 +52,12 @@ function runOf(overrides: Partial<RoundsReport> = {}): RoundsReport {
     preemptions: 62,
     recomputed_tokens: 21_340,
     chunks: 128,
-    chunks_ended_early: 0,
-    migrations: 0,
-    migrated_bytes: 0,
-    drafted_tokens: 0,
-    accepted_tokens: 0,
     mean_acceptance_length: 1,
     tokens_per_step: 1,
-    lost_tokens: 0,
-    duplicated_tokens: 0,
-    late_tokens: 0,
-    restarted_tokens: 0,
-    resumed_tokens: 0,
     kv_pool: {
       memory_bytes_peak: 0,
       disk_bytes_peak: 0,
+      puts: 0,
       hits: 0,
       misses: 0,
       corrupt: 0,

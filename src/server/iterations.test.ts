@@ -3,7 +3,8 @@
 import { expect, test } from "bun:test";
 import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
 import { weightEpoch } from "../core/base/ids.ts";
-import { type IterationSummary, Iterations } from "./iterations.ts";
+import type { IterationSummary } from "../core/rollout/iteration-span.ts";
+import { Iterations } from "./iterations.ts";
 
 function counted(lengthOf = () => 10) {
   const bed = newBed({ workers: 1, lengthOf });
@@ -11,7 +12,6 @@ function counted(lengthOf = () => 10) {
   const laters: (() => void)[] = [];
   const iterations = new Iterations({
     sidecar: bed.sidecar,
-    clock: bed.clock,
     later: (act) => {
       laters.push(act);
       return () => laters.splice(laters.indexOf(act), 1);
@@ -29,12 +29,14 @@ test("iteration: from the first request until the weights advance", async () => 
   expect(ended).toHaveLength(1);
   expect(ended[0]).toMatchObject({
     weightEpoch: 0,
-    requests: 10,
-    tokens: 100,
-    failures: 0,
-    aborted: 0,
-    restarts: 0,
     unfinished: 0,
+    figures: {
+      requests: 10,
+      output_tokens: 100,
+      failed_requests: 0,
+      aborted_requests: 0,
+      restarts: 0,
+    },
   });
   expect(ended[0]?.seconds).toBeGreaterThan(0);
   expect(ended[0]?.tailS).toBeLessThanOrEqual(ended[0]?.seconds ?? 0);
@@ -53,11 +55,11 @@ test("iteration: without an update it ends when nothing has come for a while", a
   expect(laters).toHaveLength(0);
   await bed.finish();
   laters.splice(0).map((act) => act());
-  expect(ended.map(({ requests }) => requests)).toEqual([2]);
+  expect(ended.map(({ figures }) => figures.requests)).toEqual([2]);
   bed.sidecar.generate(specFor([3], 1), DEAF);
   await bed.finish();
   bed.sidecar.advance(weightEpoch(1));
-  expect(ended.map(({ requests }) => requests)).toEqual([2, 1]);
+  expect(ended.map(({ figures }) => figures.requests)).toEqual([2, 1]);
 });
 
 test("iteration: given-up and unfinished responses are counted apart", async () => {
@@ -66,7 +68,10 @@ test("iteration: given-up and unfinished responses are counted apart", async () 
   for (let i = 0; i < 5; i += 1) await bed.step();
   one?.abort();
   iterations.end();
-  expect(ended[0]).toMatchObject({ requests: 2, aborted: 1, failures: 0, unfinished: 1 });
+  expect(ended[0]).toMatchObject({
+    unfinished: 1,
+    figures: { requests: 2, aborted_requests: 1, failed_requests: 0 },
+  });
   two?.abort();
   expect(ended).toHaveLength(1);
 });

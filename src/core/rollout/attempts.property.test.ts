@@ -185,7 +185,7 @@ test("rollout: requests that workers die of end with a refusal, and every other 
         expect([...response.tokens()]).toEqual(whole);
         expect(world.told.get(request)).toEqual(whole);
       }
-      expect(world.rollout.meter.counters.quarantined).toBe(world.quarantined.length);
+      expect(world.rollout.meter.counts.quarantined_requests).toBe(world.quarantined.length);
     }),
     { numRuns: 400 },
   );

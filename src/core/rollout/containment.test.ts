@@ -222,5 +222,5 @@ test("pool: one that throws or rejects costs computation, no request", async () 
   const groups = Array.from({ length: 8 }, (_, i) => submit(`g${i}`));
   await steps(400);
   expectWhole(groups);
-  expect(rollout.meter.counters.poolFailures).toBeGreaterThan(0);
+  expect(rollout.meter.counts.kv_pool_failures).toBeGreaterThan(0);
 });

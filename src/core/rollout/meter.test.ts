@@ -43,7 +43,7 @@ test("meter: the tail is exact after more requests than it keeps the times of", 
   const all = Array.from({ length: requests }, () =>
     buffer.join(group, { sampling, draw, divisible: true, priority: 0 }),
   );
-  for (const request of all) meter.requestJoined(request);
+  for (const request of all) meter.requestJoined(request, weightEpoch(0));
   for (const request of all) {
     now.ms += 1;
     meter.requestFinished(request);
@@ -78,7 +78,7 @@ test("meter: progress counts the current iteration alone, and requests that are 
     return Array.from({ length: n }, (_, i) => {
       const draw = drawKey(0, groupId(name), i);
       const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0 });
-      meter.requestJoined(request);
+      meter.requestJoined(request, weightEpoch(0));
       return request;
     });
   };
@@ -86,11 +86,11 @@ test("meter: progress counts the current iteration alone, and requests that are 
   for (const request of first.slice(0, 17)) meter.requestFinished(request);
   expect(meter.progress()).toMatchObject({ iteration: 1, requests: 20, requestsDone: 17 });
   expect(meter.progress().isTail).toBe(false);
-  meter.migration();
+  meter.count("migrations");
   const [last, ...carried] = first.slice(17);
   if (last !== undefined) meter.requestFinished(last);
   expect(meter.progress().isTail).toBe(true);
-  meter.iterationEnded();
+  meter.endIteration();
   now.ms = 5000;
   join("b", 4);
   expect(carried).toHaveLength(2);
@@ -102,7 +102,7 @@ test("meter: progress counts the current iteration alone, and requests that are 
     requestsDone: 0,
     migrations: 0,
   });
-  expect(meter.counters.migrations).toBe(1);
+  expect(meter.counts.migrations).toBe(1);
 });
 
 test("meter: of a worker that was removed for good only its counts stay", () => {

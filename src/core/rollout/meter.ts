@@ -4,18 +4,23 @@ import type { Clock } from "../base/clock.ts";
 import type { WeightEpoch, WorkerId } from "../base/ids.ts";
 import type { KvPoolStats } from "../kv/pool.ts";
 import type { Group, Request } from "../request/buffer.ts";
+import {
+  type CountKey,
+  type Counts,
+  type Figures,
+  noCounts,
+  POOL_FIGURES,
+  sumsOf,
+  valuesOf,
+  WORKER_FIGURES,
+  type WorkerKey,
+} from "./figures.ts";
+import { IterationSpan, type IterationSummary } from "./iteration-span.ts";
 import { kvMovesReport, type Progress, type RunReport, type WorkerReport } from "./report.ts";
 import { type TimeLeft, timeLeft } from "./time-left.ts";
 import { type Timeline, TimelineRecorder } from "./timeline.ts";
 import type { Worker, WorkerStats } from "./worker.ts";
 
-/** Tail: the last 10 % of requests (paper, Fig. 8). */
-const TAIL_SHARE = 0.1;
-/**
- * Times of finished requests kept, at least: more than the tail of the largest rollout, 10 % of the 262,144 that
- * the request buffer holds. A sidecar never ends, and asks for no tail.
- */
-const FINISHES_KEPT = 32_768;
 /** tokens/s is shown over about this long. */
 const RATE_WINDOW_MS = 1000;
 /** Between two estimates of the end. */
@@ -29,93 +34,22 @@ interface WorkerTally {
   lastTokenMs: number;
 }
 
-/** Counts of a worker that are added up over all of them. */
-const SUMMED = [
-  "preemptions",
-  "recomputedTokens",
-  "draftedTokens",
-  "acceptedTokens",
-  "drafts",
-] as const;
-type Summed = (typeof SUMMED)[number];
-
-/** Counts since the beginning; as in RunReport. */
-export interface MeterCounters {
-  readonly outputTokens: number;
-  readonly chunks: number;
-  /** Chunks that were ended early because their worker was short of KV. */
-  readonly chunksEndedEarly: number;
-  readonly migrations: number;
-  readonly migratedBytes: number;
-  readonly lost: number;
-  readonly duplicated: number;
-  readonly late: number;
-  readonly restarted: number;
-  readonly resumed: number;
-  readonly poolFailures: number;
-  readonly quarantined: number;
-}
-
-/** Counts at the begin of an iteration. Requests and groups: those that were finished. */
-interface Counts {
-  readonly startMs: number;
-  readonly groups: number;
-  readonly requests: number;
-  readonly outputTokens: number;
-  readonly migrations: number;
-  readonly preemptions: number;
-  readonly drafts: number;
-  readonly accepted: number;
-}
-
-const NOTHING: Counts = {
-  startMs: 0,
-  groups: 0,
-  requests: 0,
-  outputTokens: 0,
-  migrations: 0,
-  preemptions: 0,
-  drafts: 0,
-  accepted: 0,
-};
-
 export class Meter {
   readonly #clock: Clock;
   readonly #tallies = new Map<WorkerId, WorkerTally>();
+  readonly #counts = noCounts();
   /** Sums over workers that were removed. */
-  readonly #forgotten: Record<Summed, number> = {
-    ...{ preemptions: 0, recomputedTokens: 0, draftedTokens: 0, acceptedTokens: 0, drafts: 0 },
-  };
+  #forgotten: Readonly<Record<WorkerKey, number>> = sumsOf(WORKER_FIGURES, []);
   #turnMs = 0;
   #startMs: number;
   #endMs: number;
   #rateStartMs: number;
   #rateStartTokens = 0;
   #tokensPerS = 0;
-  #groups = 0;
-  #groupsDone = 0;
-  #requests = 0;
-  #requestsDone = 0;
-  /** When the last ones finished, in order. */
-  #finishedMs: number[] = [];
-  #outputTokens = 0;
-  #chunks = 0;
-  #chunksEndedEarly = 0;
-  #migrations = 0;
-  #migratedBytes = 0;
-  #lost = 0;
-  #duplicated = 0;
-  #late = 0;
-  #restarted = 0;
-  #resumed = 0;
-  #poolFailures = 0;
-  #quarantined = 0;
-  #requestsFailed = 0;
   readonly #open: () => Iterable<Request>;
   readonly #learned: (group: Group) => number | null;
-  /** Number of the iteration, and the counts at its begin. */
-  #iteration = 0;
-  #before = NOTHING;
+  /** The current iteration, or the last one; null: none has begun. */
+  #span: IterationSpan | null = null;
   #isOver = true;
   readonly #timeline = new TimelineRecorder();
   /** The last estimate, as times of the clock. */
@@ -160,40 +94,33 @@ export class Meter {
     this.#tallies.delete(workerId);
     this.#timeline.forget(workerId);
     if (stats === null) return;
-    for (const count of SUMMED) this.#forgotten[count] += stats[count];
+    this.#forgotten = this.#sums([stats]);
   }
 
-  /** Number of the current iteration, or of the last one. */
+  /** Number of the current iteration, or of the last one; 0: none has begun. */
   get iteration(): number {
-    return this.#iteration;
+    return this.#span?.number ?? 0;
   }
 
-  /** The next request begins another iteration. */
-  iterationEnded(): void {
+  /** The next request begins another iteration. null: none was open. */
+  endIteration(): IterationSummary | null {
+    if (this.#isOver || this.#span === null) return null;
     this.#isOver = true;
+    return this.#span.summary(this.#counted(), this.#clock.nowMs());
   }
 
-  #begin(): void {
+  #begin(epoch: WeightEpoch): void {
+    const begin = { number: this.iteration + 1, epoch, startMs: this.#clock.nowMs() };
+    this.#span = new IterationSpan({ ...begin, counted: this.#counted() });
     this.#isOver = false;
-    this.#iteration += 1;
     this.#timeline.clear();
     this.#ends = null;
-    this.#before = {
-      startMs: this.#clock.nowMs(),
-      groups: this.#groupsDone,
-      requests: this.#requestsDone,
-      outputTokens: this.#outputTokens,
-      migrations: this.#migrations,
-      preemptions: this.#sum("preemptions"),
-      drafts: this.#sum("drafts"),
-      accepted: this.#sum("acceptedTokens"),
-    };
   }
 
-  requestJoined(request: Request): void {
-    if (this.#isOver) this.#begin();
-    if (request.spec.sampleIndex === 0) this.#groups += 1;
-    this.#requests += 1;
+  requestJoined(request: Request, epoch: WeightEpoch): void {
+    if (this.#isOver) this.#begin(epoch);
+    if (request.spec.sampleIndex === 0) this.#counts.groups += 1;
+    this.#counts.requests += 1;
   }
 
   ended(): void {
@@ -211,70 +138,30 @@ export class Meter {
   }
 
   tokens(workerId: WorkerId, fresh: number): void {
-    this.#outputTokens += fresh;
+    this.#counts.output_tokens += fresh;
     const tally = this.#tallies.get(workerId);
     if (tally === undefined) return;
     tally.outputTokens += fresh;
     tally.lastTokenMs = this.#turnMs;
   }
 
-  lost(tokens: number): void {
-    this.#lost += tokens;
+  count(key: CountKey, by = 1): void {
+    this.#counts[key] += by;
   }
 
-  /** Tokens of requests that had been given up or gone elsewhere: refused. */
-  late(tokens: number): void {
-    this.#late += tokens;
-  }
-
-  /** Tokens that were taken back. */
+  /** A response began again: its tokens were taken back. */
   restarted(tokens: number): void {
-    this.#restarted += tokens;
-  }
-
-  /** Tokens that an earlier process generated. */
-  resumed(tokens: number): void {
-    this.#resumed += tokens;
-  }
-
-  duplicated(tokens: number): void {
-    this.#duplicated += tokens;
-  }
-
-  chunk(): void {
-    this.#chunks += 1;
-  }
-
-  /** A chunk was ended early, for lack of KV on its worker. */
-  chunkEndedEarly(): void {
-    this.#chunksEndedEarly += 1;
-  }
-
-  migration(): void {
-    this.#migrations += 1;
-  }
-
-  migratedBytes(bytes: number): void {
-    this.#migratedBytes += bytes;
-  }
-
-  /** Workers died of a request: it was ended. */
-  quarantined(): void {
-    this.#quarantined += 1;
+    this.#counts.restarts += 1;
+    this.#counts.restarted_tokens += tokens;
   }
 
   requestFinished(request: Request): void {
     const { response } = request;
-    this.#requestsDone += 1;
+    this.#counts.finished_requests += 1;
     this.#timeline.finished(request);
-    if (response.refusal !== null) this.#requestsFailed += 1;
-    this.#finishedMs.push(this.#clock.nowMs());
-    if (this.#finishedMs.length < 2 * FINISHES_KEPT) return;
-    this.#finishedMs = this.#finishedMs.slice(-FINISHES_KEPT);
-  }
-
-  groupFinished(): void {
-    this.#groupsDone += 1;
+    if (response.refusal !== null) this.#counts.failed_requests += 1;
+    else if (response.finish === "abort") this.#counts.aborted_requests += 1;
+    this.#span?.ends.add(this.#clock.nowMs());
   }
 
   stats(workerId: WorkerId, stats: WorkerStats): void {
@@ -295,26 +182,15 @@ export class Meter {
     this.#poolDiskPeak = Math.max(this.#poolDiskPeak, stats.diskBytes);
   }
 
-  /** A call to the KV pool threw. */
-  poolFailed(): void {
-    this.#poolFailures += 1;
+  /** Since the beginning. */
+  get counts(): Readonly<Counts> {
+    return this.#counts;
   }
 
-  get counters(): MeterCounters {
-    return {
-      outputTokens: this.#outputTokens,
-      chunks: this.#chunks,
-      chunksEndedEarly: this.#chunksEndedEarly,
-      migrations: this.#migrations,
-      migratedBytes: this.#migratedBytes,
-      lost: this.#lost,
-      duplicated: this.#duplicated,
-      late: this.#late,
-      restarted: this.#restarted,
-      resumed: this.#resumed,
-      poolFailures: this.#poolFailures,
-      quarantined: this.#quarantined,
-    };
+  /** In the current iteration, or in the last one. */
+  figures(): Figures {
+    const counted = this.#counted();
+    return this.#span?.figures(counted) ?? counted;
   }
 
   progress(): Progress {
@@ -322,31 +198,30 @@ export class Meter {
     let running = 0;
     for (const tally of this.#tallies.values()) running += tally.stats?.running ?? 0;
     if (now - this.#rateStartMs >= RATE_WINDOW_MS) {
-      const tokens = this.#outputTokens - this.#rateStartTokens;
+      const tokens = this.#counts.output_tokens - this.#rateStartTokens;
       this.#tokensPerS = (tokens * 1000) / (now - this.#rateStartMs);
       this.#rateStartMs = now;
-      this.#rateStartTokens = this.#outputTokens;
+      this.#rateStartTokens = this.#counts.output_tokens;
     }
-    const before = this.#before;
-    const requestsDone = this.#requestsDone - before.requests;
-    const requests = this.#requests - before.requests;
-    const left = requests - requestsDone;
+    const span = this.#span;
+    const figures = this.figures();
+    const left = figures.requests - figures.finished_requests;
     const eta = left === 0 ? null : this.#timeLeft(now, running);
     return {
-      iteration: this.#iteration,
-      isTail: left > 0 && left <= Math.ceil(requests * TAIL_SHARE),
-      elapsedS: (now - (this.#iteration === 0 ? this.#startMs : before.startMs)) / 1000,
-      groupsDone: this.#groupsDone - before.groups,
-      groups: this.#groups - before.groups,
-      requestsDone,
-      requests,
-      outputTokens: this.#outputTokens - before.outputTokens,
+      iteration: this.iteration,
+      isTail: span?.isTail(figures) ?? false,
+      elapsedS: (now - (span?.startMs ?? this.#startMs)) / 1000,
+      groupsDone: figures.finished_groups,
+      groups: figures.groups,
+      requestsDone: figures.finished_requests,
+      requests: figures.requests,
+      outputTokens: figures.output_tokens,
       tokensPerS: this.#tokensPerS,
       running,
       waiting: Math.max(0, left - running),
-      migrations: this.#migrations - before.migrations,
-      preemptions: Math.max(0, this.#sum("preemptions") - before.preemptions),
-      meanAcceptanceLength: this.#meanAcceptanceLength(before),
+      migrations: figures.migrations,
+      preemptions: figures.preemptions,
+      meanAcceptanceLength: meanAcceptanceLength(figures),
       etaS: eta && (eta.lowS + eta.highS) / 2,
       etaLowS: eta?.lowS ?? null,
       etaHighS: eta?.highS ?? null,
@@ -363,7 +238,7 @@ export class Meter {
 
   /** Of the current iteration, or of the last one. */
   timeline(): Timeline {
-    const startMs = this.#iteration === 0 ? this.#startMs : this.#before.startMs;
+    const startMs = this.#span?.startMs ?? this.#startMs;
     const workers = [...this.#tallies.values()].map(({ worker }) => worker);
     return this.#timeline.report({ startMs, open: this.#open(), workers });
   }
@@ -376,44 +251,27 @@ export class Meter {
     interrupted: boolean;
     pool: KvPoolStats;
   }): RunReport {
-    const wallS = (this.#endMs - this.#startMs) / 1000;
-    const accepted = this.#sum("acceptedTokens");
+    const startMs = this.#startMs;
+    const endMs = this.#endMs;
+    const wallS = (endMs - startMs) / 1000;
+    const counted = this.#counted();
+    const { requests, output_tokens: tokens, accepted_tokens: accepted } = counted;
+    const tailStartMs = this.#span?.ends.tailStartMs(requests, { startMs, endMs }) ?? startMs;
     return {
+      ...counted,
       policy: options.policy,
       draft: options.draft,
       deterministic: options.deterministic,
       weight_epoch: options.epoch,
-      groups: this.#groups,
-      requests: this.#requests,
-      finished_requests: this.#requestsDone,
-      failed_requests: this.#requestsFailed,
       wall_s: wallS,
-      output_tokens: this.#outputTokens,
-      output_tokens_per_s: wallS > 0 ? this.#outputTokens / wallS : 0,
-      tail_s: (this.#endMs - this.#tailStartMs()) / 1000,
-      preemptions: this.#sum("preemptions"),
-      recomputed_tokens: this.#sum("recomputedTokens"),
-      chunks: this.#chunks,
-      chunks_ended_early: this.#chunksEndedEarly,
-      migrations: this.#migrations,
-      migrated_bytes: this.#migratedBytes,
-      drafted_tokens: this.#sum("draftedTokens"),
-      accepted_tokens: accepted,
-      mean_acceptance_length: this.#meanAcceptanceLength(),
-      tokens_per_step: this.#outputTokens / Math.max(1, this.#outputTokens - accepted),
-      lost_tokens: this.#lost,
-      duplicated_tokens: this.#duplicated,
-      late_tokens: this.#late,
-      restarted_tokens: this.#restarted,
-      resumed_tokens: this.#resumed,
+      output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,
+      tail_s: (endMs - tailStartMs) / 1000,
+      mean_acceptance_length: meanAcceptanceLength(counted),
+      tokens_per_step: tokens / Math.max(1, tokens - accepted),
       kv_pool: {
         memory_bytes_peak: this.#poolMemoryPeak,
         disk_bytes_peak: this.#poolDiskPeak,
-        hits: options.pool.hits,
-        misses: options.pool.misses,
-        corrupt: options.pool.corrupt,
-        evictions: options.pool.evictions,
-        disk_errors: options.pool.diskErrors,
+        ...valuesOf(POOL_FIGURES, options.pool),
       },
       kv_moves: kvMovesReport([...this.#tallies.values()].map(({ stats }) => stats?.kvMoves)),
       workers: [...this.#tallies.values()].map((tally) => this.#workerReport(tally)),
@@ -431,16 +289,11 @@ export class Meter {
   }: WorkerTally): WorkerReport {
     const wallMs = Math.max(1e-9, this.#endMs - this.#startMs);
     return {
+      ...sumsOf(WORKER_FIGURES, stats === null ? [] : [stats]),
       worker: worker.workerId,
       busy_share: (stats?.busyMs ?? 0) / wallMs,
       idle_tail_s: (this.#endMs - Math.max(lastTokenMs, this.#startMs)) / 1000,
       output_tokens: outputTokens,
-      prefill_tokens: stats?.prefillTokens ?? 0,
-      recomputed_tokens: stats?.recomputedTokens ?? 0,
-      preemptions: stats?.preemptions ?? 0,
-      steps: stats?.steps ?? 0,
-      drafted_tokens: stats?.draftedTokens ?? 0,
-      accepted_tokens: stats?.acceptedTokens ?? 0,
       kv_tokens_peak: kvTokensPeak,
       kv_tokens: worker.capacity.kvTokens,
       draft_share: (stats?.draftMs ?? 0) / Math.max(1e-9, stats?.busyMs ?? 0),
@@ -459,22 +312,21 @@ export class Meter {
     return { lowS: rest(left.lowS), highS: rest(left.highS) };
   }
 
-  /** The tail begins when all but the last TAIL_SHARE of the requests have finished. */
-  #tailStartMs(): number {
-    const before = this.#requests - Math.ceil(this.#requests * TAIL_SHARE);
-    if (before === 0) return this.#startMs;
-    const forgotten = this.#requestsDone - this.#finishedMs.length;
-    return this.#finishedMs[Math.max(0, before - 1 - forgotten)] ?? this.#endMs;
+  /** Everything that a row of the table counts, since the beginning. */
+  #counted(): Figures {
+    const stats = [...this.#tallies.values()].flatMap((tally) => tally.stats ?? []);
+    return { ...this.#counts, ...this.#sums(stats) };
   }
 
-  #meanAcceptanceLength(before: Pick<Counts, "drafts" | "accepted"> = NOTHING): number {
-    const drafts = this.#sum("drafts") - before.drafts;
-    return drafts <= 0 ? 1 : 1 + (this.#sum("acceptedTokens") - before.accepted) / drafts;
+  /** Over `stats` and the workers that were removed. */
+  #sums(stats: readonly WorkerStats[]): Record<WorkerKey, number> {
+    const sums = sumsOf(WORKER_FIGURES, stats);
+    for (const { key } of WORKER_FIGURES) sums[key] += this.#forgotten[key];
+    return sums;
   }
+}
 
-  #sum(count: Summed): number {
-    let total = this.#forgotten[count];
-    for (const { stats } of this.#tallies.values()) if (stats !== null) total += stats[count];
-    return total;
-  }
+/** 1 + accepted tokens / drafts; 1 where nothing was drafted. */
+function meanAcceptanceLength({ drafts, accepted_tokens: accepted }: Readonly<Figures>): number {
+  return drafts <= 0 ? 1 : 1 + accepted / drafts;
 }

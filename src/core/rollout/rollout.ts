@@ -155,7 +155,7 @@ export class Rollout {
     );
     this.#attempts = new AttemptBudget(options.clock);
     this.#quarantine = new Quarantine(options.clock);
-    this.#pooled = new PooledKv(options.pool, () => this.meter.poolFailed());
+    this.#pooled = new PooledKv(options.pool, () => this.meter.count("kv_pool_failures"));
   }
 
   get epoch(): WeightEpoch {
@@ -299,7 +299,7 @@ export class Rollout {
           rows(saved.top, offset, end),
         );
       }
-      this.meter.resumed(response.length);
+      this.meter.count("resumed_tokens", response.length);
       if (saved.finish !== null) {
         this.#arrivals.delete(request);
         response.refusal = saved.refusal;
@@ -451,7 +451,7 @@ export class Rollout {
     request.response.joinedMs = this.#options.clock.nowMs();
     this.#context.joined(request);
     this.#scheduler.refresh(request.group);
-    this.meter.requestJoined(request);
+    this.meter.requestJoined(request, this.#epoch);
     const reason = this.#quarantine.reason(request);
     // The caller can handle its end only when it knows the request.
     if (reason !== null) this.#doomed.set(request, reason);
@@ -519,7 +519,7 @@ export class Rollout {
   #tokens(worker: Worker, event: Extract<WorkerEvent, { kind: "tokens" }>): void {
     const request = this.#running(event.requestId, worker.workerId);
     if (request === null) {
-      this.meter.late(event.tokens.length);
+      this.meter.count("late_tokens", event.tokens.length);
       return;
     }
     const problem = problemOf(event, request.response, this.#vocabularySize);
@@ -531,7 +531,7 @@ export class Rollout {
     const from = response.length;
     const result = response.append(event.offset, event.tokens, event.logprobs, event.top);
     if (result.kind === "gap") {
-      this.meter.lost(result.missing);
+      this.meter.count("lost_tokens", result.missing);
       this.#failed(worker, `lost ${result.missing} tokens of request ${event.requestId}`);
       return;
     }
@@ -539,7 +539,7 @@ export class Rollout {
     response.firstTokenMs ??= this.meter.turnMs;
     this.#ledger.made(worker.workerId, result.fresh);
     this.#executor.reached(request, contextTokens(request));
-    this.meter.duplicated(result.repeated);
+    this.meter.count("duplicated_tokens", result.repeated);
     if (request.attempts !== null && response.length > request.attempts.watermark) {
       this.#attempts.progressed(request);
     }
@@ -608,7 +608,7 @@ export class Rollout {
     const first = group.requests[0];
     if (first !== undefined && this.#options.draft === "grouped") this.#dropDrafts(first);
     for (const request of group.requests) if (request.spec.keepsKv === true) this.#letGo(request);
-    this.meter.groupFinished();
+    this.meter.count("finished_groups");
     this.#listener.groupFinished(group);
     this.#scheduler.forget(group);
     this.#context.forget(group);
@@ -709,7 +709,7 @@ export class Rollout {
 
   #reject(request: Request, message: string): void {
     request.response.refusal = { status: 502, message };
-    this.meter.quarantined();
+    this.meter.count("quarantined_requests");
     this.#listener.quarantined(request);
     this.#cut(request, "abort");
   }
@@ -893,13 +893,13 @@ export class Rollout {
     return {
       depart: ({ spec: { requestId } }, from) => this.#post(from, { kind: "export", requestId }),
       preempt: ({ spec: { requestId } }, from) => {
-        this.meter.chunkEndedEarly();
+        this.meter.count("chunks_ended_early");
         this.#post(from, { kind: "export", requestId });
       },
       drop: ({ spec: { requestId } }, from) => this.#post(from, { kind: "release", requestId }),
       load: (request, target) => this.#launchFromPool(request, target),
       begin: (request, target) => this.#launch(request, target, null),
-      migrated: () => this.meter.migration(),
+      migrated: () => this.meter.count("migrations"),
       pooledTokens: ({ spec: { requestId }, residentOn }) =>
         residentOn === null
           ? 0
@@ -924,7 +924,7 @@ export class Rollout {
       if (!isStillWanted) return;
       this.#turn(() => {
         if (bytes !== null && request.workerId !== target.workerId) {
-          this.meter.migratedBytes(bytes.byteLength);
+          this.meter.count("migrated_bytes", bytes.byteLength);
         }
         this.#launch(request, target, bytes === null ? null : { tokens: blob.tokens, bytes });
       });
@@ -938,7 +938,7 @@ export class Rollout {
     const began = { startMs, tokensMax: chunkTokens, kvTokens: kv?.tokens ?? 0 };
     request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId), began);
     request.response.startedMs ??= startMs;
-    this.meter.chunk();
+    this.meter.count("chunks");
     this.#chunks.began(request, startMs);
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
     for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);

@@ -111,7 +111,7 @@ test("metrics: a restarted engine adds to earlier counts", async () => {
 
 test("metrics: external counts are exported unchanged, scrape after scrape", async () => {
   meter.tokens(ENGINE, 12);
-  meter.late(2);
+  meter.count("late_tokens", 2);
   await scraped();
   meter.tokens(ENGINE, 5);
   metrics.answered(200);

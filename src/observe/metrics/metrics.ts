@@ -5,7 +5,14 @@ import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom
 import { type WorkerId, workerId } from "../../core/base/ids.ts";
 import type { KvPoolStats } from "../../core/kv/pool.ts";
 import type { Request } from "../../core/request/buffer.ts";
-import type { Meter, MeterCounters } from "../../core/rollout/meter.ts";
+import {
+  type Figure,
+  KV_MOVE_FIGURES,
+  POOL_FIGURES,
+  ROLLOUT_FIGURES,
+  WORKER_FIGURES,
+} from "../../core/rollout/figures.ts";
+import type { Meter } from "../../core/rollout/meter.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { EngineTime } from "./effective-time.ts";
 import { RequestTimes } from "./request-times.ts";
@@ -98,111 +105,25 @@ const PLUGIN_GAUGES = [
   ["foretoken_plugin_lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless],
 ] as const satisfies readonly (readonly [string, string, (figures: PluginFigures) => number])[];
 
+/** Figures of the table that have a name here. */
+function rowsOf<T>(figures: readonly Figure<T>[]): Row<T>[] {
+  return figures.flatMap(({ metric, help, read }): Row<T>[] =>
+    metric === null ? [] : [[metric, help, read]],
+  );
+}
+
 type Row<T> = readonly [name: string, help: string, value: (from: T) => number];
 
-/** Counters of WorkerStats under their names here; an engine that restarts begins at 0 again. */
-const WORKER_COUNTERS: readonly Row<WorkerStats>[] = [
-  ["vllm:num_preemptions_total", "Requests that an engine preempted.", (s) => s.preemptions],
-  [
-    "vllm:prompt_tokens_total",
-    "Tokens prefilled, recomputed ones included.",
-    (s) => s.prefillTokens,
-  ],
-  ["vllm:spec_decode_num_draft_tokens_total", "Draft tokens verified.", (s) => s.draftedTokens],
-  ["vllm:spec_decode_num_accepted_tokens_total", "Of them, accepted.", (s) => s.acceptedTokens],
-  ["vllm:spec_decode_num_drafts_total", "Drafts verified.", (s) => s.drafts],
-  [
-    "foretoken_recomputed_tokens_total",
-    "Tokens prefilled a second time.",
-    (s) => s.recomputedTokens,
-  ],
-  ["foretoken_engine_steps_total", "Engine steps.", (s) => s.steps],
-  ["foretoken_engine_busy_seconds_total", "Time in engine steps.", (s) => s.busyMs / 1000],
-  ["foretoken_kv_loads_total", "KV blobs loaded in place of recomputing.", (s) => s.kvLoads],
-  ["foretoken_kv_load_failures_total", "KV blobs that were refused.", (s) => s.kvLoadFailures],
-  [
-    "foretoken_kv_moves_total",
-    "Requests that came from another engine and found their KV by the engine's connector.",
-    (s) => s.kvMoves?.moves ?? 0,
-  ],
-  ["foretoken_kv_moved_tokens_total", "Tokens of them.", (s) => s.kvMoves?.movedTokens ?? 0],
-  [
-    "foretoken_kv_recomputed_moves_total",
-    "Requests that came from another engine and did not find their KV.",
-    (s) => s.kvMoves?.recomputedMoves ?? 0,
-  ],
-  [
-    "foretoken_kv_recomputed_move_tokens_total",
-    "Tokens of such requests that were recomputed.",
-    (s) => s.kvMoves?.recomputedTokens ?? 0,
-  ],
-  [
-    "foretoken_kv_hit_tokens_total",
-    "Tokens that the engine reports as loaded through its connector.",
-    (s) => s.kvMoves?.hitTokens ?? 0,
-  ],
-  [
-    "foretoken_kv_pool_failed_blocks_total",
-    "Blocks that the KV pool could not look up, load or save.",
-    (s) => s.kvMoves?.failedBlocks ?? 0,
-  ],
-  [
-    "foretoken_kv_pool_seconds_total",
-    "Time that the engine's connector spent in the KV pool.",
-    (s) => s.kvMoves?.poolSeconds ?? 0,
-  ],
-];
-
-/** Counters of the rollout. Four of them are its contract: lost and twice are 0 in a right run. */
-const METER_COUNTERS: readonly Row<MeterCounters>[] = [
-  ["vllm:generation_tokens_total", "Output tokens.", (c) => c.outputTokens],
-  ["foretoken_chunks_total", "Chunks that were dispatched.", (c) => c.chunks],
-  [
-    "foretoken_chunks_ended_early_total",
-    "Chunks that were ended before their length because their worker was short of KV.",
-    (c) => c.chunksEndedEarly,
-  ],
-  [
-    "foretoken_migrations_total",
-    "Chunks that ran on another worker than the chunk before.",
-    (c) => c.migrations,
-  ],
-  ["foretoken_migrated_bytes_total", "KV that went with them.", (c) => c.migratedBytes],
-  [
-    "foretoken_lost_tokens_total",
-    "Tokens missing from a worker's output; the worker was removed, and the tokens were generated again.",
-    (c) => c.lost,
-  ],
-  ["foretoken_duplicated_tokens_total", "Tokens that came twice.", (c) => c.duplicated],
-  ["foretoken_late_tokens_total", "Tokens of given-up or moved requests, refused.", (c) => c.late],
-  [
-    "foretoken_restarted_tokens_total",
-    "Tokens of responses that were restarted.",
-    (c) => c.restarted,
-  ],
-  [
-    "foretoken_resumed_tokens_total",
-    "Tokens that an earlier process generated, taken from its journal.",
-    (c) => c.resumed,
-  ],
-  [
-    "foretoken_kv_pool_failures_total",
-    "Calls to the KV pool that failed; the KV was recomputed.",
-    (c) => c.poolFailures,
-  ],
-  [
-    "foretoken_quarantined_requests_total",
-    "Requests that were ended because they made workers die.",
-    (c) => c.quarantined,
-  ],
-];
-
-const POOL_COUNTERS: readonly Row<KvPoolStats>[] = [
-  ["foretoken_kv_pool_puts_total", "Blobs stored.", (p) => p.puts],
-  ["foretoken_kv_pool_hits_total", "Blobs that were there.", (p) => p.hits],
-  ["foretoken_kv_pool_misses_total", "Blobs that were not.", (p) => p.misses],
-  ["foretoken_kv_pool_evictions_total", "Blobs dropped for room.", (p) => p.evictions],
-  ["foretoken_kv_pool_corrupt_total", "Blobs with a wrong checksum.", (p) => p.corrupt],
+/** Counters of an engine; one that restarts begins at 0 again. */
+const ENGINE_COUNTERS: readonly Row<WorkerStats>[] = [
+  ...rowsOf(WORKER_FIGURES),
+  ...rowsOf(KV_MOVE_FIGURES).map(
+    ([name, help, read]): Row<WorkerStats> => [
+      name,
+      help,
+      ({ kvMoves }) => (kvMoves === undefined ? 0 : read(kvMoves)),
+    ],
+  ),
 ];
 
 const SESSION_COUNTERS: readonly Row<SessionFigures>[] = [
@@ -239,11 +160,11 @@ export class Metrics {
     this.#registry.setDefaultLabels({ model_name: sources.modelName });
     const registers = [this.#registry];
     const labelNames = ["engine"];
-    for (const [name, help] of WORKER_COUNTERS) {
+    for (const [name, help] of ENGINE_COUNTERS) {
       this.#counters.set(name, new Counter({ name, help, labelNames, registers }));
     }
-    this.#totals(METER_COUNTERS, () => sources.meter.counters);
-    this.#totals(POOL_COUNTERS, sources.kvPool);
+    this.#totals(rowsOf(ROLLOUT_FIGURES), () => sources.meter.counts);
+    this.#totals(rowsOf(POOL_FIGURES), sources.kvPool);
     this.#totals(STREAM_COUNTERS, sources.stream);
     this.#totals(SESSION_COUNTERS, sources.sessions);
     this.#stepError = new Gauge({
@@ -315,7 +236,7 @@ export class Metrics {
     const last = this.#last.get(workerId);
     const engine = this.#sources.engineName(workerId);
     const isSame = last !== undefined && stats.steps >= last.steps;
-    for (const [name, , value] of WORKER_COUNTERS) {
+    for (const [name, , value] of ENGINE_COUNTERS) {
       const added = value(stats) - (isSame ? value(last) : 0);
       // Zero is exported too: a counter exists from an engine's first telemetry on.
       this.#counters.get(name)?.inc({ engine }, Math.max(0, added));
@@ -457,9 +378,10 @@ export class Metrics {
       "foretoken_ettr_ratio",
       "Effective training time ratio: engine time in service / engine time, while requests were unfinished, x tokens kept / tokens generated.",
       () => {
-        const { outputTokens, restarted, late, duplicated } = meter.counters;
-        const kept = Math.max(0, outputTokens - restarted);
-        return engineTime().ettr({ kept, again: restarted + late + duplicated });
+        const { counts } = meter;
+        const { output_tokens: tokens, restarted_tokens: restarted } = counts;
+        const again = restarted + counts.late_tokens + counts.duplicated_tokens;
+        return engineTime().ettr({ kept: Math.max(0, tokens - restarted), again });
       },
     );
     new Counter({

@@ -5,20 +5,17 @@ import { Database } from "bun:sqlite";
 import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import { AppError, errorText } from "../../core/base/errors.ts";
+import type { Figures } from "../../core/rollout/figures.ts";
 import type { LastFinished } from "./last-finished.ts";
 
-/** Rates per second; shares 0 to 1. */
-export interface IterationRecord {
+/** The figures of the table, counted in the iteration, and what is made of them. Rates per second; shares 0 to 1. */
+export interface IterationRecord extends Readonly<Figures> {
   /** Unix time of its end, seconds. */
   readonly ended_at_s: number;
   readonly weight_epoch: number;
-  readonly requests: number;
-  readonly output_tokens: number;
   readonly wall_s: number;
   readonly tail_s: number;
   readonly tokens_per_s: number;
-  readonly migrations: number;
-  readonly preemptions: number;
   readonly mean_acceptance_length: number;
   /** Of the estimates after a fifth of the time, those that held the end; null: none were made. */
   readonly eta_inside: number | null;

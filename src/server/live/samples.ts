@@ -69,7 +69,7 @@ export class Samples {
   }
 
   /** In columns, as the page takes them: all, or about `max` of them at equal distances. */
-  columns(max = SAMPLES_MAX): object {
+  columns(max = SAMPLES_MAX) {
     const every = Math.ceil(this.#samples.length / max);
     const samples = this.#samples.filter((_, i) => i % every === 0);
     const workers: Record<string, { running: (number | null)[]; kv: (number | null)[] }> = {};

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
+import { NO_FIGURES } from "../../core/rollout/figures.ts";
 import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
 import { SAMPLES_MAX, Samples } from "./samples.ts";
 import { LiveView } from "./view.ts";
@@ -48,22 +49,21 @@ function shown(
       throw error;
     },
   });
-  const answer = () => view.answer() as Record<string, never> & { stragglers: object[] };
+  const answer = () => view.answer() as unknown as Record<string, never> & { stragglers: object[] };
   return { bed, view, weights, changes, answer, members };
 }
 
 const SUMMARY = {
   weightEpoch: 0,
-  requests: 4,
-  tokens: 40,
   seconds: 10,
   tokensPerS: 4,
   tailS: 2,
-  preemptions: 0,
-  restarts: 0,
-  failures: 0,
-  aborted: 0,
   unfinished: 0,
+  figures: {
+    ...NO_FIGURES,
+    requests: 4,
+    output_tokens: 40,
+  },
 };
 
 test("live: a pause is reported as it begins, while requests wait for it, and as it ends", async () => {
@@ -119,7 +119,7 @@ test("live: samples of the iteration are there for a page that comes later, and 
   expect(samples.at_s).toHaveLength(5);
   expect(Object.keys(samples.workers)).toEqual(["0", "1"]);
   await bed.finish();
-  bed.sidecar.rollout.meter.iterationEnded();
+  bed.sidecar.rollout.meter.endIteration();
   bed.sidecar.generate(specFor([2], 1), DEAF);
   view.look();
   expect((answer() as unknown as { samples: { at_s: number[] } }).samples.at_s).toHaveLength(1);
@@ -191,7 +191,7 @@ test("live: an iteration that ended names what it waited for, after a restart of
   bed.sidecar.advance(weightEpoch(1));
   const current = view.earlier(1) as { groups: object[] };
   expect(current.groups).toMatchObject([{ lengths: [10, 10, 10, 90] }]);
-  bed.sidecar.rollout.meter.iterationEnded();
+  bed.sidecar.rollout.meter.endIteration();
   view.iterationEnded(SUMMARY);
   expect(view.iteration).toBe(1);
   const waited_for = [

@@ -5,9 +5,10 @@ import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { requestId } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
+import { type Figures, SHOWN_FIGURES } from "../../core/rollout/figures.ts";
+import type { IterationSummary } from "../../core/rollout/iteration-span.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { WorkerPool } from "../../pool/pool.ts";
-import type { IterationSummary } from "../iterations.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { CompletedGroups } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
@@ -40,6 +41,8 @@ const EARLIER_SAMPLES_MAX = 240;
 const ESTIMATES_MAX = 16_384;
 /** Between two reports of a state that keeps requests waiting. */
 const REMIND_S = 60;
+
+export type LiveAnswer = ReturnType<LiveView["answer"]>;
 
 export class LiveView {
   readonly #options: LiveOptions;
@@ -104,15 +107,12 @@ export class LiveView {
     const progress = meter.progress();
     this.#ended = meter.iteration;
     const record: IterationRecord = {
+      ...summary.figures,
       ended_at_s: Math.round(this.#options.nowS()),
       weight_epoch: summary.weightEpoch,
-      requests: summary.requests,
-      output_tokens: summary.tokens,
       wall_s: summary.seconds,
       tail_s: summary.tailS,
       tokens_per_s: summary.tokensPerS,
-      migrations: progress.migrations,
-      preemptions: summary.preemptions,
       mean_acceptance_length: progress.meanAcceptanceLength,
       eta_inside: this.#samples.etaInside(summary.seconds),
     };
@@ -146,11 +146,11 @@ export class LiveView {
           : `is not kept: the last ${ITERATIONS_KEPT} are`;
       throw new AppError("not_found", `iteration ${number} ${reason}`);
     }
-    return { iteration: number, ...record, ...detail, groups };
+    return { iteration: number, ...record, ...detail, groups, figures: shown(record) };
   }
 
   /** The answer of GET /foretoken/live; the samples are most of it. */
-  answer({ samples } = { samples: true }): object {
+  answer({ samples } = { samples: true }) {
     const { sidecar, clock } = this.#options;
     const { rollout } = sidecar;
     const progress = rollout.meter.progress();
@@ -176,6 +176,7 @@ export class LiveView {
             : `waits: ${state.state.replace("_", " ")}`,
       }),
       waited_for: rollout.unfinished > 0 ? [] : this.#lastWaitedFor(),
+      figures: shown(rollout.meter.figures()),
       drafts: progress.workers.map(({ worker }) => draftsOf(worker, this.#stats.get(worker))),
     };
   }
@@ -212,8 +213,13 @@ export class LiveView {
   }
 }
 
+/** Figures with their names, for people. A file may hold an iteration that was recorded without some of them. */
+function shown(figures: Readonly<Partial<Figures>>) {
+  return SHOWN_FIGURES.map((figure) => ({ ...figure, value: figures[figure.key] ?? 0 }));
+}
+
 /** Of incomplete groups that have one, in columns. */
-function estimatesOf(rollout: Sidecar["rollout"]): object {
+function estimatesOf(rollout: Sidecar["rollout"]) {
   const groups: string[] = [];
   const tokens: number[] = [];
   for (const { spec, group } of rollout.requests) {
@@ -235,7 +241,7 @@ function acceptanceOf(stats: WorkerStats | undefined): number {
  * Of a worker since it was opened. A step's time is shared by its tokens: each accepted one saves that share at most, less
  * what drafting took.
  */
-function draftsOf(worker: number, stats: WorkerStats | undefined): object {
+function draftsOf(worker: number, stats: WorkerStats | undefined) {
   const {
     draftedTokens = 0,
     acceptedTokens = 0,

@@ -247,7 +247,23 @@ function drawLive() {
   $("banner").lastElementChild.textContent = `for ${seconds(live.state_s)}: ${live.reason ?? ""}`;
   drawStragglers();
   drawTable();
+  drawFigures(live.figures);
   drawHistory();
+}
+
+/** Every figure of the server's table, under its name in reports. */
+function drawFigures(figures) {
+  const list = $("figures");
+  while (list.children.length > figures.length) list.lastChild.remove();
+  for (const [i, { key, help, unit, value }] of figures.entries()) {
+    const item = list.children[i] ?? list.appendChild(document.createElement("div"));
+    if (item.children.length === 0) {
+      item.append(document.createElement("dt"), document.createElement("dd"));
+    }
+    item.title = help;
+    write(item.firstChild, key.replaceAll("_", " "));
+    write(item.lastChild, unit === "s" ? seconds(value) : number(value));
+  }
 }
 
 /** Responses that the iteration waits for; of one in which nothing runs, those that it waited for. */
@@ -358,6 +374,7 @@ async function showEarlier() {
     areChartsDirty = true;
     addComplete(one);
     live = { ...latest, stragglers: [], waited_for: one.waited_for };
+    drawFigures(one.figures);
     drawEarlier(one);
   } catch ({ message }) {
     $("state").textContent = message;

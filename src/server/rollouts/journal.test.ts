@@ -123,7 +123,7 @@ test("resume: what was kept continues with the same random numbers, and comes ou
   await second.finish();
   expect(run.state).toBe("finished");
   expect(shown(second.known)).toEqual(shown(whole.known));
-  expect(second.sidecar.rollout.meter.counters.resumed).toBeGreaterThan(60);
+  expect(second.sidecar.rollout.meter.counts.resumed_tokens).toBeGreaterThan(60);
 });
 
 test("resume: with other weights the rollout fails by name and keeps what had finished", async () => {

@@ -2,6 +2,7 @@
 // what belongs to workers is in /metrics, for other rollouts share them.
 
 import type { Request } from "../../core/request/buffer.ts";
+import type { Ends } from "../../core/rollout/iteration-span.ts";
 
 export interface RolloutReport {
   /** Of all tokens; null: responses are of several epochs, or there are no tokens. */
@@ -33,20 +34,18 @@ export interface RolloutReport {
   readonly interrupted: boolean;
 }
 
-const TAIL_SHARE = 0.1;
-
 export function reportOf(facts: {
   requests: readonly Request[];
   groups: number;
   finishedGroups: number;
   startMs: number;
   endMs: number;
-  /** When each request finished, in order. */
-  finishedMs: readonly number[];
+  /** Of each request that finished. */
+  ends: Ends;
   restarts: number;
   interrupted: boolean;
 }): RolloutReport {
-  const { requests, startMs, endMs, finishedMs } = facts;
+  const { requests, startMs, endMs, ends } = facts;
   let [tokens, chunks, migrations] = [0, 0, 0];
   const epochs = new Set<number>();
   const reasons = { stop: 0, length: 0, abort: 0 };
@@ -61,15 +60,14 @@ export function reportOf(facts: {
   }
   const weightEpochs = [...epochs].sort((a, b) => a - b);
   const wallS = (endMs - startMs) / 1000;
-  const before = requests.length - Math.ceil(requests.length * TAIL_SHARE);
-  const tailStartMs = before === 0 ? startMs : (finishedMs[before - 1] ?? endMs);
+  const tailStartMs = ends.tailStartMs(requests.length, { startMs, endMs });
   return {
     weight_epoch: epochs.size === 1 ? (weightEpochs[0] ?? null) : null,
     weight_epochs: weightEpochs,
     groups: facts.groups,
     finished_groups: facts.finishedGroups,
     requests: requests.length,
-    finished_requests: finishedMs.length,
+    finished_requests: ends.count,
     wall_s: wallS,
     output_tokens: tokens,
     output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,

@@ -7,6 +7,7 @@ import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import { type FinishedResponse, formatLine } from "../../core/request/response-line.ts";
+import { Ends } from "../../core/rollout/iteration-span.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
@@ -52,7 +53,7 @@ export class Run {
   readonly #options: Omit<RunOptions, "plan">;
   /** While it runs. */
   #generations: Generation[] = [];
-  readonly #finishedMs: number[] = [];
+  readonly #ends = new Ends();
   #restarts = 0;
   #state: RolloutState = "running";
   #problem: string | null = null;
@@ -107,7 +108,7 @@ export class Run {
   }
 
   get finishedRequests(): number {
-    return this.#finishedMs.length;
+    return this.#ends.count;
   }
 
   get elapsedS(): number {
@@ -234,7 +235,7 @@ export class Run {
 
   #finished(group: RunGroup, request: Request): void {
     if (this.#state !== "running") return;
-    this.#finishedMs.push(this.#options.clock.nowMs());
+    this.#ends.add(this.#options.clock.nowMs());
     group.finished += 1;
     const { journal } = this.#options;
     journal?.finished(request);
@@ -267,7 +268,7 @@ export class Run {
       finishedGroups: this.finishedGroups.length,
       startMs: this.startMs,
       endMs: this.#options.clock.nowMs(),
-      finishedMs: this.#finishedMs,
+      ends: this.#ends,
       restarts: this.#restarts,
       interrupted: state !== "finished",
     });

@@ -1,0 +1,354 @@
+// The table of figures of a rollout. A row names a figure for every place that shows it: its key in reports and in the
+// live view, its name at /metrics, its unit, what it means, and where its value is read. Reports, the page, /metrics and
+// docs/reference/METRICS.md are made from these rows; Meter counts, and names none of them a second time.
+
+import type { KvPoolStats } from "../kv/pool.ts";
+import type { KvMoveStats, WorkerStats } from "./worker.ts";
+
+export type Unit = "tokens" | "requests" | "groups" | "chunks" | "bytes" | "s" | "";
+
+export interface Figure<Source> {
+  /** In reports and in the live view; null: it is at /metrics alone. */
+  readonly key: string | null;
+  /** At /metrics; `_total` ends the name of what only grows. null: it is in reports alone. */
+  readonly metric: string | null;
+  readonly unit: Unit;
+  readonly help: string;
+  readonly read: (from: Source) => number;
+}
+
+type KeyOf<Row extends { readonly key: string | null }> = Exclude<Row["key"], null>;
+
+/** What `Meter.count` counts. Five of them are the rollout's contract: lost and twice are 0 in a right run. */
+const COUNTED = [
+  { key: "groups", metric: null, unit: "groups", help: "Groups." },
+  { key: "finished_groups", metric: null, unit: "groups", help: "Groups that are complete." },
+  { key: "requests", metric: null, unit: "requests", help: "Requests." },
+  { key: "finished_requests", metric: null, unit: "requests", help: "Requests that have ended." },
+  {
+    key: "failed_requests",
+    metric: null,
+    unit: "requests",
+    help: "Of them, those that ended with an error: no engine would, or could, run them.",
+  },
+  {
+    key: "aborted_requests",
+    metric: null,
+    unit: "requests",
+    help: "Requests that their clients gave up.",
+  },
+  {
+    key: "output_tokens",
+    metric: "vllm:generation_tokens_total",
+    unit: "tokens",
+    help: "Output tokens.",
+  },
+  {
+    key: "chunks",
+    metric: "foretoken_chunks_total",
+    unit: "chunks",
+    help: "Chunks that were dispatched.",
+  },
+  {
+    key: "chunks_ended_early",
+    metric: "foretoken_chunks_ended_early_total",
+    unit: "chunks",
+    help: "Chunks that were ended before their length because their worker was short of KV.",
+  },
+  {
+    key: "migrations",
+    metric: "foretoken_migrations_total",
+    unit: "chunks",
+    help: "Chunks that ran on another worker than the chunk before.",
+  },
+  {
+    key: "migrated_bytes",
+    metric: "foretoken_migrated_bytes_total",
+    unit: "bytes",
+    help: "KV that went with them.",
+  },
+  {
+    key: "lost_tokens",
+    metric: "foretoken_lost_tokens_total",
+    unit: "tokens",
+    help: "Tokens missing from a worker's output; the worker was removed, and the tokens were generated again.",
+  },
+  {
+    key: "duplicated_tokens",
+    metric: "foretoken_duplicated_tokens_total",
+    unit: "tokens",
+    help: "Tokens that came twice.",
+  },
+  {
+    key: "late_tokens",
+    metric: "foretoken_late_tokens_total",
+    unit: "tokens",
+    help: "Tokens of given-up or moved requests, refused.",
+  },
+  {
+    key: "restarts",
+    metric: null,
+    unit: "",
+    help: "Restarts of responses that could not continue from their tokens.",
+  },
+  {
+    key: "restarted_tokens",
+    metric: "foretoken_restarted_tokens_total",
+    unit: "tokens",
+    help: "Tokens of responses that were restarted.",
+  },
+  {
+    key: "resumed_tokens",
+    metric: "foretoken_resumed_tokens_total",
+    unit: "tokens",
+    help: "Tokens that an earlier process generated, taken from its journal.",
+  },
+  {
+    key: "kv_pool_failures",
+    metric: "foretoken_kv_pool_failures_total",
+    unit: "",
+    help: "Calls to the KV pool that failed; the KV was recomputed.",
+  },
+  {
+    key: "quarantined_requests",
+    metric: "foretoken_quarantined_requests_total",
+    unit: "requests",
+    help: "Requests that were ended because they made workers die.",
+  },
+] as const satisfies readonly Omit<Figure<never>, "read">[];
+
+export type CountKey = (typeof COUNTED)[number]["key"];
+export type Counts = Record<CountKey, number>;
+
+export const ROLLOUT_FIGURES: readonly (Figure<Readonly<Counts>> & { readonly key: CountKey })[] =
+  COUNTED.map((row) => ({ ...row, read: (counts: Readonly<Counts>) => counts[row.key] }));
+
+/** Counters of one engine; in reports also their sum over all. */
+export const WORKER_FIGURES = [
+  {
+    key: "preemptions",
+    metric: "vllm:num_preemptions_total",
+    unit: "",
+    help: "Requests that an engine preempted.",
+    read: (s) => s.preemptions,
+  },
+  {
+    key: "prefill_tokens",
+    metric: "vllm:prompt_tokens_total",
+    unit: "tokens",
+    help: "Tokens prefilled, recomputed ones included.",
+    read: (s) => s.prefillTokens,
+  },
+  {
+    key: "drafted_tokens",
+    metric: "vllm:spec_decode_num_draft_tokens_total",
+    unit: "tokens",
+    help: "Draft tokens verified.",
+    read: (s) => s.draftedTokens,
+  },
+  {
+    key: "accepted_tokens",
+    metric: "vllm:spec_decode_num_accepted_tokens_total",
+    unit: "tokens",
+    help: "Of them, accepted.",
+    read: (s) => s.acceptedTokens,
+  },
+  {
+    key: "drafts",
+    metric: "vllm:spec_decode_num_drafts_total",
+    unit: "",
+    help: "Drafts verified.",
+    read: (s) => s.drafts,
+  },
+  {
+    key: "recomputed_tokens",
+    metric: "foretoken_recomputed_tokens_total",
+    unit: "tokens",
+    help: "Tokens prefilled a second time.",
+    read: (s) => s.recomputedTokens,
+  },
+  {
+    key: "steps",
+    metric: "foretoken_engine_steps_total",
+    unit: "",
+    help: "Engine steps.",
+    read: (s) => s.steps,
+  },
+  {
+    key: "busy_s",
+    metric: "foretoken_engine_busy_seconds_total",
+    unit: "s",
+    help: "Time in engine steps.",
+    read: (s) => s.busyMs / 1000,
+  },
+  {
+    key: "kv_loads",
+    metric: "foretoken_kv_loads_total",
+    unit: "",
+    help: "KV blobs loaded in place of recomputing.",
+    read: (s) => s.kvLoads,
+  },
+  {
+    key: "kv_load_failures",
+    metric: "foretoken_kv_load_failures_total",
+    unit: "",
+    help: "KV blobs that were refused.",
+    read: (s) => s.kvLoadFailures,
+  },
+] as const satisfies readonly Figure<WorkerStats>[];
+
+export type WorkerKey = KeyOf<(typeof WORKER_FIGURES)[number]>;
+
+/** Of engines whose KV moves by connectors of their own; in reports under `kv_moves`. */
+export const KV_MOVE_FIGURES = [
+  {
+    key: "moves",
+    metric: "foretoken_kv_moves_total",
+    unit: "requests",
+    help: "Requests that came from another engine and found their KV by the engine's connector.",
+    read: (m) => m.moves,
+  },
+  {
+    key: "moved_tokens",
+    metric: "foretoken_kv_moved_tokens_total",
+    unit: "tokens",
+    help: "Tokens of them.",
+    read: (m) => m.movedTokens,
+  },
+  {
+    key: "recomputed_moves",
+    metric: "foretoken_kv_recomputed_moves_total",
+    unit: "requests",
+    help: "Requests that came from another engine and did not find their KV.",
+    read: (m) => m.recomputedMoves,
+  },
+  {
+    key: "recomputed_tokens",
+    metric: "foretoken_kv_recomputed_move_tokens_total",
+    unit: "tokens",
+    help: "Tokens of such requests that were recomputed.",
+    read: (m) => m.recomputedTokens,
+  },
+  {
+    key: "hit_tokens",
+    metric: "foretoken_kv_hit_tokens_total",
+    unit: "tokens",
+    help: "Tokens that the engine reports as loaded through its connector.",
+    read: (m) => m.hitTokens,
+  },
+  {
+    key: "failed_blocks",
+    metric: "foretoken_kv_pool_failed_blocks_total",
+    unit: "",
+    help: "Blocks that the KV pool could not look up, load or save.",
+    read: (m) => m.failedBlocks,
+  },
+  {
+    key: "pool_s",
+    metric: "foretoken_kv_pool_seconds_total",
+    unit: "s",
+    help: "Time that the engine's connector spent in the KV pool.",
+    read: (m) => m.poolSeconds,
+  },
+] as const satisfies readonly Figure<KvMoveStats>[];
+
+export type KvMoveKey = KeyOf<(typeof KV_MOVE_FIGURES)[number]>;
+
+/** Of Foretoken's own KV pool; in reports under `kv_pool`. */
+export const POOL_FIGURES = [
+  {
+    key: "puts",
+    metric: "foretoken_kv_pool_puts_total",
+    unit: "",
+    help: "Blobs stored.",
+    read: (p) => p.puts,
+  },
+  {
+    key: "hits",
+    metric: "foretoken_kv_pool_hits_total",
+    unit: "",
+    help: "Blobs that were there.",
+    read: (p) => p.hits,
+  },
+  {
+    key: "misses",
+    metric: "foretoken_kv_pool_misses_total",
+    unit: "",
+    help: "Blobs that were not.",
+    read: (p) => p.misses,
+  },
+  {
+    key: "evictions",
+    metric: "foretoken_kv_pool_evictions_total",
+    unit: "",
+    help: "Blobs dropped for room.",
+    read: (p) => p.evictions,
+  },
+  {
+    key: "corrupt",
+    metric: "foretoken_kv_pool_corrupt_total",
+    unit: "",
+    help: "Blobs with a wrong checksum.",
+    read: (p) => p.corrupt,
+  },
+  {
+    key: "disk_errors",
+    metric: null,
+    unit: "",
+    help: "Reads and writes of the SSD tier that failed.",
+    read: (p) => p.diskErrors,
+  },
+] as const satisfies readonly Figure<KvPoolStats>[];
+
+export type PoolKey = KeyOf<(typeof POOL_FIGURES)[number]>;
+
+/** Rollout and workers together: what a report has of a run, and the live view of an iteration. */
+export type FigureKey = CountKey | WorkerKey;
+export type Figures = Record<FigureKey, number>;
+
+export const NO_FIGURES: Readonly<Figures> = { ...noCounts(), ...sumsOf(WORKER_FIGURES, []) };
+
+/** For people, without values. */
+export const SHOWN_FIGURES: readonly Omit<Figure<never> & { key: FigureKey }, "read">[] = [
+  ...ROLLOUT_FIGURES,
+  ...WORKER_FIGURES,
+].map(({ key, metric, unit, help }) => ({ key, metric, unit, help }));
+
+/** The beginning of a count. */
+export function noCounts(): Counts {
+  return valuesOf(
+    COUNTED.map(({ key }) => ({ key, read: () => 0 })),
+    null,
+  );
+}
+
+/** By key, of one source. */
+export function valuesOf<Key extends string, Source>(
+  rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],
+  source: Source,
+): Record<Key, number> {
+  return sumsOf(rows, [source]);
+}
+
+/** By key, over all sources. */
+export function sumsOf<Key extends string, Source>(
+  rows: readonly { readonly key: Key; readonly read: (from: Source) => number }[],
+  sources: readonly Source[],
+): Record<Key, number> {
+  const sums = rows.map(({ key, read }) => [
+    key,
+    sources.reduce((sum, source) => sum + read(source), 0),
+  ]);
+  return Object.fromEntries(sums) as Record<Key, number>;
+}
+
+/** `now` less `before`, 0 at least: an engine that restarts counts from 0 again. */
+export function since<Key extends string>(
+  now: Readonly<Record<Key, number>>,
+  before: Readonly<Record<Key, number>>,
+): Record<Key, number> {
+  const keys = Object.keys(now) as Key[];
+  return Object.fromEntries(
+    keys.map((key) => [key, Math.max(0, now[key] - before[key])]),
+  ) as Record<Key, number>;
+}

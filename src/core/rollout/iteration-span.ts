@@ -1,0 +1,101 @@
+// One iteration: when it began, what was counted before it, when its requests ended, and its tail. Meter begins and
+// ends it; a report, the log, the page and /metrics take what they say of an iteration from here.
+
+import type { WeightEpoch } from "../base/ids.ts";
+import { type Figures, since } from "./figures.ts";
+
+/** Tail: the last 10 % of requests (paper, Fig. 8). */
+const TAIL_SHARE = 0.1;
+/**
+ * Times of finished requests kept, at least: more than the tail of the largest rollout, 10 % of the 262,144 that
+ * the request buffer holds.
+ */
+const ENDS_KEPT = 32_768;
+
+/** What one iteration of a trainer was. */
+export interface IterationSummary {
+  /** Under which its requests began. */
+  readonly weightEpoch: number;
+  /** From its first request to the end of its last response. */
+  readonly seconds: number;
+  readonly tokensPerS: number;
+  /** From the end of all but the last 10 % of its responses to the end of the last one. */
+  readonly tailS: number;
+  /** Of its requests, when it ended. */
+  readonly unfinished: number;
+  /** Counted in it. Requests that were carried into it are among its requests. */
+  readonly figures: Readonly<Figures>;
+}
+
+/** Times of ends, in order. Only the last ones are kept, so a sidecar that never ends has a bound. */
+export class Ends {
+  #count = 0;
+  #ms: number[] = [];
+
+  add(ms: number): void {
+    this.#count += 1;
+    this.#ms.push(ms);
+    if (this.#ms.length >= 2 * ENDS_KEPT) this.#ms = this.#ms.slice(-ENDS_KEPT);
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  /** null: nothing has ended. */
+  get lastMs(): number | null {
+    return this.#ms.at(-1) ?? null;
+  }
+
+  /** The tail of `of` requests begins when all but the last TAIL_SHARE have ended; `endMs`: they have not. */
+  tailStartMs(of: number, { startMs, endMs }: { startMs: number; endMs: number }): number {
+    const before = of - Math.ceil(of * TAIL_SHARE);
+    if (before === 0) return startMs;
+    const forgotten = this.#count - this.#ms.length;
+    return this.#ms[Math.max(0, before - 1 - forgotten)] ?? endMs;
+  }
+}
+
+export class IterationSpan {
+  /** The first is 1. */
+  readonly number: number;
+  readonly startMs: number;
+  readonly ends = new Ends();
+  readonly #epoch: WeightEpoch;
+  readonly #before: Readonly<Figures>;
+
+  /** `counted`: up to now. Unfinished requests of an earlier iteration are carried into this one. */
+  constructor(begin: { number: number; epoch: WeightEpoch; startMs: number; counted: Figures }) {
+    const { counted } = begin;
+    this.number = begin.number;
+    this.startMs = begin.startMs;
+    this.#epoch = begin.epoch;
+    const { finished_groups: groups, finished_requests: requests } = counted;
+    this.#before = { ...counted, groups, requests };
+  }
+
+  /** What was counted in it; `counted`: up to now. */
+  figures(counted: Readonly<Figures>): Figures {
+    return since(counted, this.#before);
+  }
+
+  isTail({ requests, finished_requests: finished }: Readonly<Figures>): boolean {
+    const left = requests - finished;
+    return left > 0 && left <= Math.ceil(requests * TAIL_SHARE);
+  }
+
+  summary(counted: Readonly<Figures>, nowMs: number): IterationSummary {
+    const figures = this.figures(counted);
+    const { startMs, ends } = this;
+    const endMs = ends.lastMs ?? nowMs;
+    const seconds = (endMs - startMs) / 1000;
+    return {
+      weightEpoch: this.#epoch,
+      seconds,
+      tokensPerS: seconds > 0 ? figures.output_tokens / seconds : 0,
+      tailS: (endMs - ends.tailStartMs(ends.count, { startMs, endMs })) / 1000,
+      unfinished: figures.requests - figures.finished_requests,
+      figures,
+    };
+  }
+}
