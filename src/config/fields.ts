@@ -173,9 +173,9 @@ export const FIELDS = {
   draft: {
     kind: "choice",
     flag: "--draft",
-    choices: ["grouped", "self", "off"],
+    choices: ["grouped", "off"],
     default: null,
-    help: "speculative decoding from the group's responses or the request's own",
+    help: "speculative decoding from the group's responses",
     otherwise: "grouped with seer and foretoken, off with the others",
   },
   draftBudget: {

@@ -3,14 +3,14 @@
 // The token log is the request buffer itself; nothing is stored twice. Responses beyond those that a replica has
 // room for (SEQUENCES_MAX of a group) have no source: they are neither sent nor drafted for.
 
-import { type GroupId, groupId, type WorkerId } from "../base/ids.ts";
+import type { GroupId, WorkerId } from "../base/ids.ts";
 import type { Group, Request } from "../request/buffer.ts";
 import { SEQUENCES_MAX } from "../wasm/abi.ts";
 import type { DraftSource, GroupUpdate } from "./group-update.ts";
 import { DraftSequences } from "./sequences.ts";
 
-export const DRAFT_MODES = ["grouped", "self", "off"] as const;
-/** grouped: from all responses of the group. self: from the request's own text only. */
+export const DRAFT_MODES = ["grouped", "off"] as const;
+/** grouped: from all responses of the group. */
 export type DraftMode = (typeof DRAFT_MODES)[number];
 
 /** A replica outlives its last use by this long: longer than any pause between two chunks of a group. */
@@ -44,11 +44,10 @@ export class DraftRegistry {
   readonly #holders = new Map<GroupId, Set<WorkerId>>();
   /** Those of which a holder may lack tokens. */
   readonly #dirty = new Set<Log>();
-  readonly #sequences: DraftSequences;
+  readonly #sequences = new DraftSequences();
 
   constructor(mode: DraftMode) {
     this.#mode = mode;
-    this.#sequences = new DraftSequences(mode === "grouped");
   }
 
   /** Requests with tokens that some replica lacks. */
@@ -62,14 +61,8 @@ export class DraftRegistry {
 
   /** The response that a source's tokens belong to; null: none, or an attempt that was discarded. */
   ownerOf(source: DraftSource, groupOf: (id: GroupId) => Group | null): Request | null {
-    const { groupId: id, sampleIndex: index } = source;
-    if (this.#mode !== "self") {
-      const group = groupOf(id);
-      return group === null ? null : this.#sequences.ownerAt(group, index);
-    }
-    const at = id.lastIndexOf("#");
-    const request = groupOf(groupId(id.slice(0, at)))?.requests[Number(id.slice(at + 1))];
-    return request !== undefined && this.#sequences.indexOf(request) === index ? request : null;
+    const group = groupOf(source.groupId);
+    return group === null ? null : this.#sequences.ownerAt(group, source.sampleIndex);
   }
 
   /** The request is about to run on the worker: its group must be known there. Before `catchUp`. */
@@ -82,7 +75,7 @@ export class DraftRegistry {
     }
     if (log.holders.has(workerId)) return [];
     log.holders.add(workerId);
-    for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
+    for (const sibling of request.group.requests) {
       const other = sibling.response.column.length > 0 ? this.#log(sibling) : null;
       if (other !== null) this.#soil(other);
     }
@@ -130,15 +123,13 @@ export class DraftRegistry {
     }
   }
 
-  /** The source has no use any more: updates to send, by worker. */
-  retired(request: Request): Map<WorkerId, GroupUpdate[]> {
+  /** The group has no use any more: updates to send, by worker. */
+  retired({ groupId: id, requests }: Group): Map<WorkerId, GroupUpdate[]> {
     const updates = new Map<WorkerId, GroupUpdate[]>();
-    for (const sibling of this.#mode === "grouped" ? request.group.requests : [request]) {
-      this.#drop(sibling);
-      this.#sequences.forget(sibling);
+    for (const request of requests) {
+      this.#drop(request);
+      this.#sequences.forget(request);
     }
-    const id = this.#draftGroupOf(request);
-    if (id === null) return updates;
     for (const workerId of this.#holders.get(id) ?? []) {
       updates.set(workerId, [{ kind: "drop_group", groupId: id }]);
     }
@@ -222,22 +213,14 @@ export class DraftRegistry {
   }
 
   #sourceOf(request: Request): DraftSource | null {
-    const id = this.#draftGroupOf(request);
-    if (id === null) return null;
+    if (this.#mode === "off") return null;
     const index = this.#sequences.indexOf(request);
     if (index >= SEQUENCES_MAX) return null;
-    const { leadTokens } = request.spec;
+    const { groupId: id, leadTokens } = request.spec;
     const isTurn = leadTokens !== undefined && request.spec.prompt !== request.group.prompt;
     if (!isTurn) return { groupId: id, sampleIndex: index };
     const turn = { promptTokens: request.group.prompt.length, leadTokens };
     return { groupId: id, sampleIndex: index, turn };
-  }
-
-  /** null: drafting is off. */
-  #draftGroupOf({ spec }: Request): GroupId | null {
-    if (this.#mode === "off") return null;
-    if (this.#mode === "grouped") return spec.groupId;
-    return groupId(`${spec.groupId}#${spec.sampleIndex}`);
   }
 
   #holdersOf(id: GroupId): Set<WorkerId> {

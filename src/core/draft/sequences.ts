@@ -5,21 +5,14 @@
 import type { Group, Request } from "../request/buffer.ts";
 
 export class DraftSequences {
-  /** grouped: sequences of one group. self: each request has a group of its own. */
-  readonly #isGrouped: boolean;
   /** Of requests that are not at their own number. */
   readonly #indexes = new Map<Request, number>();
   /** Sequences that are not of the response with that number; null: of a beginning that was taken back. */
   readonly #owners = new Map<Group, Map<number, Request | null>>();
 
-  constructor(isGrouped: boolean) {
-    this.#isGrouped = isGrouped;
-  }
-
   indexOf(request: Request): number {
     const known = this.#indexes.get(request);
     if (known !== undefined) return known;
-    if (!this.#isGrouped) return 0;
     const { sampleIndex } = request.spec;
     const owners = this.#owners.get(request.group);
     // A response that restarted earlier may use it.
@@ -36,10 +29,6 @@ export class DraftSequences {
   /** The response restarts. */
   restarted(request: Request): void {
     const index = this.indexOf(request);
-    if (!this.#isGrouped) {
-      this.#indexes.set(request, index + 1);
-      return;
-    }
     let owners = this.#owners.get(request.group);
     if (owners === undefined) {
       owners = new Map();

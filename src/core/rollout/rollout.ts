@@ -599,26 +599,20 @@ export class Rollout {
     this.#scheduler.refresh(group);
     this.#pooled.release(request.spec.requestId);
     this.meter.requestFinished(request);
-    if (this.#options.draft === "self") this.#dropDrafts(request);
     this.#listener.finished(request);
     if (isGroupDone) this.#retire(group);
   }
 
   #retire(group: Group): void {
-    const first = group.requests[0];
-    if (first !== undefined && this.#options.draft === "grouped") this.#dropDrafts(first);
+    for (const [workerId, updates] of this.#registry.retired(group)) {
+      for (const update of updates) this.#post(workerId, update);
+    }
     for (const request of group.requests) if (request.spec.keepsKv === true) this.#letGo(request);
     this.meter.count("finished_groups");
     this.#listener.groupFinished(group);
     this.#scheduler.forget(group);
     this.#context.forget(group);
     this.#buffer.remove(group);
-  }
-
-  #dropDrafts(request: Request): void {
-    for (const [workerId, updates] of this.#registry.retired(request)) {
-      for (const update of updates) this.#post(workerId, update);
-    }
   }
 
   /** What its worker says of it cannot be used; the worker itself goes on. */

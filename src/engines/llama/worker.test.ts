@@ -8,7 +8,6 @@ import { Ear, finished } from "../../../test/llama/ear.ts";
 import {
   MODEL_PATH,
   newRequest,
-  OTHER_MODEL_PATH,
   run,
   skipReason,
   soloResponse,
