@@ -38,7 +38,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
     "core/draft",
     "core/schedule",
   ],
-  config: ["core/base"],
+  config: ["core/base", "core/schedule"],
   proto: ["core/base", "core/draft"],
   text: ["core/base"],
   host: ["core", "server"],

@@ -1,10 +1,13 @@
 import { expect, test } from "bun:test";
-import { FIELDS } from "../config/fields.ts";
+import { readFileSync } from "node:fs";
+import { join } from "node:path";
 import { POLICY_NAMES } from "../core/schedule/policies.ts";
 import { parseCompare } from "./compare.ts";
 
-test("policies: each is a choice of --policy", () => {
-  expect([...FIELDS.policy.choices].sort()).toEqual([...POLICY_NAMES].sort());
+test("policies: the Python package names the same", () => {
+  const path = join(import.meta.dir, "../../python/src/foretoken/sidecar.py");
+  const [, names] = /^Policy = Literal\[(.*)\]$/m.exec(readFileSync(path, "utf8")) ?? [];
+  expect(JSON.parse(`[${names}]`).toSorted()).toEqual(POLICY_NAMES.toSorted());
 });
 
 test("compare: drafting is on with seer and off with the baselines", () => {

@@ -129,7 +129,8 @@ async function wantedWorkloads(settings: SimulateSettings): Promise<Workload[]> 
   return Promise.all(workloads.map((workload) => withLengths(workload, lengths)));
 }
 
-function systemsOf(text: string): SystemName[] {
+function systemsOf(text: string): readonly SystemName[] {
+  if (text === "all") return SYSTEM_NAMES;
   const names = text.split(",").map((part) => {
     const name = part.trim();
     const known = SYSTEM_NAMES.find((one) => one === name);

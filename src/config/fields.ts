@@ -2,6 +2,7 @@
 // keys of a configuration file and the parsed settings all come from it; a command names the fields it takes.
 
 import { AppError } from "../core/base/errors.ts";
+import { DRAFT_DEFAULT, POLICY_HELP, POLICY_NAMES } from "../core/schedule/policies.ts";
 
 interface FieldBase {
   readonly flag: string;
@@ -166,9 +167,9 @@ export const FIELDS = {
   policy: {
     kind: "choice",
     flag: "--policy",
-    choices: ["seer", "foretoken", "divided", "group"],
+    choices: POLICY_NAMES,
     default: "seer",
-    help: "seer: chunks, probes first, longest group first. foretoken: chunks, the response with the fewest tokens first. divided: chunks, first come first served. group: whole groups, workers round robin, as in veRL",
+    help: POLICY_HELP,
   },
   draft: {
     kind: "choice",
@@ -176,7 +177,7 @@ export const FIELDS = {
     choices: ["grouped", "off"],
     default: null,
     help: "speculative decoding from the group's responses",
-    otherwise: "grouped with seer and foretoken, off with the others",
+    otherwise: DRAFT_DEFAULT,
   },
   draftBudget: {
     kind: "choice",
@@ -410,8 +411,8 @@ export const FIELDS = {
     kind: "text",
     flag: "--systems",
     metavar: "NAME,...",
-    default: "verl, streamrl-oracle, partial-rollout, divided, seer, oracle, foretoken",
-    help: "the schedulers to simulate; speed-ups are over verl without drafting",
+    default: "all",
+    help: "the schedulers to simulate: verl, streamrl-oracle, partial-rollout, oracle, policies that divide, or all; speed-ups are over verl without drafting",
   },
   simulatedDraft: {
     kind: "choice",

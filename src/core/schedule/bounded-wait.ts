@@ -6,7 +6,7 @@
 import type { Turnover } from "../context/turnover.ts";
 import type { Group, Request, RequestBuffer } from "../request/buffer.ts";
 import type { Heap } from "../wasm/heap.ts";
-import { byArrival } from "./keyed.ts";
+import { byArrival } from "./by-arrival.ts";
 import type { SchedulePolicy } from "./policy.ts";
 
 /** By Little's law a request ends, on average, when as many have ended as were open when it came. */
@@ -68,10 +68,6 @@ export class BoundedWaitPolicy implements SchedulePolicy {
 
   forget(group: Group): void {
     this.#policy.forget(group);
-  }
-
-  compare(a: Request, b: Request): number {
-    return this.#policy.compare(a, b);
   }
 
   isUrgent(request: Request): boolean {

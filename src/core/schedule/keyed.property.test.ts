@@ -5,7 +5,8 @@ import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
-import { byFewestTokens, KeyedPolicy } from "./keyed.ts";
+import { byFewestTokens } from "./fewest-tokens.ts";
+import { KeyedPolicy } from "./keyed.ts";
 
 const core = loadCore();
 

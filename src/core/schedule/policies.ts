@@ -1,5 +1,6 @@
-// The policies by name: the order of requests, whether they are divided, and whether drafts are a part of the policy. A
-// new order is a file beside this one, a line here, and a choice of --policy.
+// The registry of policies: one row each. `--policy` (its choices and help), `--compare`, the default of `--draft`, the
+// simulator's systems and the tests over all policies are read from it. A new policy is a file beside this one and a
+// row here; python/src/foretoken/sidecar.py has the names once more, and a test compares them.
 
 import type { ContextManager } from "../context/context.ts";
 import type { DraftMode } from "../draft/registry.ts";
@@ -7,8 +8,10 @@ import type { RequestBuffer } from "../request/buffer.ts";
 import { Heap } from "../wasm/heap.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import { BoundedWaitPolicy } from "./bounded-wait.ts";
+import { byArrival } from "./by-arrival.ts";
 import type { ChunkLength } from "./chunk-length.ts";
-import { byArrival, byFewestTokens, KeyedPolicy } from "./keyed.ts";
+import { byFewestTokens } from "./fewest-tokens.ts";
+import { KeyedPolicy } from "./keyed.ts";
 import type { SchedulePolicy } from "./policy.ts";
 import { ProbeFirstPolicy } from "./probe-first.ts";
 import { Scheduler } from "./scheduler.ts";
@@ -21,56 +24,88 @@ export interface PolicyParts {
   readonly core: CoreExports;
 }
 
+type OrderParts = Omit<PolicyParts, "chunks">;
+
 interface Policy {
+  readonly help: string;
   /** Where nothing else is chosen. */
   readonly draft: DraftMode;
   /** false: whole groups, each pinned to a worker. */
   readonly isDivided: boolean;
-  readonly order: (parts: PolicyParts) => SchedulePolicy;
+  /** No request waits without end, whatever the order prefers (`bounded-wait.ts`). */
+  readonly isBounded: boolean;
+  readonly order: (parts: OrderParts) => SchedulePolicy;
 }
 
-const keyed =
-  (keyOf: typeof byArrival) =>
-  ({ buffer, core }: PolicyParts): SchedulePolicy =>
-    new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
-
-// biome-ignore format: one policy a line
 const POLICIES = {
-  group: { draft: "off", isDivided: false, order: keyed(byArrival) },
-  divided: { draft: "off", isDivided: true, order: keyed(byArrival) },
-  seer: { draft: "grouped", isDivided: true, order: probeFirst },
-  foretoken: { draft: "grouped", isDivided: true, order: fewestTokens },
+  group: {
+    help: "whole groups, workers round robin, as in veRL",
+    draft: "off",
+    isDivided: false,
+    isBounded: false,
+    order: (parts) => keyed(parts, byArrival),
+  },
+  divided: {
+    help: "chunks, first come first served",
+    draft: "off",
+    isDivided: true,
+    isBounded: false,
+    order: (parts) => keyed(parts, byArrival),
+  },
+  seer: {
+    help: "chunks, probes first, longest group first",
+    draft: "grouped",
+    isDivided: true,
+    isBounded: true,
+    order: ({ buffer, context, core }) => {
+      const heaps = { probes: new Heap(core), keyed: new Heap(core), served: new Heap(core) };
+      return new ProbeFirstPolicy({ buffer, context, heaps });
+    },
+  },
+  foretoken: {
+    help: "chunks, the response with the fewest tokens first",
+    draft: "grouped",
+    isDivided: true,
+    isBounded: true,
+    order: (parts) =>
+      keyed(
+        parts,
+        byFewestTokens((group) => parts.context.prior(group)),
+      ),
+  },
 } as const satisfies Record<string, Policy>;
 
 export type PolicyName = keyof typeof POLICIES;
 
 export const POLICY_NAMES = Object.keys(POLICIES) as [PolicyName, ...PolicyName[]];
 
+export const POLICY_HELP = POLICY_NAMES.map((name) => `${name}: ${POLICIES[name].help}`).join(". ");
+
+/** The default of `--draft`, in words. */
+export const DRAFT_DEFAULT = `grouped with ${POLICY_NAMES.filter(
+  (name) => POLICIES[name].draft === "grouped",
+).join(" and ")}, off with the others`;
+
+export function isDivided(policy: PolicyName): boolean {
+  return POLICIES[policy].isDivided;
+}
+
 /** How a policy drafts where nothing else is chosen. */
 export function defaultDraft(policy: PolicyName): DraftMode {
   return POLICIES[policy].draft;
 }
 
-export function schedulerFor(policy: PolicyName, parts: PolicyParts): Scheduler {
-  const { isDivided, order } = POLICIES[policy];
-  const { chunks } = parts;
-  return new Scheduler(order(parts), isDivided ? { kind: "divided", chunks } : { kind: "pinned" });
+export function schedulerFor(name: PolicyName, parts: PolicyParts): Scheduler {
+  const policy: Policy = POLICIES[name];
+  const { buffer, chunks, context, core } = parts;
+  let order = policy.order(parts);
+  if (policy.isBounded) {
+    const { turnover } = context;
+    order = new BoundedWaitPolicy({ policy: order, buffer, turnover, arrivals: new Heap(core) });
+  }
+  return new Scheduler(order, policy.isDivided ? { kind: "divided", chunks } : { kind: "pinned" });
 }
 
-function fewestTokens(parts: PolicyParts): SchedulePolicy {
-  const { buffer, context, core } = parts;
-  const keyOf = byFewestTokens((group) => context.prior(group));
-  return bounded(new KeyedPolicy({ buffer, heap: new Heap(core), keyOf }), parts);
-}
-
-function probeFirst(parts: PolicyParts): SchedulePolicy {
-  const { buffer, context, core } = parts;
-  const heaps = { probes: new Heap(core), lengths: new Heap(core), served: new Heap(core) };
-  return bounded(new ProbeFirstPolicy({ buffer, context, heaps }), parts);
-}
-
-/** Its order, in which no request waits without end. */
-function bounded(policy: SchedulePolicy, { buffer, context, core }: PolicyParts): SchedulePolicy {
-  const { turnover } = context;
-  return new BoundedWaitPolicy({ policy, buffer, turnover, arrivals: new Heap(core) });
+function keyed({ buffer, core }: OrderParts, keyOf: typeof byArrival): SchedulePolicy {
+  return new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
 }

@@ -16,8 +16,6 @@ export interface SchedulePolicy {
   refresh(group: Group): void;
   /** The group is done with: nothing of it is kept. */
   forget(group: Group): void;
-  /** Negative: `a` is served before `b`; both may be running. */
-  compare(a: Request, b: Request): number;
   /** true: `request` runs in the high class of the draft budget. */
   isUrgent(request: Request): boolean;
 }

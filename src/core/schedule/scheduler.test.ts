@@ -7,8 +7,9 @@ import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { Heap } from "../wasm/heap.ts";
 import { loadCore } from "../wasm/load.ts";
+import { byArrival } from "./by-arrival.ts";
 import { ChunkLength } from "./chunk-length.ts";
-import { byArrival, KeyedPolicy } from "./keyed.ts";
+import { KeyedPolicy } from "./keyed.ts";
 import type { Slot } from "./placement.ts";
 import { place } from "./placement.ts";
 import { ProbeFirstPolicy, STARVATION_PERIOD } from "./probe-first.ts";
@@ -38,7 +39,7 @@ function contextOf(buffer: RequestBuffer): ContextManager {
 }
 
 function probeFirst(buffer: RequestBuffer, context: ContextManager): ProbeFirstPolicy {
-  const heaps = { probes: new Heap(core), lengths: new Heap(core), served: new Heap(core) };
+  const heaps = { probes: new Heap(core), keyed: new Heap(core), served: new Heap(core) };
   return new ProbeFirstPolicy({ buffer, context, heaps });
 }
 

@@ -9,7 +9,7 @@ import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./
 import type { Series } from "./recorder.ts";
 import type { SimulationResult } from "./simulation.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
-import { chunkTokensOf, type SystemName } from "./systems.ts";
+import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
 import { WORKLOADS, type Workload } from "./workload.ts";
 
 /** A system's figures over all seeds. Its keys are a public format. */
@@ -70,13 +70,11 @@ export interface ExperimentOptions {
 
 export type DraftOption = "off" | "grouped" | "own";
 
-/** Baselines draft as in the paper; group-aware systems draft from groups; own: only `foretoken`. */
+/** Baselines draft as in the paper; group-aware systems draft from groups; own: only those that are not the paper's. */
 function draftOf(system: SystemName, draft: DraftOption): SimDraft {
   if (draft === "off") return "off";
-  if (draft === "own" && system === "foretoken") return "own";
-  const isBaseline =
-    system === "verl" || system === "streamrl-oracle" || system === "partial-rollout";
-  return isBaseline ? "vanilla" : "grouped";
+  if (draft === "own" && !isOfThePaper(system)) return "own";
+  return isBaseline(system) ? "vanilla" : "grouped";
 }
 
 /** Speed-ups are over veRL without drafting, as the paper's are. */

@@ -4,30 +4,48 @@
 import type { Request } from "../../core/request/buffer.ts";
 import { ChunkLength } from "../../core/schedule/chunk-length.ts";
 import { KeyedPolicy } from "../../core/schedule/keyed.ts";
-import { schedulerFor } from "../../core/schedule/policies.ts";
+import {
+  isDivided,
+  POLICY_NAMES,
+  type PolicyName,
+  schedulerFor,
+} from "../../core/schedule/policies.ts";
 import { Scheduler } from "../../core/schedule/scheduler.ts";
 import { Heap } from "../../core/wasm/heap.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import type { SchedulerParts, SimScheduler } from "./simulation.ts";
 import { StreamRlOracle } from "./streamrl-oracle.ts";
 
-export const SYSTEM_NAMES = [
-  "verl",
-  "streamrl-oracle",
-  "partial-rollout",
-  "divided",
-  "seer",
-  "oracle",
-  "foretoken",
-] as const;
-export type SystemName = (typeof SYSTEM_NAMES)[number];
+/** Baselines of the paper, which draft as they did there, and the order that no system can know. */
+const BASELINES = ["verl", "streamrl-oracle", "partial-rollout"] as const;
+const ORACLE = "oracle";
+/** The paper's own: their chunks have its length. */
+const OF_THE_PAPER: readonly string[] = [...BASELINES, "divided", "seer", ORACLE];
+
+/** Policies that divide, each a system of its own name; `group` is what veRL does. */
+type Divided = Exclude<PolicyName, "group">;
+export type SystemName = (typeof BASELINES)[number] | Divided | typeof ORACLE;
+
+export const SYSTEM_NAMES: readonly SystemName[] = [
+  ...BASELINES,
+  ...POLICY_NAMES.filter((name): name is Divided => isDivided(name)),
+  ORACLE,
+];
 
 /**
  * Output tokens of one chunk. The paper's text gives none; 8 K is from notes on its first version. Shorter chunks let the
  * order change more often, and move more KV.
  */
 export function chunkTokensOf(system: SystemName): number {
-  return system === "foretoken" ? 2048 : 8192;
+  return isOfThePaper(system) ? 8192 : 2048;
+}
+
+export function isOfThePaper(system: SystemName): boolean {
+  return OF_THE_PAPER.includes(system);
+}
+
+export function isBaseline(system: SystemName): boolean {
+  return BASELINES.some((name) => name === system);
 }
 
 export function simSchedulerFor(
@@ -45,15 +63,10 @@ export function simSchedulerFor(
       return schedulerFor("group", { buffer, context, chunks, core });
     case "streamrl-oracle":
       return new StreamRlOracle(parts.lengthOf);
-    case "divided":
-    case "seer":
-    case "foretoken":
-      return schedulerFor(system, { buffer, context, chunks, core });
     case "oracle":
-      return new Scheduler(oracleOf(parts, core), {
-        kind: "divided",
-        chunks,
-      });
+      return new Scheduler(oracleOf(parts, core), { kind: "divided", chunks });
+    default:
+      return schedulerFor(system, { buffer, context, chunks, core });
   }
 }
 
