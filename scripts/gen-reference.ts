@@ -10,9 +10,8 @@ import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollou
 import { Meter } from "../src/core/rollout/meter.ts";
 import { EngineTime } from "../src/observe/metrics/effective-time.ts";
 import { Metrics } from "../src/observe/metrics/metrics.ts";
-import { describedRoutes } from "../src/serve-routes.ts";
+import { routeTable } from "../src/serve-routes.ts";
 import { SERVING_STATES } from "../src/server/live/serving-state.ts";
-import { rightFor } from "../src/server/rights.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const REFERENCE = join(ROOT, "docs", "reference");
@@ -109,15 +108,15 @@ function kindOf(field: Field): string {
 }
 
 function routes(): string {
-  const rows = describedRoutes()
+  const rows = routeTable()
     .toSorted((a, b) => a.path.localeCompare(b.path) || a.method.localeCompare(b.method))
-    .map(({ method, path, summary, query = {}, streams }) => [
+    .map(({ method, path, summary, query = {}, streams, right = "token" }) => [
       `\`${method} ${path}\``,
       streams ? `${summary} (may stream)` : summary,
       Object.keys(query)
         .map((name) => `\`${name}\``)
         .join(", "),
-      rightFor({ method, path }),
+      right,
     ]);
   return `# HTTP routes
 
@@ -126,8 +125,7 @@ ${MADE}
 The schemas of bodies and answers are in \`GET /openapi.json\` of a running server. \`/v1/stream\` is a WebSocket
 ([STREAM.md](../STREAM.md)), and so is \`/v1/draft\` ([PROTOCOL.md](../PROTOCOL.md)).
 
-Where \`--api-token\` is set: \`open\` routes need no token, \`read\` ones the read token or the API token, \`write\` ones the API token
-([SECURITY.md](../../SECURITY.md)). The sockets: \`/v1/stream\` read, \`/v1/draft\` write.
+Where \`--api-token\` is set, all routes but the \`open\` ones need it, and so do both sockets ([SECURITY.md](../../SECURITY.md)).
 
 ${table(["route", "what", "query", "right"], rows)}
 `;

@@ -12,7 +12,7 @@ import type { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
 import type { Kept } from "./server/kept.ts";
 import { SERVING_STATES } from "./server/live/serving-state.ts";
 import type { LiveView } from "./server/live/view.ts";
-import type { Route } from "./server/route.ts";
+import type { Row } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import type { StreamService } from "./server/stream/service.ts";
 
@@ -86,11 +86,13 @@ export function meteredBy(
   return { metrics, workersChanged: lookAtEngines };
 }
 
-export function metricsRoute(metrics: Metrics): Route {
-  return {
+export const METRICS_ROUTES: readonly Row<Metrics>[] = [
+  {
     method: "GET",
     path: "/metrics",
-    handle: async () =>
+    summary: "Prometheus metrics",
+    answers: ["text/plain"],
+    handle: async (metrics) =>
       new Response(await metrics.text(), { headers: { "content-type": metrics.contentType } }),
-  };
-}
+  },
+];

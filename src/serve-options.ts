@@ -21,8 +21,6 @@ export interface ServeOptions {
   readonly host: string;
   readonly port: number;
   readonly apiToken: string | null;
-  /** For routes that only read; null, the default: there is none. */
-  readonly readToken?: string | null;
   /** Default: plain HTTP. */
   readonly tls?: Certificate | null;
   /** Folders that weights and adapters may be loaded from; null, the default: any. */

@@ -4,63 +4,44 @@ import { randomWord, wallClock } from "./app.ts";
 
 import type { RunJournals } from "./host/journal-file.ts";
 import type { Timers } from "./host/timers.ts";
-import { type KeptLevels, metricsRoute } from "./metered.ts";
+import { type KeptLevels, METRICS_ROUTES } from "./metered.ts";
 import type { Metrics } from "./observe/metrics/metrics.ts";
 import type { WorkerPool } from "./pool/pool.ts";
 import type { Drafts } from "./serve-drafts.ts";
 import type { ServeOptions } from "./serve-options.ts";
-import { describeControl } from "./server/control/describe.ts";
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import { logged } from "./server/control/logged.ts";
-import { controlRoutes } from "./server/control/routes.ts";
+import { CONTROL_ROUTES, controlRoutes } from "./server/control/routes.ts";
 import type { WeightUpdates } from "./server/control/weights.ts";
 import { confined } from "./server/control/weights-roots.ts";
-import { describePlugin, pluginRoutes } from "./server/drafts/routes.ts";
+import { PLUGIN_ROUTES } from "./server/drafts/routes.ts";
 import type { EngineCalls } from "./server/engine-calls.ts";
-import { LIVE_DESCRIPTIONS, liveRoutes } from "./server/live/routes.ts";
+import { LIVE_ROUTES } from "./server/live/routes.ts";
 import type { LiveView } from "./server/live/view.ts";
-import { dataPlane, describeDataPlane } from "./server/openai/data-plane.ts";
+import { DATA_ROUTES, dataPlane } from "./server/openai/data-plane.ts";
 import { RequestJournals } from "./server/openai/request-journals.ts";
-import { openApiRoute, type RouteDescription } from "./server/openapi.ts";
-import { pageRoutes } from "./server/page/routes.ts";
-import { describeRollouts } from "./server/rollouts/describe.ts";
+import { OPENAPI_ROUTE, openApiRoute } from "./server/openapi.ts";
+import { PAGE_ROUTE } from "./server/page/routes.ts";
 import type { HeldWeights } from "./server/rollouts/journal.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
-import { rolloutSide } from "./server/rollouts/routes.ts";
-import type { Route } from "./server/route.ts";
+import { ROLLOUT_ROUTES, rolloutSide } from "./server/rollouts/routes.ts";
+import { bound, type Route, type RouteInfo } from "./server/route.ts";
 import type { Sidecar } from "./server/sidecar.ts";
 import { WORKER_ROUTES, type WorkerRegistry } from "./server/worker-registry.ts";
 import type { Encoder } from "./text/text.ts";
 
-const DESCRIPTIONS: readonly RouteDescription[] = [
-  {
-    method: "GET",
-    path: "/",
-    summary: "A page that shows the rollout",
-    request: null,
-    streams: false,
-    answers: ["text/html"],
-  },
-  {
-    method: "GET",
-    path: "/metrics",
-    summary: "Prometheus metrics",
-    request: null,
-    streams: false,
-    answers: ["text/plain"],
-  },
-];
-
-/** Every route but that of the document made of them. */
-export function describedRoutes(): RouteDescription[] {
+/** Every route of the server, as its row describes it. */
+export function routeTable(): readonly RouteInfo[] {
   return [
-    ...describeControl(),
+    ...CONTROL_ROUTES,
     ...WORKER_ROUTES,
-    ...describeDataPlane(),
-    ...describeRollouts(),
-    ...describePlugin(),
-    ...LIVE_DESCRIPTIONS,
-    ...DESCRIPTIONS,
+    ...DATA_ROUTES,
+    ...ROLLOUT_ROUTES,
+    PAGE_ROUTE,
+    ...LIVE_ROUTES,
+    ...PLUGIN_ROUTES,
+    ...METRICS_ROUTES,
+    OPENAPI_ROUTE,
   ];
 }
 
@@ -165,11 +146,11 @@ export function routesOf(
     ...logged(registry.routes(), (entry) => options.events.controlled(entry)),
     ...plane.routes,
     ...rollouts.routes,
-    ...pageRoutes(),
-    ...liveRoutes({ live, sidecar, text }),
-    ...pluginRoutes(drafts),
-    metricsRoute(metrics),
+    PAGE_ROUTE,
+    ...bound(LIVE_ROUTES, { live, sidecar, text }),
+    ...bound(PLUGIN_ROUTES, drafts),
+    ...bound(METRICS_ROUTES, metrics),
   ];
-  const all = [...routes, openApiRoute(routes, describedRoutes(), version)];
+  const all = [...routes, openApiRoute(routes, version)];
   return { routes: all, rollouts: rollouts.known, requestJournals };
 }

@@ -135,7 +135,6 @@ function listening(
       host: options.host,
       port: options.port,
       apiToken: options.apiToken,
-      readToken: options.readToken ?? null,
       tls: options.tls ?? null,
       bodyBytesMax: options.bodyBytesMax,
       ...options.edge,

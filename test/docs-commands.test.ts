@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { Glob } from "bun";
 import packageJson from "../package.json" with { type: "json" };
 import { programOf } from "../src/cli/cli.ts";
-import { describedRoutes } from "../src/serve-routes.ts";
+import { routeTable } from "../src/serve-routes.ts";
 
 const ROOT = join(import.meta.dir, "..");
 const PATTERNS = ["*.md", "docs/*.md", "deploy/**/*", "examples/**/*.md", "model/*.md"];
@@ -135,7 +135,7 @@ test("documents: every metric of foretoken is in the reference", () => {
 });
 
 test("documents: every route is one of the server's", () => {
-  const known = describedRoutes().map(
+  const known = routeTable().map(
     ({ method, path }) =>
       new RegExp(`^${method} ${path.replaceAll(/\{[^}]+\}|:[a-zA-Z]+/g, "[^/]+")}$`),
   );

@@ -13,24 +13,6 @@ export interface Exposure {
   readonly insecure: boolean;
 }
 
-/** @throws AppError usage: the read token would protect nothing. */
-export function checkReadToken({
-  apiToken,
-  readToken,
-}: {
-  readonly apiToken: string | null;
-  readonly readToken: string | null;
-}): void {
-  if (readToken === null) return;
-  if (apiToken === null) {
-    const problem = "without --api-token anybody may write";
-    throw new AppError("usage", `--read-token needs --api-token: ${problem}`);
-  }
-  if (apiToken === readToken) {
-    throw new AppError("usage", "--read-token is the same as --api-token: it would permit all");
-  }
-}
-
 /** null, or what the operator is to be warned of. @throws AppError usage. */
 export function checkExposure(exposure: Exposure): string | null {
   const { flag, host, token, tokenFlag, insecure } = exposure;

@@ -24,7 +24,7 @@ import { losslessness } from "../tools/doctor/lossless.ts";
 import { readCertificate } from "./certificate.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
-import { checkExposure, checkReadToken } from "./exposure.ts";
+import { checkExposure } from "./exposure.ts";
 import { createLog, type Log } from "./log.ts";
 import { eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";
@@ -44,7 +44,6 @@ export const SERVING_FIELDS = [
   "policy",
   "draft",
   "apiToken",
-  "readToken",
   "tlsCert",
   "tlsKey",
   "weightsRoot",
@@ -209,11 +208,10 @@ export function stderrLog({ log, logLevel }: Pick<ServeSettings, "log" | "logLev
 
 /** @throws AppError usage: no token protects an address that others can reach, or the tokens make no sense. */
 export function warnIfExposed(
-  settings: Pick<ServeSettings, "host" | "apiToken" | "readToken" | "insecure">,
+  settings: Pick<ServeSettings, "host" | "apiToken" | "insecure">,
   log: Log,
 ): void {
   const { host, apiToken, insecure } = settings;
-  checkReadToken(settings);
   const protection = { token: apiToken, tokenFlag: "--api-token", insecure };
   const warning = checkExposure({ flag: "--host", host, ...protection });
   if (warning !== null) log("warn", "insecure", { reason: warning });
@@ -225,7 +223,6 @@ export type ServingSettings = Pick<
   | "host"
   | "port"
   | "apiToken"
-  | "readToken"
   | "tlsCert"
   | "tlsKey"
   | "weightsRoot"
@@ -369,7 +366,6 @@ function bindOptionsOf(
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
-    readToken: settings.readToken,
     edge: {
       allowHosts: settings.allowHost,
       allowOrigins: settings.allowOrigin,

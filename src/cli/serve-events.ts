@@ -3,11 +3,11 @@
 import { errorText, errorWithStack } from "../core/base/errors.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { ServeEvents } from "../serve-options.ts";
-import { describeControl } from "../server/control/describe.ts";
+import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/open-streams.ts";
 import type { Log, LogFields } from "./log.ts";
 
-const CONTROL_PATHS: ReadonlySet<string> = new Set(describeControl().map(({ path }) => path));
+const CONTROL_PATHS: ReadonlySet<string> = new Set(CONTROL_ROUTES.map(({ path }) => path));
 
 const PROBE_PATHS = new Set(["/health", "/ping", "/liveness"]);
 

@@ -552,14 +552,6 @@ export const FIELDS = {
     help: "token that clients must send as `Authorization: Bearer TOKEN`; better set in the environment",
     otherwise: "none",
   },
-  readToken: {
-    kind: "text",
-    flag: "--read-token",
-    metavar: "TOKEN",
-    default: null,
-    help: "a second token beside --api-token, for reading: the page, /metrics, and all else that neither generates nor changes weights or workers",
-    otherwise: "none",
-  },
   tlsCert: {
     kind: "text",
     flag: "--tls-cert",

@@ -21,12 +21,19 @@ beforeAll(() => {
       {
         method: "POST",
         path: "/echo",
+        summary: "",
         handle: async (exchange) => jsonResponse({ body: await exchange.json() }),
       },
-      { method: "GET", path: "/things/:name", handle: ({ params }) => jsonResponse(params) },
+      {
+        method: "GET",
+        path: "/things/:name",
+        summary: "",
+        handle: ({ params }) => jsonResponse(params),
+      },
       {
         method: "GET",
         path: "/refused",
+        summary: "",
         handle: () => {
           throw new AppError("queue_full", "full");
         },
@@ -34,6 +41,7 @@ beforeAll(() => {
       {
         method: "GET",
         path: "/bug",
+        summary: "",
         handle: () => {
           throw new Error("a bug");
         },

@@ -12,10 +12,9 @@ import { FetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
 import { type OpenStream, OpenStreams } from "./open-streams.ts";
 import { requestIdOf } from "./request-id.ts";
-import { type Right, rightFor, socketRight } from "./rights.ts";
 import { type Route, reasonIn } from "./route.ts";
 import { Router } from "./router.ts";
-import { authorize, givenToken, type Tokens } from "./tokens.ts";
+import { authorize, givenToken } from "./tokens.ts";
 
 /** In the meaning of Bun's ServerWebSocket. */
 export interface Socket {
@@ -49,7 +48,9 @@ export interface Certificate {
   readonly key: string;
 }
 
-export interface HttpOptions extends Served, Tokens {
+export interface HttpOptions extends Served {
+  /** For every route that is not open; null: none is asked for, of anyone. */
+  readonly apiToken: string | null;
   readonly host: string;
   /** 0: any free one. */
   readonly port: number;
@@ -161,14 +162,14 @@ export function serveHttp(options: HttpOptions): HttpServer {
         access.check({ method, path: url.pathname, headers: request.headers });
         // A browser asks so before it sends what a form cannot; it has no token for that.
         if (shared !== null && method === "OPTIONS") return new Response(null, { status: 204 });
-        const given = givenToken(request.headers, url);
-        const permit = (right: Right) =>
-          authorize(given, options, { right, what: `${method} ${url.pathname}` });
+        const permit = () => authorize(givenToken(request.headers, url), options.apiToken);
         const service = sockets[url.pathname];
         if (service === undefined) {
-          return await router.handle(exchange, (route) => permit(rightFor(route)));
+          return await router.handle(exchange, (route) => {
+            if (route?.right !== "open") permit();
+          });
         }
-        permit(socketRight(url.pathname));
+        permit();
         const data: SocketData = { service, query: url.searchParams, wrapped: null };
         if (bun.upgrade(request, { data })) return null;
         throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);

@@ -1,25 +1,7 @@
-// The OpenAPI document of the whole server, made from the routes that there are: a route without a
-// description, or a description without a route, cannot be.
+// The OpenAPI document of the whole server, made from the rows of its routes.
 
-import { AppError } from "../core/base/errors.ts";
-import { jsonResponse, type Route } from "./route.ts";
-
-/** The document's description of one route. */
-export interface RouteDescription {
-  readonly method: Route["method"];
-  readonly path: string;
-  readonly summary: string;
-  /** JSON Schema of the body; null: it takes none, or any. */
-  readonly request: object | null;
-  /** It may answer with a stream of events. */
-  readonly streams: boolean;
-  /** Media types of its answer; none: it is empty. Default: JSON. */
-  readonly answers?: readonly string[];
-  /** JSON Schema of its answer, where that is JSON. Default: any. */
-  readonly answer?: object;
-  /** JSON Schemas of the parameters in the query; none is required. */
-  readonly query?: Readonly<Record<string, object>>;
-}
+import { jsonSchemaOf } from "./openai/fields.ts";
+import { jsonResponse, type Route, type RouteInfo, type Schema } from "./route.ts";
 
 const ERROR_SCHEMA = {
   type: "object",
@@ -38,34 +20,24 @@ const ERROR_SCHEMA = {
   },
 };
 
-/** @throws AppError invalid_config: routes and descriptions differ. */
-export function openApiRoute(
-  routes: readonly Route[],
-  descriptions: readonly RouteDescription[],
-  version: string,
-): Route {
-  const document = openApiDocument(routes, descriptions, version);
-  return { method: "GET", path: "/openapi.json", handle: () => jsonResponse(document) };
+/** The route of the document, which describes itself too. */
+export function openApiRoute(routes: readonly RouteInfo[], version: string): Route {
+  const document = openApiDocument([...routes, OPENAPI_ROUTE], version);
+  return { ...OPENAPI_ROUTE, handle: () => jsonResponse(document) };
 }
 
-function openApiDocument(
-  routes: readonly Route[],
-  descriptions: readonly RouteDescription[],
-  version: string,
-): object {
-  const described = new Map(descriptions.map((one) => [nameOf(one), one]));
+export const OPENAPI_ROUTE: RouteInfo = {
+  method: "GET",
+  path: "/openapi.json",
+  summary: "The OpenAPI document of this server",
+};
+
+function openApiDocument(routes: readonly RouteInfo[], version: string): object {
   const paths: Record<string, Record<string, object>> = {};
   for (const route of routes) {
-    const name = nameOf(route);
-    const description = described.get(name);
-    if (description === undefined) throw new AppError("invalid_config", `${name} is not described`);
-    described.delete(name);
     const path = route.path.replace(/:(\w+)/g, "{$1}");
-    paths[path] = { ...paths[path], [route.method.toLowerCase()]: operationOf(description) };
+    paths[path] = { ...paths[path], [route.method.toLowerCase()]: operationOf(route) };
   }
-  const [left] = described.keys();
-  if (left !== undefined)
-    throw new AppError("invalid_config", `${left} is described, and no route`);
   return {
     openapi: "3.1.0",
     info: {
@@ -84,9 +56,9 @@ function openApiDocument(
 
 const JSON_ONLY = ["application/json"];
 
-function operationOf(description: RouteDescription): object {
-  const { path, summary, request, streams, answers = JSON_ONLY, query = {} } = description;
-  const answer = description.answer === undefined ? {} : { schema: description.answer };
+function operationOf(route: RouteInfo): object {
+  const { path, summary, schema, streams = false, answers = JSON_ONLY, query = {} } = route;
+  const answer = route.answer === undefined ? {} : { schema: jsonSchemaOf(route.answer) };
   const names = [...path.matchAll(/:(\w+)/g)].map((match) => match[1]);
   const types = streams ? [...answers, "text/event-stream"] : answers;
   const content = Object.fromEntries(
@@ -106,9 +78,7 @@ function operationOf(description: RouteDescription): object {
       })),
       ...Object.entries(query).map(([name, schema]) => ({ name, in: "query", schema })),
     ],
-    ...(request === null
-      ? {}
-      : { requestBody: { required: true, content: { "application/json": { schema: request } } } }),
+    ...(schema === undefined ? {} : { requestBody: bodyOf(schema) }),
     responses: {
       200: { description: "done", ...(types.length === 0 ? {} : { content }) },
       "4XX": { description: "the request is wrong", ...error },
@@ -117,6 +87,6 @@ function operationOf(description: RouteDescription): object {
   };
 }
 
-function nameOf({ method, path }: { method: string; path: string }): string {
-  return `${method} ${path}`;
+function bodyOf(schema: Schema): object {
+  return { required: true, content: { "application/json": { schema: jsonSchemaOf(schema) } } };
 }

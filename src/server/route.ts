@@ -1,6 +1,7 @@
 // What the HTTP server is made of: routes that turn an exchange into a response. A handler throws AppError
 // for whatever is wrong with the request; the server turns it into the answer, once.
 
+import type { GenericSchema } from "valibot";
 import type { IdLists } from "./body-reader.ts";
 import type { StreamHold } from "./open-streams.ts";
 
@@ -27,11 +28,48 @@ export interface Exchange {
   streams(): StreamHold;
 }
 
-export interface Route {
+/** Who may call: anyone without a token, because load balancers ask, or holders of the API token. */
+export type Right = "open" | "token";
+
+/** A valibot schema, or a JSON schema where bodies are passed on unchecked. */
+export type Schema = GenericSchema | Readonly<Record<string, unknown>>;
+
+/** What a route says of itself. The router, rights, the OpenAPI document, the reference and the fuzz targets read it. */
+export interface RouteInfo {
   readonly method: "GET" | "POST" | "DELETE";
   /** `/v1/rollouts/:id` */
   readonly path: string;
+  readonly summary: string;
+  /** Default: "token". */
+  readonly right?: Right;
+  /** Of the body. Default: it takes none, or any. */
+  readonly schema?: Schema;
+  /** It may answer with a stream of events. Default: no. */
+  readonly streams?: boolean;
+  /** Media types of its answer; none: it is empty. Default: JSON. */
+  readonly answers?: readonly string[];
+  /** Of its answer, where that is JSON. Default: any. */
+  readonly answer?: Schema;
+  /** JSON Schemas of the parameters in the query; none is required. */
+  readonly query?: Readonly<Record<string, object>>;
+}
+
+export interface Route extends RouteInfo {
   readonly handle: (exchange: Exchange) => Promise<Response> | Response;
+}
+
+/** A route before there is what it serves: all that is to be said of an endpoint stands in its row. */
+export interface Row<Parts> extends RouteInfo {
+  readonly handle: (parts: Parts, exchange: Exchange) => Promise<Response> | Response;
+}
+
+export function bound<Parts>(rows: readonly Row<Parts>[], parts: Parts): Route[] {
+  return rows.map((row) => ({ ...row, handle: (exchange) => row.handle(parts, exchange) }));
+}
+
+/** `POST /v1/rollouts` */
+export function nameOf({ method, path }: Pick<RouteInfo, "method" | "path">): string {
+  return `${method} ${path}`;
 }
 
 export function jsonResponse(

@@ -2,12 +2,31 @@
 
 import { AppError } from "../core/base/errors.ts";
 import type { Served } from "./http.ts";
-import { jsonResponse, type Route } from "./route.ts";
+import { jsonResponse, type Route, type RouteInfo } from "./route.ts";
 
 /** Of GET /version: as vLLM's, and a name by which clients can tell this server from vLLM. */
 export function versionAnswer(version: string): { version: string; server: "foretoken" } {
   return { version, server: "foretoken" };
 }
+
+/** Load balancers ask without a token. */
+export const HEALTH_ROUTES: readonly RouteInfo[] = [
+  {
+    method: "GET",
+    path: "/health",
+    summary: "Whether any worker serves",
+    right: "open",
+    answers: [],
+  },
+  { method: "GET", path: "/ping", summary: "As /health", right: "open", answers: [] },
+  { method: "POST", path: "/ping", summary: "As /health", right: "open", answers: [] },
+];
+
+export const VERSION_ROUTE: RouteInfo = {
+  method: "GET",
+  path: "/version",
+  summary: "The version of this server",
+};
 
 /** `waitsFor`: why nothing is served yet. */
 export function starting({
@@ -24,10 +43,8 @@ export function starting({
     jsonResponse({ status: `starting: ${waitsFor()}`, workers: [] }, 503);
   return {
     routes: [
-      { method: "GET", path: "/health", handle: health },
-      { method: "GET", path: "/ping", handle: health },
-      { method: "POST", path: "/ping", handle: health },
-      { method: "GET", path: "/version", handle: () => jsonResponse(versionAnswer(version)) },
+      ...HEALTH_ROUTES.map((info) => ({ ...info, handle: health })),
+      { ...VERSION_ROUTE, handle: () => jsonResponse(versionAnswer(version)) },
       ...routes,
     ],
     sockets: {},

@@ -6,8 +6,14 @@ import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { hashString } from "../core/base/hash.ts";
 import type { Member, WorkerPool, WorkerSource } from "../pool/pool.ts";
 import { isLoopbackHost } from "./access.ts";
-import type { RouteDescription } from "./openapi.ts";
-import { type Exchange, jsonResponse, type Route } from "./route.ts";
+import {
+  bound,
+  type Exchange,
+  jsonResponse,
+  type Route,
+  type RouteInfo,
+  type Row,
+} from "./route.ts";
 
 export interface WorkerRegistryOptions {
   /** `url`: http, https, sglang, ws or wss. */
@@ -53,26 +59,17 @@ export class WorkerRegistry {
   }
 
   routes(): Route[] {
-    return [
-      { method: "GET", path: "/workers", handle: (exchange) => this.#list(exchange) },
-      { method: "POST", path: "/workers", handle: (exchange) => this.#add(exchange) },
-      { method: "GET", path: "/workers/:id", handle: (exchange) => this.#one(exchange) },
-      { method: "DELETE", path: "/workers/:id", handle: (exchange) => this.#remove(exchange) },
-      { method: "DELETE", path: "/workers", handle: (exchange) => this.#remove(exchange) },
-      { method: "GET", path: "/list_workers", handle: (exchange) => this.#urls(exchange) },
-      { method: "POST", path: "/add_worker", handle: (exchange) => this.#add(exchange) },
-      { method: "POST", path: "/remove_worker", handle: (exchange) => this.#remove(exchange) },
-    ];
+    return bound(WORKER_ROUTES, this);
   }
 
-  #list(exchange: Exchange): Response {
+  list(exchange: Exchange): Response {
     const workers = this.#listed(exchange);
     const isAlone = this.#options.hasFixed && !this.#hasChanged;
     return jsonResponse(isAlone ? { workers } : { workers, total: workers.length });
   }
 
   /** As sglang-router's first releases and miles' own router list them. */
-  #urls(exchange: Exchange): Response {
+  addresses(exchange: Exchange): Response {
     return jsonResponse({ urls: this.#listed(exchange).map(({ url }) => url) });
   }
 
@@ -101,7 +98,7 @@ export class WorkerRegistry {
     }));
   }
 
-  async #add(exchange: Exchange): Promise<Response> {
+  async add(exchange: Exchange): Promise<Response> {
     const { url: given, type } = await askedFor(exchange);
     const url = urlIn(given);
     if (type !== REGULAR) {
@@ -125,11 +122,11 @@ export class WorkerRegistry {
     return jsonResponse(accepted(idOf(url), url), 202);
   }
 
-  async #one(exchange: Exchange): Promise<Response> {
+  async one(exchange: Exchange): Promise<Response> {
     return jsonResponse(await this.#found(exchange));
   }
 
-  async #remove(exchange: Exchange): Promise<Response> {
+  async remove(exchange: Exchange): Promise<Response> {
     const { id, url } = await this.#found(exchange);
     this.#hasChanged = true;
     if (this.#pool === null) this.#early.delete(url);
@@ -217,16 +214,30 @@ const URL_FIELD = { url: { type: "string", minLength: 1 } } as const;
 const WORKER_FIELDS = { ...URL_FIELD, worker_type: { enum: [REGULAR] } } as const;
 const WORKER = { type: "object", properties: WORKER_FIELDS, required: ["url"] } as const;
 
-const route = (method: RouteDescription["method"], path: string, summary: string) =>
-  ({ method, path, summary, request: null, streams: false }) as const;
+type Handle = Row<WorkerRegistry>["handle"];
+type More = Pick<RouteInfo, "schema" | "query">;
 
-export const WORKER_ROUTES: readonly RouteDescription[] = [
-  route("GET", "/workers", "The engines, or this server alone where all were named at its start"),
-  { ...route("POST", "/workers", "Adds an engine"), request: WORKER },
-  route("GET", "/workers/:id", "An engine, by its id or URL"),
-  route("DELETE", "/workers/:id", "Removes an engine when what it runs has ended"),
-  { ...route("DELETE", "/workers", "The same, by ?url="), query: URL_FIELD },
-  route("GET", "/list_workers", "The URLs of /workers (miles, sglang-router to 0.2.1)"),
-  { ...route("POST", "/add_worker", "As POST /workers"), query: WORKER_FIELDS },
-  { ...route("POST", "/remove_worker", "As DELETE /workers"), query: URL_FIELD },
+const row = (route: string, summary: string, handle: Handle, more: More = {}) => {
+  const [method, path = ""] = route.split(" ");
+  return { method: method as RouteInfo["method"], path, summary, handle, ...more };
+};
+
+const add: Handle = (registry, exchange) => registry.add(exchange);
+const list: Handle = (registry, exchange) => registry.list(exchange);
+const one: Handle = (registry, exchange) => registry.one(exchange);
+const remove: Handle = (registry, exchange) => registry.remove(exchange);
+const addresses: Handle = (registry, exchange) => registry.addresses(exchange);
+
+const LISTED = "The engines, or this server alone where all were named at its start";
+const URLS = "The URLs of /workers (miles, sglang-router to 0.2.1)";
+
+export const WORKER_ROUTES: readonly Row<WorkerRegistry>[] = [
+  row("GET /workers", LISTED, list),
+  row("POST /workers", "Adds an engine", add, { schema: WORKER }),
+  row("GET /workers/:id", "An engine, by its id or URL", one),
+  row("DELETE /workers/:id", "Removes an engine when what it runs has ended", remove),
+  row("DELETE /workers", "The same, by ?url=", remove, { query: URL_FIELD }),
+  row("GET /list_workers", URLS, addresses),
+  row("POST /add_worker", "As POST /workers", add, { query: WORKER_FIELDS }),
+  row("POST /remove_worker", "As DELETE /workers", remove, { query: URL_FIELD }),
 ];

@@ -4,8 +4,7 @@
 
 import { AppError, errorText, InvalidFieldError } from "../../core/base/errors.ts";
 import { statusOf } from "../http-errors.ts";
-import type { RouteDescription } from "../openapi.ts";
-import { type Exchange, jsonResponse, type Route, reasonIn } from "../route.ts";
+import { type Exchange, jsonResponse, type Route, type RouteInfo, reasonIn } from "../route.ts";
 
 /** A route of vLLM's, by method and path. */
 export type CallRoute = (route: string, exchange: Exchange) => Promise<Response>;
@@ -172,18 +171,16 @@ const DIALECTS: readonly Dialect[] = [
   },
 ];
 
-export const DIALECT_DESCRIPTIONS: readonly RouteDescription[] = DIALECTS.map(
-  ({ route, summary, answer }) => {
-    const { method, path } = partsOf(route);
-    const request = method === "GET" ? null : { type: "object" };
-    const answers = answer === empty ? { answers: [] } : {};
-    return { method, path, summary, request, streams: false, ...answers };
-  },
-);
+function infoOf({ route, summary, answer }: Dialect): RouteInfo {
+  const schema = route.startsWith("GET") ? {} : { schema: { type: "object" } };
+  return { ...partsOf(route), summary, ...schema, ...(answer === empty && { answers: [] }) };
+}
+
+export const DIALECT_ROUTES: readonly RouteInfo[] = DIALECTS.map(infoOf);
 
 export function dialectRoutes(call: CallRoute): Route[] {
   return DIALECTS.map((dialect) => ({
-    ...partsOf(dialect.route),
+    ...infoOf(dialect),
     handle: async (exchange) => dialect.answer(await doneBy(dialect, exchange, call)),
   }));
 }

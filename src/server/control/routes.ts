@@ -1,365 +1,204 @@
-// The control plane: vLLM's routes, answered as if all engines were one.
+// The table of the control plane's routes: vLLM's and our own. Bodies are passed on to the engines; fields that they are
+// known to accept are described.
 
-import { present, unreachable } from "../../core/base/assert.ts";
-import { InvalidFieldError } from "../../core/base/errors.ts";
-import { kvMovesReport } from "../../core/rollout/report.ts";
-import type { PauseMode } from "../../core/rollout/rollout.ts";
-import type { ControlRequest } from "../../core/rollout/worker.ts";
-import type { AnswerLimits } from "../../pool/engine-answer.ts";
-import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";
-import { type Exchange, jsonResponse, type Route } from "../route.ts";
-import type { Sidecar } from "../sidecar.ts";
-import { versionAnswer } from "../starting.ts";
-import { requestOf } from "./control-call.ts";
-import { describeVllmControl } from "./describe.ts";
-import { dialectRoutes } from "./dialects.ts";
-import { answerTo, CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
-import type { LearnedEpochs } from "./learned-epochs.ts";
-import { rpcEffect } from "./rpc-methods.ts";
-import { loads, modelInfo, serverInfo } from "./sglang-info.ts";
-import type { WeightUpdates } from "./weights.ts";
+import { present } from "../../core/base/assert.ts";
+import {
+  bound,
+  type Exchange,
+  jsonResponse,
+  nameOf,
+  type Route,
+  type RouteInfo,
+  type Row,
+} from "../route.ts";
+import { HEALTH_ROUTES, VERSION_ROUTE, versionAnswer } from "../starting.ts";
+import {
+  abortRequests,
+  asSglangServer,
+  type Bounded,
+  bothServerInfos,
+  broadcast,
+  type ControlOptions,
+  collectiveRpc,
+  health,
+  initWeightTransfer,
+  isSleeping,
+  pause,
+  renameWeights,
+  resetPrefixCache,
+  resume,
+  sleep,
+  wakeUp,
+  weightChecker,
+  workersOf,
+  worldSize,
+} from "./calls.ts";
+import { DIALECT_ROUTES, dialectRoutes } from "./dialects.ts";
+import { CallBound } from "./fan-out.ts";
+import { loads, modelInfo } from "./sglang-info.ts";
 
-export interface ControlOptions {
-  readonly sidecar: Sidecar;
-  readonly pool: WorkerPool;
-  readonly weights: WeightUpdates;
-  readonly learned: Pick<LearnedEpochs, "stale">;
-  /** As clients call the model. */
-  readonly modelName: string;
-  /** The answer of GET /version. */
-  readonly version: string;
-  /** Gives up requests by the ids that clients gave them, or read in answers; null: all. Returns how many there were. */
-  readonly abortRequests: (ids: readonly string[] | null) => number;
-  /** Time for an engine to answer. */
-  readonly timeoutMs: number;
-  /** Runs something after a while; returns what cancels it. */
-  readonly later: (act: () => void, ms: number) => () => void;
-  /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
-  readonly harmlessRpc: readonly string[];
-}
+const FLAG = { type: "boolean" } as const;
+const TEXT = { type: "string", minLength: 1 } as const;
+const ANY = { type: "object" } as const;
+const choice = (...names: string[]) => ({ type: "string", enum: names });
+const fields = (properties: Record<string, object>, ...required: string[]) => ({
+  type: "object",
+  properties,
+  required,
+});
 
-type Bounded = ControlOptions & { readonly calls: CallBound };
+const INIT = fields({ init_info: fields({ rank_offset: { type: "integer" } }) }, "init_info");
+const VERSION = fields({ new_version: TEXT }, "new_version");
+const LORA = fields(
+  { lora_name: TEXT, lora_path: TEXT, load_inplace: FLAG },
+  "lora_name",
+  "lora_path",
+);
+const UNLORA = fields({ lora_name: TEXT }, "lora_name");
+const RPC = fields({ method: TEXT, args: { type: "array" }, kwargs: ANY }, "method");
+const IDS = fields({ request_ids: { type: "array", items: { type: "string" } } }, "request_ids");
 
-export function controlRoutes(given: ControlOptions): Route[] {
-  const options: Bounded = { ...given, calls: new CallBound() };
-  const { sidecar, weights } = options;
-  const everywhere = (exchange: Exchange) => broadcast(options, exchange);
-  const handlers: Readonly<Record<string, Route["handle"]>> = {
-    "GET /health": () => health(options),
-    "GET /ping": () => health(options),
-    "POST /ping": () => health(options),
-    "GET /liveness": () => new Response(null, { status: 200 }),
-    "POST /finish_session": async (exchange) => {
+const MODE = choice("abort", "wait", "keep");
+const TAGS = { type: "array", items: { type: "string" } } as const;
+const PAUSE = { mode: MODE, clear_cache: FLAG };
+const SLEEP = { level: { type: "integer", enum: [1, 2] }, mode: MODE };
+const WAKE = { tags: TAGS };
+const RESET = { reset_running_requests: FLAG, reset_external: FLAG };
+
+type Handle = Row<Bounded>["handle"];
+type More = Omit<RouteInfo, "method" | "path" | "summary">;
+
+const get = (path: string, summary: string, handle: Handle, more: More = {}): Row<Bounded> => {
+  return { method: "GET", path, summary, handle, ...more };
+};
+const post = (path: string, summary: string, handle: Handle, more: More = {}): Row<Bounded> => {
+  return { ...get(path, summary, handle, more), method: "POST" };
+};
+/** The answer has no body. */
+const EMPTY = { answers: [] };
+
+const start: Handle = ({ weights }, exchange) => weights.start(exchange);
+const update: Handle = ({ weights }, exchange) => weights.update(exchange);
+const finish: Handle = ({ weights }, exchange) => weights.finish(exchange);
+const whole: Handle = ({ weights }, exchange) => weights.whole(exchange);
+const adapter: Handle = ({ weights }, exchange) => weights.adapter(exchange);
+const info: Handle = (parts) => jsonResponse(modelInfo(parts));
+
+const ROWS: readonly Row<Bounded>[] = [
+  ...HEALTH_ROUTES.map((route) => ({ ...route, handle: health })),
+  { ...VERSION_ROUTE, handle: ({ version }) => jsonResponse(versionAnswer(version)) },
+  get(
+    "/liveness",
+    "Whether the server answers (prime-rl)",
+    () => new Response(null, { status: 200 }),
+    EMPTY,
+  ),
+  post(
+    "/finish_session",
+    "SkyRL: a session is over",
+    async ({ sidecar }, exchange) => {
       const { session_id: name } = Object(await exchange.json());
       const ended = typeof name === "string" ? sidecar.endSession(name) : 0;
       return jsonResponse({ ended });
     },
-    "GET /get_server_info": async ({ url }) => jsonResponse(await asSglangServer(options, url)),
-    "GET /get_model_info": () => jsonResponse(modelInfo(options)),
-    "GET /model_info": () => jsonResponse(modelInfo(options)),
-    "GET /get_load": () => jsonResponse(loads(options)),
-    "GET /v1/loads": () => jsonResponse({ loads: loads(options) }),
-    "GET /version": () => jsonResponse(versionAnswer(options.version)),
-    "GET /load": () => jsonResponse({ server_load: sidecar.rollout.unfinished }),
-    "GET /server_info": (exchange) => bothServerInfos(options, exchange),
-    "GET /get_world_size": (exchange) => worldSize(options, exchange),
-    "GET /weight_info": () => jsonResponse({ weight_version: weights.current }),
-    "POST /init_weight_transfer_engine": (exchange) => initWeightTransfer(options, exchange),
-    "POST /start_weight_update": (exchange) => weights.start(exchange),
-    "POST /update_weights": (exchange) => weights.update(exchange),
-    "POST /finish_weight_update": (exchange) => weights.finish(exchange),
-    "POST /areal_init_weights_update_group": (exchange) => initWeightTransfer(options, exchange),
-    "POST /areal_set_update_weight_meta": everywhere,
-    "POST /areal_set_update_weight_meta_lora": everywhere,
-    "POST /areal_update_weights_xccl": (exchange) => weights.whole(exchange),
-    "POST /areal_update_weights_lora_xccl": (exchange) => weights.whole(exchange),
-    "POST /init_broadcaster": (exchange) => initWeightTransfer(options, exchange),
-    "POST /update_weight_version": (exchange) => renameWeights(weights, exchange),
-    "POST /abort_weight_update": () => weights.abort(),
-    "POST /shutdown_weight_transfer_engine": everywhere,
-    "POST /start_draft_weight_update": (exchange) => weights.start(exchange),
-    "POST /weight_checker": (exchange) => weightChecker(options, exchange),
-    "POST /v1/load_lora_adapter": (exchange) => weights.adapter(exchange),
-    "POST /v1/unload_lora_adapter": (exchange) => weights.adapter(exchange),
-    "POST /load_lora_adapter": (exchange) => weights.adapter(exchange),
-    "POST /unload_lora_adapter": (exchange) => weights.adapter(exchange),
-    "POST /collective_rpc": (exchange) => collectiveRpc(options, exchange),
-    "POST /pause": (exchange) => pause(options, exchange),
-    "POST /resume": () => resume(weights),
-    "GET /is_paused": () => jsonResponse(weights.pauseState()),
-    "POST /sleep": (exchange) => sleep(options, exchange),
-    "POST /wake_up": (exchange) => wakeUp(options, exchange),
-    "GET /is_sleeping": (exchange) => isSleeping(options, exchange),
-    "POST /reset_prefix_cache": (exchange) => resetPrefixCache(options, exchange),
-    "POST /reset_mm_cache": everywhere,
-    "POST /reset_encoder_cache": everywhere,
-    "POST /abort_requests": (exchange) => abortRequests(options, exchange),
-    "POST /inference/v1/abort_requests": (exchange) => abortRequests(options, exchange),
-    "GET /foretoken/workers": () => jsonResponse({ workers: workersOf(options) }),
-  };
-  const handlerOf = (route: string) => present(handlers[route], `${route} has a handler`);
-  const own = describeVllmControl().map(({ method, path }): Route => {
-    return { method, path, handle: handlerOf(`${method} ${path}`) };
-  });
-  return [...own, ...dialectRoutes(async (route, exchange) => await handlerOf(route)(exchange))];
-}
+    { schema: ANY },
+  ),
+  get("/get_server_info", "SGLang: this server as one engine", async (parts, { url }) =>
+    jsonResponse(await asSglangServer(parts, url)),
+  ),
+  get("/get_model_info", "SGLang: the model and its weights' version", info),
+  get("/model_info", "As /get_model_info", info),
+  get("/get_load", "SGLang: requests that run and that wait", (parts) =>
+    jsonResponse(loads(parts)),
+  ),
+  get("/v1/loads", "SGLang: as /get_load", (parts) => jsonResponse({ loads: loads(parts) })),
+  get("/load", "Unfinished requests", (parts) =>
+    jsonResponse({ server_load: parts.sidecar.rollout.unfinished }),
+  ),
+  get("/server_info", "An engine's configuration", bothServerInfos, {
+    query: { config_format: choice("text", "json") },
+  }),
+  get("/get_world_size", "Ranks of all engines", worldSize, { query: { include_dp: FLAG } }),
+  get("/weight_info", "What the current weights are called", (parts) =>
+    jsonResponse({ weight_version: parts.weights.current }),
+  ),
+  post(
+    "/init_weight_transfer_engine",
+    "Connects every engine to the trainer's weight transfer",
+    initWeightTransfer,
+    {
+      schema: INIT,
+    },
+  ),
+  post("/start_weight_update", "Begins a weight update", start, { schema: ANY }),
+  post("/update_weights", "Part of a weight update, or a complete one", update, { schema: ANY }),
+  post("/finish_weight_update", "Ends a weight update: the next weight epoch", finish, {
+    schema: ANY,
+  }),
+  post(
+    "/abort_weight_update",
+    "Gives up the update that is open or under way: the epoch stays",
+    ({ weights }) => weights.abort(),
+  ),
+  post(
+    "/init_broadcaster",
+    "prime-rl: connects every engine to its broadcast",
+    initWeightTransfer,
+    { schema: ANY },
+  ),
+  post(
+    "/areal_init_weights_update_group",
+    "AReaL: connects every engine to its broadcast",
+    initWeightTransfer,
+    {
+      schema: ANY,
+    },
+  ),
+  post("/areal_set_update_weight_meta", "AReaL: what will be broadcast", broadcast, {
+    schema: ANY,
+  }),
+  post("/areal_set_update_weight_meta_lora", "AReaL: what will be broadcast", broadcast, {
+    schema: ANY,
+  }),
+  post("/areal_update_weights_xccl", "AReaL: weights by broadcast", whole, { schema: ANY }),
+  post("/areal_update_weights_lora_xccl", "AReaL: an adapter by broadcast", whole, { schema: ANY }),
+  post("/update_weight_version", "Names the current weights", renameWeights, { schema: VERSION }),
+  post("/shutdown_weight_transfer_engine", "Ends the weight transfer", broadcast),
+  post("/start_draft_weight_update", "Begins an update of draft weights", start, { schema: ANY }),
+  post("/weight_checker", "Compares weights", weightChecker, { schema: ANY }),
+  post("/v1/load_lora_adapter", "Loads an adapter into every engine", adapter, { schema: LORA }),
+  post("/v1/unload_lora_adapter", "Drops an adapter from every engine", adapter, {
+    schema: UNLORA,
+  }),
+  post("/load_lora_adapter", "As /v1/load_lora_adapter", adapter, { schema: LORA }),
+  post("/unload_lora_adapter", "As /v1/unload_lora_adapter", adapter, { schema: UNLORA }),
+  post("/collective_rpc", "Calls a method on every engine's workers", collectiveRpc, {
+    schema: RPC,
+  }),
+  post("/pause", "Stops generation: mode abort, wait or keep", pause, { query: PAUSE }),
+  post("/resume", "Resumes after a pause", resume),
+  get("/is_paused", "Whether generation is paused", (parts) =>
+    jsonResponse(parts.weights.pauseState()),
+  ),
+  post("/sleep", "Frees the engines' memory", sleep, { query: SLEEP }),
+  post("/wake_up", "Takes it again", wakeUp, { query: WAKE }),
+  get("/is_sleeping", "Whether an engine sleeps", isSleeping),
+  post("/reset_prefix_cache", "Drops cached KV", resetPrefixCache, { query: RESET }),
+  post("/reset_mm_cache", "Drops cached multimodal inputs", broadcast),
+  post("/reset_encoder_cache", "Drops cached encoder outputs", broadcast),
+  post("/abort_requests", "Gives up requests by their ids", abortRequests, { schema: IDS }),
+  post("/inference/v1/abort_requests", "As /abort_requests", abortRequests, { schema: IDS }),
+  get("/foretoken/workers", "Every worker and its state", (parts) =>
+    jsonResponse({ workers: workersOf(parts) }),
+  ),
+];
 
-/** The state of every worker; also `/health`'s answer when one does not serve. */
-function workersOf({ pool, sidecar, learned }: ControlOptions) {
-  const { meter } = sidecar.rollout;
-  return pool.members.map(({ source, workerId, state, reason, worker }) => ({
-    worker: workerId,
-    name: source.name,
-    state,
-    reason,
-    slots: worker?.capacity.slots ?? null,
-    kv_tokens: worker?.capacity.kvTokens ?? null,
-    context_tokens: worker?.capacity.contextTokens ?? null,
-    weights: worker?.weights ?? null,
-    weight_version: worker?.weightVersion?.name ?? null,
-    stale: learned.stale.has(workerId),
-    kv_moves: kvMovesReport([meter.latest(workerId)?.kvMoves]),
-  }));
-}
+export const CONTROL_ROUTES: readonly RouteInfo[] = [...ROWS, ...DIALECT_ROUTES];
 
-function health(options: ControlOptions): Response {
-  const { pool, sidecar } = options;
-  const status = sidecar.isDraining ? "draining" : pool.problem;
-  if (status === null) {
-    if (pool.members.every(({ state }) => state === "ready")) {
-      return new Response(null, { status: 200 });
-    }
-    return jsonResponse({ status: "some workers are not in service", workers: workersOf(options) });
-  }
-  return jsonResponse({ status, workers: workersOf(options) }, 503);
-}
-
-async function broadcast(options: Bounded, exchange: Exchange): Promise<Response> {
-  return merged(await broadcasted(options, exchange));
-}
-
-async function broadcasted(options: Bounded, exchange: Exchange): Promise<Outcome> {
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return await asked(options, reachable(options.pool.members), () => request);
-}
-
-async function asked(
-  options: Bounded,
-  engines: readonly Reachable[],
-  requestOf: (index: number) => ControlRequest,
-): Promise<Outcome> {
-  return await options.calls.during(() => fanOut(engines, requestOf, limitsOf(options)));
-}
-
-function limitsOf({ timeoutMs: msMax, later, sidecar }: ControlOptions): AnswerLimits {
-  return { msMax, later, sidecar };
-}
-
-/** All engines are of a kind: one answers for all. */
-async function first(options: Bounded, exchange: Exchange): Promise<Response> {
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return merged(await asked(options, reachable(options.pool.members).slice(0, 1), () => request));
-}
-
-async function asSglangServer(options: Bounded, url: URL): Promise<object> {
-  const all = await sizes(options, connected(options.pool.members), {});
-  const worldSize = all.reduce((sum, size) => sum + size, 0);
-  return serverInfo(options, { url, worldSize });
-}
-
-/** vLLM and SGLang have a route of this name, and slime and miles ask for it first: the answer has the fields of both. */
-async function bothServerInfos(options: Bounded, exchange: Exchange): Promise<Response> {
-  const answer = await first(options, exchange);
-  const own: unknown = answer.ok ? await answer.clone().json() : null;
-  if (typeof own !== "object" || own === null || Array.isArray(own)) return answer;
-  return jsonResponse({ ...own, ...(await asSglangServer(options, exchange.url)) });
-}
-
-async function sizes(
-  options: Bounded,
-  engines: readonly Reachable[],
-  query: ControlRequest["query"],
-): Promise<number[]> {
-  const request: ControlRequest = {
-    method: "GET",
-    path: "/get_world_size",
-    query,
-    body: null,
-    nextEpoch: options.sidecar.rollout.epoch,
-  };
-  const { answers } = await asked(options, engines, () => request);
-  // An engine without the route (vLLM without its development mode) is a world of one.
-  return answers.map(({ answer }) => {
-    const { body } = answer;
-    const { world_size: size } = Object(body);
-    return typeof size === "number" && isSuccess(answer) ? size : 1;
-  });
-}
-
-async function worldSize(options: Bounded, exchange: Exchange): Promise<Response> {
-  const query = Object.fromEntries(exchange.url.searchParams);
-  const all = await sizes(options, reachable(options.pool.members), query);
-  return jsonResponse({ world_size: all.reduce((sum, size) => sum + size, 0) });
-}
-
-/** Each engine's ranks follow those of the engines before it. */
-async function initWeightTransfer(options: Bounded, exchange: Exchange): Promise<Response> {
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  // The same engines even if others join or leave meanwhile: their order determines the ranks.
-  const engines = reachable(options.pool.members);
-  const all = await sizes(options, engines, {});
-  const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));
-  const own = (index: number): ControlRequest => ({
-    ...request,
-    body: shifted(request.body, { ranks: offsets[index] ?? 0, engines: index }),
-  });
-  return merged(await asked(options, engines, own));
-}
-
-/** vLLM has the rank in `init_info`, AReaL and prime-rl (`server_rank`: of a server, whose ranks it knows) have not. */
-function shifted(body: unknown, { ranks, engines }: { ranks: number; engines: number }): unknown {
-  if (typeof body !== "object" || body === null) return body;
-  if ("init_info" in body)
-    return { ...body, init_info: shifted(body.init_info, { ranks, engines }) };
-  if ("rank_offset" in body) {
-    return { ...body, rank_offset: rankIn(body.rank_offset, "rank_offset") + ranks };
-  }
-  if ("server_rank" in body) {
-    return { ...body, server_rank: rankIn(body.server_rank, "server_rank") + engines };
-  }
-  return body;
-}
-
-const RANKS_MAX = 1_048_576;
-const SHOWN_MAX = 100;
-
-function rankIn(value: unknown, field: string): number {
-  if (Number.isInteger(value) && Number(value) >= 0 && Number(value) <= RANKS_MAX) {
-    return Number(value);
-  }
-  const shown = JSON.stringify(value).slice(0, SHOWN_MAX);
-  throw invalid(field, `is ${shown}; it is a whole number from 0 to ${RANKS_MAX}`);
-}
-
-async function renameWeights(weights: WeightUpdates, exchange: Exchange): Promise<Response> {
-  const version = stringField(await exchange.json(), "new_version");
-  weights.rename(version);
-  return jsonResponse({ weight_version: version });
-}
-
-async function collectiveRpc(options: Bounded, exchange: Exchange): Promise<Response> {
-  const { weights, harmlessRpc } = options;
-  const method = stringField(await exchange.json(), "method");
-  const effect = rpcEffect(method, harmlessRpc);
-  switch (effect.kind) {
-    case "harmless":
-      return answerTo({ path: exchange.url.pathname }, await broadcasted(options, exchange));
-    case "refused":
-      throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
-    case "start":
-      return await weights.start(exchange);
-    case "finish":
-      return await weights.finish(exchange);
-    case "whole":
-      return await weights.whole(exchange);
-    case "part":
-      return await weights.update(exchange);
-    default:
-      return unreachable(effect);
-  }
-}
-
-/** `reset` sets all weights to zero; the others only read them. */
-async function weightChecker(options: Bounded, exchange: Exchange): Promise<Response> {
-  const action = stringField(await exchange.json(), "action");
-  if (action === "checksum" || action === "compare") return await broadcast(options, exchange);
-  return await options.weights.whole(exchange);
-}
-
-async function pause(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const { searchParams } = exchange.url;
-  await options.weights.pause(modeIn(searchParams, "abort"));
-  if (searchParams.get("clear_cache") !== "false") forgetKv(options);
-  return jsonResponse({ status: "paused" });
-}
-
-function modeIn(params: URLSearchParams, fallback: PauseMode): PauseMode {
-  const mode = params.get("mode") ?? fallback;
-  if (mode === "abort" || mode === "wait" || mode === "keep") return mode;
-  throw invalid("mode", `is "${mode}"; it is one of abort, wait, keep`);
-}
-
-function resume(weights: WeightUpdates): Response {
-  const reason = weights.resume();
-  return jsonResponse(reason === null ? { status: "resumed" } : { status: "deferred", reason });
-}
-
-async function sleep(options: Bounded, exchange: Exchange): Promise<Response> {
-  const mode = modeIn(exchange.url.searchParams, "keep");
-  // First, so that a body that cannot be read leaves nothing paused.
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  // Refused before anything is paused.
-  return await options.calls.during(async () => {
-    await options.weights.pause(mode);
-    options.weights.slept();
-    forgetKv(options);
-    return merged(await fanOut(reachable(options.pool.members), () => request, limitsOf(options)));
-  });
-}
-
-async function wakeUp(options: Bounded, exchange: Exchange): Promise<Response> {
-  const outcome = await broadcasted(options, exchange);
-  const tags = exchange.url.searchParams.getAll("tags");
-  // Trainers wake weights first, update them, and wake the KV cache last: only then can anything run.
-  const canRun = tags.length === 0 || tags.includes("kv_cache");
-  if (outcome.failed.length > 0 || !canRun) return merged(outcome);
-  const tried = await options.weights.checkAwake();
-  options.weights.resume();
-  return tried.failed.length > 0 ? merged(tried) : merged(outcome);
-}
-
-async function isSleeping(options: Bounded, exchange: Exchange): Promise<Response> {
-  const outcome = await broadcasted(options, exchange);
-  const asleep = outcome.answers.some(({ answer }) => {
-    const { body } = answer;
-    return typeof body === "object" && body !== null && "is_sleeping" in body && body.is_sleeping;
-  });
-  return jsonResponse({ is_sleeping: asleep });
-}
-
-async function resetPrefixCache(options: Bounded, exchange: Exchange): Promise<Response> {
-  const answer = await broadcast(options, exchange);
-  if (answer.ok) forgetKv(options);
-  return answer;
-}
-
-/** KV that requests have left anywhere is dropped, and recomputed when it is wanted; unless something runs again. */
-function forgetKv({ sidecar }: ControlOptions): void {
-  if (sidecar.rollout.isQuiet) sidecar.rollout.forgetKv();
-}
-
-/** vLLM's route for trainers takes no ids, or none at all, for all requests; its other one wants them. */
-async function abortRequests(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const body = await exchange.json();
-  const ids =
-    typeof body === "object" && body !== null && "request_ids" in body ? body.request_ids : null;
-  const meansAll = exchange.url.pathname === "/abort_requests";
-  if (meansAll && (ids === null || (Array.isArray(ids) && ids.length === 0))) {
-    return jsonResponse({ status: "aborted", aborted: options.abortRequests(null) });
-  }
-  if (!Array.isArray(ids) || ids.some((id) => typeof id !== "string")) {
-    throw invalid("request_ids", "is not a list of strings");
-  }
-  return jsonResponse({ status: "aborted", aborted: options.abortRequests(ids) });
-}
-
-function stringField(body: unknown, field: string): string {
-  const value: unknown =
-    typeof body === "object" && body !== null ? Reflect.get(body, field) : undefined;
-  if (typeof value !== "string" || value === "") throw invalid(field, "is not a string");
-  return value;
-}
-
-function invalid(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field, problem });
+export function controlRoutes(options: ControlOptions): Route[] {
+  const own = bound(ROWS, { ...options, calls: new CallBound() });
+  const byName = new Map(own.map((route) => [nameOf(route), route]));
+  const call = async (name: string, exchange: Exchange) =>
+    await present(byName.get(name), `${name} is a route`).handle(exchange);
+  return [...own, ...dialectRoutes(call)];
 }

@@ -41,6 +41,7 @@ let called = 0;
 const route: Route = {
   method: "POST",
   path: "/update_weights",
+  summary: "",
   handle: () => {
     called += 1;
     return jsonResponse({});

@@ -1,36 +1,36 @@
 // GET /foretoken/engines: the last telemetry of engines with the plugin, and the draft service's groups.
 
 import type { DraftServer } from "../../core/draft/service/server.ts";
-import type { RouteDescription } from "../openapi.ts";
-import { jsonResponse, type Route } from "../route.ts";
+import { jsonResponse, type Row } from "../route.ts";
 import type { EngineFigures, EngineTelemetry } from "./engine-telemetry.ts";
 
-const PATH = "/foretoken/engines";
-
-export function pluginRoutes(parts: { telemetry: EngineTelemetry; server: DraftServer }): Route[] {
-  const handle = () => {
-    const { groups, bytes, epoch, tokensTaken, tokensOwn, tokensFetched, tokensPast } =
-      parts.server.stats();
-    return jsonResponse({
-      engines: parts.telemetry.figures().map(wireFigures),
-      draft_service: {
-        weight_epoch: epoch,
-        groups,
-        bytes,
-        tokens_taken: tokensTaken,
-        tokens_own: tokensOwn,
-        tokens_fetched: tokensFetched,
-        tokens_past: tokensPast,
-      },
-    });
-  };
-  return [{ method: "GET", path: PATH, handle }];
+interface Parts {
+  readonly telemetry: EngineTelemetry;
+  readonly server: DraftServer;
 }
 
-export function describePlugin(): RouteDescription[] {
-  const summary = "Engines that draft by the plugin, and their telemetry";
-  return [{ method: "GET", path: PATH, summary, request: null, streams: false }];
-}
+export const PLUGIN_ROUTES: readonly Row<Parts>[] = [
+  {
+    method: "GET",
+    path: "/foretoken/engines",
+    summary: "Engines that draft by the plugin, and their telemetry",
+    handle: ({ telemetry, server }) => {
+      const { groups, bytes, epoch, ...tokens } = server.stats();
+      return jsonResponse({
+        engines: telemetry.figures().map(wireFigures),
+        draft_service: {
+          weight_epoch: epoch,
+          groups,
+          bytes,
+          tokens_taken: tokens.tokensTaken,
+          tokens_own: tokens.tokensOwn,
+          tokens_fetched: tokens.tokensFetched,
+          tokens_past: tokens.tokensPast,
+        },
+      });
+    },
+  },
+];
 
 function wireFigures(figures: EngineFigures): object {
   const { heardMs: _, stepTokens, ...rest } = figures;

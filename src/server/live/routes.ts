@@ -2,84 +2,58 @@
 
 import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
 import type { Text } from "../../text/text.ts";
-import type { RouteDescription } from "../openapi.ts";
-import { jsonResponse, type Route } from "../route.ts";
+import { jsonResponse, type Row } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { responseDetail } from "./response-detail.ts";
 import type { LiveView } from "./view.ts";
 
-export function liveRoutes(parts: { live: LiveView; sidecar: Sidecar; text: Text }): Route[] {
-  const { live, sidecar, text } = parts;
-  return [
-    {
-      method: "GET",
-      path: "/foretoken/live",
-      handle: ({ url }) =>
-        jsonResponse(live.answer({ samples: url.searchParams.get("samples") !== "false" })),
-    },
-    {
-      method: "GET",
-      path: "/foretoken/timeline",
-      handle: () => {
-        const { meter } = sidecar.rollout;
-        const timeline = meter.timeline();
-        return jsonResponse({ runs: { [`iteration ${live.iteration}`]: { timeline } } });
-      },
-    },
-    {
-      method: "GET",
-      path: "/foretoken/iterations/:number",
-      handle: ({ params }) =>
-        jsonResponse(live.earlier(wholeNumber("number", params.number ?? ""))),
-    },
-    {
-      method: "GET",
-      path: "/foretoken/responses/:id",
-      handle: ({ params, url }) => {
-        const id = wholeNumber("id", params.id ?? "");
-        const from = wholeNumber("from", url.searchParams.get("from") ?? "0");
-        const withText = url.searchParams.get("text") === "true";
-        const request = live.request(id);
-        if (request === null) throw notKept(id, live);
-        const nameOf = (worker: number) => live.nameOf(worker);
-        return jsonResponse(responseDetail(request, { from, withText, text, nameOf }));
-      },
-    },
-  ];
+interface Parts {
+  readonly live: LiveView;
+  readonly sidecar: Sidecar;
+  readonly text: Text;
 }
 
-export const LIVE_DESCRIPTIONS: readonly RouteDescription[] = [
+export const LIVE_ROUTES: readonly Row<Parts>[] = [
   {
     method: "GET",
     path: "/foretoken/live",
     summary: "The current iteration over time, the last ones, and the responses that it waits for",
-    request: null,
-    streams: false,
     query: { samples: { type: "boolean" } },
+    handle: ({ live }, { url }) =>
+      jsonResponse(live.answer({ samples: url.searchParams.get("samples") !== "false" })),
   },
   {
     method: "GET",
     path: "/foretoken/timeline",
     summary: "The chunks of the iteration, as `foretoken trace` takes them",
-    request: null,
-    streams: false,
+    handle: ({ live, sidecar }) => {
+      const timeline = sidecar.rollout.meter.timeline();
+      return jsonResponse({ runs: { [`iteration ${live.iteration}`]: { timeline } } });
+    },
   },
   {
     method: "GET",
     path: "/foretoken/iterations/:number",
     summary:
       "One of the last 50 iterations: figures, samples over time, the responses that ended last, and complete groups that are kept",
-    request: null,
-    streams: false,
+    handle: ({ live }, { params }) =>
+      jsonResponse(live.earlier(wholeNumber("number", params.number ?? ""))),
   },
   {
     method: "GET",
     path: "/foretoken/responses/:id",
     summary:
       "A response's chunks, tokens and logprobs; of complete groups, the last that --completed-mb holds",
-    request: null,
-    streams: false,
     query: { from: { type: "integer", minimum: 0 }, text: { type: "boolean" } },
+    handle: ({ live, text }, { params, url }) => {
+      const id = wholeNumber("id", params.id ?? "");
+      const from = wholeNumber("from", url.searchParams.get("from") ?? "0");
+      const withText = url.searchParams.get("text") === "true";
+      const request = live.request(id);
+      if (request === null) throw notKept(id, live);
+      const nameOf = (worker: number) => live.nameOf(worker);
+      return jsonResponse(responseDetail(request, { from, withText, text, nameOf }));
+    },
   },
 ];
 

@@ -3,8 +3,7 @@
 
 import type { GenericSchema } from "valibot";
 import type { Kept } from "../kept.ts";
-import type { RouteDescription } from "../openapi.ts";
-import { type Exchange, jsonResponse, type Route } from "../route.ts";
+import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
 import { abortSglang, sglangAbortRequest } from "../sglang/control.ts";
 import { prepareSglang, sglangRequest } from "../sglang/generate.ts";
 import { prepareSkyrl, skyrlRequest } from "../skyrl/generate.ts";
@@ -16,7 +15,6 @@ import {
   renderChatRequest,
 } from "./chat.ts";
 import { completionsRequest, prepareCompletions } from "./completions.ts";
-import { jsonSchemaOf } from "./fields.ts";
 import { generateRequest, prepareGenerate } from "./generate.ts";
 import { DataPlane, type DataPlaneOptions, type Prepared } from "./plane.ts";
 import {
@@ -35,105 +33,86 @@ type Prepare = (
 ) => Prepared | Promise<Prepared>;
 type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object | Promise<object>;
 
-interface Endpoint {
-  readonly method: Route["method"];
-  readonly path: string;
-  readonly summary: string;
-  readonly schema: GenericSchema | null;
-  readonly act:
-    | { readonly kind: "generates"; readonly prepare: Prepare; readonly streams: boolean }
-    | { readonly kind: "replies"; readonly reply: Reply };
+/** A row of an endpoint that makes responses. */
+function generates(
+  path: string,
+  summary: string,
+  row: { readonly schema: GenericSchema; readonly prepare: Prepare; readonly streams?: boolean },
+): Row<DataPlane> {
+  const { schema, prepare, streams = true } = row;
+  const handle: Row<DataPlane>["handle"] = async (plane, exchange) => {
+    // The body has no name here, which would keep it in memory until the answer.
+    const prepared = await prepare(plane, exchange, await exchange.json("packed"));
+    return await plane.respond(exchange, prepared);
+  };
+  return { method: "POST", path, summary, schema, streams, handle };
 }
 
-const generates = (prepare: Prepare, streams = true) =>
-  ({ kind: "generates", prepare, streams }) as const;
-const replies = (reply: Reply) => ({ kind: "replies", reply }) as const;
+/** A row of an endpoint that answers at once. */
+function replies(
+  path: string,
+  summary: string,
+  { schema, reply }: { readonly schema: GenericSchema; readonly reply: Reply },
+): Row<DataPlane> {
+  const handle: Row<DataPlane>["handle"] = async (plane, exchange) =>
+    jsonResponse(await reply(plane, exchange, await exchange.json("packed")));
+  return { method: "POST", path, summary, schema, handle };
+}
 
-const ENDPOINTS: readonly Endpoint[] = [
-  {
-    method: "POST",
-    path: "/v1/completions",
-    summary: "Responses to one or more prompts, as text and tokens",
+export const DATA_ROUTES: readonly Row<DataPlane>[] = [
+  generates("/v1/completions", "Responses to one or more prompts, as text and tokens", {
     schema: completionsRequest,
-    act: generates(prepareCompletions),
-  },
-  {
-    method: "POST",
-    path: "/v1/chat/completions",
-    summary: "Responses to a conversation",
+    prepare: prepareCompletions,
+  }),
+  generates("/v1/chat/completions", "Responses to a conversation", {
     schema: chatRequest,
-    act: generates(prepareChat),
-  },
-  {
-    method: "POST",
-    path: "/v1/chat/completions/tokens",
-    summary: "Responses to a conversation whose prompt is given as tokens",
-    schema: chatTokensRequest,
-    act: generates(prepareChatTokens),
-  },
-  {
-    method: "POST",
-    path: "/v1/chat/completions/render",
-    summary: "The request to /inference/v1/generate that a conversation amounts to",
-    schema: chatRequest,
-    act: replies(renderChatRequest),
-  },
-  {
-    method: "POST",
-    path: "/inference/v1/generate",
-    summary: "Responses to one prompt, token ids in and out",
+    prepare: prepareChat,
+  }),
+  generates(
+    "/v1/chat/completions/tokens",
+    "Responses to a conversation whose prompt is given as tokens",
+    { schema: chatTokensRequest, prepare: prepareChatTokens },
+  ),
+  replies(
+    "/v1/chat/completions/render",
+    "The request to /inference/v1/generate that a conversation amounts to",
+    { schema: chatRequest, reply: renderChatRequest },
+  ),
+  generates("/inference/v1/generate", "Responses to one prompt, token ids in and out", {
     schema: generateRequest,
-    act: generates(prepareGenerate),
-  },
-  {
-    method: "POST",
-    path: "/skyrl/v1/generate",
-    summary: "SkyRL: a response with the tokens from which each of its tokens was drawn, packed",
-    schema: skyrlRequest,
-    act: generates(prepareSkyrl, false),
-  },
-  {
-    method: "POST",
-    path: "/tokenize",
-    summary: "The tokens of a text or a conversation",
+    prepare: prepareGenerate,
+  }),
+  generates(
+    "/skyrl/v1/generate",
+    "SkyRL: a response with the tokens from which each of its tokens was drawn, packed",
+    { schema: skyrlRequest, prepare: prepareSkyrl, streams: false },
+  ),
+  replies("/tokenize", "The tokens of a text or a conversation", {
     schema: tokenizeRequest,
-    act: replies(tokenize),
-  },
-  {
-    method: "POST",
-    path: "/detokenize",
-    summary: "The text of tokens",
-    schema: detokenizeRequest,
-    act: replies(detokenize),
-  },
+    reply: tokenize,
+  }),
+  replies("/detokenize", "The text of tokens", { schema: detokenizeRequest, reply: detokenize }),
   {
     method: "GET",
     path: "/v1/models",
     summary: "The model that is served, and its context",
-    schema: null,
-    act: replies((plane) => modelList(plane)),
+    handle: (plane) => jsonResponse(modelList(plane)),
   },
   {
     method: "GET",
     path: "/v1/models/:model",
     summary: "One model",
-    schema: null,
-    act: replies((plane, exchange) => modelNamed(plane, exchange.params.model ?? "")),
+    handle: (plane, { params }) => jsonResponse(modelNamed(plane, params.model ?? "")),
   },
-  {
-    method: "POST",
-    path: "/generate",
-    summary: "Responses in SGLang's shape",
+  generates("/generate", "Responses in SGLang's shape", {
     schema: sglangRequest,
-    act: generates(prepareSglang, false),
-  },
-  {
-    method: "POST",
-    path: "/abort_request",
-    summary: "Gives up a request, or all, in SGLang's shape",
+    prepare: prepareSglang,
+    streams: false,
+  }),
+  replies("/abort_request", "Gives up a request, or all, in SGLang's shape", {
     schema: sglangAbortRequest,
-    act: replies((plane, _exchange, body) => abortSglang(plane, body)),
-  },
+    reply: (plane, _exchange, body) => abortSglang(plane, body),
+  }),
 ];
 
 export interface DataPlaneSide {
@@ -150,37 +129,11 @@ export interface DataPlaneSide {
 export function dataPlane(options: DataPlaneOptions): DataPlaneSide {
   const plane = new DataPlane(options);
   return {
-    routes: routesOf(plane),
+    routes: bound(DATA_ROUTES, plane),
     abort: (ids) => abortNamed(plane, ids),
     adapterOf: (model) => plane.checkModel(model),
     kept: () => plane.kept,
   };
-}
-
-function routesOf(plane: DataPlane): Route[] {
-  return ENDPOINTS.map(({ method, path, act }) => ({
-    method,
-    path,
-    handle: async (exchange) => {
-      if (act.kind === "replies") {
-        const body = method === "GET" ? null : await exchange.json("packed");
-        return jsonResponse(await act.reply(plane, exchange, body));
-      }
-      // The body has no name here, which would keep it in memory until the answer.
-      const prepared = await act.prepare(plane, exchange, await exchange.json("packed"));
-      return await plane.respond(exchange, prepared);
-    },
-  }));
-}
-
-export function describeDataPlane(): RouteDescription[] {
-  return ENDPOINTS.map(({ method, path, summary, schema, act }) => ({
-    method,
-    path,
-    summary,
-    request: schema === null ? null : jsonSchemaOf(schema),
-    streams: act.kind === "generates" && act.streams,
-  }));
 }
 
 /** What answers put before a request's id, and behind it: `cmpl-ID-0` is its first prompt, as vLLM has it. */

@@ -5,6 +5,7 @@
 import { type ConversionConfig, toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
 import { InvalidFieldError } from "../../core/base/errors.ts";
+import type { Schema } from "../route.ts";
 
 interface Seen {
   readonly input: unknown;
@@ -214,7 +215,8 @@ const OBJECT_SCHEMA = { type: "object" } as const;
 const TOKEN_LIST_SCHEMA = { type: "array", items: { type: "integer", minimum: 0 } } as const;
 
 /** A schema as JSON Schema, for the OpenAPI document. */
-export function jsonSchemaOf(schema: v.GenericSchema): object {
+export function jsonSchemaOf(schema: Schema): object {
+  if (!isValibot(schema)) return schema;
   const config: ConversionConfig = {
     errorMode: "ignore",
     typeMode: "input",
@@ -226,6 +228,10 @@ export function jsonSchemaOf(schema: v.GenericSchema): object {
     },
   };
   return toJsonSchema(schema, config);
+}
+
+function isValibot(schema: Schema): schema is v.GenericSchema {
+  return "~standard" in schema;
 }
 
 function oneOrMany(items: object): object {

@@ -9,20 +9,18 @@ const POLICY =
   "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; " +
   "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-export function pageRoutes(): Route[] {
-  return [
-    {
-      method: "GET",
-      path: "/",
-      handle: () =>
-        new Response(PAGE_HTML, {
-          headers: {
-            "content-type": "text/html; charset=utf-8",
-            "content-security-policy": POLICY,
-            "referrer-policy": "no-referrer",
-            "cache-control": "no-cache",
-          },
-        }),
-    },
-  ];
-}
+export const PAGE_ROUTE: Route = {
+  method: "GET",
+  path: "/",
+  summary: "A page that shows the rollout",
+  answers: ["text/html"],
+  handle: () =>
+    new Response(PAGE_HTML, {
+      headers: {
+        "content-type": "text/html; charset=utf-8",
+        "content-security-policy": POLICY,
+        "referrer-policy": "no-referrer",
+        "cache-control": "no-cache",
+      },
+    }),
+};

@@ -350,6 +350,7 @@ test("over HTTP: a connection that is cut cancels its rollout", async () => {
   const routes = (["POST"] as const).map((method) => ({
     method,
     path: "/v1/rollouts",
+    summary: "",
     handle: (exchange: Exchange) => router.handle(exchange),
   }));
   const server: HttpServer = serveHttp({

@@ -6,12 +6,25 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
-import { type Exchange, jsonResponse, type Route } from "../route.ts";
+import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { RolloutDetail, RolloutStateAnswer } from "./answers.ts";
+import {
+  type RolloutDetail,
+  RolloutDetailSchema,
+  RolloutListSchema,
+  type RolloutStateAnswer,
+  RolloutStateSchema,
+} from "./answers.ts";
 import type { RunFiles } from "./journal.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
-import { invalid, type PlanContext, planOf, ROLLOUT_LIMITS, type RolloutLimits } from "./plan.ts";
+import {
+  invalid,
+  type PlanContext,
+  planOf,
+  ROLLOUT_LIMITS,
+  type RolloutLimits,
+  RolloutRequestSchema,
+} from "./plan.ts";
 import type { Run } from "./run.ts";
 
 export interface RolloutRoutesOptions {
@@ -48,64 +61,88 @@ export interface RolloutSide {
   readonly known: KnownRollouts;
 }
 
+interface Parts extends RolloutRoutesOptions {
+  readonly limits: RolloutLimits;
+  readonly known: KnownRollouts;
+  readonly stallMsMax: number;
+}
+
+const NDJSON = ["application/x-ndjson"];
+
+export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
+  {
+    method: "POST",
+    path: "/v1/rollouts",
+    summary: "Runs an iteration; finished groups come as NDJSON at once, a summary last",
+    schema: RolloutRequestSchema,
+    answers: NDJSON,
+    handle: begin,
+  },
+  {
+    method: "GET",
+    path: "/v1/rollouts",
+    summary: "Every rollout that is kept",
+    answer: RolloutListSchema,
+    handle: ({ known }) => jsonResponse({ rollouts: known.runs().map(stateOf) }),
+  },
+  {
+    method: "GET",
+    path: "/v1/rollouts/:id",
+    summary: "One rollout: its state, and that of each response",
+    answer: RolloutDetailSchema,
+    handle: ({ known }, exchange) => jsonResponse(detailOf(runOf(known, exchange))),
+  },
+  {
+    method: "GET",
+    path: "/v1/rollouts/:id/groups",
+    summary: "Its finished groups as NDJSON, those from the `from`th on",
+    answers: NDJSON,
+    query: { from: { type: "integer", minimum: 0 } },
+    handle: (parts, exchange) => {
+      const run = runOf(parts.known, exchange);
+      return streamOf(run, { ...parts, from: fromOf(exchange.url, run), exchange });
+    },
+  },
+  {
+    method: "DELETE",
+    path: "/v1/rollouts/:id",
+    summary: "Gives up what is not finished",
+    answer: RolloutStateSchema,
+    handle: ({ known }, exchange) => {
+      const run = runOf(known, exchange);
+      run.cancel();
+      return jsonResponse(stateOf(run));
+    },
+  },
+];
+
 export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
-  const { sidecar, text, encoder, clock, random, eosTokenIds, versionOf = String } = options;
-  const { after, adapterOf, stallMsMax = STALL_MS_MAX } = options;
+  const { sidecar, text, clock, random, versionOf = String, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
   const newId = () => `rollout-${hex(random())}${hex(random())}`;
   const { files = null, held = () => ({ weights: null, base: "unknown" as const }) } = options;
   const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId, files, held });
-  const runOf = ({ params }: Exchange): Run => known.run(params.id ?? "");
-  const routes: Route[] = [
-    {
-      method: "POST",
-      path: "/v1/rollouts",
-      handle: async (exchange) => {
-        const digest = await exchange.digest();
-        const { signal } = exchange;
-        const { contextTokens: room } = sidecar;
-        const contextTokens = Number.isFinite(room) ? room : null;
-        const context = { text, encoder, contextTokens, signal, eosTokenIds, adapterOf, limits };
-        const plan = await planOf(await exchange.json("packed"), context);
-        exchange.release();
-        const { run } = known.begin(plan, digest);
-        return streamOf(run, { from: 0, exchange, after, stallMsMax });
-      },
-    },
-    {
-      method: "GET",
-      path: "/v1/rollouts",
-      handle: () => jsonResponse({ rollouts: known.runs().map(stateOf) }),
-    },
-    {
-      method: "GET",
-      path: "/v1/rollouts/:id",
-      handle: (exchange) => jsonResponse(detailOf(runOf(exchange))),
-    },
-    {
-      method: "GET",
-      path: "/v1/rollouts/:id/groups",
-      handle: (exchange) => {
-        const run = runOf(exchange);
-        const from = fromOf(exchange.url, run);
-        return streamOf(run, { from, exchange, after, stallMsMax });
-      },
-    },
-    {
-      method: "DELETE",
-      path: "/v1/rollouts/:id",
-      handle: (exchange) => {
-        const run = runOf(exchange);
-        run.cancel();
-        return jsonResponse(stateOf(run));
-      },
-    },
-  ];
+  const parts = { ...options, limits, known, stallMsMax };
   return {
-    routes,
+    routes: bound(ROLLOUT_ROUTES, parts),
     kept: () => known.kept,
     known,
   };
+}
+
+function runOf(known: KnownRollouts, { params }: Exchange): Run {
+  return known.run(params.id ?? "");
+}
+
+async function begin(parts: Parts, exchange: Exchange): Promise<Response> {
+  const { contextTokens: room } = parts.sidecar;
+  const contextTokens = Number.isFinite(room) ? room : null;
+  const digest = await exchange.digest();
+  const context = { ...parts, contextTokens, signal: exchange.signal };
+  const plan = await planOf(await exchange.json("packed"), context);
+  exchange.release();
+  const { run } = parts.known.begin(plan, digest);
+  return streamOf(run, { ...parts, from: 0, exchange });
 }
 
 /** Finished groups from number `from` on, then the others as they finish, then the summary. */

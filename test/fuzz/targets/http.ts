@@ -5,8 +5,9 @@
 
 import { gzipSync } from "node:zlib";
 import fc from "fast-check";
-import { describedRoutes } from "../../../src/serve-routes.ts";
-import type { RouteDescription } from "../../../src/server/openapi.ts";
+import { routeTable } from "../../../src/serve-routes.ts";
+import { jsonSchemaOf } from "../../../src/server/openai/fields.ts";
+import type { RouteInfo } from "../../../src/server/route.ts";
 import type { Dice } from "../../adversary/settings.ts";
 import { charactersOf } from "../../suite/characters.ts";
 import { anyJson, type JsonOptions, jsonOf, type Schema } from "../json-text.ts";
@@ -85,7 +86,7 @@ function encodeURIComponentSafely(text: string): string {
   return text.isWellFormed() ? encodeURIComponent(text) : "%ed%a0%80";
 }
 
-function queryOf(query: RouteDescription["query"]): fc.Arbitrary<string> {
+function queryOf(query: RouteInfo["query"]): fc.Arbitrary<string> {
   const known = Object.entries(query ?? {}).map(([name, schema]) =>
     jsonOf(schema as Schema, OPTIONS).map(
       (value) => `${name}=${encodeURIComponentSafely(value.replaceAll('"', ""))}`,
@@ -98,22 +99,22 @@ function queryOf(query: RouteDescription["query"]): fc.Arbitrary<string> {
     .map((list) => (list.length === 0 ? "" : `?${list.join("&")}`));
 }
 
-function pathOf({ path, query }: RouteDescription): fc.Arbitrary<string> {
+function pathOf({ path, query }: RouteInfo): fc.Arbitrary<string> {
   const parts = path.split("/").map((part) => (part.startsWith(":") ? segment : fc.constant(part)));
   return fc
     .tuple(fc.tuple(...parts), queryOf(query))
     .map(([list, query]) => `${list.join("/")}${query}`);
 }
 
-const OBJECT: Schema = { type: "object" };
+const OBJECT = { type: "object" };
 
-function drawn(route: RouteDescription): fc.Arbitrary<HttpInput> {
+function drawn(route: RouteInfo): fc.Arbitrary<HttpInput> {
   const path = pathOf(route);
   const inputOf = (one: string, body: HttpInput["body"]) => {
     return { path: one, body, packed: null, isWhole: true };
   };
   if (route.method === "GET") return path.map((one) => inputOf(one, null));
-  const body = jsonOf((route.request ?? OBJECT) as Schema, OPTIONS);
+  const body = jsonOf(jsonSchemaOf(route.schema ?? OBJECT) as Schema, OPTIONS);
   return fc.tuple(path, body).map(([one, text]) => inputOf(one, encoder.encode(text)));
 }
 
@@ -168,7 +169,7 @@ const WIDTH = 32;
 /** After that many inputs what control calls have left behind is undone: a pause, an open update. */
 const RESET_EVERY = 64;
 
-function routeTarget(route: RouteDescription): FuzzTarget {
+function routeTarget(route: RouteInfo): FuzzTarget {
   const { method, path } = route;
   return target(`http ${method} ${path}`, async () => {
     const bed = await SidecarBed.open();
@@ -195,4 +196,4 @@ function routeTarget(route: RouteDescription): FuzzTarget {
   });
 }
 
-export const httpTargets = (): FuzzTarget[] => describedRoutes().map(routeTarget);
+export const httpTargets = (): FuzzTarget[] => routeTable().map(routeTarget);
