@@ -53,7 +53,6 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "tools/replay": ["core"],
   "tools/simulate": ["core", "engines/simulated"],
   "tools/up": ["core", "engines/vllm"],
-  chaos: ["core/base", "observe/metrics", "engines/llama", "tools/doctor", "tools/up"],
   cli: [
     "app.ts",
     "sources.ts",
@@ -68,7 +67,6 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
     "server",
     "text",
     "tools",
-    "chaos",
   ],
   // The root composes: it may import every room.
   "": [
@@ -82,7 +80,6 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
     "pool",
     "server",
     "tools",
-    "chaos",
     "cli",
   ],
 };

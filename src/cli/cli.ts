@@ -3,7 +3,6 @@
 import { Command, CommanderError } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import { AppError } from "../core/base/errors.ts";
-import { chaosCommand } from "./chaos-command.ts";
 import { doctorCommand } from "./doctor-command.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "./exit.ts";
@@ -45,7 +44,6 @@ export function programOf(setStatus: (status: number) => void): Command {
     upCommand,
     doctorCommand,
     verifyCommand,
-    chaosCommand,
     replayCommand,
     simulateCommand,
     traceCommand,

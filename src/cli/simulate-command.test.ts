@@ -136,9 +136,3 @@ test("simulate: a GPU and a model of the user's: more bandwidth is faster", asyn
   }
   expect(walls[1]).toBeLessThan((walls[0] ?? 0) * 0.6);
 });
-
-test("simulate: seeds of faults are run and reported", async () => {
-  const { status, out } = await run("--faults", "5", "--seed", "40");
-  expect(status).toBe(0);
-  expect(out).toContain("SIMULATED faults: 5 seeds from 40");
-});

@@ -18,8 +18,6 @@ import { htmlReport } from "../tools/simulate/html.ts";
 import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../tools/simulate/systems.ts";
 import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { EXIT_FAILED } from "./exit.ts";
-import { runFaults } from "./simulate-faults.ts";
 import { publishedTable, workloadTable } from "./simulate-table.ts";
 import { withLengths, workloadsOf } from "./simulate-workload.ts";
 
@@ -31,8 +29,6 @@ const FIELD_NAMES = [
   "chunkTokens",
   "lengths",
   "published",
-  "faults",
-  "seed",
   "report",
   "html",
   "json",
@@ -54,31 +50,23 @@ engines, in virtual time.
 Examples:
   $ foretoken simulate --workload qwen2-vl-72b --html out/qwen.html
   $ foretoken simulate --workload all --draft own --report out/simulated.json
-  $ foretoken simulate --published
-  $ foretoken simulate --faults 10000`;
+  $ foretoken simulate --published`;
 
-export function simulateCommand(setStatus: (status: number) => void): Command {
+export function simulateCommand(): Command {
   const command = new Command("simulate")
     .description("Simulate a rollout iteration on many nodes; compare schedulers and their bound.")
     .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { chunkTokens: CHUNK_DEFAULT, seed: 1 });
+  addFields(command, FIELD_NAMES, { chunkTokens: CHUNK_DEFAULT });
   return command.action(async () => {
     const settings = readFields(command, FIELD_NAMES);
     const isDefault = command.getOptionValueSource("chunkTokens") === "default";
-    setStatus(
-      await simulate({ ...settings, chunkTokens: isDefault ? null : settings.chunkTokens }),
-    );
+    await simulate({ ...settings, chunkTokens: isDefault ? null : settings.chunkTokens });
   });
 }
 
-async function simulate(settings: SimulateSettings): Promise<number> {
-  if (settings.faults !== null) {
-    const { faults, seed, quiet } = settings;
-    return (await runFaults({ seeds: faults, from: seed, isQuiet: quiet })) ? 0 : EXIT_FAILED;
-  }
+async function simulate(settings: SimulateSettings): Promise<void> {
   if (settings.published) printPublished(settings);
   else await printWorkloads(settings);
-  return 0;
 }
 
 function printPublished(settings: SimulateSettings): void {

@@ -3,7 +3,7 @@
 import { mkdtempSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { writeOtherSafetensors } from "../../src/chaos/weights.ts";
+import { writeOtherSafetensors } from "../faults/chaos/weights.ts";
 import { MODEL } from "./fleet.ts";
 
 /**

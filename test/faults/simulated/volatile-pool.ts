@@ -1,5 +1,5 @@
-import { present } from "../../../core/base/assert.ts";
-import type { KvKey, KvPool, KvPoolStats } from "../../../core/kv/pool.ts";
+import { present } from "../../../src/core/base/assert.ts";
+import type { KvKey, KvPool, KvPoolStats } from "../../../src/core/kv/pool.ts";
 
 /** A KV pool in memory that may lose everything at any time; leases keep nothing. */
 export class VolatilePool implements KvPool {

@@ -1,49 +1,45 @@
-// `foretoken chaos`: a real rollout on real processes under faults drawn from a seed, compared with an undisturbed one,
+// `npm run chaos`: a real rollout on real processes under faults drawn from a seed, compared with an undisturbed one,
 // seed after seed; or for minutes with a worker killed every so often.
 
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { Command } from "commander";
-import { possibleKinds } from "../chaos/fleet.ts";
-import { type Fleets, linkedFleets, vllmFleets } from "../chaos/fleets.ts";
-import {
-  CHAOS_KINDS,
-  type ChaosKind,
-  type ChaosPlan,
-  planChaos,
-  planOneOfMany,
-} from "../chaos/plan.ts";
-import { type ChaosBed, healed, runSeed, type SeedOutcome, WeightUpdater } from "../chaos/run.ts";
-import type { Settings } from "../config/fields.ts";
-import { AppError } from "../core/base/errors.ts";
+import { Command, CommanderError, InvalidArgumentError } from "commander";
+import { EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE } from "../../src/cli/exit.ts";
+import { formatShare } from "../../src/cli/format.ts";
+import { AppError } from "../../src/core/base/errors.ts";
 import {
   BUNDLED_HF_MODEL,
   BUNDLED_MODEL,
   BUNDLED_PROMPTS,
   FOLDER,
   PROGRAM,
-} from "../host/installation.ts";
-import { findVllm } from "../tools/up/find-vllm.ts";
-import { ChaosTally } from "./chaos-tally.ts";
-import { addFields, readFields } from "./commander-fields.ts";
-import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
-import { formatShare } from "./format.ts";
+} from "../../src/host/installation.ts";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { possibleKinds } from "./chaos/fleet.ts";
+import { type Fleets, linkedFleets, vllmFleets } from "./chaos/fleets.ts";
+import {
+  CHAOS_KINDS,
+  type ChaosKind,
+  type ChaosPlan,
+  planChaos,
+  planOneOfMany,
+} from "./chaos/plan.ts";
+import { type ChaosBed, healed, runSeed, type SeedOutcome, WeightUpdater } from "./chaos/run.ts";
+import { ChaosTally } from "./chaos/tally.ts";
 
-const FIELD_NAMES = [
-  "seed",
-  "chaosSeeds",
-  "chaosFaults",
-  "chaosVllm",
-  "killEvery",
-  "minutes",
-  "json",
-  "quiet",
-] as const;
+interface ChaosSettings {
+  readonly seed: number;
+  readonly seeds?: number;
+  readonly fault: readonly string[];
+  /** true: the vllm command that is found. */
+  readonly vllm?: string | true;
+  readonly killEvery?: number;
+  readonly minutes: number;
+  readonly json?: true;
+  readonly quiet?: true;
+}
 
-type ChaosSettings = Settings<(typeof FIELD_NAMES)[number]>;
-
-const SEED = 1;
 const SEEDS = 10;
 /** Between two lines of progress where there is no terminal. */
 const NOTE_MS = 10_000;
@@ -70,21 +66,31 @@ own for the finished text, under the same weights: a third of the responses
 is at temperature 0, where each token is the likeliest one; the rest is drawn.
 
 Examples:
-  $ foretoken chaos                  ten seeds, half a minute
-  $ foretoken chaos --seeds 1000
-  $ foretoken chaos --seed 17 --seeds 1     one that failed, alone
-  $ foretoken chaos --seeds 100 --fault sidecar_kill --fault disk_full
-  $ foretoken chaos --vllm --seeds 5        a killed server needs 16 to 80 s
-  $ foretoken chaos --kill-every 30 --minutes 5`;
+  $ npm run chaos --                  ten seeds, half a minute
+  $ npm run chaos -- --seeds 1000
+  $ npm run chaos -- --seed 17 --seeds 1     one that failed, alone
+  $ npm run chaos -- --seeds 100 --fault sidecar_kill --fault disk_full
+  $ npm run chaos -- --vllm --seeds 5        a killed server needs 16 to 80 s
+  $ npm run chaos -- --kill-every 30 --minutes 5`;
 
-export function chaosCommand(setStatus: (status: number) => void): Command {
-  const command = new Command("chaos")
-    .description("Kill, stop and cut real processes during rollouts; check that nothing is lost.")
-    .addHelpText("after", EXAMPLES);
-  addFields(command, FIELD_NAMES, { seed: SEED });
-  return command.action(async () => {
-    setStatus(await chaos(readFields(command, FIELD_NAMES)));
-  });
+const listed = (text: string, before: readonly string[]): string[] => [...before, text];
+
+const program = new Command("chaos")
+  .description("Kill, stop and cut real processes during rollouts; check that nothing is lost.")
+  .addHelpText("after", EXAMPLES)
+  .option("--seed <N>", "the first seed", integer, 1)
+  .option("--seeds <N>", `rollouts, each under the faults of its seed (default: ${SEEDS})`, integer)
+  .option("--fault <KIND>", "draw only faults of this kind; may be repeated", listed, [])
+  .option("--vllm [PATH]", "run on vLLM servers, started with this vllm command or the one found")
+  .option("--kill-every <S>", "in place of seeds: kill a worker process every S seconds", integer)
+  .option("--minutes <M>", "with --kill-every: duration of the run", integer, 5)
+  .option("--json", "print the sums as JSON")
+  .option("--quiet", "print failures alone")
+  .exitOverride();
+
+function integer(text: string): number {
+  if (!/^[1-9]\d{0,6}$/.test(text)) throw new InvalidArgumentError("a whole number from 1 on.");
+  return Number(text);
 }
 
 async function chaos(settings: ChaosSettings): Promise<number> {
@@ -109,7 +115,7 @@ async function chaos(settings: ChaosSettings): Promise<number> {
       for (const plan of plansOf(settings, kinds, tally)) {
         if (interrupted.signal.aborted) break;
         note.show(`${tally.line}; seed ${plan.seed}: ${plan.faults.map(({ kind }) => kind)}`);
-        const seed = runSeed(plan, bed, { heals: settings.killEvery === null });
+        const seed = runSeed(plan, bed, { heals: settings.killEvery === undefined });
         const outcome = await Promise.race([seed, stopped.promise]);
         // A seed that is given up ends with an error of no interest.
         if (outcome === null) seed.catch(() => undefined);
@@ -141,13 +147,13 @@ async function chaos(settings: ChaosSettings): Promise<number> {
   return 0;
 }
 
-/** Those of --fault that this machine can inflict. @throws AppError usage. */
-function kindsOf({ chaosFaults, killEvery, chaosSeeds }: ChaosSettings): ChaosKind[] {
-  if (killEvery !== null && chaosSeeds !== null) {
+/** Kinds of --fault that this machine can inflict. @throws AppError usage. */
+function kindsOf({ fault, killEvery, seeds }: ChaosSettings): ChaosKind[] {
+  if (killEvery !== undefined && seeds !== undefined) {
     throw new AppError("usage", "--kill-every takes --minutes, not --seeds");
   }
   const possible = possibleKinds();
-  for (const name of chaosFaults) {
+  for (const name of fault) {
     if (possible.some((kind) => kind === name)) continue;
     const isKnown = CHAOS_KINDS.some((kind) => kind === name);
     const problem = isKnown
@@ -155,19 +161,17 @@ function kindsOf({ chaosFaults, killEvery, chaosSeeds }: ChaosSettings): ChaosKi
       : `it is one of ${CHAOS_KINDS.join(", ")}`;
     throw new AppError("usage", `--fault is "${name}"; ${problem}`);
   }
-  return chaosFaults.length === 0
-    ? possible
-    : possible.filter((kind) => chaosFaults.includes(kind));
+  return fault.length === 0 ? possible : possible.filter((kind) => fault.includes(kind));
 }
 
 /** Seed after seed; or rollout after rollout for minutes, and in one of them now and then a worker dies. */
 function* plansOf(
-  { seed, chaosSeeds, killEvery, minutes }: ChaosSettings,
+  { seed, seeds, killEvery, minutes }: ChaosSettings,
   kinds: readonly ChaosKind[],
   tally: ChaosTally,
 ): Generator<ChaosPlan> {
-  if (killEvery === null) {
-    for (let i = 0; i < (chaosSeeds ?? SEEDS); i += 1) yield planChaos(seed + i, kinds);
+  if (killEvery === undefined) {
+    for (let i = 0; i < (seeds ?? SEEDS); i += 1) yield planChaos(seed + i, kinds);
     return;
   }
   let kills = 0;
@@ -179,10 +183,10 @@ function* plansOf(
 }
 
 /** @throws AppError invalid_config, usage: there is no vLLM, or too few GPUs. */
-function fleetsOf({ chaosVllm }: ChaosSettings, folder: string): Fleets {
+function fleetsOf({ vllm }: ChaosSettings, folder: string): Fleets {
   const common = { program: PROGRAM, prompts: BUNDLED_PROMPTS };
-  if (chaosVllm === null) return linkedFleets({ ...common, model: BUNDLED_MODEL }, folder);
-  const found = findVllm(chaosVllm === "" ? null : chaosVllm, FOLDER);
+  if (vllm === undefined) return linkedFleets({ ...common, model: BUNDLED_MODEL }, folder);
+  const found = findVllm(vllm === true ? null : vllm, FOLDER);
   return vllmFleets({ ...common, model: BUNDLED_HF_MODEL }, found, folder);
 }
 
@@ -198,10 +202,10 @@ function report({ plan, verdict }: SeedOutcome, settings: ChaosSettings, bed: Ch
   console.error(`seed ${plan.seed}: ${faults.join("; ")}`);
   for (const problem of verdict.problems) console.error(`  ${problem}`);
   for (const line of bed.fleet.lines.slice(-LINES_SHOWN)) console.error(`  | ${line}`);
-  const { chaosFaults, chaosVllm } = settings;
-  const vllm = chaosVllm === null ? "" : ` --vllm ${chaosVllm}`.trimEnd();
-  const only = chaosFaults.map((kind) => ` --fault ${kind}`).join("") + vllm;
-  console.error(`  repeat it: foretoken chaos --seed ${plan.seed} --seeds 1${only}`);
+  const { fault, vllm } = settings;
+  const servers = vllm === undefined ? "" : ` --vllm ${vllm === true ? "" : vllm}`.trimEnd();
+  const only = fault.map((kind) => ` --fault ${kind}`).join("") + servers;
+  console.error(`  repeat it: npm run chaos -- --seed ${plan.seed} --seeds 1${only}`);
 }
 
 /** One line that is overwritten, on a terminal; elsewhere a line now and then. */
@@ -227,4 +231,18 @@ function noteOf({ quiet }: ChaosSettings): { show(text: string): void; end(): vo
     },
     end: () => {},
   };
+}
+
+/** As the tool's own: 2 for arguments, 1 for everything else. */
+function statusOf(error: unknown): number {
+  if (error instanceof CommanderError) return error.exitCode === 0 ? 0 : EXIT_USAGE;
+  if (!(error instanceof AppError)) throw error;
+  console.error(`chaos: ${error.message} [${error.code}]`);
+  return ["usage", "invalid_config"].includes(error.code) ? EXIT_USAGE : EXIT_FAILED;
+}
+
+try {
+  process.exitCode = await chaos(program.parse().opts<ChaosSettings>());
+} catch (error) {
+  process.exitCode = statusOf(error);
 }

@@ -1,10 +1,10 @@
-// `foretoken chaos` as its user runs it: a few seeds. All of them are `foretoken chaos --seeds 1000`.
+// `npm run chaos` as its user runs it: a few seeds. All of them are `npm run chaos -- --seeds 1000`.
 
 import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { ended, engineMissing, foretoken, start } from "./tool.ts";
+import { ended, engineMissing } from "../e2e/tool.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -12,12 +12,19 @@ const engineTest = test.skipIf(missing !== null);
 
 setDefaultTimeout(240_000);
 
+const chaos = (...args: string[]) =>
+  Bun.spawn([process.execPath, join(import.meta.dir, "chaos.ts"), ...args], {
+    stdin: "ignore",
+    stdout: "pipe",
+    stderr: "pipe",
+  });
+
 const folder = mkdtempSync(join(tmpdir(), "foretoken-chaos-test-"));
 afterAll(() => rmSync(folder, { recursive: true }));
 
 /** A `vllm` command: its interpreter says the version, or runs the stand-in. */
 function standInVllm(): string {
-  const program = join(import.meta.dir, "vllm-program.ts");
+  const program = join(import.meta.dir, "..", "e2e", "vllm-program.ts");
   const write = (name: string, text: string) => {
     const path = join(folder, name);
     writeFileSync(path, text);
@@ -33,7 +40,7 @@ function standInVllm(): string {
 
 engineTest("chaos: no response is lost, repeated or changed, and the sums say so", async () => {
   const kinds = ["sidecar_kill", "worker_kill", "link_cut"].flatMap((kind) => ["--fault", kind]);
-  const { status, stdout, stderr } = await foretoken("chaos", "--seeds", "2", "--json", ...kinds);
+  const { status, stdout, stderr } = await ended(chaos("--seeds", "2", "--json", ...kinds));
   expect([status, stderr.includes("repeat it")]).toEqual([0, false]);
   const report = JSON.parse(stdout);
   expect(report).toMatchObject({ rollouts: 2, lost: 0, twice: 0, wrong: 0, failed_seeds: [] });
@@ -46,7 +53,7 @@ engineTest("chaos: no response is lost, repeated or changed, and the sums say so
 test("chaos --vllm: servers are killed and updated, and every token has the model's logprob", async () => {
   const kinds = ["worker_kill", "weights"].flatMap((kind) => ["--fault", kind]);
   const args = ["--vllm", standInVllm(), "--seed", "3", "--seeds", "1", "--json", ...kinds];
-  const { status, stdout, stderr } = await foretoken("chaos", ...args);
+  const { status, stdout, stderr } = await ended(chaos(...args));
   expect([status, stderr.includes("repeat it")]).toEqual([0, false]);
   const report = JSON.parse(stdout);
   expect(report).toMatchObject({ rollouts: 1, responses: 6, lost: 0, twice: 0, wrong: 0 });
@@ -54,9 +61,9 @@ test("chaos --vllm: servers are killed and updated, and every token has the mode
 });
 
 engineTest("chaos: an unknown fault is refused, and a signal ends every process", async () => {
-  const refused = await foretoken("chaos", "--fault", "meteor");
+  const refused = await ended(chaos("--fault", "meteor"));
   expect([refused.status, refused.stderr]).toEqual([2, expect.stringContaining("worker_kill")]);
-  const child = start(["chaos", "--seeds", "100"]);
+  const child = chaos("--seeds", "100");
   await Bun.sleep(3_000);
   child.kill("SIGTERM");
   expect((await ended(child)).status).toBe(130);

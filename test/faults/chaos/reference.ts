@@ -3,8 +3,8 @@
 
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { present } from "../core/base/assert.ts";
-import { AppError } from "../core/base/errors.ts";
+import { present } from "../../../src/core/base/assert.ts";
+import { AppError } from "../../../src/core/base/errors.ts";
 import { difference, judge } from "./client.ts";
 import { type Asked, type Call, type Oracle, promptLines } from "./oracle.ts";
 import type { ChaosPlan } from "./plan.ts";

@@ -3,8 +3,8 @@
 
 import { cpSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { assert } from "../core/base/assert.ts";
-import { GGML_TYPE, readGgufHead } from "../engines/llama/gguf.ts";
+import { assert } from "../../../src/core/base/assert.ts";
+import { GGML_TYPE, readGgufHead } from "../../../src/engines/llama/gguf.ts";
 
 /** Flatter than the original: responses differ soon. */
 const SCALE = 0.8;

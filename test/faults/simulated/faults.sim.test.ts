@@ -1,13 +1,13 @@
-// The fault tests: some seconds' worth of seeds here, any number with `foretoken simulate --faults N`. And that the
+// The fault tests: some seconds' worth of seeds here, any number with `npm run faults:simulate`. And that the
 // checkers would see it if something were wrong.
 
 import { expect, spyOn, test } from "bun:test";
-import type { WorkerEvent } from "../../src/core/rollout/worker.ts";
-import { loadCore } from "../../src/core/wasm/load.ts";
-import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
-import { FaultyLink } from "../../src/tools/simulate/faults/link.ts";
-import { type FaultPlan, planFaults } from "../../src/tools/simulate/faults/plan.ts";
-import { runFaultPlan } from "../../src/tools/simulate/faults/run.ts";
+import type { WorkerEvent } from "../../../src/core/rollout/worker.ts";
+import { loadCore } from "../../../src/core/wasm/load.ts";
+import { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
+import { FaultyLink } from "./link.ts";
+import { type FaultPlan, planFaults } from "./plan.ts";
+import { runFaultPlan } from "./run.ts";
 
 const SEEDS = 1500;
 const SEEDS_PER_CORE = 200;
@@ -19,7 +19,7 @@ test("faults: whatever is lost, late, slow or repeated, every response comes out
     const outcome = await runFaultPlan(planFaults(seed), core);
     if (outcome.kind !== "ok") {
       throw new Error(
-        `${outcome.kind}: ${outcome.message}; repeat it: foretoken simulate --faults 1 --seed ${seed}`,
+        `${outcome.kind}: ${outcome.message}; repeat it: npm run faults:simulate -- --seeds 1 --seed ${seed}`,
       );
     }
   }

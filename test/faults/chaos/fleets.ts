@@ -3,9 +3,9 @@
 
 import { mkdtempSync } from "node:fs";
 import { join } from "node:path";
-import type { FoundVllm } from "../tools/up/find-vllm.ts";
-import { gpusOf, visibleGpus } from "../tools/up/gpus.ts";
-import { freePorts } from "../tools/up/ports.ts";
+import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
+import { gpusOf, visibleGpus } from "../../../src/tools/up/gpus.ts";
+import { freePorts } from "../../../src/tools/up/ports.ts";
 import { Fleet, HOST } from "./fleet.ts";
 import { LinkedWorker } from "./member.ts";
 import type { Oracle } from "./oracle.ts";

@@ -2,7 +2,7 @@
 // order, and none is changed.
 
 import { createServer, connect as dial, type Server, type Socket } from "node:net";
-import { assert } from "../core/base/assert.ts";
+import { assert } from "../../../src/core/base/assert.ts";
 
 /** One direction of one connection. */
 class Pipe {

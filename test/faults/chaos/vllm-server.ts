@@ -1,10 +1,10 @@
 // A vLLM server of a chaos run's fleet, started and kept running as `foretoken up` does.
 
 import { join } from "node:path";
-import type { FoundVllm } from "../tools/up/find-vllm.ts";
-import { launchOf } from "../tools/up/launch.ts";
-import { tailOf } from "../tools/up/log-file.ts";
-import { ManagedServer } from "../tools/up/managed-server.ts";
+import type { FoundVllm } from "../../../src/tools/up/find-vllm.ts";
+import { launchOf } from "../../../src/tools/up/launch.ts";
+import { tailOf } from "../../../src/tools/up/log-file.ts";
+import { ManagedServer } from "../../../src/tools/up/managed-server.ts";
 import type { Member } from "./member.ts";
 
 /** A server alone needs 16 to 80 s; on a machine with other work it takes much longer. */

@@ -5,8 +5,8 @@
 
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
-import { Engine, type Scored } from "../tools/doctor/engine.ts";
-import { SamplingTest } from "../tools/doctor/sampling-test.ts";
+import { Engine, type Scored } from "../../../src/tools/doctor/engine.ts";
+import { SamplingTest } from "../../../src/tools/doctor/sampling-test.ts";
 import { type Collected, judge } from "./client.ts";
 import { type Asked, type Call, type Oracle, promptLines, type Trainer } from "./oracle.ts";
 import type { ChaosPlan } from "./plan.ts";

@@ -1,10 +1,10 @@
 // The sums of a chaos run: over all seeds, and by kind of fault.
 
 import Table from "cli-table3";
-import { CHAOS_KINDS, type ChaosKind } from "../chaos/plan.ts";
-import type { Effort, SeedOutcome } from "../chaos/run.ts";
-import { EngineTime } from "../observe/metrics/effective-time.ts";
-import { formatCount, formatSeconds, formatShare } from "./format.ts";
+import { formatCount, formatSeconds, formatShare } from "../../../src/cli/format.ts";
+import { EngineTime } from "../../../src/observe/metrics/effective-time.ts";
+import { CHAOS_KINDS, type ChaosKind } from "./plan.ts";
+import type { Effort, SeedOutcome } from "./run.ts";
 
 interface KindRow {
   faults: number;

@@ -1,23 +1,23 @@
 // One run of the fault tests: the production rollout against simulated workers behind faulty links, in virtual time, with
 // checkers after every event. It reports the first violation and repairs nothing.
 
-import { assert, present } from "../../../core/base/assert.ts";
-import { fold32, hashString } from "../../../core/base/hash.ts";
-import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../../core/base/ids.ts";
-import { Random } from "../../../core/base/random.ts";
-import type { Group, Request } from "../../../core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../../core/request/request.ts";
-import type { Chunk } from "../../../core/request/response.ts";
-import type { SavedOutput } from "../../../core/request/saved-output.ts";
-import type { RolloutListener } from "../../../core/rollout/listener.ts";
-import { Rollout } from "../../../core/rollout/rollout.ts";
-import type { CoreExports } from "../../../core/wasm/load.ts";
+import { assert, present } from "../../../src/core/base/assert.ts";
+import { fold32, hashString } from "../../../src/core/base/hash.ts";
+import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../../src/core/base/ids.ts";
+import { Random } from "../../../src/core/base/random.ts";
+import type { Group, Request } from "../../../src/core/request/buffer.ts";
+import { SAMPLING_DEFAULTS } from "../../../src/core/request/request.ts";
+import type { Chunk } from "../../../src/core/request/response.ts";
+import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
+import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
+import { Rollout } from "../../../src/core/rollout/rollout.ts";
+import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import {
   SimulatedWorker,
   simulatedToken,
   type TokenOf,
-} from "../../../engines/simulated/worker.ts";
-import { Timeline } from "../timeline.ts";
+} from "../../../src/engines/simulated/worker.ts";
+import { Timeline } from "../../../src/tools/simulate/timeline.ts";
 import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";
 import { FAULT_PROMPT_MAX, FAULT_TOKENS_MAX, type Fault, type FaultPlan } from "./plan.ts";

@@ -3,8 +3,8 @@
 
 import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
-import { assert, present, unreachable } from "../core/base/assert.ts";
-import { freePort } from "../tools/up/ports.ts";
+import { assert, present, unreachable } from "../../../src/core/base/assert.ts";
+import { freePort } from "../../../src/tools/up/ports.ts";
 import { LinkProxy } from "./link-proxy.ts";
 import type { Member } from "./member.ts";
 import { CHAOS_KINDS, type ChaosKind, type PlannedFault } from "./plan.ts";

@@ -7,7 +7,7 @@ import {
   type WeightEpoch,
   type WorkerId,
   weightEpoch,
-} from "../../../core/base/ids.ts";
+} from "../../../src/core/base/ids.ts";
 import type {
   ControlAnswer,
   SamplingSupport,
@@ -16,9 +16,9 @@ import type {
   WorkerCommand,
   WorkerEvent,
   WorkerListener,
-} from "../../../core/rollout/worker.ts";
-import type { SimulatedWorker } from "../../../engines/simulated/worker.ts";
-import type { Timeline } from "../timeline.ts";
+} from "../../../src/core/rollout/worker.ts";
+import type { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
+import type { Timeline } from "../../../src/tools/simulate/timeline.ts";
 
 /** After this long a link notices what it lost. */
 const DETECT_MS = 40;

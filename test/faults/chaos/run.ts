@@ -1,8 +1,8 @@
 // One seed: a rollout under the faults of its plan, compared with an undisturbed one. Faults come first; then everything
 // heals, the rollout must end, and every engine must serve again.
 
-import { errorText } from "../core/base/errors.ts";
-import { EngineTime } from "../observe/metrics/effective-time.ts";
+import { errorText } from "../../../src/core/base/errors.ts";
+import { EngineTime } from "../../../src/observe/metrics/effective-time.ts";
 import { collect, type Verdict } from "./client.ts";
 import type { Fleet } from "./fleet.ts";
 import type { Oracle, Trainer } from "./oracle.ts";

@@ -1,6 +1,6 @@
 // One `foretoken` process of a chaos run: its signals, its lines, and whether it could work at the moment.
 
-import { AppError } from "../core/base/errors.ts";
+import { AppError } from "../../../src/core/base/errors.ts";
 
 /** Of the output, for the report of a failure. */
 const LINES_KEPT = 200;
