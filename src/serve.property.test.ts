@@ -3,9 +3,9 @@
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import fc from "fast-check";
+import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
 import { EOS } from "../test/golden/requests/tiny-text.ts";
 import { collecting, serveOptions } from "../test/suite/serve-fixture.ts";
-import { SimulatedWorker } from "./engines/simulated/worker.ts";
 import type { WorkerSource } from "./pool/pool.ts";
 import { startSidecar } from "./serve.ts";
 import type { RunningSidecar } from "./serve-options.ts";

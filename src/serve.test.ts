@@ -1,10 +1,10 @@
 // The sidecar as a whole, over simulated workers and a real port: how it begins and how it ends.
 
 import { expect, test } from "bun:test";
+import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
 import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { groupId, type WorkerId, weightEpoch } from "./core/base/ids.ts";
 import type { ClientMessage, Fetched } from "./core/draft/service/message.ts";
-import { SimulatedWorker } from "./engines/simulated/worker.ts";
 import type { WorkerSource } from "./pool/pool.ts";
 import { decodeServerMessage, encodeClientMessage } from "./proto/draft-codec.ts";
 import { startSidecar } from "./serve.ts";

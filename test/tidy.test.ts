@@ -46,12 +46,11 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "engines/llama": ["core", "text"],
   "engines/vllm": ["core"],
   "engines/remote": ["core", "proto"],
-  "engines/simulated": ["core"],
   pool: ["core"],
   server: ["core", "pool", "proto", "text"],
   "tools/doctor": ["core", "engines/vllm"],
   "tools/replay": ["core"],
-  "tools/simulate": ["core", "engines/simulated"],
+  "tools/simulate": ["core"],
   "tools/up": ["core", "engines/vllm"],
   cli: [
     "app.ts",

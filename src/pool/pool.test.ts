@@ -2,13 +2,13 @@
 // those whose sessions are over again, soon and for as long as it takes.
 
 import { expect, spyOn, test } from "bun:test";
+import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
 import { newSimulated } from "../../test/suite/worker-suite.ts";
 import { weightEpoch, workerId } from "../core/base/ids.ts";
 import { EmbeddedKvPool } from "../core/kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../core/request/request.ts";
 import { loadCore } from "../core/wasm/load.ts";
-import { SimulatedWorker } from "../engines/simulated/worker.ts";
 import { Sidecar } from "../server/sidecar.ts";
 import { type OpenOptions, WorkerPool, type WorkerPoolOptions, type WorkerSource } from "./pool.ts";
 

@@ -2,10 +2,10 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { simulatedToken } from "../../test/faults/simulated/worker.ts";
 import { DEAF, newBed, specFor } from "../../test/suite/stream-bed.ts";
 import { weightEpoch } from "../core/base/ids.ts";
 import type { Request } from "../core/request/buffer.ts";
-import { simulatedToken } from "../engines/simulated/worker.ts";
 import type { GenerationSpec } from "./sidecar.ts";
 
 type Bed = ReturnType<typeof newBed>;

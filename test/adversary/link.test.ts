@@ -12,9 +12,9 @@ import { loadCore } from "../../src/core/wasm/load.ts";
 import { LinkHost } from "../../src/engines/remote/host.ts";
 import type { LinkLimits } from "../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
-import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import { WorkerPool } from "../../src/pool/pool.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
+import { SimulatedWorker } from "../faults/simulated/worker.ts";
 import { Mangler } from "./mangler.ts";
 import { rounds } from "./scale.ts";
 

@@ -4,12 +4,12 @@
 import { present } from "../../src/core/base/assert.ts";
 import { AppError } from "../../src/core/base/errors.ts";
 import type { ControlAnswer, WorkerCommand } from "../../src/core/rollout/worker.ts";
-import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar, ServeOptions } from "../../src/serve-options.ts";
 import { BodyReader } from "../../src/server/body-reader.ts";
 import { errorResponse } from "../../src/server/http-errors.ts";
 import { Router } from "../../src/server/router.ts";
+import { SimulatedWorker } from "../faults/simulated/worker.ts";
 import { collecting, serveOptions } from "../suite/serve-fixture.ts";
 import { RoutedExchange } from "./routed-exchange.ts";
 

@@ -11,12 +11,12 @@ import {
   type ControlRequest,
 } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
-import { SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import { WorkerPool, type WorkerSource } from "../../src/pool/pool.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
 import type { Exchange, Route } from "../../src/server/route.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
+import { SimulatedWorker } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 
 const TIMEOUT_MS = 5000;

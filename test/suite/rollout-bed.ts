@@ -10,7 +10,7 @@ import type { RolloutListener } from "../../src/core/rollout/listener.ts";
 import { Rollout, type RolloutOptions } from "../../src/core/rollout/rollout.ts";
 import type { WorkerCommand, WorkerEvent, WorkerListener } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
-import { SimulatedWorker, simulatedToken } from "../../src/engines/simulated/worker.ts";
+import { SimulatedWorker, simulatedToken } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 
 const core = loadCore();

@@ -9,7 +9,6 @@ import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import type { SamplingSupport } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
-import { type LengthOf, SimulatedWorker } from "../../src/engines/simulated/worker.ts";
 import type { Socket } from "../../src/server/http.ts";
 import { type GenerationSpec, Sidecar, type SidecarLimits } from "../../src/server/sidecar.ts";
 import type {
@@ -18,6 +17,7 @@ import type {
   RestartedEntry,
   StreamFormat,
 } from "../../src/server/stream/frame.ts";
+import { type LengthOf, SimulatedWorker } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
 
 const core = loadCore();

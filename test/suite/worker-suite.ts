@@ -16,7 +16,7 @@ import {
   type SamplingParams,
 } from "../../src/core/request/request.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "../../src/core/rollout/worker.ts";
-import { SimulatedWorker, simulatedToken } from "../../src/engines/simulated/worker.ts";
+import { SimulatedWorker, simulatedToken } from "../faults/simulated/worker.ts";
 
 export const EPOCH_0 = weightEpoch(0);
 const CAPACITY = { slots: 2, kvTokens: 400, contextTokens: 128, kvBytesPerToken: 8 };

@@ -3,8 +3,8 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { SimulatedWorker, simulatedToken } from "../../../test/faults/simulated/worker.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { SimulatedWorker, simulatedToken } from "../../engines/simulated/worker.ts";
 import { fold32 } from "../base/hash.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";

@@ -2,8 +2,8 @@
 // those of its first beginning, as of a sibling.
 
 import { expect, test } from "bun:test";
+import { simulatedToken } from "../../../test/faults/simulated/worker.ts";
 import { EPOCH, expectWhole, type OpenWorker, world } from "../../../test/suite/rollout-bed.ts";
-import { simulatedToken } from "../../engines/simulated/worker.ts";
 import { groupId } from "../base/ids.ts";
 import type { DraftSource } from "../draft/group-update.ts";
 import { Replica } from "../draft/replica.ts";

@@ -1,8 +1,8 @@
 // What a worker says of one response fails this response alone: a worker that lies goes on, and so do all others.
 
 import { expect, test } from "bun:test";
+import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { SimulatedWorker } from "../../engines/simulated/worker.ts";
 import { groupId, weightEpoch, workerId } from "../base/ids.ts";
 import { EmbeddedKvPool } from "../kv/embedded-pool.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";

@@ -3,6 +3,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { SimulatedWorker, simulatedToken } from "../../../test/faults/simulated/worker.ts";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { clock, listen, open, turn } from "../../../test/suite/link-fixture.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
@@ -14,7 +15,6 @@ import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import { Iteration } from "../../core/rollout/iteration.ts";
 import type { RunReport } from "../../core/rollout/report.ts";
 import { loadCore } from "../../core/wasm/load.ts";
-import { SimulatedWorker, simulatedToken } from "../simulated/worker.ts";
 import type { LinkHost } from "./host.ts";
 import type { LinkedWorker } from "./worker.ts";
 

@@ -2,6 +2,7 @@
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
+import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
 import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { listen, open, QUICK, settled, until } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
@@ -9,7 +10,6 @@ import { present } from "../../core/base/assert.ts";
 import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
 import { NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
 import type { WorkerCommand, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
-import { SimulatedWorker } from "../simulated/worker.ts";
 import { encodeSidecarMessage } from "./command-codec.ts";
 import { decodeFrame, encodeFrame } from "./frame-codec.ts";
 import type { LinkHost, LinkHostEvent } from "./host.ts";

@@ -4,10 +4,10 @@
 import { expect, spyOn, test } from "bun:test";
 import type { WorkerEvent } from "../../../src/core/rollout/worker.ts";
 import { loadCore } from "../../../src/core/wasm/load.ts";
-import { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
 import { FaultyLink } from "./link.ts";
 import { type FaultPlan, planFaults } from "./plan.ts";
 import { runFaultPlan } from "./run.ts";
+import { SimulatedWorker } from "./worker.ts";
 
 const SEEDS = 1500;
 const SEEDS_PER_CORE = 200;

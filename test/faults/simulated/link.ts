@@ -17,8 +17,8 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../../src/core/rollout/worker.ts";
-import type { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
 import type { Timeline } from "../../../src/tools/simulate/timeline.ts";
+import type { SimulatedWorker } from "./worker.ts";
 
 /** After this long a link notices what it lost. */
 const DETECT_MS = 40;

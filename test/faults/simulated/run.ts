@@ -12,16 +12,12 @@ import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
 import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
 import { Rollout } from "../../../src/core/rollout/rollout.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
-import {
-  SimulatedWorker,
-  simulatedToken,
-  type TokenOf,
-} from "../../../src/engines/simulated/worker.ts";
 import { Timeline } from "../../../src/tools/simulate/timeline.ts";
 import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";
 import { FAULT_PROMPT_MAX, FAULT_TOKENS_MAX, type Fault, type FaultPlan } from "./plan.ts";
 import { VolatilePool } from "./volatile-pool.ts";
+import { SimulatedWorker, simulatedToken, type TokenOf } from "./worker.ts";
 
 /** crash: the rollout threw. stuck: no new token for too long. wrong: a checker objected. */
 export type FaultOutcome =

@@ -13,7 +13,7 @@ import { decodeFrame, encodeFrame } from "../../../src/engines/remote/frame-code
 import { HostSession } from "../../../src/engines/remote/host-session.ts";
 import { LINK_LIMITS } from "../../../src/engines/remote/limits.ts";
 import { SidecarState } from "../../../src/engines/remote/sidecar-state.ts";
-import { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
+import { SimulatedWorker } from "../../faults/simulated/worker.ts";
 import { frame, hostMessage, sidecarMessage } from "../../suite/link-messages.ts";
 import { newSpec, runOf } from "../../suite/worker-suite.ts";
 import { type FuzzTarget, parser } from "../target.ts";

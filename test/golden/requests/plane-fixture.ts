@@ -6,12 +6,12 @@ import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
 import type { SamplingSupport } from "../../../src/core/rollout/worker.ts";
 import { loadCore } from "../../../src/core/wasm/load.ts";
-import { SimulatedWorker } from "../../../src/engines/simulated/worker.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataPlane } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
+import { SimulatedWorker } from "../../faults/simulated/worker.ts";
 import { ManualClock } from "../../suite/manual-clock.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 

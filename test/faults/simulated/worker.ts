@@ -2,10 +2,10 @@
 // Every token is a function of (request, position), so a test or the simulator knows the expected output, even if
 // requests moved and messages were repeated or lost.
 
-import { assert, present } from "../../core/base/assert.ts";
-import { fold32 } from "../../core/base/hash.ts";
-import type { RequestId, WeightEpoch, WorkerId } from "../../core/base/ids.ts";
-import type { FinishReason, RequestSpec } from "../../core/request/request.ts";
+import { assert, present } from "../../../src/core/base/assert.ts";
+import { fold32 } from "../../../src/core/base/hash.ts";
+import type { RequestId, WeightEpoch, WorkerId } from "../../../src/core/base/ids.ts";
+import type { FinishReason, RequestSpec } from "../../../src/core/request/request.ts";
 import {
   CANARY_PATH,
   type ControlAnswer,
@@ -17,7 +17,7 @@ import {
   type WorkerEvent,
   type WorkerListener,
   type WorkerStats,
-} from "../../core/rollout/worker.ts";
+} from "../../../src/core/rollout/worker.ts";
 
 /** Output tokens after which a request ends with a stop token. */
 export type LengthOf = (request: RequestSpec) => number;

@@ -1,6 +1,6 @@
 // The simulated worker by the contract of workers.
 
-import { workerSuite } from "../../../test/suite/worker-suite.ts";
+import { workerSuite } from "../../suite/worker-suite.ts";
 
 workerSuite("simulated", async (worker) => ({
   worker,
