@@ -85,18 +85,7 @@ class Client {
 }
 
 export async function run(shape: SessionsShape, hasSessions: boolean): Promise<SessionsRun> {
-  const args = [
-    "--llama",
-    "2",
-    "--port",
-    "0",
-    "--log",
-    "off",
-    "--kv-tokens",
-    "16384",
-    "--draft-budget",
-    "always",
-  ];
+  const args = ["--llama", "2", "--port", "0", "--log", "off", "--kv-tokens", "16384"];
   if (shape.deterministic) args.push("--deterministic");
   const server = Bun.spawn([process.execPath, join(ROOT, "src", "main.ts"), "serve", ...args], {
     stdout: "pipe",

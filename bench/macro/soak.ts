@@ -56,7 +56,7 @@ const PAGE_BYTES = 4096;
 /** Its vocabulary holds all that stand-ins say. */
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 /** Small bounds are reached early in the run. */
-const BOUNDS = ["--history-mb", "4", "--session-mb", "4", "--retry-grace-s", "1"];
+const BOUNDS = ["--history-mb", "4"];
 /** Time at the end for the requests in flight. */
 const QUIET_MS_MAX = 60_000;
 
@@ -80,18 +80,16 @@ class Server {
     const path = join(folder, "samples");
     writeFileSync(path, new Uint8Array(16));
     const workers = engines.flatMap((url) => ["--worker", url]);
-    const args = ["serve", "--port", "0", "--log-level", "error", ...BOUNDS, ...workers].concat([
+    const args = ["serve", "--port", "0", "--log", "text:error", ...BOUNDS, ...workers].concat([
       "--tokenizer",
       TOKENIZER,
-      "--parent",
-      String(process.pid),
     ]);
     const program = ["--preload", SAMPLER, join(ROOT, "src", "main.ts")];
     const child = Bun.spawn([process.execPath, ...program, ...args], {
       stdin: "ignore",
       stdout: "pipe",
       stderr: "inherit",
-      env: { ...process.env, FORETOKEN_SOAK_SAMPLES: path },
+      env: { ...process.env, FORETOKEN_SOAK_SAMPLES: path, FORETOKEN_PARENT: `${process.pid}` },
     });
     const { value } = await child.stdout.getReader().read();
     const [, url] = /^foretoken on (\S+)/.exec(new TextDecoder().decode(value)) ?? [];

@@ -26,10 +26,10 @@ def test_options_become_flags() -> None:
         "chunk_tokens": 64,
         "insecure": True,
         "draft": None,
-        "allow_host": ["a", "b"],
+        "allow_origin": ["a", "b"],
         "config": False,
     }
-    expected = ["--chunk-tokens", "64", "--insecure", "--allow-host", "a", "--allow-host", "b"]
+    expected = ["--chunk-tokens", "64", "--insecure", "--allow-origin", "a", "--allow-origin", "b"]
     assert flags_of(options) == expected
 
 

@@ -2,6 +2,7 @@
 
 import { Command, CommanderError } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
+import { removedFlag, removedVariable } from "../config/removed.ts";
 import { AppError } from "../core/base/errors.ts";
 import { doctorCommand } from "./doctor-command.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
@@ -23,6 +24,7 @@ export async function main(args: readonly string[]): Promise<number> {
     status = value;
   });
   try {
+    refuseRemoved(program, args);
     await program.parseAsync(args, { from: "user" });
     return status;
   } catch (error) {
@@ -54,6 +56,22 @@ export function programOf(setStatus: (status: number) => void): Command {
     program.addCommand(layOutHelp(command(setStatus).exitOverride(), columns));
   }
   return layOutHelp(program, columns);
+}
+
+/** @throws AppError usage: an option of an earlier release is given, as a flag or in the environment. */
+function refuseRemoved(program: Command, args: readonly string[]): void {
+  const [name, ...rest] = args;
+  const known = (commands: readonly Command[], flag: string) =>
+    commands.some(({ options }) => options.some(({ long }) => long === flag));
+  const command = program.commands.filter((one) => one.name() === name);
+  const end = rest.indexOf("--");
+  for (const arg of end === -1 ? rest : rest.slice(0, end)) {
+    const [flag = ""] = arg.split("=");
+    const problem = known(command, flag) ? null : removedFlag(flag);
+    if (problem !== null) throw new AppError("usage", problem);
+  }
+  const problem = removedVariable(process.env, (flag) => known(program.commands, flag));
+  if (problem !== null) throw new AppError("usage", problem);
 }
 
 function statusOf(error: unknown): number {

@@ -90,7 +90,7 @@ function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, u
 
 function optionOf(field: Field, own?: number | string): Option {
   if (field.kind === "switch") return new Option(field.flag, field.help).env(envName(field));
-  const metavar = field.kind === "choice" ? field.choices.join("|") : field.metavar;
+  const metavar = field.metavar ?? (field.kind === "choice" ? field.choices.join("|") : "");
   const byDefault = defaultText(field, own);
   const help = byDefault === null ? field.help : `${field.help} (default: ${byDefault})`;
   const bare = field.kind === "text" ? field.bare : undefined;

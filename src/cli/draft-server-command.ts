@@ -10,35 +10,32 @@ import { AppError } from "../core/base/errors.ts";
 import { DraftServer } from "../core/draft/service/server.ts";
 import { DraftSocketService } from "../server/drafts/draft-socket.ts";
 import { type HttpServer, serveHttp } from "../server/http.ts";
-import { readCertificate } from "./certificate.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { checkExposure } from "./exposure.ts";
-import { createLog } from "./log.ts";
+import { checkExposure, edgeOf } from "./exposure.ts";
 import { untilStopSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
   "host",
   "port",
   "apiToken",
-  "tlsCert",
-  "tlsKey",
   "insecure",
-  "allowHost",
   "allowOrigin",
-  "draftGroups",
-  "draftMemoryMb",
-  "draftGroupMemoryMb",
-  "draftWindowTokens",
-  "draftFrameKb",
-  "draftConnections",
   "json",
   "quiet",
 ] as const;
 
 type DraftServerSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
-const KIB = 2 ** 10;
 const MIB = 2 ** 20;
+/** Beyond groups or bytes the least recently used group is dropped; a group's prompt must fit in one frame. */
+const LIMITS = {
+  groupsMax: 4096,
+  bytesMax: 1024 * MIB,
+  groupBytesMax: 64 * MIB,
+  windowTokens: 4096,
+  frameBytesMax: MIB,
+} as const;
+const CONNECTIONS_MAX = 1024;
 const PATH = "/v1/draft";
 /** Between two looks for groups whose lifetime has passed. */
 const SWEEP_MS = 1000;
@@ -71,13 +68,7 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
     clock: wallClock,
     instanceId: crypto.getRandomValues(new Uint32Array(1))[0] ?? 0,
     release: packageJson.version,
-    limits: {
-      groupsMax: settings.draftGroups,
-      bytesMax: settings.draftMemoryMb * MIB,
-      groupBytesMax: Math.min(settings.draftGroupMemoryMb, settings.draftMemoryMb) * MIB,
-      windowTokens: settings.draftWindowTokens,
-      frameBytesMax: settings.draftFrameKb * KIB,
-    },
+    limits: LIMITS,
   });
   const service = new DraftSocketService({
     server,
@@ -86,12 +77,11 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
       const timer = setTimeout(act, ms);
       return () => clearTimeout(timer);
     },
-    connectionsMax: settings.draftConnections,
+    connectionsMax: CONNECTIONS_MAX,
   });
   const http = listen(settings, server, service);
   const stopped = untilStopSignal();
-  const scheme = settings.tlsCert === null ? "ws" : "wss";
-  console.log(`draft server on ${scheme}://${http.url.host}${PATH}`);
+  console.log(`draft server on ws://${http.url.host}${PATH}`);
   const timers = [
     setInterval(() => server.sweep(), SWEEP_MS),
     setInterval(reportEvictions(server), WATCH_MS),
@@ -107,15 +97,13 @@ async function serveDrafts(settings: DraftServerSettings): Promise<number> {
   return 0;
 }
 
-/** @throws AppError usage: the address cannot be had; as readCertificate. */
+/** @throws AppError usage: the address cannot be had. */
 function listen(
   settings: DraftServerSettings,
   server: DraftServer,
   service: DraftSocketService,
 ): HttpServer {
-  const { host, port, apiToken, allowHost, allowOrigin } = settings;
-  const log = createLog("text", { level: "warn", write: (line) => process.stderr.write(line) });
-  const tls = readCertificate(settings, { log, nowMs: Date.now() });
+  const { host, port, apiToken, allowOrigin } = settings;
   try {
     return serveHttp({
       host,
@@ -123,9 +111,7 @@ function listen(
       routes: [],
       sockets: { [PATH]: service },
       apiToken,
-      tls,
-      allowHosts: allowHost,
-      allowOrigins: allowOrigin,
+      ...edgeOf(allowOrigin),
       bodyBytesMax: 0,
       frameBytesMax: server.limits.frameBytesMax,
       answered: () => {},
@@ -145,8 +131,7 @@ function reportEvictions(server: DraftServer): () => void {
     if (groupsEvicted === reported) return;
     const held = `${groups} groups in ${Math.ceil(bytes / MIB)} MiB remain`;
     console.error(
-      `draft-server: ${groupsEvicted - reported} groups dropped for lack of room; ${held} ` +
-        "(--memory-mb, --max-groups)",
+      `draft-server: ${groupsEvicted - reported} groups dropped for lack of room; ${held}`,
     );
     reported = groupsEvicted;
   };

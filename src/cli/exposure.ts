@@ -24,3 +24,15 @@ export function checkExposure(exposure: Exposure): string | null {
       `give ${tokenFlag}, or --insecure where the network does`,
   );
 }
+
+/** What a server without a token answers to: the sites that are allowed, under their names too. */
+export function edgeOf(sites: readonly string[]): {
+  readonly allowHosts: readonly string[];
+  readonly allowOrigins: readonly string[];
+} {
+  const hosts = sites.flatMap((site) => {
+    if (site === "*") return site;
+    return URL.canParse(site) ? new URL(site).hostname : [];
+  });
+  return { allowHosts: hosts, allowOrigins: sites };
+}

@@ -1,6 +1,8 @@
 // The log of a server: one line an event on stderr, as text for people or as JSON for machines. What clients can cause
 // any number of times is counted beyond a few lines, so that a flood of errors is not a flood of lines.
 
+import type { Settings } from "../config/fields.ts";
+
 const LOG_FORMS = ["text", "json", "off"] as const;
 export type LogForm = (typeof LOG_FORMS)[number];
 
@@ -10,6 +12,12 @@ export type LogLevel = (typeof LOG_LEVELS)[number];
 export type LogFields = Readonly<Record<string, string | number | boolean | null>>;
 
 export type Log = (level: LogLevel, event: string, fields?: LogFields) => void;
+
+/** The log on stderr, as --log gives it: a format, or FORMAT:LEVEL. */
+export function stderrLog(choice: Settings<"log">["log"]): Log {
+  const [form, level = "info"] = choice.split(":") as [LogForm, LogLevel?];
+  return createLog(form, { level, write: (line) => process.stderr.write(line) });
+}
 
 export interface LogOptions {
   /** Lines below it are left out. Default: info. */

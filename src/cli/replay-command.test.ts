@@ -111,7 +111,7 @@ test("replay: every combination is a line of the report, in the file and with --
 });
 
 test("replay: the table has a line for each cell, with the calibration of the probabilities", async () => {
-  const { out } = await run(responsesPath, "--limit-groups", "1");
+  const { out } = await run(responsesPath, "--limit", "1");
   expect(out).toContain("responses.jsonl: 1 groups, 3 responses, 360 tokens; budget 16, 8 live");
   expect(out.split("\n").filter((line) => line.startsWith("grouped"))).toHaveLength(2);
 });
@@ -132,10 +132,11 @@ test.each([
   [["--siblings", "1,1"], 'usage: --siblings is "1,1"; it names one twice'],
   [["--siblings", "1,"], 'usage: --siblings names ""; it is a whole number'],
   [["--siblings", "-1"], 'usage: --siblings names "-1"; it is a whole number between 0 and 4095'],
-  [["--budget", "33"], "--budget is 33; it must be between 1 and 32"],
   [["--live", "0"], "--live is 0; it must be between 1 and 1024"],
-  [["--drafted-per-step", "9", "--budget", "8"], "usage: --drafted-per-step is 9, more than"],
-  [["--drafted-per-step", "3", "--probability-min", "0.1"], "usage: --drafted-per-step finds"],
+  [["--drafted-per-step", "17"], "--drafted-per-step is 17; it must be between 0.01 and 16"],
+  [["--engine-steps", "8,20"], 'usage: --engine-steps is "8,20"; it is REQUESTS,MS,US'],
+  [["--engine-steps", "8,x,1"], 'usage: --engine-steps is "8,x,1"'],
+  [["--engine-steps", "8.5,20,1"], 'usage: --engine-steps is "8.5,20,1"'],
 ])("replay: %j is refused", async (flags, message) => {
   const { status, err } = await run(responsesPath, ...flags);
   expect(err).toContain(message);
@@ -169,12 +170,11 @@ test("replay: says whether drafting would pay, and on an engine whose step times
   expect(plain.out).toMatch(
     /verdict: drafting \(grouped, concurrent, 2 siblings\) pays where a step/,
   );
-  const free = ["--batch", "8", "--step-ms", "20", "--row-us", "0"];
+  const free = ["--engine-steps", "8,20,0"];
   const pays = await run(responsesPath, "--drafter", "grouped", ...free);
   expect(pays.out).toContain("speed-up");
   expect(pays.out).toMatch(/verdict: drafting pays: [1-9][0-9.]*x the decoding speed/);
-  const dear = ["--batch", "8", "--step-ms", "1", "--row-us", "1000"];
+  const dear = ["--engine-steps", "8,1,1000"];
   const lost = await run(responsesPath, "--drafter", "grouped", ...dear);
   expect(lost.out).toMatch(/verdict: drafting does not pay: 0\.[0-9]+x/);
-  expect((await run(responsesPath, "--step-ms", "5")).err).toContain("--row-us belong together");
 });

@@ -27,14 +27,10 @@ const FIELD_NAMES = [
   "drafter",
   "siblings",
   "mode",
-  "budget",
   "draftedPerStep",
-  "probabilityMin",
   "live",
-  "limitGroups",
-  "stepMs",
-  "rowUs",
-  "batch",
+  "limit",
+  "engineSteps",
   "report",
   "json",
   "quiet",
@@ -47,6 +43,9 @@ export interface ReplayReport {
   readonly results: readonly CellResult[];
 }
 
+/** Draft tokens per verification step, at most. */
+const BUDGET = 16;
+/** A token with less is not drafted. */
 const PROBABILITY_MIN = 0.1;
 /** Relative distance from the given cost above which the comparison is reported as not at equal cost. */
 const COST_TOLERANCE = 0.02;
@@ -58,7 +57,7 @@ or traces (*.json); each may be gzipped (*.gz).
 
 Examples:
   $ foretoken replay out/responses.jsonl
-  $ foretoken replay out/responses.jsonl --batch 64 --step-ms 18 --row-us 40
+  $ foretoken replay out/responses.jsonl --engine-steps 64,18,40
   $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 \\
       --mode concurrent,complete --drafted-per-step 4`;
 
@@ -111,7 +110,7 @@ async function replayReport(
     for (const file of traces) {
       const source = new TraceSource({
         open: () => readGroups(file),
-        groupsMax: settings.limitGroups,
+        groupsMax: settings.limit,
       });
       const ofFile: CellResult[] = [];
       for (const cell of cells) {
@@ -138,43 +137,41 @@ async function replayReport(
 }
 
 /** null: no step times were given. */
-function engineOf({ batch, stepMs, rowUs }: ReplaySettings): EngineSteps | null {
-  if (stepMs === null && rowUs === null) return null;
-  if (stepMs === null || rowUs === null) {
-    throw new AppError("usage", "--step-ms and --row-us belong together: one is missing");
-  }
-  return { batch, stepMs, rowUs };
+function engineOf({ engineSteps: text }: ReplaySettings): EngineSteps | null {
+  if (text === null) return null;
+  const [batch = 0, stepMs = 0, rowUs = -1, ...more] = text.split(",").map(Number);
+  const isFit = Number.isInteger(batch) && batch >= 1 && stepMs > 0 && rowUs >= 0;
+  if (isFit && Number.isFinite(stepMs + rowUs) && more.length === 0)
+    return { batch, stepMs, rowUs };
+  const what = "REQUESTS,MS,US: a whole number from 1, a time above 0, and one from 0";
+  throw new AppError("usage", `--engine-steps is "${text}"; it is ${what}`);
 }
 
 type Cell = Omit<CellOptions, "file">;
 
 function cellsOf(settings: ReplaySettings): Cell[] {
-  const { budget, live } = settings;
+  const { live } = settings;
   const drafters = namesOf("--drafter", settings.drafter, DRAFTER_KINDS);
   const modes = namesOf("--mode", settings.mode, REPLAY_MODES);
   const siblings = settings.siblings === null ? [null] : countsOf(settings.siblings);
   const threshold = thresholdOf(settings);
   return modes.flatMap((mode) =>
     drafters.flatMap((drafter) =>
-      siblings.map((count) => ({ drafter, mode, siblings: count, budget, live, threshold })),
+      siblings.map((count) => ({
+        drafter,
+        mode,
+        siblings: count,
+        budget: BUDGET,
+        live,
+        threshold,
+      })),
     ),
   );
 }
 
-function thresholdOf(settings: ReplaySettings): Threshold {
-  const { draftedPerStep, probabilityMin, budget } = settings;
+function thresholdOf({ draftedPerStep }: ReplaySettings): Threshold {
   if (draftedPerStep === null) {
-    return { kind: "given", probabilityMin: probabilityMin ?? PROBABILITY_MIN };
-  }
-  if (probabilityMin !== null) {
-    throw new AppError(
-      "usage",
-      "--drafted-per-step finds what --probability-min gives: one of them",
-    );
-  }
-  if (draftedPerStep > budget) {
-    const message = `--drafted-per-step is ${draftedPerStep}, more than --budget ${budget} allows`;
-    throw new AppError("usage", message);
+    return { kind: "given", probabilityMin: PROBABILITY_MIN };
   }
   return { kind: "drafted", perStep: draftedPerStep };
 }

@@ -69,7 +69,7 @@ function verdictLines(results: readonly CellResult[], engine: EngineSteps | null
     return [
       `verdict: drafting (${name}) pays where a step that verifies ${drafted.toFixed(2)} draft tokens for each request`,
       `takes less than ${times(tokens)} the time of a plain step; if verification cost nothing, it would be ${times(tokens)} as fast.`,
-      "For a figure on your engine: --batch, --step-ms and --row-us.",
+      "For a figure on your engine: --engine-steps.",
     ];
   }
   const { batch, stepMs, rowUs } = engine;

@@ -18,7 +18,6 @@ import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { parseCompare, type Run } from "./compare.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { groupsOf } from "./job.ts";
-import { whenLauncherEnds } from "./launcher.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { loadPrompts } from "./prompts.ts";
 import { ResponseWriter } from "./responses.ts";
@@ -50,8 +49,6 @@ const FIELD_NAMES = [
   "compare",
   "rounds",
   "poolMemoryMb",
-  "poolDiskMb",
-  "poolDir",
   "journal",
   "json",
   "quiet",
@@ -60,6 +57,8 @@ const FIELD_NAMES = [
 type RolloutSettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 const MIB = 1024 * 1024;
+/** SSD of the pool, in parts of its DRAM. */
+const POOL_DISK_SHARE = 4;
 
 const EXAMPLES = `
 Prompts are JSON lines: {"id": "p1", "prompt": "text"},
@@ -232,8 +231,8 @@ async function runOne(options: {
       policy: run.policy,
       draft: run.draft,
       poolMemoryBytes: settings.poolMemoryMb * MIB,
-      poolDiskBytes: settings.poolDiskMb * MIB,
-      poolDir: settings.poolDir,
+      poolDiskBytes: POOL_DISK_SHARE * settings.poolMemoryMb * MIB,
+      poolDir: null,
       onGroup: (group) => responses?.writeGroup(finishedResponses(group, engines.text)),
       onFailed: ({ response }) => display.note(`failed: ${response.refusal?.message}`),
       journal,
@@ -337,7 +336,6 @@ function abortOnSignal(abort: AbortController): () => void {
   };
   process.on("SIGINT", stop);
   process.on("SIGTERM", stop);
-  whenLauncherEnds(() => abort.abort());
   return () => {
     process.off("SIGINT", stop);
     process.off("SIGTERM", stop);

@@ -23,18 +23,11 @@ export const ENGINE_FIELDS = [
   "workers",
   "slots",
   "kvTokens",
-  "draftBudget",
   "deterministic",
 ] as const;
 
-/** Of them, those that mean something for embedded engines alone. */
-export const EMBEDDED_ONLY = [
-  "workers",
-  "slots",
-  "kvTokens",
-  "draftBudget",
-  "deterministic",
-] as const;
+/** Fields of embedded engines alone. */
+export const EMBEDDED_ONLY = ["workers", "slots", "kvTokens", "deterministic"] as const;
 
 export type EngineSettings = Settings<(typeof ENGINE_FIELDS)[number]>;
 
@@ -69,7 +62,7 @@ export async function openEngines(
 }
 
 async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines> {
-  const { workers, slots, kvTokens, draftBudget, deterministic } = settings;
+  const { workers, slots, kvTokens, deterministic } = settings;
   const model = await openLlamaModel({ path: settings.model ?? BUNDLED_MODEL, deterministic });
   return {
     model: settings.model ?? "foretoken-3m-q8_0.gguf (bundled)",
@@ -79,7 +72,11 @@ async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines
     kvTokens,
     deterministic,
     open: (contextTokens) =>
-      model.openWorkers({ workers, slots, kvTokens, contextTokens, draftBudget, epoch: EPOCH }),
+      model.openWorkers({
+        ...{ workers, slots, kvTokens, contextTokens },
+        draftBudget: "adaptive",
+        epoch: EPOCH,
+      }),
     close: async () => model.close(),
   };
 }

@@ -35,10 +35,10 @@ test("serve: a signal while engines are being opened ends it", async () => {
 const engineTest = test.skipIf(engineMissing() !== null);
 
 engineTest(
-  "serve: the end of --parent ends it, with a request in flight",
+  "serve: the end of its parent ends it, with a request in flight",
   async () => {
     const parent = Bun.spawn(["sleep", "600"]);
-    const tool = start([...EMBEDDED, "--parent", String(parent.pid)]);
+    const tool = start(EMBEDDED, { FORETOKEN_PARENT: `${parent.pid}` });
     try {
       const url = await urlOf(tool.stdout);
       const unfinished = async () => {
@@ -63,10 +63,10 @@ engineTest(
   180_000,
 );
 
-test("serve: a --parent that has ended already ends it", async () => {
+test("serve: a parent that has ended already ends it", async () => {
   const parent = Bun.spawn(["true"]);
   await parent.exited;
-  const tool = start(["serve", "--port", "0", "--parent", String(parent.pid)]);
+  const tool = start(["serve", "--port", "0"], { FORETOKEN_PARENT: `${parent.pid}` });
   expect(await tool.exited).toBe(EXIT_INTERRUPTED);
 }, 180_000);
 

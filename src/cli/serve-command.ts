@@ -1,5 +1,6 @@
 // `foretoken serve`: runs the sidecar until a signal stops it.
 
+import { join } from "node:path";
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
 import type { PoolOptions } from "../app.ts";
@@ -21,11 +22,10 @@ import {
   remoteSource,
 } from "../sources.ts";
 import { losslessness } from "../tools/doctor/lossless.ts";
-import { readCertificate } from "./certificate.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
-import { checkExposure } from "./exposure.ts";
-import { createLog, type Log } from "./log.ts";
+import { checkExposure, edgeOf } from "./exposure.ts";
+import { type Log, stderrLog } from "./log.ts";
 import { eventsOf, logUnread, UNREAD_LOGGED_MAX } from "./serve-events.ts";
 import { type Signals, untilSignal } from "./signals.ts";
 import { catchUncaught } from "./uncaught.ts";
@@ -35,41 +35,21 @@ export const SERVING_FIELDS = [
   "host",
   "port",
   "insecure",
-  "allowHost",
   "allowOrigin",
   "tokenizer",
   "servedModelName",
-  "contextTokens",
   "chunkTokens",
   "policy",
   "draft",
   "apiToken",
-  "tlsCert",
-  "tlsKey",
   "weightsRoot",
   "workerToken",
   "historyMb",
-  "historyFile",
-  "iterations",
-  "completedMb",
   "journal",
   "minWorkers",
-  "requestsMax",
-  "bodyMb",
-  "bodiesMb",
-  "bodyTimeoutS",
-  "promptCharacters",
-  "encodeTimeoutS",
-  "retryGraceS",
-  "sessionS",
-  "sessionMb",
   "weightsTimeoutS",
-  "harmlessRpc",
-  "statelessArgs",
   "drainS",
-  "parent",
   "log",
-  "logLevel",
   "config",
 ] as const;
 
@@ -79,11 +59,7 @@ const FIELD_NAMES = [
   "model",
   "slots",
   "kvTokens",
-  "draftBudget",
   "deterministic",
-  "poolMemoryMb",
-  "poolDiskMb",
-  "poolDir",
   ...SERVING_FIELDS,
 ] as const;
 
@@ -98,6 +74,15 @@ const KV_TOKENS = 32_768;
 const EXIT_MS_MAX = 1_000;
 /** More groups than one iteration has (1,000). */
 const GROUPS_MAX = 4096;
+/** More are refused with 429. */
+const REQUESTS_MAX = 65_536;
+const BODY_BYTES_MAX = 32 * MIB;
+/** From the end of a session's turn: as long as a tool may take. */
+const SESSION_MS_MAX = 600_000;
+/** An identical retry within it takes over what its disconnected client began. */
+const RETRY_GRACE_MS = 30_000;
+/** Of the page's responses of complete groups. */
+const COMPLETED_BYTES_MAX = 64 * MIB;
 
 const EXAMPLES = `
 Examples:
@@ -116,40 +101,26 @@ export function serveCommand(setStatus: (status: number) => void): Command {
   });
   return command.action(async () => {
     const settings = readFields(command, FIELD_NAMES);
-    const log = stderrLog(settings);
+    const log = stderrLog(settings.log);
     checkUseless(command, settings, log);
     setStatus(await serve(settings, log));
   });
 }
 
-/** Options of embedded engines, and of the KV pool that only embedded and linked engines use. */
-const EMBEDDED_ONLY = [
-  "slots",
-  "kvTokens",
-  "draftBudget",
-  "deterministic",
-  "contextTokens",
-] as const;
-const OURS_ONLY = ["poolMemoryMb", "poolDiskMb", "poolDir"] as const;
+const EMBEDDED_ONLY = ["slots", "kvTokens", "deterministic"] as const;
 
 /** @throws AppError usage: a setting that was given can have no effect. One that was inherited is a warning. */
 function checkUseless(command: Command, settings: ServeSettings, log: Log): void {
-  const isRemote = settings.llama === 0;
-  const isForeign = isRemote && settings.worker.every(isServer);
-  const useless = [
-    { names: isRemote ? EMBEDDED_ONLY : [], of: "embedded engines (--llama)" },
-    { names: isForeign ? OURS_ONLY : [], of: "embedded engines (--llama) and ws:// workers" },
-  ];
-  for (const { names, of } of useless) {
-    const { explicit, inherited } = givenFields(command, names);
-    const [first] = explicit;
-    if (first !== undefined) {
-      const problem = `${FIELDS[first].flag} has no effect here: it is for ${of}, and there are none`;
-      throw new AppError("usage", problem);
-    }
-    for (const name of inherited) {
-      log("warn", "no_effect", { setting: envName(FIELDS[name]), reason: `it is for ${of}` });
-    }
+  if (settings.llama > 0) return;
+  const of = "embedded engines (--llama)";
+  const { explicit, inherited } = givenFields(command, EMBEDDED_ONLY);
+  const [first] = explicit;
+  if (first !== undefined) {
+    const problem = `${FIELDS[first].flag} has no effect here: it is for ${of}, and there are none`;
+    throw new AppError("usage", problem);
+  }
+  for (const name of inherited) {
+    log("warn", "no_effect", { setting: envName(FIELDS[name]), reason: `it is for ${of}` });
   }
 }
 
@@ -180,15 +151,17 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
   };
   // An invalid URL is reported before any wait.
   for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
-  const pool = {
-    poolMemoryBytes: settings.poolMemoryMb * MIB,
-    poolDiskBytes: settings.poolDiskMb * MIB,
-    poolDir: settings.poolDir,
-  };
-  return await serveOver(engines, { settings, log, stopping: untilSignal(settings.parent), pool });
+  const pool =
+    settings.llama === 0 && settings.worker.every(isServer) && count > 0 ? NO_POOL : POOL;
+  return await serveOver(engines, { settings, log, stopping: untilSignal(), pool });
 }
 
 /** vLLM servers hand no KV to a pool of ours. */
+const POOL: PoolOptions = {
+  poolMemoryBytes: 256 * MIB,
+  poolDiskBytes: 1024 * MIB,
+  poolDir: null,
+};
 export const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
 
 /** Where the engines come from, and what is known of their model. */
@@ -202,11 +175,7 @@ export interface Engines {
   readonly hasFixed: boolean;
 }
 
-export function stderrLog({ log, logLevel }: Pick<ServeSettings, "log" | "logLevel">): Log {
-  return createLog(log, { level: logLevel, write: (line) => process.stderr.write(line) });
-}
-
-/** @throws AppError usage: no token protects an address that others can reach, or the tokens make no sense. */
+/** @throws AppError usage: no token protects an address that others can reach. */
 export function warnIfExposed(
   settings: Pick<ServeSettings, "host" | "apiToken" | "insecure">,
   log: Log,
@@ -223,32 +192,15 @@ export type ServingSettings = Pick<
   | "host"
   | "port"
   | "apiToken"
-  | "tlsCert"
-  | "tlsKey"
   | "weightsRoot"
-  | "allowHost"
   | "allowOrigin"
-  | "bodyMb"
-  | "bodiesMb"
-  | "bodyTimeoutS"
-  | "promptCharacters"
-  | "encodeTimeoutS"
   | "minWorkers"
-  | "requestsMax"
   | "policy"
   | "draft"
   | "chunkTokens"
-  | "retryGraceS"
-  | "sessionS"
-  | "sessionMb"
   | "weightsTimeoutS"
-  | "harmlessRpc"
-  | "statelessArgs"
   | "drainS"
   | "historyMb"
-  | "historyFile"
-  | "iterations"
-  | "completedMb"
   | "journal"
 >;
 
@@ -261,7 +213,6 @@ export async function serveOver(
   parts: { settings: ServingSettings; log: Log; stopping: Signals; pool: PoolOptions },
 ): Promise<number> {
   const { settings, log, stopping, pool } = parts;
-  const tls = readCertificate(settings, { log, nowMs: Date.now() });
   const weightsRoots = await weightsRootsOf(settings);
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
@@ -274,7 +225,7 @@ export async function serveOver(
   const events = eventsOf(log, broken.reject);
   const bound = bindServer({
     ...bindOptionsOf(settings, events),
-    ...{ ...pool, joining, tls, weightsRoots },
+    ...{ ...pool, joining, weightsRoots },
   });
   log("info", "listening", { url: bound.url.origin });
   // For scripts that read stdout: every engine was tried once; the others are retried.
@@ -361,43 +312,33 @@ function once(act: () => void): () => void {
 function bindOptionsOf(
   settings: ServingSettings,
   events: ServeEvents,
-): Omit<BindOptions, keyof PoolOptions | "joining" | "tls" | "weightsRoots"> {
+): Omit<BindOptions, keyof PoolOptions | "joining" | "weightsRoots"> {
+  const { journal } = settings;
   return {
     host: settings.host,
     port: settings.port,
     apiToken: settings.apiToken,
-    edge: {
-      allowHosts: settings.allowHost,
-      allowOrigins: settings.allowOrigin,
-      bodiesBytesMax: (settings.bodiesMb ?? 4 * settings.bodyMb) * MIB,
-      bodyMsMax: settings.bodyTimeoutS * 1000,
-    },
-    encoder: {
-      charactersMax: settings.promptCharacters,
-      msMax: settings.encodeTimeoutS * 1000,
-    },
-    bodyBytesMax: settings.bodyMb * MIB,
+    edge: edgeOf(settings.allowOrigin),
+    bodyBytesMax: BODY_BYTES_MAX,
     limits: {
-      requestsMax: settings.requestsMax,
+      requestsMax: REQUESTS_MAX,
       groupsMax: GROUPS_MAX,
       keptBytesMax: KEPT_BYTES_MAX,
       keptResponsesMax: KEPT_RESPONSES_MAX,
-      sessionMsMax: settings.sessionS * 1000,
-      sessionBytesMax: settings.sessionMb * MIB,
+      sessionMsMax: SESSION_MS_MAX,
     },
     historyBytes: settings.historyMb * MIB,
-    historyFile: settings.historyFile,
-    iterationsFile: settings.iterations,
-    completedBytes: settings.completedMb * MIB,
-    journal: settings.journal,
+    historyFile: journal === null ? null : join(journal, "history"),
+    iterationsFile: journal === null ? null : join(journal, "iterations.sqlite"),
+    completedBytes: COMPLETED_BYTES_MAX,
+    journal,
     policy: settings.policy,
     draft: settings.draft ?? "grouped",
     chunkTokens: settings.chunkTokens,
     workersMin: settings.minWorkers,
-    retryGraceMs: settings.retryGraceS * 1000,
+    retryGraceMs: RETRY_GRACE_MS,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
-    harmlessRpc: settings.harmlessRpc,
-    statelessArgs: settings.statelessArgs,
+    harmlessRpc: [],
     version: packageJson.version,
     events,
   };
@@ -411,8 +352,8 @@ function sourcesOf(settings: ServeSettings, model: ModelSide, log: Log): WorkerS
     count: settings.llama,
     slots: settings.slots,
     kvTokens: settings.kvTokens,
-    contextTokens: settings.contextTokens ?? Math.min(contextTokens, settings.kvTokens),
-    draftBudget: settings.draftBudget,
+    contextTokens: Math.min(contextTokens, settings.kvTokens),
+    draftBudget: "adaptive",
     historyBytes: settings.historyMb * MIB,
   });
   return [...sources, ...embedded];

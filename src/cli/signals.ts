@@ -1,7 +1,6 @@
-// Signals that stop a serving command: SIGINT, SIGTERM, the end of the package runner that started it, and the end of
-// the process that `--parent` names.
+// Signals that stop a serving command: SIGINT, SIGTERM, and the end of the process that FORETOKEN_PARENT numbers.
 
-import { whenLauncherEnds, whenProcessEnds } from "./launcher.ts";
+import { parentOf, whenProcessEnds } from "./parent.ts";
 
 /** The first signal drains what is in flight, the second ends everything. */
 export interface Signals {
@@ -10,10 +9,10 @@ export interface Signals {
 }
 
 /**
- * The first SIGINT or SIGTERM, and the one after it. A runner's end counts as the first, if none came before. The end
- * of process `parent` counts as both: its requests are its own.
+ * The first SIGINT or SIGTERM, and the one after it. The end of the parent counts as both: its requests are its own.
+ * @throws AppError usage: as parentOf.
  */
-export function untilSignal(parent: number | null): Signals {
+export function untilSignal(): Signals {
   const first = Promise.withResolvers<void>();
   const second = Promise.withResolvers<void>();
   let count = 0;
@@ -24,10 +23,7 @@ export function untilSignal(parent: number | null): Signals {
   };
   process.on("SIGINT", onSignal);
   process.on("SIGTERM", onSignal);
-  whenLauncherEnds(() => {
-    // A terminal's interrupt reaches the runner and this process alike.
-    if (count === 0) onSignal();
-  });
+  const parent = parentOf(process.env);
   if (parent !== null) {
     whenProcessEnds(parent, () => {
       onSignal();
@@ -47,6 +43,5 @@ export function untilStopSignal(): Promise<void> {
     };
     process.on("SIGINT", stop);
     process.on("SIGTERM", stop);
-    whenLauncherEnds(stop);
   });
 }

@@ -17,14 +17,13 @@ import { ManagedServer } from "../tools/up/managed-server.ts";
 import { freePort, freePorts } from "../tools/up/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
-import type { Log } from "./log.ts";
+import { type Log, stderrLog } from "./log.ts";
 import {
   type Engines,
   NO_POOL,
   noticedSource,
   SERVING_FIELDS,
   serveOver,
-  stderrLog,
   warnIfExposed,
 } from "./serve-command.ts";
 import { logServerEvent } from "./server-log.ts";
@@ -40,6 +39,7 @@ const FIELD_NAMES = [
   "kvSegmentMb",
   "logs",
   "startS",
+  "contextTokens",
   ...SERVING_FIELDS,
 ] as const;
 
@@ -75,7 +75,7 @@ export function upCommand(setStatus: (status: number) => void): Command {
 
 async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<number> {
   checkPoolSettings(given);
-  const log = stderrLog(given);
+  const log = stderrLog(given.log);
   warnIfExposed(given, log);
   // Engines get the sidecar's port before it listens.
   const port = given.port === 0 ? freePort(given.host) : given.port;
@@ -96,7 +96,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
   }
-  const stopping = untilSignal(settings.parent);
+  const stopping = untilSignal();
   let servers: readonly ManagedServer[] = [];
   // Runs last, also after an uncaught error.
   const killAll = () => {
@@ -271,7 +271,7 @@ function pluginOf(settings: UpSettings, name: string): PluginLaunch {
   const isAny = settings.host === "0.0.0.0" || settings.host === "::";
   const host = isAny ? SERVER_HOST : settings.host;
   return {
-    draftUrl: `${settings.tlsCert === null ? "ws" : "wss"}://${host.includes(":") ? `[${host}]` : host}:${settings.port}/v1/draft`,
+    draftUrl: `ws://${host.includes(":") ? `[${host}]` : host}:${settings.port}/v1/draft`,
     token: settings.apiToken,
     statsFile: resolve(settings.logs, `${name}.plugin.json`),
   };

@@ -16,7 +16,7 @@ import { addFields, readFields } from "./commander-fields.ts";
 import { EngineKeeper } from "./engine-keeper.ts";
 import { EXIT_FAILED } from "./exit.ts";
 import { checkExposure } from "./exposure.ts";
-import { createLog, type Log } from "./log.ts";
+import { type Log, stderrLog } from "./log.ts";
 import { untilStopSignal } from "./signals.ts";
 
 const FIELD_NAMES = [
@@ -27,10 +27,8 @@ const FIELD_NAMES = [
   "slots",
   "kvTokens",
   "contextTokens",
-  "draftBudget",
   "deterministic",
   "log",
-  "logLevel",
 ] as const;
 
 type WorkerSettings = Settings<(typeof FIELD_NAMES)[number]>;
@@ -74,10 +72,7 @@ async function serveModel(
   settings: WorkerSettings,
   address: { host: string; port: number },
 ): Promise<number> {
-  const log = createLog(settings.log, {
-    level: settings.logLevel,
-    write: (line) => process.stderr.write(line),
-  });
+  const log = stderrLog(settings.log);
   const engine = await EngineKeeper.open(() => openEngine(model, settings), {
     later: (act, ms) => {
       const timer = setTimeout(act, ms);
@@ -116,9 +111,9 @@ async function serveModel(
 }
 
 async function openEngine(model: LlamaModel, settings: WorkerSettings): Promise<Worker> {
-  const { slots, kvTokens, draftBudget } = settings;
+  const { slots, kvTokens } = settings;
   const contextTokens = settings.contextTokens ?? Math.min(model.contextTokens, kvTokens);
-  const capacity = { slots, kvTokens, contextTokens, draftBudget };
+  const capacity = { slots, kvTokens, contextTokens, draftBudget: "adaptive" } as const;
   const [worker] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...capacity });
   if (worker === undefined) throw new AppError("worker_failed", "the engine did not open");
   return worker;

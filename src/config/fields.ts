@@ -22,6 +22,8 @@ export interface NumberField extends FieldBase {
 export interface ChoiceField extends FieldBase {
   readonly kind: "choice";
   readonly choices: readonly string[];
+  /** Stands for many choices. */
+  readonly metavar?: string;
   readonly default: string | null;
 }
 
@@ -58,6 +60,12 @@ const integer = <D extends number | null>(
   },
 ) => ({ kind: "integer" as const, flag, ...options });
 
+/** Formats of the log, each alone or with a level. */
+const LOG_CHOICES = [
+  ...["text", "json", "off"],
+  ...["text:debug", "text:warn", "text:error", "json:debug", "json:warn", "json:error"],
+] as const;
+
 export const FIELDS = {
   model: {
     kind: "text",
@@ -93,7 +101,7 @@ export const FIELDS = {
     min: 1,
     max: 16_384,
     default: null,
-    help: "take only the first N prompts",
+    help: "take only the first N prompts, or groups of each file",
     otherwise: "all",
   }),
   maxTokens: integer("--max-tokens", {
@@ -139,14 +147,7 @@ export const FIELDS = {
     min: 0,
     max: 1_048_576,
     default: 256,
-    help: "DRAM of the KV pool",
-  }),
-  poolDiskMb: integer("--pool-disk-mb", {
-    metavar: "MB",
-    min: 0,
-    max: 16_777_216,
-    default: 1024,
-    help: "SSD of the KV pool, used when the DRAM is full; 0: none",
+    help: "DRAM of the KV pool; its SSD tier, used when the DRAM is full, takes 4 times as much",
   }),
   poolDir: {
     kind: "text",
@@ -161,7 +162,7 @@ export const FIELDS = {
     flag: "--journal",
     metavar: "DIR",
     default: null,
-    help: "directory that keeps what is generated (serve: of /v1/rollouts, and of requests with an id): after a crash the same command continues from there",
+    help: "directory that keeps what is generated (serve: of /v1/rollouts and of requests with an id, the responses of --history-mb, and the figures of the last 50 iterations): after a crash the same command continues from there",
     otherwise: "none",
   },
   policy: {
@@ -178,13 +179,6 @@ export const FIELDS = {
     default: null,
     help: "speculative decoding from the group's responses",
     otherwise: DRAFT_DEFAULT,
-  },
-  draftBudget: {
-    kind: "choice",
-    flag: "--draft-budget",
-    choices: ["adaptive", "always"],
-    default: "adaptive",
-    help: "adaptive: draft if it is faster at the measured step times. always: draft in every step",
   },
   rounds: integer("--rounds", {
     metavar: "N",
@@ -227,13 +221,6 @@ export const FIELDS = {
     default: "concurrent",
     help: "concurrent: all responses of a group are generated at the same time. complete: the siblings are finished before",
   },
-  budget: integer("--budget", {
-    metavar: "N",
-    min: 1,
-    max: 32,
-    default: 16,
-    help: "maximum number of draft tokens per verification step",
-  }),
   live: integer("--live", {
     metavar: "N",
     min: 1,
@@ -241,58 +228,23 @@ export const FIELDS = {
     default: 8,
     help: "groups generated at the same time (complete: responses)",
   }),
-  probabilityMin: {
-    kind: "number",
-    flag: "--probability-min",
-    metavar: "P",
-    min: 0,
-    max: 1,
+  engineSteps: {
+    kind: "text",
+    flag: "--engine-steps",
+    metavar: "REQUESTS,MS,US",
     default: null,
-    help: "draft only tokens with at least this acceptance probability",
-    otherwise: "0.1",
+    help: "your engine, for the speed-up: requests decoded in one step, time of that step without drafts in ms (its inter-token latency), and time that each further token to verify adds, in us",
+    otherwise: "none",
   },
   draftedPerStep: {
     kind: "number",
     flag: "--drafted-per-step",
     metavar: "X",
     min: 0.01,
-    max: 32,
+    max: 16,
     default: null,
     help: "find the probability at which each drafter drafts X tokens per step, to compare drafters at equal cost",
   },
-  stepMs: {
-    kind: "number",
-    flag: "--step-ms",
-    metavar: "MS",
-    min: 0.001,
-    max: 60_000,
-    default: null,
-    help: "time of one decode step of your engine at --batch, without drafts: its inter-token latency; with --row-us it gives the speed-up",
-  },
-  rowUs: {
-    kind: "number",
-    flag: "--row-us",
-    metavar: "US",
-    min: 0,
-    max: 1_000_000,
-    default: null,
-    help: "time that each further token to verify adds to such a step, in microseconds",
-  },
-  batch: integer("--batch", {
-    metavar: "N",
-    min: 1,
-    max: 65_536,
-    default: 32,
-    help: "requests that your engine decodes in one step, for --step-ms",
-  }),
-  limitGroups: integer("--limit-groups", {
-    metavar: "N",
-    min: 1,
-    max: 1_048_576,
-    default: null,
-    help: "take only the first N groups of each file",
-    otherwise: "all",
-  }),
   out: {
     kind: "text",
     flag: "--out",
@@ -320,21 +272,13 @@ export const FIELDS = {
     flag: "--insecure",
     help: "listen beyond loopback without a token: any client that reaches the port can use it, and replace weights where it has any",
   },
-  allowHost: {
-    kind: "list",
-    flag: "--allow-host",
-    metavar: "NAME",
-    default: [],
-    help: "a further host name of a server without a token; * allows any; may be repeated",
-    otherwise: "loopback, addresses, this machine's name",
-  },
   allowOrigin: {
     kind: "list",
     flag: "--allow-origin",
     metavar: "ORIGIN",
     default: [],
-    help: "a site like https://board.example whose pages may use the server; * allows any; may be repeated",
-    otherwise: "the server's own page",
+    help: "a site like https://board.example under whose name the server is reached, or whose pages may use it; * allows any; may be repeated",
+    otherwise: "loopback, addresses and this machine's name; the server's own page",
   },
   port: integer("--port", {
     metavar: "N",
@@ -358,48 +302,6 @@ export const FIELDS = {
     help: "token that a worker requires and its sidecar sends; better set in the environment",
     otherwise: "none",
   },
-  draftGroups: integer("--max-groups", {
-    metavar: "N",
-    min: 1,
-    max: 1_048_576,
-    default: 4096,
-    help: "maximum number of groups; beyond it the least recently used one is dropped",
-  }),
-  draftMemoryMb: integer("--memory-mb", {
-    metavar: "MB",
-    min: 1,
-    max: 1_048_576,
-    default: 1024,
-    help: "memory of all groups; beyond it the least recently used one is dropped",
-  }),
-  draftGroupMemoryMb: integer("--group-memory-mb", {
-    metavar: "MB",
-    min: 1,
-    max: 65_536,
-    default: 64,
-    help: "memory of one group; further tokens are refused",
-  }),
-  draftWindowTokens: integer("--window-tokens", {
-    metavar: "N",
-    min: 0,
-    max: 1_048_576,
-    default: 4096,
-    help: "tokens of a response that may be buffered before the tokens between arrive",
-  }),
-  draftFrameKb: integer("--max-frame-kb", {
-    metavar: "KB",
-    min: 64,
-    max: 16_384,
-    default: 1024,
-    help: "maximum size of a frame, either way; a group's prompt must fit in one, at 4 bytes per token",
-  }),
-  draftConnections: integer("--max-connections", {
-    metavar: "N",
-    min: 1,
-    max: 65_536,
-    default: 1024,
-    help: "maximum number of engines connected at the same time",
-  }),
   workload: {
     kind: "text",
     flag: "--workload",
@@ -478,7 +380,7 @@ export const FIELDS = {
     min: 16,
     max: 16_777_216,
     default: null,
-    help: "maximum of prompt + output tokens of a request, on an embedded engine or a vLLM server that is started",
+    help: "maximum of prompt + output tokens of a request, on the worker's engine or a vLLM server that is started",
     otherwise: "what model and KV budget allow",
   }),
   tokenizer: {
@@ -505,22 +407,6 @@ export const FIELDS = {
     help: "token that clients must send as `Authorization: Bearer TOKEN`; better set in the environment",
     otherwise: "none",
   },
-  tlsCert: {
-    kind: "text",
-    flag: "--tls-cert",
-    metavar: "FILE.pem",
-    default: null,
-    help: "certificate chain: serve HTTPS and wss instead of HTTP and ws; with --tls-key",
-    otherwise: "plain HTTP",
-  },
-  tlsKey: {
-    kind: "text",
-    flag: "--tls-key",
-    metavar: "FILE.pem",
-    default: null,
-    help: "private key of --tls-cert",
-    otherwise: "none",
-  },
   weightsRoot: {
     kind: "list",
     flag: "--weights-root",
@@ -536,99 +422,12 @@ export const FIELDS = {
     default: 64,
     help: "responses of earlier weight epochs to draft from and to estimate lengths by when their prompts come again, in the sidecar and in each embedded engine; 0: none",
   }),
-  iterations: {
-    kind: "text",
-    flag: "--iterations",
-    metavar: "FILE",
-    default: null,
-    otherwise: "in memory",
-    help: "keep the figures and curves of the last 50 iterations, which the page shows, in this SQLite file",
-  },
-  completedMb: integer("--completed-mb", {
-    metavar: "MB",
-    min: 0,
-    max: 65_536,
-    default: 64,
-    help: "responses of complete groups that the page can show: their tokens, chunks and logprobs; the oldest groups are dropped first; 0: none",
-  }),
-  historyFile: {
-    kind: "text",
-    flag: "--history-file",
-    metavar: "FILE",
-    default: null,
-    help: "file that keeps the sidecar's responses of earlier weight epochs over a restart",
-    otherwise: "in memory",
-  },
   minWorkers: integer("--min-workers", {
     metavar: "N",
     min: 1,
     max: 4096,
     default: 1,
     help: "/health answers 503 until this many workers are ready; for a trainer that counts its engines, set it to their number",
-  }),
-  requestsMax: integer("--max-requests", {
-    metavar: "N",
-    min: 1,
-    max: 131_072,
-    default: 65_536,
-    help: "maximum number of requests in flight; more are refused with 429",
-  }),
-  bodyMb: integer("--max-body-mb", {
-    metavar: "MB",
-    min: 1,
-    max: 1024,
-    default: 32,
-    help: "maximum size of a request's body, uncompressed",
-  }),
-  bodiesMb: integer("--max-bodies-mb", {
-    metavar: "MB",
-    min: 1,
-    max: 65_536,
-    default: null,
-    help: "total size of the bodies being read; a further one waits, and is refused with 429 after 5 s",
-    otherwise: "4 times --max-body-mb",
-  }),
-  bodyTimeoutS: integer("--body-timeout-s", {
-    metavar: "S",
-    min: 1,
-    max: 3600,
-    default: 60,
-    help: "time to receive a request's body, plus 10 s for every 64 KiB; a slower one is refused with 408",
-  }),
-  promptCharacters: integer("--max-prompt-characters", {
-    metavar: "N",
-    min: 1,
-    max: 268_435_456,
-    default: 4_194_304,
-    help: "maximum length of a text to tokenize; a longer one is refused with 400",
-  }),
-  encodeTimeoutS: integer("--encode-timeout-s", {
-    metavar: "S",
-    min: 1,
-    max: 3600,
-    default: 30,
-    help: "time to tokenize a text, after which the request fails with 504",
-  }),
-  retryGraceS: integer("--retry-grace-s", {
-    metavar: "S",
-    min: 0,
-    max: 3600,
-    default: 30,
-    help: "time to keep generating after a client disconnects, so that an identical retry can take over the result",
-  }),
-  sessionS: integer("--session-s", {
-    metavar: "S",
-    min: 0,
-    max: 86_400,
-    default: 600,
-    help: "time after a turn of a session for which its KV and text are kept for the next turn",
-  }),
-  sessionMb: integer("--session-mb", {
-    metavar: "MB",
-    min: 0,
-    max: 65_536,
-    default: 256,
-    help: "total size of the texts kept for next turns; beyond it the session used least recently is forgotten",
   }),
   weightsTimeoutS: integer("--weights-timeout-s", {
     metavar: "S",
@@ -637,20 +436,6 @@ export const FIELDS = {
     default: 600,
     help: "time for an engine to answer a control request, after which it is opened again; time between calls of an open weight update, after which it is aborted",
   }),
-  harmlessRpc: {
-    kind: "list",
-    flag: "--harmless-rpc",
-    metavar: "METHOD",
-    default: [],
-    help: "a further method of /collective_rpc that does not change the weights; may be repeated",
-  },
-  statelessArgs: {
-    kind: "list",
-    flag: "--stateless-arg",
-    metavar: "NAME",
-    default: [],
-    help: "an extra argument (vllm_xargs, extra_args) that has no state between tokens: requests with it are divided; may be repeated",
-  },
   drainS: integer("--drain-s", {
     metavar: "S",
     min: 0,
@@ -658,27 +443,13 @@ export const FIELDS = {
     default: 600,
     help: "time for requests in flight to finish after the first SIGTERM or SIGINT",
   }),
-  parent: integer("--parent", {
-    metavar: "PID",
-    min: 1,
-    max: 4_194_304,
-    default: null,
-    help: "process id: end at once when that process ends, also if it is killed",
-    otherwise: "none",
-  }),
   log: {
     kind: "choice",
     flag: "--log",
-    choices: ["text", "json", "off"],
+    choices: LOG_CHOICES,
+    metavar: "FORMAT[:LEVEL]",
     default: "text",
-    help: "format of the log on stderr",
-  },
-  logLevel: {
-    kind: "choice",
-    flag: "--log-level",
-    choices: ["debug", "info", "warn", "error"],
-    default: "info",
-    help: "minimum level of log lines; debug: every answer",
+    help: "the log on stderr: text, json or off; :debug, :warn or :error is the minimum level of its lines, otherwise info",
   },
   hfModel: {
     kind: "text",

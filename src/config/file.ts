@@ -2,6 +2,7 @@
 
 import { AppError } from "../core/base/errors.ts";
 import { FIELDS, type FieldName, fileKey, parseField } from "./fields.ts";
+import { removedFlag } from "./removed.ts";
 
 /**
  * Values by field. `where` names the file in messages.
@@ -20,6 +21,8 @@ export function settingsIn(
   for (const [key, value] of Object.entries(content)) {
     const name = byKey.get(key);
     if (name === undefined) {
+      const gone = removedFlag(`--${key.replaceAll("_", "-")}`);
+      if (gone !== null) throw new AppError("invalid_config", `${where}: ${key}: ${gone}`);
       const known = [...byKey.keys()].sort().join(", ");
       throw new AppError("invalid_config", `${where}: ${key} is not a setting; they are ${known}`);
     }

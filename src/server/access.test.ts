@@ -48,7 +48,7 @@ test.each([
   "",
   " ",
 ])("host: %p does not, without a token", (host) => {
-  expect(refusal({ host })).toContain("--allow-host");
+  expect(refusal({ host })).toContain("--allow-origin");
   expect(refusal({ host }, { hasToken: true })).toBeNull();
   expect(refusal({ host }, { allowHosts: ["*"] })).toBeNull();
 });

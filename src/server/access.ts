@@ -88,7 +88,7 @@ export class Access {
     if (host === null || this.#options.hasToken || this.#hosts.has(ANY)) return;
     const name = hostNameOf(host);
     if (name !== null && (isAddress(name) || isLoopbackHost(name) || this.#hosts.has(name))) return;
-    const fix = `allow it with --allow-host ${shown(name ?? host)}, or ask for a token (--api-token)`;
+    const fix = `allow it with --allow-origin http://${shown(name ?? host)}, or ask for a token (--api-token)`;
     throw forbidden(`the Host ${shown(host)} is not a name of this server: ${fix}`);
   }
 }

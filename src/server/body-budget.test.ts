@@ -63,7 +63,7 @@ test("take: waiting ends in queue_full, or with the client", async () => {
   await expect(gone).rejects.toThrow("the client disconnected");
   const waiting = budget.take(6 * MIB, still);
   timers.fire();
-  await expect(waiting).rejects.toThrow("--max-bodies-mb");
+  await expect(waiting).rejects.toThrow("request bodies of");
   room.release();
   expect(budget.used).toBe(0);
 });
@@ -80,7 +80,7 @@ test("grow: takes what there is, and does not wait for more", async () => {
   const one = await budget.take(1000, still);
   const other = await budget.take(1000, still);
   one.grow(5 * MIB);
-  expect(() => other.grow(4 * MIB)).toThrow("--max-bodies-mb");
+  expect(() => other.grow(4 * MIB)).toThrow("request bodies of");
   one.release();
   other.grow(4 * MIB);
   other.release();

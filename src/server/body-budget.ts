@@ -121,7 +121,7 @@ export class BodyBudget {
 
   #full(): AppError {
     const { bytesMax } = this.#options;
-    const message = `request bodies of ${this.#used} bytes are being read, of ${bytesMax} at most (--max-bodies-mb)`;
+    const message = `request bodies of ${this.#used} bytes are being read, of ${bytesMax} at most`;
     return new AppError("queue_full", message);
   }
 }

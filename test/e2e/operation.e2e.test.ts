@@ -68,7 +68,7 @@ test("log: every request has an id, and one that is refused a line with the reas
     path: "/v1/completions",
     reason: expect.stringContaining("max_tokens is -1"),
   });
-  // What went well is told at --log-level debug alone.
+  // What went well is told at --log text:debug alone.
   expect(proc.line(/mine-7/)).toBeNull();
 }, 180_000);
 
@@ -114,10 +114,10 @@ test("log: control calls and failed updates have a line with outcome and reason;
 }, 180_000);
 
 test("log level: debug tells every answer, error nothing of them", async () => {
-  const debug = await serve("--log-level", "debug");
+  const debug = await serve("--log", "text:debug");
   await post(debug.url, "/v1/completions", PROMPT);
   await untilTrue(() => debug.proc.line(/DEBUG answered status=200/) !== null, said(debug.proc));
-  const error = await serve("--log-level", "error");
+  const error = await serve("--log", "text:error");
   await post(error.url, "/v1/completions", "{");
   expect(
     error.proc.lines.map(({ text }) => text).filter((text) => !text.startsWith("foretoken on")),

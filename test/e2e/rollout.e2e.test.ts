@@ -14,7 +14,7 @@ import { join } from "node:path";
 import type { TraceFile } from "../../src/cli/trace-events.ts";
 import type { ReportFile, RunReport } from "../../src/core/rollout/report.ts";
 import type { ChunkRow } from "../../src/core/rollout/timeline.ts";
-import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, start } from "./tool.ts";
+import { ended, engineMissing, foretoken, PROMPTS, ROOT, scratch, spawn, start } from "./tool.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -248,7 +248,8 @@ test.skipIf(missing !== null || !isRoot)(
     }
     try {
       const reportPath = join(folder, "report.json");
-      const { status } = await foretoken(
+      const { status } = await ran(
+        { TMPDIR: disk },
         ...[
           "rollout",
           PROMPTS,
@@ -260,7 +261,7 @@ test.skipIf(missing !== null || !isRoot)(
           "600",
           "--quiet",
         ],
-        ...["--chunk-tokens", "16", "--pool-memory-mb", "1", "--pool-dir", disk],
+        ...["--chunk-tokens", "16", "--pool-memory-mb", "1"],
         ...["--out", join(folder, "out.jsonl"), "--report", reportPath],
       );
       expect(status).toBe(0);
@@ -274,6 +275,10 @@ test.skipIf(missing !== null || !isRoot)(
   },
   120_000,
 );
+
+async function ran(env: Readonly<Record<string, string>>, ...args: string[]) {
+  return await ended(start(args, env));
+}
 
 const GOOD = '{"id":"a","prompt":"<|user|>total 6 2 6<|assistant|>"}';
 
@@ -352,7 +357,10 @@ test("bad input: without the native library the error names what to install", as
     if (name === "@node-llama-cpp") continue;
     symlinkSync(join(ROOT, "node_modules", name), join(folder, "node_modules", name));
   }
-  const child = start(["rollout", PROMPTS, "--out", join(folder, "out.jsonl")], folder);
+  const child = spawn([
+    ...[join(folder, "src", "main.ts"), "rollout", PROMPTS],
+    ...["--out", join(folder, "out.jsonl")],
+  ]);
   const { status, stderr } = await ended(child);
   expect(stderr).toContain("@node-llama-cpp/");
   expect(stderr).toContain("npm install");

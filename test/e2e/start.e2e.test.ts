@@ -7,7 +7,7 @@ import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
 import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 import { Proc, said, untilTrue } from "./fleet.ts";
-import { ended, engineMissing, ROOT, scratch, start } from "./tool.ts";
+import { ended, engineMissing, PROMPTS, ROOT, scratch, start } from "./tool.ts";
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
 const open: { end(): Promise<void> }[] = [];
@@ -110,6 +110,11 @@ test("start: --min-workers: health waits for as many, requests are served by tho
   expect((await health(url)).status).toBe(200);
 }, 180_000);
 
+/** Folders of KV pools in the temporary directory `dir`. */
+function poolsIn(dir: string): string[] {
+  return readdirSync(dir).filter((name) => name.startsWith("foretoken-"));
+}
+
 test("start: what no further try would change ends it at once", async () => {
   const cases: [string[], number, RegExp][] = [
     [["--worker", "gpu-0:8000"], 2, /--worker is "gpu-0:8000"; it is http:\/\/HOST:PORT/],
@@ -122,7 +127,7 @@ test("start: what no further try would change ends it at once", async () => {
     [["--llama", "1", "--model", "/nowhere.gguf"], 2, /\/nowhere\.gguf/],
     [["--worker", "http://127.0.0.1:9", "--slots", "4"], 2, /--slots has no effect here/],
     [["--worker", "ws://127.0.0.1:9", "--kv-tokens", "4096"], 2, /--kv-tokens has no effect/],
-    [["--worker", "http://127.0.0.1:9", "--pool-dir", "/tmp"], 2, /--pool-dir has no effect/],
+    [["--worker", "http://127.0.0.1:9", "--pool-dir", "/tmp"], 2, /--pool-dir is gone/],
   ];
   for (const [args, status, told] of cases) {
     const result = await ended(start(["serve", "--port", "0", ...args]));
@@ -156,32 +161,22 @@ describe.skipIf(engineMissing() !== null)("with embedded engines", () => {
 
   test("pool: its SSD tier is used, and its directory is gone after the end, after kill -9 with the next start", async () => {
     const dir = scratch();
-    const args = ["--llama", "2", "--kv-tokens", "600", "--max-model-len", "512"];
-    args.push("--chunk-tokens", "16", "--pool-memory-mb", "1", "--pool-dir", dir);
     const begin = async () => {
-      const { proc, url } = await serve(...args);
-      await untilTrue(() => proc.line(/^foretoken on /) !== null, said(proc));
-      const groups = Array.from({ length: 12 }, (_, i) => ({
-        id: `g${i}`,
-        token_ids: [5, i],
-        n: 4,
-      }));
-      const body = { groups, sampling: { max_tokens: 400, ignore_eos: true } };
-      const asked = fetch(`${url}/v1/rollouts`, { method: "POST", body: JSON.stringify(body) });
-      asked.then((answer) => answer.text()).catch(() => {});
-      await untilTrue(() => readdirSync(dir).length > 0, `a directory: ${said(proc)}`);
-      return proc;
+      const args = ["--limit", "12", "--kv-tokens", "600", "--max-tokens", "400", "--quiet"];
+      args.push("--chunk-tokens", "16", "--pool-memory-mb", "1", "--out", "/dev/null");
+      const child = start(["rollout", PROMPTS, ...args], { TMPDIR: dir });
+      await untilTrue(() => poolsIn(dir).length > 0, "a directory");
+      return child;
     };
     const first = await begin();
-    const [left] = readdirSync(dir);
+    const left = poolsIn(dir);
     first.kill("SIGKILL");
-    await first.child.exited;
-    expect(readdirSync(dir)).toEqual([left ?? ""]);
+    await first.exited;
+    expect(poolsIn(dir)).toEqual(left);
     const second = await begin();
-    expect(readdirSync(dir)).not.toContain(left);
+    await untilTrue(() => !poolsIn(dir).includes(left[0] ?? ""), "the old one to be gone");
     second.kill("SIGTERM");
-    second.kill("SIGTERM");
-    await second.child.exited;
-    expect(readdirSync(dir)).toEqual([]);
+    await second.exited;
+    expect(poolsIn(dir)).toEqual([]);
   }, 180_000);
 });

@@ -30,13 +30,14 @@ export interface Ended {
 
 export const MAIN = join(ROOT, "src", "main.ts");
 
-export function start(args: readonly string[], root = ROOT) {
-  return spawn([join(root, "src", "main.ts"), ...args]);
+export function start(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
+  return spawn([join(ROOT, "src", "main.ts"), ...args], env);
 }
 
 /** This runtime on a program of its own, with the runtime's flags before it. */
-export function spawn(args: readonly string[]) {
+export function spawn(args: readonly string[], env: Readonly<Record<string, string>> = {}) {
   return Bun.spawn([process.execPath, ...args], {
+    env: { ...process.env, ...env },
     stdin: "ignore",
     stdout: "pipe",
     stderr: "pipe",

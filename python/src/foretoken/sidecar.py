@@ -1,7 +1,7 @@
 """A sidecar as a child process of a trainer.
 
 It is ready when `start` returns. It ends with `stop`, with the `with` block, and when this process ends, also if that
-is killed: the sidecar watches this process by its number (`--parent`). Its log lines go to the logger `foretoken`.
+is killed: the sidecar watches this process by its number (`FORETOKEN_PARENT`). Its log lines go to the logger `foretoken`.
 """
 
 from __future__ import annotations
@@ -102,13 +102,13 @@ class Sidecar:
         if self._process is not None:
             raise SidecarError("the sidecar has been started already")
         deadline = time.monotonic() + self.start_timeout_s
-        arguments = [*command(), "serve", *self._flags, "--log", "json", "--parent", str(os.getpid())]
+        arguments = [*command(), "serve", *self._flags, "--log", "json"]
         self._process = subprocess.Popen(
             arguments,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=environment() | self._secrets,
+            env=environment() | self._secrets | {"FORETOKEN_PARENT": str(os.getpid())},
         )
         for stream in (self._process.stdout, self._process.stderr):
             assert stream is not None

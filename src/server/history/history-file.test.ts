@@ -82,9 +82,11 @@ test("file: any byte that is damaged ends it before its record", async () => {
 test("file: another file is not touched, nor is a place that cannot be written", async () => {
   const path = join(folder, "other");
   writeFileSync(path, "a file of somebody else");
-  expect(opened(path)).rejects.toThrow(/--history-file .*other is no history/);
+  expect(opened(path)).rejects.toThrow(/the history file .*other is no history/);
   expect(readFileSync(path, "utf8")).toBe("a file of somebody else");
-  expect(opened(join(folder, "none", "file"))).rejects.toThrow(/--history-file .* cannot be used/);
+  expect(opened(join(folder, "none", "file"))).rejects.toThrow(
+    /the history file .* cannot be used/,
+  );
 });
 
 test("file: beyond its bound it is written anew with what is kept", async () => {

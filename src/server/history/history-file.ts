@@ -53,7 +53,7 @@ export class HistoryFile {
       if (before.length > 0 && sound === 0) {
         throw new AppError(
           "invalid_config",
-          `--history-file ${path} is no history of this program`,
+          `the history file ${path} is no history of this program`,
         );
       }
       if (sound < before.length) await truncate(path, sound);
@@ -61,7 +61,7 @@ export class HistoryFile {
       return new HistoryFile(options, Math.max(sound, HEADER.length));
     } catch (cause) {
       if (cause instanceof AppError) throw cause;
-      const problem = `--history-file ${path} cannot be used: ${errorText(cause)}`;
+      const problem = `the history file ${path} cannot be used: ${errorText(cause)}`;
       throw new AppError("invalid_config", problem, { cause });
     }
   }
@@ -105,7 +105,7 @@ export class HistoryFile {
       this.#pendingBytes = 0;
       const { path, failed } = this.#options;
       failed(
-        new Error(`--history-file ${path} is given up: ${errorText(error)}`, { cause: error }),
+        new Error(`the history file ${path} is given up: ${errorText(error)}`, { cause: error }),
       );
     } finally {
       this.#writing = null;

@@ -52,7 +52,9 @@ export class IterationStore {
       );
       this.#last = this.all().at(-1)?.number ?? 0;
     } catch (cause) {
-      throw new AppError("invalid_config", `--iterations ${path}: ${errorText(cause)}`, { cause });
+      throw new AppError("invalid_config", `the iterations file ${path}: ${errorText(cause)}`, {
+        cause,
+      });
     }
   }
 

@@ -42,8 +42,7 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
   {
     method: "GET",
     path: "/foretoken/responses/:id",
-    summary:
-      "A response's chunks, tokens and logprobs; of complete groups, the last that --completed-mb holds",
+    summary: "A response's chunks, tokens and logprobs; of complete groups, the last that are kept",
     query: { from: { type: "integer", minimum: 0 }, text: { type: "boolean" } },
     handle: ({ live, text }, { params, url }) => {
       const id = wholeNumber("id", params.id ?? "");
@@ -59,7 +58,7 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
 
 function notKept(id: number, live: LiveView): AppError {
   const { bytesMax } = live.completed.kept;
-  const bound = `responses of complete groups are kept up to ${bytesMax / 2 ** 20} MB (--completed-mb), the last ones`;
+  const bound = `responses of complete groups are kept up to ${bytesMax / 2 ** 20} MB, the last ones`;
   return new AppError(
     "not_found",
     `request ${id} is not here: it never was, or is not kept; ${bound}`,

@@ -177,7 +177,7 @@ test("live: the last iterations outlive the server, 50 of them", () => {
     bad,
     "this is no database at all, but text that is long enough to be read as one\n".repeat(20),
   );
-  expect(() => new IterationStore(bad)).toThrow("--iterations");
+  expect(() => new IterationStore(bad)).toThrow("the iterations file");
 });
 
 test("live: an iteration that ended names what it waited for, after a restart of the server too", async () => {

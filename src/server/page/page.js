@@ -400,7 +400,7 @@ function drawEarlier(one) {
   if (responses.size < one.requests) {
     write(
       $("hint"),
-      `${number(responses.size)} of ${number(one.requests)} responses are kept: the server keeps the last complete groups, in memory (--completed-mb).`,
+      `${number(responses.size)} of ${number(one.requests)} responses are kept: the server keeps the last complete groups, in memory.`,
     );
   }
   drawStragglers();

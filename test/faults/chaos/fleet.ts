@@ -178,7 +178,7 @@ export class Fleet {
     return new ChaosProcess(program, [
       ...["serve", "--port", `${this.#port}`, "--journal", this.#journal],
       ...this.#links.flatMap(({ proxy }) => ["--worker", `${scheme}://${HOST}:${proxy.port}`]),
-      ...["--chunk-tokens", "12", "--log-level", "warn", "--parent", `${process.pid}`],
+      ...["--chunk-tokens", "12", "--log", "text:warn"],
       ...sidecarArgs,
     ]);
   }

@@ -22,6 +22,7 @@ export class ChaosProcess {
 
   constructor(program: readonly string[], args: readonly string[]) {
     this.#child = Bun.spawn([...program, ...args], {
+      env: { ...process.env, FORETOKEN_PARENT: `${process.pid}` },
       stdin: "ignore",
       stdout: "pipe",
       stderr: "pipe",
