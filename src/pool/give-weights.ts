@@ -20,7 +20,7 @@ export interface Recipe {
 }
 
 /** given: with what it lacked. lost: it has not answered, and what it has is unknown. */
-type Given =
+export type Given =
   | { readonly kind: "given" }
   /** Why it has not got them, behind what it lacks. */
   | { readonly kind: "refused"; readonly reason: string }

@@ -1,15 +1,28 @@
-// The workers behind the sidecar: opens them, opens a failed one again with growing pauses, and keeps one
-// whose weights are not current out of the rollout. Only a worker with the current weights ever serves.
-//
-//   down -> ready -> reconnecting -> ready    the session went on
-//                         |  \-----> ready    it was over: its requests have moved, the worker was opened again
-//           ready -> down, fenced -> ready
+// The workers behind the sidecar. Decides nothing about one of them: `next` (member.ts) does; the pool turns what happens into
+// events, and carries out the effects with workers and timers. Only a worker with the current weights ever serves.
 
+import { unreachable } from "../core/base/assert.ts";
 import { AppError, type ErrorCode, errorText } from "../core/base/errors.ts";
-import { type WeightEpoch, type WeightsId, type WorkerId, workerId } from "../core/base/ids.ts";
+import {
+  type WeightEpoch,
+  type WeightsId,
+  type WorkerId,
+  weightEpoch,
+  workerId,
+} from "../core/base/ids.ts";
 import type { Worker } from "../core/rollout/worker.ts";
-import { giveWeights, type Recipe } from "./give-weights.ts";
+import { type Given, giveWeights, type Recipe } from "./give-weights.ts";
 import type { PoolHost } from "./host.ts";
+import {
+  type Check,
+  type Effect,
+  isCurrent,
+  type MemberEvent,
+  type MemberRecord,
+  type MemberState,
+  newMember,
+  next,
+} from "./member.ts";
 import { Gathering, type Holding, WeightsAgreement } from "./weights-agreement.ts";
 
 /** Where a worker comes from. */
@@ -32,13 +45,6 @@ export interface OpenOptions {
   readonly reach: (lost: string | null) => void;
 }
 
-/**
- * ready: it serves. reconnecting: it served, its connection is lost and is being made again; it takes nothing new.
- * fenced: reachable, but its weights are not current, or not those of the others. down: not reachable. leaving: it takes
- * nothing new, and is removed when what it runs has ended.
- */
-export type MemberState = "ready" | "reconnecting" | "fenced" | "down" | "leaving";
-
 export interface Member {
   readonly source: WorkerSource;
   readonly workerId: WorkerId;
@@ -49,26 +55,30 @@ export interface Member {
   readonly worker: Worker | null;
 }
 
-type Mutable<T> = { -readonly [K in keyof T]: T[K] };
-type PoolMember = Mutable<Member> & {
-  retryMs: number;
-  /** Tries in a row that did not open it. */
-  tries: number;
-  /** Its worker's last report of a lost connection; null: connected. */
-  lost: string | null;
-  /** Its worker has the current weights, and the rollout has it. */
-  isPlaced: boolean;
+class PoolMember implements Member {
+  readonly source: WorkerSource;
+  readonly workerId: WorkerId;
+  record: MemberRecord;
+  worker: Worker | null = null;
   /** The engine being opened: nothing else uses it before it serves or is fenced. null: none. */
-  candidate: Worker | null;
-  /** Why its weights are unknown; null: those it was opened with, or was given since. */
-  taint: string | null;
-  /** It is being removed, or was: it is not opened again. */
-  isLeaving: boolean;
-  /** Times that it was to leave or to stay: of several that overlap, the last one counts. */
-  turns: number;
-  /** Times that its opening was begun: of several that overlap, the last one counts. */
-  openings: number;
-};
+  candidate: Worker | null = null;
+  /** Its last opening. */
+  opening: Promise<unknown> = Promise.resolve(null);
+
+  constructor(source: WorkerSource, workerId: WorkerId, record: MemberRecord) {
+    this.source = source;
+    this.workerId = workerId;
+    this.record = record;
+  }
+
+  get state(): MemberState {
+    return this.record.state;
+  }
+
+  get reason(): string | null {
+    return this.record.reason;
+  }
+}
 
 export interface WorkerPoolOptions {
   readonly sources: readonly WorkerSource[];
@@ -83,11 +93,6 @@ export interface WorkerPoolOptions {
   readonly workersMin?: number;
 }
 
-/** Between two tries to open a worker that is down: at first, and at most. A try is an attempt to connect. */
-const RETRY_MS = 100;
-const RETRY_MS_MAX = 2_000;
-const TRIES_TOLD = 8;
-const TRIES_PER_MINUTE = 30;
 /** Time at the start for which engines wait for one another before their weights are compared. */
 const GATHER_MS = 500;
 /** Time of service after which a worker begins with the shortest pause again. */
@@ -120,22 +125,8 @@ export class WorkerPool {
 
   #newMember(source: WorkerSource): PoolMember {
     this.#lastId += 1;
-    return {
-      source,
-      workerId: workerId(this.#lastId),
-      state: "down",
-      reason: "not opened yet",
-      worker: null,
-      retryMs: RETRY_MS,
-      tries: 0,
-      lost: null,
-      isPlaced: false,
-      candidate: null,
-      taint: null,
-      isLeaving: false,
-      turns: 0,
-      openings: 0,
-    };
+    const epoch = this.#sidecar?.rollout.epoch ?? weightEpoch(0);
+    return new PoolMember(source, workerId(this.#lastId), newMember(epoch));
   }
 
   /** The weights in service, and what gives them to an engine. */
@@ -183,7 +174,7 @@ export class WorkerPool {
     try {
       await Promise.all(
         this.#members.map(async (member) => {
-          const error = await this.#reopen(member, { hasWeights: false });
+          const error = await this.#open(member);
           if (isFinal(error)) throw error;
         }),
       );
@@ -195,12 +186,17 @@ export class WorkerPool {
 
   /** A worker that comes later. It is opened, given the current weights where it needs them, and serves. */
   join(source: WorkerSource): Member {
-    const leaving = this.#members.find((one) => one.isLeaving && one.source.name === source.name);
-    if (leaving !== undefined) return this.#stay(leaving);
+    const leaving = this.#members.find(
+      ({ state, source: { name } }) => state === "leaving" && name === source.name,
+    );
+    if (leaving !== undefined) {
+      this.#apply(leaving, { kind: "stay" });
+      return leaving;
+    }
     const member = this.#newMember(source);
     this.#members.push(member);
     this.#options.changed(member);
-    void this.#reopen(member, { hasWeights: false });
+    void this.#open(member);
     return member;
   }
 
@@ -208,38 +204,9 @@ export class WorkerPool {
    * The worker takes nothing new, and is removed when what it runs has ended, or after `msMax`: what it runs then goes
    * on elsewhere from its last token.
    */
-  async leave(workerId: WorkerId, msMax: number): Promise<void> {
+  leave(workerId: WorkerId, msMax: number): void {
     const member = this.#members.find((one) => one.workerId === workerId);
-    const rollout = this.#sidecar?.rollout;
-    if (member === undefined || member.isLeaving || rollout === undefined) return;
-    Object.assign(member, { isLeaving: true, state: "leaving", reason: "removed by a client" });
-    member.turns += 1;
-    this.#options.changed(member);
-    const { worker, turns } = member;
-    if (worker !== null && member.isPlaced) {
-      rollout.setReachable(worker, false);
-      const polls = Math.ceil(msMax / LEAVE_POLL_MS);
-      for (let i = 0; i < polls && rollout.busyWorkers.includes(worker); i += 1) {
-        if (this.#isClosed || member.worker !== worker) break;
-        await new Promise<void>((resolve) => {
-          this.#options.later(resolve, LEAVE_POLL_MS);
-        });
-        if (member.turns !== turns) return;
-      }
-      if (member.worker === worker) rollout.removeWorker(worker);
-    }
-    this.#members.splice(this.#members.indexOf(member), 1);
-    rollout.forgetWorker(workerId);
-    await Promise.all([member.worker?.close(), member.candidate?.close()]);
-  }
-
-  /** It has come back before it was gone: two connections to one engine would count its room twice. */
-  #stay(member: PoolMember): Member {
-    member.isLeaving = false;
-    member.turns += 1;
-    if (member.worker !== null && member.isPlaced) this.#reach(member, member.worker);
-    else void this.#reopen(member, { hasWeights: false });
-    return member;
+    if (member !== undefined) this.#apply(member, { kind: "leave", msMax });
   }
 
   /**
@@ -255,78 +222,62 @@ export class WorkerPool {
     spoils: boolean;
   }): void {
     this.#recipe = options.recipe;
+    const epoch = weightEpoch((this.#sidecar?.rollout.epoch ?? 0) + 1);
+    for (const member of options.current) this.#tell(member, { kind: "updated", epoch });
     this.#agree(options.current);
-    for (const member of this.#members) {
-      if (options.current.has(member)) member.taint = null;
-      if (member.worker === null || options.current.has(member)) continue;
+    const { spoils: isUncertain, lost } = options;
+    for (const member of [...this.#members]) {
+      if (options.current.has(member)) continue;
       const reason = options.reasonOf(member);
-      if (options.lost.has(member)) {
-        this.#lose(member, reason);
-        continue;
-      }
-      if (options.spoils) member.taint ??= reason;
-      if (member.state !== "fenced") this.#fence(member, reason);
+      if (lost.has(member)) this.#apply(member, { kind: "missed_lost", epoch, reason });
+      else this.#apply(member, { kind: "missed", epoch, reason, isUncertain });
     }
   }
 
-  /** These may get other weights now. Returns those that were not doubted before. */
-  doubt(members: Iterable<Member>, reason: string): Member[] {
+  /** These may be given other weights now. Returns those of which that was not so before. */
+  unsure(members: Iterable<Member>, reason: string): Member[] {
     const asked = new Set(members);
-    const doubted = this.#members.filter((member) => asked.has(member) && member.taint === null);
-    for (const member of doubted) member.taint = reason;
-    return doubted;
+    const certain = this.#members.filter(
+      (member) => asked.has(member) && member.record.uncertain === null,
+    );
+    for (const member of certain) this.#apply(member, { kind: "unsure", reason });
+    return certain;
   }
 
-  /** They have not got other weights after all. */
-  trust(members: ReadonlySet<Member>): void {
-    for (const member of this.#members) if (members.has(member)) member.taint = null;
+  /** They were not given other weights after all. */
+  sure(members: Iterable<Member>): void {
+    for (const member of members) this.#tell(member, { kind: "sure" });
   }
 
-  /**
-   * Of these, fenced ones that were reachable all the time have the current weights, and serve again. One that failed at
-   * an update does not: the name that it reports says nothing of what it has.
-   */
-  restore(members: ReadonlySet<Member>): void {
-    const sidecar = this.#sidecar;
-    if (sidecar === null) return;
-    for (const member of this.#members) {
-      const { worker } = member;
-      if (!members.has(member) || member.state !== "fenced" || worker === null) continue;
-      if (member.taint !== null) continue;
-      // It drops what it has of the epoch in which it was fenced.
-      worker.send([{ kind: "advance", epoch: sidecar.rollout.epoch }]);
-      this.#ready(member, worker, sidecar);
-    }
+  /** Their servers report the current weights: fenced ones whose weights are certain serve again. */
+  reportCurrent(members: Iterable<Member>): void {
+    const epoch = this.#sidecar?.rollout.epoch;
+    if (epoch === undefined) return;
+    for (const member of members) this.#tell(member, { kind: "reports_current", epoch });
   }
 
-  /** They can be reached, and their weights are not current: they serve again after `restore` or `unfence`. */
-  fence(members: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
-    for (const member of this.#members) {
-      if (!members.has(member) || !member.isPlaced || member.isLeaving) continue;
-      this.#fence(member, reasonOf(member));
+  /** They can be reached, and their weights are not those that serve. */
+  fence(members: Iterable<Member>, reasonOf: (member: Member) => string): void {
+    for (const member of members) {
+      if (member.state === "leaving") continue;
+      this.#tell(member, { kind: "differs", reason: reasonOf(member) });
     }
   }
 
   /** Their weights are unknown: they serve again once they are opened with known ones, or given some. */
-  spoiled(members: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
-    for (const member of this.#members) {
-      if (!members.has(member)) continue;
-      member.taint = reasonOf(member);
-      if (member.worker !== null) this.#lose(member, member.taint);
-    }
+  spoiled(members: Iterable<Member>, reasonOf: (member: Member) => string): void {
+    for (const member of members) this.#tell(member, { kind: "spoiled", reason: reasonOf(member) });
   }
 
   /** They did not carry out a request. */
-  reopen(members: ReadonlySet<Member>, reason: string): void {
-    for (const member of this.#members) {
-      if (members.has(member) && member.worker !== null) this.#lose(member, reason);
-    }
+  reopen(members: Iterable<Member>, reason: string): void {
+    for (const member of members) this.#tell(member, { kind: "reopen", reason });
   }
 
   /** Members that were fenced and have the current weights now serve again. Call after the sidecar advanced. */
   async unfence(members: ReadonlySet<Member>): Promise<void> {
     const fenced = this.#members.filter((m) => members.has(m) && m.state === "fenced");
-    await Promise.all(fenced.map((member) => this.#reopen(member, { hasWeights: true })));
+    await Promise.all(fenced.map((member) => this.#open(member)));
   }
 
   async close(): Promise<void> {
@@ -350,188 +301,221 @@ export class WorkerPool {
     for (const member of there) {
       const difference = this.#agreement.difference(holdingOf(member));
       if (difference === null) this.#agreement.accept(holdingOf(member));
-      else this.#fence(member, difference);
+      else this.#apply(member, { kind: "differs", reason: difference });
     }
   }
 
-  #fence(member: PoolMember, reason: string): void {
-    member.isPlaced = false;
-    // One that leaves does so without its requests.
-    if (!member.isLeaving) Object.assign(member, { state: "fenced", reason });
-    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
-    this.#options.changed(member);
-  }
-
-  /** It does not answer any more, or it was removed from the rollout with its listener. */
-  #lose(member: PoolMember, reason: string): void {
-    member.state = "down";
-    if (member.worker !== null) this.#sidecar?.rollout.removeWorker(member.worker);
-    this.#down(member, reason);
-  }
-
-  #failed(worker: Worker, message: string): void {
+  #failed(worker: Worker, reason: string): void {
     const member = this.#members.find((m) => m.worker === worker || m.candidate === worker);
-    if (member !== undefined) this.#down(member, message);
+    if (member !== undefined) this.#apply(member, { kind: "failed", reason });
   }
 
-  async #openWorker(member: PoolMember, epoch: WeightEpoch): Promise<Worker> {
-    const { workerId, source } = member;
-    let opened: Worker | null = null;
-    member.lost = null;
-    const reach = (lost: string | null) => {
-      // Of a worker that was opened before: the member has another one by now.
-      if (opened !== null && opened !== member.worker && opened !== member.candidate) return;
-      member.lost = lost;
-      if (member.isLeaving) return;
-      if (member.worker !== null && member.isPlaced) this.#reach(member, member.worker);
-    };
-    opened = await source.open({ workerId, epoch, reach });
-    return opened;
+  /** Of a member as callers know it. */
+  #tell(member: Member, event: MemberEvent): void {
+    const own = this.#members.find((one) => one === member);
+    if (own !== undefined) this.#apply(own, event);
   }
 
-  #reach(member: PoolMember, worker: Worker): void {
-    const { lost } = member;
-    const isNews = member.reason !== lost;
-    member.state = lost === null ? "ready" : "reconnecting";
-    member.reason = lost;
-    this.#sidecar?.rollout.setReachable(worker, lost === null);
-    if (isNews) this.#options.changed(member);
+  #apply(member: PoolMember, event: MemberEvent): void {
+    const { member: record, effects } = next(member.record, event);
+    member.record = record;
+    for (const effect of effects) this.#carryOut(member, effect);
   }
 
-  #down(member: PoolMember, reason: string): void {
-    void member.worker?.close();
-    void member.candidate?.close();
-    const state = stateWithout(member);
-    const isNews = member.worker !== null || member.state !== state || member.reason !== reason;
-    Object.assign(member, { state, worker: null, candidate: null, reason, isPlaced: false });
-    member.tries += 1;
-    if (isNews || isReported(member.tries)) this.#options.changed(member);
-    if (this.#isClosed || member.isLeaving) return;
-    const { openings } = member;
+  #carryOut(member: PoolMember, effect: Effect): void {
+    const { worker } = member;
+    const rollout = this.#sidecar?.rollout;
+    switch (effect.kind) {
+      case "open":
+        member.opening = this.#attempt(member, effect.attempt);
+        return;
+      case "close":
+        void member.worker?.close();
+        void member.candidate?.close();
+        member.worker = null;
+        member.candidate = null;
+        return;
+      case "adopt":
+        member.worker = member.candidate;
+        member.candidate = null;
+        return;
+      case "advance":
+        if (rollout === undefined) return;
+        (member.candidate ?? worker)?.send([{ kind: "advance", epoch: rollout.epoch }]);
+        return;
+      case "place":
+        if (worker !== null) this.#place(member, worker);
+        return;
+      case "remove":
+        if (worker !== null) rollout?.removeWorker(worker);
+        return;
+      case "set_reachable":
+        if (worker !== null) rollout?.setReachable(worker, effect.isReachable);
+        return;
+      case "retry":
+        this.#after(effect.ms, () => {
+          if (member.record.attempt === effect.attempt) void this.#open(member);
+        });
+        return;
+      case "watch_service":
+        this.#after(SERVED_MS, () => this.#apply(member, { ...effect, kind: "served" }));
+        return;
+      case "drain":
+        void this.#drain(member, effect);
+        return;
+      case "forget":
+        this.#members.splice(this.#members.indexOf(member), 1);
+        rollout?.forgetWorker(member.workerId);
+        return;
+      case "tell":
+        this.#options.changed(member);
+        return;
+      // The attempt that opened it sees to it.
+      case "discard":
+        return;
+      default:
+        unreachable(effect);
+    }
+  }
+
+  /** Unless the pool is closed by then. */
+  #after(ms: number, act: () => void): void {
+    if (this.#isClosed) return;
     const cancel = this.#options.later(() => {
       this.#cancels.delete(cancel);
-      if (member.openings === openings) void this.#reopen(member, { hasWeights: false });
-    }, member.retryMs);
+      act();
+    }, ms);
     this.#cancels.add(cancel);
-    member.retryMs = Math.min(RETRY_MS_MAX, member.retryMs * 2);
   }
 
-  /** Opens the member again; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
-  async #reopen(member: PoolMember, options: { hasWeights: boolean }): Promise<unknown> {
+  #place(member: PoolMember, worker: Worker): void {
+    this.#agreement.accept(holdingOf(member));
+    this.#sidecar?.rollout.addWorker(worker);
+    const { length: ready } = this.#members.filter(({ state }) => state === "ready");
+    if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
+  }
+
+  /** Until nothing runs on it, the time is over, or its worker is gone. */
+  async #drain(
+    member: PoolMember,
+    { departure, msMax }: Extract<Effect, { kind: "drain" }>,
+  ): Promise<void> {
+    const { worker } = member;
+    const rollout = this.#sidecar?.rollout;
+    const polls = Math.ceil(msMax / LEAVE_POLL_MS);
+    const isBusy = () => worker !== null && rollout?.busyWorkers.includes(worker) === true;
+    for (let i = 0; i < polls && isBusy() && member.worker === worker && !this.#isClosed; i += 1) {
+      await new Promise<void>((resolve) => {
+        this.#options.later(resolve, LEAVE_POLL_MS);
+      });
+      if (member.record.departure !== departure) return;
+    }
+    this.#apply(member, { kind: "drained", departure });
+  }
+
+  /** Opens the member again; resolves to why it could not be opened, or null. */
+  #open(member: PoolMember): Promise<unknown> {
+    if (this.#sidecar === null || this.#isClosed) return Promise.resolve(null);
+    this.#apply(member, { kind: "open" });
+    return member.opening;
+  }
+
+  /** Opens the member; it serves if its weights are, or can be made, current. Returns why it could not be opened. */
+  async #attempt(member: PoolMember, attempt: number): Promise<unknown> {
     const sidecar = this.#sidecar;
-    if (sidecar === null || this.#isClosed || member.isLeaving) return null;
-    member.openings += 1;
-    const { openings, source, worker: before } = member;
-    const isLast = () => member.openings === openings && !this.#isClosed && !member.isLeaving;
+    if (sidecar === null) return null;
+    const { source, workerId, worker: before, candidate } = member;
+    const isLast = () =>
+      member.record.attempt === attempt && member.state !== "leaving" && !this.#isClosed;
     const { epoch } = sidecar.rollout;
+    let opened: Worker | null = null;
+    const reach = (reason: string | null) => {
+      // Of a worker that was opened before: the member has another one by now.
+      if (opened !== null && opened !== member.worker && opened !== member.candidate) return;
+      this.#apply(member, { kind: "reach", reason });
+    };
     try {
       // Its failure is not the member's any more.
       member.worker = null;
-      await before?.close();
-      const worker = await this.#openWorker(member, epoch);
+      member.candidate = null;
+      await Promise.all([before?.close(), candidate?.close()]);
+      const worker = await source.open({ workerId, epoch, reach });
+      opened = worker;
       if (!isLast()) {
         await worker.close();
         return null;
       }
       member.candidate = worker;
-      sidecar.rollout.watch(worker);
-      if (!source.keepsWeights) member.taint = null;
       // An engine that reports no weights may have restarted with its first ones while no sidecar saw it.
       const isInherited =
         typeof this.#recipe.base !== "string" && (worker.weights ?? null) === null;
-      const hasWeights =
-        (epoch === this.#initialEpoch && !isInherited) ||
-        (options.hasWeights && source.keepsWeights);
+      const isFirst = epoch === this.#initialEpoch && !isInherited;
+      const { keepsWeights } = source;
+      this.#apply(member, { kind: "opened", attempt, epoch, isFirst, keepsWeights });
+      sidecar.rollout.watch(worker);
       // At the start those who come at about the same time are compared with one another, in whatever order they opened.
       await this.#gathering?.arrive(member);
-      await this.#bringUp(member, worker, { epoch, hasWeights, isLast, sidecar });
+      while (member.candidate === worker && isLast()) await this.#check(member, worker, sidecar);
       return null;
     } catch (error) {
       void this.#gathering?.arrive(member);
-      if (isLast()) this.#down(member, errorText(error));
+      if (isLast()) this.#apply(member, { kind: "open_failed", attempt, reason: errorText(error) });
       return error;
     }
   }
 
-  /** Gives the candidate what it lacks, until the weights do not change meanwhile. Then it serves, or is fenced. */
-  async #bringUp(
-    member: PoolMember,
-    worker: Worker,
-    opened: { epoch: WeightEpoch; hasWeights: boolean; isLast: () => boolean; sidecar: PoolHost },
-  ): Promise<void> {
-    let { epoch, hasWeights } = opened;
-    const { isLast, sidecar } = opened;
-    for (;;) {
-      // It failed while it was brought up to date: `#failed` has seen to it.
-      if (member.candidate !== worker || !isLast()) return;
-      if (sidecar.rollout.epoch !== epoch) {
-        epoch = sidecar.rollout.epoch;
-        hasWeights = false;
-        worker.send([{ kind: "advance", epoch }]);
+  /** Gives the candidate what it lacks, and compares it with the others. */
+  async #check(member: PoolMember, worker: Worker, sidecar: PoolHost): Promise<void> {
+    const { record } = member;
+    const { epoch } = sidecar.rollout;
+    const { attempt } = record;
+    if (record.wanted !== epoch) {
+      const result: Check = { kind: "current" };
+      this.#apply(member, { kind: "checked", attempt, checked: record.wanted, epoch, result });
+    }
+    const difference = this.#difference(member);
+    const hasBase = difference === null;
+    const given = await giveWeights(worker, this.#recipe, {
+      ...{ epoch, hasBase, isAsOpened: member.record.uncertain === null },
+      limits: { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar },
+    });
+    if (member.candidate !== worker || this.#isClosed) return;
+    // From here on nothing is awaited: the epoch is still that one when it serves.
+    const now = sidecar.rollout.epoch;
+    const result = this.#resultOf(member, given, difference);
+    this.#apply(member, { kind: "checked", attempt, checked: epoch, epoch: now, result });
+  }
+
+  #resultOf(member: PoolMember, given: Given, difference: string | null): Check {
+    switch (given.kind) {
+      case "lost":
+        return { kind: "silent", reason: given.reason };
+      case "given": {
+        const reason = difference === null ? null : this.#agreement.difference(holdingOf(member));
+        return reason === null ? { kind: "current" } : { kind: "behind", reason, isGiven: true };
       }
-      const isTrusted = hasWeights && member.taint === null;
-      let difference = this.#difference(member, { isTrusted });
-      const hasBase = difference === null;
-      const given = await giveWeights(worker, this.#recipe, {
-        ...{ epoch, hasBase, isAsOpened: member.taint === null },
-        limits: { msMax: this.#options.controlMsMax, later: this.#options.later, sidecar },
-      });
-      if (member.candidate !== worker || !isLast()) return;
-      // From here on nothing is awaited: the epoch is still that one when it serves.
-      if (sidecar.rollout.epoch !== epoch) continue;
-      if (given.kind === "lost") return this.#down(member, given.reason);
-      if (given.kind === "given") member.taint = null;
-      if (given.kind === "given" && !hasBase) {
-        difference = this.#agreement.difference(holdingOf(member));
-      } else if (given.kind === "refused") {
-        difference ??= "came back without the adapters that the others serve";
-        difference += given.reason;
+      case "refused": {
+        const lacks = difference ?? "came back without the adapters that the others serve";
+        return { kind: "behind", reason: `${lacks}${given.reason}`, isGiven: false };
       }
-      Object.assign(member, { worker, candidate: null });
-      if (difference === null) this.#ready(member, worker, sidecar);
-      else this.#fence(member, member.taint ?? difference);
-      return;
+      default:
+        return unreachable(given);
     }
   }
 
-  /** null: a newly opened engine has the current weights. `isTrusted`: it should. */
-  #difference(member: PoolMember, { isTrusted }: { isTrusted: boolean }): string | null {
+  /** null: a newly opened engine has the current weights. */
+  #difference(member: PoolMember): string | null {
     const holding = holdingOf(member);
-    // Whatever was feared of it, these are the weights that serve.
+    // It names the weights that serve, whatever was uncertain before.
     if (this.#agreement.includes(holding.weights)) return null;
     const difference = this.#agreement.difference(holding);
-    return isTrusted ? difference : (difference ?? "came back without the current weights");
+    if (isCurrent(member.record)) return difference;
+    return difference ?? "came back without the current weights";
   }
-
-  #ready(member: PoolMember, worker: Worker, sidecar: PoolHost): void {
-    this.#agreement.accept(holdingOf(member));
-    Object.assign(member, { state: "ready", reason: null, tries: 0, isPlaced: true, taint: null });
-    sidecar.rollout.addWorker(worker);
-    const { length: ready } = this.#members.filter(({ state }) => state === "ready");
-    if (ready >= (this.#options.workersMin ?? 1)) this.#hasStarted = true;
-    this.#options.changed(member);
-    if (member.lost !== null) this.#reach(member, worker);
-    const cancel = this.#options.later(() => {
-      this.#cancels.delete(cancel);
-      if (member.worker === worker) member.retryMs = RETRY_MS;
-    }, SERVED_MS);
-    this.#cancels.add(cancel);
-  }
-}
-
-/** Of a member whose worker has ended. A reconnection stays one: the pool continues where the session ended. */
-function stateWithout({ isLeaving, state }: PoolMember): MemberState {
-  if (isLeaving) return "leaving";
-  return state === "reconnecting" ? "reconnecting" : "down";
 }
 
 function holdingOf({ source, worker, candidate }: PoolMember): Holding {
   return { name: source.name, weights: (candidate ?? worker)?.weights ?? null };
-}
-
-/** Of attempts that fail alike, the first ones are reported, and then about one per minute. */
-function isReported(tries: number): boolean {
-  return tries <= TRIES_TOLD || tries % TRIES_PER_MINUTE === 0;
 }
 
 /** What no further try would change: the settings, and files and libraries of this machine. */

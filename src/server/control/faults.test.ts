@@ -387,7 +387,7 @@ test("an engine that failed at an update does not serve because it reports the n
   const fixture = await Fixture.open();
   fixture.worker(1).canary = () => NAN;
   await fixture.call("POST", "/collective_rpc", reload);
-  fixture.pool.restore(new Set(fixture.pool.members));
+  fixture.pool.reportCurrent(new Set(fixture.pool.members));
   expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
 });
 

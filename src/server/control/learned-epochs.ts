@@ -164,7 +164,7 @@ export class LearnedEpochs {
     if (sidecar.rollout.epoch !== epoch || member.worker !== worker) return;
     if (typeof name !== "string" || name !== weights.current) return;
     this.#reported.set(member.workerId, name);
-    pool.restore(new Set([member]));
+    pool.reportCurrent(new Set([member]));
   }
 
   #isBehind(workerId: WorkerId, version: string): boolean {
@@ -199,7 +199,7 @@ export class LearnedEpochs {
     }
     for (const member of stale) this.#notice(member, current);
     pool.fence(stale, ({ workerId }) => this.#reasonOf(workerId, current));
-    if (cured.size > 0) pool.restore(cured);
+    if (cured.size > 0) pool.reportCurrent(cured);
   }
 
   /** Workers that a client has removed from the pool: their ids are not used again. */

@@ -133,7 +133,7 @@ export class WeightUpdates {
     const recipe = { base: this.#base, adapters: this.#adapters.loads };
     pool.changedWeights({ current, lost: new Set(), recipe, reasonOf, spoils: false });
     sidecar.advance(this.#engines.next);
-    pool.restore(current);
+    pool.reportCurrent(current);
   }
 
   rename(version: string): void {
@@ -274,12 +274,12 @@ export class WeightUpdates {
     const engines = await this.#engines.available();
     // At once: one that loses its connection meanwhile may come back over another before it has answered.
     const members = engines.map(({ member }) => member);
-    const doubted = new Set(pool.doubt(members, "holds a part of a weight update"));
+    const unsure = new Set(pool.unsure(members, "holds a part of a weight update"));
     const outcome = await this.#engines.sendTo(engines, call);
     open.part(outcome);
     const refused = outcome.failed.filter(({ answer }) => answer.status < 500);
-    const unchanged = refused.map(({ member }) => member).filter((member) => doubted.has(member));
-    pool.trust(new Set(unchanged));
+    const unchanged = refused.map(({ member }) => member).filter((member) => unsure.has(member));
+    pool.sure(new Set(unchanged));
     return answerTo(call, outcome);
   }
 

@@ -1,0 +1,384 @@
+// One engine of the pool as a record, and the table of what each event makes of it. `next` is pure: it returns the new record
+// and effects as data, which the pool carries out. An engine serves only while it is certain to hold the wanted weights.
+//
+//   down -> ready -> reconnecting -> ready    the session went on
+//                         |  \-----> ready    it was over: its requests have moved, the engine was opened again
+//           ready -> down, fenced -> ready    any of them -> leaving -> removed, or back
+
+import { assert, unreachable } from "../core/base/assert.ts";
+import type { WeightEpoch } from "../core/base/ids.ts";
+
+/**
+ * ready: it serves. reconnecting: it served, its connection is lost and is being made again; it takes nothing new.
+ * fenced: reachable, but its weights are not current, or not those of the others. down: not reachable. leaving: it takes
+ * nothing new, and is removed when what it runs has ended.
+ */
+export type MemberState = "ready" | "reconnecting" | "fenced" | "down" | "leaving";
+
+export interface MemberRecord {
+  readonly state: MemberState;
+  /** Why it does not serve; null: it does. */
+  readonly reason: string | null;
+  /** none: no worker. opening, checking: attempt `attempt` is under way; in the second its weights are compared. open: its worker is known. */
+  readonly link: "none" | "opening" | "checking" | "open";
+  /** The rollout has its worker. */
+  readonly isPlaced: boolean;
+  /** The weight epoch whose weights it was given or opened with; null: it has others. */
+  readonly held: WeightEpoch | null;
+  /** The weight epoch that serves. */
+  readonly wanted: WeightEpoch;
+  /** Why its weights are not certain; null: they are those of `held`. */
+  readonly uncertain: string | null;
+  /** Why its connection is lost; null: connected. */
+  readonly lost: string | null;
+  /** Number of its last opening: results of earlier ones are discarded. */
+  readonly attempt: number;
+  /** Number of its last departure: the end of an earlier one is ignored. */
+  readonly departure: number;
+  /** Attempts in a row that did not bring it into service. */
+  readonly tries: number;
+  /** Pause before the next attempt. */
+  readonly retryMs: number;
+  /** It was removed: nothing happens to it any more. */
+  readonly isGone: boolean;
+}
+
+/** Result of the comparison of a newly opened engine's weights, under the epoch `checked`. */
+export type Check =
+  | { readonly kind: "current" }
+  /** `isGiven`: it took what it was given, and still differs from the others. */
+  | { readonly kind: "behind"; readonly reason: string; readonly isGiven: boolean }
+  /** It has not answered. */
+  | { readonly kind: "silent"; readonly reason: string };
+
+export type MemberEvent =
+  | { readonly kind: "open" }
+  /** `isFirst`: it has the weights that serve, by being opened. `keepsWeights`: see WorkerSource. */
+  | {
+      readonly kind: "opened";
+      readonly attempt: number;
+      readonly epoch: WeightEpoch;
+      readonly isFirst: boolean;
+      readonly keepsWeights: boolean;
+    }
+  | { readonly kind: "open_failed"; readonly attempt: number; readonly reason: string }
+  /** `epoch`: the one that serves now; a check under an earlier one counts for nothing. */
+  | {
+      readonly kind: "checked";
+      readonly attempt: number;
+      readonly checked: WeightEpoch;
+      readonly epoch: WeightEpoch;
+      readonly result: Check;
+    }
+  | { readonly kind: "failed"; readonly reason: string }
+  /** The connection is lost (`reason`), or there again (null); the session goes on. */
+  | { readonly kind: "reach"; readonly reason: string | null }
+  /** It has served for a while. */
+  | { readonly kind: "served"; readonly attempt: number }
+  | { readonly kind: "leave"; readonly msMax: number }
+  /** It comes back before it was removed. */
+  | { readonly kind: "stay" }
+  | { readonly kind: "drained"; readonly departure: number }
+  /** The next weight epoch begins, and it has the weights of it. */
+  | { readonly kind: "updated"; readonly epoch: WeightEpoch }
+  /** It has not. `isUncertain`: what it has instead is not known. */
+  | {
+      readonly kind: "missed";
+      readonly epoch: WeightEpoch;
+      readonly reason: string;
+      readonly isUncertain: boolean;
+    }
+  /** It has not, and does not answer or can be given them when it is opened again. */
+  | { readonly kind: "missed_lost"; readonly epoch: WeightEpoch; readonly reason: string }
+  /** Its weights are not those that serve. */
+  | { readonly kind: "differs"; readonly reason: string }
+  /** It may be given other weights now. */
+  | { readonly kind: "unsure"; readonly reason: string }
+  /** It was not given other weights after all. */
+  | { readonly kind: "sure" }
+  /** It holds a part of other weights, or does not generate: it is opened again. */
+  | { readonly kind: "spoiled"; readonly reason: string }
+  /** It did not carry out a request: it is opened again. */
+  | { readonly kind: "reopen"; readonly reason: string }
+  /** Its server reports the current weights. */
+  | { readonly kind: "reports_current"; readonly epoch: WeightEpoch };
+
+export type Effect =
+  /** Close what there is, then open it and report `opened` or `open_failed`. */
+  | { readonly kind: "open"; readonly attempt: number }
+  | { readonly kind: "close" }
+  /** Close the worker of an attempt that came too late. */
+  | { readonly kind: "discard" }
+  /** The newly opened worker is the member's. */
+  | { readonly kind: "adopt" }
+  /** Drop what it has of earlier epochs. */
+  | { readonly kind: "advance" }
+  | { readonly kind: "place" }
+  | { readonly kind: "remove" }
+  | { readonly kind: "set_reachable"; readonly isReachable: boolean }
+  | { readonly kind: "retry"; readonly attempt: number; readonly ms: number }
+  /** Report `served` after a while. */
+  | { readonly kind: "watch_service"; readonly attempt: number }
+  /** Report `drained` when nothing runs on it, after `msMax` at the latest. */
+  | { readonly kind: "drain"; readonly departure: number; readonly msMax: number }
+  /** It is no member any more. */
+  | { readonly kind: "forget" }
+  | { readonly kind: "tell" };
+
+export interface Step {
+  readonly member: MemberRecord;
+  readonly effects: readonly Effect[];
+}
+
+/** Between two tries to open an engine that is down: at first, and at most. A try is an attempt to connect. */
+export const RETRY_MS = 100;
+export const RETRY_MS_MAX = 2_000;
+/** Of attempts that fail alike, the first ones are told, and then about one per minute. */
+const TRIES_TOLD = 8;
+const TRIES_PER_MINUTE = 30;
+
+const TELL: Effect = { kind: "tell" };
+
+export function newMember(wanted: WeightEpoch): MemberRecord {
+  return {
+    state: "down",
+    reason: "not opened yet",
+    link: "none",
+    isPlaced: false,
+    held: null,
+    wanted,
+    uncertain: null,
+    lost: null,
+    attempt: 0,
+    departure: 0,
+    tries: 0,
+    retryMs: RETRY_MS,
+    isGone: false,
+  };
+}
+
+/** It is certain to have the weights that serve. */
+export function isCurrent({ held, wanted, uncertain }: MemberRecord): boolean {
+  return held === wanted && uncertain === null;
+}
+
+export function next(member: MemberRecord, event: MemberEvent): Step {
+  if (member.isGone)
+    return event.kind === "opened" ? step(member, { kind: "discard" }) : step(member);
+  const isOpen = member.link === "open";
+  switch (event.kind) {
+    case "open":
+      return open(member);
+    case "opened":
+      return opened(member, event);
+    case "open_failed":
+      return isUnderWay(member, event) ? down(member, event.reason) : step(member);
+    case "checked":
+      return checked(member, event);
+    case "failed":
+      return isOpen || member.link === "checking" ? down(member, event.reason) : step(member);
+    case "reach":
+      return reach({ ...member, lost: event.reason });
+    case "served":
+      return step(
+        member.attempt === event.attempt && isOpen ? { ...member, retryMs: RETRY_MS } : member,
+      );
+    case "leave":
+      return leave(member, event.msMax);
+    case "stay":
+      return stay(member);
+    case "drained":
+      return event.departure === member.departure && member.state === "leaving"
+        ? gone(member)
+        : step(member);
+    case "updated":
+      return updated(member, event.epoch);
+    case "missed":
+      return missed({ ...member, wanted: event.epoch }, event);
+    case "missed_lost":
+      return lose({ ...member, wanted: event.epoch }, event.reason);
+    case "differs":
+      return member.isPlaced && isOpen ? fence(member, event.reason) : step(member);
+    case "unsure":
+      return step({ ...member, uncertain: member.uncertain ?? event.reason });
+    case "sure":
+      return step({ ...member, uncertain: null });
+    case "spoiled":
+      return lose({ ...member, uncertain: event.reason }, event.reason);
+    case "reopen":
+      return lose(member, event.reason);
+    case "reports_current":
+      return reportsCurrent(member, event.epoch);
+    default:
+      return unreachable(event);
+  }
+}
+
+function step(member: MemberRecord, ...effects: Effect[]): Step {
+  return { member, effects };
+}
+
+function isUnderWay({ link, attempt, state }: MemberRecord, event: { attempt: number }): boolean {
+  const isLast = attempt === event.attempt && state !== "leaving";
+  return isLast && (link === "opening" || link === "checking");
+}
+
+/** An engine that serves, or that leaves, is not opened. A fenced one keeps what it holds: it may have been updated. */
+function open(member: MemberRecord): Step {
+  if (member.state === "leaving" || member.isPlaced) return step(member);
+  const attempt = member.attempt + 1;
+  const opening = { ...member, link: "opening", attempt, lost: null } as const;
+  return step(opening, { kind: "open", attempt });
+}
+
+function opened(member: MemberRecord, event: Extract<MemberEvent, { kind: "opened" }>): Step {
+  if (!isUnderWay(member, event)) return step(member, { kind: "discard" });
+  const { epoch, isFirst, keepsWeights } = event;
+  const kept = keepsWeights ? member.held : null;
+  const uncertain = keepsWeights ? member.uncertain : null;
+  const held = isFirst ? epoch : kept;
+  return step({ ...member, link: "checking", wanted: epoch, held, uncertain });
+}
+
+function checked(member: MemberRecord, event: Extract<MemberEvent, { kind: "checked" }>): Step {
+  if (member.link !== "checking" || !isUnderWay(member, event)) return step(member);
+  const { epoch, result } = event;
+  // The weights have changed meanwhile: it is still checking, and the pool begins again.
+  if (event.checked !== epoch)
+    return step({ ...member, wanted: epoch, held: null }, { kind: "advance" });
+  switch (result.kind) {
+    case "silent":
+      return down(member, result.reason);
+    case "behind": {
+      const uncertain = result.isGiven ? null : member.uncertain;
+      const behind = { ...member, link: "open", held: null, wanted: epoch, uncertain } as const;
+      const { member: fenced, effects } = fence(behind, uncertain ?? result.reason);
+      return step(fenced, { kind: "adopt" }, ...effects);
+    }
+    case "current": {
+      const { member: placed, effects } = place({ ...member, link: "open", wanted: epoch });
+      return step(placed, { kind: "adopt" }, ...effects);
+    }
+    default:
+      return unreachable(result);
+  }
+}
+
+function place(member: MemberRecord): Step {
+  const { wanted, lost, attempt } = member;
+  const state = lost === null ? "ready" : "reconnecting";
+  const serving = {
+    state,
+    reason: lost,
+    isPlaced: true,
+    held: wanted,
+    uncertain: null,
+    tries: 0,
+  } as const;
+  const effects: Effect[] = [{ kind: "place" }];
+  if (lost !== null) effects.push({ kind: "set_reachable", isReachable: false });
+  return step({ ...member, ...serving }, ...effects, TELL, { kind: "watch_service", attempt });
+}
+
+/** It keeps its connection. One that leaves does so without its requests. */
+function fence(member: MemberRecord, reason: string): Step {
+  const isLeaving = member.state === "leaving";
+  const fenced = isLeaving ? {} : ({ state: "fenced", reason } as const);
+  return step({ ...member, ...fenced, held: null, isPlaced: false }, { kind: "remove" }, TELL);
+}
+
+/** One whose connection has ended since is opened again, and its weights are compared then. */
+function updated(member: MemberRecord, epoch: WeightEpoch): Step {
+  const held = member.link === "open" ? epoch : null;
+  return step({ ...member, wanted: epoch, held, uncertain: null });
+}
+
+function missed(member: MemberRecord, event: { reason: string; isUncertain: boolean }): Step {
+  if (member.link !== "open") return step(member);
+  const uncertain = event.isUncertain ? (member.uncertain ?? event.reason) : member.uncertain;
+  const behind = { ...member, uncertain, held: null };
+  return member.state === "fenced" ? step(behind) : fence(behind, event.reason);
+}
+
+function reportsCurrent(member: MemberRecord, epoch: WeightEpoch): Step {
+  if (member.state !== "fenced" || member.link !== "open" || member.uncertain !== null)
+    return step(member);
+  const { member: placed, effects } = place({ ...member, wanted: epoch });
+  return step(placed, { kind: "advance" }, ...effects);
+}
+
+function reach(member: MemberRecord): Step {
+  const { lost, state, link, isPlaced, reason } = member;
+  if (state === "leaving" || link !== "open" || !isPlaced) return step(member);
+  const told: Effect[] = reason === lost ? [] : [TELL];
+  const isReachable = lost === null;
+  const reached = {
+    ...member,
+    state: isReachable ? "ready" : "reconnecting",
+    reason: lost,
+  } as const;
+  return step(reached, { kind: "set_reachable", isReachable }, ...told);
+}
+
+/** It does not answer any more, or its session must not go on. */
+function lose(member: MemberRecord, reason: string): Step {
+  if (member.link !== "open") return step(member);
+  const state = member.state === "leaving" ? "leaving" : "down";
+  const { member: closed, effects } = down({ ...member, state }, reason);
+  return step(closed, { kind: "remove" }, ...effects);
+}
+
+/** Its worker has ended. A reconnection stays one: the pool continues where the session ended. */
+function down(member: MemberRecord, reason: string): Step {
+  const { link, attempt, retryMs } = member;
+  const isKept = member.state === "leaving" || member.state === "reconnecting";
+  const state = isKept ? member.state : "down";
+  const isNews = link === "open" || state !== member.state || reason !== member.reason;
+  const tries = member.tries + 1;
+  const isTold = isNews || tries <= TRIES_TOLD || tries % TRIES_PER_MINUTE === 0;
+  const closed = {
+    ...member,
+    state,
+    reason,
+    tries,
+    link: "none",
+    isPlaced: false,
+    held: null,
+  } as const;
+  const effects: Effect[] = [{ kind: "close" }, ...(isTold ? [TELL] : [])];
+  if (state === "leaving") return step(closed, ...effects);
+  const later = { ...closed, retryMs: Math.min(RETRY_MS_MAX, retryMs * 2) };
+  return step(later, ...effects, { kind: "retry", attempt, ms: retryMs });
+}
+
+function leave(member: MemberRecord, msMax: number): Step {
+  if (member.state === "leaving") return step(member);
+  const departure = member.departure + 1;
+  const leaving = {
+    ...member,
+    state: "leaving",
+    reason: "removed by a client",
+    departure,
+  } as const;
+  if (!member.isPlaced) {
+    const { member: removed, effects } = gone(leaving);
+    return step(removed, TELL, ...effects);
+  }
+  const drain: Effect = { kind: "drain", departure, msMax };
+  return step(leaving, TELL, { kind: "set_reachable", isReachable: false }, drain);
+}
+
+/** Two connections to one engine would count its room twice: it stays what it was, where it can. */
+function stay(member: MemberRecord): Step {
+  if (member.state !== "leaving") return step(member);
+  const departure = member.departure + 1;
+  const back = { ...member, departure, state: "down" } as const;
+  return member.isPlaced ? reach(back) : open(back);
+}
+
+function gone(member: MemberRecord): Step {
+  assert(member.state === "leaving", "only an engine that leaves is removed");
+  const effects: Effect[] = member.isPlaced ? [{ kind: "remove" }] : [];
+  const removed = { ...member, isGone: true, isPlaced: false, link: "none" } as const;
+  return step(removed, ...effects, { kind: "forget" }, { kind: "close" });
+}
