@@ -133,8 +133,8 @@ export interface Step {
 /** Between two tries to open an engine that is down: at first, and at most. A try is an attempt to connect. */
 export const RETRY_MS = 100;
 export const RETRY_MS_MAX = 2_000;
-/** Of attempts that fail alike, the first ones are told, and then about one per minute. */
-const TRIES_TOLD = 8;
+/** Attempts that fail alike: the first ones are reported, and then about one per minute. */
+const TRIES_REPORTED = 8;
 const TRIES_PER_MINUTE = 30;
 
 const TELL: Effect = { kind: "tell" };
@@ -335,7 +335,7 @@ function down(member: MemberRecord, reason: string): Step {
   const state = isKept ? member.state : "down";
   const isNews = link === "open" || state !== member.state || reason !== member.reason;
   const tries = member.tries + 1;
-  const isTold = isNews || tries <= TRIES_TOLD || tries % TRIES_PER_MINUTE === 0;
+  const isReported = isNews || tries <= TRIES_REPORTED || tries % TRIES_PER_MINUTE === 0;
   const closed = {
     ...member,
     state,
@@ -345,7 +345,7 @@ function down(member: MemberRecord, reason: string): Step {
     isPlaced: false,
     held: null,
   } as const;
-  const effects: Effect[] = [{ kind: "close" }, ...(isTold ? [TELL] : [])];
+  const effects: Effect[] = [{ kind: "close" }, ...(isReported ? [TELL] : [])];
   if (state === "leaving") return step(closed, ...effects);
   const later = { ...closed, retryMs: Math.min(RETRY_MS_MAX, retryMs * 2) };
   return step(later, ...effects, { kind: "retry", attempt, ms: retryMs });
