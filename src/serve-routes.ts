@@ -1,5 +1,6 @@
 // Every route of the sidecar, and the draft service behind /v1/draft.
 
+import { ADAPTER_CONTROL, ADAPTER_CONTROL_ROUTES, ADAPTER_DATA } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";
 
 import type { RunJournals } from "./host/journal-file.ts";
@@ -34,8 +35,10 @@ import type { Encoder } from "./text/text.ts";
 export function routeTable(): readonly RouteInfo[] {
   return [
     ...CONTROL_ROUTES,
+    ...ADAPTER_CONTROL_ROUTES,
     ...WORKER_ROUTES,
     ...DATA_ROUTES,
+    ...ADAPTER_DATA,
     ...ROLLOUT_ROUTES,
     PAGE_ROUTE,
     ...LIVE_ROUTES,
@@ -98,6 +101,7 @@ export function routesOf(
   const { journals } = parts;
   if (journals !== null) sidecar.observe({ advanced: () => journals.weights.write(held()) });
   const plane = dataPlane({
+    dialects: ADAPTER_DATA,
     journals: requestJournals,
     sidecar,
     text,
@@ -128,6 +132,7 @@ export function routesOf(
     ...logged(
       confined(
         controlRoutes({
+          dialects: ADAPTER_CONTROL,
           sidecar,
           pool,
           weights,

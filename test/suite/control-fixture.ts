@@ -1,5 +1,6 @@
 // Three scripted engines behind the control plane, without a server: what a test calls, and what each engine hears.
 
+import { ADAPTER_CONTROL } from "../../src/adapters/list.ts";
 import type { AppError } from "../../src/core/base/errors.ts";
 import { type WeightsId, weightEpoch } from "../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
@@ -111,6 +112,7 @@ export class ControlFixture {
       notice: (notice) => this.notices.push(notice),
     });
     this.#routes = controlRoutes({
+      dialects: ADAPTER_CONTROL,
       sidecar: this.sidecar,
       pool: this.pool,
       weights: this.weights,

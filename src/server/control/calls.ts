@@ -11,6 +11,7 @@ import { connected, type Reachable, reachable, type WorkerPool } from "../../poo
 import { type Exchange, jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { requestOf } from "./control-call.ts";
+import type { Dialect } from "./dialects.ts";
 import { answerTo, type CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
@@ -18,6 +19,8 @@ import { serverInfo } from "./sglang-info.ts";
 import type { WeightUpdates } from "./weights.ts";
 
 export interface ControlOptions {
+  /** Calls of adapters that amount to routes of vLLM. */
+  readonly dialects: readonly Dialect[];
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;

@@ -33,7 +33,7 @@ import {
   workersOf,
   worldSize,
 } from "./calls.ts";
-import { DIALECT_ROUTES, dialectRoutes } from "./dialects.ts";
+import { dialectRoutes } from "./dialects.ts";
 import { CallBound } from "./fan-out.ts";
 import { loads, modelInfo } from "./sglang-info.ts";
 
@@ -193,12 +193,12 @@ const ROWS: readonly Row<Bounded>[] = [
   ),
 ];
 
-export const CONTROL_ROUTES: readonly RouteInfo[] = [...ROWS, ...DIALECT_ROUTES];
+export const CONTROL_ROUTES: readonly RouteInfo[] = ROWS;
 
 export function controlRoutes(options: ControlOptions): Route[] {
   const own = bound(ROWS, { ...options, calls: new CallBound() });
   const byName = new Map(own.map((route) => [nameOf(route), route]));
   const call = async (name: string, exchange: Exchange) =>
     await present(byName.get(name), `${name} is a route`).handle(exchange);
-  return [...own, ...dialectRoutes(call)];
+  return [...own, ...dialectRoutes(options.dialects, call)];
 }

@@ -1,12 +1,8 @@
-// The data plane: what trainers and OpenAI clients send to one `vllm serve`, and SGLang's /generate. The
-// routes, and for each the schema that its body is checked against.
+// The data plane: what trainers and OpenAI clients send to one `vllm serve`. The routes, and for each the schema that its body is checked against.
 
 import type { GenericSchema } from "valibot";
 import type { Kept } from "../kept.ts";
 import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
-import { abortSglang, sglangAbortRequest } from "../sglang/control.ts";
-import { prepareSglang, sglangRequest } from "../sglang/generate.ts";
-import { prepareSkyrl, skyrlRequest } from "../skyrl/generate.ts";
 import {
   chatRequest,
   chatTokensRequest,
@@ -34,7 +30,7 @@ type Prepare = (
 type Reply = (plane: DataPlane, exchange: Exchange, body: unknown) => object | Promise<object>;
 
 /** A row of an endpoint that makes responses. */
-function generates(
+export function generates(
   path: string,
   summary: string,
   row: { readonly schema: GenericSchema; readonly prepare: Prepare; readonly streams?: boolean },
@@ -49,7 +45,7 @@ function generates(
 }
 
 /** A row of an endpoint that answers at once. */
-function replies(
+export function replies(
   path: string,
   summary: string,
   { schema, reply }: { readonly schema: GenericSchema; readonly reply: Reply },
@@ -82,11 +78,6 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
     schema: generateRequest,
     prepare: prepareGenerate,
   }),
-  generates(
-    "/skyrl/v1/generate",
-    "SkyRL: a response with the tokens from which each of its tokens was drawn, packed",
-    { schema: skyrlRequest, prepare: prepareSkyrl, streams: false },
-  ),
   replies("/tokenize", "The tokens of a text or a conversation", {
     schema: tokenizeRequest,
     reply: tokenize,
@@ -104,15 +95,6 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
     summary: "One model",
     handle: (plane, { params }) => jsonResponse(modelNamed(plane, params.model ?? "")),
   },
-  generates("/generate", "Responses in SGLang's shape", {
-    schema: sglangRequest,
-    prepare: prepareSglang,
-    streams: false,
-  }),
-  replies("/abort_request", "Gives up a request, or all, in SGLang's shape", {
-    schema: sglangAbortRequest,
-    reply: (plane, _exchange, body) => abortSglang(plane, body),
-  }),
 ];
 
 export interface DataPlaneSide {
@@ -125,11 +107,13 @@ export interface DataPlaneSide {
   readonly kept: () => Kept;
 }
 
-/** One data plane serves one sidecar. */
-export function dataPlane(options: DataPlaneOptions): DataPlaneSide {
+/** One data plane serves one sidecar. `dialects`: rows of adapters. */
+export function dataPlane(
+  options: DataPlaneOptions & { readonly dialects?: readonly Row<DataPlane>[] },
+): DataPlaneSide {
   const plane = new DataPlane(options);
   return {
-    routes: bound(DATA_ROUTES, plane),
+    routes: bound([...DATA_ROUTES, ...(options.dialects ?? [])], plane),
     abort: (ids) => abortNamed(plane, ids),
     adapterOf: (model) => plane.checkModel(model),
     kept: () => plane.kept,

@@ -1,6 +1,7 @@
 // The data plane behind a real HTTP server, over simulated workers that a test steps: every token that comes
 // out is known beforehand.
 
+import { ADAPTER_DATA } from "../../../src/adapters/list.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
@@ -95,6 +96,7 @@ export class PlaneFixture {
       routes: [
         ...registry.routes(),
         ...dataPlane({
+          dialects: ADAPTER_DATA,
           sidecar: this.sidecar,
           text: new TinyText(),
           encoder: this.#encoder,

@@ -1,8 +1,8 @@
 // The control calls of AReaL and SGLang: each is answered in the client's own form by what a call of vLLM does.
 
 import { expect, test } from "bun:test";
-import { ControlFixture as Fixture, type Script } from "../../../test/suite/control-fixture.ts";
-import { weightEpoch } from "../../core/base/ids.ts";
+import { ControlFixture as Fixture, type Script } from "../../test/suite/control-fixture.ts";
+import { weightEpoch } from "../core/base/ids.ts";
 
 const failing: Script = () => ({ status: 500, body: { error: { message: "no such file" } } });
 

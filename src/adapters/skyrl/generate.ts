@@ -6,17 +6,17 @@
 import * as v from "valibot";
 import { AppError } from "../../core/base/errors.ts";
 import { TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
-import { endOf, idsOf, spanOf } from "../openai/completions.ts";
-import type { StreamView } from "../openai/event-stream.ts";
-import { checked, flag } from "../openai/fields.ts";
-import { generateRequest, prepareGenerate } from "../openai/generate.ts";
-import type { Job } from "../openai/job.ts";
-import { logprobText } from "../openai/json.ts";
-import type { Output } from "../openai/output.ts";
-import type { Answer, DataPlane, Prepared } from "../openai/plane.ts";
-import { supportAt } from "../openai/sample-support.ts";
-import { invalid } from "../openai/sampling-fields.ts";
-import type { Exchange } from "../route.ts";
+import { endOf, idsOf, spanOf } from "../../server/openai/completions.ts";
+import type { StreamView } from "../../server/openai/event-stream.ts";
+import { checked, flag } from "../../server/openai/fields.ts";
+import { generateRequest, prepareGenerate } from "../../server/openai/generate.ts";
+import type { Job } from "../../server/openai/job.ts";
+import { logprobText } from "../../server/openai/json.ts";
+import type { Output } from "../../server/openai/output.ts";
+import type { Answer, DataPlane, Prepared } from "../../server/openai/plane.ts";
+import { supportAt } from "../../server/openai/sample-support.ts";
+import { invalid } from "../../server/openai/sampling-fields.ts";
+import type { Exchange } from "../../server/route.ts";
 
 /** A support of one token says nothing that the token itself does not. */
 const SUPPORT_MIN = 2;

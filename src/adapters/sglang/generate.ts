@@ -4,8 +4,8 @@
 import * as v from "valibot";
 import { present } from "../../core/base/assert.ts";
 import { TOKENS_MAX, TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
-import { advanced, spanOf } from "../openai/completions.ts";
-import type { StreamView } from "../openai/event-stream.ts";
+import { advanced, spanOf } from "../../server/openai/completions.ts";
+import type { StreamView } from "../../server/openai/event-stream.ts";
 import {
   checked,
   fieldsOfAnyKind,
@@ -19,12 +19,12 @@ import {
   text,
   tokenList,
   unsupported,
-} from "../openai/fields.ts";
-import type { Job } from "../openai/job.ts";
-import { metaInfoJson } from "../openai/meta-info.ts";
-import { originOf, VERSION_FIELD } from "../openai/origin.ts";
-import type { Output } from "../openai/output.ts";
-import type { Answer, DataPlane, Prepared } from "../openai/plane.ts";
+} from "../../server/openai/fields.ts";
+import type { Job } from "../../server/openai/job.ts";
+import { metaInfoJson } from "../../server/openai/meta-info.ts";
+import { originOf, VERSION_FIELD } from "../../server/openai/origin.ts";
+import type { Output } from "../../server/openai/output.ts";
+import type { Answer, DataPlane, Prepared } from "../../server/openai/plane.ts";
 import {
   type Drawing,
   drawingOf,
@@ -32,8 +32,8 @@ import {
   MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
   TOP_LOGPROBS_FIELD,
-} from "../openai/sampling-fields.ts";
-import type { Exchange } from "../route.ts";
+} from "../../server/openai/sampling-fields.ts";
+import type { Exchange } from "../../server/route.ts";
 
 /** SGLang's. */
 const TOKENS_MAX_DEFAULT = 128;

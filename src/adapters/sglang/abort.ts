@@ -1,9 +1,9 @@
 // The part of SGLang's control plane that slime uses on a router: the list of workers, and aborts.
 
 import * as v from "valibot";
-import { checked, flag, ignored, name } from "../openai/fields.ts";
-import type { DataPlane } from "../openai/plane.ts";
-import { invalid } from "../openai/sampling-fields.ts";
+import { checked, flag, ignored, name } from "../../server/openai/fields.ts";
+import type { DataPlane } from "../../server/openai/plane.ts";
+import { invalid } from "../../server/openai/sampling-fields.ts";
 
 export const sglangAbortRequest = v.strictObject({
   rid: name,
