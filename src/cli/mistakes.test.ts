@@ -15,15 +15,14 @@ const FOLDER = mkdtempSync(join(tmpdir(), "foretoken-mistakes-"));
 const LINE = join(FOLDER, "line.json");
 writeFileSync(LINE, '{"id": "a", "prompt": "x"}\n');
 const NONE = join(FOLDER, "none.jsonl");
-const OUT = ["--out", join(FOLDER, "out.jsonl")];
 /** A process has one kind of llama.cpp kernels: that of the other tests here. */
-const MODEL = [...OUT, "--deterministic", "--model"];
+const OUT = ["--out", join(FOLDER, "out.jsonl"), "--deterministic"];
 
 for (const [name, args, problem] of [
   ["absent prompts", ["rollout", NONE, ...OUT], `${NONE}: there is no such file`],
   ["a folder of prompts", ["rollout", FOLDER, ...OUT], `${FOLDER}: is a folder, not a file`],
-  ["an absent model", ["rollout", LINE, ...MODEL, "none.gguf"], "there is no such file"],
-  ["no model", ["rollout", LINE, ...MODEL, LINE], `${LINE}: not a GGUF file`],
+  ["an absent model", ["rollout", LINE, ...OUT, "--model", "none.gguf"], "there is no such file"],
+  ["no model", ["rollout", LINE, ...OUT, "--model", LINE], `${LINE}: not a GGUF file`],
   ["absent responses", ["replay", NONE], `cannot read ${NONE}: there is no such file`],
   ["an absent report", ["trace", NONE], `${NONE}: there is no such file`],
   ["no report", ["trace", LINE], `${LINE}: runs is missing: a report is what`],
