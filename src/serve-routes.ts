@@ -2,7 +2,7 @@
 
 import { ADAPTER_CONTROL, ADAPTER_CONTROL_ROUTES, ADAPTER_DATA } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";
-
+import type { HeldWeights } from "./core/journal/held-weights.ts";
 import type { RunJournals } from "./host/journal-file.ts";
 import type { Timers } from "./host/timers.ts";
 import { type KeptLevels, METRICS_ROUTES } from "./metered.ts";
@@ -23,7 +23,6 @@ import { DATA_ROUTES, dataPlane } from "./server/openai/data-plane.ts";
 import { RequestJournals } from "./server/openai/request-journals.ts";
 import { OPENAPI_ROUTE, openApiRoute } from "./server/openapi.ts";
 import { PAGE_ROUTE } from "./server/page/routes.ts";
-import type { HeldWeights } from "./server/rollouts/journal.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { ROLLOUT_ROUTES, rolloutSide } from "./server/rollouts/routes.ts";
 import { bound, type Route, type RouteInfo } from "./server/route.ts";

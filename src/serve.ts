@@ -4,6 +4,7 @@ import { openPool, randomWord, wallClock } from "./app.ts";
 
 import { AppError, errorText } from "./core/base/errors.ts";
 import { type WeightEpoch, weightEpoch } from "./core/base/ids.ts";
+import { type HeldWeights, lastWeights, savedWeights } from "./core/journal/held-weights.ts";
 import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
 import { loadCore } from "./core/wasm/load.ts";
 import { openRunFiles, type RunJournals } from "./host/journal-file.ts";
@@ -30,13 +31,7 @@ import { type HttpOptions, type HttpServer, type Served, serveHttp } from "./ser
 import { Iterations } from "./server/iterations.ts";
 import { LiveView } from "./server/live/view.ts";
 import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
-import {
-  type HeldWeights,
-  lastWeights,
-  type SavedRollout,
-  savedRollout,
-  savedWeights,
-} from "./server/rollouts/journal.ts";
+import { type SavedRollout, savedRollout } from "./server/rollouts/journal.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { Sidecar } from "./server/sidecar.ts";
 import { starting } from "./server/starting.ts";

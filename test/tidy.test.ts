@@ -18,7 +18,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "core/wasm": ["core/base"],
   "core/request": ["core/base"],
   "core/context": ["core/base", "core/request"],
-  "core/journal": ["core/base", "core/request"],
+  "core/journal": ["core/base", "core/request", "core/rollout"],
   "core/kv": ["core/base", "core/request"],
   "core/draft": ["core/base", "core/request", "core/wasm"],
   "core/schedule": [
@@ -41,7 +41,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   config: ["core/base", "core/schedule"],
   proto: ["core/base", "core/draft"],
   text: ["core/base"],
-  host: ["core", "server"],
+  host: ["core"],
   "observe/metrics": ["core"],
   "engines/llama": ["core", "text"],
   "engines/vllm": ["core"],

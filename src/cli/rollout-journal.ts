@@ -3,8 +3,8 @@
 import { createHash } from "node:crypto";
 import { join } from "node:path";
 import { AppError } from "../core/base/errors.ts";
-import { JournalLog } from "../core/journal/log.ts";
 import type { SavedRun } from "../core/journal/read.ts";
+import { checkFormat, type RunFiles, RunJournal } from "../core/journal/run-journal.ts";
 import type { GroupSpec, Request } from "../core/request/buffer.ts";
 import type { SavedOutput } from "../core/request/saved-output.ts";
 import type { IterationJournal } from "../core/rollout/iteration.ts";
@@ -12,15 +12,13 @@ import type { Worker } from "../core/rollout/worker.ts";
 import { JournalFile, readJournalFile, takeJournalFolder } from "../host/journal-file.ts";
 
 const FILE_NAME = "rollout.journal";
-const FORMAT = 1;
 
 export class RolloutJournal implements IterationJournal {
   readonly #folder: string;
   readonly #release: () => void;
   readonly #saved: SavedRun | null;
   readonly #streams: ReadonlyMap<string, number>;
-  readonly #log = new JournalLog();
-  readonly #file: JournalFile;
+  readonly #journal: RunJournal;
 
   /**
    * @throws AppError invalid_config: another process uses the folder, or it holds another run; journal_damaged;
@@ -33,18 +31,16 @@ export class RolloutJournal implements IterationJournal {
       const path = join(folder, FILE_NAME);
       this.#saved = readJournalFile(path);
       const job = digestOf(groups);
-      const format = this.#saved?.header.format ?? FORMAT;
-      if (format !== FORMAT) {
-        const problem = `is of format ${JSON.stringify(format)}, and this release reads ${FORMAT}`;
-        throw new AppError("invalid_config", `--journal ${folder}: ${problem}; use another one`);
-      }
+      if (this.#saved !== null) checkFormat(this.#saved);
       if (this.#saved !== null && this.#saved.header.job !== job) {
         const problem = "holds another run: its prompts, their number or its sampling differ";
         throw new AppError("invalid_config", `--journal ${folder}: ${problem}; use another one`);
       }
-      if (this.#saved === null) this.#log.note({ format: FORMAT, job });
-      const keptBytes = this.#saved?.bytes ?? 0;
-      this.#file = new JournalFile({ path, log: this.#log, keptBytes, failed });
+      const files: RunFiles = {
+        open: (log, run) => new JournalFile({ path, log, keptBytes: run?.bytes ?? 0, failed }),
+      };
+      this.#journal = new RunJournal(files, this.#saved);
+      if (this.#saved === null) this.#journal.describe({ job });
     } catch (error) {
       this.#release();
       throw error;
@@ -67,22 +63,19 @@ export class RolloutJournal implements IterationJournal {
   }
 
   began(request: Request, saved: SavedOutput | null): void {
-    if (saved?.finish != null) return;
-    this.#log.follow(request, this.#streamOf(request), saved);
+    this.#journal.began(request, this.#streamOf(request), saved);
   }
 
   changed(request: Request): void {
-    this.#log.changed(request);
-    this.#file.touch();
+    this.#journal.changed(request);
   }
 
   finished(request: Request): void {
-    this.#log.finished(request);
-    this.#file.touch();
+    this.#journal.finished(request);
   }
 
   async close(): Promise<void> {
-    await this.#file.close();
+    await this.#journal.close();
     this.#release();
   }
 

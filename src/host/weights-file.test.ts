@@ -3,7 +3,7 @@ import { mkdtempSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { weightEpoch } from "../core/base/ids.ts";
-import type { HeldWeights } from "../server/rollouts/journal.ts";
+import type { HeldWeights } from "../core/journal/held-weights.ts";
 import { WeightsFile } from "./weights-file.ts";
 
 const folder = () => mkdtempSync(join(tmpdir(), "foretoken-weights-"));

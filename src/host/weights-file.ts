@@ -7,7 +7,7 @@ import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError } from "../core/base/errors.ts";
 import { FRAME_HEADER_BYTES, scanFrame, sealFrame } from "../core/journal/frame.ts";
-import { type HeldWeights, isHeldWeights } from "../server/rollouts/journal.ts";
+import { type HeldWeights, isHeldWeights } from "../core/journal/held-weights.ts";
 import { inTime, writeAt } from "./disk-write.ts";
 
 const NAME = "weights";

@@ -83,7 +83,7 @@ engineTest(
     writeFileSync(file, bytes);
     const damaged = await foretoken(...job("other", ...journal));
     expect(damaged.status).toBe(1);
-    expect(damaged.stderr).toMatch(/rollout\.journal: record 0 at byte \d+ is damaged/);
+    expect(damaged.stderr).toMatch(/rollout\.journal: record \d+ at byte \d+ is damaged/);
   },
 );
 

@@ -3,13 +3,13 @@
 
 import { assert } from "../../core/base/assert.ts";
 import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";
+import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { PromptReport } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, GenerationListener, GenerationSpec, Sidecar } from "../sidecar.ts";
 import { Output } from "./output.ts";
-import type { RequestJournal } from "./request-journals.ts";
 import type { StopRules } from "./sampling-fields.ts";
 import type { ParsedMessage } from "./tool-calls.ts";
 
@@ -34,7 +34,7 @@ export interface JobPlan {
   /** Makes a message of a response that has ended; the job is done when each has one. Default: none is made. */
   readonly parse?: ((output: Output) => Promise<ParsedMessage>) | null;
   /** Begins the journal of the responses, which have just joined. Default: none is kept. */
-  readonly journal?: (responses: readonly (readonly Request[])[]) => RequestJournal | null;
+  readonly journal?: (responses: readonly (readonly Request[])[]) => RunJournal | null;
 }
 
 export interface JobContext {
@@ -123,7 +123,7 @@ export class Job {
   readonly #context: JobContext;
   readonly #generations: Generation[] = [];
   readonly #requests = new Map<Output, Request>();
-  #journal: RequestJournal | null = null;
+  #journal: RunJournal | null = null;
   readonly #readers = new Set<JobReader>();
   readonly #dirty = new Set<Output>();
   readonly #messages = new Map<Output, ParsedMessage>();
@@ -227,7 +227,7 @@ export class Job {
   /** It cannot be asked for again. */
   forget(): void {
     this.abort();
-    this.#journal?.remove();
+    void this.#journal?.remove();
   }
 
   abort(): void {

@@ -3,7 +3,9 @@
 // of them is generated. Both the number of journals and the time that they are kept have a bound.
 
 import { AppError } from "../../core/base/errors.ts";
+import type { HeldWeights } from "../../core/journal/held-weights.ts";
 import type { SavedRun } from "../../core/journal/read.ts";
+import { type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import {
   type DrawKey,
@@ -11,7 +13,6 @@ import {
   reportsPrompt,
   type SamplingParams,
 } from "../../core/request/request.ts";
-import { type HeldWeights, type RunFiles, RunJournal } from "../rollouts/journal.ts";
 import type { Sidecar } from "../sidecar.ts";
 
 export interface RequestJournalsOptions {
@@ -66,47 +67,11 @@ export function savedRequest(run: SavedRun): SavedRequest | null {
   throw new AppError("invalid_config", `--journal: ${run.name} is no journal of a request`);
 }
 
-/** Of one request. */
-export class RequestJournal {
-  readonly #journal: RunJournal;
-  readonly #ended: () => void;
-  #isClosed = false;
-
-  constructor(journal: RunJournal, ended: () => void) {
-    this.#journal = journal;
-    this.#ended = ended;
-  }
-
-  changed(request: Request): void {
-    this.#journal.changed(request);
-  }
-
-  finished(request: Request): void {
-    this.#journal.finished(request);
-  }
-
-  advanced(held: HeldWeights): void {
-    this.#journal.advanced(held);
-  }
-
-  close(): Promise<void> {
-    this.#isClosed = true;
-    return this.#journal.close();
-  }
-
-  /** The request cannot be repeated any more. */
-  remove(): void {
-    if (this.#isClosed) return;
-    this.#ended();
-    void this.#journal.remove();
-  }
-}
-
 export class RequestJournals {
   readonly #options: RequestJournalsOptions;
   /** Of an earlier process, by `nameOf`. */
   readonly #saved = new Map<string, SavedRequest>();
-  readonly #live = new Set<RequestJournal>();
+  readonly #live = new Set<RunJournal>();
   #isClosed = false;
 
   constructor(options: RequestJournalsOptions) {
@@ -136,7 +101,7 @@ export class RequestJournals {
    * The responses to each prompt have just joined, and get what was kept of them. null: no journal is kept, because the
    * request has no id, wants reports that journals do not have, or there are too many.
    */
-  begin(key: RequestKey, responses: readonly (readonly Request[])[]): RequestJournal | null {
+  begin(key: RequestKey, responses: readonly (readonly Request[])[]): RunJournal | null {
     const { path, id, digest } = key;
     if (id === null || this.#isClosed || this.#live.size >= JOURNALS_MAX) return null;
     const requests = responses.flat();
@@ -147,7 +112,9 @@ export class RequestJournals {
     if (there !== null && saved === null) this.#drop(there);
     this.#saved.delete(nameOf({ path, id }));
     const { files, held, sidecar } = this.#options;
-    const journal = new RunJournal(files, saved?.run ?? null);
+    const journal: RunJournal = new RunJournal(files, saved?.run ?? null, () =>
+      this.#live.delete(journal),
+    );
     if (saved === null) {
       const draws = responses.map((row) => row.map(({ spec }) => spec.draw));
       journal.describe({ kind: "request", path, id, digest, draws, ...held() });
@@ -157,9 +124,8 @@ export class RequestJournals {
       const isResumed = output !== null && sidecar.rollout.restore(request, output);
       journal.began(request, stream, isResumed ? output : null);
     }
-    const one: RequestJournal = new RequestJournal(journal, () => this.#live.delete(one));
-    this.#live.add(one);
-    return one;
+    this.#live.add(journal);
+    return journal;
   }
 
   /** The process ends: what is kept waits for the next one. */

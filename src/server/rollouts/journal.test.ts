@@ -4,12 +4,14 @@ import { expect, test } from "bun:test";
 import { newBed } from "../../../test/suite/stream-bed.ts";
 import { present } from "../../core/base/assert.ts";
 import { weightEpoch, weightsId } from "../../core/base/ids.ts";
+import { lastWeights, savedWeights } from "../../core/journal/held-weights.ts";
 import type { JournalLog } from "../../core/journal/log.ts";
 import { readJournal, type SavedRun } from "../../core/journal/read.ts";
 import { RecordWriter } from "../../core/journal/records.ts";
+import type { RunFile, RunFiles } from "../../core/journal/run-journal.ts";
 import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { Text } from "../../text/text.ts";
-import { lastWeights, type RunFile, type RunFiles, savedRollout, savedWeights } from "./journal.ts";
+import { savedRollout } from "./journal.ts";
 import { KnownRollouts } from "./known.ts";
 import { ROLLOUT_LIMITS, type RolloutPlan } from "./plan.ts";
 

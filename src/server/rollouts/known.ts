@@ -4,10 +4,12 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { WeightEpoch, WeightsId } from "../../core/base/ids.ts";
+import type { HeldWeights } from "../../core/journal/held-weights.ts";
+import { type RunFiles, RunJournal } from "../../core/journal/run-journal.ts";
 import type { Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { type HeldWeights, type RunFiles, RunJournal, type SavedRollout } from "./journal.ts";
+import type { SavedRollout } from "./journal.ts";
 import type { RolloutLimits, RolloutPlan } from "./plan.ts";
 import { Run } from "./run.ts";
 

@@ -4,6 +4,7 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
+import type { RunFiles } from "../../core/journal/run-journal.ts";
 import type { Encoder, Text } from "../../text/text.ts";
 import type { Kept } from "../kept.ts";
 import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
@@ -15,7 +16,6 @@ import {
   type RolloutStateAnswer,
   RolloutStateSchema,
 } from "./answers.ts";
-import type { RunFiles } from "./journal.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import {
   invalid,

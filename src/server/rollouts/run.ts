@@ -4,6 +4,7 @@
 import { present } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
+import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import { type FinishedResponse, formatLine } from "../../core/request/response-line.ts";
@@ -11,7 +12,7 @@ import { Ends } from "../../core/rollout/iteration-span.ts";
 import type { Text } from "../../text/text.ts";
 import { promptBytes, responseBytes } from "../kept.ts";
 import type { Generation, Sidecar } from "../sidecar.ts";
-import type { RunJournal, SavedRollout } from "./journal.ts";
+import type { SavedRollout } from "./journal.ts";
 import { type GroupPlan, inGroup, type RolloutPlan } from "./plan.ts";
 import { type RolloutReport, reportOf } from "./report.ts";
 

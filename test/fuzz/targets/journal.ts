@@ -3,10 +3,11 @@
 
 import fc from "fast-check";
 import { FRAME_HEADER_BYTES, sealFrame } from "../../../src/core/journal/frame.ts";
+import { lastWeights } from "../../../src/core/journal/held-weights.ts";
 import { readJournal } from "../../../src/core/journal/read.ts";
 import { RecordWriter } from "../../../src/core/journal/records.ts";
 import { OutputColumns } from "../../../src/core/request/columns.ts";
-import { lastWeights, savedRollout } from "../../../src/server/rollouts/journal.ts";
+import { savedRollout } from "../../../src/server/rollouts/journal.ts";
 import type { Dice } from "../../adversary/settings.ts";
 import { type FuzzTarget, parser, readOrRefused } from "../target.ts";
 import { editedBytes, listInputs } from "../variations.ts";

@@ -1,0 +1,67 @@
+// Which weights a run's tokens are of, and how a process that takes the place of another gives them to an engine again.
+// It only reads what records say: nothing here asks an engine.
+
+import { type WeightEpoch, type WeightsId, weightEpoch, weightsId } from "../base/ids.ts";
+import type { ControlRequest } from "../rollout/worker.ts";
+import type { SavedRun } from "./read.ts";
+import type { EpochRecord } from "./records.ts";
+
+/** The weights of an epoch. */
+export interface HeldWeights {
+  readonly epoch: WeightEpoch;
+  /** What clients know them by. */
+  readonly version: string;
+  /** The engines' name of them; null: they give none. */
+  readonly weights: WeightsId | null;
+  /** What gives them to an engine. */
+  readonly base: ControlRequest | "first" | "unknown";
+}
+
+/** A number that a weight epoch can have. */
+export function isEpoch(value: unknown): boolean {
+  return Number.isInteger(value) && Number(value) >= 0 && Number(value) <= 0xffffffff;
+}
+
+type SavedWeights = HeldWeights & { readonly run: Pick<SavedRun, "epochs"> };
+
+/** Whether it was written as such. */
+export function isHeldWeights(value: unknown): value is HeldWeights {
+  const { epoch, version, weights, base } = Object(value) as Partial<HeldWeights>;
+  const isNamed = typeof version === "string" && (weights === null || typeof weights === "string");
+  return isEpoch(epoch) && isNamed && base !== undefined;
+}
+
+/** All weights that journals name, by epoch. */
+export function savedWeights(saved: readonly SavedWeights[]): HeldWeights[] {
+  return saved
+    .flatMap(({ epoch, version, weights, base, run }) => [
+      heldIn({ epoch, version, weights, base }),
+      ...run.epochs.map(heldIn),
+    ])
+    .sort((a, b) => a.epoch - b.epoch);
+}
+
+/** The newest weights that a journal names; null: there is no journal. */
+export function lastWeights(saved: readonly SavedWeights[]): HeldWeights | null {
+  const all = savedWeights(saved);
+  const newest = all.at(-1)?.epoch;
+  return all.find(({ epoch }) => epoch === newest) ?? null;
+}
+
+/** Of a journal without them, or with others than this version writes, weights and base are not known. */
+function heldIn(
+  record: Pick<EpochRecord, "epoch" | "version"> & {
+    readonly weights?: unknown;
+    readonly base?: unknown;
+  },
+): HeldWeights {
+  const { epoch, version, weights, base } = record;
+  const { method, path } = Object(base) as Partial<ControlRequest>;
+  const isRequest = typeof method === "string" && typeof path === "string";
+  return {
+    epoch: weightEpoch(epoch),
+    version,
+    weights: typeof weights === "string" ? weightsId(weights) : null,
+    base: isRequest || base === "unknown" ? (base as HeldWeights["base"]) : "first",
+  };
+}
