@@ -63,8 +63,19 @@ test("chaos --vllm: servers are killed and updated, and every token has the mode
 engineTest("chaos: an unknown fault is refused, and a signal ends every process", async () => {
   const refused = await ended(chaos("--fault", "meteor"));
   expect([refused.status, refused.stderr]).toEqual([2, expect.stringContaining("worker_kill")]);
-  const child = chaos("--seeds", "100");
-  await Bun.sleep(3_000);
+  const child = chaos("--seeds", "1000000");
+  await wrote(child.stderr, "rollouts");
   child.kill("SIGTERM");
-  expect((await ended(child)).status).toBe(130);
+  expect(await child.exited).toBe(130);
 });
+
+/** Resolves when a seed is under way: the line of progress names the rollouts. */
+async function wrote(stream: ReadableStream<Uint8Array>, text: string): Promise<void> {
+  const decoder = new TextDecoder();
+  let all = "";
+  for await (const bytes of stream) {
+    all += decoder.decode(bytes, { stream: true });
+    if (all.includes(text)) return;
+  }
+  throw new Error(`ended without "${text}": ${all}`);
+}
