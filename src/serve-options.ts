@@ -9,7 +9,7 @@ import type { Member, WorkerSource } from "./pool/pool.ts";
 import type { ControlEntry } from "./server/control/logged.ts";
 import type { WeightsNotice } from "./server/control/weights.ts";
 import type { WeightsRoots } from "./server/control/weights-roots.ts";
-import type { AccessEntry, Certificate, HttpOptions } from "./server/http.ts";
+import type { AccessEntry, HttpOptions } from "./server/http.ts";
 import type { ServingState } from "./server/live/serving-state.ts";
 import type { OpenStream } from "./server/open-streams.ts";
 import type { Sidecar, SidecarLimits } from "./server/sidecar.ts";
@@ -21,8 +21,6 @@ export interface ServeOptions {
   readonly host: string;
   readonly port: number;
   readonly apiToken: string | null;
-  /** Default: plain HTTP. */
-  readonly tls?: Certificate | null;
   /** Folders that weights and adapters may be loaded from; null, the default: any. */
   readonly weightsRoots?: WeightsRoots;
   /** What the HTTP server takes beyond that. */

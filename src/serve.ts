@@ -130,7 +130,6 @@ function listening(
       host: options.host,
       port: options.port,
       apiToken: options.apiToken,
-      tls: options.tls ?? null,
       bodyBytesMax: options.bodyBytesMax,
       ...options.edge,
       frameBytesMax: FRAME_BYTES_MAX,

@@ -6,11 +6,9 @@ import asyncio
 import logging
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -78,30 +76,6 @@ def test_rollout_weights_and_pause(caplog: pytest.LogCaptureFixture) -> None:
         asyncio.run(use(sidecar.url))
     assert has_ended(pid)
     assert "listening" in caplog.text
-
-
-def test_tls_and_a_read_token(tmp_path: Path) -> None:
-    cert, key = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
-    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    names = ["-days", "2", "-subj", "/CN=trainer", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*made, "-keyout", key, "-out", cert, *names], check=True, capture_output=True)
-    context = ssl.create_default_context(cafile=cert)
-
-    async def use(url: str) -> None:
-        async with Client(url, api_token="reads", verify=context) as client:
-            assert not await client.is_paused()
-            with pytest.raises(ForetokenError) as refused:
-                await client.pause()
-            assert refused.value.status == 403
-
-    options = {"api_token": "writes", "read_token": "reads", "tls_cert": cert, "tls_key": key}
-    with Sidecar(**ENGINE, **options) as sidecar:  # type: ignore[arg-type]
-        assert sidecar.url.startswith("https://")
-        with open(f"/proc/{sidecar.pid}/cmdline") as file:
-            shown = file.read()
-        assert "writes" not in shown
-        assert "reads" not in shown
-        asyncio.run(use(sidecar.url))
 
 
 def test_async_sidecar() -> None:

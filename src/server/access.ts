@@ -12,8 +12,6 @@ export interface AccessOptions {
   readonly machineName: string;
   /** A token protects every route: then a page under a foreign name has nothing to send. */
   readonly hasToken: boolean;
-  /** It speaks TLS, so its own origin begins with https. Default: no. */
-  readonly isSecure?: boolean;
   /** Further names under which clients may reach the server; "*": any. */
   readonly allowHosts: readonly string[];
   /** Origins whose pages may use the server, as browsers write them; "*": any. */
@@ -74,7 +72,7 @@ export class Access {
 
   /** A proxy with TLS in front of a server without has an origin of its own (--allow-origin). */
   #ownOrigin(host: string | null): string | null {
-    const url = `${this.#options.isSecure === true ? "https" : "http"}://${host}`;
+    const url = `http://${host}`;
     return host === null || !URL.canParse(url) ? null : new URL(url).origin;
   }
 

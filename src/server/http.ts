@@ -1,4 +1,4 @@
-// The HTTP server: who may ask (origin, host, tokens), TLS, errors, and the sockets. It knows nothing of what the
+// The HTTP server: who may ask (origin, host, tokens), errors, and the sockets. It knows nothing of what the
 // routes do.
 
 import { hostname } from "node:os";
@@ -42,20 +42,12 @@ export interface Served {
   readonly otherwise?: Route["handle"];
 }
 
-/** In PEM. */
-export interface Certificate {
-  readonly cert: string;
-  readonly key: string;
-}
-
 export interface HttpOptions extends Served {
   /** For every route that is not open; null: none is asked for, of anyone. */
   readonly apiToken: string | null;
   readonly host: string;
   /** 0: any free one. */
   readonly port: number;
-  /** Serves HTTPS and wss alone; null, the default: HTTP and ws. */
-  readonly tls?: Certificate | null;
   /** Names and origins beyond the server's own; see AccessOptions. Default: none. */
   readonly allowHosts?: readonly string[];
   readonly allowOrigins?: readonly string[];
@@ -113,7 +105,6 @@ export function serveHttp(options: HttpOptions): HttpServer {
     boundHost: options.host,
     machineName: hostname(),
     hasToken: options.apiToken !== null,
-    isSecure: options.tls != null,
     allowHosts: options.allowHosts ?? [],
     allowOrigins: options.allowOrigins ?? [],
   });
@@ -123,7 +114,6 @@ export function serveHttp(options: HttpOptions): HttpServer {
   const server = Bun.serve<SocketData>({
     hostname: options.host,
     port: options.port,
-    ...(options.tls && { tls: { ...options.tls } }),
     // The limit is `readBody`'s, which says so in the answer; Bun would only cut the connection.
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     // Of connections without a request. Bun gives a request's head some 12 s, whatever is set.

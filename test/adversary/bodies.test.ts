@@ -60,19 +60,19 @@ async function survived(act: () => Promise<unknown>, healthMsMax = HEALTH_MS_MAX
 }
 
 attack(
-  "bodies: forty of 50 MB, all held before their end, take what the budget says",
+  "bodies: forty of 30 MB, all held before their end, take what the budget says",
   async () => {
     const before = victim.residentMib;
     const piece = Buffer.alloc(64 * 1024, 0x20);
     await survived(async () => {
       const connections = Array.from({ length: 40 }, () => {
         const connection = dial();
-        connection.socket.write(head(50 * MB));
+        connection.socket.write(head(30 * MB));
         return connection;
       });
       await Promise.all(
         connections.map(async ({ socket, ended }) => {
-          for (let sent = 0; sent < 50 * MB - MB && !socket.destroyed; sent += piece.length) {
+          for (let sent = 0; sent < 30 * MB - MB && !socket.destroyed; sent += piece.length) {
             if (socket.write(piece)) continue;
             await Promise.race([new Promise((resolve) => socket.once("drain", resolve)), ended]);
           }

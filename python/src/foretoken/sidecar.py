@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import signal
-import ssl
 import subprocess
 import threading
 import time
@@ -36,7 +35,7 @@ ANSWER_S_MAX = 5.0
 # After the second signal: the time to close its sockets.
 KILL_S = 5.0
 # Of these, a list of processes shows no value.
-SECRET = ("api_token", "read_token", "worker_token")
+SECRET = ("api_token", "worker_token")
 
 
 class SidecarError(RuntimeError):
@@ -87,7 +86,7 @@ class Sidecar:
 
     @property
     def url(self) -> str:
-        """`http://HOST:PORT`, or `https://` with `tls_cert`; without a path."""
+        """`http://HOST:PORT`, without a path."""
         if self._url is None:
             raise SidecarError("the sidecar has not been started")
         return self._url
@@ -173,10 +172,8 @@ class Sidecar:
         request = urllib.request.Request(f"{self.url}/health")
         if self._token is not None:
             request.add_header("authorization", f"Bearer {self._token}")
-        # A proxy of the environment is for other hosts. The certificate (`tls_cert`) is for names that clients use, and
-        # the process that answers is the child of this one.
-        unverified = urllib.request.HTTPSHandler(context=ssl._create_unverified_context())
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), unverified)
+        # A proxy of the environment is for other hosts.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=ANSWER_S_MAX):
                 return None
