@@ -137,7 +137,7 @@ function containBugs(log: Log, host: LinkHost): () => void {
 }
 
 function tell(log: Log, { kind, ...fields }: LinkHostEvent): void {
-  log(kind === "session_began" || kind === "session_resumed" ? "info" : "warn", kind, fields);
+  log(kind === "session_began" ? "info" : "warn", kind, fields);
 }
 
 /** `HOST:PORT`, the host in brackets if it is an IPv6 address. @throws AppError usage. */

@@ -31,7 +31,6 @@ const LIMITS: Partial<LinkLimits> = {
   quietMsMax: 300,
   silenceMsMax: 1_000,
   stallMsMax: 1_000,
-  resumeMsMax: 1_000,
   standstillMsMax: 1_000,
   clearMsMax: 2_000,
   retryMsMin: 5,

@@ -9,7 +9,6 @@ import {
   encodeSidecarMessage,
 } from "../../src/engines/remote/command-codec.ts";
 import { decodeHostMessage, encodeHostMessage } from "../../src/engines/remote/event-codec.ts";
-import { decodeFrame, encodeFrame } from "../../src/engines/remote/frame-codec.ts";
 
 type Relay = (frame: Uint8Array | string) => void;
 
@@ -131,27 +130,15 @@ export class Mangler {
 
   /** The same frame with one number of it, at any depth, replaced: still well formed. */
   #rewritten(bytes: Uint8Array): Uint8Array {
-    const frame = decodeFrame(bytes);
-    if (frame.kind !== "ok") return bytes;
-    const { ack, body } = frame.message;
     try {
-      if (body.kind !== "data") {
-        return encodeFrame(this.#altered({ ack, body: structuredClone(body) }));
-      }
-      const payload = this.#payload(body.payload);
-      return encodeFrame({ ack, body: { ...body, payload } });
+      const events = decodeHostMessage(bytes);
+      if (events.kind === "ok") return encodeHostMessage(this.#altered(events.message));
+      const commands = decodeSidecarMessage(bytes);
+      if (commands.kind === "ok") return encodeSidecarMessage(this.#altered(commands.message));
     } catch {
       // What was altered cannot be encoded.
-      return this.#flipped(bytes);
     }
-  }
-
-  #payload(payload: Uint8Array): Uint8Array {
-    const events = decodeHostMessage(payload);
-    if (events.kind === "ok") return encodeHostMessage(this.#altered(events.message));
-    const commands = decodeSidecarMessage(payload);
-    if (commands.kind === "ok") return encodeSidecarMessage(this.#altered(commands.message));
-    return this.#flipped(payload);
+    return this.#flipped(bytes);
   }
 
   #altered<T>(message: T): T {
@@ -174,6 +161,6 @@ export class Mangler {
 }
 
 function isWelcome(bytes: Uint8Array): boolean {
-  const frame = decodeFrame(bytes);
-  return frame.kind === "ok" && frame.message.body.kind === "welcome";
+  const decoded = decodeHostMessage(bytes);
+  return decoded.kind === "ok" && decoded.message.kind === "welcome";
 }

@@ -156,7 +156,7 @@ engineTest(
     const spec = newSpec(1, { seed: 11, tokensMax: 640 });
     const request = { ...spec, prompt };
     const first = await chunk(from, { request, output: [], tokens: 530, kv: null });
-    expect(first.kv?.bytes.byteLength).toBeGreaterThan(LINK_LIMITS.frameBytesMax);
+    expect(first.kv?.bytes.byteLength).toBeGreaterThan(LINK_LIMITS.kvPartBytes);
     const kv = first.kv;
     const next = await chunk(to, { request, output: first.tokens, tokens: 20, kv });
     expect(next.loads).toBe(1);

@@ -1,11 +1,10 @@
-// Messages and frames of the worker link, as fast-check draws them: all that its codecs can express.
+// Messages of the worker link, as fast-check draws them: all that its codecs can express.
 
 import fc from "fast-check";
 import { groupId, requestId, weightEpoch, weightsId } from "../../src/core/base/ids.ts";
 import { TOP_LOGPROBS } from "../../src/core/request/sampling-bounds.ts";
 import { BARRIER_ID, INT_MAX, TTL_MS_MAX } from "../../src/engines/remote/limits.ts";
 import type {
-  Frame,
   HostMessage,
   SidecarMessage,
   WireCommand,
@@ -36,7 +35,6 @@ const kv = fc.option(
 const kvPart = fc
   .record({ offset: uint31, rest: uint31, bytes })
   .map(({ offset, rest, bytes: part }) => ({ offset, total: offset + rest + 1, bytes: part }));
-const prompt = fc.record({ promptId: uint31, tokens: fc.option(tokens) });
 const json = fc.jsonValue({ maxDepth: 2 }).map((value) => JSON.parse(JSON.stringify(value)));
 const named = fc.dictionary(fc.string({ minLength: 1, maxLength: 8 }), json, {
   noNullPrototype: true,
@@ -72,12 +70,11 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
       requestId: request,
       groupId: id,
       sampleIndex: uint31,
+      prompt: tokens,
       sampling,
       draw: fc.record({ hi: uint32, lo: uint32 }),
       divisible: fc.boolean(),
     }),
-    prompt,
-    outputFrom: fc.integer({ min: 0, max: INT_MAX - 100 }),
     output: tokens,
     chunkTokens: uint32,
     priority: fc.constantFrom("high" as const, "low" as const),
@@ -88,7 +85,7 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
   fc.record({
     kind: kind("register_group"),
     groupId: id,
-    prompt,
+    prompt: tokens,
     ttlMs: fc.nat({ max: TTL_MS_MAX }),
   }),
   fc.record({
@@ -100,14 +97,19 @@ const command: fc.Arbitrary<WireCommand> = fc.oneof(
   }),
   fc.record({ kind: kind("drop_group"), groupId: id }),
   fc.record({ kind: kind("advance"), epoch }),
-  fc.record({
-    kind: kind("forget"),
-    promptIds: fc.array(uint31, { maxLength: 5 }),
-    requestIds: fc.array(request, { maxLength: 5 }),
-  }),
 );
 
 export const sidecarMessage: fc.Arbitrary<SidecarMessage> = fc.oneof(
+  fc.record({ kind: fc.constantFrom("heartbeat" as const, "bye" as const) }),
+  fc.record({
+    kind: kind("hello"),
+    protocolVersion: uint32,
+    token: text,
+    messageBytesMax: uint32,
+    kvBytesMax: whole,
+    sidecarId: text,
+    sidecarName: text,
+  }),
   fc.record({ kind: kind("commands"), commands: fc.array(command, { maxLength: 4 }) }),
   fc.record({ kind: kind("kv_part"), part: kvPart }),
   fc.record({
@@ -221,8 +223,35 @@ const event: fc.Arbitrary<WireEvent> = fc.oneof(
 
 const weights = fc.option(fc.stringMatching(/^[\w.-]{1,64}$/).map(weightsId));
 
+const support = fc.oneof(
+  fc.record({ kind: kind("divided") }),
+  fc.record({ kind: kind("whole") }),
+  fc.record({ kind: kind("refused"), field: text, reason: text }),
+);
+
+const welcome = fc.record({
+  kind: kind("welcome"),
+  protocolVersion: uint32,
+  hostRun: text,
+  epoch,
+  modelId: text,
+  vocabularySize: some,
+  workerName: text,
+  capacity: fc.record({
+    slots: some,
+    kvTokens: whole.map((value) => value + 1).filter(Number.isSafeInteger),
+    contextTokens: some,
+    kvBytesPerToken: uint32,
+  }),
+  supports: fc.array(fc.tuple(text, support), { maxLength: 5 }).map((rows) => new Map(rows)),
+  limits: fc.record({ messageBytesMax: uint32, kvBytesMax: whole, requestsMax: some }),
+  weights,
+});
+
 export const hostMessage: fc.Arbitrary<HostMessage> = fc.oneof(
   { arbitrary: fc.record({ kind: kind("events"), epoch, events: fc.array(event) }), weight: 3 },
+  fc.record({ kind: kind("heartbeat") }),
+  welcome,
   fc.record({ kind: kind("kv_part"), part: kvPart }),
   fc.record({
     kind: kind("control_answer"),
@@ -231,56 +260,3 @@ export const hostMessage: fc.Arbitrary<HostMessage> = fc.oneof(
     weights,
   }),
 );
-
-const support = fc.oneof(
-  fc.record({ kind: kind("divided") }),
-  fc.record({ kind: kind("whole") }),
-  fc.record({ kind: kind("refused"), field: text, reason: text }),
-);
-
-export const frame: fc.Arbitrary<Frame> = fc.record({
-  ack: whole,
-  body: fc.oneof(
-    fc.record({
-      kind: kind("hello"),
-      protocolVersion: uint32,
-      token: text,
-      sessionId: fc.uuid(),
-      isNew: fc.boolean(),
-      messageBytesMax: uint32,
-      kvBytesMax: whole,
-      sidecarId: text,
-      sidecarName: text,
-    }),
-    fc.record({
-      kind: kind("welcome"),
-      protocolVersion: uint32,
-      epoch,
-      modelId: text,
-      vocabularySize: some,
-      workerName: text,
-      capacity: fc.record({
-        slots: some,
-        kvTokens: whole.map((value) => value + 1).filter(Number.isSafeInteger),
-        contextTokens: some,
-        kvBytesPerToken: uint32,
-      }),
-      supports: fc.array(fc.tuple(text, support), { maxLength: 5 }).map((rows) => new Map(rows)),
-      limits: fc.record({
-        messageBytesMax: uint32,
-        kvBytesMax: whole,
-        promptTokensMax: uint32,
-        outputTokensMax: uint32,
-        requestsMax: some,
-      }),
-      weights,
-    }),
-    fc.record({
-      kind: kind("data"),
-      seq: whole.map((value) => value + 1).filter(Number.isSafeInteger),
-      more: fc.boolean(),
-      payload: bytes,
-    }),
-    fc.record({ kind: fc.constantFrom("heartbeat" as const, "bye" as const) }),
-  ),
-});

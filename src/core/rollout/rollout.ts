@@ -466,7 +466,7 @@ export class Rollout {
     this.meter.turn();
     this.#turn(() => {
       for (const event of events) {
-        if (event.kind === "failed") this.#failed(worker, event.message);
+        if (event.kind === "failed") this.#failed(worker, event.message, event.isCut);
         // A late message: of weights that are no longer current, or of a removed worker.
         else if (isCurrent && this.#ledger.worker(worker.workerId) === worker) {
           this.#take(worker, event);
@@ -671,8 +671,9 @@ export class Rollout {
   }
 
   /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
-  #failed(worker: Worker, message: string): void {
-    if (this.#ledger.worker(worker.workerId) === worker) {
+  #failed(worker: Worker, message: string, isCut = false): void {
+    if (isCut) this.removeWorker(worker);
+    else if (this.#ledger.worker(worker.workerId) === worker) {
       const running = [...this.#buffer.requests].filter(
         ({ status, workerId }) => status === "running" && workerId === worker.workerId,
       );

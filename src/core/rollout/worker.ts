@@ -119,8 +119,11 @@ export type WorkerEvent =
   | { kind: "advanced"; epoch: WeightEpoch }
   /** A registered group's replica missed tokens: the log is wanted again from `offset`. */
   | { kind: "gap"; groupId: GroupId; sampleIndex: number; offset: number }
-  /** The worker is gone; nothing else will follow. */
-  | { kind: "failed"; message: string };
+  /**
+   * The worker is gone; nothing else will follow. `isCut`: only the connection to it broke, and the engine lives; so
+   * nothing that ran there ended it.
+   */
+  | { kind: "failed"; message: string; isCut?: boolean };
 
 /** Counters are cumulative since the worker started; gauges are as of the last step. */
 export interface WorkerStats {

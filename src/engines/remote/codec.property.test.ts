@@ -2,10 +2,9 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { frame, hostMessage, sidecarMessage } from "../../../test/suite/link-messages.ts";
+import { hostMessage, sidecarMessage } from "../../../test/suite/link-messages.ts";
 import { decodeSidecarMessage, encodeSidecarMessage } from "./command-codec.ts";
 import { decodeHostMessage, encodeHostMessage } from "./event-codec.ts";
-import { decodeFrame, encodeFrame } from "./frame-codec.ts";
 
 test("codec: every message of the sidecar survives its bytes", () => {
   fc.assert(
@@ -27,25 +26,12 @@ test("codec: every message of the host survives its bytes, events in order", () 
   );
 });
 
-test("codec: every frame survives its bytes", () => {
-  fc.assert(
-    fc.property(frame, (value) => {
-      expect(decodeFrame(encodeFrame(value))).toEqual({ kind: "ok", message: value });
-    }),
-    { numRuns: 1000 },
-  );
-});
-
 /** Bytes of a message, then cut and altered; or any bytes at all. */
 const wrongBytes = fc.oneof(
   fc.uint8Array({ maxLength: 300 }),
   fc
     .record({
-      bytes: fc.oneof(
-        sidecarMessage.map(encodeSidecarMessage),
-        hostMessage.map(encodeHostMessage),
-        frame.map(encodeFrame),
-      ),
+      bytes: fc.oneof(sidecarMessage.map(encodeSidecarMessage), hostMessage.map(encodeHostMessage)),
       end: fc.nat({ max: 400 }),
       edits: fc.array(fc.record({ at: fc.nat({ max: 400 }), byte: fc.nat({ max: 255 }) }), {
         maxLength: 3,
@@ -62,7 +48,7 @@ test("codec: whatever bytes come, decoding gives a value and never throws", () =
   const kinds = new Set<string>();
   fc.assert(
     fc.property(wrongBytes, (wrong) => {
-      for (const decode of [decodeSidecarMessage, decodeHostMessage, decodeFrame]) {
+      for (const decode of [decodeSidecarMessage, decodeHostMessage]) {
         kinds.add(decode(wrong).kind);
       }
     }),

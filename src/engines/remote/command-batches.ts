@@ -29,13 +29,13 @@ export function* batchesOf(
 function sizeOf(command: WireCommand): number {
   switch (command.kind) {
     case "run": {
-      const { output, kv, prompt } = command;
-      const tokenBytes = output.byteLength + (prompt.tokens?.byteLength ?? 0);
+      const { output, kv, request } = command;
+      const tokenBytes = output.byteLength + request.prompt.byteLength;
       const kvBytes = kv !== null && "bytes" in kv ? kv.bytes.byteLength : 0;
       return COMMAND_BYTES + tokenBytes + kvBytes;
     }
     case "register_group":
-      return COMMAND_BYTES + (command.prompt.tokens?.byteLength ?? 0);
+      return COMMAND_BYTES + command.prompt.byteLength;
     case "delta":
       return COMMAND_BYTES + command.tokens.byteLength;
     default:

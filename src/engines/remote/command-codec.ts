@@ -1,7 +1,5 @@
-// Messages of the sidecar to bytes and back, by proto/link.proto: commands and control requests. Never
-// throws on what a peer sent.
+// Messages of the sidecar to bytes and back, by proto/link.proto. Never throws on what a peer sent.
 
-import { requestId } from "../../core/base/ids.ts";
 import type { LogitShaping, RequestSpec, SamplingParams } from "../../core/request/request.ts";
 import type { ControlRequest } from "../../core/rollout/worker.ts";
 import {
@@ -31,44 +29,59 @@ import {
   viewOf,
   wordsOf,
 } from "./fields.ts";
-import { BARRIER_ID, INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TTL_MS_MAX } from "./limits.ts";
-import type { KvPart, SidecarMessage, WireCommand, WireKv, WirePrompt } from "./message.ts";
+import { helloOf } from "./hello-codec.ts";
+import { INT_MAX, JSON_CHARS_MAX, NAME_CHARS_MAX, TTL_MS_MAX } from "./limits.ts";
+import type { KvPart, SidecarMessage, WireCommand, WireKv } from "./message.ts";
 
 const messageType = typeOf("SidecarMessage");
 
 const COMMANDS_MAX = 1_048_576;
-const FORGET_MAX = 1_048_576;
 /** Of stop tokens and of biases in one frame. */
 const LIST_MAX = 262_144;
 const UINT32_MAX = 0xffffffff;
 const QUERY_MAX = 1024;
 
 export function encodeSidecarMessage(message: SidecarMessage): Uint8Array {
-  if (message.kind === "kv_part") return encodeAs(messageType, { kvPart: message.part });
-  if (message.kind === "commands") {
-    return encodeAs(messageType, { commands: { commands: message.commands.map(commandFields) } });
+  switch (message.kind) {
+    case "hello":
+      return encodeAs(messageType, { hello: message });
+    case "heartbeat":
+      return encodeAs(messageType, { heartbeat: {} });
+    case "bye":
+      return encodeAs(messageType, { bye: {} });
+    case "kv_part":
+      return encodeAs(messageType, { kvPart: message.part });
+    case "commands":
+      return encodeAs(messageType, { commands: { commands: message.commands.map(commandFields) } });
+    case "control":
+      return encodeAs(messageType, { control: controlFields(message.controlId, message.request) });
   }
-  const { controlId, request } = message;
-  const control = {
-    controlId,
-    isPost: request.method === "POST",
-    path: request.path,
-    query: request.query,
-    body: JSON.stringify(request.body ?? null),
-    nextEpoch: request.nextEpoch,
-  };
-  return encodeAs(messageType, { control });
+}
+
+function controlFields(controlId: number, request: ControlRequest): object {
+  const { method, path, query, nextEpoch } = request;
+  const body = JSON.stringify(request.body ?? null);
+  return { controlId, isPost: method === "POST", path, query, body, nextEpoch };
 }
 
 export function decodeSidecarMessage(bytes: Uint8Array): Decoded<SidecarMessage> {
   return decodeAs(messageType, bytes, (fields): SidecarMessage => {
     const { name, body } = bodyOf(fields);
-    if (name === "kvPart") return { kind: "kv_part", part: kvPartOf(body) };
-    if (name === "commands") {
-      return { kind: name, commands: listOf(body, "commands", COMMANDS_MAX).map(commandOf) };
+    switch (name) {
+      case "hello":
+        return helloOf(body);
+      case "heartbeat":
+      case "bye":
+        return { kind: name };
+      case "kvPart":
+        return { kind: "kv_part", part: kvPartOf(body) };
+      case "commands":
+        return { kind: name, commands: listOf(body, "commands", COMMANDS_MAX).map(commandOf) };
+      default: {
+        const controlId = count(body, "controlId", { max: UINT32_MAX });
+        return { kind: "control", controlId, request: controlOf(body) };
+      }
     }
-    const controlId = count(body, "controlId", { max: 0xffffffff });
-    return { kind: "control", controlId, request: controlOf(body) };
   });
 }
 
@@ -106,25 +119,23 @@ function commandFields(command: WireCommand): object {
     case "release":
       return { release: command };
     case "register_group":
-      return { registerGroup: { ...command, prompt: promptFields(command.prompt) } };
+      return { registerGroup: { ...command, prompt: toBytes(command.prompt) } };
     case "delta":
       return { delta: { ...command, tokens: toBytes(command.tokens) } };
     case "drop_group":
       return { dropGroup: command };
     case "advance":
       return { advance: command };
-    case "forget":
-      return { forget: command };
   }
 }
 
 function runFields(command: Extract<WireCommand, { kind: "run" }>): object {
-  const { request, prompt, output, kv } = command;
+  const { request, output, kv } = command;
   const { sampling, draw } = request;
   return {
     ...command,
     ...request,
-    prompt: promptFields(prompt),
+    prompt: toBytes(request.prompt),
     sampling: {
       ...sampling,
       engineFields: sampling.engineFields === null ? "" : JSON.stringify(sampling.engineFields),
@@ -137,10 +148,6 @@ function runFields(command: Extract<WireCommand, { kind: "run" }>): object {
   };
 }
 
-function promptFields({ promptId, tokens }: WirePrompt): object {
-  return tokens === null ? { promptId } : { promptId, isNew: true, tokens: toBytes(tokens) };
-}
-
 function commandOf(fields: Fields): WireCommand {
   const { name, body } = bodyOf(fields);
   switch (name) {
@@ -151,7 +158,12 @@ function commandOf(fields: Fields): WireCommand {
       return { kind: name, requestId: requestIdOf(body) };
     case "registerGroup": {
       const ttlMs = count(body, "ttlMs", { max: TTL_MS_MAX });
-      return { kind: "register_group", groupId: groupIdOf(body), prompt: promptOf(body), ttlMs };
+      return {
+        kind: "register_group",
+        groupId: groupIdOf(body),
+        prompt: wordsOf(body, "prompt"),
+        ttlMs,
+      };
     }
     case "delta": {
       const tokens = tokensOf(body, "tokens");
@@ -163,26 +175,18 @@ function commandOf(fields: Fields): WireCommand {
       return { kind: "drop_group", groupId: groupIdOf(body) };
     case "advance":
       return { kind: name, epoch: epochOf(body) };
-    case "forget": {
-      const promptIds = counts(body, "promptIds", { listMax: FORGET_MAX });
-      const ids = counts(body, "requestIds", { listMax: FORGET_MAX, max: BARRIER_ID - 1 });
-      return { kind: name, promptIds, requestIds: ids.map(requestId) };
-    }
     default:
       throw new InvalidMessage("there is no body");
   }
 }
 
 function runOf(body: Fields): WireCommand {
-  const output = wordsOf(body, "output");
   const draft = optionalOf(body, "draft");
   return {
     kind: "run",
     run: count(body, "run", { min: 1 }),
     request: requestOf(body),
-    prompt: promptOf(body),
-    outputFrom: count(body, "outputFrom", { max: INT_MAX - output.length }),
-    output,
+    output: wordsOf(body, "output"),
     chunkTokens: anyNumber(body, "chunkTokens"),
     priority: body.isHighPriority === true ? "high" : "low",
     kv: kvOf(body),
@@ -193,11 +197,12 @@ function runOf(body: Fields): WireCommand {
   };
 }
 
-function requestOf(body: Fields): Omit<RequestSpec, "prompt"> {
+function requestOf(body: Fields): RequestSpec {
   return {
     requestId: requestIdOf(body),
     groupId: groupIdOf(body),
     sampleIndex: count(body, "sampleIndex"),
+    prompt: wordsOf(body, "prompt"),
     sampling: samplingOf(messageOf(body, "sampling")),
     draw: {
       hi: count(body, "drawHi", { max: 0xffffffff }),
@@ -244,15 +249,6 @@ function engineFieldsOf(fields: Fields): Record<string, unknown> | null {
     return value as Record<string, unknown>;
   }
   throw new InvalidMessage("engineFields is not an object");
-}
-
-function promptOf(body: Fields): WirePrompt {
-  const fields = messageOf(body, "prompt");
-  const promptId = count(fields, "promptId");
-  const tokens = wordsOf(fields, "tokens");
-  if (fields.isNew === true) return { promptId, tokens };
-  if (tokens.length > 0) throw new InvalidMessage("a prompt that is not new has tokens");
-  return { promptId, tokens: null };
 }
 
 function controlOf(body: Fields): ControlRequest {

@@ -1,45 +1,20 @@
-// One WebSocket of a worker link, either side: frames in and out, heartbeats, and what ends it. It carries
-// the data of at most one session. Decides when a peer is silent or too slow; what that means for the
-// session is its owner's. Never throws on what a peer sent.
+// One WebSocket of a worker link, either side: messages in and out, heartbeats, and what ends it. Decides when a peer is
+// silent or too slow. What it keeps for a peer is bounded; a session ends with its connection. Never throws on what a
+// peer sent.
 
 import { type RawData, WebSocket } from "ws";
 import type { Clock } from "../../core/base/clock.ts";
+import type { Decoded } from "../../proto/checked.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
-import type { Delivery } from "./delivery.ts";
-import { decodeFrame, encodeFrame } from "./frame-codec.ts";
 import type { LinkLimits } from "./limits.ts";
-import type { Frame, FrameBody } from "./message.ts";
 
 export interface Closed {
   readonly code: number;
   readonly reason: string;
   /** This side ended it. */
   readonly isOwn: boolean;
-  /** The connection was refused: the process has ended. */
-  readonly isRefused: boolean;
-}
-
-/** Close codes after which a session cannot continue: a side sent invalid data, or has ended. */
-export function isFatal({ code }: Closed): boolean {
-  return [
-    1000,
-    CLOSE.goingAway,
-    CLOSE.protocol,
-    CLOSE.text,
-    CLOSE.invalid,
-    CLOSE.version,
-    CLOSE.takenOver,
-    CLOSE.tooLarge,
-  ].some((fatal) => fatal === code);
-}
-
-export interface ConnectionListener {
-  /** Not a heartbeat. Data comes only after `carry`. */
-  frame(body: FrameBody, ack: number): void;
-  /** The peer is silent for longer than allowed; null: it sends again. */
-  quiet(reason: string | null): void;
-  /** Once, and nothing afterwards. */
-  closed(closed: Closed): void;
+  /** Neither side closed it: the network broke, or a process ended. */
+  readonly isCut: boolean;
 }
 
 export interface ConnectionStats {
@@ -47,53 +22,78 @@ export interface ConnectionStats {
   bytes: number;
 }
 
-export class Connection {
+type Heartbeat = { readonly kind: "heartbeat" };
+
+/** `In`: what the peer sends. */
+export interface ConnectionOptions<In extends { readonly kind: string }> {
+  readonly limits: LinkLimits;
+  readonly clock: Clock;
+  readonly decode: (bytes: Uint8Array) => Decoded<In | Heartbeat>;
+  /** A message of this side without content. */
+  readonly heartbeat: Uint8Array;
+  /** Messages that wait until nothing else does; null: there are none. */
+  readonly more: () => Uint8Array | null;
+  readonly message: (message: In) => void;
+  /** The peer is silent for longer than allowed; null: it sends again. */
+  readonly quiet?: (reason: string | null) => void;
+  /** Once, and nothing afterwards: at once if this side ends it. */
+  readonly closed: (closed: Closed) => void;
+}
+
+/** An empty message still takes room. */
+const ENTRY_BYTES = 64;
+/** The code of a connection that ended without a close (RFC 6455, 7.4.1). */
+const CUT = 1006;
+
+export class Connection<In extends { readonly kind: string }> {
   readonly received: ConnectionStats = { frames: 0, bytes: 0 };
   readonly sent: ConnectionStats = { frames: 0, bytes: 0 };
+  /** Resolves when the socket is freed. */
+  readonly gone: Promise<void>;
   readonly #socket: WebSocket;
-  readonly #limits: LinkLimits;
-  readonly #clock: Clock;
-  readonly #listener: ConnectionListener;
+  readonly #options: ConnectionOptions<In>;
   readonly #heart: ReturnType<typeof setInterval>;
-  #delivery: Delivery | null = null;
-  #own: { code: number; reason: string } | null = null;
+  /** Messages that the socket has no room for yet, the oldest first. */
+  #waiting: Uint8Array[] = [];
+  #waitingBytes = 0;
+  /** Bytes that the socket has not passed on yet. */
+  #socketBytes = 0;
   #problem: string | null = null;
-  #isRefused = false;
   #isOver = false;
+  #isQuiet = false;
   #receivedMs: number;
   #beatMs: number;
-  #isQuiet = false;
-  /** When the peer last acknowledged something, or nothing waited for it. */
+  /** When the socket last passed something on, or nothing waited for it. */
   #movedMs: number;
 
-  constructor(
-    socket: WebSocket,
-    options: { limits: LinkLimits; clock: Clock; listener: ConnectionListener },
-  ) {
+  constructor(socket: WebSocket, options: ConnectionOptions<In>) {
     this.#socket = socket;
-    this.#limits = options.limits;
-    this.#clock = options.clock;
-    this.#listener = options.listener;
-    this.#receivedMs = this.#clock.nowMs();
-    this.#movedMs = this.#receivedMs;
+    this.#options = options;
+    this.#receivedMs = options.clock.nowMs();
     this.#beatMs = this.#receivedMs;
-    this.#heart = setInterval(() => this.#beat(), this.#limits.heartbeatMs);
+    this.#movedMs = this.#receivedMs;
+    this.#heart = setInterval(() => this.#beat(), options.limits.heartbeatMs);
+    socket.on("open", () => this.#flush());
     socket.on("message", (data, isBinary) => this.#receive(data, isBinary));
-    // Always followed by `close`, which does what is to be done.
+    // Always followed by `close`.
     socket.on("error", (error) => {
       this.#problem ??= error.message;
-      const code = "code" in error ? error.code : null;
-      if (code === "ECONNREFUSED") this.#isRefused = true;
       // The library has already closed the connection: the peer would send the same again.
-      if (code === "WS_ERR_UNSUPPORTED_MESSAGE_LENGTH") {
-        this.#own ??= { code: CLOSE.tooLarge, reason: "frame_too_large: above the limit" };
+      if ("code" in error && error.code === "WS_ERR_UNSUPPORTED_MESSAGE_LENGTH") {
+        const reason = "frame_too_large: above the limit";
+        this.#over({ code: CLOSE.tooLarge, reason, isOwn: true, isCut: false });
       }
     });
-    socket.on("close", (code, reason) => this.#closed(code, reason.toString()));
-  }
-
-  get isOpen(): boolean {
-    return this.#own === null && this.#socket.readyState === WebSocket.OPEN;
+    this.gone = new Promise((resolve) => {
+      socket.on("close", (code, reason) => {
+        const text = reason.toString();
+        const problem =
+          this.#problem ?? (code === CUT ? "it ended without a close" : "no reason given");
+        const said = text === "" ? problem : text;
+        this.#over({ code, reason: said, isOwn: false, isCut: code === CUT });
+        resolve();
+      });
+    });
   }
 
   /** The peer has missed several heartbeats. */
@@ -101,133 +101,130 @@ export class Connection {
     return this.#isQuiet;
   }
 
-  /** From now on the session's data goes over this connection. */
-  carry(delivery: Delivery): void {
-    this.#delivery = delivery;
-    this.#movedMs = this.#clock.nowMs();
+  /** Bytes that wait to be read by the peer. */
+  get bytes(): number {
+    return this.#waitingBytes + this.#socketBytes;
   }
 
-  /** `ack`: of a session that the connection does not carry yet. */
-  send(body: FrameBody, ack = this.#delivery?.received ?? 0): void {
-    if (!this.isOpen) return;
-    this.#delivery?.ackSent();
-    const bytes = encodeFrame({ ack, body });
+  /** Takes over `bytes`. With too many of them unread the peer is too slow, and the connection over. */
+  push(bytes: Uint8Array): void {
+    if (this.#isOver) return;
+    this.#waiting.push(bytes);
+    this.#waitingBytes += bytes.length + ENTRY_BYTES;
+    if (this.bytes > this.#options.limits.bufferBytesMax) this.#tooSlow();
+    else this.#flush();
+  }
+
+  /** There is more to send. */
+  wake(): void {
+    this.#flush();
+  }
+
+  /** Closes with a code and a reason. */
+  end(code: number, reason: string): void {
+    if (this.#isOver) return;
+    const socket = this.#socket;
+    if (socket.readyState === WebSocket.OPEN) {
+      socket.close(code, closeReason(reason));
+      const deadline = setTimeout(() => socket.terminate(), this.#options.limits.closeMsMax);
+      socket.once("close", () => clearTimeout(deadline));
+    } else socket.terminate();
+    this.#over({ code, reason, isOwn: true, isCut: false });
+  }
+
+  #over(closed: Closed): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    clearInterval(this.#heart);
+    this.#waiting = [];
+    this.#options.closed(closed);
+  }
+
+  #tooSlow(): void {
+    this.end(CLOSE.tryLater, `slow_consumer: ${this.bytes} bytes wait to be read`);
+  }
+
+  /** As far as the socket takes it: what it holds can no longer be passed by anything else. */
+  #flush(): void {
+    if (this.#isOver || this.#socket.readyState !== WebSocket.OPEN) return;
+    const { socketBytesMax, kvWindowBytes } = this.#options.limits;
+    let next = 0;
+    while (this.#socketBytes <= socketBytesMax) {
+      const waiting = this.#waiting[next];
+      const isRoom = this.#socketBytes < kvWindowBytes;
+      const bytes = waiting ?? (isRoom ? this.#options.more() : null);
+      if (bytes === null) break;
+      if (waiting !== undefined) {
+        next += 1;
+        this.#waitingBytes -= bytes.length + ENTRY_BYTES;
+      }
+      this.#write(bytes);
+    }
+    if (next > 0) this.#waiting = this.#waiting.slice(next);
+  }
+
+  #write(bytes: Uint8Array): void {
+    if (this.#socketBytes === 0) this.#movedMs = this.#options.clock.nowMs();
+    this.#socketBytes += bytes.length;
     this.sent.frames += 1;
     this.sent.bytes += bytes.length;
     this.#socket.send(bytes, (error) => {
       // A connection that takes no more bytes will never answer a close either.
-      if (error) this.#socket.terminate();
+      if (error) {
+        this.#socket.terminate();
+        return;
+      }
+      this.#socketBytes -= bytes.length;
+      this.#movedMs = this.#options.clock.nowMs();
+      this.#flush();
     });
   }
 
-  /** Sends what the session has to send, as far as the socket takes it. */
-  flush(): void {
-    const delivery = this.#delivery;
-    if (delivery === null) return;
-    while (this.isOpen && this.#socket.bufferedAmount <= this.#limits.socketBytesMax) {
-      const wasIdle = !delivery.isAwaiting;
-      const frame = delivery.next();
-      if (frame === null) break;
-      if (wasIdle) this.#movedMs = this.#clock.nowMs();
-      this.send(frame);
-    }
-    if (delivery.isAckDue) this.send({ kind: "heartbeat" });
-  }
-
-  /** Closes with a code and a reason; the listener hears `closed` when it is over. */
-  end(code: number, reason: string): void {
-    if (this.#own !== null || this.#isOver) return;
-    const isOpen = this.isOpen;
-    this.#own = { code, reason };
-    if (!isOpen) {
-      this.#socket.terminate();
-      return;
-    }
-    this.#socket.close(code, closeReason(reason));
-    const deadline = setTimeout(() => this.#socket.terminate(), this.#limits.closeMsMax);
-    this.#socket.once("close", () => clearTimeout(deadline));
-  }
-
-  /** As if the network had broken. */
-  terminate(reason: string): void {
-    this.#own ??= { code: 1006, reason };
-    this.#socket.terminate();
-  }
-
   #receive(data: RawData, isBinary: boolean): void {
-    if (this.#own !== null || this.#isOver) return;
+    if (this.#isOver) return;
     if (!isBinary || !(data instanceof Uint8Array)) {
       this.end(CLOSE.text, "unexpected_text: frames are binary");
       return;
     }
+    const { clock, decode, quiet } = this.#options;
     this.received.frames += 1;
     this.received.bytes += data.length;
-    this.#receivedMs = this.#clock.nowMs();
+    this.#receivedMs = clock.nowMs();
     if (this.#isQuiet) {
       this.#isQuiet = false;
-      this.#listener.quiet(null);
+      quiet?.(null);
     }
-    const decoded = decodeFrame(data);
-    if (decoded.kind === "ok") this.#take(decoded.message);
-    else this.end(CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
-  }
-
-  #take({ ack, body }: Frame): void {
-    const delivery = this.#delivery;
-    if (delivery !== null && ack > delivery.acked) {
-      if (!delivery.acknowledge(ack)) {
-        this.end(CLOSE.invalid, `invalid_message: ack is ${ack}, more than was sent`);
-        return;
-      }
-      this.#movedMs = this.#clock.nowMs();
-    }
-    if (body.kind === "data" && delivery === null) {
-      this.end(CLOSE.protocol, "unexpected_message: data before the hello");
-      return;
-    }
-    if (body.kind !== "heartbeat") this.#listener.frame(body, ack);
-    this.flush();
+    const decoded = decode(data);
+    if (decoded.kind !== "ok") this.end(CLOSE.invalid, `${decoded.kind}: ${decoded.problem}`);
+    else if (!isHeartbeat(decoded.message)) this.#options.message(decoded.message);
   }
 
   #beat(): void {
-    const nowMs = this.#clock.nowMs();
-    const { heartbeatMs, quietMsMax, silenceMsMax } = this.#limits;
+    const { clock, limits, quiet, heartbeat } = this.#options;
+    const nowMs = clock.nowMs();
     // Time for which this process itself stood still does not count: what came meanwhile is not read yet.
-    const lateMs = nowMs - this.#beatMs - heartbeatMs;
-    if (lateMs > heartbeatMs) this.#receivedMs = Math.min(nowMs, this.#receivedMs + lateMs);
+    const lateMs = nowMs - this.#beatMs - limits.heartbeatMs;
+    if (lateMs > limits.heartbeatMs) {
+      this.#receivedMs = Math.min(nowMs, this.#receivedMs + lateMs);
+      this.#movedMs = Math.min(nowMs, this.#movedMs + lateMs);
+    }
     this.#beatMs = nowMs;
     const silentMs = nowMs - this.#receivedMs;
-    if (silentMs > silenceMsMax) {
-      this.terminate(`silent for ${Math.round(silentMs)} ms`);
+    if (silentMs > limits.silenceMsMax) {
+      this.#socket.terminate();
+      const reason = `silent for ${Math.round(silentMs)} ms`;
+      this.#over({ code: CUT, reason, isOwn: true, isCut: true });
       return;
     }
-    if (silentMs > quietMsMax && !this.#isQuiet && this.#delivery !== null) {
+    if (silentMs > limits.quietMsMax && !this.#isQuiet) {
       this.#isQuiet = true;
-      this.#listener.quiet(`silent for ${Math.round(silentMs)} ms`);
+      quiet?.(`silent for ${Math.round(silentMs)} ms`);
     }
-    const isStalled = this.#delivery?.isAwaiting === true;
-    if (isStalled && nowMs - this.#movedMs > this.#limits.stallMsMax) {
-      this.end(CLOSE.tryLater, `slow_consumer: ${this.#delivery?.bytes ?? 0} bytes wait`);
-      return;
-    }
-    if (this.#delivery === null) return;
-    this.flush();
-    this.send({ kind: "heartbeat" });
+    if (this.#socketBytes === 0) this.push(heartbeat);
+    else if (nowMs - this.#movedMs > limits.stallMsMax) this.#tooSlow();
   }
+}
 
-  #closed(code: number, reason: string): void {
-    if (this.#isOver) return;
-    this.#isOver = true;
-    clearInterval(this.#heart);
-    const own = this.#own;
-    const problem =
-      this.#problem ?? (code === 1006 ? "it ended without a close" : "no reason given");
-    const theirs = { code, reason: reason === "" ? problem : reason };
-    const isRefused = this.#isRefused;
-    this.#listener.closed(
-      own === null
-        ? { ...theirs, isOwn: false, isRefused }
-        : { ...own, isOwn: true, isRefused: false },
-    );
-  }
+function isHeartbeat(message: { readonly kind: string }): message is Heartbeat {
+  return message.kind === "heartbeat";
 }

@@ -1,18 +1,15 @@
 // One attempt to reach a host: opens a WebSocket, sends the hello, and hands over what follows. Owns nothing
-// afterwards.
+// afterwards. Also asks whether a host that was lost is still there.
 
 import { WebSocket } from "ws";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
+import { encodeSidecarMessage } from "./command-codec.ts";
 import { type Closed, Connection } from "./connection.ts";
-import {
-  FRAME_OVERHEAD_BYTES,
-  LINK_PATH,
-  LINK_PROTOCOL_VERSION,
-  type LinkLimits,
-} from "./limits.ts";
-import type { Data, Welcome } from "./message.ts";
+import { decodeHostMessage } from "./event-codec.ts";
+import { LINK_PATH, LINK_PROTOCOL_VERSION, type LinkLimits, RUN_HEADER } from "./limits.ts";
+import type { HostMessage, Welcome } from "./message.ts";
 
 export interface DialOptions {
   readonly url: URL;
@@ -30,21 +27,21 @@ export interface SidecarIdentity {
   readonly name: string;
 }
 
-/** The session: whether it may begin, and how many of its data frames have arrived. */
-export interface Wanted {
-  readonly sessionId: string;
-  readonly isNew: boolean;
-  readonly received: number;
+export interface DialListener {
+  /** The session begins. */
+  welcome(connection: HostConnection, welcome: Welcome): void;
+  message(message: AfterWelcome): void;
+  /** Messages that wait until nothing else does; null: there are none. */
+  more(): Uint8Array | null;
+  /** The host is silent; null: it sends again. */
+  quiet(reason: string | null): void;
+  closed(closed: Closed): void;
 }
 
-export interface DialListener {
-  /** `ack`: data frames that the host has. */
-  welcome(connection: Connection, welcome: Welcome, ack: number): void;
-  data(connection: Connection, frame: Data): void;
-  /** The host is silent; null: it sends again. */
-  quiet(connection: Connection, reason: string | null): void;
-  closed(connection: Connection, closed: Closed): void;
-}
+export type AfterWelcome = Exclude<HostMessage, { kind: "welcome" | "heartbeat" }>;
+export type HostConnection = Connection<Welcome | AfterWelcome>;
+
+const HEARTBEAT = encodeSidecarMessage({ kind: "heartbeat" });
 
 /** @throws AppError usage if `url` is none of a host. */
 export function hostUrl(url: string): URL {
@@ -57,49 +54,69 @@ export function hostUrl(url: string): URL {
   return parsed;
 }
 
-export function dial(options: DialOptions, wanted: Wanted, listener: DialListener): Connection {
+export function dial(options: DialOptions, listener: DialListener): void {
   const { limits, clock } = options;
   const socket = new WebSocket(options.url.href, {
-    maxPayload: limits.frameBytesMax + FRAME_OVERHEAD_BYTES,
+    maxPayload: limits.messageBytesMax,
     perMessageDeflate: false,
     handshakeTimeout: limits.silenceMsMax,
   });
   let isWelcome = false;
-  const connection: Connection = new Connection(socket, {
+  const connection: HostConnection = new Connection(socket, {
     limits,
     clock,
-    listener: {
-      frame: (body, ack) => {
-        if (body.kind === "data" && isWelcome) listener.data(connection, body);
-        else if (body.kind !== "welcome" || isWelcome) {
-          connection.end(CLOSE.protocol, `unexpected_message: a ${body.kind}`);
-        } else if (body.protocolVersion !== LINK_PROTOCOL_VERSION) {
-          const versions = `${body.protocolVersion}, not ${LINK_PROTOCOL_VERSION}`;
-          connection.end(CLOSE.version, `version: the host speaks ${versions}`);
-        } else {
-          isWelcome = true;
-          listener.welcome(connection, body, ack);
-        }
-      },
-      quiet: (reason) => listener.quiet(connection, reason),
-      closed: (closed) => listener.closed(connection, closed),
+    decode: decodeHostMessage,
+    heartbeat: HEARTBEAT,
+    more: () => listener.more(),
+    message: (message) => {
+      if (message.kind !== "welcome" && isWelcome) listener.message(message);
+      else if (message.kind !== "welcome" || isWelcome) {
+        connection.end(CLOSE.protocol, `unexpected_message: a ${message.kind}`);
+      } else if (message.protocolVersion !== LINK_PROTOCOL_VERSION) {
+        const versions = `${message.protocolVersion}, not ${LINK_PROTOCOL_VERSION}`;
+        connection.end(CLOSE.version, `version: the host speaks ${versions}`);
+      } else {
+        isWelcome = true;
+        listener.welcome(connection, message);
+      }
     },
+    quiet: (reason) => listener.quiet(reason),
+    closed: (closed) => listener.closed(closed),
   });
-  socket.on("open", () => {
-    connection.send(
-      {
-        kind: "hello",
-        protocolVersion: LINK_PROTOCOL_VERSION,
-        token: options.token ?? "",
-        sessionId: wanted.sessionId,
-        isNew: wanted.isNew,
-        messageBytesMax: limits.messageBytesMax,
-        kvBytesMax: limits.kvBytesMax,
-        sidecarId: options.sidecar.id,
-        sidecarName: options.sidecar.name,
-      },
-      wanted.received,
-    );
-  });
-  return connection;
+  const hello = {
+    kind: "hello",
+    protocolVersion: LINK_PROTOCOL_VERSION,
+    token: options.token ?? "",
+    messageBytesMax: limits.messageBytesMax,
+    kvBytesMax: limits.kvBytesMax,
+    sidecarId: options.sidecar.id,
+    sidecarName: options.sidecar.name,
+  } as const;
+  connection.push(encodeSidecarMessage(hello));
+}
+
+/**
+ * Whether the host's process is still the one that welcomed the session. Asked until something answers: a link that was
+ * cut may be cut again. false: another process does, connections are refused, or nothing answers in time.
+ */
+export async function isStillThere(options: DialOptions, hostRun: string): Promise<boolean> {
+  const { url, limits, clock } = options;
+  const address = new URL(url);
+  address.protocol = url.protocol === "wss:" ? "https:" : "http:";
+  const endMs = clock.nowMs() + limits.openMsMax;
+  let pauseMs = limits.retryMsMin;
+  for (;;) {
+    const leftMs = Math.max(1, endMs - clock.nowMs());
+    try {
+      const signal = AbortSignal.timeout(leftMs);
+      const answer = await fetch(address, { signal, redirect: "manual" });
+      return answer.headers.get(RUN_HEADER) === hostRun;
+    } catch (error) {
+      const code = error instanceof Error ? Reflect.get(error, "code") : null;
+      const isRefused = code === "ECONNREFUSED" || code === "ConnectionRefused";
+      if (isRefused || clock.nowMs() + pauseMs >= endMs) return false;
+    }
+    await new Promise((resolve) => setTimeout(resolve, pauseMs));
+    pauseMs = Math.min(2 * pauseMs, limits.retryMsMax);
+  }
 }

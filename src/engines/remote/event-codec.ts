@@ -33,6 +33,7 @@ import {
   weightsOf,
   wordsOf,
 } from "./fields.ts";
+import { welcomeFields, welcomeOf } from "./hello-codec.ts";
 import { INT_MAX, NAME_CHARS_MAX } from "./limits.ts";
 import type { HostMessage, WireEvent } from "./message.ts";
 
@@ -67,29 +68,45 @@ const COUNTERS = [
 ] as const;
 
 export function encodeHostMessage(message: HostMessage): Uint8Array {
-  if (message.kind === "kv_part") return encodeAs(messageType, { kvPart: message.part });
-  if (message.kind === "events") {
-    return encodeAs(messageType, { events: { epoch: message.epoch, ...pack(message.events) } });
+  switch (message.kind) {
+    case "welcome":
+      return encodeAs(messageType, { welcome: welcomeFields(message) });
+    case "heartbeat":
+      return encodeAs(messageType, { heartbeat: {} });
+    case "kv_part":
+      return encodeAs(messageType, { kvPart: message.part });
+    case "events":
+      return encodeAs(messageType, { events: { epoch: message.epoch, ...pack(message.events) } });
+    case "control_answer": {
+      const { controlId, answer } = message;
+      const body = JSON.stringify(answer.body ?? null);
+      const weights = message.weights ?? "";
+      return encodeAs(messageType, {
+        controlAnswer: { controlId, status: answer.status, body, weights },
+      });
+    }
   }
-  const { controlId, answer } = message;
-  const body = JSON.stringify(answer.body ?? null);
-  const weights = message.weights ?? "";
-  return encodeAs(messageType, {
-    controlAnswer: { controlId, status: answer.status, body, weights },
-  });
 }
 
 export function decodeHostMessage(bytes: Uint8Array): Decoded<HostMessage> {
   return decodeAs(messageType, bytes, (fields): HostMessage => {
     const { name, body } = bodyOf(fields);
-    if (name === "kvPart") return { kind: "kv_part", part: kvPartOf(body) };
-    if (name === "events") return { kind: name, epoch: epochOf(body), events: unpack(body) };
-    const controlId = count(body, "controlId", { max: 0xffffffff });
-    const answer = {
-      status: count(body, "status", { min: 100, max: 599 }),
-      body: jsonOf(body, "body"),
-    };
-    return { kind: "control_answer", controlId, answer, weights: weightsOf(body) };
+    switch (name) {
+      case "welcome":
+        return welcomeOf(body);
+      case "heartbeat":
+        return { kind: name };
+      case "kvPart":
+        return { kind: "kv_part", part: kvPartOf(body) };
+      case "events":
+        return { kind: name, epoch: epochOf(body), events: unpack(body) };
+      default: {
+        const controlId = count(body, "controlId", { max: 0xffffffff });
+        const status = count(body, "status", { min: 100, max: 599 });
+        const answer = { status, body: jsonOf(body, "body") };
+        return { kind: "control_answer", controlId, answer, weights: weightsOf(body) };
+      }
+    }
   });
 }
 

@@ -1,4 +1,4 @@
-// A host's state of one session with a sidecar: prompts, outputs, runs, requests on its worker. Translates commands of
+// A host's state of one session with a sidecar: runs, and requests on its worker. Translates commands of
 // the wire into the port's, refusing those that could harm the worker, and events back. Provides the commands that
 // restore the worker's state. Owns no socket.
 
@@ -8,9 +8,8 @@ import { outOfBounds, problemOf } from "../../core/request/sampling-bounds.ts";
 import type { Worker, WorkerCommand, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { KvInbox } from "./kv-stream.ts";
 import { BARRIER_ID, NAME_CHARS_MAX } from "./limits.ts";
-import type { HostLimits, KvPart, WireCommand, WireEvent, WirePrompt } from "./message.ts";
+import type { HostLimits, KvPart, WireCommand, WireEvent } from "./message.ts";
 import { statsSince } from "./session-stats.ts";
-import { TokenLogs } from "./token-logs.ts";
 
 export interface Refusal {
   readonly kind: "refuse";
@@ -46,17 +45,12 @@ export class HostSession {
   readonly #worker: Worker;
   readonly #limits: HostLimits;
   readonly #vocabularySize: number;
-  readonly #prompts = new Map<number, Int32Array>();
-  #promptTokens = 0;
-  readonly #logs = new TokenLogs();
   readonly #kv: KvInbox;
   /** Requests that run. */
   readonly #runOf = new Map<RequestId, number>();
   /** Requests of which the worker holds something, running or parked. */
   readonly #held = new Set<RequestId>();
   readonly #groups = new Set<GroupId>();
-  /** Prompts that no engine could compute, and why. */
-  readonly #badPrompts = new Map<number, string>();
   #runMax = 0;
   /** What the worker said of itself last before the session; null: nothing. */
   readonly #before: WorkerStats | null;
@@ -109,7 +103,6 @@ export class HostSession {
         case "tokens": {
           const run = this.#runOf.get(event.requestId);
           if (run === undefined) break;
-          this.#logs.append(event.requestId, event.offset, event.tokens);
           const { offset, tokens, logprobs, top } = event;
           wire.push({ kind: "tokens", run, offset, tokens, logprobs, top });
           break;
@@ -118,10 +111,7 @@ export class HostSession {
           const run = this.#runOf.get(event.requestId);
           if (run === undefined) break;
           this.#runOf.delete(event.requestId);
-          if (event.finish !== null) {
-            this.#held.delete(event.requestId);
-            this.#logs.forget(event.requestId);
-          }
+          if (event.finish !== null) this.#held.delete(event.requestId);
           const { finish, refusal, drafts } = event;
           const more = { ...(refusal && { refusal }), ...(drafts && { drafts }) };
           wire.push({ kind: "chunk_done", run, finish, ...more });
@@ -169,18 +159,16 @@ export class HostSession {
       case "release":
         this.#runOf.delete(command.requestId);
         this.#held.delete(command.requestId);
-        this.#logs.forget(command.requestId);
         return command;
       case "register_group": {
-        const { groupId, ttlMs } = command;
-        const prompt = this.#prompt(command.prompt);
+        const { groupId, prompt } = command;
         // It is not drafted for: what it holds, or how it is called, is no draft group's.
-        if (this.#promptProblem(command.prompt) !== null || !isName(groupId)) return null;
+        if (this.#tokensProblem(prompt, "prompt") !== null || !isName(groupId)) return null;
         this.#groups.add(groupId);
         if (this.#groups.size > this.#limits.requestsMax) {
           throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} groups`);
         }
-        return { kind: "register_group", groupId, prompt, ttlMs };
+        return command;
       }
       case "drop_group":
         this.#groups.delete(command.groupId);
@@ -193,35 +181,26 @@ export class HostSession {
         this.#held.clear();
         this.#groups.clear();
         return command;
-      case "forget":
-        this.#forget(command);
-        return null;
       case "export":
         return command;
     }
   }
 
   #run(command: Extract<WireCommand, { kind: "run" }>): WorkerCommand | null {
-    const { run, chunkTokens, priority, draft, outputFrom } = command;
-    const id = command.request.requestId;
+    const { run, request, output, chunkTokens, priority, draft } = command;
+    const id = request.requestId;
     const what = `request ${id}`;
     if (run <= this.#runMax) throw new Refused("invalid_message", `run ${run} is not a new one`);
     if (this.#runOf.has(id)) throw new Refused("unexpected_message", `${what} runs already`);
     this.#runMax = run;
     const kv = this.#kv.resolve(command.kv);
     if (typeof kv === "string") throw new Refused("invalid_message", `${what}: ${kv}`);
-    const prompt = this.#prompt(command.prompt);
-    if (!this.#logs.begin(id, outputFrom, command.output)) {
-      throw new Refused("invalid_message", `${what} continues from ${outputFrom}, not known here`);
-    }
-    if (this.#logs.size > this.#limits.requestsMax || this.#held.size > this.#limits.requestsMax) {
+    if (this.#held.size > this.#limits.requestsMax) {
       throw new Refused("invalid_message", `more than ${this.#limits.requestsMax} requests`);
     }
-    const output = this.#logs.output(id);
-    const request = { ...command.request, prompt };
     const problem =
-      this.#promptProblem(command.prompt) ??
-      this.#tokensProblem(command.output, "output") ??
+      this.#tokensProblem(request.prompt, "prompt") ??
+      this.#tokensProblem(output, "output") ??
       this.#runProblem(request, { output, chunkTokens });
     if (problem !== null) return this.#refuse(id, run, problem);
     this.#runOf.set(id, run);
@@ -231,7 +210,6 @@ export class HostSession {
 
   /** Ends one request; the session and its other requests continue. */
   #refuse(id: RequestId, run: number, problem: string): WorkerCommand | null {
-    this.#logs.forget(id);
     const message = `the request can never run on this worker: it ${problem}`;
     const refusal = { status: BAD_REQUEST, message };
     this.#refused.push({ kind: "chunk_done", run, finish: "abort", refusal });
@@ -259,30 +237,6 @@ export class HostSession {
     return support.kind === "refused" ? `uses ${support.field}, which ${support.reason}` : null;
   }
 
-  #prompt({ promptId, tokens }: WirePrompt): Int32Array {
-    const known = this.#prompts.get(promptId);
-    if (tokens === null) {
-      if (known !== undefined) return known;
-      throw new Refused("invalid_message", `prompt ${promptId} is not known here`);
-    }
-    if (known !== undefined) {
-      throw new Refused("invalid_message", `prompt ${promptId} is not a new one`);
-    }
-    const problem = this.#tokensProblem(tokens, "prompt");
-    if (problem !== null) this.#badPrompts.set(promptId, problem);
-    this.#prompts.set(promptId, tokens);
-    this.#promptTokens += tokens.length;
-    const isFull = this.#promptTokens > this.#limits.promptTokensMax && this.#prompts.size > 1;
-    if (isFull || this.#prompts.size > this.#limits.requestsMax) {
-      throw new Refused("invalid_message", "prompts beyond the limit");
-    }
-    return tokens;
-  }
-
-  #promptProblem({ promptId }: WirePrompt): string | null {
-    return this.#badPrompts.get(promptId) ?? null;
-  }
-
   #tokensProblem(tokens: Int32Array, where: string): string | null {
     for (let i = 0; i < tokens.length; i += 1) {
       const token = tokens[i] ?? -1;
@@ -296,21 +250,6 @@ export class HostSession {
   #checkDelta(tokens: Int32Array): void {
     const problem = this.#tokensProblem(tokens, "tokens");
     if (problem !== null) throw new Refused("invalid_message", `a delta ${problem}`);
-  }
-
-  #forget({
-    promptIds,
-    requestIds,
-  }: {
-    promptIds: readonly number[];
-    requestIds: readonly RequestId[];
-  }) {
-    for (const promptId of promptIds) {
-      this.#promptTokens -= this.#prompts.get(promptId)?.length ?? 0;
-      this.#prompts.delete(promptId);
-      this.#badPrompts.delete(promptId);
-    }
-    for (const id of requestIds) this.#logs.forget(id);
   }
 }
 

@@ -1,4 +1,4 @@
-// Exported KV that is larger than a frame, on the host's side: the event follows the KV's parts.
+// Exported KV that is larger than a part, on the host's side: the event follows the KV's parts.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import { encodeHostMessage } from "./event-codec.ts";
@@ -9,9 +9,9 @@ import type { WireCommand } from "./message.ts";
 export class KvExports {
   readonly #outbox: KvOutbox;
 
-  constructor(bytesMax: number, { frameBytesMax }: { readonly frameBytesMax: number }) {
+  constructor(bytesMax: number, partBytes: number) {
     this.#outbox = new KvOutbox({
-      frameBytesMax,
+      partBytes,
       bytesMax,
       encode: (part) => encodeHostMessage({ kind: "kv_part", part }),
     });

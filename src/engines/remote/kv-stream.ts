@@ -1,15 +1,11 @@
-// KV that is larger than a frame: it travels in parts, each a message of its own, behind whatever else there is to
-// send. So other requests' tokens pass between the parts, and the session keeps a window of them beside the KV itself.
+// KV that is larger than a part: it travels in parts, each a message of its own, behind whatever else there is to
+// send. So other requests' tokens pass between the parts, and the socket holds a window of them beside the KV itself.
 // The message that uses the KV follows its last part. One KV is on its way at a time, each way.
 
 import { assert } from "../../core/base/assert.ts";
 import type { RequestId } from "../../core/base/ids.ts";
 import type { KvBlob } from "../../core/rollout/worker.ts";
 import type { KvPart, WireKv } from "./message.ts";
-
-/** Room in a frame for what surrounds a part. */
-const PART_OVERHEAD_BYTES = 64;
-const PART_BYTES_MIN = 16;
 
 interface Waiting {
   readonly requestId: RequestId;
@@ -30,11 +26,11 @@ export class KvOutbox {
 
   /** `bytesMax`: of all KV that waits together. */
   constructor(options: {
-    frameBytesMax: number;
+    partBytes: number;
     bytesMax: number;
     encode: (part: KvPart) => Uint8Array;
   }) {
-    this.#partBytes = Math.max(PART_BYTES_MIN, options.frameBytesMax - PART_OVERHEAD_BYTES);
+    this.#partBytes = options.partBytes;
     this.#bytesMax = options.bytesMax;
     this.#encode = options.encode;
   }

@@ -1,6 +1,5 @@
-// What passes over a worker link, as plain data: frames, which a connection carries, and messages, which a
-// session delivers once and in order whatever happens to its connections. src/engines/remote/*-codec.ts turn
-// them into bytes.
+// What passes over a worker link, as plain data: one message is one frame of the WebSocket. src/engines/remote/*-codec.ts
+// turn them into bytes.
 
 import type { GroupId, RequestId, WeightEpoch, WeightsId } from "../../core/base/ids.ts";
 import type { DraftSource } from "../../core/draft/group-update.ts";
@@ -28,13 +27,11 @@ export interface KvPart {
 /** KV in a message, or what is known of KV whose parts came before the message. */
 export type WireKv = KvBlob | { readonly tokens: number; readonly streamedBytes: number };
 
-/** What the host keeps for the sidecar: the sidecar counts, and names what may be dropped. */
+/** What the host takes of the sidecar, at most. */
 export interface HostLimits {
   readonly messageBytesMax: number;
   /** Of one KV that comes in parts; 0: none may. */
   readonly kvBytesMax: number;
-  readonly promptTokensMax: number;
-  readonly outputTokensMax: number;
   readonly requestsMax: number;
 }
 
@@ -42,22 +39,20 @@ export interface Hello {
   readonly kind: "hello";
   readonly protocolVersion: number;
   readonly token: string;
-  /** Random: no other sidecar has it. */
-  readonly sessionId: string;
-  /** false: the session is known to have begun. */
-  readonly isNew: boolean;
   readonly messageBytesMax: number;
   /** Of one KV that comes in parts; 0: none may. */
   readonly kvBytesMax: number;
   /** Random, and the same for all sessions of one sidecar with one host. */
   readonly sidecarId: string;
-  /** What people call it. */
+  /** Display name. */
   readonly sidecarName: string;
 }
 
 export interface Welcome {
   readonly kind: "welcome";
   readonly protocolVersion: number;
+  /** Random, and the same for as long as the host's process lives. */
+  readonly hostRun: string;
   readonly epoch: WeightEpoch;
   readonly modelId: string;
   readonly vocabularySize: number;
@@ -69,44 +64,12 @@ export interface Welcome {
   readonly weights: WeightsId | null;
 }
 
-export interface Data {
-  readonly kind: "data";
-  /** From 1, without holes. */
-  readonly seq: number;
-  /** The message continues in the next data frame. */
-  readonly more: boolean;
-  readonly payload: Uint8Array;
-}
-
-export type FrameBody =
-  | Hello
-  | Welcome
-  | Data
-  | { readonly kind: "heartbeat" }
-  | { readonly kind: "bye" };
-
-export interface Frame {
-  /** Sequence number of the last data frame that the sender has taken; 0: none. */
-  readonly ack: number;
-  readonly body: FrameBody;
-}
-
-/** `tokens` null: the host has the prompt of this number. */
-export interface WirePrompt {
-  readonly promptId: number;
-  readonly tokens: Int32Array | null;
-}
-
 export type WireCommand =
   | {
       readonly kind: "run";
       /** Numbers the runs of a session, so that late events of an earlier run are known as such. */
       readonly run: number;
-      /** Without its prompt. */
-      readonly request: Omit<RequestSpec, "prompt">;
-      readonly prompt: WirePrompt;
-      /** The host has the output up to here; `output` is what follows. */
-      readonly outputFrom: number;
+      readonly request: RequestSpec;
       readonly output: Int32Array;
       readonly chunkTokens: number;
       readonly priority: PriorityClass;
@@ -118,7 +81,7 @@ export type WireCommand =
   | {
       readonly kind: "register_group";
       readonly groupId: GroupId;
-      readonly prompt: WirePrompt;
+      readonly prompt: Int32Array;
       readonly ttlMs: number;
     }
   | {
@@ -129,14 +92,13 @@ export type WireCommand =
       readonly tokens: Int32Array;
     }
   | { readonly kind: "drop_group"; readonly groupId: GroupId }
-  | { readonly kind: "advance"; readonly epoch: WeightEpoch }
-  | {
-      readonly kind: "forget";
-      readonly promptIds: readonly number[];
-      readonly requestIds: readonly RequestId[];
-    };
+  | { readonly kind: "advance"; readonly epoch: WeightEpoch };
 
 export type SidecarMessage =
+  | Hello
+  | { readonly kind: "heartbeat" }
+  /** The sidecar needs the worker no more. */
+  | { readonly kind: "bye" }
   | { readonly kind: "kv_part"; readonly part: KvPart }
   | { readonly kind: "commands"; readonly commands: readonly WireCommand[] }
   | { readonly kind: "control"; readonly controlId: number; readonly request: ControlRequest };
@@ -162,6 +124,8 @@ export type WireEvent =
   | Exclude<WorkerEvent, { kind: "tokens" | "chunk_done" | "exported" }>;
 
 export type HostMessage =
+  | Welcome
+  | { readonly kind: "heartbeat" }
   | { readonly kind: "kv_part"; readonly part: KvPart }
   | {
       readonly kind: "events";

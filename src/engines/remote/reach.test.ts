@@ -1,5 +1,5 @@
-// What a sidecar knows of a host that it cannot reach: whether nobody listens there, which ends the session, or
-// the network is silent, which costs time alone.
+// What a sidecar knows of a host that it cannot reach: whether only the connection broke, its process has ended, or the
+// network is silent, which costs time alone.
 
 import { expect, setDefaultTimeout, test } from "bun:test";
 import type { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
@@ -40,51 +40,41 @@ async function bedWith(limits: Partial<LinkLimits> = {}): Promise<Bed> {
 const tokensIn = (events: readonly WorkerEvent[]) =>
   events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
 
-test("reach: a refused connection ends the session at once", async () => {
-  // With the pauses of production a session that waits would wait for 30 s.
-  const { host, proxy, worker, told, events } = await bedWith({ retryMsMin: 50, retryMsMax: 2000 });
-  worker.send([runOf(newSpec(1))]);
-  await settled(worker);
-  await proxy.close();
-  await until(() => events.length > 0, "the worker has failed");
-  expect(told).toEqual([expect.stringContaining("the connection was lost")]);
-  expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("ECONNREFUSED") }]);
-  await worker.close();
-  await host.close();
-});
-
-test("reach: a connection that breaks and is opened again is reported, and loses nothing", async () => {
+test("reach: a connection that breaks while the host lives is a cut, reported before the failure", async () => {
   const { simulated, host, proxy, worker, told, events } = await bedWith();
   worker.send([runOf(newSpec(1), { chunkTokens: 8 })]);
   await settled(worker);
-  simulated.step();
   proxy.cut();
-  await until(() => told.length === 2, "it is there again");
-  expect(told).toEqual([expect.stringContaining("the connection was lost"), null]);
-  for (let i = 0; i < 8; i += 1) simulated.step();
-  await until(() => events.some(({ kind }) => kind === "chunk_done"), "the chunk's end");
-  expect(tokensIn(events)).toEqual([...tokensOf(newSpec(1), 0, 8)]);
+  await until(() => events.length > 0, "the worker has failed");
+  expect(told).toEqual([expect.stringContaining("the connection was lost")]);
+  const message = expect.stringContaining("is lost");
+  expect(events).toEqual([{ kind: "failed", message, isCut: true }]);
+  await until(() => simulated.kvTokensUsed === 0, "the host releases what it ran");
   await worker.close();
   await host.close();
   await proxy.close();
 });
 
-test("reach: connections that end as soon as they carry the session are one cut, and the session ends with it", async () => {
-  const { host, proxy, worker, told, events } = await bedWith({
-    retryMsMin: 10,
-    retryMsMax: 20,
-    resumeMsMax: 400,
-  });
-  const cutting = setInterval(() => proxy.cut(), 1);
-  await until(() => events.length > 0, "the worker has failed");
-  clearInterval(cutting);
-  expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("is lost") }]);
-  // One try each 10 ms or more.
-  expect(worker.linkStats().reconnects).toBeLessThan(50);
-  expect(told.length).toBeLessThan(100);
-  await worker.close();
-  await host.close();
-  await proxy.close();
+test("reach: a host whose process has ended, or is another one, has failed and was not cut", async () => {
+  for (const isReplaced of [false, true]) {
+    const simulated = newSimulated();
+    const first = await listen(simulated);
+    const second = await listen(newSimulated());
+    let { port } = new URL(first.url);
+    const proxy = await CuttingProxy.listen(() => Number(port));
+    const worker = await open(`ws://127.0.0.1:${proxy.port}`);
+    const events: WorkerEvent[] = [];
+    worker.listen((_, some) => events.push(...some));
+    port = new URL(second.url).port;
+    if (isReplaced) proxy.cut();
+    else await proxy.close();
+    await until(() => events.length > 0, "the worker has failed");
+    expect(events).toEqual([{ kind: "failed", message: expect.stringContaining("is lost") }]);
+    await worker.close();
+    if (isReplaced) await proxy.close();
+    await first.close();
+    await second.close();
+  }
 });
 
 test("reach: a silent network is reported before it is given up, and loses nothing when it heals", async () => {
@@ -99,7 +89,6 @@ test("reach: a silent network is reported before it is given up, and loses nothi
   proxy.heal();
   await until(() => events.some(({ kind }) => kind === "chunk_done"), "the chunk's end");
   expect(told.at(-1)).toBeNull();
-  expect(worker.linkStats().reconnects).toBe(0);
   expect(tokensIn(events)).toEqual([...tokensOf(newSpec(1), 0, 8)]);
   await worker.close();
   await host.close();

@@ -1,12 +1,11 @@
-// What the sidecar knows about one session with a host: which prompts and outputs the host has, which
-// runs are current. Turns the port's commands into those of the wire, sending nothing twice, and events
-// back. Owns no socket; checks what events say against what was asked, for the rollout trusts its workers.
+// What the sidecar knows about one session with a host: which runs are current. Turns the port's commands into those of
+// the wire, and events back. Owns no socket; checks what events say against what was asked, for the rollout trusts its
+// workers.
 
 import type { RequestId } from "../../core/base/ids.ts";
-import type { WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
+import type { KvBlob, WorkerCommand, WorkerEvent } from "../../core/rollout/worker.ts";
 import { KvInbox } from "./kv-stream.ts";
-import type { HostLimits, KvPart, WireCommand, WireEvent, WireKv, WirePrompt } from "./message.ts";
-import { TokenLogs } from "./token-logs.ts";
+import type { HostLimits, KvPart, WireCommand, WireEvent, WireKv } from "./message.ts";
 
 interface CurrentRun {
   readonly requestId: RequestId;
@@ -36,12 +35,7 @@ export type Translated =
 export class SidecarState {
   readonly #limits: HostLimits;
   readonly #vocabularySize: number;
-  /** By the array itself: all requests of a group share their prompt. The one used longest ago first. */
-  readonly #prompts = new Map<Int32Array, number>();
-  #promptTokens = 0;
-  #promptCount = 0;
   #kvBytesLeft = 0;
-  readonly #logs = new TokenLogs();
   readonly #kv: KvInbox;
   #runCount = 0;
   #isMoving = false;
@@ -112,7 +106,6 @@ export class SidecarState {
         const { offset, tokens, logprobs, top } = event;
         this.#isMoving = true;
         current.have = Math.max(current.have, offset + tokens.length);
-        this.#logs.append(requestId, offset, tokens);
         translated.push({ kind: "tokens", requestId, offset, tokens, logprobs, top });
         return null;
       }
@@ -124,8 +117,7 @@ export class SidecarState {
         const { requestId, promptTokens, have } = current;
         this.#isMoving = true;
         this.#endRun(requestId);
-        if (event.finish !== null) this.#logs.forget(requestId);
-        else this.#parked.set(requestId, promptTokens + have);
+        if (event.finish === null) this.#parked.set(requestId, promptTokens + have);
         const { finish, refusal, drafts } = event;
         const more = { ...(refusal && { refusal }), ...(drafts && { drafts }) };
         translated.push({ kind: "chunk_done", requestId, finish, ...more });
@@ -189,16 +181,9 @@ export class SidecarState {
       case "run":
         this.#run(command, wire, null);
         return;
-      case "register_group": {
-        const { groupId, ttlMs } = command;
-        const prompt = this.#prompt(command.prompt, wire);
-        wire.push({ kind: "register_group", groupId, prompt, ttlMs });
-        return;
-      }
       case "release":
         this.#endRun(command.requestId);
         this.#parked.delete(command.requestId);
-        this.#logs.forget(command.requestId);
         wire.push(command);
         return;
       case "export": {
@@ -222,47 +207,29 @@ export class SidecarState {
   }
 
   #run(command: RunCommand, wire: WireCommand[], streamed: WireKv | null): void {
-    const { requestId, sampling } = command.request;
-    const { prompt: tokens, ...request } = command.request;
-    const prompt = this.#prompt(tokens, wire);
-    const outputFrom = this.#logs.commonPrefix(requestId, command.output);
-    const output = command.output.subarray(outputFrom);
-    this.#logs.begin(requestId, outputFrom, output);
+    const { request, output, chunkTokens, priority } = command;
+    const { requestId, prompt } = request;
+    const { tokensMax } = request.sampling;
     this.#endRun(requestId);
     this.#runCount += 1;
     const run = this.#runCount;
-    const { tokensMax } = sampling;
-    const have = command.output.length;
-    const chunkEnd = Math.min(tokensMax, have + command.chunkTokens);
-    const promptTokens = tokens.length;
-    const isEnding = false;
-    this.#runs.set(run, { requestId, promptTokens, have, chunkEnd, tokensMax, isEnding });
+    const have = output.length;
+    const chunkEnd = Math.min(tokensMax, have + chunkTokens);
+    const promptTokens = prompt.length;
+    this.#runs.set(run, { requestId, promptTokens, have, chunkEnd, tokensMax, isEnding: false });
     this.#parked.delete(requestId);
     this.#isMoving = true;
     this.#runOf.set(requestId, run);
-    this.#forgetOutputs(wire);
-    const { chunkTokens, priority } = command;
     // The protocol has no turns: such a request is not drafted for there.
     const draft = command.draft?.turn === undefined ? command.draft : null;
-    const kv = streamed ?? this.#inlineKv(command, prompt, output);
-    wire.push({
-      kind: "run",
-      run,
-      request,
-      prompt,
-      outputFrom,
-      output,
-      chunkTokens,
-      priority,
-      kv,
-      draft,
-    });
+    const kv = streamed ?? this.#inlineKv(command);
+    wire.push({ kind: "run", run, request, output, chunkTokens, priority, kv, draft });
   }
 
   /** A run travels in one message, whole. */
-  #inlineKv({ kv }: RunCommand, prompt: WirePrompt, output: Int32Array): WireKv | null {
+  #inlineKv({ kv, request, output }: RunCommand): KvBlob | null {
     const kvBytes = kv?.bytes.byteLength ?? 0;
-    const bytes = kvBytes + output.byteLength + (prompt.tokens?.byteLength ?? 0) + RUN_BYTES;
+    const bytes = kvBytes + output.byteLength + request.prompt.byteLength + RUN_BYTES;
     if (bytes > this.#limits.messageBytesMax || kvBytes > this.#kvBytesLeft) return null;
     this.#kvBytesLeft -= kvBytes;
     return kv;
@@ -273,42 +240,6 @@ export class SidecarState {
     if (run === undefined) return;
     this.#runOf.delete(requestId);
     this.#runs.delete(run);
-  }
-
-  #prompt(tokens: Int32Array, wire: WireCommand[]): WirePrompt {
-    const known = this.#prompts.get(tokens);
-    if (known !== undefined) {
-      this.#prompts.delete(tokens);
-      this.#prompts.set(tokens, known);
-      return { promptId: known, tokens: null };
-    }
-    const promptIds: number[] = [];
-    for (const [old, promptId] of this.#prompts) {
-      const isRoom = this.#promptTokens + tokens.length <= this.#limits.promptTokensMax;
-      if (isRoom && this.#prompts.size < this.#limits.requestsMax) break;
-      this.#prompts.delete(old);
-      this.#promptTokens -= old.length;
-      promptIds.push(promptId);
-    }
-    if (promptIds.length > 0) wire.push({ kind: "forget", promptIds, requestIds: [] });
-    this.#promptCount += 1;
-    const promptId = this.#promptCount;
-    this.#prompts.set(tokens, promptId);
-    this.#promptTokens += tokens.length;
-    return { promptId, tokens };
-  }
-
-  /** Those that do not run now, longest ago first; what runs is bounded by the worker's slots. */
-  #forgetOutputs(wire: WireCommand[]): void {
-    const { outputTokensMax, requestsMax } = this.#limits;
-    const requestIds: RequestId[] = [];
-    for (const id of this.#logs.ids()) {
-      if (this.#logs.tokens <= outputTokensMax && this.#logs.size < requestsMax) break;
-      if (this.#runOf.has(id)) continue;
-      this.#logs.forget(id);
-      requestIds.push(id);
-    }
-    if (requestIds.length > 0) wire.push({ kind: "forget", promptIds: [], requestIds });
   }
 }
 

@@ -1,4 +1,4 @@
-// The worker link, both ends: frames, and the messages in them with all that they change. What a peer sends is decoded,
+// The worker link, both ends: messages with all that they change. What a peer sends is decoded,
 // then obeyed or refused by the state of the session; what is obeyed reaches a worker.
 
 import fc from "fast-check";
@@ -7,14 +7,11 @@ import {
   decodeSidecarMessage,
   encodeSidecarMessage,
 } from "../../../src/engines/remote/command-codec.ts";
-import { Delivery } from "../../../src/engines/remote/delivery.ts";
 import { decodeHostMessage, encodeHostMessage } from "../../../src/engines/remote/event-codec.ts";
-import { decodeFrame, encodeFrame } from "../../../src/engines/remote/frame-codec.ts";
 import { HostSession } from "../../../src/engines/remote/host-session.ts";
-import { LINK_LIMITS } from "../../../src/engines/remote/limits.ts";
 import { SidecarState } from "../../../src/engines/remote/sidecar-state.ts";
 import { SimulatedWorker } from "../../faults/simulated/worker.ts";
-import { frame, hostMessage, sidecarMessage } from "../../suite/link-messages.ts";
+import { hostMessage, sidecarMessage } from "../../suite/link-messages.ts";
 import { newSpec, runOf } from "../../suite/worker-suite.ts";
 import { type FuzzTarget, parser } from "../target.ts";
 import { editedBytes, listInputs } from "../variations.ts";
@@ -24,8 +21,6 @@ const VOCABULARY = 1000;
 const LIMITS = {
   messageBytesMax: 2 ** 16,
   kvBytesMax: 2 ** 12,
-  promptTokensMax: 64,
-  outputTokensMax: 64,
   requestsMax: 4,
 };
 const several = <T>(one: fc.Arbitrary<T>) => fc.array(one, { minLength: 1, maxLength: 6 });
@@ -82,21 +77,9 @@ function asSidecar(messages: readonly Uint8Array[]): void {
   }
 }
 
-function asConnection(frames: readonly Uint8Array[]): void {
-  const delivery = new Delivery({ ...LINK_LIMITS, messageBytesMax: 128 });
-  for (const bytes of frames) {
-    const decoded = decodeFrame(bytes);
-    if (decoded.kind !== "ok") return;
-    const { ack, body } = decoded.message;
-    if (ack > delivery.acked && !delivery.acknowledge(ack)) return;
-    if (body.kind === "data" && delivery.accept(body).kind === "refuse") return;
-  }
-}
-
 const first = fc.nat({ max: 1 }).map(started);
 
 export const linkTargets: readonly FuzzTarget[] = [
-  parser("link frames", listInputs(several(frame.map(encodeFrame)), editedBytes), asConnection),
   parser(
     "link host",
     listInputs(
