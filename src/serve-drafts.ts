@@ -43,7 +43,6 @@ export function draftsOf(
     drafts: options.draft !== "off",
     notLossless: options.events.notLossless,
   });
-  sidecar.observe({ advanced: (epoch) => server.advance(epoch) });
   const { afterwards, repeatedly } = parts.timers;
   const service = new DraftSocketService({ server, reports: telemetry, later: afterwards });
   const stopSweeping = repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);

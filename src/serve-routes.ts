@@ -3,26 +3,22 @@
 import { ADAPTER_CONTROL, ADAPTER_CONTROL_ROUTES, ADAPTER_DATA } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";
 import type { HeldWeights } from "./core/journal/held-weights.ts";
+import { FEATURE_ROUTES } from "./features.ts";
 import type { RunJournals } from "./host/journal-file.ts";
 import type { Timers } from "./host/timers.ts";
 import { type KeptLevels, METRICS_ROUTES } from "./metered.ts";
 import type { Metrics } from "./observe/metrics/metrics.ts";
 import type { WorkerPool } from "./pool/pool.ts";
-import type { Drafts } from "./serve-drafts.ts";
 import type { ServeOptions } from "./serve-options.ts";
 import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
 import { logged } from "./server/control/logged.ts";
 import { CONTROL_ROUTES, controlRoutes } from "./server/control/routes.ts";
 import type { WeightUpdates } from "./server/control/weights.ts";
 import { confined } from "./server/control/weights-roots.ts";
-import { PLUGIN_ROUTES } from "./server/drafts/routes.ts";
 import type { EngineCalls } from "./server/engine-calls.ts";
-import { LIVE_ROUTES } from "./server/live/routes.ts";
-import type { LiveView } from "./server/live/view.ts";
 import { DATA_ROUTES, dataPlane } from "./server/openai/data-plane.ts";
 import { RequestJournals } from "./server/openai/request-journals.ts";
 import { OPENAPI_ROUTE, openApiRoute } from "./server/openapi.ts";
-import { PAGE_ROUTE } from "./server/page/routes.ts";
 import type { KnownRollouts } from "./server/rollouts/known.ts";
 import { ROLLOUT_ROUTES, rolloutSide } from "./server/rollouts/routes.ts";
 import { bound, type Route, type RouteInfo } from "./server/route.ts";
@@ -39,9 +35,7 @@ export function routeTable(): readonly RouteInfo[] {
     ...DATA_ROUTES,
     ...ADAPTER_DATA,
     ...ROLLOUT_ROUTES,
-    PAGE_ROUTE,
-    ...LIVE_ROUTES,
-    ...PLUGIN_ROUTES,
+    ...FEATURE_ROUTES,
     ...METRICS_ROUTES,
     OPENAPI_ROUTE,
   ];
@@ -56,12 +50,12 @@ export interface ServedParts {
   readonly registry: WorkerRegistry;
   readonly weights: WeightUpdates;
   readonly learned: LearnedEpochs;
-  readonly drafts: Drafts;
   readonly metrics: Metrics;
   readonly kept: KeptLevels;
-  readonly live: LiveView;
   readonly journals: RunJournals | null;
   readonly timers: Timers;
+  /** Of features. */
+  readonly more: readonly Route[];
 }
 
 /** Every route, and the document that describes them all. */
@@ -73,19 +67,7 @@ export function routesOf(
   rollouts: KnownRollouts;
   requestJournals: RequestJournals | null;
 } {
-  const {
-    sidecar,
-    encoder,
-    engines,
-    pool,
-    registry,
-    weights,
-    learned,
-    drafts,
-    metrics,
-    kept,
-    live,
-  } = parts;
+  const { sidecar, encoder, engines, pool, registry, weights, learned, metrics, kept } = parts;
   const { text, names, eosTokenIds } = options.model;
   const { version } = options;
   const { afterwards } = parts.timers;
@@ -150,10 +132,8 @@ export function routesOf(
     ...logged(registry.routes(), (entry) => options.events.controlled(entry)),
     ...plane.routes,
     ...rollouts.routes,
-    PAGE_ROUTE,
-    ...bound(LIVE_ROUTES, { live, sidecar, text }),
-    ...bound(PLUGIN_ROUTES, drafts),
     ...bound(METRICS_ROUTES, metrics),
+    ...parts.more,
   ];
   const all = [...routes, openApiRoute(routes, version)];
   return { routes: all, rollouts: rollouts.known, requestJournals };

@@ -7,6 +7,7 @@ import { type WeightEpoch, weightEpoch } from "./core/base/ids.ts";
 import { type HeldWeights, lastWeights, savedWeights } from "./core/journal/held-weights.ts";
 import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
 import { loadCore } from "./core/wasm/load.ts";
+import { featuresOf } from "./features.ts";
 import { openRunFiles, type RunJournals } from "./host/journal-file.ts";
 import { type Timers, timersOf } from "./host/timers.ts";
 import { type KeptLevels, meteredBy } from "./metered.ts";
@@ -28,7 +29,6 @@ import { PoolCalls } from "./server/engine-calls.ts";
 import { EngineEncoder } from "./server/engine-encoder.ts";
 import { PromptHistory } from "./server/history/prompt-history.ts";
 import { type HttpOptions, type HttpServer, type Served, serveHttp } from "./server/http.ts";
-import { Iterations } from "./server/iterations.ts";
 import { LiveView } from "./server/live/view.ts";
 import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
 import { type SavedRollout, savedRollout } from "./server/rollouts/journal.ts";
@@ -51,8 +51,6 @@ const NONE_JOINS: WorkerRegistryOptions = {
   drainMs: 0,
 };
 const FRAME_BYTES_MAX = 1024 * 1024;
-/** Between two looks at the versions that engines report; fenced ones bring no events. */
-const VERSION_LOOK_MS = 250;
 /** Prompts and finished responses kept for their siblings to come. */
 export const KEPT_BYTES_MAX = 256 * 1024 * 1024;
 export const KEPT_RESPONSES_MAX = 65_536;
@@ -196,7 +194,6 @@ function serveWith(
     ...{ sidecar, pool, weights, clock: wallClock, later: afterwards },
     stale: (notice) => events.weightsNotice({ kind: "stale", ...notice }),
   });
-  const stopLooking = repeatedly(() => learned.look(), VERSION_LOOK_MS);
   const { text, openTextThread: openThread } = options.model;
   const encoderLimits = { ...ENCODER_LIMITS, ...options.encoder };
   const engines = new PoolCalls({ pool, sidecar, later: afterwards });
@@ -212,10 +209,6 @@ function serveWith(
     failed,
   });
   const drafts = draftsOf(options, sidecar, { history, timers });
-  const kept: KeptLevels = {
-    groups: () => sidecar.kept,
-    sessions: () => sidecar.sessionsKept,
-  };
   const live = new LiveView({
     ...{ sidecar, pool, weights, clock: wallClock, every: repeatedly, failed },
     nowS: () => Date.now() / 1000,
@@ -223,8 +216,11 @@ function serveWith(
     completedBytesMax: options.completedBytes ?? 0,
     changed: (state) => events.stateChanged(state),
   });
-  kept.completed = () => live.completed.kept;
-  if (history !== null) kept.history = () => history.kept;
+  const features = featuresOf({
+    ...{ sidecar, pool, weights, learned, stream, drafts, live, history, text, events, timers },
+    metrics: () => metrics,
+  });
+  const kept: KeptLevels = Object.assign({}, ...features.map((feature) => feature.kept));
   const { metrics, workersChanged } = meteredBy(sidecar, {
     ...{
       pool,
@@ -237,32 +233,6 @@ function serveWith(
       live,
     },
   });
-  sidecar.observe({
-    advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
-    quarantined: ({ response }) => events.quarantined(response.refusal?.message ?? ""),
-    finished: (request) => {
-      const { refusal } = request.response;
-      if (refusal === null) return;
-      const worker = pool.members.find(({ workerId }) => workerId === request.workerId);
-      events.refused({
-        request: request.spec.requestId,
-        worker: worker?.source.name ?? null,
-        status: refusal.status,
-        reason: refusal.message,
-      });
-    },
-    threw: failed,
-    broken: (error) => events.broken(error),
-  });
-  const iterations = new Iterations({
-    sidecar,
-    later: afterwards,
-    ended: (summary) => {
-      live.iterationEnded(summary);
-      metrics.iterationEnded(summary);
-      events.iterationEnded(summary);
-    },
-  });
   pool.attach(sidecar);
   const { routes, rollouts, requestJournals } = routesOf(options, {
     sidecar,
@@ -272,12 +242,11 @@ function serveWith(
     registry,
     weights,
     learned,
-    drafts,
     metrics,
     kept,
     journals,
-    live,
     timers,
+    more: features.flatMap((feature) => feature.routes ?? []),
   });
   rollouts.adopt(saved.rollouts);
   requestJournals?.adopt(saved.requests);
@@ -300,18 +269,13 @@ function serveWith(
     streams: () => http.streams(),
     drain: async () => {
       await sidecar.drain();
-      iterations.end();
-      stream.end();
-      drafts.end();
+      for (const { drained } of features) drained?.();
       await delivered(http, (streams) => events.unread(streams));
     },
     stop: async () => {
-      stopLooking();
       resume = () => {};
-      iterations.end();
-      live.close();
+      for (const { close } of features) close?.();
       sidecar.rollout.stop();
-      drafts.end();
       // Before the connections end: a client that is cut off gives up nothing.
       await Promise.all([rollouts.close(), requestJournals?.close()]);
       await journals?.release();
@@ -374,7 +338,7 @@ function sidecarOf(
   },
 ): Sidecar {
   const { kv, history, timers, epoch } = parts;
-  const sidecar = new Sidecar({
+  return new Sidecar({
     rollout: {
       policy: options.policy,
       draft: options.draft,
@@ -391,9 +355,4 @@ function sidecarOf(
     random: randomWord,
     failed: options.events.failed,
   });
-  sidecar.observe({
-    finished: (request) => history?.finished(request),
-    advanced: () => history?.advance(),
-  });
-  return sidecar;
 }
