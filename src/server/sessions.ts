@@ -7,7 +7,7 @@
 
 import type { Clock } from "../core/base/clock.ts";
 import type { Group, Request, Turn } from "../core/request/buffer.ts";
-import type { PreviousTurn } from "../core/rollout/rollout.ts";
+import type { PreviousTurn } from "../core/rollout/kv-moves.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 
 export interface SessionLimits {

@@ -13,7 +13,8 @@ import type { Group, Request } from "../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
 import { POLICY_NAMES } from "../schedule/policies.ts";
 import { loadCore } from "../wasm/load.ts";
-import { type PauseMode, Rollout } from "./rollout.ts";
+import type { PauseMode } from "./pause.ts";
+import { Rollout } from "./rollout.ts";
 
 const core = loadCore();
 const TOKENS_MAX = 40;

@@ -28,15 +28,16 @@ import type { Paces } from "../schedule/pace.ts";
 import { type PolicyName, schedulerFor } from "../schedule/policies.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
-import { AttemptBudget } from "./attempt-budget.ts";
-import { Executor, type ExecutorSteps, type Target } from "./executor.ts";
+import type { Executor, Target } from "./executor.ts";
+import { Failures } from "./failures.ts";
+import { KvMoves, type PreviousTurn } from "./kv-moves.ts";
 import { Ledger } from "./ledger.ts";
 import { contained, type RolloutListener } from "./listener.ts";
 import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
-import { PooledKv } from "./pooled-kv.ts";
-import { Quarantine } from "./quarantine.ts";
+import { Pause, type PauseMode } from "./pause.ts";
 import { expertsWanted, lacksReports, takeReports } from "./reports.ts";
+import { SiblingTokens } from "./sibling-tokens.ts";
 import { problemOf } from "./token-check.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
@@ -60,45 +61,11 @@ export interface RolloutOptions {
   readonly lengthPrior?: LengthPrior;
 }
 
-/** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
-export type PauseMode = "keep" | "wait" | "abort";
-
 /** A strict response begins anew so often at most: with more updates than that in its time it would never end. */
 const STRICT_RESTARTS_MAX = 16;
 
-/**
- * Siblings' tokens go out to each worker at most so often. A message costs the engine it goes to about as
- * much as a hundred tokens of drafting, and a draft loses little by siblings that lag a few dozen tokens.
- */
-const DELTA_INTERVAL_MS = 50;
-/** Requests whose tokens go out in one turn, at most, so that no turn is long. */
-const DELTA_REQUESTS_MAX = 256;
-/** And in the long run: with more requests than that the pauses grow, and deltas take a few percent of a core. */
-const DELTA_REQUESTS_PER_MS = 20;
-
 /** The status of a request that an engine answered with what is no answer. */
 const BAD_GATEWAY = 502;
-/**
- * Requests of a worker that died wait for so long: whatever kills all workers from outside, as at a shutdown, has then
- * killed the next one as well, and not while it runs them.
- */
-const SETTLE_MS = 500;
-/** What workers said when they died, in the message about a request. */
-const REPORTS_MAX = 4;
-
-/** The turn of a session before a request. */
-export interface PreviousTurn {
-  readonly request: Request;
-  /** So many first tokens of its prompt and response are those of the new prompt. */
-  readonly sharedTokens: number;
-}
-
-/** A pause that has not taken hold yet. */
-interface Waiter {
-  readonly isOver: () => boolean;
-  readonly resolve: (hasTakenHold: boolean) => void;
-}
-
 export class Rollout {
   readonly meter: Meter;
   readonly #options: RolloutOptions;
@@ -109,26 +76,16 @@ export class Rollout {
   readonly #scheduler: Scheduler;
   readonly #registry: DraftRegistry;
   readonly #ledger: Ledger;
-  readonly #pooled: PooledKv;
+  readonly #kv: KvMoves;
   readonly #vocabularySize: number;
   readonly #executor: Executor;
   readonly #outbox = new Outbox();
   /** Workers that are listened to. */
   readonly #watched = new WeakSet<Worker>();
-  /** Requests that came while the rollout was paused. */
-  readonly #arrivals = new Set<Request>();
-  readonly #attempts: AttemptBudget;
-  readonly #quarantine: Quarantine;
-  /** Requests whose worker has just died. */
-  readonly #settling = new Set<Request>();
-  /** Requests that are to be ended in the next turn, and why. */
-  readonly #doomed = new Map<Request, string>();
-  #waiters: Waiter[] = [];
+  readonly #pause = new Pause();
+  readonly #failures: Failures;
+  readonly #siblings: SiblingTokens;
   #epoch: WeightEpoch;
-  #deltasDueMs = Number.NEGATIVE_INFINITY;
-  /** Requests whose tokens are still to go out in this round. */
-  #deltasLeft = 0;
-  #pause: PauseMode | null = null;
   #isWoken = false;
   #isStopped = false;
 
@@ -145,17 +102,34 @@ export class Rollout {
       chunks: this.#chunks,
       core: options.core,
     });
-    this.#executor = new Executor(this.#ledger, this.#steps());
     this.#registry = new DraftRegistry(options.draft);
+    this.#siblings = new SiblingTokens(options.clock, this.#registry, this.#outbox);
     this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
     this.meter = new Meter(
       options.clock,
       () => this.#buffer.requests,
       (group) => this.#context.learned(group),
     );
-    this.#attempts = new AttemptBudget(options.clock);
-    this.#quarantine = new Quarantine(options.clock);
-    this.#pooled = new PooledKv(options.pool, () => this.meter.count("kv_pool_failures"));
+    const turn = (act: () => void) => this.#turn(act);
+    this.#kv = new KvMoves({
+      pool: options.pool,
+      buffer: this.#buffer,
+      scheduler: this.#scheduler,
+      ledger: this.#ledger,
+      outbox: this.#outbox,
+      meter: this.meter,
+      epoch: () => this.#epoch,
+      launch: (request, target, kv) => this.#launch(request, target, kv),
+      turn,
+    });
+    this.#executor = this.#kv.executor;
+    this.#failures = new Failures({
+      clock: options.clock,
+      scheduler: this.#scheduler,
+      later: options.later,
+      turn,
+      reject: (request, message) => this.#reject(request, message),
+    });
   }
 
   get epoch(): WeightEpoch {
@@ -179,7 +153,7 @@ export class Rollout {
 
   /** null: it runs. */
   get pauseMode(): PauseMode | null {
-    return this.#pause;
+    return this.#pause.mode;
   }
 
   /** How fast workers step. */
@@ -255,7 +229,7 @@ export class Rollout {
       this.#ledger.setReachable(worker.workerId, isReachable);
       if (isReachable) return;
       const { workerId } = worker;
-      for (const id of this.#executor.leaving(workerId)) this.#exported(id, null, workerId);
+      this.#kv.cutOff(workerId);
     });
   }
 
@@ -273,7 +247,7 @@ export class Rollout {
 
   join(group: Group, wanted: Wanted, previous: PreviousTurn | null = null): Request {
     const request = this.#buffer.join(group, wanted);
-    if (previous !== null) this.#inherit(request, previous);
+    if (previous !== null) this.#kv.inherit(request, previous);
     this.#enter(request);
     return request;
   }
@@ -286,7 +260,7 @@ export class Rollout {
     assert(request.status === "waiting" && request.response.length === 0, "it has just joined");
     if (saved.finish === null && !this.#continues(request, saved)) return false;
     this.#turn(() => {
-      if (!this.#arrivals.has(request)) this.#scheduler.remove(request);
+      if (!this.#pause.arrivals.has(request)) this.#scheduler.remove(request);
       const { response } = request;
       for (const { workerId, epoch, weights, offset, tokens } of saved.chunks) {
         response.openChunk(workerId, epoch, weights);
@@ -301,13 +275,13 @@ export class Rollout {
       }
       this.meter.count("resumed_tokens", response.length);
       if (saved.finish !== null) {
-        this.#arrivals.delete(request);
+        this.#pause.arrivals.delete(request);
         response.refusal = saved.refusal;
         this.#finish(request, saved.finish);
         return;
       }
       if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
-      if (!this.#arrivals.has(request)) this.#scheduler.enqueue(request);
+      if (!this.#pause.arrivals.has(request)) this.#scheduler.enqueue(request);
     });
     return true;
   }
@@ -320,7 +294,7 @@ export class Rollout {
   /** No turn follows on the request: what is kept of its KV goes. */
   letGo(request: Request): void {
     if (request.status !== "finished") return;
-    this.#turn(() => this.#letGo(request));
+    this.#turn(() => this.#kv.letGo(request));
   }
 
   /** No request joins the group any more; it is forgotten as soon as all of them are finished. */
@@ -344,25 +318,29 @@ export class Rollout {
    * never did, because somebody resumed before.
    */
   async pause(mode: PauseMode): Promise<boolean> {
-    this.#pause = mode;
-    if (mode === "keep") return await this.#until(() => this.isQuiet);
+    this.#pause.mode = mode;
+    if (mode === "keep") {
+      this.#wake();
+      return await this.#pause.until(() => this.isQuiet);
+    }
     if (mode === "abort") {
       this.#turn(() => {
         for (const request of [...this.#buffer.requests]) {
-          if (request.status !== "finished" && !this.#arrivals.has(request)) {
+          if (request.status !== "finished" && !this.#pause.arrivals.has(request)) {
             this.#cut(request, "abort");
           }
         }
       });
     }
-    return await this.#until(() => this.#buffer.unfinished === this.#arrivals.size && this.isQuiet);
+    this.#wake();
+    return await this.#pause.until(
+      () => this.#buffer.unfinished === this.#pause.arrivals.size && this.isQuiet,
+    );
   }
 
   resume(): void {
-    this.#pause = null;
-    for (const request of this.#arrivals) this.#scheduler.enqueue(request);
-    this.#arrivals.clear();
-    for (const waiter of this.#waiters.splice(0)) waiter.resolve(false);
+    for (const request of this.#pause.resume()) this.#scheduler.enqueue(request);
+    this.#pause.release();
     this.#wake();
   }
 
@@ -374,7 +352,7 @@ export class Rollout {
     assert(epoch > this.#epoch, "weight epochs go up");
     this.#turn(() => {
       this.#epoch = epoch;
-      this.#quarantine.clear();
+      this.#failures.advanced();
       this.#outbox.clear();
       this.#registry.clear();
       this.#displaceAll();
@@ -405,46 +383,8 @@ export class Rollout {
   }
 
   #displaceAll(): void {
-    this.#pooled.clear();
-    this.#executor.clear();
+    this.#kv.clear();
     for (const request of [...this.#buffer.requests]) this.#unplace(request);
-  }
-
-  #inherit(heir: Request, { request: from, sharedTokens }: PreviousTurn): void {
-    if (from.status !== "finished") return;
-    heir.workerId = from.workerId;
-    this.#pooled.inherit(heir, from, sharedTokens);
-    const tokens = Math.min(sharedTokens, from.residentTokens);
-    if (from.residentOn !== null && tokens > 0) {
-      this.#scheduler.unparked(from);
-      const workerId = this.#executor.inherit(heir, from, tokens);
-      const { requestId } = heir.spec;
-      this.#post(workerId, { kind: "adopt", requestId, from: from.spec.requestId, tokens });
-    }
-    // What the new turn cannot go on from.
-    this.#letGo(from);
-  }
-
-  /** Of a finished request. */
-  #letGo(request: Request): void {
-    const { requestId } = request.spec;
-    this.#scheduler.unparked(request);
-    const holder = this.#executor.release(request);
-    if (holder !== null) this.#post(holder, { kind: "release", requestId });
-    this.#pooled.release(requestId);
-  }
-
-  /** The worker that can park what it runs of the request for the next turn; null: there is none. */
-  #keeperOf({ spec, status, workerId }: Request): Worker | null {
-    if (spec.keepsKv !== true || !spec.divisible || status !== "running") return null;
-    const worker = workerId === null ? null : this.#ledger.worker(workerId);
-    return worker?.keepsKv === true ? worker : null;
-  }
-
-  /** The KV of a finished turn stays where it is. */
-  #retain(request: Request): void {
-    this.#executor.parked(request);
-    this.#scheduler.retained(request);
   }
 
   #enter(request: Request): void {
@@ -452,11 +392,9 @@ export class Rollout {
     this.#context.joined(request);
     this.#scheduler.refresh(request.group);
     this.meter.requestJoined(request, this.#epoch);
-    const reason = this.#quarantine.reason(request);
-    // The caller can handle its end only when it knows the request.
-    if (reason !== null) this.#doomed.set(request, reason);
-    if (this.#pause === null) this.#scheduler.enqueue(request);
-    else this.#arrivals.add(request);
+    this.#failures.joined(request);
+    if (this.#pause.mode === null) this.#scheduler.enqueue(request);
+    else this.#pause.arrivals.add(request);
     this.#wake();
   }
 
@@ -485,10 +423,10 @@ export class Rollout {
         this.#chunkDone(worker, event);
         return;
       case "exported":
-        this.#exported(event.requestId, event.kv, workerId);
+        this.#kv.exported(event.requestId, event.kv, workerId);
         return;
       case "evicted":
-        this.#evicted(workerId, this.#buffer.request(event.requestId));
+        this.#kv.evicted(workerId, this.#buffer.request(event.requestId));
         return;
       case "stats":
         this.meter.stats(workerId, event.stats);
@@ -540,9 +478,7 @@ export class Rollout {
     this.#ledger.made(worker.workerId, result.fresh);
     this.#executor.reached(request, contextTokens(request));
     this.meter.count("duplicated_tokens", result.repeated);
-    if (request.attempts !== null && response.length > request.attempts.watermark) {
-      this.#attempts.progressed(request);
-    }
+    this.#failures.progressed(request);
     if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
     this.#registry.generated(request);
     if (result.fresh === 0) return;
@@ -576,7 +512,7 @@ export class Rollout {
     if (event.finish !== null) {
       request.response.refusal = event.refusal ?? null;
       const keeps = request.spec.keepsKv === true && worker.keepsKv === true;
-      if (keeps && event.finish !== "abort") this.#retain(request);
+      if (keeps && event.finish !== "abort") this.#kv.retain(request);
       else this.#executor.release(request);
       this.#finish(request, event.finish);
       return;
@@ -595,9 +531,9 @@ export class Rollout {
     const isGroupDone = this.#buffer.finish(request);
     if (reason === "abort") this.#context.aborted(request);
     else this.#context.finished(request);
-    if (request.attempts !== null) this.#attempts.finished(request, reason !== "abort");
+    this.#failures.finished(request, reason !== "abort");
     this.#scheduler.refresh(group);
-    this.#pooled.release(request.spec.requestId);
+    this.#kv.finished(request);
     this.meter.requestFinished(request);
     this.#listener.finished(request);
     if (isGroupDone) this.#retire(group);
@@ -607,7 +543,8 @@ export class Rollout {
     for (const [workerId, updates] of this.#registry.retired(group)) {
       for (const update of updates) this.#post(workerId, update);
     }
-    for (const request of group.requests) if (request.spec.keepsKv === true) this.#letGo(request);
+    for (const request of group.requests)
+      if (request.spec.keepsKv === true) this.#kv.letGo(request);
     this.meter.count("finished_groups");
     this.#listener.groupFinished(group);
     this.#scheduler.forget(group);
@@ -622,52 +559,12 @@ export class Rollout {
   }
 
   #cut(request: Request, reason: "abort" | "stop"): void {
-    if (!this.#arrivals.delete(request) && request.status === "waiting") {
+    if (!this.#pause.arrivals.delete(request) && request.status === "waiting") {
       this.#scheduler.remove(request);
     }
-    this.#settling.delete(request);
-    this.#doomed.delete(request);
-    const { requestId } = request.spec;
-    const worker = reason === "stop" ? this.#keeperOf(request) : null;
-    if (worker !== null) {
-      this.#post(worker.workerId, { kind: "park", requestId });
-      this.#retain(request);
-    } else {
-      const holder = this.#executor.release(request);
-      if (holder !== null) this.#post(holder, { kind: "release", requestId });
-    }
+    this.#failures.ending(request);
+    if (reason !== "stop" || !this.#kv.park(request)) this.#kv.release(request);
     this.#finish(request, reason);
-  }
-
-  /** The KV of a request has left its worker, or is known to be gone (`kv` null). */
-  #exported(requestId: RequestId, kv: KvBlob | null, from: WorkerId): void {
-    const departure = this.#executor.departed(requestId);
-    const request = this.#buffer.request(requestId);
-    if (request === null) return;
-    if (request.status === "finished" && request.spec.keepsKv !== true) return;
-    // Preempted: its chunk is over, and its KV has left with it.
-    if (departure === null && !this.#isParkedOn(from, request)) return;
-    const target = departure?.target ?? null;
-    // KV of tokens that are not known, as after a lost frame of them, has no name.
-    const known = request.spec.prompt.length + request.response.length;
-    if (kv !== null && kv.tokens <= known) {
-      const weights = this.#weightsOf(from);
-      this.#pooled.store(request, { kv, epoch: this.#epoch, weights, leased: target !== null });
-      this.meter.pool(this.#options.pool.stats());
-    }
-    if (departure === null) this.#evicted(from, request);
-    if (target !== null) this.#launchFromPool(request, target);
-  }
-
-  #isParkedOn(workerId: WorkerId, request: Request): boolean {
-    const isParked = request.status === "waiting" || request.status === "finished";
-    return isParked && request.residentOn === workerId;
-  }
-
-  #evicted(workerId: WorkerId, request: Request | null): void {
-    if (request === null || !this.#isParkedOn(workerId, request)) return;
-    this.#executor.evicted(request);
-    this.#scheduler.unparked(request);
   }
 
   /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
@@ -678,28 +575,9 @@ export class Rollout {
         ({ status, workerId }) => status === "running" && workerId === worker.workerId,
       );
       const report = message.startsWith(worker.name) ? message : `${worker.name}: ${message}`;
-      const spent = this.#attempts.died(report, running);
-      this.#remove(worker);
-      for (const request of spent) if (request.status !== "finished") this.#condemn(request);
-      this.#settleLater(running);
+      this.#failures.died(report, running, () => this.#remove(worker));
     }
     this.#listener.workerFailed(worker, message);
-  }
-
-  /** Workers died of the request: it is ended, and with it those that ask for the same and are suspects too. */
-  #condemn(request: Request): void {
-    const { spec, group, attempts } = request;
-    if (request.status === "finished" || attempts === null) return;
-    const { requestId, sampleIndex, sampling } = spec;
-    const name = `request ${requestId} (group ${group.groupId}, response ${sampleIndex})`;
-    const reports = attempts.reports.slice(-REPORTS_MAX).join("; ");
-    const message = `${name}: ${attempts.total} workers ended while they ran it, it is not tried again: ${reports}`;
-    this.#quarantine.add(request, message);
-    this.#reject(request, message);
-    for (const sibling of group.requests) {
-      const isAlike = sibling.spec.sampling === sampling && isSuspect(sibling);
-      if (isAlike && sibling.status === "waiting") this.#reject(sibling, message);
-    }
   }
 
   #reject(request: Request, message: string): void {
@@ -709,31 +587,13 @@ export class Rollout {
     this.#cut(request, "abort");
   }
 
-  /** Requests whose worker has died are not tried again at once. */
-  #settleLater(requests: readonly Request[]): void {
-    const { later } = this.#options;
-    const settling = requests.filter(({ status }) => status === "waiting");
-    if (later === undefined || settling.length === 0) return;
-    for (const request of settling) {
-      this.#scheduler.remove(request);
-      this.#settling.add(request);
-    }
-    const settle = () => {
-      // One that was given up meanwhile settles no more.
-      for (const request of settling) {
-        if (this.#settling.delete(request)) this.#scheduler.enqueue(request);
-      }
-    };
-    later(() => this.#turn(settle), SETTLE_MS);
-  }
-
   /** What the worker ran goes back to the buffer and is recomputed elsewhere. */
   #remove({ workerId }: Worker): void {
     this.#ledger.remove(workerId);
     this.meter.workerGone(workerId);
     this.#registry.forget(workerId);
     this.#outbox.drop(workerId);
-    for (const id of this.#executor.leaving(workerId)) this.#exported(id, null, workerId);
+    this.#kv.cutOff(workerId);
     for (const request of [...this.#buffer.requests]) {
       if (request.residentOn === workerId) this.#unplace(request);
     }
@@ -776,7 +636,7 @@ export class Rollout {
     }
     // One that came, with saved tokens, while the rollout is paused is scheduled by `resume`; one whose worker has just
     // failed, when it has settled.
-    const isScheduled = !this.#arrivals.has(request) && !this.#settling.has(request);
+    const isScheduled = !this.#pause.arrivals.has(request) && !this.#failures.isDelayed(request);
     if (isScheduled) this.#scheduler.remove(request);
     this.meter.restarted(response.length);
     response.restart();
@@ -828,44 +688,21 @@ export class Rollout {
   }
 
   #pump(): void {
-    for (const [request, message] of [...this.#doomed]) this.#reject(request, message);
-    if (this.#pause !== "keep") {
+    this.#failures.rejectJoined();
+    if (this.#pause.mode !== "keep") {
       const { kvTokensMax } = this.#ledger;
       for (const command of this.#scheduler.schedule(this.#ledger.slots(), kvTokensMax)) {
         this.#execute(command);
       }
     }
-    this.#multicast();
+    this.#siblings.post();
     this.#flush();
-    if (this.#waiters.length === 0) return;
-    const over = this.#waiters.filter((waiter) => waiter.isOver());
-    this.#waiters = this.#waiters.filter((waiter) => !over.includes(waiter));
-    for (const waiter of over) waiter.resolve(true);
+    this.#pause.look();
   }
 
   /** Nothing runs, and no KV is on its way. */
   get isQuiet(): boolean {
     return this.#ledger.inFlight === 0 && this.#executor.isStill;
-  }
-
-  #until(isOver: () => boolean): Promise<boolean> {
-    return new Promise((resolve) => {
-      this.#waiters.push({ isOver, resolve });
-      this.#wake();
-    });
-  }
-
-  #multicast(): void {
-    if (this.#deltasLeft === 0) {
-      const nowMs = this.#options.clock.nowMs();
-      if (nowMs < this.#deltasDueMs) return;
-      this.#deltasLeft = this.#registry.staleCount;
-      const pauseMs = Math.max(DELTA_INTERVAL_MS, this.#deltasLeft / DELTA_REQUESTS_PER_MS);
-      this.#deltasDueMs = nowMs + pauseMs;
-    }
-    const count = Math.min(this.#deltasLeft, DELTA_REQUESTS_MAX);
-    this.#deltasLeft -= count;
-    for (const { workerId, update } of this.#registry.flush(count)) this.#post(workerId, update);
   }
 
   #execute(command: ScheduleCommand): void {
@@ -881,49 +718,6 @@ export class Rollout {
       this.#ledger.suspect(command.workerId, request);
     }
     this.#executor.execute(command);
-  }
-
-  /** What the executor's steps are on workers. */
-  #steps(): ExecutorSteps {
-    return {
-      depart: ({ spec: { requestId } }, from) => this.#post(from, { kind: "export", requestId }),
-      preempt: ({ spec: { requestId } }, from) => {
-        this.meter.count("chunks_ended_early");
-        this.#post(from, { kind: "export", requestId });
-      },
-      drop: ({ spec: { requestId } }, from) => this.#post(from, { kind: "release", requestId }),
-      load: (request, target) => this.#launchFromPool(request, target),
-      begin: (request, target) => this.#launch(request, target, null),
-      migrated: () => this.meter.count("migrations"),
-      pooledTokens: ({ spec: { requestId }, residentOn }) =>
-        residentOn === null
-          ? 0
-          : (this.#pooled.blob(requestId, this.#weightsOf(residentOn))?.tokens ?? 0),
-    };
-  }
-
-  #launchFromPool(request: Request, target: Target): void {
-    const blob = this.#pooled.blob(request.spec.requestId, this.#weightsOf(target.workerId));
-    if (blob === null) {
-      this.#launch(request, target, null);
-      return;
-    }
-    const epoch = this.#epoch;
-    void this.#pooled.bytes(blob).then((bytes) => {
-      // While the disk was read, the worker may have failed, the request gone back to the buffer or been
-      // given up, or the weights changed.
-      const isStillWanted =
-        request.status === "moving" &&
-        request.residentOn === target.workerId &&
-        this.#epoch === epoch;
-      if (!isStillWanted) return;
-      this.#turn(() => {
-        if (bytes !== null && request.workerId !== target.workerId) {
-          this.meter.count("migrated_bytes", bytes.byteLength);
-        }
-        this.#launch(request, target, bytes === null ? null : { tokens: blob.tokens, bytes });
-      });
-    });
   }
 
   #launch(request: Request, target: Target, kv: KvBlob | null): void {

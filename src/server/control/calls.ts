@@ -3,8 +3,8 @@
 
 import { unreachable } from "../../core/base/assert.ts";
 import { InvalidFieldError } from "../../core/base/errors.ts";
+import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
-import type { PauseMode } from "../../core/rollout/rollout.ts";
 import type { ControlRequest } from "../../core/rollout/worker.ts";
 import type { AnswerLimits } from "../../pool/engine-answer.ts";
 import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";

@@ -4,7 +4,7 @@
 
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
-import type { PauseMode } from "../../core/rollout/rollout.ts";
+import type { PauseMode } from "../../core/rollout/pause.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import type { Sidecar } from "../sidecar.ts";
 

@@ -12,7 +12,7 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { PauseMode } from "../../core/rollout/rollout.ts";
+import type { PauseMode } from "../../core/rollout/pause.ts";
 import { SILENT, UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";

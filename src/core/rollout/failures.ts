@@ -1,0 +1,122 @@
+// What becomes of requests whose worker died: they wait a little before they are tried again, and one that workers
+// died of is rejected, with those that ask for the same. `AttemptBudget` judges; the rollout ends and schedules.
+
+import type { Clock } from "../base/clock.ts";
+import { isSuspect, type Request } from "../request/buffer.ts";
+import type { Scheduler } from "../schedule/scheduler.ts";
+import { AttemptBudget } from "./attempt-budget.ts";
+import { Quarantine } from "./quarantine.ts";
+
+/**
+ * Requests of a worker that died wait for so long: whatever kills all workers from outside, as at a shutdown, has then
+ * killed the next one as well, and not while it runs them.
+ */
+const RETRY_DELAY_MS = 500;
+/** What workers said when they died, in the message about a request. */
+const REPORTS_MAX = 4;
+
+export interface FailuresParts {
+  readonly clock: Clock;
+  readonly scheduler: Scheduler;
+  /** See RolloutOptions. */
+  readonly later: ((act: () => void, ms: number) => () => void) | undefined;
+  /** Runs `act` as a turn of the rollout. */
+  readonly turn: (act: () => void) => void;
+  /** Ends the request, of which workers died. */
+  readonly reject: (request: Request, message: string) => void;
+}
+
+export class Failures {
+  readonly #parts: FailuresParts;
+  readonly #attempts: AttemptBudget;
+  readonly #quarantine: Quarantine;
+  /** Requests whose worker has just died: they wait, but are not scheduled yet. */
+  readonly #delayed = new Set<Request>();
+  /** Requests that are to be rejected in the next turn, and why. */
+  readonly #rejected = new Map<Request, string>();
+
+  constructor(parts: FailuresParts) {
+    this.#parts = parts;
+    this.#attempts = new AttemptBudget(parts.clock);
+    this.#quarantine = new Quarantine(parts.clock);
+  }
+
+  /** One that asks for what workers died of is rejected; the caller can handle that only when it knows the request. */
+  joined(request: Request): void {
+    const reason = this.#quarantine.reason(request);
+    if (reason !== null) this.#rejected.set(request, reason);
+  }
+
+  rejectJoined(): void {
+    for (const [request, message] of [...this.#rejected]) this.#parts.reject(request, message);
+  }
+
+  isDelayed(request: Request): boolean {
+    return this.#delayed.has(request);
+  }
+
+  /** The request has more output tokens. */
+  progressed(request: Request): void {
+    const { attempts, response } = request;
+    if (attempts !== null && response.length > attempts.watermark) {
+      this.#attempts.progressed(request);
+    }
+  }
+
+  /** The request is about to be ended by somebody: it is neither tried again nor rejected later. */
+  ending(request: Request): void {
+    this.#delayed.delete(request);
+    this.#rejected.delete(request);
+  }
+
+  finished(request: Request, isKnown: boolean): void {
+    if (request.attempts !== null) this.#attempts.finished(request, isKnown);
+  }
+
+  /** Other weights may run what these did not. */
+  advanced(): void {
+    this.#quarantine.clear();
+  }
+
+  /** A worker died while it ran `running`. `remove` takes the worker out, after which they wait. */
+  died(report: string, running: readonly Request[], remove: () => void): void {
+    const spent = this.#attempts.died(report, running);
+    remove();
+    for (const request of spent) this.#giveUp(request);
+    this.#delay(running);
+  }
+
+  /** Workers died of the request: it is ended, and with it those that ask for the same and are suspects too. */
+  #giveUp(request: Request): void {
+    const { spec, group, attempts } = request;
+    if (request.status === "finished" || attempts === null) return;
+    const { requestId, sampleIndex, sampling } = spec;
+    const name = `request ${requestId} (group ${group.groupId}, response ${sampleIndex})`;
+    const reports = attempts.reports.slice(-REPORTS_MAX).join("; ");
+    const message = `${name}: ${attempts.total} workers ended while they ran it, it is not tried again: ${reports}`;
+    this.#quarantine.add(request, message);
+    this.#parts.reject(request, message);
+    for (const sibling of group.requests) {
+      const isAlike = sibling.spec.sampling === sampling && isSuspect(sibling);
+      if (isAlike && sibling.status === "waiting") this.#parts.reject(sibling, message);
+    }
+  }
+
+  /** Requests whose worker has died are not tried again at once. */
+  #delay(requests: readonly Request[]): void {
+    const { later, scheduler, turn } = this.#parts;
+    const delayed = requests.filter(({ status }) => status === "waiting");
+    if (later === undefined || delayed.length === 0) return;
+    for (const request of delayed) {
+      scheduler.remove(request);
+      this.#delayed.add(request);
+    }
+    const retry = () => {
+      // One that was given up meanwhile is not tried again.
+      for (const request of delayed) {
+        if (this.#delayed.delete(request)) scheduler.enqueue(request);
+      }
+    };
+    later(() => turn(retry), RETRY_DELAY_MS);
+  }
+}

@@ -1,0 +1,205 @@
+// Moves the KV of requests: off workers, into the KV pool, to other workers, and from one turn of a session to the next.
+// It performs the executor's steps as commands to workers. It begins no chunk: `launch` does, once the KV is known.
+
+import type { RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
+import type { KvPool } from "../kv/pool.ts";
+import type { Request, RequestBuffer } from "../request/buffer.ts";
+import type { Scheduler } from "../schedule/scheduler.ts";
+import { Executor, type ExecutorSteps, type Target } from "./executor.ts";
+import type { Ledger } from "./ledger.ts";
+import type { Meter } from "./meter.ts";
+import type { Outbox } from "./outbox.ts";
+import { PooledKv } from "./pooled-kv.ts";
+import type { KvBlob, Worker } from "./worker.ts";
+
+/** The turn of a session before a request. */
+export interface PreviousTurn {
+  readonly request: Request;
+  /** So many first tokens of its prompt and response are those of the new prompt. */
+  readonly sharedTokens: number;
+}
+
+export interface KvMovesParts {
+  readonly pool: KvPool;
+  readonly buffer: RequestBuffer;
+  readonly scheduler: Scheduler;
+  readonly ledger: Ledger;
+  readonly outbox: Outbox;
+  readonly meter: Meter;
+  /** The current weight epoch. */
+  readonly epoch: () => WeightEpoch;
+  /** Begins the request's chunk on its worker, which loads `kv` for it; null: it has the KV, or computes it. */
+  readonly launch: (request: Request, target: Target, kv: KvBlob | null) => void;
+  /** Runs `act` as a turn of the rollout: the scheduler follows. */
+  readonly turn: (act: () => void) => void;
+}
+
+export class KvMoves implements ExecutorSteps {
+  readonly executor: Executor;
+  readonly #parts: KvMovesParts;
+  readonly #pooled: PooledKv;
+
+  constructor(parts: KvMovesParts) {
+    this.#parts = parts;
+    this.executor = new Executor(parts.ledger, this);
+    this.#pooled = new PooledKv(parts.pool, () => parts.meter.count("kv_pool_failures"));
+  }
+
+  depart({ spec: { requestId } }: Request, from: WorkerId): void {
+    this.#parts.outbox.post(from, { kind: "export", requestId });
+  }
+
+  preempt({ spec: { requestId } }: Request, from: WorkerId): void {
+    this.#parts.meter.count("chunks_ended_early");
+    this.#parts.outbox.post(from, { kind: "export", requestId });
+  }
+
+  drop({ spec: { requestId } }: Request, from: WorkerId): void {
+    this.#parts.outbox.post(from, { kind: "release", requestId });
+  }
+
+  begin(request: Request, target: Target): void {
+    this.#parts.launch(request, target, null);
+  }
+
+  migrated(): void {
+    this.#parts.meter.count("migrations");
+  }
+
+  pooledTokens({ spec: { requestId }, residentOn }: Request): number {
+    if (residentOn === null) return 0;
+    return this.#pooled.blob(requestId, this.#weightsOf(residentOn))?.tokens ?? 0;
+  }
+
+  load(request: Request, target: Target): void {
+    const { epoch, launch, meter, turn } = this.#parts;
+    const blob = this.#pooled.blob(request.spec.requestId, this.#weightsOf(target.workerId));
+    if (blob === null) {
+      launch(request, target, null);
+      return;
+    }
+    const epochBefore = epoch();
+    void this.#pooled.bytes(blob).then((bytes) => {
+      // While the disk was read, the worker may have failed, the request gone back to the buffer or been
+      // given up, or the weights changed.
+      const isStillWanted =
+        request.status === "moving" &&
+        request.residentOn === target.workerId &&
+        epoch() === epochBefore;
+      if (!isStillWanted) return;
+      turn(() => {
+        if (bytes !== null && request.workerId !== target.workerId) {
+          meter.count("migrated_bytes", bytes.byteLength);
+        }
+        launch(request, target, bytes === null ? null : { tokens: blob.tokens, bytes });
+      });
+    });
+  }
+
+  /** The KV of a request has left its worker, or is known to be gone (`kv` null). */
+  exported(requestId: RequestId, kv: KvBlob | null, from: WorkerId): void {
+    const { buffer, epoch, meter, pool } = this.#parts;
+    const departure = this.executor.departed(requestId);
+    const request = buffer.request(requestId);
+    if (request === null) return;
+    if (request.status === "finished" && request.spec.keepsKv !== true) return;
+    // Preempted: its chunk is over, and its KV has left with it.
+    if (departure === null && !isParkedOn(from, request)) return;
+    const target = departure?.target ?? null;
+    // KV of tokens that are not known, as after a lost frame of them, has no name.
+    const known = request.spec.prompt.length + request.response.length;
+    if (kv !== null && kv.tokens <= known) {
+      const weights = this.#weightsOf(from);
+      this.#pooled.store(request, { kv, epoch: epoch(), weights, leased: target !== null });
+      meter.pool(pool.stats());
+    }
+    if (departure === null) this.evicted(from, request);
+    if (target !== null) this.load(request, target);
+  }
+
+  /** KV that is leaving the worker does not arrive any more: requests go on without it. */
+  cutOff(workerId: WorkerId): void {
+    for (const id of this.executor.leaving(workerId)) this.exported(id, null, workerId);
+  }
+
+  /** The worker has dropped KV that was parked there. */
+  evicted(workerId: WorkerId, request: Request | null): void {
+    if (request === null || !isParkedOn(workerId, request)) return;
+    this.executor.evicted(request);
+    this.#parts.scheduler.unparked(request);
+  }
+
+  /** The next turn of a session goes on from the KV of the turn before, as far as it shares its tokens. */
+  inherit(next: Request, { request: from, sharedTokens }: PreviousTurn): void {
+    if (from.status !== "finished") return;
+    next.workerId = from.workerId;
+    this.#pooled.inherit(next, from, sharedTokens);
+    const tokens = Math.min(sharedTokens, from.residentTokens);
+    if (from.residentOn !== null && tokens > 0) {
+      this.#parts.scheduler.unparked(from);
+      const workerId = this.executor.inherit(next, from, tokens);
+      const { requestId } = next.spec;
+      const adopt = { kind: "adopt", requestId, from: from.spec.requestId, tokens } as const;
+      this.#parts.outbox.post(workerId, adopt);
+    }
+    // What the new turn cannot go on from.
+    this.letGo(from);
+  }
+
+  /** Frees what a finished request has kept, on its worker and in the pool. */
+  letGo(request: Request): void {
+    this.#parts.scheduler.unparked(request);
+    this.release(request);
+    this.#pooled.release(request.spec.requestId);
+  }
+
+  /** Frees what the request holds on its worker. */
+  release(request: Request): void {
+    const { requestId } = request.spec;
+    const holder = this.executor.release(request);
+    if (holder !== null) this.#parts.outbox.post(holder, { kind: "release", requestId });
+  }
+
+  /** The request is finished: nothing of it stays in the pool. */
+  finished(request: Request): void {
+    this.#pooled.release(request.spec.requestId);
+  }
+
+  /** Parks what runs of the request for the next turn. false: its worker cannot. */
+  park(request: Request): boolean {
+    const worker = this.#keeperOf(request);
+    if (worker === null) return false;
+    const { requestId } = request.spec;
+    this.#parts.outbox.post(worker.workerId, { kind: "park", requestId });
+    this.retain(request);
+    return true;
+  }
+
+  /** The KV of a finished turn stays where it is. */
+  retain(request: Request): void {
+    this.executor.parked(request);
+    this.#parts.scheduler.retained(request);
+  }
+
+  /** No worker holds anything, and nothing in the pool is of use. */
+  clear(): void {
+    this.#pooled.clear();
+    this.executor.clear();
+  }
+
+  /** The worker that can park what it runs of the request for the next turn; null: there is none. */
+  #keeperOf({ spec, status, workerId }: Request): Worker | null {
+    if (spec.keepsKv !== true || !spec.divisible || status !== "running") return null;
+    const worker = workerId === null ? null : this.#parts.ledger.worker(workerId);
+    return worker?.keepsKv === true ? worker : null;
+  }
+
+  #weightsOf(workerId: WorkerId): WeightsId | null {
+    return this.#parts.ledger.worker(workerId)?.weights ?? null;
+  }
+}
+
+function isParkedOn(workerId: WorkerId, request: Request): boolean {
+  const isParked = request.status === "waiting" || request.status === "finished";
+  return isParked && request.residentOn === workerId;
+}

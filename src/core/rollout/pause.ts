@@ -1,0 +1,49 @@
+// Whether the rollout is paused: the mode, the requests that came meanwhile, and who waits for the pause to take hold.
+// It schedules nothing; the rollout asks it.
+
+import type { Request } from "../request/buffer.ts";
+
+/** keep: requests stay as they are. wait: those that are there finish first. abort: they are given up. */
+export type PauseMode = "keep" | "wait" | "abort";
+
+/** A pause that has not taken hold yet. */
+interface Waiter {
+  readonly isOver: () => boolean;
+  readonly resolve: (hasTakenHold: boolean) => void;
+}
+
+export class Pause {
+  /** null: it runs. */
+  mode: PauseMode | null = null;
+  /** Requests that came while the rollout was paused. */
+  readonly arrivals = new Set<Request>();
+  #waiters: Waiter[] = [];
+
+  /** Resolves once `isOver` holds when the pause is looked at; false: somebody resumed before. */
+  until(isOver: () => boolean): Promise<boolean> {
+    return new Promise((resolve) => {
+      this.#waiters.push({ isOver, resolve });
+    });
+  }
+
+  /** Resolves the pauses that have taken hold by now. */
+  look(): void {
+    if (this.#waiters.length === 0) return;
+    const over = this.#waiters.filter((waiter) => waiter.isOver());
+    this.#waiters = this.#waiters.filter((waiter) => !over.includes(waiter));
+    for (const waiter of over) waiter.resolve(true);
+  }
+
+  /** Returns the requests that came meanwhile, in order. */
+  resume(): readonly Request[] {
+    this.mode = null;
+    const arrivals = [...this.arrivals];
+    this.arrivals.clear();
+    return arrivals;
+  }
+
+  /** Pauses that have not taken hold never do. */
+  release(): void {
+    for (const waiter of this.#waiters.splice(0)) waiter.resolve(false);
+  }
+}

@@ -1,0 +1,45 @@
+// When siblings' tokens go out to the workers that draft from them: in rounds, so that messages stay few and turns short.
+
+import type { Clock } from "../base/clock.ts";
+import type { DraftRegistry } from "../draft/registry.ts";
+import type { Outbox } from "./outbox.ts";
+
+/**
+ * Siblings' tokens go out to each worker at most so often. A message costs the engine it goes to about as
+ * much as a hundred tokens of drafting, and a draft loses little by siblings that lag a few dozen tokens.
+ */
+const DELTA_INTERVAL_MS = 50;
+/** Requests whose tokens go out in one turn, at most, so that no turn is long. */
+const DELTA_REQUESTS_MAX = 256;
+/** And in the long run: with more requests than that the pauses grow, and deltas take a few percent of a core. */
+const DELTA_REQUESTS_PER_MS = 20;
+
+export class SiblingTokens {
+  readonly #clock: Clock;
+  readonly #registry: DraftRegistry;
+  readonly #outbox: Outbox;
+  #dueMs = Number.NEGATIVE_INFINITY;
+  /** Requests whose tokens are still to go out in this round. */
+  #left = 0;
+
+  constructor(clock: Clock, registry: DraftRegistry, outbox: Outbox) {
+    this.#clock = clock;
+    this.#registry = registry;
+    this.#outbox = outbox;
+  }
+
+  /** Posts what is due in this turn. */
+  post(): void {
+    if (this.#left === 0) {
+      const nowMs = this.#clock.nowMs();
+      if (nowMs < this.#dueMs) return;
+      this.#left = this.#registry.staleCount;
+      this.#dueMs = nowMs + Math.max(DELTA_INTERVAL_MS, this.#left / DELTA_REQUESTS_PER_MS);
+    }
+    const count = Math.min(this.#left, DELTA_REQUESTS_MAX);
+    this.#left -= count;
+    for (const { workerId, update } of this.#registry.flush(count)) {
+      this.#outbox.post(workerId, update);
+    }
+  }
+}
