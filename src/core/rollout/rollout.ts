@@ -1,5 +1,5 @@
-// Carries out what the scheduler decides, on workers, and takes in what they make. It owns the lives of
-// the requests; it never decides an order or a place. Groups and workers come and go while it runs.
+// Carries out what the scheduler decides, on workers, turn by turn, and hands on what they say (`request-life.ts`,
+// `kv-moves.ts`, `failures.ts`). It never decides an order or a place. Groups and workers come and go while it runs.
 //
 // A request: waiting -> (moving, while its KV is on the way) -> running -> waiting ... -> finished.
 
@@ -11,7 +11,6 @@ import type { DraftSource } from "../draft/group-update.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
 import type { KvPool } from "../kv/pool.ts";
 import {
-  contextTokens,
   type Group,
   type GroupSpec,
   isComplete,
@@ -21,7 +20,6 @@ import {
   type Wanted,
 } from "../request/buffer.ts";
 import type { TopLogprobs } from "../request/columns.ts";
-import type { FinishReason } from "../request/request.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { ChunkLength } from "../schedule/chunk-length.ts";
 import type { Paces } from "../schedule/pace.ts";
@@ -36,9 +34,9 @@ import { contained, type RolloutListener } from "./listener.ts";
 import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
 import { Pause, type PauseMode } from "./pause.ts";
-import { expertsWanted, lacksReports, takeReports } from "./reports.ts";
+import { expertsWanted } from "./reports.ts";
+import { RequestLife } from "./request-life.ts";
 import { SiblingTokens } from "./sibling-tokens.ts";
-import { problemOf } from "./token-check.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
 export interface RolloutOptions {
@@ -61,11 +59,6 @@ export interface RolloutOptions {
   readonly lengthPrior?: LengthPrior;
 }
 
-/** A strict response begins anew so often at most: with more updates than that in its time it would never end. */
-const STRICT_RESTARTS_MAX = 16;
-
-/** The status of a request that an engine answered with what is no answer. */
-const BAD_GATEWAY = 502;
 export class Rollout {
   readonly meter: Meter;
   readonly #options: RolloutOptions;
@@ -77,7 +70,7 @@ export class Rollout {
   readonly #registry: DraftRegistry;
   readonly #ledger: Ledger;
   readonly #kv: KvMoves;
-  readonly #vocabularySize: number;
+  readonly #life: RequestLife;
   readonly #executor: Executor;
   readonly #outbox = new Outbox();
   /** Workers that are listened to. */
@@ -104,7 +97,6 @@ export class Rollout {
     });
     this.#registry = new DraftRegistry(options.draft);
     this.#siblings = new SiblingTokens(options.clock, this.#registry, this.#outbox);
-    this.#vocabularySize = options.vocabularySize ?? Number.POSITIVE_INFINITY;
     this.meter = new Meter(
       options.clock,
       () => this.#buffer.requests,
@@ -129,6 +121,23 @@ export class Rollout {
       later: options.later,
       turn,
       reject: (request, message) => this.#reject(request, message),
+    });
+    this.#life = new RequestLife({
+      buffer: this.#buffer,
+      context: this.#context,
+      chunks: this.#chunks,
+      scheduler: this.#scheduler,
+      registry: this.#registry,
+      ledger: this.#ledger,
+      kv: this.#kv,
+      outbox: this.#outbox,
+      meter: this.meter,
+      failures: this.#failures,
+      pause: this.#pause,
+      listener: this.#listener,
+      clock: options.clock,
+      vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,
+      failed: (worker, message) => this.#failed(worker, message),
     });
   }
 
@@ -277,7 +286,7 @@ export class Rollout {
       if (saved.finish !== null) {
         this.#pause.arrivals.delete(request);
         response.refusal = saved.refusal;
-        this.#finish(request, saved.finish);
+        this.#life.finish(request, saved.finish);
         return;
       }
       if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
@@ -301,7 +310,7 @@ export class Rollout {
   close(group: Group): void {
     if (group.isClosed) return;
     group.isClosed = true;
-    if (isComplete(group)) this.#turn(() => this.#retire(group));
+    if (isComplete(group)) this.#turn(() => this.#life.retire(group));
   }
 
   /**
@@ -310,7 +319,7 @@ export class Rollout {
    */
   end(request: Request, reason: "abort" | "stop"): void {
     if (request.status === "finished" || this.#isStopped) return;
-    this.#turn(() => this.#cut(request, reason));
+    this.#turn(() => this.#life.cut(request, reason));
   }
 
   /**
@@ -327,7 +336,7 @@ export class Rollout {
       this.#turn(() => {
         for (const request of [...this.#buffer.requests]) {
           if (request.status !== "finished" && !this.#pause.arrivals.has(request)) {
-            this.#cut(request, "abort");
+            this.#life.cut(request, "abort");
           }
         }
       });
@@ -357,7 +366,7 @@ export class Rollout {
       this.#registry.clear();
       this.#displaceAll();
       for (const request of [...this.#buffer.requests]) {
-        if (request.isStrict && request.status === "waiting") this.#beginAnew(request);
+        if (request.isStrict && request.status === "waiting") this.#life.beginAnew(request);
       }
       for (const worker of this.#ledger.workers()) {
         this.#post(worker.workerId, { kind: "advance", epoch });
@@ -384,7 +393,7 @@ export class Rollout {
 
   #displaceAll(): void {
     this.#kv.clear();
-    for (const request of [...this.#buffer.requests]) this.#unplace(request);
+    for (const request of [...this.#buffer.requests]) this.#life.unplace(request);
   }
 
   #enter(request: Request): void {
@@ -417,10 +426,10 @@ export class Rollout {
     const { workerId } = worker;
     switch (event.kind) {
       case "tokens":
-        this.#tokens(worker, event);
+        this.#life.tokens(worker, event);
         return;
       case "chunk_done":
-        this.#chunkDone(worker, event);
+        this.#life.chunkDone(worker, event);
         return;
       case "exported":
         this.#kv.exported(event.requestId, event.kv, workerId);
@@ -440,131 +449,13 @@ export class Rollout {
         return;
       }
       case "preempted": {
-        const run = this.#running(event.requestId, workerId)?.response.chunks.at(-1)?.run;
+        const run = this.#life.running(event.requestId, workerId)?.response.chunks.at(-1)?.run;
         if (run) run.preemptions += 1;
         return;
       }
       case "advanced":
         return;
     }
-  }
-
-  #running(id: RequestId, workerId: WorkerId): Request | null {
-    const request = this.#buffer.request(id);
-    return request?.status === "running" && request.workerId === workerId ? request : null;
-  }
-
-  #tokens(worker: Worker, event: Extract<WorkerEvent, { kind: "tokens" }>): void {
-    const request = this.#running(event.requestId, worker.workerId);
-    if (request === null) {
-      this.meter.count("late_tokens", event.tokens.length);
-      return;
-    }
-    const problem = problemOf(event, request.response, this.#vocabularySize);
-    if (problem !== null) {
-      this.#refuse(request, `${worker.name} gave ${problem}`);
-      return;
-    }
-    const { response } = request;
-    const from = response.length;
-    const result = response.append(event.offset, event.tokens, event.logprobs, event.top);
-    if (result.kind === "gap") {
-      this.meter.count("lost_tokens", result.missing);
-      this.#failed(worker, `lost ${result.missing} tokens of request ${event.requestId}`);
-      return;
-    }
-    this.meter.tokens(worker.workerId, result.fresh);
-    response.firstTokenMs ??= this.meter.turnMs;
-    this.#ledger.made(worker.workerId, result.fresh);
-    this.#executor.reached(request, contextTokens(request));
-    this.meter.count("duplicated_tokens", result.repeated);
-    this.#failures.progressed(request);
-    if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
-    this.#registry.generated(request);
-    if (result.fresh === 0) return;
-    const chunk = response.chunks.at(-1);
-    if (chunk?.offset === from) {
-      if (chunk.run) chunk.run.firstTokenMs = this.meter.turnMs;
-      this.#chunks.continued(request, this.#options.clock.nowMs());
-    }
-    this.#listener.tokens(request, from);
-  }
-
-  #chunkDone(worker: Worker, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
-    const { workerId } = worker;
-    const request = this.#running(event.requestId, workerId);
-    if (request === null) return;
-    if (event.finish === null && request.response.length === request.response.tokensMax) {
-      this.#failed(worker, `left request ${event.requestId} open, which has all its tokens`);
-      return;
-    }
-    if (request.response.chunks.length === 1) {
-      request.response.promptTokensCached = event.promptTokensCached ?? null;
-    }
-    const problem = takeReports(request, event);
-    if (problem !== null) {
-      this.#failed(worker, `the experts of request ${event.requestId} ${problem}`);
-      return;
-    }
-    const run = request.response.chunks.at(-1)?.run;
-    if (run) run.drafts = event.drafts ?? null;
-    request.response.closeChunk(this.meter.turnMs, event.finish);
-    if (event.finish !== null) {
-      request.response.refusal = event.refusal ?? null;
-      const keeps = request.spec.keepsKv === true && worker.keepsKv === true;
-      if (keeps && event.finish !== "abort") this.#kv.retain(request);
-      else this.#executor.release(request);
-      this.#finish(request, event.finish);
-      return;
-    }
-    this.#chunks.ended(request, this.#options.clock.nowMs());
-    this.#executor.parked(request);
-    this.#scheduler.enqueue(request);
-  }
-
-  /** What it held on a worker has been given back already. */
-  #finish(request: Request, reason: FinishReason): void {
-    const { group, response } = request;
-    response.finish = reason;
-    response.finishedMs = this.#options.clock.nowMs();
-    response.closeChunk(response.finishedMs, reason);
-    const isGroupDone = this.#buffer.finish(request);
-    if (reason === "abort") this.#context.aborted(request);
-    else this.#context.finished(request);
-    this.#failures.finished(request, reason !== "abort");
-    this.#scheduler.refresh(group);
-    this.#kv.finished(request);
-    this.meter.requestFinished(request);
-    this.#listener.finished(request);
-    if (isGroupDone) this.#retire(group);
-  }
-
-  #retire(group: Group): void {
-    for (const [workerId, updates] of this.#registry.retired(group)) {
-      for (const update of updates) this.#post(workerId, update);
-    }
-    for (const request of group.requests)
-      if (request.spec.keepsKv === true) this.#kv.letGo(request);
-    this.meter.count("finished_groups");
-    this.#listener.groupFinished(group);
-    this.#scheduler.forget(group);
-    this.#context.forget(group);
-    this.#buffer.remove(group);
-  }
-
-  /** What its worker says of it cannot be used; the worker itself goes on. */
-  #refuse(request: Request, message: string): void {
-    request.response.refusal = { status: BAD_GATEWAY, message };
-    this.#cut(request, "abort");
-  }
-
-  #cut(request: Request, reason: "abort" | "stop"): void {
-    if (!this.#pause.arrivals.delete(request) && request.status === "waiting") {
-      this.#scheduler.remove(request);
-    }
-    this.#failures.ending(request);
-    if (reason !== "stop" || !this.#kv.park(request)) this.#kv.release(request);
-    this.#finish(request, reason);
   }
 
   /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
@@ -584,7 +475,7 @@ export class Rollout {
     request.response.refusal = { status: 502, message };
     this.meter.count("quarantined_requests");
     this.#listener.quarantined(request);
-    this.#cut(request, "abort");
+    this.#life.cut(request, "abort");
   }
 
   /** What the worker ran goes back to the buffer and is recomputed elsewhere. */
@@ -595,54 +486,8 @@ export class Rollout {
     this.#outbox.drop(workerId);
     this.#kv.cutOff(workerId);
     for (const request of [...this.#buffer.requests]) {
-      if (request.residentOn === workerId) this.#unplace(request);
+      if (request.residentOn === workerId) this.#life.unplace(request);
     }
-  }
-
-  /** Whatever the request has on a worker is gone; if it ran, it waits again. */
-  #unplace(request: Request): void {
-    const hasRun = request.status === "moving" || request.status === "running";
-    if (hasRun) request.response.closeChunk(this.#options.clock.nowMs(), "lost");
-    this.#executor.lost(request);
-    if (!hasRun) {
-      this.#scheduler.unparked(request);
-      return;
-    }
-    const end = unreportedEnd(request);
-    if (end !== null && !lacksReports(request)) {
-      this.#finish(request, end);
-      return;
-    }
-    const canContinue = end === null && request.spec.divisible;
-    const isRestarted = !canContinue && request.response.length > 0;
-    if (isRestarted) {
-      this.meter.restarted(request.response.length);
-      request.response.restart();
-      this.#registry.restarted(request);
-    }
-    this.#scheduler.enqueue(request);
-    if (isRestarted) this.#listener.restarted(request);
-  }
-
-  /** What it has is of weights that are no longer current. It waits, and nothing of it is on a worker. */
-  #beginAnew(request: Request): void {
-    const { response } = request;
-    if (response.chunks.length === 0) return;
-    if (response.restarts >= STRICT_RESTARTS_MAX) {
-      const message = `the weights changed ${response.restarts + 1} times before it was finished, and all its tokens must be of the same`;
-      response.refusal = { status: 409, message };
-      this.#cut(request, "abort");
-      return;
-    }
-    // One that came, with saved tokens, while the rollout is paused is scheduled by `resume`; one whose worker has just
-    // failed, when it has settled.
-    const isScheduled = !this.#pause.arrivals.has(request) && !this.#failures.isDelayed(request);
-    if (isScheduled) this.#scheduler.remove(request);
-    this.meter.restarted(response.length);
-    response.restart();
-    this.#registry.restarted(request);
-    if (isScheduled) this.#scheduler.enqueue(request);
-    this.#listener.restarted(request);
   }
 
   /** A listener failed at something: that is no reason to stop for the requests of others. */
@@ -650,7 +495,7 @@ export class Rollout {
     if (request !== null && request.status !== "finished") {
       const message = `the server failed at this request: ${messageOf(error)}`;
       request.response.refusal = { status: 500, message };
-      this.#cut(request, "abort");
+      this.#life.cut(request, "abort");
     }
     this.#listener.threw(error, request);
   }
@@ -711,7 +556,7 @@ export class Rollout {
       const needs = `request ${request.spec.requestId} needs ${command.kvTokensNeeded} tokens of KV`;
       const message = `${needs}, and the largest worker has ${this.#ledger.kvTokensMax}`;
       request.response.refusal = { status: 502, message };
-      this.#cut(request, "abort");
+      this.#life.cut(request, "abort");
       return;
     }
     if (command.kind === "dispatch" && isSuspect(request)) {
@@ -776,12 +621,4 @@ function rows(top: TopLogprobs | null, from: number, to: number): TopLogprobs | 
 
 function messageOf(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
-}
-
-/** Of a response that has its last token, whose worker was lost before it reported the end; null: it has not. */
-function unreportedEnd({ spec, response }: Request): FinishReason | null {
-  const { stopTokenIds, tokensMax } = spec.sampling;
-  const last = response.length === 0 ? null : response.tokens(response.length - 1)[0];
-  if (last != null && stopTokenIds.includes(last)) return "stop";
-  return response.length === tokensMax ? "length" : null;
 }

@@ -1,0 +1,232 @@
+// The life of a request between its dispatch and its end: tokens come in, chunks end, the response finishes, or what it
+// has is lost and it waits again. It owns no request and decides no order; it passes each change on to the scheduler.
+
+import type { Clock } from "../base/clock.ts";
+import type { RequestId, WorkerId } from "../base/ids.ts";
+import type { ContextManager } from "../context/context.ts";
+import type { DraftRegistry } from "../draft/registry.ts";
+import { contextTokens, type Group, type Request, type RequestBuffer } from "../request/buffer.ts";
+import type { FinishReason } from "../request/request.ts";
+import type { ChunkLength } from "../schedule/chunk-length.ts";
+import type { Scheduler } from "../schedule/scheduler.ts";
+import type { Failures } from "./failures.ts";
+import type { KvMoves } from "./kv-moves.ts";
+import type { Ledger } from "./ledger.ts";
+import type { RolloutListener } from "./listener.ts";
+import type { Meter } from "./meter.ts";
+import type { Outbox } from "./outbox.ts";
+import type { Pause } from "./pause.ts";
+import { lacksReports, takeReports } from "./reports.ts";
+import { problemOf } from "./token-check.ts";
+import type { Worker, WorkerEvent } from "./worker.ts";
+
+/** A strict response begins anew so often at most: with more updates than that in its time it would never end. */
+const STRICT_RESTARTS_MAX = 16;
+
+/** The status of a request that an engine answered with what is no answer. */
+const BAD_GATEWAY = 502;
+export interface RequestLifeParts {
+  readonly buffer: RequestBuffer;
+  readonly context: ContextManager;
+  readonly chunks: ChunkLength;
+  readonly scheduler: Scheduler;
+  readonly registry: DraftRegistry;
+  readonly ledger: Ledger;
+  readonly kv: KvMoves;
+  readonly outbox: Outbox;
+  readonly meter: Meter;
+  readonly failures: Failures;
+  readonly pause: Pause;
+  readonly listener: RolloutListener;
+  readonly clock: Clock;
+  /** Of the model: a token at or beyond it ends the request. */
+  readonly vocabularySize: number;
+  /** The worker cannot be used any more. */
+  readonly failed: (worker: Worker, message: string) => void;
+}
+
+export class RequestLife {
+  readonly #parts: RequestLifeParts;
+
+  constructor(parts: RequestLifeParts) {
+    this.#parts = parts;
+  }
+
+  /** The request, if it runs on the worker. */
+  running(id: RequestId, workerId: WorkerId): Request | null {
+    const request = this.#parts.buffer.request(id);
+    return request?.status === "running" && request.workerId === workerId ? request : null;
+  }
+
+  /** Takes in output tokens. */
+  tokens(worker: Worker, event: Extract<WorkerEvent, { kind: "tokens" }>): void {
+    const request = this.running(event.requestId, worker.workerId);
+    if (request === null) {
+      this.#parts.meter.count("late_tokens", event.tokens.length);
+      return;
+    }
+    const problem = problemOf(event, request.response, this.#parts.vocabularySize);
+    if (problem !== null) {
+      this.#refuse(request, `${worker.name} gave ${problem}`);
+      return;
+    }
+    const { response } = request;
+    const from = response.length;
+    const result = response.append(event.offset, event.tokens, event.logprobs, event.top);
+    if (result.kind === "gap") {
+      this.#parts.meter.count("lost_tokens", result.missing);
+      this.#parts.failed(worker, `lost ${result.missing} tokens of request ${event.requestId}`);
+      return;
+    }
+    this.#parts.meter.tokens(worker.workerId, result.fresh);
+    response.firstTokenMs ??= this.#parts.meter.turnMs;
+    this.#parts.ledger.made(worker.workerId, result.fresh);
+    this.#parts.kv.executor.reached(request, contextTokens(request));
+    this.#parts.meter.count("duplicated_tokens", result.repeated);
+    this.#parts.failures.progressed(request);
+    if (this.#parts.context.progressed(request)) this.#parts.scheduler.refresh(request.group);
+    this.#parts.registry.generated(request);
+    if (result.fresh === 0) return;
+    const chunk = response.chunks.at(-1);
+    if (chunk?.offset === from) {
+      if (chunk.run) chunk.run.firstTokenMs = this.#parts.meter.turnMs;
+      this.#parts.chunks.continued(request, this.#parts.clock.nowMs());
+    }
+    this.#parts.listener.tokens(request, from);
+  }
+
+  /** A chunk is over: the response goes on, or has ended. */
+  chunkDone(worker: Worker, event: Extract<WorkerEvent, { kind: "chunk_done" }>): void {
+    const { workerId } = worker;
+    const request = this.running(event.requestId, workerId);
+    if (request === null) return;
+    if (event.finish === null && request.response.length === request.response.tokensMax) {
+      this.#parts.failed(worker, `left request ${event.requestId} open, which has all its tokens`);
+      return;
+    }
+    if (request.response.chunks.length === 1) {
+      request.response.promptTokensCached = event.promptTokensCached ?? null;
+    }
+    const problem = takeReports(request, event);
+    if (problem !== null) {
+      this.#parts.failed(worker, `the experts of request ${event.requestId} ${problem}`);
+      return;
+    }
+    const run = request.response.chunks.at(-1)?.run;
+    if (run) run.drafts = event.drafts ?? null;
+    request.response.closeChunk(this.#parts.meter.turnMs, event.finish);
+    if (event.finish !== null) {
+      request.response.refusal = event.refusal ?? null;
+      const keeps = request.spec.keepsKv === true && worker.keepsKv === true;
+      if (keeps && event.finish !== "abort") this.#parts.kv.retain(request);
+      else this.#parts.kv.executor.release(request);
+      this.finish(request, event.finish);
+      return;
+    }
+    this.#parts.chunks.ended(request, this.#parts.clock.nowMs());
+    this.#parts.kv.executor.parked(request);
+    this.#parts.scheduler.enqueue(request);
+  }
+
+  /** The response is complete, or given up; what the request held on a worker has been given back already. */
+  finish(request: Request, reason: FinishReason): void {
+    const { group, response } = request;
+    response.finish = reason;
+    response.finishedMs = this.#parts.clock.nowMs();
+    response.closeChunk(response.finishedMs, reason);
+    const isGroupDone = this.#parts.buffer.finish(request);
+    if (reason === "abort") this.#parts.context.aborted(request);
+    else this.#parts.context.finished(request);
+    this.#parts.failures.finished(request, reason !== "abort");
+    this.#parts.scheduler.refresh(group);
+    this.#parts.kv.finished(request);
+    this.#parts.meter.requestFinished(request);
+    this.#parts.listener.finished(request);
+    if (isGroupDone) this.retire(group);
+  }
+
+  /** All requests of a closed group have finished. */
+  retire(group: Group): void {
+    for (const [workerId, updates] of this.#parts.registry.retired(group)) {
+      for (const update of updates) this.#parts.outbox.post(workerId, update);
+    }
+    for (const request of group.requests)
+      if (request.spec.keepsKv === true) this.#parts.kv.letGo(request);
+    this.#parts.meter.count("finished_groups");
+    this.#parts.listener.groupFinished(group);
+    this.#parts.scheduler.forget(group);
+    this.#parts.context.forget(group);
+    this.#parts.buffer.remove(group);
+  }
+
+  /** A worker's tokens of the request cannot be used; the worker itself goes on. */
+  #refuse(request: Request, message: string): void {
+    request.response.refusal = { status: BAD_GATEWAY, message };
+    this.cut(request, "abort");
+  }
+
+  /** Ends an unfinished response as it stands. */
+  cut(request: Request, reason: "abort" | "stop"): void {
+    if (!this.#parts.pause.arrivals.delete(request) && request.status === "waiting") {
+      this.#parts.scheduler.remove(request);
+    }
+    this.#parts.failures.ending(request);
+    if (reason !== "stop" || !this.#parts.kv.park(request)) this.#parts.kv.release(request);
+    this.finish(request, reason);
+  }
+
+  /** The request has lost what it had on a worker; if it ran, it waits again. */
+  unplace(request: Request): void {
+    const hasRun = request.status === "moving" || request.status === "running";
+    if (hasRun) request.response.closeChunk(this.#parts.clock.nowMs(), "lost");
+    this.#parts.kv.executor.lost(request);
+    if (!hasRun) {
+      this.#parts.scheduler.unparked(request);
+      return;
+    }
+    const end = unreportedEnd(request);
+    if (end !== null && !lacksReports(request)) {
+      this.finish(request, end);
+      return;
+    }
+    const canContinue = end === null && request.spec.divisible;
+    const isRestarted = !canContinue && request.response.length > 0;
+    if (isRestarted) {
+      this.#parts.meter.restarted(request.response.length);
+      request.response.restart();
+      this.#parts.registry.restarted(request);
+    }
+    this.#parts.scheduler.enqueue(request);
+    if (isRestarted) this.#parts.listener.restarted(request);
+  }
+
+  /** A strict request that waits has tokens of weights that are no longer current, and nothing on a worker. */
+  beginAnew(request: Request): void {
+    const { response } = request;
+    if (response.chunks.length === 0) return;
+    if (response.restarts >= STRICT_RESTARTS_MAX) {
+      const message = `the weights changed ${response.restarts + 1} times before it was finished, and all its tokens must be of the same`;
+      response.refusal = { status: 409, message };
+      this.cut(request, "abort");
+      return;
+    }
+    // One that came, with saved tokens, while the rollout is paused is scheduled by `resume`; one whose worker has just
+    // failed, when it has settled.
+    const isScheduled =
+      !this.#parts.pause.arrivals.has(request) && !this.#parts.failures.isDelayed(request);
+    if (isScheduled) this.#parts.scheduler.remove(request);
+    this.#parts.meter.restarted(response.length);
+    response.restart();
+    this.#parts.registry.restarted(request);
+    if (isScheduled) this.#parts.scheduler.enqueue(request);
+    this.#parts.listener.restarted(request);
+  }
+}
+
+/** Of a response that has its last token, whose worker was lost before it reported the end; null: it has not. */
+function unreportedEnd({ spec, response }: Request): FinishReason | null {
+  const { stopTokenIds, tokensMax } = spec.sampling;
+  const last = response.length === 0 ? null : response.tokens(response.length - 1)[0];
+  if (last != null && stopTokenIds.includes(last)) return "stop";
+  return response.length === tokensMax ? "length" : null;
+}
