@@ -15,13 +15,7 @@ import { readGgufHead } from "../../src/engines/llama/gguf.ts";
 import { type LlamaModel, openLlamaModel } from "../../src/engines/llama/open.ts";
 import { checkpoint, writeSafetensors } from "../llama/checkpoint.ts";
 import { Ear, finished } from "../llama/ear.ts";
-import {
-  MODEL_PATH,
-  newRequest,
-  OTHER_MODEL_PATH,
-  run,
-  skipReason,
-} from "../llama/engine-fixture.ts";
+import { MODEL_PATH, newRequest, run, skipReason } from "../llama/engine-fixture.ts";
 import { rounds } from "./scale.ts";
 
 setDefaultTimeout(600_000);
@@ -171,11 +165,11 @@ describe.skipIf(skipReason !== null)("model files", () => {
 
   test("damaged weights never take the place of good ones, whatever form they come in", async () => {
     const dice = new Dice(SEED + 1);
-    const { model, worker, ear } = await serving(OTHER_MODEL_PATH);
+    const { model, worker, ear } = await serving();
     const expected = await tokensOf(worker, ear, 0);
     const source = join(scratch, "good.safetensors");
     writeSafetensors(source, checkpoint(), "F16");
-    const good = { gguf: readFileSync(OTHER_MODEL_PATH), safetensors: readFileSync(source) };
+    const good = { gguf: original, safetensors: readFileSync(source) };
     const { weights } = worker;
     for (let round = 1; round <= rounds(6, 220); round += 1) {
       const form = dice.among(["gguf", "safetensors"] as const);
@@ -188,7 +182,7 @@ describe.skipIf(skipReason !== null)("model files", () => {
       const { status, body } = await update(worker, path, round);
       const problem = JSON.stringify(body);
       if (status === 200) {
-        expect((await update(worker, OTHER_MODEL_PATH, round)).status).toBe(200);
+        expect((await update(worker, MODEL_PATH, round)).status).toBe(200);
       } else {
         expect({ round, status, problem }).toEqual({
           round,
@@ -251,10 +245,8 @@ function version(index: number, bytes: Buffer): string {
   return path;
 }
 
-async function serving(
-  path = MODEL_PATH,
-): Promise<{ model: LlamaModel; worker: Worker; ear: Ear }> {
-  const model = await openLlamaModel({ path, deterministic: true });
+async function serving(): Promise<{ model: LlamaModel; worker: Worker; ear: Ear }> {
+  const model = await openLlamaModel({ path: MODEL_PATH, deterministic: true });
   const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
   if (worker === undefined) throw new Error("no worker");
   return { model, worker, ear: new Ear(worker) };

@@ -20,8 +20,7 @@ const TRIALS = rounds(9, 300);
 /** An update that nobody goes on with is given up after so long. */
 const TIMEOUT_S = 2;
 const ANSWER_MS_MAX = 60_000;
-const CAPACITY = ["--slots", "4", "--kv-tokens", "4096"];
-const ENGINE = ["--deterministic", "--model", OTHER_MODEL_PATH, ...CAPACITY];
+const ENGINE = ["--deterministic", "--slots", "4", "--kv-tokens", "4096"];
 
 type Process = ReturnType<typeof start>;
 

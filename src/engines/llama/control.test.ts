@@ -2,7 +2,7 @@
 // new epoch or not at all, and sleep that loses nothing.
 
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { checkpoint, writeSafetensors } from "../../../test/llama/checkpoint.ts";
@@ -131,6 +131,9 @@ describe.skipIf(skipReason !== null)("control", () => {
     const changed = checkpoint();
     changed.get("model.layers.1.mlp.down_proj.weight")?.values.fill(0);
     writeSafetensors(other, changed, "F16");
+    const temporary = () =>
+      readdirSync(tmpdir()).filter((name) => name.startsWith("foretoken-weights-"));
+    const held = temporary().length;
     const reload = { method: "reload_weights", kwargs: { weights_path: scratch } };
     const answer = await ask(worker, "POST /collective_rpc", { body: reload });
     expect(answer).toEqual({ status: 200, body: { results: [null] } });
@@ -139,15 +142,18 @@ describe.skipIf(skipReason !== null)("control", () => {
     expect((await ask(worker, "POST /update_weights", next)).status).toBe(200);
     expect(await tokensOf(worker, ear, 8)).not.toEqual(before);
     expect(ear.epochs.at(-1)).toBe(weightEpoch(2));
+    expect(temporary().length).toBe(held);
     await worker.close();
   });
 
   test("an update that fails leaves the old weights in service, and reports the reason", async () => {
     const { worker, ear } = await openOne();
-    const floats = join(scratch, "floats.safetensors");
-    writeSafetensors(floats, checkpoint(), "F16");
+    const short = join(scratch, "short.safetensors");
+    const tensors = checkpoint();
+    tensors.delete("model.norm.weight");
+    writeSafetensors(short, tensors, "F16");
     for (const [body, reason] of [
-      [{ update_info: { weights_path: floats } }, "begin with a GGUF file in f16, bf16 or f32"],
+      [{ update_info: { weights_path: short } }, "tensor model.norm.weight is missing"],
       [{ weight_dir: join(scratch, "absent") }, "absent"],
       [{ update_info: { names: ["lm_head.weight"] } }, "weights_path"],
       [null, "weights_path"],
@@ -207,7 +213,7 @@ describe.skipIf(skipReason !== null)("control", () => {
   });
 
   test("a path that would hold its reader for ever is refused at once", async () => {
-    const { worker } = await openOne(OTHER_MODEL_PATH);
+    const { worker } = await openOne();
     const fifo = join(scratch, "fifo.safetensors");
     const folder = join(scratch, "folder-of-fifos");
     mkdirSync(folder);

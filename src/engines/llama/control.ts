@@ -63,7 +63,7 @@ const TORCH_DTYPE: Readonly<Record<string, string>> = {
   f16: "torch.float16",
   bf16: "torch.bfloat16",
 };
-/** Quantized weights are multiplied as floats. */
+/** Weights come as floats, and are quantized when they are loaded. */
 const QUANTIZED_DTYPE = "torch.float32";
 
 /** Never rejects. */

@@ -5,7 +5,10 @@ import { closeSync, fstatSync, openSync, readSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
 
 /** Types that weights can be written in; the numbers are ggml's. */
-export const GGML_TYPE = { f32: 0, f16: 1, bf16: 30 } as const;
+export const GGML_TYPE = { f32: 0, f16: 1, q8_0: 8, bf16: 30 } as const;
+/** Weights per block of q8_0: a scale in f16, then a byte each. */
+export const Q8_BLOCK = 32;
+export const Q8_BLOCK_BYTES = 34;
 
 export interface GgufTensor {
   readonly name: string;

@@ -1,6 +1,7 @@
-// Checkpoints made from the bundled model's own GGUF must become that file again, byte for byte, and whatever
-// does not fit is refused by name.
+// Checkpoints made from the bundled model's own GGUF must become that file again, byte for byte; quantised
+// weights must be those of ggml; and whatever does not fit is refused by name.
 
+import { dlopen, ptr } from "bun:ffi";
 import { afterAll, describe, expect, test } from "bun:test";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -11,9 +12,10 @@ import {
   type Weights,
   writeSafetensors,
 } from "../../../test/llama/checkpoint.ts";
-import { MODEL_PATH, OTHER_MODEL_PATH } from "../../../test/llama/engine-fixture.ts";
+import { MODEL_PATH, OTHER_MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
 import { GGML_TYPE, type GgufTensor, readGgufHead } from "./gguf.ts";
-import { convertWeights } from "./weights-conversion.ts";
+import { locateLibrary } from "./platform.ts";
+import { checkpointName, convertWeights } from "./weights-conversion.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "foretoken-conversion-"));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -55,12 +57,6 @@ describe("convertWeights", () => {
       JSON.stringify({ weight_map: { ...weightMap, x: "../../worker/model-0.safetensors" } }),
     );
     expect(() => convert(sharded)).toThrow("tensor x is in no file of this folder");
-  });
-
-  test("an engine with quantized weights is told what to begin with", () => {
-    const path = join(folder, "float.safetensors");
-    writeSafetensors(path, checkpoint(), "F32");
-    expect(() => convert(path, MODEL_PATH)).toThrow("begin with a GGUF file in f16, bf16 or f32");
   });
 
   test("bf16 and f16 are read exactly, output in both widths", () => {
@@ -167,6 +163,34 @@ describe("convertWeights", () => {
     expect(q).toEqual([0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15]);
     expect(k).toEqual([0, 2, 1, 3, 4, 6, 5, 7]);
     expect(v).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
+  });
+});
+
+describe.skipIf(skipReason !== null)("q8_0", () => {
+  test("a base of q8_0 gets the bytes that ggml's own quantisation writes", () => {
+    const library = dlopen(join(locateLibrary().folder, "libggml-base.so"), {
+      quantize_row_q8_0_ref: { args: ["ptr", "ptr", "i64"], returns: "void" },
+    });
+    const tensors = checkpoint();
+    // A block of zeros, and one whose values fall half between two steps.
+    const embeddings = tensors.get("model.embed_tokens.weight")?.values ?? new Float32Array(64);
+    embeddings.fill(0, 0, 32);
+    for (let i = 0; i < 32; i += 1) embeddings[32 + i] = i === 0 ? 127 : (i - 16) / 2;
+    const source = join(folder, "q8.safetensors");
+    writeSafetensors(source, tensors, "F32");
+    const bytes = convert(source, MODEL_PATH);
+    let checked = 0;
+    for (const { name, type, offset } of readGgufHead(MODEL_PATH).tensors) {
+      if (type !== GGML_TYPE.q8_0) continue;
+      const { values } = tensors.get(checkpointName(name) ?? "") ?? { values: new Float32Array(0) };
+      const expected = new Uint8Array(new ArrayBuffer((values.length / 32) * 34));
+      const input = new Float32Array(values);
+      library.symbols.quantize_row_q8_0_ref(ptr(input), ptr(expected), BigInt(values.length));
+      expect(bytes.subarray(offset, offset + expected.length).equals(expected)).toBe(true);
+      checked += 1;
+    }
+    expect(checked).toBe(29);
+    library.close();
   });
 });
 

@@ -4,7 +4,15 @@
 
 import { closeSync, ftruncateSync, openSync, readSync, writeSync } from "node:fs";
 import { AppError } from "../../core/base/errors.ts";
-import { type ByteRange, GGML_TYPE, type GgufHead, type GgufTensor, readGgufHead } from "./gguf.ts";
+import {
+  type ByteRange,
+  GGML_TYPE,
+  type GgufHead,
+  type GgufTensor,
+  Q8_BLOCK,
+  Q8_BLOCK_BYTES,
+  readGgufHead,
+} from "./gguf.ts";
 import { openSafetensors, readTensor, type SafeTensor } from "./safetensors.ts";
 
 /** llama: rows of q and k are interleaved for ggml's first kind of rotary embedding; the others' are not. */
@@ -37,9 +45,6 @@ const IGNORED = /\.rotary_emb\.inv_freq$/;
 const EMBEDDINGS = "model.embed_tokens.weight";
 const OUTPUT = "lm_head.weight";
 
-/** Types that tensors of a checkpoint become: whoever quantizes writes GGUF files. */
-const FLOATS: readonly number[] = [GGML_TYPE.f32, GGML_TYPE.f16, GGML_TYPE.bf16];
-
 export interface ConversionOptions {
   /** The GGUF file, or its form alone: what `keptRanges` names is read of it. */
   readonly base: string;
@@ -70,10 +75,6 @@ export function convertWeights(options: ConversionOptions): void {
   if (!ARCHITECTURES.includes(architecture)) {
     const known = ARCHITECTURES.join(", ");
     throw failure(options.source, `cannot become ${architecture} weights, only ${known}`);
-  }
-  if (head.tensors.some(({ type }) => !FLOATS.includes(type))) {
-    const instead = "begin with a GGUF file in f16, bf16 or f32, or give a quantized GGUF file";
-    throw failure(options.source, `quantized weights are not made from safetensors: ${instead}`);
   }
   const tensors = openSafetensors(options.source);
   checkNames(head, tensors, options.source);
@@ -185,8 +186,13 @@ function packedBytes({ name, dimensions, type }: GgufTensor): number {
     case GGML_TYPE.f16:
     case GGML_TYPE.bf16:
       return count * 2;
+    case GGML_TYPE.q8_0:
+      return (count / Q8_BLOCK) * Q8_BLOCK_BYTES;
     default:
-      throw failure("the loaded model", `tensor ${name} is of ggml type ${type}`);
+      throw failure(
+        "the loaded model",
+        `tensor ${name} is of ggml type ${type}; it can be f32, f16, bf16 or q8_0`,
+      );
   }
 }
 
@@ -198,8 +204,11 @@ function pack(weights: Float32Array<ArrayBuffer>, tensor: GgufTensor): Uint8Arra
     case GGML_TYPE.f16:
       new Float16Array(bytes.buffer).set(weights);
       return bytes;
-    default:
+    case GGML_TYPE.bf16:
       packBf16(weights, new Uint16Array(bytes.buffer));
+      return bytes;
+    default:
+      packQ8(weights, bytes);
       return bytes;
   }
 }
@@ -211,6 +220,36 @@ function packBf16(weights: Float32Array<ArrayBuffer>, out: Uint16Array): void {
     const word = words[i] as number;
     const isNan = (word & 0x7fffffff) > 0x7f800000;
     out[i] = isNan ? (word >>> 16) | 64 : (word + (0x7fff + ((word >>> 16) & 1))) >>> 16;
+  }
+}
+
+/**
+ * Blocks of a scale d = max |x| / 127 in f16, then round(x / d), halves away from zero, all in f32
+ * (ggml-quants.c, quantize_row_q8_0_ref). f64 rounded to f32 after each operation gives f32's own results.
+ */
+function packQ8(weights: Float32Array, out: Uint8Array): void {
+  const quants = new Int8Array(out.buffer);
+  const blocks = weights.length / Q8_BLOCK;
+  const scales = new Float16Array(blocks);
+  const scaleBytes = new Uint8Array(scales.buffer);
+  for (let block = 0; block < blocks; block += 1) {
+    const from = block * Q8_BLOCK;
+    const at = block * Q8_BLOCK_BYTES;
+    let largest = 0;
+    for (let i = from; i < from + Q8_BLOCK; i += 1) {
+      const size = Math.abs(weights[i] as number);
+      if (size > largest) largest = size;
+    }
+    const scale = Math.fround(largest / 127);
+    const inverse = scale === 0 ? 0 : Math.fround(1 / scale);
+    scales[block] = scale;
+    out[at] = scaleBytes[block * 2] as number;
+    out[at + 1] = scaleBytes[block * 2 + 1] as number;
+    for (let i = 0; i < Q8_BLOCK; i += 1) {
+      const value = Math.fround((weights[from + i] as number) * inverse);
+      // Converted to a byte, a number loses its fraction.
+      quants[at + 2 + i] = value < 0 ? value - 0.5 : value + 0.5;
+    }
   }
 }
 
