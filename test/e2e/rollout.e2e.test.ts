@@ -73,12 +73,12 @@ engineTest(
     const [out, reportPath] = [join(folder, "deep", "out.jsonl"), join(folder, "report.json")];
     const { status, stdout } = await foretoken(
       ...["rollout", PROMPTS, "--limit", "6", "--max-tokens", "400", "--kv-tokens", "1500"],
-      ...["--compare", "group,divided,seer,seer:self", "--out", out, "--report", reportPath],
+      ...["--compare", "group,divided,seer:off,seer", "--out", out, "--report", reportPath],
     );
     expect(status).toBe(0);
     expect(stdout).toContain("wall time");
     const { runs } = readReport(reportPath);
-    expect(Object.keys(runs)).toEqual(["group", "divided", "seer", "seer:self"]);
+    expect(Object.keys(runs)).toEqual(["group", "divided", "seer:off", "seer"]);
     for (const run of Object.values(runs)) {
       expect(run.finished_requests).toBe(48);
       expect(run.lost_tokens).toBe(0);
@@ -88,7 +88,7 @@ engineTest(
       }
     }
     expect(runs.group?.preemptions).toBeGreaterThan(0);
-    expect(runs.seer?.preemptions).toBe(0);
+    expect(runs.seer?.preemptions).toBeLessThan(runs.group?.preemptions ?? 0);
     const lines = readLines(out);
     expect(new Set(lines.map((line) => `${line.group} ${line.index}`)).size).toBe(48);
     for (const line of lines) {
