@@ -1,5 +1,4 @@
-// Micro benches of the core, each beside baselines in the same run: an n-gram drafter on a JavaScript Map,
-// the same automaton in plain TypeScript and, where this Python has it, arctic-inference. Prints a ratio table.
+// Micro benches of the core, beside arctic-inference in the same run where this Python has it. Prints a ratio table.
 //
 //   bun bench/micro/core.ts [--smoke] [--python PYTHON] [--json FILE]
 
@@ -11,9 +10,7 @@ import { loadCore } from "../../src/core/wasm/load.ts";
 import { SuffixIndex } from "../../src/core/wasm/suffix-index.ts";
 import { fastestMs, type Measurement, ratioTable, SEED, writeResults } from "../harness.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
-import { MapDrafter } from "./map-drafter.ts";
 import { besidePeer } from "./peer-core.ts";
-import { PlainAutomaton } from "./plain-automaton.ts";
 import { texts, type Workload } from "./workload.ts";
 
 interface Sizes {
@@ -36,11 +33,6 @@ const QUERY = { tokensMax: 16, probabilityMin: 0.1 };
 const noneFull = (): never => {
   throw new Error("the bench outgrew the core");
 };
-
-interface Drafting {
-  append(sequence: number, token: number): void;
-  path(sequence: number, tokensMax: number, probabilityMin: number): number[];
-}
 
 /** What a worker has just decoded: the index copies it, so one array serves all. */
 const delta = new Int32Array(STEP_TOKENS);
@@ -73,12 +65,6 @@ function feed(
   index.flush();
 }
 
-function feedBaseline(drafting: Drafting, group: readonly Int32Array[], end: number): void {
-  for (let at = 0; at < end; at += 1) {
-    for (const [k, text] of group.entries()) drafting.append(k, text[at] ?? 0);
-  }
-}
-
 /** ns for each token of one group of 16, and bytes. */
 function appendBench(sizes: Sizes): Measurement[] {
   const groups = texts({ groups: 1, siblings: 16, tokens: sizes.tokens }, SEED);
@@ -94,19 +80,12 @@ function appendBench(sizes: Sizes): Measurement[] {
     index.drop(handle);
     drop = performance.now() - start;
   });
-  const group = groups[0] ?? [];
-  const perToken = (make: () => Drafting) =>
-    (fastestMs(1, () => feedBaseline(make(), group, sizes.tokens)) * 1e6) / count;
-  const baselines = {
-    "the same in TypeScript": perToken(() => new PlainAutomaton()),
-    "n-grams in a Map": perToken(() => new MapDrafter()),
-  };
   return [
     {
       name: "append, 16 siblings, a token",
       unit: "ns",
       value: (ours * 1e6) / count,
-      baselines,
+      baselines: {},
       target: 130,
     },
     { name: "stored token", unit: "bytes", value: bytes, baselines: {}, target: 48 },
@@ -140,43 +119,18 @@ function stepBench(
   return { perToken: (ms * 1e6) / (requests * steps * STEP_TOKENS), perStep: (ms * 1000) / steps };
 }
 
-function stepBaseline(shape: Workload, make: () => Drafting): number {
-  const groups = texts(shape, SEED);
-  const drafting = groups.map(make);
-  const start = performance.now();
-  for (let at = 0; at < shape.tokens; at += 1) {
-    for (const [g, group] of groups.entries()) {
-      for (const [k, text] of group.entries()) {
-        drafting[g]?.append(k, text[at] ?? 0);
-        if (at % STEP_TOKENS === 0) drafting[g]?.path(k, QUERY.tokensMax, QUERY.probabilityMin);
-      }
-    }
-  }
-  const count = shape.groups * shape.siblings * shape.tokens;
-  return ((performance.now() - start) * 1e6) / count;
-}
-
 function stepBenches(sizes: Sizes): Measurement[] {
   const small = { groups: 16, siblings: 8, tokens: sizes.tokens };
   const large = { groups: 128, siblings: 8, tokens: sizes.tokens >> 2 };
   const path = stepBench(small, false, sizes.runs);
   const tree = stepBench(small, true, sizes.runs);
   const thousand = stepBench(large, false, sizes.runs);
-  // The baselines are slow and grow slower: a quarter of the tokens favours them.
-  const short = { ...small, tokens: sizes.tokens >> 2 };
-  const baselines = {
-    "the same in TypeScript": stepBaseline(short, () => new PlainAutomaton()),
-    "n-grams in a Map": stepBaseline(
-      { ...small, tokens: sizes.tokens >> 4 },
-      () => new MapDrafter(),
-    ),
-  };
   return [
     {
       name: "append + path, 128 requests, a token",
       unit: "ns",
       value: path.perToken,
-      baselines,
+      baselines: {},
       target: 400,
     },
     {
@@ -205,15 +159,9 @@ function stepBenches(sizes: Sizes): Measurement[] {
 /** One draft through one JS call, the requests of a group in turn. */
 async function draftBench(sizes: Sizes): Promise<Measurement[]> {
   const groups = texts({ groups: 1, siblings: 16, tokens: sizes.tokens }, SEED);
-  const group = groups[0] ?? [];
   const index = new SuffixIndex({}, noneFull);
   const handle = index.create(Int32Array.of(1, 2, 3)) ?? 0;
   feed(index, [handle], groups);
-  const plain = new PlainAutomaton();
-  const map = new MapDrafter();
-  const baselineEnd = Math.min(sizes.tokens, 2048);
-  feedBaseline(plain, group, baselineEnd);
-  feedBaseline(map, group, baselineEnd);
   let k = 0;
   const timed = async (work: () => void) =>
     (await measure(work, { min_cpu_time: sizes.callMs * 1e6 })).p50 / 1000;
@@ -226,14 +174,6 @@ async function draftBench(sizes: Sizes): Promise<Measurement[]> {
       k += 1;
     };
   };
-  const baselines = {
-    "the same in TypeScript": await timed(() => {
-      plain.path(k++ % 16, QUERY.tokensMax, QUERY.probabilityMin);
-    }),
-    "n-grams in a Map": await timed(() => {
-      map.path(k++ % 16, QUERY.tokensMax, QUERY.probabilityMin);
-    }),
-  };
   const path = await timed(ours(false, 1));
   const tree = await timed(ours(true, 1));
   const sixteen = (await timed(ours(false, 16))) / 16;
@@ -241,7 +181,7 @@ async function draftBench(sizes: Sizes): Promise<Measurement[]> {
     index.core.abi_version();
   });
   return [
-    { name: "path of 16, JS call included", unit: "us", value: path, baselines, target: 0.4 },
+    { name: "path of 16, JS call included", unit: "us", value: path, baselines: {}, target: 0.4 },
     { name: "path of 16, one of 16 in a call", unit: "us", value: sixteen, baselines: {} },
     { name: "tree of 16, JS call included", unit: "us", value: tree, baselines: {}, target: 2.5 },
     { name: "empty call from JS", unit: "ns", value: call * 1000, baselines: {} },
