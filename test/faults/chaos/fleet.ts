@@ -5,7 +5,7 @@ import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { assert, present, unreachable } from "../../../src/core/base/assert.ts";
 import { freePort } from "../../../src/tools/up/ports.ts";
-import { LinkProxy } from "./link-proxy.ts";
+import { CuttingProxy } from "../../suite/cutting-proxy.ts";
 import type { Member } from "./member.ts";
 import { CHAOS_KINDS, type ChaosKind, type PlannedFault } from "./plan.ts";
 import { ChaosProcess } from "./process.ts";
@@ -38,7 +38,7 @@ export interface FleetParts {
 
 interface Link {
   readonly member: Member;
-  readonly proxy: LinkProxy;
+  readonly proxy: CuttingProxy;
 }
 
 export class Fleet {
@@ -60,7 +60,7 @@ export class Fleet {
   static async start(parts: FleetParts): Promise<Fleet> {
     const links: Link[] = [];
     for (const member of parts.members) {
-      links.push({ member, proxy: await LinkProxy.listen(member.port) });
+      links.push({ member, proxy: await CuttingProxy.listen(() => member.port) });
     }
     const fleet = new Fleet(parts, links);
     try {
@@ -135,10 +135,10 @@ export class Fleet {
       case "sidecar_kill":
         return await this.#killSidecar(ms);
       case "link_cut":
-        proxy.cut();
+        proxy.refuse();
         break;
       case "link_silent":
-        proxy.hold();
+        proxy.stall();
         break;
       case "link_slow":
         proxy.slow(fault.latencyMs);

@@ -2,7 +2,7 @@
 
 import { expect, test } from "bun:test";
 import { connect, createServer, type Socket } from "node:net";
-import { LinkProxy } from "./link-proxy.ts";
+import { CuttingProxy } from "./cutting-proxy.ts";
 
 async function echo(): Promise<{ port: number; close: () => void }> {
   const server = createServer((socket) => socket.pipe(socket).on("error", () => undefined));
@@ -30,7 +30,7 @@ async function until(isTrue: () => boolean): Promise<void> {
 
 test("a link that is slowed and held delivers every byte in order", async () => {
   const server = await echo();
-  const proxy = await LinkProxy.listen(server.port);
+  const proxy = await CuttingProxy.listen(() => server.port);
   const { socket, received } = await dialed(proxy.port);
   let sent = "";
   const send = (text: string) => {
@@ -42,7 +42,7 @@ test("a link that is slowed and held delivers every byte in order", async () => 
   proxy.heal();
   for (let i = 0; i < 50; i += 1) send(`${i};`);
   await until(() => received() === sent);
-  proxy.hold();
+  proxy.stall();
   expect(proxy.isBroken).toBe(true);
   send("held");
   await Bun.sleep(50);
@@ -56,9 +56,9 @@ test("a link that is slowed and held delivers every byte in order", async () => 
 
 test("a cut ends connections and refuses new ones until it is healed", async () => {
   const server = await echo();
-  const proxy = await LinkProxy.listen(server.port);
+  const proxy = await CuttingProxy.listen(() => server.port);
   const first = await dialed(proxy.port);
-  proxy.cut();
+  proxy.refuse();
   await until(() => first.socket.destroyed);
   const second = await dialed(proxy.port);
   await until(() => second.socket.destroyed);
