@@ -65,7 +65,7 @@ export interface ProbeOptions {
 /** vLLM's default for an online server on most devices; its `max_num_seqs` is seen in development mode only. */
 const SLOTS_DEFAULT = 256;
 /** vLLM's default `--max-logprobs`. */
-const LOGPROBS_MAX_DEFAULT = 20;
+export const LOGPROBS_MAX_DEFAULT = 20;
 /** SGLang has no bound. */
 const TOP_LOGPROBS_MAX = 20;
 const HEALTH_PAUSE_MS = 250;

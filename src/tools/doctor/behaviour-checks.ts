@@ -1,8 +1,10 @@
 // What an engine does: each check has it generate a few tokens and looks at what came. Every one is small; none
 // pauses, updates or resets anything.
 
+import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";
 import { checkDivided } from "../../engines/vllm/divided-check.ts";
-import { type CompletionRequest, type Engine, listOf, type Made } from "./engine.ts";
+import { chunksFinding } from "./chunks-finding.ts";
+import { type CompletionRequest, type Engine, fieldOf, listOf, type Made } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
 
 /** Something that an engine did not do when it was asked. */
@@ -11,21 +13,18 @@ export class Refused extends Error {}
 export async function make(engine: Engine, request: CompletionRequest): Promise<Made> {
   const outcome = await engine.generate(request);
   if (outcome.kind === "made") return outcome.made;
-  throw new Refused(`${engine.endpoint} answered ${outcome.status}: ${outcome.message}`);
+  throw new Refused(
+    `${ENDPOINT_PATHS[engine.endpoint]} answered ${outcome.status}: ${outcome.message}`,
+  );
 }
 
 const TEXT = "Count: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20. Again: 1 2 3 4 5 6 7 8 9";
 
 /** Token ids of repetitive text, at least `length`. */
 export async function somePrompt(engine: Engine, length: number): Promise<number[]> {
-  const answer = await engine.call("POST", "/tokenize", {
-    model: engine.model,
-    prompt: TEXT,
-    add_special_tokens: false,
-  });
-  const body = answer.body;
-  const listed = typeof body === "object" && body !== null && "tokens" in body ? body.tokens : null;
-  const ids = listOf(listed).filter((id) => typeof id === "number");
+  const asked = { model: engine.model, prompt: TEXT, add_special_tokens: false };
+  const { body } = await engine.call("POST", "/tokenize", asked);
+  const ids = listOf(fieldOf(body, "tokens")).filter((id) => typeof id === "number");
   // Without a tokenizer, ids that every vocabulary has.
   const base = ids.length > 0 ? ids : Array.from({ length: 32 }, (_, index) => 10 + index);
   const prompt: number[] = [];
@@ -33,24 +32,17 @@ export async function somePrompt(engine: Engine, length: number): Promise<number
   return prompt;
 }
 
-/** nats. Arithmetic in bfloat16 differs with the batch; two tokens nearer than this may change places. */
-const TIE = 0.25;
-
 /** The same prompt whole and in chunks, at temperature 0. */
 export async function checkChunks(engine: Engine, prompt: readonly number[]): Promise<Finding> {
-  const check = "chunks at temperature 0";
-  const fix = "compare --dtype float32, drafts off, another attention backend; report it to vLLM";
   const found = await checkDivided(
     (tokens, { tokensMax, hasTop }) =>
       make(engine, { tokens, maxTokens: tokensMax, temperature: 0, ...(hasTop ? { top: 2 } : {}) }),
     prompt,
   );
-  const { at, gapNats: gap } = found;
-  if (at < 0)
-    return ok(check, `${found.tokens} tokens, whole and in ${found.chunks} chunks: the same`);
-  const where = `whole and in chunks differ from token ${at} on, where the two likeliest are ${gap.toFixed(3)} nats apart`;
-  if (gap < TIE) return warn(check, `${where}: rounding, as it happens in bfloat16`, fix);
-  return fail(check, where, fix);
+  return chunksFinding(
+    found,
+    "compare --dtype float32, drafts off, another attention backend; report it to vLLM",
+  );
 }
 
 export async function checkLength(engine: Engine, prompt: readonly number[]): Promise<Finding> {

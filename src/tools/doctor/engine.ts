@@ -1,10 +1,23 @@
-// HTTP client of one engine for the checks: sends requests and returns the answers without judging them. It uses text
+// One engine as the checks ask it: whole answers by the vLLM client, which are returned and not judged. It uses text
 // completions if the token-id endpoint is not available.
+
+import { groupId, weightEpoch } from "../../core/base/ids.ts";
+import type { SamplingParams } from "../../core/request/request.ts";
+import { chunkBody } from "../../engines/vllm/body.ts";
+import { wallTimers } from "../../engines/vllm/clock.ts";
+import { type ChunkRequest, ENDPOINT_PATHS, type Endpoint } from "../../engines/vllm/dialect.ts";
+import { HttpClient } from "../../engines/vllm/http.ts";
+import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
+import { LOGPROBS_MAX_DEFAULT } from "../../engines/vllm/probe.ts";
+import { PROBE, PROBE_ASK } from "../../engines/vllm/probe-request.ts";
+import { errorMessage } from "../../engines/vllm/stream-event.ts";
+import { wholeAnswer } from "../../engines/vllm/whole-answer.ts";
 
 export interface Answer {
   /** 0: no answer. */
   readonly status: number;
-  /** Parsed where it is JSON; else text. */
+  readonly text: string;
+  /** The text, parsed where it is JSON. */
   readonly body: unknown;
 }
 
@@ -32,98 +45,57 @@ export interface Made {
   readonly cachedTokens: number | null;
 }
 
-/** Of places in a text: its tokens' logprobs, and those of the likeliest tokens there, highest first. */
+/** Logprobs of the tokens at some places of a text, and of the likeliest tokens there, highest first. */
 export type Scored = Pick<Made, "logprobs" | "top">;
 
 export type Outcome =
   | { readonly kind: "made"; readonly made: Made }
   | { readonly kind: "refused"; readonly status: number; readonly message: string };
 
-export type Endpoint = "/inference/v1/generate" | "/v1/completions";
-
 const TIMEOUT_MS = 120_000;
 const MESSAGE_CHARACTERS = 300;
-
-type Json = Record<string, unknown>;
+const SALT_DEFAULT = "foretoken-doctor";
+/** The plugin takes a request without an epoch as one of no run, and keeps the drafts of the run that it serves. */
+const NO_EPOCH = weightEpoch(-1);
 
 export class Engine {
-  /** Without a slash at its end. */
-  readonly url: string;
-  readonly #headers: Readonly<Record<string, string>>;
+  readonly #client: HttpClient;
   /** Set once it is known. */
   model: string | null = null;
-  endpoint: Endpoint = "/inference/v1/generate";
+  endpoint: Endpoint = "generate";
 
   constructor(url: string, token: string | null) {
-    this.url = url.replace(/\/+$/, "");
-    this.#headers = token === null ? {} : { authorization: `Bearer ${token}` };
+    const answerBytesMax = VLLM_LIMITS.reportBytesMax;
+    this.#client = new HttpClient({ url, apiKey: token, clock: wallTimers, answerBytesMax });
+  }
+
+  /** Without a slash at its end. */
+  get url(): string {
+    return this.#client.url;
   }
 
   /** Never rejects. */
   async call(method: "GET" | "POST", path: string, body: unknown = null): Promise<Answer> {
-    try {
-      const response = await fetch(this.url + path, {
-        method,
-        headers: {
-          ...this.#headers,
-          ...(body === null ? {} : { "content-type": "application/json" }),
-        },
-        ...(body === null ? {} : { body: JSON.stringify(body) }),
-        signal: AbortSignal.timeout(TIMEOUT_MS),
-      });
-      return { status: response.status, body: parsed(await response.text()) };
-    } catch (error) {
-      return { status: 0, body: error instanceof Error ? error.message : String(error) };
-    }
+    return await this.#answer(method, path, body === null ? null : JSON.stringify(body));
   }
 
   /** Ends at `maxTokens` or a stop token, and at nothing else. */
   async generate(request: CompletionRequest): Promise<Outcome> {
-    const isGenerate = this.endpoint === "/inference/v1/generate";
-    const params = {
-      max_tokens: request.maxTokens,
-      temperature: request.temperature,
-      ignore_eos: true,
-      logprobs: request.top ?? 0,
-      ...(request.seed === undefined ? {} : { seed: request.seed }),
-      ...(request.stopTokenIds === undefined ? {} : { stop_token_ids: request.stopTokenIds }),
-    };
-    const beside = {
-      model: this.model,
-      cache_salt: request.cacheSalt ?? "foretoken-doctor",
-      ...(request.priority === undefined ? {} : { priority: request.priority }),
-    };
-    const { sibling } = request;
-    const known =
-      sibling === undefined
-        ? {}
-        : {
-            [isGenerate ? "extra_args" : "vllm_xargs"]: {
-              foretoken_group: sibling.group,
-              foretoken_sample: sibling.sample,
-            },
-          };
-    const body = isGenerate
-      ? { token_ids: request.tokens, sampling_params: { ...params, ...known }, ...beside }
-      : {
-          prompt: request.tokens,
-          ...params,
-          ...known,
-          ...beside,
-          return_token_ids: true,
-          return_tokens_as_token_ids: true,
-          add_special_tokens: false,
-        };
-    const answer = await this.call("POST", this.endpoint, body);
-    if (answer.status !== 200) {
-      return { kind: "refused", status: answer.status, message: messageOf(answer.body) };
+    const { maxTokens: tokensMax, temperature, stopTokenIds = [], top = 0 } = request;
+    const sampling = { tokensMax, temperature, stopTokenIds, topLogprobs: top };
+    const { status, text } = await this.#generated(request, sampling);
+    if (status !== 200) return { kind: "refused", status, message: messageOf(text) };
+    const [event] = wholeAnswer(Buffer.from(text), top).events;
+    if (event?.kind !== "piece" || (event.tokens[0] ?? -1) < 0) {
+      return { kind: "refused", status, message: "its answer holds no token ids" };
     }
-    const made = isGenerate ? madeByGenerate(answer.body) : madeByCompletions(answer.body);
-    if (made.tokens.length === made.logprobs.length && made.tokens.length > 0) {
-      return { kind: "made", made };
+    const { tokens, logprobs, alternatives, finishReason: finish, usage } = event;
+    if (tokens.length !== logprobs.length) {
+      return { kind: "refused", status, message: "its answer holds no logprobs" };
     }
-    const what = made.tokens.length === 0 ? "token ids" : "logprobs";
-    return { kind: "refused", status: 200, message: `its answer holds no ${what}` };
+    const tops = alternatives.map((row) => row.filter((_, i) => i % 2 === 1));
+    const cachedTokens = usage?.cachedTokens ?? null;
+    return { kind: "made", made: { tokens, logprobs, top: tops, finish, cachedTokens } };
   }
 
   /**
@@ -131,42 +103,84 @@ export class Engine {
    * nor the sampler take part. At temperature 1. null: the engine does not report them.
    */
   async score(tokens: readonly number[], from: number, top: number): Promise<Scored | null> {
-    const asked = { max_tokens: 1, temperature: 1, prompt_logprobs: top };
-    const common = { model: this.model };
-    const body =
-      this.endpoint === "/inference/v1/generate"
-        ? { token_ids: tokens, sampling_params: asked, ...common }
-        : { prompt: tokens, ...asked, ...common };
-    const answer = await this.call("POST", this.endpoint, body);
-    const listed =
-      fieldOf(answer.body, "prompt_logprobs") ??
-      fieldOf(listOf(fieldOf(answer.body, "choices"))[0], "prompt_logprobs");
-    const places = listOf(listed);
-    if (answer.status !== 200 || places.length !== tokens.length) return null;
+    const engineFields = { prompt_logprobs: top };
+    const sampling = { tokensMax: 1, temperature: 1, engineFields };
+    const { status, text } = await this.#generated({ tokens }, sampling);
+    if (status !== 200) return null;
+    const { logprobs: listed } = wholeAnswer(Buffer.from(text), 0).report;
+    const places = listed === null ? [] : listOf(JSON.parse(Buffer.from(listed).toString()));
+    if (places.length !== tokens.length) return null;
     const logprobs: number[] = [];
     const tops: number[][] = [];
     for (let place = from; place < tokens.length; place += 1) {
-      const entries = places[place];
+      const entries: unknown = places[place];
       const logprob = pathOf(entries, String(tokens[place]), "logprob");
-      if (typeof entries !== "object" || entries === null || typeof logprob !== "number")
-        return null;
+      if (typeof logprob !== "number") return null;
       logprobs.push(logprob);
-      tops.push(falling(Object.values(entries).map((entry) => fieldOf(entry, "logprob"))));
+      const likeliest = Object.values(Object(entries)).map((entry) => fieldOf(entry, "logprob"));
+      tops.push(likeliest.filter((one) => typeof one === "number").toSorted((a, b) => b - a));
     }
     return { logprobs, top: tops };
+  }
+
+  async #generated(
+    request: Pick<CompletionRequest, "tokens" | "seed" | "cacheSalt" | "priority" | "sibling">,
+    sampling: Partial<SamplingParams> & Pick<SamplingParams, "tokensMax">,
+  ): Promise<Answer> {
+    const { seed = 0, cacheSalt = SALT_DEFAULT, priority = 0, sibling } = request;
+    const tokens = Int32Array.from(request.tokens);
+    const ask: ChunkRequest = {
+      ...PROBE_ASK,
+      name: `ft-doctor-${crypto.randomUUID()}`,
+      spec: {
+        ...PROBE,
+        prompt: tokens,
+        sampling: { ...PROBE.sampling, ...sampling },
+        draw: { hi: seed, lo: seed },
+      },
+      tokens,
+      tokensMax: sampling.tokensMax,
+      // Its KV stays in a pool, where the next request finds it.
+      isLast: false,
+      priority,
+      cacheSalt,
+      run: cacheSalt,
+      epoch: NO_EPOCH,
+      draft:
+        sibling === undefined
+          ? null
+          : { groupId: groupId(sibling.group), sampleIndex: sibling.sample },
+      form: "whole",
+    };
+    const { endpoint } = this;
+    const body = chunkBody(ask, {
+      endpoint,
+      // A server that is given no name takes the one model that it has.
+      model: this.model ?? "",
+      hasPriorities: request.priority !== undefined,
+      logprobsMax: LOGPROBS_MAX_DEFAULT,
+      hasStreamSettings: false,
+      hasSeeds: request.seed !== undefined,
+    });
+    return await this.#answer("POST", ENDPOINT_PATHS[endpoint], body);
+  }
+
+  async #answer(method: "GET" | "POST", path: string, body: string | null): Promise<Answer> {
+    const answer = await this.#client.answer({ method, path, body }, TIMEOUT_MS);
+    if (answer.kind === "unreachable") {
+      return { status: 0, text: answer.message, body: answer.message };
+    }
+    return { status: answer.status, text: answer.body, body: parsed(answer.body) };
   }
 }
 
 /** A server's error message. */
-export function messageOf(body: unknown): string {
-  const error = fieldOf(body, "error") ?? body;
-  const message = fieldOf(error, "message") ?? fieldOf(error, "detail") ?? error;
-  const text = typeof message === "string" ? message : JSON.stringify(message);
-  return (text ?? "").slice(0, MESSAGE_CHARACTERS);
+export function messageOf(text: string): string {
+  return errorMessage(text).slice(0, MESSAGE_CHARACTERS);
 }
 
 export function fieldOf(value: unknown, name: string): unknown {
-  return typeof value === "object" && value !== null ? (value as Json)[name] : undefined;
+  return typeof value === "object" && value !== null ? Reflect.get(value, name) : undefined;
 }
 
 /** A field within fields; undefined: it is not there. */
@@ -184,46 +198,4 @@ function parsed(text: string): unknown {
   } catch {
     return text;
   }
-}
-
-function madeByGenerate(body: unknown): Made {
-  const choice = listOf(fieldOf(body, "choices"))[0];
-  const content = listOf(pathOf(choice, "logprobs", "content"));
-  return {
-    tokens: numbersOf(fieldOf(choice, "token_ids")),
-    logprobs: numbersOf(content.map((entry) => fieldOf(entry, "logprob"))),
-    top: content.map((entry) =>
-      falling(listOf(fieldOf(entry, "top_logprobs")).map((one) => fieldOf(one, "logprob"))),
-    ),
-    ...commonOf(body, choice),
-  };
-}
-
-function madeByCompletions(body: unknown): Made {
-  const choice = listOf(fieldOf(body, "choices"))[0];
-  return {
-    tokens: numbersOf(fieldOf(choice, "token_ids")),
-    logprobs: numbersOf(pathOf(choice, "logprobs", "token_logprobs")),
-    top: listOf(pathOf(choice, "logprobs", "top_logprobs")).map((entry) =>
-      falling(Object.values(typeof entry === "object" && entry !== null ? entry : {})),
-    ),
-    ...commonOf(body, choice),
-  };
-}
-
-function commonOf(body: unknown, choice: unknown): Pick<Made, "finish" | "cachedTokens"> {
-  const finish = fieldOf(choice, "finish_reason");
-  const cached = pathOf(body, "usage", "prompt_tokens_details", "cached_tokens");
-  return {
-    finish: typeof finish === "string" ? finish : null,
-    cachedTokens: typeof cached === "number" ? cached : null,
-  };
-}
-
-function numbersOf(values: unknown): number[] {
-  return listOf(values).filter((value) => typeof value === "number");
-}
-
-function falling(values: readonly unknown[]): number[] {
-  return numbersOf(values).toSorted((a, b) => b - a);
 }

@@ -11,6 +11,7 @@ import {
   Refused,
   somePrompt,
 } from "./behaviour-checks.ts";
+import { CHUNKS } from "./chunks-finding.ts";
 import { Engine } from "./engine.ts";
 import { type Diagnosis, type Finding, fail } from "./finding.ts";
 import { checkSampling } from "./sampling-check.ts";
@@ -67,11 +68,11 @@ async function look(
   findings.push(checkKvBudget(server), ...(await checkTrainerRoutes(engine, server)));
   if (findings.some(({ verdict }) => verdict === "fail")) return;
   const prompt = await somePrompt(engine, PROMPT_TOKENS);
-  const blockSize = server.blockSize ?? BLOCK_DEFAULT;
+  const blockSize = server.metrics?.cache?.blockSize ?? BLOCK_DEFAULT;
   const long = await somePrompt(engine, 2 * blockSize + 1);
   const checks: readonly [string, () => Promise<Finding | Finding[]>][] = [
     ["stop tokens and lengths", () => checkLength(engine, prompt)],
-    ["chunks at temperature 0", () => checkChunks(engine, prompt)],
+    [CHUNKS, () => checkChunks(engine, prompt)],
     ["seeds", async () => (server.isSeedSafe ? await checkSeeds(engine, prompt) : [])],
     ["logprobs", () => checkLogprobs(engine, prompt)],
     ["priorities", () => checkPriority(engine, prompt)],

@@ -32,7 +32,7 @@ export async function checkPool(
   const kinds = [fromServer, toServer].map(poolOf);
   if (kinds[0] === null || kinds[0] !== kinds[1]) return null;
   await Promise.all([from, to].map((engine) => checkEndpoints(engine)));
-  const blockSize = toServer?.blockSize ?? BLOCK_DEFAULT;
+  const blockSize = toServer?.metrics?.cache?.blockSize ?? BLOCK_DEFAULT;
   try {
     let found: Finding | null = null;
     for (const [i, saveMs] of SAVE_MS.entries()) {

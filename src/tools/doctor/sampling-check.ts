@@ -3,6 +3,7 @@
 // and draws nothing. What it reports while it draws is no measure: an engine that draws at a wrong temperature reports
 // the distribution of that temperature.
 
+import { readMetrics, type ServerCounters } from "../../engines/vllm/metrics.ts";
 import { make } from "./behaviour-checks.ts";
 import type { Engine, Made, Scored } from "./engine.ts";
 import { type Finding, fail, ok, warn } from "./finding.ts";
@@ -23,11 +24,6 @@ const LOGPROB_MIN = -20;
 /** nats a token. In bfloat16, 0.01 to 0.03 are usual between decoding and prefill. */
 const DISTANCE_MAX = 0.1;
 
-interface DraftCounts {
-  readonly drafted: number;
-  readonly accepted: number;
-}
-
 export async function checkSampling(
   engine: Engine,
   options: {
@@ -38,7 +34,7 @@ export async function checkSampling(
   },
 ): Promise<Finding[]> {
   const { prompt, tokensMax, isSpeculative, hasSeeds } = options;
-  const before = await draftCounts(engine);
+  const before = await countersOf(engine);
   const state: State = { test: new SamplingTest(ALPHA), differences: 0, isScored: true };
   let next = 0;
   const asked = Math.ceil(tokensMax / TOKENS_OF_ONE);
@@ -59,9 +55,9 @@ export async function checkSampling(
     }
   };
   await Promise.all(Array.from({ length: CONCURRENCY }, draw));
-  const after = await draftCounts(engine);
-  const drafted = after.drafted - before.drafted;
-  const accepted = after.accepted - before.accepted;
+  const after = await countersOf(engine);
+  const drafted = after.draftedTokens - before.draftedTokens;
+  const accepted = after.acceptedTokens - before.acceptedTokens;
   const drafts =
     drafted > 0 ? `${drafted} drafted and ${accepted} accepted meanwhile` : "no drafts";
   const findings = [...sampled(state, { drafts, drafted })];
@@ -147,15 +143,6 @@ function sampled(state: State, drafting: { drafts: string; drafted: number }): F
   return findings;
 }
 
-async function draftCounts(engine: Engine): Promise<DraftCounts> {
-  const text = String((await engine.call("GET", "/metrics")).body);
-  const sum = (name: string) =>
-    [...text.matchAll(new RegExp(`^vllm:${name}(?:_total)?(?:\\{[^}]*\\})? (\\S+)`, "gm"))].reduce(
-      (total, match) => total + Number(match[1]),
-      0,
-    );
-  return {
-    drafted: sum("spec_decode_num_draft_tokens"),
-    accepted: sum("spec_decode_num_accepted_tokens"),
-  };
+async function countersOf(engine: Engine): Promise<ServerCounters> {
+  return readMetrics((await engine.call("GET", "/metrics")).text).counters;
 }

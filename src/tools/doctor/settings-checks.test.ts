@@ -1,4 +1,5 @@
 import { expect, test } from "bun:test";
+import { readMetrics } from "../../engines/vllm/metrics.ts";
 import { Engine } from "./engine.ts";
 import type { Finding } from "./finding.ts";
 import {
@@ -15,7 +16,6 @@ const SERVER: ServerInfo = {
   config: undefined,
   metrics: null,
   contextTokens: 2100,
-  blockSize: 128,
   isSpeculative: false,
   isSeedSafe: true,
 };
@@ -80,10 +80,12 @@ test("checkFlags: bfloat16 on CPU and the model's own sampling defaults are warn
 });
 
 test("checkKvBudget: blocks, slots and full requests, from the metrics", () => {
-  const metrics = [
-    'vllm:cache_config_info{block_size="128",num_gpu_blocks="10",num_cpu_blocks="None"} 1.0',
-    'vllm:num_preemptions_total{engine="0"} 3.0',
-  ].join("\n");
+  const metrics = readMetrics(
+    [
+      'vllm:cache_config_info{block_size="128",num_gpu_blocks="10",num_cpu_blocks="None"} 1.0',
+      'vllm:num_preemptions_total{engine="0"} 3.0',
+    ].join("\n"),
+  );
   const config = { scheduler_config: { max_num_seqs: 64 } };
   expect(checkKvBudget({ ...SERVER, metrics, config, contextTokens: 500 }).reason).toBe(
     "1280 tokens in 10 blocks of 128; 64 slots; 2 requests of full length fit; 3 preemptions so far",

@@ -1,5 +1,7 @@
 // Checks what an engine reports about itself: version, flags, routes, KV. Nothing is generated.
 
+import { ENDPOINT_PATHS } from "../../engines/vllm/dialect.ts";
+import { readMetrics, type ServerMetrics } from "../../engines/vllm/metrics.ts";
 import { checkConnector } from "./connector-check.ts";
 import { type Answer, type Engine, fieldOf, listOf, messageOf, pathOf } from "./engine.ts";
 import { type Finding, fail, info, ok, warn } from "./finding.ts";
@@ -8,11 +10,9 @@ export interface ServerInfo {
   readonly version: string | null;
   /** /server_info of development mode; undefined: not available. */
   readonly config: unknown;
-  /** Of /metrics; null: none. */
-  readonly metrics: string | null;
+  /** null: no /metrics. */
+  readonly metrics: ServerMetrics | null;
   readonly contextTokens: number | null;
-  /** Tokens; null: not reported. */
-  readonly blockSize: number | null;
   readonly isSpeculative: boolean | null;
   /** It survives a request with a seed, whatever else runs. */
   readonly isSeedSafe: boolean;
@@ -32,7 +32,7 @@ export async function readServerInfo(
   }
   const health = await engine.call("GET", "/health");
   if (health.status !== 200) {
-    const why = health.status === 0 ? messageOf(health.body) : `HTTP ${health.status}`;
+    const why = health.status === 0 ? messageOf(health.text) : `HTTP ${health.status}`;
     findings.push(fail("health", `/health: ${why}`, "start it, or give its URL: http://HOST:PORT"));
     return null;
   }
@@ -48,8 +48,7 @@ export async function readServerInfo(
   const information = await engine.call("GET", "/server_info?config_format=json");
   const config = information.status === 200 ? fieldOf(information.body, "vllm_config") : undefined;
   const answer = await engine.call("GET", "/metrics");
-  const metrics = answer.status === 200 ? String(answer.body) : null;
-  const block = Number(/cache_config_info\{[^}]*\bblock_size="(\d+)"/.exec(metrics ?? "")?.[1]);
+  const metrics = answer.status === 200 ? readMetrics(answer.text) : null;
   const context = fieldOf(model, "max_model_len");
   const speculative = fieldOf(config, "speculative_config");
   return {
@@ -57,7 +56,6 @@ export async function readServerInfo(
     config,
     metrics,
     contextTokens: typeof context === "number" ? context : null,
-    blockSize: block > 0 ? block : null,
     isSpeculative: speculative === undefined ? null : speculative !== null,
     isSeedSafe: !(
       pathOf(config, "device_config", "device") === "cpu" &&
@@ -110,14 +108,14 @@ async function hasRoute(engine: Engine, path: string): Promise<Answer & { isTher
 
 export async function checkEndpoints(engine: Engine): Promise<Finding[]> {
   const check = "token ids in and out";
-  const generate = await hasRoute(engine, "/inference/v1/generate");
+  const generate = await hasRoute(engine, ENDPOINT_PATHS.generate);
   if (generate.isThere) {
-    engine.endpoint = "/inference/v1/generate";
-    return [ok(check, "/inference/v1/generate")];
+    engine.endpoint = "generate";
+    return [ok(check, ENDPOINT_PATHS.generate)];
   }
-  const completions = await hasRoute(engine, "/v1/completions");
+  const completions = await hasRoute(engine, ENDPOINT_PATHS.completions);
   if (completions.isThere) {
-    engine.endpoint = "/v1/completions";
+    engine.endpoint = "completions";
     const why = `/inference/v1/generate answers ${generate.status}; /v1/completions is used`;
     const fix = "vllm serve --enable-scale-out (before 0.32: VLLM_ENABLE_SCALE_OUT_ENDPOINTS=1)";
     return [warn(check, why, fix)];
@@ -165,23 +163,19 @@ export function checkFlags({ config, isSeedSafe }: ServerInfo): Finding[] {
 /** null: not reported. */
 export function slotsOf({ config, metrics }: ServerInfo): number | null {
   const slots = Number(pathOf(config, "scheduler_config", "max_num_seqs"));
-  const ranks = [...(metrics ?? "").matchAll(/^vllm:cache_config_info\{/gm)].length;
-  return slots > 0 ? slots * Math.max(1, ranks) : null;
+  return slots > 0 ? slots * (metrics?.cache?.engines ?? 1) : null;
 }
 
 export function checkKvBudget(server: ServerInfo): Finding {
   const { metrics, contextTokens } = server;
-  const line = /vllm:cache_config_info\{([^}]*)\}/.exec(metrics ?? "")?.[1] ?? "";
-  const label = (name: string) => Number(new RegExp(`\\b${name}="(\\d+)"`).exec(line)?.[1]);
-  const blocks = label("num_gpu_blocks") || label("num_cpu_blocks");
-  const tokens = blocks * label("block_size");
-  if (!(tokens > 0)) return warn("KV budget", "not in /metrics", "do not disable log stats");
+  const cache = metrics?.cache;
+  if (metrics === null || cache == null)
+    return warn("KV budget", "not in /metrics", "do not disable log stats");
+  const tokens = cache.blocks * cache.blockSize;
   const slots = Number(pathOf(server.config, "scheduler_config", "max_num_seqs")) || null;
-  const preempted = Number(
-    /^vllm:num_preemptions(?:_total)?(?:\{[^}]*\})? (\S+)/m.exec(metrics ?? "")?.[1] ?? 0,
-  );
+  const { preemptions } = metrics.counters;
   const full = contextTokens === null ? null : Math.floor(tokens / contextTokens);
-  const text = `${tokens} tokens in ${blocks} blocks of ${label("block_size")}; ${slots ?? "?"} slots; ${full ?? "?"} requests of full length fit; ${preempted} preemptions so far`;
+  const text = `${tokens} tokens in ${cache.blocks} blocks of ${cache.blockSize}; ${slots ?? "?"} slots; ${full ?? "?"} requests of full length fit; ${preemptions} preemptions so far`;
   return info("KV budget", text);
 }
 

@@ -7,11 +7,9 @@ import { dividedCheck } from "../../engines/vllm/hybrid.ts";
 import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
 import { type Capabilities, probe } from "../../engines/vllm/probe.ts";
 import { type SglangServer, sglangServer } from "../../engines/vllm/sglang/server.ts";
+import { CHUNKS, chunksFinding } from "./chunks-finding.ts";
 import { type Diagnosis, type Finding, fail, info, ok, warn } from "./finding.ts";
 
-const CHUNKS = "chunks at temperature 0";
-/** nats. As for vLLM: two tokens nearer than this may change places in bfloat16. */
-const TIE = 0.25;
 const FIX =
   "compare --dtype float32 and another --attention-backend, without --speculative-algorithm";
 
@@ -39,8 +37,9 @@ export async function examineSglang(options: {
       return diagnosisOf(client.url, server, [finding]);
     }
     began(CHUNKS);
-    const chunks = await dividedCheck(reach, found).then(findingOf, (error: unknown) =>
-      fail(CHUNKS, errorText(error), "see the engine's log"),
+    const chunks = await dividedCheck(reach, found).then(
+      (divided) => chunksFinding(divided, FIX),
+      (error: unknown) => fail(CHUNKS, errorText(error), "see the engine's log"),
     );
     return diagnosisOf(client.url, server, [...settingsOf(server, found), chunks]);
   } finally {
@@ -75,18 +74,6 @@ function settingsOf(server: SglangServer, found: Capabilities): Finding[] {
       return warn("settings", reason, fix);
     }),
   ];
-}
-
-function findingOf({
-  at,
-  gapNats,
-  tokens,
-  chunks,
-}: Awaited<ReturnType<typeof dividedCheck>>): Finding {
-  if (at < 0) return ok(CHUNKS, `${tokens} tokens, whole and in ${chunks} chunks: the same`);
-  const where = `whole and in chunks differ from token ${at} on, where the two likeliest are ${gapNats.toFixed(3)} nats apart`;
-  if (gapNats < TIE) return warn(CHUNKS, `${where}: rounding, as it happens in bfloat16`, FIX);
-  return fail(CHUNKS, where, FIX);
 }
 
 function diagnosisOf(url: string, server: SglangServer, findings: readonly Finding[]): Diagnosis {
