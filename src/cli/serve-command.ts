@@ -1,5 +1,6 @@
 // `foretoken serve`: runs the sidecar until a signal stops it.
 
+import { totalmem } from "node:os";
 import { join } from "node:path";
 import { Command } from "commander";
 import packageJson from "../../package.json" with { type: "json" };
@@ -156,12 +157,14 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
   return await serveOver(engines, { settings, log, stopping: untilSignal(), pool });
 }
 
-/** vLLM servers hand no KV to a pool of ours. */
+/** DRAM that the pool takes at most: a sixteenth of the machine's, which engines and their models need more of. */
+const POOL_MEMORY_BYTES = Math.max(256 * MIB, Math.floor(totalmem() / 16));
 const POOL: PoolOptions = {
-  poolMemoryBytes: 256 * MIB,
-  poolDiskBytes: 1024 * MIB,
+  poolMemoryBytes: POOL_MEMORY_BYTES,
+  poolDiskBytes: 4 * POOL_MEMORY_BYTES,
   poolDir: null,
 };
+/** vLLM servers hand no KV to the sidecar's pool. */
 export const NO_POOL: PoolOptions = { poolMemoryBytes: 0, poolDiskBytes: 0, poolDir: null };
 
 /** Where the engines come from, and what is known of their model. */

@@ -31,7 +31,8 @@ const REMOVED: Readonly<Record<string, string>> = {
   "--parent": "set the environment variable FORETOKEN_PARENT",
   "--pool-dir": "the KV pool of a server is in the system's temporary directory (TMPDIR)",
   "--pool-disk-mb": "the SSD tier of the KV pool takes 4 times --pool-memory-mb",
-  "--pool-memory-mb": "the KV pool of a server takes 256 MB of DRAM",
+  "--pool-memory-mb":
+    "the KV pool of a server takes a sixteenth of the machine's DRAM, at least 256 MB",
   "--probability-min": "use --drafted-per-step",
   "--read-token": PROXY,
   "--retry-grace-s": FIXED,
