@@ -1,7 +1,6 @@
 // The features of the server beside its requests and weights: one row each, in the order in which they observe and
 // close. A row says which routes it has, what it observes, what it keeps, and how it ends; serve.ts knows no more of it.
 
-import { wallClock } from "./app.ts";
 import type { IterationSummary } from "./core/rollout/iteration-span.ts";
 import type { Timers } from "./host/timers.ts";
 import type { Metrics } from "./observe/metrics/metrics.ts";

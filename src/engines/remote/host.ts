@@ -94,8 +94,11 @@ interface Session {
 
 /** Room in a message for what surrounds exported KV. */
 const EVENTS_BYTES = 2 ** 20;
-/** Sidecars that dial at the same time; one of them has the worker. */
-const PEERS_MAX = 64;
+/**
+ * Sidecars that dial at the same time; one of them has the worker. Each may send one message of `messageBytesMax` before
+ * its hello is checked, so that they take 256 MiB at most.
+ */
+const PEERS_MAX = 8;
 const HEARTBEAT = encodeHostMessage({ kind: "heartbeat" });
 
 export class LinkHost {
