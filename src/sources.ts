@@ -6,12 +6,9 @@ import { wallClock } from "./app.ts";
 import { assert } from "./core/base/assert.ts";
 import { AppError, errorText } from "./core/base/errors.ts";
 import type { BudgetName } from "./core/draft/budget.ts";
+import type { EngineNotice, ServedModel } from "./engines/kind.ts";
+import { engineKind, serverOf } from "./engines/kinds.ts";
 import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
-import { newIdentity, openLinkWorker } from "./engines/remote/worker.ts";
-import { openVllmWorker } from "./engines/vllm/open.ts";
-import { ServedAlike } from "./engines/vllm/served-alike.ts";
-import { type ServedModel, servedModel } from "./engines/vllm/served-model.ts";
-import type { VllmNotice } from "./engines/vllm/worker.ts";
 import { BUNDLED_MODEL } from "./host/installation.ts";
 import type { WorkerSource } from "./pool/pool.ts";
 import type { EncoderThread } from "./text/encoder.ts";
@@ -23,14 +20,6 @@ import {
 } from "./text/hugging-face.ts";
 import { IdText, VOCABULARY_UNKNOWN } from "./text/id-text.ts";
 import type { Text } from "./text/text.ts";
-
-/**
- * Servers outlive a sidecar, and their caches with them: what an earlier run left there may be of other weights
- * under the same epoch.
- */
-const RUN_SALT = `foretoken-${crypto.randomUUID()}`;
-
-const RUN_SERVERS = new ServedAlike();
 
 /** Embedded engines on one model. */
 export function llamaSources(
@@ -64,83 +53,13 @@ export function llamaSources(
 export interface RemoteOptions {
   /** Sent to the engine; null: none. */
   readonly token: string | null;
-  readonly notice: (url: string, notice: VllmNotice) => void;
+  readonly notice: (url: string, notice: EngineNotice) => void;
 }
 
-/**
- * A vLLM or SGLang server (`http:`, `https:`; `sglang:` is the latter alone), or a worker of ours on another machine
- * (`ws:`, `wss:`).
- */
-export function remoteSource(url: string, options: RemoteOptions): WorkerSource {
-  const scheme = URL.canParse(url) ? new URL(url).protocol : null;
-  switch (scheme) {
-    case "http:":
-    case "https:":
-    case "sglang:":
-      return serverSource(url, options);
-    case "ws:":
-    case "wss:":
-      return linkSource(url, options);
-    default:
-      throw new AppError(
-        "usage",
-        `--worker is "${url}"; it is http://HOST:PORT, sglang://HOST:PORT or ws://HOST:PORT`,
-      );
-  }
-}
-
-const SGLANG = "sglang://";
-
-/** An inference server, and no worker of ours. */
-export function isServer(url: string): boolean {
-  return url.startsWith("http") || url.startsWith(SGLANG);
-}
-
-function httpUrlOf(url: string): string {
-  return url.startsWith(SGLANG) ? `http://${url.slice(SGLANG.length)}` : url;
-}
-
-function serverSource(url: string, { token, notice }: RemoteOptions): WorkerSource {
-  return {
-    name: url,
-    keepsWeights: true,
-    open: ({ workerId, epoch, reach }) =>
-      openVllmWorker({
-        workerId,
-        url: httpUrlOf(url),
-        ...(url.startsWith(SGLANG) ? { kind: "sglang" as const } : {}),
-        epoch,
-        reach,
-        cacheSalt: RUN_SALT,
-        alike: RUN_SERVERS,
-        // The caller retries: a server that loads for an hour costs a request every second or two, and a line in the log.
-        limits: { healthMsMax: 0 },
-        ...(token === null ? {} : { apiKey: token }),
-        notice: (text) => notice(url, text),
-      }),
-  };
-}
-
-function linkSource(url: string, { token }: RemoteOptions): WorkerSource {
-  // One for all sessions of this source: a new one takes the place of the last, should the host still have it.
-  const sidecar = newIdentity();
-  return {
-    name: url,
-    keepsWeights: true,
-    open: async ({ workerId, epoch, reach }) => {
-      const worker = await openLinkWorker({
-        workerId,
-        url,
-        clock: wallClock,
-        reach,
-        sidecar,
-        ...(token === null ? {} : { token }),
-      });
-      // A host that served another sidecar before counts from its own epochs.
-      if (worker.epoch !== epoch) worker.send([{ kind: "advance", epoch }]);
-      return worker;
-    },
-  };
+/** The engine that a URL names. @throws AppError usage: there is no such kind. */
+export function remoteSource(url: string, { token, notice }: RemoteOptions): WorkerSource {
+  const access = { token, clock: wallClock, notice: (one: EngineNotice) => notice(url, one) };
+  return { name: url, keepsWeights: true, open: engineKind(url).opener(url, access) };
 }
 
 /** What the edge must know of the model that all engines have. */
@@ -181,7 +100,7 @@ export interface ModelWait {
  */
 export async function openModelSide(options: ModelOptions, wait: ModelWait): Promise<ModelSide> {
   const { llamaCount, model, tokenizer, servedName, deterministic } = options;
-  const servers = () => options.urls().filter(isServer);
+  const servers = () => options.urls().filter((url) => serverOf(url) !== null);
   const isOurs = () => servers().length < options.urls().length || llamaCount > 0;
   const needsFile =
     llamaCount > 0 || model !== null || (tokenizer === null && servers().length === 0);
@@ -269,7 +188,9 @@ async function anyServed(
   if (urls().length === 0 && !wait.isNeeded()) return null;
   for (let pauseMs = RETRY_MS; ; pauseMs = Math.min(RETRY_MS_MAX, pauseMs * 2)) {
     try {
-      return await Promise.any(urls().map((url) => servedModel(httpUrlOf(url), { token })));
+      return await Promise.any(
+        urls().flatMap((url) => serverOf(url)?.servedModel(url, token) ?? []),
+      );
     } catch (error) {
       const problems = error instanceof AggregateError ? error.errors : [error];
       wait.tried(problems.map(errorText));

@@ -44,8 +44,10 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   host: ["core"],
   "observe/metrics": ["core"],
   "engines/llama": ["core", "text"],
-  "engines/vllm": ["core"],
-  "engines/remote": ["core", "proto"],
+  "engines/kind.ts": ["core"],
+  "engines/vllm": ["core", "engines/kind.ts"],
+  "engines/remote": ["core", "proto", "engines/kind.ts"],
+  "engines/kinds.ts": ["core", "engines"],
   pool: ["core"],
   server: ["core", "pool", "proto", "text"],
   // Leaves: the server imports none of them.

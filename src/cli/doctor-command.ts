@@ -6,6 +6,7 @@ import Table from "cli-table3";
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
+import { serverOf } from "../engines/kinds.ts";
 import { checkClientLimits } from "../tools/doctor/client-limits.ts";
 import { examine } from "../tools/doctor/examine.ts";
 import type { Diagnosis, Verdict } from "../tools/doctor/finding.ts";
@@ -40,13 +41,8 @@ export function doctorCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-async function doctor(urls: readonly string[], settings: DoctorSettings): Promise<number> {
-  for (const url of urls) {
-    const scheme = URL.canParse(url) ? new URL(url).protocol : null;
-    if (scheme !== "http:" && scheme !== "https:") {
-      throw new AppError("usage", `"${url}" is no engine's URL; it is http://HOST:PORT`);
-    }
-  }
+async function doctor(given: readonly string[], settings: DoctorSettings): Promise<number> {
+  const urls = given.map(httpUrlOf);
   const diagnoses: Diagnosis[] = [];
   // One after the other: on one machine they would share its cores.
   for (const [i, url] of urls.entries()) {
@@ -71,6 +67,12 @@ async function doctor(urls: readonly string[], settings: DoctorSettings): Promis
   }
   if (settings.json) console.log(JSON.stringify({ engines: diagnoses }, null, 2));
   return diagnoses.every(isSound) ? 0 : EXIT_FAILED;
+}
+
+function httpUrlOf(url: string): string {
+  const server = serverOf(url);
+  if (server !== null) return server.httpUrl(url);
+  throw new AppError("usage", `"${url}" is no engine's URL; it is http://HOST:PORT`);
 }
 
 function isSound({ findings }: Diagnosis): boolean {

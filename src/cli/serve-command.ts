@@ -7,15 +7,13 @@ import packageJson from "../../package.json" with { type: "json" };
 import type { PoolOptions } from "../app.ts";
 import { envName, FIELDS, type Settings } from "../config/fields.ts";
 import { AppError, errorWithStack } from "../core/base/errors.ts";
-
+import { serverOf } from "../engines/kinds.ts";
 import type { WorkerSource } from "../pool/pool.ts";
-
 import { bindServer, KEPT_BYTES_MAX, KEPT_RESPONSES_MAX } from "../serve.ts";
 import type { BindOptions, BoundServer, RunningSidecar, ServeEvents } from "../serve-options.ts";
 import { isLoopbackHost } from "../server/access.ts";
 import { openRoots, type WeightsRoots } from "../server/control/weights-roots.ts";
 import {
-  isServer,
   llamaSources,
   type ModelSide,
   type ModelWait,
@@ -153,7 +151,9 @@ async function serve(settings: ServeSettings, log: Log): Promise<number> {
   // An invalid URL is reported before any wait.
   for (const url of settings.worker) noticedSource(url, settings.workerToken, log);
   const pool =
-    settings.llama === 0 && settings.worker.every(isServer) && count > 0 ? NO_POOL : POOL;
+    settings.llama === 0 && settings.worker.every((url) => serverOf(url) !== null) && count > 0
+      ? NO_POOL
+      : POOL;
   return await serveOver(engines, { settings, log, stopping: untilSignal(), pool });
 }
 
@@ -369,17 +369,14 @@ export function servedSource(
   log: Log,
 ): WorkerSource {
   const source = noticedSource(url, workerToken, log);
-  return url.startsWith("http") ? losslessSource(source, workerToken, log) : source;
+  return serverOf(url)?.mayDraft === true ? losslessSource(source, workerToken, log) : source;
 }
 
 /** A remote engine whose notices go to the log. */
 export function noticedSource(url: string, token: string | null, log: Log): WorkerSource {
   return remoteSource(url, {
     token,
-    notice: (worker, { kind, ...fields }) => {
-      // Called for every kind of worker when the request has ended.
-      if (kind !== "refused") log("warn", `worker_${kind}`, { worker, ...fields });
-    },
+    notice: (worker, { kind, ...fields }) => log("warn", `worker_${kind}`, { worker, ...fields }),
   });
 }
 

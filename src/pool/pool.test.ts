@@ -8,9 +8,10 @@ import { newSimulated } from "../../test/suite/worker-suite.ts";
 import { weightEpoch, workerId } from "../core/base/ids.ts";
 import { EmbeddedKvPool } from "../core/kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../core/request/request.ts";
+import type { OpenOptions } from "../core/rollout/worker.ts";
 import { loadCore } from "../core/wasm/load.ts";
 import { Sidecar } from "../server/sidecar.ts";
-import { type OpenOptions, WorkerPool, type WorkerPoolOptions, type WorkerSource } from "./pool.ts";
+import { WorkerPool, type WorkerPoolOptions, type WorkerSource } from "./pool.ts";
 
 const EPOCH = weightEpoch(0);
 const TOKENS = 12;

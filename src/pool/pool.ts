@@ -10,7 +10,7 @@ import {
   weightEpoch,
   workerId,
 } from "../core/base/ids.ts";
-import type { Worker } from "../core/rollout/worker.ts";
+import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
 import { type Given, giveWeights, type Recipe } from "./give-weights.ts";
 import type { PoolHost } from "./host.ts";
 import {
@@ -36,13 +36,6 @@ export interface WorkerSource {
   readonly keepsWeights: boolean;
   /** @throws AppError: it cannot be reached, or is not what it should be. */
   open(options: OpenOptions): Promise<Worker>;
-}
-
-export interface OpenOptions {
-  readonly workerId: WorkerId;
-  readonly epoch: WeightEpoch;
-  /** Called with the reason while the worker cannot be reached but its requests may still run there; null: reachable. */
-  readonly reach: (lost: string | null) => void;
 }
 
 export interface Member {

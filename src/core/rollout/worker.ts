@@ -255,3 +255,11 @@ export interface Worker {
   /** Stops the engine and frees it. Safe to call twice. */
   close(): Promise<void>;
 }
+
+/** What a worker is opened with. */
+export interface OpenOptions {
+  readonly workerId: WorkerId;
+  readonly epoch: WeightEpoch;
+  /** Called with the reason while the worker cannot be reached but its requests may still run there; null: reachable. */
+  readonly reach: (lost: string | null) => void;
+}

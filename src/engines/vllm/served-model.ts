@@ -1,29 +1,21 @@
 // Reads the name and the folder of a vLLM server's model, before any worker is opened on it.
 
 import { AppError } from "../../core/base/errors.ts";
-import { type TimerClock, wallTimers } from "./clock.ts";
+import type { ServedModel } from "../kind.ts";
+import { wallTimers } from "./clock.ts";
 import { HttpClient } from "./http.ts";
 import { VLLM_LIMITS } from "./limits.ts";
 import { errorMessage } from "./stream-event.ts";
-
-export interface ServedModel {
-  readonly id: string;
-  /** A folder on the server's machine, or a name; null: not reported. */
-  readonly root: string | null;
-}
 
 const MS_MAX = 5_000;
 const STILL_LOADING = 503;
 
 /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
-export async function servedModel(
-  url: string,
-  options: { token: string | null; clock?: TimerClock },
-): Promise<ServedModel> {
+export async function servedModel(url: string, token: string | null): Promise<ServedModel> {
   const client = new HttpClient({
     url,
-    apiKey: options.token,
-    clock: options.clock ?? wallTimers,
+    apiKey: token,
+    clock: wallTimers,
     answerBytesMax: VLLM_LIMITS.answerBytesMax,
   });
   try {

@@ -1,0 +1,43 @@
+// What a kind of engine behind a URL is to those who wire it: which URLs are its own, how a worker is opened on one, and
+// what a server can be asked before. Each engine's folder has its rows (kind.ts); kinds.ts lists them.
+
+import type { Clock } from "../core/base/clock.ts";
+import type { RequestId } from "../core/base/ids.ts";
+import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
+
+/** What an operator may want to know of an engine; none of it is an error of the rollout. */
+export type EngineNotice =
+  | { readonly kind: "retry"; readonly requestId: RequestId; readonly reason: string }
+  | { readonly kind: "warning"; readonly message: string };
+
+export interface EngineAccess {
+  /** Sent to the engine; null: none. */
+  readonly token: string | null;
+  readonly clock: Clock;
+  readonly notice: (notice: EngineNotice) => void;
+}
+
+export interface ServedModel {
+  readonly id: string;
+  /** A folder on the server's machine, or a name; null: not reported. */
+  readonly root: string | null;
+}
+
+/** An inference server, and no worker of ours. */
+export interface EngineServer {
+  /** Where it answers over HTTP. */
+  readonly httpUrl: (url: string) => string;
+  /** @throws AppError worker_failed, which names the URL: it is not there, is still loading, or lists no model. */
+  readonly servedModel: (url: string, token: string | null) => Promise<ServedModel>;
+  /** It may draft by its own means, so that its sampling is tested before it serves. */
+  readonly mayDraft: boolean;
+}
+
+export interface EngineKind {
+  /** Of its URLs, without "://". The first one is shown in messages. */
+  readonly schemes: readonly [string, ...string[]];
+  /** null: a worker of ours on another machine, which has no model of its own to report. */
+  readonly server: EngineServer | null;
+  /** Opens nothing yet. What the result opens, one after the other, are workers on the same engine. */
+  readonly opener: (url: string, access: EngineAccess) => (options: OpenOptions) => Promise<Worker>;
+}

@@ -1,0 +1,31 @@
+import { expect, test } from "bun:test";
+import { engineKind, serverOf } from "./kinds.ts";
+import { LINK } from "./remote/kind.ts";
+import { SGLANG, VLLM } from "./vllm/kind.ts";
+
+test("engines: a URL's scheme names the kind, and no other part of it", () => {
+  for (const [url, kind] of [
+    ["http://a:8000", VLLM],
+    ["https://a/vllm?ws://b", VLLM],
+    ["sglang://a:30000", SGLANG],
+    ["ws://a:8900", LINK],
+    ["WSS://a:8900", LINK],
+  ] as const) {
+    expect(engineKind(url)).toBe(kind);
+  }
+});
+
+test("engines: a server answers over HTTP under its own scheme's URL; a worker of ours is none", () => {
+  expect(serverOf("sglang://a:30000/x")?.httpUrl("sglang://a:30000/x")).toBe("http://a:30000/x");
+  expect(serverOf("https://a")?.httpUrl("https://a")).toBe("https://a");
+  expect([serverOf("ws://a"), serverOf("httpd://a"), serverOf("a:8000")]).toEqual([
+    null,
+    null,
+    null,
+  ]);
+});
+
+test("engines: what no engine has is a usage error that lists the kinds", () => {
+  const list = "http://HOST:PORT, sglang://HOST:PORT or ws://HOST:PORT";
+  for (const url of ["ftp://a", "a", ""]) expect(() => engineKind(url)).toThrow(list);
+});

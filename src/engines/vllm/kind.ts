@@ -1,0 +1,54 @@
+// The rows of vLLM and SGLang servers in the table of engines. A server under http:// may be either, and is asked.
+
+import type { EngineKind } from "../kind.ts";
+import { openVllmWorker } from "./open.ts";
+import { ServedAlike } from "./served-alike.ts";
+import { servedModel } from "./served-model.ts";
+
+/**
+ * Servers outlive a sidecar, and their caches with them: what an earlier run left there may be of other weights
+ * under the same epoch.
+ */
+const RUN_SALT = `foretoken-${crypto.randomUUID()}`;
+
+const RUN_SERVERS = new ServedAlike();
+
+export const VLLM: EngineKind = {
+  schemes: ["http", "https"],
+  server: { httpUrl: (url) => url, servedModel, mayDraft: true },
+  opener: (url, access) => opener(url, access, {}),
+};
+
+const sglangUrl = (url: string) => url.replace(/^sglang:/i, "http:");
+
+export const SGLANG: EngineKind = {
+  schemes: ["sglang"],
+  server: {
+    httpUrl: sglangUrl,
+    servedModel: (url, token) => servedModel(sglangUrl(url), token),
+    mayDraft: false,
+  },
+  opener: (url, access) => opener(sglangUrl(url), access, { kind: "sglang" }),
+};
+
+function opener(
+  url: string,
+  { token, notice }: Parameters<EngineKind["opener"]>[1],
+  known: { kind?: "sglang" },
+): ReturnType<EngineKind["opener"]> {
+  return (options) =>
+    openVllmWorker({
+      ...options,
+      ...known,
+      url,
+      cacheSalt: RUN_SALT,
+      alike: RUN_SERVERS,
+      // The caller retries: a server that loads for an hour costs a request every second or two, and a line in the log.
+      limits: { healthMsMax: 0 },
+      ...(token === null ? {} : { apiKey: token }),
+      notice: (one) => {
+        // A refused request ends with its reason, and the rollout reports that for every kind of worker.
+        if (one.kind !== "refused") notice(one);
+      },
+    });
+}
