@@ -55,6 +55,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   "tools/doctor": ["core", "engines/vllm"],
   "tools/replay": ["core"],
   "tools/simulate": ["core"],
+  "tools/verify": ["app.ts", "core", "engines/llama"],
   "tools/up": ["core", "engines/vllm"],
   cli: [
     "adapters",
