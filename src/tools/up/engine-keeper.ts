@@ -2,8 +2,8 @@
 // dies again is opened again without limit: a request may be the cause, and continues elsewhere. An engine that cannot
 // be opened several times in a row ends the process.
 
-import type { Worker } from "../core/rollout/worker.ts";
-import { Backoff, type BackoffLimits } from "../tools/up/backoff.ts";
+import type { Worker } from "../../core/rollout/worker.ts";
+import { Backoff, type BackoffLimits } from "./backoff.ts";
 
 export interface EngineKeeperOptions {
   /** Runs something after a while; returns what cancels it. */
