@@ -17,7 +17,7 @@ import {
   weightEpoch,
   workerId,
 } from "../../src/core/base/ids.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import { drawKey } from "../../src/core/request/request.ts";
 import type {
   ControlAnswer,
   SamplingSupport,
@@ -28,6 +28,7 @@ import type {
 } from "../../src/core/rollout/worker.ts";
 import { LinkHost } from "../../src/engines/remote/host.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
+import { samplingOf } from "../../test/suite/request-spec.ts";
 import { conditions } from "../harness.ts";
 
 export interface LinkShape {
@@ -177,13 +178,7 @@ async function measureOne(role: Role, shape: LinkShape): Promise<LinkRow> {
 async function openLink(url: string, hear: WorkerListener): Promise<Stream> {
   const worker = await openLinkWorker({ workerId: workerId(0), url, clock });
   worker.listen(hear);
-  const sampling = {
-    temperature: 1,
-    seed: 42,
-    tokensMax: RESPONSE_TOKENS,
-    stopTokenIds: [],
-    ...SAMPLING_DEFAULTS,
-  };
+  const sampling = samplingOf({ seed: 42, tokensMax: RESPONSE_TOKENS });
   const group = groupId("g");
   return {
     run: (ids) => {

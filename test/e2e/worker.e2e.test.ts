@@ -6,7 +6,7 @@ import { wallClock } from "../../src/app.ts";
 import { groupId, weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import type { Group, GroupSpec } from "../../src/core/request/buffer.ts";
-import { type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import type { RequestSpec } from "../../src/core/request/request.ts";
 import { Iteration } from "../../src/core/rollout/iteration.ts";
 import type { KvBlob, Worker, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
@@ -14,6 +14,7 @@ import { openLlamaModel } from "../../src/engines/llama/open.ts";
 import { LINK_LIMITS } from "../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
+import { samplingOf } from "../suite/request-spec.ts";
 import { newSpec, runOf } from "../suite/worker-suite.ts";
 import { untilTrue } from "./fleet.ts";
 import { engineMissing, foretoken, MAIN, spawn, start } from "./tool.ts";
@@ -34,13 +35,7 @@ function groupsOf(encode: (text: string) => Int32Array): GroupSpec[] {
     groupId: groupId(`g${i}`),
     prompt: encode(`<|user|>${text}<|assistant|>`),
     size: 4,
-    sampling: {
-      temperature: 1,
-      seed: 11,
-      tokensMax: 64,
-      stopTokenIds: [1359],
-      ...SAMPLING_DEFAULTS,
-    },
+    sampling: samplingOf({ seed: 11, tokensMax: 64, stopTokenIds: [1359] }),
   }));
 }
 

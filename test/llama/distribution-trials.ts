@@ -4,13 +4,14 @@
 
 import { groupId, requestId } from "../../src/core/base/ids.ts";
 import type { DraftQuery } from "../../src/core/draft/drafter.ts";
-import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
+import { drawKey, type RequestSpec } from "../../src/core/request/request.ts";
 import { LlamaContext } from "../../src/engines/llama/context.ts";
 import { LlamaEngine } from "../../src/engines/llama/engine.ts";
 import { loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
 import { Sampler } from "../../src/engines/llama/sampler.ts";
 import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
 import { LlamaWeights } from "../../src/engines/llama/weights.ts";
+import { samplingOf } from "../suite/request-spec.ts";
 import {
   Collector,
   EPOCH,
@@ -120,7 +121,7 @@ function draw(seed: number, draft: "off" | "linear" | "tree"): Record<string, nu
     sampleIndex: id,
     prompt,
     // A third token, never counted, lets drafts go beyond the second.
-    sampling: { temperature: 1, seed, tokensMax: 3, stopTokenIds: [], ...SAMPLING_DEFAULTS },
+    sampling: samplingOf({ seed, tokensMax: 3 }),
     draw: drawKey(seed, group, id),
     divisible: true,
   });

@@ -5,7 +5,6 @@ import type { AppError } from "../../src/core/base/errors.ts";
 import { type WeightsId, weightEpoch } from "../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import type { Request } from "../../src/core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import {
   CANARY_PATH,
   type ControlAnswer,
@@ -19,6 +18,7 @@ import type { Exchange, Route } from "../../src/server/route.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import { SimulatedWorker } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
+import { samplingOf } from "./request-spec.ts";
 
 const TIMEOUT_MS = 5000;
 
@@ -241,13 +241,7 @@ export class ControlFixture {
       {
         prompt: Int32Array.of(1, 2, 3),
         n,
-        sampling: {
-          temperature: 1,
-          seed: 0,
-          tokensMax: 50,
-          stopTokenIds: [],
-          ...SAMPLING_DEFAULTS,
-        },
+        sampling: samplingOf({ tokensMax: 50 }),
         seeded: false,
         group: null,
         priority: 0,

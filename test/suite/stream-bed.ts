@@ -6,7 +6,6 @@ import protobuf from "protobufjs";
 import { assert, present } from "../../src/core/base/assert.ts";
 import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
-import { SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import type { SamplingSupport } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import type { Socket } from "../../src/server/http.ts";
@@ -19,6 +18,7 @@ import type {
 } from "../../src/server/stream/frame.ts";
 import { type LengthOf, SimulatedWorker } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
+import { samplingOf } from "./request-spec.ts";
 
 const core = loadCore();
 
@@ -120,7 +120,7 @@ export function specFor(
   return {
     prompt: Int32Array.from(prompt),
     n,
-    sampling: { temperature: 1, seed: 0, tokensMax: 100, stopTokenIds: [], ...SAMPLING_DEFAULTS },
+    sampling: samplingOf({ tokensMax: 100 }),
     seeded: false,
     group: null,
     priority: 0,

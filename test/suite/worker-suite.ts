@@ -9,14 +9,10 @@ import {
   weightEpoch,
   workerId,
 } from "../../src/core/base/ids.ts";
-import {
-  drawKey,
-  type RequestSpec,
-  SAMPLING_DEFAULTS,
-  type SamplingParams,
-} from "../../src/core/request/request.ts";
+import type { RequestSpec, SamplingParams } from "../../src/core/request/request.ts";
 import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { SimulatedWorker, simulatedToken } from "../faults/simulated/worker.ts";
+import { samplingOf, specOf } from "./request-spec.ts";
 
 export const EPOCH_0 = weightEpoch(0);
 const CAPACITY = { slots: 2, kvTokens: 400, contextTokens: 128, kvBytesPerToken: 8 };
@@ -38,17 +34,10 @@ export function newSimulated(id = 0, length = 20): SimulatedWorker {
 }
 
 export function newSpec(id: number, sampling: Partial<SamplingParams> = {}): RequestSpec {
-  const group = groupId("g");
-  const plain = { temperature: 1, seed: 7, tokensMax: 32, stopTokenIds: [] };
-  return {
-    requestId: requestId(id),
-    groupId: group,
-    sampleIndex: id,
+  return specOf(id, {
     prompt: PROMPT,
-    sampling: { ...plain, ...SAMPLING_DEFAULTS, ...sampling },
-    draw: drawKey(7, group, id),
-    divisible: true,
-  };
+    sampling: samplingOf({ seed: 7, tokensMax: 32, ...sampling }),
+  });
 }
 
 export function runOf(

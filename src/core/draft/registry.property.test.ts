@@ -2,10 +2,10 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { type GroupSpec, type Request, RequestBuffer } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import type { GroupUpdate } from "./group-update.ts";
 import { DraftRegistry } from "./registry.ts";
 
@@ -50,13 +50,7 @@ const actions = fc.array(
 );
 
 function groupOf(index: number, size: number): GroupSpec {
-  const sampling = {
-    temperature: 1,
-    seed: 0,
-    tokensMax: 1000,
-    stopTokenIds: [],
-    ...SAMPLING_DEFAULTS,
-  };
+  const sampling = samplingOf({ tokensMax: 1000 });
   return { groupId: groupId(`g${index}`), prompt: Int32Array.of(7), size, sampling };
 }
 

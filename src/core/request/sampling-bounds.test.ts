@@ -1,15 +1,10 @@
 import { expect, test } from "bun:test";
-import { NO_SHAPING, SAMPLING_DEFAULTS, type SamplingParams } from "./request.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
+import { NO_SHAPING, type SamplingParams } from "./request.ts";
 import { outOfBounds, problemOf } from "./sampling-bounds.ts";
 
 const VOCABULARY = 8;
-const PLAIN: SamplingParams = {
-  temperature: 1,
-  seed: 0,
-  tokensMax: 4,
-  stopTokenIds: [1],
-  ...SAMPLING_DEFAULTS,
-};
+const PLAIN: SamplingParams = samplingOf({ tokensMax: 4, stopTokenIds: [1] });
 
 function told(change: Partial<SamplingParams>): string | null {
   const wrong = outOfBounds({ ...PLAIN, ...change }, { vocabularySize: VOCABULARY });

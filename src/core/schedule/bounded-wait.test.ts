@@ -2,11 +2,12 @@
 // not. And a synchronous iteration, in which no request goes before its turn.
 
 import { expect, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
+import { drawKey } from "../request/request.ts";
 import { loadCore } from "../wasm/load.ts";
 import { ROUNDS } from "./bounded-wait.ts";
 import { ChunkLength } from "./chunk-length.ts";
@@ -36,7 +37,7 @@ class Bed {
   come(tokensMax: number, size = GROUP): Request[] {
     this.#groups += 1;
     const group = this.buffer.open(groupId(`g${this.#groups}`), Int32Array.of(1));
-    const sampling = { temperature: 1, seed: 0, tokensMax, stopTokenIds: [], ...SAMPLING_DEFAULTS };
+    const sampling = samplingOf({ tokensMax });
     return Array.from({ length: size }, (_, index) => {
       const draw = drawKey(0, group.groupId, index);
       const wanted = { sampling, draw, divisible: true, priority: 0 };

@@ -1,17 +1,11 @@
 import { expect, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../request/request.ts";
 import { ChunkLength } from "./chunk-length.ts";
 
 function started(): Request {
-  const sampling = {
-    temperature: 1,
-    seed: 0,
-    tokensMax: 100_000,
-    stopTokenIds: [],
-    ...SAMPLING_DEFAULTS,
-  };
+  const sampling = samplingOf({ tokensMax: 100_000 });
   const spec = { groupId: groupId("g"), prompt: new Int32Array(3), size: 1, sampling };
   const [request] = new RequestBuffer().add(spec).requests;
   if (request === undefined) throw new Error("a group of one has a request");

@@ -1,5 +1,6 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId } from "../base/ids.ts";
 import { type Request, RequestBuffer } from "../request/buffer.ts";
 import { drawKey, SAMPLING_DEFAULTS } from "../request/request.ts";
@@ -25,13 +26,7 @@ test("fewest tokens: serves by priority, then tokens, then arrival, whatever is 
       const keyOf = byFewestTokens(() => null);
       const policy = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
       const group = buffer.open(groupId("g"), Int32Array.of(1));
-      const sampling = {
-        temperature: 1,
-        seed: 0,
-        tokensMax: 100,
-        stopTokenIds: [],
-        ...SAMPLING_DEFAULTS,
-      };
+      const sampling = samplingOf({ tokensMax: 100 });
       const requests = waiting.map(({ tokens, priority }, i) => {
         const draw = drawKey(0, "g", i);
         const request = buffer.join(group, { sampling, draw, divisible: true, priority });

@@ -1,4 +1,5 @@
 import { expect, spyOn, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { present } from "../base/assert.ts";
 import { groupId, workerId } from "../base/ids.ts";
 import { ContextManager } from "../context/context.ts";
@@ -274,7 +275,7 @@ function mixed(
   const buffer = new RequestBuffer();
   return wanted.map(({ prompt, tokensMax = 10, divisible = true }, i) => {
     const group = buffer.open(groupId(`g${i}`), new Int32Array(prompt));
-    const sampling = { temperature: 1, seed: 0, tokensMax, stopTokenIds: [], ...SAMPLING_DEFAULTS };
+    const sampling = samplingOf({ tokensMax });
     return buffer.join(group, { sampling, draw: { hi: 0, lo: i }, divisible, priority: 0 });
   });
 }

@@ -17,12 +17,8 @@ import {
   soloResponse,
   treeDraft,
 } from "../../../test/llama/engine-fixture.ts";
-import {
-  type LogitShaping,
-  NO_SHAPING,
-  type RequestSpec,
-  SAMPLING_DEFAULTS,
-} from "../../core/request/request.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
+import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
 import type { KvBlob } from "../../core/rollout/worker.ts";
 import { Sampler } from "./sampler.ts";
 import { ShapingState, samplingSupport } from "./shaping.ts";
@@ -110,13 +106,7 @@ test("filter, draw, writeTop: what is kept, drawn and reported is what sorting e
 
 function stateOf(shaping: Partial<LogitShaping>, prompt: number[] = []): ShapingState {
   const all = { ...NO_SHAPING, ...shaping };
-  const sampling = {
-    temperature: 1,
-    seed: 1,
-    tokensMax: 9,
-    stopTokenIds: [2],
-    ...SAMPLING_DEFAULTS,
-  };
+  const sampling = samplingOf({ seed: 1, tokensMax: 9, stopTokenIds: [2] });
   const request = { prompt: Int32Array.from(prompt), sampling: { ...sampling, shaping: all } };
   return new ShapingState(request as unknown as RequestSpec, all);
 }
@@ -143,7 +133,7 @@ test("apply: penalties follow the definitions, after bias and mask", () => {
 });
 
 test("samplingSupport: everything but engine fields, unknown tokens and too many alternatives", () => {
-  const plain = { temperature: 1, seed: 1, tokensMax: 9, stopTokenIds: [2], ...SAMPLING_DEFAULTS };
+  const plain = samplingOf({ seed: 1, tokensMax: 9, stopTokenIds: [2] });
   const shaping = { ...NO_SHAPING, topK: 3, logitBias: [{ token: 9, bias: 1 }] };
   expect(samplingSupport({ ...plain, shaping, topLogprobs: 20 }, 10)).toEqual({ kind: "divided" });
   expect(samplingSupport({ ...plain, shaping }, 9)).toMatchObject({

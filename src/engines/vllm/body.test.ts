@@ -1,22 +1,12 @@
 import { expect, test } from "bun:test";
-import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
-import {
-  drawKey,
-  NO_SHAPING,
-  SAMPLING_DEFAULTS,
-  type SamplingParams,
-} from "../../core/request/request.ts";
+import { samplingOf, specOf } from "../../../test/suite/request-spec.ts";
+import { groupId, weightEpoch } from "../../core/base/ids.ts";
+import { drawKey, NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
 import { chunkBody, chunkSeed } from "./body.ts";
 import type { ChunkRequest, Dialect } from "./dialect.ts";
 import { supportOf } from "./support.ts";
 
-const PLAIN: SamplingParams = {
-  temperature: 1,
-  seed: 3,
-  tokensMax: 100,
-  stopTokenIds: [2, 7],
-  ...SAMPLING_DEFAULTS,
-};
+const PLAIN: SamplingParams = samplingOf({ seed: 3, tokensMax: 100, stopTokenIds: [2, 7] });
 const GENERATE: Dialect = {
   endpoint: "generate",
   model: "m",
@@ -36,15 +26,12 @@ function bodyOf(
   const text = chunkBody(
     {
       name: "ft-5-1-0",
-      spec: {
-        requestId: requestId(5),
-        groupId: groupId("g"),
+      spec: specOf(5, {
         sampleIndex: 3,
         prompt: Int32Array.of(10, 11),
         sampling: { ...PLAIN, ...sampling },
         draw: drawKey(3, "g", 3),
-        divisible: true,
-      },
+      }),
       offset: 4,
       tokens: Int32Array.of(10, 11, 1, 2, 3, 4),
       tokensMax: 32,

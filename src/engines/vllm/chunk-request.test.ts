@@ -1,23 +1,15 @@
 import { expect, test } from "bun:test";
-import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
-import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import { samplingOf, specOf } from "../../../test/suite/request-spec.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 import { chunkRequest } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
 
 function saltOf(cacheSalt: string | null, adapter: string | null, epoch = 3): string {
   const run = new ChunkRun({
-    spec: {
-      requestId: requestId(0),
-      groupId: groupId("g"),
-      sampleIndex: 0,
+    spec: specOf(0, {
       prompt: Int32Array.of(1),
-      sampling: {
-        ...{ temperature: 1, seed: 0, tokensMax: 8, stopTokenIds: [], ...SAMPLING_DEFAULTS },
-        ...{ cacheSalt, adapter },
-      },
-      draw: { hi: 0, lo: 0 },
-      divisible: true,
-    },
+      sampling: samplingOf({ tokensMax: 8, cacheSalt, adapter }),
+    }),
     output: new Int32Array(0),
     chunkTokens: 8,
     draft: null,

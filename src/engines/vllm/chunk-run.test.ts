@@ -1,6 +1,5 @@
 import { expect, test } from "bun:test";
-import { groupId, requestId } from "../../core/base/ids.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import { samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { ChunkRun } from "./chunk-run.ts";
 import type { StreamEvent } from "./event.ts";
 
@@ -9,21 +8,16 @@ function newRun(
 ): ChunkRun {
   const { chunkTokens = 6, stop, divisible = true, output = [] } = options;
   const run = new ChunkRun({
-    spec: {
-      requestId: requestId(1),
-      groupId: groupId("g"),
+    spec: specOf(1, {
       sampleIndex: 0,
       prompt: Int32Array.of(50, 51),
-      sampling: {
-        temperature: 1,
+      sampling: samplingOf({
         seed: 1,
         tokensMax: 10,
         stopTokenIds: stop === undefined ? [] : [stop],
-        ...SAMPLING_DEFAULTS,
-      },
-      draw: drawKey(1, "g", 0),
+      }),
       divisible,
-    },
+    }),
     output: Int32Array.from(output),
     chunkTokens,
     draft: null,

@@ -4,8 +4,8 @@
 import { afterEach, expect, test } from "bun:test";
 import { standInResponse } from "../../../test/stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
-import { groupId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
+import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { KvMoveStats, WorkerEvent } from "../../core/rollout/worker.ts";
 import { openVllmWorker } from "./open.ts";
 import type { VllmWorker } from "./worker.ts";
@@ -50,31 +50,9 @@ class Pair {
   async chunk({ worker }: Side, text: { id: number; output: number[]; tokens: number }) {
     const { id, output, tokens } = text;
     const from = this.#events.length;
-    worker.send([
-      {
-        kind: "run",
-        request: {
-          requestId: requestId(id),
-          groupId: groupId("g"),
-          sampleIndex: id,
-          prompt: Int32Array.from(PROMPT),
-          sampling: {
-            ...SAMPLING_DEFAULTS,
-            temperature: 1,
-            seed: 1,
-            tokensMax: 2000,
-            stopTokenIds: [],
-          },
-          draw: drawKey(1, "g", id),
-          divisible: true,
-        },
-        output: Int32Array.from(output),
-        chunkTokens: tokens,
-        priority: "low",
-        kv: null,
-        draft: null,
-      },
-    ]);
+    const prompt = Int32Array.from(PROMPT);
+    const sampling = samplingOf({ seed: 1, tokensMax: 2000 });
+    worker.send([runCommand(specOf(id, { prompt, sampling }), { output, chunkTokens: tokens })]);
     const mine = () =>
       this.#events.slice(from).filter((e) => "requestId" in e && e.requestId === id);
     while (!mine().some(({ kind }) => kind === "chunk_done")) {

@@ -4,13 +4,9 @@ import { afterEach, expect, test } from "bun:test";
 import type { FaultKind, FaultPlan } from "../../../test/stand-in/faults.ts";
 import { standInResponse } from "../../../test/stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
-import { groupId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
-import {
-  drawKey,
-  NO_SHAPING,
-  SAMPLING_DEFAULTS,
-  type SamplingParams,
-} from "../../core/request/request.ts";
+import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
+import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
+import { NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
 import type { ControlRequest, WorkerEvent } from "../../core/rollout/worker.ts";
 import type { VllmLimits } from "./limits.ts";
 import { openVllmWorker, type VllmWorkerOptions } from "./open.ts";
@@ -97,33 +93,9 @@ class Bench {
     } = {},
   ): void {
     const { id = 1, prompt = PROMPT, output = [], chunkTokens = 40, divisible = true } = options;
-    const sampling = {
-      temperature: 1,
-      seed: 1,
-      tokensMax: 40,
-      stopTokenIds: [],
-      ...SAMPLING_DEFAULTS,
-      ...options.sampling,
-    };
-    this.worker.send([
-      {
-        kind: "run",
-        request: {
-          requestId: requestId(id),
-          groupId: groupId("g"),
-          sampleIndex: id,
-          prompt: Int32Array.from(prompt),
-          sampling,
-          draw: drawKey(1, "g", id),
-          divisible,
-        },
-        output: Int32Array.from(output),
-        chunkTokens,
-        priority: "low",
-        kv: null,
-        draft: null,
-      },
-    ]);
+    const sampling = samplingOf({ seed: 1, tokensMax: 40, ...options.sampling });
+    const request = specOf(id, { prompt: Int32Array.from(prompt), sampling, divisible });
+    this.worker.send([runCommand(request, { output, chunkTokens })]);
   }
 }
 

@@ -2,9 +2,9 @@
 // told as they count it.
 
 import { beforeEach, expect, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, type WorkerId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import { RequestBuffer } from "../../core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import { Meter } from "../../core/rollout/meter.ts";
 import type { Worker, WorkerStats } from "../../core/rollout/worker.ts";
 import { EngineTime } from "./effective-time.ts";
@@ -177,13 +177,7 @@ const DASHBOARD = [
 ];
 
 test("metrics: every query of vLLM's own dashboard finds data after a request", async () => {
-  const sampling = {
-    temperature: 1,
-    seed: 0,
-    tokensMax: 9,
-    stopTokenIds: [],
-    ...SAMPLING_DEFAULTS,
-  };
+  const sampling = samplingOf({ tokensMax: 9 });
   const buffer = new RequestBuffer();
   const group = buffer.add({
     groupId: groupId("g"),

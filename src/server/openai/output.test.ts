@@ -1,8 +1,9 @@
 import { expect, test } from "bun:test";
 import { EOS, TinyText } from "../../../test/golden/requests/tiny-text.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, weightEpoch, weightsId, workerId } from "../../core/base/ids.ts";
 import { RequestBuffer } from "../../core/request/buffer.ts";
-import { drawKey, SAMPLING_DEFAULTS } from "../../core/request/request.ts";
+import { drawKey } from "../../core/request/request.ts";
 import { Output } from "./output.ts";
 import type { StopRules } from "./sampling-fields.ts";
 
@@ -19,13 +20,7 @@ const RULES: StopRules = {
 function made(rules: Partial<StopRules> = {}) {
   const buffer = new RequestBuffer();
   const group = buffer.open(groupId("g"), Int32Array.of(1));
-  const sampling = {
-    temperature: 1,
-    seed: 1,
-    tokensMax: 100,
-    stopTokenIds: [EOS, STOP],
-    ...SAMPLING_DEFAULTS,
-  };
+  const sampling = samplingOf({ seed: 1, tokensMax: 100, stopTokenIds: [EOS, STOP] });
   const draw = drawKey(1, "g", 0);
   const request = buffer.join(group, { sampling, draw, divisible: true, priority: 0 });
   const stops = { ...RULES, ...rules };

@@ -1,6 +1,7 @@
 // Rollouts that continue in another process, over simulated workers and journals in memory.
 
 import { expect, test } from "bun:test";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { newBed } from "../../../test/suite/stream-bed.ts";
 import { present } from "../../core/base/assert.ts";
 import { weightEpoch, weightsId } from "../../core/base/ids.ts";
@@ -9,7 +10,6 @@ import type { JournalLog } from "../../core/journal/log.ts";
 import { readJournal, type SavedRun } from "../../core/journal/read.ts";
 import { RecordWriter } from "../../core/journal/records.ts";
 import type { RunFile, RunFiles } from "../../core/journal/run-journal.ts";
-import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import type { Text } from "../../text/text.ts";
 import { savedRollout } from "./journal.ts";
 import { KnownRollouts } from "./known.ts";
@@ -68,13 +68,7 @@ function world(saved: readonly SavedRun[] = []) {
 }
 
 function planOf(fields: Partial<RolloutPlan> = {}): RolloutPlan {
-  const sampling = {
-    temperature: 1,
-    seed: 3,
-    tokensMax: 50,
-    stopTokenIds: [],
-    ...SAMPLING_DEFAULTS,
-  };
+  const sampling = samplingOf({ seed: 3, tokensMax: 50 });
   const group = (id: string, n: number) => ({
     id,
     n,

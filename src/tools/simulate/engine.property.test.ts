@@ -3,9 +3,9 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { runStepByStep } from "../../../test/reference/step-by-step.ts";
+import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { groupId, workerId } from "../../core/base/ids.ts";
 import { RequestBuffer } from "../../core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
 import { countOnly } from "./counted-response.ts";
 import { ModelledEngine, type Run } from "./engine.ts";
 import { StepModel } from "./step-time.ts";
@@ -46,13 +46,7 @@ function play(
     },
   });
   for (const [i, { promptTokens, tokens }] of requests.entries()) {
-    const sampling = {
-      temperature: 1,
-      seed: 0,
-      tokensMax: 1000,
-      stopTokenIds: [],
-      ...SAMPLING_DEFAULTS,
-    };
+    const sampling = samplingOf({ tokensMax: 1000 });
     const prompt = new Int32Array(promptTokens);
     const group = buffer.add({ groupId: groupId(`g${i}`), prompt, size: 1, sampling });
     for (const request of group.requests) {

@@ -6,13 +6,13 @@ import { fold32, hashString } from "../../../src/core/base/hash.ts";
 import { groupId, type WeightEpoch, weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import { Random } from "../../../src/core/base/random.ts";
 import type { Group, Request } from "../../../src/core/request/buffer.ts";
-import { SAMPLING_DEFAULTS } from "../../../src/core/request/request.ts";
 import type { Chunk } from "../../../src/core/request/response.ts";
 import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
 import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
 import { Rollout } from "../../../src/core/rollout/rollout.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
 import { Timeline } from "../../../src/tools/simulate/timeline.ts";
+import { samplingOf } from "../../suite/request-spec.ts";
 import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";
 import { FAULT_PROMPT_MAX, FAULT_TOKENS_MAX, type Fault, type FaultPlan } from "./plan.ts";
@@ -134,13 +134,7 @@ class FaultWorld implements RolloutListener {
         prompt: Int32Array.from({ length: 1 + (i % FAULT_PROMPT_MAX) }, (_, k) => k),
         size,
         divisible,
-        sampling: {
-          temperature: 1,
-          seed: 1,
-          tokensMax: FAULT_TOKENS_MAX,
-          stopTokenIds: [],
-          ...SAMPLING_DEFAULTS,
-        },
+        sampling: samplingOf({ seed: 1, tokensMax: FAULT_TOKENS_MAX }),
       }),
     );
     for (const group of this.#groups) for (const one of [...group.requests]) this.#restore(one);

@@ -11,14 +11,10 @@ import {
   standInLogprob,
   standInResponse,
 } from "../../../../test/stand-in/tokens.ts";
-import { groupId, requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
+import { runCommand, samplingOf, specOf } from "../../../../test/suite/request-spec.ts";
+import { requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
 import { ExpertRows } from "../../../core/request/expert-rows.ts";
-import {
-  drawKey,
-  NO_SHAPING,
-  SAMPLING_DEFAULTS,
-  type SamplingParams,
-} from "../../../core/request/request.ts";
+import { drawKey, NO_SHAPING, type SamplingParams } from "../../../core/request/request.ts";
 import { CANARY_PATH, type WorkerEvent } from "../../../core/rollout/worker.ts";
 import { openVllmWorker } from "../open.ts";
 import type { VllmNotice, VllmWorker } from "../worker.ts";
@@ -76,32 +72,14 @@ interface Run {
 
 function run({ worker }: Bench, options: Run = {}): void {
   const { id = 1, output = [], chunkTokens = 40, divisible = true, expertsFrom } = options;
+  const sampling = samplingOf({ seed: 1, tokensMax: 40, ...options.sampling });
+  const request = specOf(id, { prompt: Int32Array.from(PROMPT), sampling, divisible });
   worker.send([
-    {
-      kind: "run",
-      request: {
-        requestId: requestId(id),
-        groupId: groupId("g"),
-        sampleIndex: id,
-        prompt: Int32Array.from(PROMPT),
-        sampling: {
-          temperature: 1,
-          seed: 1,
-          tokensMax: 40,
-          stopTokenIds: [],
-          ...SAMPLING_DEFAULTS,
-          ...options.sampling,
-        },
-        draw: drawKey(1, "g", id),
-        divisible,
-      },
-      output: Int32Array.from(output),
+    runCommand(request, {
+      output,
       chunkTokens,
-      priority: "low",
-      kv: null,
-      draft: null,
       ...(expertsFrom === undefined ? {} : { expertsFrom }),
-    },
+    }),
   ]);
 }
 
@@ -302,13 +280,7 @@ test("sglang: control calls of vLLM's become its own", async () => {
 
 test("sglang: what its schema lacks is refused by name, and what it counts itself runs undivided", async () => {
   const { worker } = await open();
-  const plain: SamplingParams = {
-    temperature: 1,
-    seed: 1,
-    tokensMax: 9,
-    stopTokenIds: [],
-    ...SAMPLING_DEFAULTS,
-  };
+  const plain: SamplingParams = samplingOf({ seed: 1, tokensMax: 9 });
   const support = (more: Partial<SamplingParams>) => worker.supports({ ...plain, ...more });
   expect(support({})).toEqual({ kind: "divided" });
   expect(support({ shaping: { ...NO_SHAPING, topP: 0.9, tokensMin: 3 } }).kind).toBe("divided");
