@@ -2,16 +2,16 @@
 // what is wrong with it.
 
 import { afterEach, expect, spyOn, test } from "bun:test";
-import { mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { main } from "./cli.ts";
 import { EXIT_USAGE } from "./exit.ts";
 
 const said = spyOn(console, "error").mockImplementation(() => {});
 afterEach(() => said.mockClear());
 
-const FOLDER = mkdtempSync(join(tmpdir(), "foretoken-mistakes-"));
+const FOLDER = temporaryFolder("mistakes");
 const LINE = join(FOLDER, "line.json");
 writeFileSync(LINE, '{"id": "a", "prompt": "x"}\n');
 const NONE = join(FOLDER, "none.jsonl");

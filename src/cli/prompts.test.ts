@@ -1,12 +1,11 @@
-import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { AppError } from "../core/base/errors.ts";
 import { LINE_BYTES_MAX, loadPrompts, type PromptLine } from "./prompts.ts";
 
-const root = mkdtempSync(join(tmpdir(), "foretoken-prompts-"));
-afterAll(() => rmSync(root, { recursive: true, force: true }));
+const root = temporaryFolder("prompts");
 
 let files = 0;
 function fileOf(content: string | Uint8Array): string {

@@ -1,12 +1,12 @@
 // `foretoken simulate` as its user calls it, on a workload that takes some milliseconds.
 
 import { expect, spyOn, test } from "bun:test";
-import { mkdtempSync, readFileSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { main } from "./cli.ts";
 
-const scratch = mkdtempSync(join(tmpdir(), "foretoken-simulate-"));
+const scratch = temporaryFolder("simulate");
 
 function workload(name: string, fields: object): string {
   const path = join(scratch, name);

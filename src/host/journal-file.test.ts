@@ -1,12 +1,11 @@
-import { afterAll, expect, test } from "bun:test";
-import { existsSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { JournalLog } from "../core/journal/log.ts";
 import { JournalFile, openRunFiles, readJournalFile } from "./journal-file.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-journal-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("journal");
 
 function fileOn(path: string, log: JournalLog, keptBytes = 0) {
   const failures: unknown[] = [];

@@ -1,11 +1,10 @@
-import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { eosTokensOf } from "./eos.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-eos-"));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder("eos");
 
 const write = (name: string, text: string) => writeFileSync(join(folder, name), text);
 

@@ -2,17 +2,16 @@
 // folders of weights, through every dialect that takes one; certificates that are missing, damaged or of another key.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { WebSocket } from "ws";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { routeTable } from "../../src/serve-routes.ts";
 import { engineMissing } from "../e2e/tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { type Attacked, attacked } from "./process.ts";
 
-const scratch = mkdtempSync(join(tmpdir(), "foretoken-access-"));
-afterAll(() => rmSync(scratch, { recursive: true, force: true }));
+const scratch = temporaryFolder("access");
 
 function bearer(token: string | null): Record<string, string> {
   return token === null ? {} : { authorization: `Bearer ${token}` };

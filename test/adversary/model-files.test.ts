@@ -3,9 +3,8 @@
 // file either loads and serves, or is refused by an error that names it; this process, which loads them all,
 // lives on.
 
-import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { AppError } from "../../src/core/base/errors.ts";
 import { mix32 } from "../../src/core/base/hash.ts";
@@ -16,6 +15,7 @@ import { type LlamaModel, openLlamaModel } from "../../src/engines/llama/open.ts
 import { checkpoint, writeSafetensors } from "../llama/checkpoint.ts";
 import { Ear, finished } from "../llama/ear.ts";
 import { MODEL_PATH, newRequest, run, skipReason } from "../llama/engine-fixture.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { rounds } from "./scale.ts";
 
 setDefaultTimeout(600_000);
@@ -112,8 +112,7 @@ const DAMAGES: Readonly<Record<string, Damage>> = {
   },
 };
 
-const scratch = mkdtempSync(join(tmpdir(), "foretoken-model-files-"));
-afterAll(() => rmSync(scratch, { recursive: true }));
+const scratch = temporaryFolder("model-files");
 
 /** A model that loads also serves, or its engine says why not. */
 async function tryModel(path: string): Promise<void> {

@@ -1,10 +1,10 @@
 // A real trainer through the sidecar: TRL's GRPOTrainer, the bundled model, every step's weights in both engines.
 // Needs Python packages: `npm run grpo:install` prints the Python to name in FORETOKEN_GRPO_PYTHON.
 
-import { afterAll, expect, test } from "bun:test";
-import { rmSync } from "node:fs";
+import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { engineMissing, ROOT, scratch, start } from "./tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { engineMissing, ROOT, start } from "./tool.ts";
 
 const python = process.env.FORETOKEN_GRPO_PYTHON ?? "";
 const missing =
@@ -12,8 +12,7 @@ const missing =
 const testIf = missing === null ? test : test.skip;
 const because = missing === null ? "" : ` (skipped: ${missing})`;
 
-const folder = scratch();
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("e2e");
 
 const STEPS = 10;
 const GROUPS = 2;

@@ -1,20 +1,20 @@
 // Responses of an earlier epoch over a killed sidecar: as an engine with the plugin gets them from the next process.
 
-import { afterAll, expect, test } from "bun:test";
-import { mkdirSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
+import { expect, test } from "bun:test";
+import { mkdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { WebSocket } from "ws";
 import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../src/core/draft/service/message.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
-import { engineMissing, foretoken, scratch, start } from "./tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { engineMissing, foretoken, start } from "./tool.ts";
 
 const missing = engineMissing();
 const testIf = missing === null ? test : test.skip;
 const because = missing === null ? "" : ` (skipped: ${missing})`;
 
-const folder = scratch();
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("e2e");
 
 const PROMPT = [1, 5, 9];
 const EPOCH = weightEpoch(0);

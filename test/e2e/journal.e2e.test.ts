@@ -1,17 +1,17 @@
 // `rollout --journal DIR`: a process that is killed loses nothing but what it generated since its last write.
 
-import { afterAll, expect, test } from "bun:test";
-import { existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from "node:fs";
+import { expect, test } from "bun:test";
+import { existsSync, readFileSync, statSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
-import { ended, engineMissing, foretoken, PROMPTS, scratch, start } from "./tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { ended, engineMissing, foretoken, PROMPTS, start } from "./tool.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
 const engineTest = test.skipIf(missing !== null);
 
-const folder = scratch();
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("e2e");
 const file = join(folder, "journal", "rollout.journal");
 
 function job(out: string, ...more: string[]): string[] {

@@ -1,13 +1,13 @@
 // The priced model writes what the bundled model writes: same tokens, logprobs within float error.
 
-import { afterAll, expect, test } from "bun:test";
-import { readFileSync, rmSync } from "node:fs";
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { writePricedModel } from "../../scripts/model-priced.ts";
-import { engineMissing, foretoken, PROMPTS, ROOT, scratch } from "./tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
+import { engineMissing, foretoken, PROMPTS, ROOT } from "./tool.ts";
 
-const folder = scratch();
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("e2e");
 
 interface Line {
   readonly group: string;

@@ -1,10 +1,10 @@
 // `npm run chaos` as its user runs it: a few seeds. All of them are `npm run chaos -- --seeds 1000`.
 
-import { afterAll, expect, setDefaultTimeout, test } from "bun:test";
-import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, setDefaultTimeout, test } from "bun:test";
+import { chmodSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ended, engineMissing } from "../e2e/tool.ts";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -19,8 +19,7 @@ const chaos = (...args: string[]) =>
     stderr: "pipe",
   });
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-chaos-test-"));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder("chaos-test");
 
 /** A `vllm` command: its interpreter says the version, or runs the stand-in. */
 function standInVllm(): string {

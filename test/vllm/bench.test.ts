@@ -1,17 +1,16 @@
 // `bench:vllm` at its smallest, on real servers: its report, and that all systems did the same work with one `max_tokens`.
 
-import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { readFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { TEST_MS_MAX } from "./bed.ts";
 import { ROOT, vllmMissing } from "./fleet.ts";
 
 const missing = vllmMissing();
 if (missing !== null) console.log(`bench: skipped, ${missing}`);
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-bench-"));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder("bench");
 
 test.skipIf(missing !== null)(
   "bench:vllm: reports every system with the lengths that plain vLLM made",

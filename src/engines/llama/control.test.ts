@@ -2,7 +2,7 @@
 // new epoch or not at all, and sleep that loses nothing.
 
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { checkpoint, writeSafetensors } from "../../../test/llama/checkpoint.ts";
@@ -15,6 +15,7 @@ import {
   skipReason,
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { requestId, weightEpoch } from "../../core/base/ids.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel } from "./open.ts";
@@ -43,11 +44,10 @@ function ask(
 
 describe.skipIf(skipReason !== null)("control", () => {
   const models: LlamaModel[] = [];
-  const scratch = mkdtempSync(join(tmpdir(), "foretoken-control-"));
+  const scratch = temporaryFolder("control");
 
   afterAll(() => {
     for (const model of models) model.close();
-    rmSync(scratch, { recursive: true });
   });
 
   async function open(workers: number, path = MODEL_PATH): Promise<{ worker: Worker; ear: Ear }[]> {

@@ -1,13 +1,12 @@
 // Heads whose offsets lie nowhere: refused where they are read, not where a conversion would seek to them.
 
-import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { readGgufHead } from "./gguf.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-gguf-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("gguf");
 
 const u32 = (value: number) => Buffer.from(Uint32Array.of(value).buffer);
 const u64 = (value: bigint) => Buffer.from(BigUint64Array.of(value).buffer);

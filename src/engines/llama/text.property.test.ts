@@ -1,11 +1,11 @@
 // The two implementations of the Text port against each other, on the two forms of the same model.
 
-import { afterAll, describe, expect, test } from "bun:test";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { describe, expect, test } from "bun:test";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import fc from "fast-check";
 import { HF_FOLDER, sharedModel, skipReason } from "../../../test/llama/engine-fixture.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { openHuggingFaceText } from "../../text/hugging-face.ts";
 import type { ChatMessage, ChatOptions, Text } from "../../text/text.ts";
 
@@ -112,7 +112,7 @@ describe.skipIf(skipReason !== null)("both texts", () => {
 });
 
 describe("the files of a Hugging Face model", () => {
-  const folder = mkdtempSync(join(tmpdir(), "foretoken-text-"));
+  const folder = temporaryFolder("text");
   const write = (name: string, value: unknown): void =>
     writeFileSync(join(folder, name), typeof value === "string" ? value : JSON.stringify(value));
   const added = { single_word: false, lstrip: false, rstrip: false, normalized: false };
@@ -136,8 +136,6 @@ describe("the files of a Hugging Face model", () => {
       byte_fallback: true,
     },
   };
-
-  afterAll(() => rmSync(folder, { recursive: true }));
 
   test("byte tokens make up characters, and ids beyond the tokenizer's stand for nothing", () => {
     write("tokenizer.json", tokenizer);

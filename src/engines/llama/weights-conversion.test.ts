@@ -2,9 +2,8 @@
 // weights must be those of ggml; and whatever does not fit is refused by name.
 
 import { dlopen, ptr } from "bun:ffi";
-import { afterAll, describe, expect, test } from "bun:test";
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { describe, expect, test } from "bun:test";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import {
   checkpoint,
@@ -13,12 +12,12 @@ import {
   writeSafetensors,
 } from "../../../test/llama/checkpoint.ts";
 import { MODEL_PATH, OTHER_MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { GGML_TYPE, type GgufTensor, readGgufHead } from "./gguf.ts";
 import { locateLibrary } from "./platform.ts";
 import { checkpointName, convertWeights } from "./weights-conversion.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-conversion-"));
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder("conversion");
 
 const target = join(folder, "target.gguf");
 

@@ -2,10 +2,10 @@
 // damage that ends it, time that passes without progress.
 
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import type { AppError } from "../../core/base/errors.ts";
 import { readGgufHead } from "./gguf.ts";
 import { MemoryFile } from "./memory-file.ts";
@@ -14,11 +14,10 @@ import { importWeights } from "./weights-source.ts";
 
 setDefaultTimeout(60_000);
 
-const scratch = mkdtempSync(join(tmpdir(), "foretoken-reader-"));
+const scratch = temporaryFolder("reader");
 const form = MemoryFile.create();
 afterAll(() => {
   form.close();
-  rmSync(scratch, { recursive: true });
 });
 
 function read(path: string, more: Partial<ReadOptions> = {}): Promise<unknown> {

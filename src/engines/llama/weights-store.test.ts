@@ -2,15 +2,7 @@
 // name; other weights have another.
 
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import {
-  copyFileSync,
-  mkdtempSync,
-  readFileSync,
-  rmSync,
-  truncateSync,
-  writeFileSync,
-} from "node:fs";
-import { tmpdir } from "node:os";
+import { copyFileSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { checkpoint, writeSafetensors } from "../../../test/llama/checkpoint.ts";
 import { Ear, finished } from "../../../test/llama/ear.ts";
@@ -22,6 +14,7 @@ import {
   skipReason,
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { readGgufHead } from "./gguf.ts";
 import { loadBackend, openLibrary } from "./native.ts";
@@ -34,7 +27,7 @@ const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 256 };
 const EPOCH = weightEpoch(1);
 
 describe.skipIf(skipReason !== null)("weights", () => {
-  const scratch = mkdtempSync(join(tmpdir(), "foretoken-store-"));
+  const scratch = temporaryFolder("store");
   let opened: OpenedStore;
 
   beforeAll(async () => {
@@ -46,7 +39,6 @@ describe.skipIf(skipReason !== null)("weights", () => {
     opened.tokenizer.close();
     opened.first.release();
     opened.store.close();
-    rmSync(scratch, { recursive: true });
   });
 
   async function idOf(path: string): Promise<string> {

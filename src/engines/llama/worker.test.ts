@@ -1,8 +1,7 @@
 // The worker in its thread: the life of a request through the port, weight epochs, and every way to fail.
 
 import { afterAll, describe, expect, setDefaultTimeout, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { Ear, finished } from "../../../test/llama/ear.ts";
 import {
@@ -12,6 +11,7 @@ import {
   skipReason,
   soloResponse,
 } from "../../../test/llama/engine-fixture.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { requestId, weightEpoch } from "../../core/base/ids.ts";
 import type { Worker } from "../../core/rollout/worker.ts";
 import { type LlamaModel, openLlamaModel, openLlamaWorkers } from "./open.ts";
@@ -35,11 +35,10 @@ describe.skipIf(skipReason !== null)("worker", () => {
     return { worker, ear: new Ear(worker) };
   }
 
-  const scratch = mkdtempSync(join(tmpdir(), "foretoken-llama-"));
+  const scratch = temporaryFolder("llama");
 
   afterAll(() => {
     model?.close();
-    rmSync(scratch, { recursive: true });
   });
 
   test("openLlamaModel: describes the model", async () => {

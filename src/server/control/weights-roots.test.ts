@@ -1,14 +1,14 @@
 // Paths in control calls, whatever their route and field: inside of the roots, or refused by name.
 
-import { afterAll, expect, test } from "bun:test";
-import { linkSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { linkSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { type Exchange, jsonResponse, type Route } from "../route.ts";
 import { confined, openRoots } from "./weights-roots.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-roots-"));
+const folder = temporaryFolder("roots");
 const root = join(folder, "root");
 const other = join(folder, "other");
 for (const path of [root, other, join(root, "good"), join(root, "links"), `${root}-more`]) {
@@ -35,7 +35,6 @@ for (const path of [join(hub, "blobs"), join(snapshot, "sub")])
 writeFileSync(join(hub, "blobs", "cafe"), "");
 symlinkSync("../../blobs/cafe", join(snapshot, "model.safetensors"));
 symlinkSync("../../../blobs/cafe", join(snapshot, "sub", "config.json"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 let called = 0;
 const route: Route = {

@@ -1,14 +1,13 @@
 // The history's file: what was appended is read again, whatever byte it was cut at, and it stays within its bound.
 
-import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { readFileSync, statSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { HistoryFile } from "./history-file.ts";
 import { encodeRecord, HEADER, type HistoryRecord, recordBytes } from "./record.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-history-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("history");
 
 const recordOf = (key: number, tokens: number[]): HistoryRecord => ({
   key,

@@ -1,16 +1,14 @@
 // The sidecar's history through its own rollout: what a prompt's responses of one epoch are to the next.
 
-import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
 import { join } from "node:path";
 import { newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import { PromptHistory } from "./prompt-history.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-prompts-"));
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+const folder = temporaryFolder("prompts");
 
 const MIB = 2 ** 20;
 const SILENT = { tokens() {}, finished() {}, restarted() {} };

@@ -1,17 +1,17 @@
 // What the page is shown besides the stream, over a sidecar with simulated workers.
 
 import { expect, test } from "bun:test";
-import { mkdtempSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { DEAF, newBed, specFor } from "../../../test/suite/stream-bed.ts";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import { NO_FIGURES } from "../../core/rollout/figures.ts";
 import { ITERATIONS_KEPT, IterationStore } from "./iteration-store.ts";
 import { SAMPLES_MAX, Samples } from "./samples.ts";
 import { LiveView } from "./view.ts";
 
-const FOLDER = mkdtempSync(join(tmpdir(), "foretoken-live-"));
+const FOLDER = temporaryFolder("live");
 
 function shown(
   options: {

@@ -1,12 +1,10 @@
-import { afterAll, expect, test } from "bun:test";
-import { chmodSync, mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
+import { expect, test } from "bun:test";
+import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { findVllm } from "./find-vllm.ts";
 
-const folder = mkdtempSync(join(tmpdir(), "foretoken-find-"));
-
-afterAll(() => rmSync(folder, { recursive: true }));
+const folder = temporaryFolder("find");
 
 function executable(path: string, text: string): string {
   mkdirSync(join(path, ".."), { recursive: true });

@@ -1,19 +1,17 @@
 // Keeps real programs running: small HTTP servers that end, hang or never become healthy when they are told to.
 
 import { afterAll, expect, test } from "bun:test";
-import { mkdtempSync, rmSync } from "node:fs";
-import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { temporaryFolder } from "../../../test/suite/temporary-folder.ts";
 import { ManagedServer, type ServerEvent, type ServerSpec } from "./managed-server.ts";
 import { freePort } from "./ports.ts";
 
 const HOST = "127.0.0.1";
-const folder = mkdtempSync(join(tmpdir(), "foretoken-managed-"));
+const folder = temporaryFolder("managed");
 const started: ManagedServer[] = [];
 
 afterAll(async () => {
   await Promise.all(started.map((server) => server.stop()));
-  rmSync(folder, { recursive: true });
 });
 
 /** Healthy at once; ends with 9 when it is asked for /end. */
