@@ -3,6 +3,8 @@
 import { execFileSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import { cpus, loadavg } from "node:os";
+import { relative } from "node:path";
+import Table from "cli-table3";
 
 export const SEED = 42;
 
@@ -21,6 +23,7 @@ export interface Conditions {
   readonly commit: string;
   readonly runtime: string;
   readonly cpu: string;
+  readonly cores: number;
   readonly load_1m: number;
   readonly seed: number;
 }
@@ -35,7 +38,14 @@ export function conditions(): Conditions {
   const runtime = `bun ${Bun.version}`;
   const [cpu] = cpus();
   const load = loadavg()[0] ?? 0;
-  return { commit, runtime, cpu: cpu?.model ?? "unknown", load_1m: load, seed: SEED };
+  return {
+    commit,
+    runtime,
+    cpu: cpu?.model ?? "unknown",
+    cores: cpus().length,
+    load_1m: load,
+    seed: SEED,
+  };
 }
 
 function figure(value: number): string {
@@ -62,9 +72,22 @@ export function ratioTable(measurements: readonly Measurement[]): string {
   return lines.join("\n");
 }
 
-export function writeResults(path: string, measurements: readonly Measurement[]): void {
-  const results = { conditions: conditions(), measurements };
-  writeFileSync(path, `${JSON.stringify(results, null, 2)}\n`);
+/** What a bench found, under the command that ran it and the conditions it was taken under. No path: nothing is written. */
+export function writeReport(path: string | undefined, found: object): void {
+  if (path === undefined) return;
+  const command = ["bun", relative(process.cwd(), Bun.main), ...process.argv.slice(2)].join(" ");
+  const report = { command, conditions: conditions(), ...found };
+  writeFileSync(path, `${JSON.stringify(report, null, 2)}\n`);
+}
+
+/** A table without colours, to be copied into a document. */
+export function plainTable(
+  head: readonly string[],
+  rows: readonly (readonly (string | number)[])[],
+): string {
+  const table = new Table({ head: [...head], style: { head: [], border: [] } });
+  table.push(...rows.map((row) => [...row]));
+  return table.toString();
 }
 
 /** The fastest of the runs of `work`, in ms: other load on the machine only ever adds. */

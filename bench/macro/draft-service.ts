@@ -1,12 +1,3 @@
-// What one draft server carries: deltas and tokens a second between 1, 4 and 16 clients, beside an echo
-// server in the same run that takes as many frames and bytes and gives back as many. The server is a
-// process of its own; the clients share one, and build no suffix trees. Each writes its share of every
-// group's responses and fetches all the rest; the clock stops when everybody has everything.
-//
-//   bun bench/macro/draft-service.ts [--clients 1,4,16] [--groups 16] [--tokens 8192] [--json FILE]
-
-import { writeFileSync } from "node:fs";
-import { cpus } from "node:os";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { WebSocket, WebSocketServer } from "ws";
@@ -18,6 +9,7 @@ import { DraftServer, type DraftServerStats } from "../../src/core/draft/service
 import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
 import { DraftSocketService } from "../../src/server/drafts/draft-socket.ts";
 import { type SocketService, serveHttp } from "../../src/server/http.ts";
+import { writeReport } from "../harness.ts";
 
 export interface DraftServiceShape {
   readonly clients: number;
@@ -319,11 +311,7 @@ async function main(): Promise<void> {
     rows.push(await measure(shape));
   }
   console.log(tableOf(rows));
-  if (values.json !== undefined) {
-    const host = { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version };
-    const command = `bun bench/macro/draft-service.ts ${process.argv.slice(2).join(" ")}`;
-    writeFileSync(values.json, `${JSON.stringify({ command, host, results: rows }, null, 2)}\n`);
-  }
+  writeReport(values.json, { results: rows });
 }
 
 function tableOf(rows: readonly DraftServiceRow[]): string {

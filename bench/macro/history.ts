@@ -13,10 +13,8 @@
 // each policy drew other random numbers, and all of its responses are made at once: a run of examples/grpo, as its
 // `--record` writes it, has a policy for each step.
 
-import { writeFileSync } from "node:fs";
 import { basename } from "node:path";
 import { parseArgs } from "node:util";
-import Table from "cli-table3";
 import { cpuClock } from "../../src/cli/replay-command.ts";
 import { readGroups } from "../../src/cli/replay-files.ts";
 import { History, type HistoryOptions } from "../../src/core/draft/history.ts";
@@ -26,7 +24,7 @@ import { totalOf } from "../../src/tools/replay/cell.ts";
 import { type DrafterKind, replay, type Tally } from "../../src/tools/replay/replay.ts";
 import { bisect } from "../../src/tools/replay/threshold.ts";
 import type { TraceGroup } from "../../src/tools/replay/trace.ts";
-import { conditions } from "../harness.ts";
+import { plainTable, writeReport } from "../harness.ts";
 
 export const HISTORIES = ["none", "same prompt", "other prompt"] as const;
 export type HistoryKind = (typeof HISTORIES)[number];
@@ -180,22 +178,17 @@ export async function compare(
 }
 
 function tableOf(rows: readonly HistoryRow[]): string {
-  const table = new Table({
-    head: ["drafter", "history", "accepted + 1", "ratio", "drafted/step", "us/token", "ECE"],
-    style: { head: [], border: [] },
-  });
-  for (const row of rows) {
-    table.push([
-      row.drafter,
-      row.history,
-      row.accepted_plus_1.toFixed(3),
-      row.ratio.toFixed(3),
-      row.drafted_per_step.toFixed(2),
-      row.us_per_token.toFixed(2),
-      row.ece?.toFixed(4) ?? "-",
-    ]);
-  }
-  return table.toString();
+  const head = ["drafter", "history", "accepted + 1", "ratio", "drafted/step", "us/token", "ECE"];
+  const cells = rows.map((row) => [
+    row.drafter,
+    row.history,
+    row.accepted_plus_1.toFixed(3),
+    row.ratio.toFixed(3),
+    row.drafted_per_step.toFixed(2),
+    row.us_per_token.toFixed(2),
+    row.ece?.toFixed(4) ?? "-",
+  ]);
+  return plainTable(head, cells);
 }
 
 async function main(): Promise<void> {
@@ -233,11 +226,7 @@ async function main(): Promise<void> {
   const last = policies.length - 1;
   console.log(`${basename(file)}: ${last} policies after the first, ${folds} folds`);
   console.log(tableOf(rows));
-  if (values.json !== undefined) {
-    const command = `bun bench/macro/history.ts ${process.argv.slice(2).join(" ")}`;
-    const results = { command, conditions: conditions(), results: rows };
-    writeFileSync(values.json, `${JSON.stringify(results, null, 2)}\n`);
-  }
+  writeReport(values.json, { results: rows });
 }
 
 if (import.meta.main) await main();

@@ -5,7 +5,6 @@
 //
 //   bun bench/macro/link.ts [--tokens 20000000] [--requests 256] [--per-step 1,4] [--json FILE]
 
-import { writeFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { WebSocket, WebSocketServer } from "ws";
@@ -29,7 +28,7 @@ import type {
 import { LinkHost } from "../../src/engines/remote/host.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { samplingOf } from "../../test/suite/request-spec.ts";
-import { conditions } from "../harness.ts";
+import { writeReport } from "../harness.ts";
 
 export interface LinkShape {
   /** In all; each response has RESPONSE_TOKENS. */
@@ -328,11 +327,7 @@ async function main(): Promise<void> {
     results.push(await measure(shape));
   }
   console.log(tableOf(results));
-  if (values.json !== undefined) {
-    const command = `bun bench/macro/link.ts ${process.argv.slice(2).join(" ")}`;
-    const report = { command, conditions: conditions(), results };
-    writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`);
-  }
+  writeReport(values.json, { results });
 }
 
 function tableOf(results: readonly LinkResult[]): string {

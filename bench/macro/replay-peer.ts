@@ -1,13 +1,3 @@
-// Compares our drafts with those of arctic-inference's suffix cache on recorded responses: the peer first,
-// as it is deployed; then ours, at the number of drafted tokens that the peer took; same machine, same
-// run. The peer is optional: without it, this says so and ends with status 3.
-//
-//   bun bench/macro/replay-peer.ts TRACES... [--python PYTHON] [--mode concurrent|complete]
-//       [--responses N] [--limit-groups N] [--live 8] [--depth 24] [--factor 1] [--offset 0]
-//       [--min-prob 0.1] [--order serial|batched] [--scope engine|group] [--json FILE]
-
-import { readFileSync, writeFileSync } from "node:fs";
-import { cpus } from "node:os";
 import { basename, join } from "node:path";
 import { parseArgs } from "node:util";
 import { cpuClock } from "../../src/cli/replay-command.ts";
@@ -17,6 +7,7 @@ import { type CellResult, runCell } from "../../src/tools/replay/cell.ts";
 import { REPLAY_MODES, type ReplayMode } from "../../src/tools/replay/replay.ts";
 import { TraceSource } from "../../src/tools/replay/source.ts";
 import type { TraceGroup } from "../../src/tools/replay/trace.ts";
+import { writeReport } from "../harness.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
 
 const NO_PEER_STATUS = 3;
@@ -166,11 +157,6 @@ function print(row: Row): void {
   console.log(cells.join(""));
 }
 
-function host(): Record<string, unknown> {
-  const load = readFileSync("/proc/loadavg", "utf8").split(" ").slice(0, 3).map(Number);
-  return { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version, load };
-}
-
 async function main(): Promise<number> {
   const mode = modeOf(values.mode);
   if (positionals.length === 0) throw new Error("name at least one file of traces");
@@ -194,10 +180,7 @@ async function main(): Promise<number> {
       rows.push(ours);
     }
   }
-  if (values.json !== undefined) {
-    const report = { host: host(), options: values, results: rows };
-    writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`);
-  }
+  writeReport(values.json, { options: values, results: rows });
   return 0;
 }
 

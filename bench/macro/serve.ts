@@ -8,12 +8,12 @@
 //
 //   bun bench/macro/serve.ts [--requests 16384] [--seconds 5] [--draft grouped] [--json FILE]
 
-import { writeFileSync } from "node:fs";
 import { cpus, loadavg } from "node:os";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { assert } from "../../src/core/base/assert.ts";
 import { DRAFT_MODES, type DraftMode } from "../../src/core/draft/registry.ts";
+import { writeReport } from "../harness.ts";
 import { type Load, MODES, type Mode, STAMP_MASK } from "./serve-load.ts";
 import { type Served, spawnServed } from "./serve-process.ts";
 
@@ -331,11 +331,7 @@ async function main(): Promise<void> {
   }
   console.log(tableOf(rows));
   console.log(`load average ${loadavg()[0]?.toFixed(1)} on ${cpus().length} cores`);
-  if (values.json === undefined) return;
-  const host = { cpu: cpus()[0]?.model ?? "unknown", cores: cpus().length, bun: Bun.version };
-  const command = `bun bench/macro/serve.ts ${process.argv.slice(2).join(" ")}`;
-  const results = { command, host, load_1m: loadavg()[0], results: rows };
-  writeFileSync(values.json, `${JSON.stringify(results, null, 2)}\n`);
+  writeReport(values.json, { results: rows });
 }
 
 function tableOf(rows: readonly ServeRow[]): string {

@@ -5,11 +5,11 @@
 //   bun bench/macro/sessions.ts [--roots 3] [--siblings 8] [--turns 4] [--tokens 96] [--staggered] [--deterministic]
 //       [--json FILE]
 
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
-import { conditions } from "../harness.ts";
+import { writeReport } from "../harness.ts";
 
 export interface SessionsShape {
   readonly roots: number;
@@ -203,10 +203,7 @@ async function main(): Promise<void> {
   console.log(table.toString());
   const isEqual = JSON.stringify(without.texts) === JSON.stringify(within.texts);
   console.log(`texts with and without sessions are ${isEqual ? "the same" : "not the same"}`);
-  if (values.json !== undefined) {
-    const report = { conditions: conditions(), shape, without: without.rows, with: within.rows };
-    writeFileSync(values.json, `${JSON.stringify(report, null, 2)}\n`);
-  }
+  writeReport(values.json, { shape, without: without.rows, with: within.rows });
 }
 
 if (import.meta.main) await main();

@@ -12,7 +12,7 @@ import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
 import { VllmStandIn } from "../../test/stand-in/vllm-stand-in.ts";
-import { conditions } from "../harness.ts";
+import { writeReport } from "../harness.ts";
 import { runClient, type Tally } from "./soak-clients.ts";
 import { type Trend, trendOf } from "./trend.ts";
 
@@ -246,8 +246,6 @@ if (import.meta.main) {
     tokensMax: Number(values.tokens),
   });
   print(run);
-  if (values.json !== undefined) {
-    writeFileSync(values.json, JSON.stringify({ ...conditions(), ...run }, null, 2));
-  }
+  writeReport(values.json, run);
   process.exit(run.problems.length === 0 && run.afterwards.live === 0 ? 0 : 1);
 }

@@ -8,7 +8,7 @@ import { mix32 } from "../../src/core/base/hash.ts";
 import { Heap } from "../../src/core/wasm/heap.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { SuffixIndex } from "../../src/core/wasm/suffix-index.ts";
-import { fastestMs, type Measurement, ratioTable, SEED, writeResults } from "../harness.ts";
+import { fastestMs, type Measurement, ratioTable, SEED, writeReport } from "../harness.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
 import { besidePeer } from "./peer-core.ts";
 import { texts, type Workload } from "./workload.ts";
@@ -310,5 +310,5 @@ if (import.meta.main) {
   const peer = { python: values.python, tokens: sizes.tokens, step: STEP_TOKENS };
   const measurements = isPeerHere ? await besidePeer(ours, peer) : ours;
   console.log(ratioTable(measurements));
-  if (values.json !== undefined) writeResults(values.json, measurements);
+  writeReport(values.json, { measurements });
 }
