@@ -233,7 +233,7 @@ attack(
 );
 
 attack(
-  "bodies: random bytes, as a body and as a connection, are a 4xx or the end",
+  "bodies: random bytes as a connection are a 4xx or the end",
   async () => {
     console.log(`SEED=${SEED}`);
     let counter = 0;
@@ -245,14 +245,6 @@ attack(
     await survived(async () => {
       for (let round = 0; round < rounds(100, 2_000); round += 1) {
         const bytes = noise(word() % 2_000);
-        const encoding = ["identity", "gzip", "deflate", "br", "zstd", "rot13"][word() % 6] ?? "";
-        const answer = await fetch(new URL("/v1/completions", victim.url), {
-          method: "POST",
-          headers: { "content-encoding": encoding },
-          body: bytes,
-        });
-        expect([400, 413, 415]).toContain(answer.status);
-        await answer.arrayBuffer();
         const connection = dial();
         const start = word() % 2 === 0 ? head(bytes.length).slice(0, word() % 90) : "";
         connection.socket.end(Buffer.concat([Buffer.from(start), bytes]));

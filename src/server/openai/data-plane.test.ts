@@ -305,6 +305,7 @@ test("routes: a group's name has the same bounds wherever it stands", async () =
     [{}, { "x-foretoken-group": long }, "X-Foretoken-Group"],
     [{ group_id: long }, {}, "group_id"],
     [inside, {}, "group_id"],
+    [{ cache_salt: long }, {}, "cache_salt"],
   ] as const) {
     const response = await fixture.post(GENERATE, { ...GOOD[GENERATE], ...extra }, { headers });
     expect(response.status).toBe(400);
