@@ -1,5 +1,6 @@
 // A sidecar and its linked workers as processes of their own, what they say, and what a client sees of them.
 
+import { linesOf } from "../suite/lines.ts";
 import { start } from "./tool.ts";
 
 const POLL_MS = 5;
@@ -31,13 +32,7 @@ export class Proc {
   }
 
   async #read(stream: ReadableStream<Uint8Array>): Promise<void> {
-    const decoder = new TextDecoder();
-    let rest = "";
-    for await (const bytes of stream) {
-      const parts = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-      rest = parts.pop() ?? "";
-      for (const text of parts) this.lines.push({ atMs: performance.now(), text });
-    }
+    for await (const text of linesOf(stream)) this.lines.push({ atMs: performance.now(), text });
   }
 }
 

@@ -115,7 +115,7 @@ engineTest(
     ]);
     expect(count("X", "tail")).toBe(4);
   },
-  120_000,
+  300_000,
 );
 
 /** Every chunk of the run is in it, in order, with the tokens and drafts that the run counted. */
