@@ -7,7 +7,6 @@ import { describe, expect, setDefaultTimeout, test } from "bun:test";
 import { readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { AppError } from "../../src/core/base/errors.ts";
-import { mix32 } from "../../src/core/base/hash.ts";
 import { weightEpoch } from "../../src/core/base/ids.ts";
 import type { ControlAnswer, Worker } from "../../src/core/rollout/worker.ts";
 import { readGgufHead } from "../../src/engines/llama/gguf.ts";
@@ -17,29 +16,12 @@ import { Ear, finished } from "../llama/ear.ts";
 import { MODEL_PATH, newRequest, run, skipReason } from "../llama/engine-fixture.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { rounds } from "./scale.ts";
+import { Dice } from "./settings.ts";
 
 setDefaultTimeout(600_000);
 
 const SEED = Number(process.env.SEED ?? 42);
 const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 128 };
-
-class Dice {
-  #state: number;
-
-  constructor(seed: number) {
-    this.#state = seed;
-  }
-
-  /** A whole number below `bound`. */
-  below(bound: number): number {
-    this.#state = mix32(this.#state + 0x9e3779b9);
-    return Math.floor((this.#state / 2 ** 32) * bound);
-  }
-
-  among<T>(values: readonly T[]): T {
-    return values[this.below(values.length)] as T;
-  }
-}
 
 const NUMBERS = [
   0n,
@@ -83,21 +65,21 @@ const DAMAGES: Readonly<Record<string, Damage>> = {
   "cut short": (bytes, dice) => bytes.subarray(0, dice.below(bytes.length)),
   "its head cut short": (bytes, dice) => bytes.subarray(0, dice.below(HEAD.dataOffset)),
   "a foreign count": (bytes, dice) => {
-    bytes.writeBigUInt64LE(dice.among(NUMBERS), dice.among([8, 16]));
+    bytes.writeBigUInt64LE(dice.one(NUMBERS), dice.one([8, 16]));
     return bytes;
   },
   "a foreign number in the head": (bytes, dice) => {
-    bytes.writeBigUInt64LE(dice.among(NUMBERS), dice.below(HEAD.dataOffset - 8));
+    bytes.writeBigUInt64LE(dice.one(NUMBERS), dice.below(HEAD.dataOffset - 8));
     return bytes;
   },
   "a foreign number in the tensors' table": (bytes, dice) => {
     const at = TABLE_FROM + dice.below(HEAD.dataOffset - TABLE_FROM - 8);
-    bytes.writeBigUInt64LE(dice.among(NUMBERS), at);
+    bytes.writeBigUInt64LE(dice.one(NUMBERS), at);
     return bytes;
   },
   "another value of a field": (bytes, dice) => {
-    const [, range] = dice.among(SCALARS);
-    const value = dice.below(2) === 0 ? dice.among(NUMBERS) : BigInt(dice.below(5000));
+    const [, range] = dice.one(SCALARS);
+    const value = dice.below(2) === 0 ? dice.one(NUMBERS) : BigInt(dice.below(5000));
     bytes.writeUInt32LE(Number(value & 0xffffffffn), range.from + TYPE_BYTES);
     return bytes;
   },
@@ -171,7 +153,7 @@ describe.skipIf(skipReason !== null)("model files", () => {
     const good = { gguf: original, safetensors: readFileSync(source) };
     const { weights } = worker;
     for (let round = 1; round <= rounds(6, 220); round += 1) {
-      const form = dice.among(["gguf", "safetensors"] as const);
+      const form = dice.one(["gguf", "safetensors"] as const);
       const bytes = Buffer.from(good[form]);
       const at = dice.below(2) === 0 ? dice.below(8000) : dice.below(bytes.length);
       // NaN, or a head that says something else, or the end of the file.

@@ -1,6 +1,7 @@
 // Foretoken's own commands as processes under attack: where they listen, what they log, how they are ended.
 
 import { start } from "../e2e/tool.ts";
+import { linesOf } from "../suite/lines.ts";
 
 export interface Attacked {
   readonly url: string;
@@ -32,11 +33,5 @@ export async function attacked(...args: string[]): Promise<Attacked> {
 }
 
 async function lines(stream: ReadableStream<Uint8Array>, take: (line: string) => void) {
-  const decoder = new TextDecoder();
-  let rest = "";
-  for await (const bytes of stream) {
-    const parts = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-    rest = parts.pop() ?? "";
-    for (const line of parts) take(line);
-  }
+  for await (const line of linesOf(stream)) take(line);
 }

@@ -6,6 +6,7 @@ import { join } from "node:path";
 import { AppError } from "../../src/core/base/errors.ts";
 import { Engine } from "../../src/tools/doctor/engine.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { linesOf } from "../suite/lines.ts";
 
 export const ROOT = join(import.meta.dir, "..", "..");
 export const MODEL = join(ROOT, "model", "hf");
@@ -231,17 +232,6 @@ export class Fleet {
       this.#changed = Promise.withResolvers();
     }
   }
-}
-
-async function* linesOf(stream: ReadableStream<Uint8Array>): AsyncGenerator<string> {
-  const decoder = new TextDecoder();
-  let rest = "";
-  for await (const bytes of stream) {
-    const lines = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-    rest = lines.pop() ?? "";
-    yield* lines;
-  }
-  if (rest !== "") yield rest;
 }
 
 /** Token ids of the bundled prompts, first `count`. */

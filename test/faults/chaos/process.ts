@@ -1,6 +1,7 @@
 // One `foretoken` process of a chaos run: its signals, its lines, and whether it could work at the moment.
 
 import { AppError } from "../../../src/core/base/errors.ts";
+import { linesOf } from "../../suite/lines.ts";
 
 /** Of the output, for the report of a failure. */
 const LINES_KEPT = 200;
@@ -86,12 +87,8 @@ export class ChaosProcess {
   }
 
   async #read(stream: ReadableStream<Uint8Array>): Promise<void> {
-    const decoder = new TextDecoder();
-    let rest = "";
-    for await (const bytes of stream) {
-      const parts = (rest + decoder.decode(bytes, { stream: true })).split("\n");
-      rest = parts.pop() ?? "";
-      this.#lines.push(...parts);
+    for await (const line of linesOf(stream)) {
+      this.#lines.push(line);
       if (this.#lines.length > LINES_KEPT) this.#lines.splice(0, this.#lines.length - LINES_KEPT);
     }
   }
