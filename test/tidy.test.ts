@@ -1,5 +1,5 @@
 // Holds the layer table: which room of src may import which (ARCHITECTURE.md shows the same table), what the core may
-// not name, and a short list of phrases to avoid.
+// not name, sizes (budget.json), and a short list of phrases to avoid.
 
 import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
@@ -214,6 +214,94 @@ test("exports: none is there for tests alone, and none that nobody imports", () 
     }
   }
   expect(wrong).toEqual([]);
+});
+
+const BUDGET = join(import.meta.dir, "budget.json");
+const MAX_FILE_LINES = 600;
+const MAX_FUNCTION_LINES = 70;
+
+/** Lines that a room may have, and the files and functions over the limits with the length that they may not exceed. */
+interface Budget {
+  readonly rooms: Record<string, number>;
+  readonly files: Record<string, number>;
+  readonly functions: Record<string, number>;
+}
+
+const linesOf = (path: string): string[] => readFileSync(path, "utf8").trimEnd().split("\n");
+
+const FUNCTION_START =
+  /^(\s*)(?:(?:export|default|async|public|private|protected|static|override|get|set) )*(?:function\*? ?(\w*)|(?:const|let) (\w+)(?:: .*)? = (?:async )?(?:<.*>)?(?:\(|\w+ =>)|(?!(?:if|for|while|switch|catch|return|await|super)\b)\*?(#?\w+)(?:<.*>)?\()/;
+
+/** Functions and methods with their lengths. Biome's layout puts a body's end at the indentation of its start. */
+function functionsOf(lines: readonly string[]): [name: string, length: number][] {
+  const found: [string, number][] = [];
+  for (const [i, line] of lines.entries()) {
+    const match = FUNCTION_START.exec(line);
+    if (match === null) continue;
+    const indent = match[1] ?? "";
+    const nextAtIndent = (from: number): number =>
+      lines.findIndex((other, at) => at > from && other.search(/\S/) === indent.length);
+    // A signature over several lines closes with ")" at the same indentation and opens the body there.
+    const opening = /[(<]$/.test(line) ? nextAtIndent(i) : i;
+    if (!/\{$/.test(lines[opening] ?? "")) continue;
+    const end = nextAtIndent(opening);
+    if (!/^\s*\}[;,]?$/.test(lines[end] ?? "")) continue;
+    found.push([match[2] || match[3] || match[4] || "", end - i + 1]);
+  }
+  return found;
+}
+
+function measure(): Budget {
+  const rooms: Record<string, number> = { "test and bench": 0 };
+  const files: Record<string, number> = {};
+  const functions: Record<string, number> = {};
+  const add = (room: string, lines: number): void => {
+    rooms[room] = (rooms[room] ?? 0) + lines;
+  };
+  for (const file of sources.toSorted()) {
+    const lines = linesOf(join(SRC, file));
+    add(roomOf(file) || "root", lines.length);
+    // Generated from the core's own list.
+    if (file === "core/wasm/abi.ts") continue;
+    if (lines.length > MAX_FILE_LINES) files[file] = lines.length;
+    for (const [name, length] of functionsOf(lines)) {
+      const key = `${file} ${name}`;
+      if (length > MAX_FUNCTION_LINES) functions[key] = Math.max(functions[key] ?? 0, length);
+    }
+  }
+  for (const pattern of ["src/**/*.test.ts", "test/**/*.ts", "bench/**/*.ts"]) {
+    for (const file of new Glob(pattern).scanSync(ROOT)) {
+      add("test and bench", linesOf(join(ROOT, file)).length);
+    }
+  }
+  return { rooms, files, functions };
+}
+
+test("sizes: a function's length counts from its signature to its closing brace", () => {
+  const text = ["function a(", "  x: number,", "): void {", "  if (x) {", "    b();", "  }", "}"];
+  expect(functionsOf(text)).toEqual([["a", 7]]);
+});
+
+test("sizes: rooms, files and functions keep to test/budget.json (UPDATE_BUDGET=1 rewrites it)", async () => {
+  const now = measure();
+  if (process.env.UPDATE_BUDGET === "1") {
+    const withHeadroom = (lines: number): number => Math.ceil((lines * 1.01) / 10) * 10;
+    const rooms = Object.fromEntries(
+      Object.entries(now.rooms).map(([room, lines]) => [room, withHeadroom(lines)]),
+    );
+    await Bun.write(BUDGET, `${JSON.stringify({ ...now, rooms }, null, 2)}\n`);
+  }
+  const budget: Budget = JSON.parse(readFileSync(BUDGET, "utf8"));
+  const over: string[] = [];
+  for (const part of ["rooms", "files", "functions"] as const) {
+    for (const [name, lines] of Object.entries(now[part])) {
+      const limit = budget[part][name] ?? 0;
+      if (lines > limit)
+        over.push(`${part}: ${name} has ${lines} lines, budget.json allows ${limit}`);
+    }
+  }
+  // To update: UPDATE_BUDGET=1 npx bun test test/tidy.test.ts
+  expect(over).toEqual([]);
 });
 
 /** Words that a reader of technical English stumbles over, beside the standard term. */
