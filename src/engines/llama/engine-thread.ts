@@ -138,7 +138,8 @@ class EngineThread {
     if (events.length === 0 && !figuresDue) return;
     if (figuresDue) {
       this.#statsMs = nowMs;
-      events.push({ kind: "stats", stats: this.#engine.stats() });
+      // First: the end of the last response ends an iteration, whose report has these figures.
+      events.unshift({ kind: "stats", stats: this.#engine.stats() });
     }
     const packed = packEvents(events);
     send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));
