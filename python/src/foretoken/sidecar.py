@@ -1,7 +1,8 @@
 """A sidecar as a child process of a trainer.
 
 It is ready when `start` returns. It ends with `stop`, with the `with` block, and when this process ends, also if that
-is killed: the sidecar watches this process by its number (`FORETOKEN_PARENT`). Its log lines go to the logger `foretoken`.
+is killed: the sidecar watches this process by its number (`FORETOKEN_PARENT`). Its log lines go to the logger
+`foretoken`.
 """
 
 from __future__ import annotations
