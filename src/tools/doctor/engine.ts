@@ -166,7 +166,10 @@ export class Engine {
   }
 
   async #answer(method: "GET" | "POST", path: string, body: string | null): Promise<Answer> {
-    const answer = await this.#client.answer({ method, path, body }, TIMEOUT_MS);
+    const ask = () => this.#client.answer({ method, path, body }, TIMEOUT_MS);
+    let answer = await ask();
+    // A kept connection may be closed by the server while the request is on its way.
+    if (answer.kind === "unreachable" && answer.isRefused !== true) answer = await ask();
     if (answer.kind === "unreachable") {
       return { status: 0, text: answer.message, body: answer.message };
     }
