@@ -5,9 +5,9 @@ import { closeSync, openSync } from "node:fs";
 import { join } from "node:path";
 import { ProcessGroup } from "./process-group.ts";
 
-/** Starts a child of its own, and says when it is there. */
-const WITH_CHILD = 'sleep 1000 & echo there; trap "exit 3" TERM; wait';
-const STUBBORN = 'trap "" TERM; sleep 1000 & echo there; while :; do wait; done';
+/** Starts a child of its own; its answer to signals is set before the child can be seen. */
+const WITH_CHILD = 'trap "exit 3" TERM; sleep 1000 & wait';
+const STUBBORN = 'trap "" TERM; sleep 1000 & while :; do wait; done';
 
 function start(script: string): ProcessGroup {
   const output = openSync("/dev/null", "w");
