@@ -15,9 +15,9 @@ import { Reference } from "./reference.ts";
 import { Scoring } from "./scoring.ts";
 import { VllmServer } from "./vllm-server.ts";
 
+/** Of a vLLM server. */
 const CONTEXT_TOKENS = 512;
-const CONTEXT = ["--max-model-len", `${CONTEXT_TOKENS}`];
-const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048", ...CONTEXT];
+const ENGINE = ["--deterministic", "--slots", "2", "--kv-tokens", "2048"];
 /** A rollout takes one to three seconds, and a silent link is given up after 30 s. */
 const ROLLOUT_MS_MAX = 120_000;
 /** Both servers may have to start, one after the other. */
