@@ -370,7 +370,8 @@ export class VllmStandIn {
       return;
     }
     if (this.bodies.length < 10_000) this.bodies.push(body);
-    const model = String(body.model ?? "stand-in");
+    // An empty name is that of the server's model, as for vLLM (entrypoints/serve/engine/serving.py).
+    const model = String(body.model || "stand-in");
     if (model !== "stand-in" && !this.adapters.has(model)) {
       send(response, 404, errorJson(404, `The model \`${model}\` does not exist.`));
       return;
