@@ -72,7 +72,7 @@ export function ratioTable(measurements: readonly Measurement[]): string {
   return lines.join("\n");
 }
 
-/** What a bench found, under the command that ran it and the conditions it was taken under. No path: nothing is written. */
+/** Writes a bench's report as JSON, with the command and the conditions of the run. Without a path nothing is written. */
 export function writeReport(path: string | undefined, found: object): void {
   if (path === undefined) return;
   const command = ["bun", relative(process.cwd(), Bun.main), ...process.argv.slice(2)].join(" ");

@@ -1,5 +1,6 @@
 // Compiles the command-line tool into one executable: the runtime, all modules, the cores, the schemas and the page.
-// What other programs open by path lies beside it (src/host/installation.ts): the bundled models, and libllama in `llama/`.
+// Files that other programs open by path lie beside it (src/host/installation.ts): the bundled models, and libllama in
+// `llama/`.
 // `bun scripts/compile.ts --arch x64 --out DIR` writes DIR/foretoken, DIR/model and DIR/llama.
 
 import { copyFileSync, cpSync, existsSync, mkdirSync, readdirSync, rmSync } from "node:fs";

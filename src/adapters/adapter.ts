@@ -1,4 +1,4 @@
-// What an adapter is: the routes that a trainer or another engine has beside vLLM's. Each row says all of its route:
+// The interface of an adapter: the routes that a trainer or another engine has beside vLLM's. Each row says all of its route:
 // schema, what it becomes in terms of the server's calls, and the shape of the answer. Adapters import the server, never
 // one another; the server imports none of them.
 

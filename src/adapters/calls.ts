@@ -1,5 +1,5 @@
-// What adapters' control calls share: texts in bodies, the call that loads weights from a path, and the answer that says
-// whether it worked. It knows no dialect.
+// Parts that adapters' control calls share: texts in bodies, the call that loads weights from a path, and the answer that says
+// whether it worked. No dialect is known here.
 
 import { InvalidFieldError } from "../core/base/errors.ts";
 import type { Call, Done } from "../server/control/dialects.ts";

@@ -25,7 +25,7 @@ export function checkExposure(exposure: Exposure): string | null {
   );
 }
 
-/** What a server without a token answers to: the sites that are allowed, under their names too. */
+/** The Host names and origins of the allowed sites, which a server without a token answers. */
 export function edgeOf(sites: readonly string[]): {
   readonly allowHosts: readonly string[];
   readonly allowOrigins: readonly string[];

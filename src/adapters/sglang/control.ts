@@ -112,7 +112,7 @@ export const SGLANG_CONTROL: readonly Dialect[] = [
   },
 ];
 
-/** What runs is ended only by `abort`: with the others it continues afterwards. */
+/** Only `abort` ends running requests; in the other modes they continue after the pause. */
 function pauseMode(body: unknown): string {
   const mode = optionalTextIn(body, "mode") ?? "abort";
   if (mode === "abort") return "abort";
