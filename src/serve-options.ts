@@ -15,7 +15,6 @@ import type { OpenStream } from "./server/open-streams.ts";
 import type { Sidecar, SidecarLimits } from "./server/sidecar.ts";
 import type { WorkerRegistry, WorkerRegistryOptions } from "./server/worker-registry.ts";
 import type { ModelSide } from "./sources.ts";
-import type { EncoderLimits } from "./text/encoder.ts";
 
 export interface ServeOptions {
   readonly host: string;
@@ -50,8 +49,6 @@ export interface ServeOptions {
   /** Directory that keeps /v1/rollouts over the end of the process; null, the default: nothing does. */
   readonly journal?: string | null;
   readonly model: ModelSide;
-  /** Of texts that clients send. Default: as ENCODER_LIMITS. */
-  readonly encoder?: Partial<EncoderLimits>;
   /** /health is 503 until this many workers have been ready at the same time. Default: 1. */
   readonly workersMin?: number;
   /** Milliseconds for which a request continues after its client disconnected. */
@@ -66,10 +63,7 @@ export interface ServeOptions {
   readonly events: ServeEvents;
 }
 
-export type EdgeOptions = Pick<
-  HttpOptions,
-  "allowHosts" | "allowOrigins" | "bodiesBytesMax" | "bodyMsMax"
->;
+export type EdgeOptions = Pick<HttpOptions, "allowHosts" | "allowOrigins">;
 
 /** Events for the operator's log. */
 export interface ServeEvents {

@@ -195,12 +195,11 @@ function serveWith(
     stale: (notice) => events.weightsNotice({ kind: "stale", ...notice }),
   });
   const { text, openTextThread: openThread } = options.model;
-  const encoderLimits = { ...ENCODER_LIMITS, ...options.encoder };
   const engines = new PoolCalls({ pool, sidecar, later: afterwards });
   const encoder =
     openThread === null
-      ? new EngineEncoder(engines, encoderLimits)
-      : new ThreadedEncoder({ text, openThread, limits: encoderLimits });
+      ? new EngineEncoder(engines, ENCODER_LIMITS)
+      : new ThreadedEncoder({ text, openThread, limits: ENCODER_LIMITS });
   const stream = new StreamService({
     sidecar,
     text,

@@ -52,10 +52,6 @@ export interface HttpOptions extends Served {
   readonly allowHosts?: readonly string[];
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
-  /** Of all bodies that are being read. Default: four of the largest. */
-  readonly bodiesBytesMax?: number;
-  /** Time for a body to arrive. Default: a minute. */
-  readonly bodyMsMax?: number;
   readonly frameBytesMax: number;
   /** Called for every answer. */
   readonly answered: (entry: AccessEntry) => void;
@@ -95,6 +91,8 @@ interface SocketData {
 
 /** Longer than clients keep idle connections (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
+/** Bodies of the largest size that are read at the same time. */
+const BODIES_READ_MAX = 4;
 const BODY_MS_MAX = 60_000;
 const BODY_WAIT_MS_MAX = 5_000;
 
@@ -202,13 +200,14 @@ export function serveHttp(options: HttpOptions): HttpServer {
 }
 
 function bodyOptionsOf(options: HttpOptions): BodyOptions {
-  const { bodyBytesMax, bodiesBytesMax = 4 * bodyBytesMax, bodyMsMax = BODY_MS_MAX } = options;
+  const { bodyBytesMax } = options;
   const after = (ms: number, act: () => void) => {
     const timer = setTimeout(act, ms);
     return () => clearTimeout(timer);
   };
-  const budget = new BodyBudget({ bytesMax: bodiesBytesMax, waitMsMax: BODY_WAIT_MS_MAX, after });
-  return { bytesMax: bodyBytesMax, msMax: bodyMsMax, budget, after };
+  const bytesMax = BODIES_READ_MAX * bodyBytesMax;
+  const budget = new BodyBudget({ bytesMax, waitMsMax: BODY_WAIT_MS_MAX, after });
+  return { bytesMax: bodyBytesMax, msMax: BODY_MS_MAX, budget, after };
 }
 
 /** Streams may say nothing for as long as an engine does. */
