@@ -2,7 +2,7 @@
 // minutes and two cores of their own: they are run only when they are asked for, with --vllm (nothing else) or
 // --all. --clients runs trainers' own classes, with --vllm on real vLLM servers; --all runs those that need no torch,
 // and installs the Python packages that its tests need, while the tests run that need none.
-// --adversary runs the whole of every attack in test/adversary, of which the others run a share. --packages builds
+// --adversary runs the whole of every attack in test/faults/attacks, of which the others run a share. --packages builds
 // the wheel and the npm package, installs them from the registries, and uses them.
 // Further arguments are handed to `bun test`, so one kind of test can be run: `npm test -- .property.`
 
@@ -13,7 +13,7 @@ import { join } from "node:path";
 const root = join(import.meta.dir, "..");
 const bun = process.execPath;
 const VLLM_TESTS = "test/vllm";
-const ADVERSARY_TESTS = "test/adversary";
+const ADVERSARY_TESTS = "test/faults/attacks";
 const CLIENT_TESTS = "test/clients";
 /** --all runs them once their packages are installed. */
 const PYTHON_TESTS = [`${CLIENT_TESTS}/light.test.ts`, "test/e2e/grpo.e2e.test.ts"];

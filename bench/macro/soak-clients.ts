@@ -3,7 +3,7 @@
 
 import { type IncomingMessage, request } from "node:http";
 import { fold32, mix32 } from "../../src/core/base/hash.ts";
-import { standInResponse } from "../../test/stand-in/tokens.ts";
+import { standInResponse } from "../../test/faults/stand-in/tokens.ts";
 
 export interface Tally {
   /** Responses that came whole and right. */

@@ -11,7 +11,7 @@ import { tmpdir } from "node:os";
 import { join, resolve } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
-import { VllmStandIn } from "../../test/stand-in/vllm-stand-in.ts";
+import { VllmStandIn } from "../../test/faults/stand-in/vllm-stand-in.ts";
 import { writeReport } from "../harness.ts";
 import { runClient, type Tally } from "./soak-clients.ts";
 import { type Trend, trendOf } from "./trend.ts";

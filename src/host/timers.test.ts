@@ -1,7 +1,7 @@
 // Timers that many clients share: an error ends none of them, and a server that has stopped has none.
 
 import { expect, test } from "bun:test";
-import { SidecarBed } from "../../test/fuzz/sidecar-bed.ts";
+import { SidecarBed } from "../../test/faults/fuzz/sidecar-bed.ts";
 import { timersOf } from "./timers.ts";
 
 test("timers: an error of one call is reported, and the next call still runs", async () => {

@@ -1,8 +1,8 @@
 // A model whose tokenizer is not on this machine: ids work as ever, and texts by way of an engine's own tokenizer.
 
 import { afterEach, expect, test } from "bun:test";
-import { EOS, standInResponse } from "../../test/stand-in/tokens.ts";
-import { type StandInOptions, VllmStandIn } from "../../test/stand-in/vllm-stand-in.ts";
+import { EOS, standInResponse } from "../../test/faults/stand-in/tokens.ts";
+import { type StandInOptions, VllmStandIn } from "../../test/faults/stand-in/vllm-stand-in.ts";
 import { collecting, serveOptions, vllmSource } from "../../test/suite/serve-fixture.ts";
 import { startSidecar } from "../serve.ts";
 import type { RunningSidecar } from "../serve-options.ts";

@@ -1,9 +1,9 @@
 // Workers that come and go by POST and DELETE /workers, over stand-ins for vLLM servers on real ports.
 
 import { afterAll, beforeAll, expect, test } from "bun:test";
-import { expectedOf, StandInBed } from "../../test/adversary/stand-in-bed.ts";
-import { SglangStandIn } from "../../test/stand-in/sglang-stand-in.ts";
-import { VllmStandIn } from "../../test/stand-in/vllm-stand-in.ts";
+import { expectedOf, StandInBed } from "../../test/faults/attacks/stand-in-bed.ts";
+import { SglangStandIn } from "../../test/faults/stand-in/sglang-stand-in.ts";
+import { VllmStandIn } from "../../test/faults/stand-in/vllm-stand-in.ts";
 
 interface Entry {
   readonly id: string;

@@ -1,7 +1,7 @@
 // The page, and a foreign page, in a real browser (headless Chromium, where there is one).
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Victim } from "../adversary/edge-bed.ts";
+import { Victim } from "../faults/attacks/edge-bed.ts";
 import { engineMissing } from "./tool.ts";
 
 const CHROMIUM =

@@ -4,8 +4,8 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
-import { EOS, standInResponse } from "../stand-in/tokens.ts";
-import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
+import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 setDefaultTimeout(120_000);

@@ -5,7 +5,7 @@ import { afterEach, expect, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
-import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { Proc, said, untilTrue } from "./fleet.ts";
 import { ROOT } from "./tool.ts";
 

@@ -4,7 +4,7 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { measure } from "../../bench/macro/page.ts";
-import { Victim } from "../adversary/edge-bed.ts";
+import { Victim } from "../faults/attacks/edge-bed.ts";
 import { CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing, ROOT } from "./tool.ts";
 

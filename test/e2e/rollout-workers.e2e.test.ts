@@ -3,8 +3,8 @@
 import { expect, test } from "bun:test";
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { standInResponse } from "../stand-in/tokens.ts";
-import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { standInResponse } from "../faults/stand-in/tokens.ts";
+import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { foretoken, ROOT, scratch, start } from "./tool.ts";
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");

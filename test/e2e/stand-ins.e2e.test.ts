@@ -6,9 +6,9 @@ import { fold32 } from "../../src/core/base/hash.ts";
 import type { VllmLimits } from "../../src/engines/vllm/limits.ts";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
-import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../stand-in/faults.ts";
-import { EOS, standInResponse } from "../stand-in/tokens.ts";
-import { STAND_IN_DEFAULTS, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { FAULT_KINDS, NO_FAULTS, seededFaults } from "../faults/stand-in/faults.ts";
+import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
+import { STAND_IN_DEFAULTS, VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 const SEEDS = process.env.SEED === undefined ? [1, 2, 3] : [Number(process.env.SEED)];

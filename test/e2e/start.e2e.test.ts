@@ -5,7 +5,7 @@ import { afterEach, describe, expect, test } from "bun:test";
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
-import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { Proc, said, untilTrue } from "./fleet.ts";
 import { ended, engineMissing, PROMPTS, ROOT, scratch, start } from "./tool.ts";
 

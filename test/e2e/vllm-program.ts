@@ -1,8 +1,8 @@
 // Runs as the `vllm` command: a stand-in for a vLLM server at the port of `vllm serve MODEL --port N`, whose model's logprobs
 // of a finished text are those that came with its tokens.
 
-import { standInLogprob } from "../stand-in/tokens.ts";
-import { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { standInLogprob } from "../faults/stand-in/tokens.ts";
+import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 
 const at = process.argv.indexOf("--port");
 await VllmStandIn.start({

@@ -4,8 +4,8 @@
 import { afterAll, expect, test } from "bun:test";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
-import { EOS, standInResponse } from "../stand-in/tokens.ts";
-import { adapterSample, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
+import { adapterSample, VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
 
 const PROMPT = [7, 8, 9, 10, 11, 12];

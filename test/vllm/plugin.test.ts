@@ -6,7 +6,7 @@ import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { CuttingProxy } from "../suite/cutting-proxy.ts";
+import { CuttingProxy } from "../faults/cutting-proxy.ts";
 import {
   type Bed,
   faultsOf,

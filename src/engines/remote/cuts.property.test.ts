@@ -3,8 +3,8 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import { SimulatedWorker, simulatedToken } from "../../../test/faults/simulated/worker.ts";
-import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { clock, listen, open, turn } from "../../../test/suite/link-fixture.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { fold32 } from "../../core/base/hash.ts";

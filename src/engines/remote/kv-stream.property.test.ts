@@ -3,7 +3,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
-import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import { listen, open, turn, until } from "../../../test/suite/link-fixture.ts";
 import { newSpec, runOf } from "../../../test/suite/worker-suite.ts";
 import { type RequestId, requestId, weightEpoch, workerId } from "../../core/base/ids.ts";

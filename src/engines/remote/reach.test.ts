@@ -2,8 +2,8 @@
 // network is silent, which costs time alone.
 
 import { expect, setDefaultTimeout, test } from "bun:test";
+import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import type { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
-import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
 import { listen, open, settled, until } from "../../../test/suite/link-fixture.ts";
 import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";

@@ -2,8 +2,8 @@
 // other weights is used.
 
 import { afterEach, expect, test } from "bun:test";
-import { standInResponse } from "../../../test/stand-in/tokens.ts";
-import { type StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
+import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { weightEpoch, workerId } from "../../core/base/ids.ts";
 import type { KvMoveStats, WorkerEvent } from "../../core/rollout/worker.ts";

@@ -1,9 +1,9 @@
 // Data parallel ranks and hybrid models over stand-ins: where chunks go, and whether responses are divided.
 
 import { afterEach, expect, test } from "bun:test";
-import { StandInBed } from "../../../test/adversary/stand-in-bed.ts";
-import { EOS, standInResponse } from "../../../test/stand-in/tokens.ts";
-import type { StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
+import { EOS, standInResponse } from "../../../test/faults/stand-in/tokens.ts";
+import type { StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 
 const TOKENS = 24;
 /** On a machine that does other things as well. */

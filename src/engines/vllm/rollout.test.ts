@@ -2,15 +2,15 @@
 // response comes out whole, once, in order. A failing seed says how to repeat it: SEED=n bun test <this file>.
 
 import { expect, test } from "bun:test";
-import { FAULT_KINDS, type FaultPlan, seededFaults } from "../../../test/stand-in/faults.ts";
-import { SglangStandIn } from "../../../test/stand-in/sglang-stand-in.ts";
+import { FAULT_KINDS, type FaultPlan, seededFaults } from "../../../test/faults/stand-in/faults.ts";
+import { SglangStandIn } from "../../../test/faults/stand-in/sglang-stand-in.ts";
 import {
   EOS,
   standInCandidates,
   standInLogprob,
   standInResponse,
-} from "../../../test/stand-in/tokens.ts";
-import { VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+} from "../../../test/faults/stand-in/tokens.ts";
+import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { fold32 } from "../../core/base/hash.ts";
 import { groupId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import { EmbeddedKvPool } from "../../core/kv/embedded-pool.ts";

@@ -1,7 +1,7 @@
 // Servers that say that they serve different models are told apart, by a warning that names both.
 
 import { afterAll, expect, test } from "bun:test";
-import { VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { workerId } from "../../core/base/ids.ts";
 import { openVllmWorker } from "./open.ts";
 import { ServedAlike } from "./served-alike.ts";

@@ -1,9 +1,9 @@
 // One worker on a stand-in: what it does at each fault, and at each command.
 
 import { afterEach, expect, test } from "bun:test";
-import type { FaultKind, FaultPlan } from "../../../test/stand-in/faults.ts";
-import { standInResponse } from "../../../test/stand-in/tokens.ts";
-import { type StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import type { FaultKind, FaultPlan } from "../../../test/faults/stand-in/faults.ts";
+import { standInResponse } from "../../../test/faults/stand-in/tokens.ts";
+import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import { NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";

@@ -3,7 +3,7 @@
 
 import { test } from "bun:test";
 import fc from "fast-check";
-import { rounds } from "../../../test/adversary/scale.ts";
+import { rounds } from "../../../test/faults/attacks/scale.ts";
 import { ControlFixture, type ScriptedWorker } from "../../../test/suite/control-fixture.ts";
 import { FAULTS, type Fault, ModelEngine } from "../../../test/suite/engine-model.ts";
 import { assert } from "../../core/base/assert.ts";

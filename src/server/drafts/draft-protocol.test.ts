@@ -4,7 +4,7 @@
 
 import { afterAll, expect, test } from "bun:test";
 import { WebSocket } from "ws";
-import { CuttingProxy } from "../../../test/suite/cutting-proxy.ts";
+import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import { groupId, weightEpoch } from "../../core/base/ids.ts";
 import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../core/draft/service/limits.ts";
 import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";

@@ -2,10 +2,10 @@
 // written, however the response was divided, moved and interrupted.
 
 import { afterEach, expect, test } from "bun:test";
-import { StandInBed } from "../../../test/adversary/stand-in-bed.ts";
-import { expertsBase64, promptLogprobs } from "../../../test/stand-in/shapes.ts";
-import { EOS, standInResponse } from "../../../test/stand-in/tokens.ts";
-import type { StandInOptions } from "../../../test/stand-in/vllm-stand-in.ts";
+import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
+import { expertsBase64, promptLogprobs } from "../../../test/faults/stand-in/shapes.ts";
+import { EOS, standInResponse } from "../../../test/faults/stand-in/tokens.ts";
+import type { StandInOptions } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 
 const GENERATE = "/inference/v1/generate";
 const COMPLETIONS = "/v1/completions";

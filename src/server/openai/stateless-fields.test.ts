@@ -2,7 +2,7 @@
 // one response takes.
 
 import { afterEach, expect, test } from "bun:test";
-import { VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { collecting, serveOptions, vllmSource } from "../../../test/suite/serve-fixture.ts";
 import { startSidecar } from "../../serve.ts";
 import type { RunningSidecar } from "../../serve-options.ts";

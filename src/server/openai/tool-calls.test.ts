@@ -2,8 +2,8 @@
 // makes of a response is tested with one, in test/vllm.
 
 import { afterEach, expect, test } from "bun:test";
-import { StandInBed } from "../../../test/adversary/stand-in-bed.ts";
-import type { StandInOptions } from "../../../test/stand-in/vllm-stand-in.ts";
+import { StandInBed } from "../../../test/faults/attacks/stand-in-bed.ts";
+import type { StandInOptions } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 
 const CHAT = "/v1/chat/completions";
 const TOOLS = [{ type: "function", function: { name: "add", parameters: {} } }];

@@ -1,5 +1,5 @@
 import { afterEach, expect, test } from "bun:test";
-import { type StandInOptions, VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { type StandInOptions, VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { checkPool } from "./pool-check.ts";
 
 const cleanups: (() => Promise<void>)[] = [];

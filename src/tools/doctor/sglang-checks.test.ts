@@ -1,6 +1,6 @@
 import { afterEach, expect, test } from "bun:test";
-import { SglangStandIn } from "../../../test/stand-in/sglang-stand-in.ts";
-import { VllmStandIn } from "../../../test/stand-in/vllm-stand-in.ts";
+import { SglangStandIn } from "../../../test/faults/stand-in/sglang-stand-in.ts";
+import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { examineSglang } from "./sglang-checks.ts";
 
 const servers: { stop(): Promise<void> }[] = [];

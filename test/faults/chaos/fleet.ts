@@ -5,7 +5,7 @@ import { readdirSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { assert, present, unreachable } from "../../../src/core/base/assert.ts";
 import { freePort } from "../../../src/tools/up/ports.ts";
-import { CuttingProxy } from "../../suite/cutting-proxy.ts";
+import { CuttingProxy } from "../cutting-proxy.ts";
 import type { Member } from "./member.ts";
 import { CHAOS_KINDS, type ChaosKind, type PlannedFault } from "./plan.ts";
 import { ChaosProcess } from "./process.ts";

@@ -5,12 +5,12 @@ import {
   SglangStandIn,
   type SglangStandInOptions,
   sglangExperts,
-} from "../../../../test/stand-in/sglang-stand-in.ts";
+} from "../../../../test/faults/stand-in/sglang-stand-in.ts";
 import {
   standInCandidates,
   standInLogprob,
   standInResponse,
-} from "../../../../test/stand-in/tokens.ts";
+} from "../../../../test/faults/stand-in/tokens.ts";
 import { runCommand, samplingOf, specOf } from "../../../../test/suite/request-spec.ts";
 import { requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
 import { ExpertRows } from "../../../core/request/expert-rows.ts";

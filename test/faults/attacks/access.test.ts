@@ -1,0 +1,182 @@
+// Attacks who may call: every route and socket with no token and with a wrong one; paths outside of the
+// folders of weights, through every dialect that takes one; certificates that are missing, damaged or of another key.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { cpSync, mkdirSync, symlinkSync } from "node:fs";
+import { join } from "node:path";
+import { WebSocket } from "ws";
+import { BUNDLED_MODEL } from "../../../src/host/installation.ts";
+import { routeTable } from "../../../src/serve-routes.ts";
+import { engineMissing } from "../../e2e/tool.ts";
+import { temporaryFolder } from "../../suite/temporary-folder.ts";
+import { type Attacked, attacked } from "./process.ts";
+
+const scratch = temporaryFolder("access");
+
+function bearer(token: string | null): Record<string, string> {
+  return token === null ? {} : { authorization: `Bearer ${token}` };
+}
+
+async function ready({ url }: Attacked, token: string): Promise<void> {
+  for (;;) {
+    const answer = await fetch(`${url}/health`, { headers: bearer(token) });
+    await answer.arrayBuffer();
+    if (answer.status === 200) return;
+    await Bun.sleep(20);
+  }
+}
+
+/** 101 where the socket opens. */
+function socketStatus(url: string, options: object = {}): Promise<number> {
+  return new Promise((resolve, reject) => {
+    const socket = new WebSocket(url.replace(/^http/, "ws"), options);
+    socket.once("open", () => {
+      socket.terminate();
+      resolve(101);
+    });
+    socket.once("unexpected-response", (_request, answer) => resolve(answer.statusCode ?? 0));
+    socket.once("error", reject);
+  });
+}
+
+describe.skipIf(engineMissing() !== null)("rights", () => {
+  let server: Attacked;
+
+  beforeAll(async () => {
+    server = await attacked(...["serve", "--llama", "1", "--port", "0", "--api-token", "writes"]);
+    await ready(server, "writes");
+  }, 180_000);
+
+  afterAll(() => server.kill());
+
+  const routes = routeTable().map(({ method, path, right }) => ({
+    method,
+    path: path.replace(/:\w+/g, "0"),
+    right: right ?? "token",
+  }));
+
+  const status = async (method: string, path: string, token: string | null) => {
+    const answer = await fetch(`${server.url}${path}`, {
+      method,
+      body: method === "POST" ? "{}" : null,
+      headers: bearer(token),
+      signal: AbortSignal.timeout(10_000),
+    });
+    await answer.body?.cancel();
+    return answer.status;
+  };
+
+  test("rights: without a token, or with a wrong one, there is nothing but health", async () => {
+    for (const { method, path, right } of routes) {
+      for (const token of [null, "guess"]) {
+        const got = await status(method, path, token);
+        expect([method, path, got]).toEqual([method, path, right === "open" ? got : 401]);
+        if (right === "open") expect(got).toBe(200);
+      }
+    }
+    expect(await status("GET", "/no/such/route", null)).toBe(401);
+    expect(await status("GET", "/no/such/route", "writes")).toBe(404);
+  }, 180_000);
+
+  test("rights: a token that is nearly the right one is none", async () => {
+    for (const token of [
+      "",
+      "write",
+      "writess",
+      "WRITES",
+      "writes\0",
+      "writes ",
+      "Bearer writes",
+    ]) {
+      const answer = await fetch(`${server.url}/workers?token=${encodeURIComponent(token)}`);
+      await answer.body?.cancel();
+      expect([token, answer.status]).toEqual([token, 401]);
+    }
+    expect(await status("GET", "/workers", "writes")).toBe(200);
+  });
+
+  test("rights: another spelling of a path gives no other right", async () => {
+    const spellings = ["//pause", "/pause/", "/./pause", "/x/../pause", "/%70ause", "/PAUSE"];
+    for (const path of [...spellings, "/pause?x=/health", "/health/../pause", "/pause#/health"]) {
+      expect([401, 404]).toContain(await status("POST", path, null));
+    }
+    const paused = await fetch(`${server.url}/is_paused`, { headers: bearer("writes") });
+    expect(await paused.json()).toMatchObject({ is_paused: false });
+    for (const method of ["HEAD", "PUT", "PATCH"]) {
+      expect(await status(method, "/pause", null)).toBe(401);
+    }
+  });
+
+  test("rights: both sockets open with the token alone", async () => {
+    for (const path of ["/v1/stream", "/v1/draft"]) {
+      expect(await socketStatus(`${server.url}${path}`)).toBe(401);
+      expect(await socketStatus(`${server.url}${path}?token=guess`)).toBe(401);
+      expect(await socketStatus(`${server.url}${path}?token=writes`)).toBe(101);
+    }
+  });
+});
+
+describe.skipIf(engineMissing() !== null)("weights", () => {
+  const root = join(scratch, "root");
+  const outside = join(scratch, "outside");
+  let server: Attacked;
+
+  beforeAll(async () => {
+    for (const folder of [root, outside]) {
+      mkdirSync(folder);
+      cpSync(BUNDLED_MODEL, join(folder, "model.gguf"));
+    }
+    symlinkSync(outside, join(root, "link"));
+    symlinkSync(join(outside, "model.gguf"), join(root, "link.gguf"));
+    server = await attacked("serve", "--llama", "1", "--port", "0", "--weights-root", root);
+    await ready(server, "");
+  }, 180_000);
+
+  afterAll(() => server.kill());
+
+  const post = async (path: string, body: object) => {
+    const answer = await fetch(`${server.url}${path}`, {
+      method: "POST",
+      body: JSON.stringify(body),
+    });
+    return { status: answer.status, text: await answer.text() };
+  };
+  const calls = (path: string): [string, object][] => [
+    ["/update_weights", { weight_dir: path }],
+    ["/update_weights", { update_info: { weights_path: path } }],
+    ["/collective_rpc", { method: "reload_weights", kwargs: { weights_path: path } }],
+    ["/collective_rpc", { method: "update_weights", args: [path] }],
+    ["/v1/load_lora_adapter", { lora_name: "a", lora_path: path }],
+    ["/load_lora_adapter", { lora_name: "a", lora_path: path }],
+    ["/areal_update_weights", { model_path: path }],
+    ["/areal_update_weights_lora", { lora_name: "a", lora_model_path: path }],
+    ["/update_weights_from_disk", { model_path: path }],
+    ["/start_weight_update", { weight_dir: path }],
+    ["/finish_weight_update", { weight_dir: path }],
+  ];
+
+  test("weights: no call and no spelling reaches a file outside of the root", async () => {
+    const paths = [
+      ...[outside, join(outside, "model.gguf"), "/etc/passwd", "/proc/self/environ", "/dev/zero"],
+      ...[join(root, "link"), join(root, "link", "model.gguf"), join(root, "link.gguf")],
+      ...[`${root}/../outside/model.gguf`, `${root}/./../outside`, `file://${outside}/model.gguf`],
+      ...[`${root}2/model.gguf`, `//${outside}`, `${root}/link/../outside`, "model.gguf", "~/x"],
+    ];
+    for (const path of paths) {
+      for (const [route, body] of calls(path)) {
+        const { status, text } = await post(route, body);
+        expect([route, path, status]).toEqual([route, path, 400]);
+        expect(text).toContain("--weights-root");
+      }
+    }
+    const version = await fetch(`${server.url}/weight_info`);
+    expect(await version.json()).toMatchObject({ weight_version: "0" });
+  }, 180_000);
+
+  test("weights: a file in the root is loaded", async () => {
+    const loaded = await post("/update_weights_from_disk", {
+      model_path: join(root, "model.gguf"),
+    });
+    expect(loaded).toMatchObject({ status: 200 });
+  }, 180_000);
+});

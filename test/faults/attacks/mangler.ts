@@ -1,0 +1,166 @@
+// A WebSocket relay between a sidecar and a host that changes what passes: bits, fields, order, whole frames. What
+// it does follows from its seed.
+
+import type { AddressInfo } from "node:net";
+import { WebSocket, WebSocketServer } from "ws";
+import { fold32 } from "../../../src/core/base/hash.ts";
+import {
+  decodeSidecarMessage,
+  encodeSidecarMessage,
+} from "../../../src/engines/remote/command-codec.ts";
+import { decodeHostMessage, encodeHostMessage } from "../../../src/engines/remote/event-codec.ts";
+
+type Relay = (frame: Uint8Array | string) => void;
+
+/** Values that bounds are often forgotten for. */
+const NUMBERS = [-1, 0, 1, 2, 7, 31, 999, 1000, 4096, 65_535, 0x7fffffff, 0xffffffff, 2 ** 53 - 1];
+
+export class Mangler {
+  readonly url: string;
+  readonly #sockets: WebSocketServer;
+  readonly #open = new Set<WebSocket>();
+  #seed = 0;
+  #draws = 0;
+  /** Of 1,000 frames so many are changed. */
+  #rate = 0;
+  /** Frames changed so far. */
+  changed = 0;
+
+  private constructor(sockets: WebSocketServer, hostUrl: string) {
+    this.#sockets = sockets;
+    this.url = `ws://127.0.0.1:${(sockets.address() as AddressInfo).port}`;
+    sockets.on("connection", (near) => this.#relay(near, hostUrl));
+  }
+
+  static async listen(hostUrl: string): Promise<Mangler> {
+    const sockets = new WebSocketServer({ host: "127.0.0.1", port: 0, perMessageDeflate: false });
+    await new Promise((resolve) => sockets.once("listening", resolve));
+    return new Mangler(sockets, hostUrl);
+  }
+
+  attack(seed: number, rate: number): void {
+    this.#seed = seed;
+    this.#draws = 0;
+    this.#rate = rate;
+  }
+
+  async close(): Promise<void> {
+    for (const socket of this.#open) socket.terminate();
+    await new Promise<void>((resolve) => this.#sockets.close(() => resolve()));
+  }
+
+  #below(count: number): number {
+    this.#draws += 1;
+    return fold32(this.#seed, this.#draws) % count;
+  }
+
+  #relay(near: WebSocket, hostUrl: string): void {
+    const far = new WebSocket(`${hostUrl}/v1/link`, { perMessageDeflate: false });
+    const early: (Uint8Array | string)[] = [];
+    const toFar: Relay = (frame) => {
+      if (far.readyState === WebSocket.CONNECTING) early.push(frame);
+      else if (far.readyState === WebSocket.OPEN) far.send(frame, () => {});
+    };
+    const toNear: Relay = (frame) => {
+      if (near.readyState === WebSocket.OPEN) near.send(frame, () => {});
+    };
+    far.on("open", () => {
+      for (const frame of early.splice(0)) far.send(frame, () => {});
+    });
+    for (const [from, to, relay] of [
+      [near, far, toFar],
+      [far, near, toNear],
+    ] as const) {
+      this.#open.add(from);
+      from.on("error", () => {});
+      from.on("message", (data: Uint8Array) => this.#pass(new Uint8Array(data), relay, from));
+      from.on("close", (code: number, reason: Uint8Array) => {
+        this.#open.delete(from);
+        if (code >= 1000 && code !== 1005 && code !== 1006) to.close(code, String(reason));
+        else to.terminate();
+      });
+    }
+  }
+
+  #pass(frame: Uint8Array, relay: Relay, from: WebSocket): void {
+    // What a host says of its capacity bounds what the sidecar takes: a small context is no broken frame.
+    if (this.#below(1000) >= this.#rate || isWelcome(frame)) {
+      relay(frame);
+      return;
+    }
+    this.changed += 1;
+    switch (this.#below(12)) {
+      case 0:
+        relay(this.#flipped(frame));
+        return;
+      case 1:
+        relay(frame.subarray(0, this.#below(frame.length + 1)));
+        return;
+      case 2:
+        relay(frame);
+        relay(frame);
+        return;
+      case 3:
+        return;
+      case 4:
+        relay(Uint8Array.from({ length: this.#below(200) }, () => this.#below(256)));
+        return;
+      case 5:
+        relay("text where frames are binary");
+        return;
+      case 6:
+        relay(new Uint8Array(2 ** 21));
+        return;
+      case 7:
+        from.terminate();
+        return;
+      default:
+        relay(this.#rewritten(frame));
+    }
+  }
+
+  #flipped(frame: Uint8Array): Uint8Array {
+    const copy = new Uint8Array(frame);
+    for (let i = 0; i <= this.#below(4); i += 1) {
+      const at = this.#below(copy.length || 1);
+      copy[at] = (copy[at] ?? 0) ^ (1 << this.#below(8));
+    }
+    return copy;
+  }
+
+  /** The same frame with one number of it, at any depth, replaced: still well formed. */
+  #rewritten(bytes: Uint8Array): Uint8Array {
+    try {
+      const events = decodeHostMessage(bytes);
+      if (events.kind === "ok") return encodeHostMessage(this.#altered(events.message));
+      const commands = decodeSidecarMessage(bytes);
+      if (commands.kind === "ok") return encodeSidecarMessage(this.#altered(commands.message));
+    } catch {
+      // What was altered cannot be encoded.
+    }
+    return this.#flipped(bytes);
+  }
+
+  #altered<T>(message: T): T {
+    const places: { holder: Record<string, unknown>; key: string }[] = [];
+    const walk = (value: unknown, holder: Record<string, unknown> | null, key: string): void => {
+      if (typeof value === "number" && holder !== null) places.push({ holder, key });
+      if (typeof value !== "object" || value === null || value instanceof ArrayBuffer) return;
+      for (const name of Object.keys(value).slice(0, 64)) {
+        walk((value as Record<string, unknown>)[name], value as Record<string, unknown>, name);
+      }
+    };
+    walk(message, null, "");
+    const place = places[this.#below(places.length || 1)];
+    if (place === undefined) return message;
+    const { holder, key } = place;
+    const value = NUMBERS[this.#below(NUMBERS.length)] ?? 0;
+    holder[key] = this.#below(2) === 0 ? value : Number(holder[key]) + this.#below(5) - 2;
+    return message;
+  }
+}
+
+function isWelcome(bytes: Uint8Array): boolean {
+  const decoded = decodeHostMessage(bytes);
+  return decoded.kind === "ok" && decoded.message.kind === "welcome";
+}

@@ -1,0 +1,250 @@
+// Attacks engines by way of the files that they load: GGUF files with flipped bits, cut short, with foreign
+// numbers in their heads, rewritten and cut while they serve; checkpoints that change while they are read. Each
+// file either loads and serves, or is refused by an error that names it; this process, which loads them all,
+// lives on.
+
+import { describe, expect, setDefaultTimeout, test } from "bun:test";
+import { readFileSync, rmSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { AppError } from "../../../src/core/base/errors.ts";
+import { weightEpoch } from "../../../src/core/base/ids.ts";
+import type { ControlAnswer, Worker } from "../../../src/core/rollout/worker.ts";
+import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
+import { type LlamaModel, openLlamaModel } from "../../../src/engines/llama/open.ts";
+import { checkpoint, writeSafetensors } from "../../llama/checkpoint.ts";
+import { Ear, finished } from "../../llama/ear.ts";
+import { MODEL_PATH, newRequest, run, skipReason } from "../../llama/engine-fixture.ts";
+import { temporaryFolder } from "../../suite/temporary-folder.ts";
+import { rounds } from "./scale.ts";
+import { Dice } from "./settings.ts";
+
+setDefaultTimeout(600_000);
+
+const SEED = Number(process.env.SEED ?? 42);
+const CAPACITY = { workers: 1, slots: 2, kvTokens: 512, contextTokens: 128 };
+
+const NUMBERS = [
+  0n,
+  1n,
+  2n,
+  7n,
+  255n,
+  0x7fffffffn,
+  0xffffffffn,
+  2n ** 32n,
+  2n ** 63n - 1n,
+  2n ** 64n - 1n,
+];
+
+const HEAD = readGgufHead(MODEL_PATH);
+const SCALARS = [...HEAD.ranges].filter(([key]) => typeof HEAD.values.get(key) === "number");
+/** Where the names, dimensions, types and offsets of the tensors begin. */
+const TABLE_FROM = Math.max(...[...HEAD.ranges.values()].map(({ to }) => to));
+/** What comes before a value. */
+const TYPE_BYTES = 4;
+
+type Damage = (bytes: Buffer, dice: Dice) => Buffer;
+
+function flip(bytes: Buffer, at: number, dice: Dice): void {
+  bytes[at] = (bytes[at] as number) ^ (1 << dice.below(8));
+}
+
+const DAMAGES: Readonly<Record<string, Damage>> = {
+  "a flipped bit of the head": (bytes, dice) => {
+    flip(bytes, dice.below(HEAD.dataOffset), dice);
+    return bytes;
+  },
+  "a flipped bit of the tensors' table": (bytes, dice) => {
+    flip(bytes, TABLE_FROM + dice.below(HEAD.dataOffset - TABLE_FROM), dice);
+    return bytes;
+  },
+  "flipped bits anywhere": (bytes, dice) => {
+    for (let i = 0; i < 64; i += 1) flip(bytes, dice.below(bytes.length), dice);
+    return bytes;
+  },
+  "cut short": (bytes, dice) => bytes.subarray(0, dice.below(bytes.length)),
+  "its head cut short": (bytes, dice) => bytes.subarray(0, dice.below(HEAD.dataOffset)),
+  "a foreign count": (bytes, dice) => {
+    bytes.writeBigUInt64LE(dice.one(NUMBERS), dice.one([8, 16]));
+    return bytes;
+  },
+  "a foreign number in the head": (bytes, dice) => {
+    bytes.writeBigUInt64LE(dice.one(NUMBERS), dice.below(HEAD.dataOffset - 8));
+    return bytes;
+  },
+  "a foreign number in the tensors' table": (bytes, dice) => {
+    const at = TABLE_FROM + dice.below(HEAD.dataOffset - TABLE_FROM - 8);
+    bytes.writeBigUInt64LE(dice.one(NUMBERS), at);
+    return bytes;
+  },
+  "another value of a field": (bytes, dice) => {
+    const [, range] = dice.one(SCALARS);
+    const value = dice.below(2) === 0 ? dice.one(NUMBERS) : BigInt(dice.below(5000));
+    bytes.writeUInt32LE(Number(value & 0xffffffffn), range.from + TYPE_BYTES);
+    return bytes;
+  },
+  "bytes of the head left out": (bytes, dice) => {
+    const at = dice.below(HEAD.dataOffset);
+    return Buffer.concat([bytes.subarray(0, at), bytes.subarray(at + 1 + dice.below(64))]);
+  },
+  "a page of noise": (bytes, dice) => {
+    const at = dice.below(bytes.length - 4096);
+    for (let i = 0; i < 4096; i += 1) bytes[at + i] = dice.below(256);
+    return bytes;
+  },
+};
+
+const scratch = temporaryFolder("model-files");
+
+/** A model that loads also serves, or its engine says why not. */
+async function tryModel(path: string): Promise<void> {
+  let model: LlamaModel;
+  try {
+    model = await openLlamaModel({ path, deterministic: true });
+  } catch (error) {
+    expect(error).toBeInstanceOf(AppError);
+    const { code, message } = error as AppError;
+    expect({ code, message }).toEqual({
+      code: "model_unreadable",
+      message: expect.stringContaining(path),
+    });
+    return;
+  }
+  try {
+    const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
+    if (worker === undefined) throw new Error("no worker");
+    const ear = new Ear(worker);
+    worker.send([run(newRequest(0, { tokensMax: 8 }))]);
+    await ear.until(() => finished(ear) === 1 || ear.kinds().includes("failed"));
+    await worker.close();
+  } catch (error) {
+    expect(error).toBeInstanceOf(AppError);
+  } finally {
+    model.close();
+  }
+}
+
+describe.skipIf(skipReason !== null)("model files", () => {
+  const original = readFileSync(MODEL_PATH);
+
+  test("a damaged model file is refused by an error that names it, or serves", async () => {
+    const dice = new Dice(SEED);
+    for (let round = 0; round < rounds(11, 440); round += 1) {
+      const kinds = Object.keys(DAMAGES);
+      const kind = kinds[round % kinds.length] as string;
+      const path = join(scratch, `${round}.gguf`);
+      writeFileSync(path, (DAMAGES[kind] as Damage)(Buffer.from(original), dice));
+      try {
+        await tryModel(path);
+      } catch (error) {
+        console.log(`SEED=${SEED}: round ${round}: ${kind}`);
+        throw error;
+      }
+      rmSync(path);
+    }
+  });
+
+  test("damaged weights never take the place of good ones, whatever form they come in", async () => {
+    const dice = new Dice(SEED + 1);
+    const { model, worker, ear } = await serving();
+    const expected = await tokensOf(worker, ear, 0);
+    const source = join(scratch, "good.safetensors");
+    writeSafetensors(source, checkpoint(), "F16");
+    const good = { gguf: original, safetensors: readFileSync(source) };
+    const { weights } = worker;
+    for (let round = 1; round <= rounds(6, 220); round += 1) {
+      const form = dice.one(["gguf", "safetensors"] as const);
+      const bytes = Buffer.from(good[form]);
+      const at = dice.below(2) === 0 ? dice.below(8000) : dice.below(bytes.length);
+      // NaN, or a head that says something else, or the end of the file.
+      if (dice.below(3) > 0) bytes.writeUInt32LE(0x7fc07e00, Math.min(at, bytes.length - 4));
+      const path = join(scratch, `update-${round}.${form}`);
+      writeFileSync(path, dice.below(3) === 0 ? bytes.subarray(0, at) : bytes);
+      const { status, body } = await update(worker, path, round);
+      const problem = JSON.stringify(body);
+      if (status === 200) {
+        expect((await update(worker, MODEL_PATH, round)).status).toBe(200);
+      } else {
+        expect({ round, status, problem }).toEqual({
+          round,
+          status: 400,
+          problem: expect.stringContaining(path),
+        });
+      }
+      expect(worker.weights).toBe(weights ?? null);
+      rmSync(path);
+    }
+    expect(await tokensOf(worker, ear, 4)).toEqual(expected);
+    await worker.close();
+    model.close();
+  });
+
+  test("a file that is rewritten in place again and again: an update takes one whole version, or none", async () => {
+    const { model, worker } = await serving();
+    const versions = [original, Buffer.from(original)];
+    versions[1]?.fill(0x22, HEAD.dataOffset, HEAD.dataOffset + 300_000);
+    const names = new Set<unknown>();
+    const path = join(scratch, "moving.gguf");
+    for (const [round, bytes] of versions.entries()) {
+      writeFileSync(path, bytes);
+      expect((await update(worker, path, round + 1)).status).toBe(200);
+      names.add(worker.weights);
+    }
+    expect(names.size).toBe(2);
+    const writer = Bun.spawn(
+      [process.execPath, "-e", REWRITER, path, ...versions.map((bytes, i) => version(i, bytes))],
+      { stdout: "ignore" },
+    );
+    for (let round = 0; round < rounds(5, 100); round += 1) {
+      const { status, body } = await update(worker, path, round + 3);
+      if (status !== 200) expect(JSON.stringify(body)).toContain(path);
+      expect([...names]).toContain(worker.weights);
+    }
+    writer.kill();
+    await writer.exited;
+    await worker.close();
+    model.close();
+  });
+});
+
+/** Writes each version over the file, piece by piece, for ever. */
+const REWRITER = `
+  const { openSync, readFileSync, writeSync } = require("node:fs");
+  const [path, ...versions] = process.argv.slice(1);
+  const held = versions.map((one) => readFileSync(one));
+  const file = openSync(path, "r+");
+  for (let i = 0; ; i += 1) {
+    const bytes = held[i % held.length];
+    for (let at = 0; at < bytes.length; at += 65536) writeSync(file, bytes, at, Math.min(65536, bytes.length - at), at);
+    Bun.sleepSync(Math.random() * 20);
+  }
+`;
+
+function version(index: number, bytes: Buffer): string {
+  const path = join(scratch, `version-${index}`);
+  writeFileSync(path, bytes);
+  return path;
+}
+
+async function serving(): Promise<{ model: LlamaModel; worker: Worker; ear: Ear }> {
+  const model = await openLlamaModel({ path: MODEL_PATH, deterministic: true });
+  const [worker] = await model.openWorkers({ ...CAPACITY, epoch: weightEpoch(0) });
+  if (worker === undefined) throw new Error("no worker");
+  return { model, worker, ear: new Ear(worker) };
+}
+
+function update(worker: Worker, path: string, epoch: number): Promise<ControlAnswer> {
+  return worker.control({
+    method: "POST",
+    path: "/update_weights",
+    query: {},
+    body: { weight_dir: path },
+    nextEpoch: weightEpoch(epoch),
+  });
+}
+
+async function tokensOf(worker: Worker, ear: Ear, id: number): Promise<number[]> {
+  worker.send([run(newRequest(id, { temperature: 0, tokensMax: 32 }))]);
+  await ear.until(() => ear.collector.response(id).finish !== null);
+  return ear.collector.response(id).tokens;
+}

@@ -1,0 +1,130 @@
+// Attacks by requests that end every server they reach, alone, many at once, sent again and again, among good requests
+// and while servers are killed from outside as well. What must hold: such a request costs two servers, then it ends
+// with a 502 that names it; every other request gets exactly its tokens; nothing hangs.
+// Repeat a failure with SEED=n bun test <this file>.
+
+import { expect, test } from "bun:test";
+import { fold32 } from "../../../src/core/base/hash.ts";
+import type { VllmStandIn } from "../stand-in/vllm-stand-in.ts";
+import { rounds } from "./scale.ts";
+import { DEADLINE_MS, expectedOf, StandInBed } from "./stand-in-bed.ts";
+
+const SEED = Number(process.env.SEED ?? 1);
+/** A prompt that begins with it ends the server, after as many tokens as follow. */
+const POISON = 999;
+/** Longer than the worker goes on trying. */
+const DOWN_MS = 1_000;
+
+/** `downMs`: of the servers, in turn. 0: a supervisor starts it again at once. */
+async function bedOf(count: number, downMs: readonly number[] = [DOWN_MS]): Promise<StandInBed> {
+  return await StandInBed.start(count, (index) => ({
+    slots: 8,
+    downMs: downMs[index % downMs.length] ?? DOWN_MS,
+    generate: index % 2 === 0 ? "enabled" : "disabled",
+    faults: (_, [first, afterTokens = 0]) =>
+      first === POISON ? { kind: "restart", afterTokens } : null,
+  }));
+}
+
+const restartsOf = (standIns: readonly VllmStandIn[]): number =>
+  standIns.reduce((sum, { restarts }) => sum + restarts, 0);
+
+test("poison: one request that ends servers costs two of them, the others get their tokens", async () => {
+  for (let trial = 0; trial < rounds(2, 10); trial += 1) {
+    const bed = await bedOf(3, [trial % 2 === 0 ? DOWN_MS : 0]);
+    const goods = Array.from({ length: 40 }, (_, i) => [1 + trial, 1 + i]);
+    const bad = [POISON, trial % 4, 5];
+    const [told, ...others] = await Promise.all([
+      bed.complete(bad),
+      ...goods.map((prompt) => bed.complete(prompt)),
+    ]);
+    expect(others).toEqual(goods.map(expectedOf));
+    expect(told.status).toBe(502);
+    expect(told.message).toMatch(/^request \d+ \(group .*\): 2 workers ended while they ran it/);
+    expect(restartsOf(bed.standIns)).toBe(2);
+    expect(bed.quarantined).toEqual([told.message]);
+    expect(await bed.metric("foretoken_quarantined_requests_total")).toBe(1);
+    // A client that tries again costs no server.
+    expect((await bed.complete(bad)).status).toBe(502);
+    expect(restartsOf(bed.standIns)).toBe(2);
+    expect(bed.failures).toEqual([]);
+    await bed.stop();
+  }
+}, 120_000);
+
+test.each([DOWN_MS, 0])(
+  "poison: a group of it, and rollouts with it, cost one death more than there are servers (down %i ms)",
+  async (downMs) => {
+    const bed = await bedOf(3, [downMs]);
+    const startMs = performance.now();
+    const good = bed.complete([7, 7]);
+    const many = await bed.complete([POISON, 0, 1], { n: 8 });
+    expect(many.status).toBe(502);
+    // All servers begin with some of it at once; the next death is the last.
+    expect(restartsOf(bed.standIns)).toBeLessThanOrEqual(4);
+    const before = restartsOf(bed.standIns);
+    const answer = await bed.post("/v1/rollouts", {
+      groups: [
+        { id: "bad", token_ids: [POISON, 0, 2], n: 6 },
+        { id: "good", token_ids: [7, 8], n: 1 },
+      ],
+      sampling: { max_tokens: 24 },
+    });
+    const lines = (await answer.text())
+      .split("\n")
+      .filter((line) => line.includes('"group"'))
+      .map((line) => JSON.parse(line));
+    const ofGroup = (id: string) => lines.filter(({ group }) => group === id);
+    expect(ofGroup("good").map((line) => line.token_ids)).toEqual([expectedOf([7, 8]).tokens]);
+    expect(ofGroup("bad").length).toBe(6);
+    for (const { error } of ofGroup("bad")) expect(error.message).toContain("workers ended");
+    expect(restartsOf(bed.standIns) - before).toBeLessThanOrEqual(4);
+    expect(await good).toEqual(expectedOf([7, 7]));
+    expect(performance.now() - startMs).toBeLessThan(DEADLINE_MS);
+    await bed.stop();
+  },
+  180_000,
+);
+
+test("poison: many such requests among good ones end one after the other, no good one is lost", async () => {
+  const bad = rounds(3, 12);
+  const bed = await bedOf(2, [0]);
+  const goods = Array.from({ length: 50 }, (_, i) => [3, i]);
+  const bads = Array.from({ length: bad }, (_, i) => [POISON, fold32(SEED, i) % 4, i]);
+  const [good, told] = await Promise.all([
+    Promise.all(goods.map((prompt) => bed.complete(prompt))),
+    Promise.all(bads.map((prompt) => bed.complete(prompt))),
+  ]);
+  expect(good).toEqual(goods.map(expectedOf));
+  expect(told.map(({ status }) => status)).toEqual(bads.map(() => 502));
+  expect(restartsOf(bed.standIns)).toBeLessThanOrEqual(2 * bad);
+  await bed.stop();
+}, 120_000);
+
+test("kills from outside, of one server or of all at once, lose no request", async () => {
+  // Shorter than the pause between two kills.
+  const bed = await bedOf(3, [200, 0]);
+  const kills = rounds(6, 100);
+  let isOver = false;
+  const load = Array.from({ length: 12 }, async (_, lane) => {
+    for (let i = 0; !isOver; i += 1) {
+      const prompt = [10 + lane, i % 900];
+      // With a penalty a response comes in one piece, and begins anew when its server dies.
+      const told = await bed.complete(prompt, i % 2 === 0 ? {} : { presence_penalty: 0.5 });
+      const where = `SEED=${SEED} ${prompt}`;
+      expect({ where, told }).toEqual({ where, told: expectedOf(prompt) });
+    }
+  });
+  for (let kill = 0; kill < kills; kill += 1) {
+    await Bun.sleep(400 + (fold32(SEED, kill) % 800));
+    const which = fold32(SEED + 1, kill) % 4;
+    // The fourth choice is all of them, as when a node is shut down.
+    const targets = bed.standIns.filter((_, i) => which === 3 || i === which);
+    for (const target of targets) void target.restart();
+  }
+  isOver = true;
+  await Promise.all(load);
+  expect(bed.quarantined).toEqual([]);
+  expect(restartsOf(bed.standIns)).toBeGreaterThanOrEqual(kills);
+  await bed.stop();
+}, 240_000);

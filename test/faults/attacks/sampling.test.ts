@@ -1,0 +1,229 @@
+// Attacks real embedded engines behind a real `foretoken serve`, in its own process and in linked worker processes,
+// with random sampling settings. Each request must be answered within its deadline with 200 or a 400 in vLLM's
+// shape; no engine, worker or session may end; and a good request gives the same tokens before and after.
+
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { groupId, weightEpoch, workerId } from "../../../src/core/base/ids.ts";
+import { NO_SHAPING, type RequestSpec } from "../../../src/core/request/request.ts";
+import { openLinkWorker } from "../../../src/engines/remote/worker.ts";
+import { engineMissing } from "../../e2e/tool.ts";
+import { Ear, finished } from "../../llama/ear.ts";
+import { newRequest, run, soloResponse } from "../../llama/engine-fixture.ts";
+import { type Attacked, attacked } from "./process.ts";
+import { rounds } from "./scale.ts";
+import { Dice, range, requestOf, VOCABULARY } from "./settings.ts";
+
+setDefaultTimeout(600_000);
+
+const SEED = Number(process.env.SEED ?? 1);
+const TRIALS = { embedded: rounds(60, 1200), linked: rounds(24, 400) };
+const AT_ONCE = 8;
+const ANSWER_MS_MAX = 60_000;
+/** Thousands of responses on kernels that are slow. */
+const LARGE_MS_MAX = 240_000;
+const missing = engineMissing() !== null;
+
+const CAPACITY = ["--deterministic", "--slots", "8", "--kv-tokens", "8192"];
+const WORKER = ["worker", "--listen", "127.0.0.1:0", ...CAPACITY, "--max-model-len", "4096"];
+
+for (const kind of ["embedded", "linked"] as const) {
+  describe.skipIf(missing)(`sampling settings, ${kind} engines`, () => {
+    const processes: Attacked[] = [];
+    let sidecar: Attacked;
+
+    beforeAll(async () => {
+      const engines =
+        kind === "linked" ? await Promise.all(range(2).map(() => attacked(...WORKER))) : [];
+      const args = engines.flatMap(({ url }) => ["--worker", url]);
+      const own = kind === "embedded" ? ["--llama", "2", ...CAPACITY] : args;
+      sidecar = await attacked("serve", "--port", "0", ...own);
+      processes.push(sidecar, ...engines);
+    });
+
+    afterAll(() => {
+      for (const one of processes) one.kill();
+    });
+
+    async function post(
+      path: string,
+      body: string,
+      {
+        headers = {},
+        msMax = ANSWER_MS_MAX,
+      }: { headers?: Record<string, string>; msMax?: number } = {},
+    ): Promise<[number, string]> {
+      const signal = AbortSignal.timeout(msMax);
+      const options = { method: "POST", body, headers, signal };
+      const response = await fetch(new URL(path, sidecar.url), options);
+      return [response.status, await response.text()];
+    }
+
+    const generate = (fields: object, options = {}) =>
+      post("/inference/v1/generate", JSON.stringify(fields), options);
+
+    async function goodTokens(): Promise<string> {
+      const params = { max_tokens: 40, temperature: 1, seed: 11, logprobs: 2 };
+      const [status, text] = await generate({ token_ids: [1, 5, 9, 200], sampling_params: params });
+      expect(status).toBe(200);
+      const [choice] = JSON.parse(text).choices;
+      return JSON.stringify([choice.token_ids, choice.logprobs]);
+    }
+
+    /** No engine ended or was lost. A busy machine may be silent on a link for a while. */
+    function expectUnharmed(): void {
+      expect(processes.filter((one) => !one.isAlive())).toEqual([]);
+      const lost = /"event":"worker".*"state":"(?!ready|reconnecting)/;
+      expect(sidecar.log.filter((line) => lost.test(line))).toEqual([]);
+    }
+
+    async function attack(trial: number): Promise<string | null> {
+      const { path, body } = requestOf(new Dice(SEED * 1_000_003 + trial));
+      const about = `SEED=${SEED} trial ${trial}: POST ${path} ${body.slice(0, 400)}`;
+      try {
+        const [status, text] = await post(path, body);
+        const problem = problemOf(status, text);
+        return problem === null ? null : `${about}: ${problem}: ${text.slice(0, 300)}`;
+      } catch (error) {
+        return `${about}: ${error}`;
+      }
+    }
+
+    test(`${TRIALS[kind]} random settings: 200 or 400 in time, and good requests draw the same`, async () => {
+      const before = await goodTokens();
+      const failures: (string | null)[] = [];
+      for (let trial = 0; trial < TRIALS[kind]; trial += AT_ONCE) {
+        const wave = range(Math.min(AT_ONCE, TRIALS[kind] - trial));
+        failures.push(...(await Promise.all(wave.map((i) => attack(trial + i)))));
+      }
+      expect(failures.filter((failure) => failure !== null)).toEqual([]);
+      expectUnharmed();
+      expect(await goodTokens()).toBe(before);
+    });
+
+    test("single settings: a 400 names field, value and bound; what a trainer sends is served", async () => {
+      const ask = async (params: string) => {
+        const body = `{"token_ids":[1,2,3],"sampling_params":{"max_tokens":3,${params}}}`;
+        return await post("/inference/v1/generate", body);
+      };
+      for (const [params, message] of REFUSED) {
+        const [status, text] = await ask(params);
+        expect([params.slice(0, 60), status]).toEqual([params.slice(0, 60), 400]);
+        expect(text).toContain(message);
+      }
+      for (const params of SERVED) {
+        const [status] = await ask(params);
+        expect([params.slice(0, 60), status]).toEqual([params.slice(0, 60), 200]);
+      }
+      expectUnharmed();
+    });
+
+    test("groups beyond the 4,096 samples of a draft replica: n=5000, and 4,200 equal prompts", async () => {
+      // Embedded and linked engines take the same registry and replica: the share runs one of the two.
+      const n = kind === "embedded" ? rounds(4100, 5000) : rounds(1, 5000);
+      const sampling_params = { max_tokens: rounds(1, 3), n, temperature: 1, seed: 3 };
+      const msMax = LARGE_MS_MAX;
+      const [status, text] = await generate({ token_ids: [7], sampling_params }, { msMax });
+      expect(status).toBe(200);
+      expect(JSON.parse(text).choices).toHaveLength(n);
+      const count = rounds(1, 4200);
+      const equal = { token_ids: [8], sampling_params: { max_tokens: 2 } };
+      for (let sent = 0; sent < count; sent += 64) {
+        const wave = range(Math.min(64, count - sent));
+        const answers = await Promise.all(wave.map(() => generate(equal)));
+        expect(answers.every(([code]) => code === 200)).toBe(true);
+      }
+      expectUnharmed();
+    });
+  });
+}
+
+const all = JSON.stringify(range(VOCABULARY));
+const REFUSED: readonly [params: string, message: string][] = [
+  ['"temperature":1e-320', "temperature is 1e-320, not 0 or in 1e-10..1000000"],
+  ['"temperature":1e999', "temperature is Infinity, not 0 or in 1e-10..1000000"],
+  ['"temperature":-0.5', "temperature is -0.5, not 0 or in 1e-10..1000000"],
+  ['"repetition_penalty":1e-38', "repetition_penalty is 1e-38, not in 0.001..1000"],
+  ['"repetition_penalty":1e999', "repetition_penalty is Infinity, not in 0.001..1000"],
+  ['"logit_bias":{"3":1e999}', "logit_bias gives token 3 Infinity, not a number in ±100"],
+  [`"min_tokens":2,"stop_token_ids":${all}`, "min_tokens is 2, not 0, as all 1376 tokens"],
+  [`"stop_token_ids":[${new Array(4097).fill(1)}]`, "stop_token_ids has 4097 entries"],
+  ['"seed":1e19', "seed is 10000000000000000000, not a whole number in"],
+];
+const SERVED: readonly string[] = [
+  ...['"temperature":0', '"temperature":1e-6', '"temperature":1e-10', '"temperature":1000'],
+  ...['"top_p":1e-320', '"min_p":1', '"top_k":2147483647', '"repetition_penalty":0.5'],
+  ...[`"stop_token_ids":${all}`, '"min_tokens":3,"ignore_eos":true', '"seed":-5'],
+  `"logit_bias":{${range(VOCABULARY).map((token) => `"${token}":-100`)}}`,
+];
+
+/** A 400 says what is wrong in vLLM's shape; a rollout answers each response on a line of its own. */
+function problemOf(status: number, text: string): string | null {
+  if (status === 200) return text.includes('"error"') ? "200 with an error" : null;
+  if (status !== 400) return `status ${status}`;
+  const { error } = JSON.parse(text) as { error?: { message?: unknown; code?: unknown } };
+  return error?.code === 400 && typeof error.message === "string" ? null : "400 without a reason";
+}
+
+/** What no sidecar of ours would send. */
+const poison = (): Partial<RequestSpec>[] => [
+  { sampling: newParams({ temperature: 1e-320 }) },
+  { sampling: newParams({ temperature: Number.NaN }) },
+  { sampling: newParams({ temperature: Number.POSITIVE_INFINITY }) },
+  { sampling: newParams({ tokensMax: 100_000 }) },
+  { sampling: newParams({ topLogprobs: 33 }) },
+  { sampling: newParams({ shaping: { ...NO_SHAPING, repetitionPenalty: 1e-38 } }) },
+  { sampling: newParams({ shaping: { ...NO_SHAPING, topP: Number.NaN } }) },
+  { sampling: newParams({ shaping: { ...NO_SHAPING, tokensMin: 5 }, stopTokenIds: range(1376) }) },
+  { sampling: newParams({ engineFields: { structured_outputs: { regex: "a" } } }) },
+  { groupId: groupId("x".repeat(5000)) },
+  { prompt: Int32Array.of(1, 1376) },
+  { prompt: Int32Array.of(-1) },
+  { prompt: new Int32Array(0) },
+];
+
+function newParams(sampling: Partial<RequestSpec["sampling"]>): RequestSpec["sampling"] {
+  return newRequest(0, sampling).sampling;
+}
+
+test.skipIf(missing)(
+  "a worker process: poison over the link is refused by request, and the session continues",
+  async () => {
+    const host = await attacked(...WORKER);
+    const clock = { nowMs: () => performance.now() };
+    const worker = await openLinkWorker({ workerId: workerId(0), url: host.url, clock });
+    try {
+      const ear = new Ear(worker);
+      const changes = poison();
+      const good = range(4).map((id) => newRequest(id));
+      for (const spec of good) worker.send([run(spec)]);
+      for (const [i, change] of changes.entries()) {
+        const spec = { ...newRequest(10 + i), ...change };
+        const { groupId: group, prompt, sampleIndex } = spec;
+        const draft = { groupId: group, sampleIndex: sampleIndex + 5000 };
+        worker.send([{ kind: "register_group", groupId: group, prompt, ttlMs: 1000 }]);
+        worker.send([
+          run(spec, { draft }),
+          { kind: "delta", ...draft, offset: 9, tokens: Int32Array.of(1) },
+        ]);
+      }
+      await ear.until(() => finished(ear) === good.length + changes.length);
+      for (const [i] of changes.entries()) {
+        expect(ear.collector.others).toContainEqual({
+          kind: "chunk_done",
+          requestId: newRequest(10 + i).requestId,
+          finish: "abort",
+          refusal: { status: 400, message: expect.stringContaining("can never run") },
+        });
+      }
+      for (const spec of good) {
+        expect(ear.collector.response(spec.requestId).tokens).toEqual(soloResponse(spec).tokens);
+      }
+      expect(ear.kinds()).not.toContain("failed");
+      expect(worker.epoch).toBe(weightEpoch(0));
+      expect(host.isAlive()).toBe(true);
+    } finally {
+      await worker.close();
+      host.kill();
+    }
+  },
+);

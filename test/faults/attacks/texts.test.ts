@@ -1,0 +1,134 @@
+// Attacks the tokenizer with texts: megabytes of words, of blanks, of one character and of emoji, as prompt, chat, list
+// and rollout, many at a time, with clients that go away. Streams and /health go on meanwhile, and each text is answered
+// or refused in time, over both kinds of tokenizer.
+
+import { afterAll, beforeAll, describe, expect, test } from "bun:test";
+import { join } from "node:path";
+import { engineMissing, ROOT } from "../../e2e/tool.ts";
+import { Victim } from "./edge-bed.ts";
+import { rounds } from "./scale.ts";
+
+/** Two cores run the attack, the engine, the tokenizer and the server: alone the answers take some 20 ms. */
+const HEALTH_MS_MAX = 5_000;
+/** The server's own bound. */
+const ENCODE_S = 30;
+const MILLION = 1_000_000;
+
+const TEXTS: Readonly<Record<string, (characters: number) => string>> = {
+  words: (characters) => "sort 9 27 4 and say so ".repeat(characters / 23),
+  blanks: (characters) => " ".repeat(characters),
+  one: (characters) => "a".repeat(characters),
+  emoji: (characters) => "🦊".repeat(characters / 2),
+  brackets: (characters) => "[{".repeat(characters / 2),
+};
+
+const HF = ["--tokenizer", join(ROOT, "test", "fixtures", "foretoken-3m-hf")];
+
+describe.skipIf(engineMissing() !== null).each([
+  ["embedded vocabulary", []],
+  ["Hugging Face files", HF],
+] as const)("texts over the %s", (_, args) => {
+  let victim: Victim;
+  let good: readonly number[];
+
+  beforeAll(async () => {
+    victim = await Victim.start(...args);
+    good = await victim.goodTokens();
+  }, 180_000);
+
+  afterAll(async () => {
+    await victim?.stop();
+  });
+
+  async function survived(attack: () => Promise<unknown>): Promise<void> {
+    expect(await victim.slowestHealthMs(attack)).toBeLessThan(HEALTH_MS_MAX);
+    expect(victim.exitCode).toBeNull();
+    expect(await victim.goodTokens()).toEqual([...good]);
+  }
+
+  async function statusOf(path: string, body: unknown): Promise<number> {
+    const answer = await victim.post(path, body);
+    await answer.arrayBuffer();
+    return answer.status;
+  }
+
+  const bodies = (content: string): readonly [string, object][] => [
+    ["/v1/completions", { prompt: content, max_tokens: 1 }],
+    ["/v1/completions", { prompt: [content, "b"], max_tokens: 1 }],
+    ["/v1/chat/completions", { messages: [{ role: "user", content }], max_tokens: 1 }],
+    ["/v1/chat/completions/render", { messages: [{ role: "user", content }] }],
+    ["/generate", { text: content, sampling_params: { max_new_tokens: 1 } }],
+    ["/v1/rollouts", { groups: [{ id: "a", prompt: content }], sampling: { max_tokens: 1 } }],
+  ];
+
+  test.each(Object.keys(TEXTS))("%s: what has no room is refused at once", async (name) => {
+    const content = TEXTS[name]?.(MILLION) ?? "";
+    await survived(async () => {
+      for (const [path, body] of bodies(content)) {
+        const startMs = performance.now();
+        expect([path, await statusOf(path, body)]).toEqual([path, 400]);
+        expect(performance.now() - startMs).toBeLessThan(20_000);
+      }
+    });
+  });
+
+  test("beyond the server's bound no text is looked at", async () => {
+    const content = "word ".repeat(6 * MILLION);
+    await survived(async () => {
+      const answer = await victim.post("/tokenize", { prompt: content });
+      expect(answer.status).toBe(400);
+      expect(await answer.text()).toContain("beyond the server's 4194304");
+    });
+  });
+
+  test("what takes too long is a 504, and the next text is encoded", async () => {
+    // The thread for shorter texts is open.
+    expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(20_000) })).toBe(200);
+    await survived(async () => {
+      const startMs = performance.now();
+      const slow = victim.post("/tokenize", { prompt: TEXTS.blanks?.(4 * MILLION) });
+      const medium = await victim.post("/tokenize", { prompt: TEXTS.words?.(20_000) });
+      expect(medium.status).toBe(200);
+      expect(performance.now() - startMs).toBeLessThan(1000 * ENCODE_S);
+      expect([200, 504]).toContain((await slow).status);
+      expect(performance.now() - startMs).toBeLessThan(1000 * (ENCODE_S + 20));
+    });
+    expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(100_000) })).toBe(200);
+  }, 180_000);
+
+  test("clients that go away leave nothing in the queue", async () => {
+    await survived(async () => {
+      const prompt = TEXTS.blanks?.(4 * MILLION);
+      const body = JSON.stringify({ prompt });
+      const gone = Array.from({ length: rounds(6, 20) }, async () => {
+        const signal = AbortSignal.timeout(300);
+        await fetch(new URL("/tokenize", victim.url), { method: "POST", body, signal }).catch(
+          () => {},
+        );
+      });
+      await Promise.all(gone);
+      const startMs = performance.now();
+      expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(100_000) })).toBe(200);
+      // The one that was being encoded may still take its time.
+      expect(performance.now() - startMs).toBeLessThan(1000 * (ENCODE_S + 20));
+    });
+  }, 180_000);
+
+  test("a stream continues while texts are encoded", async () => {
+    const stream = await victim.post("/v1/completions", {
+      prompt: "sort 9 27 4",
+      max_tokens: 400,
+      ignore_eos: true,
+      stream: true,
+    });
+    const encoding = statusOf("/tokenize", { prompt: TEXTS.blanks?.(MILLION) });
+    let lastMs = performance.now();
+    let widestMs = 0;
+    for await (const _part of stream.body ?? []) {
+      widestMs = Math.max(widestMs, performance.now() - lastMs);
+      lastMs = performance.now();
+    }
+    expect(widestMs).toBeLessThan(HEALTH_MS_MAX);
+    expect([200, 504]).toContain(await encoding);
+  }, 180_000);
+});

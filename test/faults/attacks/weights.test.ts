@@ -1,0 +1,327 @@
+// Attacks weight updates of a real `foretoken serve` over an embedded engine and a linked worker process: weights that
+// are not numbers, all zero, cut short, of other shapes, behind FIFOs, devices and foreign folders; bodies of every
+// kind; updates begun and never finished, two at once, resumed and aborted in between; a worker killed meanwhile. Every
+// call is answered within its deadline, and every token is of the weights that its answer names.
+
+import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
+import { mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { mix32 } from "../../../src/core/base/hash.ts";
+import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
+import { engineMissing, scratch, start } from "../../e2e/tool.ts";
+import { checkpoint, type Weights, writeSafetensors } from "../../llama/checkpoint.ts";
+import { OTHER_MODEL_PATH } from "../../llama/engine-fixture.ts";
+import { rounds } from "./scale.ts";
+
+setDefaultTimeout(600_000);
+
+const SEED = Number(process.env.SEED ?? 1);
+const TRIALS = rounds(9, 300);
+/** An update that nobody goes on with is given up after so long. */
+const TIMEOUT_S = 6;
+const ANSWER_MS_MAX = 60_000;
+const ENGINE = ["--deterministic", "--slots", "4", "--kv-tokens", "4096"];
+
+type Process = ReturnType<typeof start>;
+
+async function firstLine(child: Process, form: RegExp): Promise<string> {
+  let text = "";
+  for await (const part of child.stdout) {
+    text += new TextDecoder().decode(part);
+    const [, found] = form.exec(text) ?? [];
+    if (found !== undefined) return found;
+  }
+  throw new Error(`ended with ${await child.exited}: ${text}`);
+}
+
+/** Files of weights by name: some good, most bad. */
+class Files {
+  readonly folder = scratch();
+  readonly good: readonly string[];
+  readonly bad: readonly unknown[];
+
+  constructor() {
+    const half = (tensors: Map<string, Weights>) => {
+      const down = tensors.get("model.layers.1.mlp.down_proj.weight")?.values;
+      for (let i = 0; down !== undefined && i < down.length; i += 2) down[i] = 0;
+    };
+    this.good = [this.#write("same", () => {}), this.#write("half", half)];
+    const filled = (value: number) => (tensors: Map<string, Weights>) => {
+      for (const { values } of tensors.values()) values.fill(value);
+    };
+    const one = (tensors: Map<string, Weights>) => {
+      tensors.get("model.norm.weight")?.values.fill(Number.NaN, 3, 4);
+    };
+    const shape = (tensors: Map<string, Weights>) => {
+      const norm = tensors.get("model.norm.weight");
+      if (norm !== undefined) tensors.set("model.norm.weight", { ...norm, shape: [1, 1] });
+    };
+    const short = this.#write("short", () => {});
+    truncateSync(short, 100_000);
+    const cut = this.#write("cut", () => {});
+    truncateSync(cut, readFileSync(cut).length - 1);
+    this.bad = [
+      this.#write("nan", filled(Number.NaN)),
+      this.#write("infinity", filled(Number.POSITIVE_INFINITY)),
+      this.#write("zero", filled(0)),
+      this.#write("one-nan", one),
+      this.#write("shape", shape),
+      this.#write("missing", (tensors) => tensors.delete("model.norm.weight")),
+      this.#nanGguf(),
+      ...[short, cut, ...this.#files()],
+      ...["/etc", "/", "/dev/zero", "/dev/random", "../../../../etc/passwd", "/proc/self/mem"],
+      ...["a\u0000b", "x".repeat(100_000), "", 7, true, null, {}, ["a"], { path: "a" }],
+    ];
+  }
+
+  #write(name: string, change: (tensors: Map<string, Weights>) => void): string {
+    const path = join(this.folder, `${name}.safetensors`);
+    const tensors = checkpoint();
+    change(tensors);
+    writeSafetensors(path, tensors, "F32");
+    return path;
+  }
+
+  #nanGguf(): string {
+    const path = join(this.folder, "nan.gguf");
+    const bytes = readFileSync(OTHER_MODEL_PATH);
+    const { tensors } = readGgufHead(OTHER_MODEL_PATH);
+    const norm = tensors.find(({ name }) => name === "output_norm.weight");
+    new DataView(bytes.buffer, bytes.byteOffset).setFloat32(norm?.offset ?? 0, Number.NaN, true);
+    writeFileSync(path, bytes);
+    return path;
+  }
+
+  #files(): string[] {
+    const at = (name: string, content: string) => {
+      const path = join(this.folder, name);
+      writeFileSync(path, content);
+      return path;
+    };
+    const fifo = (path: string) => {
+      Bun.spawnSync(["mkfifo", path]);
+      return path;
+    };
+    const folder = join(this.folder, "folder");
+    mkdirSync(folder);
+    fifo(join(folder, "model.safetensors"));
+    return [
+      at("empty.safetensors", ""),
+      at("garbage.safetensors", "\u0000garbage".repeat(100)),
+      at("garbage.gguf", "GGUF garbage"),
+      at("text", "no weights"),
+      fifo(join(this.folder, "fifo.safetensors")),
+      fifo(join(this.folder, "fifo.gguf")),
+      folder,
+      join(this.folder, "absent"),
+    ];
+  }
+}
+
+describe.skipIf(engineMissing() !== null)("weight updates", () => {
+  const files = new Files();
+  let sidecar: Process;
+  let worker: Process;
+  let url = "";
+  let workerUrl = "";
+  /** What the engines say under each of the good weights. */
+  const expected = new Map<string, string>();
+  const failures: string[] = [];
+  let state = mix32(SEED ^ 0x3c6ef372);
+
+  const below = (count: number): number => {
+    state = mix32(state + 0x9e3779b9);
+    return state % count;
+  };
+  const one = <T>(of: readonly T[]): T => of[below(of.length)] as T;
+
+  async function startWorker(listen: string): Promise<void> {
+    worker = start(["worker", "--listen", listen, ...ENGINE]);
+    workerUrl = await firstLine(worker, /^worker on (\S+)/m);
+  }
+
+  beforeAll(async () => {
+    await startWorker("127.0.0.1:0");
+    const serving = ["--llama", "1", "--worker", workerUrl, "--weights-timeout-s", `${TIMEOUT_S}`];
+    sidecar = start(["serve", "--port", "0", "--log", "off", ...serving, ...ENGINE]);
+    url = await firstLine(sidecar, /^foretoken on (\S+)/m);
+    expected.set("0", (await generated()).tokens);
+    for (const path of files.good) {
+      const body = { update_info: { weights_path: path }, weight_version: path };
+      expect((await post("/update_weights", body)).status).toBe(200);
+      expected.set(path, (await generated()).tokens);
+    }
+    expect(new Set(expected.values()).size).toBeGreaterThan(1);
+  });
+
+  afterAll(() => {
+    sidecar.kill("SIGKILL");
+    worker.kill("SIGKILL");
+    rmSync(files.folder, { recursive: true });
+  });
+
+  async function call(path: string, options: RequestInit): Promise<Response> {
+    return await fetch(new URL(path, url), {
+      ...options,
+      signal: AbortSignal.timeout(ANSWER_MS_MAX),
+    });
+  }
+
+  const post = (path: string, body: unknown) =>
+    call(path, { method: "POST", body: typeof body === "string" ? body : JSON.stringify(body) });
+
+  interface Span {
+    readonly version: string;
+    readonly start: number;
+    readonly end: number;
+  }
+
+  async function generated(): Promise<{ status: number; tokens: string; spans: Span[] }> {
+    const params = { max_tokens: 24, temperature: 1, seed: 7, ignore_eos: true };
+    const body = { token_ids: [1, 5, 9, 200], sampling_params: params };
+    const response = await post("/inference/v1/generate", body);
+    if (response.status !== 200) return { status: response.status, tokens: "", spans: [] };
+    const { choices } = (await response.json()) as {
+      choices: { token_ids: number[]; weight_versions: Span[] }[];
+    };
+    const [choice] = choices;
+    return {
+      status: 200,
+      tokens: JSON.stringify(choice?.token_ids),
+      spans: choice?.weight_versions ?? [],
+    };
+  }
+
+  /** Tokens of one version are those that its weights gave before; of several: the first ones are. */
+  async function checkTokens(about: string): Promise<void> {
+    const { status, tokens, spans } = await generated();
+    if (status === 503) return;
+    const [first] = spans;
+    const wanted = expected.get(first?.version ?? "");
+    if (status !== 200 || first === undefined || wanted === undefined) {
+      failures.push(`${about}: status ${status}, weights ${JSON.stringify(spans)}`);
+      return;
+    }
+    const given = (JSON.parse(tokens) as number[]).slice(0, first.end);
+    if (
+      JSON.stringify((JSON.parse(wanted) as number[]).slice(0, first.end)) === JSON.stringify(given)
+    )
+      return;
+    failures.push(`${about}: tokens ${tokens} under ${JSON.stringify(spans)}, not ${wanted}`);
+  }
+
+  /** One way to say it. `version` null: the weights keep their name. */
+  function requestOf(path: unknown, version: string | null): [string, unknown] {
+    const named = version === null ? {} : { weight_version: version };
+    return one<[string, unknown]>([
+      ["/update_weights", { update_info: { weights_path: path }, ...named }],
+      ["/update_weights", { weight_dir: path, ...named }],
+      ["/collective_rpc", { method: "reload_weights", kwargs: { weights_path: path }, ...named }],
+    ]);
+  }
+
+  const bad = () => requestOf(one(files.bad), "bad");
+  const good = () => {
+    const path = one(files.good);
+    return requestOf(path, path);
+  };
+  const BODIES = ["", "{", "[]", "null", "7", '"x"', '{"update_info":null}', '{"method":7}'];
+  const METHODS = ["update_weight", "Load_Weights", "x".repeat(5000), "__class__", "shutdown"];
+  const CONTROL = ["/start_weight_update", "/finish_weight_update", "/resume", "/pause?mode=keep"];
+
+  async function attempt(about: string, path: string, body: unknown): Promise<number> {
+    const startMs = performance.now();
+    try {
+      const { status } = await post(path, body);
+      return status;
+    } catch (error) {
+      const ms = Math.round(performance.now() - startMs);
+      failures.push(`${about}: ${path} ${JSON.stringify(body).slice(0, 200)}: ${error} (${ms} ms)`);
+      return 0;
+    }
+  }
+
+  const ATTACKS: Record<string, (about: string) => Promise<void>> = {
+    bad: async (about) => {
+      const [path, body] = bad();
+      const status = await attempt(about, path, body);
+      if (status < 400) failures.push(`${about}: ${JSON.stringify(body).slice(0, 200)}: ${status}`);
+    },
+    good: async (about) => {
+      const [path, body] = good();
+      await attempt(about, path, body);
+    },
+    body: async (about) => {
+      await attempt(about, one(["/update_weights", "/collective_rpc"]), one(BODIES));
+    },
+    method: async (about) => {
+      await attempt(about, "/collective_rpc", { method: one(METHODS) });
+    },
+    atOnce: async (about) => {
+      await Promise.all([good(), bad(), good()].map(([path, body]) => attempt(about, path, body)));
+    },
+    unfinished: async (about) => {
+      await attempt(about, "/start_weight_update", {});
+      if (below(2) === 0) await attempt(about, ...good());
+      if (below(2) === 0) await attempt(about, ...bad());
+      if (below(2) === 0) await attempt(about, "/resume", "");
+      if (below(2) === 0) await attempt(about, "/abort_weight_update", "");
+    },
+    control: async (about) => {
+      for (let i = below(5); i > 0; i -= 1) await attempt(about, one(CONTROL), "{}");
+    },
+    adapter: async (about) => {
+      const body = { lora_name: one(["policy", "", 7, null]), lora_path: one(files.bad) };
+      const paths = ["/v1/load_lora_adapter", "/load_lora_adapter", "/v1/unload_lora_adapter"];
+      const status = await attempt(about, one(paths), body);
+      if (status < 400 || status >= 500) failures.push(`${about}: an adapter: ${status}`);
+    },
+    kill: async (about) => {
+      const update = attempt(about, ...good());
+      if (below(2) === 0) await Bun.sleep(below(200));
+      worker.kill("SIGKILL");
+      await worker.exited;
+      await update;
+      await startWorker(new URL(workerUrl).host);
+    },
+  };
+
+  /** What the attack may have left behind: an update that is open, a pause. */
+  async function calm(about: string): Promise<void> {
+    await attempt(about, "/abort_weight_update", "");
+    await attempt(about, "/resume", "");
+  }
+
+  test(`${TRIALS} attacks: every answer in time, every token of the weights it names`, async () => {
+    const kinds = Object.keys(ATTACKS);
+    for (let trial = 0; trial < TRIALS; trial += 1) {
+      const kind = trial < kinds.length ? (kinds[trial] ?? "") : one(kinds);
+      const about = `SEED=${SEED} trial ${trial} (${kind})`;
+      const meanwhile = [checkTokens(about), checkTokens(about)];
+      await ATTACKS[kind]?.(about);
+      if (below(2) === 0) await calm(about);
+      await Promise.all(meanwhile);
+      await calm(about);
+      await checkTokens(about);
+      expect(failures).toEqual([]);
+    }
+  });
+
+  test("afterwards: good weights are taken by both engines, and both generate as before", async () => {
+    await calm("the end");
+    const [path = ""] = files.good;
+    const deadlineMs = performance.now() + 3 * ANSWER_MS_MAX;
+    for (;;) {
+      const update = await post("/update_weights", { weight_dir: path, weight_version: path });
+      const { workers } = (await (await call("/foretoken/workers", {})).json()) as {
+        workers: { state: string }[];
+      };
+      if (update.status === 200 && workers.every(({ state: one }) => one === "ready")) break;
+      if (performance.now() > deadlineMs) throw new Error(JSON.stringify(workers));
+      // An engine that is being opened meanwhile is given the weights afterwards.
+      await Bun.sleep(100);
+    }
+    const answers = await Promise.all(Array.from({ length: 8 }, generated));
+    for (const { tokens } of answers) expect(tokens).toBe(expected.get(path) ?? "");
+  });
+});

@@ -1,0 +1,84 @@
+// The fuzzer finds the faults that it looks for, and a share of its inputs finds none in the parsers.
+
+import { expect, test } from "bun:test";
+import { join } from "node:path";
+import { rounds } from "../attacks/scale.ts";
+import { targets as faulty } from "./faulty.ts";
+import { Generator } from "./generator.ts";
+import { runTarget } from "./run.ts";
+import { type Outcome, supervise } from "./supervise.ts";
+import { targets } from "./targets.ts";
+
+const SEED = Number(process.env.SEED ?? 1);
+const MODULE = join(import.meta.dir, "faulty.ts");
+
+function supervised(name: string): Promise<Outcome> {
+  const part = { module: MODULE, name, seed: 1, from: 100, to: 108 };
+  return supervise({ ...part, hangMs: 1_000, findingsMax: 3 });
+}
+
+test("fuzz: a sound parser takes all of its inputs", async () => {
+  const outcome = await supervised("sound");
+  expect(outcome).toMatchObject({ inputs: 8, failures: [], crashes: [], hangs: [] });
+});
+
+test("fuzz: what a parser throws is reported once, with its input", async () => {
+  const { failures, inputs } = await supervised("throws");
+  expect(inputs).toBe(8);
+  expect(failures).toHaveLength(1);
+  expect(failures[0]).toMatchObject({ index: 100, problem: expect.stringContaining("TypeError") });
+});
+
+test("fuzz: a crash is reported with its index, and the next process goes on behind it", async () => {
+  const { crashes, inputs } = await supervised("crashes");
+  expect(crashes).toMatchObject([{ index: 104, problem: expect.stringContaining("SIGSEGV") }]);
+  expect(inputs).toBe(8);
+});
+
+test.each(["loops", "waits"])(
+  "fuzz: a parser that %s is killed, and its input named",
+  async (name) => {
+    const { hangs, inputs } = await supervised(name);
+    expect(hangs).toMatchObject([{ index: 104, problem: "no end after 1000 ms" }]);
+    expect(inputs).toBe(8);
+  },
+);
+
+test("fuzz: an input follows from seed, name and index alone", async () => {
+  const [target] = targets;
+  const bed = await target?.open();
+  const at = (seed: number, index: number) => {
+    if (bed === undefined || target === undefined) throw new Error("there is a target");
+    return new Generator(bed.inputs, { seed, name: target.name }).at(index);
+  };
+  expect(at(1, 77)).toEqual(at(1, 77));
+  expect(at(1, 77)).not.toEqual(at(2, 77));
+  await bed?.close();
+});
+
+test("fuzz: every target is named once", () => {
+  const names = [...targets, ...faulty].map(({ name }) => name);
+  expect(new Set(names).size).toBe(names.length);
+});
+
+/** The other routes have bodies like these, or none. */
+const ROUTES = ["/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/generate"]
+  .concat(["/skyrl/v1/generate", "/tokenize", "/detokenize", "/v1/rollouts", "/update_weights"])
+  .concat(["/collective_rpc", "/v1/load_lora_adapter", "/workers", "/update_weights_from_disk"])
+  .map((path) => `http POST ${path}`);
+/** As much as takes a tenth of a second or so. */
+function shareOf(name: string): number {
+  if (name.startsWith("sequences")) return 20;
+  return name.startsWith("http ") ? 40 : 150;
+}
+const shared = targets.filter(({ name }) => !name.startsWith("http ") || ROUTES.includes(name));
+
+test.each(shared)(
+  "fuzz: $name takes or refuses each input, and nothing else happens",
+  async (target) => {
+    const to = rounds(shareOf(target.name), 5_000);
+    const findings = await runTarget(target, { seed: SEED, from: 0, to, findingsMax: 3 });
+    expect({ SEED, findings }).toEqual({ SEED, findings: [] });
+  },
+  300_000,
+);

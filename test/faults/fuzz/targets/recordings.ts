@@ -1,0 +1,149 @@
+// Texts that users hand over: prompts, recorded responses, workloads of the simulator.
+
+import fc from "fast-check";
+import { loadPrompts } from "../../../../src/cli/prompts.ts";
+import { workloadsOf } from "../../../../src/cli/simulate-workload.ts";
+import { readResponses } from "../../../../src/tools/replay/read-responses.ts";
+import { readTrace } from "../../../../src/tools/replay/read-trace.ts";
+import type { TraceGroup } from "../../../../src/tools/replay/trace.ts";
+import { fileTarget } from "../file-target.ts";
+import { jsonOf, PLAIN, type Schema } from "../json-text.ts";
+import { type FuzzTarget, readOrRefused, target } from "../target.ts";
+import { inPieces, textInputs } from "../variations.ts";
+
+const ids: Schema = { type: "array", items: { type: "integer", minimum: 0, maximum: 2 ** 31 } };
+const GROUP: Schema = {
+  type: "object",
+  properties: { group: { type: "string" }, prompt: ids, responses: { type: "array", items: ids } },
+  required: ["group", "responses"],
+};
+const TRACE: Schema = {
+  type: "object",
+  properties: { name: { type: "string" }, groups: { type: "array", items: GROUP }, more: {} },
+  required: ["groups"],
+};
+const RESPONSE: Schema = {
+  type: "object",
+  properties: {
+    group: { enum: ["a", "b", "c"] },
+    index: { type: "integer", minimum: 0, maximum: 4 },
+    prompt_token_ids: { const: [1, 2] },
+    token_ids: ids,
+  },
+  required: ["group", "index", "prompt_token_ids", "token_ids"],
+};
+const PROMPT: Schema = {
+  type: "object",
+  properties: {
+    id: { type: "string" },
+    token_ids: ids,
+    prompt: { type: "string" },
+    messages: {
+      type: "array",
+      items: {
+        type: "object",
+        properties: { role: { type: "string" }, content: { type: "string" } },
+        required: ["role", "content"],
+      },
+    },
+    n: { type: "integer", minimum: 1, maximum: 256 },
+    tools: { type: "array", items: { type: "object" } },
+    documents: { type: "array", items: { type: "object" } },
+    chat_template_kwargs: { type: "object" },
+    reasoning_effort: { type: "string" },
+  },
+  required: ["id"],
+};
+const linesOf = (schema: Schema) =>
+  fc
+    .tuple(
+      fc.array(jsonOf(schema, PLAIN), { maxLength: 5 }),
+      fc.constantFrom("\n", "\r\n", "\n\n", "\n \n", ""),
+    )
+    .map(([lines, end]) => lines.map((line) => line + end).join(""));
+
+/** The same bytes in pieces of `size`, as a disk may give them. */
+async function* pieces(bytes: Uint8Array, size: number): AsyncGenerator<Uint8Array> {
+  for (let at = 0; at < bytes.length; at += size) yield bytes.subarray(at, at + size);
+}
+
+type ReadGroups = (file: string, chunks: AsyncIterable<Uint8Array>) => AsyncIterable<TraceGroup>;
+
+/** However the bytes are cut, the groups are the same. */
+function groupsTarget(name: string, text: fc.Arbitrary<string>, read: ReadGroups): FuzzTarget {
+  const all = async (bytes: Uint8Array, size: number) => {
+    const groups: TraceGroup[] = [];
+    for await (const group of read("input", pieces(bytes, size))) groups.push(group);
+    return JSON.stringify(groups.map((group) => [group.name, group.prompt, group.responses]));
+  };
+  return target(name, () => ({
+    inputs: inPieces(textInputs(text), 9),
+    take: async ({ bytes, size }: { bytes: Uint8Array; size: number }) => {
+      const codes = ["invalid_json", "invalid_field"] as const;
+      const whole = await readOrRefused(codes, () => all(bytes, Math.max(1, bytes.length)));
+      const cut = await readOrRefused(codes, () => all(bytes, size));
+      if (cut !== whole) throw new Error(`in pieces of ${size} it reads ${cut}, whole ${whole}`);
+    },
+    close: () => {},
+  }));
+}
+
+const positive: Schema = { type: "number", minimum: 0.1, maximum: 1e6 };
+const whole: Schema = { type: "integer", minimum: 1, maximum: 64 };
+const WORKLOAD: Schema = {
+  type: "object",
+  properties: {
+    like: { enum: ["moonlight", "qwen2-vl-72b", "kimi-k2"] },
+    instances: whole,
+    gpus_per_instance: whole,
+    groups: whole,
+    group_size: whole,
+    prompt_tokens: whole,
+    tokens_mean: whole,
+    tokens_max: whole,
+    spread: { type: "number", minimum: 0, maximum: 5 },
+    gpu: {
+      type: "object",
+      properties: {
+        memory_gib: positive,
+        hbm_gb_per_s: positive,
+        bf16_tflops: positive,
+        fp8_tflops: positive,
+        nvlink_gb_per_s: positive,
+        per_node: whole,
+        memory_utilization: { type: "number", minimum: 0.1, maximum: 1 },
+      },
+      required: ["memory_gib", "hbm_gb_per_s", "bf16_tflops", "nvlink_gb_per_s"],
+    },
+    model: {
+      type: "object",
+      properties: {
+        layers: whole,
+        hidden: whole,
+        heads: whole,
+        kv_heads: whole,
+        head_dim: whole,
+        params_b: positive,
+        active_params_b: positive,
+        fp8: { type: "boolean" },
+      },
+      required: ["layers", "hidden", "heads", "kv_heads", "head_dim", "params_b"],
+    },
+  },
+  required: ["like"],
+};
+
+export const recordingTargets: readonly FuzzTarget[] = [
+  groupsTarget("trace", jsonOf(TRACE, PLAIN), readTrace),
+  groupsTarget("responses", linesOf(RESPONSE), readResponses),
+  fileTarget("prompts", textInputs(linesOf(PROMPT)), {
+    ending: ".jsonl",
+    codes: ["invalid_json", "invalid_field", "usage"],
+    read: (path) => loadPrompts(path, { vocabularySize: 1000, limit: null }),
+  }),
+  fileTarget("workload", textInputs(jsonOf(WORKLOAD, PLAIN)), {
+    ending: ".json",
+    codes: ["usage", "invalid_json", "invalid_field"],
+    read: (path) => workloadsOf(path),
+  }),
+];

@@ -1,0 +1,207 @@
+// Clients of /v1/stream, in both formats, and engines on /v1/draft: a socket, some frames, and the end. Whatever comes,
+// the socket ends with a code that names the peer's fault, never with the server's own.
+
+import fc from "fast-check";
+import { groupId, weightEpoch } from "../../../../src/core/base/ids.ts";
+import type { ClientMessage } from "../../../../src/core/draft/service/message.ts";
+import { encodeClientMessage } from "../../../../src/proto/draft-codec.ts";
+import { charactersOf } from "../../../suite/characters.ts";
+import { clientMessage } from "../../../suite/stream-bed.ts";
+import type { Dice } from "../../attacks/settings.ts";
+import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
+import { type FuzzSocket, SidecarBed } from "../sidecar-bed.ts";
+import { type FuzzTarget, target } from "../target.ts";
+import { editedBytes, editedText, listInputs } from "../variations.ts";
+
+type Frame = string | Uint8Array;
+type Frames = readonly Frame[];
+
+const INTERNAL = 1011;
+
+async function talk(bed: SidecarBed, path: string, frames: Frames): Promise<FuzzSocket> {
+  const socket = await bed.socket(path);
+  for (const frame of frames) bed.frame(socket, frame);
+  const { closed } = socket;
+  if (closed?.code === INTERNAL) throw new Error(`closed with ${INTERNAL}: ${closed.reason}`);
+  bed.hangUp(socket);
+  bed.check();
+  return socket;
+}
+
+/** A response that streams can name: request 0 of group "g". */
+async function respond(bed: SidecarBed): Promise<void> {
+  const body = JSON.stringify({ prompt: [1, 2], max_tokens: 4, group_id: "g" });
+  const answer = await bed.request("/v1/completions", { method: "POST", body });
+  await answer.text();
+}
+
+function socketTarget(name: string, path: string, frames: fc.Arbitrary<Frames>): FuzzTarget {
+  return target(name, async () => {
+    const bed = await SidecarBed.open();
+    await respond(bed);
+    return {
+      inputs: listInputs(frames, editedFrame),
+      take: async (input: Frames) => {
+        await talk(bed, path, input);
+      },
+      close: () => bed.close(),
+    };
+  });
+}
+
+const encoder = new TextEncoder();
+
+/** A frame of text stays one. */
+function editedFrame(base: Frame, other: Frame, dice: Dice): Frame {
+  const second = typeof other === "string" ? encoder.encode(other) : other;
+  if (typeof base !== "string") return editedBytes(base, second, dice);
+  return new TextDecoder().decode(editedText(encoder.encode(base), second, dice));
+}
+
+const uint32 = fc.oneof(
+  fc.nat({ max: 4 }),
+  fc.constantFrom(0x7fffffff, 0xffffffff),
+  fc.integer({ min: 0, max: 0xffffffff }),
+);
+const name = fc.oneof(
+  fc.constantFrom("g", "h", "x".repeat(1024), "y".repeat(1025)),
+  charactersOf({ maxLength: 12 }),
+);
+const filter = fc.oneof(
+  fc.record({ request: uint32 }),
+  fc.record({ group: name }),
+  fc.constant({ all: true }),
+  fc.constant({ progress: true }),
+  fc.constant({}),
+);
+const subscription = fc
+  .tuple(
+    filter,
+    fc.record({ offset: uint32, attempt: uint32, text: fc.boolean() }, { requiredKeys: [] }),
+  )
+  .map(([of, more]) => ({ ...of, ...more }));
+const streamMessage = fc.oneof(
+  { arbitrary: subscription.map((subscribe) => ({ subscribe })), weight: 4 },
+  { arbitrary: filter.map((unsubscribe) => ({ unsubscribe })), weight: 1 },
+);
+
+const FILTER: Schema = {
+  type: "object",
+  properties: {
+    request: { type: "integer" },
+    group: { type: "string" },
+    all: { const: true },
+    progress: { const: true },
+    offset: { type: "integer" },
+    attempt: { type: "integer" },
+    text: { type: "boolean" },
+  },
+};
+const MESSAGE: Schema = {
+  type: "object",
+  properties: { subscribe: FILTER, unsubscribe: FILTER },
+};
+
+const several = <T>(one: fc.Arbitrary<T>) => fc.array(one, { minLength: 1, maxLength: 6 });
+
+const jsonFrames = several(
+  fc.oneof(
+    { arbitrary: streamMessage.map((message) => JSON.stringify(message)), weight: 5 },
+    { arbitrary: jsonOf(MESSAGE, PLAIN), weight: 3 },
+    { arbitrary: anyJson, weight: 1 },
+    { arbitrary: charactersOf({ maxLength: 20 }), weight: 1 },
+    { arbitrary: fc.uint8Array({ maxLength: 20 }), weight: 1 },
+  ),
+);
+const protobufFrames = several(
+  fc.oneof(
+    {
+      arbitrary: streamMessage.map((message) => clientMessage("protobuf", message) as Uint8Array),
+      weight: 9,
+    },
+    { arbitrary: fc.string({ maxLength: 10 }), weight: 1 },
+  ),
+);
+
+const EPOCH = weightEpoch(0);
+const epoch = fc.oneof(
+  { arbitrary: fc.constant(EPOCH), weight: 9 },
+  { arbitrary: uint32.map(weightEpoch), weight: 1 },
+);
+const group = fc
+  .oneof(fc.constantFrom("a", "b"), name)
+  .filter((one) => one !== "")
+  .map(groupId);
+const total = fc.oneof(fc.nat({ max: 100 }), fc.constant(Number.MAX_SAFE_INTEGER));
+const tokens = fc
+  .array(fc.oneof(fc.nat({ max: 5 }), fc.integer({ min: 0, max: 0x7fffffff })), { maxLength: 12 })
+  .map((list) => Int32Array.from(list));
+const kind = <K extends string>(value: K) => fc.constant(value);
+const place = fc.oneof(fc.nat({ max: 6 }), fc.integer({ min: 0, max: 2 ** 22 }));
+
+const draftMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
+  fc.record({
+    kind: kind("register_group"),
+    epoch,
+    groupId: group,
+    ttlMs: fc.integer({ min: 1, max: 86_400_000 }),
+    prompt: tokens,
+  }),
+  fc.record({
+    kind: kind("update"),
+    epoch,
+    groups: fc.array(
+      fc.record({
+        groupId: group,
+        deltas: fc.array(fc.record({ sampleIndex: place, offset: place, tokens }), {
+          maxLength: 3,
+        }),
+      }),
+      { maxLength: 3 },
+    ),
+  }),
+  fc.record({
+    kind: kind("fetch"),
+    epoch,
+    states: fc.array(fc.record({ groupId: group, have: fc.array(place, { maxLength: 5 }) }), {
+      maxLength: 3,
+    }),
+  }),
+  fc.record({ kind: kind("fetch_past"), epoch, groupId: group, have: place }),
+  fc.record({
+    kind: kind("telemetry"),
+    epoch,
+    running: uint32,
+    waiting: fc.option(fc.nat({ max: 9 })),
+    kvUsage: fc.option(fc.float({ min: 0, max: 1, noNaN: true })),
+    isLossless: fc.boolean(),
+    steps: total,
+    stepUs: total,
+    proposeUs: total,
+    drafted: total,
+    accepted: total,
+    traced: total,
+    tracedElsewhere: total,
+    faults: total,
+    stepError: total,
+  }),
+);
+const hello = fc
+  .record({
+    kind: kind("hello"),
+    protocolVersion: fc.oneof(
+      { arbitrary: fc.constant(1), weight: 30 },
+      { arbitrary: uint32, weight: 1 },
+    ),
+    engine: fc.oneof(fc.constant("http://e:1"), charactersOf({ maxLength: 8 })),
+  })
+  .map(encodeClientMessage);
+const draftFrames = fc
+  .tuple(hello, several(draftMessage.map(encodeClientMessage)), fc.nat({ max: 19 }))
+  .map(([first, rest, skip]) => (skip === 0 ? rest : [first, ...rest]));
+
+export const socketTargets: readonly FuzzTarget[] = [
+  socketTarget("stream json", "/v1/stream", jsonFrames),
+  socketTarget("stream protobuf", "/v1/stream?format=protobuf", protobufFrames),
+  socketTarget("draft", "/v1/draft", draftFrames),
+];

@@ -1,0 +1,108 @@
+// Files that the program reads when it starts: its settings, and the history that an earlier process kept. Checksums of
+// the history are made right again in a part of the inputs, so that what is behind them is reached.
+
+import { crc32 } from "node:zlib";
+import { Command } from "commander";
+import fc from "fast-check";
+import { addFields, readFields } from "../../../../src/cli/commander-fields.ts";
+import { SERVING_FIELDS } from "../../../../src/cli/serve-command.ts";
+import { FIELDS, type FieldName, fileKey } from "../../../../src/config/fields.ts";
+import { PromptHistory } from "../../../../src/server/history/prompt-history.ts";
+import { encodeRecord, HEADER } from "../../../../src/server/history/record.ts";
+import type { Dice } from "../../attacks/settings.ts";
+import { fileTarget } from "../file-target.ts";
+import type { Inputs } from "../generator.ts";
+import { anyJson } from "../json-text.ts";
+import type { FuzzTarget } from "../target.ts";
+import { editedBytes, listInputs, textInputs } from "../variations.ts";
+
+const historyRecord = fc
+  .record({
+    key: fc.oneof(fc.nat({ max: 3 }), fc.double()),
+    epoch: fc.oneof(fc.nat({ max: 5 }), fc.constantFrom(0x7fffffff, 0xffffffff)),
+    length: fc.oneof(fc.nat({ max: 20 }), fc.constantFrom(0x7fffffff, 0xffffffff)),
+    tokens: fc
+      .array(fc.oneof(fc.nat({ max: 9 }), fc.integer()), { maxLength: 20 })
+      .map((all) => Int32Array.from(all)),
+  })
+  .map(encodeRecord);
+/** Edited, its checksum made right or not. */
+function editedRecord(base: Uint8Array, other: Uint8Array, dice: Dice): Uint8Array {
+  const bytes = editedBytes(base, other, dice);
+  if (bytes.length < 8 || dice.below(3) === 0) return bytes;
+  const view = new DataView(bytes.buffer);
+  view.setUint32(0, bytes.length - 8, true);
+  view.setUint32(4, crc32(bytes.subarray(8)), true);
+  return bytes;
+}
+const records = listInputs(fc.array(historyRecord, { minLength: 1, maxLength: 4 }), editedRecord);
+/** The header first, then the records. */
+const history: Inputs<readonly Uint8Array[]> = {
+  draw: records.draw.map((all) => [HEADER, ...all]),
+  vary: records.vary,
+};
+
+async function readHistory(path: string): Promise<void> {
+  const one = new PromptHistory({ limitBytes: 2 ** 16, model: "tiny" });
+  await one.keepIn(path, (error) => {
+    throw error;
+  });
+  await one.close();
+}
+
+const SETTINGS = SERVING_FIELDS.filter((name) => name !== "config");
+
+/** What a field takes, or something else, in JSON and TOML alike. */
+function settingOf(name: FieldName): fc.Arbitrary<string> {
+  const field = FIELDS[name];
+  if (field.kind === "switch") return fc.constantFrom("true", "false", "1");
+  if (field.kind === "choice")
+    return fc.constantFrom(...field.choices, "x").map((one) => `"${one}"`);
+  if (field.kind === "list") return fc.constantFrom('["a"]', "[]", '["a", "b"]', "[1]", '"a"');
+  if (field.kind === "text") return fc.constantFrom('"x"', '""', '"/a/b"', "1");
+  const { min, max } = field;
+  return fc.constantFrom(
+    ...[min, max, min - 1, max + 1, min + 0.5].map(String),
+    '"7"',
+    "nan",
+    "1_000",
+  );
+}
+const setting = fc.oneof(
+  ...SETTINGS.map((name) => settingOf(name).map((text) => [fileKey(FIELDS[name]), text] as const)),
+);
+const settings = fc.array(
+  fc.oneof(
+    { arbitrary: setting, weight: 12 },
+    { arbitrary: anyJson.map((text) => ["port", text] as const), weight: 1 },
+    {
+      arbitrary: fc.constantFrom(["[table]\nport", "1"], ['"a b"', "1"], [
+        "a.b",
+        "{ c = 1 }",
+      ] as const),
+      weight: 1,
+    },
+  ),
+  { maxLength: 6 },
+);
+const toml = textInputs(
+  settings.map((pairs) => pairs.map(([key, text]) => `${key} = ${text}\n`).join("")),
+);
+const json = textInputs(
+  settings.map((pairs) => `{${pairs.map(([key, text]) => `"${key}": ${text}`).join(",")}}`),
+);
+
+function readConfig(path: string): void {
+  const command = new Command("serve").exitOverride();
+  addFields(command, SERVING_FIELDS);
+  command.parse(["--config", path], { from: "user" });
+  readFields(command, SERVING_FIELDS);
+}
+
+const CONFIG = { codes: ["invalid_config"] } as const;
+
+export const stateTargets: readonly FuzzTarget[] = [
+  fileTarget("history file", history, { ...CONFIG, ending: ".history", read: readHistory }),
+  fileTarget("config toml", toml, { ...CONFIG, ending: ".toml", read: readConfig }),
+  fileTarget("config json", json, { ...CONFIG, ending: ".json", read: readConfig }),
+];

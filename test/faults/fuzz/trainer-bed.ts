@@ -1,0 +1,120 @@
+// A sidecar for the trainer of trainer.ts: two engines from the start, others that join, faults that it is asked for.
+
+import { present } from "../../../src/core/base/assert.ts";
+import type { ControlAnswer } from "../../../src/core/rollout/worker.ts";
+import type { WorkerSource } from "../../../src/pool/pool.ts";
+import { tellingToken } from "./generated.ts";
+import { SidecarBed, SteppingWorker } from "./sidecar-bed.ts";
+
+const encoder = new TextEncoder();
+
+/** An open update is given up after this long without a request, which no sequence may take. */
+const UPDATE_MS_MAX = 300_000;
+
+class FaultyWorker extends SteppingWorker {
+  failsControl = false;
+
+  override async control(): Promise<ControlAnswer> {
+    if (!this.failsControl) return await super.control();
+    this.failsControl = false;
+    return { status: 500, body: { error: "out of memory" } };
+  }
+}
+
+export class TrainerBed {
+  readonly #bed: SidecarBed;
+  /** The newest of each name. */
+  readonly #workers: Map<string, FaultyWorker>;
+  readonly #made: { tokens: number };
+
+  private constructor(
+    bed: SidecarBed,
+    workers: Map<string, FaultyWorker>,
+    made: { tokens: number },
+  ) {
+    this.#bed = bed;
+    this.#workers = workers;
+    this.#made = made;
+  }
+
+  static async open(): Promise<TrainerBed> {
+    const workers = new Map<string, FaultyWorker>();
+    const made = { tokens: 0 };
+    const source = (name: string): WorkerSource => ({
+      name,
+      keepsWeights: true,
+      open: async ({ workerId, epoch }) => {
+        const worker = new FaultyWorker({
+          workerId,
+          capacity: { slots: 8, kvTokens: 4_096, contextTokens: 2_000, kvBytesPerToken: 8 },
+          epoch,
+          lengthOf: () => Number.POSITIVE_INFINITY,
+          tokenOf: (_request, position, at) => {
+            made.tokens += 1;
+            return tellingToken(position, at);
+          },
+        });
+        workers.set(name, worker);
+        return worker;
+      },
+    });
+    const bed = await SidecarBed.open({
+      sources: [source("http://one:1"), source("http://two:1")],
+      joining: { sourceOf: source, hasFixed: true, drainMs: 100 },
+      weightsTimeoutMs: UPDATE_MS_MAX,
+      chunkTokens: 3,
+    });
+    return new TrainerBed(bed, workers, made);
+  }
+
+  get epoch(): number {
+    return this.#bed.sidecar.sidecar.rollout.epoch;
+  }
+
+  /** Of all engines that there ever were. */
+  get outputTokens(): number {
+    return this.#made.tokens;
+  }
+
+  async call(method: string, path: string, body: unknown): Promise<Response> {
+    const bytes = body === null ? null : encoder.encode(JSON.stringify(body));
+    return await this.#bed.routed(method, path, bytes);
+  }
+
+  async answer(
+    method: string,
+    path: string,
+    body: unknown,
+  ): Promise<{ status: number; text: string }> {
+    const answer = await this.call(method, path, body);
+    return { status: answer.status, text: await answer.text() };
+  }
+
+  /** Of the event loop: what runs goes on. */
+  async turns(count: number): Promise<void> {
+    for (let i = 0; i < count; i += 1) await new Promise((resolve) => setImmediate(resolve));
+  }
+
+  kill(choice: number): void {
+    this.#worker(choice).kill();
+  }
+
+  /** The next control request fails there. */
+  failControl(choice: number): void {
+    this.#worker(choice).failsControl = true;
+  }
+
+  /** @throws what the sidecar reported as its own error. */
+  check(): void {
+    this.#bed.check();
+  }
+
+  async close(): Promise<void> {
+    await this.#bed.close();
+  }
+
+  #worker(choice: number): FaultyWorker {
+    const workers = [...this.#workers.values()];
+    return present(workers[choice % workers.length], "there are workers");
+  }
+}
