@@ -44,7 +44,7 @@ def test_rollout_weights_and_pause(caplog: pytest.LogCaptureFixture) -> None:
     async def use(url: str) -> None:
         async with Client(url, api_token="secret") as client:
             groups: list[GroupRequest] = [{"id": f"g{i}", "prompt": PROMPT} for i in range(3)]
-            rollout = client.rollout(groups, n=4, sampling={"max_tokens": 32, "temperature": 1.0})
+            rollout = client.rollout(groups, n=4, sampling_params={"max_tokens": 32, "temperature": 1.0})
             done = [group async for group in rollout]
             assert sorted(group.id for group in done) == ["g0", "g1", "g2"]
             for group in done:
@@ -56,7 +56,8 @@ def test_rollout_weights_and_pause(caplog: pytest.LogCaptureFixture) -> None:
             with pytest.raises(RolloutError, match="once"):
                 rollout.__aiter__()
             with pytest.raises(ForetokenError) as refused:
-                [group async for group in client.rollout([{"id": "a", "prompt": PROMPT}], sampling={"max_token": 1})]
+                wrong = client.rollout([{"id": "a", "prompt": PROMPT}], sampling_params={"max_token": 1})
+                [group async for group in wrong]
             assert refused.value.status == 400
             assert "max_token" in str(refused.value)
             await client.pause()

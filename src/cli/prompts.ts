@@ -13,6 +13,7 @@ import {
   type TemplateFields,
   templateFieldOf,
 } from "../server/openai/messages.ts";
+import { unknownField } from "../server/openai/unknown-field.ts";
 
 export interface PromptLine {
   /** Line of the file; the first one is 1. */
@@ -79,10 +80,7 @@ const LineShape = v.strictObject(
       ),
     ),
   },
-  (issue) =>
-    issue.expected === "never"
-      ? "is not a known field; those are id, n, prompt, token_ids, messages, and with messages tools, documents, chat_template_kwargs, reasoning_effort, add_generation_prompt and continue_final_message"
-      : "is missing",
+  "is missing",
 );
 
 /** Reads the whole file, or its first `limit` prompts. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
@@ -130,7 +128,7 @@ function parseLine(
     throw new InvalidFieldError({
       where,
       field: v.getDotPath(issue) ?? "line",
-      problem: issue.message,
+      problem: issue.expected === "never" ? unknownField(LineShape, issue.path) : issue.message,
     });
   }
   const { id, n = null } = result.output;

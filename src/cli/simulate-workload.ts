@@ -4,6 +4,7 @@
 import { readFileSync } from "node:fs";
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { unknownField } from "../server/openai/unknown-field.ts";
 import { type Hardware, hardwareOf, type ModelSpec } from "../tools/simulate/hardware.ts";
 import type { GroupLengths } from "../tools/simulate/lengths.ts";
 import { kvTokensOf } from "../tools/simulate/step-time.ts";
@@ -194,8 +195,7 @@ function workloadFile(path: string): Workload {
 }
 
 function problemWith(issue: v.BaseIssue<unknown>): string {
-  if (issue.expected === "never")
-    return "is not a field of a workload file; docs/SIMULATOR.md lists them";
+  if (issue.expected === "never") return unknownField(WorkloadFile, issue.path);
   if (issue.input === undefined) return "is missing";
   return `is ${JSON.stringify(issue.input)}: ${issue.message}`;
 }

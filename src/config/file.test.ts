@@ -17,9 +17,12 @@ test("settingsIn: takes every kind of value by the name of its flag", () => {
   ]);
 });
 
-test("settingsIn: names an unknown key, and what there is", () => {
+test("settingsIn: names what an unknown key should have been", () => {
   expect(() => settingsIn({ kvtokens: 1 }, options)).toThrow(
-    "kvtokens is not a setting; they are json, kv_tokens",
+    "kvtokens is not known; did you mean kv_tokens?",
+  );
+  expect(() => settingsIn({ room: 1 }, options)).toThrow(
+    "room is not known; known are json, kv_tokens",
   );
 });
 

@@ -1,6 +1,7 @@
 // The content of a configuration file as settings: every key is known, every value fits its field.
 
 import { AppError } from "../core/base/errors.ts";
+import { unknownName } from "../core/base/unknown-name.ts";
 import { FIELDS, type FieldName, fileKey, parseField } from "./fields.ts";
 import { removedFlag } from "./removed.ts";
 
@@ -23,8 +24,8 @@ export function settingsIn(
     if (name === undefined) {
       const gone = removedFlag(`--${key.replaceAll("_", "-")}`);
       if (gone !== null) throw new AppError("invalid_config", `${where}: ${key}: ${gone}`);
-      const known = [...byKey.keys()].sort().join(", ");
-      throw new AppError("invalid_config", `${where}: ${key} is not a setting; they are ${known}`);
+      const problem = unknownName(key, [...byKey.keys()]);
+      throw new AppError("invalid_config", `${where}: ${key} ${problem}`);
     }
     settings.set(name, checked(name, value, `${where}: ${key}`));
   }

@@ -69,7 +69,7 @@ async function until(holds: () => Promise<boolean>): Promise<void> {
 const promptOf = (group: number): number[] => [group, 8, 9, 10];
 
 const rollout = (id: string) => ({
-  ...{ id, detached: true, n: GROUP_SIZE, sampling: { max_tokens: TOKENS_MAX } },
+  ...{ id, detached: true, n: GROUP_SIZE, sampling_params: { max_tokens: TOKENS_MAX } },
   groups: Array.from({ length: GROUPS }, (_, i) => ({ id: `g${i}`, token_ids: promptOf(i) })),
 });
 

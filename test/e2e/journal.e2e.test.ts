@@ -107,7 +107,7 @@ engineTest(
       id: "r1",
       detached: true,
       n: 3,
-      sampling: { seed: 5, temperature: 1, max_tokens: 150 },
+      sampling_params: { seed: 5, temperature: 1, max_tokens: 150 },
       groups: [
         { id: "a", prompt: "Hello there" },
         { id: "b", prompt: "Once upon a time" },

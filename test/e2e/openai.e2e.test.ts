@@ -155,8 +155,8 @@ describe.skipIf(missing !== null)("openai client", () => {
   test(
     "rollouts: without --chunk-tokens a response is divided too",
     async () => {
-      const sampling = { max_tokens: 150, ignore_eos: true };
-      const body = JSON.stringify({ n: 1, sampling, groups: [{ id: "a", prompt: PROMPT }] });
+      const sampling_params = { max_tokens: 150, ignore_eos: true };
+      const body = JSON.stringify({ n: 1, sampling_params, groups: [{ id: "a", prompt: PROMPT }] });
       const answer = await fetch(new URL("/v1/rollouts", client.baseURL), { method: "POST", body });
       const [line = ""] = (await answer.text()).split("\n");
       const { chunks } = JSON.parse(line) as { chunks: { tokens: number }[] };

@@ -134,7 +134,7 @@ const CLIENTS: Record<string, [string, object]> = {
     "/v1/rollouts",
     {
       groups: LARGE.prompt.map((tokens, i) => ({ id: `g${i}`, token_ids: tokens, n: 64 })),
-      sampling: { max_tokens: 200, ignore_eos: true },
+      sampling_params: { max_tokens: 200, ignore_eos: true },
     },
   ],
 };

@@ -41,7 +41,12 @@ function startRollout(victim: Victim, groups: number): Promise<Response> {
     prompt: `<|user|>countdown 3 6 ${i} 3 to 18${i}<|assistant|>`,
   }));
   const sampling = { max_tokens: 400, temperature: 1, ignore_eos: true };
-  return post(victim, "/v1/rollouts", { groups: prompts, n: 4, sampling, detached: true });
+  return post(victim, "/v1/rollouts", {
+    groups: prompts,
+    n: 4,
+    sampling_params: sampling,
+    detached: true,
+  });
 }
 
 describe.skipIf(isMissing)("page", () => {

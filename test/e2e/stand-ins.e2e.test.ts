@@ -116,7 +116,7 @@ const sglang: Client = async (sidecar, { prompt, n, tokensMax }) => {
 
 const rollout: Client = async (sidecar, { prompt, n, tokensMax }) => {
   const groups = [{ id: "g", token_ids: prompt, n }];
-  const body = { groups, sampling: { max_tokens: tokensMax } };
+  const body = { groups, sampling_params: { max_tokens: tokensMax } };
   const lines = (await (await post(sidecar, "/v1/rollouts", body)).text()).trim().split("\n");
   return lines.slice(0, -1).map((line) => (JSON.parse(line) as Choice).token_ids);
 };
@@ -292,7 +292,7 @@ describe("an engine's 4xx", () => {
       { id: "good", token_ids: [3, 4] },
       { id: "bad", token_ids: [3, REFUSED] },
     ];
-    const text = await (await ask("/v1/rollouts", { groups, sampling: params })).text();
+    const text = await (await ask("/v1/rollouts", { groups, sampling_params: params })).text();
     const lines = text.trim().split("\n").slice(0, -1);
     const told = lines.map((line) => {
       const { group, finish_reason: reason, error } = JSON.parse(line);

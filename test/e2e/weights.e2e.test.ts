@@ -182,7 +182,7 @@ test("a rollout is drawn from the adapter that it names, and from nothing else",
   const one = await world();
   const body = {
     groups: [{ id: "a", token_ids: PROMPT, n: 4 }],
-    sampling: { max_tokens: TOKENS_MAX },
+    sampling_params: { max_tokens: TOKENS_MAX },
   };
   const rolloutOf = async (model: object) => {
     const { status, text } = await one.post("/v1/rollouts", { ...body, ...model });

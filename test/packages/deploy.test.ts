@@ -76,7 +76,7 @@ describe("deploy", () => {
       const answer = await fetch(`http://127.0.0.1:${sidecar}/v1/rollouts`, {
         method: "POST",
         headers: { "content-type": "application/json", authorization: `Bearer ${TOKEN}` },
-        body: JSON.stringify({ groups, n: 4, sampling: { max_tokens: 64, temperature: 1 } }),
+        body: JSON.stringify({ groups, n: 4, sampling_params: { max_tokens: 64, temperature: 1 } }),
       });
       return answer.ok && (await answer.text()).includes('"finished"');
     };

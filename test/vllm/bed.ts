@@ -45,7 +45,7 @@ export async function roll(
       id,
       n,
       groups: prompts.slice(0, groups).map((ids, i) => ({ id: `g${i}`, token_ids: ids })),
-      sampling: { max_tokens: MAX_TOKENS, ...sampling },
+      sampling_params: { max_tokens: MAX_TOKENS, ...sampling },
     };
     for await (const line of fleet.rollout(body)) {
       if ("rollout" in line) summary = line;

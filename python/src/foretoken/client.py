@@ -40,7 +40,7 @@ class GroupRequest(TypedDict, total=False):
     token_ids: Sequence[int]
     messages: Sequence[Mapping[str, Any]]
     n: int
-    sampling: Mapping[str, Any]
+    sampling_params: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Client:
         groups: Sequence[GroupRequest],
         *,
         n: int | None = None,
-        sampling: Mapping[str, Any] | None = None,
+        sampling_params: Mapping[str, Any] | None = None,
         id: str | None = None,  # noqa: A002
         model: str | None = None,
         priority: int | None = None,
@@ -154,7 +154,7 @@ class Client:
         """One iteration over `groups`; nothing is sent before it is iterated.
 
         n: responses to each group without its own `n`.
-        sampling: vLLM's sampling parameters, `max_tokens` and `temperature` among them, of groups without their own.
+        sampling_params: vLLM's sampling parameters, `max_tokens` and `temperature` among them, of groups without their own.
         id: a second call with the same id and groups attaches to the first.
         on_policy: strict: all tokens of a response are of one weight epoch. mixed: it continues under new weights.
         detached: it continues when the connection ends.
@@ -162,7 +162,7 @@ class Client:
         body: dict[str, Any] = {"groups": list(groups)}
         rest = {
             "n": n,
-            "sampling": sampling,
+            "sampling_params": sampling_params,
             "id": id,
             "model": model,
             "priority": priority,

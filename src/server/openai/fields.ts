@@ -6,6 +6,7 @@ import { type ConversionConfig, toJsonSchema } from "@valibot/to-json-schema";
 import * as v from "valibot";
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import type { Schema } from "../route.ts";
+import { unknownField } from "./unknown-field.ts";
 
 interface Seen {
   readonly input: unknown;
@@ -78,7 +79,7 @@ export const name = v.nullish(
 
 export const text = v.string(isNot("a text"));
 
-function isObject(value: unknown): value is Record<string, unknown> {
+export function isObject(value: unknown): value is Record<string, unknown> {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
@@ -204,8 +205,8 @@ export function checked<T extends v.GenericSchema>(schema: T, body: unknown): v.
     });
   }
   if (issue.type === "strict_object") {
-    const isMissing = issue.expected !== "never";
-    const problem = isMissing ? "is missing" : "is not a field that this server knows";
+    const isUnknown = issue.expected === "never";
+    const problem = isUnknown ? unknownField(schema, issue.path) : "is missing";
     throw new InvalidFieldError({ where, field: path, problem });
   }
   throw new InvalidFieldError({ where, field: path, problem: issue.message });

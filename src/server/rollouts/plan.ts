@@ -11,6 +11,7 @@ import {
   indexBeyond,
   integer,
   isNot,
+  isObject,
   listOf,
   name,
   oneOf,
@@ -84,13 +85,13 @@ export const RolloutRequestSchema = v.strictObject({
       token_ids: v.nullish(tokenList),
       ...TEMPLATE_ENTRIES,
       n: integer(1, GROUP_SIZE_MAX),
-      sampling: v.nullish(SamplingSchema),
+      sampling_params: v.nullish(SamplingSchema),
     }),
     ROLLOUT_LIMITS.groupsMax,
   ),
   /** Of every group that has no number of its own. */
   n: integer(1, GROUP_SIZE_MAX),
-  sampling: v.nullish(SamplingSchema),
+  sampling_params: v.nullish(SamplingSchema),
   /** Of every group: the model, or an adapter on top of it. Default: the model. */
   model: v.nullish(text),
   priority: integer(-(2 ** 20), 2 ** 20),
@@ -139,7 +140,7 @@ export interface PlanContext {
 
 /** @throws AppError invalid_field; not_found for a model that is not served here. */
 export async function planOf(body: unknown, context: PlanContext): Promise<RolloutPlan> {
-  const fields = checked(RolloutRequestSchema, body);
+  const fields = checked(RolloutRequestSchema, withNewNames(body));
   const adapter = context.adapterOf(fields.model);
   const { groupsMax, requestsMax } = context.limits;
   if (fields.groups.length === 0) throw invalid("groups", "is empty");
@@ -169,15 +170,29 @@ export async function planOf(body: unknown, context: PlanContext): Promise<Rollo
   };
 }
 
+/** `sampling` is what an earlier release called `sampling_params`; it is taken for one release more. */
+function withNewNames(body: unknown): unknown {
+  const fields = renamed(body);
+  if (!isObject(fields) || !Array.isArray(fields.groups)) return fields;
+  return { ...fields, groups: fields.groups.map(renamed) };
+}
+
+function renamed(fields: unknown): unknown {
+  if (!isObject(fields) || fields.sampling === undefined) return fields;
+  if (fields.sampling_params !== undefined) return fields;
+  const { sampling, ...rest } = fields;
+  return { ...rest, sampling_params: sampling };
+}
+
 function groupOf(
   group: GroupFields,
   options: { fields: RolloutFields; adapter: string | null; context: PlanContext; at: string },
 ): UnwrittenPlan {
   const { fields, adapter, context, at } = options;
   const { vocabularySize } = context.text;
-  const own = { ...fields.sampling, ...group.sampling };
+  const own = { ...fields.sampling_params, ...group.sampling_params };
   const tokensMax = own.max_tokens ?? null;
-  if (tokensMax === null) throw invalid(`${at}sampling.max_tokens`, "is missing");
+  if (tokensMax === null) throw invalid(`${at}sampling_params.max_tokens`, "is missing");
   const drawing = drawingOf(
     own,
     { topLogprobs: 0, tokensMax, extraArgs: {} },
@@ -186,7 +201,7 @@ function groupOf(
       vocabularySize,
       eosTokenIds: context.eosTokenIds,
       reportsExperts: false,
-      at: `${at}sampling.`,
+      at: `${at}sampling_params.`,
     },
   );
   return {

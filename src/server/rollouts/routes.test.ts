@@ -90,9 +90,9 @@ const body = (fields: Record<string, unknown> = {}) => ({
   id: "iteration-1",
   groups: [
     { id: "a", prompt: "abc", n: 2 },
-    { id: "b", token_ids: [1, 2], n: 3, sampling: { max_tokens: 5 } },
+    { id: "b", token_ids: [1, 2], n: 3, sampling_params: { max_tokens: 5 } },
   ],
-  sampling: { max_tokens: 50, seed: 7 },
+  sampling_params: { max_tokens: 50, seed: 7 },
   ...fields,
 });
 
@@ -222,7 +222,7 @@ test("a client that takes nothing for too long is dropped, and its rollout with 
       { id: "a", token_ids: [1], n: 1 },
       { id: "b", token_ids: [2], n: 2 },
     ],
-    sampling: { max_tokens: 90 },
+    sampling_params: { max_tokens: 90 },
   });
   const reader = answer.body?.getReader();
   const first = reader?.read();
@@ -264,8 +264,8 @@ test("a cancelled rollout keeps neither its prompts nor what it had of responses
   const prompt = Array.from({ length: 800 }, (_, i) => i);
   for (let i = 0; i < 50; i += 1) {
     const groups = [0, 1].map((group) => ({ id: `g${group}`, token_ids: [i, ...prompt], n: 2 }));
-    const sampling = { max_tokens: 90 };
-    const lines = linesOf(await call("POST", "/v1/rollouts", { id: `r${i}`, groups, sampling }));
+    const fields = { groups, sampling_params: { max_tokens: 90 } };
+    const lines = linesOf(await call("POST", "/v1/rollouts", { id: `r${i}`, ...fields }));
     for (let n = 0; n < 5; n += 1) await step();
     await call("DELETE", `/v1/rollouts/r${i}`);
     await lines;
@@ -303,7 +303,7 @@ test("a group that cannot be served leaves nothing behind, and is named", async 
   const { call, sidecar } = world();
   const groups = [
     { id: "fine", prompt: "x" },
-    { id: "long", prompt: "x", sampling: { max_tokens: 5000 } },
+    { id: "long", prompt: "x", sampling_params: { max_tokens: 5000 } },
   ];
   const message = expect.stringContaining('group "long"');
   const answer = call("POST", "/v1/rollouts", body({ groups }));
@@ -335,12 +335,41 @@ test.each([
     },
     "groups.1.id",
   ],
-  [{ sampling: {} }, "groups.0.sampling.max_tokens"],
-  [{ sampling: { max_tokens: 5, stop: "." } }, "sampling.stop"],
+  [{ sampling_params: {} }, "groups.0.sampling_params.max_tokens"],
+  [{ sampling_params: { max_tokens: 5, stop: "." } }, "sampling_params.stop"],
   [{ temperature: 1 }, "temperature"],
 ])("POST /v1/rollouts: refuses %j by the name of the field", async (fields, field) => {
   const { call } = world();
   await expect(call("POST", "/v1/rollouts", body(fields))).rejects.toMatchObject({ field });
+});
+
+test.each([
+  [{ groups: [{ id: "a", prompt: "x", max_tokens: 5 }] }, "belongs in sampling_params"],
+  [{ max_tokens: 5 }, "max_tokens is not known here; it belongs in sampling_params"],
+  [{ messages: [] }, "messages is not known here; it belongs in each of groups"],
+  [{ samplingParams: {} }, "samplingParams is not known; did you mean sampling_params?"],
+  [{ sampling_params: { max_token: 5 } }, "did you mean max_tokens?"],
+  [{ sampling_params: { n: 5 } }, "sampling_params.n is not known here; it belongs in the body"],
+  [{ budget: 5 }, "budget is not known; known are detached, groups, id, model, n, on_policy"],
+])("POST /v1/rollouts: %j is answered with where it belongs", async (fields, message) => {
+  const { call } = world();
+  const answer = call("POST", "/v1/rollouts", body(fields));
+  await expect(answer).rejects.toMatchObject({ message: expect.stringContaining(message) });
+});
+
+test("POST /v1/rollouts: the former name of sampling_params is taken, beside it refused", async () => {
+  const { call, finish } = world();
+  const sampling = { max_tokens: 4 };
+  const groups = [
+    { id: "a", prompt: "abc" },
+    { id: "b", prompt: "abc", sampling: { max_tokens: 2 } },
+  ];
+  const lines = linesOf(await call("POST", "/v1/rollouts", { groups, sampling }));
+  await finish();
+  const lengths = (await lines).slice(0, -1).map(({ token_ids: ids }) => (ids as number[]).length);
+  expect(lengths.sort()).toEqual([2, 4]);
+  const both = call("POST", "/v1/rollouts", body({ sampling }));
+  await expect(both).rejects.toMatchObject({ field: "sampling" });
 });
 
 test("over HTTP: a connection that is cut cancels its rollout", async () => {

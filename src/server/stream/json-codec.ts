@@ -3,6 +3,7 @@
 import * as v from "valibot";
 import { parseJson } from "../../core/base/json.ts";
 import type { Decoded } from "../../proto/checked.ts";
+import { unknownField } from "../openai/unknown-field.ts";
 import { type ClientMessage, type Filter, type Frame, GROUP_NAME_MAX } from "./frame.ts";
 
 const uint32 = v.pipe(v.number(), v.integer(), v.minValue(0), v.maxValue(0xffffffff));
@@ -37,7 +38,9 @@ export function decodeJson(text: string): Decoded<ClientMessage> {
   const result = v.safeParse(ClientMessageSchema, value, { abortEarly: true });
   if (!result.success) {
     const [issue] = result.issues;
-    return invalid(`${v.getDotPath(issue) ?? "frame"}: ${issue.message}`);
+    const isUnknown = issue.type === "strict_object" && issue.expected === "never";
+    const problem = isUnknown ? unknownField(ClientMessageSchema, issue.path) : issue.message;
+    return invalid(`${v.getDotPath(issue) ?? "frame"}: ${problem}`);
   }
   const { subscribe, unsubscribe } = result.output;
   const fields = subscribe ?? unsubscribe;

@@ -68,7 +68,7 @@ test.each([DOWN_MS, 0])(
         { id: "bad", token_ids: [POISON, 0, 2], n: 6 },
         { id: "good", token_ids: [7, 8], n: 1 },
       ],
-      sampling: { max_tokens: 24 },
+      sampling_params: { max_tokens: 24 },
     });
     const lines = (await answer.text())
       .split("\n")

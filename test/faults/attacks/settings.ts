@@ -147,7 +147,7 @@ export function requestOf(dice: Dice): { path: string; body: string } {
       setting.delete("stop");
       setting.delete("n");
       const group = `{"id":"g${dice.below(1000)}","token_ids":${prompt},"n":${1 + dice.below(3)}}`;
-      const body = `{"groups":[${group}],"sampling":{${written(setting)}}}`;
+      const body = `{"groups":[${group}],"sampling_params":{${written(setting)}}}`;
       return { path: "/v1/rollouts", body };
     }
     default: {

@@ -58,7 +58,10 @@ describe.skipIf(engineMissing() !== null).each([
     ["/v1/chat/completions", { messages: [{ role: "user", content }], max_tokens: 1 }],
     ["/v1/chat/completions/render", { messages: [{ role: "user", content }] }],
     ["/generate", { text: content, sampling_params: { max_new_tokens: 1 } }],
-    ["/v1/rollouts", { groups: [{ id: "a", prompt: content }], sampling: { max_tokens: 1 } }],
+    [
+      "/v1/rollouts",
+      { groups: [{ id: "a", prompt: content }], sampling_params: { max_tokens: 1 } },
+    ],
   ];
 
   test.each(Object.keys(TEXTS))("%s: what has no room is refused at once", async (name) => {

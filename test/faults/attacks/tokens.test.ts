@@ -106,7 +106,7 @@ const streamed: Client = async (prompt, base) => {
 const rollout: Client = async (prompt, base) => {
   const body = {
     groups: [{ id: "g", token_ids: prompt, n: 1 }],
-    sampling: { max_tokens: TOKENS },
+    sampling_params: { max_tokens: TOKENS },
   };
   const [line] = (await (await post("/v1/rollouts", body, base)).text()).split("\n");
   const answer = JSON.parse(line ?? "") as Body;

@@ -102,7 +102,7 @@ function bodyOf(id: string, responses: JobResponses): string {
     id,
     detached: true,
     n: GROUP_SIZE,
-    sampling: { seed: SAMPLING_SEED, temperature: 1, max_tokens: TOKENS_MAX },
+    sampling_params: { seed: SAMPLING_SEED, temperature: 1, max_tokens: TOKENS_MAX },
     groups: [...prompts].map(([group, token_ids]) => ({ id: group, token_ids })),
   });
 }

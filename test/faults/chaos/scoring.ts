@@ -62,10 +62,15 @@ export class Scoring implements Oracle {
     const groups = promptLines(this.#installation.prompts, job).flatMap((line, i) => {
       const { prompt } = JSON.parse(line) as { prompt: string };
       return [
-        { id: `greedy-${i}`, prompt, n: 1, sampling: { temperature: 0, max_tokens: TOKENS_MAX } },
+        {
+          id: `greedy-${i}`,
+          prompt,
+          n: 1,
+          sampling_params: { temperature: 0, max_tokens: TOKENS_MAX },
+        },
         {
           ...{ id: `drawn-${i}`, prompt, n: DRAWN_SIZE },
-          sampling: { temperature: 1, max_tokens: TOKENS_MAX, seed },
+          sampling_params: { temperature: 1, max_tokens: TOKENS_MAX, seed },
         },
       ];
     });

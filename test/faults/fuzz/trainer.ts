@@ -193,7 +193,7 @@ export class Trainer {
         { id: "a", token_ids: [1, 2], n: 2 },
         { id: "b", token_ids: [3, this.#made], n: 1 },
       ],
-      sampling: { max_tokens: tokens, ignore_eos: true },
+      sampling_params: { max_tokens: tokens, ignore_eos: true },
       on_policy: isStrict ? "strict" : "mixed",
     };
     const aborts = this.#aborts;
