@@ -54,7 +54,8 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   adapters: ["core", "server"],
   "tools/doctor": ["core", "engines/vllm"],
   "tools/replay": ["core"],
-  "tools/simulate": ["core"],
+  "tools/picture": ["core"],
+  "tools/simulate": ["core", "tools/picture"],
   "tools/verify": ["app.ts", "core", "engines/llama"],
   "tools/up": ["core", "engines/vllm"],
   cli: [

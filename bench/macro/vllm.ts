@@ -1,7 +1,7 @@
 // The same rollout on two real vLLM servers, by each of the systems in vllm/systems.ts, interleaved in rounds of one run.
 //
 //   npm run bench:vllm -- --priced [--setting paper|bulk] [--systems a,b] [--rounds N] [--groups N]
-//       [--report FILE.json] [--chart FILE.svg] [--account] | --sweep
+//       [--report FILE.json, and FILE.html and FILE.svg beside it] [--account] | --sweep
 //   npm run bench:vllm -- --batches 1,2,4,8,16,32,64: one server with the plugin against one without (vllm/batches.ts)
 //
 // `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory; without it
@@ -10,13 +10,14 @@
 // drew in a run before (`--texts drawn`: each system draws its own).
 
 import { writeFileSync } from "node:fs";
+import { iterationsPage, iterationsSvg, type MeasuredRun } from "../../src/tools/picture/page.ts";
 import { vllmMissing } from "../../test/vllm/fleet.ts";
 import { conditions } from "../harness.ts";
 import { type Account, accountOf, accountTables } from "./vllm/account.ts";
 import { compareBatches } from "./vllm/batches.ts";
-import { chartOf, middleRound } from "./vllm/chart.ts";
 import type { Run } from "./vllm/drive.ts";
 import { figuresOf, figuresOfAll } from "./vllm/figures.ts";
+import { measuredRun, middleRound } from "./vllm/picture.ts";
 import { type Found, notesOf, reportOf, tableOf } from "./vllm/report.ts";
 import { runRounds, workloadsOf } from "./vllm/rounds.ts";
 import { readSettings, type Settings } from "./vllm/settings.ts";
@@ -25,26 +26,23 @@ import { Servers, type System, type SystemName } from "./vllm/systems.ts";
 
 type Runs = ReadonlyMap<SystemName, readonly Run[]>;
 
-/** Beside plain, the first of these that was run. */
-const CHARTED: readonly (readonly [SystemName, string])[] = [
-  ["foretoken_plugin_pool", "Foretoken, with plugin and KV pool"],
-  ["foretoken_plugin", "Foretoken, with plugin"],
-  ["foretoken_pool", "Foretoken, with KV pool"],
-  ["foretoken_http", "Foretoken over plain servers"],
-];
+const TITLES: Partial<Record<SystemName, string>> = {
+  plain: "plain vLLM, groups in turn",
+  suffix: "vLLM with suffix decoding",
+  foretoken_plugin_pool: "Foretoken, with plugin and KV pool",
+  foretoken_plugin: "Foretoken, with plugin",
+  foretoken_pool: "Foretoken, with KV pool",
+  foretoken_http: "Foretoken over plain servers",
+};
 
-function chart(found: Found): string | null {
-  const plain = found.get("plain");
-  const [name, title] = CHARTED.find(([system]) => found.has(system)) ?? [];
-  const other = name === undefined ? undefined : found.get(name);
-  if (plain === undefined || other === undefined || title === undefined) return null;
-  const i = middleRound(plain.rounds, other.rounds);
-  const [above, below] = [plain.rounds[i], other.rounds[i]];
-  if (above === undefined || below === undefined) return null;
-  return chartOf([
-    { title: "plain vLLM, groups in turn", round: above },
-    { title, round: below },
-  ]);
+/** All systems in the round that is the median of the last system's over plain. */
+function pictured(runs: Runs): MeasuredRun[] {
+  const all = [...runs];
+  const last = all.at(-1)?.[1] ?? [];
+  const i = middleRound(runs.get("plain") ?? last, last);
+  return all.flatMap(([name, of]) =>
+    of[i] === undefined ? [] : [measuredRun(TITLES[name] ?? name, of[i])],
+  );
 }
 
 function foundIn(runs: Runs): Found {
@@ -58,9 +56,11 @@ function accountsOf(runs: Runs): Map<SystemName, Account> {
 /** After every round, so that a run that is broken off leaves the rounds before. */
 function save(runs: Runs, settings: Settings): void {
   const found = foundIn(runs);
-  const svg = chart(found);
-  if (settings.chart !== null && svg !== null) writeFileSync(settings.chart, svg);
   if (settings.report === null) return;
+  const pictures = pictured(runs);
+  const path = settings.report.replace(/(\.json)?$/, "");
+  writeFileSync(`${path}.html`, iterationsPage(pictures, []));
+  writeFileSync(`${path}.svg`, iterationsSvg(pictures));
   const { setting, sizes, launch, areTextsRecorded } = settings;
   const about = { setting, ...sizes, ...launch, texts: areTextsRecorded ? "recorded" : "drawn" };
   const report = reportOf(found, { ...conditions(), ...about });

@@ -14,6 +14,8 @@ import type { ReportFile, RunReport } from "../core/rollout/report.ts";
 import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
 import type { Text } from "../text/text.ts";
+import { iterationsPage } from "../tools/picture/page.ts";
+import { speedupSentence } from "../tools/picture/speedup.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { parseCompare, type Run } from "./compare.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
@@ -30,7 +32,7 @@ import {
   START_S,
 } from "./rollout-engines.ts";
 import { RolloutJournal } from "./rollout-journal.ts";
-import { busyNote, measured, type RoundsReport, withRounds } from "./rounds.ts";
+import { busyNote, measured, median, type RoundsReport, withRounds } from "./rounds.ts";
 import { comparisonTable, runTable } from "./table.ts";
 
 const FIELD_NAMES = [
@@ -135,7 +137,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
     const groups = await readGroups(promptsPath, engines, settings);
     const reports = await runRounds(runs, { groups, engines, settings, outPath, abort });
     const file = reportFile(settings, engines.model, reports);
-    if (settings.report !== null) writeReport(settings.report, file);
+    if (settings.report !== null) writeReports(settings.report, file, reports);
     show(reports, file, settings);
     if (abort.signal.aborted) return EXIT_INTERRUPTED;
     const haveFailed = Object.values(reports).some((report) => report.failed_requests > 0);
@@ -297,15 +299,33 @@ function formatReport(report: ReportFile): string {
   );
 }
 
-function writeReport(path: string, report: ReportFile): void {
-  const text = `${formatReport(report)}\n`;
+/** The report, and beside it the same as a page of pictures. */
+function writeReports(path: string, file: ReportFile, reports: Record<string, RoundsReport>): void {
+  const runs = Object.entries(reports).map(([name, report]) => ({ name, ...report }));
   try {
     mkdirSync(dirname(path), { recursive: true });
-    writeFileSync(path, text);
+    writeFileSync(path, `${formatReport(file)}\n`);
+    writeFileSync(pagePath(path), iterationsPage(runs, speedups(reports)));
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
   }
+}
+
+const pagePath = (report: string): string => `${report.replace(/\.json$/, "")}.html`;
+
+/** A sentence for each run after the first: medians of the rounds' ratios, as in the table. */
+function speedups(reports: Record<string, RoundsReport>): string[] {
+  const [base, ...others] = Object.entries(reports);
+  if (base === undefined || base[1].interrupted) return [];
+  return others.flatMap(([name, run]) => {
+    if (run.interrupted) return [];
+    const ratios = run.rounds.flatMap(({ wall_s }, i) => {
+      const of = base[1].rounds[i];
+      return of === undefined ? [] : [of.wall_s / wall_s];
+    });
+    return [speedupSentence(base, [name, run], median(ratios))];
+  });
 }
 
 function show(
@@ -325,7 +345,11 @@ function show(
       console.log(runTable(name, present(reports[name], "a run has a report")));
   }
   const note = busyNote(Object.values(reports));
-  if (note !== null) console.log(`\n${note}`);
+  const picture =
+    settings.report === null ? [] : [`Engines over time: ${pagePath(settings.report)}`];
+  for (const line of [...speedups(reports), ...(note === null ? [] : [note]), ...picture]) {
+    console.log(`\n${line}`);
+  }
 }
 
 /** The first signal ends the iteration in order; a second one ends the process. */

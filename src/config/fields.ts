@@ -359,7 +359,7 @@ export const FIELDS = {
     flag: "--report",
     metavar: "REPORT.json",
     default: null,
-    help: "write the closing table as JSON",
+    help: "write the closing table and the engines over time as JSON, and as a page beside it (.html)",
   },
   worker: {
     kind: "list",

@@ -21,8 +21,6 @@ export interface Settings {
   readonly launch: LaunchSettings;
   readonly areTextsRecorded: boolean;
   readonly report: string | null;
-  /** Beside the report unless it is named. */
-  readonly chart: string | null;
   readonly account: boolean;
   readonly sweep: boolean;
 }
@@ -58,7 +56,6 @@ const OPTIONS = {
   "suffix-tokens": { type: "string", default: "16" },
   texts: { type: "string", default: "recorded" },
   report: { type: "string" },
-  chart: { type: "string" },
   account: { type: "boolean", default: false },
   sweep: { type: "boolean", default: false },
 } as const;
@@ -104,7 +101,6 @@ export function readSettings(args: readonly string[]): Settings {
     },
     areTextsRecorded: values.texts === "recorded",
     report: values.report ?? null,
-    chart: values.chart ?? values.report?.replace(/(\.json)?$/, ".svg") ?? null,
     account: values.account,
     sweep: values.sweep,
   };

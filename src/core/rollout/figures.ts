@@ -182,6 +182,13 @@ export const WORKER_FIGURES = [
     read: (s) => s.busyMs / 1000,
   },
   {
+    key: "draft_saved_s",
+    metric: null,
+    unit: "s",
+    help: "Time in engine steps that drafts saved, by the engine's model of step time.",
+    read: (s) => (s.draftSavedMs ?? 0) / 1000,
+  },
+  {
     key: "kv_loads",
     metric: "foretoken_kv_loads_total",
     unit: "",

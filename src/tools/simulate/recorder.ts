@@ -1,38 +1,26 @@
 // Keeps what the charts of a simulation show: KV use and running requests of every engine over time, thinned so that
 // a run of any length takes the same room.
 
+import type { EngineSeries } from "../picture/charts.ts";
 import type { ModelledEngine } from "./engine.ts";
 
 export interface Series {
-  readonly instances: readonly InstanceSeries[];
-}
-
-/** Parallel arrays, ascending in time. */
-export interface InstanceSeries {
-  readonly atS: number[];
-  readonly kvShare: number[];
-  readonly running: number[];
-  readonly waiting: number[];
+  readonly engines: readonly EngineSeries[];
 }
 
 const POINTS_MAX = 1500;
 
 export class Recorder {
-  readonly #instances: InstanceSeries[];
+  readonly #engines: { atS: number[]; kvShare: number[]; running: number[] }[];
   readonly #gapS: Float64Array;
 
-  constructor(instances: number) {
-    this.#gapS = new Float64Array(instances);
-    this.#instances = Array.from({ length: instances }, () => ({
-      atS: [],
-      kvShare: [],
-      running: [],
-      waiting: [],
-    }));
+  constructor(engines: number) {
+    this.#gapS = new Float64Array(engines);
+    this.#engines = Array.from({ length: engines }, () => ({ atS: [], kvShare: [], running: [] }));
   }
 
   sample(nowMs: number, engine: ModelledEngine): void {
-    const into = this.#instances[engine.workerId];
+    const into = this.#engines[engine.workerId];
     if (into === undefined) return;
     const atS = nowMs / 1000;
     const last = into.atS.at(-1);
@@ -42,14 +30,13 @@ export class Recorder {
     into.atS.push(atS);
     into.kvShare.push(engine.kvUsed / engine.kvTokens);
     into.running.push(engine.running.length);
-    into.waiting.push(engine.waitingCount);
     if (into.atS.length < POINTS_MAX) return;
     this.#gapS[engine.workerId] = (2 * atS) / POINTS_MAX;
-    for (const values of [into.atS, into.kvShare, into.running, into.waiting]) thin(values);
+    for (const values of [into.atS, into.kvShare, into.running]) thin(values);
   }
 
   get series(): Series {
-    return { instances: this.#instances };
+    return { engines: this.#engines };
   }
 }
 

@@ -98,7 +98,7 @@ test("simulation: nor where an engine holds a dozen requests, whatever the lengt
 test("simulation: KV never exceeds an engine's memory", () => {
   for (const system of ["verl", "streamrl-oracle", "foretoken"] as const) {
     const { series } = simulateCell(cell({ system, isRecorded: true }), core);
-    const most = series?.instances.flatMap(({ kvShare }) => kvShare) ?? [];
+    const most = series?.engines.flatMap(({ kvShare }) => kvShare) ?? [];
     expect(most.length).toBeGreaterThan(10);
     expect(Math.max(...most)).toBeLessThanOrEqual(1 + 1e-6);
   }
