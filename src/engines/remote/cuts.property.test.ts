@@ -43,6 +43,17 @@ const scenarios: fc.Arbitrary<Scenario> = fc.record({
   dribbles: fc.boolean(),
 });
 
+/** Its first connections break within their handshakes, whatever the pace of the machine. */
+const BROKEN_EARLY: Scenario = {
+  sizes: [2, 2],
+  slots: 2,
+  chunkTokens: 8,
+  lengthSeed: 1,
+  partBytes: 200,
+  cuts: [1, 100, 250],
+  dribbles: false,
+};
+
 const lengthOf = (scenario: Scenario, id: number) =>
   1 + (fold32(scenario.lengthSeed, id) % TOKENS_MAX);
 
@@ -99,6 +110,7 @@ class Place {
     const port = Number(new URL(host.url).port);
     const proxy = await CuttingProxy.listen(() => port);
     proxy.dribbles = scenario.dribbles;
+    proxy.cutAfterBytes = scenario.cuts[0] ?? null;
     return new Place(simulated, host, proxy, limits);
   }
 
@@ -203,15 +215,20 @@ function expectWhole(scenario: Scenario, done: readonly Group[]): void {
 
 test("link: connections cut at any byte lose, repeat and reorder nothing, and no request is a suspect", async () => {
   let cuts = 0;
-  let failed = 0;
   await fc.assert(
     fc.asyncProperty(scenarios, async (scenario) => {
       const places = [await Place.open(scenario), await Place.open(scenario)];
       const used = new Map<Place, number>();
       let next = 0;
+      let isCutRunning = false;
       const { rollout, pool, done, failures } = await drive(scenario, places, (i, { requests }) => {
         for (const request of requests) expect(request.attempts).toBeNull();
         for (const place of places) {
+          // One is cut while it runs a request, which cannot end before that failure is seen.
+          if (!isCutRunning && place.worker !== null && !place.simulated.isIdle) {
+            isCutRunning = true;
+            place.proxy.cut();
+          }
           const isUsed = place.proxy.cuts > (used.get(place) ?? -1);
           if (!isUsed && i % 10 !== 9) continue;
           used.set(place, place.proxy.cuts);
@@ -231,17 +248,15 @@ test("link: connections cut at any byte lose, repeat and reorder nothing, and no
       });
       expect(report.lost_tokens + report.duplicated_tokens).toBe(0);
       expectWhole(scenario, done);
-      failed += failures;
+      expect(failures).toBeGreaterThan(0);
       for (const place of places) {
         cuts += place.proxy.cuts;
         await place.close();
       }
     }),
-    { numRuns: 30 },
+    { numRuns: 30, examples: [[BROKEN_EARLY]] },
   );
-  // The check is of use only if connections did break within messages and workers were opened again.
-  expect(cuts).toBeGreaterThan(5);
-  expect(failed).toBeGreaterThan(20);
+  expect(cuts).toBeGreaterThan(0);
 }, 180_000);
 
 test("link: a process that ended is no cut, and what ran there is a suspect", async () => {
