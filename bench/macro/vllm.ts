@@ -11,12 +11,15 @@
 
 import { writeFileSync } from "node:fs";
 import { iterationsPage, iterationsSvg, type MeasuredRun } from "../../src/tools/picture/page.ts";
-import { vllmMissing } from "../../test/vllm/fleet.ts";
+import { findVllm } from "../../src/tools/up/find-vllm.ts";
+import { ensurePlugin } from "../../src/tools/up/install-plugin.ts";
+import { ROOT, vllmMissing } from "../../test/vllm/fleet.ts";
 import { conditions } from "../harness.ts";
 import { type Account, accountOf, accountTables } from "./vllm/account.ts";
 import { compareBatches } from "./vllm/batches.ts";
 import type { Run } from "./vllm/drive.ts";
 import { figuresOf, figuresOfAll } from "./vllm/figures.ts";
+import { separate } from "./vllm/neighbour.ts";
 import { measuredRun, middleRound } from "./vllm/picture.ts";
 import { type Found, notesOf, reportOf, tableOf } from "./vllm/report.ts";
 import { runRounds, workloadsOf } from "./vllm/rounds.ts";
@@ -54,7 +57,7 @@ function accountsOf(runs: Runs): Map<SystemName, Account> {
 }
 
 /** After every round, so that a run that is broken off leaves the rounds before. */
-function save(runs: Runs, settings: Settings): void {
+function save(runs: Runs, settings: Settings, machine: object): void {
   const found = foundIn(runs);
   if (settings.report === null) return;
   const pictures = pictured(runs);
@@ -62,7 +65,13 @@ function save(runs: Runs, settings: Settings): void {
   writeFileSync(`${path}.html`, iterationsPage(pictures, []));
   writeFileSync(`${path}.svg`, iterationsSvg(pictures));
   const { setting, sizes, launch, areTextsRecorded } = settings;
-  const about = { setting, ...sizes, ...launch, texts: areTextsRecorded ? "recorded" : "drawn" };
+  const about = {
+    setting,
+    machine,
+    ...sizes,
+    ...launch,
+    texts: areTextsRecorded ? "recorded" : "drawn",
+  };
   const report = reportOf(found, { ...conditions(), ...about });
   const all = { ...report, account: Object.fromEntries(accountsOf(runs)) };
   writeFileSync(settings.report, `${JSON.stringify(all)}\n`);
@@ -89,7 +98,11 @@ async function main(): Promise<void> {
     process.once(signal, () => void servers.stop().finally(() => process.exit(130)));
   }
   try {
+    // Also what makes vLLM's own drafts lossless on a CPU is in the plugin's package.
+    const { python } = findVllm(process.env.FORETOKEN_VLLM ?? null, ROOT);
+    await ensurePlugin({ python, root: ROOT });
     const plain = await servers.open("plain");
+    const machine = await separate(plain.urls, settings.launch.model, servers.fillers);
     const workloads = await workloadsOf(plain, settings, servers);
     if (settings.sweep) {
       console.log(await sweep(plain, workloads, servers));
@@ -97,7 +110,7 @@ async function main(): Promise<void> {
     }
     const systems: System[] = [];
     for (const name of settings.systems) systems.push(await servers.open(name));
-    const keep = (runs: Runs): void => save(runs, settings);
+    const keep = (runs: Runs): void => save(runs, settings, machine);
     tell(await runRounds(systems, workloads, servers, keep), settings);
   } finally {
     await servers.stop();

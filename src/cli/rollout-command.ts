@@ -14,7 +14,7 @@ import type { ReportFile, RunReport } from "../core/rollout/report.ts";
 import { defaultDraft } from "../core/schedule/policies.ts";
 import { BUNDLED_PROMPTS } from "../host/installation.ts";
 import type { Text } from "../text/text.ts";
-import { iterationsPage } from "../tools/picture/page.ts";
+import { iterationsPage, pagePath } from "../tools/picture/page.ts";
 import { speedupSentence } from "../tools/picture/speedup.ts";
 import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { parseCompare, type Run } from "./compare.ts";
@@ -311,8 +311,6 @@ function writeReports(path: string, file: ReportFile, reports: Record<string, Ro
     throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
   }
 }
-
-const pagePath = (report: string): string => `${report.replace(/\.json$/, "")}.html`;
 
 /** A sentence for each run after the first: medians of the rounds' ratios, as in the table. */
 function speedups(reports: Record<string, RoundsReport>): string[] {

@@ -213,9 +213,16 @@ export type ServingSettings = Pick<
  */
 export async function serveOver(
   engines: Engines,
-  parts: { settings: ServingSettings; log: Log; stopping: Signals; pool: PoolOptions },
+  parts: {
+    settings: ServingSettings;
+    log: Log;
+    stopping: Signals;
+    pool: PoolOptions;
+    /** Follows the line that says where it listens. */
+    caveat?: string;
+  },
 ): Promise<number> {
-  const { settings, log, stopping, pool } = parts;
+  const { settings, log, stopping, pool, caveat = "" } = parts;
   const weightsRoots = await weightsRootsOf(settings);
   const broken = Promise.withResolvers<never>();
   broken.promise.catch(() => undefined);
@@ -232,7 +239,7 @@ export async function serveOver(
   });
   log("info", "listening", { url: bound.url.origin });
   // For scripts that read stdout: every engine was tried once; the others are retried.
-  const announce = once(() => console.log(`foretoken on ${bound.url.origin}`));
+  const announce = once(() => console.log(`foretoken on ${bound.url.origin}${caveat}`));
   try {
     const model = await modelOf(engines, { bound, announce, log, stopping });
     if (model === null) return EXIT_INTERRUPTED;

@@ -7,6 +7,7 @@ import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
 import { loadCore } from "../core/wasm/load.ts";
+import { pagePath } from "../tools/picture/page.ts";
 import {
   checkPublished,
   type Picture,
@@ -30,7 +31,6 @@ const FIELD_NAMES = [
   "lengths",
   "published",
   "report",
-  "html",
   "json",
   "quiet",
 ] as const;
@@ -48,7 +48,7 @@ Everything it prints is simulated: the production scheduler against modelled
 engines, in virtual time.
 
 Examples:
-  $ foretoken simulate --workload qwen2-vl-72b --html out/qwen.html
+  $ foretoken simulate --workload qwen2-vl-72b --report out/qwen.json
   $ foretoken simulate --workload all --draft own --report out/simulated.json
   $ foretoken simulate --published`;
 
@@ -79,7 +79,7 @@ function printPublished(settings: SimulateSettings): void {
   });
   endNote(settings);
   const report = { simulated: true, seeds: settings.seeds, cells };
-  if (settings.report !== null) write("--report", settings.report, json(report));
+  if (settings.report !== null) write(settings.report, json(report));
   if (settings.json) console.log(json(report).trimEnd());
   else if (!settings.quiet) console.log(publishedTable(cells, settings.seeds));
 }
@@ -97,7 +97,7 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
       chunkTokens: settings.chunkTokens,
       core: loadCore(),
       onCell: noteOf(settings),
-      isPictured: settings.html !== null,
+      isPictured: settings.report !== null,
     });
     reports[workload.name] = made.report;
     pictures.push(...made.pictures);
@@ -105,8 +105,10 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
     if (!settings.quiet && !settings.json) console.log(workloadTable(workload.name, made.report));
   }
   const report: SimulateReport = { simulated: true, workloads: reports };
-  if (settings.report !== null) write("--report", settings.report, json(report));
-  if (settings.html !== null) write("--html", settings.html, htmlReport(report, pictures));
+  if (settings.report !== null) {
+    write(settings.report, json(report));
+    write(pagePath(settings.report), htmlReport(report, pictures));
+  }
   if (settings.json) console.log(json(report).trimEnd());
 }
 
@@ -144,12 +146,12 @@ function endNote(settings: SimulateSettings): void {
 
 const json = (value: unknown): string => `${JSON.stringify(value, null, 2)}\n`;
 
-function write(flag: string, path: string, text: string): void {
+function write(path: string, text: string): void {
   try {
     mkdirSync(dirname(path), { recursive: true });
     writeFileSync(path, text);
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("output_failed", `${flag} ${path}: ${reason}`, { cause });
+    throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
   }
 }

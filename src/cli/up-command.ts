@@ -35,6 +35,7 @@ const FIELD_NAMES = [
   "servers",
   "vllm",
   "plugin",
+  "strict",
   "kvConnector",
   "kvSegmentMb",
   "logs",
@@ -111,11 +112,16 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   try {
     await pool?.master?.start();
     if (!(await start(vllmArgs))) return EXIT_INTERRUPTED;
-    if (await areFaulty(servers, settings, log)) {
+    const fault = await draftFault(servers, settings, log);
+    if (fault !== null) {
       await stopAll(servers, log);
+      if (settings.strict) {
+        const problem = `the drafts that were asked for change what is sampled: ${fault}`;
+        throw new AppError("worker_failed", problem);
+      }
       if (!(await start(withoutDrafts(vllmArgs)))) return EXIT_INTERRUPTED;
     }
-    return await serveServers(servers, { settings, model, log, stopping });
+    return await serveServers(servers, { settings, model, log, stopping, fault });
   } finally {
     await stopAll(servers, log);
     await pool?.master?.stop();
@@ -137,23 +143,23 @@ async function stopAll(servers: readonly ManagedServer[], log: Log): Promise<voi
   await Promise.all(servers.map((server) => server.stop()));
 }
 
-/** Whether their drafts change the sampled distribution. All have the same flags, so one is tested. */
-async function areFaulty(
+/** How their drafts change the sampled distribution; null: they do not. All have the same flags, so one is tested. */
+async function draftFault(
   [server]: readonly ManagedServer[],
-  { workerToken }: UpSettings,
+  { workerToken, strict }: UpSettings,
   log: Log,
-): Promise<boolean> {
-  if (server === undefined) return false;
+): Promise<string | null> {
+  if (server === undefined) return null;
   const found = await losslessness(server.spec.url, workerToken);
-  if (found.kind === "none") return false;
-  const isFaulty = found.kind === "faulty";
-  if (isFaulty) {
-    log("error", "not_lossless", {
-      reason: found.reason,
-      action: "they are started again without drafts",
-    });
-  } else log("info", "drafts", { state: found.kind, reason: found.reason });
-  return isFaulty;
+  if (found.kind === "none") return null;
+  const { kind, reason } = found;
+  if (kind !== "faulty") {
+    log("info", "drafts", { state: kind, reason });
+    return null;
+  }
+  const action = strict ? "they are stopped (--strict)" : "they are started again without drafts";
+  log("error", "not_lossless", { reason, action });
+  return reason;
 }
 
 const SPECULATION = /^(?:--spec(?:ulative)?[-_]config|-sc)(?:[.][^=]*)?(=|$)/;
@@ -169,9 +175,16 @@ export function withoutDrafts(vllmArgs: readonly string[]): string[] {
 
 async function serveServers(
   servers: readonly ManagedServer[],
-  parts: { settings: UpSettings; model: string; log: Log; stopping: Signals },
+  parts: {
+    settings: UpSettings;
+    model: string;
+    log: Log;
+    stopping: Signals;
+    /** Why they serve without the drafts that were asked for; null: they do not. */
+    fault: string | null;
+  },
 ): Promise<number> {
-  const { settings, log, stopping } = parts;
+  const { settings, log, stopping, fault } = parts;
   const urls = servers.map((server) => server.spec.url);
   const sourceOf = (url: string) => noticedSource(url, settings.workerToken, log);
   const engines: Engines = {
@@ -192,7 +205,8 @@ async function serveServers(
     sourceOf,
     hasFixed: true,
   };
-  return await serveOver(engines, { settings, log, stopping, pool: NO_POOL });
+  const caveat = fault === null ? "" : ` WITHOUT the drafts that were asked for: ${fault}`;
+  return await serveOver(engines, { settings, log, stopping, pool: NO_POOL, caveat });
 }
 
 function serversOf(

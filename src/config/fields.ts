@@ -342,12 +342,10 @@ export const FIELDS = {
     flag: "--published",
     help: "simulate every figure of the Seer paper, and print predicted, published and error",
   },
-  html: {
-    kind: "text",
-    flag: "--html",
-    metavar: "REPORT.html",
-    default: null,
-    help: "write charts of the first seed as one self-contained page",
+  strict: {
+    kind: "switch",
+    flag: "--strict",
+    help: "end with an error where drafts that were asked for would change what is sampled, in place of serving without them",
   },
   demo: {
     kind: "switch",

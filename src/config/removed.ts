@@ -35,6 +35,7 @@ const REMOVED: Readonly<Record<string, string>> = {
     "the KV pool of a server takes a sixteenth of the machine's DRAM, at least 256 MB",
   "--probability-min": "use --drafted-per-step",
   "--read-token": PROXY,
+  "--html": "--report FILE.json writes the page beside it, as FILE.html",
   "--retry-grace-s": FIXED,
   "--row-us": "use --engine-steps REQUESTS,MS,US",
   "--session-mb": FIXED,

@@ -107,6 +107,7 @@ describe.skipIf(skipped !== null)("a vLLM server whose drafts change what it dra
       const told = fleet.log.filter(({ event }) => event === "not_lossless");
       expect(JSON.stringify(told)).toContain("started again without drafts");
       expect(await fleet.metric("vllm:spec_decode_num_drafts_total", "servers")).toBe(0);
+      expect(fleet.caveat).toContain("WITHOUT the drafts that were asked for: mean logprob");
       const [choice] = await fleet.complete({ prompt: "total 1 2", max_tokens: 8 });
       expect(choice?.token_ids.length).toBeGreaterThan(0);
     },

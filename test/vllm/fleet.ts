@@ -79,6 +79,7 @@ export class Fleet {
   readonly log: LogEntry[] = [];
   readonly #child;
   #url = "";
+  #caveat = "";
   #changed = Promise.withResolvers<void>();
 
   private constructor(args: readonly string[]) {
@@ -105,9 +106,10 @@ export class Fleet {
     const fleet = new Fleet(args);
     void fleet.#follow();
     for await (const line of linesOf(fleet.#child.stdout)) {
-      const [, url] = /^foretoken on (\S+)/.exec(line) ?? [];
+      const [, url, caveat = ""] = /^foretoken on (\S+)(.*)/.exec(line) ?? [];
       if (url === undefined) continue;
       fleet.#url = url;
+      fleet.#caveat = caveat;
       return fleet;
     }
     throw new Error(`foretoken up ended:\n${fleet.log.map((e) => JSON.stringify(e)).join("\n")}`);
@@ -115,6 +117,11 @@ export class Fleet {
 
   get url(): string {
     return this.#url;
+  }
+
+  /** What follows the URL in its last line: that it does not serve as it was asked to. */
+  get caveat(): string {
+    return this.#caveat;
   }
 
   /** Of `foretoken up` itself. */

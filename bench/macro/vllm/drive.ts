@@ -149,13 +149,14 @@ function combined(a: ServerCounters, b: ServerCounters, sign: 1 | -1): ServerCou
   return Object.fromEntries(entries) as Record<keyof ServerCounters, number>;
 }
 
-function usageOf(system: System, { fleets }: Servers): Usage {
+function usageOf(system: System, servers: Servers): Usage {
   const secondsOf = (fleet: Fleet): number =>
     cpuSecondsOf(new Set(fleet.processGroups)) + cpuSecondsOfProcess(fleet.pid);
-  const idleS = fleets.filter((fleet) => fleet !== system.fleet).map(secondsOf);
+  const idleS = servers.fleets.filter((fleet) => fleet !== system.fleet).map(secondsOf);
   const idle = idleS.reduce((sum, s) => sum + s, 0);
   const serversS = cpuSecondsOf(new Set(system.fleet.processGroups));
   const sidecarS = cpuSecondsOfProcess(system.fleet.pid);
-  const oursS = idle + serversS + sidecarS + cpuSecondsOfProcess(process.pid);
+  const fillersS = servers.fillers.pids.reduce((sum, pid) => sum + cpuSecondsOfProcess(pid), 0);
+  const oursS = idle + serversS + sidecarS + fillersS + cpuSecondsOfProcess(process.pid);
   return { serversS, sidecarS, idleS: idle, oursS, machine: machineSeconds() };
 }

@@ -58,6 +58,9 @@ export async function runRounds(
       const [wall, tail] = [run.wallS.toFixed(1), run.tailS.toFixed(1)];
       console.error(`${what} ${system.name}: ${wall} s, tail ${tail} s`);
       checkTexts(run, workload, system.name);
+      if (system.drafts && run.counters.draftedTokens === 0) {
+        throw new Error(`${system.name} drafted nothing: its servers do not draft as asked`);
+      }
       if (round > 0) runs.get(system.name)?.push(run);
     }
     if (round > 0) onRound(runs);

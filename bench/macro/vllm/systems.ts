@@ -4,6 +4,7 @@
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Fleet, memoryMib, ROOT } from "../../../test/vllm/fleet.ts";
+import { Fillers, pin } from "./cores.ts";
 
 export const SYSTEMS = [
   "plain",
@@ -25,22 +26,25 @@ type SetName = "plain" | "ngram" | "suffix" | "pool" | "plugin" | "plugin_pool";
 interface SystemKind {
   readonly servers: SetName;
   readonly routing: Routing;
+  /** A run of it in which nothing was drafted is an error. */
+  readonly drafts?: true;
 }
 
 const KINDS: Readonly<Record<SystemName, SystemKind>> = {
   plain: { servers: "plain", routing: "turn" },
   least_loaded: { servers: "plain", routing: "least_loaded" },
-  ngram: { servers: "ngram", routing: "turn" },
-  suffix: { servers: "suffix", routing: "turn" },
+  ngram: { servers: "ngram", routing: "turn", drafts: true },
+  suffix: { servers: "suffix", routing: "turn", drafts: true },
   foretoken_http: { servers: "plain", routing: "sidecar" },
   foretoken_pool: { servers: "pool", routing: "sidecar" },
-  foretoken_plugin: { servers: "plugin", routing: "sidecar" },
-  foretoken_plugin_pool: { servers: "plugin_pool", routing: "sidecar" },
+  foretoken_plugin: { servers: "plugin", routing: "sidecar", drafts: true },
+  foretoken_plugin_pool: { servers: "plugin_pool", routing: "sidecar", drafts: true },
 };
 
 export interface System {
   readonly name: SystemName;
   readonly routing: Routing;
+  readonly drafts: boolean;
   readonly fleet: Fleet;
   /** The servers themselves. */
   readonly urls: readonly string[];
@@ -107,6 +111,7 @@ const READY_MS_MAX = 60_000;
 export class Servers {
   readonly #sets = new Map<SetName, Fleet>();
   readonly #frozen = new Set<Fleet>();
+  readonly fillers = new Fillers();
   readonly #settings: LaunchSettings;
 
   constructor(settings: LaunchSettings) {
@@ -119,12 +124,12 @@ export class Servers {
 
   /** Starts the system's servers unless they run. */
   async open(system: SystemName, changes: Partial<LaunchSettings> = {}): Promise<System> {
-    const { servers, routing } = KINDS[system];
+    const { servers, routing, drafts = false } = KINDS[system];
     const settings = { ...this.#settings, ...changes };
     const fleet = this.#sets.get(servers) ?? (await this.#start(servers, settings));
     this.#sets.set(servers, fleet);
     const urls = fleet.servers.map(({ url }) => url);
-    return { name: system, routing, fleet, urls };
+    return { name: system, routing, drafts, fleet, urls };
   }
 
   /** Freezes all other sets. Resolves when the system's servers and sidecar answer. */
@@ -171,6 +176,7 @@ export class Servers {
 
   async stop(): Promise<void> {
     for (const fleet of this.#frozen) this.#thaw(fleet);
+    this.fillers.stop();
     await Promise.all(this.fleets.map((fleet) => fleet.stop()));
     this.#sets.clear();
   }
@@ -183,6 +189,8 @@ export class Servers {
     Object.assign(process.env, env, { PYTHONPATH: import.meta.dir });
     try {
       const fleet = await Fleet.up([
+        // Drafts that are not lossless end the bench: it would compare with a system that does not draft.
+        "--strict",
         ...["--workers", "2", "--model", model, "--logs", join(ROOT, "out", "bench-vllm", name)],
         ...(chunkTokens === null ? [] : ["--chunk-tokens", String(chunkTokens)]),
         ...up,
@@ -193,6 +201,7 @@ export class Servers {
         ...vllm,
       ]);
       const s = ((performance.now() - startMs) / 1000).toFixed(0);
+      pin(fleet);
       const mib = memoryMib(fleet.processGroups);
       console.error(`started two servers: ${name}, ${s} s, ${mib} MiB`);
       return fleet;

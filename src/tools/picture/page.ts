@@ -166,6 +166,9 @@ export function axesOf(
   };
 }
 
+/** Where the page of a report stands: beside it. */
+export const pagePath = (report: string): string => `${report.replace(/\.json$/, "")}.html`;
+
 export function pageOf(title: string, parts: readonly string[]): string {
   return `<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
