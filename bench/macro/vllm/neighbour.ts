@@ -6,7 +6,7 @@ import type { Fillers } from "./cores.ts";
 import { readLog, tellPlan } from "./engine-log.ts";
 import { post, promptsOf } from "./systems.ts";
 
-/** A step may take so many times as long while the other server works. */
+/** Largest ratio of step times, with the other server busy over idle, that needs no fillers. */
 const BUSY_RATIO_MAX = 1.05;
 const PROBE_TOKENS = 160;
 
@@ -29,7 +29,7 @@ async function busyRatio(urls: readonly string[], model: string): Promise<number
   return median(beside) / median(alone);
 }
 
-/** Says how independent the servers are, and makes them so. Returns the ratio before and, with fillers, after. */
+/** Measures the ratio, and starts fillers where it is too large. Returns it before and, with fillers, after. */
 export async function separate(
   urls: readonly string[],
   model: string,
