@@ -53,7 +53,7 @@ const MAY_IMPORT: Record<string, readonly string[]> = {
   // Leaves: the server imports none of them.
   adapters: ["core", "server"],
   "tools/doctor": ["core", "engines/vllm"],
-  "tools/replay": ["core"],
+  "tools/replay": ["core", "host"],
   "tools/picture": ["core"],
   "tools/simulate": ["core", "tools/picture"],
   "tools/verify": ["app.ts", "core", "engines/llama"],

@@ -3,7 +3,7 @@
 // stay what they say, whichever past is there. Nearly a third of the tokens is chance, about as in real text.
 
 import { expect, test } from "bun:test";
-import type { TraceGroup } from "../../src/tools/replay/trace.ts";
+import type { TraceGroup } from "../../src/tools/replay/recordings.ts";
 import { generator, SEED } from "../harness.ts";
 import { byPolicy, compare } from "./history.ts";
 
@@ -51,4 +51,4 @@ test("bench: the past helps, another prompt's past does no harm, and both stay c
     expect(Math.abs(drafted_per_step - 1.5)).toBeLessThan(0.05);
     expect(ece).toBeLessThan(0.03);
   }
-});
+}, 60_000);

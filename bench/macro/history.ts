@@ -15,16 +15,15 @@
 
 import { basename } from "node:path";
 import { parseArgs } from "node:util";
-import { cpuClock } from "../../src/cli/replay-command.ts";
-import { readGroups } from "../../src/cli/replay-files.ts";
 import { History, type HistoryOptions } from "../../src/core/draft/history.ts";
 import { Replica } from "../../src/core/draft/replica.ts";
 import { Calibration } from "../../src/tools/replay/calibration.ts";
-import { totalOf } from "../../src/tools/replay/cell.ts";
+import { cpuClock, totalOf } from "../../src/tools/replay/cell.ts";
+import type { TraceGroup } from "../../src/tools/replay/recordings.ts";
+import { readGroups } from "../../src/tools/replay/recordings.ts";
 import { type DrafterKind, replay, type Tally } from "../../src/tools/replay/replay.ts";
-import { bisect } from "../../src/tools/replay/threshold.ts";
-import type { TraceGroup } from "../../src/tools/replay/trace.ts";
 import { plainTable, writeReport } from "../harness.ts";
+import { bisect } from "./threshold.ts";
 
 export const HISTORIES = ["none", "same prompt", "other prompt"] as const;
 export type HistoryKind = (typeof HISTORIES)[number];
@@ -149,18 +148,14 @@ export async function compare(
 ): Promise<HistoryRow[]> {
   const rows: HistoryRow[] = [];
   for (const history of HISTORIES) {
-    const outcomes = new Map<number, Outcome>();
     const found = await bisect(
       async (probabilityMin) => {
         const outcome = await run(policies, history, shape, probabilityMin);
-        outcomes.set(probabilityMin, outcome);
-        return outcome.total.drafted / Math.max(1, outcome.total.steps);
+        return { outcome, drafted: outcome.total.drafted / Math.max(1, outcome.total.steps) };
       },
       { wanted: shape.draftedPerStep, tolerance: TOLERANCE, runsMax: RUNS_MAX },
     );
-    const outcome = outcomes.get(found.probabilityMin);
-    if (outcome === undefined) throw new Error("no replay at this threshold");
-    const { total, calibration, drafterMs } = outcome;
+    const { total, calibration, drafterMs } = found.outcome;
     const accepted = 1 + total.accepted / Math.max(1, total.steps);
     rows.push({
       drafter: shape.drafter,

@@ -1,17 +1,18 @@
 import { basename, join } from "node:path";
 import { parseArgs } from "node:util";
-import { cpuClock } from "../../src/cli/replay-command.ts";
-import { readGroups } from "../../src/cli/replay-files.ts";
-import { Replica } from "../../src/core/draft/replica.ts";
 import { type CellResult, runCell } from "../../src/tools/replay/cell.ts";
+import type { TraceGroup } from "../../src/tools/replay/recordings.ts";
+import { readGroups } from "../../src/tools/replay/recordings.ts";
 import { REPLAY_MODES, type ReplayMode } from "../../src/tools/replay/replay.ts";
-import { TraceSource } from "../../src/tools/replay/source.ts";
-import type { TraceGroup } from "../../src/tools/replay/trace.ts";
 import { writeReport } from "../harness.ts";
 import { hasPeer, peerMissing } from "../peer.ts";
+import { bisect } from "./threshold.ts";
 
 const NO_PEER_STATUS = 3;
 const BUDGET = 16;
+/** Drafted tokens are equal to within this part. */
+const TOLERANCE = 0.005;
+const RUNS_MAX = 14;
 /** What vLLM's `suffix` method keeps. */
 const PEER_CACHED_REQUESTS = 10_000;
 const DRIVER = join(import.meta.dir, "peer_replay.py");
@@ -64,20 +65,15 @@ function modeOf(text: string): ReplayMode {
 }
 
 /** Both sides read the same groups from here. */
-function sourceOf(file: string): TraceSource {
+async function* groupsOf(file: string): AsyncGenerator<TraceGroup> {
   const responsesMax = values.responses === undefined ? Infinity : Number(values.responses);
   const groupsMax = values["limit-groups"];
-  return new TraceSource({
-    groupsMax: groupsMax === undefined ? null : Number(groupsMax),
-    open: async function* (): AsyncGenerator<TraceGroup> {
-      for await (const group of readGroups(file)) {
-        yield { ...group, responses: group.responses.slice(0, responsesMax) };
-      }
-    },
-  });
+  for await (const group of readGroups(file, groupsMax === undefined ? null : Number(groupsMax))) {
+    yield { ...group, responses: group.responses.slice(0, responsesMax) };
+  }
 }
 
-async function peerSums(source: TraceSource, mode: ReplayMode): Promise<PeerSums> {
+async function peerSums(file: string, mode: ReplayMode): Promise<PeerSums> {
   const flags = ["--mode", mode, "--order", values.order, "--live", values.live];
   flags.push("--scope", values.scope);
   flags.push("--depth", values.depth, "--cached", String(PEER_CACHED_REQUESTS));
@@ -88,7 +84,7 @@ async function peerSums(source: TraceSource, mode: ReplayMode): Promise<PeerSums
     stdout: "pipe",
     stderr: "inherit",
   });
-  for await (const { prompt, responses } of source.groups()) {
+  for await (const { prompt, responses } of groupsOf(file)) {
     const lists = responses.map((response) => `[${response.join(",")}]`).join(",");
     child.stdin.write(`{"prompt":[${prompt.join(",")}],"responses":[${lists}]}\n`);
     await child.stdin.flush();
@@ -114,19 +110,15 @@ function peerRow(file: string, mode: ReplayMode, sums: PeerSums): Row {
   };
 }
 
-async function ourRow(
-  source: TraceSource,
-  drafter: "grouped" | "tree",
-  peer: Row,
-  file: string,
-): Promise<Row> {
+async function ourRow(drafter: "grouped" | "tree", peer: Row, file: string): Promise<Row> {
   const { mode, drafted_per_step: perStep } = peer;
-  const threshold = { kind: "drafted", perStep } as const;
-  const live = Number(values.live);
-  const result = await runCell(
-    source,
-    { file, drafter, mode, siblings: null, budget: BUDGET, live, threshold },
-    { newDrafter: () => new Replica(), clock: cpuClock },
+  const cell = { file, drafter, mode, siblings: null, budget: BUDGET, live: Number(values.live) };
+  const { outcome: result } = await bisect(
+    async (probabilityMin) => {
+      const outcome = await runCell(groupsOf(file), { ...cell, probabilityMin });
+      return { outcome, drafted: outcome.drafted_per_step };
+    },
+    { wanted: perStep, tolerance: TOLERANCE, runsMax: RUNS_MAX },
   );
   return {
     file: basename(file),
@@ -166,8 +158,7 @@ async function main(): Promise<number> {
   }
   const rows: Row[] = [];
   for (const file of positionals) {
-    const source = sourceOf(file);
-    const peer = peerRow(file, mode, await peerSums(source, mode));
+    const peer = peerRow(file, mode, await peerSums(file, mode));
     console.log(`\n${peer.file}, ${mode}`);
     console.log(
       "                         accepted + 1   ratio 95% interval  drafted  accepted  us/token    ECE",
@@ -175,7 +166,7 @@ async function main(): Promise<number> {
     print(peer);
     rows.push(peer);
     for (const drafter of ["grouped", "tree"] as const) {
-      const ours = await ourRow(source, drafter, peer, file);
+      const ours = await ourRow(drafter, peer, file);
       print(ours);
       rows.push(ours);
     }

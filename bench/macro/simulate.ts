@@ -8,8 +8,8 @@
 //   bun bench/macro/simulate.ts --slow NAME...  an engine that is slower than the others: placement by measured step
 //                                               times over placement by requests alone; --json: as JSON
 
-import { readGroups } from "../../src/cli/replay-files.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
+import { readGroups } from "../../src/tools/replay/recordings.ts";
 import { type Cell, simulateCell } from "../../src/tools/simulate/cell.ts";
 import { h800 } from "../../src/tools/simulate/hardware.ts";
 import { type Metric, PUBLISHED } from "../../src/tools/simulate/published.ts";

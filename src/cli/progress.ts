@@ -1,24 +1,15 @@
-// What a person sees while a rollout runs. On a terminal a few lines, drawn over in place; elsewhere a plain
-// line every few seconds; nothing when asked to be quiet. Lines are laid out to the terminal's
-// width, so that none wraps: a wrapped line could not be drawn over. It measures and decides nothing.
+// How a rollout goes, in words and bars. It measures and decides nothing.
 
-import { createLogUpdate } from "log-update";
+import { stripVTControlCharacters } from "node:util";
 import type { Progress } from "../core/rollout/report.ts";
 import { formatClock, formatCount, formatShare } from "./format.ts";
-import {
-  type Environment,
-  paint,
-  type Style,
-  type Terminal,
-  type TerminalStream,
-  terminalOf,
-} from "./terminal.ts";
-
-/** Seconds of the run between two frames, and between two plain lines. */
-const FRAME_S = 0.1;
-const PLAIN_S = 5;
+import { Status, type StatusOptions } from "./status.ts";
+import { paint, type Style, type Terminal } from "./terminal.ts";
 
 const BAR_CELLS_MAX = 40;
+const BAR_CELLS_MIN = 8;
+/** Of the first line, what stands beside the bar. */
+const HEAD_CHARACTERS = 64;
 const WORKER_BAR_CELLS = 8;
 /** Maximum lines of workers; the rest is given as a number. */
 const WORKER_LINES_MAX = 6;
@@ -28,109 +19,74 @@ const GAP = "  ";
 const KV_TIGHT = 0.85;
 const KV_FULL = 0.97;
 
-export interface ProgressDisplayOptions {
-  readonly stream: NodeJS.WriteStream | TerminalStream;
-  readonly quiet: boolean;
-  /** Names the run, for example its policy. */
-  readonly title: string;
-  /** Default: the process's own. */
-  readonly env?: Environment;
-}
-
-/** One display for one run: `update` as often as there is news, then `finish` once. */
+/** One display for one run, which `title` names: `update` as often as there is news, then `finish` once. */
 export class ProgressDisplay {
-  readonly #stream: TerminalStream;
-  readonly #env: Environment;
   readonly #title: string;
-  readonly #quiet: boolean;
-  readonly #live: ReturnType<typeof createLogUpdate> | null;
+  readonly #status: Status;
   #last: Progress | null = null;
-  /** Elapsed time of the run from which something is shown again. */
-  #nextS = 0;
 
-  constructor(options: ProgressDisplayOptions) {
-    this.#stream = options.stream;
-    this.#env = options.env ?? process.env;
-    this.#title = options.title;
-    this.#quiet = options.quiet;
-    const live = !options.quiet && terminalOf(options.stream, this.#env).live;
-    // The cursor is left alone: a killed process could not give it back.
-    this.#live = live
-      ? createLogUpdate(options.stream as NodeJS.WriteStream, { showCursor: true })
-      : null;
+  constructor({ title, ...options }: StatusOptions & { readonly title: string }) {
+    this.#title = title;
+    this.#status = new Status(options);
   }
 
   update(progress: Progress): void {
     this.#last = progress;
-    if (this.#quiet || progress.elapsedS < this.#nextS) return;
-    this.#nextS = progress.elapsedS + (this.#live === null ? PLAIN_S : FRAME_S);
-    if (this.#live === null) {
-      this.#stream.write(`${plainLine(this.#title, progress)}\n`);
-    } else {
-      const terminal = terminalOf(this.#stream, this.#env);
-      this.#live(renderProgress(this.#title, progress, terminal).join("\n"));
-    }
+    this.#status.show(
+      (terminal) => renderProgress(this.#title, progress, terminal),
+      () => plainLine(this.#title, progress),
+    );
   }
 
   /** Prints a line above the live lines. */
   note(text: string): void {
-    if (this.#quiet) return;
-    this.#live?.clear();
-    this.#stream.write(`${text}\n`);
-    this.#nextS = 0;
+    this.#status.note(text);
   }
 
-  /** Replaces the live lines by one line with the result. Safe to call twice. */
+  /** Replaces the live lines by one line with the result. */
   finish(): void {
-    const last = this.#last;
+    this.#status.end(this.#last && outcomeLine(this.#title, this.#last));
     this.#last = null;
-    if (this.#live !== null) {
-      this.#live.clear();
-      this.#live.done();
-    }
-    if (this.#quiet || last === null) return;
-    const words = outcomeWords(this.#title, last);
-    const terminal = terminalOf(this.#stream, this.#env);
-    const lines = this.#live === null ? [words] : flow(words, terminal.columns - 1, " ");
-    for (const line of lines) this.#stream.write(`${paintLine(line, terminal.color, " ")}\n`);
   }
 }
 
-/** A piece of a line that is not cut; `parts` are its differently painted pieces. */
-interface Span {
-  readonly text: string;
-  readonly parts: readonly (readonly [text: string, style: Style | null])[];
-}
+type Painter = (text: string, style: Style) => string;
 
-function span(...parts: (readonly [text: string, style: Style | null])[]): Span {
-  return { text: parts.map(([text]) => text).join(""), parts };
-}
-
-/** The live lines. None is longer than `columns - 1`, so that the cursor never falls off the edge. */
+/** The live lines. */
 export function renderProgress(title: string, progress: Progress, terminal: Terminal): string[] {
-  const width = Math.max(1, terminal.columns - 1);
-  const lines = [
-    ...headLines(title, progress, width, terminal.unicode),
-    ...flow(countSpans(progress), width),
-    ...workerLines(progress, width, terminal),
+  const { requests, requestsDone, groups, groupsDone } = progress;
+  const painted: Painter = (text, style) => paint(text, style, terminal.color);
+  const share = requests === 0 ? 0 : requestsDone / requests;
+  const cells = Math.max(
+    BAR_CELLS_MIN,
+    Math.min(BAR_CELLS_MAX, terminal.columns - title.length - HEAD_CHARACTERS),
+  );
+  const eta = etaText(progress);
+  const head = [
+    painted(title, "bold"),
+    bar(share, { cells, style: "green", unicode: terminal.unicode, painted }),
+    painted(formatShare(share).padStart(4), "bold"),
+    `${requestsDone}/${requests} ${painted("requests", "dim")}`,
+    `${groupsDone}/${groups} ${painted("groups", "dim")}`,
+    `${formatClock(progress.elapsedS)}${eta === null ? "" : painted(` ETA ${eta}`, "dim")}`,
   ];
-  // log-update would cut the top off, where the bar is.
-  const shown = lines.slice(0, Math.max(1, terminal.rows - 1));
-  return shown.map((line) => paintLine(cutLine(line, width), terminal.color));
+  const counts = countsOf(progress, painted);
+  return [head.join(GAP), counts.join(GAP), ...workerLines(progress, terminal, painted)];
 }
 
 /** The line for streams that cannot be drawn over: everything of the live lines, in words. */
 export function plainLine(title: string, progress: Progress): string {
-  const kv = progress.workers.map((worker) => formatShare(kvShare(worker))).join(" ");
-  const parts = [
+  const { requests, requestsDone, groups, groupsDone, workers } = progress;
+  const eta = etaText(progress);
+  const kv = workers.map((worker) => formatShare(kvShare(worker))).join(" ");
+  return [
     `${title} ${formatClock(progress.elapsedS)}`,
-    `${progress.requestsDone}/${progress.requests} requests`,
-    `${progress.groupsDone}/${progress.groups} groups`,
-    ...countSpans(progress).map((one) => one.text),
-    ...(etaText(progress) === null ? [] : [`ETA ${etaText(progress)}`]),
+    `${requestsDone}/${requests} requests`,
+    `${groupsDone}/${groups} groups`,
+    ...countsOf(progress, (text) => text),
+    ...(eta === null ? [] : [`ETA ${eta}`]),
     ...(kv === "" ? [] : [`kv ${kv}`]),
-  ];
-  return parts.join(", ");
+  ].join(", ");
 }
 
 /** The range in which the end is expected; null: not known. */
@@ -140,116 +96,61 @@ function etaText({ etaLowS, etaHighS }: Progress): string | null {
   return low === high ? low : `${low} - ${high}`;
 }
 
-function outcomeWords(title: string, progress: Progress): Span[] {
+function outcomeLine(title: string, progress: Progress): string {
   const { requestsDone, requests, groupsDone, groups, outputTokens, elapsedS } = progress;
-  const words = `${requestsDone}/${requests} requests, ${groupsDone}/${groups} groups, ${formatCount(outputTokens)} tokens in ${formatClock(elapsedS)}`;
-  const done = requestsDone === requests;
-  return [
-    span([title, "bold"]),
-    span([done ? "finished:" : "stopped:", done ? "green" : "yellow"]),
-    ...words.split(" ").map((word) => span([word, null])),
-  ];
+  const how = requestsDone === requests ? "finished" : "stopped";
+  const done = `${requestsDone}/${requests} requests, ${groupsDone}/${groups} groups`;
+  return `${title} ${how}: ${done}, ${formatCount(outputTokens)} tokens in ${formatClock(elapsedS)}`;
 }
 
-function headLines(title: string, progress: Progress, width: number, unicode: boolean): Span[][] {
-  const share = progress.requests === 0 ? 0 : progress.requestsDone / progress.requests;
-  const before = span([title, "bold"]);
-  const after = [
-    span([formatShare(share).padStart(4), "bold"]),
-    span([`${progress.requestsDone}/${progress.requests}`, null], [" requests", "dim"]),
-    span([`${progress.groupsDone}/${progress.groups}`, null], [" groups", "dim"]),
-    span(
-      [formatClock(progress.elapsedS), null],
-      etaText(progress) === null ? ["", null] : [` ETA ${etaText(progress)}`, "dim"],
-    ),
-  ];
-  const rest = [before, ...after].reduce((sum, one) => sum + one.text.length + GAP.length, 0);
-  const cells = Math.min(BAR_CELLS_MAX, width - rest);
-  if (cells >= 8) return [[before, bar(share, cells, "green", unicode), ...after]];
-  // A narrow terminal: the bar gets a line of its own.
-  const narrow = Math.max(1, Math.min(BAR_CELLS_MAX, width - 6));
-  const [percent, ...others] = after;
+function countsOf(progress: Progress, painted: Painter): string[] {
+  const count = (value: number, name: string) => `${formatCount(value)} ${painted(name, "dim")}`;
+  const preempted = count(progress.preemptions, "preempted");
   return [
-    [bar(share, narrow, "green", unicode), ...(percent === undefined ? [] : [percent])],
-    ...flow([before, ...others], width),
-  ];
-}
-
-function countSpans(progress: Progress): Span[] {
-  const count = (value: number, name: string, style: Style | null = null): Span =>
-    span([formatCount(value), style], [` ${name}`, "dim"]);
-  return [
-    count(progress.tokensPerS, "tok/s", "cyan"),
+    count(progress.tokensPerS, "tok/s"),
     count(progress.running, "running"),
     count(progress.waiting, "waiting"),
     count(progress.migrations, "moved"),
-    count(progress.preemptions, "preempted", progress.preemptions > 0 ? "yellow" : null),
-    span(["acceptance ", "dim"], [progress.meanAcceptanceLength.toFixed(2), null]),
+    progress.preemptions > 0 ? painted(preempted, "yellow") : preempted,
+    `${painted("acceptance", "dim")} ${progress.meanAcceptanceLength.toFixed(2)}`,
   ];
 }
 
-function workerLines(progress: Progress, width: number, terminal: Terminal): Span[][] {
-  const { workers } = progress;
-  if (workers.length === 0) return [];
+function workerLines({ workers }: Progress, terminal: Terminal, painted: Painter): string[] {
   const names = Math.max(...workers.map(({ worker }) => String(worker).length));
-  const slots = Math.max(...workers.map((worker) => `${worker.running}/${worker.slots}`.length));
-  const spans = workers.map((worker): Span => {
-    const share = kvShare(worker);
+  const slots = Math.max(...workers.map((one) => `${one.running}/${one.slots}`.length));
+  const texts = workers.map((one) => {
+    const share = kvShare(one);
     const style = share >= KV_FULL ? "red" : share >= KV_TIGHT ? "yellow" : "cyan";
-    return span(
-      [`worker ${String(worker.worker).padStart(names)} `, "dim"],
-      ...bar(share, WORKER_BAR_CELLS, style, terminal.unicode).parts,
-      [formatShare(share).padStart(5), null],
-      [" kv", "dim"],
-      [`${worker.running}/${worker.slots}`.padStart(slots + 1), null],
-      [" slots", "dim"],
-    );
+    const room = { cells: WORKER_BAR_CELLS, style, unicode: terminal.unicode, painted } as const;
+    return [
+      painted(`worker ${String(one.worker).padStart(names)} `, "dim"),
+      bar(share, room),
+      `${formatShare(share).padStart(5)} ${painted("kv", "dim")}`,
+      ` ${`${one.running}/${one.slots}`.padStart(slots)} ${painted("slots", "dim")}`,
+    ].join("");
   });
-  const lines = flow(spans, width);
-  if (lines.length <= WORKER_LINES_MAX) return lines;
-  const shown = lines.slice(0, WORKER_LINES_MAX - 1);
-  const hidden = workers.length - shown.reduce((sum, line) => sum + line.length, 0);
-  return [...shown, [span([`and ${hidden} workers more`, "dim"])]];
+  const characters = stripVTControlCharacters(texts[0] ?? "").length + GAP.length;
+  const perLine = Math.max(1, Math.floor(terminal.columns / characters));
+  const shown =
+    texts.length <= WORKER_LINES_MAX * perLine ? texts.length : (WORKER_LINES_MAX - 1) * perLine;
+  const lines: string[] = [];
+  for (let from = 0; from < shown; from += perLine) {
+    lines.push(texts.slice(from, Math.min(shown, from + perLine)).join(GAP));
+  }
+  return shown === texts.length ? lines : [...lines, `and ${texts.length - shown} workers more`];
 }
 
 function kvShare(worker: Progress["workers"][number]): number {
   return worker.kvTokens === 0 ? 0 : Math.min(1, worker.kvTokensUsed / worker.kvTokens);
 }
 
-function bar(share: number, cells: number, style: Style, unicode: boolean): Span {
+function bar(
+  share: number,
+  look: { cells: number; style: Style; unicode: boolean; painted: Painter },
+): string {
+  const { cells, style, unicode, painted } = look;
   const full = Math.floor(Math.min(1, Math.max(0, share)) * cells + 1e-9);
   const [on, off] = unicode ? ["█", "░"] : ["#", "."];
-  return span([on.repeat(full), style], [off.repeat(cells - full), "dim"]);
-}
-
-/** Puts spans on lines of at most `width` characters, in order. */
-function flow(spans: readonly Span[], width: number, gap = GAP): Span[][] {
-  const lines: Span[][] = [];
-  let line: Span[] = [];
-  let used = 0;
-  for (const one of spans) {
-    const needed = one.text.length + (line.length === 0 ? 0 : gap.length);
-    if (line.length > 0 && used + needed > width) {
-      lines.push(line);
-      line = [];
-      used = one.text.length;
-    } else {
-      used += needed;
-    }
-    line.push(one);
-  }
-  if (line.length > 0) lines.push(line);
-  return lines;
-}
-
-/** A line of a terminal so narrow that one span does not fit is cut. */
-function cutLine(line: readonly Span[], width: number): Span[] {
-  const text = line.map((one) => one.text).join(GAP);
-  return text.length <= width ? [...line] : [span([text.slice(0, width), null])];
-}
-
-function paintLine(line: readonly Span[], color: boolean, gap = GAP): string {
-  return line
-    .map((one) => one.parts.map(([text, style]) => paint(text, style, color)).join(""))
-    .join(gap);
+  return painted(on.repeat(full), style) + painted(off.repeat(cells - full), "dim");
 }

@@ -1,10 +1,8 @@
-// Reads PROMPTS.jsonl and checks every line of it, here and nowhere else. The file is streamed: what is
-// held at a time is one line, whose length is bounded, and the prompts read so far. A fault names the file,
-// the line, the field, its value and the allowed values; nothing is guessed or repaired.
+// Reads PROMPTS.jsonl and checks every line of it, here and nowhere else. Held are one line and the prompts read so far.
 
-import { createReadStream } from "node:fs";
 import * as v from "valibot";
-import { AppError, fileProblem, InvalidFieldError } from "../core/base/errors.ts";
+import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { chunksOf, linesOf, must, objectOf, show, tokensOf } from "../host/json-lines.ts";
 import {
   type Chat,
   chatOf,
@@ -40,8 +38,6 @@ export const LINE_BYTES_MAX = 16 * 1024 * 1024;
 export const PROMPTS_MAX = 262_144;
 export const GROUP_SIZE_MAX = 256;
 const ID_CHARACTERS_MAX = 256;
-
-const NEWLINE = 0x0a;
 
 const LineShape = v.strictObject(
   {
@@ -87,8 +83,7 @@ const LineShape = v.strictObject(
 export async function loadPrompts(path: string, options: PromptOptions): Promise<PromptLine[]> {
   const prompts: PromptLine[] = [];
   const lineOfId = new Map<string, number>();
-  for await (const { line, text } of readLines(path)) {
-    const where = `${path}:${line}`;
+  for await (const { line, where, text } of linesOf(path, chunksOf(path), LINE_BYTES_MAX)) {
     const prompt = parseLine(text, { where, line, vocabularySize: options.vocabularySize });
     const earlier = lineOfId.get(prompt.id);
     if (earlier !== undefined) {
@@ -111,18 +106,7 @@ function parseLine(
   options: { where: string; line: number; vocabularySize: number },
 ): PromptLine {
   const { where, line } = options;
-  let value: unknown;
-  try {
-    value = JSON.parse(text);
-  } catch (error) {
-    const reason = error instanceof Error ? error.message : String(error);
-    throw new AppError("invalid_json", `${where}: is not valid JSON (${reason})`, { cause: error });
-  }
-  if (typeof value !== "object" || value === null || Array.isArray(value)) {
-    const problem = `holds ${show(value)}; every line must be one JSON object`;
-    throw new AppError("invalid_json", `${where}: ${problem}`);
-  }
-  const result = v.safeParse(LineShape, value, { abortEarly: true });
+  const result = v.safeParse(LineShape, objectOf(text, where), { abortEarly: true });
   if (!result.success) {
     const [issue] = result.issues;
     throw new InvalidFieldError({
@@ -154,7 +138,8 @@ function promptOf(
   }
   if (prompt !== undefined) return { kind: "text", text: prompt };
   if (ids !== undefined) {
-    return { kind: "token_ids", tokenIds: checkTokens(ids, where, vocabularySize) };
+    const place = { where, field: "token_ids" };
+    return { kind: "token_ids", tokenIds: tokensOf(ids, place, vocabularySize - 1) };
   }
   if (messages !== undefined) return { kind: "chat", chat: chatIn({ ...fields, messages }, where) };
   const problem = "is missing, and so are token_ids and messages; a line has one of them";
@@ -168,75 +153,4 @@ function chatIn(fields: TemplateFields, where: string): Chat {
     if (!(error instanceof InvalidFieldError)) throw error;
     throw new InvalidFieldError({ where, field: error.field, problem: error.problem });
   }
-}
-
-function checkTokens(ids: readonly unknown[], where: string, vocabularySize: number): Int32Array {
-  const tokens = new Int32Array(ids.length);
-  for (const [i, id] of ids.entries()) {
-    if (typeof id !== "number" || !Number.isInteger(id) || id < 0 || id >= vocabularySize) {
-      const bound = `be a whole number between 0 and ${vocabularySize - 1}, the model's vocabulary`;
-      throw new InvalidFieldError({ where, field: `token_ids[${i}]`, problem: must(id, bound) });
-    }
-    tokens[i] = id;
-  }
-  return tokens;
-}
-
-/** Yields the lines that are not blank. Lines end with LF or CRLF, and with nothing else. */
-async function* readLines(path: string): AsyncGenerator<{ line: number; text: string }> {
-  const decoder = new TextDecoder("utf-8", { fatal: true, ignoreBOM: false });
-  let pieces: Buffer[] = [];
-  let pieceBytes = 0;
-  let line = 1;
-  const take = (end: Buffer): string => {
-    const bytes = pieces.length === 0 ? end : Buffer.concat([...pieces, end]);
-    pieces = [];
-    pieceBytes = 0;
-    try {
-      return decoder.decode(bytes);
-    } catch (error) {
-      throw new AppError("invalid_json", `${path}:${line}: is not UTF-8`, { cause: error });
-    }
-  };
-  const grow = (bytes: number): void => {
-    pieceBytes += bytes;
-    if (pieceBytes <= LINE_BYTES_MAX) return;
-    throw new AppError("invalid_json", `${path}:${line}: is longer than ${LINE_BYTES_MAX} bytes`);
-  };
-  for await (const chunk of readChunks(path)) {
-    let from = 0;
-    for (let to = chunk.indexOf(NEWLINE); to >= 0; to = chunk.indexOf(NEWLINE, from)) {
-      grow(to - from);
-      const text = take(chunk.subarray(from, to));
-      if (text.trim() !== "") yield { line, text };
-      line += 1;
-      from = to + 1;
-    }
-    grow(chunk.length - from);
-    if (from < chunk.length) pieces.push(chunk.subarray(from));
-  }
-  const text = take(Buffer.alloc(0));
-  if (text.trim() !== "") yield { line, text };
-}
-
-async function* readChunks(path: string): AsyncGenerator<Buffer> {
-  const stream = createReadStream(path);
-  try {
-    for await (const chunk of stream) yield Buffer.isBuffer(chunk) ? chunk : Buffer.from(chunk);
-  } catch (error) {
-    const message = `cannot read the prompts: ${path}: ${fileProblem(error)}`;
-    throw new AppError("usage", message, { cause: error });
-  } finally {
-    stream.destroy();
-  }
-}
-
-function must(value: unknown, bound: string): string {
-  return value === undefined ? "is missing" : `is ${show(value)}; it must ${bound}`;
-}
-
-/** A value as it may stand in a message: short, on one line, no control characters. */
-function show(value: unknown): string {
-  const text = JSON.stringify(value) ?? String(value);
-  return text.length <= 60 ? text : `${text.slice(0, 57)}...`;
 }

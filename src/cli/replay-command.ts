@@ -1,33 +1,21 @@
-// `foretoken replay`: what drafting would accept on recorded responses. Reads the options, runs the cells
-// of the comparison one by one, and writes the report.
+// `foretoken replay`: what drafting would accept on recorded responses, one line for each drafter, and whether it pays.
 
-import { mkdirSync, writeFileSync } from "node:fs";
-import { dirname } from "node:path";
+import { basename } from "node:path";
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
-import type { Clock } from "../core/base/clock.ts";
 import { AppError } from "../core/base/errors.ts";
-import { Replica } from "../core/draft/replica.ts";
-import {
-  type CellOptions,
-  type CellResult,
-  runCell,
-  type Threshold,
-} from "../tools/replay/cell.ts";
-import { DRAFTER_KINDS, REPLAY_MODES } from "../tools/replay/replay.ts";
-import { TraceSource } from "../tools/replay/source.ts";
-import { RESPONSES_MAX } from "../tools/replay/trace.ts";
-import type { EngineSteps } from "../tools/replay/verdict.ts";
+import { type CellResult, runCell } from "../tools/replay/cell.ts";
+import { readGroups } from "../tools/replay/recordings.ts";
+import { DRAFTER_KINDS } from "../tools/replay/replay.ts";
+import { type EngineSteps, speedUp } from "../tools/replay/verdict.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { readGroups } from "./replay-files.ts";
-import { ReplayProgress } from "./replay-progress.ts";
-import { replayTable } from "./replay-table.ts";
+import { formatCount } from "./format.ts";
+import { jsonOf, standardTable, textTable, writeOutput } from "./output.ts";
+import { Status } from "./status.ts";
 
 const FIELD_NAMES = [
-  "drafter",
   "siblings",
   "mode",
-  "draftedPerStep",
   "live",
   "limit",
   "engineSteps",
@@ -36,7 +24,7 @@ const FIELD_NAMES = [
   "quiet",
 ] as const;
 
-export type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
+type ReplaySettings = Settings<(typeof FIELD_NAMES)[number]>;
 
 /** The report file. */
 export interface ReplayReport {
@@ -47,29 +35,17 @@ export interface ReplayReport {
 const BUDGET = 16;
 /** A token with less is not drafted. */
 const PROBABILITY_MIN = 0.1;
-/** Relative distance from the given cost above which the comparison is reported as not at equal cost. */
-const COST_TOLERANCE = 0.02;
 
 const EXAMPLES = `
 TRACES are responses as \`foretoken rollout\` writes them (*.jsonl: group, index,
 token_ids and, if known, prompt_token_ids; lines of a group beside one another),
-or traces (*.json); each may be gzipped (*.gz).
+or traces (*.json); each may be gzipped (*.gz). The drafter self drafts a path
+from a response's own prompt and text; grouped drafts a path and tree a tree,
+from its siblings too.
 
 Examples:
   $ foretoken replay out/responses.jsonl
-  $ foretoken replay out/responses.jsonl --engine-steps 64,18,40
-  $ foretoken replay out/responses.jsonl --siblings 0,1,3,7 \\
-      --mode concurrent,complete --drafted-per-step 4`;
-
-const wallClock: Clock = { nowMs: () => performance.now() };
-
-/** CPU time of this thread: other processes on the machine do not count as drafting. */
-export const cpuClock: Clock = {
-  nowMs: () => {
-    const { user, system } = process.threadCpuUsage();
-    return (user + system) / 1000;
-  },
-};
+  $ foretoken replay out/responses.jsonl --engine-steps 64,18,40`;
 
 export function replayCommand(setStatus: (status: number) => void): Command {
   const command = new Command("replay")
@@ -83,153 +59,101 @@ export function replayCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-async function replayFiles(traces: readonly string[], settings: ReplaySettings): Promise<void> {
-  const engine = engineOf(settings);
-  const report = await replayReport(traces, settings);
-  if (settings.report !== null) writeReport(settings.report, report);
-  if (settings.json) console.log(JSON.stringify(report, null, 2));
-  else if (!settings.quiet) console.log(replayTable(report.results, engine));
-  for (const warning of settings.quiet ? [] : warningsOf(report)) console.error(warning);
-}
-
-/** Runs every cell. Throws AppError `usage`, `invalid_json` or `invalid_field`. */
-async function replayReport(
-  traces: readonly string[],
-  settings: ReplaySettings,
-): Promise<ReplayReport> {
-  const cells = cellsOf(settings);
-  const progress = new ReplayProgress({
-    stream: process.stderr,
-    env: process.env,
-    quiet: settings.quiet,
-    clock: wallClock,
-    cells: cells.length * traces.length,
-  });
+async function replayFiles(files: readonly string[], settings: ReplaySettings): Promise<void> {
+  const { mode, siblings, live, limit, quiet } = settings;
+  const engine = engineOf(settings.engineSteps);
+  const status = new Status({ quiet });
   const results: CellResult[] = [];
-  try {
-    for (const file of traces) {
-      const source = new TraceSource({
-        open: () => readGroups(file),
-        groupsMax: settings.limit,
+  const tables: string[] = [];
+  for (const file of files) {
+    const ofFile: CellResult[] = [];
+    for (const drafter of DRAFTER_KINDS) {
+      const cell = { file, drafter, mode, siblings, live };
+      const options = { ...cell, budget: BUDGET, probabilityMin: PROBABILITY_MIN };
+      const result = await runCell(readGroups(file, limit), options, (tokens) => {
+        const text = () => `${file}, ${drafter}: ${formatCount(tokens)} tokens`;
+        status.show(() => [text()], text);
       });
-      const ofFile: CellResult[] = [];
-      for (const cell of cells) {
-        progress.begin(`${file}, ${cell.drafter}, ${cell.mode}`);
-        ofFile.push(
-          alike(cell, ofFile) ??
-            (await runCell(
-              source,
-              { file, ...cell },
-              {
-                newDrafter: () => new Replica(),
-                clock: cpuClock,
-                onRound: (pass, tokens) => progress.update(pass, tokens),
-              },
-            )),
-        );
+      ofFile.push(result);
+      if (result.full_groups > 0) {
+        const groups = `${result.full_groups} groups`;
+        status.note(`${file}, ${drafter}: the drafter had no room for ${groups}`);
       }
-      results.push(...ofFile);
     }
-  } finally {
-    progress.finish();
+    results.push(...ofFile);
+    tables.push(fileTable(file, ofFile, engine));
   }
-  return { results };
+  status.end();
+  const report: ReplayReport = { results };
+  if (settings.report !== null) writeOutput("--report", settings.report, jsonOf(report));
+  if (settings.json) console.log(jsonOf(report));
+  else if (!quiet) console.log(tables.join("\n\n"));
 }
 
-/** null: no step times were given. */
-function engineOf({ engineSteps: text }: ReplaySettings): EngineSteps | null {
+/** null: no step times were given. @throws AppError usage. */
+function engineOf(text: string | null): EngineSteps | null {
   if (text === null) return null;
   const [batch = 0, stepMs = 0, rowUs = -1, ...more] = text.split(",").map(Number);
   const isFit = Number.isInteger(batch) && batch >= 1 && stepMs > 0 && rowUs >= 0;
-  if (isFit && Number.isFinite(stepMs + rowUs) && more.length === 0)
+  if (isFit && Number.isFinite(stepMs + rowUs) && more.length === 0) {
     return { batch, stepMs, rowUs };
+  }
   const what = "REQUESTS,MS,US: a whole number from 1, a time above 0, and one from 0";
   throw new AppError("usage", `--engine-steps is "${text}"; it is ${what}`);
 }
 
-type Cell = Omit<CellOptions, "file">;
+const HEAD = [
+  "drafter",
+  "accepted + 1",
+  "95 % interval",
+  "drafted/step",
+  "accepted/drafted",
+  "drafting us/token",
+  "calibration error",
+];
 
-function cellsOf(settings: ReplaySettings): Cell[] {
-  const { live } = settings;
-  const drafters = namesOf("--drafter", settings.drafter, DRAFTER_KINDS);
-  const modes = namesOf("--mode", settings.mode, REPLAY_MODES);
-  const siblings = settings.siblings === null ? [null] : countsOf(settings.siblings);
-  const threshold = thresholdOf(settings);
-  return modes.flatMap((mode) =>
-    drafters.flatMap((drafter) =>
-      siblings.map((count) => ({
-        drafter,
-        mode,
-        siblings: count,
-        budget: BUDGET,
-        live,
-        threshold,
-      })),
-    ),
-  );
+function fileTable(
+  file: string,
+  results: readonly CellResult[],
+  engine: EngineSteps | null,
+): string {
+  const [first] = results;
+  if (first === undefined) return basename(file);
+  const { groups, responses, tokens, live, mode, siblings } = first;
+  const size = `${formatCount(groups)} groups, ${formatCount(responses)} responses, ${formatCount(tokens)} tokens`;
+  const title = `${basename(file)}: ${size}; ${mode}, ${siblings} siblings, ${live} live`;
+  const rows = results.map((result) => [
+    result.drafter,
+    result.accepted_plus_1.toFixed(3),
+    result.ci95?.map((bound) => bound.toFixed(3)).join(" - ") ?? "-",
+    result.drafted_per_step.toFixed(2),
+    result.accepted_per_drafted.toFixed(3),
+    result.us_per_token.toFixed(2),
+    result.ece?.toFixed(3) ?? "-",
+    ...(engine === null ? [] : [times(speedUp(result, engine))]),
+  ]);
+  const head = engine === null ? HEAD : [...HEAD, "speed-up"];
+  const table = textTable(head, rows, standardTable());
+  return `${title}\n${table}\n${verdictOf(results, engine)}`;
 }
 
-function thresholdOf({ draftedPerStep }: ReplaySettings): Threshold {
-  if (draftedPerStep === null) {
-    return { kind: "given", probabilityMin: PROBABILITY_MIN };
+const times = (ratio: number): string => `${ratio.toFixed(2)}x`;
+
+/** Whether drafting pays, for the best of the results. */
+function verdictOf(results: readonly CellResult[], engine: EngineSteps | null): string {
+  const gain = (result: CellResult) =>
+    engine === null ? result.accepted_plus_1 : speedUp(result, engine);
+  const [best] = results.toSorted((a, b) => gain(b) - gain(a));
+  if (best === undefined || best.accepted_plus_1 <= 1) {
+    return "verdict: drafting does not pay on any engine: no token was accepted";
   }
-  return { kind: "drafted", perStep: draftedPerStep };
-}
-
-/** A response that drafts from itself, with all others absent, does not notice how many they would be. */
-function alike(cell: Cell, results: readonly CellResult[]): CellResult | null {
-  if (cell.drafter !== "self" || cell.mode !== "complete") return null;
-  const found = results.find(({ drafter, mode }) => drafter === "self" && mode === "complete");
-  return found === undefined ? null : { ...found, siblings: cell.siblings ?? 0 };
-}
-
-function namesOf<N extends string>(flag: string, text: string, known: readonly N[]): N[] {
-  const names = text.split(",").map((name) => {
-    const found = known.find((one) => one === name);
-    if (found !== undefined) return found;
-    throw new AppError("usage", `${flag} names "${name}"; it is one of ${known.join(", ")}`);
-  });
-  return unlessTwice(flag, text, names);
-}
-
-function countsOf(text: string): number[] {
-  const counts = text.split(",").map((part) => {
-    const count = part.trim() === "" ? Number.NaN : Number(part);
-    if (Number.isInteger(count) && count >= 0 && count < RESPONSES_MAX) return count;
-    const bound = `a whole number between 0 and ${RESPONSES_MAX - 1}`;
-    throw new AppError("usage", `--siblings names "${part}"; it is ${bound}`);
-  });
-  return unlessTwice("--siblings", text, counts);
-}
-
-function unlessTwice<T>(flag: string, text: string, values: T[]): T[] {
-  if (new Set(values).size === values.length) return values;
-  throw new AppError("usage", `${flag} is "${text}"; it names one twice`);
-}
-
-function writeReport(path: string, report: ReplayReport): void {
-  try {
-    mkdirSync(dirname(path), { recursive: true });
-    writeFileSync(path, `${JSON.stringify(report, null, 2)}\n`);
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
+  const { drafter, accepted_plus_1: tokens, drafted_per_step: drafted } = best;
+  if (engine === null) {
+    return `verdict: drafting (${drafter}) pays where a step that verifies ${drafted.toFixed(2)} draft tokens for each request
+takes less than ${times(tokens)} the time of a plain step; if verification cost nothing, it would be ${times(tokens)} as fast.
+For a figure on your engine: --engine-steps.`;
   }
-}
-
-function warningsOf({ results }: ReplayReport): string[] {
-  const warnings: string[] = [];
-  for (const result of results) {
-    const { drafted_per_step: drafted, drafted_per_step_wanted: wanted, full_groups } = result;
-    const name = `${result.file}, ${result.drafter}, ${result.mode}, ${result.siblings} siblings`;
-    if (wanted !== null && Math.abs(drafted - wanted) > wanted * COST_TOLERANCE) {
-      warnings.push(
-        `${name}: ${drafted.toFixed(2)} tokens drafted a step is as near ${wanted} as it gets`,
-      );
-    }
-    if (full_groups > 0) {
-      warnings.push(`${name}: the drafter had no room for ${full_groups} groups`);
-    }
-  }
-  return warnings;
+  const { batch, stepMs, rowUs } = engine;
+  const pays = gain(best) > 1 ? "pays" : "does not pay";
+  return `verdict: drafting ${pays}: ${times(gain(best))} the decoding speed (${drafter}) with ${batch} requests, ${stepMs} ms a step and ${rowUs} us a row`;
 }

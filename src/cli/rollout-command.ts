@@ -1,12 +1,9 @@
 // `foretoken rollout`: one iteration over embedded engines, or several for comparison.
 
-import { mkdirSync, writeFileSync } from "node:fs";
 import { cpus } from "node:os";
-import { dirname } from "node:path";
 import { Command } from "commander";
 import { runIteration } from "../app.ts";
 import { FIELDS, type Settings } from "../config/fields.ts";
-import { present } from "../core/base/assert.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import type { Group, GroupSpec } from "../core/request/buffer.ts";
 import type { FinishedResponse } from "../core/request/response-line.ts";
@@ -20,6 +17,7 @@ import { addFields, givenFields, readFields } from "./commander-fields.ts";
 import { parseCompare, type Run } from "./compare.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { groupsOf } from "./job.ts";
+import { writeOutput } from "./output.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { loadPrompts } from "./prompts.ts";
 import { ResponseWriter } from "./responses.ts";
@@ -33,7 +31,7 @@ import {
 } from "./rollout-engines.ts";
 import { RolloutJournal } from "./rollout-journal.ts";
 import { busyNote, measured, median, type RoundsReport, withRounds } from "./rounds.ts";
-import { comparisonTable, runTable } from "./table.ts";
+import { comparisonTable } from "./table.ts";
 
 const FIELD_NAMES = [
   "demo",
@@ -214,11 +212,7 @@ async function runOne(options: {
   abort: AbortController;
 }): Promise<RunReport> {
   const { run, title, groups, engines, settings, responses, abort } = options;
-  const display = new ProgressDisplay({
-    stream: process.stderr,
-    title,
-    quiet: settings.quiet,
-  });
+  const display = new ProgressDisplay({ title, quiet: settings.quiet });
   const announceStop = () =>
     display.note("stopping: finished responses are kept; once more to quit at once");
   abort.signal.addEventListener("abort", announceStop);
@@ -302,14 +296,8 @@ function formatReport(report: ReportFile): string {
 /** The report, and beside it the same as a page of pictures. */
 function writeReports(path: string, file: ReportFile, reports: Record<string, RoundsReport>): void {
   const runs = Object.entries(reports).map(([name, report]) => ({ name, ...report }));
-  try {
-    mkdirSync(dirname(path), { recursive: true });
-    writeFileSync(path, `${formatReport(file)}\n`);
-    writeFileSync(pagePath(path), iterationsPage(runs, speedups(reports)));
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
-  }
+  writeOutput("--report", path, formatReport(file));
+  writeOutput("--report", pagePath(path), iterationsPage(runs, speedups(reports)));
 }
 
 /** A sentence for each run after the first: medians of the rounds' ratios, as in the table. */
@@ -336,12 +324,7 @@ function show(
     return;
   }
   if (settings.quiet) return;
-  const names = Object.keys(reports);
-  if (names.length > 1) console.log(comparisonTable(reports));
-  else {
-    for (const name of names)
-      console.log(runTable(name, present(reports[name], "a run has a report")));
-  }
+  console.log(comparisonTable(reports));
   const note = busyNote(Object.values(reports));
   const picture =
     settings.report === null ? [] : [`Engines over time: ${pagePath(settings.report)}`];

@@ -1,8 +1,6 @@
 // `foretoken simulate`: what a scheduler would do on engines that are not there. Reads the options, runs the cells and
 // writes the reports. All output is labelled as simulated.
 
-import { mkdirSync, writeFileSync } from "node:fs";
-import { dirname } from "node:path";
 import { Command } from "commander";
 import type { Settings } from "../config/fields.ts";
 import { AppError } from "../core/base/errors.ts";
@@ -19,8 +17,10 @@ import { htmlReport } from "../tools/simulate/html.ts";
 import { chunkTokensOf, SYSTEM_NAMES, type SystemName } from "../tools/simulate/systems.ts";
 import { WORKLOAD_NAMES, type Workload } from "../tools/simulate/workload.ts";
 import { addFields, readFields } from "./commander-fields.ts";
+import { jsonOf, writeOutput } from "./output.ts";
 import { publishedTable, workloadTable } from "./simulate-table.ts";
 import { withLengths, workloadsOf } from "./simulate-workload.ts";
+import { Status } from "./status.ts";
 
 const FIELD_NAMES = [
   "workload",
@@ -70,17 +70,18 @@ async function simulate(settings: SimulateSettings): Promise<void> {
 }
 
 function printPublished(settings: SimulateSettings): void {
+  const status = new Status(settings);
   const cells = checkPublished({
     seeds: settings.seeds,
     chunkTokens: settings.chunkTokens,
     core: loadCore(),
     workloads: WORKLOAD_NAMES,
-    onCell: noteOf(settings),
+    onCell: simulating(status),
   });
-  endNote(settings);
+  status.end();
   const report = { simulated: true, seeds: settings.seeds, cells };
-  if (settings.report !== null) write(settings.report, json(report));
-  if (settings.json) console.log(json(report).trimEnd());
+  if (settings.report !== null) writeOutput("--report", settings.report, jsonOf(report));
+  if (settings.json) console.log(jsonOf(report));
   else if (!settings.quiet) console.log(publishedTable(cells, settings.seeds));
 }
 
@@ -90,26 +91,27 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
   const reports: Record<string, WorkloadReport> = {};
   const pictures: Picture[] = [];
   for (const workload of workloads) {
+    const status = new Status(settings);
     const made = runWorkload(workload, {
       systems,
       draft: settings.simulatedDraft,
       seeds: workload.lengths === null ? settings.seeds : 1,
       chunkTokens: settings.chunkTokens,
       core: loadCore(),
-      onCell: noteOf(settings),
+      onCell: simulating(status),
       isPictured: settings.report !== null,
     });
     reports[workload.name] = made.report;
     pictures.push(...made.pictures);
-    endNote(settings);
+    status.end();
     if (!settings.quiet && !settings.json) console.log(workloadTable(workload.name, made.report));
   }
   const report: SimulateReport = { simulated: true, workloads: reports };
   if (settings.report !== null) {
-    write(settings.report, json(report));
-    write(pagePath(settings.report), htmlReport(report, pictures));
+    writeOutput("--report", settings.report, jsonOf(report));
+    writeOutput("--report", pagePath(settings.report), htmlReport(report, pictures));
   }
-  if (settings.json) console.log(json(report).trimEnd());
+  if (settings.json) console.log(jsonOf(report));
 }
 
 async function wantedWorkloads(settings: SimulateSettings): Promise<Workload[]> {
@@ -134,24 +136,10 @@ function systemsOf(text: string): readonly SystemName[] {
   return names;
 }
 
-/** One line that is overwritten, on a terminal only. */
-function noteOf(settings: SimulateSettings): (name: string) => void {
-  if (settings.quiet || !process.stderr.isTTY) return () => {};
-  return (name) => process.stderr.write(`\r\x1b[2Ksimulating ${name}`);
-}
-
-function endNote(settings: SimulateSettings): void {
-  if (!settings.quiet && process.stderr.isTTY) process.stderr.write("\r\x1b[2K");
-}
-
-const json = (value: unknown): string => `${JSON.stringify(value, null, 2)}\n`;
-
-function write(path: string, text: string): void {
-  try {
-    mkdirSync(dirname(path), { recursive: true });
-    writeFileSync(path, text);
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("output_failed", `--report ${path}: ${reason}`, { cause });
-  }
+function simulating(status: Status): (name: string) => void {
+  return (name) =>
+    status.show(
+      () => [`simulating ${name}`],
+      () => `simulating ${name}`,
+    );
 }

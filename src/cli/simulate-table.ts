@@ -1,94 +1,61 @@
 // The tables of `foretoken simulate`. Every title labels the figures as simulated. It formats the reports
 // and computes nothing but text.
 
-import Table from "cli-table3";
 import type { CheckedCell, WorkloadReport } from "../tools/simulate/experiment.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
+import { standardTable, textTable } from "./output.ts";
 
-const BARE = { head: [], border: [], compact: true };
+const WORKLOAD_HEAD = [
+  ...["system", "drafts", "wall", "x veRL", "95 % interval", "paper"],
+  ...["tail", "tail cut", "preempted", "moved", "x bound"],
+];
 
 /** Without a line end at the end. */
 export function workloadTable(name: string, report: WorkloadReport): string {
-  const table = new Table({
-    head: [
-      "system",
-      "drafts",
-      "wall",
-      "x veRL",
-      "95 % interval",
-      "paper",
-      "tail",
-      "tail cut",
-      "preempted",
-      "moved",
-      "x bound",
-    ],
-    style: BARE,
-    colAligns: ["left", "left", ...Array<"right">(9).fill("right")],
-  });
-  for (const [system, row] of Object.entries(report.systems)) {
-    table.push([
-      system,
-      row.draft,
-      formatSeconds(row.wall_s),
-      row.speedup_over_verl.toFixed(2),
-      intervalOf(row.ci95, 2),
-      row.published_speedup?.toFixed(2) ?? "-",
-      formatSeconds(row.tail_s),
-      formatShare(row.tail_cut),
-      formatCount(row.preemptions),
-      formatBytes(row.migrated_bytes),
-      row.over_lower_bound?.toFixed(2) ?? "-",
-    ]);
-  }
+  const rows = Object.entries(report.systems).map(([system, row]) => [
+    system,
+    row.draft,
+    formatSeconds(row.wall_s),
+    row.speedup_over_verl.toFixed(2),
+    intervalOf(row.ci95, 2),
+    row.published_speedup?.toFixed(2) ?? "-",
+    formatSeconds(row.tail_s),
+    formatShare(row.tail_cut),
+    formatCount(row.preemptions),
+    formatBytes(row.migrated_bytes),
+    row.over_lower_bound?.toFixed(2) ?? "-",
+  ]);
   const size = `${formatCount(report.requests)} requests, mean ${formatCount(report.tokens_mean)} tokens`;
   const bound = `lower bound ${formatSeconds(report.lower_bound_s)}: no schedule can be faster`;
-  return `SIMULATED ${name}: ${size}, ${seedsOf(report.seeds)}; ${bound}\n${table.toString()}`;
+  const title = `SIMULATED ${name}: ${size}, ${seedsOf(report.seeds)}; ${bound}`;
+  return `${title}\n${textTable(WORKLOAD_HEAD, rows, { ...standardTable(), left: 2 })}`;
 }
+
+const PUBLISHED_HEAD = [
+  ...["source", "workload", "system", "drafts", "figure"],
+  ...["G", "paper", "simulated", "95 %", "error"],
+];
 
 /** Predicted beside published, without a line end at the end. */
 export function publishedTable(cells: readonly CheckedCell[], seeds: number): string {
-  const table = new Table({
-    head: [
-      "source",
-      "workload",
-      "G",
-      "system",
-      "drafts",
-      "figure",
-      "paper",
-      "simulated",
-      "95 %",
-      "error",
-    ],
-    style: BARE,
-    colAligns: [
-      "left",
-      "left",
-      "right",
-      "left",
-      "left",
-      "left",
-      ...Array<"right">(4).fill("right"),
-    ],
-  });
-  for (const cell of cells) {
+  const rows = cells.map((cell) => {
     const digits = cell.value >= 100 ? 0 : 2;
-    table.push([
+    return [
       cell.source,
       cell.workload,
-      cell.groupSize ?? "",
       cell.system,
       cell.draft,
       cell.metric,
+      String(cell.groupSize ?? ""),
       cell.value.toFixed(digits),
       cell.predicted.toFixed(digits),
       intervalOf(cell.ci95, digits),
       errorOf(cell),
-    ]);
-  }
+    ];
+  });
   const title = `SIMULATED against the Seer paper, ${seedsOf(seeds)}; "fit": a constant was fitted on it`;
-  return `${title}\n${table.toString()}\n${summaryOf(cells)}`;
+  const table = textTable(PUBLISHED_HEAD, rows, { ...standardTable(), left: 5 });
+  return `${title}\n${table}\n${summaryOf(cells)}`;
 }
 
 /** Within this, a prediction counts as met. */

@@ -5,11 +5,11 @@ import { readFileSync } from "node:fs";
 import * as v from "valibot";
 import { AppError, InvalidFieldError } from "../core/base/errors.ts";
 import { unknownField } from "../server/openai/unknown-field.ts";
+import { readGroups } from "../tools/replay/recordings.ts";
 import { type Hardware, hardwareOf, type ModelSpec } from "../tools/simulate/hardware.ts";
 import type { GroupLengths } from "../tools/simulate/lengths.ts";
 import { kvTokensOf } from "../tools/simulate/step-time.ts";
 import { WORKLOAD_NAMES, WORKLOADS, type Workload } from "../tools/simulate/workload.ts";
-import { readGroups } from "./replay-files.ts";
 
 const count = (max: number) => v.pipe(v.number(), v.integer(), v.minValue(1), v.maxValue(max));
 

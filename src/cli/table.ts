@@ -1,28 +1,17 @@
 // The closing tables: one run, or several beside one another and against the first. It prints what the
-// reports say and computes nothing but ratios. No line is longer than TABLE_COLUMNS_MAX.
+// reports say and computes nothing but ratios.
 
-import { stripVTControlCharacters } from "node:util";
-import Table from "cli-table3";
 import type { WorkerReport } from "../core/rollout/report.ts";
 import { formatBytes, formatCount, formatSeconds, formatShare } from "./format.ts";
+import { standardTable, type TableOptions, textTable } from "./output.ts";
 import { median, type Round, type RoundsReport } from "./rounds.ts";
-import { paint, terminalOf } from "./terminal.ts";
-
-export const TABLE_COLUMNS_MAX = 100;
-
-export interface TableOptions {
-  readonly color: boolean;
-  /** false: ASCII only. */
-  readonly unicode: boolean;
-}
+import { paint } from "./terminal.ts";
 
 /** Runs by the name they are shown under, in the order they ran. */
 export type Runs = Readonly<Record<string, RoundsReport>>;
 
-/** Runs beside the first one in one table, if they fit; further runs follow below. */
+/** Runs beside the first one in one table; further runs follow below. */
 const OTHERS_MAX = 2;
-/** Workers listed one by one; beyond it, a run has one line for all of them. */
-const WORKERS_MAX = 8;
 /** A name longer than this is cut: it is a policy, perhaps with a draft mode. */
 const NAME_CHARACTERS_MAX = 16;
 /** Ratios nearer to 1 than this are called the same. */
@@ -131,40 +120,19 @@ const ROWS: readonly Row[] = [
   },
 ];
 
-/** The closing tables of one run, ready to print, without a line end at the end. */
-export function runTable(
-  name: string,
-  run: RoundsReport,
-  options: TableOptions = standard(),
-): string {
-  return comparisonTable({ [name]: run }, options);
-}
-
-/** The same for several runs: each value beside its ratio to the first run's. */
-export function comparisonTable(runs: Runs, options: TableOptions = standard()): string {
+/** The closing tables, ready to print: each value beside its ratio to the first run's. No line end at the end. */
+export function comparisonTable(runs: Runs, options: TableOptions = standardTable()): string {
   const named = Object.entries(runs).map(
     ([name, run]) => [name.slice(0, NAME_CHARACTERS_MAX), run] as const,
   );
   const [first, ...others] = named;
   if (first === undefined) return "no runs";
   const parts = [headline(first[1], options)];
-  for (let from = 0; from === 0 || from < others.length; ) {
-    let taken = others.slice(from, from + OTHERS_MAX);
-    let table = comparison(first, taken, options);
-    if (columnsOf(table) > TABLE_COLUMNS_MAX) {
-      taken = taken.slice(0, 1);
-      table = comparison(first, taken, options);
-    }
-    parts.push(table);
-    from += Math.max(1, taken.length);
+  for (let from = 0; from === 0 || from < others.length; from += OTHERS_MAX) {
+    parts.push(comparison(first, others.slice(from, from + OTHERS_MAX), options));
   }
   parts.push(workerTable(named, options));
   return parts.join("\n\n");
-}
-
-/** What standard output can show. */
-function standard(): TableOptions {
-  return terminalOf(process.stdout, process.env);
 }
 
 type NamedRun = readonly [name: string, run: RoundsReport];
@@ -178,9 +146,8 @@ function headline(run: RoundsReport, options: TableOptions): string {
 function comparison(first: NamedRun, others: readonly NamedRun[], options: TableOptions): string {
   const title = ([name, run]: NamedRun): string => `${name}${run.interrupted ? " (cut)" : ""}`;
   const head = ["", title(first), ...others.flatMap((one) => [title(one), `vs ${first[0]}`])];
-  const table = newTable(head, options);
-  table.push(["drafts", first[1].draft, ...others.flatMap(([, run]) => [run.draft, ""])]);
-  for (const row of TIMES) table.push(...timeRows(row, first[1], others, options));
+  const rows = [["drafts", first[1].draft, ...others.flatMap(([, run]) => [run.draft, ""])]];
+  for (const row of TIMES) rows.push(...timeRows(row, first[1], others, options));
   for (const row of ROWS) {
     const { when, ratio } = row;
     if (when !== undefined && ![first, ...others].some(([, run]) => when(run))) continue;
@@ -192,9 +159,9 @@ function comparison(first: NamedRun, others: readonly NamedRun[], options: Table
         : "";
       return [row.show(run), text];
     });
-    table.push([row.name, row.show(first[1]), ...cells]);
+    rows.push([row.name, row.show(first[1]), ...cells]);
   }
-  return print(table);
+  return textTable(head, rows, options);
 }
 
 function timeRows(
@@ -255,28 +222,20 @@ function formatFactor(factor: number, digits: number): string {
   return factor >= 1e4 ? factor.toExponential(1) : factor.toFixed(digits);
 }
 
+const WORKER_HEAD = [
+  ...["worker", "busy", "idle tail", "tokens", "recomputed", "preempted"],
+  "KV tokens peak",
+];
+
 function workerTable(runs: readonly NamedRun[], options: TableOptions): string {
-  const several = runs.length > 1;
-  const columns = [
-    "worker",
-    "busy",
-    "idle tail",
-    "tokens",
-    "recomputed",
-    "preempted",
-    "KV tokens peak",
-  ];
-  const table = newTable(several ? ["", ...columns] : columns, options);
-  for (const [name, run] of runs) {
-    const rows =
-      run.workers.length <= WORKERS_MAX
-        ? run.workers.map(workerCells)
-        : [summaryCells(run.workers)];
-    for (const [i, cells] of rows.entries()) {
-      table.push(several ? [i === 0 ? name : "", ...cells] : cells);
-    }
-  }
-  return print(table);
+  const isOne = runs.length === 1;
+  const rows = runs.flatMap(([name, run]) =>
+    run.workers.map((worker, i) => [
+      ...(isOne ? [] : [i === 0 ? name : ""]),
+      ...workerCells(worker),
+    ]),
+  );
+  return textTable(isOne ? WORKER_HEAD : ["", ...WORKER_HEAD], rows, options);
 }
 
 function workerCells(worker: WorkerReport): string[] {
@@ -291,74 +250,6 @@ function workerCells(worker: WorkerReport): string[] {
   ];
 }
 
-/** One line for many workers: least to most of what is per worker, sums of what adds up. */
-function summaryCells(workers: readonly WorkerReport[]): string[] {
-  const range = (values: readonly number[], digits: number, unit: string): string =>
-    `${Math.min(...values).toFixed(digits)}-${Math.max(...values).toFixed(digits)}${unit}`;
-  const sum = (values: readonly number[]): string =>
-    formatCount(values.reduce((total, value) => total + value, 0));
-  const peaks = workers.map((worker) => worker.kv_tokens_peak / Math.max(1, worker.kv_tokens));
-  const busy = workers.map((worker) => worker.busy_share * 100);
-  const idle = workers.map((worker) => worker.idle_tail_s);
-  return [
-    `all ${workers.length}`,
-    range(busy, 0, "%"),
-    range(idle, 1, " s"),
-    sum(workers.map((worker) => worker.output_tokens)),
-    sum(workers.map((worker) => worker.recomputed_tokens)),
-    sum(workers.map((worker) => worker.preemptions)),
-    range(
-      peaks.map((share) => share * 100),
-      0,
-      "%",
-    ),
-  ];
-}
-
 function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
-}
-
-const LINES_UNICODE = {
-  top: "─",
-  "top-mid": "─",
-  "top-left": "─",
-  "top-right": "─",
-  mid: "─",
-  "mid-mid": "─",
-  "left-mid": "─",
-  "right-mid": "─",
-  bottom: "─",
-  "bottom-mid": "─",
-  "bottom-left": "─",
-  "bottom-right": "─",
-  left: "",
-  middle: " ",
-  right: "",
-};
-
-const LINES_ASCII = Object.fromEntries(
-  Object.entries(LINES_UNICODE).map(([name, char]) => [name, char === "─" ? "-" : char]),
-);
-
-function newTable(head: readonly string[], options: TableOptions): InstanceType<typeof Table> {
-  return new Table({
-    head: head.map((name) => paint(name, "bold", options.color)),
-    colAligns: head.map((_, i) => (i === 0 ? "left" : "right")),
-    chars: options.unicode ? LINES_UNICODE : LINES_ASCII,
-    style: { head: [], border: [], compact: true, "padding-left": 0, "padding-right": 1 },
-  });
-}
-
-/** The table's lines, with nothing after their last character and rules as wide as the widest one. */
-function print(table: InstanceType<typeof Table>): string {
-  const lines = table.toString().split("\n");
-  const isRule = (line: string): boolean => /^[─-]+$/.test(line);
-  const trimmed = lines.map((line) => (isRule(line) ? line : line.trimEnd()));
-  const width = columnsOf(trimmed.filter((line) => !isRule(line)).join("\n"));
-  return trimmed.map((line) => (isRule(line) ? line.slice(0, width) : line)).join("\n");
-}
-
-function columnsOf(text: string): number {
-  return Math.max(...text.split("\n").map((line) => stripVTControlCharacters(line).length));
 }

@@ -1,11 +1,9 @@
 // `foretoken trace`: a finished iteration as a trace that Perfetto opens.
 
-import { mkdirSync, writeFileSync } from "node:fs";
-import { dirname } from "node:path";
 import { Command } from "commander";
-import { AppError, errorText } from "../core/base/errors.ts";
 import { addFields, readFields } from "./commander-fields.ts";
-import { type TraceFile, traceOf } from "./trace-events.ts";
+import { writeOutput } from "./output.ts";
+import { traceOf } from "./trace-events.ts";
 import { readTracedRuns } from "./trace-report.ts";
 
 const FIELD_NAMES = ["traceOut", "quiet"] as const;
@@ -29,19 +27,10 @@ export function traceCommand(setStatus: (status: number) => void): Command {
     const trace = traceOf(readTracedRuns(report));
     if (traceOut === null) console.log(JSON.stringify(trace));
     else {
-      write(traceOut, trace);
+      writeOutput("--out", traceOut, JSON.stringify(trace));
       const events = trace.traceEvents.length.toLocaleString("en-US");
       if (!quiet) console.log(`${traceOut}: ${events} events; open it at https://ui.perfetto.dev`);
     }
     setStatus(0);
   });
-}
-
-function write(path: string, trace: TraceFile): void {
-  try {
-    mkdirSync(dirname(path), { recursive: true });
-    writeFileSync(path, `${JSON.stringify(trace)}\n`);
-  } catch (cause) {
-    throw new AppError("output_failed", `--out ${path}: ${errorText(cause)}`, { cause });
-  }
 }

@@ -69,8 +69,7 @@ async function verify(promptsPath: string, settings: VerifySettings): Promise<nu
       stopTokenIds,
       text: model.text,
     });
-    const display = (title: string) =>
-      new ProgressDisplay({ stream: process.stderr, title, quiet: settings.quiet });
+    const display = (title: string) => new ProgressDisplay({ title, quiet: settings.quiet });
     const report = await compareRuns(model, groups, { shape: settings, display });
     if (settings.json) console.log(JSON.stringify(report, null, 2));
     else if (!settings.quiet) console.log(describe(report));

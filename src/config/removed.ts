@@ -11,6 +11,8 @@ const REMOVED: Readonly<Record<string, string>> = {
   "--budget": "at most 16 tokens are drafted in one step",
   "--completed-mb": FIXED,
   "--draft-budget": "drafts are always verified if that is faster at the measured step times",
+  "--drafted-per-step": "the table has what each drafter drafts a step beside what is accepted",
+  "--drafter": "all three are replayed and compared",
   "--encode-timeout-s": FIXED,
   "--group-memory-mb": FIXED,
   "--harmless-rpc":
@@ -33,7 +35,7 @@ const REMOVED: Readonly<Record<string, string>> = {
   "--pool-disk-mb": "the SSD tier of the KV pool takes 4 times --pool-memory-mb",
   "--pool-memory-mb":
     "the KV pool of a server takes a sixteenth of the machine's DRAM, at least 256 MB",
-  "--probability-min": "use --drafted-per-step",
+  "--probability-min": "tokens that are less likely than 0.1 are not drafted",
   "--read-token": PROXY,
   "--html": "--report FILE.json writes the page beside it, as FILE.html",
   "--retry-grace-s": FIXED,

@@ -4,8 +4,8 @@
 
 import type { GroupId } from "../../src/core/base/ids.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
+import type { TraceGroup } from "../../src/tools/replay/recordings.ts";
 import type { ReplayOptions, Tally } from "../../src/tools/replay/replay.ts";
-import type { TraceGroup } from "../../src/tools/replay/trace.ts";
 
 const CONTEXT = 3;
 const TREE_WIDTH = 2;

@@ -1,8 +1,6 @@
 import { expect, test } from "bun:test";
-import { Replica } from "../../core/draft/replica.ts";
 import { type CellOptions, runCell } from "./cell.ts";
-import { TraceSource } from "./source.ts";
-import type { TraceGroup } from "./trace.ts";
+import type { TraceGroup } from "./recordings.ts";
 
 /** Responses that take up phrases of a common stock, each group of its own. */
 function groupsOf(count: number, responses: number, phrases: number): TraceGroup[] {
@@ -32,22 +30,14 @@ const OPTIONS: CellOptions = {
   siblings: null,
   budget: 16,
   live: 4,
-  threshold: { kind: "given", probabilityMin: 0.1 },
+  probabilityMin: 0.1,
 };
 
 async function cell(options: Partial<CellOptions>, groups = groupsOf(40, 4, 60)) {
-  const open = async function* () {
+  const stream = async function* () {
     yield* groups;
   };
-  let now = 0;
-  const clock = {
-    nowMs: () => {
-      now += 1;
-      return now;
-    },
-  };
-  const source = new TraceSource({ open, groupsMax: null });
-  return runCell(source, { ...OPTIONS, ...options }, { newDrafter: () => new Replica(), clock });
+  return runCell(stream(), { ...OPTIONS, ...options });
 }
 
 test("cell: the line of the report adds up", async () => {
@@ -62,7 +52,6 @@ test("cell: the line of the report adds up", async () => {
     responses: 160,
     tokens: 160 * 300,
     probability_min: 0.1,
-    drafted_per_step_wanted: null,
     full_groups: 0,
   });
   const drafted = result.drafted_per_step * result.steps;
@@ -78,26 +67,6 @@ test("cell: the line of the report adds up", async () => {
   expect(result.us_per_token).toBeGreaterThan(0);
 });
 
-test.each([
-  ["grouped", "concurrent"],
-  ["tree", "concurrent"],
-  ["grouped", "complete"],
-] as const)("cell: %s, %s drafts as many tokens a step as wanted", async (drafter, mode) => {
-  const result = await cell({ drafter, mode, threshold: { kind: "drafted", perStep: 2.5 } });
-  expect(Math.abs(result.drafted_per_step - 2.5)).toBeLessThan(2.5 * 0.02);
-  expect(result.drafted_per_step_wanted).toBe(2.5);
-  expect(result.groups).toBe(40);
-});
-
-test("cell: the result at a found threshold is that of the threshold when given", async () => {
-  const found = await cell({ threshold: { kind: "drafted", perStep: 2 } });
-  const given = await cell({
-    threshold: { kind: "given", probabilityMin: found.probability_min },
-  });
-  expect(given.accepted_plus_1).toBe(found.accepted_plus_1);
-  expect(given.drafted_per_step).toBe(found.drafted_per_step);
-});
-
 test("cell: siblings help, and all of them before more than all of them beside", async () => {
   const self = await cell({ drafter: "self" });
   const concurrent = await cell({});
@@ -108,6 +77,6 @@ test("cell: siblings help, and all of them before more than all of them beside",
 
 test("cell: a trace without a token has figures of nothing", async () => {
   const empty = [{ name: "g", prompt: new Int32Array(0), responses: [] }];
-  const result = await cell({ threshold: { kind: "drafted", perStep: 2 } }, empty);
+  const result = await cell({}, empty);
   expect(result).toMatchObject({ accepted_plus_1: 1, tokens: 0, ci95: null, ece: null });
 });

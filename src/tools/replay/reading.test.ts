@@ -1,12 +1,9 @@
 // Both readers: what they read, where the stream may be cut, and what they say of each wrong input.
 
 import { describe, expect, test } from "bun:test";
-import fc from "fast-check";
 import { AppError } from "../../core/base/errors.ts";
-import { readResponses } from "./read-responses.ts";
-import { readTrace } from "./read-trace.ts";
-import { TraceSource } from "./source.ts";
-import type { Chunks, TraceGroup } from "./trace.ts";
+import type { Chunks } from "../../host/json-lines.ts";
+import { readResponses, readTrace, type TraceGroup } from "./recordings.ts";
 
 const encoder = new TextEncoder();
 
@@ -115,50 +112,16 @@ describe("trace", () => {
 
   test("trace: groups are found wherever brackets, quotes and the word stand besides", async () => {
     expect(await read(readTrace, JSON.stringify(trace))).toEqual(expected);
-    expect(await read(readTrace, JSON.stringify(trace, null, 2))).toEqual(expected);
-  });
-
-  test("trace: the stream may be cut at every byte", async () => {
-    const text = JSON.stringify(trace);
-    for (let at = 0; at <= text.length; at += 1) {
-      expect(await read(readTrace, text, [at])).toEqual(expected);
-    }
-  });
-
-  test("trace: any object is read as JSON.parse reads it, however the stream is cut", async () => {
-    const extra = fc.dictionary(fc.string(), fc.jsonValue(), { maxKeys: 3 });
-    const groupArbitrary = fc.record({
-      group: fc.string({ minLength: 1 }),
-      responses: fc.array(fc.array(fc.nat({ max: 99 }), { maxLength: 3 }), { maxLength: 3 }),
-      meta: fc.jsonValue(),
-    });
-    const traceArbitrary = fc.record({
-      before: extra,
-      groups: fc.array(groupArbitrary, { maxLength: 3 }),
-      after: extra,
-    });
-    await fc.assert(
-      fc.asyncProperty(traceArbitrary, fc.array(fc.nat({ max: 20 })), async (parts, sizes) => {
-        const { before, groups: list, after } = parts;
-        const text = JSON.stringify({ before, groups: list, after });
-        const wanted = list.map(({ group, responses }) => ({ name: group, prompt: [], responses }));
-        expect(await read(readTrace, text, sizes)).toEqual(wanted);
-      }),
-      { numRuns: 200 },
-    );
+    expect(await read(readTrace, JSON.stringify(trace, null, 2), [3, 20])).toEqual(expected);
   });
 
   test.each([
-    ["", 'f: is not a trace: a JSON object with an array "groups"'],
-    ["[]", "f: is not a trace"],
-    ['{"groups":5}', "f: is not a trace"],
-    ['{"group":[]}', "f: is not a trace"],
-    ['{"groups":[1]}', "f: groups[0]: is not a JSON object"],
-    ['{"groups":[{"group":"a","responses":[]},"x"]}', "f: groups[1]: is not a JSON object"],
-    ['{"groups":[[]]}', "f: groups[0]: is not a JSON object"],
-    ['{"groups":[{"group":"a","responses":[]}', "f: ends within groups[1]"],
-    ['{"groups":[{"group":', "f: ends within groups[0]"],
-    ['{"groups":[{"group":x}]}', "f: groups[0]: is not valid JSON"],
+    ["", "f: is not valid JSON"],
+    ["[]", "f: holds []; it must be a JSON object"],
+    ['{"groups":5}', "f: groups is 5; it must be an array of groups"],
+    ['{"group":[]}', "f: groups is missing"],
+    ['{"groups":[1]}', "f: groups[0]: responses is missing"],
+    ['{"groups":[{"group":"a","responses":[]}', "f: is not valid JSON"],
     ['{"groups":[{"responses":[]}]}', "f: groups[0]: group is missing"],
     ['{"groups":[{"group":"a"}]}', "f: groups[0]: responses is missing"],
     ['{"groups":[{"group":"a","responses":[3]}]}', "f: groups[0]: responses[0] is 3"],
@@ -166,55 +129,5 @@ describe("trace", () => {
     ['{"groups":[{"group":"a","prompt":1,"responses":[]}]}', "f: groups[0]: prompt is 1"],
   ])("trace: %s is refused", async (text, message) => {
     expect(await problem(readTrace, text)).toStartWith(message);
-  });
-});
-
-describe("source", () => {
-  const groups = [1, 2, 3, 4, 5].map((token) => ({
-    name: String(token),
-    prompt: new Int32Array(0),
-    responses: [Int32Array.of(token)],
-  }));
-
-  function sourceOf(options: { groupsMax?: number; keptTokensMax?: number } = {}) {
-    let opened = 0;
-    const { groupsMax = null, ...rest } = options;
-    const open = async function* () {
-      opened += 1;
-      yield* groups;
-    };
-    const source = new TraceSource({ open, groupsMax, ...rest });
-    const names = async (stream = source.groups()) => {
-      const found: string[] = [];
-      for await (const group of stream) found.push(group.name);
-      return found.join("");
-    };
-    return { source, names, opened: () => opened };
-  }
-
-  test("source: what fits is read once and given as often as wanted", async () => {
-    const { names, opened } = sourceOf();
-    expect([await names(), await names(), opened()]).toEqual(["12345", "12345", 1]);
-  });
-
-  test("source: what does not fit is read again each time", async () => {
-    const { names, opened } = sourceOf({ keptTokensMax: 4 });
-    expect([await names(), await names(), opened()]).toEqual(["12345", "12345", 2]);
-  });
-
-  test("source: a reading that was given up is not taken for the whole", async () => {
-    const { source, names } = sourceOf();
-    for await (const _ of source.groups()) break;
-    expect(await names()).toBe("12345");
-  });
-
-  test("source: no more groups than asked for", async () => {
-    const { names } = sourceOf({ groupsMax: 2 });
-    expect([await names(), await names()]).toEqual(["12", "12"]);
-  });
-
-  test("source: a sample takes every n-th group", async () => {
-    const { source, names } = sourceOf();
-    expect(await names(source.sample(2))).toBe("135");
   });
 });

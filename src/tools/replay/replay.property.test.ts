@@ -3,8 +3,8 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { NaiveDrafter, naiveReplay } from "../../../test/reference/naive-replay.ts";
+import type { TraceGroup } from "./recordings.ts";
 import { DRAFTER_KINDS, REPLAY_MODES, type ReplayOptions, replay } from "./replay.ts";
-import type { TraceGroup } from "./trace.ts";
 
 // Few tokens, so that contexts repeat.
 const text = (maxLength: number) =>

@@ -4,8 +4,8 @@ import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import type { GroupId } from "../../core/base/ids.ts";
 import type { DraftQuery } from "../../core/draft/drafter.ts";
 import { Replica } from "../../core/draft/replica.ts";
+import type { TraceGroup } from "./recordings.ts";
 import { type ReplayOptions, replay } from "./replay.ts";
-import type { TraceGroup } from "./trace.ts";
 
 const OPTIONS: ReplayOptions = {
   drafter: "grouped",

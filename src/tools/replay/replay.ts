@@ -12,7 +12,7 @@ import { type GroupId, groupId } from "../../core/base/ids.ts";
 import type { Drafter, DraftQuery } from "../../core/draft/drafter.ts";
 import { acceptedOf } from "./acceptance.ts";
 import { Calibration } from "./calibration.ts";
-import type { TraceGroup } from "./trace.ts";
+import type { TraceGroup } from "./recordings.ts";
 
 export const DRAFTER_KINDS = ["self", "grouped", "tree"] as const;
 /** self: a path from the response's own prompt and text. grouped: a path, siblings too. tree: a tree, siblings too. */

@@ -3,9 +3,11 @@
 import fc from "fast-check";
 import { loadPrompts } from "../../../../src/cli/prompts.ts";
 import { workloadsOf } from "../../../../src/cli/simulate-workload.ts";
-import { readResponses } from "../../../../src/tools/replay/read-responses.ts";
-import { readTrace } from "../../../../src/tools/replay/read-trace.ts";
-import type { TraceGroup } from "../../../../src/tools/replay/trace.ts";
+import {
+  readResponses,
+  readTrace,
+  type TraceGroup,
+} from "../../../../src/tools/replay/recordings.ts";
 import { fileTarget } from "../file-target.ts";
 import { jsonOf, PLAIN, type Schema } from "../json-text.ts";
 import { type FuzzTarget, readOrRefused, target } from "../target.ts";

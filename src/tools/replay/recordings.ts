@@ -1,0 +1,165 @@
+// Recorded responses by group, as files hold them: JSON lines as `foretoken rollout` writes them, or a trace, one JSON
+// object {"groups": [{"group", "prompt", "responses"}, ...]}; each plain or gzipped. Other fields are not looked at.
+
+import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
+import { SEQUENCES_MAX } from "../../core/wasm/abi.ts";
+import {
+  type Chunks,
+  chunksOf,
+  decoded,
+  linesOf,
+  must,
+  objectOf,
+  tokensOf,
+} from "../../host/json-lines.ts";
+
+/** One prompt and the responses that were recorded for it. */
+export interface TraceGroup {
+  readonly name: string;
+  /** Empty: the recording has none. */
+  readonly prompt: Int32Array;
+  readonly responses: readonly Int32Array[];
+}
+
+/** A draft group holds no more sequences. */
+export const RESPONSES_MAX = SEQUENCES_MAX;
+const TOKEN_MAX = 0x7fffffff;
+/** A response of a million tokens, with its text and logprobs, takes about 30 MB as JSON. */
+const LINE_BYTES_MAX = 256 * 1024 * 1024;
+/** The longest text that JSON.parse takes. */
+const TRACE_BYTES_MAX = 512 * 1024 * 1024 - 1;
+
+/** Reads `path` from the start. @throws AppError usage, invalid_json, invalid_field. */
+export async function* readGroups(path: string, groupsMax: number | null = null) {
+  let left = groupsMax ?? Number.POSITIVE_INFINITY;
+  for await (const group of groupsIn(path)) {
+    yield group;
+    left -= 1;
+    if (left === 0) return;
+  }
+}
+
+function groupsIn(path: string): AsyncIterable<TraceGroup> {
+  const name = path.replace(/\.gz$/, "");
+  if (name.endsWith(".jsonl")) return readResponses(path, chunksOf(path));
+  if (name.endsWith(".json")) return readTrace(path, chunksOf(path));
+  const kinds = ".jsonl (responses) or .json (a trace), each with or without .gz";
+  throw new AppError("usage", `${path}: its name must end with ${kinds}`);
+}
+
+/** The whole file is held. `prompt` may be null. */
+export async function* readTrace(file: string, chunks: Chunks): AsyncGenerator<TraceGroup> {
+  const pieces: Uint8Array[] = [];
+  let bytes = 0;
+  for await (const chunk of chunks) {
+    bytes += chunk.length;
+    if (bytes > TRACE_BYTES_MAX) {
+      const problem = `is longer than ${TRACE_BYTES_MAX} bytes; JSON lines may be of any length`;
+      throw new AppError("invalid_json", `${file}: ${problem}`);
+    }
+    pieces.push(chunk);
+  }
+  const { groups } = objectOf(decoded(Buffer.concat(pieces), file), file);
+  if (!Array.isArray(groups)) {
+    const problem = must(groups, "be an array of groups");
+    throw new InvalidFieldError({ where: file, field: "groups", problem });
+  }
+  for (const [number, group] of groups.entries()) {
+    const where = `${file}: groups[${number}]`;
+    const { group: name, prompt, responses } = Object(group) as Record<string, unknown>;
+    if (!Array.isArray(responses) || responses.length > RESPONSES_MAX) {
+      const problem = must(responses, `be an array of at most ${RESPONSES_MAX} responses`);
+      throw new InvalidFieldError({ where, field: "responses", problem });
+    }
+    yield {
+      name: nameOf(name, where),
+      prompt: promptOf(prompt, { where, field: "prompt" }),
+      responses: responses.map((tokens: unknown, i) =>
+        tokensOf(tokens, { where, field: `responses[${i}]` }, TOKEN_MAX),
+      ),
+    };
+  }
+}
+
+interface Line {
+  readonly where: string;
+  readonly group: string;
+  readonly index: number;
+  readonly prompt: Int32Array;
+  readonly tokens: Int32Array;
+}
+
+/**
+ * One group is held: the lines of a group stand beside one another. A name that comes again after other groups is another
+ * group, since logs of several iterations repeat names. Responses come in the order of their index.
+ */
+export async function* readResponses(file: string, chunks: Chunks): AsyncGenerator<TraceGroup> {
+  let open = new Map<number, Line>();
+  let first: Line | null = null;
+  for await (const { where, text } of linesOf(file, chunks, LINE_BYTES_MAX)) {
+    const line = lineOf(objectOf(text, where), where);
+    if (first !== null && first.group !== line.group) {
+      yield groupOf(first, open);
+      [open, first] = [new Map(), null];
+    }
+    first ??= line;
+    check(line, first, open);
+    open.set(line.index, line);
+  }
+  if (first === null) throw new AppError("invalid_json", `${file}: holds no response`);
+  yield groupOf(first, open);
+}
+
+function lineOf(value: Readonly<Record<string, unknown>>, where: string): Line {
+  const { index, group, prompt_token_ids: prompt, token_ids: tokens } = value;
+  if (typeof index !== "number" || !Number.isSafeInteger(index) || index < 0) {
+    const problem = must(index, "be a whole number from 0 on");
+    throw new InvalidFieldError({ where, field: "index", problem });
+  }
+  return {
+    where,
+    group: nameOf(group, where),
+    index,
+    prompt: promptOf(prompt, { where, field: "prompt_token_ids" }),
+    tokens: tokensOf(tokens, { where, field: "token_ids" }, TOKEN_MAX),
+  };
+}
+
+function check(line: Line, first: Line, open: ReadonlyMap<number, Line>): void {
+  const { where, index, prompt } = line;
+  const refused = (field: string, problem: string) =>
+    new InvalidFieldError({ where, field, problem });
+  const earlier = open.get(index)?.where;
+  if (earlier !== undefined) {
+    throw refused("index", `is ${index}, as on ${earlier}; a group has each index once`);
+  }
+  if (!isSame(prompt, first.prompt)) {
+    const problem = `differs from that of ${first.where}; the prompt of a group is one`;
+    throw refused("prompt_token_ids", problem);
+  }
+  if (open.size === RESPONSES_MAX) {
+    throw refused("group", `has more than ${RESPONSES_MAX} responses`);
+  }
+}
+
+function groupOf({ group, prompt }: Line, open: ReadonlyMap<number, Line>): TraceGroup {
+  const ordered = [...open.values()].sort((a, b) => a.index - b.index);
+  return { name: group, prompt, responses: ordered.map(({ tokens }) => tokens) };
+}
+
+function isSame(a: Int32Array, b: Int32Array): boolean {
+  return a.length === b.length && a.every((token, i) => token === b[i]);
+}
+
+/** Token ids that may be absent or null: then there are none. */
+function promptOf(value: unknown, place: { where: string; field: string }): Int32Array {
+  return value === undefined || value === null
+    ? new Int32Array(0)
+    : tokensOf(value, place, TOKEN_MAX);
+}
+
+function nameOf(value: unknown, where: string): string {
+  if (typeof value === "string" && value !== "") return value;
+  const problem = must(value, "be a string that names the group");
+  throw new InvalidFieldError({ where, field: "group", problem });
+}
