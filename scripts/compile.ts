@@ -26,9 +26,7 @@ const MODEL_FILES = ["foretoken-3m-q8_0.gguf", "prompts.jsonl", "README.md", "hf
 
 /** `new Worker(new URL("./x-thread.ts", import.meta.url))` finds a thread by its file name alone, so names are unique. */
 function threads(): string[] {
-  const files = [...new Glob("src/**/*-thread.ts").scanSync(root)].toSorted();
-  // It has the two ends of such threads and is none.
-  const entries = files.filter((file) => basename(file) !== "encoder-thread.ts");
+  const entries = [...new Glob("src/**/*-thread.ts").scanSync(root)].toSorted();
   const names = new Set(entries.map((file) => basename(file)));
   if (names.size !== entries.length) throw new Error(`two threads of one name: ${entries}`);
   return entries;

@@ -11,7 +11,7 @@ import { engineKind, serverOf } from "./engines/kinds.ts";
 import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
 import { BUNDLED_MODEL } from "./host/installation.ts";
 import type { WorkerSource } from "./pool/pool.ts";
-import type { EncoderThread } from "./text/encoder.ts";
+import type { EncoderThread } from "./text/encoder-job.ts";
 import { eosTokensOf } from "./text/eos.ts";
 import {
   openHuggingFaceText,

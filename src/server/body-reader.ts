@@ -1,13 +1,10 @@
 // Makes JSON of bodies without holding up the thread that serves everybody: small ones at once, the others one after the
-// other in a thread that packs their lists of numbers. How many wait is bounded by the budget of bodies, as their room
-// is kept until they are read.
+// other in a thread. How many wait is bounded by the budget of bodies, as their room is kept until they are read.
 
 import { createHash } from "node:crypto";
 import { AppError } from "../core/base/errors.ts";
-import { parseJson } from "../core/base/json.ts";
-import { type PackedJson, unpackLists } from "../core/base/json-lists.ts";
-import { jsonProblem } from "./json-problem.ts";
-import type { ReadBody } from "./json-thread.ts";
+import { JsonLimitError, parseJson } from "../core/base/json.ts";
+import { Lane, openThread } from "../text/job-lane.ts";
 
 /** Whether lists of token ids may be Int32Array where prompts stand. */
 export type IdLists = "plain" | "packed";
@@ -15,8 +12,14 @@ export type IdLists = "plain" | "packed";
 export interface JsonBody {
   /** Stands for the bytes. */
   readonly digest: string;
-  /** null: there is none. @throws AppError invalid_json. */
-  json(lists: IdLists): Promise<unknown>;
+  /** null: there is none. */
+  json(lists: IdLists): unknown;
+}
+
+/** The thread's answer. */
+export interface ReadBody {
+  readonly digest: string;
+  readonly value: unknown;
 }
 
 /** Parsed in some milliseconds. */
@@ -25,93 +28,84 @@ const INLINE_BYTES_MAX = 256 * 1024;
 const READ_MS_MAX = 30_000;
 
 export class BodyReader {
-  #thread: Worker | null = null;
-  /** Resolves when everybody who came earlier is done. */
-  #turn: Promise<unknown> = Promise.resolve();
-  #stop: (error: AppError) => void = () => {};
+  readonly #lane = new Lane<Uint8Array>({
+    openThread: () => openThread(new URL("./json-thread.ts", import.meta.url), null),
+    msMax: READ_MS_MAX,
+    sizeMax: Number.POSITIVE_INFINITY,
+    words: { thread: "bodies", unit: "bytes of a body", done: "read" },
+  });
 
-  /** The bytes are the reader's until it resolves. @throws AppError deadline_exceeded, interrupted, worker_failed. */
+  /** The bytes are the reader's until it resolves. @throws AppError invalid_json, and as Lane.run. */
   async read(bytes: Uint8Array<ArrayBuffer>, signal: AbortSignal): Promise<JsonBody> {
-    if (bytes.length <= INLINE_BYTES_MAX) return inlineBody(bytes);
-    const turn = this.#turn.then(() => {
-      if (signal.aborted) throw new AppError("interrupted", "the client has gone");
-      return this.#ask(bytes);
-    });
-    this.#turn = turn.catch(() => {});
-    const { digest, packed, problem } = await turn;
-    if (problem !== null) throw new AppError("invalid_json", problem);
-    return { digest, json: async (lists) => await readable(() => unpacked(packed, lists)) };
+    if (bytes.length <= INLINE_BYTES_MAX) {
+      const value = jsonOf(bytes);
+      return { digest: digestOf(bytes), json: () => value };
+    }
+    const { digest, value } = (await this.#lane.run(bytes, bytes.length, signal)) as ReadBody;
+    return { digest, json: (lists) => unpacked(value, lists === "packed", []) };
   }
 
   close(): void {
-    this.#stop(new AppError("draining", "the server stops"));
-  }
-
-  async #ask(bytes: Uint8Array<ArrayBuffer>): Promise<ReadBody> {
-    const size = bytes.length;
-    const { promise, resolve, reject } = Promise.withResolvers<ReadBody>();
-    this.#thread ??= opened();
-    const thread = this.#thread;
-    this.#stop = (error) => {
-      this.#thread = null;
-      thread.terminate();
-      reject(error);
-    };
-    thread.onmessage = ({ data }: MessageEvent<ReadBody>) => resolve(data);
-    thread.onerror = ({ message }) => {
-      this.#stop(new AppError("worker_failed", `the thread that reads bodies: ${message}`));
-    };
-    const timer = setTimeout(() => {
-      const message = `a body of ${size} bytes was not read in ${READ_MS_MAX / 1000} s`;
-      this.#stop(new AppError("deadline_exceeded", message));
-    }, READ_MS_MAX);
-    thread.postMessage(bytes, [bytes.buffer]);
-    try {
-      return await promise;
-    } finally {
-      clearTimeout(timer);
-    }
+    this.#lane.close();
   }
 }
 
-function opened(): Worker {
-  const thread = new Worker(new URL("json-thread.ts", import.meta.url).href);
-  // A thread that waits keeps no process alive.
-  thread.unref();
-  return thread;
+export function digestOf(bytes: Uint8Array): string {
+  return createHash("sha256").update(bytes).digest("hex");
 }
 
-async function inlineBody(bytes: Uint8Array): Promise<JsonBody> {
-  const digest = createHash("sha256").update(bytes).digest("hex");
-  const value = await readable(() =>
-    bytes.length === 0 ? null : parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes)),
-  );
-  return { digest, json: async () => value };
+/** @throws AppError invalid_json. */
+export function jsonOf(bytes: Uint8Array): unknown {
+  if (bytes.length === 0) return null;
+  try {
+    return parseJson(new TextDecoder("utf-8", { fatal: true }).decode(bytes));
+  } catch (cause) {
+    const reason = cause instanceof Error ? cause.message : String(cause);
+    const problem = cause instanceof JsonLimitError ? "is refused" : "is not JSON";
+    throw new AppError("invalid_json", `the body ${problem}: ${reason}`, { cause });
+  }
 }
 
-async function unpacked(packed: PackedJson, lists: IdLists): Promise<unknown> {
-  return await unpackLists(packed, {
-    staysPacked: (path) => lists === "packed" && isPrompt(path),
-    pause: () => new Promise((resolve) => setImmediate(resolve)),
-  });
+/** Shorter lists cross as fast as they are. */
+const LIST_MIN = 64;
+/** Shorter ones are copied as fast as they are moved. */
+const MOVED_MIN = 65_536;
+
+/** The same with typed arrays for long lists of numbers; buffers of the longest are added to `moves`. */
+export function packed(value: unknown, moves: ArrayBuffer[]): unknown {
+  const inner = (one: unknown) => packed(one, moves);
+  if (!Array.isArray(value)) return mapped(value, inner);
+  if (value.length < LIST_MIN || !value.every((one) => typeof one === "number")) {
+    return value.map(inner);
+  }
+  const isIntegers = value.every((one) => (one | 0) === one);
+  const list = isIntegers ? Int32Array.from(value) : Float64Array.from(value);
+  if (list.length >= MOVED_MIN) moves.push(list.buffer);
+  return list;
+}
+
+type Path = readonly (string | number)[];
+
+function unpacked(value: unknown, keepsPrompts: boolean, path: Path): unknown {
+  if (value instanceof Int32Array && keepsPrompts && isPrompt(path)) return value;
+  if (value instanceof Int32Array || value instanceof Float64Array) return Array.from(value);
+  const inner = (one: unknown, key: string | number) => unpacked(one, keepsPrompts, [...path, key]);
+  return Array.isArray(value) ? value.map(inner) : mapped(value, inner);
+}
+
+/** Of an object, one with other values; everything else as it is. */
+function mapped(value: unknown, change: (one: unknown, key: string) => unknown): unknown {
+  if (typeof value !== "object" || value === null) return value;
+  return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, change(one, key)]));
 }
 
 const PROMPT_FIELDS = new Set<unknown>(["prompt", "token_ids", "input_ids", "tokens"]);
 
 /** `prompt`, `prompt.0`, `groups.0.token_ids`, and the other names of the same. */
-function isPrompt(path: readonly (string | number)[]): boolean {
-  const [first, second, third] = path;
-  if (path.length <= 2) {
+function isPrompt([first, second, third, ...rest]: Path): boolean {
+  if (third === undefined) {
     return PROMPT_FIELDS.has(first) && (second === undefined || typeof second === "number");
   }
   const isInGroup = first === "groups" && typeof second === "number";
-  return path.length === 3 && isInGroup && third === "token_ids";
-}
-
-async function readable(read: () => unknown): Promise<unknown> {
-  try {
-    return await read();
-  } catch (cause) {
-    throw new AppError("invalid_json", jsonProblem(cause), { cause });
-  }
+  return isInGroup && third === "token_ids" && rest.length === 0;
 }

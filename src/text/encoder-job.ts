@@ -1,7 +1,8 @@
 // What a tokenizer's thread is asked, how it does it, and what it answers. The same functions run where there is no need
 // for a thread.
 
-import { AppError, type ErrorCode } from "../core/base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
+import { type JobThread, serveJobs } from "./job-lane.ts";
 import type { ChatMessage, ChatOptions, EncodedChat, Text } from "./text.ts";
 
 export type EncoderJob =
@@ -24,7 +25,7 @@ export type EncoderJob =
   | { readonly kind: "decode"; readonly tokens: Int32Array }
   | { readonly kind: "names"; readonly tokens: Int32Array };
 
-export type JobOf<K extends EncoderJob["kind"]> = Extract<EncoderJob, { kind: K }>;
+type JobOf<K extends EncoderJob["kind"]> = Extract<EncoderJob, { kind: K }>;
 
 interface Results {
   encode: Int32Array[];
@@ -36,16 +37,15 @@ interface Results {
 
 export type ResultOf<J extends EncoderJob> = Results[J["kind"]];
 
-export type EncoderAnswer =
-  | { readonly kind: "done"; readonly value: Results[keyof Results] }
-  | {
-      readonly kind: "failed";
-      /** null: a bug. */
-      readonly code: ErrorCode | null;
-      readonly message: string;
-      /** Of an InvalidFieldError. */
-      readonly field: { where: string; field: string; problem: string } | null;
-    };
+export type EncoderThread = JobThread<EncoderJob>;
+
+/** In a tokenizer's thread: `open` makes the text of the opening message. */
+export function serveEncoder<Opening>(open: (opening: Opening) => Text): void {
+  serveJobs((opening: Opening) => {
+    const text = open(opening);
+    return (job: EncoderJob) => ENCODERS[job.kind](text, job as never);
+  });
+}
 
 export const ENCODERS: {
   readonly [K in EncoderJob["kind"]]: (text: Text, job: JobOf<K>) => Results[K];

@@ -1,9 +1,10 @@
 import { afterEach, expect, test } from "bun:test";
 import { join } from "node:path";
 import { openTinyThread, TinyText } from "../../test/golden/requests/tiny-text.ts";
-import { type EncoderThread, ThreadedEncoder } from "./encoder.ts";
-import type { EncoderAnswer, EncoderJob } from "./encoder-job.ts";
+import { ThreadedEncoder } from "./encoder.ts";
+import type { EncoderJob, EncoderThread } from "./encoder-job.ts";
 import { openHuggingFaceText, openHuggingFaceThread } from "./hugging-face.ts";
+import type { JobAnswer } from "./job-lane.ts";
 import type { Text } from "./text.ts";
 
 const LONG = "a".repeat(100_000);
@@ -19,14 +20,14 @@ afterEach(() => {
 class HeldThread implements EncoderThread {
   readonly jobs: EncoderJob[] = [];
   isStopped = false;
-  answer: (answer: EncoderAnswer) => void = () => {};
+  answer: (answer: JobAnswer) => void = () => {};
   die: (reason: string) => void = () => {};
 
   post(job: EncoderJob): void {
     this.jobs.push(job);
   }
 
-  listen(answered: (answer: EncoderAnswer) => void, died: (reason: string) => void): void {
+  listen(answered: (answer: JobAnswer) => void, died: (reason: string) => void): void {
     this.answer = answered;
     this.die = died;
   }

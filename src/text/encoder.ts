@@ -1,9 +1,9 @@
 // Tokenizes clients' texts without blocking the serving thread: short texts at once, the
-// others one after the other in threads of their own. An encoding that takes too long costs its request an error, and the
-// thread its life. Long texts have a thread apart, so that they hold up only one another.
+// others one after the other in threads of their own. Long texts have a thread apart, so that they hold up only one another.
 
-import { AppError, InvalidFieldError } from "../core/base/errors.ts";
-import { ENCODERS, type EncoderAnswer, type EncoderJob, type ResultOf } from "./encoder-job.ts";
+import { AppError } from "../core/base/errors.ts";
+import { ENCODERS, type EncoderJob, type EncoderThread, type ResultOf } from "./encoder-job.ts";
+import { Lane } from "./job-lane.ts";
 import type {
   ChatMessage,
   ChatOptions,
@@ -12,15 +12,6 @@ import type {
   Encoder,
   Text,
 } from "./text.ts";
-
-/** A thread that runs `serveEncoder` (encoder-thread.ts). */
-export interface EncoderThread {
-  post(job: EncoderJob): void;
-  /** Called once for each job that was posted, and never again after `stop`. */
-  listen(answered: (answer: EncoderAnswer) => void, died: (reason: string) => void): void;
-  /** Ends it, whatever it does. */
-  stop(): void;
-}
 
 export interface EncoderLimits {
   /** Of one text. */
@@ -40,19 +31,21 @@ const INLINE_CHARACTERS = 512;
 const INLINE_TOKENS = 1024;
 /** Texts up to this never wait for longer ones. About 0.2 s of work; a list of texts is encoded in pieces of this size. */
 const SHORT_CHARACTERS = 65_536;
-/** Of jobs that wait in one lane: as many as a sidecar takes requests. */
-const WAITING_MAX = 65_536;
+/** Of texts that wait in one lane. */
 const WAITING_CHARACTERS_MAX = 256 * 1024 * 1024;
+const WORDS = { thread: "the tokenizer", unit: "characters", done: "encoded" };
 
 export class ThreadedEncoder implements Encoder {
   readonly #options: ThreadedEncoderOptions;
-  readonly #short: Lane;
-  readonly #long: Lane;
+  readonly #short: Lane<EncoderJob>;
+  readonly #long: Lane<EncoderJob>;
 
   constructor(options: ThreadedEncoderOptions) {
     this.#options = options;
-    this.#short = new Lane(options);
-    this.#long = new Lane(options);
+    const { openThread, limits } = options;
+    const lane = { openThread, msMax: limits.msMax, sizeMax: WAITING_CHARACTERS_MAX, words: WORDS };
+    this.#short = new Lane(lane);
+    this.#long = new Lane(lane);
   }
 
   async encode(texts: readonly string[], options: EncodeOptions): Promise<Int32Array[]> {
@@ -117,116 +110,6 @@ export class ThreadedEncoder implements Encoder {
   }
 }
 
-interface Waiting {
-  readonly job: EncoderJob;
-  readonly characters: number;
-  readonly resolve: (value: unknown) => void;
-  readonly reject: (error: unknown) => void;
-}
-
-/** One thread, opened when it is first needed and again when it was stopped, and who waits for it. */
-class Lane {
-  readonly #options: ThreadedEncoderOptions;
-  /** In the order of arrival. */
-  readonly #waiting = new Set<Waiting>();
-  #characters = 0;
-  #thread: EncoderThread | null = null;
-  #current: Waiting | null = null;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-
-  constructor(options: ThreadedEncoderOptions) {
-    this.#options = options;
-  }
-
-  /** @throws AppError queue_full, deadline_exceeded, interrupted; and what the job throws. */
-  run(job: EncoderJob, characters: number, signal: AbortSignal): Promise<unknown> {
-    if (
-      this.#waiting.size >= WAITING_MAX ||
-      this.#characters + characters > WAITING_CHARACTERS_MAX
-    ) {
-      const message = `${this.#waiting.size} texts of ${this.#characters} characters wait to be encoded, the server's maximum`;
-      throw new AppError("queue_full", message);
-    }
-    const { promise, resolve, reject } = Promise.withResolvers<unknown>();
-    const waiting = { job, characters, resolve, reject };
-    const leave = () => {
-      if (this.#remove(waiting)) reject(new AppError("interrupted", "the client disconnected"));
-    };
-    if (signal.aborted) reject(new AppError("interrupted", "the client disconnected"));
-    else {
-      this.#waiting.add(waiting);
-      this.#characters += characters;
-      signal.addEventListener("abort", leave, { once: true });
-      this.#next();
-    }
-    return promise.finally(() => signal.removeEventListener("abort", leave));
-  }
-
-  close(): void {
-    this.#thread?.stop();
-    this.#thread = null;
-    clearTimeout(this.#timer);
-    const closed = new AppError("draining", "the server stops");
-    this.#current?.reject(closed);
-    this.#current = null;
-    for (const waiting of this.#waiting) waiting.reject(closed);
-    this.#waiting.clear();
-  }
-
-  /** false: it does not wait any more. */
-  #remove(waiting: Waiting): boolean {
-    if (!this.#waiting.delete(waiting)) return false;
-    this.#characters -= waiting.characters;
-    return true;
-  }
-
-  #next(): void {
-    const [next] = this.#waiting;
-    if (this.#current !== null || next === undefined) return;
-    this.#remove(next);
-    this.#current = next;
-    const { msMax } = this.#options.limits;
-    this.#timer = setTimeout(() => {
-      this.#abandon(
-        new AppError(
-          "deadline_exceeded",
-          `${next.characters} characters were not encoded in ${msMax / 1000} s`,
-        ),
-      );
-    }, msMax);
-    this.#thread ??= this.#open();
-    this.#thread.post(next.job);
-  }
-
-  #open(): EncoderThread {
-    const thread = this.#options.openThread();
-    thread.listen(
-      (answer) => this.#answered(answer),
-      (reason) => this.#abandon(new AppError("worker_failed", `the tokenizer's thread: ${reason}`)),
-    );
-    return thread;
-  }
-
-  #answered(answer: EncoderAnswer): void {
-    const current = this.#current;
-    this.#current = null;
-    clearTimeout(this.#timer);
-    if (answer.kind === "done") current?.resolve(answer.value);
-    else current?.reject(errorOf(answer));
-    this.#next();
-  }
-
-  #abandon(error: AppError): void {
-    this.#thread?.stop();
-    this.#thread = null;
-    const current = this.#current;
-    this.#current = null;
-    clearTimeout(this.#timer);
-    current?.reject(error);
-    this.#next();
-  }
-}
-
 /** Texts that are encoded at one turn. */
 function piecesOf(texts: readonly string[]): string[][] {
   const pieces: string[][] = [];
@@ -244,10 +127,4 @@ function piecesOf(texts: readonly string[]): string[][] {
 
 function charactersIn(texts: readonly string[]): number {
   return texts.reduce((sum, text) => sum + text.length, 0);
-}
-
-function errorOf(answer: Extract<EncoderAnswer, { kind: "failed" }>): Error {
-  const { code, message, field } = answer;
-  if (field !== null) return new InvalidFieldError(field);
-  return code === null ? new Error(message) : new AppError(code, message);
 }

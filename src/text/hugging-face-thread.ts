@@ -1,6 +1,6 @@
 // A thread that encodes with the tokenizer of a Hugging Face directory.
 
-import { serveEncoder } from "./encoder-thread.ts";
+import { serveEncoder } from "./encoder-job.ts";
 import { type HuggingFaceOpening, openHuggingFaceText } from "./hugging-face.ts";
 
 serveEncoder(({ folder, vocabularySizeMin }: HuggingFaceOpening) =>

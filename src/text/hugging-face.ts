@@ -8,8 +8,8 @@ import { Tokenizer } from "@huggingface/tokenizers";
 import { AppError } from "../core/base/errors.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "./decoding.ts";
-import type { EncoderThread } from "./encoder.ts";
-import { openEncoderThread } from "./encoder-thread.ts";
+import type { EncoderThread } from "./encoder-job.ts";
+import { openThread } from "./job-lane.ts";
 import type { ChatMessage, ChatOptions, Detokenizer, Text } from "./text.ts";
 
 interface AddedToken {
@@ -73,7 +73,7 @@ export interface HuggingFaceOpening {
 /** A thread that encodes as `openHuggingFaceText` does with the same arguments. */
 export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): EncoderThread {
   const opening: HuggingFaceOpening = { folder, vocabularySizeMin };
-  return openEncoderThread(THREAD, opening);
+  return openThread(THREAD, opening);
 }
 
 /** Of the model in a folder, by its config.json; 0: not given. @throws AppError model_unreadable. */

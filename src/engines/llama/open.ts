@@ -3,7 +3,7 @@
 import { type WeightEpoch, type WorkerId, workerId } from "../../core/base/ids.ts";
 import type { BudgetName } from "../../core/draft/budget.ts";
 import type { Worker as RolloutWorker } from "../../core/rollout/worker.ts";
-import type { EncoderThread } from "../../text/encoder.ts";
+import type { EncoderThread } from "../../text/encoder-job.ts";
 import type { Text } from "../../text/text.ts";
 import { loadBackend, openLibrary } from "./native.ts";
 import type { LlamaTokenizer, Tokenizer } from "./tokenizer.ts";

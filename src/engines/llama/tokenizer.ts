@@ -6,8 +6,8 @@ import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { ChatTemplate } from "../../text/chat-template.ts";
 import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "../../text/decoding.ts";
-import type { EncoderThread } from "../../text/encoder.ts";
-import { openEncoderThread } from "../../text/encoder-thread.ts";
+import type { EncoderThread } from "../../text/encoder-job.ts";
+import { openThread } from "../../text/job-lane.ts";
 import type { ChatMessage, ChatOptions, Detokenizer, Text } from "../../text/text.ts";
 import { nativeBytes } from "./c-bytes.ts";
 import { type LlamaLibrary, pointerOf } from "./native.ts";
@@ -107,7 +107,7 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
   openThread(): EncoderThread {
     this.#hasThreads = true;
     const { pointer, info } = this.#weights;
-    return openEncoderThread(THREAD, { pointer, info });
+    return openThread(THREAD, { pointer, info });
   }
 
   close(): void {

@@ -1,8 +1,9 @@
 // A tiny text for tests: bytes, numbers and one special token.
 
 import { InvalidFieldError } from "../../../src/core/base/errors.ts";
-import { type EncoderThread, ThreadedEncoder } from "../../../src/text/encoder.ts";
-import { openEncoderThread } from "../../../src/text/encoder-thread.ts";
+import { ThreadedEncoder } from "../../../src/text/encoder.ts";
+import type { EncoderThread } from "../../../src/text/encoder-job.ts";
+import { openThread } from "../../../src/text/job-lane.ts";
 import type { Detokenizer, Text } from "../../../src/text/text.ts";
 
 export const EOS = 1000;
@@ -61,7 +62,7 @@ export class TinyText implements Text {
 }
 
 export function openTinyThread(): EncoderThread {
-  return openEncoderThread(new URL("./tiny-text-thread.ts", import.meta.url), null);
+  return openThread(new URL("./tiny-text-thread.ts", import.meta.url), null);
 }
 
 export function tinyEncoder(): ThreadedEncoder {

@@ -1,0 +1,209 @@
+// Work that takes too long for the thread that serves everybody: a lane is one thread that does jobs one after the other,
+// and those that wait for it. A job that takes too long costs its request an error, and the thread its life.
+
+import { AppError, type ErrorCode, InvalidFieldError } from "../core/base/errors.ts";
+
+declare const self: Worker;
+
+export type JobAnswer =
+  | { readonly kind: "done"; readonly value: unknown }
+  | {
+      readonly kind: "failed";
+      /** null: a bug. */
+      readonly code: ErrorCode | null;
+      readonly message: string;
+      /** Of an InvalidFieldError. */
+      readonly field: { where: string; field: string; problem: string } | null;
+    };
+
+/** A thread that runs `serveJobs`. */
+export interface JobThread<Job> {
+  post(job: Job): void;
+  /** Called once for each job that was posted, and never again after `stop`. */
+  listen(answered: (answer: JobAnswer) => void, died: (reason: string) => void): void;
+  /** Ends it, whatever it does. */
+  stop(): void;
+}
+
+/** Runs `module` in a thread; `opening` is the first message that it gets. Bytes of a job move there. */
+export function openThread<Job>(module: URL, opening: unknown): JobThread<Job> {
+  const thread = new Worker(module.href);
+  let isStopped = false;
+  thread.postMessage(opening);
+  // A thread that waits keeps no process alive.
+  thread.unref();
+  return {
+    post: (job) =>
+      thread.postMessage(job, job instanceof Uint8Array ? [job.buffer as ArrayBuffer] : []),
+    listen: (answered, died) => {
+      thread.onmessage = ({ data }: MessageEvent<JobAnswer>) => {
+        if (!isStopped) answered(data);
+      };
+      thread.onerror = ({ message }) => {
+        if (!isStopped) died(message);
+      };
+    },
+    stop: () => {
+      isStopped = true;
+      // Native code runs to its end first; nothing waits for that.
+      thread.terminate();
+    },
+  };
+}
+
+/** Does a job; the buffers in `moves` are not copied. */
+type Run<Job> = (job: Job, moves: ArrayBuffer[]) => unknown;
+
+/** In the thread: `open` makes of the opening message what does jobs. */
+export function serveJobs<Opening, Job>(open: (opening: Opening) => Run<Job>): void {
+  let run: Run<Job> | null = null;
+  self.onmessage = ({ data }: MessageEvent<unknown>) => {
+    if (run !== null) {
+      const moves: ArrayBuffer[] = [];
+      self.postMessage(answerOf(run, data as Job, moves), moves);
+    } else {
+      try {
+        run = open(data as Opening);
+      } catch (error) {
+        run = () => {
+          throw error;
+        };
+      }
+    }
+  };
+}
+
+function answerOf<Job>(run: Run<Job>, job: Job, moves: ArrayBuffer[]): JobAnswer {
+  try {
+    return { kind: "done", value: run(job, moves) };
+  } catch (error) {
+    const message = error instanceof Error ? error.message : String(error);
+    const code = error instanceof AppError ? error.code : null;
+    if (!(error instanceof InvalidFieldError))
+      return { kind: "failed", code, message, field: null };
+    const { where, field, problem } = error;
+    return { kind: "failed", code, message, field: { where, field, problem } };
+  }
+}
+
+export interface LaneOptions<Job> {
+  readonly openThread: () => JobThread<Job>;
+  /** Of one job, from its turn on. */
+  readonly msMax: number;
+  /** Of the sizes of jobs that wait. */
+  readonly sizeMax: number;
+  /** For messages: "the tokenizer", "characters", "encoded". */
+  readonly words: { readonly thread: string; readonly unit: string; readonly done: string };
+}
+
+/** Of jobs that wait: as many as a sidecar takes requests. */
+const WAITING_MAX = 65_536;
+
+interface Waiting<Job> {
+  readonly job: Job;
+  readonly size: number;
+  readonly resolve: (value: unknown) => void;
+  readonly reject: (error: unknown) => void;
+}
+
+/** One thread, opened when it is first needed and again when it was stopped. */
+export class Lane<Job> {
+  readonly #options: LaneOptions<Job>;
+  /** In the order of arrival. */
+  readonly #waiting = new Set<Waiting<Job>>();
+  #size = 0;
+  #thread: JobThread<Job> | null = null;
+  #current: Waiting<Job> | null = null;
+  #timer: ReturnType<typeof setTimeout> | undefined;
+
+  constructor(options: LaneOptions<Job>) {
+    this.#options = options;
+  }
+
+  /** @throws AppError queue_full, deadline_exceeded, interrupted, worker_failed; and what the job throws. */
+  async run(job: Job, size: number, signal: AbortSignal): Promise<unknown> {
+    const { sizeMax, words } = this.#options;
+    if (this.#waiting.size >= WAITING_MAX || this.#size + size > sizeMax) {
+      const message = `${this.#size} ${words.unit} wait to be ${words.done}, the server's maximum`;
+      throw new AppError("queue_full", message);
+    }
+    const gone = new AppError("interrupted", "the client disconnected");
+    if (signal.aborted) throw gone;
+    const { promise, resolve, reject } = Promise.withResolvers<unknown>();
+    const waiting = { job, size, resolve, reject };
+    const leave = () => {
+      if (this.#remove(waiting)) reject(gone);
+    };
+    this.#waiting.add(waiting);
+    this.#size += size;
+    signal.addEventListener("abort", leave, { once: true });
+    this.#next();
+    return await promise.finally(() => signal.removeEventListener("abort", leave));
+  }
+
+  close(): void {
+    const closed = new AppError("draining", "the server stops");
+    for (const waiting of this.#waiting) waiting.reject(closed);
+    this.#waiting.clear();
+    this.#size = 0;
+    this.#abandon(closed);
+  }
+
+  /** false: it does not wait any more. */
+  #remove(waiting: Waiting<Job>): boolean {
+    if (!this.#waiting.delete(waiting)) return false;
+    this.#size -= waiting.size;
+    return true;
+  }
+
+  #next(): void {
+    const [next] = this.#waiting;
+    if (this.#current !== null || next === undefined) return;
+    this.#remove(next);
+    this.#current = next;
+    const { msMax, words } = this.#options;
+    this.#timer = setTimeout(() => {
+      const message = `${next.size} ${words.unit} were not ${words.done} in ${msMax / 1000} s`;
+      this.#abandon(new AppError("deadline_exceeded", message));
+    }, msMax);
+    this.#thread ??= this.#open();
+    this.#thread.post(next.job);
+  }
+
+  #open(): JobThread<Job> {
+    const { openThread: open, words } = this.#options;
+    const thread = open();
+    thread.listen(
+      (answer) => this.#answered(answer),
+      (reason) =>
+        this.#abandon(new AppError("worker_failed", `the thread of ${words.thread}: ${reason}`)),
+    );
+    return thread;
+  }
+
+  #answered(answer: JobAnswer): void {
+    const current = this.#ended();
+    if (answer.kind === "done") current?.resolve(answer.value);
+    else current?.reject(errorOf(answer));
+    this.#next();
+  }
+
+  #abandon(error: AppError): void {
+    this.#thread?.stop();
+    this.#thread = null;
+    this.#ended()?.reject(error);
+    this.#next();
+  }
+
+  #ended(): Waiting<Job> | null {
+    const current = this.#current;
+    this.#current = null;
+    clearTimeout(this.#timer);
+    return current;
+  }
+}
+
+function errorOf({ code, message, field }: Extract<JobAnswer, { kind: "failed" }>): Error {
+  if (field !== null) return new InvalidFieldError(field);
+  return code === null ? new Error(message) : new AppError(code, message);
+}
