@@ -1,5 +1,5 @@
-// Prometheus metrics: vLLM's names where they mean the same, ours with the prefix `foretoken_`. It only
-// counts; its input comes from the sidecar's observer.
+// Prometheus metrics: vLLM's names where they mean the same, ours with the prefix `foretoken_`. A row for each name says
+// what it means and where its value is read; figures of a rollout have theirs in core/rollout/figures.ts.
 
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from "prom-client";
 import { type WorkerId, workerId } from "../../core/base/ids.ts";
@@ -13,16 +13,10 @@ import {
   WORKER_FIGURES,
 } from "../../core/rollout/figures.ts";
 import type { Meter } from "../../core/rollout/meter.ts";
+import type { Progress } from "../../core/rollout/report.ts";
 import type { WorkerStats } from "../../core/rollout/worker.ts";
 import type { EngineTime } from "./effective-time.ts";
-import { RequestTimes } from "./request-times.ts";
-
-export interface KeptLevel {
-  readonly of: string;
-  readonly bytes: number;
-  readonly bytesMax: number;
-  readonly count: number;
-}
+import { requestTimes } from "./request-times.ts";
 
 export interface MetricsSources {
   readonly modelName: string;
@@ -37,7 +31,8 @@ export interface MetricsSources {
   readonly servingState: () => string;
   readonly servingStates: readonly string[];
   readonly staleWorkers: () => number;
-  readonly sessions: () => SessionFigures;
+  /** Counters of later turns of sessions. */
+  readonly sessions: () => Readonly<Record<"turns" | "promptTokens" | "cachedTokens", number>>;
   /** Up to now. */
   readonly engineTime: () => EngineTime;
   /** By state: how many workers. */
@@ -45,29 +40,23 @@ export interface MetricsSources {
   readonly kvPool: () => KvPoolStats;
   /** What is kept of work that is done, by kind. */
   readonly kept: () => readonly KeptLevel[];
-  readonly stream: () => StreamFigures;
+  /** Of /v1/stream; `closed`: clients that the server ended, by close code. */
+  readonly stream: () => Readonly<Record<"clients" | "framesSent" | "bytesSent", number>> & {
+    readonly closed: Readonly<Record<number, number>>;
+  };
   /** Engines that draft by the plugin, with their last telemetry. */
   readonly plugins: () => readonly PluginFigures[];
 }
 
-/** Of later turns of sessions; all count since the server began. */
-export interface SessionFigures {
-  readonly turns: number;
-  readonly promptTokens: number;
-  readonly cachedTokens: number;
-}
-
-/** Of /v1/stream; all but `clients` count since the server began. */
-export interface StreamFigures {
-  readonly clients: number;
-  readonly framesSent: number;
-  readonly bytesSent: number;
-  /** Clients that the server ended, by close code. */
-  readonly closed: Readonly<Record<number, number>>;
+interface KeptLevel {
+  readonly of: string;
+  readonly bytes: number;
+  readonly bytesMax: number;
+  readonly count: number;
 }
 
 /** A plugin's telemetry of its engine; counters start with the engine. */
-export interface PluginFigures {
+interface PluginFigures {
   readonly engine: string;
   readonly steps: number;
   readonly proposeUs: number;
@@ -80,65 +69,248 @@ export interface PluginFigures {
   readonly isLossless: boolean;
 }
 
-/** Counters of an engine that restarts begin at 0 again, so they are gauges here. */
-const PLUGIN_GAUGES = [
-  ["foretoken_plugin_steps", "Engine steps.", (p) => p.steps],
-  ["foretoken_plugin_propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6],
-  ["foretoken_plugin_drafted_tokens", "Draft tokens handed to the engine.", (p) => p.drafted],
-  ["foretoken_plugin_accepted_tokens", "Draft tokens that it accepted.", (p) => p.accepted],
-  [
-    "foretoken_plugin_traced_tokens",
-    "Accepted tokens whose origin was looked up.",
-    (p) => p.traced,
-  ],
-  [
-    "foretoken_plugin_traced_elsewhere_tokens",
-    "Of them, those that only siblings on other engines had generated.",
-    (p) => p.tracedElsewhere,
-  ],
-  ["foretoken_plugin_faults", "What went wrong and was caught.", (p) => p.faults],
-  [
-    "foretoken_plugin_step_error",
-    "How far steps took of late from what drafting expected of them, as a part of that.",
-    (p) => p.stepError,
-  ],
-  ["foretoken_plugin_lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless],
-] as const satisfies readonly (readonly [string, string, (figures: PluginFigures) => number])[];
+/** A value, and its labels in the order of the row's. */
+type Value = readonly [value: number, ...labels: (string | number)[]];
+
+/** What a scrape reads; a counter's name ends in `_total`. */
+interface Row {
+  readonly name: string;
+  readonly help: string;
+  readonly labels?: readonly string[];
+  readonly read: (from: MetricsSources) => readonly Value[];
+}
+
+function single(name: string, help: string, value: (from: MetricsSources) => number): Row {
+  return { name, help, read: (from) => [[value(from)]] };
+}
 
 /** Figures of the table that have a name here. */
-function rowsOf<T>(figures: readonly Figure<T>[]): Row<T>[] {
-  return figures.flatMap(({ metric, help, read }): Row<T>[] =>
-    metric === null ? [] : [[metric, help, read]],
+function totals<T>(figures: readonly Figure<T>[], source: (from: MetricsSources) => T): Row[] {
+  return figures.flatMap(({ metric, help, read }) =>
+    metric === null ? [] : [single(metric, help, (from) => read(source(from)))],
   );
 }
 
-type Row<T> = readonly [name: string, help: string, value: (from: T) => number];
+function perWorker(
+  name: string,
+  help: string,
+  value: (worker: Progress["workers"][number], from: MetricsSources) => number,
+): Row {
+  const read = (from: MetricsSources) =>
+    from.meter
+      .progress()
+      .workers.map((worker): Value => [value(worker, from), from.engineName(worker.worker)]);
+  return { name, help, labels: ["engine"], read };
+}
 
-/** Counters of an engine; one that restarts begins at 0 again. */
-const ENGINE_COUNTERS: readonly Row<WorkerStats>[] = [
-  ...rowsOf(WORKER_FIGURES),
-  ...rowsOf(KV_MOVE_FIGURES).map(
-    ([name, help, read]): Row<WorkerStats> => [
-      name,
-      help,
-      ({ kvMoves }) => (kvMoves === undefined ? 0 : read(kvMoves)),
-    ],
+/** Counters of an engine that restarts begin at 0 again, so they are gauges here. */
+function perPlugin(name: string, help: string, value: (figures: PluginFigures) => number): Row {
+  const read = ({ plugins }: MetricsSources) =>
+    plugins().map((figures): Value => [value(figures), figures.engine]);
+  return { name: `foretoken_plugin_${name}`, help, labels: ["engine"], read };
+}
+
+const KINDS =
+  "groups: that later requests may join; requests: that may be repeated; rollouts: that are over; completed: responses of complete groups, for the page.";
+
+function perKept(name: string, help: string, value: (level: KeptLevel) => number): Row {
+  const read = ({ kept }: MetricsSources) => kept().map((level): Value => [value(level), level.of]);
+  return { name, help: `${help} ${KINDS}`, labels: ["of"], read };
+}
+
+/** By the names of `counts`. */
+function valuesBy(counts: Readonly<Record<string, number>>): Value[] {
+  return Object.entries(counts).map(([name, count]): Value => [count, name]);
+}
+
+/** Tokens that were kept, over those that were generated, and engine time in service over all of it. */
+function ettr({ meter: { counts }, engineTime }: MetricsSources): number {
+  const { output_tokens: tokens, restarted_tokens: restarted } = counts;
+  const again = restarted + counts.late_tokens + counts.duplicated_tokens;
+  return engineTime().ettr({ kept: Math.max(0, tokens - restarted), again });
+}
+
+function queued({ meter, unfinished }: MetricsSources): number {
+  const { workers, running } = meter.progress();
+  const inEngines = workers.reduce((sum, { waiting }) => sum + waiting, running);
+  return Math.max(0, unfinished() - inEngines);
+}
+
+const ROWS: readonly Row[] = [
+  ...totals(ROLLOUT_FIGURES, (from) => from.meter.counts),
+  ...totals(POOL_FIGURES, (from) => from.kvPool()),
+  {
+    name: "foretoken_state",
+    help: "1: serving, or why nothing is generated: paused, sleeping, updating, draining, no_worker.",
+    labels: ["state"],
+    read: ({ servingState, servingStates }) => {
+      const now = servingState();
+      return servingStates.map((state): Value => [Number(state === now), state]);
+    },
+  },
+  perWorker(
+    "vllm:num_requests_running",
+    "Requests in engines' running batches.",
+    (worker) => worker.running,
+  ),
+  perWorker(
+    "vllm:kv_cache_usage_perc",
+    "Share of the KV budget in use, 0 to 1.",
+    ({ kvTokens, kvTokensUsed }) => (kvTokens === 0 ? 0 : kvTokensUsed / kvTokens),
+  ),
+  perWorker(
+    "vllm:num_requests_waiting",
+    "Requests waiting in engines' queues; foretoken_requests_queued counts those not yet sent to an engine.",
+    (worker) => worker.waiting,
+  ),
+  {
+    // prime-rl's concurrency controller takes waiting for capacity as a sign of overload.
+    name: "vllm:num_requests_waiting_by_reason",
+    help: "Requests in engines' own queues, by reason.",
+    labels: ["engine", "reason"],
+    read: ({ meter, engineName }) =>
+      meter.progress().workers.flatMap(({ worker, waiting }): Value[] => [
+        [waiting, engineName(worker), "capacity"],
+        [0, engineName(worker), "deferred"],
+      ]),
+  },
+  {
+    // Clients read the capacity for KV from its labels.
+    name: "vllm:cache_config_info",
+    help: "KV budget of each engine, in blocks of one token.",
+    labels: ["engine", "block_size", "num_gpu_blocks", "kv_cache_size_tokens"],
+    read: ({ meter, engineName }) =>
+      meter
+        .progress()
+        .workers.map(
+          ({ worker, kvTokens }): Value => [1, engineName(worker), 1, kvTokens, kvTokens],
+        ),
+  },
+  perWorker(
+    "foretoken_engine_pace",
+    "Time of the engine's steps over those of the median engine with as many rows; 1: not known to differ.",
+    ({ worker }, { paces }) => paces().of(workerId(worker)),
+  ),
+  single(
+    "foretoken_engine_pace_error",
+    "How far step times of engines are from what placement expects of them, as a part of that: the median of the last spans.",
+    ({ paces }) => paces().error,
+  ),
+  single("foretoken_requests_queued", "Requests that no engine has: they wait here.", queued),
+  single("foretoken_requests_unfinished", "Unfinished requests, running or not.", (from) =>
+    from.unfinished(),
+  ),
+  single("foretoken_weight_epoch", "Weight updates so far.", (from) => from.epoch()),
+  single(
+    "foretoken_workers_stale",
+    "Workers that report other weights than the current ones, which others report.",
+    (from) => from.staleWorkers(),
+  ),
+  {
+    name: "foretoken_workers",
+    help: "Workers by state.",
+    labels: ["state"],
+    read: ({ workerStates }) => valuesBy(workerStates()),
+  },
+  single(
+    "foretoken_ettr_ratio",
+    "Effective training time ratio: engine time in service / engine time, while requests were unfinished, x tokens kept / tokens generated.",
+    ettr,
+  ),
+  {
+    name: "foretoken_engine_seconds_total",
+    help: "Time of all engines while requests were unfinished: serving, or away (down, cut off, fenced).",
+    labels: ["state"],
+    read: ({ engineTime }) => {
+      const { servedMs, awayMs } = engineTime();
+      return valuesBy({ serving: servedMs / 1000, away: awayMs / 1000 });
+    },
+  },
+  single(
+    "foretoken_kv_pool_bytes",
+    "KV held in the pool's DRAM.",
+    ({ kvPool }) => kvPool().memoryBytes,
+  ),
+  single(
+    "foretoken_kv_pool_disk_bytes",
+    "KV held in the pool's SSD tier.",
+    ({ kvPool }) => kvPool().diskBytes,
+  ),
+  single(
+    "foretoken_mean_acceptance_length",
+    "1 + accepted / drafts.",
+    ({ meter }) => meter.progress().meanAcceptanceLength,
+  ),
+  single("foretoken_stream_clients", "Clients of /v1/stream.", ({ stream }) => stream().clients),
+  single(
+    "foretoken_stream_frames_total",
+    "Frames sent over /v1/stream.",
+    ({ stream }) => stream().framesSent,
+  ),
+  single("foretoken_stream_bytes_total", "Bytes of them.", ({ stream }) => stream().bytesSent),
+  {
+    name: "foretoken_stream_closed_total",
+    help: "Clients of /v1/stream that the server disconnected, by close code; 1013: they read too slowly.",
+    labels: ["code"],
+    read: ({ stream }) => valuesBy(stream().closed),
+  },
+  single(
+    "foretoken_session_turns_total",
+    "Turns of sessions after the first.",
+    ({ sessions }) => sessions().turns,
+  ),
+  single(
+    "foretoken_session_prompt_tokens_total",
+    "Tokens of their prompts.",
+    ({ sessions }) => sessions().promptTokens,
+  ),
+  single(
+    "foretoken_session_cached_tokens_total",
+    "Of them, those whose KV an engine had, as far as engines report it.",
+    ({ sessions }) => sessions().cachedTokens,
+  ),
+  perPlugin("steps", "Engine steps.", (p) => p.steps),
+  perPlugin("propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6),
+  perPlugin("drafted_tokens", "Draft tokens handed to the engine.", (p) => p.drafted),
+  perPlugin("accepted_tokens", "Draft tokens that it accepted.", (p) => p.accepted),
+  perPlugin("traced_tokens", "Accepted tokens whose origin was looked up.", (p) => p.traced),
+  perPlugin(
+    "traced_elsewhere_tokens",
+    "Of them, those that only siblings on other engines had generated.",
+    (p) => p.tracedElsewhere,
+  ),
+  perPlugin("faults", "What went wrong and was caught.", (p) => p.faults),
+  perPlugin(
+    "step_error",
+    "How far steps took of late from what drafting expected of them, as a part of that.",
+    (p) => p.stepError,
+  ),
+  perPlugin("lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless),
+  perKept(
+    "foretoken_kept",
+    "Finished requests, groups or rollouts that are kept in memory.",
+    (level) => level.count,
+  ),
+  perKept(
+    "foretoken_kept_bytes",
+    "Bytes of foretoken_kept, prompts included.",
+    (level) => level.bytes,
+  ),
+  perKept(
+    "foretoken_kept_bytes_max",
+    "Limit of foretoken_kept_bytes; beyond it the oldest are dropped.",
+    (level) => level.bytesMax,
   ),
 ];
 
-const SESSION_COUNTERS: readonly Row<SessionFigures>[] = [
-  ["foretoken_session_turns_total", "Turns of sessions after the first.", (s) => s.turns],
-  ["foretoken_session_prompt_tokens_total", "Tokens of their prompts.", (s) => s.promptTokens],
-  [
-    "foretoken_session_cached_tokens_total",
-    "Of them, those whose KV an engine had, as far as engines report it.",
-    (s) => s.cachedTokens,
-  ],
-];
-
-const STREAM_COUNTERS: readonly Row<StreamFigures>[] = [
-  ["foretoken_stream_frames_total", "Frames sent over /v1/stream.", (s) => s.framesSent],
-  ["foretoken_stream_bytes_total", "Bytes of them.", (s) => s.bytesSent],
+/** Counters of one engine. */
+const ENGINE_FIGURES: readonly Omit<Figure<WorkerStats>, "key" | "unit">[] = [
+  ...WORKER_FIGURES,
+  ...KV_MOVE_FIGURES.map(({ metric, help, read }) => ({
+    metric,
+    help,
+    read: ({ kvMoves }: WorkerStats) => (kvMoves === undefined ? 0 : read(kvMoves)),
+  })),
 ];
 
 /** Seconds of an iteration, of its tail, of a weight update. */
@@ -147,26 +319,27 @@ const DURATION_BUCKETS = [1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600
 export class Metrics {
   readonly #registry = new Registry();
   readonly #sources: MetricsSources;
-  readonly #counters = new Map<string, Counter>();
+  readonly #counters: readonly { counter: Counter; read: (stats: WorkerStats) => number }[];
   readonly #last = new Map<WorkerId, WorkerStats>();
   readonly #success: Counter;
   readonly #responses: Counter;
-  readonly #times: RequestTimes;
+  readonly #finished: (request: Request) => void;
   readonly #stepError: Gauge;
-  readonly #durations: Readonly<Record<"iteration" | "tail" | "update", Histogram>>;
+  readonly #iteration: Histogram;
+  readonly #tail: Histogram;
+  readonly #update: Histogram;
 
   constructor(sources: MetricsSources) {
     this.#sources = sources;
     this.#registry.setDefaultLabels({ model_name: sources.modelName });
+    this.#process();
+    for (const row of ROWS) this.#scraped(row);
+    this.#finished = requestTimes(this.#registry);
     const registers = [this.#registry];
     const labelNames = ["engine"];
-    for (const [name, help] of ENGINE_COUNTERS) {
-      this.#counters.set(name, new Counter({ name, help, labelNames, registers }));
-    }
-    this.#totals(rowsOf(ROLLOUT_FIGURES), () => sources.meter.counts);
-    this.#totals(rowsOf(POOL_FIGURES), sources.kvPool);
-    this.#totals(STREAM_COUNTERS, sources.stream);
-    this.#totals(SESSION_COUNTERS, sources.sessions);
+    this.#counters = ENGINE_FIGURES.flatMap(({ metric: name, help, read }) =>
+      name === null ? [] : [{ counter: new Counter({ name, help, labelNames, registers }), read }],
+    );
     this.#stepError = new Gauge({
       name: "foretoken_engine_step_error",
       help: "How far an embedded engine's steps took of late from what drafting expected of them, as a part of that.",
@@ -185,25 +358,20 @@ export class Metrics {
       labelNames: ["finished_reason"],
       registers,
     });
-    this.#times = new RequestTimes(this.#registry);
     const duration = (name: string, help: string) =>
       new Histogram({ name, help, buckets: DURATION_BUCKETS, registers });
-    this.#durations = {
-      iteration: duration(
-        "foretoken_iteration_seconds",
-        "From an iteration's first request to the end of its last response.",
-      ),
-      tail: duration(
-        "foretoken_iteration_tail_seconds",
-        "Of it, the time in which only the last 10 % of its responses ran.",
-      ),
-      update: duration(
-        "foretoken_weight_update_seconds",
-        "Time for which a weight update held generation back.",
-      ),
-    };
-    this.#process();
-    this.#gauges();
+    this.#iteration = duration(
+      "foretoken_iteration_seconds",
+      "From an iteration's first request to the end of its last response.",
+    );
+    this.#tail = duration(
+      "foretoken_iteration_tail_seconds",
+      "Of it, the time in which only the last 10 % of its responses ran.",
+    );
+    this.#update = duration(
+      "foretoken_weight_update_seconds",
+      "Time for which a weight update held generation back.",
+    );
   }
 
   get contentType(): string {
@@ -220,26 +388,27 @@ export class Metrics {
 
   finished(request: Request): void {
     this.#success.inc({ finished_reason: request.response.finish ?? "abort" });
-    this.#times.finished(request);
+    this.#finished(request);
   }
 
   iterationEnded({ seconds, tailS }: { readonly seconds: number; readonly tailS: number }): void {
-    this.#durations.iteration.observe(seconds);
-    this.#durations.tail.observe(tailS);
+    this.#iteration.observe(seconds);
+    this.#tail.observe(tailS);
   }
 
   weightsUpdated(seconds: number): void {
-    this.#durations.update.observe(seconds);
+    this.#update.observe(seconds);
   }
 
+  /** An engine that restarts counts from 0 again. */
   stats(workerId: WorkerId, stats: WorkerStats): void {
     const last = this.#last.get(workerId);
     const engine = this.#sources.engineName(workerId);
     const isSame = last !== undefined && stats.steps >= last.steps;
-    for (const [name, , value] of ENGINE_COUNTERS) {
-      const added = value(stats) - (isSame ? value(last) : 0);
+    for (const { counter, read } of this.#counters) {
+      const added = read(stats) - (isSame ? read(last) : 0);
       // Zero is exported too: a counter exists from an engine's first telemetry on.
-      this.#counters.get(name)?.inc({ engine }, Math.max(0, added));
+      counter.inc({ engine }, Math.max(0, added));
     }
     if (stats.stepError !== undefined) this.#stepError.set({ engine }, stats.stepError);
     this.#last.set(workerId, stats);
@@ -253,260 +422,18 @@ export class Metrics {
     }
   }
 
-  /** 1 for the state that holds, 0 for the others. */
-  #servingState(): void {
-    const { servingState, servingStates } = this.#sources;
-    new Gauge({
-      name: "foretoken_state",
-      help: "1: serving, or why nothing is generated: paused, sleeping, updating, draining, no_worker.",
-      labelNames: ["state"],
-      registers: [this.#registry],
-      collect() {
-        const now = servingState();
-        for (const state of servingStates) this.set({ state }, Number(state === now));
-      },
-    });
-  }
-
-  #gauges(): void {
-    this.#servingState();
-    const progress = () => this.#sources.meter.progress();
-    this.#perWorker(
-      "vllm:num_requests_running",
-      "Requests in engines' running batches.",
-      (w) => w.running,
-    );
-    this.#perWorker("vllm:kv_cache_usage_perc", "Share of the KV budget in use, 0 to 1.", (w) =>
-      w.kvTokens === 0 ? 0 : w.kvTokensUsed / w.kvTokens,
-    );
-    this.#perWorker(
-      "vllm:num_requests_waiting",
-      "Requests waiting in engines' queues; foretoken_requests_queued counts those not yet sent to an engine.",
-      (w) => w.waiting,
-    );
-    this.#perWorker(
-      "foretoken_engine_pace",
-      "Time of the engine's steps over those of the median engine with as many rows; 1: not known to differ.",
-      (w) => this.#sources.paces().of(workerId(w.worker)),
-    );
-    this.#gauge(
-      "foretoken_engine_pace_error",
-      "How far step times of engines are from what placement expects of them, as a part of that: the median of the last spans.",
-      () => this.#sources.paces().error,
-    );
-    this.#waitingByReason();
-    this.#cacheConfig();
-    this.#gauge("foretoken_requests_queued", "Requests that no engine has: they wait here.", () => {
-      const { workers, running } = progress();
-      const inEngines = workers.reduce((sum, { waiting }) => sum + waiting, running);
-      return Math.max(0, this.#sources.unfinished() - inEngines);
-    });
-    this.#effectiveTime();
-    this.#gauge("foretoken_weight_epoch", "Weight updates so far.", this.#sources.epoch);
-    this.#gauge(
-      "foretoken_workers_stale",
-      "Workers that report other weights than the current ones, which others report.",
-      this.#sources.staleWorkers,
-    );
-    this.#gauge(
-      "foretoken_requests_unfinished",
-      "Unfinished requests, running or not.",
-      this.#sources.unfinished,
-    );
-    this.#gauge(
-      "foretoken_kv_pool_bytes",
-      "KV held in the pool's DRAM.",
-      () => this.#sources.kvPool().memoryBytes,
-    );
-    this.#gauge(
-      "foretoken_kv_pool_disk_bytes",
-      "KV held in the pool's SSD tier.",
-      () => this.#sources.kvPool().diskBytes,
-    );
-    this.#gauge(
-      "foretoken_stream_clients",
-      "Clients of /v1/stream.",
-      () => this.#sources.stream().clients,
-    );
-    this.#gauge(
-      "foretoken_mean_acceptance_length",
-      "1 + accepted / drafts.",
-      () => progress().meanAcceptanceLength,
-    );
-    for (const [name, help, value] of PLUGIN_GAUGES) this.#perPlugin(name, help, value);
-    const { workerStates, stream } = this.#sources;
-    const registers = [this.#registry];
-    this.#perKept(
-      "foretoken_kept",
-      "Finished requests, groups or rollouts that are kept in memory.",
-      ({ count }) => count,
-    );
-    this.#perKept(
-      "foretoken_kept_bytes",
-      "Bytes of foretoken_kept, prompts included.",
-      ({ bytes }) => bytes,
-    );
-    this.#perKept(
-      "foretoken_kept_bytes_max",
-      "Limit of foretoken_kept_bytes; beyond it the oldest are dropped.",
-      ({ bytesMax }) => bytesMax,
-    );
-    new Gauge({
-      name: "foretoken_workers",
-      help: "Workers by state.",
-      labelNames: ["state"],
-      registers,
-      collect() {
-        for (const [state, count] of Object.entries(workerStates())) this.set({ state }, count);
-      },
-    });
-    new Counter({
-      name: "foretoken_stream_closed_total",
-      help: "Clients of /v1/stream that the server disconnected, by close code; 1013: they read too slowly.",
-      labelNames: ["code"],
-      registers,
-      collect() {
+  #scraped({ name, help, labels = [], read }: Row): void {
+    const sources = this.#sources;
+    const config = {
+      ...{ name, help, labelNames: [...labels], registers: [this.#registry] },
+      collect(this: Counter | Gauge) {
         this.reset();
-        for (const [code, count] of Object.entries(stream().closed)) this.inc({ code }, count);
-      },
-    });
-  }
-
-  #effectiveTime(): void {
-    const { engineTime, meter } = this.#sources;
-    this.#gauge(
-      "foretoken_ettr_ratio",
-      "Effective training time ratio: engine time in service / engine time, while requests were unfinished, x tokens kept / tokens generated.",
-      () => {
-        const { counts } = meter;
-        const { output_tokens: tokens, restarted_tokens: restarted } = counts;
-        const again = restarted + counts.late_tokens + counts.duplicated_tokens;
-        return engineTime().ettr({ kept: Math.max(0, tokens - restarted), again });
-      },
-    );
-    new Counter({
-      name: "foretoken_engine_seconds_total",
-      help: "Time of all engines while requests were unfinished: serving, or away (down, cut off, fenced).",
-      labelNames: ["state"],
-      registers: [this.#registry],
-      collect() {
-        this.reset();
-        const { servedMs, awayMs } = engineTime();
-        this.inc({ state: "serving" }, servedMs / 1000);
-        this.inc({ state: "away" }, awayMs / 1000);
-      },
-    });
-  }
-
-  /** Counts that are kept elsewhere. */
-  #totals<T>(rows: readonly Row<T>[], source: () => T): void {
-    for (const [name, help, value] of rows) {
-      new Counter({
-        name,
-        help,
-        registers: [this.#registry],
-        collect() {
-          this.reset();
-          this.inc(value(source()));
-        },
-      });
-    }
-  }
-
-  #perKept(name: string, help: string, value: (level: KeptLevel) => number): void {
-    const { kept } = this.#sources;
-    new Gauge({
-      name,
-      help: `${help} groups: that later requests may join; requests: that may be repeated; rollouts: that are over; completed: responses of complete groups, for the page.`,
-      labelNames: ["of"],
-      registers: [this.#registry],
-      collect() {
-        for (const level of kept()) this.set({ of: level.of }, value(level));
-      },
-    });
-  }
-
-  #perPlugin(name: string, help: string, value: (figures: PluginFigures) => number): void {
-    const { plugins } = this.#sources;
-    new Gauge({
-      name,
-      help,
-      labelNames: ["engine"],
-      registers: [this.#registry],
-      collect() {
-        this.reset();
-        for (const figures of plugins()) this.set({ engine: figures.engine }, value(figures));
-      },
-    });
-  }
-
-  #gauge(name: string, help: string, value: () => number): void {
-    new Gauge({
-      name,
-      help,
-      registers: [this.#registry],
-      collect() {
-        this.set(value());
-      },
-    });
-  }
-
-  /** prime-rl's concurrency controller takes waiting for capacity as a sign of overload. */
-  #waitingByReason(): void {
-    const { meter, engineName } = this.#sources;
-    new Gauge({
-      name: "vllm:num_requests_waiting_by_reason",
-      help: "Requests in engines' own queues, by reason.",
-      labelNames: ["engine", "reason"],
-      registers: [this.#registry],
-      collect() {
-        for (const { worker, waiting } of meter.progress().workers) {
-          const engine = engineName(worker);
-          this.set({ engine, reason: "capacity" }, waiting);
-          this.set({ engine, reason: "deferred" }, 0);
+        for (const [value, ...given] of read(sources)) {
+          this.inc(Object.fromEntries(labels.map((label, i) => [label, given[i] ?? ""])), value);
         }
       },
-    });
-  }
-
-  /** Clients read the capacity for KV from its labels. */
-  #cacheConfig(): void {
-    const { meter, engineName } = this.#sources;
-    new Gauge({
-      name: "vllm:cache_config_info",
-      help: "KV budget of each engine, in blocks of one token.",
-      labelNames: ["engine", "block_size", "num_gpu_blocks", "kv_cache_size_tokens"],
-      registers: [this.#registry],
-      collect() {
-        this.reset();
-        for (const { worker, kvTokens } of meter.progress().workers) {
-          const engine = engineName(worker);
-          const labels = {
-            block_size: 1,
-            num_gpu_blocks: kvTokens,
-            kv_cache_size_tokens: kvTokens,
-          };
-          this.set({ engine, ...labels }, 1);
-        }
-      },
-    });
-  }
-
-  #perWorker(
-    name: string,
-    help: string,
-    value: (worker: ReturnType<Meter["progress"]>["workers"][number]) => number,
-  ): void {
-    const { meter, engineName } = this.#sources;
-    new Gauge({
-      name,
-      help,
-      labelNames: ["engine"],
-      registers: [this.#registry],
-      collect() {
-        for (const worker of meter.progress().workers)
-          this.set({ engine: engineName(worker.worker) }, value(worker));
-      },
-    });
+    };
+    if (name.endsWith("_total")) new Counter(config);
+    else new Gauge(config);
   }
 }
