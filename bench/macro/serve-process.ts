@@ -269,7 +269,7 @@ function startSidecar(
     return await run(order.load, async (step, tokens) => {
       const made = workers[step % WORKERS]?.step(tokens) ?? 0;
       await turn();
-      while ([...sockets].some((socket) => socket.bufferedBytes > BUFFERED_BYTES_MAX)) {
+      while ([...sockets].some((socket) => socket.getBufferedAmount() > BUFFERED_BYTES_MAX)) {
         await turn();
       }
       return made;

@@ -5,7 +5,7 @@ import { errorText, errorWithStack } from "../core/base/errors.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { ServeEvents } from "../serve-options.ts";
 import { CONTROL_ROUTES } from "../server/control/routes.ts";
-import type { OpenStream } from "../server/open-streams.ts";
+import type { OpenStream } from "../server/http.ts";
 import type { Log, LogFields } from "./log.ts";
 
 const CONTROL_PATHS: ReadonlySet<string> = new Set(

@@ -4,7 +4,7 @@ import { Access, type AccessOptions, isLoopbackHost } from "./access.ts";
 const LOOPBACK: AccessOptions = {
   boundHost: "127.0.0.1",
   machineName: "Node-7",
-  hasToken: false,
+  apiToken: null,
   allowHosts: ["sidecar.rl.svc"],
   allowOrigins: ["https://board.example"],
 };
@@ -49,7 +49,7 @@ test.each([
   " ",
 ])("host: %p does not, without a token", (host) => {
   expect(refusal({ host })).toContain("--allow-origin");
-  expect(refusal({ host }, { hasToken: true })).toBeNull();
+  expect(refusal({ host }, { apiToken: "secret" })).toBeNull();
   expect(refusal({ host }, { allowHosts: ["*"] })).toBeNull();
 });
 
@@ -61,7 +61,7 @@ test("origin: the server's own is let in, whatever the name it is reached by", (
   expect(refusal({ host: "127.0.0.1:8000", origin: "http://127.0.0.1:8000" })).toBeNull();
   expect(refusal({ host: "localhost", origin: "http://localhost" })).toBeNull();
   const named = { host: "gpu.example:8000", origin: "http://gpu.example:8000" };
-  expect(refusal(named, { hasToken: true })).toBeNull();
+  expect(refusal(named, { apiToken: "secret" })).toBeNull();
   expect(refusal(named)).toContain("Host gpu.example:8000");
 });
 
@@ -77,9 +77,9 @@ test.each([
   "file://",
 ])("origin: %p is another one", (origin) => {
   const headers = { host: "127.0.0.1:8000", origin };
-  for (const hasToken of [false, true]) {
-    expect(refusal(headers, { hasToken })).toContain(`--allow-origin ${origin}`);
-    expect(refusal({ ...headers, "sec-fetch-site": "same-origin" }, { hasToken })).not.toBeNull();
+  for (const apiToken of [null, "secret"]) {
+    expect(refusal(headers, { apiToken })).toContain(`--allow-origin ${origin}`);
+    expect(refusal({ ...headers, "sec-fetch-site": "same-origin" }, { apiToken })).not.toBeNull();
   }
 });
 

@@ -1,8 +1,9 @@
 // Decides which requests a browser may have sent here on behalf of a page that is not ours. A page can reach a server
 // on loopback from any site (cross-site requests need no preflight if they look like a form's), and by rebinding its own
 // name to 127.0.0.1. A browser cannot hide either: it sends Origin and Sec-Fetch-Site, and Host holds the page's name.
-// Clients that are no browsers send neither of the first two. Tokens are checked elsewhere (http.ts).
+// Clients that are no browsers send neither of the first two. It checks the token of every client, too.
 
+import { timingSafeEqual } from "node:crypto";
 import { AppError } from "../core/base/errors.ts";
 
 export interface AccessOptions {
@@ -10,8 +11,8 @@ export interface AccessOptions {
   readonly boundHost: string;
   /** This machine's own name. */
   readonly machineName: string;
-  /** A token protects every route: then a page under a foreign name has nothing to send. */
-  readonly hasToken: boolean;
+  /** Protects every route but open ones: then a page under a foreign name has nothing to send. null: there is none. */
+  readonly apiToken: string | null;
   /** Further names under which clients may reach the server; "*": any. */
   readonly allowHosts: readonly string[];
   /** Origins whose pages may use the server, as browsers write them; "*": any. */
@@ -65,6 +66,21 @@ export class Access {
     throw forbidden(`Sec-Fetch-Site is ${shown(site)}: ${fix}`);
   }
 
+  /**
+   * Browsers cannot set headers on a socket, so the token may stand in the query as well.
+   * @throws AppError unauthorized: no token is given, or another one.
+   */
+  authorize(headers: Headers, url: URL): void {
+    const { apiToken } = this.#options;
+    if (apiToken === null) return;
+    const header = headers.get("authorization")?.replace(/^Bearer /i, "");
+    const given = Buffer.from(header ?? url.searchParams.get("token") ?? "");
+    const wanted = Buffer.from(apiToken);
+    if (given.length === wanted.length && timingSafeEqual(given, wanted)) return;
+    const message = "the API token is missing or wrong (Authorization: Bearer ...)";
+    throw new AppError("unauthorized", message);
+  }
+
   /** The headers by which a browser lets pages of another origin read answers; null: it is not to. */
   sharing(origin: string): Readonly<Record<string, string>> | null {
     return this.#isAllowed(origin) ? { "access-control-allow-origin": origin, ...SHARED } : null;
@@ -83,7 +99,7 @@ export class Access {
 
   /** A foreign name may resolve to this machine; an address cannot be forged this way. */
   #checkHost(host: string | null): void {
-    if (host === null || this.#options.hasToken || this.#hosts.has(ANY)) return;
+    if (host === null || this.#options.apiToken !== null || this.#hosts.has(ANY)) return;
     const name = hostNameOf(host);
     if (name !== null && (isAddress(name) || isLoopbackHost(name) || this.#hosts.has(name))) return;
     const fix = `allow it with --allow-origin http://${shown(name ?? host)}, or ask for a token (--api-token)`;

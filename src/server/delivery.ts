@@ -1,8 +1,7 @@
 // Waits at the end of a server until clients have read their finished responses.
 
 import { AppError } from "../core/base/errors.ts";
-import type { HttpServer } from "./http.ts";
-import type { OpenStream } from "./open-streams.ts";
+import type { HttpServer, OpenStream } from "./http.ts";
 
 const DELIVERY_POLL_MS = 250;
 const DELIVERY_REPORT_MS = 1_000;

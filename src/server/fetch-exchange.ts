@@ -3,8 +3,7 @@
 
 import { type BodyOptions, readBody } from "./body.ts";
 import type { BodyReader, IdLists, JsonBody } from "./body-reader.ts";
-import type { StreamHold } from "./open-streams.ts";
-import type { Exchange } from "./route.ts";
+import type { Exchange, StreamHold } from "./route.ts";
 
 export interface ExchangeOptions {
   readonly id: string;
@@ -18,7 +17,7 @@ export class FetchExchange implements Exchange {
   readonly id: string;
   readonly method: string;
   readonly url: URL;
-  readonly params = {};
+  params = {};
   readonly #request: Request;
   readonly #body: BodyOptions;
   readonly #reader: BodyReader;

@@ -76,25 +76,18 @@ export function errorResponse(error: unknown): Response {
   return Response.json(errorBody(error), { status: statusOf(error), headers });
 }
 
+/** vLLM's names; others are BadRequestError below 500 and InternalServerError from there. */
+const TYPES: Readonly<Record<number, string>> = {
+  401: "AuthenticationError",
+  403: "PermissionDeniedError",
+  404: "NotFoundError",
+  408: "RequestTimeoutError",
+  409: "ConflictError",
+  413: "PayloadTooLargeError",
+  429: "RateLimitError",
+  503: "ServiceUnavailableError",
+};
+
 function typeOf(status: number): string {
-  switch (status) {
-    case 401:
-      return "AuthenticationError";
-    case 403:
-      return "PermissionDeniedError";
-    case 404:
-      return "NotFoundError";
-    case 408:
-      return "RequestTimeoutError";
-    case 409:
-      return "ConflictError";
-    case 413:
-      return "PayloadTooLargeError";
-    case 429:
-      return "RateLimitError";
-    case 503:
-      return "ServiceUnavailableError";
-    default:
-      return status < 500 ? "BadRequestError" : "InternalServerError";
-  }
+  return TYPES[status] ?? (status < 500 ? "BadRequestError" : "InternalServerError");
 }

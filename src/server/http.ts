@@ -10,17 +10,15 @@ import { BodyBudget } from "./body-budget.ts";
 import { BodyReader } from "./body-reader.ts";
 import { FetchExchange } from "./fetch-exchange.ts";
 import { CLIENT_GONE, errorResponse, statusOf } from "./http-errors.ts";
-import { type OpenStream, OpenStreams } from "./open-streams.ts";
-import { requestIdOf } from "./request-id.ts";
-import { type Route, reasonIn } from "./route.ts";
+import { type Exchange, type Route, reasonIn, type StreamHold } from "./route.ts";
 import { Router } from "./router.ts";
-import { authorize, givenToken } from "./tokens.ts";
 
 /** In the meaning of Bun's ServerWebSocket. */
 export interface Socket {
   /** -1: it waits in a buffer; 0: dropped; else bytes sent. */
   send(data: string | Uint8Array): number;
-  readonly bufferedBytes: number;
+  /** Bytes that wait. */
+  getBufferedAmount(): number;
   close(code: number, reason: string): void;
 }
 
@@ -83,11 +81,24 @@ export interface HttpServer {
   stop(): Promise<void>;
 }
 
+/** A stream that is being written, and its client: reported when the server stops and waits for them. */
+export interface OpenStream {
+  readonly method: string;
+  readonly path: string;
+  /** Of the request. */
+  readonly id: string;
+  /** Address and port; null: not known. */
+  readonly client: string | null;
+  /** When its client last took something. */
+  readonly takenMs: number;
+}
+
 interface SocketData {
   readonly service: SocketService;
   readonly query: URLSearchParams;
-  wrapped: Socket | null;
 }
+
+type BunServer = Bun.Server<SocketData>;
 
 /** Longer than clients keep idle connections (Node 5 s, Go 90 s). */
 const IDLE_S = 120;
@@ -97,18 +108,7 @@ const BODY_MS_MAX = 60_000;
 const BODY_WAIT_MS_MAX = 5_000;
 
 export function serveHttp(options: HttpOptions): HttpServer {
-  let router = new Router(options.routes, options.otherwise);
-  let { sockets } = options;
-  const access = new Access({
-    boundHost: options.host,
-    machineName: hostname(),
-    hasToken: options.apiToken !== null,
-    allowHosts: options.allowHosts ?? [],
-    allowOrigins: options.allowOrigins ?? [],
-  });
-  const body = bodyOptionsOf(options);
-  const reader = new BodyReader();
-  const streams = new OpenStreams(() => performance.now());
+  const front = new Front(options);
   const server = Bun.serve<SocketData>({
     hostname: options.host,
     port: options.port,
@@ -116,91 +116,141 @@ export function serveHttp(options: HttpOptions): HttpServer {
     maxRequestBodySize: Number.MAX_SAFE_INTEGER,
     // Of connections without a request. Bun gives a request's head some 12 s, whatever is set.
     idleTimeout: IDLE_S,
-    fetch: async (request, bun) => {
-      const startMs = performance.now();
-      // Responses take as long as they take; a quiet stream is not a dead one.
-      bun.timeout(request, 0);
-      const id = requestIdOf(request.headers);
-      const url = urlOf(request);
-      const { method } = request;
-      const report = (status: number, reason: string | null) => {
-        const ms = performance.now() - startMs;
-        options.answered({ id, method, path: url.pathname, status, ms, reason });
-      };
-      const origin = request.headers.get("origin");
-      const shared = origin === null ? null : access.sharing(origin);
-      const own = { ...shared, "x-request-id": id, ...(closes(request) && CLOSING) };
-      const exchange = new FetchExchange(request, {
-        id,
-        url,
-        body,
-        reader,
-        streams: () => {
-          const ip = bun.requestIP(request);
-          const client = ip === null ? null : `${ip.address}:${ip.port}`;
-          const hold = streams.add({ id, method, path: url.pathname, client });
-          const ended = () => {
-            hold.ended();
-            bun.timeout(request, IDLE_S);
-          };
-          return { ...hold, ended };
-        },
-      });
-      const answer = async (): Promise<Response | null> => {
-        access.check({ method, path: url.pathname, headers: request.headers });
-        // A browser asks so before it sends what a form cannot; it has no token for that.
-        if (shared !== null && method === "OPTIONS") return new Response(null, { status: 204 });
-        const permit = () => authorize(givenToken(request.headers, url), options.apiToken);
-        const service = sockets[url.pathname];
-        if (service === undefined) {
-          return await router.handle(exchange, (route) => {
-            if (route?.right !== "open") permit();
-          });
-        }
-        permit();
-        const data: SocketData = { service, query: url.searchParams, wrapped: null };
-        if (bun.upgrade(request, { data })) return null;
-        throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
-      };
-      try {
-        const response = await answer();
-        report(response?.status ?? 101, response === null ? null : await reasonIn(response));
-        if (response === null) return undefined;
-        if (!isStream(response)) bun.timeout(request, IDLE_S);
-        return withHeaders(response, own);
-      } catch (error) {
-        if (request.signal.aborted) {
-          report(CLIENT_GONE, "the client disconnected");
-          return new Response(null, { status: CLIENT_GONE });
-        }
-        if (!(error instanceof AppError)) options.failed(error);
-        report(statusOf(error), errorText(error));
-        bun.timeout(request, IDLE_S);
-        return withHeaders(errorResponse(error), { ...own, ...(exchange.isUnread && CLOSING) });
-      }
-    },
+    fetch: (request, bun) => front.answer(request, bun),
     websocket: socketsOf(options),
   });
   return {
     url: server.url,
-    serve: (served) => {
-      router = new Router(served.routes, served.otherwise);
-      sockets = served.sockets;
-    },
-    streams: () => streams.list(),
+    serve: (served) => front.serve(served),
+    streams: () => [...front.streams],
     finish: async () => {
       await server.stop();
-      reader.close();
+      front.reader.close();
     },
     stop: async () => {
-      reader.close();
+      front.reader.close();
       await server.stop(true);
     },
   };
 }
 
-function bodyOptionsOf(options: HttpOptions): BodyOptions {
-  const { bodyBytesMax } = options;
+/** Answers requests: access, errors, and the log of both. */
+class Front {
+  readonly reader = new BodyReader();
+  /** The oldest first. */
+  readonly streams = new Set<OpenStream>();
+  readonly #options: HttpOptions;
+  readonly #access: Access;
+  readonly #body: BodyOptions;
+  #router: Router;
+  #sockets: Served["sockets"];
+
+  constructor(options: HttpOptions) {
+    this.#options = options;
+    this.#router = new Router(options.routes, options.otherwise);
+    this.#sockets = options.sockets;
+    this.#access = new Access({
+      boundHost: options.host,
+      machineName: hostname(),
+      apiToken: options.apiToken,
+      allowHosts: options.allowHosts ?? [],
+      allowOrigins: options.allowOrigins ?? [],
+    });
+    this.#body = bodyOptionsOf(options);
+  }
+
+  serve({ routes, sockets, otherwise }: Served): void {
+    this.#router = new Router(routes, otherwise);
+    this.#sockets = sockets;
+  }
+
+  /** undefined: the connection has become a socket. */
+  async answer(request: Request, bun: BunServer): Promise<Response | undefined> {
+    const startMs = performance.now();
+    // Responses take as long as they take; a quiet stream is not a dead one.
+    bun.timeout(request, 0);
+    const exchange: FetchExchange = new FetchExchange(request, {
+      id: requestIdOf(request.headers),
+      url: urlOf(request),
+      body: this.#body,
+      reader: this.reader,
+      streams: () => this.#stream(request, bun, exchange),
+    });
+    const { id, method, url } = exchange;
+    const report = (status: number, reason: string | null) => {
+      const ms = performance.now() - startMs;
+      this.#options.answered({ id, method, path: url.pathname, status, ms, reason });
+    };
+    const origin = request.headers.get("origin");
+    const shared = origin === null ? null : this.#access.sharing(origin);
+    const own = { ...shared, "x-request-id": id, ...(closes(request) && CLOSING) };
+    try {
+      const response = await this.#routed(exchange, shared !== null, (data) =>
+        bun.upgrade(request, { data }),
+      );
+      report(response?.status ?? 101, response === null ? null : await reasonIn(response));
+      if (response === null) return undefined;
+      if (!isStream(response)) bun.timeout(request, IDLE_S);
+      return withHeaders(response, own);
+    } catch (error) {
+      if (request.signal.aborted) {
+        report(CLIENT_GONE, "the client disconnected");
+        return new Response(null, { status: CLIENT_GONE });
+      }
+      if (!(error instanceof AppError)) this.#options.failed(error);
+      report(statusOf(error), errorText(error));
+      bun.timeout(request, IDLE_S);
+      return withHeaders(errorResponse(error), { ...own, ...(exchange.isUnread && CLOSING) });
+    }
+  }
+
+  /** null: it has become a socket. @throws what the route throws, and AppError as Access. */
+  async #routed(
+    exchange: Exchange,
+    isShared: boolean,
+    upgrade: (data: SocketData) => boolean,
+  ): Promise<Response | null> {
+    const { method, url, headers } = exchange;
+    this.#access.check({ method, path: url.pathname, headers });
+    // A browser asks so before it sends what a form cannot; it has no token for that.
+    if (isShared && method === "OPTIONS") return new Response(null, { status: 204 });
+    const service = this.#sockets[url.pathname];
+    if (service === undefined) {
+      return await this.#router.handle(exchange, (route) => {
+        if (route?.right !== "open") this.#access.authorize(headers, url);
+      });
+    }
+    this.#access.authorize(headers, url);
+    if (upgrade({ service, query: url.searchParams })) return null;
+    throw new AppError("upgrade_required", `${url.pathname} is a WebSocket`);
+  }
+
+  #stream(request: Request, bun: BunServer, { id, method, url }: Exchange): StreamHold {
+    const ip = bun.requestIP(request);
+    const client = ip === null ? null : `${ip.address}:${ip.port}`;
+    const stream = { id, method, path: url.pathname, client, takenMs: performance.now() };
+    this.streams.add(stream);
+    return {
+      took: () => {
+        stream.takenMs = performance.now();
+      },
+      ended: () => {
+        this.streams.delete(stream);
+        bun.timeout(request, IDLE_S);
+      },
+    };
+  }
+}
+
+const SANE_ID = /^[\x21-\x7e]{1,128}$/;
+
+/** The client's own id, where it is one that can stand in a header and a line of a log. */
+function requestIdOf(headers: Headers): string {
+  const given = headers.get("x-request-id");
+  return given !== null && SANE_ID.test(given) ? given : crypto.randomUUID();
+}
+
+function bodyOptionsOf({ bodyBytesMax }: HttpOptions): BodyOptions {
   const after = (ms: number, act: () => void) => {
     const timer = setTimeout(act, ms);
     return () => clearTimeout(timer);
@@ -218,33 +268,23 @@ function isStream(response: Response): boolean {
 
 /** Hands each socket to the service that it was opened for. What a service throws ends this one connection. */
 function socketsOf({ frameBytesMax, failed }: HttpOptions): Bun.WebSocketHandler<SocketData> {
-  const contained = (ws: Bun.ServerWebSocket<SocketData>, act: (socket: Socket) => void) => {
-    const { wrapped } = ws.data;
-    if (wrapped === null) return;
+  type Opened = Bun.ServerWebSocket<SocketData>;
+  const contained = (socket: Opened, act: (service: SocketService) => void) => {
     try {
-      act(wrapped);
+      act(socket.data.service);
     } catch (error) {
       failed(error);
-      ws.close(CLOSE.internal, "internal_error");
+      socket.close(CLOSE.internal, "internal_error");
     }
   };
   return {
     maxPayloadLength: frameBytesMax,
-    idleTimeout: 120,
+    idleTimeout: IDLE_S,
     sendPings: true,
-    open: (ws) => {
-      ws.data.wrapped = {
-        send: (data) => ws.send(data),
-        get bufferedBytes() {
-          return ws.getBufferedAmount();
-        },
-        close: (code, reason) => ws.close(code, reason),
-      };
-      contained(ws, (socket) => ws.data.service.open(socket, ws.data.query));
-    },
-    message: (ws, data) => contained(ws, (socket) => ws.data.service.message(socket, data)),
-    close: (ws) => contained(ws, (socket) => ws.data.service.close(socket)),
-    drain: (ws) => contained(ws, (socket) => ws.data.service.drain(socket)),
+    open: (socket) => contained(socket, (service) => service.open(socket, socket.data.query)),
+    message: (socket, data) => contained(socket, (service) => service.message(socket, data)),
+    close: (socket) => contained(socket, (service) => service.close(socket)),
+    drain: (socket) => contained(socket, (service) => service.drain(socket)),
   };
 }
 

@@ -3,15 +3,14 @@
 
 import type { GenericSchema } from "valibot";
 import type { IdLists } from "./body-reader.ts";
-import type { StreamHold } from "./open-streams.ts";
 
 export interface Exchange {
   /** In the answer's header, and in every line of the log about the request. */
   readonly id: string;
   readonly method: string;
   readonly url: URL;
-  /** Parts of the path that a route names with `:name`. */
-  readonly params: Readonly<Record<string, string>>;
+  /** Parts of the path that a route names with `:name`; the router sets them. */
+  params: Readonly<Record<string, string>>;
   readonly headers: Headers;
   /** Aborts when the client has disconnected. */
   readonly signal: AbortSignal;
@@ -26,6 +25,13 @@ export interface Exchange {
   release(): void;
   /** The answer is a stream, whose writer reports its progress. */
   streams(): StreamHold;
+}
+
+export interface StreamHold {
+  /** Its client has taken what was written so far. */
+  took(): void;
+  /** All is written: the connection sends the rest. */
+  ended(): void;
 }
 
 /** Who may call: anyone without a token, because load balancers ask, or holders of the API token. */

@@ -3,28 +3,19 @@
 import { AppError } from "../core/base/errors.ts";
 import type { Exchange, Route } from "./route.ts";
 
-interface Pattern {
-  readonly parts: readonly string[];
+interface Found {
   readonly route: Route;
+  readonly params: Readonly<Record<string, string>>;
 }
 
 export class Router {
-  readonly #exact = new Map<string, Route[]>();
-  readonly #patterns: Pattern[] = [];
+  readonly #routes: readonly { readonly route: Route; readonly parts: readonly string[] }[];
   readonly #otherwise: Route["handle"];
 
   /** `otherwise`: for whatever no route is for. Default: 404. */
   constructor(routes: readonly Route[], otherwise: Route["handle"] = notFound) {
     this.#otherwise = otherwise;
-    for (const route of routes) {
-      if (route.path.includes("/:")) {
-        this.#patterns.push({ parts: route.path.split("/"), route });
-      } else {
-        const there = this.#exact.get(route.path);
-        if (there === undefined) this.#exact.set(route.path, [route]);
-        else there.push(route);
-      }
-    }
+    this.#routes = routes.map((route) => ({ route, parts: route.path.split("/") }));
   }
 
   /**
@@ -36,38 +27,28 @@ export class Router {
     permit: (route: Route | null) => void = () => {},
   ): Promise<Response> {
     const { method, url } = exchange;
-    const path = url.pathname;
-    const exact = this.#exact.get(path) ?? [];
+    const found = this.#at(url.pathname.split("/"));
     const wanted = method === "HEAD" ? "GET" : method;
-    const found = exact.find((route) => route.method === wanted);
-    if (found !== undefined) {
-      permit(found);
-      return await found.handle(exchange);
+    // A path that is written out comes before a pattern that it fits.
+    const one = found.find(({ route }) => route.method === wanted);
+    permit(one?.route ?? null);
+    if (one !== undefined) {
+      exchange.params = one.params;
+      return await one.route.handle(exchange);
     }
-    const parts = path.split("/");
-    const allowed = new Set(exact.map((route) => route.method));
-    for (const { parts: pattern, route } of this.#patterns) {
+    if (found.length === 0) return await this.#otherwise(exchange);
+    const allow = [...new Set(found.map(({ route }) => route.method))].join(", ");
+    const message = `${url.pathname} takes ${allow}`;
+    const error = { message, type: "BadRequestError", param: null, code: 405 };
+    return Response.json({ error }, { status: 405, headers: { allow } });
+  }
+
+  #at(parts: readonly string[]): Found[] {
+    const found = this.#routes.flatMap(({ route, parts: pattern }): Found[] => {
       const params = match(pattern, parts);
-      if (params === null) continue;
-      if (route.method === wanted) {
-        permit(route);
-        return await route.handle(withParams(exchange, params));
-      }
-      allowed.add(route.method);
-    }
-    permit(null);
-    if (allowed.size === 0) return await this.#otherwise(exchange);
-    return Response.json(
-      {
-        error: {
-          message: `${path} takes ${[...allowed].join(", ")}`,
-          type: "BadRequestError",
-          param: null,
-          code: 405,
-        },
-      },
-      { status: 405, headers: { allow: [...allowed].join(", ") } },
-    );
+      return params === null ? [] : [{ route, params }];
+    });
+    return found.sort((a, b) => Object.keys(a.params).length - Object.keys(b.params).length);
   }
 }
 
@@ -81,14 +62,10 @@ function match(
 ): Record<string, string> | null {
   if (pattern.length !== parts.length) return null;
   const params: Record<string, string> = {};
-  for (const [i, part] of pattern.entries()) {
-    const given = parts[i] ?? "";
-    if (!part.startsWith(":")) {
-      if (part !== given) return null;
-    } else {
-      if (given === "") return null;
-      params[part.slice(1)] = decoded(given);
-    }
+  for (let i = 0; i < parts.length; i += 1) {
+    const [wanted = "", given = ""] = [pattern[i], parts[i]];
+    if (wanted.startsWith(":") && given !== "") params[wanted.slice(1)] = decoded(given);
+    else if (wanted !== given) return null;
   }
   return params;
 }
@@ -99,19 +76,4 @@ function decoded(part: string): string {
   } catch {
     return part;
   }
-}
-
-function withParams(exchange: Exchange, params: Readonly<Record<string, string>>): Exchange {
-  return {
-    id: exchange.id,
-    method: exchange.method,
-    url: exchange.url,
-    params,
-    headers: exchange.headers,
-    signal: exchange.signal,
-    json: (lists) => exchange.json(lists),
-    digest: () => exchange.digest(),
-    release: () => exchange.release(),
-    streams: () => exchange.streams(),
-  };
 }

@@ -154,6 +154,10 @@ export class FakeSocket implements Socket {
     return -1;
   }
 
+  getBufferedAmount(): number {
+    return this.bufferedBytes;
+  }
+
   /** The other end reads what waits. */
   readAll(): void {
     for (const data of this.unread.splice(0)) this.#read(data);

@@ -23,6 +23,10 @@ class Peer implements Socket {
     return this.sends;
   }
 
+  getBufferedAmount(): number {
+    return this.bufferedBytes;
+  }
+
   close(code: number, reason: string): void {
     this.closed ??= [code, reason];
   }

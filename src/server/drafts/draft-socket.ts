@@ -76,7 +76,7 @@ export class DraftSocketService implements SocketService {
       return;
     }
     const sent = socket.send(encodeServerMessage(answer.message));
-    const waiting = socket.bufferedBytes;
+    const waiting = socket.getBufferedAmount();
     // A frame that was dropped would leave the peer with an answer short.
     if (sent === 0 || waiting > this.#options.sendQueueBytes) {
       this.#end(socket, CLOSE.tryLater, `slow_consumer: ${waiting} bytes wait to be read`);

@@ -561,7 +561,7 @@ export class StreamService implements SocketService {
   #bring(subscription: Subscription): void {
     const { client, topic, text } = subscription;
     const { epoch } = this.#options.sidecar.rollout;
-    const hasRoom = () => client.socket.bufferedBytes <= this.#limits.sendQueueBytes / 2;
+    const hasRoom = () => client.socket.getBufferedAmount() <= this.#limits.sendQueueBytes / 2;
     if (!hasRoom()) return;
     const frame = this.#frame;
     const run = pieces(subscription, frame);
@@ -602,7 +602,7 @@ export class StreamService implements SocketService {
     this.#framesSent += 1;
     this.#bytesSent += data.length;
     if (sent > 0) return true;
-    const waiting = client.socket.bufferedBytes;
+    const waiting = client.socket.getBufferedAmount();
     if (sent < 0 && waiting <= this.#limits.sendQueueBytes) return true;
     this.#end(client, CLOSE.tryLater, `slow_consumer: ${waiting} bytes wait to be read`);
     return false;

@@ -2,8 +2,7 @@
 // Request and its streams. Its body is read by the real reader.
 
 import type { BodyReader, IdLists, JsonBody } from "../../../src/server/body-reader.ts";
-import type { StreamHold } from "../../../src/server/open-streams.ts";
-import type { Exchange } from "../../../src/server/route.ts";
+import type { Exchange, StreamHold } from "../../../src/server/route.ts";
 
 const NO_HOLD: StreamHold = { took: () => {}, ended: () => {} };
 const NOTHING = new Uint8Array(0);
@@ -13,7 +12,7 @@ export class RoutedExchange implements Exchange {
   readonly id: string;
   readonly method: string;
   readonly url: URL;
-  readonly params = {};
+  params = {};
   readonly headers = new Headers();
   readonly #body: Uint8Array<ArrayBuffer>;
   readonly #reader: BodyReader;
