@@ -62,6 +62,16 @@ test("iteration: without an update it ends when nothing has come for a while", a
   expect(ended.map(({ figures }) => figures.requests)).toEqual([2, 1]);
 });
 
+test("iteration: it ends with a rollout of /v1/rollouts, unless other requests still run", async () => {
+  const { bed, ended } = counted();
+  bed.sidecar.generate(specFor([1], 2), DEAF);
+  bed.sidecar.rolloutOver();
+  expect(ended).toHaveLength(0);
+  await bed.finish();
+  bed.sidecar.rolloutOver();
+  expect(ended.map(({ figures }) => figures.requests)).toEqual([2]);
+});
+
 test("iteration: given-up and unfinished responses are counted apart", async () => {
   const { bed, ended, iterations } = counted(() => 50);
   const [one, two] = [1, 2].map((token) => bed.sidecar.generate(specFor([token], 1), DEAF));

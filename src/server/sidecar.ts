@@ -66,6 +66,8 @@ export type SidecarObserver = Partial<RolloutListener> & {
   /** `spec`: the one that it is a response of. */
   joined?(request: Request, spec: GenerationSpec): void;
   advanced?(epoch: WeightEpoch): void;
+  /** A rollout that a client asked for as a whole is over, and its groups are complete. */
+  rolloutOver?(): void;
 };
 
 export interface SidecarLimits {
@@ -235,6 +237,11 @@ export class Sidecar {
     this.#groups.closeAll();
     this.rollout.advance(epoch);
     this.#each((observer) => observer.advanced?.(epoch));
+  }
+
+  /** Called by who has run a rollout as a whole. */
+  rolloutOver(): void {
+    this.#each((observer) => observer.rolloutOver?.());
   }
 
   /** Takes nothing new; resolves when nothing is left to do. */

@@ -2,11 +2,10 @@
 // of 16,384 requests.
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { join } from "node:path";
 import { measure } from "../../bench/macro/page.ts";
 import { Victim } from "../faults/attacks/edge-bed.ts";
 import { CHROMIUM, Page } from "./chromium.ts";
-import { engineMissing, ROOT } from "./tool.ts";
+import { engineMissing } from "./tool.ts";
 
 const isMissing = CHROMIUM === null || engineMissing() !== null;
 const SECONDS_MAX = 90;
@@ -113,10 +112,7 @@ describe.skipIf(isMissing)("page", () => {
         await fetch(new URL(`/v1/rollouts/${id}`, victim.url), { method: "DELETE" });
       }
       await page.until("live.waited_for.length > 0");
-      const weights_path = join(ROOT, "model", "foretoken-3m-q8_0.gguf");
-      const body = { method: "reload_weights", kwargs: { weights_path } };
-      expect((await post(victim, "/collective_rpc", body)).status).toBe(200);
-      // Its groups are complete now: a page that is opened later knows them too.
+      // It has ended with its rollout, its groups are complete: a page that is opened later knows them too.
       await page.call("Page.reload");
       await page.until('live?.iterations.length === 1 && document.querySelector("#numbers a")');
       expect(await page.evaluate<number>("responses.size")).toBe(24);

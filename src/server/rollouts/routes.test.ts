@@ -124,6 +124,23 @@ test("POST /v1/rollouts: streams every group's responses, then a summary", async
   });
 });
 
+test("POST /v1/rollouts: its end is that of an iteration, told when all of its groups are complete", async () => {
+  const { call, finish, sidecar, step } = world();
+  const told: string[] = [];
+  sidecar.observe({
+    groupFinished: () => told.push("group"),
+    rolloutOver: () => told.push(`over, ${sidecar.rollout.unfinished} left`),
+  });
+  const lines = linesOf(await call("POST", "/v1/rollouts", body()));
+  await finish();
+  await lines;
+  expect(told).toEqual(["group", "group", "over, 0 left"]);
+  void call("POST", "/v1/rollouts", body({ id: "two" }));
+  await step();
+  await call("DELETE", "/v1/rollouts/two");
+  expect(told.at(-1)).toBe("over, 0 left");
+});
+
 test("POST /v1/rollouts: messages become prompts by the model's chat template", async () => {
   const { call, finish } = world();
   const messages = [

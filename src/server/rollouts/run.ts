@@ -262,6 +262,7 @@ export class Run {
     // Groups are named after their rollout: no other request joins them. Deferred: other listeners have not had the last event yet.
     queueMicrotask(() => {
       for (const generation of generations) generation.release();
+      this.#options.sidecar.rolloutOver();
     });
     this.#report = reportOf({
       requests: [...this.#requests()],
