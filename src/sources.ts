@@ -12,8 +12,8 @@ import { type LlamaModel, openLlamaModel } from "./engines/llama/open.ts";
 import { BUNDLED_MODEL } from "./host/installation.ts";
 import type { WorkerSource } from "./pool/pool.ts";
 import type { EncoderThread } from "./text/encoder-job.ts";
-import { eosTokensOf } from "./text/eos.ts";
 import {
+  eosTokensOf,
   openHuggingFaceText,
   openHuggingFaceThread,
   vocabularySizeOf,

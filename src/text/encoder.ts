@@ -26,9 +26,8 @@ export interface ThreadedEncoderOptions {
   readonly limits: EncoderLimits;
 }
 
-/** Encoded in about a millisecond by either kind of tokenizer. */
-const INLINE_CHARACTERS = 512;
-const INLINE_TOKENS = 1024;
+/** Characters or tokens that either kind of tokenizer takes about a millisecond for. */
+const INLINE_MAX = { encode: 512, chat: 512, decode: 1024, names: 1024 };
 /** Texts up to this never wait for longer ones. About 0.2 s of work; a list of texts is encoded in pieces of this size. */
 const SHORT_CHARACTERS = 65_536;
 /** Of texts that wait in one lane. */
@@ -53,9 +52,9 @@ export class ThreadedEncoder implements Encoder {
     for (const one of texts) this.#checkLength(one.length);
     const encoded: Int32Array[] = [];
     for (const piece of piecesOf(texts)) {
-      const characters = charactersIn(piece);
+      const characters = piece.reduce((sum, text) => sum + text.length, 0);
       const job = { kind: "encode", texts: piece, ...rest } as const;
-      encoded.push(...(await this.#run(job, { characters, inlineMax: INLINE_CHARACTERS, signal })));
+      encoded.push(...(await this.#run(job, characters, signal)));
     }
     return encoded;
   }
@@ -70,20 +69,17 @@ export class ThreadedEncoder implements Encoder {
     const { charactersMax } = this.#options.limits;
     this.#checkLength(request.length);
     const job = { kind: "chat", request, charactersMax, ...rest } as const;
-    const size = { characters: request.length, inlineMax: INLINE_CHARACTERS };
-    return await this.#run(job, { ...size, signal });
+    return await this.#run(job, request.length, signal);
   }
 
   async decode(tokens: Int32Array, signal: AbortSignal): Promise<string> {
     // Every token that occurs in a text is at least one byte.
     this.#checkLength(tokens.length);
-    const size = { characters: tokens.length, inlineMax: INLINE_TOKENS };
-    return await this.#run({ kind: "decode", tokens }, { ...size, signal });
+    return await this.#run({ kind: "decode", tokens }, tokens.length, signal);
   }
 
   async namesJson(tokens: Int32Array, signal: AbortSignal): Promise<string> {
-    const size = { characters: tokens.length, inlineMax: INLINE_TOKENS };
-    return await this.#run({ kind: "names", tokens }, { ...size, signal });
+    return await this.#run({ kind: "names", tokens }, tokens.length, signal);
   }
 
   close(): void {
@@ -91,15 +87,12 @@ export class ThreadedEncoder implements Encoder {
     this.#long.close();
   }
 
-  async #run<J extends EncoderJob>(
-    job: J,
-    about: { characters: number; inlineMax: number; signal: AbortSignal },
-  ): Promise<ResultOf<J>> {
-    const { characters, inlineMax, signal } = about;
-    if (characters <= inlineMax)
+  async #run<J extends EncoderJob>(job: J, size: number, signal: AbortSignal) {
+    if (size <= INLINE_MAX[job.kind]) {
       return ENCODERS[job.kind](this.#options.text, job as never) as ResultOf<J>;
-    const lane = characters <= SHORT_CHARACTERS ? this.#short : this.#long;
-    return (await lane.run(job, characters, signal)) as ResultOf<J>;
+    }
+    const lane = size <= SHORT_CHARACTERS ? this.#short : this.#long;
+    return (await lane.run(job, size, signal)) as ResultOf<J>;
   }
 
   #checkLength(characters: number): void {
@@ -123,8 +116,4 @@ function piecesOf(texts: readonly string[]): string[][] {
     } else last.push(text);
   }
   return pieces;
-}
-
-function charactersIn(texts: readonly string[]): number {
-  return texts.reduce((sum, text) => sum + text.length, 0);
 }

@@ -7,10 +7,10 @@ import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import { AppError } from "../core/base/errors.ts";
 import { ChatTemplate } from "./chat-template.ts";
-import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "./decoding.ts";
+import { VocabularyText } from "./decoding.ts";
 import type { EncoderThread } from "./encoder-job.ts";
 import { openThread } from "./job-lane.ts";
-import type { ChatMessage, ChatOptions, Detokenizer, Text } from "./text.ts";
+import type { Text } from "./text.ts";
 
 interface AddedToken {
   readonly id: number;
@@ -33,17 +33,14 @@ const PLAIN_DECODERS = ["Metaspace", "Replace", "ByteFallback", "Fuse", "Strip",
 export function openHuggingFaceText(folder: string, vocabularySizeMin = 0): Text {
   const path = join(folder, "tokenizer.json");
   checkFolder(folder, path);
-  const file = readJson(path) as TokenizerFile;
-  const configPath = join(folder, "tokenizer_config.json");
-  const config = existsSync(configPath) ? (readJson(configPath) as Record<string, unknown>) : {};
-  const modelPath = join(folder, "config.json");
-  const model = existsSync(modelPath) ? (readJson(modelPath) as Record<string, unknown>) : {};
+  const file: TokenizerFile = readJson(path);
+  const config = readIfThere(join(folder, "tokenizer_config.json")) ?? {};
+  const model = readIfThere(join(folder, "config.json")) ?? {};
   try {
     const tokenizer = new Tokenizer(file, config);
     const template = new ChatTemplate(templateOf(folder, config), namedTokens(config));
     const sizeMin = Math.max(vocabularySizeMin, modelVocabularySize(model));
-    const table = new Vocabulary(tokenizer, file, sizeMin);
-    return new HuggingFaceText(tokenizer, table, template);
+    return new HuggingFaceText(tokenizer, { file, sizeMin, template });
   } catch (cause) {
     const reason = cause instanceof Error ? cause.message : String(cause);
     throw new AppError("model_unreadable", `${path}: ${reason}`, { cause });
@@ -78,7 +75,18 @@ export function openHuggingFaceThread(folder: string, vocabularySizeMin = 0): En
 
 /** Of the model in a folder, by its config.json; 0: not given. @throws AppError model_unreadable. */
 export function vocabularySizeOf(folder: string): number {
-  return modelVocabularySize(readJson(join(folder, "config.json")) as Record<string, unknown>);
+  return modelVocabularySize(readJson(join(folder, "config.json")));
+}
+
+/** The end-of-text tokens of `generation_config.json`, else of `config.json`. @throws AppError model_unreadable. */
+export function eosTokensOf(folder: string): readonly number[] {
+  for (const name of ["generation_config.json", "config.json"]) {
+    const eos = readIfThere(join(folder, name))?.eos_token_id;
+    const tokens = Array.isArray(eos) ? eos : [eos];
+    if (tokens.every((token) => Number.isSafeInteger(token) && token >= 0)) return tokens;
+  }
+  const problem = "no file there defines the token that ends a text";
+  throw new AppError("model_unreadable", `${folder}: ${problem}`);
 }
 
 /** Models of text and images define it for their text part. 0: not given. */
@@ -89,45 +97,9 @@ function modelVocabularySize(config: Record<string, unknown>): number {
   return Number.isSafeInteger(size) && size > 0 ? size : 0;
 }
 
-class HuggingFaceText implements Text {
-  readonly #tokenizer: Tokenizer;
-  readonly #table: TokenTable;
-  readonly #template: ChatTemplate;
-
-  constructor(tokenizer: Tokenizer, table: TokenTable, template: ChatTemplate) {
-    this.#tokenizer = tokenizer;
-    this.#table = table;
-    this.#template = template;
-  }
-
-  get vocabularySize(): number {
-    return this.#table.vocabularySize;
-  }
-
-  encode(text: string, options: { addSpecial: boolean }): Int32Array {
-    const { ids } = this.#tokenizer.encode(text, { add_special_tokens: options.addSpecial });
-    return Int32Array.from(ids);
-  }
-
-  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean }): string {
-    return decodeTokens(this.#table, tokens, options);
-  }
-
-  detokenizer(options: { skipSpecial: boolean }): Detokenizer {
-    return new ByteDetokenizer(this.#table, options);
-  }
-
-  bytes(token: number): Uint8Array {
-    return tokenBytes(this.#table, token).slice();
-  }
-
-  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string {
-    return this.#template.render(messages, options);
-  }
-}
-
-class Vocabulary implements TokenTable {
+class HuggingFaceText extends VocabularyText {
   readonly vocabularySize: number;
+  protected readonly template: ChatTemplate;
   readonly #tokenizer: Tokenizer;
   readonly #added = new Map<number, AddedToken>();
   readonly #toBytes: (token: string) => Uint8Array;
@@ -135,13 +107,23 @@ class Vocabulary implements TokenTable {
   readonly #pieces = new Map<number, Uint8Array>();
 
   /** `sizeMin`: ids the model has beyond the tokenizer's, as padding; they stand for nothing. */
-  constructor(tokenizer: Tokenizer, file: TokenizerFile, sizeMin: number) {
+  constructor(
+    tokenizer: Tokenizer,
+    { file, sizeMin, template }: { file: TokenizerFile; sizeMin: number; template: ChatTemplate },
+  ) {
+    super();
     this.#tokenizer = tokenizer;
+    this.template = template;
     for (const token of file.added_tokens ?? []) this.#added.set(token.id, token);
     let size = sizeMin;
     for (const id of tokenizer.get_vocab(true).values()) size = Math.max(size, id + 1);
     this.vocabularySize = size;
     this.#toBytes = bytesOfPiece(file);
+  }
+
+  encode(text: string, options: { addSpecial: boolean }): Int32Array {
+    const { ids } = this.#tokenizer.encode(text, { add_special_tokens: options.addSpecial });
+    return Int32Array.from(ids);
   }
 
   isSpecial(token: number): boolean {
@@ -231,7 +213,11 @@ function templateOf(folder: string, config: Record<string, unknown>): string | n
   return typeof named?.template === "string" ? named.template : null;
 }
 
-function readJson(path: string): unknown {
+function readIfThere(path: string): Record<string, unknown> | null {
+  return existsSync(path) ? readJson(path) : null;
+}
+
+function readJson(path: string): Record<string, unknown> {
   try {
     return JSON.parse(readFileSync(path, "utf8"));
   } catch (cause) {

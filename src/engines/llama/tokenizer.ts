@@ -5,10 +5,9 @@ import { type Pointer, ptr } from "bun:ffi";
 import { assert } from "../../core/base/assert.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { ChatTemplate } from "../../text/chat-template.ts";
-import { ByteDetokenizer, decodeTokens, type TokenTable, tokenBytes } from "../../text/decoding.ts";
+import { VocabularyText } from "../../text/decoding.ts";
 import type { EncoderThread } from "../../text/encoder-job.ts";
 import { openThread } from "../../text/job-lane.ts";
-import type { ChatMessage, ChatOptions, Detokenizer, Text } from "../../text/text.ts";
 import { nativeBytes } from "./c-bytes.ts";
 import { type LlamaLibrary, pointerOf } from "./native.ts";
 import { LlamaWeights, metaString } from "./weights.ts";
@@ -25,14 +24,13 @@ export interface Tokenizer {
 }
 
 const THREAD = new URL("./text-thread.ts", import.meta.url);
-const AS_WRITTEN = { skipSpecial: false };
 const NOTHING_ADDED = { addSpecial: false };
 
-export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
+export class LlamaTokenizer extends VocabularyText implements Tokenizer {
   readonly vocabularySize: number;
   readonly #weights: LlamaWeights;
   readonly #vocab: Pointer;
-  readonly #template: ChatTemplate;
+  protected readonly template: ChatTemplate;
   /** Both are bounded by the vocabulary. */
   readonly #pieces = new Map<number, Uint8Array>();
   readonly #special = new Map<number, boolean>();
@@ -52,6 +50,7 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
 
   /** Over weights that stay open, which other threads may share. @throws AppError model_unreadable. */
   constructor(weights: LlamaWeights, name = weights.info.path) {
+    super();
     this.#weights = weights;
     const { library } = weights;
     const vocab = pointerOf(library.llama.llama_model_get_vocab(this.#weights.pointer));
@@ -64,7 +63,7 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
     }
     const { pointer } = this.#weights;
     const source = metaString(library, pointer, "tokenizer.chat_template");
-    this.#template = new ChatTemplate(source === "" ? null : source, this.#namedTokens());
+    this.template = new ChatTemplate(source === "" ? null : source, this.#namedTokens());
   }
 
   encode(text: string, options: { addSpecial: boolean } = NOTHING_ADDED): Int32Array {
@@ -85,22 +84,6 @@ export class LlamaTokenizer implements Tokenizer, Text, TokenTable {
     );
     assert(count >= 0, "the token buffer holds a token per byte");
     return out.slice(0, count);
-  }
-
-  decode(tokens: ArrayLike<number>, options: { skipSpecial: boolean } = AS_WRITTEN): string {
-    return decodeTokens(this, tokens, options);
-  }
-
-  detokenizer(options: { skipSpecial: boolean }): Detokenizer {
-    return new ByteDetokenizer(this, options);
-  }
-
-  bytes(token: number): Uint8Array {
-    return tokenBytes(this, token).slice();
-  }
-
-  renderChat(messages: readonly ChatMessage[], options: ChatOptions): string {
-    return this.#template.render(messages, options);
   }
 
   /** Encodes in a thread of its own, on the same vocabulary. */

@@ -2,7 +2,7 @@ import { expect, test } from "bun:test";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
-import { eosTokensOf } from "./eos.ts";
+import { eosTokensOf } from "./hugging-face.ts";
 
 const folder = temporaryFolder("eos");
 
