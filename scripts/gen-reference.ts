@@ -95,7 +95,7 @@ function kindOf(field: Field): string {
   switch (field.kind) {
     case "integer":
     case "number":
-      return `${field.kind}, ${field.min} to ${field.max}`;
+      return `${field.kind}, ${field.range[0]} to ${field.range[1]}`;
     case "choice":
       return field.choices.map((choice) => `\`${choice}\``).join(", ");
     case "list":

@@ -52,8 +52,8 @@ export function readFields<N extends FieldName>(
     const key = optionOf(FIELDS[name]).attributeName();
     const source = command.getOptionValueSource(key);
     const isGiven = source !== undefined && source !== "default";
-    const fallback = options[key] ?? (FIELDS[name].kind === "switch" ? false : null);
-    settings[name] = !isGiven && filed?.has(name) ? filed.get(name) : fallback;
+    const isFiled = !isGiven && filed?.has(name);
+    settings[name] = isFiled ? filed?.get(name) : (options[key] ?? FIELDS[name].default);
   }
   return settings as Settings<N>;
 }
@@ -90,24 +90,16 @@ function readConfig(path: string, names: readonly FieldName[]): Map<FieldName, u
 
 function optionOf(field: Field, own?: number | string): Option {
   if (field.kind === "switch") return new Option(field.flag, field.help).env(envName(field));
-  const metavar = field.metavar ?? (field.kind === "choice" ? field.choices.join("|") : "");
   const byDefault = defaultText(field, own);
   const help = byDefault === null ? field.help : `${field.help} (default: ${byDefault})`;
-  const bare = field.kind === "text" ? field.bare : undefined;
-  const value = bare === undefined ? `<${metavar}>` : `[${metavar}]`;
-  const option = new Option(`${field.flag} ${value}`, help).env(envName(field));
-  if (field.kind === "list") {
-    // A value from the environment holds all of them; a flag holds one, and may come again.
-    return option
-      .default([])
-      .argParser((text, before: readonly string[]) => [
-        ...before,
-        ...text.split(",").map((one) => String(parse(field, one.trim()))),
-      ]);
-  }
+  const option = new Option(`${field.flag} <${field.metavar}>`, help).env(envName(field));
   if (field.default !== null) option.default(field.default);
-  if (bare !== undefined) option.preset(bare);
-  return option.argParser((text) => (text === bare ? text : parse(field, text)));
+  if (field.kind !== "list") return option.argParser((text) => parse(field, text));
+  // A value from the environment holds all of them; a flag holds one, and may come again.
+  return option.argParser((text, before: readonly string[]) => [
+    ...before,
+    ...text.split(",").map((one) => String(parse(field, one.trim()))),
+  ]);
 }
 
 function parse(field: Field, text: string): string | number {

@@ -60,7 +60,7 @@ function settingOf(name: FieldName): fc.Arbitrary<string> {
     return fc.constantFrom(...field.choices, "x").map((one) => `"${one}"`);
   if (field.kind === "list") return fc.constantFrom('["a"]', "[]", '["a", "b"]', "[1]", '"a"');
   if (field.kind === "text") return fc.constantFrom('"x"', '""', '"/a/b"', "1");
-  const { min, max } = field;
+  const [min, max] = field.range;
   return fc.constantFrom(
     ...[min, max, min - 1, max + 1, min + 0.5].map(String),
     '"7"',
