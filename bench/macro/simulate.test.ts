@@ -2,10 +2,10 @@ import { expect, test } from "bun:test";
 import { WORKLOADS } from "../../src/tools/simulate/workload.ts";
 import { measureSpeed, shapeOf } from "./simulate.ts";
 
-test("simulate bench: runs at a small size", () => {
+test("simulate bench: runs at a small size", async () => {
   const { shape } = WORKLOADS.moonlight;
   const small = { ...WORKLOADS.moonlight, instances: 2, shape: { ...shape, groups: 10 } };
-  for (const row of measureSpeed([small])) expect(row.tokens).toBeGreaterThan(0);
+  for (const row of await measureSpeed([small])) expect(row.tokens).toBeGreaterThan(0);
 });
 
 test("simulate bench: equal responses within unequal groups correlate fully", () => {

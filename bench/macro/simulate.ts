@@ -4,7 +4,7 @@
 //   bun bench/macro/simulate.ts --shape FILE... aggregates of recorded responses, as src/tools/simulate/lengths.ts holds them
 //   bun bench/macro/simulate.ts --fit NAME...   veRL on the paper's workloads as each fitted constant is moved, its
 //                                               published figures in brackets; the slowdown meets the total time
-//   bun bench/macro/simulate.ts --pull NAME...  what moving KV costs and brings: the gap beyond which it is moved
+//   bun bench/macro/simulate.ts --pull NAME...  what moving KV costs and brings
 //   bun bench/macro/simulate.ts --slow NAME...  an engine that is slower than the others: placement by measured step
 //                                               times over placement by requests alone; --json: as JSON
 
@@ -34,7 +34,7 @@ export interface SpeedRow {
 }
 
 /** Wall seconds of one simulated iteration. */
-export function measureSpeed(workloads: readonly Workload[]): SpeedRow[] {
+export async function measureSpeed(workloads: readonly Workload[]): Promise<SpeedRow[]> {
   const core = loadCore();
   const rows: SpeedRow[] = [];
   for (const workload of workloads) {
@@ -45,7 +45,7 @@ export function measureSpeed(workloads: readonly Workload[]): SpeedRow[] {
       ["seer", "grouped"],
     ] as const) {
       const startMs = performance.now();
-      const result = simulateCell(
+      const result = await simulateCell(
         {
           workload,
           system,
@@ -108,15 +108,16 @@ interface Fitted {
 }
 
 /** veRL over the seeds, with the slowdown that meets the published total time. */
-function fitted(workload: Workload): Fitted {
+async function fitted(workload: Workload): Promise<Fitted> {
   const core = loadCore();
   const wantedS = publishedOf(workload.name, "wall_s");
   let { slowdown } = workload.constants;
   for (let round = 0; ; round += 1) {
     const tried = { ...workload, constants: { ...workload.constants, slowdown } };
-    const runs = Array.from({ length: SEEDS }, (_, i) =>
-      simulateCell({ ...VERL, workload: tried, seed: i + 1 }, core),
-    );
+    const runs: SimulationResult[] = [];
+    for (let seed = 1; seed <= SEEDS; seed += 1) {
+      runs.push(await simulateCell({ ...VERL, workload: tried, seed }, core));
+    }
     const ratio = wantedS / mean(runs.map((run) => run.wallS));
     if (Math.abs(ratio - 1) < 0.004 || round === 5) return { slowdown, runs };
     slowdown *= ratio ** 1.1;
@@ -131,25 +132,28 @@ function publishedOf(workload: string, metric: Metric): number {
 }
 
 /** One constant is moved at a time, beginning with those that the workload has. */
-function printFit(names: readonly WorkloadName[]): void {
+async function printFit(names: readonly WorkloadName[]): Promise<void> {
   for (const name of names) {
     const workload = WORKLOADS[name];
     const { shape } = workload;
-    printFitted("as it is", workload);
+    await printFitted("as it is", workload);
     for (const share of [0.6, 0.7, 0.8, 0.9]) {
-      printFitted(`memory ${share}`, { ...workload, hardware: h800(share) });
+      await printFitted(`memory ${share}`, { ...workload, hardware: h800(share) });
     }
     for (const spread of [0.95, 1.1, 1.2, 1.3, 1.5]) {
-      printFitted(`spread ${spread}`, { ...workload, shape: { ...shape, spread } });
+      await printFitted(`spread ${spread}`, { ...workload, shape: { ...shape, spread } });
     }
     for (const correlation of [0.78, 0.86, 0.9, 0.95, 0.99]) {
-      printFitted(`correlation ${correlation}`, { ...workload, shape: { ...shape, correlation } });
+      await printFitted(`correlation ${correlation}`, {
+        ...workload,
+        shape: { ...shape, correlation },
+      });
     }
   }
 }
 
-function printFitted(what: string, workload: Workload): void {
-  const { slowdown, runs } = fitted(workload);
+async function printFitted(what: string, workload: Workload): Promise<void> {
+  const { slowdown, runs } = await fitted(workload);
   const figure = (metric: Metric, value: (run: SimulationResult) => number, digits: number) => {
     const published = publishedOf(workload.name, metric);
     const text = mean(runs.map(value)).toFixed(digits);
@@ -167,8 +171,6 @@ function printFitted(what: string, workload: Workload): void {
   );
 }
 
-/** Tokens; the paper's threshold is 512. The last one: KV is never moved. */
-const GAPS = [0, 512, 2048, 8192, Number.POSITIVE_INFINITY];
 const PULL_SEEDS = [1, 2, 3];
 
 /** Of a node's link to the pool: what loading KV ahead of its time could bring at most, and what slow storage costs. */
@@ -178,38 +180,43 @@ const LINKS = {
   "one SSD": { poolBytesPerMs: 6e6, poolLatencyMs: 1 },
 };
 
-/** The systems that move KV: at each gap, with their chunks and short ones; and over other links. */
-function printPull(names: readonly WorkloadName[]): void {
+/** The systems that move KV: with their chunks and short ones; and over other links. */
+async function printPull(names: readonly WorkloadName[]): Promise<void> {
   for (const name of names) {
     const workload = WORKLOADS[name];
     for (const system of ["divided", "seer", "foretoken"] as const) {
       for (const chunkTokens of [chunkTokensOf(system), 512]) {
-        for (const pullGapTokens of GAPS) {
-          const what = `chunks of ${chunkTokens}, gap ${pullGapTokens}`;
-          printPulled(what, { workload, system, chunkTokens, pullGapTokens });
-        }
+        await printPulled(`chunks of ${chunkTokens}`, { workload, system, chunkTokens });
       }
       for (const [link, speed] of Object.entries(LINKS)) {
         const slower = { ...workload, hardware: { ...workload.hardware, ...speed } };
         const chunkTokens = chunkTokensOf(system);
-        printPulled(`transfers take ${link}`, { workload: slower, system, chunkTokens });
+        await printPulled(`transfers take ${link}`, { workload: slower, system, chunkTokens });
       }
     }
   }
 }
 
-function printPulled(
+async function printPulled(
   what: string,
-  cell: Pick<Cell, "workload" | "system" | "chunkTokens" | "pullGapTokens">,
-): void {
-  const core = loadCore();
-  const runs = PULL_SEEDS.map((seed) =>
-    simulateCell({ ...cell, seed, draft: "off", isRecorded: false }, core),
-  );
+  cell: Pick<Cell, "workload" | "system" | "chunkTokens">,
+): Promise<void> {
+  const runs = await overSeeds(cell);
   const of = (value: (run: SimulationResult) => number) => mean(runs.map(value));
   const times = `wall ${of((run) => run.wallS).toFixed(0)} s, tail ${of((run) => run.tailS).toFixed(0)} s`;
   const moved = `${(of((run) => run.migratedBytes) / 1e12).toFixed(1)} TB`;
   console.log(`${cell.workload.name}, ${cell.system}, ${what}: ${times}, moved ${moved}`);
+}
+
+async function overSeeds(
+  cell: Pick<Cell, "workload" | "system" | "chunkTokens" | "isPaced">,
+): Promise<SimulationResult[]> {
+  const core = loadCore();
+  const runs: SimulationResult[] = [];
+  for (const seed of PULL_SEEDS) {
+    runs.push(await simulateCell({ ...cell, seed, draft: "off", isRecorded: false }, core));
+  }
+  return runs;
 }
 
 /** Of the engines, and how many times longer their steps take. */
@@ -231,8 +238,7 @@ interface SlowRow {
   readonly tail_ratio: number;
 }
 
-function measureSlow(names: readonly WorkloadName[]): SlowRow[] {
-  const core = loadCore();
+async function measureSlow(names: readonly WorkloadName[]): Promise<SlowRow[]> {
   const rows: SlowRow[] = [];
   for (const name of names) {
     const { instances } = WORKLOADS[name];
@@ -240,18 +246,10 @@ function measureSlow(names: readonly WorkloadName[]): SlowRow[] {
       const slow = { instances: Math.round(part * instances), factor };
       if (part > 0 && slow.instances === 0) continue;
       for (const system of ["divided", "foretoken"] as const) {
-        const of = (isPaced: boolean) =>
-          PULL_SEEDS.map((seed) =>
-            simulateCell(
-              {
-                ...{ system, seed, isPaced, draft: "off", isRecorded: false },
-                workload: { ...WORKLOADS[name], slow },
-                chunkTokens: chunkTokensOf(system),
-              },
-              core,
-            ),
-          );
-        const [counted, paced] = [of(false), of(true)];
+        const workload = { ...WORKLOADS[name], slow };
+        const chunkTokens = chunkTokensOf(system);
+        const counted = await overSeeds({ workload, system, chunkTokens, isPaced: false });
+        const paced = await overSeeds({ workload, system, chunkTokens });
         const ratio = (key: "wallS" | "tailS") =>
           mean(counted.map((run, i) => run[key] / (paced[i]?.[key] ?? 0)));
         rows.push({
@@ -265,8 +263,8 @@ function measureSlow(names: readonly WorkloadName[]): SlowRow[] {
   return rows;
 }
 
-function printSlow(names: readonly WorkloadName[], isJson: boolean): void {
-  const rows = measureSlow(names);
+async function printSlow(names: readonly WorkloadName[], isJson: boolean): Promise<void> {
+  const rows = await measureSlow(names);
   if (isJson) {
     console.log(JSON.stringify({ simulated: true, seeds: PULL_SEEDS.length, rows }, null, 2));
     return;
@@ -301,7 +299,7 @@ async function main(args: readonly string[]): Promise<void> {
     }
     return;
   }
-  for (const row of measureSpeed(WORKLOAD_NAMES.map((name) => WORKLOADS[name]))) {
+  for (const row of await measureSpeed(WORKLOAD_NAMES.map((name) => WORKLOADS[name]))) {
     const name = `${row.workload}, ${row.system}, drafts ${row.draft}`;
     const tokens = `${(row.tokens / 1e6).toFixed(0)} M tokens`;
     console.log(

@@ -65,13 +65,13 @@ export function simulateCommand(): Command {
 }
 
 async function simulate(settings: SimulateSettings): Promise<void> {
-  if (settings.published) printPublished(settings);
+  if (settings.published) await printPublished(settings);
   else await printWorkloads(settings);
 }
 
-function printPublished(settings: SimulateSettings): void {
+async function printPublished(settings: SimulateSettings): Promise<void> {
   const status = new Status(settings);
-  const cells = checkPublished({
+  const cells = await checkPublished({
     seeds: settings.seeds,
     chunkTokens: settings.chunkTokens,
     core: loadCore(),
@@ -92,7 +92,7 @@ async function printWorkloads(settings: SimulateSettings): Promise<void> {
   const pictures: Picture[] = [];
   for (const workload of workloads) {
     const status = new Status(settings);
-    const made = runWorkload(workload, {
+    const made = await runWorkload(workload, {
       systems,
       draft: settings.simulatedDraft,
       seeds: workload.lengths === null ? settings.seeds : 1,

@@ -133,6 +133,11 @@ export class OutputColumns {
     return this.#column.view(this.#leadTokens + from);
   }
 
+  /** A copy, for an engine that keeps it, or gets it in another thread. */
+  copied(): Int32Array {
+    return this.tokens().slice();
+  }
+
   /** Writes the output from `from` on to `target`, from `at` on: without a view. */
   copyTokens(from: number, target: Uint32Array, at: number): void {
     this.#column.copy(this.#leadTokens + from, target, at);

@@ -23,7 +23,7 @@ import type { TopLogprobs } from "../request/columns.ts";
 import type { SavedOutput } from "../request/saved-output.ts";
 import { ChunkLength } from "../schedule/chunk-length.ts";
 import type { Paces } from "../schedule/pace.ts";
-import { type PolicyName, schedulerFor } from "../schedule/policies.ts";
+import { type PolicyName, type PolicyParts, schedulerFor } from "../schedule/policies.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
 import type { Executor, Target } from "./executor.ts";
@@ -41,6 +41,8 @@ import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "./worker.ts";
 
 export interface RolloutOptions {
   readonly policy: PolicyName;
+  /** Default: the scheduler of the policy. */
+  readonly schedulerFor?: (parts: PolicyParts) => Scheduler;
   readonly draft: DraftMode;
   /** Output tokens of one chunk, >= 1; null: chosen by what its end costs. The `group` policy does not divide. */
   readonly chunkTokens: number | null;
@@ -89,12 +91,9 @@ export class Rollout {
     this.#context = new ContextManager(options.lengthPrior);
     this.#ledger = new Ledger(() => options.clock.nowMs());
     this.#chunks = new ChunkLength(options.chunkTokens);
-    this.#scheduler = schedulerFor(options.policy, {
-      buffer: this.#buffer,
-      context: this.#context,
-      chunks: this.#chunks,
-      core: options.core,
-    });
+    const { policy, core, schedulerFor: made = (parts) => schedulerFor(policy, parts) } = options;
+    const [buffer, context, chunks] = [this.#buffer, this.#context, this.#chunks];
+    this.#scheduler = made({ buffer, context, chunks, core });
     this.#registry = new DraftRegistry(options.draft);
     this.#siblings = new SiblingTokens(options.clock, this.#registry, this.#outbox);
     this.meter = new Meter(
@@ -580,7 +579,7 @@ export class Rollout {
     this.#post(workerId, {
       kind: "run",
       request: request.spec,
-      output: request.response.tokens().slice(),
+      output: request.response.copied(),
       chunkTokens,
       priority: this.#scheduler.isUrgent(request) ? "high" : "low",
       kv,

@@ -23,13 +23,13 @@ export function problemOf(
     return `${end} tokens, more than the ${response.tokensMax} that were asked for`;
   }
   for (let i = 0; i < tokens.length; i += 1) {
-    const token = tokens[i] ?? -1;
+    const token = tokens[i] as number;
     if (token < 0 || token >= vocabularySize) {
       return `token ${token} at position ${offset + i}, not in 0..${vocabularySize - 1}`;
     }
     // -Infinity is a probability of zero, or one that the engine did not report.
-    const logprob = logprobs[i] ?? 0;
-    if (Number.isNaN(logprob) || logprob === Number.POSITIVE_INFINITY) {
+    const logprob = logprobs[i] as number;
+    if (!(logprob < Number.POSITIVE_INFINITY)) {
       return `logprob ${logprob} at position ${offset + i}, not a finite number or -Infinity`;
     }
   }

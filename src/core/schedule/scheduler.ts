@@ -50,9 +50,12 @@ export interface RejectCommand {
 
 /**
  * divided: chunks, placed one by one under admission.
- * pinned: a whole group goes to one worker, round robin, undivided; the engine queues and preempts (as veRL).
+ * pinned: whole requests, each to one of the workers that can hold it; the engine queues and preempts. Default: a whole
+ * group to the same, round robin (as veRL).
  */
-export type DispatchMode = { kind: "divided"; chunks: ChunkLength } | { kind: "pinned" };
+export type DispatchMode =
+  | { kind: "divided"; chunks: ChunkLength }
+  | { kind: "pinned"; pin?: (request: Request, able: readonly Slot[]) => Slot | undefined };
 
 /** Requests passed over in one turn, at most: each costs two operations on a heap and a look at every worker. */
 export const PASSED_MAX = 32;
@@ -245,7 +248,8 @@ export class Scheduler {
     if (this.#mode.kind === "divided") return place(request, slots, chunkTokens);
     const needed = contextTokens(request) + chunkTokens;
     const able = slots.filter(({ kvTokens }) => needed <= kvTokens);
-    const slot = present(able[request.group.index % able.length], "a worker can hold it");
+    const { pin = ({ group }: Request) => able[group.index % able.length] } = this.#mode;
+    const slot = present(pin(request, able), "a worker can hold it");
     if (!isOpenTo(request, slot) || slot.hasSuspect) return null;
     // A suspect must not wait in the engine's queue, nor be preempted: it would be blamed for what others did.
     return isSuspect(request) && !hasRoom(request, slot, chunkTokens) ? null : slot;

@@ -82,7 +82,7 @@ function chartsOf(
   });
 }
 
-function enginesOf(workers: Timeline["workers"]): EngineSeries[] {
+export function enginesOf(workers: Timeline["workers"]): EngineSeries[] {
   return workers.map(({ at_ms, running, kv_tokens_used, kv_tokens }) => ({
     atS: at_ms.map((ms) => ms / 1000),
     kvShare: kv_tokens_used.map((tokens) => tokens / Math.max(1, kv_tokens)),

@@ -15,7 +15,7 @@ import {
   type Speculation,
   SuffixSpeculation,
 } from "./speculation.ts";
-import { type SystemName, simSchedulerFor } from "./systems.ts";
+import { isDividedSystem, type SystemName, simSchedulerFor } from "./systems.ts";
 import type { Workload } from "./workload.ts";
 
 /** vanilla: as the paper's baselines drafted. grouped: from the group's responses, as Seer. own: by Foretoken's drafter. */
@@ -29,14 +29,12 @@ export interface Cell {
   readonly seed: number;
   readonly chunkTokens: number;
   readonly isRecorded: boolean;
-  /** Default: the production value. */
-  readonly pullGapTokens?: number;
   /** See SimulationOptions. */
   readonly lengthPrior?: LengthPrior;
   readonly isPaced?: boolean;
 }
 
-export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
+export async function simulateCell(cell: Cell, core: CoreExports): Promise<SimulationResult> {
   if (cell.system === "partial-rollout") return partialRollout(cell, core);
   const lengths = cell.workload.lengths ?? sampleLengths(cell.workload.shape, cell.seed);
   return simulate(cell, core, { lengths, groupsWanted: null, progress: null });
@@ -44,15 +42,17 @@ export function simulateCell(cell: Cell, core: CoreExports): SimulationResult {
 
 type Iteration = Pick<SimulationOptions, "lengths" | "groupsWanted" | "progress">;
 
-function simulate(cell: Cell, core: CoreExports, iteration: Iteration): SimulationResult {
-  const { workload, system, chunkTokens, isRecorded, pullGapTokens, lengthPrior, isPaced } = cell;
+function simulate(cell: Cell, core: CoreExports, iteration: Iteration): Promise<SimulationResult> {
+  const { workload, system, chunkTokens, isRecorded, lengthPrior, isPaced } = cell;
   return new Simulation({
     workload,
     ...iteration,
-    schedulerFor: (parts) => simSchedulerFor(system, parts, { chunkTokens, core }),
+    core,
+    chunkTokens,
+    isDivided: isDividedSystem(system),
+    schedulerFor: (parts) => simSchedulerFor(system, parts),
     ...draftingOf(cell),
     isRecorded,
-    ...(pullGapTokens === undefined ? {} : { pullGapTokens }),
     ...(lengthPrior && { lengthPrior }),
     ...(isPaced === undefined ? {} : { isPaced }),
   }).run();
@@ -63,7 +63,7 @@ const OVER_ISSUE = 2;
 /** Iterations before the one that is measured: what is left over becomes steady. */
 const WARM_UP = 3;
 
-function partialRollout(cell: Cell, core: CoreExports): SimulationResult {
+async function partialRollout(cell: Cell, core: CoreExports): Promise<SimulationResult> {
   const { shape } = cell.workload;
   let carried: { lengths: number[]; progress: number[] }[] = [];
   for (let iteration = 0; ; iteration += 1) {
@@ -73,7 +73,7 @@ function partialRollout(cell: Cell, core: CoreExports): SimulationResult {
       ...carried.flatMap((group) => group.progress),
       ...fresh.flatMap((group) => group.map(() => 0)),
     ];
-    const result = simulate(cell, core, { lengths, groupsWanted: shape.groups, progress });
+    const result = await simulate(cell, core, { lengths, groupsWanted: shape.groups, progress });
     if (iteration === WARM_UP) return result;
     carried = unfinishedOf(lengths, result.reached);
   }

@@ -3,11 +3,9 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { runStepByStep } from "../../../test/reference/step-by-step.ts";
-import { samplingOf } from "../../../test/suite/request-spec.ts";
-import { groupId, workerId } from "../../core/base/ids.ts";
-import { RequestBuffer } from "../../core/request/buffer.ts";
-import { countOnly } from "./counted-response.ts";
-import { ModelledEngine, type Run } from "./engine.ts";
+import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec.ts";
+import { workerId } from "../../core/base/ids.ts";
+import { SimulatedEngine } from "./engine.ts";
 import { StepModel } from "./step-time.ts";
 import { WORKLOADS } from "./workload.ts";
 
@@ -20,68 +18,66 @@ const requestArbitrary = fc.record({
 
 interface Played {
   readonly endMs: number[];
-  readonly engine: ModelledEngine;
+  readonly engine: SimulatedEngine;
   readonly kvMost: number;
 }
 
-/** Submits all requests at once; `kicks`: times at which the engine is looked at in between. */
+/** Submits all requests at once; `kicksMs`: times at which the engine is looked at in between. */
 function play(
   requests: readonly { promptTokens: number; tokens: number }[],
   options: { kvTokens: number; slots: number; kicksMs: readonly number[] },
 ): Played {
-  const buffer = new RequestBuffer();
   const endMs: number[] = [];
   let nowMs = 0;
-  const engine = new ModelledEngine({
+  const engine = new SimulatedEngine({
     workerId: workerId(0),
     slots: options.slots,
     model,
+    contextTokens: options.kvTokens,
     kvTokens: options.kvTokens,
     speculation: null,
-    events: {
+    world: {
+      nowMs: () => nowMs,
+      lengthOf: (id) => requests[id]?.tokens ?? 0,
+      qualityOf: () => 0,
       admitted() {},
-      chunkEnded: (_engine, run) => {
-        endMs[run.request.index] = nowMs;
-      },
+      stored() {},
+      loading: () => 0,
     },
+    reportTokens: 64,
+    isPaced: true,
   });
-  for (const [i, { promptTokens, tokens }] of requests.entries()) {
-    const sampling = samplingOf({ tokensMax: 1000 });
-    const prompt = new Int32Array(promptTokens);
-    const group = buffer.add({ groupId: groupId(`g${i}`), prompt, size: 1, sampling });
-    for (const request of group.requests) {
-      countOnly(request);
-      const run: Run = {
-        request,
-        position: 0,
-        tokens,
-        isLast: true,
-        context: promptTokens,
-        kvTokens: 0,
-        left: tokens,
-        quality: 0,
-        isUrgent: false,
-        rate: 1,
-        rows: 1,
-      };
-      engine.submit(run, 0);
+  const made = requests.map(() => 0);
+  engine.listen((_epoch, events) => {
+    for (const event of events) {
+      if (event.kind === "chunk_done") endMs[event.requestId] = nowMs;
+      if (event.kind !== "tokens") continue;
+      expect(event.offset).toBe(made[event.requestId] ?? 0);
+      made[event.requestId] = event.offset + event.tokens.length;
     }
-  }
-  engine.settle();
+  });
+  engine.send(
+    requests.map(({ promptTokens, tokens: chunkTokens }, i) => {
+      const prompt = new Int32Array(promptTokens);
+      const spec = specOf(i, { prompt, sampling: samplingOf({ tokensMax: 1000 }) });
+      return runCommand(spec, { chunkTokens });
+    }),
+  );
+  engine.turn();
   let kvMost = engine.kvUsed;
   const kicks = [...options.kicksMs];
   while (Number.isFinite(engine.nextMs)) {
     const kick = kicks.shift();
     if (kick !== undefined && kick > nowMs && kick < engine.nextMs) {
       nowMs = kick;
-      engine.advance(nowMs);
+      engine.send([]);
     } else {
       nowMs = engine.nextMs;
-      engine.advance(nowMs);
-      engine.settle();
     }
+    engine.turn();
     kvMost = Math.max(kvMost, engine.kvUsed);
   }
+  expect(made).toEqual(requests.map(({ tokens }) => tokens));
   return { endMs, engine, kvMost };
 }
 

@@ -1,19 +1,45 @@
-// One modelled engine: continuous batching over paged KV, in virtual time. It moves from one change of its batch to
-// the next (a chunk ends, a request comes, KV runs out), never token by token. It decides nothing but what an
-// engine decides: whom to admit (first come, first served) and whom to preempt (the youngest, as vLLM does).
+// One modelled engine behind the worker port: continuous batching over paged KV, in virtual time. It moves from one
+// change of its batch to the next (a chunk ends, a request comes, KV runs out), never token by token. It decides
+// nothing but what an engine decides: whom to admit (first come, first served) and whom to preempt (the youngest, as
+// vLLM does). Its KV moves as that of vLLM servers with a shared pool: what leaves it is found there by the next engine.
 //
 // Between two changes every running request gains `rate` tokens a step, and the step time grows linearly with
 // the tokens of context: n steps take n t + growth n^2 / 2.
 
 import { assert, present } from "../../core/base/assert.ts";
-import type { RequestId, WorkerId } from "../../core/base/ids.ts";
-import type { Request } from "../../core/request/buffer.ts";
+import { type RequestId, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
+import type {
+  ControlAnswer,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+  WorkerStats,
+} from "../../core/rollout/worker.ts";
+import { NO_LOGPROBS, NO_TOKENS } from "./counted-response.ts";
 import type { Drafting, Speculation } from "./speculation.ts";
 import type { StepModel } from "./step-time.ts";
 
+/** What all engines of a simulation share. */
+export interface EngineWorld {
+  nowMs(): number;
+  /** Output tokens of the request when it ends. */
+  lengthOf(requestId: RequestId): number;
+  /** Mean chance that the next draft token of the request is accepted. */
+  qualityOf(requestId: RequestId): number;
+  /** The request runs: for the first time, or again after it waited or was preempted. */
+  admitted(requestId: RequestId): void;
+  /** KV of the request, of `tokens` tokens, has left the engine for the shared pool. */
+  stored(requestId: RequestId, tokens: number, from: WorkerId): void;
+  /** Tokens of KV that the shared pool has of the request and `to` is about to load. */
+  loading(requestId: RequestId, to: WorkerId): number;
+}
+
 /** One chunk of a request on an engine. */
-export interface Run extends Drafting {
-  readonly request: Request;
+interface Run extends Drafting {
+  readonly requestId: RequestId;
   /** Output tokens before this chunk. */
   readonly position: number;
   /** Output tokens that this chunk makes unless it is taken away, and whether the response then ends. */
@@ -25,15 +51,12 @@ export interface Run extends Drafting {
   kvTokens: number;
   /** Output tokens until the chunk ends. Fractional between two changes. */
   left: number;
-}
-
-export interface EngineEvents {
-  admitted(engine: ModelledEngine, run: Run): void;
-  chunkEnded(engine: ModelledEngine, run: Run): void;
+  /** Output tokens of the response that the listener knows of. */
+  reported: number;
 }
 
 /** Cumulative; times in virtual ms. */
-export interface EngineCounters {
+interface EngineCounters {
   preemptions: number;
   recomputedTokens: number;
   prefillTokens: number;
@@ -46,15 +69,32 @@ export interface EngineCounters {
   lastTokenMs: number;
 }
 
-/** Below this many tokens a chunk is over: sums of fractions are not exact. */
-const EPSILON = 1e-6;
-
-export class ModelledEngine {
+export interface EngineOptions {
   readonly workerId: WorkerId;
   readonly slots: number;
-  readonly kvTokens: number;
   readonly model: StepModel;
-  readonly running: Run[] = [];
+  /** Prompt + output of one request, at most. */
+  readonly contextTokens: number;
+  /** KV budget in tokens. */
+  readonly kvTokens: number;
+  readonly speculation: Speculation | null;
+  readonly world: EngineWorld;
+  /** Requests gain so many tokens at most before they are reported, those of chunks that end apart. */
+  readonly reportTokens: number;
+  /** false: it says nothing of how fast it is. */
+  readonly isPaced: boolean;
+}
+
+/** Below this many tokens a chunk is over: sums of fractions are not exact. */
+const EPSILON = 1e-6;
+/** Tokens are reported so often at least. */
+const REPORT_MS = 30_000;
+const EPOCH = weightEpoch(0);
+
+export class SimulatedEngine implements Worker {
+  readonly workerId: WorkerId;
+  readonly name: string;
+  readonly capacity: WorkerCapacity;
   readonly counters: EngineCounters = {
     preemptions: 0,
     recomputedTokens: 0,
@@ -66,14 +106,18 @@ export class ModelledEngine {
     outputTokens: 0,
     lastTokenMs: 0,
   };
-  readonly #speculation: Speculation | null;
-  readonly #events: EngineEvents;
+  readonly #options: EngineOptions;
+  readonly #running: Run[] = [];
   /** First come, first served; a preempted run goes to the front. */
   readonly #waiting: Run[] = [];
   readonly #parked = new Map<RequestId, number>();
+  /** What its link to the pool carries, in order, and what follows when it is through. */
+  readonly #transfers: { readonly atMs: number; readonly act: () => void }[] = [];
+  #listener: WorkerListener | null = null;
+  #events: WorkerEvent[] = [];
   #parkedTokens = 0;
   #kvUsed = 0;
-  #nowMs = 0;
+  #atMs = 0;
   /** Prefill still to do: decoding waits for it. */
   #stallMs = 0;
   /** The current stretch: its steps, the time of the next step, and what each step adds to that. */
@@ -84,32 +128,44 @@ export class ModelledEngine {
   /** Tokens that a step makes. */
   #rate = 0;
   #isStale = false;
-  #nextMs = Number.POSITIVE_INFINITY;
+  #changeMs = Number.POSITIVE_INFINITY;
+  /** When it reports at the latest, and tokens that it has made since it did. */
+  #reportMs = Number.POSITIVE_INFINITY;
+  #unreported = 0;
+  /** When it looks at the quality of drafts again. */
+  #qualityMs = 0;
 
-  constructor(options: {
-    workerId: WorkerId;
-    slots: number;
-    model: StepModel;
-    /** KV budget in tokens; the caller computes how many fit. */
-    kvTokens: number;
-    speculation: Speculation | null;
-    events: EngineEvents;
-  }) {
-    this.workerId = options.workerId;
-    this.slots = options.slots;
-    this.model = options.model;
-    this.kvTokens = options.kvTokens;
-    this.#speculation = options.speculation;
-    this.#events = options.events;
+  constructor(options: EngineOptions) {
+    const { workerId, slots, kvTokens, contextTokens, model } = options;
+    this.#options = options;
+    this.workerId = workerId;
+    this.name = `modelled engine ${workerId}`;
+    this.capacity = { slots, kvTokens, contextTokens, kvBytesPerToken: model.kvBytesPerToken };
+  }
+
+  listen(listener: WorkerListener): void {
+    this.#listener = listener;
+  }
+
+  supports(): SamplingSupport {
+    return { kind: "divided" };
+  }
+
+  async control(): Promise<ControlAnswer> {
+    return { status: 404, body: null };
+  }
+
+  async close(): Promise<void> {}
+
+  send(commands: readonly WorkerCommand[]): void {
+    this.#advance();
+    for (const command of commands) this.#obey(command);
+    this.#isStale = true;
   }
 
   /** Virtual time of the next change without a command; Infinity: none. */
   get nextMs(): number {
-    return this.#nextMs;
-  }
-
-  get waitingCount(): number {
-    return this.#waiting.length;
+    return Math.min(this.#changeMs, this.#reportMs, this.#transfers[0]?.atMs ?? this.#changeMs);
   }
 
   /** Tokens of KV held now, by running and parked requests. */
@@ -117,65 +173,120 @@ export class ModelledEngine {
     return this.#kvUsed + this.#parkedTokens;
   }
 
-  /** A chunk to run. `settle` must follow before time advances. */
-  submit(run: Run, nowMs: number): void {
-    this.advance(nowMs);
-    const parked = this.#parked.get(run.request.spec.requestId);
-    if (parked !== undefined) {
-      this.unpark(run.request.spec.requestId);
-      run.kvTokens = parked;
+  /** Does what is due now. true: it has told its listener something. */
+  turn(): boolean {
+    const nowMs = this.#options.world.nowMs();
+    if (!this.#isStale && nowMs < this.nextMs) return false;
+    this.#advance();
+    while ((this.#transfers[0]?.atMs ?? Number.POSITIVE_INFINITY) <= nowMs) {
+      this.#transfers.shift()?.act();
+      this.#isStale = true;
     }
-    this.#waiting.push(run);
-    this.#isStale = true;
+    this.#settle();
+    if (nowMs >= this.#reportMs) this.#report();
+    const events = this.#events;
+    if (events.length === 0) return false;
+    this.#events = [];
+    this.#listener?.(EPOCH, events);
+    return true;
   }
 
-  /** Ends the chunk of a running request, which keeps its KV, parked. null: it is over already. `settle` must follow. */
-  interrupt(requestId: RequestId, nowMs: number): Run | null {
-    this.advance(nowMs);
-    const at = this.running.findIndex((run) => run.request.spec.requestId === requestId);
-    const run = this.running[at];
-    if (run === undefined || run.left < 1) return null;
-    this.running.splice(at, 1);
-    // A step under way is lost.
-    run.context = Math.floor(run.context + EPSILON);
-    run.left = Math.ceil(run.left - EPSILON);
-    this.#parked.set(requestId, run.context);
-    this.#parkedTokens += run.context;
-    this.#isStale = true;
-    return run;
+  #obey(command: WorkerCommand): void {
+    switch (command.kind) {
+      case "run":
+        this.#run(command);
+        return;
+      case "export":
+        this.#export(command.requestId);
+        return;
+      case "release":
+        this.#unpark(command.requestId);
+        return;
+      default:
+        assert(false, `a modelled engine takes no ${command.kind}`);
+    }
   }
 
-  /**
-   * It stops to be looked at once it has made `tokens` more, after a step at the earliest. Negative: whatever there
-   * was to do about its KV is under way.
-   */
-  limit(tokens: number): void {
-    if (this.running.length === 0 || tokens < 0) return;
-    const steps = Math.max(1, tokens / this.#rate);
-    if (this.#steps <= steps) return;
-    this.#steps = steps;
-    this.#schedule();
+  #run({ request, output, chunkTokens, priority }: Extract<WorkerCommand, { kind: "run" }>): void {
+    const { world, speculation } = this.#options;
+    const { requestId, prompt } = request;
+    const position = output.length;
+    const left = world.lengthOf(requestId) - position;
+    const tokens = Math.min(left, chunkTokens);
+    const run: Run = {
+      requestId,
+      position,
+      tokens,
+      isLast: tokens === left,
+      context: prompt.length + position,
+      kvTokens: this.#unpark(requestId),
+      left: tokens,
+      reported: position,
+      quality: speculation === null ? 0 : world.qualityOf(requestId),
+      isUrgent: priority === "high",
+      rate: 1,
+      rows: 1,
+    };
+    const stored = run.kvTokens > 0 ? 0 : world.loading(requestId, this.workerId);
+    if (stored === 0) {
+      this.#waiting.push(run);
+      return;
+    }
+    this.#transfer(stored, () => {
+      run.kvTokens = stored;
+      this.#waiting.push(run);
+    });
+  }
+
+  /** KV leaves for the pool. A chunk that runs ends with what it has; one that is all but over goes on. */
+  #export(requestId: RequestId): void {
+    const answer: WorkerEvent = { kind: "exported", requestId, kv: null };
+    const at = this.#running.findIndex((run) => run.requestId === requestId);
+    const run = this.#running[at];
+    if (run !== undefined && run.left >= 1) {
+      this.#running.splice(at, 1);
+      loseStep(run);
+      this.#park(run);
+      this.#tell(run);
+    }
+    const tokens = this.#parked.get(requestId);
+    if (tokens === undefined) {
+      this.#events.push(answer);
+      return;
+    }
+    this.#transfer(tokens, () => {
+      this.#unpark(requestId);
+      this.#options.world.stored(requestId, tokens, this.workerId);
+      if (run !== undefined) this.#events.push({ kind: "chunk_done", requestId, finish: null });
+      this.#events.push(answer);
+    });
+  }
+
+  /** A transfer of `tokens` over the link begins as soon as that is free. */
+  #transfer(tokens: number, act: () => void): void {
+    const startMs = Math.max(this.#atMs, this.#transfers.at(-1)?.atMs ?? 0);
+    this.#transfers.push({ atMs: startMs + this.#options.model.transferMs(tokens), act });
+  }
+
+  #park({ requestId, context }: Run): void {
+    this.#parked.set(requestId, context);
+    this.#parkedTokens += context;
   }
 
   /** Forgets the KV of a request that does not run; returns its tokens. */
-  unpark(requestId: RequestId): number {
+  #unpark(requestId: RequestId): number {
     const tokens = this.#parked.get(requestId) ?? 0;
     this.#parked.delete(requestId);
     this.#parkedTokens -= tokens;
     return tokens;
   }
 
-  /** KV was released from outside: a waiting request may fit. */
-  freed(): void {
-    this.#isStale = true;
-    if (this.#waiting.length > 0) this.settle();
-  }
-
-  /** Takes the work to `toMs`, at most to the next change. */
-  advance(toMs: number): void {
-    let ms = toMs - this.#nowMs;
-    this.#nowMs = toMs;
-    if (this.running.length === 0 || ms <= 0) return;
+  /** Takes the work to now, at most to the next change. */
+  #advance(): void {
+    const nowMs = this.#options.world.nowMs();
+    let ms = nowMs - this.#atMs;
+    this.#atMs = nowMs;
+    if (this.#running.length === 0 || ms <= 0) return;
     this.counters.busyMs += ms;
     const stall = Math.min(this.#stallMs, ms);
     this.#stallMs -= stall;
@@ -183,56 +294,57 @@ export class ModelledEngine {
     if (ms > 0) this.#progress(Math.min(this.#steps, this.#stepsIn(ms)));
   }
 
-  /** Ends what has ended, makes room, admits, and finds the next change. Call after `advance` or `submit`. */
-  settle(): void {
+  /** Ends what has ended, makes room, admits, reports, and finds the next change. */
+  #settle(): void {
     this.#endChunks();
     if (!this.#isStale && this.#steps > EPSILON) return;
     this.#isStale = false;
     this.#kvUsed = 0;
-    for (const run of this.running) this.#kvUsed += run.context;
+    for (const run of this.#running) this.#kvUsed += run.context;
     const preempted = this.#makeRoom();
     // As in vLLM, a step that had to preempt admits no request.
     if (!preempted) this.#admit();
+    const due = (this.#options.reportTokens * this.#running.length) / 2;
+    if (preempted || this.#unreported >= due) this.#report();
     this.#plan();
   }
 
   #endChunks(): void {
     let kept = 0;
     const ended: Run[] = [];
-    for (const run of this.running) {
+    for (const run of this.#running) {
       if (run.left > EPSILON) {
-        this.running[kept] = run;
+        this.#running[kept] = run;
         kept += 1;
       } else {
         ended.push(run);
       }
     }
     if (ended.length === 0) return;
-    this.running.length = kept;
+    this.#running.length = kept;
     this.#isStale = true;
-    this.counters.lastTokenMs = this.#nowMs;
+    this.counters.lastTokenMs = this.#atMs;
     for (const run of ended) {
+      const { requestId, isLast } = run;
+      run.left = 0;
       run.context = Math.round(run.context);
-      if (!run.isLast) {
-        this.#parked.set(run.request.spec.requestId, run.context);
-        this.#parkedTokens += run.context;
-      }
+      if (!isLast) this.#park(run);
+      this.#tell(run);
+      this.#events.push({ kind: "chunk_done", requestId, finish: isLast ? "stop" : null });
     }
-    for (const run of ended) this.#events.chunkEnded(this, run);
   }
 
   #makeRoom(): boolean {
+    const { kvTokens } = this.capacity;
     let preempted = false;
     for (;;) {
       let next = 0;
-      for (const run of this.running) next += Math.min(run.rate, run.left);
-      if (this.kvUsed + next <= this.kvTokens + EPSILON) return preempted;
-      const youngest = present(this.running.pop(), "running requests hold the KV");
-      assert(this.running.length > 0, "one request fits into the KV");
+      for (const run of this.#running) next += Math.min(run.rate, run.left);
+      if (this.kvUsed + next <= kvTokens + EPSILON) return preempted;
+      const youngest = present(this.#running.pop(), "running requests hold the KV");
+      assert(this.#running.length > 0, "one request fits into the KV");
       this.#kvUsed -= youngest.context;
-      // A step under way is lost.
-      youngest.context = Math.floor(youngest.context + EPSILON);
-      youngest.left = Math.ceil(youngest.left - EPSILON);
+      loseStep(youngest);
       youngest.kvTokens = 0;
       this.#waiting.unshift(youngest);
       this.counters.preemptions += 1;
@@ -241,52 +353,101 @@ export class ModelledEngine {
   }
 
   #admit(): void {
-    while (this.running.length < this.slots) {
+    const { model, world } = this.#options;
+    const { slots, kvTokens } = this.capacity;
+    while (this.#running.length < slots) {
       const run = this.#waiting[0];
-      if (run === undefined || this.kvUsed + run.context + 1 > this.kvTokens) return;
+      if (run === undefined || this.kvUsed + run.context + 1 > kvTokens) return;
       this.#waiting.shift();
       const missing = run.context - run.kvTokens;
-      this.#stallMs += this.model.prefillMs(missing, run.kvTokens);
+      this.#stallMs += model.prefillMs(missing, run.kvTokens);
       this.counters.prefillTokens += missing;
       if (run.position > 0 || run.left < run.tokens) this.counters.recomputedTokens += missing;
       this.#kvUsed += run.context;
-      this.running.push(run);
-      this.#events.admitted(this, run);
+      this.#running.push(run);
+      world.admitted(run.requestId);
     }
   }
 
+  /** Tokens of all that runs, and counts. */
+  #report(): void {
+    for (const run of this.#running) this.#tell(run);
+    if (this.#atMs >= this.#qualityMs) this.#refresh();
+    this.#events.push({ kind: "stats", stats: this.#stats() });
+    this.#unreported = 0;
+    this.#reportMs = this.#running.length === 0 ? Infinity : this.#atMs + REPORT_MS;
+  }
+
+  /** The longer the siblings are, the likelier their drafts. */
+  #refresh(): void {
+    const { speculation, world } = this.#options;
+    this.#qualityMs = this.#atMs + REPORT_MS;
+    if (speculation === null) return;
+    for (const run of this.#running) run.quality = world.qualityOf(run.requestId);
+  }
+
+  /** The tokens of the run that the listener does not have yet. */
+  #tell(run: Run): void {
+    const reached = run.position + Math.floor(run.tokens - run.left + EPSILON);
+    const { requestId, reported: offset } = run;
+    if (reached <= offset) return;
+    run.reported = reached;
+    const tokens = NO_TOKENS.subarray(0, reached - offset);
+    const logprobs = NO_LOGPROBS.subarray(0, reached - offset);
+    this.#events.push({ kind: "tokens", requestId, offset, tokens, logprobs, top: null });
+  }
+
+  #stats(): WorkerStats {
+    const { outputTokens, sequenceSteps, verifiedRows, ...counters } = this.counters;
+    return {
+      running: this.#running.length,
+      waiting: this.#waiting.length,
+      kvTokensUsed: this.kvUsed,
+      ...counters,
+      draftMs: 0,
+      outputTokens: this.#options.isPaced ? outputTokens : 0,
+      acceptedTokens: outputTokens - sequenceSteps,
+      draftedTokens: verifiedRows - sequenceSteps,
+      drafts: sequenceSteps,
+      kvLoads: 0,
+      kvLoadFailures: 0,
+    };
+  }
+
   #plan(): void {
-    const batch = this.running.length;
+    const { model, speculation, reportTokens } = this.#options;
+    const batch = this.#running.length;
     if (batch === 0) {
-      this.#nextMs = Number.POSITIVE_INFINITY;
+      this.#changeMs = Number.POSITIVE_INFINITY;
       return;
     }
-    const times = this.model.timesAt(this.#kvUsed / batch);
-    let draftMs = 0;
-    if (this.#speculation !== null) draftMs = this.#speculation.plan(this.running, times);
+    if (this.#reportMs === Infinity) this.#reportMs = this.#atMs + REPORT_MS;
+    const times = model.timesAt(this.#kvUsed / batch);
+    const draftMs = speculation?.plan(this.#running, times) ?? 0;
     let rows = 0;
     let rate = 0;
     let steps = Number.POSITIVE_INFINITY;
-    for (const run of this.running) {
+    for (const run of this.#running) {
       rows += run.rows;
       rate += run.rate;
       steps = Math.min(steps, run.left / run.rate);
     }
-    const room = this.kvTokens - this.kvUsed;
-    // The last stretch before KV runs out has less than a step's room; it still takes one step.
-    if (steps * rate > room) steps = Math.min(steps, Math.max(1, room / rate));
+    const room = this.capacity.kvTokens - this.kvUsed;
+    // The last stretch before KV runs out, or before a report, has less than a step's room; it still takes one step.
+    const most = Math.min(room, reportTokens * batch - this.#unreported);
+    if (steps * rate > most) steps = Math.min(steps, Math.max(1, most / rate));
     this.#rows = rows;
     this.#rate = rate;
     this.#steps = steps;
-    this.#stepMs = this.model.stepMs(batch, rows, this.#kvUsed) + draftMs;
-    const last = this.model.stepMs(batch, rows, this.#kvUsed + steps * rate) + draftMs;
+    this.#stepMs = model.stepMs(batch, rows, this.#kvUsed) + draftMs;
+    const last = model.stepMs(batch, rows, this.#kvUsed + steps * rate) + draftMs;
     this.#growthMs = (last - this.#stepMs) / steps;
     this.#schedule();
   }
 
   #schedule(): void {
     const ms = this.#steps * this.#stepMs + (this.#growthMs * this.#steps ** 2) / 2;
-    this.#nextMs = this.#nowMs + this.#stallMs + ms;
+    this.#changeMs = this.#atMs + this.#stallMs + ms;
   }
 
   /** Steps done in `ms`: the root of n t + growth n^2 / 2 = ms. */
@@ -296,24 +457,30 @@ export class ModelledEngine {
   }
 
   #progress(steps: number): void {
-    let made = 0;
-    for (const run of this.running) {
+    const made = steps * this.#rate;
+    for (const run of this.#running) {
       const tokens = steps * run.rate;
       run.left -= tokens;
       run.context += tokens;
-      made += tokens;
     }
     this.#kvUsed += made;
+    this.#unreported += made;
     this.#steps -= steps;
     this.#stepMs += this.#growthMs * steps;
     this.counters.steps += steps;
     this.counters.outputTokens += made;
     this.counters.verifiedRows += steps * this.#rows;
-    this.counters.sequenceSteps += steps * this.running.length;
+    this.counters.sequenceSteps += steps * this.#running.length;
     // Sums of fractions leave a remainder that would never be worked off.
     if (this.#steps < EPSILON) {
-      for (const run of this.running) if (run.left < run.rate * EPSILON) run.left = 0;
+      for (const run of this.#running) if (run.left < run.rate * EPSILON) run.left = 0;
     }
     this.#schedule();
   }
+}
+
+/** A step under way is lost. */
+function loseStep(run: Run): void {
+  run.context = Math.floor(run.context + EPSILON);
+  run.left = Math.ceil(run.left - EPSILON);
 }

@@ -1,12 +1,12 @@
 // Runs cells over seeds and sums them up: means, 95 % confidence intervals, speed-ups over veRL on the same seeds, the
 // lower bound, and the published numbers beside ours. It computes; printing is src/cli's.
 
+import type { WorkerTimeline } from "../../core/rollout/timeline.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
 import { lowerBoundS } from "./bound.ts";
 import { type SimDraft, simulateCell } from "./cell.ts";
 import { type GroupLengths, sampleLengths } from "./lengths.ts";
 import { type Metric, PUBLISHED, type PublishedCell, publishedSpeedup } from "./published.ts";
-import type { Series } from "./recorder.ts";
 import type { SimulationResult } from "./simulation.ts";
 import { bestTokensPerStep, DRAFTER_GAIN } from "./speculation.ts";
 import { chunkTokensOf, isBaseline, isOfThePaper, type SystemName } from "./systems.ts";
@@ -52,7 +52,7 @@ export interface Picture {
   readonly workload: Workload;
   readonly system: SystemName;
   readonly result: SimulationResult;
-  readonly series: Series;
+  readonly engines: readonly WorkerTimeline[];
   readonly lengths: GroupLengths;
 }
 
@@ -78,10 +78,10 @@ function draftOf(system: SystemName, draft: DraftOption): SimDraft {
 }
 
 /** Speed-ups are over veRL without drafting, as the paper's are. */
-export function runWorkload(
+export async function runWorkload(
   workload: Workload,
   options: ExperimentOptions,
-): { report: WorkloadReport; pictures: Picture[] } {
+): Promise<{ report: WorkloadReport; pictures: Picture[] }> {
   const pictures: Picture[] = [];
   const cell = (system: SystemName, draft: SimDraft, seed: number, isRecorded: boolean) => {
     options.onCell(`${workload.name}, ${system}, seed ${seed}`);
@@ -90,7 +90,8 @@ export function runWorkload(
     return simulateCell(made, options.core);
   };
   const seeds = Array.from({ length: options.seeds }, (_, i) => i + 1);
-  const base = seeds.map((seed) => cell("verl", "off", seed, false));
+  const base: SimulationResult[] = [];
+  for (const seed of seeds) base.push(await cell("verl", "off", seed, false));
   const best = bestOf(workload, options.draft);
   const bound = meanOf(
     seeds.map((seed) => {
@@ -101,14 +102,15 @@ export function runWorkload(
   const systems: Record<string, SystemReport> = {};
   for (const system of options.systems) {
     const draft = draftOf(system, options.draft);
-    const runs = seeds.map((seed, i) => {
-      const result = cell(system, draft, seed, options.isPictured && i === 0);
-      if (result.series !== null) {
-        const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
-        pictures.push({ workload, system, result, series: result.series, lengths });
-      }
-      return result;
-    });
+    const runs: SimulationResult[] = [];
+    for (const seed of seeds) {
+      const result = await cell(system, draft, seed, options.isPictured && runs.length === 0);
+      runs.push(result);
+      const { engines } = result;
+      if (engines === null) continue;
+      const lengths = workload.lengths ?? sampleLengths(workload.shape, seed);
+      pictures.push({ workload, system, result, engines, lengths });
+    }
     systems[system] = summed({ workload, system, draft, runs, base, bound });
   }
   const requests =
@@ -173,38 +175,41 @@ export interface CheckedCell extends PublishedCell {
  * Simulates every published cell. Prompts of an iteration stay the same in number when groups change in size: accounts of
  * the paper's first version name 400, 600 and 800 prompts with 8 or 16 responses.
  */
-export function checkPublished(options: {
+export async function checkPublished(options: {
   readonly seeds: number;
   /** null: each system's own. */
   readonly chunkTokens: number | null;
   readonly core: CoreExports;
   readonly workloads: readonly string[];
   readonly onCell: (name: string) => void;
-}): CheckedCell[] {
+}): Promise<CheckedCell[]> {
   const known = new Map<string, SimulationResult[]>();
-  const runsOf = (cell: PublishedCell, system: SystemName, draft: SimDraft) => {
+  const runsOf = async (cell: PublishedCell, system: SystemName, draft: SimDraft) => {
     const workload = resized(WORKLOADS[cell.workload], cell.groupSize);
     const key = `${workload.name} ${workload.shape.groupSize} ${system} ${draft}`;
     const before = known.get(key);
     if (before !== undefined) return before;
-    const runs = Array.from({ length: options.seeds }, (_, i) => {
-      options.onCell(`${key}, seed ${i + 1}`);
+    const runs: SimulationResult[] = [];
+    for (let seed = 1; seed <= options.seeds; seed += 1) {
+      options.onCell(`${key}, seed ${seed}`);
       const chunkTokens = options.chunkTokens ?? chunkTokensOf(system);
-      const seed = i + 1;
       const made = { workload, system, draft, seed, chunkTokens, isRecorded: false };
-      return simulateCell(made, options.core);
-    });
+      runs.push(await simulateCell(made, options.core));
+    }
     known.set(key, runs);
     return runs;
   };
-  return PUBLISHED.filter((cell) => options.workloads.includes(cell.workload)).map((cell) => {
-    const runs = runsOf(cell, cell.system, cell.draft);
-    const base = runsOf(cell, "verl", "off");
+  const checked: CheckedCell[] = [];
+  for (const cell of PUBLISHED) {
+    if (!options.workloads.includes(cell.workload)) continue;
+    const runs = await runsOf(cell, cell.system, cell.draft);
+    const base = await runsOf(cell, "verl", "off");
     const values = runs.map((run, i) => measured(cell.metric, run, base[i] ?? run));
     const predicted = meanOf(values);
     const error = cell.value === 0 ? null : predicted / cell.value - 1;
-    return { ...cell, predicted, ci95: interval(values), error };
-  });
+    checked.push({ ...cell, predicted, ci95: interval(values), error });
+  }
+  return checked;
 }
 
 function resized(workload: Workload, groupSize: number | null): Workload {

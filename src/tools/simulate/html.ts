@@ -4,6 +4,7 @@
 import { barChart, lengthHeatMap, timelineChart } from "../picture/charts.ts";
 import {
   axesOf,
+  enginesOf,
   escaped,
   KV_SCALE,
   minutes,
@@ -38,7 +39,10 @@ function workloadPart(name: string, report: WorkloadReport, pictures: readonly P
     published: row.published_speedup,
   }));
   const axes = axesOf(
-    pictures.map(({ result, series }) => ({ wallS: result.wallS, engines: series.engines })),
+    pictures.map(({ result, engines }) => ({
+      wallS: result.wallS,
+      engines: enginesOf(engines),
+    })),
   );
   const cards = pictures.map((picture) => card(picture, axes));
   const seeds = report.seeds === 1 ? "1 seed" : `${report.seeds} seeds`;
@@ -57,9 +61,9 @@ ${lengths === undefined ? "" : lengthPart(lengths)}
 }
 
 function card(picture: Picture, axes: ReturnType<typeof axesOf>): string {
-  const { system, result, series } = picture;
+  const { system, result } = picture;
   const { wallS, tailS } = result;
-  const { engines } = series;
+  const engines = enginesOf(picture.engines);
   const chart = timelineChart({ engines, ...axes, wallS, tailS, tokensPerStep: null });
   return `<figure><figcaption><b>${system}</b> ${minutes(wallS)}, tail ${minutes(tailS)}, ${result.preemptions.toLocaleString("en-US")} preemptions</figcaption>${chart}</figure>`;
 }

@@ -1,44 +1,44 @@
-// One simulated rollout iteration: carries out what the production scheduler decides, on modelled engines, in virtual
-// time, through the production executor (the same buffer, context, ledger and commands). It decides neither an
-// order nor a place.
+// One simulated rollout iteration: the production rollout, whole, over modelled engines in virtual time. It has a clock,
+// the lengths of responses and the KV that engines share; everything else is the rollout's or an engine's.
 
 import { assert, present } from "../../core/base/assert.ts";
-import { groupId, type RequestId, type WorkerId, workerId } from "../../core/base/ids.ts";
-import { ContextManager, type LengthPrior } from "../../core/context/context.ts";
-import { contextTokens, type Request, RequestBuffer } from "../../core/request/buffer.ts";
+import {
+  groupId,
+  type RequestId,
+  type WorkerId,
+  weightEpoch,
+  workerId,
+} from "../../core/base/ids.ts";
+import type { LengthPrior } from "../../core/context/context.ts";
+import type { KvPool } from "../../core/kv/pool.ts";
+import type { Request } from "../../core/request/buffer.ts";
 import { SAMPLING_DEFAULTS } from "../../core/request/request.ts";
-import { Executor, type ExecutorSteps, type Target } from "../../core/rollout/executor.ts";
-import { Ledger } from "../../core/rollout/ledger.ts";
+import type { RolloutListener } from "../../core/rollout/listener.ts";
+import { Rollout } from "../../core/rollout/rollout.ts";
+import type { WorkerTimeline } from "../../core/rollout/timeline.ts";
+import type { PolicyParts } from "../../core/schedule/policies.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
-import { counted, countOnly } from "./counted-response.ts";
-import { ModelledEngine, type Run } from "./engine.ts";
-import { EnginePort } from "./engine-port.ts";
+import type { CoreExports } from "../../core/wasm/load.ts";
+import { countOnly, NO_LOGPROBS, NO_TOKENS } from "./counted-response.ts";
+import { type EngineWorld, SimulatedEngine } from "./engine.ts";
 import type { GroupLengths } from "./lengths.ts";
-import { Recorder, type Series } from "./recorder.ts";
 import type { Speculation } from "./speculation.ts";
 import { StepModel } from "./step-time.ts";
-import { Timeline } from "./timeline.ts";
 import { engineSlots, type Workload } from "./workload.ts";
 
-/** The scheduler interface that the simulation uses: the production scheduler, or a baseline. */
-export type SimScheduler = Pick<
-  Scheduler,
-  "enqueue" | "refresh" | "unparked" | "isUrgent" | "schedule"
->;
-
 /** What a scheduler may be built from. `lengthOf` is for oracles alone. */
-export interface SchedulerParts {
-  readonly buffer: RequestBuffer;
-  readonly context: ContextManager;
-  readonly model: StepModel;
-  readonly instances: number;
+export interface SchedulerParts extends PolicyParts {
   readonly lengthOf: (request: Request) => number;
 }
 
 export interface SimulationOptions {
   readonly workload: Workload;
   readonly lengths: GroupLengths;
-  readonly schedulerFor: (parts: SchedulerParts) => SimScheduler;
+  readonly core: CoreExports;
+  readonly chunkTokens: number;
+  /** false: requests run whole, and nobody looks at them in between. */
+  readonly isDivided: boolean;
+  readonly schedulerFor: (parts: SchedulerParts) => Scheduler;
   /** null: no drafting. Called once for each engine. */
   readonly speculationFor: ((engine: number) => Speculation) | null;
   /** Chance that the next draft token is accepted, for a request that is about to run. */
@@ -47,14 +47,12 @@ export interface SimulationOptions {
   readonly groupsWanted: number | null;
   /** Output tokens that request number i has from an earlier iteration; absent: none. */
   readonly progress: readonly number[] | null;
-  /** Keeps time series of every engine, for charts. */
-  readonly isRecorded: boolean;
-  /** As the executor takes it; default: the production value. */
-  readonly pullGapTokens?: number;
   /** Of groups whose prompt has a history; default: none has. */
   readonly lengthPrior?: LengthPrior;
   /** false: all engines count as equally fast; default: as measured. */
   readonly isPaced?: boolean;
+  /** Keeps the load of every engine over time, for charts. */
+  readonly isRecorded: boolean;
 }
 
 /** Times in seconds. */
@@ -80,390 +78,244 @@ export interface SimulationResult {
   readonly reached: readonly number[];
   readonly finishedGroups: number;
   readonly finishedLengths: readonly number[];
-  readonly series: Series | null;
+  /** Load of each engine over time; null: not recorded. */
+  readonly engines: readonly WorkerTimeline[] | null;
 }
 
-type Due =
-  | { kind: "departed"; request: Request; from: WorkerId; tokens: number }
-  | { kind: "loaded"; request: Request; target: Target; kvTokens: number }
-  | { kind: "progress" };
-
-/** Tail: the last 10 % of requests (paper, Fig. 8). */
-const TAIL_SHARE = 0.1;
 /** The paper gives the time at which the last 5 % began. */
 const LAST_SHARE = 0.05;
-/** How often running lengths reach the context between the ends of chunks. */
-const PROGRESS_MS = 30_000;
+const EPOCH = weightEpoch(0);
+/**
+ * Tokens that a running request gains at most before the rollout knows of them: a small part of what it reserves ahead
+ * (`schedule/lookahead.ts`), so that admission knows how much KV is free.
+ */
+const REPORT_TOKENS = 128;
+const REPORT_PART = 1 / 2048;
 
-export class Simulation implements ExecutorSteps {
+/** Engines move KV by themselves. */
+const NO_POOL: KvPool = {
+  put: () => false,
+  get: async () => null,
+  lease: () => false,
+  release() {},
+  stats: () => ({
+    memoryBytes: 0,
+    diskBytes: 0,
+    puts: 0,
+    hits: 0,
+    misses: 0,
+    corrupt: 0,
+    evictions: 0,
+    diskErrors: 0,
+  }),
+  async close() {},
+};
+
+export class Simulation implements EngineWorld {
   readonly #options: SimulationOptions;
-  readonly #buffer = new RequestBuffer();
-  readonly #context: ContextManager;
-  readonly #ledger = new Ledger(() => this.#nowMs);
-  readonly #scheduler: SimScheduler;
   readonly #model: StepModel;
-  readonly #engines: ModelledEngine[] = [];
-  readonly #timeline = new Timeline<Due>();
+  readonly #rollout: Rollout;
+  readonly #engines: SimulatedEngine[] = [];
+  readonly #requests: Request[] = [];
   readonly #lengths: Int32Array;
-  readonly #executor: Executor;
-  /** Engines that were given work since they were last settled. */
-  readonly #touched = new Set<ModelledEngine>();
-  readonly #pooled = new Map<RequestId, number>();
-  /** Output tokens of each engine that the ledger knows of. */
-  readonly #accounted: number[] = [];
-  readonly #linkFreeMs: Float64Array;
-  readonly #recorder: Recorder | null;
+  /** KV in the pool that the engines share. */
+  readonly #kv = new Map<RequestId, { readonly tokens: number; readonly from: WorkerId }>();
   readonly #startedMs: number[] = [];
-  readonly #finishedMs: number[] = [];
-  readonly #finishedStartMs: number[] = [];
-  readonly #finishedLengths: number[] = [];
+  readonly #finished: Request[] = [];
   #nowMs = 0;
-  #poolTokens = 0;
-  #poolTokensPeak = 0;
+  #kvTokens = 0;
+  #kvTokensPeak = 0;
   #migratedTokens = 0;
-  #migrations = 0;
-  #chunks = 0;
   #finishedGroups = 0;
-  #progressIsDue = false;
+  #error: unknown = null;
 
   constructor(options: SimulationOptions) {
-    const { workload, lengths } = options;
+    const { core, chunkTokens, lengthPrior, lengths, schedulerFor } = options;
     this.#options = options;
-    this.#model = new StepModel(workload);
-    this.#context = new ContextManager(options.lengthPrior);
-    this.#executor = new Executor(this.#ledger, this, options.pullGapTokens);
+    this.#model = new StepModel(options.workload);
     this.#lengths = Int32Array.from(lengths.flat());
-    this.#linkFreeMs = new Float64Array(workload.instances);
-    this.#recorder = options.isRecorded ? new Recorder(workload.instances) : null;
-    this.#scheduler = options.schedulerFor({
-      buffer: this.#buffer,
-      context: this.#context,
-      model: this.#model,
-      instances: workload.instances,
-      lengthOf: (request) => this.#lengthOf(request),
+    const lengthOf = ({ spec }: Request) => this.lengthOf(spec.requestId);
+    this.#rollout = new Rollout({
+      policy: "divided",
+      schedulerFor: (parts) => schedulerFor({ ...parts, lengthOf }),
+      draft: "off",
+      chunkTokens,
+      epoch: EPOCH,
+      pool: NO_POOL,
+      clock: this,
+      core,
+      listener: this.#listener(),
+      ...(lengthPrior && { lengthPrior }),
     });
     this.#addGroups();
     this.#addEngines();
   }
 
-  run(): SimulationResult {
-    for (const request of this.#buffer.requests) {
-      if (request.response.length < this.#lengthOf(request)) this.#scheduler.enqueue(request);
+  async run(): Promise<SimulationResult> {
+    while (!this.#isDone) {
+      // The rollout's turn, which it takes as a microtask.
+      await null;
+      if (this.#error !== null) throw this.#error;
+      let isQuiet = true;
+      for (const engine of this.#engines) if (engine.turn()) isQuiet = false;
+      if (!isQuiet) continue;
+      let atMs = Number.POSITIVE_INFINITY;
+      for (const engine of this.#engines) atMs = Math.min(atMs, engine.nextMs);
+      assert(Number.isFinite(atMs), "work is left, so something is due");
+      this.#nowMs = atMs;
     }
-    this.#pump();
-    while (!this.#isDone) this.#turn();
+    this.#rollout.stop();
     return this.#result();
+  }
+
+  nowMs(): number {
+    return this.#nowMs;
+  }
+
+  lengthOf(requestId: RequestId): number {
+    return present(this.#lengths[requestId], "request ids count from zero");
+  }
+
+  qualityOf(requestId: RequestId): number {
+    return this.#options.qualityOf(present(this.#requests[requestId], "request ids count from 0"));
+  }
+
+  admitted(requestId: RequestId): void {
+    this.#startedMs[requestId] ??= this.#nowMs;
+  }
+
+  stored(requestId: RequestId, tokens: number, from: WorkerId): void {
+    this.#kvTokens += tokens - (this.#kv.get(requestId)?.tokens ?? 0);
+    this.#kvTokensPeak = Math.max(this.#kvTokensPeak, this.#kvTokens);
+    this.#kv.set(requestId, { tokens, from });
+  }
+
+  loading(requestId: RequestId, to: WorkerId): number {
+    const { tokens = 0, from = to } = this.#kv.get(requestId) ?? {};
+    if (from !== to) this.#migratedTokens += tokens;
+    return tokens;
   }
 
   get #isDone(): boolean {
     const { groupsWanted } = this.#options;
     if (groupsWanted !== null && this.#finishedGroups >= groupsWanted) return true;
-    return this.#buffer.unfinished === 0;
+    return this.#rollout.unfinished === 0;
+  }
+
+  #listener(): RolloutListener {
+    return {
+      tokens() {},
+      finished: (request) => this.#ended(request),
+      groupFinished: () => {
+        this.#finishedGroups += 1;
+      },
+      restarted() {},
+      stats() {},
+      workerFailed: (_worker, message) => assert(false, message),
+      quarantined() {},
+      threw: (error) => this.#broke(error),
+      broken: (error) => this.#broke(error),
+    };
+  }
+
+  #broke(error: unknown): void {
+    this.#error ??= error;
+  }
+
+  #ended(request: Request): void {
+    const { requestId } = request.spec;
+    assert(request.response.refusal === null, "the longest request fits into one engine");
+    this.#finished.push(request);
+    this.#kvTokens -= this.#kv.get(requestId)?.tokens ?? 0;
+    this.#kv.delete(requestId);
   }
 
   #addGroups(): void {
     const { workload, lengths, progress } = this.#options;
     const prompt = new Int32Array(workload.promptTokens);
-    const sampling = {
-      temperature: 1,
-      seed: 0,
-      tokensMax: workload.shape.tokensMax,
-      stopTokenIds: [],
-      ...SAMPLING_DEFAULTS,
-    };
-    for (const [index, members] of lengths.entries()) {
+    const { tokensMax } = workload.shape;
+    const drawn = { temperature: 1, seed: 0, tokensMax, stopTokenIds: [] };
+    const sampling = { ...drawn, ...SAMPLING_DEFAULTS };
+    for (const [index, { length: size }] of lengths.entries()) {
       const id = groupId(`g${index}`);
-      const group = this.#buffer.add({ groupId: id, prompt, size: members.length, sampling });
-      for (const request of group.requests) {
+      for (const request of this.#rollout.submit({ groupId: id, prompt, size, sampling })
+        .requests) {
+        this.#requests.push(request);
         countOnly(request);
-        this.#context.joined(request);
-        const reached = progress?.[request.index] ?? 0;
-        if (reached > 0) counted(request).reach(reached);
       }
     }
+    for (const [index, tokens] of progress?.entries() ?? []) {
+      if (tokens > 0) this.#restore(present(this.#requests[index], "one for each"), tokens);
+    }
+  }
+
+  /** The request has `reached` tokens from an earlier iteration. */
+  #restore(request: Request, reached: number): void {
+    const chunk = { workerId: workerId(0), epoch: EPOCH, weights: null, offset: 0 };
+    this.#rollout.restore(request, {
+      tokens: NO_TOKENS.subarray(0, reached),
+      logprobs: NO_LOGPROBS.subarray(0, reached),
+      top: null,
+      chunks: [{ ...chunk, tokens: reached }],
+      finish: reached === this.lengthOf(request.spec.requestId) ? "stop" : null,
+      refusal: null,
+    });
   }
 
   #addEngines(): void {
-    const { workload, speculationFor } = this.#options;
+    const { workload, speculationFor, isDivided, isPaced = true } = this.#options;
     const { slow, constants } = workload;
     const slowdown = constants.slowdown * (slow?.factor ?? 1);
     const slowModel = new StepModel({ ...workload, constants: { ...constants, slowdown } });
-    const contextMax = workload.promptTokens + workload.shape.tokensMax;
-    assert(contextMax < this.#model.kvTokens, "the longest request fits into one engine");
+    const contextTokens = workload.promptTokens + workload.shape.tokensMax;
+    const { kvTokens } = this.#model;
+    assert(contextTokens < kvTokens, "the longest request fits into one engine");
+    const reportTokens = Math.max(1, Math.min(REPORT_TOKENS, kvTokens * REPORT_PART));
     for (let i = 0; i < workload.instances; i += 1) {
-      const engine = new ModelledEngine({
+      const engine = new SimulatedEngine({
         workerId: workerId(i),
         slots: engineSlots(workload.deployment),
         model: i < (slow?.instances ?? 0) ? slowModel : this.#model,
-        kvTokens: this.#model.kvTokens,
-        speculation: speculationFor === null ? null : speculationFor(i),
-        events: this,
+        contextTokens,
+        kvTokens,
+        speculation: speculationFor?.(i) ?? null,
+        world: this,
+        reportTokens: isDivided ? reportTokens : Number.POSITIVE_INFINITY,
+        isPaced,
       });
       this.#engines.push(engine);
-      this.#ledger.add(new EnginePort(engine, contextMax));
+      this.#rollout.addWorker(engine);
     }
-  }
-
-  #turn(): void {
-    let atMs = this.#timeline.nextMs;
-    for (const engine of this.#engines) atMs = Math.min(atMs, engine.nextMs);
-    assert(Number.isFinite(atMs), "work is left, so something is due");
-    this.#nowMs = atMs;
-    for (const engine of this.#engines) {
-      if (engine.nextMs > atMs) continue;
-      engine.advance(atMs);
-      engine.settle();
-      this.#account(engine);
-      this.#recorder?.sample(atMs, engine);
-    }
-    while (this.#timeline.nextMs <= atMs) {
-      const due = this.#timeline.take();
-      if (due !== null) this.#take(due);
-    }
-    this.#pump();
-  }
-
-  #take(due: Due): void {
-    switch (due.kind) {
-      case "departed":
-        this.#departed(due.request, due.from, due.tokens);
-        break;
-      case "loaded":
-        this.#launch(due.request, due.target, due.kvTokens);
-        break;
-      case "progress":
-        this.#progressIsDue = false;
-        this.#observeProgress();
-        break;
-    }
-    this.#settle();
-  }
-
-  #pump(): void {
-    if (this.#isDone) return;
-    for (const command of this.#scheduler.schedule(this.#ledger.slots())) {
-      assert(command.kind !== "reject", "the longest request fits into one engine");
-      this.#executor.execute(command);
-    }
-    this.#settle();
-    for (const engine of this.#engines) engine.limit(this.#ledger.spareTokens(engine.workerId));
-    if (this.#progressIsDue) return;
-    this.#progressIsDue = true;
-    this.#timeline.add(this.#nowMs + PROGRESS_MS, { kind: "progress" });
-  }
-
-  #settle(): void {
-    for (const engine of this.#touched) {
-      engine.settle();
-      this.#account(engine);
-      this.#recorder?.sample(this.#nowMs, engine);
-    }
-    this.#touched.clear();
-  }
-
-  migrated(): void {
-    this.#migrations += 1;
-  }
-
-  depart(request: Request, from: WorkerId, tokens: number): void {
-    const atMs = this.#transfer(from, tokens);
-    this.#timeline.add(atMs, { kind: "departed", request, from, tokens });
-  }
-
-  preempt(request: Request, from: WorkerId): void {
-    const engine = this.#engine(from);
-    const run = engine.interrupt(request.spec.requestId, this.#nowMs);
-    // It ends with this very step.
-    if (run === null) return;
-    this.#touched.add(engine);
-    this.#chunkDone(request, run.position + run.tokens - run.left);
-    this.#scheduler.unparked(request);
-    this.#executor.execute({ kind: "offload", request, workerId: from });
-  }
-
-  drop({ spec: { requestId } }: Request, from: WorkerId): void {
-    const engine = this.#engine(from);
-    engine.advance(this.#nowMs);
-    engine.unpark(requestId);
-    engine.freed();
-    this.#touched.add(engine);
-  }
-
-  pooledTokens({ spec: { requestId } }: Request): number {
-    return this.#pooled.get(requestId) ?? 0;
-  }
-
-  load(request: Request, target: Target): void {
-    const kvTokens = this.#pooled.get(request.spec.requestId);
-    if (kvTokens === undefined) {
-      this.#launch(request, target, 0);
-      return;
-    }
-    if (request.workerId !== target.workerId) this.#migratedTokens += kvTokens;
-    const atMs = this.#transfer(target.workerId, kvTokens);
-    this.#timeline.add(atMs, { kind: "loaded", request, target, kvTokens });
-  }
-
-  begin(request: Request, target: Target): void {
-    this.#launch(request, target, 0);
-  }
-
-  /** When a transfer of `tokens` over the instance's link ends, if it starts as soon as the link is free. */
-  #transfer(id: WorkerId, tokens: number): number {
-    const startMs = Math.max(this.#nowMs, this.#linkFreeMs[id] ?? 0);
-    const endMs = startMs + this.#model.transferMs(tokens);
-    this.#linkFreeMs[id] = endMs;
-    return endMs;
-  }
-
-  #departed(request: Request, from: WorkerId, tokens: number): void {
-    const { requestId } = request.spec;
-    const engine = this.#engine(from);
-    engine.advance(this.#nowMs);
-    engine.unpark(requestId);
-    engine.freed();
-    const departure = present(this.#executor.departed(requestId), "its KV was leaving");
-    this.#poolTokens += tokens - (this.#pooled.get(requestId) ?? 0);
-    this.#poolTokensPeak = Math.max(this.#poolTokensPeak, this.#poolTokens);
-    this.#pooled.set(requestId, tokens);
-    if (departure.target !== null) this.load(request, departure.target);
-  }
-
-  #launch(request: Request, target: Target, kvTokens: number): void {
-    this.#executor.start(request, target);
-    this.#submit(request, target, kvTokens);
-  }
-
-  #submit(request: Request, to: Target, kvTokens: number): void {
-    this.#chunks += 1;
-    const position = request.response.length;
-    const left = this.#lengthOf(request) - position;
-    const tokens = Math.min(left, to.chunkTokens);
-    const engine = this.#engine(to.workerId);
-    const run: Run = {
-      request,
-      position,
-      tokens,
-      isLast: tokens === left,
-      context: contextTokens(request),
-      kvTokens,
-      left: tokens,
-      quality: this.#options.speculationFor === null ? 0 : this.#options.qualityOf(request),
-      isUrgent: this.#scheduler.isUrgent(request),
-      rate: 1,
-      rows: 1,
-    };
-    engine.submit(run, this.#nowMs);
-    this.#touched.add(engine);
-  }
-
-  /** From an engine: a chunk begins, or continues after a preemption. */
-  admitted(_engine: ModelledEngine, run: Run): void {
-    this.#startedMs[run.request.index] ??= this.#nowMs;
-  }
-
-  /** From an engine: a chunk is over. */
-  chunkEnded(_engine: ModelledEngine, run: Run): void {
-    const { request } = run;
-    if (!run.isLast) {
-      this.#chunkDone(request, run.position + run.tokens);
-      return;
-    }
-    counted(request).reach(run.position + run.tokens);
-    this.#executor.release(request);
-    request.response.finish = "stop";
-    const isGroupDone = this.#buffer.finish(request);
-    if (isGroupDone) this.#finishedGroups += 1;
-    this.#context.finished(request);
-    this.#scheduler.refresh(request.group);
-    this.#poolTokens -= this.#pooled.get(request.spec.requestId) ?? 0;
-    this.#pooled.delete(request.spec.requestId);
-    this.#finishedMs.push(this.#nowMs);
-    this.#finishedStartMs.push(this.#startedMs[request.index] ?? 0);
-    this.#finishedLengths.push(request.response.length);
-  }
-
-  /** The response goes on; it has `reached` output tokens. */
-  #chunkDone(request: Request, reached: number): void {
-    counted(request).reach(reached);
-    this.#executor.parked(request);
-    this.#context.progressed(request);
-    this.#scheduler.refresh(request.group);
-    this.#scheduler.enqueue(request);
-  }
-
-  /** What the engine has now, as the tokens that stream in production tell it. */
-  #account(engine: ModelledEngine): void {
-    const { workerId, counters } = engine;
-    const before = this.#accounted[workerId] ?? 0;
-    this.#ledger.made(workerId, counters.outputTokens - before);
-    this.#accounted[workerId] = counters.outputTokens;
-    this.#ledger.preempted(workerId, counters.preemptions);
-    if (this.#options.isPaced ?? true) {
-      this.#ledger.counted(workerId, {
-        outputTokens: counters.outputTokens,
-        acceptedTokens: counters.outputTokens - counters.sequenceSteps,
-        draftedTokens: counters.verifiedRows - counters.sequenceSteps,
-      });
-    }
-    for (const run of engine.running) this.#executor.reached(run.request, Math.ceil(run.context));
-    engine.limit(this.#ledger.spareTokens(workerId));
-  }
-
-  /** Tokens stream in production; here they are looked at now and then. */
-  #observeProgress(): void {
-    for (const engine of this.#engines) {
-      if (engine.running.length === 0) continue;
-      engine.advance(this.#nowMs);
-      for (const run of engine.running) {
-        const reached = run.position + Math.floor(run.tokens - run.left);
-        if (reached <= run.request.response.length) continue;
-        counted(run.request).reach(reached);
-        if (this.#options.speculationFor !== null)
-          run.quality = this.#options.qualityOf(run.request);
-        this.#context.progressed(run.request);
-        this.#scheduler.refresh(run.request.group);
-      }
-      this.#recorder?.sample(this.#nowMs, engine);
-    }
-  }
-
-  #engine(id: WorkerId): ModelledEngine {
-    return present(this.#engines[id], `engine ${id} exists`);
-  }
-
-  #lengthOf(request: Request): number {
-    return this.#lengths[request.index] ?? 0;
   }
 
   #result(): SimulationResult {
     const wallMs = this.#nowMs;
-    const finished = this.#finishedMs;
-    const tailFrom = finished[finished.length - Math.ceil(finished.length * TAIL_SHARE) - 1] ?? 0;
+    const { meter } = this.#rollout;
+    const { tailS, figures } = present(meter.endIteration(), "an iteration ran");
     const ends = this.#engines.map((engine) => engine.counters.lastTokenMs);
-    const last = this.#finishedStartMs.slice(Math.floor(finished.length * (1 - LAST_SHARE)));
-    const sum = (value: (engine: ModelledEngine) => number) =>
-      this.#engines.reduce((total, engine) => total + value(engine), 0);
-    const outputTokens = sum((engine) => engine.counters.outputTokens);
-    const running = sum((engine) => engine.counters.sequenceSteps);
+    const finished = this.#finished;
+    const last = finished.slice(Math.floor(finished.length * (1 - LAST_SHARE)));
+    const sum = (key: keyof SimulatedEngine["counters"]) =>
+      this.#engines.reduce((total, engine) => total + engine.counters[key], 0);
+    const outputTokens = sum("outputTokens");
     return {
       wallS: wallMs / 1000,
-      tailS: (wallMs - tailFrom) / 1000,
+      tailS,
       outputTokens,
-      preemptions: sum((engine) => engine.counters.preemptions),
-      recomputedTokens: sum((engine) => engine.counters.recomputedTokens),
-      chunks: this.#chunks,
-      migrations: this.#migrations,
+      preemptions: sum("preemptions"),
+      recomputedTokens: sum("recomputedTokens"),
+      chunks: figures.chunks,
+      migrations: figures.migrations,
       migratedBytes: this.#migratedTokens * this.#model.kvBytesPerToken,
-      poolBytesPeak: this.#poolTokensPeak * this.#model.kvBytesPerToken,
+      poolBytesPeak: this.#kvTokensPeak * this.#model.kvBytesPerToken,
       idleShare: (wallMs - meanOf(ends)) / wallMs,
       finishSpread: (Math.max(...ends) - Math.min(...ends)) / wallMs,
-      lateStartShare: meanOf(last) / wallMs,
-      tokensPerStep: outputTokens / Math.max(1, running),
-      reached: [...this.#buffer.requests].map((request) => request.response.length),
+      lateStartShare: meanOf(last.map(({ spec }) => this.#startedMs[spec.requestId] ?? 0)) / wallMs,
+      tokensPerStep: outputTokens / Math.max(1, sum("sequenceSteps")),
+      reached: this.#requests.map(({ response }) => response.length),
       finishedGroups: this.#finishedGroups,
-      finishedLengths: this.#finishedLengths,
-      series: this.#recorder?.series ?? null,
+      finishedLengths: finished.map(({ response }) => response.length),
+      engines: this.#options.isRecorded ? meter.timeline().workers : null,
     };
   }
 }

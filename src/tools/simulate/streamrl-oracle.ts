@@ -1,74 +1,58 @@
 // StreamRL-Oracle, a baseline of the paper: whole requests, dispatched by their true lengths. The longest fifth goes
 // to instances of its own; within each part, longest first to the instance with the least work.
 
+import { present } from "../../core/base/assert.ts";
 import type { WorkerId } from "../../core/base/ids.ts";
-import { contextTokens, type Request } from "../../core/request/buffer.ts";
-import type { Slot } from "../../core/schedule/placement.ts";
-import type { ScheduleCommand } from "../../core/schedule/scheduler.ts";
-import type { SimScheduler } from "./simulation.ts";
+import type { Request } from "../../core/request/buffer.ts";
+import { KeyedPolicy } from "../../core/schedule/keyed.ts";
+import { Scheduler } from "../../core/schedule/scheduler.ts";
+import { Heap } from "../../core/wasm/heap.ts";
+import type { SchedulerParts } from "./simulation.ts";
 
 /** StreamRL (2504.15930) calls the longest 20 % the long tail. */
 const TAIL_SHARE = 0.2;
 
-export class StreamRlOracle implements SimScheduler {
-  readonly #lengthOf: (request: Request) => number;
-  #waiting: Request[] = [];
+export function streamRlOracle({ buffer, core, lengthOf }: SchedulerParts): Scheduler {
+  const keyOf = (request: Request) => -lengthOf(request);
+  const order = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+  let places: ReadonlyMap<Request, WorkerId> | null = null;
+  return new Scheduler(order, {
+    kind: "pinned",
+    pin: (request, able) => {
+      const workers = able.map(({ workerId }) => workerId);
+      places ??= placesOf([...buffer.requests], workers, lengthOf);
+      const workerId = present(places.get(request), "all requests come at once");
+      return able.find((slot) => slot.workerId === workerId);
+    },
+  });
+}
 
-  constructor(lengthOf: (request: Request) => number) {
-    this.#lengthOf = lengthOf;
-  }
-
-  enqueue(request: Request): void {
-    this.#waiting.push(request);
-  }
-
-  refresh(): void {}
-
-  unparked(): void {}
-
-  isUrgent(): boolean {
-    return false;
-  }
-
-  schedule(slots: Slot[]): ScheduleCommand[] {
-    const requests = this.#waiting.sort(
-      (a, b) => this.#lengthOf(b) - this.#lengthOf(a) || a.index - b.index,
-    );
-    if (requests.length === 0) return [];
-    this.#waiting = [];
-    const tailCount = Math.ceil(requests.length * TAIL_SHARE);
-    const tail = requests.slice(0, tailCount);
-    const rest = requests.slice(tailCount);
-    const share = this.#tokens(tail) / this.#tokens(requests);
-    const tailSlots = Math.max(1, Math.min(slots.length - 1, Math.round(share * slots.length)));
-    if (slots.length === 1) return this.#spread(requests, slots);
-    return [
-      ...this.#spread(tail, slots.slice(0, tailSlots)),
-      ...this.#spread(rest, slots.slice(tailSlots)),
-    ];
-  }
-
-  #tokens(requests: readonly Request[]): number {
-    return requests.reduce((sum, request) => sum + this.#lengthOf(request), 0);
-  }
-
+function placesOf(
+  requests: Request[],
+  workers: readonly WorkerId[],
+  lengthOf: (request: Request) => number,
+): Map<Request, WorkerId> {
+  const places = new Map<Request, WorkerId>();
+  const tokensOf = (some: readonly Request[]) => some.reduce((sum, one) => sum + lengthOf(one), 0);
   /** Longest first, each to the instance with the fewest tokens so far. */
-  #spread(requests: readonly Request[], slots: readonly Slot[]): ScheduleCommand[] {
-    const loads: { workerId: WorkerId; tokens: number }[] = slots.map(({ workerId }) => ({
-      workerId,
-      tokens: 0,
-    }));
-    const commands: ScheduleCommand[] = [];
-    for (const request of requests) {
-      let least = loads[0];
-      for (const load of loads) if (least !== undefined && load.tokens < least.tokens) least = load;
-      if (least === undefined) return commands;
-      least.tokens += this.#lengthOf(request);
-      const chunkTokens = request.spec.sampling.tokensMax - request.response.length;
-      const { workerId } = least;
-      const reservedTokens = contextTokens(request) + chunkTokens;
-      commands.push({ kind: "dispatch", request, workerId, chunkTokens, reservedTokens });
+  const spread = (some: readonly Request[], over: readonly WorkerId[]) => {
+    const loads = over.map((workerId) => ({ workerId, tokens: 0 }));
+    for (const request of some) {
+      const least = loads.reduce((a, b) => (b.tokens < a.tokens ? b : a));
+      least.tokens += lengthOf(request);
+      places.set(request, least.workerId);
     }
-    return commands;
+  };
+  requests.sort((a, b) => lengthOf(b) - lengthOf(a) || a.index - b.index);
+  const tail = requests.slice(0, Math.ceil(requests.length * TAIL_SHARE));
+  const rest = requests.slice(tail.length);
+  const share = tokensOf(tail) / tokensOf(requests);
+  const count = Math.max(1, Math.min(workers.length - 1, Math.round(share * workers.length)));
+  if (workers.length === 1) {
+    spread(requests, workers);
+  } else {
+    spread(tail, workers.slice(0, count));
+    spread(rest, workers.slice(count));
   }
+  return places;
 }

@@ -2,7 +2,6 @@
 // schedulers as they stand; oracles and baselines differ in the order or the placement alone.
 
 import type { Request } from "../../core/request/buffer.ts";
-import { ChunkLength } from "../../core/schedule/chunk-length.ts";
 import { KeyedPolicy } from "../../core/schedule/keyed.ts";
 import {
   isDivided,
@@ -12,9 +11,8 @@ import {
 } from "../../core/schedule/policies.ts";
 import { Scheduler } from "../../core/schedule/scheduler.ts";
 import { Heap } from "../../core/wasm/heap.ts";
-import type { CoreExports } from "../../core/wasm/load.ts";
-import type { SchedulerParts, SimScheduler } from "./simulation.ts";
-import { StreamRlOracle } from "./streamrl-oracle.ts";
+import type { SchedulerParts } from "./simulation.ts";
+import { streamRlOracle } from "./streamrl-oracle.ts";
 
 /** Baselines of the paper, which draft as they did there, and the order that no system can know. */
 const BASELINES = ["verl", "streamrl-oracle", "partial-rollout"] as const;
@@ -48,30 +46,26 @@ export function isBaseline(system: SystemName): boolean {
   return BASELINES.some((name) => name === system);
 }
 
-export function simSchedulerFor(
-  system: SystemName,
-  parts: SchedulerParts,
-  options: { chunkTokens: number; core: CoreExports },
-): SimScheduler {
-  const { buffer, context } = parts;
-  const { core } = options;
-  const chunks = new ChunkLength(options.chunkTokens);
-  switch (system) {
-    case "verl":
-    // What makes a rollout partial is when it ends (experiment.ts), not who runs where.
-    case "partial-rollout":
-      return schedulerFor("group", { buffer, context, chunks, core });
-    case "streamrl-oracle":
-      return new StreamRlOracle(parts.lengthOf);
-    case "oracle":
-      return new Scheduler(oracleOf(parts, core), { kind: "divided", chunks });
-    default:
-      return schedulerFor(system, { buffer, context, chunks, core });
-  }
+/** What makes a rollout partial is when it ends (cell.ts), not who runs where. */
+export function isDividedSystem(system: SystemName): boolean {
+  return !isBaseline(system);
 }
 
-/** Longest true remaining length first: what no system can know. */
-function oracleOf({ buffer, lengthOf }: SchedulerParts, core: CoreExports): KeyedPolicy {
-  const keyOf = (request: Request) => request.response.length - lengthOf(request);
-  return new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+export function simSchedulerFor(system: SystemName, parts: SchedulerParts): Scheduler {
+  const { buffer, chunks, core, lengthOf } = parts;
+  switch (system) {
+    case "verl":
+    case "partial-rollout":
+      return schedulerFor("group", parts);
+    case "streamrl-oracle":
+      return streamRlOracle(parts);
+    case "oracle": {
+      // Longest true remaining length first: what no system can know.
+      const keyOf = (request: Request) => request.response.length - lengthOf(request);
+      const order = new KeyedPolicy({ buffer, heap: new Heap(core), keyOf });
+      return new Scheduler(order, { kind: "divided", chunks });
+    }
+    default:
+      return schedulerFor(system, parts);
+  }
 }

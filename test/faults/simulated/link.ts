@@ -17,7 +17,7 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../../src/core/rollout/worker.ts";
-import type { Timeline } from "../../../src/tools/simulate/timeline.ts";
+import type { Timeline } from "./timeline.ts";
 import type { SimulatedWorker } from "./worker.ts";
 
 /** After this long a link notices what it lost. */

@@ -11,11 +11,11 @@ import type { SavedOutput } from "../../../src/core/request/saved-output.ts";
 import type { RolloutListener } from "../../../src/core/rollout/listener.ts";
 import { Rollout } from "../../../src/core/rollout/rollout.ts";
 import type { CoreExports } from "../../../src/core/wasm/load.ts";
-import { Timeline } from "../../../src/tools/simulate/timeline.ts";
 import { samplingOf } from "../../suite/request-spec.ts";
 import { FaultJournal } from "./journal.ts";
 import { FaultyLink } from "./link.ts";
 import { FAULT_PROMPT_MAX, FAULT_TOKENS_MAX, type Fault, type FaultPlan } from "./plan.ts";
+import { Timeline } from "./timeline.ts";
 import { VolatilePool } from "./volatile-pool.ts";
 import { SimulatedWorker, simulatedToken, type TokenOf } from "./worker.ts";
 
