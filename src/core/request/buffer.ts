@@ -127,7 +127,7 @@ export class RequestBuffer {
 
   join(to: Group, wanted: Wanted): Request {
     const group = present(this.#groups.get(to.groupId), `group ${to.groupId} is in the buffer`);
-    assert(group === to && !group.isClosed, `group ${to.groupId} is open`);
+    assert(group === to && !group.isClosed, "a group is open when a request joins it");
     assert(this.#requests.size < REQUESTS_MAX, `at most ${REQUESTS_MAX} requests`);
     const { sampling, draw, divisible, priority, isStrict = false, turn } = wanted;
     const prompt = turn?.prompt ?? group.prompt;

@@ -108,8 +108,8 @@ export class Ledger {
     if (account === undefined) return;
     account.inFlight += amounts.inFlight;
     account.kvTokens += amounts.kvTokens;
-    assert(account.inFlight >= 0, `worker ${workerId} gave back more requests than it had`);
-    assert(account.kvTokens >= 0, `worker ${workerId} gave back more KV than it had`);
+    assert(account.inFlight >= 0, "a worker gives back no more requests than it had");
+    assert(account.kvTokens >= 0, "a worker gives back no more KV than it had");
   }
 
   /** The request's chunk begins on the worker. */
@@ -133,7 +133,7 @@ export class Ledger {
     const account = this.#accounts.get(workerId);
     if (account === undefined) return;
     account.leavingTokens += kvTokens;
-    assert(account.leavingTokens >= 0, `KV left worker ${workerId} that was not leaving it`);
+    assert(account.leavingTokens >= 0, "only KV that was leaving has left");
   }
 
   /** Tokens that what runs on the worker may make before a chunk must end early. */

@@ -31,7 +31,7 @@ export class Heap {
     const status = this.#core.heap_push(this.#handle, id, key);
     this.#core.gate.leave();
     if (status === STATUS_FULL) throw full();
-    assert(status !== STATUS_DUPLICATE, `heap: id ${id} already exists`);
+    assert(status !== STATUS_DUPLICATE, "heap: an id is pushed once");
   }
 
   /** Removes and returns the first id; null if there is none. */
@@ -90,7 +90,7 @@ export class Heap {
 const ID_END = 1 << 24;
 
 function checkEntry(id: number, key: number): void {
-  assert(id >= 0 && id < ID_END && Number.isInteger(id), `heap: id ${id} is not in [0, 2^24)`);
+  assert(id >= 0 && id < ID_END && Number.isInteger(id), "heap: an id is in [0, 2^24)");
   assert(!Number.isNaN(key), "heap: a key is not a number");
 }
 

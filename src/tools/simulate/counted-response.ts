@@ -7,9 +7,23 @@ import { Response } from "../../core/request/response.ts";
 
 /** Longer than any response of a workload. */
 const LENGTH_MAX = 2 ** 21;
-/** Stand for any tokens; views of them are handed out and never written to. */
-export const NO_TOKENS = new Int32Array(LENGTH_MAX);
-export const NO_LOGPROBS = new Float32Array(LENGTH_MAX);
+const ZEROS = new ArrayBuffer(4 * LENGTH_MAX);
+
+interface Tokens {
+  readonly tokens: Int32Array;
+  readonly logprobs: Float32Array;
+}
+
+const made: (Tokens | undefined)[] = [];
+
+/** Any `count` tokens; nobody writes to them. */
+export function tokensOf(count: number): Tokens {
+  made[count] ??= {
+    tokens: new Int32Array(ZEROS, 0, count),
+    logprobs: new Float32Array(ZEROS, 0, count),
+  };
+  return made[count];
+}
 
 class CountedResponse extends Response {
   #count = 0;
@@ -19,7 +33,7 @@ class CountedResponse extends Response {
   }
 
   override tokens(from = 0): Int32Array {
-    return NO_TOKENS.subarray(from, this.#count);
+    return tokensOf(this.#count - from).tokens;
   }
 
   override copied(): Int32Array {

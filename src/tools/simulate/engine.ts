@@ -18,7 +18,7 @@ import type {
   WorkerListener,
   WorkerStats,
 } from "../../core/rollout/worker.ts";
-import { NO_LOGPROBS, NO_TOKENS } from "./counted-response.ts";
+import { tokensOf } from "./counted-response.ts";
 import type { Drafting, Speculation } from "./speculation.ts";
 import type { StepModel } from "./step-time.ts";
 
@@ -89,6 +89,8 @@ export interface EngineOptions {
 const EPSILON = 1e-6;
 /** Tokens are reported so often at least. */
 const REPORT_MS = 30_000;
+/** Of the tokens after which it reports: so many are enough where it stops anyway. */
+const REPORT_EARLY = 3 / 4;
 const EPOCH = weightEpoch(0);
 
 export class SimulatedEngine implements Worker {
@@ -132,8 +134,6 @@ export class SimulatedEngine implements Worker {
   /** When it reports at the latest, and tokens that it has made since it did. */
   #reportMs = Number.POSITIVE_INFINITY;
   #unreported = 0;
-  /** When it looks at the quality of drafts again. */
-  #qualityMs = 0;
 
   constructor(options: EngineOptions) {
     const { workerId, slots, kvTokens, contextTokens, model } = options;
@@ -304,7 +304,7 @@ export class SimulatedEngine implements Worker {
     const preempted = this.#makeRoom();
     // As in vLLM, a step that had to preempt admits no request.
     if (!preempted) this.#admit();
-    const due = (this.#options.reportTokens * this.#running.length) / 2;
+    const due = REPORT_EARLY * this.#options.reportTokens * this.#running.length;
     if (preempted || this.#unreported >= due) this.#report();
     this.#plan();
   }
@@ -371,19 +371,14 @@ export class SimulatedEngine implements Worker {
 
   /** Tokens of all that runs, and counts. */
   #report(): void {
-    for (const run of this.#running) this.#tell(run);
-    if (this.#atMs >= this.#qualityMs) this.#refresh();
+    const { speculation, world } = this.#options;
+    for (const run of this.#running) {
+      this.#tell(run);
+      if (speculation !== null) run.quality = world.qualityOf(run.requestId);
+    }
     this.#events.push({ kind: "stats", stats: this.#stats() });
     this.#unreported = 0;
     this.#reportMs = this.#running.length === 0 ? Infinity : this.#atMs + REPORT_MS;
-  }
-
-  /** The longer the siblings are, the likelier their drafts. */
-  #refresh(): void {
-    const { speculation, world } = this.#options;
-    this.#qualityMs = this.#atMs + REPORT_MS;
-    if (speculation === null) return;
-    for (const run of this.#running) run.quality = world.qualityOf(run.requestId);
   }
 
   /** The tokens of the run that the listener does not have yet. */
@@ -392,9 +387,13 @@ export class SimulatedEngine implements Worker {
     const { requestId, reported: offset } = run;
     if (reached <= offset) return;
     run.reported = reached;
-    const tokens = NO_TOKENS.subarray(0, reached - offset);
-    const logprobs = NO_LOGPROBS.subarray(0, reached - offset);
-    this.#events.push({ kind: "tokens", requestId, offset, tokens, logprobs, top: null });
+    this.#events.push({
+      kind: "tokens",
+      requestId,
+      offset,
+      ...tokensOf(reached - offset),
+      top: null,
+    });
   }
 
   #stats(): WorkerStats {

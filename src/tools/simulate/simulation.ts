@@ -19,7 +19,7 @@ import type { WorkerTimeline } from "../../core/rollout/timeline.ts";
 import type { PolicyParts } from "../../core/schedule/policies.ts";
 import type { Scheduler } from "../../core/schedule/scheduler.ts";
 import type { CoreExports } from "../../core/wasm/load.ts";
-import { countOnly, NO_LOGPROBS, NO_TOKENS } from "./counted-response.ts";
+import { countOnly, tokensOf } from "./counted-response.ts";
 import { type EngineWorld, SimulatedEngine } from "./engine.ts";
 import type { GroupLengths } from "./lengths.ts";
 import type { Speculation } from "./speculation.ts";
@@ -89,7 +89,7 @@ const EPOCH = weightEpoch(0);
  * Tokens that a running request gains at most before the rollout knows of them: a small part of what it reserves ahead
  * (`schedule/lookahead.ts`), so that admission knows how much KV is free.
  */
-const REPORT_TOKENS = 128;
+const REPORT_TOKENS = 192;
 const REPORT_PART = 1 / 2048;
 
 /** Engines move KV by themselves. */
@@ -253,8 +253,7 @@ export class Simulation implements EngineWorld {
   #restore(request: Request, reached: number): void {
     const chunk = { workerId: workerId(0), epoch: EPOCH, weights: null, offset: 0 };
     this.#rollout.restore(request, {
-      tokens: NO_TOKENS.subarray(0, reached),
-      logprobs: NO_LOGPROBS.subarray(0, reached),
+      ...tokensOf(reached),
       top: null,
       chunks: [{ ...chunk, tokens: reached }],
       finish: reached === this.lengthOf(request.spec.requestId) ? "stop" : null,
