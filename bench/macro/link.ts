@@ -88,6 +88,10 @@ class FloodWorker implements Worker {
     return { kind: "divided" };
   }
 
+  async canary(): Promise<ControlAnswer> {
+    return { status: 404, body: null };
+  }
+
   async control(): Promise<ControlAnswer> {
     return { status: 404, body: null };
   }

@@ -90,6 +90,10 @@ class StampingWorker implements Worker {
     return { kind: "divided" };
   }
 
+  async canary(): Promise<ControlAnswer> {
+    return { status: 404, body: null };
+  }
+
   async control(): Promise<ControlAnswer> {
     return { status: 404, body: null };
   }

@@ -1,12 +1,7 @@
 // One control request to one engine, which always ends: by its answer, its failure, a deadline, or an abort. All
 // requests to engines pass here, so that nothing waits for an engine that never answers.
 
-import {
-  CANARY_PATH,
-  type ControlAnswer,
-  type ControlRequest,
-  type Worker,
-} from "../core/rollout/worker.ts";
+import type { ControlAnswer, ControlRequest, Worker } from "../core/rollout/worker.ts";
 import type { PoolHost } from "./host.ts";
 
 /** It could not be reached, or ended before it had answered: see ControlAnswer. */
@@ -30,10 +25,18 @@ export interface AnswerLimits {
 const LOST_MS_MAX = 5_000;
 const LOST_POLL_MS = 1_000;
 
+/** Has an engine generate a few tokens with the weights that it has now. `adapter` null: the model itself. */
+export interface Canary {
+  readonly kind: "canary";
+  readonly adapter: string | null;
+}
+
+export const MODEL_CANARY: Canary = { kind: "canary", adapter: null };
+
 /** Never rejects. */
 export function answerOf(
   worker: Worker,
-  request: ControlRequest,
+  request: ControlRequest | Canary,
   { msMax, later, sidecar, signal, isLost }: AnswerLimits,
 ): Promise<ControlAnswer> {
   return new Promise((resolve) => {
@@ -59,7 +62,8 @@ export function answerOf(
       ends.push(() => signal.removeEventListener("abort", give));
       if (signal.aborted) return give();
     }
-    worker.control(request).then(settle, (error: unknown) => {
+    const answer = "kind" in request ? worker.canary(request.adapter) : worker.control(request);
+    answer.then(settle, (error: unknown) => {
       failed(500, error instanceof Error ? error.message : String(error));
     });
   });
@@ -79,15 +83,6 @@ function whileLost(
   };
   cancel = later(look, LOST_POLL_MS);
   return () => cancel();
-}
-
-/** Makes an engine generate a few tokens with the weights that it has now. `model`: an adapter; null: none. */
-export function canaryRequest(
-  nextEpoch: ControlRequest["nextEpoch"],
-  model: string | null = null,
-): ControlRequest {
-  const body = model === null ? {} : { model };
-  return { method: "POST", path: CANARY_PATH, query: {}, body, nextEpoch };
 }
 
 const REASON_CHARACTERS = 500;

@@ -5,7 +5,7 @@ import type { ControlRequest, Worker } from "../core/rollout/worker.ts";
 import {
   type AnswerLimits,
   answerOf,
-  canaryRequest,
+  MODEL_CANARY,
   reasonOf,
   SILENT,
   UNREACHABLE,
@@ -37,10 +37,11 @@ export async function giveWeights(
   const isFirst = base === "first" && isAsOpened;
   if (!hasBase && !isFirst && typeof base === "string") return { kind: "refused", reason: "" };
   const whole = hasBase || typeof base === "string" ? [] : [base];
-  for (const request of [...whole, ...adapters, canaryRequest(epoch)]) {
-    const { status, body } = await answerOf(worker, { ...request, nextEpoch: epoch }, limits);
+  const requests = [...whole, ...adapters].map((one) => ({ ...one, nextEpoch: epoch }));
+  for (const request of [...requests, MODEL_CANARY]) {
+    const { status, body } = await answerOf(worker, request, limits);
     if (status < 300) continue;
-    const said = `${request.path}, answered ${status}: ${reasonOf(body)}`;
+    const said = `${"path" in request ? request.path : "a canary"}, answered ${status}: ${reasonOf(body)}`;
     if (status === UNREACHABLE || status === SILENT) {
       return { kind: "lost", reason: `was given the current weights by ${said}` };
     }

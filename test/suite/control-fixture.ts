@@ -5,11 +5,7 @@ import type { AppError } from "../../src/core/base/errors.ts";
 import { type WeightsId, weightEpoch } from "../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
 import type { Request } from "../../src/core/request/buffer.ts";
-import {
-  CANARY_PATH,
-  type ControlAnswer,
-  type ControlRequest,
-} from "../../src/core/rollout/worker.ts";
+import type { ControlAnswer, ControlRequest } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { WorkerPool, type WorkerSource } from "../../src/pool/pool.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
@@ -28,17 +24,20 @@ export class ScriptedWorker extends SimulatedWorker {
   readonly heard: ControlRequest[] = [];
   weights: WeightsId | null = null;
   script: Script = () => ({ status: 200, body: {} });
-  canary: Script = () => ({ status: 200, body: { tokens: 4 } });
+  generates: () => ControlAnswer = () => ({ status: 200, body: { tokens: 4 } });
   /** The next answer waits for it; null: for nothing. */
   gate: Promise<void> | null = null;
 
   override async control(request: ControlRequest): Promise<ControlAnswer> {
-    if (request.path === CANARY_PATH) return this.canary(request);
     this.heard.push(request);
     const { gate } = this;
     this.gate = null;
     if (gate !== null) await gate;
     return this.script(request);
+  }
+
+  override async canary(_adapter: string | null): Promise<ControlAnswer> {
+    return this.generates();
   }
 }
 

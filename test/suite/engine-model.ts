@@ -2,11 +2,7 @@
 // one after the other, as a vLLM server or an embedded engine does, and fails where a test wants it to.
 
 import { weightsId } from "../../src/core/base/ids.ts";
-import {
-  CANARY_PATH,
-  type ControlAnswer,
-  type ControlRequest,
-} from "../../src/core/rollout/worker.ts";
+import type { ControlAnswer, ControlRequest } from "../../src/core/rollout/worker.ts";
 import type { ScriptedWorker } from "./control-fixture.ts";
 
 /**
@@ -48,7 +44,7 @@ export class ModelEngine {
   /** The worker is a connection to this engine. `names`: it reports what its weights are called. */
   serve(worker: ScriptedWorker, { names }: { names: boolean }): void {
     if (names) worker.weights = weightsId(this.base);
-    worker.control = (request) => {
+    const handled = (request: ControlRequest | null) => {
       const answer = this.#tail.then(() => this.#handle(request));
       this.#tail = answer.then(({ done }) => done);
       return answer.then(async ({ answered }) => {
@@ -56,10 +52,13 @@ export class ModelEngine {
         return await answered;
       });
     };
+    worker.control = handled;
+    worker.canary = () => handled(null);
   }
 
+  /** `request` null: a canary. */
   async #handle(
-    request: ControlRequest,
+    request: ControlRequest | null,
   ): Promise<{ done: null; answered: Promise<ControlAnswer> }> {
     const { gate } = this;
     this.gate = null;
@@ -67,8 +66,8 @@ export class ModelEngine {
     return { done: null, answered: this.#answer(request) };
   }
 
-  #answer(request: ControlRequest): Promise<ControlAnswer> {
-    if (request.path === CANARY_PATH) {
+  #answer(request: ControlRequest | null): Promise<ControlAnswer> {
+    if (request === null) {
       return Promise.resolve(this.#generates ? OK : { status: 500, body: { error: "NaN" } });
     }
     const fault = this.faults.shift();

@@ -113,6 +113,11 @@ export const sidecarMessage: fc.Arbitrary<SidecarMessage> = fc.oneof(
   fc.record({ kind: kind("commands"), commands: fc.array(command, { maxLength: 4 }) }),
   fc.record({ kind: kind("kv_part"), part: kvPart }),
   fc.record({
+    kind: kind("canary"),
+    controlId: uint32,
+    adapter: fc.option(fc.string({ minLength: 1, maxLength: 30 })),
+  }),
+  fc.record({
     kind: kind("control"),
     controlId: uint32,
     request: fc.record({

@@ -197,13 +197,6 @@ export interface ControlRequest {
   readonly nextEpoch: WeightEpoch;
 }
 
-/**
- * A control request of the sidecar's own, which every engine answers: it generates a few tokens, greedily and outside
- * every cache and count, and says 200 if their logprobs are finite. While its KV sleeps it generates nothing and says
- * `{"asleep": true}`. `body.model` names an adapter.
- */
-export const CANARY_PATH = "/foretoken/canary";
-
 /** `status` 404: this engine has no such route; 502: it could not be reached. `body`: JSON. */
 export interface ControlAnswer {
   readonly status: number;
@@ -252,6 +245,12 @@ export interface Worker {
    * change; the caller sees to it.
    */
   control(request: ControlRequest): Promise<ControlAnswer>;
+  /**
+   * Generates a few tokens with the weights in use, greedily and outside every cache and count; the status is 200 if their
+   * logprobs are finite. While its KV sleeps it generates nothing and answers `{"asleep": true}`. `adapter` null: the
+   * model itself. Never rejects.
+   */
+  canary(adapter: string | null): Promise<ControlAnswer>;
   /** Stops the engine and frees it. Safe to call twice. */
   close(): Promise<void>;
 }

@@ -190,7 +190,7 @@ describe.skipIf(skipReason !== null)("control", () => {
       expect(JSON.stringify(answer)).toContain(reason);
       expect(answer.status).toBe(400);
     }
-    expect((await ask(worker, "POST /foretoken/canary")).status).toBe(200);
+    expect((await worker.canary(null)).status).toBe(200);
     expect(await tokensOf(worker, ear, 4)).toEqual(before);
     expect(ear.epochs.at(-1)).toBe(weightEpoch(0));
     await worker.close();
@@ -201,13 +201,13 @@ describe.skipIf(skipReason !== null)("control", () => {
     const specs = [0, 1, 2, 3].map((id) => newRequest(id, { stopTokenIds: [], tokensMax: 60 }));
     worker.send(specs.map((spec) => run(spec)));
     await ear.until(() => ear.collector.response(0).tokens.length > 0);
-    expect(await ask(worker, "POST /foretoken/canary")).toEqual({ status: 200, body: {} });
+    expect(await worker.canary(null)).toEqual({ status: 200, body: {} });
     await ear.until(() => finished(ear) === 4);
     for (const spec of specs) {
       const { tokens } = ear.collector.response(spec.requestId);
       expect(tokens).toEqual(soloResponse(spec).tokens);
     }
-    const adapter = await ask(worker, "POST /foretoken/canary", { body: { model: "policy" } });
+    const adapter = await worker.canary("policy");
     expect(adapter.status).toBe(400);
     await worker.close();
   });

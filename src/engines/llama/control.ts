@@ -4,7 +4,7 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import { CANARY_PATH, type ControlAnswer, type ControlRequest } from "../../core/rollout/worker.ts";
+import type { ControlAnswer, ControlRequest } from "../../core/rollout/worker.ts";
 
 /** What a control request can have done to an engine. */
 export interface Controlled {
@@ -19,8 +19,6 @@ export interface Controlled {
   /** Frees the KV of all requests; they wait, and are recomputed after `wake`. @throws AppError. */
   sleep(): Promise<void>;
   wake(): Promise<void>;
-  /** Generates a few tokens with the weights in use. @throws AppError: they do not generate. */
-  canary(): Promise<void>;
 }
 
 type Route = (engine: Controlled, request: ControlRequest) => Promise<unknown> | unknown;
@@ -42,7 +40,6 @@ const ROUTES: Readonly<Record<string, Route>> = {
   "POST /update_weights": updateWeights,
   "POST /finish_weight_update": NOTHING_TO_DO,
   "POST /collective_rpc": collectiveRpc,
-  [`POST ${CANARY_PATH}`]: canary,
 };
 
 /** What trainers check before they start (TRL's VLLMClient). */
@@ -78,8 +75,13 @@ export async function answerControl(
       ? failure(404, "Not Found", "Not Found")
       : failure(405, "Method Not Allowed", "Method Not Allowed");
   }
+  return await answered(() => route(engine, request));
+}
+
+/** Never rejects. `act` gives the answer's body. */
+export async function answered(act: () => Promise<unknown> | unknown): Promise<ControlAnswer> {
   try {
-    return { status: 200, body: await route(engine, request) };
+    return { status: 200, body: await act() };
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
     const isClients =
@@ -132,16 +134,10 @@ async function collectiveRpc(engine: Controlled, request: ControlRequest): Promi
   return { results: [null] };
 }
 
-async function canary(engine: Controlled, { body }: ControlRequest): Promise<unknown> {
-  if (field(body, "model") !== undefined) throw invalid("an embedded engine serves no adapters");
-  await engine.canary();
-  return {};
-}
-
 function field(body: unknown, name: string): unknown {
   return typeof body === "object" && body !== null ? Reflect.get(body, name) : undefined;
 }
 
-function invalid(problem: string): AppError {
+export function invalid(problem: string): AppError {
   return new AppError("invalid_field", problem);
 }

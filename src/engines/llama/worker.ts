@@ -15,7 +15,7 @@ import type {
   WorkerEvent,
   WorkerListener,
 } from "../../core/rollout/worker.ts";
-import { answerControl, type Controlled } from "./control.ts";
+import { answerControl, answered, type Controlled, invalid } from "./control.ts";
 import { type EngineSettings, type FromEngine, type ToEngine, unpackEvents } from "./messages.ts";
 import { samplingSupport } from "./shaping.ts";
 import { shapeDifference } from "./weights.ts";
@@ -128,9 +128,16 @@ export class LlamaWorker implements RolloutWorker {
         await this.#act({ kind: "wake" });
         this.#isSleeping = false;
       },
-      canary: () => this.#act({ kind: "canary" }),
     };
     return await answerControl(engine, request);
+  }
+
+  async canary(adapter: string | null): Promise<ControlAnswer> {
+    return await answered(async () => {
+      if (adapter !== null) throw invalid("an embedded engine serves no adapters");
+      await this.#act({ kind: "canary" });
+      return {};
+    });
   }
 
   /** `kv` bytes of a `run` move to the engine: the sender's buffer is empty afterwards. */

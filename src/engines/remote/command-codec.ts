@@ -55,6 +55,8 @@ export function encodeSidecarMessage(message: SidecarMessage): Uint8Array {
       return encodeAs(messageType, { commands: { commands: message.commands.map(commandFields) } });
     case "control":
       return encodeAs(messageType, { control: controlFields(message.controlId, message.request) });
+    case "canary":
+      return encodeAs(messageType, { canary: message });
   }
 }
 
@@ -77,6 +79,15 @@ export function decodeSidecarMessage(bytes: Uint8Array): Decoded<SidecarMessage>
         return { kind: "kv_part", part: kvPartOf(body) };
       case "commands":
         return { kind: name, commands: listOf(body, "commands", COMMANDS_MAX).map(commandOf) };
+      case "canary": {
+        const controlId = count(body, "controlId", { max: UINT32_MAX });
+        const isNamed = (body.adapter ?? "") !== "";
+        return {
+          kind: name,
+          controlId,
+          adapter: isNamed ? textOf(body, "adapter", NAME_CHARS_MAX) : null,
+        };
+      }
       default: {
         const controlId = count(body, "controlId", { max: UINT32_MAX });
         return { kind: "control", controlId, request: controlOf(body) };

@@ -10,13 +10,7 @@ import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type {
-  ControlAnswer,
-  ControlRequest,
-  Worker,
-  WorkerEvent,
-  WorkerStats,
-} from "../../core/rollout/worker.ts";
+import type { ControlAnswer, Worker, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
 import { decodeSidecarMessage } from "./command-codec.ts";
 import { type Closed, Connection } from "./connection.ts";
@@ -299,7 +293,10 @@ export class LinkHost {
         this.#commands(session, message.commands);
         return;
       case "control":
-        this.#control(session, message.controlId, message.request);
+        this.#control(session, message.controlId, (worker) => worker.control(message.request));
+        return;
+      case "canary":
+        this.#control(session, message.controlId, (worker) => worker.canary(message.adapter));
         return;
     }
   }
@@ -317,7 +314,11 @@ export class LinkHost {
     this.#end(session.peer, code, `${translated.reason}: ${translated.problem}`);
   }
 
-  #control(session: Session, controlId: number, request: ControlRequest): void {
+  #control(
+    session: Session,
+    controlId: number,
+    ask: (worker: Worker) => Promise<ControlAnswer>,
+  ): void {
     const worker = this.#worker;
     session.controls += 1;
     if (session.controls > this.#limits.controlsMax) {
@@ -329,7 +330,7 @@ export class LinkHost {
       const weights = worker.weights ?? null;
       this.#send(session, { kind: "control_answer", controlId, answer, weights });
     };
-    worker.control(request).then(answered, (error: unknown) => {
+    ask(worker).then(answered, (error: unknown) => {
       answered({ status: 502, body: { error: String(error) } });
     });
   }

@@ -61,6 +61,10 @@ class KvWorker implements Worker {
     }
   }
 
+  canary() {
+    return this.control();
+  }
+
   control() {
     return Promise.resolve({ status: 200, body: null });
   }

@@ -101,7 +101,8 @@ export type SidecarMessage =
   | { readonly kind: "bye" }
   | { readonly kind: "kv_part"; readonly part: KvPart }
   | { readonly kind: "commands"; readonly commands: readonly WireCommand[] }
-  | { readonly kind: "control"; readonly controlId: number; readonly request: ControlRequest };
+  | { readonly kind: "control"; readonly controlId: number; readonly request: ControlRequest }
+  | { readonly kind: "canary"; readonly controlId: number; readonly adapter: string | null };
 
 /** An event of the worker port; what belongs to a run names it by its number. */
 export type WireEvent =

@@ -238,6 +238,14 @@ class LinkWorker implements LinkedWorker {
   }
 
   control(request: ControlRequest): Promise<ControlAnswer> {
+    return this.#asked((controlId) => ({ kind: "control", controlId, request }));
+  }
+
+  canary(adapter: string | null): Promise<ControlAnswer> {
+    return this.#asked((controlId) => ({ kind: "canary", controlId, adapter }));
+  }
+
+  #asked(messageOf: (controlId: number) => SidecarMessage): Promise<ControlAnswer> {
     if (this.#state !== "running") return Promise.resolve(this.#unreachable());
     if (this.#controls.size >= this.#limits.controlsMax) {
       const error = `${this.name} has not answered ${this.#controls.size} requests yet`;
@@ -247,7 +255,7 @@ class LinkWorker implements LinkedWorker {
     const controlId = this.#controlCount;
     return new Promise((resolve) => {
       this.#controls.set(controlId, resolve);
-      this.#send({ kind: "control", controlId, request });
+      this.#send(messageOf(controlId));
     });
   }
 

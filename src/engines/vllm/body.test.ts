@@ -3,11 +3,11 @@ import { samplingOf, specOf } from "../../../test/suite/request-spec.ts";
 import { groupId, weightEpoch } from "../../core/base/ids.ts";
 import { drawKey, NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
 import { chunkBody, chunkSeed } from "./body.ts";
-import type { ChunkRequest, Dialect } from "./dialect.ts";
+import type { ChunkRequest, RequestForm } from "./dialect.ts";
 import { supportOf } from "./support.ts";
 
 const PLAIN: SamplingParams = samplingOf({ seed: 3, tokensMax: 100, stopTokenIds: [2, 7] });
-const GENERATE: Dialect = {
+const GENERATE: RequestForm = {
   endpoint: "generate",
   model: "m",
   hasPriorities: true,
@@ -15,12 +15,12 @@ const GENERATE: Dialect = {
   hasStreamSettings: true,
   hasSeeds: true,
 };
-const COMPLETIONS: Dialect = { ...GENERATE, endpoint: "completions" };
-const OLD: Dialect = { ...COMPLETIONS, hasPriorities: false, hasStreamSettings: false };
+const COMPLETIONS: RequestForm = { ...GENERATE, endpoint: "completions" };
+const OLD: RequestForm = { ...COMPLETIONS, hasPriorities: false, hasStreamSettings: false };
 
 function bodyOf(
   sampling: Partial<SamplingParams>,
-  dialect: Dialect,
+  dialect: RequestForm,
   ask: Partial<ChunkRequest> = {},
 ) {
   const text = chunkBody(

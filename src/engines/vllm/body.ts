@@ -1,10 +1,9 @@
-// The body of one chunk's request: sampling parameters under vLLM's names, for either endpoint of vLLM's, or SGLang's.
+// The body of one chunk's request: sampling parameters under vLLM's names, for either endpoint of vLLM's.
 // Every chunk is a request of its own to the server, whose prompt is prompt + output so far.
 
 import { fold32 } from "../../core/base/hash.ts";
 import { type DrawKey, PROMPT_FIELDS } from "../../core/request/request.ts";
-import type { ChunkRequest, Dialect } from "./dialect.ts";
-import { sglangBody } from "./sglang/body.ts";
+import type { ChunkRequest, RequestForm } from "./dialect.ts";
 import { shapingFields } from "./shaping-fields.ts";
 
 /** Of the request, not of each chunk: `form` and `expertsFrom` say what a chunk reports. */
@@ -34,22 +33,11 @@ export function chunkSeed(draw: DrawKey, offset: number): number {
   return (high >>> 6) * 67_108_864 + (low >>> 6);
 }
 
-/** null: the client's own fields cannot be written, being nested too deep. The edge bounds that; engines do not rely on it. */
-export function chunkBodyOf(ask: ChunkRequest, dialect: Dialect): string | null {
-  try {
-    return chunkBody(ask, dialect);
-  } catch (error) {
-    if (error instanceof RangeError) return null;
-    throw error;
-  }
-}
-
-export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
-  if (dialect.endpoint === "sglang") return sglangBody(ask, dialect);
+export function chunkBody(ask: ChunkRequest, form: RequestForm): string {
   const { spec, tokensMax } = ask;
   const { sampling } = spec;
   const { engineFields } = sampling;
-  const isGenerate = dialect.endpoint === "generate";
+  const isGenerate = form.endpoint === "generate";
   const extra = {
     ...objectOf(engineFields?.extra_args),
     ...objectOf(engineFields?.vllm_xargs),
@@ -64,17 +52,17 @@ export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
     foretoken_epoch: ask.epoch,
   };
   const top: Record<string, unknown> = {
-    model: sampling.adapter ?? dialect.model,
+    model: sampling.adapter ?? form.model,
     request_id: ask.name,
-    ...streaming(ask, dialect),
+    ...streaming(ask, form),
     cache_salt: ask.cacheSalt,
-    ...(dialect.hasPriorities ? { priority: ask.priority } : {}),
+    ...(form.hasPriorities ? { priority: ask.priority } : {}),
   };
   const params: Record<string, unknown> = {
     max_tokens: tokensMax,
-    ...drawing(ask, dialect),
-    logprobs: logprobsAsked(sampling.topLogprobs, dialect),
-    ...(dialect.hasStreamSettings && ask.form === "stream"
+    ...drawing(ask, form),
+    logprobs: logprobsAsked(sampling.topLogprobs, form),
+    ...(form.hasStreamSettings && ask.form === "stream"
       ? { stream_interval: ask.streamInterval }
       : {}),
   };
@@ -105,7 +93,7 @@ export function chunkBody(ask: ChunkRequest, dialect: Dialect): string {
   return `{"prompt":${ids},${JSON.stringify(completion).slice(1)}`;
 }
 
-function streaming({ form }: ChunkRequest, { hasStreamSettings }: Dialect): object {
+function streaming({ form }: ChunkRequest, { hasStreamSettings }: RequestForm): object {
   if (form === "whole") return { stream: false };
   const counted = hasStreamSettings ? { continuous_usage_stats: true } : {};
   return { stream: true, stream_options: { include_usage: true, ...counted } };
@@ -119,12 +107,12 @@ function isReported(field: string, { form }: ChunkRequest): boolean {
  * `generate` counts the token drawn among those it is asked for, and leaves out the least likely one in its
  * place (seen in 0.32): one more is asked for where that is allowed.
  */
-function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: Dialect): number {
+function logprobsAsked(topLogprobs: number, { endpoint, logprobsMax }: RequestForm): number {
   if (topLogprobs === 0 || endpoint === "completions") return topLogprobs;
   return Math.min(topLogprobs + 1, Math.max(logprobsMax, topLogprobs));
 }
 
-function drawing(ask: ChunkRequest, { hasSeeds }: Dialect): Record<string, unknown> {
+function drawing(ask: ChunkRequest, { hasSeeds }: RequestForm): Record<string, unknown> {
   const { spec, offset } = ask;
   const { temperature, stopTokenIds } = spec.sampling;
   const fields: Record<string, unknown> = {

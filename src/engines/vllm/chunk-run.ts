@@ -7,6 +7,7 @@ import { type FinishReason, type RequestSpec, reportsPrompt } from "../../core/r
 import type { PromptReport } from "../../core/request/response.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { EventUsage, StreamEvent } from "./event.ts";
+import type { HttpCall } from "./http.ts";
 
 type ChunkDone = Extract<WorkerEvent, { kind: "chunk_done" }>;
 type Piece = Extract<StreamEvent, { kind: "piece" }>;
@@ -46,8 +47,8 @@ export class ChunkRun {
   /** Closes the stream, or ends the pause before the next attempt; null: it waits for something else. */
   cancel: (() => void) | null = null;
   isOpen = false;
-  /** What the server calls this attempt; null: it ends with its connection. */
-  rid: string | null = null;
+  /** What ends this attempt on the server; null: its connection does. */
+  abort: HttpCall | null = null;
   /** The server's reason for the end of this attempt. */
   reason: string | null = null;
   /** Of the prompt, in the server's prefix cache before the first output token; null: not reported. */

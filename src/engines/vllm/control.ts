@@ -1,10 +1,37 @@
 // The engine's control plane is vLLM's own: a request is passed on unchanged.
 
+import { errorText } from "../../core/base/errors.ts";
 import { parseJson } from "../../core/base/json.ts";
 import type { ControlAnswer, ControlRequest } from "../../core/rollout/worker.ts";
-import type { HttpAnswer, HttpCall } from "./http.ts";
+import type { ControlPlane } from "./dialect.ts";
+import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
 
-export function controlCall({ method, path, query, body }: ControlRequest): HttpCall {
+/** Whoever asks for control has a deadline of its own, `--weights-timeout-s` at most; this is the longest of those. */
+export const CALLER_MS_MAX = 86_400_000;
+const SLEEPING: HttpCall = { method: "GET", path: "/is_sleeping", body: null };
+const SLEEPING_MS_MAX = 30_000;
+
+export function vllmControl(client: HttpClient): ControlPlane {
+  return {
+    async answer(request) {
+      let call: HttpCall;
+      try {
+        call = controlCall(request);
+      } catch (error) {
+        return { status: 400, body: { error: `it cannot be sent on: ${errorText(error)}` } };
+      }
+      return controlAnswer(client.url, await client.answer(call, CALLER_MS_MAX));
+    },
+    // Only development mode reports it; a server without it has no sleep either.
+    async isAsleep() {
+      const answer = await client.answer(SLEEPING, SLEEPING_MS_MAX);
+      if (answer.kind !== "answer" || answer.status !== 200) return false;
+      return /"is_sleeping"\s*:\s*true/.test(answer.body);
+    },
+  };
+}
+
+function controlCall({ method, path, query, body }: ControlRequest): HttpCall {
   // vLLM reads a list as a key that comes several times.
   const pairs = Object.entries(query).flatMap(([key, value]): [string, string][] =>
     key === "tags" ? value.split(",").map((tag) => [key, tag]) : [[key, value]],
@@ -15,12 +42,6 @@ export function controlCall({ method, path, query, body }: ControlRequest): Http
     path: parameters === "" ? path : `${path}?${parameters}`,
     body: body === null || body === undefined ? null : JSON.stringify(body),
   };
-}
-
-/** The adapter that a canary is to generate with; null: none. */
-export function canaryModel(body: unknown): string | null {
-  const model = typeof body === "object" && body !== null ? Reflect.get(body, "model") : null;
-  return typeof model === "string" ? model : null;
 }
 
 /** The answer of vLLM's workers to an unknown method, as HTTP 500: nothing was done. */

@@ -1,8 +1,75 @@
-// What a chunk asks of a server, and what the server was found to understand: vLLM's two endpoints, or SGLang's.
+// The dialect of a kind of inference server as one record: how it is recognised, asked, read, aborted, controlled and
+// watched. The worker, its monitor and the doctor know servers by these records alone.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { DraftSource } from "../../core/draft/group-update.ts";
-import type { RequestSpec } from "../../core/request/request.ts";
+import type { RequestSpec, SamplingParams } from "../../core/request/request.ts";
+import type { ControlAnswer, ControlRequest, SamplingSupport } from "../../core/rollout/worker.ts";
+import type { TimerClock } from "./clock.ts";
+import type { FoundConnector } from "./connectors.ts";
+import type { StreamEvent } from "./event.ts";
+import type { HttpAnswer, HttpCall, HttpClient } from "./http.ts";
+import type { VllmLimits } from "./limits.ts";
+import type { ServerMetrics } from "./metrics.ts";
+import type { RankCapacity } from "./ranks.ts";
+import type { ServedTraits } from "./served-alike.ts";
+
+/** `server`, of what asks for one: as the dialect's own probe found it. */
+export interface EngineDialect {
+  /** null: the server is of another kind. @throws AppError worker_failed, unauthorized, not_found. */
+  probe(access: ServerAccess): Promise<Capabilities | null>;
+  /** @throws RangeError: the client's own fields are nested too deep to be written. */
+  body(ask: ChunkRequest, form: RequestForm): string;
+  /** One event of a stream, or a whole answer. `topLogprobs`: alternatives wanted at each position. */
+  read(data: Buffer, topLogprobs: number): StreamEvent;
+  /** What ends a request that was left; null: it ends with its connection. */
+  abort(ask: ChunkRequest): HttpCall | null;
+  control(client: HttpClient, server: Capabilities): ControlPlane;
+  watch(server: Capabilities): Watch;
+  supports(sampling: SamplingParams, server: Capabilities): SamplingSupport;
+  /** The routed experts of `rows` positions as an .npy file; null: there are not so many. */
+  experts(reported: Uint8Array, rows: number): Uint8Array | null;
+  /**
+   * Empties its prefix cache before an epoch begins, as long as that `isWanted`, and returns what was wrong; null: it is
+   * empty. No such function: the salts of the epochs separate them.
+   */
+  readonly emptyCache:
+    | ((access: ServerAccess, isWanted: () => boolean) => Promise<string | null>)
+    | null;
+}
+
+/** A server that is asked. */
+export interface ServerAccess {
+  readonly client: HttpClient;
+  readonly clock: TimerClock;
+  readonly limits: VllmLimits;
+  readonly cacheSalt: string;
+}
+
+/** The engine's control plane, in the words of vLLM's. */
+export interface ControlPlane {
+  /** Never rejects. */
+  answer(request: ControlRequest): Promise<ControlAnswer>;
+  /** Whether it has given memory back that it needs to generate. */
+  isAsleep(): Promise<boolean>;
+}
+
+export interface Polled {
+  readonly answer: HttpAnswer;
+  /** null: there are metrics. */
+  readonly problem: string | null;
+  readonly metrics: ServerMetrics | null;
+}
+
+export type Get = (path: string) => Promise<HttpAnswer>;
+
+export interface Watch {
+  readonly poll: (get: Get) => Promise<Polled>;
+  /** Its JSON has `weight_version`. */
+  readonly versionPath: string;
+  /** Answers while requests are silent: queued, preempted, or paused. */
+  readonly healthPath: string;
+}
 
 export type Endpoint = "generate" | "completions" | "sglang";
 
@@ -12,8 +79,8 @@ export const ENDPOINT_PATHS: Readonly<Record<Endpoint, string>> = {
   sglang: "/generate",
 };
 
-/** What a server understands, found by asking it. */
-export interface Dialect {
+/** The form in which a server takes requests, found by asking it. */
+export interface RequestForm {
   readonly endpoint: Endpoint;
   readonly model: string;
   /** It takes priorities. Without `--scheduling-policy priority` older versions answer 400, newer ones ignore them. */
@@ -26,6 +93,32 @@ export interface Dialect {
   readonly hasSeeds: boolean;
   /** Higher priorities run first. Absent: lower ones. */
   readonly highestFirst?: boolean;
+}
+
+export interface Capabilities extends RequestForm {
+  /** "0.32.0"; null: not reported. */
+  readonly version: string | null;
+  /** Prompt + output of one request. */
+  readonly contextTokens: number;
+  readonly traits: ServedTraits;
+  /** Requests that its engines run at the same time. */
+  readonly slots: number;
+  readonly kvTokens: number;
+  readonly kvBlockTokens: number;
+  /** It drafts without the sidecar. */
+  readonly isSpeculative: boolean;
+  /** --enable-return-routed-experts: it reports them of every request. */
+  readonly reportsExperts: boolean;
+  /** null: none, or not reported (only in development mode). */
+  readonly connector: FoundConnector | null;
+  /** A response in chunks is the one that it is in one piece: of hybrid models it has been shown, or it is not so. */
+  readonly isDivisible: boolean;
+  /** Data parallel ranks that requests can be pinned to; null: it has one, or places requests itself. */
+  readonly ranks: readonly RankCapacity[] | null;
+  /** It was there when the metrics were. */
+  readonly metrics: ServerMetrics;
+  /** What works worse than it could, and what to do about it. */
+  readonly warnings: readonly string[];
 }
 
 /** How the answer comes. whole: in one piece, with what a stream does not bring. */

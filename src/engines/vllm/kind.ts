@@ -46,9 +46,6 @@ function opener(
       // The caller retries: a server that loads for an hour costs a request every second or two, and a line in the log.
       limits: { healthMsMax: 0 },
       ...(token === null ? {} : { apiKey: token }),
-      notice: (one) => {
-        // A refused request ends with its reason, and the rollout reports that for every kind of worker.
-        if (one.kind !== "refused") notice(one);
-      },
+      notice,
     });
 }

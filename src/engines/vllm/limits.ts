@@ -7,8 +7,6 @@ export interface VllmLimits {
   readonly startMsMax: number;
   /** A probe, a health check or a poll of the metrics, ms. A server whose engine holds its cores starves for seconds. */
   readonly checkMsMax: number;
-  /** A control request, ms: weights of a large model take minutes to load. */
-  readonly controlMsMax: number;
   /** The first tokens under new weights, ms: a server may compile or profile again before it generates them. */
   readonly canaryMsMax: number;
   /** A stream silent for this long has the server's health checked, ms. Preempted and queued requests are silent. */
@@ -26,8 +24,6 @@ export interface VllmLimits {
   readonly retryMsMax: number;
   /** Interval of polling metrics, ms. */
   readonly pollMs: number;
-  /** Events of this long go out together, ms; 0: of one turn of the event loop. */
-  readonly coalesceMs: number;
   /** Streams open at the same time; more wait here. */
   readonly streamsMax: number;
   /** Tokens of one server event, at most (retry.ts). */
@@ -45,7 +41,6 @@ export const VLLM_LIMITS: VllmLimits = {
   healthMsMax: 600_000,
   startMsMax: 600_000,
   checkMsMax: 30_000,
-  controlMsMax: 600_000,
   canaryMsMax: 120_000,
   stallMs: 10_000,
   silenceMsMax: 600_000,
@@ -55,7 +50,6 @@ export const VLLM_LIMITS: VllmLimits = {
   retryMs: 100,
   retryMsMax: 10_000,
   pollMs: 1_000,
-  coalesceMs: 0,
   streamsMax: 16_384,
   streamIntervalMax: 32,
   lineBytesMax: 16 * 1024 * 1024,

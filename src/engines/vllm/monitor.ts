@@ -1,12 +1,12 @@
 // Polls a server: its metrics about once a second, its health when streams are silent. It reports observations; the
 // worker decides what follows.
 
-import { parseJson } from "../../core/base/json.ts";
+import { jsonIn, statusProblem } from "./answers.ts";
 import type { TimerClock } from "./clock.ts";
+import type { Polled, Watch } from "./dialect.ts";
 import type { HttpAnswer, HttpClient } from "./http.ts";
 import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
-import { type Polled, problemOf, type Watch } from "./watch.ts";
 
 /** A longer name is none. */
 const VERSION_CHARACTERS_MAX = 512;
@@ -119,8 +119,9 @@ export class Monitor {
     if (!this.#hasVersions || this.#isStopped) return;
     const answer = await this.#get(this.#watch.versionPath);
     if (answer.kind !== "answer" || this.#isStopped) return;
-    const name = answer.status === 200 ? versionIn(answer.body) : null;
-    if (name !== null) this.#listener.versionRead(name);
+    const name = jsonIn(answer)?.weight_version;
+    const isName = typeof name === "string" && name.length <= VERSION_CHARACTERS_MAX;
+    if (isName) this.#listener.versionRead(name);
     // Anything but a passing failure: there is no such route.
     else if (answer.status < 500) this.#hasVersions = false;
   }
@@ -128,7 +129,7 @@ export class Monitor {
   async #check(): Promise<void> {
     if (this.#isChecking) return;
     this.#isChecking = true;
-    const problem = problemOf(await this.#get(this.#watch.healthPath));
+    const problem = statusProblem(await this.#get(this.#watch.healthPath));
     this.#isChecking = false;
     this.#checkedMs = this.#clock.nowMs();
     this.#healthFailures = problem === null ? 0 : this.#healthFailures + 1;
@@ -138,14 +139,5 @@ export class Monitor {
 
   #get(path: string): Promise<HttpAnswer> {
     return this.#client.answer({ method: "GET", path, body: null }, this.#limits.checkMsMax);
-  }
-}
-
-function versionIn(body: string): string | null {
-  try {
-    const { weight_version: name }: { weight_version?: unknown } = Object(parseJson(body));
-    return typeof name === "string" && name.length <= VERSION_CHARACTERS_MAX ? name : null;
-  } catch {
-    return null;
   }
 }

@@ -2,13 +2,17 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import { type WeightEpoch, type WorkerId, weightEpoch } from "../../core/base/ids.ts";
-import { type TimerClock, wallTimers } from "./clock.ts";
+import type { EngineNotice } from "../kind.ts";
+import { jsonIn, problemIn } from "./answers.ts";
+import { pause, type TimerClock, wallTimers } from "./clock.ts";
+import type { Capabilities, EngineDialect, ServerAccess } from "./dialect.ts";
 import { HttpClient } from "./http.ts";
 import { KvMoves } from "./kv-moves.ts";
 import { VLLM_LIMITS, type VllmLimits } from "./limits.ts";
-import { type Capabilities, probe } from "./probe.ts";
 import type { ServedAlike } from "./served-alike.ts";
-import { type VllmNotice, VllmWorker } from "./worker.ts";
+import { SGLANG_DIALECT } from "./sglang/dialect.ts";
+import { VLLM_DIALECT } from "./vllm.ts";
+import { VllmWorker } from "./worker.ts";
 
 export interface VllmWorkerOptions {
   readonly workerId: WorkerId;
@@ -20,16 +24,6 @@ export interface VllmWorkerOptions {
   readonly kind?: "sglang" | undefined;
   /** Sent as a bearer token. */
   readonly apiKey?: string;
-  /** Default: the first one that the server lists and that is no adapter. */
-  readonly model?: string;
-  /** Instead of the server's setting (development mode), or vLLM's default of 256. */
-  readonly slots?: number;
-  /** Instead of the server's block count. */
-  readonly kvTokens?: number;
-  /** Instead of the server's `max_model_len`. */
-  readonly contextTokens?: number;
-  /** What moving a token's KV costs, for reports; this worker exports none. Default: 0. */
-  readonly kvBytesPerToken?: number;
   /**
    * Begins the salt of the server's prefix cache; the weight epoch follows. All workers of a run must have the same,
    * so that they can share a cache; another run on the same servers must have another one. Default: "foretoken".
@@ -40,7 +34,7 @@ export interface VllmWorkerOptions {
   readonly limits?: Partial<VllmLimits>;
   /** Default: the wall clock. */
   readonly clock?: TimerClock;
-  readonly notice?: (notice: VllmNotice) => void;
+  readonly notice?: (notice: EngineNotice) => void;
   /** Called with the reason while the server cannot be reached and requests wait for it; null: reachable again. */
   readonly reach?: (lost: string | null) => void;
 }
@@ -50,51 +44,73 @@ export interface VllmWorkerOptions {
  * @throws AppError worker_failed, unauthorized, not_found or invalid_config; each names the URL.
  */
 export async function openVllmWorker(options: VllmWorkerOptions): Promise<VllmWorker> {
+  const { url, workerId, epoch = weightEpoch(0), clock = wallTimers } = options;
+  const { cacheSalt = "foretoken", notice = () => {}, reach = () => {} } = options;
   const limits = { ...VLLM_LIMITS, ...options.limits };
-  const clock = options.clock ?? wallTimers;
-  const notice = options.notice ?? (() => {});
-  const client = new HttpClient({
-    url: options.url,
-    apiKey: options.apiKey ?? null,
-    clock,
-    answerBytesMax: limits.answerBytesMax,
-  });
-  const cacheSalt = options.cacheSalt ?? "foretoken";
+  const apiKey = options.apiKey ?? null;
+  const { answerBytesMax } = limits;
+  const client = new HttpClient({ url, apiKey, clock, answerBytesMax });
+  const access = { client, clock, limits, cacheSalt };
   try {
-    const capabilities = await probe({
-      client,
-      clock,
-      limits,
-      cacheSalt,
-      kind: options.kind,
-      model: options.model ?? null,
-      slots: options.slots ?? null,
-      kvTokens: options.kvTokens ?? null,
-      contextTokens: options.contextTokens ?? null,
-    });
+    const { dialect, capabilities } = await findEngine(access, options.kind);
     const warn = (message: string) => notice({ kind: "warning", message });
     for (const message of capabilities.warnings) warn(message);
-    const difference = options.alike?.compare(options.url, capabilities.traits) ?? null;
+    const difference = options.alike?.compare(url, capabilities.traits) ?? null;
     if (difference !== null) warn(difference);
-    const { workerId } = options;
-    const epoch = options.epoch ?? weightEpoch(0);
     const moves = movesOf(client.url, capabilities, warn);
-    return new VllmWorker({
-      workerId,
-      epoch,
-      moves,
-      client,
-      clock,
-      limits,
-      capabilities,
-      kvBytesPerToken: options.kvBytesPerToken ?? 0,
-      cacheSalt,
-      notice,
-      reach: options.reach ?? (() => {}),
-    });
+    const found = { ...access, dialect, capabilities, moves };
+    return new VllmWorker({ ...found, workerId, epoch, notice, reach });
   } catch (error) {
     client.close();
     throw error;
+  }
+}
+
+const HEALTH_PAUSE_MS = 250;
+
+/**
+ * Asks what a healthy server is. `kind` absent: any.
+ * @throws AppError worker_failed, unauthorized, not_found or invalid_config.
+ */
+export async function findEngine(
+  access: ServerAccess,
+  kind?: "sglang" | undefined,
+): Promise<{ dialect: EngineDialect; capabilities: Capabilities }> {
+  const { client, limits } = access;
+  await waitForHealth(access);
+  const release = jsonIn(
+    await client.answer({ method: "GET", path: "/version", body: null }, limits.checkMsMax),
+  );
+  if (release?.server === "foretoken") {
+    const message = `is Foretoken ${release.version}, a proxy and no engine: give the URLs of its workers`;
+    throw new AppError("invalid_config", `${client.url} ${message}`);
+  }
+  for (const dialect of kind === "sglang" ? [SGLANG_DIALECT] : [SGLANG_DIALECT, VLLM_DIALECT]) {
+    const capabilities = await dialect.probe(access);
+    if (capabilities !== null) return { dialect, capabilities };
+  }
+  const message = "has no /model_info, /server_info and /v1/loads: it is not SGLang";
+  throw new AppError("worker_failed", `${client.url} ${message}`);
+}
+
+async function waitForHealth({ client, clock, limits }: ServerAccess): Promise<void> {
+  const endMs = clock.nowMs() + limits.healthMsMax;
+  for (;;) {
+    const answer = await client.answer(
+      { method: "GET", path: "/health", body: null },
+      limits.checkMsMax,
+    );
+    if (answer.kind === "answer" && answer.status === 200) return;
+    const problem = problemIn(answer);
+    if (answer.kind === "answer" && (answer.status === 401 || answer.status === 403)) {
+      throw new AppError("unauthorized", `${client.url} refuses the API key: ${problem}`);
+    }
+    if (clock.nowMs() >= endMs) {
+      const isLoading = answer.kind === "answer" && answer.status === 503;
+      const state = isLoading ? "is still loading (503)" : `is not healthy: /health: ${problem}`;
+      throw new AppError("worker_failed", `${client.url} ${state}`);
+    }
+    await pause(clock, Math.min(HEALTH_PAUSE_MS, limits.healthMsMax));
   }
 }
 

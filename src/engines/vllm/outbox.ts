@@ -7,21 +7,15 @@ import type { TimerClock } from "./clock.ts";
 
 export class Outbox {
   readonly #clock: TimerClock;
-  readonly #coalesceMs: number;
   readonly #send: (events: WorkerEvent[]) => void;
   /** Runs with unsent tokens. */
   readonly #runs = new Set<ChunkRun>();
   #events: WorkerEvent[] = [];
   #cancel: (() => void) | null = null;
 
-  constructor(options: {
-    clock: TimerClock;
-    coalesceMs: number;
-    send: (events: WorkerEvent[]) => void;
-  }) {
-    this.#clock = options.clock;
-    this.#coalesceMs = options.coalesceMs;
-    this.#send = options.send;
+  constructor(clock: TimerClock, send: (events: WorkerEvent[]) => void) {
+    this.#clock = clock;
+    this.#send = send;
   }
 
   say(event: WorkerEvent): void {
@@ -60,7 +54,7 @@ export class Outbox {
   }
 
   #schedule(): void {
-    this.#cancel ??= this.#clock.after(this.#coalesceMs, () => {
+    this.#cancel ??= this.#clock.after(0, () => {
       const events = this.take();
       if (events.length > 0) this.#send(events);
     });

@@ -3,9 +3,9 @@
 import { afterAll, expect, test } from "bun:test";
 import { VllmStandIn } from "../../../test/faults/stand-in/vllm-stand-in.ts";
 import { workerId } from "../../core/base/ids.ts";
+import type { EngineNotice } from "../kind.ts";
 import { openVllmWorker } from "./open.ts";
 import { ServedAlike } from "./served-alike.ts";
-import type { VllmNotice } from "./worker.ts";
 
 const TRAITS = { model: "m", max_model_len: 4096, dtype: "float16", quantization: "none" };
 
@@ -27,7 +27,7 @@ afterAll(() => Promise.all(servers.map((server) => server.stop())));
 
 test("openVllmWorker: a server whose context differs is a warning, and serves", async () => {
   const alike = new ServedAlike();
-  const notices: VllmNotice[] = [];
+  const notices: EngineNotice[] = [];
   for (const contextTokens of [4096, 2048]) {
     const server = await VllmStandIn.start({ contextTokens });
     servers.push(server);

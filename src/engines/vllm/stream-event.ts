@@ -11,20 +11,26 @@ import {
   numberOr,
   type StreamEvent,
 } from "./event.ts";
-import { sglangEvent } from "./sglang/event.ts";
 
 const DONE: StreamEvent = { kind: "done" };
 const UNREADABLE: StreamEvent = { kind: "unreadable" };
 const NONE: readonly never[] = [];
 
-/** `topLogprobs`: alternatives wanted at each position. */
-export function readEvent(data: Buffer, topLogprobs: number): StreamEvent {
+/** `topLogprobs`: alternatives wanted at each position. `piece`: reads what is neither the end nor an error. */
+export function readEvent(
+  data: Buffer,
+  topLogprobs: number,
+  piece: (json: Json, topLogprobs: number) => StreamEvent = vllmPiece,
+): StreamEvent {
   if (data.length === 6 && data.toString("latin1") === "[DONE]") return DONE;
   const json = parsed(data);
   if (json === null) return UNREADABLE;
   if (isJson(json.error)) return errorOf(json.error);
   if (json.object === "error") return errorOf(json);
-  if (isJson(json.meta_info)) return sglangEvent(json, json.meta_info, topLogprobs);
+  return piece(json, topLogprobs);
+}
+
+function vllmPiece(json: Json, topLogprobs: number): StreamEvent {
   const usage = usageOf(json.usage);
   const choices = json.choices;
   const choice: unknown = Array.isArray(choices) ? choices[0] : undefined;

@@ -5,7 +5,6 @@ import type { PromptReport } from "../../core/request/response.ts";
 import type { ChunkRun } from "./chunk-run.ts";
 import { type Cut, cutField } from "./cut-field.ts";
 import type { StreamEvent } from "./event.ts";
-import { readEvent } from "./stream-event.ts";
 
 /** Collects an answer's bytes. */
 export class WholeReader {
@@ -38,10 +37,10 @@ export interface WholeAnswer {
 
 const DONE: StreamEvent = { kind: "done" };
 
-export function wholeAnswer(data: Buffer, topLogprobs: number): WholeAnswer {
+export function wholeAnswer(data: Buffer, read: (data: Buffer) => StreamEvent): WholeAnswer {
   const byRank = cutField(data, "prompt_logprobs");
   const byToken = cutField(byRank?.rest ?? data, "prompt_token_id_logprobs");
-  const event = readEvent(byToken?.rest ?? byRank?.rest ?? data, topLogprobs);
+  const event = read(byToken?.rest ?? byRank?.rest ?? data);
   const report = { logprobs: copyOf(byRank), tokenIdLogprobs: copyOf(byToken) };
   if (event.kind !== "piece") return { events: [event], report };
   const { usage } = event;

@@ -8,9 +8,10 @@ import { runCommand, samplingOf, specOf } from "../../../test/suite/request-spec
 import { requestId, weightEpoch, workerId } from "../../core/base/ids.ts";
 import { NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
 import type { ControlRequest, WorkerEvent } from "../../core/rollout/worker.ts";
+import type { EngineNotice } from "../kind.ts";
 import type { VllmLimits } from "./limits.ts";
 import { openVllmWorker, type VllmWorkerOptions } from "./open.ts";
-import type { VllmNotice, VllmWorker } from "./worker.ts";
+import type { VllmWorker } from "./worker.ts";
 
 const PROMPT = [5, 6, 7, 8];
 const EPOCH_1 = weightEpoch(1);
@@ -37,11 +38,11 @@ async function serve(options: Partial<StandInOptions> = {}): Promise<VllmStandIn
 
 class Bench {
   readonly worker: VllmWorker;
-  readonly notices: VllmNotice[];
+  readonly notices: EngineNotice[];
   readonly events: { epoch: number; event: WorkerEvent }[] = [];
   #wake: () => void = () => {};
 
-  constructor(worker: VllmWorker, notices: VllmNotice[]) {
+  constructor(worker: VllmWorker, notices: EngineNotice[]) {
     this.worker = worker;
     this.notices = notices;
     worker.listen((epoch, events) => {
@@ -100,7 +101,7 @@ class Bench {
 }
 
 async function open(server: VllmStandIn, options: Partial<VllmWorkerOptions> = {}): Promise<Bench> {
-  const notices: VllmNotice[] = [];
+  const notices: EngineNotice[] = [];
   const worker = await openVllmWorker({
     workerId: workerId(0),
     url: server.url,
@@ -193,10 +194,7 @@ test("openVllmWorker: an error names the URL and the problem", async () => {
       () => "opened",
       (error: Error) => error.message,
     );
-  expect(await failure({})).toBe(`${server.url} refuses the API key (--api-key)`);
-  expect(await failure({ apiKey: "secret", model: "x" })).toBe(
-    `${server.url} does not serve the model "x"; it serves: adapter, stand-in`,
-  );
+  expect(await failure({})).toBe(`${server.url} refuses the API key (--worker-token)`);
   expect(await failure({ url: "localhost:1" })).toContain('"localhost:1" is not the URL');
   expect(await failure({ apiKey: "secret" })).toBe("opened");
   await server.stop();
@@ -346,10 +344,9 @@ test("run: a request that the server refuses ends as given up; others continue",
       [2, "length"],
     ]),
   );
-  expect(bench.notices).toContainEqual({
-    kind: "refused",
-    requestId: requestId(1),
-    reason: "HTTP 400: Token id 100000 is out of vocabulary",
+  expect(bench.all("chunk_done").find(({ finish }) => finish === "abort")?.refusal).toEqual({
+    status: 400,
+    message: "Token id 100000 is out of vocabulary",
   });
 });
 

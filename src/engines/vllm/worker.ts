@@ -2,71 +2,48 @@
 // whatever happens to one, no token is lost or comes twice: an attempt goes on where the one before ended.
 // It never holds KV: what the server's prefix cache has of a continuation is found there by its tokens.
 
-import { assert, present, unreachable } from "../../core/base/assert.ts";
+import { assert, unreachable } from "../../core/base/assert.ts";
 import { errorText } from "../../core/base/errors.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../core/base/ids.ts";
 import type { FinishReason, SamplingParams } from "../../core/request/request.ts";
 import type { Refusal } from "../../core/request/response.ts";
-import {
-  CANARY_PATH,
-  type ControlAnswer,
-  type ControlRequest,
-  type ReportedVersion,
-  type SamplingSupport,
-  type Worker,
-  type WorkerCapacity,
-  type WorkerCommand,
-  type WorkerEvent,
-  type WorkerListener,
-  type WorkerStats,
+import type {
+  ControlAnswer,
+  ControlRequest,
+  ReportedVersion,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+  WorkerStats,
 } from "../../core/rollout/worker.ts";
-import { chunkBodyOf } from "./body.ts";
+import type { EngineNotice } from "../kind.ts";
 import { chunkRequest } from "./chunk-request.ts";
 import { ChunkRun } from "./chunk-run.ts";
-import { contained, pause, type TimerClock } from "./clock.ts";
-import { canaryModel, controlAnswer, controlCall } from "./control.ts";
-import { type AnswerForm, ENDPOINT_PATHS } from "./dialect.ts";
+import { contained } from "./clock.ts";
+import type { Capabilities, ControlPlane, EngineDialect, ServerAccess } from "./dialect.ts";
 import type { EventUsage, StreamEvent } from "./event.ts";
-import type { HttpCall, HttpClient } from "./http.ts";
 import type { KvMoves } from "./kv-moves.ts";
-import type { VllmLimits } from "./limits.ts";
 import type { ServerMetrics } from "./metrics.ts";
 import { Monitor, type PollFailure } from "./monitor.ts";
 import { Outbox } from "./outbox.ts";
-import { type Capabilities, canary } from "./probe.ts";
 import { Ranks } from "./ranks.ts";
 import { classify, retryDelayMs } from "./retry.ts";
-import { ridOf } from "./sglang/body.ts";
-import { abortCall, FLUSH_CALL, SglangControl } from "./sglang/control.ts";
-import { npyOfRows } from "./sglang/experts.ts";
-import { sglangSupport } from "./sglang/support.ts";
-import { SseReader } from "./sse.ts";
-import { errorMessage, readEvent } from "./stream-event.ts";
-import { supportOf } from "./support.ts";
+import { Streams } from "./streams.ts";
 import { Tally } from "./tally.ts";
-import { problemOf, watchOf } from "./watch.ts";
+import { proveServing, type TrialServer } from "./trial.ts";
 import { weightsCanary } from "./weights-canary.ts";
-import { WholeReader, wholeAnswer, withoutExperts } from "./whole-answer.ts";
 
-/** What an operator may want to know; none of it is an error of the rollout. */
-export type VllmNotice =
-  | { readonly kind: "retry"; readonly requestId: RequestId; readonly reason: string }
-  /** The request can never run here; it ends as given up. */
-  | { readonly kind: "refused"; readonly requestId: RequestId; readonly reason: string }
-  | { readonly kind: "warning"; readonly message: string };
-
-export interface VllmWorkerParts {
+export interface VllmWorkerParts extends ServerAccess {
   readonly workerId: WorkerId;
   readonly epoch: WeightEpoch;
-  readonly client: HttpClient;
-  readonly clock: TimerClock;
-  readonly limits: VllmLimits;
+  readonly dialect: EngineDialect;
   readonly capabilities: Capabilities;
-  readonly kvBytesPerToken: number;
-  readonly cacheSalt: string;
   /** null: it has no connector that finds what another server has saved. */
   readonly moves: KvMoves | null;
-  readonly notice: (notice: VllmNotice) => void;
+  readonly notice: (notice: EngineNotice) => void;
   /** Hears why the server cannot be reached while requests still wait for it; null: it can be again. */
   readonly reach: (lost: string | null) => void;
 }
@@ -76,8 +53,6 @@ export interface VllmWorkerParts {
  * each, so that about one request in a hundred ends with a step, and several at once by chance.
  */
 const SLOTS_PER_AHEAD = 8;
-/** Whoever asks for control has a deadline of its own, `--weights-timeout-s` at most; this is the longest of those. */
-const CALLER_MS_MAX = 86_400_000;
 /** A request that this server never got to the end of, though others do: nobody knows whose fault it is. */
 const BAD_GATEWAY = 502;
 
@@ -102,12 +77,9 @@ export class VllmWorker implements Worker {
   readonly #held = new Set<ChunkRun>();
   /** null: the server has one rank, or places requests itself. */
   readonly #ranks: Ranks | null;
-  /** null: it is vLLM. */
-  readonly #sglang: SglangControl | null;
-  #openStreams = 0;
+  readonly #control: ControlPlane;
+  readonly #streams: Streams;
   #chunks = 0;
-  /** Connections whose stream is over, until the server ends them. */
-  readonly #lingering = new Map<() => void, number>();
   readonly #outbox: Outbox;
   readonly #monitor: Monitor;
   #state: "running" | "failed" | "closed" = "running";
@@ -126,28 +98,39 @@ export class VllmWorker implements Worker {
   constructor(given: VllmWorkerParts) {
     // A fault in what a timer does is this worker's, and nobody else's.
     const parts = { ...given, clock: contained(given.clock, (error) => this.#crashed(error)) };
-    const { slots, kvTokens, kvBlockTokens, contextTokens, metrics } = parts.capabilities;
+    const { dialect, capabilities } = parts;
+    const { slots, kvTokens, kvBlockTokens, contextTokens, metrics, ranks } = capabilities;
     this.#parts = parts;
-    const { ranks } = parts.capabilities;
     this.#ranks = ranks === null ? null : new Ranks(ranks);
     this.workerId = parts.workerId;
     this.name = parts.client.url;
     const ahead = Math.ceil(slots / SLOTS_PER_AHEAD);
-    const { kvBytesPerToken } = parts;
+    // KV is not exported.
+    const kvBytesPerToken = 0;
     this.capacity = { slots, ahead, kvTokens, kvBlockTokens, contextTokens, kvBytesPerToken };
     this.#epoch = parts.epoch;
     // A later epoch's weights were loaded since the server's start, as far as is known here.
     this.#hasOtherWeights = parts.epoch > 0;
     this.#tally = new Tally(metrics);
-    this.#outbox = new Outbox({
-      clock: parts.clock,
-      coalesceMs: parts.limits.coalesceMs,
-      send: (events) => this.#send(events),
-    });
-    const { sglang } = parts.capabilities;
-    this.#sglang = sglang === null ? null : new SglangControl(parts.client, sglang);
+    this.#outbox = new Outbox(parts.clock, (events) => this.#send(events));
+    this.#control = dialect.control(parts.client, capabilities);
+    this.#streams = new Streams(
+      { ...parts, form: capabilities, tally: this.#tally },
+      {
+        event: (run, event) => this.#take(run, event),
+        ended: (run, message) => this.#ended(run, message),
+        refused: (run, status, message, retryAfterMs) =>
+          this.#refusedBy(run, status, message, retryAfterMs),
+        tooLarge: (run, message) => this.#retry(run, message),
+        unreadable: (run, message) => {
+          if (this.#runs.get(run.spec.requestId) === run) {
+            this.#refuse(run, { status: BAD_GATEWAY, message });
+          }
+        },
+      },
+    );
     this.#monitor = new Monitor(
-      { ...parts, watch: watchOf(sglang) },
+      { ...parts, watch: dialect.watch(capabilities) },
       {
         watched: (nowMs) => this.#watched(nowMs),
         polled: (metrics) => this.#polled(metrics),
@@ -172,7 +155,7 @@ export class VllmWorker implements Worker {
   }
 
   get isSglang(): boolean {
-    return this.#sglang !== null;
+    return this.#parts.capabilities.endpoint === "sglang";
   }
 
   listen(listener: WorkerListener): void {
@@ -184,10 +167,8 @@ export class VllmWorker implements Worker {
   }
 
   supports(sampling: SamplingParams): SamplingSupport {
-    const { capabilities } = this.#parts;
-    return this.#sglang === null
-      ? supportOf(sampling, capabilities)
-      : sglangSupport(sampling, capabilities);
+    const { dialect, capabilities } = this.#parts;
+    return dialect.supports(sampling, capabilities);
   }
 
   send(commands: readonly WorkerCommand[]): void {
@@ -201,39 +182,18 @@ export class VllmWorker implements Worker {
     }
   }
 
-  async control(request: ControlRequest): Promise<ControlAnswer> {
-    if (request.path === CANARY_PATH) return await this.#canary(request);
-    return await this.#control(request, CALLER_MS_MAX);
+  control(request: ControlRequest): Promise<ControlAnswer> {
+    return this.#control.answer(request);
   }
 
-  async #control(request: ControlRequest, msMax: number): Promise<ControlAnswer> {
-    const { client } = this.#parts;
-    if (this.#sglang !== null) return await this.#sglang.answer(request, msMax);
-    let call: HttpCall;
-    try {
-      call = controlCall(request);
-    } catch (error) {
-      return { status: 400, body: { error: `it cannot be sent on: ${errorText(error)}` } };
-    }
-    return controlAnswer(client.url, await client.answer(call, msMax));
+  async canary(adapter: string | null): Promise<ControlAnswer> {
+    if (await this.#control.isAsleep()) return { status: 200, body: { asleep: true } };
+    const ranks = this.#parts.capabilities.ranks?.length ?? null;
+    return await weightsCanary(this.#server, { epoch: this.#epoch, adapter, ranks });
   }
 
-  async #canary({ body }: ControlRequest): Promise<ControlAnswer> {
-    const { client, limits, capabilities: dialect, cacheSalt } = this.#parts;
-    if (this.#sglang?.isAsleep === true) return { status: 200, body: { asleep: true } };
-    const model = canaryModel(body);
-    const name = crypto.randomUUID();
-    const epoch = this.#epoch;
-    const ask = { client, limits, dialect, cacheSalt, epoch, model };
-    const { ranks } = dialect;
-    if (ranks === null) return await weightsCanary({ ...ask, name, rank: null });
-    // Each rank has weights of its own.
-    const answers = await Promise.all(
-      ranks.map((_, rank) => weightsCanary({ ...ask, name: `${name}-${rank}`, rank })),
-    );
-    return (
-      answers.find(({ status }) => status !== 200) ?? present(answers[0], "a server has a rank")
-    );
+  get #server(): TrialServer {
+    return { ...this.#parts, form: this.#parts.capabilities };
   }
 
   async close(): Promise<void> {
@@ -262,7 +222,6 @@ export class VllmWorker implements Worker {
         return;
       case "advance":
         this.#begin(command.epoch);
-        if (this.#sglang !== null) this.#contain(this.#flush(command.epoch));
         return;
       // A stock server keeps no draft groups.
       case "register_group":
@@ -332,26 +291,20 @@ export class VllmWorker implements Worker {
     this.#ranks?.clear();
     this.#parts.moves?.clear();
     this.#outbox.say({ kind: "advanced", epoch });
+    this.#contain(this.#emptyCache(epoch));
   }
 
-  /**
-   * Empties SGLang's cache before anything of the epoch runs. Requests that have just been left keep it from that for a
-   * moment.
-   */
-  async #flush(epoch: WeightEpoch): Promise<void> {
-    const { client, clock, limits } = this.#parts;
+  /** Nothing of the epoch runs before the cache is empty. */
+  async #emptyCache(epoch: WeightEpoch): Promise<void> {
+    const { emptyCache } = this.#parts.dialect;
+    if (emptyCache === null) return;
     this.#isFlushing = true;
-    const endMs = clock.nowMs() + limits.checkMsMax;
-    for (;;) {
-      const answer = await client.answer(FLUSH_CALL, limits.checkMsMax);
-      if (this.#state !== "running" || this.#epoch !== epoch) return;
-      const problem = problemOf(answer);
-      if (problem === null) break;
-      if (clock.nowMs() >= endMs) {
-        this.#fail(`it may hold KV of older weights: /flush_cache: ${problem}`);
-        return;
-      }
-      await pause(clock, limits.retryMs);
+    const isWanted = () => this.#state === "running" && this.#epoch === epoch;
+    const problem = await emptyCache(this.#parts, isWanted);
+    if (!isWanted()) return;
+    if (problem !== null) {
+      this.#fail(`it may hold KV of older weights: ${problem}`);
+      return;
     }
     this.#isFlushing = false;
     this.#launchHeld();
@@ -363,7 +316,7 @@ export class VllmWorker implements Worker {
    */
   get #mayLaunch(): boolean {
     if (this.#isFlushing || this.#isSuspect) return false;
-    return this.#openStreams < this.#parts.limits.streamsMax;
+    return this.#streams.count < this.#parts.limits.streamsMax;
   }
 
   #launchHeld(): void {
@@ -380,19 +333,18 @@ export class VllmWorker implements Worker {
       this.#held.add(run);
       return;
     }
-    const { clock, limits, capabilities, cacheSalt } = this.#parts;
+    const { limits, cacheSalt } = this.#parts;
     run.begin();
     const rank = this.#ranks?.place(run) ?? null;
     if (this.#ranks !== null && rank === null) {
       this.#held.add(run);
       return;
     }
-    run.heardMs = clock.nowMs();
     const ask = chunkRequest(run, {
       contextTokens: this.capacity.contextTokens,
       cacheSalt,
       epoch: this.#epoch,
-      openStreams: this.#openStreams,
+      openStreams: this.#streams.count,
       streamIntervalMax: limits.streamIntervalMax,
     });
     if (ask === null) {
@@ -401,112 +353,17 @@ export class VllmWorker implements Worker {
       else this.#finish(run, "length");
       return;
     }
-    run.rid = this.#sglang === null ? null : ridOf(ask);
-    const body = chunkBodyOf(ask, capabilities);
-    if (body === null) {
+    try {
+      this.#streams.open(run, ask, rank);
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error;
       this.#refuse(run, { status: 400, message: "its sampling fields cannot be written as JSON" });
-      return;
     }
-    this.#stream(run, body, { form: ask.form, rank });
   }
 
-  /** What reading its stream throws ends this one request. */
-  #stream(
-    run: ChunkRun,
-    body: string,
-    { form, rank }: { form: AnswerForm; rank: number | null },
-  ): void {
-    const { client, limits, capabilities } = this.#parts;
-    const hasReports = form === "whole" || run.expertsFrom !== null;
-    const bytesMax = hasReports ? limits.reportBytesMax : limits.lineBytesMax;
-    const whole = form === "whole" ? new WholeReader(bytesMax) : null;
-    const reader = new SseReader(bytesMax);
-    const path = ENDPOINT_PATHS[capabilities.endpoint];
-    const guarded = (act: () => void) => {
-      try {
-        act();
-      } catch (error) {
-        this.#unreadable(run, error);
-      }
-    };
-    this.#opened(run);
-    const cancel = client.stream(
-      { method: "POST", path, body, ...(rank === null ? {} : { rank }) },
-      {
-        data: (bytes) => {
-          if (run.cancel !== cancel) return;
-          try {
-            const isTaken =
-              whole?.push(bytes) ?? reader.push(bytes, (data) => this.#event(run, data));
-            if (isTaken) return;
-            const problem = `its answer, or a line of it, exceeds ${bytesMax} bytes`;
-            if (hasReports) this.#refuse(run, { status: BAD_GATEWAY, message: problem });
-            else this.#retry(run, problem);
-          } catch (error) {
-            this.#unreadable(run, error);
-          }
-        },
-        ended: (message) =>
-          guarded(() => {
-            if (whole !== null && message === null && run.cancel === cancel) {
-              this.#whole(run, whole.all());
-            } else this.#ended(run, message, cancel);
-          }),
-        refused: (status, answer, retryAfterMs) =>
-          guarded(() => this.#refusedBy(run, status, errorMessage(answer), retryAfterMs)),
-      },
-    );
-    run.cancel = cancel;
-  }
-
-  #unreadable(run: ChunkRun, error: unknown): void {
-    if (this.#runs.get(run.spec.requestId) !== run) return;
-    this.#refuse(run, { status: BAD_GATEWAY, message: `its stream: ${errorText(error)}` });
-  }
-
-  #opened(run: ChunkRun): void {
-    run.isOpen = true;
-    this.#openStreams += 1;
-    if (this.#openStreams === 1) this.#tally.busy(true, this.#parts.clock.nowMs());
-  }
-
-  /** Closes the run's stream, or ends its pause. */
   #close(run: ChunkRun): void {
-    // SGLang looks for connections that are closed seconds later, and runs the request meanwhile.
-    if (run.rid !== null && run.isOpen && run.cancel !== null) this.#abort(run.rid);
-    run.cancel?.();
-    run.cancel = null;
-    this.#noLongerOpen(run);
-  }
-
-  #abort(rid: string): void {
-    const { client, limits } = this.#parts;
-    this.#contain(client.answer(abortCall(rid), limits.checkMsMax));
-  }
-
-  #noLongerOpen(run: ChunkRun): void {
+    this.#streams.close(run);
     this.#ranks?.left(run);
-    if (!run.isOpen) return;
-    run.isOpen = false;
-    this.#openStreams -= 1;
-    if (this.#openStreams === 0) this.#tally.busy(false, this.#parts.clock.nowMs());
-  }
-
-  #whole(run: ChunkRun, data: Buffer): void {
-    const { experts, rest } = withoutExperts(run, data);
-    const { events, report } = wholeAnswer(rest, run.spec.sampling.topLogprobs);
-    run.cancel = null;
-    run.experts = experts;
-    run.promptReport = report;
-    for (const event of events) if (!this.#take(run, event)) return;
-  }
-
-  /** Returns whether the stream goes on. */
-  #event(run: ChunkRun, data: Buffer): boolean {
-    run.heardMs = this.#parts.clock.nowMs();
-    const { experts, rest } = withoutExperts(run, data);
-    run.experts = experts ?? run.experts;
-    return this.#take(run, readEvent(rest, run.spec.sampling.topLogprobs));
   }
 
   #take(run: ChunkRun, event: StreamEvent): boolean {
@@ -527,7 +384,9 @@ export class VllmWorker implements Worker {
         if (run.made > before) this.#outbox.made(run);
         if (event.finishReason !== null && event.isWholeUsage === true && event.usage !== null) {
           this.#used(run, event.usage);
-          if (run.experts !== null) run.experts = npyOfRows(run.experts, run.expertRows);
+          if (run.experts !== null) {
+            run.experts = this.#parts.dialect.experts(run.experts, run.expertRows);
+          }
         }
         if (event.weightVersion !== null) this.#versionRead(event.weightVersion);
         return true;
@@ -536,7 +395,7 @@ export class VllmWorker implements Worker {
         this.#used(run, event.usage);
         return true;
       case "done":
-        this.#linger(run);
+        this.#streams.linger(run);
         this.#settle(run);
         return false;
       case "error":
@@ -557,9 +416,7 @@ export class VllmWorker implements Worker {
     this.#parts.moves?.used(run, usage);
   }
 
-  #ended(run: ChunkRun, message: string | null, cancel: () => void): void {
-    if (this.#lingering.delete(cancel) || run.cancel !== cancel) return;
-    run.cancel = null;
+  #ended(run: ChunkRun, message: string | null): void {
     const isWhole = run.reason !== null || run.isFull;
     if (message !== null || !isWhole) {
       this.#isSuspect = true;
@@ -567,13 +424,6 @@ export class VllmWorker implements Worker {
     }
     if (isWhole) this.#settle(run);
     else this.#retry(run, message ?? "its stream ended without a word");
-  }
-
-  /** The server has yet to end the connection, which can then be used again. */
-  #linger(run: ChunkRun): void {
-    if (run.cancel === null) return;
-    this.#lingering.set(run.cancel, this.#parts.clock.nowMs());
-    run.cancel = null;
   }
 
   /** The attempt has come to its end. */
@@ -623,9 +473,8 @@ export class VllmWorker implements Worker {
     }
   }
 
+  /** The request can never run here; it ends as given up. */
   #refuse(run: ChunkRun, refusal: Refusal): void {
-    const { requestId } = run.spec;
-    this.#parts.notice({ kind: "refused", requestId, reason: reasonOf(refusal) });
     this.#finish(run, "abort", refusal);
   }
 
@@ -663,11 +512,10 @@ export class VllmWorker implements Worker {
   }
 
   #serves(): Promise<boolean> {
-    const { client, limits, capabilities, cacheSalt } = this.#parts;
-    const options = { dialect: capabilities, cacheSalt, msMax: limits.checkMsMax };
-    this.#proof ??= canary(client, options).then((result) => {
+    const { limits } = this.#parts;
+    this.#proof ??= proveServing(this.#server, { msMax: limits.checkMsMax }).then((tried) => {
       this.#proof = null;
-      return result.kind === "ok";
+      return tried.kind === "made";
     });
     return this.#proof;
   }
@@ -684,10 +532,9 @@ export class VllmWorker implements Worker {
 
   #letGo(): void {
     for (const run of this.#runs.values()) this.#close(run);
-    for (const cancel of this.#lingering.keys()) cancel();
+    this.#streams.closeLingering(Number.POSITIVE_INFINITY);
     this.#runs.clear();
     this.#held.clear();
-    this.#lingering.clear();
     this.#outbox.clear();
     this.#monitor.stop();
   }
@@ -706,11 +553,7 @@ export class VllmWorker implements Worker {
 
   #watched(nowMs: number): boolean {
     const { stallMs, silenceMsMax } = this.#parts.limits;
-    for (const [cancel, sinceMs] of this.#lingering) {
-      if (nowMs - sinceMs < stallMs) continue;
-      this.#lingering.delete(cancel);
-      cancel();
-    }
+    this.#streams.closeLingering(nowMs - stallMs);
     let isSilent = false;
     for (const run of this.#runs.values()) {
       const silentMs = nowMs - run.heardMs;

@@ -20,7 +20,7 @@ function mute(worker: ScriptedWorker): void {
 
 test("canary: an engine that does not generate with its new weights is fenced and named, the others continue", async () => {
   const fixture = await Fixture.open();
-  fixture.worker(1).canary = () => NAN;
+  fixture.worker(1).generates = () => NAN;
   const answer = await fixture.call("POST", "/collective_rpc", reload);
   expect(answer.status).toBe(500);
   expect(JSON.stringify(answer.body)).toContain(
@@ -36,7 +36,7 @@ test("canary: an engine that does not generate with its new weights is fenced an
 
 test("canary: where all fail none serves, /health gives the reason, and good weights bring all back", async () => {
   const fixture = await Fixture.open();
-  for (const i of [0, 1, 2]) fixture.worker(i).canary = () => NAN;
+  for (const i of [0, 1, 2]) fixture.worker(i).generates = () => NAN;
   await fixture.call("POST", "/start_weight_update", {});
   await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
   expect((await fixture.call("POST", "/finish_weight_update", {})).status).toBe(500);
@@ -44,7 +44,7 @@ test("canary: where all fail none serves, /health gives the reason, and good wei
   const health = await fixture.call("GET", "/health");
   expect(health.status).toBe(503);
   expect(JSON.stringify(health.body)).toContain("do not generate");
-  for (const i of [0, 1, 2]) fixture.worker(i).canary = () => ({ status: 200, body: {} });
+  for (const i of [0, 1, 2]) fixture.worker(i).generates = () => ({ status: 200, body: {} });
   expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
   expect(fixture.states).toEqual(["ready", "ready", "ready"]);
 });
@@ -52,7 +52,7 @@ test("canary: where all fail none serves, /health gives the reason, and good wei
 test("canary: not between the parts of an update, whose weights are mixed", async () => {
   const fixture = await Fixture.open();
   let canaries = 0;
-  fixture.worker(0).canary = () => {
+  fixture.worker(0).generates = () => {
     canaries += 1;
     return { status: 200, body: {} };
   };
@@ -68,7 +68,7 @@ test("canary: not between the parts of an update, whose weights are mixed", asyn
 test("wake_up: an engine that does not generate when it is awake is named and opened again", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   await fixture.call("POST", "/sleep?level=2");
-  fixture.worker(2).canary = () => NAN;
+  fixture.worker(2).generates = () => NAN;
   expect((await fixture.call("POST", "/wake_up?tags=weights")).status).toBe(200);
   const answer = await fixture.call("POST", "/wake_up?tags=kv_cache");
   expect(answer.status).toBe(500);
@@ -385,7 +385,7 @@ test("start: a second one without a part does not excuse an engine that missed o
 
 test("an engine that failed at an update does not serve because it reports the new version", async () => {
   const fixture = await Fixture.open();
-  fixture.worker(1).canary = () => NAN;
+  fixture.worker(1).generates = () => NAN;
   await fixture.call("POST", "/collective_rpc", reload);
   fixture.pool.reportCurrent(new Set(fixture.pool.members));
   expect(fixture.states).toEqual(["ready", "fenced", "ready"]);

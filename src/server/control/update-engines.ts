@@ -4,7 +4,7 @@
 import type { Clock } from "../../core/base/clock.ts";
 import { type WeightEpoch, weightEpoch } from "../../core/base/ids.ts";
 import type { ControlRequest, Worker } from "../../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf, canaryRequest } from "../../pool/engine-answer.ts";
+import { type AnswerLimits, answerOf } from "../../pool/engine-answer.ts";
 import { connected, type Member, type Reachable, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
 import type { ControlCall } from "./control-call.ts";
@@ -119,7 +119,7 @@ export class UpdateEngines {
 
   /** Engines that took it, as far as they generate; a canary's result replaces their answer. */
   async tried(outcome: Outcome, adapter: string | null = null): Promise<Outcome> {
-    const request = canaryRequest(this.next, adapter);
+    const request = { kind: "canary", adapter } as const;
     const answers = await Promise.all(
       outcome.answers.map(async (one) => {
         if (!isSuccess(one.answer)) return one;

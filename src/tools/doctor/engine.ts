@@ -3,15 +3,14 @@
 
 import { groupId, weightEpoch } from "../../core/base/ids.ts";
 import type { SamplingParams } from "../../core/request/request.ts";
-import { chunkBody } from "../../engines/vllm/body.ts";
 import { wallTimers } from "../../engines/vllm/clock.ts";
-import { type ChunkRequest, ENDPOINT_PATHS, type Endpoint } from "../../engines/vllm/dialect.ts";
+import { ENDPOINT_PATHS, type Endpoint } from "../../engines/vllm/dialect.ts";
 import { HttpClient } from "../../engines/vllm/http.ts";
 import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
-import { LOGPROBS_MAX_DEFAULT } from "../../engines/vllm/probe.ts";
-import { PROBE, PROBE_ASK } from "../../engines/vllm/probe-request.ts";
 import { errorMessage } from "../../engines/vllm/stream-event.ts";
-import { wholeAnswer } from "../../engines/vllm/whole-answer.ts";
+import { trialRequest } from "../../engines/vllm/trial.ts";
+import { LOGPROBS_MAX_DEFAULT, VLLM_DIALECT } from "../../engines/vllm/vllm.ts";
+import { type WholeAnswer, wholeAnswer } from "../../engines/vllm/whole-answer.ts";
 
 export interface Answer {
   /** 0: no answer. */
@@ -85,7 +84,7 @@ export class Engine {
     const sampling = { tokensMax, temperature, stopTokenIds, topLogprobs: top };
     const { status, text } = await this.#generated(request, sampling);
     if (status !== 200) return { kind: "refused", status, message: messageOf(text) };
-    const [event] = wholeAnswer(Buffer.from(text), top).events;
+    const [event] = read(text, top).events;
     if (event?.kind !== "piece" || (event.tokens[0] ?? -1) < 0) {
       return { kind: "refused", status, message: "its answer holds no token ids" };
     }
@@ -107,7 +106,7 @@ export class Engine {
     const sampling = { tokensMax: 1, temperature: 1, engineFields };
     const { status, text } = await this.#generated({ tokens }, sampling);
     if (status !== 200) return null;
-    const { logprobs: listed } = wholeAnswer(Buffer.from(text), 0).report;
+    const { logprobs: listed } = read(text, 0).report;
     const places = listed === null ? [] : listOf(JSON.parse(Buffer.from(listed).toString()));
     if (places.length !== tokens.length) return null;
     const logprobs: number[] = [];
@@ -128,32 +127,23 @@ export class Engine {
     sampling: Partial<SamplingParams> & Pick<SamplingParams, "tokensMax">,
   ): Promise<Answer> {
     const { seed = 0, cacheSalt = SALT_DEFAULT, priority = 0, sibling } = request;
-    const tokens = Int32Array.from(request.tokens);
-    const ask: ChunkRequest = {
-      ...PROBE_ASK,
+    const ask = trialRequest(cacheSalt, {
       name: `ft-doctor-${crypto.randomUUID()}`,
-      spec: {
-        ...PROBE,
-        prompt: tokens,
-        sampling: { ...PROBE.sampling, ...sampling },
-        draw: { hi: seed, lo: seed },
-      },
-      tokens,
-      tokensMax: sampling.tokensMax,
+      prompt: Int32Array.from(request.tokens),
+      sampling,
+      draw: { hi: seed, lo: seed },
       // Its KV stays in a pool, where the next request finds it.
       isLast: false,
       priority,
-      cacheSalt,
-      run: cacheSalt,
       epoch: NO_EPOCH,
       draft:
         sibling === undefined
           ? null
           : { groupId: groupId(sibling.group), sampleIndex: sibling.sample },
       form: "whole",
-    };
+    });
     const { endpoint } = this;
-    const body = chunkBody(ask, {
+    const body = VLLM_DIALECT.body(ask, {
       endpoint,
       // A server that is given no name takes the one model that it has.
       model: this.model ?? "",
@@ -175,6 +165,10 @@ export class Engine {
     }
     return { status: answer.status, text: answer.body, body: parsed(answer.body) };
   }
+}
+
+function read(text: string, top: number): WholeAnswer {
+  return wholeAnswer(Buffer.from(text), (data) => VLLM_DIALECT.read(data, top));
 }
 
 /** A server's error message. */

@@ -2,10 +2,11 @@
 
 import { AppError, errorText } from "../../core/base/errors.ts";
 import { wallTimers } from "../../engines/vllm/clock.ts";
+import type { Capabilities } from "../../engines/vllm/dialect.ts";
 import { HttpClient } from "../../engines/vllm/http.ts";
 import { dividedCheck } from "../../engines/vllm/hybrid.ts";
 import { VLLM_LIMITS } from "../../engines/vllm/limits.ts";
-import { type Capabilities, probe } from "../../engines/vllm/probe.ts";
+import { findEngine } from "../../engines/vllm/open.ts";
 import { type SglangServer, sglangServer } from "../../engines/vllm/sglang/server.ts";
 import { CHUNKS, chunksFinding } from "./chunks-finding.ts";
 import { type Diagnosis, type Finding, fail, info, ok, warn } from "./finding.ts";
@@ -29,26 +30,26 @@ export async function examineSglang(options: {
     const server = await sglangServer(get);
     if (server === null) return null;
     began("token ids in and out");
-    const asked = { model: null, slots: null, kvTokens: null, contextTokens: null };
-    const reach = { client, clock: wallTimers, limits, cacheSalt: salt };
-    const found = await probed(probe({ ...reach, kind: "sglang", ...asked }));
+    const access = { client, clock: wallTimers, limits, cacheSalt: salt };
+    const found = await probed(findEngine(access, "sglang"));
     if (typeof found === "string") {
       const finding = fail("token ids in and out", found, "see the engine's log");
       return diagnosisOf(client.url, server, [finding]);
     }
     began(CHUNKS);
-    const chunks = await dividedCheck(reach, found).then(
+    const { dialect, capabilities } = found;
+    const chunks = await dividedCheck({ ...access, dialect, form: capabilities }).then(
       (divided) => chunksFinding(divided, FIX),
       (error: unknown) => fail(CHUNKS, errorText(error), "see the engine's log"),
     );
-    return diagnosisOf(client.url, server, [...settingsOf(server, found), chunks]);
+    return diagnosisOf(client.url, server, [...settingsOf(server, capabilities), chunks]);
   } finally {
     client.close();
   }
 }
 
 /** Its problem in place of what it can do. */
-async function probed(found: Promise<Capabilities>): Promise<Capabilities | string> {
+async function probed<T>(found: Promise<T>): Promise<T | string> {
   try {
     return await found;
   } catch (error) {

@@ -151,6 +151,10 @@ export class SimulatedEngine implements Worker {
     return { kind: "divided" };
   }
 
+  async canary(): Promise<ControlAnswer> {
+    return { status: 404, body: null };
+  }
+
   async control(): Promise<ControlAnswer> {
     return { status: 404, body: null };
   }

@@ -70,6 +70,10 @@ export class FaultyLink implements Worker {
     return this.inner.supports();
   }
 
+  async canary(): Promise<ControlAnswer> {
+    return { status: 502, body: null };
+  }
+
   async control(): Promise<ControlAnswer> {
     return { status: 502, body: null };
   }

@@ -6,17 +6,16 @@ import { assert, present } from "../../../src/core/base/assert.ts";
 import { fold32 } from "../../../src/core/base/hash.ts";
 import type { RequestId, WeightEpoch, WorkerId } from "../../../src/core/base/ids.ts";
 import type { FinishReason, RequestSpec } from "../../../src/core/request/request.ts";
-import {
-  CANARY_PATH,
-  type ControlAnswer,
-  type ControlRequest,
-  type SamplingSupport,
-  type Worker,
-  type WorkerCapacity,
-  type WorkerCommand,
-  type WorkerEvent,
-  type WorkerListener,
-  type WorkerStats,
+import type {
+  ControlAnswer,
+  ControlRequest,
+  SamplingSupport,
+  Worker,
+  WorkerCapacity,
+  WorkerCommand,
+  WorkerEvent,
+  WorkerListener,
+  WorkerStats,
 } from "../../../src/core/rollout/worker.ts";
 
 /** Output tokens after which a request ends with a stop token. */
@@ -85,8 +84,11 @@ export class SimulatedWorker implements Worker {
   }
 
   async control({ path }: ControlRequest): Promise<ControlAnswer> {
-    if (path === CANARY_PATH) return { status: 200, body: {} };
     return { status: 404, body: { error: `a simulated worker has no route ${path}` } };
+  }
+
+  async canary(_adapter: string | null): Promise<ControlAnswer> {
+    return { status: 200, body: {} };
   }
 
   send(commands: readonly WorkerCommand[]): void {

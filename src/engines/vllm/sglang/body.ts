@@ -2,7 +2,7 @@
 
 import { fold32 } from "../../../core/base/hash.ts";
 import type { DrawKey, SamplingParams } from "../../../core/request/request.ts";
-import type { ChunkRequest, Dialect } from "../dialect.ts";
+import type { ChunkRequest, RequestForm } from "../dialect.ts";
 import { shapingFields } from "../shaping-fields.ts";
 
 /**
@@ -13,16 +13,16 @@ export function sglangSeed({ hi, lo }: DrawKey): number {
   return fold32(hi, lo) >>> 1;
 }
 
-export function sglangBody(ask: ChunkRequest, dialect: Dialect): string {
+export function sglangBody(ask: ChunkRequest, form: RequestForm): string {
   const { spec } = ask;
   const { sampling } = spec;
   const params: Record<string, unknown> = {
     max_new_tokens: ask.tokensMax,
-    ...drawing(ask, dialect),
+    ...drawing(ask, form),
     skip_special_tokens: false,
     // What ends a response is a part of it.
     no_stop_trim: true,
-    ...(dialect.hasStreamSettings ? { stream_interval: ask.streamInterval } : {}),
+    ...(form.hasStreamSettings ? { stream_interval: ask.streamInterval } : {}),
   };
   const top: Record<string, unknown> = {
     rid: ridOf(ask),
@@ -37,8 +37,8 @@ export function sglangBody(ask: ChunkRequest, dialect: Dialect): string {
     ...((sampling.adapter ?? null) === null ? {} : { lora_path: sampling.adapter }),
     // Separates KV as vLLM's cache_salt does; the epoch's end empties the cache as well.
     extra_key: ask.cacheSalt,
-    ...(dialect.hasPriorities
-      ? { priority: dialect.highestFirst === true ? -ask.priority : ask.priority }
+    ...(form.hasPriorities
+      ? { priority: form.highestFirst === true ? -ask.priority : ask.priority }
       : {}),
   };
   // The ids are written by hand: they are most of the body, and JSON.stringify would want a plain array.
@@ -50,7 +50,7 @@ export function ridOf({ name, run }: Pick<ChunkRequest, "name" | "run">): string
   return `${name}-${run}.`;
 }
 
-function drawing(ask: ChunkRequest, { hasSeeds }: Dialect): Record<string, unknown> {
+function drawing(ask: ChunkRequest, { hasSeeds }: RequestForm): Record<string, unknown> {
   const { spec } = ask;
   const { temperature, stopTokenIds, engineFields } = spec.sampling;
   const fields: Record<string, unknown> = {

@@ -2,7 +2,10 @@
 // and its answer as vLLM's. What SGLang has no call for is refused by name.
 
 import type { ControlAnswer, ControlRequest } from "../../../core/rollout/worker.ts";
-import { controlAnswer } from "../control.ts";
+import { statusProblem } from "../answers.ts";
+import { pause } from "../clock.ts";
+import { CALLER_MS_MAX, controlAnswer } from "../control.ts";
+import type { ControlPlane, ServerAccess } from "../dialect.ts";
 import type { HttpCall, HttpClient } from "../http.ts";
 import type { SglangServer } from "./server.ts";
 
@@ -20,17 +23,27 @@ const FLUSH_S = 5;
 /** Of its memory; it has all of these when it is asked for none. */
 const TAGS = ["kv_cache", "weights", "cuda_graph"] as const;
 
-export const FLUSH_CALL: HttpCall = {
+const FLUSH_CALL: HttpCall = {
   method: "POST",
   path: `/flush_cache?timeout=${FLUSH_S}`,
   body: "{}",
 };
 
-export function abortCall(rid: string): HttpCall {
-  return { method: "POST", path: "/abort_request", body: JSON.stringify({ rid }) };
+/** Requests that have just been left keep it from that for a moment. */
+export async function flushCache(
+  { client, clock, limits }: ServerAccess,
+  isWanted: () => boolean,
+): Promise<string | null> {
+  const endMs = clock.nowMs() + limits.checkMsMax;
+  for (;;) {
+    const problem = statusProblem(await client.answer(FLUSH_CALL, limits.checkMsMax));
+    if (problem === null || !isWanted()) return null;
+    if (clock.nowMs() >= endMs) return `/flush_cache: ${problem}`;
+    await pause(clock, limits.retryMs);
+  }
 }
 
-export class SglangControl {
+export class SglangControl implements ControlPlane {
   readonly #client: HttpClient;
   readonly #server: SglangServer;
   readonly #freed = new Set<string>();
@@ -40,22 +53,25 @@ export class SglangControl {
     this.#server = server;
   }
 
-  /** It has given memory back that it needs to generate. */
-  get isAsleep(): boolean {
+  async isAsleep(): Promise<boolean> {
+    return this.#isAsleep;
+  }
+
+  get #isAsleep(): boolean {
     return this.#freed.has("kv_cache") || this.#freed.has("weights");
   }
 
   /** Never rejects. */
-  async answer(request: ControlRequest, msMax: number): Promise<ControlAnswer> {
+  async answer(request: ControlRequest): Promise<ControlAnswer> {
     const route = `${request.method} ${request.path}`;
-    if (route === "GET /is_sleeping") return { status: 200, body: { is_sleeping: this.isAsleep } };
+    if (route === "GET /is_sleeping") return { status: 200, body: { is_sleeping: this.#isAsleep } };
     if (route === "GET /get_world_size") {
       return { status: 200, body: { world_size: this.#server.worldSize } };
     }
     const translated = this.#translated(route, request);
     if ("status" in translated) return translated;
     const { call, body, done } = translated;
-    const answer = controlAnswer(this.#client.url, await this.#client.answer(call, msMax));
+    const answer = controlAnswer(this.#client.url, await this.#client.answer(call, CALLER_MS_MAX));
     if (answer.status !== 200) return { ...answer, body: problemIn(answer.body) };
     done?.();
     return body === undefined ? answer : { ...answer, body: body(answer.body) };

@@ -15,7 +15,9 @@ const UNREADABLE: StreamEvent = { kind: "unreadable" };
 const NOT_NUMBERS = "NaN happened";
 const INTERNAL_ERROR = 500;
 
-export function sglangEvent(json: Json, meta: Json, topLogprobs: number): StreamEvent {
+export function sglangPiece(json: Json, topLogprobs: number): StreamEvent {
+  const { meta_info: meta } = json;
+  if (!isJson(meta)) return UNREADABLE;
   const { completion_tokens: total, finish_reason: finish, output_token_logprobs: triples } = meta;
   if (typeof total !== "number" || !Array.isArray(triples)) return UNREADABLE;
   // Absent in older releases, whose triples name the tokens.

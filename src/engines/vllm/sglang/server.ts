@@ -2,11 +2,9 @@
 // older name for it.
 
 import { hashString } from "../../../core/base/hash.ts";
-import { parseJson } from "../../../core/base/json.ts";
-import type { HttpAnswer } from "../http.ts";
-import { NO_COUNTERS, type ServerMetrics } from "../metrics.ts";
-
-export type Get = (path: string) => Promise<HttpAnswer>;
+import { jsonIn } from "../answers.ts";
+import type { Get, Polled } from "../dialect.ts";
+import { NO_COUNTERS } from "../metrics.ts";
 
 export interface SglangServer {
   readonly model: string;
@@ -82,14 +80,8 @@ export async function sglangServer(get: Get): Promise<SglangServer | null> {
   };
 }
 
-export interface Polled {
-  readonly answer: HttpAnswer;
-  /** null: the answer is not what was expected. */
-  readonly metrics: ServerMetrics | null;
-}
-
 /** The server's load, and by which process it is reported. */
-export async function pollSglang(get: Get, server: SglangServer): Promise<Polled> {
+export async function pollSglang(get: Get, server: SglangServer): Promise<Omit<Polled, "problem">> {
   const info = await get(server.infoPath);
   const process = jsonIn(info);
   if (process === null) return { answer: info, metrics: null };
@@ -128,17 +120,6 @@ async function firstOf(
     if (json !== null) return { path, json };
   }
   return null;
-}
-
-/** null: no JSON came. */
-function jsonIn(answer: HttpAnswer): Json | null {
-  if (answer.kind !== "answer" || answer.status !== 200) return null;
-  try {
-    const json: unknown = parseJson(answer.body);
-    return typeof json === "object" && json !== null ? (json as Json) : null;
-  } catch {
-    return null;
-  }
 }
 
 function countOf(value: unknown): number | null {

@@ -15,9 +15,10 @@ import { runCommand, samplingOf, specOf } from "../../../../test/suite/request-s
 import { requestId, weightEpoch, workerId } from "../../../core/base/ids.ts";
 import { ExpertRows } from "../../../core/request/expert-rows.ts";
 import { drawKey, NO_SHAPING, type SamplingParams } from "../../../core/request/request.ts";
-import { CANARY_PATH, type WorkerEvent } from "../../../core/rollout/worker.ts";
+import type { WorkerEvent } from "../../../core/rollout/worker.ts";
+import type { EngineNotice } from "../../kind.ts";
 import { openVllmWorker } from "../open.ts";
-import type { VllmNotice, VllmWorker } from "../worker.ts";
+import type { VllmWorker } from "../worker.ts";
 import { sglangSeed } from "./body.ts";
 
 const PROMPT = [5, 6, 7, 8];
@@ -29,7 +30,7 @@ afterEach(async () => {
 interface Bench {
   readonly server: SglangStandIn;
   readonly worker: VllmWorker;
-  readonly notices: VllmNotice[];
+  readonly notices: EngineNotice[];
   readonly events: WorkerEvent[];
   readonly until: (isFulfilled: () => boolean) => Promise<void>;
 }
@@ -37,7 +38,7 @@ interface Bench {
 async function open(options: Partial<SglangStandInOptions> = {}): Promise<Bench> {
   const server = await SglangStandIn.start(options);
   cleanups.push(async () => (server.isStopped ? undefined : await server.stop()));
-  const notices: VllmNotice[] = [];
+  const notices: EngineNotice[] = [];
   const worker = await openVllmWorker({
     workerId: workerId(0),
     url: server.url,
@@ -269,10 +270,10 @@ test("sglang: control calls of vLLM's become its own", async () => {
   expect([named, server.weightVersion]).toEqual([200, "v2"]);
   expect((await call("POST", "/sleep", null, { level: "1" }))[0]).toBe(200);
   expect(await call("GET", "/is_sleeping")).toEqual([200, { is_sleeping: true }]);
-  expect(await call("POST", CANARY_PATH)).toEqual([200, { asleep: true }]);
+  expect(await worker.canary(null)).toEqual({ status: 200, body: { asleep: true } });
   expect((await call("POST", "/wake_up", null, { tags: "weights,kv_cache" }))[0]).toBe(200);
   expect(await call("GET", "/is_sleeping")).toEqual([200, { is_sleeping: false }]);
-  expect(await call("POST", CANARY_PATH)).toEqual([200, { tokens: 4 }]);
+  expect(await worker.canary(null)).toEqual({ status: 200, body: { tokens: 4 } });
   expect((await call("POST", "/init_weight_transfer_engine", {}))[0]).toBe(404);
   const text = await call("POST", "/detokenize", { tokens: [104, 105] });
   expect(text).toEqual([200, { prompt: "hi" }]);
@@ -320,11 +321,9 @@ test("sglang: experts of chunks become one array", async () => {
 test("sglang: weights that make all tokens equally likely fail the canary, however events list them", async () => {
   for (const isIncremental of [false, true]) {
     const { server, worker } = await open({ isIncremental });
-    const request = { method: "POST", path: CANARY_PATH, body: null, query: {} } as const;
-    const canary = async () => await worker.control({ ...request, nextEpoch: weightEpoch(1) });
-    expect(await canary()).toEqual({ status: 200, body: { tokens: 4 } });
+    expect(await worker.canary(null)).toEqual({ status: 200, body: { tokens: 4 } });
     server.isFlat = true;
-    expect(await canary()).toMatchObject({ status: 500 });
+    expect(await worker.canary(null)).toMatchObject({ status: 500 });
   }
 });
 

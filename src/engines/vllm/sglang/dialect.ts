@@ -1,0 +1,131 @@
+// SGLang's dialect, and what a server of it is and can do.
+
+import { AppError } from "../../../core/base/errors.ts";
+import { problemIn } from "../answers.ts";
+import type { Capabilities, EngineDialect, RequestForm, ServerAccess, Watch } from "../dialect.ts";
+import { hybridProblem } from "../hybrid.ts";
+import { readEvent } from "../stream-event.ts";
+import { proveServing } from "../trial.ts";
+import { SLOTS_DEFAULT } from "../vllm.ts";
+import { ridOf, sglangBody } from "./body.ts";
+import { flushCache, SglangControl } from "./control.ts";
+import { sglangPiece } from "./event.ts";
+import { npyOfRows } from "./experts.ts";
+import { pollSglang, type SglangServer, sglangServer } from "./server.ts";
+import { sglangSupport } from "./support.ts";
+
+export interface SglangCapabilities extends Capabilities {
+  readonly sglang: SglangServer;
+}
+
+export const SGLANG_DIALECT = {
+  probe,
+  body: sglangBody,
+  read: (data, topLogprobs) => readEvent(data, topLogprobs, sglangPiece),
+  // It looks for connections that are closed seconds later, and runs the request meanwhile.
+  abort: (ask) => ({
+    method: "POST",
+    path: "/abort_request",
+    body: JSON.stringify({ rid: ridOf(ask) }),
+  }),
+  control: (client, { sglang }: SglangCapabilities) => new SglangControl(client, sglang),
+  watch: ({ sglang }: SglangCapabilities): Watch => ({
+    poll: async (get) => {
+      const { answer, metrics } = await pollSglang(get, sglang);
+      const problem = metrics === null ? `${sglang.loadPath}: ${problemIn(answer)}` : null;
+      return { answer, problem, metrics };
+    },
+    versionPath: sglang.modelPath,
+    // Its /health generates a token, which it cannot while it is paused.
+    healthPath: sglang.loadPath,
+  }),
+  supports: sglangSupport,
+  experts: npyOfRows,
+  emptyCache: flushCache,
+} satisfies EngineDialect;
+
+/** SGLang has no bound. */
+const TOP_LOGPROBS_MAX = 20;
+
+/** @throws AppError worker_failed: it generates no tokens, or reports no KV. */
+async function probe(access: ServerAccess): Promise<SglangCapabilities | null> {
+  const { client, limits } = access;
+  const get = (path: string) =>
+    client.answer({ method: "GET", path, body: null }, limits.checkMsMax);
+  const sglang = await sglangServer(get);
+  if (sglang === null) return null;
+  const form = await formOf(access, sglang);
+  const { answer, metrics } = await pollSglang(get, sglang);
+  if (metrics === null) {
+    const problem = `${sglang.loadPath}: ${problemIn(answer)}`;
+    throw new AppError("worker_failed", `${client.url}${problem}`);
+  }
+  const { kvTokens, contextTokens } = sglang;
+  if (kvTokens < 1 || contextTokens < 2) {
+    const field = kvTokens < 1 ? "max_total_num_tokens" : "max_req_input_len";
+    throw new AppError("worker_failed", `${client.url}${sglang.infoPath} lacks ${field}`);
+  }
+  const server = { ...access, dialect: SGLANG_DIALECT, form };
+  const hybrid = sglang.isHybrid ? await hybridProblem(server) : null;
+  return {
+    ...form,
+    version: sglang.version,
+    contextTokens,
+    traits: {
+      model: sglang.model,
+      max_model_len: contextTokens,
+      dtype: sglang.dtype,
+      quantization: sglang.quantization,
+    },
+    slots: sglang.slots ?? SLOTS_DEFAULT,
+    kvTokens,
+    kvBlockTokens: sglang.kvBlockTokens,
+    ranks: null,
+    isDivisible: hybrid === null,
+    // Of vLLM's drafting, which some sampling parameters do not go with.
+    isSpeculative: false,
+    reportsExperts: sglang.reportsExperts,
+    connector: null,
+    metrics,
+    sglang,
+    warnings: [
+      ...(sglang.hasPriorities ? [] : [UNORDERED]),
+      ...(form.hasStreamSettings ? [] : [INTERVAL]),
+      ...(sglang.dpSize > 1 ? [RANKS] : []),
+      ...(hybrid === null ? [] : [hybrid]),
+    ],
+  };
+}
+
+const UNORDERED = "no priorities: the tail is served first with --enable-priority-scheduling";
+const INTERVAL =
+  "it repeats a response's tokens in each event, and takes no stream_interval: --incremental-streaming-output, or --stream-interval 32";
+const RANKS =
+  "it has data parallel ranks and places each chunk itself, so that little of its prefix may be found";
+
+/** From the most that a release may understand to the least. */
+async function formOf(access: ServerAccess, sglang: SglangServer): Promise<RequestForm> {
+  const problems: string[] = [];
+  for (const [hasStreamSettings, hasSeeds] of [
+    [true, true],
+    [false, true],
+    [false, false],
+  ] as const) {
+    const form: RequestForm = {
+      endpoint: "sglang",
+      model: sglang.model,
+      hasPriorities: sglang.hasPriorities,
+      highestFirst: sglang.highestFirst,
+      logprobsMax: TOP_LOGPROBS_MAX,
+      hasStreamSettings,
+      hasSeeds,
+    };
+    const server = { ...access, dialect: SGLANG_DIALECT, form };
+    const tried = await proveServing(server, { msMax: access.limits.startMsMax });
+    if (tried.kind === "made") return form;
+    // A release that does not know a sampling parameter breaks the connection.
+    problems.push(tried.message);
+  }
+  const why = [...new Set(problems)].join("; ");
+  throw new AppError("worker_failed", `${access.client.url}/generate makes no tokens: ${why}`);
+}

@@ -1,0 +1,155 @@
+// The open streams of a worker: one request for each attempt at a chunk, read event by event. It sees to it that
+// nothing is read of a stream that was left, and that the server ends it. What an event means is decided by the worker.
+
+import { errorText } from "../../core/base/errors.ts";
+import type { ChunkRun } from "./chunk-run.ts";
+import type { TimerClock } from "./clock.ts";
+import {
+  type ChunkRequest,
+  ENDPOINT_PATHS,
+  type EngineDialect,
+  type RequestForm,
+} from "./dialect.ts";
+import type { StreamEvent } from "./event.ts";
+import type { HttpClient } from "./http.ts";
+import type { VllmLimits } from "./limits.ts";
+import { SseReader } from "./sse.ts";
+import { errorMessage } from "./stream-event.ts";
+import type { Tally } from "./tally.ts";
+import { WholeReader, wholeAnswer, withoutExperts } from "./whole-answer.ts";
+
+export interface StreamListener {
+  /** Returns whether the stream goes on. */
+  event(run: ChunkRun, event: StreamEvent): boolean;
+  /** `message` null: it is complete. */
+  ended(run: ChunkRun, message: string | null): void;
+  /** `retryAfterMs` null: not given. */
+  refused(run: ChunkRun, status: number, message: string, retryAfterMs: number | null): void;
+  /** It is more than may be read; another attempt may bring less. */
+  tooLarge(run: ChunkRun, message: string): void;
+  /** It cannot be read, by this worker's fault or the server's: no other attempt would help. */
+  unreadable(run: ChunkRun, message: string): void;
+}
+
+export interface StreamParts {
+  readonly client: HttpClient;
+  readonly clock: TimerClock;
+  readonly limits: VllmLimits;
+  readonly dialect: EngineDialect;
+  readonly form: RequestForm;
+  readonly tally: Tally;
+}
+
+export class Streams {
+  readonly #parts: StreamParts;
+  readonly #listener: StreamListener;
+  #count = 0;
+  /** Connections whose stream is over, until the server ends them. */
+  readonly #lingering = new Map<() => void, number>();
+
+  constructor(parts: StreamParts, listener: StreamListener) {
+    this.#parts = parts;
+    this.#listener = listener;
+  }
+
+  get count(): number {
+    return this.#count;
+  }
+
+  /** `rank` null: any. @throws RangeError: the request cannot be written. */
+  open(run: ChunkRun, ask: ChunkRequest, rank: number | null): void {
+    const { client, clock, limits, dialect, form } = this.#parts;
+    const hasReports = ask.form === "whole" || run.expertsFrom !== null;
+    const bytesMax = hasReports ? limits.reportBytesMax : limits.lineBytesMax;
+    const whole = ask.form === "whole" ? new WholeReader(bytesMax) : null;
+    const reader = new SseReader(bytesMax);
+    const path = ENDPOINT_PATHS[form.endpoint];
+    const body = dialect.body(ask, form);
+    const guarded = (act: () => void) => {
+      try {
+        act();
+      } catch (error) {
+        this.#listener.unreadable(run, `its stream: ${errorText(error)}`);
+      }
+    };
+    run.isOpen = true;
+    run.abort = dialect.abort(ask);
+    run.heardMs = clock.nowMs();
+    this.#count += 1;
+    if (this.#count === 1) this.#parts.tally.busy(true, clock.nowMs());
+    const cancel = client.stream(
+      { method: "POST", path, body, ...(rank === null ? {} : { rank }) },
+      {
+        data: (bytes) =>
+          guarded(() => {
+            if (run.cancel !== cancel) return;
+            const isTaken =
+              whole?.push(bytes) ?? reader.push(bytes, (data) => this.#event(run, data));
+            if (isTaken) return;
+            const problem = `its answer, or a line of it, exceeds ${bytesMax} bytes`;
+            if (hasReports) this.#listener.unreadable(run, problem);
+            else this.#listener.tooLarge(run, problem);
+          }),
+        ended: (message) =>
+          guarded(() => {
+            if (this.#lingering.delete(cancel) || run.cancel !== cancel) return;
+            run.cancel = null;
+            if (whole !== null && message === null) this.#whole(run, whole.all());
+            else this.#listener.ended(run, message);
+          }),
+        refused: (status, answer, retryAfterMs) =>
+          guarded(() => this.#listener.refused(run, status, errorMessage(answer), retryAfterMs)),
+      },
+    );
+    run.cancel = cancel;
+  }
+
+  /** Closes the run's stream, or ends its pause. */
+  close(run: ChunkRun): void {
+    const { client, limits } = this.#parts;
+    if (run.abort !== null && run.isOpen && run.cancel !== null) {
+      void client.answer(run.abort, limits.checkMsMax);
+    }
+    run.cancel?.();
+    run.cancel = null;
+    if (!run.isOpen) return;
+    run.isOpen = false;
+    this.#count -= 1;
+    if (this.#count === 0) this.#parts.tally.busy(false, this.#parts.clock.nowMs());
+  }
+
+  /** The server has yet to end the connection, which can then be used again. */
+  linger(run: ChunkRun): void {
+    if (run.cancel === null) return;
+    this.#lingering.set(run.cancel, this.#parts.clock.nowMs());
+    run.cancel = null;
+  }
+
+  /** Closes connections that have lingered since before `sinceMs`. */
+  closeLingering(sinceMs: number): void {
+    for (const [cancel, fromMs] of this.#lingering) {
+      if (fromMs > sinceMs) continue;
+      this.#lingering.delete(cancel);
+      cancel();
+    }
+  }
+
+  #event(run: ChunkRun, data: Buffer): boolean {
+    run.heardMs = this.#parts.clock.nowMs();
+    const { experts, rest } = withoutExperts(run, data);
+    run.experts = experts ?? run.experts;
+    return this.#listener.event(run, this.#read(run, rest));
+  }
+
+  #whole(run: ChunkRun, data: Buffer): void {
+    const { experts, rest } = withoutExperts(run, data);
+    const { events, report } = wholeAnswer(rest, (one) => this.#read(run, one));
+    run.experts = experts;
+    run.promptReport = report;
+    for (const event of events) if (!this.#listener.event(run, event)) return;
+  }
+
+  #read(run: ChunkRun, data: Buffer): StreamEvent {
+    return this.#parts.dialect.read(data, run.spec.sampling.topLogprobs);
+  }
+}

@@ -1,0 +1,266 @@
+// vLLM's dialect, and what a server of it is and can do: versions differ, so it is asked and not assumed. What it cannot do
+// without is an error that names the URL and what is missing.
+
+import { AppError } from "../../core/base/errors.ts";
+import { jsonIn, problemIn, statusProblem } from "./answers.ts";
+import { chunkBody } from "./body.ts";
+import { connectorOf, type FoundConnector } from "./connectors.ts";
+import { vllmControl } from "./control.ts";
+import {
+  type Capabilities,
+  ENDPOINT_PATHS,
+  type EngineDialect,
+  type Get,
+  type Polled,
+  type RequestForm,
+  type ServerAccess,
+} from "./dialect.ts";
+import type { HttpAnswer } from "./http.ts";
+import { hybridProblem } from "./hybrid.ts";
+import { type CacheConfig, readMetrics } from "./metrics.ts";
+import type { RankCapacity } from "./ranks.ts";
+import { servedModelIn } from "./served-model.ts";
+import { readEvent } from "./stream-event.ts";
+import { supportOf } from "./support.ts";
+import { proveServing, type TrialServer } from "./trial.ts";
+
+/** vLLM's default for an online server on most devices; its `max_num_seqs` is seen in development mode only. */
+export const SLOTS_DEFAULT = 256;
+/** vLLM's default `--max-logprobs`. */
+export const LOGPROBS_MAX_DEFAULT = 20;
+
+export const VLLM_DIALECT: EngineDialect = {
+  probe,
+  body: chunkBody,
+  read: (data, topLogprobs) => readEvent(data, topLogprobs),
+  abort: () => null,
+  control: vllmControl,
+  watch: () => ({
+    poll: async (get) => metricsIn(await get("/metrics")),
+    versionPath: "/weight_info",
+    healthPath: "/health",
+  }),
+  supports: supportOf,
+  experts: (npy) => npy,
+  emptyCache: null,
+};
+
+async function probe(access: ServerAccess): Promise<Capabilities> {
+  const { client, limits } = access;
+  const ask = (path: string) =>
+    client.answer({ method: "GET", path, body: null }, limits.checkMsMax);
+  const version = jsonIn(await ask("/version"))?.version;
+  const model = modelIn(client.url, await ask("/v1/models"));
+  const info = infoIn(await ask("/server_info?config_format=json"));
+  const { reportsExperts, ...form } = await formOf(access, ask, { model: model.id, info });
+  const { metrics, problem } = metricsIn(await ask("/metrics"));
+  if (metrics === null) throw new AppError("worker_failed", `${client.url}${problem}`);
+  const server = { ...access, dialect: VLLM_DIALECT, form };
+  const engines = metrics.cache?.engines ?? 1;
+  const slots = (info.slots ?? SLOTS_DEFAULT) * engines;
+  const kvTokens = kvBudget(client.url, metrics.cache);
+  const takesRanks = engines > 1 && (await isPinned(server, engines));
+  const ranks = takesRanks ? ranksOf({ engines, slots, kvTokens }, metrics.cache) : null;
+  const isHybrid = metrics.cache?.isHybrid === true;
+  const hybrid = isHybrid ? await hybridProblem(server) : null;
+  // A request is in one rank, whatever the others have.
+  const rankTokens = Math.min(...(ranks ?? []).map((rank) => rank.kvTokens));
+  return {
+    ...form,
+    reportsExperts,
+    version: typeof version === "string" ? version : null,
+    contextTokens: Math.min(model.contextTokens, rankTokens),
+    traits: {
+      model: model.id,
+      max_model_len: model.contextTokens,
+      dtype: info.dtype,
+      quantization: info.quantization,
+    },
+    slots,
+    kvTokens,
+    ranks,
+    isDivisible: hybrid === null,
+    kvBlockTokens: metrics.cache?.blockSize ?? 1,
+    isSpeculative: info.isSpeculative,
+    connector: info.connector,
+    metrics,
+    warnings: [
+      ...warningsOf(form, info),
+      ...(engines > 1 && ranks === null ? [UNPINNED] : []),
+      ...(hybrid === null ? [] : [hybrid]),
+    ],
+  };
+}
+
+function metricsIn(answer: HttpAnswer): Polled {
+  const problem = statusProblem(answer);
+  if (problem === null && answer.kind === "answer") {
+    return { answer, problem: null, metrics: readMetrics(answer.body) };
+  }
+  return { answer, problem: `/metrics: ${problem}`, metrics: null };
+}
+
+const UNPINNED =
+  "it has data parallel ranks, and X-data-parallel-rank does not choose one: it puts each chunk anywhere, so that little of its prefix is found";
+
+/** A server that reads the header refuses a rank that it does not have. */
+async function isPinned(server: TrialServer, engines: number): Promise<boolean> {
+  const tried = await proveServing(server, { msMax: server.limits.checkMsMax, rank: engines });
+  return tried.kind === "refused" && tried.status === 400;
+}
+
+function ranksOf(
+  { engines, slots, kvTokens }: { engines: number; slots: number; kvTokens: number },
+  cache: CacheConfig | null,
+): RankCapacity[] {
+  const share = Math.floor(kvTokens / engines);
+  const least = cache === null ? share : (cache.blocksMin - 1) * cache.blockSize;
+  const rank = { slots: Math.ceil(slots / engines), kvTokens: Math.min(share, least) };
+  return Array.from({ length: engines }, () => rank);
+}
+
+/** @throws AppError unauthorized, worker_failed: it lists no model, or none with a context. */
+function modelIn(url: string, answer: HttpAnswer): { id: string; contextTokens: number } {
+  if (answer.kind === "answer" && answer.status === 401) {
+    throw new AppError("unauthorized", `${url} refuses the API key (--worker-token)`);
+  }
+  const model = servedModelIn(answer);
+  if (model === null) {
+    throw new AppError("worker_failed", `${url}/v1/models lists no model: ${problemIn(answer)}`);
+  }
+  const { id, contextTokens } = model;
+  if (contextTokens === null || contextTokens < 2) {
+    throw new AppError("worker_failed", `${url}/v1/models has no max_model_len of ${id}`);
+  }
+  return { id, contextTokens };
+}
+
+interface ServerInfo {
+  readonly slots: number | null;
+  /** null: not seen, as of those that follow. */
+  readonly dtype: string | null;
+  readonly quantization: string | null;
+  readonly policy: string | null;
+  readonly logprobsMode: string | null;
+  readonly logprobsMax: number;
+  readonly isSpeculative: boolean;
+  readonly showsCachedTokens: boolean | null;
+  readonly hasSeeds: boolean;
+  readonly connector: FoundConnector | null;
+}
+
+/** JSON has {"device": "cpu"} within it, the text of older versions the device itself. */
+const ON_CPU = /device_config["']?\s*[:=]\s*(?:\{[^{}]*?["']device["']\s*:\s*)?["']?cpu\b/;
+
+/** Development mode only (VLLM_SERVER_DEV_MODE=1); older versions answer with Python's text of the settings. */
+function infoIn(answer: HttpAnswer): ServerInfo {
+  const text = answer.kind === "answer" && answer.status === 200 ? answer.body : "";
+  const find = (name: string, value: string): string | null =>
+    new RegExp(`["']?\\b${name}["']?\\s*[:=]\\s*["']?(${value})`).exec(text)?.[1] ?? null;
+  const slots = Number(find("max_num_seqs", "\\d+") ?? 0);
+  const logprobsMax = Number(find("max_logprobs", "-?\\d+") ?? LOGPROBS_MAX_DEFAULT);
+  const speculative = find("speculative_config", "\\w+|[({<]");
+  return {
+    slots: slots > 0 ? slots : null,
+    dtype: find("dtype", "[\\w.]+"),
+    quantization: find("quantization", "\\w+")?.replace(/^(null|None)$/, "none") ?? null,
+    policy: /["']?\bpolicy["']?\s*[:=]\s*["'](fcfs|priority)/.exec(text)?.[1] ?? null,
+    logprobsMode: find("logprobs_mode", "\\w+"),
+    // -1: as many as the vocabulary has. The port reports 20 at most.
+    logprobsMax: logprobsMax < 0 ? Number.MAX_SAFE_INTEGER : logprobsMax,
+    isSpeculative: speculative !== null && !/^(null|None)$/.test(speculative),
+    showsCachedTokens: flagOf(find("enable_prompt_tokens_details", "true|false|True|False")),
+    connector: connectorOf(jsonIn(answer)?.vllm_config),
+    // On CPU the server ends when a prompt is split over two steps and its request has a seed: vLLM takes back the
+    // random number of the first one, and "CPU Generator does not use offset" (seen in 0.32).
+    hasSeeds: !ON_CPU.test(text) || flagOf(find("enable_chunked_prefill", "true|True")) !== true,
+  };
+}
+
+function flagOf(text: string | null): boolean | null {
+  return text === null ? null : text.toLowerCase() === "true";
+}
+
+/** @throws AppError worker_failed: no endpoint takes and reports what is needed. */
+async function formOf(
+  access: ServerAccess,
+  ask: Get,
+  { model, info }: { model: string; info: ServerInfo },
+): Promise<RequestForm & Pick<Capabilities, "reportsExperts">> {
+  const { logprobsMax, hasSeeds } = info;
+  const problems: string[] = [];
+  for (const endpoint of ["generate", "completions"] as const) {
+    const path = ENDPOINT_PATHS[endpoint];
+    const there = await ask(path);
+    // A POST route answers 405 to GET; disabled scale-out endpoints answer 403, unknown ones 404.
+    const isThere = there.kind === "answer" && there.status !== 403 && there.status !== 404;
+    if (!isThere) {
+      problems.push(`${path}: ${problemIn(there)}`);
+      continue;
+    }
+    for (const settings of settingsToTry(info.policy)) {
+      const form: RequestForm = { endpoint, model, logprobsMax, hasSeeds, ...settings };
+      const server = { ...access, dialect: VLLM_DIALECT, form };
+      const tried = await proveServing(server, { msMax: access.limits.startMsMax });
+      if (tried.kind === "made") {
+        const { hasCount, reportsExperts } = tried;
+        return { ...form, ...(hasCount ? {} : NO_SETTINGS), reportsExperts };
+      }
+      problems.push(`${path}: ${tried.message}`);
+      // Nothing that is left away helps against these.
+      if (tried.kind === "unreachable" || tried.status >= 500) break;
+    }
+  }
+  const why = [...new Set(problems)].join("; ");
+  const missing = "token ids in, and token ids with logprobs out (vLLM >= 0.22)";
+  throw new AppError(
+    "worker_failed",
+    `${access.client.url} has no endpoint for ${missing}: ${why}`,
+  );
+}
+
+const NO_SETTINGS = { hasStreamSettings: false } as const;
+
+/** From the most that a server may understand to the least. */
+function settingsToTry(
+  policy: string | null,
+): Pick<RequestForm, "hasPriorities" | "hasStreamSettings">[] {
+  const all = { hasPriorities: true, hasStreamSettings: true };
+  const fair = { hasPriorities: false, hasStreamSettings: true };
+  const plain = { hasPriorities: false, hasStreamSettings: false };
+  if (policy === "fcfs") return [fair, plain];
+  return [all, fair, plain];
+}
+
+/** vLLM keeps the first block of each engine for itself. @throws AppError worker_failed: the server reports no KV. */
+function kvBudget(url: string, cache: CacheConfig | null): number {
+  if (cache !== null) return (cache.blocks - cache.engines) * cache.blockSize;
+  const missing = "vllm:cache_config_info with block_size and num_gpu_blocks";
+  throw new AppError("worker_failed", `${url}/metrics lacks ${missing}`);
+}
+
+function warningsOf(form: RequestForm, info: ServerInfo): string[] {
+  const warnings: string[] = [];
+  if (info.logprobsMode !== null && info.logprobsMode !== "processed_logprobs") {
+    warnings.push(
+      `logprobs are ${info.logprobsMode}: those of the tokens as drawn need --logprobs-mode processed_logprobs`,
+    );
+  }
+  if (!form.hasPriorities) {
+    warnings.push("no priorities: the tail is served first with --scheduling-policy priority");
+  }
+  if (!form.hasSeeds) {
+    warnings.push(
+      "seeds are not sent, for it would end at the first prompt that is split over two steps: --no-enable-chunked-prefill",
+    );
+  }
+  if (info.showsCachedTokens === false) {
+    warnings.push(
+      "cached tokens are not reported, so reuse of KV cannot be seen: --enable-prompt-tokens-details",
+    );
+  }
+  if (form.endpoint === "completions") {
+    warnings.push("/inference/v1/generate is not there or not enabled: --enable-scale-out");
+  }
+  return warnings;
+}
