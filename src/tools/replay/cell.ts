@@ -66,7 +66,7 @@ export async function runCell(
   return resultOf(options, await replay(groups, options, host));
 }
 
-export function totalOf(groups: readonly Tally[]): Tally {
+function totalOf(groups: readonly Tally[]): Tally {
   const total = { responses: 0, tokens: 0, steps: 0, drafted: 0, accepted: 0 };
   for (const group of groups) {
     total.responses += group.responses;

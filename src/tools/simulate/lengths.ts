@@ -9,7 +9,7 @@ export type GroupLengths = readonly (readonly number[])[];
 
 /**
  * Quantiles of the group means of log length, in units of their standard deviation, averaged over three sets
- * of long reasoning traces (42 x 10, 50 x 32 and 519 x 3 responses; bench/macro/simulate.ts --shape prints them).
+ * of long reasoning traces (42 x 10, 50 x 32 and 519 x 3 responses).
  */
 const PROBABILITIES = [
   0.005, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.995,
