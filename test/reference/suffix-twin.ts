@@ -1,8 +1,6 @@
 // The slow, obvious twin of the core's group index: it counts every substring by brute force and drafts
 // from those counts with the rules of assembly/draft, written over strings of tokens.
 
-import { squash, stretch } from "./mixer-twin.ts";
-
 /** A context: its occurrences, and those of each continuation. */
 interface Context {
   count: number;
@@ -45,6 +43,31 @@ const WEIGHT_MIN = 0.1;
 const SHARE_PART = 0.5;
 const SCAN_MAX = 64;
 const PROBABILITY_FLOOR = 1 / 128;
+
+const { fround } = Math;
+
+/** log(odds), linear between eight steps an octave from 2^-10 to 2^11, in single precision as in the core. */
+function stretch(p: number): number {
+  const odds = fround(p / Math.max(1 - p, 1e-9));
+  if (odds < 2 ** -10) return fround(Math.log(2 ** -10));
+  if (odds >= 2 ** 11) return fround(Math.log(2 ** 11));
+  let exponent = Math.floor(Math.log2(odds));
+  // Rounding in log2 must not move a power of two.
+  if (2 ** exponent > odds) exponent -= 1;
+  if (2 ** (exponent + 1) <= odds) exponent += 1;
+  const eighths = (odds / 2 ** exponent - 1) * 8;
+  const step = Math.floor(eighths);
+  const at = (i: number) => fround(Math.log(2 ** exponent * (1 + i / 8)));
+  return at(step) + (at(step + 1) - at(step)) * (eighths - step);
+}
+
+/** The logistic function, linear between sixteen steps a unit in [-12, 12]. */
+function squash(z: number): number {
+  const at = (Math.min(Math.max(z, -12), 12 - 0.001) + 12) * 16;
+  const step = Math.floor(at);
+  const value = (i: number) => fround(1 / (1 + Math.exp(-(i / 16 - 12))));
+  return value(step) + (value(step + 1) - value(step)) * (at - step);
+}
 
 /** The probability without learning (assembly/draft/mixer.ts). */
 function accepted(share: number, length: number): number {
