@@ -2,8 +2,8 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { untilTrue } from "../../test/e2e/fleet.ts";
 import { engineMissing } from "../../test/e2e/tool.ts";
+import { until } from "../../test/faults/http-client.ts";
 
 const MAIN = join(import.meta.dir, "..", "main.ts");
 
@@ -67,7 +67,7 @@ for (const { of, flags } of SIDECARS) {
         const { value } = await server.stdout.getReader().read();
         const url = new TextDecoder().decode(value).trim().split(" ").at(-1) ?? "";
         if (flags.length > 0) {
-          await untilTrue(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
+          await until(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
         }
         const { status, out } = await run("doctor", url);
         expect(status).toBe(1);

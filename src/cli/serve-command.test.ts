@@ -2,8 +2,8 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { untilTrue } from "../../test/e2e/fleet.ts";
 import { engineMissing, ROOT, start } from "../../test/e2e/tool.ts";
+import { until } from "../../test/faults/http-client.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
 
 test("serve: a signal while engines are being opened ends it", async () => {
@@ -45,11 +45,11 @@ engineTest(
         const text = await (await fetch(`${url}/metrics`)).text();
         return /^foretoken_requests_unfinished\S* 1$/m.test(text);
       };
-      await untilTrue(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
+      await until(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
       const body = { prompt: "<|user|>", max_tokens: 3000, ignore_eos: true, min_tokens: 3000 };
       const options = { method: "POST", headers: { "content-type": "application/json" } };
       fetch(`${url}/v1/completions`, { ...options, body: JSON.stringify(body) }).catch(() => {});
-      await untilTrue(unfinished, "a request in flight", 10_000);
+      await until(unfinished, "a request in flight", 10_000);
       expect(tool.exitCode).toBeNull();
       const endedMs = performance.now();
       parent.kill("SIGKILL");

@@ -5,8 +5,8 @@ import { expect, test } from "bun:test";
 import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Glob } from "bun";
-import { untilTrue } from "../e2e/fleet.ts";
 import { engineMissing, start } from "../e2e/tool.ts";
+import { until } from "../faults/http-client.ts";
 import { alertQueries, DEPLOY, metricsIn, panelQueries } from "./queries.ts";
 
 const missing = engineMissing();
@@ -31,7 +31,7 @@ test.skipIf(missing !== null)(
         if (said.includes("\n")) break;
       }
       const [, url = ""] = /foretoken on (\S+)/.exec(said) ?? [];
-      await untilTrue(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
+      await until(async () => (await fetch(`${url}/health`)).ok, "the engine", 30_000);
       const scrape = await (await fetch(`${url}/metrics`)).text();
       const served = new Set<string>();
       for (const [, name = "", type] of scrape.matchAll(/^# TYPE (\S+) (\w+)$/gm)) {

@@ -1,7 +1,7 @@
 // The page, and a foreign page, in a real browser (headless Chromium, where there is one).
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
-import { Victim } from "../faults/attacks/edge-bed.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { engineMissing } from "./tool.ts";
 
 const CHROMIUM =
@@ -49,23 +49,28 @@ const foreignPage = (target: URL) => `<!doctype html><script>
 </script>`;
 
 describe.skipIf(isMissing)("browser", () => {
-  let open: Victim;
-  let closed: Victim;
+  let open: ToolProcess;
+  let closed: ToolProcess;
 
   beforeAll(async () => {
-    [open, closed] = await Promise.all([Victim.start(), Victim.start("--api-token", TOKEN)]);
+    [open, closed] = await Promise.all([
+      ToolProcess.serving(),
+      ToolProcess.serving("--api-token", TOKEN),
+    ]);
   }, 180_000);
 
   afterAll(async () => {
-    await Promise.all([open?.stop(), closed?.stop()]);
+    await Promise.all([open?.kill(), closed?.kill()]);
   });
 
   test(
     "the page follows the rollout, with a token too",
     async () => {
-      expect(await domOf(open.url.href)).toMatch(/id="state"[^>]*>live</);
-      expect(await domOf(`${closed.url.href}?token=${TOKEN}`)).toMatch(/id="state"[^>]*>live</);
-      expect(await domOf(closed.url.href)).toContain("AuthenticationError");
+      expect(await domOf(open.http.url.href)).toMatch(/id="state"[^>]*>live</);
+      expect(await domOf(`${closed.http.url.href}?token=${TOKEN}`)).toMatch(
+        /id="state"[^>]*>live</,
+      );
+      expect(await domOf(closed.http.url.href)).toContain("AuthenticationError");
     },
     SECONDS_MAX * 1000,
   );
@@ -79,7 +84,9 @@ describe.skipIf(isMissing)("browser", () => {
         hostname: "127.0.0.1",
         fetch: async (request) => {
           if (request.method === "POST") report.resolve(await request.text());
-          return new Response(foreignPage(open.url), { headers: { "content-type": "text/html" } });
+          return new Response(foreignPage(open.http.url), {
+            headers: { "content-type": "text/html" },
+          });
         },
       });
       // With a port to debug it, the browser stays until it is told to go.
@@ -90,7 +97,7 @@ describe.skipIf(isMissing)("browser", () => {
       browser.kill();
       await browser.exited;
       await site.stop(true);
-      const paused = await fetch(new URL("/is_paused", open.url));
+      const paused = await fetch(new URL("/is_paused", open.http.url));
       expect(await paused.json()).toMatchObject({ is_paused: false });
     },
     SECONDS_MAX * 1000,

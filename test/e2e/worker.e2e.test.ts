@@ -14,9 +14,9 @@ import { openLlamaModel } from "../../src/engines/llama/open.ts";
 import { LINK_LIMITS } from "../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
+import { until } from "../faults/http-client.ts";
 import { samplingOf } from "../suite/request-spec.ts";
 import { newSpec, runOf } from "../suite/worker-suite.ts";
-import { untilTrue } from "./fleet.ts";
 import { engineMissing, foretoken, MAIN, spawn, start } from "./tool.ts";
 
 const missing = engineMissing();
@@ -27,7 +27,6 @@ const EPOCH = weightEpoch(0);
 const TOKEN = "a long and secret token";
 /** For a response whose KV is larger than a frame: 2 KiB a token. */
 const LONG = { kvTokens: 1024, contextTokens: 1024 };
-const CHUNK_MS_MAX = 60_000;
 const CAPACITY = { slots: 4, kvTokens: 1024, contextTokens: 256 };
 
 function groupsOf(encode: (text: string) => Int32Array): GroupSpec[] {
@@ -124,9 +123,9 @@ async function chunk(
   const common = { chunkTokens, priority: "low", kv, draft } as const;
   worker.send([{ kind: "run", request, output: Int32Array.from(output), ...common }]);
   const isThere = (kind: WorkerEvent["kind"]) => events.some((event) => event.kind === kind);
-  await untilTrue(() => isThere("chunk_done"), "the chunk", CHUNK_MS_MAX);
+  await until(() => isThere("chunk_done"), "the chunk");
   worker.send([{ kind: "export", requestId: request.requestId }]);
-  await untilTrue(() => isThere("exported"), "the KV", CHUNK_MS_MAX);
+  await until(() => isThere("exported"), "the KV");
   const made = events.flatMap((event) => (event.kind === "tokens" ? [...event.tokens] : []));
   const exported = events.find((event) => event.kind === "exported");
   const stats = events.findLast((event) => event.kind === "stats");
@@ -183,15 +182,15 @@ engineTest(
         workerId: workerId(0),
         url,
         clock: wallClock,
-        limits: { openMsMax: 20_000 },
+        limits: { openMsMax: 120_000 },
       });
       const events: WorkerEvent[] = [];
       worker.listen((_, some) => events.push(...some));
       worker.send([runOf(spec, { chunkTokens: 4 })]);
       const isDone = () => events.some(({ kind }) => kind === "chunk_done");
-      await untilTrue(isDone, "the chunk");
+      await until(isDone, "the chunk");
       child.kill("SIGUSR2");
-      await untilTrue(() => events.some(({ kind }) => kind === "failed"), "the failure", 5_000);
+      await until(() => events.some(({ kind }) => kind === "failed"), "the failure");
       expect(child.exitCode).toBeNull();
       await worker.close();
     }

@@ -13,7 +13,6 @@ import {
   BUNDLED_MODEL,
   BUNDLED_PROMPTS,
   FOLDER,
-  PROGRAM,
 } from "../../src/host/installation.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";
 import { possibleKinds } from "./chaos/fleet.ts";
@@ -184,7 +183,7 @@ function* plansOf(
 
 /** @throws AppError invalid_config, usage: there is no vLLM, or too few GPUs. */
 function fleetsOf({ vllm }: ChaosSettings, folder: string): Fleets {
-  const common = { program: PROGRAM, prompts: BUNDLED_PROMPTS };
+  const common = { prompts: BUNDLED_PROMPTS };
   if (vllm === undefined) return linkedFleets({ ...common, model: BUNDLED_MODEL }, folder);
   const found = findVllm(vllm === true ? null : vllm, FOLDER);
   return vllmFleets({ ...common, model: BUNDLED_HF_MODEL }, found, folder);

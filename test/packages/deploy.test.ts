@@ -7,8 +7,8 @@ import { join } from "node:path";
 import { attempt } from "../../scripts/python-env.ts";
 import { freePort } from "../../src/tools/up/ports.ts";
 import { alertQueries, DEPLOY, panelQueries, vllmQueries } from "../deploy/queries.ts";
-import { untilTrue } from "../e2e/fleet.ts";
 import { ROOT, scratch, start } from "../e2e/tool.ts";
+import { until } from "../faults/http-client.ts";
 
 const TOKEN = "token-of-the-test";
 const KEPT = join(ROOT, ".cache", "prometheus");
@@ -81,10 +81,10 @@ describe("deploy", () => {
       return answer.ok && (await answer.text()).includes('"finished"');
     };
     const isAnswered = (act: () => Promise<boolean>) => () => act().catch(() => false);
-    await untilTrue(isAnswered(rollout), "a rollout", 60_000);
+    await until(isAnswered(rollout), "a rollout", 60_000);
     const scraped = async () =>
       (await answerOf("count_over_time(foretoken_weight_epoch[1m]) >= 3")).length > 0;
-    await untilTrue(isAnswered(scraped), "three scrapes", 60_000);
+    await until(isAnswered(scraped), "three scrapes", 60_000);
   }, 200_000);
 
   afterAll(() => {

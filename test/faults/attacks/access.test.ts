@@ -4,12 +4,12 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
-import { WebSocket } from "ws";
 import { BUNDLED_MODEL } from "../../../src/host/installation.ts";
 import { routeTable } from "../../../src/serve-routes.ts";
 import { engineMissing } from "../../e2e/tool.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
-import { type Attacked, attacked } from "./process.ts";
+import { ToolProcess } from "../process.ts";
+import { socketStatus } from "./sockets.ts";
 
 const scratch = temporaryFolder("access");
 
@@ -17,34 +17,11 @@ function bearer(token: string | null): Record<string, string> {
   return token === null ? {} : { authorization: `Bearer ${token}` };
 }
 
-async function ready({ url }: Attacked, token: string): Promise<void> {
-  for (;;) {
-    const answer = await fetch(`${url}/health`, { headers: bearer(token) });
-    await answer.arrayBuffer();
-    if (answer.status === 200) return;
-    await Bun.sleep(20);
-  }
-}
-
-/** 101 where the socket opens. */
-function socketStatus(url: string, options: object = {}): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const socket = new WebSocket(url.replace(/^http/, "ws"), options);
-    socket.once("open", () => {
-      socket.terminate();
-      resolve(101);
-    });
-    socket.once("unexpected-response", (_request, answer) => resolve(answer.statusCode ?? 0));
-    socket.once("error", reject);
-  });
-}
-
 describe.skipIf(engineMissing() !== null)("rights", () => {
-  let server: Attacked;
+  let server: ToolProcess;
 
   beforeAll(async () => {
-    server = await attacked(...["serve", "--llama", "1", "--port", "0", "--api-token", "writes"]);
-    await ready(server, "writes");
+    server = await ToolProcess.serving("--api-token", "writes");
   }, 180_000);
 
   afterAll(() => server.kill());
@@ -56,12 +33,8 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
   }));
 
   const status = async (method: string, path: string, token: string | null) => {
-    const answer = await fetch(`${server.url}${path}`, {
-      method,
-      body: method === "POST" ? "{}" : null,
-      headers: bearer(token),
-      signal: AbortSignal.timeout(10_000),
-    });
+    const body = method === "POST" ? "{}" : null;
+    const answer = await server.http.call(path, { method, body, headers: bearer(token) });
     await answer.body?.cancel();
     return answer.status;
   };
@@ -79,18 +52,10 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
   }, 180_000);
 
   test("rights: a token that is nearly the right one is none", async () => {
-    for (const token of [
-      "",
-      "write",
-      "writess",
-      "WRITES",
-      "writes\0",
-      "writes ",
-      "Bearer writes",
-    ]) {
-      const answer = await fetch(`${server.url}/workers?token=${encodeURIComponent(token)}`);
-      await answer.body?.cancel();
-      expect([token, answer.status]).toEqual([token, 401]);
+    const near = ["", "write", "writess", "WRITES", "writes\0", "writes ", "Bearer writes"];
+    for (const token of near) {
+      const got = await server.http.status(`/workers?token=${encodeURIComponent(token)}`);
+      expect([token, got]).toEqual([token, 401]);
     }
     expect(await status("GET", "/workers", "writes")).toBe(200);
   });
@@ -100,7 +65,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
     for (const path of [...spellings, "/pause?x=/health", "/health/../pause", "/pause#/health"]) {
       expect([401, 404]).toContain(await status("POST", path, null));
     }
-    const paused = await fetch(`${server.url}/is_paused`, { headers: bearer("writes") });
+    const paused = await server.http.call("/is_paused", { headers: bearer("writes") });
     expect(await paused.json()).toMatchObject({ is_paused: false });
     for (const method of ["HEAD", "PUT", "PATCH"]) {
       expect(await status(method, "/pause", null)).toBe(401);
@@ -119,7 +84,7 @@ describe.skipIf(engineMissing() !== null)("rights", () => {
 describe.skipIf(engineMissing() !== null)("weights", () => {
   const root = join(scratch, "root");
   const outside = join(scratch, "outside");
-  let server: Attacked;
+  let server: ToolProcess;
 
   beforeAll(async () => {
     for (const folder of [root, outside]) {
@@ -128,19 +93,11 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     }
     symlinkSync(outside, join(root, "link"));
     symlinkSync(join(outside, "model.gguf"), join(root, "link.gguf"));
-    server = await attacked("serve", "--llama", "1", "--port", "0", "--weights-root", root);
-    await ready(server, "");
+    server = await ToolProcess.serving("--weights-root", root);
   }, 180_000);
 
   afterAll(() => server.kill());
 
-  const post = async (path: string, body: object) => {
-    const answer = await fetch(`${server.url}${path}`, {
-      method: "POST",
-      body: JSON.stringify(body),
-    });
-    return { status: answer.status, text: await answer.text() };
-  };
   const calls = (path: string): [string, object][] => [
     ["/update_weights", { weight_dir: path }],
     ["/update_weights", { update_info: { weights_path: path } }],
@@ -164,17 +121,16 @@ describe.skipIf(engineMissing() !== null)("weights", () => {
     ];
     for (const path of paths) {
       for (const [route, body] of calls(path)) {
-        const { status, text } = await post(route, body);
+        const { status, text } = await server.http.ask(route, body);
         expect([route, path, status]).toEqual([route, path, 400]);
         expect(text).toContain("--weights-root");
       }
     }
-    const version = await fetch(`${server.url}/weight_info`);
-    expect(await version.json()).toMatchObject({ weight_version: "0" });
+    expect(await server.http.json("/weight_info")).toMatchObject({ weight_version: "0" });
   }, 180_000);
 
   test("weights: a file in the root is loaded", async () => {
-    const loaded = await post("/update_weights_from_disk", {
+    const loaded = await server.http.ask("/update_weights_from_disk", {
       model_path: join(root, "model.gguf"),
     });
     expect(loaded).toMatchObject({ status: 200 });

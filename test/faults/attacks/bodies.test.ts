@@ -6,26 +6,26 @@ import { connect, type Socket } from "node:net";
 import { gzipSync, zstdCompressSync } from "node:zlib";
 import { fold32 } from "../../../src/core/base/hash.ts";
 import { engineMissing } from "../../e2e/tool.ts";
-import { Victim } from "./edge-bed.ts";
+import { ToolProcess } from "../process.ts";
 import { rounds } from "./scale.ts";
 
 const MB = 1_000_000;
 /** Slowest answer of /health, on a loaded machine. */
-const HEALTH_MS_MAX = 5_000;
+const HEALTH_MS_MAX = 20_000;
 const SEED = Number(process.env.SEED ?? 1);
 
 const attack = test.skipIf(engineMissing() !== null);
-let victim: Victim;
+let victim: ToolProcess;
 let good: readonly number[];
 
 beforeAll(async () => {
   if (engineMissing() !== null) return;
-  victim = await Victim.start();
+  victim = await ToolProcess.serving();
   good = await victim.goodTokens();
 }, 180_000);
 
 afterAll(async () => {
-  await victim?.stop();
+  await victim?.kill();
 });
 
 interface Connection {
@@ -36,7 +36,7 @@ interface Connection {
 }
 
 function dial(): Connection {
-  const socket = connect(Number(victim.url.port), victim.url.hostname);
+  const socket = connect(Number(victim.http.url.port), victim.http.url.hostname);
   const ended = new Promise<void>((resolve) => socket.once("close", () => resolve()));
   const connection: Connection = { socket, text: "", ended };
   socket.on("error", () => {});
@@ -48,14 +48,14 @@ function dial(): Connection {
 
 function head(length: number | null, more = ""): string {
   const size = length === null ? "Transfer-Encoding: chunked" : `Content-Length: ${length}`;
-  return `POST /v1/completions HTTP/1.1\r\nHost: ${victim.url.host}\r\n${size}\r\n${more}\r\n`;
+  return `POST /v1/completions HTTP/1.1\r\nHost: ${victim.http.url.host}\r\n${size}\r\n${more}\r\n`;
 }
 
 /** The attack runs in time and leaves the sidecar as it was. */
 async function survived(act: () => Promise<unknown>, healthMsMax = HEALTH_MS_MAX): Promise<void> {
   const slowest = await victim.slowestHealthMs(act);
   expect(slowest).toBeLessThan(healthMsMax);
-  expect(victim.exitCode).toBeNull();
+  expect(victim.hasEnded).toBe(false);
   expect(await victim.goodTokens()).toEqual([...good]);
 }
 
@@ -126,7 +126,7 @@ attack(
       for (const { encoding, body } of bombs) {
         const answers = await Promise.all(
           Array.from({ length: rounds(8, 40) }, () =>
-            fetch(new URL("/v1/completions", victim.url), {
+            fetch(new URL("/v1/completions", victim.http.url), {
               method: "POST",
               headers: { "content-encoding": encoding },
               body,
@@ -155,7 +155,7 @@ attack(
     await survived(async () => {
       for (const body of bodies.slice(0, rounds(3, bodies.length))) {
         for (const path of paths.slice(0, rounds(1, paths.length))) {
-          const answer = await victim.post(path, body);
+          const answer = await victim.http.post(path, body);
           expect(answer.status).toBe(400);
           expect(await answer.text()).toContain("more than 524288 objects, lists and texts");
         }
@@ -196,7 +196,7 @@ attack(
       ["/v1/chat/completions", (items) => `{"messages":[${items("11")}]}`, "messages"],
     ];
     const told = async (path: string, body: string) => {
-      const answer = await victim.post(path, body);
+      const answer = await victim.http.post(path, body);
       return { status: answer.status, text: (await answer.text()).replaceAll(/\d{4,}/g, "N") };
     };
     const before = victim.residentMib;
@@ -220,7 +220,7 @@ attack(
     await survived(async () => {
       for (const length of ["-1", "1e3", "99999999999999999999", "0x10", "5, 6", ""]) {
         const connection = dial();
-        const host = `Host: ${victim.url.host}`;
+        const host = `Host: ${victim.http.url.host}`;
         connection.socket.end(
           `POST /v1/completions HTTP/1.1\r\n${host}\r\nContent-Length: ${length}\r\n\r\n{}`,
         );
@@ -265,7 +265,7 @@ attack(
       const connections = [
         "",
         "POST / HT",
-        `POST / HTTP/1.1\r\nHost: ${victim.url.host}\r\nX-A: b`,
+        `POST / HTTP/1.1\r\nHost: ${victim.http.url.host}\r\nX-A: b`,
       ].map((text) => {
         const connection = dial();
         connection.socket.write(text);

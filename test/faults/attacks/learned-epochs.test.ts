@@ -4,34 +4,25 @@
 // with old weights must not serve once that can be known.
 
 import { expect, test } from "bun:test";
+import { type Choice, until } from "../http-client.ts";
 import { rounds } from "./scale.ts";
 import { expectedOf, StandInBed } from "./stand-in-bed.ts";
 
-interface Choice {
-  readonly token_ids: number[];
-  readonly weight_versions: { version: string }[];
-}
-
 async function generate(bed: StandInBed, prompt: number[], more: object = {}): Promise<Choice> {
   const { extra = {}, ...fields } = more as { extra?: object };
-  const body = {
-    token_ids: prompt,
-    sampling_params: { max_tokens: 24, extra_args: extra },
-    ...fields,
-  };
-  const answer = await bed.post("/inference/v1/generate", body);
-  const { choices } = (await answer.json()) as { choices: Choice[] };
-  const [choice] = choices;
+  const params = { max_tokens: 24, extra_args: extra };
+  const [choice] = await bed.http.choices(prompt, params, fields);
   if (choice === undefined) throw new Error("no choice");
   return choice;
 }
 
-async function until(what: string, isTrue: () => boolean | Promise<boolean>): Promise<void> {
-  for (let i = 0; i < 400; i += 1) {
-    if (await isTrue()) return;
-    await Bun.sleep(10);
-  }
-  throw new Error(`never: ${what}`);
+const versionOf = async (bed: StandInBed) =>
+  (await generate(bed, [3])).weight_versions[0]?.version ?? "";
+
+/** All stand-ins have the version, and the sidecar knows it. */
+async function updated(bed: StandInBed, version: string): Promise<void> {
+  for (const standIn of bed.standIns) standIn.weightVersion = version;
+  await until(async () => (await versionOf(bed)) === version, version);
 }
 
 const epochOf = ({ sidecar }: StandInBed): number => sidecar.sidecar.rollout.epoch;
@@ -44,7 +35,7 @@ const HINTS: readonly [string, (step: number) => object][] = [
 
 for (const [name, hintOf] of HINTS) {
   test(`updates past the sidecar, named by ${name}: no KV salt is used under two versions`, async () => {
-    const bed = await StandInBed.start(2, () => ({}));
+    const bed = await StandInBed.start(2);
     const steps = rounds(5, 60);
     for (let step = 1; step <= steps; step += 1) {
       for (const standIn of bed.standIns) standIn.weightVersion = `w${step}`;
@@ -77,15 +68,15 @@ for (const [name, hintOf] of HINTS) {
 }
 
 test("updates past the sidecar that only the engines report begin an epoch within a poll", async () => {
-  const bed = await StandInBed.start(2, () => ({}));
+  const bed = await StandInBed.start(2);
   for (let step = 1; step <= rounds(4, 40); step += 1) {
     const before = epochOf(bed);
     for (const standIn of bed.standIns) standIn.weightVersion = `step-${step}`;
-    await until("the next epoch", () => epochOf(bed) > before || step === 1);
-    await until("both serve", async () => {
+    await until(() => epochOf(bed) > before || step === 1, "the next epoch");
+    await until(async () => {
       const [one] = (await generate(bed, [5, step])).weight_versions;
       return one?.version === `step-${step}` && bed.sidecar.sidecar.rollout.workers.length === 2;
-    });
+    }, "both serve");
     // Once for both engines, however they were polled.
     expect(epochOf(bed)).toBeLessThanOrEqual(before + 1);
   }
@@ -95,25 +86,18 @@ test("updates past the sidecar that only the engines report begin an epoch withi
 
 /** Of two engines, `left` has stale weights, and the sidecar knows it. */
 async function withStaleEngine() {
-  const bed = await StandInBed.start(2, () => ({}));
-  const [updated, left] = bed.standIns;
-  if (updated === undefined || left === undefined) throw new Error("two stand-ins");
-  for (const standIn of bed.standIns) standIn.weightVersion = "step-1";
-  await until(
-    "step-1",
-    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-1",
-  );
-  updated.weightVersion = "step-2";
-  await until("it is stale", async () => (await bed.metric("foretoken_workers_stale")) === 1);
+  const bed = await StandInBed.start(2);
+  const [first, left] = bed.standIns;
+  if (first === undefined || left === undefined) throw new Error("two stand-ins");
+  await updated(bed, "step-1");
+  first.weightVersion = "step-2";
+  await until(async () => (await bed.http.metric("foretoken_workers_stale{")) === 1, "it is stale");
   return { bed, left };
 }
 
 test("an engine that was not updated is fenced, counted, named, and serves again once it is", async () => {
   const { bed, left } = await withStaleEngine();
-  const { workers } = (await (await bed.call("GET", "/foretoken/workers")).json()) as {
-    workers: { state: string; reason: string; stale: boolean; weight_version: string }[];
-  };
-  const stale = workers.filter(({ state }) => state === "fenced");
+  const stale = (await bed.http.workers()).filter(({ state }) => state === "fenced");
   expect(stale).toMatchObject([{ stale: true, weight_version: "step-1" }]);
   expect(stale[0]?.reason).toBe(
     "has stale weights: it reports step-1, the current ones are step-2",
@@ -127,32 +111,24 @@ test("an engine that was not updated is fenced, counted, named, and serves again
   }
   expect(left.bodies.length).toBe(before);
   left.weightVersion = "step-2";
-  await until("it serves", () => bed.sidecar.sidecar.rollout.workers.length === 2);
-  expect(await bed.metric("foretoken_workers_stale")).toBe(0);
+  await until(() => bed.sidecar.sidecar.rollout.workers.length === 2, "it serves");
+  expect(await bed.http.metric("foretoken_workers_stale{")).toBe(0);
   expect(bed.failures).toEqual([]);
   await bed.stop();
 }, 180_000);
 
 test("a stale engine that is removed is not counted any more", async () => {
   const { bed, left } = await withStaleEngine();
-  await bed.call("DELETE", `/workers/${encodeURIComponent(left.url)}`);
-  await until("it is gone", async () => (await bed.metric("foretoken_workers_stale")) === 0);
+  await bed.http.call(`/workers/${encodeURIComponent(left.url)}`, { method: "DELETE" });
+  await until(async () => (await bed.http.metric("foretoken_workers_stale{")) === 0, "it is gone");
   await bed.stop();
 });
 
 test("an engine that restarts with its first weights is fenced until the trainer has updated it", async () => {
   const bed = await StandInBed.start(2, () => ({ downMs: 300 }));
-  for (const standIn of bed.standIns) standIn.weightVersion = "step-1";
-  await until(
-    "step-1",
-    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-1",
-  );
-  for (const standIn of bed.standIns) standIn.weightVersion = "step-2";
-  await until(
-    "step-2",
-    async () => (await generate(bed, [3])).weight_versions[0]?.version === "step-2",
-  );
-  await until("both", () => bed.sidecar.sidecar.rollout.workers.length === 2);
+  await updated(bed, "step-1");
+  await updated(bed, "step-2");
+  await until(() => bed.sidecar.sidecar.rollout.workers.length === 2, "both");
   const [first] = bed.standIns;
   if (first === undefined) throw new Error("two stand-ins");
   first.weightVersion = "default";
@@ -166,12 +142,12 @@ test("an engine that restarts with its first weights is fenced until the trainer
   const ids = first.bodies.slice(served).map(({ request_id: id }) => String(id));
   expect(ids.filter((id) => /^ft-\d/.test(id))).toEqual([]);
   first.weightVersion = "step-2";
-  await until("it serves", () => bed.sidecar.sidecar.rollout.workers.length === 2);
+  await until(() => bed.sidecar.sidecar.rollout.workers.length === 2, "it serves");
   await bed.stop();
 }, 180_000);
 
 test("a weight changes under a running wave: every response is whole, and of versions in their order", async () => {
-  const bed = await StandInBed.start(2, () => ({}));
+  const bed = await StandInBed.start(2);
   for (const standIn of bed.standIns) standIn.weightVersion = "0";
   const prompts = Array.from({ length: rounds(40, 600) }, (_, i) => [20 + (i % 9), 1, i]);
   let step = 0;
@@ -191,7 +167,7 @@ test("a weight changes under a running wave: every response is whole, and of ver
 }, 180_000);
 
 test("salts that count requests, name tenants or are random begin no epoch while requests run", async () => {
-  const bed = await StandInBed.start(2, () => ({}));
+  const bed = await StandInBed.start(2);
   const salts = Array.from({ length: 40 }, (_, i) => [
     `tenant-${i}`,
     String(i),

@@ -6,14 +6,16 @@ import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { present } from "../../../src/core/base/assert.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
-import { SAMPLING_DEFAULTS } from "../../../src/core/request/request.ts";
 import type { Response } from "../../../src/core/request/response.ts";
 import { loadCore } from "../../../src/core/wasm/load.ts";
-import { LinkHost } from "../../../src/engines/remote/host.ts";
+import type { LinkHost } from "../../../src/engines/remote/host.ts";
 import type { LinkLimits } from "../../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../../src/engines/remote/worker.ts";
 import { WorkerPool } from "../../../src/pool/pool.ts";
 import { Sidecar } from "../../../src/server/sidecar.ts";
+import { clock, listen } from "../../suite/link-fixture.ts";
+import { samplingOf } from "../../suite/request-spec.ts";
+import { until } from "../http-client.ts";
 import { SimulatedWorker } from "../simulated/worker.ts";
 import { Mangler } from "./mangler.ts";
 import { rounds } from "./scale.ts";
@@ -21,10 +23,8 @@ import { rounds } from "./scale.ts";
 const ROUNDS = rounds(20, 1000);
 const REQUESTS = 8;
 const TOKENS = 24;
-const DEADLINE_MS = 60_000;
 const RETRY_MS_MAX = 10;
 const EPOCH = weightEpoch(0);
-const clock = { nowMs: () => performance.now() };
 /** What is waited for in vain is waited for briefly. */
 const LIMITS: Partial<LinkLimits> = {
   heartbeatMs: 50,
@@ -58,15 +58,7 @@ class Hosted {
   host: LinkHost | null = null;
 
   async listen(): Promise<string> {
-    this.host = await LinkHost.listen({
-      worker: this.worker,
-      modelId: "simulated",
-      vocabularySize: 1000,
-      epoch: EPOCH,
-      host: "127.0.0.1",
-      port: 0,
-      token: null,
-      clock,
+    this.host = await listen(this.worker, {
       limits: LIMITS,
       events: (event) => {
         told.push(JSON.stringify(event));
@@ -147,13 +139,12 @@ afterAll(async () => {
 /** One response; resolves when it has ended, however it has. */
 function ask(n: number): Promise<Response | null> {
   const { promise, resolve } = Promise.withResolvers<Response | null>();
-  const sampling = { temperature: 1, seed: n, tokensMax: TOKENS, stopTokenIds: [] };
   const asked = sidecar.generate(
     {
       // Two of a kind each, so that drafts go about as well.
       prompt: Int32Array.of((n >> 1) % 1000, 2, 3),
       n: 1,
-      sampling: { ...sampling, ...SAMPLING_DEFAULTS },
+      sampling: samplingOf({ temperature: 1, seed: n, tokensMax: TOKENS }),
       seeded: false,
       group: null,
       priority: 0,
@@ -163,30 +154,24 @@ function ask(n: number): Promise<Response | null> {
   return promise;
 }
 
-async function until(isTrue: () => boolean, what: string): Promise<void> {
-  const endMs = performance.now() + DEADLINE_MS;
-  while (!isTrue()) {
-    if (performance.now() > endMs) {
-      throw new Error(`${what} ${broken ?? ""}\n${told.slice(-20).join("\n")}`);
-    }
-    await Bun.sleep(2);
-  }
-}
-
+const about = (what: string) => `${what} ${broken ?? ""}\n${told.slice(-20).join("\n")}`;
 const isServing = () => pool.members.every(({ state }) => state === "ready");
 
 test("link: whatever passes between a sidecar and a host, both live and every request is answered", async () => {
   let refused = 0;
   for (let round = 1; round <= ROUNDS; round += 1) {
     mangler.attack(0, 0);
-    await until(isServing, `seed ${round}: the attacked worker serves again`);
+    await until(isServing, () => about(`seed ${round}: the attacked worker serves again`));
     told.length = 0;
     mangler.attack(round, 20 + (round % 7) * 60);
     const ended: (Response | null)[] = [];
     for (let i = 0; i < REQUESTS; i += 1) {
       void ask(round * REQUESTS + i).then((response) => ended.push(response));
     }
-    await until(() => ended.length === REQUESTS, `seed ${round}: every request is answered`);
+    await until(
+      () => ended.length === REQUESTS,
+      () => about(`seed ${round}: every request`),
+    );
     for (const response of ended) {
       const { finish, length, refusal } = present(response, "it was asked for");
       if (refusal !== null) refused += 1;
@@ -199,7 +184,7 @@ test("link: whatever passes between a sidecar and a host, both live and every re
   expect(mangler.changed).toBeGreaterThan(ROUNDS);
   expect(refused).toBeLessThan((ROUNDS * REQUESTS) / 4);
   mangler.attack(0, 0);
-  await until(isServing, "the attacked worker serves again");
+  await until(isServing, () => about("the attacked worker serves again"));
   const after = await Promise.all(Array.from({ length: REQUESTS }, (_, i) => ask(i)));
   expect(after.map((response) => response?.length)).toEqual(after.map(() => TOKENS));
 });

@@ -3,12 +3,13 @@
 
 import type { AddressInfo } from "node:net";
 import { WebSocket, WebSocketServer } from "ws";
-import { fold32 } from "../../../src/core/base/hash.ts";
 import {
   decodeSidecarMessage,
   encodeSidecarMessage,
 } from "../../../src/engines/remote/command-codec.ts";
 import { decodeHostMessage, encodeHostMessage } from "../../../src/engines/remote/event-codec.ts";
+import { editedBytes } from "../fuzz/variations.ts";
+import { Dice } from "./settings.ts";
 
 type Relay = (frame: Uint8Array | string) => void;
 
@@ -19,8 +20,8 @@ export class Mangler {
   readonly url: string;
   readonly #sockets: WebSocketServer;
   readonly #open = new Set<WebSocket>();
-  #seed = 0;
-  #draws = 0;
+  #dice = new Dice(0);
+  #last: Uint8Array = new Uint8Array(0);
   /** Of 1,000 frames so many are changed. */
   #rate = 0;
   /** Frames changed so far. */
@@ -39,19 +40,13 @@ export class Mangler {
   }
 
   attack(seed: number, rate: number): void {
-    this.#seed = seed;
-    this.#draws = 0;
+    this.#dice = new Dice(seed);
     this.#rate = rate;
   }
 
   async close(): Promise<void> {
     for (const socket of this.#open) socket.terminate();
     await new Promise<void>((resolve) => this.#sockets.close(() => resolve()));
-  }
-
-  #below(count: number): number {
-    this.#draws += 1;
-    return fold32(this.#seed, this.#draws) % count;
   }
 
   #relay(near: WebSocket, hostUrl: string): void {
@@ -84,26 +79,24 @@ export class Mangler {
 
   #pass(frame: Uint8Array, relay: Relay, from: WebSocket): void {
     // What a host says of its capacity bounds what the sidecar takes: a small context is no broken frame.
-    if (this.#below(1000) >= this.#rate || isWelcome(frame)) {
+    if (this.#dice.below(1000) >= this.#rate || isWelcome(frame)) {
       relay(frame);
       return;
     }
     this.changed += 1;
-    switch (this.#below(12)) {
+    const other = this.#last;
+    this.#last = frame;
+    switch (this.#dice.below(12)) {
       case 0:
-        relay(this.#flipped(frame));
-        return;
       case 1:
-        relay(frame.subarray(0, this.#below(frame.length + 1)));
-        return;
       case 2:
-        relay(frame);
-        relay(frame);
+        relay(editedBytes(frame, other, this.#dice));
         return;
       case 3:
+        relay(frame);
+        relay(frame);
         return;
       case 4:
-        relay(Uint8Array.from({ length: this.#below(200) }, () => this.#below(256)));
         return;
       case 5:
         relay("text where frames are binary");
@@ -119,15 +112,6 @@ export class Mangler {
     }
   }
 
-  #flipped(frame: Uint8Array): Uint8Array {
-    const copy = new Uint8Array(frame);
-    for (let i = 0; i <= this.#below(4); i += 1) {
-      const at = this.#below(copy.length || 1);
-      copy[at] = (copy[at] ?? 0) ^ (1 << this.#below(8));
-    }
-    return copy;
-  }
-
   /** The same frame with one number of it, at any depth, replaced: still well formed. */
   #rewritten(bytes: Uint8Array): Uint8Array {
     try {
@@ -138,7 +122,7 @@ export class Mangler {
     } catch {
       // What was altered cannot be encoded.
     }
-    return this.#flipped(bytes);
+    return editedBytes(bytes, this.#last, this.#dice);
   }
 
   #altered<T>(message: T): T {
@@ -151,11 +135,11 @@ export class Mangler {
       }
     };
     walk(message, null, "");
-    const place = places[this.#below(places.length || 1)];
+    const place = places[this.#dice.below(places.length || 1)];
     if (place === undefined) return message;
     const { holder, key } = place;
-    const value = NUMBERS[this.#below(NUMBERS.length)] ?? 0;
-    holder[key] = this.#below(2) === 0 ? value : Number(holder[key]) + this.#below(5) - 2;
+    const value = this.#dice.one(NUMBERS);
+    holder[key] = this.#dice.below(2) === 0 ? value : Number(holder[key]) + this.#dice.below(5) - 2;
     return message;
   }
 }

@@ -4,19 +4,12 @@
 import { afterEach, expect, setDefaultTimeout, test } from "bun:test";
 import { copyFileSync, mkdirSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { freePort } from "../../../src/tools/up/ports.ts";
-import {
-  generate,
-  type Proc,
-  startSidecar,
-  startWorker,
-  untilTrue,
-  type WorkerEntry,
-  workersOf,
-} from "../../e2e/fleet.ts";
+import { generate, startSidecar, startWorker } from "../../e2e/fleet.ts";
 import { engineMissing, scratch } from "../../e2e/tool.ts";
 import { checkpoint, writeSafetensors } from "../../llama/checkpoint.ts";
 import { MODEL_PATH, OTHER_MODEL_PATH } from "../../llama/engine-fixture.ts";
+import { until } from "../http-client.ts";
+import type { ToolProcess } from "../process.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -26,37 +19,30 @@ setDefaultTimeout(180_000);
 
 const TOKENS = 64;
 const folder = scratch();
-const procs: Proc[] = [];
+const processes: ToolProcess[] = [];
 
 afterEach(async () => {
-  await Promise.all(procs.splice(0).map((proc) => proc.end()));
+  await Promise.all(processes.splice(0).map((one) => one.kill()));
   rmSync(folder, { recursive: true, force: true });
 });
 
-interface Entry extends WorkerEntry {
-  readonly weights: string | null;
+const untilStates = ({ http }: ToolProcess, states: string) =>
+  until(async () => (await http.workers()).map(({ state }) => state).join() === states, states);
+
+async function worker(model: string, at: string | null = null): Promise<ToolProcess> {
+  const one = await startWorker(at, "--model", model);
+  processes.push(one);
+  return one;
 }
 
-const entries = async (url: string) => (await workersOf(url)) as readonly Entry[];
-const statesOf = async (url: string) => (await entries(url)).map(({ state }) => state).join();
-
-async function worker(port: number, model: string): Promise<Proc> {
-  const proc = await startWorker(port, "--model", model);
-  procs.push(proc);
-  return proc;
+async function sidecar(workers: readonly ToolProcess[]): Promise<ToolProcess> {
+  const one = await startSidecar(workers, "--chunk-tokens", "8");
+  processes.push(one);
+  return one;
 }
 
-async function sidecar(ports: readonly number[], ...args: string[]) {
-  const { proc, url } = await startSidecar(ports, "--chunk-tokens", "8", ...args);
-  procs.push(proc);
-  return { proc, url };
-}
-
-async function update(url: string, path: string): Promise<number> {
-  const body = JSON.stringify({ update_info: { weights_path: path } });
-  const headers = { "content-type": "application/json" };
-  const target = new URL("/update_weights", url);
-  return (await fetch(target, { method: "POST", headers, body })).status;
+async function update({ http }: ToolProcess, path: string): Promise<number> {
+  return (await http.ask("/update_weights", { update_info: { weights_path: path } })).status;
 }
 
 /** Weights that no file has yet. */
@@ -72,57 +58,54 @@ function writeStep(name: string, value: number): string {
 engineTest(
   "a worker on q8_0 beside one on f16 is refused, and named with its weights",
   async () => {
-    const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];
-    await Promise.all([
-      worker(ports[0] as number, OTHER_MODEL_PATH),
-      worker(ports[1] as number, MODEL_PATH),
-    ]);
-    const { proc, url } = await sidecar(ports);
-    const [f16, q8] = await entries(url);
-    expect([f16?.state, q8?.state]).toEqual(["ready", "fenced"]);
+    const workers = await Promise.all([worker(OTHER_MODEL_PATH), worker(MODEL_PATH)]);
+    const [first = "", second = ""] = workers.map(({ url }) => url);
+    const server = await sidecar(workers);
+    await untilStates(server, "ready,fenced");
+    const [f16, q8] = await server.http.workers();
     expect(f16?.weights).toMatch(/^f16-[0-9a-f]{16}$/);
     expect(q8?.weights).toMatch(/^q8_0-[0-9a-f]{16}$/);
-    expect(q8?.reason).toContain(
-      `has weights ${q8?.weights}, ws://127.0.0.1:${ports[0]} has ${f16?.weights}`,
-    );
-    const line = proc.line(/state=fenced/)?.text ?? "";
+    const reason = `has weights ${q8?.weights}, ${first} has ${f16?.weights}`;
+    expect(q8?.reason).toContain(reason);
+    const line = server.line(/state=fenced/) ?? "";
     expect(line).toContain(q8?.weights ?? "?");
-    expect(line).toContain(`ws://127.0.0.1:${ports[1]}`);
-    const health = await fetch(new URL("/health", url));
+    expect(line).toContain(second);
+    const health = await server.http.call("/health");
     expect([health.status, await health.text()]).toEqual([200, expect.stringContaining("f16-")]);
-    await Promise.all([0, 1, 2, 3].map((n) => generate(url, n, TOKENS)));
+    await Promise.all([0, 1, 2, 3].map((n) => generate(server, n, TOKENS)));
     // A GGUF file brings its own precision: whoever takes it has the same as the other.
-    expect(await update(url, OTHER_MODEL_PATH)).toBe(200);
-    await untilTrue(async () => (await statesOf(url)) === "ready,ready", "both to serve");
+    expect(await update(server, OTHER_MODEL_PATH)).toBe(200);
+    await untilStates(server, "ready,ready");
   },
 );
 
 engineTest(
   "a worker that was started anew with its first file serves only with the update",
   async () => {
-    const ports = [freePort("127.0.0.1"), freePort("127.0.0.1")];
-    const [, second] = await Promise.all(ports.map((port) => worker(port, OTHER_MODEL_PATH)));
-    const { url } = await sidecar(ports);
+    const [first, second] = await Promise.all([worker(OTHER_MODEL_PATH), worker(OTHER_MODEL_PATH)]);
+    if (first === undefined || second === undefined) throw new Error("two workers");
+    const server = await sidecar([first, second]);
+    const weights = async () => (await server.http.workers()).map((one) => one.weights);
     const path = writeStep("step-1.safetensors", 0.01);
-    const initial = (await entries(url))[1]?.weights;
-    expect(await update(url, path)).toBe(200);
-    const current = (await entries(url))[0]?.weights ?? null;
-    expect(current).not.toBe(initial);
-    const expected = await generate(url, 1, TOKENS);
+    const initial = (await weights())[1];
+    expect(await update(server, path)).toBe(200);
+    const current = (await weights())[0] ?? null;
+    expect(current).not.toBe(initial ?? null);
+    const expected = await generate(server, 1, TOKENS);
 
-    await second?.end();
-    await worker(ports[1] as number, OTHER_MODEL_PATH);
-    await untilTrue(async () => (await statesOf(url)) === "ready,ready", "the worker's return");
-    expect((await entries(url)).map(({ weights }) => weights)).toEqual([current, current]);
-    const all = await Promise.all(Array.from({ length: 8 }, () => generate(url, 1, TOKENS)));
+    await second.kill();
+    const again = await worker(OTHER_MODEL_PATH, second.url);
+    await untilStates(server, "ready,ready");
+    expect(await weights()).toEqual([current, current]);
+    const all = await Promise.all(Array.from({ length: 8 }, () => generate(server, 1, TOKENS)));
     for (const tokens of all) expect(tokens).toEqual(expected);
 
     // The file holds something else by now: what the worker would be given is not what the other has.
     copyFileSync(writeStep("step-2.safetensors", 0.02), path);
-    await procs.at(-1)?.end();
-    await worker(ports[1] as number, OTHER_MODEL_PATH);
-    await untilTrue(async () => (await statesOf(url)) === "ready,fenced", "the fence");
-    expect((await entries(url))[1]?.reason).toContain(`has ${current}`);
-    expect(await generate(url, 1, TOKENS)).toEqual(expected);
+    await again.kill();
+    await worker(OTHER_MODEL_PATH, second.url);
+    await untilStates(server, "ready,fenced");
+    expect((await server.http.workers())[1]?.reason).toContain(`has ${current}`);
+    expect(await generate(server, 1, TOKENS)).toEqual(expected);
   },
 );

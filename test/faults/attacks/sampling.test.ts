@@ -9,7 +9,8 @@ import { openLinkWorker } from "../../../src/engines/remote/worker.ts";
 import { engineMissing } from "../../e2e/tool.ts";
 import { Ear, finished } from "../../llama/ear.ts";
 import { newRequest, run, soloResponse } from "../../llama/engine-fixture.ts";
-import { type Attacked, attacked } from "./process.ts";
+import { ANSWER_MS_MAX } from "../http-client.ts";
+import { ToolProcess } from "../process.ts";
 import { rounds } from "./scale.ts";
 import { Dice, range, requestOf, VOCABULARY } from "./settings.ts";
 
@@ -18,7 +19,6 @@ setDefaultTimeout(600_000);
 const SEED = Number(process.env.SEED ?? 1);
 const TRIALS = { embedded: rounds(60, 1200), linked: rounds(24, 400) };
 const AT_ONCE = 8;
-const ANSWER_MS_MAX = 60_000;
 /** Thousands of responses on kernels that are slow. */
 const LARGE_MS_MAX = 240_000;
 const missing = engineMissing() !== null;
@@ -28,38 +28,32 @@ const WORKER = ["worker", "--listen", "127.0.0.1:0", ...CAPACITY, "--max-model-l
 
 for (const kind of ["embedded", "linked"] as const) {
   describe.skipIf(missing)(`sampling settings, ${kind} engines`, () => {
-    const processes: Attacked[] = [];
-    let sidecar: Attacked;
+    const processes: ToolProcess[] = [];
+    let sidecar: ToolProcess;
 
     beforeAll(async () => {
       const engines =
-        kind === "linked" ? await Promise.all(range(2).map(() => attacked(...WORKER))) : [];
+        kind === "linked"
+          ? await Promise.all(range(2).map(() => ToolProcess.listening(...WORKER)))
+          : [];
       const args = engines.flatMap(({ url }) => ["--worker", url]);
       const own = kind === "embedded" ? ["--llama", "2", ...CAPACITY] : args;
-      sidecar = await attacked("serve", "--port", "0", ...own);
+      sidecar = await ToolProcess.serving(...own, "--log", "json");
       processes.push(sidecar, ...engines);
     });
 
-    afterAll(() => {
-      for (const one of processes) one.kill();
+    afterAll(async () => {
+      await Promise.all(processes.map((one) => one.kill()));
     });
 
-    async function post(
-      path: string,
-      body: string,
-      {
-        headers = {},
-        msMax = ANSWER_MS_MAX,
-      }: { headers?: Record<string, string>; msMax?: number } = {},
-    ): Promise<[number, string]> {
+    async function post(path: string, body: string, msMax = ANSWER_MS_MAX) {
       const signal = AbortSignal.timeout(msMax);
-      const options = { method: "POST", body, headers, signal };
-      const response = await fetch(new URL(path, sidecar.url), options);
-      return [response.status, await response.text()];
+      const answer = await sidecar.http.call(path, { method: "POST", body, signal });
+      return [answer.status, await answer.text()] as const;
     }
 
-    const generate = (fields: object, options = {}) =>
-      post("/inference/v1/generate", JSON.stringify(fields), options);
+    const generate = (fields: object, msMax?: number) =>
+      post("/inference/v1/generate", JSON.stringify(fields), msMax);
 
     async function goodTokens(): Promise<string> {
       const params = { max_tokens: 40, temperature: 1, seed: 11, logprobs: 2 };
@@ -71,9 +65,9 @@ for (const kind of ["embedded", "linked"] as const) {
 
     /** No engine ended or was lost. A busy machine may be silent on a link for a while. */
     function expectUnharmed(): void {
-      expect(processes.filter((one) => !one.isAlive())).toEqual([]);
+      expect(processes.filter((one) => one.hasEnded)).toEqual([]);
       const lost = /"event":"worker".*"state":"(?!ready|reconnecting)/;
-      expect(sidecar.log.filter((line) => lost.test(line))).toEqual([]);
+      expect(sidecar.lines.filter((line) => lost.test(line))).toEqual([]);
     }
 
     async function attack(trial: number): Promise<string | null> {
@@ -121,8 +115,7 @@ for (const kind of ["embedded", "linked"] as const) {
       // Embedded and linked engines take the same registry and replica: the share runs one of the two.
       const n = kind === "embedded" ? rounds(4100, 5000) : rounds(1, 5000);
       const sampling_params = { max_tokens: rounds(1, 3), n, temperature: 1, seed: 3 };
-      const msMax = LARGE_MS_MAX;
-      const [status, text] = await generate({ token_ids: [7], sampling_params }, { msMax });
+      const [status, text] = await generate({ token_ids: [7], sampling_params }, LARGE_MS_MAX);
       expect(status).toBe(200);
       expect(JSON.parse(text).choices).toHaveLength(n);
       const count = rounds(1, 4200);
@@ -188,7 +181,7 @@ function newParams(sampling: Partial<RequestSpec["sampling"]>): RequestSpec["sam
 test.skipIf(missing)(
   "a worker process: poison over the link is refused by request, and the session continues",
   async () => {
-    const host = await attacked(...WORKER);
+    const host = await ToolProcess.listening(...WORKER);
     const clock = { nowMs: () => performance.now() };
     const worker = await openLinkWorker({ workerId: workerId(0), url: host.url, clock });
     try {
@@ -220,10 +213,10 @@ test.skipIf(missing)(
       }
       expect(ear.kinds()).not.toContain("failed");
       expect(worker.epoch).toBe(weightEpoch(0));
-      expect(host.isAlive()).toBe(true);
+      expect(host.hasEnded).toBe(false);
     } finally {
       await worker.close();
-      host.kill();
+      await host.kill();
     }
   },
 );

@@ -1,23 +1,24 @@
-// A sidecar on a real port over stand-ins for vLLM servers on theirs, and a client that compares tokens: for attacks
-// on what happens when engines die.
+// A sidecar on a real port over stand-ins for vLLM servers on theirs, and clients that compare tokens: for attacks by
+// engines, and on what happens when engines die.
 
+import type { VllmLimits } from "../../../src/engines/vllm/limits.ts";
 import { startSidecar } from "../../../src/serve.ts";
 import type { RunningSidecar } from "../../../src/serve-options.ts";
 import { collecting, serveOptions, vllmSource } from "../../suite/serve-fixture.ts";
+import { HttpClient } from "../http-client.ts";
 import { EOS, standInResponse } from "../stand-in/tokens.ts";
 import { type StandInOptions, VllmStandIn } from "../stand-in/vllm-stand-in.ts";
 
-export const DEADLINE_MS = 60_000;
-const TOKENS = 24;
+export const TOKENS = 24;
 
 /** A server that does not come back at once is given up after some milliseconds. */
-const LIMITS = {
+const LIMITS: Partial<VllmLimits> = {
   retryMs: 1,
   retryMsMax: 4,
   failedAttemptsMax: 3,
   stallMs: 200,
   pollMs: 100,
-  checkMsMax: 2_000,
+  checkMsMax: 10_000,
 };
 
 export interface Answer {
@@ -26,9 +27,22 @@ export interface Answer {
   readonly message: string;
 }
 
+interface BedOptions {
+  readonly limits?: Partial<VllmLimits>;
+  /** The address under which the sidecar reaches a stand-in; default: its own. */
+  readonly reach?: (url: string) => Promise<string>;
+}
+
+interface Body {
+  readonly choices?: { token_ids?: number[] }[];
+  readonly token_ids?: number[];
+  readonly error?: { message: string; code?: number };
+}
+
 export class StandInBed {
   readonly standIns: readonly VllmStandIn[];
   readonly sidecar: RunningSidecar;
+  readonly http: HttpClient;
   readonly quarantined: string[];
   readonly failures: unknown[];
 
@@ -39,22 +53,25 @@ export class StandInBed {
   ) {
     this.standIns = standIns;
     this.sidecar = sidecar;
+    this.http = new HttpClient(sidecar.url);
     this.quarantined = seen.quarantined;
     this.failures = seen.failures;
   }
 
   static async start(
-    count: number,
-    optionsOf: (index: number) => Partial<StandInOptions>,
+    count = 1,
+    standIn: (index: number) => Partial<StandInOptions> = () => ({}),
+    { limits, reach }: BedOptions = {},
   ): Promise<StandInBed> {
     const standIns = await Promise.all(
-      Array.from({ length: count }, (_, index) => VllmStandIn.start(optionsOf(index))),
+      Array.from({ length: count }, (_, index) => VllmStandIn.start(standIn(index))),
     );
     const seen = { quarantined: [] as string[], failures: [] as unknown[] };
-    const sourceOf = (url: string) => vllmSource(url, LIMITS);
+    const sourceOf = (url: string) => vllmSource(url, { ...LIMITS, ...limits });
+    const urls = await Promise.all(standIns.map(({ url }) => reach?.(url) ?? url));
     const sidecar = await startSidecar(
       serveOptions({
-        sources: standIns.map(({ url }) => sourceOf(url)),
+        sources: urls.map(sourceOf),
         joining: { sourceOf, hasFixed: true, drainMs: 1_000 },
         policy: "foretoken",
         chunkTokens: 5,
@@ -68,35 +85,39 @@ export class StandInBed {
     return new StandInBed(standIns, sidecar, seen);
   }
 
-  async call(method: "GET" | "DELETE", path: string): Promise<Response> {
-    const signal = AbortSignal.timeout(DEADLINE_MS);
-    return await fetch(new URL(path, this.sidecar.url), { method, signal });
+  call(method: "GET" | "DELETE", path: string): Promise<Response> {
+    return this.http.call(path, { method });
   }
 
-  async post(path: string, body: object): Promise<Response> {
-    const signal = AbortSignal.timeout(DEADLINE_MS);
-    const url = new URL(path, this.sidecar.url);
-    return await fetch(url, { method: "POST", body: JSON.stringify(body), signal });
+  post(path: string, body: object): Promise<Response> {
+    return this.http.post(path, body);
   }
 
   async complete(prompt: readonly number[], more: object = {}): Promise<Answer> {
-    const body = { prompt, max_tokens: TOKENS, return_token_ids: true, ...more };
-    const answer = await this.post("/v1/completions", body);
-    const json = (await answer.json()) as {
-      choices?: { token_ids: number[] }[];
-      error?: { message: string };
-    };
-    return {
-      status: answer.status,
-      tokens: json.choices?.[0]?.token_ids ?? [],
-      message: json.error?.message ?? "",
-    };
+    const body = { prompt, max_tokens: TOKENS, return_token_ids: true, logprobs: 1, ...more };
+    const { status, text } = await this.http.ask("/v1/completions", body);
+    return answerOf([JSON.parse(text)], status);
   }
 
-  async metric(name: string): Promise<number> {
-    const text = await (await fetch(new URL("/metrics", this.sidecar.url))).text();
-    const line = text.split("\n").find((one) => one.startsWith(`${name}{`));
-    return Number(line?.split(" ").at(-1));
+  async stream(prompt: readonly number[]): Promise<Answer> {
+    const body = { prompt, max_tokens: TOKENS, return_token_ids: true, stream: true };
+    const { status, text } = await this.http.ask("/v1/completions", body);
+    const events = text.split("\n").filter((line) => line.startsWith("data: {"));
+    const answer = answerOf(
+      events.map((line) => JSON.parse(line.slice("data: ".length))),
+      status,
+    );
+    if (answer.status === 200 && !text.trimEnd().endsWith("data: [DONE]")) {
+      return { ...answer, message: "the stream has no end" };
+    }
+    return answer;
+  }
+
+  async rollOut(prompt: readonly number[]): Promise<Answer> {
+    const groups = [{ id: "g", token_ids: prompt, n: 1 }];
+    const body = { groups, sampling_params: { max_tokens: TOKENS } };
+    const { status, text } = await this.http.ask("/v1/rollouts", body);
+    return answerOf([JSON.parse(text.split("\n")[0] ?? "")], status);
   }
 
   async stop(): Promise<void> {
@@ -105,14 +126,23 @@ export class StandInBed {
   }
 }
 
+/** Of the parts in which it came. An error without a code is one of the engine: 502. */
+function answerOf(parts: readonly Body[], status: number): Answer {
+  const error = parts.find((part) => part.error !== undefined)?.error;
+  if (error !== undefined) {
+    const { code = 502, message } = error;
+    return { status: code, tokens: [], message };
+  }
+  const tokens = parts.flatMap(
+    (part) => part.token_ids ?? part.choices?.flatMap((choice) => choice.token_ids ?? []) ?? [],
+  );
+  return { status, tokens, message: "" };
+}
+
 /** What an undisturbed server answers. */
 export function expectedOf(prompt: readonly number[]): Answer {
   const tokens = standInResponse({
-    prompt,
-    sample: 0,
-    tokensMin: 0,
-    tokensMax: TOKENS,
-    stopTokenIds: [EOS],
+    ...{ prompt, sample: 0, tokensMin: 0, tokensMax: TOKENS, stopTokenIds: [EOS] },
   });
   return { status: 200, tokens, message: "" };
 }

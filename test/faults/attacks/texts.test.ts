@@ -5,11 +5,11 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { join } from "node:path";
 import { engineMissing, ROOT } from "../../e2e/tool.ts";
-import { Victim } from "./edge-bed.ts";
+import { ToolProcess } from "../process.ts";
 import { rounds } from "./scale.ts";
 
 /** Two cores run the attack, the engine, the tokenizer and the server: alone the answers take some 20 ms. */
-const HEALTH_MS_MAX = 5_000;
+const HEALTH_MS_MAX = 20_000;
 /** The server's own bound. */
 const ENCODE_S = 30;
 const MILLION = 1_000_000;
@@ -28,26 +28,26 @@ describe.skipIf(engineMissing() !== null).each([
   ["embedded vocabulary", []],
   ["Hugging Face files", HF],
 ] as const)("texts over the %s", (_, args) => {
-  let victim: Victim;
+  let victim: ToolProcess;
   let good: readonly number[];
 
   beforeAll(async () => {
-    victim = await Victim.start(...args);
+    victim = await ToolProcess.serving(...args);
     good = await victim.goodTokens();
   }, 180_000);
 
   afterAll(async () => {
-    await victim?.stop();
+    await victim?.kill();
   });
 
   async function survived(attack: () => Promise<unknown>): Promise<void> {
     expect(await victim.slowestHealthMs(attack)).toBeLessThan(HEALTH_MS_MAX);
-    expect(victim.exitCode).toBeNull();
+    expect(victim.hasEnded).toBe(false);
     expect(await victim.goodTokens()).toEqual([...good]);
   }
 
   async function statusOf(path: string, body: unknown): Promise<number> {
-    const answer = await victim.post(path, body);
+    const answer = await victim.http.post(path, body);
     await answer.arrayBuffer();
     return answer.status;
   }
@@ -78,7 +78,7 @@ describe.skipIf(engineMissing() !== null).each([
   test("beyond the server's bound no text is looked at", async () => {
     const content = "word ".repeat(6 * MILLION);
     await survived(async () => {
-      const answer = await victim.post("/tokenize", { prompt: content });
+      const answer = await victim.http.post("/tokenize", { prompt: content });
       expect(answer.status).toBe(400);
       expect(await answer.text()).toContain("beyond the server's 4194304");
     });
@@ -89,8 +89,8 @@ describe.skipIf(engineMissing() !== null).each([
     expect(await statusOf("/tokenize", { prompt: TEXTS.words?.(20_000) })).toBe(200);
     await survived(async () => {
       const startMs = performance.now();
-      const slow = victim.post("/tokenize", { prompt: TEXTS.blanks?.(4 * MILLION) });
-      const medium = await victim.post("/tokenize", { prompt: TEXTS.words?.(20_000) });
+      const slow = victim.http.post("/tokenize", { prompt: TEXTS.blanks?.(4 * MILLION) });
+      const medium = await victim.http.post("/tokenize", { prompt: TEXTS.words?.(20_000) });
       expect(medium.status).toBe(200);
       expect(performance.now() - startMs).toBeLessThan(1000 * ENCODE_S);
       expect([200, 504]).toContain((await slow).status);
@@ -105,7 +105,7 @@ describe.skipIf(engineMissing() !== null).each([
       const body = JSON.stringify({ prompt });
       const gone = Array.from({ length: rounds(6, 20) }, async () => {
         const signal = AbortSignal.timeout(300);
-        await fetch(new URL("/tokenize", victim.url), { method: "POST", body, signal }).catch(
+        await fetch(new URL("/tokenize", victim.http.url), { method: "POST", body, signal }).catch(
           () => {},
         );
       });
@@ -118,7 +118,7 @@ describe.skipIf(engineMissing() !== null).each([
   }, 180_000);
 
   test("a stream continues while texts are encoded", async () => {
-    const stream = await victim.post("/v1/completions", {
+    const stream = await victim.http.post("/v1/completions", {
       prompt: "sort 9 27 4",
       max_tokens: 400,
       ignore_eos: true,

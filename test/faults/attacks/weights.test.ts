@@ -6,12 +6,14 @@
 import { afterAll, beforeAll, describe, expect, setDefaultTimeout, test } from "bun:test";
 import { mkdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { mix32 } from "../../../src/core/base/hash.ts";
 import { readGgufHead } from "../../../src/engines/llama/gguf.ts";
-import { engineMissing, scratch, start } from "../../e2e/tool.ts";
+import { engineMissing, scratch } from "../../e2e/tool.ts";
 import { checkpoint, type Weights, writeSafetensors } from "../../llama/checkpoint.ts";
 import { OTHER_MODEL_PATH } from "../../llama/engine-fixture.ts";
+import { ANSWER_MS_MAX, type Choice, until } from "../http-client.ts";
+import { ToolProcess } from "../process.ts";
 import { rounds } from "./scale.ts";
+import { Dice } from "./settings.ts";
 
 setDefaultTimeout(600_000);
 
@@ -19,20 +21,7 @@ const SEED = Number(process.env.SEED ?? 1);
 const TRIALS = rounds(9, 300);
 /** An update that nobody goes on with is given up after so long. */
 const TIMEOUT_S = 6;
-const ANSWER_MS_MAX = 60_000;
 const ENGINE = ["--deterministic", "--slots", "4", "--kv-tokens", "4096"];
-
-type Process = ReturnType<typeof start>;
-
-async function firstLine(child: Process, form: RegExp): Promise<string> {
-  let text = "";
-  for await (const part of child.stdout) {
-    text += new TextDecoder().decode(part);
-    const [, found] = form.exec(text) ?? [];
-    if (found !== undefined) return found;
-  }
-  throw new Error(`ended with ${await child.exited}: ${text}`);
-}
 
 /** Files of weights by name: some good, most bad. */
 class Files {
@@ -120,31 +109,22 @@ class Files {
 
 describe.skipIf(engineMissing() !== null)("weight updates", () => {
   const files = new Files();
-  let sidecar: Process;
-  let worker: Process;
-  let url = "";
-  let workerUrl = "";
+  let sidecar: ToolProcess;
+  let worker: ToolProcess;
   /** What the engines say under each of the good weights. */
   const expected = new Map<string, string>();
   const failures: string[] = [];
-  let state = mix32(SEED ^ 0x3c6ef372);
+  const dice = new Dice(SEED);
+  const below = (count: number) => dice.below(count);
+  const one = <T>(of: readonly T[]): T => dice.one(of);
 
-  const below = (count: number): number => {
-    state = mix32(state + 0x9e3779b9);
-    return state % count;
-  };
-  const one = <T>(of: readonly T[]): T => of[below(of.length)] as T;
-
-  async function startWorker(listen: string): Promise<void> {
-    worker = start(["worker", "--listen", listen, ...ENGINE]);
-    workerUrl = await firstLine(worker, /^worker on (\S+)/m);
-  }
+  const startWorker = (listen: string) =>
+    ToolProcess.listening("worker", "--listen", listen, ...ENGINE);
 
   beforeAll(async () => {
-    await startWorker("127.0.0.1:0");
-    const serving = ["--llama", "1", "--worker", workerUrl, "--weights-timeout-s", `${TIMEOUT_S}`];
-    sidecar = start(["serve", "--port", "0", "--log", "off", ...serving, ...ENGINE]);
-    url = await firstLine(sidecar, /^foretoken on (\S+)/m);
+    worker = await startWorker("127.0.0.1:0");
+    const serving = ["--llama", "1", "--worker", worker.url, "--weights-timeout-s", `${TIMEOUT_S}`];
+    sidecar = await ToolProcess.serving("--log", "off", ...serving, ...ENGINE);
     expected.set("0", (await generated()).tokens);
     for (const path of files.good) {
       const body = { update_info: { weights_path: path }, weight_version: path };
@@ -154,42 +134,21 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
     expect(new Set(expected.values()).size).toBeGreaterThan(1);
   });
 
-  afterAll(() => {
-    sidecar.kill("SIGKILL");
-    worker.kill("SIGKILL");
+  afterAll(async () => {
+    await Promise.all([sidecar?.kill(), worker?.kill()]);
     rmSync(files.folder, { recursive: true });
   });
 
-  async function call(path: string, options: RequestInit): Promise<Response> {
-    return await fetch(new URL(path, url), {
-      ...options,
-      signal: AbortSignal.timeout(ANSWER_MS_MAX),
-    });
-  }
+  const post = (path: string, body: unknown) => sidecar.http.post(path, body);
 
-  const post = (path: string, body: unknown) =>
-    call(path, { method: "POST", body: typeof body === "string" ? body : JSON.stringify(body) });
-
-  interface Span {
-    readonly version: string;
-    readonly start: number;
-    readonly end: number;
-  }
-
-  async function generated(): Promise<{ status: number; tokens: string; spans: Span[] }> {
+  async function generated() {
     const params = { max_tokens: 24, temperature: 1, seed: 7, ignore_eos: true };
     const body = { token_ids: [1, 5, 9, 200], sampling_params: params };
-    const response = await post("/inference/v1/generate", body);
-    if (response.status !== 200) return { status: response.status, tokens: "", spans: [] };
-    const { choices } = (await response.json()) as {
-      choices: { token_ids: number[]; weight_versions: Span[] }[];
-    };
-    const [choice] = choices;
-    return {
-      status: 200,
-      tokens: JSON.stringify(choice?.token_ids),
-      spans: choice?.weight_versions ?? [],
-    };
+    const { status, text } = await sidecar.http.ask("/inference/v1/generate", body);
+    if (status !== 200) return { status, tokens: "", spans: [] };
+    const [choice] = (JSON.parse(text) as { choices: Choice[] }).choices;
+    const spans = choice?.weight_versions ?? [];
+    return { status, tokens: JSON.stringify(choice?.token_ids), spans };
   }
 
   /** Tokens of one version are those that its weights gave before; of several: the first ones are. */
@@ -230,13 +189,10 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
   const CONTROL = ["/start_weight_update", "/finish_weight_update", "/resume", "/pause?mode=keep"];
 
   async function attempt(about: string, path: string, body: unknown): Promise<number> {
-    const startMs = performance.now();
     try {
-      const { status } = await post(path, body);
-      return status;
+      return (await post(path, body)).status;
     } catch (error) {
-      const ms = Math.round(performance.now() - startMs);
-      failures.push(`${about}: ${path} ${JSON.stringify(body).slice(0, 200)}: ${error} (${ms} ms)`);
+      failures.push(`${about}: ${path} ${JSON.stringify(body).slice(0, 200)}: ${error}`);
       return 0;
     }
   }
@@ -279,10 +235,9 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
     kill: async (about) => {
       const update = attempt(about, ...good());
       if (below(2) === 0) await Bun.sleep(below(200));
-      worker.kill("SIGKILL");
-      await worker.exited;
+      await worker.kill();
       await update;
-      await startWorker(new URL(workerUrl).host);
+      worker = await startWorker(new URL(worker.url).host);
     },
   };
 
@@ -310,17 +265,12 @@ describe.skipIf(engineMissing() !== null)("weight updates", () => {
   test("afterwards: good weights are taken by both engines, and both generate as before", async () => {
     await calm("the end");
     const [path = ""] = files.good;
-    const deadlineMs = performance.now() + 3 * ANSWER_MS_MAX;
-    for (;;) {
+    // An engine that is being opened meanwhile is given the weights afterwards.
+    const isDone = async () => {
       const update = await post("/update_weights", { weight_dir: path, weight_version: path });
-      const { workers } = (await (await call("/foretoken/workers", {})).json()) as {
-        workers: { state: string }[];
-      };
-      if (update.status === 200 && workers.every(({ state: one }) => one === "ready")) break;
-      if (performance.now() > deadlineMs) throw new Error(JSON.stringify(workers));
-      // An engine that is being opened meanwhile is given the weights afterwards.
-      await Bun.sleep(100);
-    }
+      return update.status === 200 && (await sidecar.http.isServing());
+    };
+    await until(isDone, () => sidecar.text, 3 * ANSWER_MS_MAX);
     const answers = await Promise.all(Array.from({ length: 8 }, generated));
     for (const { tokens } of answers) expect(tokens).toBe(expected.get(path) ?? "");
   });

@@ -6,13 +6,11 @@ import { join } from "node:path";
 import { assert, present, unreachable } from "../../../src/core/base/assert.ts";
 import { freePort } from "../../../src/tools/up/ports.ts";
 import { CuttingProxy } from "../cutting-proxy.ts";
+import { ToolProcess } from "../process.ts";
 import type { Member } from "./member.ts";
 import { CHAOS_KINDS, type ChaosKind, type PlannedFault } from "./plan.ts";
-import { ChaosProcess } from "./process.ts";
 
 export const HOST = "127.0.0.1";
-/** On a machine with other work. */
-const START_MS_MAX = 300_000;
 const CALL_MS_MAX = 2_000;
 const PRLIMIT = Bun.which("prlimit");
 
@@ -22,8 +20,6 @@ export function possibleKinds(): ChaosKind[] {
 }
 
 export interface FleetParts {
-  /** What starts the tool. */
-  readonly program: readonly string[];
   /** They start already. */
   readonly members: readonly Member[];
   readonly scheme: "ws" | "http";
@@ -46,7 +42,7 @@ export class Fleet {
   readonly #links: readonly Link[];
   readonly #port = freePort(HOST);
   readonly #journal: string;
-  #sidecar: ChaosProcess;
+  #sidecar: ToolProcess;
 
   /** Use `start`. */
   constructor(parts: FleetParts, links: readonly Link[]) {
@@ -65,7 +61,7 @@ export class Fleet {
     const fleet = new Fleet(parts, links);
     try {
       await Promise.all(parts.members.map((member) => member.started()));
-      await fleet.#sidecar.said("foretoken on", START_MS_MAX);
+      await fleet.#sidecar.said(/^foretoken on/);
       return fleet;
     } catch (error) {
       await fleet.close();
@@ -170,12 +166,12 @@ export class Fleet {
     // It was killed twice, and is started once.
     if (this.#sidecar !== killed) return;
     this.#sidecar = this.#startSidecar();
-    await this.#sidecar.said("foretoken on", START_MS_MAX);
+    await this.#sidecar.said(/^foretoken on/);
   }
 
-  #startSidecar(): ChaosProcess {
-    const { program, scheme, sidecarArgs } = this.#parts;
-    return new ChaosProcess(program, [
+  #startSidecar(): ToolProcess {
+    const { scheme, sidecarArgs } = this.#parts;
+    return new ToolProcess([
       ...["serve", "--port", `${this.#port}`, "--journal", this.#journal],
       ...this.#links.flatMap(({ proxy }) => ["--worker", `${scheme}://${HOST}:${proxy.port}`]),
       ...["--chunk-tokens", "12", "--log", "text:warn"],

@@ -8,9 +8,8 @@ import { gpusOf, visibleGpus } from "../../../src/tools/up/gpus.ts";
 import { freePorts } from "../../../src/tools/up/ports.ts";
 import { Fleet, HOST } from "./fleet.ts";
 import { LinkedWorker } from "./member.ts";
-import type { Oracle } from "./oracle.ts";
+import type { Installation, Oracle } from "./oracle.ts";
 import { LINKS } from "./plan.ts";
-import type { Installation } from "./process.ts";
 import { Reference } from "./reference.ts";
 import { Scoring } from "./scoring.ts";
 import { VllmServer } from "./vllm-server.ts";
@@ -31,14 +30,12 @@ export interface Fleets {
 
 /** `folder`: for their files. */
 export function linkedFleets(installation: Installation, folder: string): Fleets {
-  const { program } = installation;
   return {
     oracle: new Reference(installation, folder),
     start: () =>
       Fleet.start({
-        program,
         members: freePorts(LINKS, HOST).map(
-          (port) => new LinkedWorker(program, ENGINE, { host: HOST, port }),
+          (port) => new LinkedWorker(ENGINE, { host: HOST, port }),
         ),
         scheme: "ws",
         ownEngines: 1,
@@ -51,7 +48,7 @@ export function linkedFleets(installation: Installation, folder: string): Fleets
 
 /** Of `installation.model`, a Hugging Face directory. @throws AppError usage: the machine has too few GPUs. */
 export function vllmFleets(installation: Installation, found: FoundVllm, folder: string): Fleets {
-  const { program, model } = installation;
+  const { model } = installation;
   const gpus = found.build.isCpu
     ? null
     : gpusOf({ visible: visibleGpus(process.env), servers: LINKS, perServer: 1 });
@@ -65,7 +62,7 @@ export function vllmFleets(installation: Installation, found: FoundVllm, folder:
         return new VllmServer({ ...common, gpus: gpus?.[i] ?? null, folder: logs });
       });
       return Fleet.start({
-        ...{ program, members: servers, scheme: "http", ownEngines: 0, folder: logs },
+        ...{ members: servers, scheme: "http", ownEngines: 0, folder: logs },
         ...{ sidecarArgs: ["--tokenizer", model], rolloutMsMax: VLLM_ROLLOUT_MS_MAX },
       });
     },

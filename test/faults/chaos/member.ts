@@ -1,7 +1,7 @@
 // One engine process of a chaos run's fleet, behind a link: a worker process of this program here, a vLLM server in
 // `vllm-server.ts`. It is killed and stopped on request, and runs again afterwards.
 
-import { ChaosProcess } from "./process.ts";
+import { ToolProcess } from "../process.ts";
 
 export interface Member {
   readonly port: number;
@@ -18,23 +18,15 @@ export interface Member {
   close(): Promise<void>;
 }
 
-/** On a machine with other work. */
-const START_MS_MAX = 300_000;
-
 export class LinkedWorker implements Member {
   readonly port: number;
-  readonly #start: () => ChaosProcess;
-  #process: ChaosProcess;
+  readonly #start: () => ToolProcess;
+  #process: ToolProcess;
 
-  /** `program` and `args` of `foretoken worker`. */
-  constructor(
-    program: readonly string[],
-    args: readonly string[],
-    at: { host: string; port: number },
-  ) {
+  /** `args`: further ones of `foretoken worker`. */
+  constructor(args: readonly string[], at: { host: string; port: number }) {
     this.port = at.port;
-    this.#start = () =>
-      new ChaosProcess(program, ["worker", "--listen", `${at.host}:${at.port}`, ...args]);
+    this.#start = () => new ToolProcess(["worker", "--listen", `${at.host}:${at.port}`, ...args]);
     this.#process = this.#start();
   }
 
@@ -47,7 +39,7 @@ export class LinkedWorker implements Member {
   }
 
   async started(): Promise<void> {
-    await this.#process.said("worker on", START_MS_MAX);
+    await this.#process.said(/^worker on/);
   }
 
   async killFor(ms: number): Promise<void> {

@@ -6,6 +6,12 @@ import type { Collected, Verdict } from "./client.ts";
 import { type ChaosPlan, JOBS } from "./plan.ts";
 import type { WeightsName } from "./response-line.ts";
 
+/** What the responses are generated from. */
+export interface Installation {
+  readonly model: string;
+  readonly prompts: string;
+}
+
 /** A request of the trainer. */
 export interface Call {
   readonly path: string;

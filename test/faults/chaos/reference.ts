@@ -5,10 +5,10 @@ import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { present } from "../../../src/core/base/assert.ts";
 import { AppError } from "../../../src/core/base/errors.ts";
+import { ToolProcess } from "../process.ts";
 import { difference, judge } from "./client.ts";
-import { type Asked, type Call, type Oracle, promptLines } from "./oracle.ts";
+import { type Asked, type Call, type Installation, type Oracle, promptLines } from "./oracle.ts";
 import type { ChaosPlan } from "./plan.ts";
-import { ChaosProcess, type Installation } from "./process.ts";
 import {
   keyOf,
   mixedWeights,
@@ -75,13 +75,13 @@ export class Reference implements Oracle {
     const prompts = join(this.#folder, `prompts-${job}.jsonl`);
     const out = join(this.#folder, `responses-${name}.jsonl`);
     writeFileSync(prompts, `${promptLines(this.#installation.prompts, job).join("\n")}\n`);
-    const child = new ChaosProcess(this.#installation.program, [
+    const child = new ToolProcess([
       ...["rollout", prompts, "--out", out, "--quiet", "--model", this.#paths[weights]],
       ...["--deterministic", "--group-size", `${GROUP_SIZE}`, "--max-tokens", `${TOKENS_MAX}`],
       ...["--temperature", "1", "--seed", `${SAMPLING_SEED}`],
     ]);
     const timer = setTimeout(() => void child.kill(), MS_MAX);
-    const status = await child.exited();
+    const status = await child.exited;
     clearTimeout(timer);
     if (status !== 0) {
       const said = child.lines.join("\n");

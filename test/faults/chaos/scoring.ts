@@ -8,9 +8,15 @@ import { join } from "node:path";
 import { Engine, type Scored } from "../../../src/tools/doctor/engine.ts";
 import { SamplingTest } from "../../../src/tools/doctor/sampling-test.ts";
 import { type Collected, judge } from "./client.ts";
-import { type Asked, type Call, type Oracle, promptLines, type Trainer } from "./oracle.ts";
+import {
+  type Asked,
+  type Call,
+  type Installation,
+  type Oracle,
+  promptLines,
+  type Trainer,
+} from "./oracle.ts";
 import type { ChaosPlan } from "./plan.ts";
-import type { Installation } from "./process.ts";
 import {
   keyOf,
   mixedWeights,

@@ -8,6 +8,8 @@ import { Dice } from "../attacks/settings.ts";
 
 /** How the inputs of a target are made. */
 export interface Inputs<T> {
+  /** Recorded attacks: the first inputs of every run. */
+  readonly seeds?: readonly T[];
   readonly draw: fc.Arbitrary<T>;
   /** Another input, from two that were drawn; it leaves them as they are. */
   readonly vary: (base: T, other: T, dice: Dice) => T;
@@ -53,6 +55,8 @@ export class Generator<T> {
   }
 
   at(index: number): T {
+    const recorded = this.#inputs.seeds?.[index];
+    if (recorded !== undefined) return recorded;
     const key = fold32(this.#key, index);
     const dice = new Dice(key);
     if (dice.below(DRAWN_ANEW) === 0) return this.#drawn(key);

@@ -65,7 +65,8 @@ export interface StandInOptions extends EngineOptions {
   readonly dividesWrongly: boolean;
   /** --enable-return-routed-experts. */
   readonly reportsExperts: boolean;
-  /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. */
+  /** Routes of the test's own, before all others but those for tokens; null: it has none for the path. A body of bytes is
+   * sent as it is. */
   readonly routes: (path: string, body: Body) => { status: number; body: unknown } | null;
 }
 
@@ -575,7 +576,7 @@ function jsonOf(text: string): Body | null {
 
 function send(response: ServerResponse, status: number, body: unknown): void {
   response.writeHead(status, { "content-type": "application/json" });
-  response.end(JSON.stringify(body));
+  response.end(body instanceof Uint8Array ? body : JSON.stringify(body));
 }
 
 function sendText(response: ServerResponse, status: number, text: string): void {

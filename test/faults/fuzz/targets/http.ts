@@ -22,6 +22,8 @@ interface HttpInput {
   readonly packed: string | null;
   /** Through the HTTP server's handler too. */
   readonly isWhole: boolean;
+  /** A part of the refusal that must come. */
+  readonly refusal?: string;
 }
 
 const quoted = (...texts: string[]) => fc.constantFrom(...texts.map((one) => JSON.stringify(one)));
@@ -118,6 +120,23 @@ function drawn(route: RouteInfo): fc.Arbitrary<HttpInput> {
   return fc.tuple(path, body).map(([one, text]) => inputOf(one, encoder.encode(text)));
 }
 
+/** Routes that look at no body. */
+const BODILESS = new Set(["/pause", "/resume", "/ping", "/abort_weight_update", "/remove_worker"]);
+const DEPTH = 200_000;
+const DEEP = ["[".repeat(DEPTH) + "]".repeat(DEPTH), "[".repeat(129) + "]".repeat(129)].concat(
+  `${'{"a":'.repeat(DEPTH)}1${"}".repeat(DEPTH)}`,
+);
+
+/** Bodies nested beyond the stack of a parser. */
+function recorded({ method, path }: RouteInfo): HttpInput[] {
+  if (method !== "POST" || BODILESS.has(path)) return [];
+  const refusal = "nested more than 128 levels deep";
+  return DEEP.map((text) => ({
+    ...{ path: path.replaceAll(/:\w+/g, "0"), body: encoder.encode(text) },
+    ...{ packed: null, isWhole: true, refusal },
+  }));
+}
+
 const encoder = new TextEncoder();
 const ENCODINGS = ["gzip", "br", "zstd", "rot13"];
 const PACKED = 200;
@@ -147,11 +166,12 @@ function headersOf({ body, packed }: HttpInput): Record<string, string> {
 const BUSY = new Set([502, 503, 504]);
 const STREAM_ENDS = /data: (?:\[DONE\]|\{"error":[^\n]*\})\n\n$/;
 
-async function check(answer: Response): Promise<void> {
+async function check(answer: Response, refusal = ""): Promise<void> {
   const text = await answer.text();
   const { status } = answer;
   const fail = (problem: string) => new Error(`${status}: ${problem}: ${text.slice(0, 300)}`);
   if (status >= 500 && !BUSY.has(status)) throw fail("an error of the server itself");
+  if (refusal !== "" && (status !== 400 || !text.includes(refusal))) throw fail("is not refused");
   const type = answer.headers.get("content-type") ?? "";
   if (type.startsWith("text/event-stream") && !STREAM_ENDS.test(text)) throw fail("has no end");
   if (!type.startsWith("application/json")) return;
@@ -175,7 +195,7 @@ function routeTarget(route: RouteInfo): FuzzTarget {
     const bed = await SidecarBed.open();
     let taken = 0;
     return {
-      inputs: { draw: drawn(route), vary: varied },
+      inputs: { seeds: recorded(route), draw: drawn(route), vary: varied },
       // Most of an answer's time is waiting for another turn of the event loop.
       width: WIDTH,
       take: async (input: HttpInput) => {
@@ -183,7 +203,7 @@ function routeTarget(route: RouteInfo): FuzzTarget {
         const answer = input.isWhole
           ? await bed.request(url, { method, body, headers: headersOf(input) })
           : await bed.routed(method, url, body);
-        await check(answer);
+        await check(answer, input.refusal);
         bed.check();
         taken += 1;
         if (taken % RESET_EVERY > 0 || method === "GET") return;

@@ -17,6 +17,9 @@ type Frame = string | Uint8Array;
 type Frames = readonly Frame[];
 
 const INTERNAL = 1011;
+const DEPTH = 200_000;
+/** Nested beyond the stack of a parser. */
+const DEEP: Frames = [`{"subscribe":${"[".repeat(DEPTH)}${"]".repeat(DEPTH)}}`];
 
 async function talk(bed: SidecarBed, path: string, frames: Frames): Promise<FuzzSocket> {
   const socket = await bed.socket(path);
@@ -40,9 +43,10 @@ function socketTarget(name: string, path: string, frames: fc.Arbitrary<Frames>):
     const bed = await SidecarBed.open();
     await respond(bed);
     return {
-      inputs: listInputs(frames, editedFrame),
+      inputs: { ...listInputs(frames, editedFrame), seeds: [DEEP] },
       take: async (input: Frames) => {
-        await talk(bed, path, input);
+        const { closed } = await talk(bed, path, input);
+        if (input === DEEP && closed === null) throw new Error("it goes on");
       },
       close: () => bed.close(),
     };
