@@ -4,7 +4,7 @@
 import { afterAll, beforeAll, expect, test } from "bun:test";
 import { existsSync, rmSync } from "node:fs";
 import { join } from "node:path";
-import { start } from "../e2e/tool.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { scaledModel } from "../vllm/other-weights.ts";
 
 const ROOT = join(import.meta.dir, "..", "..");
@@ -137,24 +137,13 @@ async function drive(name: string, { python }: Environment, served: Served): Pro
 /** `foretoken serve --llama 2`, as its user starts it. */
 export async function startEmbedded(): Promise<Served> {
   const model = join(ROOT, "model", "foretoken-3m-f16.gguf");
-  const options = ["--llama", "2", "--chunk-tokens", "32", "--model", model, "--port", "0"];
-  const server = start(["serve", ...options]);
-  const url = await listening(server.stdout);
+  const options = ["--llama", "2", "--chunk-tokens", "32", "--model", model];
+  const server = await ToolProcess.serving(...options);
   const weights = scaledModel(0.9);
   const stop = async () => {
-    server.kill("SIGTERM");
+    server.signal("SIGTERM");
     await server.exited;
     rmSync(weights, { recursive: true, force: true });
   };
-  return { url, engine: "llama", weights, stop };
-}
-
-async function listening(stdout: ReadableStream<Uint8Array>): Promise<string> {
-  let text = "";
-  for await (const piece of stdout) {
-    text += new TextDecoder().decode(piece);
-    const url = /foretoken on (http:\S+)/.exec(text)?.[1];
-    if (url !== undefined) return url;
-  }
-  throw new Error(`the sidecar did not start: ${text}`);
+  return { url: server.url, engine: "llama", weights, stop };
 }

@@ -92,18 +92,6 @@ export class Page {
     await this.call("Input.dispatchKeyEvent", { type: "keyUp", key, code: key });
   }
 
-  async dark(): Promise<void> {
-    const features = [{ name: "prefers-color-scheme", value: "dark" }];
-    await this.call("Emulation.setEmulatedMedia", { features });
-  }
-
-  /** A PNG of the whole page. */
-  async picture(): Promise<Uint8Array> {
-    const options = { captureBeyondViewport: true, format: "png" };
-    const { data } = await this.call("Page.captureScreenshot", options);
-    return Uint8Array.fromBase64(String(data));
-  }
-
   async close(): Promise<void> {
     this.#socket.close();
     this.#child.kill();

@@ -3,8 +3,9 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
+import { ToolProcess } from "../faults/process.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
-import { engineMissing, ROOT, start } from "./tool.ts";
+import { engineMissing, ROOT } from "./tool.ts";
 
 const python = process.env.FORETOKEN_GRPO_PYTHON ?? "";
 const missing =
@@ -18,35 +19,14 @@ const STEPS = 10;
 const GROUPS = 2;
 const GROUP_SIZE = 4;
 
-async function untilListening(stdout: ReadableStream<Uint8Array>): Promise<string> {
-  let text = "";
-  for await (const piece of stdout) {
-    text += new TextDecoder().decode(piece);
-    const url = /foretoken on (http:\S+)/.exec(text)?.[1];
-    if (url !== undefined) return url;
-  }
-  throw new Error(`the sidecar did not start: ${text}`);
-}
-
 testIf(
   `grpo: ten steps of TRL through two engines, every response with the newest weights${because}`,
   async () => {
     const model = join(ROOT, "model", "foretoken-3m-f16.gguf");
-    const server = start([
-      "serve",
-      "--llama",
-      "2",
-      "--chunk-tokens",
-      "32",
-      "--model",
-      model,
-      "--port",
-      "0",
-      "--log",
-      "json",
-    ]);
+    const options = ["--llama", "2", "--chunk-tokens", "32", "--model", model, "--log", "json"];
+    const server = await ToolProcess.serving(...options);
     try {
-      const url = await untilListening(server.stdout);
+      const { url } = server;
       const sizes = ["--steps", STEPS, "--groups", GROUPS, "--group-size", GROUP_SIZE];
       const trainer = Bun.spawn(
         [
@@ -75,7 +55,7 @@ testIf(
       expect(metrics).toMatch(new RegExp(`foretoken_weight_epoch\\{[^}]*\\} ${STEPS}\\n`));
       expect(metrics).toMatch(/foretoken_workers\{state="ready"[^}]*\} 2\n/);
     } finally {
-      server.kill("SIGTERM");
+      server.signal("SIGTERM");
       await server.exited;
     }
   },

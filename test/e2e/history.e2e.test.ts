@@ -7,8 +7,9 @@ import { WebSocket } from "ws";
 import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../src/core/draft/service/message.ts";
 import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
-import { engineMissing, foretoken, start } from "./tool.ts";
+import { engineMissing, foretoken } from "./tool.ts";
 
 const missing = engineMissing();
 const testIf = missing === null ? test : test.skip;
@@ -19,36 +20,18 @@ const folder = temporaryFolder("e2e");
 const PROMPT = [1, 5, 9];
 const EPOCH = weightEpoch(0);
 
-interface Answer {
-  readonly choices: { readonly token_ids: number[] }[];
-}
-
-async function serving(file: string, run: (url: URL, kill: () => void) => Promise<void>) {
-  const server = start([
-    ...["serve", "--llama", "1", "--port", "0", "--log", "off"],
-    ...["--journal", dirname(file)],
-  ]);
+async function serving(file: string, run: (server: ToolProcess) => Promise<void>) {
+  const server = await ToolProcess.serving("--log", "off", "--journal", dirname(file));
   try {
-    let text = "";
-    for await (const piece of server.stdout) {
-      text += new TextDecoder().decode(piece);
-      if (text.includes("\n")) break;
-    }
-    await run(new URL(text.trim().split(" ").at(-1) ?? ""), () => server.kill("SIGKILL"));
+    await run(server);
   } finally {
-    server.kill("SIGKILL");
-    await server.exited;
+    await server.kill();
   }
 }
 
-async function generate(url: URL, n: number): Promise<number[][]> {
-  const body = { prompt: PROMPT, n, max_tokens: 24, return_token_ids: true };
-  const answer = await fetch(new URL("/v1/completions", url), {
-    method: "POST",
-    body: JSON.stringify(body),
-  });
-  expect(answer.status).toBe(200);
-  return ((await answer.json()) as Answer).choices.map((choice) => choice.token_ids);
+async function generate({ http }: ToolProcess, n: number): Promise<number[][]> {
+  const choices = await http.choices(PROMPT, { n, max_tokens: 24 });
+  return choices.map((choice) => choice.token_ids);
 }
 
 /** The answers of the draft service. */
@@ -98,19 +81,19 @@ testIf(
   async () => {
     const file = join(folder, "history");
     let made: number[][] = [];
-    await serving(file, async (url, kill) => {
-      made = await generate(url, 3);
-      expect(await pastOf(url)).toEqual([]);
+    await serving(file, async (server) => {
+      made = await generate(server, 3);
+      expect(await pastOf(server.http.url)).toEqual([]);
       const wanted = made.reduce((sum, { length }) => sum + 4 * length, 0);
       while (statSync(file).size < wanted) await Bun.sleep(5);
-      kill();
+      await server.kill();
     });
     // What was being written when the process died.
     const bytes = readFileSync(file);
     writeFileSync(file, Buffer.concat([bytes, bytes.subarray(8, 29)]));
-    await serving(file, async (url) => {
-      await generate(url, 1);
-      expect(sorted(await pastOf(url))).toEqual(sorted(made));
+    await serving(file, async (server) => {
+      await generate(server, 1);
+      expect(sorted(await pastOf(server.http.url))).toEqual(sorted(made));
     });
   },
   180_000,

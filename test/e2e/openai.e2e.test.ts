@@ -2,13 +2,14 @@
 
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import OpenAI from "openai";
-import { engineMissing, start } from "./tool.ts";
+import { ToolProcess } from "../faults/process.ts";
+import { engineMissing } from "./tool.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped: ${missing}`);
 
-const START_MS = 60_000;
-const TEST_MS = 60_000;
+const START_MS = 180_000;
+const TEST_MS = 180_000;
 const PROMPT = "Compute 3 + 4.";
 
 /** vLLM's own fields, which the client's types do not know. */
@@ -18,34 +19,26 @@ interface WithIds {
   readonly token_ids: number[];
 }
 
-async function urlOf(stdout: ReadableStream<Uint8Array>): Promise<string> {
-  const decoder = new TextDecoder();
-  let text = "";
-  for await (const bytes of stdout) {
-    text += decoder.decode(bytes, { stream: true });
-    const found = /foretoken on (\S+)\n/.exec(text)?.[1];
-    if (found !== undefined) return found;
-  }
-  throw new Error(`the server ended without saying where it listens: ${text}`);
-}
-
 describe.skipIf(missing !== null)("openai client", () => {
-  let server: ReturnType<typeof start>;
+  let server: ToolProcess;
   let client: OpenAI;
   let model: string;
 
   beforeAll(async () => {
     // Portable kernels: the same seed gives the same text, whatever else is in the batch.
-    const args = ["--llama", "2", "--port", "0", "--log", "off", "--deterministic"];
-    server = start(["serve", ...args]);
-    const url = await urlOf(server.stdout);
-    client = new OpenAI({ baseURL: new URL("/v1", url).href, apiKey: "none", maxRetries: 0 });
+    const args = ["--llama", "2", "--log", "off", "--deterministic"];
+    server = await ToolProcess.serving(...args);
+    client = new OpenAI({
+      baseURL: new URL("/v1", server.url).href,
+      apiKey: "none",
+      maxRetries: 0,
+    });
     const { data } = await client.models.list();
     model = data[0]?.id ?? "";
   }, START_MS);
 
   afterAll(async () => {
-    server.kill("SIGTERM");
+    server.signal("SIGTERM");
     await server.exited;
   }, TEST_MS);
 

@@ -15,9 +15,10 @@ import { LINK_LIMITS } from "../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../src/engines/remote/worker.ts";
 import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { until } from "../faults/http-client.ts";
+import { ToolProcess } from "../faults/process.ts";
 import { samplingOf } from "../suite/request-spec.ts";
 import { newSpec, runOf } from "../suite/worker-suite.ts";
-import { engineMissing, foretoken, MAIN, spawn, start } from "./tool.ts";
+import { engineMissing, foretoken, MAIN } from "./tool.ts";
 
 const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
@@ -64,25 +65,14 @@ async function responses(workers: readonly Worker[], groups: readonly GroupSpec[
   return { done, report };
 }
 
-/** The address that the process says it listens on. */
-async function addressOf(child: ReturnType<typeof start>): Promise<string> {
-  let text = "";
-  for await (const part of child.stdout) {
-    text += new TextDecoder().decode(part);
-    if (text.includes("\n")) break;
-  }
-  expect(text).toMatch(/^worker on ws:\/\/127\.0\.0\.1:\d+\n$/);
-  return text.trim().replace("worker on ", "");
-}
-
 engineTest(
   "worker: a rollout over a worker process equals one over the engine in this process, bit for bit",
   async () => {
-    const child = start([
+    const host = await ToolProcess.listening(
       ...["worker", "--listen", "127.0.0.1:0", "--deterministic", "--worker-token", TOKEN],
       ...["--slots", "4", "--kv-tokens", "1024", "--max-model-len", "256"],
-    ]);
-    const url = await addressOf(child);
+    );
+    const { url } = host;
     const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
     const groups = groupsOf((text) => model.tokenizer.encode(text));
     const options = { workerId: workerId(0), url, clock: wallClock };
@@ -105,8 +95,8 @@ engineTest(
     expect(linked.report.lost_tokens + linked.report.duplicated_tokens).toBe(0);
     for (const one of local) await one.close();
     model.close();
-    child.kill("SIGTERM");
-    expect(await child.exited).toBe(0);
+    host.signal("SIGTERM");
+    expect(await host.exited).toBe(0);
   },
   180_000,
 );
@@ -136,12 +126,13 @@ engineTest(
   "worker: KV larger than a frame goes from one worker process to another, and the response goes on",
   async () => {
     const flags = ["--slots", "2", "--kv-tokens", "1024", "--max-model-len", "1024"];
-    const children = [0, 1].map(() =>
-      start(["worker", "--listen", "127.0.0.1:0", "--deterministic", ...flags]),
+    const hosts = await Promise.all(
+      [0, 1].map(() =>
+        ToolProcess.listening("worker", "--listen", "127.0.0.1:0", "--deterministic", ...flags),
+      ),
     );
-    const urls = await Promise.all(children.map(addressOf));
     const [from, to] = await Promise.all(
-      urls.map((url, i) => openLinkWorker({ workerId: workerId(i), url, clock: wallClock })),
+      hosts.map(({ url }, i) => openLinkWorker({ workerId: workerId(i), url, clock: wallClock })),
     );
     const model = await openLlamaModel({ path: BUNDLED_MODEL, deterministic: true });
     const [local] = await model.openWorkers({ workers: 1, epoch: EPOCH, ...CAPACITY, ...LONG });
@@ -158,8 +149,8 @@ engineTest(
     expect([...first.tokens, ...next.tokens]).toEqual(whole.tokens);
     for (const worker of [from, to, local]) await worker.close();
     model.close();
-    for (const child of children) child.kill("SIGTERM");
-    expect(await Promise.all(children.map(({ exited }) => exited))).toEqual([0, 0]);
+    for (const host of hosts) host.signal("SIGTERM");
+    expect(await Promise.all(hosts.map(({ exited }) => exited))).toEqual([0, 0]);
   },
   120_000,
 );
@@ -173,9 +164,10 @@ test("worker: an invalid address is refused with its flag", async () => {
 engineTest(
   "worker: a process whose engine dies starts it again, each time, and serves the next session",
   async () => {
-    const program = ["--preload", join(import.meta.dir, "ending-threads.ts"), MAIN];
-    const child = spawn([...program, "worker", "--listen", "127.0.0.1:0"]);
-    const url = await addressOf(child);
+    const preload = ["--preload", join(import.meta.dir, "ending-threads.ts"), MAIN];
+    const program = [process.execPath, ...preload];
+    const host = new ToolProcess(["worker", "--listen", "127.0.0.1:0"], { program });
+    const url = await host.listens();
     const spec = newSpec(1);
     for (let life = 0; life < 3; life += 1) {
       const worker = await openLinkWorker({
@@ -189,17 +181,20 @@ engineTest(
       worker.send([runOf(spec, { chunkTokens: 4 })]);
       const isDone = () => events.some(({ kind }) => kind === "chunk_done");
       await until(isDone, "the chunk");
-      child.kill("SIGUSR2");
+      host.signal("SIGUSR2");
       await until(() => events.some(({ kind }) => kind === "failed"), "the failure");
-      expect(child.exitCode).toBeNull();
+      expect(host.hasEnded).toBe(false);
       await worker.close();
     }
-    child.kill("SIGTERM");
-    expect(await child.exited).toBe(0);
-    const said = await new Response(child.stderr).text();
-    expect(said.match(/ worker_failed /g)?.length).toBe(3);
-    expect(said).toContain("engine_restarts");
-    expect(said).toContain("engine_ready");
+    host.signal("SIGTERM");
+    expect(await host.exited).toBe(0);
+    const failures = () => host.text.match(/ worker_failed /g)?.length ?? 0;
+    await until(
+      () => failures() === 3,
+      () => host.text,
+    );
+    expect(host.text).toContain("engine_restarts");
+    expect(host.text).toContain("engine_ready");
   },
   180_000,
 );

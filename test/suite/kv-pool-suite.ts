@@ -1,5 +1,5 @@
-// What every KV pool must hold (the conformance list of the pool's port). A backend calls this from its
-// own test file. Blobs are 1,000 bytes, so that limits read as counts of blobs.
+// What every KV pool must hold. A backend calls this from its own test file; embedded-pool.property.test.ts compares all
+// orders of operations with a twin. Blobs are 1,000 bytes, so that limits read as counts of blobs.
 
 import { expect, test } from "bun:test";
 import { type WeightEpoch, weightEpoch } from "../../src/core/base/ids.ts";
@@ -68,29 +68,12 @@ function storageTests(name: string, make: Make): void {
     await pool.close();
   });
 
-  test(`${name}: get of an unknown key is a miss`, async () => {
-    const { pool } = await make({ memoryBlobs: 3, diskBlobs: 2 });
-    expect(isHeld(pool, 1)).toBe(false);
-    expect(await pool.get(keyOf(1))).toBeNull();
-    expect(pool.stats()).toMatchObject({ puts: 0, hits: 0, misses: 1 });
-    await pool.close();
-  });
-
   test(`${name}: what get returned belongs to the caller`, async () => {
     const { pool } = await make({ memoryBlobs: 3, diskBlobs: 2 });
     pool.put(keyOf(1), blobOf(1));
     const first = await pool.get(keyOf(1));
     new Uint8Array(first ?? new ArrayBuffer(0)).fill(0);
     expect(await pool.get(keyOf(1))).toEqual(blobOf(1));
-    await pool.close();
-  });
-
-  test(`${name}: a second put of a key is ignored`, async () => {
-    const { pool } = await make({ memoryBlobs: 3, diskBlobs: 2 });
-    pool.put(keyOf(1), blobOf(1));
-    expect(pool.put(keyOf(1), blobOf(2))).toBe(true);
-    expect(await pool.get(keyOf(1))).toEqual(blobOf(1));
-    expect(pool.stats()).toMatchObject({ puts: 1, memoryBytes: BLOB_BYTES });
     await pool.close();
   });
 
@@ -147,26 +130,6 @@ function evictionTests(name: string, make: Make): void {
     await harness.pool.close();
   });
 
-  test(`${name}: get makes a blob the most recently used`, async () => {
-    const harness = await make({ memoryBlobs: 3, diskBlobs: 2 });
-    await putAll(harness, five);
-    expect(await harness.pool.get(keyOf(1))).toEqual(blobOf(1));
-    await putAll(harness, [6]);
-    expect(held(harness, [...five, 6])).toEqual([1, 3, 4, 5, 6]);
-    await harness.pool.close();
-  });
-
-  test(`${name}: a lease of no time neither refreshes nor keeps`, async () => {
-    const harness = await make({ memoryBlobs: 3, diskBlobs: 2 });
-    await putAll(harness, five);
-    const before = harness.pool.stats();
-    expect(isHeld(harness.pool, 1)).toBe(true);
-    expect(harness.pool.stats()).toEqual(before);
-    await putAll(harness, [6]);
-    expect(isHeld(harness.pool, 1)).toBe(false);
-    await harness.pool.close();
-  });
-
   test(`${name}: a leased blob is passed over until its lease ends`, async () => {
     const harness = await make({ memoryBlobs: 3, diskBlobs: 2 });
     await putAll(harness, [1]);
@@ -178,35 +141,6 @@ function evictionTests(name: string, make: Make): void {
     await putAll(harness, [7, 8, 9]);
     expect(held(harness, [1])).toEqual([]);
     await harness.pool.close();
-  });
-
-  test(`${name}: a lease is never shortened`, async () => {
-    const harness = await make({ memoryBlobs: 2, diskBlobs: 0 });
-    await putAll(harness, [1]);
-    harness.pool.lease(keyOf(1), 100);
-    harness.pool.lease(keyOf(1), 10);
-    harness.clock.advance(50);
-    await putAll(harness, [2, 3, 4]);
-    expect(held(harness, [1, 2, 3, 4])).toEqual([1, 4]);
-    await harness.pool.close();
-  });
-
-  test(`${name}: a lease can be extended`, async () => {
-    const harness = await make({ memoryBlobs: 2, diskBlobs: 0 });
-    await putAll(harness, [1]);
-    harness.pool.lease(keyOf(1), 10);
-    harness.clock.advance(9);
-    harness.pool.lease(keyOf(1), 10);
-    harness.clock.advance(9);
-    await putAll(harness, [2, 3, 4]);
-    expect(held(harness, [1, 2, 3, 4])).toEqual([1, 4]);
-    await harness.pool.close();
-  });
-
-  test(`${name}: an unknown key cannot be leased`, async () => {
-    const { pool } = await make({ memoryBlobs: 1, diskBlobs: 0 });
-    expect(pool.lease(keyOf(1), 100)).toBe(false);
-    await pool.close();
   });
 
   test(`${name}: a put that only leased blobs could make room for is refused`, async () => {
@@ -235,17 +169,6 @@ function lifetimeTests(name: string, make: Make): void {
       diskBytes: BLOB_BYTES,
       evictions: 0,
     });
-    await harness.pool.close();
-  });
-
-  test(`${name}: a released key can be put again`, async () => {
-    const harness = await make({ memoryBlobs: 1, diskBlobs: 2 });
-    await putAll(harness, [1, 2]);
-    harness.pool.release([keyOf(1)]);
-    harness.pool.put(keyOf(1), blobOf(7));
-    harness.pool.put(keyOf(3), blobOf(3));
-    await harness.settled();
-    expect(await harness.pool.get(keyOf(1))).toEqual(blobOf(7));
     await harness.pool.close();
   });
 
