@@ -2,16 +2,11 @@
 // with requests and frames directly. Its engine computes nothing and accepts every control call.
 
 import { present } from "../../../src/core/base/assert.ts";
-import { AppError } from "../../../src/core/base/errors.ts";
 import type { ControlAnswer, WorkerCommand } from "../../../src/core/rollout/worker.ts";
 import { startSidecar } from "../../../src/serve.ts";
 import type { RunningSidecar, ServeOptions } from "../../../src/serve-options.ts";
-import { BodyReader } from "../../../src/server/body-reader.ts";
-import { errorResponse } from "../../../src/server/http-errors.ts";
-import { Router } from "../../../src/server/router.ts";
 import { collecting, serveOptions } from "../../suite/serve-fixture.ts";
 import { SimulatedWorker } from "../simulated/worker.ts";
-import { RoutedExchange } from "./routed-exchange.ts";
 
 /** Makes tokens as long as something runs, one step per turn of the event loop. */
 export class SteppingWorker extends SimulatedWorker {
@@ -73,15 +68,12 @@ export class FuzzSocket {
 export class SidecarBed {
   readonly sidecar: RunningSidecar;
   readonly #handlers: Handlers;
-  readonly #router: Router;
-  readonly #reader = new BodyReader();
   /** Errors that are the sidecar's own. */
   readonly #failures: unknown[];
 
-  private constructor({ sidecar, handlers, router, failures }: BedParts) {
+  private constructor(sidecar: RunningSidecar, handlers: Handlers, failures: unknown[]) {
     this.sidecar = sidecar;
     this.#handlers = handlers;
-    this.#router = router;
     this.#failures = failures;
   }
 
@@ -97,24 +89,7 @@ export class SidecarBed {
     const failures: unknown[] = [];
     const options = { ...bedOptions(failures), ...given };
     const { handlers, sidecar } = await captured(() => startSidecar(options));
-    const router = await routerBehind(handlers);
-    return new SidecarBed({ sidecar, handlers, router, failures });
-  }
-
-  /** Without what the HTTP server does before it looks for a route. @throws what is no AppError. */
-  async routed(
-    method: string,
-    path: string,
-    body: Uint8Array<ArrayBuffer> | null,
-  ): Promise<Response> {
-    try {
-      const url = new URL(path, "http://127.0.0.1");
-      const exchange = new RoutedExchange({ method, url, body, reader: this.#reader });
-      return await this.#router.handle(exchange);
-    } catch (error) {
-      if (!(error instanceof AppError)) throw error;
-      return errorResponse(error);
-    }
+    return new SidecarBed(sidecar, handlers, failures);
   }
 
   async request(path: string, init: RequestInit = {}): Promise<Response> {
@@ -152,7 +127,6 @@ export class SidecarBed {
   }
 
   async close(): Promise<void> {
-    this.#reader.close();
     await this.sidecar.stop();
   }
 }
@@ -186,28 +160,6 @@ function bedOptions(failures: unknown[]) {
 }
 
 let opening: Promise<unknown> = Promise.resolve();
-
-interface BedParts {
-  readonly sidecar: RunningSidecar;
-  readonly handlers: Handlers;
-  readonly router: Router;
-  readonly failures: unknown[];
-}
-
-/** The one that a request is handed to. */
-async function routerBehind(handlers: Handlers): Promise<Router> {
-  const { handle } = Router.prototype;
-  let router = null as Router | null;
-  Router.prototype.handle = function (...given) {
-    router = this;
-    return handle.apply(this, given);
-  };
-  // The router is called before the first wait: requests of other sidecars are not taken for this one.
-  const answer = handlers.fetch(new Request("http://127.0.0.1/version"), UNCONNECTED);
-  Router.prototype.handle = handle;
-  await answer;
-  return present(router, "a request is handed to a router");
-}
 
 /** The handlers that `start` gives to Bun.serve. */
 async function captured<S>(start: () => Promise<S>): Promise<{ handlers: Handlers; sidecar: S }> {

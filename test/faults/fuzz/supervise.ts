@@ -4,11 +4,11 @@
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { type Point, type Trend, trendOf } from "../../../bench/macro/trend.ts";
 import type { ChildOptions } from "./child.ts";
 import { Progress } from "./progress.ts";
 import type { Finding } from "./run.ts";
-import { ProcessTimes, Watchdog } from "./watchdog.ts";
+import { type Point, type Trend, trendOf } from "./trend.ts";
+import { timesOf, Watchdog } from "./watchdog.ts";
 
 export interface Supervised {
   readonly module: string;
@@ -97,13 +97,12 @@ async function runPart(options: Supervised): Promise<Part> {
   const rss: Point[] = [];
   let hung: number | null = null;
   const watchdog = new Watchdog(options.hangMs);
-  const times = new ProcessTimes(child.pid);
   let cpuMs = 0;
   const timer = setInterval(() => {
     options.sampled?.(progress.started, 0);
     const mib = residentMib(child.pid);
     if (mib !== null && progress.started > 0) rss.push({ x: progress.started / 1e5, y: mib });
-    const now = times.read();
+    const now = timesOf(child.pid);
     cpuMs = Math.max(cpuMs, now.cpuMs);
     const late = watchdog.look(progress.running(), now);
     if (late.length === 0 || hung !== null) return;

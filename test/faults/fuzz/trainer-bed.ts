@@ -6,8 +6,6 @@ import type { WorkerSource } from "../../../src/pool/pool.ts";
 import { tellingToken } from "./generated.ts";
 import { SidecarBed, SteppingWorker } from "./sidecar-bed.ts";
 
-const encoder = new TextEncoder();
-
 /** An open update is given up after this long without a request, which no sequence may take. */
 const UPDATE_MS_MAX = 300_000;
 
@@ -77,8 +75,8 @@ export class TrainerBed {
   }
 
   async call(method: string, path: string, body: unknown): Promise<Response> {
-    const bytes = body === null ? null : encoder.encode(JSON.stringify(body));
-    return await this.#bed.routed(method, path, bytes);
+    const text = body === null ? null : JSON.stringify(body);
+    return await this.#bed.request(path, { method, body: text });
   }
 
   async answer(

@@ -1,44 +1,29 @@
 import { expect, test } from "bun:test";
-import { ProcessTimes, Watchdog } from "./watchdog.ts";
+import { timesOf, Watchdog } from "./watchdog.ts";
 
-const HANG_MS = 20_000;
-const RUNNING = [{ index: 7, sinceMs: 1 }];
 const NEVER = { wallMs: 0, cpuMs: 0, queuedMs: 0 };
 
-/** What is found after the times have passed, from the moment at which input 7 began. */
-function foundAfter(times: { wallMs: number; cpuMs: number; queuedMs: number }): number[] {
-  const watchdog = new Watchdog(HANG_MS);
-  watchdog.look(RUNNING, NEVER);
-  return watchdog.look(RUNNING, times);
-}
-
-test("watchdog: a process that gets no core has not hung", () => {
-  expect(foundAfter({ wallMs: 600_000, cpuMs: 900, queuedMs: 590_000 })).toEqual([]);
-});
-
-test("watchdog: a loop without end has, whatever else runs", () => {
-  expect(foundAfter({ wallMs: 600_000, cpuMs: 20_001, queuedMs: 1_000_000 })).toEqual([7]);
-});
-
-test("watchdog: a wait without end has", () => {
-  expect(foundAfter({ wallMs: 20_100, cpuMs: 3, queuedMs: 40 })).toEqual([7]);
-  expect(foundAfter({ wallMs: 19_900, cpuMs: 3, queuedMs: 40 })).toEqual([]);
-});
-
-test("watchdog: the next input with the same index begins anew", () => {
-  const watchdog = new Watchdog(HANG_MS);
-  watchdog.look(RUNNING, NEVER);
+test.each([
+  ["a process that gets no core has not hung", [600_000, 900, 590_000], []],
+  ["a loop without end has", [600_000, 20_001, 579_000], [7]],
+  ["a wait without end has", [20_100, 3, 40], [7]],
+  ["what is not over the limit has not", [19_900, 3, 40], []],
+] as const)("watchdog: %s", (_, [wallMs, cpuMs, queuedMs], found) => {
+  const watchdog = new Watchdog(20_000);
+  const running = [{ index: 7, sinceMs: 1 }];
+  watchdog.look(running, NEVER);
+  expect(watchdog.look(running, { wallMs, cpuMs, queuedMs })).toEqual([...found]);
+  // The next input with the same index begins anew.
+  watchdog.look(running, NEVER);
   const later = { wallMs: 30_000, cpuMs: 0, queuedMs: 0 };
   expect(watchdog.look([{ index: 7, sinceMs: 2 }], later)).toEqual([]);
 });
 
 test("watchdog: reads the times of a process", () => {
-  const times = new ProcessTimes(process.pid);
-  const before = times.read();
+  const before = timesOf(process.pid);
   let sum = 0;
   while (performance.now() - before.wallMs < 30) sum += Math.sqrt(sum + 1);
-  const after = times.read();
-  expect(sum).toBeGreaterThan(0);
+  const after = timesOf(process.pid);
   expect(after.wallMs - before.wallMs).toBeGreaterThanOrEqual(30);
   if (process.platform !== "linux") return;
   expect(after.cpuMs + after.queuedMs).toBeGreaterThan(before.cpuMs + before.queuedMs);
