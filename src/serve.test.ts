@@ -2,11 +2,11 @@
 
 import { expect, test } from "bun:test";
 import { SimulatedWorker } from "../test/faults/simulated/worker.ts";
+import { decodeServerMessage, encodeClientMessage } from "../test/suite/draft-client.ts";
 import { serveOptions } from "../test/suite/serve-fixture.ts";
 import { groupId, type WorkerId, weightEpoch } from "./core/base/ids.ts";
 import type { ClientMessage, Fetched } from "./core/draft/service/message.ts";
 import type { WorkerSource } from "./pool/pool.ts";
-import { decodeServerMessage, encodeClientMessage } from "./proto/draft-codec.ts";
 import { startSidecar } from "./serve.ts";
 import type { ServeOptions } from "./serve-options.ts";
 
@@ -114,8 +114,7 @@ async function draftAnswers(url: URL, messages: readonly ClientMessage[]): Promi
   };
   socket.addEventListener("open", say);
   socket.addEventListener("message", ({ data }) => {
-    const decoded = decodeServerMessage(new Uint8Array(data as ArrayBuffer));
-    answers.push(decoded.kind === "ok" ? decoded.message : decoded);
+    answers.push(decodeServerMessage(new Uint8Array(data as ArrayBuffer)));
     say();
   });
   await new Promise((resolve) => socket.addEventListener("close", resolve));

@@ -4,8 +4,8 @@ import { expect, test } from "bun:test";
 import { join } from "node:path";
 import type { Command } from "commander";
 import { WebSocket } from "ws";
+import { decodeServerMessage, encodeClientMessage } from "../../test/suite/draft-client.ts";
 import { DRAFT_PROTOCOL_VERSION } from "../core/draft/service/limits.ts";
-import { decodeServerMessage, encodeClientMessage } from "../proto/draft-codec.ts";
 import { draftServerCommand } from "./draft-server-command.ts";
 
 const MODULE = join(import.meta.dir, "draft-server-command.ts");
@@ -36,7 +36,7 @@ test("draft-server: prints its address, serves, and closes its connections at Ct
   const answer = new Promise<Uint8Array>((resolve) => socket.once("message", resolve));
   await new Promise((resolve) => socket.once("open", resolve));
   socket.send(encodeClientMessage({ kind: "hello", protocolVersion: DRAFT_PROTOCOL_VERSION }));
-  expect(decodeServerMessage(await answer)).toMatchObject({ message: { kind: "welcome" } });
+  expect(decodeServerMessage(await answer)).toMatchObject({ kind: "welcome" });
   child.kill("SIGINT");
   expect(await closed).toBe(1001);
   await reading;

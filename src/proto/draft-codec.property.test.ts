@@ -3,6 +3,7 @@
 
 import { expect, test } from "bun:test";
 import fc from "fast-check";
+import { decodeServerMessage, encodeClientMessage } from "../../test/suite/draft-client.ts";
 import { groupId, weightEpoch } from "../core/base/ids.ts";
 import {
   COUNT_BYTES,
@@ -23,12 +24,7 @@ import {
   type ServerMessage,
 } from "../core/draft/service/message.ts";
 import type { Decoded } from "./checked.ts";
-import {
-  decodeClientMessage,
-  decodeServerMessage,
-  encodeClientMessage,
-  encodeServerMessage,
-} from "./draft-codec.ts";
+import { decodeClientMessage, encodeServerMessage } from "./draft-codec.ts";
 
 const uint32 = fc.integer({ min: 0, max: 0xffffffff });
 const id = fc.string({ unit: "binary", minLength: 1, maxLength: 80 }).map(groupId);
@@ -182,7 +178,7 @@ test("codec: every client message survives its frame", () => {
 test("codec: every server message survives its frame", () => {
   fc.assert(
     fc.property(serverMessage.filter(isText), (message) => {
-      expect(messageOf(decodeServerMessage(encodeServerMessage(message)))).toEqual(message);
+      expect(decodeServerMessage(encodeServerMessage(message))).toEqual(message);
     }),
     { numRuns: 500 },
   );
@@ -213,12 +209,10 @@ test("codec: a frame cut or altered anywhere gives a value within the bounds, ne
   );
 });
 
-test("codec: random bytes never throw, to either side", () => {
+test("codec: random bytes never throw", () => {
   fc.assert(
     fc.property(fc.uint8Array({ maxLength: 64 }), (frame) => {
-      for (const decode of [decodeClientMessage, decodeServerMessage]) {
-        expect(["ok", "undecodable", "invalid_message"]).toContain(decode(frame).kind);
-      }
+      expect(["ok", "undecodable", "invalid_message"]).toContain(decodeClientMessage(frame).kind);
     }),
     { numRuns: 2000 },
   );

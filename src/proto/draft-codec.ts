@@ -1,5 +1,5 @@
-// Frames of the draft service: typed messages to bytes and back, by proto/draft.proto. Every decoded
-// field is checked here, once: an empty frame, and one that means something else, are valid protobuf.
+// Frames of the draft service, by proto/draft.proto: what engines say as typed messages, and answers as bytes. Every
+// decoded field is checked here, once: an empty frame, and one that means something else, are valid protobuf.
 // Never throws on what a peer sent.
 
 import protobuf from "protobufjs";
@@ -12,24 +12,18 @@ import {
   idBytes,
   LOG_TOKENS_MAX,
   SAMPLES_MAX,
-  STEP_TOKENS_UNBOUNDED,
   TOKEN_BYTES,
   TTL_MS_MAX,
 } from "../core/draft/service/limits.ts";
 import {
-  type AnswerStatus,
   type CacheState,
   type ClientMessage,
-  type FetchedGroup,
   type GroupDelta,
-  type Past,
   REFUSAL_REASONS,
   type RegisterStatus,
-  type SampleBehind,
   type SampleDelta,
   type ServerMessage,
   type Telemetry,
-  type UpdateRefusal,
 } from "../core/draft/service/message.ts";
 import { type Decoded, decodeAs, encodeAs, type Fields, InvalidMessage } from "./checked.ts";
 
@@ -42,30 +36,6 @@ const STATUSES = ["ok", "stale_epoch", "conflict", "full"] as const;
 
 /** Tokens are sent in their memory layout; every host of Bun is little-endian. */
 assert(new Uint8Array(Int32Array.of(1).buffer)[0] === 1, "the host is little-endian");
-
-export function encodeClientMessage(message: ClientMessage): Uint8Array {
-  switch (message.kind) {
-    case "hello":
-      return encodeAs(clientFrame, { hello: message });
-    case "register_group":
-      return encodeAs(clientFrame, {
-        registerGroup: { ...message, prompt: toBytes(message.prompt) },
-      });
-    case "update":
-      return encodeAs(clientFrame, {
-        update: { epoch: message.epoch, groups: message.groups.map(groupFields) },
-      });
-    case "fetch":
-      return encodeAs(clientFrame, { fetch: message });
-    case "telemetry": {
-      const { waiting, kvUsage } = message;
-      const fields = { ...message, waiting: waiting ?? -1, kvUsage: kvUsage ?? -1 };
-      return encodeAs(clientFrame, { telemetry: fields });
-    }
-    case "fetch_past":
-      return encodeAs(clientFrame, { fetchPast: message });
-  }
-}
 
 export function encodeServerMessage(message: ServerMessage): Uint8Array {
   switch (message.kind) {
@@ -101,10 +71,6 @@ export function decodeClientMessage(frame: Uint8Array): Decoded<ClientMessage> {
   return decodeAs(clientFrame, frame, clientMessage);
 }
 
-export function decodeServerMessage(frame: Uint8Array): Decoded<ServerMessage> {
-  return decodeAs(serverFrame, frame, serverMessage);
-}
-
 function clientMessage(frame: Fields): ClientMessage {
   const kind = frame.body;
   const body = bodyOf(frame);
@@ -136,64 +102,8 @@ function clientMessage(frame: Fields): ClientMessage {
   }
 }
 
-function serverMessage(frame: Fields): ServerMessage {
-  const kind = frame.body;
-  const body = bodyOf(frame);
-  switch (kind) {
-    case "welcome": {
-      const protocolVersion = count(body, "protocolVersion");
-      const instanceId = count(body, "instanceId");
-      const frameBytesMax = count(body, "frameBytesMax", { min: 1 });
-      const telemetryMs = count(body, "telemetryMs");
-      const epoch = epochOf(body);
-      const telemetry = telemetryMs === 0 ? {} : { telemetryMs };
-      const past = body.hasPast === true ? { hasPast: true as const } : {};
-      const welcome = { kind, protocolVersion, instanceId, epoch, frameBytesMax } as const;
-      return { ...welcome, ...telemetry, ...past };
-    }
-    case "registered": {
-      const answer = { kind, epoch: epochOf(body), status: statusOf(body), groupId: idOf(body) };
-      return { ...answer, version: count(body, "version"), have: countsOf(body) } as const;
-    }
-    case "updated": {
-      const refusals = listOf(body, "refusals").map(updateRefusal);
-      return { kind, epoch: epochOf(body), status: answerStatus(body), refusals };
-    }
-    case "fetched": {
-      const groups = listOf(body, "groups").map(fetchedGroup);
-      const unknown = (body.unknown as readonly string[]).map((id) => idOf({ groupId: id }));
-      const more = body.more === true;
-      return { kind, epoch: epochOf(body), status: answerStatus(body), groups, unknown, more };
-    }
-    case "budget": {
-      const stepTokens = count(body, "stepTokens", { max: STEP_TOKENS_UNBOUNDED });
-      const ttlMs = count(body, "ttlMs", { min: 1, max: TTL_MS_MAX });
-      return { kind, epoch: epochOf(body), stepTokens, ttlMs };
-    }
-    case "past":
-      return pastOf(body);
-    default:
-      throw new InvalidMessage("the frame has no body");
-  }
-}
-
-function pastOf(fields: Fields): Past {
-  const answer = { kind: "past", epoch: epochOf(fields), status: answerStatus(fields) } as const;
-  const have = count(fields, "have", { max: SAMPLES_MAX });
-  const pieces = fields.responses as readonly Uint8Array[];
-  const responses = pieces.map((bytes, i) => tokensIn(bytes, `responses[${i}]`));
-  return { ...answer, groupId: idOf(fields), have, responses, more: fields.more === true };
-}
-
 function groupDelta(fields: Fields): GroupDelta {
   return { groupId: idOf(fields), deltas: listOf(fields, "deltas").map(sampleDelta) };
-}
-
-function fetchedGroup(fields: Fields): FetchedGroup {
-  const behind = listOf(fields, "behind").map(
-    (entry): SampleBehind => ({ sampleIndex: sampleIndexOf(entry), have: haveOf(entry) }),
-  );
-  return { ...groupDelta(fields), version: count(fields, "version"), behind };
 }
 
 function sampleDelta(fields: Fields): SampleDelta {
@@ -205,13 +115,6 @@ function sampleDelta(fields: Fields): SampleDelta {
 
 function cacheState(fields: Fields): CacheState {
   return { groupId: idOf(fields), have: countsOf(fields) };
-}
-
-function updateRefusal(fields: Fields): UpdateRefusal {
-  const reason = REFUSAL_REASONS[count(fields, "reason") - 1];
-  if (reason === undefined) throw new InvalidMessage(`reason is ${fields.reason}`);
-  const sampleIndex = sampleIndexOf(fields);
-  return { groupId: idOf(fields), sampleIndex, reason, have: haveOf(fields) };
 }
 
 function nameOf<F extends "engine" | "release">(fields: Fields, field: F): { [K in F]?: string } {
@@ -289,18 +192,6 @@ function countsOf(fields: Fields): readonly number[] {
   if (counts.length > SAMPLES_MAX) throw new InvalidMessage(`have names ${counts.length} samples`);
   for (const have of counts) haveOf({ have });
   return counts;
-}
-
-function statusOf(fields: Fields): RegisterStatus {
-  const status = STATUSES[count(fields, "status") - 1];
-  if (status === undefined) throw new InvalidMessage(`status is ${fields.status}`);
-  return status;
-}
-
-function answerStatus(fields: Fields): AnswerStatus {
-  const status = statusOf(fields);
-  if (status === "ok" || status === "stale_epoch") return status;
-  throw new InvalidMessage(`status is ${status}`);
 }
 
 function statusNumber(message: { status: RegisterStatus }): number {

@@ -6,8 +6,8 @@ import { dirname, join } from "node:path";
 import { WebSocket } from "ws";
 import { groupId, weightEpoch } from "../../src/core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../src/core/draft/service/message.ts";
-import { decodeServerMessage, encodeClientMessage } from "../../src/proto/draft-codec.ts";
 import { ToolProcess } from "../faults/process.ts";
+import { decodeServerMessage, encodeClientMessage } from "../suite/draft-client.ts";
 import { temporaryFolder } from "../suite/temporary-folder.ts";
 import { engineMissing, foretoken } from "./tool.ts";
 
@@ -45,8 +45,7 @@ async function exchange(url: URL, messages: readonly ClientMessage[]): Promise<S
     for (const message of messages) socket.send(encodeClientMessage(message));
   });
   socket.on("message", (data: Buffer) => {
-    const decoded = decodeServerMessage(data);
-    if (decoded.kind === "ok") answers.push(decoded.message);
+    answers.push(decodeServerMessage(data));
     if (answers.length === messages.length) resolve();
   });
   await promise;

@@ -71,7 +71,7 @@ engineTest(
     expect(responses("resumed")).toEqual(whole);
     const { resumed, generated } = tokensOf("resumed");
     expect(resumed + generated).toBe(all);
-    expect(resumed).toBeGreaterThan(200);
+    expect(resumed).toBeGreaterThan(100);
     expect(generated).toBeGreaterThan(0);
 
     // Again: nothing is left to generate.

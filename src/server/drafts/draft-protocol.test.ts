@@ -5,11 +5,11 @@
 import { afterAll, expect, test } from "bun:test";
 import { WebSocket } from "ws";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
+import { decodeServerMessage, encodeClientMessage } from "../../../test/suite/draft-client.ts";
 import { groupId, weightEpoch } from "../../core/base/ids.ts";
 import { DRAFT_PROTOCOL_VERSION, type DraftServerLimits } from "../../core/draft/service/limits.ts";
 import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";
 import { DraftServer, EPOCHS_AHEAD_MAX } from "../../core/draft/service/server.ts";
-import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
 import { serveHttp } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";
 
@@ -74,8 +74,7 @@ async function exchange(
     socket.on("error", () => {});
     socket.on("close", (code, reason) => resolve({ code, reason: reason.toString() }));
     socket.on("message", (data: Buffer) => {
-      const decoded = decodeServerMessage(data);
-      if (decoded.kind === "ok") answers.push(decoded.message);
+      answers.push(decodeServerMessage(data));
       if (answers.length === messages.length) resolve(null);
     });
   });

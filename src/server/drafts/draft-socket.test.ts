@@ -1,11 +1,11 @@
 // What only a socket of the sidecar can do to a draft session: text, rubbish, peers that say nothing or do not read.
 
 import { expect, test } from "bun:test";
+import { decodeServerMessage, encodeClientMessage } from "../../../test/suite/draft-client.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import { groupId, weightEpoch } from "../../core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";
 import { DraftServer } from "../../core/draft/service/server.ts";
-import { decodeServerMessage, encodeClientMessage } from "../../proto/draft-codec.ts";
 import type { Socket } from "../http.ts";
 import { DraftSocketService } from "./draft-socket.ts";
 import { EngineTelemetry } from "./engine-telemetry.ts";
@@ -18,8 +18,7 @@ class Peer implements Socket {
   sends = 1;
 
   send(data: string | Uint8Array): number {
-    const decoded = typeof data === "string" ? null : decodeServerMessage(data);
-    if (decoded?.kind === "ok") this.frames.push(decoded.message);
+    if (typeof data !== "string") this.frames.push(decodeServerMessage(data));
     return this.sends;
   }
 

@@ -4,12 +4,8 @@
 import protobuf from "protobufjs";
 import { groupId, weightEpoch } from "../../../src/core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../../src/core/draft/service/message.ts";
-import {
-  decodeClientMessage,
-  decodeServerMessage,
-  encodeClientMessage,
-  encodeServerMessage,
-} from "../../../src/proto/draft-codec.ts";
+import { decodeClientMessage, encodeServerMessage } from "../../../src/proto/draft-codec.ts";
+import { decodeServerMessage, encodeClientMessage } from "../../suite/draft-client.ts";
 
 export interface GoldenFrame {
   readonly name: string;
@@ -194,7 +190,9 @@ export function draftVectors(): GoldenFrame[] {
 /** What a canonical frame is understood as here. */
 export function understood({ side, canonical }: GoldenFrame): unknown {
   const bytes = Buffer.from(canonical, "hex");
-  return side === "client" ? decodeClientMessage(bytes) : decodeServerMessage(bytes);
+  return side === "client"
+    ? decodeClientMessage(bytes)
+    : { kind: "ok", message: decodeServerMessage(bytes) };
 }
 
 export function said({ side, name }: GoldenFrame): unknown {

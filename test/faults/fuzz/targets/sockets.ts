@@ -4,8 +4,8 @@
 import fc from "fast-check";
 import { groupId, weightEpoch } from "../../../../src/core/base/ids.ts";
 import type { ClientMessage } from "../../../../src/core/draft/service/message.ts";
-import { encodeClientMessage } from "../../../../src/proto/draft-codec.ts";
 import { charactersOf } from "../../../suite/characters.ts";
+import { encodeClientMessage } from "../../../suite/draft-client.ts";
 import { clientMessage } from "../../../suite/stream-bed.ts";
 import type { Dice } from "../../attacks/settings.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
