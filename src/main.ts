@@ -3,6 +3,11 @@
 
 import { WEIGHTS_CHILD } from "./core/base/program.ts";
 
+// A reader that leaves early (`foretoken rollout --help | head`) is no error.
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code !== "EPIPE") throw error;
+});
+
 const [command, ...args] = process.argv.slice(2);
 if (command === WEIGHTS_CHILD) {
   const { runWeightsChild } = await import("./engines/llama/weights-child.ts");
