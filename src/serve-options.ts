@@ -54,10 +54,6 @@ export interface ServeOptions {
   readonly retryGraceMs: number;
   /** Milliseconds for an engine to answer a control request, and between calls of an open weight update. */
   readonly weightsTimeoutMs: number;
-  /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
-  readonly harmlessRpc: readonly string[];
-  /** Extra arguments of requests that keep nothing from token to token. Default: none. */
-  readonly statelessArgs?: readonly string[];
   readonly version: string;
   readonly events: ServeEvents;
 }

@@ -1,6 +1,6 @@
 // Every route of the sidecar, and the draft service behind /v1/draft.
 
-import { ADAPTER_CONTROL, ADAPTER_CONTROL_ROUTES, ADAPTER_DATA } from "./adapters/list.ts";
+import { ADAPTER_CONTROL, ADAPTER_DATA } from "./adapters/list.ts";
 import { randomWord, wallClock } from "./app.ts";
 import type { HeldWeights } from "./core/journal/held-weights.ts";
 import { FEATURE_ROUTES } from "./features.ts";
@@ -30,7 +30,7 @@ import type { Encoder } from "./text/text.ts";
 export function routeTable(): readonly RouteInfo[] {
   return [
     ...CONTROL_ROUTES,
-    ...ADAPTER_CONTROL_ROUTES,
+    ...ADAPTER_CONTROL,
     ...WORKER_ROUTES,
     ...DATA_ROUTES,
     ...ADAPTER_DATA,
@@ -89,7 +89,6 @@ export function routesOf(
     encoder,
     modelNames: names,
     adapters: () => weights.adapters,
-    ...(options.statelessArgs === undefined ? {} : { statelessArgs: options.statelessArgs }),
     engines,
     hasText: options.model.openTextThread !== null,
     eosTokenIds,
@@ -112,19 +111,20 @@ export function routesOf(
   const routes = [
     ...logged(
       confined(
-        controlRoutes({
-          dialects: ADAPTER_CONTROL,
-          sidecar,
-          pool,
-          weights,
-          learned,
-          modelName: names[0],
-          version,
-          abortRequests: plane.abort,
-          timeoutMs: options.weightsTimeoutMs,
-          later: afterwards,
-          harmlessRpc: options.harmlessRpc,
-        }),
+        controlRoutes(
+          {
+            sidecar,
+            pool,
+            weights,
+            learned,
+            modelName: names[0],
+            version,
+            abortRequests: plane.abort,
+            timeoutMs: options.weightsTimeoutMs,
+            later: afterwards,
+          },
+          ADAPTER_CONTROL,
+        ),
         options.weightsRoots ?? null,
       ),
       (entry) => options.events.controlled(entry),

@@ -1,43 +1,52 @@
 // AReaL's control calls (areal/engine/vllm_ext/areal_vllm_server.py). Weights that it broadcasts by a protocol of its own
 // are passed on to the engines, which answer 404 where they do not know it.
 
+import { type Act, broadcast, initWeightTransfer, pause, resume } from "../server/control/calls.ts";
+import { passed } from "../server/control/routes.ts";
 import type { Adapter } from "./adapter.ts";
-import { reload, textIn, verdict } from "./calls.ts";
+import { reload, textIn, translated, verdict } from "./calls.ts";
+
+const whole: Act = ({ weights }, call) => weights.whole(call);
 
 export const AREAL: Adapter = {
   name: "areal",
-  data: [],
   control: [
-    {
-      route: "POST /areal_pause_generation",
+    translated({
+      path: "/areal_pause_generation",
       summary: "AReaL: stops generation, and ends all requests as they stand",
-      call: () => ({ route: "POST /pause", query: { mode: "abort" } }),
+      call: (control) => pause(control, "abort"),
       answer: verdict,
-    },
-    {
-      route: "POST /areal_continue_generation",
+    }),
+    translated({
+      path: "/areal_continue_generation",
       summary: "AReaL: resumes after a pause",
-      call: () => ({ route: "POST /resume" }),
+      call: resume,
       answer: verdict,
-    },
-    {
-      route: "POST /areal_update_weights",
+    }),
+    translated({
+      path: "/areal_update_weights",
       summary: "AReaL: loads weights from a path into every engine",
-      call: (body) => reload(textIn(body, "model_path")),
+      call: (control, body) => reload(control, textIn(body, "model_path")),
       answer: verdict,
-    },
-    {
-      route: "POST /areal_update_weights_lora",
+    }),
+    translated({
+      path: "/areal_update_weights_lora",
       summary: "AReaL: loads an adapter from a path into every engine",
-      call: (body) => ({
-        route: "POST /v1/load_lora_adapter",
-        body: {
-          lora_name: textIn(body, "lora_name"),
-          lora_path: textIn(body, "lora_model_path"),
-          load_inplace: true,
-        },
-      }),
+      call: ({ weights }, body) => {
+        const lora_name = textIn(body, "lora_name");
+        const lora_path = textIn(body, "lora_model_path");
+        return weights.loadAdapter({ lora_name, lora_path, load_inplace: true });
+      },
       answer: verdict,
-    },
+    }),
+    passed(
+      "/areal_init_weights_update_group",
+      "AReaL: connects every engine to its broadcast",
+      initWeightTransfer,
+    ),
+    passed("/areal_set_update_weight_meta", "AReaL: what will be broadcast", broadcast),
+    passed("/areal_set_update_weight_meta_lora", "AReaL: what will be broadcast", broadcast),
+    passed("/areal_update_weights_xccl", "AReaL: weights by broadcast", whole),
+    passed("/areal_update_weights_lora_xccl", "AReaL: an adapter by broadcast", whole),
   ],
 };

@@ -1,25 +1,56 @@
-// Parts that adapters' control calls share: texts in bodies, the call that loads weights from a path, and the answer that says
-// whether it worked. No dialect is known here.
+// Parts that adapters' control calls share: rows that answer in a dialect's own shape, texts in bodies, and the call that
+// loads weights from a path. No dialect is known here.
 
-import { InvalidFieldError } from "../core/base/errors.ts";
-import type { Call, Done } from "../server/control/dialects.ts";
-import { jsonResponse } from "../server/route.ts";
+import { AppError, errorText, InvalidFieldError } from "../core/base/errors.ts";
+import { type Control, collectiveRpc } from "../server/control/calls.ts";
+import { PATHS, posted } from "../server/control/control-call.ts";
+import { statusOf } from "../server/http-errors.ts";
+import { jsonResponse, type RouteInfo, type Row, reasonIn } from "../server/route.ts";
 
 const PATH_CHARACTERS_MAX = 4096;
+
+/** How a call of the server's has ended. */
+export interface Done {
+  readonly isSuccess: boolean;
+  readonly status: number;
+  readonly message: string;
+}
+
+type Translated = Omit<RouteInfo, "method" | "answer"> & {
+  /** Default: POST, with a body of fields that only the call reads. */
+  readonly method?: "GET";
+  readonly call: (control: Control, body: unknown) => Response | Promise<Response>;
+  readonly answer: (done: Done) => Response;
+};
+
+/** A call of the server's under another name: what comes of it, errors included, is written by `answer`. */
+export function translated({ call, answer, method, ...info }: Translated): Row<Control> {
+  const route = method ? { method } : ({ method: "POST", schema: { type: "object" } } as const);
+  return {
+    ...{ ...route, ...info },
+    handle: async (control, exchange) => {
+      try {
+        const body = method === "GET" ? null : await exchange.json();
+        const response = await call(control, body);
+        const { ok: isSuccess, status } = response;
+        const message = (await reasonIn(response)) ?? (isSuccess ? "done" : `status ${status}`);
+        return answer({ isSuccess, status, message });
+      } catch (error) {
+        if (!(error instanceof AppError)) throw error;
+        return answer({ isSuccess: false, status: statusOf(error), message: errorText(error) });
+      }
+    },
+  };
+}
 
 export const verdict = ({ isSuccess, status, message }: Done) =>
   jsonResponse({ success: isSuccess, message }, isSuccess ? 200 : Math.max(400, status));
 
 /** vLLM's own method (v1/worker/gpu_worker.py); embedded engines have it too. */
-export function reload(path: string, version: string | null = null): Call {
-  return {
-    route: "POST /collective_rpc",
-    body: {
-      method: "reload_weights",
-      kwargs: { weights_path: path },
-      ...(version !== null && { weight_version: version }),
-    },
-  };
+export function reload(control: Control, path: string, version: string | null = null) {
+  const body = { method: "reload_weights", kwargs: { weights_path: path } };
+  const named = version === null ? body : { ...body, weight_version: version };
+  return collectiveRpc(control, posted(PATHS.rpc, named));
 }
 
 export function textIn(body: unknown, field: string): string {

@@ -1,14 +1,12 @@
 // The adapters that are served: a new one is a folder or file, and a row here.
 
-import { infoOf } from "../server/control/dialects.ts";
-import type { RouteInfo } from "../server/route.ts";
 import type { Adapter } from "./adapter.ts";
 import { AREAL } from "./areal.ts";
+import { PRIME_RL } from "./prime-rl.ts";
 import { SGLANG } from "./sglang/sglang.ts";
-import { SKYRL } from "./skyrl/skyrl.ts";
+import { SKYRL } from "./skyrl.ts";
 
-const ADAPTERS: readonly Adapter[] = [SGLANG, AREAL, SKYRL];
+const ADAPTERS: readonly Adapter[] = [SGLANG, AREAL, SKYRL, PRIME_RL];
 
-export const ADAPTER_DATA = ADAPTERS.flatMap(({ data }) => data);
-export const ADAPTER_CONTROL = ADAPTERS.flatMap(({ control }) => control);
-export const ADAPTER_CONTROL_ROUTES: readonly RouteInfo[] = ADAPTER_CONTROL.map(infoOf);
+export const ADAPTER_DATA = ADAPTERS.flatMap(({ data = [] }) => data);
+export const ADAPTER_CONTROL = ADAPTERS.flatMap(({ control = [] }) => control);

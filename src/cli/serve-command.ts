@@ -348,7 +348,6 @@ function bindOptionsOf(
     workersMin: settings.minWorkers,
     retryGraceMs: RETRY_GRACE_MS,
     weightsTimeoutMs: settings.weightsTimeoutS * 1000,
-    harmlessRpc: [],
     version: packageJson.version,
     events,
   };

@@ -1,6 +1,6 @@
 // Writes each event of a sidecar as a line of the log.
 
-import { ADAPTER_CONTROL_ROUTES } from "../adapters/list.ts";
+import { ADAPTER_CONTROL } from "../adapters/list.ts";
 import { errorText, errorWithStack } from "../core/base/errors.ts";
 import type { IterationSummary } from "../core/rollout/iteration-span.ts";
 import type { ServeEvents } from "../serve-options.ts";
@@ -8,11 +8,11 @@ import { CONTROL_ROUTES } from "../server/control/routes.ts";
 import type { OpenStream } from "../server/http.ts";
 import type { Log, LogFields } from "./log.ts";
 
-const CONTROL_PATHS: ReadonlySet<string> = new Set(
-  [...CONTROL_ROUTES, ...ADAPTER_CONTROL_ROUTES].map(({ path }) => path),
+const CONTROL = [...CONTROL_ROUTES, ...ADAPTER_CONTROL];
+const CONTROL_PATHS: ReadonlySet<string> = new Set(CONTROL.map(({ path }) => path));
+const PROBE_PATHS: ReadonlySet<string> = new Set(
+  CONTROL.filter(({ isProbe }) => isProbe).map(({ path }) => path),
 );
-
-const PROBE_PATHS = new Set(["/health", "/ping", "/liveness"]);
 
 /** `broken` is called with the error that ended the rollout. */
 export function eventsOf(log: Log, broken: (error: unknown) => void): ServeEvents {

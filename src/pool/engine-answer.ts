@@ -1,13 +1,21 @@
 // One control request to one engine, which always ends: by its answer, its failure, a deadline, or an abort. All
 // requests to engines pass here, so that nothing waits for an engine that never answers.
 
+import type { RolloutListener } from "../core/rollout/listener.ts";
+import type { Rollout } from "../core/rollout/rollout.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../core/rollout/worker.ts";
-import type { PoolHost } from "./host.ts";
 
 /** It could not be reached, or ended before it had answered: see ControlAnswer. */
 export const UNREACHABLE = 502;
 /** It has not answered in time: what it did is unknown. */
 export const SILENT = 504;
+
+/** The side of the sidecar that the pool needs. The pool never sees requests or clients. */
+export interface PoolHost {
+  readonly rollout: Rollout;
+  /** Returns what ends the observation. */
+  observe(observer: Partial<Pick<RolloutListener, "workerFailed">>): () => void;
+}
 
 export interface AnswerLimits {
   readonly msMax: number;

@@ -48,6 +48,10 @@ const checked =
           : { kind, reason: "behind", isGiven },
   });
 
+const missed =
+  (has: "others" | "unknown" | "lost"): Make =>
+  (_, epoch) => ({ kind: "missed", epoch: at(epoch + 1), reason: "missed", has });
+
 /** Every kind of event, with what distinguishes one of a kind from another. */
 const EVENTS: Readonly<Record<string, Make>> = {
   open: () => ({ kind: "open" }),
@@ -71,22 +75,17 @@ const EVENTS: Readonly<Record<string, Make>> = {
   drained: ({ departure }) => ({ kind: "drained", departure }),
   drainedLate: ({ departure }) => ({ kind: "drained", departure: departure - 1 }),
   updated: (_, epoch) => ({ kind: "updated", epoch: at(epoch + 1) }),
-  missed: (_, epoch) => ({
-    kind: "missed",
-    epoch: at(epoch + 1),
-    reason: "missed",
-    isUncertain: false,
-  }),
-  missedUnsure: (_, epoch) => ({
-    kind: "missed",
-    epoch: at(epoch + 1),
-    reason: "part",
-    isUncertain: true,
-  }),
-  missedLost: (_, epoch) => ({ kind: "missed_lost", epoch: at(epoch + 1), reason: "gone" }),
+  missed: missed("others"),
+  missedUnsure: missed("unknown"),
+  missedLost: missed("lost"),
   differs: () => ({ kind: "differs", reason: "differs" }),
-  unsure: () => ({ kind: "unsure", reason: "unsure" }),
-  sure: () => ({ kind: "sure" }),
+  begun: () => ({ kind: "begun", took: "took", isAgain: false }),
+  begunAgain: () => ({ kind: "begun", took: "took", isAgain: true }),
+  asked: () => ({ kind: "asked", reason: "a part" }),
+  partTaken: () => ({ kind: "part", took: "took", isVoid: false }),
+  partMissed: () => ({ kind: "part", took: "touched", isVoid: false }),
+  partRefused: () => ({ kind: "part", took: "none", isVoid: false }),
+  partVoid: () => ({ kind: "part", took: "none", isVoid: true }),
   spoiled: () => ({ kind: "spoiled", reason: "spoiled" }),
   reopen: () => ({ kind: "reopen", reason: "hangs" }),
   reportsCurrent: (_, epoch) => ({ kind: "reports_current", epoch: at(epoch) }),
@@ -96,7 +95,7 @@ const FIRST: Outside = { epoch: 1, isPlaced: false, hasRetry: false, isDraining:
 
 /** Follows the effects, and checks each where it is carried out. */
 function outsideAfter(before: Outside, event: MemberEvent, effects: readonly Effect[]): Outside {
-  const isUpdate = event.kind === "updated" || event.kind.startsWith("missed");
+  const isUpdate = event.kind === "updated" || event.kind === "missed";
   const after = { ...before, epoch: before.epoch + (isUpdate ? 1 : 0) };
   let openings = 0;
   for (const effect of effects) {

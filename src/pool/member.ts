@@ -29,6 +29,8 @@ export interface MemberRecord {
   readonly wanted: WeightEpoch;
   /** Why its weights are not certain; null: they are those of `held`. */
   readonly uncertain: string | null;
+  /** The weight update of several requests that is open, or was the last, as far as this connection has seen it. */
+  readonly update: UpdateShare;
   /** Why its connection is lost; null: connected. */
   readonly lost: string | null;
   /** Number of its last opening: results of earlier ones are discarded. */
@@ -42,6 +44,23 @@ export interface MemberRecord {
   /** It was removed: nothing happens to it any more. */
   readonly isGone: boolean;
 }
+
+/**
+ * What an engine has of a weight update of several requests. isBegun: it was begun there, or may have been. isWhole: the
+ * engine has taken every request so far. restarted: it was begun again without a part since, and whether the engine took
+ * that. isAsked: its weights were certain until it was asked to take a part, which it has not answered.
+ */
+export interface UpdateShare {
+  readonly isBegun: boolean;
+  readonly isWhole: boolean;
+  readonly restarted: boolean | null;
+  readonly isAsked: boolean;
+}
+
+/** took: it answered that it did. touched: it failed in the middle, or has not answered. none: refused, or not asked. */
+export type Took = "took" | "touched" | "none";
+
+const NO_UPDATE: UpdateShare = { isBegun: false, isWhole: false, restarted: null, isAsked: false };
 
 /** Result of the comparison of a newly opened engine's weights, under the epoch `checked`. */
 export type Check =
@@ -81,21 +100,21 @@ export type MemberEvent =
   | { readonly kind: "drained"; readonly departure: number }
   /** The next weight epoch begins, and it has the weights of it. */
   | { readonly kind: "updated"; readonly epoch: WeightEpoch }
-  /** It has not. `isUncertain`: what it has instead is not known. */
+  /** It has not. unknown: nor what it had. lost: it does not answer, or can be given them when it is opened again. */
   | {
       readonly kind: "missed";
       readonly epoch: WeightEpoch;
       readonly reason: string;
-      readonly isUncertain: boolean;
+      readonly has: "others" | "unknown" | "lost";
     }
-  /** It has not, and does not answer or can be given them when it is opened again. */
-  | { readonly kind: "missed_lost"; readonly epoch: WeightEpoch; readonly reason: string }
   /** Its weights are not those that serve. */
   | { readonly kind: "differs"; readonly reason: string }
-  /** It may be given other weights now. */
-  | { readonly kind: "unsure"; readonly reason: string }
-  /** It was not given other weights after all. */
-  | { readonly kind: "sure" }
+  /** A weight update of several requests begins. `isAgain`: one was open. */
+  | { readonly kind: "begun"; readonly took: Took; readonly isAgain: boolean }
+  /** It is asked to take a part of it, and may have other weights from now on. */
+  | { readonly kind: "asked"; readonly reason: string }
+  /** The engines have answered. `isVoid`: all of them refused. */
+  | { readonly kind: "part"; readonly took: Took; readonly isVoid: boolean }
   /** It holds a part of other weights, or does not generate: it is opened again. */
   | { readonly kind: "spoiled"; readonly reason: string }
   /** It did not carry out a request: it is opened again. */
@@ -148,6 +167,7 @@ export function newMember(wanted: WeightEpoch): MemberRecord {
     held: null,
     wanted,
     uncertain: null,
+    update: NO_UPDATE,
     lost: null,
     attempt: 0,
     departure: 0,
@@ -195,14 +215,16 @@ export function next(member: MemberRecord, event: MemberEvent): Step {
       return updated(member, event.epoch);
     case "missed":
       return missed({ ...member, wanted: event.epoch }, event);
-    case "missed_lost":
-      return lose({ ...member, wanted: event.epoch }, event.reason);
     case "differs":
       return member.isPlaced && isOpen ? fence(member, event.reason) : step(member);
-    case "unsure":
-      return step({ ...member, uncertain: member.uncertain ?? event.reason });
-    case "sure":
-      return step({ ...member, uncertain: null });
+    case "begun":
+      return begun(member, event);
+    case "asked": {
+      const update = { ...member.update, isAsked: member.uncertain === null };
+      return step({ ...member, update, uncertain: member.uncertain ?? event.reason });
+    }
+    case "part":
+      return part(member, event);
     case "spoiled":
       return lose({ ...member, uncertain: event.reason }, event.reason);
     case "reopen":
@@ -227,7 +249,7 @@ function isUnderWay({ link, attempt, state }: MemberRecord, event: { attempt: nu
 function open(member: MemberRecord): Step {
   if (member.state === "leaving" || member.isPlaced) return step(member);
   const attempt = member.attempt + 1;
-  const opening = { ...member, link: "opening", attempt, lost: null } as const;
+  const opening = { ...member, link: "opening", attempt, lost: null, update: NO_UPDATE } as const;
   return step(opening, { kind: "open", attempt });
 }
 
@@ -287,15 +309,37 @@ function fence(member: MemberRecord, reason: string): Step {
   return step({ ...member, ...fenced, held: null, isPlaced: false }, { kind: "remove" }, TELL);
 }
 
+/** Another start, and the parts that follow are of the whole weights again; what was changed stays changed. */
+function begun(member: MemberRecord, { took, isAgain }: { took: Took; isAgain: boolean }): Step {
+  const before = isAgain ? member.update : { ...NO_UPDATE, isWhole: true };
+  const isBegun = before.isBegun || took !== "none";
+  const isWhole = before.isWhole && took === "took";
+  const restarted = isAgain ? took === "took" : null;
+  return step({ ...member, update: { ...before, isBegun, isWhole, restarted } });
+}
+
+function part(member: MemberRecord, { took, isVoid }: { took: Took; isVoid: boolean }): Step {
+  const { update } = member;
+  const uncertain = took === "none" && update.isAsked ? null : member.uncertain;
+  const answered = { ...member, uncertain, update: { ...update, isAsked: false } };
+  if (isVoid) return step(answered);
+  const isBegun = update.isBegun || took !== "none";
+  const isWhole = (update.restarted ?? update.isWhole) && took === "took";
+  const share = { isBegun, isWhole, restarted: null, isAsked: false };
+  return step({ ...answered, update: share });
+}
+
 /** One whose connection has ended since is opened again, and its weights are compared then. */
 function updated(member: MemberRecord, epoch: WeightEpoch): Step {
   const held = member.link === "open" ? epoch : null;
   return step({ ...member, wanted: epoch, held, uncertain: null });
 }
 
-function missed(member: MemberRecord, event: { reason: string; isUncertain: boolean }): Step {
+function missed(member: MemberRecord, event: Extract<MemberEvent, { kind: "missed" }>): Step {
   if (member.link !== "open") return step(member);
-  const uncertain = event.isUncertain ? (member.uncertain ?? event.reason) : member.uncertain;
+  if (event.has === "lost") return lose(member, event.reason);
+  const isUnknown = event.has === "unknown";
+  const uncertain = isUnknown ? (member.uncertain ?? event.reason) : member.uncertain;
   const behind = { ...member, uncertain, held: null };
   return member.state === "fenced" ? step(behind) : fence(behind, event.reason);
 }
@@ -344,6 +388,7 @@ function down(member: MemberRecord, reason: string): Step {
     link: "none",
     isPlaced: false,
     held: null,
+    update: NO_UPDATE,
   } as const;
   const effects: Effect[] = [{ kind: "close" }, ...(isReported ? [TELL] : [])];
   if (state === "leaving") return step(closed, ...effects);

@@ -11,8 +11,8 @@ import {
   workerId,
 } from "../core/base/ids.ts";
 import type { OpenOptions, Worker } from "../core/rollout/worker.ts";
+import type { PoolHost } from "./engine-answer.ts";
 import { type Given, giveWeights, type Recipe } from "./give-weights.ts";
-import type { PoolHost } from "./host.ts";
 import {
   type Check,
   type Effect,
@@ -46,6 +46,8 @@ export interface Member {
   readonly reason: string | null;
   /** For its control plane; null: it is down. */
   readonly worker: Worker | null;
+  /** What is known of it: who has which weights is said there and nowhere else. */
+  readonly record: MemberRecord;
 }
 
 class PoolMember implements Member {
@@ -216,55 +218,22 @@ export class WorkerPool {
   }): void {
     this.#recipe = options.recipe;
     const epoch = weightEpoch((this.#sidecar?.rollout.epoch ?? 0) + 1);
-    for (const member of options.current) this.#tell(member, { kind: "updated", epoch });
+    this.tell(options.current, () => ({ kind: "updated", epoch }));
     this.#agree(options.current);
-    const { spoils: isUncertain, lost } = options;
-    for (const member of [...this.#members]) {
-      if (options.current.has(member)) continue;
-      const reason = options.reasonOf(member);
-      if (lost.has(member)) this.#apply(member, { kind: "missed_lost", epoch, reason });
-      else this.#apply(member, { kind: "missed", epoch, reason, isUncertain });
+    const { current, lost, spoils } = options;
+    const others = this.#members.filter((member) => !current.has(member));
+    this.tell(others, (member) => {
+      const has = lost.has(member) ? "lost" : spoils ? "unknown" : "others";
+      return { kind: "missed", epoch, reason: options.reasonOf(member), has };
+    });
+  }
+
+  /** Something has happened to these: see MemberEvent. */
+  tell(members: Iterable<Member>, eventOf: (member: Member) => MemberEvent): void {
+    const told = new Set(members);
+    for (const member of this.#members.filter((one) => told.has(one))) {
+      this.#apply(member, eventOf(member));
     }
-  }
-
-  /** These may be given other weights now. Returns those of which that was not so before. */
-  unsure(members: Iterable<Member>, reason: string): Member[] {
-    const asked = new Set(members);
-    const certain = this.#members.filter(
-      (member) => asked.has(member) && member.record.uncertain === null,
-    );
-    for (const member of certain) this.#apply(member, { kind: "unsure", reason });
-    return certain;
-  }
-
-  /** They were not given other weights after all. */
-  sure(members: Iterable<Member>): void {
-    for (const member of members) this.#tell(member, { kind: "sure" });
-  }
-
-  /** Their servers report the current weights: fenced ones whose weights are certain serve again. */
-  reportCurrent(members: Iterable<Member>): void {
-    const epoch = this.#sidecar?.rollout.epoch;
-    if (epoch === undefined) return;
-    for (const member of members) this.#tell(member, { kind: "reports_current", epoch });
-  }
-
-  /** They can be reached, and their weights are not those that serve. */
-  fence(members: Iterable<Member>, reasonOf: (member: Member) => string): void {
-    for (const member of members) {
-      if (member.state === "leaving") continue;
-      this.#tell(member, { kind: "differs", reason: reasonOf(member) });
-    }
-  }
-
-  /** Their weights are unknown: they serve again once they are opened with known ones, or given some. */
-  spoiled(members: Iterable<Member>, reasonOf: (member: Member) => string): void {
-    for (const member of members) this.#tell(member, { kind: "spoiled", reason: reasonOf(member) });
-  }
-
-  /** They did not carry out a request. */
-  reopen(members: Iterable<Member>, reason: string): void {
-    for (const member of members) this.#tell(member, { kind: "reopen", reason });
   }
 
   /** Members that were fenced and have the current weights now serve again. Call after the sidecar advanced. */
@@ -301,12 +270,6 @@ export class WorkerPool {
   #failed(worker: Worker, reason: string): void {
     const member = this.#members.find((m) => m.worker === worker || m.candidate === worker);
     if (member !== undefined) this.#apply(member, { kind: "failed", reason });
-  }
-
-  /** Of a member as callers know it. */
-  #tell(member: Member, event: MemberEvent): void {
-    const own = this.#members.find((one) => one === member);
-    if (own !== undefined) this.#apply(own, event);
   }
 
   #apply(member: PoolMember, event: MemberEvent): void {

@@ -56,6 +56,8 @@ export interface RouteInfo {
   readonly answers?: readonly string[];
   /** Of its answer, where that is JSON. Default: any. */
   readonly answer?: Schema;
+  /** Load balancers and trainers ask it every second: no line of the log about it. Default: no. */
+  readonly isProbe?: boolean;
   /** JSON Schemas of the parameters in the query; none is required. */
   readonly query?: Readonly<Record<string, object>>;
 }

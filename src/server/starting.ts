@@ -10,16 +10,17 @@ export function versionAnswer(version: string): { version: string; server: "fore
 }
 
 /** Load balancers ask without a token. */
+const PROBE = { right: "open", answers: [], isProbe: true } as const;
+
 export const HEALTH_ROUTES: readonly RouteInfo[] = [
   {
     method: "GET",
     path: "/health",
     summary: "Whether any worker serves",
-    right: "open",
-    answers: [],
+    ...PROBE,
   },
-  { method: "GET", path: "/ping", summary: "As /health", right: "open", answers: [] },
-  { method: "POST", path: "/ping", summary: "As /health", right: "open", answers: [] },
+  { method: "GET", path: "/ping", summary: "As /health", ...PROBE },
+  { method: "POST", path: "/ping", summary: "As /health", ...PROBE },
 ];
 
 export const VERSION_ROUTE: RouteInfo = {

@@ -110,19 +110,20 @@ export class ControlFixture {
       later: this.#afterwards,
       notice: (notice) => this.notices.push(notice),
     });
-    this.#routes = controlRoutes({
-      dialects: ADAPTER_CONTROL,
-      sidecar: this.sidecar,
-      pool: this.pool,
-      weights: this.weights,
-      learned: { stale: new Map() },
-      modelName: "model",
-      version: "1.2.3",
-      timeoutMs: TIMEOUT_MS,
-      later: this.#afterwards,
-      harmlessRpc: ["poll_queue"],
-      abortRequests: (ids) => ids?.length ?? 0,
-    });
+    this.#routes = controlRoutes(
+      {
+        sidecar: this.sidecar,
+        pool: this.pool,
+        weights: this.weights,
+        learned: { stale: new Map() },
+        modelName: "model",
+        version: "1.2.3",
+        timeoutMs: TIMEOUT_MS,
+        later: this.#afterwards,
+        abortRequests: (ids) => ids?.length ?? 0,
+      },
+      ADAPTER_CONTROL,
+    );
   }
 
   static async open(options: FixtureOptions = { keepsWeights: true }): Promise<ControlFixture> {

@@ -52,7 +52,6 @@ export function serveOptions({ events, eosTokenId = EOS, model, ...given }: Give
     poolMemoryBytes: 0,
     retryGraceMs: 0,
     weightsTimeoutMs: 10_000,
-    harmlessRpc: [],
     version: "0",
     ...given,
     model: {

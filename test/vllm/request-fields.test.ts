@@ -3,7 +3,7 @@
 
 import { expect, test } from "bun:test";
 import { join } from "node:path";
-import { chatRequest } from "../../src/server/openai/chat.ts";
+import { chatRequest } from "../../src/server/openai/chat-fields.ts";
 import { completionsRequest } from "../../src/server/openai/completions.ts";
 import { generateRequest } from "../../src/server/openai/generate.ts";
 import { findVllm } from "../../src/tools/up/find-vllm.ts";

@@ -1,8 +1,31 @@
-// SGLang's control calls, as slime and miles send them.
+// SGLang's control calls, as slime and miles send them, and what its engines tell of themselves: this server stands for all of
+// its engines as one, with the ranks of all.
 
-import type { Dialect, Done } from "../../server/control/dialects.ts";
-import { jsonResponse } from "../../server/route.ts";
-import { invalid, optionalTextIn, reload, textIn, verdict } from "../calls.ts";
+import {
+  askFirst,
+  type Control,
+  health,
+  pause,
+  resetPrefixCache,
+  resume,
+  sleep,
+  sum,
+  wakeUp,
+  weightChecker,
+  worldSizes,
+} from "../../server/control/calls.ts";
+import { callOf, posted } from "../../server/control/control-call.ts";
+import { get } from "../../server/control/routes.ts";
+import { jsonResponse, type Row } from "../../server/route.ts";
+import {
+  type Done,
+  invalid,
+  optionalTextIn,
+  reload,
+  textIn,
+  translated,
+  verdict,
+} from "../calls.ts";
 
 /** SGLang's answer to a weight update. */
 const update = ({ isSuccess, status, message }: Done) =>
@@ -19,8 +42,6 @@ const empty = ({ isSuccess, status, message }: Done) =>
 const nothing = ({ isSuccess, status, message }: Done) =>
   isSuccess ? jsonResponse(null) : jsonResponse({ error: { message } }, status);
 
-const same = (route: string) => (body: unknown) => ({ route, body: body ?? {} });
-
 /** Weights that a trainer sends to the engines itself. */
 const BROADCASTS = [
   "/init_weights_update_group",
@@ -32,62 +53,65 @@ const BROADCASTS = [
   "/pull_weights",
 ] as const;
 
-export const SGLANG_CONTROL: readonly Dialect[] = [
-  {
-    route: "GET /health_generate",
+const flush = {
+  path: "/flush_cache",
+  summary: "SGLang: drops cached KV",
+  call: (control: Control) => resetPrefixCache(control, posted("/reset_prefix_cache")),
+  answer: empty,
+  answers: [],
+};
+
+const modelInfoRow = (path: string, summary: string): Row<Control> =>
+  get(path, summary, (control) => jsonResponse(modelInfo(control)));
+
+export const SGLANG_CONTROL: readonly Row<Control>[] = [
+  translated({
+    method: "GET",
+    path: "/health_generate",
     summary: "SGLang: as /health",
-    call: () => ({ route: "GET /health" }),
+    call: health,
     answer: empty,
     answers: [],
-  },
-  ...(["GET", "POST"] as const).map(
-    (method): Dialect => ({
-      route: `${method} /flush_cache`,
-      summary: "SGLang: drops cached KV",
-      call: () => ({ route: "POST /reset_prefix_cache" }),
-      answer: empty,
-      answers: [],
-    }),
-  ),
-  {
-    route: "POST /pause_generation",
+  }),
+  translated({ ...flush, method: "GET" }),
+  translated(flush),
+  translated({
+    path: "/pause_generation",
     summary: "SGLang: stops generation: mode abort, retract or in_place",
-    call: (body) => ({ route: "POST /pause", query: { mode: pauseMode(body) } }),
+    call: (control, body) => pause(control, pauseMode(body)),
     answer: state,
-  },
-  {
-    route: "POST /continue_generation",
+  }),
+  translated({
+    path: "/continue_generation",
     summary: "SGLang: resumes after a pause",
-    call: () => ({ route: "POST /resume" }),
+    call: resume,
     answer: state,
-  },
-  {
-    route: "POST /update_weights_from_disk",
+  }),
+  translated({
+    path: "/update_weights_from_disk",
     summary: "SGLang: loads weights from a path into every engine",
-    call: (body) => reload(textIn(body, "model_path"), optionalTextIn(body, "weight_version")),
+    call: (control, body) =>
+      reload(control, textIn(body, "model_path"), optionalTextIn(body, "weight_version")),
     answer: update,
-  },
-  {
-    route: "GET /get_weight_version",
-    summary: "SGLang: what the current weights are called",
-    call: () => ({ route: "GET /weight_info" }),
-    answer: ({ body, status }) => jsonResponse(body, status),
-  },
-  {
-    route: "POST /release_memory_occupation",
+  }),
+  get("/get_weight_version", "SGLang: what the current weights are called", ({ weights }) =>
+    jsonResponse({ weight_version: weights.current }),
+  ),
+  translated({
+    path: "/release_memory_occupation",
     summary: "SGLang: frees the engines' memory",
-    call: () => ({ route: "POST /sleep", query: { level: "1", mode: "keep" } }),
+    call: (control) => sleep(control, posted("/sleep", null, { level: "1", mode: "keep" })),
     answer: nothing,
-  },
-  {
-    route: "POST /resume_memory_occupation",
+  }),
+  translated({
+    path: "/resume_memory_occupation",
     summary: "SGLang: takes it again",
-    call: (body) => ({ route: "POST /wake_up", query: { tags: tagsIn(body) } }),
+    call: (control, body) => wakeUp(control, posted("/wake_up", null, tagsIn(body))),
     answer: nothing,
-  },
-  ...BROADCASTS.map(
-    (path): Dialect => ({
-      route: `POST ${path}`,
+  }),
+  ...BROADCASTS.map((path) =>
+    translated({
+      path,
       summary: "SGLang: refused, engines here load weights from a path",
       call: () => {
         const problem = "moves weights from process to process, which engines here cannot take";
@@ -96,32 +120,100 @@ export const SGLANG_CONTROL: readonly Dialect[] = [
       answer: update,
     }),
   ),
-  ...(["/destroy_weights_update_group", "/post_process_weights"] as const).map(
-    (path): Dialect => ({
-      route: `POST ${path}`,
+  ...["/destroy_weights_update_group", "/post_process_weights"].map((path) =>
+    translated({
+      path,
       summary: "SGLang: nothing is to be done for it",
-      call: () => ({ route: "GET /liveness" }),
+      call: () => jsonResponse(null),
       answer: update,
     }),
   ),
-  {
-    route: "POST /weights_checker",
+  translated({
+    path: "/weights_checker",
     summary: "SGLang: compares weights",
-    call: same("POST /weight_checker"),
+    call: (control, body) => weightChecker(control, posted("/weight_checker", body ?? {})),
     answer: verdict,
-  },
+  }),
+  get("/get_server_info", "SGLang: this server as one engine", async (control, { url }) =>
+    jsonResponse(await serverInfo(control, url)),
+  ),
+  get(
+    "/server_info",
+    "An engine's configuration",
+    async (control, exchange) => {
+      // vLLM and SGLang have a route of this name, and slime and miles ask for it first: the answer has the fields of both.
+      const answer = await askFirst(control, await callOf(exchange));
+      const own: unknown = answer.ok ? await answer.clone().json() : null;
+      if (typeof own !== "object" || own === null || Array.isArray(own)) return answer;
+      return jsonResponse({ ...own, ...(await serverInfo(control, exchange.url)) });
+    },
+    { query: { config_format: { type: "string", enum: ["text", "json"] } } },
+  ),
+  modelInfoRow("/get_model_info", "SGLang: the model and its weights' version"),
+  modelInfoRow("/model_info", "As /get_model_info"),
+  get("/get_load", "SGLang: requests that run and that wait", (control) =>
+    jsonResponse(loads(control)),
+  ),
+  get("/v1/loads", "SGLang: as /get_load", (control) => jsonResponse({ loads: loads(control) })),
 ];
 
 /** Only `abort` ends running requests; in the other modes they continue after the pause. */
-function pauseMode(body: unknown): string {
+function pauseMode(body: unknown): "abort" | "keep" {
   const mode = optionalTextIn(body, "mode") ?? "abort";
   if (mode === "abort") return "abort";
   if (mode === "retract" || mode === "in_place") return "keep";
   throw invalid("mode", `is "${mode}"; it is one of abort, retract, in_place`);
 }
 
-function tagsIn(body: unknown): readonly string[] {
+function tagsIn(body: unknown): { tags?: string } {
   const tags: unknown = Object(body).tags ?? [];
-  if (Array.isArray(tags) && tags.every((tag) => typeof tag === "string")) return tags;
-  throw invalid("tags", "is not a list of texts");
+  if (!Array.isArray(tags) || !tags.every((tag) => typeof tag === "string")) {
+    throw invalid("tags", "is not a list of texts");
+  }
+  return tags.length === 0 ? {} : { tags: tags.join(",") };
+}
+
+/** slime compares these with what it would start the engine with (`_init_external`). */
+async function serverInfo(control: Control, url: URL): Promise<object> {
+  const sizes = await worldSizes(control);
+  const capacities = control.pool.members.flatMap(({ worker }) => worker?.capacity ?? []);
+  return {
+    ...modelInfo(control),
+    host: url.hostname,
+    port: Number(url.port === "" ? 80 : url.port),
+    tp_size: sum(sizes),
+    ...{ dp_size: 1, pp_size: 1, ep_size: 1, nnodes: 1, node_rank: 0 },
+    ...{ base_gpu_id: 0, gpu_id_step: 1, enable_memory_saver: false },
+    enable_return_routed_experts: control.sidecar.reportsExperts,
+    max_running_requests: sum(capacities.map(({ slots }) => slots)),
+    max_total_num_tokens: sum(capacities.map(({ kvTokens }) => kvTokens)),
+    version: control.version,
+  };
+}
+
+function modelInfo({ sidecar, weights, modelName }: Control): object {
+  const { contextTokens } = sidecar;
+  return {
+    ...{ model_path: modelName, served_model_name: modelName, tokenizer_path: modelName },
+    is_generation: true,
+    weight_version: weights.current,
+    context_length: Number.isFinite(contextTokens) ? contextTokens : null,
+  };
+}
+
+/** One rank: what runs anywhere, and what waits here or in an engine. */
+function loads({ sidecar, pool }: Control): object[] {
+  const { meter, unfinished } = sidecar.rollout;
+  const stats = pool.members.map(({ workerId }) => meter.latest(workerId));
+  const running = sum(stats.map((one) => one?.running ?? 0));
+  return [
+    {
+      dp_rank: 0,
+      num_reqs: unfinished,
+      num_running_reqs: running,
+      num_waiting_reqs: Math.max(0, unfinished - running),
+      num_total_reqs: unfinished,
+      num_tokens: sum(stats.map((one) => one?.kvTokensUsed ?? 0)),
+    },
+  ];
 }

@@ -4,30 +4,15 @@
 import * as v from "valibot";
 import { present } from "../../core/base/assert.ts";
 import { TOKENS_MAX, TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
-import { advanced, spanOf } from "../../server/openai/completions.ts";
-import type { StreamView } from "../../server/openai/event-stream.ts";
-import {
-  checked,
-  fieldsOfAnyKind,
-  flag,
-  ignored,
-  integer,
-  isNot,
-  isTokenList,
-  name,
-  perPrompt,
-  text,
-  tokenList,
-  unsupported,
-} from "../../server/openai/fields.ts";
+import { type Answer, advanced, idsOf, spanOf } from "../../server/openai/answer.ts";
+import type { CommonFields } from "../../server/openai/common-fields.ts";
+import * as f from "../../server/openai/fields.ts";
 import type { Job } from "../../server/openai/job.ts";
 import { metaInfoJson } from "../../server/openai/meta-info.ts";
-import { originOf, VERSION_FIELD } from "../../server/openai/origin.ts";
+import { VERSION_FIELD } from "../../server/openai/origin.ts";
 import type { Output } from "../../server/openai/output.ts";
-import type { Answer, DataPlane, Prepared } from "../../server/openai/plane.ts";
+import type { DataPlane, Prepared } from "../../server/openai/plane.ts";
 import {
-  type Drawing,
-  drawingOf,
   invalid,
   MAX_TOKENS_FIELD,
   SAMPLING_ENTRIES,
@@ -55,77 +40,79 @@ const samplingParams = v.strictObject({
   stop: SAMPLING_ENTRIES.stop,
   stop_token_ids: SAMPLING_ENTRIES.stop_token_ids,
   sampling_seed: SAMPLING_ENTRIES.seed,
-  ignore_eos: flag,
-  skip_special_tokens: flag,
-  spaces_between_special_tokens: flag,
+  ignore_eos: f.flag,
+  skip_special_tokens: f.flag,
+  spaces_between_special_tokens: f.flag,
   /** What ended the response stays in the text. */
-  no_stop_trim: flag,
+  no_stop_trim: f.flag,
   /** For a custom_logit_processor, which is refused: without one they change nothing but what is read here. */
-  custom_params: v.nullish(fieldsOfAnyKind),
-  stop_regex: unsupported("stop takes texts"),
-  json_schema: v.nullish(text),
-  regex: v.nullish(text),
-  ebnf: v.nullish(text),
-  structural_tag: v.nullish(text),
-  stream_interval: ignored,
+  custom_params: v.nullish(f.fieldsOfAnyKind),
+  stop_regex: f.unsupported("stop takes texts"),
+  json_schema: v.nullish(f.text),
+  regex: v.nullish(f.text),
+  ebnf: v.nullish(f.text),
+  structural_tag: v.nullish(f.text),
+  stream_interval: f.ignored,
 });
 
-const yes = v.nullish(v.boolean(isNot("true or false")));
+const yes = v.nullish(v.boolean(f.isNot("true or false")));
 const SCORES = "prompt_logprobs at /v1/completions of a vLLM worker takes its place";
 
 export const sglangRequest = v.strictObject({
-  input_ids: v.nullish(v.union([tokenList, v.array(tokenList)], isNot("a list of token ids"))),
-  text: v.nullish(v.union([text, v.array(text)], isNot("a text or a list of texts"))),
-  sampling_params: perPrompt(samplingParams),
-  return_logprob: perPrompt(yes),
-  top_logprobs_num: perPrompt(TOP_LOGPROBS_FIELD),
+  input_ids: v.nullish(
+    v.union([f.tokenList, v.array(f.tokenList)], f.isNot("a list of token ids")),
+  ),
+  text: v.nullish(v.union([f.text, v.array(f.text)], f.isNot("a text or a list of texts"))),
+  sampling_params: f.perPrompt(samplingParams),
+  return_logprob: f.perPrompt(yes),
+  top_logprobs_num: f.perPrompt(TOP_LOGPROBS_FIELD),
   /** -1: of the output alone. */
-  logprob_start_len: perPrompt(unsupported(SCORES, -1)),
-  return_text_in_logprobs: flag,
-  rid: perPrompt(name),
-  group_id: name,
-  session_id: name,
+  logprob_start_len: f.perPrompt(f.unsupported(SCORES, -1)),
+  return_text_in_logprobs: f.flag,
+  rid: f.perPrompt(f.name),
+  group_id: f.name,
+  session_id: f.name,
   policy_version: VERSION_FIELD,
   weight_version: VERSION_FIELD,
-  priority: integer(-(2 ** 31), 2 ** 31 - 1),
-  stream: flag,
-  return_hidden_states: unsupported("no worker returns them", false),
+  priority: f.integer(-(2 ** 31), 2 ** 31 - 1),
+  stream: f.flag,
+  return_hidden_states: f.unsupported("no worker returns them", false),
   /** Of each token but the last one the experts of all layers: 32-bit numbers in base64. */
-  return_routed_experts: flag,
-  routed_experts_start_len: integer(0, TOKENS_MAX),
+  return_routed_experts: f.flag,
+  routed_experts_start_len: f.integer(0, TOKENS_MAX),
   /** miles names it in every request. */
-  return_indexer_topk: unsupported("no worker reports it", false),
-  return_entropy: unsupported("no worker reports it", false),
-  return_prompt_token_ids: unsupported("the client has them", false),
-  token_ids_logprob: unsupported("top_logprobs_num takes its place"),
-  input_embeds: unsupported(PROMPTS),
-  image_data: unsupported(PROMPTS),
-  video_data: unsupported(PROMPTS),
-  audio_data: unsupported(PROMPTS),
+  return_indexer_topk: f.unsupported("no worker reports it", false),
+  return_entropy: f.unsupported("no worker reports it", false),
+  return_prompt_token_ids: f.unsupported("the client has them", false),
+  token_ids_logprob: f.unsupported("top_logprobs_num takes its place"),
+  input_embeds: f.unsupported(PROMPTS),
+  image_data: f.unsupported(PROMPTS),
+  video_data: f.unsupported(PROMPTS),
+  audio_data: f.unsupported(PROMPTS),
   /** An adapter's name. */
-  lora_path: perPrompt(name),
+  lora_path: f.perPrompt(f.name),
   /** As vLLM's cache_salt, which it has too. */
-  extra_key: perPrompt(name),
-  cache_salt: perPrompt(name),
-  session_params: unsupported("send the whole prompt"),
-  custom_logit_processor: unsupported("no code is run for clients"),
-  background: unsupported("an answer is not kept for later", false),
-  bootstrap_host: unsupported(SPLIT),
-  bootstrap_port: unsupported(SPLIT),
-  bootstrap_room: unsupported(SPLIT),
-  model: v.nullish(text),
-  log_metrics: ignored,
-  no_logs: ignored,
-  routing_key: ignored,
+  extra_key: f.perPrompt(f.name),
+  cache_salt: f.perPrompt(f.name),
+  session_params: f.unsupported("send the whole prompt"),
+  custom_logit_processor: f.unsupported("no code is run for clients"),
+  background: f.unsupported("an answer is not kept for later", false),
+  bootstrap_host: f.unsupported(SPLIT),
+  bootstrap_port: f.unsupported(SPLIT),
+  bootstrap_room: f.unsupported(SPLIT),
+  model: v.nullish(f.text),
+  log_metrics: f.ignored,
+  no_logs: f.ignored,
+  routing_key: f.ignored,
   // The sidecar chooses the engine and its rank itself.
-  data_parallel_rank: ignored,
-  routed_dp_rank: ignored,
-  external_trace_header: ignored,
-  modalities: ignored,
-  require_reasoning: unsupported("structured outputs begin with the response", false),
-  conversation_id: ignored,
-  custom_labels: ignored,
-  return_bytes: ignored,
+  data_parallel_rank: f.ignored,
+  routed_dp_rank: f.ignored,
+  external_trace_header: f.ignored,
+  modalities: f.ignored,
+  require_reasoning: f.unsupported("structured outputs begin with the response", false),
+  conversation_id: f.ignored,
+  custom_labels: f.ignored,
+  return_bytes: f.ignored,
 });
 
 type Fields = v.InferOutput<typeof sglangRequest>;
@@ -135,42 +122,26 @@ export async function prepareSglang(
   exchange: Exchange,
   body: unknown,
 ): Promise<Prepared> {
-  const fields = checked(sglangRequest, body);
+  const fields = f.checked(sglangRequest, body);
   const { prompts, isBatch } = await promptsOf(fields, plane, exchange);
   const items = itemsOf(fields, prompts.length);
-  const drawings = items.map((item) => drawingOfItem(plane, fields, item));
-  const samples = drawings[0]?.n ?? 1;
-  if (drawings.some(({ n }) => n !== samples)) {
+  const samples = items[0]?.params.n ?? 1;
+  if (items.some(({ params }) => (params.n ?? 1) !== samples)) {
     throw invalid("sampling_params", "holds different n: SGLang takes one for all prompts");
   }
-  const specs = prompts.flatMap((prompt, index) => {
+  const answer = answerOf(plane, fields, { items, isList: isBatch || samples > 1, samples });
+  const parts = prompts.map((prompt, index) => {
     const item = present(items[index], "there is one for each prompt");
-    const drawing = present(drawings[index], "there is one for each prompt");
-    const extraArgs = { ...item.params.custom_params };
-    const { session_id, group_id, policy_version, weight_version } = fields;
-    const named = { session_id, group_id, policy_version, weight_version, cache_salt: item.salt };
-    const model = item.adapter ?? fields.model;
-    plane.checkModel(model);
-    return plane.specsOf([prompt], drawing, {
-      tokensMax: item.tokensMax,
-      clamps: false,
-      origin: originOf(exchange.headers, named, extraArgs),
-      priority: fields.priority ?? 0,
-      model,
-    });
+    return requestOf(plane, exchange, fields, item)([prompt], { wantsText: true, answer });
   });
-  checkCount(plane, specs);
+  const specs = parts.flatMap((part) => part.specs);
+  plane.checkCount(prompts.length * samples, "input_ids", "asks for");
   const { rid } = fields;
-  const first = present(drawings[0], "a request has a prompt");
   return {
-    specs,
-    stops: first.stops,
-    ...(drawings.length > 1 ? { stopsOf: drawings.map(({ stops }) => stops) } : {}),
+    ...present(parts[0], "a request has a prompt"),
+    ...{ specs, stops: parts.flatMap((part) => part.stops) },
     ...(Array.isArray(rid) ? { names: rid.map((one) => one ?? "") } : {}),
-    wantsText: true,
-    isStream: fields.stream ?? false,
     requestId: typeof rid === "string" ? rid : null,
-    answer: new SglangAnswer(plane, fields, { items, isList: isBatch || samples > 1, samples }),
   };
 }
 
@@ -228,14 +199,13 @@ function supportWidth({ custom_params, top_k, temperature }: Item["params"]): nu
   return width >= 1 && width <= TOP_LOGPROBS.max ? width : 0;
 }
 
-function drawingOfItem(
-  plane: DataPlane,
-  fields: Fields,
-  { params, top, support, tokensMax }: Item,
-): Drawing {
+/** The request of one prompt in vLLM's words. */
+function requestOf(plane: DataPlane, exchange: Exchange, fields: Fields, item: Item) {
+  const { params, tokensMax, top, support, salt } = item;
   const { return_routed_experts: experts, routed_experts_start_len: start } = fields;
-  return drawingOf(
-    {
+  const common = { ...fields, model: item.adapter ?? fields.model, cache_salt: salt };
+  return plane.begin(exchange, common as Partial<CommonFields>, {
+    params: {
       ...params,
       seed: params.sampling_seed,
       min_tokens: params.min_new_tokens,
@@ -244,9 +214,11 @@ function drawingOfItem(
       return_routed_experts: experts ?? false,
       ...(experts === true ? { routed_experts_prompt_start: start } : {}),
     },
-    { topLogprobs: Math.max(top, support), tokensMax, extraArgs: {} },
-    plane.samplingContext("sampling_params."),
-  );
+    at: "sampling_params.",
+    topLogprobs: Math.max(top, support),
+    tokensMax,
+    extraArgs: {},
+  });
 }
 
 /** SGLang's names of vLLM's kinds of structured output. */
@@ -268,16 +240,6 @@ function structureOf(params: Item["params"]): Record<string, unknown> | null {
   return { [kind]: params[name] };
 }
 
-function checkCount(plane: DataPlane, specs: Prepared["specs"]): void {
-  const { responsesMax } = plane.limits;
-  const count = specs.reduce((sum, { n }) => sum + n, 0);
-  if (count <= responsesMax) return;
-  throw invalid(
-    "input_ids",
-    `asks for ${count} responses, more than ${responsesMax} in one request`,
-  );
-}
-
 async function promptsOf(
   { input_ids: ids, text: written }: Fields,
   plane: DataPlane,
@@ -289,7 +251,7 @@ async function promptsOf(
   }
   if (hasIds) {
     if (ids.length === 0) throw invalid("input_ids", "holds no tokens");
-    if (isTokenList(ids)) return { prompts: [plane.promptOf(ids, "input_ids")], isBatch: false };
+    if (f.isTokenList(ids)) return { prompts: [plane.promptOf(ids, "input_ids")], isBatch: false };
     return { prompts: ids.map((one, i) => plane.promptOf(one, `input_ids.${i}`)), isBatch: true };
   }
   const texts = typeof written === "string" ? [written] : (written ?? []);
@@ -300,68 +262,41 @@ async function promptsOf(
   return { prompts, isBatch: typeof written !== "string" };
 }
 
-class SglangAnswer implements Answer {
-  readonly #plane: DataPlane;
-  readonly #isList: boolean;
-  readonly #items: readonly Item[];
-  /** Responses to a prompt. */
-  readonly #samples: number;
-  readonly #rid: Fields["rid"];
-  readonly #writesTokens: boolean;
-  readonly #returnsExperts: boolean;
-
-  constructor(
-    plane: DataPlane,
-    fields: Fields,
-    about: { items: readonly Item[]; isList: boolean; samples: number },
-  ) {
-    this.#plane = plane;
-    this.#isList = about.isList;
-    this.#items = about.items;
-    this.#samples = about.samples;
-    this.#rid = fields.rid;
-    this.#writesTokens = fields.return_text_in_logprobs ?? false;
-    this.#returnsExperts = fields.return_routed_experts ?? false;
-  }
-
-  whole(job: Job): string {
-    const parts = job.outputs.map((output) => this.#one(job, output));
-    return this.#isList ? `[${parts.join(",")}]` : (parts[0] ?? "null");
-  }
-
-  /** Each event holds all of a response so far, as SGLang's do without --incremental-streaming-output. */
-  stream(job: Job): StreamView {
-    return {
-      head: () => "",
-      delta: (output, cursor) => {
-        if (advanced(output, cursor, true) === null) return "";
-        return `data: ${this.#one(job, output)}\n\n`;
-      },
-      tail: () => "",
-    };
-  }
-
-  #one(job: Job, output: Output): string {
-    const span = spanOf(output, 0);
-    const ids = span === null ? "" : span.response.tokens().subarray(0, span.to).join(",");
-    const item = this.#items[Math.floor(output.index / this.#samples)];
+/** `samples`: responses to a prompt. */
+function answerOf(
+  plane: DataPlane,
+  { rid, ...fields }: Fields,
+  about: { items: readonly Item[]; isList: boolean; samples: number },
+): Answer {
+  const { items, isList, samples } = about;
+  const idOf = (job: Job, index: number) => {
+    if (!isList) return job.id;
+    if (!Array.isArray(rid)) return `${job.id}_${index}`;
+    const name = rid[Math.floor(index / samples)] ?? job.id;
+    return samples === 1 ? name : `${name}_${index % samples}`;
+  };
+  const one = (job: Job, output: Output) => {
+    const item = present(items[Math.floor(output.index / samples)], "each prompt has its item");
     const meta = metaInfoJson(output, {
-      id: this.#idOf(job, output.index),
-      plane: this.#plane,
-      returnsLogprobs: item?.returnsLogprobs ?? false,
-      top: item?.top ?? 0,
-      writesTokens: this.#writesTokens,
-      support: item?.support ?? 0,
-      returnsExperts: this.#returnsExperts,
+      ...item,
+      id: idOf(job, output.index),
+      plane,
+      writesTokens: fields.return_text_in_logprobs ?? false,
+      returnsExperts: fields.return_routed_experts ?? false,
     });
-    const index = this.#isList ? `,"index":${output.index}` : "";
-    return `{"text":${JSON.stringify(output.pieces.join(""))},"output_ids":[${ids}],"meta_info":${meta}${index}}`;
-  }
-
-  #idOf(job: Job, index: number): string {
-    if (!this.#isList) return job.id;
-    if (!Array.isArray(this.#rid)) return `${job.id}_${index}`;
-    const name = this.#rid[Math.floor(index / this.#samples)] ?? job.id;
-    return this.#samples === 1 ? name : `${name}_${index % this.#samples}`;
-  }
+    const index = isList ? `,"index":${output.index}` : "";
+    const written = JSON.stringify(output.pieces.join(""));
+    return `{"text":${written},"output_ids":${idsOf(spanOf(output))},"meta_info":${meta}${index}}`;
+  };
+  return {
+    whole(job) {
+      const parts = job.outputs.map((output) => one(job, output));
+      return isList ? `[${parts.join(",")}]` : (parts[0] ?? "null");
+    },
+    /** Each event holds all of a response so far, as SGLang's do without --incremental-streaming-output. */
+    stream: (job) => ({
+      delta: (output, cursor) =>
+        advanced(output, cursor, true) === null ? "" : `data: ${one(job, output)}\n\n`,
+    }),
+  };
 }

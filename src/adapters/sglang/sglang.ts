@@ -1,10 +1,22 @@
 // SGLang's server, as slime and miles attach to it.
 
+import * as v from "valibot";
 import { generates, replies } from "../../server/openai/data-plane.ts";
+import * as f from "../../server/openai/fields.ts";
+import type { DataPlane } from "../../server/openai/plane.ts";
 import type { Adapter } from "../adapter.ts";
-import { abortSglang, sglangAbortRequest } from "./abort.ts";
+import { invalid } from "../calls.ts";
 import { SGLANG_CONTROL } from "./control.ts";
 import { prepareSglang, sglangRequest } from "./generate.ts";
+
+const abortRequest = v.strictObject({
+  rid: f.name,
+  /** `rid` is what the ids begin with (miles: of all requests of an adapter). */
+  prefix: f.flag,
+  abort_all: f.flag,
+  finished_reason: f.ignored,
+  abort_message: f.ignored,
+});
 
 export const SGLANG: Adapter = {
   name: "sglang",
@@ -15,9 +27,31 @@ export const SGLANG: Adapter = {
       streams: false,
     }),
     replies("/abort_request", "Gives up a request, or all, in SGLang's shape", {
-      schema: sglangAbortRequest,
-      reply: (plane, _exchange, body) => abortSglang(plane, body),
+      schema: abortRequest,
+      reply: (plane, _exchange, body) => abort(plane, f.checked(abortRequest, body)),
     }),
   ],
   control: SGLANG_CONTROL,
 };
+
+/** The answers to them come as they stand, with finish_reason abort. */
+function abort(plane: DataPlane, fields: v.InferOutput<typeof abortRequest>): object {
+  const name = fields.rid ?? "";
+  if (fields.abort_all !== true && name === "") throw invalid("rid", "or abort_all must be there");
+  const isNamed = (id: string) => (fields.prefix === true ? id.startsWith(name) : id === name);
+  const isMeant = (id: string) => fields.abort_all === true || isNamed(id);
+  let aborted = 0;
+  for (const job of [...plane.jobs]) {
+    if (isMeant(job.id)) {
+      job.abort();
+      aborted += 1;
+      continue;
+    }
+    for (const [index, one] of (job.plan.names ?? []).entries()) {
+      if (!isMeant(one)) continue;
+      job.abortPrompt(index);
+      aborted += 1;
+    }
+  }
+  return { success: true, aborted };
+}

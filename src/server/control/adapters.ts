@@ -8,9 +8,8 @@ import { UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import type { Member, Reachable } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import type { ControlCall } from "./control-call.ts";
-import { isSuccess, merged, type Outcome } from "./fan-out.ts";
-import { mayHaveChanged, type Taken, takenIn } from "./open-update.ts";
+import { type ControlCall, PATHS, posted } from "./control-call.ts";
+import { isSuccess, mayHaveChanged, merged, type Outcome, takenIn } from "./fan-out.ts";
 
 /** Adapters served at the same time, at most. */
 const ADAPTERS_MAX = 64;
@@ -26,7 +25,7 @@ export interface AdapterSteps {
   /** Those that took it, as far as they generate with the adapter. */
   tried(outcome: Outcome, adapter: string): Promise<Outcome>;
   /** The next epoch begins on `current`. */
-  advance(current: Taken, call: ControlCall, outcome: Outcome): Promise<void>;
+  advance(current: ReadonlySet<Member>, call: ControlCall, outcome: Outcome): Promise<void>;
   /** Engines that have gone are opened again. */
   dropLost(outcome: Outcome): void;
 }
@@ -47,7 +46,7 @@ export class Adapters {
   /** @throws AppError invalid_field, conflict; then nothing has happened. */
   async change(call: ControlCall, steps: AdapterSteps): Promise<Response> {
     const name = nameIn(call.body);
-    if (call.path === LOAD) return await this.#load(name, call, steps);
+    if (call.path === PATHS.loadAdapter) return await this.#load(name, call, steps);
     return await this.#unload(name, call, steps);
   }
 
@@ -72,12 +71,15 @@ export class Adapters {
     // One that has gone is opened again, and gets it then.
     const refused = tried.failed.filter(({ answer }) => answer.status !== UNREACHABLE);
     if (refused.some(({ member }) => isServing(member))) {
-      await steps.send(took(engines, outcome), unloading(name));
+      const took = engines.filter((_, index) => isSuccess(outcome.answers[index]?.answer));
+      await steps.send(took, posted(PATHS.unloadAdapter, { lora_name: name }));
       await this.#drop(name, call, { steps, outcome: tried });
       return merged(tried);
     }
     this.#loads.delete(name);
-    this.#loads.set(name, { ...again(call), nextEpoch: steps.sidecar.rollout.epoch });
+    // An engine that has been given it before takes it again.
+    const body = { ...Object(call.body), load_inplace: true };
+    this.#loads.set(name, { ...call, body, nextEpoch: steps.sidecar.rollout.epoch });
     await steps.advance(serving(takenIn(tried)), call, tried);
     return merged(tried);
   }
@@ -104,43 +106,19 @@ export class Adapters {
       return;
     }
     const there = outcome.answers.filter(({ member, worker }) => member.worker === worker);
-    const current = new Map(there.map(({ member, worker }) => [member, worker]));
+    const current = new Set(there.map(({ member }) => member));
     await steps.advance(serving(current), call, outcome);
   }
 }
-
-const LOAD = "/v1/load_lora_adapter";
-const UNLOAD = "/v1/unload_lora_adapter";
 
 const BASE: SamplingParams = {
   ...{ temperature: 1, seed: 0, tokensMax: 1, stopTokenIds: [] },
   ...SAMPLING_DEFAULTS,
 };
 
-/** prime-rl leaves the version out. */
-export function adapterCall(call: ControlCall): ControlCall {
-  return call.path.startsWith("/v1/") ? call : { ...call, path: `/v1${call.path}` };
-}
-
-/** An engine that has been given it before takes it again. */
-function again(call: ControlCall): ControlCall {
-  return { ...call, body: { ...Object(call.body), load_inplace: true } };
-}
-
-function unloading(name: string): ControlCall {
-  return { method: "POST", path: UNLOAD, query: {}, body: { lora_name: name } };
-}
-
-function took(engines: readonly Reachable[], { answers }: Outcome): Reachable[] {
-  return engines.filter((_, index) => {
-    const answered = answers[index];
-    return answered !== undefined && isSuccess(answered.answer);
-  });
-}
-
 /** An adapter belongs to its base weights: an engine with other weights is excluded. */
-function serving(taken: Taken): Map<Member, Reachable["worker"]> {
-  return new Map([...taken].filter(([member]) => isServing(member)));
+function serving(taken: ReadonlySet<Member>): Set<Member> {
+  return new Set([...taken].filter(isServing));
 }
 
 /** It has the epoch's weights, also while its connection is made again. */
@@ -149,8 +127,7 @@ function isServing({ state }: Member): boolean {
 }
 
 function nameIn(body: unknown): string {
-  const name: unknown =
-    typeof body === "object" && body !== null ? Reflect.get(body, "lora_name") : undefined;
+  const name: unknown = Object(body).lora_name;
   if (typeof name !== "string" || name === "") throw invalid("is not a text");
   if (name.length <= NAME_CHARACTERS_MAX) return name;
   throw invalid(`has ${name.length} characters, more than ${NAME_CHARACTERS_MAX}`);

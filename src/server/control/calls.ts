@@ -1,26 +1,20 @@
-// What the routes of the control plane do: each call is answered as if all engines were one. The table of the routes is
-// routes.ts.
+// What the calls of the control plane do: each is answered as if all engines were one. The table of the routes is
+// routes.ts; adapters make the same calls.
 
 import { unreachable } from "../../core/base/assert.ts";
 import { InvalidFieldError } from "../../core/base/errors.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
 import { kvMovesReport } from "../../core/rollout/report.ts";
-import type { ControlRequest } from "../../core/rollout/worker.ts";
-import type { AnswerLimits } from "../../pool/engine-answer.ts";
 import { connected, type Reachable, reachable, type WorkerPool } from "../../pool/pool.ts";
-import { type Exchange, jsonResponse } from "../route.ts";
+import { jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { requestOf } from "./control-call.ts";
-import type { Dialect } from "./dialects.ts";
+import type { ControlCall } from "./control-call.ts";
 import { answerTo, type CallBound, fanOut, isSuccess, merged, type Outcome } from "./fan-out.ts";
 import type { LearnedEpochs } from "./learned-epochs.ts";
 import { rpcEffect } from "./rpc-methods.ts";
-import { serverInfo } from "./sglang-info.ts";
 import type { WeightUpdates } from "./weights.ts";
 
 export interface ControlOptions {
-  /** Calls of adapters that amount to routes of vLLM. */
-  readonly dialects: readonly Dialect[];
   readonly sidecar: Sidecar;
   readonly pool: WorkerPool;
   readonly weights: WeightUpdates;
@@ -35,11 +29,10 @@ export interface ControlOptions {
   readonly timeoutMs: number;
   /** Runs something after a while; returns what cancels it. */
   readonly later: (act: () => void, ms: number) => () => void;
-  /** Methods of `/collective_rpc`, besides those that are known, that leave the weights alone. */
-  readonly harmlessRpc: readonly string[];
 }
 
-export type Bounded = ControlOptions & { readonly calls: CallBound };
+export type Control = ControlOptions & { readonly calls: CallBound };
+export type Act = (control: Control, call: ControlCall) => Promise<Response> | Response;
 
 /** The state of every worker; also `/health`'s answer when one does not serve. */
 export function workersOf({ pool, sidecar, learned }: ControlOptions) {
@@ -59,110 +52,81 @@ export function workersOf({ pool, sidecar, learned }: ControlOptions) {
   }));
 }
 
-export function health(options: ControlOptions): Response {
-  const { pool, sidecar } = options;
-  const status = sidecar.isDraining ? "draining" : pool.problem;
-  if (status === null) {
-    if (pool.members.every(({ state }) => state === "ready")) {
-      return new Response(null, { status: 200 });
-    }
-    return jsonResponse({ status: "some workers are not in service", workers: workersOf(options) });
-  }
-  return jsonResponse({ status, workers: workersOf(options) }, 503);
+export function health(control: ControlOptions): Response {
+  const { pool, sidecar } = control;
+  const problem = sidecar.isDraining ? "draining" : pool.problem;
+  const isWell = pool.members.every(({ state }) => state === "ready");
+  if (problem === null && isWell) return new Response(null, { status: 200 });
+  const status = problem ?? "some workers are not in service";
+  return jsonResponse({ status, workers: workersOf(control) }, problem === null ? 200 : 503);
 }
 
-export async function broadcast(options: Bounded, exchange: Exchange): Promise<Response> {
-  return merged(await broadcasted(options, exchange));
-}
-
-async function broadcasted(options: Bounded, exchange: Exchange): Promise<Outcome> {
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return await asked(options, reachable(options.pool.members), () => request);
-}
-
-async function asked(
-  options: Bounded,
+/** `own`: an engine's own version of the call, by its place in the order of engines. */
+async function fanned(
+  { timeoutMs: msMax, later, sidecar }: ControlOptions,
   engines: readonly Reachable[],
-  requestOf: (index: number) => ControlRequest,
+  own: (index: number) => ControlCall,
 ): Promise<Outcome> {
-  return await options.calls.during(() => fanOut(engines, requestOf, limitsOf(options)));
+  const nextEpoch = sidecar.rollout.epoch;
+  const limits = { msMax, later, sidecar };
+  return await fanOut(engines, (index) => ({ ...own(index), nextEpoch }), limits);
 }
 
-function limitsOf({ timeoutMs: msMax, later, sidecar }: ControlOptions): AnswerLimits {
-  return { msMax, later, sidecar };
+async function asked(control: Control, call: ControlCall): Promise<Outcome> {
+  const engines = reachable(control.pool.members);
+  return await control.calls.during(() => fanned(control, engines, () => call));
 }
+
+export const broadcast: Act = async (control, call) => merged(await asked(control, call));
 
 /** All engines are of a kind: one answers for all. */
-async function first(options: Bounded, exchange: Exchange): Promise<Response> {
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
-  return merged(await asked(options, reachable(options.pool.members).slice(0, 1), () => request));
-}
+export const askFirst: Act = async (control, call) => {
+  const engines = reachable(control.pool.members).slice(0, 1);
+  return merged(await control.calls.during(() => fanned(control, engines, () => call)));
+};
 
-export async function asSglangServer(options: Bounded, url: URL): Promise<object> {
-  const all = await sizes(options, connected(options.pool.members), {});
-  const worldSize = all.reduce((sum, size) => sum + size, 0);
-  return serverInfo(options, { url, worldSize });
-}
-
-/** vLLM and SGLang have a route of this name, and slime and miles ask for it first: the answer has the fields of both. */
-export async function bothServerInfos(options: Bounded, exchange: Exchange): Promise<Response> {
-  const answer = await first(options, exchange);
-  const own: unknown = answer.ok ? await answer.clone().json() : null;
-  if (typeof own !== "object" || own === null || Array.isArray(own)) return answer;
-  return jsonResponse({ ...own, ...(await asSglangServer(options, exchange.url)) });
-}
-
-async function sizes(
-  options: Bounded,
-  engines: readonly Reachable[],
-  query: ControlRequest["query"],
+/** Ranks of each engine. One without the route (vLLM without its development mode) is a world of one. */
+export async function worldSizes(
+  control: Control,
+  engines = connected(control.pool.members),
+  query: ControlCall["query"] = {},
 ): Promise<number[]> {
-  const request: ControlRequest = {
-    method: "GET",
-    path: "/get_world_size",
-    query,
-    body: null,
-    nextEpoch: options.sidecar.rollout.epoch,
-  };
-  const { answers } = await asked(options, engines, () => request);
-  // An engine without the route (vLLM without its development mode) is a world of one.
+  const call: ControlCall = { method: "GET", path: "/get_world_size", query, body: null };
+  const { answers } = await control.calls.during(() => fanned(control, engines, () => call));
   return answers.map(({ answer }) => {
-    const { body } = answer;
-    const { world_size: size } = Object(body);
+    const { world_size: size } = Object(answer.body);
     return typeof size === "number" && isSuccess(answer) ? size : 1;
   });
 }
 
-export async function worldSize(options: Bounded, exchange: Exchange): Promise<Response> {
-  const query = Object.fromEntries(exchange.url.searchParams);
-  const all = await sizes(options, reachable(options.pool.members), query);
-  return jsonResponse({ world_size: all.reduce((sum, size) => sum + size, 0) });
-}
+export const sum = (numbers: readonly number[]): number => numbers.reduce((a, b) => a + b, 0);
+
+export const worldSize: Act = async (control, { query }) => {
+  const sizes = await worldSizes(control, reachable(control.pool.members), query);
+  return jsonResponse({ world_size: sum(sizes) });
+};
 
 /** Each engine's ranks follow those of the engines before it. */
-export async function initWeightTransfer(options: Bounded, exchange: Exchange): Promise<Response> {
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+export const initWeightTransfer: Act = async (control, call) => {
   // The same engines even if others join or leave meanwhile: their order determines the ranks.
-  const engines = reachable(options.pool.members);
-  const all = await sizes(options, engines, {});
-  const offsets = all.map((_, index) => all.slice(0, index).reduce((sum, size) => sum + size, 0));
-  const own = (index: number): ControlRequest => ({
-    ...request,
-    body: shifted(request.body, { ranks: offsets[index] ?? 0, engines: index }),
-  });
-  return merged(await asked(options, engines, own));
-}
+  const engines = reachable(control.pool.members);
+  const sizes = await worldSizes(control, engines);
+  const own = (index: number): ControlCall => {
+    const ranks = sum(sizes.slice(0, index));
+    return { ...call, body: shifted(call.body, { ranks, engines: index }) };
+  };
+  return merged(await control.calls.during(() => fanned(control, engines, own)));
+};
 
 /** vLLM has the rank in `init_info`, AReaL and prime-rl (`server_rank`: of a server, whose ranks it knows) have not. */
-function shifted(body: unknown, { ranks, engines }: { ranks: number; engines: number }): unknown {
+function shifted(body: unknown, by: { ranks: number; engines: number }): unknown {
   if (typeof body !== "object" || body === null) return body;
-  if ("init_info" in body)
-    return { ...body, init_info: shifted(body.init_info, { ranks, engines }) };
+  if ("init_info" in body) return { ...body, init_info: shifted(body.init_info, by) };
   if ("rank_offset" in body) {
-    return { ...body, rank_offset: rankIn(body.rank_offset, "rank_offset") + ranks };
+    return { ...body, rank_offset: rankIn(body.rank_offset, "rank_offset") + by.ranks };
   }
   if ("server_rank" in body) {
-    return { ...body, server_rank: rankIn(body.server_rank, "server_rank") + engines };
+    return { ...body, server_rank: rankIn(body.server_rank, "server_rank") + by.engines };
   }
   return body;
 }
@@ -171,131 +135,121 @@ const RANKS_MAX = 1_048_576;
 const SHOWN_MAX = 100;
 
 function rankIn(value: unknown, field: string): number {
-  if (Number.isInteger(value) && Number(value) >= 0 && Number(value) <= RANKS_MAX) {
-    return Number(value);
-  }
+  const isRank = Number.isInteger(value) && Number(value) >= 0 && Number(value) <= RANKS_MAX;
+  if (isRank) return Number(value);
   const shown = JSON.stringify(value).slice(0, SHOWN_MAX);
   throw invalid(field, `is ${shown}; it is a whole number from 0 to ${RANKS_MAX}`);
 }
 
-export async function renameWeights({ weights }: Bounded, exchange: Exchange): Promise<Response> {
-  const version = stringField(await exchange.json(), "new_version");
+export const renameWeights: Act = ({ weights }, { body }) => {
+  const version = stringField(body, "new_version");
   weights.rename(version);
   return jsonResponse({ weight_version: version });
-}
+};
 
-export async function collectiveRpc(options: Bounded, exchange: Exchange): Promise<Response> {
-  const { weights, harmlessRpc } = options;
-  const method = stringField(await exchange.json(), "method");
-  const effect = rpcEffect(method, harmlessRpc);
+export const collectiveRpc: Act = async (control, call) => {
+  const { weights } = control;
+  const method = stringField(call.body, "method");
+  const effect = rpcEffect(method);
   switch (effect.kind) {
     case "harmless":
-      return answerTo({ path: exchange.url.pathname }, await broadcasted(options, exchange));
+      return answerTo(call, await asked(control, call));
     case "refused":
       throw invalid("method", `is "${method}"; POST ${effect.route} does it`);
     case "start":
-      return await weights.start(exchange);
+      return await weights.start(call);
     case "finish":
-      return await weights.finish(exchange);
+      return await weights.finish(call);
     case "whole":
-      return await weights.whole(exchange);
+      return await weights.whole(call);
     case "part":
-      return await weights.update(exchange);
+      return await weights.update(call);
     default:
       return unreachable(effect);
   }
-}
+};
 
 /** `reset` sets all weights to zero; the others only read them. */
-export async function weightChecker(options: Bounded, exchange: Exchange): Promise<Response> {
-  const action = stringField(await exchange.json(), "action");
-  if (action === "checksum" || action === "compare") return await broadcast(options, exchange);
-  return await options.weights.whole(exchange);
-}
+export const weightChecker: Act = async (control, call) => {
+  const action = stringField(call.body, "action");
+  const isRead = action === "checksum" || action === "compare";
+  return isRead ? await broadcast(control, call) : await control.weights.whole(call);
+};
 
-export async function pause(options: ControlOptions, exchange: Exchange): Promise<Response> {
-  const { searchParams } = exchange.url;
-  await options.weights.pause(modeIn(searchParams, "abort"));
-  if (searchParams.get("clear_cache") !== "false") forgetKv(options);
+export async function pause(control: ControlOptions, mode: PauseMode, clearsCache = true) {
+  await control.weights.pause(mode);
+  if (clearsCache) forgetKv(control);
   return jsonResponse({ status: "paused" });
 }
 
-function modeIn(params: URLSearchParams, fallback: PauseMode): PauseMode {
-  const mode = params.get("mode") ?? fallback;
-  if (mode === "abort" || mode === "wait" || mode === "keep") return mode;
-  throw invalid("mode", `is "${mode}"; it is one of abort, wait, keep`);
+/** `field` of the query; null: the client gave none. */
+export function modeIn(mode: string | null | undefined, fallback: PauseMode): PauseMode {
+  const given = mode ?? fallback;
+  if (given === "abort" || given === "wait" || given === "keep") return given;
+  throw invalid("mode", `is "${given}"; it is one of abort, wait, keep`);
 }
 
-export function resume({ weights }: Bounded): Response {
+export function resume({ weights }: ControlOptions): Response {
   const reason = weights.resume();
   return jsonResponse(reason === null ? { status: "resumed" } : { status: "deferred", reason });
 }
 
-export async function sleep(options: Bounded, exchange: Exchange): Promise<Response> {
-  const mode = modeIn(exchange.url.searchParams, "keep");
-  // First, so that a body that cannot be read leaves nothing paused.
-  const request = await requestOf(exchange, options.sidecar.rollout.epoch);
+export const sleep: Act = async (control, call) => {
+  const mode = modeIn(call.query.mode, "keep");
   // Refused before anything is paused.
-  return await options.calls.during(async () => {
-    await options.weights.pause(mode);
-    options.weights.slept();
-    forgetKv(options);
-    return merged(await fanOut(reachable(options.pool.members), () => request, limitsOf(options)));
+  return await control.calls.during(async () => {
+    await control.weights.pause(mode);
+    control.weights.slept();
+    forgetKv(control);
+    return merged(await fanned(control, reachable(control.pool.members), () => call));
   });
-}
+};
 
-export async function wakeUp(options: Bounded, exchange: Exchange): Promise<Response> {
-  const outcome = await broadcasted(options, exchange);
-  const tags = exchange.url.searchParams.getAll("tags");
+export const wakeUp: Act = async (control, call) => {
+  const outcome = await asked(control, call);
+  const tags = call.query.tags?.split(",") ?? [];
   // Trainers wake weights first, update them, and wake the KV cache last: only then can anything run.
   const canRun = tags.length === 0 || tags.includes("kv_cache");
   if (outcome.failed.length > 0 || !canRun) return merged(outcome);
-  const tried = await options.weights.checkAwake();
-  options.weights.resume();
-  return tried.failed.length > 0 ? merged(tried) : merged(outcome);
-}
+  const tried = await control.weights.checkAwake();
+  control.weights.resume();
+  return merged(tried.failed.length > 0 ? tried : outcome);
+};
 
-export async function isSleeping(options: Bounded, exchange: Exchange): Promise<Response> {
-  const outcome = await broadcasted(options, exchange);
-  const asleep = outcome.answers.some(({ answer }) => {
-    const { body } = answer;
-    return typeof body === "object" && body !== null && "is_sleeping" in body && body.is_sleeping;
-  });
+export const isSleeping: Act = async (control, call) => {
+  const { answers } = await asked(control, call);
+  const asleep = answers.some(({ answer }) => Object(answer.body).is_sleeping === true);
   return jsonResponse({ is_sleeping: asleep });
-}
+};
 
-export async function resetPrefixCache(options: Bounded, exchange: Exchange): Promise<Response> {
-  const answer = await broadcast(options, exchange);
-  if (answer.ok) forgetKv(options);
+export const resetPrefixCache: Act = async (control, call) => {
+  const answer = await broadcast(control, call);
+  if (answer.ok) forgetKv(control);
   return answer;
-}
+};
 
 /** KV that requests have left anywhere is dropped, and recomputed when it is wanted; unless something runs again. */
 function forgetKv({ sidecar }: ControlOptions): void {
   if (sidecar.rollout.isQuiet) sidecar.rollout.forgetKv();
 }
 
-/** vLLM's route for trainers takes no ids, or none at all, for all requests; its other one wants them. */
-export async function abortRequests(
-  options: ControlOptions,
-  exchange: Exchange,
-): Promise<Response> {
-  const body = await exchange.json();
-  const ids =
-    typeof body === "object" && body !== null && "request_ids" in body ? body.request_ids : null;
-  const meansAll = exchange.url.pathname === "/abort_requests";
-  if (meansAll && (ids === null || (Array.isArray(ids) && ids.length === 0))) {
-    return jsonResponse({ status: "aborted", aborted: options.abortRequests(null) });
-  }
-  if (!Array.isArray(ids) || ids.some((id) => typeof id !== "string")) {
-    throw invalid("request_ids", "is not a list of strings");
-  }
-  return jsonResponse({ status: "aborted", aborted: options.abortRequests(ids) });
+/** vLLM's route for trainers takes no ids, or none at all, for all requests (`noneMeansAll`); its other one wants them. */
+export function abortRequests(noneMeansAll: boolean): Act {
+  return ({ abortRequests: abort }, { body }) => {
+    const ids: unknown = Object(body).request_ids ?? null;
+    const isList = Array.isArray(ids);
+    if (noneMeansAll && (ids === null || (isList && ids.length === 0))) {
+      return jsonResponse({ status: "aborted", aborted: abort(null) });
+    }
+    if (!isList || ids.some((id) => typeof id !== "string")) {
+      throw invalid("request_ids", "is not a list of strings");
+    }
+    return jsonResponse({ status: "aborted", aborted: abort(ids) });
+  };
 }
 
 function stringField(body: unknown, field: string): string {
-  const value: unknown =
-    typeof body === "object" && body !== null ? Reflect.get(body, field) : undefined;
+  const value: unknown = Object(body)[field];
   if (typeof value !== "string" || value === "") throw invalid(field, "is not a string");
   return value;
 }

@@ -3,8 +3,10 @@
 import { AppError } from "../../core/base/errors.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf, reasonOf, SILENT } from "../../pool/engine-answer.ts";
+import type { Took } from "../../pool/member.ts";
 import type { Member, Reachable } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
+import { PATHS } from "./control-call.ts";
 
 export interface Answered {
   readonly member: Member;
@@ -63,8 +65,35 @@ export function outcomeOf(answers: readonly Answered[]): Outcome {
   return { answers, failed: answers.filter(({ answer }) => !isSuccess(answer)) };
 }
 
-export function isSuccess(answer: ControlAnswer): boolean {
-  return answer.status >= 200 && answer.status < 300;
+export function isSuccess(answer: ControlAnswer | undefined): boolean {
+  return answer !== undefined && answer.status >= 200 && answer.status < 300;
+}
+
+/** Engines that took the request; one that was opened again since has lost what it took. */
+export function takenIn({ answers }: Outcome): Set<Member> {
+  const good = answers.filter(
+    ({ member, worker, answer }) => isSuccess(answer) && member.worker === worker,
+  );
+  return new Set(good.map(({ member }) => member));
+}
+
+/** What the request came to on each engine, over the connection that the engine has now. */
+export function tookIn({ answers }: Outcome): Map<Member, Took> {
+  return new Map(
+    answers.map(({ member, worker, answer }): [Member, Took] => {
+      if (member.worker !== worker || !mayHaveTaken(answer)) return [member, "none"];
+      return [member, isSuccess(answer) ? "took" : "touched"];
+    }),
+  );
+}
+
+/** An engine took it, or failed in the middle of it, or its outcome is unknown. */
+export function mayHaveChanged({ answers }: Outcome): boolean {
+  return answers.some(({ answer }) => mayHaveTaken(answer));
+}
+
+function mayHaveTaken({ status }: ControlAnswer): boolean {
+  return status < 400 || status >= 500;
 }
 
 /**
@@ -99,7 +128,7 @@ export function merged(outcome: Outcome): Response {
 
 /** As `merged`; of `/collective_rpc` the results of all engines, in their order. */
 export function answerTo({ path }: Pick<ControlRequest, "path">, outcome: Outcome): Response {
-  const isList = path === "/collective_rpc";
+  const isList = path === PATHS.rpc;
   if (!isList || outcome.failed.length > 0 || outcome.answers.length === 0) return merged(outcome);
   const results = outcome.answers.flatMap(({ answer }) => {
     const { body } = answer;

@@ -91,7 +91,7 @@ test("collective_rpc: harmless methods leave the epoch, and every engine's resul
   for (const i of [0, 1, 2]) {
     fixture.worker(i).script = () => ({ status: 200, body: { results: [`gpu-${i}`] } });
   }
-  for (const method of ["report_device_id", "check_health", "poll_queue"]) {
+  for (const method of ["report_device_id", "check_health", "get_node_ip"]) {
     const { body } = await fixture.call("POST", "/collective_rpc", { method });
     expect(body).toEqual({ results: ["gpu-0", "gpu-1", "gpu-2"] });
   }
@@ -387,7 +387,8 @@ test("an engine that failed at an update does not serve because it reports the n
   const fixture = await Fixture.open();
   fixture.worker(1).generates = () => NAN;
   await fixture.call("POST", "/collective_rpc", reload);
-  fixture.pool.reportCurrent(new Set(fixture.pool.members));
+  const { epoch } = fixture.sidecar.rollout;
+  fixture.pool.tell(fixture.pool.members, () => ({ kind: "reports_current", epoch }));
   expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
 });
 

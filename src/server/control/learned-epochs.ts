@@ -10,7 +10,6 @@ import type { WorkerId } from "../../core/base/ids.ts";
 import { answerOf } from "../../pool/engine-answer.ts";
 import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { isLater } from "./version-order.ts";
 import type { WeightUpdates } from "./weights.ts";
 
 export interface LearnedEpochsOptions {
@@ -164,7 +163,7 @@ export class LearnedEpochs {
     if (sidecar.rollout.epoch !== epoch || member.worker !== worker) return;
     if (typeof name !== "string" || name !== weights.current) return;
     this.#reported.set(member.workerId, name);
-    pool.reportCurrent(new Set([member]));
+    pool.tell([member], () => ({ kind: "reports_current", epoch }));
   }
 
   #isBehind(workerId: WorkerId, version: string): boolean {
@@ -198,8 +197,13 @@ export class LearnedEpochs {
       } else if (readMs > sinceMs) stale.add(member);
     }
     for (const member of stale) this.#notice(member, current);
-    pool.fence(stale, ({ workerId }) => this.#reasonOf(workerId, current));
-    if (cured.size > 0) pool.reportCurrent(cured);
+    const fenced = [...stale].filter(({ state }) => state !== "leaving");
+    pool.tell(fenced, ({ workerId }) => ({
+      kind: "differs",
+      reason: this.#reasonOf(workerId, current),
+    }));
+    const { epoch } = this.#options.sidecar.rollout;
+    pool.tell(cured, () => ({ kind: "reports_current", epoch }));
   }
 
   /** Workers that a client has removed from the pool: their ids are not used again. */
@@ -230,4 +234,14 @@ export class LearnedEpochs {
     if (this.#seen.size > VERSIONS_MAX && oldest !== undefined) this.#seen.delete(oldest);
     return true;
   }
+}
+
+/** Longer numbers are times or hashes, and would not be exact. */
+const NUMBERED = /^(.*?)(\d{1,15})$/s;
+
+/** Both end in a number after the same text, and that of `version` is greater: "step-9" comes before "step-10". */
+function isLater(version: string, than: string): boolean {
+  const [, text, digits] = NUMBERED.exec(version) ?? [];
+  const [, before, less] = NUMBERED.exec(than) ?? [];
+  return text !== undefined && text === before && Number(digits) > Number(less);
 }

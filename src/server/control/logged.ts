@@ -3,6 +3,7 @@
 import { errorText } from "../../core/base/errors.ts";
 import { CLIENT_GONE, statusOf } from "../http-errors.ts";
 import { type Exchange, type Route, reasonIn } from "../route.ts";
+import { PATHS } from "./control-call.ts";
 
 export interface ControlEntry {
   /** Of the request. */
@@ -38,7 +39,7 @@ async function handled(
   };
   let method = "";
   try {
-    if (route.path === "/collective_rpc") method = methodIn(await exchange.json());
+    if (route.path === PATHS.rpc) method = methodIn(await exchange.json());
     const response = await route.handle(exchange);
     tell(response.status, await reasonIn(response), method);
     return response;
@@ -52,6 +53,6 @@ async function handled(
 const METHOD_CHARACTERS = 100;
 
 function methodIn(body: unknown): string {
-  const method = typeof body === "object" && body !== null ? Reflect.get(body, "method") : null;
+  const method: unknown = Object(body).method;
   return typeof method === "string" ? method.slice(0, METHOD_CHARACTERS) : "";
 }

@@ -110,8 +110,3 @@ test("collective_rpc: the bounds of an update, complete weights, and what has a 
   expect(rpcEffect("sleep")).toEqual({ kind: "refused", route: "/sleep" });
   expect(rpcEffect("wake_up")).toEqual({ kind: "refused", route: "/wake_up" });
 });
-
-test("collective_rpc: an operator's own harmless methods pass", () => {
-  expect(rpcEffect("poll_queue").kind).toBe("part");
-  expect(rpcEffect("poll_queue", ["poll_queue"]).kind).toBe("harmless");
-});

@@ -2,58 +2,24 @@
 // only methods that are known to leave the weights alone pass as they are. Names are compared exactly, as Python does.
 
 /** Methods of vLLM's own workers (0.22 to 0.32) that read, measure, save, connect or drop caches. */
-const VLLM_METHODS = [
-  "check_health",
-  "check_preloaded_libs",
-  "compute_weight_checksums",
-  "execute_dummy_batch",
-  "get_cache_block_size_bytes",
-  "get_compilation_match_table",
-  "get_encoder_timing_stats",
-  "get_kv_cache_spec",
-  "get_kv_connector_handshake_metadata",
-  "get_model_inspection",
-  "get_node_and_physical_gpu_ids",
-  "get_node_ip",
-  "get_supported_kv_cache_layouts",
-  "get_supported_tasks",
-  "init_weight_transfer_engine",
-  "list_loras",
-  "profile",
-  "reset_encoder_cache",
-  "reset_mm_cache",
-  "save_sharded_state",
-  "save_tensorized_model",
-  "shutdown_weight_transfer_engine",
-  "supports_draft_weight_updates",
-  "synchronize_device",
-];
+const VLLM_METHODS = `
+  check_health check_preloaded_libs compute_weight_checksums execute_dummy_batch
+  get_cache_block_size_bytes get_compilation_match_table get_encoder_timing_stats
+  get_kv_cache_spec get_kv_connector_handshake_metadata get_model_inspection
+  get_node_and_physical_gpu_ids get_node_ip get_supported_kv_cache_layouts get_supported_tasks
+  init_weight_transfer_engine list_loras profile reset_encoder_cache reset_mm_cache
+  save_sharded_state save_tensorized_model shutdown_weight_transfer_engine
+  supports_draft_weight_updates synchronize_device`;
 
 /** Methods that trainers add: vLLM's RLHF examples, OpenRLHF, TRL, NeMo RL, SkyRL, verl, prime-rl. */
-const TRAINER_METHODS = [
-  "check_weights_changed",
-  "close_communicator",
-  "destroy_process_group",
-  "destroy_weights_update_group",
-  "get_device_uuid",
-  "get_zeromq_handle",
-  "get_zmq_address",
-  "init_broadcaster",
-  "init_collective",
-  "init_communicator",
-  "init_process_group",
-  "init_weight_update_communicator",
-  "init_weight_update_group",
-  "init_weights_update_group",
-  "maybe_init_zmq",
-  "prepare_refit_info",
-  "report_device_id",
-  "report_node_ip_and_gpu_id",
-  "start_gpu_profiling",
-  "stop_gpu_profiling",
-];
+const TRAINER_METHODS = `
+  check_weights_changed close_communicator destroy_process_group destroy_weights_update_group
+  get_device_uuid get_zeromq_handle get_zmq_address init_broadcaster init_collective
+  init_communicator init_process_group init_weight_update_communicator init_weight_update_group
+  init_weights_update_group maybe_init_zmq prepare_refit_info report_device_id
+  report_node_ip_and_gpu_id start_gpu_profiling stop_gpu_profiling`;
 
-const HARMLESS = new Set([...VLLM_METHODS, ...TRAINER_METHODS]);
+const HARMLESS = new Set(`${VLLM_METHODS} ${TRAINER_METHODS}`.trim().split(/\s+/));
 
 /** The routes that do the same and keep account of it: an engine that sleeps must not be asked for tokens. */
 const ROUTE_OF: Readonly<Record<string, string>> = {
@@ -71,9 +37,8 @@ export type RpcEffect =
   | { readonly kind: "harmless" | "start" | "finish" | "whole" | "part" }
   | { readonly kind: "refused"; readonly route: string };
 
-/** `alsoHarmless`: methods of the operator's own worker extension. */
-export function rpcEffect(method: string, alsoHarmless: readonly string[] = []): RpcEffect {
-  if (HARMLESS.has(method) || alsoHarmless.includes(method)) return { kind: "harmless" };
+export function rpcEffect(method: string): RpcEffect {
+  if (HARMLESS.has(method)) return { kind: "harmless" };
   const route = Object.hasOwn(ROUTE_OF, method) ? ROUTE_OF[method] : undefined;
   if (route !== undefined) return { kind: "refused", route };
   switch (method) {

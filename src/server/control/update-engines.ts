@@ -9,7 +9,6 @@ import { connected, type Member, type Reachable, type WorkerPool } from "../../p
 import type { Sidecar } from "../sidecar.ts";
 import type { ControlCall } from "./control-call.ts";
 import { fanOut, isSuccess, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
-import type { OpenUpdate } from "./open-update.ts";
 
 export interface UpdateEnginesOptions {
   readonly sidecar: Sidecar;
@@ -69,7 +68,7 @@ export class UpdateEngines {
     this.#reopened = new Set(
       pool.members.filter(({ worker }) => worker !== null && busy.has(worker)),
     );
-    pool.reopen(this.#reopened, reason);
+    pool.tell(this.#reopened, () => ({ kind: "reopen", reason }));
   }
 
   requestOf(call: ControlCall): ControlRequest {
@@ -103,10 +102,10 @@ export class UpdateEngines {
     }
   }
 
-  /** Those on which the update is open still. */
-  begunBy({ begun }: OpenUpdate): Reachable[] {
+  /** Those on which an update of several requests is open still. */
+  get begun(): Reachable[] {
     return connected(this.#options.pool.members).filter(
-      ({ member, worker }) => begun.get(member) === worker,
+      ({ member }) => member.record.update.isBegun,
     );
   }
 

@@ -13,17 +13,24 @@ import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { PauseMode } from "../../core/rollout/pause.ts";
+import type { ControlRequest } from "../../core/rollout/worker.ts";
 import { SILENT, UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
 import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
-import { type Exchange, jsonResponse } from "../route.ts";
+import { jsonResponse } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
-import { Adapters, adapterCall } from "./adapters.ts";
-import { type ControlCall, callOf } from "./control-call.ts";
-import { answerTo, type Outcome, outcomeOf, textOf } from "./fan-out.ts";
+import { Adapters } from "./adapters.ts";
+import { type ControlCall, PATHS, posted } from "./control-call.ts";
+import {
+  answerTo,
+  mayHaveChanged,
+  type Outcome,
+  outcomeOf,
+  takenIn,
+  textOf,
+  tookIn,
+} from "./fan-out.ts";
 import { GenerationHold, type LongPause, type PauseState } from "./generation-hold.ts";
-import { both, mayHaveChanged, OpenUpdate, type Taken, takenIn } from "./open-update.ts";
-import { baseAfter } from "./recipe.ts";
 import { type CanaryFailed, UpdateEngines } from "./update-engines.ts";
 import { WeightNames } from "./weight-names.ts";
 
@@ -57,20 +64,15 @@ export type WeightsNotice =
 /** A trainer waits for the answer to one before it sends the next; several trainers, or retries, are few. */
 const CALLS_MAX = 64;
 
-const FINISH: ControlCall = {
-  method: "POST",
-  path: "/finish_weight_update",
-  query: {},
-  body: {},
-};
+const FINISH = posted("/finish_weight_update", {});
 
 export class WeightUpdates {
   readonly #options: WeightsOptions;
   readonly #hold: GenerationHold;
   readonly #engines: UpdateEngines;
   readonly #names = new WeightNames();
-  /** null: none is open. */
-  #open: OpenUpdate | null = null;
+  /** null: no update of several requests is open. */
+  #open: { isChanged: boolean } | null = null;
   /** What gives an engine the weights of the epoch, without adapters. */
   #base: Recipe["base"];
   readonly #adapters = new Adapters();
@@ -133,7 +135,8 @@ export class WeightUpdates {
     const recipe = { base: this.#base, adapters: this.#adapters.loads };
     pool.changedWeights({ current, lost: new Set(), recipe, reasonOf, spoils: false });
     sidecar.advance(this.#engines.next);
-    pool.reportCurrent(current);
+    const { epoch } = sidecar.rollout;
+    pool.tell(current, () => ({ kind: "reports_current", epoch }));
   }
 
   rename(version: string): void {
@@ -159,16 +162,20 @@ export class WeightUpdates {
     return this.#hold.state(() => this.#holdReason());
   }
 
-  async start(exchange: Exchange): Promise<Response> {
-    const call = await callOf(exchange);
+  async start(call: ControlCall): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
       try {
         await this.#stop();
+        const { pool } = this.#options;
         const outcome = await this.#engines.send(call);
         if (takenIn(outcome).size > 0) {
-          if (this.#open === null) this.#open = new OpenUpdate(outcome);
-          else this.#open.again(outcome);
+          const took = tookIn(outcome);
+          const isAgain = this.#open !== null;
+          const eventOf = (member: Member) =>
+            ({ kind: "begun", took: took.get(member) ?? "none", isAgain }) as const;
+          pool.tell(pool.members, eventOf);
+          this.#open ??= { isChanged: false };
         }
         return answerTo(call, outcome);
       } finally {
@@ -178,16 +185,14 @@ export class WeightUpdates {
   }
 
   /** Part of an open update, or an update by itself. */
-  async update(exchange: Exchange): Promise<Response> {
-    const call = await callOf(exchange);
+  async update(call: ControlCall): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
       return this.#open === null ? await this.#whole(call) : await this.#part(call, this.#open);
     });
   }
 
-  async finish(exchange: Exchange): Promise<Response> {
-    const call = await callOf(exchange);
+  async finish(call: ControlCall): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(async () => {
       const outcome = await this.#engines.send(call);
@@ -196,7 +201,7 @@ export class WeightUpdates {
       try {
         if (this.#open?.isChanged !== true) return answerTo(call, outcome);
         const tried = await this.#engines.tried(outcome);
-        const current = both(this.#open.taken, takenIn(tried));
+        const current = new Set([...takenIn(tried)].filter(({ record }) => record.update.isWhole));
         await this.#advance(current, { call, base: "unknown", outcome: tried });
         return answerTo(call, tried);
       } finally {
@@ -206,17 +211,19 @@ export class WeightUpdates {
   }
 
   /** A request that changes the weights by itself, such as `reload_weights`. */
-  async whole(exchange: Exchange): Promise<Response> {
-    const call = await callOf(exchange);
+  async whole(call: ControlCall): Promise<Response> {
     this.#checkRoom();
     return await this.#alone(() => this.#whole(call));
   }
 
-  /** Loads an adapter into every engine, or drops it. */
-  async adapter(exchange: Exchange): Promise<Response> {
-    const call = adapterCall(await callOf(exchange));
-    this.#checkRoom();
-    return await this.#alone(() => this.#changeAdapter(call));
+  /** Into every engine. */
+  async loadAdapter(body: unknown): Promise<Response> {
+    return await this.#changeAdapter(posted(PATHS.loadAdapter, body));
+  }
+
+  /** From every engine. */
+  async unloadAdapter(body: unknown): Promise<Response> {
+    return await this.#changeAdapter(posted(PATHS.unloadAdapter, body));
   }
 
   /** Adapters that clients may name as the model. */
@@ -244,7 +251,7 @@ export class WeightUpdates {
     const there = engines.map((one) => ({ ...one, answer: { status: 200, body: null } }));
     const tried = await this.#engines.tried(outcomeOf(there));
     const reasons = reasonsOf(tried);
-    pool.spoiled(new Set(reasons.keys()), (member) => reasons.get(member) ?? "");
+    pool.tell(reasons.keys(), (member) => ({ kind: "spoiled", reason: reasons.get(member) ?? "" }));
     return tried;
   }
 
@@ -254,7 +261,7 @@ export class WeightUpdates {
       await this.#stop();
       // Complete weights end an update that was open; an engine still has to get the end of it.
       if (this.#open !== null) {
-        await this.#engines.sendTo(this.#engines.begunBy(this.#open), FINISH);
+        await this.#engines.sendTo(this.#engines.begun, FINISH);
       }
       const outcome = await this.#engines.send(call);
       if (!mayHaveChanged(outcome)) return answerTo(call, outcome);
@@ -269,52 +276,60 @@ export class WeightUpdates {
     }
   }
 
-  async #part(call: ControlCall, open: OpenUpdate): Promise<Response> {
+  async #part(call: ControlCall, open: { isChanged: boolean }): Promise<Response> {
     const { pool } = this.#options;
     const engines = await this.#engines.available();
-    // At once: one that loses its connection meanwhile may come back over another before it has answered.
     const members = engines.map(({ member }) => member);
-    const unsure = new Set(pool.unsure(members, "holds a part of a weight update"));
+    // At once: one that loses its connection meanwhile may come back over another before it has answered.
+    const reason = "holds a part of a weight update";
+    pool.tell(members, () => ({ kind: "asked", reason }));
     const outcome = await this.#engines.sendTo(engines, call);
-    open.part(outcome);
-    const refused = outcome.failed.filter(({ answer }) => answer.status < 500);
-    const unchanged = refused.map(({ member }) => member).filter((member) => unsure.has(member));
-    pool.sure(new Set(unchanged));
+    const isVoid = !mayHaveChanged(outcome);
+    const took = tookIn(outcome);
+    pool.tell(pool.members, (member) => ({
+      kind: "part",
+      took: took.get(member) ?? "none",
+      isVoid,
+    }));
+    open.isChanged ||= !isVoid;
     return answerTo(call, outcome);
   }
 
   async #changeAdapter(call: ControlCall): Promise<Response> {
-    if (this.#open !== null) {
-      throw new AppError("conflict", "a weight update is open: finish it before adapters change");
-    }
-    const { sidecar, pool, modelNames } = this.#options;
-    try {
-      await this.#stop();
-      return await this.#adapters.change(call, {
-        sidecar,
-        modelNames,
-        engines: () => this.#engines.available(),
-        send: (engines, one) => this.#engines.sendTo(engines, one),
-        tried: (outcome, adapter) => this.#engines.tried(outcome, adapter),
-        advance: (current, one, outcome) =>
-          this.#advance(current, { call: one, base: this.#base, outcome, keepsName: true }),
-        dropLost: ({ failed }) => {
-          const lost = new Set(failed.filter(isLost).map(({ member }) => member));
-          pool.reopen(lost, "has not answered about an adapter");
-        },
-      });
-    } finally {
-      this.#close();
-    }
+    this.#checkRoom();
+    return await this.#alone(async () => {
+      if (this.#open !== null) {
+        throw new AppError("conflict", "a weight update is open: finish it before adapters change");
+      }
+      const { sidecar, pool, modelNames } = this.#options;
+      try {
+        await this.#stop();
+        return await this.#adapters.change(call, {
+          sidecar,
+          modelNames,
+          engines: () => this.#engines.available(),
+          send: (engines, one) => this.#engines.sendTo(engines, one),
+          tried: (outcome, adapter) => this.#engines.tried(outcome, adapter),
+          advance: (current, one, outcome) =>
+            this.#advance(current, { call: one, base: this.#base, outcome, keepsName: true }),
+          dropLost: ({ failed }) => {
+            const lost = new Set(failed.filter(isLost).map(({ member }) => member));
+            const reason = "has not answered about an adapter";
+            pool.tell(lost, () => ({ kind: "reopen", reason }));
+          },
+        });
+      } finally {
+        this.#close();
+      }
+    });
   }
 
   async #advance(
-    taken: Taken,
+    current: ReadonlySet<Member>,
     about: { call: ControlCall; base: Recipe["base"]; outcome: Outcome; keepsName?: boolean },
   ): Promise<void> {
     const { pool, sidecar } = this.#options;
     const { call, base, outcome } = about;
-    const current = new Set(taken.keys());
     const reasons = reasonsOf(outcome);
     const lost = new Set(outcome.failed.filter(isLost).map(({ member }) => member));
     // One that was opened after the request was sent can be given the weights as one that opens later.
@@ -337,19 +352,18 @@ export class WeightUpdates {
 
   /** The epoch stays. Engines that hold a part of it are opened again; returns their names. */
   async #abandon(reason: string): Promise<string[]> {
-    const open = this.#open;
-    if (open === null) return [];
+    if (this.#open === null) return [];
     try {
       // An engine on which an update is open refuses to begin another.
-      const begun = this.#engines.begunBy(open);
-      const outcome = await this.#engines.sendTo(begun, FINISH);
+      const outcome = await this.#engines.sendTo(this.#engines.begun, FINISH);
       const failed = new Set(outcome.failed.map(({ member }) => member));
-      const { members } = this.#options.pool;
-      const spoiled = new Set(
-        members.filter((member) => failed.has(member) || holdsPart(member, open)),
+      const { pool } = this.#options;
+      const spoiled = pool.members.filter(
+        (member) => failed.has(member) || member.record.uncertain !== null,
       );
-      this.#options.pool.spoiled(spoiled, () => `holds a part of a weight update: ${reason}`);
-      const reopened = [...spoiled].map(({ source }) => source.name);
+      const why = `holds a part of a weight update: ${reason}`;
+      pool.tell(spoiled, () => ({ kind: "spoiled", reason: why }));
+      const reopened = spoiled.map(({ source }) => source.name);
       this.#options.notice({ kind: "abandoned", reason, reopened: reopened.join(", ") });
       return reopened;
     } finally {
@@ -414,12 +428,6 @@ export class WeightUpdates {
   }
 }
 
-/** It may hold a part of the update; a server does so over its connections. */
-function holdsPart(member: Member, { changed }: OpenUpdate): boolean {
-  const worker = changed.get(member);
-  return worker !== undefined && (member.source.keepsWeights || worker === member.worker);
-}
-
 /** The engine is not there any more, or its state is unknown: it is opened again. */
 function isLost({ answer }: { answer: { status: number } }): boolean {
   return answer.status === UNREACHABLE || answer.status === SILENT;
@@ -430,6 +438,22 @@ function reasonsOf({ failed }: Outcome): Map<Member, string> {
 }
 
 function versionIn(body: unknown): string | null {
-  if (typeof body !== "object" || body === null || !("weight_version" in body)) return null;
-  return typeof body.weight_version === "string" ? body.weight_version : null;
+  const version: unknown = Object(body).weight_version;
+  return typeof version === "string" ? version : null;
+}
+
+const PATH_FIELDS = ["weights_path", "weight_dir"];
+
+/** The request contains the weights' path. Weights that a trainer sent over a network cannot be given again. */
+function namesPath(body: unknown): boolean {
+  if (typeof body !== "object" || body === null) return false;
+  return Object.entries(body).some(
+    ([field, value]) =>
+      (PATH_FIELDS.includes(field) && typeof value === "string") || namesPath(value),
+  );
+}
+
+/** What gives an engine that is opened later the weights after `request`. */
+function baseAfter(request: ControlRequest): Recipe["base"] {
+  return namesPath(request.body) ? request : "unknown";
 }

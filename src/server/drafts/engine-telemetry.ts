@@ -55,11 +55,6 @@ export class EngineTelemetry implements EngineReports {
       const heardMs = this.#options.clock.nowMs();
       this.#engines.set(engine, { ...telemetry, engine, stepTokens: tokens, heardMs });
     }
-    return {
-      kind: "budget",
-      epoch: telemetry.epoch,
-      stepTokens: tokens,
-      ttlMs: BUDGET_TTL_MS,
-    };
+    return { kind: "budget", epoch: telemetry.epoch, stepTokens: tokens, ttlMs: BUDGET_TTL_MS };
   }
 }

@@ -2,63 +2,64 @@
 
 import * as v from "valibot";
 import { TOKENS_MAX } from "../../core/request/sampling-bounds.ts";
-import {
-  fieldsOfAnyKind,
-  flag,
-  ignored,
-  integer,
-  name,
-  oneOf,
-  text,
-  unsupported,
-} from "./fields.ts";
+import * as f from "./fields.ts";
 import { VERSION_FIELD } from "./origin.ts";
-import { invalid, MAX_TOKENS_FIELD, refusedTransfer } from "./sampling-fields.ts";
+import {
+  invalid,
+  MAX_TOKENS_FIELD,
+  refusedTransfer,
+  type SamplingFields,
+} from "./sampling-fields.ts";
 
-const streamOptions = v.strictObject({ include_usage: flag, continuous_usage_stats: flag });
+const streamOptions = v.strictObject({ include_usage: f.flag, continuous_usage_stats: f.flag });
 
 export const COMMON_ENTRIES = {
-  model: v.nullish(text),
-  stream: flag,
+  model: v.nullish(f.text),
+  stream: f.flag,
   stream_options: v.nullish(streamOptions),
   /** Lower is served earlier. */
-  priority: integer(-(2 ** 31), 2 ** 31 - 1),
-  request_id: name,
-  cache_salt: name,
-  group_id: name,
+  priority: f.integer(-(2 ** 31), 2 ** 31 - 1),
+  request_id: f.name,
+  cache_salt: f.name,
+  group_id: f.name,
   kv_transfer_params: refusedTransfer,
   ec_transfer_params: refusedTransfer,
   /** Chunks carry what has come by the time that the client takes them. */
-  stream_interval: ignored,
+  stream_interval: f.ignored,
   /** The conversation that the prompt is a turn of. */
-  session_id: name,
+  session_id: f.name,
   /** Of the weights that the client expects. */
   policy_version: VERSION_FIELD,
   weight_version: VERSION_FIELD,
 } as const;
 
 export const OPENAI_ENTRIES = {
-  return_token_ids: flag,
-  return_tokens_as_token_ids: flag,
-  add_special_tokens: flag,
+  return_token_ids: f.flag,
+  return_tokens_as_token_ids: f.flag,
+  add_special_tokens: f.flag,
   /** -1: as many as leave room for max_tokens; the last ones stay, unless `truncation_side` is "right". */
-  truncate_prompt_tokens: integer(-1, TOKENS_MAX),
-  truncation_side: oneOf("left", "right"),
-  response_format: v.nullish(fieldsOfAnyKind),
-  vllm_xargs: v.nullish(fieldsOfAnyKind),
+  truncate_prompt_tokens: f.integer(-1, TOKENS_MAX),
+  truncation_side: f.oneOf("left", "right"),
+  response_format: v.nullish(f.fieldsOfAnyKind),
+  vllm_xargs: v.nullish(f.fieldsOfAnyKind),
   max_tokens: MAX_TOKENS_FIELD,
   // Change nothing in the answer.
-  user: ignored,
-  metadata: ignored,
-  store: ignored,
-  service_tier: ignored,
-  safety_identifier: ignored,
-  prompt_cache_key: ignored,
-  return_token_offsets: ignored,
-  return_mm_kwargs: ignored,
-  mm_payload: unsupported("prompts are text"),
-  watermarking: unsupported("no worker marks its samples", false),
+  user: f.ignored,
+  metadata: f.ignored,
+  store: f.ignored,
+  service_tier: f.ignored,
+  safety_identifier: f.ignored,
+  prompt_cache_key: f.ignored,
+  return_token_offsets: f.ignored,
+  return_mm_kwargs: f.ignored,
+  mm_payload: f.unsupported("prompts are text"),
+  watermarking: f.unsupported("no worker marks its samples", false),
 } as const;
+
+const commonObject = v.object(COMMON_ENTRIES);
+export type CommonFields = v.InferOutput<typeof commonObject>;
+const openAiObject = v.object(OPENAI_ENTRIES);
+type OpenAiFields = v.InferOutput<typeof openAiObject>;
 
 /** OpenAI's response_format as vLLM's structured_outputs; null: free text. @throws InvalidFieldError. */
 function structureOf(
@@ -79,12 +80,7 @@ function structureOf(
 }
 
 /** With both set, one of them would be dropped. */
-export function withFormat<
-  T extends {
-    readonly structured_outputs?: Record<string, unknown> | null | undefined;
-    readonly response_format?: Record<string, unknown> | null | undefined;
-  },
->(fields: T): T {
+export function withFormat<T extends OpenAiFields & SamplingFields>(fields: T): T {
   const structure = structureOf(fields.response_format);
   if (structure === null) return fields;
   if (fields.structured_outputs !== null && fields.structured_outputs !== undefined) {
@@ -93,18 +89,13 @@ export function withFormat<
   return { ...fields, structured_outputs: structure };
 }
 
+/** `keep` -1: as many tokens as `room`. */
 export function truncated(
-  tokens: readonly number[] | Int32Array,
-  about: {
-    readonly keep: number | null | undefined;
-    readonly side: "left" | "right" | null | undefined;
-    /** The value of -1. */
-    readonly room: number;
-  },
-): readonly number[] | Int32Array {
+  tokens: Int32Array,
+  about: { keep: number | null; side: OpenAiFields["truncation_side"]; room: number },
+): Int32Array {
   const { keep, side, room } = about;
-  if (keep === null || keep === undefined) return tokens;
-  const most = keep === -1 ? Math.max(0, room) : keep;
+  const most = keep === -1 ? Math.max(0, room) : (keep ?? tokens.length);
   if (tokens.length <= most) return tokens;
   return side === "right" ? tokens.slice(0, most) : tokens.slice(tokens.length - most);
 }
@@ -115,18 +106,8 @@ export interface Usage {
 }
 
 /** @throws InvalidFieldError: stream_options belongs to streams. */
-export function usageWanted(fields: {
-  readonly stream?: boolean | null | undefined;
-  readonly stream_options?:
-    | {
-        readonly include_usage?: boolean | null | undefined;
-        readonly continuous_usage_stats?: boolean | null | undefined;
-      }
-    | null
-    | undefined;
-}): Usage {
-  const options = fields.stream_options ?? null;
-  if (options !== null && fields.stream !== true) {
+export function usageWanted({ stream, stream_options: options = null }: CommonFields): Usage {
+  if (options !== null && stream !== true) {
     throw invalid("stream_options", "is set, but stream is not true");
   }
   const atEnd = options?.include_usage ?? false;

@@ -3,13 +3,8 @@
 import type { GenericSchema } from "valibot";
 import type { Kept } from "../kept.ts";
 import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
-import {
-  chatRequest,
-  chatTokensRequest,
-  prepareChat,
-  prepareChatTokens,
-  renderChatRequest,
-} from "./chat.ts";
+import { prepareChat, prepareChatTokens, renderChatRequest } from "./chat.ts";
+import { chatRequest, chatTokensRequest } from "./chat-fields.ts";
 import { completionsRequest, prepareCompletions } from "./completions.ts";
 import { generateRequest, prepareGenerate } from "./generate.ts";
 import { DataPlane, type DataPlaneOptions, type Prepared } from "./plane.ts";

@@ -120,7 +120,8 @@ test("streams: put together, they are the answer that does not stream", async ()
         });
         const prepared = await request.prepare(plane, exchange(), request.body);
         const { specs, stops, answer } = prepared;
-        const text = prepared.wantsText || stops.strings.length > 0 ? plane.text : null;
+        const text =
+          prepared.wantsText || stops.some(({ strings }) => strings.length > 0) ? plane.text : null;
         const job = new Job(
           { id: "x", specs, stops, text },
           { sidecar, coalescer: new OutputCoalescer({ cpuMs: NO_WORK }) },

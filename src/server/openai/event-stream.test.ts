@@ -8,10 +8,11 @@ import {
 } from "../../../test/golden/requests/plane-fixture.ts";
 import { EOS, TinyText, tinyEncoder } from "../../../test/golden/requests/tiny-text.ts";
 import { specFor } from "../../../test/suite/stream-bed.ts";
+import type { Answer } from "./answer.ts";
 import { eventStream } from "./event-stream.ts";
 import { prepareGenerate } from "./generate.ts";
 import { Job, OutputCoalescer } from "./job.ts";
-import { type Answer, DataPlane } from "./plane.ts";
+import { DataPlane } from "./plane.ts";
 
 /** OutputCoalescer never rest: what is sent does not depend on how fast the machine is. */
 const NO_WORK = (): number => 0;
@@ -166,8 +167,6 @@ test("streams: a fault in writing one answer ends this stream with an error, and
       const view = answer.stream(of);
       return {
         ...view,
-        head: () => view.head(),
-        tail: () => view.tail(),
         delta: (output, cursor) => {
           if (output.tokens > 10) throw new Error("fault");
           return view.delta(output, cursor);
@@ -203,7 +202,7 @@ test("coalescer: a job that throws fails by itself; present and later jobs conti
   });
   const jobOf = (token: number, isFaulty: boolean): Job => {
     const text = Object.assign(new TinyText(), { detokenizer: () => detokenizer(isFaulty) });
-    const plane = { specs: [specFor([token], 1)], stops: NO_STOPS, text };
+    const plane = { specs: [specFor([token], 1)], stops: [NO_STOPS], text };
     return new Job({ id: String(token), ...plane }, { sidecar: fixture.sidecar, coalescer });
   };
   const bad = jobOf(1, true);

@@ -10,11 +10,11 @@ import { type Cursor, newCursor, type Output } from "./output.ts";
 /** How one endpoint writes its stream. Each text is a number of whole `data:` events, or empty. */
 export interface StreamView {
   /** Before anything else. */
-  head(): string;
+  head?(): string;
   /** What is new since the cursor, which it moves. */
   delta(output: Output, cursor: Cursor): string;
   /** After all outputs have ended; without [DONE]. */
-  tail(): string;
+  tail?(): string;
 }
 
 export interface StreamOptions {
@@ -139,7 +139,7 @@ class EventSource implements JobReader {
     let text = "";
     if (!this.#hasHead) {
       this.#hasHead = true;
-      text = this.#view.head();
+      text = this.#view.head?.() ?? "";
     }
     for (const output of this.#fresh) {
       const cursor = this.#cursors[output.index];
@@ -162,7 +162,7 @@ class EventSource implements JobReader {
       this.#enqueue(text);
       return;
     }
-    this.#enqueue(text + this.#view.tail() + DONE);
+    this.#enqueue(text + (this.#view.tail?.() ?? "") + DONE);
     this.#controller?.close();
     this.close(false);
   }

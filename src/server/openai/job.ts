@@ -1,7 +1,7 @@
 // What one HTTP request set going: all its responses, and who follows them. It outlives the connection that
 // asked for it, so that a repeated request can take it over. It knows no wire format.
 
-import { assert } from "../../core/base/assert.ts";
+import { assert, present } from "../../core/base/assert.ts";
 import { AppError, errorText, RefusedError } from "../../core/base/errors.ts";
 import type { RunJournal } from "../../core/journal/run-journal.ts";
 import type { Request } from "../../core/request/buffer.ts";
@@ -24,9 +24,8 @@ export interface JobPlan {
   readonly id: string;
   /** One for each prompt. */
   readonly specs: readonly GenerationSpec[];
-  readonly stops: StopRules;
-  /** Of each prompt, where they differ. */
-  readonly stopsOf?: readonly StopRules[];
+  /** One for each prompt. */
+  readonly stops: readonly StopRules[];
   /** What the client calls each prompt's responses. Default: it names the whole request only. */
   readonly names?: readonly string[];
   /** null: no text is needed. */
@@ -151,7 +150,8 @@ export class Job {
     this.outputs = outputs;
     try {
       for (const [index, spec] of plan.specs.entries()) {
-        this.#begin(spec, plan.stopsOf?.[index] ?? plan.stops, outputs);
+        const stops = present(plan.stops[index], "each prompt has its rules");
+        this.#begin(spec, stops, outputs);
       }
     } catch (error) {
       this.abort();

@@ -6,9 +6,9 @@ import {
   completionLogprobs,
   generateLogprobs,
   logprobText,
-  NumberedNames,
+  numberedNames,
   tokensJson,
-  WrittenNames,
+  writtenNames,
 } from "./json.ts";
 
 /** Two tokens: the first is the second likeliest of its position, the other none of the likeliest. */
@@ -22,8 +22,8 @@ function twoTokens() {
   return { response, from: 0, to: 2 };
 }
 
-const written = new WrittenNames(new TinyText());
-const numbered = new NumberedNames(new TinyText());
+const written = writtenNames(new TinyText());
+const numbered = numberedNames(new TinyText());
 
 test("completionLogprobs: the drawn token, then as many of the likeliest as were asked for", () => {
   const { json, offset } = completionLogprobs(twoTokens(), { names: written, top: 2, offset: 3 });

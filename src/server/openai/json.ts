@@ -26,71 +26,41 @@ export function logprobText(logprob: number): string {
   return logprob >= LOGPROB_MIN ? String(logprob) : `${LOGPROB_MIN}.0`;
 }
 
-/** How tokens are printed where a token is named by its text. */
-export interface TokenNames {
+/** How a token is printed where it is named by a text. */
+interface TokenName {
   /** As a JSON string. */
-  json(token: number): string;
-  /** Characters, as printed. */
-  characters(token: number): number;
+  readonly json: string;
+  /** Number of characters, as printed. */
+  readonly characters: number;
   /** Its bytes, as a JSON list. */
-  bytesJson(token: number): string;
+  readonly bytes: string;
+}
+
+export type TokenNames = (token: number) => TokenName;
+
+/** The tokens' own text. */
+export function writtenNames(text: Text): TokenNames {
+  return namesBy(text, (_, bytes) => new TextDecoder().decode(bytes));
 }
 
 /** `token_id:N`: for clients that must know exactly which token it was. */
-export class NumberedNames implements TokenNames {
-  readonly #text: Text | null;
-
-  constructor(text: Text | null) {
-    this.#text = text;
-  }
-
-  json(token: number): string {
-    return `"token_id:${token}"`;
-  }
-
-  characters(token: number): number {
-    return "token_id:".length + String(token).length;
-  }
-
-  bytesJson(token: number): string {
-    return this.#text === null ? "null" : `[${this.#text.bytes(token).join(",")}]`;
-  }
+export function numberedNames(text: Text): TokenNames {
+  return namesBy(text, (token) => `token_id:${token}`);
 }
 
-/** The tokens' own text; each is worked out once, and there are no more than the vocabulary has. */
-export class WrittenNames implements TokenNames {
-  readonly #text: Text;
-  readonly #known = new Map<number, { json: string; characters: number; bytes: string }>();
-
-  constructor(text: Text) {
-    this.#text = text;
-  }
-
-  json(token: number): string {
-    return this.#of(token).json;
-  }
-
-  characters(token: number): number {
-    return this.#of(token).characters;
-  }
-
-  bytesJson(token: number): string {
-    return this.#of(token).bytes;
-  }
-
-  #of(token: number): { json: string; characters: number; bytes: string } {
-    const known = this.#known.get(token);
-    if (known !== undefined) return known;
-    const bytes = this.#text.bytes(token);
-    const written = new TextDecoder().decode(bytes);
-    const entry = {
-      json: JSON.stringify(written),
-      characters: written.length,
-      bytes: `[${bytes.join(",")}]`,
-    };
-    this.#known.set(token, entry);
-    return entry;
-  }
+/** Each name is worked out once, and there are no more than the vocabulary has. */
+function namesBy(text: Text, nameOf: (token: number, bytes: Uint8Array) => string): TokenNames {
+  const known = new Map<number, TokenName>();
+  return (token) => {
+    const there = known.get(token);
+    if (there !== undefined) return there;
+    const bytes = text.bytes(token);
+    const written = nameOf(token, bytes);
+    const json = JSON.stringify(written);
+    const name = { json, characters: written.length, bytes: `[${bytes.join(",")}]` };
+    known.set(token, name);
+    return name;
+  };
 }
 
 interface Candidate {
@@ -143,15 +113,15 @@ export function completionLogprobs(
   for (let i = 0; i < count; i += 1) {
     const token = tokens[i] ?? 0;
     const value = logprobText(logprobs[i] ?? LOGPROB_MIN);
-    const name = names.json(token);
+    const { json: name, characters } = names(token);
     written.push(name);
     values.push(value);
     offsets.push(offset);
-    offset += names.characters(token);
+    offset += characters;
     if (top === 0) tops.push(`{${name}:${value}}`);
     else {
       const entries = candidatesAt(span, from + i, top + 1).map(
-        ({ token: other, logprob }) => `${names.json(other)}:${logprobText(logprob)}`,
+        ({ token: other, logprob }) => `${names(other).json}:${logprobText(logprob)}`,
       );
       tops.push(`{${entries.join(",")}}`);
     }
@@ -171,7 +141,7 @@ export function chatLogprobs(span: Span, names: TokenNames, top: number): string
   const logprobs = response.logprobs(from);
   const parts: string[] = [];
   const entry = (token: number, logprob: number): string =>
-    `{"token":${names.json(token)},"logprob":${logprobText(logprob)},"bytes":${names.bytesJson(token)}`;
+    `{"token":${names(token).json},"logprob":${logprobText(logprob)},"bytes":${names(token).bytes}`;
   for (let i = 0; i < to - from; i += 1) {
     const head = entry(tokens[i] ?? 0, logprobs[i] ?? LOGPROB_MIN);
     const others =
@@ -233,12 +203,8 @@ export function expertsJson(response: Response | null): string {
   return npy === null ? "null" : `"${Buffer.from(npy.buffer).toString("base64")}"`;
 }
 
-export function usageJson(promptTokens: number, completionTokens: number): string {
-  return usageOf({ promptTokens, completionTokens, promptTokensCached: null });
-}
-
 /** Without cached tokens where engines do not tell, as vLLM without --enable-prompt-tokens-details. */
-export function usageOf(counts: {
+export function usageJson(counts: {
   readonly promptTokens: number;
   readonly completionTokens: number;
   readonly promptTokensCached: number | null;

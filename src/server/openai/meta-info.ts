@@ -1,7 +1,7 @@
 // SGLang's `meta_info` of a response: beside each response of /generate, and in chats that ask for it (miles).
 
 import { AppError } from "../../core/base/errors.ts";
-import { spanOf } from "./completions.ts";
+import { spanOf } from "./answer.ts";
 import { logprobText } from "./json.ts";
 import type { Output } from "./output.ts";
 import type { DataPlane } from "./plane.ts";
@@ -47,7 +47,7 @@ function expertsJson(output: Output): string {
 
 /** Triples of logprob, token id and, where asked for, text. */
 function logprobsJson(output: Output, about: MetaInfo): string {
-  const span = spanOf(output, 0);
+  const span = spanOf(output);
   const triples: string[] = [];
   const rows: string[] = [];
   const tokens = span?.response.tokens() ?? [];
@@ -69,7 +69,7 @@ function logprobsJson(output: Output, about: MetaInfo): string {
 }
 
 function triple(logprob: number, token: number, { writesTokens, plane }: MetaInfo): string {
-  const written = writesTokens ? plane.writtenNames.json(token) : "null";
+  const written = writesTokens ? plane.writtenNames(token).json : "null";
   return `[${logprobText(logprob)},${token},${written}]`;
 }
 

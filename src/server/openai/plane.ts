@@ -9,14 +9,23 @@ import { CLIENT_GONE } from "../http-errors.ts";
 import type { Kept } from "../kept.ts";
 import type { Exchange } from "../route.ts";
 import type { GenerationSpec, Sidecar } from "../sidecar.ts";
-import { eventStream, type StreamView } from "./event-stream.ts";
+import type { Answer } from "./answer.ts";
+import type { CommonFields } from "./common-fields.ts";
+import { eventStream } from "./event-stream.ts";
 import { indexBeyond, type TokenList } from "./fields.ts";
 import { Job, type JobPlan, OutputCoalescer } from "./job.ts";
-import { NumberedNames, type TokenNames, WrittenNames } from "./json.ts";
-import type { Origin } from "./origin.ts";
+import { numberedNames, type TokenNames, writtenNames } from "./json.ts";
+import { type Origin, originOf } from "./origin.ts";
 import type { RequestJournals } from "./request-journals.ts";
 import { AdoptableJobs, type RetryLimits } from "./retries.ts";
-import { type Drawing, invalid, type SamplingContext, type StopRules } from "./sampling-fields.ts";
+import {
+  checkPromptReport,
+  type Drawing,
+  drawingOf,
+  invalid,
+  type SamplingContext,
+  type SamplingFields,
+} from "./sampling-fields.ts";
 
 export interface DataPlaneLimits extends RetryLimits {
   /** Responses that one request may ask for, over all its prompts. */
@@ -45,8 +54,6 @@ export interface DataPlaneOptions {
   readonly hasText?: boolean;
   /** Routes that only engines have. Default: none has any. */
   readonly engines?: EngineCalls;
-  /** Extra arguments of requests that keep nothing from token to token. Default: none is known not to. */
-  readonly statelessArgs?: readonly string[];
   /** Tokens that end a response unless `ignore_eos`; the first is the EOS proper. */
   readonly eosTokenIds: readonly number[];
   /** The name of the weights of an epoch, as the trainer gave it. */
@@ -62,25 +69,28 @@ export interface DataPlaneOptions {
   readonly after?: (ms: number, run: () => void) => () => void;
 }
 
-/** How one request's answer is written. */
-export interface Answer {
-  whole(job: Job): string;
-  stream(job: Job): StreamView;
+/** The parameters of a request that all of its prompts share. */
+export interface RequestFields {
+  readonly params: SamplingFields;
+  /** Prefix of their names in messages. Default: none. */
+  readonly at?: string;
+  readonly topLogprobs: number;
+  /** null: as many as the context has room for. */
+  readonly tokensMax: number | null;
+  /** What places the request is taken out of them; the rest is for the engine. */
+  readonly extraArgs: Record<string, unknown>;
+  /** Further fields of the engine's own endpoint. */
+  readonly beside?: Readonly<Record<string, unknown>>;
+  /** `tokensMax` beyond the context is cut, not refused. */
+  readonly clamps?: boolean;
 }
 
-export interface Prepared {
-  readonly specs: readonly GenerationSpec[];
-  readonly stops: StopRules;
-  /** As JobPlan. */
-  readonly stopsOf?: readonly StopRules[];
-  readonly names?: readonly string[];
+export interface Prepared extends Pick<JobPlan, "specs" | "stops" | "names" | "parse"> {
   readonly wantsText: boolean;
   readonly isStream: boolean;
   /** The body's own id; the X-Request-Id header goes before it. */
   readonly requestId: string | null;
   readonly answer: Answer;
-  /** As JobPlan. */
-  readonly parse?: Exclude<JobPlan["parse"], undefined>;
 }
 
 const NO_TEXT =
@@ -96,45 +106,36 @@ export class DataPlane {
   /** null: no engine has routes of its own. */
   readonly engines: EngineCalls | null;
   readonly modelName: string;
-  readonly modelNames: readonly string[];
   readonly limits: DataPlaneLimits;
   /** Wall-clock seconds. */
   readonly startedS = Math.floor(Date.now() / 1000);
   readonly version: (epoch: WeightEpoch) => string;
   readonly writtenNames: TokenNames;
   readonly numberedNames: TokenNames;
-  readonly #adapters: () => ReadonlySet<string>;
-  readonly #eosTokenIds: readonly number[];
-  readonly #statelessArgs: ReadonlySet<string>;
+  readonly #options: DataPlaneOptions;
   readonly #after: (ms: number, run: () => void) => () => void;
+  readonly #failed: (error: unknown) => void;
   readonly #retries: AdoptableJobs;
   readonly #coalescer: OutputCoalescer;
-  readonly #failed: (error: unknown) => void;
-  readonly #expected: (hint: Pick<Origin, "version" | "salt">) => void;
   readonly #jobs = new Set<Job>();
-  readonly #journals: RequestJournals | null;
 
   constructor(options: DataPlaneOptions) {
+    const { after = later, failed = () => undefined } = options;
+    this.#options = options;
     this.sidecar = options.sidecar;
     this.text = options.text;
     this.encoder = options.encoder;
     this.engines = options.engines ?? null;
     this.hasText = options.hasText ?? true;
-    this.modelNames = options.modelNames;
-    this.#adapters = options.adapters ?? (() => NO_ADAPTERS);
     this.modelName = options.modelNames[0];
     this.limits = { ...DATA_PLANE_LIMITS, ...options.limits };
     this.version = options.version;
-    this.writtenNames = new WrittenNames(options.text);
-    this.numberedNames = new NumberedNames(options.text);
-    this.#eosTokenIds = options.eosTokenIds;
-    this.#statelessArgs = new Set(options.statelessArgs);
-    this.#after = options.after ?? later;
-    this.#journals = options.journals ?? null;
-    this.#failed = options.failed ?? (() => undefined);
-    this.#expected = options.expected ?? (() => undefined);
-    this.#coalescer = new OutputCoalescer({ failed: this.#failed });
-    this.#retries = new AdoptableJobs({ ...this.limits, after: this.#after });
+    this.writtenNames = writtenNames(options.text);
+    this.numberedNames = numberedNames(options.text);
+    this.#after = after;
+    this.#failed = failed;
+    this.#coalescer = new OutputCoalescer({ failed });
+    this.#retries = new AdoptableJobs({ ...this.limits, after });
     options.sidecar.observe({
       advanced: () => this.#retries.clear(),
       broken: (error) => {
@@ -159,12 +160,11 @@ export class DataPlane {
     return Number.isFinite(tokens) ? tokens : null;
   }
 
-  samplingContext(at: string): SamplingContext {
+  #samplingContext(at: string): SamplingContext {
     return {
       vocabularySize: this.text.vocabularySize,
-      eosTokenIds: this.#eosTokenIds,
+      eosTokenIds: this.#options.eosTokenIds,
       reportsExperts: this.sidecar.reportsExperts,
-      statelessArgs: this.#statelessArgs,
       ...(this.hasText
         ? { tokensIn: (word: string) => this.text.encode(word, { addSpecial: false }).length }
         : {}),
@@ -172,8 +172,12 @@ export class DataPlane {
     };
   }
 
+  get modelNames(): readonly string[] {
+    return this.#options.modelNames;
+  }
+
   get adapters(): ReadonlySet<string> {
-    return this.#adapters();
+    return this.#options.adapters?.() ?? NO_ADAPTERS;
   }
 
   /** What answers call the model that a client named so. */
@@ -213,72 +217,96 @@ export class DataPlane {
     return new Int32Array(tokens);
   }
 
-  /** One spec for each prompt. `tokensMax` null: as many as the context has room for. */
-  specsOf(
+  /**
+   * Checks the parameters of a request before its prompts are encoded; returns what makes the request of them.
+   * @throws InvalidFieldError; AppError not_found.
+   */
+  begin(exchange: Exchange, fields: Partial<CommonFields>, own: RequestFields) {
+    const { at = "", params, tokensMax, clamps = false } = own;
+    this.checkModel(fields.model);
+    checkPromptReport(fields.stream, params, at);
+    const origin = originOf(exchange.headers, fields, own.extraArgs);
+    const drawing = drawingOf(params, own, this.#samplingContext(at));
+    const place = {
+      model: fields.model,
+      tokensMax,
+      clamps,
+      origin,
+      priority: fields.priority ?? 0,
+    };
+    return (
+      prompts: readonly Int32Array[],
+      how: Pick<Prepared, "wantsText" | "answer" | "parse">,
+    ): Prepared => ({
+      specs: this.#specsOf(prompts, drawing, place),
+      stops: prompts.map(() => drawing.stops),
+      isStream: fields.stream ?? false,
+      requestId: fields.request_id ?? null,
+      ...how,
+    });
+  }
+
+  #specsOf(
     prompts: readonly Int32Array[],
-    drawing: Drawing,
-    about: {
-      tokensMax: number | null;
-      clamps: boolean;
-      origin: Origin;
-      priority: number;
-      /** As the client named it. */
-      model: string | null | undefined;
+    { sampling: drawn, seeded, n }: Drawing,
+    place: Pick<CommonFields, "model"> & {
+      readonly tokensMax: number | null;
+      readonly clamps: boolean;
+      readonly origin: Origin;
+      readonly priority: number;
     },
   ): GenerationSpec[] {
-    const { sampling: drawn, seeded, n } = drawing;
-    const adapter = this.checkModel(about.model);
-    const { origin, priority } = about;
-    this.#expected(origin);
+    const adapter = this.checkModel(place.model);
+    const { origin, priority } = place;
+    this.#options.expected?.(origin);
+    const { group, session, salt } = origin;
     const sampling = {
       ...drawn,
       ...(adapter !== null && { adapter }),
-      ...(origin.salt !== null && { cacheSalt: origin.salt }),
+      ...(salt !== null && { cacheSalt: salt }),
     };
-    const { responsesMax } = this.limits;
-    if (prompts.length * n > responsesMax) {
-      const problem = `is ${n}: with ${prompts.length} prompts that is ${prompts.length * n} responses, more than ${responsesMax} in one request`;
-      throw invalid("n", problem);
-    }
+    this.checkCount(prompts.length * n, "n", `is ${n}: with ${prompts.length} prompts that is`);
     return prompts.map((prompt) => {
       const room = (this.contextTokens ?? 0) - prompt.length;
       if (room < 1 && this.contextTokens !== null) throw noRoom(prompt.length, this.contextTokens);
       const most = Math.max(1, room);
-      const wanted = about.tokensMax ?? most;
-      const tokensMax = about.clamps ? Math.min(wanted, most) : wanted;
-      const { group, session } = origin;
+      const wanted = place.tokensMax ?? most;
+      const tokensMax = place.clamps ? Math.min(wanted, most) : wanted;
       return { prompt, n, sampling: { ...sampling, tokensMax }, seeded, group, session, priority };
     });
   }
 
+  /** @throws InvalidFieldError naming `field`: a request is for too many responses. */
+  checkCount(count: number, field: string, asks: string): void {
+    const { responsesMax } = this.limits;
+    if (count <= responsesMax) return;
+    throw invalid(field, `${asks} ${count} responses, more than ${responsesMax} in one request`);
+  }
+
   /** @throws AppError as Sidecar.generate; conflict. */
   async respond(exchange: Exchange, prepared: Prepared): Promise<Response> {
-    const { stops, isStream, answer } = prepared;
+    const { isStream, answer } = prepared;
+    const { journals = null } = this.#options;
     const id = exchange.headers.get("x-request-id") ?? prepared.requestId;
     const digest = await exchange.digest();
     exchange.release();
-    const path = exchange.url.pathname;
-    const key = { path, id, digest, adoptable: !isStream };
+    const key = { path: exchange.url.pathname, id, digest, adoptable: !isStream };
     const lease = this.#retries.lease(key, () => {
-      const draws = this.#journals?.drawsOf(key) ?? [];
+      const draws = journals?.drawsOf(key) ?? [];
       const specs = prepared.specs.map((spec, i) => {
         const row = draws[i];
         return { ...spec, ...(row === undefined ? {} : { draws: row }) };
       });
-      const { stopsOf, names } = prepared;
-      const hasStrings = (stopsOf ?? [stops]).some(({ strings }) => strings.length > 0);
-      const needsText = prepared.wantsText || hasStrings;
-      const text = needsText && this.hasText ? this.text : null;
-      const jobId = id ?? crypto.randomUUID().replaceAll("-", "");
-      const own = {
-        ...(stopsOf === undefined ? {} : { stopsOf }),
+      const { stops, names } = prepared;
+      const needsText = prepared.wantsText || hasStrings(stops);
+      return this.#keep({
+        id: id ?? crypto.randomUUID().replaceAll("-", ""),
+        ...{ specs, stops },
         ...(names === undefined ? {} : { names }),
-      };
-      const journal: NonNullable<JobPlan["journal"]> = (responses) =>
-        this.#journals?.begin(key, responses) ?? null;
-      const parse = this.#parserOf(prepared);
-      const plan = { id: jobId, specs, stops, ...own, text, parse, journal };
-      return this.#keep(new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer }));
+        text: needsText && this.hasText ? this.text : null,
+        parse: this.#parserOf(prepared),
+        journal: (responses) => journals?.begin(key, responses) ?? null,
+      });
     });
     const { job } = lease;
     if (isStream) {
@@ -312,14 +340,9 @@ export class DataPlane {
   }
 
   /** Without a tokenizer here, an engine makes a response's text when it has ended. */
-  #parserOf({
-    parse = null,
-    wantsText,
-    stops,
-    stopsOf = [stops],
-  }: Prepared): NonNullable<JobPlan["parse"]> | null {
+  #parserOf({ parse = null, wantsText, stops }: Prepared): NonNullable<JobPlan["parse"]> | null {
     if (this.hasText) return parse;
-    if (stopsOf.some(({ strings }) => strings.length > 0)) throw invalid("stop", NO_TEXT);
+    if (hasStrings(stops)) throw invalid("stop", NO_TEXT);
     if (parse !== null || !wantsText) return parse;
     return async (output) => {
       const tokens = output.textTokens();
@@ -329,12 +352,17 @@ export class DataPlane {
     };
   }
 
-  #keep(job: Job): Job {
+  #keep(plan: JobPlan): Job {
+    const job = new Job(plan, { sidecar: this.sidecar, coalescer: this.#coalescer });
     this.#jobs.add(job);
     const forget = () => this.#jobs.delete(job);
     job.done.then(forget, forget);
     return job;
   }
+}
+
+function hasStrings(stops: Prepared["stops"]): boolean {
+  return stops.some(({ strings }) => strings.length > 0);
 }
 
 function noRoom(tokens: number, tokensMax: number): AppError {

@@ -9,110 +9,78 @@ import {
   PROMPT_FIELDS,
   type SamplingParams,
 } from "../../core/request/request.ts";
-import {
-  FREQUENCY_PENALTY,
-  isTemperature,
-  LOGIT_BIAS,
-  LOGIT_BIAS_ENTRIES_MAX,
-  MAX_TOKENS,
-  MIN_P,
-  MIN_TOKENS,
-  PRESENCE_PENALTY,
-  type Range,
-  REPETITION_PENALTY,
-  STOP_TOKENS_MAX,
-  TEMPERATURE,
-  TEMPERATURE_BOUND,
-  TOKENS_MAX,
-  TOP_K,
-  TOP_LOGPROBS,
-  TOP_P,
-} from "../../core/request/sampling-bounds.ts";
-import {
-  fieldsOfAnyKind,
-  flag,
-  ignored,
-  integer,
-  isNot,
-  listOf,
-  number,
-  numberAbove,
-  show,
-  text,
-  tokenList,
-  tokenListOf,
-  unsupported,
-} from "./fields.ts";
+import * as bounds from "../../core/request/sampling-bounds.ts";
+import * as f from "./fields.ts";
 import { SEED_FIELD } from "./seed.ts";
 
 const STOP_STRINGS_MAX = 64;
 
-const stops = listOf(v.pipe(text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);
+const stops = f.listOf(v.pipe(f.text, v.minLength(1, "holds an empty text")), STOP_STRINGS_MAX);
 
 const GUIDED = "structured_outputs takes its place";
 const TRANSFER = "the sidecar moves KV between workers itself";
 
-const whole = ({ min, max }: Range) => integer(min, max);
-const real = ({ min, max }: Range) => number(min, max);
+const whole = ({ min, max }: bounds.Range) => f.integer(min, max);
+const real = ({ min, max }: bounds.Range) => f.number(min, max);
 
 /** Of a response, under whichever name the endpoint has for it. */
-export const MAX_TOKENS_FIELD = whole(MAX_TOKENS);
+export const MAX_TOKENS_FIELD = whole(bounds.MAX_TOKENS);
 /** Alternatives that a response can hold per token (SamplingParams.topLogprobs). */
-export const TOP_LOGPROBS_FIELD = whole(TOP_LOGPROBS);
+export const TOP_LOGPROBS_FIELD = whole(bounds.TOP_LOGPROBS);
 
 /** What the three generating endpoints of vLLM have in common. */
 export const SAMPLING_ENTRIES = {
-  n: integer(1, 16_384),
+  n: f.integer(1, 16_384),
   temperature: v.nullish(
     v.pipe(
-      v.number(isNot(TEMPERATURE_BOUND)),
-      v.minValue(0, isNot(TEMPERATURE_BOUND)),
-      v.maxValue(TEMPERATURE.max, isNot(TEMPERATURE_BOUND)),
-      v.check(isTemperature, isNot(TEMPERATURE_BOUND)),
+      v.number(f.isNot(bounds.TEMPERATURE_BOUND)),
+      v.minValue(0, f.isNot(bounds.TEMPERATURE_BOUND)),
+      v.maxValue(bounds.TEMPERATURE.max, f.isNot(bounds.TEMPERATURE_BOUND)),
+      v.check(bounds.isTemperature, f.isNot(bounds.TEMPERATURE_BOUND)),
     ),
   ),
-  top_p: numberAbove(TOP_P.min, TOP_P.max),
+  top_p: f.numberAbove(bounds.TOP_P.min, bounds.TOP_P.max),
   /** -1 is 0: off. */
-  top_k: integer(-1, TOP_K.max),
-  min_p: real(MIN_P),
-  repetition_penalty: real(REPETITION_PENALTY),
-  presence_penalty: real(PRESENCE_PENALTY),
-  frequency_penalty: real(FREQUENCY_PENALTY),
-  logit_bias: v.nullish(fieldsOfAnyKind),
+  top_k: f.integer(-1, bounds.TOP_K.max),
+  min_p: real(bounds.MIN_P),
+  repetition_penalty: real(bounds.REPETITION_PENALTY),
+  presence_penalty: real(bounds.PRESENCE_PENALTY),
+  frequency_penalty: real(bounds.FREQUENCY_PENALTY),
+  logit_bias: v.nullish(f.fieldsOfAnyKind),
   seed: SEED_FIELD,
-  stop: v.nullish(v.union([text, stops], isNot("a text or a list of texts"))),
-  stop_token_ids: v.nullish(tokenListOf(STOP_TOKENS_MAX)),
-  include_stop_str_in_output: flag,
-  ignore_eos: flag,
-  min_tokens: whole(MIN_TOKENS),
-  skip_special_tokens: flag,
+  stop: v.nullish(v.union([f.text, stops], f.isNot("a text or a list of texts"))),
+  stop_token_ids: v.nullish(f.tokenListOf(bounds.STOP_TOKENS_MAX)),
+  include_stop_str_in_output: f.flag,
+  ignore_eos: f.flag,
+  min_tokens: whole(bounds.MIN_TOKENS),
+  skip_special_tokens: f.flag,
   // Detokenizers here never put spaces between tokens, so both values mean the same.
-  spaces_between_special_tokens: flag,
+  spaces_between_special_tokens: f.flag,
   /** -1: of every token of the vocabulary. */
-  prompt_logprobs: integer(-1, TOKENS_MAX),
+  prompt_logprobs: f.integer(-1, bounds.TOKENS_MAX),
   // The engine's own business: Worker.supports decides.
-  allowed_token_ids: v.nullish(tokenList),
-  bad_words: v.nullish(listOf(text, 1024)),
-  logprob_token_ids: v.nullish(tokenList),
-  repetition_detection: v.nullish(fieldsOfAnyKind),
-  structured_outputs: v.nullish(fieldsOfAnyKind),
-  thinking_token_budget: integer(-1, TOKENS_MAX),
+  allowed_token_ids: v.nullish(f.tokenList),
+  bad_words: v.nullish(f.listOf(f.text, 1024)),
+  logprob_token_ids: v.nullish(f.tokenList),
+  repetition_detection: v.nullish(f.fieldsOfAnyKind),
+  structured_outputs: v.nullish(f.fieldsOfAnyKind),
+  thinking_token_budget: f.integer(-1, bounds.TOKENS_MAX),
   // Refused.
-  best_of: unsupported("only n responses are drawn", 1),
-  use_beam_search: unsupported("responses are sampled", false),
-  watermarking: unsupported("no worker marks its samples", false),
-  logits_processors: unsupported("no code is run for clients"),
-  guided_json: unsupported(GUIDED),
-  guided_regex: unsupported(GUIDED),
-  guided_choice: unsupported(GUIDED),
-  guided_grammar: unsupported(GUIDED),
-  guided_decoding: unsupported(GUIDED),
+  best_of: f.unsupported("only n responses are drawn", 1),
+  use_beam_search: f.unsupported("responses are sampled", false),
+  watermarking: f.unsupported("no worker marks its samples", false),
+  logits_processors: f.unsupported("no code is run for clients"),
+  guided_json: f.unsupported(GUIDED),
+  guided_regex: f.unsupported(GUIDED),
+  guided_choice: f.unsupported(GUIDED),
+  guided_grammar: f.unsupported(GUIDED),
+  guided_decoding: f.unsupported(GUIDED),
   // Of use with a field that is refused only.
-  length_penalty: ignored,
+  length_penalty: f.ignored,
   /** Default: as the engines do, which report experts of all requests or of none. */
-  return_routed_experts: flag,
+  return_routed_experts: f.flag,
   /** Of use with experts only: those of earlier positions are not reported. */
-  routed_experts_prompt_start: integer(0, TOKENS_MAX),
+  routed_experts_prompt_start: f.integer(0, bounds.TOKENS_MAX),
 } as const;
 
 const samplingObject = v.object(SAMPLING_ENTRIES);
@@ -124,8 +92,6 @@ export interface SamplingContext {
   readonly eosTokenIds: readonly number[];
   /** Every engine reports the experts of every request. */
   readonly reportsExperts: boolean;
-  /** Extra arguments that keep nothing from token to token, as the operator says. */
-  readonly statelessArgs?: ReadonlySet<string>;
   /** Tokens of a word, without special ones. Absent: not known. */
   readonly tokensIn?: (word: string) => number;
   /** Prefix of the fields' names in messages. */
@@ -183,7 +149,6 @@ export function drawingOf(
   }
   const temperature = fields.temperature ?? 1;
   const engineFields = engineFieldsOf(fields, own, context);
-  const stateless = statelessIn(fields, own.extraArgs, context);
   const seed = fields.seed === -1 ? null : (fields.seed ?? null);
   return {
     sampling: {
@@ -193,7 +158,7 @@ export function drawingOf(
       shaping: shapingOf(fields, { temperature, stops: stopTokenIds.length, context }),
       topLogprobs: own.topLogprobs,
       engineFields,
-      ...(stateless.length === 0 ? {} : { statelessFields: stateless }),
+      ...(hasStatelessWords(fields, context) ? { statelessFields: ["bad_words"] } : {}),
     },
     seeded: seed !== null,
     n: fields.n ?? 1,
@@ -231,16 +196,10 @@ function shapingOf(
     frequencyPenalty: fields.frequency_penalty ?? 0,
     logitBias: logitBiasOf(fields.logit_bias ?? {}, about.context),
   };
-  const isNeutral =
-    shaping.tokensMin === NO_SHAPING.tokensMin &&
-    shaping.topK === NO_SHAPING.topK &&
-    shaping.topP === NO_SHAPING.topP &&
-    shaping.minP === NO_SHAPING.minP &&
-    shaping.repetitionPenalty === NO_SHAPING.repetitionPenalty &&
-    shaping.presencePenalty === NO_SHAPING.presencePenalty &&
-    shaping.frequencyPenalty === NO_SHAPING.frequencyPenalty &&
-    shaping.logitBias.length === 0;
-  return isNeutral ? null : shaping;
+  const { logitBias, ...filters } = shaping;
+  const names = Object.keys(filters) as (keyof typeof filters)[];
+  const isNeutral = names.every((name) => filters[name] === NO_SHAPING[name]);
+  return isNeutral && logitBias.length === 0 ? null : shaping;
 }
 
 function logitBiasOf(
@@ -249,8 +208,8 @@ function logitBiasOf(
 ): LogitShaping["logitBias"] {
   const biases: { token: number; bias: number }[] = [];
   const entries = Object.entries(fields);
-  if (entries.length > LOGIT_BIAS_ENTRIES_MAX) {
-    const problem = `has ${entries.length} entries, more than ${LOGIT_BIAS_ENTRIES_MAX}`;
+  if (entries.length > bounds.LOGIT_BIAS_ENTRIES_MAX) {
+    const problem = `has ${entries.length} entries, more than ${bounds.LOGIT_BIAS_ENTRIES_MAX}`;
     throw invalid(`${at}logit_bias`, problem);
   }
   for (const [key, bias] of entries) {
@@ -258,8 +217,8 @@ function logitBiasOf(
     if (!/^\d+$/.test(key) || token >= vocabularySize) {
       throw invalid(`${at}logit_bias`, `names token ${key}, not in 0..${vocabularySize - 1}`);
     }
-    if (typeof bias !== "number" || !(Math.abs(bias) <= LOGIT_BIAS.max)) {
-      const problem = `gives token ${key} ${show(bias)}, not a number in ±${LOGIT_BIAS.max}`;
+    if (typeof bias !== "number" || !(Math.abs(bias) <= bounds.LOGIT_BIAS.max)) {
+      const problem = `gives token ${key} ${f.show(bias)}, not a number in ±${bounds.LOGIT_BIAS.max}`;
       throw invalid(`${at}logit_bias`, problem);
     }
     if (bias !== 0) biases.push({ token, bias });
@@ -295,23 +254,16 @@ function engineFieldsOf(
 const WORD_CHARACTERS_MAX = 64;
 
 /**
- * Engine fields that a divided response keeps its meaning with. A bad word of one token is a token that is never drawn;
+ * Whether a divided response keeps the meaning of its bad words. One of a single token is a token that is never drawn;
  * one of several is matched against the tokens of one request, and a chunk is one.
  */
-function statelessIn(
+function hasStatelessWords(
   { bad_words: words }: SamplingFields,
-  extraArgs: Readonly<Record<string, unknown>>,
-  { statelessArgs, tokensIn }: SamplingContext,
-): string[] {
-  const stateless: string[] = [];
+  { tokensIn }: SamplingContext,
+): boolean {
   const isToken = (word: string) =>
     word.length <= WORD_CHARACTERS_MAX && !/^\s/.test(word) && tokensIn?.(word) === 1;
-  if ((words?.length ?? 0) > 0 && words?.every(isToken)) stateless.push("bad_words");
-  const names = Object.keys(extraArgs);
-  if (names.length > 0 && names.every((name) => statelessArgs?.has(name))) {
-    stateless.push("extra_args");
-  }
-  return stateless;
+  return (words?.length ?? 0) > 0 && words?.every(isToken) === true;
 }
 
 /** An engine reports them with its own last token: what ends the response must end it there. */
@@ -341,4 +293,4 @@ export function checkPromptReport(
   throw invalid(`${at}${field}`, "is set, but a stream does not report on its prompt");
 }
 
-export const refusedTransfer = unsupported(TRANSFER);
+export const refusedTransfer = f.unsupported(TRANSFER);

@@ -1,5 +1,5 @@
 import { afterAll, expect, test } from "bun:test";
-import { PlaneFixture } from "../../../test/golden/requests/plane-fixture.ts";
+import { PlaneFixture } from "../../test/golden/requests/plane-fixture.ts";
 
 const fixture = new PlaneFixture();
 afterAll(() => fixture.close());

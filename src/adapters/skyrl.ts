@@ -1,34 +1,31 @@
-// SkyRL's POST /skyrl/v1/generate (skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py): one response to
+// SkyRL beside the routes of vLLM that it uses as they are: the end of a session, and POST /skyrl/v1/generate (skyrl/backends/skyrl_train/inference_servers/vllm_server_actor.py): one response to
 // one prompt, and beside it packed arrays: the tokens from which each of its tokens was drawn, and routed experts. A packed
 // array is {data, shape, dtype}, in this order and without spaces, because its client cuts `data` out of the body before it
 // reads the JSON.
 
 import * as v from "valibot";
-import { AppError } from "../../core/base/errors.ts";
-import { TOP_LOGPROBS } from "../../core/request/sampling-bounds.ts";
-import { endOf, idsOf, spanOf } from "../../server/openai/completions.ts";
-import type { StreamView } from "../../server/openai/event-stream.ts";
-import { checked, flag } from "../../server/openai/fields.ts";
-import { generateRequest, prepareGenerate } from "../../server/openai/generate.ts";
-import type { Job } from "../../server/openai/job.ts";
-import { logprobText } from "../../server/openai/json.ts";
-import type { Output } from "../../server/openai/output.ts";
-import type { Answer, DataPlane, Prepared } from "../../server/openai/plane.ts";
-import { supportAt } from "../../server/openai/sample-support.ts";
-import { invalid } from "../../server/openai/sampling-fields.ts";
-import type { Exchange } from "../../server/route.ts";
+import { AppError } from "../core/base/errors.ts";
+import { TOP_LOGPROBS } from "../core/request/sampling-bounds.ts";
+import { type Answer, endOf, idsOf, spanOf } from "../server/openai/answer.ts";
+import { generates } from "../server/openai/data-plane.ts";
+import { checked, flag } from "../server/openai/fields.ts";
+import { generateRequest, prepareGenerate } from "../server/openai/generate.ts";
+import { logprobText } from "../server/openai/json.ts";
+import type { Output } from "../server/openai/output.ts";
+import type { DataPlane, Prepared } from "../server/openai/plane.ts";
+import { supportAt } from "../server/openai/sample-support.ts";
+import { type Exchange, jsonResponse } from "../server/route.ts";
+import type { Adapter } from "./adapter.ts";
+import { invalid } from "./calls.ts";
 
 /** A support of one token says nothing that the token itself does not. */
 const SUPPORT_MIN = 2;
 /** No token: fewer than `top_k` were left to draw from. */
 const PADDING = -1;
 
-export const skyrlRequest = v.strictObject({
-  ...generateRequest.entries,
-  return_sample_support: flag,
-});
+const skyrlRequest = v.strictObject({ ...generateRequest.entries, return_sample_support: flag });
 
-export function prepareSkyrl(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
+function prepareSkyrl(plane: DataPlane, exchange: Exchange, body: unknown): Prepared {
   const { return_sample_support: wantsSupport, ...fields } = checked(skyrlRequest, body);
   const { sampling_params: params } = fields;
   if ((params.n ?? 1) !== 1) throw invalid("sampling_params.n", `is ${params.n}, not 1`);
@@ -39,7 +36,7 @@ export function prepareSkyrl(plane: DataPlane, exchange: Exchange, body: unknown
   const sampling_params = { ...params, ...wanted };
   const prepared = prepareGenerate(plane, exchange, { ...fields, sampling_params });
   const wantsLogprobs = (sampling_params.logprobs ?? null) !== null;
-  return { ...prepared, answer: new SkyrlAnswer(plane, topK, wantsLogprobs) };
+  return { ...prepared, answer: answerOf(plane, topK, wantsLogprobs) };
 }
 
 function supportWidth(topK: number): number {
@@ -48,46 +45,33 @@ function supportWidth(topK: number): number {
   throw invalid("sampling_params.top_k", problem);
 }
 
-class SkyrlAnswer implements Answer {
-  readonly #plane: DataPlane;
-  /** null: no support is wanted. */
-  readonly #topK: number | null;
-  readonly #wantsLogprobs: boolean;
-
-  constructor(plane: DataPlane, topK: number | null, wantsLogprobs: boolean) {
-    this.#plane = plane;
-    this.#topK = topK;
-    this.#wantsLogprobs = wantsLogprobs;
-  }
-
-  whole(job: Job): string {
-    const choices = job.outputs.map((output) => {
-      const end = endOf(output, this.#plane);
-      const experts = packedExperts(output);
-      return `{"token_ids":${idsOf(output, 0)},${end},"logprobs":${this.#logprobs(output)},"routed_experts":${experts},"rollout_sample_support":${this.#support(output)}}`;
-    });
-    return `{"choices":[${choices.join(",")}]}`;
-  }
-
-  stream(): StreamView {
-    throw new AppError("invalid_field", "stream: this endpoint does not stream");
-  }
-
-  #logprobs(output: Output): string {
-    if (!this.#wantsLogprobs) return "null";
-    const logprobs = spanOf(output, 0)?.response.logprobs() ?? [];
+/** `topK` null: no support is wanted. */
+function answerOf(plane: DataPlane, topK: number | null, wantsLogprobs: boolean): Answer {
+  const logprobsOf = (output: Output) => {
+    if (!wantsLogprobs) return "null";
+    const logprobs = spanOf(output)?.response.logprobs() ?? [];
     const content = [...logprobs.slice(0, output.tokens)].map(
       (logprob) => `{"logprob":${logprobText(logprob)}}`,
     );
     return `{"content":[${content.join(",")}]}`;
-  }
-
-  #support(output: Output): string {
-    if (this.#topK === null) return "null";
-    const rows = supportOf(output, this.#topK);
-    const shape = [output.tokens, this.#topK];
-    return packed({ bytes: new Uint8Array(rows.buffer), shape, type: "int32" });
-  }
+  };
+  const supportJson = (output: Output) => {
+    if (topK === null) return "null";
+    const bytes = new Uint8Array(supportOf(output, topK).buffer);
+    return packed({ bytes, shape: [output.tokens, topK], type: "int32" });
+  };
+  return {
+    whole(job) {
+      const choices = job.outputs.map(
+        (output) =>
+          `{"token_ids":${idsOf(spanOf(output))},${endOf(output, plane)},"logprobs":${logprobsOf(output)},"routed_experts":${packedExperts(output)},"rollout_sample_support":${supportJson(output)}}`,
+      );
+      return `{"choices":[${choices.join(",")}]}`;
+    },
+    stream() {
+      throw new AppError("invalid_field", "stream: this endpoint does not stream");
+    },
+  };
 }
 
 /** A row for each token: what could have been drawn, then padding. */
@@ -123,3 +107,26 @@ function packed({ bytes, shape, type }: Packed): string {
   const data = Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength).toString("base64");
   return `{"data":"${data}","shape":[${shape.join(",")}],"dtype":"${type}"}`;
 }
+
+export const SKYRL: Adapter = {
+  name: "skyrl",
+  data: [
+    generates(
+      "/skyrl/v1/generate",
+      "SkyRL: a response with the tokens from which each of its tokens was drawn, packed",
+      { schema: skyrlRequest, prepare: prepareSkyrl, streams: false },
+    ),
+  ],
+  control: [
+    {
+      method: "POST",
+      path: "/finish_session",
+      summary: "SkyRL: a session is over",
+      schema: { type: "object" },
+      handle: async ({ sidecar }, exchange) => {
+        const { session_id: name } = Object(await exchange.json());
+        return jsonResponse({ ended: typeof name === "string" ? sidecar.endSession(name) : 0 });
+      },
+    },
+  ],
+};

@@ -1,0 +1,32 @@
+// prime-rl's names of calls, which leave the version out of some of vLLM's.
+
+import { initWeightTransfer } from "../server/control/calls.ts";
+import {
+  call,
+  get,
+  LORA,
+  loadAdapter,
+  passed,
+  UNLORA,
+  unloadAdapter,
+} from "../server/control/routes.ts";
+import type { Adapter } from "./adapter.ts";
+
+export const PRIME_RL: Adapter = {
+  name: "prime-rl",
+  control: [
+    get(
+      "/liveness",
+      "Whether the server answers (prime-rl)",
+      () => new Response(null, { status: 200 }),
+      { answers: [], isProbe: true },
+    ),
+    passed(
+      "/init_broadcaster",
+      "prime-rl: connects every engine to its broadcast",
+      initWeightTransfer,
+    ),
+    call("/load_lora_adapter", "As /v1/load_lora_adapter", loadAdapter, { schema: LORA }),
+    call("/unload_lora_adapter", "As /v1/unload_lora_adapter", unloadAdapter, { schema: UNLORA }),
+  ],
+};
