@@ -6,7 +6,6 @@ import { Random } from "../../src/core/base/random.ts";
 import { NO_FIGURES, SHOWN_FIGURES } from "../../src/core/rollout/figures.ts";
 import type { LiveAnswer } from "../../src/server/live/view.ts";
 import { PAGE_HTML } from "../../src/server/page/html.ts";
-import type { ProgressEntry } from "../../src/server/stream/frame.ts";
 
 export interface FeedOptions {
   readonly groups: number;
@@ -139,7 +138,7 @@ export class PageFeed {
     return { subscription: "progress", progress: this.#progress() };
   }
 
-  #progress(): ProgressEntry {
+  #progress() {
     const { groups, workers } = this.#options;
     const done = this.#made.filter(({ isDone }) => isDone).length;
     const running = Array.from({ length: workers }, () => 0);

@@ -2,10 +2,10 @@
 // A frame holds one turn of the rollout for one filter; its tokens are stored in columns, so that filling and
 // encoding it allocate nothing per response.
 
-import { unreachable } from "../../core/base/assert.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Request } from "../../core/request/buffer.ts";
 import type { FinishReason } from "../../core/request/request.ts";
+import type { Progress } from "../../core/rollout/report.ts";
 
 export const STREAM_FORMATS = ["json", "protobuf"] as const;
 export type StreamFormat = (typeof STREAM_FORMATS)[number];
@@ -17,43 +17,20 @@ export type Filter =
   | { readonly kind: "all" }
   | { readonly kind: "progress" };
 
-export type ClientMessage =
-  | {
-      readonly kind: "subscribe";
-      readonly filter: Filter;
-      /** Of a request: output tokens that the client has. */
-      readonly offset: number;
-      /** The attempt that those belong to; null: whichever is current. */
-      readonly attempt: number | null;
-      readonly text: boolean;
-    }
-  | { readonly kind: "unsubscribe"; readonly filter: Filter };
+export interface Subscribe {
+  readonly kind: "subscribe";
+  readonly filter: Filter;
+  /** Of a request: output tokens that the client has. */
+  readonly offset: number;
+  /** The attempt that those belong to; null: whichever is current. */
+  readonly attempt: number | null;
+  readonly text: boolean;
+}
+
+export type ClientMessage = Subscribe | { readonly kind: "unsubscribe"; readonly filter: Filter };
 
 /** Group names are the clients' own; no prompt line may have a longer one. */
 export const GROUP_NAME_MAX = 1024;
-
-/** How frames name their filter. */
-export function keyOf(filter: Filter): string {
-  switch (filter.kind) {
-    case "request":
-      return `request:${filter.request}`;
-    case "group":
-      return `group:${filter.group}`;
-    case "all":
-    case "progress":
-      return filter.kind;
-    default:
-      return unreachable(filter);
-  }
-}
-
-/** ended: nothing more can come. */
-export type SubscriptionState = "subscribed" | "unsubscribed" | "ended";
-
-export interface Refusal {
-  readonly code: string;
-  readonly message: string;
-}
 
 export interface JoinedEntry {
   readonly request: number;
@@ -79,35 +56,20 @@ export interface FinishedEntry {
   readonly weight_epoch: number;
 }
 
-export interface WorkerProgressEntry {
-  readonly worker: number;
-  readonly running: number;
-  readonly slots: number;
-  readonly kv_tokens_used: number;
-  readonly kv_tokens: number;
+type Fields = Readonly<Record<string, unknown>>;
+
+/** The rollout's progress by the names of the wire: those of `Progress` in snake case. */
+export function progressFields(progress: Progress, epoch: WeightEpoch): Fields {
+  const workers = progress.workers.map(inSnakeCase);
+  return { ...inSnakeCase(progress), weight_epoch: epoch, workers };
 }
 
-export interface ProgressEntry {
-  /** Number of the iteration since the server began; all counts are the iteration's. */
-  readonly iteration: number;
-  readonly is_tail: boolean;
-  readonly elapsed_s: number;
-  readonly groups_done: number;
-  readonly groups: number;
-  readonly requests_done: number;
-  readonly requests: number;
-  readonly output_tokens: number;
-  readonly tokens_per_s: number;
-  readonly running: number;
-  readonly waiting: number;
-  readonly migrations: number;
-  readonly preemptions: number;
-  readonly mean_acceptance_length: number;
-  readonly eta_s: number | null;
-  readonly eta_low_s: number | null;
-  readonly eta_high_s: number | null;
-  readonly weight_epoch: number;
-  readonly workers: readonly WorkerProgressEntry[];
+function inSnakeCase(fields: object): Fields {
+  const renamed = Object.entries(fields).map(([name, value]) => [
+    name.replace(/[A-Z]/g, (letter) => `_${letter.toLowerCase()}`),
+    value,
+  ]);
+  return Object.fromEntries(renamed);
 }
 
 /** A column of unsigned 32-bit numbers that keeps its memory when it is emptied. */
@@ -120,16 +82,18 @@ export class Column {
   }
 
   push(value: number): void {
-    this.#reserve(this.#length + 1);
-    this.#values[this.#length] = value;
-    this.#length += 1;
+    this.#values[this.extend(1)] = value;
   }
 
   /** Makes room for `count` more values, which are then written to `memory` from the returned place on. */
   extend(count: number): number {
     const at = this.#length;
-    this.#reserve(at + count);
-    this.#length = at + count;
+    this.#length += count;
+    if (this.#length > this.#values.length) {
+      const values = new Uint32Array(Math.max(this.#length, this.#values.length * 2));
+      values.set(this.#values);
+      this.#values = values;
+    }
     return at;
   }
 
@@ -139,33 +103,26 @@ export class Column {
   }
 
   append(values: Int32Array): void {
-    this.#reserve(this.#length + values.length);
-    this.#values.set(values, this.#length);
-    this.#length += values.length;
+    const at = this.extend(values.length);
+    this.#values.set(values, at);
   }
 
   /** A view, valid until the next change. */
-  view(from = 0, to = this.#length): Uint32Array {
-    return this.#values.subarray(from, to);
+  view(): Uint32Array {
+    return this.#values.subarray(0, this.#length);
   }
 
   clear(): void {
     this.#length = 0;
-  }
-
-  #reserve(length: number): void {
-    if (length <= this.#values.length) return;
-    const values = new Uint32Array(Math.max(length, this.#values.length * 2));
-    values.set(this.#values);
-    this.#values = values;
   }
 }
 
 /** One frame, to be filled, encoded and filled again. In the order in which clients read it. */
 export class Frame {
   subscription = "";
-  state: SubscriptionState | null = null;
-  refused: Refusal | null = null;
+  /** ended: nothing more can come. */
+  state: "subscribed" | "unsubscribed" | "ended" | null = null;
+  refused: { readonly code: string; readonly message: string } | null = null;
   readonly joined: JoinedEntry[] = [];
   readonly restarted: RestartedEntry[] = [];
   readonly requests = new Column();
@@ -179,25 +136,48 @@ export class Frame {
   readonly finished: FinishedEntry[] = [];
   readonly groupsFinished: string[] = [];
   weightEpoch: WeightEpoch | null = null;
-  progress: ProgressEntry | null = null;
+  progress: Fields | null = null;
+  readonly #firstAttempt: number;
+
+  /** `firstAttempt` differs between servers, so that a client sees that it resumes at another one. */
+  constructor(firstAttempt: number) {
+    this.#firstAttempt = firstAttempt;
+  }
+
+  /** Changes when the response restarts; its tokens so far are void then. */
+  attemptOf({ response }: Request): number {
+    return (this.#firstAttempt + response.restarts) >>> 0;
+  }
 
   begin(subscription: string): void {
     this.subscription = subscription;
     this.state = null;
     this.refused = null;
-    this.joined.length = 0;
-    this.restarted.length = 0;
-    this.requests.clear();
-    this.offsets.clear();
-    this.counts.clear();
-    this.tokenIds.clear();
-    this.texts.length = 0;
-    this.lengthRequests.clear();
-    this.lengths.clear();
-    this.finished.length = 0;
-    this.groupsFinished.length = 0;
     this.weightEpoch = null;
     this.progress = null;
+    const { joined, restarted, texts, finished, groupsFinished } = this;
+    for (const list of [joined, restarted, texts, finished, groupsFinished]) list.length = 0;
+    const { requests, offsets, counts, tokenIds, lengthRequests, lengths } = this;
+    for (const column of [requests, offsets, counts, tokenIds, lengthRequests, lengths]) {
+      column.clear();
+    }
+  }
+
+  /** Its tokens follow from `offset` on. */
+  declare(request: Request, offset: number): void {
+    const { spec } = request;
+    this.joined.push({
+      request: spec.requestId,
+      group: spec.groupId,
+      index: spec.sampleIndex,
+      prompt_tokens: spec.prompt.length,
+      offset,
+      attempt: this.attemptOf(request),
+    });
+  }
+
+  restart(request: Request): void {
+    this.restarted.push({ request: request.spec.requestId, attempt: this.attemptOf(request) });
   }
 
   tokens(request: number, offset: number, tokens: Int32Array): void {
@@ -208,8 +188,7 @@ export class Frame {
   }
 
   /** All output tokens of a response from `from` on. */
-  tokensFrom(request: Request, from: number): void {
-    const { response, spec } = request;
+  tokensFrom({ response, spec }: Request, from: number): void {
     const count = response.length - from;
     this.requests.push(spec.requestId);
     this.offsets.push(from);
@@ -218,9 +197,18 @@ export class Frame {
     response.copyTokens(from, this.tokenIds.memory, at);
   }
 
-  length(request: number, length: number): void {
-    this.lengthRequests.push(request);
-    this.lengths.push(length);
+  length({ spec, response }: Request): void {
+    this.lengthRequests.push(spec.requestId);
+    this.lengths.push(response.length);
+  }
+
+  finish({ spec, response }: Request): void {
+    this.finished.push({
+      request: spec.requestId,
+      finish_reason: response.finish ?? "abort",
+      length: response.length,
+      weight_epoch: response.chunks.at(-1)?.epoch ?? 0,
+    });
   }
 
   /** Number of entries about responses. */
@@ -231,13 +219,8 @@ export class Frame {
   }
 
   get isEmpty(): boolean {
-    return (
-      this.entries === 0 &&
-      this.groupsFinished.length === 0 &&
-      this.state === null &&
-      this.refused === null &&
-      this.weightEpoch === null &&
-      this.progress === null
-    );
+    const { state, refused, weightEpoch, progress, groupsFinished } = this;
+    const isQuiet = [state, refused, weightEpoch, progress].every((one) => one === null);
+    return isQuiet && this.entries === 0 && groupsFinished.length === 0;
   }
 }

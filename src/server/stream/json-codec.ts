@@ -1,4 +1,4 @@
-// Frames of a token stream as JSON text. Decides nothing; checks every field that a client sent.
+// Frames of a token stream as JSON text, and the one check of what clients send. Decides nothing.
 
 import * as v from "valibot";
 import { parseJson } from "../../core/base/json.ts";
@@ -14,7 +14,6 @@ const filterFields = {
   progress: v.optional(v.literal(true)),
 };
 
-/** What a client may send over /v1/stream in JSON. */
 const ClientMessageSchema = v.strictObject({
   subscribe: v.optional(
     v.strictObject({
@@ -35,6 +34,11 @@ export function decodeJson(text: string): Decoded<ClientMessage> {
   } catch {
     return { kind: "undecodable", problem: "not JSON" };
   }
+  return checkedMessage(value);
+}
+
+/** A message as JSON has it, whatever the format that it came in. */
+export function checkedMessage(value: unknown): Decoded<ClientMessage> {
   const result = v.safeParse(ClientMessageSchema, value, { abortEarly: true });
   if (!result.success) {
     const [issue] = result.issues;
@@ -50,16 +54,7 @@ export function decodeJson(text: string): Decoded<ClientMessage> {
   const filter = filterOf(fields);
   if (filter === null) return invalid("name one of request, group, all and progress");
   if (subscribe === undefined) return { kind: "ok", message: { kind: "unsubscribe", filter } };
-  const { offset = 0, attempt = null, text: withText = false } = subscribe;
-  return subscribeMessage(filter, { offset, attempt, text: withText });
-}
-
-/** Checks what only a subscription to a request may ask for. */
-export function subscribeMessage(
-  filter: Filter,
-  options: { offset: number; attempt: number | null; text: boolean },
-): Decoded<ClientMessage> {
-  const { offset, attempt, text } = options;
+  const { offset = 0, attempt = null, text = false } = subscribe;
   if (filter.kind !== "request" && (offset > 0 || attempt !== null || text)) {
     return invalid("offset, attempt and text are for a request");
   }

@@ -1,20 +1,15 @@
-// Frames of a token stream as protobuf, by proto/stream.proto. Columns of numbers are `repeated fixed32`,
-// whose layout on the wire is that in memory: encoding them is a copy. Never throws on a client's input.
+// Frames of a token stream as protobuf, by proto/stream.proto; fields have the names that they have in JSON. Columns of
+// numbers are `repeated fixed32`, whose layout on the wire is that in memory: encoding them is a copy. Never throws on a
+// client's input.
 
 import protobuf from "protobufjs";
 import schema from "../../../proto/stream.proto" with { type: "text" };
 import { assert } from "../../core/base/assert.ts";
 import type { Decoded } from "../../proto/checked.ts";
-import {
-  type ClientMessage,
-  type Column,
-  type Filter,
-  type Frame,
-  GROUP_NAME_MAX,
-} from "./frame.ts";
-import { subscribeMessage } from "./json-codec.ts";
+import type { ClientMessage, Column, Frame } from "./frame.ts";
+import { checkedMessage } from "./json-codec.ts";
 
-const { root } = protobuf.parse(schema);
+const { root } = protobuf.parse(schema, { keepCase: true });
 const clientFrame = root.lookupType("foretoken.stream.v1.ClientFrame");
 const streamFrame = root.lookupType("foretoken.stream.v1.StreamFrame");
 
@@ -33,7 +28,7 @@ const TAG = {
   requests: tagOf("Tokens", "requests"),
   offsets: tagOf("Tokens", "offsets"),
   counts: tagOf("Tokens", "counts"),
-  tokenIds: tagOf("Tokens", "tokenIds"),
+  tokenIds: tagOf("Tokens", "token_ids"),
   texts: tagOf("Tokens", "texts"),
   lengths: tagOf("StreamFrame", "lengths"),
   lengthRequests: tagOf("Lengths", "requests"),
@@ -42,64 +37,30 @@ const TAG = {
 
 assert(new Uint8Array(Uint32Array.of(1).buffer)[0] === 1, "the host is little-endian");
 
-interface FilterFields {
-  readonly of?: string;
-  readonly request: number;
-  readonly group: string;
-  readonly all: boolean;
-  readonly progress: boolean;
-}
-
-interface ClientFields {
-  readonly subscribe: {
-    readonly filter: FilterFields | null;
-    readonly offset: number;
-    readonly attempt: number;
-    readonly _attempt?: string;
-    readonly text: boolean;
-  } | null;
-  readonly unsubscribe: FilterFields | null;
-}
+type Fields = Record<string, unknown>;
 
 export function decodeProtobuf(bytes: Uint8Array): Decoded<ClientMessage> {
-  let fields: ClientFields;
+  let fields: Fields;
   try {
-    fields = clientFrame.decode(bytes) as unknown as ClientFields;
+    fields = clientFrame.toObject(clientFrame.decode(bytes));
   } catch (error) {
     return { kind: "undecodable", problem: error instanceof Error ? error.message : "unreadable" };
   }
-  const { subscribe, unsubscribe } = fields;
-  const filter = filterOf(subscribe === null ? unsubscribe : subscribe.filter);
-  if (filter === null) {
-    return { kind: "invalid_message", problem: "name one of request, group, all and progress" };
-  }
-  if (subscribe === null) return { kind: "ok", message: { kind: "unsubscribe", filter } };
-  // protobufjs names an optional field that is there under the name of its own oneof.
-  const attempt = subscribe._attempt === undefined ? null : subscribe.attempt;
-  const { offset, text } = subscribe;
-  return subscribeMessage(filter, { offset, attempt, text });
+  if (fields.subscribe === undefined) return checkedMessage(fields);
+  // JSON has the filter among the other fields.
+  const { filter, ...rest } = fields.subscribe as Fields;
+  return checkedMessage({ subscribe: { ...(filter as Fields | undefined), ...rest } });
 }
 
 export function encodeProtobuf(frame: Frame): Uint8Array {
-  const { state, refused, joined, restarted, finished, groupsFinished } = frame;
+  const { subscription, state, refused, joined, restarted, finished, weightEpoch } = frame;
   const writer = protobuf.Writer.create();
-  const fields: Record<string, unknown> = { subscription: frame.subscription };
+  const fields: Fields = { subscription, joined, restarted, finished };
+  fields.groups_finished = frame.groupsFinished;
   if (state !== null) fields.state = STATES.indexOf(state) + 1;
   if (refused !== null) fields.refused = refused;
-  if (joined.length > 0) {
-    fields.joined = joined.map((one) => ({ ...one, promptTokens: one.prompt_tokens }));
-  }
-  if (restarted.length > 0) fields.restarted = restarted;
-  if (finished.length > 0) {
-    fields.finished = finished.map((one) => ({
-      ...one,
-      finishReason: one.finish_reason,
-      weightEpoch: one.weight_epoch,
-    }));
-  }
-  if (groupsFinished.length > 0) fields.groupsFinished = groupsFinished;
-  if (frame.weightEpoch !== null) fields.weightEpoch = frame.weightEpoch;
-  if (frame.progress !== null) fields.progress = progressFields(frame.progress);
+  if (weightEpoch !== null) fields.weight_epoch = weightEpoch;
+  if (frame.progress !== null) fields.progress = frame.progress;
   streamFrame.encode(fields as unknown as protobuf.Message, writer);
   if (frame.requests.length > 0) {
     writer.uint32(TAG.tokens).fork();
@@ -119,39 +80,7 @@ export function encodeProtobuf(frame: Frame): Uint8Array {
   return writer.finish();
 }
 
-/** Names in camel case, as protobufjs has them. */
-function progressFields(progress: NonNullable<Frame["progress"]>): object {
-  const workers = progress.workers.map(camelCase);
-  return { ...camelCase(progress), workers };
-}
-
-function camelCase(fields: object): Record<string, unknown> {
-  const renamed: Record<string, unknown> = {};
-  for (const [name, value] of Object.entries(fields)) {
-    renamed[name.replace(/_([a-z])/g, (_, letter: string) => letter.toUpperCase())] = value;
-  }
-  return renamed;
-}
-
 function bytesOf(column: Column): Uint8Array {
   const { buffer, byteOffset, byteLength } = column.view();
   return new Uint8Array(buffer, byteOffset, byteLength);
-}
-
-function filterOf(fields: FilterFields | null): Filter | null {
-  switch (fields?.of) {
-    case "request":
-      return { kind: "request", request: fields.request };
-    case "group": {
-      const { group } = fields;
-      if (group === "" || group.length > GROUP_NAME_MAX) return null;
-      return { kind: "group", group };
-    }
-    case "all":
-      return fields.all ? { kind: "all" } : null;
-    case "progress":
-      return fields.progress ? { kind: "progress" } : null;
-    default:
-      return null;
-  }
 }

@@ -1,9 +1,9 @@
 // /v1/stream: clients follow responses as they are generated. Once per turn of the rollout, a frame is built for each
 // filter and format that anybody listens to, and shared. A client that does not read is dropped with a
-// reason; it never makes another one wait, nor the rollout. Tokens without a follower cost nothing. (It is long:
-// subscribing, a turn and catching up share the one frame and the sets of who is where.)
+// reason; it never makes another one wait, nor the rollout. Tokens without a follower cost nothing.
 
 import { AppError } from "../../core/base/errors.ts";
+import { type GroupId, requestId } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import type { Decoded } from "../../proto/checked.ts";
 import { CLOSE, closeReason } from "../../proto/close-codes.ts";
@@ -14,32 +14,31 @@ import {
   type ClientMessage,
   type Filter,
   Frame,
-  keyOf,
+  progressFields,
   STREAM_FORMATS,
   type StreamFormat,
+  type Subscribe,
 } from "./frame.ts";
 import { decodeJson, encodeJson } from "./json-codec.ts";
-import { progressEntry } from "./progress.ts";
 import { decodeProtobuf, encodeProtobuf } from "./protobuf-codec.ts";
 import {
   type Client,
   type Cursor,
+  clear,
   FINISHED,
-  type GroupTracks,
-  isGroupFinished,
   isOver,
   JOINED,
+  keyOf,
   newTopic,
+  note,
   pieces,
   RESTARTED,
+  type Subject,
   type Subscription,
   TOKENS,
   type Topic,
-  type Track,
   tell,
-  tellLength,
 } from "./topic.ts";
-import { Tracks } from "./tracks.ts";
 
 export interface StreamLimits {
   readonly clientsMax: number;
@@ -60,7 +59,6 @@ const STREAM_LIMITS: StreamLimits = {
 };
 
 export interface StreamServiceOptions {
-  /** It must not have taken a request yet. */
   readonly sidecar: Sidecar;
   /** null: text cannot be requested. */
   readonly text: Text | null;
@@ -88,12 +86,11 @@ const PROGRESS_MS = 250;
 export class StreamService implements SocketService {
   readonly #options: StreamServiceOptions;
   readonly #limits: StreamLimits;
-  readonly #tracks: Tracks;
   readonly #clients = new Map<Socket, Client>();
-  readonly #topics = new Map<string, Topic>();
-  readonly #touched: Topic[] = [];
-  readonly #dirty: Track[] = [];
-  readonly #frame = new Frame();
+  readonly #topics = new Map<Subject, Topic>();
+  /** Of which something is to be told at the end of the turn. */
+  readonly #touched = new Set<Topic>();
+  readonly #frame: Frame;
   readonly #closed: Record<number, number> = {};
   #subscriptions = 0;
   #framesSent = 0;
@@ -102,19 +99,11 @@ export class StreamService implements SocketService {
   #hasAdvanced = false;
   /** null: no subscribers. */
   #stopListening: (() => void) | null = null;
-  #stopTicking: (() => void) | null = null;
-  #all: Topic | null = null;
-  #progress: Topic | null = null;
 
   constructor(options: StreamServiceOptions) {
     this.#options = options;
     this.#limits = { ...STREAM_LIMITS, ...options.limits };
-    this.#tracks = new Tracks(options.random() >>> 0);
-    options.sidecar.observe({
-      joined: (request) => this.#joined(request),
-      restarted: (request) => this.#tracks.restarted(request),
-      groupFinished: (group) => this.#retired(group),
-    });
+    this.#frame = new Frame(options.random());
   }
 
   stats(): StreamStats {
@@ -177,7 +166,6 @@ export class StreamService implements SocketService {
     client.isClosing = true;
     this.#clients.delete(socket);
     for (const subscription of client.subscriptions.values()) this.#forget(subscription);
-    client.subscriptions.clear();
   }
 
   drain(socket: Socket): void {
@@ -194,96 +182,86 @@ export class StreamService implements SocketService {
     for (const client of this.#clients.values()) this.#end(client, CLOSE.goingAway, "draining");
   }
 
-  #subscribe(client: Client, message: Extract<ClientMessage, { kind: "subscribe" }>): void {
+  #subscribe(client: Client, message: Subscribe): void {
     // A client that subscribes now gets nothing of the current turn twice.
     this.#flush();
-    const { filter } = message;
-    const { subscriptionsMax } = this.#limits;
-    if (client.subscriptions.size >= subscriptionsMax) {
-      const problem = `a client has at most ${subscriptionsMax} subscriptions`;
-      this.#refuse(client, keyOf(filter), new AppError("queue_full", problem));
+    const subject = this.#find(message.filter);
+    if (subject instanceof AppError) {
+      this.#refuse(client, nameOf(message.filter), subject);
       return;
     }
-    const found = this.#find(filter);
-    if (found instanceof AppError) {
-      this.#refuse(client, keyOf(filter), found);
-      return;
-    }
-    const { key } = found;
-    if (client.subscriptions.has(key)) {
-      this.#refuse(client, key, new AppError("conflict", `you are subscribed to ${key}`));
-      return;
-    }
-    const text = message.text ? this.#options.text : null;
-    const problem = this.#problemOf(found, message);
+    const problem = this.#problemOf(client, subject, message);
     if (problem !== null) {
-      this.#refuse(client, key, problem);
+      this.#refuse(client, keyOf(subject), problem);
       return;
     }
-    const topic = this.#opened(found);
-    const epoch = this.#options.sidecar.rollout.epoch;
-    const { group } = topic;
-    const groupsFinished =
-      group !== null && isGroupFinished(group) ? [group.group.groupId as string] : [];
-    const cursors = new Map<Track, Cursor>();
-    const subscription: Subscription = { client, topic, cursors, text, epoch, groupsFinished };
-    for (const track of this.#tracksOf(topic)) {
-      cursors.set(track, this.#cursor(track, { message, text }));
+    const topic = this.#topics.get(subject) ?? newTopic(subject);
+    this.#topics.set(subject, topic);
+    const { rollout } = this.#options.sidecar;
+    const text = message.text ? this.#options.text : null;
+    const cursors = new Map<Request, Cursor>();
+    for (const request of requestsOf(subject, rollout.requests)) {
+      cursors.set(request, this.#cursor(request, message, text));
     }
-    client.subscriptions.set(key, subscription);
+    const groupsFinished =
+      typeof subject !== "string" && "groupId" in subject && isComplete(subject)
+        ? [subject.groupId as string]
+        : [];
+    const { epoch } = rollout;
+    const subscription: Subscription = { client, topic, cursors, text, epoch, groupsFinished };
+    client.subscriptions.set(topic.key, subscription);
     this.#subscriptions += 1;
     topic.behind.add(subscription);
-    this.#listen();
-    this.#frame.begin(key);
+    this.#stopListening ??= this.#listen();
+    this.#frame.begin(topic.key);
     this.#frame.state = "subscribed";
     this.#frame.weightEpoch = epoch;
     if (this.#sendFrame(client)) this.#catchUp(subscription);
   }
 
-  #problemOf(
-    topic: Topic,
-    message: Extract<ClientMessage, { kind: "subscribe" }>,
-  ): AppError | null {
+  #problemOf(client: Client, subject: Subject, message: Subscribe): AppError | null {
+    const key = keyOf(subject);
+    const { subscriptionsMax } = this.#limits;
+    if (client.subscriptions.has(key)) {
+      return new AppError("conflict", `you are subscribed to ${key}`);
+    }
+    if (client.subscriptions.size >= subscriptionsMax) {
+      const problem = `a client has at most ${subscriptionsMax} subscriptions`;
+      return new AppError("queue_full", problem);
+    }
     if (message.text && this.#options.text === null) {
       return new AppError("invalid_field", "text: this server has no tokenizer");
     }
-    if (topic.track === null) return null;
-    const { attempt, request } = topic.track;
-    const { length } = request.response;
+    if (typeof subject === "string" || !("response" in subject)) return null;
+    const { length } = subject.response;
+    const attempt = this.#frame.attemptOf(subject);
     if ((message.attempt ?? attempt) !== attempt || message.offset <= length) return null;
-    const has = `the response has ${length} tokens`;
-    return new AppError("conflict", `offset is ${message.offset}, but ${has}`);
+    const problem = `offset is ${message.offset}, but the response has ${length} tokens`;
+    return new AppError("conflict", problem);
   }
 
-  #cursor(
-    track: Track,
-    options: {
-      message: Extract<ClientMessage, { kind: "subscribe" }>;
-      text: Text | null;
-    },
-  ): Cursor {
-    const { message, text } = options;
-    const { response } = track.request;
+  #cursor(request: Request, message: Subscribe, text: Text | null): Cursor {
+    const { response } = request;
     const { kind } = message.filter;
+    const current = this.#frame.attemptOf(request);
+    const attempt = message.attempt ?? current;
+    const isAll = kind === "all" || kind === "progress";
+    const offset = isAll ? response.length : message.offset;
     const detokenizer = text?.detokenizer({ skipSpecial: true }) ?? null;
-    const attempt = message.attempt ?? track.attempt;
-    let { offset } = message;
-    if (kind === "all" || kind === "progress") offset = response.length;
     // A character may have begun in the tokens that the client has.
-    if (attempt === track.attempt) detokenizer?.push(response.tokens().subarray(0, offset));
+    if (attempt === current) detokenizer?.push(response.tokens().subarray(0, offset));
     return { offset, attempt, isDeclared: false, detokenizer };
   }
 
   #unsubscribe(client: Client, filter: Filter): void {
     const found = this.#find(filter);
-    const key = found instanceof AppError ? keyOf(filter) : found.key;
+    const key = found instanceof AppError ? nameOf(filter) : keyOf(found);
     const subscription = client.subscriptions.get(key);
     if (subscription === undefined) {
       this.#refuse(client, key, new AppError("not_found", `you are not subscribed to ${key}`));
       return;
     }
     this.#flush();
-    client.subscriptions.delete(key);
     this.#forget(subscription);
     this.#frame.begin(key);
     this.#frame.state = "unsubscribed";
@@ -296,139 +274,86 @@ export class StreamService implements SocketService {
     this.#sendFrame(client);
   }
 
-  /** The topic of a filter: the existing one, or a new one. */
-  #find(filter: Filter): Topic | AppError {
-    const there = this.#topics.get(keyOf(filter));
-    if (there !== undefined) return there;
+  #find(filter: Filter): Subject | AppError {
+    const { rollout } = this.#options.sidecar;
     if (filter.kind === "request") {
-      const track = this.#tracks.track(filter.request);
-      if (track !== null) {
-        return track.topic ?? newTopic(filter, { key: keyOf(filter), track, group: null });
-      }
-      return new AppError("not_found", `there is no request ${filter.request}`);
+      const none = new AppError("not_found", `there is no request ${filter.request}`);
+      return rollout.request(requestId(filter.request)) ?? none;
     }
-    if (filter.kind === "group") {
-      const group = this.#tracks.group(filter.group);
-      if (group === null) return new AppError("not_found", `there is no group ${filter.group}`);
-      const named = { kind: "group" as const, group: group.group.groupId };
-      return group.topic ?? newTopic(named, { key: keyOf(named), track: null, group });
-    }
-    return newTopic(filter, { key: filter.kind, track: null, group: null });
+    if (filter.kind !== "group") return filter.kind;
+    const { group: name } = filter;
+    const group = rollout.group(name as GroupId) ?? groupNamed(name, rollout.requests);
+    return group ?? new AppError("not_found", `there is no group ${name}`);
   }
 
-  #opened(topic: Topic): Topic {
-    if (this.#topics.has(topic.key)) return topic;
-    this.#topics.set(topic.key, topic);
-    if (topic.track !== null) topic.track.topic = topic;
-    if (topic.group !== null) topic.group.topic = topic;
-    if (topic.filter.kind === "all") this.#all = topic;
-    if (topic.filter.kind === "progress") this.#progress = topic;
-    return topic;
-  }
-
-  /** Takes a subscription away from its topic, and the topic with its last one. */
+  /** Takes a subscription away from its client and its topic, and the topic with its last one. */
   #forget(subscription: Subscription): void {
-    const { topic } = subscription;
+    const { client, topic } = subscription;
+    if (!client.subscriptions.delete(topic.key)) return;
     topic.live.delete(subscription);
     topic.behind.delete(subscription);
     this.#subscriptions -= 1;
-    if (topic.live.size + topic.behind.size === 0) this.#drop(topic);
+    if (topic.live.size + topic.behind.size === 0) this.#topics.delete(topic.subject);
     if (this.#subscriptions > 0) return;
     this.#stopListening?.();
     this.#stopListening = null;
-    this.#stopTicking?.();
-    this.#stopTicking = null;
-    for (const track of this.#dirty) track.flags = 0;
-    this.#dirty.length = 0;
+    this.#touched.clear();
   }
 
-  #drop(topic: Topic): void {
-    this.#topics.delete(topic.key);
-    if (topic.track !== null) topic.track.topic = null;
-    if (topic.group !== null) topic.group.topic = null;
-    if (topic.filter.kind === "all") this.#all = null;
-    if (topic.filter.kind !== "progress") return;
-    this.#progress = null;
-    for (const track of topic.dirty) track.progressFlags = 0;
-  }
-
-  #tracksOf(topic: Topic): Iterable<Track> {
-    if (topic.track !== null) return [topic.track];
-    return topic.group?.tracks ?? this.#tracks.all();
-  }
-
-  #listen(): void {
-    if (this.#stopListening !== null) return;
-    this.#stopListening = this.#options.sidecar.observe({
+  #listen(): () => void {
+    const stopObserving = this.#options.sidecar.observe({
+      joined: (request) => this.#happened(request, JOINED, 0),
       tokens: (request, offset) => this.#happened(request, TOKENS, offset),
       finished: (request) => {
-        const track = this.#happened(request, FINISHED, request.response.length);
-        if (track !== null && isGroupFinished(track.group)) this.#groupFinished(track.group);
+        this.#happened(request, FINISHED, request.response.length);
+        if (isComplete(request.group)) this.#groupFinished(request.group);
       },
-      restarted: (request) => {
-        const track = this.#happened(request, RESTARTED, 0);
-        // Tokens of this turn before the restart are void.
-        if (track !== null) track.from = 0;
+      restarted: (request) => this.#happened(request, RESTARTED, 0),
+      groupFinished: (group) => {
+        const topic = this.#topics.get(group);
+        if (topic === undefined) return;
+        topic.isRetired = true;
+        this.#touch(topic);
       },
       advanced: () => {
         this.#hasAdvanced = true;
-        this.#dueFlush();
+        for (const topic of this.#topics.values()) this.#touch(topic);
       },
     });
-    this.#stopTicking = this.#options.every(() => this.#tick(), PROGRESS_MS);
+    const stopTicking = this.#options.every(() => this.#tick(), PROGRESS_MS);
+    return () => {
+      stopObserving();
+      stopTicking();
+    };
   }
 
-  #joined(request: Request): void {
-    const track = this.#tracks.joined(request);
-    if (this.#stopListening !== null) this.#mark(track, JOINED, 0);
+  #happened(request: Request, flags: number, from: number): void {
+    this.#note("progress", request, flags, from);
+    this.#note("all", request, flags, from);
+    this.#note(request.group, request, flags, from);
+    this.#note(request, request, flags, from);
   }
 
-  #happened(request: Request, flag: number, from: number): Track | null {
-    const track = this.#tracks.of(request);
-    if (track !== null) this.#mark(track, flag, from);
-    return track;
+  #note(subject: Subject, request: Request, flags: number, from: number): void {
+    const topic = this.#topics.get(subject);
+    if (topic === undefined) return;
+    note(topic, request, { flags, from, attempt: this.#frame.attemptOf(request) });
+    this.#touch(topic);
   }
 
-  #mark(track: Track, flag: number, from: number): void {
-    const isFollowed =
-      this.#all !== null ||
-      this.#progress !== null ||
-      track.topic !== null ||
-      track.group.topic !== null;
-    if (!isFollowed) return;
-    if (track.flags === 0) {
-      track.from = from;
-      this.#dirty.push(track);
-      this.#dueFlush();
+  #groupFinished(group: Group): void {
+    for (const subject of ["progress", "all", group] as const) {
+      const topic = this.#topics.get(subject);
+      if (topic === undefined) continue;
+      topic.groupsFinished.push(group.groupId);
+      for (const { groupsFinished } of topic.behind) groupsFinished.push(group.groupId);
     }
-    track.flags |= flag;
-  }
-
-  #groupFinished(group: GroupTracks): void {
-    for (const topic of [this.#all, this.#progress, group.topic]) {
-      if (topic === null) continue;
-      const { groupId } = group.group;
-      topic.groupsFinished.push(groupId);
-      for (const { groupsFinished } of topic.behind) groupsFinished.push(groupId);
-      this.#touch(topic);
-    }
-  }
-
-  #retired(group: Group): void {
-    const tracks = this.#tracks.retired(group);
-    if (tracks?.topic == null) return;
-    this.#touch(tracks.topic);
-    this.#dueFlush();
-  }
-
-  #touch(topic: Topic): void {
-    if (topic.isTouched) return;
-    topic.isTouched = true;
-    this.#touched.push(topic);
   }
 
   /** Everything that happens before the next microtask is one turn. */
-  #dueFlush(): void {
+  #touch(topic: Topic): void {
+    if (topic.subject === "progress") return;
+    this.#touched.add(topic);
     if (this.#isFlushDue) return;
     this.#isFlushDue = true;
     queueMicrotask(() => this.#flush());
@@ -436,47 +361,21 @@ export class StreamService implements SocketService {
 
   #flush(): void {
     this.#isFlushDue = false;
-    if (this.#hasAdvanced) for (const topic of this.#topics.values()) this.#touch(topic);
-    for (const track of this.#dirty) this.#route(track);
-    for (const topic of this.#touched) {
-      topic.isTouched = false;
-      if (topic.filter.kind === "progress") continue;
-      try {
-        this.#sendTurn(topic);
-      } catch (error) {
-        this.#crashed(topic, error);
-      }
-    }
-    this.#touched.length = 0;
-    for (const track of this.#dirty) track.flags = 0;
-    this.#dirty.length = 0;
+    for (const topic of this.#touched) this.#contained(topic, () => this.#sendTurn(topic));
+    this.#touched.clear();
     this.#hasAdvanced = false;
   }
 
-  /** This topic's frame could not be built: its subscribers have a gap, and restart. */
-  #crashed(topic: Topic, error: unknown): void {
-    this.#options.failed?.(error);
-    if (topic === this.#progress) for (const track of topic.dirty) track.progressFlags = 0;
-    topic.dirty.length = 0;
-    topic.groupsFinished.length = 0;
-    const clients = new Set([...topic.live, ...topic.behind].map(({ client }) => client));
-    for (const client of clients) this.#end(client, CLOSE.internal, "internal_error");
-  }
-
-  #route(track: Track): void {
-    this.#add(this.#all, track);
-    this.#add(track.group.topic, track);
-    this.#add(track.topic, track);
-    if (this.#progress === null) return;
-    if (track.progressFlags === 0) this.#progress.dirty.push(track);
-    track.progressFlags |= track.flags;
-    if ((track.flags & JOINED) !== 0) this.#declareTo(this.#progress, track);
-  }
-
-  #add(topic: Topic | null, track: Track): void {
-    if (topic === null) return;
-    topic.dirty.push(track);
-    this.#touch(topic);
+  /** If this topic's frame cannot be built its subscribers have a gap, and restart. */
+  #contained(topic: Topic, send: () => void): void {
+    try {
+      send();
+    } catch (error) {
+      this.#options.failed?.(error);
+      const clients = new Set([...topic.live, ...topic.behind].map(({ client }) => client));
+      for (const client of clients) this.#end(client, CLOSE.internal, "internal_error");
+    }
+    clear(topic);
   }
 
   /** One frame of the turn for all who are up to date; and a try for those who are not. */
@@ -484,55 +383,30 @@ export class StreamService implements SocketService {
     const over = isOver(topic);
     if (topic.live.size > 0) {
       this.#frame.begin(topic.key);
-      for (const track of topic.dirty) tell(track, this.#frame);
-      this.#frame.groupsFinished.push(...topic.groupsFinished);
+      tell(topic, this.#frame);
       if (this.#hasAdvanced) this.#frame.weightEpoch = this.#options.sidecar.rollout.epoch;
       if (over) this.#frame.state = "ended";
       this.#share(topic);
     }
-    if (topic.behind.size > 0) {
-      for (const track of topic.dirty) {
-        if ((track.flags & JOINED) !== 0) this.#declareTo(topic, track);
-      }
-      for (const subscription of [...topic.behind]) this.#catchUp(subscription);
-    }
-    topic.dirty.length = 0;
-    topic.groupsFinished.length = 0;
-    if (over) for (const subscription of [...topic.live]) this.#over(subscription);
-  }
-
-  /** Clients that are behind also get a new response, from its first token on. */
-  #declareTo(topic: Topic, track: Track): void {
-    const { attempt } = track;
-    for (const { cursors } of topic.behind) {
-      if (cursors.has(track)) continue;
-      cursors.set(track, { offset: 0, attempt, isDeclared: false, detokenizer: null });
-    }
+    for (const subscription of [...topic.behind]) this.#catchUp(subscription);
+    if (over) for (const subscription of [...topic.live]) this.#forget(subscription);
   }
 
   #tick(): void {
     this.#flush();
-    const topic = this.#progress;
-    if (topic !== null) {
-      try {
-        if (topic.live.size > 0) this.#shareProgress(topic);
-      } catch (error) {
-        this.#crashed(topic, error);
-      }
-      for (const track of topic.dirty) track.progressFlags = 0;
-      topic.dirty.length = 0;
-      topic.groupsFinished.length = 0;
-    }
-    for (const other of this.#topics.values()) {
-      for (const subscription of [...other.behind]) this.#catchUp(subscription);
+    const topic = this.#topics.get("progress");
+    if (topic !== undefined) this.#contained(topic, () => this.#shareProgress(topic));
+    for (const { behind } of this.#topics.values()) {
+      for (const subscription of [...behind]) this.#catchUp(subscription);
     }
   }
 
   #shareProgress(topic: Topic): void {
+    if (topic.live.size === 0) return;
+    const { rollout } = this.#options.sidecar;
     this.#frame.begin(topic.key);
-    for (const track of topic.dirty) tellLength(track, this.#frame);
-    this.#frame.groupsFinished.push(...topic.groupsFinished);
-    this.#frame.progress = progressEntry(this.#options.sidecar.rollout);
+    tell(topic, this.#frame);
+    this.#frame.progress = progressFields(rollout.meter.progress(), rollout.epoch);
     this.#share(topic);
   }
 
@@ -576,7 +450,7 @@ export class StreamService implements SocketService {
       const over = isDone && isOver(topic);
       if (over) frame.state = "ended";
       if (!frame.isEmpty && !this.#sendFrame(client)) return;
-      if (over) this.#over(subscription);
+      if (over) this.#forget(subscription);
       if (isDone && !over && text === null) {
         subscription.cursors.clear();
         topic.behind.delete(subscription);
@@ -584,11 +458,6 @@ export class StreamService implements SocketService {
       }
       if (isDone || !hasRoom()) return;
     }
-  }
-
-  #over(subscription: Subscription): void {
-    subscription.client.subscriptions.delete(subscription.topic.key);
-    this.#forget(subscription);
   }
 
   /** false: the client has been dropped. */
@@ -614,6 +483,30 @@ export class StreamService implements SocketService {
     this.close(client.socket);
     client.socket.close(code, closeReason(reason));
   }
+}
+
+function nameOf(filter: Filter): string {
+  if (filter.kind === "request") return `request:${filter.request}`;
+  return filter.kind === "group" ? `group:${filter.group}` : filter.kind;
+}
+
+function requestsOf(subject: Subject, all: Iterable<Request>): Iterable<Request> {
+  if (typeof subject === "string") return all;
+  return "requests" in subject ? subject.requests : [subject];
+}
+
+function isComplete(group: Group): boolean {
+  return group.finished === group.requests.length;
+}
+
+/** The newest of a client's name: JoinableGroups writes it behind a number of its own, `g7:name`. */
+function groupNamed(name: string, requests: Iterable<Request>): Group | null {
+  let newest: Group | null = null;
+  for (const { group } of requests) {
+    const { groupId } = group;
+    if (groupId.slice(groupId.indexOf(":") + 1) === name) newest = group;
+  }
+  return newest;
 }
 
 function encode(format: StreamFormat, frame: Frame): string | Uint8Array {

@@ -1,40 +1,17 @@
-// Who listens to what. A topic is one filter: clients that are up to date with it share every frame; one
-// that is behind reads what it lacks out of the responses themselves, at its own pace, until it is not.
+// Who listens to what. A topic is one filter: clients that are up to date with it share every frame; one that is behind
+// reads what it lacks out of the responses themselves, at its own pace, until it is not.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { Group, Request } from "../../core/request/buffer.ts";
 import type { Detokenizer, Text } from "../../text/text.ts";
 import type { Socket } from "../http.ts";
-import type { Filter, Frame, StreamFormat } from "./frame.ts";
+import type { Frame, StreamFormat } from "./frame.ts";
 
 /** What has happened to a response in a turn; bits. */
 export const JOINED = 1;
 export const RESTARTED = 2;
 export const TOKENS = 4;
 export const FINISHED = 8;
-
-/** One response, and the updates that clients need. */
-export interface Track {
-  readonly request: Request;
-  readonly group: GroupTracks;
-  /** Changes when the response restarts; its tokens so far are void then. */
-  attempt: number;
-  /** Of the current turn, and where its tokens begin. */
-  flags: number;
-  from: number;
-  /** Since the last progress frame. */
-  progressFlags: number;
-  /** null: no client follows this response alone. */
-  topic: Topic | null;
-}
-
-export interface GroupTracks {
-  readonly group: Group;
-  readonly tracks: Track[];
-  /** The rollout has forgotten it: no response joins any more. */
-  isRetired: boolean;
-  topic: Topic | null;
-}
 
 export interface Client {
   readonly socket: Socket;
@@ -44,18 +21,26 @@ export interface Client {
   isClosing: boolean;
 }
 
+/** What a topic is about; progress: lengths and counters of everything, no tokens. */
+export type Subject = Request | Group | "all" | "progress";
+
 export interface Topic {
+  /** How frames name it. */
   readonly key: string;
-  readonly filter: Filter;
-  /** What it is about; null: everything. */
-  readonly track: Track | null;
-  readonly group: GroupTracks | null;
+  readonly subject: Subject;
   readonly live: Set<Subscription>;
   readonly behind: Set<Subscription>;
-  /** Of the current turn. */
-  readonly dirty: Track[];
+  /** Of the current turn; of progress: since its last frame. */
+  readonly happened: Map<Request, Happened>;
   readonly groupsFinished: string[];
-  isTouched: boolean;
+  /** Its group is complete: no response joins any more. */
+  isRetired: boolean;
+}
+
+interface Happened {
+  flags: number;
+  /** Where its tokens begin. */
+  from: number;
 }
 
 /** How far a client that is behind is with one response. */
@@ -72,7 +57,7 @@ export interface Subscription {
   readonly client: Client;
   readonly topic: Topic;
   /** Of the responses it lacks something of; empty once it is live. */
-  readonly cursors: Map<Track, Cursor>;
+  readonly cursors: Map<Request, Cursor>;
   /** null: none is wanted. Text depends on where a client began, so it is never sent in a shared frame. */
   readonly text: Text | null;
   /** Weight updates and finished groups that it did not get while it was behind. */
@@ -84,54 +69,63 @@ export interface Subscription {
 const PIECE_TOKENS = 16_384;
 const PIECE_ENTRIES = 1_024;
 
-export function newTopic(
-  filter: Filter,
-  options: { key: string; track: Track | null; group: GroupTracks | null },
-): Topic {
+export function newTopic(subject: Subject): Topic {
   return {
-    ...options,
-    filter,
+    key: keyOf(subject),
+    subject,
     live: new Set(),
     behind: new Set(),
-    dirty: [],
+    happened: new Map(),
     groupsFinished: [],
-    isTouched: false,
+    isRetired: false,
   };
 }
 
+export function keyOf(subject: Subject): string {
+  if (typeof subject === "string") return subject;
+  return "spec" in subject ? `request:${subject.spec.requestId}` : `group:${subject.groupId}`;
+}
+
 /** Nothing more can come. */
-export function isOver(topic: Topic): boolean {
-  if (topic.track !== null) return topic.track.request.status === "finished";
-  return topic.group?.isRetired ?? false;
+export function isOver({ subject, isRetired }: Topic): boolean {
+  if (typeof subject === "string" || !("spec" in subject)) return isRetired;
+  return subject.status === "finished";
 }
 
-export function isGroupFinished({ group }: GroupTracks): boolean {
-  return group.finished === group.requests.length;
+/** Of the current turn, for all who listen. */
+export function note(topic: Topic, request: Request, what: Happened & { attempt: number }): void {
+  const { flags, from, attempt } = what;
+  const known = topic.happened.get(request);
+  if (known === undefined) topic.happened.set(request, { flags, from });
+  else {
+    known.flags |= flags;
+    // Tokens of this turn before the restart are void.
+    if (flags === RESTARTED) known.from = 0;
+  }
+  if (flags !== JOINED) return;
+  // Clients that are behind also get a new response, from its first token on.
+  for (const { cursors } of topic.behind) {
+    cursors.set(request, { offset: 0, attempt, isDeclared: false, detokenizer: null });
+  }
 }
 
-/** Puts what happened to a response in this turn into a frame of tokens. */
-export function tell(track: Track, frame: Frame): void {
-  const { request, flags, from } = track;
-  if ((flags & JOINED) !== 0) declare(track, 0, frame);
-  if ((flags & RESTARTED) !== 0) {
-    frame.restarted.push({ request: request.spec.requestId, attempt: track.attempt });
+/** Fills a frame with what the subscribers share of the turn. */
+export function tell({ subject, happened, groupsFinished }: Topic, frame: Frame): void {
+  for (const [request, { flags, from }] of happened) {
+    const { length } = request.response;
+    if ((flags & JOINED) !== 0) frame.declare(request, subject === "progress" ? length : 0);
+    if ((flags & RESTARTED) !== 0) frame.restart(request);
+    if (subject === "progress") {
+      if ((flags & (TOKENS | RESTARTED)) !== 0) frame.length(request);
+    } else if ((flags & TOKENS) !== 0 && length > from) frame.tokensFrom(request, from);
+    if ((flags & FINISHED) !== 0) frame.finish(request);
   }
-  if ((flags & TOKENS) !== 0 && request.response.length > from) {
-    frame.tokensFrom(request, from);
-  }
-  if ((flags & FINISHED) !== 0) finish(track, frame);
+  frame.groupsFinished.push(...groupsFinished);
 }
 
-/** The same since the last progress frame, without tokens. */
-export function tellLength(track: Track, frame: Frame): void {
-  const { request, progressFlags } = track;
-  const { length } = request.response;
-  if ((progressFlags & JOINED) !== 0) declare(track, length, frame);
-  if ((progressFlags & RESTARTED) !== 0) {
-    frame.restarted.push({ request: request.spec.requestId, attempt: track.attempt });
-  }
-  if ((progressFlags & (TOKENS | RESTARTED)) !== 0) frame.length(request.spec.requestId, length);
-  if ((progressFlags & FINISHED) !== 0) finish(track, frame);
+export function clear(topic: Topic): void {
+  topic.happened.clear();
+  topic.groupsFinished.length = 0;
 }
 
 /**
@@ -139,43 +133,30 @@ export function tellLength(track: Track, frame: Frame): void {
  * frame has been sent and begun again. When it ends, the subscription is up to date.
  */
 export function* pieces(subscription: Subscription, frame: Frame): Generator<void> {
-  const { cursors, topic } = subscription;
-  for (const [track, cursor] of cursors) {
+  const { cursors, topic, text } = subscription;
+  for (const [request, cursor] of cursors) {
     if (frame.entries >= PIECE_ENTRIES || frame.tokenIds.length >= PIECE_TOKENS) yield;
-    if (cursor.attempt !== track.attempt)
-      beginAnew(cursor, track, { text: subscription.text, frame });
-    if (!cursor.isDeclared) {
-      declare(track, cursor.offset, frame);
-      cursor.isDeclared = true;
+    const attempt = frame.attemptOf(request);
+    if (cursor.attempt !== attempt) {
+      frame.restart(request);
+      cursor.attempt = attempt;
+      cursor.offset = 0;
+      cursor.detokenizer = text?.detokenizer({ skipSpecial: true }) ?? null;
     }
-    if (topic.filter.kind === "progress") bringLength(track, cursor, frame);
-    else while (!bringTokens(track, cursor, frame)) yield;
-    if (track.request.status !== "finished") continue;
-    finish(track, frame);
-    cursors.delete(track);
+    if (!cursor.isDeclared) frame.declare(request, cursor.offset);
+    cursor.isDeclared = true;
+    if (topic.subject === "progress") {
+      if (cursor.offset !== request.response.length) frame.length(request);
+      cursor.offset = request.response.length;
+    } else while (!bringTokens(request, cursor, frame)) yield;
+    if (request.status !== "finished") continue;
+    frame.finish(request);
+    cursors.delete(request);
   }
 }
 
-function beginAnew(cursor: Cursor, track: Track, options: { text: Text | null; frame: Frame }) {
-  options.frame.restarted.push({
-    request: track.request.spec.requestId,
-    attempt: track.attempt,
-  });
-  cursor.attempt = track.attempt;
-  cursor.offset = 0;
-  cursor.detokenizer = options.text?.detokenizer({ skipSpecial: true }) ?? null;
-}
-
-function bringLength(track: Track, cursor: Cursor, frame: Frame): void {
-  const { spec, response } = track.request;
-  if (cursor.offset === response.length) return;
-  frame.length(spec.requestId, response.length);
-  cursor.offset = response.length;
-}
-
 /** false: the frame is full. */
-function bringTokens(track: Track, cursor: Cursor, frame: Frame): boolean {
-  const { spec, response, status } = track.request;
+function bringTokens({ spec, response, status }: Request, cursor: Cursor, frame: Frame): boolean {
   const { detokenizer } = cursor;
   const room = PIECE_TOKENS - frame.tokenIds.length;
   const tokens = response.tokens(cursor.offset).subarray(0, room);
@@ -188,26 +169,4 @@ function bringTokens(track: Track, cursor: Cursor, frame: Frame): boolean {
   }
   cursor.offset += tokens.length;
   return isEnd;
-}
-
-function declare(track: Track, offset: number, frame: Frame): void {
-  const { spec } = track.request;
-  frame.joined.push({
-    request: spec.requestId,
-    group: spec.groupId,
-    index: spec.sampleIndex,
-    prompt_tokens: spec.prompt.length,
-    offset,
-    attempt: track.attempt,
-  });
-}
-
-function finish(track: Track, frame: Frame): void {
-  const { spec, response } = track.request;
-  frame.finished.push({
-    request: spec.requestId,
-    finish_reason: response.finish ?? "abort",
-    length: response.length,
-    weight_epoch: response.chunks.at(-1)?.epoch ?? 0,
-  });
 }
