@@ -61,8 +61,7 @@ export function meteredBy(
       for (const { state } of pool.members) counts[state] = (counts[state] ?? 0) + 1;
       return counts;
     },
-    engineName: (worker) =>
-      pool.members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`,
+    engineName: live.nameOf,
     paces: () => sidecar.rollout.paces,
     servingState: () => live.state.state,
     servingStates: SERVING_STATES,

@@ -6,7 +6,7 @@ import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 import { AppError, errorText } from "../../core/base/errors.ts";
 import type { Figures } from "../../core/rollout/figures.ts";
-import type { LastFinished } from "./last-finished.ts";
+import type { LastFinished } from "./waited-for.ts";
 
 /** The figures of the table, counted in the iteration, and what is made of them. Rates per second; shares 0 to 1. */
 export interface IterationRecord extends Readonly<Figures> {

@@ -50,7 +50,7 @@ export const LIVE_ROUTES: readonly Row<Parts>[] = [
       const withText = url.searchParams.get("text") === "true";
       const request = live.request(id);
       if (request === null) throw notKept(id, live);
-      const nameOf = (worker: number) => live.nameOf(worker);
+      const { nameOf } = live;
       return jsonResponse(responseDetail(request, { from, withText, text, nameOf }));
     },
   },

@@ -3,30 +3,15 @@
 
 import type { Progress } from "../../core/rollout/report.ts";
 
-export interface WorkerSample {
-  readonly running: number;
-  /** 0 to 1. */
-  readonly kv: number;
-}
-
-export interface Sample {
-  readonly atS: number;
-  readonly isTail: boolean;
-  readonly tokensPerS: number;
-  readonly etaLowS: number | null;
-  readonly etaHighS: number | null;
-  readonly workers: ReadonlyMap<number, WorkerSample>;
-}
-
 export const SAMPLES_MAX = 1200;
 
 export class Samples {
-  #samples: Sample[] = [];
+  #samples: Progress[] = [];
   /** Takes one of so many. */
   #every = 1;
   #offered = 0;
 
-  get all(): readonly Sample[] {
+  get all(): readonly Progress[] {
     return this.#samples;
   }
 
@@ -39,19 +24,7 @@ export class Samples {
   add(progress: Progress): void {
     this.#offered += 1;
     if ((this.#offered - 1) % this.#every !== 0) return;
-    this.#samples.push({
-      atS: progress.elapsedS,
-      isTail: progress.isTail,
-      tokensPerS: progress.tokensPerS,
-      etaLowS: progress.etaLowS,
-      etaHighS: progress.etaHighS,
-      workers: new Map(
-        progress.workers.map(({ worker, running, kvTokensUsed, kvTokens }) => [
-          worker,
-          { running, kv: kvTokens === 0 ? 0 : kvTokensUsed / kvTokens },
-        ]),
-      ),
-    });
+    this.#samples.push(progress);
     if (this.#samples.length < SAMPLES_MAX) return;
     this.#samples = this.#samples.filter((_, i) => i % 2 === 0);
     this.#every *= 2;
@@ -59,30 +32,28 @@ export class Samples {
 
   /** Share of the estimates after a fifth of the time that held the end; null: there are none. */
   etaInside(endS: number): number | null {
-    let [inside, all] = [0, 0];
-    for (const { atS, etaLowS, etaHighS } of this.#samples) {
-      if (atS < endS / 5 || etaLowS === null || etaHighS === null) continue;
-      all += 1;
-      if (atS + etaLowS <= endS && endS <= atS + etaHighS) inside += 1;
-    }
-    return all === 0 ? null : inside / all;
+    const held = this.#samples.flatMap(({ elapsedS, etaLowS, etaHighS }) => {
+      if (elapsedS < endS / 5 || etaLowS === null || etaHighS === null) return [];
+      return [elapsedS + etaLowS <= endS && endS <= elapsedS + etaHighS];
+    });
+    return held.length === 0 ? null : held.filter(Boolean).length / held.length;
   }
 
   /** In columns, as the page takes them: all, or about `max` of them at equal distances. */
   columns(max = SAMPLES_MAX) {
     const every = Math.ceil(this.#samples.length / max);
     const samples = this.#samples.filter((_, i) => i % every === 0);
+    const byWorker = samples.map(({ workers }) => new Map(workers.map((one) => [one.worker, one])));
     const workers: Record<string, { running: (number | null)[]; kv: (number | null)[] }> = {};
-    const ids = new Set(samples.flatMap((sample) => [...sample.workers.keys()]));
-    for (const id of ids) {
-      const of = samples.map((sample) => sample.workers.get(id));
+    for (const id of new Set(byWorker.flatMap((one) => [...one.keys()]))) {
+      const of = byWorker.map((one) => one.get(id));
       workers[id] = {
         running: of.map((one) => one?.running ?? null),
-        kv: of.map((one) => (one === undefined ? null : rounded(one.kv))),
+        kv: of.map((one) => (one ? rounded(one.kvTokensUsed / Math.max(1, one.kvTokens)) : null)),
       };
     }
     return {
-      at_s: samples.map(({ atS }) => rounded(atS)),
+      at_s: samples.map(({ elapsedS }) => rounded(elapsedS)),
       tail: samples.map(({ isTail }) => isTail),
       tokens_per_s: samples.map(({ tokensPerS }) => Math.round(tokensPerS)),
       eta_low_s: samples.map(({ etaLowS }) => etaLowS && rounded(etaLowS)),

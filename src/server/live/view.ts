@@ -12,10 +12,9 @@ import type { WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { CompletedGroups } from "./completed-groups.ts";
 import { ITERATIONS_KEPT, type IterationRecord, IterationStore } from "./iteration-store.ts";
-import { type LastFinished, LastFinishedResponses } from "./last-finished.ts";
 import { Samples } from "./samples.ts";
 import { type ServingState, servingState, type Weights } from "./serving-state.ts";
-import { Stragglers } from "./stragglers.ts";
+import { type LastFinished, LastFinishedResponses, Stragglers } from "./waited-for.ts";
 
 export interface LiveOptions {
   readonly sidecar: Sidecar;
@@ -116,15 +115,14 @@ export class LiveView {
       mean_acceptance_length: progress.meanAcceptanceLength,
       eta_inside: this.#samples.etaInside(summary.seconds),
     };
-    this.#waitedFor = this.#lastFinished.report((worker) => this.nameOf(worker));
+    this.#waitedFor = this.#lastFinished.report(this.nameOf);
     this.#lastFinished.clear();
     try {
       this.#store.add(record, {
         samples: this.#samples.columns(EARLIER_SAMPLES_MAX),
-        workers: progress.workers.map(({ worker, slots }) => ({
-          ...{ worker, slots },
-          name: this.nameOf(worker),
-        })),
+        workers: progress.workers.map(({ worker, slots }) => {
+          return { worker, slots, name: this.nameOf(worker) };
+        }),
         waited_for: this.#waitedFor,
       });
     } catch (error) {
@@ -168,7 +166,7 @@ export class LiveView {
       stragglers: this.#stragglers.look(rollout.requests, {
         nowMs: clock.nowMs(),
         workers: progress.workers,
-        nameOf: (worker) => this.nameOf(worker),
+        nameOf: this.nameOf,
         acceptanceOf: (worker) => acceptanceOf(this.#stats.get(worker)),
         waitsFor:
           state.state === "serving"
@@ -183,14 +181,14 @@ export class LiveView {
 
   /** An iteration of which nothing runs may not have ended yet. */
   #lastWaitedFor(): readonly LastFinished[] {
-    const current = this.#lastFinished.report((worker) => this.nameOf(worker));
+    const current = this.#lastFinished.report(this.nameOf);
     return current.length > 0 ? current : this.#waitedFor;
   }
 
-  nameOf(worker: number): string {
+  readonly nameOf = (worker: number): string => {
     const { members } = this.#options.pool;
     return members.find(({ workerId }) => workerId === worker)?.source.name ?? `worker ${worker}`;
-  }
+  };
 
   close(): void {
     this.#stop();
