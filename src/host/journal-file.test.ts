@@ -3,7 +3,7 @@ import { existsSync, mkdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { temporaryFolder } from "../../test/suite/temporary-folder.ts";
 import { JournalLog } from "../core/journal/log.ts";
-import { JournalFile, openRunFiles, readJournalFile } from "./journal-file.ts";
+import { JournalFile, openRunFiles, readJournalFile, takeJournalFolder } from "./journal-file.ts";
 
 const folder = temporaryFolder("journal");
 
@@ -85,7 +85,7 @@ test("journal folder: a file of another program is left as it is, and named", ()
   writeFileSync(join(other, "notes.journal"), "my notes");
   expect(() => openRunFiles(other, () => {})).toThrow(/notes\.journal: is no journal/);
   expect(existsSync(join(other, "notes.journal"))).toBe(true);
-  expect(existsSync(join(other, "lock"))).toBe(false);
+  expect(() => openRunFiles(other, () => {})).toThrow(/is no journal/);
 });
 
 test("journal folder: runs of an earlier process are handed out once, and what is empty is deleted", async () => {
@@ -95,7 +95,7 @@ test("journal folder: runs of an earlier process are handed out once, and what i
   log.note({ format: 1 });
   await first.open(log, null).close();
   writeFileSync(join(runs, "empty.journal"), "");
-  first.release();
+  await first.release();
   const second = openRunFiles(runs, () => {});
   expect(existsSync(join(runs, "empty.journal"))).toBe(false);
   const [run] = second.takeSaved();
@@ -103,14 +103,13 @@ test("journal folder: runs of an earlier process are handed out once, and what i
   expect(second.takeSaved()).toEqual([]);
   // Its file is known still: it goes on in the same one.
   await second.open(new JournalLog(), run ?? null).remove();
-  second.release();
+  await second.release();
   expect(openRunFiles(runs, () => {}).takeSaved()).toEqual([]);
 });
 
-test("journal folder: of processes that take it at the same time, beside a dead one's lock, one gets it", async () => {
+test("journal folder: of processes that take it at the same time one gets it, and the next one when that is killed", async () => {
   const shared = join(folder, "shared");
   mkdirSync(shared);
-  writeFileSync(join(shared, "lock"), "1 0");
   const module = join(import.meta.dir, "journal-file.ts");
   const script = `
     import { takeJournalFolder } from ${JSON.stringify(module)};
@@ -118,9 +117,9 @@ test("journal folder: of processes that take it at the same time, beside a dead 
     try { takeJournalFolder(${JSON.stringify(shared)}); console.log("taken"); }
     catch ({ message }) { console.log(message); }
     for await (const _ of console) break;`;
-  const children = Array.from({ length: 4 }, () =>
-    Bun.spawn([process.execPath, "-e", script], { stdin: "pipe", stdout: "pipe" }),
-  );
+  const child = () =>
+    Bun.spawn([process.execPath, "-e", script], { stdin: "pipe", stdout: "pipe" });
+  const children = Array.from({ length: 4 }, child);
   for (const { stdin } of children) {
     stdin.write("\n");
     await stdin.flush();
@@ -131,7 +130,9 @@ test("journal folder: of processes that take it at the same time, beside a dead 
       return new TextDecoder().decode(value);
     }),
   );
-  for (const child of children) child.kill();
   expect(said.filter((line) => line === "taken\n").length).toBe(1);
   expect(said.filter((line) => /process \d+ uses it/.test(line)).length).toBe(3);
+  for (const one of children) one.kill("SIGKILL");
+  await Promise.all(children.map(({ exited }) => exited));
+  takeJournalFolder(shared)();
 });

@@ -2,16 +2,9 @@
 // one write, and reaches the disk itself (fdatasync) once a second. So a killed process loses what was generated since
 // the last write, and a machine without power that of the last second or two.
 
+import { Database } from "bun:sqlite";
 import { randomUUID } from "node:crypto";
-import {
-  linkSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  renameSync,
-  rmSync,
-  writeFileSync,
-} from "node:fs";
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError, errorText } from "../core/base/errors.ts";
@@ -38,94 +31,37 @@ export function readJournalFile(path: string): SavedRun | null {
   return readJournal(bytes, path);
 }
 
+/** Locks of this process; one that is collected as garbage would end. */
+const locks = new Set<Database>();
+
 /**
- * Makes the folder and takes it for this process; returns what gives it back.
- * @throws AppError invalid_config: another process that lives has it; output_failed: it cannot be made.
+ * Makes the folder and takes it for this process; returns what gives it back. The lock is the system's, on an empty
+ * database: it ends with the process, however that ends.
+ * @throws AppError invalid_config: another process has it; output_failed: it cannot be made.
  */
 export function takeJournalFolder(folder: string): () => void {
-  const lock = join(folder, "lock");
+  const holder = join(folder, "lock");
   try {
     mkdirSync(folder, { recursive: true, mode: FOLDER_MODE });
-    // Of several processes that find a dead one's lock, one takes it away, and one makes the new one.
-    while (!isMade(lock)) {
-      const holder = readIfThere(lock);
-      const pid = Number(holder?.split(" ")[0] ?? 0);
-      if (pid === process.pid && holder === identity(pid)) break;
-      if (holder !== null && holder === identity(pid)) {
-        throw new AppError("invalid_config", `--journal ${folder}: process ${pid} uses it`);
-      }
-      takeAway(lock, holder);
-    }
-  } catch (error) {
-    if (error instanceof AppError) throw error;
-    const message = `--journal ${folder}: ${errorText(error)}`;
-    throw new AppError("output_failed", message, { cause: error });
+    const database = new Database(`${holder}.sqlite`, { create: true });
+    database.run("BEGIN EXCLUSIVE");
+    locks.add(database);
+    writeFileSync(holder, `${process.pid}`, { mode: FILE_MODE });
+    return () => {
+      locks.delete(database);
+      database.close();
+    };
+  } catch (cause) {
+    const isTaken = hasCode(cause, "SQLITE_BUSY");
+    const pid = isTaken && existsSync(holder) ? readFileSync(holder, "utf8") : "another";
+    const problem = isTaken ? `process ${pid} uses it` : errorText(cause);
+    const code = isTaken ? "invalid_config" : "output_failed";
+    throw new AppError(code, `--journal ${folder}: ${problem}`, { cause });
   }
-  return () => rmSync(lock, { force: true });
-}
-
-/** false: there is one. Its contents are there as soon as it is. */
-function isMade(lock: string): boolean {
-  const own = `${lock}.${process.pid}`;
-  const contents = identity(process.pid) ?? "";
-  writeFileSync(own, contents, { mode: FILE_MODE });
-  try {
-    linkSync(own, lock);
-    return true;
-  } catch (error) {
-    if (hasCode(error, "EEXIST")) return false;
-  } finally {
-    rmSync(own, { force: true });
-  }
-  // A file system without links: there the contents come a moment later.
-  try {
-    writeFileSync(lock, contents, { mode: FILE_MODE, flag: "wx" });
-    return true;
-  } catch (error) {
-    if (hasCode(error, "EEXIST")) return false;
-    throw error;
-  }
-}
-
-/** The lock of a process that is dead. Another may have taken it away meanwhile, and made one: that goes back. */
-function takeAway(lock: string, holder: string | null): void {
-  const aside = `${lock}.${process.pid}`;
-  try {
-    renameSync(lock, aside);
-  } catch (error) {
-    if (hasCode(error, "ENOENT")) return;
-    throw error;
-  }
-  if (readIfThere(aside) !== holder) linkSync(aside, lock);
-  rmSync(aside, { force: true });
 }
 
 function hasCode(error: unknown, code: string): boolean {
   return error instanceof Error && "code" in error && error.code === code;
-}
-
-function readIfThere(path: string): string | null {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return null;
-  }
-}
-
-/** Of a process that lives: its id, and on Linux when it began, since ids are used again. null: none lives. */
-function identity(pid: number): string | null {
-  if (process.platform === "linux") {
-    // proc(5): the 22nd field of stat, the 20th behind the name in parentheses.
-    const stat = readIfThere(`/proc/${pid}/stat`);
-    if (stat === null) return null;
-    return `${pid} ${stat.slice(stat.lastIndexOf(")") + 2).split(" ")[19] ?? ""}`;
-  }
-  try {
-    process.kill(pid, 0);
-    return `${pid}`;
-  } catch {
-    return null;
-  }
 }
 
 const SUFFIX = ".journal";

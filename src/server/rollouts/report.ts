@@ -4,35 +4,7 @@
 import type { Request } from "../../core/request/buffer.ts";
 import type { Ends } from "../../core/rollout/iteration-span.ts";
 
-export interface RolloutReport {
-  /** Of all tokens; null: responses are of several epochs, or there are no tokens. */
-  readonly weight_epoch: number | null;
-  /** Every epoch that tokens are of, ascending. */
-  readonly weight_epochs: readonly number[];
-  readonly groups: number;
-  readonly finished_groups: number;
-  readonly requests: number;
-  readonly finished_requests: number;
-  /** From the request to the last response's end. */
-  readonly wall_s: number;
-  readonly output_tokens: number;
-  readonly output_tokens_per_s: number;
-  /** Time spent only on the last 10 % of requests to finish (paper, Fig. 8). */
-  readonly tail_s: number;
-  readonly chunks: number;
-  /** Chunks that ran on another worker than the chunk before. */
-  readonly migrations: number;
-  /** Restarts of responses that cannot be divided. */
-  readonly restarts: number;
-  /** How many finished so. */
-  readonly finish_reasons: {
-    readonly stop: number;
-    readonly length: number;
-    readonly abort: number;
-  };
-  /** It was ended before all its responses were. */
-  readonly interrupted: boolean;
-}
+export type RolloutReport = Readonly<ReturnType<typeof reportOf>>;
 
 export function reportOf(facts: {
   requests: readonly Request[];
@@ -44,7 +16,7 @@ export function reportOf(facts: {
   ends: Ends;
   restarts: number;
   interrupted: boolean;
-}): RolloutReport {
+}) {
   const { requests, startMs, endMs, ends } = facts;
   let [tokens, chunks, migrations] = [0, 0, 0];
   const epochs = new Set<number>();
@@ -62,20 +34,25 @@ export function reportOf(facts: {
   const wallS = (endMs - startMs) / 1000;
   const tailStartMs = ends.tailStartMs(requests.length, { startMs, endMs });
   return {
+    /** Of all tokens; null: responses are of several epochs, or there are no tokens. */
     weight_epoch: epochs.size === 1 ? (weightEpochs[0] ?? null) : null,
     weight_epochs: weightEpochs,
     groups: facts.groups,
     finished_groups: facts.finishedGroups,
     requests: requests.length,
     finished_requests: ends.count,
+    /** From the request to the last response's end. */
     wall_s: wallS,
     output_tokens: tokens,
     output_tokens_per_s: wallS > 0 ? tokens / wallS : 0,
+    /** Time spent only on the last 10 % of requests to finish (paper, Fig. 8). */
     tail_s: (endMs - tailStartMs) / 1000,
     chunks,
+    /** Chunks that ran on another worker than the chunk before. */
     migrations,
     restarts: facts.restarts,
     finish_reasons: reasons,
+    /** It was ended before all its responses were. */
     interrupted: facts.interrupted,
   };
 }
