@@ -157,7 +157,6 @@ export class JournalFile {
     this.#opened = this.#open();
   }
 
-  /** Bytes of the file. */
   get bytes(): number {
     return this.#bytes;
   }
@@ -187,7 +186,6 @@ export class JournalFile {
     await file?.close().catch(() => undefined);
   }
 
-  /** Deletes the file, and closes it. */
   async remove(): Promise<void> {
     // A file that is deleted before it is open is no failure.
     this.#isOver = true;

@@ -17,7 +17,6 @@ const SLOT_BYTES = 1024;
 const FILE_BYTES = 2 * SLOT_BYTES;
 
 interface Slot {
-  /** Of all writes. */
   readonly count: number;
   readonly held: HeldWeights;
 }

@@ -7,9 +7,7 @@ import { timingSafeEqual } from "node:crypto";
 import { AppError } from "../core/base/errors.ts";
 
 export interface AccessOptions {
-  /** The address that the server is bound to. */
   readonly boundHost: string;
-  /** This machine's own name. */
   readonly machineName: string;
   /** Protects every route but open ones: then a page under a foreign name has nothing to send. null: there is none. */
   readonly apiToken: string | null;
@@ -19,7 +17,6 @@ export interface AccessOptions {
   readonly allowOrigins: readonly string[];
 }
 
-/** What of a request decides. */
 export interface Caller {
   readonly method: string;
   readonly path: string;

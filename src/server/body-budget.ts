@@ -11,7 +11,6 @@ export interface BodyBudgetOptions {
   readonly after: (ms: number, act: () => void) => () => void;
 }
 
-/** Bytes that one body may take. Give them back. */
 export interface Room {
   /** The body has `bytes` by now. @throws AppError queue_full: it does not wait, as others may wait for it. */
   grow(bytes: number): void;
@@ -38,7 +37,6 @@ export class BodyBudget {
     this.#options = options;
   }
 
-  /** Bytes that bodies take now. */
   get used(): number {
     return this.#used;
   }

@@ -12,11 +12,9 @@ export type IdLists = "plain" | "packed";
 export interface JsonBody {
   /** Stands for the bytes. */
   readonly digest: string;
-  /** null: there is none. */
   json(lists: IdLists): unknown;
 }
 
-/** The thread's answer. */
 export interface ReadBody {
   readonly digest: string;
   readonly value: unknown;
@@ -54,7 +52,6 @@ export function digestOf(bytes: Uint8Array): string {
   return createHash("sha256").update(bytes).digest("hex");
 }
 
-/** @throws AppError invalid_json. */
 export function jsonOf(bytes: Uint8Array): unknown {
   if (bytes.length === 0) return null;
   try {

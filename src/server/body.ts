@@ -25,7 +25,6 @@ export interface BodyOptions extends BodyLimits {
 
 export interface Body {
   readonly bytes: Uint8Array<ArrayBuffer>;
-  /** Frees the bytes, and their room. */
   release(): void;
 }
 
@@ -90,7 +89,6 @@ function lengthOf(request: Request): number | null {
   return said === null ? null : Number(said);
 }
 
-/** @throws AppError request_timeout. */
 async function* partsOf(
   request: Request,
   { msMax, after }: BodyOptions,
@@ -130,7 +128,6 @@ async function* partsOf(
 
 interface Collecting {
   readonly bytesMax: number;
-  /** null: not known before. */
   readonly expected: number | null;
   readonly room: Room;
 }

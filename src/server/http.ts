@@ -31,10 +31,8 @@ export interface SocketService {
   drain(socket: Socket): void;
 }
 
-/** What is served. */
 export interface Served {
   readonly routes: readonly Route[];
-  /** By path. */
   readonly sockets: Readonly<Record<string, SocketService>>;
   /** Answers whatever no route is for. Default: 404. */
   readonly otherwise?: Route["handle"];
@@ -51,14 +49,12 @@ export interface HttpOptions extends Served {
   readonly allowOrigins?: readonly string[];
   readonly bodyBytesMax: number;
   readonly frameBytesMax: number;
-  /** Called for every answer. */
   readonly answered: (entry: AccessEntry) => void;
   /** Called with an error that is not the client's. */
   readonly failed: (error: unknown) => void;
 }
 
 export interface AccessEntry {
-  /** Of the request; in the answer's header too. */
   readonly id: string;
   readonly method: string;
   readonly path: string;
@@ -73,11 +69,9 @@ export interface HttpServer {
   readonly url: URL;
   /** Serves this from now on in place of what it served before. */
   serve(served: Served): void;
-  /** Streams that are still being written. */
   streams(): OpenStream[];
   /** Takes no more connections; resolves when every answer has gone out and every socket is closed. */
   finish(): Promise<void>;
-  /** Ends every connection. */
   stop(): Promise<void>;
 }
 
@@ -85,7 +79,6 @@ export interface HttpServer {
 export interface OpenStream {
   readonly method: string;
   readonly path: string;
-  /** Of the request. */
   readonly id: string;
   /** Address and port; null: not known. */
   readonly client: string | null;

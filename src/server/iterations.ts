@@ -36,7 +36,6 @@ export class Iterations {
     });
   }
 
-  /** Nothing of it follows. */
   end(): void {
     this.#goesOn();
     const summary = this.#options.sidecar.rollout.meter.endIteration();

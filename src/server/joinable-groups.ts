@@ -19,7 +19,6 @@ export interface JoinableGroupsOptions {
   readonly closed?: (group: Group) => void;
 }
 
-/** What sets requests with one prompt apart. */
 interface GroupScope {
   /** The client's own name for the group; null: it gave none. */
   readonly name: string | null;
@@ -89,7 +88,6 @@ export class JoinableGroups {
     return { bytes: this.#keptBytes, bytesMax, count: this.#byKey.size };
   }
 
-  /** A response is finished, and kept for as long as its group is open. */
   finished(request: Request): void {
     const { group, spec } = request;
     const entry = this.#byGroup.get(group);

@@ -20,7 +20,6 @@ const ERROR_SCHEMA = {
   },
 };
 
-/** The route of the document, which describes itself too. */
 export function openApiRoute(routes: readonly RouteInfo[], version: string): Route {
   const document = openApiDocument([...routes, OPENAPI_ROUTE], version);
   return { ...OPENAPI_ROUTE, handle: () => jsonResponse(document) };

@@ -12,7 +12,6 @@ export interface Exchange {
   /** Parts of the path that a route names with `:name`; the router sets them. */
   params: Readonly<Record<string, string>>;
   readonly headers: Headers;
-  /** Aborts when the client has disconnected. */
   readonly signal: AbortSignal;
   /**
    * The body as JSON; null where there is none. Default: plain. @throws AppError as readBody and BodyReader;
@@ -75,7 +74,6 @@ export function bound<Parts>(rows: readonly Row<Parts>[], parts: Parts): Route[]
   return rows.map((row) => ({ ...row, handle: (exchange) => row.handle(parts, exchange) }));
 }
 
-/** `POST /v1/rollouts` */
 export function nameOf({ method, path }: Pick<RouteInfo, "method" | "path">): string {
   return `${method} ${path}`;
 }

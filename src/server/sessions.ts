@@ -25,7 +25,6 @@ export interface SessionsOptions extends SessionLimits {
   readonly letGo: (request: Request) => void;
 }
 
-/** Where a request of a session belongs. */
 export interface TurnPlace {
   /** null: that of its prompt. */
   readonly group: Group | null;
@@ -45,7 +44,6 @@ interface Session {
   dueMs: number;
 }
 
-/** Counters since the start. */
 export interface SessionFigures {
   /** Turns after the first. */
   readonly turns: number;

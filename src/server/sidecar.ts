@@ -42,7 +42,6 @@ export interface GenerationSpec {
 
 /** Gets the events of one generation, inside the rollout's turn: it must be fast. An error ends this generation. */
 export interface GenerationListener {
-  /** Output tokens from `offset` on are new. */
   tokens(index: number, request: Request, offset: number): void;
   finished(index: number, request: Request): void;
   /** The response's tokens are discarded; it restarts. */
@@ -55,7 +54,6 @@ export interface Generation {
   readonly requests: readonly Request[];
   /** Ends one response with the tokens it has. */
   end(index: number, reason: "abort" | "stop"): void;
-  /** Gives up whatever is not finished. */
   abort(): void;
   /** No later request joins its group: what was kept for that is let go. */
   release(): void;
@@ -63,7 +61,6 @@ export interface Generation {
 
 /** Gets all events, for streams, metrics and logs. As GenerationListener, but its errors end nothing. */
 export type SidecarObserver = Partial<RolloutListener> & {
-  /** `spec`: the one that it is a response of. */
   joined?(request: Request, spec: GenerationSpec): void;
   advanced?(epoch: WeightEpoch): void;
   /** A rollout that a client asked for as a whole is over, and its groups are complete. */
@@ -91,7 +88,6 @@ export interface SidecarOptions {
   /** Of the model: prompts and workers are held to it. */
   readonly vocabularySize: number;
   readonly limits: SidecarLimits;
-  /** 32 random bits. */
   readonly random: () => number;
   /** Called with an error of a listener or an observer; all others continue. */
   readonly failed?: (error: unknown) => void;
@@ -207,13 +203,11 @@ export class Sidecar {
     };
   }
 
-  /** Every engine reports the experts of every request. */
   get reportsExperts(): boolean {
     const { workers } = this.rollout;
     return workers.length > 0 && workers.every((worker) => worker.reportsExperts === true);
   }
 
-  /** Unfinished requests that name the adapter. */
   unfinishedOf(adapter: string): number {
     let count = 0;
     for (const place of this.#places) {
@@ -222,7 +216,6 @@ export class Sidecar {
     return count;
   }
 
-  /** Returns what ends the observation. */
   observe(observer: SidecarObserver): () => void {
     this.#observers.add(observer);
     this.#followersChanged();

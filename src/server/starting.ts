@@ -29,7 +29,6 @@ export const VERSION_ROUTE: RouteInfo = {
   summary: "The version of this server",
 };
 
-/** `waitsFor`: why nothing is served yet. */
 export function starting({
   version,
   waitsFor,
@@ -37,7 +36,6 @@ export function starting({
 }: {
   version: string;
   waitsFor: () => string;
-  /** Those that can be answered already. */
   routes: readonly Route[];
 }): Served {
   const health: Route["handle"] = () =>

@@ -31,7 +31,6 @@ const URL_CHARACTERS_MAX = 2048;
 
 export class WorkerRegistry {
   readonly #options: WorkerRegistryOptions;
-  /** Before there is a pool. */
   readonly #early = new Map<string, WorkerSource>();
   readonly #first = Promise.withResolvers<void>();
   #pool: WorkerPool | null = null;

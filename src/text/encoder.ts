@@ -14,7 +14,6 @@ import type {
 } from "./text.ts";
 
 export interface EncoderLimits {
-  /** Of one text. */
   readonly charactersMax: number;
   /** Of one text, from its turn on. */
   readonly msMax: number;

@@ -21,7 +21,6 @@ export interface JobThread<Job> {
   post(job: Job): void;
   /** Called once for each job that was posted, and never again after `stop`. */
   listen(answered: (answer: JobAnswer) => void, died: (reason: string) => void): void;
-  /** Ends it, whatever it does. */
   stop(): void;
 }
 
@@ -109,7 +108,6 @@ interface Waiting<Job> {
 /** One thread, opened when it is first needed and again when it was stopped. */
 export class Lane<Job> {
   readonly #options: LaneOptions<Job>;
-  /** In the order of arrival. */
   readonly #waiting = new Set<Waiting<Job>>();
   #size = 0;
   #thread: JobThread<Job> | null = null;

@@ -21,7 +21,6 @@ import { requestTimes } from "./request-times.ts";
 export interface MetricsSources {
   readonly modelName: string;
   readonly meter: Meter;
-  /** Requests that are not finished. */
   readonly unfinished: () => number;
   readonly epoch: () => number;
   /** What people call an engine: a server's URL. */
@@ -33,9 +32,7 @@ export interface MetricsSources {
   readonly staleWorkers: () => number;
   /** Counters of later turns of sessions. */
   readonly sessions: () => Readonly<Record<"turns" | "promptTokens" | "cachedTokens", number>>;
-  /** Up to now. */
   readonly engineTime: () => EngineTime;
-  /** By state: how many workers. */
   readonly workerStates: () => Readonly<Record<string, number>>;
   readonly kvPool: () => KvPoolStats;
   /** What is kept of work that is done, by kind. */
@@ -118,7 +115,6 @@ function perKept(name: string, help: string, value: (level: KeptLevel) => number
   return { name, help: `${help} ${KINDS}`, labels: ["of"], read };
 }
 
-/** By the names of `counts`. */
 function valuesBy(counts: Readonly<Record<string, number>>): Value[] {
   return Object.entries(counts).map(([name, count]): Value => [count, name]);
 }
@@ -303,7 +299,6 @@ const ROWS: readonly Row[] = [
   ),
 ];
 
-/** Counters of one engine. */
 const ENGINE_FIGURES: readonly Omit<Figure<WorkerStats>, "key" | "unit">[] = [
   ...WORKER_FIGURES,
   ...KV_MOVE_FIGURES.map(({ metric, help, read }) => ({

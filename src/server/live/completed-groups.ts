@@ -21,7 +21,6 @@ export interface CompletedGroup {
 
 export class CompletedGroups {
   readonly #bytesMax: number;
-  /** The oldest first. */
   readonly #entries = new Set<Entry>();
   readonly #requests = new Map<number, Request>();
   #bytes = 0;

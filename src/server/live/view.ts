@@ -21,11 +21,9 @@ export interface LiveOptions {
   readonly pool: WorkerPool;
   readonly weights: Weights;
   readonly clock: Clock;
-  /** Unix time, seconds. */
   readonly nowS: () => number;
   /** Of the last iterations; null: they are kept in memory. */
   readonly iterationsFile: string | null;
-  /** Of responses of complete groups. */
   readonly completedBytesMax: number;
   readonly every: (act: () => void, ms: number) => () => void;
   /** The state has changed, or has kept requests waiting for another minute. */
@@ -61,7 +59,6 @@ export class LiveView {
   #sinceMs: number;
   #remindedMs = 0;
 
-  /** @throws AppError invalid_config: the file of the iterations. */
   constructor(options: LiveOptions) {
     this.#options = options;
     this.#store = new IterationStore(options.iterationsFile);
@@ -90,7 +87,6 @@ export class LiveView {
     return this.#options.sidecar.rollout.request(requestId(id)) ?? this.completed.request(id);
   }
 
-  /** Once a second. */
   look(): void {
     this.#lookAtState();
     const { meter, unfinished } = this.#options.sidecar.rollout;

@@ -5,7 +5,6 @@ import type { Request } from "../../core/request/buffer.ts";
 import type { Response } from "../../core/request/response.ts";
 import type { Progress } from "../../core/rollout/report.ts";
 
-/** What is said of either. */
 interface Waited {
   readonly request: number;
   readonly group: string;
@@ -17,9 +16,7 @@ interface Waited {
   readonly reason: string;
 }
 
-/** A response that is not finished. */
 interface Straggler extends Waited {
-  /** null: it waits. */
   readonly worker: number | null;
   /** Requests that run beside it on its worker. */
   readonly beside: number;
@@ -27,7 +24,6 @@ interface Straggler extends Waited {
   readonly tokens_per_s: number | null;
 }
 
-/** One of those that ended last in an iteration. */
 export interface LastFinished extends Waited {
   readonly finish_reason: string | null;
   /** How long before the last response of the iteration it ended. */
@@ -37,7 +33,6 @@ export interface LastFinished extends Waited {
   readonly waited_s: number;
 }
 
-/** Of a worker. */
 type NameOf = (worker: number) => string;
 
 interface Look {
@@ -58,7 +53,6 @@ const STRETCHES = 3;
 const WAITED_SHARE = 0.1;
 
 export class Stragglers {
-  /** Lengths at the last look. */
   #lengths = new Map<number, number>();
   #atMs = 0;
 
@@ -111,10 +105,8 @@ function stragglerOf(request: Request, speed: number | null, about: Look): Strag
 }
 
 export class LastFinishedResponses {
-  /** In the order of their ends. */
   #requests: Request[] = [];
 
-  /** Another iteration begins. */
   clear(): void {
     this.#requests = [];
   }

@@ -8,7 +8,6 @@ import { checkFormat } from "../../core/journal/run-journal.ts";
 import type { DrawKey } from "../../core/request/request.ts";
 import type { RolloutPlan } from "./plan.ts";
 
-/** What the first record says. */
 interface Header extends HeldWeights {
   readonly format: 1;
   readonly id: string;

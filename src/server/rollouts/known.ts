@@ -29,7 +29,6 @@ export interface KnownRolloutsOptions {
   /** What the trainer calls the weights of an epoch. */
   readonly versionOf: (epoch: WeightEpoch) => string;
   readonly limits: RolloutLimits;
-  /** A name for a rollout whose client gave none. */
   readonly newId: () => string;
   /** null or absent: no journals are kept. */
   readonly files?: RunFiles | null;
@@ -58,7 +57,6 @@ export class KnownRollouts {
     });
   }
 
-  /** Of rollouts that are over. */
   get kept(): Kept {
     const { keptBytesMax: bytesMax } = this.#options.limits;
     const count = this.runs().filter(({ state }) => state !== "running").length;
@@ -168,7 +166,6 @@ export class KnownRollouts {
     return run;
   }
 
-  /** @throws AppError no_worker. */
   #checkResumed(): void {
     if (this.#saved.length === 0) return;
     const message = "rollouts of the journal go on when the engines serve: try again";

@@ -116,7 +116,6 @@ export interface GroupPlan {
 type UnwrittenPlan = Omit<GroupPlan, "prompt"> & { readonly prompt: Int32Array | null };
 
 export interface RolloutPlan {
-  /** null: the server names it. */
   readonly id: string | null;
   readonly groups: readonly GroupPlan[];
   readonly requests: number;
@@ -128,9 +127,7 @@ export interface RolloutPlan {
 export interface PlanContext {
   readonly text: Text;
   readonly encoder: Encoder;
-  /** Every worker's; null: not known. */
   readonly contextTokens: number | null;
-  /** Aborts when the client has disconnected. */
   readonly signal: AbortSignal;
   readonly eosTokenIds: readonly number[];
   /** The adapter that a client means; null: none. @throws AppError not_found. */

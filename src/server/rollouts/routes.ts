@@ -36,7 +36,6 @@ export interface RolloutRoutesOptions {
   readonly adapterOf: PlanContext["adapterOf"];
   /** What the trainer calls the weights of an epoch. Default: its number. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
-  /** 32 random bits. */
   readonly random: () => number;
   readonly limits?: Partial<RolloutLimits>;
   /** Default: no journals are kept. */
@@ -48,7 +47,6 @@ export interface RolloutRoutesOptions {
    * no memory but the responses, and trainers compute between two groups. Default: ten minutes.
    */
   readonly stallMsMax?: number;
-  /** Runs `run` after `ms`; returns what prevents it. */
   readonly after: (ms: number, run: () => void) => () => void;
 }
 
@@ -56,7 +54,6 @@ const STALL_MS_MAX = 600_000;
 
 export interface RolloutSide {
   readonly routes: Route[];
-  /** Of rollouts that are over. */
   readonly kept: () => Kept;
   readonly known: KnownRollouts;
 }

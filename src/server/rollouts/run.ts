@@ -49,7 +49,6 @@ export class Run {
   /** In the order in which they finished. */
   readonly finishedGroups: RunGroup[] = [];
   readonly startMs: number;
-  /** Responses that were asked for. */
   readonly requests: number;
   readonly #options: Omit<RunOptions, "plan">;
   /** While it runs. */
@@ -86,7 +85,6 @@ export class Run {
     return this.#state;
   }
 
-  /** Why it failed; null: it has not. */
   get problem(): string | null {
     return this.#problem;
   }
@@ -133,7 +131,6 @@ export class Run {
     };
   }
 
-  /** Gives up what is not finished. */
   cancel(): void {
     this.#end("cancelled");
   }
@@ -158,7 +155,6 @@ export class Run {
     return lines.join("");
   }
 
-  /** The last line of its stream. */
   summaryLine(): string {
     const error = this.#problem === null ? {} : { error: { message: this.#problem } };
     const summary = { rollout: this.id, state: this.#state, ...error, report: this.#report };

@@ -52,7 +52,6 @@ export interface FinishedEntry {
   readonly request: number;
   readonly finish_reason: FinishReason;
   readonly length: number;
-  /** Of its last chunk. */
   readonly weight_epoch: number;
 }
 
@@ -163,7 +162,6 @@ export class Frame {
     }
   }
 
-  /** Its tokens follow from `offset` on. */
   declare(request: Request, offset: number): void {
     const { spec } = request;
     this.joined.push({
@@ -211,7 +209,6 @@ export class Frame {
     });
   }
 
-  /** Number of entries about responses. */
   get entries(): number {
     const { joined, restarted, requests, lengthRequests, finished } = this;
     const changes = joined.length + restarted.length + finished.length;

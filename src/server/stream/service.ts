@@ -42,7 +42,6 @@ import {
 
 export interface StreamLimits {
   readonly clientsMax: number;
-  /** Of one client. */
   readonly subscriptionsMax: number;
   /** Bytes of one message from a client. */
   readonly frameBytesMax: number;
@@ -63,7 +62,6 @@ export interface StreamServiceOptions {
   /** null: text cannot be requested. */
   readonly text: Text | null;
   readonly limits?: Partial<StreamLimits>;
-  /** 32 random bits. */
   readonly random: () => number;
   /** Runs something again and again; returns what ends it. */
   readonly every: (act: () => void, ms: number) => () => void;
@@ -77,7 +75,6 @@ export interface StreamStats {
   readonly subscriptions: number;
   readonly framesSent: number;
   readonly bytesSent: number;
-  /** Clients that the service ended, by close code. */
   readonly closed: Readonly<Record<number, number>>;
 }
 
@@ -88,7 +85,6 @@ export class StreamService implements SocketService {
   readonly #limits: StreamLimits;
   readonly #clients = new Map<Socket, Client>();
   readonly #topics = new Map<Subject, Topic>();
-  /** Of which something is to be told at the end of the turn. */
   readonly #touched = new Set<Topic>();
   readonly #frame: Frame;
   readonly #closed: Record<number, number> = {};
@@ -97,7 +93,6 @@ export class StreamService implements SocketService {
   #bytesSent = 0;
   #isFlushDue = false;
   #hasAdvanced = false;
-  /** null: no subscribers. */
   #stopListening: (() => void) | null = null;
 
   constructor(options: StreamServiceOptions) {

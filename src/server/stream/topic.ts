@@ -16,7 +16,6 @@ export const FINISHED = 8;
 export interface Client {
   readonly socket: Socket;
   readonly format: StreamFormat;
-  /** By topic key. */
   readonly subscriptions: Map<string, Subscription>;
   isClosing: boolean;
 }
@@ -49,7 +48,6 @@ export interface Cursor {
   attempt: number;
   /** The client knows of the response. */
   isDeclared: boolean;
-  /** null: no text is wanted. */
   detokenizer: Detokenizer | null;
 }
 
