@@ -59,6 +59,14 @@ export interface Group {
  */
 export type RequestStatus = "waiting" | "moving" | "running" | "finished";
 
+/** Each status, and those that may follow it. */
+const NEXT: Readonly<Record<RequestStatus, readonly RequestStatus[]>> = {
+  waiting: ["moving", "finished"],
+  moving: ["running", "waiting", "finished"],
+  running: ["waiting", "finished"],
+  finished: [],
+};
+
 export interface Request {
   readonly spec: RequestSpec;
   readonly group: Group;
@@ -67,7 +75,8 @@ export interface Request {
   readonly priority: number;
   readonly isStrict: boolean;
   readonly response: Response;
-  status: RequestStatus;
+  /** Changed by `RequestBuffer.move` alone. */
+  readonly status: RequestStatus;
   /** The worker that runs it, or ran its last chunk; null before the first. */
   workerId: WorkerId | null;
   /** The worker on which its KV is resident, running or parked. */
@@ -92,8 +101,14 @@ export class RequestBuffer {
   readonly #requests = new Map<RequestId, Request>();
   readonly #requestAt: (Request | null)[] = [];
   readonly #requestHoles: number[] = [];
+  readonly #moved: (request: Request, from: RequestStatus) => void;
   #nextId = 0;
   #unfinished = 0;
+
+  /** `moved`: the status of a request has changed. */
+  constructor(moved: (request: Request, from: RequestStatus) => void = () => {}) {
+    this.#moved = moved;
+  }
 
   /** A group of `size` requests that is complete from the start. */
   add(spec: GroupSpec): Group {
@@ -211,13 +226,17 @@ export class RequestBuffer {
     return present(this.#requestAt[index], `request number ${index} is not in the buffer`);
   }
 
-  /** Marks the request finished, whose KV is given back or kept; returns true when its group is closed and complete. */
-  finish(request: Request): boolean {
-    assert(request.status !== "finished", "a request finishes once");
-    request.status = "finished";
-    this.#unfinished -= 1;
-    request.group.finished += 1;
-    return isComplete(request.group);
+  /** The one transition of a request. A finished one has given its KV back, or keeps it for the next turn. */
+  move(request: Request, to: RequestStatus): void {
+    const from = request.status;
+    assert(NEXT[from].includes(to), "a request goes from status to status as the table says");
+    const writable: { -readonly [K in keyof Request]: Request[K] } = request;
+    writable.status = to;
+    if (to === "finished") {
+      this.#unfinished -= 1;
+      request.group.finished += 1;
+    }
+    this.#moved(request, from);
   }
 }
 

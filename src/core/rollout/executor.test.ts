@@ -13,7 +13,7 @@ const PROMPT_TOKENS = 600;
 const [HOME, OTHER] = [workerId(0), workerId(1)];
 
 /** A request that is parked on HOME, and a pool that has `pooledTokens` of its KV. */
-function parked(options: { pooledTokens: number; pullGapTokens?: number }) {
+function parked(options: { pooledTokens: number }) {
   const ledger = new Ledger(() => 0);
   const capacity = { slots: 4, kvTokens: 4096, contextTokens: 2048, kvBytesPerToken: 1 };
   for (const id of [HOME, OTHER]) {
@@ -29,27 +29,36 @@ function parked(options: { pooledTokens: number; pullGapTokens?: number }) {
     migrated: () => {},
     pooledTokens: () => options.pooledTokens,
   };
-  const { requests } = new RequestBuffer().add({
+  const buffer = new RequestBuffer();
+  const { requests } = buffer.add({
     groupId: groupId("g"),
     prompt: new Int32Array(PROMPT_TOKENS),
     size: 1,
     sampling: { ...SAMPLING_DEFAULTS, temperature: 1, seed: 0, stopTokenIds: [], tokensMax: 1000 },
   });
   const request: Request = present(requests[0], "one request");
-  const executor = new Executor(ledger, performed, options.pullGapTokens);
+  const executor = new Executor(ledger, performed);
   const dispatch = {
     kind: "dispatch",
     chunkTokens: 100,
     reservedTokens: PROMPT_TOKENS + 100,
   } as const;
-  const run = (id: typeof HOME) => executor.execute({ ...dispatch, request, workerId: id });
+  const run = (id: typeof HOME) => {
+    buffer.move(request, "moving");
+    executor.execute({ ...dispatch, request, workerId: id });
+  };
+  const start = () => {
+    executor.start(request, { workerId: HOME, chunkTokens: 100 });
+    buffer.move(request, "running");
+  };
   run(HOME);
-  executor.start(request, { workerId: HOME, chunkTokens: 100 });
+  start();
   executor.parked(request);
+  buffer.move(request, "waiting");
   steps.length = 0;
   const free = (id: typeof HOME) =>
     ledger.slots().find((slot) => slot.workerId === id)?.kvTokensFree;
-  return { executor, request, run, steps, free };
+  return { executor, request, run, start, steps, free };
 }
 
 test("execute: a request takes its KV along, however little the pool lacks of it", () => {
@@ -65,29 +74,10 @@ test("execute: KV that the pool has is not stored again", () => {
   expect(free(HOME)).toBe(4096);
 });
 
-test("execute: within the gap the request continues at once with what the pool has", () => {
-  const { executor, run, steps, free } = parked({ pooledTokens: 100, pullGapTokens: 512 });
-  run(OTHER);
-  expect(steps).toEqual(["drop 0", "load 1"]);
-  expect(executor.isStill).toBe(true);
-  expect([free(HOME), free(OTHER)]).toEqual([4096, 4096 - PROMPT_TOKENS - 100]);
-  const beyond = parked({ pooledTokens: 0, pullGapTokens: 512 });
-  beyond.run(OTHER);
-  expect(beyond.steps).toEqual([`depart 0 ${PROMPT_TOKENS}`]);
-});
-
-test("execute: an offload within the gap frees the worker at once", () => {
-  const { executor, request, steps, free } = parked({ pooledTokens: 200, pullGapTokens: 512 });
-  executor.execute({ kind: "offload", request, workerId: HOME });
-  expect(steps).toEqual(["drop 0"]);
-  expect(request.residentOn).toBe(null);
-  expect(free(HOME)).toBe(4096);
-});
-
 test("reached: what is reserved moves along with the tokens, and leaves with the preempted request", () => {
-  const { executor, request, run, steps, free } = parked({ pooledTokens: 0 });
+  const { executor, request, run, start, steps, free } = parked({ pooledTokens: 0 });
   run(HOME);
-  executor.start(request, { workerId: HOME, chunkTokens: 100 });
+  start();
   expect(free(HOME)).toBe(4096 - PROMPT_TOKENS - 100);
   executor.reached(request, PROMPT_TOKENS + 90);
   // The lookahead of a worker with 4,096 tokens of KV is 16.

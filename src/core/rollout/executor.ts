@@ -1,6 +1,6 @@
 // The state machine of execution: which worker holds the KV of each request, which KV is leaving a worker, and which
 // chunk waits for that. It turns a scheduler's command into the next step of its request and keeps the ledger. It
-// performs nothing: the rollout carries the steps out on workers, the simulator on modelled engines in virtual time.
+// performs nothing, and changes no request's status: the rollout does.
 //
 //   waiting --dispatch--> [moving: KV leaves a worker] --> [moving: KV is loaded] --> running --end of chunk--> waiting
 
@@ -43,18 +43,15 @@ interface Departure {
 export class Executor {
   readonly #ledger: Ledger;
   readonly #steps: ExecutorSteps;
-  readonly #pullGapTokens: number;
   readonly #departing = new Map<RequestId, Departure>();
   /** Chunks that were assigned while their request's KV is still leaving another worker. */
   readonly #pending = new Map<RequestId, Target>();
   /** Running requests that were told to end their chunk, and the KV tokens that this frees. */
   readonly #ending = new Map<Request, number>();
 
-  /** `pullGapTokens`: KV that is at most so much longer than what the pool has is computed again and not moved. */
-  constructor(ledger: Ledger, steps: ExecutorSteps, pullGapTokens = PULL_GAP_TOKENS) {
+  constructor(ledger: Ledger, steps: ExecutorSteps) {
     this.#ledger = ledger;
     this.#steps = steps;
-    this.#pullGapTokens = pullGapTokens;
   }
 
   /** No KV is leaving a worker. */
@@ -91,7 +88,6 @@ export class Executor {
     this.#ledger.book(workerId, { inFlight: 1, kvTokens: reserved - already });
     request.residentOn = workerId;
     request.residentTokens = reserved;
-    request.status = "moving";
     if (isThere) {
       this.#steps.begin(request, target);
       return;
@@ -103,7 +99,6 @@ export class Executor {
 
   /** The chunk begins. */
   start(request: Request, { workerId }: Target): void {
-    request.status = "running";
     request.workerId = workerId;
     this.#ledger.begun(workerId, request);
   }
@@ -141,7 +136,6 @@ export class Executor {
     const held = contextTokens(request);
     this.#ledger.book(workerId, { inFlight: -1, kvTokens: held - request.residentTokens });
     request.residentTokens = held;
-    request.status = "waiting";
   }
 
   /** The request needs nothing any more: gives back what it holds. Returns the worker that still has to drop it. */
@@ -180,7 +174,6 @@ export class Executor {
     this.#pending.delete(request.spec.requestId);
     if (request.residentOn !== null) this.#ended(request, request.residentOn);
     this.#displace(request);
-    if (request.status !== "finished") request.status = "waiting";
   }
 
   /** No worker holds anything. Every request is `lost` as well. */
@@ -198,7 +191,7 @@ export class Executor {
     const tokens = request.residentTokens;
     const gap = tokens - this.#steps.pooledTokens(request);
     this.#displace(request);
-    if (gap <= this.#pullGapTokens || !this.#ledger.isReachable(from)) {
+    if (gap <= PULL_GAP_TOKENS || !this.#ledger.isReachable(from)) {
       this.#ledger.book(from, { inFlight: 0, kvTokens: -tokens });
       this.#steps.drop(request, from);
       return;

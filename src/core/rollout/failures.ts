@@ -3,7 +3,6 @@
 
 import type { Clock } from "../base/clock.ts";
 import { isSuspect, type Request } from "../request/buffer.ts";
-import type { Scheduler } from "../schedule/scheduler.ts";
 import { AttemptBudget } from "./attempt-budget.ts";
 import { Quarantine } from "./quarantine.ts";
 
@@ -17,20 +16,21 @@ const REPORTS_MAX = 4;
 
 export interface FailuresParts {
   readonly clock: Clock;
-  readonly scheduler: Scheduler;
   /** See RolloutOptions. */
   readonly later: ((act: () => void, ms: number) => () => void) | undefined;
   /** Runs `act` as a turn of the rollout. */
   readonly turn: (act: () => void) => void;
   /** Ends the request, of which workers died. */
   readonly reject: (request: Request, message: string) => void;
+  /** Schedules a waiting request, unless something holds it. */
+  readonly wait: (request: Request) => void;
 }
 
 export class Failures {
   readonly #parts: FailuresParts;
   readonly #attempts: AttemptBudget;
   readonly #quarantine: Quarantine;
-  /** Requests whose worker has just died: they wait, but are not scheduled yet. */
+  /** Requests whose worker has just died: what waits of them is not scheduled yet. */
   readonly #delayed = new Set<Request>();
   /** Requests that are to be rejected in the next turn, and why. */
   readonly #rejected = new Map<Request, string>();
@@ -51,7 +51,8 @@ export class Failures {
     for (const [request, message] of [...this.#rejected]) this.#parts.reject(request, message);
   }
 
-  isDelayed(request: Request): boolean {
+  /** true: the request's worker has just died, and it is not tried again yet. */
+  holds(request: Request): boolean {
     return this.#delayed.has(request);
   }
 
@@ -63,13 +64,10 @@ export class Failures {
     }
   }
 
-  /** The request is about to be ended by somebody: it is neither tried again nor rejected later. */
-  ending(request: Request): void {
+  /** The request has ended: it is neither tried again nor rejected later. */
+  ended(request: Request, isKnown: boolean): void {
     this.#delayed.delete(request);
     this.#rejected.delete(request);
-  }
-
-  finished(request: Request, isKnown: boolean): void {
     if (request.attempts !== null) this.#attempts.finished(request, isKnown);
   }
 
@@ -80,10 +78,15 @@ export class Failures {
 
   /** A worker died while it ran `running`. `remove` takes the worker out, after which they wait. */
   died(report: string, running: readonly Request[], remove: () => void): void {
+    const { later, turn, wait } = this.#parts;
     const spent = this.#attempts.died(report, running);
+    if (later !== undefined) for (const request of running) this.#delayed.add(request);
     remove();
     for (const request of spent) this.#giveUp(request);
-    this.#delay(running);
+    const retry = () => {
+      for (const request of running) if (this.#delayed.delete(request)) wait(request);
+    };
+    later?.(() => turn(retry), RETRY_DELAY_MS);
   }
 
   /** Workers died of the request: it is ended, and with it those that ask for the same and are suspects too. */
@@ -100,23 +103,5 @@ export class Failures {
       const isAlike = sibling.spec.sampling === sampling && isSuspect(sibling);
       if (isAlike && sibling.status === "waiting") this.#parts.reject(sibling, message);
     }
-  }
-
-  /** Requests whose worker has died are not tried again at once. */
-  #delay(requests: readonly Request[]): void {
-    const { later, scheduler, turn } = this.#parts;
-    const delayed = requests.filter(({ status }) => status === "waiting");
-    if (later === undefined || delayed.length === 0) return;
-    for (const request of delayed) {
-      scheduler.remove(request);
-      this.#delayed.add(request);
-    }
-    const retry = () => {
-      // One that was given up meanwhile is not tried again.
-      for (const request of delayed) {
-        if (this.#delayed.delete(request)) scheduler.enqueue(request);
-      }
-    };
-    later(() => turn(retry), RETRY_DELAY_MS);
   }
 }

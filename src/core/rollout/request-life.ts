@@ -5,7 +5,13 @@ import type { Clock } from "../base/clock.ts";
 import type { RequestId, WorkerId } from "../base/ids.ts";
 import type { ContextManager } from "../context/context.ts";
 import type { DraftRegistry } from "../draft/registry.ts";
-import { contextTokens, type Group, type Request, type RequestBuffer } from "../request/buffer.ts";
+import {
+  contextTokens,
+  type Group,
+  isComplete,
+  type Request,
+  type RequestBuffer,
+} from "../request/buffer.ts";
 import type { FinishReason } from "../request/request.ts";
 import type { ChunkLength } from "../schedule/chunk-length.ts";
 import type { Scheduler } from "../schedule/scheduler.ts";
@@ -15,7 +21,6 @@ import type { Ledger } from "./ledger.ts";
 import type { RolloutListener } from "./listener.ts";
 import type { Meter } from "./meter.ts";
 import type { Outbox } from "./outbox.ts";
-import type { Pause } from "./pause.ts";
 import { lacksReports, takeReports } from "./reports.ts";
 import { problemOf } from "./token-check.ts";
 import type { Worker, WorkerEvent } from "./worker.ts";
@@ -36,13 +41,14 @@ export interface RequestLifeParts {
   readonly outbox: Outbox;
   readonly meter: Meter;
   readonly failures: Failures;
-  readonly pause: Pause;
   readonly listener: RolloutListener;
   readonly clock: Clock;
   /** Of the model: a token at or beyond it ends the request. */
   readonly vocabularySize: number;
   /** The worker cannot be used any more. */
   readonly failed: (worker: Worker, message: string) => void;
+  /** Schedules a waiting request, unless something holds it. */
+  readonly wait: (request: Request) => void;
 }
 
 export class RequestLife {
@@ -125,7 +131,7 @@ export class RequestLife {
     }
     this.#parts.chunks.ended(request, this.#parts.clock.nowMs());
     this.#parts.kv.executor.parked(request);
-    this.#parts.scheduler.enqueue(request);
+    this.#parts.buffer.move(request, "waiting");
   }
 
   /** The response is complete, or given up; what the request held on a worker has been given back already. */
@@ -134,15 +140,15 @@ export class RequestLife {
     response.finish = reason;
     response.finishedMs = this.#parts.clock.nowMs();
     response.closeChunk(response.finishedMs, reason);
-    const isGroupDone = this.#parts.buffer.finish(request);
+    this.#parts.buffer.move(request, "finished");
     if (reason === "abort") this.#parts.context.aborted(request);
     else this.#parts.context.finished(request);
-    this.#parts.failures.finished(request, reason !== "abort");
+    this.#parts.failures.ended(request, reason !== "abort");
     this.#parts.scheduler.refresh(group);
     this.#parts.kv.finished(request);
     this.#parts.meter.requestFinished(request);
     this.#parts.listener.finished(request);
-    if (isGroupDone) this.retire(group);
+    if (isComplete(group)) this.retire(group);
   }
 
   /** All requests of a closed group have finished. */
@@ -167,10 +173,6 @@ export class RequestLife {
 
   /** Ends an unfinished response as it stands. */
   cut(request: Request, reason: "abort" | "stop"): void {
-    if (!this.#parts.pause.arrivals.delete(request) && request.status === "waiting") {
-      this.#parts.scheduler.remove(request);
-    }
-    this.#parts.failures.ending(request);
     if (reason !== "stop" || !this.#parts.kv.park(request)) this.#parts.kv.release(request);
     this.finish(request, reason);
   }
@@ -196,7 +198,7 @@ export class RequestLife {
       request.response.restart();
       this.#parts.registry.restarted(request);
     }
-    this.#parts.scheduler.enqueue(request);
+    this.#parts.buffer.move(request, "waiting");
     if (isRestarted) this.#parts.listener.restarted(request);
   }
 
@@ -210,15 +212,12 @@ export class RequestLife {
       this.cut(request, "abort");
       return;
     }
-    // One that came, with saved tokens, while the rollout is paused is scheduled by `resume`; one whose worker has just
-    // failed, when it has settled.
-    const isScheduled =
-      !this.#parts.pause.arrivals.has(request) && !this.#parts.failures.isDelayed(request);
-    if (isScheduled) this.#parts.scheduler.remove(request);
+    // Its place in the order depends on its length.
+    this.#parts.scheduler.remove(request);
     this.#parts.meter.restarted(response.length);
     response.restart();
     this.#parts.registry.restarted(request);
-    if (isScheduled) this.#parts.scheduler.enqueue(request);
+    this.#parts.wait(request);
     this.#parts.listener.restarted(request);
   }
 }

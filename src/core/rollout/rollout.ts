@@ -17,6 +17,7 @@ import {
   isSuspect,
   type Request,
   RequestBuffer,
+  type RequestStatus,
   type Wanted,
 } from "../request/buffer.ts";
 import type { TopLogprobs } from "../request/columns.ts";
@@ -65,7 +66,7 @@ export class Rollout {
   readonly meter: Meter;
   readonly #options: RolloutOptions;
   readonly #listener: RolloutListener;
-  readonly #buffer = new RequestBuffer();
+  readonly #buffer = new RequestBuffer((request, from) => this.#moved(request, from));
   readonly #context: ContextManager;
   readonly #chunks: ChunkLength;
   readonly #scheduler: Scheduler;
@@ -116,10 +117,10 @@ export class Rollout {
     this.#executor = this.#kv.executor;
     this.#failures = new Failures({
       clock: options.clock,
-      scheduler: this.#scheduler,
       later: options.later,
       turn,
       reject: (request, message) => this.#reject(request, message),
+      wait: (request) => this.#wait(request),
     });
     this.#life = new RequestLife({
       buffer: this.#buffer,
@@ -132,11 +133,11 @@ export class Rollout {
       outbox: this.#outbox,
       meter: this.meter,
       failures: this.#failures,
-      pause: this.#pause,
       listener: this.#listener,
       clock: options.clock,
       vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,
       failed: (worker, message) => this.#failed(worker, message),
+      wait: (request) => this.#wait(request),
     });
   }
 
@@ -268,7 +269,7 @@ export class Rollout {
     assert(request.status === "waiting" && request.response.length === 0, "it has just joined");
     if (saved.finish === null && !this.#continues(request, saved)) return false;
     this.#turn(() => {
-      if (!this.#pause.arrivals.has(request)) this.#scheduler.remove(request);
+      this.#scheduler.remove(request);
       const { response } = request;
       for (const { workerId, epoch, weights, offset, tokens } of saved.chunks) {
         response.openChunk(workerId, epoch, weights);
@@ -283,13 +284,12 @@ export class Rollout {
       }
       this.meter.count("resumed_tokens", response.length);
       if (saved.finish !== null) {
-        this.#pause.arrivals.delete(request);
         response.refusal = saved.refusal;
         this.#life.finish(request, saved.finish);
         return;
       }
       if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
-      if (!this.#pause.arrivals.has(request)) this.#scheduler.enqueue(request);
+      this.#wait(request);
     });
     return true;
   }
@@ -347,7 +347,7 @@ export class Rollout {
   }
 
   resume(): void {
-    for (const request of this.#pause.resume()) this.#scheduler.enqueue(request);
+    for (const request of this.#pause.resume()) this.#wait(request);
     this.#pause.release();
     this.#wake();
   }
@@ -401,9 +401,24 @@ export class Rollout {
     this.#scheduler.refresh(request.group);
     this.meter.requestJoined(request, this.#epoch);
     this.#failures.joined(request);
-    if (this.#pause.mode === null) this.#scheduler.enqueue(request);
-    else this.#pause.arrivals.add(request);
+    if (this.#pause.mode !== null) this.#pause.arrivals.add(request);
+    this.#wait(request);
     this.#wake();
+  }
+
+  /** The hook of every change of status: a request that waits is scheduled, one that is given up waits no more. */
+  #moved(request: Request, from: RequestStatus): void {
+    if (request.status === "waiting") this.#wait(request);
+    else if (request.status === "finished" && from === "waiting") {
+      this.#pause.arrivals.delete(request);
+      this.#scheduler.remove(request);
+    }
+  }
+
+  /** A request waits: it is scheduled unless it came in a pause, or its worker has just died. */
+  #wait(request: Request): void {
+    const isHeld = this.#pause.arrivals.has(request) || this.#failures.holds(request);
+    if (!isHeld) this.#scheduler.enqueue(request);
   }
 
   #receive(worker: Worker, epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
@@ -561,12 +576,14 @@ export class Rollout {
     if (command.kind === "dispatch" && isSuspect(request)) {
       this.#ledger.suspect(command.workerId, request);
     }
+    if (command.kind === "dispatch") this.#buffer.move(request, "moving");
     this.#executor.execute(command);
   }
 
   #launch(request: Request, target: Target, kv: KvBlob | null): void {
     const { workerId, chunkTokens } = target;
     this.#executor.start(request, target);
+    this.#buffer.move(request, "running");
     const startMs = this.#options.clock.nowMs();
     const began = { startMs, tokensMax: chunkTokens, kvTokens: kv?.tokens ?? 0 };
     request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId), began);

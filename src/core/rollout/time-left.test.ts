@@ -21,8 +21,10 @@ function groupsOf(lengths: readonly number[], second: "waiting" | "running") {
     });
     const [first, other] = group.requests;
     if (first === undefined || other === undefined) throw new Error("a group has two requests");
-    first.status = "running";
-    other.status = second;
+    for (const request of second === "running" ? [first, other] : [first]) {
+      buffer.move(request, "moving");
+      buffer.move(request, "running");
+    }
     for (const { response } of second === "running" ? group.requests : [first]) {
       response.append(0, new Int32Array(length), new Float32Array(length));
     }

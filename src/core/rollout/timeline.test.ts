@@ -40,7 +40,7 @@ function chunk({ response }: Request, startMs: number): void {
 function end(request: Request, endMs: number): void {
   request.response.finishedMs = endMs;
   request.response.finish = "stop";
-  request.status = "finished";
+  new RequestBuffer().move(request, "finished");
 }
 
 test("timeline: a row of every chunk, relative to the begin, and those of open responses", () => {

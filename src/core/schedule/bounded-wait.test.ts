@@ -66,7 +66,8 @@ class Bed {
     };
     for (const command of this.scheduler.schedule([slot])) {
       if (command.kind !== "dispatch") continue;
-      command.request.status = "running";
+      this.buffer.move(command.request, "moving");
+      this.buffer.move(command.request, "running");
       this.running.push(command.request);
     }
     const request = present(this.running.shift(), "something runs");
@@ -76,12 +77,12 @@ class Bed {
     response.append(response.length, new Int32Array(tokens), new Float32Array(tokens));
     if (tokens < left) {
       this.context.progressed(request);
-      request.status = "waiting";
+      this.buffer.move(request, "waiting");
       this.scheduler.enqueue(request);
       return null;
     }
     response.finish = "length";
-    this.buffer.finish(request);
+    this.buffer.move(request, "finished");
     this.context.finished(request);
     this.scheduler.refresh(request.group);
     this.ended.push(request);

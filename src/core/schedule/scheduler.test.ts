@@ -409,7 +409,7 @@ test("seer: nothing is kept of groups that are done with", async () => {
     policy.take(request);
     context.finished(request);
     policy.refresh(group);
-    buffer.finish(request);
+    buffer.move(request, "finished");
     policy.forget(group);
     context.forget(group);
     buffer.remove(group);
@@ -422,8 +422,10 @@ test("seer: nothing is kept of groups that are done with", async () => {
 });
 
 function running(requests: readonly Request[], tokens: number): Request[] {
+  const buffer = new RequestBuffer();
   for (const request of requests) {
-    request.status = "running";
+    buffer.move(request, "moving");
+    buffer.move(request, "running");
     request.residentTokens = tokens;
   }
   return [...requests];
