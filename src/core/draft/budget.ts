@@ -70,8 +70,6 @@ export class DraftBudget {
       gammaUniform: Math.max(1, gammaUniform),
       acceptance: (position) => this.#acceptance.through(position),
       gammaMax: GAMMA_CAP,
-      lambda: LAMBDA,
-      benefit: "gain",
     });
     const weight = input.low > 0 ? LAMBDA : 1;
     return {

@@ -2,7 +2,7 @@
 
 import type { TopLogprobs } from "./columns.ts";
 import type { FinishReason } from "./request.ts";
-import type { Chunk, Refusal } from "./response.ts";
+import type { Chunk, Refusal, Response } from "./response.ts";
 
 export interface SavedOutput {
   readonly tokens: Int32Array;
@@ -12,4 +12,23 @@ export interface SavedOutput {
   /** null: it is not finished. */
   readonly finish: FinishReason | null;
   readonly refusal: Refusal | null;
+}
+
+/** Gives an empty response what was saved, chunk by chunk. */
+export function restore(response: Response, { chunks, tokens, logprobs, top }: SavedOutput): void {
+  const count = top?.count ?? 0;
+  for (const { workerId, epoch, weights, offset, tokens: made } of chunks) {
+    const end = offset + made;
+    response.openChunk(workerId, epoch, weights);
+    response.append(
+      offset,
+      tokens.subarray(offset, end),
+      logprobs.subarray(offset, end),
+      top && {
+        count,
+        tokens: top.tokens.subarray(offset * count, end * count),
+        logprobs: top.logprobs.subarray(offset * count, end * count),
+      },
+    );
+  }
 }

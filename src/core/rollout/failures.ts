@@ -1,9 +1,9 @@
 // What becomes of requests whose worker died: they wait a little before they are tried again, and one that workers
 // died of is rejected, with those that ask for the same. `AttemptBudget` judges; the rollout ends and schedules.
 
-import type { Clock } from "../base/clock.ts";
 import { isSuspect, type Request } from "../request/buffer.ts";
 import { AttemptBudget } from "./attempt-budget.ts";
+import type { RolloutParts } from "./parts.ts";
 import { Quarantine } from "./quarantine.ts";
 
 /**
@@ -14,20 +14,14 @@ const RETRY_DELAY_MS = 500;
 /** What workers said when they died, in the message about a request. */
 const REPORTS_MAX = 4;
 
-export interface FailuresParts {
-  readonly clock: Clock;
-  /** See RolloutOptions. */
-  readonly later: ((act: () => void, ms: number) => () => void) | undefined;
-  /** Runs `act` as a turn of the rollout. */
-  readonly turn: (act: () => void) => void;
-  /** Ends the request, of which workers died. */
-  readonly reject: (request: Request, message: string) => void;
-  /** Schedules a waiting request, unless something holds it. */
-  readonly wait: (request: Request) => void;
-}
+/** See RolloutOptions. */
+type Later = (act: () => void, ms: number) => () => void;
 
 export class Failures {
-  readonly #parts: FailuresParts;
+  readonly #parts: RolloutParts;
+  readonly #later: Later | undefined;
+  /** Ends a request, of which workers died. */
+  readonly #reject: (request: Request, message: string) => void;
   readonly #attempts: AttemptBudget;
   readonly #quarantine: Quarantine;
   /** Requests whose worker has just died: what waits of them is not scheduled yet. */
@@ -35,8 +29,14 @@ export class Failures {
   /** Requests that are to be rejected in the next turn, and why. */
   readonly #rejected = new Map<Request, string>();
 
-  constructor(parts: FailuresParts) {
+  constructor(
+    parts: RolloutParts,
+    later: Later | undefined,
+    reject: (request: Request, message: string) => void,
+  ) {
     this.#parts = parts;
+    this.#later = later;
+    this.#reject = reject;
     this.#attempts = new AttemptBudget(parts.clock);
     this.#quarantine = new Quarantine(parts.clock);
   }
@@ -48,7 +48,7 @@ export class Failures {
   }
 
   rejectJoined(): void {
-    for (const [request, message] of [...this.#rejected]) this.#parts.reject(request, message);
+    for (const [request, message] of [...this.#rejected]) this.#reject(request, message);
   }
 
   /** true: the request's worker has just died, and it is not tried again yet. */
@@ -78,15 +78,15 @@ export class Failures {
 
   /** A worker died while it ran `running`. `remove` takes the worker out, after which they wait. */
   died(report: string, running: readonly Request[], remove: () => void): void {
-    const { later, turn, wait } = this.#parts;
+    const { turn, wait } = this.#parts;
     const spent = this.#attempts.died(report, running);
-    if (later !== undefined) for (const request of running) this.#delayed.add(request);
+    if (this.#later !== undefined) for (const request of running) this.#delayed.add(request);
     remove();
     for (const request of spent) this.#giveUp(request);
     const retry = () => {
       for (const request of running) if (this.#delayed.delete(request)) wait(request);
     };
-    later?.(() => turn(retry), RETRY_DELAY_MS);
+    this.#later?.(() => turn(retry), RETRY_DELAY_MS);
   }
 
   /** Workers died of the request: it is ended, and with it those that ask for the same and are suspects too. */
@@ -98,10 +98,10 @@ export class Failures {
     const reports = attempts.reports.slice(-REPORTS_MAX).join("; ");
     const message = `${name}: ${attempts.total} workers ended while they ran it, it is not tried again: ${reports}`;
     this.#quarantine.add(request, message);
-    this.#parts.reject(request, message);
+    this.#reject(request, message);
     for (const sibling of group.requests) {
       const isAlike = sibling.spec.sampling === sampling && isSuspect(sibling);
-      if (isAlike && sibling.status === "waiting") this.#parts.reject(sibling, message);
+      if (isAlike && sibling.status === "waiting") this.#reject(sibling, message);
     }
   }
 }

@@ -1,14 +1,11 @@
 // Moves the KV of requests: off workers, into the KV pool, to other workers, and from one turn of a session to the next.
 // It performs the executor's steps as commands to workers. It begins no chunk: `launch` does, once the KV is known.
 
-import type { RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
+import type { RequestId, WeightsId, WorkerId } from "../base/ids.ts";
 import type { KvPool } from "../kv/pool.ts";
-import type { Request, RequestBuffer } from "../request/buffer.ts";
-import type { Scheduler } from "../schedule/scheduler.ts";
+import type { Request } from "../request/buffer.ts";
 import { Executor, type ExecutorSteps, type Target } from "./executor.ts";
-import type { Ledger } from "./ledger.ts";
-import type { Meter } from "./meter.ts";
-import type { Outbox } from "./outbox.ts";
+import type { RolloutParts } from "./parts.ts";
 import { PooledKv } from "./pooled-kv.ts";
 import type { KvBlob, Worker } from "./worker.ts";
 
@@ -19,30 +16,22 @@ export interface PreviousTurn {
   readonly sharedTokens: number;
 }
 
-export interface KvMovesParts {
-  readonly pool: KvPool;
-  readonly buffer: RequestBuffer;
-  readonly scheduler: Scheduler;
-  readonly ledger: Ledger;
-  readonly outbox: Outbox;
-  readonly meter: Meter;
-  /** The current weight epoch. */
-  readonly epoch: () => WeightEpoch;
-  /** Begins the request's chunk on its worker, which loads `kv` for it; null: it has the KV, or computes it. */
-  readonly launch: (request: Request, target: Target, kv: KvBlob | null) => void;
-  /** Runs `act` as a turn of the rollout: the scheduler follows. */
-  readonly turn: (act: () => void) => void;
-}
+/** Begins the request's chunk on its worker, which loads `kv` for it; null: it has the KV, or computes it. */
+type Launch = (request: Request, target: Target, kv: KvBlob | null) => void;
 
 export class KvMoves implements ExecutorSteps {
   readonly executor: Executor;
-  readonly #parts: KvMovesParts;
+  readonly #parts: RolloutParts;
+  readonly #pool: KvPool;
   readonly #pooled: PooledKv;
+  readonly #launch: Launch;
 
-  constructor(parts: KvMovesParts) {
+  constructor(parts: RolloutParts, pool: KvPool, launch: Launch) {
     this.#parts = parts;
+    this.#pool = pool;
+    this.#launch = launch;
     this.executor = new Executor(parts.ledger, this);
-    this.#pooled = new PooledKv(parts.pool, () => parts.meter.count("kv_pool_failures"));
+    this.#pooled = new PooledKv(pool, () => parts.meter.count("kv_pool_failures"));
   }
 
   depart({ spec: { requestId } }: Request, from: WorkerId): void {
@@ -59,7 +48,7 @@ export class KvMoves implements ExecutorSteps {
   }
 
   begin(request: Request, target: Target): void {
-    this.#parts.launch(request, target, null);
+    this.#launch(request, target, null);
   }
 
   migrated(): void {
@@ -72,10 +61,10 @@ export class KvMoves implements ExecutorSteps {
   }
 
   load(request: Request, target: Target): void {
-    const { epoch, launch, meter, turn } = this.#parts;
+    const { epoch, meter, turn } = this.#parts;
     const blob = this.#pooled.blob(request.spec.requestId, this.#weightsOf(target.workerId));
     if (blob === null) {
-      launch(request, target, null);
+      this.#launch(request, target, null);
       return;
     }
     const epochBefore = epoch();
@@ -91,14 +80,14 @@ export class KvMoves implements ExecutorSteps {
         if (bytes !== null && request.workerId !== target.workerId) {
           meter.count("migrated_bytes", bytes.byteLength);
         }
-        launch(request, target, bytes === null ? null : { tokens: blob.tokens, bytes });
+        this.#launch(request, target, bytes === null ? null : { tokens: blob.tokens, bytes });
       });
     });
   }
 
   /** The KV of a request has left its worker, or is known to be gone (`kv` null). */
   exported(requestId: RequestId, kv: KvBlob | null, from: WorkerId): void {
-    const { buffer, epoch, meter, pool } = this.#parts;
+    const { buffer, epoch, meter } = this.#parts;
     const departure = this.executor.departed(requestId);
     const request = buffer.request(requestId);
     if (request === null) return;
@@ -111,7 +100,7 @@ export class KvMoves implements ExecutorSteps {
     if (kv !== null && kv.tokens <= known) {
       const weights = this.#weightsOf(from);
       this.#pooled.store(request, { kv, epoch: epoch(), weights, leased: target !== null });
-      meter.pool(pool.stats());
+      meter.pool(this.#pool.stats());
     }
     if (departure === null) this.evicted(from, request);
     if (target !== null) this.load(request, target);

@@ -1,26 +1,12 @@
 // The life of a request between its dispatch and its end: tokens come in, chunks end, the response finishes, or what it
 // has is lost and it waits again. It owns no request and decides no order; it passes each change on to the scheduler.
 
-import type { Clock } from "../base/clock.ts";
 import type { RequestId, WorkerId } from "../base/ids.ts";
-import type { ContextManager } from "../context/context.ts";
-import type { DraftRegistry } from "../draft/registry.ts";
-import {
-  contextTokens,
-  type Group,
-  isComplete,
-  type Request,
-  type RequestBuffer,
-} from "../request/buffer.ts";
+import { contextTokens, type Group, isComplete, type Request } from "../request/buffer.ts";
 import type { FinishReason } from "../request/request.ts";
-import type { ChunkLength } from "../schedule/chunk-length.ts";
-import type { Scheduler } from "../schedule/scheduler.ts";
 import type { Failures } from "./failures.ts";
 import type { KvMoves } from "./kv-moves.ts";
-import type { Ledger } from "./ledger.ts";
-import type { RolloutListener } from "./listener.ts";
-import type { Meter } from "./meter.ts";
-import type { Outbox } from "./outbox.ts";
+import type { RolloutParts } from "./parts.ts";
 import { lacksReports, takeReports } from "./reports.ts";
 import { problemOf } from "./token-check.ts";
 import type { Worker, WorkerEvent } from "./worker.ts";
@@ -30,32 +16,21 @@ const STRICT_RESTARTS_MAX = 16;
 
 /** The status of a request that an engine answered with what is no answer. */
 const BAD_GATEWAY = 502;
-export interface RequestLifeParts {
-  readonly buffer: RequestBuffer;
-  readonly context: ContextManager;
-  readonly chunks: ChunkLength;
-  readonly scheduler: Scheduler;
-  readonly registry: DraftRegistry;
-  readonly ledger: Ledger;
+
+interface LifeParts {
   readonly kv: KvMoves;
-  readonly outbox: Outbox;
-  readonly meter: Meter;
   readonly failures: Failures;
-  readonly listener: RolloutListener;
-  readonly clock: Clock;
   /** Of the model: a token at or beyond it ends the request. */
   readonly vocabularySize: number;
   /** The worker cannot be used any more. */
   readonly failed: (worker: Worker, message: string) => void;
-  /** Schedules a waiting request, unless something holds it. */
-  readonly wait: (request: Request) => void;
 }
 
 export class RequestLife {
-  readonly #parts: RequestLifeParts;
+  readonly #parts: RolloutParts & LifeParts;
 
-  constructor(parts: RequestLifeParts) {
-    this.#parts = parts;
+  constructor(shared: RolloutParts, own: LifeParts) {
+    this.#parts = { ...shared, ...own };
   }
 
   /** The request, if it runs on the worker. */

@@ -5,7 +5,7 @@
 
 import { assert } from "../base/assert.ts";
 import type { Clock } from "../base/clock.ts";
-import type { GroupId, RequestId, WeightEpoch, WeightsId, WorkerId } from "../base/ids.ts";
+import type { GroupId, RequestId, WeightEpoch, WorkerId } from "../base/ids.ts";
 import { ContextManager, type LengthPrior } from "../context/context.ts";
 import type { DraftSource } from "../draft/group-update.ts";
 import { type DraftMode, DraftRegistry } from "../draft/registry.ts";
@@ -20,20 +20,20 @@ import {
   type RequestStatus,
   type Wanted,
 } from "../request/buffer.ts";
-import type { TopLogprobs } from "../request/columns.ts";
-import type { SavedOutput } from "../request/saved-output.ts";
+import { restore, type SavedOutput } from "../request/saved-output.ts";
 import { ChunkLength } from "../schedule/chunk-length.ts";
 import type { Paces } from "../schedule/pace.ts";
 import { type PolicyName, type PolicyParts, schedulerFor } from "../schedule/policies.ts";
 import type { ScheduleCommand, Scheduler } from "../schedule/scheduler.ts";
 import type { CoreExports } from "../wasm/load.ts";
-import type { Executor, Target } from "./executor.ts";
+import type { Target } from "./executor.ts";
 import { Failures } from "./failures.ts";
 import { KvMoves, type PreviousTurn } from "./kv-moves.ts";
 import { Ledger } from "./ledger.ts";
 import { contained, type RolloutListener } from "./listener.ts";
 import { Meter } from "./meter.ts";
 import { Outbox } from "./outbox.ts";
+import type { RolloutParts } from "./parts.ts";
 import { Pause, type PauseMode } from "./pause.ts";
 import { expertsWanted } from "./reports.ts";
 import { RequestLife } from "./request-life.ts";
@@ -64,80 +64,57 @@ export interface RolloutOptions {
 
 export class Rollout {
   readonly meter: Meter;
-  readonly #options: RolloutOptions;
-  readonly #listener: RolloutListener;
-  readonly #buffer = new RequestBuffer((request, from) => this.#moved(request, from));
-  readonly #context: ContextManager;
-  readonly #chunks: ChunkLength;
-  readonly #scheduler: Scheduler;
-  readonly #registry: DraftRegistry;
-  readonly #ledger: Ledger;
+  readonly #parts: RolloutParts;
   readonly #kv: KvMoves;
   readonly #life: RequestLife;
-  readonly #executor: Executor;
-  readonly #outbox = new Outbox();
-  /** Workers that are listened to. */
-  readonly #watched = new WeakSet<Worker>();
-  readonly #pause = new Pause();
   readonly #failures: Failures;
   readonly #siblings: SiblingTokens;
+  readonly #pause = new Pause();
+  /** Workers that are listened to. */
+  readonly #watched = new WeakSet<Worker>();
   #epoch: WeightEpoch;
   #isWoken = false;
   #isStopped = false;
 
   constructor(options: RolloutOptions) {
-    this.#options = options;
-    this.#listener = contained(options.listener, (error, request) => this.#threw(error, request));
+    const { clock, policy, core, schedulerFor: made = (of) => schedulerFor(policy, of) } = options;
     this.#epoch = options.epoch;
-    this.#context = new ContextManager(options.lengthPrior);
-    this.#ledger = new Ledger(() => options.clock.nowMs());
-    this.#chunks = new ChunkLength(options.chunkTokens);
-    const { policy, core, schedulerFor: made = (parts) => schedulerFor(policy, parts) } = options;
-    const [buffer, context, chunks] = [this.#buffer, this.#context, this.#chunks];
-    this.#scheduler = made({ buffer, context, chunks, core });
-    this.#registry = new DraftRegistry(options.draft);
-    this.#siblings = new SiblingTokens(options.clock, this.#registry, this.#outbox);
-    this.meter = new Meter(
-      options.clock,
-      () => this.#buffer.requests,
-      (group) => this.#context.learned(group),
-    );
-    const turn = (act: () => void) => this.#turn(act);
-    this.#kv = new KvMoves({
-      pool: options.pool,
-      buffer: this.#buffer,
-      scheduler: this.#scheduler,
-      ledger: this.#ledger,
-      outbox: this.#outbox,
-      meter: this.meter,
+    const buffer = new RequestBuffer((request, from) => this.#moved(request, from));
+    const context = new ContextManager(options.lengthPrior);
+    const chunks = new ChunkLength(options.chunkTokens);
+    const parts: RolloutParts = {
+      buffer,
+      context,
+      chunks,
+      scheduler: made({ buffer, context, chunks, core }),
+      registry: new DraftRegistry(options.draft),
+      ledger: new Ledger(() => clock.nowMs()),
+      outbox: new Outbox(),
+      meter: new Meter(
+        clock,
+        () => buffer.requests,
+        (group) => context.learned(group),
+      ),
+      listener: contained(options.listener, (error, request) => this.#threw(error, request)),
+      clock,
       epoch: () => this.#epoch,
-      launch: (request, target, kv) => this.#launch(request, target, kv),
-      turn,
-    });
-    this.#executor = this.#kv.executor;
-    this.#failures = new Failures({
-      clock: options.clock,
-      later: options.later,
-      turn,
-      reject: (request, message) => this.#reject(request, message),
+      turn: (act) => this.#turn(act),
       wait: (request) => this.#wait(request),
-    });
-    this.#life = new RequestLife({
-      buffer: this.#buffer,
-      context: this.#context,
-      chunks: this.#chunks,
-      scheduler: this.#scheduler,
-      registry: this.#registry,
-      ledger: this.#ledger,
+    };
+    this.#parts = parts;
+    this.meter = parts.meter;
+    this.#siblings = new SiblingTokens(clock, parts.registry, parts.outbox);
+    this.#kv = new KvMoves(parts, options.pool, (request, target, kv) =>
+      this.#launch(request, target, kv),
+    );
+    this.#failures = new Failures(parts, options.later, (request, message) =>
+      this.#reject(request, message),
+    );
+    this.#life = new RequestLife(parts, {
       kv: this.#kv,
-      outbox: this.#outbox,
-      meter: this.meter,
       failures: this.#failures,
-      listener: this.#listener,
-      clock: options.clock,
       vocabularySize: options.vocabularySize ?? Number.POSITIVE_INFINITY,
       failed: (worker, message) => this.#failed(worker, message),
-      wait: (request) => this.#wait(request),
     });
   }
 
@@ -147,17 +124,17 @@ export class Rollout {
 
   /** Of all groups that are not complete, finished or not. */
   get requests(): Iterable<Request> {
-    return this.#buffer.requests;
+    return this.#parts.buffer.requests;
   }
 
   /** null: its group is complete, or it never was. */
   request(id: RequestId): Request | null {
-    return this.#buffer.request(id);
+    return this.#parts.buffer.request(id);
   }
 
   /** Of an incomplete group, the length that the scheduler expects of its longest response; null: nothing is known yet. */
   lengthEstimate(group: Group): number | null {
-    return this.#context.learned(group);
+    return this.#parts.context.learned(group);
   }
 
   /** null: it runs. */
@@ -167,43 +144,43 @@ export class Rollout {
 
   /** How fast workers step. */
   get paces(): Paces {
-    return this.#ledger.paces;
+    return this.#parts.ledger.paces;
   }
 
   /** Requests that are not finished. */
   get unfinished(): number {
-    return this.#buffer.unfinished;
+    return this.#parts.buffer.unfinished;
   }
 
   /** Which sequence of which draft group the request is; null: none. */
   draftSource(request: Request): DraftSource | null {
-    return this.#registry.source(request);
+    return this.#parts.registry.source(request);
   }
 
   /** Whose tokens those of a sequence of a draft group are; null: nobody's, or those of a beginning that was taken back. */
   draftOwner(source: DraftSource): Request | null {
-    return this.#registry.ownerOf(source, (id) => this.#buffer.group(id));
+    return this.#parts.registry.ownerOf(source, (id) => this.#parts.buffer.group(id));
   }
 
   get workers(): Worker[] {
-    return this.#ledger.workers();
+    return this.#parts.ledger.workers();
   }
 
   /** Those on which something runs, or that KV is leaving: who keeps a pause from taking hold. */
   get busyWorkers(): Worker[] {
-    const { sources } = this.#executor;
-    return this.#ledger
+    const { sources } = this.#kv.executor;
+    return this.#parts.ledger
       .workers()
-      .filter(({ workerId }) => sources.has(workerId) || this.#ledger.isBusy(workerId));
+      .filter(({ workerId }) => sources.has(workerId) || this.#parts.ledger.isBusy(workerId));
   }
 
   group(id: GroupId): Group | null {
-    return this.#buffer.group(id);
+    return this.#parts.buffer.group(id);
   }
 
   /** The worker has the weights of the rollout's epoch, and nobody else listens to it. */
   addWorker(worker: Worker): void {
-    this.#ledger.add(worker);
+    this.#parts.ledger.add(worker);
     this.meter.worker(worker);
     this.watch(worker);
     this.#wake();
@@ -218,13 +195,13 @@ export class Rollout {
 
   /** The worker serves no more; its requests continue elsewhere. Its failure is still reported. */
   removeWorker(worker: Worker): void {
-    if (this.#ledger.worker(worker.workerId) !== worker) return;
+    if (this.#parts.ledger.worker(worker.workerId) !== worker) return;
     this.#turn(() => this.#remove(worker));
   }
 
   /** The worker was removed and does not come back. Requests that only it had room for end. */
   forgetWorker(workerId: WorkerId): void {
-    this.#turn(() => this.#ledger.forget(workerId));
+    this.#turn(() => this.#parts.ledger.forget(workerId));
     this.meter.workerForgotten(workerId);
   }
 
@@ -233,29 +210,27 @@ export class Rollout {
    * there, and requests whose KV is there go on elsewhere without it.
    */
   setReachable(worker: Worker, isReachable: boolean): void {
-    if (this.#ledger.worker(worker.workerId) !== worker) return;
+    if (this.#parts.ledger.worker(worker.workerId) !== worker) return;
     this.#turn(() => {
-      this.#ledger.setReachable(worker.workerId, isReachable);
-      if (isReachable) return;
-      const { workerId } = worker;
-      this.#kv.cutOff(workerId);
+      this.#parts.ledger.setReachable(worker.workerId, isReachable);
+      if (!isReachable) this.#kv.cutOff(worker.workerId);
     });
   }
 
   /** A group that is complete from the start. */
   submit(spec: GroupSpec): Group {
-    const group = this.#buffer.add(spec);
+    const group = this.#parts.buffer.add(spec);
     for (const request of group.requests) this.#enter(request);
     return group;
   }
 
   /** An empty group that requests may `join`. Its id must be free. */
   open(groupId: GroupId, prompt: Int32Array): Group {
-    return this.#buffer.open(groupId, prompt);
+    return this.#parts.buffer.open(groupId, prompt);
   }
 
   join(group: Group, wanted: Wanted, previous: PreviousTurn | null = null): Request {
-    const request = this.#buffer.join(group, wanted);
+    const request = this.#parts.buffer.join(group, wanted);
     if (previous !== null) this.#kv.inherit(request, previous);
     this.#enter(request);
     return request;
@@ -269,26 +244,16 @@ export class Rollout {
     assert(request.status === "waiting" && request.response.length === 0, "it has just joined");
     if (saved.finish === null && !this.#continues(request, saved)) return false;
     this.#turn(() => {
-      this.#scheduler.remove(request);
+      this.#parts.scheduler.remove(request);
       const { response } = request;
-      for (const { workerId, epoch, weights, offset, tokens } of saved.chunks) {
-        response.openChunk(workerId, epoch, weights);
-        const end = offset + tokens;
-        const part = saved.tokens.subarray(offset, end);
-        response.append(
-          offset,
-          part,
-          saved.logprobs.subarray(offset, end),
-          rows(saved.top, offset, end),
-        );
-      }
+      restore(response, saved);
       this.meter.count("resumed_tokens", response.length);
       if (saved.finish !== null) {
         response.refusal = saved.refusal;
         this.#life.finish(request, saved.finish);
         return;
       }
-      if (this.#context.progressed(request)) this.#scheduler.refresh(request.group);
+      if (this.#parts.context.progressed(request)) this.#parts.scheduler.refresh(request.group);
       this.#wait(request);
     });
     return true;
@@ -333,7 +298,7 @@ export class Rollout {
     }
     if (mode === "abort") {
       this.#turn(() => {
-        for (const request of [...this.#buffer.requests]) {
+        for (const request of [...this.#parts.buffer.requests]) {
           if (request.status !== "finished" && !this.#pause.arrivals.has(request)) {
             this.#life.cut(request, "abort");
           }
@@ -342,7 +307,7 @@ export class Rollout {
     }
     this.#wake();
     return await this.#pause.until(
-      () => this.#buffer.unfinished === this.#pause.arrivals.size && this.isQuiet,
+      () => this.#parts.buffer.unfinished === this.#pause.arrivals.size && this.isQuiet,
     );
   }
 
@@ -361,13 +326,13 @@ export class Rollout {
     this.#turn(() => {
       this.#epoch = epoch;
       this.#failures.advanced();
-      this.#outbox.clear();
-      this.#registry.clear();
+      this.#parts.outbox.clear();
+      this.#parts.registry.clear();
       this.#displaceAll();
-      for (const request of [...this.#buffer.requests]) {
+      for (const request of [...this.#parts.buffer.requests]) {
         if (request.isStrict && request.status === "waiting") this.#life.beginAnew(request);
       }
-      for (const worker of this.#ledger.workers()) {
+      for (const worker of this.#parts.ledger.workers()) {
         this.#post(worker.workerId, { kind: "advance", epoch });
       }
     });
@@ -377,7 +342,7 @@ export class Rollout {
   forgetKv(): void {
     assert(this.isQuiet, "nothing runs");
     this.#turn(() => {
-      for (const { spec, residentOn } of this.#buffer.requests) {
+      for (const { spec, residentOn } of this.#parts.buffer.requests) {
         if (residentOn === null) continue;
         this.#post(residentOn, { kind: "release", requestId: spec.requestId });
       }
@@ -392,13 +357,13 @@ export class Rollout {
 
   #displaceAll(): void {
     this.#kv.clear();
-    for (const request of [...this.#buffer.requests]) this.#life.unplace(request);
+    for (const request of [...this.#parts.buffer.requests]) this.#life.unplace(request);
   }
 
   #enter(request: Request): void {
-    request.response.joinedMs = this.#options.clock.nowMs();
-    this.#context.joined(request);
-    this.#scheduler.refresh(request.group);
+    request.response.joinedMs = this.#parts.clock.nowMs();
+    this.#parts.context.joined(request);
+    this.#parts.scheduler.refresh(request.group);
     this.meter.requestJoined(request, this.#epoch);
     this.#failures.joined(request);
     if (this.#pause.mode !== null) this.#pause.arrivals.add(request);
@@ -411,14 +376,14 @@ export class Rollout {
     if (request.status === "waiting") this.#wait(request);
     else if (request.status === "finished" && from === "waiting") {
       this.#pause.arrivals.delete(request);
-      this.#scheduler.remove(request);
+      this.#parts.scheduler.remove(request);
     }
   }
 
   /** A request waits: it is scheduled unless it came in a pause, or its worker has just died. */
   #wait(request: Request): void {
     const isHeld = this.#pause.arrivals.has(request) || this.#failures.holds(request);
-    if (!isHeld) this.#scheduler.enqueue(request);
+    if (!isHeld) this.#parts.scheduler.enqueue(request);
   }
 
   #receive(worker: Worker, epoch: WeightEpoch, events: readonly WorkerEvent[]): void {
@@ -429,7 +394,7 @@ export class Rollout {
       for (const event of events) {
         if (event.kind === "failed") this.#failed(worker, event.message, event.isCut);
         // A late message: of weights that are no longer current, or of a removed worker.
-        else if (isCurrent && this.#ledger.worker(worker.workerId) === worker) {
+        else if (isCurrent && this.#parts.ledger.worker(worker.workerId) === worker) {
           this.#take(worker, event);
         }
       }
@@ -449,17 +414,17 @@ export class Rollout {
         this.#kv.exported(event.requestId, event.kv, workerId);
         return;
       case "evicted":
-        this.#kv.evicted(workerId, this.#buffer.request(event.requestId));
+        this.#kv.evicted(workerId, this.#parts.buffer.request(event.requestId));
         return;
       case "stats":
         this.meter.stats(workerId, event.stats);
-        this.#ledger.preempted(workerId, event.stats.preemptions);
-        this.#ledger.counted(workerId, event.stats);
-        this.#listener.stats(workerId, event.stats);
+        this.#parts.ledger.preempted(workerId, event.stats.preemptions);
+        this.#parts.ledger.counted(workerId, event.stats);
+        this.#parts.listener.stats(workerId, event.stats);
         return;
       case "gap": {
         const request = this.draftOwner(event);
-        if (request !== null) this.#registry.missing(request, workerId, event.offset);
+        if (request !== null) this.#parts.registry.missing(request, workerId, event.offset);
         return;
       }
       case "preempted": {
@@ -475,31 +440,31 @@ export class Rollout {
   /** The owner of a worker gets its failure even if the worker does not serve, or not any more. */
   #failed(worker: Worker, message: string, isCut = false): void {
     if (isCut) this.removeWorker(worker);
-    else if (this.#ledger.worker(worker.workerId) === worker) {
-      const running = [...this.#buffer.requests].filter(
+    else if (this.#parts.ledger.worker(worker.workerId) === worker) {
+      const running = [...this.#parts.buffer.requests].filter(
         ({ status, workerId }) => status === "running" && workerId === worker.workerId,
       );
       const report = message.startsWith(worker.name) ? message : `${worker.name}: ${message}`;
       this.#failures.died(report, running, () => this.#remove(worker));
     }
-    this.#listener.workerFailed(worker, message);
+    this.#parts.listener.workerFailed(worker, message);
   }
 
   #reject(request: Request, message: string): void {
     request.response.refusal = { status: 502, message };
     this.meter.count("quarantined_requests");
-    this.#listener.quarantined(request);
+    this.#parts.listener.quarantined(request);
     this.#life.cut(request, "abort");
   }
 
   /** What the worker ran goes back to the buffer and is recomputed elsewhere. */
   #remove({ workerId }: Worker): void {
-    this.#ledger.remove(workerId);
+    this.#parts.ledger.remove(workerId);
     this.meter.workerGone(workerId);
-    this.#registry.forget(workerId);
-    this.#outbox.drop(workerId);
+    this.#parts.registry.forget(workerId);
+    this.#parts.outbox.drop(workerId);
     this.#kv.cutOff(workerId);
-    for (const request of [...this.#buffer.requests]) {
+    for (const request of [...this.#parts.buffer.requests]) {
       if (request.residentOn === workerId) this.#life.unplace(request);
     }
   }
@@ -511,7 +476,7 @@ export class Rollout {
       request.response.refusal = { status: 500, message };
       this.#life.cut(request, "abort");
     }
-    this.#listener.threw(error, request);
+    this.#parts.listener.threw(error, request);
   }
 
   /** Runs one turn: what happened, then what follows from it. Turns within turns are part of the first. */
@@ -542,15 +507,18 @@ export class Rollout {
       act();
     } catch (error) {
       this.#isStopped = true;
-      this.#listener.broken(error);
+      this.#parts.listener.broken(error);
     }
   }
 
   #pump(): void {
     this.#failures.rejectJoined();
     if (this.#pause.mode !== "keep") {
-      const { kvTokensMax } = this.#ledger;
-      for (const command of this.#scheduler.schedule(this.#ledger.slots(), kvTokensMax)) {
+      const { kvTokensMax } = this.#parts.ledger;
+      for (const command of this.#parts.scheduler.schedule(
+        this.#parts.ledger.slots(),
+        kvTokensMax,
+      )) {
         this.#execute(command);
       }
     }
@@ -561,61 +529,60 @@ export class Rollout {
 
   /** Nothing runs, and no KV is on its way. */
   get isQuiet(): boolean {
-    return this.#ledger.inFlight === 0 && this.#executor.isStill;
+    return this.#parts.ledger.inFlight === 0 && this.#kv.executor.isStill;
   }
 
   #execute(command: ScheduleCommand): void {
     const { request } = command;
     if (command.kind === "reject") {
       const needs = `request ${request.spec.requestId} needs ${command.kvTokensNeeded} tokens of KV`;
-      const message = `${needs}, and the largest worker has ${this.#ledger.kvTokensMax}`;
+      const message = `${needs}, and the largest worker has ${this.#parts.ledger.kvTokensMax}`;
       request.response.refusal = { status: 502, message };
       this.#life.cut(request, "abort");
       return;
     }
     if (command.kind === "dispatch" && isSuspect(request)) {
-      this.#ledger.suspect(command.workerId, request);
+      this.#parts.ledger.suspect(command.workerId, request);
     }
-    if (command.kind === "dispatch") this.#buffer.move(request, "moving");
-    this.#executor.execute(command);
+    if (command.kind === "dispatch") this.#parts.buffer.move(request, "moving");
+    this.#kv.executor.execute(command);
   }
 
   #launch(request: Request, target: Target, kv: KvBlob | null): void {
     const { workerId, chunkTokens } = target;
-    this.#executor.start(request, target);
-    this.#buffer.move(request, "running");
-    const startMs = this.#options.clock.nowMs();
+    const weights = this.#parts.ledger.worker(workerId)?.weights ?? null;
+    this.#kv.executor.start(request, target);
+    this.#parts.buffer.move(request, "running");
+    const startMs = this.#parts.clock.nowMs();
     const began = { startMs, tokensMax: chunkTokens, kvTokens: kv?.tokens ?? 0 };
-    request.response.openChunk(workerId, this.#epoch, this.#weightsOf(workerId), began);
+    request.response.openChunk(workerId, this.#epoch, weights, began);
     request.response.startedMs ??= startMs;
     this.meter.count("chunks");
-    this.#chunks.began(request, startMs);
+    this.#parts.chunks.began(request, startMs);
     // The worker must have the request's own text before it adds to it; its siblings' can follow.
-    for (const update of this.#registry.dispatched(request, workerId)) this.#post(workerId, update);
-    for (const update of this.#registry.catchUp(request, workerId)) this.#post(workerId, update);
+    for (const update of this.#parts.registry.dispatched(request, workerId))
+      this.#post(workerId, update);
+    for (const update of this.#parts.registry.catchUp(request, workerId))
+      this.#post(workerId, update);
     this.#post(workerId, {
       kind: "run",
       request: request.spec,
       output: request.response.copied(),
       chunkTokens,
-      priority: this.#scheduler.isUrgent(request) ? "high" : "low",
+      priority: this.#parts.scheduler.isUrgent(request) ? "high" : "low",
       kv,
-      draft: this.#registry.source(request),
+      draft: this.#parts.registry.source(request),
       ...expertsWanted(request),
     });
   }
 
-  #weightsOf(workerId: WorkerId): WeightsId | null {
-    return this.#ledger.worker(workerId)?.weights ?? null;
-  }
-
   #post(workerId: WorkerId, command: WorkerCommand): void {
-    this.#outbox.post(workerId, command);
+    this.#parts.outbox.post(workerId, command);
   }
 
   #flush(): void {
-    for (const [workerId, commands] of this.#outbox.take()) {
-      const worker = this.#ledger.worker(workerId);
+    for (const [workerId, commands] of this.#parts.outbox.take()) {
+      const worker = this.#parts.ledger.worker(workerId);
       if (worker === null) continue;
       try {
         worker.send(commands);
@@ -625,14 +592,6 @@ export class Rollout {
       }
     }
   }
-}
-
-/** Rows `[from, to)` of the alternatives. */
-function rows(top: TopLogprobs | null, from: number, to: number): TopLogprobs | null {
-  if (top === null) return null;
-  const { count, tokens, logprobs } = top;
-  const [first, end] = [from * count, to * count];
-  return { count, tokens: tokens.subarray(first, end), logprobs: logprobs.subarray(first, end) };
 }
 
 function messageOf(error: unknown): string {
