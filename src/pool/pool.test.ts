@@ -3,8 +3,8 @@
 
 import { expect, spyOn, test } from "bun:test";
 import { SimulatedWorker } from "../../test/faults/simulated/worker.ts";
+import { newSimulated } from "../../test/suite/forwarding-suite.ts";
 import { ManualClock } from "../../test/suite/manual-clock.ts";
-import { newSimulated } from "../../test/suite/worker-suite.ts";
 import { weightEpoch, workerId } from "../core/base/ids.ts";
 import { EmbeddedKvPool } from "../core/kv/embedded-pool.ts";
 import { SAMPLING_DEFAULTS } from "../core/request/request.ts";

@@ -1,59 +1,29 @@
-// What every worker must hold, told of a simulated one: an implementation that passes another worker on
-// calls this from its own test file with its own way there.
+// What every worker must hold, whatever engine makes its tokens. Each kind of engine calls it from its own test file.
 
 import { expect, test } from "bun:test";
-import {
-  groupId,
-  requestId,
-  type WeightEpoch,
-  weightEpoch,
-  workerId,
-} from "../../src/core/base/ids.ts";
-import type { RequestSpec, SamplingParams } from "../../src/core/request/request.ts";
-import type { KvBlob, Worker, WorkerCommand, WorkerEvent } from "../../src/core/rollout/worker.ts";
-import { SimulatedWorker, simulatedToken } from "../faults/simulated/worker.ts";
-import { samplingOf, specOf } from "./request-spec.ts";
+import { present } from "../../src/core/base/assert.ts";
+import { requestId, type WeightEpoch, weightEpoch } from "../../src/core/base/ids.ts";
+import type { RequestSpec } from "../../src/core/request/request.ts";
+import type { KvBlob, Worker, WorkerEvent } from "../../src/core/rollout/worker.ts";
+import { runCommand, samplingOf, specOf } from "./request-spec.ts";
 
-export const EPOCH_0 = weightEpoch(0);
-const CAPACITY = { slots: 2, kvTokens: 400, contextTokens: 128, kvBytesPerToken: 8 };
-const PROMPT = Int32Array.of(5, 6, 7);
-
-/** A worker under test, and the simulated one that does the work. */
+/** A worker under test, of epoch 0, with two slots or more. */
 export interface WorkerHarness {
   readonly worker: Worker;
-  /** Resolves when all that was said so far, either way, has been heard. */
-  settled(): Promise<void>;
+  /** Its engine takes a step where it takes none by itself. */
+  readonly step?: () => void;
+  /** Ends the engine; absent: nothing but the machine's end does. */
+  readonly fail?: () => void | Promise<void>;
   close(): Promise<void>;
 }
 
-export type MakeWorker = (simulated: SimulatedWorker) => Promise<WorkerHarness>;
+const TOKENS = 24;
+const PROMPT = Int32Array.of(5, 6, 7);
+const WAIT_MS = 60_000;
+const KV_MARGIN = PROMPT.length + TOKENS;
 
-export function newSimulated(id = 0, length = 20): SimulatedWorker {
-  const options = { workerId: workerId(id), capacity: CAPACITY, epoch: EPOCH_0 };
-  return new SimulatedWorker({ ...options, lengthOf: () => length });
-}
-
-export function newSpec(id: number, sampling: Partial<SamplingParams> = {}): RequestSpec {
-  return specOf(id, {
-    prompt: PROMPT,
-    sampling: samplingOf({ seed: 7, tokensMax: 32, ...sampling }),
-  });
-}
-
-export function runOf(
-  request: RequestSpec,
-  options: { from?: number; chunkTokens?: number; kv?: KvBlob | null } = {},
-): WorkerCommand {
-  const { from = 0, chunkTokens = 32, kv = null } = options;
-  const output = tokensOf(request, 0, from);
-  return { kind: "run", request, output, chunkTokens, priority: "low", kv, draft: null };
-}
-
-export function tokensOf(request: RequestSpec, from: number, to: number): Int32Array {
-  return Int32Array.from({ length: to - from }, (_, i) =>
-    simulatedToken(request.requestId, from + i),
-  );
-}
+const specOfId = (id: number): RequestSpec =>
+  specOf(id, { prompt: PROMPT, sampling: samplingOf({ seed: 7, tokensMax: TOKENS }) });
 
 interface Heard {
   readonly epoch: WeightEpoch;
@@ -62,232 +32,223 @@ interface Heard {
 
 class Bench {
   readonly heard: Heard[] = [];
-  readonly simulated: SimulatedWorker;
-  readonly harness: WorkerHarness;
+  readonly worker: Worker;
+  readonly #harness: WorkerHarness;
 
-  constructor(simulated: SimulatedWorker, harness: WorkerHarness) {
-    this.simulated = simulated;
-    this.harness = harness;
-    harness.worker.listen((epoch, events) => {
+  constructor(harness: WorkerHarness) {
+    this.#harness = harness;
+    this.worker = harness.worker;
+    this.worker.listen((epoch, events) => {
       for (const event of events) this.heard.push({ epoch, event });
     });
   }
 
-  async send(...commands: WorkerCommand[]): Promise<void> {
-    this.harness.worker.send(commands);
-    await this.harness.settled();
+  async until(isTrue: () => boolean, what: string): Promise<void> {
+    const endMs = performance.now() + WAIT_MS;
+    while (!isTrue()) {
+      if (performance.now() > endMs) throw new Error(`waited in vain: ${what}`);
+      this.#harness.step?.();
+      await new Promise((resolve) => setTimeout(resolve, 0));
+    }
   }
 
-  async steps(count: number): Promise<void> {
-    for (let i = 0; i < count; i += 1) this.simulated.step();
-    await this.harness.settled();
+  of<K extends WorkerEvent["kind"]>(kind: K, from = 0): Extract<WorkerEvent, { kind: K }>[] {
+    return this.heard
+      .slice(from)
+      .flatMap(({ event }) =>
+        event.kind === kind ? [event as Extract<WorkerEvent, { kind: K }>] : [],
+      );
   }
 
-  of<K extends WorkerEvent["kind"]>(kind: K): Extract<WorkerEvent, { kind: K }>[] {
-    return this.heard.flatMap(({ event }) =>
-      event.kind === kind ? [event as Extract<WorkerEvent, { kind: K }>] : [],
-    );
+  /** Tokens of a request that were heard from `from` on: they begin at `offset` and have no gap. */
+  tokens(id: number, { from = 0, offset = 0 } = {}): number[] {
+    const tokens: number[] = [];
+    for (const event of this.of("tokens", from)) {
+      if (event.requestId !== id) continue;
+      expect(event.offset).toBe(offset + tokens.length);
+      expect(event.logprobs.length).toBe(event.tokens.length);
+      for (const logprob of event.logprobs) expect(logprob).toBeLessThanOrEqual(0.001);
+      tokens.push(...event.tokens);
+    }
+    return tokens;
   }
 
-  /** All tokens of a request, in the order in which they came. */
-  tokens(id: number): number[] {
-    return this.of("tokens").flatMap((event) => (event.requestId === id ? [...event.tokens] : []));
+  /** Runs one chunk to its end; its tokens, and how it ended. */
+  async chunk(
+    spec: RequestSpec,
+    fields: { output?: readonly number[]; chunkTokens?: number; kv?: KvBlob | null } = {},
+  ) {
+    const from = this.heard.length;
+    const { output = [], chunkTokens = TOKENS, ...rest } = fields;
+    this.worker.send([{ ...runCommand(spec, { output: [...output], chunkTokens }), ...rest }]);
+    await this.until(() => this.of("chunk_done", from).length > 0, "the chunk ends");
+    const tokens = this.tokens(spec.requestId, { from, offset: output.length });
+    return { tokens, finish: present(this.of("chunk_done", from)[0], "it ended").finish };
   }
 }
 
-export function workerSuite(name: string, make: MakeWorker): void {
-  const facts = (fact: string, check: (bench: Bench) => Promise<void>) =>
-    test(`${name}: ${fact}`, async () => {
-      const simulated = newSimulated();
-      const harness = await make(simulated);
+export function workerSuite(name: string, make: () => Promise<WorkerHarness>): void {
+  const fact = (
+    what: string,
+    check: (bench: Bench, harness: WorkerHarness) => Promise<void> | void,
+  ) =>
+    test(`${name}: ${what}`, async () => {
+      const harness = await make();
       try {
-        await check(new Bench(simulated, harness));
+        await check(new Bench(harness), harness);
       } finally {
         await harness.close();
       }
     });
-  lifeTests(facts);
-  kvTests(facts);
-  endTests(facts);
-  test(`${name}: a worker that failed before anybody listened says so to the listener`, async () => {
-    const simulated = newSimulated();
-    const harness = await make(simulated);
-    simulated.kill();
-    await harness.settled();
-    const { heard } = new Bench(simulated, harness);
-    await harness.settled();
-    await Promise.resolve();
-    expect(heard.map(({ event }) => event)).toEqual([{ kind: "failed", message: "killed" }]);
-    await harness.close();
-  });
-}
 
-type Facts = (fact: string, check: (bench: Bench) => Promise<void>) => void;
+  fact(
+    "a response is the same in one piece, in chunks, and continued from elsewhere",
+    async (b) => {
+      const whole = await b.chunk(specOfId(1));
+      expect([whole.tokens.length, whole.finish]).toEqual([TOKENS, "length"]);
+      b.worker.send([{ kind: "release", requestId: requestId(1) }]);
+      const made: number[] = [];
+      for (const [chunkTokens, finish] of [
+        [7, null],
+        [10, null],
+        [100, "length"],
+      ] as const) {
+        const chunk = await b.chunk(specOfId(1), { output: made, chunkTokens });
+        expect(chunk.finish).toBe(finish);
+        made.push(...chunk.tokens);
+        expect(made.length).toBe(Math.min(TOKENS, made.length));
+      }
+      expect(made).toEqual(whole.tokens);
+      b.worker.send([{ kind: "release", requestId: requestId(1) }]);
+      const rest = await b.chunk(specOfId(1), { output: whole.tokens.slice(0, 11) });
+      expect(rest).toEqual({ tokens: whole.tokens.slice(11), finish: "length" });
+    },
+  );
 
-function lifeTests(facts: Facts): void {
-  facts("a run streams its tokens by offset, and reports the end of the chunk", async (bench) => {
-    const spec = newSpec(1);
-    await bench.send(runOf(spec, { chunkTokens: 5 }));
-    await bench.steps(8);
-    expect(bench.tokens(1)).toEqual([...tokensOf(spec, 0, 5)]);
-    expect(bench.of("tokens").map((event) => event.offset)).toEqual([0, 1, 2, 3, 4]);
-    expect(bench.of("tokens").map((event) => event.logprobs[0])).toEqual([-0, -1, -2, -3, -4]);
-    expect(bench.of("chunk_done")).toEqual([
-      { kind: "chunk_done", requestId: spec.requestId, finish: null },
-    ]);
-  });
-
-  facts("a request continues where it was, chunk by chunk, without prefill", async (bench) => {
-    const spec = newSpec(1);
-    for (const from of [0, 8, 16]) {
-      await bench.send(runOf(spec, { from, chunkTokens: 8 }));
-      await bench.steps(10);
+  fact("requests at the same time do not touch one another", async (b) => {
+    const alone = [await b.chunk(specOfId(1)), await b.chunk(specOfId(2))];
+    const from = b.heard.length;
+    b.worker.send([1, 2].map((id) => runCommand(specOfId(id), { chunkTokens: TOKENS })));
+    await b.until(() => b.of("chunk_done", from).length === 2, "both end");
+    for (const [i, { tokens }] of alone.entries()) {
+      expect(b.tokens(i + 1, { from })).toEqual(tokens);
     }
-    expect(bench.tokens(1)).toEqual([...tokensOf(spec, 0, 20)]);
-    expect(bench.of("chunk_done").map((event) => event.finish)).toEqual([null, null, "stop"]);
-    expect(bench.of("stats").at(-1)?.stats).toMatchObject({
-      outputTokens: 20,
-      prefillTokens: 3,
-      recomputedTokens: 0,
-    });
   });
 
-  facts("output made elsewhere is taken, and prefilled", async (bench) => {
-    const spec = newSpec(3);
-    await bench.send(runOf(spec, { from: 11 }));
-    await bench.steps(12);
-    expect(bench.tokens(3)).toEqual([...tokensOf(spec, 11, 20)]);
-    expect(bench.of("stats").at(-1)?.stats.prefillTokens).toBe(14);
+  fact("KV is handed out once at most, and a response goes on with it or without", async (b) => {
+    const whole = await b.chunk(specOfId(1));
+    const first = await b.chunk(specOfId(1), { chunkTokens: 5 });
+    const ask = { kind: "export", requestId: requestId(1) } as const;
+    b.worker.send([ask, ask]);
+    await b.until(() => b.of("exported").length === 2, "both are answered");
+    const [kv, none] = b.of("exported").map((event) => event.kv);
+    expect(none).toBeNull();
+    expect(kv?.tokens ?? 0).toBeLessThanOrEqual(KV_MARGIN);
+    const rest = await b.chunk(specOfId(1), { output: first.tokens, kv: kv ?? null });
+    expect([...first.tokens, ...rest.tokens]).toEqual(whole.tokens);
   });
 
-  facts("requests of one step are reported in the order of the engine", async (bench) => {
-    await bench.send(runOf(newSpec(1)), runOf(newSpec(2, { tokensMax: 3 })));
-    await bench.steps(4);
-    const order = bench.heard.flatMap(({ event }) =>
-      event.kind === "tokens" || event.kind === "chunk_done"
-        ? [`${event.kind} ${event.requestId}`]
-        : [],
-    );
-    expect(order.slice(0, 7)).toEqual([
-      "tokens 1",
-      "tokens 2",
-      "tokens 1",
-      "tokens 2",
-      "tokens 1",
-      "tokens 2",
-      "chunk_done 2",
+  fact("a chunk that runs ends where it is when its KV is wanted", async (b) => {
+    const whole = await b.chunk(specOfId(1));
+    const from = b.heard.length;
+    b.worker.send([
+      runCommand(specOfId(1), { chunkTokens: TOKENS }),
+      { kind: "export", requestId: requestId(1) },
     ]);
-    expect(bench.of("chunk_done")[0]?.finish).toBe("length");
+    await b.until(() => b.of("exported", from).length === 1, "it is answered");
+    const tokens = b.tokens(1, { from });
+    expect(tokens).toEqual(whole.tokens.slice(0, tokens.length));
+    const kinds = b.heard.slice(from).map(({ event }) => event.kind);
+    if (kinds.includes("chunk_done")) {
+      expect(kinds.indexOf("chunk_done")).toBeLessThan(kinds.indexOf("exported"));
+    }
   });
 
-  facts("a released request emits no more events, and can run again", async (bench) => {
-    const spec = newSpec(1);
-    await bench.send(runOf(spec));
-    await bench.steps(3);
-    await bench.send({ kind: "release", requestId: spec.requestId });
-    await bench.steps(3);
-    expect(bench.tokens(1)).toEqual([...tokensOf(spec, 0, 3)]);
-    await bench.send(runOf(spec));
-    await bench.steps(2);
-    expect(bench.tokens(1)).toEqual([...tokensOf(spec, 0, 3), ...tokensOf(spec, 0, 2)]);
+  fact("a released request emits nothing more, and can run again", async (b) => {
+    const whole = await b.chunk(specOfId(1));
+    b.worker.send([
+      runCommand(specOfId(1), { chunkTokens: TOKENS }),
+      { kind: "release", requestId: requestId(1) },
+    ]);
+    const from = b.heard.length;
+    await b.chunk(specOfId(2));
+    expect(b.tokens(1, { from })).toEqual([]);
+    expect((await b.chunk(specOfId(1))).tokens).toEqual(whole.tokens);
   });
 
-  facts("drafts' updates are taken without an answer", async (bench) => {
-    const id = groupId("g");
-    const delta = {
-      kind: "delta",
-      groupId: id,
-      sampleIndex: 1,
-      offset: 0,
-      tokens: PROMPT,
-    } as const;
-    await bench.send({ kind: "register_group", groupId: id, prompt: PROMPT, ttlMs: 1000 }, delta, {
-      kind: "drop_group",
-      groupId: id,
-    });
-    expect(bench.heard).toEqual([]);
-  });
-}
-
-function kvTests(facts: Facts): void {
-  facts("KV is handed out once, and taken again", async (bench) => {
-    const spec = newSpec(1);
-    await bench.send(runOf(spec, { chunkTokens: 4 }));
-    await bench.steps(5);
-    const { requestId: id } = spec;
-    await bench.send({ kind: "export", requestId: id }, { kind: "export", requestId: id });
-    await bench.steps(1);
-    const [first, second] = bench.of("exported");
-    expect(first?.kv).toEqual({ tokens: 7, bytes: new ArrayBuffer(8) });
-    expect(second?.kv).toBeNull();
-    await bench.send(runOf(spec, { from: 4, kv: first?.kv ?? null }));
-    await bench.steps(20);
-    expect(bench.tokens(1)).toEqual([...tokensOf(spec, 0, 20)]);
-    expect(bench.of("stats").at(-1)?.stats).toMatchObject({ kvLoads: 1, recomputedTokens: 0 });
+  fact("updates of draft groups are taken without an answer", async (b) => {
+    const { groupId } = specOfId(1);
+    const delta = { groupId, sampleIndex: 1, offset: 0, tokens: PROMPT };
+    b.worker.send([
+      { kind: "register_group", groupId, prompt: PROMPT, ttlMs: 1000 },
+      { kind: "delta", ...delta },
+      { kind: "drop_group", groupId },
+    ]);
+    await b.chunk(specOfId(2));
+    expect([...b.of("gap"), ...b.of("failed")]).toEqual([]);
   });
 
-  facts("evicted and preempted requests are reported", async (bench) => {
-    await bench.send(runOf(newSpec(1), { chunkTokens: 4 }));
-    await bench.steps(5);
-    bench.simulated.evictOne();
-    await bench.steps(1);
-    expect(bench.of("evicted").map((event) => event.requestId)).toEqual([requestId(1)]);
-  });
-}
-
-function endTests(facts: Facts): void {
-  facts("after an advance events carry the new epoch, and nothing old runs", async (bench) => {
-    await bench.send(runOf(newSpec(1)));
-    await bench.steps(2);
+  fact("after an advance all events carry the new epoch, and nothing old runs", async (b) => {
     const epoch = weightEpoch(3);
-    await bench.send({ kind: "advance", epoch });
-    await bench.steps(1);
-    expect(bench.heard.filter((one) => one.epoch === epoch)[0]?.event).toEqual({
-      kind: "advanced",
-      epoch,
-    });
-    await bench.send(runOf(newSpec(1), { from: 2 }));
-    await bench.steps(20);
-    expect(bench.tokens(1)).toEqual([...tokensOf(newSpec(1), 0, 20)]);
-    expect(bench.heard.at(-1)?.epoch).toBe(epoch);
+    const whole = await b.chunk(specOfId(1));
+    const from = b.heard.length;
+    b.worker.send([
+      runCommand(specOfId(1), { chunkTokens: TOKENS }),
+      { kind: "advance", epoch },
+      runCommand(specOfId(2), { chunkTokens: TOKENS }),
+    ]);
+    await b.until(() => b.of("chunk_done", from).some((one) => one.requestId === 2), "it ends");
+    const advanced = b.heard.findIndex(({ event }) => event.kind === "advanced");
+    const after = b.heard.slice(advanced);
+    expect(new Set(after.map((one) => one.epoch))).toEqual(new Set([epoch]));
+    expect(b.heard.slice(from, advanced).filter((one) => one.epoch !== 0)).toEqual([]);
+    expect(b.tokens(1, { from: advanced })).toEqual([]);
+    expect((await b.chunk(specOfId(1))).tokens).toEqual(whole.tokens);
   });
 
-  facts("a control request is answered", async (bench) => {
-    const request = {
-      method: "POST",
-      path: "/no_such_route",
-      query: { mode: "keep" },
-      body: { a: [1, null] },
-      nextEpoch: weightEpoch(1),
-    } as const;
-    const direct: Worker = bench.simulated;
-    const answer = await bench.harness.worker.control(request);
-    expect(answer).toEqual(await direct.control(request));
-    expect(answer.status).toBe(404);
+  fact("it generates for a canary, and answers what it has no route for", async ({ worker }) => {
+    expect((await worker.canary(null)).status).toBe(200);
+    const request = { method: "POST", path: "/no_such_route", query: {}, body: {} } as const;
+    const { status } = await worker.control({ ...request, nextEpoch: weightEpoch(1) });
+    expect(status).toBe(404);
   });
 
-  facts("a worker that fails reports that once, as its last event", async (bench) => {
-    await bench.send(runOf(newSpec(1)));
-    await bench.steps(2);
-    bench.simulated.kill();
-    await bench.steps(1);
-    await bench.send(runOf(newSpec(2)));
-    expect(bench.of("failed")).toEqual([{ kind: "failed", message: "killed" }]);
-    expect(bench.heard.at(-1)?.event.kind).toBe("failed");
-  });
-
-  facts("reports its capacity", async ({ harness: { worker } }) => {
-    expect(worker.capacity).toEqual(CAPACITY);
-    expect(worker.supports(newSpec(1).sampling)).toEqual({ kind: "divided" });
+  fact("it names itself, and what it can hold", ({ worker }) => {
+    const { slots, kvTokens, contextTokens, kvBytesPerToken } = worker.capacity;
     expect(worker.name).not.toBe("");
+    expect(slots).toBeGreaterThanOrEqual(2);
+    expect(Math.min(kvTokens, contextTokens)).toBeGreaterThan(KV_MARGIN);
+    expect(kvBytesPerToken).toBeGreaterThanOrEqual(0);
+    expect(worker.supports(specOfId(1).sampling)).toEqual({ kind: "divided" });
   });
 
-  facts("closed, it ignores commands, and can be closed again", async (bench) => {
-    const { worker } = bench.harness;
-    await worker.close();
-    await worker.close();
-    worker.send([runOf(newSpec(1))]);
-    bench.simulated.step();
-    expect(bench.heard).toEqual([]);
+  fact("closed, it ignores commands, and can be closed again", async (b) => {
+    await b.worker.close();
+    await b.worker.close();
+    const from = b.heard.length;
+    b.worker.send([runCommand(specOfId(1), { chunkTokens: TOKENS })]);
+    await new Promise((resolve) => setImmediate(resolve));
+    expect(b.heard.slice(from)).toEqual([]);
+  });
+
+  fact("a worker that fails reports it once, as its last event", async (b, { fail }) => {
+    if (fail === undefined) return;
+    b.worker.send([runCommand(specOfId(1), { chunkTokens: TOKENS })]);
+    await fail();
+    await b.until(() => b.of("failed").length > 0, "it fails");
+    b.worker.send([runCommand(specOfId(2), { chunkTokens: TOKENS })]);
+    expect(b.of("failed")).toEqual([{ kind: "failed", message: expect.any(String) }]);
+    expect(b.heard.at(-1)?.event.kind).toBe("failed");
+  });
+
+  test(`${name}: a worker that failed before it had a listener reports it to the listener`, async () => {
+    const harness = await make();
+    await harness.fail?.();
+    const bench = new Bench(harness);
+    if (harness.fail !== undefined) {
+      await bench.until(() => bench.of("failed").length > 0, "it is reported");
+    }
+    expect(bench.of("failed").length).toBe(harness.fail === undefined ? 0 : 1);
+    await harness.close();
   });
 }

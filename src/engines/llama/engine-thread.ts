@@ -139,7 +139,9 @@ class EngineThread {
     if (figuresDue) {
       this.#statsMs = nowMs;
       // First: the end of the last response ends an iteration, whose report has these figures.
-      events.unshift({ kind: "stats", stats: this.#engine.stats() });
+      // Events of an epoch begin with `advanced`.
+      const first = events[0]?.kind === "advanced" ? 1 : 0;
+      events.splice(first, 0, { kind: "stats", stats: this.#engine.stats() });
     }
     const packed = packEvents(events);
     send({ kind: "events", epoch: this.#engine.epoch, events: packed }, transfersOf(packed));

@@ -3,8 +3,8 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { WebSocket } from "ws";
 import { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
+import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/forwarding-suite.ts";
 import { listen, open, QUICK, settled, turn, until } from "../../../test/suite/link-fixture.ts";
-import { newSimulated, newSpec, runOf, tokensOf } from "../../../test/suite/worker-suite.ts";
 import { present } from "../../core/base/assert.ts";
 import { groupId, requestId, weightEpoch } from "../../core/base/ids.ts";
 import { NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
@@ -104,14 +104,14 @@ const BAD: [name: string, code: number, reason: RegExp, send: (raw: Raw) => void
   [
     "another version",
     1008,
-    /^version: .* 9, not 3/,
+    /^version: .* 9, not 4/,
     (raw) => raw.message({ ...HELLO, protocolVersion: 9 }),
   ],
   // Its acknowledgement, version, token and session, as version 2 sent them.
   [
     "a hello of version 2",
     1008,
-    /^version: .* 2, not 3/,
+    /^version: .* 2, not 4/,
     (raw) => raw.socket.send(Uint8Array.of(8, 0, 18, 9, 8, 2, 18, 0, 26, 3, 111, 110, 101)),
   ],
 ];

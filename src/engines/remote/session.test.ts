@@ -1,7 +1,7 @@
 // KV that does not fit is left out on either side: it is recomputed, and nothing else suffers.
 
 import { expect, test } from "bun:test";
-import { newSimulated, newSpec, runOf } from "../../../test/suite/worker-suite.ts";
+import { newSimulated, newSpec, runOf } from "../../../test/suite/forwarding-suite.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import { HostSession } from "./host-session.ts";
 import { LINK_LIMITS } from "./limits.ts";

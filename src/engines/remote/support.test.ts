@@ -1,7 +1,7 @@
 // The table that crosses the wire answers as the worker it was asked of.
 
 import { expect, test } from "bun:test";
-import { newSimulated, newSpec } from "../../../test/suite/worker-suite.ts";
+import { newSimulated, newSpec } from "../../../test/suite/forwarding-suite.ts";
 import { NO_SHAPING, type SamplingParams } from "../../core/request/request.ts";
 import type { SamplingSupport } from "../../core/rollout/worker.ts";
 import { supportOf, supportTable } from "./support.ts";

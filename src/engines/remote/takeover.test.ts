@@ -4,8 +4,8 @@
 import { expect, setDefaultTimeout, test } from "bun:test";
 import { CuttingProxy } from "../../../test/faults/cutting-proxy.ts";
 import type { SimulatedWorker } from "../../../test/faults/simulated/worker.ts";
+import { newSimulated, newSpec, runOf } from "../../../test/suite/forwarding-suite.ts";
 import { listen, open, QUICK, settled, turn, until } from "../../../test/suite/link-fixture.ts";
-import { newSimulated, newSpec, runOf } from "../../../test/suite/worker-suite.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
 import type { LinkHost, LinkHostEvent, LinkHostOptions } from "./host.ts";
 import type { LinkedWorker } from "./worker.ts";

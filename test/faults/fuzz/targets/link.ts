@@ -13,8 +13,8 @@ import {
 } from "../../../../src/engines/remote/event-codec.ts";
 import { HostSession } from "../../../../src/engines/remote/host-session.ts";
 import { SidecarState } from "../../../../src/engines/remote/sidecar-state.ts";
+import { newSpec, runOf } from "../../../suite/forwarding-suite.ts";
 import { hostMessage, sidecarMessage } from "../../../suite/link-messages.ts";
-import { newSpec, runOf } from "../../../suite/worker-suite.ts";
 import { SimulatedWorker } from "../../simulated/worker.ts";
 import { type FuzzTarget, parser } from "../target.ts";
 import { editedBytes, listInputs } from "../variations.ts";

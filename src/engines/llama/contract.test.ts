@@ -1,0 +1,25 @@
+// The embedded engine, with the bundled model on libllama, by the contract of workers.
+
+import { afterAll, describe, setDefaultTimeout } from "bun:test";
+import { MODEL_PATH, skipReason } from "../../../test/llama/engine-fixture.ts";
+import { workerSuite } from "../../../test/suite/worker-suite.ts";
+import { present } from "../../core/base/assert.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
+import { type LlamaModel, openLlamaModel, openLlamaWorkers } from "./open.ts";
+
+// Portable kernels are slow, and the machine may be busy.
+setDefaultTimeout(60_000);
+
+const CAPACITY = { slots: 4, kvTokens: 600, contextTokens: 256, epoch: weightEpoch(0) };
+
+describe.skipIf(skipReason !== null)("embedded engine", () => {
+  let model: LlamaModel | null = null;
+  afterAll(() => model?.close());
+
+  workerSuite("embedded", async () => {
+    model ??= await openLlamaModel({ path: MODEL_PATH, deterministic: true });
+    const [opened] = await openLlamaWorkers(model, { ...CAPACITY, workers: 1 });
+    const worker = present(opened, "one was asked for");
+    return { worker, close: () => worker.close() };
+  });
+});
