@@ -8,9 +8,9 @@ import { programOf } from "../src/cli/cli.ts";
 import { defaultText, envName, FIELDS, type Field, fileKey } from "../src/config/fields.ts";
 import { KV_MOVE_FIGURES, POOL_FIGURES, SHOWN_FIGURES } from "../src/core/rollout/figures.ts";
 import { Meter } from "../src/core/rollout/meter.ts";
+import { routeTable } from "../src/features.ts";
 import { EngineTime } from "../src/observe/metrics/effective-time.ts";
 import { Metrics } from "../src/observe/metrics/metrics.ts";
-import { routeTable } from "../src/serve-routes.ts";
 import { SERVING_STATES } from "../src/server/live/serving-state.ts";
 
 const ROOT = join(import.meta.dir, "..");

@@ -1,64 +1,65 @@
-// The features of the server beside its requests and weights: one row each, in the order in which they observe and
-// close. A row says which routes it has, what it observes, what it keeps, and how it ends; serve.ts knows no more of it.
+// The features of the server: one row each, in the order in which they observe and close. A row says which routes and
+// sockets it has, what it observes, what it keeps, and how it ends; serve.ts knows no more of it.
 
-import type { IterationSummary } from "./core/rollout/iteration-span.ts";
-import type { Timers } from "./host/timers.ts";
-import type { Metrics } from "./observe/metrics/metrics.ts";
-import type { WorkerPool } from "./pool/pool.ts";
-import type { Drafts } from "./serve-drafts.ts";
-import type { ServeEvents } from "./serve-options.ts";
-import type { LearnedEpochs } from "./server/control/learned-epochs.ts";
-import type { WeightUpdates } from "./server/control/weights.ts";
+import { ADAPTER_CONTROL, ADAPTER_DATA } from "./adapters/list.ts";
+import { randomWord, wallClock } from "./app.ts";
+import { SAMPLES_MAX } from "./core/draft/service/limits.ts";
+import { DraftServer } from "./core/draft/service/server.ts";
+import { METRICS_ROUTES, metered } from "./metered.ts";
+import type { Feature, Parts } from "./serve-parts.ts";
+import { logged } from "./server/control/logged.ts";
+import { CONTROL_ROUTES, controlRoutes } from "./server/control/routes.ts";
+import { confined } from "./server/control/weights-roots.ts";
+import { DraftSocketService } from "./server/drafts/draft-socket.ts";
+import { EngineTelemetry } from "./server/drafts/engine-telemetry.ts";
+import { followedResponses } from "./server/drafts/followed-responses.ts";
 import { PLUGIN_ROUTES } from "./server/drafts/routes.ts";
-import type { PromptHistory } from "./server/history/prompt-history.ts";
 import { Iterations } from "./server/iterations.ts";
-import type { Kept } from "./server/kept.ts";
 import { LIVE_ROUTES } from "./server/live/routes.ts";
-import type { LiveView } from "./server/live/view.ts";
+import { LiveView } from "./server/live/view.ts";
+import { DATA_ROUTES, dataPlane } from "./server/openai/data-plane.ts";
+import { RequestJournals } from "./server/openai/request-journals.ts";
+import { OPENAPI_ROUTE } from "./server/openapi.ts";
 import { PAGE_ROUTE } from "./server/page/routes.ts";
-import { bound, type Route, type RouteInfo } from "./server/route.ts";
-import type { Sidecar, SidecarObserver } from "./server/sidecar.ts";
-import type { StreamService } from "./server/stream/service.ts";
-import type { Text } from "./text/text.ts";
+import { ROLLOUT_ROUTES, rolloutSide } from "./server/rollouts/routes.ts";
+import { bound, type RouteInfo } from "./server/route.ts";
+import { StreamService } from "./server/stream/service.ts";
+import { WORKER_ROUTES } from "./server/worker-registry.ts";
 
-export interface Feature {
-  readonly routes?: readonly Route[];
-  readonly observer?: SidecarObserver;
-  /** By kind, what it keeps of work that is done: /metrics shows it. */
-  readonly kept?: Readonly<Record<string, () => Kept>>;
-  /** All requests have ended, and no new one comes. */
-  readonly drained?: () => void;
-  /** The server stops: before the rollout does. */
-  readonly close?: () => void;
-}
-
-export interface FeatureParts {
-  readonly sidecar: Sidecar;
-  readonly pool: WorkerPool;
-  readonly weights: WeightUpdates;
-  readonly learned: LearnedEpochs;
-  readonly stream: StreamService;
-  readonly drafts: Drafts;
-  readonly live: LiveView;
-  readonly history: PromptHistory | null;
-  readonly text: Text;
-  /** Made when all that it counts is there. */
-  readonly metrics: () => Metrics;
-  readonly events: ServeEvents;
-  readonly timers: Timers;
+/** Every route of the server, as its row describes it. */
+export function routeTable(): readonly RouteInfo[] {
+  return [
+    ...CONTROL_ROUTES,
+    ...ADAPTER_CONTROL,
+    ...WORKER_ROUTES,
+    ...DATA_ROUTES,
+    ...ADAPTER_DATA,
+    ...ROLLOUT_ROUTES,
+    PAGE_ROUTE,
+    ...LIVE_ROUTES,
+    ...PLUGIN_ROUTES,
+    ...METRICS_ROUTES,
+    OPENAPI_ROUTE,
+  ];
 }
 
 /** Between two looks at the versions that engines report; fenced ones bring no events. */
 const VERSION_LOOK_MS = 250;
+/** Interval of the sweep for unused draft groups. */
+const DRAFT_SWEEP_MS = 1000;
 
-/** The routes of all rows, as they are described before a server runs. */
-export const FEATURE_ROUTES: readonly RouteInfo[] = [PAGE_ROUTE, ...LIVE_ROUTES, ...PLUGIN_ROUTES];
-
-const FEATURES: readonly ((parts: FeatureParts) => Feature)[] = [
-  ({ sidecar }) => ({
-    kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessionsKept },
-  }),
-  ({ history }) =>
+export function featuresOf(parts: Parts): Feature[] {
+  const { sidecar, history, learned, timers, options } = parts;
+  const { text } = options.model;
+  const { repeatedly: every } = timers;
+  const stream = new StreamService({
+    ...{ sidecar, text, random: randomWord, every },
+    failed: options.events.failed,
+  });
+  const drafts = draftService(parts);
+  const live = liveView(parts);
+  const features: Feature[] = [
+    { kept: { groups: () => sidecar.kept, sessions: () => sidecar.sessionsKept } },
     history === null
       ? {}
       : {
@@ -68,31 +69,70 @@ const FEATURES: readonly ((parts: FeatureParts) => Feature)[] = [
           },
           kept: { history: () => history.kept },
         },
-  ({ learned, timers }) => ({ close: timers.repeatedly(() => learned.look(), VERSION_LOOK_MS) }),
-  ({ stream }) => ({ drained: () => stream.end() }),
-  ({ drafts }) => ({
-    routes: bound(PLUGIN_ROUTES, drafts),
-    observer: { advanced: (epoch) => drafts.server.advance(epoch) },
-    drained: () => drafts.end(),
-    close: () => drafts.end(),
-  }),
-  logged,
-  iterations,
-  ({ live, sidecar, text }) => ({
-    routes: [PAGE_ROUTE, ...bound(LIVE_ROUTES, { live, sidecar, text })],
-    kept: { completed: () => live.completed.kept },
-    close: () => live.close(),
-  }),
-];
-
-export function featuresOf(parts: FeatureParts): Feature[] {
-  const features = FEATURES.map((feature) => feature(parts));
-  for (const { observer } of features) if (observer !== undefined) parts.sidecar.observe(observer);
+    { close: every(() => learned.look(), VERSION_LOOK_MS) },
+    { sockets: { "/v1/stream": stream }, drained: () => stream.end() },
+    drafts.feature,
+    operatorsLog(parts),
+    // Ends the last iteration before the view closes that keeps it.
+    iterations(parts, () => features),
+    {
+      routes: [PAGE_ROUTE, ...bound(LIVE_ROUTES, { live, sidecar, text })],
+      iterationEnded: (summary) => live.iterationEnded(summary),
+      kept: { completed: () => live.completed.kept },
+      close: () => live.close(),
+    },
+    metered(parts, { stream, telemetry: drafts.telemetry, live, features: () => features }),
+    ...requests(parts),
+  ];
   return features;
 }
 
+function liveView({ sidecar, pool, weights, timers, options }: Parts): LiveView {
+  const { events, iterationsFile = null, completedBytes = 0 } = options;
+  return new LiveView({
+    ...{ sidecar, pool, weights, clock: wallClock, every: timers.repeatedly, iterationsFile },
+    nowS: () => Date.now() / 1000,
+    completedBytesMax: completedBytes,
+    changed: (state) => events.stateChanged(state),
+    failed: events.failed,
+  });
+}
+
+/** The draft service behind /v1/draft: all groups of the sidecar, under its weight epochs, for engines with the plugin. */
+function draftService({ options, sidecar, history, timers }: Parts) {
+  const server = new DraftServer({
+    clock: wallClock,
+    instanceId: randomWord(),
+    // Responses to a prompt that comes again and again are all of one group.
+    limits: { samplesMax: SAMPLES_MAX },
+    leads: true,
+    source: followedResponses(sidecar.rollout, history),
+    release: options.version,
+  });
+  const telemetry = new EngineTelemetry({
+    clock: wallClock,
+    drafts: options.draft !== "off",
+    notLossless: options.events.notLossless,
+  });
+  const service = new DraftSocketService({ server, reports: telemetry, later: timers.afterwards });
+  const stopSweeping = timers.repeatedly(() => server.sweep(), DRAFT_SWEEP_MS);
+  const end = () => {
+    stopSweeping();
+    service.end();
+  };
+  const feature: Feature = {
+    routes: bound(PLUGIN_ROUTES, { server, telemetry, service }),
+    sockets: { "/v1/draft": service },
+    observer: { advanced: (epoch) => server.advance(epoch) },
+    drained: end,
+    close: end,
+  };
+  return { feature, telemetry };
+}
+
 /** Lines of the operator's log. */
-function logged({ pool, weights, events }: FeatureParts): Feature {
+function operatorsLog({ pool, weights, options }: Parts): Feature {
+  const { events } = options;
   return {
     observer: {
       advanced: (epoch) => events.weightsChanged(epoch, weights.version(epoch)),
@@ -111,19 +151,100 @@ function logged({ pool, weights, events }: FeatureParts): Feature {
       threw: events.failed,
       broken: (error) => events.broken(error),
     },
+    workerChanged: (member) => events.workerChanged(member),
+    iterationEnded: (summary) => events.iterationEnded(summary),
+    answered: (entry) => events.answered(entry),
   };
 }
 
-/** Ends the last iteration before the view closes that keeps it. */
-function iterations({ sidecar, live, metrics, events, timers }: FeatureParts): Feature {
+function iterations({ sidecar, timers }: Parts, features: () => readonly Feature[]): Feature {
   const all = new Iterations({
     sidecar,
     later: timers.afterwards,
-    ended: (summary: IterationSummary) => {
-      live.iterationEnded(summary);
-      metrics().iterationEnded(summary);
-      events.iterationEnded(summary);
+    ended: (summary) => {
+      for (const { iterationEnded } of features()) iterationEnded?.(summary);
     },
   });
   return { drained: () => all.end(), close: () => all.end() };
+}
+
+/** Requests, rollouts and control calls of clients, and what is kept of them over the end of the process. */
+function requests(parts: Parts): Feature[] {
+  const { options, sidecar, encoder, engines, pool, weights, learned, journals, saved } = parts;
+  const { text, names, eosTokenIds, openTextThread } = options.model;
+  const { afterwards: later } = parts.timers;
+  const { events, retryGraceMs: graceMs, version } = options;
+  const { held } = parts;
+  const after = (ms: number, run: () => void) => later(run, ms);
+  const versionOf = weights.version.bind(weights);
+  const files = journals;
+  const requestJournals = files && new RequestJournals({ files, sidecar, held, graceMs, after });
+  const plane = dataPlane({
+    ...{ sidecar, text, encoder, engines, eosTokenIds, after },
+    dialects: ADAPTER_DATA,
+    journals: requestJournals,
+    modelNames: names,
+    adapters: () => weights.adapters,
+    hasText: openTextThread !== null,
+    version: versionOf,
+    expected: (hint) => learned.requested(hint),
+    limits: { graceMs },
+    failed: events.failed,
+  });
+  const rollouts = rolloutSide({
+    ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord, files, after },
+    adapterOf: plane.adapterOf,
+    versionOf,
+    held: () => pool.held,
+  });
+  requestJournals?.adopt(saved.requests);
+  rollouts.known.adopt(saved.rollouts);
+  const control = controlRoutes(
+    {
+      ...{ sidecar, pool, weights, learned, version, later },
+      modelName: names[0],
+      abortRequests: plane.abort,
+      timeoutMs: options.weightsTimeoutMs,
+    },
+    ADAPTER_CONTROL,
+  );
+  const calls = [...confined(control, options.weightsRoots ?? null), ...parts.registry.routes()];
+  return [
+    {
+      routes: [
+        ...logged(calls, (entry) => events.controlled(entry)),
+        ...plane.routes,
+        ...rollouts.routes,
+      ],
+      kept: { requests: plane.kept, rollouts: rollouts.kept },
+      ...(journals && { observer: { advanced: () => journals.weights.write(held()) } }),
+      // A client that is cut off later gives up nothing.
+      stopped: async () => {
+        await Promise.all([rollouts.known.close(), requestJournals?.close()]);
+      },
+    },
+    resuming(parts, rollouts.known),
+  ];
+}
+
+/** Rollouts of an earlier process go on as soon as the engines serve, before anybody can see that they do. */
+function resuming(
+  { pool, sidecar, options }: Parts,
+  rollouts: ReturnType<typeof rolloutSide>["known"],
+): Feature {
+  let isOver = false;
+  return {
+    workerChanged: () => {
+      const count = rollouts.waiting;
+      if (isOver || count === 0) return;
+      if (!pool.hasStarted || sidecar.rollout.workers.length === 0) return;
+      isOver = true;
+      const weights = sidecar.rollout.workers.flatMap((worker) => worker.weights ?? []);
+      rollouts.resume(weights, options.events.failed);
+      options.events.resumed(count);
+    },
+    close: () => {
+      isOver = true;
+    },
+  };
 }

@@ -4,8 +4,8 @@
 import { afterAll, beforeAll, describe, expect, test } from "bun:test";
 import { cpSync, mkdirSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
+import { routeTable } from "../../../src/features.ts";
 import { BUNDLED_MODEL } from "../../../src/host/installation.ts";
-import { routeTable } from "../../../src/serve-routes.ts";
 import { engineMissing } from "../../e2e/tool.ts";
 import { temporaryFolder } from "../../suite/temporary-folder.ts";
 import { ToolProcess } from "../process.ts";

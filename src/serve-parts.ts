@@ -1,0 +1,150 @@
+// What a feature of the server is, and what every one is made over: engines, requests and weights.
+
+import { randomWord, wallClock } from "./app.ts";
+import { type WeightEpoch, weightEpoch } from "./core/base/ids.ts";
+import { lastWeights, savedWeights } from "./core/journal/held-weights.ts";
+import type { EmbeddedKvPool } from "./core/kv/embedded-pool.ts";
+import type { IterationSummary } from "./core/rollout/iteration-span.ts";
+import { loadCore } from "./core/wasm/load.ts";
+import type { RunJournals } from "./host/journal-file.ts";
+import { type Timers, timersOf } from "./host/timers.ts";
+import { type Member, WorkerPool } from "./pool/pool.ts";
+import type { ServeOptions } from "./serve-options.ts";
+import { LearnedEpochs } from "./server/control/learned-epochs.ts";
+import { WeightUpdates } from "./server/control/weights.ts";
+import { PoolCalls } from "./server/engine-calls.ts";
+import { EngineEncoder } from "./server/engine-encoder.ts";
+import type { PromptHistory } from "./server/history/prompt-history.ts";
+import type { AccessEntry, Served } from "./server/http.ts";
+import type { Kept } from "./server/kept.ts";
+import { type SavedRequest, savedRequest } from "./server/openai/request-journals.ts";
+import { type SavedRollout, savedRollout } from "./server/rollouts/journal.ts";
+import type { Route } from "./server/route.ts";
+import { Sidecar, type SidecarObserver } from "./server/sidecar.ts";
+import type { WorkerRegistry } from "./server/worker-registry.ts";
+import { type EncoderLimits, ThreadedEncoder } from "./text/encoder.ts";
+
+const EPOCH = weightEpoch(0);
+/** A million tokens of English, and what the slower of the two kinds of tokenizer takes for them. */
+const ENCODER_LIMITS: EncoderLimits = { charactersMax: 4 * 1024 * 1024, msMax: 30_000 };
+
+export interface Feature {
+  readonly routes?: readonly Route[];
+  readonly sockets?: Served["sockets"];
+  readonly observer?: SidecarObserver;
+  readonly workerChanged?: (member: Member) => void;
+  /** An update of the weights held generation back for so many seconds. */
+  readonly weightsHeld?: (seconds: number) => void;
+  readonly iterationEnded?: (summary: IterationSummary) => void;
+  readonly answered?: (entry: AccessEntry) => void;
+  /** By kind, what it keeps of work that is done: /metrics shows it. */
+  readonly kept?: Readonly<Record<string, () => Kept>>;
+  /** All requests have ended, and no new one comes. */
+  readonly drained?: () => void;
+  /** The server stops: before the rollout does. */
+  readonly close?: () => void;
+  /** The rollout has stopped, and connections are open. */
+  readonly stopped?: () => Promise<void>;
+}
+
+/** What is opened before the server serves, and closed after it. */
+export interface Opened {
+  readonly kv: EmbeddedKvPool;
+  readonly registry: WorkerRegistry;
+  readonly history: PromptHistory | null;
+  readonly journals: RunJournals | null;
+}
+
+export type Parts = ReturnType<typeof partsOf>;
+
+/** Events go to `features`, which may be added until the workers are opened. @throws AppError: the core cannot be loaded. */
+export function partsOf(options: ServeOptions, opened: Opened, features: readonly Feature[]) {
+  const { journals, history } = opened;
+  const timers = timersOf(options.events.failed);
+  const later = timers.afterwards;
+  const saved = savedIn(journals);
+  // The weights that were current when an earlier process ended.
+  const held = journals?.weights.held ?? null;
+  const journaled = [
+    ...[...saved.requests, ...saved.rollouts],
+    ...(held === null ? [] : [{ ...held, run: { epochs: [] } }]),
+  ];
+  const before = lastWeights(journaled);
+  const pool = new WorkerPool({
+    before,
+    sources: options.sources,
+    later,
+    controlMsMax: options.weightsTimeoutMs,
+    changed: (member) => {
+      for (const { workerChanged } of features) workerChanged?.(member);
+    },
+    workersMin: options.workersMin ?? 1,
+  });
+  const epoch = before?.epoch ?? EPOCH;
+  const sidecar = sidecarOf(options, { kv: opened.kv, history, timers, epoch });
+  const weights = new WeightUpdates({
+    ...{ sidecar, pool, clock: wallClock, later },
+    modelNames: options.model.names,
+    ...(before === null ? {} : { base: before.base }),
+    timeoutMs: options.weightsTimeoutMs,
+    notice: (notice) => options.events.weightsNotice(notice),
+    held: (seconds) => {
+      for (const { weightsHeld } of features) weightsHeld?.(seconds);
+    },
+    ...(journals && { kept: () => journals.weights.settled() }),
+  });
+  for (const one of savedWeights(journaled)) weights.name(one.epoch, one.version);
+  const learned = new LearnedEpochs({
+    ...{ sidecar, pool, weights, clock: wallClock, later },
+    stale: (notice) => options.events.weightsNotice({ kind: "stale", ...notice }),
+  });
+  const engines = new PoolCalls({ pool, sidecar, later });
+  const encoder = encoderOf(options, engines);
+  return {
+    ...{ ...opened, options, timers, saved, pool, sidecar, weights, learned, engines, encoder },
+    /** For journals. */
+    held: () => ({
+      epoch: sidecar.rollout.epoch,
+      version: weights.version(sidecar.rollout.epoch),
+      ...pool.held,
+    }),
+  };
+}
+
+/** What an earlier process kept. @throws AppError invalid_config: a journal is of something else. */
+function savedIn(journals: RunJournals | null) {
+  const requests: SavedRequest[] = [];
+  const rollouts: SavedRollout[] = [];
+  for (const run of journals?.takeSaved() ?? []) {
+    const request = savedRequest(run);
+    if (request === null) rollouts.push(savedRollout(run));
+    else requests.push(request);
+  }
+  return { requests, rollouts };
+}
+
+function encoderOf({ model }: ServeOptions, engines: PoolCalls): EngineEncoder | ThreadedEncoder {
+  const { text, openTextThread: openThread } = model;
+  return openThread === null
+    ? new EngineEncoder(engines, ENCODER_LIMITS)
+    : new ThreadedEncoder({ text, openThread, limits: ENCODER_LIMITS });
+}
+
+function sidecarOf(
+  options: ServeOptions,
+  parts: Pick<Opened, "kv" | "history"> & { timers: Timers; epoch: WeightEpoch },
+): Sidecar {
+  const { kv, history, timers, epoch } = parts;
+  const { policy, draft, chunkTokens } = options;
+  return new Sidecar({
+    rollout: {
+      ...{ policy, draft, chunkTokens, epoch, pool: kv, clock: wallClock, core: loadCore() },
+      later: timers.afterwards,
+      ...(history && { lengthPrior: history.prior }),
+    },
+    vocabularySize: options.model.text.vocabularySize,
+    limits: options.limits,
+    random: randomWord,
+    failed: options.events.failed,
+  });
+}
