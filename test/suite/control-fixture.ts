@@ -2,18 +2,17 @@
 
 import { ADAPTER_CONTROL } from "../../src/adapters/list.ts";
 import type { AppError } from "../../src/core/base/errors.ts";
-import { type WeightsId, weightEpoch } from "../../src/core/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
+import type { WeightsId } from "../../src/core/base/ids.ts";
 import type { Request } from "../../src/core/request/buffer.ts";
 import type { ControlAnswer, ControlRequest } from "../../src/core/rollout/worker.ts";
-import { loadCore } from "../../src/core/wasm/load.ts";
 import { WorkerPool, type WorkerSource } from "../../src/pool/pool.ts";
 import { controlRoutes } from "../../src/server/control/routes.ts";
 import { type WeightsNotice, WeightUpdates } from "../../src/server/control/weights.ts";
 import type { Exchange, Route } from "../../src/server/route.ts";
-import { Sidecar } from "../../src/server/sidecar.ts";
+import type { Sidecar } from "../../src/server/sidecar.ts";
 import { SimulatedWorker } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
+import { newSidecar } from "./new-sidecar.ts";
 import { samplingOf } from "./request-spec.ts";
 
 const TIMEOUT_MS = 5000;
@@ -86,20 +85,8 @@ export class ControlFixture {
       controlMsMax: 1000,
       changed: () => {},
     });
-    this.sidecar = new Sidecar({
-      rollout: {
-        policy: "seer",
-        draft: "grouped",
-        chunkTokens: 4,
-        epoch: weightEpoch(0),
-        pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1000, disk: null }),
-        clock,
-        core: loadCore(),
-      },
-      vocabularySize: 1000,
-      limits: { requestsMax: 100, groupsMax: 10, keptBytesMax: 64000, keptResponsesMax: 100 },
-      random: () => 7,
-    });
+    const limits = { requestsMax: 100, groupsMax: 10, keptBytesMax: 64000, keptResponsesMax: 100 };
+    this.sidecar = newSidecar(clock, { limits });
     this.sidecar.observe({ finished: (request) => this.finished.push(request) });
     this.weights = new WeightUpdates({
       sidecar: this.sidecar,

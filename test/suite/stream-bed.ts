@@ -4,12 +4,9 @@
 import { readFileSync } from "node:fs";
 import protobuf from "protobufjs";
 import { assert, present } from "../../src/core/base/assert.ts";
-import { weightEpoch, workerId } from "../../src/core/base/ids.ts";
-import { EmbeddedKvPool } from "../../src/core/kv/embedded-pool.ts";
-import type { SamplingSupport } from "../../src/core/rollout/worker.ts";
-import { loadCore } from "../../src/core/wasm/load.ts";
+import { workerId } from "../../src/core/base/ids.ts";
 import type { Socket } from "../../src/server/http.ts";
-import { type GenerationSpec, Sidecar, type SidecarLimits } from "../../src/server/sidecar.ts";
+import type { GenerationSpec, Sidecar, SidecarLimits } from "../../src/server/sidecar.ts";
 import type {
   FinishedEntry,
   JoinedEntry,
@@ -18,16 +15,8 @@ import type {
 } from "../../src/server/stream/frame.ts";
 import { type LengthOf, SimulatedWorker } from "../faults/simulated/worker.ts";
 import { ManualClock } from "./manual-clock.ts";
+import { newSidecar } from "./new-sidecar.ts";
 import { samplingOf } from "./request-spec.ts";
-
-const core = loadCore();
-
-/** Responses made here run in one piece, so they begin anew when a worker dies. */
-class WholeWorker extends SimulatedWorker {
-  override supports(): SamplingSupport {
-    return { kind: "whole" };
-  }
-}
 
 export const VOCABULARY = 1000;
 
@@ -51,35 +40,14 @@ export function newBed(options: {
   failed?: (error: unknown) => void;
 }): Bed {
   const clock = new ManualClock();
-  let random = 0;
-  const sidecar = new Sidecar({
-    rollout: {
-      policy: "seer",
-      draft: "grouped",
-      chunkTokens: 7,
-      epoch: weightEpoch(0),
-      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 1 << 20, disk: null }),
-      clock,
-      core,
-    },
-    vocabularySize: VOCABULARY,
-    limits: {
-      requestsMax: 10_000,
-      groupsMax: 1_000,
-      keptBytesMax: 64000000,
-      keptResponsesMax: 10_000,
-      ...options.limits,
-    },
-    random: () => {
-      random += 1;
-      return random;
-    },
+  const sidecar = newSidecar(clock, {
+    chunkTokens: 7,
+    limits: options.limits ?? {},
     failed: options.failed ?? (() => {}),
   });
   const workers: SimulatedWorker[] = [];
   const addWorker = () => {
-    const Kind = options.isWhole === true ? WholeWorker : SimulatedWorker;
-    const worker = new Kind({
+    const worker = new SimulatedWorker({
       workerId: workerId(workers.length),
       capacity: {
         slots: options.slots ?? 4,
@@ -89,6 +57,7 @@ export function newBed(options: {
       },
       epoch: sidecar.rollout.epoch,
       lengthOf: options.lengthOf,
+      isWhole: options.isWhole ?? false,
     });
     workers.push(worker);
     sidecar.rollout.addWorker(worker);

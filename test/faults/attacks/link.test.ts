@@ -5,15 +5,14 @@
 import { afterAll, beforeAll, expect, setDefaultTimeout, test } from "bun:test";
 import { present } from "../../../src/core/base/assert.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
-import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
 import type { Response } from "../../../src/core/request/response.ts";
-import { loadCore } from "../../../src/core/wasm/load.ts";
 import type { LinkHost } from "../../../src/engines/remote/host.ts";
 import type { LinkLimits } from "../../../src/engines/remote/limits.ts";
 import { openLinkWorker } from "../../../src/engines/remote/worker.ts";
 import { WorkerPool } from "../../../src/pool/pool.ts";
-import { Sidecar } from "../../../src/server/sidecar.ts";
+import type { Sidecar } from "../../../src/server/sidecar.ts";
 import { clock, listen } from "../../suite/link-fixture.ts";
+import { newSidecar } from "../../suite/new-sidecar.ts";
 import { samplingOf } from "../../suite/request-spec.ts";
 import { until } from "../http-client.ts";
 import { SimulatedWorker } from "../simulated/worker.ts";
@@ -105,20 +104,7 @@ beforeAll(async () => {
     controlMsMax: 5_000,
     changed: ({ source, state, reason }) => told.push(`${source.name} ${state} ${reason}`),
   });
-  sidecar = new Sidecar({
-    rollout: {
-      policy: "seer",
-      draft: "grouped",
-      chunkTokens: 8,
-      epoch: EPOCH,
-      pool: new EmbeddedKvPool({ clock, memoryBytesMax: 2 ** 20, disk: null }),
-      clock,
-      core: loadCore(),
-    },
-    vocabularySize: 1000,
-    limits: { requestsMax: 100, groupsMax: 100, keptBytesMax: 640000, keptResponsesMax: 100 },
-    random: () => 7,
-  });
+  sidecar = newSidecar(clock, { chunkTokens: 8 });
   sidecar.observe({
     broken: (error) => {
       broken = error;

@@ -45,6 +45,7 @@ export class SimulatedWorker implements Worker {
   #epoch: WeightEpoch;
   readonly #lengthOf: LengthOf;
   readonly #tokenOf: TokenOf;
+  readonly #isWhole: boolean;
   #listener: WorkerListener | null = null;
   /** In order of arrival: FCFS. */
   #waiting: Resident[] = [];
@@ -63,6 +64,8 @@ export class SimulatedWorker implements Worker {
     lengthOf: LengthOf;
     /** Default: `simulatedToken`, the same under all weights. */
     tokenOf?: TokenOf;
+    /** It takes responses in one piece only, so that they begin anew when it dies. */
+    isWhole?: boolean;
   }) {
     this.workerId = options.workerId;
     this.name = `simulated worker ${options.workerId}`;
@@ -70,6 +73,7 @@ export class SimulatedWorker implements Worker {
     this.#epoch = options.epoch;
     this.#lengthOf = options.lengthOf;
     this.#tokenOf = options.tokenOf ?? simulatedToken;
+    this.#isWhole = options.isWhole ?? false;
   }
 
   listen(listener: WorkerListener): void {
@@ -80,7 +84,7 @@ export class SimulatedWorker implements Worker {
   }
 
   supports(): SamplingSupport {
-    return { kind: "divided" };
+    return { kind: this.#isWhole ? "whole" : "divided" };
   }
 
   async control({ path }: ControlRequest): Promise<ControlAnswer> {

@@ -3,17 +3,15 @@
 
 import { ADAPTER_DATA } from "../../../src/adapters/list.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
-import { EmbeddedKvPool } from "../../../src/core/kv/embedded-pool.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
-import type { SamplingSupport } from "../../../src/core/rollout/worker.ts";
-import { loadCore } from "../../../src/core/wasm/load.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
 import { dataPlane } from "../../../src/server/openai/data-plane.ts";
 import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
-import { Sidecar } from "../../../src/server/sidecar.ts";
+import type { Sidecar } from "../../../src/server/sidecar.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { SimulatedWorker } from "../../faults/simulated/worker.ts";
 import { ManualClock } from "../../suite/manual-clock.ts";
+import { newSidecar } from "../../suite/new-sidecar.ts";
 import { EOS, TinyText, tinyEncoder, VOCABULARY } from "./tiny-text.ts";
 
 const WAIT_MS_MAX = 10_000;
@@ -27,12 +25,6 @@ export interface FixtureOptions {
   readonly chunkTokens?: number;
   /** The workers take responses in one piece only. */
   readonly whole?: boolean;
-}
-
-class WholeWorker extends SimulatedWorker {
-  override supports(): SamplingSupport {
-    return { kind: "whole" };
-  }
 }
 
 interface Timer {
@@ -61,31 +53,15 @@ export class PlaneFixture {
     const contextTokens = options.contextTokens ?? 4096;
     const capacity = { slots: 64, kvTokens: 65_536, contextTokens, kvBytesPerToken: 8 };
     const lengthOf = options.lengthOf ?? (({ requestId }) => 5 + (requestId % 7));
-    const Kind = options.whole === true ? WholeWorker : SimulatedWorker;
+    const isWhole = options.whole ?? false;
     this.workers = [0, 1].map(
-      (id) => new Kind({ workerId: workerId(id), capacity, epoch, lengthOf }),
+      (id) => new SimulatedWorker({ workerId: workerId(id), capacity, epoch, lengthOf, isWhole }),
     );
-    let draws = 0;
-    this.sidecar = new Sidecar({
-      rollout: {
-        policy: "seer",
-        draft: "grouped",
-        chunkTokens: options.chunkTokens ?? 4,
-        epoch,
-        pool: new EmbeddedKvPool({ clock: this.clock, memoryBytesMax: 1_000_000, disk: null }),
-        clock: this.clock,
-        core: loadCore(),
-      },
-      vocabularySize: VOCABULARY,
+    this.sidecar = newSidecar(this.clock, {
+      ...{ chunkTokens: options.chunkTokens ?? 4, vocabularySize: VOCABULARY },
       limits: {
-        requestsMax: options.requestsMax ?? 10_000,
-        groupsMax: 100,
-        keptBytesMax: 6400000,
-        keptResponsesMax: 1000,
-      },
-      random: () => {
-        draws += 1;
-        return draws;
+        ...{ requestsMax: options.requestsMax ?? 10_000, groupsMax: 100 },
+        ...{ keptBytesMax: 6_400_000, keptResponsesMax: 1000 },
       },
     });
     for (const worker of this.workers) this.sidecar.rollout.addWorker(worker);
