@@ -4,6 +4,7 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { decodeServerMessage, encodeClientMessage } from "../../test/suite/draft-client.ts";
+import { draftMessages } from "../../test/suite/draft-messages.ts";
 import { groupId, weightEpoch } from "../core/base/ids.ts";
 import {
   COUNT_BYTES,
@@ -42,48 +43,14 @@ const delta: fc.Arbitrary<SampleDelta> = fc.record({
   tokens: tokens(1),
 });
 const deltas = fc.array(delta, { maxLength: 4 });
-const total = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
+const _total = fc.integer({ min: 0, max: Number.MAX_SAFE_INTEGER });
 const kind = <K extends string>(value: K) => fc.constant(value);
 const status = fc.constantFrom("ok" as const, "stale_epoch" as const);
 
 const clientMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
   fc.record({ kind: kind("hello"), protocolVersion: uint32 }),
   fc.record({ kind: kind("hello"), protocolVersion: uint32, engine: id }),
-  fc.record({
-    kind: kind("telemetry"),
-    epoch,
-    running: uint32,
-    waiting: fc.option(fc.integer({ min: 0, max: 0x7fffffff })),
-    kvUsage: fc.option(fc.float({ min: 0, max: 1, noNaN: true }).map(Math.abs)),
-    isLossless: fc.boolean(),
-    steps: total,
-    stepUs: total,
-    proposeUs: total,
-    drafted: total,
-    accepted: total,
-    traced: total,
-    tracedElsewhere: total,
-    faults: total,
-    stepError: total,
-  }),
-  fc.record({
-    kind: kind("register_group"),
-    epoch,
-    groupId: id,
-    ttlMs: fc.integer({ min: 1, max: TTL_MS_MAX }),
-    prompt: tokens(0),
-  }),
-  fc.record({
-    kind: kind("update"),
-    epoch,
-    groups: fc.array(fc.record({ groupId: id, deltas }), { maxLength: 4 }),
-  }),
-  fc.record({
-    kind: kind("fetch"),
-    epoch,
-    states: fc.array(fc.record({ groupId: id, have: counts }), { maxLength: 4 }),
-  }),
-  fc.record({ kind: kind("fetch_past"), epoch, groupId: id, have: fc.nat(SAMPLES_MAX) }),
+  draftMessages({ epoch, groupId: id, sampleIndex, have: count, tokens }),
 );
 
 const serverMessage: fc.Arbitrary<ServerMessage> = fc.oneof(

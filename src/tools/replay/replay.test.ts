@@ -1,5 +1,5 @@
 import { describe, expect, test } from "bun:test";
-import { NaiveDrafter } from "../../../test/reference/naive-replay.ts";
+import { NaiveDrafter } from "../../../test/reference/naive-drafter.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
 import type { GroupId } from "../../core/base/ids.ts";
 import type { DraftQuery } from "../../core/draft/drafter.ts";

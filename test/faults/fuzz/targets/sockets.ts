@@ -3,9 +3,9 @@
 
 import fc from "fast-check";
 import { groupId, weightEpoch } from "../../../../src/core/base/ids.ts";
-import type { ClientMessage } from "../../../../src/core/draft/service/message.ts";
 import { charactersOf } from "../../../suite/characters.ts";
 import { encodeClientMessage } from "../../../suite/draft-client.ts";
+import { draftMessages } from "../../../suite/draft-messages.ts";
 import { clientMessage } from "../../../suite/stream-bed.ts";
 import type { Dice } from "../../attacks/settings.ts";
 import { anyJson, jsonOf, PLAIN, type Schema } from "../json-text.ts";
@@ -136,63 +136,15 @@ const group = fc
   .oneof(fc.constantFrom("a", "b"), name)
   .filter((one) => one !== "")
   .map(groupId);
-const total = fc.oneof(fc.nat({ max: 100 }), fc.constant(Number.MAX_SAFE_INTEGER));
-const tokens = fc
-  .array(fc.oneof(fc.nat({ max: 5 }), fc.integer({ min: 0, max: 0x7fffffff })), { maxLength: 12 })
-  .map((list) => Int32Array.from(list));
-const kind = <K extends string>(value: K) => fc.constant(value);
+const token = fc.oneof(fc.nat({ max: 5 }), fc.integer({ min: 0, max: 0x7fffffff }));
 const place = fc.oneof(fc.nat({ max: 6 }), fc.integer({ min: 0, max: 2 ** 22 }));
-
-const draftMessage: fc.Arbitrary<ClientMessage> = fc.oneof(
-  fc.record({
-    kind: kind("register_group"),
-    epoch,
-    groupId: group,
-    ttlMs: fc.integer({ min: 1, max: 86_400_000 }),
-    prompt: tokens,
-  }),
-  fc.record({
-    kind: kind("update"),
-    epoch,
-    groups: fc.array(
-      fc.record({
-        groupId: group,
-        deltas: fc.array(fc.record({ sampleIndex: place, offset: place, tokens }), {
-          maxLength: 3,
-        }),
-      }),
-      { maxLength: 3 },
-    ),
-  }),
-  fc.record({
-    kind: kind("fetch"),
-    epoch,
-    states: fc.array(fc.record({ groupId: group, have: fc.array(place, { maxLength: 5 }) }), {
-      maxLength: 3,
-    }),
-  }),
-  fc.record({ kind: kind("fetch_past"), epoch, groupId: group, have: place }),
-  fc.record({
-    kind: kind("telemetry"),
-    epoch,
-    running: uint32,
-    waiting: fc.option(fc.nat({ max: 9 })),
-    kvUsage: fc.option(fc.float({ min: 0, max: 1, noNaN: true })),
-    isLossless: fc.boolean(),
-    steps: total,
-    stepUs: total,
-    proposeUs: total,
-    drafted: total,
-    accepted: total,
-    traced: total,
-    tracedElsewhere: total,
-    faults: total,
-    stepError: total,
-  }),
-);
+const draftMessage = draftMessages({
+  ...{ epoch, groupId: group, sampleIndex: place, have: place },
+  tokens: () => fc.array(token, { maxLength: 12 }).map((list) => Int32Array.from(list)),
+});
 const hello = fc
   .record({
-    kind: kind("hello"),
+    kind: fc.constant("hello" as const),
     protocolVersion: fc.oneof(
       { arbitrary: fc.constant(1), weight: 30 },
       { arbitrary: uint32, weight: 1 },

@@ -1,16 +1,12 @@
-// The slow, obvious twin of src/tools/replay: a drafter that searches plain arrays, and a replay of one group at
-// a time written from the definitions. Groups draft from themselves alone, so what is live beside a
-// group must not change its counts.
+// A drafter that searches plain arrays.
 
 import type { GroupId } from "../../src/core/base/ids.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
-import type { TraceGroup } from "../../src/tools/replay/recordings.ts";
-import type { ReplayOptions, Tally } from "../../src/tools/replay/replay.ts";
 
 const CONTEXT = 3;
 const TREE_WIDTH = 2;
 
-export interface NaiveDraft {
+interface NaiveDraft {
   readonly tokens: number[];
   readonly parents: number[];
   readonly probabilities: number[];
@@ -42,7 +38,7 @@ function continuations(texts: readonly number[][], own: readonly number[]): [num
 }
 
 /** A path of the likeliest continuations, or a tree of the two likeliest of each, level by level. */
-export function naiveDraft(
+function naiveDraft(
   texts: readonly number[][],
   own: readonly number[],
   { tokensMax, probabilityMin, tree }: Wanted,
@@ -133,60 +129,4 @@ function textsOf(prompt: number[], responses: readonly (number[] | undefined)[])
   const begun = responses.filter((response) => response !== undefined && response.length > 0);
   if (begun.length === 0) return [prompt];
   return begun.map((response) => [...prompt, ...(response ?? [])]);
-}
-
-/** All root-to-node paths of the draft; the longest that the text continues with. */
-function acceptedBy(draft: NaiveDraft, rest: readonly number[]): number {
-  let longest = 0;
-  for (let node = 0; node < draft.tokens.length; node += 1) {
-    const path: number[] = [];
-    for (let at = node; at >= 0; at = draft.parents[at] ?? -1) path.unshift(draft.tokens[at] ?? -1);
-    const fits = path.length <= rest.length && path.every((token, i) => rest[i] === token);
-    if (fits) longest = Math.max(longest, path.length);
-  }
-  return longest;
-}
-
-/** The counts of one group. */
-export function naiveReplay(group: TraceGroup, options: ReplayOptions): Tally {
-  const { mode, siblings, drafter, budget, probabilityMin } = options;
-  const wanted = { tokensMax: budget, probabilityMin, tree: drafter === "tree" };
-  const all = group.responses.map((response) => [...response]);
-  const prompt = [...group.prompt];
-  const tally = { responses: 0, tokens: 0, steps: 0, drafted: 0, accepted: 0 };
-  const one = (texts: number[][], target: number[], at: number): number => {
-    const draft = naiveDraft(texts, [...prompt, ...target.slice(0, at)], wanted);
-    const accepted = acceptedBy(draft, target.slice(at));
-    const to = Math.min(target.length, at + accepted + 1);
-    tally.steps += 1;
-    tally.drafted += draft.tokens.length;
-    tally.accepted += accepted;
-    tally.tokens += to - at;
-    return to;
-  };
-  if (mode === "complete") {
-    for (const [i, target] of all.entries()) {
-      tally.responses += 1;
-      const others = all.filter((_, j) => j !== i).slice(0, siblings ?? all.length);
-      const before = drafter === "self" ? [] : others;
-      for (let at = 0; at < target.length; ) {
-        at = one(textsOf(prompt, [...before, target.slice(0, at)]), target, at);
-      }
-    }
-    return tally;
-  }
-  const targets = all.slice(0, siblings === null ? all.length : siblings + 1);
-  tally.responses = targets.length;
-  let at = targets.map(() => 0);
-  while (at.some((length, i) => length < (targets[i]?.length ?? 0))) {
-    // Everyone drafts from what all had when the round began.
-    const out = targets.map((target, i) => target.slice(0, at[i]));
-    at = targets.map((target, i) => {
-      const length = at[i] ?? 0;
-      if (length >= target.length) return length;
-      const seen = drafter === "self" ? [out[i] ?? []] : out;
-      return one(textsOf(prompt, seen), target, length);
-    });
-  }
-  return tally;
 }
