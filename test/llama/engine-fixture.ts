@@ -7,13 +7,13 @@ import type { Clock } from "../../src/core/base/clock.ts";
 import { AppError } from "../../src/core/base/errors.ts";
 import { mix32 } from "../../src/core/base/hash.ts";
 import { type GroupId, groupId, requestId, weightEpoch } from "../../src/core/base/ids.ts";
+import type { DraftPlanner, Offer } from "../../src/core/draft/draft-length.ts";
 import type { Drafter, DraftQuery, Drafts, UpdateResult } from "../../src/core/draft/drafter.ts";
 import { drawKey, type RequestSpec, SAMPLING_DEFAULTS } from "../../src/core/request/request.ts";
 import type { KvBlob, WorkerEvent } from "../../src/core/rollout/worker.ts";
 import { type EngineOptions, LlamaEngine } from "../../src/engines/llama/engine.ts";
 import { type LlamaLibrary, loadBackend, openLibrary } from "../../src/engines/llama/native.ts";
 import type { RunCommand } from "../../src/engines/llama/sequence.ts";
-import type { ClassPlan, DraftPlanner } from "../../src/engines/llama/speculation.ts";
 import { LlamaTokenizer } from "../../src/engines/llama/tokenizer.ts";
 import { LlamaWeights } from "../../src/engines/llama/weights.ts";
 
@@ -306,47 +306,24 @@ export function pathDraft(view: ScriptView, right: number): ScriptedDraft {
   return { tokens, parents: tokens.map((_, i) => i - 1) };
 }
 
-/** A wrong path that looks best, and beside it, from the root, a right one of up to `right` tokens. */
-export function treeDraft(view: ScriptView, right: number): ScriptedDraft {
-  const { query, have, future } = view;
-  const wrong = wrongToken(future[have]);
-  const half = Math.ceil(query.tokensMax / 2);
-  const tokens = [wrong];
-  const parents = [-1];
-  for (let i = 1; i < half; i += 1) {
-    tokens.push(wrong);
-    parents.push(i - 1);
-  }
-  const branch = future.slice(have, have + Math.min(right, query.tokensMax - half));
-  for (let i = 0; i < branch.length; i += 1) {
-    parents.push(i === 0 ? -1 : tokens.length - 1);
-    tokens.push(branch[i] as number);
-  }
-  return { tokens, parents };
-}
-
 export function wrongToken(right: number | undefined): number {
   return right === 100 ? 101 : 100;
 }
 
-/** Plans the same for both classes, always; remembers what it is told. */
+/** As many tokens as the longest draft has, up to `tokensMax`. */
 export class FixedPlanner implements DraftPlanner {
-  readonly observed: { position: number; probability: number; accepted: boolean }[] = [];
-  readonly #plan: ClassPlan;
+  readonly probabilityMin = 0;
+  readonly #tokensMax: number;
 
-  constructor(plan: Partial<ClassPlan> = {}) {
-    this.#plan = { tokensMax: 6, probabilityMin: 0, tree: false, weight: 1, ...plan };
+  constructor(tokensMax = 6) {
+    this.#tokensMax = tokensMax;
   }
 
-  plan(): { high: ClassPlan; low: ClassPlan } {
-    return { high: this.#plan, low: this.#plan };
+  wantsDrafts(): boolean {
+    return this.#tokensMax > 0;
   }
 
-  choose(): number {
-    return 0;
-  }
-
-  observe(position: number, probability: number, accepted: boolean): void {
-    this.observed.push({ position, probability, accepted });
+  choose({ gains }: Offer): number {
+    return Math.min(this.#tokensMax, gains.findLastIndex((gain) => gain > 0) + 1);
   }
 }

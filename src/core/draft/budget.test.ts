@@ -1,5 +1,5 @@
 import { expect, test } from "bun:test";
-import { breakEvenAcceptance, DraftBudget, leastChosen } from "./budget.ts";
+import { breakEvenAcceptance, DraftBudget } from "./budget.ts";
 import { bestUniformGamma, expectedTokens, type StepTimes } from "./throughput.ts";
 
 /** A GPU in the memory-bound range: rows are almost free. */
@@ -35,27 +35,6 @@ test("budget: the high class may take less likely tokens than the low one in a m
   expect(high.tokensMax).toBeGreaterThan(0);
 });
 
-test("budget: drafts trees only where a fork's second branch can pay", () => {
-  expect(new DraftBudget().plan({ high: 1, low: 0, stepMs: memoryBound }).high.tree).toBe(true);
-  const times: StepTimes = { ms: (batch, rows) => batch + (rows - batch) * 0.5 };
-  expect(new DraftBudget().plan({ high: 1, low: 0, stepMs: times }).high.tree).toBe(false);
-});
-
 test("budget: an empty batch has no plan", () => {
   expect(new DraftBudget().plan({ high: 0, low: 0, stepMs: memoryBound }).high.tokensMax).toBe(0);
-});
-
-test("leastChosen: takes what makes the engine fastest, also where the first rows are free and later ones are not", () => {
-  const times: StepTimes = { ms: (_batch, rows) => (rows <= 3 ? 15 : 15 + 3 * (rows - 3)) };
-  const probabilities = [0.9, 0.8, 0.7, 0.62, 0.55, 0.5, 0.44, 0.4];
-  // Two rows are free. A fourth makes 4.02 tokens in 21 ms, faster than 3.4 in 18; a fifth is slower.
-  expect(leastChosen(Float32Array.from(probabilities), 1, times)).toBeCloseTo(0.62);
-  expect(leastChosen(Float32Array.from(probabilities), 1, memoryBound)).toBeCloseTo(0.4);
-});
-
-test("leastChosen: takes nothing where all together gain too little", () => {
-  expect(leastChosen(new Float32Array(9).fill(0.99), 8, computeBound)).toBe(
-    Number.POSITIVE_INFINITY,
-  );
-  expect(leastChosen(new Float32Array(0), 8, memoryBound)).toBe(Number.POSITIVE_INFINITY);
 });

@@ -11,9 +11,6 @@ export interface ClassPlan {
   readonly tokensMax: number;
   /** Least cumulative probability, as the drafter returns it, of a token that is verified. */
   readonly probabilityMin: number;
-  readonly tree: boolean;
-  /** How many times as much as a token of the other class one of this class counts, >= 1. */
-  readonly weight: number;
 }
 
 export interface DraftPlan {
@@ -32,12 +29,7 @@ const GAMMA_CAP = 16;
  */
 const MARGIN = 1.4;
 
-/** Drafts of a step that gain less than this in all are not verified: step times are not known better. */
-const GAIN_MIN = 1.03;
-/** Above every weighted probability. */
-const NONE_CHOSEN = Number.POSITIVE_INFINITY;
-
-const OFF: ClassPlan = { tokensMax: 0, probabilityMin: 1, tree: false, weight: 1 };
+const OFF: ClassPlan = { tokensMax: 0, probabilityMin: 1 };
 
 export class DraftBudget {
   readonly #acceptance = new Acceptance(GAMMA_CAP);
@@ -78,11 +70,6 @@ export class DraftBudget {
     };
   }
 
-  /** See `leastChosen`. */
-  choose(weighted: Float32Array, batch: number, times: StepTimes): number {
-    return leastChosen(weighted, batch, times);
-  }
-
   #classPlan(tokensMax: number, acceptance: number, weight: number): ClassPlan {
     const acceptanceMin = acceptance / weight;
     const probabilityMin = this.#acceptance.thresholdFor(acceptanceMin);
@@ -90,60 +77,12 @@ export class DraftBudget {
     return {
       tokensMax: Math.min(tokensMax, DRAFT_TOKENS_MAX),
       probabilityMin,
-      // Two branches can only both pay where less than half a chance pays.
-      tree: acceptanceMin < TREE_ACCEPTANCE_MAX,
-      weight,
     };
-  }
-}
-
-/** Drafts whether it pays or not: to check that drafts change nothing, and to see what the budget saves. */
-export class ConstantBudget {
-  readonly #plan: ClassPlan = {
-    tokensMax: 8,
-    probabilityMin: 0.1,
-    tree: true,
-    weight: 1,
-  };
-
-  observe(): void {}
-
-  plan(): DraftPlan {
-    return { high: this.#plan, low: this.#plan };
-  }
-
-  choose(): number {
-    return 0;
   }
 }
 
 const BUDGET_NAMES = ["adaptive", "always"] as const;
 export type BudgetName = (typeof BUDGET_NAMES)[number];
-
-/** Above this, a second branch at a fork (probability < 1/2) cannot pay for its rows and its KV copy. */
-const TREE_ACCEPTANCE_MAX = 0.25;
-
-/**
- * Of all tokens drafted for a step of `batch` requests, the likeliest are verified, as many as make the engine fastest:
- * those whose probability times its class's weight is not below the result. Orders `weighted`. The rule is that of the
- * plugin (native/foretoken_vllm/src/foretoken_vllm/budget.py). A threshold alone takes tokens while each pays at the margin;
- * where the first rows are nearly free, it takes many that do not.
- */
-export function leastChosen(weighted: Float32Array, batch: number, times: StepTimes): number {
-  weighted.sort();
-  let least = NONE_CHOSEN;
-  let best = (GAIN_MIN * batch) / times.ms(batch, batch);
-  let tokens = batch;
-  for (let i = weighted.length - 1; i >= 0; i -= 1) {
-    const value = weighted[i] as number;
-    tokens += value;
-    const speed = tokens / times.ms(batch, batch + weighted.length - i);
-    if (speed <= best) continue;
-    best = speed;
-    least = value;
-  }
-  return least;
-}
 
 /** The break-even acceptance, dT * B / T: at it one more verified row neither gains nor loses. */
 export function breakEvenAcceptance(times: StepTimes, batch: number): number {

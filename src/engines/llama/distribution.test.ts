@@ -27,7 +27,7 @@ function quantile(degrees: number): number {
 }
 
 describe.skipIf(skipReason !== null)("distribution", () => {
-  test("the joint of the first two tokens is the model's: plain, with drafts, with trees", async () => {
+  test("the joint of the first two tokens is the model's: plain and with drafts", async () => {
     const program = join(import.meta.dir, "../../../test/llama/distribution-trials.ts");
     const child = Bun.spawn([process.execPath, program], { stdout: "pipe", stderr: "inherit" });
     const output = await new Response(child.stdout).text();
@@ -35,7 +35,7 @@ describe.skipIf(skipReason !== null)("distribution", () => {
     const counts: TrialCounts = JSON.parse(output.split("\n").at(-2) ?? "");
     const cells = Object.keys(counts.exact).length;
     expect(cells).toBeGreaterThan(10);
-    for (const way of ["plain", "linear", "tree"] as const) {
+    for (const way of ["plain", "drafted"] as const) {
       expect(chiSquare(counts[way], counts)).toBeLessThan(quantile(cells));
     }
     // A distribution that is off by a tenth on half of the cells would be noticed.

@@ -4,7 +4,7 @@
 import { assert, unreachable } from "../../core/base/assert.ts";
 import { AppError, type ErrorCode } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import { ConstantBudget, DraftBudget } from "../../core/draft/budget.ts";
+import { AdaptiveLength, ConstantLength } from "../../core/draft/draft-length.ts";
 import { History } from "../../core/draft/history.ts";
 import { Replica } from "../../core/draft/replica.ts";
 import { generateWith } from "./canary.ts";
@@ -55,7 +55,7 @@ class EngineThread {
             history: new History({ limitBytes: settings.historyBytes }),
           }),
         }),
-        planner: settings.draftBudget === "always" ? new ConstantBudget() : new DraftBudget(),
+        planner: settings.draftBudget === "always" ? new ConstantLength() : new AdaptiveLength(),
       },
     });
     if (settings.profileMs > 0) this.#engine.profile(settings.profileMs);

@@ -8,9 +8,10 @@ import { assert, unreachable } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { RequestId, WeightEpoch } from "../../core/base/ids.ts";
+import type { DraftPlanner } from "../../core/draft/draft-length.ts";
 import { DRAFT_TOKENS_MAX, type Drafter } from "../../core/draft/drafter.ts";
+import type { StepTimes } from "../../core/draft/throughput.ts";
 import type { FinishReason } from "../../core/request/request.ts";
-import type { ChunkDrafts } from "../../core/request/response.ts";
 import type {
   WorkerCapacity,
   WorkerCommand,
@@ -24,8 +25,8 @@ import { checkCapacity, checkRun } from "./limits.ts";
 import { Residency } from "./residency.ts";
 import { Sampler } from "./sampler.ts";
 import { type RunCommand, Sequence } from "./sequence.ts";
-import { type DraftPlanner, Speculation } from "./speculation.ts";
-import { LearnedStepCost, ProfiledStepCost, profileSteps, type StepCost } from "./step-cost.ts";
+import { Speculation } from "./speculation.ts";
+import { LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
 import { EngineProbe } from "./step-probe.ts";
 import { Stepper } from "./stepper.ts";
 import { type LlamaWeights, shapeDifference } from "./weights.ts";
@@ -43,7 +44,7 @@ export interface EngineOptions {
   readonly speculation: { readonly drafter: Drafter; readonly planner: DraftPlanner } | null;
   /** Tokens prefilled in one step, at most, over all requests. */
   readonly prefillRows?: number;
-  /** Streams beyond the slots, for parked requests and branches of draft trees. */
+  /** Streams beyond the slots, for parked requests. */
   readonly spareStreams?: number;
 }
 
@@ -68,7 +69,7 @@ export class LlamaEngine {
   #shape: LlamaWeights["info"]["shape"];
   #epoch: WeightEpoch;
   /** What steps cost here: flat until `profile` has run. */
-  #cost = new LearnedStepCost(new ProfiledStepCost([{ batch: 1, rows: 1, ms: 1 }], 0));
+  #cost = new LearnedStepCost(new ProfiledStepCost([{ rows: 1, ms: 1 }]));
 
   readonly #all = new Map<RequestId, Sequence>();
   /** In order of admission: the last is the youngest. */
@@ -109,7 +110,7 @@ export class LlamaEngine {
     this.#context = this.#openContext();
     this.#residency = new Residency(this.#context, this.#streams);
     const { speculation, clock, slots } = options;
-    this.#speculation = speculation && new Speculation({ ...speculation, clock, slots });
+    this.#speculation = speculation && new Speculation({ ...speculation, clock });
     this.#groups = speculation && new DraftGroups(speculation.drafter, clock);
     this.#stepper = this.#newStepper();
     this.capacity = {
@@ -124,7 +125,7 @@ export class LlamaEngine {
     return this.#epoch;
   }
 
-  /** The most KV tokens that were resident at any time, drafts and branches included. */
+  /** The most KV tokens that were resident at any time, drafts included. */
   get kvTokensPeak(): number {
     return this.#kvTokensPeak;
   }
@@ -135,7 +136,7 @@ export class LlamaEngine {
   }
 
   /** Measures what steps cost, in about `budgetMs`. Only while nothing is here; leaves no trace. */
-  profile(budgetMs: number): StepCost {
+  profile(budgetMs: number): StepTimes {
     assert(this.#all.size === 0, "only an empty engine is profiled");
     const probe = this.#probe();
     this.#cost = new LearnedStepCost(profileSteps(probe, budgetMs));
@@ -334,8 +335,7 @@ export class LlamaEngine {
 
   #probe(): EngineProbe {
     const { slots, cpuClock } = this.#options;
-    const rowsMax = Math.min(BATCH_ROWS, slots * (DRAFT_TOKENS_MAX + 1));
-    return new EngineProbe(this.#context, { slots, rowsMax, clock: cpuClock });
+    return new EngineProbe(this.#context, { slots, clock: cpuClock });
   }
 
   /** The boundary of one request outside of a step: what goes wrong ends this request and no other. */
@@ -482,7 +482,6 @@ export class LlamaEngine {
     const tokens = sequence.computed;
     this.#sendTokens(sequence);
     this.#residency.drop(sequence);
-    sequence.shadow = null;
     this.#waiting.unshift(sequence);
     this.#counts.preemptions += 1;
     this.#push({ kind: "preempted", requestId: sequence.spec.requestId, tokens });
@@ -568,11 +567,10 @@ export class LlamaEngine {
     }
     const { refusal } = sequence;
     const why = refusal === null ? {} : { refusal };
-    this.#push({ kind: "chunk_done", requestId, finish, ...why, ...countsOf(sequence) });
+    this.#push({ kind: "chunk_done", requestId, finish, ...why, ...sequence.counts() });
   }
 
   #setAside(sequence: Sequence): void {
-    sequence.shadow = null;
     this.#parked.add(sequence);
     this.#residency.setIdle(sequence);
   }
@@ -581,43 +579,18 @@ export class LlamaEngine {
     this.#sendTokens(sequence);
     this.#setAside(sequence);
     const { requestId } = sequence.spec;
-    this.#push({ kind: "chunk_done", requestId, finish: null, ...countsOf(sequence) });
+    this.#push({ kind: "chunk_done", requestId, finish: null, ...sequence.counts() });
   }
 
   #sendTokens(sequence: Sequence): void {
     if (!this.#unsent.delete(sequence)) return;
-    const { sent, length, chunkStart, promptLength } = sequence;
-    const count = sequence.spec.sampling.topLogprobs;
-    const [from, to] = [(sent - chunkStart) * count, (length - chunkStart) * count];
-    this.#events.push({
-      kind: "tokens",
-      requestId: sequence.spec.requestId,
-      offset: sent - promptLength,
-      tokens: sequence.tokens.slice(sent, length),
-      logprobs: sequence.logprobs.slice(sent - chunkStart, length - chunkStart),
-      top:
-        count === 0
-          ? null
-          : {
-              count,
-              tokens: sequence.topTokens.slice(from, to),
-              logprobs: sequence.topLogprobs.slice(from, to),
-            },
-    });
-    sequence.sent = length;
+    this.#events.push(sequence.takeTokens());
   }
 
   #push(event: WorkerEvent): void {
     this.#events.push(event);
     this.#urgent = true;
   }
-}
-
-function countsOf(sequence: Sequence): { drafts: ChunkDrafts; promptTokensCached?: number } {
-  const { draftedTokens, acceptedTokens, promptCached } = sequence;
-  const verifications = Int32Array.from(sequence.verifications);
-  const drafts = { draftedTokens, acceptedTokens, verifications };
-  return promptCached === null ? { drafts } : { drafts, promptTokensCached: promptCached };
 }
 
 function remove(list: Sequence[], sequence: Sequence): void {

@@ -12,13 +12,13 @@ import {
   newEngine,
   newRequest,
   OTHER_MODEL_PATH,
+  pathDraft,
   run,
   runToEnd,
   ScriptedDrafter,
   sharedModel,
   skipReason,
   soloResponse,
-  treeDraft,
 } from "../../../test/llama/engine-fixture.ts";
 import { groupId, requestId } from "../../core/base/ids.ts";
 import { Replica } from "../../core/draft/replica.ts";
@@ -108,7 +108,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     engine.close();
   });
 
-  test("an error while one request is drawn ends it alone, branches of its draft included", () => {
+  test("an error while one request is drawn ends it alone, with its draft", () => {
     const specs = Array.from({ length: 6 }, (_, id) =>
       newRequest(id, {
         tokensMax: 20,
@@ -125,9 +125,9 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
     );
     const drafter = new ScriptedDrafter(
       (query) => futures.get(`${query.groupId}/${query.sampleIndex}`)?.tokens ?? [],
-      (view) => treeDraft(view, 3),
+      (view) => pathDraft(view, 3),
     );
-    const planner = new FixedPlanner({ tree: true });
+    const planner = new FixedPlanner();
     const engine = newEngine({ slots: 6, speculation: { drafter, planner } });
     for (const { groupId, prompt } of specs) {
       engine.command({ kind: "register_group", groupId, prompt, ttlMs: 1e9 });
@@ -220,7 +220,7 @@ describe.skipIf(skipReason !== null)("faults of one request", () => {
   });
 
   test("whatever commands come, in whatever order, the engine continues and draws right", () => {
-    const speculation = { drafter: new Replica(), planner: new FixedPlanner({ tree: true }) };
+    const speculation = { drafter: new Replica(), planner: new FixedPlanner() };
     const engine = newEngine({ slots: 3, kvTokens: 120, contextTokens: 64, speculation });
     const good = newRequest(1000, { tokensMax: 8 });
     fc.assert(

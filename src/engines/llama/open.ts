@@ -64,7 +64,7 @@ export interface LlamaWorkersOptions {
  * CPU time for which each engine measures its steps at start. All do it at the same time, so that caches are
  * shared as they will be when the engines work.
  */
-const PROFILE_MS = 350;
+const PROFILE_MS = 1000;
 const HISTORY_BYTES = 64 * 1024 * 1024;
 
 /** @throws AppError native_library_missing, model_unreadable, or invalid_config (see `deterministic`). */

@@ -11,20 +11,12 @@ import type { Sequence } from "./sequence.ts";
 export class Residency {
   readonly #context: LlamaContext;
   readonly #isFree: boolean[];
-  #freeCount: number;
   /** Sequences that hold a stream and are not running; the first was put aside first. */
   readonly #idle = new Set<Sequence>();
-  /** One copy on its way from a stream to the branches of a draft tree. */
-  #scratch = new Uint8Array(0);
 
   constructor(context: LlamaContext, streams: number) {
     this.#context = context;
     this.#isFree = new Array(streams).fill(true);
-    this.#freeCount = streams;
-  }
-
-  get freeStreams(): number {
-    return this.#freeCount;
   }
 
   /** The sequence keeps its KV but does not run: its stream may be taken by another. */
@@ -99,23 +91,6 @@ export class Residency {
     return blob;
   }
 
-  /** Copies a running sequence's KV into `streams`, which must be free ones taken by `takeBranch`. */
-  copyToBranches(sequence: Sequence, streams: readonly number[]): void {
-    const bytes = this.#context.stateBytes(sequence.stream);
-    if (this.#scratch.length < bytes) this.#scratch = new Uint8Array(new ArrayBuffer(bytes * 2));
-    const copy = this.#scratch.subarray(0, bytes);
-    const written = this.#context.exportStream(sequence.stream, copy);
-    assert(written === bytes, "the library writes the bytes it announced");
-    for (const stream of streams) {
-      assert(this.#context.importStream(stream, copy), "a context takes a copy of its own stream");
-    }
-  }
-
-  /** A free stream for a branch of a draft tree; -1: none. Never moves a parked sequence. */
-  takeBranch(): number {
-    return this.#takeFree();
-  }
-
   /**
    * Brings the running sequences into neighbouring streams. llama.cpp computes only streams with
    * consecutive numbers in one graph: a single gap among 16 sequences makes every step a quarter slower, while a
@@ -161,10 +136,6 @@ export class Residency {
     other.stream = from;
   }
 
-  releaseBranch(stream: number): void {
-    this.#release(stream);
-  }
-
   #takeStream(): number {
     const free = this.#takeFree();
     if (free >= 0) return free;
@@ -189,7 +160,6 @@ export class Residency {
   #release(stream: number): void {
     this.#context.clear(stream);
     this.#isFree[stream] = true;
-    this.#freeCount += 1;
   }
 
   /** The lowest free stream; -1: none. */
@@ -197,7 +167,6 @@ export class Residency {
     const stream = this.#isFree.indexOf(true);
     if (stream < 0) return -1;
     this.#isFree[stream] = false;
-    this.#freeCount -= 1;
     return stream;
   }
 

@@ -9,18 +9,16 @@
 
 import type { DraftSource } from "../../core/draft/group-update.ts";
 import type { FinishReason, RequestSpec } from "../../core/request/request.ts";
-import type { Refusal } from "../../core/request/response.ts";
-import type { KvBlob, PriorityClass, WorkerCommand } from "../../core/rollout/worker.ts";
+import type { ChunkDrafts, Refusal } from "../../core/request/response.ts";
+import type {
+  KvBlob,
+  PriorityClass,
+  WorkerCommand,
+  WorkerEvent,
+} from "../../core/rollout/worker.ts";
 import { ShapingState } from "./shaping.ts";
 
 export type RunCommand = Extract<WorkerCommand, { kind: "run" }>;
-
-export interface ShadowDraft {
-  /** Length of the sequence when it was proposed. */
-  readonly at: number;
-  readonly tokens: Int32Array;
-  readonly probabilities: Float32Array;
-}
 
 export class Sequence {
   /** KV that is parked for a finished turn may become the next one's. */
@@ -57,10 +55,11 @@ export class Sequence {
   sent: number;
   /** Length up to which the tokens have reached the draft replica. */
   known: number;
-  /** Of the current step: its rows in the batch, and its draft's tokens and paths (from = to: no draft). */
+  /** Of the current step: its rows in the batch, and its draft among the step's drafts. */
   firstRow = 0;
   rowCount = 0;
-  proposedTokens = 0;
+  draftFrom = 0;
+  draftLength = 0;
   /** Of this chunk. */
   draftedTokens = 0;
   acceptedTokens = 0;
@@ -69,10 +68,6 @@ export class Sequence {
   finish: FinishReason | null = null;
   /** Why it cannot continue; its `finish` is "abort" then. */
   refusal: Refusal | null = null;
-  pathFrom = 0;
-  pathTo = 0;
-  /** A draft that is compared with what gets drawn, and not verified. */
-  shadow: ShadowDraft | null = null;
 
   constructor(command: RunCommand) {
     const { request, output, chunkTokens } = command;
@@ -121,6 +116,31 @@ export class Sequence {
   verified(offset: number, drafted: number, accepted: number): void {
     this.acceptedTokens += accepted;
     this.verifications.push(offset, drafted, accepted);
+  }
+
+  /** The tokens that have not been sent, as sent from now on. */
+  takeTokens(): Extract<WorkerEvent, { kind: "tokens" }> {
+    const { sent, length, chunkStart, promptLength, topTokens, topLogprobs } = this;
+    const count = this.spec.sampling.topLogprobs;
+    const [from, to] = [(sent - chunkStart) * count, (length - chunkStart) * count];
+    const top = { count, tokens: topTokens.slice(from, to), logprobs: topLogprobs.slice(from, to) };
+    this.sent = length;
+    return {
+      kind: "tokens",
+      requestId: this.spec.requestId,
+      offset: sent - promptLength,
+      tokens: this.tokens.slice(sent, length),
+      logprobs: this.logprobs.slice(sent - chunkStart, length - chunkStart),
+      top: count === 0 ? null : top,
+    };
+  }
+
+  /** What the end of its chunk reports. */
+  counts(): { drafts: ChunkDrafts; promptTokensCached?: number } {
+    const { draftedTokens, acceptedTokens, promptCached } = this;
+    const verifications = Int32Array.from(this.verifications);
+    const drafts = { draftedTokens, acceptedTokens, verifications };
+    return promptCached === null ? { drafts } : { drafts, promptTokensCached: promptCached };
   }
 
   /** The KV was dropped; computing it again counts as recomputed. */

@@ -15,7 +15,6 @@ import {
   ScriptedDrafter,
   skipReason,
   soloResponse,
-  treeDraft,
 } from "../../../test/llama/engine-fixture.ts";
 import { samplingOf } from "../../../test/suite/request-spec.ts";
 import { type LogitShaping, NO_SHAPING, type RequestSpec } from "../../core/request/request.ts";
@@ -237,7 +236,7 @@ describe.skipIf(skipReason !== null)("shaped responses", () => {
     for (const engine of engines) engine.close();
   });
 
-  test("batched, preempted and drafted along paths and trees: the same bits", () => {
+  test("batched, preempted and drafted: the same bits", () => {
     const names = Object.keys(SHAPINGS);
     const specs = Array.from({ length: 8 }, (_, id) =>
       shaped(names[id % names.length] ?? "all", id, id === 5 ? 0 : 2),
@@ -245,24 +244,22 @@ describe.skipIf(skipReason !== null)("shaped responses", () => {
     const futures = new Map(
       specs.map((spec) => [`${spec.groupId}/${spec.sampleIndex}`, soloResponse(spec).tokens]),
     );
-    for (const tree of [false, true]) {
-      const drafter = new ScriptedDrafter(
-        (ask) => futures.get(`${ask.groupId}/${ask.sampleIndex}`) ?? [],
-        (view) => (tree ? treeDraft(view, view.dice % 5) : pathDraft(view, view.dice % 7)),
-      );
-      const planner = new FixedPlanner({ tree });
-      const engine = newEngine({ slots: 5, kvTokens: 150, speculation: { drafter, planner } });
-      for (const { groupId, prompt } of specs) {
-        engine.command({ kind: "register_group", groupId, prompt, ttlMs: 1e9 });
-      }
-      for (const spec of specs) engine.command(run(spec));
-      const collector = runToEnd(engine);
-      for (const spec of specs) expectEqual(collector.response(spec.requestId), spec);
-      const { acceptedTokens, draftedTokens, preemptions } = engine.stats();
-      expect(acceptedTokens).toBeGreaterThan(30);
-      expect(draftedTokens).toBeGreaterThan(acceptedTokens);
-      expect(preemptions).toBeGreaterThan(0);
-      engine.close();
+    const drafter = new ScriptedDrafter(
+      (ask) => futures.get(`${ask.groupId}/${ask.sampleIndex}`) ?? [],
+      (view) => pathDraft(view, view.dice % 7),
+    );
+    const planner = new FixedPlanner();
+    const engine = newEngine({ slots: 5, kvTokens: 150, speculation: { drafter, planner } });
+    for (const { groupId, prompt } of specs) {
+      engine.command({ kind: "register_group", groupId, prompt, ttlMs: 1e9 });
     }
+    for (const spec of specs) engine.command(run(spec));
+    const collector = runToEnd(engine);
+    for (const spec of specs) expectEqual(collector.response(spec.requestId), spec);
+    const { acceptedTokens, draftedTokens, preemptions } = engine.stats();
+    expect(acceptedTokens).toBeGreaterThan(30);
+    expect(draftedTokens).toBeGreaterThan(acceptedTokens);
+    expect(preemptions).toBeGreaterThan(0);
+    engine.close();
   });
 });

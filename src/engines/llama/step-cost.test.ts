@@ -2,40 +2,30 @@ import { expect, test } from "bun:test";
 import { LearnedStepCost, ProfiledStepCost, profileSteps } from "./step-cost.ts";
 
 const SAMPLES = [
-  { batch: 1, rows: 1, ms: 1 },
-  { batch: 1, rows: 5, ms: 3 },
-  { batch: 4, rows: 4, ms: 2 },
-  { batch: 4, rows: 20, ms: 10 },
+  { rows: 1, ms: 1 },
+  { rows: 5, ms: 3 },
+  { rows: 17, ms: 9 },
 ];
 
-test("ms: a measured step costs what was measured", () => {
-  const cost = new ProfiledStepCost(SAMPLES, 0);
-  for (const { batch, rows, ms } of SAMPLES) expect(cost.ms(batch, rows)).toBeCloseTo(ms, 9);
-});
-
-test("ms: between and beyond measurements it is linear in rows, and between batches in the batch", () => {
-  const cost = new ProfiledStepCost(SAMPLES, 0);
+test("ms: what was measured, between and beyond it linear in rows, whoever they belong to", () => {
+  const cost = new ProfiledStepCost(SAMPLES.toReversed());
+  for (const { rows, ms } of SAMPLES) expect(cost.ms(1, rows)).toBeCloseTo(ms, 9);
   expect(cost.ms(1, 3)).toBeCloseTo(2, 9);
-  expect(cost.ms(1, 9)).toBeCloseTo(5, 9);
-  expect(cost.ms(2, 2)).toBeCloseTo(1 + 1 / 3, 9);
-  expect(cost.ms(8, 8)).toBeCloseTo(4, 9);
+  expect(cost.ms(3, 3)).toBeCloseTo(2, 9);
+  expect(cost.ms(1, 11)).toBeCloseTo(6, 9);
+  expect(cost.ms(1, 33)).toBeCloseTo(17, 9);
 });
 
-test("ms: a batch measured without drafts takes its rows' cost from the others", () => {
-  const cost = new ProfiledStepCost([...SAMPLES, { batch: 8, rows: 8, ms: 3 }], 0);
-  expect(cost.ms(8, 16)).toBeGreaterThan(cost.ms(8, 8));
+test("ms: from a single measurement every row costs the same", () => {
+  expect(new ProfiledStepCost([{ rows: 4, ms: 2 }]).ms(1, 8)).toBe(4);
 });
 
 test("ms: a measurement that dips with more rows is taken as noise", () => {
   const dip = [
-    { batch: 1, rows: 1, ms: 2 },
-    { batch: 1, rows: 2, ms: 1 },
+    { rows: 1, ms: 2 },
+    { rows: 2, ms: 1 },
   ];
-  expect(new ProfiledStepCost(dip, 0).ms(1, 2)).toBe(2);
-});
-
-test("branchMs: is proportional to the tokens copied", () => {
-  expect(new ProfiledStepCost(SAMPLES, 0.5).branchMs(10)).toBe(5);
+  expect(new ProfiledStepCost(dip).ms(1, 2)).toBe(2);
 });
 
 /** An engine whose step takes 1 ms and 0.1 ms a row, on a clock that only steps move. */
@@ -45,7 +35,6 @@ function newProbe(slots: number) {
   return {
     asked,
     slots,
-    rowsMax: 100,
     nowMs: () => nowMs,
     stepMs(batch: number, rowsPerSequence: number): number {
       const ms = 1 + batch * rowsPerSequence * 0.1;
@@ -53,27 +42,23 @@ function newProbe(slots: number) {
       asked.push(`${batch}x${rowsPerSequence}`);
       return ms;
     },
-    branchMsPerToken: () => 0.01,
   };
 }
 
-test("profileSteps: measures the grid and predicts it", () => {
-  const probe = newProbe(6);
-  const cost = profileSteps(probe, 1e6);
+test("profileSteps: measures steps and predicts others", () => {
+  const cost = profileSteps(newProbe(6), 1e6);
   expect(cost.ms(6, 6)).toBeCloseTo(1.6, 9);
   expect(cost.ms(2, 18)).toBeCloseTo(2.8, 9);
-  expect(probe.asked).not.toContain("6x17");
 });
 
-test("profileSteps: keeps to its time, plain steps first", () => {
-  const probe = newProbe(16);
-  profileSteps(probe, 40);
-  expect(probe.nowMs()).toBeLessThan(60);
-  for (const batch of [1, 2, 4, 8, 16]) expect(probe.asked).toContain(`${batch}x1`);
+test("profileSteps: with hardly any time it measures what drafting is decided by, once", () => {
+  const probe = newProbe(2);
+  profileSteps(probe, 1);
+  expect(probe.asked).toEqual(["1x1", "1x1", "2x1", "2x2", "2x4", "2x8"]);
 });
 
 test("LearnedStepCost: takes on what plain steps and draft rows really cost", () => {
-  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES));
   expect(cost.ms(1, 5)).toBeCloseTo(3, 9);
   for (let i = 0; i < 400; i += 1) cost.observe(1, 1, 2);
   expect(cost.ms(1, 1)).toBeCloseTo(2, 2);
@@ -84,7 +69,7 @@ test("LearnedStepCost: takes on what plain steps and draft rows really cost", ()
 });
 
 test("LearnedStepCost: one step in which the machine slept hardly counts, and time never turns negative", () => {
-  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES));
   cost.observe(1, 1, 5000);
   expect(cost.ms(1, 1)).toBeLessThan(1.1);
   for (let i = 0; i < 400; i += 1) cost.observe(1, 5, 0.001);
@@ -100,7 +85,7 @@ const LOADS: Readonly<Record<string, (step: number, chance: number) => number>> 
 
 for (const [name, factorOf] of Object.entries(LOADS)) {
   test(`LearnedStepCost: what drafts add is known within 15 % where ${name}`, () => {
-    const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+    const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES));
     let state = 1;
     for (let step = 0; step < 2000; step += 1) {
       state = Math.imul(state, 48271) >>> 1 || 1;
@@ -116,7 +101,7 @@ for (const [name, factorOf] of Object.entries(LOADS)) {
 }
 
 test("error: how far steps are from what is expected, however long a single one took", () => {
-  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES, 0));
+  const cost = new LearnedStepCost(new ProfiledStepCost(SAMPLES));
   for (let i = 0; i < 500; i += 1) cost.observe(1, 1, 2);
   const learnt = cost.error;
   expect(learnt).toBeLessThan(0.02);

@@ -9,21 +9,18 @@ import type { StepProbe } from "./step-cost.ts";
 /** KV of each scratch sequence: about the middle of a short response, as attention's cost grows with it. */
 const PROBE_TOKENS = 96;
 const PROBE_CHUNK = 32;
-const COPIES = 5;
 
 export class EngineProbe implements StepProbe {
   readonly slots: number;
-  readonly rowsMax: number;
   readonly #context: LlamaContext;
   readonly #clock: Clock;
   /** KV of PROBE_TOKENS tokens; streams 0..filled - 1 hold it. */
   #kv: Uint8Array | null = null;
   #filled = 0;
 
-  constructor(context: LlamaContext, options: { slots: number; rowsMax: number; clock: Clock }) {
+  constructor(context: LlamaContext, options: { slots: number; clock: Clock }) {
     this.#context = context;
     this.slots = options.slots;
-    this.rowsMax = options.rowsMax;
     this.#clock = options.clock;
   }
 
@@ -54,18 +51,6 @@ export class EngineProbe implements StepProbe {
     this.#context.decode();
     const ms = this.nowMs() - startMs;
     for (let stream = 0; stream < batch; stream += 1) this.#context.truncate(stream, PROBE_TOKENS);
-    return ms;
-  }
-
-  branchMsPerToken(): number {
-    const copy = this.#probeKv();
-    const startMs = this.nowMs();
-    for (let i = 0; i < COPIES; i += 1) {
-      this.#context.exportStream(0, copy);
-      this.#context.importStream(1, copy);
-    }
-    const ms = (this.nowMs() - startMs) / (COPIES * PROBE_TOKENS);
-    if (this.#filled === 1) this.#context.clear(1);
     return ms;
   }
 

@@ -12,6 +12,7 @@ import type { Sampler } from "./sampler.ts";
 import type { Sequence } from "./sequence.ts";
 import type { Speculation } from "./speculation.ts";
 import type { LearnedStepCost } from "./step-cost.ts";
+import { GRAPH_ROWS } from "./structs.ts";
 
 export interface StepperOptions {
   readonly context: LlamaContext;
@@ -34,19 +35,12 @@ export interface StepperCounts {
   recomputedTokens: number;
 }
 
-/** Rows of one stream in the step's batch: a sequence's own (path -1), or one path of its draft. */
-interface Part {
-  sequence: Sequence;
-  path: number;
-  stream: number;
-}
-
 export class Stepper {
   readonly #options: StepperOptions;
   readonly #counts: StepperCounts;
   readonly #decoding: Sequence[] = [];
-  readonly #parts: Part[] = [];
-  readonly #partPool: Part[] = [];
+  /** Those with rows in the step, in ascending order of their streams. */
+  readonly #parts: Sequence[] = [];
 
   constructor(options: StepperOptions, counts: StepperCounts) {
     this.#options = options;
@@ -54,28 +48,29 @@ export class Stepper {
   }
 
   /**
-   * Decides each request's rows: its pending token and drafts, or a piece of prefill. Drafts take at most
-   * `room` KV tokens. Returns the KV tokens that the step adds, copies for branches included.
+   * Decides each request's rows: its pending token and drafts, or a piece of prefill. Drafts take at most `room` KV
+   * tokens. Returns the KV tokens that the step adds.
    */
   plan(running: readonly Sequence[], options: { room: number; drafting: boolean }): number {
     this.#decoding.length = 0;
     for (const sequence of running) {
-      sequence.pathFrom = 0;
-      sequence.pathTo = 0;
-      sequence.proposedTokens = 0;
+      sequence.draftLength = 0;
       if (sequence.pending === 1) this.#decoding.push(sequence);
     }
-    const { speculation, residency, stepMs, draftRows, prefillRows } = this.#options;
+    const { speculation, stepMs, draftRows, prefillRows } = this.#options;
+    const batch = this.#decoding.length;
+    let draftLength = 0;
     if (speculation !== null && options.drafting) {
-      const room = { rows: draftRows, tokens: options.room };
-      speculation.propose(this.#decoding, residency, { room, stepMs });
+      // More rows than a graph takes would read the weights once more.
+      const room = Math.min(draftRows, GRAPH_ROWS - batch, options.room);
+      speculation.propose(this.#decoding, room, stepMs);
+      draftLength = speculation.length;
     }
     let prefillLeft = prefillRows;
     let tokens = 0;
     for (const sequence of running) {
       if (sequence.pending === 1) {
-        sequence.rowCount = this.#decodeRowCount(sequence);
-        tokens += Math.max(0, sequence.pathTo - sequence.pathFrom - 1) * sequence.computed;
+        sequence.rowCount = 1 + draftLength;
       } else {
         sequence.rowCount = Math.min(sequence.pending, prefillLeft);
         prefillLeft -= sequence.rowCount;
@@ -87,11 +82,14 @@ export class Stepper {
 
   /** Computes what `plan` laid out and draws tokens; sets `finish` where a response ended. */
   run(running: readonly Sequence[]): void {
-    this.#collectParts(running);
-    for (const { sequence, path } of this.#parts) {
+    this.#parts.length = 0;
+    for (const sequence of running) if (sequence.rowCount > 0) this.#parts.push(sequence);
+    // llama.cpp starts a new graph wherever the next stream's number is not one more than the last (16 rows in falling
+    // order take 3.6 times as long).
+    this.#parts.sort((a, b) => a.stream - b.stream);
+    for (const sequence of this.#parts) {
       if (sequence.pending > 1) this.#addPrefillRows(sequence);
-      else if (path < 0) this.#addPendingRow(sequence);
-      else this.#addPathRows(sequence, path);
+      else this.#addDecodeRows(sequence);
     }
     this.#decode();
     const acceptedBefore = this.#options.speculation?.acceptedTokens ?? 0;
@@ -106,10 +104,8 @@ export class Stepper {
   #countSaved(acceptedBefore: number): void {
     const { speculation, stepMs } = this.#options;
     const batch = this.#decoding.length;
-    if (speculation === null || batch === 0) return;
-    let rows = 0;
-    for (const { rowCount } of this.#decoding) rows += rowCount;
-    if (rows === batch) return;
+    if (speculation === null || batch === 0 || speculation.length === 0) return;
+    const rows = batch * (1 + speculation.length);
     const plainMs = stepMs.ms(batch, batch);
     const accepted = speculation.acceptedTokens - acceptedBefore;
     speculation.savedMs += (accepted / batch) * plainMs - (stepMs.ms(batch, rows) - plainMs);
@@ -135,63 +131,20 @@ export class Stepper {
     const rows = context.rows;
     const startMs = cpuClock.nowMs();
     context.decode();
-    const prefills = this.#parts.some(({ sequence }) => sequence.pending > 1);
+    const prefills = this.#parts.some(({ pending }) => pending > 1);
     if (!prefills) stepMs.observe(this.#parts.length, rows, cpuClock.nowMs() - startMs);
   }
 
-  #decodeRowCount(sequence: Sequence): number {
-    let rows = Math.max(1, sequence.pathTo - sequence.pathFrom);
-    for (let path = sequence.pathFrom; path < sequence.pathTo; path += 1) {
-      rows += this.#speculating().paths.length(path);
-    }
-    return rows;
-  }
-
-  /**
-   * The parts of the batch, in ascending order of their streams: llama.cpp starts a new graph wherever the
-   * next stream's number is not one more than the last (16 rows in falling order take 3.6 times as long).
-   */
-  #collectParts(running: readonly Sequence[]): void {
-    this.#parts.length = 0;
-    for (const sequence of running) {
-      if (sequence.rowCount === 0) continue;
-      if (sequence.pathFrom === sequence.pathTo) this.#addPart(sequence, -1, sequence.stream);
-      for (let path = sequence.pathFrom; path < sequence.pathTo; path += 1) {
-        this.#addPart(sequence, path, this.#speculating().paths.streams[path] as number);
-      }
-    }
-    this.#parts.sort((a, b) => a.stream - b.stream);
-  }
-
-  #addPart(sequence: Sequence, path: number, stream: number): void {
-    const index = this.#parts.length;
-    let part = this.#partPool[index];
-    if (part === undefined) {
-      part = { sequence, path, stream };
-      this.#partPool.push(part);
-    }
-    part.sequence = sequence;
-    part.path = path;
-    part.stream = stream;
-    this.#parts.push(part);
-  }
-
-  #addPendingRow(sequence: Sequence): void {
-    const position = sequence.computed;
-    const pending = sequence.tokens[position] as number;
-    sequence.firstRow = this.#options.context.add(pending, position, sequence.stream, true);
-  }
-
-  #addPathRows(sequence: Sequence, path: number): void {
-    const { context } = this.#options;
-    const { paths, proposed } = this.#speculating();
-    const position = sequence.computed;
-    const stream = paths.streams[path] as number;
-    const pending = sequence.tokens[position] as number;
-    paths.rows[path] = context.add(pending, position, stream, true);
-    for (let i = 0; i < paths.length(path); i += 1) {
-      const token = proposed.tokens[paths.node(path, i)] as number;
-      context.add(token, position + 1 + i, stream, true);
+  /** The pending token, its draft, and rows up to the step's length whose logits nobody reads. */
+  #addDecodeRows(sequence: Sequence): void {
+    const { context, speculation } = this.#options;
+    const { computed, stream } = sequence;
+    let token = sequence.tokens[computed] as number;
+    sequence.firstRow = context.add(token, computed, stream, true);
+    for (let i = 0; i + 1 < sequence.rowCount; i += 1) {
+      const isDraft = i < sequence.draftLength;
+      if (isDraft) token = speculation?.token(sequence, i) ?? token;
+      context.add(token, computed + 1 + i, stream, isDraft);
     }
   }
 
@@ -209,15 +162,15 @@ export class Stepper {
   }
 
   #read(sequence: Sequence): void {
-    if (sequence.pending > 1) {
+    const isPrefill = sequence.pending > 1;
+    if (isPrefill) {
       sequence.computed += sequence.rowCount;
       if (sequence.pending > 0) return;
     }
     const from = sequence.length;
-    sequence.finish =
-      sequence.pathFrom < sequence.pathTo ? this.#verify(sequence) : this.#drawOne(sequence);
+    const verifies = !isPrefill && sequence.rowCount > 1;
+    sequence.finish = verifies ? this.#verify(sequence) : this.#drawOne(sequence);
     this.#counts.outputTokens += sequence.length - from;
-    this.#options.speculation?.settleShadow(sequence);
   }
 
   #drawOne(sequence: Sequence): FinishReason | null {
@@ -265,53 +218,28 @@ export class Stepper {
     if (temperature > 0) sampler.filter(temperature, shaping);
   }
 
-  /** Draws along the drafts as long as they agree with what is drawn; keeps the branch that did. */
+  /** Draws along the draft as long as it agrees with what is drawn, and takes back the rows after that. */
   #verify(sequence: Sequence): FinishReason | null {
-    const speculation = this.#speculating();
-    const { paths, proposed } = speculation;
-    const { pathFrom, pathTo } = sequence;
+    const { speculation, residency } = this.#options;
+    assert(speculation !== null, "only an engine with a drafter has drafts");
     const from = sequence.length;
-    let path = pathFrom;
     let accepted = 0;
-    let acceptedOnFirst = 0;
     let finish: FinishReason | null = null;
     try {
       for (;;) {
-        finish = this.#draw(sequence, (paths.rows[path] as number) + accepted);
-        const token = sequence.tokens[sequence.length - 1] as number;
-        const at = { from: pathFrom, to: pathTo, path, depth: accepted };
-        const next = paths.follow(proposed, at, token);
-        if (next >= 0) {
-          accepted += 1;
-          path = next;
-          if (path === pathFrom) acceptedOnFirst = accepted;
-        }
-        if (next < 0 || finish !== null) break;
+        finish = this.#draw(sequence, sequence.firstRow + accepted);
+        const drawn = sequence.tokens[sequence.length - 1];
+        if (speculation.token(sequence, accepted) !== drawn) break;
+        accepted += 1;
+        if (finish !== null) break;
       }
     } finally {
-      // Also when a draw fails: no branch stays behind.
-      sequence.computed = from + accepted;
-      this.#commitPath(sequence, path);
+      // Also when a draw fails.
+      residency.truncate(sequence, from + accepted);
     }
+    if (sequence.draftLength === 0) return finish;
     speculation.acceptedTokens += accepted;
-    sequence.verified(from - sequence.promptLength, sequence.proposedTokens, accepted);
-    speculation.observe(sequence, acceptedOnFirst, finish !== null);
+    sequence.verified(from - sequence.promptLength, sequence.draftLength, accepted);
     return finish;
-  }
-
-  /** Makes the stream of `path` the sequence's, cut to what was accepted, and frees the other branches. */
-  #commitPath(sequence: Sequence, path: number): void {
-    const { paths } = this.#speculating();
-    for (let other = sequence.pathFrom; other < sequence.pathTo; other += 1) {
-      if (other !== path) this.#options.residency.releaseBranch(paths.streams[other] as number);
-    }
-    sequence.stream = paths.streams[path] as number;
-    this.#options.residency.truncate(sequence, sequence.computed);
-  }
-
-  #speculating(): Speculation {
-    const { speculation } = this.#options;
-    assert(speculation !== null, "only an engine with a drafter has drafts");
-    return speculation;
   }
 }

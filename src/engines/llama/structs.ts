@@ -31,7 +31,7 @@ export const BATCH_WORD = { tokens: 1, positions: 3, streamCounts: 4, streams: 5
  * Rows per graph. 64 or more query rows of one stream would switch flash attention to a tiled kernel
  * with another summing order, so this is what keeps results independent of how rows are batched.
  */
-const UBATCH_ROWS = 48;
+export const GRAPH_ROWS = 48;
 
 /**
  * `isTrial`: every weight is checked, and one that is not finite is an error; the file is mapped unchanged and
@@ -54,7 +54,7 @@ export function setContextParams(
 ): void {
   params.setUint32(CONTEXT_N_CTX, options.streams * options.streamTokens, true);
   params.setUint32(CONTEXT_N_BATCH, options.batchRows, true);
-  params.setUint32(CONTEXT_N_UBATCH, UBATCH_ROWS, true);
+  params.setUint32(CONTEXT_N_UBATCH, GRAPH_ROWS, true);
   params.setUint32(CONTEXT_N_SEQ_MAX, options.streams, true);
   // One thread per engine: several engines share the machine, and ggml's threads spin at barriers.
   params.setInt32(CONTEXT_N_THREADS, 1, true);

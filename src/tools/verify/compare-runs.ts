@@ -84,7 +84,7 @@ async function runOnce(
   try {
     const { workers, slots, kvTokens, ...rest } = shape;
     const epoch = weightEpoch(0);
-    // Right drafts and wrong ones, paths and trees, as many as possible: this is a check, not a race.
+    // Right drafts and wrong ones, as many as possible: this is a check, not a race.
     const capacity = { workers, slots, kvTokens, draftBudget: "always", epoch } as const;
     const report = await runIteration({
       ...rest,

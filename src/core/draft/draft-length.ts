@@ -1,0 +1,73 @@
+// How many draft tokens an engine verifies where all requests of a step get the same number: as many as make the most
+// tokens in the time that they take. The rule is that of the plugin (native/foretoken_vllm/src/foretoken_vllm/budget.py):
+// while nothing pays, drafts are not even made, but for one step now and then.
+
+import type { StepTimes } from "./throughput.ts";
+
+/** The drafts of one step. */
+export interface Offer {
+  /** Decoding requests. */
+  readonly batch: number;
+  /** The sum of their weights: tokens that the step brings without drafts. */
+  readonly whole: number;
+  /** Weighted tokens that the drafts' tokens at each depth bring, if they are verified. */
+  readonly gains: Float64Array;
+}
+
+export interface DraftPlanner {
+  /** A token that is less likely to be accepted is not drafted. */
+  readonly probabilityMin: number;
+  /** Whether drafts are to be made; once a step. */
+  wantsDrafts(): boolean;
+  /** Draft tokens of each request that are verified; 0: none. */
+  choose(offer: Offer, times: StepTimes): number;
+}
+
+/** Speed that drafts must gain, as a part: what is less is lost in the noise of what steps take. */
+const GAIN_MIN = 1.03;
+/** Steps in a row whose drafts did not pay before drafting rests; then it rests twice as long each time. */
+const REST_AFTER = 4;
+const REST_MAX = 32;
+
+export class AdaptiveLength implements DraftPlanner {
+  readonly probabilityMin = 0.06;
+  #unpaid = 0;
+  #rest = 0;
+
+  wantsDrafts(): boolean {
+    if (this.#rest === 0) return true;
+    this.#rest -= 1;
+    return false;
+  }
+
+  choose({ batch, whole, gains }: Offer, times: StepTimes): number {
+    let length = 0;
+    let best = (GAIN_MIN * whole) / times.ms(batch, batch);
+    let tokens = whole;
+    for (const [depth, gain] of gains.entries()) {
+      if (gain === 0) break;
+      tokens += gain;
+      const speed = tokens / times.ms(batch, batch * (depth + 2));
+      if (speed <= best) continue;
+      best = speed;
+      length = depth + 1;
+    }
+    this.#unpaid = length > 0 ? 0 : this.#unpaid + 1;
+    if (this.#unpaid >= REST_AFTER)
+      this.#rest = Math.min(REST_MAX, 2 ** (this.#unpaid - REST_AFTER));
+    return length;
+  }
+}
+
+/** Drafts whether it pays or not: to check that drafts change nothing, and to see what the choice saves. */
+export class ConstantLength implements DraftPlanner {
+  readonly probabilityMin = 0.1;
+
+  wantsDrafts(): boolean {
+    return true;
+  }
+
+  choose({ gains }: Offer): number {
+    return Math.min(8, gains.findLastIndex((gain) => gain > 0) + 1);
+  }
+}
