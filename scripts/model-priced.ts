@@ -1,5 +1,6 @@
 // Makes the priced model: the bundled model, widened and deepened so that a decode step costs what a real model's step
-// costs, with the same output. As Hugging Face files and as GGUF, in the project's ignored cache.
+// costs, with the same output. As Hugging Face files for vLLM, in the project's ignored cache; for embedded engines
+// `foretoken rollout --model priced` makes one in memory (src/cli/priced-model.ts).
 //
 //   npm run model:priced -- [--factor 4] [--layers 4] [--out .cache/model-priced]
 //
@@ -8,26 +9,14 @@
 // over f times as many values, of which the new ones are zero: the norm's weights are divided by sqrt(f) and its epsilon
 // by f. Further layers have seeded weights and output projections of zeros, so they add nothing to the residual.
 
-import {
-  closeSync,
-  cpSync,
-  ftruncateSync,
-  mkdirSync,
-  openSync,
-  readFileSync,
-  rmSync,
-  writeSync,
-} from "node:fs";
+import { closeSync, cpSync, mkdirSync, openSync, readFileSync, rmSync, writeSync } from "node:fs";
 import { join } from "node:path";
 import { parseArgs } from "node:util";
 import { fold32 } from "../src/core/base/hash.ts";
-import { GGML_TYPE, type GgufTensor, readGgufHead } from "../src/engines/llama/gguf.ts";
 import { openSafetensors, readTensor } from "../src/engines/llama/safetensors.ts";
-import { checkpointName, convertWeights } from "../src/engines/llama/weights-conversion.ts";
 
 const root = join(import.meta.dir, "..");
 const SOURCE = join(root, "model", "hf");
-const SOURCE_GGUF = join(root, "model", "foretoken-3m-f16.gguf");
 const SEED = 42;
 /** Of the weights of further layers: small enough for bf16 products to stay finite, and not zero. */
 const NOISE = 0.02;
@@ -47,13 +36,12 @@ export interface PricedOptions {
   readonly factor: number;
   /** At least as many as the bundled model has. */
   readonly layers: number;
-  /** An output folder, recreated: `hf/` and `model-f16.gguf` in it. */
+  /** An output folder, recreated: `hf/` in it. */
   readonly out: string;
 }
 
 export interface PricedModel {
   readonly folder: string;
-  readonly gguf: string;
   readonly parameters: number;
 }
 
@@ -82,10 +70,8 @@ export function writePricedModel({ factor, layers, out }: PricedOptions): Priced
   ]);
   const tensors = widenedTensors(config, factor, layers);
   writeSafetensors(join(folder, "model.safetensors"), tensors);
-  const gguf = join(out, "model-f16.gguf");
-  writeGguf(gguf, folder, { config: wide, tensors });
   const parameters = [...tensors.values()].reduce((sum, { values }) => sum + values.length, 0);
-  return { folder, gguf, parameters };
+  return { folder, parameters };
 }
 
 function widened(config: Config, factor: number, layers: number): Config {
@@ -176,100 +162,6 @@ function bf16(values: Float32Array): Uint8Array {
   return new Uint8Array(halves.buffer);
 }
 
-/** Metadata of the bundled GGUF with other sizes, in front of the checkpoint's weights. */
-function writeGguf(
-  path: string,
-  folder: string,
-  about: { config: Config; tensors: ReadonlyMap<string, Tensor> },
-): void {
-  const base = readGgufHead(SOURCE_GGUF);
-  const skeleton = `${path}.skeleton`;
-  const { head, bytes } = ggufHead(base.tensors, about);
-  const file = openSync(skeleton, "w");
-  ftruncateSync(file, bytes);
-  writeSync(file, head);
-  closeSync(file);
-  convertWeights({ base: skeleton, source: folder, target: path });
-  rmSync(skeleton);
-}
-
-const ALIGNMENT = 32;
-const aligned = (bytes: number) => Math.ceil(bytes / ALIGNMENT) * ALIGNMENT;
-
-/** The bytes before the tensors' data, and how long the whole file is (ggml-org/ggml, docs/gguf.md). */
-function ggufHead(
-  base: readonly GgufTensor[],
-  { config, tensors }: { config: Config; tensors: ReadonlyMap<string, Tensor> },
-): { head: Uint8Array; bytes: number } {
-  const first = base[0];
-  if (first === undefined) throw new Error("the bundled GGUF holds no tensors");
-  const source = readFileSync(SOURCE_GGUF);
-  const metadata = Buffer.from(source.subarray(24, source.indexOf(ggufString(first.name))));
-  const sizes: Record<string, number> = {
-    "qwen3.block_count": config.num_hidden_layers,
-    "qwen3.embedding_length": config.hidden_size,
-    "qwen3.feed_forward_length": config.intermediate_size,
-    "qwen3.attention.head_count": config.num_attention_heads,
-    "qwen3.attention.head_count_kv": config.num_key_value_heads,
-  };
-  for (const [key, value] of Object.entries(sizes)) {
-    metadata.writeUInt32LE(value, valueOffset(metadata, key));
-  }
-  const epsilon = "qwen3.attention.layer_norm_rms_epsilon";
-  metadata.writeFloatLE(config.rms_norm_eps, valueOffset(metadata, epsilon));
-  const parts: Buffer[] = [];
-  let dataBytes = 0;
-  const entries = ggufTensors(base, config.num_hidden_layers);
-  for (const { name, type } of entries) {
-    const tensor = tensors.get(checkpointName(name) ?? "");
-    if (tensor === undefined) throw new Error(`no weights become tensor ${name}`);
-    parts.push(ggufString(name), ggufEntry(tensor.shape, type, dataBytes));
-    dataBytes += aligned(tensor.values.length * (type === GGML_TYPE.f32 ? 4 : 2));
-  }
-  const counts = Buffer.from(source.subarray(0, 24));
-  counts.writeBigUInt64LE(BigInt(entries.length), 8);
-  const head = Buffer.concat([counts, metadata, ...parts]);
-  return { head, bytes: aligned(head.length) + dataBytes };
-}
-
-/** The bundled model's tensors; further layers have those of its first one. */
-function ggufTensors(
-  base: readonly GgufTensor[],
-  layers: number,
-): { name: string; type: number }[] {
-  const outside = base.filter(({ name }) => !name.startsWith("blk."));
-  const layer = base.filter(({ name }) => name.startsWith("blk.0."));
-  const inside = Array.from({ length: layers }, (_, i) =>
-    layer.map(({ name, type }) => ({ name: name.replace("blk.0.", `blk.${i}.`), type })),
-  );
-  return [...outside, ...inside.flat()];
-}
-
-function ggufString(text: string): Buffer {
-  const bytes = Buffer.alloc(8 + text.length);
-  bytes.writeBigUInt64LE(BigInt(text.length));
-  bytes.write(text, 8);
-  return bytes;
-}
-
-/** Number of dimensions, dimensions (innermost first), type, offset. */
-function ggufEntry(shape: readonly number[], type: number, offset: number): Buffer {
-  const entry = Buffer.alloc(4 + 8 * shape.length + 4 + 8);
-  entry.writeUInt32LE(shape.length);
-  for (const [i, size] of shape.toReversed().entries())
-    entry.writeBigUInt64LE(BigInt(size), 4 + 8 * i);
-  entry.writeUInt32LE(type, 4 + 8 * shape.length);
-  entry.writeBigUInt64LE(BigInt(offset), 8 + 8 * shape.length);
-  return entry;
-}
-
-/** Offset of a 4-byte value: after its key and the type's number. */
-function valueOffset(metadata: Buffer, key: string): number {
-  const at = metadata.indexOf(ggufString(key));
-  if (at < 0) throw new Error(`the bundled GGUF has no ${key}`);
-  return at + 8 + key.length + 4;
-}
-
 function writeFully(path: string, parts: readonly Uint8Array[]): void {
   const file = openSync(path, "w");
   for (const part of parts) {
@@ -293,7 +185,7 @@ if (import.meta.main) {
       out: values.out,
     });
     console.error(`${(made.parameters / 1e6).toFixed(1)} M parameters`);
-    console.log(`${made.folder}\n${made.gguf}`);
+    console.log(made.folder);
   } catch (error) {
     console.error(`model:priced: ${error instanceof Error ? error.message : String(error)}`);
     process.exit(2);

@@ -7,11 +7,11 @@
 // are of the better one's time over seer's: above 1 seer wins. Of wall, tail and CPU time, the median over rounds of the
 // ratios within a round. Cells of `--simulated` are no measurements: engines are modelled, groups a part of the paper's.
 
-import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { parseArgs } from "node:util";
 import Table from "cli-table3";
-import { writePricedModel } from "../../scripts/model-priced.ts";
+import { PRICED } from "../../src/cli/priced-model.ts";
 import { median, type Round } from "../../src/cli/rounds.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { type SimDraft, simulateCell } from "../../src/tools/simulate/cell.ts";
@@ -55,18 +55,12 @@ export function cellOf(name: string, rounds: Readonly<Record<string, readonly Ti
   };
 }
 
-function pricedModel(): string {
-  const out = join(ROOT, ".cache", "model-priced");
-  const file = join(out, "foretoken-priced-f16.gguf");
-  return existsSync(file) ? file : writePricedModel({ factor: 4, layers: 4, out }).gguf;
-}
-
 async function embedded(
   name: string,
   cell: { model: string; engines: string; groups: string; kv: keyof typeof KV; rounds: string },
 ): Promise<Cell> {
   const report = join(OUT, `${name.replaceAll(/\W+/g, "-")}.json`);
-  const model = cell.model === "priced" ? ["--model", pricedModel()] : [];
+  const model = cell.model === "priced" ? ["--model", PRICED] : [];
   const child = Bun.spawn(
     [
       ...[process.execPath, join(ROOT, "src", "main.ts"), "rollout"],

@@ -18,6 +18,7 @@ import { parseCompare, type Run } from "./compare.ts";
 import { EXIT_FAILED, EXIT_INTERRUPTED } from "./exit.ts";
 import { groupsOf } from "./job.ts";
 import { writeOutput } from "./output.ts";
+import { PRICED } from "./priced-model.ts";
 import { ProgressDisplay } from "./progress.ts";
 import { loadPrompts } from "./prompts.ts";
 import { ResponseWriter } from "./responses.ts";
@@ -85,12 +86,19 @@ export function rolloutCommand(setStatus: (status: number) => void): Command {
   });
 }
 
-/** What --demo sets, unless given: eight groups and too little KV for them, under two policies in turn. */
-const DEMO = { limit: 8, kvTokens: 2560, compare: "group,seer" } as const;
+/** What --demo sets, unless given: steps as dear as a real model's, and KV for some three responses an engine. */
+const DEMO = {
+  model: PRICED,
+  limit: 8,
+  maxTokens: 1024,
+  kvTokens: 1200,
+  compare: "group,divided,seer",
+} as const;
+const DEMO_FIELDS = Object.keys(DEMO) as (keyof typeof DEMO)[];
 
 function withDemo(command: Command, settings: RolloutSettings): RolloutSettings {
   if (!settings.demo) return settings;
-  const { explicit, inherited } = givenFields(command, ["limit", "kvTokens", "compare"]);
+  const { explicit, inherited } = givenFields(command, DEMO_FIELDS);
   const given = new Set<string>([...explicit, ...inherited]);
   const entries = Object.entries(DEMO).filter(([name]) => !given.has(name));
   return { ...settings, ...Object.fromEntries(entries) };
@@ -132,6 +140,7 @@ async function rollout(promptsPath: string, settings: RolloutSettings): Promise<
   let engines: RolloutEngines | null = null;
   try {
     engines = await openEngines(settings, abort.signal);
+    if (settings.model === PRICED && !settings.quiet) console.error(engines.model);
     const groups = await readGroups(promptsPath, engines, settings);
     const reports = await runRounds(runs, { groups, engines, settings, outPath, abort });
     const file = reportFile(settings, engines.model, reports);

@@ -6,12 +6,14 @@ import type { Settings } from "../config/fields.ts";
 import { AppError, errorText } from "../core/base/errors.ts";
 import { weightEpoch, workerId } from "../core/base/ids.ts";
 import type { Worker } from "../core/rollout/worker.ts";
-import { openLlamaModel } from "../engines/llama/open.ts";
+import { MemoryFile } from "../engines/llama/memory-file.ts";
+import { type LlamaModel, openLlamaModel } from "../engines/llama/open.ts";
 import { BUNDLED_MODEL } from "../host/installation.ts";
 import type { WorkerSource } from "../pool/pool.ts";
 import { openModelSide } from "../sources.ts";
 import type { Text } from "../text/text.ts";
 import { createLog } from "./log.ts";
+import { PRICED, writePricedGguf } from "./priced-model.ts";
 import { servedSource } from "./serve-command.ts";
 
 export const ENGINE_FIELDS = [
@@ -63,9 +65,9 @@ export async function openEngines(
 
 async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines> {
   const { workers, slots, kvTokens, deterministic } = settings;
-  const model = await openLlamaModel({ path: settings.model ?? BUNDLED_MODEL, deterministic });
+  const { model, name } = await openGguf(settings.model, deterministic);
   return {
-    model: settings.model ?? "foretoken-3m-q8_0.gguf (bundled)",
+    model: name,
     text: model.text,
     stopTokenIds: model.stopTokenIds,
     contextTokens: model.contextTokens,
@@ -79,6 +81,28 @@ async function embeddedEngines(settings: EngineSettings): Promise<RolloutEngines
       }),
     close: async () => model.close(),
   };
+}
+
+/** `path` null: the bundled model. */
+async function openGguf(
+  path: string | null,
+  deterministic: boolean,
+): Promise<{ model: LlamaModel; name: string }> {
+  if (path !== PRICED) {
+    const model = await openLlamaModel({ path: path ?? BUNDLED_MODEL, deterministic });
+    return { model, name: path ?? "foretoken-3m-q8_0.gguf (bundled)" };
+  }
+  const file = MemoryFile.create();
+  try {
+    const parameters = writePricedGguf(BUNDLED_MODEL, file.path);
+    const millions = Math.round(parameters / 1e6);
+    const name = `the bundled model, widened to ${millions} M parameters in float32: the same text at a real model's price, a step waits for its weights`;
+    // A child process reads it.
+    const shared = `/proc/${process.pid}/fd/${file.descriptor}`;
+    return { model: await openLlamaModel({ path: shared, deterministic }), name };
+  } finally {
+    file.close();
+  }
 }
 
 async function remoteEngines(

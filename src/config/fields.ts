@@ -67,7 +67,7 @@ const LOG_CHOICES = [
 
 export const FIELDS = {
   model: text("--model FILE.gguf", {
-    help: "the model, a GGUF file",
+    help: "the model, a GGUF file; `rollout` knows `priced` too: the bundled one at a real model's price",
     otherwise: "the bundled foretoken-3m, q8_0",
   }),
   workers: integer("--workers N", {
@@ -221,7 +221,7 @@ export const FIELDS = {
   ),
   demo: toggle(
     "--demo",
-    "answer 8 bundled prompts under two policies and compare them: needs no further option (--compare adds others)",
+    "answer 8 bundled prompts under three policies and compare them, with the bundled model at a real model's price (`--model priced`): needs no further option",
   ),
   report: text("--report REPORT.json", {
     help: "write the closing table and the engines over time as JSON, and as a page beside it (.html)",

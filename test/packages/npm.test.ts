@@ -5,6 +5,8 @@ import { mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ROOT, scratch } from "../e2e/tool.ts";
 
+/** The demo takes minutes. */
+const SMALL = ["--limit", "2", "--group-size", "2", "--max-tokens", "64"];
 const GOOD = expect.objectContaining({ status: 0 });
 
 describe("the npm package", () => {
@@ -36,8 +38,16 @@ describe("the npm package", () => {
   });
 
   test("npm: npx runs the demo", () => {
-    const { status, said } = run(["npx", "--no-install", "foretoken", "rollout", "--demo"]);
+    const { status, said } = run([
+      "npx",
+      "--no-install",
+      "foretoken",
+      "rollout",
+      "--demo",
+      ...SMALL,
+    ]);
     expect({ status, said }).toEqual(GOOD);
+    expect(said).toContain("a real model's price");
     expect(said).toContain("vs group");
   });
 

@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { attempt } from "../../scripts/python-env.ts";
 import type { ReportFile } from "../../src/core/rollout/report.ts";
+import { BUNDLED_MODEL } from "../../src/host/installation.ts";
 import { Page } from "../e2e/chromium.ts";
 import { foretoken, ROOT, scratch } from "../e2e/tool.ts";
 
@@ -50,7 +51,8 @@ describe("perfetto", () => {
 
   beforeAll(async () => {
     const files = perfettoFolder();
-    const small = ["--limit", "4", "--kv-tokens", "2304", "--compare", "divided,seer", "--quiet"];
+    const shape = ["--model", BUNDLED_MODEL, "--limit", "4", "--kv-tokens", "2304"];
+    const small = [...shape, "--compare", "divided,seer", "--quiet"];
     expect(await foretoken("rollout", "--demo", ...small, "--report", report)).toMatchObject({
       status: 0,
     });
