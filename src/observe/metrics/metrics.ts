@@ -53,18 +53,12 @@ interface KeptLevel {
 }
 
 /** A plugin's telemetry of its engine; counters start with the engine. */
-interface PluginFigures {
-  readonly engine: string;
-  readonly steps: number;
-  readonly proposeUs: number;
-  readonly drafted: number;
-  readonly accepted: number;
-  readonly traced: number;
-  readonly tracedElsewhere: number;
-  readonly faults: number;
-  readonly stepError: number;
-  readonly isLossless: boolean;
-}
+type PluginFigures = { readonly engine: string; readonly isLossless: boolean } & Readonly<
+  Record<
+    "steps" | "proposeUs" | "drafted" | "accepted" | "traced" | "tracedElsewhere" | "faults",
+    number
+  >
+> & { readonly stepError: number };
 
 /** A value, and its labels in the order of the row's. */
 type Value = readonly [value: number, ...labels: (string | number)[]];
@@ -78,13 +72,25 @@ interface Row {
 }
 
 function single(name: string, help: string, value: (from: MetricsSources) => number): Row {
-  return { name, help, read: (from) => [[value(from)]] };
+  return { name: `foretoken_${name}`, help, read: (from) => [[value(from)]] };
+}
+
+/** A value for each name in what `counts` gives. */
+function byName(
+  name: string,
+  help: string,
+  label: string,
+  counts: (from: MetricsSources) => Readonly<Record<string, number>>,
+): Row {
+  const read = (from: MetricsSources) =>
+    Object.entries(counts(from)).map(([one, count]): Value => [count, one]);
+  return { name: `foretoken_${name}`, help, labels: [label], read };
 }
 
 /** Figures of the table that have a name here. */
 function totals<T>(figures: readonly Figure<T>[], source: (from: MetricsSources) => T): Row[] {
-  return figures.flatMap(({ metric, help, read }) =>
-    metric === null ? [] : [single(metric, help, (from) => read(source(from)))],
+  return figures.flatMap(({ metric: name, help, read }): Row[] =>
+    name === null ? [] : [{ name, help, read: (from) => [[read(source(from))]] }],
   );
 }
 
@@ -112,11 +118,7 @@ const KINDS =
 
 function perKept(name: string, help: string, value: (level: KeptLevel) => number): Row {
   const read = ({ kept }: MetricsSources) => kept().map((level): Value => [value(level), level.of]);
-  return { name, help: `${help} ${KINDS}`, labels: ["of"], read };
-}
-
-function valuesBy(counts: Readonly<Record<string, number>>): Value[] {
-  return Object.entries(counts).map(([name, count]): Value => [count, name]);
+  return { name: `foretoken_${name}`, help: `${help} ${KINDS}`, labels: ["of"], read };
 }
 
 /** Tokens that were kept, over those that were generated, and engine time in service over all of it. */
@@ -133,8 +135,8 @@ function queued({ meter, unfinished }: MetricsSources): number {
 }
 
 const ROWS: readonly Row[] = [
-  ...totals(ROLLOUT_FIGURES, (from) => from.meter.counts),
-  ...totals(POOL_FIGURES, (from) => from.kvPool()),
+  ...totals(ROLLOUT_FIGURES, (s) => s.meter.counts),
+  ...totals(POOL_FIGURES, (s) => s.kvPool()),
   {
     name: "foretoken_state",
     help: "1: serving, or why nothing is generated: paused, sleeping, updating, draining, no_worker.",
@@ -144,20 +146,14 @@ const ROWS: readonly Row[] = [
       return servingStates.map((state): Value => [Number(state === now), state]);
     },
   },
-  perWorker(
-    "vllm:num_requests_running",
-    "Requests in engines' running batches.",
-    (worker) => worker.running,
-  ),
-  perWorker(
-    "vllm:kv_cache_usage_perc",
-    "Share of the KV budget in use, 0 to 1.",
-    ({ kvTokens, kvTokensUsed }) => (kvTokens === 0 ? 0 : kvTokensUsed / kvTokens),
+  perWorker("vllm:num_requests_running", "Requests in engines' running batches.", (w) => w.running),
+  perWorker("vllm:kv_cache_usage_perc", "Share of the KV budget in use, 0 to 1.", (w) =>
+    w.kvTokens === 0 ? 0 : w.kvTokensUsed / w.kvTokens,
   ),
   perWorker(
     "vllm:num_requests_waiting",
     "Requests waiting in engines' queues; foretoken_requests_queued counts those not yet sent to an engine.",
-    (worker) => worker.waiting,
+    (w) => w.waiting,
   ),
   {
     // prime-rl's concurrency controller takes waiting for capacity as a sign of overload.
@@ -176,94 +172,65 @@ const ROWS: readonly Row[] = [
     help: "KV budget of each engine, in blocks of one token.",
     labels: ["engine", "block_size", "num_gpu_blocks", "kv_cache_size_tokens"],
     read: ({ meter, engineName }) =>
-      meter
-        .progress()
-        .workers.map(
-          ({ worker, kvTokens }): Value => [1, engineName(worker), 1, kvTokens, kvTokens],
-        ),
+      meter.progress().workers.map(({ worker, kvTokens }): Value => {
+        return [1, engineName(worker), 1, kvTokens, kvTokens];
+      }),
   },
   perWorker(
     "foretoken_engine_pace",
     "Time of the engine's steps over those of the median engine with as many rows; 1: not known to differ.",
-    ({ worker }, { paces }) => paces().of(workerId(worker)),
+    (w, { paces }) => paces().of(workerId(w.worker)),
   ),
   single(
-    "foretoken_engine_pace_error",
+    "engine_pace_error",
     "How far step times of engines are from what placement expects of them, as a part of that: the median of the last spans.",
-    ({ paces }) => paces().error,
+    (s) => s.paces().error,
   ),
-  single("foretoken_requests_queued", "Requests that no engine has: they wait here.", queued),
-  single("foretoken_requests_unfinished", "Unfinished requests, running or not.", (from) =>
-    from.unfinished(),
-  ),
-  single("foretoken_weight_epoch", "Weight updates so far.", (from) => from.epoch()),
+  single("requests_queued", "Requests that no engine has: they wait here.", queued),
+  single("requests_unfinished", "Unfinished requests, running or not.", (s) => s.unfinished()),
+  single("weight_epoch", "Weight updates so far.", (s) => s.epoch()),
   single(
-    "foretoken_workers_stale",
+    "workers_stale",
     "Workers that report other weights than the current ones, which others report.",
-    (from) => from.staleWorkers(),
+    (s) => s.staleWorkers(),
   ),
-  {
-    name: "foretoken_workers",
-    help: "Workers by state.",
-    labels: ["state"],
-    read: ({ workerStates }) => valuesBy(workerStates()),
-  },
+  byName("workers", "Workers by state.", "state", (s) => s.workerStates()),
   single(
-    "foretoken_ettr_ratio",
+    "ettr_ratio",
     "Effective training time ratio: engine time in service / engine time, while requests were unfinished, x tokens kept / tokens generated.",
     ettr,
   ),
-  {
-    name: "foretoken_engine_seconds_total",
-    help: "Time of all engines while requests were unfinished: serving, or away (down, cut off, fenced).",
-    labels: ["state"],
-    read: ({ engineTime }) => {
+  byName(
+    "engine_seconds_total",
+    "Time of all engines while requests were unfinished: serving, or away (down, cut off, fenced).",
+    "state",
+    ({ engineTime }) => {
       const { servedMs, awayMs } = engineTime();
-      return valuesBy({ serving: servedMs / 1000, away: awayMs / 1000 });
+      return { serving: servedMs / 1000, away: awayMs / 1000 };
     },
-  },
-  single(
-    "foretoken_kv_pool_bytes",
-    "KV held in the pool's DRAM.",
-    ({ kvPool }) => kvPool().memoryBytes,
   ),
-  single(
-    "foretoken_kv_pool_disk_bytes",
-    "KV held in the pool's SSD tier.",
-    ({ kvPool }) => kvPool().diskBytes,
+  single("kv_pool_bytes", "KV held in the pool's DRAM.", (s) => s.kvPool().memoryBytes),
+  single("kv_pool_disk_bytes", "KV held in the pool's SSD tier.", (s) => s.kvPool().diskBytes),
+  single("mean_acceptance_length", "1 + accepted / drafts.", (s) => {
+    return s.meter.progress().meanAcceptanceLength;
+  }),
+  single("stream_clients", "Clients of /v1/stream.", (s) => s.stream().clients),
+  single("stream_frames_total", "Frames sent over /v1/stream.", (s) => s.stream().framesSent),
+  single("stream_bytes_total", "Bytes of them.", (s) => s.stream().bytesSent),
+  byName(
+    "stream_closed_total",
+    "Clients of /v1/stream that the server disconnected, by close code; 1013: they read too slowly.",
+    "code",
+    (s) => s.stream().closed,
   ),
+  single("session_turns_total", "Turns of sessions after the first.", (s) => s.sessions().turns),
+  single("session_prompt_tokens_total", "Tokens of their prompts.", (s) => {
+    return s.sessions().promptTokens;
+  }),
   single(
-    "foretoken_mean_acceptance_length",
-    "1 + accepted / drafts.",
-    ({ meter }) => meter.progress().meanAcceptanceLength,
-  ),
-  single("foretoken_stream_clients", "Clients of /v1/stream.", ({ stream }) => stream().clients),
-  single(
-    "foretoken_stream_frames_total",
-    "Frames sent over /v1/stream.",
-    ({ stream }) => stream().framesSent,
-  ),
-  single("foretoken_stream_bytes_total", "Bytes of them.", ({ stream }) => stream().bytesSent),
-  {
-    name: "foretoken_stream_closed_total",
-    help: "Clients of /v1/stream that the server disconnected, by close code; 1013: they read too slowly.",
-    labels: ["code"],
-    read: ({ stream }) => valuesBy(stream().closed),
-  },
-  single(
-    "foretoken_session_turns_total",
-    "Turns of sessions after the first.",
-    ({ sessions }) => sessions().turns,
-  ),
-  single(
-    "foretoken_session_prompt_tokens_total",
-    "Tokens of their prompts.",
-    ({ sessions }) => sessions().promptTokens,
-  ),
-  single(
-    "foretoken_session_cached_tokens_total",
+    "session_cached_tokens_total",
     "Of them, those whose KV an engine had, as far as engines report it.",
-    ({ sessions }) => sessions().cachedTokens,
+    (s) => s.sessions().cachedTokens,
   ),
   perPlugin("steps", "Engine steps.", (p) => p.steps),
   perPlugin("propose_seconds", "Time of drafting in them.", (p) => p.proposeUs / 1e6),
@@ -282,20 +249,12 @@ const ROWS: readonly Row[] = [
     (p) => p.stepError,
   ),
   perPlugin("lossless", "1: drafts are judged as they should be.", (p) => +p.isLossless),
+  perKept("kept", "Finished requests, groups or rollouts that are kept in memory.", (l) => l.count),
+  perKept("kept_bytes", "Bytes of foretoken_kept, prompts included.", (l) => l.bytes),
   perKept(
-    "foretoken_kept",
-    "Finished requests, groups or rollouts that are kept in memory.",
-    (level) => level.count,
-  ),
-  perKept(
-    "foretoken_kept_bytes",
-    "Bytes of foretoken_kept, prompts included.",
-    (level) => level.bytes,
-  ),
-  perKept(
-    "foretoken_kept_bytes_max",
+    "kept_bytes_max",
     "Limit of foretoken_kept_bytes; beyond it the oldest are dropped.",
-    (level) => level.bytesMax,
+    (l) => l.bytesMax,
   ),
 ];
 
