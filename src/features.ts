@@ -192,7 +192,7 @@ function requests(parts: Parts): Feature[] {
     failed: events.failed,
   });
   const rollouts = rolloutSide({
-    ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, random: randomWord, files, after },
+    ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, files, after },
     adapterOf: plane.adapterOf,
     versionOf,
     held: () => pool.held,
@@ -216,7 +216,7 @@ function requests(parts: Parts): Feature[] {
         ...plane.routes,
         ...rollouts.routes,
       ],
-      kept: { requests: plane.kept, rollouts: rollouts.kept },
+      kept: { requests: plane.kept, rollouts: () => rollouts.known.kept },
       ...(journals && { observer: { advanced: () => journals.weights.write(held()) } }),
       // A client that is cut off later gives up nothing.
       stopped: async () => {

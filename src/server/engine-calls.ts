@@ -5,6 +5,7 @@ import { AppError, RefusedError } from "../core/base/errors.ts";
 import type { ControlAnswer } from "../core/rollout/worker.ts";
 import { type AnswerLimits, answerOf } from "../pool/engine-answer.ts";
 import { connected, type WorkerPool } from "../pool/pool.ts";
+import { fieldOf } from "./route.ts";
 import type { Sidecar } from "./sidecar.ts";
 
 export interface EngineCall {
@@ -71,8 +72,6 @@ export class PoolCalls implements EngineCalls {
 }
 
 function messageOf({ status, body }: ControlAnswer): string {
-  const fieldOf = (of: unknown, name: string): unknown =>
-    typeof of === "object" && of !== null ? Reflect.get(of, name) : undefined;
   const error = fieldOf(body, "error");
   const text = fieldOf(error, "message") ?? error ?? fieldOf(body, "detail");
   return `HTTP ${status}: ${typeof text === "string" ? text : JSON.stringify(body)}`;

@@ -10,6 +10,7 @@ import type {
   Encoder,
 } from "../text/text.ts";
 import type { EngineCalls } from "./engine-calls.ts";
+import { fieldOf } from "./route.ts";
 
 export class EngineEncoder implements Encoder {
   readonly #engines: EngineCalls;
@@ -82,8 +83,4 @@ export class EngineEncoder implements Encoder {
     const problem = `needs a tokenizer, and no worker has one (${reply.reasons}): give --tokenizer DIR, or send token ids`;
     throw new InvalidFieldError({ where: "request", field: "text", problem });
   }
-}
-
-function fieldOf(value: unknown, name: string): unknown {
-  return typeof value === "object" && value !== null ? Reflect.get(value, name) : null;
 }

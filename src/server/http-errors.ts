@@ -44,22 +44,13 @@ const RETRY_AFTER_S: Partial<Record<ErrorCode, number>> = {
 /** The status in the log when the client has disconnected, as in nginx. */
 export const CLIENT_GONE = 499;
 
-export interface ErrorBody {
-  readonly error: {
-    readonly message: string;
-    readonly type: string;
-    readonly param: string | null;
-    readonly code: number;
-  };
-}
-
 export function statusOf(error: unknown): number {
   if (error instanceof RefusedError && error.status !== null) return error.status;
   return error instanceof AppError ? STATUS[error.code] : 500;
 }
 
 /** vLLM's ErrorResponse: `{"error": {"message", "type", "param", "code"}}`, code being the HTTP status. */
-export function errorBody(error: unknown): ErrorBody {
+export function errorBody(error: unknown) {
   const status = statusOf(error);
   const message = error instanceof Error ? error.message : String(error);
   const param = error instanceof InvalidFieldError ? error.field : null;

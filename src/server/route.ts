@@ -78,6 +78,11 @@ export function nameOf({ method, path }: Pick<RouteInfo, "method" | "path">): st
   return `${method} ${path}`;
 }
 
+/** Of a body that nothing is known of; null: it has none of this name. */
+export function fieldOf(body: unknown, name: string): unknown {
+  return typeof body === "object" && body !== null ? (Reflect.get(body, name) ?? null) : null;
+}
+
 export function jsonResponse(
   body: unknown,
   status = 200,
@@ -91,8 +96,6 @@ export async function reasonIn(response: Response): Promise<string | null> {
   const type = response.headers.get("content-type") ?? "";
   if (response.status < 400 || !type.startsWith("application/json")) return null;
   const body: unknown = await response.clone().json();
-  const fieldOf = (of: unknown, name: string): unknown =>
-    typeof of === "object" && of !== null ? Reflect.get(of, name) : null;
   const text = fieldOf(fieldOf(body, "error"), "message") ?? fieldOf(body, "status");
   return typeof text === "string" ? text : null;
 }

@@ -30,7 +30,6 @@ export class HistoryFile {
   #pending: Uint8Array[] = [];
   #pendingBytes = 0;
   #writing: Promise<void> | null = null;
-  #omitted = 0;
 
   private constructor(options: HistoryFileOptions, bytes: number) {
     this.#options = options;
@@ -66,18 +65,11 @@ export class HistoryFile {
     }
   }
 
-  /** Records that were left out of the file, because too many waited for the disk. */
-  get omitted(): number {
-    return this.#omitted;
-  }
-
+  /** Left out of the file where too many wait for the disk. */
   append(record: HistoryRecord): void {
     if (!this.#isOpen) return;
     const bytes = encodeRecord(record);
-    if (this.#pendingBytes + bytes.length > PENDING_BYTES_MAX) {
-      this.#omitted += 1;
-      return;
-    }
+    if (this.#pendingBytes + bytes.length > PENDING_BYTES_MAX) return;
     this.#pending.push(bytes);
     this.#pendingBytes += bytes.length;
     this.#writing ??= this.#write();

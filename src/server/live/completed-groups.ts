@@ -11,14 +11,6 @@ interface Entry {
   readonly bytes: number;
 }
 
-/** In columns, a value for each response. */
-export interface CompletedGroup {
-  readonly group: string;
-  readonly requests: readonly number[];
-  readonly lengths: readonly number[];
-  readonly finish_reasons: readonly (string | null)[];
-}
-
 export class CompletedGroups {
   readonly #bytesMax: number;
   readonly #entries = new Set<Entry>();
@@ -52,19 +44,15 @@ export class CompletedGroups {
     return this.#requests.get(id) ?? null;
   }
 
-  ofIteration(iteration: number): CompletedGroup[] {
-    const all: CompletedGroup[] = [];
-    for (const { group, iteration: completedIn } of this.#entries) {
-      if (completedIn !== iteration) continue;
-      const { requests } = group;
-      all.push({
-        group: group.groupId,
-        requests: requests.map(({ spec }) => spec.requestId),
-        lengths: requests.map(({ response }) => response.length),
-        finish_reasons: requests.map(({ response }) => response.finish),
-      });
-    }
-    return all;
+  /** In columns, a value for each response. */
+  ofIteration(iteration: number) {
+    const entries = [...this.#entries].filter((entry) => entry.iteration === iteration);
+    return entries.map(({ group: { groupId, requests } }) => ({
+      group: groupId,
+      requests: requests.map(({ spec }) => spec.requestId),
+      lengths: requests.map(({ response }) => response.length),
+      finish_reasons: requests.map(({ response }) => response.finish),
+    }));
   }
 
   #drop(entry: Entry): void {

@@ -39,25 +39,19 @@ interface World extends Bed {
   call(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response>;
 }
 
-let words = 0;
 /** What ends the wait for clients that take nothing. */
 const stalls: (() => void)[] = [];
 
 function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
   const bed = newBed({ workers: 2, lengthOf: ({ sampleIndex }) => length + sampleIndex });
-  const random = () => {
-    words += 1;
-    return words;
-  };
   const { sidecar, clock } = bed;
-  const { routes, kept } = rolloutSide({
+  const { routes, known } = rolloutSide({
     sidecar,
     text,
     encoder: inlineEncoder(text),
     eosTokenIds: [0],
     adapterOf: () => null,
     clock,
-    random,
     limits,
     after: (_ms, run) => {
       stalls.push(run);
@@ -83,7 +77,7 @@ function world(limits: Partial<RolloutLimits> = {}, length = 20): World {
     };
     return router.handle(exchange);
   };
-  return { ...bed, router, call, kept };
+  return { ...bed, router, call, kept: () => known.kept };
 }
 
 const body = (fields: Record<string, unknown> = {}) => ({

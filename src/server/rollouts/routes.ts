@@ -6,8 +6,7 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RunFiles } from "../../core/journal/run-journal.ts";
 import type { Encoder, Text } from "../../text/text.ts";
-import type { Kept } from "../kept.ts";
-import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
+import { bound, type Exchange, jsonResponse, type Row } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import {
   type RolloutDetail,
@@ -36,7 +35,6 @@ export interface RolloutRoutesOptions {
   readonly adapterOf: PlanContext["adapterOf"];
   /** What the trainer calls the weights of an epoch. Default: its number. */
   readonly versionOf?: (epoch: WeightEpoch) => string;
-  readonly random: () => number;
   readonly limits?: Partial<RolloutLimits>;
   /** Default: no journals are kept. */
   readonly files?: RunFiles | null;
@@ -51,12 +49,6 @@ export interface RolloutRoutesOptions {
 }
 
 const STALL_MS_MAX = 600_000;
-
-export interface RolloutSide {
-  readonly routes: Route[];
-  readonly kept: () => Kept;
-  readonly known: KnownRollouts;
-}
 
 interface Parts extends RolloutRoutesOptions {
   readonly limits: RolloutLimits;
@@ -113,18 +105,14 @@ export const ROLLOUT_ROUTES: readonly Row<Parts>[] = [
   },
 ];
 
-export function rolloutSide(options: RolloutRoutesOptions): RolloutSide {
-  const { sidecar, text, clock, random, versionOf = String, stallMsMax = STALL_MS_MAX } = options;
+export function rolloutSide(options: RolloutRoutesOptions) {
+  const { sidecar, text, clock, versionOf = String, stallMsMax = STALL_MS_MAX } = options;
   const limits = { ...ROLLOUT_LIMITS, ...options.limits };
-  const newId = () => `rollout-${hex(random())}${hex(random())}`;
+  const newId = () => `rollout-${crypto.randomUUID()}`;
   const { files = null, held = () => ({ weights: null, base: "unknown" as const }) } = options;
   const known = new KnownRollouts({ sidecar, text, clock, versionOf, limits, newId, files, held });
   const parts = { ...options, limits, known, stallMsMax };
-  return {
-    routes: bound(ROLLOUT_ROUTES, parts),
-    kept: () => known.kept,
-    known,
-  };
+  return { routes: bound(ROLLOUT_ROUTES, parts), known };
 }
 
 function runOf(known: KnownRollouts, { params }: Exchange): Run {
@@ -245,8 +233,4 @@ function detailOf(run: Run): RolloutDetail {
     finished,
   }));
   return { ...stateOf(run), groups };
-}
-
-function hex(word: number): string {
-  return (word >>> 0).toString(16).padStart(8, "0");
 }

@@ -85,10 +85,6 @@ export class Run {
     return this.#state;
   }
 
-  get problem(): string | null {
-    return this.#problem;
-  }
-
   /** Of the prompts and responses that it keeps. */
   get bytes(): number {
     let bytes = 0;
