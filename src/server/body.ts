@@ -9,22 +9,20 @@ import {
   createInflate,
   createZstdDecompress,
 } from "node:zlib";
-import { AppError } from "../core/base/errors.ts";
+import { AppError, errorText } from "../core/base/errors.ts";
 import type { BodyBudget, Room } from "./body-budget.ts";
 
-export interface BodyLimits {
+export interface BodyOptions {
   readonly bytesMax: number;
   /** From the first byte that is read to the last. */
   readonly msMax: number;
-}
-
-export interface BodyOptions extends BodyLimits {
   readonly budget: BodyBudget;
   readonly after: (ms: number, act: () => void) => () => void;
 }
 
 export interface Body {
   readonly bytes: Uint8Array<ArrayBuffer>;
+  /** Frees the bytes, and their room. */
   release(): void;
 }
 
@@ -55,17 +53,20 @@ export async function readBody(request: Request, options: BodyOptions): Promise<
     const message = `the body's content-encoding is ${encoding}, not one of ${known}`;
     throw new AppError("unsupported_encoding", message);
   }
-  const length = lengthOf(request);
+  const said = request.body === null ? "0" : request.headers.get("content-length");
+  const length = said === null ? null : Number(said);
   if (length !== null && length > bytesMax) throw tooLarge(`has ${length} bytes, beyond`, bytesMax);
-  const isPlain = encoding === "identity";
-  const expected = isPlain ? length : null;
+  const expected = encoding === "identity" ? length : null;
   const room = await budget.take(expected ?? FIRST_BYTES, request.signal);
   try {
     const parts = partsOf(request, options);
-    const collecting = { expected, bytesMax, room };
-    const bytes = isPlain
-      ? await collected(parts, collecting)
-      : await unpacked(parts, encoding, collecting);
+    const problem = encoding === "identity" ? "has more than" : "unpacks to more than";
+    let bytes = new Uint8Array(0);
+    const collect = async (out: AsyncIterable<Uint8Array>) => {
+      bytes = await collected(out, { expected, bytesMax, room, problem });
+    };
+    if (encoding === "identity") await collect(parts);
+    else await pipeline(Readable.from(parts), UNPACKERS[encoding](), collect);
     return {
       bytes,
       release: () => {
@@ -73,9 +74,12 @@ export async function readBody(request: Request, options: BodyOptions): Promise<
         room.release();
       },
     };
-  } catch (error) {
+  } catch (cause) {
     room.release();
-    throw error;
+    if (cause instanceof AppError || encoding === "identity") throw cause;
+    throw new AppError("invalid_json", `the body is not ${encoding}: ${errorText(cause)}`, {
+      cause,
+    });
   }
 }
 
@@ -83,12 +87,7 @@ function isUnpackable(encoding: string): encoding is keyof typeof UNPACKERS {
   return Object.hasOwn(UNPACKERS, encoding);
 }
 
-function lengthOf(request: Request): number | null {
-  if (request.body === null) return 0;
-  const said = request.headers.get("content-length");
-  return said === null ? null : Number(said);
-}
-
+/** @throws AppError request_timeout. */
 async function* partsOf(
   request: Request,
   { msMax, after }: BodyOptions,
@@ -97,21 +96,19 @@ async function* partsOf(
   const reader = request.body.getReader();
   const late = Promise.withResolvers<never>();
   late.promise.catch(() => {});
-  const fail = (seconds: number) => {
-    const message = `the body did not come in ${seconds} s`;
-    late.reject(new AppError("request_timeout", message));
-  };
   let inWindow = 0;
-  let cancelWindow = () => {};
-  const openWindow = () => {
+  let cancel = () => {};
+  const openWindow = (leftMs: number) => {
     inWindow = 0;
-    cancelWindow = after(WINDOW_MS, () => {
-      if (inWindow < WINDOW_BYTES_MIN) fail(WINDOW_MS / 1000);
-      else openWindow();
+    const windowMs = Math.min(WINDOW_MS, leftMs);
+    cancel = after(windowMs, () => {
+      const isLate = leftMs <= windowMs;
+      if (!isLate && inWindow >= WINDOW_BYTES_MIN) return openWindow(leftMs - windowMs);
+      const message = `the body did not come in ${(isLate ? msMax : windowMs) / 1000} s`;
+      late.reject(new AppError("request_timeout", message));
     });
   };
-  openWindow();
-  const cancelAll = after(msMax, () => fail(msMax / 1000));
+  openWindow(msMax);
   try {
     for (;;) {
       const { done, value } = await Promise.race([reader.read(), late.promise]);
@@ -120,24 +117,17 @@ async function* partsOf(
       yield value;
     }
   } finally {
-    cancelWindow();
-    cancelAll();
+    cancel();
     reader.cancel().catch(() => {});
   }
-}
-
-interface Collecting {
-  readonly bytesMax: number;
-  readonly expected: number | null;
-  readonly room: Room;
 }
 
 /** @throws AppError payload_too_large, queue_full. */
 async function collected(
   parts: AsyncIterable<Uint8Array>,
-  { bytesMax, expected, room }: Collecting,
-  problem = "has more than",
+  about: { bytesMax: number; expected: number | null; room: Room; problem: string },
 ): Promise<Uint8Array<ArrayBuffer>> {
+  const { bytesMax, expected, room, problem } = about;
   let bytes = new Uint8Array(expected ?? FIRST_BYTES);
   let length = 0;
   try {
@@ -167,26 +157,6 @@ async function collected(
 function free({ buffer }: Uint8Array<ArrayBuffer>): void {
   // What another thread has taken is no longer here.
   if (!buffer.detached) buffer.transfer(0);
-}
-
-/** @throws AppError as `collected`; invalid_json. */
-async function unpacked(
-  parts: AsyncIterable<Uint8Array>,
-  encoding: keyof typeof UNPACKERS,
-  collecting: Collecting,
-): Promise<Uint8Array<ArrayBuffer>> {
-  let bytes = new Uint8Array(0);
-  const collect = async (out: AsyncIterable<Uint8Array>) => {
-    bytes = await collected(out, collecting, "unpacks to more than");
-  };
-  try {
-    await pipeline(Readable.from(parts), UNPACKERS[encoding](), collect);
-    return bytes;
-  } catch (cause) {
-    if (cause instanceof AppError) throw cause;
-    const reason = cause instanceof Error ? cause.message : String(cause);
-    throw new AppError("invalid_json", `the body is not ${encoding}: ${reason}`, { cause });
-  }
 }
 
 function tooLarge(problem: string, bytesMax: number): AppError {
