@@ -1,7 +1,7 @@
 import { afterAll, expect, test } from "bun:test";
 import { spawnSync } from "node:child_process";
 import { mkdtempSync } from "node:fs";
-import { chmod, mkdir, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
+import { mkdir, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { hostname, tmpdir } from "node:os";
 import { join } from "node:path";
 import { BLOB_BYTES, blobOf, isHeld, keyOf, poolSuite } from "../../test/suite/kv-pool-suite.ts";
@@ -157,24 +157,6 @@ test("DirectoryTierFiles: leftovers of dead processes go, those of living ones a
   await second.pool.close();
 });
 
-const readOnly = process.getuid?.() === 0 ? "root may write anywhere" : null;
-
-test.skipIf(readOnly !== null)(
-  `DirectoryTierFiles: a directory without write permission is counted${readOnly === null ? "" : ` (skipped: ${readOnly})`}`,
-  async () => {
-    const parent = newParent();
-    await mkdir(parent, { mode: 0o500 });
-    const { pool } = await make({ parent, memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
-    pool.put(keyOf(1), blobOf(1));
-    pool.put(keyOf(2), blobOf(2));
-    await pool.settled();
-    expect(pool.stats().diskErrors).toBeGreaterThan(0);
-    expect(isHeld(pool, 1)).toBe(false);
-    await pool.close();
-    await chmod(parent, 0o700);
-  },
-);
-
 /** Mounts an own little file system at a new directory of this name; says why where that is impossible. */
 async function mountSmall(name: string, options: string): Promise<string | null> {
   if (process.platform !== "linux") return "needs Linux";
@@ -186,23 +168,6 @@ async function mountSmall(name: string, options: string): Promise<string | null>
   mounts.push(directory);
   return null;
 }
-
-const noFrozen = await mountSmall("frozen", "ro");
-
-test.skipIf(noFrozen !== null)(
-  `DirectoryTierFiles: a read-only file system is counted, not thrown${noFrozen === null ? "" : ` (skipped: ${noFrozen})`}`,
-  async () => {
-    const parent = join(root, "frozen");
-    const { pool } = await make({ parent, memoryBytes: BLOB_BYTES, diskBytes: 4 * BLOB_BYTES });
-    pool.put(keyOf(1), blobOf(1));
-    pool.put(keyOf(2), blobOf(2));
-    await pool.settled();
-    expect(isHeld(pool, 1)).toBe(false);
-    expect(pool.stats()).toMatchObject({ evictions: 1, diskBytes: 0 });
-    expect(pool.stats().diskErrors).toBeGreaterThan(0);
-    await pool.close();
-  },
-);
 
 const small = join(root, "small");
 const noMount = await mountSmall("small", `size=${1024 * 1024}`);

@@ -173,22 +173,6 @@ describe("routes", () => {
   });
 });
 
-describe("token", () => {
-  test.each(["/echo", "/things/a", "/nothing", "/socket", "/bug"])(
-    "token: %s asks for it",
-    async (path) => {
-      const answer = await fetch(new URL(path, server.url));
-      expect((await errorOf(answer)).status).toBe(401);
-      const wrong = await call(path, { headers: { authorization: "Bearer secrets" } });
-      expect(wrong.status).toBe(401);
-    },
-  );
-
-  test("token: may stand in the query", async () => {
-    expect((await fetch(new URL("/things/a?token=secret", server.url))).status).toBe(200);
-  });
-});
-
 describe("sockets", () => {
   test("socket: a plain GET gets a 426", async () => {
     const answer = await call("/socket");
