@@ -2,7 +2,7 @@
 // full; this file's space is taken when it is made, and it is overwritten. So a process that takes the place of this one
 // does not go back to weights that the trainer has replaced.
 
-import { closeSync, openSync, readFileSync, writeSync } from "node:fs";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { type FileHandle, open } from "node:fs/promises";
 import { join } from "node:path";
 import { AppError } from "../core/base/errors.ts";
@@ -38,13 +38,16 @@ export class WeightsFile {
     this.#failed = failed;
     const path = join(folder, NAME);
     this.#path = path;
-    closeSync(openSync(path, "a", FILE_MODE));
-    const bytes = readFileSync(path);
+    const bytes = existsSync(path) ? readFileSync(path) : new Uint8Array(0);
     if (bytes.byteLength !== FILE_BYTES && bytes.some((byte) => byte !== 0)) {
       throw new AppError("invalid_config", `--journal: ${path} is of another program`);
     }
     this.#newest = goesOn ? newestIn(bytes) : null;
-    if (!goesOn || bytes.byteLength < FILE_BYTES) fill(path, goesOn ? bytes.byteLength : 0);
+    if (goesOn && bytes.byteLength === FILE_BYTES) return;
+    // The file's space is taken now.
+    const fresh = new Uint8Array(FILE_BYTES);
+    if (goesOn) fresh.set(bytes);
+    writeFileSync(path, fresh, { mode: FILE_MODE });
   }
 
   /** What was given last, to this process or an earlier one; null: nothing was. */
@@ -85,16 +88,6 @@ export class WeightsFile {
       return;
     }
     this.#file.datasync().catch(this.#failed);
-  }
-}
-
-/** Takes the file's space, with zeros from `from` on. */
-function fill(path: string, from: number): void {
-  const file = openSync(path, "r+");
-  try {
-    writeSync(file, new Uint8Array(FILE_BYTES - from), 0, FILE_BYTES - from, from);
-  } finally {
-    closeSync(file);
   }
 }
 

@@ -17,12 +17,6 @@ export interface AccessOptions {
   readonly allowOrigins: readonly string[];
 }
 
-export interface Caller {
-  readonly method: string;
-  readonly path: string;
-  readonly headers: Headers;
-}
-
 const ANY = "*";
 
 const SHARED = {
@@ -43,7 +37,7 @@ export class Access {
   }
 
   /** @throws AppError forbidden, naming the header, its value and the flag that allows it. */
-  check({ method, path, headers }: Caller): void {
+  check({ method, path, headers }: { method: string; path: string; headers: Headers }): void {
     const host = headers.get("host");
     this.#checkHost(host);
     const origin = headers.get("origin");

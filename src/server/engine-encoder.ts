@@ -1,7 +1,7 @@
 // The Encoder port over engines: texts become tokens, and tokens texts, by the tokenizer of a vLLM server
 // (/tokenize, /detokenize), for models whose tokenizer is not on this machine.
 
-import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import type {
   ChatMessage,
   ChatOptions,
@@ -10,7 +10,7 @@ import type {
   Encoder,
 } from "../text/text.ts";
 import type { EngineCalls } from "./engine-calls.ts";
-import { fieldOf } from "./route.ts";
+import { fieldOf, invalid } from "./route.ts";
 
 export class EngineEncoder implements Encoder {
   readonly #engines: EngineCalls;
@@ -81,6 +81,6 @@ export class EngineEncoder implements Encoder {
     const reply = await this.#engines.post({ path, body, signal });
     if (reply.kind === "answer") return reply.body;
     const problem = `needs a tokenizer, and no worker has one (${reply.reasons}): give --tokenizer DIR, or send token ids`;
-    throw new InvalidFieldError({ where: "request", field: "text", problem });
+    throw invalid("text", problem);
   }
 }

@@ -2,6 +2,7 @@
 // for whatever is wrong with the request; the server turns it into the answer, once.
 
 import type { GenericSchema } from "valibot";
+import { InvalidFieldError } from "../core/base/errors.ts";
 import type { IdLists } from "./body-reader.ts";
 
 export interface Exchange {
@@ -76,6 +77,10 @@ export function bound<Parts>(rows: readonly Row<Parts>[], parts: Parts): Route[]
 
 export function nameOf({ method, path }: Pick<RouteInfo, "method" | "path">): string {
   return `${method} ${path}`;
+}
+
+export function invalid(field: string, problem: string): InvalidFieldError {
+  return new InvalidFieldError({ where: "request", field, problem });
 }
 
 /** Of a body that nothing is known of; null: it has none of this name. */

@@ -10,14 +10,11 @@ import type { Group, Request, Turn } from "../core/request/buffer.ts";
 import type { PreviousTurn } from "../core/rollout/kv-moves.ts";
 import { type Kept, promptBytes } from "./kept.ts";
 
-export interface SessionLimits {
+interface SessionsOptions {
   /** A session is forgotten so long after its last turn. */
   readonly msMax: number;
   /** Of the last turns' texts, over all sessions. */
   readonly bytesMax: number;
-}
-
-export interface SessionsOptions extends SessionLimits {
   readonly clock: Clock;
   /** Runs something after a while; absent: sessions are forgotten when others begin. */
   readonly later?: ((act: () => void, ms: number) => () => void) | undefined;
@@ -25,7 +22,7 @@ export interface SessionsOptions extends SessionLimits {
   readonly letGo: (request: Request) => void;
 }
 
-export interface TurnPlace {
+interface TurnPlace {
   /** null: that of its prompt. */
   readonly group: Group | null;
   readonly turn: Turn;
@@ -42,14 +39,6 @@ interface Session {
   last: Request | null;
   bytes: number;
   dueMs: number;
-}
-
-export interface SessionFigures {
-  /** Turns after the first. */
-  readonly turns: number;
-  /** Their prompt tokens, and those of them that an engine had in KV. */
-  readonly promptTokens: number;
-  readonly cachedTokens: number;
 }
 
 export class Sessions {
@@ -72,7 +61,8 @@ export class Sessions {
     return { bytes: this.#bytes, bytesMax, count: this.#sessions.size };
   }
 
-  get figures(): SessionFigures {
+  /** Counters since the start: turns after the first, their prompt tokens, and those of them that an engine had in KV. */
+  get figures(): Readonly<Record<"turns" | "promptTokens" | "cachedTokens", number>> {
     return this.#figures;
   }
 

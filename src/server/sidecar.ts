@@ -2,7 +2,7 @@
 // no wire format; the routes know no rollout.
 
 import { assert } from "../core/base/assert.ts";
-import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import type { WeightEpoch } from "../core/base/ids.ts";
 import type { Group, Request } from "../core/request/buffer.ts";
 import {
@@ -17,7 +17,8 @@ import { Rollout, type RolloutOptions } from "../core/rollout/rollout.ts";
 import { PRIORITY_MAX } from "../core/schedule/policy.ts";
 import { JoinableGroups } from "./joinable-groups.ts";
 import type { Kept } from "./kept.ts";
-import { type SessionFigures, Sessions } from "./sessions.ts";
+import { invalid } from "./route.ts";
+import { Sessions } from "./sessions.ts";
 
 /** A client's request: `n` responses to one prompt. */
 export interface GenerationSpec {
@@ -132,7 +133,7 @@ export class Sidecar {
     return this.#sessions.kept;
   }
 
-  get sessionFigures(): SessionFigures {
+  get sessionFigures() {
     return this.#sessions.figures;
   }
 
@@ -378,8 +379,4 @@ export class Sidecar {
     // Not inside the rollout's turn, which is still about this request.
     queueMicrotask(() => this.rollout.end(request, "abort"));
   }
-}
-
-function invalid(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field, problem });
 }

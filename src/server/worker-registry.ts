@@ -2,13 +2,14 @@
 // runs. Before anything is known of the model, the addresses that come are kept for the pool that opens them.
 
 import { assert } from "../core/base/assert.ts";
-import { AppError, InvalidFieldError } from "../core/base/errors.ts";
+import { AppError } from "../core/base/errors.ts";
 import { hashString } from "../core/base/hash.ts";
 import type { Member, WorkerPool, WorkerSource } from "../pool/pool.ts";
 import { isLoopbackHost } from "./access.ts";
 import {
   bound,
   type Exchange,
+  invalid,
   jsonResponse,
   type Route,
   type RouteInfo,
@@ -102,7 +103,7 @@ export class WorkerRegistry {
     const url = urlIn(given);
     if (type !== REGULAR) {
       const problem = `is ${JSON.stringify(type)}, not ${REGULAR}: engines here prefill and decode what they run`;
-      throw new InvalidFieldError({ where: "request", field: "worker_type", problem });
+      throw invalid("worker_type", problem);
     }
     // slime's engine class registers the engine that it was given at the router that it was given: both are this server.
     if (isSame(new URL(url), exchange.url)) return jsonResponse(accepted(idOf(url), url));
@@ -142,7 +143,7 @@ export class WorkerRegistry {
   async #found(exchange: Exchange) {
     const given = exchange.params.id ?? (await askedFor(exchange)).url;
     const name = typeof given === "string" ? decoded(given) : "";
-    if (name === "") throw invalid("is required, as ?url=URL or in the body");
+    if (name === "") throw invalid("url", "is required, as ?url=URL or in the body");
     const entry = this.#entries().find((one) => one.id === name || one.url === name);
     if (entry !== undefined) return entry;
     throw new AppError("not_found", `there is no worker ${name}`);
@@ -187,12 +188,12 @@ async function askedFor(exchange: Exchange): Promise<{ url: unknown; type: unkno
 }
 
 function urlIn(url: unknown): string {
-  if (typeof url !== "string" || url === "") throw invalid("is not a text");
+  if (typeof url !== "string" || url === "") throw invalid("url", "is not a text");
   if (url.length > URL_CHARACTERS_MAX) {
-    throw invalid(`has ${url.length} characters, more than ${URL_CHARACTERS_MAX}`);
+    throw invalid("url", `has ${url.length} characters, more than ${URL_CHARACTERS_MAX}`);
   }
   if (!URL.canParse(url) || !/^(?:(?:http|ws)s?|sglang):$/.test(new URL(url).protocol)) {
-    throw invalid(`is "${url}", not http://HOST:PORT, sglang://HOST:PORT or ws://HOST:PORT`);
+    throw invalid("url", `is "${url}", not http://HOST:PORT, sglang://HOST:PORT or ws://HOST:PORT`);
   }
   return url.replace(/\/+$/, "");
 }
@@ -203,10 +204,6 @@ function decoded(part: string): string {
   } catch {
     return part;
   }
-}
-
-function invalid(problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field: "url", problem });
 }
 
 const URL_FIELD = { url: { type: "string", minLength: 1 } } as const;

@@ -1,8 +1,8 @@
 // The page's own routes, beside the stream.
 
-import { AppError, InvalidFieldError } from "../../core/base/errors.ts";
+import { AppError } from "../../core/base/errors.ts";
 import type { Text } from "../../text/text.ts";
-import { jsonResponse, type Row } from "../route.ts";
+import { invalid, jsonResponse, type Row } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { responseDetail } from "./response-detail.ts";
 import type { LiveView } from "./view.ts";
@@ -69,5 +69,5 @@ function wholeNumber(field: string, text: string): number {
   const value = Number(text);
   if (text !== "" && Number.isSafeInteger(value) && value >= 0) return value;
   const problem = `is ${JSON.stringify(text)}, not a whole number`;
-  throw new InvalidFieldError({ where: "request", field, problem });
+  throw invalid(field, problem);
 }

@@ -27,6 +27,7 @@ import {
   templateFieldOf,
 } from "../openai/messages.ts";
 import { drawingOf, MAX_TOKENS_FIELD, SAMPLING_ENTRIES } from "../openai/sampling-fields.ts";
+import { invalid } from "../route.ts";
 
 export interface RolloutLimits {
   /** Of one rollout. */
@@ -288,8 +289,4 @@ export function inGroup(error: unknown, groupId: string): unknown {
   return new AppError(error.code, `group ${JSON.stringify(groupId)}: ${error.message}`, {
     cause: error,
   });
-}
-
-export function invalid(field: string, problem: string): InvalidFieldError {
-  return new InvalidFieldError({ where: "request", field, problem });
 }

@@ -6,7 +6,7 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { RunFiles } from "../../core/journal/run-journal.ts";
 import type { Encoder, Text } from "../../text/text.ts";
-import { bound, type Exchange, jsonResponse, type Row } from "../route.ts";
+import { bound, type Exchange, invalid, jsonResponse, type Row } from "../route.ts";
 import type { Sidecar } from "../sidecar.ts";
 import {
   type RolloutDetail,
@@ -17,7 +17,6 @@ import {
 } from "./answers.ts";
 import { KnownRollouts, type KnownRolloutsOptions } from "./known.ts";
 import {
-  invalid,
   type PlanContext,
   planOf,
   ROLLOUT_LIMITS,
