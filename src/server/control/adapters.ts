@@ -6,10 +6,11 @@ import { SAMPLING_DEFAULTS, type SamplingParams } from "../../core/request/reque
 import type { ControlRequest } from "../../core/rollout/worker.ts";
 import { UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
-import type { Member, Reachable } from "../../pool/pool.ts";
+import type { Member, WorkerPool } from "../../pool/pool.ts";
 import type { Sidecar } from "../sidecar.ts";
 import { type ControlCall, PATHS, posted } from "./control-call.ts";
-import { isSuccess, mayHaveChanged, merged, type Outcome, takenIn } from "./fan-out.ts";
+import { isSuccess, lostIn, mayHaveChanged, merged, type Outcome, takenIn } from "./fan-out.ts";
+import type { UpdateEngines } from "./update-engines.ts";
 
 /** Adapters served at the same time, at most. */
 const ADAPTERS_MAX = 64;
@@ -18,16 +19,12 @@ const NAME_CHARACTERS_MAX = 256;
 /** Parts of a change of adapters; the caller pauses the rollout meanwhile. */
 export interface AdapterSteps {
   readonly sidecar: Sidecar;
+  readonly pool: WorkerPool;
   /** Names of the model itself. */
   readonly modelNames: readonly string[];
-  engines(): Promise<readonly Reachable[]>;
-  send(engines: readonly Reachable[], call: ControlCall): Promise<Outcome>;
-  /** Those that took it, as far as they generate with the adapter. */
-  tried(outcome: Outcome, adapter: string): Promise<Outcome>;
+  readonly engines: UpdateEngines;
   /** The next epoch begins on `current`. */
-  advance(current: ReadonlySet<Member>, call: ControlCall, outcome: Outcome): Promise<void>;
-  /** Engines that have gone are opened again. */
-  dropLost(outcome: Outcome): void;
+  readonly advance: (current: ReadonlySet<Member>, outcome: Outcome) => Promise<void>;
 }
 
 export class Adapters {
@@ -55,32 +52,32 @@ export class Adapters {
     if (!this.#loads.has(name) && this.#loads.size >= ADAPTERS_MAX) {
       throw invalid(`would be one more than ${ADAPTERS_MAX} adapters; unload another first`);
     }
-    const engines = await steps.engines();
+    const engines = await steps.engines.available();
     for (const { worker } of engines) {
       const support = worker.supports({ ...BASE, adapter: name });
       if (support.kind !== "refused") continue;
       throw invalid(`cannot be served: ${worker.name}: ${support.reason}`);
     }
-    const outcome = await steps.send(engines, call);
+    const outcome = await steps.engines.sendTo(engines, call);
     if (!outcome.answers.some(({ answer }) => isSuccess(answer))) {
       // An adapter of that name may be gone with the attempt to replace it.
-      if (mayHaveChanged(outcome)) await this.#drop(name, call, { steps, outcome });
+      if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
       return merged(outcome);
     }
-    const tried = await steps.tried(outcome, name);
+    const tried = await steps.engines.tried(outcome, name);
     // One that has gone is opened again, and gets it then.
     const refused = tried.failed.filter(({ answer }) => answer.status !== UNREACHABLE);
     if (refused.some(({ member }) => isServing(member))) {
       const took = engines.filter((_, index) => isSuccess(outcome.answers[index]?.answer));
-      await steps.send(took, posted(PATHS.unloadAdapter, { lora_name: name }));
-      await this.#drop(name, call, { steps, outcome: tried });
+      await steps.engines.sendTo(took, posted(PATHS.unloadAdapter, { lora_name: name }));
+      await this.#drop(name, steps, tried);
       return merged(tried);
     }
     this.#loads.delete(name);
     // An engine that has been given it before takes it again.
     const body = { ...Object(call.body), load_inplace: true };
     this.#loads.set(name, { ...call, body, nextEpoch: steps.sidecar.rollout.epoch });
-    await steps.advance(serving(takenIn(tried)), call, tried);
+    await steps.advance(serving(takenIn(tried)), tried);
     return merged(tried);
   }
 
@@ -89,25 +86,21 @@ export class Adapters {
     if (inHand > 0) {
       throw new AppError("conflict", `${inHand} requests of the adapter ${name} are in flight`);
     }
-    const engines = await steps.engines();
-    const outcome = await steps.send(engines, call);
-    if (mayHaveChanged(outcome)) await this.#drop(name, call, { steps, outcome });
+    const engines = await steps.engines.available();
+    const outcome = await steps.engines.sendTo(engines, call);
+    if (mayHaveChanged(outcome)) await this.#drop(name, steps, outcome);
     return merged(outcome);
   }
 
   /** The adapter is served no more; the weights under it are as they were. */
-  async #drop(
-    name: string,
-    call: ControlCall,
-    { steps, outcome }: { steps: AdapterSteps; outcome: Outcome },
-  ): Promise<void> {
+  async #drop(name: string, { pool, advance }: AdapterSteps, outcome: Outcome): Promise<void> {
     if (!this.#loads.delete(name)) {
-      steps.dropLost(outcome);
+      const reason = "has not answered about an adapter";
+      pool.tell(lostIn(outcome), () => ({ kind: "reopen", reason }));
       return;
     }
     const there = outcome.answers.filter(({ member, worker }) => member.worker === worker);
-    const current = new Set(there.map(({ member }) => member));
-    await steps.advance(serving(current), call, outcome);
+    await advance(serving(new Set(there.map(({ member }) => member))), outcome);
   }
 }
 

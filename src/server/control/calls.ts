@@ -177,7 +177,7 @@ export const weightChecker: Act = async (control, call) => {
 };
 
 export async function pause(control: ControlOptions, mode: PauseMode, clearsCache = true) {
-  await control.weights.pause(mode);
+  await control.weights.hold.pause(mode);
   if (clearsCache) forgetKv(control);
   return jsonResponse({ status: "paused" });
 }
@@ -198,8 +198,8 @@ export const sleep: Act = async (control, call) => {
   const mode = modeIn(call.query.mode, "keep");
   // Refused before anything is paused.
   return await control.calls.during(async () => {
-    await control.weights.pause(mode);
-    control.weights.slept();
+    await control.weights.hold.pause(mode);
+    control.weights.hold.slept();
     forgetKv(control);
     return merged(await fanned(control, reachable(control.pool.members), () => call));
   });

@@ -2,7 +2,13 @@
 
 import { AppError } from "../../core/base/errors.ts";
 import type { ControlAnswer, ControlRequest, Worker } from "../../core/rollout/worker.ts";
-import { type AnswerLimits, answerOf, reasonOf, SILENT } from "../../pool/engine-answer.ts";
+import {
+  type AnswerLimits,
+  answerOf,
+  reasonOf,
+  SILENT,
+  UNREACHABLE,
+} from "../../pool/engine-answer.ts";
 import type { Took } from "../../pool/member.ts";
 import type { Member, Reachable } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
@@ -90,6 +96,12 @@ export function tookIn({ answers }: Outcome): Map<Member, Took> {
 /** An engine took it, or failed in the middle of it, or its outcome is unknown. */
 export function mayHaveChanged({ answers }: Outcome): boolean {
   return answers.some(({ answer }) => mayHaveTaken(answer));
+}
+
+/** Engines that are not there any more, or whose state is unknown: they are opened again. */
+export function lostIn({ failed }: Outcome): Set<Member> {
+  const lost = failed.filter(({ answer }) => [UNREACHABLE, SILENT].includes(answer.status));
+  return new Set(lost.map(({ member }) => member));
 }
 
 function mayHaveTaken({ status }: ControlAnswer): boolean {

@@ -9,20 +9,17 @@
 // request itself (4xx), nothing has changed; where none succeeded but one may have begun, the next epoch begins without
 // engines. Nothing waits for an engine for longer than `timeoutMs`.
 
-import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import type { PauseMode } from "../../core/rollout/pause.ts";
 import type { ControlRequest } from "../../core/rollout/worker.ts";
-import { SILENT, UNREACHABLE } from "../../pool/engine-answer.ts";
 import type { Recipe } from "../../pool/give-weights.ts";
-import { connected, type Member, type WorkerPool } from "../../pool/pool.ts";
+import { connected, type Member } from "../../pool/pool.ts";
 import { jsonResponse } from "../route.ts";
-import type { Sidecar } from "../sidecar.ts";
 import { Adapters } from "./adapters.ts";
 import { type ControlCall, PATHS, posted } from "./control-call.ts";
 import {
   answerTo,
+  lostIn,
   mayHaveChanged,
   type Outcome,
   outcomeOf,
@@ -30,25 +27,24 @@ import {
   textOf,
   tookIn,
 } from "./fan-out.ts";
-import { GenerationHold, type LongPause, type PauseState } from "./generation-hold.ts";
-import { type CanaryFailed, UpdateEngines } from "./update-engines.ts";
-import { WeightNames } from "./weight-names.ts";
+import {
+  GenerationHold,
+  type GenerationHoldOptions,
+  type LongPause,
+  type PauseState,
+} from "./generation-hold.ts";
+import { type CanaryFailed, UpdateEngines, type UpdateEnginesOptions } from "./update-engines.ts";
 
-export interface WeightsOptions {
-  readonly sidecar: Sidecar;
-  readonly pool: WorkerPool;
+export interface WeightsOptions
+  extends Omit<GenerationHoldOptions, "notice">,
+    Omit<UpdateEnginesOptions, "notice"> {
   /** Of the model itself: no adapter can have one of them. */
   readonly modelNames: readonly string[];
-  readonly clock: Clock;
   /** Time for an engine to answer, and between calls of an open update. */
   readonly timeoutMs: number;
-  /** Runs something after a while; returns what cancels it. */
-  readonly later: (act: () => void, ms: number) => () => void;
   readonly notice: (notice: WeightsNotice) => void;
   /** What gives an engine the first epoch's weights. Default: those it is opened with. */
   readonly base?: Recipe["base"];
-  /** An update held generation back for so many seconds. */
-  readonly held?: (seconds: number) => void;
   /** Resolves when a process that takes the place of this one would know of the epoch, within some seconds. */
   readonly kept?: () => Promise<void>;
 }
@@ -63,14 +59,18 @@ export type WeightsNotice =
 
 /** A trainer waits for the answer to one before it sends the next; several trainers, or retries, are few. */
 const CALLS_MAX = 64;
+/** Responses in flight span few epochs. */
+const NAMES_MAX = 1024;
 
 const FINISH = posted("/finish_weight_update", {});
 
 export class WeightUpdates {
   readonly #options: WeightsOptions;
-  readonly #hold: GenerationHold;
+  /** Whether generation may run. */
+  readonly hold: GenerationHold;
   readonly #engines: UpdateEngines;
-  readonly #names = new WeightNames();
+  /** The trainer's own names for epochs' weights. */
+  readonly #names = new Map<WeightEpoch, string>();
   /** null: no update of several requests is open. */
   #open: { isChanged: boolean } | null = null;
   /** What gives an engine the weights of the epoch, without adapters. */
@@ -86,13 +86,14 @@ export class WeightUpdates {
 
   constructor(options: WeightsOptions) {
     this.#options = options;
-    this.#hold = new GenerationHold(options);
+    this.hold = new GenerationHold(options);
     this.#engines = new UpdateEngines(options);
     this.#base = options.base ?? "first";
   }
 
+  /** What clients know the weights of an epoch by: the trainer's name for them, or the epoch's number. */
   version(epoch: WeightEpoch): string {
-    return this.#names.of(epoch);
+    return this.#names.get(epoch) ?? String(epoch);
   }
 
   get current(): string {
@@ -101,22 +102,16 @@ export class WeightUpdates {
 
   /** The trainer, or an engine, has named the current weights. */
   get isNamed(): boolean {
-    return this.#names.given(this.#options.sidecar.rollout.epoch) !== null;
+    return this.#names.has(this.#options.sidecar.rollout.epoch);
   }
 
-  /** The engines' memory was freed, and the rollout is paused until they have it again. */
   get isAsleep(): boolean {
-    return this.#hold.isAsleep;
-  }
-
-  /** After `pause`, before the engines are sent to sleep. */
-  slept(): void {
-    this.#hold.slept();
+    return this.hold.isAsleep;
   }
 
   /** An update is open or under way. */
   get isUpdating(): boolean {
-    return this.#hold.isHeld;
+    return this.hold.isHeld;
   }
 
   nameUnlessNamed(version: string): void {
@@ -129,7 +124,7 @@ export class WeightUpdates {
    */
   begin(version: string, current: ReadonlySet<Member>, reasonOf: (member: Member) => string): void {
     const { pool, sidecar } = this.#options;
-    this.#names.give(this.#engines.next, version);
+    this.#give(this.#engines.next, version);
     // An engine that restarts has its first weights again, and only the trainer has these.
     if ([...current].some(({ source }) => source.keepsWeights)) this.#base = "unknown";
     const recipe = { base: this.#base, adapters: this.#adapters.loads };
@@ -140,26 +135,27 @@ export class WeightUpdates {
   }
 
   rename(version: string): void {
-    this.#names.give(this.#options.sidecar.rollout.epoch, version);
+    this.#give(this.#options.sidecar.rollout.epoch, version);
   }
 
   /** What clients knew the weights of an epoch by before the sidecar restarted: responses may still name it. */
   name(epoch: WeightEpoch, version: string): void {
-    if (version !== String(epoch)) this.#names.give(epoch, version);
+    if (version !== String(epoch)) this.#give(epoch, version);
   }
 
-  /** The trainer's pause. @throws AppError as GenerationHold.pause. */
-  async pause(mode: PauseMode): Promise<void> {
-    await this.#hold.pause(mode);
+  #give(epoch: WeightEpoch, name: string): void {
+    this.#names.set(epoch, name);
+    const [oldest] = this.#names.keys();
+    if (this.#names.size > NAMES_MAX && oldest !== undefined) this.#names.delete(oldest);
   }
 
   /** The trainer's; while an update is under way it takes effect at its end: then why, else null. */
   resume(): string | null {
-    return this.#hold.resume() ? null : this.#holdReason();
+    return this.hold.resume() ? null : this.#holdReason();
   }
 
   pauseState(): PauseState {
-    return this.#hold.state(() => this.#holdReason());
+    return this.hold.state(() => this.#holdReason());
   }
 
   async start(call: ControlCall): Promise<Response> {
@@ -233,7 +229,7 @@ export class WeightUpdates {
 
   /** Gives up the update that is open or under way. @throws AppError conflict: there is none. */
   async abort(): Promise<Response> {
-    if (!this.#hold.isHeld) {
+    if (!this.hold.isHeld) {
       throw new AppError("conflict", "no weight update is open or under way");
     }
     this.#engines.giveUp();
@@ -301,22 +297,13 @@ export class WeightUpdates {
       if (this.#open !== null) {
         throw new AppError("conflict", "a weight update is open: finish it before adapters change");
       }
-      const { sidecar, pool, modelNames } = this.#options;
       try {
         await this.#stop();
         return await this.#adapters.change(call, {
-          sidecar,
-          modelNames,
-          engines: () => this.#engines.available(),
-          send: (engines, one) => this.#engines.sendTo(engines, one),
-          tried: (outcome, adapter) => this.#engines.tried(outcome, adapter),
-          advance: (current, one, outcome) =>
-            this.#advance(current, { call: one, base: this.#base, outcome, keepsName: true }),
-          dropLost: ({ failed }) => {
-            const lost = new Set(failed.filter(isLost).map(({ member }) => member));
-            const reason = "has not answered about an adapter";
-            pool.tell(lost, () => ({ kind: "reopen", reason }));
-          },
+          ...this.#options,
+          engines: this.#engines,
+          advance: (current, outcome) =>
+            this.#advance(current, { call, base: this.#base, outcome, keepsName: true }),
         });
       } finally {
         this.#close();
@@ -331,12 +318,13 @@ export class WeightUpdates {
     const { pool, sidecar } = this.#options;
     const { call, base, outcome } = about;
     const reasons = reasonsOf(outcome);
-    const lost = new Set(outcome.failed.filter(isLost).map(({ member }) => member));
+    const lost = lostIn(outcome);
     // One that was opened after the request was sent can be given the weights as one that opens later.
     if (base !== "unknown") for (const late of this.#engines.without(outcome)) lost.add(late);
     // Under an adapter the weights, and their name, are as they were.
-    const kept = about.keepsName === true ? this.#names.given(sidecar.rollout.epoch) : null;
-    if (current.size > 0) this.#names.give(this.#engines.next, versionIn(call.body) ?? kept);
+    const kept = about.keepsName === true ? this.#names.get(sidecar.rollout.epoch) : null;
+    const name = versionIn(call.body) ?? kept ?? null;
+    if (current.size > 0 && name !== null) this.#give(this.#engines.next, name);
     this.#base = base;
     pool.changedWeights({
       current,
@@ -374,17 +362,17 @@ export class WeightUpdates {
   /** Nothing runs from here to `#close`. An engine that does not stop is opened again. */
   async #stop(): Promise<void> {
     const engines = this.#engines;
-    await this.#hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
+    await this.hold.hold(engines.signal, (busy, reason) => engines.reopen(busy, reason));
   }
 
   #close(): void {
     this.#open = null;
-    this.#hold.release();
+    this.hold.release();
   }
 
   #holdReason(): string {
     const { timeoutMs } = this.#options;
-    const seconds = Math.round(this.#hold.heldSeconds);
+    const seconds = Math.round(this.hold.heldSeconds);
     const what = this.#open === null ? "is under way" : "is open";
     return `a weight update ${what} since ${seconds} s: generation resumes when it ends; it is aborted after ${timeoutMs / 1000} s without a request, or by POST /abort_weight_update`;
   }
@@ -426,11 +414,6 @@ export class WeightUpdates {
       void this.#alone(() => this.#abandon(reason));
     }, timeoutMs);
   }
-}
-
-/** The engine is not there any more, or its state is unknown: it is opened again. */
-function isLost({ answer }: { answer: { status: number } }): boolean {
-  return answer.status === UNREACHABLE || answer.status === SILENT;
 }
 
 function reasonsOf({ failed }: Outcome): Map<Member, string> {
