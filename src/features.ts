@@ -17,7 +17,8 @@ import { PLUGIN_ROUTES } from "./server/drafts/routes.ts";
 import { Iterations } from "./server/iterations.ts";
 import { LIVE_ROUTES } from "./server/live/routes.ts";
 import { LiveView } from "./server/live/view.ts";
-import { DATA_ROUTES, dataPlane } from "./server/openai/data-plane.ts";
+import { DATA_ROUTES, dataRoutes } from "./server/openai/data-plane.ts";
+import { DataPlane } from "./server/openai/plane.ts";
 import { RequestJournals } from "./server/openai/request-journals.ts";
 import { OPENAPI_ROUTE } from "./server/openapi.ts";
 import { PAGE_ROUTE } from "./server/page/routes.ts";
@@ -179,9 +180,8 @@ function requests(parts: Parts): Feature[] {
   const versionOf = weights.version.bind(weights);
   const files = journals;
   const requestJournals = files && new RequestJournals({ files, sidecar, held, graceMs, after });
-  const plane = dataPlane({
+  const plane = new DataPlane({
     ...{ sidecar, text, encoder, engines, eosTokenIds, after },
-    dialects: ADAPTER_DATA,
     journals: requestJournals,
     modelNames: names,
     adapters: () => weights.adapters,
@@ -193,7 +193,7 @@ function requests(parts: Parts): Feature[] {
   });
   const rollouts = rolloutSide({
     ...{ sidecar, text, encoder, eosTokenIds, clock: wallClock, files, after },
-    adapterOf: plane.adapterOf,
+    adapterOf: (model) => plane.checkModel(model),
     versionOf,
     held: () => pool.held,
   });
@@ -203,7 +203,7 @@ function requests(parts: Parts): Feature[] {
     {
       ...{ sidecar, pool, weights, learned, version, later },
       modelName: names[0],
-      abortRequests: plane.abort,
+      abortRequests: (ids) => plane.abort(ids),
       timeoutMs: options.weightsTimeoutMs,
     },
     ADAPTER_CONTROL,
@@ -213,10 +213,10 @@ function requests(parts: Parts): Feature[] {
     {
       routes: [
         ...logged(calls, (entry) => events.controlled(entry)),
-        ...plane.routes,
+        ...dataRoutes(plane, ADAPTER_DATA),
         ...rollouts.routes,
       ],
-      kept: { requests: plane.kept, rollouts: () => rollouts.known.kept },
+      kept: { requests: () => plane.kept, rollouts: () => rollouts.known.kept },
       ...(journals && { observer: { advanced: () => journals.weights.write(held()) } }),
       // A client that is cut off later gives up nothing.
       stopped: async () => {

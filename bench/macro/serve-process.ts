@@ -19,7 +19,8 @@ import type {
 } from "../../src/core/rollout/worker.ts";
 import { loadCore } from "../../src/core/wasm/load.ts";
 import { type Socket, type SocketService, serveHttp } from "../../src/server/http.ts";
-import { dataPlane } from "../../src/server/openai/data-plane.ts";
+import { dataRoutes } from "../../src/server/openai/data-plane.ts";
+import { DataPlane } from "../../src/server/openai/plane.ts";
 import { Sidecar } from "../../src/server/sidecar.ts";
 import { StreamService } from "../../src/server/stream/service.ts";
 import type { Text } from "../../src/text/text.ts";
@@ -242,7 +243,7 @@ function startSidecar(
     },
   });
   const { service, sockets } = watched(stream);
-  const plane = dataPlane({
+  const plane = new DataPlane({
     sidecar,
     text,
     encoder: inlineEncoder(text),
@@ -253,7 +254,7 @@ function startSidecar(
   const server = serveHttp({
     host: "127.0.0.1",
     port: 0,
-    routes: plane.routes,
+    routes: dataRoutes(plane, []),
     sockets: { "/v1/stream": service },
     apiToken: null,
     bodyBytesMax: 1 << 20,

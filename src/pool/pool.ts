@@ -23,7 +23,7 @@ import {
   newMember,
   next,
 } from "./member.ts";
-import { Gathering, type Holding, WeightsAgreement } from "./weights-agreement.ts";
+import { type Holding, WeightsAgreement } from "./weights-agreement.ts";
 
 /** Where a worker comes from. */
 export interface WorkerSource {
@@ -101,8 +101,9 @@ export class WorkerPool {
   readonly #cancels = new Set<() => void>();
   readonly #agreement = new WeightsAgreement();
   #sidecar: PoolHost | null = null;
-  /** Of those who are opened at the start; null: it is over. */
-  #gathering: Gathering<PoolMember> | null = null;
+  /** Those who are opened at the start and wait for one another; null: that is over. */
+  #missing: Set<PoolMember> | null = null;
+  readonly #gathered = Promise.withResolvers<void>();
   /** Requests that give a newly opened engine the current weights. */
   #recipe: Recipe = { base: "first", adapters: [] };
   #initialEpoch: WeightEpoch | null = null;
@@ -157,15 +158,8 @@ export class WorkerPool {
    * been tried once. @throws AppError: no further try would open one; then all are closed.
    */
   async open(): Promise<void> {
-    const gathering = new Gathering(this.#members, {
-      ended: () => {
-        this.#gathering = null;
-        if (this.#sidecar?.rollout.epoch !== this.#initialEpoch) return;
-        this.#agreement.begin(this.#inherited ?? this.#members.map(holdingOf));
-      },
-      cancel: this.#options.later(() => gathering.end(), GATHER_MS),
-    });
-    this.#gathering = gathering;
+    this.#missing = new Set(this.#members);
+    this.#after(GATHER_MS, () => this.#endGathering());
     try {
       await Promise.all(
         this.#members.map(async (member) => {
@@ -177,6 +171,23 @@ export class WorkerPool {
       await this.close();
       throw error;
     }
+  }
+
+  /** Resolves when those who are opened at the start have arrived, or are not waited for any more. */
+  async #arrived(member: PoolMember): Promise<void> {
+    if (this.#missing === null) return;
+    this.#missing.delete(member);
+    if (this.#missing.size === 0) this.#endGathering();
+    await this.#gathered.promise;
+  }
+
+  #endGathering(): void {
+    if (this.#missing === null) return;
+    this.#missing = null;
+    if (this.#sidecar?.rollout.epoch === this.#initialEpoch) {
+      this.#agreement.begin(this.#inherited ?? this.#members.map(holdingOf));
+    }
+    this.#gathered.resolve();
   }
 
   /** A worker that comes later. It is opened, given the current weights where it needs them, and serves. */
@@ -244,7 +255,7 @@ export class WorkerPool {
 
   async close(): Promise<void> {
     this.#isClosed = true;
-    this.#gathering?.end();
+    this.#endGathering();
     for (const cancel of this.#cancels) cancel();
     const workers = this.#members.flatMap(({ worker, candidate }) => [worker, candidate]);
     await Promise.all(workers.map((worker) => worker?.close()));
@@ -410,11 +421,11 @@ export class WorkerPool {
       this.#apply(member, { kind: "opened", attempt, epoch, isFirst, keepsWeights });
       sidecar.rollout.watch(worker);
       // At the start those who come at about the same time are compared with one another, in whatever order they opened.
-      await this.#gathering?.arrive(member);
+      await this.#arrived(member);
       while (member.candidate === worker && isLast()) await this.#check(member, worker, sidecar);
       return null;
     } catch (error) {
-      void this.#gathering?.arrive(member);
+      void this.#arrived(member);
       if (isLast()) this.#apply(member, { kind: "open_failed", attempt, reason: errorText(error) });
       return error;
     }
@@ -463,7 +474,7 @@ export class WorkerPool {
   #difference(member: PoolMember): string | null {
     const holding = holdingOf(member);
     // It names the weights that serve, whatever was uncertain before.
-    if (this.#agreement.includes(holding.weights)) return null;
+    if (holding.weights !== null && holding.weights === this.#agreement.weights) return null;
     const difference = this.#agreement.difference(holding);
     if (isCurrent(member.record)) return difference;
     return difference ?? "came back without the current weights";

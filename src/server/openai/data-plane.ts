@@ -1,13 +1,12 @@
 // The data plane: what trainers and OpenAI clients send to one `vllm serve`. The routes, and for each the schema that its body is checked against.
 
 import type { GenericSchema } from "valibot";
-import type { Kept } from "../kept.ts";
 import { bound, type Exchange, jsonResponse, type Route, type Row } from "../route.ts";
 import { prepareChat, prepareChatTokens, renderChatRequest } from "./chat.ts";
 import { chatRequest, chatTokensRequest } from "./chat-fields.ts";
 import { completionsRequest, prepareCompletions } from "./completions.ts";
 import { generateRequest, prepareGenerate } from "./generate.ts";
-import { DataPlane, type DataPlaneOptions, type Prepared } from "./plane.ts";
+import type { DataPlane, Prepared } from "./plane.ts";
 import {
   detokenize,
   detokenizeRequest,
@@ -92,45 +91,7 @@ export const DATA_ROUTES: readonly Row<DataPlane>[] = [
   },
 ];
 
-export interface DataPlaneSide {
-  readonly routes: Route[];
-  /** Gives up the requests that clients named so, or all (null); returns how many there were. */
-  readonly abort: (requestIds: readonly string[] | null) => number;
-  /** The adapter that a client means; null: none. @throws AppError not_found. */
-  readonly adapterOf: (model: string | null | undefined) => string | null;
-  /** Of requests whose clients have gone, or may ask again. */
-  readonly kept: () => Kept;
-}
-
-/** One data plane serves one sidecar. `dialects`: rows of adapters. */
-export function dataPlane(
-  options: DataPlaneOptions & { readonly dialects?: readonly Row<DataPlane>[] },
-): DataPlaneSide {
-  const plane = new DataPlane(options);
-  return {
-    routes: bound([...DATA_ROUTES, ...(options.dialects ?? [])], plane),
-    abort: (ids) => abortNamed(plane, ids),
-    adapterOf: (model) => plane.checkModel(model),
-    kept: () => plane.kept,
-  };
-}
-
-/** What answers put before a request's id, and behind it: `cmpl-ID-0` is its first prompt, as vLLM has it. */
-const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)(.+?)(?:-\d+)?$/s;
-
-function abortNamed(plane: DataPlane, requestIds: readonly string[] | null): number {
-  const wanted = new Set(requestIds ?? []);
-  for (const id of requestIds ?? []) {
-    const [, own] = WRITTEN_ID.exec(id) ?? [];
-    if (own !== undefined) wanted.add(own);
-    // A client's own id may end in a number.
-    wanted.add(id.replace(/^(?:generate-tokens-|cmpl-|chatcmpl-)/, ""));
-  }
-  let aborted = 0;
-  for (const job of [...plane.jobs]) {
-    if (requestIds !== null && !wanted.has(job.id)) continue;
-    job.abort();
-    aborted += 1;
-  }
-  return aborted;
+/** `more`: rows of adapters. */
+export function dataRoutes(plane: DataPlane, more: readonly Row<DataPlane>[]): Route[] {
+  return bound([...DATA_ROUTES, ...more], plane);
 }

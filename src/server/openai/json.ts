@@ -1,7 +1,6 @@
 // Fragments of answers as JSON text. Answers carry a number or three for every token, so these are written
 // directly: objects per token would cost more than everything else that a token passes through here.
 
-import { assert } from "../../core/base/assert.ts";
 import type { PromptReport, Response } from "../../core/request/response.ts";
 import type { Text } from "../../text/text.ts";
 
@@ -87,6 +86,23 @@ function candidatesAt({ response }: Span, position: number, max: number): Candid
   return [{ token, logprob, rank }, ...others].slice(0, max);
 }
 
+const NO_CANDIDATES: readonly Candidate[] = [];
+
+/** Calls `write` with the tokens of a span in their order, each with the `max` first candidates of its position. */
+function eachDrawn(
+  span: Span,
+  max: number,
+  write: (token: number, value: string, others: readonly Candidate[]) => void,
+): void {
+  const { response, from, to } = span;
+  const tokens = response.tokens(from);
+  const logprobs = response.logprobs(from);
+  for (let i = 0; i < to - from; i += 1) {
+    const others = max === 0 ? NO_CANDIDATES : candidatesAt(span, from + i, max);
+    write(tokens[i] ?? 0, logprobText(logprobs[i] ?? LOGPROB_MIN), others);
+  }
+}
+
 /**
  * Alternatives that an engine must report for a list of `shown` candidates. The drawn token comes first in it,
  * so that a list of one (SkyRL and prime-rl send logprobs: 1) needs no work of the engine.
@@ -101,31 +117,24 @@ export function completionLogprobs(
   options: { names: TokenNames; top: number; offset: number },
 ): { json: string; offset: number } {
   const { names, top } = options;
-  const { response, from, to } = span;
-  const tokens = response.tokens(from);
-  const logprobs = response.logprobs(from);
-  const count = to - from;
   const written: string[] = [];
   const values: string[] = [];
   const offsets: number[] = [];
   const tops: string[] = [];
   let { offset } = options;
-  for (let i = 0; i < count; i += 1) {
-    const token = tokens[i] ?? 0;
-    const value = logprobText(logprobs[i] ?? LOGPROB_MIN);
+  eachDrawn(span, top === 0 ? 0 : top + 1, (token, value, others) => {
     const { json: name, characters } = names(token);
     written.push(name);
     values.push(value);
     offsets.push(offset);
     offset += characters;
-    if (top === 0) tops.push(`{${name}:${value}}`);
-    else {
-      const entries = candidatesAt(span, from + i, top + 1).map(
-        ({ token: other, logprob }) => `${names(other).json}:${logprobText(logprob)}`,
-      );
-      tops.push(`{${entries.join(",")}}`);
+    if (top === 0) {
+      tops.push(`{${name}:${value}}`);
+      return;
     }
-  }
+    const entries = others.map((one) => `${names(one.token).json}:${logprobText(one.logprob)}`);
+    tops.push(`{${entries.join(",")}}`);
+  });
   const json = `{"text_offset":[${offsets.join(",")}],"token_logprobs":[${values.join(",")}],"tokens":[${written.join(",")}],"top_logprobs":[${tops.join(",")}]}`;
   return { json, offset };
 }
@@ -136,22 +145,15 @@ export const NO_COMPLETION_LOGPROBS =
 
 /** OpenAI's chat logprobs. */
 export function chatLogprobs(span: Span, names: TokenNames, top: number): string {
-  const { response, from, to } = span;
-  const tokens = response.tokens(from);
-  const logprobs = response.logprobs(from);
+  const entry = (token: number, value: string): string => {
+    const { json, bytes } = names(token);
+    return `{"token":${json},"logprob":${value},"bytes":${bytes}`;
+  };
   const parts: string[] = [];
-  const entry = (token: number, logprob: number): string =>
-    `{"token":${names(token).json},"logprob":${logprobText(logprob)},"bytes":${names(token).bytes}`;
-  for (let i = 0; i < to - from; i += 1) {
-    const head = entry(tokens[i] ?? 0, logprobs[i] ?? LOGPROB_MIN);
-    const others =
-      top === 0
-        ? ""
-        : candidatesAt(span, from + i, top)
-            .map(({ token, logprob }) => `${entry(token, logprob)}}`)
-            .join(",");
-    parts.push(`${head},"top_logprobs":[${others}]}`);
-  }
+  eachDrawn(span, top, (token, value, others) => {
+    const tops = others.map((one) => `${entry(one.token, logprobText(one.logprob))}}`);
+    parts.push(`${entry(token, value)},"top_logprobs":[${tops.join(",")}]}`);
+  });
   return `{"content":[${parts.join(",")}]}`;
 }
 
@@ -160,26 +162,15 @@ export function chatLogprobs(span: Span, names: TokenNames, top: number): string
  * either find theirs.
  */
 export function generateLogprobs(span: Span, top: number): string {
-  const { response, from, to } = span;
-  const tokens = response.tokens(from);
-  const logprobs = response.logprobs(from);
+  const entry = (token: number, value: string, rank: number | null): string =>
+    `"token_id":${token},"token":"token_id:${token}","logprob":${value},"rank":${rank}`;
   const parts: string[] = [];
-  for (let i = 0; i < to - from; i += 1) {
-    const token = tokens[i] ?? 0;
-    const value = logprobText(logprobs[i] ?? LOGPROB_MIN);
-    if (top === 0) {
-      const plain = `"token_id":${token},"token":"token_id:${token}","logprob":${value},"rank":null`;
-      parts.push(`{${plain},"top_logprobs":[{${plain}}]}`);
-      continue;
-    }
-    const entries = candidatesAt(span, from + i, top).map(
-      (one) =>
-        `"token_id":${one.token},"token":"token_id:${one.token}","logprob":${logprobText(one.logprob)},"rank":${one.rank}`,
-    );
-    const [drawn] = entries;
-    assert(drawn !== undefined, "the drawn token is always there");
-    parts.push(`{${drawn},"top_logprobs":[${entries.map((one) => `{${one}}`).join(",")}]}`);
-  }
+  eachDrawn(span, top, (token, value, others) => {
+    const entries = others.map((one) => entry(one.token, logprobText(one.logprob), one.rank));
+    const first = entries[0] ?? entry(token, value, null);
+    const tops = entries.length === 0 ? [first] : entries;
+    parts.push(`{${first},"top_logprobs":[${tops.map((one) => `{${one}}`).join(",")}]}`);
+  });
   return `{"content":[${parts.join(",")}]}`;
 }
 

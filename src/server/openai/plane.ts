@@ -96,6 +96,9 @@ export interface Prepared extends Pick<JobPlan, "specs" | "stops" | "names" | "p
 const NO_TEXT =
   "needs the model's tokenizer.json, which is not on this machine: send stop_token_ids, or give --tokenizer DIR";
 
+/** What answers put before a request's id, and behind it: `cmpl-ID-0` is its first prompt, as vLLM has it. */
+const WRITTEN_ID = /^(?:generate-tokens-|cmpl-|chatcmpl-)(.+?)(?:-\d+)?$/s;
+
 const NO_ADAPTERS: ReadonlySet<string> = new Set();
 
 export class DataPlane {
@@ -152,6 +155,20 @@ export class DataPlane {
   /** Jobs that are not finished. */
   get jobs(): Iterable<Job> {
     return this.#jobs;
+  }
+
+  /** Gives up the requests that clients named so, or all (null); returns how many there were. */
+  abort(requestIds: readonly string[] | null): number {
+    const wanted = new Set(requestIds ?? []);
+    for (const id of requestIds ?? []) {
+      const [, own] = WRITTEN_ID.exec(id) ?? [];
+      if (own !== undefined) wanted.add(own);
+      // A client's own id may end in a number.
+      wanted.add(id.replace(/^(?:generate-tokens-|cmpl-|chatcmpl-)/, ""));
+    }
+    const meant = [...this.#jobs].filter(({ id }) => requestIds === null || wanted.has(id));
+    for (const job of meant) job.abort();
+    return meant.length;
   }
 
   /** null: no worker is in service. */
@@ -373,15 +390,12 @@ function noRoom(tokens: number, tokensMax: number): AppError {
 
 /** false: the client went first. */
 async function doneBefore(job: Job, signal: AbortSignal): Promise<boolean> {
-  if (job.isDone) return true;
-  if (signal.aborted) return false;
-  let leave: () => void = () => undefined;
-  const gone = new Promise<boolean>((resolve) => {
-    leave = () => resolve(false);
-    signal.addEventListener("abort", leave, { once: true });
-  });
+  if (job.isDone || signal.aborted) return job.isDone;
+  const gone = Promise.withResolvers<false>();
+  const leave = () => gone.resolve(false);
+  signal.addEventListener("abort", leave, { once: true });
   try {
-    return await Promise.race([job.done.then(() => true), gone]);
+    return await Promise.race([job.done.then(() => true), gone.promise]);
   } finally {
     signal.removeEventListener("abort", leave);
   }

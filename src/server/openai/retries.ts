@@ -55,9 +55,7 @@ interface Entry {
 export class AdoptableJobs {
   readonly #options: RetryOptions;
   readonly #named = new Map<string, Entry>();
-  /** By path and body; those of clients without an id. */
-  readonly #orphans = new Map<string, Entry[]>();
-  /** All entries without a client, oldest first. */
+  /** Entries without a client, oldest first. */
   readonly #idle = new Set<Entry>();
   #keptBytes = 0;
 
@@ -73,7 +71,7 @@ export class AdoptableJobs {
 
   /** @throws AppError conflict: another request with this id is being served; and what `begin` throws. */
   lease(key: RetryKey, begin: () => Job): Lease {
-    const found = key.id === null ? this.#adopt(key) : this.#namedLike(key);
+    const found = key.id === null ? this.#orphanOf(key) : this.#namedLike(key);
     const entry = found ?? newEntry(key, begin());
     if (found === null && key.id !== null) this.#named.set(nameOf(key), entry);
     this.#wake(entry);
@@ -108,9 +106,14 @@ export class AdoptableJobs {
     return null;
   }
 
-  #adopt(key: RetryKey): Entry | null {
-    const left = this.#orphans.get(bodyName(key)) ?? [];
-    return left.find(({ job }) => !job.isAborted) ?? null;
+  /** The oldest one of a client without an id that sent the same. */
+  #orphanOf({ path, digest }: RetryKey): Entry | null {
+    for (const entry of this.#idle) {
+      const { key, job } = entry;
+      const isSame = key.id === null && key.digest === digest && key.path === path;
+      if (isSame && !job.isAborted) return entry;
+    }
+    return null;
   }
 
   #left(entry: Entry, gone: boolean): void {
@@ -122,20 +125,13 @@ export class AdoptableJobs {
       job.forget();
       return;
     }
-    if (key.id === null) {
-      const name = bodyName(key);
-      const there = this.#orphans.get(name);
-      if (there === undefined) this.#orphans.set(name, [entry]);
-      else there.push(entry);
-    }
+    const { graceMs, orphansMax, keptBytesMax, after } = this.#options;
     this.#idle.add(entry);
     entry.bytes = job.bytes;
     this.#keptBytes += entry.bytes;
-    entry.cancelExpiry = this.#options.after(this.#options.graceMs, () => this.#remove(entry));
-    const { orphansMax, keptBytesMax } = this.#options;
-    while (this.#idle.size > orphansMax || this.#keptBytes > keptBytesMax) {
-      const [oldest] = this.#idle;
-      if (oldest === undefined) return;
+    entry.cancelExpiry = after(graceMs, () => this.#remove(entry));
+    for (const oldest of this.#idle) {
+      if (this.#idle.size <= orphansMax && this.#keptBytes <= keptBytesMax) return;
       this.#remove(oldest);
     }
   }
@@ -144,33 +140,18 @@ export class AdoptableJobs {
   #wake(entry: Entry): void {
     entry.cancelExpiry?.();
     entry.cancelExpiry = null;
-    if (!this.#idle.delete(entry)) return;
-    this.#keptBytes -= entry.bytes;
-    if (entry.key.id === null) this.#forgetOrphan(entry);
+    if (this.#idle.delete(entry)) this.#keptBytes -= entry.bytes;
   }
 
   #remove(entry: Entry): void {
     this.#wake(entry);
-    if (entry.key.id !== null && this.#named.get(nameOf(entry.key)) === entry) {
-      this.#named.delete(nameOf(entry.key));
-    }
+    if (this.#named.get(nameOf(entry.key)) === entry) this.#named.delete(nameOf(entry.key));
     if (entry.clients === 0) entry.job.forget();
-  }
-
-  #forgetOrphan(entry: Entry): void {
-    const name = bodyName(entry.key);
-    const left = (this.#orphans.get(name) ?? []).filter((other) => other !== entry);
-    if (left.length === 0) this.#orphans.delete(name);
-    else this.#orphans.set(name, left);
   }
 }
 
 function nameOf({ path, id }: RetryKey): string {
   return `${path} ${id}`;
-}
-
-function bodyName({ path, digest }: RetryKey): string {
-  return `${path} ${digest}`;
 }
 
 function newEntry(key: RetryKey, job: Job): Entry {

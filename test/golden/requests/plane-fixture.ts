@@ -5,8 +5,8 @@ import { ADAPTER_DATA } from "../../../src/adapters/list.ts";
 import { weightEpoch, workerId } from "../../../src/core/base/ids.ts";
 import type { RequestSpec } from "../../../src/core/request/request.ts";
 import { type HttpServer, serveHttp } from "../../../src/server/http.ts";
-import { dataPlane } from "../../../src/server/openai/data-plane.ts";
-import type { DataPlaneLimits } from "../../../src/server/openai/plane.ts";
+import { dataRoutes } from "../../../src/server/openai/data-plane.ts";
+import { DataPlane, type DataPlaneLimits } from "../../../src/server/openai/plane.ts";
 import type { Sidecar } from "../../../src/server/sidecar.ts";
 import { WorkerRegistry } from "../../../src/server/worker-registry.ts";
 import { SimulatedWorker } from "../../faults/simulated/worker.ts";
@@ -71,17 +71,19 @@ export class PlaneFixture {
       port: 0,
       routes: [
         ...registry.routes(),
-        ...dataPlane({
-          dialects: ADAPTER_DATA,
-          sidecar: this.sidecar,
-          text: new TinyText(),
-          encoder: this.#encoder,
-          modelNames: ["tiny"],
-          eosTokenIds: [EOS],
-          version: (of) => `step-${of}`,
-          after: (ms, run) => this.#after(ms, run),
-          ...(options.limits === undefined ? {} : { limits: options.limits }),
-        }).routes,
+        ...dataRoutes(
+          new DataPlane({
+            sidecar: this.sidecar,
+            text: new TinyText(),
+            encoder: this.#encoder,
+            modelNames: ["tiny"],
+            eosTokenIds: [EOS],
+            version: (of) => `step-${of}`,
+            after: (ms, run) => this.#after(ms, run),
+            ...(options.limits === undefined ? {} : { limits: options.limits }),
+          }),
+          ADAPTER_DATA,
+        ),
       ],
       sockets: {},
       apiToken: null,
