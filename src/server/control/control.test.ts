@@ -86,13 +86,6 @@ test("an update's answer is an engine's own; a method's results are those of all
   });
 });
 
-test("start, finish: without an update the weights are the same", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
-});
-
 test("collective_rpc reload_weights: requests in flight continue under the new epoch, stamped chunk by chunk", async () => {
   const fixture = await Fixture.open();
   const requests = fixture.ask(4);
@@ -145,21 +138,6 @@ test("an engine that dies while an update is open is down at once, under whichev
   }
 });
 
-test("a fenced engine that dies is down and opened again: no control request goes to it", async () => {
-  const fixture = await Fixture.open({ keepsWeights: false });
-  fixture.worker(1).script = failing;
-  await fixture.call("POST", "/collective_rpc", reload);
-  const fenced = fixture.worker(1);
-  expect(fixture.states[1]).toBe("fenced");
-  fenced.kill();
-  expect(fixture.states[1]).toBe("down");
-  const heard = fenced.heard.length;
-  await fixture.call("POST", "/collective_rpc", reload);
-  expect(fenced.heard.length).toBe(heard);
-  await fixture.retry();
-  expect(fixture.states[1]).toBe("ready");
-});
-
 test("an engine that dies while it is brought up to date does not serve", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   await fixture.call("POST", "/collective_rpc", reload);
@@ -175,45 +153,6 @@ test("an engine that dies while it is brought up to date does not serve", async 
   const requests = fixture.ask(6);
   await fixture.steps(80);
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
-});
-
-test("a fenced engine serves again once it has the current weights", async () => {
-  const fixture = await Fixture.open();
-  fixture.worker(1).script = failing;
-  await fixture.call("POST", "/collective_rpc", reload);
-  fixture.worker(1).script = () => ({ status: 200, body: { results: [null] } });
-  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(2));
-  const requests = fixture.ask(6);
-  await fixture.steps(80);
-  expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
-});
-
-test("an update that every engine refuses changes nothing", async () => {
-  const fixture = await Fixture.open();
-  for (const i of [0, 1, 2]) {
-    fixture.worker(i).script = () => ({
-      status: 400,
-      body: { error: { message: "no such file" } },
-    });
-  }
-  const answer = await fixture.call("POST", "/collective_rpc", reload);
-  expect(answer.status).toBe(400);
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(0));
-  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
-});
-
-test("an engine that misses one update of several is fenced at the end", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  fixture.worker(2).script = failing;
-  expect((await fixture.call("POST", "/update_weights", {})).status).toBe(500);
-  fixture.worker(2).script = () => ({ status: 200, body: {} });
-  await fixture.call("POST", "/update_weights", {});
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.states).toEqual(["ready", "ready", "fenced"]);
 });
 
 test("an engine that dies before any update comes back and serves", async () => {
@@ -241,17 +180,6 @@ test("an engine that comes back after an update by path is given that path first
   expect(fixture.worker(0).heard.map(({ path, body }) => [path, body])).toEqual([
     ["/collective_rpc", reload],
   ]);
-});
-
-test("an engine that comes back after weights that only the trainer has stays fenced", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  await fixture.call("POST", "/finish_weight_update", {});
-  fixture.worker(0).kill();
-  await fixture.retry();
-  expect(fixture.states[0]).toBe("fenced");
-  expect(fixture.pool.members[0]?.reason).toBe("came back without the current weights");
 });
 
 test("pause abort: gives up what runs, keeps what comes until resume", async () => {
@@ -390,17 +318,6 @@ test("pause: a resume before it takes hold ends it, and is reported", async () =
   expect(fixture.finished.length).toBe(2);
 });
 
-test("finish: an engine that was opened again during the update is fenced", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", {});
-  fixture.worker(0).kill();
-  await fixture.retry();
-  expect(fixture.states[0]).toBe("fenced");
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
-});
-
 test("collective_rpc reload_weights: an engine that was opened again before the last one answered is not current", async () => {
   const fixture = await Fixture.open();
   const open = gated(fixture.worker(1));
@@ -411,48 +328,6 @@ test("collective_rpc reload_weights: an engine that was opened again before the 
   open();
   await answer;
   expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
-});
-
-test("an update that every engine fails in the middle leaves none with those weights in service", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", {});
-  for (const i of [0, 1, 2]) fixture.worker(i).script = failing;
-  await fixture.call("POST", "/update_weights", {});
-  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 200, body: {} });
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
-  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-});
-
-test("collective_rpc reload_weights: if every engine failed in it, none serves with its weights", async () => {
-  const fixture = await Fixture.open();
-  for (const i of [0, 1, 2]) fixture.worker(i).script = failing;
-  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(500);
-  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
-  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
-});
-
-test("start: a second one keeps what the first had changed", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", {});
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
-});
-
-test("start: a second one that all refuse does not end the first", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", {});
-  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 400, body: {} });
-  expect((await fixture.call("POST", "/start_weight_update", {})).status).toBe(400);
-  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
-  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 200, body: {} });
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
 });
 
 const adapter = (version: number) => ({ lora_name: "policy", lora_path: `/lora/${version}` });
@@ -469,37 +344,6 @@ test("an engine that comes back after adapters is given the weights under them f
     reload,
     { ...adapter(2), load_inplace: true },
   ]);
-});
-
-test("an engine that comes back after an adapter on weights that only the trainer has stays fenced", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  await fixture.call("POST", "/v1/load_lora_adapter", adapter(1));
-  fixture.worker(0).kill();
-  await fixture.retry();
-  expect(fixture.states[0]).toBe("fenced");
-});
-
-test("an adapter does not bring a fenced engine back: the weights under it are still old", async () => {
-  const fixture = await Fixture.open();
-  fixture.worker(1).script = failing;
-  await fixture.call("POST", "/collective_rpc", reload);
-  fixture.worker(1).script = () => ({ status: 200, body: {} });
-  await fixture.call("POST", "/v1/load_lora_adapter", adapter(1));
-  expect(fixture.states).toEqual(["ready", "fenced", "ready"]);
-});
-
-test("an engine that cannot be reached in an update is opened again, fenced or not", async () => {
-  const fixture = await Fixture.open({ keepsWeights: false });
-  fixture.worker(1).script = failing;
-  await fixture.call("POST", "/collective_rpc", reload);
-  expect(fixture.states[1]).toBe("fenced");
-  fixture.worker(1).script = () => ({ status: 502, body: { error: "gone" } });
-  await fixture.call("POST", "/collective_rpc", reload);
-  expect(fixture.states[1]).toBe("down");
-  await fixture.retry();
-  expect(fixture.states[1]).toBe("ready");
-  expect(fixture.worker(1).heard.map(({ body }) => body)).toEqual([reload]);
 });
 
 test("an engine that is brought up to date while the weights change again is given the newest", async () => {

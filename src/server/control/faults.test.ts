@@ -34,21 +34,6 @@ test("canary: an engine that does not generate with its new weights is fenced an
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
-test("canary: where all fail none serves, /health gives the reason, and good weights bring all back", async () => {
-  const fixture = await Fixture.open();
-  for (const i of [0, 1, 2]) fixture.worker(i).generates = () => NAN;
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  expect((await fixture.call("POST", "/finish_weight_update", {})).status).toBe(500);
-  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
-  const health = await fixture.call("GET", "/health");
-  expect(health.status).toBe(503);
-  expect(JSON.stringify(health.body)).toContain("do not generate");
-  for (const i of [0, 1, 2]) fixture.worker(i).generates = () => ({ status: 200, body: {} });
-  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-});
-
 test("canary: not between the parts of an update, whose weights are mixed", async () => {
   const fixture = await Fixture.open();
   let canaries = 0;
@@ -63,19 +48,6 @@ test("canary: not between the parts of an update, whose weights are mixed", asyn
   expect([canaries, Number(fixture.sidecar.rollout.epoch)]).toEqual([0, 0]);
   await fixture.call("POST", "/collective_rpc", { method: "finish_weight_update" });
   expect([canaries, Number(fixture.sidecar.rollout.epoch)]).toEqual([1, 1]);
-});
-
-test("wake_up: an engine that does not generate when it is awake is named and opened again", async () => {
-  const fixture = await Fixture.open({ keepsWeights: false });
-  await fixture.call("POST", "/sleep?level=2");
-  fixture.worker(2).generates = () => NAN;
-  expect((await fixture.call("POST", "/wake_up?tags=weights")).status).toBe(200);
-  const answer = await fixture.call("POST", "/wake_up?tags=kv_cache");
-  expect(answer.status).toBe(500);
-  expect(JSON.stringify(answer.body)).toContain("engine-2");
-  expect(fixture.states).toEqual(["ready", "ready", "down"]);
-  await fixture.retry();
-  expect(fixture.states[2]).toBe("ready");
 });
 
 for (const method of ["update_weight", "Reload_Weights", "worker.load_weights", "sync_model"]) {
@@ -201,36 +173,6 @@ test("an update that is left open is given up: engines that hold a part are open
   expect(requests.every(({ response }) => response.finish === "stop")).toBe(true);
 });
 
-test("an update given up on servers that keep their weights: they wait for whole ones", async () => {
-  const fixture = await Fixture.open({ keepsWeights: true });
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  const answer = await fixture.call("POST", "/abort_weight_update");
-  expect(answer.body).toEqual({
-    status: "aborted",
-    reopened: ["engine-0", "engine-1", "engine-2"],
-  });
-  expect(fixture.worker(0).heard.map(({ path }) => path)).toEqual([
-    "/start_weight_update",
-    "/update_weights",
-    "/finish_weight_update",
-  ]);
-  await fixture.retry();
-  expect(fixture.states).toEqual(["fenced", "fenced", "fenced"]);
-  expect(fixture.pool.members[0]?.reason).toContain("holds a part of a weight update");
-  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(200);
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-});
-
-test("an update given up before anything was sent leaves every engine as it was", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/abort_weight_update");
-  expect(fixture.states).toEqual(["ready", "ready", "ready"]);
-  expect(fixture.sidecar.rollout.pauseMode).toBeNull();
-  await expect(fixture.call("POST", "/abort_weight_update")).rejects.toThrow("no weight update");
-});
-
 test("abort_weight_update: gives up a request under way, whatever it waits for", async () => {
   const fixture = await Fixture.open({ keepsWeights: false });
   mute(fixture.worker(0));
@@ -256,18 +198,6 @@ test("resume: reports that it is deferred and why, and so does is_paused", async
   await fixture.call("POST", "/finish_weight_update", {});
   expect((await fixture.call("GET", "/is_paused")).body).toMatchObject({ is_paused: false });
   expect((await fixture.call("POST", "/resume")).body).toEqual({ status: "resumed" });
-});
-
-test("whole weights that all refuse leave an open update open, with what it has changed", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 400, body: {} });
-  expect((await fixture.call("POST", "/collective_rpc", reload)).status).toBe(400);
-  expect(fixture.sidecar.rollout.pauseMode).toBe("keep");
-  for (const i of [0, 1, 2]) fixture.worker(i).script = () => ({ status: 200, body: {} });
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.sidecar.rollout.epoch).toBe(weightEpoch(1));
 });
 
 test("two updates at once are one after the other", async () => {
@@ -344,43 +274,6 @@ test("pause: is_paused counts its seconds, and one that lasts is logged until it
   await fixture.call("POST", "/resume");
   await fixture.passTime();
   expect(fixture.notices).toHaveLength(1);
-});
-
-test("an update given up: an engine that took a part of it without its start is opened again", async () => {
-  const fixture = await Fixture.open({ keepsWeights: false });
-  fixture.worker(2).script = () => ({ status: 400, body: { error: "not mine" } });
-  await fixture.call("POST", "/start_weight_update", {});
-  fixture.worker(2).script = () => ({ status: 200, body: {} });
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  await fixture.call("POST", "/abort_weight_update");
-  expect(fixture.states).toEqual(["down", "down", "down"]);
-});
-
-test("an update given up: a server that holds a part of it and came back over another connection is fenced", async () => {
-  const fixture = await Fixture.open({ keepsWeights: true });
-  await fixture.call("POST", "/start_weight_update", {});
-  fixture.worker(2).script = () => ({ status: 400, body: { error: "not mine" } });
-  await fixture.call("POST", "/update_weights", { update_info: { names: ["a"] } });
-  fixture.worker(2).script = () => ({ status: 200, body: {} });
-  fixture.worker(0).kill();
-  fixture.worker(2).kill();
-  await fixture.retry();
-  expect(fixture.states).toEqual(["fenced", "ready", "ready"]);
-  await fixture.call("POST", "/abort_weight_update");
-  await fixture.retry();
-  expect(fixture.states).toEqual(["fenced", "fenced", "ready"]);
-  expect(fixture.pool.members[0]?.reason).toContain("holds a part of a weight update");
-});
-
-test("start: a second one without a part does not excuse an engine that missed one", async () => {
-  const fixture = await Fixture.open();
-  await fixture.call("POST", "/start_weight_update", {});
-  fixture.worker(2).script = () => ({ status: 500, body: {} });
-  await fixture.call("POST", "/update_weights", {});
-  fixture.worker(2).script = () => ({ status: 200, body: {} });
-  await fixture.call("POST", "/start_weight_update", {});
-  await fixture.call("POST", "/finish_weight_update", {});
-  expect(fixture.states).toEqual(["ready", "ready", "fenced"]);
 });
 
 test("an engine that failed at an update does not serve because it reports the new version", async () => {

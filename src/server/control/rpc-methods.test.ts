@@ -4,59 +4,17 @@ import { expect, test } from "bun:test";
 import { rpcEffect } from "./rpc-methods.ts";
 
 /** Names under which trainers, examples and old versions update weights. */
-const UPDATING = [
-  "update_weight",
-  "update_weights",
-  "update_weight_cuda_ipc",
-  "update_weights_from_ipc_handles",
-  "update_weights_from_ipc",
-  "update_weights_from_collective",
-  "update_weights_from_disk",
-  "update_weights_from_tensor",
-  "update_weights_from_distributed",
-  "update_weights_via_ipc_zmq",
-  "update_weights_via_mooncake",
-  "update_named_param",
-  "update_parameter",
-  "update_params",
-  "update_model_weights",
-  "load_weights",
-  "load_weight",
-  "load_model",
-  "load_state_dict",
-  "load_checkpoint",
-  "set_weights",
-  "set_state_dict",
-  "sync_weights",
-  "sync_model",
-  "receive_weights",
-  "recv_weights",
-  "receive_and_load",
-  "broadcast_weights",
-  "broadcast_param",
-  "pull_weights",
-  "refit",
-  "refit_from_ipc",
-  "copy_weights",
-  "apply_model",
-  "apply_delta",
-  "apply_weights",
-  "patch_weights",
-  "merge_lora",
-  "add_lora",
-  "remove_lora",
-  "reset_weights",
-  "reinitialize_weights",
-  "restore_checkpoint",
-  "checkpoint_restore",
-  "update_config",
-  "execute_method",
-  "execute_model",
-  "elastic_ep_execute",
-  "init_device",
-  "step",
-  "foo",
-];
+const UPDATING = `
+  update_weight update_weights update_weight_cuda_ipc update_weights_from_ipc_handles
+  update_weights_from_ipc update_weights_from_collective update_weights_from_disk
+  update_weights_from_tensor update_weights_from_distributed update_weights_via_ipc_zmq
+  update_weights_via_mooncake update_named_param update_parameter update_params
+  update_model_weights load_weights load_weight load_model load_state_dict load_checkpoint
+  set_weights set_state_dict sync_weights sync_model receive_weights recv_weights receive_and_load
+  broadcast_weights broadcast_param pull_weights refit refit_from_ipc copy_weights apply_model
+  apply_delta apply_weights patch_weights merge_lora add_lora remove_lora reset_weights
+  reinitialize_weights restore_checkpoint checkpoint_restore update_config execute_method
+  execute_model elastic_ep_execute init_device step foo`;
 
 /** Spellings of names that are known: Python would look for another method. */
 const VARIANTS = [
@@ -81,32 +39,25 @@ const VARIANTS = [
   "__proto__",
 ];
 
-for (const method of [...UPDATING, ...VARIANTS]) {
-  test(`collective_rpc ${JSON.stringify(method)} counts as a weight update`, () => {
+test.each([...UPDATING.trim().split(/\s+/), ...VARIANTS])(
+  "%j counts as a weight update",
+  (method) => {
     expect(rpcEffect(method)).toEqual({ kind: "part" });
-  });
-}
+  },
+);
 
-test("collective_rpc: methods that only read or connect pass", () => {
-  for (const method of [
-    "check_health",
-    "report_device_id",
-    "init_weight_update_group",
-    "init_process_group",
-    "compute_weight_checksums",
-    "save_sharded_state",
-    "profile",
-    "list_loras",
-  ]) {
-    expect(rpcEffect(method)).toEqual({ kind: "harmless" });
-  }
+test.each([
+  ["check_health report_device_id init_weight_update_group init_process_group profile", "harmless"],
+  ["compute_weight_checksums save_sharded_state list_loras", "harmless"],
+  ["start_weight_update start_draft_weight_update", "start"],
+  ["finish_weight_update", "finish"],
+  ["reload_weights", "whole"],
+])("%s: %s", (methods, kind) => {
+  for (const method of methods.split(" ")) expect(rpcEffect(method).kind).toBe(kind as "whole");
 });
 
-test("collective_rpc: the bounds of an update, complete weights, and what has a route of its own", () => {
-  expect(rpcEffect("start_weight_update").kind).toBe("start");
-  expect(rpcEffect("start_draft_weight_update").kind).toBe("start");
-  expect(rpcEffect("finish_weight_update").kind).toBe("finish");
-  expect(rpcEffect("reload_weights").kind).toBe("whole");
-  expect(rpcEffect("sleep")).toEqual({ kind: "refused", route: "/sleep" });
-  expect(rpcEffect("wake_up")).toEqual({ kind: "refused", route: "/wake_up" });
+test("what has a route of its own is refused by it", () => {
+  for (const method of ["sleep", "wake_up"]) {
+    expect(rpcEffect(method)).toEqual({ kind: "refused", route: `/${method}` });
+  }
 });

@@ -3,7 +3,7 @@
 import { expect, test } from "bun:test";
 import { decodeServerMessage, encodeClientMessage } from "../../../test/suite/draft-client.ts";
 import { ManualClock } from "../../../test/suite/manual-clock.ts";
-import { groupId, weightEpoch } from "../../core/base/ids.ts";
+import { weightEpoch } from "../../core/base/ids.ts";
 import type { ClientMessage, ServerMessage } from "../../core/draft/service/message.ts";
 import { DraftServer } from "../../core/draft/service/server.ts";
 import type { Socket } from "../http.ts";
@@ -74,13 +74,6 @@ const TELEMETRY: ClientMessage = {
   stepError: 0,
 };
 
-test("message: a hello is welcomed, with the interval of telemetry", () => {
-  const { connect, say } = world();
-  const peer = connect();
-  say(peer, HELLO);
-  expect(peer.frames).toMatchObject([{ kind: "welcome", instanceId: 7, telemetryMs: 1000 }]);
-});
-
 test("message: telemetry is kept under the engine's name and answered with a budget", () => {
   const { connect, say, telemetry } = world();
   const peer = connect();
@@ -88,34 +81,6 @@ test("message: telemetry is kept under the engine's name and answered with a bud
   say(peer, TELEMETRY);
   expect(peer.frames[1]?.kind).toBe("budget");
   expect(telemetry.figures()).toMatchObject([{ engine: "http://e:1", steps: 3 }]);
-});
-
-test("message: each wrong one ends its own connection alone, with its code", () => {
-  const { service, connect, say } = world();
-  const good = connect();
-  say(good, HELLO);
-  const cases: [(peer: Peer) => void, number][] = [
-    [(peer) => service.message(peer, "text"), 1003],
-    [(peer) => service.message(peer, Uint8Array.of(255, 255)), 1007],
-    [(peer) => say(peer, { kind: "hello", protocolVersion: 9 }), 1008],
-    [(peer) => say(peer, TELEMETRY), 1002],
-  ];
-  for (const [act, code] of cases) {
-    const peer = connect();
-    act(peer);
-    expect(peer.closed?.[0]).toBe(code);
-    service.close(peer);
-  }
-  say(good, {
-    kind: "register_group",
-    epoch: weightEpoch(0),
-    groupId: groupId("g"),
-    ttlMs: 1000,
-    prompt: Int32Array.of(1),
-  });
-  expect(good.frames.at(-1)).toMatchObject({ kind: "registered", status: "ok" });
-  expect(good.closed).toBeNull();
-  expect(service.connections).toBe(1);
 });
 
 test("message: a peer that does not read is dropped, and so is one whose answer was", () => {
