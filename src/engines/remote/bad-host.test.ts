@@ -8,7 +8,7 @@ import { newSpec, runOf } from "../../../test/suite/forwarding-suite.ts";
 import { open, QUICK, until } from "../../../test/suite/link-fixture.ts";
 import { weightEpoch } from "../../core/base/ids.ts";
 import type { WorkerEvent } from "../../core/rollout/worker.ts";
-import { encodeHostMessage } from "./event-codec.ts";
+import { encodeHostMessage } from "./codec.ts";
 import { LINK_LIMITS, LINK_PROTOCOL_VERSION } from "./limits.ts";
 import type { HostMessage, WireEvent } from "./message.ts";
 

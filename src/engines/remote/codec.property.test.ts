@@ -3,8 +3,12 @@
 import { expect, test } from "bun:test";
 import fc from "fast-check";
 import { hostMessage, sidecarMessage } from "../../../test/suite/link-messages.ts";
-import { decodeSidecarMessage, encodeSidecarMessage } from "./command-codec.ts";
-import { decodeHostMessage, encodeHostMessage } from "./event-codec.ts";
+import {
+  decodeHostMessage,
+  decodeSidecarMessage,
+  encodeHostMessage,
+  encodeSidecarMessage,
+} from "./codec.ts";
 
 test("codec: every message of the sidecar survives its bytes", () => {
   fc.assert(

@@ -5,9 +5,8 @@ import { WebSocket } from "ws";
 import type { Clock } from "../../core/base/clock.ts";
 import { AppError } from "../../core/base/errors.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
-import { encodeSidecarMessage } from "./command-codec.ts";
+import { decodeHostMessage, encodeSidecarMessage } from "./codec.ts";
 import { type Closed, Connection } from "./connection.ts";
-import { decodeHostMessage } from "./event-codec.ts";
 import { LINK_PATH, LINK_PROTOCOL_VERSION, type LinkLimits, RUN_HEADER } from "./limits.ts";
 import type { HostMessage, Welcome } from "./message.ts";
 
@@ -62,7 +61,7 @@ export function dial(options: DialOptions, listener: DialListener): void {
     handshakeTimeout: limits.silenceMsMax,
   });
   let isWelcome = false;
-  const connection: HostConnection = new Connection(socket, {
+  const connection: HostConnection = new Connection<Welcome | AfterWelcome>(socket, {
     limits,
     clock,
     decode: decodeHostMessage,

@@ -12,9 +12,8 @@ import { AppError } from "../../core/base/errors.ts";
 import type { WeightEpoch } from "../../core/base/ids.ts";
 import type { ControlAnswer, Worker, WorkerEvent, WorkerStats } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
-import { decodeSidecarMessage } from "./command-codec.ts";
+import { decodeSidecarMessage, encodeHostMessage } from "./codec.ts";
 import { type Closed, Connection } from "./connection.ts";
-import { encodeHostMessage } from "./event-codec.ts";
 import { HostSession } from "./host-session.ts";
 import { KvExports } from "./kv-exports.ts";
 import {

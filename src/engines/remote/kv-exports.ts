@@ -1,7 +1,7 @@
 // Exported KV that is larger than a part, on the host's side: the event follows the KV's parts.
 
 import type { WeightEpoch } from "../../core/base/ids.ts";
-import { encodeHostMessage } from "./event-codec.ts";
+import { encodeHostMessage } from "./codec.ts";
 import type { Exported } from "./host-session.ts";
 import { KvOutbox } from "./kv-stream.ts";
 import type { WireCommand } from "./message.ts";

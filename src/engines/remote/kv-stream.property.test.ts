@@ -84,7 +84,8 @@ test("link: KV in parts arrives whole, both ways, or not at all if it is release
       fc.array(request, { minLength: 1, maxLength: 12 }),
       fc.constantFrom(100, 300, 1000),
       fc.constantFrom(2048, LINK_LIMITS.kvWindowBytes),
-      fc.option(fc.integer({ min: 500, max: 40_000 })),
+      // After the handshake.
+      fc.option(fc.integer({ min: 3_000, max: 40_000 })),
       async (requests, kvPartBytes, kvWindowBytes, cutAfterBytes) => {
         const worker = new KvWorker();
         worker.exportBytes = (id) => requests[id]?.out ?? 0;

@@ -1,142 +1,314 @@
-// What passes over a worker link, as plain data: one message is one frame of the WebSocket. src/engines/remote/*-codec.ts
-// turn them into bytes.
+// What passes over a worker link: one message is one frame of the WebSocket. The schemas are what each side takes of the
+// other; the types are theirs.
 
-import type { GroupId, RequestId, WeightEpoch, WeightsId } from "../../core/base/ids.ts";
-import type { DraftSource } from "../../core/draft/group-update.ts";
+import * as v from "valibot";
+import { type GroupId, groupId, requestId, weightEpoch, weightsId } from "../../core/base/ids.ts";
 import type { TopLogprobs } from "../../core/request/columns.ts";
-import type { FinishReason, RequestSpec } from "../../core/request/request.ts";
-import type { ChunkDrafts, Refusal } from "../../core/request/response.ts";
-import type {
-  ControlAnswer,
-  ControlRequest,
-  KvBlob,
-  PriorityClass,
-  WorkerCapacity,
-  WorkerEvent,
-} from "../../core/rollout/worker.ts";
+import { VERIFICATION_WORDS } from "../../core/request/response.ts";
+import { buffer, floats, jsonText, view, words } from "./frame.ts";
+import {
+  BARRIER_ID,
+  ID_BYTES_MAX,
+  INT_MAX,
+  JSON_CHARS_MAX,
+  NAME_CHARS_MAX,
+  SIDECAR_CHARS_MAX,
+  TTL_MS_MAX,
+} from "./limits.ts";
 import type { SupportTable } from "./support.ts";
 
-/** A part of KV. The first has offset 0, the last ends at `total`. */
-export interface KvPart {
-  readonly offset: number;
-  /** Bytes of the whole. */
-  readonly total: number;
-  readonly bytes: Uint8Array;
-}
+const UINT_MAX = 0xffffffff;
+const COMMANDS_MAX = 1_048_576;
+/** Of stop tokens and of biases in one request. */
+const LIST_MAX = 262_144;
+const QUERY_MAX = 1024;
+const SUPPORTS_MAX = 256;
+const OTHERS_MAX = 1_048_576;
+
+const whole = (max: number = INT_MAX, min = 0) =>
+  v.pipe(v.number(), v.safeInteger(), v.minValue(min), v.maxValue(max));
+const uint = whole(UINT_MAX);
+const large = whole(Number.MAX_SAFE_INTEGER);
+/** Any number, in or out of range: HostSession judges it, for it is one request's fault, and no broken frame. */
+const anyNumber = v.union([v.number(), v.pipe(v.string(), v.maxLength(20), v.transform(Number))]);
+const real = (min: number) => v.pipe(v.number(), v.minValue(min));
+const text = (max: number) => v.pipe(v.string(), v.maxLength(max));
+const list = <S extends v.GenericSchema>(item: S, max: number) =>
+  v.pipe(v.array(item), v.maxLength(max), v.readonly());
+
+const epoch = v.pipe(uint, v.transform(weightEpoch));
+const request = v.pipe(whole(BARRIER_ID - 1), v.transform(requestId));
+/** Its length is the host's to judge, as the values of `anyNumber` are. */
+const group = v.pipe(
+  v.string(),
+  v.nonEmpty(),
+  v.transform((id): GroupId => groupId(id)),
+);
+const weights = v.nullable(v.pipe(v.string(), v.regex(/^[\w.-]{1,64}$/), v.transform(weightsId)));
+const tokens = v.pipe(
+  words,
+  v.check((all) => all.every((token) => token >= 0), "a token is below 0"),
+);
 
 /** KV in a message, or what is known of KV whose parts came before the message. */
-export type WireKv = KvBlob | { readonly tokens: number; readonly streamedBytes: number };
+const kv = v.nullable(
+  v.union([
+    v.object({ tokens: whole(), bytes: buffer }),
+    v.object({ tokens: whole(), streamedBytes: whole(Number.MAX_SAFE_INTEGER, 1) }),
+  ]),
+);
+
+/** A part of KV. The first has offset 0, the last ends at `total`, the bytes of the whole. */
+const kvPart = v.pipe(
+  v.object({ offset: large, total: whole(Number.MAX_SAFE_INTEGER, 1), bytes: view }),
+  v.check(({ offset, total }) => offset <= total, "it begins behind its end"),
+);
+
+const shaping = v.object({
+  ...v.entriesFromList(
+    [
+      "tokensMin",
+      "topK",
+      "topP",
+      "minP",
+      "repetitionPenalty",
+      "presencePenalty",
+      "frequencyPenalty",
+    ],
+    anyNumber,
+  ),
+  logitBias: list(v.object({ token: anyNumber, bias: anyNumber }), LIST_MAX),
+});
+
+const engineFields = v.pipe(
+  jsonText(JSON_CHARS_MAX),
+  v.custom<Record<string, unknown>>(
+    (fields) => typeof fields === "object" && fields !== null && !Array.isArray(fields),
+  ),
+);
+
+const sampling = v.object({
+  ...v.entriesFromList(["temperature", "seed", "tokensMax", "topLogprobs"], anyNumber),
+  stopTokenIds: list(uint, LIST_MAX),
+  shaping: v.nullable(shaping),
+  engineFields: v.nullable(engineFields),
+});
+
+const command = v.variant("kind", [
+  v.object({
+    kind: v.literal("run"),
+    /** Numbers the runs of a session, so that late events of an earlier run are known as such. */
+    run: whole(INT_MAX, 1),
+    request: v.object({
+      requestId: request,
+      groupId: group,
+      sampleIndex: whole(),
+      prompt: words,
+      sampling,
+      draw: v.object({ hi: uint, lo: uint }),
+      divisible: v.boolean(),
+    }),
+    output: words,
+    chunkTokens: anyNumber,
+    priority: v.picklist(["high", "low"]),
+    kv,
+    draft: v.nullable(v.object({ groupId: group, sampleIndex: whole() })),
+  }),
+  v.object({ kind: v.literal("export"), requestId: request }),
+  v.object({ kind: v.literal("release"), requestId: request }),
+  v.object({
+    kind: v.literal("register_group"),
+    groupId: group,
+    prompt: words,
+    ttlMs: whole(TTL_MS_MAX),
+  }),
+  v.pipe(
+    v.object({
+      kind: v.literal("delta"),
+      groupId: group,
+      sampleIndex: whole(),
+      offset: whole(),
+      tokens,
+    }),
+    v.check((delta) => delta.offset <= INT_MAX - delta.tokens.length, "it is too long"),
+  ),
+  v.object({ kind: v.literal("drop_group"), groupId: group }),
+  v.object({ kind: v.literal("advance"), epoch }),
+]);
+
+const hello = v.object({
+  kind: v.literal("hello"),
+  protocolVersion: uint,
+  token: text(NAME_CHARS_MAX),
+  messageBytesMax: uint,
+  /** Of one KV that comes in parts; 0: none may. */
+  kvBytesMax: large,
+  /** Random, and the same for all sessions of one sidecar with one host. */
+  sidecarId: text(ID_BYTES_MAX),
+  /** Display name. */
+  sidecarName: text(SIDECAR_CHARS_MAX),
+});
+
+const control = v.object({
+  method: v.picklist(["GET", "POST"]),
+  path: v.pipe(text(NAME_CHARS_MAX), v.startsWith("/")),
+  query: v.pipe(
+    v.record(v.string(), v.string()),
+    v.check((query) => Object.keys(query).length <= QUERY_MAX, "it has too many fields"),
+  ),
+  body: jsonText(JSON_CHARS_MAX),
+  nextEpoch: epoch,
+});
+
+export const SIDECAR_MESSAGE = v.variant("kind", [
+  hello,
+  v.object({ kind: v.literal("heartbeat") }),
+  /** The sidecar needs the worker no more. */
+  v.object({ kind: v.literal("bye") }),
+  v.object({ kind: v.literal("kv_part"), part: kvPart }),
+  v.object({ kind: v.literal("commands"), commands: list(command, COMMANDS_MAX) }),
+  v.object({ kind: v.literal("control"), controlId: uint, request: control }),
+  v.object({
+    kind: v.literal("canary"),
+    controlId: uint,
+    adapter: v.nullable(text(NAME_CHARS_MAX)),
+  }),
+]);
 
 /** What the host takes of the sidecar, at most. */
-export interface HostLimits {
-  readonly messageBytesMax: number;
+const hostLimits = v.object({
+  messageBytesMax: uint,
   /** Of one KV that comes in parts; 0: none may. */
-  readonly kvBytesMax: number;
-  readonly requestsMax: number;
-}
+  kvBytesMax: large,
+  requestsMax: whole(UINT_MAX, 1),
+});
 
-export interface Hello {
-  readonly kind: "hello";
-  readonly protocolVersion: number;
-  readonly token: string;
-  readonly messageBytesMax: number;
-  /** Of one KV that comes in parts; 0: none may. */
-  readonly kvBytesMax: number;
-  /** Random, and the same for all sessions of one sidecar with one host. */
-  readonly sidecarId: string;
-  /** Display name. */
-  readonly sidecarName: string;
-}
+const support = v.variant("kind", [
+  v.object({ kind: v.literal("divided") }),
+  v.object({ kind: v.literal("whole") }),
+  v.object({
+    kind: v.literal("refused"),
+    field: text(NAME_CHARS_MAX),
+    reason: text(NAME_CHARS_MAX),
+  }),
+]);
 
-export interface Welcome {
-  readonly kind: "welcome";
-  readonly protocolVersion: number;
+const welcome = v.object({
+  kind: v.literal("welcome"),
+  protocolVersion: uint,
   /** Random, and the same for as long as the host's process lives. */
-  readonly hostRun: string;
-  readonly epoch: WeightEpoch;
-  readonly modelId: string;
-  readonly vocabularySize: number;
-  readonly workerName: string;
-  readonly capacity: WorkerCapacity;
-  readonly supports: SupportTable;
-  readonly limits: HostLimits;
+  hostRun: text(ID_BYTES_MAX),
+  epoch,
+  modelId: text(NAME_CHARS_MAX),
+  vocabularySize: whole(INT_MAX, 1),
+  workerName: text(NAME_CHARS_MAX),
+  capacity: v.object({
+    slots: whole(INT_MAX, 1),
+    kvTokens: whole(Number.MAX_SAFE_INTEGER, 1),
+    contextTokens: whole(INT_MAX, 1),
+    kvBytesPerToken: uint,
+  }),
+  supports: v.pipe(
+    list(v.tuple([text(NAME_CHARS_MAX), support]), SUPPORTS_MAX),
+    v.transform((rows): SupportTable => new Map(rows)),
+  ),
+  limits: hostLimits,
   /** null: not known. */
-  readonly weights: WeightsId | null;
+  weights,
+});
+
+const drafts = v.pipe(
+  v.object({
+    draftedTokens: whole(),
+    acceptedTokens: whole(),
+    verifications: v.exactOptional(words),
+  }),
+  v.check(({ draftedTokens, acceptedTokens, verifications }) => {
+    if (acceptedTokens > draftedTokens) return false;
+    const threes = verifications ?? [];
+    return (
+      threes.length % VERIFICATION_WORDS === 0 &&
+      threes.every((word, i) => word >= 0 && (i % 3 !== 2 || word <= Number(threes[i - 1])))
+    );
+  }, "more tokens are accepted than drafted"),
+);
+
+/** An event of the worker port that holds no tokens; what belongs to a run names it by its number. */
+const other = v.variant("kind", [
+  v.pipe(
+    v.object({
+      kind: v.literal("chunk_done"),
+      run: whole(INT_MAX, 1),
+      finish: v.nullable(v.picklist(["stop", "length", "abort"])),
+      refusal: v.exactOptional(
+        v.object({ status: whole(599, 400), message: text(NAME_CHARS_MAX) }),
+      ),
+      drafts: v.exactOptional(drafts),
+    }),
+    v.check(
+      ({ finish, refusal }) => refusal === undefined || finish === "abort",
+      "a refusal ends its request",
+    ),
+  ),
+  v.object({ kind: v.literal("exported"), requestId: request, kv }),
+  v.object({ kind: v.literal("evicted"), requestId: request }),
+  v.object({ kind: v.literal("preempted"), requestId: request, tokens: whole() }),
+  v.object({
+    kind: v.literal("stats"),
+    stats: v.object({
+      ...v.entriesFromList(["running", "waiting", "kvTokensUsed", "steps", "outputTokens"], large),
+      ...v.entriesFromList(["prefillTokens", "recomputedTokens", "preemptions", "drafts"], large),
+      ...v.entriesFromList(["draftedTokens", "acceptedTokens", "kvLoads", "kvLoadFailures"], large),
+      ...v.entriesFromList(["busyMs", "draftMs"], real(0)),
+      draftSavedMs: v.exactOptional(v.number()),
+      stepError: v.exactOptional(real(0)),
+    }),
+  }),
+  v.object({ kind: v.literal("advanced"), epoch }),
+  v.object({ kind: v.literal("gap"), groupId: group, sampleIndex: whole(), offset: whole() }),
+  v.object({ kind: v.literal("failed"), message: text(NAME_CHARS_MAX) }),
+]);
+
+export const HOST_MESSAGE = v.variant("kind", [
+  welcome,
+  v.object({ kind: v.literal("heartbeat") }),
+  v.object({ kind: v.literal("kv_part"), part: kvPart }),
+  v.object({
+    kind: v.literal("events"),
+    epoch,
+    ...v.entriesFromList(["heads", "tokens", "topTokens"], words),
+    ...v.entriesFromList(["logprobs", "topLogprobs"], floats),
+    others: list(other, OTHERS_MAX),
+  }),
+  v.object({
+    kind: v.literal("control_answer"),
+    controlId: uint,
+    answer: v.object({ status: whole(599, 100), body: jsonText(JSON_CHARS_MAX) }),
+    /** Of the worker when it answered; null: not known. */
+    weights,
+  }),
+]);
+
+export type KvPart = v.InferOutput<typeof kvPart>;
+export type WireKv = NonNullable<v.InferOutput<typeof kv>>;
+export type HostLimits = v.InferOutput<typeof hostLimits>;
+export type Hello = v.InferOutput<typeof hello>;
+export type Welcome = v.InferOutput<typeof welcome>;
+export type WireCommand = v.InferOutput<typeof command>;
+export type SidecarMessage = v.InferOutput<typeof SIDECAR_MESSAGE>;
+export type OtherEvent = v.InferOutput<typeof other>;
+export interface TokensEvent {
+  readonly kind: "tokens";
+  readonly run: number;
+  readonly offset: number;
+  readonly tokens: Int32Array;
+  readonly logprobs: Float32Array;
+  readonly top: TopLogprobs | null;
 }
-
-export type WireCommand =
-  | {
-      readonly kind: "run";
-      /** Numbers the runs of a session, so that late events of an earlier run are known as such. */
-      readonly run: number;
-      readonly request: RequestSpec;
-      readonly output: Int32Array;
-      readonly chunkTokens: number;
-      readonly priority: PriorityClass;
-      readonly kv: WireKv | null;
-      readonly draft: DraftSource | null;
-    }
-  | { readonly kind: "export"; readonly requestId: RequestId }
-  | { readonly kind: "release"; readonly requestId: RequestId }
-  | {
-      readonly kind: "register_group";
-      readonly groupId: GroupId;
-      readonly prompt: Int32Array;
-      readonly ttlMs: number;
-    }
-  | {
-      readonly kind: "delta";
-      readonly groupId: GroupId;
-      readonly sampleIndex: number;
-      readonly offset: number;
-      readonly tokens: Int32Array;
-    }
-  | { readonly kind: "drop_group"; readonly groupId: GroupId }
-  | { readonly kind: "advance"; readonly epoch: WeightEpoch };
-
-export type SidecarMessage =
-  | Hello
-  | { readonly kind: "heartbeat" }
-  /** The sidecar needs the worker no more. */
-  | { readonly kind: "bye" }
-  | { readonly kind: "kv_part"; readonly part: KvPart }
-  | { readonly kind: "commands"; readonly commands: readonly WireCommand[] }
-  | { readonly kind: "control"; readonly controlId: number; readonly request: ControlRequest }
-  | { readonly kind: "canary"; readonly controlId: number; readonly adapter: string | null };
-
-/** An event of the worker port; what belongs to a run names it by its number. */
-export type WireEvent =
-  | {
-      readonly kind: "tokens";
-      readonly run: number;
-      readonly offset: number;
-      readonly tokens: Int32Array;
-      readonly logprobs: Float32Array;
-      readonly top: TopLogprobs | null;
-    }
-  | {
-      readonly kind: "chunk_done";
-      readonly run: number;
-      readonly finish: FinishReason | null;
-      readonly refusal?: Refusal;
-      readonly drafts?: ChunkDrafts;
-    }
-  | { readonly kind: "exported"; readonly requestId: RequestId; readonly kv: WireKv | null }
-  | Exclude<WorkerEvent, { kind: "tokens" | "chunk_done" | "exported" }>;
-
+export type WireEvent = TokensEvent | OtherEvent;
+type PackedMessage = v.InferOutput<typeof HOST_MESSAGE>;
+/** The events of a frame before they are in order again. */
+export type PackedEvents = Extract<PackedMessage, { kind: "events" }>;
 export type HostMessage =
-  | Welcome
-  | { readonly kind: "heartbeat" }
-  | { readonly kind: "kv_part"; readonly part: KvPart }
-  | {
-      readonly kind: "events";
-      readonly epoch: WeightEpoch;
-      readonly events: readonly WireEvent[];
-    }
-  | {
-      readonly kind: "control_answer";
-      readonly controlId: number;
-      readonly answer: ControlAnswer;
-      /** Of the worker when it answered; null: not known. */
-      readonly weights: WeightsId | null;
-    };
+  | Exclude<PackedMessage, { kind: "events" }>
+  | (Pick<PackedEvents, "kind" | "epoch"> & { readonly events: readonly WireEvent[] });

@@ -19,8 +19,8 @@ import type {
   WorkerListener,
 } from "../../core/rollout/worker.ts";
 import { CLOSE } from "../../proto/close-codes.ts";
+import { encodeSidecarMessage } from "./codec.ts";
 import { batchesOf, MESSAGE_SLACK_BYTES } from "./command-batches.ts";
-import { encodeSidecarMessage } from "./command-codec.ts";
 import type { Closed, ConnectionStats } from "./connection.ts";
 import {
   type AfterWelcome,

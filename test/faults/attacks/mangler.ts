@@ -4,10 +4,11 @@
 import type { AddressInfo } from "node:net";
 import { WebSocket, WebSocketServer } from "ws";
 import {
+  decodeHostMessage,
   decodeSidecarMessage,
+  encodeHostMessage,
   encodeSidecarMessage,
-} from "../../../src/engines/remote/command-codec.ts";
-import { decodeHostMessage, encodeHostMessage } from "../../../src/engines/remote/event-codec.ts";
+} from "../../../src/engines/remote/codec.ts";
 import { editedBytes } from "../fuzz/variations.ts";
 import { Dice } from "./settings.ts";
 

@@ -4,13 +4,11 @@
 import fc from "fast-check";
 import { weightEpoch, workerId } from "../../../../src/core/base/ids.ts";
 import {
-  decodeSidecarMessage,
-  encodeSidecarMessage,
-} from "../../../../src/engines/remote/command-codec.ts";
-import {
   decodeHostMessage,
+  decodeSidecarMessage,
   encodeHostMessage,
-} from "../../../../src/engines/remote/event-codec.ts";
+  encodeSidecarMessage,
+} from "../../../../src/engines/remote/codec.ts";
 import { HostSession } from "../../../../src/engines/remote/host-session.ts";
 import { SidecarState } from "../../../../src/engines/remote/sidecar-state.ts";
 import { newSpec, runOf } from "../../../suite/forwarding-suite.ts";
