@@ -2,6 +2,8 @@
 
 import http, { type IncomingMessage, type ServerResponse } from "node:http";
 import type { AddressInfo } from "node:net";
+import type { EngineOptions, StandInEngine } from "./engine.ts";
+import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
 
 export type Answer = (request: IncomingMessage, response: ServerResponse, text: string) => void;
 
@@ -58,4 +60,123 @@ export class StandInServer {
     server.keepAliveTimeout = KEEP_ALIVE_MS;
     return server;
   }
+}
+
+/** What stand-ins for engines of any kind have: a server, an engine that restarts with it, and what they were asked. */
+export abstract class StandIn<O extends StandInBase> {
+  readonly options: O;
+  engine: StandInEngine;
+  /** Bodies of the requests for tokens that came, newest last; the first 10,000. */
+  readonly bodies: Body[] = [];
+  /** Faults shown, by kind. */
+  readonly shown = new Map<string, number>();
+  restarts = 0;
+  /** Requests for tokens so far. */
+  protected arrivals = 0;
+  readonly #server = new StandInServer((...call) => this.answer(...call));
+
+  protected constructor(options: O) {
+    this.options = options;
+    this.engine = this.newEngine();
+  }
+
+  protected async listen(port = 0): Promise<this> {
+    await this.#server.listen(port);
+    return this;
+  }
+
+  get url(): string {
+    return this.#server.url;
+  }
+
+  get isStopped(): boolean {
+    return this.#server.isStopped;
+  }
+
+  async stop(): Promise<void> {
+    await this.#server.stop();
+  }
+
+  /** Breaks every connection, forgets everything, and comes back after `downMs`, at the same port. */
+  async restart(): Promise<void> {
+    this.restarts += 1;
+    this.engine = this.newEngine();
+    this.forget();
+    await this.#server.restart(this.options.downMs);
+  }
+
+  protected abstract answer(request: IncomingMessage, response: ServerResponse, text: string): void;
+  protected abstract newEngine(): StandInEngine;
+  /** What else a restart loses. */
+  protected abstract forget(): void;
+
+  protected kept(body: Body): void {
+    if (this.bodies.length < 10_000) this.bodies.push(body);
+  }
+
+  /** The fault of the request that arrives now. */
+  protected nextFault(prompt: readonly number[]): Fault | null {
+    const fault = this.options.faults(this.arrivals, prompt);
+    this.arrivals += 1;
+    return fault;
+  }
+
+  protected count({ kind }: Fault): void {
+    this.shown.set(kind, (this.shown.get(kind) ?? 0) + 1);
+  }
+
+  /** Shows a fault that comes before any token; false: it is none of those. */
+  protected refuses(
+    response: ServerResponse,
+    fault: Fault | null,
+    errorOf: (status: number, message: string) => unknown,
+  ): boolean {
+    if (fault === null || !EARLY.includes(fault.kind)) return false;
+    this.count(fault);
+    switch (fault.kind) {
+      case "unavailable":
+        response.setHeader("retry-after", "0");
+        send(response, 503, errorOf(503, "the stand-in is not available"));
+        break;
+      case "broken":
+        send(response, 500, errorOf(500, "the stand-in is broken"));
+        break;
+      case "restart":
+        void this.restart();
+        break;
+    }
+    return true;
+  }
+}
+
+const EARLY: readonly string[] = ["unavailable", "broken", "hang", "restart"];
+
+export type Body = Readonly<Record<string, unknown>>;
+
+export interface StandInBase extends EngineOptions {
+  readonly faults: FaultPlan;
+  /** How long it is silent when a request is "preempted", and down when it restarts, ms. */
+  readonly silenceMs: number;
+  readonly downMs: number;
+}
+
+export const BASE_DEFAULTS: StandInBase = {
+  slots: 64,
+  blocks: 4096,
+  blockSize: 16,
+  contextTokens: 4096,
+  faults: NO_FAULTS,
+  silenceMs: 20,
+  downMs: 10,
+};
+
+/** JSON; bytes as they are. */
+export function send(response: ServerResponse, status: number, body: unknown): void {
+  response.writeHead(status, { "content-type": "application/json" });
+  response.end(body instanceof Uint8Array ? body : JSON.stringify(body));
+}
+
+export function sendText(response: ServerResponse, status: number, text: string): void {
+  response.writeHead(status, { "content-type": "text/plain" });
+  response.end(text);
 }

@@ -3,16 +3,13 @@
 // the request's seed and on all tokens before, and it shows faults on demand.
 
 import type { IncomingMessage, ServerResponse } from "node:http";
-import { type EngineOptions, type Made, StandInEngine } from "./engine.ts";
-import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
-import { StandInServer } from "./server.ts";
+import { type Made, StandInEngine } from "./engine.ts";
+import type { Fault } from "./faults.ts";
+import { BASE_DEFAULTS, type Body, StandIn, type StandInBase, send, sendText } from "./server.ts";
 import { StandInStream } from "./stream.ts";
 import { EOS, standInCandidates, standInLogprob, VOCABULARY_SIZE } from "./tokens.ts";
 
-type Body = Readonly<Record<string, unknown>>;
-
-export interface SglangStandInOptions extends EngineOptions {
-  readonly faults: FaultPlan;
+export interface SglangStandInOptions extends StandInBase {
   /**
    * old: routes before 0.5.8, no stream_interval of a request's own, an error without a code. Its server flag
    * --stream-output lists new tokens beside all logprobs.
@@ -23,23 +20,15 @@ export interface SglangStandInOptions extends EngineOptions {
   readonly hasPriorities: boolean;
   /** --enable-return-routed-experts. */
   readonly reportsExperts: boolean;
-  readonly silenceMs: number;
-  readonly downMs: number;
   readonly architectures: readonly string[];
 }
 
 const DEFAULTS: SglangStandInOptions = {
-  slots: 64,
-  blocks: 4096,
-  blockSize: 16,
-  contextTokens: 4096,
-  faults: NO_FAULTS,
+  ...BASE_DEFAULTS,
   release: "0.5.23",
   isIncremental: false,
   hasPriorities: false,
   reportsExperts: false,
-  silenceMs: 20,
-  downMs: 10,
   architectures: ["Qwen3ForCausalLM"],
 };
 
@@ -60,64 +49,35 @@ const PARAMS = new Set([
 /** Layers times experts of a token. */
 const EXPERTS_WIDTH = 6;
 
-export class SglangStandIn {
-  readonly options: SglangStandInOptions;
-  engine: StandInEngine;
-  readonly bodies: Body[] = [];
+export class SglangStandIn extends StandIn<SglangStandInOptions> {
   readonly aborts: string[] = [];
-  readonly shown = new Map<string, number>();
   readonly updates: Body[] = [];
   readonly adapters = new Set<string>();
   weightVersion = "default";
   flushes = 0;
-  restarts = 0;
   /** Tokens of requests that were found in the cache since it was emptied last. */
   cachedTokens = 0;
   isReleased = false;
   /** Its weights give every token the same logprob. */
   isFlat = false;
   #seed = 100;
-  #arrivals = 0;
   #names = new Set<string>();
-  readonly #server = new StandInServer((...call) => this.#answer(...call));
 
-  private constructor(options: SglangStandInOptions) {
-    this.options = options;
-    this.engine = this.#newEngine();
+  static start(options: Partial<SglangStandInOptions> = {}): Promise<SglangStandIn> {
+    return new SglangStandIn({ ...DEFAULTS, ...options }).listen();
   }
 
-  static async start(options: Partial<SglangStandInOptions> = {}): Promise<SglangStandIn> {
-    const standIn = new SglangStandIn({ ...DEFAULTS, ...options });
-    await standIn.#server.listen(0);
-    return standIn;
-  }
-
-  get url(): string {
-    return this.#server.url;
-  }
-
-  get isStopped(): boolean {
-    return this.#server.isStopped;
-  }
-
-  async stop(): Promise<void> {
-    await this.#server.stop();
-  }
-
-  async restart(): Promise<void> {
-    this.restarts += 1;
-    this.engine = this.#newEngine();
+  protected forget(): void {
     this.#names = new Set();
     this.#seed += 1;
     this.weightVersion = "default";
-    await this.#server.restart(this.options.downMs);
   }
 
-  #newEngine(): StandInEngine {
+  protected newEngine(): StandInEngine {
     return new StandInEngine(this.options, null, () => void this.restart());
   }
 
-  #answer(request: IncomingMessage, response: ServerResponse, text: string): void {
+  protected answer(request: IncomingMessage, response: ServerResponse, text: string): void {
     const { pathname } = new URL(request.url ?? "/", "http://stand-in");
     const body: Body = text === "" ? {} : JSON.parse(text);
     if (pathname === "/generate") {
@@ -127,6 +87,7 @@ export class SglangStandIn {
     }
     const answer = this.#route(`${request.method} ${pathname}`, body);
     if (answer === null) send(response, 404, { detail: "Not Found" });
+    else if (typeof answer.body === "string") sendText(response, answer.status, answer.body);
     else send(response, answer.status, answer.body);
   }
 
@@ -269,7 +230,7 @@ export class SglangStandIn {
   }
 
   #generate(response: ServerResponse, body: Body): void {
-    this.bodies.push(body);
+    this.kept(body);
     const problem = this.#problemOf(body);
     if (problem !== null) {
       const code = this.options.release === "old" ? {} : { code: 400 };
@@ -285,33 +246,9 @@ export class SglangStandIn {
       return;
     }
     const prompt = body.input_ids as number[];
-    const fault = this.options.faults(this.#arrivals, prompt);
-    this.#arrivals += 1;
-    if (fault !== null) this.#countIfFirst(fault);
-    switch (fault?.kind) {
-      case "unavailable":
-        send(response, 503, { error: { message: "the stand-in is not available", code: 503 } });
-        return;
-      case "broken":
-        send(response, 500, { error: { message: "the stand-in is broken", code: 500 } });
-        return;
-      case "hang":
-        return;
-      case "restart":
-        void this.restart();
-        return;
-      default:
-        this.#run(response, { body, prompt, fault });
-    }
-  }
-
-  /** Those of streams are counted when they are shown. */
-  #countIfFirst(fault: Fault): void {
-    if (["unavailable", "broken", "hang", "restart"].includes(fault.kind)) this.#count(fault);
-  }
-
-  #count({ kind }: Fault): void {
-    this.shown.set(kind, (this.shown.get(kind) ?? 0) + 1);
+    const fault = this.nextFault(prompt);
+    if (this.refuses(response, fault, (code, message) => ({ error: { message, code } }))) return;
+    this.#run(response, { body, prompt, fault });
   }
 
   #run(
@@ -319,13 +256,13 @@ export class SglangStandIn {
     { body, prompt, fault }: { body: Body; prompt: number[]; fault: Fault | null },
   ): void {
     const params = Object(body.sampling_params) as Body;
-    const rid = String(body.rid ?? `anonymous-${this.#arrivals}`);
+    const rid = String(body.rid ?? `anonymous-${this.arrivals}`);
     const engine = this.engine;
     const stream = new StandInStream({
       response,
       fault,
       silenceMs: this.options.silenceMs,
-      shown: (one) => this.#count(one),
+      shown: (one) => this.count(one),
       abort: (silently) => engine.abort(rid, silently),
     });
     const all: number[] = [];
@@ -435,10 +372,4 @@ export function sglangExperts(tokens: readonly number[], from: number): string {
     return Array.from({ length: EXPERTS_WIDTH }, (_, k) => (token * 7 + (from + i) * 3 + k) % 61);
   });
   return Buffer.from(Int32Array.from(rows).buffer).toString("base64");
-}
-
-function send(response: ServerResponse, status: number, body: unknown): void {
-  const isText = typeof body === "string";
-  response.writeHead(status, { "content-type": isText ? "text/plain" : "application/json" });
-  response.end(isText ? body : JSON.stringify(body));
 }

@@ -4,9 +4,9 @@
 
 import type { IncomingMessage, ServerResponse } from "node:http";
 import { hashString } from "../../../src/core/base/hash.ts";
-import { type EngineOptions, StandInEngine, type StandInPool } from "./engine.ts";
-import { type Fault, type FaultPlan, NO_FAULTS } from "./faults.ts";
-import { StandInServer } from "./server.ts";
+import { StandInEngine, type StandInPool } from "./engine.ts";
+import type { Fault } from "./faults.ts";
+import { BASE_DEFAULTS, type Body, StandIn, type StandInBase, send, sendText } from "./server.ts";
 import {
   errorJson,
   expertsBase64,
@@ -21,10 +21,7 @@ import {
 import { StandInStream } from "./stream.ts";
 import { VOCABULARY_SIZE } from "./tokens.ts";
 
-type Body = Readonly<Record<string, unknown>>;
-
-export interface StandInOptions extends EngineOptions {
-  readonly faults: FaultPlan;
+export interface StandInOptions extends StandInBase {
   /** disabled: 403, as without --enable-scale-out. */
   readonly generate: "enabled" | "disabled" | "missing";
   readonly returnsTokenIds: boolean;
@@ -38,9 +35,6 @@ export interface StandInOptions extends EngineOptions {
   /** Tells the count of tokens with every event, when asked to. */
   readonly hasContinuousUsage: boolean;
   readonly apiKey: string | null;
-  /** How long it is silent when a request is "preempted", and down when it restarts, ms. */
-  readonly silenceMs: number;
-  readonly downMs: number;
   /** Of a MooncakeStoreConnector, shared by all stand-ins that are given it; null: it has none. */
   readonly kvPool: StandInPool | null;
   /** Its KV is found under every salt. */
@@ -74,11 +68,7 @@ export interface StandInOptions extends EngineOptions {
 const LONG_PROMPT = 100;
 
 export const STAND_IN_DEFAULTS: StandInOptions = {
-  slots: 64,
-  blocks: 4096,
-  blockSize: 16,
-  contextTokens: 4096,
-  faults: NO_FAULTS,
+  ...BASE_DEFAULTS,
   generate: "enabled",
   returnsTokenIds: true,
   hasPriorities: true,
@@ -87,8 +77,6 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   spelling: "0.32",
   hasContinuousUsage: true,
   apiKey: null,
-  silenceMs: 20,
-  downMs: 10,
   kvPool: null,
   ignoresSalt: false,
   kvConnector: null,
@@ -104,20 +92,13 @@ export const STAND_IN_DEFAULTS: StandInOptions = {
   routes: () => null,
 };
 
-export class VllmStandIn {
-  readonly options: StandInOptions;
-  engine: StandInEngine;
+export class VllmStandIn extends StandIn<StandInOptions> {
   /** Of the data parallel ranks after the first. */
   others: StandInEngine[] = [];
   /** Where each request for tokens went, in order: its name, its rank, and how many that rank had then. */
   readonly placed: { name: string; rank: number; occupied: number }[] = [];
-  /** Bodies of the requests for tokens that came, newest last; the first 10,000. */
-  readonly bodies: Body[] = [];
-  /** Faults shown, by kind. */
-  readonly shown = new Map<string, number>();
   /** While it is false, /health says 503. */
   isHealthy = true;
-  restarts = 0;
   /** Why its engine ended, each time. */
   readonly endings: string[] = [];
   weightVersion = "default";
@@ -127,43 +108,23 @@ export class VllmStandIn {
   readonly adapters = new Map<string, string>();
   /** What its weights compute: numbers, or none. */
   weights: "good" | "nan" | "flat" = "good";
-  readonly #server = new StandInServer((...call) => this.#answer(...call));
-  #arrivals = 0;
   #startedS = 1_795_274_109.5;
   #isSleeping = false;
 
   private constructor(options: StandInOptions) {
-    this.options = options;
+    super(options);
     this.isHealthy = !options.isLoading;
-    this.engine = this.#newEngine();
     this.others = this.#newOthers();
   }
 
-  static async start(options: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
+  static start(options: Partial<StandInOptions> = {}): Promise<VllmStandIn> {
     const standIn = new VllmStandIn({ ...STAND_IN_DEFAULTS, ...options });
-    await standIn.#server.listen(standIn.options.port);
-    return standIn;
+    return standIn.listen(standIn.options.port);
   }
 
-  get url(): string {
-    return this.#server.url;
-  }
-
-  get isStopped(): boolean {
-    return this.#server.isStopped;
-  }
-
-  async stop(): Promise<void> {
-    await this.#server.stop();
-  }
-
-  /** Breaks every connection, forgets everything, and comes back after `downMs`, at the same port. */
-  async restart(): Promise<void> {
-    this.restarts += 1;
-    this.engine = this.#newEngine();
+  protected forget(): void {
     this.others = this.#newOthers();
     this.#startedS += 100;
-    await this.#server.restart(this.options.downMs);
   }
 
   get engines(): StandInEngine[] {
@@ -171,17 +132,17 @@ export class VllmStandIn {
   }
 
   #newOthers(): StandInEngine[] {
-    return Array.from({ length: this.options.ranks - 1 }, () => this.#newEngine());
+    return Array.from({ length: this.options.ranks - 1 }, () => this.newEngine());
   }
 
-  #newEngine(): StandInEngine {
+  protected newEngine(): StandInEngine {
     return new StandInEngine(this.options, this.options.kvPool, (error) => {
       this.endings.push(String(error));
       void this.restart();
     });
   }
 
-  #answer(request: IncomingMessage, response: ServerResponse, text: string): void {
+  protected answer(request: IncomingMessage, response: ServerResponse, text: string): void {
     const { pathname, searchParams } = new URL(request.url ?? "/", "http://stand-in");
     const method = request.method ?? "GET";
     const { apiKey } = this.options;
@@ -370,7 +331,7 @@ export class VllmStandIn {
       send(response, 400, errorJson(400, "the body is not JSON"));
       return;
     }
-    if (this.bodies.length < 10_000) this.bodies.push(body);
+    this.kept(body);
     // An empty name is that of the server's model, as for vLLM (entrypoints/serve/engine/serving.py).
     const model = String(body.model || "stand-in");
     if (model !== "stand-in" && !this.adapters.has(model)) {
@@ -389,26 +350,8 @@ export class VllmStandIn {
       return;
     }
     const prompt = body[endpoint === "generate" ? "token_ids" : "prompt"] as number[];
-    const fault = this.options.faults(this.#arrivals, prompt);
-    this.#arrivals += 1;
-    switch (fault?.kind) {
-      case "unavailable":
-        this.#count(fault);
-        response.setHeader("retry-after", "0");
-        send(response, 503, errorJson(503, "the stand-in is not available"));
-        return;
-      case "broken":
-        this.#count(fault);
-        send(response, 500, errorJson(500, "the stand-in is broken"));
-        return;
-      case "hang":
-        this.#count(fault);
-        return;
-      case "restart":
-        this.#count(fault);
-        void this.restart();
-        return;
-    }
+    const fault = this.nextFault(prompt);
+    if (this.refuses(response, fault, errorJson)) return;
     this.#generate(endpoint, { request, response, body, fault });
   }
 
@@ -420,12 +363,8 @@ export class VllmStandIn {
   /** Without the header, requests take turns. */
   #rankOf(request: IncomingMessage): StandInEngine {
     const header = this.options.takesRanks ? request.headers["x-data-parallel-rank"] : undefined;
-    const rank = header === undefined ? this.#arrivals % this.options.ranks : Number(header);
+    const rank = header === undefined ? this.arrivals % this.options.ranks : Number(header);
     return this.engines[rank] ?? this.engine;
-  }
-
-  #count(fault: Fault): void {
-    this.shown.set(fault.kind, (this.shown.get(fault.kind) ?? 0) + 1);
   }
 
   #problemOf(endpoint: "generate" | "completions", body: Body): string | null {
@@ -465,7 +404,7 @@ export class VllmStandIn {
     const params = paramsOf(endpoint, body);
     const prompt = body[endpoint === "generate" ? "token_ids" : "prompt"] as number[];
     const extra = (params[endpoint === "generate" ? "extra_args" : "vllm_xargs"] ?? {}) as Body;
-    const name = String(body.request_id ?? `anonymous-${this.#arrivals}`);
+    const name = String(body.request_id ?? `anonymous-${this.arrivals}`);
     const id = endpoint === "generate" ? `generate-tokens-${name}` : `cmpl-${name}-0`;
     const streamOptions = (body.stream_options ?? {}) as Body;
     const shape: Shape = {
@@ -489,7 +428,7 @@ export class VllmStandIn {
       response,
       fault,
       silenceMs: options.silenceMs,
-      shown: (shownFault) => this.#count(shownFault),
+      shown: (shownFault) => this.count(shownFault),
       abort: (silently) => engine.abort(id, silently),
     });
     const all: number[] = [];
@@ -572,14 +511,4 @@ function jsonOf(text: string): Body | null {
   } catch {
     return null;
   }
-}
-
-function send(response: ServerResponse, status: number, body: unknown): void {
-  response.writeHead(status, { "content-type": "application/json" });
-  response.end(body instanceof Uint8Array ? body : JSON.stringify(body));
-}
-
-function sendText(response: ServerResponse, status: number, text: string): void {
-  response.writeHead(status, { "content-type": "text/plain" });
-  response.end(text);
 }
