@@ -20,6 +20,8 @@ const missing = engineMissing();
 if (missing !== null) console.warn(`skipped, the embedded engine cannot run here: ${missing}`);
 const engineTest = test.skipIf(missing !== null);
 
+const words = (text: string): string[] => text.split(" ");
+
 interface ResponseLine {
   readonly group: string;
   readonly index: number;
@@ -172,15 +174,7 @@ engineTest(
     const folder = scratch();
     const run = async (name: string, ...args: string[]) => {
       const out = join(folder, `${name}.jsonl`);
-      const common = [
-        "--limit",
-        "3",
-        "--group-size",
-        "4",
-        "--max-tokens",
-        "120",
-        "--deterministic",
-      ];
+      const common = [...words("--limit 3 --group-size 4 --max-tokens 120 --deterministic")];
       const { status } = await foretoken(
         "rollout",
         PROMPTS,
@@ -250,17 +244,7 @@ test.skipIf(missing !== null || !isRoot)(
       const reportPath = join(folder, "report.json");
       const { status } = await ran(
         { TMPDIR: disk },
-        ...[
-          "rollout",
-          PROMPTS,
-          "--limit",
-          "6",
-          "--max-tokens",
-          "400",
-          "--kv-tokens",
-          "600",
-          "--quiet",
-        ],
+        ...["rollout", PROMPTS, ...words("--limit 6 --max-tokens 400 --kv-tokens 600 --quiet")],
         ...["--chunk-tokens", "16", "--pool-memory-mb", "1"],
         ...["--out", join(folder, "out.jsonl"), "--report", reportPath],
       );
@@ -338,10 +322,7 @@ engineTest("bad input: an output that cannot be written is named", async () => {
   const { status, stderr } = await foretoken(
     "rollout",
     PROMPTS,
-    "--limit",
-    "1",
-    "--out",
-    "/dev/null/out.jsonl",
+    ...words("--limit 1 --out /dev/null/out.jsonl"),
   );
   expect(stderr).toContain("/dev/null/out.jsonl");
   expect(status).toBe(1);

@@ -40,7 +40,7 @@ interface ChaosSettings {
 }
 
 const SEEDS = 10;
-/** Between two lines of progress where there is no terminal. */
+/** Between two lines of progress. */
 const NOTE_MS = 10_000;
 /** Failures are reported one by one, up to this many. */
 const FAILURES_MAX = 5;
@@ -108,12 +108,12 @@ async function chaos(settings: ChaosSettings): Promise<number> {
   const note = noteOf(settings);
   try {
     const fleets = fleetsOf(settings, folder);
-    note.show("starting a sidecar and two workers");
+    note("starting a sidecar and two workers");
     let bed = await newBed(fleets);
     try {
       for (const plan of plansOf(settings, kinds, tally)) {
         if (interrupted.signal.aborted) break;
-        note.show(`${tally.line}; seed ${plan.seed}: ${plan.faults.map(({ kind }) => kind)}`);
+        note(`${tally.line}; seed ${plan.seed}: ${plan.faults.map(({ kind }) => kind)}`);
         const seed = runSeed(plan, bed, { heals: settings.killEvery === undefined });
         const outcome = await Promise.race([seed, stopped.promise]);
         // A seed that is given up ends with an error of no interest.
@@ -121,7 +121,6 @@ async function chaos(settings: ChaosSettings): Promise<number> {
         if (outcome === null) break;
         tally.add(outcome);
         if (outcome.isRight) continue;
-        note.end();
         report(outcome, settings, bed);
         if (tally.failures >= FAILURES_MAX) break;
         // What went wrong must not go wrong for the next one.
@@ -133,7 +132,6 @@ async function chaos(settings: ChaosSettings): Promise<number> {
       await bed.fleet.close();
     }
   } finally {
-    note.end();
     rmSync(folder, { recursive: true, force: true });
     process.off("SIGINT", stop);
     process.off("SIGTERM", stop);
@@ -207,28 +205,13 @@ function report({ plan, verdict }: SeedOutcome, settings: ChaosSettings, bed: Ch
   console.error(`  repeat it: npm run chaos -- --seed ${plan.seed} --seeds 1${only}`);
 }
 
-/** One line that is overwritten, on a terminal; elsewhere a line now and then. */
-function noteOf({ quiet }: ChaosSettings): { show(text: string): void; end(): void } {
-  if (quiet) return { show: () => {}, end: () => {} };
-  const { stderr } = process;
-  if (stderr.isTTY) {
-    const clear = () => stderr.write("\r\x1b[2K");
-    return {
-      show: (text) => {
-        clear();
-        stderr.write(text.slice(0, stderr.columns - 1));
-      },
-      end: clear,
-    };
-  }
+/** A line now and then. */
+function noteOf({ quiet }: ChaosSettings): (text: string) => void {
   let shownMs = Number.NEGATIVE_INFINITY;
-  return {
-    show: (text) => {
-      if (performance.now() - shownMs < NOTE_MS) return;
-      shownMs = performance.now();
-      console.error(text);
-    },
-    end: () => {},
+  return (text) => {
+    if (quiet || performance.now() - shownMs < NOTE_MS) return;
+    shownMs = performance.now();
+    console.error(text);
   };
 }
 

@@ -84,36 +84,11 @@ function report({ name, ...outcome }: Outcome): object {
 }
 
 function table(outcomes: readonly Outcome[]): string {
-  const head = [
-    "target",
-    "inputs",
-    "inputs/s",
-    "per CPU s",
-    "crashes",
-    "hangs",
-    "failures",
-    "RSS MiB",
-  ];
-  const rows = new Table({ head: [...head, "MiB/100k"], style: { head: [], border: [] } });
-  for (const one of outcomes) {
-    const { rssTrend: trend } = one;
-    const slope =
-      trend === null
-        ? "-"
-        : `${rounded(trend.slope)} (${rounded(trend.low)} to ${rounded(trend.high)})`;
-    rows.push([
-      one.name,
-      one.inputs,
-      Math.round(one.inputs / one.seconds),
-      one.cpuSeconds === 0 ? "-" : Math.round(one.inputs / one.cpuSeconds),
-      one.crashes.length,
-      one.hangs.length,
-      one.failures.length,
-      Math.round(one.rssMibMax),
-      slope,
-    ]);
-  }
-  return rows.toString();
+  const rows = outcomes.map((one) => Object.entries(report(one)));
+  const head = rows[0]?.map(([name]) => name.replaceAll("_", " ")) ?? [];
+  const printed = new Table({ head, style: { head: [], border: [] } });
+  for (const row of rows) printed.push(row.map(([, value]) => `${value ?? "-"}`));
+  return printed.toString();
 }
 
 if (values.list) {
@@ -121,20 +96,14 @@ if (values.list) {
   process.exit(0);
 }
 const outcomes: Outcome[] = [];
-const isLive = process.stderr.isTTY && jobs === 1;
 const waiting = chosen.entries();
 
 async function job(): Promise<void> {
-  for (const [number, { name }] of waiting) {
-    const place = `${number + 1}/${chosen.length} ${name}`;
+  for (const [, { name }] of waiting) {
     const outcome = await supervise({
       ...{ module: MODULE, name, seed, from, to: from + inputs, findingsMax: FINDINGS_MAX },
       hangMs: HANG_MS,
-      sampled: (taken) => {
-        if (isLive) process.stderr.write(`\r\x1b[2K${place}: ${taken} of ${inputs}`);
-      },
     });
-    if (isLive) process.stderr.write("\r\x1b[2K");
     outcomes.push(outcome);
     // At once, so that a run that is cut off has said what it did.
     console.error(JSON.stringify(report(outcome)));

@@ -19,8 +19,6 @@ export interface Supervised {
   /** An input that takes longer has hung. Time without a core is not counted: see watchdog.ts. */
   readonly hangMs: number;
   readonly findingsMax: number;
-  /** Called several times a second. */
-  readonly sampled?: (taken: number, seconds: number) => void;
 }
 
 export interface Outcome {
@@ -59,10 +57,7 @@ export async function supervise(options: Supervised): Promise<Outcome> {
   const count = () => parts.reduce((sum, one) => sum + one.findings.length + (one.died ? 1 : 0), 0);
   let inputs = 0;
   for (let from: number | null = options.from; from !== null && count() < options.findingsMax; ) {
-    const before = inputs;
-    const sampled = (taken: number) =>
-      options.sampled?.(before + taken, (performance.now() - startMs) / 1000);
-    const part: Part = await runPart({ ...options, from, sampled });
+    const part: Part = await runPart({ ...options, from });
     parts.push(part);
     inputs += part.taken;
     from = part.next;
@@ -99,7 +94,6 @@ async function runPart(options: Supervised): Promise<Part> {
   const watchdog = new Watchdog(options.hangMs);
   let cpuMs = 0;
   const timer = setInterval(() => {
-    options.sampled?.(progress.started, 0);
     const mib = residentMib(child.pid);
     if (mib !== null && progress.started > 0) rss.push({ x: progress.started / 1e5, y: mib });
     const now = timesOf(child.pid);
