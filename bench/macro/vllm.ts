@@ -1,7 +1,7 @@
 // The same rollout on two real vLLM servers, by each of the systems in vllm/systems.ts, interleaved in rounds of one run.
 //
 //   npm run bench:vllm -- --priced [--setting paper|bulk] [--systems a,b] [--rounds N] [--groups N]
-//       [--report FILE.json, and FILE.html and FILE.svg beside it] [--account] | --sweep
+//       [--report FILE.json, and FILE.html and FILE.svg beside it] [--account]
 //   npm run bench:vllm -- --batches 1,2,4,8,16,32,64: one server with the plugin against one without (vllm/batches.ts)
 //
 // `--priced`: with the bundled model widened (npm run model:priced), so that a decode step is bound by memory; without it
@@ -24,7 +24,6 @@ import { measuredRun, middleRound } from "./vllm/picture.ts";
 import { type Found, notesOf, reportOf, tableOf } from "./vllm/report.ts";
 import { runRounds, workloadsOf } from "./vllm/rounds.ts";
 import { readSettings, type Settings } from "./vllm/settings.ts";
-import { sweep } from "./vllm/sweep.ts";
 import { Servers, type System, type SystemName } from "./vllm/systems.ts";
 
 type Runs = ReadonlyMap<SystemName, readonly Run[]>;
@@ -104,10 +103,6 @@ async function main(): Promise<void> {
     const plain = await servers.open("plain");
     const machine = await separate(plain.urls, settings.launch.model, servers.fillers);
     const workloads = await workloadsOf(plain, settings, servers);
-    if (settings.sweep) {
-      console.log(await sweep(plain, workloads, servers));
-      return;
-    }
     const systems: System[] = [];
     for (const name of settings.systems) systems.push(await servers.open(name));
     const keep = (runs: Runs): void => save(runs, settings, machine);

@@ -22,7 +22,6 @@ export interface Settings {
   readonly areTextsRecorded: boolean;
   readonly report: string | null;
   readonly account: boolean;
-  readonly sweep: boolean;
 }
 
 interface Preset {
@@ -57,7 +56,6 @@ const OPTIONS = {
   texts: { type: "string", default: "recorded" },
   report: { type: "string" },
   account: { type: "boolean", default: false },
-  sweep: { type: "boolean", default: false },
 } as const;
 
 /** @throws Error naming the option, its value and what it may be. */
@@ -102,7 +100,6 @@ export function readSettings(args: readonly string[]): Settings {
     areTextsRecorded: values.texts === "recorded",
     report: values.report ?? null,
     account: values.account,
-    sweep: values.sweep,
   };
 }
 

@@ -123,10 +123,9 @@ export class Servers {
   }
 
   /** Starts the system's servers unless they run. */
-  async open(system: SystemName, changes: Partial<LaunchSettings> = {}): Promise<System> {
+  async open(system: SystemName): Promise<System> {
     const { servers, routing, drafts = false } = KINDS[system];
-    const settings = { ...this.#settings, ...changes };
-    const fleet = this.#sets.get(servers) ?? (await this.#start(servers, settings));
+    const fleet = this.#sets.get(servers) ?? (await this.#start(servers, this.#settings));
     this.#sets.set(servers, fleet);
     const urls = fleet.servers.map(({ url }) => url);
     return { name: system, routing, drafts, fleet, urls };
