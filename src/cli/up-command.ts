@@ -14,6 +14,7 @@ import { gpusOf, gpusPerServer, visibleGpus } from "../tools/up/gpus.ts";
 import { ensurePlugin } from "../tools/up/install-plugin.ts";
 import { launchOf, type PluginLaunch } from "../tools/up/launch.ts";
 import { ManagedServer } from "../tools/up/managed-server.ts";
+import { type PluginRunner, pluginRunner } from "../tools/up/plugin-runner.ts";
 import { freePort, freePorts } from "../tools/up/ports.ts";
 import { addFields, readFields } from "./commander-fields.ts";
 import { EXIT_INTERRUPTED } from "./exit.ts";
@@ -97,6 +98,8 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
     const installed = await ensurePlugin({ python: found.python, root: FOLDER });
     log("info", "plugin", { installed });
   }
+  const runner = settings.plugin ? await pluginRunner(found.python, process.env) : null;
+  if (runner !== null) log("info", "plugin_runner", { ...runner });
   const stopping = untilSignal();
   let servers: readonly ManagedServer[] = [];
   // Runs last, also after an uncaught error.
@@ -106,7 +109,7 @@ async function up(given: UpSettings, vllmArgs: readonly string[]): Promise<numbe
   };
   process.on("exit", killAll);
   const start = async (args: readonly string[]): Promise<boolean> => {
-    servers = serversOf(settings, { model, found, vllmArgs: args, pool, log });
+    servers = serversOf(settings, { model, found, vllmArgs: args, pool, runner, log });
     return await areStarted(servers, stopping);
   };
   try {
@@ -216,10 +219,12 @@ function serversOf(
     found: FoundVllm;
     vllmArgs: readonly string[];
     pool: UpPool | null;
+    /** null: no plugin. */
+    runner: PluginRunner | null;
     log: Log;
   },
 ): ManagedServer[] {
-  const { model, found, vllmArgs, pool, log } = parts;
+  const { model, found, vllmArgs, pool, runner, log } = parts;
   const gpus = found.build.isCpu
     ? null
     : gpusOf({
@@ -239,7 +244,7 @@ function serversOf(
       contextTokens: settings.contextTokens,
       servedName: settings.servedModelName,
       apiKey: settings.workerToken,
-      plugin: settings.plugin ? pluginOf(settings, name) : null,
+      plugin: runner === null ? null : pluginOf(settings, name, runner),
       kvConnector: settings.kvConnector === null ? null : { name: settings.kvConnector, ...pool },
       extraArgs: vllmArgs,
     });
@@ -281,12 +286,13 @@ function openUpPool(settings: UpSettings, python: string, log: Log): UpPool {
   });
 }
 
-function pluginOf(settings: UpSettings, name: string): PluginLaunch {
+function pluginOf(settings: UpSettings, name: string, { runner }: PluginRunner): PluginLaunch {
   const isAny = settings.host === "0.0.0.0" || settings.host === "::";
   const host = isAny ? SERVER_HOST : settings.host;
   return {
     draftUrl: `ws://${host.includes(":") ? `[${host}]` : host}:${settings.port}/v1/draft`,
     token: settings.apiToken,
     statsFile: resolve(settings.logs, `${name}.plugin.json`),
+    runner,
   };
 }

@@ -63,8 +63,12 @@ export async function roll(
 }
 
 /** What is wrong with the lines of a rollout; empty: each response came once, whole, chunk after chunk. */
-export function faultsOf(bed: Bed, { lines }: Rolled, options: { n?: number } = {}): string[] {
-  const { n = GROUP_SIZE } = options;
+export function faultsOf(
+  bed: Bed,
+  { lines }: Rolled,
+  options: { n?: number; tokensMax?: number } = {},
+): string[] {
+  const { n = GROUP_SIZE, tokensMax = MAX_TOKENS } = options;
   const faults: string[] = [];
   const seen = new Set<string>();
   for (const line of lines) {
@@ -82,7 +86,7 @@ export function faultsOf(bed: Bed, { lines }: Rolled, options: { n?: number } = 
     if (logprobs.length !== ids.length) faults.push(`${name}: ${logprobs.length} logprobs`);
     const end = ids.indexOf(bed.eos);
     const isEnded = end >= 0 && end === ids.length - 1 && finish === "stop";
-    const isFull = end < 0 && ids.length === MAX_TOKENS && finish === "length";
+    const isFull = end < 0 && ids.length === tokensMax && finish === "length";
     if (!isEnded && !isFull) faults.push(`${name}: ${ids.length} tokens, ${finish}, EOS at ${end}`);
   }
   const expected = bed.prompts.length * n;
@@ -124,12 +128,18 @@ export function written(lines: readonly Line[]): Written[] {
 /** Plain vLLM's response: one request, on one server, without the sidecar. */
 export async function plainly(
   engine: Engine,
-  ask: { prompt: readonly number[]; temperature: number; seed?: number; eos: number },
+  ask: {
+    prompt: readonly number[];
+    temperature: number;
+    seed?: number;
+    eos: number;
+    tokensMax?: number;
+  },
 ): Promise<Written> {
-  const { prompt, temperature, seed, eos } = ask;
+  const { prompt, temperature, seed, eos, tokensMax = MAX_TOKENS } = ask;
   const outcome = await engine.generate({
     tokens: prompt,
-    maxTokens: MAX_TOKENS,
+    maxTokens: tokensMax,
     temperature,
     stopTokenIds: [eos],
     ...(seed === undefined ? {} : { seed }),

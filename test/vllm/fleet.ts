@@ -82,7 +82,7 @@ export class Fleet {
   #caveat = "";
   #changed = Promise.withResolvers<void>();
 
-  private constructor(args: readonly string[]) {
+  private constructor(args: readonly string[], env: Readonly<Record<string, string>>) {
     this.#child = Bun.spawn(
       [
         process.execPath,
@@ -97,13 +97,22 @@ export class Fleet {
         ...args,
       ],
       // Not the environment of this process's beginning: a test may have added to it.
-      { cwd: ROOT, env: { ...process.env }, stdin: "ignore", stdout: "pipe", stderr: "pipe" },
+      {
+        cwd: ROOT,
+        env: { ...process.env, ...env },
+        stdin: "ignore",
+        stdout: "pipe",
+        stderr: "pipe",
+      },
     );
   }
 
   /** Resolves when the sidecar serves. */
-  static async up(args: readonly string[]): Promise<Fleet> {
-    const fleet = new Fleet(args);
+  static async up(
+    args: readonly string[],
+    env: Readonly<Record<string, string>> = {},
+  ): Promise<Fleet> {
+    const fleet = new Fleet(args, env);
     void fleet.#follow();
     for await (const line of linesOf(fleet.#child.stdout)) {
       const [, url, caveat = ""] = /^foretoken on (\S+)(.*)/.exec(line) ?? [];

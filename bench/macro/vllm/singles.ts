@@ -68,6 +68,7 @@ export async function startSingles(
               draftUrl: `ws://${HOST}:${ports[names.length]}/v1/draft`,
               token: null,
               statsFile: join(folder, "stats.json"),
+              runner: 1,
             }
           : null,
       extraArgs: [

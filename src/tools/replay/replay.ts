@@ -9,13 +9,22 @@
 import { assert } from "../../core/base/assert.ts";
 import type { Clock } from "../../core/base/clock.ts";
 import { type GroupId, groupId } from "../../core/base/ids.ts";
-import type { Drafter, DraftQuery } from "../../core/draft/drafter.ts";
+import {
+  DRAFT_TOKENS_MAX,
+  type Drafter,
+  type DraftQuery,
+  type Drafts,
+} from "../../core/draft/drafter.ts";
 import { acceptedOf } from "./acceptance.ts";
 import { Calibration } from "./calibration.ts";
+import { LateDrafts, NODE_PROBABILITY_MIN, type Table, tableOf } from "./late-drafts.ts";
 import type { TraceGroup } from "./recordings.ts";
 
-export const DRAFTER_KINDS = ["self", "grouped", "tree"] as const;
-/** self: a path from the response's own prompt and text. grouped: a path, siblings too. tree: a tree, siblings too. */
+export const DRAFTER_KINDS = ["self", "grouped", "late", "tree"] as const;
+/**
+ * self: a path from the response's own prompt and text. grouped: a path, siblings too. late: as grouped, from what was
+ * known a step before (late-drafts.ts). tree: a tree, siblings too.
+ */
 export type DrafterKind = (typeof DRAFTER_KINDS)[number];
 
 export const REPLAY_MODES = ["concurrent", "complete"] as const;
@@ -87,6 +96,8 @@ interface Live {
   at: number;
   /** Of these, how many the drafter has: 0 <= sent <= at. */
   sent: number;
+  /** Late drafts: of the round before. */
+  table: Table | null;
 }
 
 /** Replays every group. The drafter must be fresh, and is spent afterwards. */
@@ -110,6 +121,7 @@ class Replay {
   #tokens = 0;
   #fullGroups = 0;
   #drafterMs = 0;
+  readonly #lateDrafts = new LateDrafts();
 
   constructor(options: ReplayOptions, host: ReplayHost) {
     this.#options = options;
@@ -169,7 +181,7 @@ class Replay {
       }
       const query = this.#queryOf(source.id, shared === null ? 0 : before.length + i);
       batch.left += 1;
-      this.#live.push({ query, response, source, tally, batch, at: 0, sent: 0 });
+      this.#live.push({ query, response, source, tally, batch, at: 0, sent: 0, table: null });
       this.#queries.push(query);
     }
     if (batch.left > 0) this.#batches += 1;
@@ -177,13 +189,10 @@ class Replay {
 
   #queryOf(id: GroupId, sampleIndex: number): DraftQuery {
     const { budget, probabilityMin, drafter } = this.#options;
-    return {
-      groupId: id,
-      sampleIndex,
-      tokensMax: budget,
-      probabilityMin,
-      tree: drafter === "tree",
-    };
+    const asked = { groupId: id, sampleIndex };
+    return drafter === "late"
+      ? { ...asked, tokensMax: DRAFT_TOKENS_MAX, probabilityMin: NODE_PROBABILITY_MIN, tree: true }
+      : { ...asked, tokensMax: budget, probabilityMin, tree: drafter === "tree" };
   }
 
   #register(prompt: Int32Array, before: readonly Int32Array[], left: number): Source {
@@ -209,8 +218,9 @@ class Replay {
     const { drafter, clock } = this.#host;
     const live = this.#live;
     const begun = clock.nowMs();
-    const drafts = drafter.propose(this.#queries);
+    const made = drafter.propose(this.#queries);
     const proposed = clock.nowMs();
+    const drafts = this.#options.drafter === "late" ? this.#late(made) : made;
     let hasEnded = false;
     for (let i = 0; i < live.length; i += 1) {
       const one = live[i];
@@ -238,6 +248,17 @@ class Replay {
     }
     this.#drafterMs += proposed - begun + (clock.nowMs() - judged);
     return hasEnded;
+  }
+
+  /** Drafts from the trees of the round before; those just made are for the next. */
+  #late(made: Drafts): Drafts {
+    const { budget, probabilityMin } = this.#options;
+    this.#lateDrafts.begin(this.#live.length);
+    for (const [i, one] of this.#live.entries()) {
+      this.#lateDrafts.add(one, { tokensMax: budget, probabilityMin });
+      one.table = tableOf(made, i, one.at);
+    }
+    return this.#lateDrafts;
   }
 
   #append(source: Source, sampleIndex: number, offset: number, tokens: Int32Array): void {

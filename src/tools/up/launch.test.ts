@@ -90,12 +90,26 @@ test("launchOf: a version before 0.22, and what is no version, is refused by nam
   expect(launch("main")).toThrow('vLLM reports version "main"');
 });
 
+const PLUGIN = {
+  draftUrl: "ws://127.0.0.1:8000/v1/draft",
+  token: "secret",
+  statsFile: "/logs/vllm-1.plugin.json",
+  runner: 1,
+} as const;
+
+test("launchOf: under the second runner the plugin's method runs with asynchronous scheduling", () => {
+  const { command, env } = launchOf({ ...OPTIONS, plugin: { ...PLUGIN, runner: 2 } });
+  const told: unknown = JSON.parse(command[command.indexOf("--speculative-config") + 1] ?? "");
+  expect(told).toEqual({
+    method: "ngram_gpu",
+    model: "foretoken_vllm.speculator",
+    num_speculative_tokens: 8,
+  });
+  expect(env.VLLM_USE_V2_MODEL_RUNNER).toBe("1");
+});
+
 test("launchOf: the plugin gets the sidecar's address, its name and token by the environment", () => {
-  const plugin = {
-    draftUrl: "ws://127.0.0.1:8000/v1/draft",
-    token: "secret",
-    statsFile: "/logs/vllm-1.plugin.json",
-  };
+  const plugin = PLUGIN;
   const { command, env } = launchOf({ ...OPTIONS, plugin });
   const told: unknown = JSON.parse(command[command.indexOf("--speculative-config") + 1] ?? "");
   expect(told).toEqual({

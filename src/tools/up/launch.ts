@@ -20,6 +20,8 @@ export interface PluginLaunch {
   readonly token: string | null;
   /** Where it writes its counters. */
   readonly statsFile: string;
+  /** vLLM's model runner that it drafts under. */
+  readonly runner: 1 | 2;
 }
 
 /**
@@ -27,6 +29,8 @@ export interface PluginLaunch {
  * but that vLLM drafts nothing while any request is that close to the context's end.
  */
 export const DRAFT_TOKENS = 16;
+/** Under the second runner every request of a step gets as many; fewer where steps are measured to be faster so. */
+const DRAFT_TOKENS_V2 = 8;
 
 export interface LaunchOptions {
   /** The `vllm` command. */
@@ -177,18 +181,28 @@ export function launchOf(options: LaunchOptions): Launch {
   };
 }
 
-/** Only vLLM's first model runner supports a custom proposer (docs/PLUGIN.md). */
+/**
+ * Only vLLM's first model runner supports a custom proposer. Under the second one the plugin replaces the speculator of a
+ * method that runs with asynchronous scheduling, and knows its servers by the name of the model (docs/PLUGIN.md).
+ */
 function pluginLaunch({ plugin, host, port }: LaunchOptions): Required<Pick<Row, "args" | "env">> {
   if (plugin === null) return { args: [], env: {} };
-  const speculation = {
-    method: "custom_class",
-    model: "foretoken_vllm.proposer.ForetokenProposer",
-    num_speculative_tokens: DRAFT_TOKENS,
-  };
+  const speculation =
+    plugin.runner === 1
+      ? {
+          method: "custom_class",
+          model: "foretoken_vllm.proposer.ForetokenProposer",
+          num_speculative_tokens: DRAFT_TOKENS,
+        }
+      : {
+          method: "ngram_gpu",
+          model: "foretoken_vllm.speculator",
+          num_speculative_tokens: DRAFT_TOKENS_V2,
+        };
   return {
     args: ["--speculative-config", JSON.stringify(speculation)],
     env: {
-      VLLM_USE_V2_MODEL_RUNNER: "0",
+      VLLM_USE_V2_MODEL_RUNNER: plugin.runner === 1 ? "0" : "1",
       FORETOKEN_DRAFT_URL: plugin.draftUrl,
       FORETOKEN_ENGINE: `http://${host}:${port}`,
       FORETOKEN_STATS_FILE: plugin.statsFile,

@@ -48,6 +48,11 @@ def watch(scheduler_class: type[Any], prepare: Callable[[Any], object] = lambda 
     return True
 
 
+def scheduler() -> Any:
+    """This process's newest; None: it is in another."""
+    return _newest()
+
+
 def state(faults: Faults) -> EngineState:
     """Never raises: an unknown kind of scheduler reports nothing."""
     scheduler = _newest()

@@ -30,6 +30,7 @@ def register() -> None:
         for scheduler_class in _scheduler_classes():
             engine.watch(scheduler_class, lambda scheduler: padding.skip(scheduler, faults))
             chunk_end.keep(scheduler_class, faults)
+        _second_runner()
     except Exception as error:  # noqa: BLE001 - a plugin that raises ends vLLM
         faults.add("register", error)
 
@@ -47,6 +48,16 @@ def _runner_classes() -> list[type[Any]]:
     except ImportError as error:
         faults.add("runner class", error, level=logging.INFO)
     return found
+
+
+def _second_runner() -> None:
+    """Its module needs Triton, as the runner does; without it vLLM has the first runner alone."""
+    from vllm.triton_utils import HAS_TRITON
+
+    if HAS_TRITON:
+        from . import speculator
+
+        speculator.take_over(faults)
 
 
 def _scheduler_classes() -> list[type[Any]]:

@@ -47,6 +47,11 @@ _CONFLICT_S = 10.0
 class ForetokenProposer:
     """The `model` of a `--speculative-config` whose `method` is `custom_class` (docs/PLUGIN.md)."""
 
+    # Of the core's draft records; whether a request without a new token gets a draft; whether batches have plans.
+    _flags = 0
+    _drafts_ahead = False
+    _has_lineups = True
+
     def __init__(self, vllm_config: Any) -> None:
         self.faults = Faults()
         self.counters = Counters()
@@ -58,7 +63,6 @@ class ForetokenProposer:
         self._untracked = untracked()
         # The batch of the step before: what its next step needs if it stays as it is.
         self._plan: BatchPlan | None = None
-        self._has_lineups = True
         # Steps that are not counted yet: requests, seconds of the engine's step, draft tokens verified in it (below 0:
         # nothing to learn from), seconds that making those took, seconds of this call, tokens drafted in it.
         self._ledger: list[tuple[int, float, int, float, float, int]] = []
@@ -95,9 +99,12 @@ class ForetokenProposer:
         self._replica = Replica(self._settings, self.faults, vocabulary)
         self._bits = float_word(self._settings.probability_min)
         # Drafts that the sampler would judge wrongly are worse than none.
-        self._is_lossless = repair.ensure(self.faults)
+        self._is_lossless = self._judges_rightly()
         self._may_draft = self._is_lossless and self._settings.drafts > 0
         self._is_on = True
+
+    def _judges_rightly(self) -> bool:
+        return repair.ensure(self.faults)
 
     def load_model(self, *_arguments: Any, **_options: Any) -> None:
         """Called by the runner, which is `self` of the calling frame (no argument names it)."""
@@ -129,7 +136,11 @@ class ForetokenProposer:
             return
         self._runner = runner
         self._watch_reload(runner)
-        shortcut.take(runner, self.faults)
+        if self._has_lineups:
+            shortcut.take(runner, self.faults)
+        self._begin_link()
+
+    def _begin_link(self) -> None:
         if self._link is None and (self._settings.draft_url or self._settings.stats_file):
             self._link = Link(self._settings, self._mailbox, self.faults, self.stats, self.telemetry)
             self._link.start()
@@ -305,7 +316,7 @@ class ForetokenProposer:
         accepted = 0
         # Records are written here, and not by calls: 32 requests have 100 us.
         for i, tokens in enumerate(sampled):
-            if not tokens:
+            if not tokens and not self._drafts_ahead:
                 continue
             request = requests.get(req_ids[i])
             if request is untracked:
@@ -324,12 +335,13 @@ class ForetokenProposer:
             if not group.is_alive:
                 continue
             sample, total, count = request.sample, totals[i], len(tokens)
-            accepted += count - 1
+            accepted += max(0, count - 1)
             progress.append(total - request.level)
             end = request.base + total
             start = end - count
             if sample.sent == start:
-                made.append((group.name, sample.index, start, tokens))
+                if count > 0:
+                    made.append((group.name, sample.index, start, tokens))
                 sample.sent = end
             elif sample.sent < end:
                 given.append(lacking(request, token_ids[i], total))
@@ -346,21 +358,34 @@ class ForetokenProposer:
                 continue
             room = request.limit - total
             if room > 0 and tokens_max > 0 and sample.have == end:
-                draft_words += (handle, sample.index, min(room, tokens_max), 0, bits, WEIGHT_ONE)
+                draft_words += (handle, sample.index, min(room, tokens_max), self._flags, bits, WEIGHT_ONE)
                 asked.append(i)
                 asked_progress.append(progress[-1])
         self.counters.accepted += accepted
         if (made or given) and self._link is not None:
             self._mailbox.up.append(Batch(self._epoch, made, given))
         found = replica.cross(allowed)
-        kept = None if found is None else self._kept(replica, len(drafts), found, asked_progress, progress)
-        if kept is not None:
-            for i, draft in zip(asked, kept, strict=True):
-                drafts[i] = draft
+        if found is not None:
+            self._use(replica, drafts, asked, found, asked_progress, progress)
         self._steps += 1
         if self._steps % _SWEEP_STEPS == 0:
             self._sweep(replica)
         return drafts
+
+    def _use(
+        self,
+        replica: Replica,
+        drafts: list[list[int]],
+        asked: list[int],
+        found: StepDrafts,
+        asked_progress: list[int],
+        progress: list[int],
+    ) -> None:
+        """The drafts of the requests `asked`."""
+        kept = self._kept(replica, len(drafts), found, asked_progress, progress)
+        if kept is not None:
+            for i, draft in zip(asked, kept, strict=True):
+                drafts[i] = draft
 
     def _kept(
         self, replica: Replica, requests: int, found: StepDrafts, progress: list[int], all_progress: list[int]

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .faults import Faults
+from .settings import vllm_version
 
 REPAIRED_VERSIONS = ("0.32.",)
 _NAME = "expand_batch_to_tokens"
@@ -31,24 +31,24 @@ def ensure(faults: Faults) -> bool:
     try:
         if not current_platform.is_cpu():
             return True
-        return repair(rejection_sampler, torch, _version(), faults)
+        return repair(rejection_sampler, torch, vllm_version(), faults)
     except Exception as error:  # noqa: BLE001 - a vLLM that cannot be looked into gets no drafts
         faults.add("repair", error)
         return False
 
 
-def repair(sampler: Any, torch: Any, vllm_version: str, faults: Faults) -> bool:
+def repair(sampler: Any, torch: Any, found_version: str, faults: Faults) -> bool:
     """Looks at `sampler.expand_batch_to_tokens` and replaces it if it is at fault."""
     if is_sound(getattr(sampler, _NAME), torch):
         return True
-    if not vllm_version.startswith(REPAIRED_VERSIONS):
-        faults.add("sampler", f"vLLM {vllm_version} expands sampling parameters wrongly: no drafts")
+    if not found_version.startswith(REPAIRED_VERSIONS):
+        faults.add("sampler", f"vLLM {found_version} expands sampling parameters wrongly: no drafts")
         return False
     setattr(sampler, _NAME, replacement(torch))
     if not is_sound(getattr(sampler, _NAME), torch):
         faults.add("sampler", "the repair does not hold: no drafts")
         return False
-    faults.add("repaired", f"{_NAME} of vLLM {vllm_version} on CPU", level=logging.INFO)
+    faults.add("repaired", f"{_NAME} of vLLM {found_version} on CPU", level=logging.INFO)
     return True
 
 
@@ -79,10 +79,3 @@ def replacement(torch: Any) -> Callable[..., Any]:
         return torch.repeat_interleave(x, counts.to(torch.int64), output_size=num_tokens)
 
     return expand_batch_to_tokens
-
-
-def _version() -> str:
-    try:
-        return version("vllm")
-    except PackageNotFoundError:
-        return "unknown"

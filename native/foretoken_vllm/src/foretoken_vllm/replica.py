@@ -214,6 +214,10 @@ class Replica:
         """Of the `count` tokens that the last crossing drafted: that the path up to each is accepted."""
         return self._core.probabilities(count)
 
+    def details(self, count: int) -> tuple[list[int], list[float]]:
+        """Their parents, as indices within each draft, and probabilities."""
+        return self._core.details(count)
+
     def _refused(self, owners: list[Group], records: list[int]) -> None:
         for record in records:
             # One that was dropped since its record was written has no room to run out of.

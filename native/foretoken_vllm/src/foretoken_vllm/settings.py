@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from .faults import Faults
@@ -97,3 +98,11 @@ def load(additional: object, faults: Faults, environment: Mapping[str, str] = os
 def is_wanted(environment: Mapping[str, str] = os.environ) -> bool:
     """The general plugin is inert in every vLLM of the environment that is not configured for it."""
     return any(environment.get(_ENV_PREFIX + name) for name in ("DRAFT_URL", "REPAIR", "STATS_FILE", "DRAFTS"))
+
+
+def vllm_version() -> str:
+    """As its package has it."""
+    try:
+        return version("vllm")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,132 @@
+"""What the plugin relies on in vLLM's second model runner: signatures, known by a hash of each.
+
+A vLLM in which one of them differs keeps its own drafts: nothing here is then put in place. The same check reads a
+vLLM's sources (`python -m foretoken_vllm.runner_v2 FOLDER`), which need not be importable; `--choose` says which runner
+the plugin drafts under here.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from .settings import vllm_version
+
+_VARIABLE = "VLLM_USE_V2_MODEL_RUNNER"
+_GPU = "vllm.v1.worker.gpu"
+# Module, qualified name, and the hashes of the signatures that are known: 0.32 and, where it differs, 0.33.
+RELIED_ON: tuple[tuple[str, str, tuple[str, ...]], ...] = (
+    (f"{_GPU}.spec_decode", "init_speculator", ("7ccc19381e2f",)),
+    (f"{_GPU}.spec_decode.speculator", "BaseSpeculator.propose", ("7301b7a4efdc",)),
+    (f"{_GPU}.spec_decode.speculator", "BaseSpeculator.capture", ("06c604b332b3",)),
+    (f"{_GPU}.spec_decode.speculator", "BaseSpeculator.init_cudagraph_manager", ("7b46f83562d7",)),
+    (f"{_GPU}.async_utils", "AsyncOutput.get_output", ("06c604b332b3",)),
+    (f"{_GPU}.model_runner", "GPUModelRunner.add_requests", ("018b8a6a3ea0",)),
+    (f"{_GPU}.model_runner", "GPUModelRunner._remove_request", ("502a15f37e40",)),
+    (f"{_GPU}.model_runner", "GPUModelRunner.reload_weights", ("553da7253690",)),
+    (f"{_GPU}.states", "RequestState.__init__", ("f4b2b9fcebc4",)),
+    (f"{_GPU}.states", "RequestState.add_request", ("dadd0459afad",)),
+    (f"{_GPU}.buffer_utils", "UvaBuffer.__init__", ("66a986cae556",)),
+    (f"{_GPU}.spec_decode.rejection_sampler_utils", "rejection_sample", ("a5fc51fc0a1e", "fdc3c6e5ff49")),
+    (f"{_GPU}.sample.gumbel", "gumbel_sample", ("63660c1cc971",)),
+)
+
+
+def hash_of(parameters: list[str]) -> str:
+    return hashlib.sha256(",".join(parameters).encode()).hexdigest()[:12]
+
+
+def unknown_here() -> list[str]:
+    """What this process's vLLM has otherwise, or not at all."""
+    return _problems(_imported)
+
+
+def unknown_in(folder: Path) -> list[str]:
+    """The same of a vLLM whose package is `folder`/vllm, without importing it."""
+    return _problems(partial(_read, folder))
+
+
+def _problems(look: Callable[[str, str], list[str] | None]) -> list[str]:
+    found = [_problem(name, look(module, name), known) for module, name, known in RELIED_ON]
+    return [problem for problem in found if problem is not None]
+
+
+def _problem(name: str, parameters: list[str] | None, known: tuple[str, ...]) -> str | None:
+    if parameters is None:
+        return f"{name} is missing"
+    found = hash_of(parameters)
+    return None if found in known else f"{name}({', '.join(parameters)}) has hash {found}"
+
+
+def _imported(module: str, name: str) -> list[str] | None:
+    try:
+        found = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+        return list(inspect.signature(found).parameters)  # type: ignore[arg-type]
+    except (ImportError, AttributeError, TypeError, ValueError):
+        return None
+
+
+def _read(folder: Path, module: str, name: str) -> list[str] | None:
+    base = folder.joinpath(*module.split("."))
+    path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+    try:
+        body: list[ast.stmt] = ast.parse(path.read_text()).body
+    except (OSError, SyntaxError):
+        return None
+    found: ast.stmt | None = None
+    for part in name.split("."):
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        found = next((one for one in body if isinstance(one, kinds) and one.name == part), None)
+        if found is None:
+            return None
+        body = found.body
+    if not isinstance(found, ast.FunctionDef):
+        return None
+    given = found.args
+    names = [one.arg for one in (*given.posonlyargs, *given.args)]
+    names += [given.vararg.arg] if given.vararg else []
+    names += [one.arg for one in given.kwonlyargs]
+    return names + ([given.kwarg.arg] if given.kwarg else [])
+
+
+def choose(environment: Mapping[str, str] = os.environ) -> tuple[int, str]:
+    """The runner that the plugin drafts under in a vLLM of this environment, and why."""
+    found = f"vLLM {vllm_version()}"
+    asked = environment.get(_VARIABLE, "")
+    if asked.lower() in ("0", "false"):
+        return 1, f"{_VARIABLE}={asked}"
+    spec = find_spec("vllm")
+    if spec is None or spec.origin is None:
+        return 1, "there is no vLLM here"
+    unknown = unknown_in(Path(spec.origin).parents[1])
+    if unknown:
+        return 1, f"{found} has a second runner that is not known: {'; '.join(unknown)}"
+    try:
+        from vllm.triton_utils import HAS_TRITON
+    except ImportError as error:
+        return 1, f"{found}: {error}"
+    return (2, f"{found} has Triton here") if HAS_TRITON else (1, f"{found} has no Triton here")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--choose"]:
+        runner, reason = choose()
+        print(f"runner {runner}: {reason}")
+        return 0
+    problems = [f"{folder}: {problem}" for folder in arguments for problem in unknown_in(Path(folder))]
+    print("\n".join(problems) or f"{', '.join(arguments)}: all {len(RELIED_ON)} signatures are known")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

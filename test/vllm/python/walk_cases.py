@@ -1,0 +1,113 @@
+"""The kernel against the core: drafts of the same tables, under Triton's interpreter. Prints figures as JSON.
+
+Groups of random siblings over small and large vocabularies; tables of every request, walked from every number of
+unknown tokens that follow the tree, and from some that leave it.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from array import array
+
+import numpy as np
+import torch
+
+from foretoken_vllm import abi
+from foretoken_vllm.core import SuffixCore, float_word
+from foretoken_vllm.table import NODES, NO_NODE, ROW_WORDS, TOKEN_BITS, Tables, rows_of
+from foretoken_vllm.table import walk as expected_walk
+from foretoken_vllm.walk import walk
+
+SLOTS = 20
+WIDTH = 512
+DRAFTS = 8
+LEAST = float_word(0.01)
+ONE = float_word(1.0)
+
+
+def main() -> None:
+    random.seed(7)
+    cases = deep = left = 0
+    for group in range(8):
+        vocabulary = random.choice([2, 5, 40, (1 << TOKEN_BITS) - 1])
+        cases_of, deep_of, left_of = walked(vocabulary)
+        cases, deep, left = cases + cases_of, deep + deep_of, left + left_of
+    print(json.dumps({"cases": cases, "drafted": deep, "left": left}))
+
+
+def walked(vocabulary: int) -> tuple[int, int, int]:
+    pieces = [[random.randrange(vocabulary) for _ in range(12)] for _ in range(4)]
+    texts = [sum((random.choice(pieces) for _ in range(8)), []) for _ in range(6)]
+    core = SuffixCore()
+    handle = core.create()
+    core.prompt(handle, array("i", [1, 2, 3]))
+    words: list[int] = []
+    ends = [len(text) if i < 3 else random.randrange(5, 40) for i, text in enumerate(texts)]
+    for i, text in enumerate(texts):
+        words += [handle, i, ends[i], *text[: ends[i]]]
+    queries = array("i", [x for i in range(6) for x in (handle, i, NODES, abi.DRAFT_FLAG_TREE, LEAST, ONE)])
+    found = core.step(words, 6, queries, 6)
+    parents, _ = core.details(len(found.tokens))
+    rows = rows_of(found.starts, found.tokens, parents)
+
+    buffers = torch.zeros((2, SLOTS, ROW_WORDS), dtype=torch.int32)
+    selected = torch.zeros((1,), dtype=torch.int32)
+    tables = Tables(buffers.numpy(), selected.numpy())
+    all_tokens = torch.zeros((SLOTS, WIDTH), dtype=torch.int32)
+    total = torch.zeros((SLOTS,), dtype=torch.int32)
+    last = torch.zeros((SLOTS,), dtype=torch.int64)
+    requests = []
+    # Each table in several slots, with 0 to 4 unknown tokens, of the tree or not.
+    for slot in range(SLOTS):
+        i, unknown = slot % 6, slot // 6 % 5
+        known = texts[i][: ends[i]]
+        follow: list[int] = []
+        row = np.concatenate([[len(known)], rows[i]])
+        for _ in range(unknown):
+            next_one = expected_walk(row, known + follow, 1)
+            children = next_one if random.random() < 0.8 else []
+            follow.append(children[0] if children else random.randrange(vocabulary))
+        tokens = known + follow
+        all_tokens[slot, : len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        total[slot], last[slot] = len(tokens), tokens[-1]
+        requests.append((i, len(known), tokens))
+    tables.publish(list(range(SLOTS)), [known for _, known, _ in requests], rows[[i for i, _, _ in requests]])
+    order = random.sample(range(SLOTS), SLOTS)
+    drafts = torch.full((SLOTS, DRAFTS), -7, dtype=torch.int64)
+    walk(buffers, selected, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
+    deep = left = 0
+    for line, slot in zip(drafts.tolist(), order, strict=True):
+        i, known, tokens = requests[slot]
+        wanted = expected_walk(np.concatenate([[known], rows[i]]), tokens, DRAFTS)
+        deep, left = deep + len(wanted), left + (len(wanted) == 0)
+        if line != wanted + [tokens[-1]] * (DRAFTS - len(wanted)):
+            raise SystemExit(f"slot {slot}: {line}, not {wanted}")
+        if len(tokens) == known:
+            check_path(found, i, parents, wanted)
+    # A slot that another request has: nothing of the old table is drafted.
+    for slot in range(SLOTS):
+        tables.clear(slot)
+    walk(buffers, selected, torch.tensor(order, dtype=torch.int64), total, last, all_tokens, drafts)
+    if any(line != [requests[slot][2][-1]] * DRAFTS for line, slot in zip(drafts.tolist(), order, strict=True)):
+        raise SystemExit("a cleared table drafts")
+    return SLOTS, deep, left
+
+
+def check_path(found: object, i: int, parents: list[int], wanted: list[int]) -> None:
+    """Nothing unknown: the draft is the core's likeliest path from the root, by its own tokens and parents."""
+    starts, tokens = found.starts, found.tokens  # type: ignore[attr-defined]
+    at, path = -1, []
+    while True:
+        nodes = range(starts[i], starts[i + 1])
+        place = next((n for n in nodes if parents[n] == at), None)
+        if place is None or len(path) == DRAFTS:
+            break
+        path.append(tokens[place])
+        at = place - starts[i]
+    if path != wanted:
+        raise SystemExit(f"the core drafts {path}, the table {wanted}")
+
+
+main()
