@@ -9,13 +9,19 @@ interface Found {
 }
 
 export class Router {
-  readonly #routes: readonly { readonly route: Route; readonly parts: readonly string[] }[];
+  /** By path: routes whose path is written out. */
+  readonly #exact = new Map<string, Found[]>();
+  readonly #patterns: { readonly route: Route; readonly parts: readonly string[] }[] = [];
   readonly #otherwise: Route["handle"];
 
   /** `otherwise`: for whatever no route is for. Default: 404. */
   constructor(routes: readonly Route[], otherwise: Route["handle"] = notFound) {
     this.#otherwise = otherwise;
-    this.#routes = routes.map((route) => ({ route, parts: route.path.split("/") }));
+    for (const route of routes) {
+      const { path } = route;
+      if (path.includes("/:")) this.#patterns.push({ route, parts: path.split("/") });
+      else this.#exact.set(path, [...(this.#exact.get(path) ?? []), { route, params: {} }]);
+    }
   }
 
   /**
@@ -27,10 +33,12 @@ export class Router {
     permit: (route: Route | null) => void = () => {},
   ): Promise<Response> {
     const { method, url } = exchange;
-    const found = this.#at(url.pathname.split("/"));
     const wanted = method === "HEAD" ? "GET" : method;
-    // A path that is written out comes before a pattern that it fits.
-    const one = found.find(({ route }) => route.method === wanted);
+    const isWanted = ({ route }: Found) => route.method === wanted;
+    const exact = this.#exact.get(url.pathname) ?? [];
+    const others = exact.some(isWanted) ? [] : this.#matching(url.pathname.split("/"));
+    const found = [...exact, ...others];
+    const one = found.find(isWanted);
     permit(one?.route ?? null);
     if (one !== undefined) {
       exchange.params = one.params;
@@ -43,12 +51,11 @@ export class Router {
     return Response.json({ error }, { status: 405, headers: { allow } });
   }
 
-  #at(parts: readonly string[]): Found[] {
-    const found = this.#routes.flatMap(({ route, parts: pattern }): Found[] => {
+  #matching(parts: readonly string[]): Found[] {
+    return this.#patterns.flatMap(({ route, parts: pattern }): Found[] => {
       const params = match(pattern, parts);
       return params === null ? [] : [{ route, params }];
     });
-    return found.sort((a, b) => Object.keys(a.params).length - Object.keys(b.params).length);
   }
 }
 

@@ -19,7 +19,7 @@ export type JobAnswer =
 /** A thread that runs `serveJobs`. */
 export interface JobThread<Job> {
   post(job: Job): void;
-  /** Called once for each job that was posted, and never again after `stop`. */
+  /** Called once for each job that was posted. */
   listen(answered: (answer: JobAnswer) => void, died: (reason: string) => void): void;
   stop(): void;
 }
@@ -27,7 +27,6 @@ export interface JobThread<Job> {
 /** Runs `module` in a thread; `opening` is the first message that it gets. Bytes of a job move there. */
 export function openThread<Job>(module: URL, opening: unknown): JobThread<Job> {
   const thread = new Worker(module.href);
-  let isStopped = false;
   thread.postMessage(opening);
   // A thread that waits keeps no process alive.
   thread.unref();
@@ -35,18 +34,11 @@ export function openThread<Job>(module: URL, opening: unknown): JobThread<Job> {
     post: (job) =>
       thread.postMessage(job, job instanceof Uint8Array ? [job.buffer as ArrayBuffer] : []),
     listen: (answered, died) => {
-      thread.onmessage = ({ data }: MessageEvent<JobAnswer>) => {
-        if (!isStopped) answered(data);
-      };
-      thread.onerror = ({ message }) => {
-        if (!isStopped) died(message);
-      };
+      thread.onmessage = ({ data }: MessageEvent<JobAnswer>) => answered(data);
+      thread.onerror = ({ message }) => died(message);
     },
-    stop: () => {
-      isStopped = true;
-      // Native code runs to its end first; nothing waits for that.
-      thread.terminate();
-    },
+    // Native code runs to its end first; nothing waits for that.
+    stop: () => thread.terminate(),
   };
 }
 
@@ -171,10 +163,13 @@ export class Lane<Job> {
   #open(): JobThread<Job> {
     const { openThread: open, words } = this.#options;
     const thread = open();
+    // What a thread says that was stopped is about no job any more.
     thread.listen(
-      (answer) => this.#answered(answer),
-      (reason) =>
-        this.#abandon(new AppError("worker_failed", `the thread of ${words.thread}: ${reason}`)),
+      (answer) => thread === this.#thread && this.#answered(answer),
+      (reason) => {
+        const message = `the thread of ${words.thread}: ${reason}`;
+        if (thread === this.#thread) this.#abandon(new AppError("worker_failed", message));
+      },
     );
     return thread;
   }

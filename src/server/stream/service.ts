@@ -315,16 +315,17 @@ export class StreamService implements SocketService {
   }
 
   #happened(request: Request, flags: number, from: number): void {
-    this.#note("progress", request, flags, from);
-    this.#note("all", request, flags, from);
-    this.#note(request.group, request, flags, from);
-    this.#note(request, request, flags, from);
+    const what = { flags, from, attempt: this.#frame.attemptOf(request) };
+    this.#note("progress", request, what);
+    this.#note("all", request, what);
+    this.#note(request.group, request, what);
+    this.#note(request, request, what);
   }
 
-  #note(subject: Subject, request: Request, flags: number, from: number): void {
+  #note(subject: Subject, request: Request, what: Parameters<typeof note>[2]): void {
     const topic = this.#topics.get(subject);
     if (topic === undefined) return;
-    note(topic, request, { flags, from, attempt: this.#frame.attemptOf(request) });
+    note(topic, request, what);
     this.#touch(topic);
   }
 
